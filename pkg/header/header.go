@@ -1,0 +1,57 @@
+// Package header holds what is spelt on the wire: the names, values and
+// user-agent prefixes by which Knative and Kubernetes speak to a queue-proxy,
+// and the rules for fields that every lane shares.
+//
+// It imports nothing of this project and keeps no state.
+package header
+
+// Probe is the field that marks a request as a probe, and Hash the field that a
+// network probe carries (Knative contract, knative-probes.md C.1).
+const (
+	Probe        = "K-Network-Probe"
+	Hash         = "K-Network-Hash"
+	KubeletProbe = "K-Kubelet-Probe"
+	UserAgent    = "User-Agent"
+)
+
+// Values of [Probe].
+const (
+	QueueValue   = "queue" // also the body of a good answer
+	NetworkValue = "probe"
+)
+
+// Fields that the activator and the ingress set for us.
+const (
+	ProxyRequest   = "K-Proxy-Request"
+	OriginalHost   = "K-Original-Host"
+	PassthroughLB  = "K-Passthrough-Lb"
+	Revision       = "Knative-Serving-Revision"
+	Namespace      = "Knative-Serving-Namespace"
+	ActivatorValue = "activator" // of ProxyRequest: the request came through the activator
+)
+
+// Prefixes of User-Agent, compared with case (promises.md section 1).
+const (
+	kubeletAgent     = "kube-probe/"
+	activatorAgent   = "Knative-Activator-Probe"
+	autoscalingAgent = "Knative-Autoscaling-Probe"
+)
+
+// Fields of HTTP itself.
+const (
+	Connection       = "Connection"
+	ContentLength    = "Content-Length"
+	ContentType      = "Content-Type"
+	Expect           = "Expect"
+	Forwarded        = "Forwarded"
+	Host             = "Host"
+	ProxyStatus      = "Proxy-Status"
+	RetryAfter       = "Retry-After"
+	TE               = "Te"
+	Trailer          = "Trailer"
+	TransferEncoding = "Transfer-Encoding"
+	Upgrade          = "Upgrade"
+	XForwardedFor    = "X-Forwarded-For"
+	XForwardedHost   = "X-Forwarded-Host"
+	XForwardedProto  = "X-Forwarded-Proto"
+)
