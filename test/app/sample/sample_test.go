@@ -1,0 +1,109 @@
+package sample
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func ask(t *testing.T, s *httptest.Server, method, target, body string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, s.URL+target, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(IDHeader, "one")
+	answer, err := s.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer, string(b)
+}
+
+func TestThePathChoosesTheAnswer(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	for _, row := range []struct {
+		method, target, body string
+		status, length       int // length -1: not compared
+	}{
+		{"GET", "/", "", 200, len(Guide)},
+		{"GET", "/status/404", "", 404, 0},
+		{"GET", "/status/20", "", 400, -1},
+		{"GET", "/bytes/100000", "", 200, 100000},
+		{"GET", "/stream/100000", "", 200, 100000},
+		{"GET", "/slow?ms=1", "", 200, -1},
+		{"GET", "/sse?n=3&ms=1", "", 200, len("data: 0\n\n") * 3},
+		{"GET", "/hints?status=418", "", 418, 0},
+		{"POST", "/early", "body", 413, 0},
+		{"GET", "/ready", "", 200, 0},
+	} {
+		answer, body := ask(t, s, row.method, row.target, row.body)
+		if answer.StatusCode != row.status {
+			t.Errorf("%s: got status %d, want %d", row.target, answer.StatusCode, row.status)
+		}
+		if row.length >= 0 && len(body) != row.length {
+			t.Errorf("%s: got %d bytes, want %d", row.target, len(body), row.length)
+		}
+	}
+}
+
+func TestEchoTellsTheRawTargetAndTheBody(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	_, body := ask(t, s, "POST", "/a%2fb?x=1;y=%zz", "hello")
+	var got Request
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+	if got.Target != "/a%2fb?x=1;y=%zz" || got.BodyLength != 5 || got.BodySHA256 != hello {
+		t.Errorf("got %+v, want the target as sent, 5 bytes and the hash of hello", got)
+	}
+}
+
+func TestReadinessCanBeSwitched(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	ask(t, s, "POST", "/ready?status=503", "")
+	if answer, _ := ask(t, s, "GET", "/ready", ""); answer.StatusCode != 503 {
+		t.Errorf("got status %d after POST /ready?status=503, want 503", answer.StatusCode)
+	}
+}
+
+func TestTheLedgersCountRequestsButNotThemselves(t *testing.T) {
+	a := New()
+	s := httptest.NewServer(a)
+	defer s.Close()
+	ask(t, s, "GET", "/status/200", "")
+	ask(t, s, "GET", "/max", "")
+	ask(t, s, "GET", "/seen?id=one", "")
+	if got := a.Seen("one"); got != 1 {
+		t.Errorf("got %d requests with the id, want 1", got)
+	}
+	if got := a.Running(); got.Max != 1 || got.Ended != 1 {
+		t.Errorf("got %+v, want one at most and one ended", got)
+	}
+}
+
+func TestDieBreaksTheBody(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	answer, err := s.Client().Get(s.URL + "/die?after=10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if _, err := io.ReadAll(answer.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got error %v, want %v", err, io.ErrUnexpectedEOF)
+	}
+}
