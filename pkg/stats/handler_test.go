@@ -1,0 +1,379 @@
+package stats_test
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+)
+
+// busy is a report in which no two numbers are the same.
+var busy = stats.Report{
+	Last:   stats.Window{Seconds: 1, Concurrency: 1.5, ProxiedConcurrency: 0.25, Requests: 12, ProxiedRequests: 3},
+	Last6:  stats.Window{Seconds: 6, Concurrency: 1.6, ProxiedConcurrency: 0.26, Requests: 12.6, ProxiedRequests: 3.6},
+	Last60: stats.Window{Seconds: 60, Concurrency: 1.1, ProxiedConcurrency: 0.1, Requests: 1e7, ProxiedRequests: 0.0625},
+	Uptime: 100 * second,
+}
+
+var labels = stats.Labels{Namespace: "default", Configuration: "hello", Revision: "hello-00001", Pod: "pod1"}
+
+func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pod    string
+		report stats.Report
+		want   string // hexadecimal
+	}{
+		{"idle", "pod1", stats.Report{Uptime: 3 * second}, "0a04706f6431" + "310000000000000840"},
+		{"before the first second", "pod1", stats.Report{InFlight: 3}, "0a04706f6431"},
+		{"busy", "pod1", busy, "0a04706f6431" + "11000000000000f83f" + "19000000000000d03f" +
+			"210000000000002840" + "290000000000000840" + "310000000000005940"},
+		{"nothing proxied", "p", stats.Report{Last: stats.Window{Seconds: 1, Concurrency: 1, Requests: 1}, Uptime: second},
+			"0a0170" + "11000000000000f03f" + "21000000000000f03f" + "31000000000000f03f"},
+		{"a name of more than 127 bytes", strings.Repeat("p", 200), stats.Report{}, "0ac801" + strings.Repeat("70", 200)},
+		{"no name", "", stats.Report{}, ""},
+	} {
+		if got := hex.EncodeToString(stats.AppendProto(nil, c.pod, c.report)); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestProtobufDecodesToTheReport(t *testing.T) {
+	var pod string
+	doubles := map[uint64]float64{}
+	for b := stats.AppendProto(nil, "pod1", busy); len(b) > 0; {
+		tag, n := binary.Uvarint(b)
+		b = b[n:]
+		switch tag & 7 {
+		case 1:
+			doubles[tag>>3] = math.Float64frombits(binary.LittleEndian.Uint64(b))
+			b = b[8:]
+		case 2:
+			length, n := binary.Uvarint(b)
+			pod, b = string(b[n:n+int(length)]), b[n+int(length):]
+		default:
+			t.Fatalf("got wire type %d of field %d, want 1 or 2", tag&7, tag>>3)
+		}
+	}
+	if pod != "pod1" {
+		t.Errorf("pod_name: got %q, want pod1", pod)
+	}
+	want := map[uint64]float64{2: 1.5, 3: 0.25, 4: 12, 5: 3, 6: 100}
+	if fmt.Sprint(doubles) != fmt.Sprint(want) {
+		t.Errorf("fields: got %v, want %v", doubles, want)
+	}
+}
+
+// values is what every text says of busy.
+var values = map[string]float64{
+	"queue_average_concurrent_requests":             1.5,
+	"queue_average_proxied_concurrent_requests":     0.25,
+	"queue_requests_per_second":                     12,
+	"queue_proxied_operations_per_second":           3,
+	"process_uptime":                                100,
+	"queue_average_concurrent_requests_6s":          1.6,
+	"queue_average_proxied_concurrent_requests_6s":  0.26,
+	"queue_requests_per_second_6s":                  12.6,
+	"queue_proxied_operations_per_second_6s":        3.6,
+	"queue_average_concurrent_requests_60s":         1.1,
+	"queue_average_proxied_concurrent_requests_60s": 0.1,
+	"queue_requests_per_second_60s":                 1e7,
+	"queue_proxied_operations_per_second_60s":       0.0625,
+}
+
+func TestTextHasOneGaugeForEachNumber(t *testing.T) {
+	const set = `{destination_namespace="default",destination_configuration="hello",destination_revision="hello-00001",destination_pod="pod1"}`
+	text := string(stats.AppendPrometheus(nil, labels, busy))
+	lines := strings.SplitAfter(text, "\n")
+	got := map[string]float64{}
+	for i := 0; i+2 < len(lines); i += 3 {
+		name, value, ok := strings.Cut(lines[i+2], set+" ")
+		number, err := strconv.ParseFloat(strings.TrimSuffix(value, "\n"), 64)
+		if !ok || err != nil {
+			t.Fatalf("got sample %q, want <name>%s <number>", lines[i+2], set)
+		}
+		if !strings.HasPrefix(lines[i], "# HELP "+name+" ") || len(lines[i]) < len("# HELP "+name+" ")+10 {
+			t.Errorf("got %q, want a help line for %s", lines[i], name)
+		}
+		if want := "# TYPE " + name + " gauge\n"; lines[i+1] != want {
+			t.Errorf("got %q, want %q", lines[i+1], want)
+		}
+		if _, twice := got[name]; twice {
+			t.Errorf("%s is there twice", name)
+		}
+		got[name] = number
+	}
+	if fmt.Sprint(got) != fmt.Sprint(values) {
+		t.Errorf("got %v\nwant %v", got, values)
+	}
+	if lines[len(lines)-1] != "" {
+		t.Errorf("last line: got %q, want a line end behind it", lines[len(lines)-1])
+	}
+	if got, want := string(stats.AppendOpenMetrics(nil, labels, busy)), text+"# EOF\n"; got != want {
+		t.Errorf("OpenMetrics: got %q, want %q", got, want)
+	}
+}
+
+func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
+	body := stats.AppendJSON(nil, labels, busy)
+	var got map[string]any
+	if err := json.Unmarshal(body, &got); err != nil {
+		t.Fatalf("got %s: %v", body, err)
+	}
+	want := map[string]any{"destination_namespace": "default", "destination_configuration": "hello",
+		"destination_revision": "hello-00001", "destination_pod": "pod1"}
+	for name, value := range values {
+		want[name] = value
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v\nwant %v", got, want)
+	}
+}
+
+func TestEmptyLabelsAreLeftOut(t *testing.T) {
+	for _, c := range []struct {
+		labels     stats.Labels
+		text, json string
+	}{
+		{stats.Labels{}, "process_uptime 100\n", `{"queue_average_concurrent_requests":1.5,`},
+		{stats.Labels{Pod: "p"}, `process_uptime{destination_pod="p"} 100` + "\n", `{"destination_pod":"p","queue_average`},
+		{stats.Labels{Namespace: "n", Revision: "r"}, `process_uptime{destination_namespace="n",destination_revision="r"} 100` + "\n",
+			`{"destination_namespace":"n","destination_revision":"r","queue_average`},
+	} {
+		if got := string(stats.AppendPrometheus(nil, c.labels, busy)); !strings.Contains(got, "\n"+c.text) {
+			t.Errorf("%+v: got %s, want a line %s", c.labels, got, c.text)
+		}
+		if got := string(stats.AppendJSON(nil, c.labels, busy)); !strings.HasPrefix(got, c.json) || !json.Valid([]byte(got)) {
+			t.Errorf("%+v: got %s, want valid JSON that begins %s", c.labels, got, c.json)
+		}
+	}
+}
+
+func FuzzLabelValuesSurviveEveryFormat(f *testing.F) {
+	for _, s := range []string{"pod-1", `a"b`, `a\b`, "a\nb", `\`, `\n`, `"} 1` + "\n", "é\u2028", "\xff\xfe", "\r"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		want := strings.ToValidUTF8(value, "\uFFFD")
+		if want == "" {
+			return
+		}
+		h := stats.Handler(stats.New(time.Now()), stats.Labels{Pod: value}, stats.Protobuf)
+
+		text := get(h, "/metrics?format=prometheus", nil).Body.String()
+		line := text[strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n')+1:]
+		if !utf8.ValidString(text) {
+			t.Errorf("got text that is not UTF-8: %q", text)
+		}
+		rest, ok := strings.CutPrefix(line, `queue_proxied_operations_per_second_60s{destination_pod="`)
+		got, rest := unquote(rest)
+		if !ok || got != want || rest != "} 0\n" {
+			t.Errorf("text: got %q, then %q, of line %q; want %q, then a brace", got, rest, line, want)
+		}
+
+		var object map[string]any
+		body := get(h, "/metrics?format=json", nil).Body.Bytes()
+		if err := json.Unmarshal(body, &object); err != nil || object["destination_pod"] != want {
+			t.Errorf("JSON: got %s (%v), want destination_pod %q", body, err, want)
+		}
+
+		message := get(h, "/metrics", nil).Body.Bytes()
+		length, n := binary.Uvarint(message[1:])
+		if got := string(message[1+n:]); got != want || length != uint64(len(want)) {
+			t.Errorf("protobuf: got %q of length %d, want %q", got, length, want)
+		}
+	})
+}
+
+// unquote reads a label value up to its closing quote, as the text format's
+// specification says, and returns what follows.
+func unquote(s string) (value, rest string) {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '"':
+			return b.String(), s[i+1:]
+		case s[i] == '\n':
+			return "a bare line end", s[i:]
+		case s[i] == '\\' && i+1 < len(s):
+			i++
+			switch s[i] {
+			case 'n':
+				b.WriteByte('\n')
+			case '\\', '"':
+				b.WriteByte(s[i])
+			default:
+				return "an unknown escape", s[i:]
+			}
+		default:
+			b.WriteByte(s[i])
+		}
+	}
+	return "no closing quote", ""
+}
+
+func get(h http.Handler, target string, accept []string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("GET", target, nil)
+	r.Header["Accept"] = accept
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+const (
+	isProtobuf = "application/protobuf"
+	isText     = "text/plain; version=0.0.4; charset=utf-8"
+	isOpen     = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+	isOlder    = "application/openmetrics-text; version=0.0.1; charset=utf-8"
+	isJSON     = "application/json"
+)
+
+func TestAcceptChoosesTheFormat(t *testing.T) {
+	const prometheusOwn = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+	for _, c := range []struct {
+		name   string
+		accept []string
+		want   string
+		asText string // with STATS_FORMAT=prometheus, if it differs
+	}{
+		{"none", nil, isProtobuf, isText},
+		{"empty", []string{""}, isProtobuf, isText},
+		{"nonsense", []string{"/;;=, ;"}, isProtobuf, isText},
+		{"anything", []string{"*/*"}, isProtobuf, isText},
+		{"any application", []string{"application/*"}, isProtobuf, ""},
+		{"any text", []string{"text/*"}, isText, ""},
+		{"the autoscaler", []string{"application/protobuf"}, isProtobuf, ""},
+		{"letters of either case", []string{"Application/Protobuf"}, isProtobuf, ""},
+		{"plain text", []string{"text/plain"}, isText, ""},
+		{"OpenMetrics", []string{"application/openmetrics-text"}, isOpen, ""},
+		{"OpenMetrics of a version", []string{"application/openmetrics-text; version=1.0.0; charset=utf-8"}, isOpen, ""},
+		{"JSON", []string{"application/json"}, isJSON, ""},
+		{"Prometheus' own protobuf alone", []string{prometheusOwn}, isText, ""},
+		{"Prometheus that prefers its protobuf", []string{prometheusOwn + ";q=0.7,application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3,*/*;q=0.1"}, isOpen, ""},
+		{"Prometheus 2", []string{"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}, isOpen, ""},
+		{"Prometheus 2 of before OpenMetrics 1.0", []string{"application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"}, isOlder, ""},
+		{"Prometheus 3", []string{"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"}, isOpen, ""},
+		{"Prometheus 1", []string{"text/plain;version=0.0.4;q=1,*/*;q=0.1"}, isText, ""},
+		{"a browser", []string{"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}, isProtobuf, isText},
+		{"only what we do not have", []string{"text/html"}, isText, ""},
+		{"several lines", []string{"text/plain;q=0.2", "application/protobuf;q=0.4"}, isProtobuf, ""},
+		{"equally welcome", []string{"text/plain, application/protobuf"}, isProtobuf, isText},
+		{"anything but protobuf", []string{"application/protobuf;q=0, */*"}, isText, ""},
+		{"the closer range counts", []string{"application/protobuf;q=0.1, application/*;q=0.9, text/plain;q=0.5, application/openmetrics-text;q=0.2, application/json;q=0"}, isText, ""},
+		{"a weight above 1 is no weight", []string{"application/protobuf;q=7, text/plain;q=0.5"}, isText, ""},
+		{"nothing", []string{"*/*;q=0"}, isText, ""},
+	} {
+		for otherwise, want := range map[stats.Format]string{
+			stats.Protobuf: c.want, "": c.want, "xml": c.want, stats.Prometheus: c.asText,
+		} {
+			if want == "" {
+				want = c.want
+			}
+			h := stats.Handler(stats.New(time.Now()), labels, otherwise)
+			w := get(h, "/metrics", c.accept)
+			if got := w.Header().Get("Content-Type"); w.Code != 200 || got != want {
+				t.Errorf("%s, otherwise %q: got %d %s, want 200 %s", c.name, otherwise, w.Code, got, want)
+			}
+		}
+	}
+}
+
+func TestTheQueryOverridesAccept(t *testing.T) {
+	h := stats.Handler(stats.New(time.Now()), labels, stats.Protobuf)
+	for _, c := range []struct {
+		query, accept, want string
+	}{
+		{"?format=prometheus", "application/protobuf", isText},
+		{"?format=prometheus", "", isText},
+		{"?format=json", "text/plain", isJSON},
+		{"?format=protobuf", "text/plain", isProtobuf},
+		{"?format=", "text/plain", isText},
+		{"?other=1", "text/plain", isText},
+	} {
+		w := get(h, "/metrics"+c.query, []string{c.accept})
+		if got := w.Header().Get("Content-Type"); w.Code != 200 || got != c.want {
+			t.Errorf("%s, Accept %s: got %d %s, want 200 %s", c.query, c.accept, w.Code, got, c.want)
+		}
+	}
+	for value, quoted := range map[string]string{"xml": `"xml"`, "Prometheus": `"Prometheus"`, "%0aset": `"\nset"`,
+		strings.Repeat("x", 5000): `"` + strings.Repeat("x", 64) + `"`} {
+		w := get(h, "/metrics?format="+value, nil)
+		want := "format must be prometheus, json or protobuf, not " + quoted + "\n"
+		if got := w.Body.String(); w.Code != 400 || got != want {
+			t.Errorf("%.20s: got %d %q, want 400 %q", value, w.Code, got, want)
+		}
+	}
+}
+
+func TestOnlyThePathMatters(t *testing.T) {
+	server := httptest.NewServer(stats.Handler(stats.New(time.Now()), stats.Labels{Pod: "pod1"}, stats.Protobuf))
+	defer server.Close()
+	for _, c := range []struct {
+		method, path string
+		status       int
+		body         string
+	}{
+		{"GET", "/metrics", 200, "\n\x04pod1"},
+		{"POST", "/metrics", 200, "\n\x04pod1"},
+		{"HEAD", "/metrics", 200, ""},
+		{"OPTIONS", "/metrics", 200, "\n\x04pod1"},
+		{"GET", "/metrics/", 404, "404 page not found\n"},
+		{"GET", "//metrics", 404, "404 page not found\n"},
+		{"GET", "/Metrics", 404, "404 page not found\n"},
+		{"GET", "/", 404, "404 page not found\n"},
+		{"GET", "/?format=xml", 404, "404 page not found\n"},
+	} {
+		r, err := http.NewRequest(c.method, server.URL+c.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body [64]byte
+		n, _ := w.Body.Read(body[:])
+		w.Body.Close()
+		if got := string(body[:n]); w.StatusCode != c.status || got != c.body {
+			t.Errorf("%s %s: got %d %q, want %d %q", c.method, c.path, w.StatusCode, got, c.status, c.body)
+		}
+		if want := int64(len("\n\x04pod1")); c.status == 200 && w.ContentLength != want {
+			t.Errorf("%s %s: Content-Length: got %d, want %d", c.method, c.path, w.ContentLength, want)
+		}
+	}
+}
+
+func TestTheHandlerServesTheMomentOfTheScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := stats.New(time.Now())
+		h := stats.Handler(s, stats.Labels{Pod: "pod1"}, stats.Protobuf)
+		s.In(time.Now(), false)
+		scrape := func() []byte { return get(h, "/metrics", nil).Body.Bytes() }
+
+		if got, want := scrape(), []byte("\n\x04pod1"); !slices.Equal(got, want) {
+			t.Errorf("at once: got %x, want %x", got, want)
+		}
+		time.Sleep(time.Second)
+		want := []byte("\n\x04pod1\x11\x00\x00\x00\x00\x00\x00\xf0\x3f\x21\x00\x00\x00\x00\x00\x00\xf0\x3f\x31\x00\x00\x00\x00\x00\x00\xf0\x3f")
+		if got := scrape(); !slices.Equal(got, want) {
+			t.Errorf("after a second: got %x, want %x", got, want)
+		}
+		time.Sleep(999 * time.Millisecond)
+		if got := scrape(); !slices.Equal(got, want) {
+			t.Errorf("in the same second: got %x, want %x", got, want)
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package stats
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// Fields of Knative's message Stat, as protobuf tags: number<<3 | wire type.
+// Field 7, timestamp, is the autoscaler's own and never sent.
+const (
+	tagPodName            = 1<<3 | 2
+	tagConcurrency        = 2<<3 | 1
+	tagProxiedConcurrency = 3<<3 | 1
+	tagRequests           = 4<<3 | 1
+	tagProxiedRequests    = 5<<3 | 1
+	tagUptime             = 6<<3 | 1
+)
+
+// AppendProto appends Knative's message Stat for the last full second of r:
+// proto3, fields in ascending order, zeros left out, no length in front. Until
+// a second has passed that is the name of the pod alone. The name must be valid
+// UTF-8, as every name of a pod is.
+func AppendProto(dst []byte, pod string, r Report) []byte {
+	if pod != "" {
+		dst = append(dst, tagPodName)
+		dst = binary.AppendUvarint(dst, uint64(len(pod)))
+		dst = append(dst, pod...)
+	}
+	dst = appendDouble(dst, tagConcurrency, r.Last.Concurrency)
+	dst = appendDouble(dst, tagProxiedConcurrency, r.Last.ProxiedConcurrency)
+	dst = appendDouble(dst, tagRequests, r.Last.Requests)
+	dst = appendDouble(dst, tagProxiedRequests, r.Last.ProxiedRequests)
+	return appendDouble(dst, tagUptime, r.Uptime.Seconds())
+}
+
+func appendDouble(dst []byte, tag byte, v float64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.LittleEndian.AppendUint64(append(dst, tag), math.Float64bits(v))
+}

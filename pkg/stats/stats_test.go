@@ -1,0 +1,301 @@
+package stats_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+)
+
+const second = time.Second
+
+// at is start plus d.
+var start = time.Now()
+
+func at(d time.Duration) time.Time { return start.Add(d) }
+
+func TestReportBeforeTheFirstFullSecondIsEmptyButForWhatIsInFlight(t *testing.T) {
+	s := stats.New(start)
+	s.In(at(second/4), true)
+	s.In(at(second/2), false)
+	got := s.Report(at(second - 1))
+	want := stats.Report{InFlight: 2, ProxiedInFlight: 1}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestASecondBelongsToTheWindowThatItStartsIn(t *testing.T) {
+	s := stats.New(start)
+	s.In(at(0), false)
+	s.Out(at(second-1), false)
+	s.In(at(second), false) // the first moment of the next second
+	got := s.Report(at(second)).Last
+	want := stats.Window{Seconds: 1, Concurrency: 1 - 1e-9, Requests: 1}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestConcurrencyIsWeightedByTime(t *testing.T) {
+	s := stats.New(start)
+	s.In(at(0), false)
+	s.In(at(second/2), true)
+	s.Out(at(3*second/4), true)
+	s.Out(at(second), false)
+	got := s.Report(at(second))
+	want := stats.Window{Seconds: 1, Concurrency: 1.25, ProxiedConcurrency: 0.25, Requests: 2, ProxiedRequests: 1}
+	if got.Last != want || got.Last6 != want || got.Last60 != want {
+		t.Errorf("got %+v, want %+v in all three windows", got, want)
+	}
+	if got.Uptime != second {
+		t.Errorf("uptime: got %v, want 1s", got.Uptime)
+	}
+}
+
+func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
+	s := stats.New(start)
+	s.In(at(second/2), true)
+	for _, c := range []struct {
+		at               time.Duration
+		last, six, sixty float64
+		uptime           time.Duration
+	}{
+		{second, 0.5, 0.5, 0.5, second},
+		{2 * second, 1, 0.75, 0.75, 2 * second},
+		{6*second + 1, 1, 5.5 / 6, 5.5 / 6, 6 * second},
+		{7*second - 1, 1, 5.5 / 6, 5.5 / 6, 6 * second},
+		{7 * second, 1, 1, 6.5 / 7, 7 * second},
+		{60 * second, 1, 1, 59.5 / 60, 60 * second},
+		{61 * second, 1, 1, 1, 61 * second},
+		{1e6 * second, 1, 1, 1, 1e6 * second}, // eleven days of silence
+		{200 * 365 * 24 * time.Hour, 1, 1, 1, 200 * 365 * 24 * time.Hour},
+	} {
+		r := s.Report(at(c.at))
+		if r.Last.Concurrency != c.last || r.Last6.Concurrency != c.six || r.Last60.Concurrency != c.sixty || r.Uptime != c.uptime {
+			t.Errorf("after %v: got %v, %v, %v, uptime %v; want %v, %v, %v, uptime %v", c.at,
+				r.Last.Concurrency, r.Last6.Concurrency, r.Last60.Concurrency, r.Uptime, c.last, c.six, c.sixty, c.uptime)
+		}
+		if r.Last.ProxiedConcurrency != c.last || r.Last60.ProxiedConcurrency != c.sixty {
+			t.Errorf("after %v: proxied: got %v, %v; want %v, %v", c.at, r.Last.ProxiedConcurrency, r.Last60.ProxiedConcurrency, c.last, c.sixty)
+		}
+	}
+}
+
+func TestSilenceForgetsOldRequests(t *testing.T) {
+	s := stats.New(start)
+	for i := range 600 {
+		now := at(time.Duration(i) * second / 10)
+		s.In(now, true)
+		s.Out(now, true)
+	}
+	if got := s.Report(at(60 * second)).Last60.Requests; got != 10 {
+		t.Fatalf("after a minute of load: got %v requests per second, want 10", got)
+	}
+	if got := s.Report(at(90 * second)).Last60; got.Requests != 5 || got.ProxiedRequests != 5 {
+		t.Errorf("after half a minute of silence: got %+v, want 5 requests per second, all proxied", got)
+	}
+	want := stats.Window{Seconds: 60}
+	if got := s.Report(at(120 * second)).Last60; got != want {
+		t.Errorf("after a minute of silence: got %+v, want %+v", got, want)
+	}
+}
+
+func TestTimeThatGoesBackCountsAsTheLaterTime(t *testing.T) {
+	s := stats.New(start)
+	s.In(at(-second), false) // before the start: since the start
+	s.In(at(second/2), false)
+	s.Out(at(second/4), false) // overtaken: from second/2 on
+	got := s.Report(at(second)).Last
+	want := stats.Window{Seconds: 1, Concurrency: 1, Requests: 2}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	s.In(at(second-1), false) // the first second is closed: counted in the second one
+	if got := s.Report(at(second / 2)).Last; got != want {
+		t.Errorf("a closed second changed: got %+v, want %+v", got, want)
+	}
+	want = stats.Window{Seconds: 1, Concurrency: 2, Requests: 1}
+	if got := s.Report(at(2 * second)).Last; got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// change is one event of a story: a request came or went.
+type change struct {
+	at      time.Duration
+	in      bool
+	proxied bool
+}
+
+// TestWindowsAgreeWithANaiveIntegral plays random stories, and computes every
+// window anew from the whole story with plain floating point.
+func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
+	for seed := range uint64(100) {
+		random := rand.New(rand.NewPCG(seed, 42))
+		s := stats.New(start)
+		var story []change
+		var direct, proxied int
+		now := time.Duration(0)
+		for range 300 {
+			switch random.IntN(20) {
+			case 0:
+				now = now.Truncate(second) + second // a border exactly
+			case 1:
+				now += time.Duration(random.Int64N(int64(90 * second))) // silence
+			case 2: // two at the same moment
+			default:
+				now += time.Duration(random.Int64N(int64(second)))
+			}
+			c := change{at: now, in: random.IntN(2) == 0, proxied: random.IntN(3) == 0}
+			if !c.in && c.proxied && proxied == 0 || !c.in && !c.proxied && direct == 0 {
+				c.in = true
+			}
+			n := map[bool]int{true: 1, false: -1}[c.in]
+			if c.proxied {
+				proxied += n
+			} else {
+				direct += n
+			}
+			story = append(story, c)
+			if c.in {
+				s.In(at(now), c.proxied)
+			} else {
+				s.Out(at(now), c.proxied)
+			}
+			if random.IntN(10) == 0 {
+				compare(t, seed, s.Report(at(now)), story, now)
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+func compare(t *testing.T, seed uint64, got stats.Report, story []change, now time.Duration) {
+	t.Helper()
+	full := int(now / second)
+	if got.Uptime != time.Duration(full)*second {
+		t.Errorf("seed %d, at %v: uptime: got %v, want %v s", seed, now, got.Uptime, full)
+	}
+	for _, c := range []struct {
+		name string
+		got  stats.Window
+		of   int
+	}{{"last", got.Last, 1}, {"6 s", got.Last6, 6}, {"60 s", got.Last60, 60}} {
+		want := naive(story, max(0, full-c.of), full)
+		if !same(c.got, want) {
+			t.Errorf("seed %d, at %v, %s: got %+v, want %+v", seed, now, c.name, c.got, want)
+		}
+	}
+}
+
+// naive is the window over the seconds from..to of a story.
+func naive(story []change, from, to int) stats.Window {
+	w := stats.Window{Seconds: to - from}
+	if from == to {
+		return w
+	}
+	n := float64(to - from)
+	for _, c := range story {
+		sign := -1.0
+		if c.in {
+			sign = 1
+			if c.at >= time.Duration(from)*second && c.at < time.Duration(to)*second {
+				w.Requests += 1 / n
+				if c.proxied {
+					w.ProxiedRequests += 1 / n
+				}
+			}
+		}
+		// How much of the window this change lasts.
+		lasts := math.Min(n, math.Max(0, float64(to)-c.at.Seconds())) / n
+		w.Concurrency += sign * lasts
+		if c.proxied {
+			w.ProxiedConcurrency += sign * lasts
+		}
+	}
+	return w
+}
+
+func same(a, b stats.Window) bool {
+	near := func(x, y float64) bool { return math.Abs(x-y) < 1e-9 }
+	return a.Seconds == b.Seconds && near(a.Concurrency, b.Concurrency) && near(a.ProxiedConcurrency, b.ProxiedConcurrency) &&
+		near(a.Requests, b.Requests) && near(a.ProxiedRequests, b.ProxiedRequests)
+}
+
+func TestConcurrentCallersLoseNoRequest(t *testing.T) {
+	const callers, each = 8, 2000
+	s := stats.New(start)
+	var all sync.WaitGroup
+	for c := range callers {
+		all.Go(func() {
+			for i := range each {
+				now := at(time.Duration(i) * second / each) // every caller at its own pace
+				s.In(now, c%2 == 0)
+				s.Report(now)
+				s.Out(now, c%2 == 0)
+			}
+		})
+	}
+	all.Wait()
+	got := s.Report(at(second))
+	if got.Last.Requests != callers*each || got.Last.ProxiedRequests != callers*each/2 {
+		t.Errorf("got %v requests, %v proxied; want %d, %d", got.Last.Requests, got.Last.ProxiedRequests, callers*each, callers*each/2)
+	}
+	if got.InFlight != 0 || got.ProxiedInFlight != 0 {
+		t.Errorf("got %d in flight, %d proxied; want none", got.InFlight, got.ProxiedInFlight)
+	}
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	s := stats.New(start)
+	now := start
+	if got := testing.AllocsPerRun(1000, func() {
+		s.In(now, true)
+		now = now.Add(second / 3)
+		s.Out(now, true)
+		s.Report(now)
+	}); got != 0 {
+		t.Errorf("got %v allocations, want 0", got)
+	}
+}
+
+func BenchmarkInAndOut(b *testing.B) {
+	s := stats.New(start)
+	now := start
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(10 * time.Microsecond)
+		s.In(now, false)
+		s.Out(now, false)
+	}
+}
+
+func BenchmarkInAndOutFromAllCores(b *testing.B) {
+	s := stats.New(start)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		now := start
+		for pb.Next() {
+			now = now.Add(10 * time.Microsecond)
+			s.In(now, false)
+			s.Out(now, false)
+		}
+	})
+}
+
+func BenchmarkInAfterAMinuteOfSilence(b *testing.B) {
+	s := stats.New(start)
+	now := start
+	b.ReportAllocs()
+	for b.Loop() {
+		now = now.Add(time.Minute)
+		s.In(now, false)
+		s.Out(now, false)
+	}
+}
