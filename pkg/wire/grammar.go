@@ -1,0 +1,126 @@
+package wire
+
+// text is what the helpers read: bytes from the wire, or a name of our own.
+type text interface{ ~[]byte | ~string }
+
+// tchar has the bytes of a token (RFC 9110 5.6.2).
+var tchar = [256]bool{
+	'!': true, '#': true, '$': true, '%': true, '&': true, '\'': true, '*': true, '+': true,
+	'-': true, '.': true, '^': true, '_': true, '`': true, '|': true, '~': true,
+	'0': true, '1': true, '2': true, '3': true, '4': true, '5': true, '6': true, '7': true, '8': true, '9': true,
+	'A': true, 'B': true, 'C': true, 'D': true, 'E': true, 'F': true, 'G': true, 'H': true, 'I': true,
+	'J': true, 'K': true, 'L': true, 'M': true, 'N': true, 'O': true, 'P': true, 'Q': true, 'R': true,
+	'S': true, 'T': true, 'U': true, 'V': true, 'W': true, 'X': true, 'Y': true, 'Z': true,
+	'a': true, 'b': true, 'c': true, 'd': true, 'e': true, 'f': true, 'g': true, 'h': true, 'i': true,
+	'j': true, 'k': true, 'l': true, 'm': true, 'n': true, 'o': true, 'p': true, 'q': true, 'r': true,
+	's': true, 't': true, 'u': true, 'v': true, 'w': true, 'x': true, 'y': true, 'z': true,
+}
+
+// ValidToken reports whether s is a token, as methods and field names are
+// (RFC 9110 5.6.2). The empty string is none.
+func ValidToken[T text](s T) bool {
+	for i := range len(s) {
+		if !tchar[s[i]] {
+			return false
+		}
+	}
+	return len(s) > 0
+}
+
+// ValidValue reports whether every byte of s may stand in a field value: no
+// control characters but the tab (RFC 9110 5.5). The empty string is valid.
+func ValidValue[T text](s T) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// EqualFold reports whether a and b are the same but for the case of ASCII
+// letters, as names and tokens are compared (RFC 9110 5.1).
+func EqualFold[A, B text](a A, b B) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range len(a) {
+		if lower(a[i]) != lower(b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// HasToken reports whether the comma-separated list value has the member token,
+// whatever its case (RFC 9110 5.6.1). A member with parameters is another one.
+func HasToken[A, B text](value A, token B) bool {
+	for begin := 0; begin <= len(value); {
+		end := begin
+		for end < len(value) && value[end] != ',' {
+			end++
+		}
+		if EqualFold(trim(value[begin:end]), token) {
+			return true
+		}
+		begin = end + 1
+	}
+	return false
+}
+
+// Find returns the value of the first field of that name, whatever its case.
+func Find[T text](fields []Field, name T) (value []byte, ok bool) {
+	for i := range fields {
+		if EqualFold(fields[i].Name, name) {
+			return fields[i].Value, true
+		}
+	}
+	return nil, false
+}
+
+func lower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + ('a' - 'A')
+	}
+	return c
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' }
+func digit(c byte) bool { return '0' <= c && c <= '9' }
+
+// hex returns the value of a hexadecimal digit, or -1.
+func hex(c byte) int {
+	switch {
+	case digit(c):
+		return int(c - '0')
+	case 'a' <= lower(c) && lower(c) <= 'f':
+		return int(lower(c)-'a') + 10
+	}
+	return -1
+}
+
+// trim removes optional white space from both ends (OWS, RFC 9110 5.6.3).
+func trim[T text](s T) T {
+	for len(s) > 0 && blank(s[0]) {
+		s = s[1:]
+	}
+	for len(s) > 0 && blank(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// decimal reads 1*DIGIT within int64.
+func decimal(s []byte) (n int64, ok bool) {
+	for _, c := range s {
+		if !digit(c) {
+			return 0, false
+		}
+		d := int64(c - '0')
+		if n > (1<<63-1-d)/10 {
+			return 0, false
+		}
+		n = 10*n + d
+	}
+	return n, len(s) > 0
+}

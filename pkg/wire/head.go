@@ -1,0 +1,310 @@
+package wire
+
+import "bytes"
+
+// headEnd looks for the empty line that ends a head, in either way of ending a
+// line, so that no reader finds an earlier end than we do. It starts at the
+// line end at or behind from. When there is none yet, end is 0, and next is
+// where to look again once more bytes are there.
+func headEnd(b []byte, from int) (end, next int) {
+	for {
+		i := bytes.IndexByte(b[from:], '\n')
+		if i < 0 {
+			return 0, len(b)
+		}
+		from += i
+		switch rest := b[from+1:]; {
+		case len(rest) > 0 && rest[0] == '\n':
+			return from + 2, 0
+		case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
+			return from + 3, 0
+		case len(rest) == 0 || len(rest) == 1 && rest[0] == '\r':
+			return 0, from
+		}
+		from++
+	}
+}
+
+// known is a field that means something to this package.
+type known uint8
+
+const (
+	other known = iota
+	hostField
+	lengthField
+	codingField
+	connectionField
+	upgradeField
+	expectField
+	trailerField
+	keepAliveField
+	aliasField
+)
+
+// framing reports whether the field decides where a request ends or where it goes.
+func (k known) framing() bool { return k == hostField || k == lengthField || k == codingField }
+
+func knownField(name []byte) known {
+	switch len(name) {
+	case 4:
+		if EqualFold(name, "host") {
+			return hostField
+		}
+	case 6:
+		if EqualFold(name, "expect") {
+			return expectField
+		}
+	case 7:
+		switch {
+		case EqualFold(name, "upgrade"):
+			return upgradeField
+		case EqualFold(name, "trailer"):
+			return trailerField
+		}
+	case 10:
+		switch {
+		case EqualFold(name, "connection"):
+			return connectionField
+		case EqualFold(name, "keep-alive"):
+			return keepAliveField
+		}
+	case 14:
+		switch {
+		case EqualFold(name, "content-length"):
+			return lengthField
+		case EqualFold(name, "content_length"):
+			return aliasField
+		}
+	case 17:
+		switch {
+		case EqualFold(name, "transfer-encoding"):
+			return codingField
+		case EqualFold(name, "transfer_encoding"):
+			return aliasField
+		}
+	}
+	return other
+}
+
+// head is what the field lines of a message say, whichever way it goes. The
+// oddities are only noted: whether they are borne is for the caller to judge.
+type head struct {
+	fields []Field
+
+	length     int64  // -1: none
+	lengthText []byte // as it was written, to be compared
+	lengthList bool   // "5, 5"
+	codings    int    // members of Transfer-Encoding
+	chunked    bool   // the last of them
+
+	hosts     int
+	host      []byte
+	close     bool // Connection lists close
+	keepAlive bool // Connection lists keep-alive
+	upgrades  bool // Connection lists upgrade
+	upgrade   bool // there is an Upgrade field
+	expects   int
+	expect    []byte
+	forbidden bool // Trailer announces a field that may not be a trailer
+	timeout   int  // of Keep-Alive, seconds; -1: none
+
+	bare    bool // a line ended in LF alone
+	crlf    bool // a line ended in CRLF
+	back    bool // a line ended in CRLF behind one that ended in LF alone
+	touched bool // a framing field stood next to a LF alone
+	folded  bool // a line continued the one before
+	blank   bool // a blank stood between a name and its colon
+	alias   bool
+}
+
+// A reading says which liberties the reader of field lines takes.
+type reading uint8
+
+const (
+	strictly reading = iota
+	gently           // trim blanks behind names and unfold lines, in place, as RFC 9112 5.1 and 5.2 ask a proxy to do with responses
+)
+
+// read takes the field lines b[pos:end] apart; the last of them is the empty
+// one. It returns the word of the first thing that no reader may bear, or "".
+// bareBefore says that the line before them ended in LF alone.
+func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
+	*h = head{fields: h.fields[:0], length: -1, timeout: -1, bare: bareBefore, crlf: !bareBefore}
+	last := other              // what the field before is
+	lastValue, lastEnd := 0, 0 // where its value and its line begin and end
+	for pos < end {
+		next := pos + bytes.IndexByte(b[pos:end], '\n') + 1
+		eol := next - 1
+		bare := eol == pos || b[eol-1] != '\r'
+		if bare {
+			h.bare = true
+		} else {
+			eol--
+			h.crlf = true
+			h.back = h.back || h.bare
+		}
+		line := b[pos:eol]
+		if len(line) == 0 {
+			break
+		}
+		if blank(line[0]) {
+			if word := h.fold(line, last); word != "" {
+				return word
+			}
+			if how == gently {
+				if last != other {
+					return Fold
+				}
+				for i := lastEnd; i < pos; i++ {
+					b[i] = ' '
+				}
+				h.fields[len(h.fields)-1].Value = trim(b[lastValue:eol])
+			}
+		} else {
+			colon, word := h.line(line, how)
+			if word != "" {
+				return word
+			}
+			f := &h.fields[len(h.fields)-1]
+			last = knownField(f.Name)
+			if word := h.note(last, f.Value); word != "" {
+				return word
+			}
+			if last.framing() && (bareBefore || bare) {
+				h.touched = true
+			}
+			lastValue = pos + colon + 1
+		}
+		bareBefore, lastEnd, pos = bare, eol, next
+	}
+	switch {
+	case h.codings > 0 && h.length >= 0:
+		return LengthAndCoding
+	case h.codings > 0 && !h.chunked:
+		return TransferCoding
+	}
+	return ""
+}
+
+// line adds the field of one line, and says where its colon is.
+func (h *head) line(line []byte, how reading) (colon int, word Word) {
+	if len(h.fields) == MaxFields {
+		return 0, TooManyFields
+	}
+	colon = 0
+	for colon < len(line) && tchar[line[colon]] {
+		colon++
+	}
+	name := line[:colon]
+	for colon < len(line) && blank(line[colon]) {
+		colon++
+	}
+	if len(name) == 0 || colon == len(line) || line[colon] != ':' {
+		return 0, FieldLine
+	}
+	if colon > len(name) {
+		if how == strictly || knownField(name) != other {
+			return 0, BlankName
+		}
+	}
+	value := trim(line[colon+1:])
+	if !ValidValue(value) {
+		return 0, FieldValue
+	}
+	h.fields = append(h.fields, Field{name, value})
+	return colon, ""
+}
+
+// fold judges a line that continues the field before it.
+func (h *head) fold(line []byte, last known) Word {
+	h.folded = true
+	text := trim(line)
+	switch {
+	case len(h.fields) == 0 || last.framing() || len(text) == 0:
+		return Fold // nothing to continue, a number torn in two, or what some take for the empty line
+	case !ValidValue(text):
+		return FieldValue
+	}
+	name, _, ok := bytes.Cut(text, []byte{':'})
+	if k := knownField(trim(name)); ok && (k.framing() || k == aliasField) {
+		return Fold // a reader that only trims lines sees a field of its own
+	}
+	return ""
+}
+
+// note takes in what a known field says.
+func (h *head) note(k known, value []byte) Word {
+	switch k {
+	case hostField:
+		h.hosts++
+		h.host = value
+	case lengthField:
+		return h.noteLength(value)
+	case codingField:
+		return h.noteCoding(value)
+	case connectionField:
+		h.close = h.close || HasToken(value, "close")
+		h.keepAlive = h.keepAlive || HasToken(value, "keep-alive")
+		h.upgrades = h.upgrades || HasToken(value, "upgrade")
+	case upgradeField:
+		h.upgrade = h.upgrade || len(value) > 0
+	case expectField:
+		h.expects++
+		h.expect = value
+	case trailerField:
+		h.forbidden = h.forbidden || HasToken(value, "content-length") ||
+			HasToken(value, "transfer-encoding") || HasToken(value, "trailer")
+	case keepAliveField:
+		h.noteKeepAlive(value)
+	case aliasField:
+		h.alias = true
+	}
+	return ""
+}
+
+// noteLength takes one decimal number; said more than once, always in the same
+// digits (RFC 9110 8.6).
+func (h *head) noteLength(value []byte) Word {
+	for more := true; more; {
+		var number []byte
+		number, value, more = bytes.Cut(value, []byte{','})
+		h.lengthList = h.lengthList || more
+		number = trim(number)
+		n, ok := decimal(number)
+		if !ok || h.lengthText != nil && !bytes.Equal(number, h.lengthText) {
+			return ContentLength
+		}
+		h.length, h.lengthText = n, number
+	}
+	return ""
+}
+
+// noteCoding takes a list of codings without parameters, chunked once and at
+// its end (RFC 9112 6.1, 7). An empty member, which RFC 9110 5.6.1 lets pass, has
+// no place in a field that decides where a message ends.
+func (h *head) noteCoding(value []byte) Word {
+	for more := true; more; {
+		var coding []byte
+		coding, value, more = bytes.Cut(value, []byte{','})
+		coding = trim(coding)
+		if !ValidToken(coding) || h.chunked {
+			return TransferCoding
+		}
+		h.codings++
+		h.chunked = EqualFold(coding, "chunked")
+	}
+	return ""
+}
+
+// noteKeepAlive looks for timeout=SECONDS. Keep-Alive has no RFC in force; RFC
+// 2068 19.7.1.1 is what servers follow.
+func (h *head) noteKeepAlive(value []byte) {
+	for more := true; more; {
+		var part []byte
+		part, value, more = bytes.Cut(value, []byte{','})
+		name, number, _ := bytes.Cut(part, []byte{'='})
+		if n, ok := decimal(trim(number)); ok && n <= 1<<31-1 && EqualFold(trim(name), "timeout") {
+			h.timeout = int(n)
+		}
+	}
+}

@@ -1,0 +1,372 @@
+package wire
+
+import (
+	"bytes"
+	"net/netip"
+)
+
+// Preface is what a client that knows HTTP/2 sends first (RFC 9113 3.4).
+const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// HasPreface reports whether b begins with the whole [Preface]. When it does
+// not, maybe reports whether it still could once more bytes are there. Ask
+// before Parse, for which a preface is an unknown version.
+func HasPreface(b []byte) (is, maybe bool) {
+	n := min(len(b), len(Preface))
+	if string(b[:n]) != Preface[:n] {
+		return false, false
+	}
+	return n == len(Preface), n < len(Preface)
+}
+
+// Form is the form of a request target (RFC 9112 3.2).
+type Form uint8
+
+// The forms.
+const (
+	Origin    Form = iota // "/path?query"
+	Absolute              // "http://host/path?query"
+	Authority             // "host:port", of CONNECT
+	Asterisk              // "*", of OPTIONS
+)
+
+// Request is the head of a request. The zero value is ready to Parse; one value
+// serves a connection's requests one after the other.
+type Request struct {
+	Method []byte
+	Target []byte // byte for byte; no blanks or control characters, perhaps bytes beyond ASCII
+	Form   Form
+	Minor  int // of HTTP/1.x: 1, or 0 if the head is Odd
+
+	// BadEscape says that the path has a "%" without two hexadecimal digits
+	// behind it. No grammar allows it and net/http refuses it; we pass it on
+	// (docs/promises.md 3.4).
+	BadEscape bool
+
+	// Host is where the request goes: the authority of the target if it has one,
+	// the Host field otherwise (RFC 9112 3.2.2). Forward this one, not the field.
+	Host []byte
+
+	// Fields has all field lines in their order, Host and the framing included.
+	Fields []Field
+
+	ContentLength int64 // -1: none. "5" said twice is 5
+	Chunked       bool  // never beside a ContentLength
+	Close         bool  // Connection has close, or it is HTTP/1.0 without keep-alive
+	Upgrade       bool  // Connection lists upgrade, and an Upgrade field has a value
+	Expect100     bool  // the client waits for 100 (Continue) with its body
+
+	head    head
+	odd     *Odd
+	begin   int // bytes of empty lines before the request line
+	lineEnd int // index of the LF of the request line; 0: not there yet
+	seen    int // no line that matters ends before: where the next call goes on
+}
+
+// BodyLength says how the body's end is told, and its length in bytes, which is
+// -1 for Chunked. A request never has a body until the connection closes.
+func (r *Request) BodyLength() (length int64, framing Framing) {
+	switch {
+	case r.Chunked:
+		return -1, Chunked
+	case r.ContentLength >= 0:
+		return r.ContentLength, Length
+	}
+	return 0, None
+}
+
+// Parse reads the request head that b begins with. n is its length in bytes,
+// with the empty line at its end.
+//
+// With n == 0 and a nil error more bytes are needed: call again with the same
+// bytes and more behind them (they may have moved). What was seen is not looked
+// at again. To give a head up, use Reset.
+//
+// The error is *[Refused], with n == 0, or *[Odd], with n > 0. The first is told
+// as soon as the request line is there if that is what is wrong; all else waits
+// for the whole head.
+//
+// Whatever else Parse accepts, net/http accepts with the same meaning, but for
+// BadEscape.
+func (r *Request) Parse(b []byte) (n int, err error) {
+	n, refused := r.parse(b)
+	switch {
+	case refused != nil:
+		r.Reset()
+		return 0, refused
+	case n == 0:
+		return 0, nil
+	}
+	r.begin, r.lineEnd, r.seen = 0, 0, 0
+	if r.odd != nil {
+		if !r.odd.Framed {
+			r.Fields = r.Fields[:0]
+		}
+		return n, r.odd
+	}
+	return n, nil
+}
+
+// Reset forgets an unfinished head and lets go of all bytes that were parsed. The memory for
+// the fields is kept.
+func (r *Request) Reset() {
+	clear(r.head.fields[:cap(r.head.fields)])
+	*r = Request{head: head{fields: r.head.fields[:0]}}
+}
+
+func (r *Request) parse(b []byte) (n int, refused *Refused) {
+	resumed := r.lineEnd > 0
+	if !resumed {
+		if !r.findLine(b) {
+			if r.begin < len(b) && b[r.begin] != '\r' && !tchar[b[r.begin]] {
+				return 0, &Refused{RequestLine} // a TLS hello, say: no line end may ever come
+			}
+			return 0, nil
+		}
+		if refused := r.line(b); refused != nil {
+			return 0, refused
+		}
+	}
+	n, r.seen = headEnd(b, r.seen)
+	if n == 0 {
+		return 0, nil
+	}
+	if resumed {
+		r.line(b) // once more: b may have moved
+	}
+	bare := b[r.lineEnd-1] != '\r'
+	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
+		return 0, &Refused{word}
+	}
+	return n, r.judge()
+}
+
+// findLine looks for the end of the first line that is not empty. Empty ones
+// before it are left over from a body that was one line end too long (RFC 9112
+// 2.2).
+func (r *Request) findLine(b []byte) bool {
+	if r.seen == r.begin {
+		r.begin = skipEmpty(b, r.begin)
+		r.seen = r.begin
+		if string(b[r.begin:]) == "\r" {
+			return false // of an empty line, perhaps
+		}
+	}
+	i := bytes.IndexByte(b[r.seen:], '\n')
+	if i < 0 {
+		r.seen = len(b)
+		return false
+	}
+	r.seen += i
+	r.lineEnd = r.seen
+	return true
+}
+
+func skipEmpty(b []byte, from int) int {
+	for {
+		switch rest := b[from:]; {
+		case len(rest) > 0 && rest[0] == '\n':
+			from++
+		case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
+			from += 2
+		default:
+			return from
+		}
+	}
+}
+
+// line reads the request line: method SP request-target SP HTTP-version
+// (RFC 9112 3). net/http takes no other blanks either.
+func (r *Request) line(b []byte) *Refused {
+	r.odd, r.BadEscape = nil, false
+	line := b[r.begin:r.lineEnd]
+	if line[len(line)-1] == '\r' {
+		line = line[:len(line)-1]
+	}
+	first, last := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ' ')
+	if first < 0 || first == last {
+		return &Refused{RequestLine}
+	}
+	r.Method, r.Target = line[:first], line[first+1:last]
+	version := line[last+1:]
+	if !ValidToken(r.Method) || !visible(r.Target) || len(version) != len("HTTP/1.1") ||
+		string(version[:5]) != "HTTP/" || !digit(version[5]) || version[6] != '.' || !digit(version[7]) {
+		return &Refused{RequestLine}
+	}
+	if r.begin > 0 {
+		r.oddly(LeadingLine, false)
+	}
+	r.Minor = int(version[7] - '0')
+	if v := string(version[5:]); v != "1.1" {
+		r.oddly(Version, v == "1.0")
+	}
+	r.target()
+	return nil
+}
+
+// target tells the forms apart (RFC 9112 3.2).
+func (r *Request) target() {
+	t := r.Target
+	r.Form, r.Host = Origin, nil
+	switch {
+	case t[0] == '/' && string(r.Method) != "CONNECT":
+		r.BadEscape = badEscape(t)
+	case string(t) == "*" && string(r.Method) == "OPTIONS":
+		r.Form = Asterisk
+	case string(r.Method) == "CONNECT":
+		r.Form, r.Host = Authority, t
+		if port := plainHost(t); port <= 0 || port == len(t) {
+			r.oddTarget()
+		}
+	default:
+		r.Form = Absolute
+		scheme := schemeLength(t)
+		rest := t[scheme:]
+		end := bytes.IndexAny(rest, "/?")
+		if end < 0 {
+			end = len(rest)
+		}
+		r.Host = rest[:end]
+		r.BadEscape = badEscape(rest[end:])
+		if scheme == 0 || plainHost(r.Host) < 0 {
+			r.oddTarget()
+		}
+	}
+}
+
+func (r *Request) oddTarget() {
+	r.Host = nil // the field's
+	r.oddly(Target, true)
+}
+
+// judge weighs what the field lines said.
+func (r *Request) judge() *Refused {
+	h := &r.head
+	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
+	r.Close = h.close || r.Minor == 0 && !h.keepAlive
+	r.Upgrade = h.upgrades && h.upgrade
+	r.Expect100 = r.Minor > 0 && h.expects == 1 && EqualFold(h.expect, "100-continue")
+	if r.Host == nil {
+		r.Host = h.host
+	}
+
+	http10 := r.Minor == 0 || r.odd != nil && r.odd.Word == Version
+	switch {
+	case h.alias:
+		return &Refused{Alias}
+	case h.touched && h.bare && h.crlf:
+		return &Refused{LineEnd} // read by CRLF alone, it is another head
+	case h.codings > 0 && http10:
+		return &Refused{TransferCoding}
+	case h.hosts > 1, h.hosts == 0 && !http10:
+		return &Refused{Host}
+	}
+
+	switch {
+	case h.bare:
+		r.oddly(LineEnd, false)
+	case h.folded:
+		r.oddly(Fold, false)
+	case h.codings > 1:
+		r.oddly(TransferCoding, false)
+	case h.lengthList:
+		r.oddly(ContentLength, false)
+	case h.chunked && h.forbidden:
+		r.oddly(TrailerName, false)
+	}
+	if h.hosts > 0 && plainHost(h.host) < 0 {
+		r.oddly(Host, true)
+	}
+	if h.expects > 0 && !r.Expect100 {
+		r.oddly(Expect, true)
+	}
+	return nil
+}
+
+// oddly notes what is odd. The first word stands, but for one after which the
+// framing is in doubt.
+func (r *Request) oddly(word Word, framed bool) {
+	if r.odd == nil || r.odd.Framed && !framed {
+		r.odd = &Odd{word, framed}
+	}
+}
+
+// visible reports whether s has neither blanks nor control characters and is
+// not empty. Bytes beyond ASCII are no URI, but they are sent.
+func visible(s []byte) bool {
+	for _, c := range s {
+		if c <= ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return len(s) > 0
+}
+
+// badEscape looks at the path of "/path?query".
+func badEscape(s []byte) bool {
+	for {
+		i := bytes.IndexByte(s, '%')
+		if i < 0 || bytes.IndexByte(s[:i], '?') >= 0 {
+			return false
+		}
+		if i+2 >= len(s) || hex(s[i+1]) < 0 || hex(s[i+2]) < 0 {
+			return true
+		}
+		s = s[i+3:]
+	}
+}
+
+// schemeLength is the length of "http://" or "https://", 0 for others.
+func schemeLength(t []byte) int {
+	for _, scheme := range [...]string{"http://", "https://"} {
+		if len(t) >= len(scheme) && EqualFold(t[:len(scheme)], scheme) {
+			return len(scheme)
+		}
+	}
+	return 0
+}
+
+// plainHost reads uri-host [ ":" port ] as hosts are really written: letters,
+// digits, "-", ".", "_", "~", or an IPv6 address in brackets (RFC 3986 3.2.2
+// allows more). It returns where the port's digits begin, 0 if there is no
+// port, -1 if it is no such host. The empty host is none.
+func plainHost(s []byte) (port int) {
+	i := 0
+	if len(s) > 0 && s[0] == '[' {
+		i = bytes.IndexByte(s, ']') + 1
+		if i == 0 || bytes.IndexByte(s[:i], '%') >= 0 {
+			return -1
+		}
+		if a, err := netip.ParseAddr(string(s[1 : i-1])); err != nil || !a.Is6() {
+			return -1
+		}
+	} else {
+		for i < len(s) && hostByte(s[i]) {
+			i++
+		}
+		if i == 0 {
+			return -1
+		}
+	}
+	if i == len(s) {
+		return 0
+	}
+	if s[i] != ':' {
+		return -1
+	}
+	port = i + 1
+	for i = port; i < len(s); i++ {
+		if !digit(s[i]) {
+			return -1
+		}
+	}
+	return port
+}
+
+func hostByte(c byte) bool {
+	switch {
+	case digit(c), 'a' <= lower(c) && lower(c) <= 'z', c == '-', c == '.', c == '_', c == '~':
+		return true
+	}
+	return false
+}

@@ -1,0 +1,140 @@
+// Package wire is the grammar of HTTP/1.1 on bytes: request heads, response
+// heads and the chunked coding, as RFC 9110 and RFC 9112 write them down.
+//
+// It reads what has arrived so far and says one of three things: more bytes are
+// needed, here is a message, or this is not one. It owns no connection, waits
+// for nothing and keeps no state between messages. What it returns points into
+// the bytes that it was given, so nothing is allocated once a value's slices
+// have grown; who changes those bytes changes the result.
+//
+// A request head has three verdicts, because two proxies that read the same
+// bytes differently are how requests are smuggled:
+//
+//   - strict: it is exactly what the RFCs allow, and every careful reader agrees
+//     on its meaning and on where it ends;
+//   - [Odd]: somebody might read it otherwise, or it is outside of what this
+//     package knows; the standard library may judge it, alone on its connection;
+//   - [Refused]: it has no honest meaning. Answer it, and close.
+//
+// A response has two: it is well formed, or it is [Garbage].
+//
+// No value may be used by two goroutines at once.
+package wire
+
+// Limits. The length of a head is the caller's business: it owns the buffer.
+const (
+	// MaxFields is the number of field lines in one head or trailer section.
+	// More is somebody trying what happens.
+	MaxFields = 1000
+
+	// MaxTrailer is the length in bytes of a trailer section. Trailers carry a
+	// status and a digest, not content.
+	MaxTrailer = 16 << 10
+
+	// MaxExtension is the number of bytes by which the chunk extensions of a
+	// body may exceed its data so far (RFC 9112 7.1.1 asks for such a limit).
+	// Nobody needs extensions: they are read and dropped.
+	MaxExtension = 2 << 10
+)
+
+// Field is one field line of a head or a trailer section. Value has no blanks
+// at its ends. Both slices point into memory that the parser was given (or, for
+// trailers, into the memory of [Chunks]).
+type Field struct{ Name, Value []byte }
+
+// Framing says how the end of a body is told (RFC 9112 6.3).
+type Framing uint8
+
+// The framings.
+const (
+	None       Framing = iota // there is no body
+	Length                    // Content-Length bytes, possibly 0
+	Chunked                   // the chunked coding; read it with [Chunks]
+	UntilClose                // whatever comes until the connection closes; responses only
+)
+
+func (f Framing) String() string {
+	switch f {
+	case None:
+		return "none"
+	case Length:
+		return "length"
+	case Chunked:
+		return "chunked"
+	case UntilClose:
+		return "until close"
+	}
+	return "unknown"
+}
+
+// Word names what is wrong with a message. The list is closed, so that a word
+// can be a metric label; no word holds anything that the sender wrote.
+type Word string
+
+// The words of [Refused], [Odd], [Garbage] and [BadChunk].
+const (
+	RequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 3)
+	StatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 4)
+	Version         Word = "version"           // not HTTP/1.1 (RFC 9112 2.3)
+	LeadingLine     Word = "leading-line"      // an empty line before the request line (RFC 9112 2.2)
+	LineEnd         Word = "line-end"          // a line that ends in LF alone (RFC 9112 2.2)
+	Fold            Word = "fold"              // a line that continues the one before (RFC 9112 5.2)
+	FieldLine       Word = "field-line"        // no colon, or a name that is not a token (RFC 9110 5.1)
+	BlankName       Word = "blank-after-name"  // a blank between name and colon (RFC 9112 5.1)
+	FieldValue      Word = "field-value"       // a control character in a value (RFC 9110 5.5)
+	TooManyFields   Word = "too-many-fields"   // more than MaxFields
+	ContentLength   Word = "content-length"    // not one decimal number within int64 (RFC 9110 8.6)
+	TransferCoding  Word = "transfer-encoding" // not chunked, once, at the end (RFC 9112 6.1)
+	LengthAndCoding Word = "length-and-coding" // both at once (RFC 9112 6.3, item 3)
+	Alias           Word = "alias"             // Content_Length, Transfer_Encoding: a CGI-like app reads them as the real ones
+	Host            Word = "host"              // missing, twice, or not a plain host and port (RFC 9112 3.2)
+	Target          Word = "target"            // none of the four forms (RFC 9112 3.2)
+	Expect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
+	TrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
+	ChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
+	ChunkExtension  Word = "chunk-extension"   // not the grammar, or too long (RFC 9112 7.1.1)
+	ChunkEnd        Word = "chunk-end"         // no CRLF where there must be one (RFC 9112 7.1)
+	TrailerTooLong  Word = "trailer-too-long"  // more than MaxTrailer
+)
+
+// Refused says that a request head is an attack or is no request at all.
+// Answer it with Status and close the connection: what follows the head is not
+// to be trusted as a request.
+type Refused struct{ Word Word }
+
+func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
+
+// Status is the status code of the answer: 431 (RFC 6585 5) for too many
+// fields, 400 for all else.
+func (e *Refused) Status() int {
+	if e.Word == TooManyFields {
+		return 431
+	}
+	return 400
+}
+
+// Odd says that a request head is for net/http to judge. It holds nothing that
+// would be refused. Serve nothing behind it on its connection, unless Framed.
+type Odd struct {
+	Word Word
+
+	// Framed says that every line of the head is strict and that the framing of
+	// the body is certain; only what the request means is in question (HTTP/1.0,
+	// an unusual target, Host or Expect). The Request is then filled as for a
+	// strict head. Otherwise its Fields are empty.
+	Framed bool
+}
+
+func (e *Odd) Error() string { return "odd request: " + string(e.Word) }
+
+// Garbage says that what came is not a response whose meaning and end are
+// certain. Its connection cannot be used again.
+type Garbage struct{ Word Word }
+
+func (e *Garbage) Error() string { return "malformed response: " + string(e.Word) }
+
+// BadChunk says that a chunked body, of a request or of a response, is not one.
+// Where it ends is unknown: its connection cannot be used again.
+type BadChunk struct{ Word Word }
+
+func (e *BadChunk) Error() string { return "malformed chunked body: " + string(e.Word) }
