@@ -1,0 +1,193 @@
+package probe
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// parseVector is one block of testdata/parse.txt.
+type parseVector struct {
+	name, text string
+	list       bool
+	good       int
+	bad        []string
+}
+
+func parseVectors(t testing.TB) []parseVector {
+	t.Helper()
+	f, err := os.Open("testdata/parse.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var vectors []parseVector
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		word, rest, _ := strings.Cut(line, " ")
+		rest = strings.TrimSpace(rest)
+		if word != "one" && word != "list" && word != "good" && word != "bad" {
+			vectors = append(vectors, parseVector{name: line})
+			continue
+		}
+		v := &vectors[len(vectors)-1]
+		switch word {
+		case "one", "list":
+			v.text, v.list = rest, word == "list"
+		case "good":
+			if v.good, err = strconv.Atoi(rest); err != nil {
+				t.Fatalf("%s: %v", v.name, err)
+			}
+		case "bad":
+			v.bad = append(v.bad, rest)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return vectors
+}
+
+func TestParseKeepsTheVectors(t *testing.T) {
+	for _, v := range parseVectors(t) {
+		t.Run(v.name, func(t *testing.T) {
+			probes, errs := Parse(v.text, v.list)
+			var got []string
+			for _, err := range errs {
+				got = append(got, err.Error())
+			}
+			if !reflect.DeepEqual(got, v.bad) {
+				t.Errorf("problems:\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(v.bad, "\n     "))
+			}
+			if len(probes) != v.good {
+				t.Errorf("got %d probes, want %d", len(probes), v.good)
+			}
+		})
+	}
+}
+
+func TestBlanksAloneAreNotAProbe(t *testing.T) { // E04
+	for _, array := range []bool{false, true} {
+		if _, errs := Parse(" ", array); len(errs) != 1 || !strings.Contains(errs[0].Error(), "unexpected end of JSON input") {
+			t.Errorf("Parse(blank, %v): got %v, want one error about the end of the input", array, errs)
+		}
+	}
+}
+
+func TestTheLastOfTwoEqualKeysWins(t *testing.T) { // E19
+	p, errs := Parse(`{"tcpSocket":{"port":1,"host":"a"},"TCPSocket":{"port":8080}}`, false)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	if got := *p[0].TCPSocket; got.Port.Number != 8080 || got.Host != "a" {
+		t.Errorf("got %+v, want port 8080 of the second and host a of the first", got)
+	}
+}
+
+// coreProbes are core/v1 Probes that together set every field there is.
+func coreProbes() []corev1.Probe {
+	grace := int64(7)
+	service, http2, overTLS := "a.B", corev1.HTTPProtocolHTTP2, corev1.GRPCProbeModeTLS
+	http := corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: "/a?b=c&d", Port: intstr.FromInt32(8080), Host: "127.0.0.1", Scheme: corev1.URISchemeHTTP,
+			HTTPHeaders: []corev1.HTTPHeader{{Name: "X-a", Value: "<1>"}, {Name: "X-a", Value: ""}}, Protocol: &http2,
+		}},
+		InitialDelaySeconds: 1, TimeoutSeconds: 2, PeriodSeconds: 3, SuccessThreshold: 4, FailureThreshold: 5,
+		TerminationGracePeriodSeconds: &grace,
+	}
+	tcp := corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("8080"), Host: "::1"}}}
+	grpc := corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000, Service: &service, Mode: &overTLS}}}
+	bare := corev1.Probe{ProbeHandler: corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: 9000}}}
+	return []corev1.Probe{http, tcp, grpc, bare}
+}
+
+func TestACoreProbeComesBackByteForByte(t *testing.T) {
+	for _, core := range coreProbes() {
+		text, err := json.Marshal(core)
+		if err != nil {
+			t.Fatal(err)
+		}
+		probes, errs := Parse(string(text), false)
+		if errs != nil {
+			t.Errorf("%s: %v", text, errs)
+			continue
+		}
+		got, err := json.Marshal(probes[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(text) {
+			t.Errorf("got  %s\nwant %s", got, text)
+		}
+	}
+}
+
+func TestEveryFieldOfACoreProbeIsKnown(t *testing.T) {
+	got, want := map[string]bool{}, map[string]bool{}
+	fieldNames(reflect.TypeFor[Probe](), "", got)
+	fieldNames(reflect.TypeFor[corev1.Probe](), "", want)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("fields: got %v, want %v", got, want)
+	}
+}
+
+func fieldNames(t reflect.Type, path string, into map[string]bool) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[Port]() || t == reflect.TypeFor[intstr.IntOrString]() {
+		into[path] = true
+		return
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous {
+			fieldNames(f.Type, path, into)
+			continue
+		}
+		fieldNames(f.Type, path+"."+name, into)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, v := range parseVectors(f) {
+		f.Add(v.text, v.list)
+	}
+	f.Fuzz(func(t *testing.T, text string, array bool) {
+		probes, errs := Parse(text, array)
+		for _, err := range errs {
+			if strings.ContainsAny(err.Error(), "\n\r") {
+				t.Errorf("an error of more than one line: %q", err)
+			}
+		}
+		if errs != nil && probes != nil {
+			t.Errorf("got %d probes beside %d problems, want none", len(probes), len(errs))
+		}
+		for _, p := range probes {
+			if errs := p.Validate(); errs != nil {
+				t.Errorf("Parse let %+v through, Validate says %v", p, errs)
+			}
+			again, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, errs := Parse(string(again), false); errs != nil {
+				t.Errorf("%s came back as %s: %v", text, again, errs)
+			}
+		}
+	})
+}
