@@ -1,0 +1,92 @@
+package walls
+
+// A room is a folder of ours and what its production code may import of ours.
+// Paths are relative to the module.
+type room struct {
+	path string
+	may  []string
+}
+
+// The plan lists the rooms from the ground up; imports run downwards only. It
+// is the table of ARCHITECTURE.md, and .golangci.yml says the same to the
+// linter. A new package gets its line in all three.
+var plan = []room{
+	// Ground: nothing of ours.
+	{path: "pkg/header"},
+	{path: "pkg/stats"},
+	{path: "pkg/certs"},
+	{path: "pkg/wire"},
+	{path: "pkg/hangup"},
+
+	{path: "pkg/probe", may: []string{"pkg/header"}},
+	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
+	{path: "pkg/upstream", may: []string{"pkg/header", "pkg/wire"}},
+
+	// The lanes do not know each other: the fast lane lends and hands over
+	// through a func.
+	{path: "pkg/httplane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup"}},
+	{path: "pkg/fastlane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup"}},
+
+	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
+	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
+	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header"}},
+
+	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header"}},
+	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header"}},
+	{path: "pkg/sidecar", may: []string{
+		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/probe", "pkg/queue", "pkg/upstream",
+		"pkg/httplane", "pkg/fastlane", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/config",
+	}},
+
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar"}},
+	{path: "cmd/injector", may: []string{"pkg/config", "pkg/inject"}},
+}
+
+// outside lists the folders that meet the programs only from outside, over
+// sockets and files: no file in or below them, tests included, imports
+// anything of ours but its own folder.
+var outside = []string{
+	"test/app",
+	"test/bench",
+	"test/conformance",
+	"test/e2e",
+	"test/walls",
+}
+
+// A door is an outside module, or a family of them, and the rooms whose
+// production code may import it. Tests may import any.
+type door struct {
+	prefix string
+	rooms  []string
+}
+
+// doors lists every outside module that production code may use. A module that
+// matches no prefix is not let in anywhere.
+var doors = []door{
+	{prefix: "github.com/kelseyhightower/envconfig", rooms: []string{"pkg/config"}},
+	{prefix: "github.com/prometheus/", rooms: []string{"pkg/metrics"}},
+	{prefix: "go.opencensus.io", rooms: []string{"pkg/tracing"}},
+	{prefix: "k8s.io/", rooms: []string{"pkg/inject"}},
+	{prefix: "sigs.k8s.io/", rooms: []string{"pkg/inject"}},
+	// The logger is made in main and passed on as a value to the edges.
+	{prefix: "go.uber.org/zap", rooms: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject"}},
+}
+
+// heavy lists what the sidecar must not link, directly or through others: each
+// costs megabytes of binary and of memory in every pod.
+var heavy = []string{
+	"k8s.io/",
+	"sigs.k8s.io/",
+	"google.golang.org/grpc",
+	"go.opentelemetry.io/",
+	"golang.org/x/net",
+}
+
+// remembered lists the package variables that are neither errors nor tables
+// and are allowed nevertheless, as "pkg/room.name", with the reason.
+var remembered = map[string]string{
+	"cmd/queue-proxy.version": "written by the linker, -X main.version",
+	"cmd/queue-proxy.commit":  "written by the linker, -X main.commit",
+	"cmd/injector.version":    "written by the linker, -X main.version",
+	"cmd/injector.commit":     "written by the linker, -X main.commit",
+}
