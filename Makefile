@@ -1,0 +1,78 @@
+# `make` alone lists what there is. Needs Go, git and gcc (for the race
+# detector); a target that needs more says so.
+
+GO            ?= go
+IMAGE         ?= queue-proxy:dev
+IMAGE_FLAGS   ?=
+LINT_VERSION  := v2.11.3
+
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+# The time of the commit, so that an image built twice is the same image.
+EPOCH   = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+
+# Version and commit come in by -X alone: -buildvcs would put the state of the
+# checkout into the binary, which no two builds share. The Dockerfile has the
+# same line.
+GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
+	-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
+
+LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
+
+.PHONY: help run build test conformance e2e lint check bench image clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+run: ## Start a sample app and the sidecar in front of it, and say what to try.
+	@$(GO_BUILD) -o bin/ ./cmd/queue-proxy ./test/app
+	@hack/run
+
+build: ## Build every program of cmd/ into bin/, static.
+	@mkdir -p bin
+	$(GO_BUILD) -o bin/ ./cmd/...
+
+test: ## Run all tests but the conformance suite, with the race detector.
+	@packages=$$($(GO) list ./...) || exit 1; \
+	$(GO) test -race $$(echo "$$packages" | grep -v /test/conformance)
+
+conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
+	$(GO) test -count=1 ./test/conformance/...
+
+e2e: ## Run the tests in real containers (not written yet: fails).
+	@echo "make e2e: there are no end-to-end tests yet" >&2; exit 1
+
+lint: $(LINT) ## Run the linters of .golangci.yml; builds them the first time.
+	$(LINT) run ./...
+
+$(LINT):
+	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+check: ## Check format, vet, go.mod, walls, documents and lint.
+	@unformatted=$$(gofmt -l .) || exit 1; \
+	if [ -n "$$unformatted" ]; then printf 'not formatted by gofmt:\n%s\n' "$$unformatted" >&2; exit 1; fi
+	$(GO) vet ./...
+	$(GO) mod tidy -diff
+	$(GO) test -count=1 ./test/walls/...
+	@$(MAKE) --no-print-directory lint
+
+bench: ## Run the packages' own benchmarks (nothing is compared with other proxies yet).
+	@grep -rqE '^func Benchmark' --include='*_test.go' pkg || { echo "make bench: there are no benchmarks yet" >&2; exit 1; }
+	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+
+image: ## Build the container image with docker, podman or buildah, whichever works.
+	@set -eu; \
+	args="--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS) -t $(IMAGE) ."; \
+	if docker info >/dev/null 2>&1; then \
+		set -x; docker build --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $$args; \
+	elif podman info >/dev/null 2>&1; then \
+		set -x; podman build --timestamp $(EPOCH) $$args; \
+	elif buildah info >/dev/null 2>&1; then \
+		set -x; buildah build --timestamp $(EPOCH) $$args; \
+	else \
+		echo "make image: none of docker, podman and buildah works here" >&2; exit 1; \
+	fi
+
+clean: ## Remove what was built.
+	rm -rf bin

@@ -1,0 +1,74 @@
+package walls
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// documents returns the module's Markdown files, as path to text.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	docs := map[string]string{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin"):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(name) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		docs[name] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(docs) == 0 {
+		t.Fatal("got no Markdown files, want some; has this test moved?")
+	}
+	return docs
+}
+
+// link matches a Markdown link to a file of ours; the first group is its path.
+var link = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
+
+func TestEveryLinkInADocumentLeadsToAFile(t *testing.T) {
+	for name, text := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1])); err != nil {
+				t.Errorf("%s: got a link to %s, which is not there; want one that leads to a file", name, m[1])
+			}
+		}
+	}
+}
+
+var (
+	// asked matches a target in code, spelt `make target` or on a line set in;
+	// target matches its rule.
+	asked  = regexp.MustCompile("(?m)(?:`|^    +|^\\$ )make ([a-z0-9-]+)(?:`| |$)")
+	target = regexp.MustCompile(`(?m)^([a-z0-9-]+):`)
+)
+
+func TestEveryMakeTargetInADocumentExists(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, m := range target.FindAllStringSubmatch(string(makefile), -1) {
+		have[m[1]] = true
+	}
+	for name, text := range documents(t) {
+		for _, m := range asked.FindAllStringSubmatch(text, -1) {
+			if !have[m[1]] {
+				t.Errorf("%s: got `make %s`, want a target that the Makefile has", name, m[1])
+			}
+		}
+	}
+}
