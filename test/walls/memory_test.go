@@ -21,6 +21,7 @@ var pure = []string{
 	"errors.New", "fmt.Errorf",
 	"netip.MustParseAddr", "netip.MustParsePrefix",
 	"regexp.MustCompile", "strings.NewReplacer",
+	"time.Date", "time.Unix",
 }
 
 // memories returns a sentence for every init func and for every package

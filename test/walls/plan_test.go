@@ -44,7 +44,7 @@ var plan = []room{
 
 // outside lists the folders that meet the programs only from outside, over
 // sockets and files: no file in or below them, tests included, imports
-// anything of ours but its own folder.
+// anything of ours but what else is under test/.
 var outside = []string{
 	"test/app",
 	"test/bench",
