@@ -111,9 +111,8 @@ type head struct {
 	bare    bool // a line ended in LF alone
 	crlf    bool // a line ended in CRLF
 	back    bool // a line ended in CRLF behind one that ended in LF alone
-	touched bool // a framing field stood next to a LF alone
+	touched bool // a framing field or the empty line stood next to a LF alone
 	folded  bool // a line continued the one before
-	blank   bool // a blank stood between a name and its colon
 	alias   bool
 }
 
@@ -145,6 +144,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 		}
 		line := b[pos:eol]
 		if len(line) == 0 {
+			h.touched = h.touched || bare || bareBefore
 			break
 		}
 		if blank(line[0]) {
@@ -170,9 +170,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 			if word := h.note(last, f.Value); word != "" {
 				return word
 			}
-			if last.framing() && (bareBefore || bare) {
-				h.touched = true
-			}
+			h.touched = h.touched || last.framing() && (bare || bareBefore)
 			lastValue = pos + colon + 1
 		}
 		bareBefore, lastEnd, pos = bare, eol, next

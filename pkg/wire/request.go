@@ -255,7 +255,7 @@ func (r *Request) judge() *Refused {
 	case h.alias:
 		return &Refused{Alias}
 	case h.touched && h.bare && h.crlf:
-		return &Refused{LineEnd} // read by CRLF alone, it is another head
+		return &Refused{LineEnd} // to a reader of CRLF alone it is another head
 	case h.codings > 0 && http10:
 		return &Refused{TransferCoding}
 	case h.hosts > 1, h.hosts == 0 && !http10:

@@ -1,0 +1,212 @@
+package wire_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httputil"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// decode reads a chunked body that arrives in pieces of the given size, each in
+// memory of its own. It returns the data, and how many bytes belong to the body.
+func decode(c *wire.Chunks, body string, piece int) (data string, taken int, err error) {
+	var all strings.Builder
+	for taken < len(body) && !c.Done() && err == nil {
+		b := []byte(body[taken:min(len(body), taken+piece)])
+		d, n, nextErr := c.Next(b)
+		all.Write(d)
+		taken += n
+		switch {
+		case nextErr != nil:
+			err = nextErr
+		case n == 0:
+			err = errors.New("took nothing")
+		case n < 0 || n > len(b):
+			err = fmt.Errorf("took %d of %d bytes", n, len(b))
+		case n < len(b) && len(d) == 0 && !c.Done():
+			err = fmt.Errorf("took %d of %d bytes without data or end", n, len(b))
+		}
+	}
+	return all.String(), taken, err
+}
+
+func chunksVerdict(c *wire.Chunks, data string, err error) string {
+	var bad *wire.BadChunk
+	switch {
+	case errors.As(err, &bad):
+		return "bad " + string(bad.Word)
+	case err != nil:
+		return err.Error()
+	case c.Done():
+		return strings.TrimSpace("ok " + fmt.Sprintf("%q", data))
+	}
+	return "more " + fmt.Sprintf("%q", data)
+}
+
+func TestChunksVectorsHaveTheirVerdicts(t *testing.T) {
+	for _, v := range vectors(t, "chunks.txt") {
+		t.Run(v.name, func(t *testing.T) {
+			want := v.verdict
+			if kind, data, _ := strings.Cut(v.verdict, " "); kind != "bad" {
+				want = kind + " " + fmt.Sprintf("%q", unescape(t, data))
+			}
+			for piece := 1; piece <= len(v.bytes); piece++ {
+				var c wire.Chunks
+				data, _, err := decode(&c, v.bytes, piece)
+				if got := chunksVerdict(&c, data, err); got != want {
+					t.Errorf("%q in pieces of %d: got %s, want %s", v.bytes, piece, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestChunksStopsAtTheEndOfTheBody(t *testing.T) {
+	const body = "5\r\nhello\r\n0\r\nX: y\r\n\r\n"
+	var c wire.Chunks
+	_, taken, err := decode(&c, body+"0\r\n\r\n", 1000)
+	if taken != len(body) || err != nil || !c.Done() {
+		t.Errorf("got %d, %v, done %v, want %d, nil, true", taken, err, c.Done(), len(body))
+	}
+	if data, n, err := c.Next([]byte("0\r\n\r\n")); data != nil || n != 0 || err != nil {
+		t.Errorf("behind the end: got %q, %d, %v, want nothing", data, n, err)
+	}
+}
+
+func TestChunksGivesTheTrailerOnceDone(t *testing.T) {
+	var c wire.Chunks
+	if _, _, err := decode(&c, "0\r\nX: y\r\nZ:\t1 \r\n\r", 1000); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Trailer(); got != nil {
+		t.Errorf("before the end: got %q, want none", got)
+	}
+	if _, _, err := c.Next([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprintf("%q", c.Trailer()), `[{"X" "y"} {"Z" "1"}]`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	c.Reset()
+	if _, _, err := decode(&c, "0\r\n\r\n", 1000); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Trailer(); !c.Done() || len(got) != 0 {
+		t.Errorf("of the next body: got %q, done %v, want none, true", got, c.Done())
+	}
+}
+
+func TestABadChunkStaysBadUntilReset(t *testing.T) {
+	var c wire.Chunks
+	_, n, err := c.Next([]byte("x"))
+	_, n2, err2 := c.Next([]byte("0\r\n\r\n"))
+	if n != 0 || n2 != 0 || err == nil || err2 != err || c.Done() {
+		t.Errorf("got %d, %v, then %d, %v, done %v, want the same error twice", n, err, n2, err2, c.Done())
+	}
+	c.Reset()
+	if _, _, err := c.Next([]byte("0\r\n\r\n")); err != nil || !c.Done() {
+		t.Errorf("after Reset: got %v, done %v, want nil, true", err, c.Done())
+	}
+}
+
+func TestExtensionsMayExceedTheDataBySoMuch(t *testing.T) {
+	extension := func(n int) string { return ";" + strings.Repeat("a", n-1) }
+	const limit = wire.MaxExtension - 1 // the line's CR is counted with it
+	for _, tt := range []struct {
+		name, body string
+		want       string
+	}{
+		{"one", "1" + extension(limit) + "\r\nx\r\n0\r\n\r\n", `ok "x"`},
+		{"one too long", "1" + extension(limit+1) + "\r\nx\r\n0\r\n\r\n", "bad chunk-extension"},
+		{"many without data", strings.Repeat("1;a\r\nx\r\n", wire.MaxExtension) + "0\r\n\r\n", "bad chunk-extension"},
+		{"a signature on each of many chunks", strings.Repeat("400"+extension(90)+"\r\n"+strings.Repeat("x", 1024)+"\r\n", 100) + "0\r\n\r\n",
+			fmt.Sprintf("ok %q", strings.Repeat("x", 102400))},
+	} {
+		var c wire.Chunks
+		data, _, err := decode(&c, tt.body, 1000)
+		if got := chunksVerdict(&c, data, err); got != tt.want {
+			t.Errorf("%s: got %.60s, want %.60s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestTrailersAreBounded(t *testing.T) {
+	line := func(n int) string { return "X:" + strings.Repeat("y", n-4) + "\r\n" }
+	for _, tt := range []struct {
+		name, trailer, want string
+	}{
+		{"as long as may be", line(wire.MaxTrailer), `ok ""`},
+		{"too long", line(wire.MaxTrailer + 1), "bad trailer-too-long"},
+		{"too long in two lines", line(wire.MaxTrailer) + "Y:\r\n", "bad trailer-too-long"},
+		{"as many as may be", strings.Repeat("X: y\r\n", wire.MaxFields), `ok ""`},
+		{"too many", strings.Repeat("X: y\r\n", wire.MaxFields+1), "bad too-many-fields"},
+		{"never ending", strings.Repeat("X", 2*wire.MaxTrailer), "bad trailer-too-long"},
+	} {
+		for _, piece := range []int{1, 1000, 1 << 20} {
+			var c wire.Chunks
+			data, _, err := decode(&c, "0\r\n"+tt.trailer+"\r\n", piece)
+			if got := chunksVerdict(&c, data, err); got != tt.want {
+				t.Errorf("%s in pieces of %d: got %s, want %s", tt.name, piece, got, tt.want)
+			}
+		}
+	}
+}
+
+func TestWhatIsAppendedIsRead(t *testing.T) {
+	for _, size := range []int{1, 9, 10, 15, 16, 255, 256, 70000} {
+		data := strings.Repeat("d", size)
+		b := wire.AppendChunkHead(nil, size)
+		if len(b) > wire.MaxChunkHead {
+			t.Errorf("size %d: got a head of %d bytes, want at most %d", size, len(b), wire.MaxChunkHead)
+		}
+		b = append(b, data+wire.ChunkTail...)
+		plain := string(b) + wire.LastChunk
+		trailed := string(wire.AppendLastChunk(b, []wire.Field{{Name: []byte("X"), Value: []byte("y")}}))
+
+		var c wire.Chunks
+		if got, taken, err := decode(&c, plain, 100); got != data || taken != len(plain) || err != nil {
+			t.Errorf("size %d: got %d bytes of data, %d taken, %v, want %d, %d, nil", size, len(got), taken, err, size, len(plain))
+		}
+		c.Reset()
+		if got, taken, err := decode(&c, trailed, 100); got != data || taken != len(trailed) || err != nil {
+			t.Errorf("size %d with a trailer: got %d bytes of data, %d taken, %v, want %d, %d, nil", size, len(got), taken, err, size, len(trailed))
+		}
+		if got, want := fmt.Sprintf("%s", c.Trailer()), "[{X y}]"; got != want {
+			t.Errorf("size %d: got trailer %s, want %s", size, got, want)
+		}
+		std, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(plain)))
+		if string(std) != data || err != nil {
+			t.Errorf("size %d, standard library: got %d bytes, %v, want %d, nil", size, len(std), err, size)
+		}
+	}
+	if got, want := string(wire.AppendLastChunk(nil, nil)), wire.LastChunk; got != want {
+		t.Errorf("no trailer: got %q, want %q", got, want)
+	}
+	if got, want := string(wire.AppendChunkHead(nil, 1<<63-1)), "7fffffffffffffff\r\n"; got != want || len(got) != wire.MaxChunkHead {
+		t.Errorf("the largest chunk: got %q, want %q of %d bytes", got, want, wire.MaxChunkHead)
+	}
+}
+
+func TestChunksReadsWhatTheStandardLibraryWrites(t *testing.T) {
+	var buf bytes.Buffer
+	w := httputil.NewChunkedWriter(&buf)
+	want := ""
+	for _, size := range []int{1, 2, 15, 16, 17, 4096, 100000} {
+		s := strings.Repeat("x", size)
+		io.WriteString(w, s)
+		want += s
+	}
+	w.Close()
+	buf.WriteString("\r\n")
+	for _, piece := range []int{1, 3, 4096, 1 << 20} {
+		var c wire.Chunks
+		if got, _, err := decode(&c, buf.String(), piece); got != want || err != nil || !c.Done() {
+			t.Errorf("in pieces of %d: got %d bytes, %v, done %v, want %d, nil, true", piece, len(got), err, c.Done(), len(want))
+		}
+	}
+}

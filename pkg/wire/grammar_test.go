@@ -1,0 +1,108 @@
+package wire_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+func TestATokenIsMadeOfTheCharactersOfRFC9110(t *testing.T) {
+	const tchar = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" // 5.6.2
+	for c := range 256 {
+		s := string([]byte{byte(c)})
+		if got, want := wire.ValidToken(s), strings.Contains(tchar, s); got != want {
+			t.Errorf("%q: got %v, want %v", s, got, want)
+		}
+		if got, want := wire.ValidToken([]byte("a"+s)), strings.Contains(tchar, s); got != want {
+			t.Errorf("a and %q: got %v, want %v", s, got, want)
+		}
+	}
+	if wire.ValidToken("") {
+		t.Error("the empty string: got true, want false")
+	}
+}
+
+func TestAValueHasNoControlCharacters(t *testing.T) {
+	for c := range 256 {
+		want := c == '\t' || c >= ' ' && c != 0x7f // RFC 9110 5.5
+		for before := range 17 {
+			s := strings.Repeat("x", before) + string([]byte{byte(c)}) + strings.Repeat("\xff", 16-before)
+			if got := wire.ValidValue(s); got != want {
+				t.Errorf("%q: got %v, want %v", s, got, want)
+			}
+			if got := wire.ValidValue([]byte(s)); got != want {
+				t.Errorf("%q as bytes: got %v, want %v", s, got, want)
+			}
+		}
+	}
+	if !wire.ValidValue("") {
+		t.Error("the empty string: got false, want true")
+	}
+}
+
+func TestOnlyASCIILettersFold(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{"", "", true},
+		{"Host", "hOST", true},
+		{"host", "hosts", false},
+		{"[", "{", false},
+		{"@", "`", false},
+		{"k", "\u212a", false},
+		{"\xc9", "\xe9", false},
+		{"a-1", "A-1", true},
+	} {
+		if got := wire.EqualFold(tt.a, []byte(tt.b)); got != tt.want {
+			t.Errorf("%q, %q: got %v, want %v", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
+
+func TestATokenIsAWholeMemberOfAList(t *testing.T) {
+	for _, tt := range []struct {
+		value string
+		want  bool
+	}{
+		{"close", true},
+		{"CLOSE", true},
+		{"a, close", true},
+		{"close,a", true},
+		{"a,\tclose \t,b", true},
+		{",close", true},
+		{"", false},
+		{",", false},
+		{"closed", false},
+		{"xclose", false},
+		{"close x", false},
+		{"close;q=1", false},
+		{`"close"`, false},
+	} {
+		if got := wire.HasToken(tt.value, "close"); got != tt.want {
+			t.Errorf("%q: got %v, want %v", tt.value, got, tt.want)
+		}
+		if got := wire.HasToken([]byte(tt.value), []byte("close")); got != tt.want {
+			t.Errorf("%q as bytes: got %v, want %v", tt.value, got, tt.want)
+		}
+	}
+}
+
+func TestFindReturnsTheFirstOfThatName(t *testing.T) {
+	fields := []wire.Field{{[]byte("A"), []byte("1")}, {[]byte("b"), nil}, {[]byte("a"), []byte("2")}}
+	for _, tt := range []struct {
+		name, want string
+		ok         bool
+	}{{"a", "1", true}, {"B", "", true}, {"c", "", false}} {
+		if got, ok := wire.Find(fields, tt.name); string(got) != tt.want || ok != tt.ok {
+			t.Errorf("%s: got %q, %v, want %q, %v", tt.name, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestAppendFieldWritesAFieldLine(t *testing.T) {
+	if got, want := string(wire.AppendField([]byte("x"), "Name", []byte("value"))), "xName: value\r\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

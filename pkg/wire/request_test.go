@@ -1,0 +1,284 @@
+package wire_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// requestVerdict says in the vectors' words what became of a head.
+func requestVerdict(r *wire.Request, n int, err error) string {
+	var refused *wire.Refused
+	var odd *wire.Odd
+	switch {
+	case errors.As(err, &refused):
+		if n != 0 {
+			return fmt.Sprintf("refused, but n is %d", n)
+		}
+		return "refused " + string(refused.Word)
+	case errors.As(err, &odd):
+		if n == 0 {
+			return "odd, but n is 0"
+		}
+		return "odd " + string(odd.Word)
+	case err != nil:
+		return err.Error()
+	case n == 0:
+		return "incomplete"
+	}
+	if length, framing := r.BodyLength(); framing == wire.Length {
+		return fmt.Sprint("ok ", length)
+	} else {
+		return "ok " + framing.String()
+	}
+}
+
+// describe says all that a Request says.
+func describe(r *wire.Request, n int, err error) string {
+	return fmt.Sprintf("%d %v %s %s %d %d %v %s %q %d %v %v %v %v", n, err, r.Method, r.Target, r.Form, r.Minor,
+		r.BadEscape, r.Host, r.Fields, r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
+}
+
+// parseBytewise gives the parser one more byte a call, each time in other memory.
+func parseBytewise(r *wire.Request, b string) (n int, err error) {
+	for end := 0; end <= len(b) && n == 0 && err == nil; end++ {
+		n, err = r.Parse([]byte(b[:end]))
+	}
+	return n, err
+}
+
+func requestVectors(t testing.TB) []vector {
+	vv := vectors(t, "requests.txt")
+	for _, v := range vectors(t, "fields.txt") {
+		v.bytes = "POST / HTTP/1.1\r\nHost: a\r\n" + v.bytes + "\r\n"
+		vv = append(vv, v)
+	}
+	return vv
+}
+
+func TestRequestVectorsHaveTheirVerdicts(t *testing.T) {
+	for _, v := range requestVectors(t) {
+		t.Run(v.name, func(t *testing.T) {
+			var r wire.Request
+			n, err := r.Parse([]byte(v.bytes))
+			if got := requestVerdict(&r, n, err); got != v.verdict {
+				t.Errorf("%q: got %s, want %s", v.bytes, got, v.verdict)
+			}
+			n, err = parseBytewise(&r, v.bytes)
+			if got := requestVerdict(&r, n, err); got != v.verdict {
+				t.Errorf("%q byte by byte: got %s, want %s", v.bytes, got, v.verdict)
+			}
+		})
+	}
+}
+
+func TestRequestParseFillsTheRequest(t *testing.T) {
+	const head = "PUT /a?b HTTP/1.1\r\nhost: h:1\r\nX:  y z\t\r\nConnection: a, close, UPGRADE\r\n" +
+		"Upgrade: u\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
+	var r wire.Request
+	n, err := r.Parse([]byte(head + "abc"))
+	if n != len(head) || err != nil {
+		t.Fatalf("got %d, %v, want %d, nil", n, err, len(head))
+	}
+	got := fmt.Sprintf("%s %s %d %s %d %v %v %v %v", r.Method, r.Target, r.Minor, r.Host,
+		r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
+	if want := "PUT /a?b 1 h:1 3 false true true true"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	var fields []string
+	for _, f := range r.Fields {
+		fields = append(fields, fmt.Sprintf("%s=%s", f.Name, f.Value))
+	}
+	want := "host=h:1;X=y z;Connection=a, close, UPGRADE;Upgrade=u;Expect=100-continue;Content-Length=3"
+	if got := strings.Join(fields, ";"); got != want {
+		t.Errorf("fields: got %s, want %s", got, want)
+	}
+}
+
+func TestRequestTargetDecidesFormAndHost(t *testing.T) {
+	for _, tt := range []struct {
+		method, target string
+		form           wire.Form
+		host           string
+		badEscape      bool
+	}{
+		{"GET", "/", wire.Origin, "field", false},
+		{"GET", "//h/", wire.Origin, "field", false},
+		{"GET", "/%4a%zz", wire.Origin, "field", true},
+		{"GET", "/%", wire.Origin, "field", true},
+		{"GET", "/%1", wire.Origin, "field", true},
+		{"GET", "/?%zz", wire.Origin, "field", false},
+		{"OPTIONS", "*", wire.Asterisk, "field", false},
+		{"GET", "http://h:80/p", wire.Absolute, "h:80", false},
+		{"GET", "http://h/%zz", wire.Absolute, "h", true},
+		{"GET", "http://h?%zz", wire.Absolute, "h", false},
+		{"CONNECT", "h:443", wire.Authority, "h:443", false},
+		{"GET", "ftp://h/", wire.Absolute, "field", false},
+		{"CONNECT", "h", wire.Authority, "field", false},
+	} {
+		var r wire.Request
+		n, err := r.Parse([]byte(tt.method + " " + tt.target + " HTTP/1.1\r\nHost: field\r\n\r\n"))
+		if n == 0 {
+			t.Errorf("%s %s: got %v, want a request", tt.method, tt.target, err)
+			continue
+		}
+		if r.Form != tt.form || string(r.Host) != tt.host || r.BadEscape != tt.badEscape {
+			t.Errorf("%s %s: got form %d, host %s, bad escape %v, want %d, %s, %v",
+				tt.method, tt.target, r.Form, r.Host, r.BadEscape, tt.form, tt.host, tt.badEscape)
+		}
+	}
+}
+
+func TestRequestCloseFollowsVersionAndConnection(t *testing.T) {
+	for _, tt := range []struct {
+		version, connection string
+		want                bool
+	}{
+		{"1.1", "", false},
+		{"1.1", "Connection: CLOSE\r\n", true},
+		{"1.1", "Connection: closed, x\r\n", false},
+		{"1.1", "Connection: a\r\nConnection: b,\t close\r\n", true},
+		{"1.0", "", true},
+		{"1.0", "Connection: Keep-Alive\r\n", false},
+		{"1.0", "Connection: keep-alive, close\r\n", true},
+	} {
+		var r wire.Request
+		if n, err := r.Parse([]byte("GET / HTTP/" + tt.version + "\r\nHost: a\r\n" + tt.connection + "\r\n")); n == 0 {
+			t.Errorf("HTTP/%s %q: got %v, want a request", tt.version, tt.connection, err)
+		} else if r.Close != tt.want {
+			t.Errorf("HTTP/%s %q: got close %v, want %v", tt.version, tt.connection, r.Close, tt.want)
+		}
+	}
+}
+
+func TestAnUpgradeNeedsBothFields(t *testing.T) {
+	for fields, want := range map[string]bool{
+		"Connection: upgrade\r\nUpgrade: x\r\n": true,
+		"Connection: upgrade\r\n":               false,
+		"Upgrade: x\r\n":                        false,
+		"Connection: upgrade\r\nUpgrade:\r\n":   false,
+	} {
+		var r wire.Request
+		if n, err := r.Parse([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + fields + "\r\n")); n == 0 || err != nil {
+			t.Errorf("%q: got %d, %v, want a request", fields, n, err)
+		} else if r.Upgrade != want {
+			t.Errorf("%q: got %v, want %v", fields, r.Upgrade, want)
+		}
+	}
+}
+
+func TestAnOddHeadIsFilledOnlyWhenItIsFramed(t *testing.T) {
+	for head, want := range map[string]string{
+		"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                                   "version true 1 5",
+		"POST / HTTP/1.1\r\nHost: a/b\r\nContent-Length: 5\r\n\r\n":                      "host true 2 5",
+		"POST ftp://a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                  "target true 2 5",
+		"POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 5\r\n\r\n":           "expect true 3 5",
+		"POST / HTTP/1.1\nHost: a\nContent-Length: 5\n\n":                                "line-end false 0 5",
+		"POST / HTTP/1.0\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":                     "fold false 0 5",
+		"POST / HTTP/1.1\r\nHost: a/b\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":        "fold false 0 5",
+		"\r\nPOST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                               "leading-line false 0 5",
+		"POST / HTTP/1.3\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                        "version false 0 5",
+		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5,5\r\n\r\n": "content-length false 0 5",
+	} {
+		var r wire.Request
+		n, err := r.Parse([]byte(head))
+		var odd *wire.Odd
+		if !errors.As(err, &odd) || n != len(head) {
+			t.Errorf("%q: got %d, %v, want %d and odd", head, n, err, len(head))
+			continue
+		}
+		if got := fmt.Sprintf("%s %v %d %d", odd.Word, odd.Framed, len(r.Fields), r.ContentLength); got != want {
+			t.Errorf("%q: got %s, want %s", head, got, want)
+		}
+	}
+}
+
+func TestARequestServesManyHeads(t *testing.T) {
+	var r wire.Request
+	for i, head := range []string{
+		"GET /long/path HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: b\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"GET http://c/%zz HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: d\r\n\r\n",
+	} {
+		n, err := parseBytewise(&r, head)
+		var fresh wire.Request
+		wantN, wantErr := fresh.Parse([]byte(head))
+		got, want := describe(&r, n, err), describe(&fresh, wantN, wantErr)
+		if got != want {
+			t.Errorf("head %d: got %s, want %s", i, got, want)
+		}
+	}
+}
+
+func TestABadRequestLineIsToldBeforeTheHeadEnds(t *testing.T) {
+	for _, b := range []string{"GET /\r\n", "\x16\x03\x01", "\r\n\x16", "GET / HTTP/1.1 \n", "x\n"} {
+		var r wire.Request
+		n, err := r.Parse([]byte(b))
+		if got, want := requestVerdict(&r, n, err), "refused request-line"; got != want {
+			t.Errorf("%q: got %s, want %s", b, got, want)
+		}
+	}
+}
+
+func TestAnUnfinishedRequestNeedsMoreBytes(t *testing.T) {
+	const head = "\r\nGET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n"
+	for end := range len(head) {
+		var r wire.Request
+		if n, err := r.Parse([]byte(head[:end])); n != 0 || err != nil {
+			t.Errorf("%q: got %d, %v, want 0, nil", head[:end], n, err)
+		}
+	}
+}
+
+func TestResetGivesAHeadUp(t *testing.T) {
+	var r wire.Request
+	if n, err := r.Parse([]byte("GET /a/rather/long/line HTTP/1.1\r\nHost: a\r\n")); n != 0 || err != nil {
+		t.Fatalf("got %d, %v, want 0, nil", n, err)
+	}
+	r.Reset()
+	const head = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	if n, err := r.Parse([]byte(head)); n != len(head) || err != nil {
+		t.Errorf("got %d, %v, want %d, nil", n, err, len(head))
+	}
+}
+
+func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
+	for _, tt := range []struct {
+		fields int
+		want   string
+	}{{wire.MaxFields, "ok none"}, {wire.MaxFields + 1, "refused too-many-fields"}} {
+		var r wire.Request
+		n, err := r.Parse([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", tt.fields-1) + "\r\n"))
+		if got := requestVerdict(&r, n, err); got != tt.want {
+			t.Errorf("%d fields: got %s, want %s", tt.fields, got, tt.want)
+		}
+		var refused *wire.Refused
+		if errors.As(err, &refused) && refused.Status() != 431 {
+			t.Errorf("%d fields: got status %d, want 431", tt.fields, refused.Status())
+		}
+	}
+	if got := (&wire.Refused{Word: wire.Host}).Status(); got != 400 {
+		t.Errorf("host: got status %d, want 400", got)
+	}
+}
+
+func TestThePrefaceIsToldFromAPrefix(t *testing.T) {
+	for b, want := range map[string][2]bool{
+		"":                         {false, true},
+		"P":                        {false, true},
+		"POST":                     {false, false},
+		"PRI * HTTP/2.0\r\n\r\n":   {false, true},
+		"PRI * HTTP/2.0\r\n\r\nXX": {false, false},
+		wire.Preface:               {true, false},
+		wire.Preface + "\x00\x00":  {true, false},
+		"GET / HTTP/1.1\r\n\r\n":   {false, false},
+	} {
+		if is, maybe := wire.HasPreface([]byte(b)); is != want[0] || maybe != want[1] {
+			t.Errorf("%q: got %v, %v, want %v", b, is, maybe, want)
+		}
+	}
+}

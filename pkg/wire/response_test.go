@@ -1,0 +1,190 @@
+package wire_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// responseVerdict says in the vectors' words what became of a head.
+func responseVerdict(r *wire.Response, n int, err error) string {
+	var garbage *wire.Garbage
+	switch {
+	case errors.As(err, &garbage):
+		if n != 0 {
+			return fmt.Sprintf("garbage, but n is %d", n)
+		}
+		return "garbage " + string(garbage.Word)
+	case err != nil:
+		return err.Error()
+	case n == 0:
+		return "incomplete"
+	}
+	length, framing := r.BodyLength("GET")
+	verdict := "ok " + strings.ReplaceAll(framing.String(), " ", "-")
+	if framing == wire.Length {
+		verdict = fmt.Sprint("ok ", length)
+	}
+	if r.Close {
+		verdict += " close"
+	}
+	return verdict
+}
+
+func parseResponseBytewise(r *wire.Response, b string) (n int, err error) {
+	for end := 0; end <= len(b) && n == 0 && err == nil; end++ {
+		n, err = r.Parse([]byte(b[:end]))
+	}
+	return n, err
+}
+
+func TestResponseVectorsHaveTheirVerdicts(t *testing.T) {
+	for _, v := range vectors(t, "responses.txt") {
+		t.Run(v.name, func(t *testing.T) {
+			var r wire.Response
+			n, err := r.Parse([]byte(v.bytes))
+			if got := responseVerdict(&r, n, err); got != v.verdict {
+				t.Errorf("%q: got %s, want %s", v.bytes, got, v.verdict)
+			}
+			n, err = parseResponseBytewise(&r, v.bytes)
+			if got := responseVerdict(&r, n, err); got != v.verdict {
+				t.Errorf("%q byte by byte: got %s, want %s", v.bytes, got, v.verdict)
+			}
+		})
+	}
+}
+
+func TestResponseParseFillsTheResponse(t *testing.T) {
+	const head = "HTTP/1.1 101 Off we go\r\nX:  y z\t\r\nConnection: a, UPGRADE\r\n" +
+		"Upgrade: u\r\nKeep-Alive: max=3, Timeout=5\r\nContent-Length: 3\r\n\r\n"
+	var r wire.Response
+	n, err := r.Parse([]byte(head + "abc"))
+	if n != len(head) || err != nil {
+		t.Fatalf("got %d, %v, want %d, nil", n, err, len(head))
+	}
+	got := fmt.Sprintf("%d %d %s %d %v %v %v %d", r.Minor, r.Status, r.Reason,
+		r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.KeepAliveTimeout)
+	if want := "1 101 Off we go 3 false false true 5"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprintf("%s", r.Fields),
+		"[{X y z} {Connection a, UPGRADE} {Upgrade u} {Keep-Alive max=3, Timeout=5} {Content-Length 3}]"; got != want {
+		t.Errorf("fields: got %s, want %s", got, want)
+	}
+}
+
+func TestTheMethodDecidesWhetherThereIsABody(t *testing.T) {
+	for _, tt := range []struct {
+		method, head string
+		length       int64
+		framing      wire.Framing
+	}{
+		{"GET", "200 OK\r\nContent-Length: 5\r\n", 5, wire.Length},
+		{"HEAD", "200 OK\r\nContent-Length: 5\r\n", 0, wire.None},
+		{"HEAD", "200 OK\r\nTransfer-Encoding: chunked\r\n", 0, wire.None},
+		{"HEAD", "200 OK\r\n", 0, wire.None},
+		{"GET", "304 x\r\nTransfer-Encoding: chunked\r\n", 0, wire.None},
+		{"GET", "204 x\r\nContent-Length: 5\r\n", 0, wire.None},
+		{"GET", "199 x\r\nContent-Length: 5\r\n", 0, wire.None},
+		{"CONNECT", "200 OK\r\nContent-Length: 5\r\n", 0, wire.None},
+		{"CONNECT", "299 OK\r\n", 0, wire.None},
+		{"CONNECT", "407 No\r\nContent-Length: 5\r\n", 5, wire.Length},
+		{"connect", "200 OK\r\nContent-Length: 5\r\n", 5, wire.Length},
+		{"POST", "200 OK\r\nTransfer-Encoding: chunked\r\n", -1, wire.Chunked},
+		{"POST", "500 No\r\n", -1, wire.UntilClose},
+		{"POST", "200 OK\r\nContent-Length: 0\r\n", 0, wire.Length},
+	} {
+		var r wire.Response
+		if n, err := r.Parse([]byte("HTTP/1.1 " + tt.head + "\r\n")); n == 0 || err != nil {
+			t.Errorf("%q: got %d, %v, want a response", tt.head, n, err)
+			continue
+		}
+		if length, framing := r.BodyLength(tt.method); length != tt.length || framing != tt.framing {
+			t.Errorf("%s, %q: got %d, %v, want %d, %v", tt.method, tt.head, length, framing, tt.length, tt.framing)
+		}
+	}
+}
+
+func TestAContinuedLineOfAResponseBecomesOneLine(t *testing.T) {
+	b := []byte("HTTP/1.1 200 OK\r\nX: a  \r\n\t b\r\n c\r\nY:\r\n d\r\nZ : e\r\n\r\nbody\r\n kept")
+	var r wire.Response
+	n, err := r.Parse(b)
+	if n == 0 || err != nil {
+		t.Fatalf("got %d, %v, want a response", n, err)
+	}
+	if got, want := fmt.Sprintf("%q", r.Fields), `[{"X" "a    \t b   c"} {"Y" "d"} {"Z" "e"}]`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := string(b[n:]), "body\r\n kept"; got != want {
+		t.Errorf("behind the head: got %q, want %q", got, want)
+	}
+}
+
+func TestKeepAliveTimeoutIsReadOrNotThere(t *testing.T) {
+	for value, want := range map[string]int{
+		"timeout=5":              5,
+		"max=100, TIMEOUT = 0 ":  0,
+		"timeout=5;max=100":      -1,
+		"timeout=":               -1,
+		"timeout":                -1,
+		"timeout=-1":             -1,
+		"timeout=2147483648":     -1,
+		"timeout=99999999999999": -1,
+		"timeouts=5":             -1,
+		"":                       -1,
+	} {
+		var r wire.Response
+		if n, err := r.Parse([]byte("HTTP/1.1 200 OK\r\nKeep-Alive: " + value + "\r\n\r\n")); n == 0 || err != nil {
+			t.Errorf("%q: got %d, %v, want a response", value, n, err)
+		} else if r.KeepAliveTimeout != want {
+			t.Errorf("%q: got %d, want %d", value, r.KeepAliveTimeout, want)
+		}
+	}
+}
+
+func TestAnotherProtocolIsGarbageAtOnce(t *testing.T) {
+	for _, b := range []string{"S", "HTTP/2", "\x15\x03\x01", "\r", "\x00\x00\x12\x04", "HTTP/1.1 abc\r\n"} {
+		var r wire.Response
+		n, err := r.Parse([]byte(b))
+		if got, want := responseVerdict(&r, n, err), "garbage status-line"; got != want {
+			t.Errorf("%q: got %s, want %s", b, got, want)
+		}
+	}
+}
+
+func TestAnUnfinishedResponseNeedsMoreBytes(t *testing.T) {
+	const head = "HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 5\n\n"
+	for end := range len(head) {
+		var r wire.Response
+		if n, err := r.Parse([]byte(head[:end])); n != 0 || err != nil {
+			t.Errorf("%q: got %d, %v, want 0, nil", head[:end], n, err)
+		}
+	}
+}
+
+func TestAResponseServesManyHeads(t *testing.T) {
+	var r wire.Response
+	for i, head := range []string{
+		"HTTP/1.1 100 Continue\r\n\r\n",
+		"HTTP/1.0 200 A long reason\r\nConnection: upgrade, keep-alive\r\nUpgrade: x\r\nKeep-Alive: timeout=5\r\n\r\n",
+		"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nX: y\n\n",
+		"HTTP/1.1 404 No\r\nContent-Length: 5\r\n\r\n",
+	} {
+		n, err := parseResponseBytewise(&r, head)
+		var fresh wire.Response
+		freshN, freshErr := fresh.Parse([]byte(head))
+		if got, want := describeResponse(&r, n, err), describeResponse(&fresh, freshN, freshErr); got != want {
+			t.Errorf("head %d: got %s, want %s", i, got, want)
+		}
+	}
+}
+
+// describeResponse says all that a Response says.
+func describeResponse(r *wire.Response, n int, err error) string {
+	return fmt.Sprintf("%d %v %d %d %q %q %d %v %v %v %d", n, err, r.Minor, r.Status, r.Reason, r.Fields,
+		r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.KeepAliveTimeout)
+}
