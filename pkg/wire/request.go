@@ -48,6 +48,8 @@ type Request struct {
 	Host []byte
 
 	// Fields has all field lines in their order, Host and the framing included.
+	// A Connection field that names one of those takes nothing from its meaning
+	// (RFC 9110 7.6.1).
 	Fields []Field
 
 	ContentLength int64 // -1: none. "5" said twice is 5
@@ -80,14 +82,13 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 //
 // With n == 0 and a nil error more bytes are needed: call again with the same
 // bytes and more behind them (they may have moved). What was seen is not looked
-// at again. To give a head up, use Reset.
+// at again. Until n > 0 the fields mean nothing. To give a head up, use Reset.
 //
-// The error is *[Refused], with n == 0, or *[Odd], with n > 0. The first is told
-// as soon as the request line is there if that is what is wrong; all else waits
-// for the whole head.
+// The error is *[Refused], with n == 0, or *[Odd], with n > 0. A bad request
+// line is told as soon as it is there; all else waits for the whole head.
 //
-// Whatever else Parse accepts, net/http accepts with the same meaning, but for
-// BadEscape.
+// Whatever Parse takes without an error, net/http takes with the same meaning,
+// but for BadEscape.
 func (r *Request) Parse(b []byte) (n int, err error) {
 	n, refused := r.parse(b)
 	switch {
@@ -107,8 +108,8 @@ func (r *Request) Parse(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reset forgets an unfinished head and lets go of all bytes that were parsed. The memory for
-// the fields is kept.
+// Reset forgets an unfinished head and lets go of all bytes that were parsed.
+// The memory for the fields is kept.
 func (r *Request) Reset() {
 	clear(r.head.fields[:cap(r.head.fields)])
 	*r = Request{head: head{fields: r.head.fields[:0]}}

@@ -36,8 +36,11 @@ func requestVerdict(r *wire.Request, n int, err error) string {
 	}
 }
 
-// describe says all that a Request says.
+// describe says all that a Request says after Parse.
 func describe(r *wire.Request, n int, err error) string {
+	if n == 0 {
+		return fmt.Sprint(n, err)
+	}
 	return fmt.Sprintf("%d %v %s %s %d %d %v %s %q %d %v %v %v %v", n, err, r.Method, r.Target, r.Form, r.Minor,
 		r.BadEscape, r.Host, r.Fields, r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
 }

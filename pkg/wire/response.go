@@ -9,7 +9,8 @@ type Response struct {
 	Status int    // 100 to 999
 	Reason []byte // may be empty
 
-	// Fields has all field lines in their order, the framing included.
+	// Fields has all field lines in their order, the framing included. Forward
+	// ContentLength rather than its field, which may say a number twice.
 	Fields []Field
 
 	ContentLength int64 // -1: none. "5" said twice is 5, in one line or two
@@ -32,9 +33,11 @@ type Response struct {
 // with the empty line at its end.
 //
 // With n == 0 and a nil error more bytes are needed: call again with the same
-// bytes and more behind them (they may have moved). To give a head up, use
-// Reset. The error is *[Garbage]; what cannot become a response is told as soon
-// as that is certain.
+// bytes and more behind them (they may have moved). Until n > 0 the fields mean
+// nothing. To give a head up, use Reset.
+//
+// The error is *[Garbage]. What cannot become a response is told as soon as the
+// status line shows it.
 //
 // Apps of all ages stand behind a proxy, so Parse bears a few things that a
 // request may not have, none of which leaves the end of the message in doubt:

@@ -183,8 +183,11 @@ func TestAResponseServesManyHeads(t *testing.T) {
 	}
 }
 
-// describeResponse says all that a Response says.
+// describeResponse says all that a Response says after Parse.
 func describeResponse(r *wire.Response, n int, err error) string {
+	if n == 0 {
+		return fmt.Sprint(n, err)
+	}
 	return fmt.Sprintf("%d %v %d %d %q %q %d %v %v %v %d", n, err, r.Minor, r.Status, r.Reason, r.Fields,
 		r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.KeepAliveTimeout)
 }

@@ -1,0 +1,283 @@
+package wire_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// inside reports whether s lies in b.
+func inside(s, b []byte) bool {
+	if len(s) == 0 {
+		return true
+	}
+	for i := range b {
+		if &b[i] == &s[0] {
+			return len(s) <= len(b)-i
+		}
+	}
+	return false
+}
+
+func FuzzRequest(f *testing.F) {
+	for _, v := range requestVectors(f) {
+		f.Add([]byte(v.bytes))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 1<<12 {
+			return // every split is tried
+		}
+		given := bytes.Clone(b)
+		var r wire.Request
+		n, err := r.Parse(b)
+		if !bytes.Equal(b, given) {
+			t.Fatalf("got %q written over %q", b, given)
+		}
+		if n < 0 || n > len(b) {
+			t.Fatalf("got %d of %d bytes", n, len(b))
+		}
+		whole := describe(&r, n, err)
+		for _, s := range [][]byte{r.Method, r.Target, r.Host} {
+			if n > 0 && !inside(s, b[:n]) {
+				t.Errorf("got %q outside of the head", s)
+			}
+		}
+		for _, f := range r.Fields {
+			if n > 0 && (!inside(f.Name, b[:n]) || !inside(f.Value, b[:n])) {
+				t.Errorf("got field %q outside of the head", f)
+			}
+		}
+
+		var bytewise wire.Request
+		bn, berr := parseBytewise(&bytewise, string(b))
+		if n > 0 || err != nil {
+			if got := describe(&bytewise, bn, berr); got != whole {
+				t.Errorf("byte by byte: got %s, want %s", got, whole)
+			}
+		} else if bn != 0 || berr != nil {
+			t.Errorf("byte by byte: got %d, %v, want 0, nil", bn, berr)
+		}
+		for split := range b {
+			var two wire.Request
+			first := bytes.Clone(b[:split])
+			tn, terr := two.Parse(first)
+			clear(first) // what was told to be incomplete must not be looked at in the old place
+			if tn == 0 && terr == nil {
+				tn, terr = two.Parse(b)
+				if got := describe(&two, tn, terr); got != whole {
+					t.Errorf("split at %d: got %s, want %s", split, got, whole)
+				}
+			}
+		}
+
+		if n > 0 && err == nil {
+			agreesWithNetHTTP(t, &r, b[:n])
+			sameWhenWrittenAgain(t, &r)
+		}
+	})
+}
+
+// agreesWithNetHTTP wants net/http to accept a strict head with the same meaning.
+func agreesWithNetHTTP(t *testing.T, r *wire.Request, head []byte) {
+	br := bufio.NewReader(bytes.NewReader(head))
+	std, err := http.ReadRequest(br)
+	if r.BadEscape {
+		if err == nil {
+			t.Errorf("%q: net/http: got no error, want one for the bad escape", head)
+		}
+		return
+	}
+	if err != nil {
+		t.Errorf("%q: net/http: got %v, want nil", head, err)
+		return
+	}
+	if got, want := fmt.Sprintf("%s %s %s", r.Method, r.Target, r.Host),
+		fmt.Sprintf("%s %s %s", std.Method, std.RequestURI, std.Host); got != want {
+		t.Errorf("%q: got %q, want %q", head, got, want)
+	}
+	chunked := slices.Equal(std.TransferEncoding, []string{"chunked"})
+	length, framing := r.BodyLength()
+	if r.Chunked != chunked || length != std.ContentLength {
+		t.Errorf("%q: got %v of %d, want chunked %v of %d", head, framing, length, chunked, std.ContentLength)
+	}
+	if r.Close != std.Close {
+		t.Errorf("%q: got close %v, want %v", head, r.Close, std.Close)
+	}
+
+	got, want := http.Header{}, std.Header.Clone()
+	for _, f := range r.Fields {
+		got.Add(string(f.Name), string(f.Value))
+	}
+	// net/http takes these out of the header, or makes one of many.
+	for _, name := range []string{"Host", "Transfer-Encoding", "Trailer", "Content-Length"} {
+		got.Del(name)
+		want.Del(name)
+	}
+	if got.Get("Pragma") == "no-cache" && got["Cache-Control"] == nil {
+		want.Del("Cache-Control") // which it invents
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%q: got fields %q, want %q", head, got, want)
+	}
+	if rest, _ := io.ReadAll(br); len(rest) != 0 {
+		t.Errorf("%q: net/http left %q, want nothing", head, rest)
+	}
+}
+
+// sameWhenWrittenAgain wants a head to mean the same after a round trip.
+func sameWhenWrittenAgain(t *testing.T, r *wire.Request) {
+	b := fmt.Appendf(nil, "%s %s HTTP/1.%d\r\n", r.Method, r.Target, r.Minor)
+	for _, f := range r.Fields {
+		b = wire.AppendField(b, f.Name, f.Value)
+	}
+	b = append(b, "\r\n"...)
+	var again wire.Request
+	n, err := again.Parse(b)
+	if got, want := describe(&again, n, err), describe(r, len(b), nil); got != want {
+		t.Errorf("%q: got %s, want %s", b, got, want)
+	}
+}
+
+func FuzzResponse(f *testing.F) {
+	for _, v := range vectors(f, "responses.txt") {
+		f.Add([]byte(v.bytes))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 1<<12 {
+			return
+		}
+		given := string(b)
+		var r wire.Response
+		n, err := r.Parse(b)
+		if n < 0 || n > len(b) || string(b[n:]) != given[n:] && err == nil {
+			t.Fatalf("got %d of %d bytes, behind them %q, want %q", n, len(b), b[n:], given[n:])
+		}
+		whole := describeResponse(&r, n, err)
+		for _, f := range r.Fields {
+			if n > 0 && (!inside(f.Name, b[:n]) || !inside(f.Value, b[:n])) {
+				t.Errorf("got field %q outside of the head", f)
+			}
+		}
+		for split := range given {
+			var two wire.Response
+			tn, terr := two.Parse([]byte(given[:split]))
+			if tn == 0 && terr == nil {
+				tn, terr = two.Parse([]byte(given))
+				if got := describeResponse(&two, tn, terr); got != whole {
+					t.Errorf("split at %d: got %s, want %s", split, got, whole)
+				}
+			}
+		}
+		if n == 0 {
+			return
+		}
+
+		again := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
+		for _, f := range r.Fields {
+			again = wire.AppendField(again, f.Name, f.Value)
+		}
+		again = append(again, "\r\n"...)
+		var r2 wire.Response
+		n2, err2 := r2.Parse(again)
+		r2.Close = r.Close // a LF alone is not written again
+		if got, want := describeResponse(&r2, n2, err2), describeResponse(&r, len(again), nil); got != want {
+			t.Errorf("%q: got %s, want %s", again, got, want)
+		}
+
+		for _, method := range []string{"GET", "HEAD"} {
+			length, framing := r.BodyLength(method)
+			req := &http.Request{Method: method}
+			// What is written again, because net/http takes lists for bad lengths.
+			again := withoutLengths(&r)
+			std, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(again)), req)
+			if err != nil {
+				t.Errorf("%q: net/http: got %v, want nil", again, err)
+				continue
+			}
+			wantLength := std.ContentLength
+			switch {
+			case framing == wire.None:
+				if method == "GET" && std.Body != http.NoBody {
+					t.Errorf("%q: got no body, want one", again)
+				}
+				continue
+			case framing == wire.Chunked && !slices.Equal(std.TransferEncoding, []string{"chunked"}),
+				framing == wire.UntilClose && len(std.TransferEncoding) > 0,
+				length != wantLength:
+				t.Errorf("%q: got %v of %d, want %q of %d", again, framing, length, std.TransferEncoding, wantLength)
+			}
+		}
+	})
+}
+
+// withoutLengths writes a response head with one Content-Length at most.
+func withoutLengths(r *wire.Response) []byte {
+	b := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
+	for _, f := range r.Fields {
+		if !wire.EqualFold(f.Name, "Content-Length") {
+			b = wire.AppendField(b, f.Name, f.Value)
+		}
+	}
+	if r.ContentLength >= 0 {
+		b = wire.AppendField(b, "Content-Length", fmt.Sprint(r.ContentLength))
+	}
+	return append(b, "\r\n"...)
+}
+
+func FuzzChunks(f *testing.F) {
+	for _, v := range vectors(f, "chunks.txt") {
+		f.Add([]byte(v.bytes), 3)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, piece int) {
+		if len(b) > 1<<14 {
+			return
+		}
+		body := string(b)
+		var c wire.Chunks
+		data, taken, err := decode(&c, body, len(body)+1)
+		want := fmt.Sprint(chunksVerdict(&c, data, err), c.Trailer())
+		var bad *wire.BadChunk
+		if err != nil && !errors.As(err, &bad) {
+			t.Fatal(err)
+		}
+		for _, piece := range []int{1, max(1, piece)} {
+			var p wire.Chunks
+			pdata, ptaken, perr := decode(&p, body, piece)
+			if got := fmt.Sprint(chunksVerdict(&p, pdata, perr), p.Trailer()); got != want || err == nil && ptaken != taken {
+				t.Errorf("in pieces of %d: got %s of %d bytes, want %s of %d", piece, got, ptaken, want, taken)
+			}
+		}
+		if !c.Done() {
+			return
+		}
+
+		br := bufio.NewReader(strings.NewReader(body[:taken]))
+		std, err := io.ReadAll(httputil.NewChunkedReader(br))
+		if string(std) != data || err != nil {
+			t.Errorf("%q: got %q, want %q, %v", body[:taken], data, std, err)
+		}
+		if rest, _ := io.ReadAll(br); len(c.Trailer()) == 0 && string(rest) != "\r\n" {
+			t.Errorf("%q: got %q behind the last chunk, want an empty line", body[:taken], rest)
+		}
+
+		again := []byte(nil)
+		if len(data) > 0 {
+			again = append(wire.AppendChunkHead(nil, len(data)), data+wire.ChunkTail...)
+		}
+		again = wire.AppendLastChunk(again, c.Trailer())
+		var c2 wire.Chunks
+		data2, _, err := decode(&c2, string(again), len(again)+1)
+		if got := fmt.Sprint(chunksVerdict(&c2, data2, err), c2.Trailer()); got != want {
+			t.Errorf("written again: got %s, want %s", got, want)
+		}
+	})
+}
