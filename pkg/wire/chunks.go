@@ -108,31 +108,31 @@ func (c *Chunks) step(b byte) chunkState {
 			c.digits++
 			return sizeDigits
 		case d >= 0 || c.digits == 0:
-			return c.bad(ChunkSize)
+			return c.bad(WordChunkSize)
 		case b == ';':
 			return c.extension(b)
 		case b == '\r':
 			return sizeLF
 		}
-		return c.bad(ChunkSize)
+		return c.bad(WordChunkSize)
 	case sizeLF:
 		switch {
 		case b != '\n':
-			return c.bad(ChunkEnd)
+			return c.bad(WordChunkEnd)
 		case c.left == 0:
 			return trailerStart
 		}
 		c.digits = 0
-		c.excess = max(0, c.excess-c.left+1)
+		c.excess = max(0, c.excess-c.left+1) // all but one: net/http's own bound is never met first
 		return chunkData
 	case dataCR:
 		if b != '\r' {
-			return c.bad(ChunkEnd)
+			return c.bad(WordChunkEnd)
 		}
 		return dataLF
 	case dataLF:
 		if b != '\n' {
-			return c.bad(ChunkEnd)
+			return c.bad(WordChunkEnd)
 		}
 		return sizeDigits
 	case trailerStart:
@@ -140,13 +140,13 @@ func (c *Chunks) step(b byte) chunkState {
 		case '\r':
 			return trailerLF
 		case '\n':
-			return c.bad(LineEnd)
+			return c.bad(WordLineEnd)
 		}
 		c.section = append(c.section, b)
 		return trailerLine
 	case trailerLF:
 		if b != '\n' {
-			return c.bad(LineEnd)
+			return c.bad(WordLineEnd)
 		}
 		return c.end()
 	}
@@ -159,7 +159,7 @@ func (c *Chunks) step(b byte) chunkState {
 func (c *Chunks) extension(b byte) chunkState {
 	c.excess++
 	if c.excess > MaxExtension {
-		return c.bad(ChunkExtension)
+		return c.bad(WordChunkExtension)
 	}
 	if b == ';' || b == '\r' {
 		switch c.state {
@@ -225,7 +225,7 @@ func (c *Chunks) extension(b byte) chunkState {
 			return extensionValueEnd
 		}
 	}
-	return c.bad(ChunkExtension)
+	return c.bad(WordChunkExtension)
 }
 
 // line takes what there is of a trailer line, up to its LF.
@@ -236,7 +236,7 @@ func (c *Chunks) line(b []byte) (n int) {
 		c.state = trailerStart
 	}
 	if len(c.section)+n > MaxTrailer {
-		c.state = c.bad(TrailerTooLong)
+		c.state = c.bad(WordTrailerTooLong)
 		return n
 	}
 	c.section = append(c.section, b[:n]...)
@@ -252,11 +252,11 @@ func (c *Chunks) end() chunkState {
 	case word != "":
 		return c.bad(word)
 	case h.bare:
-		return c.bad(LineEnd)
+		return c.bad(WordLineEnd)
 	case h.folded:
-		return c.bad(Fold)
+		return c.bad(WordFold)
 	case h.length >= 0 || h.codings > 0 || h.hosts > 0 || h.alias:
-		return c.bad(TrailerName)
+		return c.bad(WordTrailerName)
 	}
 	return chunksDone
 }

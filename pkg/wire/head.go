@@ -153,7 +153,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 			}
 			if how == gently {
 				if last != other {
-					return Fold
+					return WordFold
 				}
 				for i := lastEnd; i < pos; i++ {
 					b[i] = ' '
@@ -177,9 +177,9 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 	}
 	switch {
 	case h.codings > 0 && h.length >= 0:
-		return LengthAndCoding
+		return WordLengthAndCoding
 	case h.codings > 0 && !h.chunked:
-		return TransferCoding
+		return WordTransferCoding
 	}
 	return ""
 }
@@ -187,7 +187,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 // line adds the field of one line, and says where its colon is.
 func (h *head) line(line []byte, how reading) (colon int, word Word) {
 	if len(h.fields) == MaxFields {
-		return 0, TooManyFields
+		return 0, WordTooManyFields
 	}
 	colon = 0
 	for colon < len(line) && tchar[line[colon]] {
@@ -198,16 +198,16 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 		colon++
 	}
 	if len(name) == 0 || colon == len(line) || line[colon] != ':' {
-		return 0, FieldLine
+		return 0, WordFieldLine
 	}
 	if colon > len(name) {
 		if how == strictly || knownField(name) != other {
-			return 0, BlankName
+			return 0, WordBlankName
 		}
 	}
 	value := trim(line[colon+1:])
 	if !ValidValue(value) {
-		return 0, FieldValue
+		return 0, WordFieldValue
 	}
 	h.fields = append(h.fields, Field{name, value})
 	return colon, ""
@@ -219,13 +219,13 @@ func (h *head) fold(line []byte, last known) Word {
 	text := trim(line)
 	switch {
 	case len(h.fields) == 0 || last.framing() || len(text) == 0:
-		return Fold // nothing to continue, a number torn in two, or what some take for the empty line
+		return WordFold // nothing to continue, a number torn in two, or what some take for the empty line
 	case !ValidValue(text):
-		return FieldValue
+		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})
 	if k := knownField(trim(name)); ok && (k.framing() || k == aliasField) {
-		return Fold // a reader that only trims lines sees a field of its own
+		return WordFold // a reader that only trims lines sees a field of its own
 	}
 	return ""
 }
@@ -270,7 +270,7 @@ func (h *head) noteLength(value []byte) Word {
 		number = trim(number)
 		n, ok := decimal(number)
 		if !ok || h.lengthText != nil && !bytes.Equal(number, h.lengthText) {
-			return ContentLength
+			return WordContentLength
 		}
 		h.length, h.lengthText = n, number
 	}
@@ -286,7 +286,7 @@ func (h *head) noteCoding(value []byte) Word {
 		coding, value, more = bytes.Cut(value, []byte{','})
 		coding = trim(coding)
 		if !ValidToken(coding) || h.chunked {
-			return TransferCoding
+			return WordTransferCoding
 		}
 		h.codings++
 		h.chunked = EqualFold(coding, "chunked")

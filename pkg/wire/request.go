@@ -120,7 +120,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	if !resumed {
 		if !r.findLine(b) {
 			if r.begin < len(b) && b[r.begin] != '\r' && !tchar[b[r.begin]] {
-				return 0, &Refused{RequestLine} // a TLS hello, say: no line end may ever come
+				return 0, &Refused{WordRequestLine} // a TLS hello, say: no line end may ever come
 			}
 			return 0, nil
 		}
@@ -186,20 +186,20 @@ func (r *Request) line(b []byte) *Refused {
 	}
 	first, last := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ' ')
 	if first < 0 || first == last {
-		return &Refused{RequestLine}
+		return &Refused{WordRequestLine}
 	}
 	r.Method, r.Target = line[:first], line[first+1:last]
 	version := line[last+1:]
 	if !ValidToken(r.Method) || !visible(r.Target) || len(version) != len("HTTP/1.1") ||
 		string(version[:5]) != "HTTP/" || !digit(version[5]) || version[6] != '.' || !digit(version[7]) {
-		return &Refused{RequestLine}
+		return &Refused{WordRequestLine}
 	}
 	if r.begin > 0 {
-		r.oddly(LeadingLine, false)
+		r.oddly(WordLeadingLine, false)
 	}
 	r.Minor = int(version[7] - '0')
 	if v := string(version[5:]); v != "1.1" {
-		r.oddly(Version, v == "1.0")
+		r.oddly(WordVersion, v == "1.0")
 	}
 	r.target()
 	return nil
@@ -237,7 +237,7 @@ func (r *Request) target() {
 
 func (r *Request) oddTarget() {
 	r.Host = nil // the field's
-	r.oddly(Target, true)
+	r.oddly(WordTarget, true)
 }
 
 // judge weighs what the field lines said.
@@ -251,35 +251,35 @@ func (r *Request) judge() *Refused {
 		r.Host = h.host
 	}
 
-	http10 := r.Minor == 0 || r.odd != nil && r.odd.Word == Version
+	http10 := r.Minor == 0 || r.odd != nil && r.odd.Word == WordVersion
 	switch {
 	case h.alias:
-		return &Refused{Alias}
+		return &Refused{WordAlias}
 	case h.touched && h.bare && h.crlf:
-		return &Refused{LineEnd} // to a reader of CRLF alone it is another head
+		return &Refused{WordLineEnd} // to a reader of CRLF alone it is another head
 	case h.codings > 0 && http10:
-		return &Refused{TransferCoding}
+		return &Refused{WordTransferCoding}
 	case h.hosts > 1, h.hosts == 0 && !http10:
-		return &Refused{Host}
+		return &Refused{WordHost}
 	}
 
 	switch {
 	case h.bare:
-		r.oddly(LineEnd, false)
+		r.oddly(WordLineEnd, false)
 	case h.folded:
-		r.oddly(Fold, false)
+		r.oddly(WordFold, false)
 	case h.codings > 1:
-		r.oddly(TransferCoding, false)
+		r.oddly(WordTransferCoding, false)
 	case h.lengthList:
-		r.oddly(ContentLength, false)
+		r.oddly(WordContentLength, false)
 	case h.chunked && h.forbidden:
-		r.oddly(TrailerName, false)
+		r.oddly(WordTrailerName, false)
 	}
 	if h.hosts > 0 && plainHost(h.host) < 0 {
-		r.oddly(Host, true)
+		r.oddly(WordHost, true)
 	}
 	if h.expects > 0 && !r.Expect100 {
-		r.oddly(Expect, true)
+		r.oddly(WordExpect, true)
 	}
 	return nil
 }

@@ -264,7 +264,7 @@ func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
 			t.Errorf("%d fields: got status %d, want 431", tt.fields, refused.Status())
 		}
 	}
-	if got := (&wire.Refused{Word: wire.Host}).Status(); got != 400 {
+	if got := (&wire.Refused{Word: wire.WordHost}).Status(); got != 400 {
 		t.Errorf("host: got status %d, want 400", got)
 	}
 }

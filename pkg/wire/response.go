@@ -93,7 +93,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 	resumed := r.lineEnd > 0
 	if !resumed {
 		if k := min(len(b), len(http1)); string(b[:k]) != http1[:k] {
-			return 0, StatusLine // another protocol: the empty line may never come
+			return 0, WordStatusLine // another protocol: the empty line may never come
 		}
 		i := bytes.IndexByte(b[r.seen:], '\n')
 		if i < 0 {
@@ -103,7 +103,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 		r.lineEnd = r.seen + i
 		r.seen = r.lineEnd
 		if !r.line(b) {
-			return 0, StatusLine
+			return 0, WordStatusLine
 		}
 	}
 	n, r.seen = headEnd(b, r.seen)
@@ -151,9 +151,9 @@ func (r *Response) judge() Word {
 	h := &r.head
 	switch {
 	case h.back:
-		return LineEnd
+		return WordLineEnd
 	case h.codings > 1, h.codings > 0 && r.Minor == 0:
-		return TransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)
+		return WordTransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)
 	}
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || h.bare || r.Minor == 0 && !h.keepAlive

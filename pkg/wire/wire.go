@@ -73,28 +73,28 @@ type Word string
 
 // The words of [Refused], [Odd], [Garbage] and [BadChunk].
 const (
-	RequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 3)
-	StatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 4)
-	Version         Word = "version"           // not HTTP/1.1 (RFC 9112 2.3)
-	LeadingLine     Word = "leading-line"      // an empty line before the request line (RFC 9112 2.2)
-	LineEnd         Word = "line-end"          // a line that ends in LF alone (RFC 9112 2.2)
-	Fold            Word = "fold"              // a line that continues the one before (RFC 9112 5.2)
-	FieldLine       Word = "field-line"        // no colon, or a name that is not a token (RFC 9110 5.1)
-	BlankName       Word = "blank-after-name"  // a blank between name and colon (RFC 9112 5.1)
-	FieldValue      Word = "field-value"       // a control character in a value (RFC 9110 5.5)
-	TooManyFields   Word = "too-many-fields"   // more than MaxFields
-	ContentLength   Word = "content-length"    // not one decimal number within int64 (RFC 9110 8.6)
-	TransferCoding  Word = "transfer-encoding" // not chunked, once, at the end (RFC 9112 6.1)
-	LengthAndCoding Word = "length-and-coding" // both at once (RFC 9112 6.3, item 3)
-	Alias           Word = "alias"             // Content_Length, Transfer_Encoding: a CGI-like app reads them as the real ones
-	Host            Word = "host"              // missing, twice, or not a plain host and port (RFC 9112 3.2)
-	Target          Word = "target"            // none of the four forms (RFC 9112 3.2)
-	Expect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
-	TrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
-	ChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
-	ChunkExtension  Word = "chunk-extension"   // not the grammar, or too long (RFC 9112 7.1.1)
-	ChunkEnd        Word = "chunk-end"         // no CRLF where there must be one (RFC 9112 7.1)
-	TrailerTooLong  Word = "trailer-too-long"  // more than MaxTrailer
+	WordRequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 3)
+	WordStatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 4)
+	WordVersion         Word = "version"           // not HTTP/1.1 (RFC 9112 2.3)
+	WordLeadingLine     Word = "leading-line"      // an empty line before the request line (RFC 9112 2.2)
+	WordLineEnd         Word = "line-end"          // a line that ends in LF alone (RFC 9112 2.2)
+	WordFold            Word = "fold"              // a line that continues the one before (RFC 9112 5.2)
+	WordFieldLine       Word = "field-line"        // no colon, or a name that is not a token (RFC 9110 5.1)
+	WordBlankName       Word = "blank-after-name"  // a blank between name and colon (RFC 9112 5.1)
+	WordFieldValue      Word = "field-value"       // a control character in a value (RFC 9110 5.5)
+	WordTooManyFields   Word = "too-many-fields"   // more than MaxFields
+	WordContentLength   Word = "content-length"    // not one decimal number within int64 (RFC 9110 8.6)
+	WordTransferCoding  Word = "transfer-encoding" // not chunked, once, at the end (RFC 9112 6.1)
+	WordLengthAndCoding Word = "length-and-coding" // both at once (RFC 9112 6.3, item 3)
+	WordAlias           Word = "alias"             // Content_Length, Transfer_Encoding: a CGI-like app reads them as the real ones
+	WordHost            Word = "host"              // missing, twice, or not a plain host and port (RFC 9112 3.2)
+	WordTarget          Word = "target"            // none of the four forms (RFC 9112 3.2)
+	WordExpect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
+	WordTrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
+	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
+	WordChunkExtension  Word = "chunk-extension"   // not the grammar, or too long (RFC 9112 7.1.1)
+	WordChunkEnd        Word = "chunk-end"         // no CRLF where there must be one (RFC 9112 7.1)
+	WordTrailerTooLong  Word = "trailer-too-long"  // more than MaxTrailer
 )
 
 // Refused says that a request head is an attack or is no request at all.
@@ -107,7 +107,7 @@ func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
 // Status is the status code of the answer: 431 (RFC 6585 5) for too many
 // fields, 400 for all else.
 func (e *Refused) Status() int {
-	if e.Word == TooManyFields {
+	if e.Word == WordTooManyFields {
 		return 431
 	}
 	return 400
