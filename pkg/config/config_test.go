@@ -1,0 +1,609 @@
+package config
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+)
+
+// settings is what a Config says, without where it was read: two Configs are equal
+// when this is.
+func settings(c *Config) string {
+	said := *c
+	said.serving, said.probeArray, said.from, said.warnings = false, false, nil, nil
+	probes := encodeProbes(said.Probes, true)
+	said.Probes = nil
+	return fmt.Sprintf("%+v %s", said, probes)
+}
+
+func env(pairs ...string) []EnvVar {
+	var environ []EnvVar
+	for i := 0; i < len(pairs); i += 2 {
+		environ = append(environ, EnvVar{pairs[i], pairs[i+1]})
+	}
+	return environ
+}
+
+func read(t *testing.T, pairs ...string) *Config {
+	t.Helper()
+	c, err := Read(env(pairs...))
+	if err != nil {
+		t.Fatalf("%q: got error %v, want none", pairs, err)
+	}
+	return c
+}
+
+func tcp(port int32) []probe.Probe {
+	return []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: port}}}}
+}
+
+func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
+	want := Config{
+		UserPort: 8080, Port: 8012, TLSPort: 8112, AdminPort: 8022, AutoscalerPort: 9090, MetricsPort: 9091, StatusPort: 8008,
+		RequestTimeoutScope: WholeRequest,
+		ConnectRetry:        500 * time.Millisecond,
+		Probes:              tcp(8080),
+		StatsFormat:         Protobuf,
+		DrainDeadline:       27 * time.Second,
+		DrainQuietPeriod:    13500 * time.Millisecond,
+		MaxHeaderBytes:      1 << 20,
+		HeaderTimeout:       time.Minute,
+		CertDir:             "/var/lib/knative/certs",
+		TLSMinVersion:       tls.VersionTLS13,
+		Telemetry: Telemetry{
+			MetricsTLS: MetricsTLS{MinVersion: tls.VersionTLS13},
+			OTel:       OTel{Timeout: 10 * time.Second},
+		},
+	}
+	for name, environ := range map[string][]EnvVar{
+		"nothing": nil,
+		"unknown": env("FOO", "bar", "SERVING_SERVICE_HOST", "10.0.0.1", "QUEUE_SERVING_PORTS", "x"),
+		"empty":   everyNameEmpty(),
+	} {
+		c, err := Read(environ)
+		if err != nil {
+			t.Errorf("%s: got error %v, want none", name, err)
+			continue
+		}
+		if got, want := settings(c), settings(&want); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
+		}
+		if got := c.Warnings(); len(got) > 0 {
+			t.Errorf("%s: got warnings %q, want none", name, got)
+		}
+	}
+}
+
+func everyNameEmpty() []EnvVar {
+	var environ []EnvVar
+	for _, name := range everyName() {
+		environ = append(environ, EnvVar{name, ""})
+	}
+	return environ
+}
+
+// everyName are all names of the table, the ones without effect too.
+func everyName() []string {
+	var names []string
+	for _, s := range table(new(Config)) {
+		for _, r := range s.rows {
+			names = append(names, r.names()...)
+		}
+	}
+	return names
+}
+
+// The process's environment is read by envconfig, a given one by us.
+func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if slices.Contains(everyName(), name) {
+			t.Setenv(name, "")
+		}
+	}
+	environments := append(knativeEnvironments(), environment{"none", nil}, environment{"others' names", env(
+		"PORT", "3000", "POD_NAME", "p", "HOSTNAME", "h", "METRICS_PROMETHEUS_PORT", "9999", "PROFILING_PORT", "8009")})
+	for _, e := range environments {
+		t.Run(e.name, func(t *testing.T) {
+			for _, v := range e.vars {
+				t.Setenv(v.Name, v.Value)
+			}
+			got, err := Load()
+			if err != nil {
+				t.Fatalf("got error %v, want none", err)
+			}
+			want, err := Read(e.vars)
+			if err != nil {
+				t.Fatalf("got error %v, want none", err)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+	t.Run("bad", func(t *testing.T) {
+		t.Setenv("CONTAINER_CONCURRENCY", "-1")
+		t.Setenv("ENABLE_HTTP_FULL_DUPLEX", "enabled")
+		_, err := Load()
+		want := "CONTAINER_CONCURRENCY: \"-1\": a whole number, 0 to 1000000\n" +
+			"ENABLE_HTTP_FULL_DUPLEX: \"enabled\": true or false"
+		if err == nil || err.Error() != want {
+			t.Errorf("got error %v\nwant %s", err, want)
+		}
+	})
+}
+
+func TestValuesAreRead(t *testing.T) {
+	both := func(c *Config) any { return []any{c.TLSMinVersion, c.TLSMaxVersion} }
+	tests := []struct {
+		name, value string
+		got         func(*Config) any
+		want        any
+	}{
+		{"QUEUE_SERVING_PORT", "8013", func(c *Config) any { return c.Port }, 8013},
+		{"QUEUE_SERVING_TLS_PORT", "0x1FB1", func(c *Config) any { return c.TLSPort }, 8113},
+		{"USER_PORT", "3000", func(c *Config) any { return c.UserPort }, 3000},
+		{"PORT", "3000", func(c *Config) any { return c.UserPort }, 3000},
+		{"ADMIN_PORT", "1", func(c *Config) any { return c.AdminPort }, 1},
+		{"AUTOSCALER_PORT", "65535", func(c *Config) any { return c.AutoscalerPort }, 65535},
+		{"METRICS_PORT", "9999", func(c *Config) any { return c.MetricsPort }, 9999},
+		{"METRICS_PROMETHEUS_PORT", "9999", func(c *Config) any { return c.MetricsPort }, 9999},
+		{"STATUS_PORT", "8009", func(c *Config) any { return c.StatusPort }, 8009},
+		{"PROFILING_PORT", "8009", func(c *Config) any { return c.StatusPort }, 8009},
+
+		{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency, c.QueueDepth} }, []int{7, 70}},
+		{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency }, 8},
+		{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth }, 3},
+		{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout }, 30 * time.Second},
+		{"REVISION_TIMEOUT_SECONDS", "300", func(c *Config) any { return c.RequestTimeout }, 5 * time.Minute},
+		{"REVISION_TIMEOUT_SECONDS", "250ms", func(c *Config) any { return c.RequestTimeout }, 250 * time.Millisecond},
+		{"REVISION_TIMEOUT_SECONDS", "0", func(c *Config) any { return c.RequestTimeout }, time.Duration(0)},
+		{"REVISION_TIMEOUT_SCOPE", "first-byte", func(c *Config) any { return c.RequestTimeoutScope }, FirstByte},
+		{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "5s", func(c *Config) any { return c.ResponseStartTimeout }, 5 * time.Second},
+		{"REVISION_IDLE_TIMEOUT_SECONDS", "1m", func(c *Config) any { return c.IdleTimeout }, time.Minute},
+		{"CONNECT_RETRY", "0", func(c *Config) any { return c.ConnectRetry }, time.Duration(0)},
+
+		{"SERVING_READINESS_PROBE", `{"tcpSocket":{"port":9000}}`, func(c *Config) any { return c.Probes }, tcp(9000)},
+		{"ENABLE_HTTP2_AUTO_DETECTION", "true", func(c *Config) any { return c.AutoDetectHTTP2 }, true},
+		{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex }, true},
+		{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths }, []string{"/healthz", "/metrics/*"}},
+		{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents }, []string{"Prometheus/", "ELB-HealthChecker"}},
+		{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat }, Prometheus},
+
+		{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline }, 90 * time.Second},
+		{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod }, 5 * time.Second},
+		{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin }, 5 * time.Second},
+
+		{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes }, 8192},
+		{"MAX_BODY_BYTES", "9223372036854775807", func(c *Config) any { return c.MaxBodyBytes }, int64(1<<63 - 1)},
+		{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections }, 10000},
+		{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout }, 5 * time.Second},
+
+		{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir }, "/certs"},
+		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.2", both, []any{uint16(tls.VersionTLS12), uint16(0)}},
+		{"QUEUE_PROXY_TLS_MAX_VERSION", "1.3", both, []any{uint16(tls.VersionTLS13), uint16(tls.VersionTLS13)}},
+		{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256, ,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+			func(c *Config) any { return c.TLSCipherSuites }, []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}},
+		{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-256,CurveP384,X25519,X25519MLKEM768",
+			func(c *Config) any { return c.TLSCurves }, []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.X25519, tls.X25519MLKEM768}},
+		{"QUEUE_PROXY_TLS_CLIENT_CA", "/ca.crt", func(c *Config) any { return c.TLSClientCA }, "/ca.crt"},
+
+		{"SERVING_LOGGING_CONFIG", "{broken", func(c *Config) any { return c.LoggingConfig }, "{broken"},
+		{"SERVING_LOGGING_LEVEL", "loud", func(c *Config) any { return c.LoggingLevel }, "loud"},
+
+		{"SERVING_POD", "p", func(c *Config) any { return c.Pod }, "p"},
+		{"POD_NAME", "p", func(c *Config) any { return c.Pod }, "p"},
+		{"HOSTNAME", "p", func(c *Config) any { return c.Pod }, "p"},
+		{"SERVING_POD_IP", "10.0.0.1", func(c *Config) any { return c.PodIP }, "10.0.0.1"},
+		{"SERVING_SERVICE", "s", func(c *Config) any { return c.Service }, "s"},
+
+		{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.Telemetry.MetricsBackend }, "prometheus"},
+		{"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", "5", func(c *Config) any { return c.Telemetry.MetricsPeriod }, 5 * time.Second},
+		{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.Telemetry.TracingSampleRate }, 0.1},
+		{"OTEL_METRIC_EXPORT_INTERVAL", "60000", func(c *Config) any { return c.Telemetry.OTel.MetricInterval }, time.Minute},
+		{"OTEL_PROPAGATORS", "tracecontext,b3", func(c *Config) any { return c.Telemetry.OTel.Propagators }, []string{"tracecontext", "b3"}},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", func(c *Config) any { return c.Telemetry.OTel.Protocol }, "http/json"},
+		{"OBSERVABILITY_CONFIG", `{"a":1}`, func(c *Config) any { return c.Telemetry.Observability }, `{"a":1}`},
+		{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Telemetry.Observability }, ``},
+	}
+	for _, test := range tests {
+		c, err := Read(env(test.name, test.value))
+		if err != nil {
+			t.Errorf("%s=%s: got error %v, want none", test.name, test.value, err)
+			continue
+		}
+		if got := test.got(c); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s=%s: got %v, want %v", test.name, test.value, got, test.want)
+		}
+	}
+}
+
+func TestAnErrorSaysVariableValueAndWhatIsAllowed(t *testing.T) {
+	const (
+		aPort     = "a port, 1 to 65535"
+		aDuration = "a duration such as 30s or 250ms"
+		seconds   = "whole seconds, or a duration such as 30s or 250ms; 0 is off"
+	)
+	tests := []struct{ name, value, allowed string }{
+		{"QUEUE_SERVING_PORT", "0", aPort},
+		{"QUEUE_SERVING_PORT", "65536", aPort},
+		{"QUEUE_SERVING_PORT", "http", aPort},
+		{"QUEUE_SERVING_TLS_PORT", "-1", aPort},
+		{"USER_PORT", " 8080", aPort},
+		{"PORT", "8080\n", aPort},
+		{"ADMIN_PORT", "8022.0", aPort},
+		{"AUTOSCALER_PORT", "99999999999999999999", aPort},
+		{"METRICS_PORT", ":9091", aPort},
+		{"METRICS_PROMETHEUS_PORT", "x", aPort},
+		{"STATUS_PORT", "''", aPort},
+		{"CONTAINER_CONCURRENCY", "-1", "a whole number, 0 to 1000000"},
+		{"CONTAINER_CONCURRENCY", "1.5", "a whole number, 0 to 1000000"},
+		{"CONTAINER_CONCURRENCY", "1000001", "a whole number, 0 to 1000000"},
+		{"QUEUE_DEPTH", "-1", "a whole number, 0 to 10000000"},
+		{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
+		{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
+		{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
+		{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
+		{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
+		{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
+		{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
+		{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
+		{"CONNECT_RETRY", "500", aDuration},
+		{"CONNECT_RETRY", "-1s", aDuration},
+		{"CONNECT_RETRY", "2562047h", aDuration},
+		{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
+		{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
+		{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
+		{"EXCLUDE_PATHS", "healthz", "a comma list of paths that begin with /; a * may stand at the end"},
+		{"EXCLUDE_PATHS", "/ok,/a*b", "a comma list of paths that begin with /; a * may stand at the end"},
+		{"EXCLUDE_PATHS", "*", "a comma list of paths that begin with /; a * may stand at the end"},
+		{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma list of beginnings of User-Agent, without *"},
+		{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
+		{"DRAIN_QUIET_PERIOD", "30", aDuration},
+		{"DRAIN_DEADLINE", "0s", aDuration + ", 1ms or more"},
+		{"DRAIN_MIN", "-1s", aDuration},
+		{"MAX_HEADER_BYTES", "4095", "a whole number, 4096 to 67108864"},
+		{"MAX_BODY_BYTES", "1Gi", "a whole number, 0 or more"},
+		{"MAX_CONNECTIONS", "-1", "a whole number, 0 to 2147483647"},
+		{"HEADER_TIMEOUT", "0", aDuration + ", 1ms or more"},
+		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.1", "one of 1.2, 1.3"},
+		{"QUEUE_PROXY_TLS_MAX_VERSION", "TLS1.3", "one of 1.2, 1.3"},
+		{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
+		{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-224", "a comma list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"},
+		{"ON_KNATIVE", "maybe", "true or false"},
+		{"ADMIN_PORT", "8080", "a port of its own; USER_PORT has the same"},
+		{"QUEUE_SERVING_PORT", "8112", "a port of its own; QUEUE_SERVING_TLS_PORT has the same"},
+		{"USER_PORT", "9090", "a port of its own; AUTOSCALER_PORT has the same"},
+		{"QUEUE_PROXY_TLS_MAX_VERSION", "1.2", "at least QUEUE_PROXY_TLS_MIN_VERSION, which is 1.3"},
+		{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
+	}
+	for _, test := range tests {
+		c, err := Read(env(test.name, test.value))
+		want := fmt.Sprintf("%s: %q: %s", test.name, test.value, test.allowed)
+		if err == nil || err.Error() != want || c != nil {
+			t.Errorf("%s=%q:\ngot  %v\nwant %s", test.name, test.value, err, want)
+		}
+	}
+}
+
+func TestAProbesErrorsNameItsFields(t *testing.T) {
+	_, err := Read(env("SERVING_READINESS_PROBE", `{"httpGet":{"port":70000},"periodSeconds":-1}`))
+	if err == nil {
+		t.Fatal("got no error, want two lines")
+	}
+	lines := strings.Split(err.Error(), "\n")
+	if len(lines) != 2 || !strings.HasPrefix(lines[0], "SERVING_READINESS_PROBE: httpGet.port: Invalid value: 70000: ") ||
+		!strings.HasPrefix(lines[1], "SERVING_READINESS_PROBE: periodSeconds: Invalid value: -1: ") {
+		t.Errorf("got %q, want a line for httpGet.port and one for periodSeconds", lines)
+	}
+	for _, value := range []string{" ", "{", "null", "true", `[{"tcpSocket":{"port":1}}]`, `{"exec":{"command":["a"]}}`} {
+		if _, err := Read(env("SERVING_READINESS_PROBE", value)); err == nil || !strings.HasPrefix(err.Error(), "SERVING_READINESS_PROBE: ") {
+			t.Errorf("%s: got error %v, want one that names the variable", value, err)
+		}
+	}
+}
+
+func TestAllErrorsAreReportedAtOnce(t *testing.T) {
+	// A text that no kind but text reads; telemetry only warns.
+	var environ []EnvVar
+	var want []string
+	for _, r := range rowsOf(table(new(Config))) {
+		environ = append(environ, EnvVar{r.name, "\x00*"})
+		free := r.allowed == "text" || r.name == "OTEL_PROPAGATORS"
+		if !free && !r.is(soft) {
+			want = append(want, r.name)
+		}
+	}
+	_, err := Read(environ)
+	if err == nil {
+		t.Fatal("got no error, want many")
+	}
+	var got []string
+	for line := range strings.Lines(err.Error()) {
+		name, _, _ := strings.Cut(line, ":")
+		got = append(got, name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got lines for %v\nwant %v", got, want)
+	}
+}
+
+func TestABadValueIsNotJudgedASecondTime(t *testing.T) {
+	_, err := Read(env("DRAIN_DEADLINE", "x", "DRAIN_MIN", "1h", "USER_PORT", "x", "ADMIN_PORT", "8080"))
+	want := "USER_PORT: \"x\": a port, 1 to 65535\nDRAIN_DEADLINE: \"x\": a duration such as 30s or 250ms, 1ms or more"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
+func TestTelemetryNeverStopsTheProcess(t *testing.T) {
+	bad := map[string]string{
+		"ENABLE_PROFILING": "x", "SERVING_ENABLE_REQUEST_LOG": "x", "SERVING_ENABLE_PROBE_REQUEST_LOG": "x",
+		"SERVING_REQUEST_METRICS_BACKEND": "stackdriver", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS": "-1",
+		"METRICS_PROMETHEUS_TLS_MIN_VERSION": "1.0", "METRICS_PROMETHEUS_TLS_MAX_VERSION": "2", "METRICS_PROMETHEUS_TLS_CIPHER_SUITES": "x",
+		"METRICS_PROMETHEUS_TLS_CURVE_PREFERENCES": "x",
+		"TRACING_CONFIG_BACKEND":                   "stackdriver", "TRACING_CONFIG_SAMPLE_RATE": "NaN", "TRACING_CONFIG_DEBUG": "x",
+		"OTEL_SDK_DISABLED": "x", "OTEL_METRIC_EXPORT_INTERVAL": "x", "OTEL_EXPORTER_OTLP_TIMEOUT": "x",
+		"OTEL_EXPORTER_OTLP_PROTOCOL": "x", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "x", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "x",
+	}
+	for _, r := range rowsOf(table(new(Config))) {
+		value, ok := bad[r.name]
+		if _, judged := map[string]bool{observabilityName: true, "OTEL_PROPAGATORS": true}[r.name]; r.is(soft) && r.allowed != "text" && !judged && !ok {
+			t.Errorf("%s: got no bad value in this test, want one", r.name)
+		}
+		if !ok {
+			continue
+		}
+		c := read(t, r.name, value)
+		if got, want := settings(c), settings(readNamespace(t, r.name)); got != want {
+			t.Errorf("%s=%s:\ngot  %s\nwant the defaults %s", r.name, value, got, want)
+		}
+		warnings := c.Warnings()
+		if r.name != namespaceName && isServing(r.name) {
+			warnings = warnings[:1] // the second says that this looks like half a Knative
+		}
+		want := fmt.Sprintf("%s: %q: %s; its default is used", r.name, value, r.allowed)
+		if len(warnings) != 1 || warnings[0] != want {
+			t.Errorf("%s=%s: got warnings %q, want %q", r.name, value, warnings, want)
+		}
+	}
+}
+
+// readNamespace is the default of an environment in which name is set, which can be a
+// sign of Knative.
+func readNamespace(t *testing.T, name string) *Config {
+	if isServing(name) {
+		return read(t, knativeName, "true")
+	}
+	return Default()
+}
+
+func TestABadObservabilityConfigIsStillPresent(t *testing.T) {
+	for _, value := range []string{"{", "null", "[]", "1", `"x"`, " "} {
+		c := read(t, "SERVING_NAMESPACE", "n", "OBSERVABILITY_CONFIG", value)
+		if got, want := c.Telemetry.Observability, "{}"; got != want {
+			t.Errorf("%s: got %q, want %q", value, got, want)
+		}
+		if got, want := c.RequestTimeoutScope, WholeRequest; got != want {
+			t.Errorf("%s: got scope %s, want %s", value, got, want)
+		}
+		if got := c.Warnings(); len(got) != 1 {
+			t.Errorf("%s: got warnings %q, want one", value, got)
+		}
+	}
+}
+
+func TestKnativeIsKnownByItsVariables(t *testing.T) {
+	tests := []struct {
+		vars     []EnvVar
+		want     bool
+		warnings int
+	}{
+		{nil, false, 0},
+		{env("SERVING_NAMESPACE", "n"), true, 0},
+		{env("SERVING_NAMESPACE", ""), false, 0},
+		{env("SERVING_POD", "p"), true, 1}, // no release leaves the namespace out
+		{env("SERVING_READINESS_PROBE", `{"tcpSocket":{"port":1}}`), true, 1},
+		{env("SERVING_READINESS_PROBE", `{"tcpSocket":{"port":1}}`, "ON_KNATIVE", "false"), false, 0},
+		{env("SERVING_ENABLE_REQUEST_LOG", "nonsense"), true, 2},
+		{env("ON_KNATIVE", "true"), true, 0},
+		{env("SERVING_PORT", "tcp://10.0.0.1:80", "SERVING_SERVICE_HOST", "10.0.0.1"), false, 0}, // links of a Service called serving
+		{env("POD_NAME", "p", "REVISION_TIMEOUT_SECONDS", "5"), false, 0},
+	}
+	for _, test := range tests {
+		c, err := Read(test.vars)
+		if err != nil {
+			t.Errorf("%v: got error %v, want none", test.vars, err)
+			continue
+		}
+		if c.OnKnative != test.want {
+			t.Errorf("%v: got %v, want %v", test.vars, c.OnKnative, test.want)
+		}
+		if got := c.Warnings(); len(got) != test.warnings {
+			t.Errorf("%v: got warnings %q, want %d", test.vars, got, test.warnings)
+		}
+	}
+}
+
+func TestDefaultsDependOnOthers(t *testing.T) {
+	const knative, n = "SERVING_NAMESPACE", "n"
+	scope := func(c *Config) any { return c.RequestTimeoutScope }
+	deadline := func(c *Config) any { return c.DrainDeadline }
+	quiet := func(c *Config) any { return c.DrainQuietPeriod }
+	probes := func(c *Config) any { return c.Probes }
+	tests := []struct {
+		vars []EnvVar
+		got  func(*Config) any
+		want any
+	}{
+		{env(), scope, WholeRequest},
+		{env(knative, n), scope, FirstByte},
+		{env(knative, n, "OBSERVABILITY_CONFIG", "{}"), scope, WholeRequest},
+		{env(knative, n, "OBSERVABILITY_CONFIG", "{}", "REVISION_TIMEOUT_SCOPE", "first-byte"), scope, FirstByte},
+		{env("REVISION_TIMEOUT_SECONDS", "300"), deadline, 27 * time.Second},
+		{env(knative, n), deadline, 27 * time.Second},
+		{env(knative, n, "REVISION_TIMEOUT_SECONDS", "300"), deadline, 297 * time.Second},
+		{env(knative, n, "REVISION_TIMEOUT_SECONDS", "5"), deadline, 2 * time.Second},
+		{env(knative, n, "REVISION_TIMEOUT_SECONDS", "4"), deadline, time.Second},
+		{env(knative, n, "REVISION_TIMEOUT_SECONDS", "3"), deadline, time.Second},
+		{env(knative, n, "REVISION_TIMEOUT_SECONDS", "1"), deadline, 500 * time.Millisecond},
+		{env(knative, n, "REVISION_TIMEOUT_SECONDS", "300", "DRAIN_DEADLINE", "10s"), deadline, 10 * time.Second},
+		{env("DRAIN_DEADLINE", "10s"), quiet, 5 * time.Second},
+		{env("DRAIN_DEADLINE", "5m"), quiet, 30 * time.Second},
+		{env("DRAIN_DEADLINE", "5m", "DRAIN_QUIET_PERIOD", "2m"), quiet, 2 * time.Minute},
+		{env("DRAIN_DEADLINE", "10s", "DRAIN_QUIET_PERIOD", "30s"), quiet, 5 * time.Second},
+		{env(), probes, tcp(8080)},
+		{env("PORT", "3000"), probes, tcp(3000)},
+		{env("ENABLE_MULTI_CONTAINER_PROBES", "true"), probes, tcp(8080)},
+		{env("ENABLE_MULTI_CONTAINER_PROBES", "true", "SERVING_READINESS_PROBE", "[]", "ON_KNATIVE", "false"), probes, []probe.Probe(nil)},
+		{env("ENABLE_MULTI_CONTAINER_PROBES", "true", "SERVING_READINESS_PROBE", "[null]", "ON_KNATIVE", "false"), probes, []probe.Probe(nil)},
+		{env(knative, n), probes, []probe.Probe(nil)},
+	}
+	for _, test := range tests {
+		c, err := Read(test.vars)
+		if err != nil {
+			t.Errorf("%v: got error %v, want none", test.vars, err)
+			continue
+		}
+		if got := test.got(c); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%v: got %v, want %v", test.vars, got, test.want)
+		}
+	}
+}
+
+func TestTheOwnNameWinsOverOthers(t *testing.T) {
+	for _, vars := range [][]EnvVar{
+		env("USER_PORT", "3000", "PORT", "4000"),
+		env("PORT", "4000", "USER_PORT", "3000"),
+		env("USER_PORT", "3000", "PORT", "nonsense"),
+		env("USER_PORT", "", "PORT", "3000"),
+		env("USER_PORT", "1", "USER_PORT", "3000"),
+	} {
+		c, err := Read(vars)
+		if err != nil {
+			t.Errorf("%v: got error %v, want none", vars, err)
+			continue
+		}
+		if got, want := c.UserPort, 3000; got != want {
+			t.Errorf("%v: got %d, want %d", vars, got, want)
+		}
+	}
+	_, err := Read(env("USER_PORT", "nonsense", "PORT", "4000"))
+	if want := `USER_PORT: "nonsense": a port, 1 to 65535`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
+func TestServiceLinksAreNoPorts(t *testing.T) {
+	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
+	if got, want := []int{c.MetricsPort, c.UserPort}, []int{9091, 3000}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	want := []string{
+		`USER_PORT: "udp://10.96.0.1:53": a Kubernetes service link, not a setting; it is ignored`,
+		`METRICS_PORT: "tcp://10.96.0.1:80": a Kubernetes service link, not a setting; it is ignored`,
+	}
+	if got := c.Warnings(); !slices.Equal(got, want) {
+		t.Errorf("got warnings %q, want %q", got, want)
+	}
+}
+
+func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
+	tests := []struct {
+		vars []EnvVar
+		want string
+	}{
+		{env("QUEUE_DEPTH", "5"), "QUEUE_DEPTH: without effect, because CONTAINER_CONCURRENCY is 0"},
+		{env("QUEUE_TIMEOUT_SECONDS", "5"), "QUEUE_TIMEOUT_SECONDS: without effect, because CONTAINER_CONCURRENCY is 0"},
+		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: without effect, because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
+		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": at most half of DRAIN_DEADLINE; 13.5s is used`},
+		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": USER_PORT has the same port, so TLS cannot be served`},
+		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
+	}
+	for _, test := range tests {
+		c, err := Read(test.vars)
+		if err != nil {
+			t.Errorf("%v: got error %v, want none", test.vars, err)
+			continue
+		}
+		if got := strings.Join(c.Warnings(), "\n"); got != test.want {
+			t.Errorf("%v: got %q, want %q", test.vars, got, test.want)
+		}
+	}
+}
+
+type environment struct {
+	name string
+	vars []EnvVar
+}
+
+// knativeEnvironments are what the control planes write, in their order.
+func knativeEnvironments() []environment {
+	const (
+		probe   = `{"tcpSocket":{"port":8080,"host":"127.0.0.1"},"successThreshold":1}`
+		logging = `{"level":"info","encoding":"json","outputPaths":["stdout"],"errorOutputPaths":["stderr"]}`
+	)
+	return []environment{
+		{"knative 0.9", env(
+			"SERVING_NAMESPACE", "default", "SERVING_SERVICE", "hello", "SERVING_CONFIGURATION", "hello", "SERVING_REVISION", "hello-00001",
+			"SERVING_POD", "hello-00001-deployment-1", "SERVING_POD_IP", "10.1.2.3", "QUEUE_SERVING_PORT", "8012", "USER_PORT", "8080",
+			"CONTAINER_CONCURRENCY", "0", "REVISION_TIMEOUT_SECONDS", "300", "SERVING_READINESS_PROBE", probe,
+			"SERVING_LOGGING_CONFIG", logging, "SERVING_LOGGING_LEVEL", "", "SERVING_REQUEST_LOG_TEMPLATE", "",
+			"SERVING_REQUEST_METRICS_BACKEND", "prometheus", "TRACING_CONFIG_BACKEND", "none", "TRACING_CONFIG_ENABLE", "false",
+			"TRACING_CONFIG_ZIPKIN_ENDPOINT", "", "TRACING_CONFIG_STACKDRIVER_PROJECT_ID", "", "TRACING_CONFIG_DEBUG", "false",
+			"TRACING_CONFIG_SAMPLE_RATE", "0.100000", "USER_CONTAINER_NAME", "user-container", "ENABLE_VAR_LOG_COLLECTION", "false",
+			"VAR_LOG_VOLUME_NAME", "knative-var-log", "INTERNAL_VOLUME_PATH", "/var/knative-internal", "SYSTEM_NAMESPACE", "knative-serving")},
+		{"knative 1.18", env(
+			"SERVING_NAMESPACE", "default", "SERVING_SERVICE", "hello", "SERVING_CONFIGURATION", "hello", "SERVING_REVISION", "hello-00001",
+			"QUEUE_SERVING_PORT", "8012", "QUEUE_SERVING_TLS_PORT", "8112", "CONTAINER_CONCURRENCY", "0", "REVISION_TIMEOUT_SECONDS", "300",
+			"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "0", "REVISION_IDLE_TIMEOUT_SECONDS", "0", "SERVING_POD", "hello-00001-deployment-1",
+			"SERVING_POD_IP", "10.1.2.3", "SERVING_LOGGING_CONFIG", logging, "SERVING_LOGGING_LEVEL", "",
+			"SERVING_REQUEST_LOG_TEMPLATE", `{"traceId": "{{index .Request.Header "X-B3-Traceid"}}"}`, "SERVING_ENABLE_REQUEST_LOG", "false",
+			"SERVING_REQUEST_METRICS_BACKEND", "prometheus", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", "5",
+			"TRACING_CONFIG_BACKEND", "none", "TRACING_CONFIG_ZIPKIN_ENDPOINT", "", "TRACING_CONFIG_DEBUG", "false",
+			"TRACING_CONFIG_SAMPLE_RATE", "0.1", "USER_PORT", "8080", "SYSTEM_NAMESPACE", "knative-serving",
+			"METRICS_DOMAIN", "knative.dev/internal/serving", "SERVING_READINESS_PROBE", probe, "ENABLE_PROFILING", "false",
+			"SERVING_ENABLE_PROBE_REQUEST_LOG", "false", "METRICS_COLLECTOR_ADDRESS", "", "HOST_IP", "10.0.0.9",
+			"ENABLE_HTTP2_AUTO_DETECTION", "false", "ENABLE_HTTP_FULL_DUPLEX", "false", "ROOT_CA", "", "ENABLE_MULTI_CONTAINER_PROBES", "false")},
+		{"knative head", env(
+			"SERVING_NAMESPACE", "default", "SERVING_SERVICE", "hello", "SERVING_CONFIGURATION", "hello", "SERVING_REVISION", "hello-00001",
+			"QUEUE_SERVING_PORT", "8013", "QUEUE_SERVING_TLS_PORT", "8112", "CONTAINER_CONCURRENCY", "10", "REVISION_TIMEOUT_SECONDS", "300",
+			"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "0", "REVISION_IDLE_TIMEOUT_SECONDS", "0", "SERVING_POD", "hello-00001-deployment-1",
+			"SERVING_POD_IP", "10.1.2.3", "SERVING_LOGGING_CONFIG", logging, "SERVING_LOGGING_LEVEL", "info", "USER_PORT", "8080",
+			"SYSTEM_NAMESPACE", "knative-serving", "SERVING_READINESS_PROBE", "["+probe+",null]", "HOST_IP", "10.0.0.9",
+			"ENABLE_HTTP2_AUTO_DETECTION", "false", "ENABLE_HTTP_FULL_DUPLEX", "true", "ROOT_CA", "", "QUEUE_PROXY_TLS_MIN_VERSION", "",
+			"QUEUE_PROXY_TLS_MAX_VERSION", "", "QUEUE_PROXY_TLS_CIPHER_SUITES", "", "QUEUE_PROXY_TLS_CURVE_PREFERENCES", "",
+			"ENABLE_MULTI_CONTAINER_PROBES", "true", "OBSERVABILITY_CONFIG",
+			`{"tracing":{"protocol":"none"},"metrics":{"protocol":"none"},"runtime":{"profiling":"disabled","exportInterval":15000000000},"requestMetrics":{"protocol":"none"}}`)},
+	}
+}
+
+func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
+	for _, e := range knativeEnvironments() {
+		c, err := Read(e.vars)
+		if err != nil {
+			t.Errorf("%s: got error %v, want none", e.name, err)
+			continue
+		}
+		if got := c.Warnings(); len(got) > 0 {
+			t.Errorf("%s: got warnings %q, want none", e.name, got)
+		}
+		if !c.OnKnative || c.Namespace != "default" || c.Revision != "hello-00001" || c.Pod != "hello-00001-deployment-1" ||
+			c.PodIP != "10.1.2.3" || c.UserPort != 8080 || c.RequestTimeout != 5*time.Minute || len(c.Probes) != 1 {
+			t.Errorf("%s: got %+v, want what the environment says", e.name, c)
+		}
+		for _, v := range e.vars {
+			if !slices.Contains(everyName(), v.Name) {
+				t.Errorf("%s: got no row for %s, want one", e.name, v.Name)
+			}
+		}
+	}
+}

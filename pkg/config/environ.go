@@ -1,0 +1,37 @@
+package config
+
+// Environ is the way back: the variables, always in the same order, that [Read] and
+// [Load] read to the same settings in an otherwise empty environment. Variables that
+// would say what an unset one says are left out.
+//
+// c must hold values that Load could have read.
+func Environ(c *Config) []EnvVar {
+	var environ []EnvVar
+	serving := false
+	defaults := rowsOf(table(Default()))
+	for i, r := range rowsOf(table(c)) {
+		value, unset := r.encode(), defaults[i].encode()
+		if r.derive != nil {
+			unset = derived(c, i)
+		}
+		// That Knative started us is said by the other variables, if they can.
+		if value == unset || r.name == knativeName {
+			continue
+		}
+		environ = append(environ, EnvVar{r.name, value})
+		serving = serving || isServing(r.name)
+	}
+	if c.OnKnative != serving {
+		environ = append(environ, EnvVar{knativeName, boolean(&c.OnKnative).encode()})
+	}
+	return environ
+}
+
+// derived is what the row at a place of the table says when its variable is unset and
+// all others are as they are in c.
+func derived(c *Config, place int) string {
+	other := *c
+	r := rowsOf(table(&other))[place]
+	r.derive()
+	return r.encode()
+}

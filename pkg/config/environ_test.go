@@ -1,0 +1,152 @@
+package config
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+)
+
+func TestEnvironIsEmptyForTheDefault(t *testing.T) {
+	if got := Environ(Default()); len(got) > 0 {
+		t.Errorf("got %v, want nothing", got)
+	}
+}
+
+func TestEnvironSaysWhatAnInjectorWants(t *testing.T) {
+	c := Default()
+	c.UserPort = 3000
+	c.Concurrency = 1
+	c.QueueDepth = 10
+	c.RequestTimeout = 2 * time.Minute
+	c.Probes = []probe.Probe{{HTTPGet: &probe.HTTPGetAction{Path: "/a?b=1&c=<d>", Port: probe.Port{Number: 3000}}, PeriodSeconds: 5}}
+	want := env("USER_PORT", "3000", "CONTAINER_CONCURRENCY", "1", "REVISION_TIMEOUT_SECONDS", "120",
+		"SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a?b=1&c=<d>","port":3000},"periodSeconds":5}`,
+		"ON_KNATIVE", "false")
+	if got := Environ(c); !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
+	for _, knative := range []bool{false, true} {
+		for n := range 4 {
+			c := Default()
+			c.OnKnative = knative
+			c.Probes = nil
+			for i := range n {
+				c.Probes = append(c.Probes, tcp(int32(9000+i))...)
+			}
+			c.RequestTimeoutScope = WholeRequest
+			got, err := Read(Environ(c))
+			if err != nil {
+				t.Errorf("knative %v, %d probes: got error %v, want none", knative, n, err)
+				continue
+			}
+			if got, want := settings(got), settings(c); got != want {
+				t.Errorf("knative %v, %d probes:\ngot  %s\nwant %s", knative, n, got, want)
+			}
+		}
+	}
+}
+
+// Every environment that can be read comes back the same from what Environ makes of
+// it, and a second time in the same words.
+func TestEnvironIsTheWayBack(t *testing.T) {
+	good := 0
+	for seed := range uint64(400) {
+		want, err := Read(randomEnviron(rand.New(rand.NewPCG(1, seed))))
+		if err != nil {
+			continue // ports that collide, a minimum above its maximum
+		}
+		good++
+		back(t, want)
+	}
+	if good < 200 {
+		t.Errorf("got %d environments without errors, want at least 200", good)
+	}
+	for _, e := range knativeEnvironments() {
+		want, err := Read(e.vars)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back(t, want)
+	}
+}
+
+func back(t *testing.T, want *Config) {
+	t.Helper()
+	environ := Environ(want)
+	got, err := Read(environ)
+	if err != nil {
+		t.Fatalf("%v: got error %v, want none", environ, err)
+	}
+	if g, w := settings(got), settings(want); g != w {
+		t.Fatalf("%v:\ngot  %s\nwant %s", environ, g, w)
+	}
+	if !reflect.DeepEqual(got.Probes, want.Probes) {
+		t.Fatalf("%v: got probes %+v, want %+v", environ, got.Probes, want.Probes)
+	}
+	if again := Environ(got); !slices.Equal(again, environ) {
+		t.Fatalf("got  %v\nwant %v", again, environ)
+	}
+}
+
+// randomEnviron sets about a third of all variables, by any of their names, to values
+// that are mostly allowed.
+func randomEnviron(r *rand.Rand) []EnvVar {
+	var environ []EnvVar
+	for _, row := range rowsOf(table(new(Config))) {
+		if r.IntN(3) > 0 {
+			continue
+		}
+		name := row.names()[r.IntN(len(row.names()))]
+		values := []string{"1", "8443", strconv.Itoa(1024 + r.IntN(60000)), "0x1f", "true", "f", "250ms", "0", "1h0m1.5s", "0.25", "1.2", "1.3",
+			"request", "first-byte", "prometheus", "protobuf", "zipkin", "grpc", "/a,/b*", "x,y", "text with blanks, and = signs",
+			"TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "P-256,X25519", `{"a":1}`,
+			`{"tcpSocket":{"port":8080,"host":"127.0.0.1"},"successThreshold":1}`,
+			`{"httpGet":{"path":"/x?y=1&z","port":"8080","httpHeaders":[{"name":"A","value":"b"}]},"periodSeconds":3}`,
+			`[]`, `[null,{"grpc":{"port":50051,"service":null}},{"tcpSocket":{"port":1}}]`, ""}
+		for range 200 {
+			value := values[r.IntN(len(values))]
+			if value == "" || row.decode(value) == nil {
+				environ = append(environ, EnvVar{name, value})
+				break
+			}
+		}
+	}
+	return environ
+}
+
+func FuzzRead(f *testing.F) {
+	for _, row := range rowsOf(table(new(Config))) {
+		f.Add(row.name, row.def, "")
+	}
+	f.Add("SERVING_READINESS_PROBE", `[{"tcpSocket":{"port":1}}]`, "ENABLE_MULTI_CONTAINER_PROBES")
+	f.Add("EXCLUDE_PATHS", "/a,*", "true")
+	f.Add("OBSERVABILITY_CONFIG", "{", "SERVING_NAMESPACE")
+	f.Add("DRAIN_DEADLINE", "1ms", "DRAIN_QUIET_PERIOD")
+	f.Fuzz(func(t *testing.T, name, value, other string) {
+		// other is another name with the value true or 1, or another value of the name.
+		c, err := Read(env(name, value, other, "1"))
+		if err != nil {
+			if c != nil {
+				t.Errorf("got a Config beside the error %v, want none", err)
+			}
+			return
+		}
+		environ := Environ(c)
+		again, err := Read(environ)
+		if err != nil {
+			t.Fatalf("%q: got error %v, want none", environ, err)
+		}
+		if got, want := settings(again), settings(c); got != want {
+			t.Errorf("%q:\ngot  %s\nwant %s", environ, got, want)
+		}
+		c.Settings()
+	})
+}

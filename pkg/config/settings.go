@@ -1,0 +1,76 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A Setting is one value in force, for people and logs.
+type Setting struct {
+	Name   string // the variable
+	Value  string // as it would be written there; "" where it is not set; a secret is never shown
+	Source string // one of the Sources
+	From   string // the variable that it was read from, which can be another name for Name; "" unless Source is FromEnvironment
+	Secret bool   // Value is not the value
+}
+
+// Where a setting comes from.
+const (
+	FromEnvironment = "environment"
+	FromDefault     = "default"
+	FromOthers      = "derived" // from other settings, or set by the program
+)
+
+// Settings is every setting in force, always in the same order. Passwords in URLs,
+// header values of probes and the collector's headers are hidden.
+func (c *Config) Settings() []Setting {
+	var all []Setting
+	defaults := rowsOf(table(Default()))
+	for i, r := range rowsOf(table(c)) {
+		s := Setting{Name: r.name, Value: r.shown(), From: c.from[r.name], Secret: r.is(secret)}
+		switch {
+		case s.From != "":
+			s.Source = FromEnvironment
+		case r.derive == nil && r.encode() == defaults[i].encode():
+			s.Source = FromDefault
+		default:
+			s.Source = FromOthers
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Warnings says, a line each, which values were not used as they were written, and
+// which have no effect.
+func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
+
+// Write prints the settings in force for people: name, value and where it came from.
+// Errors of w are its owner's business.
+func (c *Config) Write(w io.Writer) {
+	const widest = 40 // letters of a value that moves the last column; longer ones stick out
+	settings := c.Settings()
+	names, values := 0, 0
+	for i := range settings {
+		s := &settings[i]
+		if s.Value == "" {
+			s.Value = "-"
+		}
+		names = max(names, len(s.Name))
+		if n := utf8.RuneCountInString(s.Value); n <= widest {
+			values = max(values, n)
+		}
+	}
+	var table strings.Builder
+	for _, s := range settings {
+		source := s.Source
+		if s.From != "" && s.From != s.Name {
+			source += " (" + s.From + ")"
+		}
+		fmt.Fprintf(&table, "%-*s  %-*s  %s\n", names, s.Name, values, s.Value, source)
+	}
+	_, _ = io.WriteString(w, table.String())
+}
