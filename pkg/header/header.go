@@ -55,3 +55,9 @@ const (
 	XForwardedHost   = "X-Forwarded-Host"
 	XForwardedProto  = "X-Forwarded-Proto"
 )
+
+// ProxyName is the name by which the sidecar speaks of itself (RFC 9209).
+const ProxyName = "queue-proxy"
+
+// GRPC is the media type of gRPC requests.
+const GRPC = "application/grpc"

@@ -1,0 +1,140 @@
+package header
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// Hop reports whether a field, in canonical case, is for the next hop alone and
+// is not passed on (RFC 9110 section 7.6.1). Fields that Connection names are
+// for the next hop as well.
+func Hop(name string) bool {
+	switch name {
+	case Connection, "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
+		TE, Trailer, TransferEncoding, Upgrade, "Http2-Settings":
+		return true
+	}
+	return false
+}
+
+// StopsHere reports whether a request field, in canonical case, is Knative's
+// internal affair that the user container must not see (promises.md 3.8).
+// OriginalHost stops here too, but only when it is used.
+func StopsHere(name string) bool {
+	switch name {
+	case Revision, Namespace, Hash, ProxyRequest, PassthroughLB:
+		return true
+	}
+	return false
+}
+
+// MakeForwarded returns a Forwarded value (RFC 7239 section 4) that says what
+// X-Forwarded-For, -Host and -Proto say, "" when they say nothing. The hop that
+// is being made is not part of it. A node that is no address becomes "unknown".
+func MakeForwarded(xff, host, proto string) string {
+	var b strings.Builder
+	first := func() {
+		for _, p := range [2][2]string{{"host", host}, {"proto", proto}} {
+			if p[1] == "" {
+				continue
+			}
+			if b.Len() > 0 {
+				b.WriteByte(';')
+			}
+			b.WriteString(p[0])
+			b.WriteByte('=')
+			writeValue(&b, p[1])
+		}
+	}
+	if strings.TrimSpace(xff) == "" {
+		first()
+		return b.String()
+	}
+	for i, node := range strings.Split(xff, ",") {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString("for=")
+		writeValue(&b, node7239(strings.TrimSpace(node)))
+		if i == 0 {
+			first()
+		}
+	}
+	return b.String()
+}
+
+// node7239 returns an X-Forwarded-For node in the spelling of RFC 7239 section 6.
+func node7239(node string) string {
+	if a, err := netip.ParseAddr(strings.Trim(node, "[]")); err == nil {
+		if a.Is6() {
+			return "[" + a.WithZone("").String() + "]"
+		}
+		return a.String()
+	}
+	if a, err := netip.ParseAddrPort(node); err == nil {
+		return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).String()
+	}
+	return "unknown"
+}
+
+// writeValue writes a token as it is and anything else as a quoted string (RFC
+// 7239 section 4).
+func writeValue(b *strings.Builder, s string) {
+	for i := range len(s) {
+		if !tchar(s[i]) {
+			b.WriteByte('"')
+			for j := range len(s) {
+				if s[j] == '"' || s[j] == '\\' {
+					b.WriteByte('\\')
+				}
+				b.WriteByte(s[j])
+			}
+			b.WriteByte('"')
+			return
+		}
+	}
+	b.WriteString(s)
+}
+
+func tchar(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' ||
+		strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+}
+
+// WithoutOurs removes our own member from a Proxy-Status value that the user
+// container has sent and keeps the others, so that nobody speaks in our name
+// (RFC 9209 section 2; RFC 9651 section 3.1).
+func WithoutOurs(proxyStatus string) string {
+	kept := make([]string, 0, 2)
+	for member := range members(proxyStatus) {
+		member = strings.TrimSpace(member)
+		name, _, _ := strings.Cut(member, ";")
+		name = strings.Trim(strings.TrimSpace(name), `"`)
+		if member != "" && !strings.EqualFold(name, ProxyName) {
+			kept = append(kept, member)
+		}
+	}
+	return strings.Join(kept, ", ")
+}
+
+// members yields the members of a list, whose commas may also stand in quoted
+// strings.
+func members(list string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		quoted, start := false, 0
+		for i := 0; i < len(list); i++ {
+			switch c := list[i]; {
+			case quoted && c == '\\':
+				i++
+			case c == '"':
+				quoted = !quoted
+			case c == ',' && !quoted:
+				if !yield(list[start:i]) {
+					return
+				}
+				start = i + 1
+			}
+		}
+		yield(list[start:])
+	}
+}

@@ -1,0 +1,310 @@
+package httplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// answerTimeout bounds the writing of an answer of our own: the clock that has
+// run out must not take its own answer with it.
+const answerTimeout = 5 * time.Second
+
+// exchange is a request of net/http as the story sees it. Values are pooled: a
+// wake that comes late finds another request, which it only makes look again.
+type exchange struct {
+	lane  *Lane
+	w     http.ResponseWriter
+	r     *http.Request
+	guard *guard // nil: a connection that is not ours (tests)
+	h2    bool
+
+	life  queue.Life
+	call  upstream.Call
+	body  *body       // nil: none
+	head  []byte      // of the request to the user container
+	timer *time.Timer // rings when a clock may have run out
+	woken chan struct{}
+
+	mu     sync.Mutex
+	live   bool      // between begin and end
+	armed  time.Time // of timer; zero: not
+	abort  func()    // breaks a running Forward off
+	killed queue.Why // what did it
+
+	broken     bool // the client must see that its response is not whole
+	untilClose bool // which only the connection's end can tell
+}
+
+// begin makes x the exchange of one request.
+func (x *exchange) begin(w http.ResponseWriter, r *http.Request, g *guard) {
+	x.w, x.r, x.guard = w, r, g
+	x.h2 = r.ProtoMajor == 2
+	x.broken, x.untilClose, x.body = false, false, nil
+	select {
+	case <-x.woken:
+	default:
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.live, x.killed, x.abort = true, queue.OK, nil
+	if g != nil && !x.h2 {
+		g.current.Store(x)
+	}
+}
+
+// end lets go of the request.
+func (x *exchange) end() {
+	if x.guard != nil && !x.h2 {
+		x.guard.current.Store(nil)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.live = false
+	x.armed = time.Time{}
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	x.w, x.r, x.guard, x.body = nil, nil, nil, nil
+}
+
+// Header implements queue.Exchange. The names are in canonical case.
+func (x *exchange) Header(name string) string { return x.r.Header.Get(name) }
+
+// Request implements queue.Exchange.
+func (x *exchange) Request() *http.Request { return x.r }
+
+// Answer implements queue.Exchange.
+func (x *exchange) Answer(a *queue.Answer) {
+	h := x.w.Header()
+	clear(h)
+	a.Fields(h.Set)
+	if a.GRPC < 0 {
+		h.Set(header.ContentLength, strconv.Itoa(len(a.Body)))
+		if _, ok := h[header.ContentType]; !ok {
+			h[header.ContentType] = nil // net/http shall not guess
+		}
+	}
+	x.closeIfLast(h, false)
+	control := http.NewResponseController(x.w)
+	control.SetWriteDeadline(time.Now().Add(answerTimeout))
+	if x.r.ProtoMajor == 1 && x.r.ContentLength != 0 {
+		control.EnableFullDuplex() // do not read the body first
+	}
+	x.w.WriteHeader(a.Status)
+	if a.Body != "" && x.r.Method != http.MethodHead {
+		io.WriteString(x.w, a.Body)
+	}
+}
+
+// closeIfLast tells the client to send its next request on another connection:
+// because we are draining, because its request was an odd one, or because the
+// body of its request is not there yet and nobody will wait for it (duplex: the
+// user container may well).
+func (x *exchange) closeIfLast(h http.Header, duplex bool) {
+	g := x.guard
+	last := g != nil && !x.h2 && (g.last || !duplex && g.open.Load())
+	if last || x.lane.closing() {
+		h.Set(header.Connection, "close")
+	}
+}
+
+// Sleep implements queue.Exchange.
+func (x *exchange) Sleep(l *queue.Life) queue.Why {
+	if why := x.over(); why != queue.OK {
+		return why
+	}
+	stop := x.watchContext()
+	defer stop()
+	x.arm()
+	<-x.woken
+	return x.over()
+}
+
+// Wake implements queue.Exchange.
+func (x *exchange) Wake() {
+	select {
+	case x.woken <- struct{}{}:
+	default:
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.live || x.abort == nil {
+		return
+	}
+	if why := x.over(); why != queue.OK && x.killed == queue.OK {
+		x.killed = why
+		x.abort()
+	}
+}
+
+// over says whether the request is over before its end.
+func (x *exchange) over() queue.Why {
+	if x.hasGone() {
+		return queue.ClientGone
+	}
+	return x.life.Over()
+}
+
+// hasGone reports whether the client has. HTTP/1 clients are watched on their
+// connection, where the system can; others by net/http.
+func (x *exchange) hasGone() bool {
+	if x.watched() {
+		return x.guard.gone.Load()
+	}
+	return x.r.Context().Err() != nil
+}
+
+func (x *exchange) watched() bool { return !x.h2 && x.guard != nil && x.guard.watch != nil }
+
+// watchContext wakes x when net/http says that the client has gone, for those
+// that nobody else watches.
+func (x *exchange) watchContext() (stop func() bool) {
+	if x.watched() {
+		return func() bool { return true }
+	}
+	return context.AfterFunc(x.r.Context(), x.Wake)
+}
+
+// arm sets the timer to the next moment at which a clock may have run out. An
+// earlier alarm is left alone: it only looks and arms again.
+func (x *exchange) arm() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	next := x.life.Next()
+	if next.IsZero() || !x.armed.IsZero() && !next.Before(x.armed) {
+		return
+	}
+	x.armed = next
+	if x.timer == nil {
+		x.timer = time.AfterFunc(time.Until(next), x.ring)
+	} else {
+		x.timer.Reset(time.Until(next))
+	}
+}
+
+// ring is the alarm. One that comes late, for a request that has ended, finds
+// nothing armed or makes the next request look, which does no harm.
+func (x *exchange) ring() {
+	x.mu.Lock()
+	armed := !x.armed.IsZero()
+	x.armed = time.Time{}
+	again := armed && x.life.Over() == queue.OK
+	x.mu.Unlock()
+	if again {
+		x.arm()
+	} else if armed {
+		x.Wake()
+	}
+}
+
+// abortable says how a running Forward is broken off; nil: not any more. It
+// returns what did so already.
+func (x *exchange) abortable(abort func()) queue.Why {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.abort = abort
+	if abort != nil && x.killed == queue.OK {
+		if why := x.over(); why != queue.OK {
+			x.killed = why
+			abort()
+		}
+	}
+	return x.killed
+}
+
+// unblock makes reads from and writes to the client return: they would wait for
+// nobody's good.
+func (x *exchange) unblock() {
+	control := http.NewResponseController(x.w)
+	control.SetReadDeadline(past)
+	control.SetWriteDeadline(past)
+}
+
+// body is the request's body on its way to the user container. It has memory of
+// its own: the standard library's transport may still be reading when the
+// exchange is over.
+type body struct {
+	life   *queue.Life // nil once the exchange is over
+	source io.Reader
+	limit  int64 // 0: none
+
+	mu  sync.Mutex
+	n   int64
+	err error // what source said last, but io.EOF
+}
+
+var errTooLarge = errors.New("request body too large")
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.source.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n += int64(n)
+	if n > 0 && b.life != nil {
+		b.life.Touch()
+	}
+	if b.limit > 0 && b.n > b.limit {
+		n, err = 0, errTooLarge
+	}
+	if err != nil && err != io.EOF {
+		b.err = err
+	}
+	return n, err
+}
+
+// Close implements io.Closer for the standard library's transport.
+func (b *body) Close() error { return nil }
+
+// moved returns how many bytes have been read; of nil none.
+func (b *body) moved() int64 {
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}
+
+// leave lets go of the exchange and returns why reading failed, if it did.
+func (b *body) leave() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.life = nil
+	return b.err
+}
+
+// upgradeOf returns the protocol that an HTTP/1.1 request asks for, "" when none
+// or one that we ignore: the upgrade to HTTP/2, whose only users are those that
+// offer it to everybody (RFC 9110 section 7.8), and one of a request with a body.
+func upgradeOf(r *http.Request) string {
+	if !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 {
+		return ""
+	}
+	for _, line := range r.Header[header.Connection] {
+		for token := range strings.SplitSeq(line, ",") {
+			if !strings.EqualFold(strings.TrimSpace(token), header.Upgrade) {
+				continue
+			}
+			protocol := strings.Join(r.Header[header.Upgrade], ", ")
+			if strings.EqualFold(protocol, "h2c") {
+				return ""
+			}
+			return protocol
+		}
+	}
+	return ""
+}

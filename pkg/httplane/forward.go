@@ -1,0 +1,478 @@
+package httplane
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/textproto"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Forward implements queue.Exchange.
+func (x *exchange) Forward(l *queue.Life) queue.Result {
+	if why := x.refuse(); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	stop := x.watchContext()
+	defer stop()
+	x.arm()
+	if x.r.ContentLength != 0 {
+		x.body = &body{life: l, source: x.r.Body, limit: x.lane.settings.MaxBodyBytes}
+	}
+	if x.h2 {
+		h2, err := x.appSpeaksH2()
+		if err != nil {
+			return queue.Result{Why: x.reason(x.abortable(nil), err), Err: err}
+		}
+		if h2 {
+			return x.forwardH2()
+		}
+		return x.forwardH1("")
+	}
+	upgrade := upgradeOf(x.r)
+	if upgrade == "" && x.lane.app.OnlyH2() {
+		return x.forwardH2()
+	}
+	return x.forwardH1(upgrade)
+}
+
+// refuse says what is wrong with a request that must not reach the user
+// container.
+func (x *exchange) refuse() queue.Why {
+	limit := x.lane.settings.MaxBodyBytes
+	switch {
+	case x.r.Method == http.MethodConnect: // we are nobody's way out (RFC 9110 section 9.3.6)
+		return queue.BadRequest
+	case limit > 0 && x.r.ContentLength > limit:
+		return queue.TooLarge
+	}
+	for _, c := range []byte(x.target()) { // HTTP/2 lets through what no request line can hold
+		if c <= ' ' || c == 0x7f {
+			return queue.BadRequest
+		}
+	}
+	return queue.OK
+}
+
+// reason turns what ended a forward into its word. A kill is the cause of
+// whatever error it made.
+func (x *exchange) reason(killed queue.Why, err error) queue.Why {
+	if killed != queue.OK || err == nil {
+		return killed
+	}
+	var e *upstream.Error
+	if !errors.As(err, &e) {
+		return queue.AppReset
+	}
+	switch e.Fault {
+	case upstream.Unreachable:
+		return queue.AppUnreachable
+	case upstream.Garbage:
+		return queue.AppGarbage
+	case upstream.Body:
+		return bodyReason(e.Err)
+	}
+	return queue.AppReset
+}
+
+// bodyReason says why a request's body could not be read.
+func bodyReason(err error) queue.Why {
+	var chunk *wire.BadChunk
+	switch {
+	case errors.Is(err, errTooLarge):
+		return queue.TooLarge
+	case errors.As(err, &chunk), errors.Is(err, errLongChunk):
+		return queue.BadRequest
+	}
+	return queue.ClientGone
+}
+
+// forwardH1 is the way of a request to a user container that speaks HTTP/1.1.
+func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
+	c := &x.call
+	x.writeHead(upgrade)
+	c.Head, c.Method, c.Upgrade = x.head, x.r.Method, upgrade != ""
+	c.Body, c.Length, c.Trailer, c.Expect100 = nil, 0, nil, false
+	if x.body != nil {
+		c.Body, c.Length, c.Expect100 = x.body, x.r.ContentLength, x.expects()
+		c.Trailer = x.appendTrailer
+		if !x.h2 {
+			http.NewResponseController(x.w).EnableFullDuplex() // the response may come before the body's end
+		}
+	}
+	if why := x.abortable(c.Abort); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	r, err := c.Do(x.lane.app)
+	if err != nil {
+		killed := x.abortable(nil)
+		if killed == queue.OK && upgrade == "" && x.lane.app.OnlyH2() && c.BodyUntouched() {
+			return x.forwardH2()
+		}
+		result.Why, result.Err = x.reason(killed, err), err
+		result.In = x.body.moved()
+		x.cutBody()
+		return result
+	}
+	result.FirstByte = time.Now()
+	result.Status = r.Head.Status
+	if r.Head.Status == http.StatusSwitchingProtocols {
+		x.tunnel(r, &result)
+		return result
+	}
+	x.life.Enter(queue.Streaming)
+	result.Begun = true
+	x.stream(r, &result)
+	killed := x.abortable(nil) // before Close, after which nothing is there to abort
+	sent := r.Close()
+	if result.Why == queue.OK && killed != queue.OK {
+		result.Why = killed
+	}
+	result.In = x.body.moved()
+	if !sent {
+		x.cutBody()
+	}
+	x.broken = result.Why != queue.OK
+	return result
+}
+
+// stream passes the response on to its end.
+func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
+	h := x.w.Header()
+	copyFields(h, r.Head.Fields)
+	if n := r.Length(); n >= 0 && (n > 0 || r.Head.ContentLength == 0) {
+		h[header.ContentLength] = []string{strconv.FormatInt(n, 10)}
+	} else if x.r.Method == http.MethodHead && r.Head.ContentLength >= 0 {
+		h[header.ContentLength] = []string{strconv.FormatInt(r.Head.ContentLength, 10)}
+	}
+	if r.Head.Status == http.StatusNoContent {
+		delete(h, header.ContentLength) // RFC 9110 section 8.6
+	}
+	x.closeIfLast(h, x.lane.settings.FullDuplex)
+	x.begun(r.Head.Status, r.Length() < 0, x.call.Abort)
+
+	pending := true // the head, for now
+	flush := func() {
+		if pending {
+			http.NewResponseController(x.w).Flush()
+			pending = false
+		}
+	}
+	x.call.OnWait = flush
+	for {
+		data, err := r.Next()
+		if err == io.EOF {
+			x.call.OnWait = nil
+			if trailer := r.Trailer(); len(trailer) > 0 {
+				flush() // so that the body is chunked
+				addTrailer(h, trailer)
+			}
+			return
+		}
+		if err != nil {
+			x.call.OnWait = nil
+			result.Why, result.Err = x.reason(x.abortable(nil), err), err
+			return
+		}
+		x.life.Touch()
+		n, err := x.w.Write(data)
+		result.Out += int64(n)
+		if err != nil {
+			x.call.OnWait = nil
+			if result.Why = x.abortable(nil); result.Why == queue.OK {
+				result.Why = queue.ClientGone
+			}
+			return
+		}
+		pending = true
+	}
+}
+
+// begun sends the head of the final response. From now on an abort also cuts the
+// client's side: it may be what we wait for.
+func (x *exchange) begun(status int, lengthUnknown bool, abort func()) {
+	x.untilClose = lengthUnknown && !x.r.ProtoAtLeast(1, 1)
+	x.w.WriteHeader(status)
+	x.abortable(func() {
+		abort()
+		x.unblock()
+	})
+}
+
+// cutBody makes the connection the request's last when its body will not be
+// read to its end.
+func (x *exchange) cutBody() {
+	if g := x.guard; g != nil && !x.h2 && g.open.Load() {
+		g.cut()
+	}
+}
+
+// stopBody makes a blocked read of the request's body return.
+func (x *exchange) stopBody() {
+	if x.guard != nil && !x.h2 {
+		x.guard.cut()
+	}
+	http.NewResponseController(x.w).SetReadDeadline(past)
+}
+
+// expects reports whether the request's body waits for "100 Continue".
+func (x *exchange) expects() bool {
+	return x.r.ProtoAtLeast(1, 1) && strings.EqualFold(x.r.Header.Get(header.Expect), "100-continue")
+}
+
+// inform passes an informational response on (RFC 9110 section 15.2).
+func (x *exchange) inform(head *wire.Response) {
+	if !x.r.ProtoAtLeast(1, 1) {
+		return
+	}
+	h := x.w.Header()
+	copyFields(h, head.Fields)
+	delete(h, header.ContentLength)
+	x.w.WriteHeader(head.Status)
+	clear(h)
+}
+
+// tunnel passes a 101 on and then bytes both ways.
+func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
+	conn, rw, err := http.NewResponseController(x.w).Hijack()
+	if err != nil {
+		x.abortable(nil)
+		r.Close()
+		result.Status, result.Why = 0, queue.AppGarbage
+		return
+	}
+	defer conn.Close()
+	result.Begun, result.Upgraded = true, true
+	early := x.unread(rw.Reader)
+	x.life.Enter(queue.Tunnelled)
+	head := append(x.head[:0], "HTTP/1.1 101 Switching Protocols\r\n"...)
+	for _, f := range r.Head.Fields {
+		head = wire.AppendField(head, f.Name, f.Value)
+	}
+	head = append(head, "\r\n"...)
+	if _, err := conn.Write(head); err != nil {
+		x.abortable(nil)
+		r.Close()
+		result.Why = queue.ClientGone
+		return
+	}
+	x.head = head
+	x.abortable(func() {
+		x.call.Abort()
+		conn.SetDeadline(past)
+	})
+	x.arm()
+	result.In, result.Out = r.Tunnel(conn, early, x.life.Touch)
+	result.Why = x.abortable(nil)
+}
+
+// unread returns what the client has sent behind its request and ends the watch
+// of its connection: in a tunnel a client that ends its side has not gone.
+func (x *exchange) unread(r *bufio.Reader) []byte {
+	early, _ := r.Peek(r.Buffered())
+	early = append([]byte(nil), early...)
+	if x.guard != nil {
+		x.guard.current.Store(nil)
+		early = append(early, x.guard.release()...)
+		x.guard = nil
+	}
+	return early
+}
+
+// writeHead makes the head of the request to the user container (promises.md
+// 3.4 and 3.8).
+func (x *exchange) writeHead(upgrade string) {
+	r := x.r
+	b := append(x.head[:0], r.Method...)
+	b = append(b, ' ')
+	b = append(b, x.target()...)
+	b = append(b, " HTTP/1.1\r\n"...)
+	b = wire.AppendField(b, header.Host, x.host())
+	x.eachField(func(name, value string) { b = wire.AppendField(b, name, value) })
+	if upgrade != "" {
+		b = wire.AppendField(b, header.Connection, header.Upgrade)
+		b = wire.AppendField(b, header.Upgrade, upgrade)
+	} else if x.wantsTrailers() {
+		b = wire.AppendField(b, header.Connection, "TE")
+		b = wire.AppendField(b, "TE", "trailers")
+	}
+	switch {
+	case r.ContentLength > 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, r.ContentLength, 10)
+		b = append(b, "\r\n"...)
+	case r.ContentLength < 0:
+		b = wire.AppendField(b, header.TransferEncoding, "chunked")
+		if len(r.Trailer) > 0 {
+			b = wire.AppendField(b, header.Trailer, trailerNames(r.Trailer))
+		}
+	case r.Header[header.ContentLength] != nil || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch:
+		b = wire.AppendField(b, header.ContentLength, "0")
+	}
+	x.head = append(b, "\r\n"...)
+}
+
+// target returns the request target in origin form, byte for byte.
+func (x *exchange) target() string {
+	t := x.r.RequestURI
+	if x.guard != nil && !x.h2 && x.guard.target != "" {
+		t = x.guard.target
+	}
+	if t == "" || t[0] == '/' || t == "*" {
+		return t
+	}
+	_, rest, ok := strings.Cut(t, "://") // absolute form (RFC 9112 section 3.2.2)
+	if !ok {
+		return t
+	}
+	i := strings.IndexAny(rest, "/?")
+	switch {
+	case i < 0 && x.r.Method == http.MethodOptions:
+		return "*"
+	case i < 0:
+		return "/"
+	case rest[i] == '?':
+		return "/" + rest[i:]
+	}
+	return rest[i:]
+}
+
+// host returns the Host that the user container is asked for.
+func (x *exchange) host() string {
+	if h := x.Header(header.OriginalHost); h != "" {
+		return h
+	}
+	if x.r.Host == "" {
+		return x.lane.appHost
+	}
+	return x.r.Host
+}
+
+// eachField calls yield with each field of the request that is passed on, and
+// with those that a proxy adds.
+func (x *exchange) eachField(yield func(name, value string)) {
+	r := x.r
+	named := r.Header[header.Connection]
+	for name, values := range r.Header {
+		switch {
+		case header.Hop(name), header.StopsHere(name), isNamed(named, name),
+			name == header.ContentLength, name == header.Host, name == header.XForwardedFor,
+			name == header.OriginalHost && r.Header.Get(name) != "",
+			name == header.Expect && (r.ContentLength == 0 || !x.expects()):
+			continue
+		}
+		for _, value := range values {
+			yield(name, value)
+		}
+	}
+	xff := strings.Join(r.Header[header.XForwardedFor], ", ")
+	if r.Header.Get(header.Forwarded) == "" {
+		made := header.MakeForwarded(xff, r.Header.Get(header.XForwardedHost), r.Header.Get(header.XForwardedProto))
+		if made != "" {
+			yield(header.Forwarded, made)
+		}
+	}
+	if peer, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		if xff != "" {
+			xff += ", "
+		}
+		xff += peer
+	}
+	if xff != "" {
+		yield(header.XForwardedFor, xff)
+	}
+}
+
+// wantsTrailers reports whether the client said "TE: trailers".
+func (x *exchange) wantsTrailers() bool {
+	for _, line := range x.r.Header[header.TE] {
+		if wire.HasToken(line, "trailers") {
+			return true
+		}
+	}
+	return false
+}
+
+// isNamed reports whether the Connection lines name a field.
+func isNamed(connection []string, name string) bool {
+	for _, line := range connection {
+		if wire.HasToken(line, name) {
+			return true
+		}
+	}
+	return false
+}
+
+func trailerNames(t http.Header) string {
+	names := make([]string, 0, len(t))
+	for name := range t {
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// appendTrailer appends the request's trailer fields, which net/http has put
+// into place at the end of the body.
+func (x *exchange) appendTrailer(dst []byte) []byte {
+	for name, values := range x.r.Trailer {
+		for _, value := range values {
+			dst = wire.AppendField(dst, name, value)
+		}
+	}
+	return dst
+}
+
+// copyFields copies what the user container said and is not for us alone.
+func copyFields(h http.Header, fields []wire.Field) {
+	hasType := false
+	for _, f := range fields {
+		name := textproto.CanonicalMIMEHeaderKey(string(f.Name))
+		switch {
+		case header.Hop(name) && name != header.Trailer, name == header.ContentLength, namedByConnection(fields, name):
+			continue
+		case name == header.ProxyStatus:
+			if value := header.WithoutOurs(string(f.Value)); value != "" {
+				h[name] = append(h[name], value)
+			}
+			continue
+		case name == header.ContentType:
+			hasType = true
+		}
+		h[name] = append(h[name], string(f.Value))
+	}
+	if !hasType {
+		h[header.ContentType] = nil // net/http shall not guess
+	}
+}
+
+func namedByConnection(fields []wire.Field, name string) bool {
+	for _, f := range fields {
+		if wire.EqualFold(f.Name, header.Connection) && wire.HasToken(f.Value, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// addTrailer adds trailer fields behind the body: those that were announced
+// under their own names, the others in net/http's way for those that were not.
+func addTrailer(h http.Header, fields []wire.Field) {
+	announced := h[header.Trailer]
+	clear(h) // the head has been sent
+	for _, f := range fields {
+		name := textproto.CanonicalMIMEHeaderKey(string(f.Name))
+		if !isNamed(announced, name) {
+			name = http.TrailerPrefix + name
+		}
+		h[name] = append(h[name], string(f.Value))
+	}
+}

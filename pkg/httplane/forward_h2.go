@@ -1,0 +1,201 @@
+package httplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// copyBuffers are for bodies that come from the standard library.
+var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+
+// appSpeaksH2 asks the user container whether it does, where that is not known.
+func (x *exchange) appSpeaksH2() (bool, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if why := x.abortable(cancel); why != queue.OK {
+		return false, context.Canceled
+	}
+	return x.lane.app.SpeaksH2(ctx)
+}
+
+// forwardH2 is the way of a request to a user container that speaks HTTP/2.
+func (x *exchange) forwardH2() (result queue.Result) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if why := x.abortable(cancel); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	defer func() {
+		result.In = x.body.moved()
+		x.body.leave()
+		x.cutBody()
+	}()
+	x.life.Enter(queue.Waiting)
+	if x.body != nil && !x.h2 {
+		http.NewResponseController(x.w).EnableFullDuplex() // the response may come before the body's end
+	}
+	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx))
+	if err != nil {
+		result.Why, result.Err = x.reasonH2(x.abortable(nil), err), err
+		if x.body != nil {
+			x.stopBody()
+		}
+		return result
+	}
+	result.FirstByte, result.Status, result.Begun = time.Now(), res.StatusCode, true
+	x.life.Enter(queue.Streaming)
+	x.streamH2(res, cancel, &result)
+	if why := x.abortable(nil); result.Why == queue.OK {
+		result.Why = why
+	}
+	res.Body.Close()
+	x.broken = result.Why != queue.OK
+	return result
+}
+
+// requestH2 makes the request to the user container (promises.md 3.4 and 3.8).
+func (x *exchange) requestH2(ctx context.Context) *http.Request {
+	r := x.r
+	h := make(http.Header, len(r.Header)+4)
+	h[header.UserAgent] = []string{""} // or the transport invents one
+	x.eachField(func(name, value string) {
+		if name == header.UserAgent {
+			h.Set(name, value)
+			return
+		}
+		h[name] = append(h[name], value)
+	})
+	if x.wantsTrailers() {
+		h[header.TE] = []string{"trailers"}
+	}
+	host, target := x.host(), x.target()
+	if target != "*" {
+		target = "http://" + host + target // the transport cuts off what it knows and sends the rest as it is
+	}
+	out := &http.Request{
+		Method:        r.Method,
+		URL:           &url.URL{Scheme: "http", Host: host, Opaque: target},
+		Host:          host,
+		Header:        h,
+		ContentLength: r.ContentLength,
+		Trailer:       r.Trailer,
+	}
+	if x.body != nil {
+		out.Body = x.body
+	}
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(status int, fields textproto.MIMEHeader) error {
+		x.informH2(status, http.Header(fields))
+		return nil
+	}}
+	return out.WithContext(httptrace.WithClientTrace(ctx, trace))
+}
+
+// streamH2 passes the response on to its end.
+func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Result) {
+	h := x.w.Header()
+	copyHeader(h, res.Header)
+	if len(res.Trailer) > 0 {
+		h[header.Trailer] = []string{trailerNames(res.Trailer)}
+	}
+	if res.ContentLength >= 0 && res.StatusCode != http.StatusNoContent {
+		h[header.ContentLength] = []string{strconv.FormatInt(res.ContentLength, 10)}
+	}
+	x.closeIfLast(h, x.lane.settings.FullDuplex)
+	x.begun(res.StatusCode, res.ContentLength < 0, cancel)
+
+	pooled := copyBuffers.Get().(*[]byte)
+	defer copyBuffers.Put(pooled)
+	control := http.NewResponseController(x.w)
+	if res.ContentLength != 0 {
+		control.Flush()
+	}
+	for {
+		n, err := res.Body.Read(*pooled)
+		if n > 0 {
+			x.life.Touch()
+			wrote, err := x.w.Write((*pooled)[:n])
+			result.Out += int64(wrote)
+			if err == nil {
+				err = control.Flush()
+			}
+			if err != nil {
+				result.Why = queue.ClientGone
+				return
+			}
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			result.Why, result.Err = x.reasonH2(x.abortable(nil), err), err
+			return
+		}
+	}
+	if len(res.Trailer) == 0 {
+		return
+	}
+	control.Flush() // so that an HTTP/1 body is chunked
+	announced := h[header.Trailer]
+	clear(h)
+	for name, values := range res.Trailer {
+		if !isNamed(announced, name) {
+			name = http.TrailerPrefix + name
+		}
+		h[name] = values
+	}
+}
+
+// reasonH2 is reason for errors of the standard library's transport.
+func (x *exchange) reasonH2(killed queue.Why, err error) queue.Why {
+	var e *upstream.Error
+	if killed == queue.OK && !errors.As(err, &e) {
+		if bodyErr := x.body.leave(); bodyErr != nil {
+			return bodyReason(bodyErr)
+		}
+	}
+	return x.reason(killed, err)
+}
+
+// informH2 passes an informational response on (RFC 9110 section 15.2).
+func (x *exchange) informH2(status int, fields http.Header) {
+	if !x.r.ProtoAtLeast(1, 1) {
+		return
+	}
+	h := x.w.Header()
+	copyHeader(h, fields)
+	delete(h, header.ContentType)
+	x.w.WriteHeader(status)
+	clear(h)
+}
+
+// copyHeader is copyFields for what the standard library has read.
+func copyHeader(h, from http.Header) {
+	for name, values := range from {
+		switch {
+		case header.Hop(name), name == header.ContentLength:
+		case name == header.ProxyStatus:
+			for _, value := range values {
+				if value = header.WithoutOurs(value); value != "" {
+					h[name] = append(h[name], value)
+				}
+			}
+		default:
+			h[name] = values
+		}
+	}
+	if _, ok := h[header.ContentType]; !ok {
+		h[header.ContentType] = nil // net/http shall not guess
+	}
+}

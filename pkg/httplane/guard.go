@@ -1,0 +1,336 @@
+package httplane
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+const (
+	guardBuffer = 4 << 10
+	// lingerTime and lingerBytes bound how long a connection that is closed in the
+	// middle of a request's body still takes what the client sends, so that the
+	// client can read the answer before a reset destroys it (RFC 9112 section 9.6).
+	lingerTime  = time.Second
+	lingerBytes = 8 << 20
+)
+
+// past is a deadline that has long gone by.
+var past = time.Unix(1, 0)
+
+// A guard stands between a client's connection and net/http. It reads every
+// request head by the strict grammar of package wire before net/http sees a byte
+// of it, and follows the framing of bodies in order to know where the next head
+// begins. Plain attacks are refused here; a head that only net/http can judge is
+// the last one that is served on its connection.
+//
+// It also knows what net/http does not tell: whether the client has gone,
+// whether a request's body is complete, and the target byte for byte.
+type guard struct {
+	net.Conn              // bare, or TLS; read by one goroutine at a time
+	bare     *net.TCPConn // under Conn; nil in tests with other connections
+	maxHead  int
+	watch    *hangup.Watch
+	gone     atomic.Bool              // the client has closed its side
+	current  atomic.Pointer[exchange] // the request that net/http serves (HTTP/1)
+	onClose  func()
+	closing  sync.Once
+	reset    atomic.Bool // close with a reset
+
+	// Of the reader.
+	buf     []byte
+	r, w    int // buf[r:w] has been read from Conn
+	pass    int // so many of them may be given out
+	lent    int // so many of the next head have been given out unread: 0 or 1
+	state   state
+	left    int64 // of a body with a length
+	request wire.Request
+	chunks  wire.Chunks
+	target  string // of the present request, when net/http may not see it; else ""
+	last    bool   // nothing behind the present request is served
+
+	open    atomic.Bool // the present request's body has not arrived in full
+	stop    atomic.Bool // read nothing any more
+	cutOff  atomic.Bool // what the client still sends is lost: linger
+	refused atomic.Bool // we have answered; net/http has nothing to say
+}
+
+// state is what the next bytes are.
+type state uint8
+
+const (
+	atHead state = iota
+	inBody
+	inChunks
+	opaque // HTTP/2, or a request that net/http judges alone
+	ended
+)
+
+// Read gives out bytes that have been judged.
+func (g *guard) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		switch {
+		case g.stop.Load() || g.state == ended:
+			return 0, io.EOF
+		case g.pass > 0:
+			return g.give(p, g.pass), nil
+		case g.state == opaque:
+			if g.w > g.r {
+				g.pass = g.w - g.r
+				continue
+			}
+			g.buf = nil
+			return g.Conn.Read(p)
+		case g.state == inBody && g.w == g.r:
+			n, err := g.Conn.Read(p[:min(int64(len(p)), g.left)])
+			g.took(int64(n))
+			return n, err
+		case g.state == atHead && len(p) == 1 && g.lent == 0:
+			// net/http waits for the client to go while a request is being served. The
+			// head that comes instead is judged when its turn has come.
+			if g.w > g.r {
+				p[0] = g.buf[g.r]
+				g.lent = 1
+				return 1, nil
+			}
+		case g.w > g.r:
+			ok, err := g.judge()
+			if err != nil {
+				return 0, err
+			}
+			if ok {
+				continue
+			}
+		}
+		if err := g.fill(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// give copies at most n judged bytes to p.
+func (g *guard) give(p []byte, n int) int {
+	n = copy(p, g.buf[g.r:g.r+n])
+	g.r += n
+	g.pass -= n
+	if g.r == g.w && g.state != inChunks {
+		g.buf, g.r, g.w = nil, 0, 0 // an idle connection holds no buffer
+	}
+	return n
+}
+
+// fill reads more bytes behind those that are not judged yet.
+func (g *guard) fill() error {
+	if g.r > 0 {
+		g.w = copy(g.buf, g.buf[g.r:g.w])
+		g.r = 0
+	}
+	if g.w == len(g.buf) {
+		size := max(guardBuffer, 2*len(g.buf))
+		grown := make([]byte, min(size, max(g.maxHead, guardBuffer)))
+		copy(grown, g.buf[:g.w])
+		g.buf = grown
+	}
+	n, err := g.Conn.Read(g.buf[g.w:])
+	g.w += n
+	if n > 0 {
+		return nil
+	}
+	if g.w == 0 {
+		g.buf = nil
+	}
+	return err
+}
+
+// judge looks at what has arrived and raises pass, or returns false when it
+// needs more.
+func (g *guard) judge() (bool, error) {
+	b := g.buf[g.r:g.w]
+	switch g.state {
+	case inBody:
+		g.pass = int(min(int64(len(b)), g.left))
+		g.took(int64(g.pass))
+		return true, nil
+	case inChunks:
+		_, n, err := g.chunks.Next(b)
+		if err == nil && n == 0 && len(b) >= g.maxHead {
+			err = errLongChunk
+		}
+		if err != nil {
+			g.state = ended
+			g.cutOff.Store(true)
+			return false, err
+		}
+		g.pass = n
+		if g.chunks.Done() {
+			g.state = atHead
+			g.open.Store(false)
+		}
+		return n > 0, nil
+	}
+	return g.judgeHead(b)
+}
+
+var errLongChunk = errors.New("chunk head or trailer section too long")
+
+func (g *guard) judgeHead(b []byte) (bool, error) {
+	if is, maybe := wire.HasPreface(b); is {
+		g.state = opaque
+		return true, nil
+	} else if maybe {
+		return false, nil
+	}
+	n, err := g.request.Parse(b)
+	var refused *wire.Refused
+	var odd *wire.Odd
+	switch {
+	case errors.As(err, &refused):
+		return false, g.refuse(refused.Status())
+	case n > g.maxHead || n == 0 && len(b) >= g.maxHead:
+		return false, g.refuse(431)
+	case n == 0:
+		return false, nil
+	case errors.As(err, &odd) && !odd.Framed:
+		g.state, g.last = opaque, true
+		g.passHead(n)
+		return true, nil
+	}
+	g.target = ""
+	if g.request.BadEscape {
+		g.hideTarget()
+	}
+	switch length, framing := g.request.BodyLength(); framing {
+	case wire.Length:
+		if length > 0 {
+			g.state, g.left = inBody, length
+			g.open.Store(length > int64(len(b)-n))
+		}
+	case wire.Chunked:
+		g.state = inChunks
+		g.chunks.Reset()
+		g.open.Store(true)
+	}
+	g.passHead(n)
+	return true, nil
+}
+
+// passHead gives out the head of n bytes, of which the first may be lent already.
+func (g *guard) passHead(n int) {
+	g.r += g.lent
+	g.pass = n - g.lent
+	g.lent = 0
+}
+
+// hideTarget keeps a target that net/http would refuse and puts another one of
+// the same length in its place: the user container is to judge it, not we.
+func (g *guard) hideTarget() {
+	g.target = string(g.request.Target)
+	for i, c := range g.request.Target {
+		if c == '%' {
+			g.request.Target[i] = '_'
+		}
+	}
+}
+
+// took notes n bytes of the body.
+func (g *guard) took(n int64) {
+	if g.left -= n; g.left == 0 {
+		g.state = atHead
+		g.open.Store(false)
+	}
+}
+
+// refuse answers a head that is not served. It is net/http's turn to read the
+// next request, so no response is under way.
+func (g *guard) refuse(status int) error {
+	text := "400 Bad Request"
+	if status == 431 {
+		text = "431 Request Header Fields Too Large"
+	}
+	body := text[len("400 "):] + "\n"
+	g.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
+	fmt.Fprintf(g.Conn, "HTTP/1.1 %s\r\n%s: %s; error=http_request_error; details=\"bad-request\"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		text, header.ProxyStatus, header.ProxyName, len(body), body)
+	g.state = ended
+	g.refused.Store(true)
+	g.cutOff.Store(true)
+	return io.EOF
+}
+
+// Write drops what net/http says of a head that we have answered.
+func (g *guard) Write(p []byte) (int, error) {
+	if g.refused.Load() {
+		return len(p), nil
+	}
+	return g.Conn.Write(p)
+}
+
+// cut makes the present request the last, wherever its body is: nothing more is
+// read.
+func (g *guard) cut() {
+	g.stop.Store(true)
+	g.cutOff.Store(true)
+}
+
+// release gives the connection away after a hijack, with what has been read
+// from it and not given out.
+func (g *guard) release() (early []byte) {
+	g.watch.Stop()
+	early = g.buf[g.r+g.lent : g.w]
+	g.state = opaque
+	g.buf, g.r, g.w, g.pass, g.lent = nil, 0, 0, 0, 0
+	return early
+}
+
+// Close closes the connection so that what was answered can be read.
+func (g *guard) Close() error {
+	err := net.ErrClosed
+	g.closing.Do(func() {
+		g.watch.Stop()
+		if g.reset.Load() && g.bare != nil {
+			g.bare.SetLinger(0)
+		} else if g.cutOff.Load() {
+			g.linger()
+		}
+		err = g.Conn.Close()
+		g.onClose()
+	})
+	return err
+}
+
+// linger ends our side and takes what the client still sends.
+func (g *guard) linger() {
+	w, ok := g.Conn.(interface{ CloseWrite() error })
+	if !ok || w.CloseWrite() != nil {
+		return
+	}
+	g.Conn.SetReadDeadline(time.Now().Add(lingerTime))
+	io.CopyN(io.Discard, g.Conn, lingerBytes)
+}
+
+// CloseWrite ends our side.
+func (g *guard) CloseWrite() error {
+	if w, ok := g.Conn.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return net.ErrClosed
+}
+
+// hangup notes that the client has closed its side.
+func (g *guard) hangup() {
+	g.gone.Store(true)
+	if x := g.current.Load(); x != nil {
+		x.Wake()
+	}
+}

@@ -1,0 +1,111 @@
+package queue
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// Bounds on what an answer echoes (promises.md section 1).
+const (
+	maxHash      = 4 << 10 // bytes of a network probe's hash
+	maxEchoValue = 256     // bytes of an unknown probe's value
+)
+
+// askersRetryAfter is the Retry-After of a full queue, in seconds.
+const askersRetryAfter = "1"
+
+// Answer is an answer that the sidecar makes itself. Every one can be told from
+// the user container's by its Proxy-Status field (RFC 9209; promises.md 3.6).
+type Answer struct {
+	Status int
+	Body   string
+	Why    Why    // OK for a good answer to a probe
+	Hash   string // K-Network-Hash to echo; "": none
+	GRPC   int    // grpc-status, sent as trailers only; -1: not a gRPC call
+}
+
+// Fields calls yield with each field of the answer but the framing ones.
+func (a *Answer) Fields(yield func(name, value string)) {
+	status := header.ProxyName
+	if a.Why != OK {
+		r := &reasons[a.Why]
+		status += "; error=" + r.errorType + `; details="` + r.word + `"`
+	}
+	yield(header.ProxyStatus, status)
+	if a.Hash != "" {
+		yield(header.Hash, a.Hash)
+	}
+	if a.Why == QueueFull || a.Why == QueueTimeout {
+		yield(header.RetryAfter, askersRetryAfter)
+	}
+	if a.GRPC >= 0 {
+		yield(header.ContentType, header.GRPC)
+		yield("Grpc-Status", strconv.Itoa(a.GRPC))
+		yield("Grpc-Message", a.Why.String())
+		return
+	}
+	if a.Body != "" {
+		yield(header.ContentType, "text/plain; charset=utf-8")
+		if a.Why != OK {
+			yield("X-Content-Type-Options", "nosniff")
+		}
+	}
+}
+
+// answerWhy returns what a request hears that ends for the reason why. A gRPC
+// client does not read HTTP errors: it gets 200 and a grpc-status.
+func answerWhy(why Why, x Exchange) Answer {
+	r := &reasons[why]
+	if isGRPC(x.Header(header.ContentType)) {
+		return Answer{Status: 200, Why: why, GRPC: r.grpc}
+	}
+	return Answer{Status: r.status, Body: r.body, Why: why, GRPC: -1}
+}
+
+// isGRPC reports whether a media type is application/grpc or application/grpc+x.
+func isGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, header.GRPC)
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// answerProbe returns what a probe hears that is ours to answer.
+func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
+	if p.Drain.Draining() {
+		return plain(Draining)
+	}
+	switch kind {
+	case header.QueueProbe:
+		if err := p.Ready(x.Request().Context()); err != nil {
+			a := plain(NotReady)
+			a.Body = err.Error() + "\n"
+			return a
+		}
+		if p.Drain.Draining() { // it began while we asked
+			return plain(Draining)
+		}
+		return Answer{Status: 200, Body: header.QueueValue, GRPC: -1}
+	case header.NetworkProbe:
+		hash := x.Header(header.Hash)
+		switch {
+		case hash == "":
+			return badProbe("a probe request must contain a non-empty \"" + header.Hash + "\" header\n")
+		case len(hash) > maxHash:
+			return badProbe("the \"" + header.Hash + "\" header is longer than 4 KiB\n")
+		}
+		return Answer{Status: 200, Hash: strings.Clone(hash), GRPC: -1}
+	default:
+		value := x.Header(header.Probe)
+		return badProbe("unexpected probe header value: " + value[:min(len(value), maxEchoValue)] + "\n")
+	}
+}
+
+// plain is answerWhy for those that never speak gRPC.
+func plain(why Why) Answer {
+	return Answer{Status: reasons[why].status, Body: reasons[why].body, Why: why, GRPC: -1}
+}
+
+func badProbe(body string) Answer {
+	return Answer{Status: 400, Body: body, Why: BadRequest, GRPC: -1}
+}

@@ -1,0 +1,126 @@
+package queue
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Clocks are the limits on a request's time (promises.md 3.2). Zero is off. They
+// all start when the request is read, so waiting in the queue counts.
+type Clocks struct {
+	Request       time.Duration // the whole request,
+	FirstByteOnly bool          // or, with this, until the response begins
+	ResponseStart time.Duration // until the response begins
+	Idle          time.Duration // between bytes, in either direction
+	Queue         time.Duration // until a slot is free
+}
+
+// Phase is how far a request has come.
+type Phase uint32
+
+// The phases, in order.
+const (
+	Queued    Phase = iota // waits for a slot
+	Dialling               // has a slot, not yet a connection
+	Waiting                // has been sent, at least in part; no response yet
+	Streaming              // the response has begun
+	Tunnelled              // upgraded: bytes both ways, no longer HTTP
+)
+
+func (p Phase) String() string {
+	return [...]string{"queued", "dialling", "waiting", "streaming", "streaming"}[p]
+}
+
+// Life is the time of one request: when it came, how far it is, and which clock
+// runs out next. It is memory of the lane, which reuses it, and costs nothing
+// while no clock is set. Enter, Touch, Next and Over are safe for concurrent use.
+type Life struct {
+	clocks *Clocks
+	start  time.Time
+	phase  atomic.Uint32
+	active atomic.Int64  // the last byte, nanoseconds after start
+	forced atomic.Uint32 // a Why from outside: the drain's deadline
+
+	ticket   ticket   // its place in the queue, guarded by Limit.mu
+	exchange Exchange // whom to wake, guarded by Drain.mu
+	prev     *Life    // list of those in flight, guarded by Drain.mu
+	next     *Life    //
+	seen     Observation
+}
+
+// begin makes l new for a request that came at now.
+func (l *Life) begin(c *Clocks, now time.Time) {
+	l.clocks, l.start = c, now
+	l.phase.Store(uint32(Queued))
+	l.active.Store(0)
+	l.forced.Store(uint32(OK))
+}
+
+// Enter notes that the request has come to phase p.
+func (l *Life) Enter(p Phase) {
+	l.phase.Store(uint32(p))
+	l.Touch()
+}
+
+// Phase returns how far the request has come.
+func (l *Life) Phase() Phase { return Phase(l.phase.Load()) }
+
+// Touch notes that a byte has moved, for the idle clock.
+func (l *Life) Touch() {
+	if l.clocks.Idle > 0 {
+		l.active.Store(int64(time.Since(l.start)))
+	}
+}
+
+// End makes Over return why from now on, unless it says something already. The
+// caller wakes the exchange.
+func (l *Life) End(why Why) { l.forced.CompareAndSwap(uint32(OK), uint32(why)) }
+
+// Next returns the earliest moment at which Over may have something to say;
+// the zero time means never. The moment can only move away: a lane may leave an
+// alarm alone until it rings.
+func (l *Life) Next() time.Time {
+	_, at := l.earliest()
+	if at == 0 {
+		return time.Time{}
+	}
+	return l.start.Add(at)
+}
+
+// Over returns the clock that has run out, OK while none has. A deadline that
+// rings only asks; this decides.
+func (l *Life) Over() Why {
+	if why := Why(l.forced.Load()); why != OK {
+		return why
+	}
+	if why, at := l.earliest(); at != 0 && time.Since(l.start) >= at {
+		return why
+	}
+	return OK
+}
+
+// earliest returns the clock that runs out first in the present phase and when,
+// counted from start; 0 is never.
+func (l *Life) earliest() (why Why, at time.Duration) {
+	c, phase := l.clocks, l.Phase()
+	consider := func(w Why, d time.Duration, base time.Duration) {
+		if d > 0 && (at == 0 || base+d < at) {
+			why, at = w, base+d
+		}
+	}
+	if phase == Tunnelled {
+		consider(IdleTimeout, c.Idle, time.Duration(l.active.Load()))
+		return why, at
+	}
+	if phase == Queued {
+		consider(QueueTimeout, c.Queue, 0)
+	}
+	if phase < Streaming {
+		consider(ResponseStartTimeout, c.ResponseStart, 0)
+	}
+	if phase < Streaming || !c.FirstByteOnly {
+		consider(RequestTimeout, c.Request, 0)
+	}
+	consider(IdleTimeout, c.Idle, time.Duration(l.active.Load()))
+	return why, at
+}

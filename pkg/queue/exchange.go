@@ -1,0 +1,50 @@
+package queue
+
+import (
+	"net/http"
+	"time"
+)
+
+// An Exchange is one request and what becomes of it, as the story in serve.go
+// sees it. A lane implements it and may reuse the value for the next request of
+// its connection.
+//
+// All methods but Wake are called by the goroutine that runs [Proxy.Serve].
+type Exchange interface {
+	// Header returns the first line of the named request field with blanks
+	// trimmed, "" when there is none. The string must not be kept after Serve.
+	Header(name string) string
+
+	// Request returns the request for those who need all of it. Its context ends
+	// when the client has gone. It may cost allocations where a lane has to build
+	// it first, and is valid until Observe has returned.
+	Request() *http.Request
+
+	// Answer sends an answer of our own, in the place of Forward or after a
+	// Forward that told the client nothing. The lane deals with a body that
+	// nobody has read.
+	Answer(a *Answer)
+
+	// Sleep returns OK after Wake, ClientGone when the client has gone, or what
+	// l.Over says once it says anything.
+	Sleep(l *Life) Why
+
+	// Wake makes Sleep return, or a running Forward look at l.Over again. Any
+	// goroutine may call it; a call that comes early is not lost.
+	Wake()
+
+	// Forward sends the request to the user container and the response back, and
+	// returns when the exchange with the user container has really ended.
+	Forward(l *Life) Result
+}
+
+// Result is what Forward has to tell.
+type Result struct {
+	Status    int       // of the user container's final response; 0: there was none
+	Why       Why       // OK: the response went through to its end
+	Begun     bool      // the client has seen a final status
+	Upgraded  bool      // the exchange became a tunnel
+	In, Out   int64     // bytes of content, client to user container and back
+	FirstByte time.Time // of the final response; zero: there was none
+	Err       error     // what the system said, for logs alone; may be nil
+}

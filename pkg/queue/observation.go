@@ -1,0 +1,21 @@
+package queue
+
+import (
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// Observation is what there is to say about a request that has ended. It is
+// valid until Observe returns.
+type Observation struct {
+	Exchange Exchange
+	Kind     header.Kind // Traffic or KubeletRequest
+	Excluded bool        // by EXCLUDE_*: neither counted nor logged (promises.md 3.10)
+	Proxied  bool        // came through the activator
+	Start    time.Time   // when the request had been read
+	Slot     time.Time   // when it got a slot; zero: it never did
+	End      time.Time
+	Phase    Phase // how far it came
+	Result
+}

@@ -1,0 +1,145 @@
+// Package queue is the request path. What happens to a request is told once, in
+// [Proxy.Serve], and the order on the page is the order in time: classify,
+// answer a probe, note the arrival, start the clocks, count, wait for a slot,
+// forward, release, answer, observe.
+//
+// The story speaks to an [Exchange] and knows nothing of sockets; a lane
+// implements it (package httplane). What it knows of the world it is given:
+// whether the user container is ready, and who wants to hear what happened.
+package queue
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+)
+
+// kubeletPlaces is how many kubelet probes may run beside the limit: enough for
+// a liveness and a startup probe of the real kubelet, too few for a forger to
+// flood the user container with (promises.md section 1, row 5).
+const kubeletPlaces = 2
+
+// Proxy is the request path of one sidecar, shared by all lanes. Its fields are
+// set before the first request and not changed afterwards.
+type Proxy struct {
+	Ready   func(context.Context) error // may the user container serve? nil is yes; an error's text is told to the asker
+	Drain   *Drain
+	Limit   *Limit // nil: none
+	Clocks  Clocks
+	Stats   *stats.Stats
+	Observe func(*Observation) // after each request that was forwarded or would have been; must not keep its argument
+	Exclude Exclude
+
+	kubelet atomic.Int32 // kubelet probes that run beside the limit
+}
+
+// Exclude names the health checks and scrapes of people's own tools, which are
+// no load (promises.md 3.10). The zero value excludes nothing.
+type Exclude struct {
+	Paths      []string // exact, or a prefix that ends in '*'
+	UserAgents []string // prefixes
+}
+
+// Serve lives the life of one request. l is memory of the lane; the two must not
+// be used for another request before Serve has returned.
+func (p *Proxy) Serve(x Exchange, l *Life) {
+	kind := header.KindOf(x)
+	if kind.Answered() {
+		a := p.answerProbe(kind, x)
+		x.Answer(&a)
+		return
+	}
+
+	limit, fresh := p.Limit, true
+	if kind == header.KubeletRequest {
+		if p.Drain.Draining() {
+			a := plain(Draining)
+			x.Answer(&a)
+			return
+		}
+		if p.enterKubelet() {
+			defer p.kubelet.Add(-1)
+			limit, fresh = nil, false
+		} else {
+			kind = header.Traffic
+		}
+	}
+
+	o := &l.seen
+	*o = Observation{Exchange: x, Kind: kind, Start: time.Now()}
+	o.Excluded = kind == header.Traffic && p.Exclude.has(x)
+	o.Proxied = x.Header(header.ProxyRequest) == header.ActivatorValue
+	fresh = fresh && !o.Excluded
+
+	l.begin(&p.Clocks, o.Start)
+	p.Drain.arrive(x, l, fresh)
+	defer p.Drain.leave(l)
+	if fresh { // what counts against quiet counts for scaling
+		p.Stats.In(o.Start, o.Proxied)
+		defer func() { p.Stats.Out(time.Now(), o.Proxied) }()
+	}
+
+	p.forward(limit, x, l, o)
+	if o.Why != OK && !o.Begun {
+		o.Status = o.Why.Status()
+		if o.Why != ClientGone {
+			a := answerWhy(o.Why, x)
+			o.Status = a.Status
+			x.Answer(&a)
+		}
+	}
+	o.End, o.Phase = time.Now(), l.Phase()
+	p.Observe(o)
+}
+
+// forward waits for a slot and holds it until the exchange with the user
+// container has ended.
+func (p *Proxy) forward(limit *Limit, x Exchange, l *Life, o *Observation) {
+	if why := limit.acquire(x, l); why != OK {
+		o.Why = why
+		return
+	}
+	defer limit.release()
+	o.Slot = time.Now()
+	l.Enter(Dialling)
+	o.Result = x.Forward(l)
+}
+
+// enterKubelet takes one of the places beside the limit, if there is one.
+func (p *Proxy) enterKubelet() bool {
+	for {
+		n := p.kubelet.Load()
+		if n >= kubeletPlaces {
+			return false
+		}
+		if p.kubelet.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// has reports whether the request is one that does not count.
+func (e *Exclude) has(x Exchange) bool {
+	if len(e.UserAgents) > 0 {
+		agent := x.Header(header.UserAgent)
+		for _, prefix := range e.UserAgents {
+			if strings.HasPrefix(agent, prefix) {
+				return true
+			}
+		}
+	}
+	if len(e.Paths) > 0 {
+		path := x.Request().URL.Path
+		for _, want := range e.Paths {
+			prefix, any := strings.CutSuffix(want, "*")
+			if path == want || any && strings.HasPrefix(path, prefix) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,55 @@
+package queue
+
+// Why says how an exchange ended: [OK], or whose fault it was and what went
+// wrong. The list is closed: the same words stand in the Proxy-Status field, in
+// the log and in metric labels (promises.md 3.6).
+type Why uint8
+
+// The reasons. Each word names the side that gave up and what it gave up on.
+const (
+	OK                   Why = iota
+	QueueFull                // no place in the queue
+	QueueTimeout             // waited too long for a slot
+	NotReady                 // the user container is not ready (probes only)
+	Draining                 // the pod is ending
+	RequestTimeout           // the clock of the whole request ran out
+	ResponseStartTimeout     // no first byte of the response in time
+	IdleTimeout              // no byte in either direction in time
+	AppUnreachable           // nothing listens at the user container's port
+	AppReset                 // the user container broke the connection off
+	AppGarbage               // what the user container sent is not HTTP
+	BadRequest               // what the client sent is not HTTP, or not for us
+	TooLarge                 // the request's body is over the limit that was set
+	ClientGone               // nobody is left to hear an answer
+	Whys                     // the number of reasons
+)
+
+// reasons is the one table of what a reason is called and how it is told:
+// status and body over HTTP, the error type of RFC 9209 section 2.3, and the
+// status of a gRPC call (promises.md 3.2, 3.6).
+var reasons = [Whys]struct {
+	word, errorType, body string
+	status, grpc          int
+}{
+	OK:                   {word: "ok", status: 200},
+	QueueFull:            {"queue-full", "connection_limit_reached", "pending request queue full\n", 503, 8},
+	QueueTimeout:         {"queue-timeout", "connection_limit_reached", "pending request queue full\n", 503, 8},
+	NotReady:             {"not-ready", "destination_unavailable", "not ready\n", 503, 14},
+	Draining:             {"draining", "destination_unavailable", "shutting down\n", 503, 14},
+	RequestTimeout:       {"request-timeout", "http_response_timeout", "request timeout", 504, 4},
+	ResponseStartTimeout: {"response-start-timeout", "http_response_timeout", "request timeout", 504, 4},
+	IdleTimeout:          {"idle-timeout", "connection_read_timeout", "request timeout", 504, 4},
+	AppUnreachable:       {"app-unreachable", "connection_refused", "the app cannot be reached\n", 502, 14},
+	AppReset:             {"app-reset", "connection_terminated", "the app broke the connection off\n", 502, 14},
+	AppGarbage:           {"app-garbage", "http_protocol_error", "the app did not answer in HTTP\n", 502, 13},
+	BadRequest:           {"bad-request", "http_request_error", "bad request\n", 400, 3},
+	TooLarge:             {"bad-request", "http_request_error", "request body too large\n", 413, 8},
+	ClientGone:           {word: "client-gone", status: 499},
+}
+
+// String returns the reason's word.
+func (w Why) String() string { return reasons[w].word }
+
+// Status returns the HTTP status that tells the reason. 499 is for logs alone:
+// nobody is there to read it.
+func (w Why) Status() int { return reasons[w].status }

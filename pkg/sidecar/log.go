@@ -1,0 +1,157 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// NewLogger returns the logger that the settings ask for: SERVING_LOGGING_CONFIG
+// merged over the configuration that Knative starts from, at the level of
+// SERVING_LOGGING_LEVEL. Logging never takes traffic down: what cannot be used
+// falls back to the default, and the logger says so.
+func NewLogger(c *config.Config) *zap.Logger {
+	z := baseLogging()
+	var wrong []error
+	if c.LoggingConfig != "" {
+		merged := baseLogging()
+		if err := json.Unmarshal([]byte(c.LoggingConfig), &merged); err != nil {
+			wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_CONFIG: %w", err))
+		} else {
+			z = merged
+		}
+	}
+	if c.LoggingLevel != "" {
+		if level, err := zapcore.ParseLevel(c.LoggingLevel); err != nil {
+			wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_LEVEL: %w", err))
+		} else {
+			z.Level = zap.NewAtomicLevelAt(level)
+		}
+	}
+	log, err := z.Build()
+	if err != nil {
+		wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_CONFIG: %w", err))
+		z = baseLogging()
+		log = zap.Must(z.Build())
+	}
+	log = log.Named("queueproxy")
+	if c.OnKnative {
+		log = log.With(zap.String("knative.dev/key", c.Namespace+"/"+c.Revision), zap.String("knative.dev/pod", c.Pod))
+	}
+	for _, err := range wrong {
+		log.Warn("logging falls back to its default", zap.Error(err))
+	}
+	return log
+}
+
+// baseLogging is Knative's: JSON on stderr, at most 100 equal lines a second and
+// then every hundredth.
+func baseLogging() zap.Config {
+	return zap.Config{
+		Level:            zap.NewAtomicLevelAt(zap.InfoLevel),
+		Encoding:         "json",
+		Sampling:         &zap.SamplingConfig{Initial: 100, Thereafter: 100},
+		OutputPaths:      []string{"stderr"},
+		ErrorOutputPaths: []string{"stderr"},
+		EncoderConfig: zapcore.EncoderConfig{
+			TimeKey:        "timestamp",
+			LevelKey:       "severity",
+			NameKey:        "logger",
+			CallerKey:      "caller",
+			MessageKey:     "message",
+			StacktraceKey:  "stacktrace",
+			EncodeTime:     zapcore.RFC3339NanoTimeEncoder,
+			EncodeLevel:    severity,
+			EncodeDuration: zapcore.StringDurationEncoder,
+			EncodeCaller:   zapcore.ShortCallerEncoder,
+		},
+	}
+}
+
+// severity writes a level as cloud log services know it.
+func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
+	name := map[zapcore.Level]string{
+		zapcore.WarnLevel:   "WARNING",
+		zapcore.DPanicLevel: "CRITICAL",
+		zapcore.PanicLevel:  "ALERT",
+		zapcore.FatalLevel:  "EMERGENCY",
+	}[l]
+	if name == "" {
+		name = l.CapitalString()
+	}
+	enc.AppendString(name)
+}
+
+// sayStarted is the one line at start, with the settings in force.
+func (s *sidecar) sayStarted() {
+	settings := make(map[string]string)
+	for _, v := range s.config.Settings() {
+		settings[v.Name] = v.Value
+	}
+	fields := []zap.Field{zap.Any("settings", settings)}
+	if warnings := s.config.Warnings(); len(warnings) > 0 {
+		fields = append(fields, zap.Strings("fellBack", warnings))
+	}
+	s.log.Info("serving", fields...)
+}
+
+// sayReadiness is one line for each change of readiness or of its reason.
+func (s *sidecar) sayReadiness(c probe.Change) {
+	if c.Now.Ready() {
+		fields := []zap.Field{zap.Duration("notReadyFor", c.Now.Since.Sub(c.Before.Since))}
+		if detail := c.Now.Detail(); detail != "" {
+			fields = append(fields, zap.String("detail", detail))
+		}
+		s.log.Info("the user container is ready", fields...)
+		return
+	}
+	s.log.Warn("the user container is not ready",
+		zap.String("phase", string(c.Now.Phase)), zap.String("reason", c.Now.Reason()), zap.String("detail", c.Now.Detail()))
+}
+
+// sayFailure is one line for each request that did not go through, sampled where
+// they are many.
+func (s *sidecar) sayFailure(o *queue.Observation) {
+	if o.Why == queue.OK || o.Excluded {
+		return
+	}
+	r := o.Exchange.Request()
+	fields := []zap.Field{
+		zap.Stringer("reason", o.Why),
+		zap.Int("status", o.Status),
+		zap.Stringer("phase", o.Phase),
+		zap.String("method", r.Method),
+		zap.String("path", r.URL.Path),
+		zap.String("protocol", r.Proto),
+		zap.Duration("took", o.End.Sub(o.Start)),
+		zap.Duration("queued", queuedFor(o)),
+		zap.Bool("cutShort", o.Begun),
+	}
+	if o.Kind != header.Traffic {
+		fields = append(fields, zap.Stringer("kind", o.Kind))
+	}
+	if o.Err != nil {
+		fields = append(fields, zap.NamedError("error", o.Err))
+	}
+	if o.Why == queue.ClientGone {
+		s.log.Info("request failed", fields...)
+		return
+	}
+	s.log.Warn("request failed", fields...)
+}
+
+// queuedFor returns how long a request has waited for a slot.
+func queuedFor(o *queue.Observation) time.Duration {
+	if o.Slot.IsZero() {
+		return o.End.Sub(o.Start)
+	}
+	return o.Slot.Sub(o.Start)
+}

@@ -1,0 +1,255 @@
+// Package sidecar is the life of the process, five verbs in order: bind, serve,
+// wait, drain, stop. It builds every other part and gives each what it needs of
+// the settings.
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/httplane"
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+const (
+	// abortTime is how long exchanges that the drain's deadline has cut have for
+	// telling their clients.
+	abortTime = time.Second
+	// stopTime is how long servers and probes have for stopping.
+	stopTime = 5 * time.Second
+)
+
+// sidecar is what serving needs.
+type sidecar struct {
+	config *config.Config
+	log    *zap.Logger
+
+	watcher *hangup.Watcher
+	prober  *probe.Prober
+	app     *upstream.App
+	proxy   *queue.Proxy
+	lane    *httplane.Lane
+	pair    *certs.Watcher
+	servers []*http.Server // of the small ports
+
+	running sync.WaitGroup
+	failed  chan error // the first server that fails
+}
+
+// Run serves until the context ends, which is the sign that the pod is ending,
+// drains and stops. Its error names what could not be bound or has failed; nil
+// means that everything was served to its end.
+func Run(ctx context.Context, c *config.Config, log *zap.Logger) (err error) {
+	s := &sidecar{config: c, log: log, failed: make(chan error, 1)}
+	listeners, err := s.bind()
+	if err != nil {
+		return err
+	}
+	if err := s.build(); err != nil {
+		listeners.close()
+		return err
+	}
+	background, cancel := context.WithCancel(context.Background())
+	s.serve(background, listeners)
+	s.sayStarted()
+
+	select {
+	case <-ctx.Done():
+		s.drain()
+	case err = <-s.failed:
+	}
+
+	cancel()
+	return errors.Join(err, s.stop())
+}
+
+// listeners are the ports that are served from the start on.
+type listeners struct {
+	main, admin, autoscaler net.Listener
+	tls                     net.Listener // nil: no certificate yet
+}
+
+func (l *listeners) close() {
+	for _, ln := range []net.Listener{l.main, l.admin, l.autoscaler, l.tls} {
+		if ln != nil {
+			ln.Close()
+		}
+	}
+}
+
+// bind takes every port and reads the certificate before anything runs, and
+// reports all that is wrong at once.
+func (s *sidecar) bind() (*listeners, error) {
+	c := s.config
+	var l listeners
+	var wrong []error
+	listen := func(variable string, port int) net.Listener {
+		ln, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: port %d cannot be served: %w", variable, port, err))
+			return nil
+		}
+		return ln
+	}
+	l.main = listen("QUEUE_SERVING_PORT", c.Port)
+	l.admin = listen("ADMIN_PORT", c.AdminPort)
+	l.autoscaler = listen("AUTOSCALER_PORT", c.AutoscalerPort)
+	var err error
+	if s.pair, err = s.openCertificates(); err != nil {
+		wrong = append(wrong, fmt.Errorf("TLS_CERT_DIR: %w", err))
+	} else if hasPair(s.pair) {
+		l.tls = listen("QUEUE_SERVING_TLS_PORT", c.TLSPort)
+	}
+	if len(wrong) > 0 {
+		l.close()
+		return nil, errors.Join(wrong...)
+	}
+	return &l, nil
+}
+
+// build makes the parts. None of them does anything yet.
+func (s *sidecar) build() (err error) {
+	c := s.config
+	if s.watcher, err = hangup.New(); err != nil {
+		return err
+	}
+	s.prober = probe.New(c.Probes, probe.Options{
+		AutoDetectHTTP2: c.AutoDetectHTTP2,
+		OnChange:        s.sayReadiness,
+	})
+	s.app = upstream.New(upstream.Settings{
+		Port:         c.UserPort,
+		MaxIdle:      c.Concurrency,
+		ConnectRetry: c.ConnectRetry,
+	})
+	s.proxy = &queue.Proxy{
+		Ready: s.prober.Ready,
+		Drain: queue.NewDrain(queue.DrainSettings{
+			Quiet:    c.DrainQuietPeriod,
+			Deadline: c.DrainDeadline,
+			Min:      c.DrainMin,
+		}),
+		Limit: queue.NewLimit(c.Concurrency, c.QueueDepth),
+		Clocks: queue.Clocks{
+			Request:       c.RequestTimeout,
+			FirstByteOnly: c.RequestTimeoutScope == config.FirstByte,
+			ResponseStart: c.ResponseStartTimeout,
+			Idle:          c.IdleTimeout,
+			Queue:         c.QueueTimeout,
+		},
+		Stats:   stats.New(time.Now()),
+		Observe: s.sayFailure,
+		Exclude: queue.Exclude{Paths: c.ExcludePaths, UserAgents: c.ExcludeUserAgents},
+	}
+	s.lane = httplane.New(httplane.Settings{
+		MaxHeaderBytes: c.MaxHeaderBytes,
+		MaxBodyBytes:   c.MaxBodyBytes,
+		MaxConnections: c.MaxConnections,
+		HeaderTimeout:  c.HeaderTimeout,
+		FullDuplex:     c.FullDuplex,
+		AppPort:        c.UserPort,
+	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
+	return nil
+}
+
+// serve starts a goroutine for each listener. They run until stop, those without
+// a listener until the context ends.
+func (s *sidecar) serve(ctx context.Context, l *listeners) {
+	c := s.config
+	s.start(func() error { return s.lane.Serve(l.main, nil) })
+	s.startServer(l.admin, s.adminHandler())
+	s.startServer(l.autoscaler, stats.Handler(s.proxy.Stats, stats.Labels{
+		Namespace:     c.Namespace,
+		Configuration: c.Configuration,
+		Revision:      c.Revision,
+		Pod:           c.Pod,
+	}, stats.Format(c.StatsFormat)))
+	s.start(func() error { return s.pair.Run(ctx) })
+	s.start(func() error { return s.serveTLS(ctx, l.tls) })
+}
+
+// start runs what serves; its error ends the process.
+func (s *sidecar) start(run func() error) {
+	s.running.Go(func() {
+		if err := run(); err != nil {
+			select {
+			case s.failed <- err:
+			default:
+			}
+		}
+	})
+}
+
+// startServer serves a small port in plain HTTP/1.
+func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: s.config.HeaderTimeout,
+		ErrorLog:          zap.NewStdLog(s.log),
+	}
+	s.servers = append(s.servers, server)
+	s.start(func() error {
+		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("%v: %w", ln.Addr(), err)
+		}
+		return nil
+	})
+}
+
+// drain keeps serving until nobody needs us any more (promises.md 3.5).
+func (s *sidecar) drain() {
+	d := s.proxy.Drain
+	d.Begin(true)
+	s.log.Info("draining", zap.Duration("quietPeriod", s.config.DrainQuietPeriod), zap.Duration("deadline", s.config.DrainDeadline))
+	began := time.Now()
+	if d.Wait(context.Background()) == queue.Deadline {
+		n, oldest := d.Flights()
+		s.log.Warn("drain deadline reached, what is in flight is cut", zap.Int("inFlight", n), zap.Duration("oldest", age(oldest)))
+		d.Abort()
+		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
+		defer cancel()
+		_ = d.Empty(ctx) // what has not ended by then is ended by stop
+	}
+	s.log.Info("drained", zap.Duration("took", time.Since(began)))
+}
+
+// age returns how long ago a moment was, 0 for none.
+func age(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t)
+}
+
+// stop stops everything that was started and waits for it.
+func (s *sidecar) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+	defer cancel()
+	var all sync.WaitGroup
+	all.Go(func() { _ = s.lane.Shutdown(ctx) })
+	for _, server := range s.servers {
+		all.Go(func() {
+			if server.Shutdown(ctx) != nil {
+				server.Close()
+			}
+		})
+	}
+	all.Wait()
+	s.running.Wait()
+	s.app.Close()
+	return errors.Join(s.prober.Stop(ctx), s.watcher.Close())
+}

@@ -1,0 +1,62 @@
+package sidecar
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"strconv"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/certs"
+)
+
+// openCertificates reads the certificate, which may also appear later. A pair
+// that cannot be used is an error.
+func (s *sidecar) openCertificates() (*certs.Watcher, error) {
+	c := s.config
+	return certs.Open(c.CertDir, certs.Options{
+		ClientCA: c.TLSClientCA,
+		OnReload: func(leaf *x509.Certificate) {
+			s.log.Info("certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
+		},
+		OnError: func(err error) { s.log.Warn("certificate not in use", zap.Error(err)) },
+	})
+}
+
+// hasPair reports whether there is a certificate already.
+func hasPair(w *certs.Watcher) bool {
+	select {
+	case <-w.First():
+		return true
+	default:
+		return false
+	}
+}
+
+// serveTLS serves requests over TLS from the moment on when there is a
+// certificate.
+func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
+	if ln == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.pair.First():
+		}
+		var err error
+		if ln, err = net.Listen("tcp", ":"+strconv.Itoa(s.config.TLSPort)); err != nil {
+			// Plain requests are still served: a certificate that comes late must not
+			// take them down.
+			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("QUEUE_SERVING_TLS_PORT: %w", err)))
+			return nil
+		}
+	}
+	c := s.config
+	return s.lane.Serve(ln, s.pair.Config(certs.Settings{
+		MinVersion:   c.TLSMinVersion,
+		MaxVersion:   c.TLSMaxVersion,
+		CipherSuites: c.TLSCipherSuites,
+		Curves:       c.TLSCurves,
+	}))
+}

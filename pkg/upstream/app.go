@@ -1,0 +1,181 @@
+// Package upstream is the client side towards the user container, shared by all
+// lanes: connections and the pool of idle ones, the strict reader of responses,
+// the replay rule, upgrades, and what HTTP the user container speaks.
+//
+// HTTP/1.1 is our own, because net/http's Transport loses answers that come
+// before the request has been sent, bytes right behind an upgrade and request
+// trailers, and hides whether a byte of a failed request was written. HTTP/2
+// goes through the standard library's transport.
+package upstream
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Settings say where the user container is and how it is treated.
+type Settings struct {
+	Port         int           // 1..65535, on 127.0.0.1 and, when nothing listens there, on [::1]
+	MaxIdle      int           // connections kept for the next request; 0: defaultMaxIdle
+	ConnectRetry time.Duration // how long a refused connection is tried again (promises.md 3.7)
+}
+
+const (
+	defaultMaxIdle = 1000
+	// idleTimeout closes connections that nobody used for so long. Servers that
+	// close theirs earlier are noticed by their FIN.
+	idleTimeout = 90 * time.Second
+	// keepAliveMargin is how long before the end that the user container has
+	// announced (Keep-Alive: timeout) a connection is no longer used.
+	keepAliveMargin = time.Second
+)
+
+// App is the user container as a place to send requests to. It is safe for
+// concurrent use.
+type App struct {
+	settings  Settings
+	addresses [2]string
+	h2        *http.Transport
+
+	mu     sync.Mutex
+	idle   []*conn // the most recently used one last
+	sweep  *time.Timer
+	closed bool
+
+	speech speech
+}
+
+// New returns an App. Nothing is dialled before the first request.
+func New(s Settings) *App {
+	if s.MaxIdle <= 0 {
+		s.MaxIdle = defaultMaxIdle
+	}
+	port := strconv.Itoa(s.Port)
+	a := &App{
+		settings:  s,
+		addresses: [2]string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)},
+	}
+	a.h2 = newH2(a)
+	return a
+}
+
+// Close closes the idle connections; those in use are closed after their use.
+func (a *App) Close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	for _, c := range a.idle {
+		c.close()
+	}
+	a.idle = nil
+	if a.sweep != nil {
+		a.sweep.Stop()
+	}
+	a.h2.CloseIdleConnections()
+}
+
+// take returns an idle connection that is alive, or nil.
+func (a *App) take() *conn {
+	for {
+		a.mu.Lock()
+		n := len(a.idle)
+		if n == 0 {
+			a.mu.Unlock()
+			return nil
+		}
+		c := a.idle[n-1]
+		a.idle[n-1] = nil
+		a.idle = a.idle[:n-1]
+		a.mu.Unlock()
+		if time.Now().Before(c.expires) && c.alive() {
+			c.reused = true
+			return c
+		}
+		c.close()
+	}
+}
+
+// put keeps c for the next request.
+func (a *App) put(c *conn, keepAlive time.Duration) {
+	life := idleTimeout
+	if keepAlive >= 0 {
+		life = min(life, keepAlive-keepAliveMargin)
+	}
+	c.park()
+	c.expires = time.Now().Add(life)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed || life <= 0 || len(a.idle) >= a.settings.MaxIdle {
+		c.close()
+		return
+	}
+	a.idle = append(a.idle, c)
+	if a.sweep == nil {
+		a.sweep = time.AfterFunc(idleTimeout, a.expire)
+	} else if len(a.idle) == 1 {
+		a.sweep.Reset(idleTimeout)
+	}
+}
+
+// expire closes what has been idle for too long.
+func (a *App) expire() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, kept := time.Now(), a.idle[:0]
+	for _, c := range a.idle {
+		if now.Before(c.expires) {
+			kept = append(kept, c)
+		} else {
+			c.close()
+		}
+	}
+	clear(a.idle[len(kept):])
+	a.idle = kept
+	if len(kept) > 0 {
+		a.sweep.Reset(idleTimeout / 2)
+	}
+}
+
+// Intervals of dialling (promises.md 3.7).
+const (
+	dialAgain   = 10 * time.Millisecond
+	dialTimeout = 10 * time.Second // a full backlog answers nothing at all
+)
+
+// dial opens a connection to the user container: on IPv4, and when nothing
+// listens there on IPv6; both again and again until ConnectRetry has passed.
+func (a *App) dial(ctx context.Context) (net.Conn, error) {
+	end := time.Now().Add(a.settings.ConnectRetry)
+	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
+	for {
+		var first error
+		for _, address := range a.addresses {
+			c, err := d.DialContext(ctx, "tcp", address)
+			if err == nil {
+				return c, nil
+			}
+			if first == nil {
+				first = err
+			}
+			if !refused(err) {
+				break
+			}
+		}
+		a.speech.forget()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if !refused(first) || !time.Now().Add(dialAgain).Before(end) {
+			return nil, &Error{Unreachable, first}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(dialAgain):
+		}
+	}
+}

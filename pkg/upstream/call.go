@@ -1,0 +1,421 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+const (
+	// maxHead bounds a response's head, in bytes.
+	maxHead = 256 << 10
+	// maxInfos bounds the informational responses before a final one.
+	maxInfos = 100
+	// continueTimeout is how long a body waits for "100 Continue". RFC 9110 section
+	// 10.1.1 allows any time; servers that know nothing of it never say it.
+	continueTimeout = time.Second
+	// listenTimeout is how long the first body waits for a sign that the user
+	// container speaks something else than HTTP/1.1, while that is not known: a
+	// body that has been sent can't be sent again.
+	listenTimeout = 25 * time.Millisecond
+	// lagTimeout is how long a response's end waits for a request body whose last
+	// bytes are on their way, so that both connections can be kept.
+	lagTimeout = 20 * time.Millisecond
+)
+
+// past is a deadline that has long gone by.
+var past = time.Unix(1, 0)
+
+// Call is one request to the user container in HTTP/1.1. Its memory may be used
+// for the next one once [Response.Close] or a failed [Call.Do] has returned.
+type Call struct {
+	// The request. Head is its request line and fields with the blank line, framing
+	// fields included; the rest says what Head promises.
+	Head      []byte
+	Method    string
+	Body      io.Reader               // nil: none
+	Length    int64                   // of Body in bytes; -1: unknown, it is sent chunked
+	Trailer   func(dst []byte) []byte // appends the trailer fields once Body has ended; nil: none
+	Expect100 bool                    // Head holds "Expect: 100-continue"
+	Upgrade   bool                    // Head asks for another protocol
+
+	// What the lane does on the way, on the goroutine of Do and Next.
+	OnSend   func()               // a connection is there, the request is about to be sent
+	OnInfo   func(*wire.Response) // an informational response; valid during the call
+	OnWait   func()               // the next byte of the response is not there yet; nil: nothing
+	StopBody func()               // makes a blocked Body.Read return; from any goroutine
+
+	response Response
+
+	mu      sync.Mutex
+	conn    *conn
+	cancel  context.CancelCauseFunc // of a running dial
+	aborted bool
+	upload  upload
+}
+
+// upload is the sending of a request's body, which has a goroutine of its own so
+// that an early answer is heard. Guarded by Call.mu.
+type upload struct {
+	turn    int // tells a late starter that its turn is over
+	state   uploadState
+	starter *time.Timer   // starts it unless something else does before
+	done    chan struct{} // closed when the goroutine has ended
+	err     error         // Body's
+}
+
+type uploadState uint8
+
+const (
+	notStarted uploadState = iota
+	running
+	complete // all of the body has been written
+	broken   // reading or writing has failed
+	refused_ // the response came first: never to be started
+)
+
+// Abort makes a running Do or Next return an Aborted error. Any goroutine may
+// call it; a call that comes before Do or after Close does nothing.
+func (c *Call) Abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = true
+	if c.cancel != nil {
+		c.cancel(&Error{Fault: Aborted})
+	}
+	if c.conn != nil {
+		c.conn.SetDeadline(past)
+	}
+}
+
+// Do sends the request and returns its final response when the head has been
+// read. The request is sent a second time, on a fresh connection, only if the
+// connection was one that had been used before, not a byte of a response came,
+// and either nothing was written or the method is idempotent and there is no
+// body (promises.md 3.7; RFC 9110 section 9.2.2).
+func (c *Call) Do(a *App) (*Response, error) {
+	c.mu.Lock()
+	c.aborted = false
+	c.mu.Unlock()
+	for fresh := false; ; fresh = true {
+		conn, err := c.connect(a, fresh)
+		if err != nil {
+			return nil, err
+		}
+		c.OnSend()
+		r, again, err := c.exchange(a, conn)
+		if err == nil {
+			return r, nil
+		}
+		c.endUpload(0)
+		err = c.verdict(err)
+		c.detach()
+		conn.close()
+		if !again || isAborted(err) {
+			return nil, err
+		}
+	}
+}
+
+// connect attaches a connection to the call.
+func (c *Call) connect(a *App, fresh bool) (*conn, error) {
+	var n *conn
+	if !fresh {
+		n = a.take()
+	}
+	if n == nil {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		defer cancel(nil)
+		c.mu.Lock()
+		c.cancel = cancel
+		if c.aborted {
+			cancel(&Error{Fault: Aborted})
+		}
+		c.mu.Unlock()
+		nc, err := a.dial(ctx)
+		c.mu.Lock()
+		c.cancel = nil
+		c.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		n = newConn(nc)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.aborted {
+		n.close()
+		return nil, &Error{Fault: Aborted}
+	}
+	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
+	return n, nil
+}
+
+// detach ends the reach of Abort and reports whether it came.
+func (c *Call) detach() (aborted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = nil
+	return c.aborted
+}
+
+// exchange sends the request on conn and reads the head of the final response.
+// again says that the request may be sent once more.
+func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
+	n, err := conn.Write(c.Head)
+	if err != nil && n == 0 && conn.reused {
+		return nil, true, &Error{Reset, err}
+	}
+	// After a failed write there may still be an answer: the one that says why.
+	h1, _ := a.speech.heard()
+	switch {
+	case c.Body == nil:
+	case c.Expect100:
+		c.startUploadIn(continueTimeout)
+	case h1 == unknown:
+		c.startUploadIn(listenTimeout)
+	default:
+		c.startUpload()
+	}
+	head := &c.response.Head
+	head.Reset()
+	for infos := 0; ; {
+		n, err := head.Parse(conn.buffered())
+		if err != nil {
+			if isSettings(conn.buffered()) {
+				a.speech.learnH1(false)
+				err = errSpeaksH2
+			}
+			return nil, false, &Error{Garbage, err}
+		}
+		if n == 0 {
+			silent := conn.w == conn.r && infos == 0
+			if err := conn.fill(maxHead); err != nil {
+				var e *Error
+				if errors.As(err, &e) {
+					return nil, false, e
+				}
+				again := silent && conn.reused && c.Body == nil && idempotent(c.Method)
+				return nil, again, &Error{Reset, err}
+			}
+			continue
+		}
+		if head.Status >= 200 || head.Status == 101 {
+			return c.final(a, conn, n)
+		}
+		if infos++; infos > maxInfos {
+			return nil, false, &Error{Garbage, errTooManyInfos}
+		}
+		if head.Status == 100 {
+			c.startUpload()
+		}
+		c.OnInfo(head)
+		conn.r += n
+	}
+}
+
+// final makes the response whose head takes the first n buffered bytes.
+func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
+	r := &c.response
+	if r.Head.Status == 101 && !c.Upgrade {
+		return nil, false, &Error{Garbage, errNotAsked}
+	}
+	if h1, _ := a.speech.heard(); h1 != yes {
+		a.speech.learnH1(true)
+	}
+	conn.r += n
+	r.call, r.app, r.conn = c, a, conn
+	r.left, r.framing = r.Head.BodyLength(c.Method)
+	r.ended = false
+	r.chunks.Reset()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := &c.upload
+	if u.state == notStarted {
+		u.state = refused_
+		if c.Body == nil {
+			u.state = complete
+		}
+		if u.starter != nil {
+			u.starter.Stop()
+		}
+	}
+	return r, false, nil
+}
+
+// BodyUntouched reports whether not a byte of Body was asked for, after a Do
+// that has failed: the request can still be sent in another way.
+func (c *Call) BodyUntouched() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.upload.done == nil
+}
+
+// idempotent reports whether a method may be sent twice (RFC 9110 section 9.2.2).
+func idempotent(method string) bool {
+	switch method {
+	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return true
+	}
+	return false
+}
+
+// verdict returns the error that explains why the exchange ended: one that
+// somebody caused is the cause of what the connection said.
+func (c *Call) verdict(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.aborted:
+		return &Error{Fault: Aborted}
+	case c.upload.err != nil:
+		return &Error{Body, c.upload.err}
+	}
+	return err
+}
+
+func isAborted(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Fault == Aborted
+}
+
+// startUploadIn starts the upload after d, unless something else does before.
+func (c *Call) startUploadIn(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	turn := c.upload.turn
+	c.upload.starter = time.AfterFunc(d, func() { c.startUploadOf(turn) })
+}
+
+// startUpload starts the upload if there is one and it has not been started.
+func (c *Call) startUpload() {
+	c.mu.Lock()
+	turn := c.upload.turn
+	c.mu.Unlock()
+	c.startUploadOf(turn)
+}
+
+func (c *Call) startUploadOf(turn int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u := &c.upload
+	if u.turn != turn || u.state != notStarted || c.conn == nil || c.Body == nil {
+		return
+	}
+	if u.starter != nil {
+		u.starter.Stop()
+	}
+	u.state = running
+	u.done = make(chan struct{})
+	go c.send(c.conn, u.done)
+}
+
+// send writes the body. A body that can't be read breaks the exchange off; one
+// that can't be written does not: the answer may already be on its way.
+func (c *Call) send(conn *conn, done chan struct{}) {
+	defer close(done)
+	state, bodyErr := c.copyBody(conn)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.upload.state, c.upload.err = state, bodyErr
+	if bodyErr != nil {
+		conn.SetDeadline(past)
+	}
+}
+
+// chunkRoom is what stands before a chunk of at most bufferSize bytes.
+const chunkRoom = len("8000\r\n")
+
+// copyBody sends Body in the framing that Length says.
+func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
+	pooled := buffers.Get().(*[]byte)
+	defer buffers.Put(pooled)
+	buf := *pooled
+	chunked := c.Length < 0
+	room := buf
+	if chunked {
+		room = buf[chunkRoom : len(buf)-len("\r\n")]
+	}
+	left := c.Length
+	for {
+		n, err := c.Body.Read(room)
+		out := room[:n]
+		if chunked && n > 0 {
+			var size [chunkRoom]byte
+			head := append(strconv.AppendInt(size[:0], int64(n), 16), '\r', '\n')
+			start := chunkRoom - len(head)
+			copy(buf[start:], head)
+			end := chunkRoom + n
+			end += copy(buf[end:], "\r\n")
+			out = buf[start:end]
+		}
+		if !chunked {
+			left -= int64(n)
+			if left < 0 || err == io.EOF && left > 0 {
+				return broken, io.ErrUnexpectedEOF
+			}
+		}
+		if len(out) > 0 {
+			if _, werr := conn.Write(out); werr != nil {
+				return broken, nil
+			}
+		}
+		switch {
+		case err == io.EOF && chunked:
+			tail := append(buf[:0], "0\r\n"...)
+			if c.Trailer != nil {
+				tail = c.Trailer(tail)
+			}
+			if _, werr := conn.Write(append(tail, "\r\n"...)); werr != nil {
+				return broken, nil
+			}
+			return complete, nil
+		case err == io.EOF, !chunked && left == 0:
+			return complete, nil
+		case err != nil:
+			return broken, err
+		}
+	}
+}
+
+// endUpload stops the upload, after lag if it is not complete by then, and waits
+// until its goroutine has ended. It reports whether the whole body was sent.
+func (c *Call) endUpload(lag time.Duration) bool {
+	c.mu.Lock()
+	u := &c.upload
+	if u.state == notStarted {
+		u.state = refused_
+	}
+	if u.starter != nil {
+		u.starter.Stop()
+	}
+	state, done, conn := u.state, u.done, c.conn
+	c.mu.Unlock()
+	if state == running && lag > 0 {
+		timer := time.NewTimer(lag)
+		select {
+		case <-done:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	if done != nil {
+		select {
+		case <-done:
+		default:
+			if conn != nil {
+				conn.SetDeadline(past)
+			}
+			c.StopBody()
+			<-done
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return u.state == complete
+}

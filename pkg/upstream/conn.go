@@ -1,0 +1,96 @@
+package upstream
+
+import (
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// bufferSize is how much of a response is read at once.
+const bufferSize = 32 << 10
+
+var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
+
+// conn is one connection to the user container. One exchange at a time uses it.
+type conn struct {
+	net.Conn
+	raw     syscall.RawConn // nil where there is none
+	pooled  *[]byte         // from buffers; nil while idle
+	buf     []byte          // *pooled, or larger for a large head
+	r, w    int             // buf[r:w] has been read and not consumed
+	reused  bool            // it has served an exchange before
+	expires time.Time       // while idle
+}
+
+func newConn(c net.Conn) *conn {
+	n := &conn{Conn: c}
+	if s, ok := c.(syscall.Conn); ok {
+		n.raw, _ = s.SyscallConn()
+	}
+	return n
+}
+
+// buffered returns what has arrived and is not consumed.
+func (c *conn) buffered() []byte { return c.buf[c.r:c.w] }
+
+// fill reads more. What is buffered moves to the front; a full buffer grows up
+// to limit bytes.
+func (c *conn) fill(limit int) error {
+	if c.buf == nil {
+		c.pooled = buffers.Get().(*[]byte)
+		c.buf = *c.pooled
+	}
+	if c.r > 0 {
+		copy(c.buf, c.buf[c.r:c.w])
+		c.w -= c.r
+		c.r = 0
+	}
+	if c.w == len(c.buf) {
+		if len(c.buf) >= limit {
+			return &Error{Garbage, errHeadTooLarge}
+		}
+		grown := make([]byte, min(2*len(c.buf), limit))
+		copy(grown, c.buf[:c.w])
+		c.buf = grown
+	}
+	n, err := c.Read(c.buf[c.w:])
+	c.w += n
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// park gives the buffer back: an idle connection holds none.
+func (c *conn) park() {
+	if c.pooled != nil {
+		buffers.Put(c.pooled)
+	}
+	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
+}
+
+func (c *conn) close() {
+	c.Conn.Close()
+	c.park()
+}
+
+// alive peeks whether an idle connection is still open and silent. A FIN, a
+// reset or bytes that nobody asked for (a server's 408, say) make it useless.
+func (c *conn) alive() bool {
+	if c.raw == nil {
+		return false
+	}
+	silent := false
+	err := c.raw.Read(func(fd uintptr) bool {
+		var one [1]byte
+		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		silent = err == syscall.EAGAIN
+		return true
+	})
+	return err == nil && silent
+}

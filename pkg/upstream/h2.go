@@ -1,0 +1,130 @@
+package upstream
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// speech is what the user container has been heard to speak. It is learnt on
+// connections of its own or from an answer, never by sending a request twice,
+// and forgotten when a dial fails: the next app may be another one.
+type speech struct {
+	mu     sync.Mutex
+	h1, h2 answer
+}
+
+type answer uint8
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+func (s *speech) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.h1, s.h2 = unknown, unknown
+}
+
+// learnH1 notes that the user container speaks HTTP/1.1, or HTTP/2 instead.
+func (s *speech) learnH1(speaks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.h1 = yes; !speaks {
+		s.h1, s.h2 = no, yes
+	}
+}
+
+func (s *speech) learnH2(speaks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.h2 = no; speaks {
+		s.h2 = yes
+	}
+}
+
+func (s *speech) heard() (h1, h2 answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.h1, s.h2
+}
+
+// OnlyH2 reports whether the user container has been heard to speak HTTP/2 and
+// not HTTP/1.1.
+func (a *App) OnlyH2() bool {
+	h1, _ := a.speech.heard()
+	return h1 == no
+}
+
+// SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
+// known it is asked, on a connection of its own.
+func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
+	if _, h2 := a.speech.heard(); h2 != unknown {
+		return h2 == yes, nil
+	}
+	c, err := a.dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(past) })
+	defer stop()
+	speaks := answersPreface(c)
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	a.speech.learnH2(speaks)
+	return speaks, nil
+}
+
+// prefaceTimeout bounds how long the question may take. A server that speaks
+// HTTP/2 answers at once; one that does not may wait for more of the request.
+const prefaceTimeout = time.Second
+
+// answersPreface sends what opens an HTTP/2 connection and reports whether the
+// server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).
+func answersPreface(c net.Conn) bool {
+	c.SetDeadline(time.Now().Add(prefaceTimeout))
+	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
+		return false
+	}
+	var head [9]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return false
+	}
+	return isSettings(head[:])
+}
+
+// isSettings reports whether b begins with the head of a SETTINGS frame that
+// could open a connection: type 4, no ACK, stream 0 (RFC 9113 section 6.5).
+func isSettings(b []byte) bool {
+	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
+}
+
+// RoundTripH2 sends a request in HTTP/2. Its error is an *Error where nothing
+// could be dialled.
+func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
+	res, err := a.h2.RoundTrip(r)
+	if err != nil {
+		a.speech.forget() // it may be another app by now
+	}
+	return res, err
+}
+
+func newH2(a *App) *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Transport{
+		Protocols:          protocols,
+		DisableCompression: true,
+		IdleConnTimeout:    idleTimeout,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return a.dial(ctx)
+		},
+	}
+}

@@ -1,0 +1,134 @@
+package upstream
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Response is the final response to a [Call]. It belongs to the call.
+type Response struct {
+	// Head points into the connection's buffer: what is needed of it must be copied
+	// before the first Next.
+	Head wire.Response
+
+	call    *Call
+	app     *App
+	conn    *conn
+	framing wire.Framing
+	left    int64 // of a body with a length
+	chunks  wire.Chunks
+	ended   bool
+}
+
+// Length returns the body's length in bytes, -1 where only its end will tell.
+func (r *Response) Length() int64 {
+	switch r.framing {
+	case wire.None:
+		return 0
+	case wire.Length:
+		return r.left
+	}
+	return -1
+}
+
+// UntilClose reports whether the body ends with the connection.
+func (r *Response) UntilClose() bool { return r.framing == wire.UntilClose }
+
+// Next returns the next bytes of the body, valid until the next call, and io.EOF
+// after the last. Any other error is an *Error. OnWait is called before it has
+// to wait.
+func (r *Response) Next() ([]byte, error) {
+	for {
+		data, n, err := r.decode(r.conn.buffered())
+		r.conn.r += n
+		if err != nil && err != io.EOF {
+			return nil, r.call.verdict(&Error{Garbage, err})
+		}
+		if len(data) > 0 {
+			return data, nil
+		}
+		if err == io.EOF {
+			r.ended = true
+			return nil, io.EOF
+		}
+		if n > 0 {
+			continue
+		}
+		if r.call.OnWait != nil {
+			r.call.OnWait()
+		}
+		if err := r.conn.fill(bufferSize); err != nil {
+			if r.framing == wire.UntilClose && err == io.EOF {
+				r.ended = true
+				return nil, io.EOF
+			}
+			if err == io.EOF {
+				err = errEndedEarly
+			}
+			var e *Error
+			if !errors.As(err, &e) {
+				e = &Error{Reset, err}
+			}
+			return nil, r.call.verdict(e)
+		}
+	}
+}
+
+// decode takes n bytes of b and returns the content among them; io.EOF after the
+// body's end.
+func (r *Response) decode(b []byte) (data []byte, n int, err error) {
+	switch r.framing {
+	case wire.None:
+		return nil, 0, io.EOF
+	case wire.Length:
+		if r.left == 0 {
+			return nil, 0, io.EOF
+		}
+		n = int(min(int64(len(b)), r.left))
+		r.left -= int64(n)
+		return b[:n], n, nil
+	case wire.Chunked:
+		if r.chunks.Done() {
+			return nil, 0, io.EOF
+		}
+		data, n, err = r.chunks.Next(b)
+		if err == nil && len(data) == 0 && r.chunks.Done() {
+			err = io.EOF
+		}
+		return data, n, err
+	default:
+		return b, len(b), nil
+	}
+}
+
+// Trailer returns the trailer fields after Next has returned io.EOF. They are
+// valid until Close.
+func (r *Response) Trailer() []wire.Field {
+	if r.framing != wire.Chunked {
+		return nil
+	}
+	return r.chunks.Trailer()
+}
+
+// Close ends the exchange, wherever it is, and reports whether the whole request
+// had been sent. The connection is kept for the next request if both messages
+// came to their end on it.
+func (r *Response) Close() (sent bool) {
+	c := r.call
+	lag := time.Duration(0)
+	if r.ended {
+		lag = lagTimeout
+	}
+	sent = c.endUpload(lag)
+	aborted := c.detach()
+	if r.ended && sent && !aborted && !r.Head.Close && r.framing != wire.UntilClose && r.conn.w == r.conn.r {
+		r.app.put(r.conn, time.Duration(r.Head.KeepAliveTimeout)*time.Second)
+	} else {
+		r.conn.close()
+	}
+	r.conn = nil
+	return sent
+}

@@ -1,0 +1,99 @@
+package upstream
+
+import (
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// halfClosedTimeout is how long a tunnel of which one side has ended waits for
+// the next byte of the other.
+const halfClosedTimeout = 30 * time.Second
+
+// Tunnel copies bytes both ways between the client and the user container after
+// a 101, until both directions have ended or one has failed. early is what the
+// client has sent behind its request. touch is called for each piece that moves,
+// from two goroutines. Both connections are closed on return.
+func (r *Response) Tunnel(client net.Conn, early []byte, touch func()) (in, out int64) {
+	app := r.conn
+	behind := append([]byte(nil), app.buffered()...) // what came right behind the 101
+	app.park()
+	t := tunnel{call: r.call, client: client, app: app, touch: touch}
+
+	var both sync.WaitGroup
+	both.Go(func() { in = t.copy(app, client, early) })
+	out = t.copy(client, app, behind)
+	both.Wait()
+
+	r.call.detach()
+	client.Close()
+	app.close()
+	return in, out
+}
+
+type tunnel struct {
+	call   *Call
+	client net.Conn
+	app    *conn
+	touch  func()
+	half   atomic.Bool // one direction has ended
+}
+
+// copy moves bytes from src to dst until src ends, and tells dst so.
+func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
+	pooled := buffers.Get().(*[]byte)
+	defer buffers.Put(pooled)
+	buf := *pooled
+	for {
+		if len(first) > 0 {
+			t.touch()
+			n, err := dst.Write(first)
+			moved += int64(n)
+			if err != nil {
+				break
+			}
+		}
+		if t.half.Load() {
+			t.patience(src)
+		}
+		n, err := src.Read(buf)
+		first = buf[:n]
+		if n > 0 {
+			continue
+		}
+		if err == io.EOF && closeWrite(dst) == nil {
+			if !t.half.Swap(true) {
+				t.patience(dst) // the other direction's source
+			}
+			return moved
+		}
+		break
+	}
+	// A tunnel that fails in one direction has failed.
+	t.client.SetDeadline(past)
+	t.app.SetDeadline(past)
+	return moved
+}
+
+// patience gives src a bounded time for its next byte, unless the tunnel has
+// been aborted.
+func (t *tunnel) patience(src net.Conn) {
+	t.call.mu.Lock()
+	defer t.call.mu.Unlock()
+	if !t.call.aborted {
+		src.SetReadDeadline(time.Now().Add(halfClosedTimeout))
+	}
+}
+
+// closeWrite tells the peer of c that no more will come.
+func closeWrite(c net.Conn) error {
+	if n, ok := c.(*conn); ok {
+		c = n.Conn
+	}
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		return w.CloseWrite()
+	}
+	return net.ErrClosed
+}
