@@ -3,25 +3,14 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
 )
 
-const (
-	// askInterval is how often a sidecar that is not ready is asked again.
-	askInterval = 25 * time.Millisecond
-	// askDefault is how long it is asked when the flag says 0.
-	askDefault = 10 * time.Second
-	// askAgent is the user agent of the exec probes of Knative since 0.10.
-	askAgent = "Knative-Queue-Proxy-Probe"
-)
+// askDefault is how long the sidecar is asked when the flag says 0.
+const askDefault = 10 * time.Second
 
 // execProbe is the exec probe that Knative 0.8 to 0.25 put on this container: the
 // binary asks the running sidecar the queue probe until it says yes.
@@ -66,38 +55,5 @@ func (p *execProbe) run(port int) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	for {
-		answer, err := ask(ctx, url)
-		switch {
-		case err == nil && answer == header.QueueValue:
-			return nil
-		case err == nil && strings.HasPrefix(answer, "shutting down"):
-			return errors.New("probe returned not ready: shutting down")
-		case ctx.Err() != nil && err != nil:
-			return fmt.Errorf("failed to probe for %v: %w", limit, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("probe returned not ready for %v: %s", limit, strings.TrimSpace(answer))
-		case <-time.After(askInterval):
-		}
-	}
-}
-
-// ask asks once and returns the answer's first bytes.
-func ask(ctx context.Context, url string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
-	r.Header.Set(header.Probe, header.QueueValue)
-	r.Header.Set(header.UserAgent, askAgent)
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
-	return string(body), err
+	return sidecar.AwaitReady(ctx, port)
 }

@@ -9,16 +9,12 @@ import (
 	"net/textproto"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
-
-// copyBuffers are for bodies that come from the standard library.
-var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
 
 // appSpeaksH2 asks the user container whether it does, where that is not known.
 func (x *exchange) appSpeaksH2() (bool, error) {
@@ -115,8 +111,8 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 	x.closeIfLast(h, x.lane.settings.FullDuplex)
 	x.begun(res.StatusCode, res.ContentLength < 0, cancel)
 
-	pooled := copyBuffers.Get().(*[]byte)
-	defer copyBuffers.Put(pooled)
+	pooled := x.lane.buffers.Get().(*[]byte)
+	defer x.lane.buffers.Put(pooled)
 	control := http.NewResponseController(x.w)
 	if res.ContentLength != 0 {
 		control.Flush()

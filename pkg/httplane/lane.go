@@ -36,6 +36,9 @@ type Settings struct {
 // connection, as Knative's queue-proxy has it.
 const http2Streams = 250
 
+// bodyBuffer is how much of a body is read at once.
+const bodyBuffer = 32 << 10
+
 // Lane serves clients by net/http. Serve may be called for several listeners.
 type Lane struct {
 	settings Settings
@@ -46,6 +49,7 @@ type Lane struct {
 	server   *http.Server
 	places   chan struct{} // one for each connection; nil: no limit
 	idle     sync.Pool     // of *exchange
+	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
 }
 
 // New returns a lane that tells its story to proxy and forwards to app. What
@@ -62,6 +66,7 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 		l.places = make(chan struct{}, s.MaxConnections)
 	}
 	l.idle.New = func() any { return l.newExchange() }
+	l.buffers.New = func() any { b := make([]byte, bodyBuffer); return &b }
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // also what a guard shows of a TLS connection

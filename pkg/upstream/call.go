@@ -144,7 +144,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		n = newConn(nc)
+		n = newConn(nc, &a.buffers)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,8 +333,8 @@ const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body in the framing that Length says.
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
-	pooled := buffers.Get().(*[]byte)
-	defer buffers.Put(pooled)
+	pooled := conn.buffers.get()
+	defer conn.buffers.put(pooled)
 	buf := *pooled
 	chunked := c.Length < 0
 	room := buf

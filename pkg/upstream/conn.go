@@ -11,11 +11,23 @@ import (
 // bufferSize is how much of a response is read at once.
 const bufferSize = 32 << 10
 
-var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
+// bufferPool holds buffers of bufferSize that are not in use.
+type bufferPool struct{ sync.Pool }
+
+func (p *bufferPool) get() *[]byte {
+	if b, ok := p.Get().(*[]byte); ok {
+		return b
+	}
+	b := make([]byte, bufferSize)
+	return &b
+}
+
+func (p *bufferPool) put(b *[]byte) { p.Put(b) }
 
 // conn is one connection to the user container. One exchange at a time uses it.
 type conn struct {
 	net.Conn
+	buffers *bufferPool
 	raw     syscall.RawConn // nil where there is none
 	pooled  *[]byte         // from buffers; nil while idle
 	buf     []byte          // *pooled, or larger for a large head
@@ -24,8 +36,8 @@ type conn struct {
 	expires time.Time       // while idle
 }
 
-func newConn(c net.Conn) *conn {
-	n := &conn{Conn: c}
+func newConn(c net.Conn, buffers *bufferPool) *conn {
+	n := &conn{Conn: c, buffers: buffers}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
 	}
@@ -39,7 +51,7 @@ func (c *conn) buffered() []byte { return c.buf[c.r:c.w] }
 // to limit bytes.
 func (c *conn) fill(limit int) error {
 	if c.buf == nil {
-		c.pooled = buffers.Get().(*[]byte)
+		c.pooled = c.buffers.get()
 		c.buf = *c.pooled
 	}
 	if c.r > 0 {
@@ -69,7 +81,7 @@ func (c *conn) fill(limit int) error {
 // park gives the buffer back: an idle connection holds none.
 func (c *conn) park() {
 	if c.pooled != nil {
-		buffers.Put(c.pooled)
+		c.buffers.put(c.pooled)
 	}
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }

@@ -43,8 +43,8 @@ type tunnel struct {
 
 // copy moves bytes from src to dst until src ends, and tells dst so.
 func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
-	pooled := buffers.Get().(*[]byte)
-	defer buffers.Put(pooled)
+	pooled := t.app.buffers.get()
+	defer t.app.buffers.put(pooled)
 	buf := *pooled
 	for {
 		if len(first) > 0 {

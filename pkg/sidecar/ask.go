@@ -1,0 +1,66 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+const (
+	// askInterval is how often a sidecar that is not ready is asked again.
+	askInterval = 25 * time.Millisecond
+	// askAgent is the user agent of the exec probes of Knative since 0.10.
+	askAgent = "Knative-Queue-Proxy-Probe"
+)
+
+// AwaitReady asks the sidecar that serves port on this host the queue probe until
+// it says yes. The error says why it did not: the context ended first, or the
+// sidecar is shutting down.
+func AwaitReady(ctx context.Context, port int) error {
+	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	last := errors.New("no answer")
+	for {
+		answer, err := ask(ctx, url)
+		switch {
+		case err == nil && answer == header.QueueValue:
+			return nil
+		case err == nil:
+			last = fmt.Errorf("probe returned not ready: %s", strings.TrimSpace(answer))
+		case ctx.Err() == nil:
+			last = fmt.Errorf("failed to probe: %w", err)
+		}
+		if strings.HasPrefix(answer, "shutting down") {
+			return last
+		}
+		select {
+		case <-ctx.Done():
+			return last
+		case <-time.After(askInterval):
+		}
+	}
+}
+
+// ask asks once and returns the answer's first bytes.
+func ask(ctx context.Context, url string) (string, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set(header.Probe, header.QueueValue)
+	r.Header.Set(header.UserAgent, askAgent)
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	return string(body), err
+}
