@@ -35,10 +35,10 @@ build: ## Build every program of cmd/ into bin/, static.
 
 test: ## Run all tests but the conformance suite, with the race detector.
 	@packages=$$($(GO) list ./...) || exit 1; \
-	$(GO) test -race $$(echo "$$packages" | grep -v /test/conformance)
+	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
 
 conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
-	$(GO) test -count=1 ./test/conformance/...
+	$(GO) test -count=1 -timeout 5m ./test/conformance/...
 
 e2e: ## Run the tests in real containers (not written yet: fails).
 	@echo "make e2e: there are no end-to-end tests yet" >&2; exit 1
