@@ -1,0 +1,662 @@
+package certs
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// authority signs certificates for a test.
+type authority struct {
+	t    testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  string
+}
+
+func newAuthority(t testing.TB, name string) *authority {
+	a := &authority{t: t}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.key = key
+	a.cert = a.sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
+	}, &key.PublicKey)
+	a.pem = certPEM(a.cert)
+	return a
+}
+
+// issue makes a pair that is valid for an hour either side of now, for servers
+// and clients.
+func (a *authority) issue(name string) (cert, key string) {
+	return a.issueFor(name, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+}
+
+func (a *authority) issueFor(name string, from, to time.Time) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	leaf := a.sign(&x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{"app.example"}, NotBefore: from, NotAfter: to,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}, &private.PublicKey)
+	return certPEM(leaf), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+}
+
+func (a *authority) sign(c *x509.Certificate, public *ecdsa.PublicKey) *x509.Certificate {
+	c.SerialNumber = big.NewInt(1)
+	parent := a.cert
+	if parent == nil {
+		parent = c
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, public, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	signed, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return signed
+}
+
+func certPEM(c *x509.Certificate) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
+}
+
+// client trusts a, and shows the pair if there is one.
+func (a *authority) client(pair ...string) *tls.Config {
+	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "app.example", NextProtos: []string{"h2", "http/1.1"}}
+	c.RootCAs.AddCert(a.cert)
+	if pair != nil {
+		shown, err := tls.X509KeyPair([]byte(pair[0]), []byte(pair[1]))
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{shown}
+	}
+	return c
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writePair(t testing.TB, dir, cert, key string) {
+	t.Helper()
+	write(t, filepath.Join(dir, certFile), cert)
+	write(t, filepath.Join(dir, keyFile), key)
+}
+
+// mount lays dir out as a kubelet does: tls.crt -> ..data/tls.crt, and ..data a
+// link to a directory of its own for each state of the Secret. The returned func
+// exchanges the state.
+func mount(t *testing.T, dir string) (exchange func(cert, key string)) {
+	t.Helper()
+	for _, name := range []string{certFile, keyFile} {
+		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	return func(cert, key string) {
+		t.Helper()
+		n++
+		state := fmt.Sprintf("..state_%d", n)
+		if err := os.Mkdir(filepath.Join(dir, state), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		writePair(t, filepath.Join(dir, state), cert, key)
+		if err := os.Symlink(state, filepath.Join(dir, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..state_%d", n-1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// heard collects what the hooks of a watcher are told.
+type heard struct {
+	reloads, errors []string
+}
+
+func (h *heard) options() Options {
+	return Options{
+		OnReload: func(leaf *x509.Certificate) { h.reloads = append(h.reloads, leaf.Subject.CommonName) },
+		OnError:  func(err error) { h.errors = append(h.errors, err.Error()) },
+	}
+}
+
+func open(t *testing.T, dir string, o Options) *Watcher {
+	t.Helper()
+	w, err := Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// connect shakes hands over a connection in memory and exchanges a byte.
+func connect(server, client *tls.Config) (tls.ConnectionState, error) {
+	in, out := net.Pipe()
+	// A pipe has no buffer: a client that refuses and a server that still writes
+	// would wait for each other.
+	in.SetDeadline(time.Now().Add(10 * time.Second))
+	out.SetDeadline(time.Now().Add(10 * time.Second))
+	end := make(chan error, 1)
+	go func() {
+		s := tls.Server(in, server)
+		defer s.Close()
+		err := s.Handshake()
+		if err == nil {
+			_, err = s.Write([]byte("x"))
+		}
+		end <- err
+	}()
+	c := tls.Client(out, client)
+	err := c.Handshake()
+	if err == nil { // with TLS 1.3 a server that refuses is heard of only now
+		_, err = io.ReadFull(c, make([]byte, 1))
+	}
+	out.Close()
+	if serverErr := <-end; err == nil {
+		err = serverErr
+	}
+	return c.ConnectionState(), err
+}
+
+// served is the name in the certificate that a client gets.
+func served(server, client *tls.Config) (string, error) {
+	state, err := connect(server, client)
+	if err != nil {
+		return "", err
+	}
+	return state.PeerCertificates[0].Subject.CommonName, nil
+}
+
+func wantServed(t *testing.T, w *Watcher, a *authority, want string) {
+	t.Helper()
+	got, err := served(w.Config(Settings{}), a.client())
+	if got != want || err != nil {
+		t.Errorf("served certificate: got %q, %v; want %q", got, err, want)
+	}
+}
+
+func want(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if len(got) == len(want) {
+		for i := range got {
+			if !strings.Contains(got[i], want[i]) {
+				t.Errorf("%s %d: got %q, want it to contain %q", what, i, got[i], want[i])
+			}
+		}
+		return
+	}
+	t.Errorf("%s: got %q, want %q", what, got, want)
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestNoFilesAreNoError(t *testing.T) {
+	for _, dir := range []string{t.TempDir(), "/no/such/directory"} {
+		var h heard
+		w := open(t, dir, h.options())
+		w.look()
+		if isClosed(w.First()) {
+			t.Errorf("%s: First: got closed, want open", dir)
+		}
+		if got := w.NotAfter(); !got.IsZero() {
+			t.Errorf("%s: NotAfter: got %v, want the zero time", dir, got)
+		}
+		if got, err := w.GetCertificate(nil); err == nil {
+			t.Errorf("%s: GetCertificate: got %v, want an error", dir, got)
+		}
+		want(t, "errors", h.errors)
+	}
+}
+
+func TestABadPairAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
+	a := newAuthority(t, "ca")
+	cert, key := a.issue("one")
+	_, otherKey := a.issue("other")
+	const rubbish = "rubbish"
+	notACertificate := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("rubbish")}))
+	for _, c := range []struct {
+		name, cert, key, want string
+	}{
+		{"rubbish for a certificate", rubbish, key, "tls.crt: no PEM block of type CERTIFICATE"},
+		{"an empty certificate", "", key, "tls.crt: no PEM block of type CERTIFICATE"},
+		{"a certificate that does not parse", notACertificate, key, "tls.crt: x509: "},
+		{"a chain that is cut off", cert + cert[:len(cert)/2], key, "tls.crt: 2 PEM blocks of type CERTIFICATE begin, 1 can be read"},
+		{"the files exchanged", key, cert, "tls.crt: no PEM block of type CERTIFICATE"},
+		{"rubbish for a key", cert, rubbish, "tls.key: "},
+		{"an empty key", cert, "", "tls.key: "},
+		{"a key that is cut off", cert, key[:len(key)/2], "tls.key: "},
+		{"another's key", cert, otherKey, "tls.key: tls: private key does not match public key"},
+		{"a huge file", strings.Repeat("x", maxFile+1), key, "tls.crt: larger than 1048576 bytes"},
+	} {
+		dir := t.TempDir()
+		writePair(t, dir, c.cert, c.key)
+		w, err := Open(dir, Options{})
+		if w != nil || err == nil || !strings.Contains(err.Error(), filepath.Join(dir, c.want)) {
+			t.Errorf("%s: got %v, want %s", c.name, err, filepath.Join(dir, c.want))
+		}
+	}
+}
+
+func TestAFileThatCannotBeReadAtStartIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	_, key := newAuthority(t, "ca").issue("one")
+	if err := os.Mkdir(filepath.Join(dir, certFile), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, keyFile), key)
+	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": is a directory") {
+		t.Errorf("got %v, want that tls.crt is a directory", err)
+	}
+}
+
+func TestAllThatIsWrongAtStartIsSaidAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	writePair(t, dir, "rubbish", "rubbish")
+	_, err := Open(dir, Options{ClientCA: filepath.Join(dir, "no-such-ca.crt")})
+	if err == nil {
+		t.Fatal("got no error, want two")
+	}
+	want(t, "lines", strings.Split(err.Error(), "\n"), "tls.crt: no PEM block", "no-such-ca.crt: no such file")
+}
+
+func TestAFileAloneIsNoPairAndIsReported(t *testing.T) {
+	for alone, missing := range map[string]string{certFile: keyFile, keyFile: certFile} {
+		var h heard
+		dir := t.TempDir()
+		write(t, filepath.Join(dir, alone), "anything")
+		w := open(t, dir, h.options())
+		w.look()
+		if isClosed(w.First()) {
+			t.Errorf("%s alone: First: got closed, want open", alone)
+		}
+		want(t, "errors with "+alone+" alone", h.errors, filepath.Join(dir, missing)+": no such file or directory")
+	}
+}
+
+func TestFilesThatAppearLaterAreServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		a := newAuthority(t, "ca")
+		dir := filepath.Join(t.TempDir(), "certs")
+		ctx, stop := context.WithCancel(t.Context())
+		w := open(t, dir, h.options())
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+
+		time.Sleep(time.Hour + Interval/2) // between two looks, here and below
+		if isClosed(w.First()) {
+			t.Error("First: got closed without files, want open")
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		cert, key := a.issue("first")
+		writePair(t, dir, cert, key)
+		before := time.Now()
+		<-w.First()
+		if waited := time.Since(before); waited > Interval {
+			t.Errorf("took %v to be noticed, want at most %v", waited, Interval)
+		}
+		time.Sleep(Interval / 2)
+		wantServed(t, w, a, "first")
+		if got, want := w.NotAfter().Sub(before).Round(time.Minute), time.Hour; got != want {
+			t.Errorf("NotAfter: got %v from now, want %v", got, want)
+		}
+
+		cert, key = a.issue("second")
+		writePair(t, dir, cert, key)
+		time.Sleep(Interval)
+		synctest.Wait()
+		wantServed(t, w, a, "second")
+
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: got %v, want nil", err)
+		}
+		want(t, "reloads", h.reloads, "first", "second")
+		want(t, "errors", h.errors)
+	}) // waits for every goroutine to end
+}
+
+func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
+	a := newAuthority(t, "ca")
+	cert, key := a.issue("old")
+	newCert, newKey := a.issue("new")
+	for _, c := range []struct {
+		name, want string
+		spoil      func(dir string)
+	}{
+		{"rubbish", "tls.crt: no PEM block", func(dir string) { writePair(t, dir, "rubbish", "rubbish") }},
+		{"empty files", "tls.crt: no PEM block", func(dir string) { writePair(t, dir, "", "") }},
+		{"the certificate replaced, the key not yet", "tls.key: tls: private key does not match", func(dir string) { write(t, filepath.Join(dir, certFile), newCert) }},
+		{"the key replaced, the certificate not yet", "tls.key: tls: private key does not match", func(dir string) { write(t, filepath.Join(dir, keyFile), newKey) }},
+		{"a certificate half written", "tls.crt: 1 PEM blocks", func(dir string) { write(t, filepath.Join(dir, certFile), newCert[:len(newCert)/2]) }},
+		{"the key gone", "tls.key: no such file", func(dir string) { os.Remove(filepath.Join(dir, keyFile)) }},
+		{"both gone", "tls.crt and tls.key in ", func(dir string) { os.RemoveAll(dir) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var h heard
+			dir := filepath.Join(t.TempDir(), "certs")
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			writePair(t, dir, cert, key)
+			w := open(t, dir, h.options())
+			expiry := w.NotAfter()
+
+			c.spoil(dir)
+			w.look()
+			w.look()
+			wantServed(t, w, a, "old")
+			if got := w.NotAfter(); got != expiry {
+				t.Errorf("NotAfter: got %v, want %v", got, expiry)
+			}
+			want(t, "errors", h.errors, c.want)
+
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			writePair(t, dir, newCert, newKey)
+			w.look()
+			wantServed(t, w, a, "new")
+			want(t, "reloads", h.reloads, "old", "new")
+			want(t, "errors after the cure", h.errors, c.want)
+
+			writePair(t, dir, cert, key)
+			w.look()
+			c.spoil(dir)
+			w.look()
+			want(t, "errors of the second time", h.errors, c.want, c.want)
+		})
+	}
+}
+
+func TestTheOldPairComingBackIsNoReload(t *testing.T) {
+	var h heard
+	cert, key := newAuthority(t, "ca").issue("old")
+	dir := t.TempDir()
+	writePair(t, dir, cert, key)
+	w := open(t, dir, h.options())
+	writePair(t, dir, "rubbish", "rubbish")
+	w.look()
+	writePair(t, dir, cert, key)
+	w.look()
+	want(t, "reloads", h.reloads, "old")
+	want(t, "errors", h.errors, "tls.crt")
+}
+
+func TestASecretIsExchangedAsAWhole(t *testing.T) {
+	var h heard
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	exchange := mount(t, dir)
+	exchange(a.issue("0"))
+	w := open(t, dir, h.options())
+	for i := range 5 {
+		exchange(a.issue(fmt.Sprint(i + 1)))
+		w.look()
+		wantServed(t, w, a, fmt.Sprint(i+1))
+	}
+	want(t, "reloads", h.reloads, "0", "1", "2", "3", "4", "5")
+	want(t, "errors", h.errors)
+}
+
+// An exchange may come before any read of a look; none of them may show.
+func TestAnExchangeBetweenTwoReadsIsNoError(t *testing.T) {
+	a := newAuthority(t, "ca")
+	for before := range 8 {
+		dir := t.TempDir()
+		exchange := mount(t, dir)
+		exchange(a.issue("old"))
+		reads := 0
+		found, err := readFiles(dir, func(path string) ([]byte, error) {
+			if reads == before {
+				exchange(a.issue("new"))
+			}
+			reads++
+			return read(path)
+		})
+		if err != nil {
+			t.Errorf("exchange before read %d: got %v, want no error", before, err)
+			continue
+		}
+		p, err := found.parse()
+		if err != nil {
+			t.Errorf("exchange before read %d: got %v, want a pair that matches", before, err)
+			continue
+		}
+		wanted := "old" // if it came after the last read
+		if before < reads {
+			wanted = "new"
+		}
+		if got := p.certificate.Leaf.Subject.CommonName; got != wanted {
+			t.Errorf("exchange before read %d of %d: got %q, want %q", before, reads, got, wanted)
+		}
+	}
+}
+
+func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	exchange := mount(t, dir)
+	exchange(a.issue("pair 0"))
+	var h heard
+	w := open(t, dir, h.options())
+	config, client := w.Config(Settings{}), a.client()
+
+	var handshakes atomic.Int64
+	var clients sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		clients.Go(func() {
+			for !isClosed(done) {
+				if name, err := served(config, client); err != nil || !strings.HasPrefix(name, "pair ") {
+					t.Errorf("got %q, %v; want a pair of ours", name, err)
+				}
+				handshakes.Add(1)
+			}
+		})
+	}
+	const rotations = 30
+	for i := range rotations {
+		exchange(a.issue(fmt.Sprintf("pair %d", i+1)))
+		w.look()
+		if i%5 == 0 { // and rubbish in between
+			exchange("rubbish", "rubbish")
+			w.look()
+		}
+		for at, give := handshakes.Load(), time.Now().Add(10*time.Second); handshakes.Load() < at+8; time.Sleep(time.Millisecond) {
+			if time.Now().After(give) {
+				t.Fatalf("got %d handshakes after rotation %d in 10 s, want 8", handshakes.Load()-at, i)
+			}
+		}
+	}
+	close(done)
+	clients.Wait()
+	wantServed(t, w, a, fmt.Sprintf("pair %d", rotations))
+	if len(h.reloads) != rotations+1 {
+		t.Errorf("got %d reloads, want %d", len(h.reloads), rotations+1)
+	}
+	t.Logf("%d handshakes during %d rotations", handshakes.Load(), rotations)
+}
+
+func TestAConnectionOutlivesItsCertificate(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("old")
+	writePair(t, dir, cert, key)
+	w := open(t, dir, Options{})
+	in, out := net.Pipe()
+	defer in.Close()
+	defer out.Close()
+	go io.Copy(io.Discard, tls.Server(in, w.Config(Settings{})))
+	c := tls.Client(out, a.client())
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	cert, key = a.issue("new")
+	writePair(t, dir, cert, key)
+	w.look()
+	if _, err := c.Write([]byte("still here")); err != nil {
+		t.Errorf("write after the renewal: got %v, want no error", err)
+	}
+	wantServed(t, w, a, "new")
+}
+
+func TestAnExpiredPairIsServedForWantOfABetterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		a := newAuthority(t, "ca")
+		dir := t.TempDir()
+		now := time.Now()
+		cert, key := a.issueFor("expired", now.Add(-2*time.Hour), now.Add(-time.Hour))
+		writePair(t, dir, cert, key)
+		w := open(t, dir, h.options())
+		w.look()
+		want(t, "reloads", h.reloads, "expired")
+		want(t, "errors", h.errors, "tls.crt: expired at 1999-12-31T23:00:00Z")
+
+		cert, key = a.issueFor("expired too", now.Add(-2*time.Hour), now.Add(-time.Minute))
+		writePair(t, dir, cert, key)
+		w.look()
+		want(t, "reloads", h.reloads, "expired", "expired too")
+		want(t, "errors", h.errors, "expired", "tls.crt: expired at 1999-12-31T23:59:00Z")
+	})
+}
+
+func TestAnExpiredPairNeverReplacesAValidOne(t *testing.T) {
+	var h heard
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("valid")
+	writePair(t, dir, cert, key)
+	w := open(t, dir, h.options())
+	cert, key = a.issueFor("expired", time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
+	writePair(t, dir, cert, key)
+	w.look()
+	wantServed(t, w, a, "valid")
+	want(t, "reloads", h.reloads, "valid")
+	want(t, "errors", h.errors, "tls.crt: expired at ")
+}
+
+func TestAPairThatIsNotValidYetIsTakenWhenItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		a := newAuthority(t, "ca")
+		dir := t.TempDir()
+		cert, key := a.issue("old")
+		writePair(t, dir, cert, key)
+		w := open(t, dir, h.options())
+		now := time.Now()
+		cert, key = a.issueFor("new", now.Add(time.Minute), now.Add(time.Hour))
+		writePair(t, dir, cert, key)
+		w.look()
+		wantServed(t, w, a, "old")
+		time.Sleep(time.Minute - time.Second)
+		w.look()
+		wantServed(t, w, a, "old")
+		want(t, "errors", h.errors, "tls.crt: not valid before 2000-01-01T00:01:00Z")
+		time.Sleep(time.Second)
+		w.look()
+		wantServed(t, w, a, "new")
+		want(t, "reloads", h.reloads, "old", "new")
+	})
+}
+
+func TestAPairThatExpiresInUseIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		dir := t.TempDir()
+		cert, key := newAuthority(t, "ca").issue("one")
+		writePair(t, dir, cert, key)
+		w := open(t, dir, h.options())
+		w.look()
+		want(t, "errors", h.errors)
+		time.Sleep(time.Hour + time.Second)
+		w.look()
+		w.look()
+		want(t, "errors", h.errors, "tls.crt: expired at 2000-01-01T01:00:00Z")
+	})
+}
+
+func TestNilHooksAreFine(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := newAuthority(t, "ca").issue("one")
+	writePair(t, dir, cert, key)
+	w := open(t, dir, Options{})
+	writePair(t, dir, "", "")
+	w.look()
+}
+
+func TestMissingFilesAreTold(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := newAuthority(t, "ca").issue("one")
+	writePair(t, dir, cert, key)
+	w := open(t, dir, Options{})
+	os.RemoveAll(dir)
+	if err := w.renewPair(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v, want fs.ErrNotExist", err)
+	}
+}
+
+func BenchmarkALookAtFilesThatHaveNotChanged(b *testing.B) {
+	dir := b.TempDir()
+	cert, key := newAuthority(b, "ca").issue("one")
+	writePair(b, dir, cert, key)
+	w, err := Open(dir, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		w.look()
+	}
+}

@@ -1,0 +1,55 @@
+package certs
+
+import (
+	"crypto/tls"
+	"sync/atomic"
+)
+
+// Settings of the TLS listener; the zero value is good. The names are those of
+// [tls.Config].
+type Settings struct {
+	MinVersion   uint16        // 0: TLS 1.3
+	MaxVersion   uint16        // 0: the newest
+	CipherSuites []uint16      // up to TLS 1.2; nil: Go's choice
+	Curves       []tls.CurveID // nil: Go's choice
+}
+
+// Config is a server's configuration: the certificate of w at the moment of each
+// handshake, HTTP/2 and HTTP/1.1 by ALPN and, if Options.ClientCA is set, a
+// client certificate required and verified against the authorities of that
+// moment.
+//
+// [net/http.Server.ServeTLS] refuses CipherSuites with MinVersion TLS 1.2 that
+// lack HTTP/2's mandatory TLS_ECDHE_*_WITH_AES_128_GCM_SHA256 (RFC 9113, 9.2.2).
+func (w *Watcher) Config(s Settings) *tls.Config {
+	base := &tls.Config{
+		GetCertificate:   w.GetCertificate,
+		MinVersion:       s.MinVersion,
+		MaxVersion:       s.MaxVersion,
+		CipherSuites:     s.CipherSuites,
+		CurvePreferences: s.Curves,
+		NextProtos:       []string{"h2", "http/1.1"},
+	}
+	if base.MinVersion == 0 {
+		base.MinVersion = tls.VersionTLS13
+	}
+	if w.opts.ClientCA == "" {
+		return base
+	}
+
+	base.ClientAuth = tls.RequireAndVerifyClientCert
+	// A ticket would outlive the authority that its client was verified against.
+	base.SessionTicketsDisabled = true
+	var newest atomic.Pointer[tls.Config] // the one for the authorities in use
+	outer := base.Clone()
+	outer.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		c, pool := newest.Load(), w.clientCAs.Load().pool
+		if c == nil || c.ClientCAs != pool {
+			c = base.Clone()
+			c.ClientCAs = pool
+			newest.Store(c)
+		}
+		return c, nil
+	}
+	return outer
+}

@@ -1,0 +1,202 @@
+package certs
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+func TestTheSettingsDecideTheVersion(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("one")
+	writePair(t, dir, cert, key)
+	w := open(t, dir, Options{})
+	for _, c := range []struct {
+		name           string
+		settings       Settings
+		oldest, newest uint16 // of the client
+		want           uint16 // 0: refused
+	}{
+		{"by default the newest", Settings{}, 0, 0, tls.VersionTLS13},
+		{"by default not 1.2", Settings{}, 0, tls.VersionTLS12, 0},
+		{"1.2 if allowed", Settings{MinVersion: tls.VersionTLS12}, 0, tls.VersionTLS12, tls.VersionTLS12},
+		{"1.3 if 1.2 is allowed and the client can", Settings{MinVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS13},
+		{"1.2 at most", Settings{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS12},
+		{"1.2 at most, a client of 1.3", Settings{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, tls.VersionTLS13, 0, 0},
+	} {
+		client := a.client()
+		client.MinVersion, client.MaxVersion = c.oldest, c.newest
+		state, err := connect(w.Config(c.settings), client)
+		if c.want == 0 && err == nil {
+			t.Errorf("%s: got %s, want a refusal", c.name, tls.VersionName(state.Version))
+		}
+		if c.want != 0 && (err != nil || state.Version != c.want) {
+			t.Errorf("%s: got %s, %v; want %s", c.name, tls.VersionName(state.Version), err, tls.VersionName(c.want))
+		}
+	}
+}
+
+func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("one")
+	writePair(t, dir, cert, key)
+	w := open(t, dir, Options{})
+	state, err := connect(w.Config(Settings{
+		MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12,
+		CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384},
+		Curves:       []tls.CurveID{tls.CurveP384},
+	}), a.client())
+	if err != nil || state.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 || state.CurveID != tls.CurveP384 {
+		t.Errorf("got %s, %s, %v; want AES-256 and P-384", tls.CipherSuiteName(state.CipherSuite), state.CurveID, err)
+	}
+}
+
+func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("one")
+	writePair(t, dir, cert, key)
+	ca := filepath.Join(dir, "ca.crt")
+	write(t, ca, a.pem)
+	for _, o := range []Options{{}, {ClientCA: ca}} {
+		w := open(t, dir, o)
+		for _, c := range []struct {
+			offered []string
+			want    string
+		}{
+			{[]string{"h2", "http/1.1"}, "h2"},
+			{[]string{"http/1.1"}, "http/1.1"},
+			{nil, ""},
+		} {
+			client := a.client(cert, key)
+			client.NextProtos = c.offered
+			state, err := connect(w.Config(Settings{}), client)
+			if err != nil || state.NegotiatedProtocol != c.want {
+				t.Errorf("offered %q, client CA %q: got %q, %v; want %q", c.offered, o.ClientCA, state.NegotiatedProtocol, err, c.want)
+			}
+		}
+	}
+}
+
+func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
+	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	dir := t.TempDir()
+	cert, key := ours.issue("server")
+	writePair(t, dir, cert, key)
+	ca := filepath.Join(dir, "clients.crt")
+	write(t, ca, ours.pem)
+	var h heard
+	o := h.options()
+	o.ClientCA = ca
+	w := open(t, dir, o)
+	config := w.Config(Settings{})
+
+	// Both remember their sessions, as real clients do.
+	sessions := func(c *tls.Config) *tls.Config {
+		c.ClientSessionCache = tls.NewLRUClientSessionCache(8)
+		return c
+	}
+	ourCert, ourKey := ours.issue("our client")
+	theirCert, theirKey := theirs.issue("their client")
+	our, their, nobody := sessions(ours.client(ourCert, ourKey)), sessions(ours.client(theirCert, theirKey)), sessions(ours.client())
+	wantClients := func(when string, wantOur, wantTheir bool) {
+		t.Helper()
+		for _, c := range []struct {
+			name   string
+			client *tls.Config
+			want   bool
+		}{{"our client", our, wantOur}, {"their client", their, wantTheir}, {"a client without a certificate", nobody, false}} {
+			for range 2 {
+				if _, err := served(config, c.client); (err == nil) != c.want {
+					t.Errorf("%s: %s: got %v, want served: %v", when, c.name, err, c.want)
+				}
+			}
+		}
+	}
+	wantClients("at start", true, false)
+
+	write(t, ca, ours.pem+theirs.pem)
+	w.look()
+	wantClients("with both authorities", true, true)
+
+	write(t, ca, theirs.pem)
+	w.look()
+	wantClients("with the other authority alone", false, true)
+
+	for _, bad := range []string{"", "rubbish", ours.pem + theirs.pem[:len(theirs.pem)/2]} {
+		write(t, ca, bad)
+		w.look()
+		wantClients("with a bad file of authorities", false, true)
+	}
+	want(t, "errors", h.errors, "clients.crt: no PEM block", "clients.crt: 2 PEM blocks of type CERTIFICATE begin, 1 can be read")
+
+	write(t, ca, ours.pem)
+	w.look()
+	wantClients("with the first authority again", true, false)
+}
+
+func TestABadClientCAAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("one")
+	writePair(t, dir, cert, key)
+	ca := filepath.Join(dir, "clients.crt")
+	for content, wanted := range map[string]string{
+		"": ca + ": no PEM block of type CERTIFICATE",
+		a.pem + "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n": ca + ": certificate 2: x509: ",
+	} {
+		write(t, ca, content)
+		_, err := Open(dir, Options{ClientCA: ca})
+		if err == nil {
+			t.Errorf("got no error, want %s", wanted)
+			continue
+		}
+		want(t, "error", []string{err.Error()}, wanted)
+	}
+	if got := open(t, dir, Options{}).Config(Settings{}); got.ClientAuth != tls.NoClientCert || !slices.Equal(got.NextProtos, []string{"h2", "http/1.1"}) {
+		t.Errorf("without a client CA: got %v, %q; want no client certificate asked", got.ClientAuth, got.NextProtos)
+	}
+}
+
+func TestNetHTTPServesHTTP2WithIt(t *testing.T) {
+	a := newAuthority(t, "ca")
+	dir := t.TempDir()
+	cert, key := a.issue("one")
+	writePair(t, dir, cert, key)
+	ca := filepath.Join(dir, "ca.crt")
+	write(t, ca, a.pem)
+	for _, o := range []Options{{}, {ClientCA: ca}} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprint(w, r.Proto)
+		}))
+		server.Config.TLSConfig = open(t, dir, o).Config(Settings{})
+		ended := make(chan error, 1)
+		go func() { ended <- server.Config.ServeTLS(server.Listener, "", "") }()
+		for _, c := range []struct {
+			http2 bool
+			want  string
+		}{{true, "HTTP/2.0"}, {false, "HTTP/1.1"}} {
+			client := a.client(cert, key)
+			client.NextProtos = nil
+			transport := &http.Transport{TLSClientConfig: client, ForceAttemptHTTP2: c.http2}
+			r, err := (&http.Client{Transport: transport}).Get("https://" + server.Listener.Addr().String())
+			if err != nil {
+				t.Fatalf("client CA %q: %v", o.ClientCA, err)
+			}
+			if got, err := io.ReadAll(r.Body); string(got) != c.want || err != nil {
+				t.Errorf("client CA %q: got %q, %v; want %q", o.ClientCA, got, err, c.want)
+			}
+			r.Body.Close()
+			transport.CloseIdleConnections()
+		}
+		server.Config.Close()
+		<-ended
+	}
+}
