@@ -1,0 +1,244 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// plain is a codec for messages that are bytes already.
+type plain struct{}
+
+func (plain) Name() string                    { return "plain" }
+func (plain) Marshal(v any) ([]byte, error)   { return *v.(*[]byte), nil }
+func (plain) Unmarshal(b []byte, v any) error { *v.(*[]byte) = bytes.Clone(b); return nil }
+
+var echoDesc = grpc.ServiceDesc{
+	ServiceName: "test.Echo",
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{
+		MethodName: "Once",
+		Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var b []byte
+			if err := decode(&b); err != nil {
+				return nil, err
+			}
+			grpc.SetTrailer(ctx, metadata.Pairs("x-sum", fmt.Sprint(len(b))))
+			if string(b) == "fail" {
+				return nil, status.Error(codes.NotFound, "no such thing: 100 % sure")
+			}
+			return &b, nil
+		},
+	}},
+	Streams: []grpc.StreamDesc{{
+		StreamName:    "Many",
+		ServerStreams: true,
+		ClientStreams: true,
+		Handler: func(_ any, s grpc.ServerStream) error {
+			n := 0
+			for {
+				var b []byte
+				err := s.RecvMsg(&b)
+				if err == io.EOF {
+					s.SetTrailer(metadata.Pairs("x-count", fmt.Sprint(n)))
+					return status.Error(codes.AlreadyExists, "all echoed")
+				}
+				if err != nil {
+					return err
+				}
+				n++
+				if err := s.SendMsg(&b); err != nil {
+					return err
+				}
+			}
+		},
+	}},
+}
+
+// grpcApp serves test.Echo where the sidecar looks for the user container.
+func (p *pod) grpcApp() {
+	s := grpc.NewServer(grpc.ForceServerCodec(plain{}))
+	s.RegisterService(&echoDesc, nil)
+	go s.Serve(p.listen())
+	p.t.Cleanup(s.Stop)
+}
+
+func (p *pod) grpcClient() *grpc.ClientConn {
+	p.t.Helper()
+	c, err := grpc.NewClient("passthrough:///"+p.addr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestGRPCCallsPassWithTheirStatusInTrailers(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.grpcApp()
+	c := p.grpcClient()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, size := range []int{0, 1, 100_000, 3_000_000} {
+		in := noise(size)
+		var out []byte
+		var trailer metadata.MD
+		if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out, grpc.Trailer(&trailer)); err != nil {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+		if !bytes.Equal(in, out) || fmt.Sprint(trailer.Get("x-sum")) != fmt.Sprintf("[%d]", size) {
+			t.Errorf("got %d bytes and the trailer %v, want the %d that were sent", len(out), trailer, size)
+		}
+	}
+	in, out := []byte("fail"), []byte(nil)
+	err := c.Invoke(ctx, "/test.Echo/Once", &in, &out)
+	if status.Code(err) != codes.NotFound || status.Convert(err).Message() != "no such thing: 100 % sure" {
+		t.Errorf("got %v, want the app's NotFound and its message", err)
+	}
+	if err := c.Invoke(ctx, "/test.Echo/None", &in, &out); status.Code(err) != codes.Unimplemented {
+		t.Errorf("got %v, want the app's Unimplemented", err)
+	}
+}
+
+// A bidirectional stream: each message is echoed before the next is sent, so
+// nothing may be held back; the status and a trailer come at the end.
+func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.grpcApp()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/test.Echo/Many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		in := fmt.Appendf(nil, "message %d", i)
+		if err := s.SendMsg(&in); err != nil {
+			t.Fatalf("message %d: sending: %v", i, err)
+		}
+		var out []byte
+		if err := s.RecvMsg(&out); err != nil {
+			t.Fatalf("message %d: receiving: %v", i, err)
+		}
+		if !bytes.Equal(in, out) {
+			t.Fatalf("message %d: got %q, want %q", i, out, in)
+		}
+	}
+	s.CloseSend()
+	var out []byte
+	err = s.RecvMsg(&out)
+	if status.Code(err) != codes.AlreadyExists || status.Convert(err).Message() != "all echoed" {
+		t.Errorf("got the end %v, want AlreadyExists: all echoed", err)
+	}
+	if got := fmt.Sprint(s.Trailer().Get("x-count")); got != "[1000]" {
+		t.Errorf("got the trailer x-count %s, want [1000]", got)
+	}
+}
+
+func TestACancelledGRPCStreamEndsAtTheApp(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	ended := make(chan error, 1)
+	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		var b []byte
+		if err := s.RecvMsg(&b); err != nil {
+			return err
+		}
+		if err := s.SendMsg(&b); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		ended <- s.Context().Err()
+		return nil
+	}))
+	go s.Serve(p.listen())
+	t.Cleanup(s.Stop)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, out := []byte("x"), []byte(nil)
+	if err := errors.Join(stream.SendMsg(&in), stream.RecvMsg(&out)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := receive(t, "the app hears of the cancel", ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("the app got %v, want %v", err, context.Canceled)
+	}
+}
+
+// docs/promises.md 3.2: gRPC requests hear a grpc-status, never a bare HTTP error.
+func TestGRPCHearsOurAnswersAsGRPC(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONNECT_RETRY=20ms", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=2")
+	c := p.grpcClient()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	in, out := []byte("x"), []byte(nil)
+	if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out); status.Code(err) != codes.Unavailable {
+		t.Errorf("app down: got %v, want Unavailable", err)
+	}
+	m, err := exchangeH2(dial(t, p.addr()), "POST", "/test.Echo/Once", "http", "a.test",
+		[]field{{"Content-Type", "application/grpc"}, {"TE", "trailers"}}, "\x00\x00\x00\x00\x00")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.status() != 200 || m.get("grpc-status") != "14" || m.Body != "" || m.Trailers != nil {
+		t.Errorf("app down: got %q with %v and %d bytes, want 200, trailers only, grpc-status 14", m.Start, m.Fields, len(m.Body))
+	}
+
+	p.grpcApp()
+	s, err := c.NewStream(ctx, &echoDesc.Streams[0], "/test.Echo/Many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
+		t.Fatalf("holding the only slot: %v", err)
+	}
+	if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("queue full: got %v, want ResourceExhausted", err)
+	}
+	s.CloseSend()
+	if err := s.RecvMsg(&out); status.Code(err) != codes.AlreadyExists {
+		t.Errorf("the stream that held the slot: got %v, want its own end", err)
+	}
+}
+
+// The whole-request clock, before the first byte.
+func TestGRPCHearsOfAClockAsGRPC(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("REVISION_TIMEOUT_SECONDS=1", "REVISION_TIMEOUT_SCOPE=request")
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		select {
+		case <-release:
+		case <-s.Context().Done():
+		}
+		return nil
+	}))
+	go s.Serve(p.listen())
+	t.Cleanup(s.Stop)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	in, out := []byte("x"), []byte(nil)
+	if err := p.grpcClient().Invoke(ctx, "/any/Thing", &in, &out); status.Code(err) != codes.DeadlineExceeded || ctx.Err() != nil {
+		t.Errorf("got %v (the caller's own clock: %v), want the sidecar's DeadlineExceeded", err, ctx.Err())
+	}
+}

@@ -1,0 +1,383 @@
+package conformance
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A sidecar needs nothing: an empty environment is a useful one. It takes the
+// ports that Knative knows, so it runs alone on the machine.
+func TestNothingIsRequired(t *testing.T) {
+	ports := []int{8012, 8022, 9090}
+	for _, port := range ports {
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if err != nil {
+			t.Fatalf("this test needs port %d: %v", port, err)
+		}
+		l.Close()
+	}
+	p := run(t, []string{"SERVING_POD=only-this"})
+	poll(t, "the sidecar serves on 8012", func() error {
+		if p.ended() {
+			t.Fatalf("it ended with code %d", p.code())
+		}
+		c, err := net.Dial("tcp", local(8012))
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+	if m := dial(t, local(8012)).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+		t.Errorf("got %q, want 200", m.Start)
+	}
+	if m := dial(t, local(9090)).ask("/metrics"); m.status() != 200 {
+		t.Errorf("9090: got %q, want 200", m.Start)
+	}
+	if m := dial(t, local(8022)).ask("/"); m.status() != 404 {
+		t.Errorf("8022: got %q, want 404", m.Start)
+	}
+}
+
+func TestATakenPortIsAClearError(t *testing.T) {
+	for name, port := range map[string]func(*pod) int{
+		"QUEUE_SERVING_PORT": func(p *pod) int { return p.port.serving },
+		"ADMIN_PORT":         func(p *pod) int { return p.port.admin },
+		"AUTOSCALER_PORT":    func(p *pod) int { return p.port.autoscaler },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			number := strconv.Itoa(port(p))
+			l, err := net.Listen("tcp", ":"+number)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			p.launch()
+			if got := p.code(); got != 1 {
+				t.Errorf("got exit code %d, want 1", got)
+			}
+			if !p.out.says(number, "address already in use") {
+				t.Errorf("no line names port %s and says that it is in use", number)
+			}
+		})
+	}
+}
+
+func TestEveryBadSettingIsNamedAtOnce(t *testing.T) {
+	p := newPod(t)
+	p.launch("CONTAINER_CONCURRENCY=-1", "REVISION_TIMEOUT_SECONDS=soon", "CONNECT_RETRY=5 parsecs",
+		"REVISION_TIMEOUT_SCOPE=half", "STATS_FORMAT=xml", "QUEUE_DEPTH=many")
+	if got := p.code(); got != 1 {
+		t.Errorf("got exit code %d, want 1", got)
+	}
+	for name, value := range map[string]string{
+		"CONTAINER_CONCURRENCY": "-1", "REVISION_TIMEOUT_SECONDS": "soon", "CONNECT_RETRY": "5 parsecs",
+		"REVISION_TIMEOUT_SCOPE": "half", "STATS_FORMAT": "xml", "QUEUE_DEPTH": "many",
+	} {
+		if !p.out.says(name, value) {
+			t.Errorf("no line names %s and %q", name, value)
+		}
+	}
+}
+
+// docs/promises.md 3.9: telemetry never takes traffic down.
+func TestBadTelemetryIsReportedAndServed(t *testing.T) {
+	for _, setting := range []string{
+		"OBSERVABILITY_CONFIG={", "SERVING_LOGGING_CONFIG={\"level\":", "SERVING_LOGGING_LEVEL=shouting",
+		"SERVING_REQUEST_LOG_TEMPLATE={{", "TRACING_CONFIG_BACKEND=pigeons", "SERVING_REQUEST_METRICS_BACKEND=bogus",
+	} {
+		name, _, _ := strings.Cut(setting, "=")
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar(setting, "SERVING_ENABLE_REQUEST_LOG=true")
+			p.sample()
+			if m := dial(t, p.addr()).ask("/status/204"); m.status() != 204 {
+				t.Errorf("got %q, want the app's 204", m.Start)
+			}
+			if !p.out.says(name) {
+				t.Errorf("no line names %s", name)
+			}
+		})
+	}
+}
+
+// What each control plane sets starts us.
+func TestEveryKnativeEnvironmentStarts(t *testing.T) {
+	for release, settings := range map[string][]string{
+		"0.9": {"USER_CONTAINER_NAME=user-container", "ENABLE_VAR_LOG_COLLECTION=false", "VAR_LOG_VOLUME_NAME=knative-var-log",
+			"INTERNAL_VOLUME_PATH=/var/knative-internal", "SYSTEM_NAMESPACE=knative-serving", "TRACING_CONFIG_STACKDRIVER_PROJECT_ID="},
+		"1.18": {"SERVING_SERVICE=svc", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=0", "REVISION_IDLE_TIMEOUT_SECONDS=0",
+			"SERVING_REQUEST_LOG_TEMPLATE=", "SERVING_ENABLE_REQUEST_LOG=false", "SERVING_REQUEST_METRICS_BACKEND=prometheus",
+			"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS=5", "TRACING_CONFIG_BACKEND=none", "TRACING_CONFIG_ZIPKIN_ENDPOINT=",
+			"TRACING_CONFIG_DEBUG=false", "TRACING_CONFIG_SAMPLE_RATE=0.1", "SYSTEM_NAMESPACE=knative-serving", "METRICS_DOMAIN=knative.dev/internal/serving",
+			"ENABLE_PROFILING=false", "SERVING_ENABLE_PROBE_REQUEST_LOG=false", "METRICS_COLLECTOR_ADDRESS=", "HOST_IP=10.0.0.1",
+			"ENABLE_HTTP2_AUTO_DETECTION=false", "ENABLE_HTTP_FULL_DUPLEX=false", "ROOT_CA=", "ENABLE_MULTI_CONTAINER_PROBES=false"},
+		"head": {"SERVING_SERVICE=svc", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=", "REVISION_IDLE_TIMEOUT_SECONDS=", "SYSTEM_NAMESPACE=knative-serving",
+			"HOST_IP=10.0.0.1", "ENABLE_HTTP2_AUTO_DETECTION=false", "ENABLE_HTTP_FULL_DUPLEX=false", "ROOT_CA=", "QUEUE_PROXY_TLS_MIN_VERSION=",
+			"QUEUE_PROXY_TLS_MAX_VERSION=", "QUEUE_PROXY_TLS_CIPHER_SUITES=", "QUEUE_PROXY_TLS_CURVE_PREFERENCES=", "ENABLE_MULTI_CONTAINER_PROBES=true",
+			`OBSERVABILITY_CONFIG={"tracing":{},"metrics":{},"runtime":{},"requestMetrics":{}}`},
+	} {
+		t.Run(release, func(t *testing.T) {
+			p := newPod(t)
+			probe := fmt.Sprintf(`{"tcpSocket":{"port":%d,"host":"127.0.0.1"},"successThreshold":1}`, p.port.user)
+			if release == "head" {
+				probe = "[" + probe + "]"
+			}
+			p.sample()
+			p.sidecar(append(settings, "SERVING_READINESS_PROBE="+probe)...)
+			if m := dial(t, p.addr()).ask("/", "User-Agent: kube-probe/1.31", "K-Network-Probe: queue"); m.Body != "queue" {
+				t.Errorf("got %q with %q, want queue", m.Start, m.Body)
+			}
+		})
+	}
+}
+
+func TestSIGTERMLetsRequestsFinish(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+			h := p.holder()
+			type result struct {
+				status int
+				body   string
+				err    error
+			}
+			done := make(chan result, 1)
+			go func() {
+				answer, err := httpClient(t, protocol).Get(p.url("/held"))
+				if err != nil {
+					done <- result{err: err}
+					return
+				}
+				defer answer.Body.Close()
+				b, err := io.ReadAll(answer.Body)
+				done <- result{answer.StatusCode, string(b), err}
+			}()
+			h.wait(t, "/held")
+			p.signal(syscall.SIGTERM)
+			p.poll("probes hear 503", func() error {
+				m := dial(t, p.addr()).ask("/", "User-Agent: kube-probe/1.31", "K-Network-Probe: queue")
+				if m.status() != 503 || m.Body != shuttingDown {
+					return fmt.Errorf("got %q with %q", m.Start, m.Body)
+				}
+				return nil
+			})
+			if p.ended() {
+				t.Fatal("the sidecar has ended while a request was running")
+			}
+			h.free("/held")
+			if r := receive(t, "the answer", done); r != (result{200, "/held", nil}) {
+				t.Errorf("got %+v, want the app's 200", r)
+			}
+			if got := p.code(); got != 0 {
+				t.Errorf("got exit code %d, want 0", got)
+			}
+		})
+	}
+}
+
+// While draining, traffic is served on, and each answer says that the
+// connection ends.
+func TestTrafficIsServedOnWhileDraining(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	h := p.holder()
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	h.free("/more")
+	p.signal(syscall.SIGTERM)
+	p.poll("probes hear 503", func() error {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
+			return fmt.Errorf("got %q", m.Start)
+		}
+		return nil
+	})
+	c := dial(t, p.addr())
+	m := c.ask("/more")
+	if m.status() != 200 || m.Body != "/more" {
+		t.Errorf("a new request got %q with %q, want the app's 200", m.Start, m.Body)
+	}
+	if got := m.get("Connection"); !strings.EqualFold(got, "close") {
+		t.Errorf("got Connection %q, want close", got)
+	}
+	c.closed()
+	h.free("/held")
+	held.receive("GET")
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+func TestAnIdleSidecarEndsWithZero(t *testing.T) {
+	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+			idle := dial(t, p.addr()) // a kept-alive connection is no reason to stay
+			idle.ask("/", "K-Network-Probe: queue")
+			p.signal(s)
+			if got := p.code(); got != 0 {
+				t.Errorf("got exit code %d, want 0", got)
+			}
+		})
+	}
+}
+
+func TestASecondSignalEndsItAtOnce(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	h := p.holder()
+	p.sendGet("/held")
+	h.wait(t, "/held")
+	p.signal(syscall.SIGTERM)
+	p.poll("probes hear 503", func() error {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
+			return fmt.Errorf("got %q", m.Start)
+		}
+		return nil
+	})
+	p.signal(syscall.SIGTERM)
+	if got := p.code(); got != 1 {
+		t.Errorf("got exit code %d, want 1", got)
+	}
+}
+
+func TestThePreStopPortServesNothingElse(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	for _, path := range []string{"/", "/health", "/metrics", "/debug/pprof/"} {
+		if m := dial(t, local(p.port.admin)).ask(path, "User-Agent: kube-probe/1.31"); m.status() != 404 {
+			t.Errorf("%s: got %q, want 404", path, m.Start)
+		}
+	}
+}
+
+// A /wait-for-drain without a SIGTERM: the app alone was restarted. Probes hear
+// of a drain for a moment, and then all is as before.
+func TestAPreStopWithoutASignalIsUndone(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	waiting := dial(t, local(p.port.admin))
+	waiting.send(request("GET", "/wait-for-drain"))
+	p.poll("probes hear 503", func() error {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
+			return fmt.Errorf("got %q", m.Start)
+		}
+		return nil
+	})
+	if m := waiting.receive("GET"); m.status() != 200 {
+		t.Errorf("wait-for-drain got %q, want 200", m.Start)
+	}
+	p.poll("probes hear queue", func() error {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			return fmt.Errorf("got %q", m.Start)
+		}
+		return nil
+	})
+	if p.ended() {
+		t.Error("the sidecar has ended")
+	}
+}
+
+// The command line.
+
+func TestTheCommandLine(t *testing.T) {
+	t.Run("--version names a version and succeeds", func(t *testing.T) {
+		out, code := command(t, nil, "--version")
+		if code != 0 || strings.TrimSpace(out) == "" || strings.Contains(out, "\n\n") {
+			t.Errorf("got code %d and %q, want 0 and a version", code, out)
+		}
+	})
+	t.Run("config prints the settings and where they come from", func(t *testing.T) {
+		out, code := command(t, []string{"CONTAINER_CONCURRENCY=7", "CONNECT_RETRY=250ms"}, "config")
+		if code != 0 {
+			t.Errorf("got code %d, want 0:\n%s", code, out)
+		}
+		for _, line := range []string{
+			`(?m)^.*CONTAINER_CONCURRENCY\b.*\b7\b.*env`, `(?m)^.*CONNECT_RETRY\b.*\b250ms\b.*env`,
+			`(?m)^.*QUEUE_SERVING_PORT\b.*\b8012\b.*default`, `(?m)^.*USER_PORT\b.*\b8080\b.*default`,
+			`(?m)^.*QUEUE_DEPTH\b.*\b70\b`,
+		} {
+			if !regexp.MustCompile(line).MatchString(out) {
+				t.Errorf("no line matches %s in\n%s", line, out)
+			}
+		}
+	})
+	t.Run("config with a bad setting fails and names it", func(t *testing.T) {
+		out, code := command(t, []string{"CONTAINER_CONCURRENCY=x"}, "config")
+		if code != 1 || !strings.Contains(out, "CONTAINER_CONCURRENCY") {
+			t.Errorf("got code %d and %q, want 1 and the name", code, out)
+		}
+	})
+	t.Run("an unknown command fails", func(t *testing.T) {
+		if out, code := command(t, nil, "frobnicate"); code == 0 || !strings.Contains(out, "frobnicate") {
+			t.Errorf("got code %d and %q, want a failure that names it", code, out)
+		}
+	})
+	t.Run("an unknown flag fails", func(t *testing.T) {
+		if out, code := command(t, nil, "-frobnicate"); code == 0 || !strings.Contains(out, "frobnicate") {
+			t.Errorf("got code %d and %q, want a failure that names it", code, out)
+		}
+	})
+}
+
+// command runs the binary to its end, which must come within patience.
+func command(t *testing.T, env []string, args ...string) (out string, code int) {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), queueProxy, args...)
+	c.Env = env
+	c.SysProcAttr = dieWithParent
+	var b bytes.Buffer
+	c.Stdout, c.Stderr = &b, &b
+	timer := time.AfterFunc(patience, func() { c.Process.Kill() })
+	defer timer.Stop()
+	err := c.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return b.String(), c.ProcessState.ExitCode()
+}
+
+// The exec probes of Knative 0.8 to 0.25.
+func TestExecProbes(t *testing.T) {
+	for _, flags := range [][]string{{"-probe-period", "0"}, {"-probe-period", "2"}, {"-probe-period=2s"}, {"-probe-timeout", "2s"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/ready"},"periodSeconds":1}`, p.port.user))
+			if out, code := command(t, p.environment(), flags...); code != 0 {
+				t.Errorf("a ready pod: got code %d and %q, want 0", code, out)
+			}
+			if flags[len(flags)-1] == "0" {
+				return // it would poll for ten seconds
+			}
+			answer, err := http.Post("http://"+local(p.port.user)+"/ready?status=503", "", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer.Body.Close()
+			if out, code := command(t, p.environment(), flags...); code != 1 || strings.TrimSpace(out) == "" {
+				t.Errorf("a pod that is not ready: got code %d and %q, want 1 and a word on stderr", code, out)
+			}
+		})
+	}
+	t.Run("without a sidecar", func(t *testing.T) {
+		p := newPod(t)
+		if out, code := command(t, p.environment(), "-probe-period", "1"); code != 1 || strings.TrimSpace(out) == "" {
+			t.Errorf("got code %d and %q, want 1 and a word on stderr", code, out)
+		}
+	})
+}

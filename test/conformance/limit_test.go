@@ -1,0 +1,466 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A holder is a user container that holds every request until the test lets it
+// go, and keeps the order of their arrival.
+type holder struct {
+	mu       sync.Mutex
+	arrived  []string // by path
+	now, max int
+	gates    map[string]chan struct{}
+}
+
+func (p *pod) holder() *holder {
+	h := &holder{gates: map[string]chan struct{}{}}
+	p.app(h)
+	return h
+}
+
+func (h *holder) gate(path string) chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gates[path] == nil {
+		h.gates[path] = make(chan struct{})
+	}
+	return h.gates[path]
+}
+
+func (h *holder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	h.arrived = append(h.arrived, r.URL.Path)
+	h.now++
+	h.max = max(h.max, h.now)
+	h.mu.Unlock()
+	select {
+	case <-h.gate(r.URL.Path):
+	case <-r.Context().Done():
+	}
+	h.mu.Lock()
+	h.now--
+	h.mu.Unlock()
+	io.WriteString(w, r.URL.Path)
+}
+
+// free lets the request with this path go.
+func (h *holder) free(path string) { close(h.gate(path)) }
+
+func (h *holder) order() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.arrived)
+}
+
+// wait returns when this request has arrived.
+func (h *holder) wait(t *testing.T, path string) {
+	t.Helper()
+	poll(t, path+" is at the app", func() error {
+		if !slices.Contains(h.order(), path) {
+			return fmt.Errorf("there are %v", h.order())
+		}
+		return nil
+	})
+}
+
+// sendGet opens a connection and sends a GET without waiting for anything.
+func (p *pod) sendGet(path string, fields ...string) *wire {
+	p.t.Helper()
+	c := dial(p.t, p.addr())
+	c.send(request("GET", path, fields...))
+	return c
+}
+
+func TestAFullQueueSaysSo(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=2")
+	h := p.holder()
+	running := p.sendGet("/running")
+	h.wait(t, "/running")
+	waiting := []*wire{p.sendGet("/w1")}
+	fence(t, p)
+	waiting = append(waiting, p.sendGet("/w2"))
+	fence(t, p)
+	for _, protocol := range []string{"HTTP/1.1", "h2c"} {
+		var m *message
+		if protocol == "h2c" {
+			var err error
+			if m, err = exchangeH2(dial(t, p.addr()), "GET", "/full", "http", "a.test", nil, ""); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			m = dial(t, p.addr()).ask("/full")
+		}
+		if m.status() != 503 || m.Body != "pending request queue full\n" {
+			t.Errorf("%s: got %q with %q, want 503 with the known text", protocol, m.Start, m.Body)
+		}
+		for name, want := range map[string]string{
+			"Retry-After":            "1",
+			"Content-Type":           "text/plain; charset=utf-8",
+			"X-Content-Type-Options": "nosniff",
+			"Proxy-Status":           `queue-proxy; error=connection_limit_reached; details="queue-full"`,
+		} {
+			if got := m.get(name); got != want {
+				t.Errorf("%s: got %s: %q, want %q", protocol, name, got, want)
+			}
+		}
+	}
+	h.free("/running")
+	running.receive("GET")
+	for i, c := range waiting {
+		path := fmt.Sprintf("/w%d", i+1)
+		h.free(path)
+		if m := c.receive("GET"); m.status() != 200 || m.Body != path {
+			t.Errorf("got %q with %q, want the waiting one's 200", m.Start, m.Body)
+		}
+	}
+	if slices.Contains(h.order(), "/full") {
+		t.Error("a request that was turned away has reached the app")
+	}
+}
+
+// With Knative's numbers: one runs, ten wait, so two of thirteen hear 503.
+func TestTheQueueIsTenTimesTheConcurrency(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1")
+	h := p.holder()
+	statuses := make(chan int, 13)
+	for i := range 13 {
+		c := p.sendGet("/" + strconv.Itoa(i))
+		go func() {
+			m, err := readResponse(c.r, "GET")
+			if err != nil {
+				t.Error(err)
+				m = &message{}
+			}
+			statuses <- m.status()
+		}()
+	}
+	for range 2 {
+		if got := receive(t, "a rejection", statuses); got != 503 {
+			t.Errorf("got %d before anything was answered by the app, want 503", got)
+		}
+	}
+	for i := range 13 {
+		h.free("/" + strconv.Itoa(i))
+	}
+	for range 11 {
+		if got := receive(t, "an answer", statuses); got != 200 {
+			t.Errorf("got %d, want 200", got)
+		}
+	}
+	if h.max != 1 {
+		t.Errorf("%d requests were in the app at once, want 1", h.max)
+	}
+}
+
+func TestWaitingIsFirstComeFirstServed(t *testing.T) {
+	const waiters = 20
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
+	h := p.holder()
+	conns := []*wire{p.sendGet("/first")}
+	h.wait(t, "/first")
+	want := []string{"/first"}
+	for i := range waiters {
+		path := fmt.Sprintf("/%02d", i)
+		conns = append(conns, p.sendGet(path))
+		want = append(want, path)
+		fence(t, p)
+	}
+	for i, c := range conns {
+		h.wait(t, want[i])
+		h.free(want[i])
+		if m := c.receive("GET"); m.Body != want[i] {
+			t.Errorf("got %q, want %q", m.Body, want[i])
+		}
+	}
+	if got := h.order(); !slices.Equal(got, want) {
+		t.Errorf("the app got %v, want %v", got, want)
+	}
+}
+
+// A waiting client that goes away frees its place at once.
+func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
+	for _, protocol := range []string{"FIN", "RST", "h2c cancel"} {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
+			h := p.holder()
+			running := p.sendGet("/running")
+			h.wait(t, "/running")
+			leave := func() {}
+			if protocol == "h2c cancel" {
+				ended := make(chan struct{})
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					defer close(ended)
+					r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/leaves"), nil)
+					if answer, err := httpClient(t, "h2c").Do(r); err == nil {
+						answer.Body.Close()
+						t.Errorf("the client that leaves got %s", answer.Status)
+					}
+				}()
+				leave = func() { cancel(); <-ended }
+			} else {
+				c := p.sendGet("/leaves")
+				leave = func() {
+					if protocol == "RST" {
+						c.Conn.(*net.TCPConn).SetLinger(0)
+					}
+					c.Close()
+				}
+			}
+			p.poll("the place is taken", func() error {
+				c := dial(t, p.addr())
+				defer c.Close()
+				m := c.ask("/probing", "X-Probing: 1")
+				if m.status() != 503 {
+					return fmt.Errorf("got %q", m.Start)
+				}
+				return nil
+			})
+			leave()
+
+			// Until the place is free a newcomer hears 503; then it waits.
+			var newcomer *wire
+			p.poll("the place is free", func() error {
+				c := p.sendGet("/newcomer")
+				c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+				m, err := readResponse(c.r, "GET")
+				var timeout net.Error
+				if errors.As(err, &timeout) && timeout.Timeout() {
+					newcomer = c
+					return nil
+				}
+				return fmt.Errorf("got %v, %v", m, err)
+			})
+			h.free("/running")
+			running.receive("GET")
+			h.wait(t, "/newcomer")
+			h.free("/newcomer")
+			newcomer.SetDeadline(time.Now().Add(patience))
+			if m, err := readResponse(newcomer.r, "GET"); err != nil || m.status() != 200 {
+				t.Errorf("the newcomer got %v, %v, want 200", m, err)
+			}
+			if slices.Contains(h.order(), "/leaves") {
+				t.Error("the request of the client that left has reached the app")
+			}
+		})
+	}
+}
+
+// A slot is held until the exchange with the app has really ended: when the
+// next request arrives there, the one whose client left has been ended before.
+func TestASlotIsHeldUntilTheExchangeHasEnded(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
+	var mu sync.Mutex
+	open := map[*bareConn]bool{} // connections on which an answer is owed
+	var overlaps atomic.Int32
+	arrived := make(chan struct{}, 100)
+	p.bare(func(c *bareConn, m *message) bool {
+		mu.Lock()
+		for other := range open {
+			if other != c && !hungUp(other.TCPConn) {
+				overlaps.Add(1)
+			}
+		}
+		open[c] = true
+		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			delete(open, c)
+			mu.Unlock()
+		}()
+		arrived <- struct{}{}
+		if m.Start == "GET /last HTTP/1.1" {
+			c.send(ok)
+			return true
+		}
+		c.r.Peek(1) // until the sidecar ends the connection
+		return false
+	})
+	for range 20 {
+		c := p.sendGet("/leaves")
+		receive(t, "the request is at the app", arrived)
+		next := p.sendGet("/leaves")
+		fence(t, p)
+		c.Close()
+		receive(t, "the next request is at the app", arrived)
+		next.Close()
+	}
+	if m := dial(t, p.addr()).ask("/last"); m.status() != 200 {
+		t.Errorf("got %q, want 200", m.Start)
+	}
+	if got := overlaps.Load(); got != 0 {
+		t.Errorf("%d requests arrived while another was still going on", got)
+	}
+}
+
+// hungUp reports whether the peer has ended the connection, reading nothing.
+func hungUp(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := true
+	raw.Control(func(fd uintptr) {
+		n, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		gone = n <= 0 && err != syscall.EAGAIN
+	})
+	return gone
+}
+
+// docs/promises.md section 1, row 5: two kubelet probes run beside the limit,
+// the rest are traffic.
+func TestTwoKubeletProbesRunBesideTheLimit(t *testing.T) {
+	for name, field := range map[string]string{"user agent": "User-Agent: kube-probe/1.31", "header": "K-Kubelet-Probe: x"} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+			h := p.holder()
+			traffic := p.sendGet("/traffic")
+			h.wait(t, "/traffic")
+			first := p.sendGet("/k1", field)
+			h.wait(t, "/k1")
+			second := p.sendGet("/k2", field)
+			h.wait(t, "/k2")
+			if m := dial(t, p.addr()).ask("/k3", field); m.status() != 503 || m.Body != "pending request queue full\n" {
+				t.Errorf("a third kubelet probe got %q with %q, want to be turned away as traffic", m.Start, m.Body)
+			}
+			h.free("/k1")
+			if m := first.receive("GET"); m.status() != 200 {
+				t.Errorf("the first kubelet probe got %q, want 200", m.Start)
+			}
+			var fourth *wire
+			p.poll("the kubelet's place is free again", func() error {
+				c := p.sendGet("/k4", field)
+				c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+				if m, err := readResponse(c.r, "GET"); err == nil {
+					return fmt.Errorf("got %q", m.Start)
+				}
+				fourth = c
+				return nil
+			})
+			h.wait(t, "/k4")
+			for _, path := range []string{"/k2", "/k4", "/traffic"} {
+				h.free(path)
+			}
+			fourth.SetDeadline(time.Now().Add(patience))
+			fourth.r = bufio.NewReader(fourth.Conn)
+			for _, c := range []*wire{second, fourth, traffic} {
+				if m := c.receive("GET"); m.status() != 200 {
+					t.Errorf("got %q, want 200", m.Start)
+				}
+			}
+		})
+	}
+}
+
+// A kubelet probe that finds the slots free does not take one.
+func TestAKubeletProbeTakesNoSlot(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	h := p.holder()
+	probe := p.sendGet("/k", "User-Agent: kube-probe/1.31")
+	h.wait(t, "/k")
+	traffic := p.sendGet("/traffic")
+	h.wait(t, "/traffic")
+	for _, path := range []string{"/k", "/traffic"} {
+		h.free(path)
+	}
+	for _, c := range []*wire{probe, traffic} {
+		if m := c.receive("GET"); m.status() != 200 {
+			t.Errorf("got %q, want 200", m.Start)
+		}
+	}
+}
+
+// Probes that the sidecar answers wait for nobody.
+func TestProbesPassAFullQueue(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
+	h := p.holder()
+	p.sendGet("/running")
+	h.wait(t, "/running")
+	p.sendGet("/waiting")
+	fence(t, p)
+	for fields, want := range map[string]int{"K-Network-Probe: queue": 200, "K-Network-Probe: x": 400} {
+		if m := dial(t, p.addr()).ask("/", fields); m.status() != want {
+			t.Errorf("%s: got %q, want %d", fields, m.Start, want)
+		}
+	}
+}
+
+func TestWaitingTooLongIsToldWithItsReason(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_TIMEOUT_SECONDS=1")
+	h := p.holder()
+	p.sendGet("/running")
+	h.wait(t, "/running")
+	m := dial(t, p.addr()).ask("/waits")
+	want := `queue-proxy; error=connection_limit_reached; details="queue-timeout"`
+	if got := m.get("Proxy-Status"); m.status() < 500 || got != want {
+		t.Errorf("got %q with Proxy-Status %q, want a 5xx with %q", m.Start, got, want)
+	}
+	if slices.Contains(h.order(), "/waits") {
+		t.Error("the request that waited too long has reached the app")
+	}
+}
+
+// Never more than N in the app, nothing lost, with clients that leave at random.
+func TestTheLimitHoldsUnderLoad(t *testing.T) {
+	const limit, clients, each = 3, 30, 40
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY="+strconv.Itoa(limit), "QUEUE_DEPTH=1000")
+	app := p.sample()
+	var served atomic.Int32
+	var all sync.WaitGroup
+	for client := range clients {
+		all.Go(func() {
+			c, err := net.Dial("tcp", p.addr())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(2 * patience))
+			r := bufio.NewReader(c)
+			for i := range each {
+				id := fmt.Sprintf("c%d-%d", client, i)
+				io.WriteString(c, request("GET", "/slow?ms=1", "X-Id: "+id))
+				m, err := readResponse(r, "GET")
+				if err != nil || m.status() != 200 {
+					t.Errorf("%s: got %v, %v, want 200", id, m, err)
+					return
+				}
+				if got := app.Seen(id); got != 1 {
+					t.Errorf("%s: the app has seen it %d times, want once", id, got)
+				}
+				served.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if got := served.Load(); got != clients*each {
+		t.Errorf("%d requests were served, want %d", got, clients*each)
+	}
+	if got := app.Running().Max; got > limit {
+		t.Errorf("%d requests were in the app at once, want at most %d", got, limit)
+	}
+}

@@ -1,0 +1,68 @@
+package conformance
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+var (
+	queueProxy    string                                             // the queue-proxy under test
+	fixedPorts    = os.Getenv("QUEUE_PROXY_FIXED_PORTS") != ""       // it knows only Knative's own ports
+	quiet         = log.New(io.Discard, "", 0)                       // for servers that a test breaks on purpose
+	dieWithParent = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no sidecar outlives the tests
+)
+
+// tools are the real clients without which the suite proves too little.
+var tools = []string{"curl", "h2load"}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel")
+	if parallel.Value.String() == parallel.DefValue {
+		parallel.Value.Set("8") // most stories wait for a clock, not for the processor
+	}
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			fmt.Fprintf(os.Stderr, "conformance: %s is missing; test/conformance/setup installs it\n", tool)
+			return 1
+		}
+	}
+	queueProxy = os.Getenv("QUEUE_PROXY")
+	if queueProxy != "" {
+		path, err := filepath.Abs(queueProxy)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "conformance: QUEUE_PROXY:", err)
+			return 1
+		}
+		queueProxy = path
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	queueProxy = filepath.Join(dir, "queue-proxy")
+	build := exec.Command("go", "build", "-o", queueProxy)
+	if os.Getenv("QUEUE_PROXY_RACE") != "" {
+		build.Args = append(build.Args, "-race")
+	}
+	build.Args = append(build.Args, "github.com/queue-proxy/queue-proxy/cmd/queue-proxy")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "conformance: building cmd/queue-proxy: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}

@@ -1,0 +1,845 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestTargetsMethodsAndAnswersPassThrough(t *testing.T) { perform(t, "targets.txt") }
+
+func TestFieldsAndTrailersPassThrough(t *testing.T) { perform(t, "fields.txt") }
+
+func TestNoRequestIsSmuggled(t *testing.T) { perform(t, "smuggling.txt") }
+
+// both are the protocols that a client may speak to 8012.
+var both = []string{"h1", "h2c"}
+
+func TestTwoRequestsInOnePacketAreAnsweredInTurn(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.bare(func(c *bareConn, m *message) bool {
+		c.send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(m.Start), m.Start))
+		return true
+	})
+	c := dial(t, p.addr())
+	c.send(request("GET", "/1") + "POST /2 HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\nabc" + request("GET", "/3"))
+	for _, want := range []string{"GET /1 HTTP/1.1", "POST /2 HTTP/1.1", "GET /3 HTTP/1.1"} {
+		if m := c.receive("GET"); m.Body != want {
+			t.Errorf("got %q, want %q", m.Body, want)
+		}
+	}
+}
+
+func TestBodiesOfAnySizePassBothWays(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	// The app answers with as much as the query asks, in the framing it asks,
+	// and tells the hash of what it got.
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := sha256.New()
+		n, err := io.Copy(h, r.Body)
+		if err != nil {
+			t.Errorf("app: reading the body: %v", err)
+		}
+		w.Header().Set("X-Got", fmt.Sprintf("%d %d %x", r.ContentLength, n, h.Sum(nil)))
+		size, _ := strconv.Atoi(r.URL.Query().Get("size"))
+		if r.URL.Query().Get("framing") == "length" {
+			w.Header().Set("Content-Length", strconv.Itoa(size))
+		} else {
+			w.WriteHeader(200)
+			http.NewResponseController(w).Flush()
+		}
+		w.Write(noise(size))
+	}))
+	for _, protocol := range both {
+		client := httpClient(t, protocol)
+		for _, framing := range []string{"length", "chunked"} {
+			for _, size := range []int{0, 1, 1000, 100_000, 10_000_000} {
+				t.Run(fmt.Sprint(protocol, " ", framing, " ", size), func(t *testing.T) {
+					body := noise(size)
+					var reader io.Reader = bytes.NewReader(body)
+					length := int64(size)
+					if framing == "chunked" {
+						reader, length = io.MultiReader(reader), -1
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					defer cancel()
+					r, _ := http.NewRequestWithContext(ctx, "POST", p.url(fmt.Sprintf("/?size=%d&framing=%s", size, framing)), reader)
+					answer, err := client.Do(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer answer.Body.Close()
+					got, err := io.ReadAll(answer.Body)
+					if err != nil {
+						t.Fatalf("reading the answer: %v", err)
+					}
+					if !bytes.Equal(got, body) {
+						t.Errorf("got %d bytes, want the %d that the app sent", len(got), size)
+					}
+					if framing == "length" && answer.ContentLength != int64(size) {
+						t.Errorf("got the answer's length %d, want %d", answer.ContentLength, size)
+					}
+					sum := sha256.Sum256(body)
+					want := fmt.Sprintf("%d %d %s", length, size, hex.EncodeToString(sum[:]))
+					told := answer.Header.Get("X-Got")
+					if framing == "chunked" && protocol == "h2c" && size == 0 {
+						// An empty DATA frame and no body are one thing in HTTP/2.
+						_, told, _ = strings.Cut(told, " ")
+						_, want, _ = strings.Cut(want, " ")
+					}
+					if told != want {
+						t.Errorf("the app got (length, bytes, hash) %s, want %s", told, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// noise is size bytes that depend on nothing but size.
+func noise(size int) []byte {
+	b := make([]byte, size)
+	rand.NewChaCha8([32]byte{byte(size)}).Read(b)
+	return b
+}
+
+func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar()
+			gone := make(chan struct{})
+			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer close(gone)
+				block := noise(64 << 10)
+				for r.Context().Err() == nil {
+					if _, err := w.Write(block); err != nil {
+						return
+					}
+				}
+			}))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/"), nil)
+			answer, err := httpClient(t, protocol).Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.CopyN(io.Discard, answer.Body, 20<<20); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			answer.Body.Close()
+			receiveClose(t, "the app hears that the client has gone", gone)
+		})
+	}
+}
+
+func TestAnEndlessUploadStreamsAndCanBeAnswered(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar()
+			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n, err := io.CopyN(io.Discard, r.Body, 20<<20)
+				if err != nil {
+					t.Errorf("app: after %d bytes: %v", n, err)
+				}
+				w.Header().Set("Connection", "close")
+				w.WriteHeader(http.StatusInsufficientStorage)
+			}))
+			status := within(t, "the answer to an endless upload", func() (int, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				r, _ := http.NewRequestWithContext(ctx, "POST", p.url("/"), endless{})
+				if protocol == "h1" { // Go's own client loses early answers
+					return rawUpload(t, p, -1)
+				}
+				answer, err := httpClient(t, protocol).Do(r)
+				if err != nil {
+					return 0, err
+				}
+				answer.Body.Close()
+				return answer.StatusCode, nil
+			})
+			if status != 507 {
+				t.Errorf("got %d, want 507", status)
+			}
+		})
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+// rawUpload sends a POST with that many bytes (-1: chunks without end), reads
+// the answer meanwhile and returns its status.
+func rawUpload(t *testing.T, p *pod, length int) (int, error) {
+	c, err := net.Dial("tcp", p.addr())
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	head := "POST /early HTTP/1.1\r\nHost: a.test\r\n"
+	block := append([]byte("8000\r\n"), append(make([]byte, 0x8000), "\r\n"...)...)
+	if length >= 0 {
+		head += fmt.Sprintf("Content-Length: %d\r\n\r\n", length)
+		block = make([]byte, 32<<10)
+	} else {
+		head += "Transfer-Encoding: chunked\r\n\r\n"
+	}
+	if _, err := io.WriteString(c, head); err != nil {
+		return 0, err
+	}
+	done := make(chan struct{})
+	defer func() { c.Close(); <-done }()
+	go func() {
+		defer close(done)
+		for left := length; left != 0; left -= len(block) {
+			if length >= 0 && left < len(block) {
+				block = block[:left]
+			}
+			if _, err := c.Write(block); err != nil {
+				return
+			}
+			if left < 0 {
+				left = -1 + len(block) // endless
+			}
+		}
+	}()
+	m, err := readResponse(bufio.NewReader(c), "POST")
+	if err != nil {
+		return 0, err
+	}
+	return m.status(), m.Cut
+}
+
+// An app that refuses an upload by its head says so to every client, 40 of 40.
+func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
+	const times, length = 40, 10 << 20
+	refuse := func(c *bareConn, m *message) bool {
+		c.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
+		c.CloseWrite()
+		io.Copy(io.Discard, c) // a lingering close, as RFC 9112 9.6 asks of servers
+		return false
+	}
+	upload := map[string]func(t *testing.T, p *pod) (int, error){
+		"h1": func(t *testing.T, p *pod) (int, error) { return rawUpload(t, p, length) },
+		"h2c": func(t *testing.T, p *pod) (int, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			r, _ := http.NewRequestWithContext(ctx, "POST", p.url("/early"), bytes.NewReader(make([]byte, length)))
+			answer, err := httpClient(t, "h2c").Do(r)
+			if err != nil {
+				return 0, err
+			}
+			defer answer.Body.Close()
+			return answer.StatusCode, nil
+		},
+	}
+	for _, protocol := range both {
+		for _, app := range []string{"bare", "net/http"} {
+			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {
+				p := newPod(t)
+				p.sidecar()
+				if app == "bare" {
+					p.bareHeads(refuse)
+				} else {
+					p.sample()
+				}
+				heard := map[string]int{}
+				for range times {
+					status, err := upload[protocol](t, p)
+					if err != nil {
+						heard[err.Error()]++
+					} else {
+						heard[strconv.Itoa(status)]++
+					}
+				}
+				if heard["413"] != times {
+					t.Errorf("got %v, want 413 %d times", heard, times)
+				}
+			})
+		}
+	}
+}
+
+// A 200 to a finished POST must not cost the client its connection.
+func TestAFinishedPostKeepsTheConnection(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.sample()
+	c := dial(t, p.addr())
+	for i := range 20 {
+		body := noise(i * 1000)
+		c.send(fmt.Sprintf("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+		if m := c.receive("POST"); m.status() != 200 || m.get("Connection") != "" {
+			t.Fatalf("POST %d: got %q with Connection %q, want 200 without", i, m.Start, m.get("Connection"))
+		}
+	}
+}
+
+func TestEventsArriveOneByOne(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar()
+			next := make(chan struct{})
+			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				for i := range 10 {
+					fmt.Fprintf(w, "data: %d\n\n", i)
+					http.NewResponseController(w).Flush()
+					select {
+					case <-next: // the client has seen it
+					case <-r.Context().Done():
+						return
+					}
+				}
+			}))
+			answer, err := httpClient(t, protocol).Get(p.url("/"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			lines := bufio.NewReader(answer.Body)
+			for i := range 10 {
+				got := within(t, "event "+strconv.Itoa(i), func() (string, error) {
+					a, err := lines.ReadString('\n')
+					if err == nil {
+						_, err = lines.ReadString('\n')
+					}
+					return a, err
+				})
+				if want := fmt.Sprintf("data: %d\n", i); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+				next <- struct{}{}
+			}
+			if rest, err := io.ReadAll(lines); len(rest) > 0 || err != nil {
+				t.Errorf("after the last event: got %q, %v, want the end", rest, err)
+			}
+		})
+	}
+}
+
+func TestTrailersPassOverHTTP2(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.sample()
+	r, _ := http.NewRequest("POST", p.url("/trailers"), io.MultiReader(strings.NewReader("hello")))
+	r.Trailer = http.Header{"X-Sum": {"532"}}
+	answer, err := httpClient(t, "h2c").Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if _, err := io.ReadAll(answer.Body); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"X-Sum": "532", "X-Body-Length": "5"} {
+		if got := answer.Trailer.Get(name); got != want {
+			t.Errorf("trailer %s: got %q, want %q (all: %v)", name, got, want, answer.Trailer)
+		}
+	}
+}
+
+func TestEarlyHintsAndTheFinalStatusPassOverHTTP2(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.sample()
+	var interim []int
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(code int, _ textproto.MIMEHeader) error {
+			interim = append(interim, code)
+			return nil
+		},
+	})
+	r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/hints?status=418"), nil)
+	answer, err := httpClient(t, "h2c").Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if !slices.Equal(interim, []int{103}) || answer.StatusCode != 418 {
+		t.Errorf("got %v and then %d, want 103 and then 418", interim, answer.StatusCode)
+	}
+}
+
+// A client that waits for 100 Continue sends its body only when the app has
+// asked for it, and never when the app refuses.
+func TestExpectContinueIsTheAppsDecision(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.bareHeads(func(c *bareConn, m *message) bool {
+		if strings.Contains(m.Start, "/refuse") {
+			c.send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			return false
+		}
+		c.send("HTTP/1.1 100 Continue\r\n\r\n")
+		m.readBody(c.r, false)
+		c.send(fmt.Sprintf("HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n%s", len(m.Body), m.Body))
+		return true
+	})
+	head := "POST /%s HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+
+	c := dial(t, p.addr())
+	c.send(fmt.Sprintf(head, "refuse"))
+	if m := c.receive("POST"); m.status() != 417 || len(m.Interim) > 0 {
+		t.Errorf("refused: got %q after %d interim answers, want 417 after none", m.Start, len(m.Interim))
+	}
+
+	c = dial(t, p.addr())
+	c.send(fmt.Sprintf(head, "take"))
+	m, err := readHead(c.r)
+	if err != nil || m.status() != 100 {
+		t.Fatalf("got %v, %v, want 100", m, err)
+	}
+	c.send("hello")
+	if m := c.receive("POST"); m.status() != 201 || m.Body != "hello" {
+		t.Errorf("got %q with %q, want 201 with hello", m.Start, m.Body)
+	}
+}
+
+// A client that goes away while the app works on its request is noticed there.
+func TestTheAppHearsThatTheClientHasGone(t *testing.T) {
+	for _, protocol := range both {
+		for _, phase := range []string{"before the head", "in the body"} {
+			t.Run(protocol+" "+phase, func(t *testing.T) {
+				p := newPod(t)
+				p.sidecar()
+				there, gone := make(chan struct{}), make(chan struct{})
+				p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if phase == "in the body" {
+						io.WriteString(w, "first part")
+						http.NewResponseController(w).Flush()
+					}
+					close(there)
+					<-r.Context().Done()
+					close(gone)
+				}))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() {
+					r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/"), nil)
+					if answer, err := httpClient(t, protocol).Do(r); err == nil {
+						io.Copy(io.Discard, answer.Body)
+						answer.Body.Close()
+					}
+				}()
+				receiveClose(t, "the request is at the app", there)
+				cancel()
+				receiveClose(t, "the app hears that the client has gone", gone)
+			})
+		}
+	}
+}
+
+// docs/promises.md 3.4: a client's FIN after a complete request means that it
+// has gone.
+func TestAHalfClosedClientHasGone(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	there, gone := make(chan struct{}), make(chan struct{})
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(there)
+		<-r.Context().Done()
+		close(gone)
+	}))
+	c := dial(t, p.addr())
+	c.send(request("GET", "/"))
+	receiveClose(t, "the request is at the app", there)
+	c.Conn.(*net.TCPConn).CloseWrite()
+	receiveClose(t, "the app hears that the client has gone", gone)
+}
+
+func TestAnAppThatDiesInTheBodyBreaksTheAnswer(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.sample()
+	p2 := newPodSerial(t)
+	p2.sidecar()
+	p2.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "1000000")
+		w.Write(noise(500_000))
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	for _, protocol := range both {
+		for framing, url := range map[string]string{"chunked": p.url("/die?after=100000"), "length": p2.url("/")} {
+			t.Run(protocol+" "+framing, func(t *testing.T) {
+				answer, err := httpClient(t, protocol).Get(url)
+				if err != nil {
+					return // broken before its head: noticed as well
+				}
+				defer answer.Body.Close()
+				if n, err := io.Copy(io.Discard, answer.Body); err == nil {
+					t.Errorf("got a clean end after %d bytes, want a broken answer", n)
+				}
+			})
+		}
+	}
+}
+
+// checkOurs fails the test unless m is an answer of the sidecar itself: the
+// status, a Proxy-Status of the type and word, a short text that gives no
+// address away.
+func checkOurs(t *testing.T, p *pod, m *message, status int, kind, word string) {
+	t.Helper()
+	if m.status() != status {
+		t.Errorf("got %q, want %d", m.Start, status)
+	}
+	want := fmt.Sprintf("queue-proxy; error=%s; details=%q", kind, word)
+	if got := m.get("Proxy-Status"); got != want {
+		t.Errorf("got Proxy-Status %q, want %q", got, want)
+	}
+	if len(m.Body) == 0 || len(m.Body) > 100 {
+		t.Errorf("got a body of %d bytes, want a short text", len(m.Body))
+	}
+	for _, inside := range []string{"127.0.0.1", "::1", strconv.Itoa(p.port.user), "dial", "tcp"} {
+		if strings.Contains(m.Body, inside) {
+			t.Errorf("got the body %q, which gives %q away", m.Body, inside)
+		}
+	}
+}
+
+func TestAnAppThatIsDownIs502(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONNECT_RETRY=50ms")
+	c := dial(t, p.addr())
+	m := c.ask("/")
+	checkOurs(t, p, m, 502, "connection_refused", "app-unreachable")
+	c.send("POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello")
+	checkOurs(t, p, c.receive("POST"), 502, "connection_refused", "app-unreachable")
+	m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkOurs(t, p, m, 502, "connection_refused", "app-unreachable")
+}
+
+func TestAnAppThatIsRestartingIsWaitedFor(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("CONNECT_RETRY=15s")
+			later := time.AfterFunc(200*time.Millisecond, func() { p.sample() })
+			defer later.Stop()
+			answer, _ := get(t, httpClient(t, protocol), p.url("/status/204"))
+			if answer.StatusCode != 204 {
+				t.Errorf("got %d, want the app's 204", answer.StatusCode)
+			}
+		})
+	}
+}
+
+func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	l, err := net.Listen("tcp6", net.JoinHostPort("::1", strconv.Itoa(p.port.user)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) })}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	if m := dial(t, p.addr()).ask("/"); m.status() != 204 {
+		t.Errorf("got %q, want the app's 204", m.Start)
+	}
+}
+
+// The app closes every idle connection after its answer, without having said so.
+// When that FIN has arrived before the next request, nobody notices.
+func TestAConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	closed := make(chan struct{}, 1)
+	app := p.bare(func(c *bareConn, m *message) bool {
+		c.send(ok)
+		c.Close()
+		closed <- struct{}{}
+		return false
+	})
+	c := dial(t, p.addr())
+	for i := range 40 {
+		c.send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello", i))
+		if m := c.receive("POST"); m.status() != 200 || m.Body != "ok" {
+			t.Fatalf("POST %d: got %q with %q, want 200 with ok", i, m.Start, m.Body)
+		}
+		receive(t, "the app has closed", closed)
+	}
+	if heard, _ := app.requests(); len(heard) != 40 {
+		t.Errorf("the app got %d requests, want 40", len(heard))
+	}
+}
+
+// The app closes a reused connection when the request has already been written:
+// only what may be repeated is repeated (RFC 9110 9.2.2), and once.
+func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
+	for _, row := range []struct {
+		name, text   string
+		status, seen int
+	}{
+		{"GET", request("GET", "/x"), 200, 2},
+		{"HEAD", request("HEAD", "/x"), 200, 2},
+		{"DELETE", request("DELETE", "/x"), 200, 2},
+		{"PUT with a small body", "PUT /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello", 0, 2},
+		{"POST with a body", "POST /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello", 502, 1},
+		{"POST without a body", "POST /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n", 502, 1},
+		{"PATCH", "PATCH /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello", 502, 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar()
+			var seen, lost atomic.Int32
+			p.bare(func(c *bareConn, m *message) bool {
+				if strings.HasSuffix(m.Start, " /warm HTTP/1.1") {
+					c.send(ok)
+					return true
+				}
+				seen.Add(1)
+				if c.number == 0 {
+					lost.Add(1)
+					return false // the reused connection ends without an answer
+				}
+				if strings.HasPrefix(m.Start, "HEAD ") {
+					c.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+				} else {
+					c.send(ok)
+				}
+				return true
+			})
+			c := dial(t, p.addr())
+			c.ask("/warm")
+			c.send(row.text)
+			method, _, _ := strings.Cut(row.text, " ")
+			m := c.receive(method)
+			if lost.Load() != 1 {
+				t.Fatalf("the request was lost %d times on the reused connection, want 1", lost.Load())
+			}
+			got := int(seen.Load())
+			if row.status == 0 { // it may be repeated, it need not be
+				if m.status() == 200 && got == 2 || m.status() == 502 && got == 1 {
+					return
+				}
+				t.Errorf("got %q, and the app saw it %d times; want 200 and twice or 502 and once", m.Start, got)
+				return
+			}
+			if m.status() != row.status || got != row.seen {
+				t.Errorf("got %q, and the app saw it %d times; want %d and %d", m.Start, got, row.status, row.seen)
+			}
+			if row.status == 502 {
+				checkOurs(t, p, m, 502, "connection_terminated", "app-reset")
+			}
+		})
+	}
+}
+
+// On a fresh connection nothing is ever repeated.
+func TestAnAppThatHangsUpIs502(t *testing.T) {
+	for name, end := range map[string]func(*bareConn){
+		"closes": func(c *bareConn) { c.Close() },
+		"resets": func(c *bareConn) { c.reset() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar()
+			var seen atomic.Int32
+			p.bare(func(c *bareConn, m *message) bool {
+				seen.Add(1)
+				end(c)
+				return false
+			})
+			m := dial(t, p.addr()).ask("/")
+			checkOurs(t, p, m, 502, "connection_terminated", "app-reset")
+			if got := seen.Load(); got != 1 {
+				t.Errorf("the app saw the request %d times, want once", got)
+			}
+		})
+	}
+}
+
+// A close-delimited answer that is cut by RST is broken, not complete.
+func TestAResetIsNotTheEndOfAnAnswer(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	written := make(chan struct{})
+	seen := make(chan struct{})
+	p.bare(func(c *bareConn, m *message) bool {
+		c.send("HTTP/1.1 200 OK\r\n\r\nsome bytes")
+		close(written)
+		<-seen
+		c.reset()
+		return false
+	})
+	c := dial(t, p.addr())
+	c.send(request("GET", "/"))
+	m, err := readHead(c.r)
+	if err != nil || m.status() != 200 {
+		t.Fatalf("got %v, %v, want 200", m, err)
+	}
+	receiveClose(t, "the app has written", written)
+	close(seen)
+	if err := m.readBody(c.r, true); err == nil && m.Cut == nil {
+		t.Errorf("got %q and a clean end, want a broken answer", m.Body)
+	}
+}
+
+// Both directions at once, step by step, over HTTP/2 always and over HTTP/1.1
+// where it is switched on.
+func TestFullDuplex(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("ENABLE_HTTP_FULL_DUPLEX=true")
+			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				http.NewResponseController(w).EnableFullDuplex()
+				b := make([]byte, 4096)
+				for {
+					n, err := r.Body.Read(b)
+					if n > 0 {
+						w.Write(bytes.ToUpper(b[:n]))
+						http.NewResponseController(w).Flush()
+					}
+					if err != nil {
+						return
+					}
+				}
+			}))
+			send, reply := duplexClient(t, p, protocol)
+			for i := range 20 {
+				send(fmt.Sprintf("message %02d", i))
+				if got, want := within(t, "a reply", reply), fmt.Sprintf("MESSAGE %02d", i); got != want {
+					t.Fatalf("got %q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+// duplexClient opens a POST and returns how to send a piece of its body and how
+// to read as much of the answer.
+func duplexClient(t *testing.T, p *pod, protocol string) (send func(string), reply func() (string, error)) {
+	const size = len("message 00")
+	if protocol == "h1" {
+		c := dial(t, p.addr())
+		c.send("POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n")
+		headRead := false
+		var pending string
+		return func(text string) { c.send(fmt.Sprintf("%x\r\n%s\r\n", len(text), text)) },
+			func() (string, error) {
+				if !headRead {
+					if m, err := readHead(c.r); err != nil || m.status() != 200 {
+						return "", fmt.Errorf("head: %v, %v", m, err)
+					}
+					headRead = true
+				}
+				for len(pending) < size {
+					line, err := readLine(c.r)
+					if err != nil {
+						return "", err
+					}
+					n, err := strconv.ParseUint(line, 16, 31)
+					if err != nil || n == 0 {
+						return "", fmt.Errorf("chunk %q", line)
+					}
+					b := make([]byte, n+2)
+					if _, err := io.ReadFull(c.r, b); err != nil {
+						return "", err
+					}
+					pending += string(b[:n])
+				}
+				piece := pending[:size]
+				pending = pending[size:]
+				return piece, nil
+			}
+	}
+	body, sender := io.Pipe()
+	t.Cleanup(func() { sender.Close() })
+	var answer *http.Response
+	return func(text string) {
+			if answer == nil {
+				go io.WriteString(sender, text)
+				return
+			}
+			io.WriteString(sender, text)
+		}, func() (string, error) {
+			if answer == nil {
+				r, _ := http.NewRequestWithContext(t.Context(), "POST", p.url("/"), body)
+				var err error
+				if answer, err = httpClient(t, protocol).Do(r); err != nil {
+					return "", err
+				}
+				t.Cleanup(func() { answer.Body.Close() })
+			}
+			b := make([]byte, size)
+			_, err := io.ReadFull(answer.Body, b)
+			return string(b), err
+		}
+}
+
+// What the app speaks is learnt, never by sending a body twice.
+func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
+	for _, app := range []string{"h1", "h2"} {
+		for _, protocol := range both {
+			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {
+				p := newPod(t)
+				p.sidecar()
+				var seen atomic.Int32
+				p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					seen.Add(1)
+					n, err := io.Copy(io.Discard, r.Body)
+					fmt.Fprintf(w, "%s %d %v", r.Proto, n, err)
+				}), app)
+				client := httpClient(t, protocol)
+				for i, size := range []int{1 << 20, 0, 5} {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					r, _ := http.NewRequestWithContext(ctx, "POST", p.url("/"), bytes.NewReader(make([]byte, size)))
+					answer, err := client.Do(r)
+					if err != nil {
+						cancel()
+						t.Fatalf("POST %d: %v", i, err)
+					}
+					b, err := io.ReadAll(answer.Body)
+					answer.Body.Close()
+					cancel()
+					proto := map[string]string{"h1": "HTTP/1.1", "h2": "HTTP/2.0"}[app]
+					if want := fmt.Sprintf("%s %d <nil>", proto, size); answer.StatusCode != 200 || string(b) != want {
+						t.Errorf("POST %d: got %d %q, %v, want 200 %q", i, answer.StatusCode, b, err, want)
+					}
+				}
+				if got := seen.Load(); got != 3 {
+					t.Errorf("the app saw %d requests, want 3", got)
+				}
+			})
+		}
+	}
+}
+
+func receiveClose(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatalf("%s: not so after %v", what, patience)
+	}
+}

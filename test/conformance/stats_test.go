@@ -1,0 +1,359 @@
+package conformance
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A stat is Knative's message, decoded.
+type stat struct {
+	pod                                                     string
+	concurrency, proxiedConcurrency, count, proxied, uptime float64
+	numbers                                                 []int // of the fields, in their order
+}
+
+// decodeStat reads the protobuf by hand: nothing but what the wire format says.
+func decodeStat(b []byte) (stat, error) {
+	var s stat
+	for len(b) > 0 {
+		tag, n := binary.Uvarint(b)
+		if n <= 0 {
+			return s, errors.New("bad tag")
+		}
+		b = b[n:]
+		s.numbers = append(s.numbers, int(tag>>3))
+		switch tag & 7 {
+		case 1:
+			if len(b) < 8 {
+				return s, errors.New("short double")
+			}
+			v := math.Float64frombits(binary.LittleEndian.Uint64(b))
+			b = b[8:]
+			switch tag >> 3 {
+			case 2:
+				s.concurrency = v
+			case 3:
+				s.proxiedConcurrency = v
+			case 4:
+				s.count = v
+			case 5:
+				s.proxied = v
+			case 6:
+				s.uptime = v
+			}
+		case 2:
+			size, n := binary.Uvarint(b)
+			if n <= 0 || uint64(len(b)-n) < size {
+				return s, errors.New("short string")
+			}
+			s.pod = string(b[n : n+int(size)])
+			b = b[n+int(size):]
+		default:
+			return s, fmt.Errorf("field %d has wire type %d", tag>>3, tag&7)
+		}
+	}
+	return s, nil
+}
+
+// scrape asks for the statistics; fields as "Name: value".
+func (p *pod) scrape(path string, fields ...string) *message {
+	p.t.Helper()
+	c := dial(p.t, local(p.port.autoscaler))
+	defer c.Close()
+	return c.ask(path, fields...)
+}
+
+func (p *pod) stat() stat {
+	p.t.Helper()
+	s, err := p.tryStat()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return s
+}
+
+// tryStat is stat for any goroutine.
+func (p *pod) tryStat() (stat, error) {
+	r, _ := http.NewRequest("GET", "http://"+local(p.port.autoscaler)+"/metrics", nil)
+	r.Header.Set("Accept", "application/protobuf")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return stat{}, err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return stat{}, err
+	}
+	return decodeStat(b)
+}
+
+func TestStatisticsAreKnativesBytes(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	var body string
+	p.poll("a full second has passed", func() error {
+		m := p.scrape("/metrics", "Accept: application/protobuf")
+		if got := m.get("Content-Type"); m.status() != 200 || got != "application/protobuf" {
+			t.Fatalf("got %q with Content-Type %q, want 200 with application/protobuf", m.Start, got)
+		}
+		const name = "\x0a\x04pod1"
+		if !strings.HasPrefix(m.Body, name) {
+			t.Fatalf("got %q, want the pod's name first", m.Body)
+		}
+		if body = m.Body[len(name):]; body == "" {
+			return errNotYet // before the first second: only the name
+		}
+		return nil
+	})
+	if len(body) != 9 || body[0] != 0x31 {
+		t.Errorf("after the name got % x, want 31 and eight bytes: an idle pod has only its uptime", body)
+	} else if uptime := math.Float64frombits(binary.LittleEndian.Uint64([]byte(body[1:]))); uptime < 1 || uptime > 60 {
+		t.Errorf("got the uptime %v s, want that of a process just started", uptime)
+	}
+}
+
+func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
+	const (
+		protobuf   = "application/protobuf"
+		text       = "text/plain"
+		open       = "application/openmetrics-text"
+		any        = "text/plain or application/openmetrics-text"
+		prometheus = "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7," +
+			"application/openmetrics-text;version=1.0.0;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5," +
+			"text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
+	)
+	for _, format := range []string{"", "protobuf", "prometheus"} {
+		p := newPodSerial(t)
+		var env []string
+		unsaid := protobuf
+		if format != "" {
+			env = append(env, "STATS_FORMAT="+format)
+		}
+		if format == "prometheus" {
+			unsaid = text
+		}
+		p.sidecar(env...)
+		for _, row := range []struct{ accept, query, want string }{
+			{"", "", unsaid},
+			{"Accept: */*", "", unsaid},
+			{"Accept: application/protobuf", "", protobuf},
+			{"Accept: text/plain", "", text},
+			{"Accept: text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "", text},
+			{"Accept: application/openmetrics-text; version=1.0.0", "", open},
+			{prometheus, "", any},
+			{"", "?format=prometheus", text},
+			{"Accept: application/protobuf", "?format=prometheus", text},
+			{"", "?format=json", "application/json"},
+			{"Accept: text/plain", "?format=json", "application/json"},
+		} {
+			t.Run(fmt.Sprintf("STATS_FORMAT=%s %s%s", format, row.accept, row.query), func(t *testing.T) {
+				var fields []string
+				if row.accept != "" {
+					fields = append(fields, row.accept)
+				}
+				m := p.scrape("/metrics"+row.query, fields...)
+				got, _, _ := strings.Cut(m.get("Content-Type"), ";")
+				if m.status() != 200 || !strings.Contains(row.want, got) || got == "" {
+					t.Fatalf("got %q with Content-Type %q, want 200 with %s", m.Start, got, row.want)
+				}
+				switch got {
+				case protobuf:
+					if s, err := decodeStat([]byte(m.Body)); err != nil || s.pod != "pod1" {
+						t.Errorf("got %+v, %v, want the pod's name", s, err)
+					}
+				case "application/json":
+					if !json.Valid([]byte(m.Body)) {
+						t.Errorf("got %q, want JSON", m.Body)
+					}
+				case open:
+					if !strings.HasSuffix(m.Body, "# EOF\n") {
+						t.Errorf("OpenMetrics does not end with # EOF: %q", m.Body)
+					}
+					checkExposition(t, m.Body)
+				default:
+					checkExposition(t, m.Body)
+				}
+			})
+		}
+	}
+}
+
+var sampleLine = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$`)
+
+// checkExposition fails the test unless the text has the names that the
+// autoscaler of old reads and those that an HPA can use.
+func checkExposition(t *testing.T, text string) {
+	t.Helper()
+	seen := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		m := sampleLine.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("no sample: %q", line)
+			continue
+		}
+		if _, err := strconv.ParseFloat(m[3], 64); err != nil {
+			t.Errorf("no number: %q", line)
+		}
+		seen[m[1]] = m[2]
+	}
+	for _, name := range []string{
+		"queue_requests_per_second", "queue_proxied_operations_per_second",
+		"queue_average_concurrent_requests", "queue_average_proxied_concurrent_requests",
+	} {
+		for _, window := range []string{"", "_6s", "_60s"} {
+			labels, found := seen[name+window]
+			if !found {
+				t.Errorf("no %s%s", name, window)
+				continue
+			}
+			for _, label := range []string{
+				`destination_namespace="ns"`, `destination_configuration="conf"`,
+				`destination_revision="rev"`, `destination_pod="pod1"`,
+			} {
+				if !strings.Contains(labels, label) {
+					t.Errorf("%s%s has the labels %s, want %s among them", name, window, labels, label)
+				}
+			}
+		}
+	}
+}
+
+func TestOnlyMetricsIsServedOnTheAutoscalersPort(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	for _, path := range []string{"/", "/metrics/", "/debug/pprof/", "/metricsx"} {
+		if m := p.scrape(path, "User-Agent: kube-probe/1.31", "K-Network-Probe: queue"); m.status() != 404 {
+			t.Errorf("%s: got %q, want 404", path, m.Start)
+		}
+	}
+	c := dial(t, local(p.port.autoscaler))
+	c.send("POST /metrics HTTP/1.1\r\nHost: a.test\r\nContent-Length: 0\r\n\r\n")
+	if m := c.receive("POST"); m.status() != 200 {
+		t.Errorf("POST /metrics: got %q, want 200 as for any method", m.Start)
+	}
+}
+
+// Two requests are in the pod for some seconds, one of them through the
+// activator: the average over a full second is exactly 2 and 1.
+func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	h := p.holder()
+	direct := p.sendGet("/direct")
+	proxied := p.sendGet("/proxied", "K-Proxy-Request: activator")
+	notQuite := p.sendGet("/not-quite", "K-Kubelet-Probe: x", "K-Proxy-Request: activator")
+	for _, path := range []string{"/direct", "/proxied", "/not-quite"} {
+		h.wait(t, path)
+	}
+	p.poll("the average is two, one proxied", func() error {
+		if s := p.stat(); math.Abs(s.concurrency-2) > 1e-6 || math.Abs(s.proxiedConcurrency-1) > 1e-6 {
+			return fmt.Errorf("got %+v", s)
+		}
+		return nil
+	})
+	for _, path := range []string{"/direct", "/proxied", "/not-quite"} {
+		h.free(path)
+	}
+	for _, c := range []*wire{direct, proxied, notQuite} {
+		c.receive("GET")
+	}
+	p.poll("the average is nothing again", func() error {
+		if s := p.stat(); s.concurrency != 0 || s.proxiedConcurrency != 0 || len(s.numbers) != 2 {
+			return fmt.Errorf("got %+v", s)
+		}
+		return nil
+	})
+}
+
+// Waiting requests are load too.
+func TestWaitingRequestsCountAsConcurrency(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1")
+	h := p.holder()
+	p.sendGet("/running")
+	h.wait(t, "/running")
+	for i := range 4 {
+		p.sendGet("/" + strconv.Itoa(i))
+	}
+	p.poll("the average is five", func() error {
+		if s := p.stat(); math.Abs(s.concurrency-5) > 1e-6 {
+			return fmt.Errorf("got %+v", s)
+		}
+		return nil
+	})
+}
+
+// Requests are counted once; proxied ones in both counts; probes and excluded
+// ones in none.
+func TestWhatIsCounted(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("EXCLUDE_PATHS=/healthz,/internal/*", "EXCLUDE_USER_AGENTS=UptimeRobot/")
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
+	stop, sum := make(chan struct{}), make(chan stat, 1)
+	go func() {
+		var all stat
+		last := -1.0
+		for {
+			s, err := p.tryStat()
+			if err != nil {
+				close(sum) // the test hears of it when it takes the sum
+				return
+			}
+			if s.uptime != last { // each window once
+				all.count += s.count
+				all.proxied += s.proxied
+				last = s.uptime
+			}
+			select {
+			case <-stop:
+				sum <- all
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	c := dial(t, p.addr())
+	for _, fields := range [][]string{
+		{}, {}, {}, // three of these
+		{"K-Proxy-Request: activator"}, {"K-Proxy-Request: activator"}, // and two of these
+		{"K-Proxy-Request: Activator"}, // traffic, not proxied
+		{"K-Network-Probe: queue"}, {"K-Network-Probe: probe", "K-Network-Hash: h"}, {"K-Network-Probe: x"},
+		{"User-Agent: kube-probe/1.31"}, {"K-Kubelet-Probe: x"}, {"User-Agent: Knative-Activator-Probe"},
+		{"User-Agent: UptimeRobot/2.0"},
+	} {
+		c.ask("/", fields...)
+	}
+	for _, path := range []string{"/healthz", "/internal/", "/internal/x"} {
+		if m := c.ask(path); m.status() != 200 || m.Body != "ok" {
+			t.Errorf("%s: got %q with %q, want the app's answer", path, m.Start, m.Body)
+		}
+	}
+	c.ask("/healthz/more") // not excluded: exact
+	c.ask("/internal")     // nor this
+	answered := p.stat().uptime
+	p.poll("two more windows have passed", func() error {
+		if p.stat().uptime < answered+2 {
+			return errNotYet
+		}
+		return nil
+	})
+	close(stop)
+	if got := receive(t, "the sum", sum); got.count != 8 || got.proxied != 2 {
+		t.Errorf("got %v requests, %v of them proxied, want 8 and 2", got.count, got.proxied)
+	}
+}

@@ -1,0 +1,318 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A vector is one block of a file under testdata.
+type vector struct {
+	title string
+	line  int // of the title
+	lines []string
+}
+
+// vectors reads a file of blocks. Comments and blank lines are gone from them.
+func vectors(t *testing.T, file string) []vector {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []vector
+	seen := map[string]bool{}
+	for i, line := range strings.Split(string(b), "\n") {
+		title, isTitle := strings.CutPrefix(line, "== ")
+		switch {
+		case isTitle:
+			if seen[title] {
+				t.Fatalf("%s:%d: the title %q is there twice", file, i+1, title)
+			}
+			seen[title] = true
+			all = append(all, vector{title: title, line: i + 1})
+		case strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#"):
+		case len(all) == 0:
+			t.Fatalf("%s:%d: %q stands before the first title", file, i+1, line)
+		default:
+			v := &all[len(all)-1]
+			v.lines = append(v.lines, line)
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s has no vectors", file)
+	}
+	return all
+}
+
+var (
+	repeated = regexp.MustCompile(`\\\{(\d+)\*([^}]*)\}`)
+	escaped  = regexp.MustCompile(`\\(r|n|t|0|\\|x[0-9a-fA-F]{2})`)
+)
+
+// unescape turns the escapes of doc.go into bytes.
+func unescape(text string) string {
+	text = repeated.ReplaceAllStringFunc(text, func(s string) string {
+		m := repeated.FindStringSubmatch(s)
+		n, _ := strconv.Atoi(m[1])
+		return strings.Repeat(m[2], n)
+	})
+	return escaped.ReplaceAllStringFunc(text, func(s string) string {
+		switch s[1] {
+		case 'r':
+			return "\r"
+		case 'n':
+			return "\n"
+		case 't':
+			return "\t"
+		case '0':
+			return "\x00"
+		case '\\':
+			return `\`
+		}
+		n, _ := strconv.ParseUint(s[2:], 16, 8)
+		return string([]byte{byte(n)})
+	})
+}
+
+// wireLine is the text of a > or | line.
+func wireLine(text string) string {
+	text = strings.TrimPrefix(text, " ")
+	if bare, found := strings.CutSuffix(text, `\`); found && !strings.HasSuffix(bare, `\`) {
+		return unescape(bare)
+	}
+	return unescape(text) + "\r\n"
+}
+
+// A play is a vector of the kind that doc.go describes, read.
+type play struct {
+	send, answer string
+	appCloses    bool
+
+	app, client  sight
+	atMost       int // requests at the user container
+	exactly      bool
+	status       []int
+	interim      []int
+	cut          bool
+	stays, ends  bool
+	clientIsTold bool // something is expected of the client's answer
+}
+
+// A sight is what one side is to see.
+type sight struct {
+	start    string
+	fields   []field
+	absent   []string
+	body     *string
+	trailers []field
+}
+
+var requestLine = regexp.MustCompile(` HTTP/1\.\d$`)
+
+func (s *sight) expect(line string) error {
+	if text, found := strings.CutPrefix(line, "body "); found {
+		if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
+			return fmt.Errorf("a body stands in quotes: %q", line)
+		}
+		body := unescape(text[1 : len(text)-1])
+		s.body = &body
+		return nil
+	}
+	fields := &s.fields
+	if text, found := strings.CutPrefix(line, "trailer "); found {
+		fields, line = &s.trailers, text
+	}
+	if requestLine.MatchString(line) {
+		s.start = unescape(line)
+		return nil
+	}
+	name, value, found := strings.Cut(line, ":")
+	if !found || strings.Contains(name, " ") {
+		return fmt.Errorf("%q is neither a request line nor a field", line)
+	}
+	*fields = append(*fields, field{name, unescape(strings.TrimSpace(value))})
+	return nil
+}
+
+func (v vector) play() (*play, error) {
+	p := &play{atMost: 1, exactly: true}
+	for _, line := range v.lines {
+		var err error
+		switch {
+		case strings.HasPrefix(line, ">"):
+			p.send += wireLine(line[1:])
+		case strings.HasPrefix(line, "|"):
+			p.answer += wireLine(line[1:])
+		case line == "app then closes":
+			p.appCloses = true
+		case line == "app sees no request":
+			p.atMost = 0
+		case line == "app sees at most 1 request":
+			p.exactly = false
+		case regexp.MustCompile(`^app sees \d+ requests$`).MatchString(line):
+			p.atMost, err = strconv.Atoi(strings.Fields(line)[2])
+		case strings.HasPrefix(line, "app sees "):
+			err = p.app.expect(line[len("app sees "):])
+		case strings.HasPrefix(line, "app lacks "):
+			p.app.absent = append(p.app.absent, line[len("app lacks "):])
+		case line == "client sees a cut body":
+			p.cut = true
+		case strings.HasPrefix(line, "client sees interim "):
+			var n int
+			n, err = strconv.Atoi(line[len("client sees interim "):])
+			p.interim = append(p.interim, n)
+		case regexp.MustCompile(`^client sees \d{3}(\|\d{3})*$`).MatchString(line):
+			for s := range strings.SplitSeq(line[len("client sees "):], "|") {
+				n, _ := strconv.Atoi(s)
+				p.status = append(p.status, n)
+			}
+		case strings.HasPrefix(line, "client sees "):
+			err = p.client.expect(line[len("client sees "):])
+		case strings.HasPrefix(line, "client lacks "):
+			p.client.absent = append(p.client.absent, line[len("client lacks "):])
+		case line == "connection stays":
+			p.stays = true
+		case line == "connection ends":
+			p.ends = true
+		default:
+			err = fmt.Errorf("%q means nothing", line)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if p.answer == "" {
+		p.answer = ok
+	}
+	if p.send == "" || p.status == nil {
+		return nil, errors.New("the client sends nothing, or no status is expected")
+	}
+	return p, nil
+}
+
+// check compares what was seen; who is "app" or "client".
+func (s *sight) check(t *testing.T, who string, m *message) {
+	t.Helper()
+	if s.start != "" && m.Start != s.start {
+		t.Errorf("%s: got the line %.200q, want %.200q", who, m.Start, s.start)
+	}
+	checkFields(t, who, "field", m.Fields, s.fields)
+	checkFields(t, who, "trailer", m.Trailers, s.trailers)
+	for _, name := range s.absent {
+		if got := values(m.Fields, name); got != nil {
+			t.Errorf("%s: got %s: %.200q, want none", who, name, got)
+		}
+	}
+	if s.body != nil && m.Body != *s.body {
+		t.Errorf("%s: got body %.200q, want %.200q", who, m.Body, *s.body)
+	}
+}
+
+func checkFields(t *testing.T, who, what string, got, want []field) {
+	t.Helper()
+	for _, f := range want {
+		a, b := values(got, f.Name), values(want, f.Name)
+		if !slices.Equal(a, b) {
+			t.Errorf("%s: got the %s %s with %.300q, want %.300q", who, what, f.Name, a, b)
+		}
+	}
+}
+
+// perform plays every vector of a file, one after the other, through one sidecar.
+func perform(t *testing.T, file string, env ...string) {
+	p := newPod(t)
+	p.sidecar(env...)
+	app := p.bare(answers(ok))
+	for _, v := range vectors(t, file) {
+		t.Run(v.title, func(t *testing.T) {
+			pl, err := v.play()
+			if err != nil {
+				t.Fatalf("%s:%d: %v", file, v.line, err)
+			}
+			pl.perform(t, p, app)
+			if t.Failed() {
+				t.Logf("the vector is at testdata/%s:%d", file, v.line)
+			}
+		})
+	}
+}
+
+func (pl *play) perform(t *testing.T, p *pod, app *bareApp) {
+	app.play(func(c *bareConn, m *message) bool {
+		if strings.HasPrefix(m.Start, "GET /second ") {
+			c.send(ok)
+			return true
+		}
+		c.send(pl.answer)
+		return !pl.appCloses
+	})
+	c := dial(t, p.addr())
+	c.send(pl.send)
+	method, _, _ := strings.Cut(pl.send, " ")
+	got, err := readResponse(c.r, method)
+	if err != nil {
+		t.Fatalf("client: reading the answer: %v", err)
+	}
+	if !slices.Contains(pl.status, got.status()) {
+		t.Errorf("client: got status %q, want %d", got.Start, pl.status)
+	}
+	var interim []int
+	for _, i := range got.Interim {
+		interim = append(interim, i.status())
+	}
+	if pl.interim != nil && !slices.Equal(interim, pl.interim) {
+		t.Errorf("client: got the interim answers %d, want %d", interim, pl.interim)
+	}
+	if cut := got.Cut != nil; cut != pl.cut {
+		t.Errorf("client: got a cut body: %v (%v), want %v", cut, got.Cut, pl.cut)
+	}
+	pl.client.check(t, "client", got)
+	if pl.ends && got.Cut == nil {
+		c.closed()
+	}
+	if pl.stays {
+		c.send(request("GET", "/second"))
+		second, err := readResponse(c.r, "GET")
+		if err != nil || second.status() != 200 {
+			t.Errorf("a second request on the connection: got %v, %v, want 200", second, err)
+		}
+	}
+	heard, broken := app.requests()
+	if pl.stays {
+		heard = slices.DeleteFunc(heard, func(m *message) bool { return m.Start == "GET /second HTTP/1.1" })
+	}
+	if len(broken) > 0 {
+		t.Errorf("app: got what is no request: %v", broken)
+	}
+	if len(heard) > pl.atMost || pl.exactly && len(heard) < pl.atMost {
+		var lines []string
+		for _, m := range heard {
+			lines = append(lines, m.Start)
+		}
+		t.Errorf("app: got %d requests %.300q, want %d", len(heard), lines, pl.atMost)
+	}
+	if len(heard) > 0 {
+		pl.app.check(t, "app", heard[0])
+	}
+}
+
+func TestEscapesOfVectorsAreBytes(t *testing.T) {
+	for in, want := range map[string]string{
+		`a\r\n\t\0\\`: "a\r\n\t\x00\\",
+		`\xE9\{3*ab}`: "\xe9ababab",
+		`\\n`:         `\n`,
+		`\{2*\x01}`:   "\x01\x01",
+		`{"a":"\q"}`:  `{"a":"\q"}`,
+	} {
+		if got := unescape(in); got != want {
+			t.Errorf("%s: got %q, want %q", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,413 @@
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// A message is one HTTP/1 request or response as its bytes stood on the wire.
+type message struct {
+	Start    string // the request line or status line
+	Fields   []field
+	Body     string
+	Trailers []field
+	Interim  []*message // 1xx responses that came before
+	Cut      error      // why the body ended before its end, nil if it is whole
+}
+
+type field struct{ Name, Value string }
+
+func (f field) String() string { return f.Name + ": " + f.Value }
+
+// values returns the values of a field in their order.
+func values(fields []field, name string) []string {
+	var v []string
+	for _, f := range fields {
+		if strings.EqualFold(f.Name, name) {
+			v = append(v, f.Value)
+		}
+	}
+	return v
+}
+
+// get returns the first value of a field, "" if there is none.
+func (m *message) get(name string) string {
+	if v := values(m.Fields, name); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+func (m *message) status() int {
+	parts := strings.SplitN(m.Start, " ", 3)
+	if len(parts) < 2 {
+		return 0
+	}
+	n, _ := strconv.Atoi(parts[1])
+	return n
+}
+
+// readHead reads a start line and fields. It is strict (RFC 9112 2.2, 5): lines
+// end with CRLF, names are tokens, nothing is folded.
+func readHead(r *bufio.Reader) (*message, error) {
+	line, err := readLine(r)
+	if err != nil {
+		return nil, err
+	}
+	m := &message{Start: line}
+	m.Fields, err = readFields(r)
+	return m, err
+}
+
+func readFields(r *bufio.Reader) ([]field, error) {
+	var fields []field
+	for {
+		line, err := readLine(r)
+		if err != nil {
+			return fields, err
+		}
+		if line == "" {
+			return fields, nil
+		}
+		name, value, found := strings.Cut(line, ":")
+		if !found || !httpguts.ValidHeaderFieldName(name) {
+			return fields, fmt.Errorf("bad field line %.200q", line)
+		}
+		value = strings.Trim(value, " \t")
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return fields, fmt.Errorf("bad field value %.200q", line)
+		}
+		fields = append(fields, field{name, value})
+	}
+}
+
+func readLine(r *bufio.Reader) (string, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		if err == io.EOF && line != "" {
+			err = fmt.Errorf("%w after %.100q", io.ErrUnexpectedEOF, line)
+		}
+		return "", err
+	}
+	if !strings.HasSuffix(line, "\r\n") {
+		return "", fmt.Errorf("line ends with a bare LF: %.200q", line)
+	}
+	return line[:len(line)-2], nil
+}
+
+// readBody reads the body that the fields frame (RFC 9112 6.3) and sets Cut when
+// it is not whole. untilClose: without framing the body lasts until the end.
+func (m *message) readBody(r *bufio.Reader, untilClose bool) error {
+	lengths, codings := values(m.Fields, "Content-Length"), values(m.Fields, "Transfer-Encoding")
+	switch {
+	case len(lengths) > 0 && len(codings) > 0:
+		return errors.New("both Content-Length and Transfer-Encoding")
+	case len(lengths) > 1 || len(codings) > 1:
+		return errors.New("framing fields are repeated")
+	case len(codings) == 1:
+		if !strings.EqualFold(codings[0], "chunked") {
+			return fmt.Errorf("Transfer-Encoding: %q", codings[0])
+		}
+		return m.readChunks(r)
+	case len(lengths) == 1:
+		if !regexp.MustCompile(`^\d+$`).MatchString(lengths[0]) {
+			return fmt.Errorf("Content-Length: %q", lengths[0])
+		}
+		n, err := strconv.Atoi(lengths[0])
+		if err != nil {
+			return err
+		}
+		b := make([]byte, n)
+		n, m.Cut = io.ReadFull(r, b)
+		m.Body = string(b[:n])
+	case untilClose:
+		b, err := io.ReadAll(r)
+		m.Body, m.Cut = string(b), err
+	}
+	return nil
+}
+
+func (m *message) readChunks(r *bufio.Reader) error {
+	var body strings.Builder
+	for {
+		line, err := readLine(r)
+		if err != nil {
+			m.Body, m.Cut = body.String(), eof(err)
+			return nil
+		}
+		n, err := strconv.ParseUint(line, 16, 31)
+		if err != nil {
+			return fmt.Errorf("chunk size line %.100q", line)
+		}
+		if n == 0 {
+			m.Trailers, err = readFields(r)
+			m.Body, m.Cut = body.String(), eof(err)
+			return nil
+		}
+		if _, err := io.CopyN(&body, r, int64(n)); err != nil {
+			m.Body, m.Cut = body.String(), eof(err)
+			return nil
+		}
+		if line, err := readLine(r); err != nil || line != "" {
+			m.Body, m.Cut = body.String(), eof(err)
+			if err == nil {
+				return fmt.Errorf("chunk data is followed by %.100q", line)
+			}
+			return nil
+		}
+	}
+}
+
+func eof(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// readRequest reads one request.
+func readRequest(r *bufio.Reader) (*message, error) {
+	m, err := readHead(r)
+	if err != nil {
+		return m, err
+	}
+	return m, m.readBody(r, false)
+}
+
+// readResponse reads interim responses and the final one to a request of this method.
+func readResponse(r *bufio.Reader, method string) (*message, error) {
+	var interim []*message
+	for {
+		m, err := readHead(r)
+		if err != nil {
+			return m, err
+		}
+		if s := m.status(); s >= 100 && s < 200 && s != 101 {
+			interim = append(interim, m)
+			continue
+		}
+		m.Interim = interim
+		if s := m.status(); method == "HEAD" || s == 101 || s == 204 || s == 304 {
+			return m, nil
+		}
+		return m, m.readBody(r, true)
+	}
+}
+
+// A wire is a client's bare connection.
+type wire struct {
+	t *testing.T
+	net.Conn
+	r *bufio.Reader
+}
+
+// dial opens a connection whose every use must end within patience.
+func dial(t *testing.T, addr string) *wire {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newWire(t, c)
+}
+
+func dialTLS(t *testing.T, addr, alpn string) *wire {
+	t.Helper()
+	c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{alpn}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.ConnectionState().NegotiatedProtocol; got != alpn {
+		t.Fatalf("ALPN: got %q, want %q", got, alpn)
+	}
+	return newWire(t, c)
+}
+
+func newWire(t *testing.T, c net.Conn) *wire {
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return &wire{t, c, bufio.NewReaderSize(c, 64<<10)}
+}
+
+// send writes all of it.
+func (w *wire) send(text string) {
+	w.t.Helper()
+	if _, err := io.WriteString(w, text); err != nil {
+		w.t.Fatalf("sending: %v", err)
+	}
+}
+
+// receive reads the response to a request of this method.
+func (w *wire) receive(method string) *message {
+	w.t.Helper()
+	m, err := readResponse(w.r, method)
+	if err != nil {
+		w.t.Fatalf("receiving: %v", err)
+	}
+	return m
+}
+
+// ask sends a GET and receives.
+func (w *wire) ask(target string, fields ...string) *message {
+	w.t.Helper()
+	w.send(request("GET", target, fields...))
+	return w.receive("GET")
+}
+
+// closed fails the test unless the connection ends with nothing more on it.
+func (w *wire) closed() {
+	w.t.Helper()
+	b, err := io.ReadAll(io.LimitReader(w.r, 4096))
+	if len(b) > 0 {
+		w.t.Errorf("after the answer came %.300q, want the end of the connection", b)
+	} else if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		w.t.Errorf("the connection has not ended: %v", err)
+	}
+}
+
+// request spells a request without a body.
+func request(method, target string, fields ...string) string {
+	text := method + " " + target + " HTTP/1.1\r\nHost: a.test\r\n"
+	for _, f := range fields {
+		text += f + "\r\n"
+	}
+	return text + "\r\n"
+}
+
+// A bareApp is a user container that reads requests strictly and answers with
+// bytes that a script chooses.
+type bareApp struct {
+	t *testing.T
+
+	mu     sync.Mutex
+	heard  []*message // in the order of their arrival
+	broken []error    // what was no valid request
+	script func(c *bareConn, m *message) bool
+	conns  int
+}
+
+// A bareConn is the user container's side of one connection.
+type bareConn struct {
+	*net.TCPConn
+	r      *bufio.Reader
+	number int // the first connection is 0
+}
+
+func (c *bareConn) send(text string) { io.WriteString(c, text) }
+
+// reset ends the connection with RST instead of FIN.
+func (c *bareConn) reset() {
+	c.SetLinger(0)
+	c.Close()
+}
+
+// bare starts a bareApp. The script is called for each request, after its body
+// was read; it answers and says whether the connection stays open.
+func (p *pod) bare(script func(c *bareConn, m *message) bool) *bareApp {
+	a := &bareApp{t: p.t, script: script}
+	a.serve(p.listen(), true)
+	return a
+}
+
+// bareHeads is bare for scripts that read the body themselves, or do not.
+func (p *pod) bareHeads(script func(c *bareConn, m *message) bool) *bareApp {
+	a := &bareApp{t: p.t, script: script}
+	a.serve(p.listen(), false)
+	return a
+}
+
+func (a *bareApp) serve(l net.Listener, bodies bool) {
+	var wg sync.WaitGroup
+	a.t.Cleanup(wg.Wait)
+	a.t.Cleanup(func() { l.Close() })
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			a.mu.Lock()
+			conn := &bareConn{c.(*net.TCPConn), bufio.NewReader(c), a.conns}
+			a.conns++
+			a.mu.Unlock()
+			c.SetDeadline(time.Now().Add(2 * patience))
+			stop := context.AfterFunc(a.t.Context(), func() { c.Close() })
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				defer stop()
+				defer c.Close()
+				a.talk(conn, bodies)
+			}()
+		}
+	}()
+}
+
+func (a *bareApp) talk(c *bareConn, bodies bool) {
+	for {
+		m, err := readHead(c.r)
+		if err == nil && bodies {
+			err = m.readBody(c.r, false)
+		}
+		if err == nil {
+			err = m.Cut
+		}
+		a.mu.Lock()
+		if err == nil || m != nil && m.Cut != nil {
+			a.heard = append(a.heard, m)
+		} else if !ended(err) {
+			a.broken = append(a.broken, err)
+		}
+		script := a.script
+		a.mu.Unlock()
+		if err != nil || !script(c, m) {
+			return
+		}
+	}
+}
+
+// ended reports whether err is only the end of a connection.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE)
+}
+
+// play changes the script and forgets what was heard.
+func (a *bareApp) play(script func(c *bareConn, m *message) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.script, a.heard, a.broken = script, nil, nil
+}
+
+// requests returns what was heard and what was not a request at all.
+func (a *bareApp) requests() ([]*message, []error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]*message(nil), a.heard...), append([]error(nil), a.broken...)
+}
+
+// answers is a script that gives one answer to everything.
+func answers(text string) func(*bareConn, *message) bool {
+	return func(c *bareConn, m *message) bool {
+		c.send(text)
+		return true
+	}
+}
+
+const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
