@@ -77,8 +77,9 @@ func (x *exchange) end() {
 	x.w, x.r, x.guard, x.body = nil, nil, nil, nil
 }
 
-// Header implements queue.Exchange. The names are in canonical case.
-func (x *exchange) Header(name string) string { return x.r.Header.Get(name) }
+// Header implements queue.Exchange. The names are in canonical case. Over HTTP/2
+// net/http leaves the blanks.
+func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
 // Request implements queue.Exchange.
 func (x *exchange) Request() *http.Request { return x.r }

@@ -115,7 +115,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 	r, err := c.Do(x.lane.app)
 	if err != nil {
 		killed := x.abortable(nil)
-		if killed == queue.OK && upgrade == "" && x.lane.app.OnlyH2() && c.BodyUntouched() {
+		if killed == queue.OK && upgrade == "" && x.appOnlySpeaksH2(err) {
 			return x.forwardH2()
 		}
 		result.Why, result.Err = x.reason(killed, err), err
@@ -213,6 +213,16 @@ func (x *exchange) begun(status int, lengthUnknown bool, abort func()) {
 func (x *exchange) cutBody() {
 	if g := x.guard; g != nil && !x.h2 && g.open.Load() {
 		g.cut()
+	}
+}
+
+// finishBody leaves an HTTP/1 connection where the next request begins, or makes
+// this request its last. net/http must not come upon the end of a body after the
+// handler has returned: it would then read the connection from two goroutines.
+func (x *exchange) finishBody() {
+	x.cutBody()
+	if x.guard != nil && !x.h2 && x.r.ContentLength != 0 {
+		io.Copy(io.Discard, x.r.Body) // all of it has arrived, or cut has ended it
 	}
 }
 

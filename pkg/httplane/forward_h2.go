@@ -26,6 +26,24 @@ func (x *exchange) appSpeaksH2() (bool, error) {
 	return x.lane.app.SpeaksH2(ctx)
 }
 
+// appOnlySpeaksH2 reports whether a request that was not understood in HTTP/1.1
+// can be sent in HTTP/2 instead: the user container speaks that, and it cannot
+// have acted on what it heard, because the body was held back or the method is
+// one that may be sent twice.
+func (x *exchange) appOnlySpeaksH2(err error) bool {
+	if !x.call.BodyUntouched() || x.body == nil && !upstream.Idempotent(x.r.Method) {
+		return false
+	}
+	var e *upstream.Error
+	if errors.As(err, &e) && e.Silent {
+		if speaks, err := x.appSpeaksH2(); err == nil && speaks {
+			x.lane.app.LearnOnlyH2()
+		}
+		x.abortable(nil)
+	}
+	return x.lane.app.OnlyH2()
+}
+
 // forwardH2 is the way of a request to a user container that speaks HTTP/2.
 func (x *exchange) forwardH2() (result queue.Result) {
 	ctx, cancel := context.WithCancel(context.Background())

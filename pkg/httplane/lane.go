@@ -129,7 +129,7 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if broken && x.untilClose && x.guard != nil {
 		x.guard.reset.Store(true)
 	}
-	x.cutBody()
+	x.finishBody()
 	x.end()
 	l.idle.Put(x)
 	if broken {

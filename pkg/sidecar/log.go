@@ -90,11 +90,14 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	enc.AppendString(name)
 }
 
-// sayStarted is the one line at start, with the settings in force.
+// sayStarted is the one line at start, with the settings in force: those that
+// have a value.
 func (s *sidecar) sayStarted() {
 	settings := make(map[string]string)
 	for _, v := range s.config.Settings() {
-		settings[v.Name] = v.Value
+		if v.Value != "" {
+			settings[v.Name] = v.Value
+		}
 	}
 	fields := []zap.Field{zap.Any("settings", settings)}
 	if warnings := s.config.Warnings(); len(warnings) > 0 {

@@ -171,7 +171,7 @@ func (a *App) dial(ctx context.Context) (net.Conn, error) {
 			return nil, context.Cause(ctx)
 		}
 		if !refused(first) || !time.Now().Add(dialAgain).Before(end) {
-			return nil, &Error{Unreachable, first}
+			return nil, &Error{Fault: Unreachable, Err: first}
 		}
 		select {
 		case <-ctx.Done():

@@ -169,7 +169,7 @@ func (c *Call) detach() (aborted bool) {
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
 	n, err := conn.Write(c.Head)
 	if err != nil && n == 0 && conn.reused {
-		return nil, true, &Error{Reset, err}
+		return nil, true, &Error{Fault: Reset, Err: err}
 	}
 	// After a failed write there may still be an answer: the one that says why.
 	h1, _ := a.speech.heard()
@@ -191,7 +191,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				a.speech.learnH1(false)
 				err = errSpeaksH2
 			}
-			return nil, false, &Error{Garbage, err}
+			return nil, false, &Error{Fault: Garbage, Err: err}
 		}
 		if n == 0 {
 			silent := conn.w == conn.r && infos == 0
@@ -200,8 +200,8 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				if errors.As(err, &e) {
 					return nil, false, e
 				}
-				again := silent && conn.reused && c.Body == nil && idempotent(c.Method)
-				return nil, again, &Error{Reset, err}
+				again := silent && conn.reused && c.Body == nil && Idempotent(c.Method)
+				return nil, again, &Error{Fault: Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue
 		}
@@ -209,7 +209,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 			return c.final(a, conn, n)
 		}
 		if infos++; infos > maxInfos {
-			return nil, false, &Error{Garbage, errTooManyInfos}
+			return nil, false, &Error{Fault: Garbage, Err: errTooManyInfos}
 		}
 		if head.Status == 100 {
 			c.startUpload()
@@ -223,7 +223,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	r := &c.response
 	if r.Head.Status == 101 && !c.Upgrade {
-		return nil, false, &Error{Garbage, errNotAsked}
+		return nil, false, &Error{Fault: Garbage, Err: errNotAsked}
 	}
 	if h1, _ := a.speech.heard(); h1 != yes {
 		a.speech.learnH1(true)
@@ -256,8 +256,8 @@ func (c *Call) BodyUntouched() bool {
 	return c.upload.done == nil
 }
 
-// idempotent reports whether a method may be sent twice (RFC 9110 section 9.2.2).
-func idempotent(method string) bool {
+// Idempotent reports whether a method may be sent twice (RFC 9110 section 9.2.2).
+func Idempotent(method string) bool {
 	switch method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
 		return true
@@ -274,7 +274,7 @@ func (c *Call) verdict(err error) error {
 	case c.aborted:
 		return &Error{Fault: Aborted}
 	case c.upload.err != nil:
-		return &Error{Body, c.upload.err}
+		return &Error{Fault: Body, Err: c.upload.err}
 	}
 	return err
 }

@@ -61,7 +61,7 @@ func (c *conn) fill(limit int) error {
 	}
 	if c.w == len(c.buf) {
 		if len(c.buf) >= limit {
-			return &Error{Garbage, errHeadTooLarge}
+			return &Error{Fault: Garbage, Err: errHeadTooLarge}
 		}
 		grown := make([]byte, min(2*len(c.buf), limit))
 		copy(grown, c.buf[:c.w])

@@ -22,6 +22,11 @@ const (
 type Error struct {
 	Fault Fault
 	Err   error
+
+	// Silent says that a fresh connection was closed without a byte, and that the
+	// user container has not been heard to speak HTTP/1.1 yet: it may speak HTTP/2
+	// alone.
+	Silent bool
 }
 
 func (e *Error) Error() string {

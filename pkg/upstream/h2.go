@@ -61,6 +61,9 @@ func (a *App) OnlyH2() bool {
 	return h1 == no
 }
 
+// LearnOnlyH2 notes that the user container speaks HTTP/2 and not HTTP/1.1.
+func (a *App) LearnOnlyH2() { a.speech.learnH1(false) }
+
 // SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
 // known it is asked, on a connection of its own.
 func (a *App) SpeaksH2(ctx context.Context) (bool, error) {

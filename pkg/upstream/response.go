@@ -45,7 +45,7 @@ func (r *Response) Next() ([]byte, error) {
 		data, n, err := r.decode(r.conn.buffered())
 		r.conn.r += n
 		if err != nil && err != io.EOF {
-			return nil, r.call.verdict(&Error{Garbage, err})
+			return nil, r.call.verdict(&Error{Fault: Garbage, Err: err})
 		}
 		if len(data) > 0 {
 			return data, nil
@@ -70,7 +70,7 @@ func (r *Response) Next() ([]byte, error) {
 			}
 			var e *Error
 			if !errors.As(err, &e) {
-				e = &Error{Reset, err}
+				e = &Error{Fault: Reset, Err: err}
 			}
 			return nil, r.call.verdict(e)
 		}
