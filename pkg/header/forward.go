@@ -63,18 +63,24 @@ func MakeForwarded(xff, host, proto string) string {
 	return b.String()
 }
 
-// node7239 returns an X-Forwarded-For node in the spelling of RFC 7239 section 6.
+// node7239 returns an X-Forwarded-For node in the spelling of RFC 7239 section 6,
+// without a zone, which means nothing to other hosts.
 func node7239(node string) string {
-	if a, err := netip.ParseAddr(strings.Trim(node, "[]")); err == nil {
-		if a.Is6() {
-			return "[" + a.WithZone("").String() + "]"
-		}
-		return a.String()
-	}
 	if a, err := netip.ParseAddrPort(node); err == nil {
 		return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port()).String()
 	}
-	return "unknown"
+	bare, bracketed := node, false
+	if strings.HasPrefix(node, "[") && strings.HasSuffix(node, "]") {
+		bare, bracketed = node[1:len(node)-1], true
+	}
+	a, err := netip.ParseAddr(bare)
+	switch {
+	case err != nil, bracketed && a.Is4():
+		return "unknown"
+	case a.Is6():
+		return "[" + a.WithZone("").String() + "]"
+	}
+	return a.String()
 }
 
 // writeValue writes a token as it is and anything else as a quoted string (RFC

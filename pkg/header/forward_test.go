@@ -1,0 +1,254 @@
+package header_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+func TestForwardedSaysWhatTheXForwardedFieldsSay(t *testing.T) {
+	for _, c := range []struct {
+		xff, host, proto string
+		want             string
+	}{
+		{"", "", "", ""},
+		{"   ", "", "", ""},
+
+		// The examples of RFC 7239 sections 4, 6 and 7.4.
+		{"192.0.2.43", "", "", `for=192.0.2.43`},
+		{"192.0.2.43, 198.51.100.17", "", "", `for=192.0.2.43, for=198.51.100.17`},
+		{"192.0.2.43, 2001:db8:cafe::17", "", "", `for=192.0.2.43, for="[2001:db8:cafe::17]"`},
+		{"192.0.2.60", "", "http", `for=192.0.2.60;proto=http`},
+		{"192.0.2.43:47011", "", "", `for="192.0.2.43:47011"`},
+		{"[2001:db8:cafe::17]:47011", "", "", `for="[2001:db8:cafe::17]:47011"`},
+		{"unknown", "", "", `for=unknown`},
+
+		// What Knative's queue-proxy makes of the same, when it is right.
+		{"1.1.1.1, 2001:db8::1", "fh", "https", `for=1.1.1.1;host=fh;proto=https, for="[2001:db8::1]"`},
+		{"", "fh", "", `host=fh`},
+		{"", "", "https", `proto=https`},
+		{"", "fh", "https", `host=fh;proto=https`},
+		{" ", "fh", "https", `host=fh;proto=https`},
+
+		// Blanks, or none.
+		{" 1.1.1.1 ,\t2.2.2.2,3.3.3.3", "", "", `for=1.1.1.1, for=2.2.2.2, for=3.3.3.3`},
+
+		// IPv6 is written once, in brackets, and without what only one host knows.
+		{"[2001:db8::1]", "", "", `for="[2001:db8::1]"`},
+		{"2001:DB8:0:0:0:0:0:1", "", "", `for="[2001:db8::1]"`},
+		{"fe80::1%eth0", "", "", `for="[fe80::1]"`},
+		{"[fe80::1%eth0]:80", "", "", `for="[fe80::1]:80"`},
+		{"::ffff:192.0.2.1", "", "", `for="[::ffff:192.0.2.1]"`},
+		{"::1", "", "", `for="[::1]"`},
+
+		// What does not parse has no address.
+		{"", "h", "", `host=h`},
+		{",", "", "", `for=unknown, for=unknown`},
+		{",1.1.1.1", "h", "p", `for=unknown;host=h;proto=p, for=1.1.1.1`},
+		{"localhost", "", "", `for=unknown`},
+		{"1.2.3", "", "", `for=unknown`},
+		{"1.2.3.256", "", "", `for=unknown`},
+		{"01.2.3.4", "", "", `for=unknown`},
+		{"1.2.3.4:", "", "", `for=unknown`},
+		{"[]", "", "", `for=unknown`},
+		{"[", "", "", `for=unknown`},
+		{"1.2.3.4:65536", "", "", `for=unknown`},
+		{"1.2.3.4:http", "", "", `for=unknown`},
+		{"[::1]:", "", "", `for=unknown`},
+		{"[::1", "", "", `for=unknown`},
+		{"::1]", "", "", `for=unknown`},
+		{"[[::1]]", "", "", `for=unknown`},
+		{"[1.2.3.4]", "", "", `for=unknown`},
+		{"1.2.3.4;proto=https", "", "", `for=unknown`},
+		{`"1.2.3.4"`, "", "", `for=unknown`},
+		{`1.1.1.1, for="evil`, "", "", `for=1.1.1.1, for=unknown`},
+
+		// A host or scheme that is no token is quoted, and cannot get out.
+		{"", "example.com:8080", "", `host="example.com:8080"`},
+		{"", "[::1]:80", "", `host="[::1]:80"`},
+		{"", "", "https,http", `proto="https,http"`},
+		{"", `a"b\c`, "", `host="a\"b\\c"`},
+		{"", `x";for=1.2.3.4;x="`, "", `host="x\";for=1.2.3.4;x=\""`},
+		{"", "bücher.example", "", `host="bücher.example"`},
+		{"", "a b", "", `host="a b"`},
+		{"", "!#$%&'*+-.^_`|~azAZ09", "", "host=!#$%&'*+-.^_`|~azAZ09"},
+	} {
+		if got := header.MakeForwarded(c.xff, c.host, c.proto); got != c.want {
+			t.Errorf("xff %q, host %q, proto %q:\n got %s\nwant %s", c.xff, c.host, c.proto, got, c.want)
+		}
+	}
+}
+
+func TestForwardedKeepsEveryNodeOfALongChain(t *testing.T) {
+	const nodes = 10_000
+	var xff, want []string
+	for i := range nodes {
+		a := fmt.Sprintf("10.0.%d.%d", i>>8, i&0xff)
+		xff = append(xff, a)
+		want = append(want, "for="+a)
+	}
+	want[0] += ";proto=https"
+	got := header.MakeForwarded(strings.Join(xff, ","), "", "https")
+	if got != strings.Join(want, ", ") {
+		t.Errorf("got %d bytes, %.40s..., want %d elements, for=10.0.0.0;proto=https first", len(got), got, nodes)
+	}
+}
+
+// A reading of RFC 7239 section 4 that shares nothing with what writes it.
+func readForwarded(s string) (elements []map[string]string, err error) {
+	const tchars = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	token := func() string {
+		n := 0
+		for n < len(s) && strings.IndexByte(tchars, s[n]) >= 0 {
+			n++
+		}
+		word := s[:n]
+		s = s[n:]
+		return word
+	}
+	element := map[string]string{}
+	for {
+		name := token()
+		if name == "" || !strings.HasPrefix(s, "=") {
+			return nil, fmt.Errorf("no pair at %.20q", s)
+		}
+		s = s[1:]
+		value := token()
+		if value == "" {
+			if !strings.HasPrefix(s, `"`) {
+				return nil, fmt.Errorf("no value at %.20q", s)
+			}
+			for s = s[1:]; ; s = s[1:] {
+				if s == "" {
+					return nil, fmt.Errorf("%s: quotes without an end", name)
+				}
+				if s[0] == '"' {
+					s = s[1:]
+					break
+				}
+				if s[0] == '\\' {
+					if s = s[1:]; s == "" {
+						return nil, fmt.Errorf("%s: quotes without an end", name)
+					}
+				}
+				value += s[:1]
+			}
+		}
+		if _, twice := element[name]; twice {
+			return nil, fmt.Errorf("%s twice", name)
+		}
+		element[name] = value
+		switch {
+		case s == "":
+			return append(elements, element), nil
+		case strings.HasPrefix(s, ";"):
+			s = s[1:]
+		case strings.HasPrefix(s, ", "):
+			s = s[2:]
+			elements = append(elements, element)
+			element = map[string]string{}
+		default:
+			return nil, fmt.Errorf("neither end nor separator at %.20q", s)
+		}
+	}
+}
+
+func FuzzForwarded(f *testing.F) {
+	f.Add("1.1.1.1, 2001:db8::1", "fh", "https")
+	f.Add(`x, ", [::1]:80, 1.2.3.4:5`, `a"b\c`, `"`)
+	f.Add(",", "", "")
+	f.Fuzz(func(t *testing.T, xff, host, proto string) {
+		got := header.MakeForwarded(xff, host, proto)
+		if strings.TrimSpace(xff) == "" && host == "" && proto == "" {
+			if got != "" {
+				t.Errorf("of nothing: got %q, want none", got)
+			}
+			return
+		}
+		elements, err := readForwarded(got)
+		if err != nil {
+			t.Fatalf("xff %q, host %q, proto %q: %q: %v", xff, host, proto, got, err)
+		}
+		nodes := 0
+		for i, e := range elements {
+			if e["for"] != "" {
+				nodes++
+			}
+			if i > 0 && len(e) != 1 {
+				t.Errorf("%q: element %d: got %v, want for alone", got, i, e)
+			}
+		}
+		want := 0
+		if strings.TrimSpace(xff) != "" {
+			want = strings.Count(xff, ",") + 1
+		}
+		if nodes != want {
+			t.Errorf("xff %q: got %d nodes in %q, want %d", xff, nodes, got, want)
+		}
+		if e := elements[0]; e["host"] != host || e["proto"] != proto {
+			t.Errorf("%q: got host %q, proto %q, want %q, %q", got, e["host"], e["proto"], host, proto)
+		}
+	})
+}
+
+func TestProxyStatusKeepsAllMembersButOurs(t *testing.T) {
+	for _, c := range []struct{ sent, want string }{
+		{"", ""},
+		{"queue-proxy", ""},
+		{"  queue-proxy  ", ""},
+		{"queue-proxy; error=connection_refused", ""},
+		{"queue-proxy;error=x", ""},
+		{"queue-proxy ; error=x", ""},
+		{`"queue-proxy"; error=x`, ""},
+		{"Queue-Proxy; error=x", ""},
+		{"queue-proxy, queue-proxy; error=x", ""},
+		{"envoy", "envoy"},
+		{"envoy; error=x, queue-proxy; error=y, cdn", "envoy; error=x, cdn"},
+		{"queue-proxy,envoy", "envoy"},
+		{"envoy,\tqueue-proxy", "envoy"},
+		{",envoy,,", "envoy"},
+		{"queue-proxy-2, my-queue-proxy", "queue-proxy-2, my-queue-proxy"},
+		{"queue, proxy", "queue, proxy"},
+
+		// A comma in quotes separates nothing, and a quote may be escaped.
+		{`envoy; details="a, queue-proxy; error=y"`, `envoy; details="a, queue-proxy; error=y"`},
+		{`envoy; details="a\", queue-proxy"`, `envoy; details="a\", queue-proxy"`},
+		{`envoy; details="a\\", queue-proxy`, `envoy; details="a\\"`},
+		{`queue-proxy; details="a, b", envoy`, `envoy`},
+	} {
+		if got := header.WithoutOurs(c.sent); got != c.want {
+			t.Errorf("%s:\n got %q\nwant %q", c.sent, got, c.want)
+		}
+	}
+}
+
+func TestFieldsOfAHopAreThoseOfRFC9110(t *testing.T) {
+	for _, name := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
+		"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings"} {
+		if !header.Hop(name) {
+			t.Errorf("%s: got passed on, want for the next hop alone", name)
+		}
+	}
+	for _, name := range []string{"", "Host", "Content-Length", "Expect", "Via", "Date", "Forwarded", "X-Forwarded-For",
+		"K-Network-Hash", "Authorization", "Www-Authenticate", "Sec-Websocket-Key", "Proxy-Status"} {
+		if header.Hop(name) {
+			t.Errorf("%s: got for the next hop alone, want passed on", name)
+		}
+	}
+}
+
+func TestKnativesInternalFieldsStopHereAndTheTagGoesOn(t *testing.T) {
+	for _, name := range []string{"Knative-Serving-Revision", "Knative-Serving-Namespace", "K-Network-Hash", "K-Proxy-Request", "K-Passthrough-Lb"} {
+		if !header.StopsHere(name) {
+			t.Errorf("%s: got passed on, want stopped", name)
+		}
+	}
+	for _, name := range []string{"", "Knative-Serving-Tag", "Knative-Serving-Default-Route", "K-Network-Probe", "K-Kubelet-Probe",
+		"K-Original-Host", "Host", "User-Agent"} {
+		if header.StopsHere(name) {
+			t.Errorf("%s: got stopped, want passed on", name)
+		}
+	}
+}
