@@ -98,12 +98,17 @@ func (x *exchange) Answer(a *queue.Answer) {
 	x.closeIfLast(h, false)
 	control := http.NewResponseController(x.w)
 	control.SetWriteDeadline(time.Now().Add(answerTimeout))
-	if x.r.ProtoMajor == 1 && x.r.ContentLength != 0 {
-		control.EnableFullDuplex() // do not read the body first
-	}
+	x.fullDuplex() // do not read the body first
 	x.w.WriteHeader(a.Status)
 	if a.Body != "" && x.r.Method != http.MethodHead {
-		io.WriteString(x.w, a.Body)
+		_, _ = io.WriteString(x.w, a.Body) // a client that has gone hears nothing
+	}
+}
+
+// fullDuplex lets the response begin before the request's body has ended.
+func (x *exchange) fullDuplex() {
+	if !x.h2 && x.r.ContentLength != 0 {
+		_ = http.NewResponseController(x.w).EnableFullDuplex() // HTTP/1 of net/http can
 	}
 }
 

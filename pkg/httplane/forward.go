@@ -105,9 +105,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 	if x.body != nil {
 		c.Body, c.Length, c.Expect100 = x.body, x.r.ContentLength, x.expects()
 		c.Trailer = x.appendTrailer
-		if !x.h2 {
-			http.NewResponseController(x.w).EnableFullDuplex() // the response may come before the body's end
-		}
+		x.fullDuplex()
 	}
 	if why := x.abortable(c.Abort); why != queue.OK {
 		return queue.Result{Why: why}
@@ -222,7 +220,7 @@ func (x *exchange) cutBody() {
 func (x *exchange) finishBody() {
 	x.cutBody()
 	if x.guard != nil && !x.h2 && x.r.ContentLength != 0 {
-		io.Copy(io.Discard, x.r.Body) // all of it has arrived, or cut has ended it
+		_, _ = io.Copy(io.Discard, x.r.Body) // all of it has arrived, or cut has ended it
 	}
 }
 

@@ -53,13 +53,11 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	}
 	defer func() {
 		result.In = x.body.moved()
-		x.body.leave()
+		_ = x.body.leave()
 		x.cutBody()
 	}()
 	x.life.Enter(queue.Waiting)
-	if x.body != nil && !x.h2 {
-		http.NewResponseController(x.w).EnableFullDuplex() // the response may come before the body's end
-	}
+	x.fullDuplex()
 	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx))
 	if err != nil {
 		result.Why, result.Err = x.reasonH2(x.abortable(nil), err), err

@@ -316,7 +316,7 @@ func (g *guard) linger() {
 		return
 	}
 	g.Conn.SetReadDeadline(time.Now().Add(lingerTime))
-	io.CopyN(io.Discard, g.Conn, lingerBytes)
+	_, _ = io.CopyN(io.Discard, g.Conn, lingerBytes)
 }
 
 // CloseWrite ends our side.

@@ -25,10 +25,11 @@ const (
 // it says yes. The error says why it did not: the context ended first, or the
 // sidecar is shutting down.
 func AwaitReady(ctx context.Context, port int) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	last := errors.New("no answer")
 	for {
-		answer, err := ask(ctx, url)
+		answer, err := ask(ctx, client, url)
 		switch {
 		case err == nil && answer == header.QueueValue:
 			return nil
@@ -49,14 +50,14 @@ func AwaitReady(ctx context.Context, port int) error {
 }
 
 // ask asks once and returns the answer's first bytes.
-func ask(ctx context.Context, url string) (string, error) {
+func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
 	r.Header.Set(header.Probe, header.QueueValue)
 	r.Header.Set(header.UserAgent, askAgent)
-	res, err := http.DefaultClient.Do(r)
+	res, err := client.Do(r)
 	if err != nil {
 		return "", err
 	}

@@ -133,7 +133,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 		return 0, nil
 	}
 	if resumed {
-		r.line(b) // once more: b may have moved
+		_ = r.line(b) // once more: b may have moved
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
