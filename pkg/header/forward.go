@@ -124,7 +124,8 @@ func WithoutOurs(proxyStatus string) string {
 }
 
 // members yields the members of a list, whose commas may also stand in quoted
-// strings.
+// strings. A member whose quotes do not end in this line is left out: with the
+// next line it might be read as several (RFC 9651 section 4.2).
 func members(list string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		quoted, start := false, 0
@@ -141,6 +142,8 @@ func members(list string) func(func(string) bool) {
 				start = i + 1
 			}
 		}
-		yield(list[start:])
+		if !quoted {
+			yield(list[start:])
+		}
 	}
 }

@@ -252,3 +252,54 @@ func TestKnativesInternalFieldsStopHereAndTheTagGoesOn(t *testing.T) {
 		}
 	}
 }
+
+// A quoted string cannot reach over lines (RFC 9651 section 4.2), but who reads
+// the lines joined may think so: halves of one must not bring our name back.
+func TestNoTwoLinesOfProxyStatusSpeakInOurName(t *testing.T) {
+	for _, c := range []struct{ sent, want string }{
+		{`envoy; details="`, ``},
+		{`", queue-proxy; error=x`, ``},
+		{`cdn, envoy; details="a, queue-proxy`, `cdn`},
+		{`cdn, envoy; details="a\`, `cdn`},
+		{`cdn, envoy; details="a\"`, `cdn`},
+	} {
+		if got := header.WithoutOurs(c.sent); got != c.want {
+			t.Errorf("%s:\n got %q\nwant %q", c.sent, got, c.want)
+		}
+	}
+}
+
+// namesOf reads the names of a list's members, by hand.
+func namesOf(list string) (names []string) {
+	for list != "" {
+		end := 0
+		for quoted := false; end < len(list) && (quoted || list[end] != ','); end++ {
+			if list[end] == '"' {
+				quoted = !quoted
+			} else if quoted && list[end] == '\\' && end+1 < len(list) {
+				end++
+			}
+		}
+		name, _, _ := strings.Cut(list[:end], ";")
+		names = append(names, strings.Trim(name, "\" \t"))
+		list = strings.TrimPrefix(list[end:], ",")
+	}
+	return names
+}
+
+func FuzzWithoutOurs(f *testing.F) {
+	f.Add(`envoy; details="`, `", queue-proxy; error=x`)
+	f.Add(`queue-proxy; details="a,b", envoy`, `"queue-proxy";a="\"",cdn`)
+	f.Fuzz(func(t *testing.T, one, two string) {
+		a, b := header.WithoutOurs(one), header.WithoutOurs(two)
+		if again := header.WithoutOurs(a); again != a {
+			t.Errorf("%q: got %q, and then %q", one, a, again)
+		}
+		joined := a + ", " + b
+		for _, name := range namesOf(joined) {
+			if strings.EqualFold(name, header.ProxyName) {
+				t.Errorf("%q and %q: got %q, which speaks in our name", one, two, joined)
+			}
+		}
+	})
+}
