@@ -18,7 +18,7 @@ func Hop(name string) bool {
 }
 
 // StopsHere reports whether a request field, in canonical case, is Knative's
-// internal affair that the user container must not see (promises.md 3.8).
+// internal affair that the user container must not see (docs/promises.md 3.8).
 // OriginalHost stops here too, but only when it is used.
 func StopsHere(name string) bool {
 	switch name {

@@ -6,7 +6,7 @@
 package header
 
 // Probe is the field that marks a request as a probe, and Hash the field that a
-// network probe carries (Knative contract, knative-probes.md C.1).
+// network probe carries (docs/promises.md section 1).
 const (
 	Probe        = "K-Network-Probe"
 	Hash         = "K-Network-Hash"
@@ -30,7 +30,7 @@ const (
 	ActivatorValue = "activator" // of ProxyRequest: the request came through the activator
 )
 
-// Prefixes of User-Agent, compared with case (promises.md section 1).
+// Prefixes of User-Agent, compared with case (docs/promises.md section 1).
 const (
 	kubeletAgent     = "kube-probe/"
 	activatorAgent   = "Knative-Activator-Probe"

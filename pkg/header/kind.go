@@ -5,7 +5,8 @@ import "strings"
 // Kind says what a request is. It is decided by [KindOf] and nowhere else.
 type Kind uint8
 
-// The kinds, in the order of promises.md section 1.
+// The kinds: the last row of docs/promises.md section 1, which is the zero value,
+// then the others in their order.
 const (
 	Traffic        Kind = iota // proxied, counted and limited
 	QueueProbe                 // may the user container serve? (activator, kubelet readiness)
@@ -43,7 +44,7 @@ type Getter interface {
 }
 
 // KindOf classifies a request. Only fields decide; method and target never do.
-// The first rule that holds wins (promises.md section 1).
+// The first rule that holds wins (docs/promises.md section 1).
 func KindOf(h Getter) Kind {
 	switch h.Header(Probe) {
 	case "":

@@ -7,7 +7,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Bounds on what an answer echoes (promises.md section 1).
+// Bounds on what an answer echoes (docs/promises.md section 1).
 const (
 	maxHash      = 4 << 10 // bytes of a network probe's hash
 	maxEchoValue = 256     // bytes of an unknown probe's value
@@ -17,7 +17,7 @@ const (
 const askersRetryAfter = "1"
 
 // Answer is an answer that the sidecar makes itself. Every one can be told from
-// the user container's by its Proxy-Status field (RFC 9209; promises.md 3.6).
+// the user container's by its Proxy-Status field (RFC 9209; docs/promises.md 3.6).
 type Answer struct {
 	Status int
 	Body   string

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Clocks are the limits on a request's time (promises.md 3.2). Zero is off. They
+// Clocks are the limits on a request's time (docs/promises.md 3.2). Zero is off. They
 // all start when the request is read, so waiting in the queue counts.
 type Clocks struct {
 	Request       time.Duration // the whole request,

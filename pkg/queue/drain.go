@@ -8,10 +8,10 @@ import (
 )
 
 // undoAfter is how long a drain that began without a sign that the pod is ending
-// lasts: the app alone was restarted (promises.md 3.5).
+// lasts: the app alone was restarted (docs/promises.md 3.5).
 const undoAfter = time.Second
 
-// DrainSettings are the times of a drain (promises.md 3.5).
+// DrainSettings are the times of a drain (docs/promises.md 3.5).
 type DrainSettings struct {
 	Quiet    time.Duration // so long no new request, then it may end
 	Deadline time.Duration // from the beginning; 0: none

@@ -3,7 +3,7 @@ package queue
 import "sync"
 
 // A Limit lets at most so many requests run at once and lets at most so many
-// wait, strictly first come first served (promises.md 3.1). The nil Limit has no
+// wait, strictly first come first served (docs/promises.md 3.1). The nil Limit has no
 // limit. It is safe for concurrent use.
 //
 // A slot that becomes free while somebody waits is never free: it passes to the

@@ -11,7 +11,7 @@ import (
 type Observation struct {
 	Exchange Exchange
 	Kind     header.Kind // Traffic or KubeletRequest
-	Excluded bool        // by EXCLUDE_*: neither counted nor logged (promises.md 3.10)
+	Excluded bool        // by EXCLUDE_*: neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool        // came through the activator
 	Start    time.Time   // when the request had been read
 	Slot     time.Time   // when it got a slot; zero: it never did

@@ -20,7 +20,7 @@ import (
 
 // kubeletPlaces is how many kubelet probes may run beside the limit: enough for
 // a liveness and a startup probe of the real kubelet, too few for a forger to
-// flood the user container with (promises.md section 1, row 5).
+// flood the user container with (docs/promises.md section 1, row 5).
 const kubeletPlaces = 2
 
 // Proxy is the request path of one sidecar, shared by all lanes. Its fields are
@@ -38,7 +38,7 @@ type Proxy struct {
 }
 
 // Exclude names the health checks and scrapes of people's own tools, which are
-// no load (promises.md 3.10). The zero value excludes nothing.
+// no load (docs/promises.md 3.10). The zero value excludes nothing.
 type Exclude struct {
 	Paths      []string // exact, or a prefix that ends in '*'
 	UserAgents []string // prefixes

@@ -2,7 +2,7 @@ package queue
 
 // Why says how an exchange ended: [OK], or whose fault it was and what went
 // wrong. The list is closed: the same words stand in the Proxy-Status field, in
-// the log and in metric labels (promises.md 3.6).
+// the log and in metric labels (docs/promises.md 3.6).
 type Why uint8
 
 // The reasons. Each word names the side that gave up and what it gave up on.
@@ -26,7 +26,7 @@ const (
 
 // reasons is the one table of what a reason is called and how it is told:
 // status and body over HTTP, the error type of RFC 9209 section 2.3, and the
-// status of a gRPC call (promises.md 3.2, 3.6).
+// status of a gRPC call (docs/promises.md 3.2, 3.6).
 var reasons = [Whys]struct {
 	word, errorType, body string
 	status, grpc          int
