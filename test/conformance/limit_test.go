@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
 	"strconv"
 	"sync"
@@ -205,8 +206,10 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 			h.wait(t, "/running")
 			leave := func() {}
 			if protocol == "h2c cancel" {
-				ended := make(chan struct{})
-				ctx, cancel := context.WithCancel(t.Context())
+				ended, sent := make(chan struct{}), make(chan struct{})
+				ctx, cancel := context.WithCancel(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+					WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
+				}))
 				go func() {
 					defer close(ended)
 					r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/leaves"), nil)
@@ -215,6 +218,7 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 						t.Errorf("the client that leaves got %s", answer.Status)
 					}
 				}()
+				receiveClose(t, "the request is sent", sent)
 				leave = func() { cancel(); <-ended }
 			} else {
 				c := p.sendGet("/leaves")
@@ -225,15 +229,10 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 					c.Close()
 				}
 			}
-			p.poll("the place is taken", func() error {
-				c := dial(t, p.addr())
-				defer c.Close()
-				m := c.ask("/probing", "X-Probing: 1")
-				if m.status() != 503 {
-					return fmt.Errorf("got %q", m.Start)
-				}
-				return nil
-			})
+			fence(t, p)
+			if m := dial(t, p.addr()).ask("/full"); m.status() != 503 {
+				t.Fatalf("got %q while the only place is taken, want 503", m.Start)
+			}
 			leave()
 
 			// Until the place is free a newcomer hears 503; then it waits.

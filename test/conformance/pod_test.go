@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -333,15 +334,47 @@ next:
 	return rest
 }
 
-var lastPort atomic.Int32
+// Ports lie below the range from which the kernel gives ports to clients. Each
+// run of this suite has a block of them to itself, so that two runs at the same
+// time do not take one another's between finding and using one.
+const (
+	firstPort = 11000
+	blockSize = 2500
+	blocks    = 8
+)
 
-// freePort returns a port that nobody listens on, below the range from which
-// the kernel gives ports to clients, and each one only once.
+var (
+	block     = sync.OnceValues(takeBlock)
+	blockFile *os.File // its lock holds the block; the garbage collector must not close it
+	lastPort  atomic.Int32
+)
+
+// takeBlock locks a file that stands for a block, until the process ends.
+func takeBlock() (first int, err error) {
+	for i := range blocks {
+		name := filepath.Join(os.TempDir(), fmt.Sprintf("queue-proxy-conformance-ports-%d", i))
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o666)
+		if err != nil {
+			return 0, err
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			blockFile = f
+			return firstPort + i*blockSize, nil
+		}
+		f.Close()
+	}
+	return 0, errors.New("all blocks of ports are taken")
+}
+
+// freePort returns a port that nobody listens on.
 func freePort(t *testing.T) int {
 	t.Helper()
-	const first, count = 11000, 20000
-	for range count {
-		n := first + (os.Getpid()*97+int(lastPort.Add(1)))%count
+	first, err := block()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range blockSize {
+		n := first + int(lastPort.Add(1))%blockSize
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(n))
 		if err == nil {
 			l.Close()

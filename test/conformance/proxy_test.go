@@ -806,7 +806,9 @@ func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
 				p.sidecar()
 				var seen atomic.Int32
 				p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					seen.Add(1)
+					if r.Method != "PRI" { // the question what the app speaks, by an HTTP/2 preface
+						seen.Add(1)
+					}
 					n, err := io.Copy(io.Discard, r.Body)
 					fmt.Fprintf(w, "%s %d %v", r.Proto, n, err)
 				}), app)

@@ -266,6 +266,10 @@ func (v *probeVector) startBareApp(kind, text string) {
 func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 	statuses := strings.Split(list, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "PRI" { // the question what the app speaks, by an HTTP/2 preface
+			w.WriteHeader(http.StatusHTTPVersionNotSupported)
+			return
+		}
 		n := a.note(r)
 		status, location, _ := strings.Cut(statuses[min(n, len(statuses))-1], " ")
 		code, err := strconv.Atoi(status)

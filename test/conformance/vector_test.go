@@ -92,6 +92,7 @@ func wireLine(text string) string {
 
 // A play is a vector of the kind that doc.go describes, read.
 type play struct {
+	title        string
 	send, answer string
 	appCloses    bool
 
@@ -142,7 +143,7 @@ func (s *sight) expect(line string) error {
 }
 
 func (v vector) play() (*play, error) {
-	p := &play{atMost: 1, exactly: true}
+	p := &play{title: v.title, atMost: 1, exactly: true}
 	for _, line := range v.lines {
 		var err error
 		switch {
@@ -226,25 +227,63 @@ func checkFields(t *testing.T, who, what string, got, want []field) {
 }
 
 // perform plays every vector of a file, one after the other, through one sidecar.
+// The host a.test is in each of them another one of the same length, so that a
+// request that comes late to the app is known for what it is.
 func perform(t *testing.T, file string, env ...string) {
 	p := newPod(t)
 	p.sidecar(env...)
 	app := p.bare(answers(ok))
-	for _, v := range vectors(t, file) {
+	played := map[string]*play{}
+	for i, v := range vectors(t, file) {
 		t.Run(v.title, func(t *testing.T) {
+			if i > 99 {
+				t.Fatal("more vectors than hosts")
+			}
+			host := fmt.Sprintf("%02d.tst", i)
+			for i, line := range v.lines {
+				v.lines[i] = strings.ReplaceAll(line, "a.test", host)
+			}
 			pl, err := v.play()
 			if err != nil {
 				t.Fatalf("%s:%d: %v", file, v.line, err)
 			}
-			pl.perform(t, p, app)
+			played[host] = pl
+			pl.perform(t, p, app, host)
 			if t.Failed() {
 				t.Logf("the vector is at testdata/%s:%d", file, v.line)
 			}
 		})
 	}
+	fence(t, p)
+	heard, _ := app.requests()
+	in := map[string]int{}
+	for _, m := range heard {
+		in[m.get("Host")]++
+	}
+	for host, pl := range played {
+		want := pl.atMost
+		if pl.stays {
+			want++ // the request that checked it
+		}
+		if in[host] > want {
+			t.Errorf("%q: in the end the app had %d of its requests, want at most %d", pl.title, in[host], want)
+		}
+	}
 }
 
-func (pl *play) perform(t *testing.T, p *pod, app *bareApp) {
+var anyVectorsHost = regexp.MustCompile(`^\d\d\.tst$`)
+
+// of returns the requests of the vector with this host: those for no other
+// vector's host, and without those that check whether the connection stays.
+func of(host string, heard []*message) []*message {
+	return slices.DeleteFunc(slices.Clone(heard), func(m *message) bool {
+		h := m.get("Host")
+		return m.Start == "GET /second HTTP/1.1" || h != host && anyVectorsHost.MatchString(h)
+	})
+}
+
+func (pl *play) perform(t *testing.T, p *pod, app *bareApp, host string) {
+	before, brokenBefore := app.requests()
 	app.play(func(c *bareConn, m *message) bool {
 		if strings.HasPrefix(m.Start, "GET /second ") {
 			c.send(ok)
@@ -278,16 +317,14 @@ func (pl *play) perform(t *testing.T, p *pod, app *bareApp) {
 		c.closed()
 	}
 	if pl.stays {
-		c.send(request("GET", "/second"))
+		c.send("GET /second HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
 		second, err := readResponse(c.r, "GET")
 		if err != nil || second.status() != 200 {
 			t.Errorf("a second request on the connection: got %v, %v, want 200", second, err)
 		}
 	}
 	heard, broken := app.requests()
-	if pl.stays {
-		heard = slices.DeleteFunc(heard, func(m *message) bool { return m.Start == "GET /second HTTP/1.1" })
-	}
+	heard, broken = of(host, heard[len(before):]), broken[len(brokenBefore):]
 	if len(broken) > 0 {
 		t.Errorf("app: got what is no request: %v", broken)
 	}

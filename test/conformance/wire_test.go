@@ -362,25 +362,40 @@ func (a *bareApp) serve(l net.Listener, bodies bool) {
 func (a *bareApp) talk(c *bareConn, bodies bool) {
 	for {
 		m, err := readHead(c.r)
-		if err == nil && bodies {
-			err = m.readBody(c.r, false)
-		}
-		if err == nil {
-			err = m.Cut
+		if err == nil && m.Start == preface {
+			c.send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+			return
 		}
 		a.mu.Lock()
-		if err == nil || m != nil && m.Cut != nil {
+		script := a.script
+		if err == nil {
 			a.heard = append(a.heard, m)
 		} else if !ended(err) {
 			a.broken = append(a.broken, err)
 		}
-		script := a.script
 		a.mu.Unlock()
+		if err == nil && bodies {
+			var whole message // the body is read aside: heard is for others to read
+			whole = *m
+			if err = whole.readBody(c.r, false); err == nil {
+				err = whole.Cut
+			}
+			a.mu.Lock()
+			*m = whole
+			if err != nil && !ended(err) {
+				a.broken = append(a.broken, err)
+			}
+			a.mu.Unlock()
+		}
 		if err != nil || !script(c, m) {
 			return
 		}
 	}
 }
+
+// preface is how HTTP/2 begins (RFC 9113 3.4). A sidecar may ask so what the
+// user container speaks; it is no request.
+const preface = "PRI * HTTP/2.0"
 
 // ended reports whether err is only the end of a connection.
 func ended(err error) bool {
@@ -388,18 +403,23 @@ func ended(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.EPIPE)
 }
 
-// play changes the script and forgets what was heard.
+// play changes the script.
 func (a *bareApp) play(script func(c *bareConn, m *message) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.script, a.heard, a.broken = script, nil, nil
+	a.script = script
 }
 
 // requests returns what was heard and what was not a request at all.
 func (a *bareApp) requests() ([]*message, []error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return append([]*message(nil), a.heard...), append([]error(nil), a.broken...)
+	var heard []*message
+	for _, m := range a.heard {
+		whole := *m
+		heard = append(heard, &whole)
+	}
+	return heard, append([]error(nil), a.broken...)
 }
 
 // answers is a script that gives one answer to everything.
