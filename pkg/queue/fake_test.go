@@ -1,0 +1,152 @@
+package queue
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+)
+
+// fake is an exchange in memory: a lane without sockets. Its client is there
+// until the context ends.
+type fake struct {
+	life    Life
+	fields  map[string]string // by canonical name
+	request *http.Request
+	app     func(l *Life) Result // the user container
+	woken   chan struct{}
+	hangUp  context.CancelFunc
+
+	forwarded int
+	answers   []Answer
+}
+
+// newFake returns a request for a path whose user container answers 200 at once.
+// fields are names and values.
+func newFake(path string, fields ...string) *fake {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}).WithContext(ctx)
+	f := &fake{fields: map[string]string{}, request: r, woken: make(chan struct{}, 1), hangUp: cancel}
+	for i := 0; i < len(fields); i += 2 {
+		f.fields[fields[i]] = fields[i+1]
+	}
+	f.app = func(*Life) Result { return Result{Status: 200, Begun: true} }
+	return f
+}
+
+func (f *fake) Header(name string) string { return f.fields[name] }
+func (f *fake) Request() *http.Request    { return f.request }
+func (f *fake) Answer(a *Answer)          { f.answers = append(f.answers, *a) }
+
+func (f *fake) Sleep(l *Life) Why {
+	_, why := f.sleepUntil(l, nil)
+	return why
+}
+
+func (f *fake) Wake() {
+	select {
+	case f.woken <- struct{}{}:
+	default:
+	}
+}
+
+func (f *fake) Forward(l *Life) Result {
+	f.forwarded++
+	return f.app(l)
+}
+
+// sleepUntil returns true when done is closed, and otherwise as Sleep does.
+func (f *fake) sleepUntil(l *Life, done <-chan struct{}) (bool, Why) {
+	for {
+		if f.request.Context().Err() != nil {
+			return false, ClientGone
+		}
+		if why := l.Over(); why != OK {
+			return false, why
+		}
+		var alarm <-chan time.Time
+		if next := l.Next(); !next.IsZero() {
+			alarm = time.After(time.Until(next))
+		}
+		select {
+		case <-done:
+			return true, OK
+		case <-f.woken:
+			if done == nil && f.request.Context().Err() == nil {
+				return false, l.Over()
+			}
+		case <-f.request.Context().Done():
+		case <-alarm:
+		}
+	}
+}
+
+// worksUntil makes the user container answer 200 when done is closed, unless the
+// request ends before.
+func (f *fake) worksUntil(done <-chan struct{}) *fake {
+	f.app = func(l *Life) Result {
+		l.Enter(Waiting)
+		for {
+			ok, why := f.sleepUntil(l, done)
+			if ok {
+				return Result{Status: 200, Begun: true}
+			}
+			if why != OK {
+				return Result{Why: why}
+			}
+		}
+	}
+	return f
+}
+
+// house is a Proxy with all that it needs, and the memory of what it observed.
+type house struct {
+	*Proxy
+	seen []Observation
+}
+
+// newHouse returns a proxy without a limit or a clock whose user container is
+// ready. Only one goroutine at a time may end a request.
+func newHouse() *house {
+	h := &house{}
+	h.Proxy = &Proxy{
+		Ready:   func(context.Context) error { return nil },
+		Drain:   NewDrain(DrainSettings{Quiet: 30 * time.Second, Deadline: 300 * time.Second}),
+		Stats:   stats.New(time.Now()),
+		Observe: func(o *Observation) { h.seen = append(h.seen, *o) },
+	}
+	return h
+}
+
+// serve tells the story of f to its end.
+func (h *house) serve(f *fake) { h.Serve(f, &f.life) }
+
+// start tells the story of f in a goroutine. The channel is closed at its end.
+func (h *house) start(f *fake) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.serve(f)
+	}()
+	return done
+}
+
+// empty fails the test unless everything has been given back.
+func (h *house) empty(t *testing.T) {
+	t.Helper()
+	if running, waiting := h.Limit.Load(); running != 0 || waiting != 0 {
+		t.Errorf("limit: got %d running, %d waiting, want none", running, waiting)
+	}
+	if n, oldest := h.Drain.Flights(); n != 0 || !oldest.IsZero() {
+		t.Errorf("in flight: got %d, the oldest of %v, want none", n, oldest)
+	}
+	if got := h.Stats.Report(time.Now()).InFlight; got != 0 {
+		t.Errorf("counted in flight: got %d, want 0", got)
+	}
+	if got := h.kubelet.Load(); got != 0 {
+		t.Errorf("places of the kubelet taken: got %d, want 0", got)
+	}
+}
