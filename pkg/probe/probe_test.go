@@ -9,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // parseVector is one block of testdata/parse.txt.
 type parseVector struct {

@@ -1,0 +1,208 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// The gRPC health protocol (grpc/doc/health-checking.md): its method, and the one
+// answer that passes.
+const (
+	healthMethod = "/grpc.health.v1.Health/Check"
+	serving      = 1
+)
+
+// Status codes of gRPC that mean something of their own to a probe.
+const (
+	grpcOK               = 0
+	grpcDeadlineExceeded = 4
+	grpcUnimplemented    = 12
+)
+
+// askGRPC passes when grpc.health.v1.Health/Check answers SERVING. It speaks gRPC
+// over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md) with the few bytes of protobuf that
+// this takes, because the gRPC module would make the binary half as large again.
+func askGRPC(a *GRPCAction) (ask, string) {
+	host, d := hostOf("")
+	target := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(a.Port))), Path: healthMethod}
+	var protocols http.Protocols
+	if a.Mode != nil && *a.Mode == "TLS" {
+		target.Scheme = "https"
+		protocols.SetHTTP2(true)
+	} else {
+		protocols.SetUnencryptedHTTP2(true)
+	}
+	service := ""
+	if a.Service != nil {
+		service = *a.Service
+	}
+	message := healthRequest(service)
+	via := newOneShot(d.Dial, protocols)
+	return func(ctx context.Context) error {
+		req := &http.Request{
+			Method:        http.MethodPost,
+			URL:           target,
+			ContentLength: int64(len(message)),
+			Body:          io.NopCloser(bytes.NewReader(message)),
+			Header: http.Header{
+				header.UserAgent:   {agent},
+				header.ContentType: {"application/grpc"},
+				header.TE:          {"trailers"},
+			},
+		}
+		if deadline, ok := ctx.Deadline(); ok {
+			req.Header.Set("Grpc-Timeout", grpcTimeout(time.Until(deadline)))
+		}
+		resp, err := via.RoundTrip(req.WithContext(ctx))
+		if err != nil {
+			return givenUp(ctx, err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+		if err != nil {
+			return givenUp(ctx, err)
+		}
+		return healthVerdict(resp, body)
+	}, target.String()
+}
+
+// givenUp knows a timeout when the server noticed it first: it counts the same
+// time, and resets the stream when it is over.
+func givenUp(ctx context.Context, err error) error {
+	const apart = 10 * time.Millisecond // two clocks' rounding and the way back
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == Garbage {
+		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err)
+	}
+	return err
+}
+
+// healthRequest is a HealthCheckRequest{string service = 1} in its frame: a byte
+// that says "not compressed", four of length, the message.
+func healthRequest(service string) []byte {
+	var message []byte
+	if service != "" {
+		const serviceField = 1<<3 | lengthDelimited
+		message = binary.AppendUvarint([]byte{serviceField}, uint64(len(service)))
+		message = append(message, service...)
+	}
+	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
+	return append(frame, message...)
+}
+
+// healthVerdict judges an answer whose body has been read, so that its trailers
+// are known. A server without an answer puts the status into the head instead.
+func healthVerdict(resp *http.Response, body []byte) error {
+	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
+	if status == "" {
+		status, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
+	}
+	if resp.StatusCode != http.StatusOK && status == "" {
+		return &failure{word: Status, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC answer", resp.StatusCode)}
+	}
+	if !strings.HasPrefix(resp.Header.Get(header.ContentType), "application/grpc") && status == "" {
+		return &failure{word: Garbage, err: errors.New("the answer is not gRPC")}
+	}
+	code, err := strconv.Atoi(status)
+	switch {
+	case err != nil:
+		return &failure{word: Garbage, err: fmt.Errorf("the answer has the grpc-status %q", status)}
+	case code == grpcUnimplemented:
+		return &failure{word: Unimplemented, err: fmt.Errorf("this server does not implement grpc.health.v1.Health: %q", message)}
+	case code == grpcDeadlineExceeded:
+		return &failure{word: Timeout, err: fmt.Errorf("the server gave up in time: %q", message)}
+	case code != grpcOK:
+		return &failure{word: RPC, code: code, err: fmt.Errorf("grpc-status %d: %q", code, message)}
+	}
+	answer, err := servingStatus(body)
+	if err != nil {
+		return &failure{word: Garbage, err: err}
+	}
+	if answer != serving {
+		return &failure{word: NotServing, code: answer, err: fmt.Errorf("the service answered %s", servingName(answer))}
+	}
+	return nil
+}
+
+func servingName(status int) string {
+	names := []string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}
+	if status >= 0 && status < len(names) {
+		return names[status]
+	}
+	return strconv.Itoa(status)
+}
+
+// Wire types of protobuf (protobuf.dev/programming-guides/encoding).
+const (
+	varint          = 0
+	fixed64         = 1
+	lengthDelimited = 2
+	fixed32         = 5
+)
+
+var errMessage = errors.New("the answer is not a HealthCheckResponse")
+
+// servingStatus reads a HealthCheckResponse{ServingStatus status = 1} from its
+// frame. Fields that are not known are skipped; a missing status is 0, UNKNOWN.
+func servingStatus(frame []byte) (int, error) {
+	if len(frame) < 5 || frame[0] != 0 || int64(binary.BigEndian.Uint32(frame[1:5])) != int64(len(frame)-5) {
+		return 0, errMessage
+	}
+	status := 0
+	for m := frame[5:]; len(m) > 0; {
+		tag, n := binary.Uvarint(m)
+		if n <= 0 {
+			return 0, errMessage
+		}
+		m = m[n:]
+		size := uint64(0)
+		switch tag & 7 {
+		case varint:
+			v, n := binary.Uvarint(m)
+			if n <= 0 {
+				return 0, errMessage
+			}
+			if tag>>3 == 1 {
+				status = int(int32(v))
+			}
+			size = uint64(n)
+		case fixed64:
+			size = 8
+		case fixed32:
+			size = 4
+		case lengthDelimited:
+			length, n := binary.Uvarint(m)
+			if n <= 0 {
+				return 0, errMessage
+			}
+			m, size = m[n:], length
+		default:
+			return 0, errMessage
+		}
+		if size > uint64(len(m)) {
+			return 0, errMessage
+		}
+		m = m[size:]
+	}
+	return status, nil
+}
+
+// grpcTimeout is a grpc-timeout: at most eight digits and a unit, rounded up.
+func grpcTimeout(d time.Duration) string {
+	const most = 99999999
+	if ms := (d + time.Millisecond - 1) / time.Millisecond; ms <= most {
+		return strconv.Itoa(max(int(ms), 1)) + "m"
+	}
+	return strconv.Itoa(min(int(d/time.Second), most)) + "S"
+}

@@ -1,0 +1,92 @@
+package probe
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// detect asks over h2c by prior knowledge, and over HTTP/1.1 when that does not
+// pass; what passed is asked alone from then on, until it fails
+// (docs/promises.md 2.3). Both legs send the same request, with the user's fields.
+//
+// The first leg gets half of the try's time, so that there is some left when an
+// HTTP/1.1 app swallows the HTTP/2 preface in silence; all of it when the app has
+// shown that it speaks HTTP/2.
+func detect(d dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
+	var speaks atomic.Bool // the app has answered the preface of this try
+	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := d.Dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &prefaceConn{Conn: conn, answered: &speaks}, nil
+	})
+	first := func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		speaks.Store(false)
+		if deadline, ok := ctx.Deadline(); ok {
+			half := time.AfterFunc(time.Until(deadline)/2, func() {
+				if !speaks.Load() {
+					cancel()
+				}
+			})
+			defer half.Stop()
+		}
+		return h2c(ctx)
+	}
+
+	var learnt atomic.Pointer[ask] // what passed last
+	return func(ctx context.Context) error {
+		if way := learnt.Load(); way != nil {
+			err := (*way)(ctx)
+			if !passes(err) {
+				learnt.Store(nil)
+			}
+			return err
+		}
+		err2 := first(ctx)
+		if passes(err2) {
+			learnt.Store(&h2c)
+			return err2
+		}
+		if wordOf(err2) == Refused {
+			return err2 // nobody is there, in whatever language
+		}
+		err1 := overHTTP1(ctx)
+		if passes(err1) {
+			learnt.Store(&overHTTP1)
+			return err1
+		}
+		if isStatus(err2) && !isStatus(err1) {
+			return err2
+		}
+		return err1
+	}
+}
+
+// A prefaceConn notices an HTTP/2 server, whose first frame is SETTINGS (RFC 9113
+// section 3.4). Only one goroutine reads it.
+type prefaceConn struct {
+	net.Conn
+	answered *atomic.Bool
+	read     int // bytes, until the type of the first frame is known
+}
+
+const (
+	frameTypeAt  = 3 // RFC 9113 section 4.1
+	settingsType = 4
+)
+
+func (c *prefaceConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if at := frameTypeAt - c.read; at >= 0 {
+		if n > at && b[at] == settingsType {
+			c.answered.Store(true)
+		}
+		c.read += n
+	}
+	return n, err
+}

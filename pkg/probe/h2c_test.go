@@ -1,0 +1,169 @@
+package probe
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }
+
+// A webApp speaks HTTP/1.1, h2c or both, answers each with a status of its own, and
+// keeps what it was asked.
+type webApp struct {
+	port int32
+	mu   sync.Mutex
+	seen []string
+}
+
+func newWebApp(t *testing.T, status1, status2 int) *webApp {
+	t.Helper()
+	app := &webApp{}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "PRI" { // net/http shows an HTTP/1.1 app the preface
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		app.mu.Lock()
+		app.seen = append(app.seen, fmt.Sprintf("%s %s %s", r.Proto, r.URL, r.Header.Get("X-A")))
+		app.mu.Unlock()
+		if r.ProtoMajor == 2 {
+			w.WriteHeader(status2)
+			return
+		}
+		w.WriteHeader(status1)
+	}))
+	server.Config.ErrorLog = discardLog()
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(status1 != 0)
+	server.Config.Protocols.SetUnencryptedHTTP2(status2 != 0)
+	server.Start()
+	t.Cleanup(server.Close)
+	app.port = portOf(t, server.Listener.Addr())
+	return app
+}
+
+func (a *webApp) hits() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), a.seen...)
+}
+
+func TestAutoDetection(t *testing.T) {
+	const h1, h2 = "HTTP/1.1 /h 1", "HTTP/2.0 /h 1"
+	for _, v := range []struct {
+		id               string
+		auto             bool
+		status1, status2 int // 0: does not speak it
+		word             Word
+		code             int
+		hits             []string // of two tries
+	}{
+		{"H01 off, h2c only", false, 0, 200, Garbage, 0, nil},
+		{"H02 h2c only", true, 0, 200, "", 0, []string{h2, h2}},
+		{"H03 H08 HTTP/1.1 only", true, 200, 0, "", 0, []string{h1, h1}},
+		{"H04 HTTP/1.1 passes, h2c does not", true, 200, 503, "", 0, []string{h2, h1, h1}},
+		{"H05 h2c passes, HTTP/1.1 does not", true, 503, 200, "", 0, []string{h2, h2}},
+		{"H06 neither passes", true, 503, 500, Status, 503, []string{h2, h1, h2, h1}},
+		{"H07 both pass", true, 200, 200, "", 0, []string{h2, h2}},
+		{"- h2c only and not ready", true, 0, 503, Status, 503, []string{h2, h2}},
+		{"- off, both", false, 200, 200, "", 0, []string{h1, h1}},
+	} {
+		t.Run(v.id, func(t *testing.T) {
+			app := newWebApp(t, v.status1, v.status2)
+			get, _ := askHTTP(&HTTPGetAction{
+				Path: "/h", Port: Port{Number: app.port}, HTTPHeaders: []HTTPHeader{{"X-a", "1"}},
+			}, v.auto)
+			for range 2 {
+				err := try(t, get, 5*time.Second)
+				if v.word == Garbage && !passes(err) { // the app may close before it is understood
+					continue
+				}
+				wantOutcome(t, err, v.word, v.code)
+			}
+			if got := app.hits(); strings.Join(got, ", ") != strings.Join(v.hits, ", ") {
+				t.Errorf("hits: got %q, want %q", got, v.hits)
+			}
+		})
+	}
+}
+
+func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, l.Addr())}}, true)
+	serve := func(l net.Listener, h2c bool) *http.Server {
+		server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ErrorLog: discardLog(), Protocols: new(http.Protocols)}
+		server.Protocols.SetHTTP1(!h2c)
+		server.Protocols.SetUnencryptedHTTP2(h2c)
+		go func() { _ = server.Serve(l) }()
+		return server
+	}
+
+	server := serve(l, true)
+	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+	_ = server.Close()
+	if l, err = net.Listen("tcp", address); err != nil {
+		t.Skipf("the port was taken in between: %v", err)
+	}
+	server = serve(l, false) // the app was replaced by one that speaks HTTP/1.1
+	defer server.Close()
+	if err := try(t, get, 5*time.Second); passes(err) {
+		t.Error("the try that finds out: got a pass, want a failure")
+	}
+	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+}
+
+func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
+	over := make(chan struct{})
+	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, line string) {
+		if strings.HasPrefix(line, "PRI ") {
+			<-over
+			return
+		}
+		_, _ = io.WriteString(c, httpStatus(200))
+	})
+	t.Cleanup(func() { close(over) }) // before the app is waited for
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
+	wantOutcome(t, try(t, get, 200*time.Millisecond), "", 0)
+	// What was learnt: the preface is not sent again.
+	wantOutcome(t, try(t, get, 200*time.Millisecond), "", 0)
+	if got := len(app.hits()); got != 3 {
+		t.Errorf("got %d hits, want 3", got)
+	}
+}
+
+func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select { // longer than half of the try, shorter than the whole
+		case <-time.After(600 * time.Millisecond):
+		case <-r.Context().Done():
+		}
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, server.Listener.Addr())}}, true)
+	wantOutcome(t, try(t, get, time.Second), "", 0)
+}
+
+func TestTheProtocolFieldMeansPriorKnowledge(t *testing.T) {
+	http2 := "HTTP2"
+	app := newWebApp(t, 200, 200)
+	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}, Protocol: &http2}, false)
+	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+	if got := app.hits(); len(got) != 1 || !strings.HasPrefix(got[0], "HTTP/2.0 ") {
+		t.Errorf("hits: got %q, want one over HTTP/2", got)
+	}
+}

@@ -1,0 +1,224 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// agent is the User-Agent of probes: the kubelet's, of the Kubernetes release
+// whose probe rules are followed.
+const agent = "kube-probe/1.35"
+
+const (
+	maxBody      = 10 << 10  // bytes of a body that are read, as by the kubelet
+	maxHead      = 256 << 10 // bytes of a response's head
+	maxRedirects = 10        // as in the kubelet
+)
+
+// askHTTP passes on a status from 200 to 399. Its rules are the kubelet's
+// (docs/promises.md 2.3); a 1xx or 101 is not an answer.
+func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool) (ask, string) {
+	host, d := hostOf(a.Host)
+	target := urlOf(a, host)
+	req := requestOf(a, target)
+	get := func(via http.RoundTripper) ask {
+		client := &http.Client{Transport: via, CheckRedirect: sameHost}
+		return func(ctx context.Context) error {
+			resp, err := client.Do(req.WithContext(ctx))
+			if err != nil {
+				return err
+			}
+			return verdict(resp)
+		}
+	}
+	var h1, h2c http.Protocols
+	h1.SetHTTP1(true)
+	h1.SetHTTP2(true) // inside TLS, where ALPN chooses
+	h2c.SetUnencryptedHTTP2(true)
+	switch {
+	case a.Protocol != nil && *a.Protocol == "HTTP2":
+		return get(newOneShot(d.Dial, h2c)), target.String()
+	case autoDetectHTTP2 && target.Scheme == "http":
+		return detect(d, func(dial dialFunc) ask { return get(newOneShot(dial, h2c)) }, get(newOneShot(d.Dial, h1))), target.String()
+	}
+	return get(newOneShot(d.Dial, h1)), target.String()
+}
+
+type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// A oneShot makes a new connection for each request, without a proxy, without
+// compression, and without a doubt about certificates: the app's are its own. It
+// connects within the request's context, unlike a bare http.Transport, whose dials
+// go on after their request: a silent app would collect one for every try.
+type oneShot struct{ transport *http.Transport }
+
+func newOneShot(dial dialFunc, protocols http.Protocols) oneShot {
+	return oneShot{&http.Transport{
+		DialContext:            dial,
+		DialTLSContext:         dialTLS(dial, protocols),
+		Protocols:              &protocols,
+		DisableKeepAlives:      true, // says Connection: close
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: maxHead,
+	}}
+}
+
+func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
+	address := net.JoinHostPort(req.URL.Hostname(), req.URL.Port())
+	conn, err := o.transport.NewClientConn(req.Context(), req.URL.Scheme, address)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := conn.RoundTrip(req)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	resp.Body = &lastBody{resp.Body, conn}
+	return resp, nil
+}
+
+// A lastBody takes its connection with it.
+type lastBody struct {
+	io.ReadCloser
+	conn *http.ClientConn
+}
+
+func (b *lastBody) Close() error {
+	return errors.Join(b.ReadCloser.Close(), b.conn.Close())
+}
+
+// dialTLS shakes hands itself, so that a failure is known to be one of TLS.
+func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
+	var alpn []string
+	if protocols.HTTP2() {
+		alpn = append(alpn, "h2")
+	}
+	if protocols.HTTP1() {
+		alpn = append(alpn, "http/1.1")
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		host, _, _ := net.SplitHostPort(address)
+		secure := tls.Client(conn, &tls.Config{ServerName: host, NextProtos: alpn, InsecureSkipVerify: true}) //nolint:gosec // the kubelet does not verify either (kubernetes#92647)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			_ = conn.Close()
+			if wordOf(err) == Timeout {
+				return nil, err
+			}
+			return nil, &failure{word: TLS, err: err}
+		}
+		return secure, nil
+	}
+}
+
+// sameHost follows redirects on the host that was asked, whatever the port. One
+// to another host is itself the answer.
+func sameHost(req *http.Request, via []*http.Request) error {
+	if req.URL.Hostname() != via[0].URL.Hostname() {
+		return http.ErrUseLastResponse
+	}
+	if len(via) >= maxRedirects {
+		return &failure{word: Redirect, err: fmt.Errorf("stopped after %d redirects", maxRedirects)}
+	}
+	if s := req.URL.Scheme; s != "http" && s != "https" {
+		return &failure{word: Redirect, err: fmt.Errorf("redirected to the scheme %q", s)}
+	}
+	return nil
+}
+
+// verdict judges an answer and lets go of it. The status decides; the body is
+// read, within the try's time, only so that the app can finish writing.
+func verdict(resp *http.Response) error {
+	defer resp.Body.Close()
+	switch code := resp.StatusCode; {
+	case code < 200 || code > 399:
+		return &failure{word: Status, code: code, err: fmt.Errorf("HTTP status %d", code)}
+	case redirectsElsewhere(resp):
+		return warning("answered with a redirect to another host, which was not followed")
+	}
+	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
+	return nil
+}
+
+func redirectsElsewhere(resp *http.Response) bool {
+	switch resp.StatusCode {
+	case 301, 302, 303, 307, 308:
+	default:
+		return false
+	}
+	to, err := resp.Location()
+	return err == nil && to.Hostname() != resp.Request.URL.Hostname()
+}
+
+// urlOf is the address to ask. The path goes out as it is written, except for
+// what cannot stand in a request line, which is escaped.
+func urlOf(a *HTTPGetAction, host string) *url.URL {
+	path, _, _ := strings.Cut(a.Path, "#")
+	path, query, _ := strings.Cut(path, "?")
+	path = "/" + strings.TrimPrefix(path, "/")
+	u := &url.URL{
+		Scheme:   "http",
+		Host:     net.JoinHostPort(host, strconv.Itoa(a.Port.number())),
+		Path:     path,
+		RawQuery: escapeQuery(query),
+	}
+	if strings.EqualFold(a.Scheme, "HTTPS") {
+		u.Scheme = "https"
+	}
+	if plain, err := url.PathUnescape(path); err == nil {
+		u.Path, u.RawPath = plain, path
+	}
+	return u
+}
+
+func escapeQuery(query string) string {
+	var b strings.Builder
+	for _, c := range []byte(query) {
+		if c <= ' ' || c >= 0x7f {
+			fmt.Fprintf(&b, "%%%02X", c)
+			continue
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+// requestOf is the request with the user's fields: theirs win.
+func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
+	req := &http.Request{Method: http.MethodGet, URL: target, Header: http.Header{}}
+	for _, h := range a.HTTPHeaders {
+		req.Header.Add(h.Name, h.Value)
+	}
+	req.Host = req.Header.Get(header.Host)
+	req.Header.Del(header.Host)
+	if _, ok := req.Header[header.UserAgent]; !ok {
+		req.Header.Set(header.UserAgent, agent)
+	}
+	switch _, ok := req.Header["Accept"]; {
+	case !ok:
+		req.Header.Set("Accept", "*/*")
+	case req.Header.Get("Accept") == "":
+		req.Header.Del("Accept")
+	}
+	return req
+}
+
+// isStatus reports whether an answer came that was HTTP.
+func isStatus(err error) bool {
+	var f *failure
+	return errors.As(err, &f) && f.word == Status
+}

@@ -1,0 +1,565 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/textproto"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// portOf is the port of a listener's address.
+func portOf(t testing.TB, a net.Addr) int32 {
+	t.Helper()
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("address: got %T, want TCP", a)
+	}
+	return int32(tcp.Port)
+}
+
+// A rawApp answers each connection by hand, so that it can say what no server
+// library would, and keeps the heads of the requests.
+type rawApp struct {
+	port  int32
+	mu    sync.Mutex
+	heads []string
+}
+
+func (a *rawApp) hits() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]string(nil), a.heads...)
+}
+
+// newRawApp calls answer for each request with its first line.
+func newRawApp(t testing.TB, address string, answer func(c *net.TCPConn, line string)) *rawApp {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Skipf("cannot listen on %s: %v", address, err)
+	}
+	app := &rawApp{port: portOf(t, l.Addr())}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer c.Close()
+				head, err := readHead(c)
+				if err != nil && head == "" {
+					return
+				}
+				app.mu.Lock()
+				app.heads = append(app.heads, head)
+				app.mu.Unlock()
+				line, _, _ := strings.Cut(head, "\r\n")
+				answer(c.(*net.TCPConn), line)
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); serving.Wait() })
+	return app
+}
+
+func readHead(c net.Conn) (string, error) {
+	r := textproto.NewReader(bufio.NewReader(c))
+	var head strings.Builder
+	for {
+		line, err := r.ReadLine()
+		if err != nil || line == "" {
+			return head.String(), err
+		}
+		head.WriteString(line + "\r\n")
+	}
+}
+
+// text answers with one text.
+func text(answer string) func(*net.TCPConn, string) {
+	return func(c *net.TCPConn, _ string) { _, _ = io.WriteString(c, answer) }
+}
+
+// paths answers by the target; * is for all others.
+func paths(answers map[string]string) func(*net.TCPConn, string) {
+	return func(c *net.TCPConn, line string) {
+		target := strings.Fields(line)[1]
+		answer, ok := answers[target]
+		if !ok {
+			answer = answers["*"]
+		}
+		_, _ = io.WriteString(c, answer)
+	}
+}
+
+func httpStatus(code int, fields ...string) string {
+	s := fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Length: 0\r\n", code)
+	for _, f := range fields {
+		s += f + "\r\n"
+	}
+	return s + "\r\n"
+}
+
+// try asks once, and fails the test when it outlasts its time by far.
+func try(t *testing.T, a ask, timeout time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() { answer <- a(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(timeout + 10*time.Second):
+		t.Fatal("the try did not end with its context")
+		return nil
+	}
+}
+
+// wantOutcome holds a try's error to a word and a code; "" passes.
+func wantOutcome(t *testing.T, err error, word Word, code int) {
+	t.Helper()
+	if passes(err) {
+		if word != "" {
+			t.Errorf("got a pass, want %s", word)
+		}
+		return
+	}
+	if f := failed(err); f.word != word || f.code != code {
+		t.Errorf("got %s %d (%v), want %q %d", f.word, f.code, err, word, code)
+	}
+}
+
+func TestTheStatusDecides(t *testing.T) {
+	big := "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + strings.Repeat("x", 1<<20)
+	for _, v := range []struct {
+		id, answer string
+		word       Word
+		code       int
+	}{
+		{"S01 100 then close", "HTTP/1.1 100 Continue\r\n\r\n", Reset, 0},
+		{"S01 103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", Reset, 0},
+		{"S01 199 then close", "HTTP/1.1 199 X\r\n\r\n", Reset, 0},
+		{"S02 100 then 200", "HTTP/1.1 100 Continue\r\n\r\n" + httpStatus(200), "", 0},
+		{"S03 101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", Status, 101},
+		{"S04 200", httpStatus(200), "", 0},
+		{"S04 204", httpStatus(204), "", 0},
+		{"S04 206", httpStatus(206), "", 0},
+		{"S04 299", httpStatus(299), "", 0},
+		{"S05 300", httpStatus(300), "", 0},
+		{"S05 304", httpStatus(304), "", 0},
+		{"S05 399", httpStatus(399), "", 0},
+		{"S06 400", httpStatus(400), Status, 400},
+		{"S06 401", httpStatus(401), Status, 401},
+		{"S06 404", httpStatus(404), Status, 404},
+		{"S06 429", httpStatus(429), Status, 429},
+		{"S06 500", httpStatus(500), Status, 500},
+		{"S06 503", httpStatus(503), Status, 503},
+		{"S06 599", httpStatus(599), Status, 599},
+		{"S07 600", httpStatus(600), Status, 600},
+		{"S07 999", httpStatus(999), Status, 999},
+		{"S08 HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", "", 0},
+		{"S09 a body cut short", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
+		{"S09 bad gzip", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "", 0},
+		{"S10 a large body", big, "", 0},
+		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", Garbage, 0},
+		{"S13 accepts and closes", "", Reset, 0},
+		{"R03 302 without Location", httpStatus(302), "", 0},
+		{"R04 304 with Location", httpStatus(304, "Location: /bad"), "", 0},
+		{"- a head without an end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), Garbage, 0},
+	} {
+		t.Run(v.id, func(t *testing.T) {
+			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
+			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
+			wantOutcome(t, try(t, get, 5*time.Second), v.word, v.code)
+			if got := len(app.hits()); got != 1 {
+				t.Errorf("got %d hits, want 1", got)
+			}
+		})
+	}
+}
+
+func TestAResetIsNamed(t *testing.T) { // S13
+	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, false)
+	wantOutcome(t, try(t, get, 5*time.Second), Reset, 0)
+}
+
+func TestASilentAppTimesOut(t *testing.T) { // S11, S14
+	over := make(chan struct{})
+	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: silent.port}}, false)
+	wantOutcome(t, try(t, get, 50*time.Millisecond), Timeout, 0)
+
+	slow := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx")
+		<-over
+	})
+	t.Cleanup(func() { close(over) }) // before the apps are waited for
+	get, _ = askHTTP(&HTTPGetAction{Port: Port{Number: slow.port}}, false)
+	if err := try(t, get, 50*time.Millisecond); err != nil {
+		t.Errorf("200 and an endless body: got %v, want nil", err)
+	}
+}
+
+func TestNobodyListens(t *testing.T) { // S17, T03
+	port := int32(refusedPort(t))
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: port}}, false)
+	both, _ := askHTTP(&HTTPGetAction{Port: Port{Number: port}}, true)
+	secure, _ := askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)
+	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: port}})
+	call, _ := askGRPC(&GRPCAction{Port: port})
+	for name, a := range map[string]ask{"http": get, "h2c or http": both, "https": secure, "tcp": connect, "grpc": call} {
+		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), Refused, 0) })
+	}
+}
+
+func TestNoSuchHostIsUnreachable(t *testing.T) {
+	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
+	err := try(t, connect, 5*time.Second)
+	if w := failed(err).word; w != Unreachable && w != Timeout { // a resolver may be slow
+		t.Errorf("got %s (%v), want unreachable", w, err)
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	hops := func(n int) map[string]string { // n redirects, then 200
+		m := map[string]string{"*": httpStatus(200)}
+		for i := range n {
+			from := "/h"
+			if i > 0 {
+				from = fmt.Sprintf("/%d", i)
+			}
+			m[from] = httpStatus(302, fmt.Sprintf("Location: /%d", i+1))
+		}
+		return m
+	}
+	for _, v := range []struct {
+		id      string
+		answers map[string]string
+		word    Word
+		code    int
+		hits    int
+		warned  bool
+	}{
+		{"R01 to 200", map[string]string{"/h": httpStatus(302, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
+		{"R02 to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, Status, 500, 2, false},
+		{"R04 307", map[string]string{"/h": httpStatus(307, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
+		{"R05 to another host", map[string]string{"/h": httpStatus(302, "Location: http://192.0.2.1/final")}, "", 0, 1, true},
+		{"R05 to another name", map[string]string{"/h": httpStatus(301, "Location: https://example.com/login")}, "", 0, 1, true},
+		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, Redirect, 0, 1, false},
+		{"R08 nine hops", hops(9), "", 0, 10, false},
+		{"R08 ten hops", hops(10), Redirect, 0, 10, false},
+		{"R08 in a circle", map[string]string{"/h": httpStatus(302, "Location: /h")}, Redirect, 0, 10, false},
+	} {
+		t.Run(v.id, func(t *testing.T) {
+			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
+			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
+			err := try(t, get, 5*time.Second)
+			wantOutcome(t, err, v.word, v.code)
+			if warned := passes(err) && err != nil; warned != v.warned {
+				t.Errorf("warning: got %v (%v), want %v", warned, err, v.warned)
+			}
+			if got := len(app.hits()); got != v.hits {
+				t.Errorf("got %d hits, want %d", got, v.hits)
+			}
+		})
+	}
+}
+
+func TestARedirectMayChangeThePort(t *testing.T) {
+	final := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
+	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(302, fmt.Sprintf("Location: http://127.0.0.1:%d/final", final.port))))
+	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
+	if err := try(t, get, 5*time.Second); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	if got := len(final.hits()); got != 1 {
+		t.Errorf("got %d hits at the other port, want 1", got)
+	}
+}
+
+func TestARedirectToHTTPSOnAPlainPortFailsByTLS(t *testing.T) { // R07
+	plain := newWebApp(t, 200, 0)
+	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, false)
+	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
+}
+
+func TestTheRequestOnTheWire(t *testing.T) {
+	for _, v := range []struct {
+		id   string
+		get  HTTPGetAction
+		want []string // the head, PORT for the port
+	}{
+		{"as the kubelet's", HTTPGetAction{Path: "/h"}, []string{
+			"GET /h HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",
+		}},
+		{"P14 host is empty", HTTPGetAction{Host: ""}, []string{
+			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "Connection: close",
+		}},
+		{"P34 fields repeat in order", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"X-a", "1"}, {"x-A", "2"}}}, []string{
+			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Accept: */*", "X-A: 1", "X-A: 2", "Connection: close",
+		}},
+		{"P35 P36 the user's Host, User-Agent and Accept win", HTTPGetAction{HTTPHeaders: []HTTPHeader{
+			{"host", "foo.bar"}, {"user-agent", "mine"}, {"accept", "text/plain"},
+		}}, []string{
+			"GET / HTTP/1.1", "Host: foo.bar", "User-Agent: mine", "Accept: text/plain", "Connection: close",
+		}},
+		{"an empty Accept takes it away", HTTPGetAction{HTTPHeaders: []HTTPHeader{{"Accept", ""}}}, []string{
+			"GET / HTTP/1.1", "Host: 127.0.0.1:PORT", "User-Agent: kube-probe/1.35", "Connection: close",
+		}},
+	} {
+		t.Run(v.id, func(t *testing.T) {
+			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
+			v.get.Port.Number = app.port
+			get, _ := askHTTP(&v.get, false)
+			if err := try(t, get, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			got := strings.Split(strings.TrimSuffix(app.hits()[0], "\r\n"), "\r\n")
+			want := strings.ReplaceAll(strings.Join(v.want, "\n"), "PORT", fmt.Sprint(app.port))
+			if !equalHeads(got, strings.Split(want, "\n")) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
+			}
+		})
+	}
+}
+
+// equalHeads compares first lines, and fields as sets of lines, in which equal
+// names keep their order.
+func equalHeads(got, want []string) bool {
+	if len(got) != len(want) || got[0] != want[0] {
+		return false
+	}
+	byName := func(lines []string) map[string]string {
+		m := map[string]string{}
+		for _, l := range lines[1:] {
+			name, value, _ := strings.Cut(l, ": ")
+			m[name] += value + "|"
+		}
+		return m
+	}
+	g, w := byName(got), byName(want)
+	for name, values := range w {
+		if g[name] != values {
+			return false
+		}
+	}
+	return len(g) == len(w)
+}
+
+func TestThePathGoesOutAsItIsWritten(t *testing.T) {
+	for path, want := range map[string]string{
+		"":              "/",      // P26
+		"/":             "/",      // P26
+		"h":             "/h",     // P27
+		"/a?b=c":        "/a?b=c", // P28
+		"?q=1":          "/?q=1",  // P28
+		"/a?b=c;d&e=%z": "/a?b=c;d&e=%z",
+		"/a?b=c d\né":   "/a?b=c%20d%0A%C3%A9",
+		"/a b":          "/a%20b",  // P29
+		"/a#f":          "/a",      // P30
+		"//x/y":         "//x/y",   // P31
+		"a/../b":        "/a/../b", // P31
+		"http://evil/":  "/http://evil/",
+		"/a%zz":         "/a%25zz", // P32, as the kubelet
+		"/%2f%41":       "/%2f%41",
+		"/a\r\nX: y":    "/a%0D%0AX:%20y",
+	} {
+		t.Run(path, func(t *testing.T) {
+			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
+			get, _ := askHTTP(&HTTPGetAction{Path: path, Port: Port{Number: app.port}}, false)
+			if err := try(t, get, 5*time.Second); err != nil {
+				t.Fatal(err)
+			}
+			line, _, _ := strings.Cut(app.hits()[0], "\r\n")
+			if want := "GET " + want + " HTTP/1.1"; line != want {
+				t.Errorf("got %q, want %q", line, want)
+			}
+		})
+	}
+	t.Run("60000 bytes", func(t *testing.T) { // P33
+		app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
+		get, _ := askHTTP(&HTTPGetAction{Path: "/" + strings.Repeat("x", 60000), Port: Port{Number: app.port}}, false)
+		wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+	})
+}
+
+func TestAProxyIsNotUsed(t *testing.T) { // P40
+	if got := newOneShot(dialer{}.Dial, http.Protocols{}).transport.Proxy; got != nil {
+		t.Error("got a proxy, want none")
+	}
+}
+
+func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
+	open := make(chan net.Conn, 10)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			open <- c
+		}
+	}()
+	port, http2 := portOf(t, l.Addr()), "HTTP2"
+	for name, a := range map[string]ask{
+		"http":  first(askHTTP(&HTTPGetAction{Port: Port{Number: port}}, false)),
+		"https": first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
+		"h2c":   first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Protocol: &http2}, false)),
+		"grpc":  first(askGRPC(&GRPCAction{Port: port})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			wantOutcome(t, try(t, a, 50*time.Millisecond), Timeout, 0)
+			c := <-open
+			defer c.Close()
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the app's end of the connection: got %v, want it closed", err)
+			}
+		})
+	}
+}
+
+func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
+	for _, h2 := range []bool{false, true} {
+		var proto atomic.Value
+		app := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { proto.Store(r.Proto) }))
+		app.EnableHTTP2 = h2
+		app.StartTLS()
+		t.Cleanup(app.Close)
+		for _, auto := range []bool{false, true} {
+			get, target := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
+			if err := try(t, get, 5*time.Second); err != nil {
+				t.Errorf("HTTP/2 %v: got %v, want nil", h2, err)
+			}
+			want := "HTTP/1.1"
+			if h2 {
+				want = "HTTP/2.0"
+			}
+			if got := proto.Load(); got != want {
+				t.Errorf("protocol: got %v, want %v", got, want)
+			}
+			if !strings.HasPrefix(target, "https://127.0.0.1:") {
+				t.Errorf("target: got %s, want https://127.0.0.1:...", target)
+			}
+		}
+	}
+}
+
+func TestHTTPSToAPlainPortFailsByTLS(t *testing.T) { // P24
+	plain := newWebApp(t, 200, 0)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
+	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
+}
+
+func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
+	app := httptest.NewUnstartedServer(http.NotFoundHandler())
+	app.Config.ErrorLog = discardLog()
+	app.StartTLS()
+	t.Cleanup(app.Close)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}}, false)
+	wantOutcome(t, try(t, get, 5*time.Second), Status, 400)
+}
+
+func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
+	app := httptest.NewUnstartedServer(http.NotFoundHandler())
+	app.Config.ErrorLog = discardLog()
+	app.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	app.StartTLS()
+	t.Cleanup(app.Close)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}, Scheme: "HTTPS"}, false)
+	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
+}
+
+func TestIPv6(t *testing.T) { // P15, P16
+	app := newRawApp(t, "[::1]:0", text(httpStatus(200)))
+	port := Port{Number: app.port}
+	for name, a := range map[string]ask{
+		"http, named":          first(askHTTP(&HTTPGetAction{Port: port, Host: "::1"}, false)),
+		"http, in brackets":    first(askHTTP(&HTTPGetAction{Port: port, Host: "[::1]"}, false)),
+		"http, nobody on IPv4": first(askHTTP(&HTTPGetAction{Port: port}, false)),
+		"tcp, named":           first(askTCP(&TCPSocketAction{Port: port, Host: "::1"})),
+		"tcp, nobody on IPv4":  first(askTCP(&TCPSocketAction{Port: port})),
+	} {
+		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), "", 0) })
+	}
+	t.Run("a named IPv4 host means IPv4", func(t *testing.T) {
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), 5*time.Second), Refused, 0)
+	})
+	for _, head := range app.hits() {
+		if strings.Contains(head, "[[") {
+			t.Errorf("got %q, want a Host that can be read", head)
+		}
+	}
+}
+
+func first(a ask, _ string) ask { return a }
+
+func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
+	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) {})
+	for range 3 {
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: silent.port}})), 5*time.Second), "", 0)
+	}
+	if got := silent.hits(); len(got) != 0 {
+		t.Errorf("got %q sent to the app, want nothing", got)
+	}
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+	}()
+	for range 10 {
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: portOf(t, l.Addr())}})), 5*time.Second), "", 0)
+	}
+}
+
+func TestEveryErrorHasAWord(t *testing.T) {
+	for want, err := range map[Word]error{
+		Timeout: fmt.Errorf("x: %w", context.DeadlineExceeded),
+		Garbage: errors.New("anything else"),
+		Reset:   fmt.Errorf("x: %w", io.ErrUnexpectedEOF),
+		Status:  fmt.Errorf("x: %w", &failure{word: Status, code: 500, err: errors.New("y")}),
+	} {
+		if got := failed(err).word; got != want {
+			t.Errorf("%v: got %s, want %s", err, got, want)
+		}
+	}
+	seen := map[Word]bool{}
+	for _, w := range Words() {
+		if seen[w] || w == "" {
+			t.Errorf("word %q stands twice or is empty", w)
+		}
+		seen[w] = true
+	}
+}

@@ -1,0 +1,108 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+)
+
+// A Word says in one word why the user container is not ready. The words are a
+// closed list, fit for a metric's label and for people outside the pod: they tell
+// nothing of addresses, paths or headers (docs/promises.md 2.4).
+type Word string
+
+// Words about a probe.
+const (
+	Pending       Word = "pending"       // no try has ended yet
+	Refused       Word = "refused"       // nothing listens on the port
+	Timeout       Word = "timeout"       // no answer in time
+	Reset         Word = "reset"         // the connection was closed before an answer came
+	Unreachable   Word = "unreachable"   // no way to the host, or no such host
+	TLS           Word = "tls"           // the TLS handshake failed
+	Status        Word = "status"        // an HTTP status that does not pass; the code is with it
+	Redirect      Word = "redirect"      // redirected too often, or to something that cannot be asked
+	Garbage       Word = "garbage"       // the answer is not in the protocol that was spoken
+	NotServing    Word = "not-serving"   // the gRPC health service says so; its serving status is with it
+	Unimplemented Word = "unimplemented" // the gRPC server has no health service
+	RPC           Word = "rpc-status"    // the gRPC call failed; its status code is with it
+	Threshold     Word = "threshold"     // passes, but not yet successThreshold times in a row
+	Local         Word = "local"         // the sidecar itself cannot connect: out of files or of memory
+)
+
+// Words about the one who asked.
+const (
+	Crowded Word = "crowded" // too many wait for the answer already
+	Stopped Word = "stopped" // the process is ending
+)
+
+// Words are all of them, for a metric that counts from zero.
+func Words() []Word {
+	return []Word{
+		Pending, Refused, Timeout, Reset, Unreachable, TLS, Status, Redirect, Garbage,
+		NotServing, Unimplemented, RPC, Threshold, Local, Crowded, Stopped,
+	}
+}
+
+// An ask is one try. nil and a [warning] pass; every other error does not. It
+// returns soon after ctx is done.
+type ask func(context.Context) error
+
+func passes(err error) bool {
+	var w warning
+	return err == nil || errors.As(err, &w)
+}
+
+// failure is the error of a try, with its word.
+type failure struct {
+	word Word
+	code int // of Status, NotServing and RPC
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// warning is the error of a try that passes nevertheless, as the kubelet's
+// ProbeWarning does.
+type warning string
+
+func (w warning) Error() string { return string(w) }
+
+// failed finds the word for an error that has none yet.
+func failed(err error) *failure {
+	var known *failure
+	if errors.As(err, &known) {
+		return &failure{known.word, known.code, err}
+	}
+	return &failure{word: wordOf(err), err: err}
+}
+
+func wordOf(err error) Word {
+	is := func(targets ...error) bool {
+		for _, target := range targets {
+			if errors.Is(err, target) {
+				return true
+			}
+		}
+		return false
+	}
+	var timeout interface{ Timeout() bool }
+	var op *net.OpError
+	switch {
+	case is(context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return Timeout
+	case is(syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS):
+		return Local
+	case is(syscall.ECONNREFUSED):
+		return Refused
+	case is(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF):
+		return Reset
+	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls: an alert, after the handshake
+		return TLS
+	case errors.As(err, &op):
+		return Unreachable
+	}
+	return Garbage
+}
