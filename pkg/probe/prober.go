@@ -1,0 +1,427 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How often and how long a probe is asked (docs/promises.md 2.2).
+const (
+	runTime       = 10 * time.Second       // of a run in aggressive mode
+	askEvery      = 50 * time.Millisecond  // from try to try, for an app that answers
+	redialEvery   = 10 * time.Millisecond  // from try to try, while nothing listens: costs next to nothing
+	firstTryTime  = 100 * time.Millisecond // of a try in aggressive mode ...
+	longestTry    = time.Second            // ... doubling up to this while tries time out
+	leastStandard = time.Second            // of a try in standard mode, when timeoutSeconds says nothing
+)
+
+const (
+	maxAskers = 512 // who wait for one run; more are told at once what is known
+	lastTries = 8   // entries of [ProbeState.Last]
+)
+
+// Changes that are told: so many at once, and one more for every such time. An
+// app that flaps at every try must not fill the log.
+const (
+	changesAtOnce = 10
+	changeEvery   = time.Second
+)
+
+// Options are the parts of a [Prober] that are not in a Probe.
+type Options struct {
+	// AutoDetectHTTP2 asks httpGet probes over h2c too (ENABLE_HTTP2_AUTO_DETECTION).
+	AutoDetectHTTP2 bool
+
+	// OnChange is called once for each change of readiness or of the words that say
+	// why not, not for each try, and while a run is going on too. Calls never
+	// overlap and come in order. An app that flaps is told of ten times in a row,
+	// then once a second, with the newest state. OnChange must return soon and may
+	// call State, but not Ready or Stop. nil: nobody is told.
+	OnChange func(Change)
+}
+
+// A Change is what was told last, and what is known now.
+type Change struct{ Before, Now State }
+
+// A Prober asks the user container whether it may serve. Its methods may be called
+// by many goroutines at once.
+//
+// It asks only when it is asked: nothing runs while nobody calls Ready, except
+// that a run which has begun is finished.
+type Prober struct {
+	targets  []*target
+	onChange func(Change)
+	life     context.Context // ends with Stop
+	end      context.CancelFunc
+
+	mu      sync.Mutex // protects what follows, and what is known in targets
+	run     *run       // the run that is going on, or nil
+	phase   Phase
+	since   time.Time // of phase
+	stopped bool
+
+	telling sync.Mutex  // held while OnChange runs; taken before mu
+	told    State       // protected by telling
+	toldKey string      // protected by telling
+	credit  int         // of changes, protected by telling
+	earned  time.Time   // when credit was last added to, protected by telling
+	later   *time.Timer // tells what had no credit, protected by telling
+}
+
+// A target is one probe and what is known of it.
+type target struct {
+	ask        ask
+	aggressive bool
+	threshold  int           // passes in a row, in aggressive mode
+	tryTime    time.Duration // of the next try
+	next       time.Time     // no try before this
+	row        int           // passes in a row; kept from run to run, as Knative does
+
+	known ProbeState // protected by Prober.mu; the rest belongs to the run that is going on
+}
+
+// A run asks every probe until the answer is known. All who come while it is going
+// on share it.
+type run struct {
+	askers int           // protected by Prober.mu
+	done   chan struct{} // closed when err is set
+	err    *NotReady     // nil: ready
+}
+
+// New returns a Prober for probes that [Probe.Validate] has no complaint about. All
+// of them are asked, and all must pass; with none of them the user container is
+// always ready.
+func New(probes []Probe, o Options) *Prober {
+	var targets []*target
+	for _, p := range probes {
+		t := &target{aggressive: p.Aggressive(), threshold: max(1, int(p.SuccessThreshold))}
+		t.known.Kind = p.Kind()
+		switch {
+		case p.HTTPGet != nil:
+			t.ask, t.known.Target = askHTTP(p.HTTPGet, o.AutoDetectHTTP2)
+		case p.TCPSocket != nil:
+			t.ask, t.known.Target = askTCP(p.TCPSocket)
+		case p.GRPC != nil:
+			t.ask, t.known.Target = askGRPC(p.GRPC)
+		default:
+			t.ask = func(context.Context) error { return errors.New("there is no way to ask this probe") }
+		}
+		if t.tryTime = firstTryTime; !t.aggressive {
+			t.tryTime = max(leastStandard, time.Duration(p.TimeoutSeconds)*time.Second)
+		}
+		targets = append(targets, t)
+	}
+	return newProber(targets, o)
+}
+
+func newProber(targets []*target, o Options) *Prober {
+	now := time.Now()
+	p := &Prober{targets: targets, onChange: o.OnChange, phase: Starting, since: now, credit: changesAtOnce, earned: now}
+	if len(targets) == 0 {
+		p.phase = Ready
+	}
+	for i, t := range targets {
+		t.known.Index, t.known.Aggressive = i, t.aggressive
+		t.known.Phase, t.known.Since, t.known.Word = Starting, now, Pending
+	}
+	p.life, p.end = context.WithCancel(context.Background())
+	p.told, p.toldKey = p.state(now), p.key()
+	return p
+}
+
+// Ready asks and waits for the answer: nil, or a [*NotReady] that says why not.
+// When ctx ends it returns at once with what is known so far, and the run goes on
+// for the others. A run ends after one try of each standard probe, and after at
+// most 10 s of each aggressive one.
+func (p *Prober) Ready(ctx context.Context) error {
+	if len(p.targets) == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	switch {
+	case p.stopped:
+		defer p.mu.Unlock()
+		return p.notReady(Stopped, nil)
+	case ctx.Err() != nil:
+		defer p.mu.Unlock()
+		return p.notReady("", context.Cause(ctx))
+	case p.run == nil:
+		p.run = &run{done: make(chan struct{})}
+		go p.answer(p.run)
+	case p.run.askers >= maxAskers:
+		defer p.mu.Unlock()
+		return p.notReady(Crowded, nil)
+	}
+	r := p.run
+	r.askers++
+	p.mu.Unlock()
+
+	select {
+	case <-r.done:
+		if r.err != nil {
+			return r.err
+		}
+		return nil
+	case <-ctx.Done():
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r.askers--
+		return p.notReady("", context.Cause(ctx))
+	}
+}
+
+// State is what is known now, also during a run, without asking anybody.
+func (p *Prober) State() State {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state(time.Now())
+}
+
+// Stop ends the run that is going on; its askers and all later ones hear
+// [Stopped]. It waits for the run, and OnChange is not called after that; or, when
+// ctx is done before, it returns ctx's error. With no probes Ready stays nil.
+func (p *Prober) Stop(ctx context.Context) error {
+	p.mu.Lock()
+	p.stopped = true
+	r := p.run
+	p.mu.Unlock()
+	p.end()
+	if r != nil {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	p.telling.Lock()
+	defer p.telling.Unlock()
+	p.onChange = nil
+	if p.later != nil {
+		p.later.Stop()
+	}
+	return nil
+}
+
+// answer asks every probe, all at the same time, and waits for all: a run that
+// ended with the first bad answer would be begun again at once by whoever asks next.
+func (p *Prober) answer(r *run) {
+	ready := make([]bool, len(p.targets))
+	var others sync.WaitGroup
+	for i, t := range p.targets[1:] {
+		others.Go(func() { ready[i+1] = p.settle(t) })
+	}
+	ready[0] = p.settle(p.targets[0])
+	others.Wait()
+
+	p.mu.Lock()
+	p.run = nil
+	switch {
+	case p.stopped:
+		r.err = p.notReady(Stopped, nil)
+	case slices.Contains(ready, false):
+		r.err = p.notReady("", nil)
+	}
+	p.mu.Unlock()
+	close(r.done)
+}
+
+// settle asks one probe until it is ready or has had its time.
+func (p *Prober) settle(t *target) bool {
+	ctx := p.life
+	if t.aggressive {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, runTime)
+		defer cancel()
+	}
+	for sleepUntil(ctx, t.next) {
+		start := time.Now()
+		tryCtx, cancel := context.WithTimeout(ctx, t.tryTime)
+		err := t.ask(tryCtx)
+		cancel()
+		if !passes(err) && ctx.Err() != nil {
+			return false // cut short by us: says nothing about the app
+		}
+		if ready := p.record(t, start, time.Now(), err); ready || !t.aggressive {
+			return ready
+		}
+	}
+	return false
+}
+
+// record notes a try, sets the clock for the next, and tells who wants to know. It
+// reports whether the probe is ready now.
+func (p *Prober) record(t *target, start, end time.Time, err error) bool {
+	var f *failure // nil: ready
+	t.next = start.Add(askEvery)
+	if passes(err) {
+		t.row++
+		if t.row < t.threshold && t.aggressive {
+			f = &failure{word: Threshold, err: errors.New("passes, but not yet often enough in a row")}
+		}
+	} else {
+		t.row = 0
+		if f = failed(err); f.word == Refused {
+			t.next = start.Add(redialEvery)
+		}
+	}
+	if t.aggressive {
+		switch {
+		case f != nil && f.word == Timeout:
+			t.tryTime = min(2*t.tryTime, longestTry)
+		case end.Sub(start) < firstTryTime:
+			t.tryTime = firstTryTime
+		}
+	}
+
+	p.mu.Lock()
+	t.known.note(start, end, f, err)
+	p.rephase(end)
+	p.mu.Unlock()
+	p.tell()
+	return f == nil
+}
+
+// note adds a try to what is known; f is nil when the probe is ready after it.
+func (k *ProbeState) note(start, end time.Time, f *failure, err error) {
+	phase := k.Phase
+	k.Word, k.Code, k.Detail, k.Warning = "", 0, "", ""
+	if f != nil {
+		k.Word, k.Code, k.Detail = f.word, f.code, f.Error()
+		if phase == Ready {
+			phase = Failing
+		}
+	} else {
+		phase = Ready
+		if err != nil {
+			k.Warning = err.Error()
+		}
+	}
+	if phase != k.Phase {
+		k.Phase, k.Since = phase, end
+	}
+
+	k.Tries++
+	if n := len(k.Last); n > 0 && k.Last[n-1].Word == k.Word && k.Last[n-1].Code == k.Code {
+		last := &k.Last[n-1]
+		last.Count, last.To, last.Took = last.Count+1, end, end.Sub(start)
+		return
+	}
+	if len(k.Last) == lastTries {
+		k.Last = k.Last[:copy(k.Last, k.Last[1:])]
+	}
+	k.Last = append(k.Last, Tries{Count: 1, From: start, To: end, Took: end.Sub(start), Word: k.Word, Code: k.Code})
+}
+
+// rephase draws the whole from the parts. The caller holds mu.
+func (p *Prober) rephase(now time.Time) {
+	phase := Ready
+	for _, t := range p.targets {
+		if t.known.Phase != Ready {
+			phase = Failing
+			if p.phase == Starting {
+				phase = Starting
+			}
+		}
+	}
+	if phase != p.phase {
+		p.phase, p.since = phase, now
+	}
+}
+
+// state copies what is known. The caller holds mu.
+func (p *Prober) state(now time.Time) State {
+	s := State{At: now, Phase: p.phase, Since: p.since, Asking: p.run != nil, Probes: make([]ProbeState, len(p.targets))}
+	if p.run != nil {
+		s.Askers = p.run.askers
+	}
+	for i, t := range p.targets {
+		s.Probes[i] = t.known
+		s.Probes[i].Last = slices.Clone(t.known.Last)
+	}
+	return s
+}
+
+// notReady is the answer from what is known. The caller holds mu.
+func (p *Prober) notReady(word Word, cause error) *NotReady {
+	if word == "" && p.phase == Ready {
+		word = Pending // the asker left before this run knew anything
+	}
+	return &NotReady{Word: word, State: p.state(time.Now()), cause: cause}
+}
+
+// key differs between states of which somebody should be told. The caller holds mu.
+func (p *Prober) key() string {
+	var b strings.Builder
+	for _, t := range p.targets {
+		b.WriteString(string(t.known.Phase) + " " + string(t.known.Word))
+		if t.known.Warning != "" {
+			b.WriteString(" warned")
+		}
+		b.WriteByte(';')
+	}
+	return b.String()
+}
+
+// tell calls OnChange when there is something new to tell and credit to tell it;
+// without credit, later.
+func (p *Prober) tell() {
+	p.telling.Lock()
+	defer p.telling.Unlock()
+	if p.onChange == nil {
+		return
+	}
+	p.mu.Lock()
+	now, key := time.Now(), p.key()
+	if key == p.toldKey {
+		p.mu.Unlock()
+		return
+	}
+	state := p.state(now)
+	p.mu.Unlock()
+
+	if earned := int(now.Sub(p.earned) / changeEvery); earned > 0 {
+		p.credit = min(p.credit+earned, changesAtOnce)
+		p.earned = p.earned.Add(time.Duration(earned) * changeEvery)
+	}
+	if p.credit == 0 {
+		if p.later == nil {
+			p.later = time.AfterFunc(p.earned.Add(changeEvery).Sub(now), p.tellLater)
+		}
+		return
+	}
+	p.credit--
+	before := p.told
+	p.told, p.toldKey = state, key
+	p.onChange(Change{Before: before, Now: state})
+}
+
+func (p *Prober) tellLater() {
+	p.telling.Lock()
+	p.later = nil
+	p.telling.Unlock()
+	p.tell()
+}
+
+// sleepUntil reports whether the time came before the end of ctx, and leaves some.
+func sleepUntil(ctx context.Context, t time.Time) bool {
+	if end, ok := ctx.Deadline(); ok && !t.Before(end) {
+		<-ctx.Done()
+		return false
+	}
+	d := time.Until(t)
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,674 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// errs a script may answer with.
+var (
+	refused   = syscall.ECONNREFUSED
+	status500 = &failure{word: Status, code: 500, err: errors.New("HTTP status 500")}
+)
+
+// A script is a user container that answers its tries as it is told, on the
+// bubble's clock.
+type script struct {
+	mu    sync.Mutex
+	begun time.Time
+	tries []time.Duration // when each began, since begun
+	then  func(n int, ctx context.Context) error
+}
+
+func (s *script) ask(ctx context.Context) error {
+	s.mu.Lock()
+	n := len(s.tries)
+	s.tries = append(s.tries, time.Since(s.begun))
+	s.mu.Unlock()
+	return s.then(n, ctx)
+}
+
+func (s *script) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.tries)
+}
+
+// answers after a while, or when the try's time is up.
+func takes(d time.Duration, err error) func(int, context.Context) error {
+	return func(_ int, ctx context.Context) error {
+		select {
+		case <-time.After(d):
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func always(err error) func(int, context.Context) error { return takes(0, err) }
+
+func hangs() func(int, context.Context) error {
+	return func(_ int, ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+}
+
+// says answers with the errors in turn, then passes.
+func says(errs ...error) func(int, context.Context) error {
+	return func(n int, _ context.Context) error {
+		if n < len(errs) {
+			return errs[n]
+		}
+		return nil
+	}
+}
+
+// aggressive and standard make a Prober of one script each.
+func aggressive(threshold int, then func(int, context.Context) error) (*script, *target) {
+	s := &script{begun: time.Now(), then: then}
+	t := &target{ask: s.ask, aggressive: true, threshold: threshold, tryTime: firstTryTime}
+	t.known.Kind, t.known.Target = "httpGet", "http://10.1.2.3:8080/secret"
+	return s, t
+}
+
+func standard(timeout time.Duration, then func(int, context.Context) error) (*script, *target) {
+	s := &script{begun: time.Now(), then: then}
+	t := &target{ask: s.ask, threshold: 1, tryTime: timeout}
+	t.known.Kind, t.known.Target = "tcpSocket", "tcp://10.1.2.3:8080"
+	return s, t
+}
+
+// inBubble runs a story on a clock of its own, and stops the Prober after it.
+func inBubble(t *testing.T, story func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, story)
+}
+
+func start(t *testing.T, o Options, targets ...*target) *Prober {
+	t.Helper()
+	p := newProber(targets, o)
+	t.Cleanup(func() {
+		if err := p.Stop(context.Background()); err != nil {
+			t.Errorf("Stop: got %v, want nil", err)
+		}
+	})
+	return p
+}
+
+func wantTook(t *testing.T, since time.Time, want time.Duration) {
+	t.Helper()
+	if got := time.Since(since); got != want {
+		t.Errorf("answered after %v, want %v", got, want)
+	}
+}
+
+func wantWord(t *testing.T, err error, want Word) {
+	t.Helper()
+	var e *NotReady
+	if !errors.As(err, &e) {
+		t.Fatalf("got %v, want a NotReady", err)
+	}
+	if got := e.State.Probes[0].Word; got != want {
+		t.Errorf("word: got %q, want %q", got, want)
+	}
+}
+
+func TestWithoutProbesItIsAlwaysReady(t *testing.T) { // E02, E11, E12
+	p := New(nil, Options{})
+	for _, when := range []string{"before Stop", "after Stop"} {
+		if err := p.Ready(context.Background()); err != nil || !p.State().Ready() {
+			t.Errorf("%s: got %v and %v, want nil and ready", when, err, p.State().Phase)
+		}
+		if err := p.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAnAppThatAnswersIsAskedEvery50ms(t *testing.T) { // A04
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, always(status500))
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		wantWord(t, p.Ready(t.Context()), Status)
+		wantTook(t, begin, 10*time.Second)
+		if got := s.count(); got != 200 {
+			t.Errorf("got %d tries in 10 s, want 200", got)
+		}
+		for i, at := range s.tries {
+			if want := time.Duration(i) * 50 * time.Millisecond; at != want {
+				t.Fatalf("try %d began at %v, want %v", i, at, want)
+			}
+		}
+	})
+}
+
+func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, nil)
+		s.then = func(_ int, _ context.Context) error {
+			if time.Since(s.begun) < 3*time.Second+time.Millisecond {
+				return refused
+			}
+			return nil
+		}
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+		wantTook(t, begin, 3010*time.Millisecond)
+		if got := s.count(); got != 302 {
+			t.Errorf("got %d tries, want 302", got)
+		}
+	})
+}
+
+func TestATryGetsMoreTimeWhileTriesTimeOut(t *testing.T) { // A03, A07
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, takes(600*time.Millisecond, nil))
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("an endpoint that takes 600 ms: got %v, want nil", err)
+		}
+		// 100 + 200 + 400 ms in vain, then it passes within 800.
+		wantTook(t, begin, 1300*time.Millisecond)
+
+		// What was learnt is kept while it passes, and forgotten when it is fast again.
+		begin = time.Now()
+		if err := p.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantTook(t, begin, 600*time.Millisecond)
+		s.then = always(nil)
+		if err := p.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if target.tryTime != firstTryTime {
+			t.Errorf("time of the next try: got %v, want %v", target.tryTime, firstTryTime)
+		}
+	})
+}
+
+func TestAnAppThatHangsIsNotReadyAfter10s(t *testing.T) { // A03, G12
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, hangs())
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		wantWord(t, p.Ready(t.Context()), Timeout)
+		wantTook(t, begin, 10*time.Second)
+		// 0.1 0.2 0.4 0.8 s, then 1 s each: the thirteenth is cut short.
+		if got := s.count(); got != 13 {
+			t.Errorf("got %d tries, want 13", got)
+		}
+		if got := p.State().Probes[0].Tries; got != 12 {
+			t.Errorf("got %d tries noted, want 12: one that we cut short says nothing", got)
+		}
+	})
+}
+
+func TestSuccessThresholdCountsPassesInARow(t *testing.T) { // A09 A10 A11
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(3, says(nil, status500))
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+		wantTook(t, begin, 200*time.Millisecond)
+		if got := s.count(); got != 5 {
+			t.Errorf("200 500 200 200 200: got %d tries, want 5", got)
+		}
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+		if got := s.count(); got != 6 {
+			t.Errorf("the row goes on in the next run: got %d tries, want 6", got)
+		}
+		s.then = func(n int, _ context.Context) error {
+			if n == 6 {
+				return status500
+			}
+			return nil
+		}
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+		if got := s.count(); got != 10 {
+			t.Errorf("a failure begins the row anew: got %d tries, want 10", got)
+		}
+	})
+}
+
+func TestAThresholdOutOfReachIsNamed(t *testing.T) { // A13
+	inBubble(t, func(t *testing.T) {
+		_, target := aggressive(1000, always(nil))
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		wantWord(t, p.Ready(t.Context()), Threshold)
+		wantTook(t, begin, 10*time.Second)
+	})
+}
+
+func TestAStandardProbeIsTriedOnce(t *testing.T) { // A14, S14, S16
+	inBubble(t, func(t *testing.T) {
+		s, target := standard(time.Second, hangs())
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		wantWord(t, p.Ready(t.Context()), Timeout)
+		wantTook(t, begin, time.Second)
+		if got := s.count(); got != 1 {
+			t.Errorf("got %d tries, want 1", got)
+		}
+		s.then = always(nil)
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("asked anew: got %v, want nil", err)
+		}
+	})
+}
+
+func TestNumbersOfAProbeBecomeClocks(t *testing.T) {
+	for _, tc := range []struct {
+		json      string
+		tryTime   time.Duration
+		threshold int
+	}{
+		{`{"tcpSocket":{"port":1}}`, 100 * time.Millisecond, 1},
+		{`{"tcpSocket":{"port":1},"timeoutSeconds":5,"failureThreshold":1,"initialDelaySeconds":60}`, 100 * time.Millisecond, 1}, // A08
+		{`{"tcpSocket":{"port":1},"successThreshold":3}`, 100 * time.Millisecond, 3},
+		{`{"tcpSocket":{"port":1},"periodSeconds":1}`, time.Second, 1}, // E28 to E30
+		{`{"tcpSocket":{"port":1},"periodSeconds":1,"timeoutSeconds":7}`, 7 * time.Second, 1},
+		{`{"tcpSocket":{"port":1},"periodSeconds":1,"timeoutSeconds":2147483647}`, 2147483647 * time.Second, 1},
+	} {
+		probes, errs := Parse(tc.json, false)
+		if errs != nil {
+			t.Fatal(errs)
+		}
+		got := New(probes, Options{}).targets[0]
+		if got.tryTime != tc.tryTime || got.threshold != tc.threshold {
+			t.Errorf("%s: got %v and %d, want %v and %d", tc.json, got.tryTime, got.threshold, tc.tryTime, tc.threshold)
+		}
+	}
+}
+
+func TestFiftyAskersShareARun(t *testing.T) { // C01
+	inBubble(t, func(t *testing.T) {
+		s, target := standard(time.Second, takes(300*time.Millisecond, nil))
+		p := start(t, Options{}, target)
+		var askers sync.WaitGroup
+		for range 50 {
+			askers.Go(func() {
+				if err := p.Ready(t.Context()); err != nil {
+					t.Errorf("got %v, want nil", err)
+				}
+			})
+		}
+		askers.Wait()
+		if got := s.count(); got != 1 {
+			t.Errorf("got %d tries for 50 askers, want 1", got)
+		}
+	})
+}
+
+func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, hangs())
+		p := start(t, Options{}, target)
+		begin := time.Now()
+		var askers sync.WaitGroup
+		for i := range 5 {
+			askers.Go(func() {
+				ctx := t.Context()
+				want := 10 * time.Second
+				if i < 2 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, 300*time.Millisecond)
+					defer cancel()
+					want = 300 * time.Millisecond
+				}
+				err := p.Ready(ctx)
+				wantWord(t, err, Timeout)
+				wantTook(t, begin, want)
+				if left := errors.Is(err, context.DeadlineExceeded); left != (i < 2) {
+					t.Errorf("asker %d: error is the context's: got %v, want %v", i, left, i < 2)
+				}
+			})
+		}
+		askers.Wait()
+		if got := s.count(); got != 13 {
+			t.Errorf("got %d tries, want the 13 of one run", got)
+		}
+	})
+}
+
+func TestAnAskerThatLeavesBeforeAnythingIsKnownHearsPending(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		_, target := standard(time.Second, takes(500*time.Millisecond, nil))
+		p := start(t, Options{}, target)
+		for _, want := range []string{
+			"not ready: probe 0 (tcpSocket) starting: pending",
+			"not ready: pending", // it was ready when it was last asked
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			err := p.Ready(ctx)
+			cancel()
+			if err == nil || err.Error() != want {
+				t.Errorf("got %v, want %q", err, want)
+			}
+			if err := p.Ready(t.Context()); err != nil {
+				t.Errorf("who stays: got %v, want nil", err)
+			}
+		}
+	})
+}
+
+func TestNoRunBeginsForWhoHasAlreadyLeft(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, always(nil))
+		p := start(t, Options{}, target)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := p.Ready(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want the context's error", err)
+		}
+		synctest.Wait()
+		if got := s.count(); got != 0 {
+			t.Errorf("got %d tries, want 0", got)
+		}
+	})
+}
+
+func TestNobodyIsAskedWhenNobodyAsks(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, always(status500))
+		p := start(t, Options{}, target)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_ = p.Ready(ctx)
+		time.Sleep(11 * time.Second) // the run has had its time
+		before := s.count()
+		time.Sleep(time.Hour)
+		if got := s.count(); got != before {
+			t.Errorf("got %d tries in an hour without askers, want 0", got-before)
+		}
+		if p.State().Asking {
+			t.Error("got a run without askers, want none")
+		}
+	})
+}
+
+func TestRunsInARowDoNotAskFasterThanEvery50ms(t *testing.T) {
+	for name, build := range map[string]func(func(int, context.Context) error) (*script, *target){
+		"aggressive": func(then func(int, context.Context) error) (*script, *target) { return aggressive(1, then) },
+		"standard": func(then func(int, context.Context) error) (*script, *target) {
+			return standard(time.Second, then)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				s, target := build(always(nil))
+				p := start(t, Options{}, target)
+				for begin := time.Now(); time.Since(begin) < time.Second; {
+					if err := p.Ready(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := s.count(); got != 21 {
+					t.Errorf("an app that is ready, asked all the time: got %d tries in a second, want 21", got)
+				}
+			})
+		})
+	}
+}
+
+func TestTooManyAskersAreToldAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		_, target := aggressive(1, always(status500))
+		p := start(t, Options{}, target)
+		ctx, leave := context.WithCancel(t.Context())
+		var askers sync.WaitGroup
+		for range maxAskers {
+			askers.Go(func() { _ = p.Ready(ctx) })
+		}
+		synctest.Wait()
+		if got := p.State().Askers; got != maxAskers {
+			t.Errorf("got %d askers, want %d", got, maxAskers)
+		}
+		begin := time.Now()
+		err := p.Ready(t.Context())
+		wantTook(t, begin, 0)
+		if want := "not ready: crowded; probe 0 (httpGet) starting: status 500"; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		leave()
+		askers.Wait()
+		if got := p.State().Askers; got != 0 {
+			t.Errorf("after they left: got %d askers, want 0", got)
+		}
+		wantWord(t, p.Ready(t.Context()), Status)
+		wantTook(t, begin, 10*time.Second)
+	})
+}
+
+func TestAllProbesMustPassAndAllAreWaitedFor(t *testing.T) { // M01 to M05
+	inBubble(t, func(t *testing.T) {
+		std, one := standard(time.Second, always(refused))
+		agg, two := aggressive(1, always(status500))
+		p := start(t, Options{}, one, two)
+		begin := time.Now()
+		err := p.Ready(t.Context())
+		wantTook(t, begin, 10*time.Second)
+		if want := "not ready: probe 0 (tcpSocket) starting: refused; probe 1 (httpGet) starting: status 500"; err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		if std.count() != 1 || agg.count() != 200 {
+			t.Errorf("got %d and %d tries, want 1 and 200", std.count(), agg.count())
+		}
+
+		agg.then = always(nil)
+		if err, want := p.Ready(t.Context()), "not ready: probe 0 (tcpSocket) starting: refused"; err == nil || err.Error() != want {
+			t.Errorf("one of two: got %v, want %q", err, want)
+		}
+		std.then = always(nil)
+		if err := p.Ready(t.Context()); err != nil {
+			t.Errorf("both: got %v, want nil", err)
+		}
+	})
+}
+
+func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		begin := time.Now()
+		_, target := aggressive(1, nil)
+		target.ask = func(context.Context) error {
+			switch since := time.Since(begin); {
+			case since < time.Second:
+				return fmt.Errorf("dial tcp 10.1.2.3:8080: %w", refused)
+			case since < 2*time.Second:
+				return status500
+			}
+			return nil
+		}
+		p := start(t, Options{}, target)
+		go func() { _ = p.Ready(t.Context()) }()
+
+		time.Sleep(1500*time.Millisecond + time.Microsecond)
+		s := p.State()
+		if !s.Asking || s.Askers != 1 || s.Phase != Starting || s.Since != begin {
+			t.Errorf("got %+v, want a run with an asker, starting since the beginning", s)
+		}
+		probe := s.Probes[0]
+		if probe.Word != Status || probe.Code != 500 || probe.Tries != 111 {
+			t.Errorf("got %s %d after %d tries, want status 500 after 111", probe.Word, probe.Code, probe.Tries)
+		}
+		want := []Tries{
+			{Count: 100, From: begin, To: begin.Add(990 * time.Millisecond), Word: Refused},
+			{Count: 11, From: begin.Add(time.Second), To: begin.Add(1500 * time.Millisecond), Word: Status, Code: 500},
+		}
+		if !reflect.DeepEqual(probe.Last, want) {
+			t.Errorf("last tries:\n got %v\nwant %v", probe.Last, want)
+		}
+		if got, want := s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, tries: 111, for 1.5s: HTTP status 500"; got != want {
+			t.Errorf("detail:\n got %s\nwant %s", got, want)
+		}
+
+		time.Sleep(time.Second)
+		if s := p.State(); !s.Ready() || s.Asking || s.Since != begin.Add(2*time.Second) || s.Reason() != "" || s.Detail() != "" {
+			t.Errorf("got %+v, want ready for half a second, without a reason", s)
+		}
+	})
+}
+
+func TestOnlyTheLastTriesAreKept(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		_, target := aggressive(1, func(n int, _ context.Context) error {
+			return &failure{word: Status, code: 500 + n, err: errors.New("x")}
+		})
+		p := start(t, Options{}, target)
+		_ = p.Ready(t.Context())
+		last := p.State().Probes[0].Last
+		if len(last) != lastTries || last[0].Code != 692 || last[7].Code != 699 {
+			t.Errorf("got %v, want the eight from 692 to 699", last)
+		}
+	})
+}
+
+func TestEachChangeIsToldOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		begin := time.Now()
+		var told []string
+		var p *Prober
+		_, target := aggressive(1, nil)
+		target.ask = func(context.Context) error {
+			switch since := time.Since(begin); {
+			case since < time.Second:
+				return refused
+			case since < 2*time.Second:
+				return status500
+			case since < time.Minute:
+				return nil
+			}
+			return &failure{word: Status, code: 503, err: errors.New("HTTP status 503")}
+		}
+		p = start(t, Options{OnChange: func(c Change) {
+			_ = p.State() // allowed
+			told = append(told, fmt.Sprintf("%v %s -> %s %s", time.Since(begin), c.Before.Phase, c.Now.Phase, c.Now.Reason()))
+		}}, target)
+		if err := p.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		_ = p.Ready(t.Context())
+		want := []string{
+			"0s starting -> starting not ready: probe 0 (httpGet) starting: refused",
+			"1s starting -> starting not ready: probe 0 (httpGet) starting: status 500",
+			"2s starting -> ready ",
+			"1m2s ready -> failing not ready: probe 0 (httpGet) failing: status 503",
+		}
+		if !reflect.DeepEqual(told, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(told, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		var told atomic.Int32
+		var last atomic.Value
+		_, target := aggressive(1, func(n int, _ context.Context) error {
+			if n%2 == 0 {
+				return status500
+			}
+			return refused
+		})
+		p := start(t, Options{OnChange: func(c Change) {
+			told.Add(1)
+			last.Store(c.Now.Probes[0].Word)
+		}}, target)
+		_ = p.Ready(t.Context())
+		if got := told.Load(); got < 11 || got > 20 {
+			t.Errorf("got %d changes told in 10 s, want ten at once and one a second", got)
+		}
+		time.Sleep(5 * time.Second)
+		if got, want := last.Load(), p.State().Probes[0].Word; got != want {
+			t.Errorf("told last: got %v, want what is so: %v", got, want)
+		}
+	})
+}
+
+func TestAWarningPassesAndIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		var told []string
+		_, target := standard(time.Second, says(warning("look here"), warning("look here")))
+		p := start(t, Options{OnChange: func(c Change) { told = append(told, c.Now.Detail()) }}, target)
+		for range 3 {
+			if err := p.Ready(t.Context()); err != nil {
+				t.Errorf("got %v, want nil", err)
+			}
+		}
+		if want := []string{"probe 0 (tcpSocket) ready: tcp://10.1.2.3:8080: look here", ""}; !reflect.DeepEqual(told, want) {
+			t.Errorf("got %q, want %q", told, want)
+		}
+	})
+}
+
+func TestStopReleasesEverybody(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		_, tgt := aggressive(1, hangs())
+		p := newProber([]*target{tgt}, Options{OnChange: func(Change) { t.Error("told of a change, want silence: no try has ended") }})
+		heard := make(chan error, 1)
+		go func() { heard <- p.Ready(t.Context()) }()
+		synctest.Wait()
+		begin := time.Now()
+		if err := p.Stop(t.Context()); err != nil {
+			t.Errorf("Stop: got %v, want nil", err)
+		}
+		if want, err := "not ready: stopped; probe 0 (httpGet) starting: pending", <-heard; err == nil || err.Error() != want {
+			t.Errorf("who waited: got %v, want %q", err, want)
+		}
+		if err := p.Ready(t.Context()); err == nil || err.(*NotReady).Word != Stopped {
+			t.Errorf("who came later: got %v, want stopped", err)
+		}
+		wantTook(t, begin, 0)
+	})
+}
+
+func TestStopWaitsNoLongerThanItsCallerDoes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		deaf := make(chan struct{})
+		_, tgt := aggressive(1, func(int, context.Context) error { <-deaf; return nil })
+		p := newProber([]*target{tgt}, Options{})
+		go func() { _ = p.Ready(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := p.Stop(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the context's error", err)
+		}
+		close(deaf)
+		synctest.Wait()
+	})
+}
+
+func TestTheBodyOfA503TellsNothingPrivate(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		_, target := aggressive(1, always(fmt.Errorf(`Get "http://10.1.2.3:8080/secret": %w`, refused)))
+		p := start(t, Options{}, target)
+		err := p.Ready(t.Context())
+		if got := err.Error(); strings.ContainsAny(got, "/\n") || strings.Contains(got, "10.1.2.3") || strings.Contains(got, "8080") {
+			t.Errorf("got %q, want one line without address and path", got)
+		}
+		if got := err.(*NotReady).Detail(); !strings.Contains(got, "10.1.2.3:8080/secret") {
+			t.Errorf("detail: got %q, want the whole story", got)
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package probe
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Phase is where the user container, or one of its probes, is.
+type Phase string
+
+// The phases.
+const (
+	Starting Phase = "starting" // has never been ready since the process started
+	Ready    Phase = "ready"
+	Failing  Phase = "failing" // has been ready and is no longer
+)
+
+// State is what is known at a moment, also while a run is going on.
+type State struct {
+	At     time.Time    `json:"at"`     // when it was looked up
+	Phase  Phase        `json:"phase"`  // [Ready] if and only if every probe is
+	Since  time.Time    `json:"since"`  // when this phase began
+	Asking bool         `json:"asking"` // a run is going on
+	Askers int          `json:"askers"` // who wait for its end
+	Probes []ProbeState `json:"probes"` // in the order of the probes
+}
+
+// ProbeState is what is known of one probe.
+type ProbeState struct {
+	Index      int       `json:"index"`  // place among the probes, from 0
+	Kind       string    `json:"kind"`   // see [Probe.Kind]
+	Target     string    `json:"target"` // what is asked, with address and path
+	Aggressive bool      `json:"aggressive"`
+	Phase      Phase     `json:"phase"`
+	Since      time.Time `json:"since"` // when this phase began
+	Tries      int       `json:"tries"` // since the process started
+
+	// Why it is not ready; Word is "" while Phase is Ready.
+	Word   Word   `json:"word,omitempty"`
+	Code   int    `json:"code,omitempty"`   // see the words; else 0
+	Detail string `json:"detail,omitempty"` // the last try's error, for the pod's owner only
+
+	// Warning is what the last try passed in spite of.
+	Warning string `json:"warning,omitempty"`
+
+	// Last are the last tries, the newest last; equal ones in a row are one entry.
+	Last []Tries `json:"last,omitempty"`
+}
+
+// Tries are tries in a row with one outcome.
+type Tries struct {
+	Count int           `json:"count"`
+	From  time.Time     `json:"from"` // the start of the first
+	To    time.Time     `json:"to"`   // the end of the last
+	Took  time.Duration `json:"took"` // by the last
+	Word  Word          `json:"word,omitempty"`
+	Code  int           `json:"code,omitempty"`
+}
+
+// Ready reports whether every probe passed when it was last asked.
+func (s State) Ready() bool { return s.Phase == Ready }
+
+// Reason says in one line why not, as [NotReady.Error] does; "" when ready.
+func (s State) Reason() string {
+	if s.Ready() {
+		return ""
+	}
+	return (&NotReady{State: s}).Error()
+}
+
+// Detail says in one line all that is known of why not, for logs: addresses,
+// paths, errors; "" when ready and without warnings.
+func (s State) Detail() string {
+	var lines []string
+	for _, p := range s.Probes {
+		switch {
+		case p.Phase != Ready:
+			lines = append(lines, fmt.Sprintf("%s: %s, tries: %d, for %v: %s",
+				p.reason(), p.Target, p.Tries, s.At.Sub(p.Since).Round(time.Millisecond), p.Detail))
+		case p.Warning != "":
+			lines = append(lines, fmt.Sprintf("probe %d (%s) ready: %s: %s", p.Index, p.Kind, p.Target, p.Warning))
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+func (p ProbeState) reason() string {
+	s := fmt.Sprintf("probe %d (%s) %s: %s", p.Index, p.Kind, p.Phase, p.Word)
+	if p.Code != 0 || p.Word == NotServing {
+		s += " " + strconv.Itoa(p.Code)
+	}
+	return s
+}
+
+// NotReady is the error of [Prober.Ready]. It does not change any more.
+type NotReady struct {
+	Word  Word  // about the asker: Crowded, Stopped, Pending (left before anything was known), or ""
+	State State // what was known
+	cause error
+}
+
+// Error is one line for the body of a 503: of each probe that is not ready its
+// place, kind, phase, word and code, as in
+//
+//	not ready: probe 0 (httpGet) starting: status 503
+//
+// and never an address, a path or a header (docs/promises.md 2.4).
+func (e *NotReady) Error() string {
+	var why []string
+	if e.Word != "" {
+		why = append(why, string(e.Word))
+	}
+	for _, p := range e.State.Probes {
+		if p.Phase != Ready {
+			why = append(why, p.reason())
+		}
+	}
+	return "not ready: " + strings.Join(why, "; ")
+}
+
+// Detail is the same with all that is known, for logs: see [State.Detail].
+func (e *NotReady) Detail() string {
+	var why []string
+	if e.Word != "" {
+		why = append(why, string(e.Word))
+	}
+	if d := e.State.Detail(); d != "" {
+		why = append(why, d)
+	}
+	return "not ready: " + strings.Join(why, "; ")
+}
+
+// Unwrap is the asker's context error when that is what ended the wait, else nil.
+func (e *NotReady) Unwrap() error { return e.cause }
