@@ -1,0 +1,238 @@
+package queue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var phases = []Phase{Queued, Dialling, Waiting, Streaming, Tunnelled}
+
+// alive returns the life of a request that has come to a phase at once.
+func alive(c *Clocks, p Phase) *Life {
+	l := &Life{}
+	l.begin(c, time.Now())
+	l.Enter(p)
+	return l
+}
+
+func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
+	const d = 10 * time.Second
+	for _, c := range []struct {
+		name   string
+		clocks Clocks
+		why    Why
+		runs   [5]bool // in queued, dialling, waiting, streaming, a tunnel
+	}{
+		{"none", Clocks{}, OK, [5]bool{}},
+		{"scope alone", Clocks{FirstByteOnly: true}, OK, [5]bool{}},
+		{"request", Clocks{Request: d}, RequestTimeout, [5]bool{true, true, true, true, false}},
+		{"request until the first byte", Clocks{Request: d, FirstByteOnly: true}, RequestTimeout, [5]bool{true, true, true, false, false}},
+		{"response start", Clocks{ResponseStart: d}, ResponseStartTimeout, [5]bool{true, true, true, false, false}},
+		{"idle", Clocks{Idle: d}, IdleTimeout, [5]bool{true, true, true, true, true}},
+		{"queue", Clocks{Queue: d}, QueueTimeout, [5]bool{true, false, false, false, false}},
+	} {
+		for i, phase := range phases {
+			t.Run(fmt.Sprintf("%s, phase %d", c.name, phase), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := alive(&c.clocks, phase)
+					if !c.runs[i] {
+						expect(t, "next", l.Next(), time.Time{})
+						time.Sleep(1000 * d)
+						expect(t, "over, much later", l.Over(), OK)
+						return
+					}
+					expect(t, "next", l.Next(), time.Now().Add(d))
+					time.Sleep(d - 1)
+					expect(t, "over, just before", l.Over(), OK)
+					time.Sleep(1)
+					expect(t, "over", l.Over(), c.why)
+				})
+			})
+		}
+	}
+}
+
+func TestWaitingInTheQueueCountsForEveryClock(t *testing.T) {
+	for _, c := range []struct {
+		clocks Clocks
+		why    Why
+	}{
+		{Clocks{Request: 10 * time.Second}, RequestTimeout},
+		{Clocks{Request: 10 * time.Second, FirstByteOnly: true}, RequestTimeout},
+		{Clocks{ResponseStart: 10 * time.Second}, ResponseStartTimeout},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := alive(&c.clocks, Queued)
+			time.Sleep(6 * time.Second)
+			l.Enter(Dialling)
+			time.Sleep(3 * time.Second)
+			l.Enter(Waiting)
+			expect(t, "over after 9 s", l.Over(), OK)
+			time.Sleep(time.Second)
+			expect(t, "over after 10 s", l.Over(), c.why)
+		})
+	}
+}
+
+func TestTheClockThatRunsOutFirstIsTheReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := Clocks{Queue: 1 * time.Second, Idle: 2 * time.Second, ResponseStart: 3 * time.Second, Request: 4 * time.Second}
+		queued, waiting, streaming, tunnel := alive(&c, Queued), alive(&c, Waiting), alive(&c, Streaming), alive(&c, Tunnelled)
+		time.Sleep(time.Hour) // all have run out long ago
+		expect(t, "queued", queued.Over(), QueueTimeout)
+		expect(t, "waiting", waiting.Over(), IdleTimeout)
+		expect(t, "streaming", streaming.Over(), IdleTimeout)
+		expect(t, "tunnel", tunnel.Over(), IdleTimeout)
+		waiting.Touch()
+		streaming.Touch()
+		tunnel.Touch()
+		expect(t, "waiting, touched", waiting.Over(), ResponseStartTimeout)
+		expect(t, "streaming, touched", streaming.Over(), RequestTimeout)
+		expect(t, "tunnel, touched", tunnel.Over(), OK)
+	})
+}
+
+func TestEachByteRestartsTheIdleClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, phase := range phases[2:] {
+			l := alive(&Clocks{Idle: time.Second}, phase)
+			for range 10 {
+				time.Sleep(time.Second - 1)
+				expect(t, "over between bytes", l.Over(), OK)
+				l.Touch()
+				expect(t, "next", l.Next(), time.Now().Add(time.Second))
+			}
+			time.Sleep(time.Second)
+			expect(t, "over", l.Over(), IdleTimeout)
+		}
+	})
+}
+
+func TestAForcedEndWinsOverClocksAndTheFirstOneStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, phase := range phases {
+			l := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
+			l.End(Draining)
+			expect(t, "over", l.Over(), Draining)
+			l.End(ClientGone)
+			expect(t, "over, ended twice", l.Over(), Draining)
+			time.Sleep(time.Minute)
+			expect(t, "over, when a clock has run out as well", l.Over(), Draining)
+			l.begin(&Clocks{}, time.Now())
+			expect(t, "over, the next request in the same memory", l.Over(), OK)
+			expect(t, "its phase", l.Phase(), Queued)
+		}
+	})
+}
+
+// By chance: any clocks, any way through the phases, bytes at any time. What is
+// over, and when, is told a second time by a naive reading of docs/promises.md 3.2.
+func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	some := func() time.Duration {
+		if random.IntN(2) == 0 {
+			return 0
+		}
+		return time.Duration(1 + random.Int64N(int64(10*time.Second)))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for round := range 2000 {
+			c := Clocks{Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Queue: some()}
+			l := alive(&c, Queued)
+			start, active, phase := time.Now(), time.Now(), Queued
+			var before time.Time // Next, the last time
+			for range 20 {
+				due := map[Why]time.Time{}
+				if c.Idle > 0 {
+					due[IdleTimeout] = active.Add(c.Idle)
+				}
+				if c.Queue > 0 && phase == Queued {
+					due[QueueTimeout] = start.Add(c.Queue)
+				}
+				if c.ResponseStart > 0 && phase < Streaming {
+					due[ResponseStartTimeout] = start.Add(c.ResponseStart)
+				}
+				if c.Request > 0 && (phase < Streaming || phase == Streaming && !c.FirstByteOnly) {
+					due[RequestTimeout] = start.Add(c.Request)
+				}
+				want, at := OK, time.Time{}
+				for why, when := range due {
+					if at.IsZero() || when.Before(at) {
+						want, at = why, when
+					}
+				}
+
+				got := l.Next()
+				if !got.Equal(at) {
+					t.Fatalf("seed %d, round %d: %+v, phase %d: got next %v, want %v", seed, round, c, phase, got, at)
+				}
+				if !before.IsZero() && !got.IsZero() && got.Before(before) {
+					t.Fatalf("seed %d, round %d: %+v, phase %d: next moved from %v to %v, want never nearer", seed, round, c, phase, before, got)
+				}
+				before = got
+				if at.IsZero() || time.Now().Before(at) {
+					want = OK
+				}
+				if over := l.Over(); over != want {
+					t.Fatalf("seed %d, round %d: %+v, phase %d: got over %v, want %v", seed, round, c, phase, over, want)
+				}
+
+				switch random.IntN(4) {
+				case 0:
+					time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
+				case 1:
+					if wait := time.Until(got); !got.IsZero() && wait > 0 {
+						time.Sleep(wait - time.Duration(random.IntN(2))) // the moment, or just before
+					}
+				case 2:
+					l.Touch()
+					active = time.Now()
+				case 3:
+					if phase < Tunnelled {
+						phase += Phase(1 + random.IntN(int(Tunnelled-phase)))
+						l.Enter(phase)
+						active = time.Now()
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestALifeMayBeAskedWhileItGoesOn(t *testing.T) {
+	l := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, Queued)
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for range 1000 {
+				l.Touch()
+			}
+		})
+		all.Go(func() {
+			for range 1000 {
+				if why := l.Over(); why != OK && why != Draining {
+					t.Errorf("got %v, want ok or draining", why)
+				}
+				l.Next()
+			}
+		})
+	}
+	for _, phase := range phases {
+		l.Enter(phase)
+	}
+	l.End(Draining)
+	all.Wait()
+	expect(t, "over", l.Over(), Draining)
+	expect(t, "phase", l.Phase(), Tunnelled)
+}
+
+func TestPhasesHaveTheWordsOfTheLog(t *testing.T) {
+	for i, want := range []string{"queued", "dialling", "waiting", "streaming", "streaming"} {
+		expect(t, fmt.Sprint("phase ", i), phases[i].String(), want)
+	}
+}
