@@ -112,8 +112,8 @@ func (c *Call) Do(a *App) (*Response, error) {
 		if err == nil {
 			return r, nil
 		}
+		err = c.verdict(err) // before the body is stopped, which is an error too
 		c.endUpload(0)
-		err = c.verdict(err)
 		c.detach()
 		conn.close()
 		if !again || isAborted(err) {
@@ -146,14 +146,25 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 		}
 		n = newConn(nc, &a.buffers)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.aborted {
+	if !c.attach(n) {
 		n.close()
 		return nil, &Error{Fault: Aborted}
 	}
-	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
 	return n, nil
+}
+
+// attach brings n within the reach of Abort, unless that has come already.
+func (c *Call) attach(n *conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.aborted {
+		return false
+	}
+	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
+	if c.Body == nil {
+		c.upload.state = complete
+	}
+	return true
 }
 
 // detach ends the reach of Abort and reports whether it came.
@@ -233,17 +244,10 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	r.left, r.framing = r.Head.BodyLength(c.Method)
 	r.ended = false
 	r.chunks.Reset()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	u := &c.upload
-	if u.state == notStarted {
-		u.state = refused_
-		if c.Body == nil {
-			u.state = complete
-		}
-		if u.starter != nil {
-			u.starter.Stop()
-		}
+	if c.Expect100 {
+		c.refuseUpload()
+	} else {
+		c.startUpload() // one that still listened has its sign
 	}
 	return r, false, nil
 }
@@ -304,7 +308,7 @@ func (c *Call) startUploadOf(turn int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := &c.upload
-	if u.turn != turn || u.state != notStarted || c.conn == nil || c.Body == nil {
+	if u.turn != turn || u.state != notStarted || c.conn == nil {
 		return
 	}
 	if u.starter != nil {
@@ -383,10 +387,10 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	}
 }
 
-// endUpload stops the upload, after lag if it is not complete by then, and waits
-// until its goroutine has ended. It reports whether the whole body was sent.
-func (c *Call) endUpload(lag time.Duration) bool {
+// refuseUpload sees to it that an upload that has not been started never is.
+func (c *Call) refuseUpload() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	u := &c.upload
 	if u.state == notStarted {
 		u.state = refused_
@@ -394,9 +398,20 @@ func (c *Call) endUpload(lag time.Duration) bool {
 	if u.starter != nil {
 		u.starter.Stop()
 	}
-	state, done, conn := u.state, u.done, c.conn
+}
+
+// endUpload stops the upload, after lag if it is not complete by then, and waits
+// until its goroutine has ended. It reports whether the whole body was sent and
+// the connection was left alone.
+func (c *Call) endUpload(lag time.Duration) bool {
+	c.refuseUpload()
+	c.mu.Lock()
+	state, done, conn := c.upload.state, c.upload.done, c.conn
 	c.mu.Unlock()
-	if state == running && lag > 0 {
+	if done == nil {
+		return state == complete
+	}
+	if lag > 0 {
 		timer := time.NewTimer(lag)
 		select {
 		case <-done:
@@ -404,18 +419,16 @@ func (c *Call) endUpload(lag time.Duration) bool {
 		}
 		timer.Stop()
 	}
-	if done != nil {
-		select {
-		case <-done:
-		default:
-			if conn != nil {
-				conn.SetDeadline(past)
-			}
-			c.StopBody()
-			<-done
-		}
+	stopped := false
+	select {
+	case <-done:
+	default:
+		stopped = true
+		conn.SetDeadline(past)
+		c.StopBody()
+		<-done
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return u.state == complete
+	return c.upload.state == complete && !stopped
 }

@@ -1,0 +1,400 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+// stuck is a body that gives out its first bytes and then waits for StopBody,
+// as a client that has fallen silent.
+type stuck struct {
+	first   []byte
+	stopped <-chan struct{}
+}
+
+func (s *stuck) Read(p []byte) (int, error) {
+	if len(s.first) > 0 {
+		n := copy(p, s.first)
+		s.first = s.first[n:]
+		return n, nil
+	}
+	<-s.stopped
+	return 0, errors.New("stopped by the lane")
+}
+
+// endless is a body that never ends.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
+	large := bytes.Repeat([]byte("0123456789abcdef"), 10<<20/16)
+	for name, body := range map[string][]byte{"empty": nil, "short": []byte("hello"), "10 MB": large} {
+		for _, framing := range []string{"length", "chunked", "trailers"} {
+			t.Run(name+" "+framing, func(t *testing.T) {
+				type seen struct{ body, trailer string }
+				arrived := make(chan seen, 2)
+				a := app(t, func(p *peer) {
+					for range 2 {
+						r, b := p.request()
+						arrived <- seen{b, r.Trailer.Get("A")}
+						p.say("HTTP/1.1 204 No Content\r\n\r\n")
+					}
+				})
+				wantTrailer := ""
+				for range 2 { // on one connection: the first left nothing on it
+					k := ask("POST", "/")
+					switch framing {
+					case "length":
+						k.with(bytes.NewReader(body), int64(len(body)))
+					case "chunked":
+						k.with(bytes.NewReader(body), -1)
+					case "trailers":
+						k.with(bytes.NewReader(body), -1).field("Trailer: A")
+						k.Trailer = func(dst []byte) []byte { return append(dst, "A: b\r\n"...) }
+						wantTrailer = "b"
+					}
+					got := k.do(a)
+					got.want(t, 204, "")
+					if !got.sent || idle(a) != 1 {
+						t.Fatalf("got sent %v, %d idle, want true, 1", got.sent, idle(a))
+					}
+					if s := <-arrived; s.body != string(body) || s.trailer != wantTrailer {
+						t.Fatalf("got %d bytes, trailer %q, want %d bytes, trailer %q", len(s.body), s.trailer, len(body), wantTrailer)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestABodyThatComesByteByByteArrivesWhole(t *testing.T) {
+	for _, length := range []int64{5, -1} {
+		arrived := make(chan string, 1)
+		a := app(t, func(p *peer) {
+			_, b := p.request()
+			arrived <- b
+			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		})
+		ask("POST", "/").with(iotest.OneByteReader(strings.NewReader("hello")), length).do(a).want(t, 204, "")
+		if got := <-arrived; got != "hello" {
+			t.Errorf("got %q, want hello", got)
+		}
+	}
+}
+
+// Otherwise the user container would take what is too much for a request.
+func TestABodyThatIsNotAsLongAsItSaysLeavesNoBytesOnAKeptConnection(t *testing.T) {
+	for name, body := range map[string]func() io.Reader{
+		"longer":          func() io.Reader { return strings.NewReader("helloGET /smuggled HTTP/1.1\r\n\r\n") },
+		"longer bytewise": func() io.Reader { return iotest.OneByteReader(strings.NewReader("hello!")) },
+		"shorter":         func() io.Reader { return strings.NewReader("hell") },
+	} {
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, answered early %v", name, early), func(t *testing.T) {
+				arrived := make(chan string, 1)
+				a := app(t, func(p *peer) {
+					p.head()
+					if early {
+						p.say("HTTP/1.1 204 No Content\r\n\r\n")
+					}
+					b := make([]byte, 100)
+					n, _ := io.ReadFull(p.in, b[:5])
+					if !early {
+						p.say("HTTP/1.1 204 No Content\r\n\r\n")
+					}
+					m, _ := io.ReadFull(p.in, b[n:])
+					arrived <- string(b[:n+m])
+				})
+				got := ask("POST", "/").with(body(), 5).do(a)
+				kept := idle(a)
+				a.Close()
+				if whole := <-arrived == "hello"; kept == 1 && !whole || !got.sent && kept != 0 {
+					t.Errorf("got %d connections kept behind a body sent: %v, arrived whole: %v", kept, got.sent, whole)
+				}
+			})
+		}
+	}
+}
+
+func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
+	const times = 40
+	for name, play := range map[string]func(p *peer){
+		"and the connection closed": func(p *peer) {},
+		"and the connection left":   func(p *peer) { <-p.over },
+		"and a half-close":          func(p *peer) { p.CloseWrite(); p.hang() },
+		"behind a shut ear":         func(p *peer) { p.CloseRead(); <-p.over },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := app(t, func(p *peer) {
+				p.head()
+				p.say("HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge")
+				play(p)
+			})
+			heard := 0
+			for i := range times {
+				k := ask("POST", "/")
+				switch i % 4 {
+				case 0:
+					k.with(endless{}, -1)
+				case 1:
+					k.with(endless{}, 1<<40)
+				case 2:
+					k.with(&stuck{[]byte("hello"), k.stopped}, -1)
+				case 3:
+					k.with(&stuck{nil, k.stopped}, 10)
+				}
+				got := within(t, "an early answer", func() outcome { return k.do(a) })
+				if got.err == nil && got.status == 413 && got.body == "large" {
+					heard++
+				}
+				if got.sent || idle(a) != 0 {
+					t.Errorf("got sent %v, %d idle, want false, 0", got.sent, idle(a))
+				}
+			}
+			if heard != times {
+				t.Errorf("got %d answers, want %d", heard, times)
+			}
+		})
+	}
+}
+
+// The user container answered before the last bytes had been sent; both
+// connections can be kept.
+func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
+	a := app(t, func(p *peer) {
+		p.head()
+		p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		p.hang()
+	})
+	answered := make(chan struct{})
+	k := ask("POST", "/").with(readerFunc(func(p []byte) (int, error) {
+		<-answered
+		return copy(p, "hello"), io.EOF
+	}), 5)
+	r, err := k.Do(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Next(); err != io.EOF {
+		t.Fatalf("got %v, want the end", err)
+	}
+	close(answered)
+	if !r.Close() || idle(a) != 1 {
+		t.Errorf("got %d idle connections, want 1", idle(a))
+	}
+}
+
+// A deadline that stopped the upload is still on the connection.
+func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
+	a := app(t, func(p *peer) {
+		p.head()
+		p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		p.hang()
+	})
+	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+	nc, err := net.Dial("tcp", a.addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConn(&lateWriter{TCPConn: nc.(*net.TCPConn), head: len(k.Head), cut: make(chan struct{})}, &a.buffers)
+	a.put(c, -1)
+	got := k.do(a)
+	got.want(t, 204, "")
+	if n := idle(a); n != 0 {
+		t.Errorf("got %d idle connections, want 0 (%v)", n, c.alive())
+	}
+}
+
+// lateWriter returns from the write of a body when a deadline has cut it off,
+// though all bytes have gone.
+type lateWriter struct {
+	*net.TCPConn
+	head int
+	once sync.Once
+	cut  chan struct{}
+}
+
+func (w *lateWriter) Write(p []byte) (int, error) {
+	n, err := w.TCPConn.Write(p)
+	if n != w.head {
+		<-w.cut
+	}
+	return n, err
+}
+
+func (w *lateWriter) SetDeadline(t time.Time) error {
+	w.once.Do(func() { close(w.cut) })
+	return w.TCPConn.SetDeadline(t)
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
+	broken := errors.New("the client has gone")
+	for _, length := range []int64{100, -1} {
+		for _, answered := range []bool{false, true} {
+			t.Run(fmt.Sprintf("length %d, answered %v", length, answered), func(t *testing.T) {
+				begun := make(chan struct{})
+				whole := make(chan bool, 1)
+				a := app(t, func(p *peer) {
+					r := p.head()
+					if answered {
+						p.say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello")
+					}
+					close(begun)
+					_, err := io.ReadAll(r.Body)
+					whole <- err == nil
+				})
+				k := ask("PUT", "/")
+				k.with(io.MultiReader(strings.NewReader("hello"), readerFunc(func([]byte) (int, error) {
+					<-begun
+					return 0, broken
+				})), length)
+				got := within(t, "the end", func() outcome { return k.do(a) })
+				if fault(got.err) != Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
+					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
+				}
+				if <-whole {
+					t.Error("got a body that looks whole to the user container, want one that breaks off")
+				}
+			})
+		}
+	}
+}
+
+// A body that was stopped because the user container has gone is not what ended
+// the exchange.
+func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
+	for name, play := range map[string]func(p *peer){
+		"close":   func(p *peer) {},
+		"reset":   func(p *peer) { p.rst() },
+		"garbage": func(p *peer) { p.say("what?\r\n"); p.hang() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := app(t, func(p *peer) {
+				p.head()
+				io.ReadFull(p.in, make([]byte, 5))
+				play(p)
+			})
+			k := ask("POST", "/")
+			k.with(&stuck{[]byte("hello"), k.stopped}, 10)
+			got := within(t, "the end", func() outcome { return k.do(a) })
+			want := Reset
+			if name == "garbage" {
+				want = Garbage
+			}
+			if fault(got.err) != want {
+				t.Errorf("got %v, want fault %d", got.err, want)
+			}
+		})
+	}
+}
+
+func TestABodyThatWaitsFor100IsNotAskedForBefore(t *testing.T) {
+	var said atomic.Bool
+	arrived := make(chan string, 1)
+	a := app(t, func(p *peer) {
+		r := p.head()
+		p.say("HTTP/1.1 103 Early Hints\r\n\r\n")
+		said.Store(true)
+		p.say("HTTP/1.1 100 Continue\r\n\r\n")
+		b, _ := io.ReadAll(r.Body)
+		arrived <- string(b)
+		p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		p.hang()
+	})
+	body := strings.NewReader("hello")
+	k := ask("POST", "/").field("Expect: 100-continue")
+	k.Expect100 = true
+	k.with(readerFunc(func(p []byte) (int, error) {
+		if !said.Load() {
+			t.Error("got asked for the body before the 100, want after")
+		}
+		return body.Read(p)
+	}), 5)
+	got := k.do(a)
+	got.want(t, 204, "")
+	if b := <-arrived; b != "hello" || !got.sent || idle(a) != 1 {
+		t.Errorf("got %q, sent %v, %d idle, want hello, true, 1", b, got.sent, idle(a))
+	}
+}
+
+func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
+	t.Parallel()
+	a := app(t, func(p *peer) {
+		_, b := p.request() // an HTTP/1.0 app in its heart
+		p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + b)
+	})
+	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+	k.Expect100 = true
+	begin := time.Now()
+	k.do(a).want(t, 200, "hello")
+	if took := time.Since(begin); took < continueTimeout {
+		t.Errorf("got the body after %v, want not before %v", took, continueTimeout)
+	}
+}
+
+func TestABodyThatWaitsFor100IsNeverAskedForBehindAFinalAnswer(t *testing.T) {
+	a := app(t, func(p *peer) {
+		p.head()
+		p.say("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno")
+		p.hang()
+	})
+	k := ask("POST", "/")
+	k.Expect100 = true
+	k.with(readerFunc(func([]byte) (int, error) {
+		t.Error("got asked for the body, want not")
+		return 0, io.EOF
+	}), 5)
+	got := k.do(a)
+	got.want(t, 417, "no")
+	if got.sent || idle(a) != 0 {
+		t.Errorf("got sent %v, %d idle, want false, 0", got.sent, idle(a))
+	}
+	if k.upload.starter.Stop() {
+		t.Error("got an alarm that would still start the body, want it stopped")
+	}
+}
+
+// A user container may answer as it reads. While it is not known what it speaks
+// the body waits for a sign, and the answer's head is one.
+func TestABodyGoesOnBehindTheHeadOfTheAnswer(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("known %v", known), func(t *testing.T) {
+			a := app(t, func(p *peer) {
+				r := p.head()
+				p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+				b := make([]byte, 1)
+				for {
+					if _, err := io.ReadFull(r.Body, b); err != nil {
+						break
+					}
+					p.say("1\r\n" + string(b) + "\r\n")
+				}
+				p.say("0\r\n\r\n")
+				p.hang()
+			})
+			if !known {
+				a.speech.forget()
+			}
+			k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+			got := within(t, "the echo", func() outcome { return k.do(a) })
+			got.want(t, 200, "hello")
+			if !got.sent || idle(a) != 1 {
+				t.Errorf("got sent %v, %d idle, want true, 1", got.sent, idle(a))
+			}
+		})
+	}
+}

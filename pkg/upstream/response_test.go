@@ -1,0 +1,305 @@
+package upstream
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// The responses that every framing has, and whether their connection is fit for
+// another request.
+var framings = []struct {
+	name    string
+	method  string
+	say     string
+	closes  bool // the user container closes behind it
+	status  int
+	body    string
+	trailer string
+	infos   []int
+	kept    bool
+}{
+	{name: "length", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello", kept: true},
+	{name: "length twice the same", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello", kept: true},
+	{name: "length 0", say: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", status: 200, kept: true},
+	{name: "chunked", say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=\"y\"\r\nlo\r\n0\r\n\r\n", status: 200, body: "hello", kept: true},
+	{name: "chunked with nothing in it", say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", status: 200, kept: true},
+	{name: "trailers", say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nA: b\r\nC: d\r\n\r\n", status: 200, body: "hello", trailer: "A=b;C=d;", kept: true},
+	{name: "until close", say: "HTTP/1.1 200 OK\r\n\r\nhello", closes: true, status: 200, body: "hello"},
+	{name: "until close, nothing in it", say: "HTTP/1.1 200 OK\r\n\r\n", closes: true, status: 200},
+	{name: "HTTP/1.0", say: "HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello"},
+	{name: "HTTP/1.0 kept alive", say: "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello", kept: true},
+	{name: "connection: close", say: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello"},
+	{name: "HEAD", method: "HEAD", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", status: 200, kept: true},
+	{name: "HEAD chunked", method: "HEAD", say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", status: 200, kept: true},
+	{name: "204", say: "HTTP/1.1 204 No Content\r\n\r\n", status: 204, kept: true},
+	{name: "304", say: "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", status: 304, kept: true},
+	{name: "informational", say: "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200, body: "hello", infos: []int{103, 102}, kept: true},
+	{name: "100 that nobody waits for", say: "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", status: 204, infos: []int{100}, kept: true},
+	{name: "no reason, bare line ends", say: "HTTP/1.1 200\nContent-Length: 5\n\nhello", status: 200, body: "hello"},
+	{name: "more than the length", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\n\r\n", status: 200, body: "hello"},
+	{name: "more than the chunks", say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nx", status: 200, body: "hello"},
+	{name: "a body behind a 204", say: "HTTP/1.1 204 No Content\r\n\r\nhello", status: 204},
+	{name: "a body for a HEAD", method: "HEAD", say: "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", status: 200},
+}
+
+func TestResponsesOfEveryFramingComeWhole(t *testing.T) {
+	for _, f := range framings {
+		t.Run(f.name, func(t *testing.T) {
+			a := app(t, func(p *peer) {
+				p.request()
+				p.say(f.say)
+				if !f.closes {
+					p.hang()
+				}
+			})
+			k := ask(cmp.Or(f.method, "GET"), "/")
+			got := k.do(a)
+			got.want(t, f.status, f.body)
+			if got.trailer != f.trailer || fmt.Sprint(k.infos) != fmt.Sprint(f.infos) || !got.sent {
+				t.Errorf("got trailer %q, infos %v, sent %v, want %q, %v, true", got.trailer, k.infos, got.sent, f.trailer, f.infos)
+			}
+			if kept := idle(a) == 1; kept != f.kept {
+				t.Errorf("got connection kept: %v, want %v", kept, f.kept)
+			}
+		})
+	}
+}
+
+// A sender may cut its stream of bytes anywhere. In memory, for there are many
+// places.
+func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
+	for _, f := range framings {
+		for i := 1; i < len(f.say); i++ {
+			if strings.HasPrefix(f.name, "more than") || strings.HasPrefix(f.name, "a body") {
+				continue // whether what is too much has arrived is a matter of luck
+			}
+			a := app(t, nil)
+			k := ask(cmp.Or(f.method, "GET"), "/")
+			near, far := link()
+			go func() {
+				defer far.Close()
+				far.Read(make([]byte, len(k.Head)))
+				far.Write([]byte(f.say[:i]))
+				far.Write([]byte(f.say[i:]))
+			}()
+			got := k.doOn(a, newConn(near, &a.buffers))
+			got.want(t, f.status, f.body)
+			if got.trailer != f.trailer || fmt.Sprint(k.infos) != fmt.Sprint(f.infos) {
+				t.Errorf("%s split at %d: got trailer %q, infos %v, want %q, %v", f.name, i, got.trailer, k.infos, f.trailer, f.infos)
+			}
+			a.Close()
+		}
+	}
+}
+
+func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
+	many := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", maxInfos+1)
+	for name, say := range map[string]string{
+		"SSH":                        "SSH-2.0-OpenSSH_9.2\r\n",
+		"a number":                   "42\r\n",
+		"HTTP/2.0":                   "HTTP/2.0 200 OK\r\n\r\n",
+		"HTTP/0.9":                   "<html>hello</html>",
+		"an empty line first":        "\r\nHTTP/1.1 200 OK\r\n\r\n",
+		"status of two digits":       "HTTP/1.1 20 OK\r\n\r\n",
+		"status 099":                 "HTTP/1.1 099 OK\r\n\r\n",
+		"a line without colon":       "HTTP/1.1 200 OK\r\nhello\r\n\r\n",
+		"a NUL":                      "HTTP/1.1 200 OK\r\nA: \x00\r\n\r\n",
+		"two lengths":                "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+		"a negative length":          "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+		"a length that is too large": "HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775808\r\n\r\n",
+		"length and chunked":         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"gzip, chunked":              "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+		"101 that nobody asked for":  "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+		"too many informational":     many + "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+		"a head without end":         "HTTP/1.1 200 OK\r\nA: " + strings.Repeat("a", maxHead),
+		"a chunk size that is none":  "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfive\r\nhello\r\n0\r\n\r\n",
+		"a chunk that is too long":   "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n",
+		"a length among trailers":    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 5\r\n\r\n",
+		"trailers without end":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("a", wire.MaxTrailer),
+	} {
+		t.Run(name, func(t *testing.T) {
+			closed := make(chan struct{})
+			a := app(t, func(p *peer) {
+				p.request()
+				p.say(say)
+				p.hang()
+				close(closed)
+			})
+			got := ask("GET", "/").do(a)
+			if fault(got.err) != Garbage {
+				t.Errorf("got %v, want garbage", got.err)
+			}
+			within(t, "closing the connection", func() error { <-closed; return nil })
+			if n := idle(a); n != 0 {
+				t.Errorf("got %d idle connections, want 0", n)
+			}
+		})
+	}
+}
+
+func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
+	value := strings.Repeat("v", maxHead-200)
+	a := app(t, func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: " + value + "\r\n\r\nhello")
+		}
+	})
+	for range 2 {
+		k := ask("GET", "/")
+		r, err := k.Do(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(r.Head.Fields[1].Value); got != value {
+			t.Errorf("got a value of %d bytes, want %d", len(got), len(value))
+		}
+		if data, err := r.Next(); string(data) != "hello" || err != nil {
+			t.Errorf("got %q, %v, want hello", data, err)
+		}
+		r.Next()
+		r.Close()
+	}
+}
+
+func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
+	a := app(t, func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+		}
+	})
+	ask("GET", "/").do(a).want(t, 200, "hello")
+	if c := a.idle[0]; c.buf != nil || c.pooled != nil {
+		t.Errorf("got a buffer of %d bytes, want none", len(c.buf))
+	}
+}
+
+// What ends too early must not look whole (RFC 9112 section 8).
+func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
+	for name, say := range map[string]string{
+		"nothing":            "",
+		"half a status line": "HTTP/1.1 2",
+		"half a head":        "HTTP/1.1 200 OK\r\nContent-Le",
+		"after a 103":        "HTTP/1.1 103 Early Hints\r\n\r\n",
+		"half a length":      "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
+		"no last chunk":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n",
+		"no end of trailers": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n",
+	} {
+		for _, reset := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, reset %v", name, reset), func(t *testing.T) {
+				a := app(t, func(p *peer) {
+					p.request()
+					p.say(say)
+					if reset {
+						p.rst()
+					}
+				})
+				k := ask("GET", "/")
+				got := k.do(a)
+				if fault(got.err) != Reset || idle(a) != 0 || k.sends != 1 {
+					t.Errorf("got %v, %d idle, %d sends, want a reset, 0, 1", got.err, idle(a), k.sends)
+				}
+			})
+		}
+	}
+}
+
+func TestABodyUntilCloseThatIsResetIsBroken(t *testing.T) {
+	heard := make(chan struct{})
+	a := app(t, func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\n\r\nhello")
+		<-heard
+		p.rst()
+	})
+	k := ask("GET", "/")
+	r, err := k.Do(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := r.Next(); err != nil || len(data) == 0 {
+		t.Fatalf("got %q, %v, want bytes", data, err)
+	}
+	close(heard)
+	for err == nil {
+		_, err = r.Next()
+	}
+	if fault(err) != Reset {
+		t.Errorf("got %v, want a reset", err)
+	}
+	r.Close()
+}
+
+func TestLengthIsKnownBeforeTheBodyWhereTheHeadTells(t *testing.T) {
+	for say, want := range map[string]int64{
+		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello":                            5,
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n": -1,
+		"HTTP/1.1 200 OK\r\n\r\nhello":                                                 -1,
+		"HTTP/1.1 204 No Content\r\n\r\n":                                              0,
+	} {
+		a := app(t, func(p *peer) { p.request(); p.say(say) })
+		k := ask("GET", "/")
+		r, err := k.Do(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		untilClose := strings.HasPrefix(say, "HTTP/1.1 200 OK\r\n\r\n")
+		if r.Length() != want || r.UntilClose() != untilClose {
+			t.Errorf("got %d, %v for %q, want %d, %v", r.Length(), r.UntilClose(), say, want, untilClose)
+		}
+		r.Close()
+	}
+}
+
+// Whoever passes a stream on sends what it has when it must wait for more.
+func TestOnWaitIsCalledBeforeEachWait(t *testing.T) {
+	next := make(chan struct{})
+	a := app(t, func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+		for range 3 {
+			<-next
+			p.say("1\r\nb\r\n")
+		}
+		<-next
+		p.say("0\r\n\r\n")
+	})
+	k := ask("GET", "/")
+	k.OnWait = func() { next <- struct{}{} } // lets the user container go on: without it nobody would
+	got := within(t, "the response", func() outcome { return k.do(a) })
+	got.want(t, 200, "abbb")
+}
+
+func TestAnErrorKeepsWhatTheSystemSaid(t *testing.T) {
+	a := app(t, func(p *peer) { p.request() })
+	err := ask("GET", "/").do(a).err
+	var e *Error
+	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: reset: ") {
+		t.Errorf("got %v, want a reset with its cause", err)
+	}
+}
+
+func TestTheAnnouncedEndOfAConnectionIsKeptWithAMargin(t *testing.T) {
+	for timeout, kept := range map[int]bool{0: false, 1: false, 5: true, 75: true} {
+		a := app(t, func(p *peer) {
+			p.request()
+			p.say(fmt.Sprintf("HTTP/1.1 204 No Content\r\nKeep-Alive: timeout=%d, max=100\r\n\r\n", timeout))
+			p.hang()
+		})
+		ask("GET", "/").do(a).want(t, 204, "")
+		if got := idle(a) == 1; got != kept {
+			t.Fatalf("got kept %v behind timeout=%d, want %v", got, timeout, kept)
+		}
+		if !kept {
+			continue
+		}
+		if left := time.Until(a.idle[0].expires); left > time.Duration(timeout)*time.Second-keepAliveMargin {
+			t.Errorf("got %v left behind timeout=%d, want %v less", left, timeout, keepAliveMargin)
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package upstream
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bound is how long anything here may take before the test has failed.
+const bound = 20 * time.Second
+
+// script is a user container that says what a test wants it to say. It closes
+// a connection when play returns.
+type script struct {
+	ln   net.Listener
+	port int
+	over chan struct{}
+
+	mu    sync.Mutex
+	peers []*peer
+}
+
+// peer is one connection as the user container sees it.
+type peer struct {
+	*net.TCPConn
+	in   *bufio.Reader
+	turn int           // how many connections came before
+	over chan struct{} // closed at the end of the test
+}
+
+// serve starts a user container on the address, whose port may be 0.
+func serve(t *testing.T, address string, play func(p *peer)) *script {
+	t.Helper()
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{ln: ln, port: ln.Addr().(*net.TCPAddr).Port, over: make(chan struct{})}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for turn := 0; ; turn++ {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			p := &peer{TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c), turn: turn, over: s.over}
+			p.SetDeadline(time.Now().Add(bound))
+			s.mu.Lock()
+			s.peers = append(s.peers, p)
+			s.mu.Unlock()
+			all.Go(func() {
+				play(p)
+				p.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		close(s.over)
+		s.mu.Lock()
+		for _, p := range s.peers {
+			p.Close()
+		}
+		s.mu.Unlock()
+		all.Wait()
+	})
+	return s
+}
+
+// app returns an App for a user container that plays, and has been heard to
+// speak HTTP/1.1.
+func app(t *testing.T, play func(p *peer)) *App {
+	t.Helper()
+	a := stranger(t, serve(t, "127.0.0.1:0", play).port)
+	a.speech.learnH1(true)
+	return a
+}
+
+// stranger returns an App of which nothing is known.
+func stranger(t *testing.T, port int) *App {
+	t.Helper()
+	a := New(Settings{Port: port})
+	t.Cleanup(a.Close)
+	return a
+}
+
+// connections returns how many connections have been accepted.
+func (s *script) connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.peers)
+}
+
+// request reads a request with its body; nil when none came.
+func (p *peer) request() (r *http.Request, body string) {
+	r = p.head()
+	if r == nil {
+		return nil, ""
+	}
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, string(b)
+	}
+	return r, string(b)
+}
+
+// head reads a request's head; nil when none came.
+func (p *peer) head() *http.Request {
+	r, err := http.ReadRequest(p.in)
+	if err != nil {
+		return nil
+	}
+	return r
+}
+
+// say sends bytes.
+func (p *peer) say(s string) { io.WriteString(p, s) }
+
+// hang waits until the other side has closed the connection.
+func (p *peer) hang() { io.Copy(io.Discard, p.in) }
+
+// rst closes the connection with a reset.
+func (p *peer) rst() {
+	p.SetLinger(0)
+	p.Close()
+}
+
+// asker is a Call that remembers what the lane would have heard.
+type asker struct {
+	Call
+	sends   int
+	infos   []int
+	stopped chan struct{} // closed by the first StopBody
+	once    sync.Once
+}
+
+// ask returns a request for target without a body.
+func ask(method, target string) *asker {
+	k := &asker{stopped: make(chan struct{})}
+	k.Method = method
+	k.Head = []byte(method + " " + target + " HTTP/1.1\r\nHost: app\r\n\r\n")
+	k.OnSend = func() { k.sends++ }
+	k.OnInfo = func(r *wire.Response) { k.infos = append(k.infos, r.Status) }
+	k.StopBody = func() { k.once.Do(func() { close(k.stopped) }) }
+	return k
+}
+
+// field adds a field line to the head.
+func (k *asker) field(line string) *asker {
+	head, _ := strings.CutSuffix(string(k.Head), "\r\n")
+	k.Head = []byte(head + line + "\r\n\r\n")
+	return k
+}
+
+// with gives the request a body; length -1: chunked.
+func (k *asker) with(body io.Reader, length int64) *asker {
+	k.Body, k.Length = body, length
+	if length < 0 {
+		return k.field("Transfer-Encoding: chunked")
+	}
+	return k.field("Content-Length: " + strconv.FormatInt(length, 10))
+}
+
+// outcome is all that came of a request.
+type outcome struct {
+	status  int
+	body    string
+	trailer string
+	err     error
+	sent    bool
+}
+
+// do sends the request and takes the response to its end.
+func (k *asker) do(a *App) (got outcome) {
+	r, err := k.Do(a)
+	if err != nil {
+		return outcome{err: err}
+	}
+	return k.finish(r)
+}
+
+// finish takes a response to its end.
+func (k *asker) finish(r *Response) (got outcome) {
+	got.status = r.Head.Status
+	var body strings.Builder
+	for {
+		data, err := r.Next()
+		body.Write(data)
+		if err == io.EOF {
+			for _, f := range r.Trailer() {
+				got.trailer += string(f.Name) + "=" + string(f.Value) + ";"
+			}
+			break
+		}
+		if err != nil {
+			got.err = err
+			break
+		}
+	}
+	got.body = body.String()
+	got.sent = r.Close()
+	return got
+}
+
+// fault returns the fault of err, 0 where it has none.
+func fault(err error) Fault {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Fault
+	}
+	return 0
+}
+
+// idle returns how many connections wait for a request.
+func idle(a *App) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.idle)
+}
+
+// want checks an answer that came whole.
+func (got outcome) want(t *testing.T, status int, body string) {
+	t.Helper()
+	if got.err != nil || got.status != status || got.body != body {
+		t.Fatalf("got %d %q, %v, want %d %q", got.status, short(got.body), got.err, status, short(body))
+	}
+}
+
+func short(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "..."
+	}
+	return s
+}
+
+// soon waits until a fact holds.
+func soon(t *testing.T, fact string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("got no sign within %v, want %s", bound, fact)
+		}
+	}
+}
+
+// within returns what f does, and fails the test if it takes too long.
+func within[T any](t *testing.T, what string, f func() T) T {
+	t.Helper()
+	done := make(chan T, 1)
+	go func() { done <- f() }()
+	select {
+	case v := <-done:
+		return v
+	case <-time.After(bound):
+		t.Fatalf("%s: got nothing within %v", what, bound)
+		panic("unreachable")
+	}
+}
+
+// doOn is do on a given connection, fresh and never reused.
+func (k *asker) doOn(a *App, c *conn) (got outcome) {
+	k.attach(c)
+	r, _, err := k.exchange(a, c)
+	if err != nil {
+		c.close()
+		return outcome{err: err}
+	}
+	return k.finish(r)
+}
+
+// pipe is one end of a connection in memory, for bubbles of synctest and for
+// numbers of connections that the system has no ports for.
+type pipe struct {
+	net.Conn          // in: what the other end writes
+	out      net.Conn // where to write
+}
+
+// link returns both ends of a connection in memory.
+func link() (near, far *pipe) {
+	a, b := net.Pipe()
+	c, d := net.Pipe()
+	return &pipe{Conn: a, out: c}, &pipe{Conn: d, out: b}
+}
+
+func (p *pipe) Write(b []byte) (int, error)        { return p.out.Write(b) }
+func (p *pipe) CloseWrite() error                  { return p.out.Close() }
+func (p *pipe) Close() error                       { p.out.Close(); return p.Conn.Close() }
+func (p *pipe) SetWriteDeadline(t time.Time) error { return p.out.SetWriteDeadline(t) }
+func (p *pipe) SetDeadline(t time.Time) error {
+	p.out.SetWriteDeadline(t)
+	return p.Conn.SetReadDeadline(t)
+}
