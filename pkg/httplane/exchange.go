@@ -81,6 +81,11 @@ func (x *exchange) end() {
 // net/http leaves the blanks.
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
+// Line implements queue.Exchange.
+func (x *exchange) Line() (method string, major, minor int) {
+	return x.r.Method, x.r.ProtoMajor, x.r.ProtoMinor
+}
+
 // Request implements queue.Exchange.
 func (x *exchange) Request() *http.Request { return x.r }
 
@@ -253,12 +258,13 @@ var errTooLarge = errors.New("request body too large")
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
+	b.await()
 	n, err := b.source.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n += int64(n)
-	if n > 0 && b.life != nil {
-		b.life.Touch()
+	if b.life != nil {
+		b.life.GotBody()
 	}
 	if b.limit > 0 && b.n > b.limit {
 		n, err = 0, errTooLarge
@@ -267,6 +273,15 @@ func (b *body) Read(p []byte) (int, error) {
 		b.err = err
 	}
 	return n, err
+}
+
+// await tells the clocks that the client's next byte is waited for.
+func (b *body) await() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.life != nil {
+		b.life.AwaitBody()
+	}
 }
 
 // Close implements io.Closer for the standard library's transport.

@@ -24,10 +24,13 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 	}
 	stop := x.watchContext()
 	defer stop()
-	x.arm()
 	if x.r.ContentLength != 0 {
 		x.body = &body{life: l, source: x.r.Body, limit: x.lane.settings.MaxBodyBytes}
+		if !queue.IsGRPC(x.Header(header.ContentType)) { // a stream may be silent for long
+			l.OwesBody()
+		}
 	}
+	x.arm()
 	if x.h2 {
 		h2, err := x.appSpeaksH2()
 		if err != nil {
@@ -368,19 +371,23 @@ func (x *exchange) host() string {
 // eachField calls yield with each field of the request that is passed on, and
 // with those that a proxy adds.
 func (x *exchange) eachField(yield func(name, value string)) {
-	r := x.r
+	r, trace := x.r, x.life.Trace()
 	named := r.Header[header.Connection]
 	for name, values := range r.Header {
 		switch {
 		case header.Hop(name), header.StopsHere(name), isNamed(named, name),
 			name == header.ContentLength, name == header.Host, name == header.XForwardedFor,
 			name == header.OriginalHost && r.Header.Get(name) != "",
+			trace != nil && trace.Drop(name),
 			name == header.Expect && (r.ContentLength == 0 || !x.expects()):
 			continue
 		}
 		for _, value := range values {
 			yield(name, value)
 		}
+	}
+	if trace != nil {
+		trace.Fields(yield)
 	}
 	xff := strings.Join(r.Header[header.XForwardedFor], ", ")
 	if r.Header.Get(header.Forwarded) == "" {

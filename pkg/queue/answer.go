@@ -58,14 +58,14 @@ func (a *Answer) Fields(yield func(name, value string)) {
 // client does not read HTTP errors: it gets 200 and a grpc-status.
 func answerWhy(why Why, x Exchange) Answer {
 	r := &reasons[why]
-	if isGRPC(x.Header(header.ContentType)) {
+	if IsGRPC(x.Header(header.ContentType)) {
 		return Answer{Status: 200, Why: why, GRPC: r.grpc}
 	}
 	return Answer{Status: r.status, Body: r.body, Why: why, GRPC: -1}
 }
 
-// isGRPC reports whether a media type is application/grpc or application/grpc+x.
-func isGRPC(contentType string) bool {
+// IsGRPC reports whether a media type is application/grpc or application/grpc+x.
+func IsGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, header.GRPC)
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }

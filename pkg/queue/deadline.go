@@ -12,6 +12,7 @@ type Clocks struct {
 	FirstByteOnly bool          // or, with this, until the response begins
 	ResponseStart time.Duration // until the response begins
 	Idle          time.Duration // between bytes, in either direction
+	Body          time.Duration // for the client's next byte of a body that is being forwarded, until the response begins
 	Queue         time.Duration // until a slot is free
 }
 
@@ -41,6 +42,10 @@ type Life struct {
 	active atomic.Int64  // the last byte, nanoseconds after start
 	forced atomic.Uint32 // a Why from outside: the drain's deadline
 
+	owing atomic.Bool  // the client has a body to send that Clocks.Body applies to
+	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
+	trace Trace        // nil: not traced
+
 	ticket   ticket   // its place in the queue, guarded by Limit.mu
 	exchange Exchange // whom to wake, guarded by Drain.mu
 	prev     *Life    // list of those in flight, guarded by Drain.mu
@@ -54,7 +59,15 @@ func (l *Life) begin(c *Clocks, now time.Time) {
 	l.phase.Store(uint32(Queued))
 	l.active.Store(0)
 	l.forced.Store(uint32(OK))
+	l.owing.Store(false)
+	l.owed.Store(0)
 }
+
+// Trace returns the trace of the request; nil: it is not traced.
+func (l *Life) Trace() Trace { return l.trace }
+
+// Waited returns how long the request waited for its slot, and when it got it.
+func (l *Life) Waited() (time.Duration, time.Time) { return l.seen.Slot.Sub(l.seen.Start), l.seen.Slot }
 
 // Enter notes that the request has come to phase p.
 func (l *Life) Enter(p Phase) {
@@ -70,6 +83,23 @@ func (l *Life) Touch() {
 	if l.clocks.Idle > 0 {
 		l.active.Store(int64(time.Since(l.start)))
 	}
+}
+
+// OwesBody notes that the request has a body, which Clocks.Body applies to.
+func (l *Life) OwesBody() { l.owing.Store(l.clocks.Body > 0) }
+
+// AwaitBody notes that the next byte of the request's body is waited for, until
+// GotBody.
+func (l *Life) AwaitBody() {
+	if l.owing.Load() {
+		l.owed.Store(max(int64(time.Since(l.start)), 1))
+	}
+}
+
+// GotBody notes that bytes of the request's body have come, or its end.
+func (l *Life) GotBody() {
+	l.owed.Store(0)
+	l.Touch()
 }
 
 // End makes Over return why from now on, unless it says something already. The
@@ -117,6 +147,13 @@ func (l *Life) earliest() (why Why, at time.Duration) {
 	}
 	if phase < Streaming {
 		consider(ResponseStartTimeout, c.ResponseStart, 0)
+	}
+	if phase < Streaming && l.owing.Load() {
+		since := time.Duration(l.owed.Load())
+		if since == 0 {
+			since = time.Since(l.start)
+		}
+		consider(IdleTimeout, c.Body, since)
 	}
 	if phase < Streaming || !c.FirstByteOnly {
 		consider(RequestTimeout, c.Request, 0)

@@ -34,6 +34,7 @@ type Drain struct {
 	mu      sync.Mutex
 	began   time.Time // zero: serving
 	ending  bool      // the pod is ending: this can't be undone
+	over    bool      // Abort was called: what comes now comes too late
 	changed chan struct{}
 	arrived time.Time // the last request that counts against quiet
 	flights int
@@ -171,10 +172,12 @@ func (d *Drain) Flights() (n int, oldest time.Time) {
 	return d.flights, oldest
 }
 
-// Abort ends every exchange in flight with the reason Draining.
+// Abort ends every exchange in flight with the reason Draining, and those that
+// come after.
 func (d *Drain) Abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.over = true
 	for l := d.head; l != nil; l = l.next {
 		l.End(Draining)
 		l.exchange.Wake() // under the lock: afterwards l may serve another request
@@ -213,6 +216,9 @@ func (d *Drain) arrive(x Exchange, l *Life, fresh bool) {
 	}
 	d.tail = l
 	d.flights++
+	if d.over {
+		l.End(Draining)
+	}
 }
 
 // leave undoes arrive.

@@ -15,6 +15,10 @@ type Exchange interface {
 	// trimmed, "" when there is none. The string must not be kept after Serve.
 	Header(name string) string
 
+	// Line returns the method and the version of HTTP that the client speaks. The
+	// string must not be kept after Serve.
+	Line() (method string, major, minor int)
+
 	// Request returns the request for those who need all of it. Its context ends
 	// when the client has gone. It may cost allocations where a lane has to build
 	// it first, and is valid until Observe has returned.
@@ -44,6 +48,7 @@ type Result struct {
 	Why       Why       // OK: the response went through to its end
 	Begun     bool      // the client has seen a final status
 	Upgraded  bool      // the exchange became a tunnel
+	Replayed  bool      // it was sent twice (docs/promises.md 3.7)
 	In, Out   int64     // bytes of content, client to user container and back
 	FirstByte time.Time // of the final response; zero: there was none
 	Err       error     // what the system said, for logs alone; may be nil

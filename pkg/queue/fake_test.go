@@ -39,7 +39,10 @@ func newFake(path string, fields ...string) *fake {
 
 func (f *fake) Header(name string) string { return f.fields[name] }
 func (f *fake) Request() *http.Request    { return f.request }
-func (f *fake) Answer(a *Answer)          { f.answers = append(f.answers, *a) }
+func (f *fake) Line() (method string, major, minor int) {
+	return "GET", 1, 1
+}
+func (f *fake) Answer(a *Answer) { f.answers = append(f.answers, *a) }
 
 func (f *fake) Sleep(l *Life) Why {
 	_, why := f.sleepUntil(l, nil)

@@ -33,6 +33,7 @@ type Proxy struct {
 	Stats   *stats.Stats
 	Observe func(*Observation) // after each request that was forwarded or would have been; must not keep its argument
 	Exclude Exclude
+	Trace   func(Exchange) Trace // begins the trace of a request that counts; it or what it returns may be nil
 
 	kubelet atomic.Int32 // kubelet probes that run beside the limit
 }
@@ -42,6 +43,14 @@ type Proxy struct {
 type Exclude struct {
 	Paths      []string // exact, or a prefix that ends in '*'
 	UserAgents []string // prefixes
+}
+
+// A Trace follows one request. Its methods are called one after the other.
+type Trace interface {
+	ID() string
+	Drop(field string) bool                // whether the client's field, in canonical case, is replaced by those of Fields
+	Fields(yield func(name, value string)) // that the request to the user container carries
+	End(*Observation)
 }
 
 // Serve lives the life of one request. l is memory of the lane; the two must not
@@ -71,11 +80,17 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 
 	o := &l.seen
 	*o = Observation{Exchange: x, Kind: kind, Start: time.Now()}
+	o.Method, o.Major, o.Minor = x.Line()
 	o.Excluded = kind == header.Traffic && p.Exclude.has(x)
 	o.Proxied = x.Header(header.ProxyRequest) == header.ActivatorValue
 	fresh = fresh && !o.Excluded
 
 	l.begin(&p.Clocks, o.Start)
+	if l.trace = nil; p.Trace != nil && fresh {
+		if l.trace = p.Trace(x); l.trace != nil {
+			o.TraceID = l.trace.ID()
+		}
+	}
 	p.Drain.arrive(x, l, fresh)
 	defer p.Drain.leave(l)
 	if fresh { // what counts against quiet counts for scaling
@@ -94,6 +109,9 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	}
 	o.End, o.Phase = time.Now(), l.Phase()
 	p.Observe(o)
+	if l.trace != nil {
+		l.trace.End(o)
+	}
 }
 
 // forward waits for a slot and holds it until the exchange with the user
