@@ -69,10 +69,13 @@ func (l *Life) Trace() Trace { return l.trace }
 // Waited returns how long the request waited for its slot, and when it got it.
 func (l *Life) Waited() (time.Duration, time.Time) { return l.seen.Slot.Sub(l.seen.Start), l.seen.Slot }
 
-// Enter notes that the request has come to phase p.
+// Enter notes that the request has come to phase p. In all but Dialling a byte has
+// brought it there.
 func (l *Life) Enter(p Phase) {
 	l.phase.Store(uint32(p))
-	l.Touch()
+	if p != Dialling {
+		l.Touch()
+	}
 }
 
 // Phase returns how far the request has come.
