@@ -110,6 +110,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		c.Trailer = x.appendTrailer
 		x.fullDuplex()
 	}
+	c.Begin()
 	if why := x.abortable(c.Abort); why != queue.OK {
 		return queue.Result{Why: why}
 	}

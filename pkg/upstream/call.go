@@ -32,7 +32,8 @@ const (
 var past = time.Unix(1, 0)
 
 // Call is one request to the user container in HTTP/1.1. Its memory may be used
-// for the next one once [Response.Close] or a failed [Call.Do] has returned.
+// for the next one, by way of [Call.Begin], once [Response.Close],
+// [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
 	// The request. Head is its request line and fields with the blank line, framing
 	// fields included; the rest says what Head promises.
@@ -79,8 +80,17 @@ const (
 	refused_ // the response came first: never to be started
 )
 
-// Abort makes a running Do or Next return an Aborted error. Any goroutine may
-// call it; a call that comes before Do or after Close does nothing.
+// Begin makes c ready for its next request. It comes before Abort is handed to
+// anybody: an abort between Begin and Do is not lost.
+func (c *Call) Begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = false
+	c.upload = upload{turn: c.upload.turn + 1}
+}
+
+// Abort makes a running Do or Next, or the Do to come, return an Aborted error.
+// Any goroutine may call it; what comes too late is forgotten by Begin.
 func (c *Call) Abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,9 +109,6 @@ func (c *Call) Abort() {
 // and either nothing was written or the method is idempotent and there is no
 // body (promises.md 3.7; RFC 9110 section 9.2.2).
 func (c *Call) Do(a *App) (*Response, error) {
-	c.mu.Lock()
-	c.aborted = false
-	c.mu.Unlock()
 	for fresh := false; ; fresh = true {
 		conn, err := c.connect(a, fresh)
 		if err != nil {

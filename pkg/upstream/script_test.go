@@ -303,3 +303,14 @@ func (p *pipe) SetDeadline(t time.Time) error {
 	p.out.SetWriteDeadline(t)
 	return p.Conn.SetReadDeadline(t)
 }
+
+// nobody returns a port on which nothing listens.
+func nobody(t *testing.T) int {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,182 @@
+package upstream
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
+	a := app(t, func(p *peer) { p.request(); <-p.over })
+	k := ask("GET", "/")
+	k.Begin()
+	k.Abort()
+	got := within(t, "an aborted call", func() outcome { return k.do(a) })
+	if fault(got.err) != Aborted || k.sends != 0 {
+		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
+	}
+}
+
+func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
+	a := app(t, func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	k := ask("GET", "/")
+	for range 3 {
+		k.Begin()
+		k.do(a).want(t, 204, "")
+		k.Abort()
+		if n := idle(a); n != 1 || !a.idle[0].alive() {
+			t.Fatalf("got %d idle connections, want 1 that is alive", n)
+		}
+	}
+}
+
+func TestAbortEndsACallAtEveryStage(t *testing.T) {
+	forever := func(*asker) io.Reader { return endless{} }
+	silent := func(k *asker) io.Reader { return &stuck{[]byte("hello"), k.stopped} }
+	for name, stage := range map[string]struct {
+		deaf    bool   // the user container does not even read the head
+		say     string // what it says before the abort
+		head    int    // so many bytes more are in the head
+		body    func(k *asker) io.Reader
+		expects bool
+	}{
+		"sending the head":         {deaf: true, head: 64 << 20},
+		"waiting":                  {},
+		"after a 103":              {say: "HTTP/1.1 103 Early Hints\r\n\r\n"},
+		"within a head":            {say: "HTTP/1.1 200 OK\r\nA:"},
+		"sending the body":         {body: forever},
+		"waiting for the body":     {body: silent},
+		"waiting for a 100":        {body: silent, expects: true},
+		"streaming a length":       {say: "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"},
+		"streaming chunks":         {say: "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"},
+		"streaming until the end":  {say: "HTTP/1.1 200 OK\r\n\r\nhello"},
+		"streaming both ways":      {say: "HTTP/1.1 200 OK\r\n\r\nhello", body: forever},
+		"streaming, body is stuck": {say: "HTTP/1.1 200 OK\r\n\r\nhello", body: silent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reached, ended, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			a := app(t, func(p *peer) {
+				if !stage.deaf {
+					p.head()
+				}
+				p.say(stage.say)
+				close(reached)
+				<-ended
+				p.hang()
+				close(closed)
+			})
+			k := ask("GET", "/")
+			if stage.head > 0 {
+				k.field("A: " + strings.Repeat("a", stage.head))
+			}
+			if stage.body != nil {
+				k.with(stage.body(k), -1)
+				k.Expect100 = stage.expects
+			}
+			go func() {
+				<-reached
+				k.Abort()
+			}()
+			got := within(t, "an aborted call", func() outcome { return k.do(a) })
+			close(ended)
+			if fault(got.err) != Aborted || got.sent && stage.body != nil || idle(a) != 0 || k.sends != 1 {
+				t.Errorf("got %v, sent %v, %d idle, %d sends, want aborted, false, 0, 1", got.err, got.sent, idle(a), k.sends)
+			}
+			within(t, "closing the connection", func() error { <-closed; return nil })
+		})
+	}
+}
+
+func TestAbortEndsADial(t *testing.T) {
+	a := New(Settings{Port: nobody(t), ConnectRetry: time.Hour})
+	defer a.Close()
+	a.speech.learnH1(true)
+	k := ask("GET", "/")
+	go func() {
+		soon(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
+		k.Abort()
+	}()
+	got := within(t, "an aborted dial", func() outcome { return k.do(a) })
+	if fault(got.err) != Aborted || k.sends != 0 {
+		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
+	}
+}
+
+// Calls are used again and again while aborts fall on them whenever they like,
+// also between two requests. None may hear another's answer, and no connection
+// may be kept with a deadline that an abort has left.
+func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
+	a := app(t, func(p *peer) {
+		for {
+			r, body := p.request()
+			if r == nil {
+				return
+			}
+			p.say(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s%s", len(r.URL.Path)+len(body), r.URL.Path, body))
+		}
+	})
+	const workers, times = 4, 400
+	var all, aborters sync.WaitGroup
+	var mu sync.Mutex
+	count := map[Fault]int{}
+	for w := range workers {
+		k := ask("", "")
+		over := make(chan struct{})
+		aborters.Go(func() {
+			pause := time.NewTicker(time.Millisecond)
+			defer pause.Stop()
+			for {
+				select {
+				case <-over:
+					return
+				case <-pause.C:
+					pause.Reset(time.Duration(1 + rand.IntN(1000)*1000))
+					k.Abort()
+				}
+			}
+		})
+		all.Go(func() {
+			defer close(over)
+			for i := range times {
+				path := fmt.Sprintf("/%d/%d", w, i)
+				next := ask("POST", path)
+				want := path
+				if i%2 == 0 {
+					next.with(iotest.HalfReader(strings.NewReader("some content")), -1)
+					want += "some content"
+				}
+				k.Begin()
+				k.Head, k.Method, k.Body, k.Length = next.Head, next.Method, next.Body, next.Length
+				got := k.do(a)
+				mu.Lock()
+				count[fault(got.err)]++
+				mu.Unlock()
+				if got.err == nil && got.body != want {
+					t.Errorf("got %q, want %q", got.body, want)
+				}
+				if got.err != nil && fault(got.err) != Aborted {
+					t.Errorf("got %v, want aborted or an answer", got.err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	aborters.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.idle {
+		if !c.alive() {
+			t.Error("got a connection in the pool that is of no use, want none")
+		}
+	}
+	t.Logf("%d answered, %d aborted", count[0], count[Aborted])
+}
