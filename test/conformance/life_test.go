@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -88,6 +90,37 @@ func TestEveryBadSettingIsNamedAtOnce(t *testing.T) {
 		if !p.out.says(name, value) {
 			t.Errorf("no line names %s and %q", name, value)
 		}
+	}
+}
+
+// A bad pair at start is said at start; where there is none there is no TLS.
+func TestABadCertificateIsAClearError(t *testing.T) {
+	for name, spoil := range map[string]func(t *testing.T, dir string){
+		"rubbish": func(t *testing.T, dir string) { write(t, dir, "tls.crt", "rubbish") },
+		"another key": func(t *testing.T, dir string) {
+			_, key := newCertificate(t)
+			write(t, dir, "tls.key", string(key))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			spoil(t, p.dir)
+			p.launch()
+			if got := p.code(); got != 1 {
+				t.Errorf("got exit code %d, want 1", got)
+			}
+			if !p.out.says(p.dir) {
+				t.Errorf("no line names the file in %s", p.dir)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -43,12 +43,6 @@ func newPod(t *testing.T) *pod {
 	if !fixedPorts {
 		t.Parallel()
 	}
-	return newPodSerial(t)
-}
-
-// newPodSerial is newPod for tests that must run alone, or that are already parallel.
-func newPodSerial(t *testing.T) *pod {
-	t.Helper()
 	p := &pod{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
 	if fixedPorts {
@@ -375,9 +369,14 @@ func freePort(t *testing.T) int {
 	}
 	for range blockSize {
 		n := first + int(lastPort.Add(1))%blockSize
+		// No fork meanwhile: the child would hold the port until its exec.
+		syscall.ForkLock.RLock()
 		l, err := net.Listen("tcp", ":"+strconv.Itoa(n))
 		if err == nil {
 			l.Close()
+		}
+		syscall.ForkLock.RUnlock()
+		if err == nil {
 			return n
 		}
 	}

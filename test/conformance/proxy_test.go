@@ -342,6 +342,64 @@ func TestEventsArriveOneByOne(t *testing.T) {
 	}
 }
 
+// Over HTTP/2 the target and the fields pass as they do over HTTP/1.1.
+func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	app := p.bare(answers(ok))
+	for _, target := range []string{
+		"/?x=1;y=2&z=%zz", "/a%zz", "/a;b=c/d", "//a//b", "/a%2fb%2Fc", "/a/../b/./c", "/\xc3\xa9/%2f", `/p"q|r`, "/a?", "*",
+	} {
+		method := "GET"
+		if target == "*" {
+			method = "OPTIONS"
+		}
+		before, _ := app.requests()
+		m, err := exchangeH2(dial(t, p.addr()), method, target, "http", "a.test:80", []field{
+			{"x-a", "1"}, {"x-b", "between"}, {"x-a", "2"},
+			{"cookie", "a=1"}, {"cookie", "b=2"}, // RFC 9113 8.2.3: one line in HTTP/1.1
+			{"te", "trailers"},
+			{"x-forwarded-for", "1.1.1.1"}, {"x-forwarded-proto", "https"},
+			{"k-passthrough-lb", "true"},
+		}, "")
+		if err != nil || m.status() != 200 || m.Body != "ok" {
+			t.Errorf("%s: got %v, %v, want 200", target, m, err)
+			continue
+		}
+		heard, _ := app.requests()
+		if len(heard) != len(before)+1 {
+			t.Fatalf("%s: the app got %d requests, want 1", target, len(heard)-len(before))
+		}
+		got := heard[len(before)]
+		if want := method + " " + target + " HTTP/1.1"; got.Start != want {
+			t.Errorf("the app got %q, want %q", got.Start, want)
+		}
+		checkFields(t, "app", "field", got.Fields, []field{
+			{"Host", "a.test:80"}, {"X-A", "1"}, {"X-A", "2"}, {"X-B", "between"}, {"Cookie", "a=1; b=2"}, {"TE", "trailers"},
+			{"X-Forwarded-For", "1.1.1.1, 127.0.0.1"}, {"X-Forwarded-Proto", "https"}, {"Forwarded", "for=1.1.1.1;proto=https"},
+		})
+		for _, name := range []string{"K-Passthrough-Lb", "User-Agent", "Accept-Encoding", "Content-Length", "Transfer-Encoding"} {
+			if v := values(got.Fields, name); v != nil {
+				t.Errorf("%s: the app got %s: %q, want none", target, name, v)
+			}
+		}
+	}
+}
+
+func TestSixtyKilobytesOfFieldsPassOverHTTP2(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	long := strings.Repeat("x", 30_000)
+	app := p.bare(answers("HTTP/1.1 200 OK\r\nX-C: " + long + "\r\nX-D: " + long + "\r\nContent-Length: 0\r\n\r\n"))
+	m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", []field{{"x-a", long}, {"x-b", long}}, "")
+	if err != nil || m.get("X-C") != long || m.get("X-D") != long {
+		t.Errorf("the answer's fields have not come: %v", err)
+	}
+	if heard, _ := app.requests(); len(heard) != 1 || heard[0].get("X-A") != long || heard[0].get("X-B") != long {
+		t.Error("the request's fields have not reached the app")
+	}
+}
+
 func TestTrailersPassOverHTTP2(t *testing.T) {
 	p := newPod(t)
 	p.sidecar()
@@ -475,19 +533,18 @@ func TestAHalfClosedClientHasGone(t *testing.T) {
 func TestAnAppThatDiesInTheBodyBreaksTheAnswer(t *testing.T) {
 	p := newPod(t)
 	p.sidecar()
-	p.sample()
-	p2 := newPodSerial(t)
-	p2.sidecar()
-	p2.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Length", "1000000")
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/length" {
+			w.Header().Set("Content-Length", "1000000")
+		}
 		w.Write(noise(500_000))
 		http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}))
 	for _, protocol := range both {
-		for framing, url := range map[string]string{"chunked": p.url("/die?after=100000"), "length": p2.url("/")} {
-			t.Run(protocol+" "+framing, func(t *testing.T) {
-				answer, err := httpClient(t, protocol).Get(url)
+		for _, path := range []string{"/chunked", "/length"} {
+			t.Run(protocol+path, func(t *testing.T) {
+				answer, err := httpClient(t, protocol).Get(p.url(path))
 				if err != nil {
 					return // broken before its head: noticed as well
 				}

@@ -134,58 +134,60 @@ func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 			"text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 	)
 	for _, format := range []string{"", "protobuf", "prometheus"} {
-		p := newPodSerial(t)
-		var env []string
-		unsaid := protobuf
-		if format != "" {
-			env = append(env, "STATS_FORMAT="+format)
-		}
-		if format == "prometheus" {
-			unsaid = text
-		}
-		p.sidecar(env...)
-		for _, row := range []struct{ accept, query, want string }{
-			{"", "", unsaid},
-			{"Accept: */*", "", unsaid},
-			{"Accept: application/protobuf", "", protobuf},
-			{"Accept: text/plain", "", text},
-			{"Accept: text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "", text},
-			{"Accept: application/openmetrics-text; version=1.0.0", "", open},
-			{prometheus, "", any},
-			{"", "?format=prometheus", text},
-			{"Accept: application/protobuf", "?format=prometheus", text},
-			{"", "?format=json", "application/json"},
-			{"Accept: text/plain", "?format=json", "application/json"},
-		} {
-			t.Run(fmt.Sprintf("STATS_FORMAT=%s %s%s", format, row.accept, row.query), func(t *testing.T) {
-				var fields []string
-				if row.accept != "" {
-					fields = append(fields, row.accept)
-				}
-				m := p.scrape("/metrics"+row.query, fields...)
-				got, _, _ := strings.Cut(m.get("Content-Type"), ";")
-				if m.status() != 200 || !strings.Contains(row.want, got) || got == "" {
-					t.Fatalf("got %q with Content-Type %q, want 200 with %s", m.Start, got, row.want)
-				}
-				switch got {
-				case protobuf:
-					if s, err := decodeStat([]byte(m.Body)); err != nil || s.pod != "pod1" {
-						t.Errorf("got %+v, %v, want the pod's name", s, err)
+		t.Run("STATS_FORMAT="+format, func(t *testing.T) {
+			p := newPod(t)
+			var env []string
+			unsaid := protobuf
+			if format != "" {
+				env = append(env, "STATS_FORMAT="+format)
+			}
+			if format == "prometheus" {
+				unsaid = text
+			}
+			p.sidecar(env...)
+			for _, row := range []struct{ accept, query, want string }{
+				{"", "", unsaid},
+				{"Accept: */*", "", unsaid},
+				{"Accept: application/protobuf", "", protobuf},
+				{"Accept: text/plain", "", text},
+				{"Accept: text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "", text},
+				{"Accept: application/openmetrics-text; version=1.0.0", "", open},
+				{prometheus, "", any},
+				{"", "?format=prometheus", text},
+				{"Accept: application/protobuf", "?format=prometheus", text},
+				{"", "?format=json", "application/json"},
+				{"Accept: text/plain", "?format=json", "application/json"},
+			} {
+				t.Run(row.accept+row.query, func(t *testing.T) {
+					var fields []string
+					if row.accept != "" {
+						fields = append(fields, row.accept)
 					}
-				case "application/json":
-					if !json.Valid([]byte(m.Body)) {
-						t.Errorf("got %q, want JSON", m.Body)
+					m := p.scrape("/metrics"+row.query, fields...)
+					got, _, _ := strings.Cut(m.get("Content-Type"), ";")
+					if m.status() != 200 || !strings.Contains(row.want, got) || got == "" {
+						t.Fatalf("got %q with Content-Type %q, want 200 with %s", m.Start, got, row.want)
 					}
-				case open:
-					if !strings.HasSuffix(m.Body, "# EOF\n") {
-						t.Errorf("OpenMetrics does not end with # EOF: %q", m.Body)
+					switch got {
+					case protobuf:
+						if s, err := decodeStat([]byte(m.Body)); err != nil || s.pod != "pod1" {
+							t.Errorf("got %+v, %v, want the pod's name", s, err)
+						}
+					case "application/json":
+						if !json.Valid([]byte(m.Body)) {
+							t.Errorf("got %q, want JSON", m.Body)
+						}
+					case open:
+						if !strings.HasSuffix(m.Body, "# EOF\n") {
+							t.Errorf("OpenMetrics does not end with # EOF: %q", m.Body)
+						}
+						checkExposition(t, m.Body)
+					default:
+						checkExposition(t, m.Body)
 					}
-					checkExposition(t, m.Body)
-				default:
-					checkExposition(t, m.Body)
-				}
-			})
-		}
+				})
+			}
+		})
 	}
 }
 
