@@ -67,6 +67,7 @@ type Config struct {
 	Probes          []probe.Probe // all must pass; none: always ready
 	AutoDetectHTTP2 bool          // find out whether an HTTP health endpoint speaks h2c
 
+	ServerTiming      bool        // responses say how long their requests waited
 	FullDuplex        bool        // HTTP/1.1 responses may begin before their request has ended
 	ExcludePaths      []string    // not counted (docs/promises.md 3.10): exact, or prefixes that end in *
 	ExcludeUserAgents []string    // not counted: prefixes
@@ -76,12 +77,14 @@ type Config struct {
 	DrainDeadline    time.Duration // what runs is cut then; above 0
 	DrainQuietPeriod time.Duration // without a new request; at most half of DrainDeadline
 	DrainMin         time.Duration // the drain takes at least so long; at most DrainDeadline
+	DrainEndpoint    bool          // /drain is served on AdminPort
 
 	// Limits on what comes in.
 	MaxHeaderBytes int           // of a request's head, 4 KiB to 64 MiB
 	MaxBodyBytes   int64         // of a request's body; 0: no limit
 	MaxConnections int           // open at once on each port for requests; 0: no limit
 	HeaderTimeout  time.Duration // for a request's head to arrive; above 0
+	BodyTimeout    time.Duration // for the next byte of a request's body that the user container waits for; 0: no limit
 
 	// TLS. The files are not looked at here.
 	CertDir         string        // holds tls.crt and tls.key, or does not, and then there is no TLS yet

@@ -55,6 +55,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		DrainQuietPeriod:    13500 * time.Millisecond,
 		MaxHeaderBytes:      1 << 20,
 		HeaderTimeout:       time.Minute,
+		BodyTimeout:         time.Minute,
 		CertDir:             "/var/lib/knative/certs",
 		TLSMinVersion:       tls.VersionTLS13,
 		Telemetry: Telemetry{
@@ -175,16 +176,19 @@ func TestValuesAreRead(t *testing.T) {
 		{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex }, true},
 		{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths }, []string{"/healthz", "/metrics/*"}},
 		{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents }, []string{"Prometheus/", "ELB-HealthChecker"}},
+		{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming }, true},
 		{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat }, Prometheus},
 
 		{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline }, 90 * time.Second},
 		{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod }, 5 * time.Second},
 		{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin }, 5 * time.Second},
+		{"DRAIN_ENDPOINT", "true", func(c *Config) any { return c.DrainEndpoint }, true},
 
 		{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes }, 8192},
 		{"MAX_BODY_BYTES", "9223372036854775807", func(c *Config) any { return c.MaxBodyBytes }, int64(1<<63 - 1)},
 		{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections }, 10000},
 		{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout }, 5 * time.Second},
+		{"BODY_TIMEOUT", "0", func(c *Config) any { return c.BodyTimeout }, time.Duration(0)},
 
 		{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir }, "/certs"},
 		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.2", both, []any{uint16(tls.VersionTLS12), uint16(0)}},

@@ -171,6 +171,8 @@ func table(c *Config) []section {
 		{"Traffic", "", []*row{
 			{name: "ENABLE_HTTP_FULL_DUPLEX", kind: boolean(&c.FullDuplex), def: "false",
 				text: "Let an HTTP/1.1 response begin while its request is still being sent."},
+			{name: "SERVER_TIMING", kind: boolean(&c.ServerTiming), def: "false",
+				text: "Tell clients in a Server-Timing field how long a request waited in the queue and for the app."},
 			{name: "EXCLUDE_PATHS", kind: paths(&c.ExcludePaths),
 				text: "Requests for these paths are served and limited, but count neither for scaling nor for metrics nor in the request log."},
 			{name: "EXCLUDE_USER_AGENTS", kind: agents(&c.ExcludeUserAgents),
@@ -187,6 +189,8 @@ func table(c *Config) []section {
 				text: "How long no new request must have come before the drain ends; never more than half of the deadline."},
 			{name: drainMinName, kind: duration(&c.DrainMin, 0), def: "0s",
 				text: "How long the drain takes at least, where endpoints travel slowly."},
+			{name: "DRAIN_ENDPOINT", kind: boolean(&c.DrainEndpoint), def: "false",
+				text: "Serve `/drain` on the admin port: whoever calls it ends this pod's readiness for good. For the preStop hook of a native sidecar."},
 		}},
 		{"Limits", "", []*row{
 			{name: "MAX_HEADER_BYTES", kind: number(&c.MaxHeaderBytes, 4<<10, 64<<20), def: "1048576",
@@ -197,6 +201,8 @@ func table(c *Config) []section {
 				text: "How many connections may be open at once on each port for requests; more wait to be accepted. 0 is no limit, as in Knative, where one of ours would cut some fleet of WebSockets short; set it where strangers reach the port."},
 			{name: "HEADER_TIMEOUT", kind: duration(&c.HeaderTimeout, time.Millisecond), def: "60s",
 				text: "How long a client may take to send the head of a request."},
+			{name: "BODY_TIMEOUT", kind: duration(&c.BodyTimeout, 0), def: "60s",
+				text: "How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC is exempt. 0 is no limit."},
 		}},
 		{"TLS", "It is served once the directory holds `tls.crt` and `tls.key`.", []*row{
 			{name: "TLS_CERT_DIR", kind: text(&c.CertDir), def: "/var/lib/knative/certs",

@@ -3,6 +3,7 @@ package httplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -122,11 +123,25 @@ func (x *exchange) fullDuplex() {
 // body of its request is not there yet and nobody will wait for it (duplex: the
 // user container may well).
 func (x *exchange) closeIfLast(h http.Header, duplex bool) {
-	g := x.guard
-	last := g != nil && !x.h2 && (g.last || !duplex && g.open.Load())
-	if last || x.lane.closing() {
+	g, closing := x.guard, x.lane.closing()
+	switch {
+	case g == nil:
+	case x.h2 && closing:
+		g.goAway()
+	case !x.h2 && (closing || g.last || !duplex && g.open.Load()):
 		h.Set(header.Connection, "close")
 	}
+}
+
+// addTiming says how long the request waited, and for whom (Server-Timing,
+// W3C). The response has just begun.
+func (x *exchange) addTiming(h http.Header) {
+	if !x.lane.settings.ServerTiming {
+		return
+	}
+	queued, slot := x.life.Waited()
+	h.Add("Server-Timing", fmt.Sprintf("queue;dur=%.1f, app;dur=%.1f",
+		float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond)))
 }
 
 // Sleep implements queue.Exchange.

@@ -159,6 +159,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 	if r.Head.Status == http.StatusNoContent {
 		delete(h, header.ContentLength) // RFC 9110 section 8.6
 	}
+	x.addTiming(h)
 	x.closeIfLast(h, x.lane.settings.FullDuplex)
 	x.begun(r.Head.Status, r.Length() < 0, x.call.Abort)
 
@@ -255,23 +256,30 @@ func (x *exchange) inform(head *wire.Response) {
 
 // tunnel passes a 101 on and then bytes both ways.
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
-	conn, rw, err := http.NewResponseController(x.w).Hijack()
+	client, rw, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
 		x.abortable(nil)
 		r.Close()
 		result.Status, result.Why = 0, queue.AppGarbage
 		return
 	}
-	defer conn.Close()
+	defer client.Close()
 	result.Begun, result.Upgraded = true, true
 	early := x.unread(rw.Reader)
+	conn := client
+	if protocol, _ := wire.Find(r.Head.Fields, header.Upgrade); wire.EqualFold(protocol, "websocket") {
+		t := webSocketTalker(client)
+		x.lane.enter(t)
+		defer x.lane.leave(t)
+		conn = t
+	}
 	x.life.Enter(queue.Tunnelled)
 	head := append(x.head[:0], "HTTP/1.1 101 Switching Protocols\r\n"...)
 	for _, f := range r.Head.Fields {
 		head = wire.AppendField(head, f.Name, f.Value)
 	}
 	head = append(head, "\r\n"...)
-	if _, err := conn.Write(head); err != nil {
+	if _, err := client.Write(head); err != nil {
 		x.abortable(nil)
 		r.Close()
 		result.Why = queue.ClientGone
@@ -295,6 +303,7 @@ func (x *exchange) unread(r *bufio.Reader) []byte {
 	if x.guard != nil {
 		x.guard.current.Store(nil)
 		early = append(early, x.guard.release()...)
+		x.lane.gone(x.guard)
 		x.guard = nil
 	}
 	return early

@@ -124,6 +124,7 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 	if res.ContentLength >= 0 && res.StatusCode != http.StatusNoContent {
 		h[header.ContentLength] = []string{strconv.FormatInt(res.ContentLength, 10)}
 	}
+	x.addTiming(h)
 	x.closeIfLast(h, x.lane.settings.FullDuplex)
 	x.begun(res.StatusCode, res.ContentLength < 0, cancel)
 

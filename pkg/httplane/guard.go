@@ -41,7 +41,8 @@ type guard struct {
 	watch    *hangup.Watch
 	gone     atomic.Bool              // the client has closed its side
 	current  atomic.Pointer[exchange] // the request that net/http serves (HTTP/1)
-	onClose  func()
+	onClose  func(*guard)
+	talker   atomic.Pointer[talker] // once the client has turned out to speak HTTP/2
 	closing  sync.Once
 	reset    atomic.Bool // close with a reset
 
@@ -61,6 +62,12 @@ type guard struct {
 	stop    atomic.Bool // read nothing any more
 	cutOff  atomic.Bool // what the client still sends is lost: linger
 	refused atomic.Bool // we have answered; net/http has nothing to say
+
+	// Of the end (see retire).
+	serving  atomic.Bool // a request has been given out and not ended (HTTP/1)
+	idle     atomic.Bool // the reader waits for the first byte of a head, or is about to
+	retiring atomic.Bool
+	nudged   atomic.Bool // retire has ended a read
 }
 
 // state is what the next bytes are.
@@ -113,9 +120,60 @@ func (g *guard) Read(p []byte) (int, error) {
 				continue
 			}
 		}
-		if err := g.fill(); err != nil {
+		if err := g.wait(); err != nil {
 			return 0, err
 		}
+	}
+}
+
+// lastLook is how long a connection that is to be closed is still listened to: a
+// request that is on its way finds a server.
+const lastLook = 20 * time.Millisecond
+
+// wait reads more bytes. A connection that retires ends here, when nothing has
+// come.
+func (g *guard) wait() error {
+	g.idle.Store(g.state == atHead && g.w == g.r && !g.serving.Load())
+	defer g.idle.Store(false)
+	for looked := false; ; looked = true {
+		looking := g.retiring.Load() && g.idle.Load()
+		if looking {
+			g.Conn.SetReadDeadline(time.Now().Add(lastLook))
+		}
+		err := g.fill()
+		if looking {
+			g.Conn.SetReadDeadline(time.Time{}) // net/http sets its own for the head
+		}
+		var timeout net.Error
+		switch {
+		case err == nil || !errors.As(err, &timeout) || !timeout.Timeout():
+			return err
+		case looking:
+			return io.EOF
+		case looked || !g.nudged.Swap(false):
+			return err
+		case !g.idle.Load(): // the nudge came too late, in the middle of a head
+			g.Conn.SetReadDeadline(time.Now().Add(lingerTime))
+		}
+	}
+}
+
+// retire makes the connection end once it is idle and nothing is on its way, in
+// HTTP/1. Any goroutine may call it. Between a client's write and our read no
+// connection is closed.
+func (g *guard) retire() {
+	g.retiring.Store(true)
+	if g.idle.Load() {
+		g.nudged.Store(true)
+		g.Conn.SetReadDeadline(past)
+	}
+}
+
+// goAway tells an HTTP/2 client to send its next request elsewhere. What it has
+// sent and will send on this connection is served.
+func (g *guard) goAway() {
+	if t := g.talker.Load(); t != nil {
+		t.leave()
 	}
 }
 
@@ -187,6 +245,7 @@ var errLongChunk = errors.New("chunk head or trailer section too long")
 func (g *guard) judgeHead(b []byte) (bool, error) {
 	if is, maybe := wire.HasPreface(b); is {
 		g.state = opaque
+		g.talker.Store(h2Talker(g.Conn))
 		return true, nil
 	} else if maybe {
 		return false, nil
@@ -230,6 +289,7 @@ func (g *guard) passHead(n int) {
 	g.r += g.lent
 	g.pass = n - g.lent
 	g.lent = 0
+	g.serving.Store(true)
 }
 
 // hideTarget keeps a target that net/http would refuse and puts another one of
@@ -273,6 +333,9 @@ func (g *guard) Write(p []byte) (int, error) {
 	if g.refused.Load() {
 		return len(p), nil
 	}
+	if t := g.talker.Load(); t != nil {
+		return t.Write(p)
+	}
 	return g.Conn.Write(p)
 }
 
@@ -304,7 +367,7 @@ func (g *guard) Close() error {
 			g.linger()
 		}
 		err = g.Conn.Close()
-		g.onClose()
+		g.onClose(g)
 	})
 	return err
 }

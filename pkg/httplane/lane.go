@@ -8,7 +8,6 @@ package httplane
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"log"
 	"net"
 	"net/http"
@@ -29,6 +28,7 @@ type Settings struct {
 	MaxConnections int           // of clients, over all listeners; more wait in the backlog; 0: no limit
 	HeaderTimeout  time.Duration // for a request's head to arrive; 0: none
 	FullDuplex     bool          // an answer before the request's end does not cost an HTTP/1 client its connection
+	ServerTiming   bool          // responses say in Server-Timing how long their requests waited
 	AppPort        int           // what the Host of a request without one says
 }
 
@@ -50,6 +50,13 @@ type Lane struct {
 	places   chan struct{} // one for each connection; nil: no limit
 	idle     sync.Pool     // of *exchange
 	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
+
+	mu        sync.Mutex
+	listeners []net.Listener
+	guards    map[*guard]struct{}  // of the connections that are open and not tunnels
+	tunnels   map[*talker]struct{} // WebSockets
+	stopping  bool
+	changed   chan struct{} // closed and renewed when a guard goes
 }
 
 // New returns a lane that tells its story to proxy and forwards to app. What
@@ -61,6 +68,9 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 		app:      app,
 		appHost:  net.JoinHostPort("127.0.0.1", strconv.Itoa(s.AppPort)),
 		watcher:  watcher,
+		guards:   make(map[*guard]struct{}),
+		tunnels:  make(map[*talker]struct{}),
+		changed:  make(chan struct{}),
 	}
 	if s.MaxConnections > 0 {
 		l.places = make(chan struct{}, s.MaxConnections)
@@ -99,8 +109,15 @@ func (l *Lane) newExchange() *exchange {
 // Serve serves the connections of ln until Shutdown, whose return it does not
 // wait for. A config makes it speak TLS.
 func (l *Lane) Serve(ln net.Listener, config *tls.Config) error {
+	l.mu.Lock()
+	if l.stopping {
+		l.mu.Unlock()
+		return ln.Close()
+	}
+	l.listeners = append(l.listeners, ln)
+	l.mu.Unlock()
 	err := l.server.Serve(&guarded{Listener: ln, lane: l, config: config})
-	if errors.Is(err, http.ErrServerClosed) {
+	if l.hasStopped() {
 		return nil
 	}
 	return err
@@ -109,14 +126,114 @@ func (l *Lane) Serve(ln net.Listener, config *tls.Config) error {
 // closing reports whether clients are to go elsewhere with their next request.
 func (l *Lane) closing() bool { return l.proxy.Drain.Draining() }
 
-// Shutdown closes the listeners and the idle connections and waits for the
-// others; when the context ends it closes those too.
+// GoAway tells the HTTP/2 clients to send their next requests elsewhere; what
+// they send on their connections all the same is served. HTTP/1 clients hear it
+// with their next answers, as long as the drain is on. It does not wait for
+// clients that do not read.
+func (l *Lane) GoAway() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for g := range l.guards {
+		go g.goAway()
+	}
+}
+
+// Farewell tells the WebSocket clients that the server goes away. It does not
+// wait for clients that do not read.
+func (l *Lane) Farewell() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for t := range l.tunnels {
+		go t.leave()
+	}
+}
+
+// Shutdown accepts what has been accepted by the kernel and then nothing more,
+// serves what is on its way and closes each connection when it is idle. When the
+// context ends it closes those that are left.
 func (l *Lane) Shutdown(ctx context.Context) error {
-	err := l.server.Shutdown(ctx)
+	l.mu.Lock()
+	l.stopping = true
+	for _, ln := range l.listeners {
+		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
+			d.SetDeadline(time.Now().Add(lastLook))
+		} else {
+			ln.Close()
+		}
+	}
+	for g := range l.guards {
+		g.retire()
+	}
+	l.mu.Unlock()
+	l.awaitHTTP1(ctx)
+	err := l.server.Shutdown(ctx) // HTTP/2 has a way of its own, with a last GOAWAY
 	if err != nil {
 		l.server.Close()
 	}
 	return err
+}
+
+// awaitHTTP1 waits until no HTTP/1 connection is open, or the context ends. It
+// has to come before the server's own shutdown, which forgets requests whose
+// heads it has just read.
+func (l *Lane) awaitHTTP1(ctx context.Context) {
+	for {
+		open := 0
+		l.mu.Lock()
+		for g := range l.guards {
+			if g.talker.Load() == nil {
+				open++
+			}
+		}
+		changed := l.changed
+		l.mu.Unlock()
+		if open == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (l *Lane) hasStopped() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stopping
+}
+
+// open notes a connection.
+func (l *Lane) open(g *guard) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.guards[g] = struct{}{}
+	if l.stopping {
+		g.retire()
+	}
+}
+
+// gone forgets a connection, which has been closed or become a tunnel.
+func (l *Lane) gone(g *guard) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.guards, g)
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// enter notes a WebSocket, leave forgets it.
+func (l *Lane) enter(t *talker) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tunnels[t] = struct{}{}
+}
+
+func (l *Lane) leave(t *talker) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.tunnels, t)
 }
 
 // ServeHTTP implements http.Handler.
@@ -130,6 +247,9 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.guard.reset.Store(true)
 	}
 	x.finishBody()
+	if g != nil {
+		g.serving.Store(false)
+	}
 	x.end()
 	l.idle.Put(x)
 	if broken {
@@ -154,7 +274,7 @@ func (l *guarded) Accept() (net.Conn, error) {
 		l.release()
 		return nil, err
 	}
-	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, onClose: l.release}
+	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, onClose: l.closed}
 	g.bare, _ = c.(*net.TCPConn)
 	if g.bare != nil && l.lane.watcher != nil {
 		g.watch = l.lane.watcher.Add(g.bare, g.hangup)
@@ -162,7 +282,14 @@ func (l *guarded) Accept() (net.Conn, error) {
 	if l.config != nil {
 		g.Conn = tls.Server(c, l.config)
 	}
+	l.lane.open(g)
 	return g, nil
+}
+
+// closed forgets a connection and gives its place back.
+func (l *guarded) closed(g *guard) {
+	l.lane.gone(g)
+	l.release()
 }
 
 // release gives a connection's place back.

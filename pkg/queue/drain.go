@@ -61,6 +61,17 @@ func (d *Drain) Begin(ending bool) {
 	d.tell()
 }
 
+// DeadlineAt returns when the running drain's deadline is; the zero time where
+// there is no drain or no deadline.
+func (d *Drain) DeadlineAt() time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.settings.Deadline <= 0 || !d.running(time.Now()) {
+		return time.Time{}
+	}
+	return d.began.Add(d.settings.Deadline)
+}
+
 // Draining reports whether probes are told to go away.
 func (d *Drain) Draining() bool {
 	if !d.begun.Load() {

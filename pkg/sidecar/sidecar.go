@@ -25,13 +25,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-const (
-	// abortTime is how long exchanges that the drain's deadline has cut have for
-	// telling their clients.
-	abortTime = time.Second
-	// stopTime is how long servers and probes have for stopping.
-	stopTime = 5 * time.Second
-)
+// stopTime is how long servers and probes have for stopping.
+const stopTime = 5 * time.Second
 
 // sidecar is what serving needs.
 type sidecar struct {
@@ -46,6 +41,8 @@ type sidecar struct {
 	pair    *certs.Watcher
 	servers []*http.Server // of the small ports
 
+	ending  chan struct{} // closed when a preStop hook says that the pod is ending
+	end     sync.Once     // closes it
 	running sync.WaitGroup
 	failed  chan error // the first server that fails
 }
@@ -54,7 +51,7 @@ type sidecar struct {
 // drains and stops. Its error names what could not be bound or has failed; nil
 // means that everything was served to its end.
 func Run(ctx context.Context, c *config.Config, log *zap.Logger) (err error) {
-	s := &sidecar{config: c, log: log, failed: make(chan error, 1)}
+	s := &sidecar{config: c, log: log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -69,8 +66,15 @@ func Run(ctx context.Context, c *config.Config, log *zap.Logger) (err error) {
 
 	select {
 	case <-ctx.Done():
-		s.drain()
+	case <-s.ending:
 	case err = <-s.failed:
+	}
+	if err == nil {
+		s.drain()
+		select { // our own preStop hook comes before the signal, and the app still needs us
+		case <-ctx.Done():
+		case err = <-s.failed:
+		}
 	}
 
 	cancel()
@@ -149,6 +153,7 @@ func (s *sidecar) build() (err error) {
 			FirstByteOnly: c.RequestTimeoutScope == config.FirstByte,
 			ResponseStart: c.ResponseStartTimeout,
 			Idle:          c.IdleTimeout,
+			Body:          c.BodyTimeout,
 			Queue:         c.QueueTimeout,
 		},
 		Stats:   stats.New(time.Now()),
@@ -161,6 +166,7 @@ func (s *sidecar) build() (err error) {
 		MaxConnections: c.MaxConnections,
 		HeaderTimeout:  c.HeaderTimeout,
 		FullDuplex:     c.FullDuplex,
+		ServerTiming:   c.ServerTiming,
 		AppPort:        c.UserPort,
 	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
 	return nil
@@ -208,31 +214,6 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		}
 		return nil
 	})
-}
-
-// drain keeps serving until nobody needs us any more (promises.md 3.5).
-func (s *sidecar) drain() {
-	d := s.proxy.Drain
-	d.Begin(true)
-	s.log.Info("draining", zap.Duration("quietPeriod", s.config.DrainQuietPeriod), zap.Duration("deadline", s.config.DrainDeadline))
-	began := time.Now()
-	if d.Wait(context.Background()) == queue.Deadline {
-		n, oldest := d.Flights()
-		s.log.Warn("drain deadline reached, what is in flight is cut", zap.Int("inFlight", n), zap.Duration("oldest", age(oldest)))
-		d.Abort()
-		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
-		defer cancel()
-		_ = d.Empty(ctx) // what has not ended by then is ended by stop
-	}
-	s.log.Info("drained", zap.Duration("took", time.Since(began)))
-}
-
-// age returns how long ago a moment was, 0 for none.
-func age(t time.Time) time.Duration {
-	if t.IsZero() {
-		return 0
-	}
-	return time.Since(t)
 }
 
 // stop stops everything that was started and waits for it.

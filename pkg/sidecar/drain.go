@@ -1,0 +1,108 @@
+package sidecar
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+const (
+	// progressInterval is how often a drain says how far it is.
+	progressInterval = 5 * time.Second
+	// farewellLead is how long before the deadline WebSocket clients are told, so
+	// that they can end in their own way; at most a tenth of the deadline.
+	farewellLead = 2 * time.Second
+	// abortTime is how long exchanges that the deadline has cut have for telling
+	// their clients.
+	abortTime = time.Second
+)
+
+// beginDrain starts the drain, or joins it (promises.md 3.5): from now on probes
+// hear no and clients are sent elsewhere. ending says that the pod is ending.
+func (s *sidecar) beginDrain(ending bool) {
+	s.proxy.Drain.Begin(ending)
+	s.lane.GoAway()
+}
+
+// drain keeps serving until nobody needs us any more, or the deadline has come.
+func (s *sidecar) drain() {
+	s.beginDrain(true)
+	s.log.Info("draining",
+		zap.Duration("quietPeriod", s.config.DrainQuietPeriod), zap.Duration("deadline", s.config.DrainDeadline))
+	began := time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.accompany(ctx)
+	}()
+	outcome := s.proxy.Drain.Wait(ctx)
+	cancel()
+	<-done
+	if outcome == queue.Deadline {
+		s.log.Warn("drain deadline reached, what is in flight is cut", s.inFlight()...)
+		s.proxy.Drain.Abort()
+		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
+		defer cancel()
+		_ = s.proxy.Drain.Empty(ctx) // what has not ended by then is ended by stop
+	}
+	s.log.Info("drained", zap.Stringer("outcome", outcome), zap.Duration("took", time.Since(began)))
+}
+
+// accompany says how far the drain is, and takes leave of WebSockets shortly
+// before the deadline.
+func (s *sidecar) accompany(ctx context.Context) {
+	progress := time.NewTicker(progressInterval)
+	defer progress.Stop()
+	lead := min(farewellLead, s.config.DrainDeadline/10)
+	farewell := time.NewTimer(time.Until(s.proxy.Drain.DeadlineAt()) - lead)
+	defer farewell.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-progress.C:
+			s.log.Info("draining", s.inFlight()...)
+		case <-farewell.C:
+			s.lane.Farewell()
+		}
+	}
+}
+
+// inFlight says how many requests are in flight and how old the oldest is.
+func (s *sidecar) inFlight() []zap.Field {
+	n, oldest := s.proxy.Drain.Flights()
+	fields := []zap.Field{zap.Int("inFlight", n)}
+	if n > 0 {
+		fields = append(fields, zap.Duration("oldest", time.Since(oldest)))
+	}
+	return fields
+}
+
+// adminHandler serves the preStop hooks, and nothing else.
+func (s *sidecar) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/wait-for-drain", s.waitForDrain)
+	if s.config.DrainEndpoint {
+		mux.HandleFunc("/drain", func(http.ResponseWriter, *http.Request) {
+			s.log.Info("the pod is ending, says the preStop hook of this container")
+			s.end.Do(func() { close(s.ending) })
+			s.beginDrain(true)
+		})
+	}
+	return mux
+}
+
+// waitForDrain is the preStop hook of the user container. It returns when the
+// user container may stop: when the drain is over, or after a second when the pod
+// is not ending at all and the user container alone is restarted.
+func (s *sidecar) waitForDrain(_ http.ResponseWriter, r *http.Request) {
+	s.log.Info("the user container is being stopped, draining")
+	s.beginDrain(false)
+	outcome := s.proxy.Drain.Wait(r.Context())
+	s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
+}
