@@ -1,0 +1,487 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// aDrain is what Knative's control plane makes of 300 s of request timeout.
+var aDrain = DrainSettings{Quiet: 30 * time.Second, Deadline: 297 * time.Second}
+
+// flight is a request in flight.
+func flight(d *Drain, fresh bool) *fake {
+	f := newFake("/")
+	f.life.begin(&Clocks{}, time.Now())
+	d.arrive(f, &f.life, fresh)
+	return f
+}
+
+// ended is how a wait for the drain ended, and how long after it began.
+type ended struct {
+	outcome Outcome
+	after   time.Duration
+}
+
+// wait starts to wait for the drain.
+func wait(d *Drain) <-chan ended {
+	c := make(chan ended, 1)
+	start := time.Now()
+	go func() {
+		outcome := d.Wait(context.Background())
+		c <- ended{outcome, time.Since(start)}
+	}()
+	synctest.Wait()
+	return c
+}
+
+func TestADrainThatHasNotBegunIsServing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		flight(d, true)
+		time.Sleep(time.Hour)
+		expect(t, "draining", d.Draining(), false)
+		expect(t, "wait", <-wait(d), ended{Undone, 0})
+	})
+}
+
+func TestASigtermDrainsForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.Begin(true)
+		expect(t, "draining", d.Draining(), true)
+		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+		expect(t, "draining, when drained", d.Draining(), true)
+		expect(t, "wait again", <-wait(d), ended{Drained, 0})
+		time.Sleep(time.Hour)
+		expect(t, "draining, much later", d.Draining(), true)
+	})
+}
+
+func TestAPreStopAloneIsUndoneAfterASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		flight(d, true)
+		for round := range 3 { // the app is restarted over and over
+			d.Begin(false)
+			preStop := wait(d)
+			time.Sleep(time.Second - 1)
+			expect(t, "draining, just before", d.Draining(), true)
+			time.Sleep(1)
+			expect(t, "draining", d.Draining(), false)
+			expect(t, "the preStop", <-preStop, ended{Undone, time.Second})
+			time.Sleep(time.Duration(round) * time.Second)
+			expect(t, "wait", <-wait(d), ended{Undone, 0})
+		}
+	})
+}
+
+func TestASigtermWithinASecondOfThePreStopMakesItGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.Begin(false)
+		preStop := wait(d)
+		time.Sleep(time.Second - 1)
+		d.Begin(true)
+		time.Sleep(1)
+		expect(t, "draining, after the second", d.Draining(), true)
+		sigterm := wait(d)
+		// One drain, and its times count from its beginning.
+		expect(t, "the preStop", <-preStop, ended{Drained, 30 * time.Second})
+		expect(t, "the SIGTERM", <-sigterm, ended{Drained, 29 * time.Second})
+	})
+}
+
+func TestASigtermAfterAnUndoneDrainBeginsANewOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.Begin(false)
+		time.Sleep(time.Second)
+		d.Begin(true)
+		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+	})
+}
+
+func TestAPreStopAfterTheSigtermUndoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.Begin(true)
+		time.Sleep(10 * time.Second)
+		d.Begin(false)
+		time.Sleep(2 * time.Second)
+		expect(t, "draining", d.Draining(), true)
+		expect(t, "wait", <-wait(d), ended{Drained, 18 * time.Second})
+	})
+}
+
+func TestSeveralPreStopsShareOneDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.Begin(false)
+		first := wait(d)
+		time.Sleep(600 * time.Millisecond)
+		d.Begin(false)
+		second := wait(d)
+		expect(t, "first", <-first, ended{Undone, time.Second})
+		expect(t, "second", <-second, ended{Undone, 400 * time.Millisecond})
+		expect(t, "draining", d.Draining(), false)
+
+		d.Begin(false)
+		first = wait(d)
+		d.Begin(false)
+		second = wait(d)
+		time.Sleep(time.Second / 2)
+		d.Begin(true)
+		expect(t, "first, with a SIGTERM", <-first, ended{Drained, 30 * time.Second})
+		expect(t, "second, with a SIGTERM", <-second, ended{Drained, 30 * time.Second})
+	})
+}
+
+func TestARequestRestartsTheQuietPeriodAndOthersDoNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			fresh bool
+			want  time.Duration
+		}{{true, 35 * time.Second}, {false, 30 * time.Second}} {
+			d := NewDrain(aDrain)
+			d.Begin(true)
+			drained := wait(d)
+			for range 5 {
+				time.Sleep(time.Second)
+				d.leave(&flight(d, c.fresh).life)
+			}
+			expect(t, "wait", <-drained, ended{Drained, c.want})
+		}
+	})
+}
+
+func TestARequestOfBeforeTheDrainDoesNotShortenTheQuietPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.leave(&flight(d, true).life)
+		time.Sleep(20 * time.Second)
+		d.Begin(true)
+		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+	})
+}
+
+func TestTheDrainWaitsForWhatIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, fresh := range []bool{true, false} { // a kubelet probe as well
+			d := NewDrain(aDrain)
+			one, two := flight(d, fresh), flight(d, fresh)
+			d.Begin(true)
+			drained := wait(d)
+			time.Sleep(100 * time.Second)
+			d.leave(&one.life)
+			time.Sleep(10 * time.Second)
+			d.leave(&two.life)
+			expect(t, "wait", <-drained, ended{Drained, 110 * time.Second})
+		}
+	})
+}
+
+func TestTheDeadlineEndsTheDrainWhateverIsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		flight(d, true)
+		d.Begin(false)
+		time.Sleep(time.Second / 2)
+		d.Begin(true)
+		expect(t, "a request that never ends", <-wait(d), ended{Deadline, 297*time.Second - time.Second/2})
+
+		d = NewDrain(aDrain)
+		d.Begin(true)
+		drained := wait(d)
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			d.leave(&flight(d, true).life)
+		}
+		expect(t, "requests without an end", <-drained, ended{Deadline, 297 * time.Second})
+	})
+}
+
+func TestWithoutADeadlineTheDrainLastsAsLongAsItMust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(DrainSettings{Quiet: time.Second})
+		f := flight(d, true)
+		d.Begin(true)
+		drained := wait(d)
+		time.Sleep(24 * time.Hour)
+		d.leave(&f.life)
+		expect(t, "wait", <-drained, ended{Drained, 24 * time.Hour})
+	})
+}
+
+func TestTheDrainLastsAtLeastItsMinimum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			settings DrainSettings
+			want     ended
+		}{
+			{DrainSettings{}, ended{Drained, 0}},
+			{DrainSettings{Min: 5 * time.Second}, ended{Drained, 5 * time.Second}},
+			{DrainSettings{Min: 5 * time.Second, Quiet: 4 * time.Second}, ended{Drained, 5 * time.Second}},
+			{DrainSettings{Min: 5 * time.Second, Quiet: 6 * time.Second}, ended{Drained, 6 * time.Second}},
+			{DrainSettings{Min: 5 * time.Second, Deadline: 3 * time.Second}, ended{Deadline, 3 * time.Second}},
+		} {
+			d := NewDrain(c.settings)
+			d.Begin(true)
+			if got := <-wait(d); got != c.want {
+				t.Errorf("%+v: got %v after %v, want %v after %v", c.settings, got.outcome, got.after, c.want.outcome, c.want.after)
+			}
+		}
+	})
+}
+
+func TestAWaitEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		d.Begin(true)
+		drained := wait(d)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		start := time.Now()
+		expect(t, "the impatient", d.Wait(ctx), GaveUp)
+		expect(t, "it waited", time.Since(start), 5*time.Second)
+		expect(t, "the other", <-drained, ended{Drained, 30 * time.Second})
+		expect(t, "the impatient, when it is over", d.Wait(ctx), Drained)
+	})
+}
+
+func TestAbortEndsAllInFlightAndWakesThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		gone := flight(d, true)
+		here := []*fake{flight(d, true), flight(d, false)}
+		d.leave(&gone.life)
+		d.Begin(true)
+		why := make(chan Why, len(here))
+		for _, f := range here {
+			go func() { why <- f.Sleep(&f.life) }()
+		}
+		synctest.Wait()
+		d.Abort()
+		for range here {
+			expect(t, "asleep", <-why, Draining)
+		}
+		expect(t, "one that has left", gone.life.Over(), OK)
+		expect(t, "one that comes after", flight(d, true).life.Over(), Draining)
+	})
+}
+
+func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		expect(t, "nothing in flight", d.Empty(context.Background()), nil)
+		one, two := flight(d, true), flight(d, true)
+		d.Begin(true)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := d.Empty(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the impatient: got %v, want %v", err, context.DeadlineExceeded)
+		}
+		empty := make(chan error, 1)
+		go func() { empty <- d.Empty(context.Background()) }()
+		d.leave(&one.life)
+		synctest.Wait()
+		select {
+		case err := <-empty:
+			t.Errorf("with one in flight: got %v, want to wait", err)
+		default:
+		}
+		d.leave(&two.life)
+		expect(t, "then", <-empty, nil)
+	})
+}
+
+func TestFlightsNamesTheOldest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		start := time.Now()
+		check := func(what string, n int, oldest time.Time) {
+			t.Helper()
+			if gotN, got := d.Flights(); gotN != n || !got.Equal(oldest) {
+				t.Errorf("%s: got %d, oldest at %v, want %d, %v", what, gotN, got, n, oldest)
+			}
+		}
+		check("nothing", 0, time.Time{})
+		var ff []*fake
+		for range 4 {
+			ff = append(ff, flight(d, true))
+			time.Sleep(time.Second)
+		}
+		check("four", 4, start)
+		d.leave(&ff[1].life)
+		check("without one of the middle", 3, start)
+		d.leave(&ff[0].life)
+		check("without the oldest", 2, start.Add(2*time.Second))
+		d.leave(&ff[3].life)
+		check("without the newest", 1, start.Add(2*time.Second))
+		ff[0] = flight(d, true)
+		check("with a new one", 2, start.Add(2*time.Second))
+		d.leave(&ff[2].life)
+		check("the new one", 1, start.Add(4*time.Second))
+		d.leave(&ff[0].life)
+		check("nothing again", 0, time.Time{})
+		if d.head != nil || d.tail != nil {
+			t.Error("the list: got a rest, want none")
+		}
+	})
+}
+
+func TestOutcomesHaveTheWordsOfTheLog(t *testing.T) {
+	for outcome, want := range map[Outcome]string{Drained: "drained", Deadline: "deadline", Undone: "undone", GaveUp: "gave up"} {
+		expect(t, "outcome", outcome.String(), want)
+	}
+}
+
+// event is something that happens to a drain, and when.
+type event struct {
+	at time.Duration
+	do string
+}
+
+// whenOver reads docs/promises.md 3.5 naively: how the wait ends that starts with
+// the first drain, given all that happens.
+func whenOver(s DrainSettings, events []event) ended {
+	var began, arrived, from time.Duration
+	running, ending, flights := false, false, 0
+	for i, e := range events {
+		switch {
+		case e.do == "preStop" || e.do == "SIGTERM":
+			if !running {
+				running, began, arrived, from = true, e.at, e.at, e.at
+			}
+			ending = ending || e.do == "SIGTERM"
+		case e.do == "request":
+			arrived, flights = e.at, flights+1
+		case e.do == "probe":
+			flights++
+		case e.do == "end" && flights > 0:
+			flights--
+		}
+		if !running {
+			continue
+		}
+		quiet := max(arrived+s.Quiet, began+s.Min)
+		moments := []time.Duration{e.at, quiet, began + time.Second, began + s.Deadline}
+		slices.Sort(moments)
+		for _, now := range moments {
+			if now < e.at || i+1 < len(events) && now >= events[i+1].at {
+				continue
+			}
+			switch {
+			case !ending && now >= began+time.Second:
+				return ended{Undone, now - from}
+			case s.Deadline > 0 && now >= began+s.Deadline:
+				return ended{Deadline, now - from}
+			case now >= quiet && flights == 0:
+				return ended{Drained, now - from}
+			}
+		}
+	}
+	return ended{}
+}
+
+// By chance: signals, hooks, requests and probes at any time. A wake-up that is
+// lost, or a rule that is forgotten, shows in how and when the wait ends.
+func TestTheDrainEndsAsAndWhenANaiveReadingSays(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	outcomes := map[Outcome]int{}
+	for round := range 1000 {
+		some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
+		s := DrainSettings{Quiet: some(3 * time.Second), Deadline: 1 + some(12*time.Second), Min: some(2 * time.Second)}
+		if random.IntN(4) == 0 {
+			s.Quiet = 0
+		}
+		var events []event
+		inFlight := 0
+		at := time.Duration(0)
+		words := []string{"preStop", "SIGTERM", "request", "request", "probe", "end", "end", "end"}
+		for range 1 + random.IntN(30) {
+			at += 1 + some(time.Second)
+			e := event{at, words[random.IntN(len(words))]}
+			switch e.do {
+			case "request", "probe":
+				inFlight++
+			case "end":
+				if inFlight == 0 {
+					continue
+				}
+				inFlight--
+			}
+			events = append(events, e)
+		}
+		events = append(events, event{at + 1 + some(time.Second), "SIGTERM"}) // so that there is an end
+
+		synctest.Test(t, func(t *testing.T) {
+			d := NewDrain(s)
+			start := time.Now()
+			var flying []*fake
+			var over <-chan ended
+			for _, e := range events {
+				time.Sleep(time.Until(start.Add(e.at)))
+				synctest.Wait() // who waits hears of the time before what happens next
+				switch e.do {
+				case "preStop", "SIGTERM":
+					d.Begin(e.do == "SIGTERM")
+					if over == nil {
+						over = wait(d)
+					}
+				case "request", "probe":
+					flying = append(flying, flight(d, e.do == "request"))
+				case "end":
+					i := random.IntN(len(flying))
+					d.leave(&flying[i].life)
+					flying = slices.Delete(flying, i, i+1)
+				}
+			}
+			got, want := <-over, whenOver(s, events)
+			if got != want {
+				t.Fatalf("seed %d, round %d: %+v, %v:\n got %v after %v, want %v after %v", seed, round, s, events, got.outcome, got.after, want.outcome, want.after)
+			}
+			outcomes[got.outcome]++
+		})
+	}
+	for _, o := range []Outcome{Drained, Deadline, Undone} {
+		if outcomes[o] == 0 {
+			t.Errorf("got no drain that ended %v, want some in 1000", o)
+		}
+	}
+}
+
+func TestADrainMayBeUsedByAllAtOnce(t *testing.T) {
+	d := NewDrain(DrainSettings{Deadline: time.Minute})
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 200 {
+				f := flight(d, true)
+				d.Draining()
+				d.Flights()
+				d.leave(&f.life)
+			}
+		})
+	}
+	for range 2 {
+		all.Go(func() {
+			d.Begin(false)
+			d.Begin(true)
+			if got := d.Wait(context.Background()); got != Drained {
+				t.Errorf("got %v, want drained", got)
+			}
+			d.Abort()
+			if err := d.Empty(context.Background()); err != nil {
+				t.Errorf("got %v, want nothing in flight", err)
+			}
+		})
+	}
+	all.Wait()
+}
