@@ -204,7 +204,7 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 			h := p.holder()
 			running := p.sendGet("/running")
 			h.wait(t, "/running")
-			leave := func() {}
+			var leave func()
 			if protocol == "h2c cancel" {
 				ended, sent := make(chan struct{}), make(chan struct{})
 				ctx, cancel := context.WithCancel(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{

@@ -96,14 +96,13 @@ type play struct {
 	send, answer string
 	appCloses    bool
 
-	app, client  sight
-	atMost       int // requests at the user container
-	exactly      bool
-	status       []int
-	interim      []int
-	cut          bool
-	stays, ends  bool
-	clientIsTold bool // something is expected of the client's answer
+	app, client sight
+	atMost      int // requests at the user container
+	exactly     bool
+	status      []int
+	interim     []int
+	cut         bool
+	stays, ends bool
 }
 
 // A sight is what one side is to see.

@@ -179,15 +179,6 @@ func eof(err error) error {
 	return err
 }
 
-// readRequest reads one request.
-func readRequest(r *bufio.Reader) (*message, error) {
-	m, err := readHead(r)
-	if err != nil {
-		return m, err
-	}
-	return m, m.readBody(r, false)
-}
-
 // readResponse reads interim responses and the final one to a request of this method.
 func readResponse(r *bufio.Reader, method string) (*message, error) {
 	var interim []*message
@@ -375,8 +366,7 @@ func (a *bareApp) talk(c *bareConn, bodies bool) {
 		}
 		a.mu.Unlock()
 		if err == nil && bodies {
-			var whole message // the body is read aside: heard is for others to read
-			whole = *m
+			whole := *m // the body is read aside: heard is for others to read
 			if err = whole.readBody(c.r, false); err == nil {
 				err = whole.Cut
 			}
