@@ -32,11 +32,11 @@ type Drain struct {
 	begun    atomic.Bool // Begin was called and not undone; a hint, mu decides
 
 	mu      sync.Mutex
-	began   time.Time // zero: serving
-	ending  bool      // the pod is ending: this can't be undone
-	over    bool      // Abort was called: what comes now comes too late
-	changed chan struct{}
-	arrived time.Time // the last request that counts against quiet
+	began   time.Time     // zero: serving
+	ending  bool          // the pod is ending: this can't be undone
+	over    bool          // Abort was called: what comes now comes too late
+	changed chan struct{} // closed by tell; nil: nobody waits
+	arrived time.Time     // the last request that counts against quiet
 	flights int
 	head    *Life // those in flight, oldest first
 	tail    *Life
@@ -44,7 +44,7 @@ type Drain struct {
 
 // NewDrain returns a drain that has not begun.
 func NewDrain(s DrainSettings) *Drain {
-	return &Drain{settings: s, changed: make(chan struct{})}
+	return &Drain{settings: s}
 }
 
 // Begin starts the drain, or joins the running one. ending says that the pod is
@@ -118,7 +118,7 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 	for {
 		d.mu.Lock()
 		outcome, next, over := d.look(time.Now())
-		changed := d.changed
+		changed := d.change()
 		d.mu.Unlock()
 		if over {
 			return outcome
@@ -199,7 +199,7 @@ func (d *Drain) Abort() {
 func (d *Drain) Empty(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		n, changed := d.flights, d.changed
+		n, changed := d.flights, d.change()
 		d.mu.Unlock()
 		if n == 0 {
 			return nil
@@ -248,13 +248,23 @@ func (d *Drain) leave(l *Life) {
 	}
 	l.exchange, l.prev, l.next = nil, nil, nil
 	d.flights--
-	if d.flights == 0 && d.begun.Load() {
+	if d.flights == 0 {
 		d.tell()
 	}
 }
 
-// tell wakes everybody who waits for the drain.
+// change returns a channel that is closed by the next tell.
+func (d *Drain) change() <-chan struct{} {
+	if d.changed == nil {
+		d.changed = make(chan struct{})
+	}
+	return d.changed
+}
+
+// tell wakes everybody who waits for the drain, or for nothing in flight.
 func (d *Drain) tell() {
-	close(d.changed)
-	d.changed = make(chan struct{})
+	if d.changed != nil {
+		close(d.changed)
+		d.changed = nil
+	}
 }

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -27,6 +28,8 @@ type ended struct {
 	outcome Outcome
 	after   time.Duration
 }
+
+func (e ended) String() string { return fmt.Sprintf("%v after %v", e.outcome, e.after) }
 
 // wait starts to wait for the drain.
 func wait(d *Drain) <-chan ended {
@@ -233,7 +236,7 @@ func TestTheDrainLastsAtLeastItsMinimum(t *testing.T) {
 			d := NewDrain(c.settings)
 			d.Begin(true)
 			if got := <-wait(d); got != c.want {
-				t.Errorf("%+v: got %v after %v, want %v after %v", c.settings, got.outcome, got.after, c.want.outcome, c.want.after)
+				t.Errorf("%+v: got %v, want %v", c.settings, got, c.want)
 			}
 		}
 	})
@@ -297,6 +300,22 @@ func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
 		}
 		d.leave(&two.life)
 		expect(t, "then", <-empty, nil)
+	})
+}
+
+func TestEmptyNeedsNoDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		f := flight(d, true)
+		d.Begin(false)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		empty := make(chan error, 1)
+		go func() { empty <- d.Empty(ctx) }()
+		time.Sleep(2 * time.Second)
+		expect(t, "draining", d.Draining(), false)
+		d.leave(&f.life)
+		expect(t, "empty", <-empty, nil)
 	})
 }
 
@@ -445,7 +464,7 @@ func TestTheDrainEndsAsAndWhenANaiveReadingSays(t *testing.T) {
 			}
 			got, want := <-over, whenOver(s, events)
 			if got != want {
-				t.Fatalf("seed %d, round %d: %+v, %v:\n got %v after %v, want %v after %v", seed, round, s, events, got.outcome, got.after, want.outcome, want.after)
+				t.Fatalf("seed %d, round %d: %+v, %v:\n got %v, want %v", seed, round, s, events, got, want)
 			}
 			outcomes[got.outcome]++
 		})
