@@ -216,7 +216,7 @@ func (d *Drain) Empty(ctx context.Context) error {
 func (d *Drain) arrive(x Exchange, l *Life, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if fresh {
+	if fresh && l.start.After(d.arrived) { // others may have overtaken it on the way here
 		d.arrived = l.start
 	}
 	l.exchange, l.prev, l.next = x, d.tail, nil

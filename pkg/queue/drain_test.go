@@ -173,6 +173,19 @@ func TestARequestOfBeforeTheDrainDoesNotShortenTheQuietPeriod(t *testing.T) {
 	})
 }
 
+func TestARequestThatArrivesLateDoesNotShortenTheQuietPeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewDrain(aDrain)
+		f := newFake("/")
+		f.life.begin(&Clocks{}, time.Now())
+		time.Sleep(5 * time.Second) // its goroutine gets no processor
+		d.Begin(true)
+		d.arrive(f, &f.life, true)
+		d.leave(&f.life)
+		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+	})
+}
+
 func TestTheDrainWaitsForWhatIsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, fresh := range []bool{true, false} { // a kubelet probe as well
