@@ -82,7 +82,10 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 				k.with(stage.body(k), -1)
 				k.Expect100 = stage.expects
 			}
+			sending := make(chan struct{})
+			k.OnSend = func() { k.sends++; close(sending) }
 			go func() {
+				<-sending
 				<-reached
 				k.Abort()
 			}()

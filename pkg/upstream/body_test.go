@@ -127,21 +127,24 @@ func TestABodyThatIsNotAsLongAsItSaysLeavesNoBytesOnAKeptConnection(t *testing.T
 }
 
 func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
-	const times = 40
-	for name, play := range map[string]func(p *peer){
-		"and the connection closed": func(p *peer) {},
-		"and the connection left":   func(p *peer) { <-p.over },
-		"and a half-close":          func(p *peer) { p.CloseWrite(); p.hang() },
-		"behind a shut ear":         func(p *peer) { p.CloseRead(); <-p.over },
+	for _, c := range []struct {
+		name  string
+		times int
+		play  func(p *peer) // behind the answer
+	}{
+		{"and the connection is closed", 40, func(p *peer) {}},
+		{"and the connection is left", 8, func(p *peer) { <-p.over }},
+		{"and the connection is half-closed", 8, func(p *peer) { p.CloseWrite(); p.hang() }},
+		{"and nothing more is read", 8, func(p *peer) { p.CloseRead(); <-p.over }},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			a := app(t, func(p *peer) {
 				p.head()
 				p.say("HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge")
-				play(p)
+				c.play(p)
 			})
 			heard := 0
-			for i := range times {
+			for i := range c.times {
 				k := ask("POST", "/")
 				switch i % 4 {
 				case 0:
@@ -161,8 +164,8 @@ func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
 					t.Errorf("got sent %v, %d idle, want false, 0", got.sent, idle(a))
 				}
 			}
-			if heard != times {
-				t.Errorf("got %d answers, want %d", heard, times)
+			if heard != c.times {
+				t.Errorf("got %d answers, want %d", heard, c.times)
 			}
 		})
 	}

@@ -106,8 +106,8 @@ func (c *Call) Abort() {
 // Do sends the request and returns its final response when the head has been
 // read. The request is sent a second time, on a fresh connection, only if the
 // connection was one that had been used before, not a byte of a response came,
-// and either nothing was written or the method is idempotent and there is no
-// body (promises.md 3.7; RFC 9110 section 9.2.2).
+// and either nothing was written or the method is idempotent and no byte of the
+// body, if there is one, was asked for (promises.md 3.7; RFC 9110 section 9.2.2).
 func (c *Call) Do(a *App) (*Response, error) {
 	for fresh := false; ; fresh = true {
 		conn, err := c.connect(a, fresh)
@@ -123,7 +123,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 		c.endUpload(0)
 		c.detach()
 		conn.close()
-		if !again || isAborted(err) {
+		if !again || !c.BodyUntouched() || isAborted(err) {
 			return nil, err
 		}
 	}
@@ -183,7 +183,7 @@ func (c *Call) detach() (aborted bool) {
 }
 
 // exchange sends the request on conn and reads the head of the final response.
-// again says that the request may be sent once more.
+// again says that the request may be sent once more, if its body still can.
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
 	n, err := conn.Write(c.Head)
 	if err != nil && n == 0 && conn.reused {
@@ -218,7 +218,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				if errors.As(err, &e) {
 					return nil, false, e
 				}
-				again := silent && conn.reused && c.Body == nil && Idempotent(c.Method)
+				again := silent && conn.reused && Idempotent(c.Method)
 				return nil, again, &Error{Fault: Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue

@@ -1,0 +1,225 @@
+package upstream
+
+import (
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
+	s := serve(t, "127.0.0.1:0", func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	a := New(Settings{Port: s.port, MaxIdle: 2})
+	defer a.Close()
+	var open []*Response
+	for range 5 {
+		r, err := ask("GET", "/").Do(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Next()
+		open = append(open, r)
+	}
+	for _, r := range open {
+		r.Close()
+	}
+	if n := idle(a); n != 2 {
+		t.Errorf("got %d idle connections, want 2", n)
+	}
+	for range 5 {
+		ask("GET", "/").do(a).want(t, 204, "")
+	}
+	if n := s.connections(); n != 5 {
+		t.Errorf("got %d connections, want 5", n)
+	}
+}
+
+func TestTheConnectionThatWasUsedLastIsUsedNext(t *testing.T) {
+	a := New(Settings{Port: 1})
+	defer a.Close()
+	first, _ := link()
+	last, _ := link()
+	a.put(newConn(first, &a.buffers), -1)
+	a.put(newConn(last, &a.buffers), -1)
+	if c := a.idle[len(a.idle)-1].Conn; c != last {
+		t.Error("got the first, want the last")
+	}
+}
+
+func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := New(Settings{Port: 1})
+		defer a.Close()
+		put := func(keepAlive time.Duration) (closed chan struct{}) {
+			near, far := link()
+			closed = make(chan struct{})
+			go func() {
+				far.Read(make([]byte, 1))
+				close(closed)
+			}()
+			a.put(newConn(near, &a.buffers), keepAlive)
+			return closed
+		}
+		for range 2 { // the sweep starts again with the next connection
+			begin := time.Now()
+			short, long := put(5*time.Second), put(-1)
+			<-short
+			<-long
+			if idle(a) != 0 || time.Since(begin) > 2*idleTimeout {
+				t.Errorf("got %d idle connections after %v, want 0 within %v", idle(a), time.Since(begin), 2*idleTimeout)
+			}
+		}
+		late := put(-1)
+		a.Close()
+		<-late
+	})
+}
+
+func TestAnExpiredConnectionIsNotUsed(t *testing.T) {
+	s := serve(t, "127.0.0.1:0", func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	a := stranger(t, s.port)
+	ask("GET", "/").do(a).want(t, 204, "")
+	a.idle[0].expires = time.Now()
+	k := ask("POST", "/")
+	k.do(a).want(t, 204, "")
+	if s.connections() != 2 || k.sends != 1 || idle(a) != 1 {
+		t.Errorf("got %d connections, %d sends, %d idle, want 2, 1, 1", s.connections(), k.sends, idle(a))
+	}
+}
+
+func TestAClosedAppKeepsNothing(t *testing.T) {
+	a := app(t, func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	r, err := ask("GET", "/").Do(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask("GET", "/").do(a).want(t, 204, "")
+	a.Close()
+	r.Next()
+	r.Close()
+	if n := idle(a); n != 0 {
+		t.Errorf("got %d idle connections, want 0", n)
+	}
+}
+
+func TestTheUserContainerIsReachedOnIPv6WhereNothingListensOnIPv4(t *testing.T) {
+	s := serve(t, "[::1]:0", func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv6")
+	})
+	ask("GET", "/").do(stranger(t, s.port)).want(t, 200, "IPv6")
+}
+
+func TestIPv4ComesFirst(t *testing.T) {
+	four := func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv4")
+	}
+	s := serve(t, "127.0.0.1:0", four)
+	serve(t, net.JoinHostPort("::1", strconv.Itoa(s.port)), func(p *peer) {})
+	ask("GET", "/").do(stranger(t, s.port)).want(t, 200, "IPv4")
+}
+
+func TestARefusedConnectionIsTriedAgain(t *testing.T) {
+	a := New(Settings{Port: nobody(t), ConnectRetry: bound})
+	defer a.Close()
+	a.speech.learnH1(true)
+	got := make(chan outcome, 1)
+	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+	go func() { got <- k.do(a) }()
+	soon(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
+	serve(t, a.addresses[0], func(p *peer) {
+		_, body := p.request()
+		p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
+	})
+	(<-got).want(t, 200, "hello")
+	if k.sends != 1 {
+		t.Errorf("got %d sends, want 1", k.sends)
+	}
+}
+
+func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
+	for _, retry := range []time.Duration{0, 50 * time.Millisecond} {
+		a := New(Settings{Port: nobody(t), ConnectRetry: retry})
+		begin := time.Now()
+		k := ask("GET", "/")
+		got := within(t, "a dial", func() outcome { return k.do(a) })
+		if fault(got.err) != Unreachable || k.sends != 0 || !k.BodyUntouched() {
+			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
+		}
+		if took := time.Since(begin); took < retry-dialAgain {
+			t.Errorf("got an error after %v, want tries for %v", took, retry)
+		}
+		a.Close()
+	}
+}
+
+// A listener whose backlog is full answers nothing: nobody may wait for it who
+// does not want to.
+func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(Settings{Port: name.(*syscall.SockaddrInet4).Port})
+	defer a.Close()
+	for { // fill the backlog
+		c, err := net.DialTimeout("tcp", a.addresses[0], 100*time.Millisecond)
+		if err != nil {
+			break
+		}
+		defer c.Close()
+	}
+	k := ask("GET", "/")
+	got := make(chan outcome, 1)
+	go func() { got <- k.do(a) }()
+	soon(t, "a dial", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.cancel != nil })
+	k.Abort()
+	if got := within(t, "an aborted dial", func() outcome { return <-got }); fault(got.err) != Aborted {
+		t.Errorf("got %v, want aborted", got.err)
+	}
+}
+
+// A connection's memory is given back with it, wherever it ends.
+func TestBuffersAreReturnedOnce(t *testing.T) {
+	a := New(Settings{Port: 1})
+	defer a.Close()
+	near, far := link()
+	c := newConn(near, &a.buffers)
+	go func() { io.WriteString(far, "x"); far.Close() }()
+	if err := c.fill(bufferSize); err != nil {
+		t.Fatal(err)
+	}
+	c.close()
+	c.close()
+	if one, two := a.buffers.get(), a.buffers.get(); one == two {
+		t.Error("got the same buffer twice, want two")
+	}
+}
