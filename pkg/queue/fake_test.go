@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ type fake struct {
 
 	forwarded int
 	answers   []Answer
+	onAnswer  func() // may be nil
 }
 
 // newFake returns a request for a path whose user container answers 200 at once.
@@ -42,7 +44,13 @@ func (f *fake) Request() *http.Request    { return f.request }
 func (f *fake) Line() (method string, major, minor int) {
 	return "GET", 1, 1
 }
-func (f *fake) Answer(a *Answer) { f.answers = append(f.answers, *a) }
+
+func (f *fake) Answer(a *Answer) {
+	f.answers = append(f.answers, *a)
+	if f.onAnswer != nil {
+		f.onAnswer()
+	}
+}
 
 func (f *fake) Sleep(l *Life) Why {
 	_, why := f.sleepUntil(l, nil)
@@ -108,20 +116,37 @@ func (f *fake) worksUntil(done <-chan struct{}) *fake {
 // house is a Proxy with all that it needs, and the memory of what it observed.
 type house struct {
 	*Proxy
+	mu   sync.Mutex
 	seen []Observation
 }
 
 // newHouse returns a proxy without a limit or a clock whose user container is
-// ready. Only one goroutine at a time may end a request.
+// ready.
 func newHouse() *house {
 	h := &house{}
 	h.Proxy = &Proxy{
-		Ready:   func(context.Context) error { return nil },
-		Drain:   NewDrain(DrainSettings{Quiet: 30 * time.Second, Deadline: 300 * time.Second}),
-		Stats:   stats.New(time.Now()),
-		Observe: func(o *Observation) { h.seen = append(h.seen, *o) },
+		Ready: func(context.Context) error { return nil },
+		Drain: NewDrain(DrainSettings{Quiet: 30 * time.Second, Deadline: 300 * time.Second}),
+		Stats: stats.New(time.Now()),
+		Observe: func(o *Observation) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.seen = append(h.seen, *o)
+		},
 	}
 	return h
+}
+
+// of returns what was observed of f.
+func (h *house) of(t *testing.T, f *fake) Observation {
+	t.Helper()
+	for _, o := range h.seen {
+		if o.Exchange == Exchange(f) {
+			return o
+		}
+	}
+	t.Fatalf("got nothing observed of %v %v, want something", f.request.URL, f.fields)
+	return Observation{}
 }
 
 // serve tells the story of f to its end.

@@ -1,0 +1,92 @@
+package queue
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// all returns the fields of an answer, one a line.
+func (a *Answer) all() string {
+	var b strings.Builder
+	a.Fields(func(name, value string) { b.WriteString(name + ": " + value + "\n") })
+	return b.String()
+}
+
+// docs/promises.md 3.2 and 3.6: every reason, as HTTP and as gRPC hear it.
+func TestEveryReasonHasItsAnswer(t *testing.T) {
+	for _, c := range []struct {
+		why    Why
+		status int
+		body   string
+		proxy  string // Proxy-Status behind the name
+		retry  bool   // Retry-After: 1
+		grpc   int
+	}{
+		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 8},
+		{QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 8},
+		{NotReady, 503, "not ready\n", `error=destination_unavailable; details="not-ready"`, false, 14},
+		{Draining, 503, "shutting down\n", `error=destination_unavailable; details="draining"`, false, 14},
+		{RequestTimeout, 504, "request timeout", `error=http_response_timeout; details="request-timeout"`, false, 4},
+		{ResponseStartTimeout, 504, "request timeout", `error=http_response_timeout; details="response-start-timeout"`, false, 4},
+		{IdleTimeout, 504, "request timeout", `error=connection_read_timeout; details="idle-timeout"`, false, 4},
+		{AppUnreachable, 502, "the app cannot be reached\n", `error=connection_refused; details="app-unreachable"`, false, 14},
+		{AppReset, 502, "the app broke the connection off\n", `error=connection_terminated; details="app-reset"`, false, 14},
+		{AppGarbage, 502, "the app did not answer in HTTP\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
+		{BadRequest, 400, "bad request\n", `error=http_request_error; details="bad-request"`, false, 3},
+		{TooLarge, 413, "request body too large\n", `error=http_request_error; details="bad-request"`, false, 8},
+	} {
+		status := "Proxy-Status: queue-proxy; " + c.proxy + "\n"
+		if c.retry {
+			status += "Retry-After: 1\n"
+		}
+		a := answerWhy(c.why, newFake("/", "Content-Type", "text/html"))
+		expect(t, c.why.String(), fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body))
+		expect(t, c.why.String()+" fields", a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n")
+
+		a = answerWhy(c.why, newFake("/", "Content-Type", "application/grpc"))
+		expect(t, c.why.String()+" to gRPC", fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`)
+		expect(t, c.why.String()+" fields to gRPC", a.all(), status+
+			fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.why))
+	}
+	expect(t, "the status of a client that has gone", ClientGone.Status(), 499)
+	expect(t, "the number of reasons", int(Whys), 14)
+}
+
+func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {
+	seen := map[string]Why{}
+	for why := OK; why < Whys; why++ {
+		word := why.String()
+		if word == "" || why.Status() == 0 {
+			t.Errorf("reason %d: got word %q, status %d, want both", why, word, why.Status())
+		}
+		if other, twice := seen[word]; twice && why != TooLarge {
+			t.Errorf("reason %d: got %q, which is reason %d already", why, word, other)
+		}
+		seen[word] = why
+	}
+}
+
+func TestAGoodProbeAnswerHasNoError(t *testing.T) {
+	queue := Answer{Status: 200, Body: "queue", GRPC: -1}
+	expect(t, "queue probe", queue.all(), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n")
+	network := Answer{Status: 200, Hash: "abc", GRPC: -1}
+	expect(t, "network probe", network.all(), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n")
+}
+
+func TestGRPCIsTheMediaTypeAndItsSuffixes(t *testing.T) {
+	for media, want := range map[string]bool{
+		"":                                  false,
+		"application/grpc":                  true,
+		"application/grpc+proto":            true,
+		"application/grpc;charset=utf-8":    true,
+		"application/grpc-web":              false,
+		"application/grpc-web+proto":        false,
+		"application/grpcx":                 false,
+		"application/json":                  false,
+		"text/plain; was=application/grpc":  false,
+		"application/json;application/grpc": false,
+	} {
+		expect(t, media, IsGRPC(media), want)
+	}
+}

@@ -1,0 +1,546 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// heard returns what the client of f heard of us: "200 queue"; "nothing" when we
+// left the answer to the user container or to nobody.
+func (f *fake) heard() string {
+	switch len(f.answers) {
+	case 0:
+		return "nothing"
+	case 1:
+		a := f.answers[0]
+		s := fmt.Sprintf("%d %s", a.Status, a.Body)
+		if a.GRPC >= 0 {
+			s += fmt.Sprintf("grpc-status %d", a.GRPC)
+		}
+		if a.Hash != "" {
+			s += "hash " + a.Hash
+		}
+		return s
+	}
+	return fmt.Sprintf("%d answers", len(f.answers))
+}
+
+const noHash = "400 a probe request must contain a non-empty \"K-Network-Hash\" header\n"
+
+func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
+	hash := strings.Repeat("h", 4096)
+	for _, c := range []struct {
+		fields []string
+		ready  error
+		want   string
+		why    Why
+	}{
+		{[]string{"K-Network-Probe", "queue"}, nil, "200 queue", OK},
+		{[]string{"K-Network-Probe", "queue", "User-Agent", "curl"}, nil, "200 queue", OK},
+		{[]string{"K-Network-Probe", "queue"}, errors.New("probe 0: tcp: refused"), "503 probe 0: tcp: refused\n", NotReady},
+		{[]string{"K-Network-Probe", "queue", "Content-Type", "application/grpc"}, nil, "200 queue", OK},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", "abc"}, errors.New("not asked"), "200 hash abc", OK},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", hash}, nil, "200 hash " + hash, OK},
+		{[]string{"K-Network-Probe", "probe"}, nil, noHash, BadRequest},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", hash + "h"}, nil, "400 the \"K-Network-Hash\" header is longer than 4 KiB\n", BadRequest},
+		{[]string{"K-Network-Probe", "Queue"}, nil, "400 unexpected probe header value: Queue\n", BadRequest},
+		{[]string{"K-Network-Probe", "<b>\xe9"}, nil, "400 unexpected probe header value: <b>\xe9\n", BadRequest},
+		{[]string{"K-Network-Probe", hash}, nil, "400 unexpected probe header value: " + hash[:256] + "\n", BadRequest},
+		{[]string{"User-Agent", "Knative-Activator-Probe"}, nil, "400 unexpected probe header value: \n", BadRequest},
+		{[]string{"User-Agent", "Knative-Autoscaling-Probe/9"}, nil, "400 unexpected probe header value: \n", BadRequest},
+	} {
+		for _, draining := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHouse()
+				h.Limit = NewLimit(1, 0)
+				busy := newFake("/busy")
+				h.Limit.acquire(busy, &busy.life)
+				h.Ready = func(context.Context) error { return c.ready }
+				want, why := c.want, c.why
+				if draining {
+					h.Drain.Begin(true)
+					want, why = "503 shutting down\n", Draining
+				}
+				began := h.Drain.arrived
+				time.Sleep(time.Second / 2)
+
+				f := newFake("/any", c.fields...)
+				h.serve(f)
+				if got := f.heard(); got != want || f.answers[0].Why != why {
+					t.Errorf("%.60q, draining %t: got %.80q, want %.80q, why %v", c.fields, draining, got, want, why)
+				}
+				time.Sleep(time.Second / 2)
+				r := h.Stats.Report(time.Now())
+				if f.forwarded != 0 || len(h.seen) != 0 || r.Last.Requests != 0 || r.Last.Concurrency != 0 || !h.Drain.arrived.Equal(began) {
+					t.Errorf("%.60q, draining %t: got forwarded %d, observed %d, counted %v, quiet since %v, want none and %v",
+						c.fields, draining, f.forwarded, len(h.seen), r.Last, h.Drain.arrived, began)
+				}
+			})
+		}
+	}
+}
+
+func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Ready = func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		f := newFake("/", "K-Network-Probe", "queue")
+		done := h.start(f)
+		synctest.Wait()
+		expect(t, "while it asks", f.heard(), "nothing")
+		f.hangUp()
+		<-done
+		h.empty(t)
+	})
+}
+
+func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 1)
+		start := time.Now()
+		free := make(chan struct{})
+		one, two := newFake("/one").worksUntil(free), newFake("/two", "K-Proxy-Request", "activator").worksUntil(free)
+		done := h.start(one)
+		synctest.Wait()
+		doneToo := h.start(two)
+		synctest.Wait()
+		expect(t, "limit", h.Limit.String(), "1 running, 1 waiting")
+		n, _ := h.Drain.Flights()
+		expect(t, "in flight", n, 2)
+		time.Sleep(time.Second)
+		r := h.Stats.Report(time.Now())
+		expect(t, "counted, who waits too", fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {1 2 1 2 1}")
+		time.Sleep(time.Second)
+		close(free)
+		<-done
+		<-doneToo
+		h.empty(t)
+		expect(t, "observations", len(h.seen), 2)
+		first, second := h.of(t, one), h.of(t, two)
+		expect(t, "its slot", first.Slot.Sub(start), time.Duration(0))
+		expect(t, "its end", first.End.Sub(start), 2*time.Second)
+		expect(t, "its status", first.Status, 200)
+		expect(t, "its phase", first.Phase, Waiting)
+		expect(t, "its kind", first.Kind, header.Traffic)
+		expect(t, "it came through the activator", first.Proxied, false)
+		expect(t, "the second's start", second.Start.Sub(start), time.Duration(0))
+		expect(t, "its slot", second.Slot.Sub(start), 2*time.Second)
+		expect(t, "it came through the activator", second.Proxied, true)
+		expect(t, "heard of us", one.heard()+two.heard(), "nothingnothing")
+	})
+}
+
+func TestOnlyTheActivatorsExactWordMakesARequestProxied(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "activator": true, "Activator": false, "activator2": false} {
+		h := newHouse()
+		h.serve(newFake("/", "K-Proxy-Request", value))
+		expect(t, value, h.seen[0].Proxied, want)
+	}
+}
+
+func TestAFullQueueIsSaidAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 1)
+		free := make(chan struct{})
+		h.start(newFake("/").worksUntil(free))
+		synctest.Wait()
+		waits := h.start(newFake("/").worksUntil(free))
+		synctest.Wait()
+		full := newFake("/")
+		h.serve(full)
+		expect(t, "heard", full.heard(), "503 pending request queue full\n")
+		expect(t, "forwarded", full.forwarded, 0)
+		o := h.seen[0]
+		expect(t, "observed", fmt.Sprint(o.Status, o.Why, o.Phase, o.Slot.IsZero()), "503 queue-full queued true")
+		close(free)
+		<-waits
+		synctest.Wait()
+		h.empty(t)
+	})
+}
+
+func TestAClientThatLeavesTheQueueIsLogged499AndHearsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 1)
+		free := make(chan struct{})
+		busy := h.start(newFake("/").worksUntil(free))
+		synctest.Wait()
+		leaver := newFake("/")
+		left := h.start(leaver)
+		synctest.Wait()
+		leaver.hangUp()
+		<-left
+		expect(t, "heard", leaver.heard(), "nothing")
+		expect(t, "forwarded", leaver.forwarded, 0)
+		o := h.seen[0]
+		expect(t, "observed", fmt.Sprint(o.Status, o.Why, o.Phase), "499 client-gone queued")
+		expect(t, "limit", h.Limit.String(), "1 running, 0 waiting")
+		close(free)
+		<-busy
+		h.empty(t)
+	})
+}
+
+func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
+	for _, c := range []struct {
+		clocks Clocks
+		queued bool
+		want   string
+		seen   string
+	}{
+		{Clocks{Request: time.Second}, true, "504 request timeout", "504 request-timeout queued"},
+		{Clocks{Request: time.Second}, false, "504 request timeout", "504 request-timeout waiting"},
+		{Clocks{ResponseStart: time.Second}, true, "504 request timeout", "504 response-start-timeout queued"},
+		{Clocks{ResponseStart: time.Second}, false, "504 request timeout", "504 response-start-timeout waiting"},
+		{Clocks{Idle: time.Second}, true, "504 request timeout", "504 idle-timeout queued"},
+		{Clocks{Idle: time.Second}, false, "504 request timeout", "504 idle-timeout waiting"},
+		{Clocks{Queue: time.Second}, true, "503 pending request queue full\n", "503 queue-timeout queued"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHouse()
+			h.Limit = NewLimit(1, 1)
+			busy := newFake("/")
+			if c.queued {
+				h.Limit.acquire(busy, &busy.life)
+			}
+			h.Clocks = c.clocks
+			start := time.Now()
+			f := newFake("/").worksUntil(make(chan struct{}))
+			h.serve(f)
+			o := h.seen[0]
+			what := fmt.Sprintf("%+v, queued %t: ", c.clocks, c.queued)
+			expect(t, what+"heard", f.heard(), c.want)
+			expect(t, what+"observed", fmt.Sprint(o.Status, o.Why, o.Phase), c.seen)
+			expect(t, what+"after", o.End.Sub(start), time.Second)
+			if c.queued {
+				h.Limit.release()
+			}
+			h.empty(t)
+		})
+	}
+}
+
+func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
+	for _, c := range []struct {
+		result Result
+		heard  string
+		status int
+	}{
+		{Result{Status: 200, Begun: true}, "nothing", 200},
+		{Result{Status: 404, Begun: true}, "nothing", 404},
+		{Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
+		{Result{Status: 200, Begun: true, Why: IdleTimeout}, "nothing", 200}, // the lane has aborted the stream
+		{Result{Status: 200, Begun: true, Why: ClientGone}, "nothing", 200},
+		{Result{Why: ClientGone}, "nothing", 499},
+		{Result{Why: AppUnreachable}, "502 the app cannot be reached\n", 502},
+		{Result{Why: AppReset}, "502 the app broke the connection off\n", 502},
+		{Result{Status: 200, Why: AppGarbage}, "502 the app did not answer in HTTP\n", 502},
+		{Result{Why: RequestTimeout}, "504 request timeout", 504},
+		{Result{Why: Draining}, "503 shutting down\n", 503},
+		{Result{Why: BadRequest}, "400 bad request\n", 400},
+		{Result{Why: TooLarge}, "413 request body too large\n", 413},
+	} {
+		h := newHouse()
+		h.Limit = NewLimit(1, 0)
+		f := newFake("/")
+		f.app = func(*Life) Result { return c.result }
+		f.onAnswer = func() {
+			expect(t, "limit, while the answer is written", h.Limit.String(), "0 running, 0 waiting")
+		}
+		h.serve(f)
+		what := fmt.Sprintf("%+v: ", c.result)
+		expect(t, what+"heard", f.heard(), c.heard)
+		expect(t, what+"status", h.seen[0].Status, c.status)
+		expect(t, what+"why", h.seen[0].Why, c.result.Why)
+		h.empty(t)
+	}
+}
+
+func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 10)
+		free := make(chan struct{})
+		busy := h.start(newFake("/").worksUntil(free))
+		synctest.Wait()
+		kubelet := func() *fake { return newFake("/live", "User-Agent", "kube-probe/1.31") }
+
+		probed := make(chan struct{})
+		forged := newFake("/", "K-Kubelet-Probe", "x").worksUntil(probed)
+		first, second, third := h.start(kubelet().worksUntil(probed)), h.start(forged), kubelet().worksUntil(free)
+		synctest.Wait()
+		thirdDone := h.start(third)
+		synctest.Wait()
+		expect(t, "the forged one, forwarded", forged.forwarded, 1)
+		expect(t, "the third, forwarded", third.forwarded, 0)
+		expect(t, "limit", h.Limit.String(), "1 running, 1 waiting")
+		expect(t, "counted", h.Stats.Report(time.Now()).InFlight, 2)
+		n, _ := h.Drain.Flights()
+		expect(t, "in flight", n, 4)
+
+		close(probed)
+		<-first
+		<-second
+		again := kubelet()
+		h.serve(again)
+		expect(t, "one more, with places free again", again.forwarded, 1)
+		close(free)
+		<-busy
+		<-thirdDone
+		h.empty(t)
+		kinds := map[header.Kind]int{}
+		for _, o := range h.seen {
+			kinds[o.Kind]++
+		}
+		expect(t, "observed", fmt.Sprint(kinds), fmt.Sprint(map[header.Kind]int{header.Traffic: 2, header.KubeletRequest: 3}))
+	})
+}
+
+func TestAKubeletProbeIsTurnedAwayWhileDraining(t *testing.T) {
+	h := newHouse()
+	h.Drain.Begin(true)
+	for range 3 {
+		f := newFake("/live", "User-Agent", "kube-probe/1.31")
+		h.serve(f)
+		expect(t, "heard", f.heard(), "503 shutting down\n")
+		expect(t, "forwarded", f.forwarded, 0)
+	}
+	f := newFake("/")
+	h.serve(f)
+	expect(t, "traffic, forwarded", f.forwarded, 1)
+	expect(t, "observed", len(h.seen), 1)
+	h.empty(t)
+}
+
+func TestKubeletProbesDoNotRestartTheQuietPeriodAndTrafficDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Exclude = Exclude{Paths: []string{"/healthz"}}
+		start := time.Now()
+		for _, c := range []struct {
+			f    *fake
+			want time.Duration
+		}{
+			{newFake("/"), 1 * time.Second},
+			{newFake("/live", "User-Agent", "kube-probe/1.31"), 1 * time.Second},
+			{newFake("/live", "K-Kubelet-Probe", "x"), 1 * time.Second},
+			{newFake("/", "K-Network-Probe", "queue"), 1 * time.Second},
+			{newFake("/healthz"), 1 * time.Second},
+			{newFake("/"), 6 * time.Second},
+		} {
+			time.Sleep(time.Second)
+			h.serve(c.f)
+			expect(t, fmt.Sprint(c.f.fields), h.Drain.arrived.Sub(start), c.want)
+		}
+	})
+}
+
+func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 0)
+		h.Exclude = Exclude{Paths: []string{"/healthz", "/admin/*"}, UserAgents: []string{"Prometheus/", "curl"}}
+		for _, c := range []struct {
+			f    *fake
+			want bool
+		}{
+			{newFake("/"), false},
+			{newFake("/healthz"), true},
+			{newFake("/healthz/"), false},
+			{newFake("/healthz2"), false},
+			{newFake("/Healthz"), false},
+			{newFake("/admin/"), true},
+			{newFake("/admin/x/y"), true},
+			{newFake("/admin"), false},
+			{newFake("/x/admin/"), false},
+			{newFake("/", "User-Agent", "Prometheus/2.1"), true},
+			{newFake("/", "User-Agent", "curl"), true},
+			{newFake("/", "User-Agent", "prometheus/2.1"), false},
+			{newFake("/", "User-Agent", "x curl"), false},
+			{newFake("/", "User-Agent", ""), false},
+		} {
+			free := make(chan struct{})
+			done := h.start(c.f.worksUntil(free))
+			synctest.Wait()
+			what := fmt.Sprint(c.f.request.URL.Path, c.f.fields, ": ")
+			expect(t, what+"limit", h.Limit.String(), "1 running, 0 waiting")
+			counted := 1
+			if c.want {
+				counted = 0
+			}
+			expect(t, what+"counted", h.Stats.Report(time.Now()).InFlight, counted)
+			n, _ := h.Drain.Flights()
+			expect(t, what+"in flight", n, 1)
+			turnedAway := newFake(c.f.request.URL.Path, "User-Agent", c.f.fields["User-Agent"])
+			h.serve(turnedAway)
+			expect(t, what+"one more", turnedAway.heard(), "503 pending request queue full\n")
+			close(free)
+			<-done
+			expect(t, what+"excluded", h.seen[len(h.seen)-1].Excluded, c.want)
+		}
+		h.empty(t)
+	})
+}
+
+func TestAStarAloneExcludesAll(t *testing.T) {
+	h := newHouse()
+	h.Exclude = Exclude{Paths: []string{"*"}}
+	h.serve(newFake("/x"))
+	h.serve(newFake("*"))
+	expect(t, "excluded", h.seen[0].Excluded && h.seen[1].Excluded, true)
+}
+
+func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, fields := range [][]string{nil, {"K-Proxy-Request", "activator"}, {"User-Agent", "kube-probe/1.31"}} {
+			h := newHouse()
+			h.Limit = NewLimit(1, 1)
+			goOn := make(chan struct{})
+			f := newFake("/", fields...)
+			f.app = func(*Life) Result {
+				<-goOn
+				panic("the lane")
+			}
+			recovered := make(chan any)
+			go func() {
+				defer func() { recovered <- recover() }()
+				h.serve(f)
+			}()
+			synctest.Wait()
+			next := newFake("/")
+			done := h.start(next)
+			synctest.Wait()
+			close(goOn)
+			expect(t, "panic", <-recovered, any("the lane"))
+			<-done
+			expect(t, "the next, forwarded", next.forwarded, 1)
+			h.empty(t)
+		}
+	})
+}
+
+func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 1)
+		served, waiting := newFake("/").worksUntil(nil), newFake("/")
+		servedDone := h.start(served)
+		synctest.Wait()
+		waitingDone := h.start(waiting)
+		synctest.Wait()
+		h.Drain.Begin(true)
+		expect(t, "outcome", h.Drain.Wait(context.Background()), Deadline)
+		h.Drain.Abort()
+		<-servedDone
+		<-waitingDone
+		expect(t, "served", served.heard(), "503 shutting down\n")
+		expect(t, "waiting", waiting.heard(), "503 shutting down\n")
+		expect(t, "waiting, forwarded", waiting.forwarded, 0)
+		late := newFake("/").worksUntil(nil)
+		h.serve(late)
+		expect(t, "late", late.heard(), "503 shutting down\n")
+		h.empty(t)
+	})
+}
+
+func TestOneLifeServesManyRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 1)
+		h.Clocks = Clocks{Request: time.Second, Idle: time.Second}
+		busy := newFake("/")
+		h.Limit.acquire(busy, &busy.life)
+		life := &Life{} // memory of a connection
+		for i, want := range []string{"504 request timeout", "nothing", "504 request timeout", "nothing"} {
+			f := newFake("/")
+			if want == "nothing" {
+				go func() {
+					time.Sleep(time.Second / 2)
+					h.Limit.release()
+				}()
+			}
+			h.Serve(f, life)
+			expect(t, fmt.Sprint("request ", i), f.heard(), want)
+			if want == "nothing" {
+				expect(t, "its status", h.seen[i].Status, 200)
+				h.Limit.acquire(busy, &busy.life)
+			}
+		}
+		h.Limit.release()
+		h.empty(t)
+	})
+}
+
+// trace records what the story tells of a request.
+type trace struct{ told []string }
+
+func (t *trace) ID() string                  { return "id" }
+func (t *trace) Drop(string) bool            { return false }
+func (t *trace) Fields(func(string, string)) {}
+func (t *trace) End(o *Observation)          { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
+
+func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
+	h := newHouse()
+	h.Exclude = Exclude{Paths: []string{"/healthz"}}
+	seen := &trace{}
+	h.Trace = func(Exchange) Trace { return seen }
+	life := &Life{}
+	for _, f := range []*fake{
+		newFake("/"),
+		newFake("/healthz"),
+		newFake("/", "User-Agent", "kube-probe/1.31"),
+		newFake("/", "K-Network-Probe", "queue"),
+	} {
+		h.Serve(f, life)
+	}
+	expect(t, "told", fmt.Sprint(seen.told), "[id 200]")
+	expect(t, "the excluded one's trace", h.seen[1].TraceID, "")
+	h.Trace = func(Exchange) Trace { return nil }
+	h.Serve(newFake("/"), life)
+	expect(t, "told, of a request that is not sampled", fmt.Sprint(seen.told), "[id 200]")
+}
+
+func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
+	for name, change := range map[string]func(*house){
+		"bare":     func(*house) {},
+		"limit":    func(h *house) { h.Limit = NewLimit(1, 1) },
+		"clocks":   func(h *house) { h.Clocks = Clocks{Request: time.Hour, ResponseStart: time.Hour, Idle: time.Hour} },
+		"exclude":  func(h *house) { h.Exclude = Exclude{Paths: []string{"/x", "/y/*"}, UserAgents: []string{"curl"}} },
+		"draining": func(h *house) { h.Drain.Begin(true) },
+	} {
+		h := newHouse()
+		h.Observe = func(*Observation) {}
+		change(h)
+		f := newFake("/")
+		if got := testing.AllocsPerRun(200, func() { h.Serve(f, &f.life) }); got != 0 {
+			t.Errorf("%s: got %v allocations, want 0", name, got)
+		}
+		if f.forwarded == 0 || len(f.answers) != 0 {
+			t.Errorf("%s: got %d forwarded, %d answered, want all forwarded", name, f.forwarded, len(f.answers))
+		}
+	}
+}
+
+func BenchmarkServe(b *testing.B) {
+	h := newHouse()
+	h.Limit = NewLimit(100, 100)
+	h.Clocks = Clocks{Request: time.Hour, ResponseStart: time.Hour, Idle: time.Hour}
+	h.Observe = func(*Observation) {}
+	f := newFake("/")
+	for b.Loop() {
+		h.Serve(f, &f.life)
+	}
+}
