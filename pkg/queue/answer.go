@@ -77,13 +77,14 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 	switch kind {
 	case header.QueueProbe:
-		if err := p.Ready(x.Request().Context()); err != nil {
+		err := p.Ready(x.Request().Context())
+		if p.Drain.Draining() { // it began while we asked
+			return plain(Draining)
+		}
+		if err != nil {
 			a := plain(NotReady)
 			a.Body = err.Error() + "\n"
 			return a
-		}
-		if p.Drain.Draining() { // it began while we asked
-			return plain(Draining)
 		}
 		return Answer{Status: 200, Body: header.QueueValue, GRPC: -1}
 	case header.NetworkProbe:
@@ -101,7 +102,7 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 }
 
-// plain is answerWhy for those that never speak gRPC.
+// plain is answerWhy for probes, which hear HTTP whatever they sent.
 func plain(why Why) Answer {
 	return Answer{Status: reasons[why].status, Body: reasons[why].body, Why: why, GRPC: -1}
 }

@@ -87,6 +87,19 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 	}
 }
 
+func TestADrainThatBeginsWhileWeAskForReadinessIsTold(t *testing.T) {
+	for _, ready := range []error{nil, errors.New("the app has gone")} {
+		h := newHouse()
+		h.Ready = func(context.Context) error {
+			h.Drain.Begin(true)
+			return ready
+		}
+		f := newFake("/", "K-Network-Probe", "queue")
+		h.serve(f)
+		expect(t, fmt.Sprint("app ", ready), f.heard(), "503 shutting down\n")
+	}
+}
+
 func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse()
