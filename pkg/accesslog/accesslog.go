@@ -1,0 +1,163 @@
+// Package accesslog writes the request log: one line for each request that went
+// to the user container or would have gone.
+//
+// A line is JSON, valid for every input, or what a template in Knative's language
+// makes of the request. Writing never makes a request wait: lines go into a bounded
+// buffer that one goroutine empties, and those that find no place are counted.
+package accesslog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// Options say which requests are logged and how. The zero value logs all of them
+// as JSON.
+//
+// Of the switches the first that holds wins: a probe that the sidecar answers
+// itself is logged with Probes alone; a failure is always logged, and so is a
+// request that took SlowerThan; with ErrorsOnly nothing else is; with Sample one in
+// so many of the rest is; with SlowerThan alone nothing else is.
+type Options struct {
+	Template   string        // in Go's text/template, as Knative's; "": JSON
+	Probes     bool          // log the probes too that the sidecar answers itself
+	ErrorsOnly bool          // log failures: a status of 500 or more, or a reason but ok
+	SlowerThan time.Duration // log requests that took so long; 0: off
+	Sample     int           // log one in so many; 0 and 1: all
+	Revision   Revision      // who we are
+	MaxBytes   int           // of lines that wait to be written; 0: 1 MiB
+	MaxLines   int           // that wait to be written; 0: 4096
+
+	// Report is told when writing or the template fails, once until it works again.
+	// Any goroutine that logs may call it. It may be nil.
+	Report func(error)
+}
+
+// Revision is what the lines of one sidecar have in common: .Revision of a template.
+// Empty fields are left out of JSON lines.
+type Revision struct {
+	Name, Namespace, Service, Configuration string
+	PodName, PodIP                          string
+}
+
+// Defaults of Options: a tenth of a second of the busiest sidecar that was measured
+// fits many times over, and a stuck reader costs no more memory than this.
+const (
+	defaultBytes = 1 << 20
+	defaultLines = 4096
+)
+
+// A Log writes the request log. Observe may be called by many goroutines at once.
+type Log struct {
+	options  Options
+	template *template // nil: JSON
+	tail     []byte    // of every JSON line: the revision, the closing brace
+	ordinary atomic.Uint64
+	broken   atomic.Bool // the template failed for the last request
+	scratch  sync.Pool   // of *[]byte
+	buffer   *buffer
+}
+
+// New returns a log that writes to w, and starts the goroutine that does. The error
+// says what is wrong with the template, which has been tried on two requests; a
+// caller that wants to log nevertheless calls again without it.
+//
+// w is written to by one goroutine at a time, whole lines at once, and never closed.
+func New(o Options, w io.Writer) (*Log, error) {
+	l := &Log{options: o, tail: appendTail(nil, &o.Revision)}
+	l.scratch.New = func() any { return new([]byte) }
+	if o.Template != "" {
+		t, err := parse(o.Template, &l.options.Revision)
+		if err != nil {
+			return nil, fmt.Errorf("request log template: %w", err)
+		}
+		l.template = t
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = defaultBytes
+	}
+	if o.MaxLines <= 0 {
+		o.MaxLines = defaultLines
+	}
+	l.buffer = newBuffer(w, o.MaxBytes, o.MaxLines, o.Report)
+	return l, nil
+}
+
+// Observe logs a request, if it is one to be logged. It never waits for the writer.
+func (l *Log) Observe(o *queue.Observation) {
+	if !l.wants(o) {
+		return
+	}
+	scratch := l.scratch.Get().(*[]byte)
+	line := l.appendLine((*scratch)[:0], o)
+	l.buffer.add(line)
+	if cap(line) <= keepScratch {
+		*scratch = line
+	}
+	l.scratch.Put(scratch)
+}
+
+// keepScratch is the largest line whose memory is kept.
+const keepScratch = 32 << 10
+
+// wants decides by the switches of Options, whose comment is the rule.
+func (l *Log) wants(o *queue.Observation) bool {
+	switch s := &l.options; {
+	case o.Excluded:
+		return false
+	case o.Kind.Answered():
+		return s.Probes
+	case failed(o), s.SlowerThan > 0 && o.End.Sub(o.Start) >= s.SlowerThan:
+		return true
+	case s.ErrorsOnly:
+		return false
+	case s.Sample > 1:
+		return l.ordinary.Add(1)%uint64(s.Sample) == 1
+	default:
+		return s.SlowerThan <= 0
+	}
+}
+
+func failed(o *queue.Observation) bool { return o.Why != queue.OK || o.Status >= 500 }
+
+// appendLine appends the line of a request.
+func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
+	r, traceID := o.Exchange.Request(), traceID(o)
+	if l.template == nil {
+		return l.appendJSON(b, o, r, traceID, "")
+	}
+	line, err := l.template.append(b, &entry{
+		Request:  lent(r),
+		Response: &response{Code: o.Status, Size: o.Out, Latency: o.End.Sub(o.Start).Seconds()},
+		Revision: &l.options.Revision,
+		TraceID:  traceID,
+	})
+	if err == nil {
+		l.broken.Store(false)
+		return line
+	}
+	if !l.broken.Swap(true) && l.options.Report != nil {
+		l.options.Report(fmt.Errorf("request log template: %w; such lines are JSON of our own", err))
+	}
+	return l.appendJSON(b, o, r, traceID, err.Error())
+}
+
+// Dropped returns how many lines were lost: they found no place, or the writer
+// refused them.
+func (l *Log) Dropped() uint64 { return l.buffer.dropped.Load() }
+
+// Close writes what waits and ends the goroutine. Requests observed afterwards are
+// dropped. When ctx ends first, the error says how many lines still wait; then the
+// goroutine lives on until the write that it is stuck in returns.
+func (l *Log) Close(ctx context.Context) error {
+	return l.buffer.close(ctx)
+}
+
+var errStuck = errors.New("the writer takes nothing")

@@ -1,0 +1,475 @@
+package accesslog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// exchange is a request that has ended.
+type exchange struct {
+	queue.Exchange
+	r *http.Request
+}
+
+func (x *exchange) Request() *http.Request { return x.r }
+
+func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
+
+// observe returns a request that went well: 2 ms in the queue, 5 ms to the first
+// byte, 10 ms in all.
+func observe(r *http.Request) *queue.Observation {
+	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
+	return &queue.Observation{
+		Exchange: &exchange{r: r}, Method: r.Method, Major: r.ProtoMajor, Minor: r.ProtoMinor,
+		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: queue.Streaming,
+		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
+	}
+}
+
+func get(target string) *queue.Observation {
+	return observe(httptest.NewRequest(http.MethodGet, target, nil))
+}
+
+// page is where lines go.
+type page struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (p *page) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.Write(b)
+}
+
+func (p *page) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.String()
+}
+
+// written returns what a log with these options makes of the requests.
+func written(t *testing.T, o Options, requests ...*queue.Observation) string {
+	t.Helper()
+	var out page
+	l := mustNew(t, o, &out)
+	for _, r := range requests {
+		l.Observe(r)
+	}
+	mustClose(t, l)
+	return out.String()
+}
+
+func mustNew(t testing.TB, o Options, w io.Writer) *Log {
+	t.Helper()
+	l, err := New(o, w)
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	return l
+}
+
+func mustClose(t testing.TB, l *Log) {
+	t.Helper()
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+}
+
+func TestALineTellsTheWholeRequest(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/a?b=%zz", nil)
+	r.Host, r.RemoteAddr = "app.example.com", "192.0.2.1:1234"
+	r.Header.Set("User-Agent", `it's "me"`)
+	r.Header.Set("Referer", "http://r/\\")
+	o := observe(r)
+	o.TraceID, o.Replayed, o.Proxied = "4bf92f3577b34da6a3ce929d0e0e4736", true, true
+	got := written(t, Options{Revision: Revision{
+		Name: "rev", Namespace: "ns", Service: "svc", Configuration: "cfg", PodName: "pod-1", PodIP: "10.0.0.1",
+	}}, o)
+	want := `{"timestamp":"2026-08-21T10:00:00.000001Z","severity":"INFO","logger":"queueproxy.request","message":"request",` +
+		`"kind":"traffic","method":"POST","target":"/a?b=%zz","host":"app.example.com","protocol":"HTTP/1.1","status":200,` +
+		`"reason":"ok","phase":"streaming","cutShort":false,"upgraded":false,"replayed":true,"activator":true,` +
+		`"requestBytes":3,"responseBytes":5,"queueMs":2.000,"appMs":8.000,"firstByteMs":5.000,"totalMs":10.000,` +
+		`"remote":"192.0.2.1:1234","userAgent":"it's \"me\"","referer":"http://r/\\","traceId":"4bf92f3577b34da6a3ce929d0e0e4736",` +
+		`"namespace":"ns","service":"svc","configuration":"cfg","revision":"rev","pod":"pod-1","podIp":"10.0.0.1"}` + "\n"
+	if got != want {
+		t.Errorf("the line:\ngot  %s\nwant %s", got, want)
+	}
+}
+
+func TestWhatARequestHasNotComeToIsNull(t *testing.T) {
+	o := get("/")
+	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, queue.Queued
+	o.Status, o.Why, o.Begun = 503, queue.QueueFull, false
+	got := written(t, Options{}, o)
+	for _, want := range []string{
+		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
+		`"reason":"queue-full","phase":"queued"`, `"traceId":""`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the line: got %s, want it to contain %s", got, want)
+		}
+	}
+}
+
+func TestSwitchesSelect(t *testing.T) {
+	ok, slow, failed, cut, left, refused := get("/ok"), get("/slow"), get("/failed"), get("/cut"), get("/left"), get("/refused")
+	slow.End = slow.Start.Add(time.Second)
+	failed.Status = 500
+	cut.Why = queue.AppReset
+	left.Why, left.Status, left.Begun = queue.ClientGone, 499, false
+	refused.Status = 404
+	excluded, probe, liveness := get("/excluded"), get("/probe"), get("/liveness")
+	excluded.Excluded, excluded.Status = true, 500
+	probe.Kind, liveness.Kind = header.QueueProbe, header.KubeletRequest
+	all := []*queue.Observation{ok, slow, failed, cut, left, refused, excluded, probe, liveness}
+
+	for _, c := range []struct {
+		name    string
+		options Options
+		want    string
+	}{
+		{"nothing set", Options{}, "/ok /slow /failed /cut /left /refused /liveness"},
+		{"probes", Options{Probes: true}, "/ok /slow /failed /cut /left /refused /probe /liveness"},
+		{"errors only", Options{ErrorsOnly: true}, "/failed /cut /left"},
+		{"slower than", Options{SlowerThan: time.Second}, "/slow /failed /cut /left"},
+		{"slower than, at the edge", Options{SlowerThan: time.Second + 1}, "/failed /cut /left"},
+		{"errors and slow ones", Options{ErrorsOnly: true, SlowerThan: time.Second}, "/slow /failed /cut /left"},
+		{"one in two of the rest", Options{Sample: 2}, "/ok /failed /cut /left /refused"},
+		{"slow ones and one in two of the rest", Options{Sample: 2, SlowerThan: time.Second}, "/ok /slow /failed /cut /left /liveness"},
+		{"errors only wins over a sample", Options{Sample: 2, ErrorsOnly: true}, "/failed /cut /left"},
+		{"a sample of one is all", Options{Sample: 1}, "/ok /slow /failed /cut /left /refused /liveness"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.options.Template = "{{.Request.RequestURI}}"
+			got := strings.Join(strings.Fields(written(t, c.options, all...)), " ")
+			if got != c.want {
+				t.Errorf("logged: got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheTraceIDIsOursOrTheClients(t *testing.T) {
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for _, c := range []struct{ name, ours, parent, b3, want string }{
+		{"ours wins", id, "00-ffffffffffffffffffffffffffffffff-00f067aa0ba902b7-01", "", id},
+		{"Traceparent", "", "00-" + id + "-00f067aa0ba902b7-01", "1234567890abcdef", id},
+		{"B3", "", "", "1234567890abcdef", "1234567890abcdef"},
+		{"a Traceparent of one part", "", "hello", "1234567890abcdef", "1234567890abcdef"},
+		{"none", "", "", "", ""},
+		{"no id", "", `00-","x":"-y`, "", ""},
+		{"no id in B3", "", "", `"}`, ""},
+		{"too long", "", "00-" + id + "0-1", "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := get("/")
+			o.TraceID = c.ours
+			h := o.Exchange.Request().Header
+			h.Set("Traceparent", c.parent)
+			h.Set("X-B3-Traceid", c.b3)
+			if got := traceID(o); got != c.want {
+				t.Errorf("trace id: got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestStringsAreJSONWhateverTheyHold(t *testing.T) {
+	for _, c := range []struct {
+		in    string
+		limit int
+		want  string
+	}{
+		{"", 8, `""`},
+		{"plain", 8, `"plain"`},
+		{"a\"\\\n\r\t\x00\x7f", 64, `"a\"\\\n\u000d\t\u0000\u007f"`},
+		{"\xff\xc3", 64, `"\ufffd\ufffd"`},
+		{"é€😀", 64, `"é€😀"`},
+		{"12345678", 8, `"12345678"`},
+		{"123456789", 8, `"12345…"`},
+		{"12345é78", 8, `"12345…"`},
+		{"1234é789", 8, `"1234…"`},
+		{strings.Repeat("\x01", 9), 15, `"\u0001\u0001…"`},
+	} {
+		got := string(appendString(nil, c.in, c.limit))
+		if got != c.want {
+			t.Errorf("%q in %d bytes: got %s, want %s", c.in, c.limit, got, c.want)
+		}
+	}
+}
+
+// blocked is a writer that takes nothing until it is opened.
+type blocked struct {
+	page
+	entered chan struct{}
+	open    chan struct{}
+}
+
+func newBlocked() *blocked {
+	return &blocked{entered: make(chan struct{}, 100), open: make(chan struct{})}
+}
+
+func (w *blocked) Write(b []byte) (int, error) {
+	w.entered <- struct{}{}
+	<-w.open
+	return w.page.Write(b)
+}
+
+func TestAStuckWriterDropsLinesAndDelaysNobody(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options Options
+	}{
+		{"by lines", Options{MaxLines: 10}},
+		{"by bytes", Options{MaxBytes: 10 * len("/x\n")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newBlocked()
+				c.options.Template = "{{.Request.RequestURI}}"
+				l := mustNew(t, c.options, w)
+				l.Observe(get("/x"))
+				<-w.entered // one line is being written
+				began := time.Now()
+				for range 15 {
+					l.Observe(get("/x"))
+				}
+				if took := time.Since(began); took != 0 {
+					t.Errorf("15 requests waited %v, want 0", took)
+				}
+				if got := l.Dropped(); got != 5 {
+					t.Errorf("dropped: got %d, want 5", got)
+				}
+				close(w.open)
+				mustClose(t, l)
+				if got := strings.Count(w.String(), "\n"); got != 11 {
+					t.Errorf("written: got %d lines, want 11", got)
+				}
+				l.Observe(get("/late"))
+				if got := l.Dropped(); got != 6 {
+					t.Errorf("dropped after Close: got %d, want 6", got)
+				}
+			})
+		})
+	}
+}
+
+func TestCloseEndsWithItsContextAndSaysWhatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newBlocked()
+		l := mustNew(t, Options{}, w)
+		l.Observe(get("/1"))
+		<-w.entered
+		l.Observe(get("/2"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := l.Close(ctx)
+		if err == nil || !strings.Contains(err.Error(), "2 lines") {
+			t.Errorf("Close: got %v, want an error about 2 lines", err)
+		}
+		close(w.open)
+		mustClose(t, l) // again, to its end
+		if got := strings.Count(w.String(), "\n"); got != 2 {
+			t.Errorf("written: got %d lines, want 2", got)
+		}
+	})
+}
+
+func TestLinesOfAMomentAreOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newBlocked()
+		close(w.open)
+		l := mustNew(t, Options{}, w)
+		for range 100 {
+			l.Observe(get("/"))
+		}
+		time.Sleep(2 * gather) // the bubble's clock
+		synctest.Wait()
+		if got := len(w.entered); got != 1 {
+			t.Errorf("writes: got %d, want 1", got)
+		}
+		if got := strings.Count(w.String(), "\n"); got != 100 {
+			t.Errorf("lines: got %d, want 100", got)
+		}
+		mustClose(t, l)
+	})
+}
+
+// full is a disk that takes some bytes, refuses one write and is then emptied.
+type full struct {
+	page
+	takes int
+	err   error
+	calls int
+}
+
+func (w *full) Write(b []byte) (int, error) {
+	w.calls++
+	if w.calls > 1 {
+		return w.page.Write(b)
+	}
+	_, _ = w.page.Write(b[:w.takes])
+	return w.takes, w.err
+}
+
+func TestAFullDiskStopsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		takes   int
+		err     error
+		want    string
+		dropped uint64
+	}{
+		{"between lines", 3, errors.New("disk full"), "/1\n/3\n", 1},
+		{"inside a line", 4, errors.New("disk full"), "/1\n/\n/3\n", 1},
+		{"nothing taken", 0, errors.New("disk full"), "/3\n", 2},
+		{"short without an error", 3, nil, "/1\n/3\n", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &full{takes: c.takes, err: c.err}
+				var reports []error
+				l := mustNew(t, Options{Template: "{{.Request.RequestURI}}", Report: func(err error) { reports = append(reports, err) }}, w)
+				l.Observe(get("/1"))
+				l.Observe(get("/2"))
+				time.Sleep(2 * gather)
+				l.Observe(get("/3"))
+				mustClose(t, l)
+				if got := w.String(); got != c.want {
+					t.Errorf("written: got %q, want %q", got, c.want)
+				}
+				if got := l.Dropped(); got != c.dropped {
+					t.Errorf("dropped: got %d, want %d", got, c.dropped)
+				}
+				if len(reports) != 1 {
+					t.Errorf("reports: got %v, want 1", reports)
+				}
+			})
+		})
+	}
+}
+
+func TestManyGoroutinesLogWholeLines(t *testing.T) {
+	var out page
+	l := mustNew(t, Options{MaxBytes: 64 << 20, MaxLines: 1 << 20}, &out)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 200 {
+				l.Observe(get(fmt.Sprintf("/%d/%d", g, i)))
+			}
+		})
+	}
+	all.Wait()
+	mustClose(t, l)
+	seen := map[string]bool{}
+	for line := range strings.Lines(out.String()) {
+		var v struct{ Target string }
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Fatalf("%s: got %v, want JSON", line, err)
+		}
+		seen[v.Target] = true
+	}
+	if len(seen) != 1600 {
+		t.Errorf("requests in the log: got %d, want 1600", len(seen))
+	}
+}
+
+func TestAJSONLineCostsNoAllocation(t *testing.T) {
+	l := mustNew(t, Options{MaxLines: 1 << 20, MaxBytes: 1 << 24}, io.Discard)
+	defer mustClose(t, l)
+	o := get("/a?b=c")
+	o.TraceID = "4bf92f3577b34da6a3ce929d0e0e4736"
+	b := make([]byte, 0, 4096)
+	if got := testing.AllocsPerRun(100, func() { b = l.appendLine(b[:0], o) }); got != 0 {
+		t.Errorf("allocations: got %v, want 0", got)
+	}
+}
+
+func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
+	f.Add("GET", "/", "h", "1.2.3.4:5", "curl/7", "", "", 200, 0, int64(1000), "pod")
+	f.Add("G\"T", "/\xff\n\\", "\x00", "\u2028", strings.Repeat("\x01", 5000), "é", `","x":"`, -1, 5, int64(-1), "\"")
+	knative, err := parse(knativeHead, &Revision{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, method, target, host, remote, agent, referer, trace string, status, why int, nanos int64, pod string) {
+		o := get("/")
+		r := o.Exchange.Request()
+		r.Method, r.RequestURI, r.Host, r.RemoteAddr = method, target, host, remote
+		r.Header = http.Header{"User-Agent": {agent}, "Referer": {referer}, "Traceparent": {"00-" + trace + "-1"}}
+		o.Method, o.TraceID, o.Status = method, trace, status
+		o.Why = queue.Why(uint(why) % uint(queue.Whys))
+		o.End = o.Start.Add(time.Duration(nanos))
+		for _, made := range []*template{nil, knative} {
+			l := &Log{tail: appendTail(nil, &Revision{PodName: pod}), template: made}
+			line := l.appendLine(nil, o)
+			if !json.Valid(line) {
+				t.Errorf("got %q, want JSON", line)
+			}
+			if i := bytes.IndexByte(line, '\n'); i != len(line)-1 {
+				t.Errorf("got a line break at %d of %q, want one at its end", i, line)
+			}
+			if made == nil && len(line) > 16<<10 {
+				t.Errorf("got %d bytes, want at most 16 KiB", len(line))
+			}
+			var v map[string]any
+			if err := json.Unmarshal(line, &v); err != nil {
+				t.Errorf("got %v, want an object", err)
+			}
+			if made == nil && len(host) < maxField/6 {
+				checkHost(t, v["host"], host)
+			}
+		}
+	})
+}
+
+// checkHost compares with what encoding/json makes of the same bytes, which has a
+// U+FFFD for each byte that is not UTF-8, not for each run of them.
+func checkHost(t *testing.T, got any, host string) {
+	t.Helper()
+	b, err := json.Marshal(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want string
+	if err := json.Unmarshal(b, &want); err != nil {
+		t.Fatal(err)
+	}
+	if got != want {
+		t.Errorf("host: got %q, want %q", got, want)
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	for _, c := range []struct{ name, template string }{{"JSON", ""}, {"template", knativeHead}} {
+		b.Run(c.name, func(b *testing.B) {
+			l := mustNew(b, Options{Template: c.template}, io.Discard)
+			o := get("/a?b=c")
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Observe(o)
+			}
+			mustClose(b, l)
+		})
+	}
+}

@@ -1,0 +1,175 @@
+package accesslog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// gather is how long lines wait for others to be written with: a write for each
+	// request would cost more than making the line.
+	gather = 50 * time.Millisecond
+
+	// keepBatch is the largest batch whose memory is kept.
+	keepBatch = 64 << 10
+)
+
+// A buffer holds lines until its goroutine has written them.
+type buffer struct {
+	w                  io.Writer
+	maxBytes, maxLines int
+	report             func(error) // may be nil
+	dropped            atomic.Uint64
+
+	some, much, closing, done chan struct{}
+
+	mu      sync.Mutex
+	pending []byte
+	lines   int
+	writing int // lines in the batch that is being written
+	closed  bool
+
+	torn   bool // the last write ended inside a line; of run alone
+	failed bool // the last write failed; of run alone
+}
+
+// newBuffer starts the goroutine that writes to w.
+func newBuffer(w io.Writer, maxBytes, maxLines int, report func(error)) *buffer {
+	b := &buffer{
+		w: w, maxBytes: maxBytes, maxLines: maxLines, report: report,
+		some: make(chan struct{}, 1), much: make(chan struct{}, 1),
+		closing: make(chan struct{}), done: make(chan struct{}),
+	}
+	go b.run()
+	return b
+}
+
+// add takes a line, or drops it.
+func (b *buffer) add(line []byte) {
+	b.mu.Lock()
+	if b.closed || b.lines >= b.maxLines || len(b.pending)+len(line) > b.maxBytes {
+		b.mu.Unlock()
+		b.dropped.Add(1)
+		return
+	}
+	b.pending = append(b.pending, line...)
+	b.lines++
+	first := b.lines == 1
+	half := b.lines >= b.maxLines/2 || len(b.pending) >= b.maxBytes/2
+	b.mu.Unlock()
+	if first {
+		signal(b.some)
+	}
+	if half {
+		signal(b.much)
+	}
+}
+
+// signal wakes the goroutine; a signal that is already there is enough.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// run writes what is pending until close.
+func (b *buffer) run() {
+	defer close(b.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var spare []byte
+	for last := false; !last; {
+		select {
+		case <-b.some:
+			timer.Reset(gather)
+			select {
+			case <-timer.C:
+			case <-b.much:
+			case <-b.closing:
+			}
+		case <-b.closing:
+			last = true // nothing is added any more
+		}
+		batch, lines := b.take(spare)
+		b.write(batch, lines)
+		if spare = batch[:0]; cap(spare) > keepBatch {
+			spare = nil
+		}
+	}
+}
+
+// take returns what is pending and leaves spare in its place.
+func (b *buffer) take(spare []byte) (batch []byte, lines int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	batch, lines = b.pending, b.lines
+	b.pending, b.lines, b.writing = spare, 0, lines
+	return batch, lines
+}
+
+// write writes a batch. What the writer does not take is dropped: a full disk must
+// not stop the lines that come later.
+func (b *buffer) write(batch []byte, lines int) {
+	if lines == 0 {
+		return
+	}
+	if b.torn { // the next line must begin on a line of its own
+		if _, err := b.w.Write([]byte{'\n'}); err != nil {
+			b.lost(lines, err)
+			return
+		}
+		b.torn = false
+	}
+	n, err := b.w.Write(batch)
+	if err == nil && n < len(batch) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		n = min(max(n, 0), len(batch))
+		b.torn = n > 0 && batch[n-1] != '\n'
+		b.lost(bytes.Count(batch[n:], []byte{'\n'}), err)
+		return
+	}
+	b.failed = false
+	b.setWritten()
+}
+
+// lost counts lines that the writer did not take.
+func (b *buffer) lost(lines int, err error) {
+	b.dropped.Add(uint64(lines))
+	if !b.failed && b.report != nil {
+		b.report(fmt.Errorf("request log: %w; lines are dropped", err))
+	}
+	b.failed = true
+	b.setWritten()
+}
+
+func (b *buffer) setWritten() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writing = 0
+}
+
+// close is [Log.Close].
+func (b *buffer) close(ctx context.Context) error {
+	b.mu.Lock()
+	if !b.closed {
+		b.closed = true
+		close(b.closing)
+	}
+	b.mu.Unlock()
+	select {
+	case <-b.done:
+		return nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return fmt.Errorf("request log: %d lines are not written: %w", b.lines+b.writing, errStuck)
+}

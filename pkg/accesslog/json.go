@@ -1,0 +1,166 @@
+package accesslog
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// Bounds on what a JSON line shows of a request, in bytes as they stand in the
+// line. Container runtimes cut lines at 16 KiB; together these stay below.
+const (
+	maxTarget = 6 << 10
+	maxField  = 1 << 10
+	maxWord   = 128
+)
+
+// timeFormat has a fixed width, so that lines sort.
+const timeFormat = "2006-01-02T15:04:05.000000Z"
+
+// appendJSON appends a request as a line of JSON. The names are documented in
+// docs/request-log.md, and every line has all of them in the same order: what a
+// request has not come to is null. templateError says why the line is not what the
+// template makes of it; "": there is none.
+func (l *Log) appendJSON(b []byte, o *queue.Observation, r *http.Request, traceID, templateError string) []byte {
+	b = append(b, `{"timestamp":"`...)
+	b = o.Start.UTC().AppendFormat(b, timeFormat)
+	if failed(o) && o.Why != queue.ClientGone {
+		b = append(b, `","severity":"WARNING"`...)
+	} else {
+		b = append(b, `","severity":"INFO"`...)
+	}
+	b = append(b, `,"logger":"queueproxy.request","message":"request","kind":"`...)
+	b = append(b, o.Kind.String()...)
+	b = append(b, `","method":`...)
+	b = appendString(b, o.Method, maxWord)
+	b = append(b, `,"target":`...)
+	b = appendString(b, r.RequestURI, maxTarget)
+	b = append(b, `,"host":`...)
+	b = appendString(b, r.Host, maxField)
+	b = append(b, `,"protocol":"HTTP/`...)
+	b = strconv.AppendInt(b, int64(o.Major), 10)
+	b = append(b, '.')
+	b = strconv.AppendInt(b, int64(o.Minor), 10)
+	b = append(b, `","status":`...)
+	b = strconv.AppendInt(b, int64(o.Status), 10)
+	b = append(b, `,"reason":"`...)
+	b = append(b, o.Why.String()...)
+	b = append(b, `","phase":"`...)
+	b = append(b, o.Phase.String()...)
+	b = append(b, `","cutShort":`...)
+	b = strconv.AppendBool(b, o.Begun && o.Why != queue.OK)
+	b = append(b, `,"upgraded":`...)
+	b = strconv.AppendBool(b, o.Upgraded)
+	b = append(b, `,"replayed":`...)
+	b = strconv.AppendBool(b, o.Replayed)
+	b = append(b, `,"activator":`...)
+	b = strconv.AppendBool(b, o.Proxied)
+	b = append(b, `,"requestBytes":`...)
+	b = strconv.AppendInt(b, o.In, 10)
+	b = append(b, `,"responseBytes":`...)
+	b = strconv.AppendInt(b, o.Out, 10)
+
+	b = append(b, `,"queueMs":`...)
+	if o.Slot.IsZero() {
+		b = appendMillis(b, o.End.Sub(o.Start))
+		b = append(b, `,"appMs":null`...)
+	} else {
+		b = appendMillis(b, o.Slot.Sub(o.Start))
+		b = append(b, `,"appMs":`...)
+		b = appendMillis(b, o.End.Sub(o.Slot))
+	}
+	b = append(b, `,"firstByteMs":`...)
+	if o.FirstByte.IsZero() {
+		b = append(b, "null"...)
+	} else {
+		b = appendMillis(b, o.FirstByte.Sub(o.Start))
+	}
+	b = append(b, `,"totalMs":`...)
+	b = appendMillis(b, o.End.Sub(o.Start))
+
+	b = append(b, `,"remote":`...)
+	b = appendString(b, r.RemoteAddr, maxWord)
+	b = append(b, `,"userAgent":`...)
+	b = appendString(b, o.Exchange.Header(header.UserAgent), maxField)
+	b = append(b, `,"referer":`...)
+	b = appendString(b, o.Exchange.Header("Referer"), maxField)
+	b = append(b, `,"traceId":`...)
+	b = appendString(b, traceID, maxWord)
+	if templateError != "" {
+		b = append(b, `,"templateError":`...)
+		b = appendString(b, templateError, maxField)
+	}
+	return append(b, l.tail...)
+}
+
+// appendTail appends what all lines end with.
+func appendTail(b []byte, r *Revision) []byte {
+	for _, f := range [...]struct{ name, value string }{
+		{"namespace", r.Namespace}, {"service", r.Service}, {"configuration", r.Configuration}, {"revision", r.Name},
+		{"pod", r.PodName}, {"podIp", r.PodIP},
+	} {
+		if f.value != "" {
+			b = append(b, `,"`...)
+			b = append(b, f.name...)
+			b = append(b, `":`...)
+			b = appendString(b, f.value, maxField)
+		}
+	}
+	return append(b, "}\n"...)
+}
+
+// appendMillis appends a duration in milliseconds, to the microsecond; what is
+// below zero, which a clock that was set can make, is zero.
+func appendMillis(b []byte, d time.Duration) []byte {
+	us := max(d, 0) / time.Microsecond
+	b = strconv.AppendInt(b, int64(us/1000), 10)
+	frac := us % 1000
+	return append(b, '.', byte('0'+frac/100), byte('0'+frac/10%10), byte('0'+frac%10))
+}
+
+const hex = "0123456789abcdef"
+
+// cut ends a string that is too long.
+const cut = "…"
+
+// appendString appends s as a JSON string (RFC 8259 section 7) of at most limit
+// bytes between its quotes. Bytes that are not UTF-8 become U+FFFD.
+func appendString(b []byte, s string, limit int) []byte {
+	b = append(b, '"')
+	end, tail := len(b)+limit, len(b)
+	for i := 0; i < len(s); {
+		size := 1
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c == '\n':
+			b = append(b, `\n`...)
+		case c == '\t':
+			b = append(b, `\t`...)
+		case c < ' ' || c == 0x7f:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c < utf8.RuneSelf:
+			b = append(b, c)
+		default:
+			var r rune
+			if r, size = utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
+				b = append(b, `\ufffd`...)
+			} else {
+				b = append(b, s[i:i+size]...)
+			}
+		}
+		if len(b) > end {
+			b = append(b[:tail], cut...)
+			break
+		}
+		if len(b) <= end-len(cut) {
+			tail = len(b) // a whole character, with place for the ellipsis behind it
+		}
+		i += size
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,205 @@
+package accesslog
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	gotemplate "text/template"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// maxRendered is the longest line that a template may make, in bytes. A request's
+// head may be a megabyte long.
+const maxRendered = 64 << 10
+
+// An entry is what a template sees of a request. The names are Knative's.
+type entry struct {
+	Request  *http.Request
+	Response *response
+	Revision *Revision
+	TraceID  string
+}
+
+type response struct {
+	Code    int
+	Size    int64   // bytes of content
+	Latency float64 // seconds
+}
+
+// A template makes lines in Knative's language. It is safe for concurrent use.
+type template struct {
+	t      *gotemplate.Template
+	isJSON bool // it makes JSON objects, and a line that is none is refused
+	oneRow bool // it makes one line, and a request cannot make it two
+}
+
+// parse returns the template of a text that has made a line of a request without
+// fields and of one with many.
+func parse(text string, revision *Revision) (*template, error) {
+	t, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	trial := &template{t: t}
+	made := &template{t: t, isJSON: true, oneRow: true}
+	for _, r := range trials() {
+		line, err := trial.append(nil, &entry{
+			Request:  r,
+			Response: &response{Code: 200, Size: 5, Latency: 0.001},
+			Revision: revision,
+			TraceID:  "4bf92f3577b34da6a3ce929d0e0e4736",
+		})
+		if err != nil {
+			return nil, err
+		}
+		line = bytes.TrimSuffix(line, []byte{'\n'})
+		made.isJSON = made.isJSON && bytes.HasPrefix(line, []byte{'{'}) && json.Valid(line)
+		made.oneRow = made.oneRow && !bytes.ContainsAny(line, "\r\n")
+	}
+	return made, nil
+}
+
+// trials returns the requests that a template is tried on.
+func trials() []*http.Request {
+	bare := &http.Request{
+		Method: http.MethodGet, URL: &url.URL{Path: "/"}, RequestURI: "/", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{}, Body: http.NoBody, Host: "app.example.com", RemoteAddr: "192.0.2.1:1234",
+	}
+	full := *bare
+	full.Method = http.MethodPost
+	full.URL = &url.URL{Path: "/a b", RawQuery: "q='1'&r=<2>"}
+	full.RequestURI = "/a%20b?q='1'&r=<2>"
+	full.ContentLength = -1
+	full.Header = http.Header{
+		"User-Agent":      {"Mozilla/5.0 (it's)"},
+		"Referer":         {"https://example.com/?a=b"},
+		"X-Forwarded-For": {"192.0.2.7, 192.0.2.8"},
+		"X-B3-Traceid":    {"4bf92f3577b34da6a3ce929d0e0e4736"},
+		"Traceparent":     {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+	}
+	return []*http.Request{bare, &full}
+}
+
+// append appends the line of a request, or returns why there is none.
+func (t *template) append(b []byte, e *entry) ([]byte, error) {
+	w := bounded{b: b, end: len(b) + maxRendered}
+	if err := t.t.Execute(&w, e); err != nil {
+		return nil, err
+	}
+	line := bytes.TrimSuffix(w.b[len(b):], []byte{'\n'})
+	switch {
+	case t.isJSON && !json.Valid(line):
+		return nil, errors.New("the line is not JSON")
+	case t.oneRow && bytes.ContainsAny(line, "\r\n"):
+		line = []byte(strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(string(line)))
+		return append(append(b, line...), '\n'), nil
+	}
+	return append(w.b[:len(b)+len(line)], '\n'), nil
+}
+
+// bounded is a writer to memory with an end.
+type bounded struct {
+	b   []byte
+	end int
+}
+
+func (w *bounded) Write(p []byte) (int, error) {
+	if len(w.b)+len(p) > w.end {
+		return 0, fmt.Errorf("the line is longer than %d KiB", maxRendered>>10)
+	}
+	w.b = append(w.b, p...)
+	return len(p), nil
+}
+
+// lent is a request as a template may have it: what it calls must not read the body
+// that the exchange has done with, nor keep what it parses.
+func lent(r *http.Request) *http.Request {
+	c := *r
+	c.Body = http.NoBody
+	return &c
+}
+
+// index is text/template's, but what is not there is the zero value, never an error:
+// {{index .Request.Header "X" 0}} of a request without X is empty.
+func index(item any, keys ...any) (any, error) {
+	v := reflect.ValueOf(item)
+	for _, key := range keys {
+		for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+			v = v.Elem()
+		}
+		k := reflect.ValueOf(key)
+		switch v.Kind() {
+		case reflect.Map:
+			if !k.IsValid() || !k.Type().AssignableTo(v.Type().Key()) {
+				return nil, fmt.Errorf("%v cannot be a key of %s", key, v.Type())
+			}
+			e := v.MapIndex(k)
+			if !e.IsValid() {
+				e = reflect.Zero(v.Type().Elem())
+			}
+			v = e
+		case reflect.Slice, reflect.Array, reflect.String:
+			i := -1
+			switch {
+			case k.IsValid() && k.CanInt():
+				i = int(k.Int())
+			case k.IsValid() && k.CanUint():
+				i = int(k.Uint())
+			default:
+				return nil, fmt.Errorf("%v cannot be an index", key)
+			}
+			switch {
+			case i >= 0 && i < v.Len():
+				v = v.Index(i)
+			case v.Kind() == reflect.String:
+				v = reflect.Zero(reflect.TypeFor[byte]())
+			default:
+				v = reflect.Zero(v.Type().Elem())
+			}
+		case reflect.Invalid:
+			return nil, errors.New("there is nothing to index")
+		default:
+			return nil, fmt.Errorf("%s cannot be indexed", v.Type())
+		}
+	}
+	if !v.IsValid() {
+		return nil, nil
+	}
+	return v.Interface(), nil
+}
+
+// js is text/template's, but escapes as JSON does: Knative's templates are JSON, in
+// which the \' of JavaScript is an error.
+func js(args ...any) string {
+	s := fmt.Sprint(args...)
+	if len(args) == 1 {
+		if one, ok := args[0].(string); ok {
+			s = one
+		}
+	}
+	quoted := appendString(nil, s, maxRendered)
+	return string(quoted[1 : len(quoted)-1])
+}
+
+// traceID returns the id of the trace that the request belongs to, also when its
+// trace is not ours: by Knative's rule the second part of Traceparent, otherwise
+// X-B3-Traceid. What is not hexadecimal is no id, whoever sent it.
+func traceID(o *queue.Observation) string {
+	if o.TraceID != "" {
+		return o.TraceID
+	}
+	id := o.Exchange.Header("X-B3-Traceid")
+	if _, rest, ok := strings.Cut(o.Exchange.Header("Traceparent"), "-"); ok {
+		id, _, _ = strings.Cut(rest, "-")
+	}
+	if len(id) > 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" {
+		return ""
+	}
+	return id
+}

@@ -1,0 +1,131 @@
+package accesslog
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// The templates that Knative's control plane sends when nobody has changed them.
+const (
+	knativeHead = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}`
+	knative118  = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{index .Request.Header "X-B3-Traceid"}}"}`
+)
+
+func TestKnativesTemplatesWork(t *testing.T) {
+	revision := Revision{PodIP: "10.0.0.1"}
+	line := func(traceID string) string {
+		return `{"httpRequest": {"requestMethod": "GET", "requestUrl": "/it's?a=b&c=<1>", "requestSize": "0", "status": 200, "responseSize": "5", ` +
+			`"userAgent": "say \"hi\"", "remoteIp": "192.0.2.1:1234", "serverIp": "10.0.0.1", "referer": "", "latency": "0.01s", ` +
+			`"protocol": "HTTP/1.1"}, "traceId": "` + traceID + `"}` + "\n"
+	}
+	for _, c := range []struct{ name, template, header, value, traceID string }{
+		{"head", knativeHead, "Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "4bf92f3577b34da6a3ce929d0e0e4736"},
+		{"head without a trace", knativeHead, "", "", ""},
+		{"1.18", knative118, "X-B3-Traceid", "1234", "[1234]"},
+		{"1.18 without a trace", knative118, "", "", "[]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := httptest.NewRequest("GET", "/it's?a=b&c=<1>", nil)
+			r.Header.Set("User-Agent", `say "hi"`)
+			if c.header != "" {
+				r.Header.Set(c.header, c.value)
+			}
+			got := written(t, Options{Template: c.template, Revision: revision}, observe(r))
+			if want := line(c.traceID); got != want {
+				t.Errorf("the line:\ngot  %s\nwant %s", got, want)
+			}
+		})
+	}
+}
+
+func TestTemplatesSeeTheRequest(t *testing.T) {
+	for _, c := range []struct{ template, want string }{
+		{`{{.Revision.Name}} {{.Revision.Namespace}} {{.Revision.Service}} {{.Revision.Configuration}} {{.Revision.PodName}} {{.Revision.PodIP}}`, "rev ns svc cfg pod ip"},
+		{`{{.Request.Host}} {{.Request.URL.Path}} {{.Request.Proto}}`, "example.com /p HTTP/1.1"},
+		{`{{.Request.Header.Get "X-Missing"}}|{{index .Request.Header "X-Missing" 0}}|{{index (index .Request.Header "X-Missing") 0}}|{{index .Request.Header "X-Missing"}}`, "|||[]"},
+		{`{{index .Request.Header "X-Two" 0}} {{index .Request.Header "X-Two" 1}} {{index .Request.Header "X-Two"}}`, "one two [one two]"},
+		{`{{index .Request.URL.Query "q" 0}}{{index .Request.URL.Query "r" 0}}`, "1"},
+		{`{{with index .Request.Header "X-Two"}}{{index . 1}}{{end}}{{with index .Request.Header "X-No"}}no{{end}}`, "two"},
+		{`{{.Request.Header.Nothing}}`, "[]"},
+		{`{{.Request.FormValue "q"}}{{.Request.PostFormValue "body"}}`, "1"},
+		{`{{printf "%.3f" .Response.Latency}} {{if ge .Response.Code 500}}bad{{else}}good{{end}}`, "0.010 good"},
+		{"line break at the end\n", "line break at the end"},
+		{"two\nlines", "two\nlines"},
+		{`{{js "a" 1 "\n"}}`, `a1\n`},
+	} {
+		r := httptest.NewRequest("POST", "/p?q=1", strings.NewReader("body=read"))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header["X-Two"] = []string{"one", "two"}
+		got := written(t, Options{Template: c.template, Revision: Revision{"rev", "ns", "svc", "cfg", "pod", "ip"}}, observe(r))
+		if got != c.want+"\n" {
+			t.Errorf("%s: got %q, want %q", c.template, got, c.want+"\n")
+		}
+	}
+}
+
+func TestABadTemplateIsRefusedAtStart(t *testing.T) {
+	for _, c := range []struct{ template, says string }{
+		{"{{.Request", "unclosed action"},
+		{"{{.Bogus}}", "Bogus"},
+		{"{{.Request.Bogus}}", "Bogus"},
+		{"{{nosuchfunc}}", "nosuchfunc"},
+		{"{{.Request.TLS.ServerName}}", "ServerName"},
+		{`{{index .Request.Header 1}}`, "cannot be a key"},
+		{`{{index .Request.Header.Foo "x"}}`, "cannot be an index"},
+		{`{{index .Response 1}}`, "cannot be indexed"},
+		{`{{index .Request.TLS 1}}`, "nothing to index"},
+		{`{{range $i := 9999999}}0123456789{{end}}`, "longer than 64 KiB"},
+	} {
+		l, err := New(Options{Template: c.template}, &page{})
+		if err == nil {
+			mustClose(t, l)
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want an error with %q", c.template, err, c.says)
+		}
+	}
+}
+
+func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
+	var reports []error
+	var out page
+	l := mustNew(t, Options{Template: `{"agent": "{{.Request.UserAgent}}"}`, Report: func(err error) { reports = append(reports, err) }}, &out)
+	with := func(agent string) *queue.Observation {
+		r := httptest.NewRequest("GET", "/x", nil)
+		r.Header.Set("User-Agent", agent)
+		return observe(r)
+	}
+	for _, agent := range []string{"fine", `"`, `\`, "fine", `"`, strings.Repeat("x", maxRendered)} {
+		l.Observe(with(agent))
+	}
+	mustClose(t, l)
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	wantErrors := []string{"", "the line is not JSON", "the line is not JSON", "", "the line is not JSON", "the line is longer than 64 KiB"}
+	if len(lines) != len(wantErrors) {
+		t.Fatalf("lines: got %d, want %d", len(lines), len(wantErrors))
+	}
+	for i, line := range lines {
+		var v struct{ Agent, Target, TemplateError string }
+		if err := json.Unmarshal([]byte(line), &v); err != nil {
+			t.Errorf("%s: got %v, want JSON", line, err)
+		}
+		if !strings.HasSuffix(v.TemplateError, wantErrors[i]) || (v.TemplateError == "") != (wantErrors[i] == "") {
+			t.Errorf("line %d: got the error %q, want %q", i, v.TemplateError, wantErrors[i])
+		}
+	}
+	if len(reports) != 2 {
+		t.Errorf("reports: got %d, want 2, one for each time it began to fail: %v", len(reports), reports)
+	}
+}
+
+func TestARequestCannotForgeALine(t *testing.T) {
+	r := httptest.NewRequest("GET", "/a%0aforged%0d", nil)
+	got := written(t, Options{Template: "path={{.Request.URL.Path}}"}, observe(r))
+	if want := `path=/a\nforged\r` + "\n"; got != want {
+		t.Errorf("the line: got %q, want %q", got, want)
+	}
+}
