@@ -34,7 +34,8 @@ func (p Phase) String() string {
 
 // Life is the time of one request: when it came, how far it is, and which clock
 // runs out next. It is memory of the lane, which reuses it, and costs nothing
-// while no clock is set. Enter, Touch, Next and Over are safe for concurrent use.
+// while no clock is set. Its exported methods but Trace and Waited are safe for
+// concurrent use.
 type Life struct {
 	clocks *Clocks
 	start  time.Time
@@ -88,7 +89,8 @@ func (l *Life) Touch() {
 	}
 }
 
-// OwesBody notes that the request has a body, which Clocks.Body applies to.
+// OwesBody notes that the request has a body, which Clocks.Body applies to. It
+// alone can bring Next nearer: call it before an alarm is set.
 func (l *Life) OwesBody() { l.owing.Store(l.clocks.Body > 0) }
 
 // AwaitBody notes that the next byte of the request's body is waited for, until
@@ -105,8 +107,8 @@ func (l *Life) GotBody() {
 	l.Touch()
 }
 
-// End makes Over return why from now on, unless it says something already. The
-// caller wakes the exchange.
+// End makes Over return why from now on, whatever the clocks say, unless it was
+// called before. The caller wakes the exchange.
 func (l *Life) End(why Why) { l.forced.CompareAndSwap(uint32(OK), uint32(why)) }
 
 // Next returns the earliest moment at which Over may have something to say;

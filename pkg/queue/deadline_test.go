@@ -112,6 +112,38 @@ func TestEachByteRestartsTheIdleClock(t *testing.T) {
 	})
 }
 
+func TestTheBodyClockRunsOnlyWhileAByteIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := Clocks{Body: 10 * time.Second}
+		l := alive(&c, Waiting)
+		l.AwaitBody() // of a request whose body may be silent
+		time.Sleep(time.Hour)
+		expect(t, "a body that owes nothing", l.Over(), OK)
+		expect(t, "next", l.Next(), time.Time{})
+
+		l = alive(&c, Waiting)
+		l.OwesBody()
+		time.Sleep(time.Hour)
+		expect(t, "nobody reads, the user container is slow", l.Over(), OK)
+		for range 10 {
+			l.AwaitBody()
+			time.Sleep(10*time.Second - 1)
+			expect(t, "over, between bytes", l.Over(), OK)
+			l.GotBody()
+			time.Sleep(time.Minute)
+			expect(t, "over, while they are written", l.Over(), OK)
+		}
+		l.AwaitBody()
+		time.Sleep(10 * time.Second)
+		expect(t, "over", l.Over(), IdleTimeout)
+		l.Enter(Streaming)
+		expect(t, "over, when the response has begun", l.Over(), OK)
+		l.begin(&c, time.Now())
+		time.Sleep(time.Hour)
+		expect(t, "the next request in the same memory", l.Over(), OK)
+	})
+}
+
 func TestAForcedEndWinsOverClocksAndTheFirstOneStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases {
@@ -142,14 +174,28 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		for round := range 2000 {
-			c := Clocks{Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Queue: some()}
+			c := Clocks{Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Body: some(), Queue: some()}
 			l := alive(&c, Queued)
 			start, active, phase := time.Now(), time.Now(), Queued
+			owes, owed := random.IntN(2) == 0, time.Time{} // zero: nobody waits for a byte of the body
+			if owes {
+				l.OwesBody()
+			}
+			time.Sleep(1)        // nobody waits for a body in the nanosecond of the request
 			var before time.Time // Next, the last time
 			for range 20 {
 				due := map[Why]time.Time{}
 				if c.Idle > 0 {
 					due[IdleTimeout] = active.Add(c.Idle)
+				}
+				if c.Body > 0 && owes && phase < Streaming {
+					when := time.Now().Add(c.Body) // at the earliest
+					if !owed.IsZero() {
+						when = owed.Add(c.Body)
+					}
+					if idle := due[IdleTimeout]; idle.IsZero() || when.Before(idle) {
+						due[IdleTimeout] = when
+					}
 				}
 				if c.Queue > 0 && phase == Queued {
 					due[QueueTimeout] = start.Add(c.Queue)
@@ -182,7 +228,7 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 					t.Fatalf("seed %d, round %d: %+v, phase %d: got over %v, want %v", seed, round, c, phase, over, want)
 				}
 
-				switch random.IntN(4) {
+				switch random.IntN(6) {
 				case 0:
 					time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
 				case 1:
@@ -193,6 +239,12 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 					l.Touch()
 					active = time.Now()
 				case 3:
+					l.AwaitBody()
+					owed = time.Now()
+				case 4:
+					l.GotBody()
+					owed, active = time.Time{}, time.Now()
+				case 5:
 					if phase < Tunnelled {
 						phase += Phase(1 + random.IntN(int(Tunnelled-phase)))
 						l.Enter(phase)

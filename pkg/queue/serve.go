@@ -1,7 +1,7 @@
 // Package queue is the request path. What happens to a request is told once, in
 // [Proxy.Serve], and the order on the page is the order in time: classify,
-// answer a probe, note the arrival, start the clocks, count, wait for a slot,
-// forward, release, answer, observe.
+// answer a probe, start the clocks, note the arrival, count, wait for a slot,
+// forward, release, answer, observe, count out.
 //
 // The story speaks to an [Exchange] and knows nothing of sockets; a lane
 // implements it (package httplane). What it knows of the world it is given:
@@ -24,9 +24,10 @@ import (
 const kubeletPlaces = 2
 
 // Proxy is the request path of one sidecar, shared by all lanes. Its fields are
-// set before the first request and not changed afterwards.
+// set before the first request and not changed afterwards; those that may be nil
+// say so.
 type Proxy struct {
-	Ready   func(context.Context) error // may the user container serve? nil is yes; an error's text is told to the asker
+	Ready   func(context.Context) error // may the user container serve? A nil error is yes, another's text is told to the asker; called concurrently
 	Drain   *Drain
 	Limit   *Limit // nil: none
 	Clocks  Clocks
