@@ -191,6 +191,9 @@ func (d *Drain) Abort() {
 	d.over = true
 	for l := d.head; l != nil; l = l.next {
 		l.End(Draining)
+	}
+	// Only now: the slot of the first that wakes passes to one who must know.
+	for l := d.head; l != nil; l = l.next {
 		l.exchange.Wake() // under the lock: afterwards l may serve another request
 	}
 }
