@@ -291,6 +291,28 @@ func TestAbortEndsAllInFlightAndWakesThem(t *testing.T) {
 	})
 }
 
+// looker looks at another request when it is woken.
+type looker struct {
+	*fake
+	other *Life
+	saw   Why
+}
+
+func (l *looker) Wake() { l.saw = l.other.Over() }
+
+func TestAbortEndsAllBeforeItWakesAny(t *testing.T) {
+	d := NewDrain(aDrain)
+	one, two := &looker{fake: newFake("/")}, &looker{fake: newFake("/")}
+	one.other, two.other = &two.life, &one.life
+	for _, l := range []*looker{one, two} {
+		l.life.begin(&Clocks{}, time.Now())
+		d.arrive(l, &l.life, true)
+	}
+	d.Abort()
+	expect(t, "the second, when the first wakes", one.saw, Draining)
+	expect(t, "the first, when the second wakes", two.saw, Draining)
+}
+
 func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
