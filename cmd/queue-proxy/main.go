@@ -1,8 +1,9 @@
 // The queue-proxy is the sidecar that stands in front of a user's container.
 //
-//	queue-proxy [serve]     serve until the pod ends
-//	queue-proxy config      print the settings in force and where each came from
-//	queue-proxy version     print the version
+//	queue-proxy [serve]        serve until the pod ends
+//	queue-proxy why [-o json]  say whether the pod is ready, and why not; exit 0 or 1
+//	queue-proxy config         print the settings in force and where each came from
+//	queue-proxy version        print the version
 //
 // Its settings are environment variables: docs/configuration.md. The flags
 // -probe-period and -probe-timeout are the exec probes of Knative 0.8 to 0.25.
@@ -17,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
@@ -27,6 +29,13 @@ var (
 	version = "dev"
 	commit  = "unknown"
 )
+
+// whyTimeout bounds `queue-proxy why`: the sidecar asks the user container once
+// more before it answers.
+const whyTimeout = 5 * time.Second
+
+// terminationLog is where the kubelet looks for a container's last words.
+const terminationLog = "/dev/termination-log"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -40,7 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.Var(&ask.timeout, "probe-timeout", "the same, with a duration")
 	showVersion := flags.Bool("version", false, "print the version")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: queue-proxy [serve | config | version]")
+		fmt.Fprintln(stderr, "usage: queue-proxy [serve | why [-o json] | config | version]")
 		flags.PrintDefaults()
 	}
 	if err := flags.Parse(args); err != nil {
@@ -49,11 +58,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
-	command := flags.Arg(0)
+	command, rest := flags.Arg(0), flags.Args()
+	if len(rest) > 0 {
+		rest = rest[1:]
+	}
 	if *showVersion {
 		command = "version"
 	}
-	if flags.NArg() > 1 || command != "" && command != "serve" && command != "config" && command != "version" {
+	asJSON := command == "why" && len(rest) == 2 && rest[0] == "-o" && rest[1] == "json"
+	known := command == "" || command == "serve" || command == "why" || command == "config" || command == "version"
+	if !known || len(rest) > 0 && !asJSON {
 		fmt.Fprintf(stderr, "queue-proxy: unknown command %q\n", flags.Args())
 		flags.Usage()
 		return 2
@@ -64,28 +78,43 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 
 	c, err := config.Load()
-	if err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
-	}
 	switch {
+	case err != nil && command != "" && command != "serve":
+		return fail(stderr, err)
+	case err != nil:
+		return refuse(stderr, err)
 	case command == "config":
 		c.Write(stdout)
 		return 0
-	case ask.wanted():
-		if err := ask.run(c.Port); err != nil {
-			fmt.Fprintln(stderr, err)
+	case command == "why":
+		ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
+		defer cancel()
+		ready, err := sidecar.Why(ctx, c.StatusPort, asJSON, stdout)
+		if err != nil {
+			return fail(stderr, err)
+		}
+		if !ready {
 			return 1
 		}
 		return 0
+	case ask.wanted():
+		if err := ask.run(c.Port); err != nil {
+			return fail(stderr, err)
+		}
+		return 0
 	}
-	return serve(c, stderr)
+	if err := serve(c); err != nil {
+		return refuse(stderr, err)
+	}
+	return 0
 }
 
 // serve runs the sidecar until a signal says that the pod is ending. A second
 // signal is somebody who does not want to wait.
-func serve(c *config.Config, stderr io.Writer) int {
-	log := sidecar.NewLogger(c)
+func serve(c *config.Config) error {
+	started := time.Now()
+	log, level := sidecar.NewLogger(c)
+	defer log.Sync()
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	signals := make(chan os.Signal, 2)
@@ -96,11 +125,21 @@ func serve(c *config.Config, stderr io.Writer) int {
 		<-signals
 		os.Exit(1)
 	}()
-	err := sidecar.Run(ctx, c, log)
-	log.Sync()
-	if err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
+	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Started: started, Log: log, Level: level})
+}
+
+// fail says what could not be done.
+func fail(stderr io.Writer, err error) int {
+	fmt.Fprintln(stderr, err)
+	return 1
+}
+
+// refuse says why the sidecar does not serve, also where `kubectl describe pod`
+// shows it.
+func refuse(stderr io.Writer, err error) int {
+	if f, openErr := os.OpenFile(terminationLog, os.O_WRONLY|os.O_APPEND, 0); openErr == nil {
+		fmt.Fprintln(f, err)
+		f.Close()
 	}
-	return 0
+	return fail(stderr, err)
 }

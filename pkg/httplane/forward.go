@@ -34,7 +34,9 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 	if x.h2 {
 		h2, err := x.appSpeaksH2()
 		if err != nil {
-			return queue.Result{Why: x.reason(x.abortable(nil), err), Err: err}
+			var result queue.Result
+			x.blame(&result, x.abortable(nil), err)
+			return result
 		}
 		if h2 {
 			return x.forwardH2()
@@ -66,14 +68,20 @@ func (x *exchange) refuse() queue.Why {
 	return queue.OK
 }
 
-// reason turns what ended a forward into its word. A kill is the cause of
-// whatever error it made.
-func (x *exchange) reason(killed queue.Why, err error) queue.Why {
-	if killed != queue.OK || err == nil {
-		return killed
+// blame notes what ended a forward. A kill is the cause of whatever error it made.
+func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
+	if result.Why = killed; killed == queue.OK {
+		result.Why, result.Err = x.reason(err), err
 	}
+}
+
+// reason returns the word for an error.
+func (x *exchange) reason(err error) queue.Why {
 	var e *upstream.Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &e) { // the standard library's transport
+		if bodyErr := x.body.leave(); bodyErr != nil {
+			return bodyReason(bodyErr)
+		}
 		return queue.AppReset
 	}
 	switch e.Fault {
@@ -120,7 +128,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		if killed == queue.OK && upgrade == "" && x.appOnlySpeaksH2(err) {
 			return x.forwardH2()
 		}
-		result.Why, result.Err = x.reason(killed, err), err
+		x.blame(&result, killed, err)
 		result.In = x.body.moved()
 		x.cutBody()
 		return result
@@ -183,7 +191,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 		}
 		if err != nil {
 			x.call.OnWait = nil
-			result.Why, result.Err = x.reason(x.abortable(nil), err), err
+			x.blame(result, x.abortable(nil), err)
 			return
 		}
 		x.life.Touch()

@@ -60,7 +60,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	x.fullDuplex()
 	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx))
 	if err != nil {
-		result.Why, result.Err = x.reasonH2(x.abortable(nil), err), err
+		x.blame(&result, x.abortable(nil), err)
 		if x.body != nil {
 			x.stopBody()
 		}
@@ -152,7 +152,7 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 			break
 		}
 		if err != nil {
-			result.Why, result.Err = x.reasonH2(x.abortable(nil), err), err
+			x.blame(result, x.abortable(nil), err)
 			return
 		}
 	}
@@ -168,17 +168,6 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 		}
 		h[name] = values
 	}
-}
-
-// reasonH2 is reason for errors of the standard library's transport.
-func (x *exchange) reasonH2(killed queue.Why, err error) queue.Why {
-	var e *upstream.Error
-	if killed == queue.OK && !errors.As(err, &e) {
-		if bodyErr := x.body.leave(); bodyErr != nil {
-			return bodyReason(bodyErr)
-		}
-	}
-	return x.reason(killed, err)
 }
 
 // informH2 passes an informational response on (RFC 9110 section 15.2).

@@ -23,3 +23,11 @@ type Observation struct {
 	Phase    Phase // how far it came
 	Result
 }
+
+// Queued returns how long the request waited for a slot.
+func (o *Observation) Queued() time.Duration {
+	if o.Slot.IsZero() {
+		return o.End.Sub(o.Start)
+	}
+	return o.Slot.Sub(o.Start)
+}

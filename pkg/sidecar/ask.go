@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
 const (
@@ -47,6 +48,12 @@ func AwaitReady(ctx context.Context, port int) error {
 		case <-time.After(askInterval):
 		}
 	}
+}
+
+// Why writes why the sidecar whose status port is given is not ready, as text or
+// as JSON, and reports whether it is.
+func Why(ctx context.Context, statusPort int, asJSON bool, w io.Writer) (ready bool, err error) {
+	return status.Why(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(statusPort)), asJSON, w)
 }
 
 // ask asks once and returns the answer's first bytes.

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
 const (
@@ -71,6 +72,19 @@ func (s *sidecar) accompany(ctx context.Context) {
 			s.lane.Farewell()
 		}
 	}
+}
+
+// drainState is what the status page says of the drain.
+func (s *sidecar) drainState() status.Drain {
+	d := status.Drain{Draining: s.proxy.Drain.Draining()}
+	if at := s.proxy.Drain.DeadlineAt(); !at.IsZero() {
+		d.Deadline = &at
+	}
+	n, oldest := s.proxy.Drain.Flights()
+	if d.InFlight = n; n > 0 {
+		d.Oldest = &oldest
+	}
+	return d
 }
 
 // inFlight says how many requests are in flight and how old the oldest is.

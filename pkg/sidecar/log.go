@@ -3,8 +3,6 @@ package sidecar
 import (
 	"encoding/json"
 	"fmt"
-	"time"
-
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -17,8 +15,9 @@ import (
 // NewLogger returns the logger that the settings ask for: SERVING_LOGGING_CONFIG
 // merged over the configuration that Knative starts from, at the level of
 // SERVING_LOGGING_LEVEL. Logging never takes traffic down: what cannot be used
-// falls back to the default, and the logger says so.
-func NewLogger(c *config.Config) *zap.Logger {
+// falls back to the default, and the logger says so. The level can be changed
+// while the logger is in use.
+func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	z := baseLogging()
 	var wrong []error
 	if c.LoggingConfig != "" {
@@ -49,7 +48,7 @@ func NewLogger(c *config.Config) *zap.Logger {
 	for _, err := range wrong {
 		log.Warn("logging falls back to its default", zap.Error(err))
 	}
-	return log
+	return log, z.Level
 }
 
 // baseLogging is Knative's: JSON on stderr, at most 100 equal lines a second and
@@ -135,7 +134,7 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 		zap.String("path", r.URL.Path),
 		zap.String("protocol", r.Proto),
 		zap.Duration("took", o.End.Sub(o.Start)),
-		zap.Duration("queued", queuedFor(o)),
+		zap.Duration("queued", o.Queued()),
 		zap.Bool("cutShort", o.Begun),
 	}
 	if o.Kind != header.Traffic {
@@ -149,12 +148,4 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 		return
 	}
 	s.log.Warn("request failed", fields...)
-}
-
-// queuedFor returns how long a request has waited for a slot.
-func queuedFor(o *queue.Observation) time.Duration {
-	if o.Slot.IsZero() {
-		return o.End.Sub(o.Start)
-	}
-	return o.Slot.Sub(o.Start)
 }

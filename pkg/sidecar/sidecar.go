@@ -22,16 +22,26 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/status"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 // stopTime is how long servers and probes have for stopping.
 const stopTime = 5 * time.Second
 
+// Process is what main knows of the process.
+type Process struct {
+	Version string
+	Started time.Time
+	Log     *zap.Logger
+	Level   zap.AtomicLevel // of Log; it can be changed on the status page
+}
+
 // sidecar is what serving needs.
 type sidecar struct {
-	config *config.Config
-	log    *zap.Logger
+	process Process
+	config  *config.Config
+	log     *zap.Logger
 
 	watcher *hangup.Watcher
 	prober  *probe.Prober
@@ -39,6 +49,7 @@ type sidecar struct {
 	proxy   *queue.Proxy
 	lane    *httplane.Lane
 	pair    *certs.Watcher
+	board   *status.Board
 	servers []*http.Server // of the small ports
 
 	ending  chan struct{} // closed when a preStop hook says that the pod is ending
@@ -50,8 +61,8 @@ type sidecar struct {
 // Run serves until the context ends, which is the sign that the pod is ending,
 // drains and stops. Its error names what could not be bound or has failed; nil
 // means that everything was served to its end.
-func Run(ctx context.Context, c *config.Config, log *zap.Logger) (err error) {
-	s := &sidecar{config: c, log: log, ending: make(chan struct{}), failed: make(chan error, 1)}
+func Run(ctx context.Context, c *config.Config, p Process) (err error) {
+	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -83,12 +94,12 @@ func Run(ctx context.Context, c *config.Config, log *zap.Logger) (err error) {
 
 // listeners are the ports that are served from the start on.
 type listeners struct {
-	main, admin, autoscaler net.Listener
-	tls                     net.Listener // nil: no certificate yet
+	main, admin, autoscaler, status net.Listener
+	tls                             net.Listener // nil: no certificate yet
 }
 
 func (l *listeners) close() {
-	for _, ln := range []net.Listener{l.main, l.admin, l.autoscaler, l.tls} {
+	for _, ln := range []net.Listener{l.main, l.admin, l.autoscaler, l.status, l.tls} {
 		if ln != nil {
 			ln.Close()
 		}
@@ -101,22 +112,27 @@ func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
 	var wrong []error
-	listen := func(variable string, port int) net.Listener {
-		ln, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+	listen := func(variable, host string, port int) net.Listener {
+		ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: port %d cannot be served: %w", variable, port, err))
 			return nil
 		}
 		return ln
 	}
-	l.main = listen("QUEUE_SERVING_PORT", c.Port)
-	l.admin = listen("ADMIN_PORT", c.AdminPort)
-	l.autoscaler = listen("AUTOSCALER_PORT", c.AutoscalerPort)
+	l.main = listen("QUEUE_SERVING_PORT", "", c.Port)
+	l.admin = listen("ADMIN_PORT", "", c.AdminPort)
+	l.autoscaler = listen("AUTOSCALER_PORT", "", c.AutoscalerPort)
+	statusHost := "127.0.0.1"
+	if c.Telemetry.Profiling {
+		statusHost = "" // the profiler alone is served to others
+	}
+	l.status = listen("STATUS_PORT", statusHost, c.StatusPort)
 	var err error
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, fmt.Errorf("TLS_CERT_DIR: %w", err))
 	} else if hasPair(s.pair) {
-		l.tls = listen("QUEUE_SERVING_TLS_PORT", c.TLSPort)
+		l.tls = listen("QUEUE_SERVING_TLS_PORT", "", c.TLSPort)
 	}
 	if len(wrong) > 0 {
 		l.close()
@@ -157,7 +173,7 @@ func (s *sidecar) build() (err error) {
 			Queue:         c.QueueTimeout,
 		},
 		Stats:   stats.New(time.Now()),
-		Observe: s.sayFailure,
+		Observe: s.observe,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths, UserAgents: c.ExcludeUserAgents},
 	}
 	s.lane = httplane.New(httplane.Settings{
@@ -169,7 +185,43 @@ func (s *sidecar) build() (err error) {
 		ServerTiming:   c.ServerTiming,
 		AppPort:        c.UserPort,
 	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
+	s.board = status.New(s.statusSources())
 	return nil
+}
+
+// observe hears of every request that has ended.
+func (s *sidecar) observe(o *queue.Observation) {
+	s.board.Observe(o)
+	s.sayFailure(o)
+}
+
+// statusSources are the facts of the status page.
+func (s *sidecar) statusSources() status.Sources {
+	var settings []status.Setting
+	for _, v := range s.config.Settings() {
+		settings = append(settings, status.Setting{Name: v.Name, Value: v.Value, Source: string(v.Source)})
+	}
+	return status.Sources{
+		Version:   s.process.Version,
+		Started:   s.process.Started,
+		Limit:     s.config.Concurrency,
+		Depth:     s.config.QueueDepth,
+		Settings:  settings,
+		Warnings:  s.config.Warnings(),
+		Readiness: s.prober.State,
+		Ask:       s.prober.Ready,
+		Load:      s.load,
+		Drain:     s.drainState,
+	}
+}
+
+// load returns how many requests are with the user container and how many wait.
+func (s *sidecar) load() (running, waiting int) {
+	if s.proxy.Limit != nil {
+		return s.proxy.Limit.Load()
+	}
+	n, _ := s.proxy.Drain.Flights()
+	return n, 0
 }
 
 // serve starts a goroutine for each listener. They run until stop, those without
@@ -184,6 +236,8 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 		Revision:      c.Revision,
 		Pod:           c.Pod,
 	}, stats.Format(c.StatsFormat)))
+	s.startServer(l.status, s.board.Handler(s.process.Level, c.Telemetry.Profiling))
+	s.start(func() error { return s.board.Run(ctx) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }

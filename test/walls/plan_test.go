@@ -31,11 +31,12 @@ var plan = []room{
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header"}},
 
+	{path: "pkg/status", may: []string{"pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/probe", "pkg/queue", "pkg/upstream",
-		"pkg/httplane", "pkg/fastlane", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/config",
+		"pkg/httplane", "pkg/fastlane", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar"}},
@@ -87,6 +88,7 @@ var heavy = []string{
 var remembered = map[string]string{
 	"cmd/queue-proxy.version": "written by the linker, -X main.version",
 	"cmd/queue-proxy.commit":  "written by the linker, -X main.commit",
+	"pkg/status.page":         "embedded by the compiler",
 	"cmd/injector.version":    "written by the linker, -X main.version",
 	"cmd/injector.commit":     "written by the linker, -X main.commit",
 }

@@ -1,0 +1,94 @@
+package status
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+//go:embed page.html
+var page []byte
+
+// askTimeout bounds a question that the page or `queue-proxy why` puts to the
+// user container.
+const askTimeout = 2 * time.Second
+
+// Handler serves the page, the same as JSON, the log level and the profiler to
+// people on this host; with profiling the profiler also to everybody else.
+//
+// A person on this host is one whose connection and whose Host are of the
+// loopback: a web page of somebody else's, whose name leads here, is not
+// (docs/promises.md section 4, W27).
+func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
+	profiler := http.NewServeMux()
+	profiler.HandleFunc("GET /debug/pprof/", pprof.Index)
+	profiler.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	profiler.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	profiler.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	profiler.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+
+	all := http.NewServeMux()
+	all.Handle("/debug/pprof/", profiler)
+	all.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'")
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write(page)
+	})
+	all.HandleFunc("GET "+Path, b.serveJSON)
+	all.Handle("GET /log-level", level)
+	all.Handle("PUT /log-level", level)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case isLocal(r):
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			w.Header().Set("Cache-Control", "no-store")
+			all.ServeHTTP(w, r)
+		case profiling:
+			profiler.ServeHTTP(w, r)
+		default:
+			http.Error(w, "this page is for this host alone: kubectl port-forward, then http://localhost", http.StatusForbidden)
+		}
+	})
+}
+
+// Path is where the page's facts are served as JSON; with ?ask the user
+// container is asked first.
+const Path = "/status.json"
+
+func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Has("ask") {
+		ctx, cancel := context.WithTimeout(r.Context(), askTimeout)
+		defer cancel()
+		_ = b.sources.Ask(ctx) // the snapshot says what came of it
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(b.Snapshot())
+}
+
+// isLocal reports whether a request comes from this host and was meant for it.
+// What a browser sends on behalf of another site is not.
+func isLocal(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !peer.Addr().Unmap().IsLoopback() {
+		return false
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		return false
+	}
+	host := r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.IsLoopback()
+}
