@@ -166,10 +166,10 @@ func (a *App) dial(ctx context.Context) (net.Conn, error) {
 				break
 			}
 		}
-		a.speech.forget()
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
+		a.speech.forget()
 		if !refused(first) || !time.Now().Add(dialAgain).Before(end) {
 			return nil, &Error{Fault: Unreachable, Err: first}
 		}

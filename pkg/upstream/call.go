@@ -205,6 +205,9 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
 		if err != nil {
+			if couldBeSettings(conn.buffered()) && conn.fill(maxHead) == nil {
+				continue
+			}
 			if isSettings(conn.buffered()) {
 				a.speech.learnH1(false)
 				err = errSpeaksH2

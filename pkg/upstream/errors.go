@@ -44,6 +44,7 @@ var (
 	errHeadTooLarge = errors.New("response head too large")
 	errNotAsked     = errors.New("switched protocols without being asked")
 	errSpeaksH2     = errors.New("answered in HTTP/2")
+	errNotAgain     = errors.New("reset the request's stream")
 	errEndedEarly   = errors.New("the body ended early")
 )
 

@@ -2,10 +2,13 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -109,14 +112,49 @@ func isSettings(b []byte) bool {
 	return len(b) >= 9 && b[0] == 0 && b[3] == 4 && b[4] == 0 && b[5]|b[6]|b[7]|b[8] == 0
 }
 
-// RoundTripH2 sends a request in HTTP/2. Its error is an *Error where nothing
-// could be dialled.
+// couldBeSettings reports whether what has been read of b is too short to tell.
+func couldBeSettings(b []byte) bool {
+	head := [9]byte{3: 4}
+	copy(head[:], b)
+	return len(b) < len(head) && isSettings(head[:])
+}
+
+// RoundTripH2 sends a request in HTTP/2, to the user container whatever the host
+// of its URL is. Its context must end once the response has been dealt with. The
+// error is an *Error where nothing could be dialled.
+//
+// The standard library would send a request without a body up to seven times,
+// and wait for a minute in between, to a user container that resets its stream.
+// What has been sent is sent again only by the rule of [Call.Do].
 func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
-	res, err := a.h2.RoundTrip(r)
-	if err != nil {
-		a.speech.forget() // it may be another app by now
+	ctx, end := context.WithCancelCause(r.Context())
+	var reused, sent, again atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(c httptrace.GotConnInfo) {
+			if sent.Swap(false) && (again.Swap(true) || !reused.Load() || !Idempotent(r.Method)) {
+				end(errNotAgain)
+				return
+			}
+			reused.Store(c.Reused)
+		},
+		WroteHeaders: func() { sent.Store(true) },
+	})
+	out := r.WithContext(ctx)
+	url := *r.URL
+	url.Host = a.addresses[0] // which tells the transport's connections apart
+	out.URL = &url
+	res, err := a.h2.RoundTrip(out)
+	if err == nil {
+		return res, nil
 	}
-	return res, err
+	switch {
+	case errors.Is(context.Cause(ctx), errNotAgain):
+		err = &Error{Fault: Reset, Err: errNotAgain}
+	case r.Context().Err() == nil && !reused.Load():
+		a.speech.forget() // a connection that never answered: it may be another app by now
+	}
+	end(nil)
+	return nil, err
 }
 
 func newH2(a *App) *http.Transport {

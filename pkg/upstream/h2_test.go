@@ -1,0 +1,320 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+// settings is the frame that a server's side of an HTTP/2 connection opens with:
+// one setting, SETTINGS_MAX_CONCURRENT_STREAMS 100.
+const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
+
+func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *testing.T) {
+	for name, play := range map[string]func(p *peer){
+		"at once": func(p *peer) { p.say(settings); p.hang() },
+		"after reading the head": func(p *peer) {
+			p.head()
+			p.say(settings + "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01")
+		},
+		"in two pieces": func(p *peer) { p.say(settings[:4]); p.head(); p.say(settings[4:]); p.hang() },
+	} {
+		for _, expects := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				a := stranger(t, serve(t, "127.0.0.1:0", play).port)
+				k := ask("POST", "/")
+				k.Expect100 = expects
+				k.with(readerFunc(func([]byte) (int, error) {
+					t.Error("got asked for the body, want not")
+					return 0, io.EOF
+				}), 5)
+				got := k.do(a)
+				if fault(got.err) != Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.BodyUntouched() {
+					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.BodyUntouched(), errSpeaksH2)
+				}
+				if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
+					t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
+				}
+			})
+		}
+	}
+}
+
+func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
+	for _, say := range []string{
+		"\x00",
+		"\x00\x00\x06\x04\x00\x00\x00\x00",
+		"\x00\x00\x06\x04\x01\x00\x00\x00\x00",     // an acknowledgement
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x01",     // of a stream
+		"\x00\x00\x06\x05\x00\x00\x00\x00\x00",     // another type
+		"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00", // a TLS alert
+	} {
+		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say(say) }).port)
+		got := ask("GET", "/").do(a)
+		if h1, h2 := a.speech.heard(); fault(got.err) != Garbage || h1 != unknown || h2 != unknown {
+			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
+		}
+	}
+}
+
+func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head() }).port)
+		if known {
+			a.speech.learnH1(true)
+		}
+		var e *Error
+		if err := ask("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != Reset || e.Silent == known {
+			t.Errorf("got %+v, want a reset, silent %v", e, !known)
+		}
+	}
+}
+
+func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		play   func(p *peer)
+		speaks bool
+	}{
+		{"HTTP/2", func(p *peer) { p.say(settings); p.hang() }, true},
+		{"HTTP/2 in pieces", func(p *peer) { io.Copy(p, iotest.OneByteReader(strings.NewReader(settings))); p.hang() }, true},
+		{"400", func(p *peer) { p.head(); p.say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }, false},
+		{"505, still open", func(p *peer) { p.head(); p.say("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"); p.hang() }, false},
+		{"closes", func(p *peer) {}, false},
+		{"resets", func(p *peer) { p.head(); p.rst() }, false},
+		{"one byte", func(p *peer) { p.head(); p.say("\x00") }, false},
+		{"is silent", func(p *peer) { p.hang() }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "127.0.0.1:0", c.play)
+			a := stranger(t, s.port)
+			for range 2 {
+				if speaks, err := a.SpeaksH2(t.Context()); speaks != c.speaks || err != nil {
+					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
+				}
+			}
+			if n := s.connections(); n != 1 {
+				t.Errorf("got %d connections, want 1", n)
+			}
+			if a.OnlyH2() {
+				t.Error("got only HTTP/2, want not known")
+			}
+		})
+	}
+}
+
+func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
+	s := serve(t, "127.0.0.1:0", func(p *peer) { p.say(settings); p.hang() })
+	a := stranger(t, s.port)
+	a.SpeaksH2(t.Context())
+	a.LearnOnlyH2()
+	s.ln.Close()
+	if got := ask("GET", "/").do(a); fault(got.err) != Unreachable {
+		t.Fatalf("got %v, want unreachable", got.err)
+	}
+	if a.OnlyH2() {
+		t.Error("got only HTTP/2, want it forgotten")
+	}
+	if _, err := a.SpeaksH2(t.Context()); fault(err) != Unreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+}
+
+func TestTheQuestionForHTTP2EndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	left := errors.New("the client has gone")
+	a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); cancel(left); p.hang() }).port)
+	speaks, err := a.SpeaksH2(ctx)
+	if speaks || !errors.Is(err, left) {
+		t.Errorf("got %v, %v, want %v", speaks, err, left)
+	}
+	if _, h2 := a.speech.heard(); h2 != unknown {
+		t.Error("got an answer remembered, want none: nobody gave one")
+	}
+}
+
+// h2c is a real server that speaks HTTP/2 by prior knowledge.
+func h2c(t *testing.T, handler http.HandlerFunc) (port int, connections func() int) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var opened atomic.Int32
+	s := &http.Server{Handler: handler, Protocols: new(http.Protocols), ConnState: func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}}
+	s.Protocols.SetUnencryptedHTTP2(true)
+	done := make(chan struct{})
+	go func() { defer close(done); s.Serve(ln) }()
+	t.Cleanup(func() { s.Close(); <-done })
+	return ln.Addr().(*net.TCPAddr).Port, func() int { return int(opened.Load()) }
+}
+
+func requestH2(ctx context.Context, host string, body io.Reader) *http.Request {
+	r := &http.Request{
+		Method: "POST",
+		URL:    &url.URL{Scheme: "http", Host: host, Opaque: "http://" + host + "/a%2f;b//"},
+		Host:   host,
+		Header: http.Header{},
+	}
+	if body != nil {
+		r.Body, r.ContentLength = io.NopCloser(body), -1
+	}
+	return r.WithContext(ctx)
+}
+
+func TestHTTP2RequestsOfAllHostsShareAConnection(t *testing.T) {
+	port, connections := h2c(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Trailer", "T")
+		io.WriteString(w, r.Host+" "+r.RequestURI+" "+string(body))
+		w.Header().Set("T", "end")
+	})
+	a := stranger(t, port)
+	if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
+		t.Fatalf("got %v, %v, want HTTP/2", speaks, err)
+	}
+	asked := connections()
+	for _, host := range []string{"a.example", "b.example", "c.example:8080"} {
+		r, err := a.RoundTripH2(requestH2(t.Context(), host, strings.NewReader("hello")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if want := host + " /a%2f;b// hello"; string(body) != want || err != nil || r.Trailer.Get("T") != "end" {
+			t.Errorf("got %q, %v, trailer %q, want %q, trailer end", body, err, r.Trailer.Get("T"), want)
+		}
+	}
+	if n := connections() - asked; n != 1 {
+		t.Errorf("got %d connections, want 1", n)
+	}
+}
+
+func TestAnHTTP2RequestThatReachesNobodySaysSo(t *testing.T) {
+	a := stranger(t, nobody(t))
+	a.LearnOnlyH2()
+	if _, err := a.RoundTripH2(requestH2(t.Context(), "app", nil)); fault(err) != Unreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+	if a.OnlyH2() {
+		t.Error("got only HTTP/2, want it forgotten")
+	}
+}
+
+func TestAClientThatLeavesDoesNotMakeUsForgetWhatIsSpoken(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	port, _ := h2c(t, func(w http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	})
+	a := stranger(t, port)
+	a.LearnOnlyH2()
+	if _, err := a.RoundTripH2(requestH2(ctx, "app", nil)); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	if !a.OnlyH2() {
+		t.Error("got nothing known, want only HTTP/2")
+	}
+
+	waiting := New(Settings{Port: nobody(t), ConnectRetry: time.Hour})
+	defer waiting.Close()
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	waiting.LearnOnlyH2()
+	if _, err := waiting.dial(ctx); err == nil {
+		t.Error("got a connection, want none")
+	}
+	if !waiting.OnlyH2() {
+		t.Error("got nothing known behind a dial that was given up, want only HTTP/2")
+	}
+}
+
+// framer is the server's side of an HTTP/2 connection by hand: it answers each
+// HEADERS frame with what play says, given the stream and how many came before.
+func framer(play func(p *peer, stream [4]byte, turn int)) func(p *peer) {
+	return func(p *peer) {
+		p.say("\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		io.CopyN(io.Discard, p.in, int64(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")))
+		var head [9]byte
+		for turn := 0; ; {
+			if _, err := io.ReadFull(p.in, head[:]); err != nil {
+				return
+			}
+			io.CopyN(io.Discard, p.in, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+			switch head[3] {
+			case 1: // HEADERS
+				play(p, [4]byte(head[5:]), turn)
+				turn++
+			case 4: // SETTINGS
+				if head[4] == 0 {
+					p.say("\x00\x00\x00\x04\x01\x00\x00\x00\x00")
+				}
+			}
+		}
+	}
+}
+
+// Go's transport sends them again and again, for a minute and more.
+func TestAnHTTP2RequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
+	const protocolError, refusedStream = "\x01", "\x07"
+	for _, code := range []string{protocolError, refusedStream} {
+		for _, c := range []struct {
+			method string
+			before int // requests that the connection has served
+			sends  int32
+		}{{"GET", 0, 1}, {"POST", 0, 1}, {"GET", 1, 2}, {"POST", 1, 1}} {
+			var seen atomic.Int32
+			s := serve(t, "127.0.0.1:0", framer(func(p *peer, stream [4]byte, turn int) {
+				if p.turn == 0 && turn < c.before {
+					p.say("\x00\x00\x01\x01\x05" + string(stream[:]) + "\x88") // :status 200
+					return
+				}
+				seen.Add(1)
+				p.say("\x00\x00\x04\x03\x00" + string(stream[:]) + "\x00\x00\x00" + code) // RST_STREAM
+			}))
+			a := stranger(t, s.port)
+			a.LearnOnlyH2()
+			for range c.before {
+				r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Body.Close()
+			}
+			r := requestH2(t.Context(), "app", nil)
+			r.Method = c.method
+			_, err := a.RoundTripH2(r)
+			if fault(err) != Reset || seen.Load() != c.sends {
+				t.Errorf("got %v, %s sent %d times behind %d others, want a reset, %d times", err, c.method, seen.Load(), c.before, c.sends)
+			}
+			if !a.OnlyH2() {
+				t.Error("got it forgotten, want only HTTP/2: a stream that is reset is HTTP/2")
+			}
+		}
+	}
+}
+
+// Another user container may have taken the port.
+func TestAnAnswerThatIsNotHTTP2MakesUsForgetWhatIsSpoken(t *testing.T) {
+	a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }).port)
+	a.LearnOnlyH2()
+	if r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil)); err == nil {
+		t.Errorf("got status %d, want an error", r.StatusCode)
+	}
+	if a.OnlyH2() {
+		t.Error("got only HTTP/2, want it forgotten")
+	}
+}
