@@ -9,7 +9,7 @@ import (
 )
 
 // halfClosedTimeout is how long a tunnel of which one side has ended waits for
-// the next byte of the other.
+// the next byte of the other, and for somebody to take it.
 const halfClosedTimeout = 30 * time.Second
 
 // Tunnel copies bytes both ways between the client and the user container after
@@ -49,15 +49,14 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	for {
 		if len(first) > 0 {
 			t.touch()
+			t.patience(dst, src)
 			n, err := dst.Write(first)
 			moved += int64(n)
 			if err != nil {
 				break
 			}
 		}
-		if t.half.Load() {
-			t.patience(src)
-		}
+		t.patience(dst, src)
 		n, err := src.Read(buf)
 		first = buf[:n]
 		if n > 0 {
@@ -65,7 +64,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		}
 		if err == io.EOF && closeWrite(dst) == nil {
 			if !t.half.Swap(true) {
-				t.patience(dst) // the other direction's source
+				t.patience(src, dst) // the other direction
 			}
 			return moved
 		}
@@ -77,13 +76,18 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	return moved
 }
 
-// patience gives src a bounded time for its next byte, unless the tunnel has
-// been aborted.
-func (t *tunnel) patience(src net.Conn) {
+// patience gives the way from src to dst a bounded time for its next piece once
+// the other way has ended, unless the tunnel has been aborted.
+func (t *tunnel) patience(dst, src net.Conn) {
+	if !t.half.Load() {
+		return
+	}
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()
 	if !t.call.aborted {
-		src.SetReadDeadline(time.Now().Add(halfClosedTimeout))
+		end := time.Now().Add(halfClosedTimeout)
+		src.SetReadDeadline(end)
+		dst.SetWriteDeadline(end)
 	}
 }
 

@@ -1,0 +1,261 @@
+package upstream
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+
+// passage is a tunnel between a client and a user container.
+type passage struct {
+	client net.Conn // the client's end
+	call   *asker
+	ended  chan struct{} // closed when Tunnel has returned
+	in     int64
+	out    int64
+	moved  atomic.Int32 // calls of touch
+}
+
+// upgrade has a user container switch protocols and play behind it. The client
+// has sent early behind its request.
+func upgrade(t *testing.T, early string, play func(p *peer)) *passage {
+	t.Helper()
+	a := app(t, func(p *peer) {
+		p.head()
+		play(p)
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	outer, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	outer.SetDeadline(time.Now().Add(bound))
+	h := &passage{client: outer, call: ask("GET", "/"), ended: make(chan struct{})}
+	h.call.Upgrade = true
+	r, err := h.call.Do(a)
+	if err != nil || r.Head.Status != 101 {
+		t.Fatalf("got %v, want a 101", err)
+	}
+	go func() {
+		defer close(h.ended)
+		h.in, h.out = r.Tunnel(inner, []byte(early), func() { h.moved.Add(1) })
+	}()
+	t.Cleanup(func() {
+		outer.Close()
+		within(t, "the tunnel's end", func() error { <-h.ended; return nil })
+		if idle(a) != 0 {
+			t.Errorf("got %d idle connections, want 0", idle(a))
+		}
+	})
+	return h
+}
+
+// echo sends back what it hears.
+func echo(p *peer) { io.Copy(p, p.in) }
+
+func TestATunnelPassesBytesBothWays(t *testing.T) {
+	h := upgrade(t, "", func(p *peer) { p.say(switching); echo(p) })
+	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
+	go func() {
+		h.client.Write(large)
+		h.client.(*net.TCPConn).CloseWrite()
+	}()
+	got, err := io.ReadAll(h.client)
+	if !bytes.Equal(got, large) || err != nil {
+		t.Errorf("got %d bytes, %v, want %d", len(got), err, len(large))
+	}
+	<-h.ended
+	if n := int64(len(large)); h.in != n || h.out != n || h.moved.Load() < 2 {
+		t.Errorf("got %d in, %d out, %d touches, want %d, %d, 2 or more", h.in, h.out, h.moved.Load(), n, n)
+	}
+}
+
+func TestBytesBehindTheRequestAndBehindThe101AreKept(t *testing.T) {
+	h := upgrade(t, "early", func(p *peer) {
+		p.say(switching + "behind")
+		b := make([]byte, 5)
+		io.ReadFull(p.in, b)
+		p.say(" " + string(b))
+	})
+	if got, err := io.ReadAll(h.client); string(got) != "behind early" || err != nil {
+		t.Errorf("got %q, %v, want %q", got, err, "behind early")
+	}
+}
+
+func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
+	t.Run("of the client", func(t *testing.T) {
+		h := upgrade(t, "", func(p *peer) {
+			p.say(switching)
+			heard, _ := io.ReadAll(p.in)
+			p.say("heard " + string(heard))
+		})
+		io.WriteString(h.client, "all")
+		h.client.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(h.client); string(got) != "heard all" || err != nil {
+			t.Errorf("got %q, %v, want %q", got, err, "heard all")
+		}
+	})
+	t.Run("of the user container", func(t *testing.T) {
+		heard := make(chan string, 1)
+		h := upgrade(t, "", func(p *peer) {
+			p.say(switching + "said all")
+			p.CloseWrite()
+			b, _ := io.ReadAll(p.in)
+			heard <- string(b)
+		})
+		if got, err := io.ReadAll(h.client); string(got) != "said all" || err != nil {
+			t.Errorf("got %q, %v, want %q", got, err, "said all")
+		}
+		io.WriteString(h.client, "answer")
+		h.client.(*net.TCPConn).CloseWrite()
+		if got := <-heard; got != "answer" {
+			t.Errorf("got %q, want answer", got)
+		}
+	})
+}
+
+func TestAResetEndsBothSidesOfATunnel(t *testing.T) {
+	t.Run("of the client", func(t *testing.T) {
+		closed := make(chan struct{})
+		h := upgrade(t, "", func(p *peer) { p.say(switching); p.hang(); close(closed) })
+		h.client.(*net.TCPConn).SetLinger(0)
+		h.client.Close()
+		within(t, "the user container's side", func() error { <-closed; return nil })
+	})
+	t.Run("of the user container", func(t *testing.T) {
+		h := upgrade(t, "", func(p *peer) { p.say(switching); p.rst() })
+		h.client.SetReadDeadline(time.Now().Add(bound))
+		if _, err := io.ReadAll(h.client); isTimeout(err) {
+			t.Errorf("got %v, want the end", err)
+		}
+	})
+}
+
+func isTimeout(err error) bool {
+	e, ok := err.(net.Error)
+	return ok && e.Timeout()
+}
+
+func TestAbortEndsATunnel(t *testing.T) {
+	for name, before := range map[string]func(h *passage){
+		"silent":      func(*passage) {},
+		"half-closed": func(h *passage) { h.client.(*net.TCPConn).CloseWrite() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := upgrade(t, "", func(p *peer) {
+				p.say(switching + "x")
+				if name == "half-closed" {
+					io.ReadAll(p.in)
+				}
+				<-p.over
+			})
+			io.ReadFull(h.client, make([]byte, 1))
+			before(h)
+			h.call.Abort()
+			within(t, "the tunnel's end", func() error { <-h.ended; return nil })
+		})
+	}
+}
+
+// held is a tunnel in memory, whose time is the test's. Neither far end is read
+// unless the test does so.
+func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
+	a := New(Settings{Port: 1})
+	t.Cleanup(a.Close)
+	inner, client := link()
+	near, app := link()
+	k := ask("GET", "/")
+	c := newConn(near, &a.buffers)
+	k.attach(c)
+	r := &Response{call: &k.Call, app: a, conn: c}
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.Tunnel(inner, nil, func() {})
+	}()
+	return client, app, ended
+}
+
+func TestAHalfClosedTunnelEndsInBoundedTime(t *testing.T) {
+	for name, story := range map[string]func(client, app *pipe){
+		"both silent":                    func(client, app *pipe) { client.CloseWrite(); io.ReadAll(app) },
+		"the user container's side ends": func(client, app *pipe) { app.CloseWrite(); io.ReadAll(client) },
+		"nobody reads what still comes": func(client, app *pipe) {
+			client.CloseWrite()
+			io.ReadAll(app)
+			io.WriteString(app, "some bytes")
+		},
+		"nobody read when the other side ended": func(client, app *pipe) {
+			io.WriteString(app, "some bytes")
+			synctest.Wait()
+			client.CloseWrite()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, app, ended := held(t)
+				defer client.Close()
+				defer app.Close()
+				begin := time.Now()
+				story(client, app)
+				select {
+				case <-ended:
+				case <-time.After(10 * halfClosedTimeout):
+					t.Fatalf("got a tunnel after %v, want it ended", time.Since(begin))
+				}
+				if took := time.Since(begin); took < halfClosedTimeout || took > 2*halfClosedTimeout {
+					t.Errorf("got the end after %v, want it after %v", took, halfClosedTimeout)
+				}
+			})
+		})
+	}
+}
+
+func TestAHalfClosedTunnelLivesWhileBytesMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, app, ended := held(t)
+		client.CloseWrite()
+		io.ReadAll(app)
+		go func() {
+			for range 10 {
+				time.Sleep(halfClosedTimeout * 2 / 3)
+				io.WriteString(app, "x")
+			}
+			app.Close()
+		}()
+		if got, err := io.ReadAll(client); string(got) != strings.Repeat("x", 10) || err != nil {
+			t.Errorf("got %q, %v, want 10 bytes", got, err)
+		}
+		<-ended
+	})
+}
+
+func TestATunnelThatIsSilentLivesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, app, ended := held(t)
+		time.Sleep(24 * time.Hour)
+		go io.WriteString(client, "x")
+		b := make([]byte, 1)
+		if n, err := app.Read(b); n != 1 || err != nil {
+			t.Errorf("got %d, %v, want a byte", n, err)
+		}
+		client.Close()
+		app.Close()
+		<-ended
+	})
+}
