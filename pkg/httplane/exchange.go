@@ -31,16 +31,9 @@ type exchange struct {
 
 	life  queue.Life
 	call  upstream.Call
-	body  *body       // nil: none
-	head  []byte      // of the request to the user container
-	timer *time.Timer // rings when a clock may have run out
-	woken chan struct{}
-
-	mu     sync.Mutex
-	live   bool      // between begin and end
-	armed  time.Time // of timer; zero: not
-	abort  func()    // breaks a running Forward off
-	killed queue.Why // what did it
+	body  *body  // nil: none
+	head  []byte // of the request to the user container
+	alarm *queue.Alarm
 
 	broken     bool // the client must see that its response is not whole
 	untilClose bool // which only the connection's end can tell
@@ -51,13 +44,6 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, g *guard) {
 	x.w, x.r, x.guard = w, r, g
 	x.h2 = r.ProtoMajor == 2
 	x.broken, x.untilClose, x.body = false, false, nil
-	select {
-	case <-x.woken:
-	default:
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.live, x.killed, x.abort = true, queue.OK, nil
 	if g != nil && !x.h2 {
 		g.current.Store(x)
 	}
@@ -68,13 +54,7 @@ func (x *exchange) end() {
 	if x.guard != nil && !x.h2 {
 		x.guard.current.Store(nil)
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.live = false
-	x.armed = time.Time{}
-	if x.timer != nil {
-		x.timer.Stop()
-	}
+	x.alarm.Reset()
 	x.w, x.r, x.guard, x.body = nil, nil, nil, nil
 }
 
@@ -146,40 +126,13 @@ func (x *exchange) addTiming(h http.Header) {
 
 // Sleep implements queue.Exchange.
 func (x *exchange) Sleep(l *queue.Life) queue.Why {
-	if why := x.over(); why != queue.OK {
-		return why
-	}
 	stop := x.watchContext()
 	defer stop()
-	x.arm()
-	<-x.woken
-	return x.over()
+	return x.alarm.Sleep(l)
 }
 
 // Wake implements queue.Exchange.
-func (x *exchange) Wake() {
-	select {
-	case x.woken <- struct{}{}:
-	default:
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.live || x.abort == nil {
-		return
-	}
-	if why := x.over(); why != queue.OK && x.killed == queue.OK {
-		x.killed = why
-		x.abort()
-	}
-}
-
-// over says whether the request is over before its end.
-func (x *exchange) over() queue.Why {
-	if x.hasGone() {
-		return queue.ClientGone
-	}
-	return x.life.Over()
-}
+func (x *exchange) Wake() { x.alarm.Wake() }
 
 // hasGone reports whether the client has. HTTP/1 clients are watched on their
 // connection, where the system can; others by net/http.
@@ -199,53 +152,6 @@ func (x *exchange) watchContext() (stop func() bool) {
 		return func() bool { return true }
 	}
 	return context.AfterFunc(x.r.Context(), x.Wake)
-}
-
-// arm sets the timer to the next moment at which a clock may have run out. An
-// earlier alarm is left alone: it only looks and arms again.
-func (x *exchange) arm() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	next := x.life.Next()
-	if next.IsZero() || !x.armed.IsZero() && !next.Before(x.armed) {
-		return
-	}
-	x.armed = next
-	if x.timer == nil {
-		x.timer = time.AfterFunc(time.Until(next), x.ring)
-	} else {
-		x.timer.Reset(time.Until(next))
-	}
-}
-
-// ring is the alarm. One that comes late, for a request that has ended, finds
-// nothing armed or makes the next request look, which does no harm.
-func (x *exchange) ring() {
-	x.mu.Lock()
-	armed := !x.armed.IsZero()
-	x.armed = time.Time{}
-	again := armed && x.life.Over() == queue.OK
-	x.mu.Unlock()
-	if again {
-		x.arm()
-	} else if armed {
-		x.Wake()
-	}
-}
-
-// abortable says how a running Forward is broken off; nil: not any more. It
-// returns what did so already.
-func (x *exchange) abortable(abort func()) queue.Why {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.abort = abort
-	if abort != nil && x.killed == queue.OK {
-		if why := x.over(); why != queue.OK {
-			x.killed = why
-			abort()
-		}
-	}
-	return x.killed
 }
 
 // unblock makes reads from and writes to the client return: they would wait for

@@ -30,12 +30,12 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 			l.OwesBody()
 		}
 	}
-	x.arm()
+	x.alarm.Watch(&x.life)
 	if x.h2 {
 		h2, err := x.appSpeaksH2()
 		if err != nil {
 			var result queue.Result
-			x.blame(&result, x.abortable(nil), err)
+			x.blame(&result, x.alarm.Abortable(nil), err)
 			return result
 		}
 		if h2 {
@@ -119,12 +119,12 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		x.fullDuplex()
 	}
 	c.Begin()
-	if why := x.abortable(c.Abort); why != queue.OK {
+	if why := x.alarm.Abortable(c.Abort); why != queue.OK {
 		return queue.Result{Why: why}
 	}
 	r, err := c.Do(x.lane.app)
 	if err != nil {
-		killed := x.abortable(nil)
+		killed := x.alarm.Abortable(nil)
 		if killed == queue.OK && upgrade == "" && x.appOnlySpeaksH2(err) {
 			return x.forwardH2()
 		}
@@ -142,7 +142,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 	x.life.Enter(queue.Streaming)
 	result.Begun = true
 	x.stream(r, &result)
-	killed := x.abortable(nil) // before Close, after which nothing is there to abort
+	killed := x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
 	sent := r.Close()
 	if result.Why == queue.OK && killed != queue.OK {
 		result.Why = killed
@@ -191,7 +191,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 		}
 		if err != nil {
 			x.call.OnWait = nil
-			x.blame(result, x.abortable(nil), err)
+			x.blame(result, x.alarm.Abortable(nil), err)
 			return
 		}
 		x.life.Touch()
@@ -199,7 +199,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 		result.Out += int64(n)
 		if err != nil {
 			x.call.OnWait = nil
-			if result.Why = x.abortable(nil); result.Why == queue.OK {
+			if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
 				result.Why = queue.ClientGone
 			}
 			return
@@ -213,7 +213,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 func (x *exchange) begun(status int, lengthUnknown bool, abort func()) {
 	x.untilClose = lengthUnknown && !x.r.ProtoAtLeast(1, 1)
 	x.w.WriteHeader(status)
-	x.abortable(func() {
+	x.alarm.Abortable(func() {
 		abort()
 		x.unblock()
 	})
@@ -266,7 +266,7 @@ func (x *exchange) inform(head *wire.Response) {
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	client, rw, err := http.NewResponseController(x.w).Hijack()
 	if err != nil {
-		x.abortable(nil)
+		x.alarm.Abortable(nil)
 		r.Close()
 		result.Status, result.Why = 0, queue.AppGarbage
 		return
@@ -288,19 +288,19 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	}
 	head = append(head, "\r\n"...)
 	if _, err := client.Write(head); err != nil {
-		x.abortable(nil)
+		x.alarm.Abortable(nil)
 		r.Close()
 		result.Why = queue.ClientGone
 		return
 	}
 	x.head = head
-	x.abortable(func() {
+	x.alarm.Abortable(func() {
 		x.call.Abort()
 		conn.SetDeadline(past)
 	})
-	x.arm()
+	x.alarm.Watch(&x.life)
 	result.In, result.Out = r.Tunnel(conn, early, x.life.Touch)
-	result.Why = x.abortable(nil)
+	result.Why = x.alarm.Abortable(nil)
 }
 
 // unread returns what the client has sent behind its request and ends the watch

@@ -20,7 +20,7 @@ import (
 func (x *exchange) appSpeaksH2() (bool, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if why := x.abortable(cancel); why != queue.OK {
+	if why := x.alarm.Abortable(cancel); why != queue.OK {
 		return false, context.Canceled
 	}
 	return x.lane.app.SpeaksH2(ctx)
@@ -39,7 +39,7 @@ func (x *exchange) appOnlySpeaksH2(err error) bool {
 		if speaks, err := x.appSpeaksH2(); err == nil && speaks {
 			x.lane.app.LearnOnlyH2()
 		}
-		x.abortable(nil)
+		x.alarm.Abortable(nil)
 	}
 	return x.lane.app.OnlyH2()
 }
@@ -48,7 +48,7 @@ func (x *exchange) appOnlySpeaksH2(err error) bool {
 func (x *exchange) forwardH2() (result queue.Result) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if why := x.abortable(cancel); why != queue.OK {
+	if why := x.alarm.Abortable(cancel); why != queue.OK {
 		return queue.Result{Why: why}
 	}
 	defer func() {
@@ -60,7 +60,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	x.fullDuplex()
 	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx))
 	if err != nil {
-		x.blame(&result, x.abortable(nil), err)
+		x.blame(&result, x.alarm.Abortable(nil), err)
 		if x.body != nil {
 			x.stopBody()
 		}
@@ -69,7 +69,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	result.FirstByte, result.Status, result.Begun = time.Now(), res.StatusCode, true
 	x.life.Enter(queue.Streaming)
 	x.streamH2(res, cancel, &result)
-	if why := x.abortable(nil); result.Why == queue.OK {
+	if why := x.alarm.Abortable(nil); result.Why == queue.OK {
 		result.Why = why
 	}
 	res.Body.Close()
@@ -152,7 +152,7 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 			break
 		}
 		if err != nil {
-			x.blame(result, x.abortable(nil), err)
+			x.blame(result, x.alarm.Abortable(nil), err)
 			return
 		}
 	}

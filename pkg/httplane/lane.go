@@ -99,7 +99,8 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 type guardKey struct{}
 
 func (l *Lane) newExchange() *exchange {
-	x := &exchange{lane: l, woken: make(chan struct{}, 1)}
+	x := &exchange{lane: l}
+	x.alarm = queue.NewAlarm(x.hasGone)
 	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
 	x.call.OnInfo = func(head *wire.Response) { x.inform(head) }
 	x.call.StopBody = x.stopBody

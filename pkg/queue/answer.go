@@ -77,7 +77,9 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 	switch kind {
 	case header.QueueProbe:
-		err := p.Ready(x.Request().Context())
+		ctx, cancel := p.Drain.While(x.Request().Context())
+		defer cancel()
+		err := p.Ready(ctx)
 		if p.Drain.Draining() { // it began while we asked
 			return plain(Draining)
 		}

@@ -32,11 +32,13 @@ type Drain struct {
 	begun    atomic.Bool // Begin was called and not undone; a hint, mu decides
 
 	mu      sync.Mutex
-	began   time.Time     // zero: serving
-	ending  bool          // the pod is ending: this can't be undone
-	over    bool          // Abort was called: what comes now comes too late
-	changed chan struct{} // closed by tell; nil: nobody waits
-	arrived time.Time     // the last request that counts against quiet
+	serving context.Context    // ends when the drain begins,
+	pause   context.CancelFunc // by this
+	began   time.Time          // zero: serving
+	ending  bool               // the pod is ending: this can't be undone
+	over    bool               // Abort was called: what comes now comes too late
+	changed chan struct{}      // closed by tell; nil: nobody waits
+	arrived time.Time          // the last request that counts against quiet
 	flights int
 	head    *Life // those in flight, oldest first
 	tail    *Life
@@ -44,7 +46,20 @@ type Drain struct {
 
 // NewDrain returns a drain that has not begun.
 func NewDrain(s DrainSettings) *Drain {
-	return &Drain{settings: s}
+	d := &Drain{settings: s}
+	d.serving, d.pause = context.WithCancel(context.Background())
+	return d
+}
+
+// While returns a context that ends with ctx, and when the drain begins. The
+// caller must call cancel.
+func (d *Drain) While(ctx context.Context) (_ context.Context, cancel func()) {
+	d.mu.Lock()
+	serving := d.serving
+	d.mu.Unlock()
+	ctx, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(serving, end)
+	return ctx, func() { stop(); end() }
 }
 
 // Begin starts the drain, or joins the running one. ending says that the pod is
@@ -58,6 +73,7 @@ func (d *Drain) Begin(ending bool) {
 	}
 	d.ending = d.ending || ending
 	d.begun.Store(true)
+	d.pause()
 	d.tell()
 }
 
@@ -92,6 +108,7 @@ func (d *Drain) running(now time.Time) bool {
 	}
 	d.began = time.Time{}
 	d.begun.Store(false)
+	d.serving, d.pause = context.WithCancel(context.Background())
 	return false
 }
 

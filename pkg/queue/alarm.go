@@ -1,0 +1,146 @@
+package queue
+
+import (
+	"sync"
+	"time"
+)
+
+// An Alarm is the part of a lane's exchange that ends it early. Whatever does so
+// (a clock, the client, the drain's deadline) comes in by Wake, which makes the
+// exchange look again; Over decides; and the first reason wins. A lane keeps the
+// value for its next request: a wake that comes late only makes that one look.
+//
+// Its methods but Wake are for the goroutine that serves the request.
+type Alarm struct {
+	gone  func() bool   // whether the client has gone; any goroutine may ask
+	woken chan struct{} // holds a wake until somebody sleeps
+
+	mu     sync.Mutex
+	life   *Life       // that is watched; nil between two requests
+	timer  *time.Timer // rings when a clock may have run out
+	armed  time.Time   // when it rings; zero: it does not
+	abort  func()      // breaks a running Forward off; nil: there is none
+	killed Why         // what did
+}
+
+// NewAlarm returns the alarm of an exchange whose client has gone when gone says
+// so.
+func NewAlarm(gone func() bool) *Alarm {
+	return &Alarm{gone: gone, woken: make(chan struct{}, 1)}
+}
+
+// Reset lets go of the request, for the next one.
+func (a *Alarm) Reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.life, a.killed, a.abort = nil, OK, nil
+	select {
+	case <-a.woken:
+	default:
+	}
+}
+
+// Watch begins to watch a life, and sets the timer to the next moment at which a
+// clock may have run out. An earlier ring is left alone, that of an earlier
+// request included: it looks and sets the timer again.
+func (a *Alarm) Watch(l *Life) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.life = l
+	a.arm()
+}
+
+func (a *Alarm) over() Why {
+	if a.gone() {
+		return ClientGone
+	}
+	return a.life.Over()
+}
+
+// Sleep watches l and returns after Wake, or at once when the request is over,
+// with what there is to say then.
+func (a *Alarm) Sleep(l *Life) Why {
+	a.Watch(l)
+	a.mu.Lock()
+	why := a.over()
+	a.mu.Unlock()
+	if why != OK {
+		return why
+	}
+	<-a.woken
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.over()
+}
+
+// Wake makes a Sleep return and breaks a Forward off whose request is over. Any
+// goroutine may call it.
+func (a *Alarm) Wake() {
+	select {
+	case a.woken <- struct{}{}:
+	default:
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.look()
+}
+
+// look breaks the running Forward off if the request is over.
+func (a *Alarm) look() {
+	if a.abort == nil || a.killed != OK {
+		return
+	}
+	if why := a.over(); why != OK {
+		a.killed = why
+		a.abort()
+	}
+}
+
+// Abortable says how a Forward whose life is watched is broken off; nil: not any
+// more. abort is called once at most, perhaps before Abortable
+// returns; it must not block and must not call the alarm. What has broken the
+// Forward off by now is returned.
+func (a *Alarm) Abortable(abort func()) Why {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.abort = abort
+	a.look()
+	return a.killed
+}
+
+// arm sets the timer.
+func (a *Alarm) arm() {
+	next := a.life.Next()
+	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {
+		return
+	}
+	a.armed = next
+	if a.timer == nil {
+		a.timer = time.AfterFunc(time.Until(next), a.ring)
+	} else {
+		a.timer.Reset(time.Until(next))
+	}
+}
+
+// ring looks, and arms again for a request that is not over.
+func (a *Alarm) ring() {
+	a.mu.Lock()
+	a.armed = time.Time{}
+	over := a.life != nil && a.over() != OK
+	if a.life != nil && !over {
+		a.arm()
+	}
+	a.mu.Unlock()
+	if over {
+		a.Wake()
+	}
+}
+
+// Stop ends the timer of an alarm that is no longer used.
+func (a *Alarm) Stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
