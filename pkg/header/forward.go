@@ -5,29 +5,6 @@ import (
 	"strings"
 )
 
-// Hop reports whether a field, in canonical case, is for the next hop alone and
-// is not passed on (RFC 9110 section 7.6.1). Fields that Connection names are
-// for the next hop as well.
-func Hop(name string) bool {
-	switch name {
-	case Connection, "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization",
-		TE, Trailer, TransferEncoding, Upgrade, "Http2-Settings":
-		return true
-	}
-	return false
-}
-
-// StopsHere reports whether a request field, in canonical case, is Knative's
-// internal affair that the user container must not see (docs/promises.md 3.8).
-// OriginalHost stops here too, but only when it is used.
-func StopsHere(name string) bool {
-	switch name {
-	case Revision, Namespace, Hash, ProxyRequest, PassthroughLB:
-		return true
-	}
-	return false
-}
-
 // MakeForwarded returns a Forwarded value (RFC 7239 section 4) that says what
 // X-Forwarded-For, -Host and -Proto say, "" when they say nothing. The hop that
 // is being made is not part of it. A node that is no address becomes "unknown".
