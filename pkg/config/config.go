@@ -67,6 +67,7 @@ type Config struct {
 	Probes          []probe.Probe // all must pass; none: always ready
 	AutoDetectHTTP2 bool          // find out whether an HTTP health endpoint speaks h2c
 
+	FastLane          bool        // plain HTTP/1.1 requests are served by our own engine
 	ServerTiming      bool        // responses say how long their requests waited
 	FullDuplex        bool        // HTTP/1.1 responses may begin before their request has ended
 	ExcludePaths      []string    // not counted (docs/promises.md 3.10): exact, or prefixes that end in *

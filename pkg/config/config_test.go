@@ -49,6 +49,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		UserPort: 8080, Port: 8012, TLSPort: 8112, AdminPort: 8022, AutoscalerPort: 9090, MetricsPort: 9091, StatusPort: 8008,
 		RequestTimeoutScope: WholeRequest,
 		ConnectRetry:        500 * time.Millisecond,
+		FastLane:            true,
 		Probes:              tcp(8080),
 		StatsFormat:         Protobuf,
 		DrainDeadline:       27 * time.Second,
@@ -176,6 +177,7 @@ func TestValuesAreRead(t *testing.T) {
 		{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex }, true},
 		{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths }, []string{"/healthz", "/metrics/*"}},
 		{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents }, []string{"Prometheus/", "ELB-HealthChecker"}},
+		{"FAST_LANE", "false", func(c *Config) any { return c.FastLane }, false},
 		{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming }, true},
 		{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat }, Prometheus},
 

@@ -171,6 +171,8 @@ func table(c *Config) []section {
 		{"Traffic", "", []*row{
 			{name: "ENABLE_HTTP_FULL_DUPLEX", kind: boolean(&c.FullDuplex), def: "false",
 				text: "Let an HTTP/1.1 response begin while its request is still being sent."},
+			{name: "FAST_LANE", kind: boolean(&c.FastLane), def: "true",
+				text: "Serve plain HTTP/1.1 requests by our own engine; what it does not take is left to net/http, as everything is without it. For support: nothing but the cost differs."},
 			{name: "SERVER_TIMING", kind: boolean(&c.ServerTiming), def: "false",
 				text: "Tell clients in a Server-Timing field how long a request waited in the queue and for the app."},
 			{name: "EXCLUDE_PATHS", kind: paths(&c.ExcludePaths),

@@ -67,6 +67,7 @@ type guard struct {
 	serving  atomic.Bool // a request has been given out and not ended (HTTP/1)
 	idle     atomic.Bool // the reader waits for the first byte of a head, or is about to
 	retiring atomic.Bool
+	loan     *loan       // nil: the connection does not come back
 	nudged   atomic.Bool // retire has ended a read
 }
 
@@ -92,6 +93,8 @@ func (g *guard) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		case g.pass > 0:
 			return g.give(p, g.pass), nil
+		case g.loan != nil && g.loan.spent && g.state == atHead:
+			return 0, g.loan.silence()
 		case g.state == opaque:
 			if g.w > g.r {
 				g.pass = g.w - g.r
@@ -290,6 +293,9 @@ func (g *guard) passHead(n int) {
 	g.pass = n - g.lent
 	g.lent = 0
 	g.serving.Store(true)
+	if g.loan != nil {
+		g.loan.spent = true
+	}
 }
 
 // hideTarget keeps a target that net/http would refuse and puts another one of
@@ -360,6 +366,11 @@ func (g *guard) release() (early []byte) {
 func (g *guard) Close() error {
 	err := net.ErrClosed
 	g.closing.Do(func() {
+		if o := g.loan; o != nil && o.idle.Load() && !g.cutOff.Load() {
+			o.rest, o.back, err = g.buf[g.r:g.w], true, nil
+			g.onClose(g)
+			return
+		}
 		g.watch.Stop()
 		if g.reset.Load() && g.bare != nil {
 			g.bare.SetLinger(0)

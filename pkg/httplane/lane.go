@@ -56,6 +56,7 @@ type Lane struct {
 	guards    map[*guard]struct{}  // of the connections that are open and not tunnels
 	tunnels   map[*talker]struct{} // WebSockets
 	stopping  bool
+	guests    *guests
 	changed   chan struct{} // closed and renewed when a guard goes
 }
 
@@ -71,6 +72,7 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 		guards:   make(map[*guard]struct{}),
 		tunnels:  make(map[*talker]struct{}),
 		changed:  make(chan struct{}),
+		guests:   newGuests(),
 	}
 	if s.MaxConnections > 0 {
 		l.places = make(chan struct{}, s.MaxConnections)
@@ -88,6 +90,11 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 		MaxHeaderBytes:               s.MaxHeaderBytes + guardBuffer, // the guard is the stricter one
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     errors,
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if g, ok := c.(*guard); ok && g.loan != nil && state == http.StateIdle {
+				g.loan.idle.Store(true)
+			}
+		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			g, _ := c.(*guard)
 			return context.WithValue(ctx, guardKey{}, g)
@@ -118,6 +125,16 @@ func (l *Lane) Serve(ln net.Listener, config *tls.Config) error {
 	l.listeners = append(l.listeners, ln)
 	l.mu.Unlock()
 	err := l.server.Serve(&guarded{Listener: ln, lane: l, config: config})
+	if l.hasStopped() {
+		return nil
+	}
+	return err
+}
+
+// ServeGuests serves the guests of another lane until Shutdown, before which that
+// lane has to have ended.
+func (l *Lane) ServeGuests() error {
+	err := l.server.Serve(l.guests)
 	if l.hasStopped() {
 		return nil
 	}

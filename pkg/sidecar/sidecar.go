@@ -17,6 +17,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/fastlane"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/httplane"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -48,6 +49,7 @@ type sidecar struct {
 	app     *upstream.App
 	proxy   *queue.Proxy
 	lane    *httplane.Lane
+	fast    *fastlane.Lane // nil: off
 	pair    *certs.Watcher
 	board   *status.Board
 	servers []*http.Server // of the small ports
@@ -185,6 +187,20 @@ func (s *sidecar) build() (err error) {
 		ServerTiming:   c.ServerTiming,
 		AppPort:        c.UserPort,
 	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
+	if c.FastLane {
+		s.fast = fastlane.New(fastlane.Settings{
+			MaxHeaderBytes: c.MaxHeaderBytes,
+			MaxBodyBytes:   c.MaxBodyBytes,
+			MaxConnections: c.MaxConnections,
+			HeaderTimeout:  c.HeaderTimeout,
+			FullDuplex:     c.FullDuplex,
+			ServerTiming:   c.ServerTiming,
+			AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort)),
+			Elsewhere: func(nc *net.TCPConn, w *hangup.Watch) fastlane.Guest {
+				return s.lane.Guest(nc, w)
+			},
+		}, s.proxy, s.app, s.watcher)
+	}
 	s.board = status.New(s.statusSources())
 	return nil
 }
@@ -228,7 +244,12 @@ func (s *sidecar) load() (running, waiting int) {
 // a listener until the context ends.
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
-	s.start(func() error { return s.lane.Serve(l.main, nil) })
+	if s.fast != nil {
+		s.start(func() error { return s.fast.Serve(l.main) })
+		s.start(s.lane.ServeGuests)
+	} else {
+		s.start(func() error { return s.lane.Serve(l.main, nil) })
+	}
 	s.startServer(l.admin, s.adminHandler())
 	s.startServer(l.autoscaler, stats.Handler(s.proxy.Stats, stats.Labels{
 		Namespace:     c.Namespace,
@@ -275,7 +296,12 @@ func (s *sidecar) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 	defer cancel()
 	var all sync.WaitGroup
-	all.Go(func() { _ = s.lane.Shutdown(ctx) })
+	all.Go(func() {
+		if s.fast != nil {
+			_ = s.fast.Shutdown(ctx) // first: it may still give connections to the other lane
+		}
+		_ = s.lane.Shutdown(ctx)
+	})
 	for _, server := range s.servers {
 		all.Go(func() {
 			if server.Shutdown(ctx) != nil {

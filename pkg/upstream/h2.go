@@ -64,6 +64,12 @@ func (a *App) OnlyH2() bool {
 	return h1 == no
 }
 
+// SpeaksH1 reports whether the user container has been heard to speak HTTP/1.1.
+func (a *App) SpeaksH1() bool {
+	h1, _ := a.speech.heard()
+	return h1 == yes
+}
+
 // LearnOnlyH2 notes that the user container speaks HTTP/2 and not HTTP/1.1.
 func (a *App) LearnOnlyH2() { a.speech.learnH1(false) }
 

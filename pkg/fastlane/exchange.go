@@ -1,0 +1,419 @@
+package fastlane
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// answerTimeout bounds the writing of an answer of our own: the clock that has
+// run out must not take its own answer with it.
+const answerTimeout = 5 * time.Second
+
+// exchange is a request of a connection as the story sees it. Its head stays in
+// the connection's buffer, untouched, until the story has ended.
+type exchange struct {
+	c       *conn
+	request wire.Request
+	size    int // of the head
+	life    queue.Life
+	alarm   *queue.Alarm
+	call    upstream.Call
+	body    body
+	pooled  *[]byte // from the lane's buffers; what is written is made here
+	out     []byte
+	waiting bool   // out holds what is to be written before we wait
+	peer    string // the client's address, as X-Forwarded-For has it
+
+	last    bool // no request is served behind this one
+	broken  bool // not all of what the response's head has promised was written
+	atGuest atomic.Pointer[Guest]
+
+	mu     sync.Mutex
+	built  *http.Request // by Request
+	cancel func()        // ends its context
+}
+
+func (x *exchange) init(c *conn) {
+	x.c = c
+	x.alarm = queue.NewAlarm(c.gone.Load)
+	if a, err := netip.ParseAddrPort(c.nc.RemoteAddr().String()); err == nil {
+		x.peer = a.Addr().String()
+	}
+	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
+	x.call.OnInfo = x.inform
+	x.call.OnWait = func() { _ = x.flush() } // an error comes again with the next write
+	x.call.StopBody = func() {
+		c.cut = true
+		c.nc.SetReadDeadline(past)
+	}
+	x.body.x = x
+}
+
+// begin makes x the exchange of the request whose head takes the next n bytes.
+func (x *exchange) begin(n int) {
+	x.size = n
+	x.last, x.broken, x.waiting = false, false, false
+	x.body.begin(&x.request)
+}
+
+// end lets go of the request and reports whether the connection is where the next
+// one begins.
+func (x *exchange) end() bool {
+	x.alarm.Reset()
+	x.leaveRequest()
+	x.mu.Lock()
+	x.built, x.cancel = nil, nil
+	x.mu.Unlock()
+	ok := x.flush() == nil && !x.broken && !x.last
+	if x.pooled != nil {
+		x.c.lane.buffers.Put(x.pooled)
+		x.pooled, x.out = nil, nil
+	}
+	if !x.body.discard() {
+		x.c.cut = true
+		return false
+	}
+	x.c.r += x.size
+	return ok
+}
+
+// Header implements queue.Exchange. The string points into the buffer.
+func (x *exchange) Header(name string) string {
+	v, _ := wire.Find(x.request.Fields, name)
+	return view(v)
+}
+
+// view returns the bytes as a string, which lives as long as they are unchanged.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Line implements queue.Exchange.
+func (x *exchange) Line() (method string, major, minor int) {
+	return view(x.request.Method), 1, x.request.Minor
+}
+
+// Request implements queue.Exchange. It is read again by net/http, from a copy of
+// the head.
+func (x *exchange) Request() *http.Request {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.built != nil {
+		return x.built
+	}
+	head := bytes.Clone(x.c.buf[x.c.r : x.c.r+x.size])
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+	if err != nil { // a target that net/http does not take
+		r = &http.Request{
+			Method: string(x.request.Method), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+			RequestURI: string(x.request.Target), URL: &url.URL{Path: string(x.request.Target)},
+			Host: string(x.request.Host), Header: http.Header{},
+		}
+		for _, f := range x.request.Fields {
+			r.Header.Add(string(f.Name), string(f.Value))
+		}
+	}
+	r.Body = http.NoBody
+	r.RemoteAddr = x.c.nc.RemoteAddr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	if x.c.gone.Load() {
+		cancel()
+	}
+	x.built, x.cancel = r.WithContext(ctx), cancel
+	return x.built
+}
+
+// leaveRequest ends the context of a request that was built.
+func (x *exchange) leaveRequest() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel != nil {
+		x.cancel()
+	}
+}
+
+// Sleep implements queue.Exchange.
+func (x *exchange) Sleep(l *queue.Life) queue.Why { return x.alarm.Sleep(l) }
+
+// Wake implements queue.Exchange.
+func (x *exchange) Wake() { x.alarm.Wake() }
+
+// Answer implements queue.Exchange.
+func (x *exchange) Answer(a *queue.Answer) {
+	x.room()
+	b := appendStatus(x.out[:0], a.Status, http.StatusText(a.Status))
+	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
+	b = append(b, x.c.lane.dateLine(time.Now())...)
+	body := a.Body
+	if a.GRPC >= 0 {
+		body = ""
+	}
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, int64(len(body)), 10)
+	b = append(b, "\r\n"...)
+	b = x.appendClose(b, false)
+	b = append(b, "\r\n"...)
+	if view(x.request.Method) != http.MethodHead {
+		b = append(b, body...)
+	}
+	x.out, x.waiting = b, true
+	x.c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
+	if x.flush() != nil {
+		x.broken = true
+	}
+	x.c.nc.SetWriteDeadline(time.Time{})
+}
+
+// appendClose appends what sends the client to another connection: because we
+// are draining, or because the body of its request is not there yet and nobody
+// will wait for it (duplex: the user container may well).
+func (x *exchange) appendClose(b []byte, duplex bool) []byte {
+	if early := !duplex && !x.body.here(); early {
+		x.last, x.c.cut = true, true
+	}
+	x.last = x.last || x.request.Close || x.c.lane.closing()
+	if x.last {
+		return wire.AppendField(b, header.Connection, "close")
+	}
+	return b
+}
+
+// room makes sure that there is a buffer to write from.
+func (x *exchange) room() {
+	if x.pooled == nil {
+		x.pooled = x.c.lane.buffers.Get().(*[]byte)
+		x.out = (*x.pooled)[:0]
+	}
+}
+
+// flush writes what waits in out.
+func (x *exchange) flush() error {
+	if !x.waiting {
+		return nil
+	}
+	x.waiting = false
+	_, err := x.c.nc.Write(x.out)
+	x.out = x.out[:0]
+	return err
+}
+
+// inform passes an informational response on (RFC 9110 section 15.2).
+func (x *exchange) inform(head *wire.Response) {
+	x.room()
+	b := appendStatus(x.out[:0], head.Status, view(head.Reason))
+	b = appendResponseFields(b, head.Fields)
+	x.out, x.waiting = append(b, "\r\n"...), true
+	_ = x.flush() // an error comes again with the final response
+}
+
+// appendStatus appends a status line.
+func appendStatus(b []byte, status int, reason string) []byte {
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, reason...)
+	return append(b, "\r\n"...)
+}
+
+// body is the request's body: what has arrived with the head, and then what comes
+// on the connection. It is read by the sending goroutine and looked at by others.
+type body struct {
+	x       *exchange
+	chunked bool
+	chunks  wire.Chunks
+
+	mu   sync.Mutex
+	left int64 // of a body with a length
+	n    int64 // that were read
+	over bool  // all of it has been read
+	err  error // but io.EOF
+}
+
+func (b *body) begin(q *wire.Request) {
+	length, framing := q.BodyLength()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n, b.err, b.left = 0, nil, 0
+	b.chunked = framing == wire.Chunked
+	b.over = framing == wire.None || length == 0
+	if b.chunked {
+		b.chunks.Reset()
+	} else if framing == wire.Length {
+		b.left = length
+	}
+}
+
+// none reports whether the request has no body.
+func (b *body) none() bool { return !b.chunked && b.left == 0 }
+
+// arrived returns the body if all of it has come with the head, and there is one.
+func (b *body) arrived() ([]byte, bool) {
+	c := b.x.c
+	rest := c.buf[c.r+b.x.size : c.w]
+	if b.chunked || b.left == 0 || b.left > int64(len(rest)) {
+		return nil, false
+	}
+	return rest[:b.left], true
+}
+
+// took consumes n bytes behind the head that have arrived. The head stays where
+// it is: what is behind the consumed bytes is behind the head from now on. b.mu is
+// held.
+func (b *body) took(n int) {
+	c := b.x.c
+	at := c.r + b.x.size
+	copy(c.buf[at:], c.buf[at+n:c.w])
+	c.w -= n
+}
+
+// here reports whether all of the body has arrived.
+func (b *body) here() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return true
+	}
+	_, all := b.arrived()
+	return all
+}
+
+// discard drops a body that nobody has read, if all of it has arrived. It reports
+// whether the connection is where the next request begins.
+func (b *body) discard() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return true
+	}
+	if all, ok := b.arrived(); ok {
+		b.took(len(all))
+		return true
+	}
+	return false
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	x := b.x
+	x.life.AwaitBody()
+	n, err := b.read(p)
+	x.life.GotBody()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n += int64(n)
+	if limit := x.c.lane.settings.MaxBodyBytes; limit > 0 && b.n > limit {
+		n, err = 0, errTooLarge
+	}
+	if err == io.EOF {
+		b.over = true
+	} else if err != nil {
+		b.err = err
+	}
+	return n, err
+}
+
+// read reads bytes of the content.
+func (b *body) read(p []byte) (int, error) {
+	c := b.x.c
+	if b.chunked {
+		return b.readChunks(p)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), b.left)]
+	var n int
+	var err error
+	if have := c.buf[c.r+b.x.size : c.w]; len(have) > 0 {
+		n = copy(p, have)
+		b.took(n)
+	} else {
+		b.mu.Unlock()
+		n, err = c.nc.Read(p)
+		b.mu.Lock()
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	if b.left -= int64(n); b.left == 0 && err == nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// readChunks decodes. Framing that comes behind the head's buffer is read into
+// what is left of it.
+func (b *body) readChunks(p []byte) (int, error) {
+	c := b.x.c
+	at := c.r + b.x.size
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		if have := c.buf[at:c.w]; len(have) > 0 {
+			data, n, err := b.chunks.Next(have[:min(len(have), len(p))])
+			if err != nil {
+				return 0, err
+			}
+			m := copy(p, data)
+			if n > 0 {
+				b.took(n)
+			}
+			if b.chunks.Done() {
+				return m, io.EOF
+			}
+			if m > 0 {
+				return m, nil
+			}
+			if n > 0 {
+				continue
+			}
+		}
+		if b.chunks.Done() {
+			return 0, io.EOF
+		}
+		if c.w == len(c.buf) {
+			return 0, errNoRoom
+		}
+		free := c.buf[c.w:]
+		b.mu.Unlock()
+		n, err := c.nc.Read(free)
+		b.mu.Lock()
+		c.w += n
+		if n == 0 {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return 0, err
+		}
+	}
+}
+
+// appendTrailer appends the trailer fields of a body that has ended.
+func (b *body) appendTrailer(dst []byte) []byte {
+	for _, f := range b.chunks.Trailer() {
+		dst = wire.AppendField(dst, f.Name, f.Value)
+	}
+	return dst
+}
+
+// moved returns how many bytes of content have been read.
+func (b *body) moved() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}

@@ -1,0 +1,390 @@
+package fastlane
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+var (
+	errTooLarge = errors.New("request body too large")
+	errNoRoom   = errors.New("request head leaves no room for chunk heads")
+)
+
+// Forward implements queue.Exchange.
+func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
+	if limit := x.c.lane.settings.MaxBodyBytes; limit > 0 && x.request.ContentLength > limit {
+		return queue.Result{Why: queue.TooLarge}
+	}
+	c := &x.call
+	c.Method = view(x.request.Method)
+	c.Body, c.Length, c.Trailer = nil, 0, nil
+	x.room()
+	x.out = x.appendHead(x.out[:0])
+	if content, all := x.body.arrived(); all {
+		// It goes out in one write with the head, and is held as long as it may have to
+		// be sent again.
+		x.out = append(x.out, content...)
+		x.body.sent(len(content))
+	} else if !x.body.none() {
+		c.Body, c.Length = &x.body, x.request.ContentLength
+		if x.body.chunked {
+			c.Trailer = x.body.appendTrailer
+		}
+		if !queue.IsGRPC(x.Header(header.ContentType)) { // a stream may be silent for long
+			l.OwesBody()
+		}
+	}
+	c.Head = x.out
+	c.Begin()
+	x.alarm.Watch(l)
+	if why := x.alarm.Abortable(c.Abort); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	r, err := c.Do(x.c.lane.app)
+	if err != nil {
+		x.blame(&result, x.alarm.Abortable(nil), err)
+		result.In = x.body.moved()
+		return result
+	}
+	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
+	l.Enter(queue.Streaming)
+	x.alarm.Abortable(func() {
+		c.Abort()
+		x.c.nc.SetDeadline(past)
+	})
+	x.stream(r, &result)
+	killed := x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
+	sent := r.Close()
+	if result.Why == queue.OK {
+		result.Why = killed
+	}
+	result.In = x.body.moved()
+	if !sent {
+		x.c.cut = true
+	}
+	if result.Why != queue.OK {
+		x.broken = true
+		x.waiting = false
+	}
+	return result
+}
+
+// sent notes that n bytes, all of the body, went out with the head.
+func (b *body) sent(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.took(n)
+	b.n, b.left, b.over = int64(n), 0, true
+}
+
+// blame notes what ended a forward. A kill is the cause of whatever error it made.
+func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
+	if result.Why = killed; killed != queue.OK {
+		return
+	}
+	result.Err = err
+	var e *upstream.Error
+	fault := upstream.Reset
+	if errors.As(err, &e) {
+		fault = e.Fault
+	}
+	switch fault {
+	case upstream.Unreachable:
+		result.Why = queue.AppUnreachable
+	case upstream.Garbage:
+		result.Why = queue.AppGarbage
+	case upstream.Body:
+		result.Why = bodyReason(e.Err)
+	default:
+		result.Why = queue.AppReset
+	}
+}
+
+// bodyReason says why a request's body could not be read.
+func bodyReason(err error) queue.Why {
+	var chunk *wire.BadChunk
+	switch {
+	case errors.Is(err, errTooLarge):
+		return queue.TooLarge
+	case errors.As(err, &chunk), errors.Is(err, errNoRoom):
+		return queue.BadRequest
+	}
+	return queue.ClientGone
+}
+
+// appendHead appends the head of the request to the user container
+// (docs/promises.md 3.4 and 3.8).
+func (x *exchange) appendHead(b []byte) []byte {
+	q, trace := &x.request, x.life.Trace()
+	b = append(b, q.Method...)
+	b = append(b, ' ')
+	b = append(b, originForm(q)...)
+	b = append(b, " HTTP/1.1\r\n"...)
+	original := x.Header(header.OriginalHost)
+	switch {
+	case original != "":
+		b = wire.AppendField(b, header.Host, original)
+	case len(q.Host) > 0:
+		b = wire.AppendField(b, header.Host, q.Host)
+	default:
+		b = wire.AppendField(b, header.Host, x.c.lane.settings.AppHost)
+	}
+
+	var xff, xfh, xfp, forwarded []byte
+	var many []byte // of several X-Forwarded-For lines the join
+	trailers, named := false, q.Fields[:0:0]
+	for _, f := range q.Fields {
+		if header.RoleOf(f.Name) == header.ConnectionRole && namesFields(f.Value) {
+			named = append(named, f)
+		}
+	}
+	for _, f := range q.Fields {
+		switch header.RoleOf(f.Name) {
+		case header.HopRole, header.ConnectionRole, header.TrailerRole, header.StopsRole, header.LengthRole, header.HostRole, header.ExpectRole:
+			continue
+		case header.TERole:
+			trailers = trailers || wire.HasToken(f.Value, "trailers")
+			continue
+		case header.OriginalHostRole:
+			if original != "" {
+				continue
+			}
+		case header.ForwardedForRole:
+			if xff == nil {
+				xff = f.Value
+			} else {
+				if many == nil {
+					many = append(many, xff...)
+				}
+				many = append(append(many, ", "...), f.Value...)
+			}
+			continue
+		case header.ForwardedHostRole:
+			if xfh == nil {
+				xfh = f.Value
+			}
+		case header.ForwardedProtoRole:
+			if xfp == nil {
+				xfp = f.Value
+			}
+		case header.ForwardedRole:
+			if forwarded == nil {
+				forwarded = f.Value
+			}
+		}
+		if isNamed(named, f.Name) || trace != nil && trace.Drop(canonical(f.Name)) {
+			continue
+		}
+		b = wire.AppendField(b, f.Name, f.Value)
+	}
+	if many != nil {
+		xff = many
+	}
+	if len(forwarded) == 0 && (len(xff) > 0 || len(xfh) > 0 || len(xfp) > 0) {
+		if made := header.MakeForwarded(view(xff), view(xfh), view(xfp)); made != "" {
+			b = wire.AppendField(b, header.Forwarded, made)
+		}
+	}
+	if trace != nil {
+		trace.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
+	}
+	b = append(b, "X-Forwarded-For: "...)
+	if len(xff) > 0 {
+		b = append(append(b, xff...), ", "...)
+	}
+	b = append(append(b, x.peer...), "\r\n"...)
+	if trailers {
+		b = append(b, "Connection: TE\r\nTE: trailers\r\n"...)
+	}
+	switch {
+	case q.Chunked:
+		b = wire.AppendField(b, header.TransferEncoding, "chunked")
+		if v, ok := wire.Find(q.Fields, header.Trailer); ok {
+			b = wire.AppendField(b, header.Trailer, v)
+		}
+	case q.ContentLength >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, q.ContentLength, 10)
+		b = append(b, "\r\n"...)
+	case view(q.Method) == "POST" || view(q.Method) == "PUT" || view(q.Method) == "PATCH":
+		b = wire.AppendField(b, header.ContentLength, "0")
+	}
+	return append(b, "\r\n"...)
+}
+
+// namesFields reports whether a Connection line says more than what becomes of
+// the connection.
+func namesFields(line []byte) bool {
+	return !wire.EqualFold(line, "keep-alive") && !wire.EqualFold(line, "close")
+}
+
+// originForm returns the request target in origin form, byte for byte (RFC 9112
+// section 3.2).
+func originForm(q *wire.Request) []byte {
+	if q.Form != wire.Absolute {
+		return q.Target
+	}
+	_, rest, _ := strings.Cut(view(q.Target), "://")
+	i := strings.IndexAny(rest, "/?")
+	switch {
+	case i < 0 && view(q.Method) == "OPTIONS":
+		return []byte("*")
+	case i < 0:
+		return []byte("/")
+	case rest[i] == '?':
+		return []byte("/" + rest[i:])
+	}
+	return []byte(rest[i:])
+}
+
+// isNamed reports whether Connection lines name a field.
+func isNamed(connection []wire.Field, name []byte) bool {
+	for _, f := range connection {
+		if wire.HasToken(f.Value, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// stream passes the response on to its end: its head with the first bytes of the
+// body in one write, and the rest as it arrives.
+func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
+	length := r.Length()
+	x.out = x.appendResponse(x.out[:0], r, length)
+	x.waiting = true
+	for {
+		data, err := r.Next()
+		if err == io.EOF {
+			if length < 0 {
+				x.out = wire.AppendLastChunk(x.out, r.Trailer())
+				x.waiting = true
+			}
+			if x.flush() != nil {
+				x.gone(result)
+			}
+			return
+		}
+		if err != nil {
+			x.blame(result, x.alarm.Abortable(nil), err)
+			_ = x.flush() // what has come is the client's; that it is not all, it will see
+			return
+		}
+		x.life.Touch()
+		if x.pass(data, length < 0) != nil {
+			x.gone(result)
+			return
+		}
+		result.Out += int64(len(data))
+	}
+}
+
+// gone notes that the response can't be written.
+func (x *exchange) gone(result *queue.Result) {
+	if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
+		result.Why = queue.ClientGone
+	}
+}
+
+// pass adds data to what waits. What does not fit is written.
+func (x *exchange) pass(data []byte, chunked bool) error {
+	if chunked {
+		x.out = wire.AppendChunkHead(x.out, len(data))
+	}
+	if len(x.out)+len(data)+len(wire.ChunkTail) > cap(x.out) {
+		x.waiting = len(x.out) > 0
+		if err := x.flush(); err != nil {
+			return err
+		}
+		if len(data)+len(wire.ChunkTail) > cap(x.out) {
+			if _, err := x.c.nc.Write(data); err != nil {
+				return err
+			}
+			data = nil
+		}
+	}
+	x.out = append(x.out, data...)
+	if chunked {
+		x.out = append(x.out, wire.ChunkTail...)
+	}
+	x.waiting = len(x.out) > 0
+	return nil
+}
+
+// appendResponse appends the head of the response to the client.
+func (x *exchange) appendResponse(b []byte, r *upstream.Response, length int64) []byte {
+	h := &r.Head
+	b = appendStatus(b, h.Status, view(h.Reason))
+	b = appendResponseFields(b, h.Fields)
+	if _, ok := wire.Find(h.Fields, "date"); !ok {
+		b = append(b, x.c.lane.dateLine(time.Now())...)
+	}
+	if x.c.lane.settings.ServerTiming {
+		queued, slot := x.life.Waited()
+		b = fmt.Appendf(b, "Server-Timing: queue;dur=%.1f, app;dur=%.1f\r\n",
+			float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond))
+	}
+	switch {
+	case length < 0:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	case length > 0 || h.Status != 204 && h.ContentLength >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, max(length, h.ContentLength), 10)
+		b = append(b, "\r\n"...)
+	}
+	b = x.appendClose(b, x.c.lane.settings.FullDuplex)
+	return append(b, "\r\n"...)
+}
+
+// appendResponseFields appends what the user container said and is not for us
+// alone.
+func appendResponseFields(b []byte, fields []wire.Field) []byte {
+	var connection [1]wire.Field
+	named := connection[:0]
+	for _, f := range fields {
+		if header.RoleOf(f.Name) == header.ConnectionRole && namesFields(f.Value) {
+			named = append(named, f)
+		}
+	}
+	for _, f := range fields {
+		value := f.Value
+		switch header.RoleOf(f.Name) {
+		case header.HopRole, header.ConnectionRole, header.TERole, header.LengthRole:
+			continue
+		case header.ProxyStatusRole:
+			if value = []byte(header.WithoutOurs(string(value))); len(value) == 0 {
+				continue
+			}
+		}
+		if len(named) > 0 && isNamed(named, f.Name) {
+			continue
+		}
+		b = wire.AppendField(b, f.Name, value)
+	}
+	return b
+}
+
+// canonical returns a field's name in canonical case.
+func canonical(name []byte) string {
+	b := []byte(name)
+	up := true
+	for i, c := range b {
+		switch {
+		case up && 'a' <= c && c <= 'z':
+			b[i] = c - 'a' + 'A'
+		case !up && 'A' <= c && c <= 'Z':
+			b[i] = c - 'A' + 'a'
+		}
+		up = c == '-'
+	}
+	return string(b)
+}
