@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -162,7 +163,9 @@ func (c *conn) judge(n int, err error) (w what, known bool) {
 		return handOver, true
 	case q.Upgrade && !onlyH2C(q):
 		return handOver, true
-	case q.Expect100, !c.lane.app.SpeaksH1():
+	case q.Expect100:
+		return lend, true
+	case !c.lane.app.SpeaksH1() && !header.KindOf(&c.exchange).Answered():
 		return lend, true // it is net/http's lane that finds out what the app speaks
 	case c.lane.settings.FullDuplex && (q.Chunked || q.ContentLength > 0):
 		return lend, true

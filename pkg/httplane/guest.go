@@ -45,6 +45,10 @@ func (t *Guest) Lend(early []byte) (rest []byte, back bool) {
 func (t *Guest) Hangup() {
 	if g := t.current.Load(); g != nil {
 		g.hangup()
+		if g.loan != nil {
+			g.loan.gone.Store(true)
+			g.loan.wake()
+		}
 	}
 }
 
@@ -71,6 +75,7 @@ func (t *Guest) enter(early []byte, lent *loan, closed func()) *guard {
 type loan struct {
 	spent   bool        // the request has been given out
 	idle    atomic.Bool // net/http is done with it
+	gone    atomic.Bool // the client has closed its side
 	expired atomic.Bool // the read deadline is in the past
 	poke    chan struct{}
 	rest    []byte
@@ -82,7 +87,7 @@ type loan struct {
 func (o *loan) silence() error {
 	for {
 		switch {
-		case o.idle.Load():
+		case o.idle.Load(), o.gone.Load():
 			return io.EOF
 		case o.expired.Load():
 			return os.ErrDeadlineExceeded
