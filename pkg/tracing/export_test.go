@@ -1,0 +1,741 @@
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	zipkinmodel "github.com/openzipkin/zipkin-go/model"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// A span as all formats have it.
+type span struct {
+	trace, id, parent, name, kind string
+	micros                        uint64
+	attributes                    map[string]string
+	failed                        string // the message of the status; "": it is not an error
+	events                        []string
+	resource                      map[string]string
+}
+
+// A collector is the other end.
+type collector struct {
+	mu     sync.Mutex
+	spans  []span
+	header http.Header
+	path   string
+	answer func() (status int, body string) // of HTTP; nil: 200
+	fail   func() error                     // of gRPC; nil: no
+	reject uint64                           // of gRPC: how many spans it says it refuses
+	calls  int
+}
+
+func (c *collector) got() []span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spans
+}
+
+func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls++
+	c.header, c.path = r.Header, r.URL.Path
+	if c.answer != nil {
+		if code, text := c.answer(); code != 200 || text != "" {
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, text)
+			return
+		}
+	}
+	switch {
+	case strings.HasPrefix(r.URL.Path, zipkinPath):
+		c.spans = append(c.spans, zipkinSpans(body)...)
+		w.WriteHeader(http.StatusAccepted)
+	case r.Header.Get("Content-Type") == "application/json":
+		var m tracepb.TracesData
+		if err := protojson.Unmarshal(hexToBase64(body), &m); err != nil {
+			panic(err)
+		}
+		c.spans = append(c.spans, otlpSpans(&m)...)
+	default:
+		var m tracepb.TracesData
+		if err := proto.Unmarshal(body, &m); err != nil {
+			panic(err)
+		}
+		c.spans = append(c.spans, otlpSpans(&m)...)
+	}
+}
+
+// hexToBase64 turns OTLP's ids, which are hexadecimal, into what protojson wants.
+func hexToBase64(body []byte) []byte {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		panic(err)
+	}
+	var walk func(any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		case map[string]any:
+			for name, e := range v {
+				if s, ok := e.(string); ok && (name == "traceId" || name == "spanId" || name == "parentSpanId") {
+					raw, err := hex.DecodeString(s)
+					if err != nil {
+						panic(err)
+					}
+					v[name] = raw // encoding/json writes base64
+					continue
+				}
+				walk(e)
+			}
+		}
+	}
+	walk(v)
+	out, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+func zipkinSpans(body []byte) (all []span) {
+	var models []zipkinmodel.SpanModel
+	if err := json.Unmarshal(body, &models); err != nil {
+		panic(err)
+	}
+	for _, m := range models {
+		s := span{
+			trace: m.TraceID.String(), id: m.ID.String(), name: m.Name, kind: string(m.Kind), micros: uint64(m.Duration / time.Microsecond),
+			attributes: m.Tags, failed: m.Tags["error"],
+			resource: map[string]string{"service.name": m.LocalEndpoint.ServiceName, "ip": m.LocalEndpoint.IPv4.String()},
+		}
+		if m.ParentID != nil {
+			s.parent = m.ParentID.String()
+		}
+		for _, a := range m.Annotations {
+			s.events = append(s.events, a.Value)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func otlpSpans(m *tracepb.TracesData) (all []span) {
+	for _, rs := range m.ResourceSpans {
+		for _, ss := range rs.ScopeSpans {
+			for _, p := range ss.Spans {
+				s := span{
+					trace: hex.EncodeToString(p.TraceId), id: hex.EncodeToString(p.SpanId), parent: hex.EncodeToString(p.ParentSpanId), name: p.Name,
+					kind: strings.TrimPrefix(p.Kind.String(), "SPAN_KIND_"), micros: (p.EndTimeUnixNano - p.StartTimeUnixNano) / 1000,
+					attributes: attributesOf(p.Attributes), resource: attributesOf(rs.Resource.Attributes),
+				}
+				if p.TraceState != "" {
+					s.attributes["tracestate"] = p.TraceState
+				}
+				if p.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR {
+					s.failed = p.Status.Message
+				}
+				for _, e := range p.Events {
+					s.events = append(s.events, e.Name)
+				}
+				all = append(all, s)
+			}
+		}
+	}
+	return all
+}
+
+func attributesOf(kvs []*commonpb.KeyValue) map[string]string {
+	m := map[string]string{}
+	for _, kv := range kvs {
+		switch v := kv.Value.Value.(type) {
+		case *commonpb.AnyValue_StringValue:
+			m[kv.Key] = v.StringValue
+		default:
+			m[kv.Key] = strings.TrimSpace(strings.SplitN(kv.Value.String(), ":", 2)[1])
+		}
+	}
+	return m
+}
+
+// serveGRPC serves a real gRPC server, with TLS where there is a certificate.
+func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (address string) {
+	t.Helper()
+	var options []grpc.ServerOption
+	if certificate != nil {
+		options = append(options, grpc.Creds(credentials.NewServerTLSFromCert(certificate)))
+	}
+	s := grpc.NewServer(options...)
+	s.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "opentelemetry.proto.collector.trace.v1.TraceService",
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			var m tracepb.TracesData // field for field an ExportTraceServiceRequest
+			if err := decode(&m); err != nil {
+				return nil, err
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.calls++
+			md, _ := metadata.FromIncomingContext(ctx)
+			c.header = http.Header(md)
+			if c.fail != nil {
+				if err := c.fail(); err != nil {
+					return nil, err
+				}
+			}
+			c.spans = append(c.spans, otlpSpans(&m)...)
+			answer := &emptypb.Empty{}
+			if c.reject > 0 {
+				var partial message
+				partial.nested(1, func(m *message) { m.uint(1, c.reject); m.string(2, "no") })
+				answer.ProtoReflect().SetUnknown([]byte(partial))
+			}
+			return answer, nil
+		}}},
+	}, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		<-served
+	})
+	return l.Addr().String()
+}
+
+// certificateFor returns a certificate of a test server and what trusts it.
+func certificateFor(t *testing.T) (*tls.Certificate, *tls.Config) {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	client := s.Client().Transport.(*http.Transport).TLSClientConfig
+	return &s.TLS.Certificates[0], client
+}
+
+func identity() Resource {
+	return Resource{
+		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-1", PodIP: "10.1.2.3", Version: "v1",
+		Attributes: map[string]string{"deployment.environment": "test"},
+	}
+}
+
+func TestSpansArriveWithTheRightParents(t *testing.T) {
+	certificate, trust := certificateFor(t)
+	ends := []struct {
+		name  string
+		start func(t *testing.T, c *collector) Options
+	}{
+		{"zipkin", func(t *testing.T, c *collector) Options {
+			s := httptest.NewServer(c)
+			t.Cleanup(s.Close)
+			return Options{Exporter: Zipkin, Endpoint: s.URL + "/api/v2/spans"}
+		}},
+		{"zipkin by address", func(t *testing.T, c *collector) Options {
+			s := httptest.NewServer(c)
+			t.Cleanup(s.Close)
+			return Options{Exporter: Zipkin, Endpoint: s.Listener.Addr().String()}
+		}},
+		{"OTLP over HTTP", func(t *testing.T, c *collector) Options {
+			s := httptest.NewServer(c)
+			t.Cleanup(s.Close)
+			return Options{Exporter: OTLP, Endpoint: s.URL}
+		}},
+		{"OTLP as JSON over TLS", func(t *testing.T, c *collector) Options {
+			s := httptest.NewTLSServer(c)
+			t.Cleanup(s.Close)
+			return Options{Exporter: OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}
+		}},
+		{"OTLP over gRPC", func(t *testing.T, c *collector) Options {
+			return Options{Exporter: OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}
+		}},
+		{"OTLP over gRPC by address", func(t *testing.T, c *collector) Options {
+			return Options{Exporter: OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}
+		}},
+		{"OTLP over gRPC and TLS", func(t *testing.T, c *collector) Options {
+			return Options{Exporter: OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}
+		}},
+	}
+	parents := []struct {
+		name   string
+		in     http.Header
+		parent string
+	}{
+		{"W3C", fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1,b=2"), sid},
+		{"B3", fields("X-B3-TraceId: "+tid, "X-B3-SpanId: "+sid, "X-B3-Sampled: 1"), sid},
+		{"B3 single", fields("b3: " + tid + "-" + sid + "-1"), sid},
+		{"none", http.Header{}, ""},
+	}
+	for _, e := range ends {
+		for _, p := range parents {
+			t.Run(e.name+", parent "+p.name, func(t *testing.T) {
+				c := &collector{}
+				o := e.start(t, c)
+				o.Sampling, o.Formats, o.Limited, o.AppPort, o.Resource = always, W3C|B3, true, 8080, identity()
+				o.Header = http.Header{"X-Token": {"secret"}}
+				tracer, err := New(o)
+				if err != nil {
+					t.Fatalf("New: got %v, want no error", err)
+				}
+				r := tracer.Begin(p.in.Values)
+				id, told := r.ID(), onwards(r, p.in).Get("Traceparent")[spanAt:spanEnd]
+				request := httptest.NewRequest("GET", "http://app.example.com:81/a%20b?secret=1", nil)
+				request.Header.Set("User-Agent", "curl/8")
+				r.End(observe(request))
+				if err := tracer.Close(t.Context()); err != nil {
+					t.Fatalf("Close: got %v, want no error", err)
+				}
+				if tracer.Sent() != 3 || tracer.Dropped() != 0 {
+					t.Errorf("got %d sent, %d dropped, want 3, 0", tracer.Sent(), tracer.Dropped())
+				}
+				spans := c.got()
+				if len(spans) != 3 {
+					t.Fatalf("spans: got %+v, want 3", spans)
+				}
+				server, wait, app := spans[0], spans[1], spans[2]
+				for _, s := range spans {
+					if s.trace != id {
+						t.Errorf("%s: got trace %s, want %s", s.name, s.trace, id)
+					}
+				}
+				if server.parent != p.parent || wait.parent != server.id || app.parent != server.id {
+					t.Errorf("parents: got %q, %q, %q, want %q and twice %q", server.parent, wait.parent, app.parent, p.parent, server.id)
+				}
+				if told != app.id {
+					t.Errorf("the user container's parent: got %s, want %s", told, app.id)
+				}
+				if server.micros != 10_000 || wait.micros != 2_000 || app.micros != 8_000 {
+					t.Errorf("microseconds: got %d, %d, %d, want 10000, 2000, 8000", server.micros, wait.micros, app.micros)
+				}
+				if server.name != "GET" || wait.name != waitName || app.name != "HTTP GET" {
+					t.Errorf("names: got %q, %q, %q", server.name, wait.name, app.name)
+				}
+				if kinds := server.kind + " " + app.kind; kinds != "SERVER CLIENT" {
+					t.Errorf("kinds: got %s, want SERVER CLIENT", kinds)
+				}
+				if len(app.events) != 1 || app.events[0] != "first byte" {
+					t.Errorf("events: got %v, want the first byte", app.events)
+				}
+				if strings.Contains(strings.Join([]string{server.attributes["url.path"], app.attributes["url.full"]}, " "), "secret") {
+					t.Errorf("the query is shown: %v %v", server.attributes, app.attributes)
+				}
+				if got := c.header["X-Token"]; len(got) != 1 && len(c.header["x-token"]) != 1 {
+					t.Errorf("the header of exports: got %v, want X-Token", c.header)
+				}
+			})
+		}
+	}
+}
+
+func TestSpansSayWhatHappened(t *testing.T) {
+	c := &collector{}
+	s := httptest.NewServer(c)
+	defer s.Close()
+	tracer, err := New(Options{Exporter: OTLP, Endpoint: s.URL, Sampling: always, AppPort: 8080, Resource: identity()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := httptest.NewRequest("BREW", "http://[::1]:81/a%20b?secret=1", nil)
+	r.RemoteAddr = "192.0.2.1:1234"
+	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
+	r.Header.Set("X-Forwarded-For", "192.0.2.9, 192.0.2.8")
+	o := observe(r)
+	o.Status, o.Why, o.Proxied, o.Replayed = 502, queue.AppReset, true, true
+	in := fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1, b=2,,", "tracestate: c=3")
+	tracer.Begin(in.Values).End(o)
+
+	refused := get("/")
+	refused.Slot, refused.FirstByte, refused.Phase = time.Time{}, time.Time{}, queue.Queued
+	refused.Status, refused.Why, refused.Begun = 503, queue.QueueFull, false
+	tracer.Begin(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: BAD").Values).End(refused)
+
+	teapot := get("/")
+	teapot.Status = 404
+	tracer.Begin(http.Header{}.Values).End(teapot)
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	spans := c.got()
+	var names []string
+	for _, s := range spans {
+		names = append(names, s.name)
+	}
+	if got, want := strings.Join(names, ","), "HTTP,HTTP HTTP,GET,"+waitName+",GET,HTTP GET"; got != want {
+		t.Fatalf("spans: got %s, want %s", got, want)
+	}
+	check := func(what string, got map[string]string, want map[string]string) {
+		t.Helper()
+		for name, value := range want {
+			if got[name] != value {
+				t.Errorf("%s: %s: got %q, want %q", what, name, got[name], value)
+			}
+		}
+	}
+	check("server", spans[0].attributes, map[string]string{
+		"http.request.method": "_OTHER", "http.request.method_original": "BREW", "url.path": "/a b", "url.scheme": "http",
+		"server.address": "::1", "server.port": "81", "network.peer.address": "192.0.2.1", "network.peer.port": "1234",
+		"client.address": "192.0.2.9", "network.protocol.version": "1.1", "http.response.status_code": "502",
+		"http.request.body.size": "3", "http.response.body.size": "5", "error.type": "app-reset", "queueproxy.reason": "app-reset",
+		"queueproxy.phase": "streaming", "queueproxy.activator": "true", "queueproxy.replayed": "true", "tracestate": "a=1,b=2,c=3",
+		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (maxText-len("curl\xff"))/2),
+	})
+	check("app", spans[1].attributes, map[string]string{
+		"server.address": "127.0.0.1", "server.port": "8080", "url.full": "http://127.0.0.1:8080/a%20b", "http.response.status_code": "502",
+	})
+	check("resource", spans[0].resource, map[string]string{
+		"service.name": "svc", "service.version": "v1", "service.instance.id": "pod-1", "k8s.pod.name": "pod-1", "k8s.namespace.name": "ns",
+		"container.name": "queue-proxy", "kn.service.name": "svc", "kn.configuration.name": "cfg", "kn.revision.name": "rev",
+		"deployment.environment": "test", "telemetry.sdk.language": "go",
+	})
+	for i, want := range []string{"app-reset", "app-reset", "queue-full", "queue-full", "", "Not Found"} {
+		if spans[i].failed != want {
+			t.Errorf("span %d: got the error %q, want %q", i, spans[i].failed, want)
+		}
+	}
+	if got := spans[2].attributes["tracestate"]; got != "" {
+		t.Errorf("a bad tracestate: got %q in the span, want none", got)
+	}
+}
+
+func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
+	c := &collector{}
+	s := httptest.NewServer(c)
+	defer s.Close()
+	tracer, err := New(Options{Exporter: Zipkin, Endpoint: s.URL, Sampling: follow, Resource: identity()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := get("/")
+	failed.Status = 500
+	tracer.Begin(fields("b3: " + short + "-" + sid + "-1").Values).End(failed)
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spans := c.got()
+	if len(spans) != 2 {
+		t.Fatalf("spans: got %+v, want 2: nobody waits without a limit", spans)
+	}
+	if spans[0].trace != short || spans[0].resource["service.name"] != "pod-1" || spans[0].resource["ip"] != "10.1.2.3" {
+		t.Errorf("got %+v, want trace %s of pod-1 at 10.1.2.3", spans[0], short)
+	}
+	if spans[0].failed != "Internal Server Error" {
+		t.Errorf("the error tag: got %q, want the status", spans[0].failed)
+	}
+}
+
+func TestStandardOutputHasALineForEachSpan(t *testing.T) {
+	var out bytes.Buffer
+	tracer, err := New(Options{Exporter: Stdout, Output: &out, Sampling: always, Resource: identity()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracer.Begin(http.Header{}.Values).End(get("/"))
+	tracer.Begin(http.Header{}.Values).End(get("/"))
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("lines: got %d, want 4", len(lines))
+	}
+	for _, line := range lines {
+		if spans := zipkinSpans([]byte("[" + line + "]")); len(spans) != 1 || spans[0].name == "" {
+			t.Errorf("%s: got %v, want a span", line, spans)
+		}
+	}
+}
+
+// exported ends a request with a tracer and closes it.
+func exported(t *testing.T, o Options) (tracer *Tracer, reports []error) {
+	t.Helper()
+	o.Sampling = always
+	o.Report = func(err error) { reports = append(reports, err) }
+	tracer, err := New(o)
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	tracer.Begin(http.Header{}.Values).End(get("/"))
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	return tracer, reports
+}
+
+func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
+	http200 := func(body string) func() (int, string) { return func() (int, string) { return 200, body } }
+	statusThenFine := func(code int) func() (int, string) {
+		calls := 0
+		return func() (int, string) {
+			if calls++; calls == 1 {
+				return code, "no"
+			}
+			return 200, ""
+		}
+	}
+	grpcThenFine := func(code codes.Code) func() error {
+		calls := 0
+		return func() error {
+			if calls++; calls == 1 {
+				return status.Error(code, "no")
+			}
+			return nil
+		}
+	}
+	var partial message
+	partial.nested(1, func(m *message) { m.uint(1, 1); m.string(2, "no") })
+	for _, c := range []struct {
+		name     string
+		exporter Exporter
+		c        *collector
+		calls    int
+		dropped  uint64
+		says     string
+	}{
+		{"400 is for good", OTLP, &collector{answer: func() (int, string) { return 400, "no" }}, 1, 2, "400 Bad Request"},
+		{"503 is tried again", OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
+		{"429 is tried again", Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
+		{"a redirect is not followed", OTLP, &collector{answer: func() (int, string) { return 307, "" }}, 1, 2, "307"},
+		{"partial success", OTLP, &collector{answer: http200(string(partial))}, 1, 1, "1 of 2 spans were refused"},
+		{"partial success in JSON", OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
+		{"partial success of a number", OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
+		{"an answer that is no JSON", OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
+		{"an answer that is no protobuf", OTLP, &collector{answer: http200("\xff\xff\xff")}, 1, 0, ""},
+		{"gRPC UNAVAILABLE is tried again", OTLPGRPC, &collector{fail: grpcThenFine(codes.Unavailable)}, 2, 0, ""},
+		{"gRPC INVALID_ARGUMENT is for good", OTLPGRPC, &collector{fail: grpcThenFine(codes.InvalidArgument)}, 1, 2, "grpc-status 3"},
+		{"gRPC partial success", OTLPGRPC, &collector{reject: 1}, 1, 1, "1 of 2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // second tries wait
+			o := Options{Exporter: c.exporter}
+			if c.exporter == OTLPGRPC {
+				o.Endpoint = c.c.serveGRPC(t, nil)
+			} else {
+				s := httptest.NewServer(c.c)
+				t.Cleanup(s.Close)
+				o.Endpoint = s.URL
+			}
+			tracer, reports := exported(t, o)
+			if c.c.calls != c.calls {
+				t.Errorf("exports: got %d, want %d", c.c.calls, c.calls)
+			}
+			if tracer.Dropped() != c.dropped || tracer.Sent() != 2-c.dropped {
+				t.Errorf("got %d dropped, %d sent, want %d, %d", tracer.Dropped(), tracer.Sent(), c.dropped, 2-c.dropped)
+			}
+			if c.says == "" && len(reports) > 0 || c.says != "" && (len(reports) != 1 || !strings.Contains(reports[0].Error(), c.says)) {
+				t.Errorf("reports: got %v, want %q", reports, c.says)
+			}
+		})
+	}
+}
+
+func TestHTTPServersAreNoGRPCServers(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	defer s.Close()
+	tracer, reports := exported(t, Options{Exporter: OTLPGRPC, Endpoint: s.URL})
+	if tracer.Dropped() != 2 || len(reports) != 1 || !strings.Contains(reports[0].Error(), "404 Not Found") {
+		t.Errorf("got %d dropped, %v, want 2 and the status 404", tracer.Dropped(), reports)
+	}
+}
+
+func TestReportsHideSecrets(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close() // nobody listens there any more
+	var reports []error
+	tracer, err := New(Options{
+		Exporter: Zipkin, Endpoint: "http://user:hunter2@" + address, Sampling: always, Report: func(err error) { reports = append(reports, err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tracer.Begin(http.Header{}.Values).End(get("/"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := tracer.Close(ctx); err == nil || !strings.Contains(err.Error(), "2 spans") {
+		t.Errorf("Close: got %v, want an error about 2 spans", err)
+	}
+	for _, err := range reports {
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("report: got %v, want no password", err)
+		}
+	}
+	for _, endpoint := range []string{"http://user:hunter2@host:99999", "ftp://user:hunter2@host", "http://user:hunter2@[::1", "http://user:hunter2@", "http://u:hunter2@%zz"} {
+		if _, err := New(Options{Exporter: Zipkin, Endpoint: endpoint, Sampling: always}); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: got %v, want an error without the password", endpoint, err)
+		}
+	}
+}
+
+func TestEndpointsAreResolved(t *testing.T) {
+	for _, c := range []struct{ endpoint, want string }{
+		{"http://collector:4318/v1/traces", "http://collector:4318/v1/traces"},
+		{" https://collector ", "https://collector"},
+		{"10.0.0.1:4317", "http://10.0.0.1:4317"},
+		{"10.0.0.1", "http://10.0.0.1"},
+		{"[fd00::1]:4317", "http://[fd00::1]:4317"},
+		{"127.0.0.1:9411/api/v2/spans", "http://127.0.0.1:9411/api/v2/spans"},
+		{"collector:4317", "https://collector:4317"},
+		{"collector.observability.svc:4318/v1/traces", "https://collector.observability.svc:4318/v1/traces"},
+		{"http://collector#part", "http://collector"},
+	} {
+		got, err := resolve(c.endpoint)
+		if err != nil || got.String() != c.want {
+			t.Errorf("%q: got %v, %v, want %s", c.endpoint, got, err, c.want)
+		}
+	}
+	for _, endpoint := range []string{"", "  ", "unix:///x", "http://", "http://host:0", "http://host:70000", "://x", "http://a b/"} {
+		if got, err := resolve(endpoint); err == nil {
+			t.Errorf("%q: got %v, want an error", endpoint, got)
+		}
+	}
+}
+
+func TestPathsAreCompleted(t *testing.T) {
+	for _, c := range []struct {
+		exporter   Exporter
+		path, want string
+	}{
+		{Zipkin, "", "/api/v2/spans"},
+		{Zipkin, "/", "/api/v2/spans"},
+		{Zipkin, "/api/v2/spans/custom", "/api/v2/spans/custom"},
+		{OTLP, "", "/v1/traces"},
+		{OTLP, "/", "/"},
+		{OTLP, "/otlp/v1/traces", "/otlp/v1/traces"},
+		{OTLPJSON, "", "/v1/traces"},
+	} {
+		s := &collector{answer: func() (int, string) { return 204, "" }}
+		srv := httptest.NewServer(s)
+		exported(t, Options{Exporter: c.exporter, Endpoint: srv.URL + c.path})
+		srv.Close()
+		if s.path != c.want {
+			t.Errorf("%s %q: got %s, want %s", c.exporter, c.path, s.path, c.want)
+		}
+	}
+}
+
+func TestTheEncodingsAgree(t *testing.T) {
+	tracer := newTracer(t, always, W3C)
+	r := tracer.Begin(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1").Values)
+	o := get("/")
+	o.Status = 500
+	spans := r.spans(o)
+	id := identity()
+	encoded, err := otlpProto(&id)(spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := otlpJSON(&id)(spans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a, b tracepb.TracesData
+	if err := proto.Unmarshal(encoded, &a); err != nil {
+		t.Fatal(err)
+	}
+	if err := protojson.Unmarshal(hexToBase64(asJSON), &b); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(&a, &b) {
+		t.Errorf("protobuf and JSON differ:\n%v\n%v", &a, &b)
+	}
+	if len(a.ProtoReflect().GetUnknown()) > 0 || a.ResourceSpans[0].ScopeSpans[0].Spans[0].Flags != 0x301 {
+		t.Errorf("got %v, want flags 0x301 and no unknown fields", &a)
+	}
+}
+
+func TestIPAddressesOfAnyKindAreZipkins(t *testing.T) {
+	for in, want := range map[string]zipkinEndpoint{
+		"10.0.0.1":        {IPv4: "10.0.0.1"},
+		"::ffff:10.0.0.1": {IPv4: "10.0.0.1"},
+		"fd00::1":         {IPv6: "fd00::1"},
+		"fe80::1%eth0":    {IPv6: "fe80::1"},
+		"":                {},
+		"pod":             {},
+	} {
+		var got zipkinEndpoint
+		if got.setAddress(in); got != want {
+			t.Errorf("%q: got %+v, want %+v", in, got, want)
+		}
+		if _, err := netip.ParseAddr(got.IPv4 + got.IPv6); err != nil && got != (zipkinEndpoint{}) {
+			t.Errorf("%q: got %+v, want an address", in, got)
+		}
+	}
+}
+
+func FuzzSpansAlwaysDecode(f *testing.F) {
+	f.Add("GET", "/", "h:80", "1.2.3.4:5", "curl", "a=1", "1.1.1.1", 200, 0)
+	f.Add("\xff", "/\xff", "[::", "\x00", "\xc3", "=", ",\xff", -1, 7)
+	f.Fuzz(func(t *testing.T, method, path, host, remote, agent, state, forwarded string, code, why int) {
+		tracer := &Tracer{options: Options{Sampling: always, Limited: true, Resource: Resource{Pod: agent, Service: host, Version: path}}}
+		r := &Trace{tracer: tracer, record: true, id: newTraceID(), server: newSpanID(), app: newSpanID(), state: state}
+		o := get("/")
+		q := o.Exchange.Request()
+		q.URL.Path, q.Host, q.RemoteAddr, o.Method, o.Status, o.Why = path, host, remote, method, code, queue.Why(uint(why)%uint(queue.Whys))
+		q.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}}
+		spans := r.spans(o)
+		body, err := otlpProto(&tracer.options.Resource)(spans)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m tracepb.TracesData
+		if err := proto.Unmarshal(body, &m); err != nil {
+			t.Errorf("protobuf: got %v, want it to decode", err)
+		}
+		if body, err = otlpJSON(&tracer.options.Resource)(spans); err != nil {
+			t.Fatal(err)
+		}
+		var n tracepb.TracesData
+		if err := protojson.Unmarshal(hexToBase64(body), &n); err != nil {
+			t.Errorf("JSON: got %v, want it to decode", err)
+		}
+		if !proto.Equal(&m, &n) {
+			t.Errorf("protobuf and JSON differ:\n%v\n%v", &m, &n)
+		}
+		if body, err = zipkinArray(&tracer.options.Resource)(spans); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(zipkinSpans(body)); got != 3 {
+			t.Errorf("zipkin: got %d spans, want 3", got)
+		}
+	})
+}

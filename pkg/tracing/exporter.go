@@ -1,0 +1,221 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opencensus.io/trace"
+)
+
+// Bounds of the way out.
+const (
+	maxQueued = 2048            // spans that wait: a few MB at the most
+	maxBatch  = 512             // spans sent at once
+	gather    = time.Second     // how long a span waits for others to be sent with
+	firstWait = time.Second / 2 // before a second try; each further wait is twice as long,
+	maxWait   = 8 * time.Second // up to this
+	giveUp    = 30 * time.Second
+)
+
+// An encoder makes the body of one export.
+type encoder func([]*trace.SpanData) ([]byte, error)
+
+// A sender exports a body. It returns how many of the spans in it the other end has
+// refused; the error, often a *refusal, says why all of them failed.
+type sender func(ctx context.Context, body []byte) (rejected int, err error)
+
+// A refusal is an answer that is not yes.
+type refusal struct {
+	err   error
+	again bool          // it may be yes later
+	after time.Duration // not before; 0: nothing was said
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// An exporter holds spans until its goroutine has sent them.
+type exporter struct {
+	encode        encoder
+	send          sender
+	release       func()      // called when nothing is sent any more
+	report        func(error) // may be nil
+	queue         chan *trace.SpanData
+	sent, dropped atomic.Uint64
+	failed        bool // the last export failed; of run alone
+
+	closing   chan struct{} // Close was called
+	closeOnce sync.Once
+	mu        sync.RWMutex // between add and closing, so that no span is left in the queue
+	closed    bool
+	cut       context.CancelFunc // ends what runs
+	done      chan struct{}
+}
+
+// startExporter starts the goroutine that sends.
+func startExporter(encode encoder, send sender, release func(), report func(error)) *exporter {
+	ctx, cut := context.WithCancel(context.Background())
+	e := &exporter{
+		encode: encode, send: send, release: release, report: report, cut: cut,
+		queue: make(chan *trace.SpanData, maxQueued), closing: make(chan struct{}), done: make(chan struct{}),
+	}
+	go e.run(ctx)
+	return e
+}
+
+// add takes spans, or drops those for which there is no place. It never waits.
+func (e *exporter) add(spans []*trace.SpanData) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, s := range spans {
+		if e.closed {
+			e.dropped.Add(1)
+			continue
+		}
+		select {
+		case e.queue <- s:
+		default:
+			e.dropped.Add(1)
+		}
+	}
+}
+
+// close is [Tracer.Close].
+func (e *exporter) close(ctx context.Context) error {
+	e.closeOnce.Do(func() {
+		e.mu.Lock()
+		e.closed = true
+		e.mu.Unlock()
+		close(e.closing)
+	})
+	before := e.dropped.Load()
+	select {
+	case <-e.done:
+		return nil
+	case <-ctx.Done():
+		e.cut()
+	}
+	// A sender ends with its context, but a standard output that nobody reads does not.
+	select {
+	case <-e.done:
+	case <-time.After(time.Second):
+		return errors.New("tracing: the output takes nothing")
+	}
+	if lost := e.dropped.Load() - before; lost > 0 {
+		return fmt.Errorf("tracing: %d spans were not sent: %w", lost, context.Cause(ctx))
+	}
+	return nil
+}
+
+// run sends what comes until close, and then what is left.
+func (e *exporter) run(ctx context.Context) {
+	defer close(e.done)
+	defer e.cut()
+	defer e.release()
+	var batch []*trace.SpanData
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for last := false; !last; {
+		select {
+		case s := <-e.queue:
+			batch = append(batch, s)
+		case <-e.closing:
+			last = true
+		}
+		timer.Reset(gather)
+		for waiting := true; waiting && !last && len(batch) < maxBatch; {
+			select {
+			case s := <-e.queue:
+				batch = append(batch, s)
+			case <-timer.C:
+				waiting = false
+			case <-e.closing:
+				last = true
+			}
+		}
+		if !last {
+			batch = e.deliver(ctx, batch)
+		}
+	}
+	for left := true; left; { // nothing is added any more
+		select {
+		case s := <-e.queue:
+			if batch = append(batch, s); len(batch) == maxBatch {
+				batch = e.deliver(ctx, batch)
+			}
+		default:
+			left = false
+		}
+	}
+	e.deliver(ctx, batch)
+}
+
+// deliver sends a batch, again and again while there is hope, and counts what became
+// of it. It returns the memory for the next one.
+func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trace.SpanData {
+	if len(batch) == 0 {
+		return batch
+	}
+	rejected := len(batch)
+	body, err := e.encode(batch)
+	if err == nil {
+		rejected, err = retry(ctx, func() (int, error) { return e.send(ctx, body) })
+		if err != nil {
+			rejected = len(batch)
+		} else if rejected > 0 {
+			rejected = min(rejected, len(batch))
+			err = fmt.Errorf("%d of %d spans were refused", rejected, len(batch))
+		}
+	}
+	e.dropped.Add(uint64(rejected))
+	e.sent.Add(uint64(len(batch) - rejected))
+	if err != nil && !e.failed && e.report != nil {
+		e.report(fmt.Errorf("tracing: %w; spans are lost", err))
+	}
+	e.failed = err != nil
+	clear(batch)
+	return batch[:0]
+}
+
+// retry calls try until it succeeds, fails for good, or has had its time.
+func retry(ctx context.Context, try func() (int, error)) (rejected int, err error) {
+	end := time.Now().Add(giveUp)
+	for wait := firstWait; ; wait = min(2*wait, maxWait) {
+		rejected, err = try()
+		var r *refusal
+		if err == nil || ctx.Err() != nil || errors.As(err, &r) && !r.again {
+			return rejected, err
+		}
+		pause := wait/2 + rand.N(wait/2) // sidecars that lose a collector together must not come back together
+		if r != nil {
+			pause = max(pause, r.after)
+		}
+		if time.Now().Add(pause).After(end) {
+			return rejected, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return rejected, err
+		}
+	}
+}
+
+// writeTo sends to a stream: standard output. What is refused is not tried again, for
+// a part of it may have been written.
+func writeTo(w io.Writer) sender {
+	return func(_ context.Context, body []byte) (int, error) {
+		if _, err := w.Write(body); err != nil {
+			return 0, &refusal{err: err}
+		}
+		return 0, nil
+	}
+}

@@ -1,0 +1,288 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.opencensus.io/trace"
+)
+
+// A wire is what an exporter sends to, on the clock of a test.
+type wire struct {
+	sizes   []int                         // of the batches that came
+	at      []time.Duration               // when, since the first
+	began   time.Time                     // of the first
+	encoded func([]*trace.SpanData) error // nil: fine
+	wait    func(ctx context.Context)     // before the answer; nil: not at all
+	answer  func(try int) error           // nil: yes
+	reports []error                       // of the exporter
+}
+
+// start starts an exporter to w.
+func (w *wire) start() *exporter {
+	size := 0
+	e := startExporter(func(spans []*trace.SpanData) ([]byte, error) {
+		if size = len(spans); w.encoded != nil {
+			return nil, w.encoded(spans)
+		}
+		return nil, nil
+	}, func(ctx context.Context, _ []byte) (int, error) {
+		if len(w.sizes) == 0 {
+			w.began = time.Now()
+		}
+		w.sizes, w.at = append(w.sizes, size), append(w.at, time.Since(w.began))
+		if w.wait != nil {
+			w.wait(ctx)
+		}
+		if w.answer != nil {
+			return 0, w.answer(len(w.sizes))
+		}
+		return 0, nil
+	}, func() {}, func(err error) { w.reports = append(w.reports, err) })
+	return e
+}
+
+// spansOf returns n spans.
+func spansOf(n int) []*trace.SpanData {
+	all := make([]*trace.SpanData, n)
+	for i := range all {
+		all[i] = &trace.SpanData{}
+	}
+	return all
+}
+
+func mustClose(t *testing.T, e *exporter) {
+	t.Helper()
+	if err := e.close(t.Context()); err != nil {
+		t.Errorf("close: got %v, want no error", err)
+	}
+}
+
+func checkCounts(t *testing.T, e *exporter, sent, dropped uint64) {
+	t.Helper()
+	if e.sent.Load() != sent || e.dropped.Load() != dropped {
+		t.Errorf("got %d sent, %d dropped, want %d, %d", e.sent.Load(), e.dropped.Load(), sent, dropped)
+	}
+}
+
+func TestSpansOfASecondAreOneBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		e := w.start()
+		for range 10 {
+			e.add(spansOf(3))
+			time.Sleep(gather / 20) // the bubble's clock
+		}
+		time.Sleep(gather)
+		synctest.Wait()
+		if len(w.sizes) != 1 || w.sizes[0] != 30 {
+			t.Errorf("batches: got %v, want one of 30", w.sizes)
+		}
+		e.add(spansOf(maxBatch + 1))
+		synctest.Wait()
+		if len(w.sizes) != 2 || w.sizes[1] != maxBatch {
+			t.Errorf("batches: got %v, want a full one at once", w.sizes)
+		}
+		mustClose(t, e)
+		checkCounts(t, e, 30+maxBatch+1, 0)
+	})
+}
+
+func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := make(chan struct{})
+		w := &wire{wait: func(context.Context) { <-open }}
+		e := w.start()
+		e.add(spansOf(maxBatch))
+		synctest.Wait() // a batch is on its way
+		began := time.Now()
+		e.add(spansOf(maxQueued + 7))
+		if took := time.Since(began); took != 0 {
+			t.Errorf("adding waited %v, want 0", took)
+		}
+		checkCounts(t, e, 0, 7)
+		close(open)
+		mustClose(t, e)
+		checkCounts(t, e, maxBatch+maxQueued, 7)
+		for _, n := range w.sizes {
+			if n > maxBatch {
+				t.Errorf("a batch of %d, want at most %d", n, maxBatch)
+			}
+		}
+		e.add(spansOf(2))
+		checkCounts(t, e, maxBatch+maxQueued, 9)
+	})
+}
+
+func TestABatchIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(int) error { return &refusal{err: errors.New("busy"), again: true} }}
+		e := w.start()
+		e.add(spansOf(3))
+		time.Sleep(2 * giveUp)
+		synctest.Wait()
+		if n := len(w.at); n < 6 || n > 11 {
+			t.Errorf("tries: got %d, want 6 to 11 in %v", n, giveUp)
+		}
+		pause := firstWait
+		for i := 1; i < len(w.at); i++ {
+			if got := w.at[i] - w.at[i-1]; got < pause/2 || got > pause {
+				t.Errorf("pause %d: got %v, want %v to %v", i, got, pause/2, pause)
+			}
+			pause = min(2*pause, maxWait)
+		}
+		if last := w.at[len(w.at)-1]; last > giveUp {
+			t.Errorf("the last try: got %v after the first, want at most %v", last, giveUp)
+		}
+		checkCounts(t, e, 0, 3)
+		mustClose(t, e)
+	})
+}
+
+func TestACollectorThatComesBackGetsTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(try int) error {
+			if try < 4 {
+				return errors.New("connection refused")
+			}
+			return nil
+		}}
+		e := w.start()
+		e.add(spansOf(3))
+		time.Sleep(giveUp)
+		synctest.Wait()
+		checkCounts(t, e, 3, 0)
+		if len(w.reports) != 0 {
+			t.Errorf("reports: got %v, want none: nothing was lost", w.reports)
+		}
+		mustClose(t, e)
+	})
+}
+
+func TestRetryAfterIsObeyed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(try int) error {
+			if try == 1 {
+				return &refusal{err: errors.New("busy"), again: true, after: 7 * time.Second}
+			}
+			return nil
+		}}
+		e := w.start()
+		e.add(spansOf(1))
+		time.Sleep(giveUp)
+		synctest.Wait()
+		if len(w.at) != 2 || w.at[1] != 7*time.Second {
+			t.Errorf("tries: got %v, want a second after 7s", w.at)
+		}
+		mustClose(t, e)
+	})
+}
+
+func TestFailuresAreReportedOncePerSpell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(try int) error {
+			if try == 3 {
+				return nil
+			}
+			return &refusal{err: errors.New("bad request")}
+		}}
+		e := w.start()
+		for range 5 {
+			e.add(spansOf(1))
+			time.Sleep(2 * gather)
+		}
+		mustClose(t, e)
+		if len(w.reports) != 2 {
+			t.Errorf("reports: got %v, want 2", w.reports)
+		}
+		checkCounts(t, e, 1, 4)
+	})
+}
+
+func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{encoded: func([]*trace.SpanData) error { return errors.New("no such word") }}
+		e := w.start()
+		e.add(spansOf(2))
+		mustClose(t, e)
+		checkCounts(t, e, 0, 2)
+		if len(w.sizes) != 0 {
+			t.Errorf("sent: got %v, want nothing", w.sizes)
+		}
+	})
+}
+
+func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{wait: func(ctx context.Context) { <-ctx.Done() }, answer: func(int) error { return context.Canceled }}
+		e := w.start()
+		e.add(spansOf(maxBatch))
+		synctest.Wait()
+		e.add(spansOf(5))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		err := e.close(ctx)
+		if took := time.Since(began); took != 3*time.Second {
+			t.Errorf("close: got %v, want 3s", took)
+		}
+		if err == nil || !strings.Contains(err.Error(), "517 spans") {
+			t.Errorf("close: got %v, want an error about 517 spans", err)
+		}
+		checkCounts(t, e, 0, maxBatch+5)
+	})
+}
+
+func TestCloseInterruptsAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{answer: func(int) error { return &refusal{err: errors.New("busy"), again: true, after: giveUp} }}
+		e := w.start()
+		e.add(spansOf(1))
+		time.Sleep(2 * gather) // the pause has begun
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := e.close(ctx); err == nil {
+			t.Error("close: got no error, want one about a lost span")
+		}
+		checkCounts(t, e, 0, 1)
+	})
+}
+
+func TestAStuckOutputDoesNotKeepClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := make(chan struct{})
+		w := &wire{wait: func(context.Context) { <-open }}
+		e := w.start()
+		e.add(spansOf(1))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := e.close(ctx); err == nil {
+			t.Error("close: got no error, want one")
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("close: got %v, want 1s and a second of grace", took)
+		}
+		close(open)
+		<-e.done
+	})
+}
+
+func TestRetryAfterIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for in, want := range map[string]time.Duration{
+			"": 0, "5": 5 * time.Second, "99999": maxAfter, "-1": 0, "soon": 0,
+			time.Now().Add(4 * time.Second).UTC().Format(http.TimeFormat):  4 * time.Second,
+			time.Now().Add(-4 * time.Second).UTC().Format(http.TimeFormat): 0,
+		} {
+			if got := retryAfter(in); got != want {
+				t.Errorf("%q: got %v, want %v", in, got, want)
+			}
+		}
+	})
+}

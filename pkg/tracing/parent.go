@@ -1,0 +1,178 @@
+package tracing
+
+import (
+	"strings"
+
+	"go.opencensus.io/trace"
+)
+
+// Fields that carry traces, in canonical case.
+const (
+	traceparent    = "Traceparent"
+	tracestate     = "Tracestate"
+	b3             = "B3"
+	b3TraceID      = "X-B3-Traceid"
+	b3SpanID       = "X-B3-Spanid"
+	b3ParentSpanID = "X-B3-Parentspanid"
+	b3Sampled      = "X-B3-Sampled"
+	b3Flags        = "X-B3-Flags"
+)
+
+// decision is what a client says about sampling.
+type decision uint8
+
+const (
+	undecided decision = iota
+	no
+	yes
+	debug // B3: yes, and every hop shall
+)
+
+// A parent is what a client says about its trace.
+type parent struct {
+	id       trace.TraceID // zero: it has none
+	span     trace.SpanID
+	decision decision
+	w3c      bool // in a traceparent
+	short    bool // by a B3 id of 64 bits
+}
+
+// parentOf reads the client's trace. What does not keep to a format to the letter is
+// as if it were not there, and the next format counts: a trace must not be joined by
+// accident.
+func parentOf(get func(name string) []string) parent {
+	if p, ok := parseTraceparent(only(get(traceparent))); ok {
+		return p
+	}
+	sampled := b3Decision(only(get(b3Flags)), only(get(b3Sampled)))
+	if p, ok := parseB3(only(get(b3TraceID)), only(get(b3SpanID)), sampled); ok {
+		return p
+	}
+	if p, ok := parseB3Single(only(get(b3))); ok {
+		return p
+	}
+	return parent{decision: sampled} // B3 may decide without naming a trace
+}
+
+// only returns the value of a field that stands there once, "" otherwise.
+func only(lines []string) string {
+	if len(lines) != 1 {
+		return ""
+	}
+	return strings.Trim(lines[0], " \t")
+}
+
+// parseTraceparent reads a traceparent of version 00, or the part of a later version
+// that is defined to be the same (W3C Trace Context 3.2.2 and 3.3).
+func parseTraceparent(s string) (p parent, ok bool) {
+	const length = len("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	if len(s) < length || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+		return p, false
+	}
+	var version, flags [1]byte
+	if !parseHex(version[:], s[0:2], false) || version[0] == 0xff {
+		return p, false
+	}
+	if len(s) > length && (version[0] == 0 || s[length] != '-') {
+		return p, false
+	}
+	if !parseHex(p.id[:], s[3:35], false) || !parseHex(p.span[:], s[36:52], false) || !parseHex(flags[:], s[53:55], false) {
+		return p, false
+	}
+	if p.id == (trace.TraceID{}) || p.span == (trace.SpanID{}) {
+		return p, false
+	}
+	p.w3c, p.decision = true, no
+	if flags[0]&1 != 0 {
+		p.decision = yes
+	}
+	return p, true
+}
+
+// b3Decision reads X-B3-Flags, which wins, and X-B3-Sampled. The words are older
+// than the digits and still sent.
+func b3Decision(flags, sampled string) decision {
+	switch {
+	case flags == "1":
+		return debug
+	case sampled == "1", sampled == "true":
+		return yes
+	case sampled == "0", sampled == "false":
+		return no
+	}
+	return undecided
+}
+
+// parseB3 reads the ids of B3: 64 or 128 bits of a trace, 64 of a span.
+func parseB3(id, span string, d decision) (p parent, ok bool) {
+	p.decision = d
+	switch len(id) {
+	case 16:
+		p.short = true
+		ok = parseHex(p.id[8:], id, true)
+	case 32:
+		ok = parseHex(p.id[:], id, true)
+	}
+	ok = ok && len(span) == 16 && parseHex(p.span[:], span, true)
+	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
+}
+
+// parseB3Single reads trace-span, trace-span-state or trace-span-state-parent, or a
+// state alone.
+func parseB3Single(s string) (p parent, ok bool) {
+	if len(s) == 1 {
+		d, ok := b3State(s)
+		return parent{decision: d}, ok
+	}
+	id, rest, _ := strings.Cut(s, "-")
+	span, rest, more := strings.Cut(rest, "-")
+	d := undecided
+	if more {
+		state, grandparent, more := strings.Cut(rest, "-")
+		if d, ok = b3State(state); !ok {
+			return p, false
+		}
+		var ignored trace.SpanID
+		if more && (len(grandparent) != 16 || !parseHex(ignored[:], grandparent, true)) {
+			return p, false
+		}
+	}
+	return parseB3(id, span, d)
+}
+
+func b3State(s string) (d decision, ok bool) {
+	switch s {
+	case "0":
+		return no, true
+	case "1":
+		return yes, true
+	case "d":
+		return debug, true
+	}
+	return undecided, false
+}
+
+// parseHex fills b from twice as many digits. W3C's are in lower case.
+func parseHex(b []byte, s string, upper bool) bool {
+	for i := range b {
+		high, low := digit(s[2*i], upper), digit(s[2*i+1], upper)
+		if high > 15 || low > 15 {
+			return false
+		}
+		b[i] = high<<4 | low
+	}
+	return true
+}
+
+// digit returns the value of a hexadecimal digit, more than 15 when it is none.
+func digit(c byte, upper bool) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	case upper && 'A' <= c && c <= 'F':
+		return c - 'A' + 10
+	}
+	return 0xff
+}

@@ -1,0 +1,242 @@
+package tracing
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"go.opencensus.io/trace"
+	octracestate "go.opencensus.io/trace/tracestate"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// waitName is the name of the span of the wait for a slot: Knative's. The spans of
+// the request and of the exchange with the user container are named GET and HTTP GET,
+// as OpenTelemetry's conventions and Knative have it.
+const waitName = "kn.queueproxy.wait"
+
+// maxText is how much of a client's string a span shows, in bytes.
+const maxText = 512
+
+// failedCode is the code of a span that failed. OpenTelemetry knows only one.
+const failedCode = trace.StatusCodeUnknown
+
+// spans makes the spans of a request that has ended: the request itself, the wait
+// for a slot, the exchange with the user container.
+func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
+	t := r.tracer
+	request := o.Exchange.Request()
+	method := methodOf(o.Method)
+	base := trace.SpanContext{TraceID: r.id, TraceOptions: 1, Tracestate: parseState(r.state)}
+	span := func(id, parent trace.SpanID, kind int, name string, from, to time.Time) *trace.SpanData {
+		s := &trace.SpanData{SpanContext: base, ParentSpanID: parent, SpanKind: kind, Name: name, StartTime: from, EndTime: to}
+		s.SpanID = id
+		return s
+	}
+
+	server := span(r.server, r.parent.span, trace.SpanKindServer, method.span, o.Start, o.End)
+	server.HasRemoteParent = r.parent.span != trace.SpanID{}
+	server.Attributes = serverAttributes(o, request, method)
+	fail(server, o, o.Status >= 500)
+	spans := []*trace.SpanData{server}
+
+	if t.options.Limited || o.Slot.IsZero() {
+		until := o.Slot
+		if until.IsZero() {
+			until = o.End
+		}
+		wait := span(newSpanID(), r.server, trace.SpanKindUnspecified, waitName, o.Start, until)
+		if o.Slot.IsZero() {
+			fail(wait, o, false)
+		}
+		spans = append(spans, wait)
+	}
+
+	if !o.Slot.IsZero() {
+		app := span(r.app, r.server, trace.SpanKindClient, "HTTP "+method.span, o.Slot, o.End)
+		app.Attributes = appAttributes(o, request, method, t.options.AppPort)
+		if !o.FirstByte.IsZero() {
+			app.Annotations = []trace.Annotation{{Time: o.FirstByte, Message: "first byte"}}
+		}
+		fail(app, o, o.Status >= 400)
+		spans = append(spans, app)
+	}
+	return spans
+}
+
+// fail marks a span that failed: by the status, or for a reason that is nobody's but
+// the log's when the client has gone.
+func fail(s *trace.SpanData, o *queue.Observation, byStatus bool) {
+	switch {
+	case o.Why != queue.OK:
+		s.Status = trace.Status{Code: failedCode, Message: o.Why.String()}
+		set(s, "error.type", o.Why.String())
+	case byStatus:
+		s.Status = trace.Status{Code: failedCode, Message: http.StatusText(o.Status)}
+		set(s, "error.type", strconv.Itoa(o.Status))
+	}
+}
+
+func set(s *trace.SpanData, name string, value any) {
+	if s.Attributes == nil {
+		s.Attributes = map[string]any{}
+	}
+	s.Attributes[name] = value
+}
+
+// A method as spans show it: no client chooses the name of a span.
+type method struct{ span, attribute, original string }
+
+func methodOf(m string) method {
+	switch m {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY":
+		return method{span: m, attribute: m}
+	}
+	return method{span: "HTTP", attribute: "_OTHER", original: m}
+}
+
+func (m method) set(a map[string]any) {
+	a["http.request.method"] = m.attribute
+	if m.original != "" {
+		a["http.request.method_original"] = text(m.original)
+	}
+}
+
+// serverAttributes tells of the client's request. The query is left out: it may hold
+// secrets.
+func serverAttributes(o *queue.Observation, r *http.Request, m method) map[string]any {
+	a := map[string]any{
+		"url.path":                 text(r.URL.Path),
+		"url.scheme":               "http",
+		"network.protocol.version": versionOf(o.Major, o.Minor),
+		"http.request.body.size":   o.In,
+		"http.response.body.size":  o.Out,
+		"queueproxy.reason":        o.Why.String(),
+		"queueproxy.phase":         o.Phase.String(),
+	}
+	m.set(a)
+	if r.TLS != nil {
+		a["url.scheme"] = "https"
+	}
+	if o.Status != 0 {
+		a["http.response.status_code"] = int64(o.Status)
+	}
+	if o.Proxied {
+		a["queueproxy.activator"] = true
+	}
+	if o.Replayed {
+		a["queueproxy.replayed"] = true
+	}
+	setAddress(a, "server.address", "server.port", r.Host)
+	setAddress(a, "network.peer.address", "network.peer.port", r.RemoteAddr)
+	client, _, _ := strings.Cut(o.Exchange.Header(header.XForwardedFor), ",")
+	if client = strings.TrimSpace(client); client != "" {
+		a["client.address"] = text(client)
+	} else if peer, ok := a["network.peer.address"]; ok {
+		a["client.address"] = peer
+	}
+	if agent := o.Exchange.Header(header.UserAgent); agent != "" {
+		a["user_agent.original"] = text(agent)
+	}
+	return a
+}
+
+// appAttributes tells of the request to the user container.
+func appAttributes(o *queue.Observation, r *http.Request, m method, port int) map[string]any {
+	host := "127.0.0.1"
+	a := map[string]any{
+		"server.address":    host,
+		"queueproxy.reason": o.Why.String(),
+	}
+	m.set(a)
+	if port > 0 {
+		a["server.port"] = int64(port)
+		host = net.JoinHostPort(host, strconv.Itoa(port))
+	}
+	a["url.full"] = text("http://" + host + r.URL.EscapedPath())
+	if !o.FirstByte.IsZero() {
+		a["http.response.status_code"] = int64(o.Status)
+	}
+	return a
+}
+
+// setAddress sets the attributes of a host with or without a port.
+func setAddress(a map[string]any, address, port, hostport string) {
+	if hostport == "" {
+		return
+	}
+	host, number, err := net.SplitHostPort(hostport)
+	if err != nil {
+		a[address] = text(strings.Trim(hostport, "[]"))
+		return
+	}
+	a[address] = text(host)
+	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
+		a[port] = int64(n)
+	}
+}
+
+func versionOf(major, minor int) string {
+	if major >= 2 {
+		return strconv.Itoa(major)
+	}
+	return strconv.Itoa(major) + "." + strconv.Itoa(minor)
+}
+
+// text returns a client's string as a span may keep it: not too long, in memory of
+// its own, and in UTF-8, without which a collector refuses the whole batch.
+func text(s string) string {
+	if len(s) > maxText {
+		n := maxText
+		for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n]
+	}
+	return strings.Clone(strings.ToValidUTF8(s, "\ufffd"))
+}
+
+// maxState is the longest tracestate that spans show; W3C asks for as much.
+const maxState = 512
+
+// parseState reads a tracestate for the spans. One that does not keep to the format
+// is left out of them; the user container gets it all the same, as it came.
+func parseState(s string) *octracestate.Tracestate {
+	if s == "" || len(s) > maxState {
+		return nil
+	}
+	var entries []octracestate.Entry
+	for member := range strings.SplitSeq(strings.Clone(s), ",") {
+		member = strings.Trim(member, " \t")
+		if member == "" {
+			continue // allowed (W3C Trace Context 3.3.1.1)
+		}
+		key, value, ok := strings.Cut(member, "=")
+		if !ok {
+			return nil
+		}
+		entries = append(entries, octracestate.Entry{Key: key, Value: value})
+	}
+	state, err := octracestate.New(nil, entries...)
+	if err != nil {
+		return nil
+	}
+	return state
+}
+
+// stateText writes a tracestate as it stands in a field.
+func stateText(state *octracestate.Tracestate) string {
+	var b strings.Builder
+	for i, e := range state.Entries() {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(e.Key + "=" + e.Value)
+	}
+	return b.String()
+}

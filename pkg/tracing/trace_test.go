@@ -1,0 +1,302 @@
+package tracing
+
+import (
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.opencensus.io/trace"
+	"go.uber.org/goleak"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The story calls a trace by this interface.
+var _ queue.Trace = (*Trace)(nil)
+
+// exchange is a request that has ended.
+type exchange struct {
+	queue.Exchange
+	r *http.Request
+}
+
+func (x *exchange) Request() *http.Request { return x.r }
+
+func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
+
+// observe returns a request that went well: 2 ms in the queue, 5 ms to the first
+// byte, 10 ms in all.
+func observe(r *http.Request) *queue.Observation {
+	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
+	return &queue.Observation{
+		Exchange: &exchange{r: r}, Method: r.Method, Major: r.ProtoMajor, Minor: r.ProtoMinor,
+		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: queue.Streaming,
+		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
+	}
+}
+
+func get(target string) *queue.Observation {
+	return observe(httptest.NewRequest(http.MethodGet, target, nil))
+}
+
+// newTracer returns a tracer to standard output, which goes nowhere.
+func newTracer(t testing.TB, s Sampling, f Formats) *Tracer {
+	t.Helper()
+	tracer, err := New(Options{Exporter: Stdout, Output: io.Discard, Sampling: s, Formats: f})
+	if err != nil {
+		t.Fatalf("New: got %v, want no error", err)
+	}
+	t.Cleanup(func() {
+		if err := tracer.Close(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Errorf("Close: got %v, want no error", err)
+		}
+	})
+	return tracer
+}
+
+// onwards returns what the user container gets of a client's fields.
+func onwards(r *Trace, in http.Header) http.Header {
+	out := http.Header{}
+	for name, values := range in {
+		if !r.Drop(name) {
+			out[name] = values
+		}
+	}
+	r.Fields(func(name, value string) { out[name] = append(out[name], value) })
+	return out
+}
+
+var (
+	always = Sampling{Rate: 1}
+	follow = Sampling{Follow: true}
+)
+
+func TestATracedRequestGoesOnUnderOurSpan(t *testing.T) {
+	const w3c = "traceparent: 00-" + tid + "-" + sid + "-01"
+	b3in := []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "X-B3-Sampled: 1", "X-B3-ParentSpanId: " + short}
+	for _, c := range []struct {
+		name    string
+		formats Formats
+		in      []string
+		want    []string // APP and SERVER stand for the ids of our spans
+	}{
+		{"W3C to W3C", W3C, []string{w3c, "tracestate: a=1", "tracestate: b=2", "baggage: k=v"},
+			[]string{"traceparent: 00-" + tid + "-APP-01", "tracestate: a=1", "tracestate: b=2", "baggage: k=v"}},
+		{"W3C to both", W3C | B3, []string{w3c, "b3: 0", "X-B3-Flags: 1"},
+			[]string{"traceparent: 00-" + tid + "-APP-01", "X-B3-Traceid: " + tid, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Sampled: 1"}},
+		{"B3 to both", W3C | B3, append(b3in, "tracestate: a=1", "Baggage: k=v"),
+			[]string{"traceparent: 00-" + tid + "-APP-01", "X-B3-Traceid: " + tid, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Sampled: 1", "Baggage: k=v"}},
+		{"B3 to B3 single", B3Single, append(b3in, "traceparent: stale", "tracestate: a=1"),
+			[]string{"traceparent: stale", "tracestate: a=1", "b3: " + tid + "-APP-1-SERVER"}},
+		{"B3 of 64 bits", W3C | B3, []string{"X-B3-TraceId: " + short, "X-B3-SpanId: " + sid, "X-B3-Flags: 1"},
+			[]string{"traceparent: 00-" + strings.Repeat("0", 16) + short + "-APP-01", "X-B3-Traceid: " + short, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Flags: 1"}},
+		{"B3 single, debug", B3 | B3Single, []string{"b3: " + tid + "-" + sid + "-d"},
+			[]string{"X-B3-Traceid: " + tid, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Flags: 1", "b3: " + tid + "-APP-d-SERVER"}},
+		{"none written", 0, append(b3in, w3c), append(b3in, w3c)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := fields(c.in...)
+			r := newTracer(t, always, c.formats).Begin(in.Values)
+			if r.id.String() != r.ID() {
+				t.Errorf("ID: got %s, want %s", r.ID(), r.id)
+			}
+			ours := strings.NewReplacer("APP", r.app.String(), "SERVER", r.server.String())
+			want := http.Header{}
+			for _, line := range c.want {
+				name, value, _ := strings.Cut(ours.Replace(line), ": ")
+				want.Add(name, value)
+			}
+			if got := onwards(r, in); !equal(got, want) {
+				t.Errorf("onwards:\ngot  %v\nwant %v", got, want)
+			}
+		})
+	}
+}
+
+func equal(a, b http.Header) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name := range a {
+		if !slices.Equal(a[name], b[name]) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		in   []string
+		want []string
+	}{
+		{"W3C", []string{"traceparent: 00-" + tid + "-" + sid + "-00", "tracestate: a=1"},
+			[]string{"traceparent: 00-" + tid + "-" + sid + "-00", "tracestate: a=1", "X-B3-Traceid: " + tid, "X-B3-Spanid: " + sid, "X-B3-Sampled: 0"}},
+		{"W3C of a later version", []string{"traceparent: 42-" + tid + "-" + sid + "-80-x"},
+			[]string{"traceparent: 00-" + tid + "-" + sid + "-00", "X-B3-Traceid: " + tid, "X-B3-Spanid: " + sid, "X-B3-Sampled: 0"}},
+		{"B3", []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "X-B3-ParentSpanId: " + short, "X-B3-Sampled: false"},
+			[]string{"traceparent: 00-" + tid + "-" + sid + "-00", "X-B3-Traceid: " + tid, "X-B3-Spanid: " + sid, "X-B3-Sampled: 0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := fields(c.in...)
+			r := newTracer(t, follow, W3C|B3).Begin(in.Values)
+			if got, want := onwards(r, in), fields(c.want...); !equal(got, want) {
+				t.Errorf("onwards:\ngot  %v\nwant %v", got, want)
+			}
+			if r.ID() != tid {
+				t.Errorf("ID: got %q, want %q", r.ID(), tid)
+			}
+		})
+	}
+}
+
+func TestADecisionAloneCountsForANewTrace(t *testing.T) {
+	for line, want := range map[string]string{"b3: 0": "0", "b3: 1": "1", "X-B3-Sampled: 0": "0", "X-B3-Sampled: 1": "1", "X-B3-Nothing: 1": "0"} {
+		in := fields(line)
+		r := newTracer(t, follow, B3).Begin(in.Values)
+		if got := onwards(r, in).Get(b3Sampled); got != want {
+			t.Errorf("%s: got X-B3-Sampled %q, want %q", line, got, want)
+		}
+		if r.id == (trace.TraceID{}) || r.app == (trace.SpanID{}) {
+			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.app)
+		}
+	}
+}
+
+func TestDropKnowsNamesInAnyCase(t *testing.T) {
+	r := newTracer(t, always, W3C|B3).Begin(http.Header{}.Values)
+	for _, name := range []string{"traceparent", "TraceState", "b3", "x-b3-traceid", "X-B3-SPANID", "X-B3-ParentSpanId", "X-B3-Sampled", "x-b3-flags"} {
+		if !r.Drop(name) {
+			t.Errorf("%s: got kept, want dropped", name)
+		}
+	}
+	for _, name := range []string{"", "t", "b", "x", "Baggage", "Traceparents", "X-B3", "X-B3-Other", "X-Request-Id", "Te"} {
+		if r.Drop(name) {
+			t.Errorf("%s: got dropped, want kept", name)
+		}
+	}
+}
+
+func TestSamplingDecides(t *testing.T) {
+	const w3c = "traceparent: 00-" + tid + "-" + sid
+	const b3ids = tid + "-" + sid
+	for _, c := range []struct {
+		name            string
+		sampling        Sampling
+		line            string
+		record, sampled bool
+	}{
+		{"always, new", always, "", true, true},
+		{"always, against the client", always, w3c + "-00", true, true},
+		{"follow a yes", follow, w3c + "-01", true, true},
+		{"follow a no", Sampling{Rate: 1, Follow: true}, w3c + "-00", false, false},
+		{"follow, new", follow, "", false, false},
+		{"follow, new, rate 1", Sampling{Rate: 1, Follow: true}, "", true, true},
+		{"follow, B3 undecided", Sampling{Rate: 1, Follow: true}, "b3: " + b3ids, true, true},
+		{"debug", Sampling{Rate: math.SmallestNonzeroFloat64}, "b3: " + b3ids + "-d", true, true},
+		{"a yes that we do not follow goes on all the same", Sampling{Rate: math.SmallestNonzeroFloat64}, w3c + "-01", false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newTracer(t, c.sampling, W3C).Begin(fields(c.line).Values)
+			if r.record != c.record || r.sampled != c.sampled {
+				t.Errorf("got record %t, sampled %t, want %t, %t", r.record, r.sampled, c.record, c.sampled)
+			}
+		})
+	}
+}
+
+func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
+	tracer := newTracer(t, Sampling{Rate: 0.25, Follow: true}, W3C)
+	for _, digits := range []int{32, 16} {
+		const n = 4000
+		recorded := 0
+		for range n {
+			id, span := newTraceID().String()[32-digits:], newSpanID().String()
+			if tracer.Begin(fields("b3: " + id + "-" + span).Values).record {
+				recorded++
+			}
+		}
+		if recorded < n/5 || recorded > n*3/10 { // 1000, and 7 standard deviations to either side
+			t.Errorf("%d digits: got %d of %d, want about a quarter", digits, recorded, n)
+		}
+	}
+}
+
+func TestOffIsNilAndDoesNothing(t *testing.T) {
+	for _, o := range []Options{{}, {Exporter: None, Sampling: always}, {Exporter: Zipkin, Endpoint: "http://zipkin"}} {
+		tracer, err := New(o)
+		if tracer != nil || err != nil {
+			t.Errorf("%+v: got %v, %v, want nil, nil", o, tracer, err)
+		}
+	}
+	var tracer *Tracer
+	in := fields("traceparent: 00-"+tid+"-"+sid+"-01", "b3: 1")
+	r := tracer.Begin(in.Values)
+	if got := onwards(r, in); !equal(got, in) {
+		t.Errorf("onwards: got %v, want %v", got, in)
+	}
+	if got := r.ID(); got != "" {
+		t.Errorf("ID: got %q, want none", got)
+	}
+	r.End(get("/"))
+	if tracer.Dropped() != 0 || tracer.Sent() != 0 || tracer.Close(t.Context()) != nil {
+		t.Error("the nil tracer did something, want nothing")
+	}
+}
+
+func TestWhatIsNotTracedCostsNothing(t *testing.T) {
+	followed := newTracer(t, follow, W3C|B3)
+	o := get("/")
+	for _, c := range []struct {
+		name   string
+		tracer *Tracer
+		in     http.Header
+		want   float64
+	}{
+		{"off", nil, http.Header{}, 0},
+		{"the client does not want it", followed, fields("traceparent: 00-" + tid + "-" + sid + "-00"), 0},
+		{"a new trace", followed, http.Header{}, 1}, // its id
+	} {
+		got := testing.AllocsPerRun(100, func() {
+			r := c.tracer.Begin(c.in.Values)
+			_ = r.ID()
+			r.Fields(func(string, string) {})
+			r.End(o)
+		})
+		if got > c.want {
+			t.Errorf("%s: got %v allocations, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func BenchmarkTrace(b *testing.B) {
+	o := get("/a?b=c")
+	for _, c := range []struct {
+		name   string
+		tracer *Tracer
+		in     http.Header
+	}{
+		{"off", nil, http.Header{}},
+		{"not sampled, parent", newTracer(b, follow, W3C|B3), fields("traceparent: 00-" + tid + "-" + sid + "-00")},
+		{"not sampled, new", newTracer(b, follow, W3C|B3), http.Header{}},
+		{"sampled", newTracer(b, always, W3C|B3), fields("traceparent: 00-" + tid + "-" + sid + "-01")},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			lines := c.in.Values
+			b.ReportAllocs()
+			for b.Loop() {
+				r := c.tracer.Begin(lines)
+				r.Fields(func(string, string) {})
+				r.End(o)
+			}
+		})
+	}
+}

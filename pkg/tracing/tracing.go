@@ -1,0 +1,156 @@
+// Package tracing follows requests through the sidecar: it reads the client's trace
+// from W3C or B3 fields, tells the user container its own place in it, and sends
+// spans of what it saw to Zipkin, to an OpenTelemetry collector or to standard
+// output.
+//
+// Spans, ids and samplers are OpenCensus's; nothing else is. Its span type takes its
+// times from its own calls and its exporters from a registry of the process, while
+// ours are made when a request has ended, out of what was observed, and belong to one
+// [Tracer]. Its header formats take what the standards forbid. The encoders are our
+// own because the OpenTelemetry SDK would make the binary half as large again.
+package tracing
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"go.opencensus.io/trace"
+)
+
+// Exporter says how spans leave.
+type Exporter string
+
+// The exporters. Their words are those of Knative's configuration.
+const (
+	None     Exporter = "none"
+	Zipkin   Exporter = "zipkin"        // Zipkin's v2 API, JSON over HTTP
+	OTLP     Exporter = "http/protobuf" // OTLP/HTTP
+	OTLPJSON Exporter = "http/json"     // OTLP/HTTP, the same as JSON
+	OTLPGRPC Exporter = "grpc"          // OTLP/gRPC, unary calls
+	Stdout   Exporter = "stdout"        // a line of JSON for each span
+)
+
+// Formats is a set of ways to write a trace into header fields. All of them are
+// always read, W3C first, then B3, then B3 in one field.
+type Formats uint8
+
+// The formats. None of them leaves the client's fields as they are.
+const (
+	W3C      Formats = 1 << iota // traceparent; tracestate goes on unchanged
+	B3                           // X-B3-*
+	B3Single                     // b3
+)
+
+// Sampling says which requests are traced. The zero value is none.
+type Sampling struct {
+	Rate   float64 // share of the traces that begin here, 0 to 1
+	Follow bool    // of others the client's own decision counts, where it made one; otherwise Rate does
+}
+
+// never reports whether no request can be traced.
+func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
+
+// Options say what is traced and where spans go. [Wishes.Options] makes them from
+// the settings of Knative and OpenTelemetry.
+type Options struct {
+	Exporter Exporter
+	Endpoint string        // a URL, or host:port: plain text to an address, TLS to a name; not for Stdout
+	Header   http.Header   // sent with each export; may hold secrets
+	Timeout  time.Duration // of one export; 0: 10 s
+	TLS      *tls.Config   // towards https endpoints; nil: the system's roots
+	Output   io.Writer     // of Stdout
+
+	Sampling Sampling
+	Formats  Formats
+
+	Limited bool // requests may have to wait for a slot: make spans of the wait
+	AppPort int  // the user container's, for span attributes; 0: unknown
+
+	Resource Resource
+
+	// Report is told why spans are lost, once until sending works again, from a
+	// goroutine of the tracer. It may be nil.
+	Report func(error)
+}
+
+// A Tracer makes traces and sends their spans. The nil Tracer is off: its methods do
+// nothing and cost nothing. It is safe for concurrent use.
+type Tracer struct {
+	options Options
+	sampler trace.Sampler
+	traces  sync.Pool // of *Trace
+	export  *exporter
+}
+
+// New starts a tracer. It returns nil when there is nothing to trace: no exporter,
+// or a sampling that never samples. The error is about the exporter or its endpoint.
+func New(o Options) (*Tracer, error) {
+	if o.Exporter == None || o.Exporter == "" || o.Sampling.never() {
+		return nil, nil
+	}
+	encode, send, release, err := wayOut(&o)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	t := &Tracer{options: o, sampler: trace.ProbabilitySampler(o.Sampling.Rate)}
+	t.traces.New = func() any { return new(Trace) }
+	t.export = startExporter(encode, send, release, o.Report)
+	return t, nil
+}
+
+// wayOut returns how spans are encoded and sent, and what to do when no more are.
+func wayOut(o *Options) (encoder, sender, func(), error) {
+	if o.Exporter == Stdout {
+		if o.Output == nil {
+			return nil, nil, nil, fmt.Errorf("%s has no output", o.Exporter)
+		}
+		return zipkinLines(&o.Resource), writeTo(o.Output), func() {}, nil
+	}
+	send, release, err := newSender(&transport{
+		exporter: o.Exporter, endpoint: o.Endpoint, header: o.Header, timeout: o.Timeout, tls: o.TLS,
+		version: o.Resource.Version, signal: traceSignal,
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	encode := otlpProto(&o.Resource)
+	switch o.Exporter {
+	case Zipkin:
+		encode = zipkinArray(&o.Resource)
+	case OTLPJSON:
+		encode = otlpJSON(&o.Resource)
+	}
+	return encode, send, release, nil
+}
+
+// Dropped returns how many spans were lost: the queue was full, or they could not be
+// sent.
+func (t *Tracer) Dropped() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.export.dropped.Load()
+}
+
+// Sent returns how many spans were accepted at the other end.
+func (t *Tracer) Sent() uint64 {
+	if t == nil {
+		return 0
+	}
+	return t.export.sent.Load()
+}
+
+// Close sends the spans that wait, until ctx ends, and stops the tracer. Spans of
+// requests that end later are dropped. The error says how many are lost for want of
+// time.
+func (t *Tracer) Close(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	return t.export.close(ctx)
+}
