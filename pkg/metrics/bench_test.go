@@ -1,0 +1,70 @@
+package metrics
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// What a request costs, and what a scrape does.
+
+func BenchmarkObserve(b *testing.B) {
+	for _, names := range []Names{Default, Knative118, KnativeHead, All} {
+		b.Run(names.String(), func(b *testing.B) {
+			m := filled(b, names)
+			o := observed(http.MethodGet, 1, 1, 200, queue.OK)
+			b.ReportAllocs()
+			for b.Loop() {
+				m.Observe(&o)
+			}
+		})
+	}
+}
+
+func BenchmarkObserveParallel(b *testing.B) {
+	m := filled(b, Default)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		o := observed(http.MethodGet, 1, 1, 200, queue.OK)
+		for pb.Next() {
+			m.Observe(&o)
+		}
+	})
+}
+
+// BenchmarkScrape scrapes a sidecar that has seen 4 classes of status over 2
+// protocols, with every histogram filled. cpu-us/op is the CPU time of the process
+// for one scrape, the garbage collector's included.
+func BenchmarkScrape(b *testing.B) {
+	for _, names := range []Names{Default, Knative118, KnativeHead, All} {
+		for _, accept := range []string{"text/plain", "application/openmetrics-text"} {
+			b.Run(names.String()+"/"+accept, func(b *testing.B) {
+				h := filled(b, names).Handler()
+				r := httptest.NewRequest(http.MethodGet, Path, nil)
+				r.Header.Set("Accept", accept)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				b.ReportAllocs()
+				b.SetBytes(int64(w.Body.Len()))
+				before := cpuTime(b)
+				for b.Loop() {
+					w.Body.Reset()
+					h.ServeHTTP(w, r)
+				}
+				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			})
+		}
+	}
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,146 @@
+package metrics
+
+import (
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// zero is when the requests of these tests begin.
+var zero = time.Unix(1_800_000_000, 0)
+
+// exchange is a client's request as far as metrics look at it.
+type exchange struct {
+	queue.Exchange
+	request *http.Request
+}
+
+func (x exchange) Header(name string) string { return x.request.Header.Get(name) }
+func (x exchange) Request() *http.Request    { return x.request }
+
+// observed is a request that waited 2 ms, whose response began after 12 ms and
+// ended after 42 ms.
+func observed(method string, major, minor, status int, why queue.Why) queue.Observation {
+	return queue.Observation{
+		Exchange: exchange{request: &http.Request{Header: http.Header{}}},
+		Method:   method,
+		Major:    major,
+		Minor:    minor,
+		Start:    zero,
+		Slot:     zero.Add(2 * time.Millisecond),
+		End:      zero.Add(42 * time.Millisecond),
+		Phase:    queue.Streaming,
+		Result: queue.Result{
+			Status: status, Why: why, Begun: true, In: 20, Out: 3000,
+			FirstByte: zero.Add(12 * time.Millisecond),
+		},
+	}
+}
+
+// options are what a sidecar gives that has everything, and a limit of 2 and 20.
+func options(names Names) Options {
+	return Options{
+		Names: names, Version: "v1.2.3", Commit: "abcdef", Start: zero,
+		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-0", UserPort: 8080,
+		NotReadyReasons: []string{"pending", "refused", "draining"},
+		Gauges: Gauges{
+			Load:            func() (int, int) { return 2, 3 },
+			OldestWaiter:    func() time.Time { return time.Now().Add(-time.Minute) },
+			Limit:           func() (int, int) { return 2, 20 },
+			Ready:           func() (bool, string) { return false, "refused" },
+			Draining:        func() bool { return true },
+			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
+			LogLinesDropped: func() uint64 { return 7 },
+			SpansDropped:    func() uint64 { return 8 },
+		},
+	}
+}
+
+func newMetrics(t testing.TB, o Options) *Metrics {
+	t.Helper()
+	m, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// filled has seen 4 classes of status over 2 protocols, and fast and slow requests.
+func filled(t testing.TB, names Names) *Metrics {
+	t.Helper()
+	m := newMetrics(t, options(names))
+	m.Listening(zero.Add(time.Millisecond))
+	for _, ready := range []bool{true, false} {
+		m.Answered(time.Now(), ready)
+		m.ReadinessChanged(ready)
+	}
+	for _, status := range []int{200, 302, 404, 503} {
+		for major := 1; major <= 2; major++ {
+			for _, slow := range []time.Duration{0, 3, 30, 300, 3000, 30000} {
+				o := observed(http.MethodGet, major, 1, status, queue.OK)
+				o.Slot = o.Slot.Add(slow * time.Millisecond)
+				o.FirstByte = o.Slot.Add(slow * time.Millisecond)
+				o.End = o.FirstByte.Add(slow * time.Millisecond)
+				m.Observe(&o)
+			}
+		}
+	}
+	o := observed(http.MethodGet, 1, 1, 502, queue.AppUnreachable)
+	o.FirstByte = time.Time{}
+	m.Observe(&o)
+	return m
+}
+
+// scrape asks h for its metrics.
+func scrape(t testing.TB, h http.Handler, accept string) string {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodGet, Path, nil)
+	r.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != http.StatusOK {
+		t.Fatalf("got %d %q, want 200", w.Code, w.Body)
+	}
+	return w.Body.String()
+}
+
+// samples are the lines of a scrape that begin with one of the prefixes, as series
+// to value.
+func samples(text string, prefixes ...string) map[string]string {
+	found := map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) }) {
+			i := strings.LastIndexByte(line, ' ')
+			found[line[:i]] = line[i+1:]
+		}
+	}
+	return found
+}
+
+// wantSamples compares, and says what is missing, wrong or too much.
+func wantSamples(t *testing.T, got, want map[string]string) {
+	t.Helper()
+	for series, value := range want {
+		if got[series] != value {
+			t.Errorf("%s: got %q, want %q", series, got[series], value)
+		}
+	}
+	for series, value := range got {
+		if _, ok := want[series]; !ok {
+			t.Errorf("%s: got %q, want no such series", series, value)
+		}
+	}
+}
+
+// withoutBuckets leaves out what a distribution says beside its count and sum.
+func withoutBuckets(samples map[string]string) map[string]string {
+	maps.DeleteFunc(samples, func(series, _ string) bool { return strings.Contains(series, "_bucket{") })
+	return samples
+}

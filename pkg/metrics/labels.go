@@ -1,0 +1,154 @@
+package metrics
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// Every label of a request has a closed list of values, and one that the client or
+// the user container chose is only ever looked up in it. So no request can add a
+// series that is not in the lists.
+
+// Classes of status, by first digit. One that is no status counts as 5xx, as RFC
+// 9110 section 15 has clients treat it.
+var classes = []string{"1xx", "2xx", "3xx", "4xx", "5xx"}
+
+// class is the place of a status in classes.
+func class(status int) int {
+	if status < 100 || status > 599 {
+		return 4
+	}
+	return status/100 - 1
+}
+
+// Methods, as our own metrics write them and as OpenTelemetry does. Case matters
+// (RFC 9110 section 9.1).
+var (
+	methods     = []string{"get", "head", "post", "put", "patch", "delete", "options", "other"}
+	otelMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "_OTHER"}
+)
+
+// method is the place of a method in both.
+func method(m string) int {
+	switch m {
+	case http.MethodGet:
+		return 0
+	case http.MethodHead:
+		return 1
+	case http.MethodPost:
+		return 2
+	case http.MethodPut:
+		return 3
+	case http.MethodPatch:
+		return 4
+	case http.MethodDelete:
+		return 5
+	case http.MethodOptions:
+		return 6
+	}
+	return 7
+}
+
+// Protocols, likewise.
+var (
+	protocols    = []string{"http/1.0", "http/1.1", "http/2"}
+	otelVersions = []string{"1.0", "1.1", "2"}
+)
+
+// protocol is the place of a client's version in both. What is older than 1.0 is
+// counted there, what is newer than 2 under 2.
+func protocol(major, minor int) int {
+	switch {
+	case major >= 2:
+		return 2
+	case major == 1 && minor >= 1:
+		return 1
+	}
+	return 0
+}
+
+// reasons are the words of [queue.Why], each once, and "other", which says that
+// this list is out of date.
+var reasons = func() (words []string) {
+	for w := range queue.Whys {
+		if !slices.Contains(words, w.String()) {
+			words = append(words, w.String())
+		}
+	}
+	return append(words, "other")
+}()
+
+// placeOf is the place of each reason in reasons; two reasons may share a word.
+var placeOf = func() (places [queue.Whys]int) {
+	for w := range queue.Whys {
+		places[w] = slices.Index(reasons, w.String())
+	}
+	return places
+}()
+
+// reason is the place of w in reasons.
+func reason(w queue.Why) int {
+	if w >= queue.Whys {
+		return len(reasons) - 1
+	}
+	return placeOf[w]
+}
+
+// statuses are the status codes that Knative's metrics are labelled with: those
+// that have a name, and 499 for a client that has gone. Applications that answer
+// with whatever a client asks for exist, so the list is closed.
+var statuses = func() (codes []string) {
+	for code := 100; code <= 599; code++ {
+		if http.StatusText(code) != "" || code == queue.ClientGone.Status() {
+			codes = append(codes, strconv.Itoa(code))
+		}
+	}
+	return codes
+}()
+
+// statusPlaces is the place of each code in statuses, from 100 on.
+var statusPlaces = func() (places [500]int) {
+	for code := range places {
+		place := slices.Index(statuses, strconv.Itoa(100+code))
+		if place < 0 {
+			place = slices.Index(statuses, strconv.Itoa(100+code/100*100))
+		}
+		places[code] = place
+	}
+	return places
+}()
+
+// status is the place of a code in statuses. One without a name counts as the x00
+// of its class, and one that is no status as 500 (RFC 9110 section 15).
+func status(code int) int {
+	if code < 100 || code > 599 {
+		code = http.StatusInternalServerError
+	}
+	return statusPlaces[code-100]
+}
+
+// Route tags: Knative's words for those that are none, and one word for all that
+// are, because anybody can send the header.
+const (
+	tagDisabled = iota
+	tagDefault
+	tagUndefined
+	tagged
+)
+
+// routeTag is Knative's rule, made closed.
+func routeTag(x queue.Exchange) int {
+	tag, byDefault := x.Header("Knative-Serving-Tag"), x.Header("Knative-Serving-Default-Route")
+	switch {
+	case tag == "" && byDefault == "":
+		return tagDisabled
+	case tag == "":
+		return tagDefault
+	case byDefault == "true":
+		return tagUndefined
+	}
+	return tagged
+}

@@ -1,0 +1,337 @@
+package metrics
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+const openMetricsAccept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+
+// merged is a sidecar beside an app that serves its metrics so.
+func merged(t *testing.T, app http.HandlerFunc, change ...func(*Merge)) *Metrics {
+	t.Helper()
+	server := httptest.NewServer(app)
+	t.Cleanup(server.Close)
+	return mergedAt(t, server.Listener.Addr(), change...)
+}
+
+func mergedAt(t *testing.T, app net.Addr, change ...func(*Merge)) *Metrics {
+	t.Helper()
+	o := options(Default)
+	o.Merge.Port = app.(*net.TCPAddr).Port
+	for _, f := range change {
+		f(&o.Merge)
+	}
+	return newMetrics(t, o)
+}
+
+// says is an app that answers with this.
+func says(contentType, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+const (
+	textType        = "text/plain; version=0.0.4; charset=utf-8"
+	openMetricsType = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+)
+
+// split takes a merged scrape apart into the part of the app, which stands behind
+// ours, and the reasons why there is none. Ours must be whole, and all of it must be
+// something that a parser can read.
+func split(t *testing.T, got string) (app string, errors map[string]string) {
+	t.Helper()
+	ours := BuildInfo + "{"
+	if !strings.Contains(got, ours) || !strings.Contains(got, RunningRequests+" 2") {
+		t.Fatalf("got none of our metrics, want them in\n%s", got)
+	}
+	errors = map[string]string{}
+	for series, n := range samples(got, AppScrapeErrorsTotal+"{") {
+		if n != "0" && n != "0.0" {
+			reason, _ := strings.CutPrefix(series, AppScrapeErrorsTotal+`{reason="`)
+			errors[strings.TrimSuffix(reason, `"}`)] = n
+		}
+	}
+	last := WaitingRequests + " "
+	_, app, _ = strings.Cut(got[strings.LastIndex(got, "\n"+last)+1:], "\n")
+	return app, errors
+}
+
+func TestOneScrapeHasTheAppsMetricsAndOurs(t *testing.T) {
+	asked := make(chan *http.Request, 1)
+	m := merged(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- r
+		says(textType, "# TYPE jobs_total counter\njobs_total 5\nprocess_cpu_seconds_total 7\n")(w, r)
+	}, func(o *Merge) { o.Path = "/actuator/prometheus?all=1" })
+	got := scrape(t, m.Handler(), text)
+	app, errors := split(t, got)
+	if want := "# TYPE jobs_total counter\njobs_total 5\nprocess_cpu_seconds_total 7\n"; app != want {
+		t.Errorf("got of the app\n%s\nwant\n%s", app, want)
+	}
+	if len(errors) > 0 {
+		t.Errorf("got errors %v, want none", errors)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	if _, err := parser.TextToMetricFamilies(strings.NewReader(got)); err != nil {
+		t.Errorf("got %v, want something that can be read", err)
+	}
+	r := <-asked
+	if got, want := r.RequestURI, "/actuator/prometheus?all=1"; got != want {
+		t.Errorf("got %s at the app, want %s", got, want)
+	}
+	if got, want := r.Header.Get("Accept"), "text/plain"; !strings.HasPrefix(got, want) {
+		t.Errorf("got Accept %q at the app, want %q first", got, want)
+	}
+}
+
+func TestAMergedScrapeIsInTheScrapersFormat(t *testing.T) {
+	const appText, appOpen = "# TYPE jobs_total counter\njobs_total 5\n", "# TYPE jobs counter\njobs_total 5\n"
+	for _, c := range []struct{ name, accept, contentType, says, want string }{
+		{"text of text", text, textType, appText, appText},
+		{"text of OpenMetrics", text, openMetricsType, appOpen + "# EOF\n", appText},
+		{"OpenMetrics of OpenMetrics", openMetricsAccept, openMetricsType, appOpen + "# EOF\n", appOpen + "# EOF\n"},
+		{"OpenMetrics of text", openMetricsAccept, textType, appText, appOpen + "# EOF\n"},
+		{"text of who knows what", text, "", appText, appText},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := merged(t, says(c.contentType, c.says)).Handler()
+			app, errors := split(t, scrape(t, h, c.accept))
+			if app != c.want || len(errors) > 0 {
+				t.Errorf("got\n%s\nand errors %v, want\n%s", app, errors, c.want)
+			}
+		})
+	}
+}
+
+func TestOursKeepTheirNamesInAMergedScrape(t *testing.T) {
+	m := merged(t, says(textType, lines("# TYPE "+RequestsTotal+" gauge", RequestsTotal+` 1`, "# TYPE "+QueueWaitSeconds+"_count counter", QueueWaitSeconds+"_count 2")))
+	for accept, want := range map[string]string{
+		text:              lines("# TYPE app_"+RequestsTotal+" gauge", "app_"+RequestsTotal+" 1", "# TYPE app_"+QueueWaitSeconds+"_count counter", "app_"+QueueWaitSeconds+"_count 2"),
+		openMetricsAccept: lines("# TYPE app_"+RequestsTotal+" gauge", "app_"+RequestsTotal+" 1", "# TYPE app_"+QueueWaitSeconds+"_count unknown", "app_"+QueueWaitSeconds+"_count 2", "# EOF"),
+	} {
+		if app, _ := split(t, scrape(t, m.Handler(), accept)); app != want {
+			t.Errorf("got\n%s\nwant\n%s", app, want)
+		}
+	}
+}
+
+func TestOursArriveWithoutTheApp(t *testing.T) {
+	packed := func(body string) http.HandlerFunc {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		_, _ = io.WriteString(w, body)
+		w.Close()
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = w.Write(b.Bytes())
+		}
+	}
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop) })
+	hang := func(r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-stop:
+		}
+	}
+	soon := func(o *Merge) { o.Timeout = 50 * time.Millisecond }
+	small := func(o *Merge) { o.MaxSize = 1000 }
+	for _, c := range []struct {
+		name   string
+		app    http.HandlerFunc
+		change func(*Merge)
+		want   string
+	}{
+		{"silent", func(_ http.ResponseWriter, r *http.Request) { hang(r) }, soon, scrapeTimeout},
+		{"silent in the middle", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "x 1\n")
+			w.(http.Flusher).Flush()
+			hang(r)
+		}, soon, scrapeTimeout},
+		{"refusing", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, nil, scrapeStatus},
+		{"pointing elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/other", http.StatusFound) }, nil, scrapeStatus},
+		{"a page", says("text/html", "<html></html>"), nil, scrapeGarbage},
+		{"protobuf", says("application/vnd.google.protobuf", "\x0a\x01x"), nil, scrapeGarbage},
+		{"cut off", says(openMetricsType, "x 1\n"), nil, scrapeGarbage},
+		{"one bad line", says(textType, "x 1\ny\n"), nil, scrapeGarbage},
+		{"too long by one", says(textType, strings.Repeat("xxxxx 1234\n", 91)), small, scrapeTooLarge},
+		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, "x 1\n")
+			}
+		}, nil, scrapeTooLarge},
+		{"a bomb", packed(strings.Repeat("x 1\n", mergeSize/4+1)), nil, scrapeTooLarge},
+		{"not what it says", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = io.WriteString(w, "x 1\nx 1\nx 1\n")
+		}, nil, scrapeGarbage},
+		{"packed in another way", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "br")
+			_, _ = io.WriteString(w, "x 1\n")
+		}, nil, scrapeGarbage},
+		{"broken off", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil, scrapeUnreachable},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.change == nil {
+				c.change = func(*Merge) {}
+			}
+			h := merged(t, c.app, c.change).Handler()
+			for i, accept := range []string{text, openMetricsAccept} {
+				app, errors := split(t, scrape(t, h, accept))
+				if app != "" && app != "# EOF\n" {
+					t.Errorf("got of the app %q, want nothing", app)
+				}
+				if n, _ := strconv.ParseFloat(errors[c.want], 64); len(errors) != 1 || int(n) != i+1 {
+					t.Errorf("got errors %v, want %d of %s", errors, i+1, c.want)
+				}
+			}
+		})
+	}
+
+	t.Run("down", func(t *testing.T) {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln.Close()
+		if _, errors := split(t, scrape(t, mergedAt(t, ln.Addr()).Handler(), text)); errors[scrapeUnreachable] != "1" {
+			t.Errorf("got errors %v, want 1 of %s", errors, scrapeUnreachable)
+		}
+	})
+
+	t.Run("packed, but fine", func(t *testing.T) {
+		app, errors := split(t, scrape(t, merged(t, packed("x 1\n")).Handler(), text))
+		if app != "x 1\n" || len(errors) > 0 {
+			t.Errorf("got %q and errors %v, want x 1", app, errors)
+		}
+	})
+
+	t.Run("as long as is allowed", func(t *testing.T) {
+		body := strings.Repeat("xxxxx 123\n", 100)
+		app, errors := split(t, scrape(t, merged(t, says(textType, body), small).Handler(), text))
+		if app != body || len(errors) > 0 {
+			t.Errorf("got %d bytes and errors %v, want %d", len(app), errors, len(body))
+		}
+	})
+}
+
+func TestAnAppOnIPv6AloneIsFound(t *testing.T) {
+	ln, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: ln, Config: &http.Server{Handler: says(textType, "x 1\n")}}
+	server.Start()
+	defer server.Close()
+	app, errors := split(t, scrape(t, mergedAt(t, ln.Addr()).Handler(), text))
+	if app != "x 1\n" || len(errors) > 0 {
+		t.Errorf("got %q and errors %v, want x 1", app, errors)
+	}
+}
+
+func TestAScraperInAHurryIsAnsweredInTime(t *testing.T) {
+	m := &merge{timeout: 5 * time.Second}
+	for _, c := range []struct {
+		header string
+		want   time.Duration
+	}{
+		{"", 5 * time.Second}, {"x", 5 * time.Second}, {"NaN", 5 * time.Second}, {"-1", 5 * time.Second}, {"0", 5 * time.Second},
+		{"1", 800 * time.Millisecond}, {"5", 4 * time.Second}, {"6.25", 5 * time.Second}, {"10", 5 * time.Second}, {"1e300", 5 * time.Second},
+	} {
+		r := httptest.NewRequest(http.MethodGet, Path, nil)
+		r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", c.header)
+		if got := m.patience(r); got != c.want {
+			t.Errorf("%q: got %v, want %v", c.header, got, c.want)
+		}
+	}
+}
+
+func TestNotMoreThanTwoAppsAnswersAreInMemory(t *testing.T) {
+	inside, leave := make(chan struct{}, maxMerges+1), make(chan struct{})
+	m := merged(t, func(w http.ResponseWriter, r *http.Request) {
+		inside <- struct{}{}
+		<-leave
+		says(textType, "x 1\n")(w, r)
+	}, func(o *Merge) { o.Timeout = 10 * time.Second })
+	h := m.Handler()
+	answers := make(chan string, maxMerges)
+	for range maxMerges {
+		go func() { answers <- scrape(t, h, text) }()
+	}
+	for range maxMerges {
+		<-inside
+	}
+
+	// One more is not kept waiting for longer than it can.
+	r := httptest.NewRequest(http.MethodGet, Path, nil)
+	r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", "0.05")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if _, errors := split(t, w.Body.String()); errors[scrapeBusy] != "1" || len(inside) > 0 {
+		t.Errorf("got errors %v and %d requests at the app, want 1 of %s and none", errors, len(inside), scrapeBusy)
+	}
+	close(leave)
+	for range maxMerges {
+		if app, _ := split(t, <-answers); app != "x 1\n" {
+			t.Errorf("got %q, want x 1", app)
+		}
+	}
+}
+
+func TestAScraperThatHasGoneIsNoErrorOfTheApp(t *testing.T) {
+	inside := make(chan struct{})
+	gone := make(chan struct{})
+	m := merged(t, func(_ http.ResponseWriter, r *http.Request) {
+		close(inside)
+		<-r.Context().Done()
+		close(gone)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-inside
+		cancel()
+	}()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil).WithContext(ctx))
+	<-gone // the app was told
+	f := gathered(t, m, AppScrapeErrorsTotal)
+	for _, p := range f.Points {
+		if p.Value != 0 {
+			t.Errorf("got %v of %v, want none", p.Value, p.Labels)
+		}
+	}
+}
+
+func TestAMergeLeavesNothingRunning(t *testing.T) {
+	server := httptest.NewServer(says(textType, "x 1\n"))
+	m := mergedAt(t, server.Listener.Addr())
+	scrape(t, m.Handler(), text)
+	server.Close()
+	goleak.VerifyNone(t)
+}
+
+func TestAPathThatIsNoneIsAnError(t *testing.T) {
+	for _, path := range []string{"metrics", "http://elsewhere/metrics", "/a#b", "/%zz", "/a b\x7f"} {
+		o := options(Default)
+		o.Merge = Merge{Port: 8080, Path: path}
+		if _, err := New(o); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) {
+			t.Errorf("%q: got %v, want an error that names it", path, err)
+		}
+	}
+}

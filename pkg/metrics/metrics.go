@@ -1,0 +1,216 @@
+// Package metrics counts what happens to requests and shows it, with the state of
+// the sidecar, to Prometheus. It is the one door to client_golang.
+//
+// Whoever has something to tell calls a method of [Metrics]; what can be asked for
+// at any time is asked for at a scrape, so no gauge is ever stale. docs/metrics.md
+// lists every metric and is made from this package.
+package metrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// Path is where [Metrics.Handler] answers.
+const Path = "/metrics"
+
+// Limits on scrapes, which anybody who reaches the port can ask for.
+const (
+	maxScrapes = 4                // at once; one more hears 503
+	writeTime  = 30 * time.Second // for a scraper to take the answer
+)
+
+// Options are what [New] needs to know.
+type Options struct {
+	Names   Names     // 0: Default
+	Version string    // of the program
+	Commit  string    // it was built from
+	Start   time.Time // of the process; zero: when New was called
+
+	Gauges Gauges
+	Merge  Merge // the zero value merges nothing
+
+	// NotReadyReasons are all words that Gauges.Ready may give. Another one is shown
+	// as "other".
+	NotReadyReasons []string
+
+	// Who we are, for Knative's names. Ours have no such labels: Prometheus knows what
+	// it scrapes.
+	Namespace, Service, Configuration, Revision, Pod string
+
+	// UserPort is where the user container listens, for the names of Knative's head.
+	UserPort int
+}
+
+// Gauges are asked at each scrape, possibly by several goroutines at once. One that
+// is nil leaves its metrics out.
+type Gauges struct {
+	Load            func() (running, waiting int) // requests in the user container, and in line
+	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
+	Limit           func() (running, waiting int) // how many of each may be; 0 running: no limit, and then waiting says nothing
+	Ready           func() (bool, string)         // what a queue probe would hear, and if not ready one of NotReadyReasons
+	Draining        func() bool                   // the pod is ending
+	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none
+	LogLinesDropped func() uint64                 // of the request log, since the start
+	SpansDropped    func() uint64                 // since the start
+}
+
+// Metrics records and shows. It is safe for concurrent use; the nil *Metrics
+// records nothing.
+type Metrics struct {
+	families families
+	gatherer prometheus.Gatherer
+	handler  http.Handler
+
+	requests *requests    // nil: not asked for
+	state    *state       // never nil: others are told what it keeps
+	v118     *knative118  // nil: not asked for
+	head     *knativeHead // nil: not asked for
+}
+
+// New returns Metrics with nothing recorded. An error is about Options.Merge.
+func New(o Options) (*Metrics, error) {
+	if o.Names == 0 {
+		o.Names = Default
+	}
+	if o.Start.IsZero() {
+		o.Start = time.Now()
+	}
+	m := &Metrics{state: &state{start: o.Start}}
+	if o.Names&Default != 0 {
+		m.requests = newRequests(&m.families)
+		m.state.show(&m.families, &o)
+		showProcess(&m.families, o.Start)
+	}
+	if o.Names&Knative118 != 0 {
+		m.v118 = newKnative118(&m.families, &o)
+	}
+	if o.Names&KnativeHead != 0 {
+		m.head = newKnativeHead(&m.families, &o)
+	}
+	merge, err := newMerge(&m.families, &o.Merge)
+	if err != nil {
+		return nil, err
+	}
+	m.gatherer = &m.families
+
+	var standard *prometheus.Registry
+	if o.Names&KnativeHead != 0 {
+		// Knative's head shows client_golang's own collectors too.
+		standard = prometheus.NewRegistry()
+		standard.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.gatherer = prometheus.Gatherers{&m.families, standard}
+	}
+
+	// In OpenMetrics the counters that Knative had up to 1.18 would get a _total behind
+	// their names.
+	openMetrics := o.Names&Knative118 == 0
+	if merge != nil {
+		merge.gatherer, merge.openMetrics = m.gatherer, openMetrics
+		m.handler = merge
+	} else {
+		m.handler = promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{
+			ErrorHandling:      promhttp.ContinueOnError,
+			EnableOpenMetrics:  openMetrics,
+			DisableCompression: true, // it costs more than all the rest, and the bytes stay in the cluster
+		})
+	}
+	if standard != nil {
+		m.handler = promhttp.InstrumentMetricHandler(standard, m.handler)
+	}
+	m.handler = bounded(m.handler)
+	return m, nil
+}
+
+// bounded serves Path, to so many scrapers at once, for so long.
+func bounded(h http.Handler) http.Handler {
+	slots := make(chan struct{}, maxScrapes)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		default:
+			http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // where there is a connection
+		h.ServeHTTP(w, r)
+	})
+	return mux
+}
+
+// Handler serves [Path] to GET and HEAD, in Prometheus' text or protobuf format or
+// OpenMetrics, whichever the scraper likes best, and 404 elsewhere. With
+// [Options.Merge] the user container's metrics stand behind ours.
+func (m *Metrics) Handler() http.Handler { return m.handler }
+
+// Observe records a request that has ended. It takes no lock, and allocates only
+// when the first request with new labels comes.
+//
+// Excluded ones leave no trace (docs/promises.md 3.10). Kubelet probes are counted
+// by themselves and appear in no other metric.
+func (m *Metrics) Observe(o *queue.Observation) {
+	switch {
+	case m == nil || o.Excluded:
+		return
+	case o.Kind == header.KubeletRequest:
+		if m.requests != nil {
+			m.requests.kubelet.at(class(o.Status), reason(o.Why)).n.Add(1)
+		}
+		return
+	case o.Kind != header.Traffic:
+		return
+	}
+	m.state.first(&m.state.firstRequest, o.Start)
+	if m.requests != nil {
+		m.requests.observe(o)
+	}
+	if m.v118 != nil {
+		m.v118.observe(o)
+	}
+	if m.head != nil {
+		m.head.observe(o)
+	}
+}
+
+// Listening records that requests are being accepted. The first call counts.
+func (m *Metrics) Listening(at time.Time) {
+	if m != nil {
+		m.state.first(&m.state.listening, at)
+	}
+}
+
+// Answered records that a queue probe that came at asked has just been told whether
+// the user container is ready.
+func (m *Metrics) Answered(asked time.Time, ready bool) {
+	if m == nil {
+		return
+	}
+	now := time.Now()
+	m.state.first(&m.state.firstProbe, asked)
+	if ready {
+		m.state.first(&m.state.firstReady, now)
+	}
+	if m.state.answers != nil {
+		m.state.answers.at(placeOfReady(ready)).observe(now.Sub(asked).Microseconds())
+	}
+}
+
+// ReadinessChanged records that the user container has become ready or is no longer.
+func (m *Metrics) ReadinessChanged(ready bool) {
+	switch {
+	case m == nil:
+	case ready:
+		m.state.first(&m.state.firstReady, time.Now())
+	default:
+		m.state.flaps.Add(1)
+	}
+}

@@ -1,0 +1,690 @@
+package metrics
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+const text = "text/plain;version=0.0.4"
+
+// story is requests of every kind: served, replayed, refused in line, broken off.
+func story(m *Metrics) {
+	ok := observed("GET", 1, 1, 200, queue.OK)
+	m.Observe(&ok)
+	m.Observe(&ok)
+
+	replayed := observed("POST", 2, 0, 201, queue.OK)
+	replayed.Replayed = true
+	m.Observe(&replayed)
+
+	full := observed("POST", 1, 1, 503, queue.QueueFull)
+	full.Slot, full.FirstByte, full.Begun = time.Time{}, time.Time{}, false
+	full.End = zero.Add(time.Millisecond)
+	m.Observe(&full)
+
+	gone := observed("BREW", 1, 0, 499, queue.ClientGone)
+	gone.FirstByte, gone.Begun = time.Time{}, false
+	m.Observe(&gone)
+
+	cut := observed("GET", 1, 1, 200, queue.AppReset)
+	m.Observe(&cut)
+
+	upgraded := observed("GET", 1, 1, 101, queue.OK)
+	upgraded.Upgraded, upgraded.End = true, zero.Add(time.Hour)
+	m.Observe(&upgraded)
+}
+
+func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
+	m := newMetrics(t, options(Default))
+	story(m)
+	got := scrape(t, m.Handler(), text)
+	wantSamples(t, samples(got, RequestsTotal+"{"), map[string]string{
+		RequestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
+		RequestsTotal + `{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
+		RequestsTotal + `{code="5xx",method="post",protocol="http/1.1",reason="queue-full"}`:   "1",
+		RequestsTotal + `{code="4xx",method="other",protocol="http/1.0",reason="client-gone"}`: "1",
+		RequestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="app-reset"}`:     "1",
+		RequestsTotal + `{code="1xx",method="get",protocol="http/1.1",reason="ok"}`:            "1",
+	})
+	wantSamples(t, samples(got, RequestFailuresTotal+"{", ReplaysTotal+" ", KubeletProbesTotal+"{"), map[string]string{
+		ReplaysTotal: "1",
+		RequestFailuresTotal + `{reason="queue-full"}`:             "1",
+		RequestFailuresTotal + `{reason="client-gone"}`:            "1",
+		RequestFailuresTotal + `{reason="app-reset"}`:              "1",
+		RequestFailuresTotal + `{reason="queue-timeout"}`:          "0",
+		RequestFailuresTotal + `{reason="not-ready"}`:              "0",
+		RequestFailuresTotal + `{reason="draining"}`:               "0",
+		RequestFailuresTotal + `{reason="request-timeout"}`:        "0",
+		RequestFailuresTotal + `{reason="response-start-timeout"}`: "0",
+		RequestFailuresTotal + `{reason="idle-timeout"}`:           "0",
+		RequestFailuresTotal + `{reason="app-unreachable"}`:        "0",
+		RequestFailuresTotal + `{reason="app-garbage"}`:            "0",
+		RequestFailuresTotal + `{reason="bad-request"}`:            "0",
+		RequestFailuresTotal + `{reason="other"}`:                  "0",
+	})
+}
+
+func TestTimeIsToldApartIntoWaitAndApp(t *testing.T) {
+	m := newMetrics(t, options(Default))
+	story(m)
+	got := scrape(t, m.Handler(), text)
+	wantSamples(t, withoutBuckets(samples(got, RequestDurationSeconds, QueueWaitSeconds, AppDurationSeconds)), map[string]string{
+		RequestDurationSeconds + `_count{code="1xx",protocol="http/1.1"}`: "1",
+		RequestDurationSeconds + `_sum{code="1xx",protocol="http/1.1"}`:   "3600",
+		RequestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`: "3",
+		RequestDurationSeconds + `_sum{code="2xx",protocol="http/1.1"}`:   "0.126",
+		RequestDurationSeconds + `_count{code="2xx",protocol="http/2"}`:   "1",
+		RequestDurationSeconds + `_sum{code="2xx",protocol="http/2"}`:     "0.042",
+		RequestDurationSeconds + `_count{code="4xx",protocol="http/1.0"}`: "1",
+		RequestDurationSeconds + `_sum{code="4xx",protocol="http/1.0"}`:   "0.042",
+		RequestDurationSeconds + `_count{code="5xx",protocol="http/1.1"}`: "1",
+		RequestDurationSeconds + `_sum{code="5xx",protocol="http/1.1"}`:   "0.001",
+
+		QueueWaitSeconds + `_count`: "7",
+		QueueWaitSeconds + `_sum`:   "0.013", // 6 that got a slot after 2 ms, and one that was refused after 1 ms
+
+		AppDurationSeconds + `_count{code="1xx"}`: "1",
+		AppDurationSeconds + `_sum{code="1xx"}`:   "3599.998",
+		AppDurationSeconds + `_count{code="2xx"}`: "4",
+		AppDurationSeconds + `_sum{code="2xx"}`:   "0.16",
+		AppDurationSeconds + `_count{code="4xx"}`: "1",
+		AppDurationSeconds + `_sum{code="4xx"}`:   "0.04",
+	})
+}
+
+func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
+	m := newMetrics(t, options(Default))
+	for _, took := range []time.Duration{-time.Second, 0, 999 * time.Microsecond, time.Millisecond, 1001 * time.Microsecond, time.Hour} {
+		o := observed("GET", 1, 1, 200, queue.OK)
+		o.Slot, o.End = o.Start, o.Start.Add(took)
+		m.Observe(&o)
+	}
+	wantSamples(t, samples(scrape(t, m.Handler(), text),
+		AppDurationSeconds+`_bucket{code="2xx",le="0.001"}`, AppDurationSeconds+`_bucket{code="2xx",le="0.0025"}`,
+		AppDurationSeconds+`_bucket{code="2xx",le="300"}`, AppDurationSeconds+`_bucket{code="2xx",le="+Inf"}`,
+	), map[string]string{
+		AppDurationSeconds + `_bucket{code="2xx",le="0.001"}`:  "4", // what ended before it began counts as 0
+		AppDurationSeconds + `_bucket{code="2xx",le="0.0025"}`: "5",
+		AppDurationSeconds + `_bucket{code="2xx",le="300"}`:    "5",
+		AppDurationSeconds + `_bucket{code="2xx",le="+Inf"}`:   "6",
+	})
+}
+
+func TestStateIsAskedForAtTheScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(Default)
+		o.Start = time.Now()
+		since := time.Now()
+		running, ready, reason := 2, false, "refused"
+		o.Gauges.Load = func() (int, int) { return running, 3 }
+		o.Gauges.OldestWaiter = func() time.Time { return since }
+		o.Gauges.Ready = func() (bool, string) { return ready, reason }
+		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
+		m := newMetrics(t, o)
+		shown := []string{
+			RunningRequests, WaitingRequests, OldestWaiterAgeSeconds, ConcurrencyLimit, QueueLimit,
+			Ready, NotReadyReason, Draining, CertificateExpiry, LogLinesDroppedTotal, SpansDroppedTotal, BuildInfo,
+		}
+		time.Sleep(1500 * time.Millisecond)
+		want := map[string]string{
+			RunningRequests: "2", WaitingRequests: "3", OldestWaiterAgeSeconds: "1.5", ConcurrencyLimit: "2", QueueLimit: "20",
+			Ready: "0", NotReadyReason + `{reason="refused"}`: "1", Draining: "1", CertificateExpiry: "1.9e+09",
+			LogLinesDroppedTotal: "7", SpansDroppedTotal: "8",
+			BuildInfo + `{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
+		}
+		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
+
+		running, since, ready = 1, time.Time{}, true
+		want[RunningRequests], want[OldestWaiterAgeSeconds], want[Ready] = "1", "0", "1"
+		delete(want, NotReadyReason+`{reason="refused"}`)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
+
+		ready, reason = false, "a word that a client could have sent"
+		want[Ready], want[NotReadyReason+`{reason="other"}`] = "0", "1"
+		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
+	})
+}
+
+func TestWhatIsNotThereHasNoMetric(t *testing.T) {
+	o := options(All)
+	o.Gauges = Gauges{}
+	got := scrape(t, newMetrics(t, o).Handler(), text)
+	wantSamples(t, samples(got, RunningRequests, WaitingRequests, OldestWaiterAgeSeconds, ConcurrencyLimit, QueueLimit, Ready+" ", NotReadyReason,
+		Draining, CertificateExpiry, LogLinesDroppedTotal, SpansDroppedTotal, AppScrapeErrorsTotal, "revision_queue_depth", "kn_serving_queue_depth"), nil)
+
+	o = options(All)
+	o.Gauges.Limit = func() (int, int) { return 0, 0 }
+	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
+	got = scrape(t, newMetrics(t, o).Handler(), text)
+	wantSamples(t, samples(got, ConcurrencyLimit, QueueLimit, CertificateExpiry, "revision_queue_depth", "kn_serving_queue_depth"),
+		map[string]string{ConcurrencyLimit: "0"})
+}
+
+func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options(Default)
+		o.Start = time.Now()
+		m := newMetrics(t, o)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), StartupSeconds), nil)
+		step := func() { time.Sleep(250 * time.Millisecond) }
+
+		step()
+		m.Listening(time.Now())
+		step()
+		asked := time.Now()
+		step()
+		m.Answered(asked, false)
+		step()
+		m.Answered(time.Now(), true)
+		step()
+		first := observed("GET", 1, 1, 200, queue.OK)
+		first.Start, first.End = time.Now(), time.Now()
+		step()
+		second := first
+		second.Start, second.End = time.Now(), time.Now()
+		m.Observe(&second) // the first to end need not be the first to begin
+		m.Observe(&first)
+
+		want := map[string]string{
+			StartupSeconds + `{event="listening"}`:     "0.25",
+			StartupSeconds + `{event="first_probe"}`:   "0.5",
+			StartupSeconds + `{event="first_ready"}`:   "1",
+			StartupSeconds + `{event="first_request"}`: "1.25",
+		}
+		wantSamples(t, samples(scrape(t, m.Handler(), text), StartupSeconds), want)
+
+		step()
+		m.Listening(time.Now())
+		m.Answered(time.Now(), true)
+		m.ReadinessChanged(true)
+		m.Observe(&second)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), StartupSeconds), want)
+	})
+}
+
+func TestAFlapIsReadinessLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetrics(t, options(Default))
+		for _, ready := range []bool{true, false, true, false, true} {
+			m.ReadinessChanged(ready)
+		}
+		asked := time.Now()
+		time.Sleep(30 * time.Millisecond)
+		m.Answered(asked, false)
+		m.Answered(asked, false)
+		m.Answered(time.Now(), true)
+		wantSamples(t, withoutBuckets(samples(scrape(t, m.Handler(), text), ReadinessFlapsTotal, ReadinessAnswersSeconds)), map[string]string{
+			ReadinessFlapsTotal:                             "2",
+			ReadinessAnswersSeconds + `_count{ready="no"}`:  "2",
+			ReadinessAnswersSeconds + `_sum{ready="no"}`:    "0.06",
+			ReadinessAnswersSeconds + `_count{ready="yes"}`: "1",
+			ReadinessAnswersSeconds + `_sum{ready="yes"}`:   "0",
+		})
+	})
+}
+
+// own are the metrics that no request may change: those of the process and the
+// runtime.
+func own(series string) bool {
+	for _, prefix := range []string{"queue_proxy_process_", "queue_proxy_go_", "process_", "go_", "revision_go_", "promhttp_", OldestWaiterAgeSeconds} {
+		if strings.HasPrefix(series, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// requestLines are the samples of m that requests can change.
+func requestLines(t *testing.T, m *Metrics) string {
+	var lines strings.Builder
+	for line := range strings.Lines(scrape(t, m.Handler(), text)) {
+		if !own(line) && !strings.HasPrefix(line, "#") {
+			lines.WriteString(line)
+		}
+	}
+	return lines.String()
+}
+
+func TestExcludedRequestsLeaveNoTrace(t *testing.T) {
+	m := newMetrics(t, options(All))
+	before := requestLines(t, m)
+	o := observed("GET", 1, 1, 502, queue.AppUnreachable)
+	o.Excluded, o.Replayed = true, true
+	m.Observe(&o)
+	if got := requestLines(t, m); got != before {
+		t.Errorf("got\n%s\nwant, as before,\n%s", got, before)
+	}
+	o.Excluded = false
+	m.Observe(&o)
+	if got := requestLines(t, m); got == before {
+		t.Error("got no trace of a request that counts, want one: this test sees nothing")
+	}
+}
+
+func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
+	m := newMetrics(t, options(All))
+	before := requestLines(t, m)
+	for _, kind := range []header.Kind{header.QueueProbe, header.NetworkProbe, header.UnknownProbe} {
+		o := observed("GET", 1, 1, 200, queue.OK)
+		o.Kind = kind
+		m.Observe(&o)
+	}
+	if got := requestLines(t, m); got != before {
+		t.Errorf("got\n%s\nwant, as before,\n%s", got, before)
+	}
+
+	o := observed("GET", 1, 1, 503, queue.OK)
+	o.Kind = header.KubeletRequest
+	m.Observe(&o)
+	line := KubeletProbesTotal + `{code="5xx",reason="ok"} 1` + "\n"
+	if got := strings.Replace(requestLines(t, m), line, "", 1); got != before {
+		t.Errorf("got\n%s\nwant, beside %s,\n%s", got, line, before)
+	}
+}
+
+func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
+	m := newMetrics(t, options(Knative118))
+	story(m)
+	got := scrape(t, m.Handler(), text)
+	const who = `configuration_name="cfg",container_name="queue-proxy",namespace_name="ns",pod_name="pod-0",`
+	label := func(code string) string {
+		return who + `response_code="` + code + `",response_code_class="` + code[:1] + `xx",revision_name="rev",`
+	}
+	const request, app = `route_tag="DISABLED",service_name="svc"}`, `service_name="svc"}`
+	want := map[string]string{
+		`revision_queue_depth{` + who + `revision_name="rev",service_name="svc"}`: "5",
+	}
+	for code, n := range map[string][4]string{
+		"101": {"1", "3.6e+06", "1", "3.599998e+06"},
+		"200": {"3", "126", "3", "120"},
+		"201": {"1", "42", "1", "40"},
+		"499": {"1", "42", "1", "40"},
+		"503": {"1", "1"},
+	} {
+		want["revision_request_count{"+label(code)+request] = n[0]
+		want["revision_request_latencies_count{"+label(code)+request] = n[0]
+		want["revision_request_latencies_sum{"+label(code)+request] = n[1]
+		if n[2] != "" {
+			want["revision_app_request_count{"+label(code)+app] = n[2]
+			want["revision_app_request_latencies_count{"+label(code)+app] = n[2]
+			want["revision_app_request_latencies_sum{"+label(code)+app] = n[3]
+		}
+	}
+	wantSamples(t, withoutBuckets(samples(got, "revision_request", "revision_app", "revision_queue")), want)
+
+	var bounds []string
+	for series := range samples(got, "revision_app_request_latencies_bucket{"+label("201")+`service_name="svc"`) {
+		bounds = append(bounds, series)
+	}
+	if got, want := len(bounds), 27; got != want {
+		t.Errorf("got %d buckets, want %d", got, want)
+	}
+	if got, want := len(samples(got, "revision_go_")), 27; got != want {
+		t.Errorf("got %d numbers of the Go runtime, want %d", got, want)
+	}
+	wantSamples(t, samples(got, "queue_proxy_", "http_", "go_", "process_"), nil)
+}
+
+func TestKnative118SaysUnknownForNoService(t *testing.T) {
+	o := options(Knative118)
+	o.Service = ""
+	got := scrape(t, newMetrics(t, o).Handler(), text)
+	if want := `service_name="unknown"`; !strings.Contains(got, want) {
+		t.Errorf("got no %s, want one in\n%s", want, got)
+	}
+}
+
+func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
+	m := newMetrics(t, options(Knative118))
+	story(m)
+	got := scrape(t, m.Handler(), "application/openmetrics-text;version=1.0.0,*/*;q=0.1")
+	if strings.Contains(got, "revision_request_count_total") || !strings.Contains(got, "revision_request_count{") {
+		t.Error("got revision_request_count with another name, want it as it is in Knative")
+	}
+}
+
+func TestKnativeHeadHasItsNamesLabelsAndUnits(t *testing.T) {
+	m := newMetrics(t, options(KnativeHead))
+	o := observed("PUT", 2, 0, 200, queue.OK)
+	x := exchange{request: &http.Request{Header: http.Header{}, TLS: &tls.ConnectionState{}}}
+	x.request.Header.Set("Knative-Serving-Default-Route", "true")
+	o.Exchange = x
+	m.Observe(&o)
+	o = observed("TRACE", 1, 1, 502, queue.AppUnreachable)
+	o.FirstByte = time.Time{}
+	m.Observe(&o)
+
+	got := scrape(t, m.Handler(), text)
+	const scope = `,network_protocol_name="http",network_protocol_version="`
+	const otel = `",otel_scope_name="go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp",otel_scope_version="0.69.0"`
+	put := `{http_request_method="PUT",http_response_status_code="200",kn_route_tag="kn:default"` + scope + `2` + otel + `,url_scheme="https"}`
+	trace := `{http_request_method="_OTHER",http_response_status_code="502",kn_route_tag="kn:disabled"` + scope + `1.1` + otel + `,url_scheme="http"}`
+	to := `,network_protocol_name="http` + otel + `,server_address="127.0.0.1",server_port="8080",url_scheme="http"}`
+	putApp := `{http_request_method="PUT",http_response_status_code="200",kn_route_tag="kn:default"` + to
+	traceApp := `{error_type="app-unreachable",http_request_method="_OTHER",kn_route_tag="kn:disabled"` + to
+	want := map[string]string{
+		`kn_serving_queue_depth{otel_scope_name="knative.dev/serving/pkg/queue"}`: "5",
+		`target_info{container_name="queue-proxy",k8s_namespace_name="ns",k8s_pod_name="pod-0",kn_configuration_name="cfg",kn_revision_name="rev",` +
+			`kn_service_name="svc",service_instance_id="pod-0",service_name="svc",service_version="abcdef"}`: "1",
+	}
+	for _, code := range []string{"200", "502"} {
+		series := `{http_response_status_code="` + code + `",otel_scope_name="knative.dev/serving/pkg/queue"}`
+		want["kn_serving_invocation_duration_seconds_count"+series] = "1"
+		want["kn_serving_invocation_duration_seconds_sum"+series] = "0.04"
+	}
+	for series, sums := range map[string][3]string{put: {"0.042", "20", "3000"}, trace: {"0.042", "20", "3000"}} {
+		for i, name := range []string{"http_server_request_duration_seconds", "http_server_request_body_size_bytes", "http_server_response_body_size_bytes"} {
+			want[name+"_count"+series], want[name+"_sum"+series] = "1", sums[i]
+		}
+	}
+	for series, sums := range map[string][2]string{putApp: {"0.01", "20"}, traceApp: {"0.04", "20"}} {
+		for i, name := range []string{"http_client_request_duration_seconds", "http_client_request_body_size_bytes"} {
+			want[name+"_count"+series], want[name+"_sum"+series] = "1", sums[i]
+		}
+	}
+	wantSamples(t, withoutBuckets(samples(got, "http_", "kn_", "target_info")), want)
+
+	if got, want := len(samples(got, "http_server_request_duration_seconds_bucket")), 2*15; got != want {
+		t.Errorf("got %d buckets of durations, want %d", got, want)
+	}
+	if got, want := len(samples(got, "http_server_request_body_size_bytes_bucket")), 2*16; got != want {
+		t.Errorf("got %d buckets of sizes, want %d", got, want)
+	}
+	for _, name := range []string{"go_memory_used_bytes{go_memory_type=\"stack\"", "go_goroutine_count{", "go_goroutines ", "process_cpu_seconds_total ", "promhttp_metric_handler_requests_total{"} {
+		if len(samples(got, name)) == 0 {
+			t.Errorf("%s: got none, want some", name)
+		}
+	}
+	wantSamples(t, samples(got, "queue_proxy_", "revision_"), nil)
+}
+
+func TestAStatusWithoutANameCountsAsTheFirstOfItsClass(t *testing.T) {
+	for _, c := range []struct {
+		status      int
+		code, class string
+	}{
+		{100, "100", "1xx"}, {199, "100", "1xx"}, {200, "200", "2xx"}, {299, "200", "2xx"}, {418, "418", "4xx"}, {499, "499", "4xx"},
+		{498, "400", "4xx"}, {520, "500", "5xx"}, {599, "500", "5xx"},
+		{-1, "500", "5xx"}, {0, "500", "5xx"}, {99, "500", "5xx"}, {600, "500", "5xx"}, {999, "500", "5xx"},
+	} {
+		if got := statuses[status(c.status)]; got != c.code {
+			t.Errorf("%d: got code %s, want %s", c.status, got, c.code)
+		}
+		if got := classes[class(c.status)]; got != c.class {
+			t.Errorf("%d: got class %s, want %s", c.status, got, c.class)
+		}
+	}
+}
+
+func TestARouteTagIsNeverAClientsWord(t *testing.T) {
+	for _, c := range []struct {
+		tag, byDefault string
+		want           int
+	}{
+		{"", "", tagDisabled},
+		{"", "true", tagDefault},
+		{"", "false", tagDefault},
+		{"blue", "true", tagUndefined},
+		{"blue", "", tagged},
+		{"blue", "false", tagged},
+	} {
+		x := exchange{request: &http.Request{Header: http.Header{}}}
+		x.request.Header.Set("Knative-Serving-Tag", c.tag)
+		x.request.Header.Set("Knative-Serving-Default-Route", c.byDefault)
+		if got := routeTag(x); got != c.want {
+			t.Errorf("tag %q, default %q: got %d, want %d", c.tag, c.byDefault, got, c.want)
+		}
+	}
+}
+
+// Whatever a client sends and an application answers, the labels are those of the
+// lists.
+func FuzzLabelsAreClosed(f *testing.F) {
+	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
+	f.Add("get", 0, 9, 0, uint8(queue.Whys), "blue\xff", "true", int64(-1), int64(1<<62), false)
+	f.Add("\"}\n#", 3, 0, 999, uint8(255), "\n", "x", int64(0), int64(0), true)
+	m, err := New(options(All))
+	if err != nil {
+		f.Fatal(err)
+	}
+	allowed := map[string]bool{}
+	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
+		"DISABLED", "DEFAULT", "UNDEFINED", "TAGGED", "kn:disabled", "kn:default", "kn:undefined", "kn:tagged",
+		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
+		"listening", "first_probe", "first_ready", "first_request",
+		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
+		scopeHTTP, scopeVersion, scopeKnative, scopeRuntime,
+	}} {
+		for _, value := range list {
+			allowed[value] = true
+		}
+	}
+	f.Fuzz(func(t *testing.T, method string, major, minor, status int, why uint8, tag, byDefault string, wait, took int64, slot bool) {
+		o := observed(method, major, minor, status, queue.Why(why))
+		x := exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
+		o.Exchange = x
+		o.Slot = zero.Add(time.Duration(wait))
+		o.End = o.Slot.Add(time.Duration(took))
+		o.FirstByte = time.Time{}
+		o.In, o.Out = wait, took
+		if !slot {
+			o.Slot = time.Time{}
+		}
+		m.Observe(&o)
+		gathered, err := m.families.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range gathered {
+			for _, s := range g.GetMetric() {
+				for _, l := range s.GetLabel() {
+					if !allowed[l.GetValue()] && !strings.HasSuffix(l.GetName(), "_class") {
+						t.Fatalf("%s: got %s=%q, want a value of the lists", g.GetName(), l.GetName(), l.GetValue())
+					}
+				}
+			}
+		}
+	})
+}
+
+// client_golang compares every series with every other one here, which it does not
+// do at scrapes.
+func TestNoSeriesIsThereTwice(t *testing.T) {
+	o := options(All)
+	o.Merge.Port = 1
+	m := newMetrics(t, o)
+	for status := range 1000 {
+		for why := queue.OK; why <= queue.Whys; why++ {
+			obs := observed([]string{"GET", "PUT", "BREW"}[status%3], status%4, status%2, status, why)
+			m.Observe(&obs)
+			obs.FirstByte = time.Time{}
+			m.Observe(&obs)
+		}
+	}
+	if _, err := (prometheus.Gatherers{m.gatherer}).Gather(); err != nil {
+		t.Errorf("got %v, want no error", err)
+	}
+}
+
+func TestPromlintHasNothingToSayOfOurNames(t *testing.T) {
+	o := options(Default)
+	o.Merge.Port = 1
+	m := newMetrics(t, o)
+	story(m)
+	problems, err := promlint.New(strings.NewReader(scrape(t, m.Handler(), text))).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: got %q, want no complaint", p.Metric, p.Text)
+	}
+}
+
+func TestRecordingAllocatesNothing(t *testing.T) {
+	for _, names := range []Names{Default, Knative118, KnativeHead, All} {
+		m := newMetrics(t, options(names))
+		o := observed("GET", 1, 1, 200, queue.OK)
+		o.Replayed = true
+		refused := observed("POST", 2, 0, 503, queue.QueueFull)
+		refused.Slot = time.Time{}
+		probe := observed("GET", 1, 1, 200, queue.OK)
+		probe.Kind = header.KubeletRequest
+		got := testing.AllocsPerRun(1000, func() {
+			m.Observe(&o)
+			m.Observe(&refused)
+			m.Observe(&probe)
+			m.Answered(zero, true)
+		})
+		if got != 0 {
+			t.Errorf("%v: got %v allocations, want 0", names, got)
+		}
+	}
+}
+
+func TestNothingIsLostBetweenGoroutines(t *testing.T) {
+	const writers, each = 8, 500
+	m := newMetrics(t, options(All))
+	var all sync.WaitGroup
+	for n := range writers {
+		all.Go(func() {
+			for i := range each {
+				o := observed([]string{"GET", "POST"}[i%2], 1, 1, 200+n, queue.OK)
+				m.Observe(&o)
+				m.Answered(time.Now(), i%2 == 0)
+				m.ReadinessChanged(false)
+				if i%100 == 0 {
+					if _, err := m.Gather(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	got := scrape(t, m.Handler(), text)
+	wantSamples(t, withoutBuckets(samples(got, RequestsTotal, RequestDurationSeconds+"_count", QueueWaitSeconds+"_count", AppDurationSeconds+"_count", ReadinessFlapsTotal)), map[string]string{
+		RequestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:  strconv.Itoa(writers * each / 2),
+		RequestsTotal + `{code="2xx",method="post",protocol="http/1.1",reason="ok"}`: strconv.Itoa(writers * each / 2),
+		RequestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`:            strconv.Itoa(writers * each),
+		QueueWaitSeconds + `_count`:               strconv.Itoa(writers * each),
+		AppDurationSeconds + `_count{code="2xx"}`: strconv.Itoa(writers * each),
+		ReadinessFlapsTotal:                       strconv.Itoa(writers * each),
+	})
+	for series, value := range samples(got, "revision_request_count{") {
+		if value != strconv.Itoa(each) {
+			t.Errorf("%s: got %s, want %d", series, value, each)
+		}
+	}
+}
+
+func TestNoMetricsRecordNothing(t *testing.T) {
+	var m *Metrics
+	o := observed("GET", 1, 1, 200, queue.OK)
+	m.Observe(&o)
+	m.Listening(zero)
+	m.Answered(zero, true)
+	m.ReadinessChanged(false)
+}
+
+func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
+	h := filled(t, Default).Handler()
+	for _, c := range []struct{ accept, want string }{
+		{"", "text/plain; version=0.0.4"},
+		{"*/*", "text/plain; version=0.0.4"},
+		{"text/plain;version=0.0.4", "text/plain; version=0.0.4"},
+		{"text/html", "text/plain; version=0.0.4"},
+		{"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "application/openmetrics-text; version=1.0.0"},
+		{"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,text/plain;q=0.1", "application/vnd.google.protobuf"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, Path, nil)
+		r.Header.Set("Accept", c.accept)
+		r.Header.Set("Accept-Encoding", "gzip")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%q: got %q, want %q", c.accept, got, c.want)
+		}
+		if got := w.Header().Get("Content-Encoding"); got != "" {
+			t.Errorf("%q: got %q, want it uncompressed", c.accept, got)
+		}
+		if ended := strings.HasSuffix(w.Body.String(), "# EOF\n"); ended != strings.Contains(c.want, "openmetrics") {
+			t.Errorf("%q: got an end mark: %v", c.accept, ended)
+		}
+	}
+}
+
+func TestOnlyTheMetricsAreServed(t *testing.T) {
+	h := newMetrics(t, options(All)).Handler()
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", "/metrics", 200}, {"HEAD", "/metrics", 200},
+		{"POST", "/metrics", 405}, {"GET", "/", 404}, {"GET", "/metrics/", 404}, {"GET", "/debug/pprof/", 404},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil))
+		if w.Code != c.want {
+			t.Errorf("%s %s: got %d, want %d", c.method, c.path, w.Code, c.want)
+		}
+	}
+}
+
+func TestOneScrapeTooManyHears503(t *testing.T) {
+	inside, leave := make(chan struct{}, maxScrapes), make(chan struct{})
+	slow := bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		inside <- struct{}{}
+		<-leave
+	}))
+	ask := func(h http.Handler) int {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil))
+		return w.Code
+	}
+	var all sync.WaitGroup
+	for range maxScrapes {
+		all.Go(func() { ask(slow) })
+	}
+	for range maxScrapes {
+		<-inside
+	}
+	if got := ask(slow); got != http.StatusServiceUnavailable {
+		t.Errorf("got %d, want 503", got)
+	}
+	close(leave)
+	all.Wait()
+	inside = make(chan struct{}, 1)
+	if got := ask(slow); got != http.StatusOK {
+		t.Errorf("got %d afterwards, want 200", got)
+	}
+}
+
+func TestNamesAreReadAsTheyAreWritten(t *testing.T) {
+	for _, n := range []Names{Default, Knative118, KnativeHead, All} {
+		got, err := ParseNames(n.String())
+		if got != n || err != nil {
+			t.Errorf("%v: got %v and %v, want the same and no error", n, got, err)
+		}
+	}
+	if got, err := ParseNames(""); got != Default || err != nil {
+		t.Errorf("got %v and %v for nothing, want default and no error", got, err)
+	}
+	_, err := ParseNames("Default")
+	if want := `"Default" is not one of default, knative-1.18, knative-head, all`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
