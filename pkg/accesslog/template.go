@@ -145,7 +145,7 @@ func index(item any, keys ...any) (any, error) {
 			}
 			v = e
 		case reflect.Slice, reflect.Array, reflect.String:
-			i := -1
+			var i int
 			switch {
 			case k.IsValid() && k.CanInt():
 				i = int(k.Int())
