@@ -33,7 +33,8 @@ type Wishes struct {
 	SampleRate     float64
 	Debug          bool
 
-	// OTEL_*, for all signals and for traces alone, which win.
+	// OTEL_*: Base* are for all signals; Endpoint, Protocol and Headers are those of the
+	// one that is asked for, and win.
 	Disabled               bool
 	ServiceName            string
 	ResourceAttributes     string
@@ -43,6 +44,7 @@ type Wishes struct {
 	BaseEndpoint, Endpoint string
 	BaseProtocol, Protocol string
 	BaseHeaders, Headers   string
+	Interval               time.Duration // of metrics
 }
 
 // observability is the part of OBSERVABILITY_CONFIG that we read.
@@ -97,7 +99,7 @@ func (w Wishes) Options() (o Options, warnings []string) {
 		o.Sampling = Sampling{Rate: 1} // as Knative has it: this is for looking
 	case OTLP, OTLPJSON, OTLPGRPC:
 		written = first(w.Endpoint, w.BaseEndpoint, o.Endpoint)
-		w.chooseOTLP(&o, warn)
+		w.chooseOTLP(&o, "TRACES", traceSignal, warn)
 	default:
 		warn("tracing protocol %q: not one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is off", o.Exporter)
 		o.Exporter = None
@@ -105,14 +107,7 @@ func (w Wishes) Options() (o Options, warnings []string) {
 	}
 	w.chooseSampling(&o, warn)
 	o.Formats = w.formats(warn)
-	if w.ResourceAttributes != "" {
-		attributes, err := parsePairs(w.ResourceAttributes)
-		if err != nil {
-			warn("OTEL_RESOURCE_ATTRIBUTES: %v; they are left out", err)
-		}
-		o.Resource.Attributes = attributes
-	}
-
+	o.Resource.Attributes = w.attributes(warn)
 	if o.Sampling.never() {
 		warn("tracing has the sampling rate 0; it is off")
 		o.Exporter = None
@@ -131,8 +126,17 @@ func (w Wishes) Options() (o Options, warnings []string) {
 	return o, warnings
 }
 
-// chooseOTLP applies what OTEL_* says about the way to a collector.
-func (w *Wishes) chooseOTLP(o *Options, warn func(string, ...any)) {
+// attributes reads OTEL_RESOURCE_ATTRIBUTES.
+func (w *Wishes) attributes(warn func(string, ...any)) map[string]string {
+	attributes, err := parsePairs(w.ResourceAttributes)
+	if err != nil {
+		warn("OTEL_RESOURCE_ATTRIBUTES: %v; they are left out", err)
+	}
+	return attributes
+}
+
+// chooseOTLP applies what OTEL_* says about the way of a signal to a collector.
+func (w *Wishes) chooseOTLP(o *Options, word string, s signal, warn func(string, ...any)) {
 	if protocol := first(w.Protocol, w.BaseProtocol); protocol != "" {
 		o.Exporter = Exporter(protocol)
 	}
@@ -146,12 +150,12 @@ func (w *Wishes) chooseOTLP(o *Options, warn func(string, ...any)) {
 	case w.BaseEndpoint != "": // the signal's path is added
 		o.Endpoint = w.BaseEndpoint
 		if target, err := resolve(w.BaseEndpoint); err == nil && o.Exporter != OTLPGRPC {
-			target.Path = strings.TrimSuffix(target.Path, "/") + traceSignal.path
+			target.Path = strings.TrimSuffix(target.Path, "/") + s.path
 			target.RawPath = ""
 			o.Endpoint = target.String()
 		}
 	}
-	list, name := w.Headers, "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+	list, name := w.Headers, "OTEL_EXPORTER_OTLP_"+word+"_HEADERS"
 	if list == "" {
 		list, name = w.BaseHeaders, "OTEL_EXPORTER_OTLP_HEADERS"
 	}
