@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// go test ./cmd/injector -update writes the outputs and reports. Look at them.
+var update = flag.Bool("update", false, "write the golden outputs anew")
+
+const golden = "../../pkg/inject/testdata"
+
+// A pair is one folder of pkg/inject/testdata: in.yaml or in.json; args, a line each,
+// if there are any; report, which the injector writes to the standard error; and
+// out.yaml or out.json, unless something is refused.
+type pair struct {
+	name, in, out, report string
+	args                  []string
+}
+
+func pairs(t *testing.T) []pair {
+	t.Helper()
+	folders, err := os.ReadDir(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []pair
+	for _, f := range folders {
+		dir := filepath.Join(golden, f.Name())
+		p := pair{name: f.Name(), in: filepath.Join(dir, "in.yaml"), out: filepath.Join(dir, "out.yaml"), report: filepath.Join(dir, "report")}
+		if _, err := os.Stat(p.in); err != nil {
+			p.in, p.out = filepath.Join(dir, "in.json"), filepath.Join(dir, "out.json")
+		}
+		if args, err := os.ReadFile(filepath.Join(dir, "args")); err == nil {
+			p.args = strings.Fields(string(args))
+		}
+		all = append(all, p)
+	}
+	if got, want := len(all), 40; got < want {
+		t.Fatalf("got %d pairs, want at least %d; have they moved?", got, want)
+	}
+	return all
+}
+
+// inject runs the command line on some input.
+func injector(t *testing.T, command string, in []byte, args ...string) (out, report string, code int) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	code = run(append([]string{command}, args...), nil, bytes.NewReader(in), &stdout, &stderr)
+	return stdout.String(), strings.ReplaceAll(stderr.String(), "<stdin>", "in"), code
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestGoldenPairs(t *testing.T) {
+	for _, p := range pairs(t) {
+		t.Run(p.name, func(t *testing.T) {
+			out, report, code := injector(t, "inject", []byte(read(t, p.in)), p.args...)
+			wantCode := done
+			if *update {
+				write(t, p.report, report)
+				_ = os.Remove(p.out)
+				if code == done {
+					write(t, p.out, out)
+				}
+				return
+			}
+			want, err := os.ReadFile(p.out)
+			if err != nil {
+				wantCode = notAtAll
+			}
+			if code != wantCode {
+				t.Errorf("got exit code %d, want %d; %s", code, wantCode, report)
+			}
+			if out != string(want) {
+				t.Errorf("%s: got\n%s\nwant\n%s\ndifference:\n%s", p.out, out, want, unified(p.out, want, []byte(out)))
+			}
+			if want := read(t, p.report); report != want {
+				t.Errorf("%s: got\n%s\nwant\n%s", p.report, report, want)
+			}
+		})
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,237 @@
+// The injector puts a queue-proxy into the pods of workloads, and takes it out again.
+//
+//	injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
+//	injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
+//	injector explain  [-f FILE|DIR|-]... [options]    say in words what inject would do
+//	injector options                                  list the options
+//	injector version
+//
+// Objects come from the files, or from the standard input, and go to the standard
+// output; a line about each goes to the standard error. Exit codes: 0 it is done; 1
+// with -o diff, there is a difference; 2 something was refused or cannot be read, and
+// then nothing is printed, so that no half of it is applied.
+//
+// The options are flags, environment variables and annotations: docs/injection.md.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+)
+
+// Set by the linker.
+var (
+	version = "dev"
+	commit  = "unknown"
+)
+
+// Exit codes.
+const (
+	done      = 0
+	differs   = 1
+	notAtAll  = 2
+	usageText = `usage: injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
+       injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
+       injector explain  [-f FILE|DIR|-]... [options]
+       injector options
+       injector version
+`
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)) }
+
+func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usageText)
+		return notAtAll
+	}
+	c := &command{stdin: stdin, stdout: stdout, stderr: stderr}
+	code, err := done, error(nil)
+	switch name := args[0]; name {
+	case "inject", "uninject", "explain":
+		code, err = c.files(name, args[1:], environ)
+	case "options":
+		c.listOptions()
+	case "version", "--version", "-version":
+		fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
+	case "help", "--help", "-help", "-h":
+		fmt.Fprint(stdout, usageText)
+	default:
+		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usageText)
+		return notAtAll
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "injector: %v\n", err)
+	}
+	return code
+}
+
+// A command is one run of the program.
+type command struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+}
+
+// files is inject, uninject and explain.
+func (c *command) files(name string, args, environ []string) (int, error) {
+	flags := flag.NewFlagSet("injector "+name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // an error is one line; only -h lists the flags
+	flags.Usage = func() {}
+	var from []string
+	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
+		from = append(from, path)
+		return nil
+	})
+	output := "yaml"
+	if name != "explain" {
+		flags.StringVar(&output, "o", output, "what to print: yaml, json or diff")
+	}
+	said, err := inject.FromEnv(environ)
+	if err != nil {
+		return notAtAll, err
+	}
+	if name != "uninject" {
+		optionFlags(flags, said)
+	}
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(c.stdout, usageText)
+		flags.SetOutput(c.stdout)
+		flags.PrintDefaults()
+		return done, nil
+	case err != nil:
+		return notAtAll, err
+	}
+	if flags.NArg() > 0 {
+		return notAtAll, fmt.Errorf("%s: unknown argument %q; files are given with -f", name, flags.Arg(0))
+	}
+	if !slices.Contains([]string{"yaml", "json", "diff"}, output) {
+		return notAtAll, fmt.Errorf("-o %q: yaml, json or diff", output)
+	}
+	inputs, err := c.read(from)
+	if err != nil {
+		return notAtAll, err
+	}
+	var files []*manifest.File
+	for _, in := range inputs {
+		files = append(files, manifest.Parse(in.name, in.text))
+	}
+
+	var results []*manifest.Result
+	if name == "uninject" {
+		results = manifest.Uninject(files)
+	} else {
+		results = manifest.Inject(files, said)
+	}
+	if name == "explain" {
+		c.explain(results)
+		return codeOf(results), nil
+	}
+	c.report(results)
+	if code := codeOf(results); code != done {
+		return code, nil
+	}
+	return c.print(output, inputs, files)
+}
+
+// optionFlags makes a flag of each option; what is said in a flag goes to said, over
+// what the environment said. Settings may be repeated.
+func optionFlags(flags *flag.FlagSet, said inject.Options) {
+	settings := ""
+	for _, o := range inject.Table() {
+		usage := strings.ReplaceAll(o.Text, "`", "")
+		if o.Default != "" {
+			usage += " (default " + o.Default + ")"
+		}
+		flags.Func(o.Name, usage, func(text string) error {
+			if o.Name == "settings" {
+				settings += text + "\n"
+				text = settings
+			}
+			return said.Set(o.Name, text)
+		})
+	}
+}
+
+// codeOf is the exit code that some results ask for.
+func codeOf(results []*manifest.Result) int {
+	if slices.ContainsFunc(results, func(r *manifest.Result) bool { return r.Verdict == inject.Refused }) {
+		return notAtAll
+	}
+	return done
+}
+
+// report writes a line about each object, and lines about what somebody should look at.
+func (c *command) report(results []*manifest.Result) {
+	for _, r := range results {
+		fmt.Fprintf(c.stderr, "%s:%d: %s: %s\n", r.File, r.Line, called(r), became(r))
+		for _, w := range r.Warnings {
+			fmt.Fprintf(c.stderr, "%s:%d: %s: warning: %s\n", r.File, r.Line, called(r), w)
+		}
+	}
+}
+
+func called(r *manifest.Result) string {
+	if r.Object() == "" {
+		return "document"
+	}
+	return r.Object()
+}
+
+// became says what became of an object: "skipped (no-port): ...".
+func became(r *manifest.Result) string {
+	if r.Reason == "" {
+		return fmt.Sprintf("%s: %s", r.Verdict, r.Text)
+	}
+	return fmt.Sprintf("%s (%s): %s", r.Verdict, r.Reason, r.Text)
+}
+
+// explain says in words what would change, and why.
+func (c *command) explain(results []*manifest.Result) {
+	for i, r := range results {
+		if i > 0 {
+			fmt.Fprintln(c.stdout)
+		}
+		verb := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would follow its pods"}[r.Verdict]
+		if verb == "" {
+			verb = became(r)
+		} else {
+			verb += ": " + r.Text
+		}
+		fmt.Fprintf(c.stdout, "%s (%s:%d) %s\n", called(r), r.File, r.Line, verb)
+		for _, n := range r.Notes {
+			fmt.Fprintf(c.stdout, "  - %s\n", n)
+		}
+		for _, w := range r.Warnings {
+			fmt.Fprintf(c.stdout, "  ! %s\n", w)
+		}
+		for _, a := range r.Advice() {
+			fmt.Fprintf(c.stdout, "  ? %s\n", a)
+		}
+	}
+}
+
+func (c *command) listOptions() {
+	for _, o := range inject.Table() {
+		text := o.Text
+		if o.Default != "" {
+			text += " Default: `" + o.Default + "`."
+		}
+		if o.Variable() != "" {
+			text += " The sidecar's " + o.Variable() + "."
+		}
+		fmt.Fprintf(c.stdout, "--%s\n    %s, %s", o.Name, o.Env(), o.Annotation())
+		for _, alias := range o.Aliases {
+			fmt.Fprintf(c.stdout, ", %s", alias)
+		}
+		fmt.Fprintf(c.stdout, "\n    %s\n", text)
+	}
+}

@@ -1,0 +1,232 @@
+package inject
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// defaultContainer is the annotation by which kubectl finds a pod's main container.
+const defaultContainer = "kubectl.kubernetes.io/default-container"
+
+// chooseContainer finds the container that serves: the one that is named, the only one,
+// the one that kubectl takes, or the only one with ports.
+func (in *injection) chooseContainer() error {
+	containers := in.pod.Containers
+	byName := func(name string) int {
+		return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
+	}
+	if name := in.options.get(containerOption); name != "" {
+		i := byName(name)
+		if i < 0 {
+			return refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(containerNames(containers), ", "))
+		}
+		in.app = &containers[i]
+		return nil
+	}
+	if len(containers) == 1 {
+		in.app = &containers[0]
+		return nil
+	}
+	if i := byName(in.meta.Annotations[defaultContainer]); i >= 0 && len(in.candidates(containers[i])) > 0 {
+		in.app = &containers[i]
+		return nil
+	}
+	var serving []*corev1.Container
+	for i := range containers {
+		if len(in.candidates(containers[i])) > 0 {
+			serving = append(serving, &containers[i])
+		}
+	}
+	switch len(serving) {
+	case 0:
+		return skip(NoPort, "no container declares a TCP port; if one serves, name it with the options %s and %s", containerOption, portOption)
+	case 1:
+		in.app = serving[0]
+		return nil
+	}
+	var names []string
+	for _, c := range serving {
+		names = append(names, c.Name)
+	}
+	return refuse(WhichContainer, "the containers %s all declare ports; name the one that serves with the option %s", strings.Join(names, " and "), containerOption)
+}
+
+// candidates are the ports of a container that could be the one for requests: TCP, and
+// the one that the option names if it names one.
+func (in *injection) candidates(c corev1.Container) []corev1.ContainerPort {
+	wanted := in.options.get(portOption)
+	var found []corev1.ContainerPort
+	for _, p := range c.Ports {
+		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		if wanted == "" || p.Name == wanted || strconv.Itoa(int(p.ContainerPort)) == wanted {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// choosePort finds the app's port for requests: the one that is named, the only one, or
+// the only one that is called http.
+func (in *injection) choosePort() error {
+	candidates := in.candidates(*in.app)
+	wanted := in.options.get(portOption)
+	switch {
+	case len(candidates) == 1:
+		in.port = candidates[0]
+	case len(candidates) == 0 && wanted != "":
+		n, err := strconv.Atoi(wanted)
+		if err != nil || n < 1 || n > 65535 {
+			return refuse(WhichPort, "container %s has no TCP port called %q", in.app.Name, wanted)
+		}
+		in.port = corev1.ContainerPort{ContainerPort: int32(n)}
+	case len(candidates) == 0:
+		return skip(NoPort, "container %s declares no TCP port; if it serves, give the port with the option %s", in.app.Name, portOption)
+	default:
+		i := slices.IndexFunc(candidates, func(p corev1.ContainerPort) bool { return p.Name == "http" })
+		if i < 0 {
+			var all []string
+			for _, p := range candidates {
+				all = append(all, describePort(p))
+			}
+			return refuse(WhichPort, "container %s declares the ports %s; say which is for requests with the option %s", in.app.Name, strings.Join(all, " and "), portOption)
+		}
+		in.port = candidates[i]
+	}
+	return in.holdToPlainText()
+}
+
+// holdToPlainText refuses a port on which the app speaks TLS: the sidecar speaks plain
+// text to it.
+func (in *injection) holdToPlainText() error {
+	for _, p := range []*corev1.Probe{in.app.ReadinessProbe, in.app.LivenessProbe, in.app.StartupProbe} {
+		if p == nil || p.HTTPGet == nil || p.HTTPGet.Scheme != corev1.URISchemeHTTPS {
+			continue
+		}
+		if n, err := resolve(p.HTTPGet.Port, in.app); err == nil && n == in.port.ContainerPort {
+			return refuse(SpeaksTLS, "a probe says that container %s speaks HTTPS on %d; the sidecar speaks plain HTTP to it: name a plain port with the option %s",
+				in.app.Name, n, portOption)
+		}
+	}
+	if strings.HasPrefix(in.port.Name, "https") {
+		in.warn("the port %s sounds like TLS; the sidecar speaks plain HTTP to it", in.port.Name)
+	}
+	return nil
+}
+
+// ports are the sidecar's.
+type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
+
+// choosePorts gives the sidecar its ports: those that were asked for, or the usual
+// ones, each 10000 higher where a container declares it. Whoever comes from outside
+// comes by the port's name or by an annotation, so the number is free.
+func (in *injection) choosePorts() error {
+	const higher = 10000
+	taken := map[int32]string{in.port.ContainerPort: in.app.Name}
+	containers := slices.Clone(in.pod.Containers)
+	for _, c := range in.pod.InitContainers {
+		if c.RestartPolicy != nil { // it stays
+			containers = append(containers, c)
+		}
+	}
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
+				taken[p.ContainerPort] = c.Name
+			}
+		}
+	}
+	for _, want := range []struct {
+		option string
+		usual  int32
+		to     *int32
+	}{
+		{"serving-port", 8012, &in.ports.serving},
+		{"tls-port", 8112, &in.ports.tls},
+		{"admin-port", 8022, &in.ports.admin},
+		{"autoscaler-port", 9090, &in.ports.autoscaler},
+		{"metrics-port", 9091, &in.ports.metrics},
+		{"status-port", 8008, &in.ports.status},
+	} {
+		n := want.usual
+		said := in.options.get(want.option)
+		if said != "" {
+			number, _ := strconv.Atoi(said) // the option was judged
+			n = int32(number)
+		} else if by, is := taken[n]; is {
+			if _, again := taken[n+higher]; !again {
+				in.warn("container %s has the port %d: the sidecar's %s is %d", by, n, want.option, n+higher)
+				n += higher
+			}
+		}
+		if by, is := taken[n]; is {
+			return refuse(PortTaken, "port %d is needed as %s, but %s has it; choose another with the option %s", n, want.option, by, want.option)
+		}
+		taken[n] = "the sidecar's " + want.option
+		*want.to = n
+	}
+	return nil
+}
+
+// swapPort gives the sidecar the name of the app's port, so that Services, which find
+// ports by name, need no edit. What else names the port becomes its number.
+func (in *injection) swapPort() error {
+	if in.port.HostPort != 0 { // the way in from the node is the sidecar's now
+		in.removeFromPort("hostPort")
+		if in.port.HostIP != "" {
+			in.removeFromPort("hostIP")
+		}
+	}
+	old := in.port.Name
+	if old == "" {
+		return nil
+	}
+	renamed := "user-port"
+	for i := 2; slices.ContainsFunc(in.app.Ports, func(p corev1.ContainerPort) bool { return p.Name == renamed }); i++ {
+		renamed = fmt.Sprintf("user-port-%d", i)
+	}
+	in.set(renamed, "spec", "containers", in.app.Name, "ports", old, "name")
+	in.note("the sidecar's port %d takes the name %s from the app's port %d, which becomes %s: Services that say %s need no edit",
+		in.ports.serving, old, in.port.ContainerPort, renamed, old)
+	for _, place := range [][]string{
+		{"livenessProbe", "httpGet"}, {"livenessProbe", "tcpSocket"},
+		{"startupProbe", "httpGet"}, {"startupProbe", "tcpSocket"},
+		{"lifecycle", "postStart", "httpGet"}, {"lifecycle", "postStart", "tcpSocket"},
+		{"lifecycle", "preStop", "httpGet"}, {"lifecycle", "preStop", "tcpSocket"},
+	} {
+		path := append([]string{"spec", "containers", in.app.Name}, append(place, "port")...)
+		if at(in.object, path...) == old {
+			in.set(in.port.ContainerPort, path...)
+			in.note("%s says the port's number, because its name has moved", strings.Join(place, "."))
+		}
+	}
+	return nil
+}
+
+func (in *injection) removeFromPort(key string) {
+	token := in.port.Name
+	if token == "" {
+		token = strconv.Itoa(int(in.port.ContainerPort))
+	}
+	in.remove("spec", "containers", in.app.Name, "ports", token, key)
+}
+
+func containerNames(containers []corev1.Container) []string {
+	var all []string
+	for _, c := range containers {
+		all = append(all, c.Name)
+	}
+	return all
+}
+
+func describePort(p corev1.ContainerPort) string {
+	if p.Name == "" {
+		return strconv.Itoa(int(p.ContainerPort))
+	}
+	return fmt.Sprintf("%s (%d)", p.Name, p.ContainerPort)
+}

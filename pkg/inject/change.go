@@ -1,0 +1,348 @@
+package inject
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Change is one edit of an object: after it, Value stands at Path.
+type Change struct {
+	// Path is a JSON pointer (RFC 6901), with one difference: below a list a token
+	// is the name of an item, so that the change means the same after somebody has
+	// put another item before it. An item without a name is called by the number of
+	// its TCP port, or by its place, as in #0.
+	Path string
+
+	// Value is any JSON; nil takes away what stands at Path. Maps, and the lists
+	// initContainers and containers, are made where they are missing on the way; a
+	// new item goes to the end of its list.
+	Value json.RawMessage
+
+	// IfEmpty makes the change only if nothing, or an empty map or list, stands at
+	// Path. That is how what was made on the way to a Path is taken away again.
+	IfEmpty bool
+}
+
+// Apply makes the changes, in their order, in an object of JSON as [Decode] returns
+// it, and returns the object. It works in place: after an error, which names the path
+// that leads nowhere, the object is half changed.
+func Apply(object any, changes []Change) (any, error) {
+	for _, c := range changes {
+		var err error
+		if object, err = apply(object, c); err != nil {
+			return nil, err
+		}
+	}
+	return object, nil
+}
+
+func apply(object any, c Change) (any, error) {
+	var value any
+	if c.Value != nil {
+		var err error
+		if value, err = Decode(c.Value); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.Path, err)
+		}
+	}
+	object, err := put(object, Tokens(c.Path), c, value)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Path, err)
+	}
+	return object, nil
+}
+
+// put makes one change below a node, which is not nil, and returns what then stands
+// in the node's place.
+func put(node any, tokens []string, c Change, value any) (any, error) {
+	token, last := tokens[0], len(tokens) == 1
+	switch node := node.(type) {
+	case map[string]any:
+		child := node[token]
+		switch {
+		case last && c.IfEmpty && !IsEmpty(child):
+		case last && c.Value == nil:
+			delete(node, token)
+		case last:
+			node[token] = value
+		case child == nil && c.Value == nil:
+			// There is nothing to take away, and nothing is made on the way to it.
+		default:
+			if child == nil {
+				child = Missing(token)
+			}
+			child, err := put(child, tokens[1:], c, value)
+			if err != nil {
+				return nil, err
+			}
+			node[token] = child
+		}
+		return node, nil
+	case []any:
+		i := Find(node, token)
+		switch {
+		case i < 0 && c.Value == nil:
+		case i < 0 && last:
+			node = append(node, value)
+		case i < 0:
+			return nil, fmt.Errorf("nothing is called %q", token)
+		case last && c.IfEmpty && !IsEmpty(node[i]):
+		case last && c.Value == nil:
+			node = slices.Delete(node, i, i+1)
+		case last:
+			node[i] = value
+		default:
+			child, err := put(node[i], tokens[1:], c, value)
+			if err != nil {
+				return nil, err
+			}
+			node[i] = child
+		}
+		return node, nil
+	}
+	return nil, fmt.Errorf("%q is looked for in something that is neither a map nor a list", token)
+}
+
+// Missing is what is made where a token leads to nothing.
+func Missing(token string) any {
+	if token == "containers" || token == "initContainers" {
+		return []any{}
+	}
+	return map[string]any{}
+}
+
+// IsEmpty reports whether a value of [Decode] is nothing, or a map or list with
+// nothing in it.
+func IsEmpty(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// Find is the place of the item that a token of a [Change]'s path calls, -1 for none.
+func Find(list []any, token string) int {
+	if place, ok := strings.CutPrefix(token, "#"); ok {
+		if i, err := strconv.Atoi(place); err == nil && i >= 0 && i < len(list) {
+			return i
+		}
+		return -1
+	}
+	if i := slices.IndexFunc(list, func(item any) bool { return text(item, "name") == token }); i >= 0 {
+		return i
+	}
+	return slices.IndexFunc(list, func(item any) bool {
+		if p := text(item, "protocol"); p != "" && p != "TCP" {
+			return false
+		}
+		return text(item, "containerPort") == token || text(item, "port") == token
+	})
+}
+
+// Tokens splits a pointer into its parts.
+func Tokens(path string) []string {
+	tokens := strings.Split(strings.TrimPrefix(path, "/"), "/")
+	for i, t := range tokens {
+		tokens[i] = strings.ReplaceAll(strings.ReplaceAll(t, "~1", "/"), "~0", "~")
+	}
+	return tokens
+}
+
+// pointer is the way back from Tokens.
+func pointer(tokens ...string) string {
+	var b strings.Builder
+	for _, t := range tokens {
+		b.WriteString("/" + strings.ReplaceAll(strings.ReplaceAll(t, "~", "~0"), "/", "~1"))
+	}
+	return b.String()
+}
+
+// Below moves changes down: what they edit lies at a pointer in a larger object.
+func Below(path string, changes []Change) []Change {
+	moved := slices.Clone(changes)
+	for i := range moved {
+		moved[i].Path = path + moved[i].Path
+	}
+	return moved
+}
+
+// JSONPatch writes the changes as a patch of RFC 6902 for the object, which is as
+// [Decode] returned it and is changed on the way.
+func JSONPatch(object any, changes []Change) ([]byte, error) {
+	type operation struct {
+		Op    string          `json:"op"`
+		Path  string          `json:"path"`
+		Value json.RawMessage `json:"value,omitempty"`
+	}
+	patch := []operation{}
+	for _, c := range changes {
+		node, way := object, []string{}
+		tokens := Tokens(c.Path)
+		for i, token := range tokens {
+			last := i == len(tokens)-1
+			var child any
+			var there bool
+			place := token
+			switch node := node.(type) {
+			case map[string]any:
+				child, there = node[token]
+			case []any:
+				place = "-"
+				if j := Find(node, token); j >= 0 {
+					child, there, place = node[j], true, strconv.Itoa(j)
+				}
+			}
+			way = append(way, place)
+			op := "add"
+			if there {
+				op = "replace"
+			}
+			switch {
+			case !last && child == nil && c.Value != nil:
+				child = Missing(token)
+				patch = append(patch, operation{op, pointer(way...), encode(child)})
+			case last && c.IfEmpty && !IsEmpty(child):
+			case last && c.Value != nil:
+				patch = append(patch, operation{op, pointer(way...), c.Value})
+			case last && there:
+				patch = append(patch, operation{Op: "remove", Path: pointer(way...)})
+			}
+			node = child
+		}
+		var err error
+		if object, err = apply(object, c); err != nil {
+			return nil, err
+		}
+	}
+	return encode(patch), nil
+}
+
+// Decode reads one JSON value. Its numbers are [json.Number]s, so that none changes
+// on its way through.
+func Decode(text []byte) (any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var value any
+	if err := d.Decode(&value); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one JSON value")
+	}
+	return value, nil
+}
+
+// encode writes a value as JSON without blanks: maps in the order of their keys,
+// structs in the order of their fields, so the same value is always the same bytes.
+// It is for values that JSON can hold.
+func encode(value any) json.RawMessage {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		panic("inject: a value that JSON cannot hold: " + err.Error())
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// text is a string or a number that stands in a map under a key, "" for none.
+func text(node any, key string) string {
+	m, _ := node.(map[string]any)
+	switch v := m[key].(type) {
+	case string:
+		return v
+	case json.Number:
+		return v.String()
+	}
+	return ""
+}
+
+// at is what stands at a place in an object, nil for nothing.
+func at(node any, tokens ...string) any {
+	for _, token := range tokens {
+		switch n := node.(type) {
+		case map[string]any:
+			node = n[token]
+		case []any:
+			i := Find(n, token)
+			if i < 0 {
+				return nil
+			}
+			node = n[i]
+		default:
+			return nil
+		}
+	}
+	return node
+}
+
+// An editor changes an object and keeps the changes and the way back.
+type editor struct {
+	object  any
+	changes []Change
+	back    []Change // the last change's first
+	err     error    // a change led nowhere; then none is made any more
+}
+
+// set puts a value, of which JSON is made, at a path.
+func (e *editor) set(value any, path ...string) { e.edit(encode(value), path) }
+
+// remove takes away what stands at a path.
+func (e *editor) remove(path ...string) { e.edit(nil, path) }
+
+func (e *editor) edit(value json.RawMessage, path []string) {
+	back := []Change{e.before(path)}
+	if value != nil {
+		// What will be made on the way goes away again if nothing else has come into it.
+		for up := len(path) - 1; up > 0 && at(e.object, path[:up]...) == nil; up-- {
+			made := e.before(path[:up])
+			made.IfEmpty = true
+			back = append(back, made)
+		}
+	}
+	// An item that changes its name is found again by the new one.
+	if n := len(path); n > 1 && path[n-1] == "name" && value != nil {
+		var name string
+		if _, inList := at(e.object, path[:n-2]...).([]any); inList && json.Unmarshal(value, &name) == nil {
+			renamed := slices.Clone(path)
+			renamed[n-2] = name
+			back[0].Path = pointer(renamed...)
+		}
+	}
+	c := Change{Path: pointer(path...), Value: value}
+	if e.err != nil {
+		return
+	}
+	if e.object, e.err = apply(e.object, c); e.err != nil {
+		return
+	}
+	e.changes = append(e.changes, c)
+	e.back = append(back, e.back...)
+}
+
+// before is the change that brings back what stands at a path now.
+func (e *editor) before(path []string) Change {
+	c := Change{Path: pointer(path...)}
+	n := len(path) - 1
+	switch parent := at(e.object, path[:n]...).(type) {
+	case map[string]any:
+		if was, there := parent[path[n]]; there {
+			c.Value = encode(was)
+		}
+	case []any:
+		if i := Find(parent, path[n]); i >= 0 {
+			c.Value = encode(parent[i])
+		}
+	}
+	return c
+}

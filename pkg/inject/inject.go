@@ -1,0 +1,276 @@
+// Package inject puts a queue-proxy into a pod, and takes it out again.
+//
+// [Inject] is a pure function: a pod's template and [Options] in, an [Outcome] with a
+// list of [Change]s out. The same input gives the same bytes, on any day, because a
+// Deployment rolls when its template changes and a kubelet restarts containers whose
+// spec changes. What the injector did stands in one annotation of the pod, by which
+// [Uninject] takes it back.
+//
+// What is changed is told in one place, (*injection).run, in the order of the pod's
+// life. Everything around it is about where pods come from: pkg/inject/manifest reads
+// and writes streams of YAML, pkg/inject/webhook answers an API server. Both apply the
+// same changes.
+package inject
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+)
+
+// Sidecar is the name of the container that is added.
+const Sidecar = "queue-proxy"
+
+// A Verdict says what became of an object.
+type Verdict string
+
+// The verdicts.
+const (
+	Injected   Verdict = "injected"
+	Uninjected Verdict = "uninjected"
+	Rewritten  Verdict = "rewritten" // a Service that follows its pods
+	Skipped    Verdict = "skipped"   // it is left alone, and that is all right
+	Refused    Verdict = "refused"   // it is left alone, and somebody must do something
+)
+
+// Why an object was skipped or refused. The list is closed: metrics and exit codes
+// build on it.
+const (
+	OptedOut        = "opted-out"
+	AlreadyInjected = "already-injected"
+	HasQueueProxy   = "has-queue-proxy"
+	Knative         = "knative"
+	MirrorPod       = "mirror-pod"
+	HostNetwork     = "host-network"
+	Windows         = "windows"
+	Ends            = "ends" // a pod of a job, which a sidecar would keep from ending
+	NoPort          = "no-port"
+	NotInjected     = "not-injected"
+	NoPods          = "no-pods"
+
+	Unreadable     = "unreadable"
+	BadOption      = "bad-option"
+	WhichContainer = "which-container"
+	WhichPort      = "which-port"
+	PortTaken      = "port-taken"
+	BadProbe       = "bad-probe"
+	SpeaksTLS      = "speaks-tls"
+	BadStatus      = "bad-status"
+)
+
+// An Outcome is what became of one object.
+type Outcome struct {
+	Verdict  Verdict
+	Reason   string   // one of the words above; "" where something was done
+	Text     string   // one line for people
+	Changes  []Change // of the object; nil where nothing was done
+	Notes    []string // what the changes are and why, a sentence each
+	Warnings []string // what somebody should look at, a sentence each
+
+	// Where Verdict is Injected.
+	Container   string // the app's
+	AppPort     int32  // where it listens
+	PortName    string // by which Services find that port, and from now on the sidecar's; "" for none
+	ServingPort int32  // where the sidecar listens for it
+}
+
+// decided ends an injection with an outcome.
+type decided struct{ Outcome }
+
+func (d *decided) Error() string { return d.Text }
+
+func skip(reason, format string, args ...any) error {
+	return &decided{Outcome{Verdict: Skipped, Reason: reason, Text: fmt.Sprintf(format, args...)}}
+}
+
+func refuse(reason, format string, args ...any) error {
+	return &decided{Outcome{Verdict: Refused, Reason: reason, Text: fmt.Sprintf(format, args...)}}
+}
+
+// Inject says how a queue-proxy gets into a pod. template is a map with a pod's
+// metadata and spec, as [Decode] returns it: a pod, or a workload's template. It is not
+// changed. said are options that the annotations of the template may overrule; nil is
+// none.
+//
+// Its Changes are made by [Apply].
+func Inject(template any, said Options) Outcome {
+	in := &injection{editor: editor{object: clone(template)}}
+	err := in.read(template)
+	if err == nil {
+		err = in.run(said)
+	}
+	var d *decided
+	if errors.As(err, &d) {
+		d.Warnings = in.out.Warnings
+		return d.Outcome
+	}
+	in.out.Verdict = Injected
+	in.out.Changes = in.changes
+	return in.out
+}
+
+// An injection is one pod on its way.
+type injection struct {
+	editor
+	meta metav1.ObjectMeta // as they were
+	pod  corev1.PodSpec
+
+	options Options
+	native  bool
+	app     *corev1.Container
+	port    corev1.ContainerPort // the app's; Name is "" for none
+	ports   ports                // the sidecar's
+	probes  []probe.Probe        // that the sidecar runs
+	timings corev1.Probe         // of those who ask it
+	settled settled              // its settings
+
+	out Outcome
+}
+
+// run is the whole story: look, choose, change.
+func (in *injection) run(said Options) error {
+	for _, step := range []func() error{
+		in.mayHaveSidecar,
+		func() error { return in.readOptions(said) },
+		in.canHaveSidecar,
+		in.chooseContainer,
+		in.choosePort,
+		in.choosePorts,
+		in.moveProbes,
+		in.settle,
+		in.beginStatus,
+		in.annotateMetrics,
+		in.swapPort,
+		in.takeReadinessProbes,
+		in.holdApp,
+		in.lengthenGrace,
+		in.addSidecar,
+		in.endStatus,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if in.err != nil {
+		return refuse(Unreadable, "a pod that cannot be changed: %v", in.err)
+	}
+	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
+	in.out.PortName, in.out.ServingPort = in.port.Name, in.ports.serving
+	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
+	return nil
+}
+
+func (in *injection) note(format string, args ...any) {
+	in.out.Notes = append(in.out.Notes, fmt.Sprintf(format, args...))
+}
+
+func (in *injection) warn(format string, args ...any) {
+	in.out.Warnings = append(in.out.Warnings, fmt.Sprintf(format, args...))
+}
+
+// read decodes what the rest reads; fields that this version of Kubernetes' types does
+// not know stay in the object.
+func (in *injection) read(template any) error {
+	t, err := decodeTemplate(template)
+	if err != nil {
+		return refuse(Unreadable, "not a pod: %v", err)
+	}
+	in.meta, in.pod = t.ObjectMeta, t.Spec
+	return nil
+}
+
+func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
+	if _, ok := template.(map[string]any); !ok {
+		return nil, errors.New("not a map")
+	}
+	t := new(corev1.PodTemplateSpec)
+	whole := encode(map[string]any{"metadata": at(template, "metadata"), "spec": at(template, "spec")})
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(whole, t); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// mayHaveSidecar looks for those who have one, or do not want one.
+func (in *injection) mayHaveSidecar() error {
+	has := hasContainer(in.pod, Sidecar)
+	status, injected := in.meta.Annotations[Prefix+statusKey]
+	switch {
+	case has && injected:
+		return skip(AlreadyInjected, "%s", describeStatus(status))
+	case injected:
+		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, Sidecar)
+	case has:
+		return skip(HasQueueProxy, "a container is already called %s", Sidecar)
+	case in.meta.Labels["serving.knative.dev/revision"] != "":
+		return skip(Knative, "Knative adds the queue-proxy to its pods itself; see deploy/knative")
+	case in.meta.Annotations["kubernetes.io/config.mirror"] != "":
+		return skip(MirrorPod, "a kubelet runs it from a file, and nothing here changes that")
+	}
+	for _, said := range []string{in.meta.Labels[Prefix+injectOption], in.meta.Annotations[Prefix+injectOption]} {
+		if isFalse(said) {
+			return skip(OptedOut, "%s%s says %s", Prefix, injectOption, said)
+		}
+	}
+	return nil
+}
+
+func hasContainer(pod corev1.PodSpec, name string) bool {
+	called := func(c corev1.Container) bool { return c.Name == name }
+	return slices.ContainsFunc(pod.Containers, called) || slices.ContainsFunc(pod.InitContainers, called)
+}
+
+func (in *injection) readOptions(said Options) error {
+	var err error
+	if in.options, err = said.with(in.meta.Annotations); err != nil {
+		return refuse(BadOption, "%v", err)
+	}
+	for key := range in.meta.Labels {
+		if strings.HasPrefix(key, Prefix) && key != Prefix+injectOption {
+			return refuse(BadOption, "%v", unknown("label", key, []string{Prefix + injectOption}))
+		}
+	}
+	if text := in.options.get(injectOption); isFalse(text) {
+		return skip(OptedOut, "the option %s says %s", injectOption, text)
+	}
+	in.native = in.options.get(modeOption) == modeNative
+	return nil
+}
+
+// canHaveSidecar looks for pods in which one cannot work.
+func (in *injection) canHaveSidecar() error {
+	switch {
+	case in.pod.HostNetwork:
+		return skip(HostNetwork, "its ports are the node's, and two such pods could not share one")
+	case in.pod.OS != nil && in.pod.OS.Name == corev1.Windows || in.pod.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
+		return skip(Windows, "the sidecar's image is for Linux")
+	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
+		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from ending; use the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
+	case len(in.pod.Containers) == 0:
+		return refuse(Unreadable, "a pod without containers")
+	}
+	seen := map[string]bool{}
+	for _, c := range in.pod.Containers { // the changes find containers by name
+		if c.Name == "" || seen[c.Name] {
+			return refuse(Unreadable, "a container called %q: names are needed, each once", c.Name)
+		}
+		seen[c.Name] = true
+	}
+	return nil
+}
+
+// clone copies an object of JSON.
+func clone(object any) any {
+	copied, err := Decode(encode(object))
+	if err != nil {
+		panic("inject: JSON that cannot be read again: " + err.Error())
+	}
+	return copied
+}

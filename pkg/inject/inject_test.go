@@ -1,0 +1,432 @@
+package inject
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+// A property holds for every pod that is injected.
+type property struct {
+	fact  string
+	holds func(t *testing.T, p *injected)
+}
+
+// injected is a random pod, before and after.
+type injected struct {
+	seed          uint64
+	before, after any
+	said          Options
+	out           Outcome
+}
+
+func TestRandomPods(t *testing.T) {
+	properties := []property{
+		{"injecting twice is the same as once", twiceIsOnce},
+		{"uninject brings back the pod", uninjectBringsBack},
+		{"the patch does what the changes do", patchDoesTheSame},
+		{"an API server's defaults do not change the sidecar", defaultsDoNotMatter},
+		{"the sidecar's settings are those of its pod", settingsAreThePods},
+		{"the pod is valid", podIsValid},
+	}
+	verdicts := map[string]int{}
+	for seed := range uint64(many) {
+		m := newMaker(seed)
+		p := &injected{seed: seed, before: m.template(), said: m.options()}
+		was := string(encode(p.before))
+		p.out = Inject(p.before, p.said)
+		if got := string(encode(p.before)); got != was {
+			t.Fatalf("seed %d: got the template changed to\n%s\nwant\n%s", seed, got, was)
+		}
+		verdicts[strings.TrimSpace(string(p.out.Verdict)+" "+p.out.Reason)]++
+		if p.out.Verdict != Injected {
+			continue
+		}
+		after, err := Apply(clone(p.before), p.out.Changes)
+		if err != nil {
+			t.Fatalf("seed %d: Apply: got %v, want no error", seed, err)
+		}
+		p.after = after
+		for _, property := range properties {
+			property.holds(t, p)
+			if t.Failed() {
+				t.Fatalf("not so: %s\nseed %d, options %v:\nbefore %s\nafter  %s", property.fact, seed, p.said, was, encode(after))
+			}
+		}
+	}
+	if got, want := verdicts[string(Injected)], many/3; got < want {
+		t.Errorf("got %d pods injected, want at least %d, or this test tests nothing: %v", got, want, verdicts)
+	}
+	if n := verdicts["refused "+Unreadable]; n > 0 {
+		t.Errorf("got %d pods refused as unreadable, want none: the pods are good", n)
+	}
+	t.Logf("%v", verdicts)
+}
+
+func twiceIsOnce(t *testing.T, p *injected) {
+	again := Inject(p.before, p.said)
+	if got, want := string(encode(again.Changes)), string(encode(p.out.Changes)); got != want {
+		t.Errorf("the same pod: got other changes\n%s\nwant\n%s", got, want)
+	}
+	if got := Inject(p.after, p.said); got.Verdict != Skipped || got.Reason != AlreadyInjected {
+		t.Errorf("the injected pod: got %s (%s) %s, want it skipped as injected", got.Verdict, got.Reason, got.Text)
+	}
+}
+
+func uninjectBringsBack(t *testing.T, p *injected) {
+	out := Uninject(p.after)
+	if out.Verdict != Uninjected || len(out.Warnings) > 0 {
+		t.Errorf("got %s %s %q, want it uninjected without warnings", out.Verdict, out.Text, out.Warnings)
+	}
+	restored, err := Apply(clone(p.after), out.Changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(encode(restored)), string(encode(p.before)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestUninjectKeepsWhatCameAfterwards(t *testing.T) {
+	before := parse(t, `{"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]}]}}`)
+	after, err := Apply(clone(before), Inject(before, nil).Changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edits := []Change{
+		{Path: "/metadata/annotations/restarted", Value: encode("today")},
+		{Path: "/spec/containers/helper", Value: encode(map[string]any{"name": "helper"})},
+	}
+	if after, err = Apply(after, edits); err != nil {
+		t.Fatal(err)
+	}
+	// Somebody put their container first.
+	spec := after.(map[string]any)["spec"].(map[string]any)
+	containers := spec["containers"].([]any)
+	slices.Reverse(containers)
+
+	restored, err := Apply(clone(after), Uninject(after).Changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(encode(restored))
+	want := `{"metadata":{"annotations":{"restarted":"today"}},"spec":{"containers":[{"name":"helper"},{"name":"web","ports":[{"containerPort":8080,"name":"http"}]}]}}`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func patchDoesTheSame(t *testing.T, p *injected) {
+	text, err := JSONPatch(clone(p.before), p.out.Changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := jsonpatch.DecodePatch(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched, err := patch.Apply(encode(p.before))
+	if err != nil {
+		t.Fatalf("got %v, want no error from\n%s", err, text)
+	}
+	if got, want := string(encode(parse(t, string(patched)))), string(encode(p.after)); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func defaultsDoNotMatter(t *testing.T, p *injected) {
+	filled := clone(p.before)
+	fillIn(filled)
+	out := Inject(filled, p.said)
+	if out.Verdict != Injected {
+		t.Fatalf("got %s (%s) %s, want it injected", out.Verdict, out.Reason, out.Text)
+	}
+	other, err := Apply(filled, p.out.Changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(encode(sidecarOf(other))), string(encode(sidecarOf(p.after))); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// fillIn does what an API server does to pods before it asks a webhook, as far as we
+// read it (core/v1 defaults).
+func fillIn(template any) {
+	spec := template.(map[string]any)["spec"].(map[string]any)
+	put := func(m map[string]any, key string, v any) {
+		if m[key] == nil || m[key] == json.Number("0") {
+			m[key] = v
+		}
+	}
+	put(spec, "restartPolicy", "Always")
+	if spec["terminationGracePeriodSeconds"] == nil {
+		spec["terminationGracePeriodSeconds"] = json.Number("30")
+	}
+	for _, c := range spec["containers"].([]any) {
+		c := c.(map[string]any)
+		ports, _ := c["ports"].([]any)
+		for _, p := range ports {
+			put(p.(map[string]any), "protocol", "TCP")
+		}
+		for _, name := range []string{"readinessProbe", "livenessProbe", "startupProbe"} {
+			p, ok := c[name].(map[string]any)
+			if !ok {
+				continue
+			}
+			put(p, "timeoutSeconds", json.Number("1"))
+			put(p, "periodSeconds", json.Number("10"))
+			put(p, "successThreshold", json.Number("1"))
+			put(p, "failureThreshold", json.Number("3"))
+			if get, ok := p["httpGet"].(map[string]any); ok {
+				put(get, "path", "/")
+				put(get, "scheme", "HTTP")
+			}
+		}
+	}
+}
+
+func sidecarOf(template any) any {
+	if c := at(template, "spec", "containers", Sidecar); c != nil {
+		return c
+	}
+	return at(template, "spec", "initContainers", Sidecar)
+}
+
+func settingsAreThePods(t *testing.T, p *injected) {
+	pod := specOf(t, p.after)
+	c := findSidecar(t, pod)
+	var environ []config.EnvVar
+	for _, v := range c.Env {
+		if strings.Contains(strings.ReplaceAll(v.Value, "$$", ""), "$(") {
+			t.Errorf("%s: got %q, which a kubelet would expand; want $$", v.Name, v.Value)
+		}
+		environ = append(environ, config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")})
+	}
+	settings, err := config.Read(environ)
+	if err != nil {
+		t.Fatalf("got %v, want settings that the sidecar takes", err)
+	}
+	if settings.OnKnative || settings.StatsFormat != config.Prometheus {
+		t.Errorf("got OnKnative %v and StatsFormat %s, want false and prometheus", settings.OnKnative, settings.StatsFormat)
+	}
+	if got, want := int32(settings.UserPort), p.out.AppPort; got != want {
+		t.Errorf("got USER_PORT %d, want %d", got, want)
+	}
+	wantProbes := 0
+	for _, was := range specOf(t, p.before).Containers {
+		if r := was.ReadinessProbe; r != nil && r.Exec == nil || was.Name == p.out.Container {
+			wantProbes++
+		}
+	}
+	if got := len(settings.Probes); got != wantProbes {
+		t.Errorf("got %d probes, want %d", got, wantProbes)
+	}
+	grace := int64(30)
+	if pod.TerminationGracePeriodSeconds != nil {
+		grace = *pod.TerminationGracePeriodSeconds
+	}
+	if least := settings.DrainDeadline + 3*time.Second; time.Duration(grace)*time.Second < least {
+		t.Errorf("got a grace period of %d s, want at least %v: the drain may take %v", grace, least, settings.DrainDeadline)
+	}
+	if was := specOf(t, p.before).TerminationGracePeriodSeconds; was != nil && grace < *was {
+		t.Errorf("got a grace period of %d s, want no less than the pod's own %d s", grace, *was)
+	}
+	if p.said[deadlineOption] == "" && p.said[timeoutOption] != "" && settings.DrainDeadline < settings.RequestTimeout+30*time.Second {
+		t.Errorf("got a drain of %v, want 30s more than a request of %v", settings.DrainDeadline, settings.RequestTimeout)
+	}
+	if settings.DrainEndpoint != (p.said[modeOption] == modeNative) {
+		t.Errorf("got DRAIN_ENDPOINT %v, want it for native sidecars only", settings.DrainEndpoint)
+	}
+}
+
+func podIsValid(t *testing.T, p *injected) {
+	pod := specOf(t, p.after)
+	was := specOf(t, p.before)
+	for _, complaint := range problemsOf(pod) {
+		if !slices.Contains(problemsOf(was), complaint) {
+			t.Error(complaint)
+		}
+	}
+	if text, _ := at(p.after, "spec", "fieldOfTheFuture", "kept").(bool); !text {
+		t.Error("got a field of the future lost, want it kept")
+	}
+	c := findSidecar(t, pod)
+	s := c.SecurityContext
+	if *s.AllowPrivilegeEscalation || !*s.RunAsNonRoot || !*s.ReadOnlyRootFilesystem || s.Capabilities.Drop[0] != "ALL" || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("got %s, want what the restricted Pod Security Standard wants", encode(s))
+	}
+	i := slices.IndexFunc(pod.Containers, func(c corev1.Container) bool { return c.Name == p.out.Container })
+	app, wasApp := pod.Containers[i], was.Containers[i]
+	for _, p := range []*corev1.Probe{app.LivenessProbe, app.StartupProbe, app.ReadinessProbe} {
+		if p != nil && p.HTTPGet != nil {
+			if _, err := resolve(p.HTTPGet.Port, &app); err != nil {
+				t.Errorf("got a probe that finds no port: %v", err)
+			}
+		}
+	}
+	if wasApp.LivenessProbe != nil && wasApp.LivenessProbe.TCPSocket != nil {
+		got, _ := resolve(app.LivenessProbe.TCPSocket.Port, &app)
+		want, _ := resolve(wasApp.LivenessProbe.TCPSocket.Port, &wasApp)
+		if got != want {
+			t.Errorf("liveness: got port %d, want %d as p.before", got, want)
+		}
+	}
+}
+
+// problemsOf holds a pod to those of Kubernetes' rules (core/v1 validation) that
+// concern what we write.
+func problemsOf(pod corev1.PodSpec) []string {
+	var all []string
+	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	seen := map[string]bool{}
+	hostPorts := map[string]bool{}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if len(validation.IsDNS1123Label(c.Name)) > 0 || seen[c.Name] {
+			say("container %q: a bad name, or one that is there twice", c.Name)
+		}
+		seen[c.Name] = true
+		names := map[string]bool{}
+		for _, p := range c.Ports {
+			if p.Name != "" && (len(validation.IsValidPortName(p.Name)) > 0 || names[p.Name]) {
+				say("container %s: port %q: a bad name, or one that is there twice", c.Name, p.Name)
+			}
+			names[p.Name] = true
+			if len(validation.IsValidPortNum(int(p.ContainerPort))) > 0 {
+				say("container %s: port %d: out of range", c.Name, p.ContainerPort)
+			}
+			if key := fmt.Sprint(p.HostPort, p.HostIP); p.HostPort != 0 {
+				if hostPorts[key] {
+					say("hostPort %s twice", key)
+				}
+				hostPorts[key] = true
+			}
+		}
+		for _, v := range c.Env {
+			if len(validation.IsEnvVarName(v.Name)) > 0 {
+				say("container %s: env %q: a bad name", c.Name, v.Name)
+			}
+		}
+		for name, p := range map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe, "startup": c.StartupProbe} {
+			if p == nil {
+				continue
+			}
+			if handlersOf(p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil, p.Exec != nil) != 1 {
+				say("container %s: %s: not exactly one handler", c.Name, name)
+			}
+			if name != "readiness" && p.SuccessThreshold > 1 {
+				say("container %s: %s: successThreshold is not 1", c.Name, name)
+			}
+		}
+		if l := c.Lifecycle; l != nil && l.PreStop != nil {
+			p := l.PreStop
+			if handlersOf(p.HTTPGet != nil, p.TCPSocket != nil, p.Sleep != nil, p.Exec != nil) != 1 {
+				say("container %s: preStop: not exactly one handler", c.Name)
+			}
+		}
+		for name, limit := range c.Resources.Limits {
+			if request, has := c.Resources.Requests[name]; has && request.Cmp(limit) > 0 {
+				say("container %s: %s: the request is above the limit", c.Name, name)
+			}
+		}
+	}
+	if g := pod.TerminationGracePeriodSeconds; g != nil && *g < 0 {
+		say("terminationGracePeriodSeconds %d", *g)
+	}
+	return all
+}
+
+func handlersOf(is ...bool) int {
+	n := 0
+	for _, b := range is {
+		if b {
+			n++
+		}
+	}
+	return n
+}
+
+func specOf(t *testing.T, template any) corev1.PodSpec {
+	t.Helper()
+	decoded, err := decodeTemplate(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decoded.Spec
+}
+
+func findSidecar(t *testing.T, pod corev1.PodSpec) corev1.Container {
+	t.Helper()
+	for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
+		if c.Name == Sidecar {
+			return c
+		}
+	}
+	t.Fatal("got no sidecar, want one")
+	return corev1.Container{}
+}
+
+func parse(t *testing.T, text string) any {
+	t.Helper()
+	v, err := Decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// FuzzInject holds Inject to any JSON at all: it may refuse, but not panic, and what
+// it changes must come back.
+func FuzzInject(f *testing.F) {
+	f.Add([]byte(`{"spec":{"containers":[{"name":"#0","ports":[{"containerPort":1},{"name":"1","containerPort":2}]}]}}`), "1")
+	f.Add([]byte(`{"metadata":{"annotations":null},"spec":{"containers":[{"name":"a/b~c","ports":[{"name":"http","containerPort":8080,"hostPort":1}],"lifecycle":null}]}}`), "")
+	f.Add([]byte(`{"metadata":[],"spec":{"containers":{}}}`), "")
+	f.Add([]byte(`[]`), "http")
+	for seed := range uint64(20) {
+		f.Add([]byte(encode(newMaker(seed).template())), "")
+	}
+	f.Fuzz(func(t *testing.T, text []byte, port string) {
+		before, err := Decode(text)
+		if err != nil {
+			return
+		}
+		out := Inject(before, Options{portOption: port})
+		if out.Verdict != Injected {
+			Uninject(before)
+			return
+		}
+		after, err := Apply(clone(before), out.Changes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := Uninject(after)
+		restored, err := Apply(clone(after), back.Changes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := string(encode(restored)), string(encode(before)); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+func TestOutcomesHaveClosedReasons(t *testing.T) {
+	word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	for seed := range uint64(500) {
+		m := newMaker(seed)
+		out := Inject(m.template(), m.options())
+		if (out.Reason == "") != (out.Verdict == Injected) || out.Reason != "" && !word.MatchString(out.Reason) {
+			t.Errorf("got verdict %s with the reason %q, want a word if it was not injected", out.Verdict, out.Reason)
+		}
+	}
+}

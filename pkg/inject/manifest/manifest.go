@@ -1,0 +1,489 @@
+// Package manifest injects the objects of files of YAML or JSON.
+//
+// [Parse] splits a file into documents, [Inject] and [Uninject] change them, and
+// [File.Text] is the file again. A document that is not changed keeps its bytes. In one
+// that is changed, the bytes of the changes alone are others: comments, order, blanks
+// and quotes stay. Every change is read again and compared with what it should mean; a
+// document whose layout cannot be edited in place is written anew, and its result says
+// so.
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// A File is a stream of documents.
+type File struct {
+	Name      string // for people
+	documents []*document
+}
+
+// A document is one YAML document of a file, with the --- before it.
+type document struct {
+	line int    // of the file, where it begins
+	text []byte // as it is now
+	node *yaml.Node
+	err  error // it cannot be read; node is nil
+}
+
+// A Result is what became of one object.
+type Result struct {
+	File      string
+	Line      int // of the file
+	Kind      string
+	Namespace string
+	Name      string
+	inject.Outcome
+
+	object map[string]any // as it was
+	from   *document
+	path   string // of the object in its document
+}
+
+// Advice says what people often get wrong in the probes of such pods, a sentence each.
+func (r *Result) Advice() []string {
+	if r.object == nil {
+		return nil
+	}
+	path, ok := inject.Template(r.apiVersion(), r.Kind)
+	if !ok {
+		return nil
+	}
+	return inject.Advise(dig(r.object, path))
+}
+
+// Object is what the result speaks of, as in "Deployment shop/web".
+func (r *Result) Object() string {
+	name := r.Name
+	if r.Namespace != "" {
+		name = r.Namespace + "/" + name
+	}
+	return strings.TrimSpace(r.Kind + " " + name)
+}
+
+// Parse splits a file into its documents. What is wrong with one of them is found by
+// Inject and Uninject, and is their result.
+func Parse(name string, text []byte) *File {
+	f := &File{Name: name}
+	line := 1
+	for _, chunk := range split(text) {
+		d := &document{line: line, text: chunk}
+		d.node, d.err = parse(chunk)
+		f.documents = append(f.documents, d)
+		line += bytes.Count(chunk, []byte("\n"))
+	}
+	return f
+}
+
+// split cuts a stream where a line begins with ---.
+func split(text []byte) [][]byte {
+	var chunks [][]byte
+	begin, content := 0, false
+	for i := 0; i < len(text); {
+		line := text[i:]
+		if n := bytes.IndexByte(line, '\n'); n >= 0 {
+			line = line[:n+1]
+		}
+		marks := bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || isSpace(line[3]))
+		if marks && content {
+			chunks = append(chunks, text[begin:i])
+			begin = i
+		}
+		// What stands before the first mark belongs to it while it is a comment, a
+		// directive or nothing.
+		if trimmed := bytes.TrimSpace(line); marks || len(trimmed) > 0 && trimmed[0] != '#' && trimmed[0] != '%' {
+			content = true
+		}
+		i += len(line)
+	}
+	if begin < len(text) {
+		chunks = append(chunks, text[begin:])
+	}
+	return chunks
+}
+
+// parse reads the content of one document; nil is an empty one.
+func parse(text []byte) (*yaml.Node, error) {
+	doc := new(yaml.Node)
+	if err := yaml.Unmarshal(text, doc); err != nil || len(doc.Content) == 0 {
+		return nil, err
+	}
+	return doc.Content[0], nil
+}
+
+// Text is the file as it is now.
+func (f *File) Text() []byte {
+	var b bytes.Buffer
+	for _, d := range f.documents {
+		b.Write(d.text)
+	}
+	return b.Bytes()
+}
+
+// Documents is how many documents with something in them the file has.
+func (f *File) Documents() int {
+	return len(slices.DeleteFunc(slices.Clone(f.documents), func(d *document) bool { return d.node == nil && d.err == nil }))
+}
+
+// JSON is the file as it is now, each document an object of JSON on lines of its own.
+func (f *File) JSON() ([]byte, error) {
+	var b bytes.Buffer
+	for _, d := range f.documents {
+		root, err := parse(d.text)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
+		}
+		if root == nil || isNull(root) {
+			continue
+		}
+		text, err := jsonText(expand(root), "  ")
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
+		}
+		b.Write(append(text, '\n'))
+	}
+	return b.Bytes(), nil
+}
+
+// Inject injects all objects of some files. Services and NetworkPolicies are looked at
+// together with the pods of all files. The results are in the order of the objects; a
+// document that cannot be read has one, which is refused.
+func Inject(files []*File, said inject.Options) []*Result {
+	results := list(files)
+	var all []inject.Pods
+	served := map[*Result]bool{} // by a Service of these files
+	var owners []*Result
+	for _, r := range results {
+		if r.object == nil {
+			continue
+		}
+		path, ok := inject.Template(r.apiVersion(), r.Kind)
+		if !ok {
+			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
+			continue
+		}
+		template := dig(r.object, path)
+		r.Outcome = inject.Inject(template, said)
+		warnOfLostOptions(r, path)
+		all = append(all, inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(template), Outcome: r.Outcome})
+		owners = append(owners, r)
+		r.Changes = inject.Below(prefix(path), r.Changes)
+	}
+	for _, r := range results {
+		switch {
+		case r.object == nil:
+		case r.apiVersion() == "v1" && r.Kind == "Service":
+			var selects []bool
+			r.Outcome, selects = inject.FollowService(r.object, all)
+			for i, is := range selects {
+				served[owners[i]] = served[owners[i]] || is
+			}
+		case strings.HasPrefix(r.apiVersion(), "networking.k8s.io/") && r.Kind == "NetworkPolicy":
+			r.Outcome = inject.WatchPolicy(r.object, all)
+		}
+	}
+	for _, r := range owners {
+		if r.Verdict == inject.Injected && !served[r] {
+			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
+		}
+	}
+	write(results)
+	return results
+}
+
+// Uninject takes back what [Inject] did.
+func Uninject(files []*File) []*Result {
+	results := list(files)
+	for _, r := range results {
+		if r.object == nil {
+			continue
+		}
+		path, ok := inject.Template(r.apiVersion(), r.Kind)
+		switch {
+		case ok:
+			r.Outcome = inject.Uninject(dig(r.object, path))
+			r.Changes = inject.Below(prefix(path), r.Changes)
+		case r.apiVersion() == "v1" && r.Kind == "Service":
+			r.Outcome = inject.UninjectService(r.object)
+		default:
+			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
+		}
+	}
+	write(results)
+	return results
+}
+
+func (r *Result) apiVersion() string { return word(r.object["apiVersion"]) }
+
+// list finds the objects of files, those in Lists as well.
+func list(files []*File) []*Result {
+	var results []*Result
+	for _, f := range files {
+		for _, d := range f.documents {
+			refuse := func(err error) {
+				line, text := d.whereabouts(err)
+				results = append(results, &Result{File: f.Name, Line: line, from: d,
+					Outcome: inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}})
+			}
+			if d.err != nil {
+				refuse(d.err)
+				continue
+			}
+			if d.node == nil || isNull(d.node) {
+				continue
+			}
+			value, err := valueOf(d.node)
+			if err != nil {
+				refuse(err)
+				continue
+			}
+			results = append(results, objects(f, d, d.node, value, "")...)
+		}
+	}
+	return results
+}
+
+// whereabouts takes the line from an error of the parser, or of ours, which count from
+// the beginning of the document.
+func (d *document) whereabouts(err error) (line int, text string) {
+	const mark = "line "
+	text = strings.TrimPrefix(err.Error(), "yaml: ")
+	n, rest := 0, ""
+	if at, ok := strings.CutPrefix(text, mark); ok {
+		if _, err := fmt.Sscanf(at, "%d: ", &n); err == nil {
+			_, rest, _ = strings.Cut(at, ": ")
+			return d.line + n - 1, rest
+		}
+	}
+	return d.line, text
+}
+
+// objects is one object, or what a List holds.
+func objects(f *File, d *document, n *yaml.Node, value any, path string) []*Result {
+	line := d.line + target(n).Line - 1
+	object, ok := value.(map[string]any)
+	if !ok || word(object["kind"]) == "" {
+		return []*Result{{File: f.Name, Line: line, from: d,
+			Outcome: inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "it is no Kubernetes object"}}}
+	}
+	if items, ok := object["items"].([]any); ok && strings.HasSuffix(word(object["kind"]), "List") {
+		at, err := place(target(n), "items")
+		if err == nil && at >= 0 {
+			var results []*Result
+			nodes := target(target(n).Content[at]).Content
+			for i, item := range items {
+				item = withType(item, object)
+				results = append(results, objects(f, d, nodes[i], item, fmt.Sprintf("%s/items/#%d", path, i))...)
+			}
+			return results
+		}
+	}
+	metadata, _ := object["metadata"].(map[string]any)
+	name := word(metadata["name"])
+	if name == "" {
+		name = word(metadata["generateName"])
+	}
+	return []*Result{{File: f.Name, Line: line, Kind: word(object["kind"]), Namespace: word(metadata["namespace"]), Name: name,
+		object: object, from: d, path: path}}
+}
+
+// withType gives an item of a list of one kind, such as a PodList, the kind that it may
+// leave out.
+func withType(item any, list map[string]any) any {
+	m, ok := item.(map[string]any)
+	kind := strings.TrimSuffix(word(list["kind"]), "List")
+	if !ok || m["kind"] != nil || kind == "" {
+		return item
+	}
+	typed := map[string]any{"kind": kind, "apiVersion": list["apiVersion"]}
+	for key, v := range m {
+		typed[key] = v
+	}
+	return typed
+}
+
+// write makes the changes of the results in the text of their documents.
+func write(results []*Result) {
+	changed := map[*document][]*Result{}
+	var order []*document
+	for _, r := range results {
+		if len(r.Changes) == 0 {
+			continue
+		}
+		if changed[r.from] == nil {
+			order = append(order, r.from)
+		}
+		changed[r.from] = append(changed[r.from], r)
+	}
+	for _, d := range order {
+		var changes []inject.Change
+		for _, r := range changed[d] {
+			changes = append(changes, inject.Below(r.path, r.Changes)...)
+		}
+		anew, err := d.change(changes)
+		for _, r := range changed[d] {
+			switch {
+			case err != nil:
+				r.Outcome = inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()}
+			case anew:
+				r.Warnings = append(r.Warnings, "its text was written anew, because its layout (anchors, lists on one line) cannot be edited in place; comments are kept, blanks may differ")
+			}
+		}
+	}
+}
+
+// change edits the text of a document, in place if it can, and reports whether it had
+// to be written anew. The nodes are of no use afterwards.
+func (d *document) change(changes []inject.Change) (anew bool, err error) {
+	value, err := valueOf(d.node)
+	if err != nil {
+		return false, err
+	}
+	want, err := inject.Apply(value, changes)
+	if err != nil {
+		return false, err
+	}
+	isJSON := !isBlockStyle(d.node)
+	if !isJSON {
+		if text, err := d.edited(changes); err == nil && means(text, want) {
+			d.text = text
+			return false, nil
+		}
+	}
+	// The nodes may be half changed: begin again.
+	doc := new(yaml.Node)
+	if err := yaml.Unmarshal(d.text, doc); err != nil {
+		return false, err
+	}
+	doc = expand(doc)
+	e := &edit{original: map[*yaml.Node][]*yaml.Node{}}
+	for _, c := range changes {
+		if err := e.apply(doc.Content[0], c); err != nil {
+			return false, fmt.Errorf("%s: %w", c.Path, err)
+		}
+	}
+	text, err := d.written(doc, isJSON)
+	if err != nil {
+		return false, err
+	}
+	if !means(text, want) {
+		return false, fmt.Errorf("it cannot be written: the result would mean something else")
+	}
+	d.text = text
+	return !isJSON, nil
+}
+
+// edited is the text with the changes made in place.
+func (d *document) edited(changes []inject.Change) ([]byte, error) {
+	e := &edit{original: map[*yaml.Node][]*yaml.Node{}}
+	for _, c := range changes {
+		if err := e.apply(d.node, c); err != nil {
+			return nil, err
+		}
+	}
+	return newSplicer(d.text, d.node, e).run(d.node)
+}
+
+// written is a document that is written anew, behind the same --- line.
+func (d *document) written(doc *yaml.Node, isJSON bool) ([]byte, error) {
+	head, _, ok := bytes.Cut(d.text, []byte("\n"))
+	if !ok || !bytes.HasPrefix(head, []byte("---")) || bytes.ContainsAny(head, "{[") {
+		head = nil
+	} else {
+		head = append(slices.Clone(head), '\n')
+	}
+	if isJSON {
+		text, err := jsonText(doc.Content[0], indentOf(d.text))
+		return slices.Concat(head, text, []byte("\n")), err
+	}
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(doc); err != nil {
+		return nil, err
+	}
+	return slices.Concat(head, b.Bytes()), e.Close()
+}
+
+// indentOf is how far in the first member of an object of JSON stands; "" where it is
+// on the same line.
+func indentOf(text []byte) string {
+	_, rest, _ := bytes.Cut(text, []byte("{"))
+	line, rest, ok := bytes.Cut(rest, []byte("\n"))
+	if !ok || !isBlank(line) {
+		return ""
+	}
+	return string(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t"))])
+}
+
+// means reports whether a text says what it should.
+func means(text []byte, want any) bool {
+	root, err := parse(text)
+	if err != nil || root == nil {
+		return false
+	}
+	got, err := valueOf(root)
+	return err == nil && reflect.DeepEqual(got, want)
+}
+
+// warnOfLostOptions says where options stand on a workload instead of on its pods.
+func warnOfLostOptions(r *Result, path []string) {
+	if len(path) == 0 {
+		return
+	}
+	metadata, _ := r.object["metadata"].(map[string]any)
+	for _, group := range []string{"annotations", "labels"} {
+		entries, _ := metadata[group].(map[string]any)
+		for key := range entries {
+			if strings.HasPrefix(key, inject.Prefix) {
+				r.Warnings = append(r.Warnings, fmt.Sprintf("%s of the %s are not read: put them under %s/metadata/%s", inject.Prefix+" "+group, r.Kind, strings.Join(path, "/"), group))
+				return
+			}
+		}
+	}
+}
+
+func dig(object map[string]any, path []string) any {
+	var v any = object
+	for _, token := range path {
+		m, _ := v.(map[string]any)
+		v = m[token]
+	}
+	return v
+}
+
+func labelsOf(template any) map[string]string {
+	labels := map[string]string{}
+	m, _ := dig(map[string]any{"t": template}, []string{"t", "metadata", "labels"}).(map[string]any)
+	for key, v := range m {
+		labels[key] = word(v)
+	}
+	return labels
+}
+
+func prefix(path []string) string {
+	if len(path) == 0 {
+		return ""
+	}
+	return "/" + strings.Join(path, "/")
+}
+
+// word is a text that stands somewhere in an object, "" for anything else.
+func word(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case json.Number:
+		return v.String()
+	}
+	return ""
+}

@@ -1,0 +1,359 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// mostNodes bounds what the aliases of one document can grow to: a thousand times a
+// large workload, and far from filling a memory.
+const mostNodes = 1_000_000
+
+// valueOf is what a node means as JSON, in the form of [inject.Decode].
+func valueOf(n *yaml.Node) (any, error) {
+	budget := mostNodes
+	return decode(n, &budget)
+}
+
+func decode(n *yaml.Node, budget *int) (any, error) {
+	if *budget--; *budget < 0 {
+		return nil, fmt.Errorf("line %d: its aliases grow too large", n.Line)
+	}
+	switch n.Kind {
+	case yaml.DocumentNode:
+		return decode(n.Content[0], budget)
+	case yaml.AliasNode:
+		return decode(n.Alias, budget)
+	case yaml.ScalarNode:
+		return decodeScalar(n)
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, item := range n.Content {
+			v, err := decode(item, budget)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		return list, nil
+	}
+	m := map[string]any{}
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := target(n.Content[i])
+		if isMerge(key) {
+			merged = append(merged, n.Content[i+1])
+			continue
+		}
+		if key.Kind != yaml.ScalarNode {
+			return nil, fmt.Errorf("line %d: a key that is no text", key.Line)
+		}
+		if _, twice := m[key.Value]; twice {
+			return nil, fmt.Errorf("line %d: the key %q stands there twice", key.Line, key.Value)
+		}
+		v, err := decode(n.Content[i+1], budget)
+		if err != nil {
+			return nil, err
+		}
+		m[key.Value] = v
+	}
+	for _, from := range merged {
+		if err := merge(m, target(from), budget); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// merge adds what a << key brings in: a map, or a list of them, of which the first wins.
+func merge(m map[string]any, from *yaml.Node, budget *int) error {
+	if from.Kind == yaml.SequenceNode {
+		for _, one := range from.Content {
+			if err := merge(m, target(one), budget); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	v, err := decode(from, budget)
+	if err != nil {
+		return err
+	}
+	more, ok := v.(map[string]any)
+	if !ok {
+		return fmt.Errorf("line %d: << wants a map", from.Line)
+	}
+	for key, v := range more {
+		if _, has := m[key]; !has {
+			m[key] = v
+		}
+	}
+	return nil
+}
+
+func isMerge(key *yaml.Node) bool {
+	return key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge"
+}
+
+// target follows an alias.
+func target(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+// decodeScalar reads a scalar as kubectl does, whose YAML is 1.1: yes, no, on and off
+// are booleans too.
+func decodeScalar(n *yaml.Node) (any, error) {
+	switch n.ShortTag() {
+	case "!!null":
+		return nil, nil
+	case "!!bool", "!!int", "!!float":
+		var v any
+		if err := n.Decode(&v); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n.Line, err)
+		}
+		switch v := v.(type) {
+		case bool:
+			return v, nil
+		case float64:
+			if math.IsInf(v, 0) || math.IsNaN(v) {
+				return nil, fmt.Errorf("line %d: %s is no number that JSON can hold", n.Line, n.Value)
+			}
+			text, err := json.Marshal(v)
+			return json.Number(text), err
+		}
+		return json.Number(fmt.Sprint(v)), nil
+	}
+	const plain = 0
+	if n.Style == plain && n.Tag == "!!str" {
+		switch n.Value {
+		case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
+			return true, nil
+		case "n", "N", "no", "No", "NO", "off", "Off", "OFF":
+			return false, nil
+		}
+	}
+	return n.Value, nil
+}
+
+// newNode makes nodes of JSON, with its order, to be written in our own style. They
+// have no place in the text: their Line is 0.
+func newNode(text []byte) (*yaml.Node, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return readNode(d)
+}
+
+func readNode(d *json.Decoder) (*yaml.Node, error) {
+	token, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	scalar := func(tag, value string) (*yaml.Node, error) {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil
+	}
+	switch v := token.(type) {
+	case nil:
+		return scalar("!!null", "null")
+	case bool:
+		return scalar("!!bool", fmt.Sprint(v))
+	case string:
+		return scalar("!!str", v)
+	case json.Number:
+		return scalar("!!int", v.String())
+	case json.Delim:
+		n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+		if v == '[' {
+			n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
+		}
+		for d.More() {
+			child, err := readNode(d) // a key, a value or an item
+			if err != nil {
+				return nil, err
+			}
+			n.Content = append(n.Content, child)
+		}
+		_, err := d.Token() // the end
+		return n, err
+	}
+	return nil, errors.New("not JSON")
+}
+
+// An edit is a document's nodes on their way through some changes. What is new has no
+// Line, and original keeps the Content of what has lost or won something.
+type edit struct {
+	original map[*yaml.Node][]*yaml.Node
+}
+
+var errNowhere = errors.New("a path that leads nowhere")
+
+// apply makes one change below a node, as [inject.Apply] does with values.
+func (e *edit) apply(root *yaml.Node, c inject.Change) error {
+	var value *yaml.Node
+	if c.Value != nil {
+		var err error
+		if value, err = newNode(c.Value); err != nil {
+			return err
+		}
+	}
+	n := root
+	tokens := inject.Tokens(c.Path)
+	for i, token := range tokens {
+		last := i == len(tokens)-1
+		at, err := place(n, token) // in n.Content, of the value or the item; -1 for none
+		if err != nil {
+			return err
+		}
+		if last {
+			return e.put(n, at, token, c, value)
+		}
+		var child *yaml.Node
+		if at >= 0 {
+			child = n.Content[at]
+		}
+		switch {
+		case child == nil || isNull(child):
+			if c.Value == nil {
+				return nil
+			}
+			made := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
+			if _, list := inject.Missing(token).([]any); list {
+				made = &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
+			}
+			if err := e.put(n, at, token, inject.Change{Value: c.Value}, made); err != nil {
+				return err
+			}
+			child = made
+		case child.Kind == yaml.AliasNode: // the change is for this place alone
+			copied := copyOf(child)
+			e.keep(n)
+			n.Content[at] = copied
+			child = copied
+		}
+		n = child
+	}
+	return nil
+}
+
+// place finds what a token means in a node.
+func place(n *yaml.Node, token string) (int, error) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if key := target(n.Content[i]); key.Kind == yaml.ScalarNode && key.Value == token {
+				return i + 1, nil
+			}
+		}
+		return -1, nil
+	case yaml.SequenceNode:
+		v, err := valueOf(n)
+		if err != nil {
+			return 0, err
+		}
+		return inject.Find(v.([]any), token), nil
+	}
+	return 0, errNowhere
+}
+
+// put sets, adds or takes away one child of a node.
+func (e *edit) put(n *yaml.Node, at int, token string, c inject.Change, value *yaml.Node) error {
+	var child *yaml.Node
+	if at >= 0 {
+		child = n.Content[at]
+	}
+	isMap := n.Kind == yaml.MappingNode
+	switch {
+	case c.IfEmpty && child != nil && !isNull(child) && (target(child).Kind == yaml.ScalarNode || len(target(child).Content) > 0):
+	case child == nil && c.Value == nil:
+	case child == nil && isMap:
+		e.keep(n)
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: token}, value)
+	case child == nil:
+		e.keep(n)
+		n.Content = append(n.Content, value)
+	case c.Value != nil:
+		e.keep(n)
+		n.Content[at] = value
+	case isMap:
+		e.keep(n)
+		n.Content = slices.Delete(n.Content, at-1, at+1)
+	default:
+		e.keep(n)
+		n.Content = slices.Delete(n.Content, at, at+1)
+	}
+	return nil
+}
+
+// keep notes a node's Content before it changes.
+func (e *edit) keep(n *yaml.Node) {
+	if _, kept := e.original[n]; !kept && n.Line > 0 {
+		e.original[n] = slices.Clone(n.Content)
+	}
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// copyOf is a node with everything below it, without aliases, as if it were new.
+func copyOf(n *yaml.Node) *yaml.Node {
+	n = target(n)
+	copied := *n
+	copied.Line, copied.Column, copied.Anchor = 0, 0, ""
+	copied.HeadComment, copied.LineComment, copied.FootComment = "", "", ""
+	copied.Content = nil
+	for _, child := range n.Content {
+		copied.Content = append(copied.Content, copyOf(child))
+	}
+	return &copied
+}
+
+// expand is a node with everything below it, comments too, but without anchors, aliases
+// and merges: for a document whose text cannot be edited in place.
+func expand(n *yaml.Node) *yaml.Node {
+	n = target(n)
+	copied := *n
+	copied.Anchor = ""
+	copied.Content = nil
+	has := map[string]bool{}
+	if n.Kind == yaml.MappingNode {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			has[target(n.Content[i]).Value] = true
+		}
+	}
+	var bring func(from *yaml.Node)
+	bring = func(from *yaml.Node) {
+		from = target(from)
+		if from.Kind == yaml.SequenceNode {
+			for _, one := range from.Content {
+				bring(one)
+			}
+			return
+		}
+		from = expand(from)
+		for i := 0; i+1 < len(from.Content); i += 2 {
+			if key := from.Content[i].Value; !has[key] {
+				has[key] = true
+				copied.Content = append(copied.Content, from.Content[i], from.Content[i+1])
+			}
+		}
+	}
+	for i, child := range n.Content {
+		switch {
+		case n.Kind == yaml.MappingNode && i%2 == 0 && isMerge(target(child)):
+			bring(n.Content[i+1])
+		case n.Kind == yaml.MappingNode && i%2 == 1 && isMerge(target(n.Content[i-1])):
+		default:
+			copied.Content = append(copied.Content, expand(child))
+		}
+	}
+	return &copied
+}

@@ -1,0 +1,379 @@
+package inject
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+// Prefix begins the annotations and labels that are ours.
+const Prefix = "queue-proxy.dev/"
+
+// An Option is one thing that can be said about an injection: as a flag (--Name), in
+// the injector's environment ([Option.Env]), and as an annotation of the pod
+// (queue-proxy.dev/Name), which wins over the flag, which wins over the environment.
+type Option struct {
+	Name    string
+	Aliases []string // Knative's annotations that mean the same; ours win
+	Default string   // "": nothing is said
+	Text    string   // one sentence for people
+
+	variable string                  // the sidecar's, whose rules and default hold; "" for options of our own
+	check    func(text string) error // nil: any text, or the variable's rules
+}
+
+// Env is the variable of the injector's environment that says the same.
+func (o Option) Env() string {
+	return "INJECTOR_" + strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_"))
+}
+
+// Annotation is the key of the annotation that says the same.
+func (o Option) Annotation() string { return Prefix + o.Name }
+
+// Variable is the sidecar's variable that the option sets, "" where it sets none.
+func (o Option) Variable() string { return o.variable }
+
+// Names of the options that the code speaks of.
+const (
+	injectOption    = "inject"
+	containerOption = "container"
+	portOption      = "port"
+	modeOption      = "mode"
+	imageOption     = "image"
+	pullOption      = "image-pull-policy"
+	timeoutOption   = "request-timeout"
+	deadlineOption  = "drain-deadline"
+	drainMinOption  = "drain-min"
+	duplexOption    = "full-duplex"
+	settingsOption  = "settings"
+	metricsOption   = "metrics-annotations"
+	percentOption   = "resource-percentage"
+
+	statusKey = "status" // with Prefix: the annotation by which an injection is taken back
+)
+
+// The two modes.
+const (
+	modeSidecar = "sidecar" // a container beside the app's
+	modeNative  = "native"  // an init container that stays, since Kubernetes 1.29
+)
+
+// Table is every option, in the order in which people read about them. The tables of
+// docs/injection.md are made from it.
+func Table() []Option {
+	const knative = "queue.sidecar.serving.knative.dev/"
+	return []Option{
+		{Name: injectOption, Default: "true", check: isBoolean,
+			Text: "`false` leaves the pod alone. The webhook asks for the label of this name."},
+		{Name: containerOption,
+			Text: "The container that serves; needed where several declare ports."},
+		{Name: portOption,
+			Text: "Its port for requests, by name or number; needed where it declares several and none is called `http`."},
+		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
+			Text: "`sidecar` is a container beside the app's; `native` an init container that stays (Kubernetes 1.29), which jobs need."},
+		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
+			Text: "The sidecar's image."},
+		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
+			Text: "When it is pulled."},
+
+		{Name: "concurrency", variable: "CONTAINER_CONCURRENCY", Text: "Requests in the app at once; 0 is any number."},
+		{Name: "queue-depth", variable: "QUEUE_DEPTH", Text: "How many more may wait."},
+		{Name: "queue-timeout", variable: "QUEUE_TIMEOUT_SECONDS", Text: "How long one may wait."},
+		{Name: timeoutOption, variable: "REVISION_TIMEOUT_SECONDS", Text: "How long a request may take. The pod's grace period grows with it."},
+		{Name: "response-start-timeout", variable: "REVISION_RESPONSE_START_TIMEOUT_SECONDS", Text: "How long until the first byte of the response."},
+		{Name: "idle-timeout", variable: "REVISION_IDLE_TIMEOUT_SECONDS", Text: "How long nothing may move."},
+		{Name: deadlineOption, variable: "DRAIN_DEADLINE", Text: "When what still runs at the end of the pod is cut; unset is worked out, see below."},
+		{Name: "drain-quiet-period", variable: "DRAIN_QUIET_PERIOD", Text: "How long no new request must have come before the drain ends."},
+		{Name: drainMinOption, variable: "DRAIN_MIN", Text: "How long the drain takes at least; the app's own `sleep` before its end becomes this."},
+		{Name: "exclude-paths", variable: "EXCLUDE_PATHS", Text: "Paths that do not count as load."},
+		{Name: "exclude-user-agents", variable: "EXCLUDE_USER_AGENTS", Text: "Beginnings of User-Agent that do not count as load."},
+		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: "ENABLE_HTTP_FULL_DUPLEX",
+			Text: "Let an HTTP/1.1 response begin while its request is still being sent."},
+		{Name: "log-level", variable: "SERVING_LOGGING_LEVEL", Text: "The least level that the sidecar logs."},
+		{Name: settingsOption,
+			Text: "Any other setting of the sidecar: lines of `NAME=value`."},
+
+		{Name: "serving-port", check: isPort, variable: "QUEUE_SERVING_PORT", Text: "Where the sidecar takes requests."},
+		{Name: "tls-port", check: isPort, variable: "QUEUE_SERVING_TLS_PORT", Text: "Where it takes requests over TLS."},
+		{Name: "admin-port", check: isPort, variable: "ADMIN_PORT", Text: "Where preStop hooks ask it to drain."},
+		{Name: "autoscaler-port", check: isPort, variable: "AUTOSCALER_PORT", Text: "Where autoscalers read its statistics."},
+		{Name: "metrics-port", check: isPort, variable: "METRICS_PORT", Text: "Where Prometheus reads its metrics."},
+		{Name: "status-port", check: isPort, variable: "STATUS_PORT", Text: "Where its status page is, on the loopback address."},
+
+		{Name: "cpu-request", Aliases: []string{knative + "cpu-resource-request"}, Default: "25m", check: isQuantity, Text: "What the sidecar asks for."},
+		{Name: "cpu-limit", Aliases: []string{knative + "cpu-resource-limit"}, check: isQuantity, Text: "What it may use."},
+		{Name: "memory-request", Aliases: []string{knative + "memory-resource-request"}, Default: "32Mi", check: isQuantity, Text: "What it asks for."},
+		{Name: "memory-limit", Aliases: []string{knative + "memory-resource-limit"}, check: isQuantity, Text: "What it may use."},
+		{Name: "ephemeral-storage-request", Aliases: []string{knative + "ephemeral-storage-resource-request"}, check: isQuantity, Text: "What it asks for."},
+		{Name: "ephemeral-storage-limit", Aliases: []string{knative + "ephemeral-storage-resource-limit"}, check: isQuantity, Text: "What it may use."},
+		{Name: percentOption, Aliases: []string{knative + "resource-percentage", knative + "resourcePercentage"}, check: isPercentage,
+			Text: "CPU and memory of the sidecar as a share of the app's, within Knative's bounds; the options above win."},
+
+		{Name: metricsOption, Default: "true", check: isBoolean,
+			Text: "Write the `prometheus.io/` annotations of the sidecar's metrics, if the pod has none."},
+	}
+}
+
+// Options are what somebody said: an option's Name and its text. An option that is
+// missing, or empty, was not said. nil says nothing.
+type Options map[string]string
+
+// Set says one thing more. The error names the option, or the one that was probably
+// meant.
+func (o Options) Set(name, text string) error {
+	option, ok := find(name)
+	if !ok {
+		return unknown("option", name, names(Table()))
+	}
+	if err := option.judge(text); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	o[name] = text
+	return nil
+}
+
+// FromEnv reads the injector's own environment, in the form of [os.Environ]. Other
+// variables than ours are ignored; one that begins as ours do and is none is an error.
+func FromEnv(environ []string) (Options, error) {
+	o := Options{}
+	for _, line := range environ {
+		name, text, _ := strings.Cut(line, "=")
+		if !strings.HasPrefix(name, "INJECTOR_") || text == "" || isServiceLink(name, text) {
+			continue
+		}
+		i := slices.IndexFunc(Table(), func(t Option) bool { return t.Env() == name })
+		if i < 0 {
+			var all []string
+			for _, t := range Table() {
+				all = append(all, t.Env())
+			}
+			return nil, unknown("variable", name, all)
+		}
+		if err := o.Set(Table()[i].Name, text); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return o, nil
+}
+
+// isServiceLink reports whether a variable was written by the kubelet for a Service
+// that is called injector.
+func isServiceLink(name, text string) bool {
+	return name == "INJECTOR_SERVICE_HOST" || strings.HasPrefix(name, "INJECTOR_SERVICE_PORT") ||
+		strings.HasPrefix(name, "INJECTOR_PORT") && (strings.Contains(text, "://") || strings.Count(name, "_") > 1)
+}
+
+// with adds what the annotations of a pod say, which wins. Its errors name the
+// annotation.
+func (o Options) with(annotations map[string]string) (Options, error) {
+	all := maps.Clone(o)
+	if all == nil {
+		all = Options{}
+	}
+	for _, option := range Table() {
+		for _, key := range append([]string{option.Annotation()}, option.Aliases...) {
+			value := annotations[key]
+			if value == "" {
+				continue
+			}
+			if option.Name == duplexOption { // Knative's features say it in their way
+				value = strings.NewReplacer("Enabled", "true", "Disabled", "false").Replace(value)
+			}
+			if err := option.judge(value); err != nil {
+				return nil, fmt.Errorf("annotation %s: %w", key, err)
+			}
+			all[option.Name] = value
+			break
+		}
+		if err := option.judge(all[option.Name]); err != nil {
+			return nil, fmt.Errorf("%s: %w", option.Name, err)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		name, ours := strings.CutPrefix(key, Prefix)
+		if _, known := find(name); ours && !known && name != statusKey {
+			return nil, unknown("annotation", key, annotationKeys())
+		}
+	}
+	return all, nil
+}
+
+// get is what was said of an option, or its default.
+func (o Options) get(name string) string {
+	if o[name] != "" {
+		return o[name]
+	}
+	option, _ := find(name)
+	return option.Default
+}
+
+// judge says what is wrong with a text.
+func (o Option) judge(text string) error {
+	switch {
+	case text == "":
+		return nil
+	case o.check != nil:
+		return o.check(text)
+	case o.Name == settingsOption:
+		_, err := settings(text)
+		return err
+	case o.variable != "":
+		// Alone, with room for it: how it fits the others is seen when all are known.
+		_, err := config.Read([]config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: o.variable, Value: text}})
+		return err
+	}
+	return nil
+}
+
+// settings reads the lines of the option of that name.
+func settings(text string) ([]config.EnvVar, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var all []config.EnvVar
+	known := map[string]bool{}
+	for _, s := range config.Default().Settings() {
+		known[s.Name] = true
+	}
+	taken := map[string]string{
+		"USER_PORT": portOption, "SERVING_READINESS_PROBE": "", "ENABLE_MULTI_CONTAINER_PROBES": "", "ON_KNATIVE": "", "DRAIN_ENDPOINT": modeOption,
+	}
+	for _, option := range Table() {
+		if option.variable != "" {
+			taken[option.variable] = option.Name
+		}
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(line, "=")
+		option, isTaken := taken[name]
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%q: lines of NAME=value", line)
+		case isTaken && option == "":
+			return nil, fmt.Errorf("%s: the injector sets it", name)
+		case isTaken:
+			return nil, fmt.Errorf("%s: use the option %s", name, option)
+		case !known[name]:
+			return nil, unknown("setting", name, slices.Collect(maps.Keys(known)))
+		}
+		all = append(all, config.EnvVar{Name: name, Value: value})
+	}
+	return all, nil
+}
+
+func find(name string) (Option, bool) {
+	table := Table()
+	i := slices.IndexFunc(table, func(o Option) bool { return o.Name == name })
+	if i < 0 {
+		return Option{}, false
+	}
+	return table[i], true
+}
+
+func names(table []Option) []string {
+	var all []string
+	for _, o := range table {
+		all = append(all, o.Name)
+	}
+	return all
+}
+
+func annotationKeys() []string {
+	var all []string
+	for _, o := range Table() {
+		all = append(all, o.Annotation())
+	}
+	return all
+}
+
+func isBoolean(text string) error {
+	if _, err := strconv.ParseBool(text); err != nil {
+		return fmt.Errorf("%q: true or false", text)
+	}
+	return nil
+}
+
+func isPort(text string) error {
+	if n, err := strconv.Atoi(text); err != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("%q: a port, 1 to 65535", text)
+	}
+	return nil
+}
+
+func isOneOf(words ...string) func(string) error {
+	return func(text string) error {
+		if !slices.Contains(words, text) {
+			return fmt.Errorf("%q: one of %s", text, strings.Join(words, ", "))
+		}
+		return nil
+	}
+}
+
+func isImage(text string) error {
+	if strings.TrimSpace(text) != text {
+		return fmt.Errorf("%q: an image, without blanks around it", text)
+	}
+	return nil
+}
+
+func isQuantity(text string) error {
+	q, err := resource.ParseQuantity(text)
+	if err != nil || q.Sign() < 0 {
+		return fmt.Errorf("%q: a quantity such as 25m or 32Mi", text)
+	}
+	return nil
+}
+
+func isPercentage(text string) error {
+	p, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(p > 0 && p <= 100) {
+		return fmt.Errorf("%q: a number above 0, up to 100", text)
+	}
+	return nil
+}
+
+// unknown is the error of a name that nobody knows, with the nearest that is known.
+func unknown(what, name string, known []string) error {
+	const tooFar = 6 // edits: beyond them the nearest is a guess that misleads
+	slices.Sort(known)
+	nearest, least := "", tooFar
+	for _, k := range known {
+		if d := distance(name, k); d < least {
+			nearest, least = k, d
+		}
+	}
+	if nearest == "" {
+		return fmt.Errorf("unknown %s %q", what, name)
+	}
+	return fmt.Errorf("unknown %s %q: did you mean %q?", what, name, nearest)
+}
+
+// distance is how many letters must be put in, taken out or changed to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j]+1, row[j+1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,148 @@
+package inject
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	kjson "sigs.k8s.io/json"
+)
+
+// Pods are the pods of one workload, for those who find them by their labels.
+type Pods struct {
+	Owner     string // the workload, as in Deployment web
+	Namespace string // "" where the workload does not say
+	Labels    map[string]string
+	Outcome   Outcome // of the injection
+}
+
+// Unaffected is the reason for leaving alone an object that finds the sidecar by itself.
+const Unaffected = "unaffected"
+
+// near reports whether two objects can be in the same namespace: one that does not say
+// goes where the other is.
+func near(a, b string) bool { return a == b || a == "" || b == "" }
+
+// FollowService says how a Service follows its pods: where its targetPort is the number
+// of the app's port, requests would still go to the app, past the sidecar. By name, the
+// Service needs no change. service is a map, as [Decode] returns it, and is not changed.
+//
+// The bools say, for each of all, whether the Service selects it.
+func FollowService(service any, all []Pods) (Outcome, []bool) {
+	selects := make([]bool, len(all))
+	s := new(corev1.Service)
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil {
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a Service: %v", err)}, selects
+	}
+	var selected []Pods
+	for i, p := range all {
+		if len(s.Spec.Selector) > 0 && near(s.Namespace, p.Namespace) && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(p.Labels)) {
+			selects[i] = true
+			selected = append(selected, p)
+		}
+	}
+	if _, done := s.Annotations[Prefix+statusKey]; done {
+		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "it follows its pods already"}, selects
+	}
+	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.Verdict == Injected })
+	if injected < 0 {
+		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it selects no pod that was injected"}, selects
+	}
+	like := selected[injected].Outcome
+
+	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it finds the sidecar by the port's name, or another port"}
+	e := &editor{object: clone(service)}
+	for i, p := range s.Spec.Ports {
+		target := p.TargetPort
+		if target.IntVal == 0 && target.StrVal == "" {
+			target.IntVal = p.Port // what Kubernetes fills in
+		}
+		if target.StrVal != "" || target.IntVal != like.AppPort || p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		if other := slices.IndexFunc(selected, func(p Pods) bool {
+			return p.Outcome.Verdict != Injected || p.Outcome.AppPort != like.AppPort || p.Outcome.ServingPort != like.ServingPort
+		}); other >= 0 {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d is left: it also selects %s, whose port is not the sidecar's; requests pass the sidecar by",
+				like.AppPort, selected[other].Owner))
+			continue
+		}
+		if len(e.changes) == 0 {
+			e.set("", "metadata", "annotations", Prefix+statusKey)
+		}
+		e.set(like.ServingPort, "spec", "ports", fmt.Sprintf("#%d", i), "targetPort")
+		out.Notes = append(out.Notes, fmt.Sprintf("targetPort goes from the app's %d to the sidecar's %d", like.AppPort, like.ServingPort))
+		if s.Spec.ClusterIP == corev1.ClusterIPNone {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("it is headless: clients that call a pod on %d pass the sidecar by; let them use %d", like.AppPort, like.ServingPort))
+		}
+	}
+	if e.err != nil {
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("a Service that cannot be changed: %v", e.err)}, selects
+	}
+	if len(e.changes) > 0 {
+		out.Verdict, out.Reason = Rewritten, ""
+		out.Text = fmt.Sprintf("targetPort %d is now the sidecar's %d", like.AppPort, like.ServingPort)
+		e.changes[0].Value = statusValue(e.back)
+		out.Changes = e.changes
+	}
+	return out, selects
+}
+
+// UninjectService takes back what [FollowService] did.
+func UninjectService(service any) Outcome {
+	text, ok := at(service, "metadata", "annotations", Prefix+statusKey).(string)
+	if !ok {
+		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
+	}
+	return takeBack(service, text)
+}
+
+// WatchPolicy says whether a NetworkPolicy that lets requests in to the app's port by
+// number would keep them from the sidecar. It changes nothing: who may speak with a pod
+// is not ours to decide.
+func WatchPolicy(policy any, all []Pods) Outcome {
+	p := new(networkingv1.NetworkPolicy)
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(policy), p); err != nil {
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a NetworkPolicy: %v", err)}
+	}
+	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: "a NetworkPolicy makes no pods"}
+	selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
+	if err != nil {
+		return out
+	}
+	missing := map[string]bool{}
+	for _, pods := range all {
+		if pods.Outcome.Verdict != Injected || !near(p.Namespace, pods.Namespace) || !selector.Matches(labels.Set(pods.Labels)) {
+			continue
+		}
+		for _, rule := range p.Spec.Ingress {
+			if admits(rule.Ports, pods.Outcome.AppPort) && !admits(rule.Ports, pods.Outcome.ServingPort) {
+				missing[fmt.Sprintf("it lets in to port %d, but requests for %s now come to %d: add that port", pods.Outcome.AppPort, pods.Owner, pods.Outcome.ServingPort)] = true
+			}
+		}
+	}
+	out.Warnings = slices.Sorted(maps.Keys(missing))
+	return out
+}
+
+// admits reports whether a rule lets in to a port by its number.
+func admits(ports []networkingv1.NetworkPolicyPort, n int32) bool {
+	return slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
+		if p.Port == nil || p.Port.StrVal != "" || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+			return false
+		}
+		return p.Port.IntVal == n || p.EndPort != nil && p.Port.IntVal <= n && n <= *p.EndPort
+	})
+}
+
+// Unserved is the warning for pods of which no Service is at hand.
+func Unserved(out Outcome) string {
+	if out.PortName == "" {
+		return fmt.Sprintf("no Service is at hand: one that says targetPort %d must say %d, or requests pass the sidecar by", out.AppPort, out.ServingPort)
+	}
+	return fmt.Sprintf("no Service is at hand: one that says targetPort %d must say %s, or requests pass the sidecar by", out.AppPort, out.PortName)
+}

@@ -1,0 +1,378 @@
+package inject
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+// The end of a pod, docs/promises.md 3.5.
+const (
+	usualGrace   = 30 * time.Second // Kubernetes', where a pod says nothing
+	afterDrain   = 3 * time.Second  // what the end of the process may take after the drain
+	usualDrain   = usualGrace - afterDrain
+	longestQuiet = 30 * time.Second // before the drain ends, no new request has come for so long
+)
+
+// settled is what the sidecar will be told.
+type settled struct {
+	environ  []config.EnvVar
+	config   *config.Config
+	deadline time.Duration // of the drain
+	grace    time.Duration // of the pod
+	holds    bool          // the app's preStop hook is, or becomes, the sidecar's
+}
+
+// settle writes the sidecar's settings, by config's own rules, so that what is wrong is
+// found here and not in a pod that does not start.
+func (in *injection) settle() error {
+	asked := []config.EnvVar{
+		// SERVING_ variables would be taken for Knative's. KEDA asks for statistics
+		// without Accept and without its query where it asks every pod itself.
+		{Name: "ON_KNATIVE", Value: "false"},
+		{Name: "STATS_FORMAT", Value: "prometheus"},
+		{Name: "USER_PORT", Value: decimal(in.port.ContainerPort)},
+		{Name: "QUEUE_SERVING_PORT", Value: decimal(in.ports.serving)},
+		{Name: "QUEUE_SERVING_TLS_PORT", Value: decimal(in.ports.tls)},
+		{Name: "ADMIN_PORT", Value: decimal(in.ports.admin)},
+		{Name: "AUTOSCALER_PORT", Value: decimal(in.ports.autoscaler)},
+		{Name: "METRICS_PORT", Value: decimal(in.ports.metrics)},
+		{Name: "STATUS_PORT", Value: decimal(in.ports.status)},
+		{Name: "DRAIN_ENDPOINT", Value: strconv.FormatBool(in.native)},
+	}
+	switch len(in.probes) {
+	case 0: // TCP to the app's port, which is the sidecar's own choice
+	case 1:
+		asked = append(asked, config.EnvVar{Name: "SERVING_READINESS_PROBE", Value: string(encode(in.probes[0]))})
+	default:
+		asked = append(asked, config.EnvVar{Name: "SERVING_READINESS_PROBE", Value: string(encode(in.probes))},
+			config.EnvVar{Name: "ENABLE_MULTI_CONTAINER_PROBES", Value: "true"})
+	}
+	more, err := settings(in.options.get(settingsOption))
+	if err != nil {
+		return refuse(BadOption, "%s: %v", settingsOption, err)
+	}
+	asked = append(asked, more...)
+	for _, option := range Table() {
+		if said := in.options.get(option.Name); option.variable != "" && said != "" {
+			asked = append(asked, config.EnvVar{Name: option.variable, Value: said})
+		}
+	}
+
+	// The clocks decide how long the drain takes, so they are read first.
+	clocks, err := config.Read(append(slices.Clone(asked), config.EnvVar{Name: "DRAIN_DEADLINE", Value: "10000h"}))
+	if err != nil {
+		return in.badSettings(err)
+	}
+	s := &in.settled
+	pause, holds := ownPause(in.app.Lifecycle)
+	s.holds = holds
+	least := max(clocks.DrainMin, pause)
+	if least > 0 {
+		asked = append(asked, config.EnvVar{Name: "DRAIN_MIN", Value: least.String()})
+	}
+	grace := usualGrace
+	if in.pod.TerminationGracePeriodSeconds != nil {
+		grace = time.Duration(*in.pod.TerminationGracePeriodSeconds) * time.Second
+	}
+	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout)
+	if clocks.RequestTimeout > 0 {
+		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout)
+	}
+	if said := in.options.get(deadlineOption); said != "" {
+		s.deadline, _ = time.ParseDuration(said) // it was judged
+		if s.deadline < clocks.RequestTimeout {
+			in.warn("%s is shorter than %s: requests that came late are cut at the end of the pod", deadlineOption, timeoutOption)
+		}
+	}
+	s.grace = max(grace, (s.deadline + afterDrain).Truncate(time.Second))
+	if s.grace < s.deadline+afterDrain {
+		s.grace += time.Second
+	}
+	asked = append(asked, config.EnvVar{Name: "DRAIN_DEADLINE", Value: s.deadline.String()})
+
+	s.config, err = config.Read(asked)
+	if err != nil {
+		return in.badSettings(err)
+	}
+	for _, w := range s.config.Warnings() {
+		in.warn("%s", w)
+	}
+	s.environ = config.Environ(s.config)
+	return nil
+}
+
+// badSettings is an error of config's, with the options' names beside the variables'.
+func (in *injection) badSettings(err error) error {
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	for _, option := range Table() {
+		if option.variable != "" && strings.Contains(text, option.variable+": ") {
+			text = strings.ReplaceAll(text, option.variable+": ", "option "+option.Name+": ")
+		}
+	}
+	return refuse(BadOption, "%s", text)
+}
+
+// ownPause is how long a hook before the app's end does nothing but wait, and whether
+// the sidecar's hook can stand in its place: it can if there is none, or if it only
+// waits, which DRAIN_MIN does as well.
+func ownPause(l *corev1.Lifecycle) (time.Duration, bool) {
+	if l == nil || l.PreStop == nil {
+		return 0, true
+	}
+	if l.PreStop.Sleep != nil {
+		return time.Duration(l.PreStop.Sleep.Seconds) * time.Second, true
+	}
+	if l.PreStop.Exec == nil {
+		return 0, false
+	}
+	words := l.PreStop.Exec.Command
+	if len(words) == 3 && words[1] == "-c" && slices.Contains([]string{"sh", "bash", "ash"}, base(words[0])) {
+		words = strings.Fields(words[2])
+	}
+	if len(words) != 2 || base(words[0]) != "sleep" {
+		return 0, false
+	}
+	seconds, err := strconv.ParseFloat(strings.TrimSuffix(words[1], "s"), 64)
+	if err != nil || !(seconds >= 0 && seconds <= math.MaxInt32) {
+		return 0, false
+	}
+	return time.Duration(seconds * float64(time.Second)), true
+}
+
+func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// holdApp keeps the app alive until the sidecar has drained: the hook returns then
+// (docs/promises.md 3.5).
+func (in *injection) holdApp() error {
+	path := []string{"spec", "containers", in.app.Name, "lifecycle", "preStop"}
+	if !in.settled.holds {
+		in.warn("container %s has a preStop hook of its own, which is kept: it must take as long as requests take to end, or call http://localhost:%d/wait-for-drain",
+			in.app.Name, in.ports.admin)
+		return nil
+	}
+	hook := corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/wait-for-drain", Port: intstr.FromInt32(in.ports.admin)}}
+	in.set(hook, path...)
+	in.note("before container %s is ended, the kubelet asks the sidecar on %d, which answers when all requests have theirs", in.app.Name, in.ports.admin)
+	if pause, _ := ownPause(in.app.Lifecycle); pause > 0 {
+		in.note("the pause of %v that stood there becomes DRAIN_MIN, the least time of the drain", pause)
+	}
+	return nil
+}
+
+// lengthenGrace gives the pod time for the drain.
+func (in *injection) lengthenGrace() error {
+	was := in.pod.TerminationGracePeriodSeconds
+	seconds := int64(in.settled.grace / time.Second)
+	if was == nil && in.settled.grace == usualGrace || was != nil && *was == seconds {
+		return nil
+	}
+	in.set(seconds, "spec", "terminationGracePeriodSeconds")
+	from := int64(usualGrace / time.Second)
+	if was != nil {
+		from = *was
+	}
+	in.note("terminationGracePeriodSeconds goes from %d to %d: the drain may take %v", from, seconds, in.settled.deadline)
+	return nil
+}
+
+// annotateMetrics says where Prometheus finds the sidecar's metrics.
+func (in *injection) annotateMetrics() error {
+	const scrape, port, path = "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"
+	if isFalse(in.options.get(metricsOption)) {
+		return nil
+	}
+	for _, key := range []string{scrape, port, path} {
+		if _, has := in.meta.Annotations[key]; has {
+			in.warn("the pod has its own prometheus.io annotations, which are kept: the sidecar's metrics on %d need a scrape of their own", in.ports.metrics)
+			return nil
+		}
+	}
+	in.set("true", "metadata", "annotations", scrape)
+	in.set(decimal(in.ports.metrics), "metadata", "annotations", port)
+	in.set("/metrics", "metadata", "annotations", path)
+	in.note("annotations say that Prometheus finds the sidecar's metrics on %d", in.ports.metrics)
+	return nil
+}
+
+// addSidecar puts the container in: last among the containers, where Knative has it, so
+// that kubectl's first container is still the app; or last among the init containers.
+func (in *injection) addSidecar() error {
+	resources, err := in.resources()
+	if err != nil {
+		return err
+	}
+	c := corev1.Container{
+		Name:            Sidecar,
+		Image:           in.options.get(imageOption),
+		ImagePullPolicy: corev1.PullPolicy(in.options.get(pullOption)),
+		Ports:           in.containerPorts(),
+		Resources:       resources,
+		ReadinessProbe:  in.queueProbe(),
+		SecurityContext: in.securityContext(),
+	}
+	for _, v := range in.settled.environ {
+		// A kubelet reads $(NAME) in a value as another variable, and $$ as $.
+		c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$", "$$")})
+	}
+	if !in.native {
+		in.set(c, "spec", "containers", Sidecar)
+		in.note("the container %s is added last", Sidecar)
+		return nil
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	c.RestartPolicy = &always
+	// The app starts after this probe, so it must not depend on the app.
+	c.StartupProbe = &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(in.ports.serving)}},
+		TimeoutSeconds:   usualTimeout,
+		PeriodSeconds:    1,
+		SuccessThreshold: usualSuccesses,
+		FailureThreshold: 30,
+	}
+	// It is ended after the app, so its own SIGTERM comes too late to begin a drain.
+	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: "/drain", Port: intstr.FromInt32(in.ports.admin)},
+	}}
+	in.set(c, "spec", "initContainers", Sidecar)
+	in.note("the init container %s is added last, and stays: it starts before the app and ends after it", Sidecar)
+	return nil
+}
+
+// containerPorts are the ports that others may find by name: Knative's names for the
+// statistics and metrics, the app's name for requests.
+func (in *injection) containerPorts() []corev1.ContainerPort {
+	serving := corev1.ContainerPort{Name: in.port.Name, ContainerPort: in.ports.serving, HostPort: in.port.HostPort, HostIP: in.port.HostIP, Protocol: corev1.ProtocolTCP}
+	if serving.Name == "" {
+		serving.Name = "queue-port"
+	}
+	all := []corev1.ContainerPort{
+		{Name: "http-autometric", ContainerPort: in.ports.autoscaler, Protocol: corev1.ProtocolTCP},
+		{Name: "http-usermetric", ContainerPort: in.ports.metrics, Protocol: corev1.ProtocolTCP},
+	}
+	for i := range all {
+		if all[i].Name == serving.Name { // an app that calls its port so
+			all[i].Name = ""
+		}
+	}
+	return append(all, serving)
+}
+
+// securityContext is what the restricted Pod Security Standard wants. A pod that runs
+// as root would make our image root as well, which runAsNonRoot forbids.
+func (in *injection) securityContext() *corev1.SecurityContext {
+	yes, no := true, false
+	s := &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no,
+		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		ReadOnlyRootFilesystem:   &yes,
+		RunAsNonRoot:             &yes,
+		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+	}
+	if p := in.pod.SecurityContext; p != nil && p.RunAsUser != nil && *p.RunAsUser == 0 {
+		user := int64(65532) // the image's own
+		s.RunAsUser = &user
+	}
+	return s
+}
+
+// resources are what the options say. Of a share of the app's, Knative's bounds hold.
+func (in *injection) resources() (corev1.ResourceRequirements, error) {
+	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // it was judged; 0: not said
+	for _, row := range []struct {
+		option    string
+		name      corev1.ResourceName
+		to, of    corev1.ResourceList
+		low, high string // of a share; "": a share does not say this
+	}{
+		{"cpu-request", corev1.ResourceCPU, r.Requests, in.app.Resources.Requests, "25m", "100m"},
+		{"cpu-limit", corev1.ResourceCPU, r.Limits, in.app.Resources.Limits, "40m", "500m"},
+		{"memory-request", corev1.ResourceMemory, r.Requests, in.app.Resources.Requests, "50Mi", "200Mi"},
+		{"memory-limit", corev1.ResourceMemory, r.Limits, in.app.Resources.Limits, "200Mi", "500Mi"},
+		{"ephemeral-storage-request", corev1.ResourceEphemeralStorage, r.Requests, nil, "", ""},
+		{"ephemeral-storage-limit", corev1.ResourceEphemeralStorage, r.Limits, nil, "", ""},
+	} {
+		of, has := row.of[row.name]
+		switch said := in.options[row.option]; {
+		case said != "":
+			row.to[row.name] = resource.MustParse(said) // it was judged
+		case share > 0 && has && !of.IsZero():
+			row.to[row.name] = shareOf(of, share, row.low, row.high)
+		default:
+			if usual := in.options.get(row.option); usual != "" {
+				row.to[row.name] = resource.MustParse(usual)
+			}
+		}
+	}
+	for name, limit := range r.Limits {
+		request, has := r.Requests[name]
+		if !has || request.Cmp(limit) <= 0 {
+			continue
+		}
+		if said := in.options[string(name)+"-request"]; said != "" {
+			return r, refuse(BadOption, "%s-request %s is above %s-limit %s", name, said, name, limit.String())
+		}
+		r.Requests[name] = limit // the default gives way
+	}
+	if in.isGuaranteed() && !isGuaranteed(r) {
+		in.warn("the pod is of QoS class Guaranteed and becomes Burstable; set cpu-limit and memory-limit to what cpu-request and memory-request say to keep it")
+	}
+	return r, nil
+}
+
+// shareOf is a percentage of a quantity, between two bounds.
+func shareOf(q resource.Quantity, percent float64, low, high string) resource.Quantity {
+	lowest, highest := resource.MustParse(low), resource.MustParse(high)
+	n := float64(q.MilliValue()) * percent / 100
+	switch {
+	case n <= float64(lowest.MilliValue()):
+		return lowest
+	case n >= float64(highest.MilliValue()):
+		return highest
+	}
+	if q.Format == resource.BinarySI { // bytes have no parts
+		return *resource.NewQuantity(int64(n)/1000, q.Format)
+	}
+	return *resource.NewMilliQuantity(int64(n), q.Format)
+}
+
+// isGuaranteed reports whether all containers ask for exactly what they may use, which
+// is Kubernetes' rule for the QoS class Guaranteed.
+func (in *injection) isGuaranteed() bool {
+	for _, c := range slices.Concat(in.pod.InitContainers, in.pod.Containers) {
+		if !isGuaranteed(c.Resources) {
+			return false
+		}
+	}
+	return true
+}
+
+func isGuaranteed(r corev1.ResourceRequirements) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limit, has := r.Limits[name]
+		if !has {
+			return false
+		}
+		if request, has := r.Requests[name]; has && request.Cmp(limit) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func isFalse(text string) bool {
+	b, err := strconv.ParseBool(text)
+	return err == nil && !b
+}
+
+func decimal(n int32) string { return fmt.Sprint(n) }

@@ -1,0 +1,103 @@
+package inject
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// format is the version of the status annotation. It counts up when an older injector
+// could not take back what a newer one did.
+const format = 1
+
+// A status is what the annotation queue-proxy.dev/status holds, as JSON: how to take
+// the injection back, in this order.
+type status struct {
+	Format int    `json:"format"`
+	Undo   []undo `json:"undo"`
+}
+
+// An undo is a [Change] in the annotation.
+type undo struct {
+	Path    string          `json:"path"`
+	Was     json.RawMessage `json:"was,omitempty"`
+	IfEmpty bool            `json:"ifEmpty,omitempty"`
+}
+
+// beginStatus makes the status annotation first, so that what it takes to have one is
+// taken back last.
+func (in *injection) beginStatus() error {
+	in.set("", "metadata", "annotations", Prefix+statusKey)
+	return nil
+}
+
+// endStatus writes into it what has been done since.
+func (in *injection) endStatus() error {
+	if in.err == nil {
+		in.changes[0].Value = statusValue(in.back)
+	}
+	return nil
+}
+
+// statusValue is the annotation's value, as JSON.
+func statusValue(back []Change) json.RawMessage {
+	s := status{Format: format}
+	for _, c := range back {
+		s.Undo = append(s.Undo, undo{c.Path, c.Value, c.IfEmpty})
+	}
+	return encode(string(encode(s)))
+}
+
+// describeStatus says by whom a pod was injected.
+func describeStatus(text string) string {
+	var s status
+	switch err := json.Unmarshal([]byte(text), &s); {
+	case err != nil:
+		return "it was injected, but its status cannot be read"
+	case s.Format > format:
+		return fmt.Sprintf("by a newer injector (format %d; this one writes %d)", s.Format, format)
+	case s.Format < format:
+		return fmt.Sprintf("by an older injector (format %d; this one writes %d); uninject and inject again to renew it", s.Format, format)
+	}
+	return "nothing is changed; uninject first to inject with other options"
+}
+
+// Uninject says how the queue-proxy gets out of a pod again: whatever [Inject] changed
+// is as it was, and what somebody has changed since stays. template is not changed.
+func Uninject(template any) Outcome {
+	t, err := decodeTemplate(template)
+	if err != nil {
+		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a pod: %v", err)}
+	}
+	text, injected := t.Annotations[Prefix+statusKey]
+	switch {
+	case !injected && hasContainer(t.Spec, Sidecar):
+		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "its container " + Sidecar + " was not injected: there is no annotation " + Prefix + statusKey}
+	case !injected:
+		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
+	}
+	return takeBack(template, text)
+}
+
+// takeBack follows the status of an object.
+func takeBack(object any, text string) Outcome {
+	var s status
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf("the annotation %s%s cannot be read: %v", Prefix, statusKey, err)}
+	}
+	if s.Format > format {
+		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf("it was injected by a newer injector (format %d), which must take it back", s.Format)}
+	}
+	out := Outcome{Verdict: Uninjected, Text: "it is as it was"}
+	object = clone(object)
+	for _, u := range s.Undo {
+		c := Change{Path: u.Path, Value: u.Was, IfEmpty: u.IfEmpty}
+		changed, err := apply(clone(object), c)
+		if err != nil {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("what stood there is lost: %v", err))
+			continue
+		}
+		object = changed
+		out.Changes = append(out.Changes, c)
+	}
+	return out
+}
