@@ -125,7 +125,7 @@ func serve(c *config.Config) error {
 		<-signals
 		os.Exit(1)
 	}()
-	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Started: started, Log: log, Level: level})
+	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Commit: commit, Started: started, Log: log, Level: level})
 }
 
 // fail says what could not be done.

@@ -15,6 +15,7 @@ package config
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -131,7 +132,16 @@ type Telemetry struct {
 	// Observability is OBSERVABILITY_CONFIG: a JSON object, sent by Knative from 1.19
 	// on, or "" when it was not sent. One that is not JSON is kept as {}.
 	Observability string
+	MetricsNames  string // default, knative-1.18, knative-head, all or off
+	MergePort     int    // of the user container's own metrics; 0: they are not merged
+	MergePath     string
 	Profiling     bool // the profiler is served on the pod's address
+
+	// Our own switches of the request log.
+	WantRequestLog       bool
+	RequestLogErrorsOnly bool
+	RequestLogSlowerThan time.Duration // 0: off
+	RequestLogSample     int           // one in so many; 1: all
 
 	// The request log of Knative before 1.19.
 	RequestLog         bool
@@ -414,4 +424,21 @@ func (in *reading) row(name string) *row {
 // good reports whether none of the named variables is bad.
 func (in *reading) good(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return in.row(name).bad })
+}
+
+// metricsNames returns the metrics that are served where nobody names them: those
+// that a Knative control plane asks for, by whichever variable it has, and ours
+// elsewhere.
+func metricsNames(c *Config) string {
+	var observability struct{ RequestMetrics struct{ Protocol string } }
+	_ = json.Unmarshal([]byte(c.Telemetry.Observability), &observability) // what is no JSON has been reported
+	switch {
+	case observability.RequestMetrics.Protocol == "prometheus":
+		return "knative-head"
+	case c.Telemetry.MetricsBackend == "prometheus":
+		return "knative-1.18"
+	case c.OnKnative:
+		return "off"
+	}
+	return "default"
 }

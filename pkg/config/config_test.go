@@ -60,6 +60,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		CertDir:             "/var/lib/knative/certs",
 		TLSMinVersion:       tls.VersionTLS13,
 		Telemetry: Telemetry{
+			MetricsNames: "default", MergePath: "/metrics", RequestLogSample: 1,
 			MetricsTLS: MetricsTLS{MinVersion: tls.VersionTLS13},
 			OTel:       OTel{Timeout: 10 * time.Second},
 		},
@@ -213,6 +214,11 @@ func TestValuesAreRead(t *testing.T) {
 		{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.Telemetry.MetricsBackend }, "prometheus"},
 		{"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", "5", func(c *Config) any { return c.Telemetry.MetricsPeriod }, 5 * time.Second},
 		{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.Telemetry.TracingSampleRate }, 0.1},
+		{"METRICS_NAMES", "all", func(c *Config) any { return c.Telemetry.MetricsNames }, "all"},
+		{"SERVING_REQUEST_METRICS_BACKEND", "prometheus", func(c *Config) any { return c.Telemetry.MetricsNames }, "knative-1.18"},
+		{"OBSERVABILITY_CONFIG", `{"requestMetrics":{"protocol":"prometheus"}}`, func(c *Config) any { return c.Telemetry.MetricsNames }, "knative-head"},
+		{"SERVING_REVISION", "rev", func(c *Config) any { return c.Telemetry.MetricsNames }, "off"},
+		{"REQUEST_LOG_SAMPLE", "10", func(c *Config) any { return c.Telemetry.RequestLogSample }, 10},
 		{"OTEL_METRIC_EXPORT_INTERVAL", "60000", func(c *Config) any { return c.Telemetry.OTel.MetricInterval }, time.Minute},
 		{"OTEL_PROPAGATORS", "tracecontext,b3", func(c *Config) any { return c.Telemetry.OTel.Propagators }, []string{"tracecontext", "b3"}},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", func(c *Config) any { return c.Telemetry.OTel.Protocol }, "http/json"},
@@ -351,6 +357,8 @@ func TestABadValueIsNotJudgedASecondTime(t *testing.T) {
 
 func TestTelemetryNeverStopsTheProcess(t *testing.T) {
 	bad := map[string]string{
+		"METRICS_NAMES": "x", "METRICS_MERGE_PORT": "65536", "REQUEST_LOG": "x", "REQUEST_LOG_ERRORS_ONLY": "x",
+		"REQUEST_LOG_SLOWER_THAN": "x", "REQUEST_LOG_SAMPLE": "0",
 		"ENABLE_PROFILING": "x", "SERVING_ENABLE_REQUEST_LOG": "x", "SERVING_ENABLE_PROBE_REQUEST_LOG": "x",
 		"SERVING_REQUEST_METRICS_BACKEND": "stackdriver", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS": "-1",
 		"METRICS_PROMETHEUS_TLS_MIN_VERSION": "1.0", "METRICS_PROMETHEUS_TLS_MAX_VERSION": "2", "METRICS_PROMETHEUS_TLS_CIPHER_SUITES": "x",

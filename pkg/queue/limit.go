@@ -1,6 +1,9 @@
 package queue
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // A Limit lets at most so many requests run at once and lets at most so many
 // wait, strictly first come first served (docs/promises.md 3.1). The nil Limit has no
@@ -21,6 +24,7 @@ type Limit struct {
 // ticket is a place in the line.
 type ticket struct {
 	exchange   Exchange
+	since      time.Time // when the request came
 	granted    bool
 	prev, next *ticket
 }
@@ -44,6 +48,20 @@ func (m *Limit) Load() (running, waiting int) {
 	return m.running, m.waiting
 }
 
+// OldestWaiter returns when the first in line came, the zero time when nobody
+// waits.
+func (m *Limit) OldestWaiter() time.Time {
+	if m == nil {
+		return time.Time{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.first == nil {
+		return time.Time{}
+	}
+	return m.first.since
+}
+
 // acquire returns OK when the request holds a slot, or why it does not. Only
 // after OK may and must release be called.
 func (m *Limit) acquire(x Exchange, l *Life) Why {
@@ -61,7 +79,7 @@ func (m *Limit) acquire(x Exchange, l *Life) Why {
 		return QueueFull
 	}
 	t := &l.ticket
-	*t = ticket{exchange: x}
+	*t = ticket{exchange: x, since: l.start}
 	m.push(t)
 	m.mu.Unlock()
 

@@ -33,6 +33,7 @@ type Proxy struct {
 	Clocks  Clocks
 	Stats   *stats.Stats
 	Observe func(*Observation) // after each request that was forwarded or would have been; must not keep its argument
+	Probed  func(*Observation) // after each probe that was answered; nil: nobody wants to know
 	Exclude Exclude
 	Trace   func(Exchange) Trace // begins the trace of a request that counts; it or what it returns may be nil
 
@@ -59,8 +60,16 @@ type Trace interface {
 func (p *Proxy) Serve(x Exchange, l *Life) {
 	kind := header.KindOf(x)
 	if kind.Answered() {
+		start := time.Now()
 		a := p.answerProbe(kind, x)
 		x.Answer(&a)
+		if p.Probed != nil {
+			o := &l.seen
+			*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
+			o.Method, o.Major, o.Minor = x.Line()
+			o.Status, o.Why, o.Begun = a.Status, a.Why, true
+			p.Probed(o)
+		}
 		return
 	}
 

@@ -33,6 +33,7 @@ const stopTime = 5 * time.Second
 // Process is what main knows of the process.
 type Process struct {
 	Version string
+	Commit  string
 	Started time.Time
 	Log     *zap.Logger
 	Level   zap.AtomicLevel // of Log; it can be changed on the status page
@@ -52,7 +53,9 @@ type sidecar struct {
 	fast    *fastlane.Lane // nil: off
 	pair    *certs.Watcher
 	board   *status.Board
-	servers []*http.Server // of the small ports
+
+	telemetry telemetry
+	servers   []*http.Server // of the small ports
 
 	ending  chan struct{} // closed when a preStop hook says that the pod is ending
 	end     sync.Once     // closes it
@@ -97,11 +100,12 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 // listeners are the ports that are served from the start on.
 type listeners struct {
 	main, admin, autoscaler, status net.Listener
+	metrics                         net.Listener // nil: off
 	tls                             net.Listener // nil: no certificate yet
 }
 
 func (l *listeners) close() {
-	for _, ln := range []net.Listener{l.main, l.admin, l.autoscaler, l.status, l.tls} {
+	for _, ln := range []net.Listener{l.main, l.admin, l.autoscaler, l.status, l.metrics, l.tls} {
 		if ln != nil {
 			ln.Close()
 		}
@@ -131,6 +135,9 @@ func (s *sidecar) bind() (*listeners, error) {
 	}
 	l.status = listen("STATUS_PORT", statusHost, c.StatusPort)
 	var err error
+	if l.metrics, err = s.listenMetrics(); err != nil {
+		wrong = append(wrong, fmt.Errorf("METRICS_PORT: port %d cannot be served: %w", c.MetricsPort, err))
+	}
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, fmt.Errorf("TLS_CERT_DIR: %w", err))
 	} else if hasPair(s.pair) {
@@ -176,6 +183,7 @@ func (s *sidecar) build() (err error) {
 		},
 		Stats:   stats.New(time.Now()),
 		Observe: s.observe,
+		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths, UserAgents: c.ExcludeUserAgents},
 	}
 	s.lane = httplane.New(httplane.Settings{
@@ -202,13 +210,11 @@ func (s *sidecar) build() (err error) {
 		}, s.proxy, s.app, s.watcher)
 	}
 	s.board = status.New(s.statusSources())
+	s.tell()
+	if s.telemetry.tracer != nil {
+		s.proxy.Trace = s.trace
+	}
 	return nil
-}
-
-// observe hears of every request that has ended.
-func (s *sidecar) observe(o *queue.Observation) {
-	s.board.Observe(o)
-	s.sayFailure(o)
 }
 
 // statusSources are the facts of the status page.
@@ -257,6 +263,10 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 		Revision:      c.Revision,
 		Pod:           c.Pod,
 	}, stats.Format(c.StatsFormat)))
+	if l.metrics != nil {
+		s.startServer(l.metrics, s.telemetry.metrics.Handler())
+	}
+	s.telemetry.metrics.Listening(time.Now())
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Telemetry.Profiling))
 	s.start(func() error { return s.board.Run(ctx) })
 	s.start(func() error { return s.pair.Run(ctx) })
@@ -312,5 +322,5 @@ func (s *sidecar) stop() error {
 	all.Wait()
 	s.running.Wait()
 	s.app.Close()
-	return errors.Join(s.prober.Stop(ctx), s.watcher.Close())
+	return errors.Join(s.prober.Stop(ctx), s.watcher.Close(), s.telemetry.close(ctx))
 }
