@@ -1,0 +1,54 @@
+package accesslog
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
+	document, err := os.ReadFile("../../docs/request-log.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(document), "| field | meaning |")
+	if !ok {
+		t.Fatal("docs/request-log.md: got no table of fields, want one")
+	}
+	table, _, _ = strings.Cut(table, "\n## ")
+	var want []string
+	for row := range strings.Lines(table) {
+		if cells := strings.Split(row, "|"); len(cells) > 2 {
+			for _, m := range regexp.MustCompile("`([A-Za-z]+)`").FindAllStringSubmatch(cells[1], -1) {
+				want = append(want, m[1])
+			}
+		}
+	}
+
+	o := get("/")
+	l := &Log{tail: appendTail(nil, &Revision{"rev", "ns", "svc", "cfg", "pod", "ip"})}
+	d := json.NewDecoder(strings.NewReader(string(l.appendJSON(nil, o, o.Exchange.Request(), "id", "failed"))))
+	var got []string
+	for name := true; ; name = !name { // names and values in turn
+		token, err := d.Token()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token == json.Delim('}') {
+			break
+		}
+		if token == json.Delim('{') {
+			name = false
+			continue
+		}
+		if name {
+			got = append(got, token.(string))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("fields:\ngot  %v\nwant %v, as docs/request-log.md says", got, want)
+	}
+}
