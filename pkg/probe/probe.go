@@ -142,7 +142,7 @@ func Parse(text string, array bool) ([]Probe, []error) {
 	}
 	var elements []json.RawMessage
 	if err := json.Unmarshal([]byte(text), &elements); err != nil {
-		return nil, []error{jsonProblem(err, "", "an array of probes")}
+		return nil, []error{jsonProblem(err, "", "an array of probes", []byte(text))}
 	}
 	var probes []Probe
 	var problems []error
@@ -174,8 +174,8 @@ func decode(text []byte, path string) (Probe, []error) {
 		InitialDelaySeconds, TimeoutSeconds, PeriodSeconds, SuccessThreshold,
 		FailureThreshold, TerminationGracePeriodSeconds json.RawMessage
 	}
-	if err := json.Unmarshal(text, &shape); err != nil {
-		return Probe{}, []error{jsonProblem(err, path, "an object")}
+	if err := json.Unmarshal(text, &shape); err != nil || scalar(text) {
+		return Probe{}, []error{jsonProblem(err, path, "an object", text)}
 	}
 
 	const (
@@ -396,9 +396,20 @@ func (p Port) number() int {
 	return int(n)
 }
 
+// scalar reports whether JSON is neither an object nor an array. Only then can it
+// be shown: in those there may be secrets.
+func scalar(text []byte) bool {
+	t := bytes.TrimSpace(text)
+	return len(t) > 0 && t[0] != '{' && t[0] != '['
+}
+
 // jsonProblem words an error of encoding/json for somebody who wrote a probe.
-func jsonProblem(err error, path, want string) error {
+func jsonProblem(err error, path, want string, text []byte) error {
 	l := &problems{path: path}
+	if json.Valid(text) && scalar(text) {
+		l.add("", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
+		return l.errs[0]
+	}
 	var wrong *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
