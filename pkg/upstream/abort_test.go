@@ -100,7 +100,8 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 }
 
 func TestAbortEndsADial(t *testing.T) {
-	a := New(Settings{Port: nobody(t), ConnectRetry: time.Hour})
+	port, _ := nobody(t)
+	a := New(Settings{Port: port, ConnectRetry: time.Hour})
 	defer a.Close()
 	a.speech.learnH1(true)
 	k := ask("GET", "/")

@@ -34,12 +34,18 @@ type conn struct {
 	r, w    int             // buf[r:w] has been read and not consumed
 	reused  bool            // it has served an exchange before
 	expires time.Time       // while idle
+
+	// Of alive, here so that it allocates nothing.
+	peek   func(fd uintptr) bool // look
+	one    [1]byte
+	silent bool
 }
 
 func newConn(c net.Conn, buffers *bufferPool) *conn {
 	n := &conn{Conn: c, buffers: buffers}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
+		n.peek = n.look
 	}
 	return n
 }
@@ -97,12 +103,13 @@ func (c *conn) alive() bool {
 	if c.raw == nil {
 		return false
 	}
-	silent := false
-	err := c.raw.Read(func(fd uintptr) bool {
-		var one [1]byte
-		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		silent = err == syscall.EAGAIN
-		return true
-	})
-	return err == nil && silent
+	c.silent = false
+	return c.raw.Read(c.peek) == nil && c.silent
+}
+
+// look is what RawConn.Read calls; it never asks it to wait.
+func (c *conn) look(fd uintptr) (done bool) {
+	_, _, err := syscall.Recvfrom(int(fd), c.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	c.silent = err == syscall.EAGAIN
+	return true
 }

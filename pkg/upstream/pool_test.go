@@ -137,14 +137,15 @@ func TestIPv4ComesFirst(t *testing.T) {
 }
 
 func TestARefusedConnectionIsTriedAgain(t *testing.T) {
-	a := New(Settings{Port: nobody(t), ConnectRetry: bound})
+	port, open := nobody(t)
+	a := New(Settings{Port: port, ConnectRetry: bound})
 	defer a.Close()
 	a.speech.learnH1(true)
 	got := make(chan outcome, 1)
 	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
 	go func() { got <- k.do(a) }()
 	soon(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
-	serve(t, a.addresses[0], func(p *peer) {
+	serveOn(t, open(), func(p *peer) {
 		_, body := p.request()
 		p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
 	})
@@ -156,7 +157,8 @@ func TestARefusedConnectionIsTriedAgain(t *testing.T) {
 
 func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 	for _, retry := range []time.Duration{0, 50 * time.Millisecond} {
-		a := New(Settings{Port: nobody(t), ConnectRetry: retry})
+		port, _ := nobody(t)
+		a := New(Settings{Port: port, ConnectRetry: retry})
 		begin := time.Now()
 		k := ask("GET", "/")
 		got := within(t, "a dial", func() outcome { return k.do(a) })

@@ -79,7 +79,7 @@ func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
 			if strings.HasPrefix(f.name, "more than") || strings.HasPrefix(f.name, "a body") {
 				continue // whether what is too much has arrived is a matter of luck
 			}
-			a := app(t, nil)
+			a := New(Settings{Port: 1})
 			k := ask(cmp.Or(f.method, "GET"), "/")
 			near, far := link()
 			go func() {

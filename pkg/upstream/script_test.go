@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,40 +32,54 @@ type script struct {
 	over chan struct{}
 
 	mu    sync.Mutex
-	peers []*peer
+	turns int // connections on which something has been said
+	open  map[net.Conn]bool
 }
 
 // peer is one connection as the user container sees it.
 type peer struct {
 	*net.TCPConn
 	in   *bufio.Reader
-	turn int           // how many connections came before
+	turn int           // how many connections were used before
 	over chan struct{} // closed at the end of the test
 }
 
 // serve starts a user container on the address, whose port may be 0.
-func serve(t *testing.T, address string, play func(p *peer)) *script {
+func serve(t testing.TB, address string, play func(p *peer)) *script {
 	t.Helper()
 	ln, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &script{ln: ln, port: ln.Addr().(*net.TCPAddr).Port, over: make(chan struct{})}
+	return serveOn(t, ln, play)
+}
+
+// serveOn lets play have the connections on which something has been said: on a
+// busy machine somebody else's test may knock at what was its port before.
+func serveOn(t testing.TB, ln net.Listener, play func(p *peer)) *script {
+	s := &script{ln: ln, port: ln.Addr().(*net.TCPAddr).Port, over: make(chan struct{}), open: map[net.Conn]bool{}}
 	var all sync.WaitGroup
 	all.Go(func() {
-		for turn := 0; ; turn++ {
+		for {
 			c, err := ln.Accept()
 			if err != nil {
 				return
 			}
-			p := &peer{TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c), turn: turn, over: s.over}
+			p := &peer{TCPConn: c.(*net.TCPConn), in: bufio.NewReader(c), over: s.over}
 			p.SetDeadline(time.Now().Add(bound))
 			s.mu.Lock()
-			s.peers = append(s.peers, p)
+			s.open[c] = true
 			s.mu.Unlock()
 			all.Go(func() {
+				defer p.Close()
+				if _, err := p.in.Peek(1); err != nil {
+					return
+				}
+				s.mu.Lock()
+				p.turn = s.turns
+				s.turns++
+				s.mu.Unlock()
 				play(p)
-				p.Close()
 			})
 		}
 	})
@@ -71,8 +87,8 @@ func serve(t *testing.T, address string, play func(p *peer)) *script {
 		ln.Close()
 		close(s.over)
 		s.mu.Lock()
-		for _, p := range s.peers {
-			p.Close()
+		for c := range s.open {
+			c.Close()
 		}
 		s.mu.Unlock()
 		all.Wait()
@@ -82,7 +98,7 @@ func serve(t *testing.T, address string, play func(p *peer)) *script {
 
 // app returns an App for a user container that plays, and has been heard to
 // speak HTTP/1.1.
-func app(t *testing.T, play func(p *peer)) *App {
+func app(t testing.TB, play func(p *peer)) *App {
 	t.Helper()
 	a := stranger(t, serve(t, "127.0.0.1:0", play).port)
 	a.speech.learnH1(true)
@@ -90,18 +106,18 @@ func app(t *testing.T, play func(p *peer)) *App {
 }
 
 // stranger returns an App of which nothing is known.
-func stranger(t *testing.T, port int) *App {
+func stranger(t testing.TB, port int) *App {
 	t.Helper()
 	a := New(Settings{Port: port})
 	t.Cleanup(a.Close)
 	return a
 }
 
-// connections returns how many connections have been accepted.
+// connections returns how many connections have been used.
 func (s *script) connections() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.peers)
+	return s.turns
 }
 
 // request reads a request with its body; nil when none came.
@@ -304,13 +320,30 @@ func (p *pipe) SetDeadline(t time.Time) error {
 	return p.Conn.SetReadDeadline(t)
 }
 
-// nobody returns a port on which nothing listens.
-func nobody(t *testing.T) int {
+// nobody returns a port on which nothing listens until open is called.
+func nobody(t *testing.T) (port int, open func() net.Listener) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
-	return ln.Addr().(*net.TCPAddr).Port
+	f := os.NewFile(uintptr(fd), "nobody")
+	t.Cleanup(func() { f.Close() })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name.(*syscall.SockaddrInet4).Port, func() net.Listener {
+		if err := syscall.Listen(fd, 16); err != nil {
+			t.Fatal(err)
+		}
+		ln, err := net.FileListener(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ln
+	}
 }

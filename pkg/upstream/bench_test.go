@@ -1,0 +1,67 @@
+package upstream
+
+import (
+	"bytes"
+	"io"
+	"testing"
+)
+
+// The bytes of an ordinary exchange.
+const ordinary = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
+
+// plain answers whatever comes with the same bytes, one read at a time, so that
+// it allocates nothing itself.
+func plain(p *peer) {
+	b := make([]byte, 64<<10)
+	say := []byte(ordinary)
+	for {
+		n, err := p.in.Read(b)
+		if err != nil {
+			return
+		}
+		if bytes.HasSuffix(b[:n], []byte("\r\n\r\n")) || bytes.HasSuffix(b[:n], []byte("body")) {
+			p.Write(say)
+		}
+	}
+}
+
+// once takes a response to its end without keeping anything of it.
+func once(t testing.TB, k *asker, a *App) {
+	k.Begin()
+	r, err := k.Do(a)
+	for err == nil {
+		_, err = r.Next()
+	}
+	if err != io.EOF {
+		t.Fatal(err)
+	}
+	r.Close()
+}
+
+func TestAnOrdinaryGETAllocatesNothing(t *testing.T) {
+	a := app(t, plain)
+	k := ask("GET", "/")
+	if n := testing.AllocsPerRun(200, func() { once(t, k, a) }); n > 0 {
+		t.Errorf("got %v allocations, want 0", n)
+	}
+}
+
+func BenchmarkGET(b *testing.B) {
+	a := app(b, plain)
+	k := ask("GET", "/")
+	b.ReportAllocs()
+	for b.Loop() {
+		once(b, k, a)
+	}
+}
+
+func BenchmarkPOST(b *testing.B) {
+	a := app(b, plain)
+	body := bytes.NewReader([]byte("body"))
+	k := ask("POST", "/").with(body, 4)
+	b.ReportAllocs()
+	for b.Loop() {
+		body.Seek(0, io.SeekStart)
+		once(b, k, a)
+	}
+}
