@@ -229,7 +229,7 @@ func table(c *Config) []section {
 		{"What it says", "None of these can stop the process: a bad value is reported and falls back to its default.", []*row{
 			{name: "METRICS_NAMES", kind: oneOf(&t.MetricsNames, words("default", "knative-1.18", "knative-head", "all", "off")), traits: soft,
 				derive: func() { t.MetricsNames = metricsNames(c) }, rule: "on Knative what the control plane asks for, elsewhere `default`",
-				text: "Which metrics are served. See [metrics](metrics.md)."},
+				text: "Which metrics are served. See the page on [metrics](metrics.md)."},
 			{name: "METRICS_MERGE_PORT", kind: number(&t.MergePort, 0, 65535), traits: soft, def: "0",
 				text: "Serve the app's own metrics, from this port of it, behind ours: one scrape for both. 0 is off."},
 			{name: "METRICS_MERGE_PATH", kind: text(&t.MergePath), traits: soft, def: "/metrics",
@@ -243,7 +243,7 @@ func table(c *Config) []section {
 			{name: "REQUEST_LOG_SAMPLE", kind: number(&t.RequestLogSample, 1, 1_000_000), traits: soft, def: "1",
 				text: "Write one in so many of those that did not fail."},
 		}},
-		{"Telemetry", "A bad value never stops us: it falls back to its default, with a warning. All of them are read and checked; what they ask for is not built yet.", []*row{
+		{"Telemetry", "A bad value never stops us: it falls back to its default, with a warning. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md).", []*row{
 			{name: observabilityName, kind: object(&t.Observability), traits: soft,
 				text: "What Knative from 1.19 on says about the request log, metrics and traces."},
 			{name: "ENABLE_PROFILING", kind: boolean(&t.Profiling), traits: soft, def: "false",

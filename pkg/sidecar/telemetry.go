@@ -26,6 +26,7 @@ type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log
 	tracer  *tracing.Tracer
+	push    *tracing.MetricsPush
 }
 
 // observability is the part of OBSERVABILITY_CONFIG that is read here.
@@ -39,7 +40,16 @@ type observability struct {
 func (s *sidecar) tell() {
 	s.telemetry.log = s.requestLog()
 	s.telemetry.tracer = s.tracer()
-	s.telemetry.metrics = s.makeMetrics()
+	push := s.pushOptions()
+	s.telemetry.metrics = s.makeMetrics(push.Exporter != tracing.None)
+	if push.Exporter == tracing.None {
+		return
+	}
+	push.Collect = s.collect
+	var err error
+	if s.telemetry.push, err = tracing.NewMetricsPush(push); err != nil {
+		s.log.Warn("metrics are not pushed", zap.Error(err))
+	}
 }
 
 // requestLog returns the request log, nil when nobody asks for one.
@@ -81,8 +91,80 @@ func (s *sidecar) requestLog() *accesslog.Log {
 
 // tracer returns the tracer, nil when nobody asks for one.
 func (s *sidecar) tracer() *tracing.Tracer {
-	c, t := s.config, &s.config.Telemetry
-	o, warnings := tracing.Wishes{
+	c := s.config
+	o, warnings := s.wishes().Options()
+	for _, w := range warnings {
+		s.log.Warn("tracing", zap.String("problem", w))
+	}
+	o.Limited, o.AppPort, o.Output = c.Concurrency > 0, c.UserPort, os.Stdout
+	s.identify(&o.Resource)
+	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
+	tracer, err := tracing.New(o)
+	if err != nil {
+		s.log.Warn("tracing is off", zap.Error(err))
+	}
+	return tracer
+}
+
+// pushOptions says where metrics are pushed, if anybody asks for that.
+func (s *sidecar) pushOptions() tracing.PushOptions {
+	t, w := &s.config.Telemetry, s.wishes()
+	w.Endpoint, w.Protocol, w.Headers = t.OTel.MetricsEndpoint, t.OTel.MetricsProtocol, t.OTel.MetricsHeaders
+	o, warnings := w.PushOptions()
+	for _, w := range warnings {
+		s.log.Warn("metrics push", zap.String("problem", w))
+	}
+	s.identify(&o.Resource)
+	o.Report = func(err error) { s.log.Warn("metrics push", zap.Error(err)) }
+	return o
+}
+
+// collect returns the metrics that are pushed: those that OpenTelemetry has names
+// for, as Knative's head does.
+func (s *sidecar) collect() []tracing.Metric {
+	families, err := s.telemetry.metrics.Gather()
+	if err != nil {
+		s.log.Warn("metrics push", zap.Error(err)) // and what there is
+	}
+	var out []tracing.Metric
+	for _, f := range families {
+		f, ok := f.OTel()
+		if !ok {
+			continue
+		}
+		m := tracing.Metric{Name: f.Name, Unit: f.Unit, Help: f.Help}
+		switch f.Kind {
+		case metrics.Counter:
+			m.Kind = tracing.Counter
+		case metrics.Histogram:
+			m.Kind = tracing.Histogram
+		}
+		for _, p := range f.Points {
+			point := tracing.Point{Labels: make(map[string]string, len(p.Labels)), Value: p.Value, Bounds: p.Bounds, Counts: p.Counts}
+			if f.Kind == metrics.Histogram {
+				point.Value = p.Sum
+			}
+			for _, l := range p.Labels {
+				point.Labels[l.Name] = l.Value
+			}
+			m.Points = append(m.Points, point)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// identify says who we are.
+func (s *sidecar) identify(r *tracing.Resource) {
+	c := s.config
+	r.Namespace, r.Service, r.Configuration = c.Namespace, c.Service, c.Configuration
+	r.Revision, r.Pod, r.PodIP, r.Version = c.Revision, c.Pod, c.PodIP, s.process.Version
+}
+
+// wishes are what the settings say about traces and pushed metrics.
+func (s *sidecar) wishes() tracing.Wishes {
+	t := &s.config.Telemetry
+	return tracing.Wishes{
 		Observability: t.Observability,
 		Backend:       t.TracingBackend, ZipkinEndpoint: t.ZipkinEndpoint, SampleRate: t.TracingSampleRate, Debug: t.TracingDebug,
 		Disabled: t.OTel.Disabled, ServiceName: t.OTel.ServiceName, ResourceAttributes: t.OTel.ResourceAttributes,
@@ -90,20 +172,8 @@ func (s *sidecar) tracer() *tracing.Tracer {
 		BaseEndpoint: t.OTel.Endpoint, Endpoint: t.OTel.TracesEndpoint,
 		BaseProtocol: t.OTel.Protocol, Protocol: t.OTel.TracesProtocol,
 		BaseHeaders: t.OTel.Headers, Headers: t.OTel.TracesHeaders,
-	}.Options()
-	for _, w := range warnings {
-		s.log.Warn("tracing", zap.String("problem", w))
+		Interval: t.OTel.MetricInterval,
 	}
-	o.Limited, o.AppPort, o.Output = c.Concurrency > 0, c.UserPort, os.Stdout
-	o.Resource.Namespace, o.Resource.Service, o.Resource.Configuration = c.Namespace, c.Service, c.Configuration
-	o.Resource.Revision, o.Resource.Pod, o.Resource.PodIP = c.Revision, c.Pod, c.PodIP
-	o.Resource.Version = s.process.Version
-	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
-	tracer, err := tracing.New(o)
-	if err != nil {
-		s.log.Warn("tracing is off", zap.Error(err))
-	}
-	return tracer
 }
 
 // trace begins the trace of a request.
@@ -115,15 +185,22 @@ func (s *sidecar) trace(x queue.Exchange) queue.Trace {
 	return nil
 }
 
-// makeMetrics returns the metrics, nil when nobody asks for them.
-func (s *sidecar) makeMetrics() *metrics.Metrics {
+// makeMetrics returns the metrics, nil when nobody asks for them. Those that are
+// pushed are Knative's head's.
+func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	c, t := s.config, &s.config.Telemetry
-	if t.MetricsNames == "off" {
-		return nil
+	var names metrics.Names
+	if t.MetricsNames != "off" {
+		var err error
+		if names, err = metrics.ParseNames(t.MetricsNames); err != nil {
+			s.log.Warn("metrics", zap.Error(err)) // and the default
+		}
 	}
-	names, err := metrics.ParseNames(t.MetricsNames)
-	if err != nil {
-		s.log.Warn("metrics", zap.Error(err)) // and the default
+	if pushed {
+		names |= metrics.KnativeHead
+	}
+	if names == 0 {
+		return nil
 	}
 	var reasons []string
 	for _, w := range probe.Words() {
@@ -208,5 +285,5 @@ func (t *telemetry) close(ctx context.Context) error {
 	if t.log != nil {
 		err = t.log.Close(ctx)
 	}
-	return errors.Join(err, t.tracer.Close(ctx))
+	return errors.Join(err, t.tracer.Close(ctx), t.push.Close(ctx))
 }
