@@ -1,0 +1,95 @@
+package sidecar
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+// logged returns the lines that a logger made from c writes when use uses it. The
+// settings' output goes to a file in the place of OUT.
+func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]any {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "log")
+	c.LoggingConfig = strings.ReplaceAll(c.LoggingConfig, "OUT", out)
+	log, _ := NewLogger(c)
+	use(log)
+	_ = log.Sync()
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []map[string]any
+	for line := range strings.Lines(string(text)) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("got the line %q, want JSON: %v", line, err)
+		}
+		lines = append(lines, m)
+	}
+	return lines
+}
+
+func TestTheBaseConfigurationIsKnatives(t *testing.T) {
+	c := config.Default()
+	c.OnKnative, c.Namespace, c.Revision, c.Pod = true, "ns", "rev", "pod1"
+	c.LoggingConfig = `{"outputPaths":["OUT"]}`
+	lines := logged(t, c, func(l *zap.Logger) { l.Warn("a message"); l.Debug("too quiet") })
+	if len(lines) != 1 {
+		t.Fatalf("got %d lines, want 1", len(lines))
+	}
+	for key, want := range map[string]string{
+		"severity": "WARNING", "logger": "queueproxy", "message": "a message",
+		"knative.dev/key": "ns/rev", "knative.dev/pod": "pod1",
+	} {
+		if got := lines[0][key]; got != want {
+			t.Errorf("%s: got %v, want %q", key, got, want)
+		}
+	}
+}
+
+func TestTheShippedConfigurationOfKnativeIsUnderstood(t *testing.T) {
+	c := config.Default()
+	c.LoggingLevel = "debug"
+	c.LoggingConfig = `{"level":"info","development":false,"outputPaths":["OUT"],"errorOutputPaths":["stderr"],"encoding":"json",
+		"encoderConfig":{"timeKey":"timestamp","levelKey":"severity","nameKey":"logger","callerKey":"caller","messageKey":"message",
+		"stacktraceKey":"stacktrace","lineEnding":"","levelEncoder":"","timeEncoder":"iso8601","durationEncoder":"","callerEncoder":""}}`
+	lines := logged(t, c, func(l *zap.Logger) { l.Debug("a message") })
+	if len(lines) != 1 || lines[0]["severity"] != "debug" || lines[0]["message"] != "a message" {
+		t.Errorf("got %v, want one line of level debug", lines)
+	}
+}
+
+func TestLoggingNeverTakesTrafficDown(t *testing.T) {
+	for _, broken := range []string{`{`, `[]`, `{"level":"loud"}`, `{"encoding":"xml"}`, `{"outputPaths":["/no/such/folder/file"]}`} {
+		c := config.Default()
+		c.LoggingConfig, c.LoggingLevel = broken, "louder"
+		log, level := NewLogger(c)
+		if log == nil || level.Level() != zap.InfoLevel {
+			t.Errorf("%s: got %v at %v, want a logger at info", broken, log, level)
+		}
+	}
+}
+
+func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
+	c := config.Default()
+	out := filepath.Join(t.TempDir(), "log")
+	c.LoggingConfig = `{"outputPaths":["` + out + `"]}`
+	log, level := NewLogger(c)
+	log.Debug("before")
+	level.SetLevel(zap.DebugLevel)
+	log.Debug("after")
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "before") || !strings.Contains(string(text), "after") {
+		t.Errorf("got %q, want only the line after the change", text)
+	}
+}
