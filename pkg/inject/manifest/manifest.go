@@ -11,7 +11,9 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -84,8 +86,46 @@ func Parse(name string, text []byte) *File {
 	return f
 }
 
-// split cuts a stream where a line begins with ---.
+// split cuts a stream where a line begins with ---, behind a line of ..., and between
+// objects of JSON that follow one another.
 func split(text []byte) [][]byte {
+	var chunks [][]byte
+	for _, chunk := range splitMarks(text) {
+		for {
+			n := lengthOfJSON(chunk)
+			if n == 0 {
+				break
+			}
+			chunks = append(chunks, chunk[:n])
+			chunk = chunk[n:]
+		}
+		chunks = append(chunks, chunk)
+	}
+	return chunks
+}
+
+// lengthOfJSON is where the first object of JSON ends, with its line, if another one
+// follows; else 0.
+func lengthOfJSON(text []byte) int {
+	if trimmed := bytes.TrimLeft(text, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+		return 0
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	var value json.RawMessage
+	if d.Decode(&value) != nil {
+		return 0
+	}
+	n := int(d.InputOffset())
+	if rest := bytes.TrimLeft(text[n:], " \t\r\n"); len(rest) == 0 || rest[0] != '{' {
+		return 0
+	}
+	if end := bytes.IndexByte(text[n:], '\n'); end >= 0 && isBlank(text[n:n+end]) {
+		n += end + 1
+	}
+	return n
+}
+
+func splitMarks(text []byte) [][]byte {
 	var chunks [][]byte
 	begin, content := 0, false
 	for i := 0; i < len(text); {
@@ -104,6 +144,10 @@ func split(text []byte) [][]byte {
 			content = true
 		}
 		i += len(line)
+		if bytes.HasPrefix(line, []byte("...")) && (len(line) == 3 || isSpace(line[3])) {
+			chunks = append(chunks, text[begin:i])
+			begin, content = i, false
+		}
 	}
 	if begin < len(text) {
 		chunks = append(chunks, text[begin:])
@@ -113,9 +157,16 @@ func split(text []byte) [][]byte {
 
 // parse reads the content of one document; nil is an empty one.
 func parse(text []byte) (*yaml.Node, error) {
-	doc := new(yaml.Node)
-	if err := yaml.Unmarshal(text, doc); err != nil || len(doc.Content) == 0 {
+	var doc, more yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	switch err := d.Decode(&doc); {
+	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
+		return nil, nil
+	case err != nil:
 		return nil, err
+	}
+	if err := d.Decode(&more); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the document without --- before it")
 	}
 	return doc.Content[0], nil
 }

@@ -323,6 +323,9 @@ func expand(n *yaml.Node) *yaml.Node {
 	copied := *n
 	copied.Anchor = ""
 	copied.Content = nil
+	if isNull(n) { // between brackets, the library would write '' for nothing
+		copied.Value = "null"
+	}
 	has := map[string]bool{}
 	if n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {

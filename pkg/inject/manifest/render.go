@@ -94,6 +94,9 @@ func flowScalar(n *yaml.Node) string {
 
 // scalarText writes a scalar so that every reader of YAML, 1.1 and 1.2, reads the same.
 func scalarText(n *yaml.Node) string {
+	if isNull(n) {
+		return "null"
+	}
 	if n.ShortTag() != "!!str" || n.Line > 0 && n.Style == 0 {
 		return n.Value
 	}

@@ -46,18 +46,30 @@ func newSplicer(text []byte, root *yaml.Node, e *edit) *splicer {
 	return s
 }
 
-// learn sees how far in the document writes its lists.
-func (s *splicer) learn(n *yaml.Node) bool {
-	for i, child := range n.Content {
-		if n.Kind == yaml.MappingNode && i%2 == 1 && child.Kind == yaml.SequenceNode && isBlockStyle(child) && isBlockStyle(n) && len(child.Content) > 0 && child.Line > n.Content[i-1].Line {
-			s.style.list = child.Column - n.Content[i-1].Column
-			return true
-		}
-		if s.learn(child) {
-			return true
+// learn sees how far in the document writes its maps and lists: the first of each that
+// stands below a key decides.
+func (s *splicer) learn(root *yaml.Node) {
+	seen := map[yaml.Kind]bool{}
+	var look func(n *yaml.Node)
+	look = func(n *yaml.Node) {
+		for i, child := range n.Content {
+			if n.Kind == yaml.MappingNode && i%2 == 1 && isBlockStyle(n) && isBlockStyle(child) && len(child.Content) > 0 && child.Line > n.Content[i-1].Line && !seen[child.Kind] {
+				in := child.Column - n.Content[i-1].Column
+				switch {
+				case child.Kind == yaml.SequenceNode:
+					s.style.list = in
+				case in > 0:
+					s.style.step = in
+				}
+				seen[child.Kind] = true
+			}
+			if seen[yaml.MappingNode] && seen[yaml.SequenceNode] {
+				return
+			}
+			look(child)
 		}
 	}
-	return false
+	look(root)
 }
 
 func isBlockStyle(n *yaml.Node) bool { return n.Style&yaml.FlowStyle == 0 }
@@ -205,6 +217,13 @@ func (s *splicer) removeEntry(key, value, next *yaml.Node) error {
 		to, err := s.start(next)
 		if err != nil {
 			return err
+		}
+		end, err := s.endOfEntry(key, value)
+		if err != nil {
+			return err
+		}
+		if bytes.ContainsRune(s.text[end:to], '#') {
+			to = end // the next key stays on its line, below its comments
 		}
 		s.splice(from, to, "")
 		return nil

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestInjectingOutputsChangesNothing(t *testing.T) {
+	for _, p := range pairs(t) {
+		out, err := os.ReadFile(p.out)
+		if err != nil {
+			continue
+		}
+		again, _, code := injector(t, "inject", out, p.args...)
+		if code != done || again != string(out) {
+			t.Errorf("%s: got exit code %d and\n%s\nwant its own output unchanged\n%s", p.name, code, again, out)
+		}
+	}
+}
+
+func TestUninjectTakesAllOfItBack(t *testing.T) {
+	for _, p := range pairs(t) {
+		out, err := os.ReadFile(p.out)
+		if err != nil || strings.Contains(read(t, p.in), "queue-proxy.dev/status") {
+			continue
+		}
+		back, report, code := injector(t, "uninject", out, "-o", "json")
+		want, _, _ := injector(t, "uninject", []byte(read(t, p.in)), "-o", "json")
+		if code != done {
+			t.Fatalf("%s: got exit code %d, want 0: %s", p.name, code, report)
+		}
+		if got, want := values(t, back), values(t, want); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", p.name, back, read(t, p.in))
+		}
+	}
+}
+
+func values(t *testing.T, stream string) []any {
+	t.Helper()
+	var all []any
+	for d := json.NewDecoder(strings.NewReader(stream)); d.More(); {
+		var v any
+		if err := d.Decode(&v); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+func TestTheDifferenceIsAPatch(t *testing.T) {
+	if _, err := exec.LookPath("patch"); err != nil {
+		t.Fatalf("%v: Debian's package patch is needed", err)
+	}
+	for _, p := range pairs(t) {
+		want, err := os.ReadFile(p.out)
+		if err != nil {
+			continue
+		}
+		in := []byte(read(t, p.in))
+		patch, _, code := injector(t, "inject", in, append(p.args, "-o", "diff")...)
+		if bytes.Equal(in, want) {
+			if patch != "" || code != done {
+				t.Errorf("%s: got exit code %d and a difference %q, want 0 and none", p.name, code, patch)
+			}
+			continue
+		}
+		if code != differs {
+			t.Errorf("%s: got exit code %d, want %d", p.name, code, differs)
+		}
+		file := filepath.Join(t.TempDir(), "file")
+		write(t, file, string(in))
+		cmd := exec.Command("patch", "--silent", "--binary", file)
+		cmd.Stdin = strings.NewReader(patch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: patch: %v\n%s\n%s", p.name, err, out, patch)
+			continue
+		}
+		if got := read(t, file); got != string(want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", p.name, got, want)
+		}
+	}
+}
+
+func TestJSONSaysWhatYAMLSays(t *testing.T) {
+	for _, p := range pairs(t) {
+		if _, err := os.Stat(p.out); err != nil {
+			continue
+		}
+		got, _, code := injector(t, "inject", []byte(read(t, p.in)), append(p.args, "-o", "json")...)
+		want, _, _ := injector(t, "uninject", []byte(read(t, p.out)), "-o", "json")
+		if code != done {
+			t.Errorf("%s: got exit code %d, want 0", p.name, code)
+		}
+		again, _, _ := injector(t, "uninject", []byte(got), "-o", "json")
+		if !reflect.DeepEqual(values(t, again), values(t, want)) {
+			t.Errorf("%s: got\n%s\nwant what %s says", p.name, got, p.out)
+		}
+	}
+}
+
+func TestExitCodesAndErrors(t *testing.T) {
+	good := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
+	bad := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/what: ""}}`, 1)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "b.yaml"), good)
+	write(t, filepath.Join(dir, "a.json"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`)
+	write(t, filepath.Join(dir, "notes.txt"), "no YAML")
+	for _, c := range []struct {
+		fact, in  string
+		args      []string
+		code      int
+		out, said string // parts of them
+	}{
+		{"no command", "", nil, 2, "", "usage:"},
+		{"an unknown command", "", []string{"enject"}, 2, "", `unknown command "enject"`},
+		{"help", "", []string{"--help"}, 0, "usage:", ""},
+		{"help of a command", "", []string{"inject", "-h"}, 0, "-concurrency", ""},
+		{"the version", "", []string{"version"}, 0, "injector dev", ""},
+		{"the options", "", []string{"options"}, 0, "INJECTOR_QUEUE_DEPTH, queue-proxy.dev/queue-depth", ""},
+		{"an unknown flag", "", []string{"inject", "-x"}, 2, "", "-x"},
+		{"a file without -f", "", []string{"inject", "pod.yaml"}, 2, "", "files are given with -f"},
+		{"no such file", "", []string{"inject", "-f", dir + "/none"}, 2, "", "none"},
+		{"an unknown output", "", []string{"inject", "-o", "xml"}, 2, "", "yaml, json or diff"},
+		{"options for uninject", "", []string{"uninject", "-port", "1"}, 2, "", "-port"},
+		{"nothing at all", "", []string{"inject"}, 0, "", ""},
+		{"something refused", good + "---\n" + bad, []string{"inject"}, 2, "", "refused (bad-option)"},
+		{"a folder", "", []string{"inject", "-f", dir}, 0, "queue-proxy:dev", "b.yaml:1: Pod web: injected"},
+		{"a folder and the input", good, []string{"inject", "-f", dir, "-f", "-"}, 0, "\n---\n", "<stdin>:1: Pod web: injected"},
+		{"explain", good, []string{"explain"}, 0, "  - the container queue-proxy is added last\n", ""},
+		{"explain what is refused", bad, []string{"explain"}, 2, "refused (bad-option)", ""},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(c.args, nil, strings.NewReader(c.in), &stdout, &stderr)
+		if code != c.code {
+			t.Errorf("%s: got exit code %d, want %d", c.fact, code, c.code)
+		}
+		if !strings.Contains(stdout.String(), c.out) || c.out == "" && stdout.Len() > 0 {
+			t.Errorf("%s: got output %q, want %q", c.fact, stdout.String(), c.out)
+		}
+		if !strings.Contains(stderr.String(), c.said) {
+			t.Errorf("%s: got %q on the standard error, want %q", c.fact, stderr.String(), c.said)
+		}
+	}
+}
+
+func TestAFolderComesOutAsOneStream(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), "kind: ConfigMap") // without an end of line
+	write(t, filepath.Join(dir, "b.yaml"), "kind: Secret\n")
+	write(t, filepath.Join(dir, "c.yaml"), "---\nkind: Role\n")
+	out, _, _ := injector(t, "inject", nil, "-f", dir)
+	if want := "kind: ConfigMap\n---\nkind: Secret\n---\nkind: Role\n"; out != want {
+		t.Errorf("got %q, want %q", out, want)
+	}
+}
+
+func TestTheEnvironmentSaysOptions(t *testing.T) {
+	in := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"inject", "--queue-depth=5"}, []string{"INJECTOR_CONCURRENCY=3", "INJECTOR_QUEUE_DEPTH=9"}, strings.NewReader(in), &stdout, &stderr)
+	got := stdout.String()
+	if code != done || !strings.Contains(got, "name: CONTAINER_CONCURRENCY\n        value: \"3\"") && !strings.Contains(got, `{name: CONTAINER_CONCURRENCY, value: "3"}`) || !strings.Contains(got, `value: "5"`) {
+		t.Errorf("got exit code %d and\n%s%s\nwant 3 from the environment and 5 from the flag", code, got, stderr.String())
+	}
+}

@@ -1,0 +1,250 @@
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// inputs are the inputs of the golden pairs.
+func inputs(t testing.TB) map[string][]byte {
+	t.Helper()
+	files, err := filepath.Glob("../testdata/*/in.*")
+	if err != nil || len(files) < 40 {
+		t.Fatalf("got %d inputs (%v), want at least 40; have they moved?", len(files), err)
+	}
+	all := map[string][]byte{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[filepath.Base(filepath.Dir(name))] = text
+	}
+	return all
+}
+
+// meaning is what the documents of a text say.
+func meaning(t testing.TB, text []byte) []any {
+	t.Helper()
+	var all []any
+	for _, chunk := range split(text) {
+		n, err := parse(chunk)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, chunk)
+		}
+		if n == nil {
+			continue
+		}
+		v, err := valueOf(n)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, chunk)
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+func TestUninjectBringsBackWhatTheFilesSay(t *testing.T) {
+	for name, text := range inputs(t) {
+		f := Parse(name, text)
+		if refused(Inject([]*File{f}, nil)) || name == "already-injected" || name == "injected-by-newer" {
+			continue
+		}
+		again := Parse(name, f.Text())
+		Uninject([]*File{again})
+		if got, want := meaning(t, again.Text()), meaning(t, text); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, again.Text(), text)
+		}
+	}
+}
+
+func refused(results []*Result) bool {
+	for _, r := range results {
+		if r.Verdict == inject.Refused {
+			return true
+		}
+	}
+	return false
+}
+
+func TestUntouchedDocumentsKeepTheirBytes(t *testing.T) {
+	const before = "# first\n\n---\na:   [1,  2]   # odd\n\"b\" : 'c'\n\n---   \n# nothing\n--- # a mark with a comment\n- x\n-   y\n"
+	const pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: web, ports: [{containerPort: 8080}]}\n"
+	const after = "...\n%YAML 1.1\n---\nkey: |\n  text\n   more\n\t\n--- {kind: ConfigMap,   apiVersion: v1}\n---\n\n"
+	f := Parse("stream", []byte(before+pod+after))
+	results := Inject([]*File{f}, nil)
+	got := string(f.Text())
+	if !strings.HasPrefix(got, before) || !strings.HasSuffix(got, after) {
+		t.Errorf("got\n%s\nwant it to begin with\n%s\nand to end with\n%s", got, before, after)
+	}
+	if !strings.Contains(got, "queue-proxy:dev") {
+		t.Errorf("got no sidecar, want one in the pod: %+v", results)
+	}
+}
+
+func TestLinesAreThoseOfTheFile(t *testing.T) {
+	f := Parse("f", []byte("# a\n---\n# b\nkind: ConfigMap\n---\n\nkind: List\nitems:\n- kind: Secret\n\n- kind: Pod\n---\n\n\na: b\na: c\n"))
+	var got []string
+	for _, r := range Inject([]*File{f}, nil) {
+		got = append(got, fmt.Sprint(r.Kind, " ", r.Line))
+	}
+	want := []string{"ConfigMap 4", "Secret 9", "Pod 11", " 16"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// restyle writes documents in another random style, with comments, and returns the
+// comments that stand where nothing is taken away.
+func restyle(r *rand.Rand, text []byte) ([]byte, []string, error) {
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2 + r.IntN(3))
+	var comments []string
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	for {
+		var doc yaml.Node
+		if err := d.Decode(&doc); err != nil {
+			break
+		}
+		dress(r, doc.Content[0], true, &comments)
+		if err := e.Encode(&doc); err != nil {
+			return nil, nil, err
+		}
+	}
+	return b.Bytes(), comments, e.Close()
+}
+
+func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	switch n.Kind {
+	case yaml.ScalarNode:
+		n.Style = 0
+		if isNull(n) { // in a flow, the library writes nothing as ''
+			n.Value = "null"
+		}
+		if n.ShortTag() == "!!str" {
+			n.Style = []yaml.Style{0, 0, yaml.DoubleQuotedStyle, yaml.SingleQuotedStyle, yaml.FoldedStyle, yaml.LiteralStyle}[r.IntN(6)]
+			if strings.Contains(n.Value, "\n") { // the library's own folding loses lines
+				n.Style = yaml.LiteralStyle
+			}
+		}
+	case yaml.MappingNode, yaml.SequenceNode:
+		if r.IntN(6) == 0 {
+			n.Style = yaml.FlowStyle
+			for _, child := range n.Content {
+				dress(r, child, false, new([]string))
+			}
+			return
+		}
+		n.Style = 0
+	}
+	for i, child := range n.Content {
+		isKey := n.Kind == yaml.MappingNode && i%2 == 0
+		gone := n.Kind == yaml.MappingNode && i%2 == 1 && strings.Contains("readinessProbe lifecycle hostPort hostIP", n.Content[i-1].Value)
+		dress(r, child, keep && !gone, comments)
+		if isKey {
+			child.Style &^= yaml.FoldedStyle | yaml.LiteralStyle
+			if keep && r.IntN(5) == 0 && !strings.Contains("readinessProbe lifecycle hostPort hostIP", child.Value) {
+				child.HeadComment = fmt.Sprintf("# comment %d.", len(*comments))
+				*comments = append(*comments, child.HeadComment)
+			}
+		}
+	}
+}
+
+func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
+	const rounds = 40
+	r := rand.New(rand.NewPCG(1, 2))
+	written, anew := 0, 0
+	all := inputs(t)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		text := all[name]
+		if name == "not-yaml" || name == "twice-the-same-key" || name == "anchors" || name == "alias-in-place" || name == "merge-keys" {
+			continue
+		}
+		plain := Parse(name, text)
+		if refused(Inject([]*File{plain}, nil)) {
+			continue
+		}
+		want := meaning(t, plain.Text())
+		for range rounds {
+			styled, comments, err := restyle(r, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := Parse(name, styled)
+			results := Inject([]*File{f}, nil)
+			got := f.Text()
+			if !reflect.DeepEqual(meaning(t, styled), meaning(t, text)) {
+				t.Fatalf("%s: got another meaning before anything is injected:\n%s", name, styled)
+			}
+			if !reflect.DeepEqual(meaning(t, got), want) {
+				t.Fatalf("%s: got\n%s\nfrom\n%s\nwant what it means without the layout: %+v", name, got, styled, results)
+			}
+			for _, c := range comments {
+				if !bytes.Contains(got, []byte(c)) {
+					t.Errorf("%s: got the comment %q lost from\n%s\nin\n%s", name, c, styled, got)
+				}
+			}
+			for _, res := range results {
+				if len(res.Changes) > 0 {
+					written++
+				}
+				if strings.Contains(strings.Join(res.Warnings, ""), "written anew") {
+					anew++
+				}
+			}
+		}
+	}
+	t.Logf("%d documents changed, %d of them written anew", written, anew)
+	if anew*20 > written {
+		t.Errorf("got %d of %d documents written anew, want at most one in twenty: the editor has lost its way", anew, written)
+	}
+}
+
+func FuzzInject(f *testing.F) {
+	for _, text := range inputs(f) {
+		f.Add(text)
+	}
+	f.Add([]byte("apiVersion: v1\nkind: Pod\nspec: &a\n  containers: [*a]\n"))
+	f.Add([]byte("a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\n"))
+	f.Add([]byte("? {kind: Pod}\n: - - x\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file := Parse("fuzz", text)
+		if got := file.Text(); !bytes.Equal(got, text) {
+			t.Fatalf("got %q, want %q before anything is changed", got, text)
+		}
+		if refused(Inject([]*File{file}, nil)) {
+			return
+		}
+		after := Parse("fuzz", file.Text())
+		Uninject([]*File{after})
+		if got, want := meaning(t, after.Text()), meaning(t, text); !reflect.DeepEqual(got, want) && !bytes.Contains(text, []byte(inject.Prefix)) {
+			t.Errorf("got\n%s\nwant what this means:\n%s", after.Text(), text)
+		}
+	})
+}
+
+func BenchmarkInject1000Documents(b *testing.B) {
+	all := inputs(b)
+	text := bytes.Repeat(append([]byte("---\n"), bytes.TrimPrefix(all["chart-nginx"], []byte("---\n"))...), 1000)
+	for b.Loop() {
+		f := Parse("stream", text)
+		if refused(Inject([]*File{f}, nil)) {
+			b.Fatal("got something refused, want none")
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package inject
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
+	pod := func(annotation, value string) any {
+		return parse(t, `{"metadata":{"annotations":{`+string(encode(annotation))+`:`+string(encode(value))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`)
+	}
+	bare := pod("note", "x")
+	for name, value := range map[string]string{
+		"concurrency": "3", "image": "other:1", "image-pull-policy": "Never", "mode": "native", "port": "8080", "container": "web",
+		"queue-depth": "7", "request-timeout": "33", "drain-deadline": "50s", "exclude-paths": "/a", "full-duplex": "true", "log-level": "debug",
+		"admin-port": "7001", "cpu-request": "1", "memory-limit": "1Gi", "metrics-annotations": "false", "settings": "CONNECT_RETRY=9s",
+	} {
+		option, ok := find(name)
+		if !ok {
+			t.Fatalf("no option is called %s", name)
+		}
+		flag := Options{}
+		if err := flag.Set(name, value); err != nil {
+			t.Fatal(err)
+		}
+		environ, err := FromEnv([]string{"HOME=/", option.Env() + "=" + value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		byFlag := Inject(bare, flag)
+		byEnv := Inject(bare, environ)
+		annotated := pod(option.Annotation(), value)
+		byAnnotation := Inject(annotated, nil)
+		if byFlag.Verdict != Injected || byAnnotation.Verdict != Injected {
+			t.Errorf("%s: got %s %q and %s %q, want it injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
+			continue
+		}
+		if got, want := string(encode(byEnv.Changes)), string(encode(byFlag.Changes)); got != want {
+			t.Errorf("%s: the environment: got\n%s\nwant what the flag does\n%s", name, got, want)
+		}
+		got, want := sidecarIn(t, annotated, byAnnotation), sidecarIn(t, bare, byFlag)
+		if got != want {
+			t.Errorf("%s: the annotation: got\n%s\nwant what the flag does\n%s", name, got, want)
+		}
+		// An annotation wins over a flag.
+		for _, other := range Table() {
+			if other.Name == name && other.variable == "CONTAINER_CONCURRENCY" {
+				over := Inject(annotated, Options{name: "99"})
+				if got := sidecarIn(t, annotated, over); got != want {
+					t.Errorf("%s: annotation over flag: got\n%s\nwant\n%s", name, got, want)
+				}
+			}
+		}
+	}
+}
+
+func sidecarIn(t *testing.T, before any, out Outcome) string {
+	t.Helper()
+	after, err := Apply(clone(before), out.Changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(encode(sidecarOf(after)))
+}
+
+func TestOptionsOfVariablesNameVariablesThatExist(t *testing.T) {
+	known := map[string]bool{}
+	for _, s := range config.Default().Settings() {
+		known[s.Name] = true
+	}
+	for _, o := range Table() {
+		if o.variable != "" && !known[o.variable] {
+			t.Errorf("%s: got the variable %s, want one that the sidecar reads", o.Name, o.variable)
+		}
+		if o.Text == "" || !strings.HasSuffix(o.Text, ".") {
+			t.Errorf("%s: got the text %q, want a sentence", o.Name, o.Text)
+		}
+		if err := (Options{}).Set(o.Name, o.Default); err != nil {
+			t.Errorf("%s: got its own default refused: %v", o.Name, err)
+		}
+	}
+}
+
+func TestWrongOptionsAreRefusedByName(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"concurency", "1", `unknown option "concurency": did you mean "concurrency"?`},
+		{"xyzzy-plugh-what", "1", `unknown option "xyzzy-plugh-what"`},
+		{"concurrency", "-1", `concurrency: CONTAINER_CONCURRENCY: "-1": a whole number, 0 to 1000000`},
+		{"mode", "ambient", `mode: "ambient": one of sidecar, native`},
+		{"inject", "perhaps", `inject: "perhaps": true or false`},
+		{"admin-port", "0", `admin-port: "0": a port, 1 to 65535`},
+		{"cpu-limit", "much", `cpu-limit: "much": a quantity such as 25m or 32Mi`},
+		{"resource-percentage", "101", `resource-percentage: "101": a number above 0, up to 100`},
+		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
+		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
+		{"settings", "ON_KNATIVE=true", `settings: ON_KNATIVE: the injector sets it`},
+		{"settings", "CONNECT_RETRI=1s", `settings: unknown setting "CONNECT_RETRI": did you mean "CONNECT_RETRY"?`},
+		{"settings", "what", `settings: "what": lines of NAME=value`},
+	} {
+		err := Options{}.Set(c.name, c.value)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s=%s: got %v, want %s", c.name, c.value, err, c.want)
+		}
+	}
+	if _, err := FromEnv([]string{"INJECTOR_MOED=native"}); err == nil || !strings.Contains(err.Error(), `did you mean "INJECTOR_MODE"?`) {
+		t.Errorf("got %v, want the nearest variable", err)
+	}
+	// A Service called injector makes the kubelet set these.
+	links := []string{"INJECTOR_SERVICE_HOST=10.0.0.1", "INJECTOR_SERVICE_PORT=443", "INJECTOR_PORT=tcp://10.0.0.1:443", "INJECTOR_PORT_443_TCP_ADDR=10.0.0.1"}
+	if o, err := FromEnv(links); err != nil || len(o) > 0 {
+		t.Errorf("got %v %v, want a Service's links ignored", o, err)
+	}
+}
+
+func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
+	template := parse(t, `{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`)
+	for _, c := range []struct {
+		said Options
+		want string
+	}{
+		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
+		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 is above cpu-limit 1"},
+		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is needed as metrics-port"},
+		{Options{"serving-port": "8080"}, "port 8080 is needed as serving-port"},
+	} {
+		out := Inject(template, c.said)
+		if out.Verdict != Refused || !strings.Contains(out.Text, c.want) {
+			t.Errorf("%v: got %s %q, want it refused with %q", c.said, out.Verdict, out.Text, c.want)
+		}
+	}
+}
+
+func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
+	const usual = `"timeoutSeconds":1,"failureThreshold":3,"successThreshold":1,"periodSeconds":10`
+	for _, c := range []struct{ fact, probes, want string }{
+		{"a period alone", `"readinessProbe":{"httpGet":{"port":80},"periodSeconds":5}`, "sets periodSeconds but not timeoutSeconds and failureThreshold and successThreshold"},
+		{"a period with all", `"readinessProbe":{"httpGet":{"port":80},` + usual + `}`, ""},
+		{"a long timeout", `"livenessProbe":{"httpGet":{"port":80},"timeoutSeconds":30}`, "may take 30 s but is asked every 10 s"},
+		{"the same question", `"ports":[{"name":"a","containerPort":80}],"livenessProbe":{"httpGet":{"port":"a","path":"/x"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, "liveness and readiness ask the same"},
+		{"another question", `"livenessProbe":{"httpGet":{"port":80,"path":"/y"}},"readinessProbe":{"httpGet":{"port":80,"path":"/x"}}`, ""},
+		{"a command", `"readinessProbe":{"exec":{"command":["true"]}}`, "runs a command"},
+		{"a long delay", `"livenessProbe":{"tcpSocket":{"port":80},"initialDelaySeconds":60}`, "a startup probe waits no longer"},
+		{"no probe", `"image":"x"`, ""},
+	} {
+		got := Advise(parse(t, `{"spec":{"containers":[{"name":"web",`+c.probes+`}]}}`))
+		if c.want == "" && len(got) > 0 || c.want != "" && !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, c.want) }) {
+			t.Errorf("%s: got %q, want %q", c.fact, got, c.want)
+		}
+	}
+}
