@@ -11,14 +11,21 @@ import (
 )
 
 // refusedPort is a port of 127.0.0.1 on which nothing listens.
-func refusedPort(t testing.TB) int {
+func refusedPort(t testing.TB) int { return refusedPorts(t, 1)[0] }
+
+// refusedPorts are n of them, no two the same.
+func refusedPorts(t testing.TB, n int) []int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // all at the end, so that none is given twice
+		ports = append(ports, int(portOf(t, l.Addr())))
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return ports
 }
 
 // BenchmarkTry is what one try costs; a refused one is made 100 times a second

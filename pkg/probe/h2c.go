@@ -14,7 +14,7 @@ import (
 // The first leg gets half of the try's time, so that there is some left when an
 // HTTP/1.1 app swallows the HTTP/2 preface in silence; all of it when the app has
 // shown that it speaks HTTP/2.
-func detect(d dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
+func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 	var speaks atomic.Bool // the app has answered the preface of this try
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := d.Dial(ctx, network, address)

@@ -400,7 +400,7 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 }
 
 func TestAProxyIsNotUsed(t *testing.T) { // P40
-	if got := newOneShot(dialer{}.Dial, http.Protocols{}).transport.Proxy; got != nil {
+	if got := newOneShot(new(dialer).Dial, http.Protocols{}).transport.Proxy; got != nil {
 		t.Error("got a proxy, want none")
 	}
 }

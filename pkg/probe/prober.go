@@ -13,7 +13,8 @@ import (
 const (
 	runTime       = 10 * time.Second       // of a run in aggressive mode
 	askEvery      = 50 * time.Millisecond  // from try to try, for an app that answers
-	redialEvery   = 10 * time.Millisecond  // from try to try, while nothing listens: costs next to nothing
+	redialEvery   = 10 * time.Millisecond  // from try to try, while nothing listens ...
+	redialShare   = 250                    // ... growing up to askEvery: a 250th of the time that this has lasted
 	firstTryTime  = 100 * time.Millisecond // of a try in aggressive mode ...
 	longestTry    = time.Second            // ... doubling up to this while tries time out
 	leastStandard = time.Second            // of a try in standard mode, when timeoutSeconds says nothing
@@ -80,8 +81,12 @@ type target struct {
 	tryTime    time.Duration // of the next try
 	next       time.Time     // no try before this
 	row        int           // passes in a row; kept from run to run, as Knative does
+	refused    time.Time     // since when nothing listens; zero: something does
 
-	known ProbeState // protected by Prober.mu; the rest belongs to the run that is going on
+	// Protected by Prober.mu; the rest belongs to the run that is going on.
+	known  ProbeState // without the texts, which are made of err when somebody looks
+	err    error      // of the last try, for Detail or, when warned, for Warning
+	warned bool
 }
 
 // A run asks every probe until the answer is known. All who come while it is going
@@ -264,9 +269,16 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 		}
 	} else {
 		t.row = 0
-		if f = failed(err); f.word == Refused {
-			t.next = start.Add(redialEvery)
+		f = failed(err)
+	}
+	if f == nil || f.word != Refused {
+		t.refused = time.Time{}
+	} else {
+		if t.refused.IsZero() {
+			t.refused = start
 		}
+		lasted := start.Sub(t.refused)
+		t.next = start.Add(min(max(redialEvery, lasted/redialShare), askEvery))
 	}
 	if t.aggressive {
 		switch {
@@ -278,42 +290,48 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	}
 
 	p.mu.Lock()
-	t.known.note(start, end, f, err)
-	p.rephase(end)
+	changed := t.note(start, end, f, err)
+	if changed {
+		p.rephase(end)
+	}
 	p.mu.Unlock()
-	p.tell()
+	if changed {
+		p.tell()
+	}
 	return f == nil
 }
 
-// note adds a try to what is known; f is nil when the probe is ready after it.
-func (k *ProbeState) note(start, end time.Time, f *failure, err error) {
-	phase := k.Phase
-	k.Word, k.Code, k.Detail, k.Warning = "", 0, "", ""
+// note adds a try to what is known, and reports whether there is something new to
+// tell. f is nil when the probe is ready after it. The caller holds mu.
+func (t *target) note(start, end time.Time, f *failure, err error) bool {
+	k := &t.known
+	phase, word, code := Ready, Word(""), 0
+	t.err = err
 	if f != nil {
-		k.Word, k.Code, k.Detail = f.word, f.code, f.Error()
+		phase, word, code = k.Phase, f.word, f.code
+		t.err = f
 		if phase == Ready {
 			phase = Failing
 		}
-	} else {
-		phase = Ready
-		if err != nil {
-			k.Warning = err.Error()
-		}
 	}
+	warned := f == nil && err != nil
+	changed := phase != k.Phase || word != k.Word || warned != t.warned
 	if phase != k.Phase {
 		k.Phase, k.Since = phase, end
 	}
+	k.Word, k.Code, t.warned = word, code, warned
 
 	k.Tries++
-	if n := len(k.Last); n > 0 && k.Last[n-1].Word == k.Word && k.Last[n-1].Code == k.Code {
+	if n := len(k.Last); n > 0 && k.Last[n-1].Word == word && k.Last[n-1].Code == code {
 		last := &k.Last[n-1]
 		last.Count, last.To, last.Took = last.Count+1, end, end.Sub(start)
-		return
+		return changed
 	}
 	if len(k.Last) == lastTries {
 		k.Last = k.Last[:copy(k.Last, k.Last[1:])]
 	}
-	k.Last = append(k.Last, Tries{Count: 1, From: start, To: end, Took: end.Sub(start), Word: k.Word, Code: k.Code})
+	k.Last = append(k.Last, Tries{Count: 1, From: start, To: end, Took: end.Sub(start), Word: word, Code: code})
+	return changed
 }
 
 // rephase draws the whole from the parts. The caller holds mu.
@@ -339,8 +357,15 @@ func (p *Prober) state(now time.Time) State {
 		s.Askers = p.run.askers
 	}
 	for i, t := range p.targets {
-		s.Probes[i] = t.known
-		s.Probes[i].Last = slices.Clone(t.known.Last)
+		k := t.known
+		k.Last = slices.Clone(k.Last)
+		switch {
+		case t.warned:
+			k.Warning = t.err.Error()
+		case t.err != nil:
+			k.Detail = t.err.Error()
+		}
+		s.Probes[i] = k
 	}
 	return s
 }
@@ -358,7 +383,7 @@ func (p *Prober) key() string {
 	var b strings.Builder
 	for _, t := range p.targets {
 		b.WriteString(string(t.known.Phase) + " " + string(t.known.Word))
-		if t.known.Warning != "" {
+		if t.warned {
 			b.WriteString(" warned")
 		}
 		b.WriteByte(';')

@@ -155,7 +155,7 @@ func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
 	inBubble(t, func(t *testing.T) {
 		s, target := aggressive(1, nil)
 		s.then = func(_ int, _ context.Context) error {
-			if time.Since(s.begun) < 3*time.Second+time.Millisecond {
+			if time.Since(s.begun) < 2*time.Second+time.Millisecond {
 				return refused
 			}
 			return nil
@@ -165,9 +165,38 @@ func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
 		if err := p.Ready(t.Context()); err != nil {
 			t.Errorf("got %v, want nil", err)
 		}
-		wantTook(t, begin, 3010*time.Millisecond)
-		if got := s.count(); got != 302 {
-			t.Errorf("got %d tries, want 302", got)
+		wantTook(t, begin, 2010*time.Millisecond)
+		if got := s.count(); got != 202 {
+			t.Errorf("got %d tries, want 202", got)
+		}
+	})
+}
+
+func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		s, target := aggressive(1, always(refused))
+		p := start(t, Options{}, target)
+		for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
+			wantWord(t, p.Ready(t.Context()), Refused)
+		}
+		n := len(s.tries)
+		for _, v := range []struct {
+			i    int
+			want time.Duration
+		}{{1, redialEvery}, {n - 1, askEvery}} {
+			if got := s.tries[v.i] - s.tries[v.i-1]; got != v.want {
+				t.Errorf("between tries %d and %d: got %v, want %v", v.i-1, v.i, got, v.want)
+			}
+		}
+		s.then = always(status500) // something listens: the next refusal begins anew
+		_ = p.Ready(t.Context())
+		s.then = always(refused)
+		_ = p.Ready(t.Context())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n = len(s.tries) - 400 // among the tries of the last run, the first 250 of which are 10 ms apart
+		if got := s.tries[n+1] - s.tries[n]; got != redialEvery {
+			t.Errorf("after an answer: got %v between refused tries, want %v", got, redialEvery)
 		}
 	})
 }
@@ -491,7 +520,7 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 		_, target := aggressive(1, nil)
 		target.ask = func(context.Context) error {
 			switch since := time.Since(begin); {
-			case since < time.Second:
+			case since < 960*time.Millisecond:
 				return fmt.Errorf("dial tcp 10.1.2.3:8080: %w", refused)
 			case since < 2*time.Second:
 				return status500
@@ -507,22 +536,22 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 			t.Errorf("got %+v, want a run with an asker, starting since the beginning", s)
 		}
 		probe := s.Probes[0]
-		if probe.Word != Status || probe.Code != 500 || probe.Tries != 111 {
-			t.Errorf("got %s %d after %d tries, want status 500 after 111", probe.Word, probe.Code, probe.Tries)
+		if probe.Word != Status || probe.Code != 500 || probe.Tries != 107 {
+			t.Errorf("got %s %d after %d tries, want status 500 after 107", probe.Word, probe.Code, probe.Tries)
 		}
 		want := []Tries{
-			{Count: 100, From: begin, To: begin.Add(990 * time.Millisecond), Word: Refused},
-			{Count: 11, From: begin.Add(time.Second), To: begin.Add(1500 * time.Millisecond), Word: Status, Code: 500},
+			{Count: 96, From: begin, To: begin.Add(950 * time.Millisecond), Word: Refused},
+			{Count: 11, From: begin.Add(960 * time.Millisecond), To: begin.Add(1460 * time.Millisecond), Word: Status, Code: 500},
 		}
 		if !reflect.DeepEqual(probe.Last, want) {
 			t.Errorf("last tries:\n got %v\nwant %v", probe.Last, want)
 		}
-		if got, want := s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, tries: 111, for 1.5s: HTTP status 500"; got != want {
+		if got, want := s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, tries: 107, for 1.5s: HTTP status 500"; got != want {
 			t.Errorf("detail:\n got %s\nwant %s", got, want)
 		}
 
 		time.Sleep(time.Second)
-		if s := p.State(); !s.Ready() || s.Asking || s.Since != begin.Add(2*time.Second) || s.Reason() != "" || s.Detail() != "" {
+		if s := p.State(); !s.Ready() || s.Asking || s.Since != begin.Add(2010*time.Millisecond) || s.Reason() != "" || s.Detail() != "" {
 			t.Errorf("got %+v, want ready for half a second, without a reason", s)
 		}
 	})

@@ -1,0 +1,142 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// eventually polls until ok, and fails the test when that takes too long.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so in time: %s", what)
+		}
+	}
+}
+
+// newReal makes a Prober of JSON, for real apps.
+func newReal(t *testing.T, o Options, list string) *Prober {
+	t.Helper()
+	probes, errs := Parse(list, true)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	p := New(probes, o)
+	t.Cleanup(func() {
+		if err := p.Stop(context.Background()); err != nil {
+			t.Errorf("Stop: got %v, want nil", err)
+		}
+	})
+	return p
+}
+
+// An app starts, answers 503 for a while, serves, and dies; somebody asks all the
+// time, each time for 300 ms, as the activator does.
+func TestAnAppStartsServesAndDies(t *testing.T) {
+	port := refusedPort(t)
+	var mu sync.Mutex
+	var told []string
+	p := newReal(t, Options{OnChange: func(c Change) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, string(c.Now.Phase)+" "+string(c.Now.Probes[0].Word))
+	}}, fmt.Sprintf(`[null,{"httpGet":{"port":%d,"path":"/health"}}]`, port))
+	ready := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		return p.Ready(ctx) == nil
+	}
+	is := func(phase Phase, word Word) func() bool {
+		return func() bool {
+			got := ready()
+			s := p.State()
+			return got == (phase == Ready) && s.Phase == phase && s.Probes[0].Word == word
+		}
+	}
+
+	eventually(t, "refused", is(Starting, Refused))
+	var status atomic.Int32
+	status.Store(503)
+	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })}
+	l := listenAgain(t, port)
+	go func() { _ = app.Serve(l) }()
+	eventually(t, "503", is(Starting, Status))
+	status.Store(200)
+	eventually(t, "ready", is(Ready, ""))
+	_ = app.Close()
+	eventually(t, "refused again", is(Failing, Refused))
+
+	mu.Lock()
+	defer mu.Unlock()
+	want := []string{"starting refused", "starting status", "ready ", "failing refused"}
+	if fmt.Sprint(told) != fmt.Sprint(want) {
+		t.Errorf("changes: got %q, want %q", told, want)
+	}
+}
+
+// listenAgain listens on a port that the system may just have lent to somebody's
+// outgoing connection.
+func listenAgain(t *testing.T, port int) net.Listener {
+	t.Helper()
+	var l net.Listener
+	eventually(t, "the port is free", func() bool {
+		var err error
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return l
+}
+
+func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
+	release := make(chan struct{})
+	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
+		<-release
+		_, _ = io.WriteString(c, httpStatus(200))
+	})
+	p := newReal(t, Options{}, fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":30}]`, app.port))
+	var askers sync.WaitGroup
+	for range 50 {
+		askers.Go(func() {
+			if err := p.Ready(t.Context()); err != nil {
+				t.Errorf("got %v, want nil", err)
+			}
+		})
+	}
+	eventually(t, "all 50 wait", func() bool { return p.State().Askers == 50 })
+	close(release)
+	askers.Wait()
+	if got := len(app.hits()); got > 2 {
+		t.Errorf("got %d requests, want 2 at most", got)
+	}
+}
+
+func TestStopEndsARunOnAnAppThatHangs(t *testing.T) {
+	over := make(chan struct{})
+	app := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
+	t.Cleanup(func() { close(over) }) // before the app is waited for
+	p := newReal(t, Options{}, fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":3600}]`, app.port))
+	heard := make(chan error, 1)
+	go func() { heard <- p.Ready(context.Background()) }()
+	eventually(t, "the app is asked", func() bool { return len(app.hits()) == 1 })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Stop(ctx); err != nil {
+		t.Errorf("Stop: got %v, want nil", err)
+	}
+	var e *NotReady
+	if err := <-heard; !errors.As(err, &e) || e.Word != Stopped {
+		t.Errorf("who waited: got %v, want stopped", err)
+	}
+}
