@@ -1,0 +1,31 @@
+package probe
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestThePageExplainsEveryWordAndShowsRealMessages(t *testing.T) {
+	text, err := os.ReadFile("../../docs/probes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for _, w := range Words() {
+		if !strings.Contains(page, "\n| `"+string(w)+"` |") && !strings.Contains(page, "\n| `"+string(w)+" N` |") {
+			t.Errorf("%s: got no row, want one", w)
+		}
+	}
+	if !strings.Contains(page, "`User-Agent: "+agent+"`") {
+		t.Errorf("got another user agent, want %s", agent)
+	}
+
+	_, one := Parse(`{"httpGet":{"port":70000}}`, false)
+	_, list := Parse(`[null,{"tcpSocket":{"port":"http"}},{}]`, true)
+	for _, problem := range append(one, list...) {
+		if line := "SERVING_READINESS_PROBE: " + problem.Error() + "\n"; !strings.Contains(page, line) {
+			t.Errorf("got no line %q, want it", line)
+		}
+	}
+}
