@@ -74,7 +74,9 @@ func (a *App) SpeaksH1() bool {
 func (a *App) LearnOnlyH2() { a.speech.learnH1(false) }
 
 // SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
-// known it is asked, on a connection of its own.
+// known it is asked, on a connection of its own. Its silence for a second means
+// no, and is remembered only of one that has been heard to speak HTTP/1.1. The
+// error is an *Error where nothing could be dialled, or the context's cause.
 func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 	if _, h2 := a.speech.heard(); h2 != unknown {
 		return h2 == yes, nil
@@ -84,11 +86,16 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { c.SetDeadline(past) })
+	patience, cancel := context.WithTimeout(ctx, prefaceTimeout)
+	defer cancel()
+	stop := context.AfterFunc(patience, func() { c.SetDeadline(past) })
 	defer stop()
 	speaks := answersPreface(c)
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
+	}
+	if h1, _ := a.speech.heard(); !speaks && h1 != yes && patience.Err() != nil {
+		return false, nil // it may be too busy to speak at all: ask again
 	}
 	a.speech.learnH2(speaks)
 	return speaks, nil
@@ -101,7 +108,6 @@ const prefaceTimeout = time.Second
 // answersPreface sends what opens an HTTP/2 connection and reports whether the
 // server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).
 func answersPreface(c net.Conn) bool {
-	c.SetDeadline(time.Now().Add(prefaceTimeout))
 	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		return false
 	}

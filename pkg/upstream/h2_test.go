@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"net/url"
 	"strings"
 	"sync"
@@ -92,7 +94,6 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 		{"closes", func(p *peer) {}, false},
 		{"resets", func(p *peer) { p.head(); p.rst() }, false},
 		{"one byte", func(p *peer) { p.head(); p.say("\x00") }, false},
-		{"is silent", func(p *peer) { p.hang() }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -108,6 +109,38 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 			}
 			if a.OnlyH2() {
 				t.Error("got only HTTP/2, want not known")
+			}
+		})
+	}
+}
+
+// A user container that is busy starting says nothing either.
+func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		h1       bool
+		remember bool
+	}{
+		{"HTTP/1.1 heard", true, true},
+		{"nothing heard", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "127.0.0.1:0", func(p *peer) {
+				if p.turn > 0 {
+					p.say(settings)
+				}
+				p.hang()
+			})
+			a := stranger(t, s.port)
+			if c.h1 {
+				a.speech.learnH1(true)
+			}
+			if speaks, err := a.SpeaksH2(t.Context()); speaks || err != nil {
+				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
+			}
+			if speaks, err := a.SpeaksH2(t.Context()); speaks == c.remember || err != nil {
+				t.Errorf("got %v, %v, want it remembered %v", speaks, err, c.remember)
 			}
 		})
 	}
@@ -199,6 +232,30 @@ func TestHTTP2RequestsOfAllHostsShareAConnection(t *testing.T) {
 	clients.Range(func(any, any) bool { n++; return true })
 	if n != 1 {
 		t.Errorf("got %d connections, want 1", n)
+	}
+}
+
+func TestAnHTTP2ResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
+	port := h2c(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "a")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+	})
+	a := stranger(t, port)
+	a.LearnOnlyH2()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var infos []int
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		Got1xxResponse: func(status int, _ textproto.MIMEHeader) error { infos = append(infos, status); return nil },
+	})
+	r, err := a.RoundTripH2(requestH2(ctx, "app", endless{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if r.StatusCode != 413 || len(infos) != 1 || infos[0] != 103 {
+		t.Errorf("got %v and %d, want [103] and 413", infos, r.StatusCode)
 	}
 }
 
