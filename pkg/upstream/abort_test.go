@@ -22,6 +22,22 @@ func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
 	}
 }
 
+func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
+	a := app(t, func(p *peer) {
+		for p.head() != nil {
+			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	k := ask("GET", "/")
+	k.do(a).want(t, 204, "")
+	k.Begin()
+	k.Abort()
+	got := k.do(a)
+	if fault(got.err) != Aborted || k.sends != 1 {
+		t.Errorf("got %v, %d sends, want aborted, 1", got.err, k.sends)
+	}
+}
+
 func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
 	a := app(t, func(p *peer) {
 		for p.head() != nil {

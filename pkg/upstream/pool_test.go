@@ -77,6 +77,14 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 				t.Errorf("got %d idle connections after %v, want 0 within %v", idle(a), time.Since(begin), 2*idleTimeout)
 			}
 		}
+		first := put(-1)
+		time.Sleep(idleTimeout / 2)
+		second := put(-1)
+		<-first
+		if n := idle(a); n != 1 {
+			t.Errorf("got %d idle connections, want the younger one left", n)
+		}
+		<-second
 		late := put(-1)
 		a.Close()
 		<-late
