@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"bufio"
 	"compress/flate"
 	"compress/gzip"
 	"context"
@@ -155,20 +154,18 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.Header().Set("Content-Type", string(format))
 	w.Header().Set("Vary", "Accept")
-	out := bufio.NewWriter(w)
-	encoder := expfmt.NewEncoder(out, format)
+	encoder := expfmt.NewEncoder(w, format)
 	for _, f := range ours {
 		if encoder.Encode(f) != nil {
 			return // the scraper has gone
 		}
 	}
-	if app != nil && app.write(out, openMetrics, m.taken(ours)) != nil {
+	if app != nil && app.write(w, openMetrics, m.taken(ours)) != nil {
 		return
 	}
-	if end, ok := encoder.(expfmt.Closer); ok && end.Close() != nil {
-		return
+	if end, ok := encoder.(expfmt.Closer); ok {
+		_ = end.Close() // who hangs up asks again
 	}
-	_ = out.Flush() // who hangs up asks again
 }
 
 // scrape reads the user container's metrics, or says why there are none. The caller

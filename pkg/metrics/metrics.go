@@ -7,7 +7,9 @@
 package metrics
 
 import (
+	"bufio"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +26,7 @@ const Path = "/metrics"
 // Limits on scrapes, which anybody who reaches the port can ask for.
 const (
 	maxScrapes = 4                // at once; one more hears 503
+	bufferSize = 32 << 10         // bytes: all of our own metrics, or nearly
 	writeTime  = 30 * time.Second // for a scraper to take the answer
 )
 
@@ -132,6 +135,7 @@ func New(o Options) (*Metrics, error) {
 // bounded serves Path, to so many scrapers at once, for so long.
 func bounded(h http.Handler) http.Handler {
 	slots := make(chan struct{}, maxScrapes)
+	buffers := sync.Pool{New: func() any { return bufio.NewWriterSize(nil, bufferSize) }}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -142,10 +146,25 @@ func bounded(h http.Handler) http.Handler {
 			return
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // where there is a connection
-		h.ServeHTTP(w, r)
+		b := buffered{buffers.Get().(*bufio.Writer), w}
+		defer buffers.Put(b.Writer)
+		b.Reset(w)
+		h.ServeHTTP(b, r)
+		_ = b.Flush() // who hangs up asks again
+		b.Reset(nil)
 	})
 	return mux
 }
+
+// buffered is a response that is sent in few pieces. It has the methods that expfmt
+// looks for, so as not to buffer once more.
+type buffered struct {
+	*bufio.Writer
+	response http.ResponseWriter
+}
+
+func (b buffered) Header() http.Header    { return b.response.Header() }
+func (b buffered) WriteHeader(status int) { b.response.WriteHeader(status) }
 
 // Handler serves [Path] to GET and HEAD, in Prometheus' text or protobuf format or
 // OpenMetrics, whichever the scraper likes best, and 404 elsewhere. With

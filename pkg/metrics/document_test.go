@@ -1,0 +1,200 @@
+package metrics
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// go test ./pkg/metrics -update writes what is made from the code: the tables of
+// docs/metrics.md and deploy/monitoring/prometheusrule.yaml.
+var update = flag.Bool("update", false, "rewrite what is made from the code")
+
+const guide = "../../docs/metrics.md"
+
+// everything is metrics with all sets and a merge, after a story in which every
+// family has got a series.
+func everything(t *testing.T) *Metrics {
+	t.Helper()
+	o := options(All)
+	o.Merge.Port = 1
+	m := newMetrics(t, o)
+	story(m)
+	unreachable := observed("GET", 1, 1, 502, queue.AppUnreachable)
+	unreachable.FirstByte = time.Time{}
+	m.Observe(&unreachable)
+	probe := observed("GET", 1, 1, 200, queue.OK)
+	probe.Kind = header.KubeletRequest
+	m.Observe(&probe)
+	m.Listening(time.Now())
+	m.Answered(time.Now(), true)
+	return m
+}
+
+func TestTheGuideHasEveryMetricWithItsLabels(t *testing.T) {
+	m := everything(t)
+	text := contents(t, guide)
+	want := text
+	for _, part := range []struct{ name, table string }{
+		{"default", table(m, Default)},
+		{"knative-1.18", table(m, Knative118)},
+		{"knative-head", table(m, KnativeHead)},
+		{"labels", labelTable()},
+		{"reasons", reasonTable()},
+	} {
+		begin, end := "<!-- "+part.name+" -->\n", "<!-- /"+part.name+" -->\n"
+		head, rest, ok := strings.Cut(want, begin)
+		_, tail, ok2 := strings.Cut(rest, end)
+		if !ok || !ok2 {
+			t.Fatalf("%s: got no marks of %s, want %q and %q", guide, part.name, begin, end)
+		}
+		want = head + begin + "\n" + part.table + "\n" + end + tail
+	}
+	asWritten(t, guide, text, want)
+}
+
+// table is a set as the guide shows it.
+func table(m *Metrics, set Names) string {
+	var b strings.Builder
+	b.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	for _, f := range m.families.all {
+		if f.set == set {
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.name, f.kind, code(f.labels), f.help)
+		}
+	}
+	return b.String()
+}
+
+// labelTable is the closed lists of our own labels.
+func labelTable() string {
+	var b strings.Builder
+	b.WriteString("| label | values |\n|---|---|\n")
+	for _, l := range []struct {
+		name   string
+		values []string
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}} {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
+	}
+	return b.String()
+}
+
+// blame says whose error a reason is, and what is done about it.
+var blame = map[string]string{
+	"ok":                     "Nobody's: what the client got is what the user container said. With `code=\"5xx\"` it is the application's own error.",
+	"queue-full":             "Capacity: more requests at once than may run and wait. Scale out, or raise the limits.",
+	"queue-timeout":          "Capacity: no slot became free in time.",
+	"not-ready":              "The user container's: see `queue_proxy_not_ready_reason`.",
+	"draining":               "The pod's end: the drain's deadline cut it. The deadline or the request is too long.",
+	"request-timeout":        "The user container's, or the queue's: the whole took too long. Compare queue wait with app duration.",
+	"response-start-timeout": "The user container's, or the queue's: no first byte in time.",
+	"idle-timeout":           "Either side's: nothing moved for too long.",
+	"app-unreachable":        "The user container's: nothing listens at its port. It crashed or restarts.",
+	"app-reset":              "The user container's: it broke the connection off. Crash, out of memory, or its own timeout.",
+	"app-garbage":            "The user container's: what it sent is not HTTP.",
+	"bad-request":            "The client's: what it sent is not HTTP, or its body is over the limit.",
+	"client-gone":            "The client's: it hung up before it had its answer. Often because that took too long.",
+	"other":                  "A defect of this program: the list of reasons is out of date.",
+}
+
+// reasonTable is what each reason means to somebody who was woken by it.
+func reasonTable() string {
+	var b strings.Builder
+	b.WriteString("| reason | status | whose error |\n|---|---|---|\n")
+	for i, word := range reasons {
+		status := "-"
+		for why := range queue.Whys {
+			if placeOf[why] == i && why > queue.OK {
+				status = strings.TrimPrefix(status+fmt.Sprintf(", %d", why.Status()), "-, ")
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", word, status, blame[word])
+	}
+	return b.String()
+}
+
+func TestEveryReasonIsExplained(t *testing.T) {
+	for _, word := range reasons {
+		if blame[word] == "" {
+			t.Errorf("%s: got no word on whose error it is, want one", word)
+		}
+	}
+	if got, want := len(blame), len(reasons); got != want {
+		t.Errorf("got %d explanations, want %d", got, want)
+	}
+}
+
+// What the guide says is what a scrape shows, family by family and label by label.
+func TestEveryFamilyHasTheLabelsThatItSays(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // which has a metric
+	m := everything(t)
+	shown := map[string]*dto.MetricFamily{}
+	gathered, err := m.families.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gathered {
+		shown[g.GetName()] = g
+	}
+	for _, f := range m.families.all {
+		g := shown[f.name]
+		if g == nil {
+			t.Errorf("%s: got no series, want one", f.name)
+			continue
+		}
+		if got, want := strings.ToLower(g.GetType().String()), string(f.kind); got != want {
+			t.Errorf("%s: got a %s, want a %s", f.name, got, want)
+		}
+		labels := map[string]bool{}
+		for _, s := range g.GetMetric() {
+			for _, l := range s.GetLabel() {
+				labels[l.GetName()] = true
+			}
+		}
+		got, want := slices.Sorted(maps.Keys(labels)), slices.Sorted(slices.Values(f.labels))
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got labels %v, want %v", f.name, got, want)
+		}
+	}
+}
+
+// code is a list of words, each in a font of its own.
+func code(words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	return "`" + strings.Join(words, "`, `") + "`"
+}
+
+func contents(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// asWritten writes what should be in a file, with -update, or says that it is not.
+func asWritten(t *testing.T, name, got, want string) {
+	t.Helper()
+	switch {
+	case got == want:
+	case *update:
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is not what the code says; go test ./pkg/metrics -update writes it. Got\n%s\nwant\n%s", name, got, want)
+	}
+}
