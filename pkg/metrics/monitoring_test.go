@@ -1,0 +1,199 @@
+package metrics
+
+import (
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// deploy/monitoring and docs/metrics.md ask for our metrics by name; these tests
+// keep them asking for what there is.
+
+const monitoring = "../../deploy/monitoring/"
+
+// panel is what these tests look at of a panel of Grafana's.
+type panel struct {
+	ID      int    `json:"id"`
+	Type    string `json:"type"`
+	Title   string `json:"title"`
+	Targets []struct {
+		Expr string `json:"expr"`
+	} `json:"targets"`
+}
+
+type dashboard struct {
+	Panels     []panel `json:"panels"`
+	Templating struct {
+		List []struct {
+			Definition string `json:"definition"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
+func readDashboard(t testing.TB) dashboard {
+	t.Helper()
+	var d dashboard
+	if err := json.Unmarshal([]byte(contents(t, monitoring+"dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (d dashboard) queries() (all []string) {
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			all = append(all, target.Expr)
+		}
+	}
+	for _, v := range d.Templating.List {
+		if v.Definition != "" {
+			all = append(all, v.Definition)
+		}
+	}
+	return all
+}
+
+// Parts of queries: a metric of ours with its matchers, and the labels by which
+// something is grouped.
+var (
+	metricInQuery   = regexp.MustCompile(`(queue_proxy_[a-z0-9_]+)(?:\{([^}]*)\})?`)
+	labelInMatcher  = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)\s*"`)
+	groupingInQuery = regexp.MustCompile(`\b(?:by|without|on|ignoring)\s*\(([^)]*)\)`)
+)
+
+// targetLabels are what a scrape puts on every series, and what a bucket has.
+var targetLabels = []string{"namespace", "pod", "job", "instance", "container", "le"}
+
+// asked finds our metrics in a text of queries, and complains about those that do
+// not exist and about labels that they do not have.
+func asked(t *testing.T, where, text string) map[string]bool {
+	t.Helper()
+	o := options(Default)
+	o.Merge.Port = 1
+	known := map[string]*family{}
+	for _, f := range newMetrics(t, o).families.all {
+		known[f.name] = f
+		if f.kind == Histogram {
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				known[f.name+suffix] = f
+			}
+		}
+	}
+	found := map[string]bool{}
+	labels := slices.Clone(targetLabels)
+	for _, m := range metricInQuery.FindAllStringSubmatch(text, -1) {
+		f := known[m[1]]
+		if f == nil {
+			t.Errorf("%s: got %s, want a metric that there is", where, m[1])
+			continue
+		}
+		if f.kind == Histogram && m[1] == f.name {
+			t.Errorf("%s: got %s, want one of its _bucket, _sum and _count", where, m[1])
+		}
+		found[f.name] = true
+		labels = append(labels, f.labels...)
+		for _, l := range labelInMatcher.FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(slices.Concat(f.labels, targetLabels), l[1]) {
+				t.Errorf("%s: got %s{%s}, want a label that it has", where, m[1], l[1])
+			}
+		}
+	}
+	for _, g := range groupingInQuery.FindAllStringSubmatch(text, -1) {
+		for label := range strings.SplitSeq(g[1], ",") {
+			if !slices.Contains(labels, strings.TrimSpace(label)) {
+				t.Errorf("%s: got a grouping by %q in %s, want a label that is there", where, label, text)
+			}
+		}
+	}
+	return found
+}
+
+func TestTheDashboardUsesExactlyTheMetricsThatExist(t *testing.T) {
+	shown := map[string]bool{}
+	for _, query := range readDashboard(t).queries() {
+		maps.Copy(shown, asked(t, "dashboard.json", query))
+	}
+	o := options(Default)
+	o.Merge.Port = 1
+	for _, f := range newMetrics(t, o).families.all {
+		if !shown[f.name] {
+			t.Errorf("%s: got no panel, want one", f.name)
+		}
+	}
+}
+
+func TestEveryPanelHasATitleAndANumberOfItsOwn(t *testing.T) {
+	seen := map[int]string{}
+	for _, p := range readDashboard(t).Panels {
+		if p.Title == "" || seen[p.ID] != "" {
+			t.Errorf("panel %d: got title %q beside %q, want a title, and a number of its own", p.ID, p.Title, seen[p.ID])
+		}
+		if p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("%s: got no query, want one", p.Title)
+		}
+		seen[p.ID] = p.Title
+	}
+}
+
+func TestRulesAskForMetricsThatExist(t *testing.T) {
+	rules := contents(t, monitoring+"rules.yaml")
+	for alert := range strings.SplitSeq(rules, "- alert: ") {
+		// Only the expression is a query; the annotations speak.
+		if _, rest, ok := strings.Cut(alert, "expr:"); ok {
+			expr, _, _ := strings.Cut(rest, "labels:")
+			if len(asked(t, "rules.yaml", expr)) == 0 {
+				t.Errorf("got no metric of ours in %s, want one", expr)
+			}
+		}
+	}
+}
+
+func TestEveryRuleHasATest(t *testing.T) {
+	tests := contents(t, monitoring+"rules_test.yaml")
+	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(contents(t, monitoring+"rules.yaml"), -1) {
+		_, rest, ok := strings.Cut(tests, "alertname: "+m[1]+"\n        exp_alerts:")
+		if !ok || rest == "" {
+			t.Errorf("%s: got no test in which it rings, want one", m[1])
+		}
+	}
+}
+
+func TestTheGuideAsksForMetricsThatExist(t *testing.T) {
+	for _, m := range regexp.MustCompile("`[^`]+`").FindAllString(contents(t, guide), -1) {
+		query := strings.NewReplacer("{P}", "", "{P,", "{").Replace(m)
+		// A name by itself is no query.
+		if strings.ContainsAny(query, "({") {
+			asked(t, guide, query)
+		}
+	}
+}
+
+// The Operator wants the same rules in an object of its own.
+func TestThePrometheusRuleIsMadeOfTheRules(t *testing.T) {
+	const name = monitoring + "prometheusrule.yaml"
+	_, groups, ok := strings.Cut(contents(t, monitoring+"rules.yaml"), "\ngroups:\n")
+	if !ok {
+		t.Fatal("rules.yaml: got no groups, want some")
+	}
+	var want strings.Builder
+	want.WriteString(`# Made from rules.yaml by go test ./pkg/metrics -update. Do not edit.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: queue-proxy
+  labels:
+    app.kubernetes.io/name: queue-proxy
+spec:
+  groups:
+`)
+	for line := range strings.Lines(groups) {
+		if line != "\n" {
+			line = "  " + line
+		}
+		want.WriteString(line)
+	}
+	asWritten(t, name, contents(t, name), want.String())
+}

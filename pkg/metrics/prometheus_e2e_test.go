@@ -1,0 +1,175 @@
+//go:build e2e
+
+package metrics
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// These tests need prometheus and promtool on the PATH, and fail without them:
+// deploy/monitoring/check installs both and runs them.
+
+func TestPrometheusHasNothingToSayOfOurNames(t *testing.T) {
+	o := options(Default)
+	o.Merge.Port = 1
+	m := newMetrics(t, o)
+	story(m)
+	check := exec.Command("promtool", "check", "metrics")
+	check.Stdin = strings.NewReader(scrape(t, m.Handler(), text))
+	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
+	}
+}
+
+// Every query of the dashboard is one that Prometheus can parse.
+func TestPrometheusReadsTheDashboard(t *testing.T) {
+	var rules strings.Builder
+	rules.WriteString("groups:\n- name: dashboard\n  rules:\n")
+	n := 0
+	for _, p := range readDashboard(t).Panels {
+		for _, target := range p.Targets {
+			query := strings.NewReplacer("$__rate_interval", "5m", "$namespace", ".*", "$pod", ".*").Replace(target.Expr)
+			quoted, err := json.Marshal(query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&rules, "  - record: dashboard:%d\n    expr: %s\n", n, quoted)
+			n++
+		}
+	}
+	name := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(name, []byte(rules.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("promtool", "check", "rules", name).CombinedOutput(); err != nil {
+		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
+	}
+}
+
+func TestPrometheusScrapesEveryFormatAndEveryMerge(t *testing.T) {
+	const appText = "# TYPE jobs_total counter\njobs_total{kind=\"a b\"} 5\n# TYPE queue_proxy_ready counter\nqueue_proxy_ready 9\n"
+	const appOpen = "# TYPE jobs counter\njobs_total{kind=\"a b\"} 5 # {trace_id=\"x\"} 1\n# TYPE build info\nbuild_info{v=\"1\"} 1\n# EOF\n"
+	merging := func(app http.HandlerFunc) *Metrics {
+		m := merged(t, app)
+		story(m)
+		return m
+	}
+	text := merging(says(textType, appText))
+	open := merging(says(openMetricsType, appOpen))
+	garbage := merging(says(textType, "x 1\ny\n"))
+	jobs := map[string]http.Handler{
+		"default": filled(t, Default).Handler(), "knative118": filled(t, Knative118).Handler(), "head": filled(t, KnativeHead).Handler(), "all": filled(t, All).Handler(),
+		"mergedText": text.Handler(), "mergedOpen": open.Handler(), "mergedGarbage": garbage.Handler(),
+		"mergedOpenInText": inTextOnly(open.Handler()),
+	}
+	api := startPrometheus(t, jobs)
+	for query, want := range map[string]string{
+		`count(up == 1)`: fmt.Sprint(len(jobs)),
+		`sum(queue_proxy_requests_total{job="default",code="2xx",method="get"})`:                              "12",
+		`histogram_quantile(0.5, sum by (le) (queue_proxy_app_duration_seconds_bucket{job="default"})) > 0`:   "?",
+		`sum(revision_request_count{job="knative118",response_code="404"})`:                                   "12",
+		`sum(http_server_request_duration_seconds_count{job="head",http_response_status_code="404"})`:         "12",
+		`target_info{job="head",service_name="svc"}`:                                                          "1",
+		`sum(revision_request_count{job="all",response_code="404"}) + sum(kn_serving_queue_depth{job="all"})`: "17",
+
+		`jobs_total{job="mergedText",kind="a b"}`:                                   "5",
+		`queue_proxy_ready{job="mergedText"}`:                                       "0",
+		`app_queue_proxy_ready{job="mergedText"}`:                                   "9",
+		`jobs_total{job="mergedOpen",kind="a b"}`:                                   "5",
+		`build_info{job="mergedOpen"}`:                                              "1",
+		`jobs_total{job="mergedOpenInText",kind="a b"}`:                             "5",
+		`build_info{job="mergedOpenInText"}`:                                        "1",
+		`sum(queue_proxy_requests_total{job="mergedGarbage"})`:                      "7",
+		`queue_proxy_app_scrape_errors_total{job="mergedGarbage",reason="garbage"}`: "?",
+		`sum(queue_proxy_app_scrape_errors_total{job=~"mergedText|mergedOpen"})`:    "0",
+	} {
+		eventually(t, api, query, want)
+	}
+}
+
+// inTextOnly hides from h that its scraper likes OpenMetrics.
+func inTextOnly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Accept", text)
+		h.ServeHTTP(w, r)
+	})
+}
+
+// startPrometheus scrapes the handlers every second, each as a job of its own, and
+// returns where it can be asked.
+func startPrometheus(t *testing.T, jobs map[string]http.Handler) string {
+	t.Helper()
+	dir := t.TempDir()
+	var config strings.Builder
+	config.WriteString("global:\n  scrape_interval: 1s\nscrape_configs:\n")
+	for name, h := range jobs {
+		server := httptest.NewServer(h)
+		t.Cleanup(server.Close)
+		fmt.Fprintf(&config, "- job_name: %s\n  static_configs:\n  - targets: ['%s']\n", name, server.Listener.Addr())
+	}
+	file := filepath.Join(dir, "prometheus.yaml")
+	if err := os.WriteFile(file, []byte(config.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := ln.Addr().String()
+	ln.Close()
+
+	var said bytes.Buffer
+	p := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
+	p.Stdout, p.Stderr = &said, &said
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+		if t.Failed() {
+			t.Logf("prometheus said\n%s", &said)
+		}
+	})
+	return "http://" + address
+}
+
+// eventually asks until the answer is one series of that value; "?" is any.
+func eventually(t *testing.T, api, query, want string) {
+	t.Helper()
+	const patience, between = 30 * time.Second, 200 * time.Millisecond
+	var last string
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(between) {
+		a, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(query))
+		if err != nil {
+			last = err.Error()
+			continue
+		}
+		var answer struct {
+			Data struct {
+				Result []struct {
+					Value [2]any `json:"value"`
+				} `json:"result"`
+			} `json:"data"`
+		}
+		err = json.NewDecoder(a.Body).Decode(&answer)
+		a.Body.Close()
+		last = fmt.Sprint(answer.Data.Result, err)
+		if r := answer.Data.Result; len(r) == 1 && (r[0].Value[1] == want || want == "?") {
+			return
+		}
+	}
+	t.Errorf("%s: got %s, want %s", query, last, want)
+}
