@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"math"
@@ -105,25 +104,27 @@ func (x *exposition) owner(sample string) *appFamily {
 }
 
 // write writes everything under names that are not taken, without the end mark of
-// OpenMetrics.
+// OpenMetrics. It is called once.
 func (x *exposition) write(out io.Writer, openMetrics bool, taken map[string]bool) error {
 	for _, f := range x.families {
 		f.translate(x, openMetrics)
 	}
 	x.rename(taken)
-	w := bufio.NewWriter(out)
+	var b []byte // what is written at once
 	for line := range strings.Lines(x.body) {
 		if l, _ := readLine(line, x.openMetrics); l.keyword == "" {
 			f := x.owners[l.name]
 			if !openMetrics && f.created(l.name) {
 				continue // the text format has no such samples
 			}
-			f.writeHead(w, openMetrics)
-			w.WriteString(f.prefix)
-			l.write(w, x.openMetrics, openMetrics)
+			b = append(f.appendHead(b[:0], openMetrics), f.prefix...)
+			b = l.append(b, x.openMetrics, openMetrics)
+			if _, err := out.Write(b); err != nil {
+				return err
+			}
 		}
 	}
-	return w.Flush()
+	return nil
 }
 
 // created reports whether a sample says when its series began.
@@ -198,15 +199,15 @@ var (
 	helpAsItIs        = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\"`, `"`)
 )
 
-// writeHead writes what stands before the samples of a family, once.
-func (f *appFamily) writeHead(w *bufio.Writer, openMetrics bool) {
+// appendHead appends what stands before the samples of a family, once.
+func (f *appFamily) appendHead(b []byte, openMetrics bool) []byte {
 	if f.written {
-		return
+		return b
 	}
 	f.written = true
 	line := func(keyword, text string) {
 		if text != "" {
-			w.WriteString("# " + keyword + " " + f.prefix + f.shown + " " + text + "\n")
+			b = append(b, "# "+keyword+" "+f.prefix+f.shown+" "+text+"\n"...)
 		}
 	}
 	help := helpInText
@@ -218,6 +219,7 @@ func (f *appFamily) writeHead(w *bufio.Writer, openMetrics bool) {
 	if openMetrics {
 		line("UNIT", f.unit)
 	}
+	return b
 }
 
 // A line is one line, read. The zero keyword is a sample, "-" one that says nothing.
@@ -440,25 +442,24 @@ func isTimestamp(s string, openMetrics bool) bool {
 	return err == nil
 }
 
-// write writes a sample that was read in one format in the same one or another.
-// The errors of w are found when it is flushed.
-func (l *line) write(w *bufio.Writer, from, to bool) {
-	w.WriteString(l.name)
+// append appends a sample that was read in one format in the same one or another.
+func (l *line) append(b []byte, from, to bool) []byte {
+	b = append(b, l.name...)
 	if l.labels != "" {
-		w.WriteByte('{')
-		w.WriteString(l.labels)
-		w.WriteByte('}')
+		b = append(b, '{')
+		b = append(b, l.labels...)
+		b = append(b, '}')
 	}
-	w.WriteByte(' ')
-	w.WriteString(l.value)
+	b = append(b, ' ')
+	b = append(b, l.value...)
 	if l.timestamp != "" {
-		w.WriteByte(' ')
-		w.WriteString(translateTime(l.timestamp, from, to))
+		b = append(b, ' ')
+		b = append(b, translateTime(l.timestamp, from, to)...)
 	}
 	if to {
-		w.WriteString(l.exemplar)
+		b = append(b, l.exemplar...)
 	}
-	w.WriteByte('\n')
+	return append(b, '\n')
 }
 
 // translateTime makes seconds of milliseconds, or the other way round.

@@ -82,11 +82,12 @@ func filled(t testing.TB, names Names) *Metrics {
 	}
 	for _, status := range []int{200, 302, 404, 503} {
 		for major := 1; major <= 2; major++ {
-			for _, slow := range []time.Duration{0, 3, 30, 300, 3000, 30000} {
+			for _, ms := range []int{0, 3, 30, 300, 3000, 30000} {
+				slow := time.Duration(ms) * time.Millisecond
 				o := observed(http.MethodGet, major, 1, status, queue.OK)
-				o.Slot = o.Slot.Add(slow * time.Millisecond)
-				o.FirstByte = o.Slot.Add(slow * time.Millisecond)
-				o.End = o.FirstByte.Add(slow * time.Millisecond)
+				o.Slot = o.Slot.Add(slow)
+				o.FirstByte = o.Slot.Add(slow)
+				o.End = o.FirstByte.Add(slow)
 				m.Observe(&o)
 			}
 		}
