@@ -10,7 +10,7 @@ COPY cmd cmd
 COPY pkg pkg
 ARG TARGETOS
 ARG TARGETARCH
-ARG GOPROXY=https://proxy.golang.org,direct
+ARG GOPROXY
 ARG VERSION=dev
 ARG COMMIT=unknown
 # The flags are the Makefile's: an image built twice holds the same binary. Some
