@@ -16,8 +16,8 @@ ARG COMMIT=unknown
 # The flags are the Makefile's: an image built twice holds the same binary. Some
 # builders leave TARGETOS and TARGETARCH empty.
 RUN --mount=type=cache,target=/go/pkg/mod \
-    --mount=type=cache,target=/root/.cache/go-build \
-    GOPATH=/go CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH:-amd64} \
+    --mount=type=cache,target=/go/cache \
+    GOPATH=/go GOCACHE=/go/cache CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH:-amd64} \
     go build -trimpath -buildvcs=false \
       -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" \
       -o /out/ko-app/queue ./cmd/queue-proxy
