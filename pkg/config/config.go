@@ -408,6 +408,11 @@ func (in *reading) judgePorts() {
 			in.problem("%s: %s: a port of its own; %s has the same", this.name, quote(this.encode()), that.name)
 		}
 		seen = append(seen, r)
+		if port, merge := r.encode(), in.row(mergePortName); merge.encode() == port && r.name != userPortName {
+			// A scrape would scrape itself, or count as a request.
+			in.warn("%s: %s: %s has the same, so nothing is merged", mergePortName, quote(port), r.name)
+			in.c.Telemetry.MergePort = 0
+		}
 	}
 }
 

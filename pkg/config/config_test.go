@@ -621,3 +621,15 @@ func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 		}
 	}
 }
+
+func TestOurOwnPortsAreNotMerged(t *testing.T) {
+	for value, want := range map[string]int{"9091": 0, "8012": 0, "8080": 8080, "9000": 9000} {
+		c, err := Read(env("METRICS_MERGE_PORT", value))
+		if err != nil || c.Telemetry.MergePort != want {
+			t.Errorf("%s: got %d, %v, want %d", value, c.Telemetry.MergePort, err, want)
+		}
+		if warned := len(c.Warnings()) > 0; warned != (want == 0) {
+			t.Errorf("%s: got warnings %q, want one: %v", value, c.Warnings(), want == 0)
+		}
+	}
+}

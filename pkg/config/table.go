@@ -26,6 +26,7 @@ const (
 	quietName         = "DRAIN_QUIET_PERIOD"
 	deadlineName      = "DRAIN_DEADLINE"
 	drainMinName      = "DRAIN_MIN"
+	mergePortName     = "METRICS_MERGE_PORT"
 	tlsMinName        = "QUEUE_PROXY_TLS_MIN_VERSION"
 	tlsMaxName        = "QUEUE_PROXY_TLS_MAX_VERSION"
 	tlsSuitesName     = "QUEUE_PROXY_TLS_CIPHER_SUITES"
@@ -230,7 +231,7 @@ func table(c *Config) []section {
 			{name: "METRICS_NAMES", kind: oneOf(&t.MetricsNames, words("default", "knative-1.18", "knative-head", "all", "off")), traits: soft,
 				derive: func() { t.MetricsNames = metricsNames(c) }, rule: "on Knative what the control plane asks for, elsewhere `default`",
 				text: "Which metrics are served. See the page on [metrics](metrics.md)."},
-			{name: "METRICS_MERGE_PORT", kind: number(&t.MergePort, 0, 65535), traits: soft, def: "0",
+			{name: mergePortName, kind: number(&t.MergePort, 0, 65535), traits: soft, def: "0",
 				text: "Serve the app's own metrics, from this port of it, behind ours: one scrape for both. 0 is off."},
 			{name: "METRICS_MERGE_PATH", kind: text(&t.MergePath), traits: soft, def: "/metrics",
 				text: "Where the app has them."},
