@@ -1,0 +1,281 @@
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	zipkin "github.com/openzipkin/zipkin-go/model"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+)
+
+// Nobody has to guess why a pod is not ready.
+func TestWhyExplainsEachReason(t *testing.T) {
+	probeOf := func(p *pod, handler string) string {
+		return "SERVING_READINESS_PROBE=" + fmt.Sprintf(`{`+handler+`,"periodSeconds":1,"timeoutSeconds":1}`, p.port.user)
+	}
+	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
+	for name, v := range map[string]struct {
+		probe string
+		app   func(*pod)
+		then  func(*pod)
+		want  string
+	}{
+		"refused": {httpGet, func(*pod) {}, nil, "refused"},
+		"timed out": {httpGet, func(p *pod) {
+			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
+		}, nil, "timeout"},
+		"wrong status": {httpGet, func(p *pod) {
+			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "h1")
+		}, nil, "status 500"},
+		"TLS failure": {`"httpGet":{"port":%d,"path":"/h","scheme":"HTTPS"}`, func(p *pod) {
+			p.appSpeaking(http.NotFoundHandler(), "h1")
+		}, nil, "tls"},
+		"not serving": {`"grpc":{"port":%d}`, func(p *pod) {
+			s, h := grpc.NewServer(), health.NewServer()
+			h.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+			healthpb.RegisterHealthServer(s, h)
+			l := p.listen()
+			go s.Serve(l)
+			t.Cleanup(s.Stop)
+		}, nil, "not-serving"},
+		"draining": {httpGet, func(p *pod) {
+			p.appSpeaking(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "h1")
+		}, func(p *pod) { p.signal(syscall.SIGTERM) }, "draining"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			v.app(p)
+			p.sidecar(probeOf(p, v.probe))
+			if v.then != nil {
+				v.then(p)
+			}
+			p.poll("why says "+v.want, func() error {
+				out, code := command(t, p.environment(), "why")
+				if code != 1 || !strings.HasPrefix(out, "not ready: ") || !strings.Contains(out, v.want) {
+					return fmt.Errorf("got code %d and %q", code, out)
+				}
+				return nil
+			})
+			out, code := command(t, p.environment(), "why", "-o", "json")
+			var answer struct {
+				Ready  bool
+				Reason string
+			}
+			if err := json.Unmarshal([]byte(out), &answer); err != nil || code != 1 || answer.Ready || !strings.Contains(answer.Reason, v.want) {
+				t.Errorf("as JSON: got code %d and %q, %v, want 1 and a reason with %q", code, out, err, v.want)
+			}
+		})
+	}
+}
+
+func TestWhyOfAReadyPodIsZero(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d}}`, p.port.user))
+	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.HasPrefix(out, "ready for ") {
+		t.Errorf("got code %d and %q, want 0 and ready", code, out)
+	}
+}
+
+func TestWhyWithoutASidecarSaysSo(t *testing.T) {
+	p := newPod(t)
+	if out, code := command(t, p.environment(), "why"); code != 1 || !strings.Contains(out, "no sidecar answers") {
+		t.Errorf("got code %d and %q, want 1 and that there is none", code, out)
+	}
+}
+
+// Of everything in a pod only this host may see the insides.
+func TestTheStatusPageIsForThisHost(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar()
+	page := "http://" + local(p.port.status)
+	if r, body := get(t, httpClient(t, "h1"), page+"/"); r.StatusCode != 200 || !strings.Contains(body, "queue-proxy") {
+		t.Errorf("got %d, want the page", r.StatusCode)
+	}
+	if r, _ := get(t, httpClient(t, "h1"), page+"/", "Host: evil.example"); r.StatusCode != 403 {
+		t.Errorf("a foreign Host: got %d, want 403", r.StatusCode)
+	}
+	if a := otherAddress(); a != "" {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(a, fmt.Sprint(p.port.status)), time.Second)
+		if err == nil {
+			c.Close()
+			t.Errorf("the pod's address %s answers on the status port, want silence", a)
+		}
+	}
+}
+
+// otherAddress is an address of this host that is not the loopback's; "": there
+// is none.
+func otherAddress() string {
+	addresses, _ := net.InterfaceAddrs()
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() && n.IP.To4() != nil {
+			return n.IP.String()
+		}
+	}
+	return ""
+}
+
+func TestMetricsCountWhatWasServed(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar("METRICS_NAMES=default", "EXCLUDE_PATHS=/healthz")
+	for _, protocol := range []string{"h1", "h2c"} {
+		c := httpClient(t, protocol)
+		get(t, c, p.url("/status/200"))
+		get(t, c, p.url("/status/503"))
+		get(t, c, p.url("/healthz"))
+		get(t, c, p.url("/"), "K-Network-Probe: queue")
+	}
+	p.poll("the counters stand", func() error {
+		r, body := get(t, httpClient(t, "h1"), "http://"+local(p.port.metrics)+"/metrics")
+		if r.StatusCode != 200 {
+			return fmt.Errorf("got %d", r.StatusCode)
+		}
+		sum := 0.0
+		for line := range strings.Lines(body) {
+			if strings.HasPrefix(line, "queue_proxy_requests_total{") {
+				var n float64
+				fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &n)
+				sum += n
+			}
+		}
+		if sum != 4 || !strings.Contains(body, `protocol="http/2"`) || !strings.Contains(body, `code="5xx"`) {
+			return fmt.Errorf("got %v requests in\n%s", sum, body)
+		}
+		return nil
+	})
+}
+
+func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar("REQUEST_LOG=true", "EXCLUDE_PATHS=/healthz")
+	get(t, httpClient(t, "h1"), p.url(`/echo?q="\`), "User-Agent: a\"b\\c")
+	get(t, httpClient(t, "h1"), p.url("/healthz"))
+	get(t, httpClient(t, "h2c"), p.url("/status/404"))
+	get(t, httpClient(t, "h1"), p.url("/"), "K-Network-Probe: queue")
+	p.poll("two lines", func() error {
+		var lines []map[string]any
+		for line := range strings.Lines(p.out.String()) {
+			var m map[string]any
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
+				return fmt.Errorf("%q is not JSON: %v", line, err)
+			}
+			if m["kind"] != nil && m["target"] != nil {
+				lines = append(lines, m)
+			}
+		}
+		if len(lines) != 2 {
+			return fmt.Errorf("got %d lines", len(lines))
+		}
+		if lines[0]["userAgent"] != `a"b\c` || lines[0]["status"] != 200.0 || lines[1]["status"] != 404.0 || lines[1]["protocol"] != "HTTP/2.0" {
+			return fmt.Errorf("got %v", lines)
+		}
+		return nil
+	})
+}
+
+// A traced request reaches the app with the app's span as its parent, in both
+// ways of writing it, and the spans hang together.
+func TestSpansHaveTheRightParents(t *testing.T) {
+	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	formats := map[string][]string{
+		"W3C": {"Traceparent: 00-" + trace + "-" + parent + "-01"},
+		"B3":  {"X-B3-Traceid: " + trace, "X-B3-Spanid: " + parent, "X-B3-Sampled: 1"},
+	}
+	for name, fields := range formats {
+		for _, protocol := range both {
+			t.Run(name+" over "+protocol, func(t *testing.T) {
+				var mu sync.Mutex
+				var spans []*otlp.Span
+				collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					b, _ := io.ReadAll(r.Body)
+					var data otlp.TracesData
+					if err := proto.Unmarshal(b, &data); err != nil {
+						t.Errorf("what was sent is not OTLP: %v", err)
+						return
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					for _, resource := range data.ResourceSpans {
+						for _, scope := range resource.ScopeSpans {
+							spans = append(spans, scope.Spans...)
+						}
+					}
+				}))
+				t.Cleanup(collector.Close)
+				p := newPod(t)
+				atApp := make(chan http.Header, 1)
+				p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Method == "GET" {
+						atApp <- r.Header.Clone()
+					}
+				}))
+				p.sidecar("CONTAINER_CONCURRENCY=1", "OTEL_PROPAGATORS=tracecontext,b3multi",
+					`OBSERVABILITY_CONFIG={"tracing":{"protocol":"http/protobuf","endpoint":"`+collector.URL+`/v1/traces","samplingRate":1}}`)
+				get(t, httpClient(t, protocol), p.url("/a"), fields...)
+				get(t, httpClient(t, protocol), p.url("/"), append(fields, "K-Network-Probe: queue")...)
+				got := receive(t, "the app's request", atApp)
+
+				byName := map[string]*otlp.Span{}
+				p.poll("the spans arrive", func() error {
+					mu.Lock()
+					defer mu.Unlock()
+					for _, s := range spans {
+						byName[s.Kind.String()] = s
+					}
+					if len(spans) != 3 || byName["SPAN_KIND_SERVER"] == nil || byName["SPAN_KIND_CLIENT"] == nil {
+						return fmt.Errorf("got %v", spans)
+					}
+					return nil
+				})
+				server, app := byName["SPAN_KIND_SERVER"], byName["SPAN_KIND_CLIENT"]
+				if fmt.Sprintf("%x", server.TraceId) != trace || fmt.Sprintf("%x", server.ParentSpanId) != parent {
+					t.Errorf("the server's span is %x under %x, want %s under %s", server.TraceId, server.ParentSpanId, trace, parent)
+				}
+				if string(app.ParentSpanId) != string(server.SpanId) {
+					t.Errorf("the app's span is under %x, want %x", app.ParentSpanId, server.SpanId)
+				}
+				want := fmt.Sprintf("00-%s-%x-01", trace, app.SpanId)
+				if got.Get("Traceparent") != want || got.Get("X-B3-Spanid") != fmt.Sprintf("%x", app.SpanId) {
+					t.Errorf("the app got traceparent %q and b3 span %q, want %q and %x", got.Get("Traceparent"), got.Get("X-B3-Spanid"), want, app.SpanId)
+				}
+			})
+		}
+	}
+}
+
+func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
+	p := newPod(t)
+	arrived := make(chan []zipkin.SpanModel, 10)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var spans []zipkin.SpanModel
+		if err := json.NewDecoder(r.Body).Decode(&spans); err != nil {
+			t.Errorf("what was sent is not Zipkin's: %v", err)
+		}
+		arrived <- spans
+		w.WriteHeader(http.StatusAccepted)
+	}))
+	t.Cleanup(collector.Close)
+	p.sample()
+	p.sidecar("TRACING_CONFIG_BACKEND=zipkin", "TRACING_CONFIG_ZIPKIN_ENDPOINT="+collector.URL+"/api/v2/spans", "TRACING_CONFIG_DEBUG=true")
+	get(t, httpClient(t, "h1"), p.url("/"))
+	if spans := receive(t, "the spans", arrived); len(spans) == 0 || spans[0].LocalEndpoint == nil || spans[0].LocalEndpoint.ServiceName != "pod1" {
+		t.Errorf("got %v, want spans of pod1", spans)
+	}
+}
