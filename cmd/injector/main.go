@@ -3,6 +3,7 @@
 //	injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
 //	injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
 //	injector explain  [-f FILE|DIR|-]... [options]    say in words what inject would do
+//	injector serve    [flags] [options]               the webhook
 //	injector options                                  list the options
 //	injector version
 //
@@ -41,6 +42,7 @@ const (
 	usageText = `usage: injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
        injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
        injector explain  [-f FILE|DIR|-]... [options]
+       injector serve    [flags] [options]
        injector options
        injector version
 `
@@ -58,6 +60,8 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	switch name := args[0]; name {
 	case "inject", "uninject", "explain":
 		code, err = c.files(name, args[1:], environ)
+	case "serve":
+		code, err = c.serve(args[1:], environ)
 	case "options":
 		c.listOptions()
 	case "version", "--version", "-version":

@@ -28,6 +28,10 @@ import (
 // Sidecar is the name of the container that is added.
 const Sidecar = "queue-proxy"
 
+// mostContainers bounds the work for one pod, which grows with the square of them. No
+// kubelet would run so many.
+const mostContainers = 500
+
 // A Verdict says what became of an object.
 type Verdict string
 
@@ -86,12 +90,17 @@ type decided struct{ Outcome }
 
 func (d *decided) Error() string { return d.Text }
 
-func skip(reason, format string, args ...any) error {
-	return &decided{Outcome{Verdict: Skipped, Reason: reason, Text: fmt.Sprintf(format, args...)}}
-}
+func skip(reason, format string, args ...any) error { return decide(Skipped, reason, format, args) }
 
-func refuse(reason, format string, args ...any) error {
-	return &decided{Outcome{Verdict: Refused, Reason: reason, Text: fmt.Sprintf(format, args...)}}
+func refuse(reason, format string, args ...any) error { return decide(Refused, reason, format, args) }
+
+func decide(v Verdict, reason, format string, args []any) error {
+	const longest = 1000 // bytes: what people wrote stands in it
+	text := fmt.Sprintf(format, args...)
+	if len(text) > longest {
+		text = strings.ToValidUTF8(text[:longest], "") + "..."
+	}
+	return &decided{Outcome{Verdict: v, Reason: reason, Text: text}}
 }
 
 // Inject says how a queue-proxy gets into a pod. template is a map with a pod's
@@ -255,6 +264,9 @@ func (in *injection) canHaveSidecar() error {
 		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from ending; use the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
 	case len(in.pod.Containers) == 0:
 		return refuse(Unreadable, "a pod without containers")
+	}
+	if n := len(in.pod.Containers) + len(in.pod.InitContainers); n > mostContainers {
+		return refuse(Unreadable, "%d containers: a pod of at most %d can be injected", n, mostContainers)
 	}
 	seen := map[string]bool{}
 	for _, c := range in.pod.Containers { // the changes find containers by name

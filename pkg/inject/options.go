@@ -197,7 +197,10 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
 		name, ours := strings.CutPrefix(key, Prefix)
-		if _, known := find(name); ours && !known && name != statusKey {
+		if !ours || name == statusKey {
+			continue
+		}
+		if _, known := find(name); !known {
 			return nil, unknown("annotation", key, annotationKeys())
 		}
 	}
@@ -344,7 +347,11 @@ func isPercentage(text string) error {
 
 // unknown is the error of a name that nobody knows, with the nearest that is known.
 func unknown(what, name string, known []string) error {
-	const tooFar = 6 // edits: beyond them the nearest is a guess that misleads
+	const tooFar = 6   // edits: beyond them the nearest is a guess that misleads
+	const longest = 64 // letters: no name of ours comes near
+	if len(name) > longest {
+		return fmt.Errorf("unknown %s %q", what, strings.ToValidUTF8(name[:longest], "")+"...")
+	}
 	slices.Sort(known)
 	nearest, least := "", tooFar
 	for _, k := range known {

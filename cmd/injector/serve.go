@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/inject/webhook"
+)
+
+// serving is what the flags of serve say.
+type serving struct {
+	addr, metricsAddr                         string
+	certDir                                   string
+	selfManaged                               bool
+	namespace, service, secret, configuration string
+	onRefusal                                 string
+	events                                    bool
+	linger                                    time.Duration
+	said                                      inject.Options
+}
+
+// serve is the webhook: it runs until SIGTERM or SIGINT, then drains; a second signal
+// ends it at once.
+func (c *command) serve(args, environ []string) (int, error) {
+	s, err := c.readServing(args, environ)
+	if errors.Is(err, flag.ErrHelp) {
+		return done, nil
+	}
+	if err != nil {
+		return notAtAll, err
+	}
+	log := logger(c.stderr)
+	server, err := s.server(log)
+	if err != nil {
+		return notAtAll, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	context.AfterFunc(ctx, stop) // the next signal has its usual effect
+	err = server.Run(ctx, func(reviews, metrics net.Addr) {
+		log.Info("listening", zap.String("version", version), zap.Stringer("reviews", reviews), zap.Stringer("metrics", metrics))
+	})
+	if err != nil {
+		return notAtAll, err
+	}
+	log.Info("ended")
+	return done, nil
+}
+
+func (c *command) readServing(args, environ []string) (*serving, error) {
+	s := new(serving)
+	var err error
+	if s.said, err = inject.FromEnv(environ); err != nil {
+		return nil, err
+	}
+	flags := flag.NewFlagSet("injector serve", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	flags.StringVar(&s.addr, "addr", ":8443", "`address` of reviews, HTTPS")
+	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
+	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
+	flags.BoolVar(&s.selfManaged, "self-managed", false, "make, renew and publish the certificate here instead")
+	flags.StringVar(&s.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "with -self-managed: `namespace` of Service and Secret")
+	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with -self-managed: the webhook's Service")
+	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with -self-managed: the Secret that keeps the certificate")
+	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with -self-managed: the MutatingWebhookConfiguration")
+	flags.StringVar(&s.onRefusal, "on-refusal", "deny", "what happens to a pod that cannot be injected as its annotations ask: deny, or allow without a sidecar")
+	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "how long reviews are still answered after SIGTERM")
+	optionFlags(flags, s.said)
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(c.stdout, usageText)
+		flags.SetOutput(c.stdout)
+		flags.PrintDefaults()
+		return nil, err
+	case err != nil:
+		return nil, err
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("serve: unknown argument %q", flags.Arg(0))
+	case s.onRefusal != "deny" && s.onRefusal != "allow":
+		return nil, fmt.Errorf("-on-refusal %q: deny or allow", s.onRefusal)
+	case s.selfManaged && s.namespace == "":
+		return nil, errors.New("-self-managed: -namespace, or POD_NAMESPACE in the environment, is needed")
+	}
+	return s, nil
+}
+
+// server builds what serve runs.
+func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
+	metrics := new(webhook.Metrics)
+	reviewer := webhook.NewReviewer(s.said, log, metrics)
+	reviewer.Lenient = s.onRefusal == "allow"
+	server := &webhook.Server{
+		Reviewer: reviewer, Metrics: metrics, Log: log,
+		Addr: s.addr, MetricsAddr: s.metricsAddr, Linger: s.linger,
+	}
+	var kube *webhook.Kube
+	if s.selfManaged || s.events {
+		var err error
+		if kube, err = webhook.InCluster(); err != nil {
+			return nil, err
+		}
+	}
+	if s.selfManaged {
+		self := &webhook.Self{Kube: kube, Namespace: s.namespace, Service: s.service, Secret: s.secret, Configuration: s.configuration, Log: log}
+		server.Certificate, server.NotAfter = self.GetCertificate, self.NotAfter
+		server.Beside = append(server.Beside, self.Run)
+	} else {
+		files, err := webhook.OpenFiles(s.certDir, log)
+		if err != nil {
+			return nil, err
+		}
+		server.Certificate, server.NotAfter = files.GetCertificate, files.NotAfter
+		server.Beside = append(server.Beside, files.Run)
+	}
+	metrics.Expiry = server.NotAfter
+	if s.events {
+		events := webhook.NewEvents(kube, log, metrics)
+		reviewer.Events = events
+		server.Beside = append(server.Beside, events.Run)
+	}
+	return server, nil
+}
+
+// logger writes lines of JSON with the keys of the sidecar's.
+func logger(w io.Writer) *zap.Logger {
+	encoder := zap.NewProductionEncoderConfig()
+	encoder.TimeKey, encoder.LevelKey, encoder.MessageKey = "timestamp", "severity", "message"
+	encoder.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	encoder.EncodeLevel = func(l zapcore.Level, e zapcore.PrimitiveArrayEncoder) { e.AppendString(strings.ToUpper(l.String())) }
+	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(encoder), zapcore.Lock(zapcore.AddSync(w)), zap.InfoLevel))
+}

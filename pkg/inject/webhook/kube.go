@@ -1,0 +1,121 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// serviceAccount is where a kubelet puts what a pod needs to speak with the API server.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// Kube speaks with the API server about the three objects that we need: plain requests,
+// no caches. It may be used concurrently.
+type Kube struct {
+	base      string // https://host:port
+	tokenFile string // read for each request, because it is renewed
+	client    *http.Client
+}
+
+// InCluster is the Kube of the pod that we run in.
+func InCluster() (*Kube, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not in a cluster")
+	}
+	return NewKube("https://"+net.JoinHostPort(host, port), serviceAccount)
+}
+
+// NewKube speaks with a given API server. dir holds ca.crt and token.
+func NewKube(base, dir string) (*Kube, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: no certificate in it", filepath.Join(dir, "ca.crt"))
+	}
+	return &Kube{base: base, tokenFile: filepath.Join(dir, "token"), client: &http.Client{
+		Timeout: 15 * time.Second,
+		Transport: &http.Transport{
+			TLSClientConfig:   &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12},
+			ForceAttemptHTTP2: true,
+			IdleConnTimeout:   30 * time.Second,
+		},
+	}}, nil
+}
+
+// A StatusError is an answer of the API server that is no success.
+type StatusError struct {
+	Code int // of HTTP
+	Text string
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("the API server says %d: %s", e.Code, e.Text)
+}
+
+func isStatus(err error, code int) bool {
+	var s *StatusError
+	return errors.As(err, &s) && s.Code == code
+}
+
+// Do sends one request and decodes the answer. body and into may be nil. The error is a
+// *[StatusError] where the API server answered.
+func (k *Kube) Do(ctx context.Context, method, path, contentType string, body, into any) error {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = encode(body); err != nil {
+			return err
+		}
+	}
+	r, err := http.NewRequestWithContext(ctx, method, k.base+path, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	token, err := os.ReadFile(k.tokenFile)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("User-Agent", "queue-proxy-injector")
+	if body != nil {
+		r.Header.Set("Content-Type", contentType)
+	}
+	answer, err := k.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	got, err := io.ReadAll(io.LimitReader(answer.Body, mostBytes))
+	if err != nil {
+		return err
+	}
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		var status struct {
+			Message string `json:"message"`
+		}
+		_ = json.Unmarshal(got, &status) // an answer without one has none
+		return &StatusError{answer.StatusCode, status.Message}
+	}
+	if into == nil {
+		return nil
+	}
+	return json.Unmarshal(got, into)
+}
+
+func encode(v any) ([]byte, error) { return json.Marshal(v) }

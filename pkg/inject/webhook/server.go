@@ -1,0 +1,151 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// How long a connection may take.
+const (
+	longestHead    = 5 * time.Second
+	longestRequest = 10 * time.Second
+	longestIdle    = 2 * time.Minute
+	longestEnd     = 10 * time.Second // for the reviews that are under way when we stop
+	mostHeadBytes  = 64 << 10
+)
+
+// A Runner does something until ctx is done, and has stopped when it returns.
+type Runner func(ctx context.Context) error
+
+// Server is the webhook's process: reviews over HTTPS on one address, /metrics, /healthz
+// and /readyz in plain HTTP on another.
+type Server struct {
+	Reviewer    *Reviewer
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	NotAfter    func() time.Time // of the certificate; the zero time while there is none, and then we are not ready
+	Metrics     *Metrics
+	Log         *zap.Logger
+
+	Addr        string        // of reviews, as in :8443
+	MetricsAddr string        // as in :8080
+	Linger      time.Duration // how long reviews are still answered after ctx is done, while API servers learn that we go
+	Beside      []Runner      // run as long as reviews are answered
+
+	draining atomic.Bool
+}
+
+// Run answers reviews until ctx is done, then for Linger more, then ends what is under
+// way. Both addresses are bound before anything starts; listening, if not nil, hears
+// them. The error is the first thing that failed.
+func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Addr)) error {
+	reviews, err := net.Listen("tcp", s.Addr)
+	if err != nil {
+		return err
+	}
+	defer reviews.Close()
+	metrics, err := net.Listen("tcp", s.MetricsAddr)
+	if err != nil {
+		return err
+	}
+	defer metrics.Close()
+	if listening != nil {
+		listening(reviews.Addr(), metrics.Addr())
+	}
+
+	main := http.NewServeMux()
+	main.Handle(Path, s.guarded(s.Reviewer))
+	beside := http.NewServeMux()
+	beside.Handle("GET /metrics", s.Metrics)
+	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	beside.HandleFunc("GET /readyz", s.ready)
+
+	mainServer, besideServer := s.server(main), s.server(beside)
+	mainServer.TLSConfig = &tls.Config{GetCertificate: s.Certificate, MinVersion: tls.VersionTLS12}
+
+	// The others live as long as reviews are answered, and end before we return.
+	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	var all sync.WaitGroup
+	run := func(f func() error) {
+		all.Go(func() {
+			if err := f(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				stop(err)
+			}
+		})
+	}
+	run(func() error { return mainServer.ServeTLS(reviews, "", "") })
+	run(func() error { return besideServer.Serve(metrics) })
+	for _, r := range s.Beside {
+		run(func() error { return r(running) })
+	}
+
+	select {
+	case <-ctx.Done():
+		s.draining.Store(true)
+		s.Log.Info("draining", zap.Duration("linger", s.Linger))
+		t := time.NewTimer(s.Linger)
+		select {
+		case <-t.C:
+		case <-running.Done():
+		}
+		t.Stop()
+	case <-running.Done():
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestEnd)
+	defer cancel()
+	err = errors.Join(mainServer.Shutdown(end), besideServer.Shutdown(end))
+	failed := context.Cause(running)
+	stop(nil)
+	all.Wait()
+	return errors.Join(failed, err)
+}
+
+func (s *Server) server(h http.Handler) *http.Server {
+	quiet, err := zap.NewStdLogAt(s.Log, zap.DebugLevel) // what strangers do to a port is no news
+	if err != nil {
+		quiet = zap.NewStdLog(s.Log)
+	}
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: longestHead,
+		ReadTimeout:       longestRequest,
+		WriteTimeout:      longestRequest,
+		IdleTimeout:       longestIdle,
+		MaxHeaderBytes:    mostHeadBytes,
+		ErrorLog:          quiet,
+	}
+}
+
+// guarded answers 500 where a review would take the connection with it.
+func (s *Server) guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if p := recover(); p != nil {
+				s.Log.Error("a review failed", zap.Any("panic", p), zap.Stack("stack"))
+				s.Metrics.failure(http.StatusInternalServerError)
+				http.Error(w, "the review failed", http.StatusInternalServerError)
+			}
+		}()
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	switch {
+	case s.draining.Load():
+		http.Error(w, "draining", http.StatusServiceUnavailable)
+	case s.NotAfter().IsZero():
+		http.Error(w, "no certificate yet", http.StatusServiceUnavailable)
+	default:
+		fmt.Fprintln(w, "ok")
+	}
+}

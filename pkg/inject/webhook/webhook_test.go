@@ -1,0 +1,480 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+)
+
+// serve starts a webhook over real HTTPS.
+func serve(t *testing.T, v *Reviewer) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(Path, v)
+	s := httptest.NewTLSServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func newReviewer(said inject.Options) *Reviewer {
+	return NewReviewer(said, zap.NewNop(), new(Metrics))
+}
+
+// ask posts a body and returns the answer.
+func ask(t *testing.T, s *httptest.Server, body []byte) (int, []byte) {
+	t.Helper()
+	r, err := s.Client().Post(s.URL+Path+"?timeout=5s", "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, text
+}
+
+// question is a review of a pod's creation.
+func question(pod []byte, change func(*admissionv1.AdmissionRequest)) []byte {
+	q := &admissionv1.AdmissionRequest{
+		UID: "705ab4f5-6393-11e8-b7cc-42010a800002", Operation: admissionv1.Create, Namespace: "shop",
+		Kind:     metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
+		Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+	}
+	if q.Object.Raw = pod; len(pod) == 0 {
+		q.Object.Raw = []byte("null")
+	}
+	if change != nil {
+		change(q)
+	}
+	text, err := json.Marshal(admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: q,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+// review asks about a pod and returns the answer.
+func review(t *testing.T, s *httptest.Server, pod []byte, change func(*admissionv1.AdmissionRequest)) *admissionv1.AdmissionResponse {
+	t.Helper()
+	status, text := ask(t, s, question(pod, change))
+	if status != http.StatusOK {
+		t.Fatalf("got status %d %s, want 200", status, text)
+	}
+	var got admissionv1.AdmissionReview
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.APIVersion != "admission.k8s.io/v1" || got.Kind != "AdmissionReview" || got.Response == nil || got.Response.UID != "705ab4f5-6393-11e8-b7cc-42010a800002" {
+		t.Fatalf("got %s, want a review of the same version with the same uid", text)
+	}
+	return got.Response
+}
+
+// patched is a pod with an answer's patch.
+func patched(t *testing.T, pod []byte, a *admissionv1.AdmissionResponse) []byte {
+	t.Helper()
+	if a.Patch == nil {
+		return pod
+	}
+	if *a.PatchType != admissionv1.PatchTypeJSONPatch {
+		t.Fatalf("got patch type %s, want JSONPatch", *a.PatchType)
+	}
+	patch, err := jsonpatch.DecodePatch(a.Patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := patch.Apply(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func canonical(t *testing.T, text []byte) string {
+	t.Helper()
+	v, err := inject.Decode(text)
+	if err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	return string(marshal(v))
+}
+
+func marshal(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+const goodPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web-","ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-1","uid":"1234","controller":true}]},` +
+	`"spec":{"containers":[{"name":"web","image":"web:1","ports":[{"name":"http","containerPort":8080}]}]}}`
+
+// golden calls a test with every pod of the golden pairs and the options of its pair.
+func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Options)) {
+	t.Helper()
+	inputs, err := filepath.Glob("../testdata/*/in.*")
+	if err != nil || len(inputs) < 40 {
+		t.Fatalf("got %d golden inputs, want at least 40; have they moved?", len(inputs))
+	}
+	pods := 0
+	for _, name := range inputs {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := manifest.Parse(name, text)
+		stream, err := f.JSON()
+		if err != nil {
+			continue // a pair of what cannot be read
+		}
+		said := optionsOf(t, filepath.Join(filepath.Dir(name), "args"))
+		if said == nil {
+			continue // a pair of what is no option
+		}
+		for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
+			var object map[string]any
+			d.UseNumber()
+			if err := d.Decode(&object); err != nil {
+				t.Fatal(err)
+			}
+			items, _ := object["items"].([]any)
+			for _, o := range append(items, object) {
+				if pod := podOf(o); pod != nil {
+					pods++
+					t.Run(filepath.Base(filepath.Dir(name)), func(t *testing.T) { test(t, pod, said) })
+				}
+			}
+		}
+	}
+	if pods < 40 {
+		t.Errorf("got %d pods, want at least 40", pods)
+	}
+}
+
+// podOf is what a controller would create of an object's template.
+func podOf(object any) []byte {
+	m := object.(map[string]any)
+	apiVersion, _ := m["apiVersion"].(string)
+	kind, _ := m["kind"].(string)
+	path, ok := inject.Template(apiVersion, kind)
+	if !ok {
+		return nil
+	}
+	for _, token := range path {
+		m = m[token].(map[string]any)
+	}
+	return marshal(map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": m["metadata"], "spec": m["spec"]})
+}
+
+func optionsOf(t *testing.T, file string) inject.Options {
+	t.Helper()
+	said := inject.Options{}
+	flags := flag.NewFlagSet(file, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	for _, o := range inject.Table() {
+		flags.Func(o.Name, "", func(text string) error { return said.Set(o.Name, text) })
+	}
+	args, err := os.ReadFile(file)
+	if err == nil && flags.Parse(strings.Fields(string(args))) != nil {
+		return nil
+	}
+	return said
+}
+
+func TestTheWebhookMakesWhatTheCommandLineMakes(t *testing.T) {
+	golden(t, func(t *testing.T, pod []byte, said inject.Options) {
+		f := manifest.Parse("pod.json", pod)
+		results := manifest.Inject([]*manifest.File{f}, said)
+		want := f.Text()
+
+		a := review(t, serve(t, newReviewer(said)), pod, nil)
+		if got, want := canonical(t, patched(t, pod, a)), canonical(t, want); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		refused := results[0].Verdict == inject.Refused
+		if a.Allowed == refused {
+			t.Errorf("got allowed %v, want %v: %s", a.Allowed, !refused, results[0].Text)
+		}
+		if got, want := a.AuditAnnotations["verdict"], string(results[0].Verdict); got != want {
+			t.Errorf("got the verdict %q noted, want %q", got, want)
+		}
+		if refused && (a.Result == nil || !strings.Contains(a.Result.Message, results[0].Text)) {
+			t.Errorf("got result %v, want it to say %q", a.Result, results[0].Text)
+		}
+	})
+}
+
+func TestASecondReviewChangesNothing(t *testing.T) {
+	golden(t, func(t *testing.T, pod []byte, said inject.Options) {
+		s := serve(t, newReviewer(said))
+		first := review(t, s, pod, nil)
+		if first.Patch == nil {
+			return
+		}
+		if again := review(t, s, patched(t, pod, first), nil); !again.Allowed || again.Patch != nil {
+			t.Errorf("got allowed %v and the patch %s, want the pod admitted as it is", again.Allowed, again.Patch)
+		}
+	})
+}
+
+func TestWhatIsNoReviewHearsWhy(t *testing.T) {
+	v := newReviewer(nil)
+	s := serve(t, v)
+	good := question([]byte(goodPod), nil)
+	for _, c := range []struct {
+		fact         string
+		method, kind string
+		body         string
+		status       int
+		want         string
+	}{
+		{"a GET", "GET", "application/json", "", 405, "POST is wanted"},
+		{"no type", "POST", "", string(good), 415, "application/json is wanted"},
+		{"YAML", "POST", "application/yaml", string(good), 415, "application/json is wanted"},
+		{"nothing", "POST", "application/json", "", 400, "not a review"},
+		{"rubbish", "POST", "application/json", "\x00\xff{", 400, "not a review"},
+		{"half of it", "POST", "application/json", string(good[:len(good)/2]), 400, "not a review"},
+		{"an older version", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`, 400, "admission.k8s.io/v1 AdmissionReview is wanted"},
+		{"another kind", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"Pod"}`, 400, "AdmissionReview is wanted"},
+		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "without a request"},
+		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "without a uid"},
+		{"too much", "POST", "application/json", strings.Repeat(" ", mostBytes+1), 413, "more than 8388608 bytes"},
+		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "not a review"},
+	} {
+		r, err := http.NewRequest(c.method, s.URL+Path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.kind != "" {
+			r.Header.Set("Content-Type", c.kind)
+		}
+		got, err := s.Client().Do(r)
+		if err != nil {
+			t.Errorf("%s: %v", c.fact, err)
+			continue
+		}
+		text, _ := io.ReadAll(got.Body)
+		got.Body.Close()
+		if got.StatusCode != c.status || !strings.Contains(string(text), c.want) {
+			t.Errorf("%s: got %d %s, want %d and %q", c.fact, got.StatusCode, text, c.status, c.want)
+		}
+	}
+	if a := review(t, s, []byte(goodPod), nil); a.Patch == nil {
+		t.Error("got no patch after all that, want one")
+	}
+}
+
+func TestStrangeObjectsAreAnswered(t *testing.T) {
+	s := serve(t, newReviewer(nil))
+	var many strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&many, `,{"name":"c%d","readinessProbe":{"tcpSocket":{"port":1}}}`, i)
+	}
+	for _, c := range []struct {
+		fact    string
+		pod     string
+		change  func(*admissionv1.AdmissionRequest)
+		allowed bool
+	}{
+		{"no object", "", nil, false},
+		{"an object that is a number", "7", nil, false},
+		{"an object that is a list", "[]", nil, false},
+		{"null", "null", nil, false},
+		{"no spec", `{"metadata":{}}`, nil, false},
+		{"ports that are text", `{"spec":{"containers":[{"name":"a","ports":"8080"}]}}`, nil, false},
+		{"an enormous pod", `{"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}` + many.String() + `]}}`, nil, false},
+		{"a long name", `{"metadata":{"annotations":{"queue-proxy.dev/` + strings.Repeat("x", 1<<20) + `":"1"}},"spec":{"containers":[{"name":"a"}]}}`, nil, false},
+		{"a Deployment", goodPod, func(q *admissionv1.AdmissionRequest) {
+			q.Resource = metav1.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+		}, true},
+		{"an update", goodPod, func(q *admissionv1.AdmissionRequest) { q.Operation = admissionv1.Update }, true},
+		{"a deletion", "", func(q *admissionv1.AdmissionRequest) { q.Operation = admissionv1.Delete }, true},
+		{"a binding", goodPod, func(q *admissionv1.AdmissionRequest) { q.SubResource = "binding" }, true},
+	} {
+		a := review(t, s, []byte(c.pod), c.change)
+		if a.Allowed != c.allowed || a.Patch != nil {
+			t.Errorf("%s: got allowed %v and the patch %s, want %v and none", c.fact, a.Allowed, a.Patch, c.allowed)
+		}
+		if !a.Allowed && (a.Result == nil || a.Result.Message == "") {
+			t.Errorf("%s: got it refused without a word, want a reason", c.fact)
+		}
+	}
+}
+
+func TestALenientWebhookAdmitsWhatItRefuses(t *testing.T) {
+	v := newReviewer(nil)
+	v.Lenient = true
+	pod := strings.Replace(goodPod, `"metadata":{`, `"metadata":{"annotations":{"queue-proxy.dev/concurency":"1"},`, 1)
+	a := review(t, serve(t, v), []byte(pod), nil)
+	if !a.Allowed || a.Patch != nil || len(a.Warnings) != 1 || !strings.Contains(a.Warnings[0], `did you mean "queue-proxy.dev/concurrency"?`) {
+		t.Errorf("got %+v, want it admitted with a warning", a)
+	}
+}
+
+func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
+	s := serve(t, newReviewer(nil))
+	want := review(t, s, []byte(goodPod), nil).Patch
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			r, err := s.Client().Post(s.URL+Path, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer r.Body.Close()
+			var got admissionv1.AdmissionReview
+			if err := json.NewDecoder(r.Body).Decode(&got); err != nil || !bytes.Equal(got.Response.Patch, want) {
+				t.Errorf("got %v and another patch, want the same for all", err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestMetricsCountReviews(t *testing.T) {
+	v := newReviewer(nil)
+	v.Metrics.Expiry = func() time.Time { return time.Unix(1_800_000_000, 0) }
+	s := serve(t, v)
+	review(t, s, []byte(goodPod), nil)
+	review(t, s, []byte(`{"spec":{"hostNetwork":true,"containers":[{"name":"a"}]}}`), nil)
+	ask(t, s, []byte("{"))
+	w := httptest.NewRecorder()
+	v.Metrics.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{
+		"injector_reviews_total{verdict=\"injected\",reason=\"\"} 1\n",
+		"injector_reviews_total{verdict=\"skipped\",reason=\"host-network\"} 1\n",
+		"injector_review_failures_total{status=\"400\"} 1\n",
+		"injector_review_duration_seconds_count 2\n",
+		"injector_certificate_expiry_timestamp_seconds 1800000000\n",
+	} {
+		if got := w.Body.String(); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestTheServerDrains(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	self := httptest.NewUnstartedServer(nil) // for its certificate
+	self.StartTLS()
+	cert, client := self.TLS.Certificates[0], self.Client()
+	self.Close()
+
+	v := newReviewer(nil)
+	hold, held := make(chan struct{}), make(chan struct{})
+	s := &Server{
+		Reviewer: v, Metrics: v.Metrics, Log: v.Log, Addr: "127.0.0.1:0", MetricsAddr: "127.0.0.1:0", Linger: time.Hour,
+		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil },
+		NotAfter:    func() time.Time { return time.Now().Add(time.Hour) },
+		Beside: []Runner{func(ctx context.Context) error {
+			close(held)
+			select {
+			case <-hold:
+				return io.ErrUnexpectedEOF
+			case <-ctx.Done():
+				return nil
+			}
+		}},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	type addresses struct{ reviews, metrics net.Addr }
+	listening, ended := make(chan addresses, 1), make(chan error, 1)
+	go func() {
+		ended <- s.Run(ctx, func(reviews, metrics net.Addr) { listening <- addresses{reviews, metrics} })
+	}()
+	at := <-listening
+	<-held
+
+	get := func(path string) int {
+		r, err := http.Get("http://" + at.metrics.String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		return r.StatusCode
+	}
+	post := func() int {
+		r, err := client.Post("https://"+at.reviews.String()+Path, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		_, _ = io.Copy(io.Discard, r.Body)
+		return r.StatusCode
+	}
+	if got := []int{get("/healthz"), get("/readyz"), get("/metrics"), post()}; fmt.Sprint(got) != "[200 200 200 200]" {
+		t.Errorf("got %v, want 200 everywhere", got)
+	}
+	cancel()
+	for begin := time.Now(); get("/readyz") != 503; {
+		if time.Since(begin) > 5*time.Second {
+			t.Fatal("got ready 5 s after the end began, want 503")
+		}
+	}
+	if got := post(); got != 200 {
+		t.Errorf("got %d while lingering, want reviews answered", got)
+	}
+	close(hold) // what fails beside the server ends it, also while it lingers
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
+		t.Errorf("got %v, want the error of what failed", err)
+	}
+	client.CloseIdleConnections()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestATakenPortIsAnError(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	s := &Server{Addr: l.Addr().String(), MetricsAddr: "127.0.0.1:0"}
+	if err := s.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("got %v, want the address that is taken", err)
+	}
+}
+
+// FuzzReview holds the webhook to any body at all: a status, never a crash.
+func FuzzReview(f *testing.F) {
+	f.Add(question([]byte(goodPod), nil))
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":{"spec":{"containers":[{"name":"/~","ports":[{"containerPort":1}]}]}}}}`))
+	v := newReviewer(nil)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r := httptest.NewRequest("POST", Path, bytes.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		v.ServeHTTP(w, r)
+		if w.Code != 200 && w.Code != 400 {
+			t.Errorf("got status %d %s, want 200 or 400", w.Code, w.Body)
+		}
+	})
+}
