@@ -142,17 +142,24 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 	x.life.Enter(queue.Streaming)
 	result.Begun = true
 	x.stream(r, &result)
-	killed := x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
-	sent := r.Close()
-	if result.Why == queue.OK && killed != queue.OK {
-		result.Why = killed
-	}
+	x.settle(&result)
+	sent := r.Close() // after settle: then nothing is there to abort
 	result.In = x.body.moved()
 	if !sent {
 		x.cutBody()
 	}
 	x.broken = result.Why != queue.OK
 	return result
+}
+
+// settle ends the reach of the alarm after a response. A client that leaves when
+// it has all of it is no failure; a clock that rings before net/http has written
+// the last of it is.
+func (x *exchange) settle(result *queue.Result) {
+	killed := x.alarm.Abortable(nil)
+	if result.Why == queue.OK && killed != queue.ClientGone {
+		result.Why = killed
+	}
 }
 
 // stream passes the response on to its end.

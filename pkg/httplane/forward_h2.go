@@ -69,9 +69,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	result.FirstByte, result.Status, result.Begun = time.Now(), res.StatusCode, true
 	x.life.Enter(queue.Streaming)
 	x.streamH2(res, cancel, &result)
-	if why := x.alarm.Abortable(nil); result.Why == queue.OK {
-		result.Why = why
-	}
+	x.settle(&result)
 	res.Body.Close()
 	x.broken = result.Why != queue.OK
 	return result

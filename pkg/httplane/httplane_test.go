@@ -481,6 +481,22 @@ func TestAClientThatLeavesIsNoticed(t *testing.T) {
 	}
 }
 
+func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
+	h := build(t, &targets{}, nil)
+	const requests = 300
+	for range requests {
+		c := h.dial()
+		c.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+		c.receive("GET")
+		c.Close()
+	}
+	for _, o := range h.observed(requests) {
+		if o.Why != queue.OK {
+			t.Fatalf("got %v, want %v", o.Why, queue.OK)
+		}
+	}
+}
+
 func TestEachClockFiresInItsPhase(t *testing.T) {
 	const soon = 30 * time.Millisecond
 	silent := func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
