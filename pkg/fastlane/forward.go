@@ -16,7 +16,7 @@ import (
 
 var (
 	errTooLarge = errors.New("request body too large")
-	errNoRoom   = errors.New("request head leaves no room for chunk heads")
+	errBroken   = errors.New("the connection has failed")
 )
 
 // Forward implements queue.Exchange.
@@ -62,19 +62,12 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		x.c.nc.SetDeadline(past)
 	})
 	x.stream(r, &result)
-	killed := x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
-	sent := r.Close()
-	if result.Why == queue.OK {
-		result.Why = killed
+	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
+		x.last = true // what came behind the last byte came too late, but it has cut the connection off
 	}
+	r.Close()
+	x.broken = x.broken || result.Why != queue.OK
 	result.In = x.body.moved()
-	if !sent {
-		x.c.cut = true
-	}
-	if result.Why != queue.OK {
-		x.broken = true
-		x.waiting = false
-	}
 	return result
 }
 
@@ -115,7 +108,7 @@ func bodyReason(err error) queue.Why {
 	switch {
 	case errors.Is(err, errTooLarge):
 		return queue.TooLarge
-	case errors.As(err, &chunk), errors.Is(err, errNoRoom):
+	case errors.As(err, &chunk):
 		return queue.BadRequest
 	}
 	return queue.ClientGone
@@ -208,8 +201,10 @@ func (x *exchange) appendHead(b []byte) []byte {
 	switch {
 	case q.Chunked:
 		b = wire.AppendField(b, header.TransferEncoding, "chunked")
-		if v, ok := wire.Find(q.Fields, header.Trailer); ok {
-			b = wire.AppendField(b, header.Trailer, v)
+		for _, f := range q.Fields {
+			if header.RoleOf(f.Name) == header.TrailerRole {
+				b = wire.AppendField(b, header.Trailer, f.Value)
+			}
 		}
 	case q.ContentLength >= 0:
 		b = append(b, "Content-Length: "...)
@@ -307,6 +302,7 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 		}
 		if len(data)+len(wire.ChunkTail) > cap(x.out) {
 			if _, err := x.c.nc.Write(data); err != nil {
+				x.broken = true
 				return err
 			}
 			data = nil
