@@ -38,6 +38,7 @@ type guard struct {
 	net.Conn              // bare, or TLS; read by one goroutine at a time
 	bare     *net.TCPConn // under Conn; nil in tests with other connections
 	maxHead  int
+	headTime time.Duration // for a head to arrive, from its first byte on; 0: any
 	watch    *hangup.Watch
 	gone     atomic.Bool              // the client has closed its side
 	current  atomic.Pointer[exchange] // the request that net/http serves (HTTP/1)
@@ -55,20 +56,24 @@ type guard struct {
 	left    int64 // of a body with a length
 	request wire.Request
 	chunks  wire.Chunks
-	target  string // of the present request, when net/http may not see it; else ""
-	last    bool   // nothing behind the present request is served
+	target  string    // of the present request, when net/http may not see it; else ""
+	last    bool      // nothing behind the present request is served
+	headEnd time.Time // when the head that has begun to arrive must be there; zero: any time
+	hurried bool      // headEnd has been drawn in, because the connection retires
 
 	open    atomic.Bool // the present request's body has not arrived in full
 	stop    atomic.Bool // read nothing any more
 	cutOff  atomic.Bool // what the client still sends is lost: linger
 	refused atomic.Bool // we have answered; net/http has nothing to say
 
+	serving atomic.Bool // a request has been given out and not ended (HTTP/1)
+	loan    *loan       // nil: the connection does not come back
+
 	// Of the end (see retire).
-	serving  atomic.Bool // a request has been given out and not ended (HTTP/1)
-	idle     atomic.Bool // the reader waits for the first byte of a head, or is about to
-	retiring atomic.Bool
-	loan     *loan       // nil: the connection does not come back
-	nudged   atomic.Bool // retire has ended a read
+	ending   sync.Mutex
+	waiting  bool // the reader waits for a head, or for the rest of one
+	retiring bool
+	nudged   bool // retire has ended that wait
 }
 
 // state is what the next bytes are.
@@ -133,43 +138,97 @@ func (g *guard) Read(p []byte) (int, error) {
 // request that is on its way finds a server.
 const lastLook = 20 * time.Millisecond
 
-// wait reads more bytes. A connection that retires ends here, when nothing has
-// come.
+// wait reads more bytes. It bounds the time in which a head arrives: net/http does
+// so on the first request of a connection alone, because it counts from the first
+// byte that it is shown, and the guard shows it whole heads. A connection that
+// retires ends here.
 func (g *guard) wait() error {
-	g.idle.Store(g.state == atHead && g.w == g.r && !g.serving.Load())
-	defer g.idle.Store(false)
-	for looked := false; ; looked = true {
-		looking := g.retiring.Load() && g.idle.Load()
-		if looking {
-			g.Conn.SetReadDeadline(time.Now().Add(lastLook))
-		}
+	if g.state != atHead || g.serving.Load() {
+		return g.fill()
+	}
+	for {
+		retiring := g.enterWait()
 		err := g.fill()
-		if looking {
-			g.Conn.SetReadDeadline(time.Time{}) // net/http sets its own for the head
-		}
-		var timeout net.Error
+		nudged := g.leaveWait()
 		switch {
-		case err == nil || !errors.As(err, &timeout) || !timeout.Timeout():
+		case err == nil && (retiring || nudged):
+			g.Conn.SetReadDeadline(time.Time{})
+			return nil
+		case !isTimeout(err): // nil is none, too
 			return err
-		case looking:
+		case nudged: // look again, for the last time
+		case retiring:
 			return io.EOF
-		case looked || !g.nudged.Swap(false):
+		default:
 			return err
-		case !g.idle.Load(): // the nudge came too late, in the middle of a head
-			g.Conn.SetReadDeadline(time.Now().Add(lingerTime))
 		}
 	}
 }
 
+// enterWait notes that the reader waits, sets the time until which it does, and
+// reports whether the connection retires.
+func (g *guard) enterWait() (retiring bool) {
+	g.ending.Lock()
+	defer g.ending.Unlock()
+	g.waiting = true
+	if g.w > g.r {
+		g.boundHead()
+	} else if g.retiring {
+		g.Conn.SetReadDeadline(time.Now().Add(lastLook))
+	}
+	return g.retiring
+}
+
+// boundHead sets the time until which the head that has begun to arrive must be
+// there; a connection that retires leaves it less.
+func (g *guard) boundHead() {
+	if g.headEnd.IsZero() && g.headTime > 0 {
+		g.headEnd = time.Now().Add(g.headTime)
+	}
+	if g.retiring && !g.hurried {
+		g.hurried = true
+		if end := time.Now().Add(lingerTime); g.headEnd.IsZero() || end.Before(g.headEnd) {
+			g.headEnd = end
+		}
+	}
+	if !g.headEnd.IsZero() {
+		g.Conn.SetReadDeadline(g.headEnd)
+	}
+}
+
+// headIsThere takes back the time that boundHead has set.
+func (g *guard) headIsThere() {
+	if !g.headEnd.IsZero() {
+		g.headEnd, g.hurried = time.Time{}, false
+		g.Conn.SetReadDeadline(time.Time{})
+	}
+}
+
+// leaveWait undoes enterWait and reports whether retire has ended the wait.
+func (g *guard) leaveWait() (nudged bool) {
+	g.ending.Lock()
+	defer g.ending.Unlock()
+	nudged = g.nudged
+	g.waiting, g.nudged = false, false
+	return nudged
+}
+
 // retire makes the connection end once it is idle and nothing is on its way, in
 // HTTP/1. Any goroutine may call it. Between a client's write and our read no
-// connection is closed.
+// connection is closed, and a head of which a part is there may be completed.
 func (g *guard) retire() {
-	g.retiring.Store(true)
-	if g.idle.Load() {
-		g.nudged.Store(true)
+	g.ending.Lock()
+	defer g.ending.Unlock()
+	g.retiring = true
+	if g.waiting { // under the lock: it must not hit a read of what comes next
+		g.nudged = true
 		g.Conn.SetReadDeadline(past)
 	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // goAway tells an HTTP/2 client to send its next request elsewhere. What it has
@@ -248,6 +307,7 @@ var errLongChunk = errors.New("chunk head or trailer section too long")
 func (g *guard) judgeHead(b []byte) (bool, error) {
 	if is, maybe := wire.HasPreface(b); is {
 		g.state = opaque
+		g.headIsThere()
 		g.talker.Store(h2Talker(g.Conn))
 		return true, nil
 	} else if maybe {
@@ -292,6 +352,7 @@ func (g *guard) passHead(n int) {
 	g.r += g.lent
 	g.pass = n - g.lent
 	g.lent = 0
+	g.headIsThere()
 	g.serving.Store(true)
 	if g.loan != nil {
 		g.loan.spent = true

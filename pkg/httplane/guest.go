@@ -55,7 +55,7 @@ func (t *Guest) Hangup() {
 // enter gives the connection to net/http.
 func (t *Guest) enter(early []byte, lent *loan, closed func()) *guard {
 	l := t.lane
-	g := &guard{Conn: t.bare, bare: t.bare, maxHead: l.settings.MaxHeaderBytes, watch: t.watch, loan: lent}
+	g := &guard{Conn: t.bare, bare: t.bare, maxHead: l.settings.MaxHeaderBytes, headTime: l.settings.HeaderTimeout, watch: t.watch, loan: lent}
 	g.buf, g.w = early, len(early)
 	g.onClose = func(g *guard) {
 		l.gone(g)

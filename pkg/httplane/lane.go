@@ -292,7 +292,7 @@ func (l *guarded) Accept() (net.Conn, error) {
 		l.release()
 		return nil, err
 	}
-	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, onClose: l.closed}
+	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, headTime: l.lane.settings.HeaderTimeout, onClose: l.closed}
 	g.bare, _ = c.(*net.TCPConn)
 	if g.bare != nil && l.lane.watcher != nil {
 		g.watch = l.lane.watcher.Add(g.bare, g.hangup)
