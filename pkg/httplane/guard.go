@@ -433,12 +433,16 @@ func (g *guard) Close() error {
 			return
 		}
 		g.watch.Stop()
-		if g.reset.Load() && g.bare != nil {
+		switch {
+		case g.reset.Load() && g.bare != nil:
 			g.bare.SetLinger(0)
-		} else if g.cutOff.Load() {
+			err = g.bare.Close() // TLS, if there is any, would say goodbye, as if nothing was missing
+		case g.cutOff.Load():
 			g.linger()
+			fallthrough
+		default:
+			err = g.Conn.Close()
 		}
-		err = g.Conn.Close()
 		g.onClose(g)
 	})
 	return err
