@@ -154,12 +154,25 @@ func (x *exchange) watchContext() (stop func() bool) {
 	return context.AfterFunc(x.r.Context(), x.Wake)
 }
 
+// lastWrite is how long what there is of a response that is being cut may take to
+// be written.
+const lastWrite = 100 * time.Millisecond
+
 // unblock makes reads from and writes to the client return: they would wait for
 // nobody's good.
 func (x *exchange) unblock() {
 	control := http.NewResponseController(x.w)
 	control.SetReadDeadline(past)
-	control.SetWriteDeadline(past)
+	control.SetWriteDeadline(time.Now().Add(lastWrite))
+}
+
+// showCut writes what there is of a response that is cut, its head first of all: an
+// end without a byte is what a client hears of a connection that was lost, and it
+// may then send its request again.
+func (x *exchange) showCut() {
+	control := http.NewResponseController(x.w)
+	control.SetWriteDeadline(time.Now().Add(lastWrite))
+	_ = control.Flush()
 }
 
 // body is the request's body on its way to the user container. It has memory of

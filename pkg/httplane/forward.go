@@ -153,11 +153,14 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 }
 
 // settle ends the reach of the alarm after a response. A client that leaves when
-// it has all of it is no failure; a clock that rings before net/http has written
-// the last of it is.
+// it has all of it is no failure; nor is a clock that rings now, unless the last of
+// the response can't be written any more.
 func (x *exchange) settle(result *queue.Result) {
 	killed := x.alarm.Abortable(nil)
-	if result.Why == queue.OK && killed != queue.ClientGone {
+	if result.Why != queue.OK || killed == queue.OK || killed == queue.ClientGone {
+		return
+	}
+	if http.NewResponseController(x.w).Flush() != nil {
 		result.Why = killed
 	}
 }

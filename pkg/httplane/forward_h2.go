@@ -142,7 +142,9 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 				err = control.Flush()
 			}
 			if err != nil {
-				result.Why = queue.ClientGone
+				if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
+					result.Why = queue.ClientGone
+				}
 				return
 			}
 		}

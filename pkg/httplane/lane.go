@@ -263,6 +263,9 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	broken := x.broken
 	if broken && x.untilClose && x.guard != nil {
 		x.guard.reset.Store(true)
+	if broken {
+		x.showCut()
+	}
 	}
 	x.finishBody()
 	if g != nil {
