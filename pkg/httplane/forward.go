@@ -133,6 +133,9 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		x.cutBody()
 		return result
 	}
+	if !x.lane.heardH1.Load() {
+		x.lane.heardH1.Store(true)
+	}
 	result.FirstByte = time.Now()
 	result.Status = r.Head.Status
 	if r.Head.Status == http.StatusSwitchingProtocols {

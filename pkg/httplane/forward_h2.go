@@ -28,20 +28,26 @@ func (x *exchange) appSpeaksH2() (bool, error) {
 
 // appOnlySpeaksH2 reports whether a request that was not understood in HTTP/1.1
 // can be sent in HTTP/2 instead: the user container speaks that, and it cannot
-// have acted on what it heard, because the body was held back or the method is
-// one that may be sent twice.
+// have acted on what it heard. That is so if it has answered in HTTP/2. If it has
+// closed without a word, it may have read the head and died (docs/promises.md 3.7):
+// then the method must be one that may be sent twice, or the body was held back
+// and nobody has ever heard it speak HTTP/1.1.
 func (x *exchange) appOnlySpeaksH2(err error) bool {
-	if !x.call.BodyUntouched() || x.body == nil && !upstream.Idempotent(x.r.Method) {
+	var e *upstream.Error
+	if !errors.As(err, &e) || !x.call.BodyUntouched() {
 		return false
 	}
-	var e *upstream.Error
-	if errors.As(err, &e) && e.Silent {
+	twice := upstream.Idempotent(x.r.Method)
+	if e.Silent {
+		if twice = twice || x.body != nil && !x.lane.heardH1.Load(); !twice {
+			return false
+		}
 		if speaks, err := x.appSpeaksH2(); err == nil && speaks {
 			x.lane.app.LearnOnlyH2()
 		}
 		x.alarm.Abortable(nil)
 	}
-	return x.lane.app.OnlyH2()
+	return (twice || e.Fault == upstream.Garbage) && x.lane.app.OnlyH2()
 }
 
 // forwardH2 is the way of a request to a user container that speaks HTTP/2.
