@@ -99,16 +99,16 @@ func (x *exchange) fullDuplex() {
 }
 
 // closeIfLast tells the client to send its next request on another connection:
-// because we are draining, because its request was an odd one, or because the
-// body of its request is not there yet and nobody will wait for it (duplex: the
-// user container may well).
+// because we are draining, because its request was an odd one, because nothing more
+// is read from it, or because the body of its request is not there yet and nobody
+// will wait for it (duplex: the user container may well).
 func (x *exchange) closeIfLast(h http.Header, duplex bool) {
 	g, closing := x.guard, x.lane.closing()
 	switch {
 	case g == nil:
 	case x.h2 && closing:
 		g.goAway()
-	case !x.h2 && (closing || g.last || !duplex && g.open.Load()):
+	case !x.h2 && (closing || g.last || g.stop.Load() || !duplex && g.open.Load()):
 		h.Set(header.Connection, "close")
 	}
 }
@@ -159,7 +159,7 @@ func (x *exchange) watchContext() (stop func() bool) {
 const lastWrite = 100 * time.Millisecond
 
 // unblock makes reads from and writes to the client return: they would wait for
-// nobody's good.
+// nobody's good. A client that reads gets what has been said so far.
 func (x *exchange) unblock() {
 	control := http.NewResponseController(x.w)
 	control.SetReadDeadline(past)
