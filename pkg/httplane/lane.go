@@ -168,15 +168,15 @@ func (l *Lane) Farewell() {
 	}
 }
 
-// Shutdown accepts what has been accepted by the kernel and then nothing more,
-// serves what is on its way and closes each connection when it is idle. When the
-// context ends it closes those that are left.
+// Shutdown accepts what the kernel has accepted, and then nothing more, serves
+// what is on its way and closes each connection when it is idle. When the context
+// ends it closes those that are left.
 func (l *Lane) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
 	l.stopping = true
 	for _, ln := range l.listeners {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			d.SetDeadline(time.Now().Add(lastLook))
+			d.SetDeadline(time.Now().Add(lastLook)) // guarded closes it then
 		} else {
 			ln.Close()
 		}
@@ -263,11 +263,11 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.begin(w, r, g)
 	l.proxy.Serve(x, &x.life)
 	broken := x.broken
-	if broken && x.untilClose && x.guard != nil {
-		x.guard.reset.Store(true)
 	if broken {
 		x.showCut()
 	}
+	if broken && x.untilClose && x.guard != nil {
+		x.guard.reset.Store(true)
 	}
 	x.finishBody()
 	if g != nil {
@@ -295,6 +295,10 @@ func (l *guarded) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		l.release()
+		if l.lane.hasStopped() { // net/http would try again
+			l.Listener.Close()
+			err = net.ErrClosed
+		}
 		return nil, err
 	}
 	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, headTime: l.lane.settings.HeaderTimeout, onClose: l.closed}
