@@ -20,6 +20,11 @@ const (
 	// abortTime is how long exchanges that the deadline has cut have for telling
 	// their clients.
 	abortTime = time.Second
+	// leaveTime is how long connections on which nothing was accepted have for
+	// ending: a little more than HTTP/2's second GOAWAY and the rest of a head take.
+	// Together with abortTime it fits into the three seconds that are left between
+	// the deadline and the end of the grace period.
+	leaveTime = 1500 * time.Millisecond
 )
 
 // beginDrain starts the drain, or joins it (promises.md 3.5): from now on probes
@@ -45,13 +50,51 @@ func (s *sidecar) drain() {
 	cancel()
 	<-done
 	if outcome == queue.Deadline {
-		s.log.Warn("drain deadline reached, what is in flight is cut", s.inFlight()...)
-		s.proxy.Drain.Abort()
+		s.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
 		defer cancel()
-		_ = s.proxy.Drain.Empty(ctx) // what has not ended by then is ended by stop
+		_ = s.proxy.Drain.Empty(ctx) // what has not ended by then is ended by leave
 	}
 	s.log.Info("drained", zap.Stringer("outcome", outcome), zap.Duration("took", time.Since(began)))
+}
+
+// cut ends what is in flight at the deadline, and what comes after it, and tells
+// why.
+func (s *sidecar) cut() {
+	s.log.Warn("drain deadline reached, what is in flight is cut", s.inFlight()...)
+	s.proxy.Drain.Abort()
+}
+
+// leave stops accepting. What was accepted last is served to its end, or to the
+// drain's deadline; then connections have leaveTime for ending.
+func (s *sidecar) leave() {
+	end := time.Now()
+	if deadline := s.proxy.Drain.DeadlineAt(); deadline.After(end) {
+		end = deadline
+		timer := time.AfterFunc(time.Until(deadline), s.cut)
+		defer timer.Stop()
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
+	defer cancel()
+	if s.fast != nil {
+		_ = s.fast.Shutdown(ctx) // first: it may still give connections to the other lane
+	}
+	_ = s.lane.Shutdown(ctx)
+}
+
+// lastMoment is until when stopping may take that has nothing to do with requests:
+// stopTime at most, but not beyond the deadline, except for a second that everybody
+// gets.
+func (s *sidecar) lastMoment() time.Time {
+	now := time.Now()
+	least, most := now.Add(time.Second), now.Add(stopTime)
+	switch deadline := s.proxy.Drain.DeadlineAt(); {
+	case deadline.IsZero(), deadline.After(most):
+		return most
+	case deadline.After(least):
+		return deadline
+	}
+	return least
 }
 
 // accompany says how far the drain is, and takes leave of WebSockets shortly

@@ -27,7 +27,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-// stopTime is how long servers and probes have for stopping.
+// stopTime is how long probes have for stopping, and telemetry for its last words.
 const stopTime = 5 * time.Second
 
 // Process is what main knows of the process.
@@ -303,17 +303,12 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 
 // stop stops everything that was started and waits for it.
 func (s *sidecar) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTime)
-	defer cancel()
 	var all sync.WaitGroup
-	all.Go(func() {
-		if s.fast != nil {
-			_ = s.fast.Shutdown(ctx) // first: it may still give connections to the other lane
-		}
-		_ = s.lane.Shutdown(ctx)
-	})
+	all.Go(s.leave)
 	for _, server := range s.servers {
 		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+			defer cancel()
 			if server.Shutdown(ctx) != nil {
 				server.Close()
 			}
@@ -322,5 +317,7 @@ func (s *sidecar) stop() error {
 	all.Wait()
 	s.running.Wait()
 	s.app.Close()
+	ctx, cancel := context.WithDeadline(context.Background(), s.lastMoment())
+	defer cancel()
 	return errors.Join(s.prober.Stop(ctx), s.watcher.Close(), s.telemetry.close(ctx))
 }
