@@ -139,7 +139,7 @@ func (s *sidecar) bind() (*listeners, error) {
 		wrong = append(wrong, fmt.Errorf("METRICS_PORT: port %d cannot be served: %w", c.MetricsPort, err))
 	}
 	if s.pair, err = s.openCertificates(); err != nil {
-		wrong = append(wrong, fmt.Errorf("TLS_CERT_DIR: %w", err))
+		wrong = append(wrong, err)
 	} else if hasPair(s.pair) {
 		l.tls = listen("QUEUE_SERVING_TLS_PORT", "", c.TLSPort)
 	}

@@ -3,9 +3,11 @@ package sidecar
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -16,13 +18,33 @@ import (
 // that cannot be used is an error.
 func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	c := s.config
-	return certs.Open(c.CertDir, certs.Options{
+	pair, err := certs.Open(c.CertDir, certs.Options{
 		ClientCA: c.TLSClientCA,
 		OnReload: func(leaf *x509.Certificate) {
 			s.log.Info("certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
 		},
 		OnError: func(err error) { s.log.Warn("certificate not in use", zap.Error(err)) },
 	})
+	return pair, s.nameFiles(err)
+}
+
+// nameFiles says of each error about files which setting has named them.
+func (s *sidecar) nameFiles(err error) error {
+	if err == nil {
+		return nil
+	}
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all = joined.Unwrap()
+	}
+	for i, err := range all {
+		variable := "TLS_CERT_DIR"
+		if ca := s.config.TLSClientCA; ca != "" && strings.Contains(err.Error(), ca) {
+			variable = "QUEUE_PROXY_TLS_CLIENT_CA"
+		}
+		all[i] = fmt.Errorf("%s: %w", variable, err)
+	}
+	return errors.Join(all...)
 }
 
 // hasPair reports whether there is a certificate already.
