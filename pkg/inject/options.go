@@ -88,7 +88,7 @@ func Table() []Option {
 		{Name: timeoutOption, variable: "REVISION_TIMEOUT_SECONDS", Text: "How long a request may take. The pod's grace period grows with it."},
 		{Name: "response-start-timeout", variable: "REVISION_RESPONSE_START_TIMEOUT_SECONDS", Text: "How long until the first byte of the response."},
 		{Name: "idle-timeout", variable: "REVISION_IDLE_TIMEOUT_SECONDS", Text: "How long nothing may move."},
-		{Name: deadlineOption, variable: "DRAIN_DEADLINE", Text: "When what still runs at the end of the pod is cut; unset is worked out, see below."},
+		{Name: deadlineOption, variable: "DRAIN_DEADLINE", Text: "When what still runs at the end of the pod is cut; unset is worked out, see above."},
 		{Name: "drain-quiet-period", variable: "DRAIN_QUIET_PERIOD", Text: "How long no new request must have come before the drain ends."},
 		{Name: drainMinOption, variable: "DRAIN_MIN", Text: "How long the drain takes at least; the app's own `sleep` before its end becomes this."},
 		{Name: "exclude-paths", variable: "EXCLUDE_PATHS", Text: "Paths that do not count as load."},

@@ -1,6 +1,8 @@
 package inject
 
 import (
+	"flag"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +150,66 @@ func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 		got := Advise(parse(t, `{"spec":{"containers":[{"name":"web",`+c.probes+`}]}}`))
 		if c.want == "" && len(got) > 0 || c.want != "" && !slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, c.want) }) {
 			t.Errorf("%s: got %q, want %q", c.fact, got, c.want)
+		}
+	}
+}
+
+// go test ./pkg/inject -run Guide -update writes the table of the options.
+var update = flag.Bool("update", false, "rewrite the table of docs/injection.md")
+
+func TestGuideHasTheTable(t *testing.T) {
+	const guide, begin, end = "../../docs/injection.md", "<!-- options -->\n", "<!-- /options -->\n"
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s: got no marks of the table, want %q and %q", guide, begin, end)
+	}
+	want := head + begin + markdown() + end + tail
+	if *update {
+		if err := os.WriteFile(guide, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if string(text) != want {
+		t.Errorf("%s: got another table than the code's; run go test ./pkg/inject -run Guide -update", guide)
+	}
+}
+
+func markdown() string {
+	var b strings.Builder
+	b.WriteString("\n| option | default | meaning |\n|---|---|---|\n")
+	for _, o := range Table() {
+		name := "`" + o.Name + "`"
+		for _, alias := range o.Aliases {
+			name += ", `" + alias + "`"
+		}
+		def := ""
+		if o.Default != "" {
+			def = "`" + o.Default + "`"
+		}
+		meaning := o.Text
+		if o.variable != "" {
+			meaning += " (`" + o.variable + "`)"
+		}
+		b.WriteString("| " + name + " | " + def + " | " + meaning + " |\n")
+	}
+	return b.String() + "\n"
+}
+
+func TestGuideKnowsEveryReason(t *testing.T) {
+	text, err := os.ReadFile("../../docs/injection.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reason := range []string{OptedOut, AlreadyInjected, HasQueueProxy, Knative, MirrorPod, HostNetwork, Windows, Ends, NoPort, NoPods, Unaffected,
+		Unreadable, BadOption, WhichContainer, WhichPort, PortTaken, BadProbe, SpeaksTLS, BadStatus} {
+		if !strings.Contains(string(text), "`"+reason+"`") {
+			t.Errorf("got no word about %s, want the guide to explain it", reason)
 		}
 	}
 }

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+)
+
+const deploy = "../../deploy"
+
+// overlays are the folders that are applied as they are.
+func overlays() []string {
+	return []string{"overlays/self-managed", "overlays/ha", "overlays/cert-manager"}
+}
+
+// strict decodes an object of Kubernetes' and refuses fields that do not exist.
+func strict(t *testing.T, text []byte) runtime.Object {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, autoscalingv2.AddToScheme, admissionregv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	object, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode(text, nil, nil)
+	if err != nil {
+		t.Fatalf("got %v, want it decoded strictly:\n%s", err, text)
+	}
+	return object
+}
+
+// foreign are the objects of others that stand in deploy, as far as we use them, with
+// the names of their custom resource definitions.
+func foreign(apiVersion, kind string) any {
+	type meta struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Name      string            `json:"name"`
+			Namespace string            `json:"namespace"`
+			Labels    map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	switch apiVersion + " " + kind {
+	case "keda.sh/v1alpha1 ScaledObject":
+		return &struct {
+			meta
+			Spec struct {
+				ScaleTargetRef struct {
+					Name string `json:"name"`
+				} `json:"scaleTargetRef"`
+				PollingInterval int32 `json:"pollingInterval"`
+				MinReplicaCount int32 `json:"minReplicaCount"`
+				MaxReplicaCount int32 `json:"maxReplicaCount"`
+				Fallback        struct {
+					FailureThreshold int32 `json:"failureThreshold"`
+					Replicas         int32 `json:"replicas"`
+				} `json:"fallback"`
+				Triggers []struct {
+					Type       string            `json:"type"`
+					MetricType string            `json:"metricType"`
+					Metadata   map[string]string `json:"metadata"`
+				} `json:"triggers"`
+			} `json:"spec"`
+		}{}
+	case "monitoring.coreos.com/v1 PodMonitor":
+		return &struct {
+			meta
+			Spec struct {
+				Selector            metav1.LabelSelector `json:"selector"`
+				PodMetricsEndpoints []struct {
+					Port     string `json:"port"`
+					Path     string `json:"path"`
+					Interval string `json:"interval"`
+				} `json:"podMetricsEndpoints"`
+			} `json:"spec"`
+		}{}
+	case "cert-manager.io/v1 Issuer":
+		return &struct {
+			meta
+			Spec struct {
+				SelfSigned struct{} `json:"selfSigned"`
+			} `json:"spec"`
+		}{}
+	case "cert-manager.io/v1 Certificate":
+		return &struct {
+			meta
+			Spec struct {
+				SecretName  string `json:"secretName"`
+				Duration    string `json:"duration"`
+				RenewBefore string `json:"renewBefore"`
+				PrivateKey  struct {
+					Algorithm      string `json:"algorithm"`
+					Size           int    `json:"size"`
+					RotationPolicy string `json:"rotationPolicy"`
+				} `json:"privateKey"`
+				DNSNames  []string `json:"dnsNames"`
+				IssuerRef struct {
+					Kind string `json:"kind"`
+					Name string `json:"name"`
+				} `json:"issuerRef"`
+			} `json:"spec"`
+		}{}
+	case "operator.knative.dev/v1beta1 KnativeServing":
+		return &struct {
+			meta
+			Spec struct {
+				Config map[string]map[string]string `json:"config"`
+			} `json:"spec"`
+		}{}
+	}
+	return nil
+}
+
+// decode decodes every object of a stream strictly.
+func decode(t *testing.T, name string, text []byte) []runtime.Object {
+	t.Helper()
+	stream, err := manifest.Parse(name, text).JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []runtime.Object
+	for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
+		var raw json.RawMessage
+		if err := d.Decode(&raw); err != nil {
+			t.Fatal(err)
+		}
+		var is metav1.TypeMeta
+		if err := json.Unmarshal(raw, &is); err != nil {
+			t.Fatal(err)
+		}
+		if into := foreign(is.APIVersion, is.Kind); into != nil {
+			one := json.NewDecoder(bytes.NewReader(raw))
+			one.DisallowUnknownFields()
+			if err := one.Decode(into); err != nil {
+				t.Errorf("%s: %s: got %v, want it decoded strictly", name, is.Kind, err)
+			}
+			continue
+		}
+		objects = append(objects, strict(t, raw))
+	}
+	return objects
+}
+
+func TestEveryManifestIsDecodedStrictly(t *testing.T) {
+	// Which file is of what is no object: patches, values, and the build's own files.
+	parts := []string{"kustomization.yaml", "overlays/", "knative/config-deployment.yaml", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/"}
+	seen := 0
+	err := filepath.WalkDir(deploy, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".yaml" || slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(filepath.ToSlash(name), p) }) {
+			return err
+		}
+		seen++
+		decode(t, name, []byte(read(t, name)))
+		return nil
+	})
+	if err != nil || seen < 10 {
+		t.Errorf("got %d files (%v), want at least 10; have they moved?", seen, err)
+	}
+}
+
+// kustomize is built by the go command, and kept in its cache: as a module of ours it
+// would bring twenty others with it, for a test.
+const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
+
+// build does what kubectl kustomize does.
+func build(t *testing.T, overlay string) []runtime.Object {
+	t.Helper()
+	cmd := exec.Command("go", "run", kustomize, "build", filepath.Join(deploy, overlay))
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", overlay, err, stderr.String())
+	}
+	return decode(t, overlay, text)
+}
+
+func first[T runtime.Object](t *testing.T, objects []runtime.Object) T {
+	t.Helper()
+	for _, o := range objects {
+		if found, ok := o.(T); ok {
+			return found
+		}
+	}
+	var none T
+	t.Fatalf("got no %T, want one", none)
+	return none
+}
+
+func TestOverlaysFitTheProgram(t *testing.T) {
+	for _, overlay := range overlays() {
+		t.Run(overlay, func(t *testing.T) {
+			objects := build(t, overlay)
+			d := first[*appsv1.Deployment](t, objects)
+			hook := first[*admissionregv1.MutatingWebhookConfiguration](t, objects)
+			service := first[*corev1.Service](t, objects)
+			c := d.Spec.Template.Spec.Containers[0]
+
+			// The program takes the arguments, and means the objects that are there.
+			t.Setenv("POD_NAMESPACE", d.Namespace)
+			s, err := (&command{}).readServing(c.Args[1:], nil)
+			if c.Args[0] != "serve" || err != nil {
+				t.Fatalf("got the arguments %q, want serve and what it takes: %v", c.Args, err)
+			}
+			if s.service != service.Name || s.namespace != service.Namespace || s.configuration != hook.Name {
+				t.Errorf("got service %s/%s and configuration %s, want those of the objects: %s/%s, %s", s.namespace, s.service, s.configuration, service.Namespace, service.Name, hook.Name)
+			}
+			if !strings.Contains(c.Image, "@sha256:") || !strings.Contains(s.said["image"], "@sha256:") {
+				t.Errorf("got the images %s and %s, want both by digest", c.Image, s.said["image"])
+			}
+			if !labels.SelectorFromSet(service.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
+				t.Error("got a Service that does not select the pods")
+			}
+			if c.SecurityContext.AllowPrivilegeEscalation == nil || *c.SecurityContext.AllowPrivilegeEscalation || c.SecurityContext.Capabilities.Drop[0] != "ALL" ||
+				!*d.Spec.Template.Spec.SecurityContext.RunAsNonRoot || d.Spec.Template.Spec.SecurityContext.SeccompProfile.Type != "RuntimeDefault" {
+				t.Error("got pods that the restricted Pod Security Standard refuses")
+			}
+			wantPolicy := admissionregv1.Ignore
+			if overlay == "overlays/ha" {
+				wantPolicy = admissionregv1.Fail
+				if *d.Spec.Replicas != 2 {
+					t.Errorf("got %d replicas, want 2", *d.Spec.Replicas)
+				}
+				first[*policyv1.PodDisruptionBudget](t, objects)
+			}
+			for _, w := range hook.Webhooks {
+				if *w.FailurePolicy != wantPolicy || *w.SideEffects != admissionregv1.SideEffectClassNone || *w.ReinvocationPolicy != admissionregv1.IfNeededReinvocationPolicy || *w.TimeoutSeconds != 5 {
+					t.Errorf("%s: got %s %s %s %d, want %s None IfNeeded 5", w.Name, *w.FailurePolicy, *w.SideEffects, *w.ReinvocationPolicy, *w.TimeoutSeconds, wantPolicy)
+				}
+				if ref := w.ClientConfig.Service; ref.Name != service.Name || ref.Namespace != service.Namespace || *ref.Path != "/inject" {
+					t.Errorf("%s: got the service %v, want ours", w.Name, ref)
+				}
+			}
+			mounts := d.Spec.Template.Spec.AutomountServiceAccountToken
+			if needs := s.selfManaged || s.events; needs != (mounts != nil && *mounts) {
+				t.Errorf("got the token mounted %v, want it where it is needed: %v", mounts, needs)
+			}
+			for _, o := range objects {
+				if secret, ok := o.(*corev1.Secret); ok && secret.Name != s.secret {
+					t.Errorf("got the Secret %s, want %s", secret.Name, s.secret)
+				}
+			}
+		})
+	}
+}
+
+func TestRightsAreThoseThatAreUsed(t *testing.T) {
+	objects := build(t, "overlays/self-managed")
+	role, cluster := first[*rbacv1.Role](t, objects), first[*rbacv1.ClusterRole](t, objects)
+	got := map[string]string{}
+	for _, r := range append(slices.Clone(role.Rules), cluster.Rules...) {
+		got[strings.Join(r.Resources, ",")+" "+strings.Join(r.ResourceNames, ",")] = strings.Join(r.Verbs, ",")
+	}
+	want := map[string]string{
+		"secrets queue-proxy-injector-certificate":           "get,update",
+		"mutatingwebhookconfigurations queue-proxy-injector": "get,patch",
+		"events ": "create",
+	}
+	for rule, verbs := range want {
+		if got[rule] != verbs {
+			t.Errorf("%s: got %q, want %q", rule, got[rule], verbs)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("got the rules %v, want only %v", got, want)
+	}
+	for _, o := range build(t, "overlays/cert-manager") {
+		switch o.(type) {
+		case *rbacv1.Role, *rbacv1.ClusterRole:
+			t.Errorf("got a %T, want no rights at all", o)
+		}
+	}
+}
+
+func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
+	hook := first[*admissionregv1.MutatingWebhookConfiguration](t, build(t, "overlays/self-managed"))
+	matches := func(s *metav1.LabelSelector, set labels.Set) bool {
+		selector, err := metav1.LabelSelectorAsSelector(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return selector.Matches(set)
+	}
+	const key = "queue-proxy.dev/inject"
+	for _, c := range []struct {
+		namespace, of, pod string // "" is no label
+		want               int
+	}{
+		{"shop", "", "", 0}, {"shop", "", "true", 1}, {"shop", "", "false", 0},
+		{"shop", "true", "", 1}, {"shop", "true", "true", 1}, {"shop", "true", "false", 0},
+		{"shop", "false", "", 0}, {"shop", "false", "true", 1}, {"shop", "false", "false", 0},
+		{"queue-proxy", "true", "true", 0}, {"kube-system", "", "true", 0},
+	} {
+		namespace, pod := labels.Set{"kubernetes.io/metadata.name": c.namespace}, labels.Set{}
+		if c.of != "" {
+			namespace[key] = c.of
+		}
+		if c.pod != "" {
+			pod[key] = c.pod
+		}
+		got := 0
+		for _, w := range hook.Webhooks {
+			if matches(w.NamespaceSelector, namespace) && matches(w.ObjectSelector, pod) {
+				got++
+			}
+		}
+		if got != c.want {
+			t.Errorf("namespace %s %q, pod %q: got %d webhooks, want %d", c.namespace, c.of, c.pod, got, c.want)
+		}
+	}
+}
+
+func TestTheExampleIsWhatTheInjectorMakes(t *testing.T) {
+	before, after := filepath.Join(deploy, "example/before.yaml"), filepath.Join(deploy, "example/after.yaml")
+	out, report, code := injector(t, "inject", []byte(read(t, before)))
+	if *update {
+		write(t, after, out)
+	}
+	if want := read(t, after); code != done || out != want {
+		t.Errorf("got exit code %d and a difference (go test ./cmd/injector -update):\n%s%s", code, unified(after, []byte(want), []byte(out)), report)
+	}
+	if strings.Contains(report, "warning") {
+		t.Errorf("got %s, want an example without warnings", report)
+	}
+	decode(t, after, []byte(out))
+}
+
+// The autoscaling examples name metrics, ports and a Service that must exist.
+func TestAutoscalingReadsWhatThereIs(t *testing.T) {
+	after := read(t, filepath.Join(deploy, "example/after.yaml"))
+	for _, name := range []string{"hpa-prometheus-adapter/podmonitor.yaml", "keda-metrics-api/service.yaml"} {
+		if text := read(t, filepath.Join(deploy, "autoscaling", name)); !strings.Contains(text, "http-autometric") || !strings.Contains(after, "name: http-autometric") {
+			t.Errorf("%s: got another port, want the sidecar's http-autometric", name)
+		}
+	}
+	stats := read(t, "../../pkg/stats/text.go")
+	for _, name := range []string{"hpa-prometheus-adapter/adapter-values.yaml", "keda-prometheus/scaledobject.yaml", "keda-metrics-api/scaledobject.yaml"} {
+		text := read(t, filepath.Join(deploy, "autoscaling", name))
+		at := strings.Index(text, "queue_average")
+		if at < 0 {
+			t.Errorf("%s: got no gauge of ours, want one", name)
+			continue
+		}
+		gauge := strings.FieldsFunc(text[at:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') })[0]
+		if !strings.Contains(stats, `"`+gauge+`"`) {
+			t.Errorf("%s: got the gauge %s, want one that the sidecar has", name, gauge)
+		}
+	}
+	if !strings.Contains(after, "name: STATS_FORMAT\n              value: prometheus") {
+		t.Error("got a sidecar that answers protobuf to KEDA, want text")
+	}
+}
