@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -15,11 +16,13 @@ import (
 )
 
 const (
-	// lingerTime and lingerBytes bound how long a connection that is closed in the
-	// middle of a request's body still takes what the client sends, so that the
-	// client can read the answer before a reset destroys it (RFC 9112 section 9.6).
+	// lingerTime and lingerBytes bound how long a connection that we end behind an
+	// answer still takes what the client sends, so that the client can read the
+	// answer before a reset destroys it (RFC 9112 section 9.6).
 	lingerTime  = time.Second
 	lingerBytes = 8 << 20
+	// chunkRoom is the least room behind a head for a body in chunks, in bytes.
+	chunkRoom = 4 << 10
 )
 
 // past is a deadline that has long gone by.
@@ -43,14 +46,13 @@ type conn struct {
 	n       int                // of the last raw read
 	err     error              //
 	reading func(uintptr) bool // tryRead, made once
-	cut     bool               // the connection ends with the present request, whose body is not read to its end
 
 	exchange
 
 	// Of the end.
-	idle     atomic.Bool // the reader waits for the first byte of a head
-	retiring atomic.Bool
-	nudged   atomic.Bool // retire has ended a read
+	mu       sync.Mutex
+	idle     bool // the reader waits for the first byte of a head
+	retiring bool
 }
 
 func newConn(l *Lane, nc *net.TCPConn, raw syscall.RawConn) *conn {
@@ -121,21 +123,12 @@ const (
 func (c *conn) next() what {
 	deadline := false
 	for {
-		if b := c.buf[c.r:c.w]; len(b) > 0 {
-			if is, maybe := wire.HasPreface(b); is {
-				return handOver
-			} else if !maybe {
-				n, err := c.request.Parse(b)
-				if what, known := c.judge(n, err); known {
-					if deadline {
-						c.nc.SetReadDeadline(time.Time{})
-					}
-					return what
+		if c.w > c.r {
+			if what, known := c.judge(); known {
+				if deadline {
+					c.nc.SetReadDeadline(time.Time{})
 				}
-			}
-			if len(b) >= c.lane.settings.MaxHeaderBytes {
-				c.request.Reset()
-				return handOver // which answers 431
+				return what
 			}
 			if !deadline && c.lane.settings.HeaderTimeout > 0 {
 				c.nc.SetReadDeadline(time.Now().Add(c.lane.settings.HeaderTimeout))
@@ -148,8 +141,14 @@ func (c *conn) next() what {
 	}
 }
 
-// judge decides who serves a head of n bytes; not known: it is not complete.
-func (c *conn) judge(n int, err error) (w what, known bool) {
+// judge decides who serves the head that has arrived; not known: it is not
+// complete.
+func (c *conn) judge() (w what, known bool) {
+	b := c.buf[c.r:c.w]
+	if is, maybe := wire.HasPreface(b); is || maybe {
+		return handOver, is
+	}
+	n, err := c.request.Parse(b)
 	q := &c.request
 	var odd *wire.Odd
 	switch {
@@ -157,11 +156,13 @@ func (c *conn) judge(n int, err error) (w what, known bool) {
 		return lend, true // HTTP/1.0, an unusual target or Host
 	case err != nil:
 		return handOver, true // and refused there, or judged alone
+	case n > c.lane.settings.MaxHeaderBytes, n == 0 && len(b) >= c.lane.settings.MaxHeaderBytes:
+		return handOver, true // and answered with 431
 	case n == 0:
 		return 0, false
-	case n > c.lane.settings.MaxHeaderBytes, q.Form == wire.Authority, c.lane.app.OnlyH2():
+	case q.Form == wire.Authority, c.lane.app.OnlyH2():
 		return handOver, true
-	case q.Upgrade && !onlyH2C(q):
+	case wantsUpgrade(q):
 		return handOver, true
 	case q.Expect100:
 		return lend, true
@@ -169,58 +170,110 @@ func (c *conn) judge(n int, err error) (w what, known bool) {
 		return lend, true // it is net/http's lane that finds out what the app speaks
 	case c.lane.settings.FullDuplex && (q.Chunked || q.ContentLength > 0):
 		return lend, true
+	case q.Chunked && len(c.buf)-c.r-n < chunkRoom:
+		c.makeRoom(n + chunkRoom)
+		_, _ = q.Parse(c.buf[c.r:c.w]) // again: it has moved
 	}
 	c.begin(n)
 	return plain, true
 }
 
-// onlyH2C reports whether the only protocol that the client would upgrade to is
-// HTTP/2, which is ignored (RFC 9110 section 7.8).
-func onlyH2C(q *wire.Request) bool {
-	protocol, ok := wire.Find(q.Fields, "upgrade")
-	return ok && wire.EqualFold(protocol, "h2c")
+// wantsUpgrade reports whether the request asks for another protocol. Not if that
+// is HTTP/2 alone (RFC 9110 section 7.8), nor if it has a body: such offers are
+// ignored.
+func wantsUpgrade(q *wire.Request) bool {
+	if !q.Upgrade || q.Chunked || q.ContentLength > 0 {
+		return false
+	}
+	for _, f := range q.Fields {
+		if wire.EqualFold(f.Name, "upgrade") && !wire.EqualFold(f.Value, "h2c") {
+			return true
+		}
+	}
+	return false
 }
 
 // wait reads more bytes behind those that are there. A connection that retires
 // ends here, when it is idle and nothing comes.
 func (c *conn) wait() error {
+	c.makeRoom(c.w - c.r + 1)
+	if c.w > 0 {
+		return c.read()
+	}
+	for {
+		last := c.rest()
+		err := c.read()
+		c.stir()
+		if last || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+}
+
+// rest notes that the connection is idle, and reports whether this is its last
+// look at what comes.
+func (c *conn) rest() (last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = true
+	if c.retiring {
+		c.nc.SetReadDeadline(time.Now().Add(lastLook))
+	}
+	return c.retiring
+}
+
+// stir notes that the connection is not idle any more.
+func (c *conn) stir() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = false
+	if c.retiring {
+		c.nc.SetReadDeadline(time.Time{})
+	}
+}
+
+// retire makes the connection end once it is idle and nothing is on its way. Any
+// goroutine may call it, once.
+func (c *conn) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retiring = true
+	if c.idle {
+		c.nc.SetReadDeadline(past)
+	}
+}
+
+// abandon ends the connection whatever is going on. Any goroutine may call it.
+func (c *conn) abandon() {
+	c.hangup()
+	c.nc.Close()
+}
+
+// makeRoom moves what is there to the front, and sees to it that a buffer, if
+// there is one, has room for n bytes in all.
+func (c *conn) makeRoom(n int) {
 	if c.r > 0 {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
 		c.r = 0
 	}
-	if c.buf != nil && c.w == len(c.buf) {
-		grown := make([]byte, 2*len(c.buf))
-		copy(grown, c.buf)
+	if c.buf != nil && len(c.buf) < n {
+		grown := make([]byte, max(n, 2*len(c.buf)))
+		w := copy(grown, c.buf[:c.w])
 		c.release()
-		c.buf, c.w = grown, len(grown)/2
+		c.buf, c.w = grown, w
 	}
-	c.idle.Store(c.w == 0)
-	defer c.idle.Store(false)
-	for looked := false; ; looked = true {
-		looking := c.retiring.Load() && c.w == 0
-		if looking {
-			c.nc.SetReadDeadline(time.Now().Add(lastLook))
-		}
-		err := c.raw.Read(c.reading)
-		if looking {
-			c.nc.SetReadDeadline(time.Time{})
-		}
-		switch {
-		case err == nil && c.err == nil && c.n > 0:
-			c.w += c.n
-			return nil
-		case err == nil && c.err != nil:
-			return c.err
-		case err == nil:
-			return io.EOF
-		case looking || !errors.Is(err, os.ErrDeadlineExceeded):
-			return err
-		case looked || !c.nudged.Swap(false):
-			return err
-		case c.w > 0: // the nudge came too late, in the middle of a head
-			c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-		}
+}
+
+// read reads what comes next.
+func (c *conn) read() error {
+	if err := c.raw.Read(c.reading); err != nil {
+		return err
 	}
+	c.w += c.n
+	if c.n == 0 && c.err == nil {
+		return io.EOF
+	}
+	return c.err
 }
 
 // tryRead reads what is there. It gives the buffer back before it has to wait
@@ -256,11 +309,10 @@ func (c *conn) release() {
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 
-// finish consumes the request that was served, and reports whether another one
+// finish lets go of the request that was served, and reports whether another one
 // may follow.
 func (c *conn) finish() bool {
-	ok := c.exchange.end()
-	if !ok || c.cut || c.gone.Load() {
+	if !c.exchange.end() || c.gone.Load() {
 		return false
 	}
 	if c.r == c.w {
@@ -309,7 +361,7 @@ func (c *conn) forget() {
 // close closes the connection so that what was answered can be read.
 func (c *conn) close() {
 	c.watch.Stop()
-	if c.cut && c.nc.CloseWrite() == nil {
+	if c.last && !c.broken && !c.gone.Load() && c.nc.CloseWrite() == nil {
 		c.nc.SetReadDeadline(time.Now().Add(lingerTime))
 		_, _ = io.CopyN(io.Discard, onlyReader{c.nc}, lingerBytes)
 	}
@@ -320,13 +372,3 @@ func (c *conn) close() {
 
 // onlyReader hides that a connection can do more, which io.Copy would use.
 type onlyReader struct{ io.Reader }
-
-// retire makes the connection end once it is idle and nothing is on its way. Any
-// goroutine may call it.
-func (c *conn) retire() {
-	c.retiring.Store(true)
-	if c.idle.Load() {
-		c.nudged.Store(true)
-		c.nc.SetReadDeadline(past)
-	}
-}

@@ -30,6 +30,7 @@ type exchange struct {
 	c       *conn
 	request wire.Request
 	size    int // of the head
+	at      int // index in the connection's buffer: what is behind the head and not consumed
 	life    queue.Life
 	alarm   *queue.Alarm
 	call    upstream.Call
@@ -41,6 +42,7 @@ type exchange struct {
 
 	last    bool // no request is served behind this one
 	broken  bool // not all of what the response's head has promised was written
+	stopped bool // StopBody has been called
 	atGuest atomic.Pointer[Guest]
 
 	mu     sync.Mutex
@@ -56,9 +58,9 @@ func (x *exchange) init(c *conn) {
 	}
 	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
 	x.call.OnInfo = x.inform
-	x.call.OnWait = func() { _ = x.flush() } // an error comes again with the next write
+	x.call.OnWait = func() { _ = x.flush() } // whoever writes next hears of an error
 	x.call.StopBody = func() {
-		c.cut = true
+		x.stopped = true
 		c.nc.SetReadDeadline(past)
 	}
 	x.body.x = x
@@ -66,8 +68,8 @@ func (x *exchange) init(c *conn) {
 
 // begin makes x the exchange of the request whose head takes the next n bytes.
 func (x *exchange) begin(n int) {
-	x.size = n
-	x.last, x.broken, x.waiting = false, false, false
+	x.size, x.at = n, x.c.r+n
+	x.last, x.broken, x.waiting, x.stopped = false, false, false, false
 	x.body.begin(&x.request)
 }
 
@@ -79,17 +81,21 @@ func (x *exchange) end() bool {
 	x.mu.Lock()
 	x.built, x.cancel = nil, nil
 	x.mu.Unlock()
-	ok := x.flush() == nil && !x.broken && !x.last
 	if x.pooled != nil {
 		x.c.lane.buffers.Put(x.pooled)
 		x.pooled, x.out = nil, nil
 	}
 	if !x.body.discard() {
-		x.c.cut = true
+		x.last = true
+	}
+	if x.last || x.broken {
 		return false
 	}
-	x.c.r += x.size
-	return ok
+	if x.stopped {
+		x.c.nc.SetReadDeadline(time.Time{})
+	}
+	x.c.r = x.at
+	return true
 }
 
 // Header implements queue.Exchange. The string points into the buffer.
@@ -171,9 +177,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	}
 	x.out, x.waiting = b, true
 	x.c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
-	if x.flush() != nil {
-		x.broken = true
-	}
+	_ = x.flush() // who can't hear it has gone
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
@@ -181,10 +185,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 // are draining, or because the body of its request is not there yet and nobody
 // will wait for it (duplex: the user container may well).
 func (x *exchange) appendClose(b []byte, duplex bool) []byte {
-	if early := !duplex && !x.body.here(); early {
-		x.last, x.c.cut = true, true
-	}
-	x.last = x.last || x.request.Close || x.c.lane.closing()
+	x.last = x.request.Close || x.c.lane.closing() || !duplex && !x.body.here()
 	if x.last {
 		return wire.AppendField(b, header.Connection, "close")
 	}
@@ -199,15 +200,18 @@ func (x *exchange) room() {
 	}
 }
 
-// flush writes what waits in out.
+// flush writes what waits in out. Once it has failed it fails.
 func (x *exchange) flush() error {
-	if !x.waiting {
-		return nil
+	if x.waiting && !x.broken {
+		_, err := x.c.nc.Write(x.out)
+		x.broken = err != nil
 	}
 	x.waiting = false
-	_, err := x.c.nc.Write(x.out)
 	x.out = x.out[:0]
-	return err
+	if x.broken {
+		return errBroken
+	}
+	return nil
 }
 
 // inform passes an informational response on (RFC 9110 section 15.2).
@@ -216,7 +220,7 @@ func (x *exchange) inform(head *wire.Response) {
 	b := appendStatus(x.out[:0], head.Status, view(head.Reason))
 	b = appendResponseFields(b, head.Fields)
 	x.out, x.waiting = append(b, "\r\n"...), true
-	_ = x.flush() // an error comes again with the final response
+	_ = x.flush() // whoever writes next hears of an error
 }
 
 // appendStatus appends a status line.
@@ -261,22 +265,20 @@ func (b *body) none() bool { return !b.chunked && b.left == 0 }
 
 // arrived returns the body if all of it has come with the head, and there is one.
 func (b *body) arrived() ([]byte, bool) {
-	c := b.x.c
-	rest := c.buf[c.r+b.x.size : c.w]
+	rest := b.x.c.buf[b.x.at:b.x.c.w]
 	if b.chunked || b.left == 0 || b.left > int64(len(rest)) {
 		return nil, false
 	}
 	return rest[:b.left], true
 }
 
-// took consumes n bytes behind the head that have arrived. The head stays where
-// it is: what is behind the consumed bytes is behind the head from now on. b.mu is
-// held.
+// took consumes n bytes behind the head that have arrived. b.mu is held.
 func (b *body) took(n int) {
-	c := b.x.c
-	at := c.r + b.x.size
-	copy(c.buf[at:], c.buf[at+n:c.w])
-	c.w -= n
+	x := b.x
+	if x.at += n; x.at == x.c.w { // room for more
+		x.at = x.c.r + x.size
+		x.c.w = x.at
+	}
 }
 
 // here reports whether all of the body has arrived.
@@ -339,7 +341,7 @@ func (b *body) read(p []byte) (int, error) {
 	p = p[:min(int64(len(p)), b.left)]
 	var n int
 	var err error
-	if have := c.buf[c.r+b.x.size : c.w]; len(have) > 0 {
+	if have := c.buf[b.x.at:c.w]; len(have) > 0 {
 		n = copy(p, have)
 		b.took(n)
 	} else {
@@ -356,51 +358,42 @@ func (b *body) read(p []byte) (int, error) {
 	return n, err
 }
 
-// readChunks decodes. Framing that comes behind the head's buffer is read into
-// what is left of it.
-func (b *body) readChunks(p []byte) (int, error) {
+// readChunks decodes what has arrived, as much of it as p takes. What comes is
+// read into the room behind the head.
+func (b *body) readChunks(p []byte) (n int, err error) {
 	c := b.x.c
-	at := c.r + b.x.size
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for {
-		if have := c.buf[at:c.w]; len(have) > 0 {
-			data, n, err := b.chunks.Next(have[:min(len(have), len(p))])
-			if err != nil {
-				return 0, err
-			}
-			m := copy(p, data)
-			if n > 0 {
-				b.took(n)
-			}
-			if b.chunks.Done() {
-				return m, io.EOF
-			}
-			if m > 0 {
-				return m, nil
-			}
-			if n > 0 {
-				continue
-			}
+	for n < len(p) {
+		have := c.buf[b.x.at:c.w]
+		if len(have) == 0 && n > 0 {
+			break
 		}
-		if b.chunks.Done() {
-			return 0, io.EOF
-		}
-		if c.w == len(c.buf) {
-			return 0, errNoRoom
-		}
-		free := c.buf[c.w:]
-		b.mu.Unlock()
-		n, err := c.nc.Read(free)
-		b.mu.Lock()
-		c.w += n
-		if n == 0 {
+		if len(have) == 0 {
+			room := c.buf[c.w:]
+			b.mu.Unlock()
+			k, err := c.nc.Read(room)
+			b.mu.Lock()
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
-			return 0, err
+			if err != nil {
+				return 0, err
+			}
+			c.w += k
+			continue
+		}
+		data, k, err := b.chunks.Next(have[:min(len(have), len(p)-n)])
+		if err != nil {
+			return n, err
+		}
+		n += copy(p[n:], data)
+		b.took(k)
+		if b.chunks.Done() {
+			return n, io.EOF
 		}
 	}
+	return n, nil
 }
 
 // appendTrailer appends the trailer fields of a body that has ended.

@@ -69,16 +69,19 @@ type Lane struct {
 	lent     atomic.Uint64
 	given    atomic.Uint64
 
+	stop      chan struct{} // closed by Shutdown
 	mu        sync.Mutex
 	listeners []net.Listener
 	conns     map[*conn]struct{}
 	stopping  bool
-	running   sync.WaitGroup // connections
+	over      bool           // Shutdown's time is over
+	running   sync.WaitGroup // connections, and Serve
 }
 
 // New returns a lane that tells its story to proxy and forwards to app.
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher) *Lane {
-	l := &Lane{settings: s, proxy: proxy, app: app, watcher: watcher, conns: make(map[*conn]struct{})}
+	l := &Lane{settings: s, proxy: proxy, app: app, watcher: watcher}
+	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})
 	l.buffers.New = func() any { b := make([]byte, bufferSize); return &b }
 	if s.MaxConnections > 0 {
 		l.places = make(chan struct{}, s.MaxConnections)
@@ -104,13 +107,12 @@ func (l *Lane) Serve(ln net.Listener) error {
 		return ln.Close()
 	}
 	l.listeners = append(l.listeners, ln)
+	l.running.Add(1)
 	l.mu.Unlock()
+	defer l.running.Done()
 	defer ln.Close()
 	var delay time.Duration
-	for {
-		if l.places != nil {
-			l.places <- struct{}{}
-		}
+	for l.takePlace() {
 		nc, err := ln.Accept()
 		if err != nil {
 			l.leavePlace()
@@ -126,6 +128,26 @@ func (l *Lane) Serve(ln net.Listener) error {
 		}
 		delay = 0
 		l.start(nc.(*net.TCPConn))
+	}
+	return nil
+}
+
+// takePlace waits for a place for one more connection; false: the lane has been
+// shut down, and all may be held by connections that were handed over.
+func (l *Lane) takePlace() bool {
+	if l.places == nil {
+		return true
+	}
+	select {
+	case l.places <- struct{}{}:
+		return true
+	default:
+	}
+	select {
+	case l.places <- struct{}{}:
+		return true
+	case <-l.stop:
+		return false
 	}
 }
 
@@ -148,6 +170,9 @@ func (l *Lane) start(nc *net.TCPConn) {
 	l.conns[c] = struct{}{}
 	if l.stopping {
 		c.retire()
+	}
+	if l.over {
+		c.abandon()
 	}
 	l.mu.Unlock()
 	l.running.Go(func() {
@@ -173,10 +198,11 @@ func (l *Lane) closing() bool { return l.proxy.Drain.Draining() }
 // Shutdown accepts what has been accepted by the kernel and then nothing more,
 // serves what is on its way and closes each connection when it is idle. When the
 // context ends it closes those that are left. Connections that were handed over
-// are not its own any more.
+// are not its own any more. It may be called once.
 func (l *Lane) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
 	l.stopping = true
+	close(l.stop)
 	for _, ln := range l.listeners {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
 			d.SetDeadline(time.Now().Add(lastLook))
@@ -199,8 +225,9 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
+	l.over = true
 	for c := range l.conns {
-		c.nc.Close()
+		c.abandon()
 	}
 	l.mu.Unlock()
 	<-done
