@@ -218,8 +218,7 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 			c := d.Spec.Template.Spec.Containers[0]
 
 			// The program takes the arguments, and means the objects that are there.
-			t.Setenv("POD_NAMESPACE", d.Namespace)
-			s, err := (&command{}).readServing(c.Args[1:], nil)
+			s, err := (&command{}).readServing(c.Args[1:], []string{"POD_NAMESPACE=" + d.Namespace})
 			if c.Args[0] != "serve" || err != nil {
 				t.Fatalf("got the arguments %q, want serve and what it takes: %v", c.Args, err)
 			}

@@ -48,7 +48,10 @@ const (
 `
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	environ := os.Environ() //nolint:forbidigo // the injector's own, read once; pkg/config reads the sidecar's
+	os.Exit(run(os.Args[1:], environ, os.Stdin, os.Stdout, os.Stderr))
+}
 
 func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) == 0 {

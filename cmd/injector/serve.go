@@ -29,6 +29,7 @@ type serving struct {
 	onRefusal                                 string
 	events                                    bool
 	linger                                    time.Duration
+	host, port                                string // of the API server
 	said                                      inject.Options
 }
 
@@ -61,7 +62,7 @@ func (c *command) serve(args, environ []string) (int, error) {
 }
 
 func (c *command) readServing(args, environ []string) (*serving, error) {
-	s := new(serving)
+	s := &serving{host: valueOf(environ, "KUBERNETES_SERVICE_HOST"), port: valueOf(environ, "KUBERNETES_SERVICE_PORT")}
 	var err error
 	if s.said, err = inject.FromEnv(environ); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
 	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
 	flags.BoolVar(&s.selfManaged, "self-managed", false, "make, renew and publish the certificate here instead")
-	flags.StringVar(&s.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "with -self-managed: `namespace` of Service and Secret")
+	flags.StringVar(&s.namespace, "namespace", valueOf(environ, "POD_NAMESPACE"), "with -self-managed: `namespace` of Service and Secret")
 	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with -self-managed: the webhook's Service")
 	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with -self-managed: the Secret that keeps the certificate")
 	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with -self-managed: the MutatingWebhookConfiguration")
@@ -111,7 +112,7 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 	var kube *webhook.Kube
 	if s.selfManaged || s.events {
 		var err error
-		if kube, err = webhook.InCluster(); err != nil {
+		if kube, err = webhook.InCluster(s.host, s.port); err != nil {
 			return nil, err
 		}
 	}
@@ -134,6 +135,16 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 		server.Beside = append(server.Beside, events.Run)
 	}
 	return server, nil
+}
+
+// valueOf is a variable of an environment, "" if it is not there.
+func valueOf(environ []string, name string) string {
+	for _, line := range environ {
+		if value, ok := strings.CutPrefix(line, name+"="); ok {
+			return value
+		}
+	}
+	return ""
 }
 
 // logger writes lines of JSON with the keys of the sidecar's.

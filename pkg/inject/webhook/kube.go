@@ -28,9 +28,9 @@ type Kube struct {
 	client    *http.Client
 }
 
-// InCluster is the Kube of the pod that we run in.
-func InCluster() (*Kube, error) {
-	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+// InCluster is the Kube of the pod that we run in. host and port are what its environment
+// says, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT.
+func InCluster(host, port string) (*Kube, error) {
 	if host == "" || port == "" {
 		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not in a cluster")
 	}
