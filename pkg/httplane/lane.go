@@ -176,7 +176,7 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	l.stopping = true
 	for _, ln := range l.listeners {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			d.SetDeadline(time.Now().Add(lastLook)) // guarded closes it then
+			_ = d.SetDeadline(time.Now().Add(lastLook)) // guarded closes it then
 		} else {
 			ln.Close()
 		}
