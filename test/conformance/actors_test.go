@@ -1,0 +1,585 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// Actors of the stories about the end of a pod, about clocks and about restarts:
+// an HTTP/2 client that shows each frame, and clients under load that keep a
+// ledger of what became of each request.
+
+// An h2Event is one frame that a server has sent.
+type h2Event struct {
+	frame  http2.FrameType
+	stream uint32
+	code   http2.ErrCode // of RST_STREAM and GOAWAY
+	last   uint32        // stream id of GOAWAY
+	fields []field       // of HEADERS
+	data   string        // of DATA
+	end    bool          // END_STREAM
+}
+
+func (e h2Event) String() string {
+	return fmt.Sprintf("%v stream %d code %v last %d end %v %v %.60q", e.frame, e.stream, e.code, e.last, e.end, e.fields, e.data)
+}
+
+// An h2Peer is a client's HTTP/2 connection, frame by frame. SETTINGS and PING
+// are acknowledged, windows are kept open, and all else is kept to be looked at.
+type h2Peer struct {
+	t *testing.T
+	net.Conn
+
+	sending sync.Mutex
+	framer  *http2.Framer
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+
+	mu     sync.Mutex
+	events []h2Event
+	end    error // how the connection has ended; nil: not yet
+}
+
+// dialH2 opens a connection on which HTTP/2 is spoken, and returns when the
+// server's SETTINGS have come.
+func dialH2(t *testing.T, addr string) *h2Peer {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newH2Peer(t, c)
+}
+
+func newH2Peer(t *testing.T, c net.Conn) *h2Peer {
+	t.Helper()
+	p := &h2Peer{t: t, Conn: c, framer: http2.NewFramer(c, c)}
+	p.encoder = hpack.NewEncoder(&p.block)
+	p.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	c.SetDeadline(time.Now().Add(2 * patience))
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.framer.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.read()
+	}()
+	t.Cleanup(func() {
+		c.Close()
+		<-done
+	})
+	p.await("the server's SETTINGS", func(e h2Event) bool { return e.frame == http2.FrameSettings })
+	return p
+}
+
+func (p *h2Peer) read() {
+	for {
+		f, err := p.framer.ReadFrame()
+		if err != nil {
+			p.mu.Lock()
+			p.end = err
+			p.mu.Unlock()
+			return
+		}
+		e := h2Event{frame: f.Header().Type, stream: f.Header().StreamID}
+		p.sending.Lock()
+		switch f := f.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				p.framer.WriteSettingsAck()
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				p.framer.WritePing(true, f.Data)
+			}
+		case *http2.MetaHeadersFrame:
+			e.end = f.StreamEnded()
+			for _, h := range f.Fields {
+				e.fields = append(e.fields, field{h.Name, h.Value})
+			}
+		case *http2.DataFrame:
+			e.data, e.end = string(f.Data()), f.StreamEnded()
+			if n := uint32(len(f.Data())); n > 0 {
+				p.framer.WriteWindowUpdate(0, n)
+				p.framer.WriteWindowUpdate(f.StreamID, n)
+			}
+		case *http2.RSTStreamFrame:
+			e.code = f.ErrCode
+		case *http2.GoAwayFrame:
+			e.code, e.last = f.ErrCode, f.LastStreamID
+		}
+		p.sending.Unlock()
+		p.mu.Lock()
+		p.events = append(p.events, e)
+		p.mu.Unlock()
+	}
+}
+
+// open sends the head of a request; end says that it has no body.
+func (p *h2Peer) open(stream uint32, end bool, method, target string, fields ...string) {
+	p.t.Helper()
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	p.block.Reset()
+	all := []field{{":method", method}, {":scheme", "http"}, {":authority", "a.test"}, {":path", target}}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		all = append(all, field{strings.ToLower(name), value})
+	}
+	for _, f := range all {
+		p.encoder.WriteField(hpack.HeaderField{Name: f.Name, Value: f.Value})
+	}
+	err := p.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: p.block.Bytes(), EndStream: end, EndHeaders: true,
+	})
+	if err != nil {
+		p.t.Fatalf("stream %d: sending: %v", stream, err)
+	}
+}
+
+// data sends a piece of a request's body.
+func (p *h2Peer) data(stream uint32, end bool, text string) {
+	p.t.Helper()
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	if err := p.framer.WriteData(stream, end, []byte(text)); err != nil {
+		p.t.Fatalf("stream %d: sending: %v", stream, err)
+	}
+}
+
+// seen returns what has come so far, and how the connection has ended.
+func (p *h2Peer) seen() ([]h2Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]h2Event(nil), p.events...), p.end
+}
+
+// await returns the first frame that is as wanted, within patience.
+func (p *h2Peer) await(what string, is func(h2Event) bool) (found h2Event) {
+	p.t.Helper()
+	poll(p.t, what, func() error {
+		events, end := p.seen()
+		for _, e := range events {
+			if is(e) {
+				found = e
+				return nil
+			}
+		}
+		if end != nil {
+			p.t.Fatalf("%s: the connection ended before (%v) with %v", what, end, events)
+		}
+		return errNotYet
+	})
+	return found
+}
+
+// goAway waits for the first GOAWAY.
+func (p *h2Peer) goAway() h2Event {
+	p.t.Helper()
+	return p.await("a GOAWAY", func(e h2Event) bool { return e.frame == http2.FrameGoAway })
+}
+
+// goAways returns all GOAWAYs, once the server has ended the connection.
+func (p *h2Peer) goAways() (all []h2Event) {
+	p.t.Helper()
+	poll(p.t, "the server ends the connection", func() error {
+		if _, end := p.seen(); end == nil {
+			return errNotYet
+		}
+		return nil
+	})
+	events, end := p.seen()
+	if !errors.Is(end, io.EOF) {
+		p.t.Errorf("the connection ended with %v, want a plain end", end)
+	}
+	for _, e := range events {
+		if e.frame == http2.FrameGoAway {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+// An h2Answer is what has come on one stream.
+type h2Answer struct {
+	status int
+	fields []field // of the response's head
+	body   string
+	reset  http2.ErrCode // of RST_STREAM, when it was reset
+	cut    bool          // it was reset before its end
+}
+
+func (a h2Answer) get(name string) string {
+	if v := values(a.fields, name); len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// answer waits for the end of a stream. A server may ask its client to send no
+// more of a request after a whole answer (RFC 9113 8.1): that is no cut.
+func (p *h2Peer) answer(stream uint32) (a h2Answer) {
+	p.t.Helper()
+	p.await(fmt.Sprintf("the end of stream %d", stream), func(e h2Event) bool {
+		return e.stream == stream && (e.end || e.frame == http2.FrameRSTStream)
+	})
+	events, _ := p.seen()
+	ended := false
+	for _, e := range events {
+		if e.stream != stream {
+			continue
+		}
+		if e.frame == http2.FrameHeaders && a.status == 0 {
+			for _, f := range e.fields {
+				if f.Name == ":status" {
+					a.status, _ = strconv.Atoi(f.Value)
+				}
+			}
+			a.fields = e.fields
+		}
+		a.body += e.data
+		ended = ended || e.end
+		if e.frame == http2.FrameRSTStream {
+			a.reset, a.cut = e.code, !ended
+		}
+	}
+	return a
+}
+
+// draining returns when the sidecar says that the pod is ending.
+func (p *pod) draining() {
+	p.t.Helper()
+	p.poll("probes hear that the pod is ending", func() error {
+		if m := dial(p.t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 || m.Body != shuttingDown {
+			return fmt.Errorf("got %q with %q", m.Start, m.Body)
+		}
+		return nil
+	})
+}
+
+// awaitLog returns when a line of the output holds all the words.
+func (p *pod) awaitLog(words ...string) {
+	p.t.Helper()
+	p.poll(fmt.Sprintf("the log says %q", words), func() error {
+		if !p.out.says(words...) {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// An attempt is one sending of a request and what its client saw.
+type attempt struct {
+	id, client string
+	method     string
+	began      time.Time
+	ended      time.Time
+	fresh      bool // on a connection that had carried nothing before
+	dialled    bool // there was a connection at all
+	begun      bool // a byte of a response has come
+	whole      bool // and its end
+	status     int
+	body       string
+	word       string // of Proxy-Status; "": it is not the sidecar's answer
+	err        error
+}
+
+func (a attempt) String() string {
+	return fmt.Sprintf("%s %s by %s: fresh %v, dialled %v, begun %v, whole %v, status %d, word %q, body %.40q, error %v",
+		a.method, a.id, a.client, a.fresh, a.dialled, a.begun, a.whole, a.status, a.word, a.body, a.err)
+}
+
+// A crowd is a number of clients that send one request after the other until
+// they are told to stop, and the ledger of what they saw.
+type crowd struct {
+	t    *testing.T
+	p    *pod
+	stop chan struct{}
+	halt sync.Once
+	all  sync.WaitGroup
+
+	mu      sync.Mutex
+	ledger  []attempt
+	closes  []websocket.StatusCode // how WebSockets were ended by the other side
+	noClose []error                // those that ended without a Close frame
+	echoed  int                    // messages of WebSockets
+}
+
+func newCrowd(t *testing.T, p *pod) *crowd {
+	c := &crowd{t: t, p: p, stop: make(chan struct{})}
+	t.Cleanup(c.end)
+	return c
+}
+
+// end stops all clients and waits until their last requests have been answered.
+func (c *crowd) end() {
+	c.halt.Do(func() { close(c.stop) })
+	c.all.Wait()
+}
+
+func (c *crowd) stopped() bool {
+	select {
+	case <-c.stop:
+		return true
+	case <-c.p.done: // nobody is there any more
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *crowd) note(a attempt) {
+	a.ended = time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ledger = append(c.ledger, a)
+}
+
+// attempts returns the ledger.
+func (c *crowd) attempts() []attempt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]attempt(nil), c.ledger...)
+}
+
+// answered returns how many requests have been answered so far.
+func (c *crowd) answered() (n int) {
+	for _, a := range c.attempts() {
+		if a.whole {
+			n++
+		}
+	}
+	return n
+}
+
+// pause is how long a client waits that could not connect at all, before it
+// tries again as clients do.
+const pause = 5 * time.Millisecond
+
+// http1 adds clients of HTTP/1.1 that keep their connections as long as they may
+// or ask for a new one each time. A connection that has ended before a byte of a
+// response came is replaced, and the request sent again, as RFC 9112 9.3.1 allows:
+// under a new id, so that the ledgers show both.
+func (c *crowd) http1(n int, keepAlive bool, method, target string) {
+	name := "h1 close"
+	if keepAlive {
+		name = "h1 keep-alive"
+	}
+	for range n {
+		c.all.Go(func() {
+			var conn net.Conn
+			var r *bufio.Reader
+			hangUp := func() {
+				if conn != nil {
+					conn.Close()
+				}
+				conn = nil
+			}
+			defer hangUp()
+			for !c.stopped() {
+				a := attempt{id: newID(), client: name, method: method, began: time.Now()}
+				if conn == nil {
+					a.fresh = true
+					if conn, a.err = net.Dial("tcp", c.p.addr()); a.err != nil {
+						conn = nil
+						c.note(a)
+						time.Sleep(pause)
+						continue
+					}
+					r = bufio.NewReader(conn)
+				}
+				a.dialled = true
+				conn.SetDeadline(time.Now().Add(patience))
+				fields := []string{"X-Id: " + a.id}
+				if !keepAlive {
+					fields = append(fields, "Connection: close")
+				}
+				if method == "POST" {
+					fields = append(fields, "Content-Length: 4")
+				}
+				text := request(method, target, fields...)
+				if method == "POST" {
+					text += "body"
+				}
+				var m *message
+				if _, a.err = io.WriteString(conn, text); a.err == nil {
+					m, a.err = readResponse(r, method)
+				}
+				if m != nil && m.Start != "" {
+					a.begun, a.status, a.body = true, m.status(), m.Body
+					a.word = word(m.get("Proxy-Status"))
+					if a.err == nil {
+						a.err = m.Cut
+					}
+				}
+				a.whole = a.begun && a.err == nil
+				c.note(a)
+				if !a.whole || !keepAlive || strings.EqualFold(m.get("Connection"), "close") {
+					hangUp()
+				}
+			}
+		})
+	}
+}
+
+// h2c adds Go's HTTP/2 clients: so many connections, each used by so many at once.
+func (c *crowd) h2c(connections, each int, target string) {
+	for range connections {
+		client := httpClient(c.t, "h2c")
+		client.Timeout = patience
+		for range each {
+			c.all.Go(func() {
+				for !c.stopped() {
+					a := attempt{id: newID(), client: "h2c", method: "GET", began: time.Now()}
+					r, _ := http.NewRequest("GET", c.p.url(target), nil)
+					r.Header.Set("X-Id", a.id)
+					var answer *http.Response
+					if answer, a.err = client.Do(r); a.err == nil {
+						a.begun, a.status = true, answer.StatusCode
+						a.word = word(answer.Header.Get("Proxy-Status"))
+						var b []byte
+						b, a.err = io.ReadAll(answer.Body)
+						answer.Body.Close()
+						a.body, a.whole = string(b), a.err == nil
+					}
+					a.dialled = !errors.Is(a.err, syscall.ECONNREFUSED)
+					c.note(a)
+					if !a.dialled {
+						time.Sleep(pause)
+					}
+				}
+			})
+		}
+	}
+}
+
+// webSockets adds clients that have each message echoed before they send the next
+// one, and say goodbye when they are told to stop.
+func (c *crowd) webSockets(n int) {
+	for i := range n {
+		c.all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+			defer cancel()
+			ws, _, err := websocket.Dial(ctx, "ws://"+c.p.addr()+"/ws", nil)
+			if err != nil {
+				c.t.Errorf("WebSocket %d: %v", i, err)
+				return
+			}
+			defer ws.CloseNow()
+			for !c.stopped() {
+				want := newID()
+				err := ws.Write(ctx, websocket.MessageText, []byte(want))
+				var got []byte
+				if err == nil {
+					_, got, err = ws.Read(ctx)
+				}
+				if err == nil && string(got) != want {
+					err = fmt.Errorf("got %q, want %q", got, want)
+				}
+				c.mu.Lock()
+				switch code := websocket.CloseStatus(err); {
+				case err == nil:
+					c.echoed++
+				case code != -1:
+					c.closes = append(c.closes, code)
+				default:
+					c.noClose = append(c.noClose, err)
+				}
+				c.mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+			if err := ws.Close(websocket.StatusNormalClosure, ""); err != nil {
+				c.t.Errorf("WebSocket %d: saying goodbye: %v", i, err)
+			}
+		})
+	}
+}
+
+// word returns the word of our member of a Proxy-Status field.
+func word(status string) string {
+	for member := range strings.SplitSeq(status, ",") {
+		member = strings.TrimSpace(member)
+		if !strings.HasPrefix(member, "queue-proxy") {
+			continue
+		}
+		if _, rest, ok := strings.Cut(member, `details="`); ok {
+			w, _, _ := strings.Cut(rest, `"`)
+			return w
+		}
+		return "no reason"
+	}
+	return ""
+}
+
+// A restarting user container: one address, and servers that come and go on it.
+type restarting struct {
+	p       *pod
+	handler http.Handler
+
+	mu     sync.Mutex
+	server *http.Server
+	conns  map[net.Conn]bool
+	hard   atomic.Bool // connections end with a reset
+}
+
+func (a *restarting) start() {
+	a.p.t.Helper()
+	var speaks http.Protocols
+	speaks.SetHTTP1(true)
+	speaks.SetUnencryptedHTTP2(true)
+	s := &http.Server{Handler: a.handler, Protocols: &speaks, ErrorLog: quiet}
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		switch state {
+		case http.StateNew:
+			a.conns[c] = true
+		case http.StateClosed:
+			delete(a.conns, c)
+		}
+	}
+	l := a.p.listen()
+	a.mu.Lock()
+	a.server, a.conns = s, map[net.Conn]bool{}
+	a.mu.Unlock()
+	go s.Serve(l)
+}
+
+// kill ends the server and every connection of it at once, as the kernel does
+// with those of a process that was killed.
+func (a *restarting) kill() {
+	a.mu.Lock()
+	s := a.server
+	if a.hard.Load() {
+		for c := range a.conns {
+			if tcp, ok := c.(*net.TCPConn); ok {
+				tcp.SetLinger(0)
+			}
+		}
+	}
+	a.mu.Unlock()
+	s.Close()
+}

@@ -1,0 +1,1081 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// The end of a pod: docs/promises.md 3.5.
+
+// slack is what a busy machine may add to a time that a story reads off.
+const slack = 3 * time.Second
+
+// endlessID is the last stream id of a GOAWAY that refuses nothing (RFC 9113 6.8).
+const endlessID = 1<<31 - 1
+
+// Two hundred clients at full speed, SIGTERM in the midst of it, no new requests a
+// second later: each request was answered by the app, and reached it once.
+func TestNothingIsLostWhenAPodEndsUnderLoad(t *testing.T) {
+	const quiet, longest = 500 * time.Millisecond, 400 * time.Millisecond
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD="+quiet.String(), "DRAIN_DEADLINE=15s")
+	app := p.sample()
+	c := newCrowd(t, p)
+	c.http1(60, true, "GET", "/bytes/300")
+	c.http1(10, true, "POST", "/sink")
+	c.http1(20, false, "GET", "/stream/3000")
+	c.http1(10, true, "GET", "/slow?ms=400")
+	c.h2c(5, 10, "/bytes/300")
+	c.h2c(2, 5, "/slow?ms=400")
+	c.webSockets(40)
+	c.until("a thousand requests have been answered", func() bool { return c.answered() > 1000 })
+	p.signal(syscall.SIGTERM)
+	p.draining()
+	since := c.answered()
+	c.until("a thousand more have been answered", func() bool { return c.answered() > since+1000 })
+	if p.ended() {
+		t.Fatal("the sidecar has ended while clients were sending")
+	}
+	c.end()
+	idle := time.Now()
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took, most := time.Since(idle), quiet+longest+slack; took > most {
+		t.Errorf("it ended %v after the last request, want at most %v", took, most)
+	}
+	for _, a := range c.attempts() {
+		if a.status != 200 || !a.whole {
+			t.Errorf("not answered by the app: %v", a)
+		}
+		if got := app.Seen(a.id); got != 1 {
+			t.Errorf("the app has seen it %d times, want once: %v", got, a)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.closes) > 0 || len(c.noClose) > 0 {
+		t.Errorf("WebSockets ended before their clients wanted: %v, %v", c.closes, c.noClose)
+	}
+	t.Logf("%d requests and %d WebSocket messages", len(c.ledger), c.echoed)
+}
+
+// until polls while the clients are at work.
+func (c *crowd) until(what string, is func() bool) {
+	c.t.Helper()
+	poll(c.t, what, func() error {
+		if !is() {
+			return errNotYet
+		}
+		return nil
+	})
+}
+
+// Clients that never stop: the deadline ends it, and whoever is cut is told why.
+func TestClientsThatNeverStopAreCutAtTheDeadlineWithTheReason(t *testing.T) {
+	const deadline = 2 * time.Second
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE="+deadline.String())
+	app := p.sample()
+	c := newCrowd(t, p)
+	c.http1(30, true, "GET", "/bytes/300")
+	c.http1(10, false, "GET", "/bytes/300")
+	c.http1(5, true, "GET", "/slow?ms=60000")
+	c.h2c(3, 10, "/bytes/300")
+	c.h2c(1, 5, "/slow?ms=60000")
+	c.webSockets(20)
+	c.until("some requests have been answered", func() bool { return c.answered() > 500 })
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took := time.Since(began); took < deadline-100*time.Millisecond || took > deadline+slack {
+		t.Errorf("it ended after %v, want the deadline of %v and at most %v more", took, deadline, slack)
+	}
+	c.end()
+	kinds := map[string]int{}
+	for _, a := range c.attempts() {
+		seen := app.Seen(a.id)
+		switch {
+		case a.whole && a.status == 200:
+			kinds["answered"]++
+			if seen != 1 {
+				t.Errorf("the app has seen it %d times, want once: %v", seen, a)
+			}
+		case a.whole && a.status == 503 && a.word == "draining" && a.body == shuttingDown:
+			kinds["told"]++
+		case a.begun && !a.whole && a.status == 200 && a.ended.After(began.Add(deadline-100*time.Millisecond)):
+			kinds["cut"]++ // the response had begun
+		case !a.dialled:
+			kinds["not connected"]++
+		case !a.begun && seen == 0 && a.ended.After(began.Add(deadline-100*time.Millisecond)):
+			kinds["never read"]++
+		default:
+			t.Errorf("%v after the signal, seen %d times by the app: %v", a.began.Sub(began), seen, a)
+		}
+	}
+	if kinds["told"] == 0 {
+		t.Error("nobody was told why")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, code := range c.closes {
+		if code != websocket.StatusGoingAway {
+			t.Errorf("a WebSocket was closed with %v, want 1001", code)
+		}
+	}
+	if len(c.closes) != 20 || len(c.noClose) > 0 {
+		t.Errorf("%d of 20 WebSockets were closed, the others ended with %v", len(c.closes), c.noClose)
+	}
+	t.Logf("%v", kinds)
+}
+
+// A chatty user container, as a handler: it never ends by itself, but for /now.
+type chatty struct {
+	running atomic.Int32 // requests
+	over    chan string  // the path of each request whose client or sidecar has gone
+}
+
+func newChatty() *chatty { return &chatty{over: make(chan string, 100)} }
+
+func (a *chatty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.running.Add(1)
+	defer func() {
+		a.running.Add(-1)
+		if r.URL.Path != "/now" {
+			a.over <- r.URL.Path
+		}
+	}()
+	control := http.NewResponseController(w)
+	control.EnableFullDuplex()
+	say := func(text string) bool {
+		_, err := io.WriteString(w, text)
+		return err == nil && control.Flush() == nil
+	}
+	switch r.URL.Path {
+	case "/fixed", "/silent-fixed":
+		w.Header().Set("Content-Length", "100000")
+	case "/grpc":
+		w.Header().Set("Content-Type", "application/grpc")
+	}
+	switch r.URL.Path {
+	case "/now":
+		return
+	case "/wait":
+		io.Copy(io.Discard, r.Body) // or net/http would not notice the end
+		<-r.Context().Done()
+		return
+	case "/silent", "/silent-fixed", "/grpc":
+		say("begun")
+		<-r.Context().Done()
+		return
+	}
+	for say("begun") {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// begunOn waits for the first bytes of a response's body on a bare connection.
+func (w *wire) begunOn(method, target string) *message {
+	w.t.Helper()
+	m, err := readHead(w.r)
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", method, target, err)
+	}
+	if m.status() != 200 {
+		w.t.Fatalf("%s %s: got %q, want 200", method, target, m.Start)
+	}
+	return m
+}
+
+// What the deadline cuts, and how each protocol tells it.
+func TestTheDeadlineTellsEachProtocolInItsOwnWay(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
+	app := newChatty()
+	p.app(app)
+
+	waiting1 := p.sendGet("/wait")
+	waiting0 := dial(t, p.addr())
+	waiting0.send("GET /wait HTTP/1.0\r\nHost: a.test\r\n\r\n")
+	uploading := dial(t, p.addr())
+	uploading.send("POST /wait HTTP/1.1\r\nHost: a.test\r\nContent-Length: 100\r\n\r\nhalf")
+	chunked, fixed := p.sendGet("/chunked"), p.sendGet("/fixed")
+	begun0 := dial(t, p.addr())
+	begun0.send("GET /old HTTP/1.0\r\nHost: a.test\r\n\r\n")
+	h2 := dialH2(t, p.addr())
+	h2.open(1, true, "GET", "/wait")
+	h2.open(3, true, "GET", "/chunked")
+	h2.open(5, true, "GET", "/fixed")
+	h2.open(7, true, "POST", "/wait", "Content-Type: application/grpc", "TE: trailers")
+	h2.open(9, true, "POST", "/grpc", "Content-Type: application/grpc", "TE: trailers")
+	chunked.begunOn("GET", "/chunked")
+	fixed.begunOn("GET", "/fixed")
+	begun0.begunOn("GET", "/old")
+	for _, stream := range []uint32{3, 5, 9} {
+		h2.await("the response begins", func(e h2Event) bool { return e.stream == stream && e.data != "" })
+	}
+	p.poll("all are at the app", func() error {
+		if got := app.running.Load(); got != 11 {
+			return fmt.Errorf("there are %d of 11", got)
+		}
+		return nil
+	})
+	p.signal(syscall.SIGTERM)
+
+	for name, c := range map[string]*wire{"HTTP/1.1": waiting1, "HTTP/1.0": waiting0, "an upload": uploading} {
+		m := c.receive("GET")
+		if m.status() != 503 || m.Body != shuttingDown || word(m.get("Proxy-Status")) != "draining" {
+			t.Errorf("%s, no response yet: got %q with %q, Proxy-Status %q; want 503 shutting down, draining", name, m.Start, m.Body, m.get("Proxy-Status"))
+		}
+	}
+	for name, c := range map[string]*wire{"chunked": chunked, "of fixed length": fixed} {
+		b, err := io.ReadAll(c.r)
+		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if bytes.Contains(b, []byte("\r\n0\r\n")) || len(b) >= 100000 || bytes.Contains(b, []byte("shutting")) {
+			t.Errorf("a response %s that had begun went on with %.200q, want it cut", name, b)
+		}
+	}
+	if b, err := io.ReadAll(begun0.r); !errors.Is(err, syscall.ECONNRESET) || bytes.Contains(b, []byte("shutting")) {
+		t.Errorf("a response over HTTP/1.0 that had begun ended with %v and %.100q, want a reset", err, b)
+	}
+	if a := h2.answer(1); a.status != 503 || a.body != shuttingDown || a.cut {
+		t.Errorf("h2c, no response yet: got %+v, want 503", a)
+	}
+	for _, stream := range []uint32{3, 5, 9} {
+		if a := h2.answer(stream); !a.cut || strings.Contains(a.body, "shutting") {
+			t.Errorf("h2c, stream %d, a response that had begun: got %+v, want RST_STREAM", stream, a)
+		}
+	}
+	if a := h2.answer(7); a.status != 200 || a.get("grpc-status") != "14" || a.body != "" || a.cut {
+		t.Errorf("gRPC, no response yet: got %+v, want grpc-status 14 in trailers only", a)
+	}
+	for range 11 {
+		receive(t, "the app hears of the end of a request", app.over)
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	for _, phase := range []string{"waiting", "streaming"} {
+		if !p.out.says(`"reason":"draining"`, fmt.Sprintf(`"phase":%q`, phase)) {
+			t.Errorf("no line of the log says draining in the phase %s", phase)
+		}
+	}
+}
+
+// gRPC's own client hears Unavailable, which is what lets it try elsewhere.
+func TestAGRPCCallCutByTheDeadlineIsUnavailable(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
+	app := newChatty()
+	p.app(app)
+	ended := make(chan error, 1)
+	client := p.grpcClient()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	go func() {
+		in, out := []byte("x"), []byte(nil)
+		ended <- client.Invoke(ctx, "/wait", &in, &out)
+	}()
+	p.poll("the call is at the app", func() error {
+		if app.running.Load() == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	p.signal(syscall.SIGTERM)
+	if err := receive(t, "the end of the call", ended); status.Code(err) != codes.Unavailable {
+		t.Errorf("got %v, want Unavailable", err)
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// Requests that wait for a slot when the deadline comes never reach the app.
+func TestTheDeadlineTellsThoseThatWaitInTheQueue(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
+	h := p.holder()
+	running := p.sendGet("/running")
+	h.wait(t, "/running")
+	waiting := []*wire{p.sendGet("/w1"), p.sendGet("/w2")}
+	fence(t, p)
+	p.signal(syscall.SIGTERM)
+	for _, c := range append(waiting, running) {
+		if m := c.receive("GET"); m.status() != 503 || m.Body != shuttingDown || m.get("Retry-After") != "" {
+			t.Errorf("got %q with %q, want 503 shutting down", m.Start, m.Body)
+		}
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if got := h.order(); len(got) != 1 {
+		t.Errorf("the app got %v, want the running one alone", got)
+	}
+	if !p.out.says(`"reason":"draining"`, `"phase":"queued"`) {
+		t.Error("no line of the log says draining in the phase queued")
+	}
+}
+
+// A drain does not wait for the deadline when the queue empties before.
+func TestTheQueueIsServedInItsOrderWhileDraining(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms")
+	h := p.holder()
+	conns := []*wire{p.sendGet("/0")}
+	h.wait(t, "/0")
+	for i := 1; i < 5; i++ {
+		conns = append(conns, p.sendGet(fmt.Sprintf("/%d", i)))
+		fence(t, p)
+	}
+	p.signal(syscall.SIGTERM)
+	p.draining()
+	for i, c := range conns {
+		path := fmt.Sprintf("/%d", i)
+		h.wait(t, path)
+		h.free(path)
+		if m := c.receive("GET"); m.status() != 200 || m.Body != path {
+			t.Errorf("got %q with %q, want the app's 200 to %s", m.Start, m.Body, path)
+		}
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// RFC 9113 6.8: the first GOAWAY refuses nothing, the last one nothing that was
+// opened; idle connections hear it too.
+func TestHTTP2ConnectionsHearGOAWAYAndLoseNoStream(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sidecar("DRAIN_QUIET_PERIOD=300ms")
+	h := p.holder()
+	idle, fresh, busy := dialH2(t, p.addr()), dialH2(t, p.addr()), dialH2(t, p.addr())
+	overTLS := newH2Peer(t, dialTLS(t, p.tlsAddr(), "h2").Conn)
+	h.free("/short")
+	for _, c := range []*h2Peer{idle, overTLS} {
+		c.open(1, true, "GET", "/short")
+		if a := c.answer(1); a.status != 200 {
+			t.Fatalf("got %+v, want 200", a)
+		}
+	}
+	busy.open(1, true, "GET", "/held")
+	h.wait(t, "/held")
+	p.signal(syscall.SIGTERM)
+	for name, c := range map[string]*h2Peer{"idle": idle, "without a request": fresh, "busy": busy, "over TLS": overTLS} {
+		if e := c.goAway(); e.last != endlessID || e.code != http2.ErrCodeNo {
+			t.Errorf("%s: got %v, want a GOAWAY that refuses nothing", name, e)
+		}
+	}
+	// The client's requests may have been on their way: they are served.
+	busy.open(3, true, "GET", "/short")
+	if a := busy.answer(3); a.status != 200 || a.body != "/short" {
+		t.Errorf("a stream opened after the GOAWAY got %+v, want the app's 200", a)
+	}
+	idle.open(3, true, "GET", "/short")
+	if a := idle.answer(3); a.status != 200 {
+		t.Errorf("a stream opened after the GOAWAY on an idle connection got %+v, want the app's 200", a)
+	}
+	h.free("/held")
+	if a := busy.answer(1); a.status != 200 || a.body != "/held" {
+		t.Errorf("the stream in flight got %+v, want the app's 200", a)
+	}
+	for name, row := range map[string]struct {
+		c    *h2Peer
+		last uint32
+	}{"idle": {idle, 3}, "without a request": {fresh, 0}, "busy": {busy, 3}, "over TLS": {overTLS, 1}} {
+		all := row.c.goAways()
+		if len(all) < 2 {
+			t.Errorf("%s: got %v, want two GOAWAYs", name, all)
+			continue
+		}
+		if e := all[len(all)-1]; e.last < row.last || e.last == endlessID || e.code != http2.ErrCodeNo {
+			t.Errorf("%s: the last one is %v, want last stream %d", name, e, row.last)
+		}
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// A connection that is opened while we drain hears GOAWAY with its first answer.
+func TestANewHTTP2ConnectionHearsGOAWAYWithItsFirstAnswer(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=300ms")
+	h := p.holder()
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	h.free("/short")
+	p.signal(syscall.SIGTERM)
+	p.draining()
+	c := dialH2(t, p.addr())
+	c.open(1, true, "GET", "/short")
+	if a := c.answer(1); a.status != 200 {
+		t.Errorf("got %+v, want 200", a)
+	}
+	if e := c.goAway(); e.last != endlessID {
+		t.Errorf("got %v, want a GOAWAY that refuses nothing", e)
+	}
+	h.free("/held")
+	held.receive("GET")
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// A reset would destroy what is still on its way to the client.
+func TestIdleConnectionsEndWithAFINNotAReset(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sidecar("DRAIN_QUIET_PERIOD=200ms")
+	p.sample()
+	var idle []*wire
+	for range 20 {
+		idle = append(idle, dial(t, p.addr()), dialTLS(t, p.tlsAddr(), "http/1.1"))
+	}
+	for _, c := range idle {
+		if m := c.ask("/bytes/2"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	}
+	unused := dial(t, p.addr())
+	settled(t, p)
+	p.signal(syscall.SIGTERM)
+	for i, c := range append(idle, unused) {
+		if n, err := c.r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("connection %d: got %d bytes and %v, want a plain end", i, n, err)
+		}
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// Requests that come in the very moment when idle connections are closed are
+// either served or were never read: the app has seen those alone that were answered.
+func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
+	const quiet = 150 * time.Millisecond
+	for round := range 5 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("DRAIN_QUIET_PERIOD=" + quiet.String())
+			app := p.sample()
+			var conns []*wire
+			for range 60 {
+				c := dial(t, p.addr())
+				c.ask("/bytes/2")
+				conns = append(conns, c)
+			}
+			random := rand.New(rand.NewPCG(uint64(round), 1))
+			signalled := time.Now()
+			p.signal(syscall.SIGTERM)
+			// The drain ends a quiet period after the last request, so each of these may
+			// be the one that comes too late.
+			var all sync.WaitGroup
+			answered, refused := atomic.Int32{}, atomic.Int32{}
+			for i, c := range conns {
+				at := signalled.Add(quiet - 30*time.Millisecond + time.Duration(random.Int64N(int64(80*time.Millisecond))))
+				all.Go(func() {
+					time.Sleep(time.Until(at))
+					id := fmt.Sprintf("%d-%d", round, i)
+					io.WriteString(c, request("GET", "/bytes/2", "X-Id: "+id))
+					m, err := readResponse(c.r, "GET")
+					if err == nil && m.status() == 200 && m.Cut == nil {
+						answered.Add(1)
+						return
+					}
+					refused.Add(1)
+					if got := app.Seen(id); got != 0 {
+						t.Errorf("the app has seen a request whose client heard %v, %v", m, err)
+					}
+					if err == nil || !ended(err) {
+						t.Errorf("got %v, %v, want an answer or the end of the connection", m, err)
+					}
+				})
+			}
+			all.Wait()
+			if got := p.code(); got != 0 {
+				t.Errorf("got exit code %d, want 0", got)
+			}
+			t.Logf("%d answered, %d too late", answered.Load(), refused.Load())
+		})
+	}
+}
+
+// A request whose head is complete is accepted, however late, and may take until
+// the deadline: also one that was half sent when the drain was over.
+func TestARequestAcceptedAtTheVeryEndIsAnswered(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
+	p.sample()
+	c := dial(t, p.addr())
+	c.send("GET /slow?ms=6000 HTTP/1.1\r\nHost: a.test\r\n")
+	settled(t, p)
+	p.signal(syscall.SIGTERM)
+	p.awaitLog(`"message":"drained"`)
+	c.send("\r\n")
+	m := c.receive("GET")
+	if m.status() != 200 || m.Body != "slow\n" {
+		t.Errorf("got %q with %q, want the app's 200", m.Start, m.Body)
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// Somebody who never ends his request, or never reads his answer, does not hold
+// the pod beyond its grace period, of which three seconds are left at the deadline.
+func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
+	const deadline = time.Second
+	// stuck returns when the client can't write any more either.
+	stuck := func(p *pod, written *atomic.Int64) {
+		last := int64(-1)
+		p.poll("nothing moves any more", func() error {
+			time.Sleep(50 * time.Millisecond)
+			if n := written.Load(); n == 0 || n != last {
+				last = n
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	for name, hold := range map[string]func(t *testing.T, p *pod){
+		"half a head":        func(t *testing.T, p *pod) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
+		"half a second head": func(t *testing.T, p *pod) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
+		"half a body": func(t *testing.T, p *pod) {
+			dial(t, p.addr()).send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nabc")
+		},
+		"an upload that goes on": func(t *testing.T, p *pod) {
+			c := dial(t, p.addr())
+			c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
+			go io.Copy(c, endless{})
+		},
+		"an answer that is not read": func(t *testing.T, p *pod) {
+			p.sendGet("/bytes/1000000000")
+		},
+		"an HTTP/2 client that does not read": func(t *testing.T, p *pod) {
+			c := dial(t, p.addr())
+			c.send(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+			c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // GET /w
+		},
+		"a silent connection to the hooks":      func(t *testing.T, p *pod) { dial(t, local(p.port.admin)) },
+		"half a request to the hooks":           func(t *testing.T, p *pod) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
+		"a silent connection to the autoscaler": func(t *testing.T, p *pod) { dial(t, local(p.port.autoscaler)) },
+		"half an HTTP/2 preface":                func(t *testing.T, p *pod) { dial(t, p.addr()).send("PRI * HTT") },
+		"half a handshake":                      func(t *testing.T, p *pod) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
+		"a WebSocket that is not read": func(t *testing.T, p *pod) {
+			c := dial(t, p.addr())
+			c.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
+			c.receive("GET")
+			var written atomic.Int64
+			go func() {
+				message := "\x82\xfe\x40\x00\x00\x00\x00\x00" + strings.Repeat("x", 0x4000)
+				for {
+					n, err := io.WriteString(c, message)
+					if written.Add(int64(n)); err != nil {
+						return
+					}
+				}
+			}()
+			stuck(p, &written)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE="+deadline.String())
+			p.sample()
+			hold(t, p)
+			if !strings.Contains(name, "not read") && !strings.Contains(name, "goes on") {
+				settled(t, p)
+			}
+			began := time.Now()
+			p.signal(syscall.SIGTERM)
+			if got := p.code(); got != 0 {
+				t.Errorf("got exit code %d, want 0", got)
+			}
+			if took, most := time.Since(began), deadline+slack; took > most {
+				t.Errorf("it ended after %v, want at most %v", took, most)
+			}
+		})
+	}
+}
+
+// What was never accepted is no reason to stay until the deadline.
+func TestHalfARequestDoesNotHoldThePodUntilTheDeadline(t *testing.T) {
+	for name, text := range map[string]string{
+		"half a head": "GET / HTTP/1.1\r\nHost: a.test\r\n", "half a preface": "PRI * HTT", "nothing": "",
+	} {
+		for _, port := range []string{"plain", "TLS"} {
+			t.Run(name+"/"+port, func(t *testing.T) {
+				p := newPod(t)
+				writeCertificate(t, p.dir)
+				p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
+				p.sample()
+				c := dial(t, p.addr())
+				if port == "TLS" {
+					c = dialTLS(t, p.tlsAddr(), "http/1.1")
+				}
+				c.send(text)
+				settled(t, p)
+				began := time.Now()
+				p.signal(syscall.SIGTERM)
+				if got := p.code(); got != 0 {
+					t.Errorf("got exit code %d, want 0", got)
+				}
+				if took := time.Since(began); took > 1500*time.Millisecond+slack {
+					t.Errorf("it ended after %v, want the quiet period and about a second", took)
+				}
+			})
+		}
+	}
+}
+
+func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
+	for _, protocol := range both {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+			p.sample()
+			answer, err := httpClient(t, protocol).Get(p.url("/sse?n=12&ms=100"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer answer.Body.Close()
+			p.signal(syscall.SIGTERM)
+			b := within(t, "the rest", func() ([]byte, error) { return io.ReadAll(answer.Body) })
+			if got := strings.Count(string(b), "data: "); got != 12 {
+				t.Errorf("got %d events, want 12", got)
+			}
+			if got := p.code(); got != 0 {
+				t.Errorf("got exit code %d, want 0", got)
+			}
+		})
+	}
+}
+
+// A WebSocket that is in the midst of a long message when the deadline nears gets
+// its Close behind that message, not into it.
+func TestAWebSocketHearsItsCloseBetweenTwoMessages(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s")
+	const size = 200_000
+	p.bare(func(c *bareConn, m *message) bool {
+		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		// One message after the other, each in many pieces, and never a pause between
+		// two of them that is longer than the one within.
+		head := []byte{0x82, 127, 0, 0, 0, 0, 0, size >> 16, size >> 8 & 0xff, size & 0xff}
+		for {
+			for _, piece := range [][]byte{head, bytes.Repeat([]byte("a"), size/2), bytes.Repeat([]byte("b"), size/2)} {
+				if _, err := c.Write(piece); err != nil {
+					return false
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+	})
+	c := p.sendGet("/", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==")
+	if m := c.receive("GET"); m.status() != 101 {
+		t.Fatalf("got %q, want 101", m.Start)
+	}
+	p.signal(syscall.SIGTERM)
+	began := time.Now()
+	whole := strings.Repeat("a", size/2) + strings.Repeat("b", size/2)
+	for messages := 0; ; messages++ {
+		head := make([]byte, 2)
+		if _, err := io.ReadFull(c.r, head); err != nil {
+			t.Fatalf("after %d messages: %v", messages, err)
+		}
+		if string(head) == "\x88\x02" {
+			code := make([]byte, 2)
+			io.ReadFull(c.r, code)
+			if string(code) != "\x03\xe9" {
+				t.Errorf("got the status %x, want 1001", code)
+			}
+			if took := time.Since(began); took < time.Second {
+				t.Errorf("got it %v after the signal, want it shortly before the deadline", took)
+			}
+			t.Logf("a Close after %d messages", messages)
+			break
+		}
+		message := make([]byte, 8+size)
+		if _, err := io.ReadFull(c.r, message); err != nil {
+			t.Fatalf("message %d: %v", messages, err)
+		}
+		if string(message[8:]) != whole {
+			t.Fatalf("message %d is not the one that was sent", messages)
+		}
+	}
+	// Nothing follows a Close.
+	if b, _ := io.ReadAll(c.r); len(b) > 0 {
+		t.Errorf("after the Close came %d bytes", len(b))
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// preStop opens the user container's preStop hook and does not wait for it.
+func (p *pod) preStop(path string) *wire {
+	p.t.Helper()
+	c := dial(p.t, local(p.port.admin))
+	c.send(request("GET", path, "Connection: close"))
+	return c
+}
+
+// returned reports when a preStop hook has returned.
+func returned(c *wire) <-chan time.Time {
+	done := make(chan time.Time, 1)
+	go func() {
+		m, err := readResponse(c.r, "GET")
+		if err != nil || m.status() != 200 || m.Body != "" {
+			c.t.Errorf("the preStop hook got %+v, %v, want an empty 200", m, err)
+		}
+		done <- time.Now()
+	}()
+	return done
+}
+
+// What Kubernetes does: the hook first, the signal half a second later.
+func TestThePreStopHookReturnsWhenTheAppMayStop(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=200ms")
+	h := p.holder()
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	hooks := []<-chan time.Time{returned(p.preStop("/wait-for-drain")), returned(p.preStop("/wait-for-drain"))} // two containers
+	p.draining()
+	time.Sleep(500 * time.Millisecond) // a part of the story, not a wait
+	p.signal(syscall.SIGTERM)
+	late := returned(p.preStop("/wait-for-drain"))
+
+	// A second and more after the hook it still drains, and still serves.
+	h.free("/more")
+	p.watch(1200*time.Millisecond, func() {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
+			t.Fatalf("a probe got %q, want 503", m.Start)
+		}
+		if m := dial(t, p.addr()).ask("/more"); m.status() != 200 {
+			t.Fatalf("a request got %q, want 200", m.Start)
+		}
+		for _, hook := range append(hooks, late) {
+			select {
+			case <-hook:
+				t.Fatal("a hook has returned while a request was in flight")
+			default:
+			}
+		}
+	})
+	freed := time.Now()
+	h.free("/held")
+	if m := held.receive("GET"); m.status() != 200 {
+		t.Errorf("got %q, want 200", m.Start)
+	}
+	for _, hook := range append(hooks, late) {
+		if at := receive(t, "the hook returns", hook); at.Before(freed) {
+			t.Error("a hook returned before the last request had ended")
+		}
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// watch looks again and again for so long.
+func (p *pod) watch(d time.Duration, look func()) {
+	p.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		look()
+	}
+}
+
+// The app alone is restarted: a second of 503 to probes, and nothing else happens.
+func TestAPreStopHookWithoutASignalTakesASecond(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=10s")
+	h := p.holder()
+	h.free("/short")
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	for round := range 2 { // it is restarted twice
+		began := time.Now()
+		hook := returned(p.preStop("/wait-for-drain"))
+		p.draining()
+		if m := dial(t, p.addr()).ask("/short"); m.status() != 200 {
+			t.Errorf("a request got %q, want 200", m.Start)
+		}
+		at := receive(t, "the hook returns", hook)
+		if took := at.Sub(began); took < 990*time.Millisecond || took > time.Second+slack {
+			t.Errorf("round %d: the hook took %v, want a second", round, took)
+		}
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			t.Errorf("round %d: a probe got %q after the second, want 200", round, m.Start)
+		}
+		c := dial(t, p.addr())
+		if m := c.ask("/short"); m.get("Connection") != "" {
+			t.Errorf("round %d: got Connection: %s after the second, want the connection to stay", round, m.get("Connection"))
+		}
+	}
+	h.free("/held")
+	if m := held.receive("GET"); m.status() != 200 {
+		t.Errorf("the request in flight got %q, want 200", m.Start)
+	}
+	if p.ended() {
+		t.Error("the sidecar has ended")
+	}
+}
+
+func TestASignalAloneDrains(t *testing.T) {
+	const quiet = 400 * time.Millisecond
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=" + quiet.String())
+	p.sample()
+	// Each new request begins the quiet period anew.
+	p.signal(syscall.SIGTERM)
+	p.draining()
+	var last time.Time
+	p.watch(time.Second, func() {
+		last = time.Now()
+		if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	})
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took := time.Since(last); took < quiet || took > quiet+slack {
+		t.Errorf("it ended %v after the last request, want the quiet period of %v", took, quiet)
+	}
+}
+
+// Probes, health checks and scrapes do not keep a pod alive.
+func TestOnlyTrafficHoldsTheQuietPeriodOff(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=15s", "EXCLUDE_PATHS=/healthz", "EXCLUDE_USER_AGENTS=Prometheus/")
+	p.sample()
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	fields := [][]string{{"K-Network-Probe: queue"}, {"K-Network-Probe: probe", "K-Network-Hash: h"}, {"User-Agent: kube-probe/1.31"}, {"User-Agent: Prometheus/3"}, nil}
+	for i := 0; !p.ended() && time.Since(began) < patience; i++ {
+		conn, err := net.Dial("tcp", p.addr())
+		if err != nil {
+			break
+		}
+		io.WriteString(conn, request("GET", "/healthz", append(fields[i%len(fields)], "Connection: close")...))
+		conn.SetDeadline(time.Now().Add(time.Second))
+		io.Copy(io.Discard, conn)
+		conn.Close()
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took := time.Since(began); took > 300*time.Millisecond+slack {
+		t.Errorf("it ended after %v, want the quiet period", took)
+	}
+}
+
+func TestARequestLongerThanTheQuietPeriodIsWaitedFor(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=50ms")
+	p.sample()
+	c := p.sendGet("/slow?ms=1200")
+	settled(t, p)
+	p.signal(syscall.SIGTERM)
+	if m := c.receive("GET"); m.status() != 200 || m.Body != "slow\n" {
+		t.Errorf("got %q with %q, want the app's 200", m.Start, m.Body)
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+func TestTheDrainTakesAtLeastDRAIN_MIN(t *testing.T) {
+	const least = 1200 * time.Millisecond
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=50ms", "DRAIN_MIN="+least.String())
+	p.sample()
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	p.watch(least/2, func() {
+		if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	})
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took := time.Since(began); took < least || took > least+slack {
+		t.Errorf("it ended after %v, want %v", took, least)
+	}
+}
+
+// Two signals: somebody does not want to wait.
+func TestTwoSignalsEndItWithOneAtOnce(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=10s")
+	h := p.holder()
+	c := p.sendGet("/held")
+	h.wait(t, "/held")
+	p.signal(syscall.SIGTERM)
+	p.draining()
+	began := time.Now()
+	p.signal(syscall.SIGINT)
+	if got := p.code(); got != 1 {
+		t.Errorf("got exit code %d, want 1", got)
+	}
+	if took := time.Since(began); took > slack {
+		t.Errorf("it took %v, want it at once", took)
+	}
+	c.closed()
+}
+
+// The preStop hook of a native sidecar: its own signal comes after the app is dead.
+func TestDrainSaysThatThePodIsEnding(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms")
+	h := p.holder()
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	h.free("/short")
+	began := time.Now()
+	receive(t, "/drain returns", returned(p.preStop("/drain")))
+	if took := time.Since(began); took > slack {
+		t.Errorf("/drain took %v, want it to return at once", took)
+	}
+	hook := returned(p.preStop("/wait-for-drain")) // the app's, at the same time
+	p.watch(1300*time.Millisecond, func() {        // for good, not for a second
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
+			t.Fatalf("a probe got %q, want 503", m.Start)
+		}
+	})
+	if m := dial(t, p.addr()).ask("/short"); m.status() != 200 || m.get("Connection") != "close" {
+		t.Errorf("a request got %q with Connection: %q, want the app's 200 and close", m.Start, m.get("Connection"))
+	}
+	select {
+	case <-hook:
+		t.Error("the app's hook has returned while a request was in flight")
+	default:
+	}
+	h.free("/held")
+	held.receive("GET")
+	receive(t, "the app's hook returns", hook)
+	p.awaitLog(`"message":"drained"`)
+
+	// It stays: other containers may still need it.
+	p.watch(500*time.Millisecond, func() {
+		if m := dial(t, p.addr()).ask("/short"); m.status() != 200 {
+			t.Fatalf("a request got %q, want 200", m.Start)
+		}
+	})
+	receive(t, "/wait-for-drain returns at once", returned(p.preStop("/wait-for-drain")))
+	signalled := time.Now()
+	p.signal(syscall.SIGTERM)
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took := time.Since(signalled); took > slack {
+		t.Errorf("it ended %v after the signal, want it at once", took)
+	}
+}
+
+// A signal that comes while /drain drains does not cut anything short.
+func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=100ms")
+	h := p.holder()
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	receive(t, "/drain returns", returned(p.preStop("/drain")))
+	p.signal(syscall.SIGTERM)
+	p.watch(400*time.Millisecond, func() {
+		if p.ended() {
+			t.Fatal("the sidecar has ended while a request was in flight")
+		}
+	})
+	h.free("/held")
+	if m := held.receive("GET"); m.status() != 200 {
+		t.Errorf("got %q, want 200", m.Start)
+	}
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
+
+// The kubelet tries a hook once; a stranger may try everything.
+func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
+	for name, row := range map[string]struct {
+		env     []string
+		drain   int
+		overTLS bool
+	}{
+		"by default":         {nil, 404, false},
+		"with a certificate": {nil, 404, true},
+		"said to be off":     {[]string{"DRAIN_ENDPOINT=false"}, 404, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			if row.overTLS {
+				writeCertificate(t, p.dir)
+			}
+			p.sidecar(row.env...)
+			for _, path := range []string{"/drain", "/", "/drain/", "/wait-for-drain/", "/wait-for-drain/x", "/healthz", "/metrics", "/quitquitquit", "/debug/pprof/"} {
+				if m := dial(t, local(p.port.admin)).ask(path); m.status() != 404 {
+					t.Errorf("%s: got %q, want 404", path, m.Start)
+				}
+			}
+			if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+				t.Errorf("a probe got %q, want 200: nothing has happened", m.Start)
+			}
+			receive(t, "the hook, in plain HTTP", returned(p.preStop("/wait-for-drain")))
+		})
+	}
+}
+
+// Who hangs up stops waiting; the drain goes its way.
+func TestAHookThatHangsUpUndoesNothing(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	h := p.holder()
+	held := p.sendGet("/held")
+	h.wait(t, "/held")
+	hook := p.preStop("/wait-for-drain")
+	p.draining()
+	p.signal(syscall.SIGTERM)
+	p.awaitLog(`"message":"draining"`)
+	hook.Close()
+	p.watch(1200*time.Millisecond, func() {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
+			t.Fatalf("a probe got %q, want 503", m.Start)
+		}
+	})
+	h.free("/held")
+	held.receive("GET")
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}
