@@ -1,0 +1,699 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Each clock in each phase over each protocol: docs/promises.md 3.2. Each story
+// looks from three sides: what the client hears, that the user container's part
+// of the exchange ends, and what the log says.
+
+// A clock is a setting, and what is said when it has run out.
+type clock struct {
+	name    string
+	setting string
+	word    string // of Proxy-Status and of the log
+	kind    string // the error type of RFC 9209
+}
+
+const tick = "400ms" // of a clock that is to run out
+
+var (
+	requestClock = clock{"request", "REVISION_TIMEOUT_SECONDS=" + tick, "request-timeout", "http_response_timeout"}
+	startClock   = clock{"response start", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=" + tick, "response-start-timeout", "http_response_timeout"}
+	idleClock    = clock{"idle", "REVISION_IDLE_TIMEOUT_SECONDS=" + tick, "idle-timeout", "connection_read_timeout"}
+	queueClock   = clock{"queue", "QUEUE_TIMEOUT_SECONDS=" + tick, "queue-timeout", "connection_limit_reached"}
+	bodyClock    = clock{"body", "BODY_TIMEOUT=" + tick, "idle-timeout", "connection_read_timeout"}
+)
+
+// settings are those of a sidecar of which this clock alone runs.
+func (c clock) settings(more ...string) []string {
+	return append([]string{"REVISION_TIMEOUT_SECONDS=0", "DRAIN_DEADLINE=10s", "REVISION_TIMEOUT_SCOPE=request", c.setting}, more...)
+}
+
+// logged fails the test unless a line of the log names the clock and the phase.
+func (c clock) logged(t *testing.T, p *pod, phase string) {
+	t.Helper()
+	poll(t, "the log names clock and phase", func() error {
+		if !p.out.says(`"reason":"`+c.word+`"`, `"phase":"`+phase+`"`) {
+			return fmt.Errorf("no line with reason %s and phase %s", c.word, phase)
+		}
+		return nil
+	})
+}
+
+// early are the protocols of a request of which no response has begun: how it is
+// sent, and what is heard.
+var early = []string{"HTTP/1.1", "HTTP/1.0", "HEAD", "h2c", "gRPC", "TLS", "TLS h2", "WebSocket"}
+
+// askEarly sends one request and checks what it hears when the clock runs out.
+// method POST has a body that is never complete.
+func (c clock) askEarly(t *testing.T, p *pod, protocol, method string) {
+	t.Helper()
+	body := "\r\n"
+	if method == "POST" {
+		body = "Content-Length: 100\r\n\r\nhalf"
+	}
+	status, text := 504, "request timeout"
+	if c.name == "queue" {
+		status, text = 503, "pending request queue full\n"
+	}
+	checkHTTP1 := func(w *wire, method string) {
+		t.Helper()
+		m := w.receive(method)
+		if method == "HEAD" {
+			m.Body = text // there is none
+		}
+		if m.Body != text {
+			t.Errorf("got the body %q, want %q", m.Body, text)
+		}
+		checkOurs(t, p, m, status, c.kind, c.word)
+		if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
+			t.Errorf("got Retry-After %q", got)
+		}
+	}
+	checkH2 := func(h *h2Peer, stream uint32) {
+		t.Helper()
+		a := h.answer(stream)
+		if a.status != status || a.body != text || a.cut || word(a.get("proxy-status")) != c.word {
+			t.Errorf("got %+v, want %d with %q and the word %s", a, status, text, c.word)
+		}
+	}
+	switch protocol {
+	case "HTTP/1.1", "HTTP/1.0":
+		w := dial(t, p.addr())
+		w.send(method + " /wait " + protocol + "\r\nHost: a.test\r\n" + body)
+		checkHTTP1(w, method)
+	case "HEAD":
+		w := dial(t, p.addr())
+		w.send(request("HEAD", "/wait"))
+		checkHTTP1(w, "HEAD")
+	case "TLS":
+		w := dialTLS(t, p.tlsAddr(), "http/1.1")
+		w.send(method + " /wait HTTP/1.1\r\nHost: a.test\r\n" + body)
+		checkHTTP1(w, method)
+	case "WebSocket": // the handshake
+		w := dial(t, p.addr())
+		w.send(request("GET", "/wait", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
+		checkHTTP1(w, "GET")
+	case "h2c", "TLS h2":
+		h := p.h2Peer(protocol)
+		h.open(1, method == "GET", method, "/wait")
+		checkH2(h, 1)
+		// The connection is as good as before.
+		h.open(3, true, "GET", "/now")
+		if a := h.answer(3); a.cut {
+			t.Errorf("the next request of the connection got %+v", a)
+		}
+	case "gRPC":
+		h := dialH2(t, p.addr())
+		h.open(1, true, "POST", "/wait", "Content-Type: application/grpc+proto", "TE: trailers")
+		want := "4"
+		if c.name == "queue" {
+			want = "8"
+		}
+		a := h.answer(1)
+		if a.status != 200 || a.get("grpc-status") != want || a.body != "" || a.cut || word(a.get("proxy-status")) != c.word {
+			t.Errorf("got %+v, want 200, trailers only, grpc-status %s and the word %s", a, want, c.word)
+		}
+	default:
+		t.Fatalf("no protocol %q", protocol)
+	}
+}
+
+// h2Peer opens a connection by its protocol: h2c or TLS h2.
+func (p *pod) h2Peer(protocol string) *h2Peer {
+	p.t.Helper()
+	if protocol == "h2c" {
+		return dialH2(p.t, p.addr())
+	}
+	return newH2Peer(p.t, dialTLS(p.t, p.tlsAddr(), "h2").Conn)
+}
+
+func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
+	for _, c := range []clock{requestClock, startClock, idleClock} {
+		for _, scope := range []string{"request", "first-byte"} {
+			if c.name != "request" && scope != "request" {
+				continue
+			}
+			t.Run(c.name+"/"+scope, func(t *testing.T) {
+				p := newPod(t)
+				writeCertificate(t, p.dir)
+				app := newChatty()
+				p.app(app)
+				p.sidecar(append(c.settings(), "REVISION_TIMEOUT_SCOPE="+scope)...)
+				for _, protocol := range early {
+					c.askEarly(t, p, protocol, "GET")
+					if got := receive(t, protocol+": the app hears that the exchange is over", app.over); got != "/wait" {
+						t.Errorf("%s: got the end of %s", protocol, got)
+					}
+					for len(app.over) > 0 {
+						<-app.over
+					}
+				}
+				c.logged(t, p, "waiting")
+			})
+		}
+	}
+}
+
+func TestAClockThatRunsOutInTheQueueIsToldAndNeverReachesTheApp(t *testing.T) {
+	for _, c := range []clock{requestClock, startClock, idleClock, queueClock} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			h := p.tunnelHolder()
+			p.sidecar(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")...)
+			h.hold(t, p)
+			for _, protocol := range early {
+				if protocol == "TLS h2" || protocol == "h2c" {
+					continue // they send a second request; below
+				}
+				c.askEarly(t, p, protocol, "GET")
+			}
+			for _, protocol := range both {
+				answer, body := get(t, httpClient(t, protocol), p.url("/wait"))
+				if answer.StatusCode/100 != 5 || word(answer.Header.Get("Proxy-Status")) != c.word {
+					t.Errorf("%s: got %s with %q, want the word %s", protocol, answer.Status, body, c.word)
+				}
+			}
+			c.logged(t, p, "queued")
+			if got, _ := h.app.requests(); len(got) != 1 {
+				t.Errorf("the app got %d requests, want the one alone that holds the slot", len(got))
+			}
+			if err := h.check(); err != nil {
+				t.Errorf("the tunnel that holds the slot: %v", err)
+			}
+		})
+	}
+}
+
+// A slotHolder is a tunnel with traffic on it: of all clocks it obeys the idle one
+// alone, and that never runs out.
+type slotHolder struct {
+	app *bareApp
+	c   *wire
+	err chan error
+}
+
+// tunnelHolder starts a user container that accepts upgrades and echoes.
+func (p *pod) tunnelHolder() *slotHolder {
+	return &slotHolder{app: p.bare(upgrading), err: make(chan error, 1)}
+}
+
+func (h *slotHolder) hold(t *testing.T, p *pod) {
+	t.Helper()
+	h.c = dial(t, p.addr())
+	h.c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: echo"))
+	if m := h.c.receive("GET"); m.status() != 101 {
+		t.Fatalf("got %q, want 101", m.Start)
+	}
+	if _, err := io.ReadFull(h.c.r, make([]byte, len("hello"))); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop); <-done })
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(30 * time.Millisecond):
+			}
+			_, err := io.WriteString(h.c, "x")
+			if err == nil {
+				_, err = h.c.r.ReadByte()
+			}
+			if err != nil {
+				h.err <- err
+				return
+			}
+		}
+	}()
+}
+
+// check returns what has ended the tunnel, if something has.
+func (h *slotHolder) check() error {
+	select {
+	case err := <-h.err:
+		return err
+	default:
+		return nil
+	}
+}
+
+// While we try again to reach an app that is not there, the clocks run.
+func TestAClockThatRunsOutWhileDiallingIsTold(t *testing.T) {
+	for _, c := range []clock{requestClock, startClock, idleClock} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.sidecar(c.settings("CONNECT_RETRY=60s")...)
+			for _, protocol := range early {
+				if protocol != "h2c" && protocol != "TLS h2" {
+					c.askEarly(t, p, protocol, "GET")
+				}
+			}
+			answer, body := get(t, httpClient(t, "h2c"), p.url("/wait"))
+			if answer.StatusCode != 504 || body != "request timeout" {
+				t.Errorf("h2c: got %s with %q, want 504", answer.Status, body)
+			}
+			c.logged(t, p, "dialling")
+		})
+	}
+}
+
+// After the first byte the stream is aborted, so that each client can tell. The
+// idle clock runs out on a silent response, the others on one that goes on.
+func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
+	for _, c := range []clock{requestClock, idleClock} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			app := newChatty()
+			p.app(app)
+			p.sidecar(c.settings()...)
+			chunked, fixed := "/chunked", "/fixed"
+			if c.name == "idle" {
+				chunked, fixed = "/silent", "/silent-fixed"
+			}
+			over := func(protocol, path string) {
+				t.Helper()
+				if got := receive(t, protocol+": the app hears that the exchange is over", app.over); got != path {
+					t.Errorf("%s: got the end of %s, want that of %s", protocol, got, path)
+				}
+			}
+			for name, row := range map[string]struct {
+				addr, proto, path string
+				reset             bool // nothing else can tell
+			}{
+				"HTTP/1.1 chunked":            {p.addr(), "HTTP/1.1", chunked, false},
+				"HTTP/1.1 of a fixed length":  {p.addr(), "HTTP/1.1", fixed, false},
+				"HTTP/1.0 until the close":    {p.addr(), "HTTP/1.0", chunked, true},
+				"HTTP/1.0 of a fixed length":  {p.addr(), "HTTP/1.0", fixed, false},
+				"TLS chunked":                 {p.tlsAddr(), "HTTP/1.1", chunked, false},
+				"TLS of a fixed length":       {p.tlsAddr(), "HTTP/1.1", fixed, false},
+				"TLS, HTTP/1.0 to the close":  {p.tlsAddr(), "HTTP/1.0", chunked, true},
+				"HTTP/1.1 with Close, chunks": {p.addr(), "HTTP/1.1\r\nConnection: close", chunked, false},
+			} {
+				w := dial(t, row.addr)
+				if row.addr == p.tlsAddr() {
+					w = dialTLS(t, row.addr, "http/1.1")
+				}
+				w.send("GET " + row.path + " " + row.proto + "\r\nHost: a.test\r\n\r\n")
+				head := w.begunOn("GET", row.path)
+				b, err := io.ReadAll(w.r)
+				switch {
+				case bytes.Contains(b, []byte("timeout")):
+					t.Errorf("%s: the body holds %.200q, want nothing of ours in it", name, b)
+				case !bytes.Contains(b, []byte("begun")):
+					t.Errorf("%s: got %.200q, want what the app has sent", name, b)
+				case row.reset && err == nil:
+					t.Errorf("%s: got %d bytes and a clean end, want a reset: nothing else tells that it is not whole", name, len(b))
+				case row.reset && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.ErrUnexpectedEOF):
+					t.Errorf("%s: got %v, want a reset", name, err)
+				case head.get("Transfer-Encoding") != "" && bytes.HasSuffix(b, []byte("0\r\n\r\n")):
+					t.Errorf("%s: got the last chunk, want the body cut", name)
+				case head.get("Content-Length") != "" && len(b) >= 100000:
+					t.Errorf("%s: got all %d bytes, want the body cut", name, len(b))
+				}
+				over(name, row.path)
+			}
+			for _, protocol := range []string{"h2c", "TLS h2"} {
+				h := p.h2Peer(protocol)
+				for i, path := range []string{chunked, fixed} {
+					stream := uint32(2*i + 1)
+					h.open(stream, true, "GET", path)
+					a := h.answer(stream)
+					if a.status != 200 || !a.cut || strings.Contains(a.body, "timeout") || !strings.Contains(a.body, "begun") {
+						t.Errorf("%s%s: got %+v, want the app's 200 and RST_STREAM", protocol, path, a)
+					}
+					over(protocol, path)
+				}
+			}
+			h := dialH2(t, p.addr())
+			path := "/grpc"
+			if c.name == "request" {
+				path = "/chunked"
+			}
+			h.open(1, true, "POST", path, "Content-Type: application/grpc", "TE: trailers")
+			if a := h.answer(1); a.status != 200 || !a.cut || a.get("grpc-status") != "" {
+				t.Errorf("gRPC: got %+v, want the app's 200 and RST_STREAM", a)
+			}
+			over("gRPC", path)
+			c.logged(t, p, "streaming")
+		})
+	}
+}
+
+// gRPC's own client, in a stream that both sides have begun.
+func TestAClockInTheMidstOfAGRPCStreamIsAnError(t *testing.T) {
+	p := newPod(t)
+	ended := make(chan error, 1)
+	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		var b []byte
+		if err := errors.Join(s.RecvMsg(&b), s.SendMsg(&b)); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		ended <- s.Context().Err()
+		return nil
+	}))
+	go s.Serve(p.listen())
+	t.Cleanup(s.Stop)
+	p.sidecar(idleClock.settings()...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, out := []byte("x"), []byte(nil)
+	if err := errors.Join(stream.SendMsg(&in), stream.RecvMsg(&out)); err != nil {
+		t.Fatal(err)
+	}
+	err = stream.RecvMsg(&out)
+	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
+		t.Errorf("got %v (the caller's own clock: %v), want an error", err, ctx.Err())
+	}
+	if code := status.Code(err); code != codes.Internal && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled {
+		t.Errorf("got %v, want a code that says that it was not the app", err)
+	}
+	if err := receive(t, "the app hears of it", ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("the app got %v, want %v", err, context.Canceled)
+	}
+	idleClock.logged(t, p, "streaming")
+}
+
+// The response-start clock and the request clock of scope first-byte have nothing
+// to say once the response has begun; nor does the idle clock while bytes move.
+func TestAResponseThatGoesOnOutlivesTheClocksOfItsBeginning(t *testing.T) {
+	for name, settings := range map[string][]string{
+		"response start":      startClock.settings(),
+		"first byte":          append(requestClock.settings(), "REVISION_TIMEOUT_SCOPE=first-byte"),
+		"idle":                idleClock.settings(),
+		"older control plane": without(append(requestClock.settings(), "REVISION_TIMEOUT_SCOPE="), "REVISION_TIMEOUT_SCOPE=request"),
+		"body":                bodyClock.settings(),
+		"queue":               queueClock.settings("CONTAINER_CONCURRENCY=1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar(settings...)
+			for _, protocol := range both {
+				answer, body := get(t, httpClient(t, protocol), p.url("/sse?n=12&ms=100"))
+				if got := strings.Count(body, "data: "); got != 12 || answer.StatusCode != 200 {
+					t.Errorf("%s: got %s and %d events, want 12", protocol, answer.Status, got)
+				}
+			}
+		})
+	}
+}
+
+// From 1.19 on Knative means the whole request by REVISION_TIMEOUT_SECONDS.
+func TestTheControlPlaneDecidesWhatTheRequestClockCovers(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar("REVISION_TIMEOUT_SECONDS="+tick, "DRAIN_DEADLINE=10s", "OBSERVABILITY_CONFIG={}")
+	answer, err := httpClient(t, "h1").Get(p.url("/sse?n=12&ms=100"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if b, err := io.ReadAll(answer.Body); err == nil {
+		t.Errorf("got a whole response of %d bytes, want it cut", len(b))
+	}
+}
+
+// An upload that goes on is traffic, for the idle clock and for the body's.
+func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
+	for _, c := range []clock{idleClock, bodyClock} {
+		for _, protocol := range both {
+			t.Run(c.name+"/"+protocol, func(t *testing.T) {
+				p := newPod(t)
+				p.sample()
+				p.sidecar(c.settings()...)
+				r, w := io.Pipe()
+				go func() {
+					for range 12 {
+						io.WriteString(w, "x")
+						time.Sleep(100 * time.Millisecond)
+					}
+					w.Close()
+				}()
+				answer, err := httpClient(t, protocol).Post(p.url("/sink"), "text/plain", r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer answer.Body.Close()
+				b, _ := io.ReadAll(answer.Body)
+				if answer.StatusCode != 200 || !strings.Contains(string(b), `"length": 12`) {
+					t.Errorf("got %s with %q, want the app's 200 to 12 bytes", answer.Status, b)
+				}
+			})
+		}
+	}
+}
+
+// A WebSocket with traffic outlives every clock, in whichever direction it is.
+func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
+	for _, c := range []clock{requestClock, startClock, idleClock, queueClock, bodyClock} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPod(t)
+			p.bare(func(c *bareConn, m *message) bool {
+				c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+				if m.Start == "GET /app-talks HTTP/1.1" {
+					for {
+						if _, err := c.Write([]byte("x")); err != nil {
+							return false
+						}
+						time.Sleep(40 * time.Millisecond)
+					}
+				}
+				if m.Start == "GET /client-talks HTTP/1.1" {
+					io.Copy(io.Discard, c.r)
+					return false
+				}
+				io.Copy(c, c.r)
+				return false
+			})
+			p.sidecar(c.settings()...)
+			for _, who := range []string{"/app-talks", "/client-talks", "/both"} {
+				w := p.sendGet(who, "Connection: Upgrade", "Upgrade: x")
+				if m := w.receive("GET"); m.status() != 101 {
+					t.Fatalf("%s: got %q, want 101", who, m.Start)
+				}
+				p.watch(time.Second, func() {
+					if who != "/app-talks" {
+						w.send("x")
+					}
+					if who != "/client-talks" {
+						if _, err := w.r.ReadByte(); err != nil {
+							t.Fatalf("%s: %v", who, err)
+						}
+					}
+				})
+				w.Close()
+			}
+		})
+	}
+}
+
+func TestAnIdleWebSocketIsCutByTheIdleClockAlone(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar(idleClock.settings()...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+p.addr()+"/ws", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	began := time.Now()
+	if _, _, err := ws.Read(ctx); err == nil || ctx.Err() != nil {
+		t.Errorf("got %v, want the end of the connection", err)
+	}
+	if took := time.Since(began); took < 350*time.Millisecond {
+		t.Errorf("it was cut after %v, want %s", took, tick)
+	}
+	idleClock.logged(t, p, "streaming")
+}
+
+// The app hears of the end of a tunnel that the idle clock has cut.
+func TestTheAppHearsOfATunnelThatWasCut(t *testing.T) {
+	p := newPod(t)
+	over := make(chan error, 1)
+	p.bare(func(c *bareConn, m *message) bool {
+		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+		_, err := c.r.ReadByte()
+		over <- err
+		return false
+	})
+	p.sidecar(idleClock.settings()...)
+	w := p.sendGet("/", "Connection: Upgrade", "Upgrade: x")
+	w.receive("GET")
+	if err := receive(t, "the app hears of it", over); !ended(err) {
+		t.Errorf("the app got %v, want the end of the connection", err)
+	}
+	w.closed()
+}
+
+// An idle tunnel obeys no other clock.
+func TestAnIdleTunnelIsLeftAloneByTheOtherClocks(t *testing.T) {
+	for _, c := range []clock{requestClock, startClock, queueClock, bodyClock} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPod(t)
+			p.bare(upgrading)
+			p.sidecar(c.settings()...)
+			w := p.sendGet("/", "Connection: Upgrade", "Upgrade: echo")
+			w.receive("GET")
+			io.ReadFull(w.r, make([]byte, len("hello")))
+			w.SetReadDeadline(time.Now().Add(1200 * time.Millisecond))
+			var timeout net.Error
+			if _, err := w.r.ReadByte(); !errors.As(err, &timeout) || !timeout.Timeout() {
+				t.Fatalf("got %v after three times the clock, want silence", err)
+			}
+			w.SetDeadline(time.Now().Add(patience))
+			w.send("still there")
+			b := make([]byte, len("still there"))
+			if _, err := io.ReadFull(w.r, b); err != nil || string(b) != "still there" {
+				t.Errorf("got %q, %v, want the echo", b, err)
+			}
+		})
+	}
+}
+
+// A sender that stops in the midst of its body gives its slot back.
+func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
+	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
+		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
+			t.Run(c.name+"/"+protocol, func(t *testing.T) {
+				p := newPod(t)
+				writeCertificate(t, p.dir)
+				app := newChatty()
+				p.app(app)
+				p.sidecar(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+				c.askEarly(t, p, protocol, "POST")
+				receive(t, "the app hears that the exchange is over", app.over)
+				// The slot is free: the next one does not wait.
+				w := dial(t, p.addr())
+				w.send(request("GET", "/chunked"))
+				w.begunOn("GET", "/chunked")
+				c.logged(t, p, "waiting")
+			})
+		}
+	}
+}
+
+// gRPC streams are silent for long, and not for want of a sender.
+func TestTheBodyClockLeavesGRPCAlone(t *testing.T) {
+	p := newPod(t)
+	p.grpcApp()
+	p.sidecar(bodyClock.settings()...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/test.Echo/Many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // more than twice the clock
+	in, out := []byte("x"), []byte(nil)
+	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
+		t.Errorf("after a second of silence: %v", err)
+	}
+}
+
+// A reader that stops in the midst of a response is cut by the clocks that run.
+func TestASlowReaderIsCut(t *testing.T) {
+	for _, c := range []clock{idleClock, requestClock} {
+		for _, protocol := range []string{"HTTP/1.1", "h2c", "TLS"} {
+			t.Run(c.name+"/"+protocol, func(t *testing.T) {
+				p := newPod(t)
+				writeCertificate(t, p.dir)
+				app := p.sample()
+				p.sidecar(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+				switch protocol {
+				case "HTTP/1.1":
+					p.sendGet("/stream/1000000000")
+				case "TLS":
+					dialTLS(t, p.tlsAddr(), "http/1.1").send(request("GET", "/stream/1000000000"))
+				case "h2c":
+					// A client whose windows stay shut.
+					w := dial(t, p.addr())
+					w.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00")
+					path := "/stream/1000000000"
+					block := "\x82\x86\x41\x06a.test\x04" + string(rune(len(path))) + path
+					w.send("\x00\x00" + string(rune(len(block))) + "\x01\x05\x00\x00\x00\x01" + block)
+				}
+				p.poll("the app is rid of it", func() error {
+					if got := app.Running(); got.Ended != 1 || got.Now != 0 {
+						return fmt.Errorf("got %+v", got)
+					}
+					return nil
+				})
+				if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+					t.Errorf("the next one got %q, want 200", m.Start)
+				}
+				c.logged(t, p, "streaming")
+			})
+		}
+	}
+}
+
+// With all of them set, the first to run out is the one that is named.
+func TestTheEarliestClockIsTheOneThatIsNamed(t *testing.T) {
+	for _, c := range []clock{requestClock, startClock, idleClock} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPod(t)
+			p.app(newChatty())
+			settings := []string{"REVISION_TIMEOUT_SECONDS=30s", "REVISION_TIMEOUT_SCOPE=request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=20s", "REVISION_IDLE_TIMEOUT_SECONDS=20s", "QUEUE_TIMEOUT_SECONDS=20s"}
+			p.sidecar(append(settings, c.setting)...)
+			m := dial(t, p.addr()).ask("/wait")
+			checkOurs(t, p, m, 504, c.kind, c.word)
+		})
+	}
+}
+
+// 0 is off (Knative's own means "at once").
+func TestAClockOfZeroIsOff(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar("REVISION_TIMEOUT_SECONDS=0", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=0", "REVISION_IDLE_TIMEOUT_SECONDS=0", "QUEUE_TIMEOUT_SECONDS=0", "BODY_TIMEOUT=0", "DRAIN_DEADLINE=10s")
+	for _, protocol := range both {
+		if answer, body := get(t, httpClient(t, protocol), p.url("/slow?ms=300")); answer.StatusCode != 200 || body != "slow\n" {
+			t.Errorf("%s: got %s with %q, want the app's 200", protocol, answer.Status, body)
+		}
+	}
+}
+
+// The end of one request by a clock leaves the next one of its connection whole.
+func TestAClockCostsAnHTTP1ClientNothingButItsRequest(t *testing.T) {
+	p := newPod(t)
+	p.app(newChatty())
+	p.sidecar(requestClock.settings()...)
+	w := dial(t, p.addr())
+	for range 3 {
+		checkOurs(t, p, w.ask("/wait"), 504, requestClock.kind, requestClock.word)
+	}
+	if got := w.ask("/wait").Fields; slices.ContainsFunc(got, func(f field) bool { return strings.EqualFold(f.Name, "Connection") }) {
+		t.Errorf("got %v, want the connection to stay", got)
+	}
+}
