@@ -1,0 +1,490 @@
+package conformance
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TLS: docs/promises.md 3.9.
+
+// shakeHands opens a TLS connection and asks for /bytes/2 on it.
+func shakeHands(addr string, config *tls.Config) (tls.ConnectionState, error) {
+	d := net.Dialer{Timeout: patience}
+	c, err := tls.DialWithDialer(&d, "tcp", addr, config)
+	if err != nil {
+		return tls.ConnectionState{}, err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	state := c.ConnectionState()
+	if _, err := io.WriteString(c, "GET /bytes/2 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"); err != nil {
+		return state, err
+	}
+	b, err := io.ReadAll(c)
+	if err == nil && !strings.HasPrefix(string(b), "HTTP/1.1 200 ") {
+		err = fmt.Errorf("got %.100q, want 200", b)
+	}
+	return state, err
+}
+
+func unverified(change func(*tls.Config)) *tls.Config {
+	c := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
+	if change != nil {
+		change(c)
+	}
+	return c
+}
+
+// mount puts a pair where the sidecar looks, as the kubelet does with a Secret:
+// all files at once, by a symbolic link that changes.
+func mount(t *testing.T, dir string, files map[string][]byte) {
+	t.Helper()
+	version, err := os.MkdirTemp(dir, "..version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range files {
+		if err := os.WriteFile(filepath.Join(version, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(dir, name)
+		if _, err := os.Lstat(link); err != nil {
+			if err := os.Symlink(filepath.Join("..data", name), link); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	next := filepath.Join(dir, "..data_tmp")
+	if err := os.Symlink(filepath.Base(version), next); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pair(t *testing.T) (files map[string][]byte, serial string) {
+	t.Helper()
+	certificate, key := newCertificate(t)
+	block, _ := pem.Decode(certificate)
+	parsed, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string][]byte{"tls.crt": certificate, "tls.key": key}, parsed.SerialNumber.String()
+}
+
+// Certificates are exchanged under load, then replaced by rubbish: not one
+// handshake fails, the old pair stays, and the log says so.
+func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	first, firstSerial := pair(t)
+	mount(t, p.dir, first)
+	p.sidecar()
+	old := dialTLS(t, p.tlsAddr(), "http/1.1")
+	oldH2 := newH2Peer(t, dialTLS(t, p.tlsAddr(), "h2").Conn)
+	old.SetDeadline(time.Now().Add(3 * patience))
+	stop := make(chan struct{})
+	var failed, shaken atomic.Int32
+	done := make(chan struct{})
+	for range 4 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := shakeHands(p.tlsAddr(), unverified(nil)); err != nil {
+					failed.Add(1)
+					t.Errorf("a handshake: %v", err)
+				}
+				shaken.Add(1)
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
+	serial := func() string {
+		t.Helper()
+		state, err := shakeHands(p.tlsAddr(), unverified(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.PeerCertificates[0].SerialNumber.String()
+	}
+	if got := serial(); got != firstSerial {
+		t.Errorf("got the certificate %s, want %s", got, firstSerial)
+	}
+	second, secondSerial := pair(t)
+	mount(t, p.dir, second)
+	p.poll("the new certificate is in use", func() error {
+		if got := serial(); got != secondSerial {
+			return fmt.Errorf("got %s, want %s", got, secondSerial)
+		}
+		return nil
+	})
+	mount(t, p.dir, map[string][]byte{"tls.crt": []byte("rubbish"), "tls.key": second["tls.key"]})
+	p.awaitLog("certificate not in use", "tls.crt")
+	if got := serial(); got != secondSerial {
+		t.Errorf("after the rubbish: got the certificate %s, want to keep %s", got, secondSerial)
+	}
+	// And a good one after that.
+	third, thirdSerial := pair(t)
+	mount(t, p.dir, third)
+	p.poll("the third certificate is in use", func() error {
+		if got := serial(); got != thirdSerial {
+			return fmt.Errorf("got %s, want %s", got, thirdSerial)
+		}
+		return nil
+	})
+	close(stop)
+	for range 4 {
+		<-done
+	}
+	if m := old.ask("/bytes/2"); m.status() != 200 {
+		t.Errorf("a connection of before all that: got %q, want 200", m.Start)
+	}
+	oldH2.open(1, true, "GET", "/bytes/2")
+	if a := oldH2.answer(1); a.status != 200 {
+		t.Errorf("an HTTP/2 connection of before all that: got %+v, want 200", a)
+	}
+	t.Logf("%d handshakes, %d failed", shaken.Load(), failed.Load())
+}
+
+// TLS begins when the certificate appears, and nothing else has to happen.
+func TestACertificateMayComeLate(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar()
+	if c, err := net.Dial("tcp", p.tlsAddr()); err == nil {
+		c.Close()
+		t.Error("the port for TLS is open without a certificate")
+	}
+	files, want := pair(t)
+	mount(t, p.dir, map[string][]byte{"tls.crt": files["tls.crt"]}) // half of it is nothing
+	p.awaitLog("certificate not in use", "tls.key")
+	mount(t, p.dir, files)
+	p.poll("TLS is served", func() error {
+		state, err := shakeHands(p.tlsAddr(), unverified(nil))
+		if err == nil && state.PeerCertificates[0].SerialNumber.String() != want {
+			err = errors.New("another certificate")
+		}
+		return err
+	})
+	p.signal(syscall.SIGTERM)
+}
+
+func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	p.sidecar()
+	for _, row := range []struct{ client, want string }{
+		{"h2 http/1.1", "h2"}, {"http/1.1 h2", "h2"}, {"http/1.1", "http/1.1"}, {"h2", "h2"}, {"", ""},
+	} {
+		c, err := tls.Dial("tcp", p.tlsAddr(), &tls.Config{InsecureSkipVerify: true, NextProtos: strings.Fields(row.client)})
+		if err != nil {
+			t.Errorf("%q: %v", row.client, err)
+			continue
+		}
+		if got := c.ConnectionState().NegotiatedProtocol; got != row.want {
+			t.Errorf("%q: got %q, want %q", row.client, got, row.want)
+		}
+		c.Close()
+	}
+	for _, protocol := range []string{"tls", "tls-h2"} {
+		if answer, body := get(t, httpClient(t, protocol), "https://"+p.tlsAddr()+"/bytes/2"); answer.StatusCode != 200 || body != "01" {
+			t.Errorf("%s: got %s with %q, want 200", protocol, answer.Status, body)
+		}
+	}
+}
+
+// The settings of Knative's head, and what they mean to a client.
+func TestTheTLSSettingsAreHonoured(t *testing.T) {
+	only := func(version uint16) func(*tls.Config) {
+		return func(c *tls.Config) { c.MinVersion, c.MaxVersion = version, version }
+	}
+	for name, row := range map[string]struct {
+		env    []string
+		client func(*tls.Config)
+		check  func(tls.ConnectionState) error // nil: the handshake is refused
+	}{
+		"1.3 by default": {nil, nil, version(tls.VersionTLS13)},
+		"no 1.2":         {nil, only(tls.VersionTLS12), nil},
+		"1.2 allowed":    {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2"}, only(tls.VersionTLS12), version(tls.VersionTLS12)},
+		"1.3 beside 1.2": {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2"}, nil, version(tls.VersionTLS13)},
+		"never 1.1":      {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2"}, only(tls.VersionTLS11), nil},
+		"at most 1.2":    {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2", "QUEUE_PROXY_TLS_MAX_VERSION=1.2"}, nil, version(tls.VersionTLS12)},
+		"a cipher suite": {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2", "QUEUE_PROXY_TLS_MAX_VERSION=1.2", "QUEUE_PROXY_TLS_CIPHER_SUITES=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"},
+			nil, func(s tls.ConnectionState) error {
+				if s.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 {
+					return fmt.Errorf("got %s", tls.CipherSuiteName(s.CipherSuite))
+				}
+				return nil
+			}},
+		"another cipher suite": {[]string{"QUEUE_PROXY_TLS_MIN_VERSION=1.2", "QUEUE_PROXY_TLS_MAX_VERSION=1.2", "QUEUE_PROXY_TLS_CIPHER_SUITES=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"},
+			func(c *tls.Config) {
+				c.MaxVersion, c.CipherSuites = tls.VersionTLS12, []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256}
+			}, nil},
+		"a curve": {[]string{"QUEUE_PROXY_TLS_CURVE_PREFERENCES=CurveP384, P-256"}, func(c *tls.Config) {
+			c.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP384}
+		}, func(s tls.ConnectionState) error {
+			if s.CurveID != tls.CurveP384 {
+				return fmt.Errorf("got %v", s.CurveID)
+			}
+			return nil
+		}},
+		"another curve": {[]string{"QUEUE_PROXY_TLS_CURVE_PREFERENCES=P-384"}, func(c *tls.Config) {
+			c.CurvePreferences = []tls.CurveID{tls.X25519}
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.sample()
+			p.sidecar(row.env...)
+			state, err := shakeHands(p.tlsAddr(), unverified(row.client))
+			switch {
+			case row.check == nil && err == nil:
+				t.Errorf("got %s, %s, want the handshake refused", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite))
+			case row.check != nil && err != nil:
+				t.Errorf("got %v, want a handshake", err)
+			case row.check != nil:
+				if err := row.check(state); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func version(want uint16) func(tls.ConnectionState) error {
+	return func(s tls.ConnectionState) error {
+		if s.Version != want {
+			return fmt.Errorf("got %s, want %s", tls.VersionName(s.Version), tls.VersionName(want))
+		}
+		return nil
+	}
+}
+
+// Bad values are refused at start, with or without a certificate.
+func TestBadTLSSettingsAreClearErrors(t *testing.T) {
+	for _, setting := range []string{
+		"QUEUE_PROXY_TLS_MIN_VERSION=1.1", "QUEUE_PROXY_TLS_MIN_VERSION=TLS1.3", "QUEUE_PROXY_TLS_MAX_VERSION=1.4",
+		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // less than the least
+		"QUEUE_PROXY_TLS_CIPHER_SUITES=TLS_RSA_WITH_RC4_128_SHA", "QUEUE_PROXY_TLS_CIPHER_SUITES=nonsense",
+		"QUEUE_PROXY_TLS_CURVE_PREFERENCES=P-111",
+	} {
+		t.Run(setting, func(t *testing.T) {
+			p := newPod(t)
+			p.launch(setting)
+			if got := p.code(); got != 1 {
+				t.Errorf("got exit code %d, want 1", got)
+			}
+			name, value, _ := strings.Cut(setting, "=")
+			if !p.out.says(name, value) {
+				t.Errorf("no line names %s and %s", name, value)
+			}
+		})
+	}
+}
+
+// An authority signs certificates of clients.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{t, cert, key}
+}
+
+func (a *authority) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// client returns a certificate that a has signed.
+func (a *authority) client() tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "client"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestClientsMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	ours, theirs := newAuthority(t), newAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, ours.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.sidecar("QUEUE_PROXY_TLS_CLIENT_CA=" + file)
+	with := func(cert tls.Certificate) *tls.Config {
+		return unverified(func(c *tls.Config) {
+			// Whatever the server says it takes.
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+		})
+	}
+	if _, err := shakeHands(p.tlsAddr(), with(ours.client())); err != nil {
+		t.Errorf("a certificate of the authority: %v", err)
+	}
+	for name, c := range map[string]*tls.Config{"none": unverified(nil), "another authority's": with(theirs.client())} {
+		if _, err := shakeHands(p.tlsAddr(), c); err == nil {
+			t.Errorf("a client with %s was served", name)
+		}
+	}
+	if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+		t.Errorf("plain HTTP: got %q, want 200", m.Start)
+	}
+	// The authorities are renewed as certificates are.
+	if err := os.WriteFile(file, theirs.pem(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.poll("the other authority is trusted", func() error {
+		_, err := shakeHands(p.tlsAddr(), with(theirs.client()))
+		return err
+	})
+	if _, err := shakeHands(p.tlsAddr(), with(ours.client())); err == nil {
+		t.Error("a client of the authority that was taken away was served")
+	}
+}
+
+func TestAClientCAThatCannotBeReadIsAClearError(t *testing.T) {
+	for name, text := range map[string]string{"missing": "", "rubbish": "rubbish"} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			file := filepath.Join(t.TempDir(), "ca.crt")
+			if text != "" {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.launch("QUEUE_PROXY_TLS_CLIENT_CA=" + file)
+			if got := p.code(); got != 1 {
+				t.Errorf("got exit code %d, want 1", got)
+			}
+			if !p.out.says("QUEUE_PROXY_TLS_CLIENT_CA", file) {
+				t.Error("no line names the variable and the file")
+			}
+		})
+	}
+}
+
+// Whoever speaks the wrong protocol is let go at once.
+func TestPlainHTTPToTheTLSPortDoesNotHang(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	app := p.bare(answers(ok))
+	p.sidecar()
+	for name, text := range map[string]string{
+		"HTTP/1.1": request("GET", "/"), "HTTP/1.0": "GET / HTTP/1.0\r\n\r\n", "h2c": preface + "\r\n\r\nSM\r\n\r\n", "noise": "\x00\x01\x02\x03\x04\x05",
+		"a queue probe": request("GET", "/", "K-Network-Probe: queue"),
+	} {
+		w := dial(t, p.tlsAddr())
+		w.send(text)
+		began := time.Now()
+		b, _ := io.ReadAll(w.r)
+		if took := time.Since(began); took > slack {
+			t.Errorf("%s: it took %v, want an end at once", name, took)
+		}
+		if strings.Contains(string(b), " 200 ") {
+			t.Errorf("%s: got %q, want it refused", name, b)
+		}
+	}
+	w := dial(t, p.addr())
+	w.send("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+	if m := w.receive("GET"); m.status() != 400 {
+		t.Errorf("TLS to the plain port: got %q, want 400", m.Start)
+	}
+	w.closed()
+	if heard, broken := app.requests(); len(heard)+len(broken) > 0 {
+		t.Errorf("the app has heard %d requests", len(heard)+len(broken))
+	}
+}
+
+// What is refused in plain text is refused inside TLS, and nothing is served
+// behind a head that is in doubt.
+func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	app := p.bare(answers(ok))
+	p.sidecar()
+	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n"
+	for name, row := range map[string]struct {
+		text    string
+		refused bool
+	}{
+		"Content-Length beside Transfer-Encoding": {"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", true},
+		"two lengths":              {"POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nbody", true},
+		"a blank before the colon": {"GET / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n", true},
+		"a bare LF":                {"GET / HTTP/1.1\nHost: a.test\n\n", false},
+		"a folded field":           {"GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n b\r\n\r\n", false},
+	} {
+		w := dialTLS(t, p.tlsAddr(), "http/1.1")
+		w.send(row.text + smuggled)
+		if m := w.receive("POST"); row.refused && m.status() != 400 {
+			t.Errorf("%s: got %q, want 400", name, m.Start)
+		}
+		w.closed()
+	}
+	heard, broken := app.requests()
+	for _, m := range heard {
+		if strings.Contains(m.Start, "smuggled") {
+			t.Error("the app has heard the smuggled request")
+		}
+	}
+	if len(heard) > 2 || len(broken) > 0 {
+		t.Errorf("the app has heard %d requests and %v, want at most those that net/http takes", len(heard), broken)
+	}
+}
