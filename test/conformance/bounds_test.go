@@ -1,0 +1,288 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Bounds on what comes in: docs/configuration.md, "Limits".
+
+// cutBy fails the test unless the sidecar ends the connection, and not before
+// the time. It returns what came.
+func (w *wire) cutBy(least time.Duration, since time.Time) string {
+	w.t.Helper()
+	b, err := io.ReadAll(w.r)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		w.t.Errorf("the connection has not ended: %v", err)
+	}
+	if took := time.Since(since); took < least || took > least+slack {
+		w.t.Errorf("it ended after %v, want %v", took, least)
+	}
+	return string(b)
+}
+
+// Whoever sends a head too slowly is cut, on the first request of a connection
+// and on every other, in plain text and in TLS.
+func TestASlowHeadIsCut(t *testing.T) {
+	const limit = 500 * time.Millisecond
+	for name, row := range map[string]struct {
+		tls   bool
+		first bool // it is the connection's first request
+		text  string
+	}{
+		"nothing at all":                 {false, true, ""},
+		"half a request line":            {false, true, "GET / HT"},
+		"no blank line":                  {false, true, "GET / HTTP/1.1\r\nHost: a.test\r\n"},
+		"half a head after a request":    {false, false, "GET / HT"},
+		"no blank line after a request":  {false, false, "GET / HTTP/1.1\r\nHost: a.test\r\n"},
+		"one byte after a request":       {false, false, "G"},
+		"half an HTTP/2 preface":         {false, true, "PRI * HTTP/2.0\r\n\r\nS"},
+		"TLS, nothing at all":            {true, true, ""},
+		"TLS, half a handshake":          {true, true, "\x16\x03\x01\x02\x00\x01"},
+		"TLS, half a head":               {true, false, "GET / HT"},
+		"a preface and no SETTINGS":      {false, true, http2.ClientPreface},
+		"a request that goes byte-wise":  {false, true, "*"},
+		"a second one that goes so, too": {false, false, "*"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.sample()
+			p.sidecar("HEADER_TIMEOUT=" + limit.String())
+			began := time.Now()
+			var w *wire
+			switch {
+			case row.tls && row.first: // the handshake itself
+				w = dial(t, p.tlsAddr())
+			case row.tls:
+				w = dialTLS(t, p.tlsAddr(), "http/1.1")
+			default:
+				w = dial(t, p.addr())
+			}
+			if !row.first {
+				if m := w.ask("/bytes/2"); m.status() != 200 {
+					t.Fatalf("got %q, want 200", m.Start)
+				}
+				// A connection may be idle for longer than that.
+				w.SetReadDeadline(time.Now().Add(2 * limit))
+				var timeout net.Error
+				if _, err := w.r.ReadByte(); !errors.As(err, &timeout) || !timeout.Timeout() {
+					t.Fatalf("an idle connection ended with %v", err)
+				}
+				w.SetDeadline(time.Now().Add(patience))
+				began = time.Now()
+			}
+			if row.text == "*" {
+				stop := make(chan struct{})
+				defer close(stop)
+				go func() {
+					for _, c := range "GET / HTTP/1.1\r\nHost: a.test\r\nX: " + strings.Repeat("x", 1000) {
+						select {
+						case <-stop:
+							return
+						case <-time.After(50 * time.Millisecond):
+						}
+						if _, err := w.Write([]byte(string(c))); err != nil {
+							return
+						}
+					}
+				}()
+			} else {
+				w.send(row.text)
+			}
+			if got := w.cutBy(limit-50*time.Millisecond, began); strings.Contains(got, " 200 ") {
+				t.Errorf("got %.200q, want no answer of the app", got)
+			}
+		})
+	}
+}
+
+func TestALongHeadIs431(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	app := p.bare(answers(ok))
+	p.sidecar("MAX_HEADER_BYTES=8192")
+	for name, c := range map[string]func() *wire{
+		"plain": func() *wire { return dial(t, p.addr()) },
+		"TLS":   func() *wire { return dialTLS(t, p.tlsAddr(), "http/1.1") },
+	} {
+		w := c()
+		if m := w.ask("/", "X-Long: "+strings.Repeat("x", 7000)); m.status() != 200 {
+			t.Errorf("%s, a head of 7 KB: got %q, want 200", name, m.Start)
+		}
+		if m := w.ask("/", "X-Long: "+strings.Repeat("x", 9000)); m.status() != 431 {
+			t.Errorf("%s, a head of 9 KB: got %q, want 431", name, m.Start)
+		}
+		w.closed()
+		w = c()
+		go func() { // one that never ends
+			io.WriteString(w, "GET / HTTP/1.1\r\n")
+			for {
+				if _, err := io.WriteString(w, "X: "+strings.Repeat("x", 1000)+"\r\n"); err != nil {
+					return
+				}
+			}
+		}()
+		if m := w.receive("GET"); m.status() != 431 {
+			t.Errorf("%s, an endless head: got %q, want 431", name, m.Start)
+		}
+	}
+	h := dialH2(t, p.addr())
+	h.open(1, true, "GET", "/", "X-Long: "+strings.Repeat("x", 15000))
+	h.await("the end of the stream or of the connection", func(e h2Event) bool {
+		return e.frame == http2.FrameGoAway || e.stream == 1 && (e.end || e.frame == http2.FrameRSTStream)
+	})
+	if heard, _ := app.requests(); len(heard) != 2 {
+		t.Errorf("the app has heard %d requests, want the two short ones", len(heard))
+	}
+}
+
+func TestALongBodyIs413(t *testing.T) {
+	p := newPod(t)
+	app := p.sample()
+	p.sidecar("MAX_BODY_BYTES=1000", "CONTAINER_CONCURRENCY=1")
+	for name, row := range map[string]struct {
+		head, body string
+		status     int
+	}{
+		"as long as allowed":   {"Content-Length: 1000", strings.Repeat("x", 1000), 200},
+		"announced":            {"Content-Length: 1001", strings.Repeat("x", 1001), 413},
+		"announced and absent": {"Content-Length: 1000000000", "", 413},
+		"in chunks":            {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 11) + "0\r\n\r\n", 413},
+		"in chunks, allowed":   {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 10) + "0\r\n\r\n", 200},
+		"in endless chunks":    {"Transfer-Encoding: chunked", strings.Repeat("64\r\n"+strings.Repeat("x", 100)+"\r\n", 1000), 413},
+	} {
+		w := dial(t, p.addr())
+		io.WriteString(w, "POST /sink HTTP/1.1\r\nHost: a.test\r\n"+row.head+"\r\n\r\n"+row.body)
+		m := w.receive("POST")
+		if m.status() != row.status {
+			t.Errorf("%s: got %q with %q, want %d", name, m.Start, m.Body, row.status)
+		}
+		if row.status == 413 && word(m.get("Proxy-Status")) != "bad-request" {
+			t.Errorf("%s: got Proxy-Status %q, want the word bad-request", name, m.get("Proxy-Status"))
+		}
+	}
+	h := dialH2(t, p.addr())
+	h.open(1, false, "POST", "/sink")
+	for range 11 {
+		h.data(1, false, strings.Repeat("x", 100))
+	}
+	if a := h.answer(1); a.status != 413 {
+		t.Errorf("h2c: got %+v, want 413", a)
+	}
+	h.open(3, true, "GET", "/bytes/2")
+	if a := h.answer(3); a.status != 200 {
+		t.Errorf("h2c, the next request: got %+v, want 200", a)
+	}
+	p.poll("the slot is free", func() error {
+		if got := app.Running().Now; got != 0 {
+			return fmt.Errorf("%d requests are at the app", got)
+		}
+		return nil
+	})
+}
+
+// More connections than are allowed wait to be accepted; none is refused.
+func TestMoreConnectionsThanAllowedWait(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.launch("MAX_CONNECTIONS=3")
+	var open []*wire
+	p.poll("the sidecar listens", func() error {
+		c, err := net.Dial("tcp", p.addr())
+		if err == nil {
+			open = append(open, newWire(t, c))
+		}
+		return err
+	})
+	open = append(open, dial(t, p.addr()), dial(t, p.addr()))
+	for _, w := range open {
+		if m := w.ask("/bytes/2"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	}
+	for round := range 3 { // places are given back, by tunnels as well
+		next := dial(t, p.addr())
+		if round == 1 {
+			next.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
+		} else {
+			next.send(request("GET", "/bytes/2"))
+		}
+		next.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		if b, err := next.r.Peek(1); err == nil {
+			t.Fatalf("round %d: a fourth connection was served: %q", round, b)
+		}
+		next.SetReadDeadline(time.Now().Add(patience))
+		open[0].Close()
+		open = append(open[1:], next)
+		if m := next.receive("GET"); m.status() != 200 && m.status() != 101 {
+			t.Errorf("round %d: got %q once there was a place", round, m.Start)
+		}
+	}
+}
+
+// The drain ends also where every place is taken and more connections wait.
+func TestAFullSidecarDrains(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.launch("MAX_CONNECTIONS=2", "DRAIN_QUIET_PERIOD=200ms", "DRAIN_DEADLINE=10s")
+	var first *wire
+	p.poll("the sidecar listens", func() error {
+		c, err := net.Dial("tcp", p.addr())
+		if err == nil {
+			first = newWire(t, c)
+		}
+		return err
+	})
+	for _, w := range []*wire{first, dial(t, p.addr())} {
+		if m := w.ask("/bytes/2"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	}
+	dial(t, p.addr()).send(request("GET", "/bytes/2"))
+	dial(t, p.addr())
+	began := time.Now()
+	p.signal(syscall.SIGTERM)
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+	if took := time.Since(began); took > 200*time.Millisecond+slack {
+		t.Errorf("it ended after %v, want the quiet period", took)
+	}
+}
+
+// A 504 for a slow body reaches the client that is still sending.
+func TestASenderThatIsCutCanReadWhy(t *testing.T) {
+	p := newPod(t)
+	p.app(newChatty())
+	p.sidecar(requestClock.settings()...)
+	w := dial(t, p.addr())
+	w.send("POST /wait HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if _, err := io.WriteString(w, strings.Repeat("x", 10000)); err != nil {
+				return
+			}
+		}
+	}()
+	m := w.receive("POST")
+	checkOurs(t, p, m, 504, requestClock.kind, requestClock.word)
+	close(stop)
+	<-done
+}
