@@ -166,7 +166,7 @@ func dress(r *rand.Rand, n *yaml.Node, keep bool, comments *[]string) {
 }
 
 func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
-	const rounds = 40
+	const rounds = 10
 	r := rand.New(rand.NewPCG(1, 2))
 	written, anew := 0, 0
 	all := inputs(t)
