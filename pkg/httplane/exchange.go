@@ -35,6 +35,7 @@ type exchange struct {
 	head  []byte // of the request to the user container
 	alarm *queue.Alarm
 
+	answered   bool // a final response has begun
 	broken     bool // the client must see that its response is not whole
 	untilClose bool // which only the connection's end can tell
 }
@@ -43,7 +44,7 @@ type exchange struct {
 func (x *exchange) begin(w http.ResponseWriter, r *http.Request, g *guard) {
 	x.w, x.r, x.guard = w, r, g
 	x.h2 = r.ProtoMajor == 2
-	x.broken, x.untilClose, x.body = false, false, nil
+	x.answered, x.broken, x.untilClose, x.body = false, false, false, nil
 	if g != nil && !x.h2 {
 		g.current.Store(x)
 	}
@@ -85,6 +86,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	control := http.NewResponseController(x.w)
 	control.SetWriteDeadline(time.Now().Add(answerTimeout))
 	x.fullDuplex() // do not read the body first
+	x.answered = true
 	x.w.WriteHeader(a.Status)
 	if a.Body != "" && x.r.Method != http.MethodHead {
 		_, _ = io.WriteString(x.w, a.Body) // a client that has gone hears nothing

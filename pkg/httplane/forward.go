@@ -225,6 +225,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 // client's side: it may be what we wait for.
 func (x *exchange) begun(status int, lengthUnknown bool, abort func()) {
 	x.untilClose = lengthUnknown && !x.r.ProtoAtLeast(1, 1)
+	x.answered = true
 	x.w.WriteHeader(status)
 	x.alarm.Abortable(func() {
 		abort()
@@ -285,7 +286,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		return
 	}
 	defer client.Close()
-	result.Begun, result.Upgraded = true, true
+	x.answered, result.Begun, result.Upgraded = true, true, true
 	early := x.unread(rw.Reader)
 	conn := client
 	if protocol, _ := wire.Find(r.Head.Fields, header.Upgrade); wire.EqualFold(protocol, "websocket") {

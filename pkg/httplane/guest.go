@@ -17,6 +17,7 @@ type Guest struct {
 	bare    *net.TCPConn
 	watch   *hangup.Watch
 	current atomic.Pointer[guard]
+	gone    atomic.Bool // the client has closed its side
 }
 
 // Guest makes a connection a guest. The watch, which may be nil, is stopped when
@@ -41,8 +42,10 @@ func (t *Guest) Lend(early []byte) (rest []byte, back bool) {
 	return g.loan.rest, g.loan.back
 }
 
-// Hangup says that the client has closed its side.
+// Hangup says that the client has closed its side. Any goroutine may call it, also
+// before the connection is lent or handed over.
 func (t *Guest) Hangup() {
+	t.gone.Store(true)
 	if g := t.current.Load(); g != nil {
 		g.hangup()
 		if g.loan != nil {
@@ -62,6 +65,9 @@ func (t *Guest) enter(early []byte, lent *loan, closed func()) *guard {
 		closed()
 	}
 	t.current.Store(g)
+	if t.gone.Load() {
+		t.Hangup()
+	}
 	l.open(g)
 	if !l.guests.give(g) {
 		g.Close()

@@ -266,6 +266,7 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if broken {
 		x.showCut()
 	}
+	broken = broken || !x.answered // or net/http would say 200 to a client that is thought to have gone
 	if broken && x.untilClose && x.guard != nil {
 		x.guard.reset.Store(true)
 	}
