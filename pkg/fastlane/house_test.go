@@ -119,6 +119,16 @@ func (p *peer) acquainted() bool {
 	return true
 }
 
+// listenAgain listens where an app did that has closed its listener.
+func listenAgain(t testing.TB, a *app) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.port))
+	if err != nil {
+		t.Skipf("somebody has taken the port: %v", err)
+	}
+	return ln
+}
+
 // request reads a whole request; nil when none came.
 func (p *peer) request() *message {
 	m := p.head()

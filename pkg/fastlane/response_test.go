@@ -3,7 +3,6 @@ package fastlane_test
 import (
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"testing"
 
@@ -169,11 +168,7 @@ func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
 			t.Errorf("got %s, Proxy-Status %q, want 502, %q", m.start, m.get("proxy-status"), want)
 		}
 	}
-	ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.port))
-	if err != nil {
-		t.Skipf("somebody has taken the port: %v", err)
-	}
-	again := serveApp(t, ln, echo)
+	again := serveApp(t, listenAgain(t, a), echo)
 	c.get("/up")
 	c.get("/up")
 	if got := again.connections(); got != 1 {
