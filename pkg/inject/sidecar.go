@@ -69,9 +69,12 @@ func (in *injection) settle() error {
 	}
 
 	// The clocks decide how long the drain takes, so they are read first.
-	clocks, err := config.Read(append(slices.Clone(asked), config.EnvVar{Name: "DRAIN_DEADLINE", Value: "10000h"}))
-	if err != nil {
-		return in.badSettings(err)
+	clocks := new(config.Config)
+	if in.options.get(timeoutOption) != "" || in.options.get(drainMinOption) != "" {
+		clocks, err = config.Read(append(slices.Clone(asked), config.EnvVar{Name: "DRAIN_DEADLINE", Value: "10000h"}))
+		if err != nil {
+			return in.badSettings(err)
+		}
 	}
 	s := &in.settled
 	pause, holds := ownPause(in.app.Lifecycle)
