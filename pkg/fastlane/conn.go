@@ -46,12 +46,14 @@ type conn struct {
 	n       int                // of the last raw read
 	err     error              //
 	reading func(uintptr) bool // tryRead, made once
+	served  bool               // a first head has come
 
 	exchange
 
 	// Of the end.
 	mu       sync.Mutex
 	idle     bool // the reader waits for the first byte of a head
+	owed     bool // the client owes a head, or the rest of one
 	retiring bool
 }
 
@@ -121,18 +123,22 @@ const (
 
 // next reads the next request's head and decides who serves it.
 func (c *conn) next() what {
-	deadline := false
+	owed := !c.served // a new connection owes its first head from the beginning
+	if owed {
+		c.awaitHead()
+	}
 	for {
 		if c.w > c.r {
 			if what, known := c.judge(); known {
-				if deadline {
-					c.nc.SetReadDeadline(time.Time{})
+				if owed {
+					c.gotHead()
 				}
+				c.served = true
 				return what
 			}
-			if !deadline && c.lane.settings.HeaderTimeout > 0 {
-				c.nc.SetReadDeadline(time.Now().Add(c.lane.settings.HeaderTimeout))
-				deadline = true
+			if !owed {
+				owed = true
+				c.awaitHead()
 			}
 		}
 		if c.wait() != nil {
@@ -203,8 +209,8 @@ func (c *conn) wait() error {
 	for {
 		last := c.rest()
 		err := c.read()
-		c.stir()
-		if last || !errors.Is(err, os.ErrDeadlineExceeded) {
+		retiring := c.stir()
+		if last || !retiring || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
 	}
@@ -222,14 +228,47 @@ func (c *conn) rest() (last bool) {
 	return c.retiring
 }
 
-// stir notes that the connection is not idle any more.
-func (c *conn) stir() {
+// stir notes that the connection is not idle any more, and reports whether it
+// retires.
+func (c *conn) stir() (retiring bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = false
 	if c.retiring {
-		c.nc.SetReadDeadline(time.Time{})
+		c.limitHead()
 	}
+	return c.retiring
+}
+
+// awaitHead notes that the client owes the rest of a head, and gives it so much
+// time.
+func (c *conn) awaitHead() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = true
+	c.limitHead()
+}
+
+// gotHead notes that the head is there.
+func (c *conn) gotHead() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = false
+	c.limitHead()
+}
+
+// limitHead sets the deadline of what the client owes. One that is late when we
+// end does not hold the pod. c.mu is held.
+func (c *conn) limitHead() {
+	limit := c.lane.settings.HeaderTimeout
+	if c.retiring {
+		limit = lingerTime
+	}
+	if !c.owed || limit == 0 {
+		c.nc.SetReadDeadline(time.Time{})
+		return
+	}
+	c.nc.SetReadDeadline(time.Now().Add(limit))
 }
 
 // retire makes the connection end once it is idle and nothing is on its way. Any
@@ -238,8 +277,11 @@ func (c *conn) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.retiring = true
-	if c.idle {
+	switch {
+	case c.idle:
 		c.nc.SetReadDeadline(past)
+	case c.owed:
+		c.limitHead()
 	}
 }
 
