@@ -183,7 +183,7 @@ func table(c *Config) []section {
 			{name: "STATS_FORMAT", kind: oneOf(&c.StatsFormat, words(Protobuf, Prometheus)), def: string(Protobuf),
 				text: "What the autoscaler's port answers to those who do not say what they read. Knative before 1.6 reads `prometheus`."},
 		}},
-		{"The end of a pod", "See [promises](promises.md), 3.5. The pod's terminationGracePeriodSeconds must be longer than the deadline.", []*row{
+		{"The end of a pod", "See [shutdown](shutdown.md). The pod's terminationGracePeriodSeconds must be longer than the deadline.", []*row{
 			{name: deadlineName, kind: duration(&c.DrainDeadline, time.Millisecond),
 				derive: func() { c.DrainDeadline = defaultDeadline(c) }, rule: "on Knative `" + timeoutName + "` less 3s, elsewhere 27s",
 				text: "When what is still running is cut, counted from the beginning of the drain."},
@@ -207,7 +207,7 @@ func table(c *Config) []section {
 			{name: "BODY_TIMEOUT", kind: duration(&c.BodyTimeout, 0), def: "60s",
 				text: "How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC is exempt. 0 is no limit."},
 		}},
-		{"TLS", "It is served once the directory holds `tls.crt` and `tls.key`.", []*row{
+		{"TLS", "It is served once the directory holds `tls.crt` and `tls.key`. See [tls](tls.md).", []*row{
 			{name: "TLS_CERT_DIR", kind: text(&c.CertDir), def: "/var/lib/knative/certs",
 				text: "Where the certificate and its key are."},
 			{name: tlsMinName, kind: oneOf(&c.TLSMinVersion, tlsVersions()), def: "1.3",
