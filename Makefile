@@ -57,9 +57,11 @@ check: ## Check format, vet, go.mod, walls, documents and lint.
 	$(GO) test -count=1 ./test/walls/...
 	@$(MAKE) --no-print-directory lint
 
-bench: ## Run the packages' own benchmarks (nothing is compared with other proxies yet).
-	@grep -rqE '^func Benchmark' --include='*_test.go' pkg || { echo "make bench: there are no benchmarks yet" >&2; exit 1; }
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+bench: ## Measure side by side with HAProxy and others; BENCH_QUICK=1 is short.
+	test/bench/setup
+	@mkdir -p bin/bench
+	$(GO_BUILD) -o bin/bench/ ./cmd/queue-proxy ./test/bench ./test/bench/app ./test/bench/baseline
+	bin/bench/bench
 
 image: ## Build the container image with docker, podman or buildah, whichever works.
 	@set -eu; \

@@ -1,0 +1,157 @@
+//go:build linux
+
+// Command bench measures the queue-proxy side by side with a bare
+// httputil.ReverseProxy, HAProxy and nginx, in front of the same small app on the
+// same machine. Rounds are interleaved: each one starts every peer anew and
+// measures them in turn, so that a machine that changes its mind changes it for
+// all. What counts are the ratios of medians.
+//
+//	make bench                      installs the peers, builds, measures; half an hour
+//	BENCH_QUICK=1 make bench        one short round, for those who work on this program; its numbers are noise
+//	BENCH_ROUNDS=9 BENCH_SECONDS=5  how many rounds, and how long each load runs (5 and 3)
+//	bench -from results.json        no measuring: makes the report again
+//
+// It prints a table and writes bin/bench/results.json. A run that was not quick
+// also writes docs/performance.md, between its markers, and docs/performance.svg.
+// When something failed, such as an answer that was not 200, it says what, there
+// too, and exits with 1.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+func main() {
+	from := flag.String("from", "", "a results.json to make the report from, instead of measuring")
+	bin := flag.String("bin", "bin/bench", "where queue-proxy, baseline and app are, and results.json goes")
+	doc := flag.String("doc", "docs/performance.md", "the document to write into")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *from, *bin, *doc); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// Settings are how thorough a run is.
+type Settings struct {
+	Rounds  int  `json:"rounds"`
+	Seconds int  `json:"seconds"` // of each load
+	Quick   bool `json:"quick"`
+	Starts  int  `json:"starts"` // of each peer in a round, of which the median counts
+}
+
+// readSettings reads BENCH_*.
+func readSettings() (Settings, error) {
+	s := Settings{Rounds: 5, Seconds: 3, Starts: 5}
+	if v := os.Getenv("BENCH_QUICK"); v != "" && v != "0" {
+		s = Settings{Rounds: 1, Seconds: 1, Starts: 1, Quick: true}
+	}
+	for name, n := range map[string]*int{"BENCH_ROUNDS": &s.Rounds, "BENCH_SECONDS": &s.Seconds} {
+		v := os.Getenv(name)
+		if v == "" {
+			continue
+		}
+		var err error
+		if *n, err = strconv.Atoi(v); err != nil || *n < 1 || *n > 1000 {
+			return s, fmt.Errorf("%s: %q: a whole number, 1 to 1000", name, v)
+		}
+	}
+	return s, nil
+}
+
+// run measures, or reads what was measured, and reports.
+func run(ctx context.Context, from, bin, doc string) error {
+	if from != "" {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			return err
+		}
+		var r Results
+		if err := json.Unmarshal(text, &r); err != nil {
+			return fmt.Errorf("%s: %w", from, err)
+		}
+		return report(&r, doc)
+	}
+
+	settings, err := readSettings()
+	if err != nil {
+		return err
+	}
+	if err := raiseFileLimit(); err != nil {
+		return err
+	}
+	machine, err := describeMachine()
+	if err != nil {
+		return err
+	}
+	r := &Results{Time: time.Now().UTC().Truncate(time.Second), Machine: machine, Settings: settings, Cells: map[string]map[string]*Cell{}}
+	b, err := newBench(bin, r)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if err := b.measure(ctx); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(bin, "results.json"), append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return report(r, doc)
+}
+
+// report prints the table and, when the run is worth it, writes the document. Its
+// error says so when something failed: the document then says what.
+func report(r *Results, doc string) error {
+	printTable(os.Stdout, r)
+	if r.Settings.Quick {
+		fmt.Printf("\nA quick run: %s was not written.\n", doc)
+	} else {
+		if err := writeDocument(r, doc); err != nil {
+			return err
+		}
+		fmt.Printf("\nWritten: %s\n", doc)
+	}
+	if failures := r.failures(); len(failures) > 0 {
+		return fmt.Errorf("%d measurements failed; the first: %s", len(failures), failures[0])
+	}
+	return nil
+}
+
+// openFiles is more than any process of the comparison opens.
+const openFiles = 10000
+
+// raiseFileLimit lets this process and those that it starts hold 1000
+// connections on each side.
+func raiseFileLimit() error {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return fmt.Errorf("RLIMIT_NOFILE: %w", err)
+	}
+	l.Cur = max(l.Cur, openFiles)
+	l.Max = max(l.Max, l.Cur)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return fmt.Errorf("%d open files are needed: %w", openFiles, err)
+	}
+	return nil
+}
+
+// rotate begins with another peer in each round, so that none is always first.
+func rotate[T any](all []T, round int) []T {
+	n := round % len(all)
+	return append(append([]T(nil), all[n:]...), all[:n]...)
+}

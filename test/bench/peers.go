@@ -1,0 +1,241 @@
+//go:build linux
+
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	_ "embed"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// The names of the peers, as they stand in reports.
+const (
+	ours     = "queue-proxy"
+	oursSlow = "FAST_LANE=off"
+	baseline = "ReverseProxy"
+	haproxy  = "HAProxy"
+	nginx    = "nginx"
+	appAlone = "app alone" // no proxy at all
+
+	withLog      = "request log"
+	withFewSpans = "tracing, 1 of 100"
+	withSpans    = "tracing, all"
+)
+
+// A peer is a proxy that is compared.
+type peer struct {
+	name    string
+	program string  // its file
+	queues  bool    // it limits what the app has at once, first come first served
+	tells   string  // what it writes about requests: "line", "span" or nothing
+	share   float64 // of requests that it tells of
+
+	// command writes the peer's files into the place, if it needs any.
+	command func(program string, at *place) (argv, env []string, err error)
+}
+
+// A place is where a peer listens and what it is told. Addresses are host:port.
+type place struct {
+	Dir             string // for files of its own
+	App             string
+	Address         string // HTTP/1.1
+	H2C             string // HTTP/2 in plain text; often the same
+	TLS             string
+	Cert, Key, Pair string // PEM files; Pair holds both
+	Concurrency     int    // how many requests the app may have at once
+	Sink            string // where spans go
+
+	admin, autoscaler, metrics, status string // ports of a queue-proxy
+}
+
+// probe asks a queue-proxy whether the app may serve.
+const probe = "GET / HTTP/1.1\r\nHost: bench\r\nK-Network-Probe: queue\r\nConnection: close\r\n\r\n"
+
+// get asks the app.
+const get = "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+
+// ask is what tells that the peer has started: it needs the app for its answer.
+func (p *peer) ask() string {
+	if p.name == ours || p.name == oursSlow {
+		return probe
+	}
+	return get
+}
+
+// findPeers returns those that are compared with each other, and our variants,
+// which are compared with ours.
+func findPeers(bin string) (peers, variants []*peer, err error) {
+	sidecar, err := filepath.Abs(filepath.Join(bin, "queue-proxy"))
+	if err != nil {
+		return nil, nil, err
+	}
+	plain, err := filepath.Abs(filepath.Join(bin, "baseline"))
+	if err != nil {
+		return nil, nil, err
+	}
+	haproxyPath, err := commandPath("haproxy")
+	if err != nil {
+		return nil, nil, err
+	}
+	nginxPath, err := commandPath("nginx")
+	if err != nil {
+		return nil, nil, err
+	}
+	peers = []*peer{
+		{name: ours, program: sidecar, queues: true, command: queueProxy()},
+		{name: oursSlow, program: sidecar, queues: true, command: queueProxy("FAST_LANE=false")},
+		{name: baseline, program: plain, command: reverseProxy},
+		{name: haproxy, program: haproxyPath, queues: true, command: haproxyCommand},
+		{name: nginx, program: nginxPath, command: nginxCommand},
+	}
+	const metrics = `"requestMetrics":{"protocol":"prometheus"}`
+	const tracing = `OBSERVABILITY_CONFIG={` + metrics + `,"tracing":{"protocol":"http/protobuf","endpoint":"http://{{.Sink}}/v1/traces","samplingRate":%s}}`
+	variants = []*peer{
+		{name: withLog, program: sidecar, tells: "line", share: 1, command: queueProxy(`OBSERVABILITY_CONFIG={` + metrics + `,"enableRequestLog":true}`)},
+		{name: withFewSpans, program: sidecar, tells: "span", share: 0.01, command: queueProxy(fmt.Sprintf(tracing, "0.01"))},
+		{name: withSpans, program: sidecar, tells: "span", share: 1, command: queueProxy(fmt.Sprintf(tracing, "1"))},
+	}
+	for _, p := range append(peers, variants...) {
+		if _, err := os.Stat(p.program); err != nil {
+			return nil, nil, fmt.Errorf("%w; `make bench` builds it", err)
+		}
+	}
+	return peers, variants, nil
+}
+
+// queueProxy runs our binary as Knative would, with all that costs something
+// switched on: a limit (that is never reached), all three clocks, statistics and
+// request metrics. Request log and tracing are off unless more says otherwise;
+// more may name fields of the place.
+func queueProxy(more ...string) func(string, *place) ([]string, []string, error) {
+	return func(program string, at *place) ([]string, []string, error) {
+		_, appPort, err := net.SplitHostPort(at.App)
+		if err != nil {
+			return nil, nil, err
+		}
+		_, port, _ := net.SplitHostPort(at.Address)
+		_, tlsPort, _ := net.SplitHostPort(at.TLS)
+		env := []string{
+			"QUEUE_SERVING_PORT=" + port,
+			"QUEUE_SERVING_TLS_PORT=" + tlsPort,
+			"USER_PORT=" + appPort,
+			"ADMIN_PORT=" + at.admin,
+			"AUTOSCALER_PORT=" + at.autoscaler,
+			"METRICS_PORT=" + at.metrics,
+			"STATUS_PORT=" + at.status,
+			"TLS_CERT_DIR=" + filepath.Dir(at.Cert),
+			"CONTAINER_CONCURRENCY=" + strconv.Itoa(at.Concurrency),
+			"REVISION_TIMEOUT_SECONDS=300",
+			"REVISION_RESPONSE_START_TIMEOUT_SECONDS=300",
+			"REVISION_IDLE_TIMEOUT_SECONDS=300",
+			`SERVING_READINESS_PROBE={"tcpSocket":{"host":"127.0.0.1","port":` + appPort + `},"successThreshold":1}`,
+			"SERVING_NAMESPACE=bench",
+			"SERVING_SERVICE=bench",
+			"SERVING_CONFIGURATION=bench",
+			"SERVING_REVISION=bench-00001",
+			"SERVING_POD=bench-00001-deployment-1",
+			"SERVING_POD_IP=127.0.0.1",
+			`OBSERVABILITY_CONFIG={"requestMetrics":{"protocol":"prometheus"}}`,
+		}
+		for _, setting := range more {
+			text, err := fill(setting, at)
+			if err != nil {
+				return nil, nil, err
+			}
+			env = append(env, text) // of two, the later one wins
+		}
+		return []string{program}, env, nil
+	}
+}
+
+func reverseProxy(program string, at *place) ([]string, []string, error) {
+	return []string{program, "-listen", at.Address, "-app", at.App, "-tls", at.TLS, "-cert", at.Cert, "-key", at.Key}, nil, nil
+}
+
+//go:embed peers/haproxy.cfg
+var haproxyConfig string
+
+func haproxyCommand(program string, at *place) ([]string, []string, error) {
+	name, err := writeFilled(at, "haproxy.cfg", haproxyConfig)
+	return []string{program, "-db", "-q", "-f", name}, nil, err
+}
+
+//go:embed peers/nginx.conf
+var nginxConfig string
+
+func nginxCommand(program string, at *place) ([]string, []string, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, nil, err
+	}
+	at.H2C = net.JoinHostPort("127.0.0.1", ports[0])
+	name, err := writeFilled(at, "nginx.conf", nginxConfig)
+	return []string{program, "-p", at.Dir, "-e", "stderr", "-c", name}, nil, err
+}
+
+// writeFilled writes a configuration and returns its path.
+func writeFilled(at *place, name, text string) (string, error) {
+	filled, err := fill(text, at)
+	if err != nil {
+		return "", err
+	}
+	name = filepath.Join(at.Dir, name)
+	return name, os.WriteFile(name, []byte(filled), 0o600)
+}
+
+// fill replaces {{.Field}} by that field of the place.
+func fill(text string, at *place) (string, error) {
+	t, err := template.New("").Parse(text)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err = t.Execute(&b, at)
+	return b.String(), err
+}
+
+// writeCertificate makes a certificate for 127.0.0.1 (P-256, as control planes
+// make them) in dir, under the names that a queue-proxy looks for.
+func writeCertificate(dir string) (cert, key, pair string, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", "", "", err
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "bench"},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(24 * time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &private.PublicKey, private)
+	if err != nil {
+		return "", "", "", err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", "", "", err
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	cert, key, pair = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "pair.pem")
+	for name, text := range map[string][]byte{cert: certPEM, key: keyPEM, pair: append(certPEM, keyPEM...)} {
+		if err := os.WriteFile(name, text, 0o600); err != nil {
+			return "", "", "", err
+		}
+	}
+	return cert, key, pair, nil
+}

@@ -1,0 +1,111 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// The plot: bars from left to right, a group for each measure, a line across the
+// end of each bar from the least to the most of the rounds. Sizes are in pixels.
+const (
+	plotWidth  = 860
+	labelWidth = 290 // left of the bars
+	valueWidth = 70  // right of them
+	barHeight  = 9
+	barStep    = 11
+	groupGap   = 9
+	panelHead  = 34
+)
+
+// colours of the peers.
+var colours = map[string]string{
+	ours:     "#1f6feb",
+	oursSlow: "#9ec5fe",
+	baseline: "#8b949e",
+	haproxy:  "#d97706",
+	nginx:    "#2da44e",
+}
+
+// panels are what is plotted: a title, and measures that share a scale.
+var panels = []struct {
+	title    string
+	measures []string
+}{
+	{"CPU per request, µs", []string{"cpu/get-1", "cpu/get-16", "cpu/get-64", "cpu/post-10k", "cpu/down-100k", "cpu/h2c", "cpu/tls"}},
+	{"added latency at 1000 requests a second, µs", []string{"added/p50", "added/p99"}},
+	{"memory, MB", []string{"memory/idle", "memory/64", "memory/1000"}},
+	{"exec to first answer, ms", []string{"start/plain"}},
+}
+
+// plot draws the medians as SVG. Bars begin at zero; what is below is drawn as zero.
+func plot(r *Results) []byte {
+	var b bytes.Buffer
+	y := 16
+	x := 10
+	for _, p := range proxies {
+		rect(&b, x, y, 10, 10, colours[p], "")
+		text(&b, x+14, y+9, "start", p)
+		x += 30 + 8*len(p)
+	}
+	y += 18
+	for _, panel := range panels {
+		text(&b, 10, y+22, "start", panel.title)
+		y += panelHead
+		most := 0.0
+		for _, id := range panel.measures {
+			for _, p := range proxies {
+				if c := r.Cells[id][p]; c != nil && len(c.Values) > 0 {
+					most = max(most, slices.Max(c.Values))
+				}
+			}
+		}
+		if most <= 0 {
+			continue
+		}
+		scale := func(v float64) int {
+			return int(max(v, 0) / most * (plotWidth - labelWidth - valueWidth))
+		}
+		for _, id := range panel.measures {
+			_, m := findRow(id)
+			text(&b, labelWidth-8, y+barStep*len(proxies)/2+4, "end", m.title)
+			for _, p := range proxies {
+				if c := r.Cells[id][p]; c != nil && len(c.Values) > 0 {
+					v := median(c.Values)
+					rect(&b, labelWidth, y, scale(v), barHeight, colours[p], p+": "+m.text(c))
+					low, high := scale(slices.Min(c.Values)), scale(slices.Max(c.Values))
+					rect(&b, labelWidth+low, y+barHeight/2, high-low, 1, "#24292f", "")
+					text(&b, labelWidth+max(high, scale(v))+4, y+barHeight, "start", strconv.FormatFloat(v, 'f', m.digits, 64))
+				}
+				y += barStep
+			}
+			y += groupGap
+		}
+	}
+	y += 8
+	head := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11" fill="#24292f">`+"\n", plotWidth, y, plotWidth, y)
+	background := fmt.Sprintf(`<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", plotWidth, y)
+	return slices.Concat([]byte(head), []byte(background), b.Bytes(), []byte("</svg>\n"))
+}
+
+// rect draws a box; title is shown by those who point at it.
+func rect(b *bytes.Buffer, x, y, width, height int, colour, title string) {
+	fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s">`, x, y, width, height, colour)
+	if title != "" {
+		b.WriteString("<title>")
+		_ = xml.EscapeText(b, []byte(title)) // a buffer takes everything
+		b.WriteString("</title>")
+	}
+	b.WriteString("</rect>\n")
+}
+
+// text writes a word that starts, or ends, at x.
+func text(b *bytes.Buffer, x, y int, anchor, word string) {
+	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s">`, x, y, anchor)
+	_ = xml.EscapeText(b, []byte(word)) // a buffer takes everything
+	b.WriteString("</text>\n")
+}

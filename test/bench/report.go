@@ -1,0 +1,397 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+)
+
+// A section is a table of the report.
+type section struct {
+	short  string // in lists
+	title  string
+	more   bool // more is better
+	peers  []string
+	rows   []row
+	ratios []ratio // its last columns
+}
+
+// A row is a measure.
+type row struct {
+	id, title, unit string
+	digits          int // behind the point
+}
+
+// A ratio compares the medians of two peers.
+type ratio struct{ title, peer, against string }
+
+var (
+	proxies   = []string{ours, oursSlow, baseline, haproxy, nginx}
+	withAlone = append(slices.Clip(proxies), appAlone)
+
+	usual = []ratio{
+		{"to " + baseline, ours, baseline},
+		{"to " + haproxy, ours, haproxy},
+	}
+)
+
+// sections are the report, in order. What is not better when it is less is in a
+// section of its own.
+var sections = []section{
+	{short: "CPU", title: "CPU per request of the proxy, µs", peers: proxies, ratios: usual, rows: []row{
+		{"cpu/get-1", "GET 1 KB, 1 connection", "µs", 1},
+		{"cpu/get-16", "GET 1 KB, 16 connections", "µs", 1},
+		{"cpu/get-64", "GET 1 KB, 64 connections", "µs", 1},
+		{"cpu/post-10k", "POST 10 KB, 16 connections", "µs", 1},
+		{"cpu/down-100k", "GET 100 KB, 16 connections", "µs", 1},
+		{"cpu/h2c", "GET 1 KB, h2c, 4 connections of 16 streams", "µs", 1},
+		{"cpu/tls", "GET 1 KB, TLS, 16 connections", "µs", 1},
+		{"cpu/open", "GET 1 KB, 1000 a second", "µs", 1},
+	}},
+	{short: "throughput", title: "Requests per second, all that load, proxy and app together can do on this machine", more: true, peers: withAlone, ratios: usual, rows: []row{
+		{"rate/get-1", "GET 1 KB, 1 connection", "requests/s", 0},
+		{"rate/get-16", "GET 1 KB, 16 connections", "requests/s", 0},
+		{"rate/get-64", "GET 1 KB, 64 connections", "requests/s", 0},
+		{"rate/post-10k", "POST 10 KB, 16 connections", "requests/s", 0},
+		{"rate/down-100k", "GET 100 KB, 16 connections", "requests/s", 0},
+		{"rate/h2c", "GET 1 KB, h2c, 4 connections of 16 streams", "requests/s", 0},
+		{"rate/tls", "GET 1 KB, TLS, 16 connections", "requests/s", 0},
+	}},
+	{short: "latency", title: "Latency at 1000 requests a second, µs", peers: withAlone, ratios: usual, rows: []row{
+		{"latency/p50", "p50", "µs", 0},
+		{"latency/p99", "p99", "µs", 0},
+		{"added/p50", "p50, added to the app's", "µs", 0},
+		{"added/p99", "p99, added to the app's", "µs", 0},
+	}},
+	{short: "memory", title: "Memory (RSS)", peers: proxies, ratios: usual, rows: []row{
+		{"memory/idle", "idle, MB", "MB", 1},
+		{"memory/64", "64 busy connections, most, MB", "MB", 1},
+		{"memory/1000", "1000 busy connections, most, MB", "MB", 1},
+		{"memory/each", "for each of the 1000, over idle, KB", "KB", 1},
+	}},
+	{short: "start", title: "Start and size", peers: proxies, ratios: usual, rows: []row{
+		{"start/plain", "exec to first answer, ms", "ms", 1},
+		{"start/quota", "the same with 30m of a CPU, ms", "ms", 0},
+		{"size", "binary, MB", "MB", 1},
+	}},
+	{short: "queue", title: "The queue: 100 clients for an app that takes 10 at once and 20 ms for each", peers: []string{ours, oursSlow, haproxy},
+		ratios: []ratio{{"to " + haproxy, ours, haproxy}}, rows: []row{
+			{"queue/p50", "wait, p50, ms", "ms", 1},
+			{"queue/p99", "wait, p99, ms", "ms", 1},
+			{"queue/spread", "p99 / p50", "", 3},
+		}},
+	{short: "telemetry", title: "What telemetry adds: CPU per request, µs", peers: []string{ours, withLog, withFewSpans, withSpans},
+		ratios: []ratio{{withLog + " to none", withLog, ours}, {withFewSpans + " to none", withFewSpans, ours}, {withSpans + " to none", withSpans, ours}},
+		rows:   []row{{"cpu/" + telemetryLoad, "GET 1 KB, 16 connections", "µs", 1}}},
+}
+
+// A target is what we want to reach: at most limit times the other peer's median,
+// or at most limit.
+type target struct {
+	measure, peer, against string
+	limit                  float64
+}
+
+var targets = []target{
+	{"cpu/get-1", ours, baseline, 0.45}, {"cpu/get-1", ours, haproxy, 1.3},
+	{"cpu/get-16", ours, baseline, 0.28}, {"cpu/get-16", ours, haproxy, 1},
+	{"cpu/get-64", ours, baseline, 0.28}, {"cpu/get-64", ours, haproxy, 1},
+	{"cpu/post-10k", ours, baseline, 0.30}, {"cpu/post-10k", ours, haproxy, 1.3},
+	{"cpu/down-100k", ours, baseline, 0.50}, {"cpu/down-100k", ours, haproxy, 1},
+	{"cpu/h2c", ours, baseline, 1},
+	{"cpu/tls", ours, baseline, 1},
+	{"added/p99", ours, baseline, 0.30}, {"added/p99", ours, haproxy, 0.8},
+	{"memory/each", ours, baseline, 0.25}, {"memory/each", ours, haproxy, 1.6},
+	{"memory/idle", ours, "", 9},
+	{"start/plain", ours, baseline, 1.4},
+	{"size", ours, "", 12},
+	{"queue/spread", ours, "", 1.05},
+	{"cpu/" + telemetryLoad, withLog, ours, 1.10},
+}
+
+// A table is its cells, the first line above the others.
+type table [][]string
+
+// cells makes the table of a section: medians, with what they lie between.
+func (s *section) cells(r *Results) table {
+	head := append([]string{""}, s.peers...)
+	for _, c := range s.ratios {
+		head = append(head, c.title)
+	}
+	t := table{head}
+	for _, m := range s.rows {
+		line := []string{m.title}
+		for _, p := range s.peers {
+			line = append(line, m.text(r.Cells[m.id][p]))
+		}
+		for _, c := range s.ratios {
+			line = append(line, ratioText(r.ratio(m.id, c.peer, c.against)))
+		}
+		t = append(t, line)
+	}
+	return t
+}
+
+// text is a cell: the median, and the least and the most of the rounds.
+func (m *row) text(c *Cell) string {
+	if c == nil || len(c.Values) == 0 {
+		if c != nil && len(c.Failed) > 0 {
+			return "failed"
+		}
+		return "-"
+	}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'f', m.digits, 64) }
+	text := number(median(c.Values))
+	if low, high := number(slices.Min(c.Values)), number(slices.Max(c.Values)); low != high {
+		text += " (" + low + " to " + high + ")"
+	}
+	if len(c.Failed) > 0 {
+		text += " failed at times"
+	}
+	return text
+}
+
+func ratioText(v float64, ok bool) string {
+	if !ok {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// notes are what the cells of a section have to say beside numbers.
+func (s *section) notes(r *Results) []string {
+	var all []string
+	for _, m := range s.rows {
+		for _, p := range s.peers {
+			c := r.Cells[m.id][p]
+			if c == nil {
+				continue
+			}
+			if c.Note != "" {
+				all = append(all, fmt.Sprintf("%s, %s: %s", m.title, p, c.Note))
+			}
+		}
+	}
+	return all
+}
+
+// targetCells makes the table of the targets.
+func targetCells(r *Results) table {
+	t := table{{"what", "measured", "wanted", ""}}
+	for _, g := range targets {
+		s, m := findRow(g.measure)
+		what := s.short + ", " + m.title
+		if g.peer != ours {
+			what += ", with " + g.peer
+		}
+		var v float64
+		var ok bool
+		suffix := " " + m.unit
+		if g.against == "" {
+			v, ok = r.median(g.measure, g.peer)
+		} else {
+			v, ok = r.ratio(g.measure, g.peer, g.against)
+			suffix = " × " + g.against
+			if g.against == ours {
+				suffix = " × without"
+			}
+		}
+		suffix = strings.TrimRight(suffix, " ")
+		measured, verdict := "not measured", "open"
+		if ok {
+			measured, verdict = ratioText(v, true)+suffix, "reached"
+			if v > g.limit {
+				verdict = "**missed**"
+			}
+		}
+		t = append(t, []string{what, measured, "≤ " + strconv.FormatFloat(g.limit, 'f', 2, 64) + suffix, verdict})
+	}
+	return t
+}
+
+// findRow returns the first row of a measure, which must be there, and its section.
+func findRow(id string) (section, row) {
+	for _, s := range sections {
+		for _, m := range s.rows {
+			if m.id == id {
+				return s, m
+			}
+		}
+	}
+	panic("no row " + id)
+}
+
+// noticeable is from where on one is worse than another: two medians of the same
+// program differ by less.
+const noticeable = 1.02
+
+// losses are the measures in which another is better than we are, by how much.
+func losses(r *Results) []string {
+	var all []string
+	for _, s := range sections {
+		for _, m := range s.rows {
+			mine, ok := r.median(m.id, ours)
+			if !ok {
+				continue
+			}
+			var better []string
+			for _, p := range []string{baseline, haproxy, nginx} {
+				theirs, ok := r.median(m.id, p)
+				if !ok || !slices.Contains(s.peers, p) {
+					continue
+				}
+				worse, best := mine, theirs
+				if s.more {
+					worse, best = theirs, mine
+				}
+				if worse <= max(best*noticeable, best) {
+					continue
+				}
+				text := p + " " + strconv.FormatFloat(theirs, 'f', m.digits, 64)
+				if best > 0 {
+					text += fmt.Sprintf(" (%.2f times better)", worse/best)
+				}
+				better = append(better, text)
+			}
+			if len(better) > 0 {
+				all = append(all, fmt.Sprintf("%s, %s: %s; %s", s.short, m.title, strconv.FormatFloat(mine, 'f', m.digits, 64), strings.Join(better, ", ")))
+			}
+		}
+	}
+	return all
+}
+
+// describe says on what, how and when the run was made.
+func (r *Results) describe() string {
+	m := &r.Machine
+	kind := ""
+	if r.Settings.Quick {
+		kind = " A quick run: noise."
+	}
+	return fmt.Sprintf("%s, commit %s: %d rounds of %d s for each load, %s.%s\n%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nHAProxy %s, nginx %s, wrk %s, h2load %s.",
+		r.Time.Format("2006-01-02"), m.Commit, r.Settings.Rounds, r.Settings.Seconds, m.Go, kind,
+		m.CPU, m.CPUs, m.MemoryGB, m.System, m.Kernel, m.Load,
+		m.Versions["haproxy"], m.Versions["nginx"], m.Versions["wrk"], m.Versions["h2load"])
+}
+
+// printTable prints the report for a terminal.
+func printTable(w io.Writer, r *Results) {
+	fmt.Fprintln(w, r.describe())
+	for i := range sections {
+		s := &sections[i]
+		fmt.Fprintf(w, "\n%s\n", s.title)
+		s.cells(r).print(w)
+		for _, note := range s.notes(r) {
+			fmt.Fprintln(w, "  "+note)
+		}
+	}
+	if failures := r.failures(); len(failures) > 0 {
+		fmt.Fprintf(w, "\nWhat failed\n")
+		for _, line := range failures {
+			fmt.Fprintln(w, "  "+line)
+		}
+	}
+	fmt.Fprintf(w, "\nTargets\n")
+	targetCells(r).print(w)
+	fmt.Fprintf(w, "\nWhere others are better\n")
+	for _, line := range losses(r) {
+		fmt.Fprintln(w, "  "+line)
+	}
+}
+
+func (t table) print(w io.Writer) {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range t {
+		fmt.Fprintln(tw, "  "+strings.Join(line, "\t"))
+	}
+	tw.Flush()
+}
+
+// markdown writes the table as Markdown has it.
+func (t table) markdown(w io.Writer) {
+	for i, line := range t {
+		fmt.Fprintln(w, "| "+strings.Join(line, " | ")+" |")
+		if i == 0 {
+			fmt.Fprintln(w, "|"+strings.Repeat("---|", len(line)))
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+// The results stand in the document between these two lines.
+const (
+	resultsBegin = "<!-- results -->\n"
+	resultsEnd   = "<!-- /results -->\n"
+)
+
+// writeDocument writes the report into the document, and the plot beside it.
+func writeDocument(r *Results, doc string) error {
+	old, err := os.ReadFile(doc)
+	if err != nil {
+		return err
+	}
+	plotName := strings.TrimSuffix(doc, filepath.Ext(doc)) + ".svg"
+	text, err := splice(old, markdown(r, filepath.Base(plotName)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", doc, err)
+	}
+	if err := os.WriteFile(plotName, plot(r), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(doc, text, 0o644)
+}
+
+// splice replaces what stands between the two markers.
+func splice(doc, results []byte) ([]byte, error) {
+	before, rest, ok := bytes.Cut(doc, []byte(resultsBegin))
+	_, after, ok2 := bytes.Cut(rest, []byte(resultsEnd))
+	if !ok || !ok2 {
+		return nil, errors.New("the lines between which results stand are missing: " + strings.TrimSpace(resultsBegin) + " and " + strings.TrimSpace(resultsEnd))
+	}
+	return slices.Concat(before, []byte(resultsBegin), results, []byte(resultsEnd), after), nil
+}
+
+// markdown is the report as it stands in the document.
+func markdown(r *Results, plotName string) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "\n%s Made by `make bench`.\n\n![Bars of the medians](%s)\n\n", r.describe(), plotName)
+	b.WriteString("Medians of the rounds; in brackets, where they differ, the least and the most. The last columns are\nratios of medians, ours to theirs.\n\n")
+	b.WriteString("### What we want to reach\n\n")
+	targetCells(r).markdown(&b)
+	b.WriteString("### Where others are better\n\n")
+	lost := losses(r)
+	if len(lost) == 0 {
+		b.WriteString("In nothing that was measured in this run.\n")
+	}
+	for _, line := range lost {
+		fmt.Fprintf(&b, "* %s\n", line)
+	}
+	if failures := r.failures(); len(failures) > 0 {
+		b.WriteString("\n### What failed\n\nIts round is left out of the numbers.\n\n")
+		for _, line := range failures {
+			fmt.Fprintf(&b, "* %s\n", line)
+		}
+	}
+	b.WriteString("\n### All numbers\n\n")
+	for i := range sections {
+		s := &sections[i]
+		fmt.Fprintf(&b, "**%s**\n\n", s.title)
+		s.cells(r).markdown(&b)
+		for _, note := range s.notes(r) {
+			fmt.Fprintf(&b, "* %s\n", note)
+		}
+		if len(s.notes(r)) > 0 {
+			b.WriteString("\n")
+		}
+	}
+	return b.Bytes()
+}

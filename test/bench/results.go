@@ -1,0 +1,159 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Results are all that a run has found, as results.json holds them.
+type Results struct {
+	Time     time.Time                   `json:"time"`
+	Machine  Machine                     `json:"machine"`
+	Settings Settings                    `json:"settings"`
+	Cells    map[string]map[string]*Cell `json:"cells"` // by measure and peer
+}
+
+// A Cell is one measure of one peer, a value for each round.
+type Cell struct {
+	Values []float64 `json:"values,omitempty"`
+	Note   string    `json:"note,omitempty"`
+	Failed []string  `json:"failed,omitempty"` // what went wrong, where it did
+}
+
+// Machine is what a run ran on, and what ran.
+type Machine struct {
+	CPU      string            `json:"cpu"`
+	CPUs     int               `json:"cpus"`
+	MemoryGB float64           `json:"memoryGB"`
+	Kernel   string            `json:"kernel"`
+	System   string            `json:"system"`
+	Load     string            `json:"load"` // the load average of the minute before
+	Go       string            `json:"go"`
+	Commit   string            `json:"commit"`
+	Versions map[string]string `json:"versions"` // of the programs that others wrote
+}
+
+func (r *Results) cell(measure, peer string) *Cell {
+	if r.Cells[measure] == nil {
+		r.Cells[measure] = map[string]*Cell{}
+	}
+	if r.Cells[measure][peer] == nil {
+		r.Cells[measure][peer] = &Cell{}
+	}
+	return r.Cells[measure][peer]
+}
+
+func (r *Results) add(measure, peer string, v float64) {
+	c := r.cell(measure, peer)
+	c.Values = append(c.Values, v)
+}
+
+func (r *Results) note(measure, peer, note string) { r.cell(measure, peer).Note = note }
+
+func (r *Results) fail(measure, peer, what string) {
+	c := r.cell(measure, peer)
+	c.Failed = append(c.Failed, what)
+}
+
+// failures returns what went wrong, a line for each.
+func (r *Results) failures() []string {
+	var all []string
+	for measure, cells := range r.Cells {
+		for peer, c := range cells {
+			for _, what := range c.Failed {
+				all = append(all, measure+", "+peer+": "+what)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// median returns the median of a measure; ok is false when there is none.
+func (r *Results) median(measure, peer string) (v float64, ok bool) {
+	c := r.Cells[measure][peer]
+	if c == nil || len(c.Values) == 0 {
+		return 0, false
+	}
+	return median(c.Values), true
+}
+
+// ratio returns how many times the median of one peer is that of another. It is
+// not ok when one is missing or the other is not above zero: an added latency that
+// drowns in noise has no ratio.
+func (r *Results) ratio(measure, peer, against string) (v float64, ok bool) {
+	a, ok1 := r.median(measure, peer)
+	b, ok2 := r.median(measure, against)
+	if !ok1 || !ok2 || b <= 0 {
+		return 0, false
+	}
+	return a / b, true
+}
+
+// median of values, of which there must be one.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	if n%2 == 1 {
+		return sorted[n/2]
+	}
+	return (sorted[n/2-1] + sorted[n/2]) / 2
+}
+
+// percentile returns the smallest value that is not less than p % of them, by the
+// nearest rank. It sorts values, of which there must be one.
+func percentile(values []time.Duration, p float64) time.Duration {
+	slices.Sort(values)
+	rank := int(p/100*float64(len(values)) + 0.999999)
+	return values[min(max(rank, 1), len(values))-1]
+}
+
+// describeMachine says what a reader must know to make sense of absolute numbers.
+func describeMachine() (Machine, error) {
+	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Versions: map[string]string{}}
+	m.CPU = find("/proc/cpuinfo", `(?m)^model name\s*: (.*)$`)
+	if _, err := fmt.Sscan(find("/proc/meminfo", `(?m)^MemTotal:\s*(\d+) kB$`), &m.MemoryGB); err != nil {
+		return m, fmt.Errorf("/proc/meminfo: %w", err)
+	}
+	m.MemoryGB /= 1e6
+	m.Kernel = find("/proc/sys/kernel/osrelease", `^(\S+)`)
+	m.System = find("/etc/os-release", `(?m)^PRETTY_NAME="(.*)"$`)
+	m.Load = find("/proc/loadavg", `^(\S+)`)
+	if out, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
+		m.Commit = strings.TrimSpace(string(out))
+	}
+	for name, flag := range map[string]string{"haproxy": "-v", "nginx": "-v", "wrk": "-v", "h2load": "--version"} {
+		path, err := commandPath(name)
+		if err != nil {
+			return m, err
+		}
+		out, _ := exec.Command(path, flag).CombinedOutput() // wrk -v ends with 1
+		version := regexp.MustCompile(`\d+\.\d+(\.\d+)?`).FindString(string(out))
+		if version == "" {
+			return m, fmt.Errorf("%s %s: no version in %q", filepath.Base(path), flag, out)
+		}
+		m.Versions[name] = version
+	}
+	return m, nil
+}
+
+// find returns the first group of a pattern in a file; "" when it is not there.
+func find(name, pattern string) string {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return ""
+	}
+	if m := regexp.MustCompile(pattern).FindSubmatch(text); m != nil {
+		return string(m[1])
+	}
+	return ""
+}
