@@ -313,6 +313,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 	} else if maybe {
 		return false, nil
 	}
+	g.target = ""
 	n, err := g.request.Parse(b)
 	var refused *wire.Refused
 	var odd *wire.Odd
@@ -328,7 +329,6 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 		g.passHead(n)
 		return true, nil
 	}
-	g.target = ""
 	if g.request.BadEscape {
 		g.hideTarget()
 	}

@@ -323,6 +323,11 @@ func TestAHiddenTargetIsNotLeftForTheNextRequest(t *testing.T) {
 	if r, got := c.receive("GET"); r.StatusCode != 200 || got != "/b" {
 		t.Errorf("got %d %q, want 200 /b", r.StatusCode, got)
 	}
+	c.send("GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\nGET /odd HTTP/1.1\nHost: a\n\n")
+	c.receive("GET")
+	if r, got := c.receive("GET"); r.StatusCode != 200 || got != "/odd" {
+		t.Errorf("got %d %q, want 200 /odd", r.StatusCode, got)
+	}
 }
 
 func TestAnOddRequestIsTheLastOfItsConnection(t *testing.T) {
