@@ -258,6 +258,7 @@ func TestAQueueThatIsFullAnswers503(t *testing.T) {
 			close(app.free)
 			first.wantBody("/first")
 			if v.stays {
+				h.poll("free slot", func() bool { running, _ := h.proxy.Limit.Load(); return running == 0 })
 				c.get("/after")
 			} else {
 				c.ended()

@@ -42,6 +42,7 @@ type exchange struct {
 
 	last    bool // no request is served behind this one
 	broken  bool // not all of what the response's head has promised was written
+	told    bool // bytes of the final response have been written
 	stopped bool // StopBody has been called
 	atGuest atomic.Pointer[Guest]
 
@@ -59,6 +60,7 @@ func (x *exchange) init(c *conn) {
 	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
 	x.call.OnInfo = x.inform
 	x.call.OnWait = func() { _ = x.flush() } // whoever writes next hears of an error
+	x.call.Arrived = x.body.here
 	x.call.StopBody = func() {
 		x.stopped = true
 		c.nc.SetReadDeadline(past)
@@ -203,7 +205,8 @@ func (x *exchange) room() {
 // flush writes what waits in out. Once it has failed it fails.
 func (x *exchange) flush() error {
 	if x.waiting && !x.broken {
-		_, err := x.c.nc.Write(x.out)
+		n, err := x.c.nc.Write(x.out)
+		x.told = x.told || n > 0
 		x.broken = err != nil
 	}
 	x.waiting = false

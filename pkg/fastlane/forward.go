@@ -66,8 +66,13 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		x.last = true // what came behind the last byte came too late, but it has cut the connection off
 	}
 	r.Close()
-	x.broken = x.broken || result.Why != queue.OK
 	result.In = x.body.moved()
+	if result.Why != queue.OK && !x.told { // there is still room for the reason
+		result.Begun, result.Status = false, 0
+		x.broken, x.waiting = false, false
+		return result
+	}
+	x.broken = x.broken || result.Why != queue.OK
 	return result
 }
 
@@ -256,7 +261,7 @@ func isNamed(connection []wire.Field, name []byte) bool {
 func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
 	x.out = x.appendResponse(x.out[:0], r, length)
-	x.waiting = true
+	x.waiting, x.told = true, false
 	for {
 		data, err := r.Next()
 		if err == io.EOF {
@@ -301,7 +306,9 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 			return err
 		}
 		if len(data)+len(wire.ChunkTail) > cap(x.out) {
-			if _, err := x.c.nc.Write(data); err != nil {
+			n, err := x.c.nc.Write(data)
+			x.told = x.told || n > 0
+			if err != nil {
 				x.broken = true
 				return err
 			}

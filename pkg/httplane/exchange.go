@@ -244,24 +244,20 @@ func (b *body) leave() error {
 	return b.err
 }
 
-// upgradeOf returns the protocol that an HTTP/1.1 request asks for, "" when none
-// or one that we ignore: the upgrade to HTTP/2, whose only users are those that
-// offer it to everybody (RFC 9110 section 7.8), and one of a request with a body.
+// upgradeOf returns the protocols that an HTTP/1.1 request asks for, "" when none
+// or such as we ignore: HTTP/2, whose only users are those that offer it to
+// everybody (RFC 9110 section 7.8), and any for a request with a body.
 func upgradeOf(r *http.Request) string {
-	if !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 {
+	if !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 || !isNamed(r.Header[header.Connection], header.Upgrade) {
 		return ""
 	}
-	for _, line := range r.Header[header.Connection] {
-		for token := range strings.SplitSeq(line, ",") {
-			if !strings.EqualFold(strings.TrimSpace(token), header.Upgrade) {
-				continue
+	var protocols []string
+	for _, line := range r.Header[header.Upgrade] {
+		for protocol := range strings.SplitSeq(line, ",") {
+			if protocol = strings.Trim(protocol, " \t"); protocol != "" && !strings.EqualFold(protocol, "h2c") {
+				protocols = append(protocols, protocol)
 			}
-			protocol := strings.Join(r.Header[header.Upgrade], ", ")
-			if strings.EqualFold(protocol, "h2c") {
-				return ""
-			}
-			return protocol
 		}
 	}
-	return ""
+	return strings.Join(protocols, ", ")
 }

@@ -163,7 +163,9 @@ func (x *exchange) settle(result *queue.Result) {
 	if result.Why != queue.OK || killed == queue.OK || killed == queue.ClientGone {
 		return
 	}
-	if http.NewResponseController(x.w).Flush() != nil {
+	control := http.NewResponseController(x.w)
+	control.SetWriteDeadline(time.Now().Add(answerTimeout)) // the kill has put it into the past
+	if control.Flush() != nil {
 		result.Why = killed
 	}
 }
@@ -250,6 +252,10 @@ func (x *exchange) finishBody() {
 		_, _ = io.Copy(io.Discard, x.r.Body) // all of it has arrived, or cut has ended it
 	}
 }
+
+// bodyArrived reports whether all of the request's body has come, where that is
+// known.
+func (x *exchange) bodyArrived() bool { return x.guard != nil && !x.h2 && !x.guard.open.Load() }
 
 // stopBody makes a blocked read of the request's body return.
 func (x *exchange) stopBody() {
@@ -510,16 +516,13 @@ func namedByConnection(fields []wire.Field, name string) bool {
 	return false
 }
 
-// addTrailer adds trailer fields behind the body: those that were announced
-// under their own names, the others in net/http's way for those that were not.
+// addTrailer adds trailer fields behind the body, in net/http's way for those
+// that were not announced: of the others it sends one that was announced twice
+// twice.
 func addTrailer(h http.Header, fields []wire.Field) {
-	announced := h[header.Trailer]
 	clear(h) // the head has been sent
 	for _, f := range fields {
-		name := textproto.CanonicalMIMEHeaderKey(string(f.Name))
-		if !isNamed(announced, name) {
-			name = http.TrailerPrefix + name
-		}
+		name := http.TrailerPrefix + textproto.CanonicalMIMEHeaderKey(string(f.Name))
 		h[name] = append(h[name], string(f.Value))
 	}
 }

@@ -113,6 +113,7 @@ func (l *Lane) newExchange() *exchange {
 	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
 	x.call.OnInfo = func(head *wire.Response) { x.inform(head) }
 	x.call.StopBody = x.stopBody
+	x.call.Arrived = x.bodyArrived
 	return x
 }
 

@@ -26,6 +26,9 @@ const (
 	// lagTimeout is how long a response's end waits for a request body whose last
 	// bytes are on their way, so that both connections can be kept.
 	lagTimeout = 20 * time.Millisecond
+	// arrivedTimeout is the same for a body of which all is here: then it is only the
+	// goroutine that sends it that has not had its turn, and a busy host may take long.
+	arrivedTimeout = time.Second
 )
 
 // past is a deadline that has long gone by.
@@ -50,6 +53,7 @@ type Call struct {
 	OnInfo   func(*wire.Response) // an informational response; valid during the call
 	OnWait   func()               // the next byte of the response is not there yet; nil: nothing
 	StopBody func()               // makes a blocked Body.Read return; from any goroutine
+	Arrived  func() bool          // whether all of Body has come from the client; nil: nobody knows
 
 	response Response
 

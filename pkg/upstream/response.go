@@ -121,6 +121,9 @@ func (r *Response) Close() (sent bool) {
 	lag := time.Duration(0)
 	if r.ended {
 		lag = lagTimeout
+		if c.Arrived != nil && c.Arrived() {
+			lag = arrivedTimeout
+		}
 	}
 	sent = c.endUpload(lag)
 	aborted := c.detach()

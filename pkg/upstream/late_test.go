@@ -1,0 +1,41 @@
+package upstream
+
+import (
+	"io"
+	"testing"
+	"time"
+)
+
+// A lateBody has all of its content, but whoever reads it is late: its goroutine
+// has not had its turn on a busy host.
+type lateBody struct{ reads int }
+
+func (b *lateBody) Read(p []byte) (int, error) {
+	if b.reads++; b.reads == 1 {
+		return copy(p, "hello"), nil
+	}
+	time.Sleep(5 * lagTimeout)
+	return 0, io.EOF
+}
+
+func TestAFinishedBodyWhoseSenderIsLateKeepsTheConnection(t *testing.T) {
+	a := app(t, func(p *peer) {
+		for r := p.head(); r != nil; r = p.head() {
+			if r.Method == "GET" {
+				p.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				continue
+			}
+			io.ReadFull(p.in, make([]byte, len("5\r\nhello\r\n")))
+			p.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") // it has heard enough
+			io.ReadFull(p.in, make([]byte, len("0\r\n\r\n")))
+		}
+	})
+	ask("GET", "/first").do(a)
+	k := ask("POST", "/").with(&lateBody{}, -1)
+	k.Arrived = func() bool { return true }
+	k.StopBody = func() { t.Error("got a call to stop the body, want patience") }
+	k.do(a).want(t, 200, "ok")
+	if got := idle(a); got != 1 {
+		t.Errorf("got %d idle connections, want 1", got)
+	}
+}
