@@ -90,6 +90,9 @@ func (x *exchange) reason(err error) queue.Why {
 	case upstream.Garbage:
 		return queue.AppGarbage
 	case upstream.Body:
+		if x.guard != nil && x.guard.bad.Load() {
+			return queue.BadRequest
+		}
 		return bodyReason(e.Err)
 	}
 	return queue.AppReset

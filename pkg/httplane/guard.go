@@ -62,6 +62,7 @@ type guard struct {
 	hurried bool      // headEnd has been drawn in, because the connection retires
 
 	open    atomic.Bool // the present request's body has not arrived in full
+	bad     atomic.Bool // nor will it: its chunks are none; net/http does not always say so
 	stop    atomic.Bool // read nothing any more
 	cutOff  atomic.Bool // what the client still sends is lost: linger
 	refused atomic.Bool // we have answered; net/http has nothing to say
@@ -290,6 +291,7 @@ func (g *guard) judge() (bool, error) {
 		if err != nil {
 			g.state = ended
 			g.cutOff.Store(true)
+			g.bad.Store(true)
 			return false, err
 		}
 		g.pass = n
