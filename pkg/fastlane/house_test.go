@@ -249,7 +249,7 @@ func readHead(r *bufio.Reader) (*message, error) {
 	if err != nil {
 		return nil, err
 	}
-	if strings.Count(start, " ") < 2 {
+	if strings.Count(start, " ") < 2 && !strings.HasPrefix(start, "HTTP/") {
 		return nil, errNotHTTP
 	}
 	fields, err := readFields(r)
