@@ -112,6 +112,7 @@ func (x *exchange) closeIfLast(h http.Header, duplex bool) {
 		g.goAway()
 	case !x.h2 && (closing || g.last || g.stop.Load() || !duplex && g.open.Load()):
 		h.Set(header.Connection, "close")
+		g.cutOff.Store(true)
 	}
 }
 

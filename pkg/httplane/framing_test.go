@@ -1,6 +1,9 @@
 package httplane_test
 
 import (
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 )
@@ -18,5 +21,36 @@ func TestBadChunksAreAnswered400WhereverTheyAreSplit(t *testing.T) {
 			t.Errorf("split at %d: got %d, close %v, want 400, true", split, r.StatusCode, r.Close)
 		}
 		c.ended()
+	}
+}
+
+// A connection that ends behind an answer is not reset for what was sent behind
+// the request.
+func TestAnAnswerSurvivesWhatNobodyReads(t *testing.T) {
+	const size = 1 << 20
+	h := build(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, strings.Repeat("x", size))
+	}), nil)
+	for _, head := range []string{
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+		"GET / HTTP/1.0\r\n\r\n",
+		"GET / HTTP/1.1\nHost: a\n\n", // in doubt
+	} {
+		c := h.dial()
+		before := len(h.observed(0))
+		c.send(head + strings.Repeat("y", 100<<10))
+		r, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, size)
+		if _, err := io.ReadFull(r.Body, b[:size*3/4]); err != nil {
+			t.Fatal(err)
+		}
+		h.observed(before + 1)
+		time.Sleep(10 * time.Millisecond) // net/http has still to close it
+		if n, err := io.ReadFull(r.Body, b[size*3/4:]); err != nil {
+			t.Errorf("%q: got %v after %d bytes of the last quarter, want all of it", head, err, n)
+		}
 	}
 }

@@ -328,8 +328,12 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 		return false, nil
 	case errors.As(err, &odd) && !odd.Framed:
 		g.state, g.last = opaque, true
+		g.cutOff.Store(true)
 		g.passHead(n)
 		return true, nil
+	}
+	if g.request.Close {
+		g.cutOff.Store(true) // what is behind it
 	}
 	if g.request.BadEscape {
 		g.hideTarget()
