@@ -201,10 +201,11 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 		data, err := r.Next()
 		if err == io.EOF {
 			x.call.OnWait = nil
-			if trailer := r.Trailer(); len(trailer) > 0 {
+			trailer := r.Trailer()
+			if len(trailer) > 0 {
 				flush() // so that the body is chunked
-				addTrailer(h, trailer)
 			}
+			setTrailer(h, trailer)
 			return
 		}
 		if err != nil {
@@ -519,10 +520,10 @@ func namedByConnection(fields []wire.Field, name string) bool {
 	return false
 }
 
-// addTrailer adds trailer fields behind the body, in net/http's way for those
+// setTrailer sets the trailer fields behind the body, in net/http's way for those
 // that were not announced: of the others it sends one that was announced twice
-// twice.
-func addTrailer(h http.Header, fields []wire.Field) {
+// twice, and a field of the head that has such a name.
+func setTrailer(h http.Header, fields []wire.Field) {
 	clear(h) // the head has been sent
 	for _, f := range fields {
 		name := http.TrailerPrefix + textproto.CanonicalMIMEHeaderKey(string(f.Name))
