@@ -170,7 +170,7 @@ func TestTheQueueIsTenTimesTheConcurrency(t *testing.T) {
 }
 
 func TestWaitingIsFirstComeFirstServed(t *testing.T) {
-	const waiters = 20
+	const waiters = 10
 	p := newPod(t)
 	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
 	h := p.holder()
