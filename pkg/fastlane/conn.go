@@ -328,9 +328,9 @@ func (c *conn) tryRead(fd uintptr) bool {
 	for {
 		n, err := syscall.Read(int(fd), c.buf[c.w:])
 		switch {
-		case err == syscall.EINTR:
+		case errors.Is(err, syscall.EINTR):
 			continue
-		case err == syscall.EAGAIN:
+		case errors.Is(err, syscall.EAGAIN):
 			if c.w == 0 {
 				c.release()
 			}

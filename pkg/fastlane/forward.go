@@ -378,7 +378,7 @@ func appendResponseFields(b []byte, fields []wire.Field) []byte {
 
 // canonical returns a field's name in canonical case.
 func canonical(name []byte) string {
-	b := []byte(name)
+	b := append([]byte(nil), name...)
 	up := true
 	for i, c := range b {
 		switch {

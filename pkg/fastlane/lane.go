@@ -205,7 +205,7 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	close(l.stop)
 	for _, ln := range l.listeners {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			d.SetDeadline(time.Now().Add(lastLook))
+			_ = d.SetDeadline(time.Now().Add(lastLook)) // Accept says why not
 		} else {
 			ln.Close()
 		}

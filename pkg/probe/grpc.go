@@ -83,7 +83,7 @@ func askGRPC(a *GRPCAction) (ask, string) {
 func givenUp(ctx context.Context, err error) error {
 	const apart = 10 * time.Millisecond // two clocks' rounding and the way back
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == Garbage {
-		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err)
+		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // it is late, whatever the connection says
 	}
 	return err
 }

@@ -28,7 +28,7 @@ type State struct {
 }
 
 // ProbeState is what is known of one probe.
-type ProbeState struct {
+type ProbeState struct { //nolint:revive // State is that of all probes
 	Index      int       `json:"index"`  // place among the probes, from 0
 	Kind       string    `json:"kind"`   // see [Probe.Kind]
 	Target     string    `json:"target"` // what is asked, with address and path

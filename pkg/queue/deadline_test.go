@@ -48,7 +48,7 @@ func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
 					expect(t, "next", l.Next(), time.Now().Add(d))
 					time.Sleep(d - 1)
 					expect(t, "over, just before", l.Over(), OK)
-					time.Sleep(1)
+					time.Sleep(1 * time.Nanosecond)
 					expect(t, "over", l.Over(), c.why)
 				})
 			})
@@ -181,8 +181,8 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 			if owes {
 				l.OwesBody()
 			}
-			time.Sleep(1)        // nobody waits for a body in the nanosecond of the request
-			var before time.Time // Next, the last time
+			time.Sleep(1 * time.Nanosecond) // nobody waits for a body in the nanosecond of the request
+			var before time.Time            // Next, the last time
 			for range 20 {
 				due := map[Why]time.Time{}
 				if c.Idle > 0 {

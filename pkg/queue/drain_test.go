@@ -75,7 +75,7 @@ func TestAPreStopAloneIsUndoneAfterASecond(t *testing.T) {
 			preStop := wait(d)
 			time.Sleep(time.Second - 1)
 			expect(t, "draining, just before", d.Draining(), true)
-			time.Sleep(1)
+			time.Sleep(1 * time.Nanosecond)
 			expect(t, "draining", d.Draining(), false)
 			expect(t, "the preStop", <-preStop, ended{Undone, time.Second})
 			time.Sleep(time.Duration(round) * time.Second)
@@ -91,7 +91,7 @@ func TestASigtermWithinASecondOfThePreStopMakesItGood(t *testing.T) {
 		preStop := wait(d)
 		time.Sleep(time.Second - 1)
 		d.Begin(true)
-		time.Sleep(1)
+		time.Sleep(1 * time.Nanosecond)
 		expect(t, "draining, after the second", d.Draining(), true)
 		sigterm := wait(d)
 		// One drain, and its times count from its beginning.

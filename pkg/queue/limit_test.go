@@ -149,7 +149,7 @@ func TestAClockEndsTheWait(t *testing.T) {
 		w := queueUp(m, &Clocks{Queue: 2 * time.Second, Request: 3 * time.Second})
 		time.Sleep(2*time.Second - 1)
 		expect(t, "just before", w.said(), "still waiting")
-		time.Sleep(1)
+		time.Sleep(1 * time.Nanosecond)
 		expect(t, "then", w.said(), "queue-timeout")
 		expect(t, "after it", m.String(), "1 running, 0 waiting")
 	})

@@ -221,7 +221,7 @@ func (s *sidecar) build() (err error) {
 func (s *sidecar) statusSources() status.Sources {
 	var settings []status.Setting
 	for _, v := range s.config.Settings() {
-		settings = append(settings, status.Setting{Name: v.Name, Value: v.Value, Source: string(v.Source)})
+		settings = append(settings, status.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
 	}
 	return status.Sources{
 		Version:   s.process.Version,

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// History is how far back the samples reach, and Interval how far they are
-	// apart.
-	History  = 5 * time.Minute
+	// History is how far back the samples reach.
+	History = 5 * time.Minute
+	// Interval is how far they are apart.
 	Interval = time.Second
 
 	samples  = int(History / Interval)
