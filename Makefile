@@ -19,7 +19,7 @@ GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance e2e lint check bench image clean
+.PHONY: help run build test conformance e2e linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -45,6 +45,8 @@ e2e: ## Run the tests in real containers (not written yet: fails).
 
 lint: $(LINT) ## Run the linters of .golangci.yml; builds them the first time.
 	$(LINT) run ./...
+
+linters: $(LINT) ## Build the linters, which takes minutes.
 
 $(LINT):
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
