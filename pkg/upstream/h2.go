@@ -136,11 +136,12 @@ func couldBeSettings(b []byte) bool {
 // error is an *Error where nothing could be dialled.
 //
 // The standard library would send a request without a body up to seven times,
-// and wait for a minute in between, to a user container that resets its stream.
-// What has been sent is sent again only by the rule of [Call.Do].
+// and wait for a minute in between, to a user container that resets its stream;
+// and not again to one that closes the connection. What has been sent is sent
+// again only by the rule of [Call.Do], in both cases.
 func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
 	ctx, end := context.WithCancelCause(r.Context())
-	var reused, sent, again atomic.Bool
+	var reused, sent, again, heard atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(c httptrace.GotConnInfo) {
 			if sent.Swap(false) && (again.Swap(true) || !reused.Load() || !Idempotent(r.Method)) {
@@ -149,13 +150,18 @@ func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
 			}
 			reused.Store(c.Reused)
 		},
-		WroteHeaders: func() { sent.Store(true) },
+		WroteHeaders:         func() { sent.Store(true) },
+		GotFirstResponseByte: func() { heard.Store(true) },
 	})
 	out := r.WithContext(ctx)
 	url := *r.URL
 	url.Host = a.addresses[0] // which tells the transport's connections apart
 	out.URL = &url
 	res, err := a.h2.RoundTrip(out)
+	var reset streamReset
+	if err != nil && r.Body == nil && reused.Load() && !heard.Load() && !again.Load() && !errors.As(err, &reset) && ctx.Err() == nil {
+		res, err = a.h2.RoundTrip(out) // unless GotConn forbids it
+	}
 	if err == nil {
 		return res, nil
 	}
@@ -168,6 +174,16 @@ func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
 	end(nil)
 	return nil, err
 }
+
+// streamReset is the standard library's error of a RST_STREAM, on a connection that
+// lives on. errors.As finds it by its fields.
+type streamReset struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (streamReset) Error() string { return errNotAgain.Error() }
 
 func newH2(a *App) *http.Transport {
 	protocols := new(http.Protocols)

@@ -365,6 +365,58 @@ func TestAnHTTP2RequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 	}
 }
 
+func TestAnHTTP2RequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		before int    // requests that the connection has served
+		says   string // before it breaks, on the stream
+		body   io.Reader
+		sends  int32
+	}{
+		"GET":                           {method: "GET", before: 1, sends: 2},
+		"GET on a fresh connection":     {method: "GET", before: 0, sends: 1},
+		"POST":                          {method: "POST", before: 1, sends: 1},
+		"PUT whose body has gone":       {method: "PUT", before: 1, sends: 1, body: strings.NewReader("hi")},
+		"GET that has heard of a start": {method: "GET", before: 1, sends: 1, says: "\x08\x03103"}, // :status 103
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen atomic.Int32
+			s := serve(t, "127.0.0.1:0", framer(func(p *peer, stream [4]byte, turn int) {
+				if p.turn > 0 || turn < c.before {
+					if p.turn > 0 {
+						seen.Add(1)
+					}
+					p.say("\x00\x00\x01\x01\x05" + string(stream[:]) + "\x88") // :status 200
+					return
+				}
+				seen.Add(1)
+				if c.says != "" {
+					p.say("\x00\x00" + string(rune(len(c.says))) + "\x01\x04" + string(stream[:]) + c.says)
+				}
+				p.CloseWrite()
+			}))
+			a := stranger(t, s.port)
+			a.LearnOnlyH2()
+			for range c.before {
+				r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Body.Close()
+			}
+			r := requestH2(t.Context(), "app", c.body)
+			r.Method = c.method
+			res, err := a.RoundTripH2(r)
+			if answered := err == nil; answered != (c.sends == 2) || seen.Load() != c.sends {
+				t.Errorf("got an answer %v (%v), sent %d times, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
+			}
+			if err == nil {
+				res.Body.Close()
+			}
+		})
+	}
+}
+
 // Another user container may have taken the port.
 func TestAnAnswerThatIsNotHTTP2MakesUsForgetWhatIsSpoken(t *testing.T) {
 	a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }).port)
