@@ -50,6 +50,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		return queue.Result{Why: why}
 	}
 	r, err := c.Do(x.c.lane.app)
+	result.Replayed = c.Sends > 1
 	if err != nil {
 		x.blame(&result, x.alarm.Abortable(nil), err)
 		result.In = x.body.moved()

@@ -230,6 +230,9 @@ func TestTheReplayRuleHolds(t *testing.T) {
 			if want := map[int]int{200: 2, 502: 1}[v.status]; got != want {
 				t.Errorf("got the request %d times at the app, want %d", got, want)
 			}
+			if o := h.observed(2); o[0].Replayed || o[1].Replayed != (got == 2) {
+				t.Errorf("observed as replayed: got %v, %v, want false, %v", o[0].Replayed, o[1].Replayed, got == 2)
+			}
 		})
 	}
 }

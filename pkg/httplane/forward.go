@@ -126,6 +126,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		return queue.Result{Why: why}
 	}
 	r, err := c.Do(x.lane.app)
+	result.Replayed = c.Sends > 1
 	if err != nil {
 		killed := x.alarm.Abortable(nil)
 		if killed == queue.OK && upgrade == "" && x.appOnlySpeaksH2(err) {

@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -64,7 +65,10 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	}()
 	x.life.Enter(queue.Waiting)
 	x.fullDuplex()
+	var sends atomic.Int32
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sends.Add(1) }})
 	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx))
+	result.Replayed = sends.Load() > 1
 	if err != nil {
 		x.blame(&result, x.alarm.Abortable(nil), err)
 		if x.body != nil {

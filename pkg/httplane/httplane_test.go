@@ -550,6 +550,39 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 	}
 }
 
+func TestARequestThatIsSentTwiceIsObservedAsReplayed(t *testing.T) {
+	type key struct{}
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		var broken atomic.Bool
+		app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/it" && !broken.Swap(true) {
+				r.Context().Value(key{}).(net.Conn).Close()
+			}
+		}))
+		app.Config.Protocols = new(http.Protocols)
+		app.Config.Protocols.SetHTTP1(true)
+		app.Config.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
+		app.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
+		app.Start()
+		t.Cleanup(app.Close)
+		h := buildOn(t, app.Listener.Addr().(*net.TCPAddr).Port, nil)
+		client := h.httpClient(protocol)
+		for _, path := range []string{"/first", "/it"} {
+			r, err := client.Get("http://" + h.address + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Body.Close()
+			if r.StatusCode != 200 {
+				t.Errorf("%s %s: got %d, want 200", protocol, path, r.StatusCode)
+			}
+		}
+		if o := h.observed(2); o[0].Replayed || !o[1].Replayed {
+			t.Errorf("%s: observed as replayed: got %v, %v, want false, true", protocol, o[0].Replayed, o[1].Replayed)
+		}
+	}
+}
+
 // httpClient returns a client that speaks one version alone.
 func (h *house) httpClient(protocol string) *http.Client {
 	p := new(http.Protocols)

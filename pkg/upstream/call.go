@@ -55,6 +55,8 @@ type Call struct {
 	StopBody func()               // makes a blocked Body.Read return; from any goroutine
 	Arrived  func() bool          // whether all of Body has come from the client; nil: nobody knows
 
+	Sends int // how often Do has sent the request, or begun to
+
 	response Response
 
 	mu      sync.Mutex
@@ -113,11 +115,12 @@ func (c *Call) Abort() {
 // and either nothing was written or the method is idempotent and no byte of the
 // body, if there is one, was asked for (promises.md 3.7; RFC 9110 section 9.2.2).
 func (c *Call) Do(a *App) (*Response, error) {
-	for fresh := false; ; fresh = true {
-		conn, err := c.connect(a, fresh)
+	for c.Sends = 0; ; {
+		conn, err := c.connect(a, c.Sends > 0)
 		if err != nil {
 			return nil, err
 		}
+		c.Sends++
 		c.OnSend()
 		r, again, err := c.exchange(a, conn)
 		if err == nil {
