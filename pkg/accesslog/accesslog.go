@@ -60,8 +60,9 @@ type Log struct {
 	template *template // nil: JSON
 	tail     []byte    // of every JSON line: the revision, the closing brace
 	ordinary atomic.Uint64
-	broken   atomic.Bool // the template failed for the last request
-	scratch  sync.Pool   // of *[]byte
+	broken   atomic.Bool            // the template failed for the last request
+	scratch  sync.Pool              // of *[]byte
+	second   atomic.Pointer[second] // of the last line
 	buffer   *buffer
 }
 
@@ -129,12 +130,12 @@ func failed(o *queue.Observation) bool { return o.Why != queue.OK || o.Status >=
 
 // appendLine appends the line of a request.
 func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
-	r, traceID := o.Exchange.Request(), traceID(o)
+	traceID := traceID(o)
 	if l.template == nil {
-		return l.appendJSON(b, o, r, traceID, "")
+		return l.appendJSON(b, o, traceID, "")
 	}
 	line, err := l.template.append(b, &entry{
-		Request:  lent(r),
+		Request:  lent(o.Exchange.Request()),
 		Response: &response{Code: o.Status, Size: o.Out, Latency: o.End.Sub(o.Start).Seconds()},
 		Revision: &l.options.Revision,
 		TraceID:  traceID,
@@ -146,7 +147,7 @@ func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
 	if !l.broken.Swap(true) && l.options.Report != nil {
 		l.options.Report(fmt.Errorf("request log template: %w; such lines are JSON of our own", err))
 	}
-	return l.appendJSON(b, o, r, traceID, err.Error())
+	return l.appendJSON(b, o, traceID, err.Error())
 }
 
 // Dropped returns how many lines were lost: they found no place, or the writer

@@ -38,7 +38,11 @@ func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.G
 func observe(r *http.Request) *queue.Observation {
 	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
 	return &queue.Observation{
-		Exchange: &exchange{r: r}, Method: r.Method, Major: r.ProtoMajor, Minor: r.ProtoMinor,
+		Exchange: &exchange{r: r},
+		Line: queue.Line{
+			Method: r.Method, Target: r.RequestURI, Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
+			Remote: r.RemoteAddr, TLS: r.TLS != nil,
+		},
 		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: queue.Streaming,
 		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
 	}
@@ -417,7 +421,8 @@ func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 		r := o.Exchange.Request()
 		r.Method, r.RequestURI, r.Host, r.RemoteAddr = method, target, host, remote
 		r.Header = http.Header{"User-Agent": {agent}, "Referer": {referer}, "Traceparent": {"00-" + trace + "-1"}}
-		o.Method, o.TraceID, o.Status = method, trace, status
+		o.Method, o.Target, o.Host, o.Remote = method, target, host, remote
+		o.TraceID, o.Status = trace, status
 		o.Why = queue.Why(uint(why) % uint(queue.Whys))
 		o.End = o.Start.Add(time.Duration(nanos))
 		for _, made := range []*template{nil, knative} {

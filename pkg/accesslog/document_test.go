@@ -30,7 +30,7 @@ func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
 
 	o := get("/")
 	l := &Log{tail: appendTail(nil, &Revision{"rev", "ns", "svc", "cfg", "pod", "ip"})}
-	d := json.NewDecoder(strings.NewReader(string(l.appendJSON(nil, o, o.Exchange.Request(), "id", "failed"))))
+	d := json.NewDecoder(strings.NewReader(string(l.appendJSON(nil, o, "id", "failed"))))
 	var got []string
 	for name := true; ; name = !name { // names and values in turn
 		token, err := d.Token()

@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"net/http"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -18,16 +17,13 @@ const (
 	maxWord   = 128
 )
 
-// timeFormat has a fixed width, so that lines sort.
-const timeFormat = "2006-01-02T15:04:05.000000Z"
-
 // appendJSON appends a request as a line of JSON. The names are documented in
 // docs/request-log.md, and every line has all of them in the same order: what a
 // request has not come to is null. templateError says why the line is not what the
 // template makes of it; "": there is none.
-func (l *Log) appendJSON(b []byte, o *queue.Observation, r *http.Request, traceID, templateError string) []byte {
+func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError string) []byte {
 	b = append(b, `{"timestamp":"`...)
-	b = o.Start.UTC().AppendFormat(b, timeFormat)
+	b = l.appendTime(b, o.Start)
 	if failed(o) && o.Why != queue.ClientGone {
 		b = append(b, `","severity":"WARNING"`...)
 	} else {
@@ -38,9 +34,9 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, r *http.Request, traceI
 	b = append(b, `","method":`...)
 	b = appendString(b, o.Method, maxWord)
 	b = append(b, `,"target":`...)
-	b = appendString(b, r.RequestURI, maxTarget)
+	b = appendString(b, o.Target, maxTarget)
 	b = append(b, `,"host":`...)
-	b = appendString(b, r.Host, maxField)
+	b = appendString(b, o.Host, maxField)
 	b = append(b, `,"protocol":"HTTP/`...)
 	b = strconv.AppendInt(b, int64(o.Major), 10)
 	b = append(b, '.')
@@ -83,7 +79,7 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, r *http.Request, traceI
 	b = appendMillis(b, o.End.Sub(o.Start))
 
 	b = append(b, `,"remote":`...)
-	b = appendString(b, r.RemoteAddr, maxWord)
+	b = appendString(b, o.Remote, maxWord)
 	b = append(b, `,"userAgent":`...)
 	b = appendString(b, o.Exchange.Header(header.UserAgent), maxField)
 	b = append(b, `,"referer":`...)
@@ -113,6 +109,27 @@ func appendTail(b []byte, r *Revision) []byte {
 	return append(b, "}\n"...)
 }
 
+// A second is the time of lines but for its fraction.
+type second struct {
+	unix int64
+	text string
+}
+
+// appendTime appends a time in UTC to the microsecond. Its width is fixed, so that
+// lines sort. Lines of the same second share what it costs to make.
+func (l *Log) appendTime(b []byte, t time.Time) []byte {
+	s := l.second.Load()
+	if unix := t.Unix(); s == nil || s.unix != unix {
+		s = &second{unix, t.UTC().Format("2006-01-02T15:04:05.")}
+		l.second.Store(s)
+	}
+	b = append(b, s.text...)
+	for us, digit := t.Nanosecond()/1000, 100_000; digit > 0; digit /= 10 {
+		b = append(b, byte('0'+us/digit%10))
+	}
+	return append(b, 'Z')
+}
+
 // appendMillis appends a duration in milliseconds, to the microsecond; what is
 // below zero, which a clock that was set can make, is zero.
 func appendMillis(b []byte, d time.Duration) []byte {
@@ -131,6 +148,9 @@ const cut = "…"
 // bytes between its quotes. Bytes that are not UTF-8 become U+FFFD.
 func appendString(b []byte, s string, limit int) []byte {
 	b = append(b, '"')
+	if len(s) <= limit && isPlain(s) {
+		return append(append(b, s...), '"')
+	}
 	end, tail := len(b)+limit, len(b)
 	for i := 0; i < len(s); {
 		size := 1
@@ -163,4 +183,14 @@ func appendString(b []byte, s string, limit int) []byte {
 		i += size
 	}
 	return append(b, '"')
+}
+
+// isPlain reports whether a JSON string holds s as it is. Nearly all are such.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }

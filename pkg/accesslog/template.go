@@ -194,9 +194,11 @@ func traceID(o *queue.Observation) string {
 	if o.TraceID != "" {
 		return o.TraceID
 	}
-	id := o.Exchange.Header("X-B3-Traceid")
-	if _, rest, ok := strings.Cut(o.Exchange.Header("Traceparent"), "-"); ok {
-		id, _, _ = strings.Cut(rest, "-")
+	_, id, ok := strings.Cut(o.Exchange.Header("Traceparent"), "-")
+	if ok {
+		id, _, _ = strings.Cut(id, "-")
+	} else {
+		id = o.Exchange.Header("X-B3-Traceid")
 	}
 	if len(id) > 32 || strings.Trim(id, "0123456789abcdefABCDEF") != "" {
 		return ""

@@ -177,7 +177,7 @@ func table(c *Config) []section {
 			{name: "SERVER_TIMING", kind: boolean(&c.ServerTiming), def: "false",
 				text: "Tell clients in a Server-Timing field how long a request waited in the queue and for the app."},
 			{name: "EXCLUDE_PATHS", kind: paths(&c.ExcludePaths),
-				text: "Requests for these paths are served and limited, but count neither for scaling nor for metrics nor in the request log."},
+				text: "Requests for these paths, as they stand in the request line, not decoded, are served and limited, but count neither for scaling nor for metrics nor in the request log."},
 			{name: "EXCLUDE_USER_AGENTS", kind: agents(&c.ExcludeUserAgents),
 				text: "The same for requests whose User-Agent begins so."},
 			{name: "STATS_FORMAT", kind: oneOf(&c.StatsFormat, words(Protobuf, Prometheus)), def: string(Protobuf),

@@ -38,7 +38,8 @@ type exchange struct {
 	pooled  *[]byte // from the lane's buffers; what is written is made here
 	out     []byte
 	waiting bool   // out holds what is to be written before we wait
-	peer    string // the client's address, as X-Forwarded-For has it
+	remote  string // the client's address and port
+	peer    string // the address, as X-Forwarded-For has it
 
 	last    bool // no request is served behind this one
 	broken  bool // not all of what the response's head has promised was written
@@ -54,7 +55,8 @@ type exchange struct {
 func (x *exchange) init(c *conn) {
 	x.c = c
 	x.alarm = queue.NewAlarm(c.gone.Load)
-	if a, err := netip.ParseAddrPort(c.nc.RemoteAddr().String()); err == nil {
+	x.remote = c.nc.RemoteAddr().String()
+	if a, err := netip.ParseAddrPort(x.remote); err == nil {
 		x.peer = a.Addr().String()
 	}
 	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
@@ -110,8 +112,9 @@ func (x *exchange) Header(name string) string {
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // Line implements queue.Exchange.
-func (x *exchange) Line() (method string, major, minor int) {
-	return view(x.request.Method), 1, x.request.Minor
+func (x *exchange) Line() queue.Line {
+	q := &x.request
+	return queue.Line{Method: view(q.Method), Target: view(q.Target), Host: view(q.Host), Major: 1, Minor: q.Minor, Remote: x.remote}
 }
 
 // Request implements queue.Exchange. It is read again by net/http, from a copy of
@@ -135,7 +138,7 @@ func (x *exchange) Request() *http.Request {
 		}
 	}
 	r.Body = http.NoBody
-	r.RemoteAddr = x.c.nc.RemoteAddr().String()
+	r.RemoteAddr = x.remote
 	ctx, cancel := context.WithCancel(context.Background())
 	if x.c.gone.Load() {
 		cancel()

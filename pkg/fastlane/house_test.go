@@ -366,7 +366,9 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			seen := *o
-			seen.Method = strings.Clone(o.Method)
+			for _, s := range []*string{&seen.Method, &seen.Target, &seen.Host} {
+				*s = strings.Clone(*s)
+			}
 			h.seen = append(h.seen, seen)
 		},
 	}

@@ -486,3 +486,25 @@ func TestAnAnswerSurvivesWhatNobodyReads(t *testing.T) {
 	}
 	c.ended()
 }
+
+// Those who count and tell see the same request in either lane, byte for byte.
+func TestBothLanesTellTheSameOfARequest(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		h := build(t, newApp(t, echo), func(_ *queue.Proxy, s *settings) { s.slowOnly = slow })
+		c := h.dial()
+		for i, v := range []struct{ line, target, host string }{
+			{"GET /a%2f?b=%zz HTTP/1.1", "/a%2f?b=%zz", "field"},
+			{"GET /%zz HTTP/1.1", "/%zz", "field"}, // which net/http refuses
+			{"DELETE http://authority:80/x HTTP/1.1", "http://authority:80/x", "authority:80"},
+			{"OPTIONS * HTTP/1.1", "*", "field"},
+		} {
+			c.send(v.line + "\r\nHost: field\r\n\r\n")
+			c.receive("GET")
+			method, _, _ := strings.Cut(v.line, " ")
+			want := queue.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
+			if got := h.observed(i + 1)[i].Line; got != want {
+				t.Errorf("%s, net/http %t: got %+v, want %+v", v.line, slow, got, want)
+			}
+		}
+	}
+}

@@ -64,8 +64,12 @@ func (x *exchange) end() {
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
 // Line implements queue.Exchange.
-func (x *exchange) Line() (method string, major, minor int) {
-	return x.r.Method, x.r.ProtoMajor, x.r.ProtoMinor
+func (x *exchange) Line() queue.Line {
+	r := x.r
+	return queue.Line{
+		Method: r.Method, Target: x.rawTarget(), Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
+		Remote: r.RemoteAddr, TLS: r.TLS != nil,
+	}
 }
 
 // Request implements queue.Exchange.

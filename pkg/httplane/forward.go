@@ -375,12 +375,17 @@ func (x *exchange) writeHead(upgrade string) {
 	x.head = append(b, "\r\n"...)
 }
 
+// rawTarget returns the request target as the client has sent it.
+func (x *exchange) rawTarget() string {
+	if x.guard != nil && !x.h2 && x.guard.target != "" {
+		return x.guard.target
+	}
+	return x.r.RequestURI
+}
+
 // target returns the request target in origin form, byte for byte.
 func (x *exchange) target() string {
-	t := x.r.RequestURI
-	if x.guard != nil && !x.h2 && x.guard.target != "" {
-		t = x.guard.target
-	}
+	t := x.rawTarget()
 	if t == "" || t[0] == '/' || t == "*" {
 		return t
 	}

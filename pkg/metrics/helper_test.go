@@ -22,16 +22,13 @@ type exchange struct {
 }
 
 func (x exchange) Header(name string) string { return x.request.Header.Get(name) }
-func (x exchange) Request() *http.Request    { return x.request }
 
 // observed is a request that waited 2 ms, whose response began after 12 ms and
 // ended after 42 ms.
 func observed(method string, major, minor, status int, why queue.Why) queue.Observation {
 	return queue.Observation{
 		Exchange: exchange{request: &http.Request{Header: http.Header{}}},
-		Method:   method,
-		Major:    major,
-		Minor:    minor,
+		Line:     queue.Line{Method: method, Major: major, Minor: minor},
 		Start:    zero,
 		Slot:     zero.Add(2 * time.Millisecond),
 		End:      zero.Add(42 * time.Millisecond),

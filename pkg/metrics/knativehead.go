@@ -99,9 +99,9 @@ func (k *knativeHead) observe(o *queue.Observation) {
 	scheme, tag := 0, tagDisabled
 	if o.Exchange != nil {
 		tag = routeTag(o.Exchange)
-		if o.Exchange.Request().TLS != nil {
-			scheme = 1
-		}
+	}
+	if o.TLS {
+		scheme = 1
 	}
 	s := k.server.at(method, scheme, version, code, tag)
 	s.duration.observe(o.End.Sub(o.Start).Microseconds())

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -360,7 +359,8 @@ func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
 func TestKnativeHeadHasItsNamesLabelsAndUnits(t *testing.T) {
 	m := newMetrics(t, options(KnativeHead))
 	o := observed("PUT", 2, 0, 200, queue.OK)
-	x := exchange{request: &http.Request{Header: http.Header{}, TLS: &tls.ConnectionState{}}}
+	o.TLS = true
+	x := exchange{request: &http.Request{Header: http.Header{}}}
 	x.request.Header.Set("Knative-Serving-Default-Route", "true")
 	o.Exchange = x
 	m.Observe(&o)

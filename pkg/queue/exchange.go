@@ -2,6 +2,7 @@ package queue
 
 import (
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -15,9 +16,8 @@ type Exchange interface {
 	// trimmed, "" when there is none. The string must not be kept after Serve.
 	Header(name string) string
 
-	// Line returns the method and the version of HTTP that the client speaks. The
-	// string must not be kept after Serve.
-	Line() (method string, major, minor int)
+	// Line returns what is said of the request without building it.
+	Line() Line
 
 	// Request returns the request for those who need all of it. Its context ends
 	// when the client has gone. It may cost allocations where a lane has to build
@@ -40,6 +40,33 @@ type Exchange interface {
 	// Forward sends the request to the user container and the response back, and
 	// returns when the exchange with the user container has really ended.
 	Forward(l *Life) Result
+}
+
+// Line is a request as those see it who count it and tell of it. Its strings must
+// not be kept after Serve.
+type Line struct {
+	Method string
+	Target string // byte for byte, as it came
+	Host   string // that is asked for: of the target, if it has one, or of the field
+	Major  int    // of the client's HTTP version,
+	Minor  int    // as in HTTP/1.1
+	Remote string // the client's address and port, or those of the proxy before us
+	TLS    bool   // the client's connection is encrypted
+}
+
+// Path returns the path of the target without its query, as it came: not decoded.
+func (l *Line) Path() string {
+	path, _, _ := strings.Cut(l.Target, "?")
+	if strings.HasPrefix(path, "/") {
+		return path
+	}
+	if _, rest, ok := strings.Cut(path, "://"); ok { // absolute form (RFC 9112 section 3.2.2)
+		if i := strings.IndexByte(rest, '/'); i >= 0 {
+			return rest[i:]
+		}
+		return "/"
+	}
+	return path // * or an authority
 }
 
 // Result is what Forward has to tell.

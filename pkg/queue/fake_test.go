@@ -41,8 +41,8 @@ func newFake(path string, fields ...string) *fake {
 
 func (f *fake) Header(name string) string { return f.fields[name] }
 func (f *fake) Request() *http.Request    { return f.request }
-func (f *fake) Line() (method string, major, minor int) {
-	return "GET", 1, 1
+func (f *fake) Line() Line {
+	return Line{Method: "GET", Target: f.request.URL.RequestURI(), Major: 1, Minor: 1}
 }
 
 func (f *fake) Answer(a *Answer) {

@@ -10,10 +10,8 @@ import (
 // valid until Observe returns.
 type Observation struct {
 	Exchange Exchange
+	Line
 	Kind     header.Kind // Traffic or KubeletRequest
-	Method   string      // of the client
-	Major    int         // of the client's HTTP version,
-	Minor    int         // as in HTTP/1.1
 	TraceID  string      // "": not traced
 	Excluded bool        // by EXCLUDE_*: neither counted nor logged (docs/promises.md 3.10)
 	Proxied  bool        // came through the activator

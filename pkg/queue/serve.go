@@ -66,7 +66,7 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 		if p.Probed != nil {
 			o := &l.seen
 			*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
-			o.Method, o.Major, o.Minor = x.Line()
+			o.Line = x.Line()
 			o.Status, o.Why, o.Begun = a.Status, a.Why, true
 			p.Probed(o)
 		}
@@ -90,8 +90,8 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 
 	o := &l.seen
 	*o = Observation{Exchange: x, Kind: kind, Start: time.Now()}
-	o.Method, o.Major, o.Minor = x.Line()
-	o.Excluded = kind == header.Traffic && p.Exclude.has(x)
+	o.Line = x.Line()
+	o.Excluded = kind == header.Traffic && p.Exclude.has(o)
 	o.Proxied = x.Header(header.ProxyRequest) == header.ActivatorValue
 	fresh = fresh && !o.Excluded
 
@@ -151,9 +151,9 @@ func (p *Proxy) enterKubelet() bool {
 }
 
 // has reports whether the request is one that does not count.
-func (e *Exclude) has(x Exchange) bool {
+func (e *Exclude) has(o *Observation) bool {
 	if len(e.UserAgents) > 0 {
-		agent := x.Header(header.UserAgent)
+		agent := o.Exchange.Header(header.UserAgent)
 		for _, prefix := range e.UserAgents {
 			if strings.HasPrefix(agent, prefix) {
 				return true
@@ -161,7 +161,7 @@ func (e *Exclude) has(x Exchange) bool {
 		}
 	}
 	if len(e.Paths) > 0 {
-		path := x.Request().URL.Path
+		path := o.Path()
 		for _, want := range e.Paths {
 			prefix, any := strings.CutSuffix(want, "*")
 			if path == want || any && strings.HasPrefix(path, prefix) {

@@ -408,6 +408,25 @@ func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 	})
 }
 
+func TestThePathIsTheTargetsInEveryForm(t *testing.T) {
+	for target, want := range map[string]string{
+		"/":                   "/",
+		"/a/b?c=/d":           "/a/b",
+		"/a?b?c":              "/a",
+		"/a%2fb;c//":          "/a%2fb;c//",
+		"http://h:80/a/b?c":   "/a/b",
+		"http://h":            "/",
+		"http://h?http://x/y": "/",
+		"/x://y/z":            "/x://y/z",
+		"*":                   "*",
+		"h:443":               "h:443",
+		"":                    "",
+	} {
+		l := Line{Target: target}
+		expect(t, target, l.Path(), want)
+	}
+}
+
 func TestAStarAloneExcludesAll(t *testing.T) {
 	h := newHouse()
 	h.Exclude = Exclude{Paths: []string{"*"}}

@@ -128,14 +128,13 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 	if o.Why == queue.OK || o.Excluded {
 		return
 	}
-	r := o.Exchange.Request()
 	fields := []zap.Field{
 		zap.Stringer("reason", o.Why),
 		zap.Int("status", o.Status),
 		zap.Stringer("phase", o.Phase),
-		zap.String("method", r.Method),
-		zap.String("path", r.URL.Path),
-		zap.String("protocol", r.Proto),
+		zap.String("method", o.Method),
+		zap.String("path", o.Path()),
+		zap.String("protocol", fmt.Sprintf("HTTP/%d.%d", o.Major, o.Minor)),
 		zap.Duration("took", o.End.Sub(o.Start)),
 		zap.Duration("queued", o.Queued()),
 		zap.Bool("cutShort", o.Begun),

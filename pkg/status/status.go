@@ -7,6 +7,7 @@ package status
 import (
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,14 +126,13 @@ func (b *Board) Observe(o *queue.Observation) {
 		return
 	}
 	b.failed.Add(1)
-	r := o.Exchange.Request()
 	f := Failure{
 		Time:   o.End,
 		Reason: o.Why.String(),
 		Status: o.Status,
 		Phase:  o.Phase.String(),
-		Method: r.Method,
-		Path:   r.URL.Path,
+		Method: strings.Clone(o.Method),
+		Path:   strings.Clone(o.Path()),
 		Took:   milliseconds(o.End.Sub(o.Start)),
 		Queued: milliseconds(o.Queued()),
 	}

@@ -16,14 +16,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// asked is an exchange of which only the request matters.
-type asked struct {
-	queue.Exchange
-	r *http.Request
-}
-
-func (a asked) Request() *http.Request { return a.r }
-
 func board(readiness probe.State, drain Drain) *Board {
 	return New(Sources{
 		Version: "v1", Started: time.Now(), Limit: 2, Depth: 20,
@@ -37,8 +29,8 @@ func board(readiness probe.State, drain Drain) *Board {
 func observation(why queue.Why, took time.Duration) *queue.Observation {
 	now := time.Now()
 	return &queue.Observation{
-		Exchange: asked{r: httptest.NewRequest("GET", "/path?secret=1", nil)},
-		Start:    now.Add(-took), End: now, Phase: queue.Waiting,
+		Line:  queue.Line{Method: "GET", Target: "/path?secret=1"},
+		Start: now.Add(-took), End: now, Phase: queue.Waiting,
 		Result: queue.Result{Why: why, Status: why.Status(), Err: errors.New("what the system said")},
 	}
 }
