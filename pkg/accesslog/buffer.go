@@ -15,16 +15,22 @@ const (
 	// request would cost more than making the line.
 	gather = 50 * time.Millisecond
 
+	// enough is how much is not kept waiting, in bytes: less than a pipe holds
+	// (pipe(7): 64 KiB), so that the write returns while the reader keeps up, and
+	// much more than a line, so that the writer is not woken for each.
+	enough = 48 << 10
+
 	// keepBatch is the largest batch whose memory is kept.
-	keepBatch = 64 << 10
+	keepBatch = 128 << 10
 )
 
 // A buffer holds lines until its goroutine has written them.
 type buffer struct {
-	w                  io.Writer
-	maxBytes, maxLines int
-	report             func(error) // may be nil
-	dropped            atomic.Uint64
+	w                    io.Writer
+	maxBytes, maxLines   int
+	muchBytes, muchLines int         // either is reason enough to write at once
+	report               func(error) // may be nil
+	dropped              atomic.Uint64
 
 	some, much, closing, done chan struct{}
 
@@ -42,6 +48,7 @@ type buffer struct {
 func newBuffer(w io.Writer, maxBytes, maxLines int, report func(error)) *buffer {
 	b := &buffer{
 		w: w, maxBytes: maxBytes, maxLines: maxLines, report: report,
+		muchBytes: min(maxBytes/2, enough), muchLines: max(maxLines/2, 1),
 		some: make(chan struct{}, 1), much: make(chan struct{}, 1),
 		closing: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -57,15 +64,16 @@ func (b *buffer) add(line []byte) {
 		b.dropped.Add(1)
 		return
 	}
+	before := len(b.pending)
 	b.pending = append(b.pending, line...)
 	b.lines++
 	first := b.lines == 1
-	half := b.lines >= b.maxLines/2 || len(b.pending) >= b.maxBytes/2
+	much := b.lines == b.muchLines || before < b.muchBytes && len(b.pending) >= b.muchBytes
 	b.mu.Unlock()
 	if first {
 		signal(b.some)
 	}
-	if half {
+	if much {
 		signal(b.much)
 	}
 }
