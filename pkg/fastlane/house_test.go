@@ -32,7 +32,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds every wait of these tests.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // An app is a user container that says what a test wants it to say. It closes a
 // connection when play returns.
