@@ -1,0 +1,38 @@
+package walls
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+var (
+	// uses matches a step that runs somebody's action; the group is which one.
+	uses = regexp.MustCompile(`(?m)^\s*(?:- )?uses:\s*(\S+)`)
+	// pinned matches an action by its full commit.
+	pinned = regexp.MustCompile(`^[\w.-]+(?:/[\w.-]+)+@[0-9a-f]{40}$`)
+)
+
+func TestWorkflowsPinTheirActionsByCommit(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range uses.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			if !pinned.MatchString(m[1]) {
+				t.Errorf("%s: got the action %s, want one at a full commit: a tag can be moved", name, m[1])
+			}
+		}
+	}
+	if seen == 0 {
+		t.Fatal("got no action in .github/workflows, want some; have the workflows moved?")
+	}
+}
