@@ -2,8 +2,6 @@ package tracing
 
 import (
 	"strings"
-
-	"go.opencensus.io/trace"
 )
 
 // Fields that carry traces, in canonical case.
@@ -30,8 +28,8 @@ const (
 
 // A parent is what a client says about its trace.
 type parent struct {
-	id       trace.TraceID // zero: it has none
-	span     trace.SpanID
+	id       traceID // zero: it has none
+	span     spanID
 	decision decision
 	w3c      bool // in a traceparent
 	short    bool // by a B3 id of 64 bits
@@ -79,7 +77,7 @@ func parseTraceparent(s string) (p parent, ok bool) {
 	if !parseHex(p.id[:], s[3:35], false) || !parseHex(p.span[:], s[36:52], false) || !parseHex(flags[:], s[53:55], false) {
 		return p, false
 	}
-	if p.id == (trace.TraceID{}) || p.span == (trace.SpanID{}) {
+	if p.id == (traceID{}) || p.span == (spanID{}) {
 		return p, false
 	}
 	p.w3c, p.decision = true, no
@@ -114,7 +112,7 @@ func parseB3(id, span string, d decision) (p parent, ok bool) {
 		ok = parseHex(p.id[:], id, true)
 	}
 	ok = ok && len(span) == 16 && parseHex(p.span[:], span, true)
-	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
+	return p, ok && p.id != (traceID{}) && p.span != (spanID{})
 }
 
 // parseB3Single reads trace-span, trace-span-state or trace-span-state-parent, or a
@@ -132,7 +130,7 @@ func parseB3Single(s string) (p parent, ok bool) {
 		if d, ok = b3State(state); !ok {
 			return p, false
 		}
-		var ignored trace.SpanID
+		var ignored spanID
 		if more && (len(grandparent) != 16 || !parseHex(ignored[:], grandparent, true)) {
 			return p, false
 		}

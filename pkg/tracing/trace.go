@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"go.opencensus.io/trace"
-
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -22,11 +20,11 @@ type Trace struct {
 	parent  parent
 	record  bool // it is traced: spans are made
 	sampled bool // others are told that it is
-	id      trace.TraceID
-	server  trace.SpanID // of the whole, when it is traced
-	app     trace.SpanID // of the exchange with the user container: the parent that it is told
-	state   string       // the client's tracestate
-	text    string       // the traceparent, of which the ids are parts
+	id      traceID
+	server  spanID // of the whole, when it is traced
+	app     spanID // of the exchange with the user container: the parent that it is told
+	state   string // the client's tracestate
+	text    string // the traceparent, of which the ids are parts
 }
 
 // Places of the ids in a traceparent of version 00.
@@ -46,7 +44,7 @@ func (t *Tracer) Begin(get func(name string) []string) *Trace {
 	*r = Trace{tracer: t, parent: parentOf(get)}
 	p := &r.parent
 	r.id = p.id
-	if p.id == (trace.TraceID{}) {
+	if p.id == (traceID{}) {
 		r.id = newTraceID()
 	}
 	r.record = t.samples(r)
@@ -57,7 +55,7 @@ func (t *Tracer) Begin(get func(name string) []string) *Trace {
 		if p.w3c {
 			r.state = strings.Join(get(tracestate), ",")
 		}
-	case p.span != trace.SpanID{}:
+	case p.span != spanID{}:
 		r.app = p.span
 	default:
 		r.app = newSpanID()
@@ -76,11 +74,7 @@ func (t *Tracer) samples(r *Trace) bool {
 	if s.Follow && d != undecided || d == debug {
 		return d >= yes
 	}
-	// A B3 id of 64 bits has nothing but zeros in its first half, on which the sampler
-	// judges. W3C wants the second half to be random, and OpenTelemetry judges on it.
-	var key trace.TraceID
-	copy(key[:], r.id[8:])
-	return t.sampler(trace.SamplingParameters{TraceID: key}).Sample
+	return s.picks(r.id)
 }
 
 // makeText returns the traceparent for the user container.
@@ -192,7 +186,7 @@ func (r *Trace) End(o *queue.Observation) {
 }
 
 // newTraceID returns a random id that is not zero in either half.
-func newTraceID() (id trace.TraceID) {
+func newTraceID() (id traceID) {
 	a, b := newSpanID(), newSpanID()
 	copy(id[:8], a[:])
 	copy(id[8:], b[:])
@@ -200,7 +194,7 @@ func newTraceID() (id trace.TraceID) {
 }
 
 // newSpanID returns a random id that is not zero.
-func newSpanID() (id trace.SpanID) {
+func newSpanID() (id spanID) {
 	n := rand.Uint64()
 	for n == 0 {
 		n = rand.Uint64()

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"go.opencensus.io/trace"
 	"go.uber.org/goleak"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -169,7 +168,7 @@ func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 		if got := onwards(r, in).Get(b3Sampled); got != want {
 			t.Errorf("%s: got X-B3-Sampled %q, want %q", line, got, want)
 		}
-		if r.id == (trace.TraceID{}) || r.app == (trace.SpanID{}) {
+		if r.id == (traceID{}) || r.app == (spanID{}) {
 			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.app)
 		}
 	}

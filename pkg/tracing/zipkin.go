@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
-
-	"go.opencensus.io/trace"
 )
 
 // A zipkinSpan is a span of Zipkin's v2 API (zipkin.io/zipkin-api).
@@ -41,7 +39,7 @@ type zipkinAnnotation struct {
 // zipkinArray makes the body of a POST to /api/v2/spans.
 func zipkinArray(r *Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
+	return func(spans []*span) ([]byte, error) {
 		all := make([]zipkinSpan, len(spans))
 		for i, s := range spans {
 			all[i] = zipkinOf(s, local)
@@ -53,7 +51,7 @@ func zipkinArray(r *Resource) encoder {
 // zipkinLines makes a line for each span, in the same words, which people can read.
 func zipkinLines(r *Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
+	return func(spans []*span) ([]byte, error) {
 		var b bytes.Buffer
 		for _, s := range spans {
 			if err := json.NewEncoder(&b).Encode(zipkinOf(s, local)); err != nil {
@@ -86,49 +84,49 @@ func (e *zipkinEndpoint) setAddress(s string) {
 	}
 }
 
-func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
+func zipkinOf(s *span, local *zipkinEndpoint) zipkinSpan {
 	start, end := nanosOf(s)
 	z := zipkinSpan{
-		TraceID: hex.EncodeToString(s.TraceID[:]), ID: hex.EncodeToString(s.SpanID[:]), Name: s.Name,
+		TraceID: hex.EncodeToString(s.trace[:]), ID: hex.EncodeToString(s.id[:]), Name: s.name,
 		Timestamp: micros(start), Duration: max(micros(end)-micros(start), 1), Local: local,
 	}
-	if [8]byte(s.TraceID[:8]) == ([8]byte{}) {
+	if [8]byte(s.trace[:8]) == ([8]byte{}) {
 		z.TraceID = z.TraceID[16:] // as it came, or strict servers see another trace
 	}
-	if s.ParentSpanID != (trace.SpanID{}) {
-		z.ParentID = hex.EncodeToString(s.ParentSpanID[:])
+	if s.parent != (spanID{}) {
+		z.ParentID = hex.EncodeToString(s.parent[:])
 	}
-	switch s.SpanKind {
-	case trace.SpanKindServer:
+	switch s.kind {
+	case server:
 		z.Kind = "SERVER"
 		z.Remote = zipkinRemote(s, "network.peer.address", "network.peer.port")
-	case trace.SpanKindClient:
+	case client:
 		z.Kind = "CLIENT"
 		z.Remote = zipkinRemote(s, "server.address", "server.port")
 	}
-	for _, a := range s.Annotations {
-		z.Annotations = append(z.Annotations, zipkinAnnotation{micros(nanosWithin(s, a.Time)), a.Message})
+	if !s.firstByte.IsZero() {
+		z.Annotations = []zipkinAnnotation{{micros(nanosWithin(s, s.firstByte)), firstByteEvent}}
 	}
-	if len(s.Attributes) > 0 || s.Code != trace.StatusCodeOK {
-		z.Tags = make(map[string]string, len(s.Attributes)+1)
+	if len(s.attributes) > 0 || s.failed {
+		z.Tags = make(map[string]string, len(s.attributes)+1)
 	}
-	for name, value := range s.Attributes {
+	for name, value := range s.attributes {
 		z.Tags[name] = fmt.Sprint(value)
 	}
-	if s.Code != trace.StatusCodeOK {
-		z.Tags["error"] = s.Message
+	if s.failed {
+		z.Tags["error"] = s.failure
 	}
 	return z
 }
 
 // zipkinRemote is the peer that two attributes name; nil: they name none.
-func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
+func zipkinRemote(s *span, address, port string) *zipkinEndpoint {
 	var e zipkinEndpoint
-	host, _ := s.Attributes[address].(string)
+	host, _ := s.attributes[address].(string)
 	if e.setAddress(host); e == (zipkinEndpoint{}) {
 		return nil
 	}
-	if n, ok := s.Attributes[port].(int64); ok {
+	if n, ok := s.attributes[port].(int64); ok {
 		e.Port = uint16(n)
 	}
 	return &e
