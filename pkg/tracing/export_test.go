@@ -32,7 +32,7 @@ import (
 )
 
 // A span as all formats have it.
-type received struct {
+type span struct {
 	trace, id, parent, name, kind string
 	micros                        uint64
 	attributes                    map[string]string
@@ -44,7 +44,7 @@ type received struct {
 // A collector is the other end.
 type collector struct {
 	mu     sync.Mutex
-	spans  []received
+	spans  []span
 	header http.Header
 	path   string
 	answer func() (status int, body string) // of HTTP; nil: 200
@@ -53,7 +53,7 @@ type collector struct {
 	calls  int
 }
 
-func (c *collector) got() []received {
+func (c *collector) got() []span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.spans
@@ -128,13 +128,13 @@ func hexToBase64(body []byte) []byte {
 	return out
 }
 
-func zipkinSpans(body []byte) (all []received) {
+func zipkinSpans(body []byte) (all []span) {
 	var models []zipkinmodel.SpanModel
 	if err := json.Unmarshal(body, &models); err != nil {
 		panic(err)
 	}
 	for _, m := range models {
-		s := received{
+		s := span{
 			trace: m.TraceID.String(), id: m.ID.String(), name: m.Name, kind: string(m.Kind), micros: uint64(m.Duration / time.Microsecond),
 			attributes: m.Tags, failed: m.Tags["error"],
 			resource: map[string]string{"service.name": m.LocalEndpoint.ServiceName, "ip": m.LocalEndpoint.IPv4.String()},
@@ -150,11 +150,11 @@ func zipkinSpans(body []byte) (all []received) {
 	return all
 }
 
-func otlpSpans(m *tracepb.TracesData) (all []received) {
+func otlpSpans(m *tracepb.TracesData) (all []span) {
 	for _, rs := range m.ResourceSpans {
 		for _, ss := range rs.ScopeSpans {
 			for _, p := range ss.Spans {
-				s := received{
+				s := span{
 					trace: hex.EncodeToString(p.TraceId), id: hex.EncodeToString(p.SpanId), parent: hex.EncodeToString(p.ParentSpanId), name: p.Name,
 					kind: strings.TrimPrefix(p.Kind.String(), "SPAN_KIND_"), micros: (p.EndTimeUnixNano - p.StartTimeUnixNano) / 1000,
 					attributes: attributesOf(p.Attributes), resource: attributesOf(rs.Resource.Attributes),

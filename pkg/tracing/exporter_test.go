@@ -8,23 +8,25 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.opencensus.io/trace"
 )
 
 // A wire is what an exporter sends to, on the clock of a test.
 type wire struct {
-	sizes   []int                     // of the batches that came
-	at      []time.Duration           // when, since the first
-	began   time.Time                 // of the first
-	encoded func([]*span) error       // nil: fine
-	wait    func(ctx context.Context) // before the answer; nil: not at all
-	answer  func(try int) error       // nil: yes
-	reports []error                   // of the exporter
+	sizes   []int                         // of the batches that came
+	at      []time.Duration               // when, since the first
+	began   time.Time                     // of the first
+	encoded func([]*trace.SpanData) error // nil: fine
+	wait    func(ctx context.Context)     // before the answer; nil: not at all
+	answer  func(try int) error           // nil: yes
+	reports []error                       // of the exporter
 }
 
 // start starts an exporter to w.
 func (w *wire) start() *exporter {
 	size := 0
-	e := startExporter(func(spans []*span) ([]byte, error) {
+	e := startExporter(func(spans []*trace.SpanData) ([]byte, error) {
 		if size = len(spans); w.encoded != nil {
 			return nil, w.encoded(spans)
 		}
@@ -46,10 +48,10 @@ func (w *wire) start() *exporter {
 }
 
 // spansOf returns n spans.
-func spansOf(n int) []*span {
-	all := make([]*span, n)
+func spansOf(n int) []*trace.SpanData {
+	all := make([]*trace.SpanData, n)
 	for i := range all {
-		all[i] = &span{}
+		all[i] = &trace.SpanData{}
 	}
 	return all
 }
@@ -204,7 +206,7 @@ func TestFailuresAreReportedOncePerSpell(t *testing.T) {
 
 func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{encoded: func([]*span) error { return errors.New("no such word") }}
+		w := &wire{encoded: func([]*trace.SpanData) error { return errors.New("no such word") }}
 		e := w.start()
 		e.add(spansOf(2))
 		mustClose(t, e)

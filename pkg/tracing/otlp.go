@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"go.opencensus.io/trace"
 )
 
 // scopeName is the instrumentation scope of what we send.
@@ -21,11 +23,11 @@ const (
 	kindClient   = 3
 )
 
-func otlpKind(k kind) uint64 {
-	switch k {
-	case server:
+func otlpKind(kind int) uint64 {
+	switch kind {
+	case trace.SpanKindServer:
 		return kindServer
-	case client:
+	case trace.SpanKindClient:
 		return kindClient
 	}
 	return kindInternal
@@ -38,9 +40,9 @@ const (
 	flagIsRemote      = 0x200
 )
 
-func otlpFlags(s *span) uint32 {
+func otlpFlags(s *trace.SpanData) uint32 {
 	flags := uint32(flagSampled | flagKnowsIsRemote)
-	if s.remoteParent {
+	if s.HasRemoteParent {
 		flags |= flagIsRemote
 	}
 	return flags
@@ -51,20 +53,20 @@ const statusError = 2
 
 // nanosOf returns the times of a span in nanoseconds since 1970. The length is that
 // of the monotonic clock: the wall clock may have been set in between.
-func nanosOf(s *span) (start, end uint64) {
-	from := s.start.UnixNano()
-	return uint64(from), uint64(from + int64(max(s.end.Sub(s.start), 0)))
+func nanosOf(s *trace.SpanData) (start, end uint64) {
+	from := s.StartTime.UnixNano()
+	return uint64(from), uint64(from + int64(max(s.EndTime.Sub(s.StartTime), 0)))
 }
 
 // nanosWithin returns a moment of a span by the same rule.
-func nanosWithin(s *span, at time.Time) uint64 {
-	return uint64(s.start.UnixNano() + int64(max(at.Sub(s.start), 0)))
+func nanosWithin(s *trace.SpanData, at time.Time) uint64 {
+	return uint64(s.StartTime.UnixNano() + int64(max(at.Sub(s.StartTime), 0)))
 }
 
 // otlpProto makes ExportTraceServiceRequests (collector/trace/v1/trace_service.proto).
 func otlpProto(r *Resource) encoder {
 	head := resourceProto(r)
-	return func(spans []*span) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		var m message
 		m.nested(1, func(m *message) { // ResourceSpans
 			*m = append(*m, head...)
@@ -93,28 +95,29 @@ func scopeProto(r *Resource) func(*message) {
 	}
 }
 
-func spanProto(m *message, s *span) {
+func spanProto(m *message, s *trace.SpanData) {
 	start, end := nanosOf(s)
-	m.bytes(1, s.trace[:])
-	m.bytes(2, s.id[:])
-	m.string(3, s.state)
-	if s.parent != (spanID{}) {
-		m.bytes(4, s.parent[:])
+	m.bytes(1, s.TraceID[:])
+	m.bytes(2, s.SpanID[:])
+	m.string(3, stateText(s.Tracestate))
+	if s.ParentSpanID != (trace.SpanID{}) {
+		m.bytes(4, s.ParentSpanID[:])
 	}
-	m.string(5, s.name)
-	m.uint(6, otlpKind(s.kind))
+	m.string(5, s.Name)
+	m.uint(6, otlpKind(s.SpanKind))
 	m.fixed64(7, start)
 	m.fixed64(8, end)
-	attributesProto(m, 9, s.attributes)
-	if !s.firstByte.IsZero() {
+	attributesProto(m, 9, s.Attributes)
+	for _, a := range s.Annotations {
 		m.nested(11, func(m *message) {
-			m.fixed64(1, nanosWithin(s, s.firstByte))
-			m.string(2, firstByteEvent)
+			m.fixed64(1, nanosWithin(s, a.Time))
+			m.string(2, a.Message)
+			attributesProto(m, 3, a.Attributes)
 		})
 	}
-	if s.failed {
+	if s.Code != trace.StatusCodeOK {
 		m.nested(15, func(m *message) {
-			m.string(2, s.failure)
+			m.string(2, s.Message)
 			m.uint(3, statusError)
 		})
 	}
@@ -187,8 +190,9 @@ type (
 		Flags      uint32          `json:"flags"`
 	}
 	jsonEvent struct {
-		Time uint64 `json:"timeUnixNano,string"`
-		Name string `json:"name"`
+		Time       uint64          `json:"timeUnixNano,string"`
+		Name       string          `json:"name"`
+		Attributes []jsonAttribute `json:"attributes,omitempty"`
 	}
 	jsonStatus struct {
 		Message string `json:"message,omitempty"`
@@ -210,7 +214,7 @@ type (
 func otlpJSON(r *Resource) encoder {
 	resource := jsonResource{attributesJSON(r.attributes())}
 	scope := jsonScope{scopeName, text(r.Version)}
-	return func(spans []*span) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		all := make([]jsonSpan, len(spans))
 		for i, s := range spans {
 			all[i] = spanJSON(s)
@@ -219,21 +223,21 @@ func otlpJSON(r *Resource) encoder {
 	}
 }
 
-func spanJSON(s *span) jsonSpan {
+func spanJSON(s *trace.SpanData) jsonSpan {
 	start, end := nanosOf(s)
 	j := jsonSpan{
-		TraceID: hex.EncodeToString(s.trace[:]), SpanID: hex.EncodeToString(s.id[:]),
-		TraceState: s.state, Name: s.name, Kind: otlpKind(s.kind),
-		Start: start, End: end, Attributes: attributesJSON(s.attributes), Flags: otlpFlags(s),
+		TraceID: hex.EncodeToString(s.TraceID[:]), SpanID: hex.EncodeToString(s.SpanID[:]),
+		TraceState: stateText(s.Tracestate), Name: s.Name, Kind: otlpKind(s.SpanKind),
+		Start: start, End: end, Attributes: attributesJSON(s.Attributes), Flags: otlpFlags(s),
 	}
-	if s.parent != (spanID{}) {
-		j.ParentID = hex.EncodeToString(s.parent[:])
+	if s.ParentSpanID != (trace.SpanID{}) {
+		j.ParentID = hex.EncodeToString(s.ParentSpanID[:])
 	}
-	if !s.firstByte.IsZero() {
-		j.Events = []jsonEvent{{nanosWithin(s, s.firstByte), firstByteEvent}}
+	for _, a := range s.Annotations {
+		j.Events = append(j.Events, jsonEvent{nanosWithin(s, a.Time), a.Message, attributesJSON(a.Attributes)})
 	}
-	if s.failed {
-		j.Status = &jsonStatus{s.failure, statusError}
+	if s.Code != trace.StatusCodeOK {
+		j.Status = &jsonStatus{s.Message, statusError}
 	}
 	return j
 }

@@ -2,6 +2,8 @@ package tracing
 
 import (
 	"strings"
+
+	"go.opencensus.io/trace"
 )
 
 // Fields that carry traces, in canonical case.
@@ -28,8 +30,8 @@ const (
 
 // A parent is what a client says about its trace.
 type parent struct {
-	id       traceID // zero: it has none
-	span     spanID
+	id       trace.TraceID // zero: it has none
+	span     trace.SpanID
 	decision decision
 	w3c      bool // in a traceparent
 	short    bool // by a B3 id of 64 bits
@@ -77,7 +79,7 @@ func parseTraceparent(s string) (p parent, ok bool) {
 	if !parseHex(p.id[:], s[3:35], false) || !parseHex(p.span[:], s[36:52], false) || !parseHex(flags[:], s[53:55], false) {
 		return p, false
 	}
-	if p.id == (traceID{}) || p.span == (spanID{}) {
+	if p.id == (trace.TraceID{}) || p.span == (trace.SpanID{}) {
 		return p, false
 	}
 	p.w3c, p.decision = true, no
@@ -112,7 +114,7 @@ func parseB3(id, span string, d decision) (p parent, ok bool) {
 		ok = parseHex(p.id[:], id, true)
 	}
 	ok = ok && len(span) == 16 && parseHex(p.span[:], span, true)
-	return p, ok && p.id != (traceID{}) && p.span != (spanID{})
+	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
 }
 
 // parseB3Single reads trace-span, trace-span-state or trace-span-state-parent, or a
@@ -130,7 +132,7 @@ func parseB3Single(s string) (p parent, ok bool) {
 		if d, ok = b3State(state); !ok {
 			return p, false
 		}
-		var ignored spanID
+		var ignored trace.SpanID
 		if more && (len(grandparent) != 16 || !parseHex(ignored[:], grandparent, true)) {
 			return p, false
 		}

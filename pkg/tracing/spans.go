@@ -1,14 +1,15 @@
 package tracing
 
 import (
-	"encoding/hex"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"go.opencensus.io/trace"
+	octracestate "go.opencensus.io/trace/tracestate"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -22,79 +23,47 @@ const waitName = "kn.queueproxy.wait"
 // maxText is how much of a client's string a span shows, in bytes.
 const maxText = 512
 
-// A traceID names a trace; zero is none.
-type traceID [16]byte
-
-// A spanID names a span within its trace; zero is none.
-type spanID [8]byte
-
-// String returns 32 hexadecimal digits.
-func (id traceID) String() string { return hex.EncodeToString(id[:]) }
-
-// String returns 16 hexadecimal digits.
-func (id spanID) String() string { return hex.EncodeToString(id[:]) }
-
-// A kind says on which side of an exchange a span stands.
-type kind uint8
-
-const (
-	internal kind = iota
-	server
-	client
-)
-
-// A span is a part of a request that has ended, complete: nothing is added to it
-// later.
-type span struct {
-	trace        traceID
-	id, parent   spanID // parent is zero where the trace begins
-	remoteParent bool   // the parent is not ours
-	kind         kind
-	name         string
-	start, end   time.Time
-	firstByte    time.Time      // of the response; zero: no event is shown
-	attributes   map[string]any // of string, bool, int64 or float64
-	state        string         // tracestate
-	failed       bool
-	failure      string // of one that failed: why; may be empty
-}
-
-// firstByteEvent is the name of the event that a span's firstByte is.
-const firstByteEvent = "first byte"
+// failedCode is the code of a span that failed. OpenTelemetry knows only one.
+const failedCode = trace.StatusCodeUnknown
 
 // spans makes the spans of a request that has ended: the request itself, the wait
 // for a slot, the exchange with the user container.
-func (r *Trace) spans(o *queue.Observation) []*span {
+func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
 	t := r.tracer
 	request := o.Exchange.Request()
 	method := methodOf(o.Method)
-	state := validState(r.state)
-
-	whole := &span{
-		trace: r.id, id: r.server, parent: r.parent.span, kind: server, name: method.span, start: o.Start, end: o.End, state: state,
-		remoteParent: r.parent.span != spanID{}, attributes: serverAttributes(o, request, method),
+	base := trace.SpanContext{TraceID: r.id, TraceOptions: 1, Tracestate: parseState(r.state)}
+	span := func(id, parent trace.SpanID, kind int, name string, from, to time.Time) *trace.SpanData {
+		s := &trace.SpanData{SpanContext: base, ParentSpanID: parent, SpanKind: kind, Name: name, StartTime: from, EndTime: to}
+		s.SpanID = id
+		return s
 	}
-	whole.fail(o, o.Status >= 500)
-	spans := []*span{whole}
+
+	server := span(r.server, r.parent.span, trace.SpanKindServer, method.span, o.Start, o.End)
+	server.HasRemoteParent = r.parent.span != trace.SpanID{}
+	server.Attributes = serverAttributes(o, request, method)
+	fail(server, o, o.Status >= 500)
+	spans := []*trace.SpanData{server}
 
 	if t.options.Limited || o.Slot.IsZero() {
 		until := o.Slot
 		if until.IsZero() {
 			until = o.End
 		}
-		wait := &span{trace: r.id, id: newSpanID(), parent: r.server, name: waitName, start: o.Start, end: until, state: state}
+		wait := span(newSpanID(), r.server, trace.SpanKindUnspecified, waitName, o.Start, until)
 		if o.Slot.IsZero() {
-			wait.fail(o, false)
+			fail(wait, o, false)
 		}
 		spans = append(spans, wait)
 	}
 
 	if !o.Slot.IsZero() {
-		app := &span{
-			trace: r.id, id: r.app, parent: r.server, kind: client, name: "HTTP " + method.span, start: o.Slot, end: o.End, state: state,
-			firstByte: o.FirstByte, attributes: appAttributes(o, request, method, t.options.AppPort),
+		app := span(r.app, r.server, trace.SpanKindClient, "HTTP "+method.span, o.Slot, o.End)
+		app.Attributes = appAttributes(o, request, method, t.options.AppPort)
+		if !o.FirstByte.IsZero() {
+			app.Annotations = []trace.Annotation{{Time: o.FirstByte, Message: "first byte"}}
 		}
-		app.fail(o, o.Status >= 400)
+		fail(app, o, o.Status >= 400)
 		spans = append(spans, app)
 	}
 	return spans
@@ -102,21 +71,22 @@ func (r *Trace) spans(o *queue.Observation) []*span {
 
 // fail marks a span that failed: by the status, or for a reason that is nobody's but
 // the log's when the client has gone.
-func (s *span) fail(o *queue.Observation, byStatus bool) {
-	var word string
+func fail(s *trace.SpanData, o *queue.Observation, byStatus bool) {
 	switch {
 	case o.Why != queue.OK:
-		s.failure, word = o.Why.String(), o.Why.String()
+		s.Status = trace.Status{Code: failedCode, Message: o.Why.String()}
+		set(s, "error.type", o.Why.String())
 	case byStatus:
-		s.failure, word = http.StatusText(o.Status), strconv.Itoa(o.Status)
-	default:
-		return
+		s.Status = trace.Status{Code: failedCode, Message: http.StatusText(o.Status)}
+		set(s, "error.type", strconv.Itoa(o.Status))
 	}
-	s.failed = true
-	if s.attributes == nil {
-		s.attributes = map[string]any{}
+}
+
+func set(s *trace.SpanData, name string, value any) {
+	if s.Attributes == nil {
+		s.Attributes = map[string]any{}
 	}
-	s.attributes["error.type"] = word
+	s.Attributes[name] = value
 }
 
 // A method as spans show it: no client chooses the name of a span.
@@ -231,62 +201,42 @@ func text(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "\ufffd"))
 }
 
-// Bounds of a tracestate: what W3C asks for at least, and at most (W3C Trace Context 3.3.1).
-const (
-	maxState   = 512 // bytes that spans show
-	maxMembers = 32
-)
+// maxState is the longest tracestate that spans show; W3C asks for as much.
+const maxState = 512
 
-// validState returns a tracestate for the spans. One that does not keep to the format
+// parseState reads a tracestate for the spans. One that does not keep to the format
 // is left out of them; the user container gets it all the same, as it came.
-func validState(s string) string {
-	if len(s) > maxState {
-		return ""
+func parseState(s string) *octracestate.Tracestate {
+	if s == "" || len(s) > maxState {
+		return nil
 	}
-	var b strings.Builder
-	keys := make([]string, 0, maxMembers)
-	for member := range strings.SplitSeq(s, ",") {
-		member = strings.Trim(member, " 	")
+	var entries []octracestate.Entry
+	for member := range strings.SplitSeq(strings.Clone(s), ",") {
+		member = strings.Trim(member, " \t")
 		if member == "" {
 			continue // allowed (W3C Trace Context 3.3.1.1)
 		}
 		key, value, ok := strings.Cut(member, "=")
-		if !ok || !isStateKey(key) || !isStateValue(value) || slices.Contains(keys, key) || len(keys) == maxMembers {
-			return ""
+		if !ok {
+			return nil
 		}
-		if len(keys) > 0 {
+		entries = append(entries, octracestate.Entry{Key: key, Value: value})
+	}
+	state, err := octracestate.New(nil, entries...)
+	if err != nil {
+		return nil
+	}
+	return state
+}
+
+// stateText writes a tracestate as it stands in a field.
+func stateText(state *octracestate.Tracestate) string {
+	var b strings.Builder
+	for i, e := range state.Entries() {
+		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteString(member)
-		keys = append(keys, key)
+		b.WriteString(e.Key + "=" + e.Value)
 	}
 	return b.String()
-}
-
-// isStateKey reports whether s is a key: up to 256 small letters, digits and _-*/ that
-// begin with a letter, or such of a tenant (up to 241) and of a system (up to 14) with
-// an @ between (W3C Trace Context, first edition, 3.3.1.3.1).
-func isStateKey(s string) bool {
-	word := func(s string, most int) bool {
-		return s != "" && len(s) <= most && 'a' <= s[0] && s[0] <= 'z' &&
-			strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_-*/") == ""
-	}
-	if tenant, system, ok := strings.Cut(s, "@"); ok {
-		return word(tenant, 241) && word(system, 14)
-	}
-	return word(s, 256)
-}
-
-// isStateValue reports whether s is a value: up to 256 printable characters but , and
-// =, of which the last is no space (W3C Trace Context 3.3.1.3.2).
-func isStateValue(s string) bool {
-	if s == "" || len(s) > 256 || s[len(s)-1] == ' ' {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == ',' || c == '=' {
-			return false
-		}
-	}
-	return true
 }

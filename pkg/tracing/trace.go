@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 
+	"go.opencensus.io/trace"
+
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -20,11 +22,11 @@ type Trace struct {
 	parent  parent
 	record  bool // it is traced: spans are made
 	sampled bool // others are told that it is
-	id      traceID
-	server  spanID // of the whole, when it is traced
-	app     spanID // of the exchange with the user container: the parent that it is told
-	state   string // the client's tracestate
-	text    string // the traceparent, of which the ids are parts
+	id      trace.TraceID
+	server  trace.SpanID // of the whole, when it is traced
+	app     trace.SpanID // of the exchange with the user container: the parent that it is told
+	state   string       // the client's tracestate
+	text    string       // the traceparent, of which the ids are parts
 }
 
 // Places of the ids in a traceparent of version 00.
@@ -44,7 +46,7 @@ func (t *Tracer) Begin(get func(name string) []string) *Trace {
 	*r = Trace{tracer: t, parent: parentOf(get)}
 	p := &r.parent
 	r.id = p.id
-	if p.id == (traceID{}) {
+	if p.id == (trace.TraceID{}) {
 		r.id = newTraceID()
 	}
 	r.record = t.samples(r)
@@ -55,7 +57,7 @@ func (t *Tracer) Begin(get func(name string) []string) *Trace {
 		if p.w3c {
 			r.state = strings.Join(get(tracestate), ",")
 		}
-	case p.span != spanID{}:
+	case p.span != trace.SpanID{}:
 		r.app = p.span
 	default:
 		r.app = newSpanID()
@@ -74,7 +76,11 @@ func (t *Tracer) samples(r *Trace) bool {
 	if s.Follow && d != undecided || d == debug {
 		return d >= yes
 	}
-	return s.picks(r.id)
+	// A B3 id of 64 bits has nothing but zeros in its first half, on which the sampler
+	// judges. W3C wants the second half to be random, and OpenTelemetry judges on it.
+	var key trace.TraceID
+	copy(key[:], r.id[8:])
+	return t.sampler(trace.SamplingParameters{TraceID: key}).Sample
 }
 
 // makeText returns the traceparent for the user container.
@@ -186,7 +192,7 @@ func (r *Trace) End(o *queue.Observation) {
 }
 
 // newTraceID returns a random id that is not zero in either half.
-func newTraceID() (id traceID) {
+func newTraceID() (id trace.TraceID) {
 	a, b := newSpanID(), newSpanID()
 	copy(id[:8], a[:])
 	copy(id[8:], b[:])
@@ -194,7 +200,7 @@ func newTraceID() (id traceID) {
 }
 
 // newSpanID returns a random id that is not zero.
-func newSpanID() (id spanID) {
+func newSpanID() (id trace.SpanID) {
 	n := rand.Uint64()
 	for n == 0 {
 		n = rand.Uint64()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opencensus.io/trace"
 	"go.uber.org/goleak"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -168,7 +169,7 @@ func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 		if got := onwards(r, in).Get(b3Sampled); got != want {
 			t.Errorf("%s: got X-B3-Sampled %q, want %q", line, got, want)
 		}
-		if r.id == (traceID{}) || r.app == (spanID{}) {
+		if r.id == (trace.TraceID{}) || r.app == (trace.SpanID{}) {
 			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.app)
 		}
 	}

@@ -3,22 +3,23 @@
 // spans of what it saw to Zipkin, to an OpenTelemetry collector or to standard
 // output.
 //
-// Ids are drawn and samples taken by OpenCensus's rules, and a tracestate is valid
-// where OpenCensus says so: tests compare. The package itself is not linked, for it
-// compiles regular expressions before main runs, which took a tenth of our start, also
-// with tracing off. The encoders are our own because the OpenTelemetry SDK would make
-// the binary half as large again.
+// Spans, ids and samplers are OpenCensus's; nothing else is. Its span type takes its
+// times from its own calls and its exporters from a registry of the process, while
+// ours are made when a request has ended, out of what was observed, and belong to one
+// [Tracer]. Its header formats take what the standards forbid. The encoders are our
+// own because the OpenTelemetry SDK would make the binary half as large again.
 package tracing
 
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
 	"sync"
 	"time"
+
+	"go.opencensus.io/trace"
 )
 
 // Exporter says how spans leave.
@@ -54,21 +55,6 @@ type Sampling struct {
 // never reports whether no request can be traced.
 func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 
-// picks reports whether a trace that begins here is in the sample. Every hop of the
-// same rate picks the same traces, because it is their ids that decide: the second
-// half, which W3C wants to be random and on which OpenTelemetry judges too. The first
-// half is nothing but zeros in B3 ids of 64 bits.
-func (s Sampling) picks(id traceID) bool {
-	const all = 1 << 63
-	switch {
-	case s.Rate >= 1:
-		return true
-	case s.Rate > 0:
-		return binary.BigEndian.Uint64(id[8:])>>1 < uint64(s.Rate*all)
-	}
-	return false
-}
-
 // Options say what is traced and where spans go. [Wishes.Options] makes them from
 // the settings of Knative and OpenTelemetry.
 type Options struct {
@@ -96,6 +82,7 @@ type Options struct {
 // nothing and cost nothing. It is safe for concurrent use.
 type Tracer struct {
 	options Options
+	sampler trace.Sampler
 	traces  sync.Pool // of *Trace
 	export  *exporter
 }
@@ -110,7 +97,7 @@ func New(o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	t := &Tracer{options: o}
+	t := &Tracer{options: o, sampler: trace.ProbabilitySampler(o.Sampling.Rate)}
 	t.traces.New = func() any { return new(Trace) }
 	t.export = startExporter(encode, send, release, o.Report)
 	return t, nil

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"go.opencensus.io/trace"
 )
 
 // A zipkinSpan is a span of Zipkin's v2 API (zipkin.io/zipkin-api).
@@ -39,7 +41,7 @@ type zipkinAnnotation struct {
 // zipkinArray makes the body of a POST to /api/v2/spans.
 func zipkinArray(r *Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*span) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		all := make([]zipkinSpan, len(spans))
 		for i, s := range spans {
 			all[i] = zipkinOf(s, local)
@@ -51,7 +53,7 @@ func zipkinArray(r *Resource) encoder {
 // zipkinLines makes a line for each span, in the same words, which people can read.
 func zipkinLines(r *Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*span) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		var b bytes.Buffer
 		for _, s := range spans {
 			if err := json.NewEncoder(&b).Encode(zipkinOf(s, local)); err != nil {
@@ -84,49 +86,49 @@ func (e *zipkinEndpoint) setAddress(s string) {
 	}
 }
 
-func zipkinOf(s *span, local *zipkinEndpoint) zipkinSpan {
+func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
 	start, end := nanosOf(s)
 	z := zipkinSpan{
-		TraceID: hex.EncodeToString(s.trace[:]), ID: hex.EncodeToString(s.id[:]), Name: s.name,
+		TraceID: hex.EncodeToString(s.TraceID[:]), ID: hex.EncodeToString(s.SpanID[:]), Name: s.Name,
 		Timestamp: micros(start), Duration: max(micros(end)-micros(start), 1), Local: local,
 	}
-	if [8]byte(s.trace[:8]) == ([8]byte{}) {
+	if [8]byte(s.TraceID[:8]) == ([8]byte{}) {
 		z.TraceID = z.TraceID[16:] // as it came, or strict servers see another trace
 	}
-	if s.parent != (spanID{}) {
-		z.ParentID = hex.EncodeToString(s.parent[:])
+	if s.ParentSpanID != (trace.SpanID{}) {
+		z.ParentID = hex.EncodeToString(s.ParentSpanID[:])
 	}
-	switch s.kind {
-	case server:
+	switch s.SpanKind {
+	case trace.SpanKindServer:
 		z.Kind = "SERVER"
 		z.Remote = zipkinRemote(s, "network.peer.address", "network.peer.port")
-	case client:
+	case trace.SpanKindClient:
 		z.Kind = "CLIENT"
 		z.Remote = zipkinRemote(s, "server.address", "server.port")
 	}
-	if !s.firstByte.IsZero() {
-		z.Annotations = []zipkinAnnotation{{micros(nanosWithin(s, s.firstByte)), firstByteEvent}}
+	for _, a := range s.Annotations {
+		z.Annotations = append(z.Annotations, zipkinAnnotation{micros(nanosWithin(s, a.Time)), a.Message})
 	}
-	if len(s.attributes) > 0 || s.failed {
-		z.Tags = make(map[string]string, len(s.attributes)+1)
+	if len(s.Attributes) > 0 || s.Code != trace.StatusCodeOK {
+		z.Tags = make(map[string]string, len(s.Attributes)+1)
 	}
-	for name, value := range s.attributes {
+	for name, value := range s.Attributes {
 		z.Tags[name] = fmt.Sprint(value)
 	}
-	if s.failed {
-		z.Tags["error"] = s.failure
+	if s.Code != trace.StatusCodeOK {
+		z.Tags["error"] = s.Message
 	}
 	return z
 }
 
 // zipkinRemote is the peer that two attributes name; nil: they name none.
-func zipkinRemote(s *span, address, port string) *zipkinEndpoint {
+func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
 	var e zipkinEndpoint
-	host, _ := s.attributes[address].(string)
+	host, _ := s.Attributes[address].(string)
 	if e.setAddress(host); e == (zipkinEndpoint{}) {
 		return nil
 	}
-	if n, ok := s.attributes[port].(int64); ok {
+	if n, ok := s.Attributes[port].(int64); ok {
 		e.Port = uint16(n)
 	}
 	return &e

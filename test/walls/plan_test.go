@@ -68,6 +68,7 @@ type door struct {
 var doors = []door{
 	{prefix: "github.com/kelseyhightower/envconfig", rooms: []string{"pkg/config"}},
 	{prefix: "github.com/prometheus/", rooms: []string{"pkg/metrics"}},
+	{prefix: "go.opencensus.io", rooms: []string{"pkg/tracing"}},
 	{prefix: "k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
