@@ -38,6 +38,19 @@ func TestTheSidecarLinksNothingHeavy(t *testing.T) {
 	report(t, heavyLinks(tr, rooms, dependencies(t, rooms)))
 }
 
+func TestTheSidecarUsesWhatItWasAskedTo(t *testing.T) {
+	tr, rooms := readTree(t), sidecarRooms()
+	for _, module := range wished {
+		uses := func(s source) bool {
+			return !s.isTest() && slices.Contains(rooms, s.room()) &&
+				slices.ContainsFunc(s.imports(), func(path string) bool { return within(path, module) })
+		}
+		if !slices.ContainsFunc(tr.sources, uses) {
+			t.Errorf("got no import of %s in the sidecar, want one: it is part of what was asked for", module)
+		}
+	}
+}
+
 func report(t *testing.T, complaints []string) {
 	t.Helper()
 	for _, c := range complaints {
