@@ -108,6 +108,17 @@ func (x *exchange) Header(name string) string {
 	return view(v)
 }
 
+// Repeats implements queue.Exchange.
+func (x *exchange) Repeats(name string) bool {
+	n := 0
+	for _, f := range x.request.Fields {
+		if wire.EqualFold(f.Name, name) {
+			n++
+		}
+	}
+	return n > 1
+}
+
 // view returns the bytes as a string, which lives as long as they are unchanged.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 

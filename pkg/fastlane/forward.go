@@ -180,7 +180,7 @@ func (x *exchange) appendHead(b []byte) []byte {
 				forwarded = f.Value
 			}
 		}
-		if isNamed(named, f.Name) || trace != nil && trace.Drop(canonical(f.Name)) {
+		if isNamed(named, f.Name) || trace != nil && trace.Drop(view(f.Name)) {
 			continue
 		}
 		b = wire.AppendField(b, f.Name, f.Value)
@@ -194,7 +194,9 @@ func (x *exchange) appendHead(b []byte) []byte {
 		}
 	}
 	if trace != nil {
-		trace.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
+		for _, f := range trace.Fields() {
+			b = wire.AppendField(b, f.Name, f.Value)
+		}
 	}
 	b = append(b, "X-Forwarded-For: "...)
 	if len(xff) > 0 {
@@ -375,20 +377,4 @@ func appendResponseFields(b []byte, fields []wire.Field) []byte {
 		b = wire.AppendField(b, f.Name, value)
 	}
 	return b
-}
-
-// canonical returns a field's name in canonical case.
-func canonical(name []byte) string {
-	b := append([]byte(nil), name...)
-	up := true
-	for i, c := range b {
-		switch {
-		case up && 'a' <= c && c <= 'z':
-			b[i] = c - 'a' + 'A'
-		case !up && 'A' <= c && c <= 'Z':
-			b[i] = c - 'A' + 'a'
-		}
-		up = c == '-'
-	}
-	return string(b)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -504,6 +505,50 @@ func TestBothLanesTellTheSameOfARequest(t *testing.T) {
 			want := queue.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
 			if got := h.observed(i + 1)[i].Line; got != want {
 				t.Errorf("%s, net/http %t: got %+v, want %+v", v.line, slow, got, want)
+			}
+		}
+	}
+}
+
+// replacing is a trace that has its own word in the place of the client's.
+type replacing struct{}
+
+func (replacing) ID() string             { return "id" }
+func (replacing) Drop(name string) bool  { return strings.EqualFold(name, "traceparent") }
+func (replacing) Fields() []queue.Field  { return []queue.Field{{Name: "Traceparent", Value: "ours"}} }
+func (replacing) End(*queue.Observation) {}
+
+func TestATraceReplacesTheClientsFieldsInBothLanes(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		var heard string
+		var repeats bool
+		h := build(t, newApp(t, func(p *peer) {
+			for m := p.request(); m != nil; m = p.request() {
+				slices.Sort(m.fields)
+				p.say(ok(strings.Join(m.fields, "|")))
+			}
+		}), func(p *queue.Proxy, s *settings) {
+			s.slowOnly = slow
+			p.Trace = func(x queue.Exchange) queue.Trace {
+				heard, repeats = strings.Clone(x.Header("Traceparent")), x.Repeats("Traceparent")
+				return replacing{}
+			}
+		})
+		c := h.dial()
+		for i, v := range []struct {
+			sent    string
+			heard   string
+			repeats bool
+		}{
+			{"", "", false},
+			{"tRaceparent: theirs\r\n", "theirs", false},
+			{"traceparent: one\r\nTRACEPARENT: two\r\n", "one", true},
+		} {
+			c.send("GET / HTTP/1.1\r\nHost: a\r\nX-Other: kept\r\n" + v.sent + "\r\n")
+			c.wantBody("host: a|traceparent: ours|x-forwarded-for: 127.0.0.1|x-other: kept")
+			h.observed(i + 1)
+			if heard != v.heard || repeats != v.repeats {
+				t.Errorf("%q, net/http %t: got %q, repeats %t, want %q, %t", v.sent, slow, heard, repeats, v.heard, v.repeats)
 			}
 		}
 	}

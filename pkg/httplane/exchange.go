@@ -63,6 +63,9 @@ func (x *exchange) end() {
 // net/http leaves the blanks.
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
+// Repeats implements queue.Exchange.
+func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
+
 // Line implements queue.Exchange.
 func (x *exchange) Line() queue.Line {
 	r := x.r

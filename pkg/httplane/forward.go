@@ -435,7 +435,9 @@ func (x *exchange) eachField(yield func(name, value string)) {
 		}
 	}
 	if trace != nil {
-		trace.Fields(yield)
+		for _, f := range trace.Fields() {
+			yield(f.Name, f.Value)
+		}
 	}
 	xff := strings.Join(r.Header[header.XForwardedFor], ", ")
 	if r.Header.Get(header.Forwarded) == "" {

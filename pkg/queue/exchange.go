@@ -16,6 +16,9 @@ type Exchange interface {
 	// trimmed, "" when there is none. The string must not be kept after Serve.
 	Header(name string) string
 
+	// Repeats reports whether the request has more than one line of that field.
+	Repeats(name string) bool
+
 	// Line returns what is said of the request without building it.
 	Line() Line
 

@@ -40,6 +40,7 @@ func newFake(path string, fields ...string) *fake {
 }
 
 func (f *fake) Header(name string) string { return f.fields[name] }
+func (f *fake) Repeats(string) bool       { return false }
 func (f *fake) Request() *http.Request    { return f.request }
 func (f *fake) Line() Line {
 	return Line{Method: "GET", Target: f.request.URL.RequestURI(), Major: 1, Minor: 1}

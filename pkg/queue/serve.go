@@ -50,10 +50,13 @@ type Exclude struct {
 // A Trace follows one request. Its methods are called one after the other.
 type Trace interface {
 	ID() string
-	Drop(field string) bool                // whether the client's field, in canonical case, is replaced by those of Fields
-	Fields(yield func(name, value string)) // that the request to the user container carries
+	Drop(name string) bool // whether the client's field, in any case, is replaced by those of Fields
+	Fields() []Field       // that the request to the user container carries; valid until End
 	End(*Observation)
 }
+
+// Field is a field of a request.
+type Field struct{ Name, Value string }
 
 // Serve lives the life of one request. l is memory of the lane; the two must not
 // be used for another request before Serve has returned.

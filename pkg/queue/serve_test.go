@@ -519,10 +519,10 @@ func TestOneLifeServesManyRequests(t *testing.T) {
 // trace records what the story tells of a request.
 type trace struct{ told []string }
 
-func (t *trace) ID() string                  { return "id" }
-func (t *trace) Drop(string) bool            { return false }
-func (t *trace) Fields(func(string, string)) {}
-func (t *trace) End(o *Observation)          { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
+func (t *trace) ID() string         { return "id" }
+func (t *trace) Drop(string) bool   { return false }
+func (t *trace) Fields() []Field    { return nil }
+func (t *trace) End(o *Observation) { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
 
 func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
 	h := newHouse()

@@ -178,8 +178,7 @@ func (s *sidecar) wishes() tracing.Wishes {
 
 // trace begins the trace of a request.
 func (s *sidecar) trace(x queue.Exchange) queue.Trace {
-	fields := x.Request().Header
-	if t := s.telemetry.tracer.Begin(func(name string) []string { return fields[name] }); t != nil {
+	if t := s.telemetry.tracer.Begin(x); t != nil {
 		return t
 	}
 	return nil

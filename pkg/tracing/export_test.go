@@ -310,7 +310,7 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 				if err != nil {
 					t.Fatalf("New: got %v, want no error", err)
 				}
-				r := tracer.Begin(p.in.Values)
+				r := tracer.Begin(carrying(p.in))
 				id, told := r.ID(), onwards(r, p.in).Get("Traceparent")[spanAt:spanEnd]
 				request := httptest.NewRequest("GET", "http://app.example.com:81/a%20b?secret=1", nil)
 				request.Header.Set("User-Agent", "curl/8")
@@ -375,16 +375,16 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	o := observe(r)
 	o.Status, o.Why, o.Proxied, o.Replayed = 502, queue.AppReset, true, true
 	in := fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1, b=2,,", "tracestate: c=3")
-	tracer.Begin(in.Values).End(o)
+	tracer.Begin(carrying(in)).End(o)
 
 	refused := get("/")
 	refused.Slot, refused.FirstByte, refused.Phase = time.Time{}, time.Time{}, queue.Queued
 	refused.Status, refused.Why, refused.Begun = 503, queue.QueueFull, false
-	tracer.Begin(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: BAD").Values).End(refused)
+	tracer.Begin(carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: BAD"))).End(refused)
 
 	teapot := get("/")
 	teapot.Status = 404
-	tracer.Begin(http.Header{}.Values).End(teapot)
+	tracer.Begin(carrying(http.Header{})).End(teapot)
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	}
 	failed := get("/")
 	failed.Status = 500
-	tracer.Begin(fields("b3: " + short + "-" + sid + "-1").Values).End(failed)
+	tracer.Begin(carrying(fields("b3: " + short + "-" + sid + "-1"))).End(failed)
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -463,8 +463,8 @@ func TestStandardOutputHasALineForEachSpan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracer.Begin(http.Header{}.Values).End(get("/"))
-	tracer.Begin(http.Header{}.Values).End(get("/"))
+	tracer.Begin(carrying(http.Header{})).End(get("/"))
+	tracer.Begin(carrying(http.Header{})).End(get("/"))
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -488,7 +488,7 @@ func exported(t *testing.T, o Options) (tracer *Tracer, reports []error) {
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)
 	}
-	tracer.Begin(http.Header{}.Values).End(get("/"))
+	tracer.Begin(carrying(http.Header{})).End(get("/"))
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatalf("Close: got %v, want no error", err)
 	}
@@ -588,7 +588,7 @@ func TestReportsHideSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tracer.Begin(http.Header{}.Values).End(get("/"))
+	tracer.Begin(carrying(http.Header{})).End(get("/"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := tracer.Close(ctx); err == nil || !strings.Contains(err.Error(), "2 spans") {
@@ -655,7 +655,7 @@ func TestPathsAreCompleted(t *testing.T) {
 
 func TestTheEncodingsAgree(t *testing.T) {
 	tracer := newTracer(t, always, W3C)
-	r := tracer.Begin(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1").Values)
+	r := tracer.Begin(carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")))
 	o := get("/")
 	o.Status = 500
 	spans := r.spans(o)
@@ -709,9 +709,8 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		tracer := &Tracer{options: Options{Sampling: always, Limited: true, Resource: Resource{Pod: agent, Service: host, Version: path}}}
 		r := &Trace{tracer: tracer, record: true, id: newTraceID(), server: newSpanID(), app: newSpanID(), state: state}
 		o := get("/")
-		q := o.Exchange.Request()
-		q.URL.Path, q.Host, q.RemoteAddr, o.Method, o.Status, o.Why = path, host, remote, method, code, queue.Why(uint(why)%uint(queue.Whys))
-		q.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}}
+		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Why = path, host, remote, method, code, queue.Why(uint(why)%uint(queue.Whys))
+		o.Exchange.Request().Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}}
 		spans := r.spans(o)
 		body, err := otlpProto(&tracer.options.Resource)(spans)
 		if err != nil {

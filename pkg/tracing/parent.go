@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"go.opencensus.io/trace"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // Fields that carry traces, in canonical case.
@@ -40,26 +42,36 @@ type parent struct {
 // parentOf reads the client's trace. What does not keep to a format to the letter is
 // as if it were not there, and the next format counts: a trace must not be joined by
 // accident.
-func parentOf(get func(name string) []string) parent {
-	if p, ok := parseTraceparent(only(get(traceparent))); ok {
+func parentOf(x queue.Exchange) parent {
+	if p, ok := parseTraceparent(only(x, traceparent)); ok {
 		return p
 	}
-	sampled := b3Decision(only(get(b3Flags)), only(get(b3Sampled)))
-	if p, ok := parseB3(only(get(b3TraceID)), only(get(b3SpanID)), sampled); ok {
+	sampled := b3Decision(only(x, b3Flags), only(x, b3Sampled))
+	if p, ok := parseB3(only(x, b3TraceID), only(x, b3SpanID), sampled); ok {
 		return p
 	}
-	if p, ok := parseB3Single(only(get(b3))); ok {
+	if p, ok := parseB3Single(only(x, b3)); ok {
 		return p
 	}
 	return parent{decision: sampled} // B3 may decide without naming a trace
 }
 
 // only returns the value of a field that stands there once, "" otherwise.
-func only(lines []string) string {
-	if len(lines) != 1 {
+func only(x queue.Exchange, name string) string {
+	value := x.Header(name)
+	if value != "" && x.Repeats(name) {
 		return ""
 	}
-	return strings.Trim(lines[0], " \t")
+	return value
+}
+
+// stateOf returns the client's tracestate, which may take several lines (W3C Trace
+// Context 3.3.1.1).
+func stateOf(x queue.Exchange) string {
+	if !x.Repeats(tracestate) {
+		return x.Header(tracestate)
+	}
+	return strings.Join(x.Request().Header[tracestate], ",")
 }
 
 // parseTraceparent reads a traceparent of version 00, or the part of a later version

@@ -83,7 +83,7 @@ func TestParentsAreRead(t *testing.T) {
 		{"bad B3, then B3 single", []string{"X-B3-TraceId: zz", "X-B3-SpanId: " + sid, "b3: " + tid + "-" + sid + "-1"}, b3of(yes)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := parentOf(fields(c.lines...).Values); got != c.want {
+			if got := parentOf(carrying(fields(c.lines...))); got != c.want {
 				t.Errorf("parent: got %+v, want %+v", got, c.want)
 			}
 		})
@@ -119,13 +119,15 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 		h := http.Header{"Traceparent": {traceparent}, b3TraceID: {id}, b3SpanID: {span}, b3Sampled: {sampled}, b3Flags: {flags}, b3: {single}}
 		tracer := &Tracer{options: Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: W3C | B3 | B3Single}, sampler: trace.ProbabilitySampler(0.5)}
 		tracer.traces.New = func() any { return new(Trace) }
-		r := tracer.Begin(h.Values)
+		r := tracer.Begin(carrying(h))
 		out := http.Header{}
-		r.Fields(out.Set)
+		for _, f := range r.Fields() {
+			out.Set(f.Name, f.Value)
+		}
 		if got := out.Get("Traceparent"); len(got) != 55 {
 			t.Errorf("traceparent: got %q, want 55 bytes", got)
 		}
-		again := parentOf(out.Values)
+		again := parentOf(carrying(out))
 		if again.id != r.id || again.span != r.app || again.decision >= yes != r.sampled {
 			t.Errorf("%v: got %+v, want trace %v, span %v, sampled %t", out, again, r.id, r.app, r.sampled)
 		}

@@ -3,6 +3,7 @@ package tracing
 import (
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,6 @@ const failedCode = trace.StatusCodeUnknown
 // for a slot, the exchange with the user container.
 func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
 	t := r.tracer
-	request := o.Exchange.Request()
 	method := methodOf(o.Method)
 	base := trace.SpanContext{TraceID: r.id, TraceOptions: 1, Tracestate: parseState(r.state)}
 	span := func(id, parent trace.SpanID, kind int, name string, from, to time.Time) *trace.SpanData {
@@ -41,7 +41,7 @@ func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
 
 	server := span(r.server, r.parent.span, trace.SpanKindServer, method.span, o.Start, o.End)
 	server.HasRemoteParent = r.parent.span != trace.SpanID{}
-	server.Attributes = serverAttributes(o, request, method)
+	server.Attributes = serverAttributes(o, method)
 	fail(server, o, o.Status >= 500)
 	spans := []*trace.SpanData{server}
 
@@ -59,7 +59,7 @@ func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
 
 	if !o.Slot.IsZero() {
 		app := span(r.app, r.server, trace.SpanKindClient, "HTTP "+method.span, o.Slot, o.End)
-		app.Attributes = appAttributes(o, request, method, t.options.AppPort)
+		app.Attributes = appAttributes(o, method, t.options.AppPort)
 		if !o.FirstByte.IsZero() {
 			app.Annotations = []trace.Annotation{{Time: o.FirstByte, Message: "first byte"}}
 		}
@@ -109,9 +109,13 @@ func (m method) set(a map[string]any) {
 
 // serverAttributes tells of the client's request. The query is left out: it may hold
 // secrets.
-func serverAttributes(o *queue.Observation, r *http.Request, m method) map[string]any {
+func serverAttributes(o *queue.Observation, m method) map[string]any {
+	path, err := url.PathUnescape(o.Path())
+	if err != nil {
+		path = o.Path()
+	}
 	a := map[string]any{
-		"url.path":                 text(r.URL.Path),
+		"url.path":                 text(path),
 		"url.scheme":               "http",
 		"network.protocol.version": versionOf(o.Major, o.Minor),
 		"http.request.body.size":   o.In,
@@ -120,7 +124,7 @@ func serverAttributes(o *queue.Observation, r *http.Request, m method) map[strin
 		"queueproxy.phase":         o.Phase.String(),
 	}
 	m.set(a)
-	if r.TLS != nil {
+	if o.TLS {
 		a["url.scheme"] = "https"
 	}
 	if o.Status != 0 {
@@ -132,8 +136,8 @@ func serverAttributes(o *queue.Observation, r *http.Request, m method) map[strin
 	if o.Replayed {
 		a["queueproxy.replayed"] = true
 	}
-	setAddress(a, "server.address", "server.port", r.Host)
-	setAddress(a, "network.peer.address", "network.peer.port", r.RemoteAddr)
+	setAddress(a, "server.address", "server.port", o.Host)
+	setAddress(a, "network.peer.address", "network.peer.port", o.Remote)
 	client, _, _ := strings.Cut(o.Exchange.Header(header.XForwardedFor), ",")
 	if client = strings.TrimSpace(client); client != "" {
 		a["client.address"] = text(client)
@@ -147,7 +151,7 @@ func serverAttributes(o *queue.Observation, r *http.Request, m method) map[strin
 }
 
 // appAttributes tells of the request to the user container.
-func appAttributes(o *queue.Observation, r *http.Request, m method, port int) map[string]any {
+func appAttributes(o *queue.Observation, m method, port int) map[string]any {
 	host := "127.0.0.1"
 	a := map[string]any{
 		"server.address":    host,
@@ -158,7 +162,7 @@ func appAttributes(o *queue.Observation, r *http.Request, m method, port int) ma
 		a["server.port"] = int64(port)
 		host = net.JoinHostPort(host, strconv.Itoa(port))
 	}
-	a["url.full"] = text("http://" + host + r.URL.EscapedPath())
+	a["url.full"] = text("http://" + host + o.Path())
 	if !o.FirstByte.IsZero() {
 		a["http.response.status_code"] = int64(o.Status)
 	}

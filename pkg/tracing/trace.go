@@ -27,7 +27,12 @@ type Trace struct {
 	app     trace.SpanID // of the exchange with the user container: the parent that it is told
 	state   string       // the client's tracestate
 	text    string       // the traceparent, of which the ids are parts
+	fields  [maxFields]queue.Field
 }
+
+// maxFields is how many fields there are when all formats are written: one of W3C,
+// four of B3, b3.
+const maxFields = 6
 
 // Places of the ids in a traceparent of version 00.
 const (
@@ -35,15 +40,14 @@ const (
 	spanAt, spanEnd = 36, 52
 )
 
-// Begin begins the trace of a request. get returns the lines of a request field by
-// its name in canonical case; what it returns must stay as it is until End. Begin is
+// Begin begins the trace of a request, which must stay as it is until End. Begin is
 // not for probes, which are never traced.
-func (t *Tracer) Begin(get func(name string) []string) *Trace {
+func (t *Tracer) Begin(x queue.Exchange) *Trace {
 	if t == nil {
 		return nil
 	}
 	r := t.traces.Get().(*Trace)
-	*r = Trace{tracer: t, parent: parentOf(get)}
+	*r = Trace{tracer: t, parent: parentOf(x)}
 	p := &r.parent
 	r.id = p.id
 	if p.id == (trace.TraceID{}) {
@@ -55,14 +59,14 @@ func (t *Tracer) Begin(get func(name string) []string) *Trace {
 	case r.record:
 		r.server, r.app = newSpanID(), newSpanID()
 		if p.w3c {
-			r.state = strings.Join(get(tracestate), ",")
+			r.state = stateOf(x)
 		}
 	case p.span != trace.SpanID{}:
 		r.app = p.span
 	default:
 		r.app = newSpanID()
 	}
-	if line := only(get(traceparent)); p.w3c && !r.record && len(line) == 55 && line[:2] == "00" && line[53:] == flagsOf(r.sampled) {
+	if line := only(x, traceparent); p.w3c && !r.record && len(line) == 55 && line[:2] == "00" && line[53:] == flagsOf(r.sampled) {
 		r.text = line
 	} else {
 		r.text = r.makeText()
@@ -111,18 +115,20 @@ func (r *Trace) ID() string {
 	return r.text[idAt:idEnd]
 }
 
-// Fields calls yield with each field that the request to the user container carries
-// instead of those that Drop names.
-func (r *Trace) Fields(yield func(name, value string)) {
+// Fields returns the fields that the request to the user container carries instead
+// of those that Drop names. They are valid until End.
+func (r *Trace) Fields() []queue.Field {
 	if r == nil {
-		return
+		return nil
 	}
+	fields := r.fields[:0]
+	add := func(name, value string) { fields = append(fields, queue.Field{Name: name, Value: value}) }
 	formats := r.tracer.options.Formats
 	if formats&W3C != 0 {
-		yield(traceparent, r.text)
+		add(traceparent, r.text)
 	}
 	if formats&(B3|B3Single) == 0 {
-		return
+		return fields
 	}
 	id, span := r.text[idAt:idEnd], r.text[spanAt:spanEnd]
 	if r.parent.short {
@@ -136,15 +142,15 @@ func (r *Trace) Fields(yield func(name, value string)) {
 		server = r.server.String()
 	}
 	if formats&B3 != 0 {
-		yield(b3TraceID, id)
-		yield(b3SpanID, span)
+		add(b3TraceID, id)
+		add(b3SpanID, span)
 		if server != "" {
-			yield(b3ParentSpanID, server)
+			add(b3ParentSpanID, server)
 		}
 		if state == "d" {
-			yield(b3Flags, "1")
+			add(b3Flags, "1")
 		} else {
-			yield(b3Sampled, state)
+			add(b3Sampled, state)
 		}
 	}
 	if formats&B3Single != 0 {
@@ -152,8 +158,9 @@ func (r *Trace) Fields(yield func(name, value string)) {
 		if server != "" {
 			value += "-" + server
 		}
-		yield(b3, value)
+		add(b3, value)
 	}
+	return fields
 }
 
 // Drop reports whether a field of the client's must not be passed on: Fields writes

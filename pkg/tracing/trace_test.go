@@ -31,6 +31,11 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
+func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
+
+// carrying returns a request with these fields.
+func carrying(h http.Header) *exchange { return &exchange{r: &http.Request{Header: h}} }
+
 // observe returns a request that went well: 2 ms in the queue, 5 ms to the first
 // byte, 10 ms in all.
 func observe(r *http.Request) *queue.Observation {
@@ -73,7 +78,9 @@ func onwards(r *Trace, in http.Header) http.Header {
 			out[name] = values
 		}
 	}
-	r.Fields(func(name, value string) { out[name] = append(out[name], value) })
+	for _, f := range r.Fields() {
+		out[f.Name] = append(out[f.Name], f.Value)
+	}
 	return out
 }
 
@@ -107,7 +114,7 @@ func TestATracedRequestGoesOnUnderOurSpan(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := fields(c.in...)
-			r := newTracer(t, always, c.formats).Begin(in.Values)
+			r := newTracer(t, always, c.formats).Begin(carrying(in))
 			if r.id.String() != r.ID() {
 				t.Errorf("ID: got %s, want %s", r.ID(), r.id)
 			}
@@ -151,7 +158,7 @@ func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := fields(c.in...)
-			r := newTracer(t, follow, W3C|B3).Begin(in.Values)
+			r := newTracer(t, follow, W3C|B3).Begin(carrying(in))
 			if got, want := onwards(r, in), fields(c.want...); !equal(got, want) {
 				t.Errorf("onwards:\ngot  %v\nwant %v", got, want)
 			}
@@ -165,7 +172,7 @@ func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
 func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 	for line, want := range map[string]string{"b3: 0": "0", "b3: 1": "1", "X-B3-Sampled: 0": "0", "X-B3-Sampled: 1": "1", "X-B3-Nothing: 1": "0"} {
 		in := fields(line)
-		r := newTracer(t, follow, B3).Begin(in.Values)
+		r := newTracer(t, follow, B3).Begin(carrying(in))
 		if got := onwards(r, in).Get(b3Sampled); got != want {
 			t.Errorf("%s: got X-B3-Sampled %q, want %q", line, got, want)
 		}
@@ -176,7 +183,7 @@ func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 }
 
 func TestDropKnowsNamesInAnyCase(t *testing.T) {
-	r := newTracer(t, always, W3C|B3).Begin(http.Header{}.Values)
+	r := newTracer(t, always, W3C|B3).Begin(carrying(http.Header{}))
 	for _, name := range []string{"traceparent", "TraceState", "b3", "x-b3-traceid", "X-B3-SPANID", "X-B3-ParentSpanId", "X-B3-Sampled", "x-b3-flags"} {
 		if !r.Drop(name) {
 			t.Errorf("%s: got kept, want dropped", name)
@@ -209,7 +216,7 @@ func TestSamplingDecides(t *testing.T) {
 		{"a yes that we do not follow goes on all the same", Sampling{Rate: math.SmallestNonzeroFloat64}, w3c + "-01", false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newTracer(t, c.sampling, W3C).Begin(fields(c.line).Values)
+			r := newTracer(t, c.sampling, W3C).Begin(carrying(fields(c.line)))
 			if r.record != c.record || r.sampled != c.sampled {
 				t.Errorf("got record %t, sampled %t, want %t, %t", r.record, r.sampled, c.record, c.sampled)
 			}
@@ -224,7 +231,7 @@ func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
 		recorded := 0
 		for range n {
 			id, span := newTraceID().String()[32-digits:], newSpanID().String()
-			if tracer.Begin(fields("b3: " + id + "-" + span).Values).record {
+			if tracer.Begin(carrying(fields("b3: " + id + "-" + span))).record {
 				recorded++
 			}
 		}
@@ -243,7 +250,7 @@ func TestOffIsNilAndDoesNothing(t *testing.T) {
 	}
 	var tracer *Tracer
 	in := fields("traceparent: 00-"+tid+"-"+sid+"-01", "b3: 1")
-	r := tracer.Begin(in.Values)
+	r := tracer.Begin(carrying(in))
 	if got := onwards(r, in); !equal(got, in) {
 		t.Errorf("onwards: got %v, want %v", got, in)
 	}
@@ -269,10 +276,11 @@ func TestWhatIsNotTracedCostsNothing(t *testing.T) {
 		{"the client does not want it", followed, fields("traceparent: 00-" + tid + "-" + sid + "-00"), 0},
 		{"a new trace", followed, http.Header{}, 1}, // its id
 	} {
+		x := carrying(c.in)
 		got := testing.AllocsPerRun(100, func() {
-			r := c.tracer.Begin(c.in.Values)
+			r := c.tracer.Begin(x)
 			_ = r.ID()
-			r.Fields(func(string, string) {})
+			r.Fields()
 			r.End(o)
 		})
 		if got > c.want {
@@ -294,11 +302,11 @@ func BenchmarkTrace(b *testing.B) {
 		{"sampled", newTracer(b, always, W3C|B3), fields("traceparent: 00-" + tid + "-" + sid + "-01")},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			lines := c.in.Values
+			x := carrying(c.in)
 			b.ReportAllocs()
 			for b.Loop() {
-				r := c.tracer.Begin(lines)
-				r.Fields(func(string, string) {})
+				r := c.tracer.Begin(x)
+				r.Fields()
 				r.End(o)
 			}
 		})
