@@ -72,3 +72,22 @@ func TestEveryMakeTargetInADocumentExists(t *testing.T) {
 		}
 	}
 }
+
+// proof matches a test that a document names, spelt `path_test.go:TestName`.
+var proof = regexp.MustCompile("`([\\w./-]+_test\\.go):(Test\\w+)`")
+
+func TestEveryTestThatADocumentNamesExists(t *testing.T) {
+	named := 0
+	for name, text := range documents(t) {
+		for _, m := range proof.FindAllStringSubmatch(text, -1) {
+			named++
+			code, err := os.ReadFile(filepath.Join(root, m[1]))
+			if err != nil || !strings.Contains(string(code), "\nfunc "+m[2]+"(") {
+				t.Errorf("%s: got the test %s in %s, which is not there; want one that is", name, m[2], m[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("got no test named in a document, want some; has their spelling changed?")
+	}
+}
