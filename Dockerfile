@@ -1,9 +1,11 @@
-# The sidecar alone, on nothing: no shell, no libc, no user database.
+# Two images, each one binary on nothing: no shell, no libc, no user database.
+# The sidecar's is the last stage, so it is what is built when no target is named.
 
-# Only its Go matters: what is built does not depend on the builder's system.
-ARG BUILDER=golang:1.26-bookworm
+# Only its Go and its CA certificates matter. A release that must be the same
+# to the byte for ever names it by digest: --build-arg BUILDER=golang@sha256:...
+ARG BUILDER=golang:1.26.8-bookworm
 
-FROM --platform=$BUILDPLATFORM ${BUILDER} AS build
+FROM --platform=$BUILDPLATFORM ${BUILDER} AS source
 WORKDIR /src
 COPY go.mod go.sum ./
 COPY cmd cmd
@@ -15,14 +17,34 @@ ARG VERSION=dev
 ARG COMMIT=unknown
 # The flags are the Makefile's: an image built twice holds the same binary. Some
 # builders leave TARGETOS and TARGETARCH empty.
-RUN --mount=type=cache,target=/go/pkg/mod \
-    --mount=type=cache,target=/go/cache \
-    GOPATH=/go GOCACHE=/go/cache CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH:-amd64} \
-    go build -trimpath -buildvcs=false \
-      -ldflags "-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}" \
-      -o /out/ko-app/queue ./cmd/queue-proxy
+ENV GOPATH=/go GOCACHE=/go/cache CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH:-amd64} \
+    LDFLAGS="-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}"
 
-FROM scratch
+FROM source AS build-injector
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/go/cache \
+    go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o /out/ko-app/injector ./cmd/injector
+
+FROM source AS build-queue-proxy
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/go/cache \
+    go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o /out/ko-app/queue ./cmd/queue-proxy
+
+FROM scratch AS injector
+ARG VERSION=dev
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title="queue-proxy-injector" \
+      org.opencontainers.image.description="Puts the queue-proxy into pods, as a command and as a webhook" \
+      org.opencontainers.image.source="https://github.com/queue-proxy/queue-proxy" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${COMMIT}"
+COPY --from=build-injector /out/ko-app/injector /ko-app/injector
+# A number, because runAsNonRoot cannot judge a name.
+USER 65532:65532
+# The webhook, metrics.
+EXPOSE 8443 8080
+ENTRYPOINT ["/ko-app/injector"]
+
+FROM scratch AS queue-proxy
 ARG VERSION=dev
 ARG COMMIT=unknown
 LABEL org.opencontainers.image.title="queue-proxy" \
@@ -32,11 +54,10 @@ LABEL org.opencontainers.image.title="queue-proxy" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}"
 # Exporters of spans and metrics may be told to speak HTTPS.
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=source /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 # The exec probes of old control planes call the binary by this path
 # (docs/promises.md, "On Knative").
-COPY --from=build /out/ko-app/queue /ko-app/queue
-# A number, because runAsNonRoot cannot judge a name.
+COPY --from=build-queue-proxy /out/ko-app/queue /ko-app/queue
 USER 65532:65532
 # Serving, TLS, admin, autoscaler, metrics.
 EXPOSE 8012 8112 8022 9090 9091

@@ -1,10 +1,11 @@
 # `make` alone lists what there is. Needs Go, git and gcc (for the race
 # detector); a target that needs more says so.
 
-GO            ?= go
-IMAGE         ?= queue-proxy:dev
-IMAGE_FLAGS   ?=
-LINT_VERSION  := v2.11.3
+GO             ?= go
+IMAGE          ?= queue-proxy:dev
+INJECTOR_IMAGE ?= queue-proxy-injector:dev
+IMAGE_FLAGS    ?=
+LINT_VERSION   := v2.11.3
 
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -17,9 +18,14 @@ EPOCH   = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)'
 
+# The first that works, unless one is named.
+IMAGE_TOOL ?= $(shell for t in docker podman buildah; do $$t info >/dev/null 2>&1 && echo $$t && break; done)
+IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-arg SOURCE_DATE_EPOCH=$(EPOCH),--timestamp $(EPOCH)) \
+	--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS)
+
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance e2e linters lint check bench image clean
+.PHONY: help run build test conformance e2e reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -43,6 +49,9 @@ conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary
 e2e: ## Run the tests in real containers (not written yet: fails).
 	@echo "make e2e: there are no end-to-end tests yet" >&2; exit 1
 
+reproducible: ## Build both images twice, from nothing, and compare; Debian and root.
+	test/e2e/setup reproducible
+
 lint: $(LINT) ## Run the linters of .golangci.yml; builds them the first time.
 	$(LINT) run ./...
 
@@ -65,18 +74,10 @@ bench: ## Measure side by side with HAProxy and others; BENCH_QUICK=1 is short.
 	$(GO_BUILD) -o bin/bench/ ./cmd/queue-proxy ./test/bench ./test/bench/app ./test/bench/baseline
 	bin/bench/bench
 
-image: ## Build the container image with docker, podman or buildah, whichever works.
-	@set -eu; \
-	args="--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS) -t $(IMAGE) ."; \
-	if docker info >/dev/null 2>&1; then \
-		set -x; docker build --build-arg SOURCE_DATE_EPOCH=$(EPOCH) $$args; \
-	elif podman info >/dev/null 2>&1; then \
-		set -x; podman build --timestamp $(EPOCH) $$args; \
-	elif buildah info >/dev/null 2>&1; then \
-		set -x; buildah build --timestamp $(EPOCH) $$args; \
-	else \
-		echo "make image: none of docker, podman and buildah works here" >&2; exit 1; \
-	fi
+image: ## Build the two container images with docker, podman or buildah, whichever works.
+	@if [ -z "$(IMAGE_TOOL)" ]; then echo "make image: none of docker, podman and buildah works here" >&2; exit 1; fi
+	$(IMAGE_BUILD) --target queue-proxy -t $(IMAGE) .
+	$(IMAGE_BUILD) --target injector -t $(INJECTOR_IMAGE) .
 
 clean: ## Remove what was built.
 	rm -rf bin
