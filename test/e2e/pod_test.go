@@ -1,0 +1,391 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+const (
+	sidecarImage  = "localhost/queue-proxy:dev"
+	injectorImage = "localhost/queue-proxy-injector:dev"
+	sidecarName   = "queue-proxy"
+)
+
+// patience bounds every wait for something that must happen, on a slow machine.
+const patience = 30 * time.Second
+
+// A pod is a pod that podman runs, with what the kubelet knows of it. Its methods
+// are for one goroutine, except dial.
+type pod struct {
+	t    *testing.T
+	spec *corev1.Pod
+	pids map[string]int // of each container's first process
+	ns   *os.File       // the network namespace
+}
+
+// podman runs the tool and returns what it prints; from an empty directory,
+// because it takes files in it for its own.
+func podman(t *testing.T, stdin []byte, args ...string) string {
+	t.Helper()
+	out, err := tryPodman(t, stdin, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func tryPodman(t *testing.T, stdin []byte, args ...string) (string, error) {
+	conf, err := filepath.Abs("containers.conf")
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, "podman", args...)
+	c.Dir, c.Stdin = t.TempDir(), bytes.NewReader(stdin)
+	c.Env = append(os.Environ(), "CONTAINERS_CONF="+conf, "STORAGE_DRIVER=overlay")
+	var said bytes.Buffer
+	c.Stderr = &said
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("podman %s: %w: %s (test/e2e/setup makes what is needed)", strings.Join(args, " "), err, bytes.TrimSpace(said.Bytes()))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// inject returns what the shipped injector makes of a manifest.
+func inject(t *testing.T, manifest []byte, flags ...string) []byte {
+	t.Helper()
+	args := []string{"run", "--rm", "-i", "--network=none", "--read-only", "--cap-drop=all", injectorImage, "inject", "-f", "-"}
+	return []byte(podman(t, manifest, append(args, flags...)...))
+}
+
+// podOf returns the first pod that a manifest describes, by itself or as the
+// template of a Deployment.
+func podOf(t *testing.T, manifest []byte) *corev1.Pod {
+	t.Helper()
+	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
+	var raw json.RawMessage
+	if err := d.Decode(&raw); err != nil {
+		t.Fatal(err)
+	}
+	var p corev1.Pod
+	if err := json.Unmarshal(raw, &p); err != nil {
+		t.Fatal(err)
+	}
+	if p.Kind == "Deployment" {
+		var w appsv1.Deployment
+		if err := json.Unmarshal(raw, &w); err != nil {
+			t.Fatal(err)
+		}
+		p.Kind, p.APIVersion = "Pod", "v1"
+		p.Name, p.Spec = w.Name, w.Spec.Template.Spec
+	}
+	return &p
+}
+
+// play starts a pod. It differs from the spec in what says nothing to a process:
+// podman restarts no container, because the kubelet is played here; there are no
+// annotations, because podman refuses long ones; and no ports, because podman would
+// publish them on the host.
+func play(t *testing.T, spec *corev1.Pod) *pod {
+	t.Helper()
+	played := spec.DeepCopy()
+	played.Spec.RestartPolicy = corev1.RestartPolicyNever
+	played.Annotations = nil
+	for i := range played.Spec.Containers {
+		played.Spec.Containers[i].Ports = nil
+	}
+	text, err := json.Marshal(played)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "pod.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	remove := func() { tryPodman(t, nil, "pod", "rm", "-f", "-t", "0", played.Name) }
+	remove() // of a run that was killed
+	t.Cleanup(remove)
+	podman(t, nil, "kube", "play", "--network", "none", file)
+
+	p := &pod{t: t, spec: spec, pids: map[string]int{}}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, c := range spec.Spec.Containers {
+			lines := p.log(c.Name)
+			t.Logf("the last lines of %s:\n%s", c.Name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		}
+	})
+	for _, c := range spec.Spec.Containers {
+		p.findPID(c.Name)
+	}
+	p.isRestricted(sidecarName)
+	p.ns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", p.pids[sidecarName]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.ns.Close() })
+	return p
+}
+
+// isRestricted fails unless a container's process has no rights to lose.
+func (p *pod) isRestricted(name string) {
+	p.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pids[name]))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, want := range []string{"CapEff:\t0000000000000000\n", "CapBnd:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"} {
+		if !bytes.Contains(status, []byte(want)) {
+			p.t.Errorf("%s: got\n%s\nwant %q in it", name, status, want)
+		}
+	}
+	if bytes.Contains(status, []byte("Uid:\t0\t")) {
+		p.t.Errorf("%s: got user 0, want another", name)
+	}
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/root/written", p.pids[name]), nil, 0o600); !errors.Is(err, syscall.EROFS) {
+		p.t.Errorf("%s: got %v for a file in its root, want a read-only file system", name, err)
+	}
+}
+
+// container returns podman's name of a container.
+func (p *pod) container(name string) string { return p.spec.Name + "-" + name }
+
+func (p *pod) findPID(name string) {
+	p.t.Helper()
+	pid, err := strconv.Atoi(podman(p.t, nil, "inspect", "--format", "{{.State.Pid}}", p.container(name)))
+	if err != nil || pid == 0 {
+		p.t.Fatalf("%s: got process id %d, %v, want one that runs; its log:\n%s", name, pid, err, strings.Join(p.log(name), "\n"))
+	}
+	p.pids[name] = pid
+}
+
+// signal sends a signal to a container's first process.
+func (p *pod) signal(name string, s syscall.Signal) {
+	p.t.Helper()
+	if err := syscall.Kill(p.pids[name], s); err != nil {
+		p.t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// ended waits until a container has ended, and returns its exit code.
+func (p *pod) ended(name string, within time.Duration) int {
+	p.t.Helper()
+	for end := time.Now().Add(within); p.running(name); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("%s: got a container that still runs after %v, want one that has ended", name, within)
+		}
+	}
+	code, err := strconv.Atoi(podman(p.t, nil, "wait", p.container(name)))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return code
+}
+
+// running reports whether a container's process is there and no zombie.
+func (p *pod) running(name string) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pids[name]))
+	return err == nil && !bytes.Contains(stat, []byte(") Z "))
+}
+
+// start starts a container that has ended, as the kubelet would.
+func (p *pod) start(name string) {
+	p.t.Helper()
+	podman(p.t, nil, "start", p.container(name))
+	p.findPID(name)
+}
+
+// log returns what a container has printed, line by line.
+func (p *pod) log(name string) []string {
+	p.t.Helper()
+	file, err := tryPodman(p.t, nil, "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", p.container(name))
+	if err != nil {
+		p.t.Error(err)
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		p.t.Error(err)
+	}
+	var lines []string
+	part := ""
+	for line := range strings.Lines(string(text)) {
+		// time stdout F text; P is a part of a line that goes on.
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
+		if len(f) < 4 {
+			continue
+		}
+		part += f[3]
+		if f[2] == "F" {
+			lines, part = append(lines, part), ""
+		}
+	}
+	return lines
+}
+
+// dial connects to a port of the pod. The socket is made in the pod's network
+// namespace and stays in it, whichever thread uses it later.
+func (p *pod) dial(ctx context.Context, address string) (net.Conn, error) {
+	runtime.LockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	defer own.Close()
+	if err := unix.Setns(int(p.ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("setns: %w", err)
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", address)
+	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
+		return nil, back // the thread stays locked, so it ends with its goroutine
+	}
+	runtime.UnlockOSThread()
+	return c, err
+}
+
+// inside runs a program of this machine in the pod's network namespace.
+func (p *pod) inside(args ...string) {
+	p.t.Helper()
+	c := exec.Command("nsenter", append([]string{"--net=/proc/" + strconv.Itoa(os.Getpid()) + "/fd/" + strconv.Itoa(int(p.ns.Fd()))}, args...)...)
+	if out, err := c.CombinedOutput(); err != nil {
+		p.t.Fatalf("%s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// get asks as the kubelet does, on a new connection, and returns status and body.
+func (p *pod) get(port int, path string, fields []corev1.HTTPHeader, timeout time.Duration) (int, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	if path == "" {
+		path = "/"
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	r.Header.Set("User-Agent", "kube-probe/1.37")
+	for _, f := range fields {
+		r.Header.Set(f.Name, f.Value)
+	}
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, address) },
+	}}
+	a, err := client.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	return a.StatusCode, string(body), err
+}
+
+// probe asks a container's readiness probe once, as its spec says.
+func (p *pod) probe(c *corev1.Container) (status int, body string) {
+	p.t.Helper()
+	ask := c.ReadinessProbe.HTTPGet
+	status, body, err := p.get(ask.Port.IntValue(), ask.Path, ask.HTTPHeaders, time.Duration(c.ReadinessProbe.TimeoutSeconds)*time.Second)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return status, body
+}
+
+// becomesReady plays the kubelet until every readiness probe of the pod passes,
+// faster than its period. A pod without a probe proves nothing.
+func (p *pod) becomesReady() {
+	p.t.Helper()
+	asked := 0
+	for i := range p.spec.Spec.Containers {
+		c := &p.spec.Spec.Containers[i]
+		if c.ReadinessProbe == nil {
+			continue
+		}
+		asked++
+		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+			status, body := p.probe(c)
+			if status == http.StatusOK {
+				break
+			}
+			if time.Now().After(end) {
+				p.t.Fatalf("readiness probe of %s: got %d %q, want 200 within %v", c.Name, status, body, patience)
+			}
+		}
+	}
+	if asked == 0 {
+		p.t.Fatal("got a pod without a readiness probe, want one that the injector has written")
+	}
+}
+
+// terminate ends the pod as the kubelet does: SIGTERM at once for a container
+// without a preStop hook, after its hook for one that has one. It returns the exit
+// codes when all have ended.
+func (p *pod) terminate() map[string]int {
+	p.t.Helper()
+	grace := time.Duration(*p.spec.Spec.TerminationGracePeriodSeconds) * time.Second
+	end := time.Now().Add(grace)
+	hooks := make(chan string, len(p.spec.Spec.Containers))
+	for _, c := range p.spec.Spec.Containers {
+		if c.Lifecycle == nil || c.Lifecycle.PreStop == nil {
+			hooks <- c.Name
+			continue
+		}
+		hook := c.Lifecycle.PreStop.HTTPGet
+		go func() {
+			if status, body, err := p.get(hook.Port.IntValue(), hook.Path, hook.HTTPHeaders, grace); err != nil || status != http.StatusOK {
+				p.t.Errorf("preStop of %s: got %d %q %v, want 200", c.Name, status, body, err)
+			}
+			hooks <- c.Name
+		}()
+	}
+	for range p.spec.Spec.Containers {
+		p.signal(<-hooks, syscall.SIGTERM)
+	}
+	codes := map[string]int{}
+	for _, c := range p.spec.Spec.Containers {
+		codes[c.Name] = p.ended(c.Name, time.Until(end))
+	}
+	return codes
+}
+
+// eventually fails unless something becomes true.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("got nothing after %v, want: %s", patience, what)
+		}
+	}
+}
+
+func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }

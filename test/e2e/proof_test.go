@@ -1,0 +1,148 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestAnImageHoldsItsBinaryAndNoShell(t *testing.T) {
+	for image, want := range map[string][]string{
+		sidecarImage:  {"etc/ssl/certs/ca-certificates.crt", "ko-app/queue"},
+		injectorImage: {"ko-app/injector"},
+	} {
+		file := t.TempDir() + "/image.tar"
+		name := podman(t, nil, "create", "--network=none", image)
+		podman(t, nil, "export", "-o", file, name)
+		podman(t, nil, "rm", name)
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var got []string
+		for r := tar.NewReader(f); ; {
+			h, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Empty files are mount points that the engine makes.
+			if h.Typeflag == tar.TypeReg && h.Size > 0 {
+				got = append(got, path.Clean(h.Name))
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got the files %q, want %q", image, got, want)
+		}
+	}
+}
+
+func TestAnImageRunsAsNobodyAndKnowsItsVersion(t *testing.T) {
+	for _, image := range []string{sidecarImage, injectorImage} {
+		var about []struct {
+			Config struct {
+				User   string
+				Labels map[string]string
+			}
+		}
+		if err := json.Unmarshal([]byte(podman(t, nil, "image", "inspect", image)), &about); err != nil {
+			t.Fatal(err)
+		}
+		if got := about[0].Config.User; got != "65532:65532" {
+			t.Errorf("%s: got user %q, want 65532:65532", image, got)
+		}
+		labels := about[0].Config.Labels
+		version, commit := labels["org.opencontainers.image.version"], labels["org.opencontainers.image.revision"]
+		got := podman(t, nil, "run", "--rm", "--network=none", "--read-only", "--cap-drop=all", image, "version")
+		if version == "" || version == "dev" || len(commit) != 40 || !strings.Contains(got, version) || !strings.Contains(got, commit) {
+			t.Errorf("%s: got %q from the binary, want the version %q and commit %q of the label", image, got, version, commit)
+		}
+	}
+}
+
+// The example of deploy/example, in containers: what the injector makes of it is
+// ready through the sidecar, serves, and loses nothing when the pod ends.
+func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
+	t.Parallel() // it waits out a quiet period of half a minute
+	before, err := os.ReadFile("../../deploy/example/before.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.ReadFile("../../deploy/example/after.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := inject(t, before); string(got) != strings.TrimSpace(string(after)) {
+		t.Fatalf("got from the injector's image:\n%s\nwant deploy/example/after.yaml", got)
+	}
+	spec := podOf(t, after)
+	app := &spec.Spec.Containers[0]
+	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // where the example's model listens
+	p := play(t, spec)
+	p.becomesReady()
+
+	// Eight clients until the pod has gone: a new connection for each request.
+	var sent, served, refused atomic.Int64
+	stop := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				sent.Add(1)
+				status, body, err := p.get(8012, "/slow?ms=40", []corev1.HTTPHeader{{Name: "User-Agent", Value: "client"}}, patience)
+				switch {
+				case err == nil && status == http.StatusOK && body == "slow\n":
+					served.Add(1)
+				case err != nil && isRefused(err):
+					refused.Add(1)
+				default:
+					t.Errorf("got %d %q %v, want what the app answers", status, body, err)
+				}
+			}
+		})
+	}
+	eventually(t, "50 requests are served", func() bool { return served.Load() >= 50 })
+
+	codes := make(chan map[string]int)
+	go func() { codes <- p.terminate() }()
+	sidecar := &spec.Spec.Containers[1]
+	eventually(t, "the probe says that the pod ends", func() bool {
+		status, body := p.probe(sidecar)
+		return status == http.StatusServiceUnavailable && body == "shutting down\n"
+	})
+	since := served.Load()
+	eventually(t, "50 more requests are served during the drain", func() bool { return served.Load() >= since+50 })
+	close(stop) // the endpoints have changed everywhere
+	clients.Wait()
+	if refused.Load() != 0 || sent.Load() != served.Load() {
+		t.Errorf("got %d answers of the app and %d refusals for %d requests, want an answer for each", served.Load(), refused.Load(), sent.Load())
+	}
+	got := <-codes
+	if got["model"] != 0 || got[sidecarName] != 0 {
+		t.Errorf("got exit codes %v, want 0 of both", got)
+	}
+	t.Logf("%d requests, all answered by the app; exit codes %v", sent.Load(), got)
+}
