@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,11 +27,114 @@ func TestPrometheusHasNothingToSayOfOurNames(t *testing.T) {
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	story(m)
+	checkNames(t, scrape(t, m.Handler(), text))
+}
+
+// checkNames asks promtool for its opinion of an exposition.
+func checkNames(t *testing.T, exposition string) {
+	t.Helper()
 	check := exec.Command("promtool", "check", "metrics")
-	check.Stdin = strings.NewReader(scrape(t, m.Handler(), text))
+	check.Stdin = strings.NewReader(exposition)
 	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
 	}
+}
+
+// The program as a pod has it, with nothing set but its ports: Prometheus takes both
+// of them, in whatever format it asks for.
+func TestPrometheusScrapesBothPortsOfTheSidecar(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(app.Close)
+	port, statistics, ours := startSidecar(t, app.Listener.Addr().(*net.TCPAddr).Port)
+	api := startPrometheusOn(t, map[string]string{"statistics": statistics, "metrics": ours})
+	for range 7 {
+		answer, err := http.Get("http://" + port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	}
+	for query, want := range map[string]string{
+		`count(up == 1)`: "2",
+		`queue_average_concurrent_requests{job="statistics"}`:       "?",
+		`queue_requests_per_second{job="statistics"}`:               "?",
+		`sum(queue_proxy_requests_total{job="metrics",code="2xx"})`: "7",
+		`queue_proxy_ready{job="metrics"}`:                          "1",
+		`queue_proxy_build_info{job="metrics"}`:                     "1",
+	} {
+		eventually(t, api, query, want)
+	}
+	for _, target := range []string{statistics, ours} {
+		answer, err := http.Get("http://" + target + "/metrics?format=prometheus")
+		if err != nil {
+			t.Fatal(err)
+		}
+		exposition, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != 200 || len(exposition) == 0 {
+			t.Fatalf("%s: got %d, %d bytes, %v, want 200 and metrics", target, answer.StatusCode, len(exposition), err)
+		}
+		checkNames(t, string(exposition))
+	}
+}
+
+// startSidecar builds the program and starts it in front of a user container. It
+// returns where it serves requests, statistics and metrics, once it is ready.
+func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "queue-proxy")
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/queue-proxy").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var said bytes.Buffer
+	p := exec.Command(program)
+	p.Stdout, p.Stderr = &said, &said
+	p.Env = append(os.Environ(), fmt.Sprintf("USER_PORT=%d", userPort))
+	var at []string
+	for _, name := range []string{"QUEUE_SERVING_PORT", "AUTOSCALER_PORT", "METRICS_PORT", "QUEUE_SERVING_TLS_PORT", "ADMIN_PORT", "STATUS_PORT"} {
+		address := freeAddress(t)
+		_, port, _ := net.SplitHostPort(address)
+		p.Env = append(p.Env, name+"="+port)
+		at = append(at, address)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+		if t.Failed() {
+			t.Logf("the sidecar said\n%s", &said)
+		}
+	})
+	probe, err := http.NewRequest(http.MethodGet, "http://"+at[0], nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe.Header.Set("K-Network-Probe", "queue")
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		answer, err := http.DefaultClient.Do(probe)
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return at[0], at[1], at[2]
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the sidecar is not ready: %v, %v", answer, err)
+		}
+	}
+}
+
+// freeAddress returns an address of this host that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
 }
 
 // Every query of the dashboard is one that Prometheus can parse.
@@ -111,25 +215,29 @@ func inTextOnly(h http.Handler) http.Handler {
 // returns where it can be asked.
 func startPrometheus(t *testing.T, jobs map[string]http.Handler) string {
 	t.Helper()
-	dir := t.TempDir()
-	var config strings.Builder
-	config.WriteString("global:\n  scrape_interval: 1s\nscrape_configs:\n")
+	targets := map[string]string{}
 	for name, h := range jobs {
 		server := httptest.NewServer(h)
 		t.Cleanup(server.Close)
-		fmt.Fprintf(&config, "- job_name: %s\n  static_configs:\n  - targets: ['%s']\n", name, server.Listener.Addr())
+		targets[name] = server.Listener.Addr().String()
+	}
+	return startPrometheusOn(t, targets)
+}
+
+// startPrometheusOn does so with addresses.
+func startPrometheusOn(t *testing.T, targets map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	var config strings.Builder
+	config.WriteString("global:\n  scrape_interval: 1s\nscrape_configs:\n")
+	for name, target := range targets {
+		fmt.Fprintf(&config, "- job_name: %s\n  static_configs:\n  - targets: ['%s']\n", name, target)
 	}
 	file := filepath.Join(dir, "prometheus.yaml")
 	if err := os.WriteFile(file, []byte(config.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := ln.Addr().String()
-	ln.Close()
-
+	address := freeAddress(t)
 	var said bytes.Buffer
 	p := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	p.Stdout, p.Stderr = &said, &said
