@@ -79,7 +79,8 @@ func (a *App) Close() {
 	a.h2.CloseIdleConnections()
 }
 
-// take returns an idle connection that is alive, or nil.
+// take returns an idle connection, or nil. Whether it is still of use is seen when
+// it is to be used.
 func (a *App) take() *conn {
 	for {
 		a.mu.Lock()
@@ -92,7 +93,7 @@ func (a *App) take() *conn {
 		a.idle[n-1] = nil
 		a.idle = a.idle[:n-1]
 		a.mu.Unlock()
-		if time.Now().Before(c.expires) && c.alive() {
+		if time.Now().Before(c.expires) {
 			c.reused = true
 			return c
 		}

@@ -49,7 +49,8 @@ type Call struct {
 	Upgrade   bool                    // Head asks for another protocol
 
 	// What the lane does on the way, on the goroutine of Do and Next.
-	OnSend   func()               // a connection is there, the request is about to be sent
+	OnSend   func()               // a connection is there, the request is about to be sent; it may set Head
+	OnSent   func()               // Head will not be looked at before the next OnSend; nil: nothing
 	OnInfo   func(*wire.Response) // an informational response; valid during the call
 	OnWait   func()               // the next byte of the response is not there yet; nil: nothing
 	StopBody func()               // makes a blocked Body.Read return; from any goroutine
@@ -120,8 +121,6 @@ func (c *Call) Do(a *App) (*Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.Sends++
-		c.OnSend()
 		r, again, err := c.exchange(a, conn)
 		if err == nil {
 			return r, nil
@@ -133,6 +132,19 @@ func (c *Call) Do(a *App) (*Response, error) {
 		if !again || !c.BodyUntouched() || isAborted(err) {
 			return nil, err
 		}
+	}
+}
+
+// sending tells the lane that Head is about to be written.
+func (c *Call) sending() {
+	c.Sends++
+	c.OnSend()
+}
+
+// sent tells the lane that Head has been written.
+func (c *Call) sent() {
+	if c.OnSent != nil {
+		c.OnSent()
 	}
 }
 
@@ -192,11 +204,9 @@ func (c *Call) detach() (aborted bool) {
 // exchange sends the request on conn and reads the head of the final response.
 // again says that the request may be sent once more, if its body still can.
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
-	n, err := conn.Write(c.Head)
-	if err != nil && n == 0 && conn.reused {
+	if err := conn.send(c); err != nil {
 		return nil, true, &Error{Fault: Reset, Err: err}
 	}
-	// After a failed write there may still be an answer: the one that says why.
 	h1, _ := a.speech.heard()
 	switch {
 	case c.Body == nil:
@@ -228,7 +238,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				if errors.As(err, &e) {
 					return nil, false, e
 				}
-				again := silent && conn.reused && Idempotent(c.Method)
+				again := silent && conn.reused && (!conn.written || Idempotent(c.Method))
 				return nil, again, &Error{Fault: Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue

@@ -3,6 +3,7 @@ package upstream
 import (
 	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -29,23 +30,30 @@ type conn struct {
 	net.Conn
 	buffers *bufferPool
 	raw     syscall.RawConn // nil where there is none
+	bare    bool            // Conn is the socket itself: raw may read and write in its place
 	pooled  *[]byte         // from buffers; nil while idle
 	buf     []byte          // *pooled, or larger for a large head
 	r, w    int             // buf[r:w] has been read and not consumed
 	reused  bool            // it has served an exchange before
+	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
 
-	// Of alive, here so that it allocates nothing.
+	// Of the raw calls, here so that they allocate nothing.
 	peek   func(fd uintptr) bool // look
+	step   func(fd uintptr) bool // sendOrRead
 	one    [1]byte
 	silent bool
+	sends  *Call // whose head the next step writes; nil: none
+	n      int   // of the last step: bytes written or read,
+	err    error // and what went wrong
 }
 
 func newConn(c net.Conn, buffers *bufferPool) *conn {
 	n := &conn{Conn: c, buffers: buffers}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
-		n.peek = n.look
+		n.peek, n.step = n.look, n.sendOrRead
+		_, n.bare = c.(*net.TCPConn)
 	}
 	return n
 }
@@ -53,19 +61,37 @@ func newConn(c net.Conn, buffers *bufferPool) *conn {
 // buffered returns what has arrived and is not consumed.
 func (c *conn) buffered() []byte { return c.buf[c.r:c.w] }
 
-// fill reads more. What is buffered moves to the front; a full buffer grows up
-// to limit bytes.
-func (c *conn) fill(limit int) error {
-	if c.buf == nil {
-		c.pooled = c.buffers.get()
-		c.buf = *c.pooled
+// send writes the head of k, having looked whether a connection that was used
+// before is still of use; errStale says that it is not. Where the response is all
+// that is to come next, both are left to the next fill.
+func (c *conn) send(k *Call) error {
+	c.written = false
+	if c.bare && k.Body == nil {
+		c.sends = k
+		return nil
 	}
+	if c.reused && !c.alive() {
+		return errStale
+	}
+	k.sending()
+	n, err := c.Write(k.Head)
+	c.written = n > 0
+	k.sent()
+	if err != nil && c.reused && !c.written {
+		return err
+	}
+	return nil // there may still be an answer: the one that says why
+}
+
+// fill reads more. What is buffered moves to the front; a full buffer grows up
+// to limit bytes. No buffer is held while nothing is in it and nothing comes.
+func (c *conn) fill(limit int) error {
 	if c.r > 0 {
 		copy(c.buf, c.buf[c.r:c.w])
 		c.w -= c.r
 		c.r = 0
 	}
-	if c.w == len(c.buf) {
+	if c.buf != nil && c.w == len(c.buf) {
 		if len(c.buf) >= limit {
 			return &Error{Fault: Garbage, Err: errHeadTooLarge}
 		}
@@ -73,15 +99,101 @@ func (c *conn) fill(limit int) error {
 		copy(grown, c.buf[:c.w])
 		c.buf = grown
 	}
-	n, err := c.Read(c.buf[c.w:])
-	c.w += n
-	if n > 0 {
+	if !c.bare {
+		c.hold()
+		c.n, c.err = c.Read(c.buf[c.w:])
+	} else if err := c.rawRead(); err != nil {
+		return err
+	}
+	switch {
+	case c.n > 0:
+		c.w += c.n
+		return nil
+	case c.err == nil:
+		return io.EOF
+	}
+	return c.err
+}
+
+// rawRead is Read for a bare connection, which may begin with the head of a
+// request. An error is that of the waiting; what was read is in n and err.
+func (c *conn) rawRead() error {
+	k := c.sends
+	if err := c.raw.Read(c.step); err != nil {
+		return err
+	}
+	if k == nil || c.err != errPartly {
 		return nil
 	}
-	if err == nil {
-		err = io.ErrNoProgress
+	c.written = true
+	_, _ = c.Write(k.Head[c.n:]) // an error may still have its answer
+	k.sent()
+	return c.raw.Read(c.step)
+}
+
+// sendOrRead is what RawConn.Read calls, each time when bytes may have come. It
+// reports whether n and err are set; otherwise it is called again.
+//
+// The head is written here, and not before, because the bytes that come from now
+// on will be told of: what there has been is seen by peeking, so there is no need
+// to try a read that would be too early.
+func (c *conn) sendOrRead(fd uintptr) (done bool) {
+	k := c.sends
+	if k == nil {
+		return c.tryRead(int(fd))
 	}
-	return err
+	c.sends = nil
+	if c.reused && !isSilent(int(fd), c.one[:]) {
+		c.n, c.err = 0, errStale
+		return true
+	}
+	k.sending()
+	c.n, c.err = ignoreEINTR(syscall.Write, int(fd), k.Head)
+	c.written = c.n > 0
+	switch {
+	case c.err == nil && c.n < len(k.Head), c.err == syscall.EAGAIN:
+		c.n, c.err = max(c.n, 0), errPartly
+		return true
+	case c.err != nil && c.reused:
+		c.n = 0
+		return true
+	}
+	k.sent()
+	// On a fresh connection nobody has peeked; and an answer may explain a failure.
+	return (!c.reused || c.err != nil) && c.tryRead(int(fd))
+}
+
+// tryRead reads what there is. It gives the buffer back if that is nothing.
+func (c *conn) tryRead(fd int) (done bool) {
+	c.hold()
+	c.n, c.err = ignoreEINTR(syscall.Read, fd, c.buf[c.w:])
+	if c.err == syscall.EAGAIN {
+		if c.w == 0 {
+			c.park()
+		}
+		return false
+	}
+	if c.err != nil {
+		c.n, c.err = 0, os.NewSyscallError("read", c.err)
+	}
+	return true
+}
+
+// ignoreEINTR calls f until no signal has come between.
+func ignoreEINTR(f func(fd int, p []byte) (int, error), fd int, p []byte) (n int, err error) {
+	for {
+		if n, err = f(fd, p); err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// hold sees to it that there is a buffer.
+func (c *conn) hold() {
+	if c.buf == nil {
+		c.pooled = c.buffers.get()
+		c.buf = *c.pooled
+	}
 }
 
 // park gives the buffer back: an idle connection holds none.
@@ -109,7 +221,12 @@ func (c *conn) alive() bool {
 
 // look is what RawConn.Read calls; it never asks it to wait.
 func (c *conn) look(fd uintptr) (done bool) {
-	_, _, err := syscall.Recvfrom(int(fd), c.one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	c.silent = err == syscall.EAGAIN
+	c.silent = isSilent(int(fd), c.one[:])
 	return true
+}
+
+// isSilent peeks whether nothing has come, not even the end.
+func isSilent(fd int, one []byte) bool {
+	_, _, err := syscall.Recvfrom(fd, one, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	return err == syscall.EAGAIN
 }

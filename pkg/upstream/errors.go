@@ -46,6 +46,8 @@ var (
 	errSpeaksH2     = errors.New("answered in HTTP/2")
 	errNotAgain     = errors.New("reset the request's stream")
 	errEndedEarly   = errors.New("the body ended early")
+	errStale        = errors.New("the idle connection had ended")
+	errPartly       = errors.New("the head is written in part") // never told
 )
 
 // refused reports whether nothing listened: the one failure to dial after which

@@ -1,0 +1,87 @@
+package upstream
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"strings"
+	"testing"
+)
+
+// What comes before the request is written wakes nobody any more when the
+// response is waited for: it has to be looked for.
+func TestAUserContainerThatSpeaksFirstIsHeard(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	a := New(Settings{Port: 1})
+	defer a.Close()
+	nc, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	app, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	io.WriteString(app, "220 hello\r\n")
+	c := newConn(nc, &a.buffers)
+	soon(t, "the greeting", func() bool { return !c.alive() })
+	got := within(t, "an answer", func() outcome { return ask("GET", "/").doOn(a, c) })
+	if fault(got.err) != Garbage {
+		t.Errorf("got %v, want garbage", got.err)
+	}
+}
+
+func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
+	const size = 8 << 20
+	value := strings.Repeat("x", size) // more than a socket takes while nobody reads
+	a := app(t, func(p *peer) {
+		for range 2 {
+			var n int
+			for {
+				line, err := p.in.ReadSlice('\n')
+				n += bytes.Count(line, []byte("x"))
+				if len(line) == 2 {
+					break
+				} else if err != nil && len(line) == 0 {
+					return
+				}
+			}
+			if n == size {
+				p.say("HTTP/1.1 204 No Content\r\n\r\n")
+			}
+		}
+		p.hang()
+	})
+	k := ask("GET", "/").field("Large: " + value)
+	for range 2 { // on a fresh connection, and on one that was used
+		k.Begin()
+		within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
+	}
+	if n := idle(a); n != 1 {
+		t.Errorf("got %d idle connections, want 1", n)
+	}
+}
+
+func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
+	a := app(t, func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 204 No Content\r\n\r\n")
+		p.hang()
+	})
+	nc, err := net.Dial("tcp", a.addresses[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.(*net.TCPConn).CloseWrite() // the other side says nothing to that, so the connection looks usable
+	a.put(newConn(nc, &a.buffers), -1)
+	k := ask("POST", "/")
+	within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
+	if k.sends != 2 {
+		t.Errorf("got %d attempts, want 2", k.sends)
+	}
+}
