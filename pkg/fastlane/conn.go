@@ -43,8 +43,8 @@ type conn struct {
 	pooled  *[]byte
 	buf     []byte
 	r, w    int
-	n       int                // of the last raw read
-	err     error              //
+	large   bool               // a small buffer would be full: what came last was more
+	err     error              // of the last raw read
 	reading func(uintptr) bool // tryRead, made once
 	served  bool               // a first head has come
 
@@ -298,12 +298,31 @@ func (c *conn) makeRoom(n int) {
 		c.w = copy(c.buf, c.buf[c.r:c.w])
 		c.r = 0
 	}
-	if c.buf != nil && len(c.buf) < n {
-		grown := make([]byte, max(n, 2*len(c.buf)))
-		w := copy(grown, c.buf[:c.w])
-		c.release()
-		c.buf, c.w = grown, w
+	if c.buf == nil || len(c.buf) >= n {
+		return
 	}
+	old, pooled, w := c.buf, c.pooled, c.w
+	c.pooled, c.buf, c.large = nil, nil, true
+	if n <= bufferSize {
+		c.hold()
+	} else {
+		c.buf = make([]byte, max(n, 2*len(old)))
+	}
+	copy(c.buf, old[:w])
+	c.lane.putBack(pooled)
+}
+
+// hold sees to it that there is a buffer.
+func (c *conn) hold() {
+	if c.buf != nil {
+		return
+	}
+	pool := &c.lane.small
+	if c.large {
+		pool = &c.lane.buffers
+	}
+	c.pooled = pool.Get().(*[]byte)
+	c.buf = *c.pooled
 }
 
 // read reads what comes next.
@@ -311,43 +330,52 @@ func (c *conn) read() error {
 	if err := c.raw.Read(c.reading); err != nil {
 		return err
 	}
-	c.w += c.n
-	if c.n == 0 && c.err == nil {
-		return io.EOF
-	}
 	return c.err
 }
 
 // tryRead reads what is there. It gives the buffer back before it has to wait
 // without a byte in it.
-func (c *conn) tryRead(fd uintptr) bool {
-	if c.buf == nil {
-		c.pooled = c.lane.buffers.Get().(*[]byte)
-		c.buf = *c.pooled
-	}
-	for {
-		n, err := syscall.Read(int(fd), c.buf[c.w:])
-		switch {
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case errors.Is(err, syscall.EAGAIN):
-			if c.w == 0 {
-				c.release()
-			}
-			return false
-		case err != nil:
-			n, err = 0, os.NewSyscallError("read", err)
+func (c *conn) tryRead(fd uintptr) (done bool) {
+	c.hold()
+	n, err := readNow(int(fd), c.buf[c.w:])
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		if c.w == 0 {
+			c.release()
 		}
-		c.n, c.err = n, err
+		return false
+	case err != nil:
+		c.err = os.NewSyscallError("read", err)
 		return true
+	case n == 0:
+		c.err = io.EOF
+		return true
+	}
+	c.err = nil
+	if c.w == 0 {
+		c.large = n >= smallSize
+	}
+	c.w += n
+	if c.w == len(c.buf) && c.w == smallSize {
+		c.makeRoom(bufferSize)
+		n, _ = readNow(int(fd), c.buf[c.w:]) // an error will be there for the next one
+		c.w += max(n, 0)
+	}
+	return true
+}
+
+// readNow reads without waiting.
+func readNow(fd int, p []byte) (n int, err error) {
+	for {
+		if n, err = syscall.Read(fd, p); err != syscall.EINTR {
+			return n, err
+		}
 	}
 }
 
 // release gives the buffer back.
 func (c *conn) release() {
-	if c.pooled != nil {
-		c.lane.buffers.Put(c.pooled)
-	}
+	c.lane.putBack(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 

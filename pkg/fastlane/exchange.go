@@ -59,9 +59,13 @@ func (x *exchange) init(c *conn) {
 	if a, err := netip.ParseAddrPort(x.remote); err == nil {
 		x.peer = a.Addr().String()
 	}
-	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
+	x.call.OnSend = x.makeHead
+	x.call.OnSent = x.leaveRoom
 	x.call.OnInfo = x.inform
-	x.call.OnWait = func() { _ = x.flush() } // whoever writes next hears of an error
+	x.call.OnWait = func() {
+		_ = x.flush() // whoever writes next hears of an error
+		x.leaveRoom()
+	}
 	x.call.Arrived = x.body.here
 	x.call.StopBody = func() {
 		x.stopped = true
@@ -85,10 +89,7 @@ func (x *exchange) end() bool {
 	x.mu.Lock()
 	x.built, x.cancel = nil, nil
 	x.mu.Unlock()
-	if x.pooled != nil {
-		x.c.lane.buffers.Put(x.pooled)
-		x.pooled, x.out = nil, nil
-	}
+	x.leaveRoom()
 	if !x.body.discard() {
 		x.last = true
 	}
@@ -216,6 +217,12 @@ func (x *exchange) room() {
 	}
 }
 
+// leaveRoom gives the buffer back, until there is something to write.
+func (x *exchange) leaveRoom() {
+	x.c.lane.putBack(x.pooled)
+	x.pooled, x.out = nil, nil
+}
+
 // flush writes what waits in out. Once it has failed it fails.
 func (x *exchange) flush() error {
 	if x.waiting && !x.broken {
@@ -238,6 +245,7 @@ func (x *exchange) inform(head *wire.Response) {
 	b = appendResponseFields(b, head.Fields)
 	x.out, x.waiting = append(b, "\r\n"...), true
 	_ = x.flush() // whoever writes next hears of an error
+	x.leaveRoom()
 }
 
 // appendStatus appends a status line.

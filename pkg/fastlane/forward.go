@@ -27,14 +27,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	c := &x.call
 	c.Method = view(x.request.Method)
 	c.Body, c.Length, c.Trailer = nil, 0, nil
-	x.room()
-	x.out = x.appendHead(x.out[:0])
-	if content, all := x.body.arrived(); all {
-		// It goes out in one write with the head, and is held as long as it may have to
-		// be sent again.
-		x.out = append(x.out, content...)
-		x.body.sent(len(content))
-	} else if !x.body.none() {
+	if _, all := x.body.arrived(); !all && !x.body.none() {
 		c.Body, c.Length = &x.body, x.request.ContentLength
 		if x.body.chunked {
 			c.Trailer = x.body.appendTrailer
@@ -43,7 +36,6 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 			l.OwesBody()
 		}
 	}
-	c.Head = x.out
 	c.Begin()
 	x.alarm.Watch(l)
 	if why := x.alarm.Abortable(c.Abort); why != queue.OK {
@@ -51,6 +43,9 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	}
 	r, err := c.Do(x.c.lane.app)
 	result.Replayed = c.Sends > 1
+	if c.Body == nil {
+		x.body.sent()
+	}
 	if err != nil {
 		x.blame(&result, x.alarm.Abortable(nil), err)
 		result.In = x.body.moved()
@@ -77,12 +72,28 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	return result
 }
 
-// sent notes that n bytes, all of the body, went out with the head.
-func (b *body) sent(n int) {
+// makeHead makes what is written first: the head, and a body that has arrived
+// with it. It is made again for a request that is sent again, so that no buffer
+// is held while the user container works.
+func (x *exchange) makeHead() {
+	x.life.Enter(queue.Waiting)
+	x.room()
+	x.out = x.appendHead(x.out[:0])
+	if content, all := x.body.arrived(); all {
+		x.out = append(x.out, content...)
+	}
+	x.call.Head = x.out
+}
+
+// sent notes that a body that had arrived went out with the head and will not be
+// sent again.
+func (b *body) sent() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.took(n)
-	b.n, b.left, b.over = int64(n), 0, true
+	if content, all := b.arrived(); all {
+		b.took(len(content))
+		b.n, b.left, b.over = int64(len(content)), 0, true
+	}
 }
 
 // blame notes what ended a forward. A kill is the cause of whatever error it made.
@@ -263,12 +274,14 @@ func isNamed(connection []wire.Field, name []byte) bool {
 // body in one write, and the rest as it arrives.
 func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
+	x.room()
 	x.out = x.appendResponse(x.out[:0], r, length)
 	x.waiting, x.told = true, false
 	for {
 		data, err := r.Next()
 		if err == io.EOF {
 			if length < 0 {
+				x.room()
 				x.out = wire.AppendLastChunk(x.out, r.Trailer())
 				x.waiting = true
 			}
@@ -300,6 +313,7 @@ func (x *exchange) gone(result *queue.Result) {
 
 // pass adds data to what waits. What does not fit is written.
 func (x *exchange) pass(data []byte, chunked bool) error {
+	x.room()
 	if chunked {
 		x.out = wire.AppendChunkHead(x.out, len(data))
 	}

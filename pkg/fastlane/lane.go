@@ -52,9 +52,15 @@ type Guest interface {
 	Hangup()
 }
 
-// bufferSize is what a connection reads into and writes from while it has
-// something to do. A head that is longer grows its own.
-const bufferSize = 32 << 10
+// The buffers of connections. Nobody holds one but while there is something in it.
+const (
+	// smallSize is what a connection reads into, in bytes: it holds the head while
+	// the request is with the user container, and nearly all heads are shorter.
+	smallSize = 4 << 10
+	// bufferSize is what takes the place of a small one that has become full, and
+	// what is written from. A head that is longer grows its own.
+	bufferSize = 32 << 10
+)
 
 // Lane serves clients. Serve may be called for several listeners.
 type Lane struct {
@@ -62,7 +68,8 @@ type Lane struct {
 	proxy    *queue.Proxy
 	app      *upstream.App
 	watcher  *hangup.Watcher
-	buffers  sync.Pool     // of *[]byte
+	small    sync.Pool     // of *[]byte of smallSize
+	buffers  sync.Pool     // of *[]byte of bufferSize
 	places   chan struct{} // one for each connection; nil: no limit
 	date     atomic.Pointer[date]
 	served   atomic.Uint64
@@ -82,6 +89,7 @@ type Lane struct {
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher) *Lane {
 	l := &Lane{settings: s, proxy: proxy, app: app, watcher: watcher}
 	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})
+	l.small.New = func() any { b := make([]byte, smallSize); return &b }
 	l.buffers.New = func() any { b := make([]byte, bufferSize); return &b }
 	if s.MaxConnections > 0 {
 		l.places = make(chan struct{}, s.MaxConnections)
@@ -232,6 +240,17 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	l.mu.Unlock()
 	<-done
 	return ctx.Err()
+}
+
+// putBack takes a buffer back from who held it; nil: nobody held one.
+func (l *Lane) putBack(b *[]byte) {
+	switch {
+	case b == nil:
+	case len(*b) == smallSize:
+		l.small.Put(b)
+	default:
+		l.buffers.Put(b)
+	}
 }
 
 // date is the Date field of one second (RFC 9110 section 6.6.1).
