@@ -75,7 +75,7 @@ func New(o Options, w io.Writer) (*Log, error) {
 	l := &Log{options: o, tail: appendTail(nil, &o.Revision)}
 	l.scratch.New = func() any { return new([]byte) }
 	if o.Template != "" {
-		t, err := parse(o.Template, &l.options.Revision)
+		t, err := newTemplate(o.Template, &l.options.Revision)
 		if err != nil {
 			return nil, fmt.Errorf("request log template: %w", err)
 		}

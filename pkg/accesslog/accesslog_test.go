@@ -412,7 +412,7 @@ func TestAJSONLineCostsNoAllocation(t *testing.T) {
 func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 	f.Add("GET", "/", "h", "1.2.3.4:5", "curl/7", "", "", 200, 0, int64(1000), "pod")
 	f.Add("G\"T", "/\xff\n\\", "\x00", "\u2028", strings.Repeat("\x01", 5000), "é", `","x":"`, -1, 5, int64(-1), "\"")
-	knative, err := parse(knativeHead, &Revision{})
+	knative, err := newTemplate(knativeHead, &Revision{})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
-	gotemplate "text/template"
+	"text/template/parse"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -34,20 +34,20 @@ type response struct {
 
 // A template makes lines in Knative's language. It is safe for concurrent use.
 type template struct {
-	t      *gotemplate.Template
-	isJSON bool // it makes JSON objects, and a line that is none is refused
-	oneRow bool // it makes one line, and a request cannot make it two
+	trees  map[string]*parse.Tree // by their names; "" is the line
+	isJSON bool                   // it makes JSON objects, and a line that is none is refused
+	oneRow bool                   // it makes one line, and a request cannot make it two
 }
 
-// parse returns the template of a text that has made a line of a request without
+// newTemplate returns the template of a text that has made a line of a request without
 // fields and of one with many.
-func parse(text string, revision *Revision) (*template, error) {
-	t, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
+func newTemplate(text string, revision *Revision) (*template, error) {
+	trees, err := parseTrees(text)
 	if err != nil {
 		return nil, err
 	}
-	trial := &template{t: t}
-	made := &template{t: t, isJSON: true, oneRow: true}
+	trial := &template{trees: trees}
+	made := &template{trees: trees, isJSON: true, oneRow: true}
 	for _, r := range trials() {
 		line, err := trial.append(nil, &entry{
 			Request:  r,
@@ -89,7 +89,7 @@ func trials() []*http.Request {
 // append appends the line of a request, or returns why there is none.
 func (t *template) append(b []byte, e *entry) ([]byte, error) {
 	w := bounded{b: b, end: len(b) + maxRendered}
-	if err := t.t.Execute(&w, e); err != nil {
+	if err := t.execute(&w, e); err != nil {
 		return nil, err
 	}
 	line := bytes.TrimSuffix(w.b[len(b):], []byte{'\n'})
@@ -101,6 +101,17 @@ func (t *template) append(b []byte, e *entry) ([]byte, error) {
 		return append(append(b, line...), '\n'), nil
 	}
 	return append(w.b[:len(b)+len(line)], '\n'), nil
+}
+
+// execute writes what the template makes. What it calls may panic, as methods of nil do.
+func (t *template) execute(w *bounded, e *entry) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("template: %v", p)
+		}
+	}()
+	r := run{out: w, trees: t.trees}
+	return r.run(t.trees[""], e)
 }
 
 // bounded is a writer to memory with an end.
