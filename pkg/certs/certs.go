@@ -1,8 +1,8 @@
 // Package certs is a server certificate that renews itself: a bad new pair
 // never replaces a good old one (docs/promises.md 3.9).
 //
-// The pair is tls.crt and tls.key, PEM, in one directory, usually a mounted
-// Secret. [Open] reads it, [Watcher.Run] looks at it again every few seconds,
+// The pair is a certificate and a key, PEM, usually tls.crt and tls.key of a
+// mounted Secret. [Open] reads it, [Watcher.Run] looks at it again every few seconds,
 // and [Watcher.Config] is the TLS configuration that always uses the newest.
 // Handshakes take no lock; connections that exist are not touched.
 package certs
@@ -33,6 +33,9 @@ type Options struct {
 	// pair is. Empty: no client is asked.
 	ClientCA string
 
+	// ClientOptional serves clients too that show no certificate to ClientCA.
+	ClientOptional bool
+
 	// OnReload, if not nil, hears the certificate of every pair that is taken
 	// into use, the first one included.
 	OnReload func(leaf *x509.Certificate)
@@ -45,11 +48,11 @@ type Options struct {
 	OnError func(error)
 }
 
-// A Watcher holds the pair of a directory. Its methods but Run may be called
+// A Watcher holds a pair. Its methods but Run may be called
 // concurrently.
 type Watcher struct {
-	dir  string
-	opts Options
+	cert, key string // files
+	opts      Options
 
 	pair      atomic.Pointer[pair]            // nil: there was none yet
 	clientCAs atomic.Pointer[authorities]     // nil: clients are not asked
@@ -57,18 +60,23 @@ type Watcher struct {
 	said      struct{ pair, clientCA string } // what OnError heard last; Open, then Run
 }
 
-// Open reads the pair in dir.
+// Open reads tls.crt and tls.key in dir, as [OpenFiles] does.
+func Open(dir string, o Options) (*Watcher, error) {
+	return OpenFiles(filepath.Join(dir, certFile), filepath.Join(dir, keyFile), o)
+}
+
+// OpenFiles reads the pair in two files.
 //
 // No files are no error: they may appear later, see [Watcher.First]. One of the
 // two alone is no pair, and OnError hears of it. A pair that cannot be used is an
 // error that names the file, as is an Options.ClientCA that cannot be read. A
 // pair that has expired, or is not valid yet, is used for want of a better one,
 // and OnError hears of it: clients judge it by their own clocks.
-func Open(dir string, o Options) (*Watcher, error) {
+func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	if o.Interval <= 0 {
 		o.Interval = Interval
 	}
-	w := &Watcher{dir: dir, opts: o, first: make(chan struct{})}
+	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
 	if w.pair.Load() != nil || errors.Is(inPair, fs.ErrNotExist) {
 		w.report(&w.said.pair, inPair)
@@ -112,7 +120,7 @@ func (w *Watcher) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	if p := w.pair.Load(); p != nil {
 		return &p.certificate, nil
 	}
-	return nil, fmt.Errorf("%s: no certificate yet", filepath.Join(w.dir, certFile))
+	return nil, fmt.Errorf("%s: no certificate yet", w.cert)
 }
 
 // look is one look at all files. Only one runs at a time.
@@ -125,14 +133,14 @@ func (w *Watcher) look() {
 // than the old one. The error says what is wrong with what is on disk.
 func (w *Watcher) renewPair() error {
 	old := w.pair.Load()
-	found, err := readFiles(w.dir, read)
+	found, err := readFiles(w.cert, w.key, read)
 	switch {
 	case err != nil:
 		return err
 	case found == nil && old == nil:
 		return nil
 	case found == nil:
-		return fmt.Errorf("%s and %s in %s: %w any more", certFile, keyFile, w.dir, fs.ErrNotExist)
+		return fmt.Errorf("%s and %s: %w any more", w.cert, w.key, fs.ErrNotExist)
 	case old != nil && old.sum == found.sum:
 		return old.outOfDate(time.Now())
 	}

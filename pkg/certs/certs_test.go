@@ -380,7 +380,7 @@ func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
 		{"the key replaced, the certificate not yet", "tls.key: tls: private key does not match", func(dir string) { write(t, filepath.Join(dir, keyFile), newKey) }},
 		{"a certificate half written", "tls.crt: 1 PEM blocks", func(dir string) { write(t, filepath.Join(dir, certFile), newCert[:len(newCert)/2]) }},
 		{"the key gone", "tls.key: no such file", func(dir string) { os.Remove(filepath.Join(dir, keyFile)) }},
-		{"both gone", "tls.crt and tls.key in ", func(dir string) { os.RemoveAll(dir) }},
+		{"both gone", "tls.key: file does not exist any more", func(dir string) { os.RemoveAll(dir) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h heard
@@ -457,7 +457,7 @@ func TestAnExchangeBetweenTwoReadsIsNoError(t *testing.T) {
 		exchange := mount(t, dir)
 		exchange(a.issue("old"))
 		reads := 0
-		found, err := readFiles(dir, func(path string) ([]byte, error) {
+		found, err := readFiles(filepath.Join(dir, certFile), filepath.Join(dir, keyFile), func(path string) ([]byte, error) {
 			if reads == before {
 				exchange(a.issue("new"))
 			}

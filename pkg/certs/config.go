@@ -16,8 +16,8 @@ type Settings struct {
 
 // Config is a server's configuration: the certificate of w at the moment of each
 // handshake, HTTP/2 and HTTP/1.1 by ALPN and, if Options.ClientCA is set, a
-// client certificate required and verified against the authorities of that
-// moment.
+// client certificate verified against the authorities of that moment, and
+// required unless Options.ClientOptional.
 //
 // [net/http.Server.ServeTLS] refuses CipherSuites with MinVersion TLS 1.2 that
 // lack HTTP/2's mandatory TLS_ECDHE_*_WITH_AES_128_GCM_SHA256 (RFC 9113, 9.2.2).
@@ -38,6 +38,9 @@ func (w *Watcher) Config(s Settings) *tls.Config {
 	}
 
 	base.ClientAuth = tls.RequireAndVerifyClientCert
+	if w.opts.ClientOptional {
+		base.ClientAuth = tls.VerifyClientCertIfGiven
+	}
 	// A ticket would outlive the authority that its client was verified against.
 	base.SessionTicketsDisabled = true
 	var newest atomic.Pointer[tls.Config] // the one for the authorities in use

@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 )
 
@@ -45,15 +44,14 @@ func (p *pair) outOfDate(now time.Time) error {
 
 // files are the two as they were at one moment.
 type files struct {
-	dir       string
-	cert, key []byte
-	sum       [sha256.Size]byte // of both
+	certPath, keyPath string
+	cert, key         []byte
+	sum               [sha256.Size]byte // of both
 }
 
-// readFiles reads the pair in dir. It is nil if neither file exists, and an
+// readFiles reads a pair. It is nil if neither file exists, and an
 // error that is [fs.ErrNotExist] if only one does.
-func readFiles(dir string, read func(path string) ([]byte, error)) (*files, error) {
-	certPath, keyPath := filepath.Join(dir, certFile), filepath.Join(dir, keyFile)
+func readFiles(certPath, keyPath string, read func(path string) ([]byte, error)) (*files, error) {
 	cert, err := read(certPath)
 	key, keyErr := read(keyPath)
 	// A Secret's directory is exchanged as a whole, by one symbolic link. If the
@@ -76,25 +74,24 @@ func readFiles(dir string, read func(path string) ([]byte, error)) (*files, erro
 	fmt.Fprintf(sum, "%d ", len(cert)) // where the one ends and the other begins
 	sum.Write(cert)
 	sum.Write(key)
-	return &files{dir, cert, key, [sha256.Size]byte(sum.Sum(nil))}, nil
+	return &files{certPath, keyPath, cert, key, [sha256.Size]byte(sum.Sum(nil))}, nil
 }
 
 // parse makes a pair of f; every error names the file.
 func (f *files) parse() (*pair, error) {
-	certPath, keyPath := filepath.Join(f.dir, certFile), filepath.Join(f.dir, keyFile)
 	chain, err := certificates(f.cert)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", certPath, err)
+		return nil, fmt.Errorf("%s: %w", f.certPath, err)
 	}
 	// Only the leaf is parsed: what follows it is for the clients to judge.
 	if _, err := x509.ParseCertificate(chain[0]); err != nil {
-		return nil, fmt.Errorf("%s: %w", certPath, err)
+		return nil, fmt.Errorf("%s: %w", f.certPath, err)
 	}
 	certificate, err := tls.X509KeyPair(f.cert, f.key)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", keyPath, err) // the certificate is good: it is the key, or the two differ
+		return nil, fmt.Errorf("%s: %w", f.keyPath, err) // the certificate is good: it is the key, or the two differ
 	}
-	return &pair{certPath, certificate, f.sum}, nil
+	return &pair{f.certPath, certificate, f.sum}, nil
 }
 
 // certificates is the DER form of every certificate in text, at least one. One

@@ -54,8 +54,9 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 
-	telemetry telemetry
-	servers   []*http.Server // of the small ports
+	telemetry   telemetry
+	metricsPair *certs.Watcher // nil: metrics are served in plain text
+	servers     []*http.Server // of the small ports
 
 	ending  chan struct{} // closed when a preStop hook says that the pod is ending
 	end     sync.Once     // closes it
@@ -270,6 +271,9 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Telemetry.Profiling))
 	s.start(func() error { return s.board.Run(ctx) })
 	s.start(func() error { return s.pair.Run(ctx) })
+	if s.metricsPair != nil {
+		s.start(func() error { return s.metricsPair.Run(ctx) })
+	}
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }
 
@@ -285,7 +289,7 @@ func (s *sidecar) start(run func() error) {
 	})
 }
 
-// startServer serves a small port in plain HTTP/1.
+// startServer serves a small port.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler:           h,

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
+	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -249,13 +251,30 @@ func (s *sidecar) readyReason() (ready bool, reason string) {
 	return state.Ready(), ""
 }
 
-// listenMetrics takes the port of the metrics.
+// listenMetrics takes the port of the metrics; nil: they are not served.
 func (s *sidecar) listenMetrics() (net.Listener, error) {
 	t := &s.config.Telemetry
 	if t.MetricsNames == "off" {
 		return nil, nil
 	}
-	return net.Listen("tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
+	var err error
+	if s.metricsPair, err = s.metricsTLS(); err != nil {
+		s.log.Warn("metrics are not served", zap.Error(err))
+		return nil, nil
+	}
+	if s.metricsPair != nil && !hasPair(s.metricsPair) {
+		s.log.Warn("metrics: no certificate yet", zap.String("file", t.MetricsTLS.Cert))
+	}
+	ln, err := net.Listen("tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
+	if err != nil || s.metricsPair == nil {
+		return ln, err
+	}
+	return tls.NewListener(ln, s.metricsPair.Config(certs.Settings{
+		MinVersion:   t.MetricsTLS.MinVersion,
+		MaxVersion:   t.MetricsTLS.MaxVersion,
+		CipherSuites: t.MetricsTLS.CipherSuites,
+		Curves:       t.MetricsTLS.Curves,
+	})), nil
 }
 
 // observe hears of every request that has ended.

@@ -57,6 +57,34 @@ func hasPair(w *certs.Watcher) bool {
 	}
 }
 
+// metricsTLS returns the certificate of the metrics' port, nil where it has none.
+// The settings are those of Knative's head. Who asks for encryption or for clients'
+// certificates never gets metrics without: what cannot be used is an error.
+func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
+	c := &s.config.Telemetry.MetricsTLS
+	auth := strings.ToLower(strings.TrimSpace(c.ClientAuth))
+	switch {
+	case (c.Cert == "") != (c.Key == ""):
+		return nil, errors.New("METRICS_PROMETHEUS_TLS_CERT and METRICS_PROMETHEUS_TLS_KEY: one is set without the other")
+	case auth != "" && auth != "none" && auth != "optional" && auth != "require":
+		return nil, fmt.Errorf("METRICS_PROMETHEUS_TLS_CLIENT_AUTH: %q is not none, optional or require", c.ClientAuth)
+	case (auth == "optional" || auth == "require") != (c.ClientCA != ""):
+		return nil, errors.New("METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE: it needs METRICS_PROMETHEUS_TLS_CLIENT_AUTH to be optional or require, which need it")
+	case c.ClientCA != "" && c.Cert == "":
+		return nil, errors.New("METRICS_PROMETHEUS_TLS_CLIENT_AUTH: it needs METRICS_PROMETHEUS_TLS_CERT")
+	case c.Cert == "":
+		return nil, nil
+	}
+	return certs.OpenFiles(c.Cert, c.Key, certs.Options{
+		ClientCA:       c.ClientCA,
+		ClientOptional: auth == "optional",
+		OnReload: func(leaf *x509.Certificate) {
+			s.log.Info("metrics: certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
+		},
+		OnError: func(err error) { s.log.Warn("metrics: certificate not in use", zap.Error(err)) },
+	})
+}
+
 // serveTLS serves requests over TLS from the moment on when there is a
 // certificate.
 func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -486,5 +487,121 @@ func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
 	}
 	if len(heard) > 2 || len(broken) > 0 {
 		t.Errorf("the app has heard %d requests and %v, want at most those that net/http takes", len(heard), broken)
+	}
+}
+
+// scrapeTLS asks the metrics' port over TLS as Prometheus does.
+// It shows a certificate, if there is one, whatever the server says it takes.
+func (p *pod) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(certificate)
+	config := &tls.Config{RootCAs: roots}
+	if len(shown) > 0 {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown[0], nil }
+	}
+	c := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}}
+	defer c.CloseIdleConnections()
+	answer, err := c.Get("https://" + local(p.port.metrics) + "/metrics")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err == nil && (answer.StatusCode != 200 || !strings.Contains(string(b), "queue_proxy_build_info")) {
+		err = fmt.Errorf("got %d %.100q, want 200 and metrics", answer.StatusCode, b)
+	}
+	return err
+}
+
+func TestMetricsAreServedOverTLSAlone(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	dir := t.TempDir()
+	first, key := newCertificate(t)
+	mount(t, dir, map[string][]byte{"cert.pem": first, "key.pem": key})
+	p.sidecar("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(dir, "cert.pem"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(dir, "key.pem"))
+	if err := p.scrapeTLS(first); err != nil {
+		t.Errorf("over TLS: %v", err)
+	}
+	if answer, err := http.Get("http://" + local(p.port.metrics) + "/metrics"); err == nil {
+		answer.Body.Close()
+		if answer.StatusCode != 400 {
+			t.Errorf("in plain text: got %d, want 400", answer.StatusCode)
+		}
+	}
+	second, key := newCertificate(t)
+	mount(t, dir, map[string][]byte{"cert.pem": second, "key.pem": key})
+	p.poll("the new certificate is served", func() error { return p.scrapeTLS(second) })
+}
+
+func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
+	for auth, without := range map[string]bool{"require": false, " Optional": true} {
+		t.Run(auth, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			writeCertificate(t, p.dir)
+			ours, theirs := newAuthority(t), newAuthority(t)
+			ca := filepath.Join(t.TempDir(), "ca.crt")
+			if err := os.WriteFile(ca, ours.pem(), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p.sidecar("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(p.dir, "tls.crt"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(p.dir, "tls.key"),
+				"METRICS_PROMETHEUS_TLS_CLIENT_AUTH="+auth, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE="+ca)
+			server, err := os.ReadFile(filepath.Join(p.dir, "tls.crt"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.scrapeTLS(server, ours.client()); err != nil {
+				t.Errorf("with a certificate: %v", err)
+			}
+			if err := p.scrapeTLS(server); (err == nil) != without {
+				t.Errorf("without one: got %v, want it served: %t", err, without)
+			}
+			if err := p.scrapeTLS(server, theirs.client()); err == nil {
+				t.Error("with another authority's: got served, want it refused")
+			}
+		})
+	}
+}
+
+// Whoever asks for encrypted metrics does not get them in plain text by a slip, and
+// traffic does not suffer from it.
+func TestMetricsTLSThatCannotBeUsedIsOff(t *testing.T) {
+	certificate, key := newCertificate(t)
+	dir := t.TempDir()
+	at := func(name string, b []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const cert, keys, auth, ca = "METRICS_PROMETHEUS_TLS_CERT=", "METRICS_PROMETHEUS_TLS_KEY=", "METRICS_PROMETHEUS_TLS_CLIENT_AUTH=", "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE="
+	good, goodKey, rubbish := at("tls.crt", certificate), at("tls.key", key), at("rubbish", []byte("rubbish"))
+	for name, v := range map[string]struct {
+		env  []string
+		want string
+	}{
+		"no key":             {[]string{cert + good}, "METRICS_PROMETHEUS_TLS_KEY"},
+		"rubbish":            {[]string{cert + rubbish, keys + goodKey}, rubbish},
+		"an unknown word":    {[]string{cert + good, keys + goodKey, auth + "requier"}, "METRICS_PROMETHEUS_TLS_CLIENT_AUTH"},
+		"no CA":              {[]string{cert + good, keys + goodKey, auth + "require"}, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"},
+		"a CA for nobody":    {[]string{cert + good, keys + goodKey, ca + good}, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"},
+		"a CA of rubbish":    {[]string{cert + good, keys + goodKey, auth + "require", ca + rubbish}, rubbish},
+		"clients without us": {[]string{auth + "require", ca + good}, "METRICS_PROMETHEUS_TLS_CERT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar(append(v.env, "METRICS_NAMES=default")...)
+			p.awaitLog("metrics are not served", v.want)
+			if c, err := net.DialTimeout("tcp", local(p.port.metrics), patience); err == nil {
+				c.Close()
+				t.Error("the metrics' port is open")
+			}
+			if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+				t.Errorf("a request: got %q, want 200", m.Start)
+			}
+		})
 	}
 }
