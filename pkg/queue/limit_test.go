@@ -185,7 +185,8 @@ func TestTheNilLimitHasNoLimit(t *testing.T) {
 }
 
 // step is one thing that happens to one request at a limit, at the grain of the
-// limit's lock: nothing that matters happens between two steps.
+// limit's lock. Only leave takes the lock twice, when the slot has come meanwhile;
+// the first time it but reads what nobody else changes any more.
 type step struct {
 	request int
 	what    action
@@ -204,7 +205,7 @@ const (
 // sleeper is an exchange whose Sleep returns when and what the test says.
 type sleeper struct {
 	Exchange
-	life   Life
+	life   *Life // that of a request which has ended, if there is one, as in a lane
 	asleep chan struct{}
 	rouse  chan Why
 	said   chan Why // by acquire
@@ -251,6 +252,7 @@ func run(slots, depth, requests int, choose func(n int) int) (story string, err 
 	)
 	state := make([]int, requests)
 	sleepers := make([]*sleeper, requests)
+	var spare []*Life
 	for i := range sleepers {
 		sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan Why), said: make(chan Why)}
 	}
@@ -296,7 +298,10 @@ func run(slots, depth, requests int, choose func(n int) int) (story string, err 
 				model.line = append(model.line, i)
 				state[i] = waiting
 			}
-			go func() { s.said <- limit.acquire(s, &s.life) }()
+			if s.life = new(Life); len(spare) > 0 {
+				s.life, spare = spare[0], spare[1:]
+			}
+			go func() { s.said <- limit.acquire(s, s.life) }()
 		case wake:
 			want = "ok"
 			s.rouse <- OK
@@ -335,6 +340,9 @@ func run(slots, depth, requests int, choose func(n int) int) (story string, err 
 		if got != want {
 			return story, fmt.Errorf("got %q, want %q", got, want)
 		}
+		if state[i] == ended {
+			spare = append(spare, s.life)
+		}
 		running, waits := limit.Load()
 		if running != model.holders || waits != len(model.line) {
 			return story, fmt.Errorf("got %d running, %d waiting, want %d, %d", running, waits, model.holders, len(model.line))
@@ -350,38 +358,48 @@ func run(slots, depth, requests int, choose func(n int) int) (story string, err 
 	}
 }
 
+// everyStory calls tell with each sequence of choices there is, and returns how
+// many there are, or the first error with its story.
+func everyStory(tell func(choose func(n int) int) (story string, err error)) (stories int, err error) {
+	var path, branches []int // the choice at each step, and out of how many
+	for {
+		at := 0
+		story, err := tell(func(n int) int {
+			if at == len(path) {
+				path, branches = append(path, 0), append(branches, n)
+			}
+			at++
+			return path[at-1]
+		})
+		if err != nil {
+			return stories, fmt.Errorf("story%s: %w", story, err)
+		}
+		stories++
+		for len(path) > 0 && path[len(path)-1]+1 == branches[len(path)-1] {
+			path, branches = path[:len(path)-1], branches[:len(path)-1]
+		}
+		if len(path) == 0 {
+			return stories, nil
+		}
+		path[len(path)-1]++
+	}
+}
+
 // Every order in which a few requests can arrive, wait, be granted a slot, leave
 // and release, one lock after the other, is tried.
 func TestEveryInterleavingOfAFewRequestsIsInOrder(t *testing.T) {
-	for _, c := range []struct{ slots, depth, requests int }{
-		{1, 0, 3}, {1, 1, 3}, {1, 2, 3}, {2, 0, 3}, {2, 1, 3},
-		{1, 1, 4}, {2, 1, 4}, {2, 2, 4}, {3, 1, 4}, {1, 3, 4},
+	for _, c := range []struct{ slots, depth, requests, stories int }{
+		{1, 0, 3, 4}, {1, 1, 3, 80}, {1, 2, 3, 207}, {2, 0, 3, 11}, {2, 1, 3, 33},
+		{1, 1, 4, 986}, {2, 1, 4, 699}, {2, 2, 4, 1683}, {3, 1, 4, 201}, {1, 3, 4, 14630},
 	} {
 		t.Run(fmt.Sprintf("%d slots, %d places, %d requests", c.slots, c.depth, c.requests), func(t *testing.T) {
-			var path, branches []int // the choice at each step, and out of how many
-			stories := 0
-			for {
-				at := 0
-				story, err := run(c.slots, c.depth, c.requests, func(n int) int {
-					if at == len(path) {
-						path, branches = append(path, 0), append(branches, n)
-					}
-					at++
-					return path[at-1]
-				})
-				if err != nil {
-					t.Fatalf("story%s: %v", story, err)
-				}
-				stories++
-				for len(path) > 0 && path[len(path)-1]+1 == branches[len(path)-1] {
-					path, branches = path[:len(path)-1], branches[:len(path)-1]
-				}
-				if len(path) == 0 {
-					break
-				}
-				path[len(path)-1]++
+			stories, err := everyStory(func(choose func(n int) int) (string, error) {
+				return run(c.slots, c.depth, c.requests, choose)
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			t.Logf("%d stories", stories)
+			expect(t, "stories", stories, c.stories)
 		})
 	}
 }
