@@ -55,6 +55,7 @@ func NewDrain(s DrainSettings) *Drain {
 // caller must call cancel.
 func (d *Drain) While(ctx context.Context) (_ context.Context, cancel func()) {
 	d.mu.Lock()
+	d.running(time.Now()) // one that has undone itself is over, even if nobody has noticed
 	serving := d.serving
 	d.mu.Unlock()
 	ctx, end := context.WithCancel(ctx)
