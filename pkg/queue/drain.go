@@ -37,7 +37,7 @@ type Drain struct {
 	began   time.Time          // zero: serving
 	ending  bool               // the pod is ending: this can't be undone
 	over    bool               // Abort was called: what comes now comes too late
-	changed chan struct{}      // closed by tell; nil: nobody waits
+	emptied chan struct{}      // closed when the last in flight leaves; nil: nobody waits
 	arrived time.Time          // the last request that counts against quiet
 	flights int
 	head    *Life // those in flight, oldest first
@@ -75,7 +75,6 @@ func (d *Drain) Begin(ending bool) {
 	d.ending = d.ending || ending
 	d.begun.Store(true)
 	d.pause()
-	d.tell()
 }
 
 // DeadlineAt returns when the running drain's deadline is; the zero time where
@@ -136,7 +135,7 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 	for {
 		d.mu.Lock()
 		outcome, next, over := d.look(time.Now())
-		changed := d.change()
+		emptied := d.untilEmpty()
 		d.mu.Unlock()
 		if over {
 			return outcome
@@ -149,14 +148,15 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 		select {
 		case <-ctx.Done():
 			return GaveUp
-		case <-changed:
+		case <-emptied:
 		case <-timer.C:
 		}
 	}
 }
 
 // look decides whether the drain is over, and if not, when to look again unless
-// something changes before; the zero time is never.
+// the last in flight leaves before; the zero time is never. Whatever else happens
+// can only put the end off.
 func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool) {
 	if !d.running(now) {
 		return Undone, next, true
@@ -220,7 +220,7 @@ func (d *Drain) Abort() {
 func (d *Drain) Empty(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		n, changed := d.flights, d.change()
+		n, emptied := d.flights, d.untilEmpty()
 		d.mu.Unlock()
 		if n == 0 {
 			return nil
@@ -228,7 +228,7 @@ func (d *Drain) Empty(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-changed:
+		case <-emptied:
 		}
 	}
 }
@@ -269,23 +269,16 @@ func (d *Drain) leave(l *Life) {
 	}
 	l.exchange, l.prev, l.next = nil, nil, nil
 	d.flights--
-	if d.flights == 0 {
-		d.tell()
+	if d.flights == 0 && d.emptied != nil {
+		close(d.emptied)
+		d.emptied = nil
 	}
 }
 
-// change returns a channel that is closed by the next tell.
-func (d *Drain) change() <-chan struct{} {
-	if d.changed == nil {
-		d.changed = make(chan struct{})
+// untilEmpty returns a channel that is closed when the last in flight leaves.
+func (d *Drain) untilEmpty() <-chan struct{} {
+	if d.emptied == nil {
+		d.emptied = make(chan struct{})
 	}
-	return d.changed
-}
-
-// tell wakes everybody who waits for the drain, or for nothing in flight.
-func (d *Drain) tell() {
-	if d.changed != nil {
-		close(d.changed)
-		d.changed = nil
-	}
+	return d.emptied
 }

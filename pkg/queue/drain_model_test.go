@@ -83,13 +83,13 @@ func (g *guest) Wake() { g.woken = true }
 
 // sleeping is one who has looked, was told to wait and has not looked again.
 type sleeping struct {
-	changed <-chan struct{}
+	emptied <-chan struct{}
 	next    time.Time
 }
 
 func (s *sleeping) pending() bool {
 	select {
-	case <-s.changed:
+	case <-s.emptied:
 		return true
 	default:
 		return !s.next.IsZero() && !time.Now().Before(s.next)
@@ -292,13 +292,13 @@ func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
 		}
 		d.mu.Lock()
 		outcome, wake, over := d.look(time.Now())
-		changed := d.change()
+		emptied := d.untilEmpty()
 		d.mu.Unlock()
 		got := ""
 		if over {
 			got = outcome.String()
 		} else {
-			sleepers = append(sleepers, sleeping{changed, wake})
+			sleepers = append(sleepers, sleeping{emptied, wake})
 		}
 		if got != m.verdict() {
 			return story, fmt.Errorf("who looks: got %q, want %q", got, m.verdict())
