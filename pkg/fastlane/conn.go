@@ -12,6 +12,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -48,6 +49,11 @@ type conn struct {
 	reading func(uintptr) bool // tryRead, made once
 	served  bool               // a first head has come
 
+	// Of the writer.
+	left     []byte             // of what is being written
+	writeErr error              //
+	writing  func(uintptr) bool // tryWrite, made once
+
 	exchange
 
 	// Of the end.
@@ -59,7 +65,7 @@ type conn struct {
 
 func newConn(l *Lane, nc *net.TCPConn, raw syscall.RawConn) *conn {
 	c := &conn{lane: l, nc: nc, raw: raw}
-	c.reading = c.tryRead
+	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	if l.watcher != nil {
 		c.watch = l.watcher.Add(nc, c.hangup)
@@ -337,7 +343,7 @@ func (c *conn) read() error {
 // without a byte in it.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	n, err := readNow(int(fd), c.buf[c.w:])
+	n, err := socket.Read(fd, c.buf[c.w:])
 	switch {
 	case errors.Is(err, syscall.EAGAIN):
 		if c.w == 0 {
@@ -345,7 +351,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 		}
 		return false
 	case err != nil:
-		c.err = os.NewSyscallError("read", err)
+		c.err = err
 		return true
 	case n == 0:
 		c.err = io.EOF
@@ -358,19 +364,38 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.w += n
 	if c.w == len(c.buf) && c.w == smallSize {
 		c.makeRoom(bufferSize)
-		n, _ = readNow(int(fd), c.buf[c.w:]) // an error will be there for the next one
-		c.w += max(n, 0)
+		n, _ = socket.Read(fd, c.buf[c.w:]) // an error will be there for the next one
+		c.w += n
 	}
 	return true
 }
 
-// readNow reads without waiting.
-func readNow(fd int, p []byte) (n int, err error) {
-	for {
-		if n, err = syscall.Read(fd, p); err != syscall.EINTR {
-			return n, err
-		}
+// Write writes all of p.
+func (c *conn) Write(p []byte) (n int, err error) {
+	c.left, c.writeErr = p, nil
+	err = c.raw.Write(c.writing)
+	n = len(p) - len(c.left)
+	c.left = nil
+	if err == nil {
+		err = c.writeErr
 	}
+	return n, err
+}
+
+// tryWrite writes what the socket takes.
+func (c *conn) tryWrite(fd uintptr) (done bool) {
+	for len(c.left) > 0 {
+		n, err := socket.Write(fd, c.left)
+		if errors.Is(err, syscall.EAGAIN) {
+			return false
+		}
+		if err != nil {
+			c.writeErr = err
+			return true
+		}
+		c.left = c.left[n:]
+	}
+	return true
 }
 
 // release gives the buffer back.

@@ -226,7 +226,7 @@ func (x *exchange) leaveRoom() {
 // flush writes what waits in out. Once it has failed it fails.
 func (x *exchange) flush() error {
 	if x.waiting && !x.broken {
-		n, err := x.c.nc.Write(x.out)
+		n, err := x.c.Write(x.out)
 		x.told = x.told || n > 0
 		x.broken = err != nil
 	}

@@ -323,7 +323,7 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 			return err
 		}
 		if len(data)+len(wire.ChunkTail) > cap(x.out) {
-			n, err := x.c.nc.Write(data)
+			n, err := x.c.Write(data)
 			x.told = x.told || n > 0
 			if err != nil {
 				x.broken = true

@@ -3,10 +3,11 @@ package upstream
 import (
 	"io"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 // bufferSize is how much of a response is read at once.
@@ -41,7 +42,6 @@ type conn struct {
 	// Of the raw calls, here so that they allocate nothing.
 	peek   func(fd uintptr) bool // look
 	step   func(fd uintptr) bool // sendOrRead
-	one    [1]byte
 	silent bool
 	sends  *Call // whose head the next step writes; nil: none
 	n      int   // of the last step: bytes written or read,
@@ -140,52 +140,39 @@ func (c *conn) rawRead() error {
 func (c *conn) sendOrRead(fd uintptr) (done bool) {
 	k := c.sends
 	if k == nil {
-		return c.tryRead(int(fd))
+		return c.tryRead(fd)
 	}
 	c.sends = nil
-	if c.reused && !isSilent(int(fd), c.one[:]) {
+	if c.reused && !socket.Silent(fd) {
 		c.n, c.err = 0, errStale
 		return true
 	}
 	k.sending()
-	c.n, c.err = ignoreEINTR(syscall.Write, int(fd), k.Head)
+	c.n, c.err = socket.Write(fd, k.Head)
 	c.written = c.n > 0
 	switch {
 	case c.err == nil && c.n < len(k.Head), c.err == syscall.EAGAIN:
-		c.n, c.err = max(c.n, 0), errPartly
+		c.err = errPartly
 		return true
 	case c.err != nil && c.reused:
-		c.n = 0
 		return true
 	}
 	k.sent()
 	// On a fresh connection nobody has peeked; and an answer may explain a failure.
-	return (!c.reused || c.err != nil) && c.tryRead(int(fd))
+	return (!c.reused || c.err != nil) && c.tryRead(fd)
 }
 
 // tryRead reads what there is. It gives the buffer back if that is nothing.
-func (c *conn) tryRead(fd int) (done bool) {
+func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	c.n, c.err = ignoreEINTR(syscall.Read, fd, c.buf[c.w:])
+	c.n, c.err = socket.Read(fd, c.buf[c.w:])
 	if c.err == syscall.EAGAIN {
 		if c.w == 0 {
 			c.park()
 		}
 		return false
 	}
-	if c.err != nil {
-		c.n, c.err = 0, os.NewSyscallError("read", c.err)
-	}
 	return true
-}
-
-// ignoreEINTR calls f until no signal has come between.
-func ignoreEINTR(f func(fd int, p []byte) (int, error), fd int, p []byte) (n int, err error) {
-	for {
-		if n, err = f(fd, p); err != syscall.EINTR {
-			return n, err
-		}
-	}
 }
 
 // hold sees to it that there is a buffer.
@@ -221,12 +208,6 @@ func (c *conn) alive() bool {
 
 // look is what RawConn.Read calls; it never asks it to wait.
 func (c *conn) look(fd uintptr) (done bool) {
-	c.silent = isSilent(int(fd), c.one[:])
+	c.silent = socket.Silent(fd)
 	return true
-}
-
-// isSilent peeks whether nothing has come, not even the end.
-func isSilent(fd int, one []byte) bool {
-	_, _, err := syscall.Recvfrom(fd, one, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	return err == syscall.EAGAIN
 }

@@ -17,15 +17,16 @@ var plan = []room{
 	{path: "pkg/certs"},
 	{path: "pkg/wire"},
 	{path: "pkg/hangup"},
+	{path: "pkg/socket"},
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
 	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
-	{path: "pkg/upstream", may: []string{"pkg/header", "pkg/wire"}},
+	{path: "pkg/upstream", may: []string{"pkg/header", "pkg/wire", "pkg/socket"}},
 
 	// The lanes do not know each other: the fast lane lends and hands over
 	// through a func.
 	{path: "pkg/httplane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup"}},
-	{path: "pkg/fastlane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup"}},
+	{path: "pkg/fastlane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/socket"}},
 
 	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},

@@ -1,0 +1,32 @@
+//go:build !linux || race
+
+package socket
+
+import "syscall"
+
+// The race detector takes what goes through a socket as an order in time, and has
+// to hear of it from package syscall.
+
+// Read reads what has come: n > 0, or an error, or n == 0 for the end.
+func Read(fd uintptr, p []byte) (n int, err error) { return again(syscall.Read, fd, p) }
+
+// Write writes what the socket takes at once, which may be less than all.
+func Write(fd uintptr, p []byte) (n int, err error) { return again(syscall.Write, fd, p) }
+
+// Silent reports whether nothing has come, not even the end.
+func Silent(fd uintptr) bool {
+	var one [1]byte
+	for {
+		if _, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT); err != syscall.EINTR {
+			return err == syscall.EAGAIN
+		}
+	}
+}
+
+func again(f func(int, []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+	for {
+		if n, err = f(int(fd), p); err != syscall.EINTR {
+			return max(n, 0), err
+		}
+	}
+}

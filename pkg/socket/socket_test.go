@@ -1,0 +1,104 @@
+package socket_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
+)
+
+// pair returns two sockets that are connected and never block.
+func pair(t *testing.T) (a, b uintptr) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if err := syscall.SetNonblock(fd, true); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { syscall.Close(fd) })
+	}
+	return uintptr(fds[0]), uintptr(fds[1])
+}
+
+func TestWhatWasWrittenIsRead(t *testing.T) {
+	a, b := pair(t)
+	buf := make([]byte, 16)
+	if n, err := socket.Read(b, buf); n != 0 || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("of nothing: got %d, %v, want 0, EAGAIN", n, err)
+	}
+	if n, err := socket.Write(a, []byte("hello")); n != 5 || err != nil {
+		t.Errorf("got %d, %v, want 5, nil", n, err)
+	}
+	if n, err := socket.Read(b, buf[:2]); string(buf[:n]) != "he" || err != nil {
+		t.Errorf("got %q, %v, want he, nil", buf[:n], err)
+	}
+	if n, err := socket.Read(b, buf); string(buf[:n]) != "llo" || err != nil {
+		t.Errorf("got %q, %v, want llo, nil", buf[:n], err)
+	}
+	syscall.Shutdown(int(a), syscall.SHUT_WR)
+	if n, err := socket.Read(b, buf); n != 0 || err != nil {
+		t.Errorf("at the end: got %d, %v, want 0, nil", n, err)
+	}
+}
+
+func TestAFullSocketTakesNoMore(t *testing.T) {
+	a, b := pair(t)
+	much := make([]byte, 64<<10)
+	var sent, came int
+	n, err := 0, error(nil)
+	for ; err == nil; n, err = socket.Write(a, much) {
+		sent += n
+	}
+	if n != 0 || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("got %d, %v, want 0, EAGAIN", n, err)
+	}
+	for n, err = socket.Read(b, much); err == nil; n, err = socket.Read(b, much) {
+		came += n
+	}
+	if came != sent {
+		t.Errorf("got %d bytes, want %d", came, sent)
+	}
+}
+
+func TestAWriteToNobodyIsAnError(t *testing.T) {
+	a, b := pair(t)
+	syscall.Shutdown(int(b), syscall.SHUT_RD)
+	if n, err := socket.Write(a, []byte("x")); n != 0 || !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("got %d, %v, want 0, EPIPE", n, err)
+	}
+}
+
+func TestASocketIsSilentUntilAnythingComes(t *testing.T) {
+	a, b := pair(t)
+	if !socket.Silent(b) {
+		t.Error("nothing came: got false, want true")
+	}
+	socket.Write(a, []byte("x"))
+	for range 2 { // it only looks
+		if socket.Silent(b) {
+			t.Error("a byte came: got true, want false")
+		}
+	}
+	socket.Read(b, make([]byte, 1))
+	syscall.Shutdown(int(a), syscall.SHUT_WR)
+	if socket.Silent(b) {
+		t.Error("the end came: got true, want false")
+	}
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	a, b := pair(t)
+	buf := make([]byte, 8)
+	if got := testing.AllocsPerRun(100, func() {
+		socket.Silent(b)
+		socket.Read(b, buf) // nothing there
+		socket.Write(a, buf)
+		socket.Read(b, buf)
+	}); got != 0 {
+		t.Errorf("got %v allocations, want 0", got)
+	}
+}
