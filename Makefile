@@ -25,7 +25,7 @@ IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-ar
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance e2e reproducible linters lint check bench image clean
+.PHONY: help run build test conformance admission e2e reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -46,10 +46,14 @@ test: ## Run all tests but the conformance suite, with the race detector.
 conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
 	$(GO) test -count=1 -timeout 5m ./test/conformance/...
 
+admission: ## Run the API server's own admission code against the injector; minutes the first time.
+	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
+
 e2e: ## Run the shipped images in real containers; Debian and root. Minutes.
 	test/e2e/setup
 	$(GO) vet -tags e2e ./test/e2e
 	$(GO) test -tags e2e -count=1 -timeout 12m -v ./test/e2e
+	@$(MAKE) --no-print-directory admission
 
 reproducible: ## Build both images twice, from nothing, and compare; Debian and root.
 	test/e2e/setup reproducible

@@ -164,7 +164,7 @@ func decode(t *testing.T, name string, text []byte) []runtime.Object {
 
 func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 	// Which file is of what is no object: patches, values, and the build's own files.
-	parts := []string{"kustomization.yaml", "overlays/", "knative/config-deployment.yaml", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/"}
+	parts := []string{"kustomization.yaml", "overlays/self-managed/", "overlays/ha/", "overlays/cert-manager/", "knative/config-deployment.yaml", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/"}
 	seen := 0
 	err := filepath.WalkDir(deploy, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(name) != ".yaml" || slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(filepath.ToSlash(name), p) }) {
@@ -261,6 +261,43 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestThePolicyIsWhatTheInjectorPrints(t *testing.T) {
+	name := filepath.Join(deploy, "overlays/policy/policy.yaml")
+	const image = "--image=queue-proxy@sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	out, report, code := injector(t, "policy", nil, image)
+	if again, _, _ := injector(t, "policy", nil, image); code != done || again != out {
+		t.Fatalf("got exit code %d, want 0 and the same text each time: %s", code, report)
+	}
+	if *update {
+		write(t, name, out)
+	}
+	if want := read(t, name); out != want {
+		t.Errorf("got a difference (go test ./cmd/injector -update):\n%s", unified(name, []byte(want), []byte(out)))
+	}
+	objects := build(t, "overlays/policy")
+	policy := first[*admissionregv1.MutatingAdmissionPolicy](t, objects)
+	bindings := 0
+	for _, o := range objects {
+		if b, ok := o.(*admissionregv1.MutatingAdmissionPolicyBinding); ok && b.Spec.PolicyName == policy.Name {
+			bindings++
+		}
+	}
+	if bindings != 2 || len(objects) != 3 {
+		t.Errorf("got %d objects and %d bindings of the policy, want 3 and 2", len(objects), bindings)
+	}
+	// The API server's bounds (validation of admissionregistration).
+	if n := len(policy.Spec.MatchConditions); n > 64 {
+		t.Errorf("got %d conditions, want at most 64", n)
+	}
+	names := map[string]bool{}
+	for _, v := range policy.Spec.Variables {
+		if names[v.Name] || v.Expression == "" {
+			t.Errorf("got the variable %q twice or without a meaning", v.Name)
+		}
+		names[v.Name] = true
 	}
 }
 

@@ -15,7 +15,9 @@ var update = flag.Bool("update", false, "write the golden outputs anew")
 const golden = "../../pkg/inject/testdata"
 
 // A pair is one folder of pkg/inject/testdata: in.yaml or in.json; args, a line each,
-// if there are any; report, which the injector writes to the standard error; and
+// if there are any; policy, which says "same" if a policy makes the same of its pods and
+// "excluded: " and why if a policy leaves them alone (test/admission holds it to that);
+// report, which the injector writes to the standard error; and
 // out.yaml or out.json, unless something is refused.
 type pair struct {
 	name, in, out, report string
@@ -97,5 +99,22 @@ func write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestEachGoldenPairSaysWhatAPolicyMakesOfIt(t *testing.T) {
+	same := 0
+	for _, p := range pairs(t) {
+		mark := strings.TrimSpace(read(t, filepath.Join(golden, p.name, "policy")))
+		reason, excluded := strings.CutPrefix(mark, "excluded: ")
+		switch {
+		case mark == "same" && strings.Contains(read(t, p.report), ": injected: "):
+			same++
+		case mark != "same" && (!excluded || reason == ""):
+			t.Errorf("%s: got the mark %q, want same, or excluded: and why", p.name, mark)
+		}
+	}
+	if want := 25; same < want {
+		t.Errorf("got %d pairs that are injected and the same by policy, want at least %d", same, want)
 	}
 }

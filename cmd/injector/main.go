@@ -4,6 +4,7 @@
 //	injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
 //	injector explain  [-f FILE|DIR|-]... [options]    say in words what inject would do
 //	injector serve    [flags] [options]               the webhook
+//	injector policy   [options]                       print a policy that does the same without a server
 //	injector options                                  list the options
 //	injector version
 //
@@ -44,6 +45,7 @@ const (
        injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
        injector explain  [-f FILE|DIR|-]... [options]
        injector serve    [flags] [options]
+       injector policy   [options]
        injector options
        injector version
 `
@@ -66,6 +68,8 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 		code, err = c.files(name, args[1:], environ)
 	case "serve":
 		code, err = c.serve(args[1:], environ)
+	case "policy":
+		code, err = c.policy(args[1:], environ)
 	case "options":
 		c.listOptions()
 	case "version", "--version", "-version":
@@ -151,6 +155,35 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 		return code, nil
 	}
 	return c.print(output, inputs, files)
+}
+
+// policy prints the injection as objects for the API server.
+func (c *command) policy(args, environ []string) (int, error) {
+	said, err := inject.FromEnv(environ)
+	if err != nil {
+		return notAtAll, err
+	}
+	flags := flag.NewFlagSet("injector policy", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	optionFlags(flags, said)
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(c.stdout, usageText)
+		flags.SetOutput(c.stdout)
+		flags.PrintDefaults()
+		return done, nil
+	case err != nil:
+		return notAtAll, err
+	case flags.NArg() > 0:
+		return notAtAll, fmt.Errorf("policy: unknown argument %q", flags.Arg(0))
+	}
+	text, err := inject.Policy(said)
+	if err != nil {
+		return notAtAll, fmt.Errorf("policy: %w", err)
+	}
+	_, err = io.WriteString(c.stdout, text)
+	return done, err
 }
 
 // optionFlags makes a flag of each option; what is said in a flag goes to said, over

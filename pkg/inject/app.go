@@ -122,11 +122,31 @@ func (in *injection) holdToPlainText() error {
 // ports are the sidecar's.
 type ports struct{ serving, tls, admin, autoscaler, metrics, status int32 }
 
+// A usualPort is a port of the sidecar's, by the option that chooses another.
+type usualPort struct {
+	option string
+	number int32
+}
+
+// usualPorts are the sidecar's, in the order in which they are chosen.
+func usualPorts() []usualPort {
+	return []usualPort{
+		{"serving-port", 8012},
+		{"tls-port", 8112},
+		{"admin-port", 8022},
+		{"autoscaler-port", 9090},
+		{"metrics-port", 9091},
+		{"status-port", 8008},
+	}
+}
+
+// higher is how far a usual port moves where a container declares it.
+const higher = 10000
+
 // choosePorts gives the sidecar its ports: those that were asked for, or the usual
 // ones, each 10000 higher where a container declares it. Whoever comes from outside
 // comes by the port's name or by an annotation, so the number is free.
 func (in *injection) choosePorts() error {
-	const higher = 10000
 	taken := map[int32]string{in.port.ContainerPort: in.app.Name}
 	containers := slices.Clone(in.pod.Containers)
 	for _, c := range in.pod.InitContainers {
@@ -141,19 +161,9 @@ func (in *injection) choosePorts() error {
 			}
 		}
 	}
-	for _, want := range []struct {
-		option string
-		usual  int32
-		to     *int32
-	}{
-		{"serving-port", 8012, &in.ports.serving},
-		{"tls-port", 8112, &in.ports.tls},
-		{"admin-port", 8022, &in.ports.admin},
-		{"autoscaler-port", 9090, &in.ports.autoscaler},
-		{"metrics-port", 9091, &in.ports.metrics},
-		{"status-port", 8008, &in.ports.status},
-	} {
-		n := want.usual
+	to := []*int32{&in.ports.serving, &in.ports.tls, &in.ports.admin, &in.ports.autoscaler, &in.ports.metrics, &in.ports.status}
+	for i, want := range usualPorts() {
+		n := want.number
 		said := in.options.get(want.option)
 		if said != "" {
 			number, _ := strconv.Atoi(said) // the option was judged
@@ -168,7 +178,7 @@ func (in *injection) choosePorts() error {
 			return refuse(PortTaken, "port %d is needed as %s, but %s has it; choose another with the option %s", n, want.option, by, want.option)
 		}
 		taken[n] = "the sidecar's " + want.option
-		*want.to = n
+		*to[i] = n
 	}
 	return nil
 }

@@ -135,6 +135,31 @@ func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
 	}
 }
 
+func TestOptionsThatAPolicyCannotFollowAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		said Options
+		want string
+	}{
+		{Options{"resource-percentage": "10"}, "resource-percentage"},
+		{Options{"drain-quiet-period": "5s"}, "drain-quiet-period"},
+		{Options{"drain-min": "1500ms"}, "whole seconds"},
+		{Options{"request-timeout": "1.5s"}, "whole seconds"},
+		{Options{"inject": "false"}, "nothing is injected"},
+		{Options{"metrics-port": "19090"}, "metrics-port: in some pods autoscaler-port is on 19090"},
+		{Options{"admin-port": "8012"}, "admin-port: in some pods serving-port is on 8012"},
+		{Options{"drain-min": "40s", "drain-deadline": "30s"}, "drain-min"},
+		{Options{"settings": "CONECT_RETRY=1s"}, "CONNECT_RETRY"},
+	} {
+		if _, err := Policy(c.said); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: got %v, want an error that says %q", c.said, err, c.want)
+		}
+	}
+	said := Options{"concurrency": "0x10", "image": `a'"\b`, "serving-port": "1"}
+	if text, err := Policy(said); err != nil || !strings.Contains(text, `: '16')`) || said["concurrency"] != "0x10" {
+		t.Errorf("got %v, want a policy with 16, and the options as they were", err)
+	}
+}
+
 func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 	const usual = `"timeoutSeconds":1,"failureThreshold":3,"successThreshold":1,"periodSeconds":10`
 	for _, c := range []struct{ fact, probes, want string }{

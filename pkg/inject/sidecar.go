@@ -97,10 +97,7 @@ func (in *injection) settle() error {
 			in.warn("%s is shorter than %s: requests that came late are cut at the end of the pod", deadlineOption, timeoutOption)
 		}
 	}
-	s.grace = max(grace, (s.deadline + afterDrain).Truncate(time.Second))
-	if s.grace < s.deadline+afterDrain {
-		s.grace += time.Second
-	}
+	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)
 	asked = append(asked, config.EnvVar{Name: "DRAIN_DEADLINE", Value: s.deadline.String()})
 
 	s.config, err = config.Read(asked)
@@ -113,6 +110,9 @@ func (in *injection) settle() error {
 	s.environ = config.Environ(s.config)
 	return nil
 }
+
+// ceilSeconds is a duration in whole seconds, or the next.
+func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // badSettings is an error of config's, with the options' names beside the variables'.
 func (in *injection) badSettings(err error) error {
@@ -270,6 +270,9 @@ func (in *injection) containerPorts() []corev1.ContainerPort {
 	return append(all, serving)
 }
 
+// imageUser is the user that our image names.
+const imageUser = 65532
+
 // securityContext is what the restricted Pod Security Standard wants. A pod that runs
 // as root would make our image root as well, which runAsNonRoot forbids.
 func (in *injection) securityContext() *corev1.SecurityContext {
@@ -282,7 +285,7 @@ func (in *injection) securityContext() *corev1.SecurityContext {
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	if p := in.pod.SecurityContext; p != nil && p.RunAsUser != nil && *p.RunAsUser == 0 {
-		user := int64(65532) // the image's own
+		user := int64(imageUser)
 		s.RunAsUser = &user
 	}
 	return s

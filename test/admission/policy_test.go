@@ -1,0 +1,317 @@
+package admission
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+)
+
+// withPolicy is a cluster with the policy that the injector prints; nil and what it
+// says where it prints none.
+func withPolicy(t *testing.T, args []string) (*cluster, string) {
+	t.Helper()
+	text, report, code := injector(t, nil, append([]string{"policy"}, args...)...)
+	if code != 0 {
+		return nil, report
+	}
+	plugin, err := mutating.NewPlugin(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, objects(t, text), plugin)
+	c.await(t)
+	return c, ""
+}
+
+// await waits until the plugin has compiled the policy and knows what a pod is.
+func (c *cluster) await(t *testing.T) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "first", Annotations: map[string]string{"queue-proxy.dev/container": "app", "queue-proxy.dev/port": "1"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{ContainerPort: 1}}}}}}
+	var err error
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		var made *corev1.Pod
+		if made, err = c.create("chosen", pod); err == nil && len(made.Spec.Containers)+len(made.Spec.InitContainers) == 2 {
+			return
+		}
+		if err != nil && !apierrors.IsServiceUnavailable(err) {
+			break
+		}
+	}
+	t.Fatalf("got %v, want the policy to inject a pod", err)
+}
+
+func TestThePolicyMakesWhatTheCommandLineMakes(t *testing.T) {
+	clusters := map[string]*cluster{}
+	injected := 0
+	for _, p := range pairs(t) {
+		t.Run(p.name, func(t *testing.T) {
+			key := strings.Join(p.args, " ")
+			c, known := clusters[key]
+			if !known {
+				var report string
+				if c, report = withPolicy(t, p.args); c == nil {
+					if !strings.HasPrefix(p.mark, "excluded: ") {
+						t.Errorf("got no policy, want one: %s", report)
+					}
+					return
+				}
+				clusters[key] = c
+			}
+			for _, given := range p.pods {
+				for _, pod := range []*corev1.Pod{given, withDefaults(given)} {
+					pod.Namespace = "chosen"
+					want, report, is := byHand(t, pod, p.args)
+					got, err := c.create("chosen", pod)
+					if err != nil {
+						t.Fatal(err)
+					}
+					switch {
+					case p.mark == "same" && want == nil:
+						t.Errorf("got a pod that the command line refuses; mark the pair excluded: %s", report)
+					case p.mark == "same" && !same(t, got, want):
+						t.Errorf("got\n%s\nwant\n%s", indented(t, got), indented(t, want))
+					case p.mark == "same" && is:
+						injected++
+					case p.mark != "same" && !same(t, got, pod):
+						t.Errorf("got it changed, want it left alone (%s):\n%s", p.mark, indented(t, got))
+					}
+				}
+			}
+			if p.mark != "same" && !strings.HasPrefix(p.mark, "excluded: ") {
+				t.Errorf("got the mark %q, want same, or excluded: and why", p.mark)
+			}
+		})
+	}
+	if injected < 2*25 {
+		t.Errorf("got %d pods injected alike, want at least 25, each with defaults and without", injected)
+	}
+}
+
+// chosen is who is asked about a pod: the same for the webhook and the policy.
+func chosen() []struct {
+	namespace, label string
+	want             bool
+} {
+	return []struct {
+		namespace, label string
+		want             bool
+	}{
+		{"chosen", "", true}, {"chosen", "true", true}, {"chosen", "false", false},
+		{"plain", "", false}, {"plain", "true", true}, {"plain", "false", false},
+		{"closed", "", false}, {"closed", "true", true}, {"closed", "false", false},
+		{"queue-proxy", "", false}, {"queue-proxy", "true", false}, {"kube-system", "", false}, {"kube-system", "true", false},
+	}
+}
+
+// plainPod is one that everybody can inject.
+func plainPod(label string) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{
+		Name: "web", Image: "web:1", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+	}}}}
+	if label != "" {
+		pod.Labels = map[string]string{"queue-proxy.dev/inject": label}
+	}
+	return pod
+}
+
+func sidecars(pod *corev1.Pod) int {
+	n := 0
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == "queue-proxy" {
+			n++
+		}
+	}
+	return n
+}
+
+func TestThePolicyTakesThePodsOfTheWebhook(t *testing.T) {
+	c, _ := withPolicy(t, nil)
+	for _, w := range chosen() {
+		made, err := c.create(w.namespace, plainPod(w.label))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sidecars(made) == 1; got != w.want {
+			t.Errorf("namespace %s, label %q: got a sidecar %v, want %v", w.namespace, w.label, got, w.want)
+		}
+		again, err := c.create(w.namespace, made)
+		if err != nil || !same(t, again, made) {
+			t.Errorf("namespace %s, label %q: got it changed the second time, want it as it was; %v", w.namespace, w.label, err)
+		}
+	}
+}
+
+func TestThePolicyTakesRandomPodsAsTheCommandLineOrLeavesThem(t *testing.T) {
+	const pods = 400
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, args := range [][]string{nil, {"--mode=native", "--concurrency=0x10", "--request-timeout=10m", "--drain-min=7s", "--metrics-port=9191", "--image-pull-policy=Always", "--log-level=it's \"x\"", "--cpu-limit=1"},
+		{"--drain-deadline=1500ms", "--metrics-annotations=false", "--queue-depth=10", "--port=http", "--ephemeral-storage-limit=1Gi", "--exclude-paths=/a,/b*"}} {
+		c, report := withPolicy(t, args)
+		if c == nil {
+			t.Fatal(report)
+		}
+		taken := 0
+		for range pods {
+			pod := randomPod(random)
+			pod.Namespace = "chosen"
+			got, err := c.create("chosen", pod)
+			if err != nil {
+				t.Fatalf("%v:\n%s", err, indented(t, pod))
+			}
+			if same(t, got, pod) {
+				continue // the command line may take more
+			}
+			taken++
+			if want, report, _ := byHand(t, pod, args); want == nil || !same(t, got, want) {
+				t.Fatalf("%q: of\n%s\ngot\n%s\nwant\n%s\n%s", args, indented(t, pod), indented(t, got), indented(t, want), report)
+			}
+		}
+		if taken < pods/10 {
+			t.Errorf("%q: got %d of %d pods injected, want at least a tenth: else the test says nothing", args, taken, pods)
+		}
+	}
+}
+
+// randomPod is a pod of which each part may be there, or be strange.
+func randomPod(random *rand.Rand) *corev1.Pod {
+	maybe := func(percent int) bool { return random.IntN(100) < percent }
+	number := func(all ...int32) int32 { return all[random.IntN(len(all))] }
+	word := func(all ...string) string { return all[random.IntN(len(all))] }
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"}}
+	if maybe(50) {
+		pod.Annotations = map[string]string{"a": "b"}
+		for key, values := range map[string][]string{
+			"queue-proxy.dev/concurrency": {"", "0", "7", "100", "-1", "x"}, "queue-proxy.dev/queue-depth": {"0", "70", "71"}, "queue-proxy.dev/request-timeout": {"0", "29", "3600", "5m"},
+			"queue-proxy.dev/container": {"c0", "c1"}, "queue-proxy.dev/port": {"8080", "http", "5000", "0"}, "queue-proxy.dev/inject": {"true", "false", "1"},
+			"prometheus.io/port": {"1"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
+		} {
+			if maybe(8) {
+				pod.Annotations[key] = word(values...)
+			}
+		}
+	}
+	if maybe(50) {
+		grace := int64(number(0, 1, 5, 30, 31, 60, 3600, 100000))
+		pod.Spec.TerminationGracePeriodSeconds = &grace
+	}
+	if maybe(10) {
+		user := int64(number(0, 1000))
+		pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
+	}
+	pod.Spec.RestartPolicy = corev1.RestartPolicy(word("", "Always", "Always", "Always", "Never"))
+	port := func(names ...string) intstr.IntOrString {
+		if maybe(50) {
+			return intstr.FromInt32(number(8080, 5000, 9090, 0))
+		}
+		return intstr.FromString(word(append(names, "http", "8080")...))
+	}
+	handler := func() corev1.ProbeHandler {
+		switch random.IntN(4) {
+		case 0:
+			return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port("metrics"), Host: word("", "", "localhost", "::1")}}
+		case 1:
+			g := &corev1.GRPCAction{Port: number(8080, 50051)}
+			if maybe(50) {
+				service := word("", `a"b\c`, "ä")
+				g.Service = &service
+			}
+			return corev1.ProbeHandler{GRPC: g}
+		case 2:
+			if maybe(30) {
+				return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}
+			}
+		}
+		get := &corev1.HTTPGetAction{Path: word("", "/", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: port("metrics"), Scheme: corev1.URIScheme(word("", "HTTP", "HTTP", "HTTPS"))}
+		if maybe(30) {
+			get.HTTPHeaders = []corev1.HTTPHeader{{Name: word("X-A", "Host", "x_b"), Value: word("", "$x", `q"`, "a.b:80")}, {Name: "Accept", Value: "*/*"}}
+		}
+		return corev1.ProbeHandler{HTTPGet: get}
+	}
+	probe := func(percent int) *corev1.Probe {
+		if !maybe(percent) {
+			return nil
+		}
+		return &corev1.Probe{ProbeHandler: handler(), InitialDelaySeconds: number(0, 0, 5), TimeoutSeconds: number(0, 1, 7), PeriodSeconds: number(0, 3), SuccessThreshold: number(0, 1), FailureThreshold: number(0, 1, 9)}
+	}
+	containers := func(n int, prefix string) []corev1.Container {
+		var all []corev1.Container
+		for i := range n {
+			c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: "x", ReadinessProbe: probe(60), LivenessProbe: probe(30), StartupProbe: probe(20)}
+			if i == 0 || maybe(30) {
+				for _, name := range []string{word("http", "http", "web", ""), "metrics"}[:1+random.IntN(2)] {
+					p := corev1.ContainerPort{Name: name, ContainerPort: number(8080, 5000, 80, 9090, 8012, 19090), Protocol: corev1.Protocol(word("", "TCP", "TCP", "UDP"))}
+					if maybe(10) {
+						p.HostPort, p.HostIP = 80, word("", "10.0.0.1")
+					}
+					c.Ports = append(c.Ports, p)
+				}
+			}
+			if maybe(40) {
+				c.Lifecycle = &corev1.Lifecycle{}
+				switch random.IntN(5) {
+				case 0:
+					c.Lifecycle.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(number(0, 5, 90, 4000))}}
+				case 1, 2:
+					c.Lifecycle.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: [][]string{
+						{"sleep", "5"}, {"/bin/sleep", "15s"}, {"sh", "-c", "sleep 20"}, {"/bin/bash", "-c", " sleep  3s "}, {"sleep", "1.5"}, {"sh", "-c", "sleep 5; kill 1"},
+						{"sh", "-c", "sleep 5m"}, {"nginx", "-s", "quit"}, {"sleep"}, {"sh", "-c", "/usr/bin/sleep 04"}, {"sh", "-c", "a\tb\n"},
+					}[random.IntN(11)]}}
+				case 3:
+					c.Lifecycle.PreStop = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/quit", Port: port("web")}}
+				}
+				if maybe(20) {
+					c.Lifecycle.PostStart = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: port("web")}}
+				}
+			}
+			all = append(all, c)
+		}
+		return all
+	}
+	pod.Spec.Containers = containers(1+random.IntN(3), "c")
+	if maybe(30) {
+		pod.Spec.InitContainers = containers(1+random.IntN(2), "i")
+		if maybe(50) {
+			always := corev1.ContainerRestartPolicyAlways
+			pod.Spec.InitContainers[0].RestartPolicy = &always
+		}
+	}
+	if maybe(50) {
+		return withDefaults(pod)
+	}
+	return pod
+}
+
+// The API server gives an expression a budget, which the largest pods must not exhaust.
+func TestTheLargestPodsThatThePolicyTakesFitItsBudget(t *testing.T) {
+	c, _ := withPolicy(t, nil)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", Namespace: "chosen", Annotations: map[string]string{"queue-proxy.dev/container": "c0", "queue-proxy.dev/port": "p0"}}}
+	for i := range 40 {
+		container := corev1.Container{Name: fmt.Sprintf("c%d", i), Image: "x", ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: "/" + strings.Repeat("x", 200), Port: intstr.FromString("p39"), HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: strings.Repeat("y", 200)}}},
+		}}}
+		for j := range 40 {
+			container.Ports = append(container.Ports, corev1.ContainerPort{Name: fmt.Sprintf("p%d", j), ContainerPort: int32(20000 + 40*i + j)})
+		}
+		pod.Spec.Containers = append(pod.Spec.Containers, container)
+	}
+	got, err := c.create("chosen", pod)
+	if err != nil {
+		t.Fatalf("got %.1000v, want it injected", err)
+	}
+	if want, report, _ := byHand(t, pod, nil); want == nil || !same(t, got, want) {
+		t.Errorf("got another pod than the command line makes: %s", report)
+	}
+	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "one-more"})
+	if got, err = c.create("chosen", pod); err != nil || !same(t, got, pod) {
+		t.Errorf("got a change or %v, want a larger pod left alone", err)
+	}
+}
