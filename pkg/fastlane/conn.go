@@ -162,12 +162,14 @@ func (c *conn) judge() (w what, known bool) {
 	}
 	n, err := c.request.Parse(b)
 	q := &c.request
-	var odd *wire.Odd
-	switch {
-	case errors.As(err, &odd) && odd.Framed:
-		return lend, true // HTTP/1.0, an unusual target or Host
-	case err != nil:
+	if err != nil {
+		var odd *wire.Odd
+		if errors.As(err, &odd) && odd.Framed {
+			return lend, true // HTTP/1.0, an unusual target or Host
+		}
 		return handOver, true // and refused there, or judged alone
+	}
+	switch {
 	case n > c.lane.settings.MaxHeaderBytes, n == 0 && len(b) >= c.lane.settings.MaxHeaderBytes:
 		return handOver, true // and answered with 431
 	case n == 0:

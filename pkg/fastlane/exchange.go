@@ -41,6 +41,9 @@ type exchange struct {
 	remote  string // the client's address and port
 	peer    string // the address, as X-Forwarded-For has it
 
+	// What breaks a Forward off, made once: before its response begins, and then.
+	abortApp, abortBoth func()
+
 	last    bool // no request is served behind this one
 	broken  bool // not all of what the response's head has promised was written
 	told    bool // bytes of the final response have been written
@@ -58,6 +61,11 @@ func (x *exchange) init(c *conn) {
 	x.remote = c.nc.RemoteAddr().String()
 	if a, err := netip.ParseAddrPort(x.remote); err == nil {
 		x.peer = a.Addr().String()
+	}
+	x.abortApp = x.call.Abort
+	x.abortBoth = func() {
+		x.call.Abort()
+		c.nc.SetDeadline(past)
 	}
 	x.call.OnSend = x.makeHead
 	x.call.OnSent = x.leaveRoom

@@ -38,7 +38,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	}
 	c.Begin()
 	x.alarm.Watch(l)
-	if why := x.alarm.Abortable(c.Abort); why != queue.OK {
+	if why := x.alarm.Abortable(x.abortApp); why != queue.OK {
 		return queue.Result{Why: why}
 	}
 	r, err := c.Do(x.c.lane.app)
@@ -53,10 +53,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
 	l.Enter(queue.Streaming)
-	x.alarm.Abortable(func() {
-		c.Abort()
-		x.c.nc.SetDeadline(past)
-	})
+	x.alarm.Abortable(x.abortBoth)
 	x.stream(r, &result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
 		x.last = true // what came behind the last byte came too late, but it has cut the connection off

@@ -1,0 +1,206 @@
+//go:build !race
+
+package sidecar
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+// What an ordinary request costs in the whole sidecar, with all on that is on by
+// default: metrics of all sets, statistics, a limit and every clock. Not with the
+// race detector, with which pools lose on purpose what they are given.
+
+// A frugal app answers each request with the same bytes and allocates nothing. A
+// request whose target is /hold is answered when somebody says so.
+type frugal struct {
+	held, free chan struct{}
+}
+
+func (a *frugal) serve(t testing.TB, ln net.Listener, answer string) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			said, in := []byte(answer), make([]byte, 64<<10)
+			end := []byte("\r\n\r\n")
+			for n := 0; ; {
+				k, err := c.Read(in[n:])
+				if err != nil {
+					return
+				}
+				n += k
+				if !bytes.HasSuffix(in[:n], end) && !bytes.HasSuffix(in[:n], []byte("end")) {
+					continue
+				}
+				if bytes.HasPrefix(in, []byte("GET /hold ")) {
+					a.held <- struct{}{}
+					<-a.free
+				}
+				n = 0
+				if _, err := c.Write(said); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+// frugally serves a sidecar in front of an app that says answer, and returns a
+// way to make connections to it.
+func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func() net.Conn) {
+	t.Helper()
+	listen := func() net.Listener {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		return ln
+	}
+	app := listen()
+	a := &frugal{held: make(chan struct{}), free: make(chan struct{})}
+	go a.serve(t, app, answer)
+
+	c := config.Default()
+	c.UserPort = app.Addr().(*net.TCPAddr).Port
+	c.Probes = nil
+	c.Concurrency, c.QueueDepth, c.QueueTimeout = limit, 10, time.Minute
+	c.RequestTimeout, c.ResponseStartTimeout, c.IdleTimeout = 5*time.Minute, 5*time.Minute, 5*time.Minute
+	c.Telemetry.MetricsNames = "all"
+	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
+	if err := s.build(); err != nil {
+		t.Fatal(err)
+	}
+	main := listen()
+	s.start(func() error { return s.fast.Serve(main) })
+	s.start(s.lane.ServeGuests)
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Errorf("stop: got %v, want nil", err)
+		}
+	})
+	return s, a, func() net.Conn {
+		nc, err := net.Dial("tcp", main.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		nc.SetDeadline(time.Now().Add(time.Minute))
+		return nc
+	}
+}
+
+const (
+	ordinaryGET    = "GET /path?query HTTP/1.1\r\nHost: a.example\r\nUser-Agent: test\r\nAccept: */*\r\n\r\n"
+	ordinaryAnswer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: 5\r\n\r\nhello"
+)
+
+// talk sends requests and reads answers of a known length, without allocations.
+func talk(t testing.TB, c net.Conn, request, answer []byte) {
+	if _, err := c.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, answer); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sizeOf returns how many bytes the answer has, once all that is made only once is
+// there.
+func sizeOf(t testing.TB, c net.Conn, request []byte) (n int) {
+	t.Helper()
+	b := make([]byte, 64<<10)
+	for range 20 {
+		if _, err := c.Write(request); err != nil {
+			t.Fatal(err)
+		}
+		for n = 0; !bytes.HasSuffix(b[:n], []byte("hello")) && !bytes.HasSuffix(b[:n], []byte("hello\r\n0\r\n\r\n")); {
+			k, err := c.Read(b[n:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += k
+		}
+	}
+	return n
+}
+
+func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
+	chunked := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+	for _, v := range []struct{ name, request, answer string }{
+		{"GET", ordinaryGET, ordinaryAnswer},
+		{"GET, a chunked answer", ordinaryGET, chunked},
+		{"GET from a mesh", "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n" +
+			"Forwarded: for=10.0.0.1;proto=https\r\nK-Proxy-Request: activator\r\nConnection: keep-alive\r\n\r\n", ordinaryAnswer},
+		{"POST", "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 10003\r\n\r\n" + strings.Repeat("x", 10000) + "end", ordinaryAnswer},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			s, _, dial := frugally(t, v.answer, 100)
+			c := dial()
+			request := []byte(v.request)
+			answer := make([]byte, sizeOf(t, c, request))
+			served, _, _ := s.fast.Counts()
+			defer debug.SetGCPercent(debug.SetGCPercent(-1))
+			if got := testing.AllocsPerRun(500, func() { talk(t, c, request, answer) }); got != 0 {
+				t.Errorf("got %v allocations, want 0", got)
+			}
+			if now, _, _ := s.fast.Counts(); now-served != 501 {
+				t.Errorf("got %d requests in the fast lane, want 501", now-served)
+			}
+		})
+	}
+}
+
+func TestARequestThatWaitsForItsTurnAllocatesOnceAtMost(t *testing.T) {
+	s, a, dial := frugally(t, ordinaryAnswer, 1)
+	first, second := dial(), dial()
+	hold, request := []byte("GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"), []byte(ordinaryGET)
+	answer := make([]byte, sizeOf(t, first, request))
+	sizeOf(t, second, request)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	if got := testing.AllocsPerRun(200, func() {
+		if _, err := first.Write(hold); err != nil {
+			t.Fatal(err)
+		}
+		<-a.held
+		if _, err := second.Write(request); err != nil {
+			t.Fatal(err)
+		}
+		for waiting := 0; waiting == 0; _, waiting = s.load() {
+			runtime.Gosched()
+		}
+		a.free <- struct{}{}
+		for _, c := range []net.Conn{first, second} {
+			if _, err := io.ReadFull(c, answer); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}); got > 1 {
+		t.Errorf("got %v allocations, want at most 1", got)
+	}
+}
+
+func BenchmarkRequest(b *testing.B) {
+	_, _, dial := frugally(b, ordinaryAnswer, 100)
+	c := dial()
+	request := []byte(ordinaryGET)
+	answer := make([]byte, sizeOf(b, c, request))
+	b.ReportAllocs()
+	for b.Loop() {
+		talk(b, c, request, answer)
+	}
+}
