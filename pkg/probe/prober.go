@@ -43,6 +43,11 @@ type Options struct {
 	// then once a second, with the newest state. OnChange must return soon and may
 	// call State, but not Ready or Stop. nil: nobody is told.
 	OnChange func(Change)
+
+	// OnReady is called each time that the user container becomes ready or is no
+	// longer, however often that is, in order and before anybody hears of it: it
+	// counts. It must not wait nor call the Prober. nil: nobody counts.
+	OnReady func(ready bool)
 }
 
 // A Change is what was told last, and what is known now.
@@ -56,6 +61,7 @@ type Change struct{ Before, Now State }
 type Prober struct {
 	targets  []*target
 	onChange func(Change)
+	onReady  func(bool)
 	life     context.Context // ends with Stop
 	end      context.CancelFunc
 
@@ -125,7 +131,7 @@ func New(probes []Probe, o Options) *Prober {
 
 func newProber(targets []*target, o Options) *Prober {
 	now := time.Now()
-	p := &Prober{targets: targets, onChange: o.OnChange, phase: Starting, since: now, credit: changesAtOnce, earned: now}
+	p := &Prober{targets: targets, onChange: o.OnChange, onReady: o.OnReady, phase: Starting, since: now, credit: changesAtOnce, earned: now}
 	if len(targets) == 0 {
 		p.phase = Ready
 	}
@@ -345,9 +351,13 @@ func (p *Prober) rephase(now time.Time) {
 			}
 		}
 	}
-	if phase != p.phase {
-		p.phase, p.since = phase, now
+	if phase == p.phase {
+		return
 	}
+	if ready := phase == Ready; p.onReady != nil && ready != (p.phase == Ready) {
+		p.onReady(ready)
+	}
+	p.phase, p.since = phase, now
 }
 
 // state copies what is known. The caller holds mu.

@@ -634,6 +634,39 @@ func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
 	})
 }
 
+func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const flaps = 100
+		told, lost, won := 0, 0, 0
+		_, target := standard(time.Second, func(n int, _ context.Context) error {
+			if n%2 == 0 {
+				return status500
+			}
+			return nil
+		})
+		p := start(t, Options{
+			OnChange: func(Change) { told++ },
+			OnReady: func(ready bool) {
+				if ready {
+					won++
+				} else {
+					lost++
+				}
+			},
+		}, target)
+		for range 2 * flaps {
+			_ = p.Ready(t.Context())
+			time.Sleep(time.Millisecond)
+		}
+		if won != flaps || lost != flaps-1 { // the first try fails
+			t.Errorf("got %d times ready and %d times no longer, want %d and %d", won, lost, flaps, flaps-1)
+		}
+		if told > 2*changesAtOnce {
+			t.Errorf("got %d changes told, want few", told)
+		}
+	})
+}
+
 func TestAWarningPassesAndIsTold(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		var told []string

@@ -107,9 +107,6 @@ func (s *sidecar) sayStarted() {
 
 // sayReadiness is one line for each change of readiness or of its reason.
 func (s *sidecar) sayReadiness(c probe.Change) {
-	if c.Now.Ready() != c.Before.Ready() {
-		s.telemetry.metrics.ReadinessChanged(c.Now.Ready())
-	}
 	if c.Now.Ready() {
 		fields := []zap.Field{zap.Duration("notReadyFor", c.Now.Since.Sub(c.Before.Since))}
 		if detail := c.Now.Detail(); detail != "" {

@@ -160,6 +160,7 @@ func (s *sidecar) build() (err error) {
 	s.prober = probe.New(c.Probes, probe.Options{
 		AutoDetectHTTP2: c.AutoDetectHTTP2,
 		OnChange:        s.sayReadiness,
+		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
 	})
 	s.app = upstream.New(upstream.Settings{
 		Port:         c.UserPort,
