@@ -24,7 +24,7 @@ import (
 // Nobody has to guess why a pod is not ready.
 func TestWhyExplainsEachReason(t *testing.T) {
 	probeOf := func(p *pod, handler string) string {
-		return "SERVING_READINESS_PROBE=" + fmt.Sprintf(`{`+handler+`,"periodSeconds":1,"timeoutSeconds":1}`, p.port.user)
+		return "SERVING_READINESS_PROBE=" + fmt.Sprintf(`{`+handler+`,"periodSeconds":1}`, p.port.user)
 	}
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
 	for name, v := range map[string]struct {
@@ -51,6 +51,9 @@ func TestWhyExplainsEachReason(t *testing.T) {
 			go s.Serve(l)
 			t.Cleanup(s.Stop)
 		}, nil, "not-serving"},
+		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *pod) { // its first answer is still to come
+			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
+		}, nil, "starting: pending"},
 		"draining": {httpGet, func(p *pod) {
 			p.appSpeaking(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "h1")
 		}, func(p *pod) { p.signal(syscall.SIGTERM) }, "draining"},
