@@ -48,6 +48,7 @@ func (c *command) serve(args, environ []string) (int, error) {
 	if err != nil {
 		return notAtAll, err
 	}
+	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more must not end us
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the next signal has its usual effect

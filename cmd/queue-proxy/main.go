@@ -117,6 +117,9 @@ func serve(c *config.Config) error {
 	defer log.Sync()
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
+	// A write to a standard output that nobody reads any more is an error like any
+	// other, and must not end us as Go has it (docs/promises.md 3.9).
+	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {

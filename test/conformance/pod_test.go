@@ -253,14 +253,32 @@ func (p *process) memory(name string) int64 {
 
 // output is what a process says, both streams.
 type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu   sync.Mutex
+	b    bytes.Buffer
+	deaf bool // from the next line on the pipe has no reader
+	lost bool // it has none
 }
 
 func (o *output) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.deaf {
+		o.lost = true
+		return 0, io.ErrClosedPipe // os/exec then closes its end
+	}
 	return o.b.Write(b)
+}
+
+func (o *output) goDeaf() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.deaf = true
+}
+
+func (o *output) isLost() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lost
 }
 
 func (o *output) String() string {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -281,4 +282,49 @@ func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
 	if spans := receive(t, "the spans", arrived); len(spans) == 0 || spans[0].LocalEndpoint == nil || spans[0].LocalEndpoint.ServiceName != "pod1" {
 		t.Errorf("got %v, want spans of pod1", spans)
 	}
+}
+
+// Who reads the log may die, as a container's runtime does that is killed for its
+// memory; Go would then end a process that writes to its standard output.
+func TestTheSidecarOutlivesTheReaderOfItsLog(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar("REQUEST_LOG=true")
+	p.out.goDeaf()
+	after := 0 // requests that were answered with nobody reading
+	p.poll("20 requests after the log has lost its reader", func() error {
+		status := send(t, p.addr(), "GET /slow?ms=20 HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
+		if status != http.StatusOK {
+			t.Fatalf("got status %d after %d requests, want 200", status, after)
+		}
+		if p.out.isLost() {
+			after++
+		}
+		if after < 20 {
+			return fmt.Errorf("got %d", after)
+		}
+		return nil
+	})
+	if p.ended() {
+		t.Errorf("got a sidecar that ended with code %d, want one that serves", p.code())
+	}
+}
+
+// send sends a request on a new connection and returns the status of its answer;
+// 0: there was none.
+func send(t *testing.T, addr, text string) int {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	io.WriteString(c, text)
+	a, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0
+	}
+	a.Body.Close()
+	return a.StatusCode
 }
