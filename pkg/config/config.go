@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -200,7 +201,8 @@ type EnvVar struct{ Name, Value string }
 // Load reads the environment of this process. The error has a line for each value
 // that is not allowed: the variable, the value in quotes, and what is allowed.
 func Load() (*Config, error) {
-	return load((*reading).process)
+	c, _, err := load((*reading).process)
+	return c, err
 }
 
 // Read reads a given environment by the rules of [Load]. Of a name that stands there
@@ -210,7 +212,7 @@ func Read(environ []EnvVar) (*Config, error) {
 	for _, v := range environ {
 		values[v.Name] = v.Value
 	}
-	return load(func(in *reading) error {
+	c, _, err := load(func(in *reading) error {
 		for _, r := range in.rows {
 			for _, name := range r.names() {
 				in.take(r, name, values[name])
@@ -218,15 +220,22 @@ func Read(environ []EnvVar) (*Config, error) {
 		}
 		return nil
 	})
+	return c, err
 }
 
 // Default is what an empty environment says.
 func Default() *Config {
-	c, err := Read(nil)
+	c, _ := defaults()
+	return c
+}
+
+// defaults returns the rows that are bound to what Default returns too.
+func defaults() (*Config, []*row) {
+	c, rows, err := load(func(*reading) error { return nil })
 	if err != nil {
 		panic("config: a default that is not allowed: " + err.Error())
 	}
-	return c
+	return c, rows
 }
 
 // A reading is a Config on its way out of an environment.
@@ -236,12 +245,12 @@ type reading struct {
 	problems []string
 }
 
-func load(environment func(*reading) error) (*Config, error) {
+func load(environment func(*reading) error) (*Config, []*row, error) {
 	c := &Config{from: map[string]string{}}
 	in := &reading{c: c, rows: rowsOf(table(c))}
 	setDefaults(in.rows)
 	if err := environment(in); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, r := range in.rows {
 		if r.from != "" {
@@ -252,9 +261,9 @@ func load(environment func(*reading) error) (*Config, error) {
 	}
 	in.judge()
 	if len(in.problems) > 0 {
-		return nil, errors.New(strings.Join(in.problems, "\n"))
+		return nil, nil, errors.New(strings.Join(in.problems, "\n"))
 	}
-	return c, nil
+	return c, in.rows, nil
 }
 
 func setDefaults(rows []*row) {
@@ -269,12 +278,16 @@ func setDefaults(rows []*row) {
 }
 
 // process reads the environment of this process through envconfig. envconfig finds
-// the names in the tags of a struct: this one has a field for each name of the table.
+// the names in the tags of a struct: this one has a field for each name of the table
+// that is set, because such a type costs time, and memory that is never given back.
 func (in *reading) process() error {
 	var fields []reflect.StructField
 	var readers []variable
 	for _, r := range in.rows {
 		for _, name := range r.names() {
+			if _, set := os.LookupEnv(name); !set {
+				continue
+			}
 			fields = append(fields, reflect.StructField{
 				Name: fmt.Sprintf("V%d", len(fields)),
 				Type: reflect.TypeFor[variable](),

@@ -8,14 +8,14 @@ package config
 func Environ(c *Config) []EnvVar {
 	var environ []EnvVar
 	serving := false
-	defaults := rowsOf(table(Default()))
+	_, unset := defaults()
 	for i, r := range rowsOf(table(c)) {
-		value, unset := r.encode(), defaults[i].encode()
+		value, otherwise := r.encode(), unset[i].encode()
 		if r.derive != nil {
-			unset = derived(c, i)
+			otherwise = derived(c, i)
 		}
 		// That Knative started us is said by the other variables, if they can.
-		if value == unset || r.name == knativeName {
+		if value == otherwise || r.name == knativeName {
 			continue
 		}
 		environ = append(environ, EnvVar{r.name, value})

@@ -28,13 +28,13 @@ const (
 // header values of probes and the collector's headers are hidden.
 func (c *Config) Settings() []Setting {
 	var all []Setting
-	defaults := rowsOf(table(Default()))
+	_, unset := defaults()
 	for i, r := range rowsOf(table(c)) {
 		s := Setting{Name: r.name, Value: r.shown(), From: c.from[r.name], Secret: r.is(secret)}
 		switch {
 		case s.From != "":
 			s.Source = FromEnvironment
-		case r.derive == nil && r.encode() == defaults[i].encode():
+		case r.derive == nil && r.encode() == unset[i].encode():
 			s.Source = FromDefault
 		default:
 			s.Source = FromOthers

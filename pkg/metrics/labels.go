@@ -102,7 +102,7 @@ func reason(w queue.Why) int {
 // with whatever a client asks for exist, so the list is closed.
 var statuses = func() (codes []string) {
 	for code := 100; code <= 599; code++ {
-		if http.StatusText(code) != "" || code == queue.ClientGone.Status() {
+		if hasName(code) {
 			codes = append(codes, strconv.Itoa(code))
 		}
 	}
@@ -111,15 +111,20 @@ var statuses = func() (codes []string) {
 
 // statusPlaces is the place of each code in statuses, from 100 on.
 var statusPlaces = func() (places [500]int) {
-	for code := range places {
-		place := slices.Index(statuses, strconv.Itoa(100+code))
-		if place < 0 {
-			place = slices.Index(statuses, strconv.Itoa(100+code/100*100))
+	next := 0
+	for i := range places {
+		places[i] = places[i/100*100]
+		if hasName(100 + i) {
+			places[i] = next
+			next++
 		}
-		places[code] = place
 	}
 	return places
 }()
+
+func hasName(status int) bool {
+	return http.StatusText(status) != "" || status == queue.ClientGone.Status()
+}
 
 // status is the place of a code in statuses. One without a name counts as the x00
 // of its class, and one that is no status as 500 (RFC 9110 section 15).

@@ -92,13 +92,15 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 // sayStarted is the one line at start, with the settings in force: those that
 // have a value.
 func (s *sidecar) sayStarted() {
-	settings := make(map[string]string)
-	for _, v := range s.config.Settings() {
-		if v.Value != "" {
-			settings[v.Name] = v.Value
+	settings := func(to zapcore.ObjectEncoder) error {
+		for _, v := range s.config.Settings() {
+			if v.Value != "" {
+				to.AddString(v.Name, v.Value)
+			}
 		}
+		return nil
 	}
-	fields := []zap.Field{zap.Any("settings", settings)}
+	fields := []zap.Field{zap.Object("settings", zapcore.ObjectMarshalerFunc(settings))}
 	if warnings := s.config.Warnings(); len(warnings) > 0 {
 		fields = append(fields, zap.Strings("fellBack", warnings))
 	}

@@ -221,10 +221,13 @@ func (s *sidecar) build() (err error) {
 
 // statusSources are the facts of the status page.
 func (s *sidecar) statusSources() status.Sources {
-	var settings []status.Setting
-	for _, v := range s.config.Settings() {
-		settings = append(settings, status.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
-	}
+	// They do not change, and most pods are never looked at.
+	settings := sync.OnceValue(func() (all []status.Setting) {
+		for _, v := range s.config.Settings() {
+			all = append(all, status.Setting{Name: v.Name, Value: v.Value, Source: v.Source})
+		}
+		return all
+	})
 	return status.Sources{
 		Version:   s.process.Version,
 		Started:   s.process.Started,

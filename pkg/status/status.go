@@ -33,7 +33,7 @@ type Sources struct {
 	Started   time.Time
 	Limit     int // requests at once; 0: no limit
 	Depth     int // that may wait
-	Settings  []Setting
+	Settings  func() []Setting
 	Warnings  []string
 	Readiness func() probe.State
 	Ask       func(context.Context) error // asks the user container now; the answer is in Readiness
@@ -185,7 +185,7 @@ func (b *Board) Snapshot() Snapshot {
 		Limit:     s.Limit,
 		Depth:     s.Depth,
 		Interval:  Interval.Seconds(),
-		Settings:  s.Settings,
+		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
 	}
 	if drain.Draining {

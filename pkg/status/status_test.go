@@ -18,7 +18,8 @@ import (
 
 func board(readiness probe.State, drain Drain) *Board {
 	return New(Sources{
-		Version: "v1", Started: time.Now(), Limit: 2, Depth: 20,
+		Settings: func() []Setting { return nil },
+		Version:  "v1", Started: time.Now(), Limit: 2, Depth: 20,
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
