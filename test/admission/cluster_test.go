@@ -32,10 +32,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/client-go/discovery"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/informers"
@@ -159,7 +162,7 @@ func newCluster(t *testing.T, has []runtime.Object, plugins ...admission.Interfa
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
 	return &cluster{
-		chain:      chain.(admission.MutationInterface),
+		chain:      admission.WithAudit(chain).(admission.MutationInterface),
 		interfaces: admission.NewObjectInterfacesFromScheme(scheme.Scheme),
 	}
 }
@@ -171,14 +174,36 @@ func (noConfig) ConfigFor(string) (io.Reader, error) { return nil, nil }
 
 // create is what becomes of a pod that somebody creates.
 func (c *cluster) create(namespace string, pod *corev1.Pod) (*corev1.Pod, error) {
+	made, _, err := c.createHeard(namespace, pod)
+	return made, err
+}
+
+// heard is what the API server tells beside its answer.
+type heard struct {
+	warnings []string
+	audit    map[string]string
+}
+
+// AddWarning is what an API server calls for each warning.
+func (h *heard) AddWarning(_, text string) { h.warnings = append(h.warnings, text) }
+
+// createHeard is create, and what was heard.
+func (c *cluster) createHeard(namespace string, pod *corev1.Pod) (*corev1.Pod, *heard, error) {
 	pod = pod.DeepCopy()
 	pod.Namespace = namespace
 	attributes := admission.NewAttributesRecord(pod, nil, corev1.SchemeGroupVersion.WithKind("Pod"), namespace, pod.Name,
 		corev1.SchemeGroupVersion.WithResource("pods"), "", admission.Create, &metav1.CreateOptions{}, false, &user.DefaultInfo{Name: "somebody"})
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
+	h := new(heard)
+	ctx = audit.WithAuditContext(warning.WithWarningRecorder(ctx, h))
+	log := audit.AuditContextFrom(ctx)
+	if err := log.Init(audit.RequestAuditConfig{Level: auditinternal.LevelMetadata}, nil); err != nil {
+		return nil, nil, err
+	}
 	err := c.chain.Admit(ctx, attributes, c.interfaces)
-	return pod, err
+	h.audit = log.GetEventAnnotations()
+	return pod, h, err
 }
 
 // A pair is a golden pair: its pods as an API server knows them.

@@ -53,19 +53,19 @@ func TestThePolicyMakesWhatTheCommandLineMakes(t *testing.T) {
 	clusters := map[string]*cluster{}
 	injected := 0
 	for _, p := range pairs(t) {
-		t.Run(p.name, func(t *testing.T) {
-			key := strings.Join(p.args, " ")
-			c, known := clusters[key]
-			if !known {
-				var report string
-				if c, report = withPolicy(t, p.args); c == nil {
-					if !strings.HasPrefix(p.mark, "excluded: ") {
-						t.Errorf("got no policy, want one: %s", report)
-					}
-					return
+		key := strings.Join(p.args, " ")
+		c, known := clusters[key]
+		if !known {
+			var report string
+			if c, report = withPolicy(t, p.args); c == nil {
+				if !strings.HasPrefix(p.mark, "excluded: ") {
+					t.Errorf("%s: got no policy, want one: %s", p.name, report)
 				}
-				clusters[key] = c
+				continue
 			}
+			clusters[key] = c
+		}
+		t.Run(p.name, func(t *testing.T) {
 			for _, given := range p.pods {
 				for _, pod := range []*corev1.Pod{given, withDefaults(given)} {
 					pod.Namespace = "chosen"
