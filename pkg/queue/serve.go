@@ -63,24 +63,14 @@ type Field struct{ Name, Value string }
 func (p *Proxy) Serve(x Exchange, l *Life) {
 	kind := header.KindOf(x)
 	if kind.Answered() {
-		start := time.Now()
-		a := p.answerProbe(kind, x)
-		x.Answer(&a)
-		if p.Probed != nil {
-			o := &l.seen
-			*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
-			o.Line = x.Line()
-			o.Status, o.Why, o.Begun = a.Status, a.Why, true
-			p.Probed(o)
-		}
+		p.serveProbe(kind, x, l)
 		return
 	}
 
 	limit, fresh := p.Limit, true
 	if kind == header.KubeletRequest {
 		if p.Drain.Draining() {
-			a := plain(Draining)
-			x.Answer(&a)
+			answer(x, plain(Draining))
 			return
 		}
 		if p.enterKubelet() {
@@ -92,8 +82,8 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	}
 
 	o := &l.seen
-	*o = Observation{Exchange: x, Kind: kind, Start: time.Now()}
-	o.Line = x.Line()
+	*o = Observation{}
+	o.Exchange, o.Kind, o.Start, o.Line = x, kind, time.Now(), x.Line()
 	o.Excluded = kind == header.Traffic && p.Exclude.has(o)
 	o.Proxied = x.Header(header.ProxyRequest) == header.ActivatorValue
 	fresh = fresh && !o.Excluded
@@ -115,9 +105,7 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	if o.Why != OK && !o.Begun {
 		o.Status = o.Why.Status()
 		if o.Why != ClientGone {
-			a := answerWhy(o.Why, x)
-			o.Status = a.Status
-			x.Answer(&a)
+			o.Status = answer(x, answerWhy(o.Why, x))
 		}
 	}
 	o.End, o.Phase = time.Now(), l.Phase()
@@ -125,6 +113,29 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	if l.trace != nil {
 		l.trace.End(o)
 	}
+}
+
+// serveProbe answers a probe. It and answer are not part of Serve because what
+// they need on the stack would be held by every request that waits.
+func (p *Proxy) serveProbe(kind header.Kind, x Exchange, l *Life) {
+	start := time.Now()
+	a := p.answerProbe(kind, x)
+	x.Answer(&a)
+	if p.Probed != nil {
+		o := &l.seen
+		*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
+		o.Line = x.Line()
+		o.Status, o.Why, o.Begun = a.Status, a.Why, true
+		p.Probed(o)
+	}
+}
+
+// answer gives an answer and returns its status.
+//
+//go:noinline
+func answer(x Exchange, a Answer) (status int) {
+	x.Answer(&a)
+	return a.Status
 }
 
 // forward waits for a slot and holds it until the exchange with the user

@@ -148,6 +148,18 @@ const (
 	dialTimeout = 10 * time.Second // a full backlog answers nothing at all
 )
 
+// dialAside is dial on a stack of its own: package net goes deep, and the stack of
+// a goroutine that once went as deep stays large while it serves its connection.
+func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err = a.dial(ctx)
+	}()
+	<-done
+	return c, err
+}
+
 // dial opens a connection to the user container: on IPv4, and when nothing
 // listens there on IPv6; both again and again until ConnectRetry has passed.
 func (a *App) dial(ctx context.Context) (net.Conn, error) {

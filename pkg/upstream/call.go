@@ -163,7 +163,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 			cancel(&Error{Fault: Aborted})
 		}
 		c.mu.Unlock()
-		nc, err := a.dial(ctx)
+		nc, err := a.dialAside(ctx)
 		c.mu.Lock()
 		c.cancel = nil
 		c.mu.Unlock()

@@ -12,6 +12,8 @@ const (
 
 // AppendField appends one field line. The caller answers for name and value:
 // [ValidToken], [ValidValue].
+//
+//go:noinline
 func AppendField[N, V text](dst []byte, name N, value V) []byte {
 	dst = append(dst, name...)
 	dst = append(dst, ": "...)
