@@ -44,7 +44,7 @@ type conn struct {
 	pooled  *[]byte
 	buf     []byte
 	r, w    int
-	large   bool               // a small buffer would be full: what came last was more
+	need    int                // bytes that the next buffer has to have, as far as the last one can tell
 	err     error              // of the last raw read
 	reading func(uintptr) bool // tryRead, made once
 	served  bool               // a first head has come
@@ -310,8 +310,9 @@ func (c *conn) makeRoom(n int) {
 		return
 	}
 	old, pooled, w := c.buf, c.pooled, c.w
-	c.pooled, c.buf, c.large = nil, nil, true
+	c.pooled, c.buf = nil, nil
 	if n <= bufferSize {
+		c.need = n
 		c.hold()
 	} else {
 		c.buf = make([]byte, max(n, 2*len(old)))
@@ -325,11 +326,7 @@ func (c *conn) hold() {
 	if c.buf != nil {
 		return
 	}
-	pool := &c.lane.small
-	if c.large {
-		pool = &c.lane.buffers
-	}
-	c.pooled = pool.Get().(*[]byte)
+	c.pooled = c.lane.buffer(c.need)
 	c.buf = *c.pooled
 }
 
@@ -360,14 +357,15 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 		return true
 	}
 	c.err = nil
-	if c.w == 0 {
-		c.large = n >= smallSize
-	}
+	first := c.w == 0
 	c.w += n
-	if c.w == len(c.buf) && c.w == smallSize {
-		c.makeRoom(bufferSize)
+	for c.w == len(c.buf) && c.w < bufferSize {
+		c.makeRoom(c.w + 1)
 		n, _ = socket.Read(fd, c.buf[c.w:]) // an error will be there for the next one
 		c.w += n
+	}
+	if first {
+		c.need = min(c.w+1, bufferSize)
 	}
 	return true
 }

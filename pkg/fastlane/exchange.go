@@ -220,7 +220,7 @@ func (x *exchange) appendClose(b []byte, duplex bool) []byte {
 // room makes sure that there is a buffer to write from.
 func (x *exchange) room() {
 	if x.pooled == nil {
-		x.pooled = x.c.lane.buffers.Get().(*[]byte)
+		x.pooled = x.c.lane.buffer(bufferSize)
 		x.out = (*x.pooled)[:0]
 	}
 }

@@ -52,15 +52,15 @@ type Guest interface {
 	Hangup()
 }
 
-// The buffers of connections. Nobody holds one but while there is something in it.
-const (
-	// smallSize is what a connection reads into, in bytes: it holds the head while
-	// the request is with the user container, and nearly all heads are shorter.
-	smallSize = 4 << 10
-	// bufferSize is what takes the place of a small one that has become full, and
-	// what is written from. A head that is longer grows its own.
-	bufferSize = 32 << 10
-)
+// bufferSize is what is written from, and the largest buffer that is kept, in
+// bytes. A head that is longer grows its own.
+const bufferSize = 32 << 10
+
+// sizes are those of the buffers, in bytes. A connection reads into one that has
+// room for what came last time, and goes on in the next larger one when it is
+// full: it holds the head while the request is with the user container, and nearly
+// all heads are short.
+var sizes = [...]int{1 << 10, 4 << 10, bufferSize}
 
 // Lane serves clients. Serve may be called for several listeners.
 type Lane struct {
@@ -68,9 +68,8 @@ type Lane struct {
 	proxy    *queue.Proxy
 	app      *upstream.App
 	watcher  *hangup.Watcher
-	small    sync.Pool     // of *[]byte of smallSize
-	buffers  sync.Pool     // of *[]byte of bufferSize
-	places   chan struct{} // one for each connection; nil: no limit
+	buffers  [len(sizes)]sync.Pool // of *[]byte, by sizes
+	places   chan struct{}         // one for each connection; nil: no limit
 	date     atomic.Pointer[date]
 	served   atomic.Uint64
 	lent     atomic.Uint64
@@ -89,8 +88,9 @@ type Lane struct {
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher) *Lane {
 	l := &Lane{settings: s, proxy: proxy, app: app, watcher: watcher}
 	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})
-	l.small.New = func() any { b := make([]byte, smallSize); return &b }
-	l.buffers.New = func() any { b := make([]byte, bufferSize); return &b }
+	for i, size := range sizes {
+		l.buffers[i].New = func() any { b := make([]byte, size); return &b }
+	}
 	if s.MaxConnections > 0 {
 		l.places = make(chan struct{}, s.MaxConnections)
 	}
@@ -242,14 +242,21 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// buffer returns one of at least n bytes, at most bufferSize.
+func (l *Lane) buffer(n int) *[]byte {
+	i := 0
+	for sizes[i] < n {
+		i++
+	}
+	return l.buffers[i].Get().(*[]byte)
+}
+
 // putBack takes a buffer back from who held it; nil: nobody held one.
 func (l *Lane) putBack(b *[]byte) {
-	switch {
-	case b == nil:
-	case len(*b) == smallSize:
-		l.small.Put(b)
-	default:
-		l.buffers.Put(b)
+	for i, size := range sizes {
+		if b != nil && len(*b) == size {
+			l.buffers[i].Put(b)
+		}
 	}
 }
 
