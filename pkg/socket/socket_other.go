@@ -2,7 +2,10 @@
 
 package socket
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // The race detector takes what goes through a socket as an order in time, and has
 // to hear of it from package syscall.
@@ -17,15 +20,15 @@ func Write(fd uintptr, p []byte) (n int, err error) { return again(syscall.Write
 func Silent(fd uintptr) bool {
 	var one [1]byte
 	for {
-		if _, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT); err != syscall.EINTR {
-			return err == syscall.EAGAIN
+		if _, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT); !errors.Is(err, syscall.EINTR) {
+			return errors.Is(err, syscall.EAGAIN)
 		}
 	}
 }
 
 func again(f func(int, []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	for {
-		if n, err = f(int(fd), p); err != syscall.EINTR {
+		if n, err = f(int(fd), p); !errors.Is(err, syscall.EINTR) {
 			return max(n, 0), err
 		}
 	}

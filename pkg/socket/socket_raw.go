@@ -3,6 +3,7 @@
 package socket
 
 import (
+	"errors"
 	"syscall"
 	"unsafe"
 )
@@ -19,7 +20,7 @@ func Write(fd uintptr, p []byte) (n int, err error) {
 func Silent(fd uintptr) bool {
 	var one [1]byte
 	_, err := call(syscall.SYS_RECVFROM, fd, one[:], syscall.MSG_PEEK)
-	return err == syscall.EAGAIN
+	return errors.Is(err, syscall.EAGAIN)
 }
 
 // call makes a system call of which the runtime does not know. It has no need to,

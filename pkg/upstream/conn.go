@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -122,7 +123,7 @@ func (c *conn) rawRead() error {
 	if err := c.raw.Read(c.step); err != nil {
 		return err
 	}
-	if k == nil || c.err != errPartly {
+	if k == nil || !errors.Is(c.err, errPartly) {
 		return nil
 	}
 	c.written = true
@@ -151,7 +152,7 @@ func (c *conn) sendOrRead(fd uintptr) (done bool) {
 	c.n, c.err = socket.Write(fd, k.Head)
 	c.written = c.n > 0
 	switch {
-	case c.err == nil && c.n < len(k.Head), c.err == syscall.EAGAIN:
+	case c.err == nil && c.n < len(k.Head), errors.Is(c.err, syscall.EAGAIN):
 		c.err = errPartly
 		return true
 	case c.err != nil && c.reused:
@@ -166,7 +167,7 @@ func (c *conn) sendOrRead(fd uintptr) (done bool) {
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
 	c.n, c.err = socket.Read(fd, c.buf[c.w:])
-	if c.err == syscall.EAGAIN {
+	if errors.Is(c.err, syscall.EAGAIN) {
 		if c.w == 0 {
 			c.park()
 		}
