@@ -553,3 +553,22 @@ func TestATraceReplacesTheClientsFieldsInBothLanes(t *testing.T) {
 		}
 	}
 }
+
+// As wrk and the clients of the comparison (test/bench) write them.
+func TestEveryRequestOfTheComparisonIsServedHere(t *testing.T) {
+	h := build(t, newApp(t, echo), nil)
+	c := h.dial()
+	requests := []string{
+		"GET / HTTP/1.1\r\nHost: 127.0.0.1:8012\r\n\r\n",
+		"GET /100k HTTP/1.1\r\nHost: 127.0.0.1:8012\r\n\r\n",
+		"GET /slow?ms=20 HTTP/1.1\r\nHost: 127.0.0.1:8012\r\nUser-Agent: bench\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: 127.0.0.1:8012\r\nContent-Length: 10240\r\nContent-Type: application/octet-stream\r\n\r\n" + strings.Repeat("x", 10240),
+	}
+	for _, text := range requests {
+		c.send(text)
+		if m := c.receive("GET"); m.status() != 200 {
+			t.Errorf("%.20q: got %s, want 200", text, m.start)
+		}
+	}
+	h.wantCounts(uint64(len(requests)), 0, 0)
+}
