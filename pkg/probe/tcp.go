@@ -23,7 +23,7 @@ const lingerSeconds = 1
 
 // A dialer connects for one probe, whose tries never overlap.
 type dialer struct {
-	either bool      // no host was named: [::1] will do where 127.0.0.1 refuses
+	either bool      // no host was named: [::1] will do where nothing listens on 127.0.0.1
 	asked6 time.Time // when [::1] was last asked
 }
 
@@ -42,7 +42,7 @@ func hostOf(named string) (string, *dialer) {
 // Dial connects, and returns the first error when neither address answers.
 func (d *dialer) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := connect(ctx, network, address)
-	if err != nil && d.either && wordOf(err) == Refused && time.Since(d.asked6) >= ask6Every {
+	if err != nil && d.either && nothingListens(err) && time.Since(d.asked6) >= ask6Every {
 		if host, port, _ := net.SplitHostPort(address); host == loopback {
 			d.asked6 = time.Now()
 			if conn6, err6 := connect(ctx, network, net.JoinHostPort(loopback6, port)); err6 == nil {
@@ -57,6 +57,12 @@ func (d *dialer) Dial(ctx context.Context, network, address string) (net.Conn, e
 		_ = tcp.SetLinger(lingerSeconds) // fails only when the connection is gone already
 	}
 	return conn, nil
+}
+
+// nothingListens reports whether a dial found no listener: the port is closed, or,
+// in a pod of IPv6 alone, the address is not there.
+func nothingListens(err error) bool {
+	return wordOf(err) == Refused || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
 // connect dials. A loopback address accepts or refuses at once, so it is dialled
