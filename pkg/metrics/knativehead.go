@@ -144,7 +144,7 @@ func showOTelRuntime(fs *families) {
 	showReadings(fs, []reading{
 		{used, pairs("go_memory_type", "stack", "otel_scope_name", scopeRuntime), stacks, nil},
 		{used, pairs("go_memory_type", "other", "otel_scope_name", scopeRuntime), total, []string{released, stacks}},
-		{add(Gauge, "go_memory_limit_bytes", "GOMEMLIMIT; absent without one."), scope, "/gc/gomemlimit:bytes", nil},
+		{add(Gauge, "go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the container's memory; absent without either."), scope, "/gc/gomemlimit:bytes", nil},
 		{add(Counter, "go_memory_allocated_bytes_total", "Memory that was allocated for objects."), scope, "/gc/heap/allocs:bytes", nil},
 		{add(Counter, "go_memory_allocations_total", "Objects that were allocated."), scope, "/gc/heap/allocs:objects", nil},
 		{add(Gauge, "go_memory_gc_goal_bytes", "Heap at which the garbage collector ends its next run."), scope, "/gc/heap/goal:bytes", nil},

@@ -172,7 +172,7 @@ func showRuntime(fs *families) {
 			name: "/sched/gomaxprocs:threads"},
 		{family: fs.add(Default, Gauge, GoMemoryBytes, "Memory that the Go runtime holds: what GOMEMLIMIT limits."),
 			name: "/memory/classes/total:bytes", less: []string{"/memory/classes/heap/released:bytes"}},
-		{family: fs.add(Default, Gauge, GoMemoryLimitBytes, "GOMEMLIMIT; absent without one."),
+		{family: fs.add(Default, Gauge, GoMemoryLimitBytes, "GOMEMLIMIT, or four fifths of the container's memory; absent without either."),
 			name: "/gc/gomemlimit:bytes"},
 		{family: fs.add(Default, Gauge, GoHeapBytes, "Memory of objects, those included that the garbage collector has not freed yet."),
 			name: "/memory/classes/heap/objects:bytes"},

@@ -1,0 +1,36 @@
+package sidecar
+
+import (
+	"math"
+	"runtime/debug"
+	"testing"
+	"testing/fstest"
+)
+
+func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
+	const v2, v1 = "memory.max", "memory/memory.limit_in_bytes"
+	for _, row := range []struct {
+		name, file, text string
+		set, want        int64 // before and afterwards; set 0: no limit
+	}{
+		{"cgroup v2", v2, "67108864\n", 0, 53687088},
+		{"cgroup v1", v1, "67108864\n", 0, 53687088},
+		{"cgroup v2 without a limit", v2, "max\n", 0, math.MaxInt64},
+		{"cgroup v1 without a limit", v1, "9223372036854771712\n", 0, math.MaxInt64},
+		{"rubbish", v2, "a lot\n", 0, math.MaxInt64},
+		{"no cgroups", "other", "", 0, math.MaxInt64},
+		{"GOMEMLIMIT", v2, "67108864\n", 40 << 20, 40 << 20},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			before := int64(math.MaxInt64)
+			if row.set > 0 {
+				before = row.set
+			}
+			defer debug.SetMemoryLimit(debug.SetMemoryLimit(before))
+			limitMemory(fstest.MapFS{row.file: &fstest.MapFile{Data: []byte(row.text)}})
+			if got := debug.SetMemoryLimit(-1); got != row.want {
+				t.Errorf("got a limit of %d, want %d", got, row.want)
+			}
+		})
+	}
+}
