@@ -24,11 +24,17 @@ func main() {
 	protocols := flag.String("protocols", "both", "what is spoken: h1, h2 (prior knowledge) or both")
 	delay := flag.Duration("delay-listen", 0, "time from the start to listening, to play a slow start")
 	keepAlive := flag.Duration("keepalive-timeout", 0, "idle connections are closed after this, and HTTP/1.1 clients are told so (0: never)")
+	host := flag.String("host", "", "address to listen on (all)")
+	ledger := flag.Bool("ledger", false, "print a line for each request with an X-Id")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, *port, *protocols, *delay, *keepAlive); err != nil {
+	app := sample.New()
+	if *ledger {
+		app.Ledger = os.Stdout
+	}
+	if err := serve(ctx, app, net.JoinHostPort(*host, *port), *protocols, *delay, *keepAlive); err != nil {
 		fmt.Fprintln(os.Stderr, "app:", err)
 		os.Exit(1)
 	}
@@ -36,7 +42,7 @@ func main() {
 
 // serve listens after the delay and serves until ctx ends; then it lets running
 // requests finish for five seconds.
-func serve(ctx context.Context, port, protocols string, delay, keepAlive time.Duration) error {
+func serve(ctx context.Context, app http.Handler, address, protocols string, delay, keepAlive time.Duration) error {
 	var speaks http.Protocols
 	switch protocols {
 	case "h1":
@@ -54,12 +60,12 @@ func serve(ctx context.Context, port, protocols string, delay, keepAlive time.Du
 	case <-ctx.Done():
 		return nil
 	}
-	l, err := net.Listen("tcp", ":"+port)
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
 	s := &http.Server{
-		Handler:                      announce(sample.New(), keepAlive),
+		Handler:                      announce(app, keepAlive),
 		Protocols:                    &speaks,
 		IdleTimeout:                  keepAlive,
 		ReadHeaderTimeout:            time.Minute,

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sort"
 	"strconv"
@@ -35,12 +36,15 @@ const Guide = `This is the sample app. What it does is chosen by the path:
   /trailers           the request's trailers, and the body's length and hash, as trailers
   /early?status=413   answers without reading the body
   /die?after=1000     breaks off after that many bytes
+  /reset              resets the connection, without an answer
+  /garbage            answers what is not HTTP
   /sink               counts and hashes an upload
   /ws                 WebSocket echo
 
 Its ledgers: GET /max (requests running now, at most, ended, abandoned; DELETE starts anew),
 GET /seen?id=x (how often a request with X-Id: x came; without id: all of them; DELETE forgets),
 GET /ready, POST /ready?status=503 (what /ready answers from now on).
+The answer to a request with X-Id carries it too.
 `
 
 // IDHeader names a request for the ledger that /seen shows.
@@ -70,6 +74,10 @@ type Request struct {
 // An App is the sample's handler with its ledgers. Use [New]. It may serve any
 // number of requests at once.
 type App struct {
+	// Ledger gets a line "seen ID" for each request with an id, before it is
+	// answered: it outlives the process. Nil: nobody keeps it.
+	Ledger io.Writer
+
 	mu      sync.Mutex // protects all below
 	running Running
 	seen    map[string]int
@@ -109,8 +117,12 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.readiness(w, r)
 		return
 	}
-	a.enter(r.Header.Get(IDHeader))
+	id := r.Header.Get(IDHeader)
+	a.enter(id)
 	defer a.leave()
+	if id != "" {
+		w.Header().Set(IDHeader, id)
+	}
 
 	first, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch first {
@@ -155,6 +167,10 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fill(w, query(r, "after", 0))
 		http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
+	case "reset":
+		breakOff(w, "")
+	case "garbage":
+		breakOff(w, "HTTP? No: garbage\r\n\r\n")
 	case "sink":
 		sink(w, r)
 	case "ws":
@@ -171,6 +187,9 @@ func (a *App) enter(id string) {
 	a.running.Max = max(a.running.Max, a.running.Now)
 	if id != "" {
 		a.seen[id]++
+		if a.Ledger != nil {
+			fmt.Fprintf(a.Ledger, "seen %s\n", id)
+		}
 	}
 }
 
@@ -258,6 +277,21 @@ func sink(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, map[string]any{"length": n, "sha256": sum})
+}
+
+// breakOff ends the connection in the midst of an exchange: after a text, or with
+// a reset if there is none.
+func breakOff(w http.ResponseWriter, text string) {
+	c, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler) // HTTP/2 ends the stream
+	}
+	defer c.Close()
+	if text != "" {
+		io.WriteString(c, text)
+	} else if t, ok := c.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
 }
 
 // events writes n server-sent events ms apart; false when the client left.

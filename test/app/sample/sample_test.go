@@ -107,3 +107,30 @@ func TestDieBreaksTheBody(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, io.ErrUnexpectedEOF)
 	}
 }
+
+func TestTheLedgerIsWrittenBeforeTheAnswer(t *testing.T) {
+	var ledger strings.Builder
+	a := New()
+	a.Ledger = &ledger
+	s := httptest.NewServer(a)
+	defer s.Close()
+	answer, _ := ask(t, s, "GET", "/bytes/5", "")
+	if got := answer.Header.Get(IDHeader); got != "one" {
+		t.Errorf("got the id %q in the answer, want one", got)
+	}
+	ask(t, s, "GET", "/max", "")
+	if got := ledger.String(); got != "seen one\n" {
+		t.Errorf("got the ledger %q, want one line", got)
+	}
+}
+
+func TestResetAndGarbageAreNoAnswers(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	for _, path := range []string{"/reset", "/garbage"} {
+		if answer, err := s.Client().Get(s.URL + path); err == nil {
+			answer.Body.Close()
+			t.Errorf("%s: got status %d, want an error", path, answer.StatusCode)
+		}
+	}
+}
