@@ -50,11 +50,8 @@ conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary
 admission: ## Run the API server's own admission code against the injector; minutes the first time.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
 
-e2e: ## Run the shipped images in real containers; Debian and root. Minutes.
-	test/e2e/setup
-	$(GO) vet -tags e2e ./test/e2e
-	$(GO) test -tags e2e -count=1 -timeout 12m -v ./test/e2e
-	@$(MAKE) --no-print-directory admission
+e2e: ## Run all that needs real parts: containers, faults, an API server's code, Prometheus, a browser. Debian and root.
+	test/e2e/run
 
 reproducible: ## Build both images twice, from nothing, and compare; Debian and root.
 	test/e2e/setup reproducible

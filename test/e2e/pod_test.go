@@ -43,6 +43,7 @@ type pod struct {
 	spec *corev1.Pod
 	pids map[string]int // of each container's first process
 	ns   *os.File       // the network namespace
+	host string         // the pod's address, for the kubelet
 }
 
 // podman runs the tool and returns what it prints; from an empty directory,
@@ -109,8 +110,9 @@ func podOf(t *testing.T, manifest []byte) *corev1.Pod {
 // play starts a pod. It differs from the spec in what says nothing to a process:
 // podman restarts no container, because the kubelet is played here; there are no
 // annotations, because podman refuses long ones; and no ports, because podman would
-// publish them on the host.
-func play(t *testing.T, spec *corev1.Pod) *pod {
+// publish them on the host. What is to be done to containers that are made and not
+// started yet is done by prepare, which may be nil.
+func play(t *testing.T, spec *corev1.Pod, prepare func(*pod)) *pod {
 	t.Helper()
 	played := spec.DeepCopy()
 	played.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -129,9 +131,14 @@ func play(t *testing.T, spec *corev1.Pod) *pod {
 	remove := func() { tryPodman(t, nil, "pod", "rm", "-f", "-t", "0", played.Name) }
 	remove() // of a run that was killed
 	t.Cleanup(remove)
-	podman(t, nil, "kube", "play", "--network", "none", file)
-
-	p := &pod{t: t, spec: spec, pids: map[string]int{}}
+	p := &pod{t: t, spec: spec, pids: map[string]int{}, host: "127.0.0.1"}
+	if prepare == nil {
+		podman(t, nil, "kube", "play", "--network", "none", file)
+	} else {
+		podman(t, nil, "kube", "play", "--network", "none", "--start=false", file)
+		prepare(p)
+		podman(t, nil, "pod", "start", played.Name)
+	}
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
@@ -196,16 +203,22 @@ func (p *pod) signal(name string, s syscall.Signal) {
 // ended waits until a container has ended, and returns its exit code.
 func (p *pod) ended(name string, within time.Duration) int {
 	p.t.Helper()
-	for end := time.Now().Add(within); p.running(name); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.t.Fatalf("%s: got a container that still runs after %v, want one that has ended", name, within)
-		}
-	}
+	p.isGone(name, within)
 	code, err := strconv.Atoi(podman(p.t, nil, "wait", p.container(name)))
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	return code
+}
+
+// isGone waits until a container's process has ended.
+func (p *pod) isGone(name string, within time.Duration) {
+	p.t.Helper()
+	for end := time.Now().Add(within); p.running(name); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatalf("%s: got a container that still runs after %v, want one that has ended", name, within)
+		}
+	}
 }
 
 // running reports whether a container's process is there and no zombie.
@@ -221,10 +234,15 @@ func (p *pod) start(name string) {
 	p.findPID(name)
 }
 
+// logFile returns where podman keeps what a container prints.
+func (p *pod) logFile(name string) (string, error) {
+	return tryPodman(p.t, nil, "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", p.container(name))
+}
+
 // log returns what a container has printed, line by line.
 func (p *pod) log(name string) []string {
 	p.t.Helper()
-	file, err := tryPodman(p.t, nil, "inspect", "--format", "{{.HostConfig.LogConfig.Path}}", p.container(name))
+	file, err := p.logFile(name)
 	if err != nil {
 		p.t.Error(err)
 		return nil
@@ -234,16 +252,16 @@ func (p *pod) log(name string) []string {
 		p.t.Error(err)
 	}
 	var lines []string
-	part := ""
+	parts := map[string]string{} // of each stream
 	for line := range strings.Lines(string(text)) {
 		// time stdout F text; P is a part of a line that goes on.
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
 		if len(f) < 4 {
 			continue
 		}
-		part += f[3]
+		parts[f[1]] += f[3]
 		if f[2] == "F" {
-			lines, part = append(lines, part), ""
+			lines, parts[f[1]] = append(lines, parts[f[1]]), ""
 		}
 	}
 	return lines
@@ -285,7 +303,7 @@ func (p *pod) inside(args ...string) {
 func (p *pod) get(port int, path string, fields []corev1.HTTPHeader, timeout time.Duration) (int, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	address := net.JoinHostPort(p.host, strconv.Itoa(port))
 	if path == "" {
 		path = "/"
 	}

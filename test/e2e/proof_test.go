@@ -96,7 +96,7 @@ func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
 	spec := podOf(t, after)
 	app := &spec.Spec.Containers[0]
 	app.Env = append(app.Env, corev1.EnvVar{Name: "PORT", Value: "8000"}) // where the example's model listens
-	p := play(t, spec)
+	p := play(t, spec, nil)
 	p.becomesReady()
 
 	// Eight clients until the pod has gone: a new connection for each request.
