@@ -149,6 +149,8 @@ const (
 	fixed64         = 1
 	lengthDelimited = 2
 	fixed32         = 5
+
+	mostField = 1<<29 - 1 // the highest number of a field; 1 is the lowest
 )
 
 var errMessage = errors.New("the answer is not a HealthCheckResponse")
@@ -162,7 +164,7 @@ func servingStatus(frame []byte) (int, error) {
 	status := 0
 	for m := frame[5:]; len(m) > 0; {
 		tag, n := binary.Uvarint(m)
-		if n <= 0 {
+		if n <= 0 || tag>>3 == 0 || tag>>3 > mostField {
 			return 0, errMessage
 		}
 		m = m[n:]

@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // healthFunc is a health service that answers as it is told.
@@ -230,11 +233,51 @@ func TestGRPCTimeoutHasEightDigits(t *testing.T) {
 	}
 }
 
+// What we take of a frame, protobuf's own parser takes as well, as the same; and what
+// we refuse of what it takes has groups, which nobody sends.
 func FuzzServingStatus(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 2, 8, 1})
+	frame := func(message string) []byte {
+		return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	}
+	for _, message := range []string{
+		"\x08\x01", "\x08\x02", "", "\x08\x02\x08\x01", "\x08\x81\x80\x80\x80\x80\x80\x80\x80\x80\x01", // twice; 10 bytes
+		"\x12\x02\x08\x01", "\x0a\x02\x08\x01", "\x0d\x01\x00\x00\x00", "\x11\x01\x00\x00\x00\x00\x00\x00\x00", // others' fields
+		"\x0b\x08\x01\x0c", "\x00\x01", "\x08", "\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\x88\x80\x80\x80\x80\x80\x80\x80\x80\x02\x01",
+	} {
+		f.Add(frame(message))
+	}
+	f.Add([]byte{1, 0, 0, 0, 2, 8, 1})                   // compressed
+	f.Add([]byte{0, 0, 0, 0, 2, 8, 1, 0, 0, 0, 0, 0})    // two messages
+	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 8, 1, 8, 1}) // a length that is a lie
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		if got, err := servingStatus(frame); err == nil && got == serving && len(frame) < 7 {
-			t.Errorf("%x: got SERVING, want it spelt", frame)
+		got, err := servingStatus(frame)
+		if len(frame) < 5 || frame[0] != 0 || uint64(binary.BigEndian.Uint32(frame[1:])) != uint64(len(frame)-5) {
+			if err == nil {
+				t.Errorf("%x: got %d, want an error: this is no frame", frame, got)
+			}
+			return
+		}
+		var want healthpb.HealthCheckResponse
+		switch wantErr := proto.Unmarshal(frame[5:], &want); {
+		case err == nil && wantErr != nil:
+			t.Errorf("%x: got %d, want an error: %v", frame, got, wantErr)
+		case err == nil && got != int(want.GetStatus()):
+			t.Errorf("%x: got %d, want %d", frame, got, want.GetStatus())
+		case err != nil && wantErr == nil && !hasGroup(frame[5:]):
+			t.Errorf("%x: got %v, want %d", frame, err, want.GetStatus())
 		}
 	})
+}
+
+// hasGroup reports whether a message that can be read has a group (wire type 3).
+func hasGroup(m []byte) bool {
+	for len(m) > 0 {
+		number, kind, n := protowire.ConsumeTag(m)
+		if kind == protowire.StartGroupType {
+			return true
+		}
+		m = m[n:]
+		m = m[protowire.ConsumeFieldValue(number, kind, m):]
+	}
+	return false
 }
