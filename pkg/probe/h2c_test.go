@@ -135,9 +135,9 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 	})
 	t.Cleanup(func() { close(over) }) // before the app is waited for
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
-	wantOutcome(t, try(t, get, 200*time.Millisecond), "", 0)
+	wantOutcome(t, try(t, get, time.Second), "", 0)
 	// What was learnt: the preface is not sent again.
-	wantOutcome(t, try(t, get, 200*time.Millisecond), "", 0)
+	wantOutcome(t, try(t, get, time.Second), "", 0)
 	if got := len(app.hits()); got != 3 {
 		t.Errorf("got %d hits, want 3", got)
 	}
