@@ -563,3 +563,27 @@ func TestEveryErrorHasAWord(t *testing.T) {
 		seen[w] = true
 	}
 }
+
+func TestARedirectWithoutAPortGoesToThatOfItsScheme(t *testing.T) {
+	for target, want := range map[string]string{
+		"http://127.0.0.1/": "127.0.0.1:80", "https://127.0.0.1/": "127.0.0.1:443", "http://[::1]/": "[::1]:80", "http://127.0.0.1:81/": "127.0.0.1:81",
+	} {
+		req, err := http.NewRequest("GET", target, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		var protocols http.Protocols
+		protocols.SetHTTP1(true)
+		dial := func(_ context.Context, _, address string) (net.Conn, error) {
+			got = address
+			return nil, errors.New("nobody is there")
+		}
+		if resp, err := newOneShot(dial, protocols).RoundTrip(req); err == nil {
+			resp.Body.Close()
+		}
+		if got != want {
+			t.Errorf("%s: dialled %q, want %q", target, got, want)
+		}
+	}
+}

@@ -353,10 +353,11 @@ func (l *problems) oneOf(field, got, spelt string, allowed ...string) {
 }
 
 func (l *problems) host(field, host string) {
-	if _, err := netip.ParseAddr(bare(host)); err == nil {
+	const name = letters + "0123456789-._"
+	if a, err := netip.ParseAddr(bare(host)); err == nil && only(a.Zone(), name) { // a zone could be anything
 		return
 	}
-	if !only(host, letters+"0123456789-._") {
+	if !only(host, name) {
 		l.add(field, fmt.Sprintf("Invalid value: %q: must be a host name or an IP address, without a port", shorten(host)))
 	}
 }
