@@ -166,6 +166,8 @@ func fieldNames(t reflect.Type, path string, into map[string]bool) {
 	}
 }
 
+// What is taken means what Kubernetes' own type makes of it, and can be written and
+// read again; what is not taken is told in one line for each problem.
 func FuzzParse(f *testing.F) {
 	for _, v := range parseVectors(f) {
 		f.Add(v.text, v.list)
@@ -191,6 +193,26 @@ func FuzzParse(f *testing.F) {
 			if _, errs := Parse(string(again), false); errs != nil {
 				t.Errorf("%s came back as %s: %v", text, again, errs)
 			}
+			if array {
+				continue
+			}
+			if got, want := asKubernetes(t, again), asKubernetes(t, []byte(text)); got != want {
+				t.Errorf("%s: got %s, want %s", text, got, want)
+			}
 		}
 	})
+}
+
+// asKubernetes is what Kubernetes' own type makes of a probe, as JSON.
+func asKubernetes(t *testing.T, text []byte) string {
+	t.Helper()
+	var p corev1.Probe
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatalf("%s: got %v of Kubernetes' own type, want none", text, err)
+	}
+	again, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(again)
 }

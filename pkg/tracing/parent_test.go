@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -90,12 +91,33 @@ func TestParentsAreRead(t *testing.T) {
 	}
 }
 
-// What we take, OpenCensus's own formats take as well, as the same. They take more.
+// The formats as their specifications have them, but that ids of zeros are none.
+var (
+	traceparentFormat = regexp.MustCompile(`^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}|([1-9a-f][0-9a-f]|0[1-9a-f])-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-(?s:.*))?)$`)
+	b3Format          = regexp.MustCompile(`^(([0-9a-fA-F]{16}){1,2}-[0-9a-fA-F]{16}(-[01d](-[0-9a-fA-F]{16})?)?|[01d])$`)
+)
+
+// spelt reports whether s keeps to a format and has no id of zeros.
+func spelt(format *regexp.Regexp, s string, trace, span int) bool {
+	parts := strings.Split(s, "-")
+	return format.MatchString(s) && (len(parts) == 1 || strings.Trim(parts[trace], "0") != "" && strings.Trim(parts[span], "0") != "")
+}
+
+// What we take, OpenCensus's own formats take as well, as the same. They take more;
+// we take what the specifications have, all of it and nothing else.
 func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 	f.Add("00-"+tid+"-"+sid+"-01", tid, sid, "1", "", tid+"-"+sid+"-d-"+sid)
 	f.Add("cc-"+tid+"-"+sid+"-01-x", short, sid, "true", "1", "0")
 	f.Add("ff-", "\xff", "-", "d", "0", "-----")
+	f.Add("00-"+tid+"-"+sid+"-01-", strings.ToUpper(tid), strings.ToUpper(sid), "0", "1", short+"-"+sid+"-1-"+sid+"-")
+	f.Add("00-"+strings.Repeat("0", 32)+"-"+sid+"-01", tid, strings.Repeat("0", 16), "", "", tid+"-"+sid+"-")
 	f.Fuzz(func(t *testing.T, traceparent, id, span, sampled, flags, single string) {
+		if _, got := parseTraceparent(traceparent); got != (traceparent[:min(len(traceparent), 2)] != "ff" && spelt(traceparentFormat, traceparent, 1, 2)) {
+			t.Errorf("traceparent %q: got taken %t, want %t", traceparent, got, !got)
+		}
+		if _, got := parseB3Single(single); got != spelt(b3Format, single, 0, 1) {
+			t.Errorf("b3 %q: got taken %t, want %t", single, got, !got)
+		}
 		if p, ok := parseTraceparent(traceparent); ok {
 			want, ok := (&octrace.HTTPFormat{}).SpanContextFromHeaders(traceparent, "")
 			if !ok || want.TraceID != p.id || want.SpanID != p.span || want.IsSampled() != (p.decision == yes) {

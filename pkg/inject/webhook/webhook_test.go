@@ -463,18 +463,60 @@ func TestATakenPortIsAnError(t *testing.T) {
 	}
 }
 
-// FuzzReview holds the webhook to any body at all: a status, never a crash.
+// FuzzReview holds the webhook to any body at all: a status, never a crash; and where
+// it is a review, an answer to it, whose patch is one that an API server can apply and
+// that can be undone.
 func FuzzReview(f *testing.F) {
 	f.Add(question([]byte(goodPod), nil))
+	f.Add(question([]byte(goodPod), func(q *admissionv1.AdmissionRequest) { q.Operation = admissionv1.Delete }))
+	f.Add(question([]byte(`{"spec":{"containers":[{"name":"a"},{"name":"b","ports":[{"containerPort":8012}]}]}}`), nil))
 	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":{"spec":{"containers":[{"name":"/~","ports":[{"containerPort":1}]}]}}}}`))
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":{"metadata":null,"spec":{"containers":[{"name":"a","ports":[{"containerPort":1e0}]}],"containers":[]}}}}`))
+	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`))
 	v := newReviewer(nil)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		r := httptest.NewRequest("POST", Path, bytes.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		v.ServeHTTP(w, r)
-		if w.Code != 200 && w.Code != 400 {
-			t.Errorf("got status %d %s, want 200 or 400", w.Code, w.Body)
+		if w.Code == 400 {
+			return
+		}
+		if w.Code != 200 {
+			t.Fatalf("got status %d %s, want 200 or 400", w.Code, w.Body)
+		}
+		var asked, got admissionv1.AdmissionReview
+		if err := json.Unmarshal(body, &asked); err != nil {
+			t.Fatalf("got an answer to what is no review: %v", err)
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		a := got.Response
+		switch {
+		case got.TypeMeta != asked.TypeMeta || got.Request != nil || a == nil || a.UID != asked.Request.UID:
+			t.Fatalf("got %s, want an answer to this review", w.Body)
+		case a.Allowed != (a.Result == nil) || !a.Allowed && a.Patch != nil:
+			t.Errorf("got %s, want it allowed, or told why not", w.Body)
+		case (a.Patch == nil) != (a.PatchType == nil) || (a.Patch != nil) != (a.AuditAnnotations["verdict"] == string(inject.Injected)):
+			t.Errorf("got %s, want a patch where, and only where, something was injected", w.Body)
+		case a.Patch == nil:
+			return
+		}
+		before, err := inject.Decode(asked.Request.Object.Raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := inject.Decode(patched(t, marshal(before), a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		restored, err := inject.Apply(after, inject.Uninject(after).Changes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := string(marshal(restored)), string(marshal(before)); got != want {
+			t.Errorf("undone: got\n%s\nwant\n%s", got, want)
 		}
 	})
 }
