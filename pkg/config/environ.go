@@ -9,10 +9,15 @@ func Environ(c *Config) []EnvVar {
 	var environ []EnvVar
 	serving := false
 	_, unset := defaults()
+	other := new(Config)
+	derived := rowsOf(table(other))
 	for i, r := range rowsOf(table(c)) {
 		value, otherwise := r.encode(), unset[i].encode()
 		if r.derive != nil {
-			otherwise = derived(c, i)
+			// What it says when it is unset and all others are as they are.
+			*other = *c
+			derived[i].derive()
+			otherwise = derived[i].encode()
 		}
 		// That Knative started us is said by the other variables, if they can.
 		if value == otherwise || r.name == knativeName {
@@ -25,13 +30,4 @@ func Environ(c *Config) []EnvVar {
 		environ = append(environ, EnvVar{knativeName, boolean(&c.OnKnative).encode()})
 	}
 	return environ
-}
-
-// derived is what the row at a place of the table says when its variable is unset and
-// all others are as they are in c.
-func derived(c *Config, place int) string {
-	other := *c
-	r := rowsOf(table(&other))[place]
-	r.derive()
-	return r.encode()
 }
