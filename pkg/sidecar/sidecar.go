@@ -70,6 +70,7 @@ type sidecar struct {
 // means that everything was served to its end.
 func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitMemory(os.DirFS("/sys/fs/cgroup"))
+	limitThreads(os.DirFS("/sys/fs/cgroup"))
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	listeners, err := s.bind()
 	if err != nil {

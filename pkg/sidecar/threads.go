@@ -1,0 +1,42 @@
+package sidecar
+
+import (
+	"io/fs"
+	"math"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+)
+
+// oneThread is the most CPU that is best used by one thread (docs/configuration.md).
+// Go itself never runs less than two, which wake each other and so spend the quota of
+// a period sooner.
+const oneThread = 0.5
+
+// limitThreads runs one thread where the container has little CPU. A GOMAXPROCS in the
+// environment wins.
+func limitThreads(cgroup fs.FS) {
+	if containerCPUs(cgroup) <= oneThread && os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
+	}
+}
+
+// containerCPUs returns how many CPUs the container may use; infinite: any number. Its
+// argument is /sys/fs/cgroup, of either version of cgroups.
+func containerCPUs(cgroup fs.FS) float64 {
+	read := func(name string) string {
+		text, _ := fs.ReadFile(cgroup, name) // what is not there says nothing
+		return strings.TrimSpace(string(text))
+	}
+	share, period, both := strings.Cut(read("cpu.max"), " ")
+	if !both {
+		share, period = read("cpu/cpu.cfs_quota_us"), read("cpu/cpu.cfs_period_us")
+	}
+	n, err := strconv.ParseFloat(share, 64)
+	of, err2 := strconv.ParseFloat(period, 64)
+	if err != nil || err2 != nil || n <= 0 || of <= 0 { // "max", -1
+		return math.Inf(1)
+	}
+	return n / of
+}

@@ -1,0 +1,66 @@
+package sidecar
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestTheContainersCPUsAreReadFromEitherVersion(t *testing.T) {
+	one := func(quota, period string) fstest.MapFS {
+		return fstest.MapFS{"cpu/cpu.cfs_quota_us": {Data: []byte(quota + "\n")}, "cpu/cpu.cfs_period_us": {Data: []byte(period + "\n")}}
+	}
+	two := func(limit string) fstest.MapFS { return fstest.MapFS{"cpu.max": {Data: []byte(limit + "\n")}} }
+	for _, c := range []struct {
+		name  string
+		files fstest.MapFS
+		want  float64
+	}{
+		{"version 2", two("30000 100000"), 0.3},
+		{"version 2, more than one", two("250000 100000"), 2.5},
+		{"version 2, no limit", two("max 100000"), math.Inf(1)},
+		{"version 1", one("5000", "100000"), 0.05},
+		{"version 1, no limit", one("-1", "100000"), math.Inf(1)},
+		{"nonsense", two("0 0"), math.Inf(1)},
+		{"half of it", fstest.MapFS{"cpu/cpu.cfs_quota_us": {Data: []byte("5000\n")}}, math.Inf(1)},
+		{"no cgroup", fstest.MapFS{}, math.Inf(1)},
+	} {
+		if got := containerCPUs(c.files); got != c.want {
+			t.Errorf("%s: got %v CPUs, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// GOMAXPROCS belongs to the process, so each case is one.
+func TestLittleCPUMakesOneThreadUnlessTheEnvironmentSaysOtherwise(t *testing.T) {
+	if limit := os.Getenv("CPU_LIMIT"); limit != "" {
+		limitThreads(fstest.MapFS{"cpu.max": {Data: []byte(limit)}})
+		fmt.Printf("threads: %d;\n", runtime.GOMAXPROCS(0))
+		return
+	}
+	for _, c := range []struct {
+		limit, env string
+		want       int
+	}{
+		{"3000 100000", "", 1},
+		{"50000 100000", "", 1},
+		{"51000 100000", "", runtime.GOMAXPROCS(0)},
+		{"max 100000", "", runtime.GOMAXPROCS(0)},
+		{"3000 100000", "GOMAXPROCS=3", 3},
+	} {
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = []string{"CPU_LIMIT=" + c.limit, c.env}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", c.limit, err, out)
+		}
+		if want := fmt.Sprintf("threads: %d;", c.want); !strings.Contains(string(out), want) {
+			t.Errorf("%s, %q: got %s, want %s", c.limit, c.env, out, want)
+		}
+	}
+}
