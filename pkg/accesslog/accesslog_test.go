@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -396,6 +397,49 @@ func TestManyGoroutinesLogWholeLines(t *testing.T) {
 	if len(seen) != 1600 {
 		t.Errorf("requests in the log: got %d, want 1600", len(seen))
 	}
+}
+
+// writes counts how often it is written to.
+type writes struct {
+	page
+	n atomic.Int32
+}
+
+func (w *writes) Write(b []byte) (int, error) {
+	w.n.Add(1)
+	return w.page.Write(b)
+}
+
+func TestLinesAreWrittenInTimeAndFewPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w writes
+		l := mustNew(t, Options{Template: "{{.Request.RequestURI}}"}, &w)
+		const seconds, each = 3, 100
+		for i := range seconds * each { // one every 10 ms
+			l.Observe(get("/x"))
+			time.Sleep(time.Second / each)
+			synctest.Wait()
+			if late := i + 1 - strings.Count(w.String(), "\n"); late > int(gather*each/time.Second) {
+				t.Fatalf("%d lines wait after %d, want those of %v", late, i+1, gather)
+			}
+		}
+		time.Sleep(gather)
+		synctest.Wait()
+		if got := strings.Count(w.String(), "\n"); got != seconds*each {
+			t.Errorf("got %d lines after a silence, want %d", got, seconds*each)
+		}
+		if got, most := w.n.Load(), int32(seconds*time.Second/gather)+1; got > most {
+			t.Errorf("got %d writes in %d s, want at most %d", got, seconds, most)
+		}
+		time.Sleep(2 * gather)
+		synctest.Wait()
+		l.buffer.mu.Lock()
+		if got := cap(l.buffer.pending); got != 0 || !l.buffer.idle {
+			t.Errorf("after a silence: got %d bytes kept, idle %t, want none, true", got, l.buffer.idle)
+		}
+		l.buffer.mu.Unlock()
+		mustClose(t, l)
+	})
 }
 
 func TestAJSONLineCostsNoAllocation(t *testing.T) {

@@ -15,13 +15,13 @@ const (
 	// request would cost more than making the line.
 	gather = 50 * time.Millisecond
 
-	// enough is how much is not kept waiting, in bytes: less than a pipe holds
-	// (pipe(7): 64 KiB), so that the write returns while the reader keeps up, and
-	// much more than a line, so that the writer is not woken for each.
-	enough = 48 << 10
+	// enough is how much is not kept waiting, in bytes. Waking the writer costs more
+	// than a hundred lines do.
+	enough = 192 << 10
 
-	// keepBatch is the largest batch whose memory is kept.
-	keepBatch = 128 << 10
+	// keepBatch is the largest batch whose memory is kept: somewhat more than enough,
+	// for what comes while the writer wakes.
+	keepBatch = 256 << 10
 )
 
 // A buffer holds lines until its goroutine has written them.
@@ -37,7 +37,8 @@ type buffer struct {
 	mu      sync.Mutex
 	pending []byte
 	lines   int
-	writing int // lines in the batch that is being written
+	writing int  // lines in the batch that is being written
+	idle    bool // the goroutine waits for a line, not for time to pass
 	closed  bool
 
 	torn   bool // the last write ended inside a line; of run alone
@@ -48,6 +49,7 @@ type buffer struct {
 func newBuffer(w io.Writer, maxBytes, maxLines int, report func(error)) *buffer {
 	b := &buffer{
 		w: w, maxBytes: maxBytes, maxLines: maxLines, report: report,
+		idle:      true,
 		muchBytes: min(maxBytes/2, enough), muchLines: max(maxLines/2, 1),
 		some: make(chan struct{}, 1), much: make(chan struct{}, 1),
 		closing: make(chan struct{}), done: make(chan struct{}),
@@ -67,7 +69,8 @@ func (b *buffer) add(line []byte) {
 	before := len(b.pending)
 	b.pending = append(b.pending, line...)
 	b.lines++
-	first := b.lines == 1
+	first := b.idle
+	b.idle = false
 	much := b.lines == b.muchLines || before < b.muchBytes && len(b.pending) >= b.muchBytes
 	b.mu.Unlock()
 	if first {
@@ -86,25 +89,32 @@ func signal(c chan struct{}) {
 	}
 }
 
-// run writes what is pending until close.
+// run writes what is pending until close. While lines come it looks at times of its
+// own; only the first one behind a silence wakes it.
 func (b *buffer) run() {
 	defer close(b.done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var spare []byte
-	for last := false; !last; {
-		select {
-		case <-b.some:
-			timer.Reset(gather)
+	for silent, last := true, false; !last; {
+		if silent {
 			select {
-			case <-timer.C:
-			case <-b.much:
+			case <-b.some:
 			case <-b.closing:
 			}
+		}
+		timer.Reset(gather)
+		select {
+		case <-timer.C:
+		case <-b.much:
 		case <-b.closing:
 			last = true // nothing is added any more
 		}
 		batch, lines := b.take(spare)
+		if silent = lines == 0; silent {
+			spare = nil // and so is what is pending
+			continue
+		}
 		b.write(batch, lines)
 		if spare = batch[:0]; cap(spare) > keepBatch {
 			spare = nil
@@ -112,11 +122,15 @@ func (b *buffer) run() {
 	}
 }
 
-// take returns what is pending and leaves spare in its place.
+// take returns what is pending and leaves spare in its place; nothing, when nothing
+// is pending.
 func (b *buffer) take(spare []byte) (batch []byte, lines int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	batch, lines = b.pending, b.lines
+	if b.idle = lines == 0; b.idle {
+		spare = nil
+	}
 	b.pending, b.lines, b.writing = spare, 0, lines
 	return batch, lines
 }
@@ -124,9 +138,6 @@ func (b *buffer) take(spare []byte) (batch []byte, lines int) {
 // write writes a batch. What the writer does not take is dropped: a full disk must
 // not stop the lines that come later.
 func (b *buffer) write(batch []byte, lines int) {
-	if lines == 0 {
-		return
-	}
 	if b.torn { // the next line must begin on a line of its own
 		if _, err := b.w.Write([]byte{'\n'}); err != nil {
 			b.lost(lines, err)
