@@ -27,7 +27,7 @@ IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-ar
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance admission e2e reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzz admission e2e reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
