@@ -17,7 +17,8 @@ const oneThread = 0.5
 // limitThreads runs one thread where the container has little CPU. A GOMAXPROCS in the
 // environment wins.
 func limitThreads(cgroup fs.FS) {
-	if containerCPUs(cgroup) <= oneThread && os.Getenv("GOMAXPROCS") == "" {
+	chosen := os.Getenv("GOMAXPROCS") != "" //nolint:forbidigo // it is the Go runtime's, which does not tell
+	if !chosen && containerCPUs(cgroup) <= oneThread {
 		runtime.GOMAXPROCS(1)
 	}
 }
