@@ -8,11 +8,17 @@ import (
 	"testing"
 	"time"
 
+	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	"k8s.io/apiserver/pkg/cel/environment"
 )
 
 // withPolicy is a cluster with the policy that the injector prints; nil and what it
@@ -313,5 +319,42 @@ func TestTheLargestPodsThatThePolicyTakesFitItsBudget(t *testing.T) {
 	pod.Spec.Containers = append(pod.Spec.Containers, corev1.Container{Name: "one-more"})
 	if got, err = c.create("chosen", pod); err != nil || !same(t, got, pod) {
 		t.Errorf("got a change or %v, want a larger pod left alone", err)
+	}
+}
+
+// An API server refuses a policy with expressions that an older one, to which it may be
+// taken back, does not know: on 1.36, which is the first to have policies of v1, those
+// of 1.35. Conditions know no variables.
+func TestThePolicyNeedsNoNewerKubernetesThanItSays(t *testing.T) {
+	for _, args := range [][]string{nil, {"--mode=native", "--drain-deadline=1m", "--container=a", "--port=b"}} {
+		text, report, code := injector(t, nil, append([]string{"policy"}, args...)...)
+		if code != 0 {
+			t.Fatal(report)
+		}
+		spec := objects(t, text)[0].(*admissionregv1.MutatingAdmissionPolicy).Spec
+		fresh := func() *cel.CompositedCompiler {
+			c, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(version.MajorMinor(1, 35)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		declared := cel.OptionalVariableDeclarations{HasAuthorizer: true}
+		for i := range spec.MatchConditions {
+			c := &spec.MatchConditions[i]
+			if r := fresh().CompileCELExpression((*matchconditions.MatchCondition)(c), declared, environment.NewExpressions); r.Error != nil {
+				t.Errorf("condition %s: %v", c.Name, r.Error)
+			}
+		}
+		compiler := fresh()
+		for _, v := range spec.Variables {
+			if r := compiler.CompileAndStoreVariable(&mutating.Variable{Name: v.Name, Expression: v.Expression}, declared, environment.NewExpressions); r.Error != nil {
+				t.Errorf("variable %s: %v", v.Name, r.Error)
+			}
+		}
+		declared.HasPatchTypes = true
+		if r := compiler.CompileCELExpression(&patch.JSONPatchCondition{Expression: spec.Mutations[0].JSONPatch.Expression}, declared, environment.NewExpressions); r.Error != nil {
+			t.Errorf("mutation: %v", r.Error)
+		}
 	}
 }
