@@ -40,7 +40,7 @@ type fault struct {
 	wishes        []wish   // nil: the usual
 	clientSuffers bool     // a client, or the wire to it, is at fault
 	logSuffers    bool     // so is the log, or its writer
-	tinyLog       bool     // it is on a file system of half a megabyte
+	tinyLog       bool     // it is on a file system of 128 KB
 	orphan        bool     // podman cannot say how the sidecar ended
 	closes        bool     // the sidecar ends: connections may, and the app is not asked again
 	code          int      // exit code of the sidecar

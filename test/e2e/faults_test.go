@@ -434,7 +434,7 @@ func (s *stage) writePair() {
 	}
 }
 
-// makeLogTiny puts a file system of half a megabyte under the sidecar's log.
+// makeLogTiny puts a file system of 128 KB under the sidecar's log.
 func makeLogTiny(p *pod) {
 	file, err := p.logFile(sidecarName)
 	if err != nil {
@@ -445,7 +445,7 @@ func makeLogTiny(p *pod) {
 	if err := os.CopyFS(held, os.DirFS(dir)); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=512k"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() {
