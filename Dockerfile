@@ -1,4 +1,5 @@
 # Two images, each one binary on nothing: no shell, no libc, no user database.
+# Beside it lies what it was made of, as CycloneDX.
 # The sidecar's is the last stage, so it is what is built when no target is named.
 
 # Only its Go and its CA certificates matter. A release that must be the same
@@ -10,6 +11,7 @@ WORKDIR /src
 COPY go.mod go.sum ./
 COPY cmd cmd
 COPY pkg pkg
+COPY hack/sbom hack/sbom
 ARG TARGETOS
 ARG TARGETARCH
 ARG GOPROXY
@@ -18,15 +20,17 @@ ARG COMMIT=unknown
 # The flags are the Makefile's: an image built twice holds the same binary. Some
 # builders leave TARGETOS and TARGETARCH empty.
 ENV GOPATH=/go GOCACHE=/go/cache CGO_ENABLED=0 GOOS=${TARGETOS:-linux} GOARCH=${TARGETARCH:-amd64} \
-    LDFLAGS="-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}"
+    VERSION=${VERSION} LDFLAGS="-s -w -X main.version=${VERSION} -X main.commit=${COMMIT}"
 
 FROM source AS build-injector
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/go/cache \
-    go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o /out/ko-app/injector ./cmd/injector
+    go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o /out/ko-app/injector ./cmd/injector && \
+    GOOS= GOARCH= go run ./hack/sbom /out/ko-app/injector "$VERSION" >/out/ko-app/injector.cdx.json
 
 FROM source AS build-queue-proxy
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/go/cache \
-    go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o /out/ko-app/queue ./cmd/queue-proxy
+    go build -trimpath -buildvcs=false -ldflags "$LDFLAGS" -o /out/ko-app/queue ./cmd/queue-proxy && \
+    GOOS= GOARCH= go run ./hack/sbom /out/ko-app/queue "$VERSION" >/out/ko-app/queue.cdx.json
 
 FROM scratch AS injector
 ARG VERSION=dev
@@ -37,7 +41,7 @@ LABEL org.opencontainers.image.title="queue-proxy-injector" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${COMMIT}"
-COPY --from=build-injector /out/ko-app/injector /ko-app/injector
+COPY --from=build-injector /out/ko-app /ko-app
 # A number, because runAsNonRoot cannot judge a name.
 USER 65532:65532
 # The webhook, metrics.
@@ -57,7 +61,7 @@ LABEL org.opencontainers.image.title="queue-proxy" \
 COPY --from=source /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 # The exec probes of old control planes call the binary by this path
 # (docs/promises.md, "On Knative").
-COPY --from=build-queue-proxy /out/ko-app/queue /ko-app/queue
+COPY --from=build-queue-proxy /out/ko-app /ko-app
 USER 65532:65532
 # Serving, TLS, admin, autoscaler, metrics.
 EXPOSE 8012 8112 8022 9090 9091

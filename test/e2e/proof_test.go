@@ -20,10 +20,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-func TestAnImageHoldsItsBinaryAndNoShell(t *testing.T) {
+func TestAnImageHoldsItsBinaryItsListAndNoShell(t *testing.T) {
 	for image, want := range map[string][]string{
-		sidecarImage:  {"etc/ssl/certs/ca-certificates.crt", "ko-app/queue"},
-		injectorImage: {"ko-app/injector"},
+		sidecarImage:  {"etc/ssl/certs/ca-certificates.crt", "ko-app/queue", "ko-app/queue.cdx.json"},
+		injectorImage: {"ko-app/injector", "ko-app/injector.cdx.json"},
 	} {
 		file := t.TempDir() + "/image.tar"
 		name := podman(t, nil, "create", "--network=none", image)
@@ -47,11 +47,33 @@ func TestAnImageHoldsItsBinaryAndNoShell(t *testing.T) {
 			if h.Typeflag == tar.TypeReg && h.Size > 0 {
 				got = append(got, path.Clean(h.Name))
 			}
+			if strings.HasSuffix(h.Name, ".cdx.json") {
+				listsItsModules(t, r, podman(t, nil, "run", "--rm", "--network=none", image, "version"))
+			}
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: got the files %q, want %q", image, got, want)
 		}
+	}
+}
+
+// listsItsModules fails unless a list of what a binary was made of names modules,
+// and the version that the binary says of itself.
+func listsItsModules(t *testing.T, list io.Reader, said string) {
+	t.Helper()
+	var got struct {
+		Metadata struct {
+			Component struct{ Name, Version string }
+		}
+		Components []struct{ Name, Version string }
+	}
+	if err := json.NewDecoder(list).Decode(&got); err != nil {
+		t.Fatal(err)
+	}
+	c := got.Metadata.Component
+	if c.Version == "" || !strings.Contains(said, c.Version) || len(got.Components) < 5 {
+		t.Errorf("got a list of %d modules for %s of version %q, want more for what says %q", len(got.Components), c.Name, c.Version, said)
 	}
 }
 

@@ -44,6 +44,7 @@ var plan = []room{
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar"}},
 	{path: "cmd/injector", may: []string{"pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "hack/sbom"},
 }
 
 // outside lists the folders that meet the programs only from outside, over
