@@ -25,7 +25,12 @@ func (p *bufferPool) get() *[]byte {
 	return &b
 }
 
-func (p *bufferPool) put(b *[]byte) { p.Put(b) }
+// put takes a buffer back; nil is none.
+func (p *bufferPool) put(b *[]byte) {
+	if b != nil {
+		p.Put(b)
+	}
+}
 
 // conn is one connection to the user container. One exchange at a time uses it.
 type conn struct {
@@ -186,9 +191,7 @@ func (c *conn) hold() {
 
 // park gives the buffer back: an idle connection holds none.
 func (c *conn) park() {
-	if c.pooled != nil {
-		c.buffers.put(c.pooled)
-	}
+	c.buffers.put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 

@@ -12,14 +12,21 @@ import (
 // the next byte of the other, and for somebody to take it.
 const halfClosedTimeout = 30 * time.Second
 
+// tunnelSize is what each way of a tunnel reads into while little comes, in bytes:
+// most WebSockets are silent most of the time. When it is full, more is read at
+// once.
+const tunnelSize = 4 << 10
+
 // Tunnel copies bytes both ways between the client and the user container after
 // a 101, until both directions have ended or one has failed. early is what the
 // client has sent behind its request. touch is called for each piece that moves,
-// from two goroutines. Both connections are closed on return.
+// from two goroutines. Head is empty from now on. Both connections are closed on
+// return.
 func (r *Response) Tunnel(client net.Conn, early []byte, touch func()) (in, out int64) {
 	app := r.conn
 	behind := append([]byte(nil), app.buffered()...) // what came right behind the 101
 	app.park()
+	r.Head.Reset() // which would keep the buffer
 	t := tunnel{call: r.call, client: client, app: app, touch: touch}
 
 	var both sync.WaitGroup
@@ -43,9 +50,10 @@ type tunnel struct {
 
 // copy moves bytes from src to dst until src ends, and tells dst so.
 func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
-	pooled := t.app.buffers.get()
-	defer t.app.buffers.put(pooled)
-	buf := *pooled
+	small := make([]byte, tunnelSize)
+	buf := small
+	var pooled *[]byte
+	defer func() { t.app.buffers.put(pooled) }()
 	for {
 		if len(first) > 0 {
 			t.touch()
@@ -55,6 +63,14 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			if err != nil {
 				break
 			}
+		}
+		switch full := len(first) == len(buf); {
+		case full && pooled == nil:
+			pooled = t.app.buffers.get()
+			buf = *pooled
+		case !full && pooled != nil:
+			t.app.buffers.put(pooled)
+			pooled, buf = nil, small
 		}
 		t.patience(dst, src)
 		n, err := src.Read(buf)

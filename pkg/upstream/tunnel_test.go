@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -258,4 +259,36 @@ func TestATunnelThatIsSilentLivesOn(t *testing.T) {
 		app.Close()
 		<-ended
 	})
+}
+
+// Most tunnels are WebSockets, and most of those are silent most of the time.
+func TestATunnelThatIsSilentHoldsLittleMemory(t *testing.T) {
+	const tunnels = 50
+	used := func() int64 {
+		var m runtime.MemStats
+		for range 3 { // what is in pools goes with the second
+			runtime.GC()
+		}
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	large := bytes.Repeat([]byte("x"), 200<<10+100) // the last piece fills no buffer
+	for range tunnels {
+		h := upgrade(t, "", func(p *peer) {
+			p.say(switching)
+			io.ReadFull(p.in, make([]byte, len(large)))
+			p.Write(large)
+			p.in.ReadByte() // until the client has gone
+		})
+		h.client.Write(large)
+		if _, err := io.ReadFull(h.client, make([]byte, len(large))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The test's own share are its app, its call and a bufio.Reader of 4 KB for each.
+	const limit = 36 << 10
+	if got := (used() - before) / tunnels; got > limit {
+		t.Errorf("got %d bytes for each tunnel, want at most %d", got, limit)
+	}
 }
