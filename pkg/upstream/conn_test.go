@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -89,4 +90,32 @@ func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
 	if k.sends != 2 {
 		t.Errorf("got %d attempts, want 2", k.sends)
 	}
+}
+
+// heapUsed returns the bytes that are in use on the heap.
+func heapUsed() int64 {
+	var m runtime.MemStats
+	for range 3 { // what is in pools goes with the second
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A lane keeps the memory of its call, and with it what the last response points to.
+func TestAResponseThatIsOverKeepsNoBuffer(t *testing.T) {
+	const calls = 50
+	before := heapUsed()
+	all := make([]*asker, calls)
+	for i := range all {
+		a := app(t, plain)
+		all[i] = ask("GET", "/")
+		all[i].do(a).want(t, 200, "hello")
+	}
+	// The test's own share is an app for each, whose connection stays open.
+	const limit = 96 << 10
+	if got := (heapUsed() - before) / calls; got > limit {
+		t.Errorf("got %d bytes for each call, want at most %d", got, limit)
+	}
+	runtime.KeepAlive(all)
 }

@@ -11,7 +11,7 @@ import (
 // Response is the final response to a [Call]. It belongs to the call.
 type Response struct {
 	// Head points into the connection's buffer: what is needed of it must be copied
-	// before the first Next.
+	// before the first Next. It is empty after Close.
 	Head wire.Response
 
 	call    *Call
@@ -133,5 +133,6 @@ func (r *Response) Close() (sent bool) {
 		r.conn.close()
 	}
 	r.conn = nil
+	r.Head.Reset() // which would keep the buffer
 	return sent
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"net"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -264,15 +263,7 @@ func TestATunnelThatIsSilentLivesOn(t *testing.T) {
 // Most tunnels are WebSockets, and most of those are silent most of the time.
 func TestATunnelThatIsSilentHoldsLittleMemory(t *testing.T) {
 	const tunnels = 50
-	used := func() int64 {
-		var m runtime.MemStats
-		for range 3 { // what is in pools goes with the second
-			runtime.GC()
-		}
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := used()
+	before := heapUsed()
 	large := bytes.Repeat([]byte("x"), 200<<10+100) // the last piece fills no buffer
 	for range tunnels {
 		h := upgrade(t, "", func(p *peer) {
@@ -288,7 +279,7 @@ func TestATunnelThatIsSilentHoldsLittleMemory(t *testing.T) {
 	}
 	// The test's own share are its app, its call and a bufio.Reader of 4 KB for each.
 	const limit = 36 << 10
-	if got := (used() - before) / tunnels; got > limit {
+	if got := (heapUsed() - before) / tunnels; got > limit {
 		t.Errorf("got %d bytes for each tunnel, want at most %d", got, limit)
 	}
 }
