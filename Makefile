@@ -3,7 +3,7 @@
 
 GO             ?= go
 IMAGE          ?= queue-proxy:dev
-INJECTOR_IMAGE ?= queue-proxy-injector:dev
+WEBHOOK_IMAGE ?= queue-proxy-injector:dev
 IMAGE_FLAGS    ?=
 FUZZTIME       ?= 10s
 FUZZ           ?= .
@@ -94,7 +94,7 @@ bench: ## Measure side by side with HAProxy and others; BENCH_QUICK=1 is short.
 image: ## Build the two container images with docker, podman or buildah, whichever works.
 	@if [ -z "$(IMAGE_TOOL)" ]; then echo "make image: none of docker, podman and buildah works here" >&2; exit 1; fi
 	$(IMAGE_BUILD) --target queue-proxy -t $(IMAGE) .
-	$(IMAGE_BUILD) --target injector -t $(INJECTOR_IMAGE) .
+	$(IMAGE_BUILD) --target injector -t $(WEBHOOK_IMAGE) .
 
 clean: ## Remove what was built.
 	rm -rf bin
