@@ -80,6 +80,9 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usageText)
 		return notAtAll
 	}
+	if errors.Is(err, flag.ErrHelp) {
+		return done
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "injector: %v\n", err)
 	}
@@ -92,11 +95,28 @@ type command struct {
 	stdout, stderr io.Writer
 }
 
-// files is inject, uninject and explain.
-func (c *command) files(name string, args, environ []string) (int, error) {
+// newFlags returns the flags of a sub-command, for parse.
+func newFlags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet("injector "+name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // an error is one line; only -h lists the flags
 	flags.Usage = func() {}
+	return flags
+}
+
+// parse reads the flags. After -h it has listed them and returns [flag.ErrHelp].
+func (c *command) parse(flags *flag.FlagSet, args []string) error {
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(c.stdout, usageText)
+		flags.SetOutput(c.stdout)
+		flags.PrintDefaults()
+	}
+	return err
+}
+
+// files is inject, uninject and explain.
+func (c *command) files(name string, args, environ []string) (int, error) {
+	flags := newFlags(name)
 	var from []string
 	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
 		from = append(from, path)
@@ -113,13 +133,7 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	if name != "uninject" {
 		optionFlags(flags, said)
 	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(c.stdout, usageText)
-		flags.SetOutput(c.stdout)
-		flags.PrintDefaults()
-		return done, nil
-	case err != nil:
+	if err := c.parse(flags, args); err != nil {
 		return notAtAll, err
 	}
 	if flags.NArg() > 0 {
@@ -163,19 +177,12 @@ func (c *command) policy(args, environ []string) (int, error) {
 	if err != nil {
 		return notAtAll, err
 	}
-	flags := flag.NewFlagSet("injector policy", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.Usage = func() {}
+	flags := newFlags("policy")
 	optionFlags(flags, said)
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(c.stdout, usageText)
-		flags.SetOutput(c.stdout)
-		flags.PrintDefaults()
-		return done, nil
-	case err != nil:
+	if err := c.parse(flags, args); err != nil {
 		return notAtAll, err
-	case flags.NArg() > 0:
+	}
+	if flags.NArg() > 0 {
 		return notAtAll, fmt.Errorf("policy: unknown argument %q", flags.Arg(0))
 	}
 	text, err := inject.Policy(said)

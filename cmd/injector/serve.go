@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -37,9 +36,6 @@ type serving struct {
 // ends it at once.
 func (c *command) serve(args, environ []string) (int, error) {
 	s, err := c.readServing(args, environ)
-	if errors.Is(err, flag.ErrHelp) {
-		return done, nil
-	}
 	if err != nil {
 		return notAtAll, err
 	}
@@ -68,9 +64,7 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	if s.said, err = inject.FromEnv(environ); err != nil {
 		return nil, err
 	}
-	flags := flag.NewFlagSet("injector serve", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.Usage = func() {}
+	flags := newFlags("serve")
 	flags.StringVar(&s.addr, "addr", ":8443", "`address` of reviews, HTTPS")
 	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
 	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
@@ -83,12 +77,7 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected")
 	flags.DurationVar(&s.linger, "linger", 5*time.Second, "how long reviews are still answered after SIGTERM")
 	optionFlags(flags, s.said)
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(c.stdout, usageText)
-		flags.SetOutput(c.stdout)
-		flags.PrintDefaults()
-		return nil, err
+	switch err := c.parse(flags, args); {
 	case err != nil:
 		return nil, err
 	case flags.NArg() > 0:
