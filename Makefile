@@ -3,7 +3,7 @@
 
 GO             ?= go
 IMAGE          ?= queue-proxy:dev
-WEBHOOK_IMAGE ?= queue-proxy-injector:dev
+WEBHOOK_IMAGE  ?= queue-proxy-injector:dev
 IMAGE_FLAGS    ?=
 FUZZTIME       ?= 10s
 FUZZ           ?= .
