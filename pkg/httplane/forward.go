@@ -32,7 +32,7 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 	}
 	x.alarm.Watch(&x.life)
 	if x.h2 {
-		h2, err := x.appSpeaksH2()
+		h2, err := x.ask(x.lane.app.SpeaksH2)
 		if err != nil {
 			var result queue.Result
 			x.blame(&result, x.alarm.Abortable(nil), err)
@@ -136,9 +136,6 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		result.In = x.body.moved()
 		x.cutBody()
 		return result
-	}
-	if !x.lane.heardH1.Load() {
-		x.lane.heardH1.Store(true)
 	}
 	result.FirstByte = time.Now()
 	result.Status = r.Head.Status

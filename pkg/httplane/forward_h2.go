@@ -17,38 +17,33 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-// appSpeaksH2 asks the user container whether it does, where that is not known.
-func (x *exchange) appSpeaksH2() (bool, error) {
+// ask puts a question to the user container, within the request's clocks. The
+// caller ends the reach of the alarm.
+func (x *exchange) ask(question func(context.Context) (bool, error)) (bool, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if why := x.alarm.Abortable(cancel); why != queue.OK {
 		return false, context.Canceled
 	}
-	return x.lane.app.SpeaksH2(ctx)
+	return question(ctx)
 }
 
 // appOnlySpeaksH2 reports whether a request that was not understood in HTTP/1.1
 // can be sent in HTTP/2 instead: the user container speaks that, and it cannot
 // have acted on what it heard. That is so if it has answered in HTTP/2. If it has
 // closed without a word, it may have read the head and died (docs/promises.md 3.7):
-// then the method must be one that may be sent twice, or the body was held back
-// and nobody has ever heard it speak HTTP/1.1.
+// then it must not speak HTTP/1.1 at all.
 func (x *exchange) appOnlySpeaksH2(err error) bool {
 	var e *upstream.Error
 	if !errors.As(err, &e) || !x.call.BodyUntouched() {
 		return false
 	}
-	twice := upstream.Idempotent(x.r.Method)
 	if e.Silent {
-		if twice = twice || x.body != nil && !x.lane.heardH1.Load(); !twice {
-			return false
-		}
-		if speaks, err := x.appSpeaksH2(); err == nil && speaks {
-			x.lane.app.LearnOnlyH2()
-		}
+		only, err := x.ask(x.lane.app.SpeaksOnlyH2)
 		x.alarm.Abortable(nil)
+		return err == nil && only
 	}
-	return (twice || e.Fault == upstream.Garbage) && x.lane.app.OnlyH2()
+	return e.Fault == upstream.Garbage && x.lane.app.OnlyH2()
 }
 
 // forwardH2 is the way of a request to a user container that speaks HTTP/2.

@@ -583,6 +583,38 @@ func TestARequestThatIsSentTwiceIsObservedAsReplayed(t *testing.T) {
 	}
 }
 
+// What has been swallowed in HTTP/1.1 may have been acted on by one that speaks it.
+func TestAFirstRequestThatIsSwallowedIsSentInHTTP2ToOneThatSpeaksNothingElse(t *testing.T) {
+	for _, both := range []bool{true, false} {
+		for _, body := range []string{"", "hello"} {
+			var seen atomic.Int32
+			type key struct{}
+			app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost && seen.Add(1) == 1 && r.ProtoMajor == 1 {
+					r.Context().Value(key{}).(net.Conn).Close()
+				}
+			}))
+			app.Config.Protocols = new(http.Protocols)
+			app.Config.Protocols.SetHTTP1(both)
+			app.Config.Protocols.SetUnencryptedHTTP2(true)
+			app.Config.ErrorLog = log.New(io.Discard, "", 0)
+			app.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
+			app.Start()
+			t.Cleanup(app.Close)
+			h := buildOn(t, app.Listener.Addr().(*net.TCPAddr).Port, nil)
+			r, err := h.httpClient("HTTP/1.1").Post("http://"+h.address+"/", "", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Body.Close()
+			want := map[bool]int{true: 502, false: 200}[both]
+			if r.StatusCode != want || seen.Load() != 1 {
+				t.Errorf("speaks HTTP/1.1 too %v, body %q: got %d, sent %d times, want %d, once", both, body, r.StatusCode, seen.Load(), want)
+			}
+		}
+	}
+}
+
 // httpClient returns a client that speaks one version alone.
 func (h *house) httpClient(protocol string) *http.Client {
 	p := new(http.Protocols)

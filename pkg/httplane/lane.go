@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
@@ -51,7 +50,6 @@ type Lane struct {
 	places   chan struct{} // one for each connection; nil: no limit
 	idle     sync.Pool     // of *exchange
 	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
-	heardH1  atomic.Bool   // the user container has spoken HTTP/1.1, at any time
 
 	mu        sync.Mutex
 	listeners []net.Listener

@@ -70,9 +70,6 @@ func (a *App) SpeaksH1() bool {
 	return h1 == yes
 }
 
-// LearnOnlyH2 notes that the user container speaks HTTP/2 and not HTTP/1.1.
-func (a *App) LearnOnlyH2() { a.speech.learnH1(false) }
-
 // SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
 // known it is asked, on a connection of its own. Its silence for a second means
 // no, and is remembered only of one that has been heard to speak HTTP/1.1. The
@@ -101,9 +98,49 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 	return speaks, nil
 }
 
-// prefaceTimeout bounds how long the question may take. A server that speaks
+// SpeaksOnlyH2 reports whether the user container speaks HTTP/2 and not HTTP/1.1:
+// then it can't have acted on what it has heard in HTTP/1.1 and swallowed. Where
+// that is not known it is asked, in both, on connections of its own. The error is
+// an *Error where nothing could be dialled, or the context's cause.
+func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
+	if h2, err := a.SpeaksH2(ctx); err != nil || !h2 {
+		return false, err
+	}
+	if h1, _ := a.speech.heard(); h1 != unknown {
+		return h1 == no, nil
+	}
+	c, err := a.dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer c.Close()
+	patience, cancel := context.WithTimeout(ctx, prefaceTimeout)
+	defer cancel()
+	stop := context.AfterFunc(patience, func() { c.SetDeadline(past) })
+	defer stop()
+	speaks := answersH1(c)
+	if patience.Err() != nil {
+		return false, context.Cause(ctx) // nil if it is too busy to say a word
+	}
+	a.speech.learnH1(speaks)
+	return !speaks, nil
+}
+
+// prefaceTimeout bounds how long a question may take. A server that speaks
 // HTTP/2 answers at once; one that does not may wait for more of the request.
 const prefaceTimeout = time.Second
+
+// answersH1 asks what a server can do (RFC 9110 section 9.3.7) and reports whether
+// it answers in HTTP/1.
+func answersH1(c net.Conn) bool {
+	if _, err := io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+		return false
+	}
+	const version = "HTTP/1."
+	var start [len(version)]byte
+	_, err := io.ReadFull(c, start[:])
+	return err == nil && string(start[:]) == version
+}
 
 // answersPreface sends what opens an HTTP/2 connection and reports whether the
 // server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).

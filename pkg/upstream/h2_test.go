@@ -114,6 +114,50 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 	}
 }
 
+func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
+	answers := func(h1, h2 func(p *peer)) func(p *peer) {
+		return func(p *peer) {
+			if r := p.head(); r != nil && r.Method == "PRI" {
+				h2(p)
+			} else {
+				h1(p)
+			}
+		}
+	}
+	yesH1 := func(p *peer) { p.say("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
+	yesH2 := func(p *peer) { p.say(settings); p.hang() }
+	closes := func(p *peer) {}
+	for name, c := range map[string]struct {
+		play        func(p *peer)
+		only        bool
+		h1          answer
+		connections int
+	}{
+		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 2},
+		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 2},
+		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 2},
+		"both":                            {answers(yesH1, yesH2), false, yes, 2},
+		"HTTP/1.1":                        {answers(yesH1, yesH1), false, unknown, 1},
+		"neither":                         {closes, false, unknown, 1},
+		"HTTP/2, and too busy for a word": {answers((*peer).hang, yesH2), false, unknown, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "127.0.0.1:0", c.play)
+			a := stranger(t, s.port)
+			for range 2 {
+				only, err := a.SpeaksOnlyH2(t.Context())
+				if h1, _ := a.speech.heard(); only != c.only || err != nil || h1 != c.h1 {
+					t.Errorf("got %v, %v, HTTP/1.1 %d, want %v, HTTP/1.1 %d", only, err, h1, c.only, c.h1)
+				}
+			}
+			if n := s.connections(); n != c.connections {
+				t.Errorf("got %d connections, want %d", n, c.connections)
+			}
+		})
+	}
+}
+
 // A user container that is busy starting says nothing either.
 func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 	for _, c := range []struct {
@@ -150,7 +194,7 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	s := serve(t, "127.0.0.1:0", func(p *peer) { p.say(settings); p.hang() })
 	a := stranger(t, s.port)
 	a.SpeaksH2(t.Context())
-	a.LearnOnlyH2()
+	a.speech.learnH1(false)
 	s.ln.Close()
 	if got := ask("GET", "/").do(a); fault(got.err) != Unreachable {
 		t.Fatalf("got %v, want unreachable", got.err)
@@ -242,7 +286,7 @@ func TestAnHTTP2ResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
 	})
 	a := stranger(t, port)
-	a.LearnOnlyH2()
+	a.speech.learnH1(false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var infos []int
@@ -262,7 +306,7 @@ func TestAnHTTP2ResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
 func TestAnHTTP2RequestThatReachesNobodySaysSo(t *testing.T) {
 	port, _ := nobody(t)
 	a := stranger(t, port)
-	a.LearnOnlyH2()
+	a.speech.learnH1(false)
 	if _, err := a.RoundTripH2(requestH2(t.Context(), "app", nil)); fault(err) != Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
@@ -278,7 +322,7 @@ func TestAClientThatLeavesDoesNotMakeUsForgetWhatIsSpoken(t *testing.T) {
 		<-r.Context().Done()
 	})
 	a := stranger(t, port)
-	a.LearnOnlyH2()
+	a.speech.learnH1(false)
 	if _, err := a.RoundTripH2(requestH2(ctx, "app", nil)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
@@ -291,7 +335,7 @@ func TestAClientThatLeavesDoesNotMakeUsForgetWhatIsSpoken(t *testing.T) {
 	defer waiting.Close()
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
-	waiting.LearnOnlyH2()
+	waiting.speech.learnH1(false)
 	if _, err := waiting.dial(ctx); err == nil {
 		t.Error("got a connection, want none")
 	}
@@ -344,7 +388,7 @@ func TestAnHTTP2RequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 				p.say("\x00\x00\x04\x03\x00" + string(stream[:]) + "\x00\x00\x00" + code) // RST_STREAM
 			}))
 			a := stranger(t, s.port)
-			a.LearnOnlyH2()
+			a.speech.learnH1(false)
 			for range c.before {
 				r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil))
 				if err != nil {
@@ -396,7 +440,7 @@ func TestAnHTTP2RequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 				p.CloseWrite()
 			}))
 			a := stranger(t, s.port)
-			a.LearnOnlyH2()
+			a.speech.learnH1(false)
 			for range c.before {
 				r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil))
 				if err != nil {
@@ -420,7 +464,7 @@ func TestAnHTTP2RequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 // Another user container may have taken the port.
 func TestAnAnswerThatIsNotHTTP2MakesUsForgetWhatIsSpoken(t *testing.T) {
 	a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }).port)
-	a.LearnOnlyH2()
+	a.speech.learnH1(false)
 	if r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil)); err == nil {
 		t.Errorf("got status %d, want an error", r.StatusCode)
 	}

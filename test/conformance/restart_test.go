@@ -38,8 +38,6 @@ func TestEveryClientHearsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 			c.http1(5, true, "POST", "/slow")
 			c.http1(5, false, "GET", "/slow")
 			c.h2c(2, 5, "/slow")
-			// From now on it is known what the app speaks. A POST whose body was held back to
-			// find that out, on the first connection of all, may be sent again in HTTP/2.
 			c.until("requests are answered", func() bool { return c.answered() > 100 })
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 15 {

@@ -162,13 +162,6 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	}
 	s.becomesReady()
 	before := s.files(sidecarName)
-	// The first request finds out what the app speaks: a story of its own.
-	first := s.visitor("first")
-	if e := first.ask(usual[0]); e.verdict != byApp {
-		t.Fatalf("got %+v for a first request, want the app's answer", e)
-	}
-	first.leave()
-	s.note(first.entries...)
 
 	ctx, end := context.WithTimeout(t.Context(), length)
 	defer end()
