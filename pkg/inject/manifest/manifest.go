@@ -15,8 +15,11 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"go.yaml.in/yaml/v3"
 
@@ -31,10 +34,11 @@ type File struct {
 
 // A document is one YAML document of a file, with the --- before it.
 type document struct {
-	line int    // of the file, where it begins
-	text []byte // as it is now
-	node *yaml.Node
-	err  error // it cannot be read; node is nil
+	line  int    // of the file, where it begins
+	text  []byte // as it is now
+	node  *yaml.Node
+	value any   // of the node
+	err   error // it cannot be read
 }
 
 // A Result is what became of one object.
@@ -78,11 +82,15 @@ func Parse(name string, text []byte) *File {
 	f := &File{Name: name}
 	line := 1
 	for _, chunk := range split(text) {
-		d := &document{line: line, text: chunk}
-		d.node, d.err = parse(chunk)
-		f.documents = append(f.documents, d)
+		f.documents = append(f.documents, &document{line: line, text: chunk})
 		line += bytes.Count(chunk, []byte("\n"))
 	}
+	each(len(f.documents), func(i int) {
+		d := f.documents[i]
+		if d.node, d.err = parse(d.text); d.err == nil && d.node != nil {
+			d.value, d.err = valueOf(d.node)
+		}
+	})
 	return f
 }
 
@@ -210,9 +218,9 @@ func (f *File) JSON() ([]byte, error) {
 // document that cannot be read has one, which is refused.
 func Inject(files []*File, said inject.Options) []*Result {
 	results := list(files)
-	var all []inject.Pods
 	served := map[*Result]bool{} // by a Service of these files
 	var owners []*Result
+	var templates [][]string // where the owners have theirs
 	for _, r := range results {
 		if r.object == nil {
 			continue
@@ -222,13 +230,17 @@ func Inject(files []*File, said inject.Options) []*Result {
 			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
 			continue
 		}
+		owners, templates = append(owners, r), append(templates, path)
+	}
+	all := make([]inject.Pods, len(owners))
+	each(len(owners), func(i int) {
+		r, path := owners[i], templates[i]
 		template := dig(r.object, path)
 		r.Outcome = inject.Inject(template, said)
 		warnOfLostOptions(r, path)
-		all = append(all, inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(template), Outcome: r.Outcome})
-		owners = append(owners, r)
+		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(template), Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
-	}
+	})
 	for _, r := range results {
 		switch {
 		case r.object == nil:
@@ -280,24 +292,16 @@ func list(files []*File) []*Result {
 	var results []*Result
 	for _, f := range files {
 		for _, d := range f.documents {
-			refuse := func(err error) {
-				line, text := d.whereabouts(err)
+			if d.err != nil {
+				line, text := d.whereabouts(d.err)
 				results = append(results, &Result{File: f.Name, Line: line, from: d,
 					Outcome: inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}})
-			}
-			if d.err != nil {
-				refuse(d.err)
 				continue
 			}
 			if d.node == nil || isNull(d.node) {
 				continue
 			}
-			value, err := valueOf(d.node)
-			if err != nil {
-				refuse(err)
-				continue
-			}
-			results = append(results, objects(f, d, d.node, value, "")...)
+			results = append(results, objects(f, d, d.node, d.value, "")...)
 		}
 	}
 	return results
@@ -375,7 +379,8 @@ func write(results []*Result) {
 		}
 		changed[r.from] = append(changed[r.from], r)
 	}
-	for _, d := range order {
+	each(len(order), func(i int) {
+		d := order[i]
 		var changes []inject.Change
 		for _, r := range changed[d] {
 			changes = append(changes, inject.Below(r.path, r.Changes)...)
@@ -389,7 +394,22 @@ func write(results []*Result) {
 				r.Warnings = append(r.Warnings, "its text was written anew, because its layout (anchors, lists on one line) cannot be edited in place; comments are kept, blanks may differ")
 			}
 		}
+	})
+}
+
+// each calls f for every number below n, on all processors, and returns when all
+// calls have.
+func each(n int, f func(i int)) {
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		all.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
 	}
+	all.Wait()
 }
 
 // change edits the text of a document, in place if it can, and reports whether it had
