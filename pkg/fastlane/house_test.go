@@ -122,11 +122,15 @@ func (p *peer) acquainted() bool {
 // listenAgain listens where an app did that has closed its listener.
 func listenAgain(t testing.TB, a *app) net.Listener {
 	t.Helper()
-	ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.port))
-	if err != nil {
-		t.Skipf("somebody has taken the port: %v", err)
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // while somebody has taken the port
+		ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.port))
+		if err == nil {
+			return ln
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
 	}
-	return ln
 }
 
 // request reads a whole request; nil when none came.

@@ -172,8 +172,9 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 		{"one bad line", says(textType, "x 1\ny\n"), nil, scrapeGarbage},
 		{"too long by one", says(textType, strings.Repeat("xxxxx 1234\n", 91)), small, scrapeTooLarge},
 		{"endless", func(w http.ResponseWriter, r *http.Request) {
+			page := strings.Repeat("x 1\n", 1000)
 			for r.Context().Err() == nil {
-				_, _ = io.WriteString(w, "x 1\n")
+				_, _ = io.WriteString(w, page)
 			}
 		}, nil, scrapeTooLarge},
 		{"a bomb", packed(strings.Repeat("x 1\n", mergeSize/4+1)), nil, scrapeTooLarge},
