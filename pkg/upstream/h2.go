@@ -78,20 +78,11 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 	if _, h2 := a.speech.heard(); h2 != unknown {
 		return h2 == yes, nil
 	}
-	c, err := a.dial(ctx)
+	speaks, silent, err := a.question(ctx, answersPreface)
 	if err != nil {
 		return false, err
 	}
-	defer c.Close()
-	patience, cancel := context.WithTimeout(ctx, prefaceTimeout)
-	defer cancel()
-	stop := context.AfterFunc(patience, func() { c.SetDeadline(past) })
-	defer stop()
-	speaks := answersPreface(c)
-	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
-	}
-	if h1, _ := a.speech.heard(); !speaks && h1 != yes && patience.Err() != nil {
+	if h1, _ := a.speech.heard(); silent && h1 != yes {
 		return false, nil // it may be too busy to speak at all: ask again
 	}
 	a.speech.learnH2(speaks)
@@ -109,21 +100,31 @@ func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 	if h1, _ := a.speech.heard(); h1 != unknown {
 		return h1 == no, nil
 	}
+	speaks, silent, err := a.question(ctx, answersH1)
+	if err != nil || silent {
+		return false, err
+	}
+	a.speech.learnH1(speaks)
+	return !speaks, nil
+}
+
+// question puts one to the user container on a connection of its own, and says
+// whether the answer is yes. silent: it is no because there was none in time.
+func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
 	c, err := a.dial(ctx)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	defer c.Close()
 	patience, cancel := context.WithTimeout(ctx, prefaceTimeout)
 	defer cancel()
 	stop := context.AfterFunc(patience, func() { c.SetDeadline(past) })
 	defer stop()
-	speaks := answersH1(c)
-	if patience.Err() != nil {
-		return false, context.Cause(ctx) // nil if it is too busy to say a word
+	is = answers(c)
+	if ctx.Err() != nil {
+		return false, false, context.Cause(ctx)
 	}
-	a.speech.learnH1(speaks)
-	return !speaks, nil
+	return is, !is && patience.Err() != nil, nil
 }
 
 // prefaceTimeout bounds how long a question may take. A server that speaks
