@@ -92,7 +92,7 @@ func (r *run) function(dot any, name string, written []parse.Node, last []any) (
 }
 
 func length(v any) (int, error) {
-	switch b := behind(v); b.Kind() {
+	switch b := behind(reflect.ValueOf(v)); b.Kind() {
 	case reflect.String, reflect.Slice, reflect.Array, reflect.Map, reflect.Chan:
 		return b.Len(), nil
 	}
@@ -101,7 +101,7 @@ func length(v any) (int, error) {
 
 // slice is item[a:b:c]; what is not said is as in Go.
 func slice(item any, at []any) (any, error) {
-	v := behind(item)
+	v := behind(reflect.ValueOf(item))
 	isText := v.Kind() == reflect.String
 	if !isText && v.Kind() != reflect.Slice || len(at) > 3 || isText && len(at) > 2 {
 		return nil, fmt.Errorf("%s cannot be sliced so", typeName(item))

@@ -213,7 +213,7 @@ func (r *run) loop(dot any, n *parse.RangeNode) error {
 		}
 		return err == nil
 	}
-	switch v := behind(over); {
+	switch v := behind(reflect.ValueOf(over)); {
 	case !v.IsValid():
 	case v.CanInt():
 		for i := range v.Int() {
@@ -393,12 +393,11 @@ func number(n *parse.NumberNode) (any, error) {
 }
 
 // behind is what stands behind pointers; invalid: nothing does.
-func behind(v any) reflect.Value {
-	r := reflect.ValueOf(v)
-	for r.Kind() == reflect.Pointer || r.Kind() == reflect.Interface {
-		r = r.Elem()
+func behind(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		v = v.Elem()
 	}
-	return r
+	return v
 }
 
 // field is a field, or what a method of that name returns. Of a map it is the value
@@ -411,7 +410,7 @@ func field(of any, name string, args []any) (any, error) {
 		}
 		return v, nil
 	}
-	v := behind(of)
+	v := behind(reflect.ValueOf(of))
 	switch {
 	case !v.IsValid():
 		return nil, fmt.Errorf("%s: nothing there to have a field %s", typeName(of), name)
@@ -445,7 +444,7 @@ func (r *run) print(v any) error {
 		return err
 	case error, fmt.Stringer:
 	default:
-		b := behind(v)
+		b := behind(reflect.ValueOf(v))
 		if !b.IsValid() {
 			v = "<nil>"
 			break

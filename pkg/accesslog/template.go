@@ -141,9 +141,7 @@ func lent(r *http.Request) *http.Request {
 func index(item any, keys ...any) (any, error) {
 	v := reflect.ValueOf(item)
 	for _, key := range keys {
-		for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
-			v = v.Elem()
-		}
+		v = behind(v)
 		k := reflect.ValueOf(key)
 		switch v.Kind() {
 		case reflect.Map:
