@@ -24,13 +24,15 @@ func limitMemory(cgroup fs.FS) {
 func containerMemory(cgroup fs.FS) int64 {
 	const beyond = 1 << 50
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
-		text, err := fs.ReadFile(cgroup, name)
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && n < beyond {
+		if n, err := strconv.ParseInt(said(cgroup, name), 10, 64); err == nil && n > 0 && n < beyond {
 			return n
 		}
 	}
 	return 0
+}
+
+// said is what a file of a cgroup says: nothing, if it is not there.
+func said(cgroup fs.FS, name string) string {
+	text, _ := fs.ReadFile(cgroup, name)
+	return strings.TrimSpace(string(text))
 }

@@ -69,8 +69,9 @@ type sidecar struct {
 // drains and stops. Its error names what could not be bound or has failed; nil
 // means that everything was served to its end.
 func Run(ctx context.Context, c *config.Config, p Process) (err error) {
-	limitMemory(os.DirFS("/sys/fs/cgroup"))
-	limitThreads(os.DirFS("/sys/fs/cgroup"))
+	cgroup := os.DirFS("/sys/fs/cgroup")
+	limitMemory(cgroup)
+	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	listeners, err := s.bind()
 	if err != nil {

@@ -26,13 +26,9 @@ func limitThreads(cgroup fs.FS) {
 // containerCPUs returns how many CPUs the container may use; infinite: any number. Its
 // argument is /sys/fs/cgroup, of either version of cgroups.
 func containerCPUs(cgroup fs.FS) float64 {
-	read := func(name string) string {
-		text, _ := fs.ReadFile(cgroup, name) // what is not there says nothing
-		return strings.TrimSpace(string(text))
-	}
-	share, period, both := strings.Cut(read("cpu.max"), " ")
+	share, period, both := strings.Cut(said(cgroup, "cpu.max"), " ")
 	if !both {
-		share, period = read("cpu/cpu.cfs_quota_us"), read("cpu/cpu.cfs_period_us")
+		share, period = said(cgroup, "cpu/cpu.cfs_quota_us"), said(cgroup, "cpu/cpu.cfs_period_us")
 	}
 	n, err := strconv.ParseFloat(share, 64)
 	of, err2 := strconv.ParseFloat(period, 64)
