@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	zipkinmodel "github.com/openzipkin/zipkin-go/model"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
@@ -680,6 +681,38 @@ func TestTheEncodingsAgree(t *testing.T) {
 	}
 	if len(a.ProtoReflect().GetUnknown()) > 0 || a.ResourceSpans[0].ScopeSpans[0].Spans[0].Flags != 0x301 {
 		t.Errorf("got %v, want flags 0x301 and no unknown fields", &a)
+	}
+}
+
+// The strings of a request are a lane's memory, in which the next request is read
+// while the spans of this one still wait to be sent.
+func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
+	for _, method := range []string{"GET", "BREW"} {
+		var memory [][]byte
+		lent := func(s string) string {
+			b := []byte(s)
+			memory = append(memory, b)
+			return unsafe.String(unsafe.SliceData(b), len(b))
+		}
+		x := carrying(http.Header{
+			"Traceparent": {lent("00-" + tid + "-" + sid + "-01")}, "Tracestate": {lent("a=1,b=2")},
+			"User-Agent": {lent("curl")}, "X-Forwarded-For": {lent("10.0.0.1, 10.0.0.2")},
+		})
+		r := newTracer(t, always, W3C|B3).Begin(x)
+		o := get("/")
+		o.Exchange, o.Method, o.Target = x, lent(method), lent("/a/b?c=d")
+		o.Host, o.Remote = lent("example:80"), lent("10.0.0.3:4")
+		spans, id := r.spans(o), identity()
+		want, err := otlpProto(&id)(spans)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range memory {
+			clear(b)
+		}
+		if got, err := otlpProto(&id)(spans); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: got %q, %v once the request's memory was used again, want %q", method, got, err, want)
+		}
 	}
 }
 

@@ -92,10 +92,15 @@ func set(s *trace.SpanData, name string, value any) {
 // A method as spans show it: no client chooses the name of a span.
 type method struct{ span, attribute, original string }
 
+// known are the methods that spans show by name.
+var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
+
+// methodOf keeps none of m, which is a lane's memory, but its original.
 func methodOf(m string) method {
-	switch m {
-	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY":
-		return method{span: m, attribute: m}
+	for _, name := range known {
+		if name == m {
+			return method{span: name, attribute: name}
+		}
 	}
 	return method{span: "HTTP", attribute: "_OTHER", original: m}
 }
