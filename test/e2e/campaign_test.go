@@ -17,6 +17,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
 )
 
 var (
@@ -33,24 +35,24 @@ type fault struct {
 	what string // how it is done
 	must string // what must be among what happened, or the fault was none: a pattern on "verdict word"
 
-	flags         []string // of the injector
-	app           []string // arguments of the sample app
-	visitors      int      // 0: the usual number
-	others        int      // requests at once beside theirs, at most
-	wishes        []wish   // nil: the usual
-	clientSuffers bool     // a client, or the wire to it, is at fault
-	logSuffers    bool     // so is the log, or its writer
-	tinyLog       bool     // it is on a file system of 128 KB
-	orphan        bool     // podman cannot say how the sidecar ended
-	closes        bool     // the sidecar ends: connections may, and the app is not asked again
-	code          int      // exit code of the sidecar
+	flags         []string     // of the injector
+	app           []string     // arguments of the sample app
+	visitors      int          // 0: the usual number
+	others        int          // requests at once beside theirs, at most
+	wishes        []visit.Wish // nil: the usual
+	clientSuffers bool         // a client, or the wire to it, is at fault
+	logSuffers    bool         // so is the log, or its writer
+	tinyLog       bool         // it is on a file system of 128 KB
+	orphan        bool         // podman cannot say how the sidecar ended
+	closes        bool         // the sidecar ends: connections may, and the app is not asked again
+	code          int          // exit code of the sidecar
 
 	// All of these may be nil.
-	spec    func(*stage, *corev1.Pod) // what else the pod needs
-	prepare func(*stage)              // before the sidecar is asked whether it is ready
-	change  func(*stage, *visitor)    // what is special about a visitor
-	strike  func(*stage)              // while the visitors come
-	heal    func(*stage)              // afterwards
+	spec    func(*stage, *corev1.Pod)    // what else the pod needs
+	prepare func(*stage)                 // before the sidecar is asked whether it is ready
+	change  func(*stage, *visit.Visitor) // what is special about a visitor
+	strike  func(*stage)                 // while the visitors come
+	heal    func(*stage)                 // afterwards
 }
 
 // A stage is where a fault is played.
@@ -63,31 +65,36 @@ type stage struct {
 	ctx     context.Context // ends with the visits
 
 	mu      sync.Mutex // protects entries
-	entries []entry
+	entries []visit.Entry
 	crowd   sync.WaitGroup
 }
 
 // come starts visitors who stay until the stage ends.
-func (s *stage) come(n int, wishes []wish) {
+func (s *stage) come(n int, wishes []visit.Wish) {
 	for i := range n {
 		v := s.visitor(fmt.Sprintf("v%d", i))
-		v.wishes = wishes
+		v.Wishes = wishes
 		s.crowd.Go(func() {
-			v.visit(s.ctx)
-			s.note(v.entries...)
+			v.Visit(s.ctx)
+			s.note(v.Entries...)
 		})
 	}
 }
 
-func (s *stage) visitor(name string) *visitor {
-	v := &visitor{p: s.pod, address: s.address, name: name, wishes: usual, rng: rand.New(rand.NewPCG(s.rng.Uint64(), 0))}
+func (s *stage) visitor(name string) *visit.Visitor {
+	v := &visit.Visitor{Name: name, Dial: s.to(s.address), Wishes: visit.Usual(), Rand: rand.New(rand.NewPCG(s.rng.Uint64(), 0))}
 	if s.f.change != nil {
 		s.f.change(s, v)
 	}
 	return v
 }
 
-func (s *stage) note(e ...entry) {
+// to returns how to connect to an address in the pod.
+func (s *stage) to(address string) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) { return s.dial(ctx, address) }
+}
+
+func (s *stage) note(e ...visit.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries = append(s.entries, e...)
@@ -118,7 +125,7 @@ func TestFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			if row := f.play(t, manifest); row != nil {
 				rows = append(rows, row)
-				t.Logf("sent %d, by the app %s, by us %s, broken %s, lost %s", row.sent(), row.cell(byApp), row.cell(byUs), row.cell(broken), row.cell(lost))
+				t.Logf("sent %d, by the app %s, by us %s, broken %s, lost %s", row.sent(), row.cell(visit.ByApp), row.cell(visit.ByUs), row.cell(visit.Broken), row.cell(visit.Lost))
 			}
 		})
 	}
@@ -171,7 +178,7 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 		n = visitors
 	}
 	if wishes == nil {
-		wishes = usual
+		wishes = visit.Usual()
 	}
 	s.come(n, wishes)
 	n += f.others
@@ -212,17 +219,17 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 func (s *stage) servesAgain() {
 	s.t.Helper()
 	v := s.visitor("after")
-	defer v.leave()
+	defer v.Leave()
 	row := 0
 	eventually(s.t, "the app answers ten requests in a row", func() bool {
-		if v.ask(usual[s.rng.IntN(len(usual))]).verdict == byApp {
+		if v.Ask(v.Wish()).Verdict == visit.ByApp {
 			row++
 		} else {
 			row = 0
 		}
 		return row == 10
 	})
-	s.note(v.entries...)
+	s.note(v.Entries...)
 }
 
 // files returns how many file descriptors a container's process has open.
@@ -237,9 +244,9 @@ func (p *pod) files(name string) int {
 // all returns what happened, a line for each verdict and word.
 func (y *tally) all() string {
 	var b strings.Builder
-	for v, name := range []string{"by the app", "by us", "broken", "lost"} {
-		for word, n := range y.words[v] {
-			fmt.Fprintf(&b, "%s %s (%d)\n", name, word, n)
+	for v, words := range y.words {
+		for word, n := range words {
+			fmt.Fprintf(&b, "%s %s (%d)\n", visit.Verdict(v), word, n)
 		}
 	}
 	return b.String()
@@ -267,16 +274,16 @@ func writeTable(t *testing.T, rows []*tally) {
 	b.WriteString("| fault | how | sent | by the app | by us | broken | lost |\n|---|---|---|---|---|---|---|\n")
 	total := &tally{}
 	for _, y := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(byApp), y.cell(byUs), y.cell(broken), y.cell(lost))
+		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(visit.ByApp), y.cell(visit.ByUs), y.cell(visit.Broken), y.cell(visit.Lost))
 		for v, n := range y.count {
 			total.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[byApp], total.count[byUs], total.count[broken], total.count[lost])
+	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[visit.ByApp], total.count[visit.ByUs], total.count[visit.Broken], total.count[visit.Lost])
 	if err := os.WriteFile(page, []byte(before+tableBegin+b.String()+tableEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[lost])
+	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[visit.Lost])
 }
 
 // bare connects to the pod and sends a text; what becomes of it is the fault's.

@@ -3,15 +3,9 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -23,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
 )
 
 // firstByte makes the sidecar give up on an app that says nothing for a second.
@@ -56,20 +52,20 @@ var faults = []fault{
 	{
 		name: "the app is slow", what: "150 ms a request, 2 at once, 2 may wait, for 100 ms",
 		flags:  []string{"--concurrency", "2", "--queue-depth", "2", "--queue-timeout", "100ms"},
-		wishes: []wish{{"GET", "/slow?ms=150", -1, false, false, 5}, {"GET", "/slow?ms=150", -1, false, true, 5}},
+		wishes: []visit.Wish{visit.Get("/slow?ms=150", 5), visit.Get("/slow?ms=150", 5).OverH2()},
 		must:   "by us queue-full",
 	},
 	{
 		name: "the app resets", what: "RST before the answer, the end in its midst, chunked or not",
-		wishes: append([]wish{
-			{"GET", "/reset", -1, false, false, -1}, {"POST", "/reset", 10000, false, false, -1}, {"GET", "/die?after=0", -1, false, false, -1},
-			{"GET", "/die?after=70000", -1, false, false, -1}, {"GET", "/die?after=70000", -1, false, true, -1},
-		}, usual...),
+		wishes: append([]visit.Wish{
+			visit.Get("/reset", -1), visit.Post("/reset", 10000), visit.Get("/die?after=0", -1),
+			visit.Get("/die?after=70000", -1), visit.Get("/die?after=70000", -1).OverH2(),
+		}, visit.Usual()...),
 		must: "(?s)by us app-reset.*broken|broken.*by us app-reset",
 	},
 	{
 		name: "the app answers garbage", what: "what is not HTTP",
-		wishes: append([]wish{{"GET", "/garbage", -1, false, false, -1}, {"POST", "/garbage", 10, false, false, -1}}, usual...),
+		wishes: append([]visit.Wish{visit.Get("/garbage", -1), visit.Post("/garbage", 10)}, visit.Usual()...),
 		must:   "by us app-garbage",
 	},
 	{
@@ -149,10 +145,10 @@ var faults = []fault{
 			for i := range 20 {
 				s.crowd.Go(func() {
 					v := s.visitor(fmt.Sprintf("slow%d", i))
-					defer v.leave()
-					v.trickle = time.Second
-					v.ask(wish{"POST", "/sink", 4, false, false, -1})
-					s.note(v.entries...)
+					defer v.Leave()
+					v.Trickle = time.Second
+					v.Ask(visit.Post("/sink", 4))
+					s.note(v.Entries...)
 				})
 			}
 		},
@@ -168,9 +164,9 @@ var faults = []fault{
 	},
 	{
 		name: "a dual-stack pod", what: "the app on ::1 alone, clients on both", app: []string{"-host", "::1"}, must: "^by the app [^\n]*\n$",
-		change: func(s *stage, v *visitor) {
+		change: func(s *stage, v *visit.Visitor) {
 			if s.rng.IntN(2) == 0 {
-				v.address = "[::1]:8012"
+				v.Dial = s.to("[::1]:8012")
 			}
 		},
 	},
@@ -235,7 +231,7 @@ var faults = []fault{
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "certs", MountPath: "/var/lib/knative/certs", ReadOnly: true})
 			s.address = "127.0.0.1:8112"
 		},
-		change: func(_ *stage, v *visitor) { v.tls = &tls.Config{InsecureSkipVerify: true} },
+		change: func(_ *stage, v *visit.Visitor) { v.TLS = &tls.Config{InsecureSkipVerify: true} },
 		strike: func(s *stage) {
 			time.Sleep(time.Second)
 			for _, name := range []string{"tls.crt", "tls.key"} {
@@ -298,23 +294,23 @@ var faults = []fault{
 	{
 		name: "SIGTERM while requests wait", what: "one at once, seven wait", closes: true, must: "by the app",
 		flags:  []string{"--concurrency", "1", "--queue-depth", "20"},
-		wishes: []wish{{"GET", "/slow?ms=100", -1, false, false, 5}, {"GET", "/slow?ms=100", -1, false, true, 5}},
+		wishes: []visit.Wish{visit.Get("/slow?ms=100", 5), visit.Get("/slow?ms=100", 5).OverH2()},
 		strike: func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
 		name: "SIGTERM while bodies stream", what: "up and down, for a second", closes: true, must: "by the app",
-		wishes: []wish{{"GET", "/sse?n=10&ms=100", -1, false, false, 90}, {"GET", "/sse?n=10&ms=100", -1, false, true, 90}, {"POST", "/sink", 3_000_000, true, false, -1}},
+		wishes: []visit.Wish{visit.Get("/sse?n=10&ms=100", 90), visit.Get("/sse?n=10&ms=100", 90).OverH2(), visit.Post("/sink", 3_000_000).InChunks()},
 		strike: func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
 		name: "SIGTERM, and the deadline comes", what: "answers of 3 s, a deadline of 1 s", closes: true, must: "(?s)broken|by us draining",
 		flags:  []string{"--drain-deadline", "1s"},
-		wishes: []wish{{"GET", "/sse?n=30&ms=100", -1, false, false, 270}, {"GET", "/slow?ms=3000", -1, false, false, 5}, {"GET", "/slow?ms=3000", -1, false, true, 5}},
+		wishes: []visit.Wish{visit.Get("/sse?n=30&ms=100", 270), visit.Get("/slow?ms=3000", 5), visit.Get("/slow?ms=3000", 5).OverH2()},
 		strike: func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
 		name: "SIGTERM twice", what: "the second ends it at once", closes: true, clientSuffers: true, logSuffers: true, code: 1, must: "broken",
-		wishes: []wish{{"GET", "/slow?ms=300", -1, false, false, 5}},
+		wishes: []visit.Wish{visit.Get("/slow?ms=300", 5)},
 		strike: func(s *stage) {
 			s.sigterm(time.Second)
 			time.Sleep(100 * time.Millisecond)
@@ -366,7 +362,7 @@ func (s *stage) outOfFiles(name string, d time.Duration) {
 // by its client, who notices.
 func (s *stage) rude(n int, behave func(net.Conn), text string) {
 	id := "rude-" + strconv.Itoa(n)
-	s.note(entry{id: id, method: "rude", verdict: broken, word: "by its client"})
+	s.note(visit.Entry{ID: id, Method: "rude", Verdict: visit.Broken, Word: "by its client"})
 	s.crowd.Go(func() {
 		c, err := s.bare(fmt.Sprintf(text, id))
 		if err != nil {
@@ -411,26 +407,9 @@ func (s *stage) step(by time.Duration) {
 	}
 }
 
-// writePair puts a new certificate and its key where the sidecar looks for them.
 func (s *stage) writePair() {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+	if err := visit.WritePair(s.certs); err != nil {
 		s.t.Fatal(err)
-	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"example"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(filepath.Join(s.certs, name), pem.EncodeToMemory(block), 0o644); err != nil {
-			s.t.Fatal(err)
-		}
 	}
 }
 

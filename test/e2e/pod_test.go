@@ -25,6 +25,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
 )
 
 const (
@@ -34,7 +36,7 @@ const (
 )
 
 // patience bounds every wait for something that must happen, on a slow machine.
-const patience = 30 * time.Second
+const patience = visit.Patience
 
 // A pod is a pod that podman runs, with what the kubelet knows of it. Its methods
 // are for one goroutine, except dial.
