@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -40,6 +41,7 @@ const Guide = `This is the sample app. What it does is chosen by the path:
   /garbage            answers what is not HTTP
   /sink               counts and hashes an upload
   /ws                 WebSocket echo
+  /grpc/any           gRPC echo: every message comes back, of a single call or of a stream
 
 Its ledgers: GET /max (requests running now, at most, ended, abandoned; DELETE starts anew),
 GET /seen?id=x (how often a request with X-Id: x came; without id: all of them; DELETE forgets),
@@ -175,6 +177,8 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		sink(w, r)
 	case "ws":
 		talk(w, r)
+	case "grpc":
+		call(w, r)
 	default:
 		echo(w, r)
 	}
@@ -325,6 +329,33 @@ func talk(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if c.Write(r.Context(), kind, message) != nil {
+			return
+		}
+	}
+}
+
+// call echoes the messages of a gRPC call as they come. They need not be taken apart
+// for that: they are bytes with their length in front of them.
+func call(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Trailer", "Grpc-Status")
+	flush := http.NewResponseController(w).Flush
+	if flush() != nil {
+		return
+	}
+	b := make([]byte, 32<<10)
+	for {
+		n, err := r.Body.Read(b)
+		if n > 0 {
+			if _, err := w.Write(b[:n]); err != nil || flush() != nil {
+				return
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			w.Header().Set("Grpc-Status", "0")
+			return
+		}
+		if err != nil {
 			return
 		}
 	}

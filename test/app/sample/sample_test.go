@@ -134,3 +134,15 @@ func TestResetAndGarbageAreNoAnswers(t *testing.T) {
 		}
 	}
 }
+
+func TestAGRPCCallHasItsMessagesBack(t *testing.T) {
+	s := httptest.NewUnstartedServer(New())
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	const message = "\x00\x00\x00\x00\x02hi"
+	answer, body := ask(t, s, "POST", "/grpc/any", message)
+	if body != message || answer.Header.Get("Content-Type") != "application/grpc" || answer.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("got %q with %v and the trailers %v, want the message and status 0", body, answer.Header, answer.Trailer)
+	}
+}
