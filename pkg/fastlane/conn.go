@@ -50,7 +50,8 @@ type conn struct {
 	served  bool               // a first head has come
 
 	// Of the writer.
-	left     []byte             // of what is being written
+	left     []byte             // of what is being written,
+	then     []byte             // and what comes behind it
 	writeErr error              //
 	writing  func(uintptr) bool // tryWrite, made once
 
@@ -370,12 +371,12 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// Write writes all of p.
-func (c *conn) Write(p []byte) (n int, err error) {
-	c.left, c.writeErr = p, nil
+// write writes all of p and then all of q.
+func (c *conn) write(p, q []byte) (n int, err error) {
+	c.left, c.then, c.writeErr = p, q, nil
 	err = c.raw.Write(c.writing)
-	n = len(p) - len(c.left)
-	c.left = nil
+	n = len(p) + len(q) - len(c.left) - len(c.then)
+	c.left, c.then = nil, nil
 	if err == nil {
 		err = c.writeErr
 	}
@@ -384,8 +385,20 @@ func (c *conn) Write(p []byte) (n int, err error) {
 
 // tryWrite writes what the socket takes.
 func (c *conn) tryWrite(fd uintptr) (done bool) {
-	for len(c.left) > 0 {
-		n, err := socket.Write(fd, c.left)
+	for {
+		if len(c.left) == 0 {
+			c.left, c.then = c.then, nil
+		}
+		var n int
+		var err error
+		switch {
+		case len(c.left) == 0:
+			return true
+		case len(c.then) == 0:
+			n, err = socket.Write(fd, c.left)
+		default:
+			n, err = socket.WriteTwo(fd, c.left, c.then)
+		}
 		if errors.Is(err, syscall.EAGAIN) {
 			return false
 		}
@@ -393,9 +406,9 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 			c.writeErr = err
 			return true
 		}
-		c.left = c.left[n:]
+		behind := max(0, n-len(c.left))
+		c.left, c.then = c.left[n-behind:], c.then[behind:]
 	}
-	return true
 }
 
 // release gives the buffer back.

@@ -71,7 +71,7 @@ func (x *exchange) init(c *conn) {
 	x.call.OnSent = x.leaveRoom
 	x.call.OnInfo = x.inform
 	x.call.OnWait = func() {
-		_ = x.flush() // whoever writes next hears of an error
+		_ = x.flush(nil) // whoever writes next hears of an error
 		x.leaveRoom()
 	}
 	x.call.Arrived = x.body.here
@@ -202,7 +202,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	}
 	x.out, x.waiting = b, true
 	x.c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
-	_ = x.flush() // who can't hear it has gone
+	_ = x.flush(nil) // who can't hear it has gone
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
@@ -231,10 +231,10 @@ func (x *exchange) leaveRoom() {
 	x.pooled, x.out = nil, nil
 }
 
-// flush writes what waits in out. Once it has failed it fails.
-func (x *exchange) flush() error {
+// flush writes what waits in out, and data behind it. Once it has failed it fails.
+func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
-		n, err := x.c.Write(x.out)
+		n, err := x.c.write(x.out, data)
 		x.told = x.told || n > 0
 		x.broken = err != nil
 	}
@@ -252,7 +252,7 @@ func (x *exchange) inform(head *wire.Response) {
 	b := appendStatus(x.out[:0], head.Status, view(head.Reason))
 	b = appendResponseFields(b, head.Fields)
 	x.out, x.waiting = append(b, "\r\n"...), true
-	_ = x.flush() // whoever writes next hears of an error
+	_ = x.flush(nil) // whoever writes next hears of an error
 	x.leaveRoom()
 }
 

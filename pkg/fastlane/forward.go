@@ -282,14 +282,14 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 				x.out = wire.AppendLastChunk(x.out, r.Trailer())
 				x.waiting = true
 			}
-			if x.flush() != nil {
+			if x.flush(nil) != nil {
 				x.gone(result)
 			}
 			return
 		}
 		if err != nil {
 			x.blame(result, x.alarm.Abortable(nil), err)
-			_ = x.flush() // what has come is the client's; that it is not all, it will see
+			_ = x.flush(nil) // what has come is the client's; that it is not all, it will see
 			return
 		}
 		x.life.Touch()
@@ -308,26 +308,18 @@ func (x *exchange) gone(result *queue.Result) {
 	}
 }
 
-// pass adds data to what waits. What does not fit is written.
+// pass adds data to what waits. If there is no room for it both are written.
 func (x *exchange) pass(data []byte, chunked bool) error {
 	x.room()
 	if chunked {
 		x.out = wire.AppendChunkHead(x.out, len(data))
 	}
 	if len(x.out)+len(data)+len(wire.ChunkTail) > cap(x.out) {
-		x.waiting = len(x.out) > 0
-		if err := x.flush(); err != nil {
+		x.waiting = true
+		if err := x.flush(data); err != nil {
 			return err
 		}
-		if len(data)+len(wire.ChunkTail) > cap(x.out) {
-			n, err := x.c.Write(data)
-			x.told = x.told || n > 0
-			if err != nil {
-				x.broken = true
-				return err
-			}
-			data = nil
-		}
+		data = nil
 	}
 	x.out = append(x.out, data...)
 	if chunked {

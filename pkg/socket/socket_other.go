@@ -16,6 +16,18 @@ func Read(fd uintptr, p []byte) (n int, err error) { return again(syscall.Read, 
 // Write writes what the socket takes at once, which may be less than all.
 func Write(fd uintptr, p []byte) (n int, err error) { return again(syscall.Write, fd, p) }
 
+// WriteTwo writes what the socket takes of p and q, one behind the other, at once.
+func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
+	if n, err = Write(fd, p); err != nil || n < len(p) {
+		return n, err
+	}
+	m, err := Write(fd, q)
+	if errors.Is(err, syscall.EAGAIN) {
+		err = nil // some of it has been written
+	}
+	return n + m, err
+}
+
 // Silent reports whether nothing has come, not even the end.
 func Silent(fd uintptr) bool {
 	var one [1]byte

@@ -9,17 +9,28 @@ import (
 )
 
 // Read reads what has come: n > 0, or an error, or n == 0 for the end.
-func Read(fd uintptr, p []byte) (n int, err error) { return call(syscall.SYS_RECVFROM, fd, p, 0) }
+func Read(fd uintptr, p []byte) (n int, err error) {
+	return call(syscall.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_DONTWAIT)
+}
 
 // Write writes what the socket takes at once, which may be less than all.
 func Write(fd uintptr, p []byte) (n int, err error) {
-	return call(syscall.SYS_SENDTO, fd, p, syscall.MSG_NOSIGNAL)
+	return call(syscall.SYS_SENDTO, fd, pointer(p), uintptr(len(p)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT)
+}
+
+// WriteTwo writes what the socket takes of p and q, one behind the other, at once.
+func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
+	pieces := [2]syscall.Iovec{{Base: unsafe.SliceData(p)}, {Base: unsafe.SliceData(q)}}
+	pieces[0].SetLen(len(p))
+	pieces[1].SetLen(len(q))
+	message := syscall.Msghdr{Iov: &pieces[0], Iovlen: uint64(len(pieces))}
+	return call(syscall.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0)
 }
 
 // Silent reports whether nothing has come, not even the end.
 func Silent(fd uintptr) bool {
 	var one [1]byte
-	_, err := call(syscall.SYS_RECVFROM, fd, one[:], syscall.MSG_PEEK)
+	_, err := call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(&one), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 	return errors.Is(err, syscall.EAGAIN)
 }
 
@@ -28,9 +39,9 @@ func Silent(fd uintptr) bool {
 // thread that is in the kernel for more than 20 microseconds, as one is that sends
 // to the loopback interface of a busy machine, and give it to another thread: a
 // switch of threads for each, and a monitor that looks for them all the time.
-func call(trap, fd uintptr, p []byte, flags uintptr) (n int, err error) {
+func call(trap, fd uintptr, what unsafe.Pointer, a3, a4 uintptr) (n int, err error) {
 	for {
-		r, _, errno := syscall.RawSyscall6(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags|syscall.MSG_DONTWAIT, 0, 0)
+		r, _, errno := syscall.RawSyscall6(trap, fd, uintptr(what), a3, a4, 0, 0)
 		switch errno {
 		case 0:
 			return int(r), nil
@@ -42,3 +53,5 @@ func call(trap, fd uintptr, p []byte, flags uintptr) (n int, err error) {
 		}
 	}
 }
+
+func pointer(p []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(p)) }

@@ -1,6 +1,7 @@
 package socket_test
 
 import (
+	"bytes"
 	"errors"
 	"syscall"
 	"testing"
@@ -64,6 +65,34 @@ func TestAFullSocketTakesNoMore(t *testing.T) {
 	}
 }
 
+func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {
+	a, b := pair(t)
+	if n, err := socket.WriteTwo(a, []byte("hello, "), []byte("world")); n != 12 || err != nil {
+		t.Errorf("got %d, %v, want 12, nil", n, err)
+	}
+	buf := make([]byte, 512<<10)
+	if n, err := socket.Read(b, buf); string(buf[:n]) != "hello, world" || err != nil {
+		t.Errorf("got %q, %v, want both", buf[:n], err)
+	}
+
+	// More than the socket takes: a count that is right wherever it ends.
+	p, q := bytes.Repeat([]byte("p"), 100<<10), bytes.Repeat([]byte("q"), 1<<20)
+	sent, err := socket.WriteTwo(a, p, q)
+	if err != nil || sent < 1 || sent >= len(p)+len(q) {
+		t.Fatalf("got %d, %v, want some of %d", sent, err, len(p)+len(q))
+	}
+	if n, err := socket.WriteTwo(a, p, q); n != 0 || !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("of a full socket: got %d, %v, want 0, EAGAIN", n, err)
+	}
+	var came []byte
+	for n, err := socket.Read(b, buf); err == nil; n, err = socket.Read(b, buf) {
+		came = append(came, buf[:n]...)
+	}
+	if want := append(p, q...)[:sent]; !bytes.Equal(came, want) {
+		t.Errorf("got %d bytes, want the first %d", len(came), sent)
+	}
+}
+
 func TestAWriteToNobodyIsAnError(t *testing.T) {
 	a, b := pair(t)
 	syscall.Shutdown(int(b), syscall.SHUT_RD)
@@ -96,7 +125,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	if got := testing.AllocsPerRun(100, func() {
 		socket.Silent(b)
 		socket.Read(b, buf) // nothing there
-		socket.Write(a, buf)
+		socket.WriteTwo(a, buf[:4], buf[4:])
 		socket.Read(b, buf)
 	}); got != 0 {
 		t.Errorf("got %v allocations, want 0", got)

@@ -40,7 +40,7 @@ type App struct {
 	settings  Settings
 	addresses [2]string
 	h2        *http.Transport
-	buffers   bufferPool
+	buffers   buffers
 
 	mu     sync.Mutex
 	idle   []*conn // the most recently used one last

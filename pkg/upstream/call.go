@@ -359,13 +359,13 @@ func (c *Call) send(conn *conn, done chan struct{}) {
 	}
 }
 
-// chunkRoom is what stands before a chunk of at most bufferSize bytes.
+// chunkRoom is what stands before a chunk of at most pieceSize bytes.
 const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body in the framing that Length says.
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
-	pooled := conn.buffers.get()
-	defer conn.buffers.put(pooled)
+	pooled := conn.buffers.pieces.get(pieceSize)
+	defer conn.buffers.pieces.put(pooled)
 	buf := *pooled
 	chunked := c.Length < 0
 	room := buf

@@ -11,17 +11,30 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
-// bufferSize is how much of a response is read at once.
-const bufferSize = 32 << 10
+const (
+	// bufferSize is how much of a response is read at once, in bytes: of 100 KB in two
+	// pieces, which cost three quarters of what four do.
+	bufferSize = 64 << 10
+	// pieceSize is the same for what comes from clients, who may be slow, and for
+	// tunnels: they hold their buffers while they wait.
+	pieceSize = 32 << 10
+)
 
-// bufferPool holds buffers of bufferSize that are not in use.
+// buffers are those that are not in use.
+type buffers struct {
+	whole  bufferPool // of bufferSize
+	pieces bufferPool // of pieceSize
+}
+
+// bufferPool holds buffers of one size.
 type bufferPool struct{ sync.Pool }
 
-func (p *bufferPool) get() *[]byte {
+// get returns a buffer of the pool's size.
+func (p *bufferPool) get(size int) *[]byte {
 	if b, ok := p.Get().(*[]byte); ok {
 		return b
 	}
-	b := make([]byte, bufferSize)
+	b := make([]byte, size)
 	return &b
 }
 
@@ -35,10 +48,10 @@ func (p *bufferPool) put(b *[]byte) {
 // conn is one connection to the user container. One exchange at a time uses it.
 type conn struct {
 	net.Conn
-	buffers *bufferPool
+	buffers *buffers
 	raw     syscall.RawConn // nil where there is none
 	bare    bool            // Conn is the socket itself: raw may read and write in its place
-	pooled  *[]byte         // from buffers; nil while idle
+	pooled  *[]byte         // from buffers.whole; nil while idle
 	buf     []byte          // *pooled, or larger for a large head
 	r, w    int             // buf[r:w] has been read and not consumed
 	reused  bool            // it has served an exchange before
@@ -54,7 +67,7 @@ type conn struct {
 	err    error // and what went wrong
 }
 
-func newConn(c net.Conn, buffers *bufferPool) *conn {
+func newConn(c net.Conn, buffers *buffers) *conn {
 	n := &conn{Conn: c, buffers: buffers}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
@@ -184,14 +197,14 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 // hold sees to it that there is a buffer.
 func (c *conn) hold() {
 	if c.buf == nil {
-		c.pooled = c.buffers.get()
+		c.pooled = c.buffers.whole.get(bufferSize)
 		c.buf = *c.pooled
 	}
 }
 
 // park gives the buffer back: an idle connection holds none.
 func (c *conn) park() {
-	c.buffers.put(c.pooled)
+	c.buffers.whole.put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 

@@ -230,7 +230,7 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 	}
 	c.close()
 	c.close()
-	if one, two := a.buffers.get(), a.buffers.get(); one == two {
+	if one, two := a.buffers.whole.get(bufferSize), a.buffers.whole.get(bufferSize); one == two {
 		t.Error("got the same buffer twice, want two")
 	}
 }
