@@ -365,44 +365,108 @@ func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 	return err
 }
 
+// A turn is what one second of latencies found.
+type turn struct {
+	took   []time.Duration
+	stolen int // from this machine meanwhile, in ticks
+}
+
 // latencies measures what each peer adds to the latency of the app at a rate that
-// does not change, and what it costs there.
+// does not change, and what it costs there. All take turns, each for a second, and
+// of each only the half from which the hypervisor stole least is counted: a
+// millisecond in which the machine stands still is nobody's latency, and would be
+// all of a 99th percentile.
 func (b *bench) latencies(ctx context.Context, app string, peers []*running) error {
-	d := 2 * time.Duration(b.results.Settings.Seconds) * time.Second
-	direct, err := openLoop(app, "/", openRate, openConnections, d)
-	if err != nil {
-		return fmt.Errorf("the app alone: %w", err)
-	}
-	for _, p := range percentiles {
-		b.results.add("latency/"+p.id, appAlone, microseconds(percentile(direct, p.p)))
-	}
-	for _, r := range peers {
-		before, err := r.cpu()
-		if err == nil {
-			var took []time.Duration
-			if took, err = openLoop(r.at.Address, "/", openRate, openConnections, d); err == nil {
-				for _, p := range percentiles {
-					b.results.add("latency/"+p.id, r.name(), microseconds(percentile(took, p.p)))
-					b.results.add("added/"+p.id, r.name(), microseconds(percentile(took, p.p)-percentile(direct, p.p)))
-				}
-				var after time.Duration
-				if after, err = r.cpu(); err == nil {
-					b.results.add("cpu/open", r.name(), microseconds(after-before)/float64(len(took)))
-				}
-			}
+	var direct []turn
+	of := make(map[*running][]turn)
+	cpu := make(map[*running]time.Duration)
+	for n := range 4 * b.results.Settings.Seconds {
+		t, err := takeTurn(app)
+		if err != nil {
+			return fmt.Errorf("the app alone: %w", err)
 		}
-		if err := b.failed(ctx, "added/p99", r.name(), err); err != nil {
-			return err
+		direct = append(direct, t)
+		for _, r := range rotate(peers, n) {
+			t, used, err := r.takeTurn()
+			if err := b.failed(ctx, "added/p99", r.name(), err); err != nil {
+				return err
+			}
+			if err != nil { // this round is left out
+				peers = slices.DeleteFunc(slices.Clone(peers), func(p *running) bool { return p == r })
+				delete(of, r)
+				continue
+			}
+			of[r], cpu[r] = append(of[r], t), cpu[r]+used
+		}
+	}
+	direct = undisturbed(direct)
+	for _, p := range percentiles {
+		b.results.add("latency/"+p.id, appAlone, p.of(direct))
+	}
+	for r, all := range of {
+		requests := 0
+		for _, t := range all {
+			requests += len(t.took)
+		}
+		b.results.add("cpu/open", r.name(), microseconds(cpu[r])/float64(requests))
+		for _, p := range percentiles {
+			took := p.of(undisturbed(all))
+			b.results.add("latency/"+p.id, r.name(), took)
+			b.results.add("added/"+p.id, r.name(), took-p.of(direct))
 		}
 	}
 	return nil
 }
 
+// takeTurn asks the address for a second.
+func takeTurn(address string) (t turn, err error) {
+	before, err := stolen()
+	if err != nil {
+		return t, err
+	}
+	if t.took, err = openLoop(address, "/", openRate, openConnections, time.Second); err != nil {
+		return t, err
+	}
+	after, err := stolen()
+	t.stolen = after - before
+	return t, err
+}
+
+// takeTurn asks the peer for a second and returns the CPU time that it used.
+func (r *running) takeTurn() (t turn, used time.Duration, err error) {
+	before, err := r.cpu()
+	if err != nil {
+		return t, 0, err
+	}
+	if t, err = takeTurn(r.at.Address); err != nil {
+		return t, 0, err
+	}
+	after, err := r.cpu()
+	return t, after - before, err
+}
+
+// undisturbed returns the half of the turns from which least was stolen.
+func undisturbed(all []turn) []turn {
+	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
+	return sorted[:(len(sorted)+1)/2]
+}
+
 // percentiles are the ones that are told of.
-var percentiles = []struct {
+var percentiles = []rank{{"p50", 50}, {"p99", 99}}
+
+type rank struct {
 	id string
 	p  float64
-}{{"p50", 50}, {"p99", 99}}
+}
+
+// of returns the median of the turns' percentiles, in microseconds.
+func (r rank) of(all []turn) float64 {
+	var each []float64
+	for _, t := range all {
+		each = append(each, microseconds(percentile(t.took, r.p)))
+	}
+	return median(each)
+}
 
 // queue measures how evenly those wait who want an app that takes fewer at once:
 // ten times the load that it can take, for ever.

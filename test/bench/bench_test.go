@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -53,6 +54,16 @@ func TestAStallIsChargedToEveryRequestThatWasDueMeanwhile(t *testing.T) {
 	// Due every 10 ms, half of those of the 300 ms stall are late by 150 ms.
 	if got, want := late, 15; got < want {
 		t.Errorf("got %d requests that took more than %v, want at least %d", got, hold/2, want)
+	}
+}
+
+func TestTheTurnsFromWhichMostWasStolenDoNotCount(t *testing.T) {
+	got := undisturbed([]turn{{stolen: 9}, {stolen: 0}, {stolen: 3}, {stolen: 1}, {stolen: 2}})
+	if want := []turn{{stolen: 0}, {stolen: 1}, {stolen: 2}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if _, err := stolen(); err != nil {
+		t.Errorf("got %v, want what /proc/stat says", err)
 	}
 }
 

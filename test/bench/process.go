@@ -192,6 +192,16 @@ func cpuClock(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
+// stolen returns for how long all CPUs of this machine together could not run
+// because the hypervisor ran somebody else, in ticks since the machine started;
+// 0 where there is no hypervisor.
+func stolen() (ticks int, err error) {
+	if _, err := fmt.Sscan(find("/proc/stat", `(?m)^cpu (?: *\d+){7} (\d+)`), &ticks); err != nil {
+		return 0, fmt.Errorf("/proc/stat: %w", err)
+	}
+	return ticks, nil
+}
+
 // memory returns a line of /proc/PID/status, such as VmRSS, in bytes, summed over
 // the process and its workers. What they share is counted for each.
 func (p *process) memory(line string) (float64, error) {
