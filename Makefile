@@ -7,6 +7,7 @@ WEBHOOK_IMAGE  ?= queue-proxy-injector:dev
 IMAGE_FLAGS    ?=
 FUZZTIME       ?= 10s
 FUZZ           ?= .
+SOAKTIME       ?= 30m
 LINT_VERSION   := v2.11.3
 
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -27,7 +28,7 @@ IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-ar
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzz admission e2e reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzz admission e2e soak reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -65,6 +66,9 @@ fuzz: ## Run each fuzzer for FUZZTIME (10s); FUZZ="wire Fuzz" chooses by "packag
 
 e2e: ## Run all that needs real parts: containers, faults, an API server's code, Prometheus, a browser. Debian and root.
 	test/e2e/run
+
+soak: ## Run the sidecar for SOAKTIME (30m) under mixed traffic and faults; memory must stay flat and all counters agree.
+	nice $(GO) test -tags soak -count=1 -timeout 0 -v ./test/soak -time $(SOAKTIME)
 
 reproducible: ## Build both images twice, from nothing, and compare; Debian and root.
 	test/e2e/setup reproducible

@@ -44,6 +44,7 @@ func (v Verdict) String() string { return [Verdicts]string{"by the app", "by us"
 // An Entry is a line of a client's ledger.
 type Entry struct {
 	ID, Method string
+	Path       string
 	Verdict    Verdict
 	Word       string // the sidecar's reason; what the client noticed; why it is lost
 	Conn       bool   // there was a connection to send it on
@@ -219,7 +220,7 @@ func (v *Visitor) hangUp() {
 
 // note begins the entry of a request; it is valid until the next one.
 func (v *Visitor) note(q Wish) *Entry {
-	v.Entries = append(v.Entries, Entry{ID: fmt.Sprintf("%s-%d", v.Name, len(v.Entries)+1), Method: q.Method})
+	v.Entries = append(v.Entries, Entry{ID: fmt.Sprintf("%s-%d", v.Name, len(v.Entries)+1), Method: q.Method, Path: q.Path})
 	return &v.Entries[len(v.Entries)-1]
 }
 

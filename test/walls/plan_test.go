@@ -55,6 +55,7 @@ var outside = []string{
 	"test/bench",
 	"test/conformance",
 	"test/e2e",
+	"test/soak",
 	"test/visit",
 	"test/walls",
 }

@@ -1,0 +1,433 @@
+//go:build soak
+
+package soak
+
+import (
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
+)
+
+var (
+	length = flag.Duration("time", 30*time.Minute, "how long traffic and rest take turns")
+	seed   = flag.Uint64("seed", 1, "of what clients send and what goes wrong, and when")
+)
+
+// The limits that the sidecar is given: low, so that requests wait.
+const (
+	concurrency = 20
+	depth       = 30
+)
+
+// Lengths of the turns: many rests in a long run, some in a short one.
+const (
+	longest  = time.Minute
+	shortest = 10 * time.Second
+	turns    = 24
+	leastOf  = 4 // turns of the shortest run
+)
+
+// A soak is one run.
+type soak struct {
+	t         *testing.T
+	rng       *rand.Rand
+	begun     time.Time
+	port      struct{ serving, tls, user, admin, autoscaler, metrics, status int }
+	dir       string // binaries, and the certificate
+	sidecar   *process
+	app       *process
+	collector *collector
+	scraper   *http.Client // one connection to each small port, in traffic and in rest
+	autos     autoscaler
+	looking   sync.Mutex // held by who measures, and by who scrapes meanwhile
+
+	mu      sync.Mutex // protects all below
+	books   *visit.Books
+	entries []visit.Entry
+	sums    sums
+	strange []string // what the sidecar said that it must not
+
+	verdicts [visit.Verdicts]int
+	left     int // broken because the client went away
+	unread   int // of these, those that the sidecar never knew
+	faults   map[string]int
+	probes   probes
+	base     *sample
+	samples  []sample
+}
+
+func TestSoak(t *testing.T) {
+	s := begin(t)
+	turn := max(shortest, min(longest, *length/turns))
+	for n := 0; n < leastOf || time.Since(s.begun)+turn < *length; n++ {
+		s.traffic(n, turn)
+		s.rest(n)
+		if t.Failed() {
+			break
+		}
+	}
+	if long() && !t.Failed() {
+		s.longRest()
+	}
+	s.end()
+	s.report()
+}
+
+// long reports whether the run lasts long enough to show a slope and to be told.
+func long() bool { return *length >= 30*time.Minute }
+
+// begin starts all that there is and returns when the sidecar is ready.
+func begin(t *testing.T) *soak {
+	s := &soak{
+		t: t, rng: rand.New(rand.NewPCG(*seed, 0)), begun: time.Now(), dir: t.TempDir(),
+		books: visit.NewBooks(), sums: newSums(), faults: map[string]int{},
+		scraper: &http.Client{Timeout: visit.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}},
+	}
+	t.Logf("seed %d, %v", *seed, *length)
+	for name, path := range map[string]string{"queue-proxy": "cmd/queue-proxy", "app": "test/app"} {
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(s.dir, name), "../../"+path)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", path, err, out)
+		}
+	}
+	if err := visit.WritePair(s.dir); err != nil {
+		t.Fatal(err)
+	}
+	next := 20000 + os.Getpid()%1000*10 // below what clients' sockets take
+	for _, port := range []*int{&s.port.serving, &s.port.tls, &s.port.user, &s.port.admin, &s.port.autoscaler, &s.port.metrics, &s.port.status} {
+		for ; ; next++ {
+			if l, err := net.Listen("tcp", ":"+strconv.Itoa(next)); err == nil {
+				l.Close()
+				break
+			}
+		}
+		*port = next
+		next++
+	}
+	s.collector = newCollector(t)
+	s.startApp()
+	s.sidecar = start(t, filepath.Join(s.dir, "queue-proxy"), s.environment(), s.hear)
+	t.Cleanup(func() {
+		s.scraper.CloseIdleConnections()
+		s.app.kill()
+		s.sidecar.kill()
+	})
+	s.eventually("the sidecar is ready", func() error {
+		return s.probes.ask(s.scraper, local(s.port.serving), "queue")
+	})
+	s.scraper.CloseIdleConnections()
+	s.autos.follow(s)
+	return s
+}
+
+func (s *soak) environment() []string {
+	var env []string
+	for name, value := range map[string]any{
+		"QUEUE_SERVING_PORT":     s.port.serving,
+		"QUEUE_SERVING_TLS_PORT": s.port.tls,
+		"USER_PORT":              s.port.user,
+		"ADMIN_PORT":             s.port.admin,
+		"AUTOSCALER_PORT":        s.port.autoscaler,
+		"METRICS_PORT":           s.port.metrics,
+		"STATUS_PORT":            s.port.status,
+		"TLS_CERT_DIR":           s.dir,
+
+		"CONTAINER_CONCURRENCY":                   concurrency,
+		"QUEUE_DEPTH":                             depth,
+		"QUEUE_TIMEOUT_SECONDS":                   3,
+		"REVISION_TIMEOUT_SECONDS":                60,
+		"REVISION_TIMEOUT_SCOPE":                  "request",
+		"REVISION_RESPONSE_START_TIMEOUT_SECONDS": 2,
+		"REVISION_IDLE_TIMEOUT_SECONDS":           5,
+		"HEADER_TIMEOUT":                          "8s",
+		"BODY_TIMEOUT":                            "1s",
+		"DRAIN_QUIET_PERIOD":                      "500ms",
+		"DRAIN_DEADLINE":                          "20s",
+
+		"SERVING_POD":             "pod1",
+		"SERVING_REVISION":        "rev",
+		"SERVING_READINESS_PROBE": fmt.Sprintf(`{"httpGet":{"path":"/ready","port":%d},"periodSeconds":1}`, s.port.user),
+		"SERVER_TIMING":           true,
+		"REQUEST_LOG":             true,
+		"METRICS_NAMES":           "all",
+		"OBSERVABILITY_CONFIG":    `{"tracing":{"protocol":"http/protobuf","endpoint":"` + s.collector.URL + `/v1/traces","samplingRate":1}}`,
+	} {
+		env = append(env, fmt.Sprintf("%s=%v", name, value))
+	}
+	return env
+}
+
+// startApp starts the app, which closes idle connections after a while, or never.
+func (s *soak) startApp() {
+	s.t.Helper()
+	idle := []string{"0s", "0s", "5ms", "3s"}[s.rng.IntN(4)]
+	s.app = start(s.t, filepath.Join(s.dir, "app"), nil, func(line string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.books.App(line)
+	}, "-ledger", "-host", "127.0.0.1", "-port", strconv.Itoa(s.port.user), "-keepalive-timeout", idle)
+}
+
+// hear notes a line that the sidecar has printed.
+func (s *soak) hear(line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.books.Sidecar(line); l != nil {
+		s.sums.add(l)
+		return
+	}
+	for _, sign := range []string{"panic", "fatal error", "goroutine "} {
+		if strings.Contains(line, sign) {
+			s.strange = append(s.strange, line)
+		}
+	}
+}
+
+// traffic lets clients come and things go wrong for a while, and returns when all
+// clients have gone.
+func (s *soak) traffic(n int, d time.Duration) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), d)
+	defer cancel()
+	var crowd sync.WaitGroup
+	s.come(ctx, &crowd, fmt.Sprintf("t%d", n))
+	s.breakThings(ctx, &crowd, fmt.Sprintf("f%d", n))
+	crowd.Wait()
+}
+
+// rest lets the sidecar come to rest in the same state each time: no client is
+// there, and the app has just been started. Then it holds everything against
+// everything.
+func (s *soak) rest(n int) {
+	s.t.Helper()
+	s.app.kill()
+	s.startApp()
+	s.eventually("the counters agree", s.disagreements)
+	s.collector.CloseClientConnections()
+	s.join()
+	now := s.atRest()
+	s.samples = append(s.samples, now)
+	s.t.Logf("%4.1f min, rest %d: %v; %v", time.Since(s.begun).Minutes(), n, &now, s.told())
+	if s.t.Failed() {
+		s.leave()
+	}
+}
+
+// join judges all requests since the last rest, and closes the books.
+func (s *soak) join() {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := map[string]bool{}
+	lost := 0
+	lose := func(format string, args ...any) {
+		if lost++; lost <= 10 {
+			s.t.Errorf(format, args...)
+		}
+	}
+	for i := range s.entries {
+		e := &s.entries[i]
+		known[e.ID] = true
+		v, word := s.books.Judge(e, visit.Excuses{})
+		s.verdicts[v]++
+		if v == visit.Lost {
+			lose("%s %s (%s): got it lost: %s", e.Method, e.Path, e.ID, word)
+			if i > 0 {
+				before := &s.entries[i-1]
+				s.t.Logf("before it came %s %s (%s): %+v, logged as %+v", before.Method, before.Path, before.ID, *before, s.books.Told[before.ID])
+			}
+		}
+		if e.Left {
+			s.left++
+		}
+		if len(s.books.Told[e.ID]) == 0 {
+			s.unread++
+		}
+	}
+	for id, lines := range s.books.Told {
+		seen, again, ok := s.books.Seen[id], 0, 0
+		for _, l := range lines {
+			if l.Replayed {
+				again++
+			}
+			if l.Reason == "ok" {
+				ok++
+			}
+		}
+		switch {
+		case !known[id]:
+			lose("the request log knows %q, which no client has sent: %+v", id, lines)
+		case len(lines) > 1:
+			lose("%s: got %d lines in the request log, want one: %+v", id, len(lines), lines)
+		case seen > 1+again:
+			lose("%s: came to the app %d times, logged as %+v", id, seen, lines)
+		case seen < ok:
+			lose("%s: the app does not know it, logged as %+v", id, lines)
+		}
+	}
+	for id := range s.books.Seen {
+		if len(s.books.Told[id]) == 0 {
+			lose("%s: came to the app, and is not in the request log", id)
+		}
+	}
+	if lost > 10 {
+		s.t.Errorf("and %d more", lost-10)
+	}
+	s.books, s.entries = visit.NewBooks(), nil
+	for _, line := range s.strange {
+		s.t.Errorf("the sidecar said %s", line)
+	}
+	s.strange = nil
+}
+
+func (s *soak) note(e ...visit.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.entries = append(s.entries, e...)
+}
+
+// longRest waits until the sidecar has closed what connections to the app it had
+// kept, which takes up to a minute and a half and the half of it.
+func (s *soak) longRest() {
+	s.t.Helper()
+	s.eventuallyWithin("no kept connection to the app is left", 3*time.Minute, func() error {
+		now, err := s.look()
+		if err == nil && (now.kept != 0 || now.files != s.base.files) {
+			err = fmt.Errorf("got %v, want %v and none kept", &now, s.base)
+		}
+		return err
+	})
+}
+
+// end stops the sidecar as a pod's end does.
+func (s *soak) end() {
+	s.t.Helper()
+	s.autos.stop()
+	s.sidecar.signal(syscall.SIGTERM)
+	select {
+	case <-s.sidecar.done:
+	case <-time.After(visit.Patience):
+		s.leave()
+		s.t.Fatal("got a sidecar that has not ended, want one that has nothing left to do")
+	}
+	if code := s.sidecar.cmd.ProcessState.ExitCode(); code != 0 {
+		s.t.Errorf("got exit code %d, want 0", code)
+	}
+}
+
+// leave puts what the sidecar looks like now into files, for whoever looks for the
+// cause.
+func (s *soak) leave() {
+	dir, err := os.MkdirTemp("", "queue-proxy-soak-")
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	for name, path := range map[string]string{
+		"goroutines.txt": "/debug/pprof/goroutine?debug=2", "heap.pprof": "/debug/pprof/heap", "status.json": "/status.json",
+	} {
+		body, err := s.get(s.port.status, path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(body), 0o600)
+		}
+		if err != nil {
+			s.t.Error(err)
+		}
+	}
+	s.t.Logf("what the sidecar looks like: %s", dir)
+}
+
+// get scrapes a small port of the sidecar.
+func (s *soak) get(port int, path string, fields ...[2]string) (string, error) {
+	r, err := http.NewRequest(http.MethodGet, "http://"+local(port)+path, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, f := range fields {
+		r.Header.Set(f[0], f[1])
+	}
+	a, err := s.scraper.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	if err == nil && a.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: got %s", path, a.Status)
+	}
+	return string(body), err
+}
+
+// eventually fails unless something becomes true.
+func (s *soak) eventually(what string, ask func() error) {
+	s.t.Helper()
+	s.eventuallyWithin(what, visit.Patience, ask)
+}
+
+func (s *soak) eventuallyWithin(what string, limit time.Duration, ask func() error) {
+	s.t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Errorf("%s: not so after %v: %v", what, limit, err)
+			return
+		}
+	}
+}
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// plainly and securely are the two ways in.
+func (s *soak) visitor(name string, secure bool, rng *rand.Rand) *visit.Visitor {
+	v := &visit.Visitor{Name: name, Wishes: visit.Usual(), Rand: rng}
+	address := local(s.port.serving)
+	if secure {
+		address, v.TLS = local(s.port.tls), &tls.Config{InsecureSkipVerify: true}
+	}
+	v.Dial = func(ctx context.Context) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "tcp", address)
+	}
+	return v
+}
+
+// told is one line about the requests so far.
+func (s *soak) told() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent := 0
+	for _, n := range s.verdicts {
+		sent += n
+	}
+	return fmt.Sprintf("%d sent, %d by the app, %d by us, %d broken, %d lost; %v", sent,
+		s.verdicts[visit.ByApp], s.verdicts[visit.ByUs], s.verdicts[visit.Broken], s.verdicts[visit.Lost], sorted(s.faults))
+}
+
+func sorted(m map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, fmt.Sprintf("%s %d", name, m[name]))
+	}
+	return strings.Join(parts, ", ")
+}
