@@ -60,6 +60,10 @@ func h2Size(head []byte) (int64, bool) {
 	return 9 + int64(head[0])<<16 + int64(head[1])<<8 + int64(head[2]), true
 }
 
+// longestPayload is how much of a WebSocket frame is counted: with its head it still
+// fits into 63 bits. No frame that says it is longer ever ends.
+const longestPayload = 1 << 62
+
 // webSocketSize is the size of a frame by RFC 6455 section 5.2.
 func webSocketSize(head []byte) (int64, bool) {
 	if len(head) < 2 {
@@ -76,7 +80,7 @@ func webSocketSize(head []byte) (int64, bool) {
 		if size += 8; len(head) < size {
 			return 0, false
 		}
-		payload = int64(binary.BigEndian.Uint64(head[2:]) & (1<<63 - 1))
+		payload = int64(min(binary.BigEndian.Uint64(head[2:]), longestPayload))
 	}
 	if head[1]&0x80 != 0 {
 		size += 4
