@@ -2,7 +2,9 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -215,6 +217,20 @@ func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
 	}
 }
 
+// An anchor may stand in itself: as a value, and as what << brings in.
+func TestAnAliasOfItselfIsAnErrorAndCostsLittle(t *testing.T) {
+	for _, text := range []string{"a: &a\n  b: [*a]\n", "a:\n  <<: &a [*a]\n", "a: &a\n  <<: *a\n", "a:\n  <<: &a [[*a, *a]]\n"} {
+		n, err := parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = valueOf(n)
+		if err == nil || !strings.Contains(err.Error(), "grow too large") {
+			t.Errorf("%q: got %v, want an error that says that it grows too large", text, err)
+		}
+	}
+}
+
 func FuzzInject(f *testing.F) {
 	for _, text := range inputs(f) {
 		f.Add(text)
@@ -236,6 +252,58 @@ func FuzzInject(f *testing.F) {
 			t.Errorf("got\n%s\nwant what this means:\n%s", after.Text(), text)
 		}
 	})
+}
+
+// FuzzSplit compares the documents of a stream with those that the YAML library finds
+// in the whole of it: no more, no fewer, and each says the same.
+func FuzzSplit(f *testing.F) {
+	for _, text := range inputs(f) {
+		if len(text) < 2<<10 {
+			f.Add(text)
+		}
+	}
+	for _, text := range []string{
+		"a: 1\n---\nb: 2\n...\n# c\n---\n", "%YAML 1.1\n---\na\n...\n%TAG ! tag:x,2000:\n--- !y\nb\n", "a: |\n  ---\n  ...\n--- |\n x\n", "--- a\n--- b\n---\n---\n",
+		"a: '\n\n  --- x'\n", "---\r\na: 1\r\n---\r\nb: 2\r\n", "\ufeffa: 1\n---\n\ufeffb: 2\n", "--- # c\n-\n---- x\n", "# c\n\n---\n# d\n", "{a: 1}\n...\n...\n{b: 2}",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		chunks := split(text)
+		if got := bytes.Join(chunks, nil); !bytes.Equal(got, text) {
+			t.Fatalf("got %q, want %q", got, text)
+		}
+		var want []*yaml.Node
+		for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+			var doc yaml.Node
+			err := d.Decode(&doc)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return // no YAML, or objects of JSON that follow one another
+			}
+			want = append(want, doc.Content[0])
+		}
+		var got []*yaml.Node
+		for _, chunk := range chunks {
+			n, err := parse(chunk)
+			if err != nil {
+				t.Fatalf("%q of %q: got %v, want a document", chunk, text, err)
+			}
+			got = append(got, n)
+		}
+		nothing := func(n *yaml.Node) bool { return n == nil || n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+		got, want = slices.DeleteFunc(got, nothing), slices.DeleteFunc(want, nothing)
+		if !slices.EqualFunc(got, want, sameNode) {
+			t.Errorf("%q: got %d documents, want %d, or they say something else", text, len(got), len(want))
+		}
+	})
+}
+
+// sameNode reports whether two nodes say the same, in whatever style.
+func sameNode(a, b *yaml.Node) bool {
+	return a.Kind == b.Kind && a.ShortTag() == b.ShortTag() && a.Value == b.Value && a.Anchor == b.Anchor && slices.EqualFunc(a.Content, b.Content, sameNode)
 }
 
 func BenchmarkInject1000Documents(b *testing.B) {

@@ -13,31 +13,50 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// mostNodes bounds what the aliases of one document can grow to: a thousand times a
-// large workload, and far from filling a memory.
-const mostNodes = 1_000_000
+// What the aliases of one document can grow to, of which one may stand in itself: a
+// thousand times a large workload, and far from filling a memory; and deeper than any
+// object of Kubernetes.
+const (
+	mostNodes = 1_000_000
+	mostDepth = 1_000
+)
 
 // valueOf is what a node means as JSON, in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
-	budget := mostNodes
-	return decode(n, &budget)
+	d := decoder{nodes: mostNodes, depth: mostDepth}
+	return d.decode(n)
 }
 
-func decode(n *yaml.Node, budget *int) (any, error) {
-	if *budget--; *budget < 0 {
-		return nil, fmt.Errorf("line %d: its aliases grow too large", n.Line)
+// A decoder follows the aliases of one document, as far as it may.
+type decoder struct{ nodes, depth int }
+
+// enter takes one step down, to a node; leave takes it back.
+func (d *decoder) enter(n *yaml.Node) error {
+	if d.nodes--; d.nodes < 0 || d.depth == 0 {
+		return fmt.Errorf("line %d: its aliases grow too large", n.Line)
 	}
+	d.depth--
+	return nil
+}
+
+func (d *decoder) leave() { d.depth++ }
+
+func (d *decoder) decode(n *yaml.Node) (any, error) {
+	if err := d.enter(n); err != nil {
+		return nil, err
+	}
+	defer d.leave()
 	switch n.Kind {
 	case yaml.DocumentNode:
-		return decode(n.Content[0], budget)
+		return d.decode(n.Content[0])
 	case yaml.AliasNode:
-		return decode(n.Alias, budget)
+		return d.decode(n.Alias)
 	case yaml.ScalarNode:
 		return decodeScalar(n)
 	case yaml.SequenceNode:
 		list := []any{}
 		for _, item := range n.Content {
-			v, err := decode(item, budget)
+			v, err := d.decode(item)
 			if err != nil {
 				return nil, err
 			}
@@ -59,14 +78,14 @@ func decode(n *yaml.Node, budget *int) (any, error) {
 		if _, twice := m[key.Value]; twice {
 			return nil, fmt.Errorf("line %d: the key %q stands there twice", key.Line, key.Value)
 		}
-		v, err := decode(n.Content[i+1], budget)
+		v, err := d.decode(n.Content[i+1])
 		if err != nil {
 			return nil, err
 		}
 		m[key.Value] = v
 	}
 	for _, from := range merged {
-		if err := merge(m, target(from), budget); err != nil {
+		if err := d.merge(m, target(from)); err != nil {
 			return nil, err
 		}
 	}
@@ -74,16 +93,20 @@ func decode(n *yaml.Node, budget *int) (any, error) {
 }
 
 // merge adds what a << key brings in: a map, or a list of them, of which the first wins.
-func merge(m map[string]any, from *yaml.Node, budget *int) error {
+func (d *decoder) merge(m map[string]any, from *yaml.Node) error {
+	if err := d.enter(from); err != nil {
+		return err
+	}
+	defer d.leave()
 	if from.Kind == yaml.SequenceNode {
 		for _, one := range from.Content {
-			if err := merge(m, target(one), budget); err != nil {
+			if err := d.merge(m, target(one)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	v, err := decode(from, budget)
+	v, err := d.decode(from)
 	if err != nil {
 		return err
 	}
