@@ -2,6 +2,7 @@ package stats
 
 import (
 	"fmt"
+	"iter"
 	"mime"
 	"net/http"
 	"strconv"
@@ -124,7 +125,7 @@ type mediaRange struct {
 // mediaRanges parses Accept. Elements that are no media ranges are skipped.
 func mediaRanges(header []string) []mediaRange {
 	var ranges []mediaRange
-	for element := range strings.SplitSeq(strings.Join(header, ","), ",") {
+	for element := range elements(strings.Join(header, ",")) {
 		media, params, err := mime.ParseMediaType(element)
 		if err != nil {
 			continue
@@ -138,6 +139,28 @@ func mediaRanges(header []string) []mediaRange {
 		ranges = append(ranges, mediaRange{media, params["version"], q})
 	}
 	return ranges
+}
+
+// elements yields the elements of a list. A comma in quotes separates nothing (RFC
+// 9110, 5.6.1 and 5.6.4).
+func elements(list string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		quoted, start := false, 0
+		for i := 0; i < len(list); i++ {
+			switch c := list[i]; {
+			case quoted && c == '\\':
+				i++
+			case c == '"':
+				quoted = !quoted
+			case c == ',' && !quoted:
+				if !yield(list[start:i]) {
+					return
+				}
+				start = i + 1
+			}
+		}
+		yield(list[start:])
+	}
 }
 
 // quality is the weight that the most specific matching range gives to f, and

@@ -1,0 +1,133 @@
+package stats_test
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+)
+
+// The grammar of Accept (RFC 9110 sections 5.6 and 12.5.1) without what nobody
+// writes and mime reads in its own way: escapes in quotes, and stars in the names of
+// parameters.
+const (
+	acceptToken  = `[!#$%&'+\-.^_` + "`" + `|~0-9A-Za-z]+`
+	acceptParam  = `[ \t]*;[ \t]*(?:` + acceptToken + `)=(?:` + acceptToken + `|"[^"\\\x00-\x1f\x7f-\xff]*")`
+	acceptRange  = `[ \t]*(?:\*/\*|` + acceptToken + `/\*|` + acceptToken + `/` + acceptToken + `)(?:` + acceptParam + `)*[ \t]*`
+	acceptWeight = `^(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)$`
+)
+
+var (
+	acceptList   = regexp.MustCompile(`^` + acceptRange + `(?:,` + acceptRange + `)*$`)
+	acceptRanges = regexp.MustCompile(acceptRange)
+	acceptParams = regexp.MustCompile(`;[ \t]*(` + acceptToken + `)=("[^"]*"|` + acceptToken + `)`)
+	aWeight      = regexp.MustCompile(acceptWeight)
+)
+
+// served are the answers of the handler in the order of its preference: media type,
+// version, content type.
+var served = [][3]string{
+	{"application/protobuf", "", "application/protobuf"},
+	{"text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8"},
+	{"application/openmetrics-text", "1.0.0", "application/openmetrics-text; version=1.0.0; charset=utf-8"},
+	{"application/openmetrics-text", "0.0.1", "application/openmetrics-text; version=0.0.1; charset=utf-8"},
+	{"application/json", "", "application/json"},
+}
+
+// welcome reads a list by those expressions and returns which of served a client
+// likes best, with first before others that it likes as much. ok is false where the
+// list is outside of what they can read.
+func welcome(list string, first int) (best int, ok bool) {
+	if !acceptList.MatchString(list) {
+		return 0, false
+	}
+	weight, closest := make([]float64, len(served)), make([]int, len(served))
+	for _, one := range acceptRanges.FindAllString(list, -1) {
+		media, _, _ := strings.Cut(one, ";")
+		media = strings.ToLower(strings.Trim(media, " \t"))
+		q, version, seen := 1.0, "", map[string]bool{}
+		for _, p := range acceptParams.FindAllStringSubmatch(one, -1) {
+			name, value := strings.ToLower(p[1]), strings.Trim(p[2], `"`)
+			if seen[name] {
+				return 0, false // which of the two counts is nowhere said
+			}
+			seen[name] = true
+			switch name {
+			case "version":
+				version = value
+			case "q":
+				if !aWeight.MatchString(value) {
+					return 0, false
+				}
+				q, _ = strconv.ParseFloat(value, 64)
+			}
+		}
+		for i, s := range served {
+			how := 0
+			switch {
+			case media == "*/*":
+				how = 1
+			case media == s[0][:strings.Index(s[0], "/")]+"/*":
+				how = 2
+			case media == s[0] && version == "":
+				how = 3
+			case media == s[0] && version == s[1]:
+				how = 4
+			}
+			if how > closest[i] {
+				closest[i], weight[i] = how, q
+			} else if how > 0 && how == closest[i] {
+				weight[i] = max(weight[i], q)
+			}
+		}
+	}
+	best = first
+	for i := range served {
+		if weight[i] > weight[best] {
+			best = i
+		}
+	}
+	if weight[best] == 0 {
+		best = 1 // text, for whoever accepts nothing that we have
+	}
+	return best, true
+}
+
+// FuzzAccept asks with any Accept, in one line or two. What keeps to RFC 9110 is read
+// as an expression of its grammar reads it; whatever comes, one of the formats goes
+// out, and ?format= wins.
+func FuzzAccept(f *testing.F) {
+	f.Add("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "", 0)
+	f.Add("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "text/plain;q=0", 1)
+	f.Add(`text/html;x=",application/protobuf,"`, "", 1)
+	f.Add("application/*;q=0.2, text/plain;q=0.2", `application/json;charset="a;q=0"`, 4)
+	f.Add("*/*;q=0", "text/plain;q=2", 0)
+	f.Fuzz(func(t *testing.T, one, two string, first int) {
+		first = []int{0, 1, 4}[max(first, -first, 0)%3]
+		otherwise := map[int]stats.Format{0: stats.Protobuf, 1: stats.Prometheus, 4: stats.JSON}[first]
+		h := stats.Handler(stats.New(time.Now()), stats.Labels{}, otherwise)
+		lines := []string{one}
+		if two != "" {
+			lines = append(lines, two)
+		}
+		w := get(h, "/metrics", lines)
+		got := -1
+		for i, s := range served {
+			if w.Header().Get("Content-Type") == s[2] {
+				got = i
+			}
+		}
+		if w.Code != 200 || got < 0 {
+			t.Fatalf("%q: got %d %q, want one of the formats", lines, w.Code, w.Header().Get("Content-Type"))
+		}
+		if want, ok := welcome(strings.Join(lines, ","), first); ok && got != want {
+			t.Errorf("%q, else %s: got %s, want %s", lines, otherwise, served[got][2], served[want][2])
+		}
+		if got := get(h, "/metrics?format=json", lines).Header().Get("Content-Type"); got != "application/json" {
+			t.Errorf("%q with ?format=json: got %s, want application/json", lines, got)
+		}
+	})
+}
