@@ -30,10 +30,10 @@ func containerCPUs(cgroup fs.FS) float64 {
 	if !both {
 		share, period = said(cgroup, "cpu/cpu.cfs_quota_us"), said(cgroup, "cpu/cpu.cfs_period_us")
 	}
-	n, err := strconv.ParseFloat(share, 64)
-	of, err2 := strconv.ParseFloat(period, 64)
+	n, err := strconv.ParseInt(share, 10, 64)
+	of, err2 := strconv.ParseInt(period, 10, 64)
 	if err != nil || err2 != nil || n <= 0 || of <= 0 { // "max", -1
 		return math.Inf(1)
 	}
-	return n / of
+	return float64(n) / float64(of)
 }

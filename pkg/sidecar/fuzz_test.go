@@ -1,0 +1,136 @@
+package sidecar
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"math/big"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+var (
+	maxLine = regexp.MustCompile(`^\s*([0-9]+) ([0-9]+)\s*$`)
+	natural = regexp.MustCompile(`^\s*([0-9]+)\s*$`)
+)
+
+// FuzzContainerLimits reads any files of a cgroup. What the kernel writes is read as
+// an expression and big numbers read it; anything else is no limit.
+func FuzzContainerLimits(f *testing.F) {
+	f.Add("67108864\n", "", "30000 100000\n", "", "")
+	f.Add("max\n", "9223372036854771712\n", "max 100000\n", "-1\n", "100000\n")
+	f.Add("", "67108864\n", "", "5000\n", "100000\n")
+	f.Add("18446744073709551615", "-0", "NaN 1", "inf", "1e3")
+	f.Fuzz(func(t *testing.T, max2, max1, cpu2, quota, period string) {
+		files := fstest.MapFS{}
+		for name, text := range map[string]string{
+			"memory.max": max2, "memory/memory.limit_in_bytes": max1,
+			"cpu.max": cpu2, "cpu/cpu.cfs_quota_us": quota, "cpu/cpu.cfs_period_us": period,
+		} {
+			if text != "" {
+				files[name] = &fstest.MapFile{Data: []byte(text)}
+			}
+		}
+
+		memory := int64(0)
+		for _, text := range []string{max2, max1} {
+			m := natural.FindStringSubmatch(text)
+			if m == nil || memory != 0 {
+				continue
+			}
+			if n, _ := new(big.Int).SetString(m[1], 10); n.BitLen() <= 50 {
+				memory = n.Int64()
+			}
+		}
+		if got := containerMemory(files); got != memory {
+			t.Errorf("%q, %q: got %d bytes, want %d", max2, max1, got, memory)
+		}
+
+		share, of := natural.FindStringSubmatch(quota), natural.FindStringSubmatch(period)
+		cpus := math.Inf(1)
+		if m := maxLine.FindStringSubmatch(cpu2); m != nil {
+			cpus = ratio(m[1], m[2])
+		} else if !strings.Contains(strings.TrimSpace(cpu2), " ") && share != nil && of != nil {
+			cpus = ratio(share[1], of[1])
+		}
+		if got := containerCPUs(files); got != cpus {
+			t.Errorf("%q, %q of %q: got %v CPUs, want %v", cpu2, quota, period, got, cpus)
+		}
+	})
+}
+
+// ratio divides two natural numbers; infinite where one of them is 0 or past 64 bits.
+func ratio(a, b string) float64 {
+	n, _ := new(big.Int).SetString(a, 10)
+	of, _ := new(big.Int).SetString(b, 10)
+	if n.Sign() == 0 || of.Sign() == 0 || !n.IsInt64() || !of.IsInt64() {
+		return math.Inf(1)
+	}
+	return float64(n.Int64()) / float64(of.Int64())
+}
+
+// FuzzLogging starts with any logging configuration that names no files. There is a
+// logger in any case; from what is no JSON it is the default one, which says what is
+// wrong in one line of JSON.
+func FuzzLogging(f *testing.F) {
+	f.Add(`{"level":"debug","encoding":"console"}`, "")
+	f.Add(`{"level":null,"encoderConfig":{"timeEncoder":"iso8601","lineEnding":"x"}}`, "warn")
+	f.Add(`{"sampling":{"initial":-1,"thereafter":0},"initialFields":{"a":[1]}}`, "loud")
+	f.Add(`null`, "-1")
+	f.Add(`{"level":"info","encoding":"none"`, "error")
+	out, err := os.Create(filepath.Join(f.TempDir(), "stderr"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	was := os.Stderr
+	f.Cleanup(func() { os.Stderr = was; out.Close() })
+	f.Fuzz(func(t *testing.T, text, level string) {
+		var named map[string]any
+		isObject := json.Unmarshal([]byte(text), &named) == nil
+		for name := range named {
+			if strings.EqualFold(name, "outputPaths") || strings.EqualFold(name, "errorOutputPaths") {
+				return
+			}
+		}
+		if err := out.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Seek(0, 0); err != nil {
+			t.Fatal(err)
+		}
+		c := config.Default()
+		c.LoggingConfig, c.LoggingLevel = text, level
+		os.Stderr = out
+		log, now := NewLogger(c)
+		log.Error("something", zap.String("name", text), zap.Ints("numbers", []int{1}))
+		os.Stderr = was
+		if got, want := log.Level(), now.Level(); got != want {
+			t.Errorf("%q, %q: got the level %v, want %v", text, level, got, want)
+		}
+		if text == "" || isObject || level != "" {
+			return
+		}
+		written, err := os.ReadFile(out.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bytes.SplitAfter(bytes.TrimSuffix(written, []byte("\n")), []byte("\n"))
+		for _, line := range lines {
+			var v map[string]any
+			if err := json.Unmarshal(line, &v); err != nil {
+				t.Errorf("%q: got the line %q, want JSON", text, line)
+			}
+		}
+		if len(lines) != 2 || !bytes.Contains(lines[0], []byte("SERVING_LOGGING_CONFIG")) {
+			t.Errorf("%q: got %q, want a line that says what is wrong, and ours", text, lines)
+		}
+	})
+}
