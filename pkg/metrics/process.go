@@ -38,11 +38,11 @@ func readProcess(stat []byte, err error) (p process, ok bool) {
 		return p, false
 	}
 	at := func(i int) float64 {
-		n, wrong := strconv.ParseFloat(fields[i], 64)
+		n, wrong := strconv.ParseUint(fields[i], 10, 64)
 		if wrong != nil {
 			err = wrong
 		}
-		return n
+		return float64(n)
 	}
 	p = process{
 		cpu:      (at(user) + at(system)) / ticksPerSecond,
@@ -76,8 +76,8 @@ func maxFiles(limits []byte, err error) (float64, bool) {
 	for line := range strings.Lines(string(limits)) {
 		if rest, ok := strings.CutPrefix(line, "Max open files"); ok && err == nil {
 			if fields := strings.Fields(rest); len(fields) > 0 {
-				n, wrong := strconv.ParseFloat(fields[0], 64)
-				return n, wrong == nil
+				n, wrong := strconv.ParseUint(fields[0], 10, 64)
+				return float64(n), wrong == nil
 			}
 		}
 	}
