@@ -203,8 +203,9 @@ func servingStatus(frame []byte) (int, error) {
 // grpcTimeout is a grpc-timeout: at most eight digits and a unit, rounded up.
 func grpcTimeout(d time.Duration) string {
 	const most = 99999999
-	if ms := (d + time.Millisecond - 1) / time.Millisecond; ms <= most {
-		return strconv.Itoa(max(int(ms), 1)) + "m"
+	d = max(d, 1) - 1 // without the part of a unit that the next one has
+	if ms := d/time.Millisecond + 1; ms <= most {
+		return strconv.FormatInt(int64(ms), 10) + "m"
 	}
-	return strconv.Itoa(min(int(d/time.Second), most)) + "S"
+	return strconv.FormatInt(min(int64(d/time.Second+1), most), 10) + "S"
 }
