@@ -99,9 +99,9 @@ func (m *message) packedFixed64(field int, vs []uint64) {
 	}
 }
 
-// fieldOf returns the last value of a field in an encoded message: the number of a
-// varint, the content of what has a length. A message that is broken has what stands
-// before the break.
+// fieldOf returns the value of a field in an encoded message: the last number of a
+// varint, the contents of messages one after another, which is how they are merged. A
+// message that is broken has what stands before the break.
 func fieldOf(m []byte, field uint64) (number uint64, content []byte) {
 	for len(m) > 0 {
 		tag, n := binary.Uvarint(m)
@@ -131,7 +131,7 @@ func fieldOf(m []byte, field uint64) (number uint64, content []byte) {
 			}
 			m, size = m[n:], length
 			if tag>>3 == field {
-				content = m[:size]
+				content = append(content, m[:size]...)
 			}
 		default:
 			return number, content
@@ -149,5 +149,5 @@ func fieldOf(m []byte, field uint64) (number uint64, content []byte) {
 func rejectedProto(answer []byte) int {
 	_, partial := fieldOf(answer, 1)
 	rejected, _ := fieldOf(partial, 1)
-	return int(min(rejected, math.MaxInt32))
+	return int(min(max(int64(rejected), 0), math.MaxInt32))
 }

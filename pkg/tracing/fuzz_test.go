@@ -1,0 +1,214 @@
+package tracing
+
+import (
+	"math"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// FuzzPairs writes what was read and reads it again; and an error shows nothing that
+// stands behind an =.
+func FuzzPairs(f *testing.F) {
+	f.Add("a=1,b=%20x, c = y ,,")
+	f.Add("authorization=Bearer%20%zz,a")
+	f.Add("=x")
+	f.Fuzz(func(t *testing.T, s string) {
+		pairs, err := parsePairs(s)
+		if err != nil {
+			for part := range strings.SplitSeq(s, ",") {
+				if _, value, ok := strings.Cut(part, "="); ok && len(value) > 30 && strings.Contains(err.Error(), value) {
+					t.Errorf("%q: got %v, which shows a value", s, err)
+				}
+			}
+			return
+		}
+		var written []string
+		for name, value := range pairs {
+			if name == "" || strings.TrimSpace(name) != name || strings.ContainsAny(name, ",=") {
+				t.Errorf("%q: got the name %q", s, name)
+			}
+			if !strings.Contains(s, name) {
+				t.Errorf("%q: got the name %q, which is not there", s, name)
+			}
+			written = append(written, name+" = "+url.PathEscape(value))
+		}
+		again, err := parsePairs(strings.Join(written, " ,"))
+		if err != nil || len(again) != len(pairs) {
+			t.Fatalf("%q: got %v (%v), want %v", written, again, err, pairs)
+		}
+		for name, value := range pairs {
+			if again[name] != value {
+				t.Errorf("%q: got %s=%q, want %q", written, name, again[name], value)
+			}
+		}
+	})
+}
+
+// aMember is a member of a tracestate (W3C Trace Context 3.3.1.3) but for a tenant
+// that begins with a digit, which OpenCensus does not know.
+var aMember = regexp.MustCompile(`^(?:[a-z][a-z0-9_*/-]{0,255}|[a-z][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]$`)
+
+// FuzzState compares with an expression of the members, whose keys must differ.
+func FuzzState(f *testing.F) {
+	f.Add("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")
+	f.Add("a=1, ,b@c=2\t,a=3")
+	f.Add("a= x ,b=")
+	f.Fuzz(func(t *testing.T, s string) {
+		var want []string
+		keys := map[string]bool{}
+		good := len(s) <= 512
+		for member := range strings.SplitSeq(s, ",") {
+			if member = strings.Trim(member, " \t"); member == "" {
+				continue
+			}
+			key, _, _ := strings.Cut(member, "=")
+			good = good && aMember.MatchString(member) && !keys[key]
+			keys[key] = true
+			want = append(want, member)
+		}
+		if !good || len(want) > 32 {
+			want = nil
+		}
+		var got []string
+		for _, e := range parseState(s).Entries() {
+			got = append(got, e.Key+"="+e.Value)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: got %q, want %q", s, got, want)
+		}
+	})
+}
+
+// FuzzWishes holds any wishes to what an exporter needs: an endpoint that can be
+// asked, fields that can be sent, a rate that is one. No warning shows a header's
+// value.
+func FuzzWishes(f *testing.F) {
+	f.Add(`{"tracing":{"protocol":"grpc","endpoint":"c:4317","samplingRate":0.1}}`, "", "", "", "", "", "", "", 0.0)
+	f.Add("", "zipkin", "http://z:9411/api/v2/spans", "", "", "", "traceidratio", "0.5", 2.0)
+	f.Add("", "", "", "https://u:p@c:4318/x?y#z", "http/json", "authorization=Bearer%20x,bad name=1", "parentbased_always_off", "", math.NaN())
+	f.Add("{", "", "", "[::1]", "http/protobuf", "a=b%0Ac", "", "7", -1.0)
+	f.Fuzz(func(t *testing.T, observability, backend, zipkin, endpoint, protocol, headers, sampler, arg string, rate float64) {
+		if protocol != "" && !slices.Contains([]Exporter{OTLP, OTLPJSON, OTLPGRPC}, Exporter(protocol)) {
+			return // config falls back
+		}
+		w := Wishes{
+			Observability: observability, Backend: backend, ZipkinEndpoint: zipkin, SampleRate: rate,
+			BaseEndpoint: endpoint, Protocol: protocol, Headers: headers, Sampler: sampler, SamplerArg: arg,
+		}
+		o, warnings := w.Options()
+		if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) && o.Exporter != None {
+			t.Errorf("%+v: got the rate %v", w, o.Sampling.Rate)
+		}
+		for name, values := range o.Header {
+			if !httpguts.ValidHeaderFieldName(name) || len(values) != 1 || !httpguts.ValidHeaderFieldValue(values[0]) {
+				t.Errorf("%q: got the field %q: %q, which cannot be sent", headers, name, values)
+			}
+		}
+		for part := range strings.SplitSeq(headers, ",") {
+			_, value, _ := strings.Cut(part, "=")
+			for _, warning := range warnings {
+				if len(value) > 30 && strings.Contains(warning, value) {
+					t.Errorf("%q: got %q, which shows a value", headers, warning)
+				}
+			}
+		}
+		switch o.Exporter {
+		case None, Stdout:
+		case OTLP, OTLPJSON, OTLPGRPC, Zipkin:
+			send, release, err := newSender(&transport{exporter: o.Exporter, endpoint: o.Endpoint, header: o.Header, timeout: time.Second, signal: traceSignal})
+			if err != nil || send == nil {
+				t.Fatalf("%+v: got an exporter to %q, which cannot be: %v", w, o.Endpoint, err)
+			}
+			release()
+			target, err := resolve(o.Endpoint)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again, err := resolve(target.String()); err != nil || again.String() != target.String() {
+				t.Errorf("%q: got %v (%v), want %v again", o.Endpoint, again, err, target)
+			}
+		default:
+			t.Errorf("%+v: got the exporter %q", w, o.Exporter)
+		}
+	})
+}
+
+// exportResponse is Export...ServiceResponse of opentelemetry-proto, as far as it
+// matters; its Go package would bring a gateway.
+var exportResponse = &descriptorpb.FileDescriptorProto{
+	Name: proto.String("response.proto"), Syntax: proto.String("proto3"),
+	MessageType: []*descriptorpb.DescriptorProto{
+		{Name: proto.String("Partial"), Field: []*descriptorpb.FieldDescriptorProto{
+			{Name: proto.String("rejected"), Number: proto.Int32(1), Type: descriptorpb.FieldDescriptorProto_TYPE_INT64.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()},
+			{Name: proto.String("message"), Number: proto.Int32(2), Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()},
+		}},
+		{Name: proto.String("Response"), Field: []*descriptorpb.FieldDescriptorProto{
+			{Name: proto.String("partial"), Number: proto.Int32(1), Type: descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), TypeName: proto.String(".Partial"), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()},
+		}},
+	},
+}
+
+// FuzzRejected reads a collector's answer as protobuf's own parser does.
+func FuzzRejected(f *testing.F) {
+	f.Add([]byte("\x0a\x02\x08\x05"))
+	f.Add([]byte("\x0a\x04\x12\x02no\x0a\x02\x08\x07"))
+	f.Add([]byte("\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Add([]byte("\x0a\x02\x08\x05\x0a\x03\x12\x01x"))
+	file, err := protodesc.NewFile(exportResponse, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	response := file.Messages().ByName("Response")
+	partial := response.Fields().ByName("partial")
+	rejected := partial.Message().Fields().ByName("rejected")
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		got := rejectedProto(answer)
+		m := dynamicpb.NewMessage(response)
+		if proto.Unmarshal(answer, m) != nil || hasGroup(answer) {
+			if got < 0 {
+				t.Errorf("%x: got %d refused, want no fewer than none", answer, got)
+			}
+			return
+		}
+		want := min(max(m.Get(partial).Message().Get(rejected).Int(), 0), math.MaxInt32)
+		if int64(got) != want {
+			t.Errorf("%x: got %d refused, want %d", answer, got, want)
+		}
+	})
+}
+
+// hasGroup reports whether a message, or one in its first field, has a group (wire
+// type 3), which nobody sends.
+func hasGroup(m []byte) bool {
+	for len(m) > 0 {
+		number, kind, n := protowire.ConsumeTag(m)
+		if n < 0 {
+			return false
+		}
+		if kind == protowire.StartGroupType {
+			return true
+		}
+		m = m[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, m); n < 0 {
+			return false
+		}
+		if kind == protowire.BytesType && number == 1 {
+			if inner, _ := protowire.ConsumeBytes(m); hasGroup(inner) {
+				return true
+			}
+		}
+		m = m[n:]
+	}
+	return false
+}
