@@ -92,7 +92,7 @@ func WithoutOurs(proxyStatus string) string {
 	for member := range members(proxyStatus) {
 		member = strings.TrimSpace(member)
 		name, _, _ := strings.Cut(member, ";")
-		name = strings.Trim(strings.TrimSpace(name), `"`)
+		name = strings.Trim(name, "\" \t") // what no reader takes for our name, however lenient, is another's
 		if member != "" && !strings.EqualFold(name, ProxyName) {
 			kept = append(kept, member)
 		}

@@ -211,6 +211,7 @@ func TestProxyStatusKeepsAllMembersButOurs(t *testing.T) {
 		{",envoy,,", "envoy"},
 		{"queue-proxy-2, my-queue-proxy", "queue-proxy-2, my-queue-proxy"},
 		{"queue, proxy", "queue, proxy"},
+		{`"" queue-proxy, "queue-proxy "`, ""}, // not the grammar, but somebody may read it so
 
 		// A comma in quotes separates nothing, and a quote may be escaped.
 		{`envoy; details="a, queue-proxy; error=y"`, `envoy; details="a, queue-proxy; error=y"`},
