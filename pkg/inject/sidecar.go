@@ -20,7 +20,8 @@ const (
 	usualGrace   = 30 * time.Second // Kubernetes', where a pod says nothing
 	afterDrain   = 3 * time.Second  // what the end of the process may take after the drain
 	usualDrain   = usualGrace - afterDrain
-	longestQuiet = 30 * time.Second // before the drain ends, no new request has come for so long
+	longestQuiet = 30 * time.Second     // before the drain ends, no new request has come for so long
+	longestGrace = 365 * 24 * time.Hour // a pod may say more, which a drain does not need
 )
 
 // settled is what the sidecar will be told.
@@ -85,7 +86,7 @@ func (in *injection) settle() error {
 	}
 	grace := usualGrace
 	if in.pod.TerminationGracePeriodSeconds != nil {
-		grace = time.Duration(*in.pod.TerminationGracePeriodSeconds) * time.Second
+		grace = secondsOf(*in.pod.TerminationGracePeriodSeconds)
 	}
 	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout)
 	if clocks.RequestTimeout > 0 {
@@ -111,6 +112,11 @@ func (in *injection) settle() error {
 	return nil
 }
 
+// secondsOf is a number of seconds that a pod gives, at most longestGrace.
+func secondsOf(n int64) time.Duration {
+	return time.Duration(min(max(n, 0), int64(longestGrace/time.Second))) * time.Second
+}
+
 // ceilSeconds is a duration in whole seconds, or the next.
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
@@ -133,7 +139,7 @@ func ownPause(l *corev1.Lifecycle) (time.Duration, bool) {
 		return 0, true
 	}
 	if l.PreStop.Sleep != nil {
-		return time.Duration(l.PreStop.Sleep.Seconds) * time.Second, true
+		return secondsOf(l.PreStop.Sleep.Seconds), true
 	}
 	if l.PreStop.Exec == nil {
 		return 0, false
@@ -176,7 +182,7 @@ func (in *injection) holdApp() error {
 func (in *injection) lengthenGrace() error {
 	was := in.pod.TerminationGracePeriodSeconds
 	seconds := int64(in.settled.grace / time.Second)
-	if was == nil && in.settled.grace == usualGrace || was != nil && *was == seconds {
+	if was == nil && in.settled.grace == usualGrace || was != nil && *was >= seconds {
 		return nil
 	}
 	in.set(seconds, "spec", "terminationGracePeriodSeconds")
