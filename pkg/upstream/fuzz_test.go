@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"testing"
+
+	"golang.org/x/net/http2"
 )
 
 // FuzzResponse has a user container answer with anything. A call ends, whatever
@@ -78,6 +80,42 @@ func FuzzResponse(f *testing.F) {
 		}
 		if split == len(say) && r.Buffered() > 0 {
 			t.Fatalf("got the connection kept with %d bytes behind the response, want it closed", r.Buffered())
+		}
+	})
+}
+
+// FuzzSettings holds what we take for the beginning of HTTP/2 to another reading of
+// the first frame, and to what that library writes.
+func FuzzSettings(f *testing.F) {
+	f.Add([]byte(settings), uint16(3), uint32(100))
+	f.Add([]byte("\x00\x00\x00\x04\x01\x00\x00\x00\x00"), uint16(0), uint32(0))
+	f.Add([]byte("HTTP/1.1 "), uint16(5), uint32(1<<31))
+	f.Fuzz(func(t *testing.T, b []byte, id uint16, value uint32) {
+		is := isSettings(b)
+		if is {
+			h, err := http2.ReadFrameHeader(bytes.NewReader(b))
+			if err != nil || h.Type != http2.FrameSettings || h.Flags.Has(http2.FlagSettingsAck) || h.StreamID != 0 {
+				t.Errorf("%x: got SETTINGS, want %v, %v", b, h, err)
+			}
+		}
+		for n := range min(len(b), 9) {
+			if isSettings(b[:n]) {
+				t.Errorf("%x: got SETTINGS, want it too short", b[:n])
+			}
+			if is && !couldBeSettings(b[:n]) {
+				t.Errorf("%x: got no SETTINGS, want to wait for more: %x", b[:n], b)
+			}
+		}
+		if couldBeSettings(b) && (len(b) >= 9 || !isSettings(append(bytes.Clone(b), make([]byte, 9)...)) && len(b) > 3) {
+			t.Errorf("%x: got it to be waited for, want it judged", b)
+		}
+
+		var written bytes.Buffer
+		if err := http2.NewFramer(&written, nil).WriteSettings(http2.Setting{ID: http2.SettingID(id), Val: value}); err != nil {
+			t.Fatal(err)
+		}
+		if !isSettings(written.Bytes()) {
+			t.Errorf("%x: got no SETTINGS, want them", written.Bytes())
 		}
 	})
 }

@@ -8,9 +8,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httputil"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -278,6 +280,45 @@ func FuzzChunks(f *testing.F) {
 		data2, _, err := decode(&c2, string(again), len(again)+1)
 		if got := fmt.Sprint(chunksVerdict(&c2, data2, err), c2.Trailer()); got != want {
 			t.Errorf("written again: got %s, want %s", got, want)
+		}
+	})
+}
+
+// What a token is, and a value (RFC 9110 sections 5.6.2 and 5.5), as expressions.
+var (
+	aToken = regexp.MustCompile("^[!#$%&'*+\\-.^_`|~0-9A-Za-z]+$")
+	aValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
+)
+
+// FuzzGrammar compares the small questions with expressions and package strings.
+func FuzzGrammar(f *testing.F) {
+	f.Add("close, Upgrade ,\t x", "upgrade")
+	f.Add(",,", "")
+	f.Add("gzip;q=0", "gzip")
+	f.Add("\u212a, k", "K")
+	f.Fuzz(func(t *testing.T, value, token string) {
+		ascii := func(s string) string {
+			return strings.Map(func(r rune) rune {
+				if 'A' <= r && r <= 'Z' {
+					r += 'a' - 'A'
+				}
+				return r
+			}, strings.ToValidUTF8(s, "\ufffd"))
+		}
+		valid := utf8.ValidString(value) && utf8.ValidString(token)
+		if got, want := wire.EqualFold(value, token), ascii(value) == ascii(token); valid && got != want {
+			t.Errorf("%q, %q: got the same %t, want %t", value, token, got, want)
+		}
+		if got, want := wire.HasToken(value, token), slices.ContainsFunc(strings.Split(value, ","), func(s string) bool {
+			return ascii(strings.Trim(s, " \t")) == ascii(token)
+		}); valid && got != want {
+			t.Errorf("%q in %q: got %t, want %t", token, value, got, want)
+		}
+		if got, want := wire.ValidToken(token), aToken.MatchString(token); got != want {
+			t.Errorf("%q: got a token %t, want %t", token, got, want)
+		}
+		if got, want := wire.ValidValue(value), aValue.MatchString(value); got != want {
+			t.Errorf("%q: got a value %t, want %t", value, got, want)
 		}
 	})
 }
