@@ -198,11 +198,14 @@ func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
 		root, err := parse(d.text)
+		if err == nil && (root == nil || isNull(root)) {
+			continue
+		}
+		if err == nil {
+			_, err = valueOf(root) // which knows how far aliases may be followed
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
-		}
-		if root == nil || isNull(root) {
-			continue
 		}
 		text, err := jsonText(expand(root), "  ")
 		if err != nil {

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -297,6 +298,52 @@ func FuzzSplit(f *testing.F) {
 		got, want = slices.DeleteFunc(got, nothing), slices.DeleteFunc(want, nothing)
 		if !slices.EqualFunc(got, want, sameNode) {
 			t.Errorf("%q: got %d documents, want %d, or they say something else", text, len(got), len(want))
+		}
+	})
+}
+
+// FuzzJSON writes documents as JSON and has package encoding/json read them: they say
+// the same, and what cannot be read is an error, not the end.
+func FuzzJSON(f *testing.F) {
+	for _, text := range inputs(f) {
+		if len(text) < 2<<10 {
+			f.Add(text)
+		}
+	}
+	f.Add([]byte("a: &a\n  b: [*a]\n"))
+	f.Add([]byte("a: &a {x: 1, y: 0x1f}\nb:\n  <<: *a\n  x: yes\n--- 1e3\n--- ~\n--- [.5, 'y', \"\\x00\"]\n"))
+	f.Add([]byte("a:\n  <<: &a [*a]\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		file := Parse("fuzz", text)
+		var want []any
+		for _, d := range file.documents {
+			if d.err != nil {
+				if out, err := file.JSON(); err == nil {
+					t.Errorf("%q: got %q, want an error: %v", text, out, d.err)
+				}
+				return
+			}
+			if d.value != nil {
+				want = append(want, d.value)
+			}
+		}
+		out, err := file.JSON()
+		if err != nil {
+			t.Fatalf("%q: got %v, want JSON", text, err)
+		}
+		var got []any
+		for d := json.NewDecoder(bytes.NewReader(out)); ; {
+			d.UseNumber()
+			var v any
+			if err := d.Decode(&v); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%q: got %q: %v", text, out, err)
+			}
+			got = append(got, v)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	})
 }
