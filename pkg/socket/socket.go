@@ -1,6 +1,6 @@
 // Package socket reads and writes where somebody else waits: inside the
 // functions of a [syscall.RawConn], whose sockets never block.
 //
-// All errors are of type [syscall.Errno]. [syscall.EAGAIN] says that nothing can
+// The errors are of type [syscall.Errno]. [syscall.EAGAIN] says that nothing can
 // be done now; return false to wait. Signals that come between are no errors.
 package socket

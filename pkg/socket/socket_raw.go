@@ -6,6 +6,8 @@ import (
 	"errors"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // Read reads what has come: n > 0, or an error, or n == 0 for the end.
@@ -25,6 +27,24 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 	pieces[1].SetLen(len(q))
 	message := syscall.Msghdr{Iov: &pieces[0], Iovlen: uint64(len(pieces))}
 	return call(syscall.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0)
+}
+
+// WriteNow writes what a pipe or file takes without waiting, though it is one that
+// blocks. It returns 0 where that can't be told, and for every error.
+func WriteNow(fd uintptr, p []byte) int {
+	piece := syscall.Iovec{Base: unsafe.SliceData(p)}
+	piece.SetLen(len(p))
+	const here = ^uintptr(0) // where the file is
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_PWRITEV2, fd, uintptr(unsafe.Pointer(&piece)), 1, here, here, unix.RWF_NOWAIT)
+		switch errno {
+		case 0:
+			return int(n)
+		case syscall.EINTR:
+		default:
+			return 0
+		}
+	}
 }
 
 // Silent reports whether nothing has come, not even the end.

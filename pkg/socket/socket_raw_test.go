@@ -1,0 +1,36 @@
+//go:build linux && !race
+
+package socket_test
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
+)
+
+func TestAPipeIsWrittenToAsFarAsItHasRoom(t *testing.T) {
+	var fds [2]int
+	if err := syscall.Pipe(fds[:]); err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		t.Cleanup(func() { syscall.Close(fd) })
+	}
+	n := socket.WriteNow(uintptr(fds[1]), []byte("hello"))
+	buf := make([]byte, 1<<20)
+	if m, err := syscall.Read(fds[0], buf); n != 5 || m != 5 || err != nil {
+		t.Errorf("got %d written and %d read, %v, want 5 and 5", n, m, err)
+	}
+	n = socket.WriteNow(uintptr(fds[1]), buf)
+	if n == 0 || n == len(buf) {
+		t.Errorf("got %d of %d bytes, want some", n, len(buf))
+	}
+	if n := socket.WriteNow(uintptr(fds[1]), buf); n != 0 { // and it returns
+		t.Errorf("of a full pipe: got %d, want 0", n)
+	}
+	syscall.Close(fds[0])
+	if n := socket.WriteNow(uintptr(fds[1]), buf); n != 0 {
+		t.Errorf("of a pipe that nobody reads: got %d, want 0", n)
+	}
+}
