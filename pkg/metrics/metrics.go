@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -106,10 +105,11 @@ func New(o Options) (*Metrics, error) {
 
 	var standard *prometheus.Registry
 	if o.Names&KnativeHead != 0 {
-		// Knative's head shows client_golang's own collectors too.
+		// Knative's head shows client_golang's own collectors too. That package has made
+		// them for its default registry before main, and nobody else registers there: a
+		// second pair would cost every start as much again.
 		standard = prometheus.NewRegistry()
-		standard.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		m.gatherer = prometheus.Gatherers{&m.families, standard}
+		m.gatherer = prometheus.Gatherers{&m.families, prometheus.DefaultGatherer, standard}
 	}
 
 	// In OpenMetrics the counters that Knative had up to 1.18 would get a _total behind
