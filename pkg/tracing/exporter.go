@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"go.opencensus.io/trace"
 )
 
 // Bounds of the way out.
@@ -24,7 +22,7 @@ const (
 )
 
 // An encoder makes the body of one export.
-type encoder func([]*trace.SpanData) ([]byte, error)
+type encoder func([]*spanData) ([]byte, error)
 
 // A sender exports a body. It returns how many of the spans in it the other end has
 // refused; the error, often a *refusal, says why all of them failed.
@@ -46,7 +44,7 @@ type exporter struct {
 	send          sender
 	release       func()      // called when nothing is sent any more
 	report        func(error) // may be nil
-	queue         chan *trace.SpanData
+	queue         chan *spanData
 	sent, dropped atomic.Uint64
 	failed        bool // the last export failed; of run alone
 
@@ -63,14 +61,14 @@ func startExporter(encode encoder, send sender, release func(), report func(erro
 	ctx, cut := context.WithCancel(context.Background())
 	e := &exporter{
 		encode: encode, send: send, release: release, report: report, cut: cut,
-		queue: make(chan *trace.SpanData, maxQueued), closing: make(chan struct{}), done: make(chan struct{}),
+		queue: make(chan *spanData, maxQueued), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	go e.run(ctx)
 	return e
 }
 
 // add takes spans, or drops those for which there is no place. It never waits.
-func (e *exporter) add(spans []*trace.SpanData) {
+func (e *exporter) add(spans []*spanData) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	for _, s := range spans {
@@ -118,7 +116,7 @@ func (e *exporter) run(ctx context.Context) {
 	defer close(e.done)
 	defer e.cut()
 	defer e.release()
-	var batch []*trace.SpanData
+	var batch []*spanData
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for last := false; !last; {
@@ -158,7 +156,7 @@ func (e *exporter) run(ctx context.Context) {
 
 // deliver sends a batch, again and again while there is hope, and counts what became
 // of it. It returns the memory for the next one.
-func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trace.SpanData {
+func (e *exporter) deliver(ctx context.Context, batch []*spanData) []*spanData {
 	if len(batch) == 0 {
 		return batch
 	}

@@ -8,25 +8,23 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.opencensus.io/trace"
 )
 
 // A wire is what an exporter sends to, on the clock of a test.
 type wire struct {
-	sizes   []int                         // of the batches that came
-	at      []time.Duration               // when, since the first
-	began   time.Time                     // of the first
-	encoded func([]*trace.SpanData) error // nil: fine
-	wait    func(ctx context.Context)     // before the answer; nil: not at all
-	answer  func(try int) error           // nil: yes
-	reports []error                       // of the exporter
+	sizes   []int                     // of the batches that came
+	at      []time.Duration           // when, since the first
+	began   time.Time                 // of the first
+	encoded func([]*spanData) error   // nil: fine
+	wait    func(ctx context.Context) // before the answer; nil: not at all
+	answer  func(try int) error       // nil: yes
+	reports []error                   // of the exporter
 }
 
 // start starts an exporter to w.
 func (w *wire) start() *exporter {
 	size := 0
-	e := startExporter(func(spans []*trace.SpanData) ([]byte, error) {
+	e := startExporter(func(spans []*spanData) ([]byte, error) {
 		if size = len(spans); w.encoded != nil {
 			return nil, w.encoded(spans)
 		}
@@ -48,10 +46,10 @@ func (w *wire) start() *exporter {
 }
 
 // spansOf returns n spans.
-func spansOf(n int) []*trace.SpanData {
-	all := make([]*trace.SpanData, n)
+func spansOf(n int) []*spanData {
+	all := make([]*spanData, n)
 	for i := range all {
-		all[i] = &trace.SpanData{}
+		all[i] = &spanData{}
 	}
 	return all
 }
@@ -206,7 +204,7 @@ func TestFailuresAreReportedOncePerSpell(t *testing.T) {
 
 func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{encoded: func([]*trace.SpanData) error { return errors.New("no such word") }}
+		w := &wire{encoded: func([]*spanData) error { return errors.New("no such word") }}
 		e := w.start()
 		e.add(spansOf(2))
 		mustClose(t, e)

@@ -40,7 +40,7 @@ const (
 	flagIsRemote      = 0x200
 )
 
-func otlpFlags(s *trace.SpanData) uint32 {
+func otlpFlags(s *spanData) uint32 {
 	flags := uint32(flagSampled | flagKnowsIsRemote)
 	if s.HasRemoteParent {
 		flags |= flagIsRemote
@@ -53,20 +53,20 @@ const statusError = 2
 
 // nanosOf returns the times of a span in nanoseconds since 1970. The length is that
 // of the monotonic clock: the wall clock may have been set in between.
-func nanosOf(s *trace.SpanData) (start, end uint64) {
+func nanosOf(s *spanData) (start, end uint64) {
 	from := s.StartTime.UnixNano()
 	return uint64(from), uint64(from + int64(max(s.EndTime.Sub(s.StartTime), 0)))
 }
 
 // nanosWithin returns a moment of a span by the same rule.
-func nanosWithin(s *trace.SpanData, at time.Time) uint64 {
+func nanosWithin(s *spanData, at time.Time) uint64 {
 	return uint64(s.StartTime.UnixNano() + int64(max(at.Sub(s.StartTime), 0)))
 }
 
 // otlpProto makes ExportTraceServiceRequests (collector/trace/v1/trace_service.proto).
 func otlpProto(r *Resource) encoder {
 	head := resourceProto(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
+	return func(spans []*spanData) ([]byte, error) {
 		var m message
 		m.nested(1, func(m *message) { // ResourceSpans
 			*m = append(*m, head...)
@@ -95,11 +95,11 @@ func scopeProto(r *Resource) func(*message) {
 	}
 }
 
-func spanProto(m *message, s *trace.SpanData) {
+func spanProto(m *message, s *spanData) {
 	start, end := nanosOf(s)
 	m.bytes(1, s.TraceID[:])
 	m.bytes(2, s.SpanID[:])
-	m.string(3, stateText(s.Tracestate))
+	m.string(3, s.state)
 	if s.ParentSpanID != (trace.SpanID{}) {
 		m.bytes(4, s.ParentSpanID[:])
 	}
@@ -214,7 +214,7 @@ type (
 func otlpJSON(r *Resource) encoder {
 	resource := jsonResource{attributesJSON(r.attributes())}
 	scope := jsonScope{scopeName, text(r.Version)}
-	return func(spans []*trace.SpanData) ([]byte, error) {
+	return func(spans []*spanData) ([]byte, error) {
 		all := make([]jsonSpan, len(spans))
 		for i, s := range spans {
 			all[i] = spanJSON(s)
@@ -223,11 +223,11 @@ func otlpJSON(r *Resource) encoder {
 	}
 }
 
-func spanJSON(s *trace.SpanData) jsonSpan {
+func spanJSON(s *spanData) jsonSpan {
 	start, end := nanosOf(s)
 	j := jsonSpan{
 		TraceID: hex.EncodeToString(s.TraceID[:]), SpanID: hex.EncodeToString(s.SpanID[:]),
-		TraceState: stateText(s.Tracestate), Name: s.Name, Kind: otlpKind(s.SpanKind),
+		TraceState: s.state, Name: s.Name, Kind: otlpKind(s.SpanKind),
 		Start: start, End: end, Attributes: attributesJSON(s.Attributes), Flags: otlpFlags(s),
 	}
 	if s.ParentSpanID != (trace.SpanID{}) {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"go.opencensus.io/trace"
-	octracestate "go.opencensus.io/trace/tracestate"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -27,30 +26,37 @@ const maxText = 512
 // failedCode is the code of a span that failed. OpenTelemetry knows only one.
 const failedCode = trace.StatusCodeUnknown
 
+// spanData is OpenCensus's, and the client's tracestate as it is shown in it.
+type spanData struct {
+	trace.SpanData
+	state string
+}
+
 // spans makes the spans of a request that has ended: the request itself, the wait
 // for a slot, the exchange with the user container.
-func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
+func (r *Trace) spans(o *queue.Observation) []*spanData {
 	t := r.tracer
 	method := methodOf(o.Method)
-	base := trace.SpanContext{TraceID: r.id, TraceOptions: 1, Tracestate: parseState(r.state)}
-	span := func(id, parent trace.SpanID, kind int, name string, from, to time.Time) *trace.SpanData {
-		s := &trace.SpanData{SpanContext: base, ParentSpanID: parent, SpanKind: kind, Name: name, StartTime: from, EndTime: to}
-		s.SpanID = id
-		return s
+	state := shownState(r.state)
+	begin := func(id, parent trace.SpanID, kind int, name string, from, to time.Time) *spanData {
+		return &spanData{trace.SpanData{
+			SpanContext:  trace.SpanContext{TraceID: r.id, SpanID: id, TraceOptions: 1},
+			ParentSpanID: parent, SpanKind: kind, Name: name, StartTime: from, EndTime: to,
+		}, state}
 	}
 
-	server := span(r.server, r.parent.span, trace.SpanKindServer, method.span, o.Start, o.End)
+	server := begin(r.server, r.parent.span, trace.SpanKindServer, method.span, o.Start, o.End)
 	server.HasRemoteParent = r.parent.span != trace.SpanID{}
 	server.Attributes = serverAttributes(o, method)
 	fail(server, o, o.Status >= 500)
-	spans := []*trace.SpanData{server}
+	spans := []*spanData{server}
 
 	if t.options.Limited || o.Slot.IsZero() {
 		until := o.Slot
 		if until.IsZero() {
 			until = o.End
 		}
-		wait := span(newSpanID(), r.server, trace.SpanKindUnspecified, waitName, o.Start, until)
+		wait := begin(newSpanID(), r.server, trace.SpanKindUnspecified, waitName, o.Start, until)
 		if o.Slot.IsZero() {
 			fail(wait, o, false)
 		}
@@ -58,7 +64,7 @@ func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
 	}
 
 	if !o.Slot.IsZero() {
-		app := span(r.app, r.server, trace.SpanKindClient, "HTTP "+method.span, o.Slot, o.End)
+		app := begin(r.app, r.server, trace.SpanKindClient, "HTTP "+method.span, o.Slot, o.End)
 		app.Attributes = appAttributes(o, method, t.options.AppPort)
 		if !o.FirstByte.IsZero() {
 			app.Annotations = []trace.Annotation{{Time: o.FirstByte, Message: "first byte"}}
@@ -71,7 +77,7 @@ func (r *Trace) spans(o *queue.Observation) []*trace.SpanData {
 
 // fail marks a span that failed: by the status, or for a reason that is nobody's but
 // the log's when the client has gone.
-func fail(s *trace.SpanData, o *queue.Observation, byStatus bool) {
+func fail(s *spanData, o *queue.Observation, byStatus bool) {
 	switch {
 	case o.Why != queue.OK:
 		s.Status = trace.Status{Code: failedCode, Message: o.Why.String()}
@@ -82,7 +88,7 @@ func fail(s *trace.SpanData, o *queue.Observation, byStatus bool) {
 	}
 }
 
-func set(s *trace.SpanData, name string, value any) {
+func set(s *spanData, name string, value any) {
 	if s.Attributes == nil {
 		s.Attributes = map[string]any{}
 	}
@@ -210,42 +216,70 @@ func text(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s, "\ufffd"))
 }
 
-// maxState is the longest tracestate that spans show; W3C asks for as much.
-const maxState = 512
+// Bounds of a tracestate in spans.
+const (
+	maxState   = 512 // bytes; W3C asks for as much
+	maxMembers = 32  // W3C Trace Context 3.3.1.1
+)
 
-// parseState reads a tracestate for the spans. One that does not keep to the format
+// shownState is a tracestate as spans show it. One that does not keep to the format
 // is left out of them; the user container gets it all the same, as it came.
-func parseState(s string) *octracestate.Tracestate {
-	if s == "" || len(s) > maxState {
-		return nil
+func shownState(s string) string {
+	if len(s) > maxState {
+		return ""
 	}
-	var entries []octracestate.Entry
-	for member := range strings.SplitSeq(strings.Clone(s), ",") {
+	var members []string
+	keys := map[string]bool{}
+	for member := range strings.SplitSeq(s, ",") {
 		member = strings.Trim(member, " \t")
 		if member == "" {
 			continue // allowed (W3C Trace Context 3.3.1.1)
 		}
-		key, value, ok := strings.Cut(member, "=")
-		if !ok {
-			return nil
+		key, value, _ := strings.Cut(member, "=")
+		if !isStateKey(key) || !isStateValue(value) || keys[key] {
+			return ""
 		}
-		entries = append(entries, octracestate.Entry{Key: key, Value: value})
+		keys[key] = true
+		members = append(members, member)
 	}
-	state, err := octracestate.New(nil, entries...)
-	if err != nil {
-		return nil
+	if len(members) > maxMembers {
+		return ""
 	}
-	return state
+	return strings.Join(members, ",")
 }
 
-// stateText writes a tracestate as it stands in a field.
-func stateText(state *octracestate.Tracestate) string {
-	var b strings.Builder
-	for i, e := range state.Entries() {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(e.Key + "=" + e.Value)
+// isStateKey reports whether key is one of a tracestate: a name, or a tenant's @ a
+// system's (W3C Trace Context 3.3.1.2.1).
+func isStateKey(key string) bool {
+	tenant, system, both := strings.Cut(key, "@")
+	if !both {
+		return isStateName(key, 256) && key[0] > '9'
 	}
-	return b.String()
+	return isStateName(tenant, 241) && isStateName(system, 14) && system[0] > '9'
+}
+
+// isStateName reports whether s is 1 to longest letters of a key and begins with a
+// letter or a digit.
+func isStateName(s string, longest int) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		case i > 0 && (c == '_' || c == '-' || c == '*' || c == '/'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= longest
+}
+
+// isStateValue reports whether value, which blanks were taken from, is one of a
+// tracestate: printable ASCII without comma and equals sign (W3C Trace Context
+// 3.3.1.2.2).
+func isStateValue(value string) bool {
+	for i := range len(value) {
+		if c := value[i]; c < ' ' || c > '~' || c == ',' || c == '=' {
+			return false
+		}
+	}
+	return value != "" && len(value) <= 256
 }

@@ -41,7 +41,7 @@ type zipkinAnnotation struct {
 // zipkinArray makes the body of a POST to /api/v2/spans.
 func zipkinArray(r *Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
+	return func(spans []*spanData) ([]byte, error) {
 		all := make([]zipkinSpan, len(spans))
 		for i, s := range spans {
 			all[i] = zipkinOf(s, local)
@@ -53,7 +53,7 @@ func zipkinArray(r *Resource) encoder {
 // zipkinLines makes a line for each span, in the same words, which people can read.
 func zipkinLines(r *Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*trace.SpanData) ([]byte, error) {
+	return func(spans []*spanData) ([]byte, error) {
 		var b bytes.Buffer
 		for _, s := range spans {
 			if err := json.NewEncoder(&b).Encode(zipkinOf(s, local)); err != nil {
@@ -86,7 +86,7 @@ func (e *zipkinEndpoint) setAddress(s string) {
 	}
 }
 
-func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
+func zipkinOf(s *spanData, local *zipkinEndpoint) zipkinSpan {
 	start, end := nanosOf(s)
 	z := zipkinSpan{
 		TraceID: hex.EncodeToString(s.TraceID[:]), ID: hex.EncodeToString(s.SpanID[:]), Name: s.Name,
@@ -122,7 +122,7 @@ func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
 }
 
 // zipkinRemote is the peer that two attributes name; nil: they name none.
-func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
+func zipkinRemote(s *spanData, address, port string) *zipkinEndpoint {
 	var e zipkinEndpoint
 	host, _ := s.Attributes[address].(string)
 	if e.setAddress(host); e == (zipkinEndpoint{}) {
