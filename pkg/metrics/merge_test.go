@@ -190,7 +190,7 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.change == nil {
-				c.change = func(*Merge) {}
+				c.change = func(o *Merge) { o.Timeout = time.Minute } // megabytes take a slow machine seconds
 			}
 			h := merged(t, c.app, c.change).Handler()
 			for i, accept := range []string{text, openMetricsAccept} {
