@@ -364,8 +364,8 @@ const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body in the framing that Length says.
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
-	pooled := conn.buffers.pieces.get(pieceSize)
-	defer conn.buffers.pieces.put(pooled)
+	pooled := conn.buffers.get(pieceSize)
+	defer conn.buffers.put(pooled)
 	buf := *pooled
 	chunked := c.Length < 0
 	room := buf

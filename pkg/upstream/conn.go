@@ -12,36 +12,41 @@ import (
 )
 
 const (
-	// bufferSize is how much of a response is read at once, in bytes: of 100 KB in two
-	// pieces, which cost three quarters of what four do.
+	// bufferSize is how much of a long response is read at once, in bytes: of 100 KB in
+	// two pieces, which cost three quarters of what four do.
 	bufferSize = 64 << 10
+	// smallSize is the same for short ones, which most are.
+	smallSize = 4 << 10
 	// pieceSize is the same for what comes from clients, who may be slow, and for
 	// tunnels: they hold their buffers while they wait.
 	pieceSize = 32 << 10
 )
 
-// buffers are those that are not in use.
-type buffers struct {
-	whole  bufferPool // of bufferSize
-	pieces bufferPool // of pieceSize
+// buffers are those of the three sizes that are not in use.
+type buffers struct{ small, piece, whole sync.Pool }
+
+func (b *buffers) of(size int) *sync.Pool {
+	switch size {
+	case smallSize:
+		return &b.small
+	case pieceSize:
+		return &b.piece
+	}
+	return &b.whole
 }
 
-// bufferPool holds buffers of one size.
-type bufferPool struct{ sync.Pool }
-
-// get returns a buffer of the pool's size.
-func (p *bufferPool) get(size int) *[]byte {
-	if b, ok := p.Get().(*[]byte); ok {
-		return b
+func (b *buffers) get(size int) *[]byte {
+	if p, ok := b.of(size).Get().(*[]byte); ok {
+		return p
 	}
-	b := make([]byte, size)
-	return &b
+	p := make([]byte, size)
+	return &p
 }
 
 // put takes a buffer back; nil is none.
-func (p *bufferPool) put(b *[]byte) {
-	if b != nil {
-		p.Put(b)
+func (b *buffers) put(p *[]byte) {
+	if p != nil {
+		b.of(len(*p)).Put(p)
 	}
 }
 
@@ -51,9 +56,10 @@ type conn struct {
 	buffers *buffers
 	raw     syscall.RawConn // nil where there is none
 	bare    bool            // Conn is the socket itself: raw may read and write in its place
-	pooled  *[]byte         // from buffers.whole; nil while idle
+	pooled  *[]byte         // from buffers; nil while idle
 	buf     []byte          // *pooled, or larger for a large head
 	r, w    int             // buf[r:w] has been read and not consumed
+	much    bool            // what came last has filled a small buffer
 	reused  bool            // it has served an exchange before
 	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
@@ -110,6 +116,9 @@ func (c *conn) fill(limit int) error {
 		c.w -= c.r
 		c.r = 0
 	}
+	if c.much && len(c.buf) == smallSize {
+		c.enlarge()
+	}
 	if c.buf != nil && c.w == len(c.buf) {
 		if len(c.buf) >= limit {
 			return &Error{Fault: Garbage, Err: errHeadTooLarge}
@@ -127,6 +136,7 @@ func (c *conn) fill(limit int) error {
 	switch {
 	case c.n > 0:
 		c.w += c.n
+		c.much = c.w >= smallSize
 		return nil
 	case c.err == nil:
 		return io.EOF
@@ -196,15 +206,29 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 
 // hold sees to it that there is a buffer.
 func (c *conn) hold() {
-	if c.buf == nil {
-		c.pooled = c.buffers.whole.get(bufferSize)
-		c.buf = *c.pooled
+	if c.buf != nil {
+		return
 	}
+	size := smallSize
+	if c.much {
+		size = bufferSize
+	}
+	c.pooled = c.buffers.get(size)
+	c.buf = *c.pooled
+}
+
+// enlarge puts what a small buffer holds into a large one.
+func (c *conn) enlarge() {
+	small := c.pooled
+	c.pooled = c.buffers.get(bufferSize)
+	c.buf = *c.pooled
+	copy(c.buf, (*small)[:c.w])
+	c.buffers.put(small)
 }
 
 // park gives the buffer back: an idle connection holds none.
 func (c *conn) park() {
-	c.buffers.whole.put(c.pooled)
+	c.buffers.put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 

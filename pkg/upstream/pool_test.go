@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -230,7 +231,43 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 	}
 	c.close()
 	c.close()
-	if one, two := a.buffers.whole.get(bufferSize), a.buffers.whole.get(bufferSize); one == two {
+	if one, two := a.buffers.get(smallSize), a.buffers.get(smallSize); one == two {
 		t.Error("got the same buffer twice, want two")
+	}
+}
+
+// A thousand connections that are answered in a kilobyte need no large buffers, and
+// a long answer must not come in small pieces.
+func TestABufferIsAsLargeAsWhatComes(t *testing.T) {
+	var all buffers
+	near, far := link()
+	defer far.Close()
+	c := newConn(near, &all)
+	defer c.close()
+	fill := func(n int) string {
+		t.Helper()
+		go io.WriteString(far, strings.Repeat("x", n))
+		if err := c.fill(bufferSize); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%d of %d", c.w, len(c.buf))
+	}
+	for _, step := range []struct {
+		sent, consumed int
+		want           string
+	}{
+		{1000, 1000, "1000 of 4096"},
+		{4096, 96, "4096 of 4096"},
+		{9000, 13000, "13000 of 65536"}, // with what was there
+		{1000, 1000, "1000 of 65536"},
+	} {
+		if got := fill(step.sent); got != step.want {
+			t.Errorf("%d bytes: got %s, want %s", step.sent, got, step.want)
+		}
+		c.r += step.consumed
+	}
+	c.park()
+	if got := fill(10); got != "10 of 4096" {
+		t.Errorf("after a rest: got %s, want 10 of 4096", got)
 	}
 }

@@ -53,7 +53,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	small := make([]byte, tunnelSize)
 	buf := small
 	var pooled *[]byte
-	defer func() { t.app.buffers.pieces.put(pooled) }()
+	defer func() { t.app.buffers.put(pooled) }()
 	for {
 		if len(first) > 0 {
 			t.touch()
@@ -66,10 +66,10 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		}
 		switch full := len(first) == len(buf); {
 		case full && pooled == nil:
-			pooled = t.app.buffers.pieces.get(pieceSize)
+			pooled = t.app.buffers.get(pieceSize)
 			buf = *pooled
 		case !full && pooled != nil:
-			t.app.buffers.pieces.put(pooled)
+			t.app.buffers.put(pooled)
 			pooled, buf = nil, small
 		}
 		t.patience(dst, src)
