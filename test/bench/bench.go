@@ -365,29 +365,48 @@ func (b *bench) telemetry(ctx context.Context, l *load, r *running) error {
 	return err
 }
 
-// A turn is what one second of latencies found.
+// A turn is what a second or a few found.
 type turn struct {
 	took   []time.Duration
 	stolen int // from this machine meanwhile, in ticks
 }
 
-// latencies measures what each peer adds to the latency of the app at a rate that
-// does not change, and what it costs there. All take turns, each for a second, and
-// of each only the half from which the hypervisor stole least is counted: a
+// takeTurn measures, and what was stolen meanwhile.
+func takeTurn(measure func() ([]time.Duration, error)) (t turn, err error) {
+	before, err := stolen()
+	if err != nil {
+		return t, err
+	}
+	if t.took, err = measure(); err != nil {
+		return t, err
+	}
+	after, err := stolen()
+	t.stolen = after - before
+	return t, err
+}
+
+// undisturbed returns the half of the turns from which least was stolen: a
 // millisecond in which the machine stands still is nobody's latency, and would be
 // all of a 99th percentile.
+func undisturbed(all []turn) []turn {
+	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
+	return sorted[:(len(sorted)+1)/2]
+}
+
+// latencies measures what each peer adds to the latency of the app at a rate that
+// does not change, and what it costs there. All take turns, each for a second.
 func (b *bench) latencies(ctx context.Context, app string, peers []*running) error {
 	var direct []turn
 	of := make(map[*running][]turn)
 	cpu := make(map[*running]time.Duration)
 	for n := range 4 * b.results.Settings.Seconds {
-		t, err := takeTurn(app)
+		t, err := takeTurn(latency(app))
 		if err != nil {
 			return fmt.Errorf("the app alone: %w", err)
 		}
 		direct = append(direct, t)
 		for _, r := range rotate(peers, n) {
-			t, used, err := r.takeTurn()
+			t, used, err := r.latency()
 			if err := b.failed(ctx, "added/p99", r.name(), err); err != nil {
 				return err
 			}
@@ -418,37 +437,24 @@ func (b *bench) latencies(ctx context.Context, app string, peers []*running) err
 	return nil
 }
 
-// takeTurn asks the address for a second.
-func takeTurn(address string) (t turn, err error) {
-	before, err := stolen()
-	if err != nil {
-		return t, err
+// latency asks the address for a second.
+func latency(address string) func() ([]time.Duration, error) {
+	return func() ([]time.Duration, error) {
+		return openLoop(address, "/", openRate, openConnections, time.Second)
 	}
-	if t.took, err = openLoop(address, "/", openRate, openConnections, time.Second); err != nil {
-		return t, err
-	}
-	after, err := stolen()
-	t.stolen = after - before
-	return t, err
 }
 
-// takeTurn asks the peer for a second and returns the CPU time that it used.
-func (r *running) takeTurn() (t turn, used time.Duration, err error) {
+// latency asks the peer for a second and returns the CPU time that it used.
+func (r *running) latency() (t turn, used time.Duration, err error) {
 	before, err := r.cpu()
 	if err != nil {
 		return t, 0, err
 	}
-	if t, err = takeTurn(r.at.Address); err != nil {
+	if t, err = takeTurn(latency(r.at.Address)); err != nil {
 		return t, 0, err
 	}
 	after, err := r.cpu()
 	return t, after - before, err
-}
-
-// undisturbed returns the half of the turns from which least was stolen.
-func undisturbed(all []turn) []turn {
-	sorted := slices.SortedStableFunc(slices.Values(all), func(a, b turn) int { return a.stolen - b.stolen })
-	return sorted[:(len(sorted)+1)/2]
 }
 
 // percentiles are the ones that are told of.
@@ -488,14 +494,24 @@ func (b *bench) queueOf(p *peer, app string) error {
 		return err
 	}
 	defer r.stop()
-	d := 2 * time.Duration(b.results.Settings.Seconds) * time.Second
-	took, err := closedLoop(r.at.Address, fmt.Sprintf("/slow?ms=%d", queueService.Milliseconds()), queueClients, d)
-	if err != nil {
-		return err
+	var all []turn
+	for range 4 {
+		t, err := takeTurn(func() ([]time.Duration, error) {
+			d := time.Duration(max(2, b.results.Settings.Seconds)) * time.Second // less is all growing and shrinking
+			took, err := closedLoop(r.at.Address, fmt.Sprintf("/slow?ms=%d", queueService.Milliseconds()), queueClients, d)
+			if err != nil {
+				return nil, err
+			}
+			return steadyWaits(took)
+		})
+		if err != nil {
+			return err
+		}
+		all = append(all, t)
 	}
-	waits, err := steadyWaits(took)
-	if err != nil {
-		return err
+	var waits []time.Duration
+	for _, t := range undisturbed(all) {
+		waits = append(waits, t.took...)
 	}
 	p50, p99 := percentile(waits, 50), percentile(waits, 99)
 	b.results.add("queue/p50", p.name, milliseconds(p50))
