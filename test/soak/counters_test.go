@@ -161,16 +161,57 @@ type autoscaler struct {
 	stop func() // and waits until it has
 
 	mu     sync.Mutex
-	counts map[int]arrivals // up to the end of the second with this number
-	last   int
+	steps  map[int]step // what is known of how many had come by the end of a second
+	newest int
 	err    error
 }
 
 // arrivals are requests, and those of them that came through the activator.
 type arrivals struct{ requests, proxied float64 }
 
+func (a arrivals) plus(b arrivals) arrivals {
+	return arrivals{a.requests + b.requests, a.proxied + b.proxied}
+}
+
+func (a arrivals) minus(b arrivals) arrivals {
+	return arrivals{a.requests - b.requests, a.proxied - b.proxied}
+}
+
+// A step says how many more had come by the end of one second than by that of
+// another.
+type step struct {
+	from int
+	more arrivals
+}
+
+// root follows the steps from a second to the last that is known, and returns by how
+// many more had come since.
+func (a *autoscaler) root(k int) (from int, more arrivals) {
+	for {
+		s, ok := a.steps[k]
+		if !ok {
+			return k, more
+		}
+		k, more = s.from, more.plus(s.more)
+	}
+}
+
+// learn notes that so many came between the ends of two seconds.
+func (a *autoscaler) learn(from, to int, more arrivals) {
+	r, before := a.root(from)
+	q, after := a.root(to)
+	switch {
+	case r < q:
+		a.steps[q] = step{r, before.plus(more).minus(after)}
+	case q < r:
+		a.steps[r] = step{q, after.minus(before).minus(more)}
+	case after.minus(before) != more:
+		a.err = fmt.Errorf("from second %d to %d: got %v arrivals by one window and %v by others", from, to, more, after.minus(before))
+	}
+}
+
 func (a *autoscaler) follow(s *soak) {
-	a.counts = map[int]arrivals{0: {}}
+	a.steps = map[int]step{}
 	ended, done := make(chan struct{}), make(chan struct{})
 	a.stop = sync.OnceFunc(func() {
 		close(ended)
@@ -208,8 +249,8 @@ func (a *autoscaler) fail(err error) {
 	}
 }
 
-// read adds the seconds that have ended since the last time, out of the windows that
-// end with the newest: one that begins where the count is known.
+// read learns what the three windows say that end with the newest second. When the
+// test is not heard for some seconds, one of the longer ones bridges them.
 func (a *autoscaler) read(s *soak) {
 	text, err := s.get(s.port.autoscaler, "/metrics?format=json")
 	var now struct {
@@ -231,29 +272,28 @@ func (a *autoscaler) read(s *soak) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k := int(now.Uptime)
-	if _, known := a.counts[k]; known {
+	if k == a.newest {
 		return
 	}
+	a.newest = k
 	for _, w := range []struct {
 		seconds           int
 		requests, proxied float64
 	}{{1, now.Last, now.Proxied}, {6, now.Last6, now.Proxied6}, {60, now.Last60, now.Proxied60}} {
-		n := min(w.seconds, k)
-		if before, known := a.counts[k-n]; known {
-			a.counts[k] = arrivals{before.requests + math.Round(w.requests*float64(n)), before.proxied + math.Round(w.proxied*float64(n))}
-			a.last = k
-			delete(a.counts, k-120)
-			return
-		}
+		n := min(w.seconds, k) // of a young process the windows are shorter
+		a.learn(k-n, k, arrivals{math.Round(w.requests * float64(n)), math.Round(w.proxied * float64(n))})
 	}
-	a.err = fmt.Errorf("no window of second %d begins with one that was read: the test was not heard for too long", k)
 }
 
 // total returns all arrivals up to the last full second.
 func (a *autoscaler) total() (arrivals, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.counts[a.last], a.err
+	from, all := a.root(a.newest)
+	if from != 0 && a.err == nil {
+		return all, fmt.Errorf("no window leads from second %d back to the start yet", from)
+	}
+	return all, a.err
 }
 
 // A collector takes spans, over OTLP.

@@ -359,9 +359,9 @@ func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name stri
 		}},
 		{"stall", func() {
 			for range 5 {
-				rude(toTheEnd, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nContent-Le")
-				rude(toTheEnd, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
-				rude(func(net.Conn) { time.Sleep(time.Second) }, "GET /stream/50000000?id=ID HTTP/1.1\r\nHost: a\r\n\r\n")
+				rude(toTheEnd, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nX-Id: ID\r\nContent-Le")
+				rude(toTheEnd, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nX-Id: ID\r\nContent-Length: 50\r\n\r\nhalf of it")
+				rude(func(net.Conn) { time.Sleep(time.Second) }, "GET /stream/50000000?id=ID HTTP/1.1\r\nHost: a\r\nX-Id: ID\r\n\r\n")
 			}
 		}},
 		{"half-close", func() {
@@ -370,8 +370,8 @@ func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name stri
 				toTheEnd(c)
 			}
 			for range 5 {
-				rude(half, "GET /slow?ms=100&id=ID HTTP/1.1\r\nHost: a\r\n\r\n")
-				rude(half, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nhalf of it")
+				rude(half, "GET /slow?ms=100&id=ID HTTP/1.1\r\nHost: a\r\nX-Id: ID\r\n\r\n")
+				rude(half, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nX-Id: ID\r\nContent-Length: 50\r\n\r\nhalf of it")
 			}
 		}},
 		{"certificate", func() {
