@@ -313,6 +313,8 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte("a: &a\n  b: [*a]\n"))
 	f.Add([]byte("a: &a {x: 1, y: 0x1f}\nb:\n  <<: *a\n  x: yes\n--- 1e3\n--- ~\n--- [.5, 'y', \"\\x00\"]\n"))
 	f.Add([]byte("a:\n  <<: &a [*a]\n"))
+	f.Add([]byte("?"))
+	f.Add([]byte("~: a\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		file := Parse("fuzz", text)
 		var want []any

@@ -72,7 +72,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 			merged = append(merged, n.Content[i+1])
 			continue
 		}
-		if key.Kind != yaml.ScalarNode {
+		if key.Kind != yaml.ScalarNode || isNull(key) {
 			return nil, fmt.Errorf("line %d: a key that is no text", key.Line)
 		}
 		if _, twice := m[key.Value]; twice {
