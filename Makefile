@@ -26,9 +26,11 @@ IMAGE_TOOL ?= $(shell for t in docker podman buildah; do $$t info >/dev/null 2>&
 IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-arg SOURCE_DATE_EPOCH=$(EPOCH),--timestamp $(EPOCH)) \
 	--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS)
 
+FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E 's,(.*)/[^/]*:func (.*),./\1 \2,' | sort
+
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzz admission e2e soak reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzzers fuzz admission e2e soak reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -53,10 +55,13 @@ conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary
 admission: ## Run the API server's own admission code against the injector; minutes the first time.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
 
+fuzzers: ## List the fuzzers, each as "package Name".
+	@$(FUZZERS)
+
 # A finding is left in the package's testdata/fuzz, where go test reads it. Making
 # interesting inputs small would take a minute each, all of a short run.
 fuzz: ## Run each fuzzer for FUZZTIME (10s); FUZZ="wire Fuzz" chooses by "package Name".
-	@grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E 's,(.*)/[^/]*:func (.*),./\1 \2,' | sort | grep -E '$(FUZZ)' | { \
+	@$(FUZZERS) | grep -E '$(FUZZ)' | { \
 	ran=; failed=; while read -r package name; do \
 		ran=1; echo "== $$package $$name"; \
 		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s "$$package" </dev/null || failed="$$failed $$name"; \
