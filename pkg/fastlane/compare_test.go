@@ -541,6 +541,8 @@ func seeds(t testing.TB) []seed {
 		"RFC 9112 6.3, a chunked body":     "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n7\r\npedia i\r\nB\r\nn \r\nchunks.\r\n0\r\n\r\n",
 		"RFC 9112 7.1.1, extensions":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4;a=b;c=\"d;\\\"e\"\r\nWiki\r\n0;last\r\n\r\n",
 		"RFC 9112 7.1.2, trailers":         "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: Expires\r\n\r\n4\r\nWiki\r\n0\r\nExpires: never\r\nX-More: 1\r\nX-More: 2\r\n\r\n",
+		"trailers as long as may be":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-5) + "\r\n\r\n",
+		"longer trailers":                  "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-4) + "\r\n\r\n",
 		"RFC 9112 9.3.2, pipelining":       "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcPUT /3 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nHEAD /4 HTTP/1.1\r\nHost: a\r\n\r\nDELETE /5 HTTP/1.1\r\nHost: a\r\n\r\n",
 		"RFC 9112 9.6, close":              "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
 		"curl asks first":                  curlUpload + "hello",

@@ -80,6 +80,7 @@ func (x *exchange) init(c *conn) {
 		c.nc.SetReadDeadline(past)
 	}
 	x.body.x = x
+	x.body.chunks.MaxTrailer = wire.MaxRequestTrailer
 }
 
 // begin makes x the exchange of the request whose head takes the next n bytes.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // net/http does not always say what was wrong with a body in chunks.
@@ -21,6 +23,29 @@ func TestBadChunksAreAnswered400WhereverTheyAreSplit(t *testing.T) {
 			t.Errorf("split at %d: got %d, close %v, want 400, true", split, r.StatusCode, r.Close)
 		}
 		c.ended()
+	}
+}
+
+// A trailer section is as long as may be, or it is told that it is not: net/http
+// has a bound of its own, of which it says nothing.
+func TestTrailersAreTakenOrAnswered400(t *testing.T) {
+	h := build(t, &targets{}, nil)
+	for _, size := range []int{100, wire.MaxRequestTrailer, wire.MaxRequestTrailer + 1, 5000, 10_000, 20_000} {
+		want := 200
+		if size > wire.MaxRequestTrailer {
+			want = 400
+		}
+		for _, piece := range []int{1000, 1 << 20} {
+			c := h.dial()
+			text := "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", size-len("X: \r\n")) + "\r\n\r\n"
+			for ; text != ""; text = text[min(piece, len(text)):] {
+				c.send(text[:min(piece, len(text))])
+				time.Sleep(time.Millisecond) // so that most are read apart
+			}
+			if r, _ := c.receive("POST"); r.StatusCode != want {
+				t.Errorf("%d bytes of trailers in pieces of %d: got %d, want %d", size, piece, r.StatusCode, want)
+			}
+		}
 	}
 }
 

@@ -346,6 +346,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 		}
 	case wire.Chunked:
 		g.state = inChunks
+		g.chunks.MaxTrailer = wire.MaxRequestTrailer
 		g.chunks.Reset()
 		g.open.Store(true)
 	}

@@ -1,6 +1,9 @@
 package wire
 
-import "bytes"
+import (
+	"bytes"
+	"cmp"
+)
 
 // Chunks reads the chunked coding (RFC 9112 7.1) as it comes. The zero value is
 // ready for a body; Reset makes it ready for another.
@@ -9,6 +12,10 @@ import "bytes"
 // the size or at the end of its line, because readers disagree about them. A
 // line ends in CRLF and in nothing else.
 type Chunks struct {
+	// MaxTrailer is the length in bytes of a trailer section; 0: [MaxTrailer].
+	// Reset keeps it.
+	MaxTrailer int
+
 	left    int64 // of the chunk's size while its line is read, then of its data
 	digits  int   // of the size
 	excess  int64 // extension bytes beyond the data so far
@@ -86,7 +93,7 @@ func (c *Chunks) Trailer() []Field {
 
 // Reset makes c ready for another body. It keeps its memory.
 func (c *Chunks) Reset() {
-	*c = Chunks{section: c.section[:0], trailer: head{fields: c.trailer.fields[:0]}}
+	*c = Chunks{MaxTrailer: c.MaxTrailer, section: c.section[:0], trailer: head{fields: c.trailer.fields[:0]}}
 }
 
 func (c *Chunks) bad(word Word) chunkState {
@@ -235,7 +242,7 @@ func (c *Chunks) line(b []byte) (n int) {
 		n = i + 1
 		c.state = trailerStart
 	}
-	if len(c.section)+n > MaxTrailer {
+	if len(c.section)+n > cmp.Or(c.MaxTrailer, MaxTrailer) {
 		c.state = c.bad(WordTrailerTooLong)
 		return n
 	}

@@ -157,6 +157,19 @@ func TestTrailersAreBounded(t *testing.T) {
 	}
 }
 
+func TestTheBoundOfTrailersCanBeChosen(t *testing.T) {
+	c := wire.Chunks{MaxTrailer: 6}
+	for range 2 { // Reset keeps it
+		for body, want := range map[string]string{"0\r\nX: y\r\n\r\n": `ok ""`, "0\r\nX: yz\r\n\r\n": "bad trailer-too-long"} {
+			c.Reset()
+			data, _, err := decode(&c, body, 1000)
+			if got := chunksVerdict(&c, data, err); got != want {
+				t.Errorf("%q: got %s, want %s", body, got, want)
+			}
+		}
+	}
+}
+
 func TestWhatIsAppendedIsRead(t *testing.T) {
 	for _, size := range []int{1, 9, 10, 15, 16, 255, 256, 70000} {
 		data := strings.Repeat("d", size)

@@ -31,6 +31,11 @@ const (
 	// status and a digest, not content.
 	MaxTrailer = 16 << 10
 
+	// MaxRequestTrailer is the same for a request, without the empty line at the
+	// end: net/http looks for that in a buffer of 4 KiB, and both lanes shall take
+	// the same.
+	MaxRequestTrailer = 4<<10 - len("\r\n")
+
 	// MaxExtension is the number of bytes by which the chunk extensions of a
 	// body may exceed its data so far (RFC 9112 7.1.1 asks for such a limit).
 	// Nobody needs extensions: they are read and dropped.
@@ -94,7 +99,7 @@ const (
 	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
 	WordChunkExtension  Word = "chunk-extension"   // not the grammar, or too long (RFC 9112 7.1.1)
 	WordChunkEnd        Word = "chunk-end"         // no CRLF where there must be one (RFC 9112 7.1)
-	WordTrailerTooLong  Word = "trailer-too-long"  // more than MaxTrailer
+	WordTrailerTooLong  Word = "trailer-too-long"  // more than Chunks.MaxTrailer
 )
 
 // Refused says that a request head is an attack or is no request at all.
