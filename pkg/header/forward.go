@@ -5,10 +5,20 @@ import (
 	"strings"
 )
 
+// MaxForwarded is the length in bytes of the longest Forwarded that is made. It is
+// more than ten thousand proxies long; without it a megabyte of commas would become
+// thirteen.
+const MaxForwarded = 256 << 10
+
 // MakeForwarded returns a Forwarded value (RFC 7239 section 4) that says what
 // X-Forwarded-For, -Host and -Proto say, "" when they say nothing. The hop that
-// is being made is not part of it. A node that is no address becomes "unknown".
+// is being made is not part of it. A node that is no address becomes "unknown". It
+// says all or, where that would be longer than [MaxForwarded], nothing: a chain of
+// which a part is missing lies about where a request comes from.
 func MakeForwarded(xff, host, proto string) string {
+	if len(host)+len(proto) > MaxForwarded {
+		return ""
+	}
 	var b strings.Builder
 	first := func() {
 		for _, p := range [2][2]string{{"host", host}, {"proto", proto}} {
@@ -25,17 +35,24 @@ func MakeForwarded(xff, host, proto string) string {
 	}
 	if strings.TrimSpace(xff) == "" {
 		first()
-		return b.String()
+	} else {
+		begin := true
+		for node := range strings.SplitSeq(xff, ",") {
+			if !begin {
+				b.WriteString(", ")
+			}
+			b.WriteString("for=")
+			writeValue(&b, node7239(strings.TrimSpace(node)))
+			if begin {
+				first()
+			}
+			if begin = false; b.Len() > MaxForwarded {
+				break
+			}
+		}
 	}
-	for i, node := range strings.Split(xff, ",") {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString("for=")
-		writeValue(&b, node7239(strings.TrimSpace(node)))
-		if i == 0 {
-			first()
-		}
+	if b.Len() > MaxForwarded {
+		return ""
 	}
 	return b.String()
 }

@@ -8,6 +8,28 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
+// A Forwarded is whole, or there is none.
+func TestForwardedIsBounded(t *testing.T) {
+	node := "for=203.0.113.7"
+	fit := (header.MaxForwarded-len(node))/len(", "+node) + 1
+	chain := func(n int) string { return strings.Repeat("203.0.113.7,", n-1) + "203.0.113.7" }
+	if got := header.MakeForwarded(chain(fit), "", ""); strings.Count(got, "for=") != fit {
+		t.Errorf("got %d nodes, want all %d", strings.Count(got, "for="), fit)
+	}
+	for name, c := range map[string][3]string{
+		"one node more":    {chain(fit + 1)},
+		"commas":           {strings.Repeat(",", 1<<20)},
+		"a long host":      {"1.2.3.4", strings.Repeat("h", header.MaxForwarded)},
+		"quotes":           {"", strings.Repeat(`"`, header.MaxForwarded/2+1)},
+		"a long protocol":  {"", "", strings.Repeat("p", header.MaxForwarded+1)},
+		"a long last node": {chain(fit-1) + ", ::1, 1.2.3.4:80, [2001:db8:1:2:3:4:5:6]:65535"},
+	} {
+		if got := header.MakeForwarded(c[0], c[1], c[2]); got != "" {
+			t.Errorf("%s: got %d bytes, want none", name, len(got))
+		}
+	}
+}
+
 func TestForwardedSaysWhatTheXForwardedFieldsSay(t *testing.T) {
 	for _, c := range []struct {
 		xff, host, proto string
