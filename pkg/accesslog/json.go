@@ -167,9 +167,14 @@ func appendString(b []byte, s string, limit int) []byte {
 			b = append(b, c)
 		default:
 			var r rune
-			if r, size = utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
+			switch r, size = utf8.DecodeRuneInString(s[i:]); {
+			case r == utf8.RuneError && size == 1:
 				b = append(b, `\ufffd`...)
-			} else {
+			case r < 0xa0: // to a terminal, U+009B begins a command
+				b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+			case r == '\u2028' || r == '\u2029': // to some readers, ends of lines
+				b = append(b, '\\', 'u', '2', '0', '2', hex[r&15])
+			default:
 				b = append(b, s[i:i+size]...)
 			}
 		}
