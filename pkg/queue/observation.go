@@ -1,7 +1,10 @@
 package queue
 
 import (
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
@@ -20,6 +23,30 @@ type Observation struct {
 	End      time.Time
 	Phase    Phase // how far it came
 	Result
+}
+
+// maxShown bounds what is shown of a method or a path, in bytes.
+const maxShown = 512
+
+// Shown returns what a log or a page may show of a string that a client chose: at
+// most 512 bytes of UTF-8 without control characters and without U+2028 and U+2029,
+// which some take for ends of lines. They become U+FFFD, and what is longer ends in
+// an ellipsis. It may be kept.
+func Shown(s string) string {
+	var b strings.Builder
+	whole := 0 // of b, with room for the ellipsis
+	for _, r := range s {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+			r = utf8.RuneError
+		}
+		if b.WriteRune(r); b.Len() > maxShown {
+			return b.String()[:whole] + "…"
+		}
+		if b.Len() <= maxShown-len("…") {
+			whole = b.Len()
+		}
+	}
+	return b.String()
 }
 
 // Queued returns how long the request waited for a slot.

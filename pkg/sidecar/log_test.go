@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // logged returns the lines that a logger made from c writes when use uses it. The
@@ -63,6 +64,24 @@ func TestTheShippedConfigurationOfKnativeIsUnderstood(t *testing.T) {
 	lines := logged(t, c, func(l *zap.Logger) { l.Debug("a message") })
 	if len(lines) != 1 || lines[0]["severity"] != "debug" || lines[0]["message"] != "a message" {
 		t.Errorf("got %v, want one line of level debug", lines)
+	}
+}
+
+// A client can neither make our lines long nor write into a terminal with them.
+func TestALineAboutAFailureIsBounded(t *testing.T) {
+	c := config.Default()
+	c.LoggingConfig = `{"outputPaths":["OUT"]}`
+	lines := logged(t, c, func(l *zap.Logger) {
+		o := &queue.Observation{Line: queue.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
+		o.Why = queue.QueueFull
+		(&sidecar{log: l}).sayFailure(o)
+	})
+	if len(lines) != 1 {
+		t.Fatalf("got %d lines, want 1", len(lines))
+	}
+	method, path := lines[0]["method"].(string), lines[0]["path"].(string)
+	if len(method) > 512 || len(path) > 512 || !strings.HasPrefix(path, "/\ufffd2J\ufffdxxx") {
+		t.Errorf("got a method of %d bytes and the path %.20q of %d, want at most 512, printable", len(method), path, len(path))
 	}
 }
 

@@ -7,7 +7,6 @@ package status
 import (
 	"context"
 	"math"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,8 +130,8 @@ func (b *Board) Observe(o *queue.Observation) {
 		Reason: o.Why.String(),
 		Status: o.Status,
 		Phase:  o.Phase.String(),
-		Method: strings.Clone(o.Method),
-		Path:   strings.Clone(o.Path()),
+		Method: queue.Shown(o.Method),
+		Path:   queue.Shown(o.Path()),
 		Took:   milliseconds(o.End.Sub(o.Start)),
 		Queued: milliseconds(o.Queued()),
 	}

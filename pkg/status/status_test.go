@@ -87,6 +87,17 @@ func TestOnlyTheNewestSamplesAndFailuresAreKept(t *testing.T) {
 	}
 }
 
+// Who fails on purpose cannot make us keep what he sent.
+func TestAFailureIsKeptInBoundedMemory(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	o := observation(queue.QueueFull, time.Second)
+	o.Target, o.Method = "/"+strings.Repeat("x", 1<<20), strings.Repeat("M", 1<<20)
+	b.Observe(o)
+	if f := b.Snapshot().Failures[0]; len(f.Path) > 512 || len(f.Method) > 512 || !strings.HasPrefix(f.Path, "/xx") {
+		t.Errorf("got a path of %d bytes and a method of %d, want at most 512", len(f.Path), len(f.Method))
+	}
+}
+
 func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 	level := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "level") })
 	for _, v := range []struct {
