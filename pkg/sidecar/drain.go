@@ -142,24 +142,26 @@ func (s *sidecar) inFlight() []zap.Field {
 
 // adminHandler serves the preStop hooks, and nothing else.
 func (s *sidecar) adminHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/wait-for-drain", s.waitForDrain)
-	if s.config.DrainEndpoint {
-		mux.HandleFunc("/drain", func(http.ResponseWriter, *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/wait-for-drain":
+			s.waitForDrain(r.Context())
+		case r.URL.Path == "/drain" && s.config.DrainEndpoint:
 			s.log.Info("the pod is ending, says the preStop hook of this container")
 			s.end.Do(func() { close(s.ending) })
 			s.beginDrain(true)
-		})
-	}
-	return mux
+		default:
+			http.NotFound(w, r)
+		}
+	})
 }
 
 // waitForDrain is the preStop hook of the user container. It returns when the
 // user container may stop: when the drain is over, or after a second when the pod
 // is not ending at all and the user container alone is restarted.
-func (s *sidecar) waitForDrain(_ http.ResponseWriter, r *http.Request) {
+func (s *sidecar) waitForDrain(ctx context.Context) {
 	s.log.Info("the user container is being stopped, draining")
 	s.beginDrain(false)
-	outcome := s.proxy.Drain.Wait(r.Context())
+	outcome := s.proxy.Drain.Wait(ctx)
 	s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
 }

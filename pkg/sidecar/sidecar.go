@@ -297,11 +297,17 @@ func (s *sidecar) start(run func() error) {
 	})
 }
 
+// smallHead is how long a request's head may be on the small ports, in bytes; net/http
+// adds 4 KiB. A scraper's is shorter than one, and what is asked for is taken apart
+// into many times its length.
+const smallHead = 16 << 10
+
 // startServer serves a small port.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: s.config.HeaderTimeout,
+		MaxHeaderBytes:    smallHead,
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
 	s.servers = append(s.servers, server)

@@ -1041,7 +1041,7 @@ func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
 				writeCertificate(t, p.dir)
 			}
 			p.sidecar(row.env...)
-			for _, path := range []string{"/drain", "/", "/drain/", "/wait-for-drain/", "/wait-for-drain/x", "/healthz", "/metrics", "/quitquitquit", "/debug/pprof/"} {
+			for _, path := range []string{"/drain", "/", "/drain/", "/wait-for-drain/", "/wait-for-drain/x", "/healthz", "/metrics", "/quitquitquit", "/debug/pprof/", "//drain", "/x/../wait-for-drain", "http://a.test"} {
 				if m := dial(t, local(p.port.admin)).ask(path); m.status() != 404 {
 					t.Errorf("%s: got %q, want 404", path, m.Start)
 				}
