@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
@@ -19,6 +20,7 @@ const (
 	quietTime     = 10 * time.Minute // an owner hears the same once in so long
 	mostOwners    = 1000             // that are remembered
 	longestPost   = 5 * time.Second
+	longestEvent  = 900 // bytes of what came of it; Kubernetes takes messages of 1024
 )
 
 // Events writes an event about each workload whose pods are not injected, for those who
@@ -63,8 +65,8 @@ func (e *Events) Run(ctx context.Context) error {
 // owner was made by somebody who sees the answer.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := ownerOf(pod)
-	if owner == nil || namespace == "" {
-		return
+	if owner == nil || len(validation.IsDNS1123Label(namespace)) > 0 || len(owner.Name) > longestName || len(owner.UID) > longestName {
+		return // nobody's, or of no API server's making: it would be kept, and become part of a path
 	}
 	now := e.now()
 	key := string(owner.UID) + " " + out.Reason
@@ -79,7 +81,7 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: owner.Name + ".", Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Namespace: namespace},
 		Reason:         reason,
-		Message:        "its pods get no queue-proxy (" + out.Reason + "): " + out.Text,
+		Message:        "its pods get no queue-proxy (" + out.Reason + "): " + brief(out.Text, longestEvent),
 		Type:           kind,
 		Source:         corev1.EventSource{Component: "queue-proxy-injector"},
 		FirstTimestamp: metav1.NewTime(now),

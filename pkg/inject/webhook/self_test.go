@@ -327,6 +327,28 @@ func TestAnAPIServerThatIsDownChangesNothing(t *testing.T) {
 	}
 }
 
+// What no API server would ask about leaves no event: it would be part of a path of
+// the API, and be remembered.
+func TestForgedQuestionsLeaveNoEvent(t *testing.T) {
+	_, kube := newFakeKube(t)
+	v := newReviewer(nil)
+	v.Events = NewEvents(kube, zap.NewNop(), v.Metrics)
+	s := serve(t, v)
+	onHost := strings.Replace(goodPod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1)
+	for _, namespace := range []string{"shop/pods/x/eviction?", "../../apis", "a b", "", strings.Repeat("x", 1000)} {
+		review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.Namespace = namespace })
+	}
+	review(t, s, []byte(strings.Replace(onHost, `"uid":"1234"`, `"uid":"`+strings.Repeat("x", 1000)+`"`, 1)), nil)
+	review(t, s, []byte(strings.Replace(onHost, `"name":"web-1"`, `"name":"`+strings.Repeat("x", 1000)+`"`, 1)), nil)
+	if waiting, told := len(v.Events.waiting), len(v.Events.told); waiting > 0 || told > 0 {
+		t.Errorf("got %d events and %d owners remembered, want none", waiting, told)
+	}
+	review(t, s, []byte(onHost), nil)
+	if len(v.Events.waiting) != 1 {
+		t.Errorf("got %d events for a good question, want 1", len(v.Events.waiting))
+	}
+}
+
 func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
 	f, kube := newFakeKube(t)
 	v := newReviewer(nil)

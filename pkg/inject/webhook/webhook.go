@@ -16,6 +16,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -32,12 +33,17 @@ const Path = "/inject"
 const (
 	// An API server takes objects of up to 3 MiB and wraps them in a review.
 	mostBytes = 8 << 20
-	// More reviews at once wait for one another; each may hold mostBytes several times.
+	// More reviews at once wait for one another, and of more than smallBytes for one
+	// another's ends: each may hold mostBytes several times. Those that are shorter, as
+	// nearly all are, wait for nobody while they arrive, however slowly others do.
 	mostReviews = 16
+	smallBytes  = 64 << 10
 	// An API server that follows our configuration gives up after 5 s.
 	longestReview = 5 * time.Second
 	// Kubernetes cuts warnings that are longer, and all of them beyond 4 KiB.
 	longestWarning, mostWarnings = 256, 8
+	// What is said of a question may hold parts of it, which are as long as they like.
+	longestName, longestText = 256, 4 << 10
 )
 
 // A Reviewer answers reviews. It is an [http.Handler] and may be asked concurrently.
@@ -48,12 +54,16 @@ type Reviewer struct {
 	Metrics *Metrics
 	Events  *Events // nil: none are written
 
-	slots chan struct{}
+	slots chan struct{} // held by reviews that are being decided
+	large chan struct{} // held by those of more than smallBytes, to their end
 }
 
 // NewReviewer makes a Reviewer that says everything and admits nothing that it refuses.
 func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
-	return &Reviewer{Options: said, Log: log, Metrics: m, slots: make(chan struct{}, mostReviews)}
+	return &Reviewer{
+		Options: said, Log: log, Metrics: m,
+		slots: make(chan struct{}, mostReviews), large: make(chan struct{}, mostReviews),
+	}
 }
 
 // ServeHTTP answers one review. What is no review hears 400, 405, 413 or 415 and a line
@@ -62,22 +72,26 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(r.Context(), longestReview)
 	defer cancel()
-	select {
-	case v.slots <- struct{}{}:
-		defer func() { <-v.slots }()
-	case <-ctx.Done():
+	text, done, status, err := v.read(ctx, w, r)
+	defer done()
+	if err != nil {
+		v.fail(w, status, err.Error())
+		return
+	}
+	if !enter(ctx, v.slots) {
 		v.fail(w, http.StatusServiceUnavailable, "too many reviews at once")
 		return
 	}
-	review, status, err := readReview(w, r)
+	defer func() { <-v.slots }()
+	review, err := parse(text)
 	if err != nil {
-		v.fail(w, status, err.Error())
+		v.fail(w, http.StatusBadRequest, err.Error())
 		return
 	}
 	out, answer := v.answer(review.Request)
 	review.Response = answer
 	review.Request = nil
-	text, err := json.Marshal(review)
+	text, err = json.Marshal(review)
 	if err != nil {
 		v.fail(w, http.StatusInternalServerError, "the answer has no JSON form")
 		v.Log.Error("an answer has no JSON form", zap.Error(err))
@@ -88,42 +102,70 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text) // one who does not listen has no need of an answer
 }
 
+// enter takes one of the places, unless ctx ends first.
+func enter(ctx context.Context, places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 func (v *Reviewer) fail(w http.ResponseWriter, status int, text string) {
+	text = brief(text, longestText)
 	v.Metrics.failure(status)
 	v.Log.Warn("no review", zap.Int("status", status), zap.String("error", text))
 	http.Error(w, text, status)
 }
 
-// readReview reads a question, or says with which status it cannot be read.
-func readReview(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionReview, int, error) {
+// read reads a question, or says with which status it cannot be read. done is called
+// when nothing of it is held any more.
+func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, done func(), status int, err error) {
+	done = func() {}
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, http.StatusMethodNotAllowed, fmt.Errorf("method %s: POST is wanted", r.Method)
+		return nil, done, http.StatusMethodNotAllowed, fmt.Errorf("method %s: POST is wanted", r.Method)
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, http.StatusUnsupportedMediaType, errors.New("a body of application/json is wanted")
+		return nil, done, http.StatusUnsupportedMediaType, errors.New("a body of application/json is wanted")
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBytes))
+	body := http.MaxBytesReader(w, r.Body, mostBytes)
+	text, err = io.ReadAll(io.LimitReader(body, smallBytes))
+	if err == nil && len(text) == smallBytes {
+		if !enter(ctx, v.large) {
+			return nil, done, http.StatusServiceUnavailable, errors.New("too many large reviews at once")
+		}
+		done = func() { <-v.large }
+		var rest []byte
+		rest, err = io.ReadAll(body)
+		text = append(text, rest...)
+	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("a review of more than %d bytes", mostBytes)
+		return nil, done, http.StatusRequestEntityTooLarge, fmt.Errorf("a review of more than %d bytes", mostBytes)
 	case err != nil:
-		return nil, http.StatusBadRequest, errors.New("the body ended too early")
+		return nil, done, http.StatusBadRequest, errors.New("the body ended too early")
 	}
+	return text, done, 0, nil
+}
+
+// parse takes a question apart, or says why it is none.
+func parse(text []byte) (*admissionv1.AdmissionReview, error) {
 	review := new(admissionv1.AdmissionReview)
-	if err := json.Unmarshal(body, review); err != nil {
-		return nil, http.StatusBadRequest, fmt.Errorf("not a review: %w", err)
+	if err := json.Unmarshal(text, review); err != nil {
+		return nil, fmt.Errorf("not a review: %w", err)
 	}
 	switch {
 	case review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview":
-		return nil, http.StatusBadRequest, fmt.Errorf("%q %q: %s AdmissionReview is wanted", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion)
+		return nil, fmt.Errorf("%.64q %.64q: %s AdmissionReview is wanted", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion)
 	case review.Request == nil:
-		return nil, http.StatusBadRequest, errors.New("a review without a request")
+		return nil, errors.New("a review without a request")
 	case review.Request.UID == "":
-		return nil, http.StatusBadRequest, errors.New("a review without a uid")
+		return nil, errors.New("a review without a uid")
 	}
-	return review, 0, nil
+	return review, nil
 }
 
 // answer decides about one object.
@@ -161,7 +203,7 @@ func (v *Reviewer) answer(q *admissionv1.AdmissionRequest) (inject.Outcome, *adm
 
 // refuse says no to a pod, or lets it in as it is, with a warning.
 func (v *Reviewer) refuse(q *admissionv1.AdmissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) (inject.Outcome, *admissionv1.AdmissionResponse) {
-	text := "queue-proxy cannot be injected: " + out.Text
+	text := brief("queue-proxy cannot be injected: "+out.Text, longestText)
 	if v.Lenient {
 		a.Warnings = warnings([]string{text})
 	} else {
@@ -185,8 +227,8 @@ func (v *Reviewer) tell(q *admissionv1.AdmissionRequest, pod any, out inject.Out
 }
 
 func (v *Reviewer) log(q *admissionv1.AdmissionRequest, pod any, out inject.Outcome) {
-	v.Log.Info("reviewed", zap.String("namespace", q.Namespace), zap.String("pod", nameOf(pod)), zap.String("uid", string(q.UID)),
-		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("text", out.Text), zap.Strings("warnings", out.Warnings))
+	v.Log.Info("reviewed", zap.String("namespace", brief(q.Namespace, longestName)), zap.String("pod", brief(nameOf(pod), longestName)), zap.String("uid", brief(string(q.UID), longestName)),
+		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("text", brief(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
 }
 
 // nameOf is a pod's name, or how it will begin.
@@ -213,10 +255,15 @@ func audit(out inject.Outcome) map[string]string {
 func warnings(all []string) []string {
 	var short []string
 	for _, w := range all[:min(len(all), mostWarnings)] {
-		if len(w) > longestWarning {
-			w = w[:longestWarning-3] + "..."
-		}
-		short = append(short, w)
+		short = append(short, brief(w, longestWarning))
 	}
 	return short
+}
+
+// brief is text of at most so many bytes.
+func brief(text string, most int) string {
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most-3], "") + "..."
+	}
+	return text
 }

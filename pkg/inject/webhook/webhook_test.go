@@ -20,6 +20,8 @@ import (
 
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -357,6 +359,67 @@ func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Whoever sends a question slowly makes nobody else wait: neither many that are
+// short so far, nor as many long ones as may be.
+func TestSlowQuestionsHoldUpNobody(t *testing.T) {
+	s := serve(t, newReviewer(nil))
+	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * mostReviews, 100}, "long": {mostReviews, smallBytes + 1000}} {
+		for range c.conns {
+			conn, err := tls.Dial("tcp", s.Listener.Addr().String(), s.Client().Transport.(*http.Transport).TLSClientConfig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n%s", Path, strings.Repeat(" ", c.sent))
+		}
+		begin := time.Now()
+		if a := review(t, s, []byte(goodPod), nil); a.Patch == nil {
+			t.Errorf("%s: got no patch, want one", name)
+		}
+		if took := time.Since(begin); took > longestReview/2 {
+			t.Errorf("%s: a review took %v beside %d slow ones", name, took, c.conns)
+		}
+	}
+}
+
+// What a question says is repeated in part at most, in the answer and in the log.
+func TestWhatIsSaidOfAQuestionIsBounded(t *testing.T) {
+	core, lines := observer.New(zap.DebugLevel)
+	v := newReviewer(nil)
+	v.Log = zap.New(core)
+	s := serve(t, v)
+	long := strings.Repeat("x", 1<<20)
+	for name, body := range map[string][]byte{
+		"the version":   []byte(`{"apiVersion":"` + long + `","kind":"` + long + `"}`),
+		"a number":      []byte(`{"request":{"uid":` + strings.Repeat("1", 1<<20) + `}}`),
+		"the pod":       question([]byte(strings.Replace(goodPod, "web-", long, 1)), nil),
+		"the namespace": question([]byte(goodPod), func(q *admissionv1.AdmissionRequest) { q.Namespace = long }),
+		"an annotation": question([]byte(strings.Replace(goodPod, `"metadata":{`, `"metadata":{"annotations":{"queue-proxy.dev/`+long+`":"1"},`, 1)), nil),
+		"a value":       question([]byte(strings.Replace(goodPod, `"metadata":{`, `"metadata":{"annotations":{"queue-proxy.dev/concurrency":"`+long+`"},`, 1)), nil),
+		"no pod":        question([]byte(`"`+long+`"`), nil),
+		"its image":     question([]byte(strings.Replace(goodPod, `"image":"web:1"`, `"image":{"`+long+`":1}`, 1)), nil),
+	} {
+		before := lines.Len()
+		_, answer := ask(t, s, body)
+		if len(answer) > 20_000 {
+			t.Errorf("%s: got an answer of %d bytes, want at most 20000", name, len(answer))
+		}
+		said := 0
+		for _, line := range lines.All()[before:] {
+			text, err := zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()).EncodeEntry(line.Entry, line.Context)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said++; text.Len() > 16<<10 {
+				t.Errorf("%s: got a line of %d bytes, want at most 16 KiB", name, text.Len())
+			}
+		}
+		if said == 0 {
+			t.Errorf("%s: nothing was said", name)
+		}
+	}
 }
 
 func TestMetricsCountReviews(t *testing.T) {
