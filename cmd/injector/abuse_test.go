@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// injectorMemory is the limit of deploy/base, in bytes.
+const injectorMemory = 256 << 20
+
+// endless is a body that is sent as long as anybody takes it, and counted.
+type endless struct{ left int }
+
+func (e *endless) Read(b []byte) (int, error) {
+	if e.left == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(b), e.left)
+	for i := range b[:n] {
+		b[i] = ' '
+	}
+	e.left -= n
+	return n, nil
+}
+
+// Whatever is asked of the webhook, it says in 4xx what is wrong, fits into the memory
+// that deploy/ gives it, and goes on.
+func TestTheWebhookBearsAbuse(t *testing.T) {
+	dir := t.TempDir()
+	roots := writeCertificate(t, dir)
+	cmd := exec.Command(os.Args[0], "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms")
+	cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT="+strconv.Itoa(injectorMemory/5*4))
+	log, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	lines := bufio.NewReaderSize(log, 64<<10)
+	var at struct{ Message, Reviews, Metrics string }
+	for at.Message != "listening" {
+		line, err := lines.ReadBytes('\n')
+		if err != nil || json.Unmarshal(line, &at) != nil {
+			t.Fatalf("got the line %q, %v, want JSON", line, err)
+		}
+	}
+	logged := make(chan int)
+	go func() { // all that it says is JSON, a line each
+		n := 0
+		defer func() { logged <- n }()
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			if n++; !json.Valid(line) || len(line) > 16<<10 {
+				t.Errorf("got a line of %d bytes %.200q, want JSON of at most 16 KiB", len(line), line)
+			}
+		}
+	}()
+
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
+	url := "https://" + at.Reviews + "/inject"
+	const good = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"shop","resource":{"version":"v1","resource":"pods"},` +
+		`"object":{"metadata":{"annotations":{"a":"b"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}}}`
+	ask := func(kind string, body io.Reader) (status int, text string, err error) {
+		r, err := client.Post(url, kind, body)
+		if err != nil {
+			return 0, "", err
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		return r.StatusCode, string(b), err
+	}
+
+	// In bulk: a good review, spoilt.
+	nasty := []string{`"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `true`, `-1`, `1e999`, "\x00", "\xff", "\u2028", `\u0000`, `\ud800`, `"a":`, `"uid":{}`, `{"spec":[]}`, strings.Repeat("[", 5000), strings.Repeat(`{"a":`, 5000), "\n"}
+	r := rand.New(rand.NewPCG(3, 3))
+	bodies := make(chan string)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	got := map[int]int{}
+	for range 20 {
+		all.Go(func() {
+			for body := range bodies {
+				status, text, err := ask("application/json", strings.NewReader(body))
+				mu.Lock()
+				got[status]++
+				mu.Unlock()
+				if err != nil || status != 200 && (status != 400 || text == "") {
+					t.Errorf("%.200q: got %d %q, %v, want 200 or 400 and a word", body, status, text, err)
+				}
+			}
+		})
+	}
+	for range 3000 {
+		body := good
+		for range 1 + r.IntN(3) {
+			i := r.IntN(len(body) + 1)
+			if j := min(len(body), i+r.IntN(6)); r.IntN(2) == 0 {
+				body = body[:i] + body[j:]
+			} else {
+				body = body[:i] + nasty[r.IntN(len(nasty))] + body[j:]
+			}
+		}
+		bodies <- body
+	}
+	close(bodies)
+	all.Wait()
+	t.Logf("statuses: %v", got)
+	if got[400] < 1000 {
+		t.Errorf("got 400 for %d of 3000: are they spoilt?", got[400])
+	}
+
+	// Too much, too deep, of another kind, and many of the longest at once.
+	if status, text, err := ask("application/json", &endless{100 << 20}); err == nil && (status != 413 || !strings.Contains(text, "more than 8388608 bytes")) {
+		t.Errorf("100 MB: got %d %q, want 413 or a connection that ends", status, text)
+	}
+	longest := strings.Repeat(" ", 7<<20)
+	for name, c := range map[string]struct {
+		kind, body string
+		status     int
+	}{
+		"deep arrays":  {"application/json", strings.Repeat("[", 7<<20), 400},
+		"deep objects": {"application/json", strings.Repeat(`{"a":`, 1<<20), 400},
+		"a deep pod":   {"application/json", strings.Replace(good, `"b"`, strings.Repeat("[", 9000)+strings.Repeat("]", 9000), 1), 200},
+		"text":         {"text/plain", good, 415},
+		"no kind":      {"", good, 415},
+		"many fields":  {"application/json", `{"a":[` + strings.Repeat(`{"b":1},`, 900_000) + `{}]}`, 400},
+	} {
+		for range 4 {
+			all.Go(func() {
+				if status, text, err := ask(c.kind, strings.NewReader(c.body)); err != nil || status != c.status || text == "" {
+					t.Errorf("%s: got %d %.100q, %v, want %d and a word", name, status, text, err, c.status)
+				}
+			})
+		}
+		all.Wait()
+	}
+	answered := 0
+	for range 40 {
+		all.Go(func() {
+			status, text, err := ask("application/json", strings.NewReader(good+longest))
+			if err == nil && status != 200 && status != 503 {
+				t.Errorf("the longest, 40 at once: got %d %.100q, want 200, 503 after a while, or a connection that ends when its time is over", status, text)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil && status == 200 {
+				answered++
+			}
+		})
+	}
+	all.Wait()
+	if answered == 0 {
+		t.Error("none of the longest was answered")
+	}
+
+	// What is no HTTP, on both ports.
+	for _, text := range []string{"\x00\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/9.9\r\nHost: a\r\n\r\n", "POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+		"POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: x\r\n\r\n", "GET /" + strings.Repeat("a", 100<<10) + " HTTP/1.1\r\nHost: a\r\n\r\n", "GET /metrics HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a: b\r\n", 20_000) + "\r\n"} {
+		for port, dial := range map[string]func() (net.Conn, error){
+			"reviews": func() (net.Conn, error) { return tls.Dial("tcp", at.Reviews, &tls.Config{RootCAs: roots}) },
+			"metrics": func() (net.Conn, error) { return net.Dial("tcp", at.Metrics) },
+		} {
+			c, err := dial()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			go func() { _, _ = io.WriteString(c, text) }() // it may be refused before its end
+			answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || answer.StatusCode < 400 || answer.StatusCode > 505 {
+				t.Errorf("%s, %.60q: got %v, %v, want it refused", port, text, answer, err)
+			}
+			c.Close()
+		}
+	}
+
+	if status, text, err := ask("application/json", strings.NewReader(good)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
+		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peak, _ := strconv.Atoi(regexp.MustCompile(`VmHWM:\s+(\d+)`).FindStringSubmatch(string(b))[1])
+	t.Logf("memory: at most %d MB", peak>>10)
+	if peak<<10 > injectorMemory {
+		t.Errorf("it took up to %d MB, want at most %d", peak>>10, injectorMemory>>20)
+	}
+	_ = cmd.Process.Kill()
+	if n := <-logged; n < 1000 {
+		t.Errorf("it has said %d lines, want one for each that was no review", n)
+	}
+}

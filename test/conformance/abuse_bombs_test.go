@@ -1,0 +1,174 @@
+package conformance
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A bomb is a request that would never end.
+type bomb struct {
+	name   string
+	begin  string
+	again  string // sent over and over
+	status []int  // of its answer; none: the connection may end without one
+	small  bool   // meant for the small ports too
+}
+
+var bombs = []bomb{
+	{"a request line without end", "GET /", strings.Repeat("a", 1<<16), []int{431, 414, 400}, true},
+	{"a method without end", "", strings.Repeat("G", 1<<16), []int{431, 400}, true},
+	{"empty lines without end", "", strings.Repeat("\r\n", 1<<15), []int{431, 400}, true},
+	{"a value without end", "GET / HTTP/1.1\r\nHost: a.test\r\nX: ", strings.Repeat("a", 1<<16), []int{431}, true},
+	{"a name without end", "GET / HTTP/1.1\r\nHost: a.test\r\n", strings.Repeat("a", 1<<16), []int{431, 400}, true},
+	{"fields without end", "GET / HTTP/1.1\r\nHost: a.test\r\n", strings.Repeat("a: b\r\n", 10_000), []int{431}, true},
+	{"a fold without end", "GET / HTTP/1.1\r\nHost: a.test\r\nX: a\r\n", strings.Repeat(" b\r\n", 10_000), []int{431, 400}, true},
+	{"a chunk size without end", "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("0", 1<<16), []int{400}, false},
+	{"a chunk extension without end", "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n1;", strings.Repeat("a", 1<<16), []int{400}, false},
+	{"chunk extensions longer than their data", "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1;"+strings.Repeat("a", 100)+"\r\nx\r\n", 500), []int{400}, false},
+	{"a trailer without end", "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ", strings.Repeat("a", 1<<16), []int{400}, false},
+	{"trailers without end", "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", strings.Repeat("a: b\r\n", 10_000), []int{400}, false},
+	{"a body past the limit", "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n", strings.Repeat("a", 1<<16), []int{413}, false},
+	{"chunks past the limit", "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n", strings.Repeat("1000\r\n"+strings.Repeat("a", 0x1000)+"\r\n", 16), []int{413}, false},
+	{"a body that nobody asked for", "POST /metrics HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000000\r\n\r\n", strings.Repeat("a", 1<<16), []int{200, 404, 405, 413}, true},
+}
+
+// What never ends is ended by the sidecar: within seconds, after so many bytes,
+// with an answer that says why, and several at once fit into a small pod.
+func TestWhatNeverEndsIsEnded(t *testing.T) {
+	const (
+		atOnce = 2
+		// The longest head, what is still taken so that the answer can be read, and
+		// what the two kernels hold.
+		mostBytes = 24 << 20
+		mostTime  = 5 * time.Second // of which a second is given to the reading of the answer
+	)
+	for _, fast := range []string{"true", "false"} {
+		t.Run("FAST_LANE="+fast, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.sample()
+			p.sidecar(inSmallPod("FAST_LANE="+fast, "MAX_BODY_BYTES=1000000")...)
+			before := p.footprint()
+			var ports sync.WaitGroup
+			for i, w := range p.ways() {
+				ports.Go(func() {
+					var all sync.WaitGroup
+					for _, b := range bombs {
+						if i > 1 && !b.small || fast == "false" && i > 0 { // the others are the same
+							continue
+						}
+						for n := range atOnce {
+							all.Go(func() {
+								c, err := w.dial()
+								if err != nil {
+									t.Errorf("%s: %v", w.name, err)
+									return
+								}
+								began := time.Now()
+								answer, sent, err := explode(c, b, mostBytes)
+								took := time.Since(began)
+								switch {
+								case sent >= mostBytes:
+									t.Errorf("%s, %s: %d bytes were taken, want fewer", w.name, b.name, sent)
+								case err != nil:
+									t.Errorf("%s, %s: after %d bytes: %v", w.name, b.name, sent, err)
+								case !slices.Contains(b.status, answer.status()):
+									t.Errorf("%s, %s: got %q after %d bytes, want %d", w.name, b.name, answer.Start, sent, b.status)
+								case took > mostTime+slack:
+									t.Errorf("%s, %s: it took %v", w.name, b.name, took)
+								case n == 0:
+									t.Logf("%s, %s: %q after %d KB and %v", w.name, b.name, answer.Start, sent>>10, took.Round(time.Millisecond))
+								}
+							})
+						}
+						all.Wait() // one kind at a time
+					}
+				})
+			}
+			ports.Wait()
+			p.unharmed(before)
+		})
+	}
+}
+
+// What is asked of a small port is taken apart, so it must be short.
+func TestSmallPortsTakeSmallHeads(t *testing.T) {
+	p := newPod(t)
+	p.sidecar(inSmallPod()...)
+	before := p.footprint()
+	for _, w := range p.ways()[2:] {
+		for _, row := range []struct {
+			size   int
+			status []int
+		}{{15 << 10, []int{200, 404}}, {21 << 10, []int{431}}, {900 << 10, []int{431}}} {
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					c, err := w.dial()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					v := try(c, request("GET", "/metrics", "Connection: close", "Accept: "+strings.Repeat("a/b;q=0.1,", row.size/10)+"text/plain"), patience)
+					if len(v.answers) != 1 || !slices.Contains(row.status, v.answers[0].status()) {
+						t.Errorf("%s, a head of %d KB: got %v, %v, want %d", w.name, row.size>>10, v.answers, v.err, row.status)
+					}
+				})
+			}
+			all.Wait()
+		}
+	}
+	p.unharmed(before)
+}
+
+// explode sends a bomb until the other side has had enough, and returns its answer
+// and how many bytes were sent.
+func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err error) {
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	type result struct {
+		m   *message
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		m, err := readResponse(bufio.NewReader(c), "POST")
+		got <- result{m, err}
+	}()
+	n, err := io.WriteString(c, b.begin)
+	for sent = int64(n); err == nil && sent < most; sent += int64(n) {
+		n, err = io.WriteString(c, b.again)
+	}
+	r := <-got
+	return r.m, sent, r.err
+}
+
+// Many small pieces are no attack, and arrive as they are.
+func TestAHundredThousandChunksOfOneByteArrive(t *testing.T) {
+	const chunks = 100_000
+	body := strings.Repeat("x", chunks)
+	want := fmt.Sprintf(`"sha256": "%x"`, sha256.Sum256([]byte(body)))
+	for _, fast := range []string{"true", "false"} {
+		t.Run("FAST_LANE="+fast, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar(inSmallPod("FAST_LANE=" + fast)...)
+			before := p.footprint()
+			c := dial(t, p.addr())
+			c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+			c.send(strings.Repeat("1\r\nx\r\n", chunks) + "0\r\n\r\n")
+			if m := c.receive("POST"); m.status() != 200 || !strings.Contains(m.Body, want) {
+				t.Errorf("got %q with %q, want 200 with %s", m.Start, m.Body, want)
+			}
+			p.unharmed(before)
+		})
+	}
+}

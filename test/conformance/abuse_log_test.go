@@ -1,0 +1,112 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// evil are what a client may write into a log, if it is let.
+var evil = []string{
+	`"`, `\`, `"}`, `","status":200,"x":"`, `\u0022`, `\x00`, "\x1b[2J\x1b[31mred", "\u009b2J", "\u0085", "\u2028", "\u2029", "\u202e", "\ufeff", "é", "\xff\xfe", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80",
+	"%0a%0d", "{{.Request}}", "${jndi:ldap://x}", "%s%n%x", "<script>", "\t", `'; drop table logs; --`, strings.Repeat("x", 20_000), strings.Repeat(`"`, 20_000), strings.Repeat("\u2028", 7000), strings.Repeat("\xff", 20_000),
+}
+
+// knativeTemplate is the line that Knative's documentation proposes.
+const knativeTemplate = `{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", "serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{index .Request.Header "X-B3-Traceid"}}"}`
+
+// Whatever a client writes into whichever place, a request is one line of the
+// request log, one JSON object, of bounded length; so is what we say ourselves.
+func TestNoClientWritesIntoTheLog(t *testing.T) {
+	for name, env := range map[string][]string{
+		"JSON":          {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true"},
+		"net/http":      {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true", "FAST_LANE=false"},
+		"the app is no": {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true", "CONNECT_RETRY=1ms"},
+		"a template":    {"SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE=" + knativeTemplate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			if name != "the app is no" {
+				p.sample()
+			}
+			p.sidecar(append([]string{"SERVING_LOGGING_CONFIG={\"sampling\":null}"}, env...)...)
+			all := p.logIsJSON
+			if name == "a template" { // what it makes is as printable as it has it, and longer
+				all = func() []map[string]any { return p.logIs(64<<10, func(rune) bool { return false }) }
+			}
+			requestLines := func() (lines []map[string]any) {
+				for _, line := range all() {
+					if line["logger"] == "queueproxy.request" || line["httpRequest"] != nil {
+						lines = append(lines, line)
+					}
+				}
+				return lines
+			}
+			before := len(requestLines())
+			sent, logged := 0, 0
+			ask := func(method, target string, fields ...string) {
+				c := dial(t, p.addr())
+				defer c.Close()
+				host := "Host: a.test"
+				if strings.HasPrefix(strings.Join(fields, "\n"), "Host: ") {
+					host, fields = fields[0], fields[1:]
+				}
+				c.send(strings.Join(append([]string{method + " " + target + " HTTP/1.1", host, "Connection: close"}, fields...), "\r\n") + "\r\n\r\n")
+				m, err := readResponse(c.r, method)
+				if err != nil {
+					t.Errorf("%s %.60q %.60q: no answer: %v", method, target, fields, err)
+					return
+				}
+				sent++
+				if m.status() == 502 || m.status() == 200 {
+					logged++ // what is refused at the door is in no log
+				}
+			}
+			for _, e := range evil {
+				inTarget := strings.NewReplacer(" ", "", "\t", "", "\x1b", "").Replace(e)
+				ask("GET", "/echo"+inTarget)
+				ask("GET", "/echo?q="+inTarget)
+				ask("GET", "/echo", "User-Agent: "+e, "Referer: "+e)
+				ask("GET", "/echo", "Traceparent: "+e, "Tracestate: "+e, "X-B3-Traceid: "+e, "B3: "+e)
+				ask("GET", "/echo", "X-Forwarded-For: "+e, "X-Forwarded-Host: "+e, "Forwarded: "+e)
+				ask("GET", "/echo", "K-Original-Host: "+e, "K-Kubelet-Probe: "+e)
+				ask("GET", "/echo", "K-Network-Probe: "+e)
+				ask("GET", "/echo", "K-Network-Probe: probe", "K-Network-Hash: "+e)
+				ask("GET", "/echo", "Host: "+e)
+				ask("GET", "http://"+inTarget+"/")
+				ask("POST", "/echo", "Content-Type: application/grpc"+e)
+			}
+			ask(strings.Repeat("M", 20_000), "/echo")
+			ask("$'`|~!#", "/echo")
+			h := dialH2(t, p.addr())
+			for i, e := range []string{"/\n{\"a\":1}", "/\x1b[2J", "/\u2028", "/\x00", "/ HTTP/1.1"} {
+				h.open(uint32(2*i+1), true, "GET", e, "User-Agent: \u009b")
+				h.await("the end of the stream", func(e h2Event) bool {
+					return e.stream == uint32(2*i+1) && (e.end || e.code != 0) || e.stream == 0 && e.code != 0
+				})
+			}
+			if name == "a template" {
+				logged -= 2 * len(evil) // probes are not in it
+			}
+			p.poll("all lines are written", func() error {
+				if got := len(requestLines()) - before; got < logged {
+					return fmt.Errorf("got %d lines for %d requests of %d", got, logged, sent)
+				}
+				return nil
+			})
+			fence(t, p)
+			time.Sleep(200 * time.Millisecond) // and none too many: they are written every 50 ms
+			lines := requestLines()
+			if got := len(lines) - before; got > sent+5 {
+				t.Errorf("got %d lines for %d requests", got, sent+5)
+			}
+			for _, line := range lines {
+				if name == "the app is no" && line["kind"] == "traffic" && line["reason"] == "ok" {
+					t.Errorf("got a line that says ok of a request that nobody answered: %v", line)
+				}
+			}
+			t.Logf("%d requests, %d lines", sent, len(lines)-before)
+		})
+	}
+}

@@ -1,0 +1,269 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// A hangingApp never answers at /h, and answers everything else at once.
+type hangingApp struct {
+	mu              sync.Mutex
+	asked, now, max int
+}
+
+func (a *hangingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/h" {
+		io.WriteString(w, byTheApp)
+		return
+	}
+	a.mu.Lock()
+	a.asked++
+	a.now++
+	a.max = max(a.max, a.now)
+	a.mu.Unlock()
+	<-r.Context().Done()
+	a.mu.Lock()
+	a.now--
+	a.mu.Unlock()
+}
+
+func (a *hangingApp) seen() (asked, most int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked, a.max
+}
+
+// flood sends the same request n times at once on an HTTP/2 connection and hands
+// each status to got, and less than 1 for a stream that was reset: -1 times its code. It returns when all have
+// come.
+func flood(addr string, n int, got func(status int), fields ...string) error {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	framer := http2.NewFramer(c, c)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	all := []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "a.test"}, {Name: ":path", Value: "/h"}}
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		all = append(all, hpack.HeaderField{Name: strings.ToLower(name), Value: value})
+	}
+	var text, block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	writer := http2.NewFramer(&text, nil)
+	text.WriteString(http2.ClientPreface)
+	writer.WriteSettings()
+	for i := range n {
+		block.Reset()
+		for _, f := range all {
+			encoder.WriteField(f)
+		}
+		writer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+	}
+	if _, err := c.Write(text.Bytes()); err != nil {
+		return err
+	}
+	status := map[uint32]int{}
+	for ended := 0; ended < n; {
+		f, err := framer.ReadFrame()
+		if err != nil {
+			return fmt.Errorf("after %d of %d answers: %w", ended, n, err)
+		}
+		end := f.Header().Flags.Has(http2.FlagDataEndStream)
+		switch f := f.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				framer.WriteSettingsAck()
+			}
+			continue
+		case *http2.MetaHeadersFrame:
+			status[f.StreamID], _ = strconv.Atoi(f.PseudoValue("status"))
+		case *http2.DataFrame:
+			if l := f.Length; l > 0 {
+				framer.WriteWindowUpdate(0, l)
+			}
+		case *http2.RSTStreamFrame:
+			status[f.StreamID], end = -int(f.ErrCode), true
+		default:
+			continue
+		}
+		if end {
+			ended++
+			got(status[f.Header().StreamID])
+		}
+	}
+	return nil
+}
+
+// cpu is the time for which the process has run.
+func (p *process) cpu(t *testing.T) time.Duration {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	f := strings.Fields(rest)
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+// streams is how many requests a connection may carry at once.
+const streams = 250
+
+// Ten thousand probes at once, and again as soon as they are answered, while the
+// app hangs: it is asked by one probe after the other, traffic is served meanwhile,
+// and all of it fits into so much memory for each probe.
+func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
+	const (
+		probes, rounds = 10_000, 2
+		// Of a stream that waits: what HTTP/2 in net/http keeps for it.
+		bytesEach, goroutinesEach = 24 << 10, 1.05
+	)
+	p := newPod(t)
+	app := &hangingApp{}
+	p.appSpeaking(app, "h1")
+	p.sidecar("METRICS_NAMES=default", fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":1}`, p.port.user))
+	if m := dial(t, p.addr()).ask("/warm"); m.status() != 200 {
+		t.Fatalf("got %q, want 200", m.Start)
+	}
+	before, small, cpu := p.footprint(), p.memory("VmHWM"), p.cpu(t)
+
+	began := time.Now()
+	var answered, dropped atomic.Int64
+	var kinds sync.Map // statuses but 503
+	var all sync.WaitGroup
+	for range probes / streams {
+		all.Go(func() {
+			for range rounds {
+				err := flood(p.addr(), streams, func(status int) {
+					switch status {
+					case 503:
+						answered.Add(1)
+					case -int(http2.ErrCodeInternal): // the answer could not be written within 5 s: a busy machine
+						dropped.Add(1)
+					default:
+						kinds.Store(status, true)
+					}
+				}, "K-Network-Probe: queue", "User-Agent: kube-probe/1.31")
+				if err != nil { // net/http gives a connection two seconds to begin, and this machine may be busy
+					dropped.Add(streams)
+					t.Log(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+
+	traffic, most := 0, 0
+	slowest := time.Duration(0)
+	w := dial(t, p.addr())
+	for waiting := true; waiting; traffic++ {
+		select {
+		case <-done:
+			waiting = false
+		case <-time.After(20 * time.Millisecond):
+		}
+		sent := time.Now()
+		if m := w.ask("/"); m.status() != 200 || m.Body != byTheApp {
+			t.Fatalf("a request meanwhile got %q, want the app's answer", m.Start)
+		}
+		slowest = max(slowest, time.Since(sent))
+		if traffic%25 == 0 {
+			most = max(most, p.footprint().goroutines)
+		}
+	}
+	took := time.Since(began)
+	if got := answered.Load(); got < probes*rounds-dropped.Load() || got < probes {
+		t.Errorf("%d probes were answered, want %d", got, probes*rounds)
+	}
+	kinds.Range(func(status, _ any) bool {
+		t.Errorf("a probe got %v, want 503", status)
+		return true
+	})
+	asked, overlap := app.seen()
+	// One ends at the app a moment after the next has begun.
+	if limit := int(took/time.Second) + 2; asked > limit || overlap > 2 {
+		t.Errorf("the app was asked %d times, %d of them at once, within %v, want at most %d, one after the other", asked, overlap, took, limit)
+	}
+	if limit := int(goroutinesEach*probes) + 200; most > limit {
+		t.Errorf("there were %d goroutines, want at most %d", most, limit)
+	}
+	grown := p.memory("VmHWM") - small
+	if grown > probes*bytesEach && os.Getenv("QUEUE_PROXY_RACE") == "" {
+		t.Errorf("it took %d MB for that, %d bytes a probe, want at most %d", grown>>20, grown/probes, bytesEach)
+	}
+	t.Logf("%d probes in %v, %v of CPU each; the app was asked %d times; %d goroutines, %d bytes a probe; %d requests meanwhile, the slowest took %v",
+		probes*rounds, took.Round(time.Millisecond), (p.cpu(t)-cpu)/(probes*rounds), asked, most, grown/probes, traffic, slowest.Round(time.Millisecond))
+	p.poll("goroutines and files are back", func() error {
+		if now := p.footprint(); now.goroutines > before.goroutines+4 || now.files > before.files+4 {
+			return fmt.Errorf("got %+v, want %+v", now, before)
+		}
+		return nil
+	})
+}
+
+// Whoever calls itself a kubelet gets two requests beside the limit, however many
+// it sends; the rest wait in line or hear that the line is full.
+func TestAFloodOfForgedKubeletProbesStaysInLine(t *testing.T) {
+	const running, waiting, requests = 1, 10, 2000
+	p := newPod(t)
+	h := p.holder()
+	p.sidecar("METRICS_NAMES=default", fmt.Sprint("CONTAINER_CONCURRENCY=", running), fmt.Sprint("QUEUE_DEPTH=", waiting))
+	before := p.footprint()
+	var full, through, other atomic.Int64
+	var all sync.WaitGroup
+	for i := range requests / streams {
+		field := []string{"User-Agent: kube-probe/1.31", "K-Kubelet-Probe: 1"}[i%2]
+		all.Go(func() {
+			err := flood(p.addr(), streams, func(status int) {
+				switch status {
+				case 503:
+					full.Add(1)
+				case 200:
+					through.Add(1)
+				default:
+					other.Add(1)
+				}
+			}, field)
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	p.poll("all but those in line have been answered", func() error {
+		if got := full.Load(); got != requests-running-waiting-2 {
+			return fmt.Errorf("%d heard that the queue is full, %d something else", got, through.Load()+other.Load())
+		}
+		return nil
+	})
+	h.free("/h")
+	all.Wait()
+	if got := through.Load(); got != running+waiting+2 || other.Load() > 0 {
+		t.Errorf("%d went through and %d heard something else, want %d and none", got, other.Load(), running+waiting+2)
+	}
+	h.mu.Lock()
+	most := h.max
+	h.mu.Unlock()
+	if most > running+2 {
+		t.Errorf("the app had %d at once, want at most %d", most, running+2)
+	}
+	p.unharmed(before)
+}

@@ -1,0 +1,104 @@
+package conformance
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// series asks for metrics and returns the names of all series, with their labels,
+// and the text.
+func (p *pod) series(port int) (names map[string]bool, text string) {
+	p.t.Helper()
+	answer, text := get(p.t, httpClient(p.t, "h1"), "http://"+local(port)+"/metrics?format=prometheus", "Accept: text/plain")
+	if answer.StatusCode != 200 {
+		p.t.Fatalf("got %d, want metrics", answer.StatusCode)
+	}
+	names = map[string]bool{}
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			name := line[:strings.LastIndexByte(line, ' ')]
+			if names[name] {
+				p.t.Errorf("the series %s is there twice", name)
+			}
+			names[name] = true
+		}
+	}
+	return names, text
+}
+
+// The number of series is bounded, whatever clients and the app say.
+func TestSeriesAreBounded(t *testing.T) {
+	for names, row := range map[string]struct {
+		fresh int // series of a sidecar that has served nothing
+		most  int // after all that
+	}{
+		"default":      {100, 400},
+		"knative-1.18": {50, 7000},
+		"knative-head": {100, 20000},
+		"all":          {200, 27000},
+	} {
+		t.Run(names, func(t *testing.T) {
+			p := newPod(t)
+			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if s, err := strconv.Atoi(r.Header.Get("X-Status")); err == nil {
+					w.WriteHeader(s)
+				}
+			}))
+			p.sidecar("METRICS_NAMES="+names, "CONTAINER_CONCURRENCY=100")
+			stats, _ := p.series(p.port.autoscaler)
+			first, _ := p.series(p.port.metrics)
+			r := rand.New(rand.NewPCG(7, 7))
+			w := dial(t, p.addr())
+			ask := func(method, host, target string, fields ...string) {
+				w.send(method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\n" + strings.Join(fields, "\r\n") + "\r\n\r\n")
+				m, err := readResponse(w.r, method)
+				if err != nil || m.Cut != nil || strings.EqualFold(m.get("Connection"), "close") || m.status() == 101 {
+					w.Close()
+					w = dial(t, p.addr())
+				}
+			}
+			name := func() string { return fmt.Sprintf("n%x", r.Uint64()) }
+			for status := 200; status < 1000; status++ {
+				ask("GET", "a.test", "/", fmt.Sprint("X-Status: ", status))
+			}
+			closed := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
+			for i := range 600 {
+				method := strings.ToUpper(name())
+				if i%2 == 0 {
+					method = closed[i/2%len(closed)]
+				}
+				ask(method, name()+".test", "/"+name()+"?"+name(),
+					"X-Status: "+strconv.Itoa(200+r.IntN(400)),
+					"User-Agent: "+name(), "Referer: "+name(), "X-Forwarded-For: "+name(), "X-Forwarded-Proto: "+name(), "X-Forwarded-Host: "+name(),
+					"Knative-Serving-Namespace: "+name(), "Knative-Serving-Revision: "+name(), "Knative-Serving-Tag: "+name(), "Knative-Serving-Default-Route: "+[]string{"true", "false", name()}[r.IntN(3)],
+					"K-Proxy-Request: "+name(), "K-Original-Host: "+name(), "K-Kubelet-Probe: "+[]string{"", name()}[r.IntN(2)], "Traceparent: "+name(), "Content-Type: "+name()+"/"+name())
+				ask("GET", name(), "/", "K-Network-Probe: "+name())
+			}
+			after, text := p.series(p.port.metrics)
+			statsAfter, _ := p.series(p.port.autoscaler)
+			t.Logf("%d series at first, %d after all that; %d and %d of statistics", len(first), len(after), len(stats), len(statsAfter))
+			if len(first) > row.fresh || len(after) > row.most || len(after) <= len(first) {
+				t.Errorf("got %d series at first and %d after all that, want at most %d and %d, and some more", len(first), len(after), row.fresh, row.most)
+			}
+			if len(statsAfter) > 13 || len(statsAfter) != len(stats) {
+				t.Errorf("got %d series of statistics, and %d after all that, want at most 13, as before", len(stats), len(statsAfter))
+			}
+			if len(text) > 8<<20 {
+				t.Errorf("got %d bytes of metrics, want at most 8 MiB", len(text))
+			}
+
+			// All that can be has been: another round makes nothing new.
+			for range 300 {
+				ask(strings.ToUpper(name()), name(), "/"+name(), "User-Agent: "+name(), "Knative-Serving-Tag: "+name(), "X-Status: 200")
+			}
+			again, _ := p.series(p.port.metrics)
+			if len(again) > len(after)+len(after)/20 {
+				t.Errorf("got %d series after another round, want the %d of before", len(again), len(after))
+			}
+		})
+	}
+}
