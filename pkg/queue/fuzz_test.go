@@ -71,7 +71,7 @@ func FuzzAnswers(f *testing.F) {
 // What is no path in a target (RFC 9112 section 3.2).
 var (
 	query     = regexp.MustCompile(`(?s)\?.*$`)
-	authority = regexp.MustCompile(`(?s)^(?:[^/].*?)?://[^/]*`)
+	authority = regexp.MustCompile(`(?s)^(?:[^/].*?)??://[^/]*`)
 )
 
 // FuzzExclude compares with an expression made of each pattern (docs/promises.md 3.10).
