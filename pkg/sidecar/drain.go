@@ -145,7 +145,7 @@ func (s *sidecar) adminHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/wait-for-drain":
-			s.waitForDrain(r.Context())
+			s.waitForDrain(w, r)
 		case r.URL.Path == "/drain" && s.config.DrainEndpoint:
 			s.log.Info("the pod is ending, says the preStop hook of this container")
 			s.end.Do(func() { close(s.ending) })
@@ -159,9 +159,12 @@ func (s *sidecar) adminHandler() http.Handler {
 // waitForDrain is the preStop hook of the user container. It returns when the
 // user container may stop: when the drain is over, or after a second when the pod
 // is not ending at all and the user container alone is restarted.
-func (s *sidecar) waitForDrain(ctx context.Context) {
+func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Time{}) // or net/http takes it for the end of who asks
+	_ = control.SetWriteDeadline(time.Time{})
 	s.log.Info("the user container is being stopped, draining")
 	s.beginDrain(false)
-	outcome := s.proxy.Drain.Wait(ctx)
+	outcome := s.proxy.Drain.Wait(r.Context())
 	s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/fastlane"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/httplane"
@@ -297,19 +298,30 @@ func (s *sidecar) start(run func() error) {
 	})
 }
 
-// smallHead is how long a request's head may be on the small ports, in bytes; net/http
-// adds 4 KiB. A scraper's is shorter than one, and what is asked for is taken apart
-// into many times its length.
-const smallHead = 16 << 10
+// Bounds of a small port. Its handlers lift those of time that they outlive. Of a head
+// net/http takes 4 KiB more: a scraper's is shorter than one, and what is asked for
+// is taken apart into many times its length.
+const (
+	smallHead        = 16 << 10 // bytes
+	smallConnections = 256
+	smallRequest     = 10 * time.Second // for all of a request to arrive
+	smallAnswer      = 30 * time.Second // from then on until the answer has been taken: a merged scrape may ask the app for 5 s
+	smallIdle        = 3 * time.Minute  // longer than scrapers wait
+)
 
 // startServer serves a small port.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: s.config.HeaderTimeout,
+		ReadHeaderTimeout: min(s.config.HeaderTimeout, smallRequest),
+		ReadTimeout:       smallRequest,
+		WriteTimeout:      smallAnswer,
+		IdleTimeout:       smallIdle,
 		MaxHeaderBytes:    smallHead,
+		HTTP2:             &http.HTTP2Config{WriteByteTimeout: smallAnswer}, // metrics over TLS
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
+	crowd.Bound(server, smallConnections)
 	s.servers = append(s.servers, server)
 	s.start(func() error {
 		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {

@@ -44,6 +44,8 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	all.Handle("GET /log-level", level)
 	all.Handle("PUT /log-level", level)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A profile takes as long as it is asked for, and sees to the writing itself.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		switch {
 		case isLocal(r):
 			w.Header().Set("X-Content-Type-Options", "nosniff")

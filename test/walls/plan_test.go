@@ -18,6 +18,7 @@ var plan = []room{
 	{path: "pkg/wire"},
 	{path: "pkg/hangup"},
 	{path: "pkg/socket"},
+	{path: "pkg/crowd"},
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
 	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
@@ -36,9 +37,9 @@ var plan = []room{
 	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/probe", "pkg/queue", "pkg/upstream",
+		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/upstream",
 		"pkg/httplane", "pkg/fastlane", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 

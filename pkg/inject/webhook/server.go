@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 )
 
 // How long a connection may take.
@@ -21,6 +23,9 @@ const (
 	longestIdle    = 2 * time.Minute
 	longestEnd     = 10 * time.Second // for the reviews that are under way when we stop
 	mostHeadBytes  = 64 << 10
+
+	longestFrame    = 64 << 10 // of HTTP/2, for which memory is taken when it is announced
+	mostConnections = 1000     // API servers need one or a few each
 )
 
 // A Runner does something until ctx is done, and has stopped when it returns.
@@ -114,15 +119,18 @@ func (s *Server) server(h http.Handler) *http.Server {
 	if err != nil {
 		quiet = zap.NewStdLog(s.Log)
 	}
-	return &http.Server{
+	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: longestHead,
 		ReadTimeout:       longestRequest,
 		WriteTimeout:      longestRequest,
 		IdleTimeout:       longestIdle,
 		MaxHeaderBytes:    mostHeadBytes,
+		HTTP2:             &http.HTTP2Config{MaxReadFrameSize: longestFrame, WriteByteTimeout: longestRequest},
 		ErrorLog:          quiet,
 	}
+	crowd.Bound(server, mostConnections)
+	return server
 }
 
 // guarded answers 500 where a review would take the connection with it.

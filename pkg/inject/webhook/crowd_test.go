@@ -1,0 +1,48 @@
+package webhook
+
+import (
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Whoever holds connections locks nobody out.
+func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
+	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler())
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	var all []net.Conn
+	for range mostConnections + 1 {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		all = append(all, c)
+	}
+	all[0].SetReadDeadline(time.Now().Add(longestHead - time.Second)) // before its own time is over
+	if n, err := all[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("the oldest of %d connections: got %d bytes, %v, want its end", len(all), n, err)
+	}
+	r, err := http.Get("http://" + ln.Addr().String())
+	if err != nil || r.StatusCode != http.StatusNotFound {
+		t.Fatalf("one more: got %v, %v, want 404", r, err)
+	}
+	r.Body.Close()
+}
+
+func isTimeout(err error) bool {
+	t, ok := err.(net.Error)
+	return ok && t.Timeout()
+}
