@@ -88,6 +88,7 @@ type Config struct {
 	MaxConnections int           // open at once on each port for requests; 0: no limit
 	HeaderTimeout  time.Duration // for a request's head to arrive; above 0
 	BodyTimeout    time.Duration // for the next byte of a request's body that the user container waits for; 0: no limit
+	SendTimeout    time.Duration // for the client to take a piece of a response; above 0
 
 	// TLS. The files are not looked at here.
 	CertDir         string        // holds tls.crt and tls.key, or does not, and then there is no TLS yet

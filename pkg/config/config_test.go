@@ -57,6 +57,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		MaxHeaderBytes:      1 << 20,
 		HeaderTimeout:       time.Minute,
 		BodyTimeout:         time.Minute,
+		SendTimeout:         5 * time.Minute,
 		CertDir:             "/var/lib/knative/certs",
 		TLSMinVersion:       tls.VersionTLS13,
 		Telemetry: Telemetry{
@@ -192,6 +193,7 @@ func TestValuesAreRead(t *testing.T) {
 		{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections }, 10000},
 		{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout }, 5 * time.Second},
 		{"BODY_TIMEOUT", "0", func(c *Config) any { return c.BodyTimeout }, time.Duration(0)},
+		{"SEND_TIMEOUT", "90s", func(c *Config) any { return c.SendTimeout }, 90 * time.Second},
 
 		{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir }, "/certs"},
 		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.2", both, []any{uint16(tls.VersionTLS12), uint16(0)}},
@@ -285,6 +287,7 @@ func TestAnErrorSaysVariableValueAndWhatIsAllowed(t *testing.T) {
 		{"MAX_BODY_BYTES", "1Gi", "a whole number, 0 or more"},
 		{"MAX_CONNECTIONS", "-1", "a whole number, 0 to 2147483647"},
 		{"HEADER_TIMEOUT", "0", aDuration + ", 1ms or more"},
+		{"SEND_TIMEOUT", "0", aDuration + ", 1ms or more"},
 		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.1", "one of 1.2, 1.3"},
 		{"QUEUE_PROXY_TLS_MAX_VERSION", "TLS1.3", "one of 1.2, 1.3"},
 		{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},

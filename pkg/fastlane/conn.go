@@ -52,6 +52,8 @@ type conn struct {
 	// Of the writer.
 	left     []byte             // of what is being written,
 	then     []byte             // and what comes behind it
+	clocked  bool               // the client may take only so long for it
+	offered  bool               // and has been found not to take it at once
 	writeErr error              //
 	writing  func(uintptr) bool // tryWrite, made once
 
@@ -377,6 +379,10 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 	err = c.raw.Write(c.writing)
 	n = len(p) + len(q) - len(c.left) - len(c.then)
 	c.left, c.then = nil, nil
+	if c.offered {
+		c.offered = false
+		c.life.Taken()
+	}
 	if err == nil {
 		err = c.writeErr
 	}
@@ -400,6 +406,7 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 			n, err = socket.WriteTwo(fd, c.left, c.then)
 		}
 		if errors.Is(err, syscall.EAGAIN) {
+			c.offer()
 			return false
 		}
 		if err != nil {
@@ -408,6 +415,15 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 		}
 		behind := max(0, n-len(c.left))
 		c.left, c.then = c.left[n-behind:], c.then[behind:]
+	}
+}
+
+// offer starts the client's time for what is being written.
+func (c *conn) offer() {
+	if c.clocked && !c.offered {
+		c.offered = true
+		c.life.Offer()
+		c.alarm.Watch(&c.life)
 	}
 }
 

@@ -202,6 +202,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 		b = append(b, body...)
 	}
 	x.out, x.waiting = b, true
+	x.c.clocked = false
 	x.c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
 	_ = x.flush(nil) // who can't hear it has gone
 	x.c.nc.SetWriteDeadline(time.Time{})

@@ -37,6 +37,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		}
 	}
 	c.Begin()
+	x.c.clocked = true
 	x.alarm.Watch(l)
 	if why := x.alarm.Abortable(x.abortApp); why != queue.OK {
 		return queue.Result{Why: why}

@@ -20,6 +20,9 @@ import (
 // run out must not take its own answer with it.
 const answerTimeout = 5 * time.Second
 
+// headKept is the longest buffer for a head that is kept, in bytes.
+const headKept = 4 << 10
+
 // exchange is a request of net/http as the story sees it. Values are pooled: a
 // wake that comes late finds another request, which it only makes look again.
 type exchange struct {
@@ -29,14 +32,17 @@ type exchange struct {
 	guard *guard // nil: a connection that is not ours (tests)
 	h2    bool
 
-	life  queue.Life
-	call  upstream.Call
-	body  *body  // nil: none
-	head  []byte // of the request to the user container
-	alarm *queue.Alarm
+	life queue.Life
+	call upstream.Call
+	body *body  // nil: none
+	head []byte // of the request to the user container, or room for it
+
+	upgrade string // the protocols that the request asks for
+	alarm   *queue.Alarm
 
 	answered   bool // a final response has begun
 	broken     bool // the client must see that its response is not whole
+	hurried    bool // the writes of its connection; written by the alarm alone
 	untilClose bool // which only the connection's end can tell
 }
 
@@ -56,6 +62,10 @@ func (x *exchange) end() {
 		x.guard.current.Store(nil)
 	}
 	x.alarm.Reset()
+	if x.hurried { // nobody sets it any more
+		x.hurried = false
+		x.guard.calm()
+	}
 	x.w, x.r, x.guard, x.body = nil, nil, nil, nil
 }
 
@@ -174,6 +184,26 @@ func (x *exchange) unblock() {
 	control := http.NewResponseController(x.w)
 	control.SetReadDeadline(past)
 	control.SetWriteDeadline(time.Now().Add(lastWrite))
+	if x.h2 && x.guard != nil {
+		x.hurried = true
+		x.guard.hurry()
+	}
+}
+
+// write passes a piece of the response on; the client may take only so long for it.
+func (x *exchange) write(data []byte) (int, error) {
+	x.life.Offer()
+	x.alarm.Watch(&x.life)
+	defer x.life.Taken()
+	return x.w.Write(data)
+}
+
+// flush is write for what has been written and not sent.
+func (x *exchange) flush() error {
+	x.life.Offer()
+	x.alarm.Watch(&x.life)
+	defer x.life.Taken()
+	return http.NewResponseController(x.w).Flush()
 }
 
 // showCut writes what there is of a response that is cut, its head first of all: an

@@ -59,6 +59,8 @@ func (x *exchange) refuse() queue.Why {
 		return queue.BadRequest
 	case limit > 0 && x.r.ContentLength > limit:
 		return queue.TooLarge
+	case x.h2 && !x.lengthsAgree():
+		return queue.BadRequest
 	}
 	for _, c := range []byte(x.target()) { // HTTP/2 lets through what no request line can hold
 		if c <= ' ' || c == 0x7f {
@@ -66,6 +68,19 @@ func (x *exchange) refuse() queue.Why {
 		}
 	}
 	return queue.OK
+}
+
+// lengthsAgree reports whether every Content-Length of an HTTP/2 request is the
+// length of its body, or may still be: net/http looks at the first, and at none
+// where there is no body. A request that says something else is malformed and not
+// to be forwarded (RFC 9113 section 8.1.1).
+func (x *exchange) lengthsAgree() bool {
+	for _, value := range x.r.Header[header.ContentLength] {
+		if n, err := strconv.ParseUint(value, 10, 63); err != nil || int64(n) != x.r.ContentLength {
+			return false
+		}
+	}
+	return true
 }
 
 // blame notes what ended a forward. A kill is the cause of whatever error it made.
@@ -113,8 +128,8 @@ func bodyReason(err error) queue.Why {
 // forwardH1 is the way of a request to a user container that speaks HTTP/1.1.
 func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 	c := &x.call
-	x.writeHead(upgrade)
-	c.Head, c.Method, c.Upgrade = x.head, x.r.Method, upgrade != ""
+	x.upgrade = upgrade
+	c.Method, c.Upgrade = x.r.Method, upgrade != ""
 	c.Body, c.Length, c.Trailer, c.Expect100 = nil, 0, nil, false
 	if x.body != nil {
 		c.Body, c.Length, c.Expect100 = x.body, x.r.ContentLength, x.expects()
@@ -190,7 +205,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 	pending := true // the head, for now
 	flush := func() {
 		if pending {
-			http.NewResponseController(x.w).Flush()
+			_ = x.flush() // whoever writes next hears of an error
 			pending = false
 		}
 	}
@@ -212,7 +227,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 			return
 		}
 		x.life.Touch()
-		n, err := x.w.Write(data)
+		n, err := x.write(data)
 		result.Out += int64(n)
 		if err != nil {
 			x.call.OnWait = nil
@@ -337,6 +352,23 @@ func (x *exchange) unread(r *bufio.Reader) []byte {
 		x.guard = nil
 	}
 	return early
+}
+
+// makeHead makes what is sent first, anew each time: what HTTP/2 packs into some
+// bytes can be long in HTTP/1.1, and is not to be held while the user container
+// works.
+func (x *exchange) makeHead() {
+	x.life.Enter(queue.Waiting)
+	x.writeHead(x.upgrade)
+	x.call.Head = x.head
+}
+
+// leaveHead lets go of a head that is longer than most.
+func (x *exchange) leaveHead() {
+	x.call.Head = nil
+	if cap(x.head) > headKept {
+		x.head = nil
+	}
 }
 
 // writeHead makes the head of the request to the user container (promises.md

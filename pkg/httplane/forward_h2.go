@@ -133,18 +133,17 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 
 	pooled := x.lane.buffers.Get().(*[]byte)
 	defer x.lane.buffers.Put(pooled)
-	control := http.NewResponseController(x.w)
 	if res.ContentLength != 0 {
-		control.Flush()
+		_ = x.flush() // whoever writes next hears of an error
 	}
 	for {
 		n, err := res.Body.Read(*pooled)
 		if n > 0 {
 			x.life.Touch()
-			wrote, err := x.w.Write((*pooled)[:n])
+			wrote, err := x.write((*pooled)[:n])
 			result.Out += int64(wrote)
 			if err == nil {
-				err = control.Flush()
+				err = x.flush()
 			}
 			if err != nil {
 				if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
@@ -164,7 +163,7 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 	if len(res.Trailer) == 0 {
 		return
 	}
-	control.Flush() // so that an HTTP/1 body is chunked
+	_ = x.flush() // so that an HTTP/1 body is chunked
 	announced := h[header.Trailer]
 	clear(h)
 	for name, values := range res.Trailer {

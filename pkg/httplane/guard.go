@@ -44,6 +44,7 @@ type guard struct {
 	current  atomic.Pointer[exchange] // the request that net/http serves (HTTP/1)
 	onClose  func(*guard)
 	talker   atomic.Pointer[talker] // once the client has turned out to speak HTTP/2
+	heads    atomic.Pointer[heads]  // likewise
 	closing  sync.Once
 	reset    atomic.Bool // close with a reset
 
@@ -70,6 +71,13 @@ type guard struct {
 	serving atomic.Bool // a request has been given out and not ended (HTTP/1)
 	loan    *loan       // nil: the connection does not come back
 
+	// Of what is written (see hurry).
+	sending   sync.Mutex
+	writing   bool      // to an HTTP/2 client
+	overdue   int       // its requests that are over and have not ended
+	sendEnd   time.Time // when that has to be done with; zero: sendLimit decides
+	sendLimit time.Time // as net/http has set it
+
 	// Of the end (see retire).
 	ending   sync.Mutex
 	waiting  bool // the reader waits for a head, or for the rest of one
@@ -93,6 +101,14 @@ func (g *guard) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	n, err := g.read(p)
+	if h := g.heads.Load(); h != nil {
+		h.follow(p[:n])
+	}
+	return n, err
+}
+
+func (g *guard) read(p []byte) (int, error) {
 	for {
 		switch {
 		case g.stop.Load() || g.state == ended:
@@ -240,6 +256,67 @@ func (g *guard) goAway() {
 	}
 }
 
+// hurry bounds the writes that an HTTP/2 client holds up, until calm: a request that
+// is over must not wait for them for as long as others may. It is all of the
+// connection that ends then, which others use as well.
+func (g *guard) hurry() {
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	g.overdue++
+	if g.writing {
+		g.limitSend()
+	}
+}
+
+// calm says that a request that was over has ended.
+func (g *guard) calm() {
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	g.overdue--
+}
+
+// SetWriteDeadline implements net.Conn. net/http moves it away with each piece that
+// an HTTP/2 client takes.
+func (g *guard) SetWriteDeadline(t time.Time) error {
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	g.sendLimit = t
+	return g.limitSend()
+}
+
+// limitSend sets the time until which what is written has to be taken. g.sending is
+// held.
+func (g *guard) limitSend() error {
+	if g.overdue > 0 && g.sendEnd.IsZero() {
+		g.sendEnd = time.Now().Add(answerTimeout)
+	}
+	return g.Conn.SetWriteDeadline(earlier(g.sendLimit, g.sendEnd))
+}
+
+// earlier returns the earlier of two deadlines, of which a zero one is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// writeH2 writes what net/http says to an HTTP/2 client.
+func (g *guard) writeH2(t *talker, p []byte) (int, error) {
+	g.sending.Lock()
+	g.writing = true
+	g.sending.Unlock()
+	n, err := t.Write(p)
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	if g.writing = false; err == nil {
+		g.sendEnd = time.Time{}
+	} else {
+		g.reset.Store(true) // TLS would say goodbye, and wait for that as well
+	}
+	return n, err
+}
+
 // give copies at most n judged bytes to p.
 func (g *guard) give(p []byte, n int) int {
 	n = copy(p, g.buf[g.r:g.r+n])
@@ -311,6 +388,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 		g.state = opaque
 		g.headIsThere()
 		g.talker.Store(h2Talker(g.Conn))
+		g.heads.Store(newHeads(g.headTime, func() { g.Conn.SetReadDeadline(past) }))
 		return true, nil
 	} else if maybe {
 		return false, nil
@@ -408,7 +486,7 @@ func (g *guard) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	if t := g.talker.Load(); t != nil {
-		return t.Write(p)
+		return g.writeH2(t, p)
 	}
 	return g.Conn.Write(p)
 }
@@ -440,6 +518,9 @@ func (g *guard) Close() error {
 			return
 		}
 		g.watch.Stop()
+		if h := g.heads.Load(); h != nil {
+			h.stop()
+		}
 		switch {
 		case g.reset.Load() && g.bare != nil:
 			g.bare.SetLinger(0)

@@ -27,6 +27,7 @@ type Settings struct {
 	MaxBodyBytes   int64         // of a request's body, more is answered with 413; 0: no limit
 	MaxConnections int           // of clients, over all listeners; more wait in the backlog; 0: no limit
 	HeaderTimeout  time.Duration // for a request's head to arrive; 0: none
+	SendTimeout    time.Duration // for an HTTP/2 client to take a byte of what is written; the clock of its request comes first
 	FullDuplex     bool          // an answer before the request's end does not cost an HTTP/1 client its connection
 	ServerTiming   bool          // responses say in Server-Timing how long their requests waited
 	AppPort        int           // what the Host of a request without one says
@@ -35,6 +36,10 @@ type Settings struct {
 // http2Streams is how many requests an HTTP/2 client may have open at once on a
 // connection, as Knative's queue-proxy has it.
 const http2Streams = 250
+
+// http2Frame is the longest frame that is received, in bytes: net/http makes a
+// buffer for a frame that is announced, and keeps it.
+const http2Frame = 64 << 10
 
 // bodyBuffer is how much of a body is read at once.
 const bodyBuffer = 32 << 10
@@ -85,7 +90,7 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 	l.server = &http.Server{
 		Handler:                      l,
 		Protocols:                    protocols,
-		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: http2Streams},
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: http2Streams, MaxReadFrameSize: http2Frame, WriteByteTimeout: s.SendTimeout + answerTimeout},
 		ReadHeaderTimeout:            s.HeaderTimeout,
 		MaxHeaderBytes:               s.MaxHeaderBytes + guardBuffer, // the guard is the stricter one
 		DisableGeneralOptionsHandler: true,
@@ -108,7 +113,8 @@ type guardKey struct{}
 func (l *Lane) newExchange() *exchange {
 	x := &exchange{lane: l}
 	x.alarm = queue.NewAlarm(x.hasGone)
-	x.call.OnSend = func() { x.life.Enter(queue.Waiting) }
+	x.call.OnSend = x.makeHead
+	x.call.OnSent = x.leaveHead
 	x.call.OnInfo = func(head *wire.Response) { x.inform(head) }
 	x.call.StopBody = x.stopBody
 	x.call.Arrived = x.bodyArrived

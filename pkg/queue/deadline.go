@@ -13,6 +13,7 @@ type Clocks struct {
 	ResponseStart time.Duration // until the response begins
 	Idle          time.Duration // between bytes, in either direction
 	Body          time.Duration // for the client's next byte of a body that is being forwarded, until the response begins
+	Send          time.Duration // for the client to take a piece of the response that is there for it
 	Queue         time.Duration // until a slot is free
 }
 
@@ -45,6 +46,7 @@ type Life struct {
 
 	owing atomic.Bool  // the client has a body to send that Clocks.Body applies to
 	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
+	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
 	trace Trace        // nil: not traced
 
 	ticket   ticket   // its place in the queue, guarded by Limit.mu
@@ -62,6 +64,7 @@ func (l *Life) begin(c *Clocks, now time.Time) {
 	l.forced.Store(uint32(OK))
 	l.owing.Store(false)
 	l.owed.Store(0)
+	l.offer.Store(0)
 }
 
 // Trace returns the trace of the request; nil: it is not traced.
@@ -107,13 +110,28 @@ func (l *Life) GotBody() {
 	l.Touch()
 }
 
+// Offer notes that a piece of the response waits for the client to take it, until
+// Taken. It can bring Next nearer: the alarm has to watch anew.
+func (l *Life) Offer() {
+	if l.clocks.Send > 0 {
+		l.offer.Store(max(int64(time.Since(l.start)), 1))
+	}
+}
+
+// Taken notes that the client has taken what was offered, or never will.
+func (l *Life) Taken() {
+	if l.clocks.Send > 0 {
+		l.offer.Store(0)
+	}
+}
+
 // End makes Over return why from now on, whatever the clocks say, unless it was
 // called before. The caller wakes the exchange.
 func (l *Life) End(why Why) { l.forced.CompareAndSwap(uint32(OK), uint32(why)) }
 
 // Next returns the earliest moment at which Over may have something to say;
-// the zero time means never. The moment can only move away: a lane may leave an
-// alarm alone until it rings.
+// the zero time means never. But for Offer the moment can only move away: a lane
+// may leave an alarm alone until it rings.
 func (l *Life) Next() time.Time {
 	_, at := l.earliest()
 	if at == 0 {
@@ -146,6 +164,9 @@ func (l *Life) earliest() (why Why, at time.Duration) {
 	if phase == Tunnelled {
 		consider(IdleTimeout, c.Idle, time.Duration(l.active.Load()))
 		return why, at
+	}
+	if offer := l.offer.Load(); offer != 0 {
+		consider(IdleTimeout, c.Send, time.Duration(offer))
 	}
 	if phase == Queued {
 		consider(QueueTimeout, c.Queue, 0)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -289,4 +290,48 @@ func TestPhasesHaveTheWordsOfTheLog(t *testing.T) {
 	for i, want := range []string{"queued", "dialling", "waiting", "streaming", "streaming"} {
 		expect(t, fmt.Sprint("phase ", i), phases[i].String(), want)
 	}
+}
+
+func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := Clocks{Send: 10 * time.Second}
+		l := alive(&c, Streaming)
+		time.Sleep(time.Hour)
+		expect(t, "nothing is offered: over", l.Over(), OK)
+		expect(t, "next", l.Next(), time.Time{})
+		for range 10 {
+			l.Offer()
+			expect(t, "next", l.Next(), time.Now().Add(10*time.Second))
+			time.Sleep(10*time.Second - 1)
+			expect(t, "over, before it is taken", l.Over(), OK)
+			l.Taken()
+			time.Sleep(time.Minute)
+			expect(t, "over, between two pieces", l.Over(), OK)
+		}
+		l.Offer()
+		time.Sleep(10 * time.Second)
+		expect(t, "over", l.Over(), IdleTimeout)
+		l.Enter(Tunnelled)
+		expect(t, "over, in a tunnel", l.Over(), OK)
+		l.begin(&c, time.Now())
+		time.Sleep(time.Hour)
+		expect(t, "over, the next request in the same memory", l.Over(), OK)
+	})
+}
+
+func TestAnAlarmThatWatchesAnewRingsEarlierThanItWasToBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := alive(&Clocks{Request: time.Hour, Send: time.Second}, Streaming)
+		a := NewAlarm(func() bool { return false })
+		defer a.Stop()
+		var aborted atomic.Int64
+		began := time.Now()
+		a.Watch(l)
+		a.Abortable(func() { aborted.Store(int64(time.Since(began))) })
+		time.Sleep(time.Minute)
+		l.Offer()
+		a.Watch(l)
+		time.Sleep(time.Minute)
+		expect(t, "aborted after", time.Duration(aborted.Load()), time.Minute+time.Second)
+	})
 }
