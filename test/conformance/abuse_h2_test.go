@@ -1,0 +1,720 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// What HTTP/2 clients without manners can do: SECURITY.md, "Bounds". During each
+// attack honest clients are answered, the user container never has more requests
+// than CONTAINER_CONCURRENCY allows, and memory is bounded; after it everything is
+// as it was before.
+
+// An attacker is a client's HTTP/2 connection that sends what it is told. Nothing
+// it sends is checked, and of what comes nothing is looked at.
+type attacker struct {
+	net.Conn
+	out     *bufio.Writer
+	framer  *http2.Framer
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+	stream  uint32        // the last one that was opened
+	drained chan struct{} // closed when all has been read that came; nil: deaf
+}
+
+// attacker connects by h2c or TLS h2. One that is deaf reads nothing.
+func (p *pod) attacker(protocol string, deaf bool, settings ...http2.Setting) (*attacker, error) {
+	p.t.Helper()
+	var c net.Conn
+	var err error
+	if protocol == "h2c" {
+		c, err = net.Dial("tcp", p.addr())
+	} else {
+		c, err = tls.Dial("tcp", p.tlsAddr(), unverified(func(c *tls.Config) { c.NextProtos = []string{"h2"} }))
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	a := &attacker{Conn: c, out: bufio.NewWriterSize(c, 64<<10)}
+	a.framer = http2.NewFramer(a.out, nil)
+	a.framer.AllowIllegalWrites = true
+	a.encoder = hpack.NewEncoder(&a.block)
+	if !deaf {
+		a.drained = make(chan struct{})
+		go func() {
+			defer close(a.drained)
+			io.Copy(io.Discard, c) // ends with the connection
+		}()
+	}
+	io.WriteString(a.out, http2.ClientPreface)
+	a.framer.WriteSettings(settings...)
+	return a, nil
+}
+
+// open sends a request's head in one frame.
+func (a *attacker) open(end bool, fields ...string) error {
+	if a.stream == 0 {
+		a.stream = 1
+	} else {
+		a.stream += 2
+	}
+	a.encode(fields...)
+	return a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: a.stream, BlockFragment: a.block.Bytes(), EndStream: end, EndHeaders: true})
+}
+
+// encode puts a head into block.
+func (a *attacker) encode(fields ...string) {
+	a.block.Reset()
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f[1:], ": ")
+		a.encoder.WriteField(hpack.HeaderField{Name: f[:1] + name, Value: value})
+	}
+}
+
+// asks is the head of a request.
+func asks(method, path string, fields ...string) []string {
+	return append([]string{":method: " + method, ":scheme: http", ":authority: a.test", ":path: " + path}, fields...)
+}
+
+// A victim is a pod that is attacked: its user container keeps count, and honest
+// clients use it all the time.
+type victim struct {
+	*pod
+	limit  int // CONTAINER_CONCURRENCY
+	app    *countingApp
+	honest []*honest
+}
+
+// countingApp answers GET /hold after a moment, or when its client has gone, POST
+// when the body has come, and everything else at once. It knows when it has more
+// requests than the limit.
+type countingApp struct {
+	limit int
+	came  atomic.Int64 // requests, but for /now
+
+	mu       sync.Mutex
+	last     int
+	running  map[int]bool // by the order of their arrival
+	most     int          // that had come before some request and were there a second later
+	never    int          // requests for /never
+	arrivals int
+}
+
+func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/now" {
+		a.came.Add(1)
+	}
+	if a.limit > 0 {
+		defer a.leave(a.enter())
+	}
+	switch {
+	case r.URL.Path == "/never":
+		a.mu.Lock()
+		a.never++
+		a.mu.Unlock()
+	case r.URL.Path == "/hold":
+		select {
+		case <-r.Context().Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	case strings.HasPrefix(r.URL.Path, "/stream/"):
+		n, _ := strconv.Atoi(r.URL.Path[len("/stream/"):])
+		io.CopyN(w, zero{}, int64(n))
+		return
+	case r.Method == "POST":
+		io.Copy(io.Discard, r.Body)
+	}
+	io.WriteString(w, "ok")
+}
+
+// enter counts a request. One whose client has gone may take a moment to notice:
+// those that came earlier have a second for that.
+func (a *countingApp) enter() (me int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last++
+	a.arrivals++
+	me = a.last
+	a.running[me] = true
+	end := time.Now().Add(time.Second)
+	for a.before(me) >= a.limit && time.Now().Before(end) {
+		a.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		a.mu.Lock()
+	}
+	a.most = max(a.most, a.before(me)+1)
+	return me
+}
+
+// await returns when so many requests have come.
+func (a *countingApp) await(t *testing.T, n int) {
+	t.Helper()
+	poll(t, fmt.Sprintf("%d requests are at the app", n), func() error {
+		if got := a.came.Load(); got < int64(n) {
+			return fmt.Errorf("there came %d", got)
+		}
+		return nil
+	})
+}
+
+func (a *countingApp) before(me int) (n int) {
+	for other := range a.running {
+		if other < me {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *countingApp) leave(me int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.running, me)
+}
+
+// newVictim starts a pod and two honest clients for each way in.
+func newVictim(t *testing.T, limit int, app string, env ...string) *victim {
+	t.Helper()
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	v := &victim{pod: p, limit: limit, app: &countingApp{limit: limit, running: map[int]bool{}}}
+	p.appSpeaking(v.app, app)
+	p.sidecar(append([]string{"METRICS_NAMES=default", "CONTAINER_CONCURRENCY=" + strconv.Itoa(limit)}, env...)...)
+	for _, protocol := range []string{"h1", "h2c", "tls-h2"} {
+		v.honest = append(v.honest, newHonest(t, p, protocol))
+	}
+	return v
+}
+
+// An honest client asks for something every few milliseconds.
+type honest struct {
+	protocol string
+	mu       sync.Mutex
+	answered int           // with 200
+	turned   int           // with 503 and queue-full
+	longest  time.Duration // that an answer has taken
+	wrong    error
+}
+
+func newHonest(t *testing.T, p *pod, protocol string) *honest {
+	h := &honest{protocol: protocol}
+	client := httpClient(t, protocol)
+	client.Timeout = patience
+	url := p.url("/now")
+	if protocol == "tls-h2" {
+		url = "https://" + p.tlsAddr() + "/now"
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(stop); <-done })
+	go func() {
+		defer close(done)
+		for {
+			began := time.Now()
+			answer, err := client.Get(url)
+			status, why := 0, ""
+			if err == nil {
+				io.Copy(io.Discard, answer.Body)
+				answer.Body.Close()
+				status, why = answer.StatusCode, word(answer.Header.Get("Proxy-Status"))
+			}
+			h.mu.Lock()
+			switch {
+			case status == 200:
+				h.answered++
+			case status == 503 && why == "queue-full":
+				h.turned++
+			case !p.ended():
+				h.wrong = fmt.Errorf("status %d, word %q, %v", status, why, err)
+			}
+			h.longest = max(h.longest, time.Since(began))
+			h.mu.Unlock()
+			select {
+			case <-stop:
+				return
+			case <-time.After(3 * time.Millisecond):
+			}
+		}
+	}()
+	return h
+}
+
+// take returns what was seen since the last time.
+func (h *honest) take() (answered, turned int, longest time.Duration, wrong error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	answered, turned, longest, wrong = h.answered, h.turned, h.longest, h.wrong
+	h.answered, h.turned, h.longest, h.wrong = 0, 0, 0, nil
+	return answered, turned, longest, wrong
+}
+
+var goroutineCount = regexp.MustCompile(`(?m)^queue_proxy_go_goroutines(?:\{.*\})? (\d+)`)
+
+// goroutines and files are what the sidecar has.
+func (p *pod) goroutines() int {
+	p.t.Helper()
+	c, err := net.Dial("tcp", local(p.port.metrics)) // its own, and closed: another would be counted next time
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(patience))
+	io.WriteString(c, request("GET", "/metrics", "Connection: close"))
+	answer, err := readResponse(bufio.NewReader(c), "GET")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	m := goroutineCount.FindStringSubmatch(answer.Body)
+	if m == nil {
+		p.t.Fatalf("got %q without the number of goroutines", answer.Start)
+	}
+	n, _ := strconv.Atoi(m[1])
+	return n
+}
+
+func (p *pod) files() int {
+	p.t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return len(all)
+}
+
+// forgetPeak makes VmHWM begin anew at what is resident now.
+func (p *pod) forgetPeak() {
+	p.t.Helper()
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// bear runs an attack and holds the sidecar to its bounds. contends says that the
+// attack fills the queue, so that honest clients may be turned away.
+func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
+	t := v.t
+	t.Helper()
+	for _, h := range v.honest {
+		h.take()
+	}
+	const some = 30 // goroutines, files: of honest clients' connections and those to the user container
+	goroutines, files := v.goroutines(), v.files()
+	v.app.came.Store(0)
+	v.forgetPeak()
+	before, began := v.memory("VmRSS"), time.Now()
+	attack()
+	took := time.Since(began)
+	grown := v.memory("VmHWM") - before
+	if grown > memory {
+		t.Errorf("%s: memory has grown by %d KB, want at most %d", name, grown>>10, memory>>10)
+	}
+	poll(t, name+": goroutines, files and slots are given back", func() error {
+		if n := v.goroutines(); n > goroutines+some {
+			return fmt.Errorf("%d goroutines, before there were %d", n, goroutines)
+		}
+		if n := v.files(); n > files+some {
+			return fmt.Errorf("%d files, before there were %d", n, files)
+		}
+		if v.limit == 0 {
+			return nil
+		}
+		v.app.mu.Lock()
+		defer v.app.mu.Unlock()
+		if n := len(v.app.running); n > len(v.honest) {
+			return fmt.Errorf("%d requests are at the app", n)
+		}
+		return nil
+	})
+	after := v.honest
+	poll(t, name+": honest clients are answered", func() error { // again, if they were turned away
+		for _, h := range after {
+			h.mu.Lock()
+			n := h.answered
+			h.mu.Unlock()
+			if n == 0 {
+				return fmt.Errorf("no answer over %s", h.protocol)
+			}
+		}
+		return nil
+	})
+	var answered, turned int
+	var longest time.Duration
+	for _, h := range v.honest {
+		a, n, l, wrong := h.take()
+		answered, turned, longest = answered+a, turned+n, max(longest, l)
+		if wrong != nil {
+			t.Errorf("%s: an honest client over %s got %v", name, h.protocol, wrong)
+		}
+		if n > 0 && !contends {
+			t.Errorf("%s: an honest client over %s was turned away %d times", name, h.protocol, n)
+		}
+		if l > 5*time.Second {
+			t.Errorf("%s: an honest client over %s waited for %v", name, h.protocol, l)
+		}
+	}
+	v.app.mu.Lock()
+	defer v.app.mu.Unlock()
+	if v.app.most > v.limit && v.limit > 0 {
+		t.Errorf("%s: the app had %d requests at once, want at most %d", name, v.app.most, v.limit)
+	}
+	if v.app.never > 0 {
+		t.Errorf("%s: the app got %d requests that are none", name, v.app.never)
+	}
+	t.Logf("%-40s %5d ms, +%6d KB, honest clients: %d answered, %d turned away, longest %d ms; the app: %d requests, %d at once",
+		name, took.Milliseconds(), grown>>10, answered, turned, longest.Milliseconds(), v.app.arrivals, v.app.most)
+	v.app.most, v.app.arrivals = 0, 0
+}
+
+// flood does something so many times, on as many connections one after the other
+// as the sidecar makes necessary by ending them.
+func (v *victim) flood(protocol string, deaf bool, times int, settings []http2.Setting, do func(a *attacker, i int) error) {
+	v.t.Helper()
+	var a *attacker
+	for i := 0; i < times; i++ {
+		if a == nil {
+			var err error
+			if a, err = v.attacker(protocol, deaf, settings...); err != nil {
+				v.t.Fatalf("%s: %v", protocol, err)
+			}
+		}
+		if err := do(a, i); err != nil {
+			a.Close()
+			a = nil
+		}
+	}
+	if a != nil {
+		a.finish()
+	}
+}
+
+// finish ends the attacker's side and returns when the sidecar has read all that
+// was sent, or did not want to.
+func (a *attacker) finish() {
+	a.out.Flush()
+	if w, ok := a.Conn.(interface{ CloseWrite() error }); ok {
+		w.CloseWrite()
+	}
+	if a.drained == nil {
+		io.Copy(io.Discard, a.Conn)
+	} else {
+		<-a.drained
+	}
+	a.Close()
+}
+
+// An h2Flood is many frames of a kind.
+type h2Flood struct {
+	name     string
+	times    int
+	contends bool // it takes places in the queue
+	deaf     bool // the attacker does not read
+	settings []http2.Setting
+	do       func(a *attacker, i int) error
+}
+
+var errNext = errors.New("on with a new connection")
+
+// raw writes a frame as given.
+func (a *attacker) raw(kind http2.FrameType, flags http2.Flags, stream uint32, payload []byte) error {
+	return a.framer.WriteRawFrame(kind, flags, stream, payload)
+}
+
+// literal is a field with a value of so many bytes, neither indexed nor packed
+// (RFC 7541 section 6.2.2).
+func literal(name string, size int) []byte {
+	b := append([]byte{0, byte(len(name))}, name...)
+	b = append(b, 127) // a length in seven bits and more of seven
+	for n := size - 127; ; n >>= 7 {
+		if n < 128 {
+			b = append(b, byte(n))
+			break
+		}
+		b = append(b, byte(n)|128)
+	}
+	return append(b, bytes.Repeat([]byte("v"), size)...)
+}
+
+func word32(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
+
+// h2Floods are in the order of their fame.
+var h2Floods = []h2Flood{
+	{"rapid reset (CVE-2023-44487)", 20000, true, false, nil, func(a *attacker, _ int) error {
+		return errors.Join(a.open(true, asks("GET", "/hold")...), a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))
+	}},
+	{"made you reset (CVE-2025-8671)", 10000, true, false, nil, func(a *attacker, i int) error {
+		if err := a.open(true, asks("GET", "/hold")...); err != nil {
+			return err
+		}
+		switch i % 4 { // each makes the server reset a stream that it serves
+		case 0:
+			return a.raw(http2.FrameWindowUpdate, 0, a.stream, word32(0))
+		case 1:
+			return errors.Join(a.raw(http2.FrameWindowUpdate, 0, a.stream, word32(1<<31-1)), a.raw(http2.FrameWindowUpdate, 0, a.stream, word32(1<<31-1)))
+		case 2:
+			return a.raw(http2.FrameData, 0, a.stream, []byte("x"))
+		}
+		return a.raw(http2.FramePriority, 0, a.stream, append(word32(a.stream), 0))
+	}},
+	{"CONTINUATION without end", 300, false, false, nil, func(a *attacker, i int) error {
+		if a.stream == 0 {
+			a.stream = 1
+			a.encode(asks("GET", "/never")...)
+			a.raw(http2.FrameHeaders, http2.FlagHeadersEndStream, 1, a.block.Bytes())
+		}
+		return a.raw(http2.FrameContinuation, 0, 1, literal("x-long", 12000))
+	}},
+	{"empty CONTINUATION without end", 20000, false, false, nil, func(a *attacker, i int) error {
+		if a.stream == 0 {
+			a.stream = 1
+			a.encode(asks("GET", "/never")...)
+			a.raw(http2.FrameHeaders, http2.FlagHeadersEndStream, 1, a.block.Bytes())
+		}
+		return a.raw(http2.FrameContinuation, 0, 1, nil)
+	}},
+	{"SETTINGS", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WriteSettings() }},
+	{"SETTINGS, acknowledgements unread", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WriteSettings() }},
+	{"SETTINGS that change 200 windows", 20000, true, false, nil, func(a *attacker, i int) error {
+		for a.stream < 400 {
+			if err := a.open(false, asks("POST", "/")...); err != nil {
+				return err
+			}
+		}
+		return a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(i % 2 * 1000)})
+	}},
+	{"PING", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
+	{"PING, answers unread", 20000, false, true, nil, func(a *attacker, _ int) error { return a.framer.WritePing(false, [8]byte{}) }},
+	{"PRIORITY of streams that are none", 20000, false, false, nil, func(a *attacker, i int) error {
+		return a.framer.WritePriority(uint32(2*i+1), http2.PriorityParam{StreamDep: uint32(2*i + 3), Weight: 15})
+	}},
+	{"WINDOW_UPDATE", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WriteWindowUpdate(0, 1) }},
+	{"RST_STREAM of streams that have ended", 20000, false, false, nil, func(a *attacker, _ int) error {
+		if a.stream == 0 {
+			if err := a.open(true, asks("GET", "/now")...); err != nil {
+				return err
+			}
+		}
+		return a.framer.WriteRSTStream(1, http2.ErrCodeCancel)
+	}},
+	{"empty DATA", 20000, false, false, nil, func(a *attacker, _ int) error {
+		if a.stream == 0 {
+			if err := a.open(false, asks("POST", "/")...); err != nil {
+				return err
+			}
+		}
+		return a.framer.WriteData(1, false, nil)
+	}},
+	{"DATA that is all padding", 20000, false, false, nil, func(a *attacker, _ int) error {
+		if a.stream == 0 {
+			if err := a.open(false, asks("POST", "/")...); err != nil {
+				return err
+			}
+		}
+		return a.raw(http2.FrameData, http2.FlagDataPadded, 1, append([]byte{255}, make([]byte, 255)...))
+	}},
+	{"more streams than are allowed", 5000, true, false, nil, func(a *attacker, _ int) error { return a.open(true, asks("GET", "/hold")...) }},
+	{"GOAWAY", 20000, false, false, nil, func(a *attacker, _ int) error { return a.framer.WriteGoAway(0, http2.ErrCodeNo, nil) }},
+	{"a head in 10 KB that decodes to 40 MB", 20, false, false, nil, func(a *attacker, _ int) error {
+		a.encode(append(asks("GET", "/never"), "x: "+strings.Repeat("v", 4000))...)
+		block := append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 10000)...) // index 62, the newest of the dynamic table
+		a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, 1, block)
+		a.out.Flush()
+		return errNext
+	}},
+	{"a head of 4 MB", 2, false, false, nil, func(a *attacker, i int) error {
+		a.encode(asks("GET", "/never")...)
+		a.raw(http2.FrameHeaders, 0, 1, a.block.Next(16000))
+		a.block.Write(literal("x-long", 4<<20))
+		for a.block.Len() > 0 {
+			if err := a.raw(http2.FrameContinuation, 0, 1, a.block.Next(16000)); err != nil {
+				return err
+			}
+		}
+		return errNext
+	}},
+	{"a dynamic table that grows and shrinks", 20000, false, false, nil, func(a *attacker, _ int) error {
+		a.encode(asks("GET", "/now")...)
+		if a.stream == 0 {
+			a.stream = 1
+		} else {
+			a.stream += 2
+		}
+		block := append([]byte{0x20, 0x3f, 0xe1, 0x1f}, a.block.Bytes()...) // 0, then 4096
+		return errors.Join(a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, a.stream, block),
+			a.framer.WriteRSTStream(a.stream, http2.ErrCodeCancel))
+	}},
+	{"heads that are none", 2000, true, false, nil, func(a *attacker, i int) error {
+		heads := [][]string{
+			{":method: GET", ":scheme: http", ":authority: a.test"},
+			{":method: GET", ":path: /never", ":authority: a.test"},
+			{":scheme: http", ":path: /never", ":authority: a.test"},
+			asks("GET", "/never", ":method: GET"),
+			asks("GET", "/never", ":status: 200"),
+			asks("GET", "/never", ":x: y"),
+			{":method: GET", ":scheme: http", "x: y", ":path: /never", ":authority: a.test"},
+			asks("GET", "/never", "X-Upper: y"),
+			asks("GET", "/never", "connection: close"),
+			asks("GET", "/never", "transfer-encoding: chunked"),
+			asks("GET", "/never", "x: a\r\nb: c"),
+			asks("GET", "/never", "x: a\x00b"),
+			asks("GET", "/never", "x y: z"),
+			asks("GET", "", "x: y"),
+			asks("G ET", "/never"),
+			asks("GET", "never"),
+			asks("GET", "/never", "te: gzip"),
+			asks("GET", "/never", "content-length: 5"), // and no body
+			asks("GET", "/never", "content-length: 0", "content-length: 6"),
+			asks("CONNECT", "/never"),
+		}
+		return a.open(true, heads[i%len(heads)]...)
+	}},
+	{"frames on streams that they may not be on", 320, false, false, nil, func(a *attacker, i int) error {
+		frames := []func() error{
+			func() error { return a.raw(http2.FrameData, 0, 0, []byte("x")) },
+			func() error { return a.raw(http2.FrameHeaders, 4, 0, nil) },
+			func() error { return a.raw(http2.FrameHeaders, 4, 2, nil) },
+			func() error { return a.raw(http2.FrameSettings, 0, 1, nil) },
+			func() error { return a.raw(http2.FrameSettings, 0, 0, []byte("12345")) },
+			func() error { return a.raw(http2.FrameSettings, 1, 0, []byte("123456")) },
+			func() error { return a.raw(http2.FramePing, 0, 1, make([]byte, 8)) },
+			func() error { return a.raw(http2.FramePing, 0, 0, make([]byte, 7)) },
+			func() error { return a.raw(http2.FrameGoAway, 0, 1, make([]byte, 8)) },
+			func() error { return a.raw(http2.FrameWindowUpdate, 0, 0, word32(0)) },
+			func() error { return a.raw(http2.FrameContinuation, 4, 1, nil) },
+			func() error { return a.raw(http2.FramePushPromise, 4, 1, make([]byte, 8)) },
+			func() error { return a.raw(http2.FrameRSTStream, 0, 0, word32(0)) },
+			func() error { return a.raw(http2.FrameRSTStream, 0, 1, word32(0)) },
+			func() error { return a.raw(http2.FrameType(200), 255, 1, make([]byte, 16000)) },
+			func() error { a.out.WriteString("\xff\xff\xff\x00\x00\x00\x00\x00\x01"); return nil },
+		}
+		if err := errors.Join(frames[i%len(frames)](), a.out.Flush()); err != nil {
+			return err
+		}
+		return errNext
+	}},
+}
+
+// mostFlooded is what memory may grow by under a flood, in bytes.
+const mostFlooded = 48 << 20
+
+func TestHTTP2FloodsAreBorne(t *testing.T) {
+	for protocol, share := range map[string]int{"h2c": 1, "TLS h2": 4} { // TLS costs more, and of the flood it hides nothing
+		t.Run(protocol, func(t *testing.T) {
+			v := newVictim(t, 4, "both", "BODY_TIMEOUT=50ms")
+			for _, f := range h2Floods {
+				v.bear(f.name, mostFlooded, f.contends, func() {
+					v.flood(protocol, f.deaf, max(f.times/share, min(f.times, 320)), f.settings, f.do)
+				})
+			}
+		})
+	}
+}
+
+// h2Bombs need little and are to cost much. No limit stands in their way but those
+// of this test's subject.
+var h2Bombs = []struct {
+	name   string
+	memory int64 // that they may cost, in bytes
+	deaf   bool
+	do     func(a *attacker)
+}{
+	// Each in 300 bytes.
+	{"30 heads that decode to 900 KB each", 30 * 1200 << 10, false, func(a *attacker) {
+		a.encode(append(asks("POST", "/"), "x: "+strings.Repeat("v", 4000))...)
+		block := append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 220)...)
+		for i := range 30 {
+			a.raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders, uint32(2*i+1), block)
+			a.encode(append(asks("POST", "/"), "x: "+strings.Repeat("v", 4000))...)
+			block = append(a.block.Bytes(), bytes.Repeat([]byte{0xbe}, 220)...)
+		}
+	}},
+	{"250 large answers for a window of 0", 250 * 200 << 10, false, func(a *attacker) {
+		a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		for range 250 {
+			a.open(true, asks("GET", "/stream/10000000")...)
+		}
+	}},
+	{"250 large answers for windows of 1 byte", 250 * 200 << 10, false, func(a *attacker) {
+		a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1})
+		for range 250 {
+			a.open(true, asks("GET", "/stream/10000000")...)
+		}
+		for range 40 {
+			for i := range 250 {
+				a.framer.WriteWindowUpdate(uint32(2*i+1), 1)
+			}
+		}
+	}},
+	{"250 large answers for one who is deaf", 250 * 200 << 10, true, func(a *attacker) {
+		a.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
+		a.framer.WriteWindowUpdate(0, 1<<31-1-65535)
+		for range 250 {
+			a.open(true, asks("GET", "/stream/10000000")...)
+		}
+	}},
+	{"250 bodies that are never complete", 250 * 200 << 10, false, func(a *attacker) {
+		for range 250 {
+			a.open(false, asks("POST", "/")...)
+			a.framer.WriteData(a.stream, false, make([]byte, 4000))
+		}
+	}},
+}
+
+func TestHTTP2BombsAreBorne(t *testing.T) {
+	for protocol, app := range map[string]string{"h2c": "h1", "TLS h2": "both"} {
+		t.Run(protocol+" in front of "+app, func(t *testing.T) {
+			v := newVictim(t, 0, app)
+			for _, b := range h2Bombs {
+				v.bear(b.name, b.memory, false, func() {
+					a, err := v.attacker(protocol, b.deaf)
+					if err != nil {
+						t.Fatal(err)
+					}
+					b.do(a)
+					a.out.Flush()
+					v.app.await(t, 30)
+					time.Sleep(300 * time.Millisecond) // for more than it should take to cost more
+					a.Close()
+				})
+			}
+		})
+	}
+}
+
+// Whoever announces a long frame makes the receiver get ready for it: 64 KB at most.
+func TestALongHTTP2FrameIsRefusedWhenItIsAnnounced(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar()
+	for length, want := range map[string]http2.ErrCode{"\x01\x00\x00": http2.ErrCodeNo, "\x01\x00\x01": http2.ErrCodeFrameSize, "\xff\xff\xff": http2.ErrCodeFrameSize} {
+		h := dialH2(t, p.addr())
+		h.open(1, false, "POST", "/sink")
+		io.WriteString(h, length+"\x00\x00\x00\x00\x00\x01")
+		if want == http2.ErrCodeNo {
+			io.WriteString(h, strings.Repeat("x", 64<<10))
+			h.data(1, true, "")
+			if a := h.answer(1); a.status != 200 || !strings.Contains(a.body, "65536") {
+				t.Errorf("a frame of 64 KB: got %+v, want it taken", a)
+			}
+		} else if got := h.goAway(); got.code != want {
+			t.Errorf("a frame of %q bytes: got %v, want %v", length, got, want)
+		}
+	}
+}

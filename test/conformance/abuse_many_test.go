@@ -1,0 +1,405 @@
+package conformance
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Many connections, and those that do not come to an end: SECURITY.md, "Bounds".
+
+// A horde is a number of connections that have been opened one after the other.
+type horde []*net.TCPConn
+
+// newHorde opens n connections and does on each what begin does.
+func newHorde(t *testing.T, addr string, n int, begin func(net.Conn) error) horde {
+	t.Helper()
+	h := make(horde, n)
+	t.Cleanup(h.close)
+	const at = 8 // once
+	var all sync.WaitGroup
+	for k := range at {
+		all.Go(func() {
+			for i := k; i < n; i += at {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				h[i] = c.(*net.TCPConn)
+				if err := begin(c); err != nil && !ended(err) {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return h
+}
+
+func (h horde) close() {
+	for _, c := range h {
+		if c != nil {
+			c.Close()
+		}
+	}
+}
+
+// open returns how many of them the other side has not ended. What has come on
+// them is dropped.
+func (h horde) open() (n int) {
+	b := make([]byte, 64<<10)
+	for _, c := range h {
+		if c == nil {
+			continue
+		}
+		raw, err := c.SyscallConn()
+		if err != nil {
+			continue
+		}
+		raw.Control(func(fd uintptr) {
+			for {
+				got, _, err := syscall.Recvfrom(int(fd), b, syscall.MSG_DONTWAIT)
+				if errors.Is(err, syscall.EAGAIN) {
+					n++
+				}
+				if err != nil || got == 0 {
+					return
+				}
+			}
+		})
+	}
+	return n
+}
+
+func sends(text string) func(net.Conn) error {
+	return func(c net.Conn) error {
+		_, err := io.WriteString(c, text)
+		return err
+	}
+}
+
+// hears sends and waits for the beginning of an answer.
+func hears(text string) func(net.Conn) error {
+	return func(c net.Conn) error {
+		c.SetDeadline(time.Now().Add(patience))
+		io.WriteString(c, text)
+		_, err := c.Read(make([]byte, 4096))
+		return err
+	}
+}
+
+// hordes are 10 000 connections each, or 2000 that cost as much time.
+var hordes = []struct {
+	name   string
+	tls    bool
+	n      int
+	each   int64 // bytes of memory that one may cost
+	begin  func(net.Conn) error
+	stays  bool // no clock ends it: it is idle
+	deaths int  // 0, or after how many times HEADER_TIMEOUT at most all are gone
+}{
+	{"that say nothing", false, 10000, 8 << 10, sends(""), false, 2},
+	{"in the midst of a head", false, 10000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
+	{"between two requests", false, 10000, 8 << 10, hears(request("GET", "/now")), true, 0},
+	{"in the midst of the HTTP/2 preface", false, 2000, 10 << 10, sends("PRI * HTTP/2.0\r\n\r"), false, 2},
+	{"of HTTP/2 without a stream", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"), true, 0},
+	{"of HTTP/2 in the midst of a head", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
+	{"to TLS that say nothing", true, 10000, 24 << 10, sends(""), false, 2},
+	{"in the midst of a TLS handshake", true, 2000, 32 << 10, sends("\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), false, 2},
+	{"that send TLS garbage", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
+}
+
+func TestManyConnectionsAreBorne(t *testing.T) {
+	const headTime = 2 * time.Second
+	v := newVictim(t, 0, "both", "HEADER_TIMEOUT="+headTime.String())
+	for _, row := range hordes {
+		name := fmt.Sprintf("%d connections %s", row.n, row.name)
+		v.bear(name, row.each*int64(row.n), false, func() {
+			addr := v.addr()
+			if row.tls {
+				addr = v.tlsAddr()
+			}
+			h := newHorde(t, addr, row.n, row.begin)
+			if row.stays {
+				time.Sleep(100 * time.Millisecond)
+				if n := h.open(); n != row.n {
+					t.Errorf("%s: %d are left, want all: an idle connection is", name, n)
+				}
+				h.close()
+				return
+			}
+			end := time.Now().Add(time.Duration(row.deaths)*headTime + slack)
+			for {
+				n := h.open()
+				if n == 0 {
+					break
+				}
+				if time.Now().After(end) {
+					t.Errorf("%s: %d are still open", name, n)
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			h.close()
+		})
+	}
+}
+
+// The small ports keep 256 connections each, and whoever comes is served all the
+// same.
+func TestManyConnectionsToTheSmallPortsAreBorne(t *testing.T) {
+	const kept = 256
+	p := newPod(t)
+	p.sample()
+	p.sidecar("METRICS_NAMES=default")
+	for name, row := range map[string]struct {
+		port   int
+		path   string
+		status int
+	}{
+		"hooks":      {p.port.admin, "/", 404},
+		"statistics": {p.port.autoscaler, "/metrics", 200},
+		"metrics":    {p.port.metrics, "/metrics", 200},
+		"status":     {p.port.status, "/status.json", 200},
+	} {
+		for what, text := range map[string]string{
+			"nothing":     "",
+			"half a head": "GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
+			"half a body": "POST /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nhalf",
+			"HTTP/2":      http2.ClientPreface + strings.Repeat("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 100),
+		} {
+			before := p.memory("VmRSS")
+			files := p.files()
+			h := newHorde(t, local(row.port), 400, sends(text))
+			w := dial(t, local(row.port))
+			began := time.Now()
+			w.send("GET " + row.path + " HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+			if m := w.receive("GET"); m.status() != row.status {
+				t.Errorf("%s, 400 connections with %s: got %q, want %d", name, what, m.Start, row.status)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("%s, 400 connections with %s: the answer took %v", name, what, took)
+			}
+			w.Close()
+			p.poll("the rest has been ended", func() error {
+				if n := p.files(); n > files+kept {
+					return fmt.Errorf("%s, %s: %d files, before there were %d", name, what, n, files)
+				}
+				return nil
+			})
+			if grown := p.memory("VmRSS") - before; grown > 32<<20 {
+				t.Errorf("%s, 400 connections with %s: memory has grown by %d KB", name, what, grown>>10)
+			}
+			h.close()
+		}
+	}
+}
+
+// A preStop hook waits for the drain however many connect meanwhile, and however
+// long it takes.
+func TestAPreStopHookIsNotEndedForOthers(t *testing.T) {
+	p := newPod(t)
+	h := p.holder()
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=19s", "SERVING_READINESS_PROBE=")
+	running := p.sendGet("/long")
+	h.wait(t, "/long")
+	hook := p.preStop("/wait-for-drain")
+	p.draining()
+	p.signal(syscall.SIGTERM)
+	newHorde(t, local(p.port.admin), 400, sends(""))
+	hook.SetReadDeadline(time.Now().Add(11 * time.Second)) // longer than others have
+	var timeout net.Error
+	if b, err := hook.r.Peek(1); !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Fatalf("got %q, %v, want the hook to wait", b, err)
+	}
+	h.free("/long")
+	running.receive("GET")
+	hook.SetDeadline(time.Now().Add(patience))
+	if m := hook.receive("GET"); m.status() != 200 {
+		t.Errorf("the hook got %q, want 200", m.Start)
+	}
+}
+
+// stallers ask for a large answer and do not take it.
+var stallers = map[string]func(t *testing.T, p *pod){
+	"HTTP/1.1": func(t *testing.T, p *pod) { p.sendGet("/stream/1000000000") },
+	"HTTP/1.0": func(t *testing.T, p *pod) {
+		dial(t, p.addr()).send("GET /stream/1000000000 HTTP/1.0\r\nHost: a.test\r\n\r\n")
+	},
+	"TLS": func(t *testing.T, p *pod) {
+		dialTLS(t, p.tlsAddr(), "http/1.1").send(request("GET", "/stream/1000000000"))
+	},
+	"h2c, a window of 0":    func(t *testing.T, p *pod) { stall(t, p, "h2c", 0) },
+	"h2c, deaf":             func(t *testing.T, p *pod) { stall(t, p, "h2c", 1<<31-1) },
+	"TLS h2, a window of 0": func(t *testing.T, p *pod) { stall(t, p, "TLS h2", 0) },
+	"TLS h2, deaf":          func(t *testing.T, p *pod) { stall(t, p, "TLS h2", 1<<31-1) },
+}
+
+func stall(t *testing.T, p *pod, protocol string, window uint32) {
+	t.Helper()
+	a, err := p.attacker(protocol, true, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Close() })
+	a.framer.WriteWindowUpdate(0, 1<<31-1-65535)
+	a.open(true, asks("GET", "/stream/1000000000")...)
+	a.out.Flush()
+}
+
+// A client that does not read its answer gives its slot back, with no clock set
+// but SEND_TIMEOUT, and when another clock has run out.
+func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
+	for name, ask := range stallers {
+		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
+			const limit = 400*time.Millisecond + 5*time.Second // and what is left for ending a connection, over HTTP/2 that of others as well
+			t.Run(name+"/"+setting, func(t *testing.T) {
+				p := newPod(t)
+				writeCertificate(t, p.dir)
+				app := p.sample()
+				p.sidecar("REVISION_TIMEOUT_SECONDS=0", "REVISION_TIMEOUT_SCOPE=request", "DRAIN_DEADLINE=10s", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10", setting)
+				ask(t, p)
+				began := time.Now()
+				p.poll("it is at the app", func() error {
+					if r := app.Running(); r.Now+r.Ended == 0 {
+						return errNotYet
+					}
+					return nil
+				})
+				p.poll("there is a slot again", func() error {
+					if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+						return fmt.Errorf("got %q", m.Start) // the clock runs for those that wait as well
+					}
+					return nil
+				})
+				if took := time.Since(began); took > limit+slack {
+					t.Errorf("the slot was free after %v, want %v", took, limit)
+				}
+				p.poll("the app is rid of it", func() error {
+					if r := app.Running(); r.Now != 0 {
+						return fmt.Errorf("got %+v", r)
+					}
+					return nil
+				})
+				why := "idle-timeout"
+				if strings.HasPrefix(setting, "REVISION") {
+					why = "request-timeout"
+				}
+				p.awaitLog(`"reason":"`+why+`"`, `"phase":"streaming"`)
+			})
+		}
+	}
+}
+
+// One that reads slowly, but does, is served to the end.
+func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar("SEND_TIMEOUT=2s")
+	const size = 12 << 20 // more than the sockets hold
+	w := dial(t, p.addr())
+	w.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+	w.send(request("GET", fmt.Sprintf("/bytes/%d", size)))
+	got, b := 0, make([]byte, 512<<10)
+	for got < size {
+		n, err := w.r.Read(b[:min(len(b), size)])
+		if got += n; err != nil {
+			t.Fatalf("after %d bytes: %v", got, err)
+		}
+		time.Sleep(time.Duration(n) * 6 * time.Second / size)
+	}
+}
+
+// TLS clients that want to negotiate anew are shown the door (CVE-2011-1473).
+func TestTLSRenegotiationIsRefused(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	p.sidecar("QUEUE_PROXY_TLS_MIN_VERSION=1.2")
+	client := exec.Command("openssl", "s_client", "-tls1_2", "-connect", p.tlsAddr())
+	in, err := client.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out output
+	client.Stdout, client.Stderr = &out, &out
+	client.SysProcAttr = dieWithParent
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- client.Wait() }()
+	t.Cleanup(func() { client.Process.Kill(); <-done })
+	poll(t, "the handshake is done", func() error {
+		if !out.says("Verify return code") {
+			return errNotYet
+		}
+		return nil
+	})
+	io.WriteString(in, "R\n") // openssl's word for it
+	poll(t, "it is refused", func() error {
+		if !out.says("no renegotiation") && !out.says("alert") {
+			return errNotYet
+		}
+		return nil
+	})
+	if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+		t.Errorf("another client got %q, want 200", m.Start)
+	}
+}
+
+// What is no TLS, or no end of it, costs its sender the connection at once.
+func TestTLSGarbageEndsTheConnection(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	p.sidecar()
+	hello := func() []byte { // a client's first record
+		var b bytes.Buffer
+		c := tls.Client(&recorder{out: &b}, &tls.Config{InsecureSkipVerify: true})
+		c.Handshake()
+		return b.Bytes()
+	}()
+	for name, text := range map[string]string{
+		"plain HTTP":          request("GET", "/"),
+		"zeros":               strings.Repeat("\x00", 1000),
+		"a record too long":   "\x16\x03\x01\xff\xff" + strings.Repeat("x", 70000),
+		"an alert":            "\x15\x03\x01\x00\x02\x02\x28",
+		"a hello of nothing":  "\x16\x03\x01\x00\x04\x01\x00\x00\x00",
+		"data before a hello": "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
+		"a hello and garbage": string(hello) + strings.Repeat("x", 1000),
+		"endless empty data":  strings.Repeat("\x16\x03\x01\x00\x00", 1000),
+	} {
+		w := dial(t, p.tlsAddr())
+		io.WriteString(w, text)
+		w.SetDeadline(time.Now().Add(slack))
+		if _, err := io.Copy(io.Discard, w); err != nil && !ended(err) {
+			t.Errorf("%s: got %v, want the end of the connection", name, err)
+		}
+	}
+	if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/bytes/2"); m.status() != 200 {
+		t.Errorf("an honest client got %q, want 200", m.Start)
+	}
+}
+
+// recorder is a connection that keeps what is written and says nothing.
+type recorder struct {
+	net.Conn
+	out *bytes.Buffer
+}
+
+func (r *recorder) Write(b []byte) (int, error) { return r.out.Write(b) }
+func (r *recorder) Read([]byte) (int, error)    { return 0, io.EOF }
