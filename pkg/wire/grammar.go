@@ -1,5 +1,7 @@
 package wire
 
+import "bytes"
+
 // text is what the helpers read: bytes from the wire, or a name of our own.
 type text interface{ ~[]byte | ~string }
 
@@ -66,6 +68,19 @@ func HasToken[A, B text](value A, token B) bool {
 		begin = end + 1
 	}
 	return false
+}
+
+// areTokens reports whether value is a list of tokens, some of which may be
+// missing (RFC 9110 5.6.1.2).
+func areTokens(value []byte) bool {
+	for more := true; more; {
+		var token []byte
+		token, value, more = bytes.Cut(value, []byte{','})
+		if token = trim(token); len(token) > 0 && !ValidToken(token) {
+			return false
+		}
+	}
+	return true
 }
 
 // Find returns the value of the first field of that name, whatever its case.

@@ -102,6 +102,7 @@ type head struct {
 	close     bool // Connection lists close
 	keepAlive bool // Connection lists keep-alive
 	upgrades  bool // Connection lists upgrade
+	unlisted  bool // Connection is not a list
 	upgrade   bool // there is an Upgrade field
 	expects   int
 	expect    []byte
@@ -244,6 +245,7 @@ func (h *head) note(k known, value []byte) Word {
 		h.close = h.close || HasToken(value, "close")
 		h.keepAlive = h.keepAlive || HasToken(value, "keep-alive")
 		h.upgrades = h.upgrades || HasToken(value, "upgrade")
+		h.unlisted = h.unlisted || !areTokens(value)
 	case upgradeField:
 		h.upgrade = h.upgrade || len(value) > 0
 	case expectField:

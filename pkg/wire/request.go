@@ -278,6 +278,9 @@ func (r *Request) judge() *Refused {
 	if h.hosts > 0 && plainHost(h.host) < 0 {
 		r.oddly(WordHost, true)
 	}
+	if h.unlisted { // net/http finds a close between blanks as well
+		r.oddly(WordConnection, true)
+	}
 	if h.expects > 0 && !r.Expect100 {
 		r.oddly(WordExpect, true)
 	}

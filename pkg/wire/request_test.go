@@ -175,16 +175,17 @@ func TestAnUpgradeNeedsBothFields(t *testing.T) {
 
 func TestAnOddHeadIsFilledOnlyWhenItIsFramed(t *testing.T) {
 	for head, want := range map[string]string{
-		"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                                   "version true 1 5",
-		"POST / HTTP/1.1\r\nHost: a/b\r\nContent-Length: 5\r\n\r\n":                      "host true 2 5",
-		"POST ftp://a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                  "target true 2 5",
-		"POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 5\r\n\r\n":           "expect true 3 5",
-		"POST / HTTP/1.1\nHost: a\nContent-Length: 5\n\n":                                "line-end false 0 5",
-		"POST / HTTP/1.0\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":                     "fold false 0 5",
-		"POST / HTTP/1.1\r\nHost: a/b\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":        "fold false 0 5",
-		"\r\nPOST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                               "leading-line false 0 5",
-		"POST / HTTP/1.3\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                        "version false 0 5",
-		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5,5\r\n\r\n": "content-length false 0 5",
+		"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                                    "version true 1 5",
+		"POST / HTTP/1.1\r\nHost: a/b\r\nContent-Length: 5\r\n\r\n":                       "host true 2 5",
+		"POST ftp://a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                   "target true 2 5",
+		"POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 5\r\n\r\n":            "expect true 3 5",
+		"POST / HTTP/1.1\r\nHost: a\r\nConnection: x. close\r\nContent-Length: 5\r\n\r\n": "connection true 3 5",
+		"POST / HTTP/1.1\nHost: a\nContent-Length: 5\n\n":                                 "line-end false 0 5",
+		"POST / HTTP/1.0\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":                      "fold false 0 5",
+		"POST / HTTP/1.1\r\nHost: a/b\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":         "fold false 0 5",
+		"\r\nPOST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                                "leading-line false 0 5",
+		"POST / HTTP/1.3\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                         "version false 0 5",
+		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5,5\r\n\r\n":  "content-length false 0 5",
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte(head))

@@ -94,6 +94,7 @@ const (
 	WordAlias           Word = "alias"             // Content_Length, Transfer_Encoding: a CGI-like app reads them as the real ones
 	WordHost            Word = "host"              // missing, twice, or not a plain host and port (RFC 9112 3.2)
 	WordTarget          Word = "target"            // none of the four forms (RFC 9112 3.2)
+	WordConnection      Word = "connection"        // not a list of tokens (RFC 9110 7.6.1)
 	WordExpect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
 	WordTrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
 	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
