@@ -207,7 +207,7 @@ func table(c *Config) []section {
 			{name: "BODY_TIMEOUT", kind: duration(&c.BodyTimeout, 0), def: "60s",
 				text: "How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC is exempt. 0 is no limit."},
 			{name: "SEND_TIMEOUT", kind: duration(&c.SendTimeout, time.Millisecond), def: "300s",
-				text: "How long a client may leave a piece of a response untaken, of 32 KiB at most, that is there for it: one that does not read must not hold a slot for ever. Upgraded connections are exempt."},
+				text: "How long a client may leave a piece of a response untaken, of 64 KiB at most, that is there for it: one that does not read must not hold a slot for ever. Upgraded connections are exempt."},
 		}},
 		{"TLS", "It is served once the directory holds `tls.crt` and `tls.key`. See [tls](tls.md).", []*row{
 			{name: "TLS_CERT_DIR", kind: text(&c.CertDir), def: "/var/lib/knative/certs",
