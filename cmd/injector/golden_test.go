@@ -12,9 +12,9 @@ import (
 // go test ./cmd/injector -update writes the outputs and reports. Look at them.
 var update = flag.Bool("update", false, "write the golden outputs anew")
 
-const golden = "../../pkg/inject/testdata"
+const golden = "../../pkg/inject/testdata/pairs"
 
-// A pair is one folder of pkg/inject/testdata: in.yaml or in.json; args, a line each,
+// A pair is one folder of pkg/inject/testdata/pairs: in.yaml or in.json; args, a line each,
 // if there are any; policy, which says "same" if a policy makes the same of its pods and
 // "excluded: " and why if a policy leaves them alone (test/admission holds it to that);
 // report, which the injector writes to the standard error; and

@@ -50,7 +50,7 @@ import (
 
 const (
 	root   = "../.."
-	golden = root + "/pkg/inject/testdata"
+	golden = root + "/pkg/inject/testdata/pairs"
 )
 
 // program is the injector, built for these tests.

@@ -23,7 +23,7 @@ import (
 // inputs are the inputs of the golden pairs.
 func inputs(t testing.TB) map[string][]byte {
 	t.Helper()
-	files, err := filepath.Glob("../testdata/*/in.*")
+	files, err := filepath.Glob("../testdata/pairs/*/in.*")
 	if err != nil || len(files) < 40 {
 		t.Fatalf("got %d inputs (%v), want at least 40; have they moved?", len(files), err)
 	}

@@ -141,7 +141,7 @@ const goodPod = `{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"web
 // golden calls a test with every pod of the golden pairs and the options of its pair.
 func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Options)) {
 	t.Helper()
-	inputs, err := filepath.Glob("../testdata/*/in.*")
+	inputs, err := filepath.Glob("../testdata/pairs/*/in.*")
 	if err != nil || len(inputs) < 40 {
 		t.Fatalf("got %d golden inputs, want at least 40; have they moved?", len(inputs))
 	}
