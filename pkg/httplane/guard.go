@@ -264,7 +264,7 @@ func (g *guard) hurry() {
 	defer g.sending.Unlock()
 	g.overdue++
 	if g.writing {
-		g.limitSend()
+		_ = g.limitSend() // of a connection that has been closed
 	}
 }
 
