@@ -91,8 +91,10 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 
 // SpeaksOnlyH2 reports whether the user container speaks HTTP/2 and not HTTP/1.1:
 // then it can't have acted on what it has heard in HTTP/1.1 and swallowed. Where
-// that is not known it is asked, in both, on connections of its own. The error is
-// an *Error where nothing could be dialled, or the context's cause.
+// that is not known it is asked, in both, on connections of its own: in HTTP/1.1
+// while one in HTTP/2 is open and lives on, since one that dies swallows the
+// question as well. The error is an *Error where nothing could be dialled, or the
+// context's cause.
 func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 	if h2, err := a.SpeaksH2(ctx); err != nil || !h2 {
 		return false, err
@@ -100,12 +102,21 @@ func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 	if h1, _ := a.speech.heard(); h1 != unknown {
 		return h1 == no, nil
 	}
-	speaks, silent, err := a.question(ctx, answersH1)
-	if err != nil || silent {
+	var h1 bool
+	sure, _, err := a.question(ctx, func(witness net.Conn) bool {
+		if !answersPreface(witness) {
+			return false
+		}
+		var silent bool
+		var err error
+		h1, silent, err = a.question(ctx, answersH1)
+		return err == nil && !silent && (h1 || livesOn(witness))
+	})
+	if err != nil || !sure {
 		return false, err
 	}
-	a.speech.learnH1(speaks)
-	return !speaks, nil
+	a.speech.learnH1(h1)
+	return !h1, nil
 }
 
 // question puts one to the user container on a connection of its own, and says
@@ -153,7 +164,37 @@ func answersPreface(c net.Conn) bool {
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return false
 	}
-	return isSettings(head[:])
+	return isSettings(head[:]) && skipPayload(c, head)
+}
+
+// skipPayload reads what belongs to the head of a frame (RFC 9113 section 4.1).
+func skipPayload(r io.Reader, head [9]byte) bool {
+	_, err := io.CopyN(io.Discard, r, int64(head[0])<<16|int64(head[1])<<8|int64(head[2]))
+	return err == nil
+}
+
+// livesOn reports whether a server that has answered a preface still answers after a
+// while in which one that is ending would have ended: a PING by its ACK (RFC 9113
+// section 6.7).
+func livesOn(c net.Conn) bool {
+	const while = 20 * time.Millisecond
+	time.Sleep(while)
+	const ping, ack = 6, 1
+	if _, err := io.WriteString(c, "\x00\x00\x08\x06\x00\x00\x00\x00\x00alive???"); err != nil {
+		return false
+	}
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return false
+		}
+		if head[3] == ping && head[4]&ack != 0 {
+			return true
+		}
+		if !skipPayload(c, head) {
+			return false
+		}
+	}
 }
 
 // isSettings reports whether b begins with the head of a SETTINGS frame that

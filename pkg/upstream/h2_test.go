@@ -125,7 +125,16 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 		}
 	}
 	yesH1 := func(p *peer) { p.say("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
-	yesH2 := func(p *peer) { p.say(settings); p.hang() }
+	yesH2 := func(p *peer) {
+		p.say(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // and a WINDOW_UPDATE
+		io.CopyN(io.Discard, p.in, int64(len("SM\r\n\r\n")+9+17))
+		p.say("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		p.hang()
+	}
+	dyingH2 := func(p *peer) { // a little later than its connections in HTTP/1.1
+		p.say(settings)
+		time.Sleep(10 * time.Millisecond)
+	}
 	closes := func(p *peer) {}
 	for name, c := range map[string]struct {
 		play        func(p *peer)
@@ -133,13 +142,14 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 		h1          answer
 		connections int
 	}{
-		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 2},
-		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 2},
-		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 2},
-		"both":                            {answers(yesH1, yesH2), false, yes, 2},
+		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 3},
+		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 3},
+		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 3},
+		"both":                            {answers(yesH1, yesH2), false, yes, 3},
+		"one that is dying":               {answers(closes, dyingH2), false, unknown, 5},
 		"HTTP/1.1":                        {answers(yesH1, yesH1), false, unknown, 1},
 		"neither":                         {closes, false, unknown, 1},
-		"HTTP/2, and too busy for a word": {answers((*peer).hang, yesH2), false, unknown, 3},
+		"HTTP/2, and too busy for a word": {answers((*peer).hang, yesH2), false, unknown, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
