@@ -129,7 +129,7 @@ func bodyReason(err error) queue.Why {
 func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 	c := &x.call
 	x.upgrade = upgrade
-	c.Method, c.Upgrade = x.r.Method, upgrade != ""
+	c.Method, c.Upgrade, c.Many = x.r.Method, upgrade != "", x.h2
 	c.Body, c.Length, c.Trailer, c.Expect100 = nil, 0, nil, false
 	if x.body != nil {
 		c.Body, c.Length, c.Expect100 = x.body, x.r.ContentLength, x.expects()

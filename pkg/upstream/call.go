@@ -47,6 +47,7 @@ type Call struct {
 	Trailer   func(dst []byte) []byte // appends the trailer fields once Body has ended; nil: none
 	Expect100 bool                    // Head holds "Expect: 100-continue"
 	Upgrade   bool                    // Head asks for another protocol
+	Many      bool                    // the client has others like it: the response is read in pieces of 32 KB, not 64
 
 	// What the lane does on the way, on the goroutine of Do and Next.
 	OnSend   func()               // a connection is there, the request is about to be sent; it may set Head
@@ -187,6 +188,9 @@ func (c *Call) attach(n *conn) bool {
 		return false
 	}
 	c.conn, c.upload = n, upload{turn: c.upload.turn + 1}
+	if n.most = bufferSize; c.Many {
+		n.most = pieceSize
+	}
 	if c.Body == nil {
 		c.upload.state = complete
 	}

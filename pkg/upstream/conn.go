@@ -17,8 +17,9 @@ const (
 	bufferSize = 64 << 10
 	// smallSize is the same for short ones, which most are.
 	smallSize = 4 << 10
-	// pieceSize is the same for what comes from clients, who may be slow, and for
-	// tunnels: they hold their buffers while they wait.
+	// pieceSize is the same for what comes from clients, who may be slow, for tunnels,
+	// which hold their buffers while they wait, and for responses over HTTP/2, of which
+	// one client that does not read may hold hundreds.
 	pieceSize = 32 << 10
 )
 
@@ -60,6 +61,7 @@ type conn struct {
 	buf     []byte          // *pooled, or larger for a large head
 	r, w    int             // buf[r:w] has been read and not consumed
 	much    bool            // what came last has filled a small buffer
+	most    int             // size of the buffer that is then used: bufferSize or pieceSize
 	reused  bool            // it has served an exchange before
 	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
@@ -74,7 +76,7 @@ type conn struct {
 }
 
 func newConn(c net.Conn, buffers *buffers) *conn {
-	n := &conn{Conn: c, buffers: buffers}
+	n := &conn{Conn: c, buffers: buffers, most: bufferSize}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
 		n.peek, n.step = n.look, n.sendOrRead
@@ -211,7 +213,7 @@ func (c *conn) hold() {
 	}
 	size := smallSize
 	if c.much {
-		size = bufferSize
+		size = c.most
 	}
 	c.pooled = c.buffers.get(size)
 	c.buf = *c.pooled
@@ -220,7 +222,7 @@ func (c *conn) hold() {
 // enlarge puts what a small buffer holds into a large one.
 func (c *conn) enlarge() {
 	small := c.pooled
-	c.pooled = c.buffers.get(bufferSize)
+	c.pooled = c.buffers.get(c.most)
 	c.buf = *c.pooled
 	copy(c.buf, (*small)[:c.w])
 	c.buffers.put(small)
