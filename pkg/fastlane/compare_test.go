@@ -315,8 +315,8 @@ func oneRequest(b []byte) (n int, method string, strict bool, then ending) {
 	if q.Minor == 0 && q.Close {
 		then = alone
 		for _, f := range q.Fields {
-			if wire.EqualFold(f.Name, "connection") && wire.HasToken(f.Value, "keep-alive") {
-				return 0, "", false, more // net/http goes on where it says both
+			if wire.EqualFold(f.Name, "connection") && bytes.Contains(bytes.ToLower(f.Value), []byte("keep-alive")) {
+				return 0, "", false, more // net/http goes on where it says both, and where it finds it between blanks
 			}
 		}
 	}
