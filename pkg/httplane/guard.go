@@ -1,6 +1,7 @@
 package httplane
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,7 @@ var past = time.Unix(1, 0)
 type guard struct {
 	net.Conn              // bare, or TLS; read by one goroutine at a time
 	bare     *net.TCPConn // under Conn; nil in tests with other connections
+	secure   *tls.Conn    // Conn, until the first head is judged; nil: not TLS
 	maxHead  int
 	headTime time.Duration // for a head to arrive, from its first byte on; 0: any
 	watch    *hangup.Watch
@@ -392,7 +394,11 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 		return true, nil
 	} else if maybe {
 		return false, nil
+	} else if g.secure != nil && g.secure.ConnectionState().NegotiatedProtocol == "h2" {
+		g.state = ended // HTTP/1.1 is not what was agreed on, nor what an answer could be in (RFC 9113 section 3.4)
+		return false, io.EOF
 	}
+	g.secure = nil
 	g.target = ""
 	n, err := g.request.Parse(b)
 	var refused *wire.Refused

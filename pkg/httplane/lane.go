@@ -313,7 +313,8 @@ func (l *guarded) Accept() (net.Conn, error) {
 		g.watch = l.lane.watcher.Add(g.bare, g.hangup)
 	}
 	if l.config != nil {
-		g.Conn = tls.Server(c, l.config)
+		g.secure = tls.Server(c, l.config)
+		g.Conn = g.secure
 	}
 	l.lane.open(g)
 	return g, nil

@@ -490,6 +490,30 @@ func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
 	}
 }
 
+// Who agrees on HTTP/2 and then speaks something else is let go without a word (RFC
+// 9113 section 3.4), as every server on net/http does it.
+func TestWhoAgreesOnHTTP2IsNotServedHTTP1(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	app := p.bare(answers(ok))
+	p.sidecar()
+	for name, text := range map[string]string{
+		"HTTP/1.1":               request("GET", "/"),
+		"a queue probe":          request("GET", "/", "K-Network-Probe: queue"),
+		"noise":                  "INVALID CONNECTION PREFACE\r\n\r\n",
+		"half a preface, and on": preface + "\r\n\r\nXX\r\n\r\n",
+	} {
+		w := dialTLS(t, p.tlsAddr(), "h2")
+		w.send(text)
+		if b, err := io.ReadAll(w.r); len(b) > 0 || err != nil {
+			t.Errorf("%s: got %q, %v; want nothing, and the end", name, b, err)
+		}
+	}
+	if heard, broken := app.requests(); len(heard)+len(broken) > 0 {
+		t.Errorf("the app has heard %d requests, want none", len(heard)+len(broken))
+	}
+}
+
 // scrapeTLS asks the metrics' port over TLS as Prometheus does.
 // It shows a certificate, if there is one, whatever the server says it takes.
 func (p *pod) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
