@@ -30,7 +30,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzzers fuzz admission e2e soak reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzzers fuzz admission h2spec e2e soak reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -55,6 +55,9 @@ conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary
 admission: ## Run the API server's own admission code against the injector; minutes the first time.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
 
+h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
+	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
+
 fuzzers: ## List the fuzzers, each as "package Name".
 	@$(FUZZERS)
 
@@ -69,7 +72,7 @@ fuzz: ## Run each fuzzer for FUZZTIME (10s); FUZZ="wire Fuzz" chooses by "packag
 	if [ -z "$$ran" ]; then echo "make fuzz: there is no fuzzer like that" >&2; exit 1; fi; \
 	if [ -n "$$failed" ]; then echo "make fuzz: failed:$$failed" >&2; exit 1; fi; }
 
-e2e: ## Run all that needs real parts: containers, faults, an API server's code, Prometheus, a browser. Debian and root.
+e2e: ## Run all that needs real parts: containers, faults, an API server's code, h2spec, Prometheus, a browser. Debian and root.
 	test/e2e/run
 
 soak: ## Run the sidecar for SOAKTIME (30m) under mixed traffic and faults; memory must stay flat and all counters agree.
