@@ -138,9 +138,7 @@ func TestBadTelemetryIsReportedAndServed(t *testing.T) {
 			if m := dial(t, p.addr()).ask("/status/204"); m.status() != 204 {
 				t.Errorf("got %q, want the app's 204", m.Start)
 			}
-			if !p.out.says(name) {
-				t.Errorf("no line names %s", name)
-			}
+			p.awaitLog(name)
 		})
 	}
 }
