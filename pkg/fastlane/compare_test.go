@@ -552,6 +552,7 @@ func seeds(t testing.TB) []seed {
 		"HTTP/1.0 kept alive":              "GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
 		"HTTP/1.2":                         "GET /new HTTP/1.2\r\nHost: a\r\n\r\n",
 		"HTTP/3.0":                         "GET /new HTTP/3.0\r\nHost: a\r\n\r\n",
+		"HTTP/2 without its second half":   "PRI * HTTP/2.0\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
 		"many fields of a proxy":           "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: [::1]:80, x\r\nX-Forwarded-Host: h\r\nX-Forwarded-Proto: https\r\nConnection: X-Hop, TE\r\nX-Hop: 1\r\nTE: trailers, deflate\r\nK-Original-Host: o\r\nProxy-Authorization: x\r\nCookie: a\r\nCookie: b\r\nForwarded: \r\n\r\n",
 		"empty X-Forwarded-For":            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For:\r\nX-Forwarded-For:\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n",
 		"Pragma":                           "GET / HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\n\r\n",

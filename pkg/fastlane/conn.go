@@ -47,7 +47,7 @@ type conn struct {
 	need    int                // bytes that the next buffer has to have, as far as the last one can tell
 	err     error              // of the last raw read
 	reading func(uintptr) bool // tryRead, made once
-	served  bool               // a first head has come
+	first   bool               // no request has been served
 
 	// Of the writer.
 	left     []byte             // of what is being written,
@@ -89,7 +89,7 @@ func (c *conn) hangup() {
 // serve serves requests until the connection ends or, handed over, is not ours
 // any more.
 func (c *conn) serve() (handed bool) {
-	for {
+	for c.first = true; ; c.first = false {
 		what := c.next()
 		switch what {
 		case plain:
@@ -110,7 +110,7 @@ func (c *conn) serve() (handed bool) {
 			c.put(rest)
 		case handOver:
 			c.lane.given.Add(1)
-			c.elsewhere().HandOver(c.take(), c.lane.leavePlace)
+			c.elsewhere().HandOver(c.take(), !c.first, c.lane.leavePlace)
 			c.forget()
 			return true
 		case end:
@@ -132,7 +132,7 @@ const (
 
 // next reads the next request's head and decides who serves it.
 func (c *conn) next() what {
-	owed := !c.served // a new connection owes its first head from the beginning
+	owed := c.first // a new connection owes its first head from the beginning
 	if owed {
 		c.awaitHead()
 	}
@@ -142,7 +142,6 @@ func (c *conn) next() what {
 				if owed {
 					c.gotHead()
 				}
-				c.served = true
 				return what
 			}
 			if !owed {
@@ -160,7 +159,7 @@ func (c *conn) next() what {
 // complete.
 func (c *conn) judge() (w what, known bool) {
 	b := c.buf[c.r:c.w]
-	if is, maybe := wire.HasPreface(b); is || maybe {
+	if is, maybe := wire.HasPreface(b); c.first && (is || maybe) {
 		return handOver, is
 	}
 	n, err := c.request.Parse(b)

@@ -44,9 +44,9 @@ type Guest interface {
 	// connection has been closed.
 	Lend(early []byte) (rest []byte, back bool)
 
-	// HandOver gives the connection away, with what has been read from it. closed is
-	// called when it has been closed.
-	HandOver(early []byte, closed func())
+	// HandOver gives the connection away, with what has been read from it. begun says
+	// that a request has been served on it. closed is called when it has been closed.
+	HandOver(early []byte, begun bool, closed func())
 
 	// Hangup says that the client has closed its side. Any goroutine may call it.
 	Hangup()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +61,7 @@ type guard struct {
 	request wire.Request
 	chunks  wire.Chunks
 	target  string    // of the present request, when net/http may not see it; else ""
+	begun   bool      // a head has been judged: HTTP/2 cannot begin any more
 	last    bool      // nothing behind the present request is served
 	headEnd time.Time // when the head that has begun to arrive must be there; zero: any time
 	hurried bool      // headEnd has been drawn in, because the connection retires
@@ -386,15 +388,18 @@ func (g *guard) judge() (bool, error) {
 var errLongChunk = errors.New("chunk head or trailer section too long")
 
 func (g *guard) judgeHead(b []byte) (bool, error) {
-	if is, maybe := wire.HasPreface(b); is {
+	is, maybe := wire.HasPreface(b)
+	switch {
+	case g.begun: // in HTTP/1, of which a preface is another version (RFC 9113 section 3.4)
+	case is:
 		g.state = opaque
 		g.headIsThere()
 		g.talker.Store(h2Talker(g.Conn))
 		g.heads.Store(newHeads(g.headTime, func() { g.Conn.SetReadDeadline(past) }))
 		return true, nil
-	} else if maybe {
+	case maybe:
 		return false, nil
-	} else if g.secure != nil && g.secure.ConnectionState().NegotiatedProtocol == "h2" {
+	case g.secure != nil && g.secure.ConnectionState().NegotiatedProtocol == "h2":
 		g.state = ended // HTTP/1.1 is not what was agreed on, nor what an answer could be in (RFC 9113 section 3.4)
 		return false, io.EOF
 	}
@@ -440,6 +445,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 
 // passHead gives out the head of n bytes, of which the first may be lent already.
 func (g *guard) passHead(n int) {
+	g.begun = true
 	g.r += g.lent
 	g.pass = n - g.lent
 	g.lent = 0
@@ -472,14 +478,11 @@ func (g *guard) took(n int64) {
 // refuse answers a head that is not served. It is net/http's turn to read the
 // next request, so no response is under way.
 func (g *guard) refuse(status int) error {
-	text := "400 Bad Request"
-	if status == 431 {
-		text = "431 Request Header Fields Too Large"
-	}
-	body := text[len("400 "):] + "\n"
+	text := http.StatusText(status)
+	body := text + "\n"
 	g.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
-	fmt.Fprintf(g.Conn, "HTTP/1.1 %s\r\n%s: %s; error=http_request_error; details=\"bad-request\"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		text, header.ProxyStatus, header.ProxyName, len(body), body)
+	fmt.Fprintf(g.Conn, "HTTP/1.1 %d %s\r\n%s: %s; error=http_request_error; details=\"bad-request\"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, text, header.ProxyStatus, header.ProxyName, len(body), body)
 	g.state = ended
 	g.refused.Store(true)
 	g.cutOff.Store(true)

@@ -27,9 +27,10 @@ func (l *Lane) Guest(c *net.TCPConn, w *hangup.Watch) *Guest {
 }
 
 // HandOver serves the connection from now on, with what has been read from it
-// already. closed is called when it has been closed.
-func (t *Guest) HandOver(early []byte, closed func()) {
-	t.enter(early, nil, closed)
+// already. begun says that a request has been served on it, so that HTTP/2 cannot
+// begin any more. closed is called when it has been closed.
+func (t *Guest) HandOver(early []byte, begun bool, closed func()) {
+	t.enter(early, begun, nil, closed)
 }
 
 // Lend serves the request that early begins with, whose framing is certain, and
@@ -37,7 +38,7 @@ func (t *Guest) HandOver(early []byte, closed func()) {
 // back, when the connection has been closed.
 func (t *Guest) Lend(early []byte) (rest []byte, back bool) {
 	done := make(chan struct{})
-	g := t.enter(early, &loan{poke: make(chan struct{}, 1)}, func() { close(done) })
+	g := t.enter(early, true, &loan{poke: make(chan struct{}, 1)}, func() { close(done) })
 	<-done
 	return g.loan.rest, g.loan.back
 }
@@ -56,9 +57,9 @@ func (t *Guest) Hangup() {
 }
 
 // enter gives the connection to net/http.
-func (t *Guest) enter(early []byte, lent *loan, closed func()) *guard {
+func (t *Guest) enter(early []byte, begun bool, lent *loan, closed func()) *guard {
 	l := t.lane
-	g := &guard{Conn: t.bare, bare: t.bare, maxHead: l.settings.MaxHeaderBytes, headTime: l.settings.HeaderTimeout, watch: t.watch, loan: lent}
+	g := &guard{Conn: t.bare, bare: t.bare, maxHead: l.settings.MaxHeaderBytes, headTime: l.settings.HeaderTimeout, watch: t.watch, begun: begun, loan: lent}
 	g.buf, g.w = early, len(early)
 	g.onClose = func(g *guard) {
 		l.gone(g)

@@ -10,7 +10,7 @@ const Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // HasPreface reports whether b begins with the whole [Preface]. When it does
 // not, maybe reports whether it still could once more bytes are there. Ask
-// before Parse, for which a preface is an unknown version.
+// before Parse, for which a preface is a version to refuse.
 func HasPreface(b []byte) (is, maybe bool) {
 	n := min(len(b), len(Preface))
 	if string(b[:n]) != Preface[:n] {
@@ -193,6 +193,9 @@ func (r *Request) line(b []byte) *Refused {
 	if !ValidToken(r.Method) || !visible(r.Target) || len(version) != len("HTTP/1.1") ||
 		string(version[:5]) != "HTTP/" || !digit(version[5]) || version[6] != '.' || !digit(version[7]) {
 		return &Refused{WordRequestLine}
+	}
+	if version[5] != '1' {
+		return &Refused{WordVersion} // net/http shows a handler the first half of HTTP/2's preface as a request
 	}
 	if r.begin > 0 {
 		r.oddly(WordLeadingLine, false)

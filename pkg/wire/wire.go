@@ -80,7 +80,7 @@ type Word string
 const (
 	WordRequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 3)
 	WordStatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 4)
-	WordVersion         Word = "version"           // not HTTP/1.1 (RFC 9112 2.3)
+	WordVersion         Word = "version"           // not HTTP/1.1, or not even HTTP/1.x (RFC 9112 2.3)
 	WordLeadingLine     Word = "leading-line"      // an empty line before the request line (RFC 9112 2.2)
 	WordLineEnd         Word = "line-end"          // a line that ends in LF alone (RFC 9112 2.2)
 	WordFold            Word = "fold"              // a line that continues the one before (RFC 9112 5.2)
@@ -111,10 +111,14 @@ type Refused struct{ Word Word }
 func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
 
 // Status is the status code of the answer: 431 (RFC 6585 5) for too many
-// fields, 400 for all else.
+// fields, 505 (RFC 9110 15.6.6) for another version than HTTP/1.x, 400 for all
+// else.
 func (e *Refused) Status() int {
-	if e.Word == WordTooManyFields {
+	switch e.Word {
+	case WordTooManyFields:
 		return 431
+	case WordVersion:
+		return 505
 	}
 	return 400
 }
