@@ -146,13 +146,19 @@ func splitMarks(text []byte) [][]byte {
 			chunks = append(chunks, text[begin:i])
 			begin = i
 		}
+		ends := bytes.HasPrefix(line, []byte("...")) && (len(line) == 3 || isSpace(line[3]))
+		i += len(line)
+		if last := len(chunks) - 1; ends && !content && last >= 0 { // once more what has ended
+			chunks[last] = text[begin-len(chunks[last]) : i]
+			begin = i
+			continue
+		}
 		// What stands before the first mark belongs to it while it is a comment, a
 		// directive or nothing.
 		if trimmed := bytes.TrimSpace(line); marks || len(trimmed) > 0 && trimmed[0] != '#' && trimmed[0] != '%' {
 			content = true
 		}
-		i += len(line)
-		if bytes.HasPrefix(line, []byte("...")) && (len(line) == 3 || isSpace(line[3])) {
+		if ends {
 			chunks = append(chunks, text[begin:i])
 			begin, content = i, false
 		}
