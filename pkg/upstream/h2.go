@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -268,11 +269,65 @@ func newH2(a *App) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Transport{
-		Protocols:          protocols,
+		Protocols: protocols,
+		// No more of a response waits for a slow client than here; the whole connection's
+		// window stays as wide as it is (1 GB): clients that share it must not wait for
+		// each other.
+		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: bufferSize},
 		DisableCompression: true,
 		IdleConnTimeout:    idleTimeout,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return a.dial(ctx)
+			c, err := a.dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &shortFrames{Conn: c}, nil
 		},
 	}
+}
+
+// shortFrames is a connection on which the standard library sends frames of pieceSize
+// at most: for each request with a body it takes a buffer of what the server would
+// bear, 512 KB from Go's own.
+type shortFrames struct {
+	net.Conn
+	first []byte // of what the server says, what has not been read; nil at the beginning
+	err   error  // comes after it
+}
+
+func (c *shortFrames) Read(p []byte) (int, error) {
+	if c.first == nil {
+		c.first, c.err = firstFrame(c.Conn)
+	}
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.Conn.Read(p)
+}
+
+// firstFrame reads a server's SETTINGS and lowers SETTINGS_MAX_FRAME_SIZE in it to
+// pieceSize (RFC 9113 section 6.5.1). What is no such frame is returned as it comes.
+// The error is that of the connection; what came before it is returned beside it.
+func firstFrame(c net.Conn) ([]byte, error) {
+	const setting, maxFrameSize = 6, 5 // bytes, identifier
+	var head [9]byte
+	n, err := io.ReadFull(c, head[:])
+	length := int(head[1])<<8 | int(head[2])
+	if err != nil || !isSettings(head[:]) || length > smallSize {
+		return head[:n], err
+	}
+	frame := make([]byte, len(head)+length)
+	copy(frame, head[:])
+	n, err = io.ReadFull(c, frame[len(head):])
+	for s := frame[len(head):]; len(s) >= setting; s = s[setting:] {
+		if value := s[2:setting]; binary.BigEndian.Uint16(s) == maxFrameSize && binary.BigEndian.Uint32(value) > pieceSize {
+			binary.BigEndian.PutUint32(value, pieceSize)
+		}
+	}
+	return frame[:len(head)+n], err
 }

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -481,4 +482,63 @@ func TestAnAnswerThatIsNotHTTP2MakesUsForgetWhatIsSpoken(t *testing.T) {
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want it forgotten")
 	}
+}
+
+func TestHTTP2BuffersAreSmallWhateverTheUserContainerWouldBear(t *testing.T) {
+	var window, longest, sum atomic.Int64
+	s := serve(t, "127.0.0.1:0", func(p *peer) {
+		for _, b := range []byte("\x00\x00\x12\x04\x00\x00\x00\x00\x00" + // SETTINGS
+			"\x00\x03\x00\x00\x00\x64" + // MAX_CONCURRENT_STREAMS 100
+			"\x00\x04\x00\x10\x00\x00" + // INITIAL_WINDOW_SIZE 1 MB
+			"\x00\x05\x00\x10\x00\x00" + // MAX_FRAME_SIZE 1 MB
+			"\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x10\x00\x00") { // WINDOW_UPDATE 1 MB
+			p.say(string(b))
+		}
+		io.CopyN(io.Discard, p.in, int64(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")))
+		for {
+			var head [9]byte
+			if _, err := io.ReadFull(p.in, head[:]); err != nil {
+				return
+			}
+			payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+			if _, err := io.ReadFull(p.in, payload); err != nil {
+				return
+			}
+			switch kind, flags := head[3], head[4]; {
+			case kind == 4 && flags == 0:
+				for ; len(payload) >= 6; payload = payload[6:] {
+					if binary.BigEndian.Uint16(payload) == 4 {
+						window.Store(int64(binary.BigEndian.Uint32(payload[2:])))
+					}
+				}
+				p.say("\x00\x00\x00\x04\x01\x00\x00\x00\x00")
+			case kind == 0:
+				longest.Store(max(longest.Load(), int64(len(payload))))
+				sum.Add(int64(len(payload)))
+				if flags&1 != 0 {
+					p.say("\x00\x00\x01\x01\x05" + string(head[5:]) + "\x88") // :status 200
+				}
+			}
+		}
+	})
+	a := stranger(t, s.port)
+	a.speech.learnH1(false)
+	r, err := a.RoundTripH2(requestH2(t.Context(), "app", io.LimitReader(zeros{}, 1<<19)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body.Close()
+	if sum.Load() != 1<<19 || longest.Load() > pieceSize {
+		t.Errorf("got %d bytes in frames of up to %d, want %d in frames of %d", sum.Load(), longest.Load(), 1<<19, pieceSize)
+	}
+	if window.Load() != bufferSize {
+		t.Errorf("got a window of %d for a response, want %d", window.Load(), bufferSize)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }
