@@ -36,8 +36,8 @@ func MakeForwarded(xff, host, proto string) string {
 	if strings.TrimSpace(xff) == "" {
 		first()
 	} else {
-		begin := true
 		for node := range strings.SplitSeq(xff, ",") {
+			begin := b.Len() == 0
 			if !begin {
 				b.WriteString(", ")
 			}
@@ -46,7 +46,7 @@ func MakeForwarded(xff, host, proto string) string {
 			if begin {
 				first()
 			}
-			if begin = false; b.Len() > MaxForwarded {
+			if b.Len() > MaxForwarded {
 				break
 			}
 		}
@@ -106,7 +106,7 @@ func tchar(c byte) bool {
 // (RFC 9209 section 2; RFC 9651 section 3.1).
 func WithoutOurs(proxyStatus string) string {
 	kept := make([]string, 0, 2)
-	for member := range members(proxyStatus) {
+	for member := range Members(proxyStatus) {
 		member = strings.TrimSpace(member)
 		name, _, _ := strings.Cut(member, ";")
 		name = strings.Trim(name, "\" \t") // what no reader takes for our name, however lenient, is another's
@@ -115,29 +115,4 @@ func WithoutOurs(proxyStatus string) string {
 		}
 	}
 	return strings.Join(kept, ", ")
-}
-
-// members yields the members of a list, whose commas may also stand in quoted
-// strings. A member whose quotes do not end in this line is left out: with the
-// next line it might be read as several (RFC 9651 section 4.2).
-func members(list string) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		quoted, start := false, 0
-		for i := 0; i < len(list); i++ {
-			switch c := list[i]; {
-			case quoted && c == '\\':
-				i++
-			case c == '"':
-				quoted = !quoted
-			case c == ',' && !quoted:
-				if !yield(list[start:i]) {
-					return
-				}
-				start = i + 1
-			}
-		}
-		if !quoted {
-			yield(list[start:])
-		}
-	}
 }

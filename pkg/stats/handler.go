@@ -2,12 +2,13 @@ package stats
 
 import (
 	"fmt"
-	"iter"
 	"mime"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
 // A Format is a way of writing a report down, by the name that STATS_FORMAT and
@@ -98,8 +99,8 @@ func byName(name Format) *format {
 // accepted finds the format that an Accept header likes best: of those that it
 // likes equally first, then by the order of formats. A header without one media
 // range says nothing.
-func accepted(header []string, first *format) *format {
-	ranges := mediaRanges(header)
+func accepted(accept []string, first *format) *format {
+	ranges := mediaRanges(accept)
 	if ranges == nil {
 		return first
 	}
@@ -123,9 +124,9 @@ type mediaRange struct {
 }
 
 // mediaRanges parses Accept. Elements that are no media ranges are skipped.
-func mediaRanges(header []string) []mediaRange {
+func mediaRanges(accept []string) []mediaRange {
 	var ranges []mediaRange
-	for element := range elements(strings.Join(header, ",")) {
+	for element := range header.Members(strings.Join(accept, ",")) {
 		media, params, err := mime.ParseMediaType(element)
 		if err != nil {
 			continue
@@ -139,28 +140,6 @@ func mediaRanges(header []string) []mediaRange {
 		ranges = append(ranges, mediaRange{media, params["version"], q})
 	}
 	return ranges
-}
-
-// elements yields the elements of a list. A comma in quotes separates nothing (RFC
-// 9110, 5.6.1 and 5.6.4).
-func elements(list string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		quoted, start := false, 0
-		for i := 0; i < len(list); i++ {
-			switch c := list[i]; {
-			case quoted && c == '\\':
-				i++
-			case c == '"':
-				quoted = !quoted
-			case c == ',' && !quoted:
-				if !yield(list[start:i]) {
-					return
-				}
-				start = i + 1
-			}
-		}
-		yield(list[start:])
-	}
 }
 
 // quality is the weight that the most specific matching range gives to f, and

@@ -13,7 +13,7 @@ type room struct {
 var plan = []room{
 	// Ground: nothing of ours.
 	{path: "pkg/header"},
-	{path: "pkg/stats"},
+	{path: "pkg/stats", may: []string{"pkg/header"}},
 	{path: "pkg/certs"},
 	{path: "pkg/wire"},
 	{path: "pkg/hangup"},

@@ -1,0 +1,29 @@
+package header
+
+import "iter"
+
+// Members yields the members of a list as they stand there. A comma in a quoted
+// string separates nothing (RFC 9110 sections 5.6.1 and 5.6.4). A member whose quotes
+// do not end in this line is left out: with the next line it might be read as
+// several (RFC 9651 section 4.2).
+func Members(list string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		quoted, start := false, 0
+		for i := 0; i < len(list); i++ {
+			switch c := list[i]; {
+			case quoted && c == '\\':
+				i++
+			case c == '"':
+				quoted = !quoted
+			case c == ',' && !quoted:
+				if !yield(list[start:i]) {
+					return
+				}
+				start = i + 1
+			}
+		}
+		if !quoted {
+			yield(list[start:])
+		}
+	}
+}
