@@ -12,12 +12,12 @@ import (
 
 // Read reads what has come: n > 0, or an error, or n == 0 for the end.
 func Read(fd uintptr, p []byte) (n int, err error) {
-	return call(syscall.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_DONTWAIT)
+	return call(syscall.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_DONTWAIT, 0, 0)
 }
 
 // Write writes what the socket takes at once, which may be less than all.
 func Write(fd uintptr, p []byte) (n int, err error) {
-	return call(syscall.SYS_SENDTO, fd, pointer(p), uintptr(len(p)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT)
+	return call(syscall.SYS_SENDTO, fd, pointer(p), uintptr(len(p)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0)
 }
 
 // WriteTwo writes what the socket takes of p and q, one behind the other, at once.
@@ -26,7 +26,7 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 	pieces[0].SetLen(len(p))
 	pieces[1].SetLen(len(q))
 	message := syscall.Msghdr{Iov: &pieces[0], Iovlen: uint64(len(pieces))}
-	return call(syscall.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0)
+	return call(syscall.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0, 0)
 }
 
 // WriteNow writes what a pipe or file takes without waiting, though it is one that
@@ -35,22 +35,14 @@ func WriteNow(fd uintptr, p []byte) int {
 	piece := syscall.Iovec{Base: unsafe.SliceData(p)}
 	piece.SetLen(len(p))
 	const here = ^uintptr(0) // where the file is
-	for {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_PWRITEV2, fd, uintptr(unsafe.Pointer(&piece)), 1, here, here, unix.RWF_NOWAIT)
-		switch errno {
-		case 0:
-			return int(n)
-		case syscall.EINTR:
-		default:
-			return 0
-		}
-	}
+	n, _ := call(unix.SYS_PWRITEV2, fd, unsafe.Pointer(&piece), 1, here, here, unix.RWF_NOWAIT)
+	return n
 }
 
 // Silent reports whether nothing has come, not even the end.
 func Silent(fd uintptr) bool {
 	var one [1]byte
-	_, err := call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(&one), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	_, err := call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(&one), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
 	return errors.Is(err, syscall.EAGAIN)
 }
 
@@ -59,9 +51,9 @@ func Silent(fd uintptr) bool {
 // thread that is in the kernel for more than 20 microseconds, as one is that sends
 // to the loopback interface of a busy machine, and give it to another thread: a
 // switch of threads for each, and a monitor that looks for them all the time.
-func call(trap, fd uintptr, what unsafe.Pointer, a3, a4 uintptr) (n int, err error) {
+func call(trap, fd uintptr, what unsafe.Pointer, a3, a4, a5, a6 uintptr) (n int, err error) {
 	for {
-		r, _, errno := syscall.RawSyscall6(trap, fd, uintptr(what), a3, a4, 0, 0)
+		r, _, errno := syscall.RawSyscall6(trap, fd, uintptr(what), a3, a4, a5, a6)
 		switch errno {
 		case 0:
 			return int(r), nil
