@@ -421,8 +421,7 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 func (c *conn) offer() {
 	if c.clocked && !c.offered {
 		c.offered = true
-		c.life.Offer()
-		c.alarm.Watch(&c.life)
+		c.alarm.Offer(&c.life)
 	}
 }
 

@@ -192,16 +192,14 @@ func (x *exchange) unblock() {
 
 // write passes a piece of the response on; the client may take only so long for it.
 func (x *exchange) write(data []byte) (int, error) {
-	x.life.Offer()
-	x.alarm.Watch(&x.life)
+	x.alarm.Offer(&x.life)
 	defer x.life.Taken()
 	return x.w.Write(data)
 }
 
 // flush is write for what has been written and not sent.
 func (x *exchange) flush() error {
-	x.life.Offer()
-	x.alarm.Watch(&x.life)
+	x.alarm.Offer(&x.life)
 	defer x.life.Taken()
 	return http.NewResponseController(x.w).Flush()
 }

@@ -50,6 +50,13 @@ func (a *Alarm) Watch(l *Life) {
 	a.arm()
 }
 
+// Offer notes that a piece of the response waits for the client to take it, until
+// Taken, and watches l: its clock may be the next.
+func (a *Alarm) Offer(l *Life) {
+	l.offered()
+	a.Watch(l)
+}
+
 func (a *Alarm) over() Why {
 	if a.gone() {
 		return ClientGone

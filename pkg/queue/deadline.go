@@ -110,9 +110,9 @@ func (l *Life) GotBody() {
 	l.Touch()
 }
 
-// Offer notes that a piece of the response waits for the client to take it, until
-// Taken. It can bring Next nearer: the alarm has to watch anew.
-func (l *Life) Offer() {
+// offered notes that a piece of the response waits for the client to take it, until
+// Taken. It can bring Next nearer.
+func (l *Life) offered() {
 	if l.clocks.Send > 0 {
 		l.offer.Store(max(int64(time.Since(l.start)), 1))
 	}

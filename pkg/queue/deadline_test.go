@@ -300,7 +300,7 @@ func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testin
 		expect(t, "nothing is offered: over", l.Over(), OK)
 		expect(t, "next", l.Next(), time.Time{})
 		for range 10 {
-			l.Offer()
+			l.offered()
 			expect(t, "next", l.Next(), time.Now().Add(10*time.Second))
 			time.Sleep(10*time.Second - 1)
 			expect(t, "over, before it is taken", l.Over(), OK)
@@ -308,7 +308,7 @@ func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testin
 			time.Sleep(time.Minute)
 			expect(t, "over, between two pieces", l.Over(), OK)
 		}
-		l.Offer()
+		l.offered()
 		time.Sleep(10 * time.Second)
 		expect(t, "over", l.Over(), IdleTimeout)
 		l.Enter(Tunnelled)
@@ -329,7 +329,7 @@ func TestAnAlarmThatWatchesAnewRingsEarlierThanItWasToBefore(t *testing.T) {
 		a.Watch(l)
 		a.Abortable(func() { aborted.Store(int64(time.Since(began))) })
 		time.Sleep(time.Minute)
-		l.Offer()
+		l.offered()
 		a.Watch(l)
 		time.Sleep(time.Minute)
 		expect(t, "aborted after", time.Duration(aborted.Load()), time.Minute+time.Second)
