@@ -222,8 +222,8 @@ func (c *conn) hold() {
 // enlarge puts what a small buffer holds into a large one.
 func (c *conn) enlarge() {
 	small := c.pooled
-	c.pooled = c.buffers.get(c.most)
-	c.buf = *c.pooled
+	c.buf = nil
+	c.hold()
 	copy(c.buf, (*small)[:c.w])
 	c.buffers.put(small)
 }
