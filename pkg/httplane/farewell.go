@@ -57,7 +57,7 @@ func h2Size(head []byte) (int64, bool) {
 	if len(head) < 3 {
 		return 0, false
 	}
-	return 9 + int64(head[0])<<16 + int64(head[1])<<8 + int64(head[2]), true
+	return frameHead + int64(head[0])<<16 + int64(head[1])<<8 + int64(head[2]), true
 }
 
 // longestPayload is how much of a WebSocket frame is counted: with its head it still

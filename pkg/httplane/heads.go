@@ -58,7 +58,8 @@ func (h *heads) follow(p []byte) {
 				break
 			}
 			h.have = 0
-			h.left = int(h.frame[0])<<16 | int(h.frame[1])<<8 | int(h.frame[2])
+			size, _ := h2Size(h.frame[:])
+			h.left = int(size) - frameHead
 			kind := h.frame[3]
 			isHead := kind == frameHeaders || kind == frameContinuation
 			h.open = h.open || isHead
