@@ -3,6 +3,7 @@
 package crowd
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -13,8 +14,10 @@ import (
 // Bound makes a server that does not serve yet keep at most so many connections
 // (1 or more). One too many ends the one that has been without a request for
 // longest, be it idle or in the midst of a head: so whoever holds connections
-// locks nobody out. One whose request is being served is never ended for another;
-// where all are, the newest is.
+// locks nobody out. Of those that were never answered only half as many are kept
+// while there are others to keep: so connections that say nothing end none that
+// is in use. One whose request is being served is never ended for another, but
+// within [Waiting]; where all are, the newest is.
 //
 // It uses the server's Handler, ConnContext and ConnState, of which only the first
 // may be set before.
@@ -36,28 +39,47 @@ type crowd struct {
 type visitor struct {
 	since   time.Time // that it has no request
 	serving int       // requests; more than one in HTTP/2
+	known   bool      // it has been answered
 	ended   bool      // for another
 }
 
-type connKey struct{}
+// place is a connection in its crowd.
+type place struct {
+	crowd *crowd
+	conn  net.Conn
+}
+
+type placeKey struct{}
 
 func (c *crowd) context(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, conn)
+	return context.WithValue(ctx, placeKey{}, place{c, conn})
+}
+
+// Waiting runs f, which waits for the peer of a request: for the body, or until the
+// answer is taken. Its connection meanwhile counts as one that has been without that
+// request since f began, however little and often the peer moves. ctx is the request's;
+// that of a server without bounds does no harm.
+func Waiting(ctx context.Context, f func()) {
+	if p, ok := ctx.Value(placeKey{}).(place); ok {
+		p.crowd.change(p.conn, func(v *visitor) { v.serving-- })
+		defer p.crowd.change(p.conn, func(v *visitor) { v.serving++ })
+	}
+	f()
 }
 
 // ServeHTTP implements http.Handler.
 func (c *crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	conn, _ := r.Context().Value(connKey{}).(net.Conn)
-	c.serving(conn, 1)
-	defer c.serving(conn, -1)
+	p, _ := r.Context().Value(placeKey{}).(place)
+	c.change(p.conn, func(v *visitor) { v.serving++ })
+	defer c.change(p.conn, func(v *visitor) { v.serving--; v.known = true })
 	c.next.ServeHTTP(w, r)
 }
 
-func (c *crowd) serving(conn net.Conn, change int) {
+func (c *crowd) change(conn net.Conn, f func(*visitor)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if v := c.all[conn]; v != nil {
-		v.serving += change
+		f(v)
 		v.since = time.Now()
 	}
 }
@@ -69,25 +91,35 @@ func (c *crowd) state(conn net.Conn, state http.ConnState) {
 	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		v := &visitor{since: time.Now()}
-		c.all[conn] = v
+		c.all[conn] = &visitor{since: time.Now()}
 		if len(c.all) > c.most {
-			c.endOne(conn, v)
+			c.endOne(conn)
 		}
 	case http.StateClosed, http.StateHijacked:
 		delete(c.all, conn)
 	}
 }
 
-// endOne ends the connection that has been without a request for longest, or the
-// newest if there is none. c.mu is held.
-func (c *crowd) endOne(conn net.Conn, v *visitor) {
-	for other, o := range c.all {
-		if o.serving == 0 && !o.ended && o.since.Before(v.since) {
-			conn, v = other, o
+// endOne ends the connection that has been without a request for longest, of those
+// that were never answered if they are more than half of all, or else of the others;
+// or the newest. c.mu is held.
+func (c *crowd) endOne(newest net.Conn) {
+	strangers := 0
+	oldest := map[bool]net.Conn{} // known or not
+	for conn, v := range c.all {
+		if v.ended {
+			continue
+		}
+		if !v.known {
+			strangers++
+		}
+		if first := c.all[oldest[v.known]]; conn != newest && v.serving == 0 && (first == nil || v.since.Before(first.since)) {
+			oldest[v.known] = conn
 		}
 	}
-	v.ended = true
+	known := strangers <= c.most/2
+	conn := cmp.Or(oldest[known], oldest[!known], newest)
+	c.all[conn].ended = true
 	if t, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS would say goodbye first, and wait for that
 		conn = t.NetConn()
 	}

@@ -16,12 +16,28 @@ import (
 const patience = 10 * time.Second
 
 // serve starts a server of at most so many connections: / is answered at once,
-// /wait when the test lets it.
+// /wait when the test lets it, /body and /deaf when the client does.
 func serve(t *testing.T, most int) (addr string, release chan struct{}) {
+	addr, release, _ = serveWaiting(t, most)
+	return addr, release
+}
+
+// serveWaiting also tells when the server waits for a client.
+func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan struct{}) {
 	t.Helper()
-	release = make(chan struct{})
+	release, waiting = make(chan struct{}), make(chan struct{}, 100)
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/wait" {
+		switch r.URL.Path {
+		case "/wait":
+			io.WriteString(w, "begun")
+			http.NewResponseController(w).Flush()
+			<-release
+		case "/body":
+			crowd.Waiting(r.Context(), func() { waiting <- struct{}{}; io.Copy(io.Discard, r.Body) })
+		case "/deaf":
+			crowd.Waiting(r.Context(), func() { waiting <- struct{}{}; w.Write(make([]byte, 64<<20)) })
+		case "/come": // the body has
+			crowd.Waiting(r.Context(), func() { io.Copy(io.Discard, r.Body) })
 			io.WriteString(w, "begun")
 			http.NewResponseController(w).Flush()
 			<-release
@@ -38,7 +54,7 @@ func serve(t *testing.T, most int) (addr string, release chan struct{}) {
 		s.Close()
 		<-done
 	})
-	return ln.Addr().String(), release
+	return ln.Addr().String(), release, waiting
 }
 
 func dial(t *testing.T, addr, text string) net.Conn {
@@ -113,6 +129,54 @@ func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
 		if err := ask(dial(t, addr, ""), "/"); err != nil {
 			t.Errorf("connection %d after them: %v", i+1, err)
 		}
+	}
+}
+
+// A connection that is used now and then outlives any number that never are.
+func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
+	addr, _ := serve(t, 6)
+	used := dial(t, addr, "")
+	for range 5 {
+		if err := ask(used, "/"); err != nil {
+			t.Fatalf("a connection that is used: %v", err)
+		}
+		for _, text := range []string{"", "GET / HTTP/1.1\r\nHos", "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"} {
+			for range 6 {
+				dial(t, addr, text)
+			}
+			if err := ask(dial(t, addr, ""), "/"); err != nil { // they have all been seen
+				t.Fatalf("one more: %v", err)
+			}
+		}
+	}
+}
+
+// Neither a body that does not come nor an answer that is not taken keeps others out.
+func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
+	addr, release, waiting := serveWaiting(t, 3)
+	defer close(release)
+	come := dial(t, addr, "POST /come HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nb")
+	if _, err := http.ReadResponse(bufio.NewReader(come), nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"half a body":          "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf",
+		"an answer not taken":  "GET /deaf HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a body in small bits": "POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+	} {
+		for range 2 {
+			dial(t, addr, text)
+			<-waiting
+		}
+		for i := range 3 {
+			if err := ask(dial(t, addr, ""), "/"); err != nil {
+				t.Fatalf("%s: connection %d behind 2 of them: %v", name, i+1, err)
+			}
+		}
+	}
+	come.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := come.Read(make([]byte, 100)); !isTimeout(err) {
+		t.Errorf("the one that is served: got %d bytes, %v, want it to stay", n, err)
 	}
 }
 
