@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,83 @@ import (
 // injectorMemory is the limit of deploy/base, in bytes.
 const injectorMemory = 256 << 20
 
+const goodReview = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"shop","resource":{"version":"v1","resource":"pods"},` +
+	`"object":{"metadata":{"annotations":{"a":"b"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}}}`
+
+// A served injector is the program, as it is shipped (the race detector takes five times the
+// memory), serving with the memory of deploy/base. Its log is held to be JSON.
+type served struct {
+	cmd              *exec.Cmd
+	reviews, metrics string // addresses
+	roots            *x509.CertPool
+	logged           chan int // hears in the end how many lines it has said
+}
+
+// startInjector starts one that ends with the test.
+func startInjector(t *testing.T) *served {
+	t.Helper()
+	dir := t.TempDir()
+	p := &served{roots: writeCertificate(t, dir), logged: make(chan int, 1)}
+	program := filepath.Join(t.TempDir(), "injector")
+	build := exec.Command("go", "build", "-o", program, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v\n%s", build, err, out)
+	}
+	p.cmd = exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms")
+	p.cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(injectorMemory/5*4))
+	log, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
+	lines := bufio.NewReaderSize(log, 64<<10)
+	var at struct{ Message, Reviews, Metrics string }
+	for at.Message != "listening" {
+		line, err := lines.ReadBytes('\n')
+		if err != nil || json.Unmarshal(line, &at) != nil {
+			t.Fatalf("got the line %q, %v, want JSON", line, err)
+		}
+	}
+	p.reviews, p.metrics = at.Reviews, at.Metrics
+	go func() { // all that it says is JSON, a line each
+		n := 0
+		defer func() { p.logged <- n }()
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				return
+			}
+			if n++; !json.Valid(line) || len(line) > 16<<10 {
+				t.Errorf("got a line of %d bytes %.200q, want JSON of at most 16 KiB", len(line), line)
+			}
+		}
+	}()
+	return p
+}
+
+// memory is one of the injector's numbers in /proc, in bytes.
+func (p *served) memory(t *testing.T, name string) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := strconv.Atoi(regexp.MustCompile(name + `:\s+(\d+)`).FindStringSubmatch(string(b))[1])
+	return n << 10
+}
+
+func (p *served) files(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
+}
+
 // endless is a body that is sent as long as anybody takes it, and counted.
 type endless struct{ left int }
 
@@ -41,51 +119,9 @@ func (e *endless) Read(b []byte) (int, error) {
 // Whatever is asked of the webhook, it says in 4xx what is wrong, fits into the memory
 // that deploy/ gives it, and goes on.
 func TestTheWebhookBearsAbuse(t *testing.T) {
-	dir := t.TempDir()
-	roots := writeCertificate(t, dir)
-	// As it is shipped: the race detector takes five times the memory.
-	program := filepath.Join(t.TempDir(), "injector")
-	build := exec.Command("go", "build", "-o", program, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", build, err, out)
-	}
-	cmd := exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms")
-	cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(injectorMemory/5*4))
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	lines := bufio.NewReaderSize(log, 64<<10)
-	var at struct{ Message, Reviews, Metrics string }
-	for at.Message != "listening" {
-		line, err := lines.ReadBytes('\n')
-		if err != nil || json.Unmarshal(line, &at) != nil {
-			t.Fatalf("got the line %q, %v, want JSON", line, err)
-		}
-	}
-	logged := make(chan int)
-	go func() { // all that it says is JSON, a line each
-		n := 0
-		defer func() { logged <- n }()
-		for {
-			line, err := lines.ReadBytes('\n')
-			if err != nil {
-				return
-			}
-			if n++; !json.Valid(line) || len(line) > 16<<10 {
-				t.Errorf("got a line of %d bytes %.200q, want JSON of at most 16 KiB", len(line), line)
-			}
-		}
-	}()
-
-	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
-	url := "https://" + at.Reviews + "/inject"
-	const good = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"shop","resource":{"version":"v1","resource":"pods"},` +
-		`"object":{"metadata":{"annotations":{"a":"b"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}}}`
+	p := startInjector(t)
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
+	url := "https://" + p.reviews + "/inject"
 	ask := func(kind string, body io.Reader) (status int, text string, err error) {
 		r, err := client.Post(url, kind, body)
 		if err != nil {
@@ -117,7 +153,7 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 		})
 	}
 	for range 3000 {
-		body := good
+		body := goodReview
 		for range 1 + r.IntN(3) {
 			i := r.IntN(len(body) + 1)
 			if j := min(len(body), i+r.IntN(6)); r.IntN(2) == 0 {
@@ -146,9 +182,9 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	}{
 		"deep arrays":  {"application/json", strings.Repeat("[", 7<<20), 400},
 		"deep objects": {"application/json", strings.Repeat(`{"a":`, 1<<20), 400},
-		"a deep pod":   {"application/json", strings.Replace(good, `"b"`, strings.Repeat("[", 9000)+strings.Repeat("]", 9000), 1), 200},
-		"text":         {"text/plain", good, 415},
-		"no kind":      {"", good, 415},
+		"a deep pod":   {"application/json", strings.Replace(goodReview, `"b"`, strings.Repeat("[", 9000)+strings.Repeat("]", 9000), 1), 200},
+		"text":         {"text/plain", goodReview, 415},
+		"no kind":      {"", goodReview, 415},
 		"many fields":  {"application/json", `{"a":[` + strings.Repeat(`{"b":1},`, 900_000) + `{}]}`, 400},
 	} {
 		for range 4 {
@@ -163,7 +199,7 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	answered := 0
 	for range 40 {
 		all.Go(func() {
-			status, text, err := ask("application/json", strings.NewReader(good+longest))
+			status, text, err := ask("application/json", strings.NewReader(goodReview+longest))
 			if err == nil && status != 200 && status != 503 {
 				t.Errorf("the longest, 40 at once: got %d %.100q, want 200, 503 after a while, or a connection that ends when its time is over", status, text)
 			}
@@ -183,8 +219,8 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	for _, text := range []string{"\x00\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/9.9\r\nHost: a\r\n\r\n", "POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
 		"POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: x\r\n\r\n", "GET /" + strings.Repeat("a", 100<<10) + " HTTP/1.1\r\nHost: a\r\n\r\n", "GET /metrics HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a: b\r\n", 20_000) + "\r\n"} {
 		for port, dial := range map[string]func() (net.Conn, error){
-			"reviews": func() (net.Conn, error) { return tls.Dial("tcp", at.Reviews, &tls.Config{RootCAs: roots}) },
-			"metrics": func() (net.Conn, error) { return net.Dial("tcp", at.Metrics) },
+			"reviews": func() (net.Conn, error) { return tls.Dial("tcp", p.reviews, &tls.Config{RootCAs: p.roots}) },
+			"metrics": func() (net.Conn, error) { return net.Dial("tcp", p.metrics) },
 		} {
 			c, err := dial()
 			if err != nil {
@@ -200,20 +236,16 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 		}
 	}
 
-	if status, text, err := ask("application/json", strings.NewReader(good)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
+	if status, text, err := ask("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
 		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
 	}
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
+	peak := p.memory(t, "VmHWM")
+	t.Logf("memory: at most %d MB", peak>>20)
+	if peak > injectorMemory {
+		t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)
 	}
-	peak, _ := strconv.Atoi(regexp.MustCompile(`VmHWM:\s+(\d+)`).FindStringSubmatch(string(b))[1])
-	t.Logf("memory: at most %d MB", peak>>10)
-	if peak<<10 > injectorMemory {
-		t.Errorf("it took up to %d MB, want at most %d", peak>>10, injectorMemory>>20)
-	}
-	_ = cmd.Process.Kill()
-	if n := <-logged; n < 1000 {
+	_ = p.cmd.Process.Kill()
+	if n := <-p.logged; n < 1000 {
 		t.Errorf("it has said %d lines, want one for each that was no review", n)
 	}
 }

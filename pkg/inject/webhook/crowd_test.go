@@ -11,7 +11,7 @@ import (
 
 // Whoever holds connections locks nobody out.
 func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
-	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler())
+	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler(), mostConnections)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

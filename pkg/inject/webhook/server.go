@@ -22,10 +22,12 @@ const (
 	longestRequest = 10 * time.Second
 	longestIdle    = 2 * time.Minute
 	longestEnd     = 10 * time.Second // for the reviews that are under way when we stop
-	mostHeadBytes  = 64 << 10
+	// Of a head net/http takes 4 KiB more, and twenty times that to take it apart. An
+	// API server's is some hundred bytes, and a token.
+	mostHeadBytes = 1 << 10
 
-	longestFrame    = 64 << 10 // of HTTP/2, for which memory is taken when it is announced
-	mostConnections = 1000     // API servers need one or a few each
+	mostConnections = 1000 // an API server has one for each review that it waits for, by default at most some hundred
+	mostBeside      = 100  // kubelet and Prometheus need one or a few each
 )
 
 // A Runner does something until ctx is done, and has stopped when it returns.
@@ -73,7 +75,7 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	beside.HandleFunc("GET /readyz", s.ready)
 
-	mainServer, besideServer := s.server(main), s.server(beside)
+	mainServer, besideServer := s.server(main, mostConnections), s.server(beside, mostBeside)
 	mainServer.TLSConfig = &tls.Config{GetCertificate: s.Certificate, MinVersion: tls.VersionTLS12}
 
 	// The others live as long as reviews are answered, and end before we return.
@@ -105,20 +107,34 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 		t.Stop()
 	case <-running.Done():
 	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestEnd)
-	defer cancel()
-	err = errors.Join(mainServer.Shutdown(end), besideServer.Shutdown(end))
+	end(context.WithoutCancel(ctx), mainServer, besideServer)
 	failed := context.Cause(running)
 	stop(nil)
 	all.Wait()
-	return errors.Join(failed, err)
+	return failed
 }
 
-func (s *Server) server(h http.Handler) *http.Server {
+// end ends servers once all requests are answered, or after longestEnd: a peer that is
+// slow enough to be there still is no failure of ours.
+func end(ctx context.Context, servers ...*http.Server) {
+	ctx, cancel := context.WithTimeout(ctx, longestEnd)
+	defer cancel()
+	for _, s := range servers {
+		if s.Shutdown(ctx) != nil {
+			_ = s.Close() // its listener is closed
+		}
+	}
+}
+
+// server speaks HTTP/1.1 alone, as API servers do with webhooks: what HTTP/2 lets one
+// connection do would have to be bounded too.
+func (s *Server) server(h http.Handler, most int) *http.Server {
 	quiet, err := zap.NewStdLogAt(s.Log, zap.DebugLevel) // what strangers do to a port is no news
 	if err != nil {
 		quiet = zap.NewStdLog(s.Log)
 	}
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: longestHead,
@@ -126,10 +142,10 @@ func (s *Server) server(h http.Handler) *http.Server {
 		WriteTimeout:      longestRequest,
 		IdleTimeout:       longestIdle,
 		MaxHeaderBytes:    mostHeadBytes,
-		HTTP2:             &http.HTTP2Config{MaxReadFrameSize: longestFrame, WriteByteTimeout: longestRequest},
+		Protocols:         &protocols,
 		ErrorLog:          quiet,
 	}
-	crowd.Bound(server, mostConnections)
+	crowd.Bound(server, most)
 	return server
 }
 

@@ -23,6 +23,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
@@ -35,9 +36,10 @@ const (
 	mostBytes = 8 << 20
 	// More reviews at once wait for one another, and of more than smallBytes for one
 	// another's ends: each may hold mostBytes several times. Those that are shorter, as
-	// nearly all are, wait for nobody while they arrive, however slowly others do.
+	// nearly all are, and their answers too, wait for nobody while they arrive and while
+	// they are taken, however slowly others do.
 	mostReviews = 16
-	smallBytes  = 64 << 10
+	smallBytes  = 32 << 10
 	// An API server that follows our configuration gives up after 5 s.
 	longestReview = 5 * time.Second
 	// Kubernetes cuts warnings that are longer, and all of them beyond 4 KiB.
@@ -55,7 +57,7 @@ type Reviewer struct {
 	Events  *Events // nil: none are written
 
 	slots chan struct{} // held by reviews that are being decided
-	large chan struct{} // held by those of more than smallBytes, to their end
+	large chan struct{} // held by those of smallBytes, or such answers, to their end
 }
 
 // NewReviewer makes a Reviewer that says everything and admits nothing that it refuses.
@@ -73,33 +75,49 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), longestReview)
 	defer cancel()
 	text, done, status, err := v.read(ctx, w, r)
-	defer done()
+	defer func() { done() }()
 	if err != nil {
-		v.fail(w, status, err.Error())
+		v.fail(ctx, w, status, err.Error())
 		return
 	}
-	if !enter(ctx, v.slots) {
-		v.fail(w, http.StatusServiceUnavailable, "too many reviews at once")
-		return
+	large := len(text) >= smallBytes
+	out, text, status, err := v.decide(ctx, text)
+	if err == nil && len(text) >= smallBytes && !large {
+		select {
+		case v.large <- struct{}{}:
+			done = func() { <-v.large }
+		default: // and while it waited, the answer would be held
+			status, err = http.StatusServiceUnavailable, errors.New("too many large answers at once")
+		}
 	}
-	defer func() { <-v.slots }()
-	review, err := parse(text)
 	if err != nil {
-		v.fail(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	out, answer := v.answer(review.Request)
-	review.Response = answer
-	review.Request = nil
-	text, err = json.Marshal(review)
-	if err != nil {
-		v.fail(w, http.StatusInternalServerError, "the answer has no JSON form")
-		v.Log.Error("an answer has no JSON form", zap.Error(err))
+		v.fail(ctx, w, status, err.Error())
 		return
 	}
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(text) // one who does not listen has no need of an answer
+	// One who does not listen has no need of an answer.
+	crowd.Waiting(ctx, func() { _, _ = w.Write(text) })
+}
+
+// decide makes an answer of a question, or says with which status there is none. It
+// waits for a slot, and holds it no longer: the answer is taken when its peer likes.
+func (v *Reviewer) decide(ctx context.Context, question []byte) (out inject.Outcome, text []byte, status int, err error) {
+	if !enter(ctx, v.slots) {
+		return out, nil, http.StatusServiceUnavailable, errors.New("too many reviews at once")
+	}
+	defer func() { <-v.slots }()
+	review, err := parse(question)
+	if err != nil {
+		return out, nil, http.StatusBadRequest, err
+	}
+	out, review.Response = v.answer(review.Request)
+	review.Request = nil
+	if text, err = json.Marshal(review); err != nil {
+		v.Log.Error("an answer has no JSON form", zap.Error(err))
+		return out, nil, http.StatusInternalServerError, errors.New("the answer has no JSON form")
+	}
+	return out, text, 0, nil
 }
 
 // enter takes one of the places, unless ctx ends first.
@@ -112,11 +130,11 @@ func enter(ctx context.Context, places chan struct{}) bool {
 	}
 }
 
-func (v *Reviewer) fail(w http.ResponseWriter, status int, text string) {
+func (v *Reviewer) fail(ctx context.Context, w http.ResponseWriter, status int, text string) {
 	text = brief(text, longestText)
 	v.Metrics.failure(status)
 	v.Log.Warn("no review", zap.Int("status", status), zap.String("error", text))
-	http.Error(w, text, status)
+	crowd.Waiting(ctx, func() { http.Error(w, text, status) })
 }
 
 // read reads a question, or says with which status it cannot be read. done is called
@@ -131,14 +149,14 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		return nil, done, http.StatusUnsupportedMediaType, errors.New("a body of application/json is wanted")
 	}
 	body := http.MaxBytesReader(w, r.Body, mostBytes)
-	text, err = io.ReadAll(io.LimitReader(body, smallBytes))
+	crowd.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		if !enter(ctx, v.large) {
 			return nil, done, http.StatusServiceUnavailable, errors.New("too many large reviews at once")
 		}
 		done = func() { <-v.large }
 		var rest []byte
-		rest, err = io.ReadAll(body)
+		crowd.Waiting(ctx, func() { rest, err = io.ReadAll(body) })
 		text = append(text, rest...)
 	}
 	var tooLarge *http.MaxBytesError

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Connections that the injector keeps for reviews, and for metrics.
+const keptReviews, keptMetrics = 1000, 100
+
+// A horde is a number of connections that come all at once.
+type horde struct {
+	name    string
+	n       int    // 0: those of the horde before, which go on
+	metrics bool   // to that port
+	within  bool   // TLS
+	sends   string // on each
+	hears   bool   // and waits for the beginning of an answer
+}
+
+// hordes are 10 000 connections, or fewer, more than are kept, that cost as much time.
+var hordes = []horde{
+	{name: "that say nothing", n: 10_000},
+	{name: "in the midst of a TLS handshake", n: 2000, sends: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
+	{name: "between two requests", n: 1100, within: true, sends: startOfHead + "\r\n", hears: true},
+	{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)},
+	{name: "that read no long answer", n: 100, within: true, sends: posted(greedyReview)},
+	{name: "that say nothing to the port of metrics", n: 2000, metrics: true},
+	{name: "in the midst of a head to the port of metrics", n: 2000, metrics: true, sends: longHead + strings.Repeat("a:\r\nb:\r\n", 8000)},
+}
+
+const startOfHead = "POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n"
+
+// longHead is as long as a head may be, of as many fields, and has no end.
+var longHead = func() string {
+	var b strings.Builder
+	b.WriteString("POST /inject HTTP/1.1\r\nHost: a\r\n")
+	for i := 0; b.Len() < 5000; i++ {
+		fmt.Fprintf(&b, "%x:\r\n", i)
+	}
+	return b.String()
+}()
+
+// greedyReview is short and has a long answer.
+var greedyReview = strings.Replace(goodReview, `"name":"web",`, `"name":"web","readinessProbe":{"httpGet":{"port":8080,"path":"/`+strings.Repeat("a", 30_000)+`"}},`, 1)
+
+func posted(body string) string {
+	return fmt.Sprintf("POST /inject HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+}
+
+// come opens a horde's connections, or uses those of the one before, and sends.
+func (h horde) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
+	t.Helper()
+	addr := p.reviews
+	if h.metrics {
+		addr = p.metrics
+	}
+	if h.n > 0 {
+		all = make([]net.Conn, h.n)
+	}
+	const at = 8 // once
+	var busy sync.WaitGroup
+	for k := range at {
+		busy.Go(func() {
+			for i := k; i < len(all); i += at {
+				if h.n > 0 {
+					c, err := net.Dial("tcp", addr)
+					if err != nil {
+						t.Errorf("%s: connection %d: %v", h.name, i, err)
+						return
+					}
+					_ = c.(*net.TCPConn).SetReadBuffer(4096)
+					if all[i] = c; h.within {
+						all[i] = tls.Client(c, &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.X25519}})
+					}
+				}
+				_ = all[i].SetDeadline(time.Now().Add(10 * time.Second))
+				_, _ = io.WriteString(all[i], h.sends) // it may be ended for others
+				if h.hears {
+					_, _ = all[i].Read(make([]byte, 1))
+				}
+			}
+		})
+	}
+	busy.Wait()
+	return all
+}
+
+// An apiServer asks for a review every few milliseconds, on a connection that it keeps.
+type apiServer struct {
+	client  http.Client
+	url     string
+	asked   int
+	longest time.Duration
+	wrong   error
+}
+
+func (a *apiServer) ask() {
+	began := time.Now()
+	r, err := a.client.Post(a.url, "application/json", strings.NewReader(goodReview))
+	if err == nil {
+		_, err = io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if err == nil && r.StatusCode != 200 {
+			err = errors.New(r.Status)
+		}
+	}
+	if err != nil && a.wrong == nil {
+		a.wrong = fmt.Errorf("review %d: %w", a.asked, err)
+	}
+	a.asked++
+	a.longest = max(a.longest, time.Since(began))
+}
+
+// goOn asks until stop is called, which waits for its end.
+func (a *apiServer) goOn() (stop func()) {
+	end, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			a.ask()
+			select {
+			case <-end:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	return func() { close(end); <-done }
+}
+
+// However many connections there are and whatever they leave undone: as many are kept
+// as may be, in the memory that deploy/ gives, and an API server is answered in time, on
+// the connection that it has and on a new one.
+func TestTheWebhookBearsManyPeers(t *testing.T) {
+	const patience = 5 * time.Second // timeoutSeconds of deploy/base
+	p := startInjector(t)
+	files := p.files(t)
+	var all []net.Conn
+	for i, h := range hordes {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil { // the peak begins anew
+			t.Fatal(err)
+		}
+		api := &apiServer{url: "https://" + p.reviews + "/inject", client: http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}}
+		api.ask()
+		stop := api.goOn()
+		began := time.Now()
+		all = h.come(t, p, all)
+		took := time.Since(began)
+		stop()
+		api.client.CloseIdleConnections()
+		api.ask() // on a new one
+		kept := p.files(t)
+		t.Logf("%d %s: in %v, at most %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.memory(t, "VmHWM")>>20, api.asked, api.longest)
+		if api.wrong != nil {
+			t.Errorf("%s: an API server got %v", h.name, api.wrong)
+		}
+		most := keptReviews
+		if h.metrics {
+			most = keptMetrics
+		}
+		for begin := time.Now(); kept > files+most+10 && time.Since(begin) < 5*time.Second; kept = p.files(t) {
+			time.Sleep(10 * time.Millisecond) // until those that were to be ended are
+		}
+		if kept > files+most+10 {
+			t.Errorf("%s: %d files are open, want at most %d more than the %d before", h.name, kept, most+10, files)
+		}
+		if got := p.memory(t, "VmHWM"); got > injectorMemory {
+			t.Errorf("%s: it took up to %d MB, want at most %d", h.name, got>>20, injectorMemory>>20)
+		}
+		if i+1 < len(hordes) && hordes[i+1].n == 0 {
+			continue
+		}
+		for _, c := range all {
+			if to, ok := c.(*tls.Conn); ok {
+				c = to.NetConn() // without a word
+			}
+			if c != nil {
+				c.Close()
+			}
+		}
+		api.client.CloseIdleConnections()
+		for begin := time.Now(); p.files(t) > files+10; time.Sleep(10 * time.Millisecond) {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("%s: %d files are open when they have gone, want about %d", h.name, p.files(t), files)
+			}
+		}
+	}
+}
