@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -268,39 +267,6 @@ func (h *honest) take() (answered, turned int, longest time.Duration, wrong erro
 	return answered, turned, longest, wrong
 }
 
-var goroutineCount = regexp.MustCompile(`(?m)^queue_proxy_go_goroutines(?:\{.*\})? (\d+)`)
-
-// goroutines and files are what the sidecar has.
-func (p *pod) goroutines() int {
-	p.t.Helper()
-	c, err := net.Dial("tcp", local(p.port.metrics)) // its own, and closed: another would be counted next time
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
-	io.WriteString(c, request("GET", "/metrics", "Connection: close"))
-	answer, err := readResponse(bufio.NewReader(c), "GET")
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	m := goroutineCount.FindStringSubmatch(answer.Body)
-	if m == nil {
-		p.t.Fatalf("got %q without the number of goroutines", answer.Start)
-	}
-	n, _ := strconv.Atoi(m[1])
-	return n
-}
-
-func (p *pod) files() int {
-	p.t.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return len(all)
-}
-
 // forgetPeak makes VmHWM begin anew at what is resident now.
 func (p *pod) forgetPeak() {
 	p.t.Helper()
@@ -318,7 +284,7 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 		h.take()
 	}
 	const some = 30 // goroutines, files: of honest clients' connections and those to the user container
-	goroutines, files := v.goroutines(), v.files()
+	held := v.footprint()
 	v.app.came.Store(0)
 	v.forgetPeak()
 	began := time.Now()
@@ -328,13 +294,8 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 	if grown > memory {
 		t.Errorf("%s: memory has grown by %d KB, want at most %d", name, grown>>10, memory>>10)
 	}
-	poll(t, name+": goroutines, files and slots are given back", func() error {
-		if n := v.goroutines(); n > goroutines+some {
-			return fmt.Errorf("%d goroutines, before there were %d", n, goroutines)
-		}
-		if n := v.files(); n > files+some {
-			return fmt.Errorf("%d files, before there were %d", n, files)
-		}
+	v.givenBack(name, held, some)
+	poll(t, name+": slots are given back", func() error {
 		if v.limit == 0 {
 			return nil
 		}

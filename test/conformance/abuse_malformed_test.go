@@ -39,35 +39,53 @@ func inSmallPod(more ...string) []string {
 // A footprint is what a process holds beside memory.
 type footprint struct{ goroutines, files int }
 
+var goroutineCount = regexp.MustCompile(`(?m)^queue_proxy_go_goroutines (\d+)$`)
+
 func (p *pod) footprint() footprint {
 	p.t.Helper()
-	c := dial(p.t, local(p.port.metrics))
+	c := dial(p.t, local(p.port.metrics)) // its own, and closed: another would be counted next time
 	defer c.Close()
 	m := c.ask("/metrics", "Connection: close")
-	n := regexp.MustCompile(`(?m)^queue_proxy_go_goroutines (\d+)$`).FindStringSubmatch(m.Body)
+	n := goroutineCount.FindStringSubmatch(m.Body)
 	if n == nil {
 		p.t.Fatalf("no number of goroutines in %q %.300q", m.Start, m.Body)
 	}
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	goroutines, _ := strconv.Atoi(n[1])
+	return footprint{goroutines, p.files()}
+}
+
+// files is how many the process has open.
+func (p *process) files() int {
+	p.t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	goroutines, _ := strconv.Atoi(n[1])
-	return footprint{goroutines, len(files)}
+	return len(all)
 }
+
+// givenBack returns when the sidecar holds no more goroutines and files than
+// before, within so many of each.
+func (p *pod) givenBack(what string, before footprint, some int) {
+	p.t.Helper()
+	p.poll(what+": goroutines and files are given back", func() error {
+		if now := p.footprint(); now.goroutines > before.goroutines+some || now.files > before.files+some {
+			return fmt.Errorf("got %+v, want %+v", now, before)
+		}
+		return nil
+	})
+}
+
+// few goroutines and files may remain: of connections to the app, and of the one
+// that asks.
+const few = 4
 
 // unharmed fails the test unless the sidecar holds no more goroutines and files
 // than before, within a few, has not held more than the small pod's memory, and has
 // said nothing but lines of JSON.
 func (p *pod) unharmed(before footprint) {
 	p.t.Helper()
-	const few = 4 // connections to the app, and the one that asks
-	p.poll("goroutines and files are back", func() error {
-		if now := p.footprint(); now.goroutines > before.goroutines+few || now.files > before.files+few {
-			return fmt.Errorf("got %+v, want %+v", now, before)
-		}
-		return nil
-	})
+	p.givenBack("after that", before, few)
 	peak := p.memory("VmHWM")
 	p.t.Logf("memory: at most %d MB", peak>>20)
 	if peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {
