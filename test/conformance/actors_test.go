@@ -139,23 +139,27 @@ func (p *h2Peer) read() {
 // open sends the head of a request; end says that it has no body.
 func (p *h2Peer) open(stream uint32, end bool, method, target string, fields ...string) {
 	p.t.Helper()
-	p.sending.Lock()
-	defer p.sending.Unlock()
-	p.block.Reset()
 	all := []field{{":method", method}, {":scheme", "http"}, {":authority", "a.test"}, {":path", target}}
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
 		all = append(all, field{strings.ToLower(name), value})
 	}
-	for _, f := range all {
-		p.encoder.WriteField(hpack.HeaderField{Name: f.Name, Value: f.Value})
-	}
-	err := p.framer.WriteHeaders(http2.HeadersFrameParam{
-		StreamID: stream, BlockFragment: p.block.Bytes(), EndStream: end, EndHeaders: true,
-	})
-	if err != nil {
+	if err := p.raw(stream, end, all); err != nil {
 		p.t.Fatalf("stream %d: sending: %v", stream, err)
 	}
+}
+
+// raw sends a block of fields as they are.
+func (p *h2Peer) raw(stream uint32, end bool, fields []field) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	p.block.Reset()
+	for _, f := range fields {
+		p.encoder.WriteField(hpack.HeaderField{Name: f.Name, Value: f.Value})
+	}
+	return p.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: p.block.Bytes(), EndStream: end, EndHeaders: true,
+	})
 }
 
 // data sends a piece of a request's body.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -366,30 +365,12 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 // gRPC's own client, in a stream that both sides have begun.
 func TestAClockInTheMidstOfAGRPCStreamIsAnError(t *testing.T) {
 	p := newPod(t)
-	ended := make(chan error, 1)
-	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
-		var b []byte
-		if err := errors.Join(s.RecvMsg(&b), s.SendMsg(&b)); err != nil {
-			return err
-		}
-		<-s.Context().Done()
-		ended <- s.Context().Err()
-		return nil
-	}))
-	go s.Serve(p.listen())
-	t.Cleanup(s.Stop)
+	ended := p.grpcHolder()
 	p.sidecar(idleClock.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, out := []byte("x"), []byte(nil)
-	if err := errors.Join(stream.SendMsg(&in), stream.RecvMsg(&out)); err != nil {
-		t.Fatal(err)
-	}
-	err = stream.RecvMsg(&out)
+	var out []byte
+	err := p.held(ctx).RecvMsg(&out)
 	if err == nil || errors.Is(err, io.EOF) || ctx.Err() != nil {
 		t.Errorf("got %v (the caller's own clock: %v), want an error", err, ctx.Err())
 	}

@@ -73,6 +73,38 @@ func (p *pod) grpcApp() {
 	p.t.Cleanup(s.Stop)
 }
 
+// grpcHolder starts a user container that echoes the first message of a stream and
+// then holds it, and says how it has ended.
+func (p *pod) grpcHolder() (ended <-chan error) {
+	end := make(chan error, 1)
+	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		var b []byte
+		if err := errors.Join(s.RecvMsg(&b), s.SendMsg(&b)); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		end <- s.Context().Err()
+		return nil
+	}))
+	go s.Serve(p.listen())
+	p.t.Cleanup(s.Stop)
+	return end
+}
+
+// held opens a stream to a grpcHolder, and returns when both sides have spoken.
+func (p *pod) held(ctx context.Context) grpc.ClientStream {
+	p.t.Helper()
+	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	in, out := []byte("x"), []byte(nil)
+	if err := errors.Join(stream.SendMsg(&in), stream.RecvMsg(&out)); err != nil {
+		p.t.Fatal(err)
+	}
+	return stream
+}
+
 func (p *pod) grpcClient() *grpc.ClientConn {
 	p.t.Helper()
 	c, err := grpc.NewClient("passthrough:///"+p.addr(),
@@ -152,31 +184,10 @@ func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
 func TestACancelledGRPCStreamEndsAtTheApp(t *testing.T) {
 	p := newPod(t)
 	p.sidecar()
-	ended := make(chan error, 1)
-	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
-		var b []byte
-		if err := s.RecvMsg(&b); err != nil {
-			return err
-		}
-		if err := s.SendMsg(&b); err != nil {
-			return err
-		}
-		<-s.Context().Done()
-		ended <- s.Context().Err()
-		return nil
-	}))
-	go s.Serve(p.listen())
-	t.Cleanup(s.Stop)
+	ended := p.grpcHolder()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, out := []byte("x"), []byte(nil)
-	if err := errors.Join(stream.SendMsg(&in), stream.RecvMsg(&out)); err != nil {
-		t.Fatal(err)
-	}
+	p.held(ctx)
 	cancel()
 	if err := receive(t, "the app hears of the cancel", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("the app got %v, want %v", err, context.Canceled)

@@ -5,9 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -148,31 +146,6 @@ func TestARestartShorterThanCONNECT_RETRYIsBridged(t *testing.T) {
 			})
 		}
 	}
-}
-
-// forgotten returns when the sidecar has had a chance to see that its connections
-// to the user container have ended: those of HTTP/1.1 have their FIN, of which it
-// takes notice before it uses them, and those of HTTP/2 are closed (/proc/net/tcp;
-// 01 is ESTABLISHED, 08 CLOSE_WAIT).
-func (p *pod) forgotten(protocol string) {
-	p.t.Helper()
-	port := fmt.Sprintf(":%04X", p.port.user)
-	p.poll("the sidecar's connections have ended", func() error {
-		b, err := os.ReadFile("/proc/net/tcp")
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(b)) {
-			f := strings.Fields(line) // sl local remote state ...
-			if len(f) < 4 || !strings.HasSuffix(f[2], port) {
-				continue
-			}
-			if f[3] == "01" || f[3] == "08" && protocol == "h2c" {
-				return fmt.Errorf("%s -> %s is in state %s", f[1], f[2], f[3])
-			}
-		}
-		return nil
-	})
 }
 
 // A restart that takes longer is told, after that time and with its word.
