@@ -263,6 +263,7 @@ func stall(t *testing.T, p *pod, protocol string, window uint32) {
 // A client that does not read its answer gives its slot back, with no clock set
 // but SEND_TIMEOUT, and when another clock has run out.
 func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
+	alongside(t)
 	for name, ask := range stallers {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
 			const limit = 400*time.Millisecond + 5*time.Second // and what is left for ending a connection, over HTTP/2 that of others as well

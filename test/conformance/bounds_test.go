@@ -32,6 +32,7 @@ func (w *wire) cutBy(least time.Duration, since time.Time) string {
 // Whoever sends a head too slowly is cut, on the first request of a connection
 // and on every other, in plain text and in TLS.
 func TestASlowHeadIsCut(t *testing.T) {
+	alongside(t)
 	const limit = 500 * time.Millisecond
 	for name, row := range map[string]struct {
 		tls   bool

@@ -145,6 +145,7 @@ func (p *pod) h2Peer(protocol string) *h2Peer {
 }
 
 func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		for _, scope := range []string{"request", "first-byte"} {
 			if c.name != "request" && scope != "request" {
@@ -172,6 +173,7 @@ func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
 }
 
 func TestAClockThatRunsOutInTheQueueIsToldAndNeverReachesTheApp(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPod(t)
@@ -260,6 +262,7 @@ func (h *slotHolder) check() error {
 
 // While we try again to reach an app that is not there, the clocks run.
 func TestAClockThatRunsOutWhileDiallingIsTold(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPod(t)
@@ -282,6 +285,7 @@ func TestAClockThatRunsOutWhileDiallingIsTold(t *testing.T) {
 // After the first byte the stream is aborted, so that each client can tell. The
 // idle clock runs out on a silent response, the others on one that goes on.
 func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{requestClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPod(t)
@@ -539,6 +543,7 @@ func TestTheAppHearsOfATunnelThatWasCut(t *testing.T) {
 
 // An idle tunnel obeys no other clock.
 func TestAnIdleTunnelIsLeftAloneByTheOtherClocks(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{requestClock, startClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPod(t)
@@ -564,6 +569,7 @@ func TestAnIdleTunnelIsLeftAloneByTheOtherClocks(t *testing.T) {
 
 // A sender that stops in the midst of its body gives its slot back.
 func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
@@ -641,6 +647,7 @@ func TestASlowReaderIsCut(t *testing.T) {
 
 // With all of them set, the first to run out is the one that is named.
 func TestTheEarliestClockIsTheOneThatIsNamed(t *testing.T) {
+	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPod(t)

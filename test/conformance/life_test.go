@@ -52,6 +52,7 @@ func TestNothingIsRequired(t *testing.T) {
 }
 
 func TestATakenPortIsAClearError(t *testing.T) {
+	alongside(t)
 	for name, port := range map[string]func(*pod) int{
 		"QUEUE_SERVING_PORT": func(p *pod) int { return p.port.serving },
 		"ADMIN_PORT":         func(p *pod) int { return p.port.admin },
@@ -95,6 +96,7 @@ func TestEveryBadSettingIsNamedAtOnce(t *testing.T) {
 
 // A bad pair at start is said at start; where there is none there is no TLS.
 func TestABadCertificateIsAClearError(t *testing.T) {
+	alongside(t)
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"rubbish": func(t *testing.T, dir string) { write(t, dir, "tls.crt", "rubbish") },
 		"another key": func(t *testing.T, dir string) {
@@ -126,6 +128,7 @@ func write(t *testing.T, dir, name, text string) {
 
 // docs/promises.md 3.9: telemetry never takes traffic down.
 func TestBadTelemetryIsReportedAndServed(t *testing.T) {
+	alongside(t)
 	for _, setting := range []string{
 		"OBSERVABILITY_CONFIG={", "SERVING_LOGGING_CONFIG={\"level\":", "SERVING_LOGGING_LEVEL=shouting",
 		"SERVING_REQUEST_LOG_TEMPLATE={{", "TRACING_CONFIG_BACKEND=pigeons", "SERVING_REQUEST_METRICS_BACKEND=bogus",
@@ -145,6 +148,7 @@ func TestBadTelemetryIsReportedAndServed(t *testing.T) {
 
 // What each control plane sets starts us.
 func TestEveryKnativeEnvironmentStarts(t *testing.T) {
+	alongside(t)
 	for release, settings := range map[string][]string{
 		"0.9": {"USER_CONTAINER_NAME=user-container", "ENABLE_VAR_LOG_COLLECTION=false", "VAR_LOG_VOLUME_NAME=knative-var-log",
 			"INTERNAL_VOLUME_PATH=/var/knative-internal", "SYSTEM_NAMESPACE=knative-serving", "TRACING_CONFIG_STACKDRIVER_PROJECT_ID="},
@@ -175,6 +179,7 @@ func TestEveryKnativeEnvironmentStarts(t *testing.T) {
 }
 
 func TestSIGTERMLetsRequestsFinish(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -252,6 +257,7 @@ func TestTrafficIsServedOnWhileDraining(t *testing.T) {
 }
 
 func TestAnIdleSidecarEndsWithZero(t *testing.T) {
+	alongside(t)
 	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
@@ -384,6 +390,7 @@ func command(t *testing.T, env []string, args ...string) (out string, code int) 
 
 // The exec probes of Knative 0.8 to 0.25.
 func TestExecProbes(t *testing.T) {
+	alongside(t)
 	for _, flags := range [][]string{{"-probe-period", "0"}, {"-probe-period", "2"}, {"-probe-period=2s"}, {"-probe-timeout", "2s"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			p := newPod(t)

@@ -197,6 +197,7 @@ func TestWaitingIsFirstComeFirstServed(t *testing.T) {
 
 // A waiting client that goes away frees its place at once.
 func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
+	alongside(t)
 	for _, protocol := range []string{"FIN", "RST", "h2c cancel"} {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -328,6 +329,7 @@ func hungUp(c *net.TCPConn) bool {
 // docs/promises.md section 1, row 5: two kubelet probes run beside the limit,
 // the rest are traffic.
 func TestTwoKubeletProbesRunBesideTheLimit(t *testing.T) {
+	alongside(t)
 	for name, field := range map[string]string{"user agent": "User-Agent: kube-probe/1.31", "header": "K-Kubelet-Probe: x"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)

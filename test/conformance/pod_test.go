@@ -40,9 +40,7 @@ type pod struct {
 // its story needs. It marks the test as parallel unless the ports are fixed.
 func newPod(t *testing.T) *pod {
 	t.Helper()
-	if !fixedPorts {
-		t.Parallel()
-	}
+	alongside(t)
 	p := &pod{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
 	if fixedPorts {
@@ -51,6 +49,17 @@ func newPod(t *testing.T) *pod {
 		p.port.admin, p.port.autoscaler, p.port.metrics, p.port.status = freePort(t), freePort(t), freePort(t), freePort(t)
 	}
 	return p
+}
+
+// alongside marks a test as parallel unless the ports are fixed. A test whose
+// parts have pods of their own says so itself, because otherwise all others wait
+// for its slowest part: as they do where it needs the processors for itself, or
+// where somebody must be able to keep a pace.
+func alongside(t *testing.T) {
+	t.Helper()
+	if !fixedPorts {
+		t.Parallel()
+	}
 }
 
 // environment is what Knative would set, with the ports of this pod. Later
@@ -162,10 +171,13 @@ func (p *pod) sample() *sample.App {
 // listen opens the user container's port.
 func (p *pod) listen() net.Listener {
 	p.t.Helper()
-	l, err := net.Listen("tcp", local(p.port.user))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	var l net.Listener
+	// Where an app has just closed it, a process that another test is about to start
+	// holds it until its exec.
+	p.poll("the user container's port is free", func() (err error) {
+		l, err = net.Listen("tcp", local(p.port.user))
+		return err
+	})
 	p.t.Cleanup(func() { l.Close() })
 	return l
 }

@@ -123,6 +123,7 @@ func noise(size int) []byte {
 }
 
 func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -155,6 +156,7 @@ func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
 }
 
 func TestAnEndlessUploadStreamsAndCanBeAnswered(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -237,6 +239,7 @@ func rawUpload(t *testing.T, p *pod, length int) (int, error) {
 
 // An app that refuses an upload by its head says so to every client, 40 of 40.
 func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
+	alongside(t)
 	const times, length = 40, 10 << 20
 	refuse := func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\nConnection: close\r\n\r\ntoo large")
@@ -301,6 +304,7 @@ func TestAFinishedPostKeepsTheConnection(t *testing.T) {
 }
 
 func TestEventsArriveOneByOne(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -496,6 +500,7 @@ func TestExpectContinueIsTheAppsDecision(t *testing.T) {
 
 // A client that goes away while the app works on its request is noticed there.
 func TestTheAppHearsThatTheClientHasGone(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		for _, phase := range []string{"before the head", "in the body"} {
 			t.Run(protocol+" "+phase, func(t *testing.T) {
@@ -611,6 +616,7 @@ func TestAnAppThatIsDownIs502(t *testing.T) {
 }
 
 func TestAnAppThatIsRestartingIsWaitedFor(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -644,6 +650,7 @@ func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
 // (RFC 9112 2.3, RFC 9110 2.5 and 15.6.6): nor is the preface of HTTP/2 where it is
 // broken, or not the first that comes (RFC 9113 3.4).
 func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
+	alongside(t)
 	for _, fast := range []string{"true", "false"} {
 		t.Run("FAST_LANE="+fast, func(t *testing.T) {
 			p := newPod(t)
@@ -739,6 +746,7 @@ func TestAConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
 // The app closes a reused connection when the request has already been written:
 // only what may be repeated is repeated (RFC 9110 9.2.2), and once.
 func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
+	alongside(t)
 	for _, row := range []struct {
 		name, text   string
 		status, seen int
@@ -800,6 +808,7 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 
 // On a fresh connection nothing is ever repeated.
 func TestAnAppThatHangsUpIs502(t *testing.T) {
+	alongside(t)
 	for name, end := range map[string]func(*bareConn){
 		"closes": func(c *bareConn) { c.Close() },
 		"resets": func(c *bareConn) { c.reset() },
@@ -851,6 +860,7 @@ func TestAResetIsNotTheEndOfAnAnswer(t *testing.T) {
 // Both directions at once, step by step, over HTTP/2 always and over HTTP/1.1
 // where it is switched on.
 func TestFullDuplex(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -943,6 +953,7 @@ func duplexClient(t *testing.T, p *pod, protocol string) (send func(string), rep
 
 // What the app speaks is learnt, never by sending a body twice.
 func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
+	alongside(t)
 	for _, app := range []string{"h1", "h2"} {
 		for _, protocol := range both {
 			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {

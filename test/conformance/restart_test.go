@@ -17,6 +17,7 @@ import (
 // An app that is killed and started again and again under load: every client
 // hears the app's answer or the reason why there is none.
 func TestEveryClientHearsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
+	alongside(t)
 	for name, hard := range map[string]bool{"FIN": false, "reset": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
@@ -89,6 +90,7 @@ func (c *crowd) posts() (ids []string) {
 // A restart that is shorter than CONNECT_RETRY is not noticed by those who come
 // while nothing listens.
 func TestARestartShorterThanCONNECT_RETRYIsBridged(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		for _, method := range []string{"GET", "POST"} {
 			t.Run(protocol+"/"+method, func(t *testing.T) {
@@ -182,6 +184,7 @@ func (a *careless) seen(id string) int {
 // Not one GET fails, and the app sees not one POST twice, whenever and however
 // it closes its idle connections.
 func TestAnAppThatClosesIdleConnectionsAtRandomCostsNothing(t *testing.T) {
+	alongside(t)
 	for name, reset := range map[string]bool{"FIN": false, "reset": true} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)

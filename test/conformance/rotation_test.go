@@ -221,6 +221,7 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 
 // The settings of Knative's head, and what they mean to a client.
 func TestTheTLSSettingsAreHonoured(t *testing.T) {
+	alongside(t)
 	only := func(version uint16) func(*tls.Config) {
 		return func(c *tls.Config) { c.MinVersion, c.MaxVersion = version, version }
 	}
@@ -289,6 +290,7 @@ func version(want uint16) func(tls.ConnectionState) error {
 
 // Bad values are refused at start, with or without a certificate.
 func TestBadTLSSettingsAreClearErrors(t *testing.T) {
+	alongside(t)
 	for _, setting := range []string{
 		"QUEUE_PROXY_TLS_MIN_VERSION=1.1", "QUEUE_PROXY_TLS_MIN_VERSION=TLS1.3", "QUEUE_PROXY_TLS_MAX_VERSION=1.4",
 		"QUEUE_PROXY_TLS_MAX_VERSION=1.2", // less than the least
@@ -401,6 +403,7 @@ func TestClientsMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
 }
 
 func TestAClientCAThatCannotBeReadIsAClearError(t *testing.T) {
+	alongside(t)
 	for name, text := range map[string]string{"missing": "", "rubbish": "rubbish"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
@@ -559,6 +562,7 @@ func TestMetricsAreServedOverTLSAlone(t *testing.T) {
 }
 
 func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
+	alongside(t)
 	for auth, without := range map[string]bool{"require": false, " Optional": true} {
 		t.Run(auth, func(t *testing.T) {
 			p := newPod(t)
@@ -591,6 +595,7 @@ func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
 // Whoever asks for encrypted metrics does not get them in plain text by a slip, and
 // traffic does not suffer from it.
 func TestMetricsTLSThatCannotBeUsedIsOff(t *testing.T) {
+	alongside(t)
 	certificate, key := newCertificate(t)
 	dir := t.TempDir()
 	at := func(name string, b []byte) string {

@@ -479,6 +479,7 @@ func TestIdleConnectionsEndWithAFINNotAReset(t *testing.T) {
 // Requests that come in the very moment when idle connections are closed are
 // either served or were never read: the app has seen those alone that were answered.
 func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
+	alongside(t)
 	const quiet = 150 * time.Millisecond
 	for round := range 5 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
@@ -549,6 +550,7 @@ func TestARequestAcceptedAtTheVeryEndIsAnswered(t *testing.T) {
 // Somebody who never ends his request, or never reads his answer, does not hold
 // the pod beyond its grace period, of which three seconds are left at the deadline.
 func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
+	alongside(t)
 	const deadline = time.Second
 	// stuck returns when the client can't write any more either.
 	stuck := func(p *pod, written *atomic.Int64) {
@@ -626,6 +628,7 @@ func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
 
 // What was never accepted is no reason to stay until the deadline.
 func TestHalfARequestDoesNotHoldThePodUntilTheDeadline(t *testing.T) {
+	alongside(t)
 	for name, text := range map[string]string{
 		"half a head": "GET / HTTP/1.1\r\nHost: a.test\r\n", "half a preface": "PRI * HTT", "nothing": "",
 	} {
@@ -655,6 +658,7 @@ func TestHalfARequestDoesNotHoldThePodUntilTheDeadline(t *testing.T) {
 }
 
 func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
+	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
 			p := newPod(t)
@@ -1026,6 +1030,7 @@ func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
 
 // The kubelet tries a hook once; a stranger may try everything.
 func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
+	alongside(t)
 	for name, row := range map[string]struct {
 		env     []string
 		drain   int

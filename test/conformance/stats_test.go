@@ -124,6 +124,7 @@ func TestStatisticsAreKnativesBytes(t *testing.T) {
 }
 
 func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
+	alongside(t)
 	const (
 		protobuf   = "application/protobuf"
 		text       = "text/plain"

@@ -24,6 +24,7 @@ import (
 
 // Nobody has to guess why a pod is not ready.
 func TestWhyExplainsEachReason(t *testing.T) {
+	alongside(t)
 	probeOf := func(p *pod, handler string) string {
 		return "SERVING_READINESS_PROBE=" + fmt.Sprintf(`{`+handler+`,"periodSeconds":1}`, p.port.user)
 	}
@@ -197,6 +198,7 @@ func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
 // A traced request reaches the app with the app's span as its parent, in both
 // ways of writing it, and the spans hang together.
 func TestSpansHaveTheRightParents(t *testing.T) {
+	alongside(t)
 	const trace, parent = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 	formats := map[string][]string{
 		"W3C": {"Traceparent: 00-" + trace + "-" + parent + "-01"},
