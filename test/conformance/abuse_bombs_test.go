@@ -153,7 +153,6 @@ func explode(c net.Conn, b bomb, most int64) (answer *message, sent int64, err e
 
 // Many small pieces are no attack, and arrive as they are.
 func TestAHundredThousandChunksOfOneByteArrive(t *testing.T) {
-	alongside(t)
 	const chunks = 100_000
 	body := strings.Repeat("x", chunks)
 	want := fmt.Sprintf(`"sha256": "%x"`, sha256.Sum256([]byte(body)))

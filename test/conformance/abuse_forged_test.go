@@ -165,7 +165,6 @@ const longestForwarded = 256 << 10
 // A chain of proxies may be as long as a client likes to say: what is made of it
 // is bounded, and what came is passed on as it came.
 func TestGiantChainsOfProxiesArriveWithoutGrowing(t *testing.T) {
-	alongside(t)
 	const size = 100 << 10
 	long := func(one string) string { return strings.Repeat(one, size/len(one)) }
 	chains := map[string][]string{

@@ -19,7 +19,6 @@ const knativeTemplate = `{"httpRequest": {"requestMethod": "{{.Request.Method}}"
 // Whatever a client writes into whichever place, a request is one line of the
 // request log, one JSON object, of bounded length; so is what we say ourselves.
 func TestNoClientWritesIntoTheLog(t *testing.T) {
-	alongside(t)
 	for name, env := range map[string][]string{
 		"JSON":          {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true"},
 		"net/http":      {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true", "FAST_LANE=false"},

@@ -32,7 +32,6 @@ func (p *pod) series(port int) (names map[string]bool, text string) {
 
 // The number of series is bounded, whatever clients and the app say.
 func TestSeriesAreBounded(t *testing.T) {
-	alongside(t)
 	for names, row := range map[string]struct {
 		fresh int // series of a sidecar that has served nothing
 		most  int // after all that

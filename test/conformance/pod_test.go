@@ -53,8 +53,8 @@ func newPod(t *testing.T) *pod {
 
 // alongside marks a test as parallel unless the ports are fixed. A test whose
 // parts have pods of their own says so itself, because otherwise all others wait
-// for its slowest part: as they do where it needs the processors for itself, or
-// where somebody must be able to keep a pace.
+// for its slowest part: as they do where it needs the processors for itself, where
+// memory and goroutines are counted, or where somebody must keep a pace.
 func alongside(t *testing.T) {
 	t.Helper()
 	if !fixedPorts {
