@@ -273,9 +273,10 @@ func newH2(a *App) *http.Transport {
 		// No more of a response waits for a slow client than here; the whole connection's
 		// window stays as wide as it is (1 GB): clients that share it must not wait for
 		// each other.
-		HTTP2:              &http.HTTP2Config{MaxReceiveBufferPerStream: bufferSize},
-		DisableCompression: true,
-		IdleConnTimeout:    idleTimeout,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: bufferSize},
+		MaxResponseHeaderBytes: maxHead, // what of trailers goes beyond is left out, without a word
+		DisableCompression:     true,
+		IdleConnTimeout:        idleTimeout,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			c, err := a.dial(ctx)
 			if err != nil {

@@ -542,3 +542,22 @@ func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }
+
+func TestAnHTTP2HeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
+	for length, want := range map[int]bool{maxHead / 2: true, 2 * maxHead: false} {
+		port := h2c(t, func(w http.ResponseWriter, r *http.Request) {
+			for range length >> 10 {
+				w.Header().Add("X", strings.Repeat("v", 1<<10))
+			}
+		})
+		a := stranger(t, port)
+		a.speech.learnH1(false)
+		r, err := a.RoundTripH2(requestH2(t.Context(), "app", nil))
+		if err == nil {
+			r.Body.Close()
+		}
+		if (err == nil) != want {
+			t.Errorf("%d bytes: got error %v, want none %t", length, err, want)
+		}
+	}
+}
