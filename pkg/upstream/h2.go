@@ -93,9 +93,9 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 // SpeaksOnlyH2 reports whether the user container speaks HTTP/2 and not HTTP/1.1:
 // then it can't have acted on what it has heard in HTTP/1.1 and swallowed. Where
 // that is not known it is asked, in both, on connections of its own: in HTTP/1.1
-// while one in HTTP/2 is open and lives on, since one that dies swallows the
-// question as well. The error is an *Error where nothing could be dialled, or the
-// context's cause.
+// while one in HTTP/2 is open and lives on, and before another one is opened, since
+// one that dies or takes no more connections swallows the question as well. The
+// error is an *Error where nothing could be dialled, or the context's cause.
 func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 	if h2, err := a.SpeaksH2(ctx); err != nil || !h2 {
 		return false, err
@@ -111,7 +111,11 @@ func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 		var silent bool
 		var err error
 		h1, silent, err = a.question(ctx, answersH1)
-		return err == nil && !silent && (h1 || livesOn(witness))
+		if err != nil || silent || h1 {
+			return h1
+		}
+		h2, _, err := a.question(ctx, answersPreface) // the door was open
+		return err == nil && h2 && livesOn(witness)
 	})
 	if err != nil || !sure {
 		return false, err

@@ -143,11 +143,11 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 		h1          answer
 		connections int
 	}{
-		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 3},
-		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 3},
-		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 3},
+		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 4},
+		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 4},
+		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 4},
 		"both":                            {answers(yesH1, yesH2), false, yes, 3},
-		"one that is dying":               {answers(closes, dyingH2), false, unknown, 5},
+		"one that is dying":               {answers(closes, dyingH2), false, unknown, 7},
 		"HTTP/1.1":                        {answers(yesH1, yesH1), false, unknown, 1},
 		"neither":                         {closes, false, unknown, 1},
 		"HTTP/2, and too busy for a word": {answers((*peer).hang, yesH2), false, unknown, 5},
@@ -166,6 +166,31 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 				t.Errorf("got %d connections, want %d", n, c.connections)
 			}
 		})
+	}
+}
+
+// Its connections in HTTP/2 may live on while it takes no more.
+func TestOneThatHasShutItsDoorIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serveOn(t, ln, func(p *peer) {
+		if r := p.head(); r == nil || r.Method != "PRI" {
+			ln.Close()
+			return
+		}
+		p.say(settings)
+		io.CopyN(io.Discard, p.in, int64(len("SM\r\n\r\n")+9+17))
+		p.say("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		p.hang()
+	})
+	a := stranger(t, s.port)
+	if only, err := a.SpeaksOnlyH2(t.Context()); only || err != nil {
+		t.Errorf("got %v, %v, want false: it may speak HTTP/1.1 as well", only, err)
+	}
+	if h1, _ := a.speech.heard(); h1 != unknown {
+		t.Errorf("got HTTP/1.1 %d, want it unknown", h1)
 	}
 }
 
