@@ -951,9 +951,9 @@ func duplexClient(t *testing.T, p *pod, protocol string) (send func(string), rep
 		}
 }
 
-// What the app speaks is learnt, never by sending a body twice.
+// What the app speaks is learnt, never by sending a body twice. The app needs the
+// processor soon: a first body is let go after 25 ms without a sign.
 func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
-	alongside(t)
 	for _, app := range []string{"h1", "h2"} {
 		for _, protocol := range both {
 			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {
