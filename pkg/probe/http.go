@@ -75,13 +75,21 @@ func newOneShot(dial dialFunc, protocols http.Protocols) oneShot {
 
 func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 	address := net.JoinHostPort(req.URL.Hostname(), req.URL.Port())
-	conn, err := o.transport.NewClientConn(req.Context(), req.URL.Scheme, address)
+	var secure *tls.Conn
+	conn, err := o.transport.NewClientConn(context.WithValue(req.Context(), shaken{}, &secure), req.URL.Scheme, address)
 	if err != nil {
 		return nil, err
 	}
 	resp, err := conn.RoundTrip(req)
 	if err != nil {
 		_ = conn.Close()
+		if secure != nil {
+			// An alert closes the connection on which the request is being written, and the
+			// transport tells of the one or the other. TLS remembers an alert.
+			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == TLS {
+				err = cause
+			}
+		}
 		return nil, err
 	}
 	resp.Body = &lastBody{resp.Body, conn}
@@ -97,6 +105,10 @@ type lastBody struct {
 func (b *lastBody) Close() error {
 	return errors.Join(b.ReadCloser.Close(), b.conn.Close())
 }
+
+// shaken is the key under which a context has the place (**tls.Conn) for what dialTLS
+// returns.
+type shaken struct{}
 
 // dialTLS shakes hands itself, so that a failure is known to be one of TLS.
 func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
@@ -120,6 +132,9 @@ func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 				return nil, err
 			}
 			return nil, &failure{word: TLS, err: err}
+		}
+		if place, ok := ctx.Value(shaken{}).(**tls.Conn); ok {
+			*place = secure
 		}
 		return secure, nil
 	}

@@ -491,6 +491,51 @@ func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
 	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
 }
 
+// The request may be on its way when the alert comes, and fail by that.
+func TestAnAlertIsToldThoughTheRequestCannotBeWritten(t *testing.T) {
+	app := httptest.NewUnstartedServer(http.NotFoundHandler())
+	app.Config.ErrorLog = discardLog()
+	app.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	app.StartTLS()
+	t.Cleanup(app.Close)
+	var h1 http.Protocols
+	h1.SetHTTP1(true)
+	late := make(lateBody)
+	o := newOneShot(func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &toldConn{Conn: conn, closed: late}, err
+	}, h1)
+	req, _ := http.NewRequestWithContext(t.Context(), "POST", app.URL, late)
+	req.ContentLength = 1
+	if _, err := o.RoundTrip(req); wordOf(err) != TLS {
+		t.Errorf("got %q, %v, want %q", wordOf(err), err, TLS)
+	}
+}
+
+// A lateBody comes when the connection has been closed.
+type lateBody chan struct{}
+
+func (b lateBody) Read(p []byte) (int, error) {
+	select {
+	case <-b:
+	case <-time.After(5 * time.Second):
+	}
+	return copy(p, "x"), io.EOF
+}
+
+// A toldConn says when it is closed.
+type toldConn struct {
+	net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *toldConn) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(func() { close(c.closed) })
+	return err
+}
+
 func TestIPv6(t *testing.T) { // P15, P16
 	app := newRawApp(t, "[::1]:0", text(httpStatus(200)))
 	port := Port{Number: app.port}
