@@ -41,6 +41,11 @@ const http2Streams = 250
 // buffer for a frame that is announced, and keeps it.
 const http2Frame = 64 << 10
 
+// http2Window is how much of a stream's body is received before it is read, in bytes.
+// A connection's window has room for all its streams: else bodies of requests that
+// wait for a slot could fill it, and the one that has the slot would wait for them.
+const http2Window = 64 << 10
+
 // bodyBuffer is how much of a body is read at once.
 const bodyBuffer = 32 << 10
 
@@ -88,9 +93,13 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // also what a guard shows of a TLS connection
 	l.server = &http.Server{
-		Handler:                      l,
-		Protocols:                    protocols,
-		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: http2Streams, MaxReadFrameSize: http2Frame, WriteByteTimeout: s.SendTimeout + answerTimeout},
+		Handler:   l,
+		Protocols: protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: http2Streams, MaxReadFrameSize: http2Frame,
+			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Streams * http2Window,
+			WriteByteTimeout: s.SendTimeout + answerTimeout,
+		},
 		ReadHeaderTimeout:            s.HeaderTimeout,
 		MaxHeaderBytes:               s.MaxHeaderBytes + guardBuffer, // the guard is the stricter one
 		DisableGeneralOptionsHandler: true,

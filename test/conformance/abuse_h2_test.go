@@ -632,7 +632,9 @@ var h2Bombs = []struct {
 	{"250 bodies that are never complete", false, func(a *attacker) {
 		for range 250 {
 			a.open(false, asks("POST", "/")...)
-			a.framer.WriteData(a.stream, false, make([]byte, 4000))
+			for range 4 {
+				a.framer.WriteData(a.stream, false, make([]byte, 16000))
+			}
 		}
 	}},
 }

@@ -465,3 +465,62 @@ func TestTheLimitHoldsUnderLoad(t *testing.T) {
 		t.Errorf("%d requests were in the app at once, want at most %d", got, limit)
 	}
 }
+
+// Streams of a connection share its window. Bodies that nobody reads yet, since their
+// requests wait for a slot, must leave some of it to the one that has the slot.
+func TestBodiesThatWaitLeaveTheirConnectionToTheOneThatIsRead(t *testing.T) {
+	p := newPod(t)
+	arrived := make(chan string, 1)
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/first" {
+			arrived <- r.URL.Path
+		}
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, n, err)
+	}))
+	p.sidecar("CONTAINER_CONCURRENCY=1")
+	client := httpClient(t, "h2c")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	post := func(path string, body io.Reader) error {
+		r, _ := http.NewRequestWithContext(ctx, "POST", p.url(path), body)
+		answer, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		b, err := io.ReadAll(answer.Body)
+		if want := "4194304 <nil>"; err != nil || string(b) != want {
+			return fmt.Errorf("got %d %q, %v, want %q", answer.StatusCode, b, err, want)
+		}
+		return nil
+	}
+	body, sender := io.Pipe()
+	ends := make(chan error, 10)
+	go func() { ends <- post("/first", body) }()
+	go sender.Write([]byte("x"))
+	<-arrived
+	var sent atomic.Int64
+	for range cap(ends) - 1 {
+		go func() { ends <- post("/waits", io.TeeReader(io.LimitReader(zero{}, 4<<20), counter{&sent})) }()
+	}
+	for last := int64(-1); last != sent.Load() || last == 0; time.Sleep(100 * time.Millisecond) {
+		last = sent.Load()
+	}
+	go func() {
+		sender.Write(make([]byte, 4<<20-1))
+		sender.Close()
+	}()
+	for range cap(ends) {
+		if err := <-ends; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+type counter struct{ n *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
