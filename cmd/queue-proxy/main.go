@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -112,6 +113,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 // serve runs the sidecar until a signal says that the pod is ending. A second
 // signal is somebody who does not want to wait.
 func serve(c *config.Config) error {
+	if !c.Telemetry.Profiling {
+		runtime.MemProfileRate = 0 // its books grow with each new stack, by megabytes under load
+	}
 	started := time.Now()
 	log, level := sidecar.NewLogger(c)
 	defer log.Sync()

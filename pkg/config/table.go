@@ -250,7 +250,7 @@ func table(c *Config) []section {
 			{name: observabilityName, kind: object(&t.Observability), traits: soft,
 				text: "What Knative from 1.19 on says about the request log, metrics and traces."},
 			{name: "ENABLE_PROFILING", kind: boolean(&t.Profiling), traits: soft, def: "false",
-				text: "Serve the profiler on the pod's address too."},
+				text: "Serve the profiler on the pod's address too, and record what takes memory."},
 
 			{name: "SERVING_ENABLE_REQUEST_LOG", kind: boolean(&t.RequestLog), traits: soft, def: "false",
 				text: "Write the request log."},

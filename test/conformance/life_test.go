@@ -419,3 +419,18 @@ func TestExecProbes(t *testing.T) {
 		}
 	})
 }
+
+// What takes memory is recorded only for those who want to know it.
+func TestTheMemoryProfilerRunsOnlyWhenItIsAskedFor(t *testing.T) {
+	for setting, rate := range map[string]string{"false": "@ heap/0\n", "true": "@ heap/1048576\n"} {
+		t.Run(setting, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar("ENABLE_PROFILING=" + setting)
+			_, heap := get(t, httpClient(t, "h1"), "http://"+local(p.port.status)+"/debug/pprof/heap?debug=1")
+			if first, _, _ := strings.Cut(heap, "\n"); !strings.HasSuffix(first+"\n", rate) {
+				t.Errorf("got %q, want it to end with %q", first, rate)
+			}
+		})
+	}
+}
