@@ -159,8 +159,10 @@ func (c *conn) next() what {
 // complete.
 func (c *conn) judge() (w what, known bool) {
 	b := c.buf[c.r:c.w]
-	if is, maybe := wire.HasPreface(b); c.first && (is || maybe) {
-		return handOver, is
+	if c.first {
+		if is, maybe := wire.HasPreface(b); is || maybe {
+			return handOver, is
+		}
 	}
 	n, err := c.request.Parse(b)
 	q := &c.request

@@ -39,7 +39,6 @@ var past = time.Unix(1, 0)
 type guard struct {
 	net.Conn              // bare, or TLS; read by one goroutine at a time
 	bare     *net.TCPConn // under Conn; nil in tests with other connections
-	secure   *tls.Conn    // Conn, until the first head is judged; nil: not TLS
 	maxHead  int
 	headTime time.Duration // for a head to arrive, from its first byte on; 0: any
 	watch    *hangup.Watch
@@ -388,22 +387,22 @@ func (g *guard) judge() (bool, error) {
 var errLongChunk = errors.New("chunk head or trailer section too long")
 
 func (g *guard) judgeHead(b []byte) (bool, error) {
-	is, maybe := wire.HasPreface(b)
-	switch {
-	case g.begun: // in HTTP/1, of which a preface is another version (RFC 9113 section 3.4)
-	case is:
-		g.state = opaque
-		g.headIsThere()
-		g.talker.Store(h2Talker(g.Conn))
-		g.heads.Store(newHeads(g.headTime, func() { g.Conn.SetReadDeadline(past) }))
-		return true, nil
-	case maybe:
-		return false, nil
-	case g.secure != nil && g.secure.ConnectionState().NegotiatedProtocol == "h2":
-		g.state = ended // HTTP/1.1 is not what was agreed on, nor what an answer could be in (RFC 9113 section 3.4)
-		return false, io.EOF
+	if !g.begun { // afterwards a preface is HTTP/1 of another version (RFC 9113 section 3.4)
+		secure, _ := g.Conn.(*tls.Conn)
+		switch is, maybe := wire.HasPreface(b); {
+		case is:
+			g.state = opaque
+			g.headIsThere()
+			g.talker.Store(h2Talker(g.Conn))
+			g.heads.Store(newHeads(g.headTime, func() { g.Conn.SetReadDeadline(past) }))
+			return true, nil
+		case maybe:
+			return false, nil
+		case secure != nil && secure.ConnectionState().NegotiatedProtocol == "h2":
+			g.state = ended // HTTP/1.1 is not what was agreed on, nor what an answer could be in (RFC 9113 section 3.4)
+			return false, io.EOF
+		}
 	}
-	g.secure = nil
 	g.target = ""
 	n, err := g.request.Parse(b)
 	var refused *wire.Refused

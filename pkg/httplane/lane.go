@@ -322,8 +322,7 @@ func (l *guarded) Accept() (net.Conn, error) {
 		g.watch = l.lane.watcher.Add(g.bare, g.hangup)
 	}
 	if l.config != nil {
-		g.secure = tls.Server(c, l.config)
-		g.Conn = g.secure
+		g.Conn = tls.Server(c, l.config)
 	}
 	l.lane.open(g)
 	return g, nil
