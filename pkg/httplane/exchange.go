@@ -219,11 +219,13 @@ func (x *exchange) showCut() {
 type body struct {
 	life   *queue.Life // nil once the exchange is over
 	source io.Reader
-	limit  int64 // 0: none
+	limit  int64  // 0: none
+	stop   func() // makes a blocked read of source return
 
-	mu  sync.Mutex
-	n   int64
-	err error // what source said last, but io.EOF
+	mu    sync.Mutex
+	n     int64
+	err   error // what source said last, but io.EOF
+	ended bool  // source has no more, or nobody wants it
 }
 
 var errTooLarge = errors.New("request body too large")
@@ -241,9 +243,10 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.limit > 0 && b.n > b.limit {
 		n, err = 0, errTooLarge
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && err != io.EOF && !b.ended {
 		b.err = err
 	}
+	b.ended = b.ended || err != nil
 	return n, err
 }
 
@@ -256,8 +259,18 @@ func (b *body) await() {
 	}
 }
 
-// Close implements io.Closer for the standard library's transport.
-func (b *body) Close() error { return nil }
+// Close implements io.Closer for the standard library's transport, which wants no
+// more of a body that the user container has not waited for, and waits itself until
+// a Read that the client keeps waiting has returned.
+func (b *body) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.life != nil && !b.ended {
+		b.ended = true
+		b.stop()
+	}
+	return nil
+}
 
 // moved returns how many bytes have been read; of nil none.
 func (b *body) moved() int64 {

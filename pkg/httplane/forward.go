@@ -25,7 +25,7 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 	stop := x.watchContext()
 	defer stop()
 	if x.r.ContentLength != 0 {
-		x.body = &body{life: l, source: x.r.Body, limit: x.lane.settings.MaxBodyBytes}
+		x.body = &body{life: l, source: x.r.Body, limit: x.lane.settings.MaxBodyBytes, stop: x.stopMissingBody}
 		if !queue.IsGRPC(x.Header(header.ContentType)) { // a stream may be silent for long
 			l.OwesBody()
 		}
@@ -280,6 +280,13 @@ func (x *exchange) stopBody() {
 		x.guard.cut()
 	}
 	http.NewResponseController(x.w).SetReadDeadline(past)
+}
+
+// stopMissingBody is stopBody where a read would have to wait for the client.
+func (x *exchange) stopMissingBody() {
+	if !x.bodyArrived() {
+		x.stopBody()
+	}
 }
 
 // expects reports whether the request's body waits for "100 Continue".

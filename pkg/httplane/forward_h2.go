@@ -55,6 +55,9 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	}
 	defer func() {
 		result.In = x.body.moved()
+		if x.body != nil {
+			_ = x.body.Close() // which the transport does not where the response has no body
+		}
 		_ = x.body.leave()
 		x.cutBody()
 	}()

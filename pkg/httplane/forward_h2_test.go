@@ -1,0 +1,90 @@
+package httplane_test
+
+import (
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// h2App starts an app that speaks HTTP/2 alone and returns its port.
+func h2App(t *testing.T, app http.HandlerFunc) int {
+	t.Helper()
+	server := httptest.NewUnstartedServer(app)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	t.Cleanup(func() { server.Config.Close() })
+	return server.Listener.Addr().(*net.TCPAddr).Port
+}
+
+// It has no need of the rest: so does every gRPC server that ends a stream first.
+func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
+	for name, c := range map[string]struct {
+		app    http.HandlerFunc
+		status int
+		body   string
+		why    queue.Why
+	}{
+		"without a body": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, 202, "", queue.OK},
+		"at once":        {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "done") }, 200, "done", queue.OK},
+		"in two pieces": {func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, "one, ")
+			http.NewResponseController(w).Flush()
+			io.WriteString(w, "two")
+		}, 200, "one, two", queue.OK},
+		"with a refusal": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			http.NewResponseController(w).Flush()
+			io.WriteString(w, "too much")
+		}, 413, "too much", queue.OK},
+		"with a reset": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "the app broke the connection off\n", queue.AppReset},
+	} {
+		t.Run(name+", HTTP/1.1", func(t *testing.T) {
+			h := buildOn(t, h2App(t, c.app), nil)
+			client := h.dial()
+			client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+			if r, body := client.receive("POST"); r.StatusCode != c.status || body != c.body || !r.Close {
+				t.Errorf("got %d %q, close %v, want %d %q, close true", r.StatusCode, body, r.Close, c.status, c.body)
+			}
+			client.ended()
+			if o := h.observed(1)[0]; o.Why != c.why {
+				t.Errorf("observed: got %v, want %v", o.Why, c.why)
+			}
+		})
+		t.Run(name+", HTTP/2", func(t *testing.T) {
+			h := buildOn(t, h2App(t, c.app), nil)
+			rest, open := io.Pipe()
+			defer open.Close()
+			go io.WriteString(open, "hello")
+			r, err := h.httpClient("HTTP/2").Post("http://"+h.address+"/", "", rest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := make(chan string, 1) // which Go's own client reads for as long as the request lasts
+			go func() { b, _ := io.ReadAll(r.Body); body <- string(b) }()
+			if o := h.observed(1)[0]; o.Why != c.why { // fails after a while
+				t.Errorf("observed: got %v, want %v", o.Why, c.why)
+			}
+			if got := <-body; r.StatusCode != c.status || got != c.body {
+				t.Errorf("got %d %q, want %d %q", r.StatusCode, got, c.status, c.body)
+			}
+		})
+	}
+}
+
+func TestABodyThatAnHTTP2AppLeavesUnreadKeepsTheConnection(t *testing.T) {
+	h := buildOn(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "done") }), nil)
+	client := h.dial()
+	for i := range 50 {
+		client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+		if r, body := client.receive("POST"); r.StatusCode != 200 || body != "done" || r.Close {
+			t.Fatalf("%d: got %d %q, close %v, want 200 done, close false", i, r.StatusCode, body, r.Close)
+		}
+	}
+}
