@@ -687,7 +687,7 @@ func TestTheEncodingsAgree(t *testing.T) {
 // The strings of a request are a lane's memory, in which the next request is read
 // while the spans of this one still wait to be sent.
 func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
-	for _, method := range []string{"GET", "BREW"} {
+	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {
 		var memory [][]byte
 		lent := func(s string) string {
 			b := []byte(s)
@@ -695,7 +695,7 @@ func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 			return unsafe.String(unsafe.SliceData(b), len(b))
 		}
 		x := carrying(http.Header{
-			"Traceparent": {lent("00-" + tid + "-" + sid + "-01")}, "Tracestate": {lent("a=1,b=2")},
+			"Traceparent": {lent("00-" + tid + "-" + sid + "-01")}, "Tracestate": {lent(state)},
 			"User-Agent": {lent("curl")}, "X-Forwarded-For": {lent("10.0.0.1, 10.0.0.2")},
 		})
 		r := newTracer(t, always, W3C|B3).Begin(x)

@@ -245,7 +245,7 @@ func shownState(s string) string {
 	if len(members) > maxMembers {
 		return ""
 	}
-	return strings.Join(members, ",")
+	return strings.Clone(strings.Join(members, ",")) // which for one member is s itself, a lane's memory
 }
 
 // isStateKey reports whether key is one of a tracestate: a name, or a tenant's @ a
