@@ -47,7 +47,7 @@ build: ## Build every program of cmd/ into bin/, static.
 test: ## Run all tests but the conformance suite, with the race detector.
 	@packages=$$($(GO) list ./...) || exit 1; \
 	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
-	$(GO) test ./pkg/socket ./pkg/sidecar # what is otherwise with the race detector: raw calls, pools
+	$(GO) test ./pkg/socket ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
 
 conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
 	$(GO) test -count=1 -timeout 5m ./test/conformance/...

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -397,6 +399,54 @@ func TestManyGoroutinesLogWholeLines(t *testing.T) {
 	}
 	if len(seen) != 1600 {
 		t.Errorf("requests in the log: got %d, want 1600", len(seen))
+	}
+}
+
+// shared is a file to which somebody else writes whenever it is free.
+type shared struct{ *os.File }
+
+func (w shared) Write(b []byte) (int, error) {
+	_, _ = w.WriteString("another\n")
+	return w.File.Write(b)
+}
+
+// Standard output is the process's own log's too, and that of spans. What a pipe takes of
+// a batch at once may end inside a line.
+func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
+	for name, blocks := range map[string]bool{"a pipe that blocks": true, "one that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if blocks {
+				w.Fd() // makes it so
+			}
+			const lines = 1000 // several times what a pipe takes
+			l := mustNew(t, Options{MaxBytes: 64 << 20, MaxLines: 1 << 20}, shared{w})
+			for range lines {
+				l.Observe(get("/"))
+			}
+			go func() {
+				defer w.Close()
+				if err := l.Close(t.Context()); err != nil {
+					t.Errorf("Close: got %v, want no error", err)
+				}
+			}()
+			ours := 0
+			for in := bufio.NewScanner(r); in.Scan(); {
+				switch line := in.Text(); {
+				case json.Valid(in.Bytes()):
+					ours++
+				case line != "another":
+					t.Errorf("got the line %q, want a whole one", line)
+				}
+			}
+			if ours != lines {
+				t.Errorf("got %d lines, want %d", ours, lines)
+			}
+		})
 	}
 }
 

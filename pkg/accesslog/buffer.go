@@ -2,7 +2,9 @@ package accesslog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -168,19 +170,30 @@ func (b *buffer) write(batch []byte, lines int) {
 
 // writeAll writes to a file first what it takes without waiting. The runtime knows
 // nothing of that: it takes the processor from a thread that is in the kernel for
-// 20 microseconds, as most are that fill a pipe, and has a monitor look for them.
+// 20 microseconds, as most are that fill a pipe, and has a monitor look for them. The
+// rest follows before anybody else may write to the file: it may begin inside a line.
 func (b *buffer) writeAll(batch []byte) (n int, err error) {
-	if b.file != nil {
-		_ = b.file.Write(func(fd uintptr) bool { // of a closed file Write tells
-			n = socket.WriteNow(fd, batch)
-			return true
-		})
+	if b.file == nil {
+		return b.w.Write(batch)
 	}
-	if n == len(batch) {
-		return n, nil
-	}
-	rest, err := b.w.Write(batch[n:])
-	return n + rest, err
+	wrong := b.file.Write(func(fd uintptr) bool {
+		for n += socket.WriteNow(fd, batch[n:]); n < len(batch) && err == nil; {
+			var m int
+			switch m, err = syscall.Write(int(fd), batch[n:]); {
+			case errors.Is(err, syscall.EAGAIN): // a file that doesn't block: the runtime waits for it
+				err = nil
+				return false
+			case errors.Is(err, syscall.EINTR):
+				err = nil
+			case err == nil && m == 0:
+				err = io.ErrShortWrite
+			case err == nil:
+				n += m
+			}
+		}
+		return true
+	})
+	return n, cmp.Or(err, wrong)
 }
 
 // lost counts lines that the writer did not take.
