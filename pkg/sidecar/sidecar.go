@@ -351,5 +351,9 @@ func (s *sidecar) stop() error {
 	s.app.Close()
 	ctx, cancel := context.WithDeadline(context.Background(), s.lastMoment())
 	defer cancel()
-	return errors.Join(s.prober.Stop(ctx), s.watcher.Close(), s.telemetry.close(ctx))
+	err := errors.Join(s.prober.Stop(ctx), s.watcher.Close())
+	if lost := s.telemetry.close(ctx); lost != nil {
+		s.log.Warn("telemetry is lost", zap.Error(lost)) // and the pod has not failed (docs/promises.md 3.9)
+	}
+	return err
 }

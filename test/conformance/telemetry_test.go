@@ -286,6 +286,47 @@ func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
 	}
 }
 
+// silent is a collector that accepts and says nothing.
+func silent(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return "http://" + l.Addr().String()
+}
+
+// docs/promises.md 3.5 and 3.9: what nobody takes at the end is said in the log. The
+// requests were served, and a pod whose collector is away has not failed.
+func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
+	alongside(t)
+	for name, collector := range map[string]func(*testing.T) string{
+		"gone":   func(t *testing.T) string { return "http://" + local(freePort(t)) },
+		"silent": silent,
+	} {
+		for _, protocol := range []string{"http/protobuf", "grpc"} {
+			t.Run(name+"/"+protocol, func(t *testing.T) {
+				p := newPod(t)
+				p.sample()
+				at := `"protocol":"` + protocol + `","endpoint":"` + collector(t) + `"`
+				p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s",
+					`OBSERVABILITY_CONFIG={"tracing":{`+at+`,"samplingRate":1},"requestMetrics":{`+at+`}}`)
+				get(t, httpClient(t, "h1"), p.url("/"))
+				began := time.Now()
+				p.signal(syscall.SIGTERM)
+				if got := p.code(); got != 0 {
+					t.Errorf("got exit code %d, want 0", got)
+				}
+				if took, most := time.Since(began), 2*time.Second+slack; took > most {
+					t.Errorf("it ended after %v, want at most %v", took, most)
+				}
+				p.awaitLog("tracing:")
+				p.awaitLog("metrics push:")
+			})
+		}
+	}
+}
+
 // Who reads the log may die, as a container's runtime does that is killed for its
 // memory; Go would then end a process that writes to its standard output.
 func TestTheSidecarOutlivesTheReaderOfItsLog(t *testing.T) {
