@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"sync"
 
 	"go.uber.org/zap"
 
@@ -297,11 +298,16 @@ func (s *sidecar) probed(o *queue.Observation) {
 	}
 }
 
-// close sends and writes what has not been yet.
+// close sends and writes what has not been yet, all at the same time: one that waits in
+// vain must not cost the others theirs. The error says what is lost.
 func (t *telemetry) close(ctx context.Context) error {
-	var err error
+	var all sync.WaitGroup
+	var logged, traced, pushed error
 	if t.log != nil {
-		err = t.log.Close(ctx)
+		all.Go(func() { logged = t.log.Close(ctx) })
 	}
-	return errors.Join(err, t.tracer.Close(ctx), t.push.Close(ctx))
+	all.Go(func() { traced = t.tracer.Close(ctx) })
+	all.Go(func() { pushed = t.push.Close(ctx) })
+	all.Wait()
+	return errors.Join(logged, traced, pushed)
 }

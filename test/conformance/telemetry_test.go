@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -324,6 +325,23 @@ func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
 				p.awaitLog("metrics push:")
 			})
 		}
+	}
+}
+
+func TestTheLastMetricsArriveThoughNobodyTakesSpans(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	var pushes atomic.Int32
+	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { pushes.Add(1) }))
+	t.Cleanup(collector.Close)
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s",
+		`OBSERVABILITY_CONFIG={"tracing":{"protocol":"http/protobuf","endpoint":"`+silent(t)+`","samplingRate":1},
+			"requestMetrics":{"protocol":"http/protobuf","endpoint":"`+collector.URL+`"}}`)
+	get(t, httpClient(t, "h1"), p.url("/"))
+	p.signal(syscall.SIGTERM)
+	p.code()
+	if got := pushes.Load(); got != 1 {
+		t.Errorf("got %d pushes of metrics, want that of the end", got)
 	}
 }
 
