@@ -268,7 +268,7 @@ func table(c *Config) []section {
 			{name: "METRICS_DOMAIN", kind: text(&t.MetricsDomain), traits: soft,
 				text: "What their names begin with."},
 			{name: "METRICS_PROMETHEUS_HOST", kind: text(&t.MetricsHost), traits: soft,
-				text: "The address on which metrics are served; unset is all of the pod's."},
+				text: "The address on which metrics are served; unset is all of the pod's. On one that is none of the pod's they are not served, which the log says."},
 			{name: "METRICS_PROMETHEUS_TLS_CERT", kind: text(&t.MetricsTLS.Cert), traits: soft,
 				text: "A certificate file: metrics are then served over TLS alone."},
 			{name: "METRICS_PROMETHEUS_TLS_KEY", kind: text(&t.MetricsTLS.Key), traits: soft,

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -252,6 +255,10 @@ func (s *sidecar) readyReason() (ready bool, reason string) {
 	return state.Ready(), ""
 }
 
+// resolveTime is how long the name of the metrics' host may take, which nothing is
+// served before.
+const resolveTime = time.Second
+
 // listenMetrics takes the port of the metrics; nil: they are not served.
 func (s *sidecar) listenMetrics() (net.Listener, error) {
 	t := &s.config.Telemetry
@@ -266,7 +273,13 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	if s.metricsPair != nil && !hasPair(s.metricsPair) {
 		s.log.Warn("metrics: no certificate yet", zap.String("file", t.MetricsTLS.Cert))
 	}
-	ln, err := net.Listen("tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
+	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
+	defer cancel()
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
+	if err != nil && t.MetricsHost != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
+		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("METRICS_PROMETHEUS_HOST: %w", err)))
+		return nil, nil
+	}
 	if err != nil || s.metricsPair == nil {
 		return ln, err
 	}

@@ -345,6 +345,22 @@ func TestTheLastMetricsArriveThoughNobodyTakesSpans(t *testing.T) {
 	}
 }
 
+// docs/promises.md 3.9: telemetry never takes traffic down.
+func TestMetricsForAnAddressThatIsNotOursAreOff(t *testing.T) {
+	alongside(t)
+	for _, host := range []string{"192.0.2.1", "no.such.host.invalid", "2001:db8::1"} {
+		t.Run(host, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar("METRICS_NAMES=default", "METRICS_PROMETHEUS_HOST="+host)
+			p.awaitLog("metrics are not served", "METRICS_PROMETHEUS_HOST", host)
+			if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
+				t.Errorf("a request: got %q, want 200", m.Start)
+			}
+		})
+	}
+}
+
 // Who reads the log may die, as a container's runtime does that is killed for its
 // memory; Go would then end a process that writes to its standard output.
 func TestTheSidecarOutlivesTheReaderOfItsLog(t *testing.T) {
