@@ -3,8 +3,10 @@ package walls
 import (
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -89,5 +91,37 @@ func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 	}
 	if named == 0 {
 		t.Error("got no test named in a document, want some; has their spelling changed?")
+	}
+}
+
+// arrow matches a room in ARCHITECTURE.md and what it may import.
+var arrow = regexp.MustCompile(`(?m)^    (\w+) .*?-> ([^;\n]+)`)
+
+func TestTheArchitectureDrawsThePlan(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rooms, _ := strings.Cut(string(text), "\n## The rooms")
+	rooms, _, _ = strings.Cut(rooms, "\n## ")
+	drawn := map[string]string{}
+	for _, m := range arrow.FindAllStringSubmatch(rooms, -1) {
+		drawn["pkg/"+m[1]] = m[2]
+	}
+	if len(drawn) == 0 {
+		t.Fatal("got no arrows, want some; has their spelling changed?")
+	}
+	sorted := func(names []string) string {
+		slices.Sort(names)
+		return strings.Join(names, ", ")
+	}
+	for _, r := range plan {
+		if path.Dir(r.path) != "pkg" || drawn[r.path] == "all of these" {
+			continue // a room of a room's, or of the mains; and the one that builds all others
+		}
+		want := sorted(strings.Split(strings.ReplaceAll(strings.Join(r.may, " "), "pkg/", ""), " "))
+		if got := sorted(strings.Split(drawn[r.path], ", ")); got != want {
+			t.Errorf("ARCHITECTURE.md: got %s -> %s, want %s", r.path, got, want)
+		}
 	}
 }
