@@ -55,9 +55,6 @@ func values(t *testing.T, stream string) []any {
 }
 
 func TestTheDifferenceIsAPatch(t *testing.T) {
-	if _, err := exec.LookPath("patch"); err != nil {
-		t.Fatalf("%v: Debian's package patch is needed", err)
-	}
 	for _, p := range pairs(t) {
 		want, err := os.ReadFile(p.out)
 		if err != nil {
@@ -74,12 +71,13 @@ func TestTheDifferenceIsAPatch(t *testing.T) {
 		if code != differs {
 			t.Errorf("%s: got exit code %d, want %d", p.name, code, differs)
 		}
-		file := filepath.Join(t.TempDir(), "file")
+		dir := t.TempDir()
+		file := filepath.Join(dir, "<stdin>")
 		write(t, file, string(in))
-		cmd := exec.Command("patch", "--silent", "--binary", file)
-		cmd.Stdin = strings.NewReader(patch)
+		cmd := exec.Command("git", "apply", "-p0", "--whitespace=nowarn")
+		cmd.Dir, cmd.Stdin = dir, strings.NewReader(patch)
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: patch: %v\n%s\n%s", p.name, err, out, patch)
+			t.Errorf("%s: git apply: %v\n%s\n%s", p.name, err, out, patch)
 			continue
 		}
 		if got := read(t, file); got != string(want) {
