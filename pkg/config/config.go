@@ -386,6 +386,9 @@ func (in *reading) judge() {
 			in.warn("%s: without effect, because %s is 0", name, concurrencyName)
 		}
 	}
+	if c.Telemetry.MergePort != 0 && c.Telemetry.MetricsNames == "off" {
+		in.warn("%s: without effect, because %s is off", mergePortName, metricsNamesName)
+	}
 	if !in.good(deadlineName, timeoutName) {
 		return
 	}

@@ -543,6 +543,8 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 		{env("QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), "QUEUE_PROXY_TLS_CIPHER_SUITES: without effect, because QUEUE_PROXY_TLS_MIN_VERSION is 1.3"},
 		{env("DRAIN_QUIET_PERIOD", "30s"), `DRAIN_QUIET_PERIOD: "30s": at most half of DRAIN_DEADLINE; 13.5s is used`},
 		{env("USER_PORT", "8112"), `QUEUE_SERVING_TLS_PORT: "8112": USER_PORT has the same port, so TLS cannot be served`},
+		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
+		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
 	}
 	for _, test := range tests {

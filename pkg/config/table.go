@@ -26,6 +26,7 @@ const (
 	quietName         = "DRAIN_QUIET_PERIOD"
 	deadlineName      = "DRAIN_DEADLINE"
 	drainMinName      = "DRAIN_MIN"
+	metricsNamesName  = "METRICS_NAMES"
 	mergePortName     = "METRICS_MERGE_PORT"
 	tlsMinName        = "QUEUE_PROXY_TLS_MIN_VERSION"
 	tlsMaxName        = "QUEUE_PROXY_TLS_MAX_VERSION"
@@ -230,7 +231,7 @@ func table(c *Config) []section {
 				text: "The least level that is logged; it wins over the configuration's."},
 		}},
 		{"What it says", "None of these can stop the process: a bad value is reported and falls back to its default.", []*row{
-			{name: "METRICS_NAMES", kind: oneOf(&t.MetricsNames, words("default", "knative-1.18", "knative-head", "all", "off")), traits: soft,
+			{name: metricsNamesName, kind: oneOf(&t.MetricsNames, words("default", "knative-1.18", "knative-head", "all", "off")), traits: soft,
 				derive: func() { t.MetricsNames = metricsNames(c) }, rule: "on Knative what the control plane asks for, elsewhere `default`",
 				text: "Which metrics are served. See the page on [metrics](metrics.md)."},
 			{name: mergePortName, kind: number(&t.MergePort, 0, 65535), traits: soft, def: "0",
