@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -213,7 +215,12 @@ const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
 // build does what kubectl kustomize does.
 func build(t *testing.T, overlay string) []runtime.Object {
 	t.Helper()
-	cmd := exec.Command("go", "run", kustomize, "build", filepath.Join(deploy, overlay))
+	return buildIn(t, deploy, overlay)
+}
+
+func buildIn(t *testing.T, folder, overlay string) []runtime.Object {
+	t.Helper()
+	cmd := exec.Command("go", "run", kustomize, "build", filepath.Join(folder, overlay))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
@@ -295,6 +302,23 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Who has set it in one place, and runs the overlay of another, would run an image of zeros.
+func TestTheSidecarsImageIsSetInOnePlace(t *testing.T) {
+	const set = "--image=sidecar.test/queue-proxy:1"
+	copied := t.TempDir()
+	if err := os.CopyFS(copied, os.DirFS(deploy)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(copied, "base/deployment.yaml")
+	write(t, file, regexp.MustCompile(`--image=\S+`).ReplaceAllString(read(t, file), set))
+	for _, overlay := range overlays() {
+		d := first[*appsv1.Deployment](t, buildIn(t, copied, overlay))
+		if args := d.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, set) {
+			t.Errorf("%s: got the arguments %q, want %s among them, as the base has it", overlay, args, set)
+		}
 	}
 }
 
