@@ -200,8 +200,9 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	for range 40 {
 		all.Go(func() {
 			status, text, err := ask("application/json", strings.NewReader(goodReview+longest))
-			if err == nil && status != 200 && status != 503 {
-				t.Errorf("the longest, 40 at once: got %d %.100q, want 200, 503 after a while, or a connection that ends when its time is over", status, text)
+			late := status == 400 && text == "the body ended too early\n" // its time was over in the midst of it
+			if err == nil && status != 200 && status != 503 && !late {
+				t.Errorf("the longest, 40 at once: got %d %.100q, want 200, 503 after a while, or an end when its time is over", status, text)
 			}
 			mu.Lock()
 			defer mu.Unlock()
