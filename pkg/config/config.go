@@ -151,10 +151,7 @@ type Telemetry struct {
 	RequestLogTemplate string // a Go template; until 2019 it alone turned the log on
 
 	// The request metrics of Knative before 1.19.
-	MetricsBackend   string        // prometheus, opencensus, none or ""
-	MetricsPeriod    time.Duration // between pushes; 0: the backend's choice
-	CollectorAddress string        // host:port to push to
-	MetricsDomain    string        // prefix of the names that are pushed
+	MetricsBackend string // prometheus, opencensus, none or ""
 
 	MetricsHost string // address of the metrics listener; "": all of the pod's
 	MetricsTLS  MetricsTLS
@@ -388,6 +385,9 @@ func (in *reading) judge() {
 	}
 	if c.Telemetry.MergePort != 0 && c.Telemetry.MetricsNames == "off" {
 		in.warn("%s: without effect, because %s is off", mergePortName, metricsNamesName)
+	}
+	if c.Telemetry.MetricsBackend == "opencensus" {
+		in.warn("%s: %s: it is not spoken, and no metrics are pushed to it; %s has those that can be scraped", backendName, quote("opencensus"), metricsNamesName)
 	}
 	if !in.good(deadlineName, timeoutName) {
 		return

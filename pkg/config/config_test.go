@@ -214,7 +214,6 @@ func TestValuesAreRead(t *testing.T) {
 		{"SERVING_SERVICE", "s", func(c *Config) any { return c.Service }, "s"},
 
 		{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.Telemetry.MetricsBackend }, "prometheus"},
-		{"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", "5", func(c *Config) any { return c.Telemetry.MetricsPeriod }, 5 * time.Second},
 		{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.Telemetry.TracingSampleRate }, 0.1},
 		{"METRICS_NAMES", "all", func(c *Config) any { return c.Telemetry.MetricsNames }, "all"},
 		{"SERVING_REQUEST_METRICS_BACKEND", "prometheus", func(c *Config) any { return c.Telemetry.MetricsNames }, "knative-1.18"},
@@ -624,6 +623,17 @@ func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 				t.Errorf("%s: got no row for %s, want one", e.name, v.Name)
 			}
 		}
+	}
+}
+
+// We push over OTLP alone: what Knative up to 1.18 asks for otherwise is off, and said so.
+func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
+	c, err := Read(env("SERVING_REQUEST_METRICS_BACKEND", "opencensus", "METRICS_COLLECTOR_ADDRESS", "collector:55678"))
+	if err != nil || c.Telemetry.MetricsNames != "off" {
+		t.Errorf("got metrics %q, %v, want off", c.Telemetry.MetricsNames, err)
+	}
+	if got := c.Warnings(); !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "SERVING_REQUEST_METRICS_BACKEND") }) {
+		t.Errorf("got warnings %q, want one about SERVING_REQUEST_METRICS_BACKEND", got)
 	}
 }
 

@@ -32,6 +32,7 @@ const (
 	tlsMaxName        = "QUEUE_PROXY_TLS_MAX_VERSION"
 	tlsSuitesName     = "QUEUE_PROXY_TLS_CIPHER_SUITES"
 	observabilityName = "OBSERVABILITY_CONFIG"
+	backendName       = "SERVING_REQUEST_METRICS_BACKEND"
 )
 
 // A row is one variable: what people may write, what we take when they write
@@ -98,7 +99,7 @@ func table(c *Config) []section {
 	return []section{
 		{"Who we are", "Knative sets these; elsewhere they are optional labels.", []*row{
 			{name: knativeName, kind: boolean(&c.OnKnative),
-				derive: func() { c.OnKnative = c.serving }, rule: "true when any `" + servingPrefix + "*` variable of this page is set",
+				derive: func() { c.OnKnative = c.serving }, rule: "true when any `" + servingPrefix + "*` variable of this page that has an effect is set",
 				text: "Whether a Knative control plane started us, which decides some defaults."},
 			{name: namespaceName, kind: text(&c.Namespace),
 				text: "The namespace, a label of statistics, metrics and logs."},
@@ -260,14 +261,8 @@ func table(c *Config) []section {
 			{name: "SERVING_REQUEST_LOG_TEMPLATE", kind: text(&t.RequestLogTemplate), traits: soft,
 				text: "A line of it, in Go's text/template."},
 
-			{name: "SERVING_REQUEST_METRICS_BACKEND", kind: oneOf(&t.MetricsBackend, words("prometheus", "opencensus", "none")), traits: soft,
-				text: "Where Knative before 1.19 wants request metrics."},
-			{name: "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", kind: seconds(&t.MetricsPeriod), traits: soft, def: "0",
-				text: "How often they are pushed."},
-			{name: "METRICS_COLLECTOR_ADDRESS", kind: text(&t.CollectorAddress), traits: soft,
-				text: "Where they are pushed to."},
-			{name: "METRICS_DOMAIN", kind: text(&t.MetricsDomain), traits: soft,
-				text: "What their names begin with."},
+			{name: backendName, kind: oneOf(&t.MetricsBackend, words("prometheus", "opencensus", "none")), traits: soft,
+				text: "Where Knative before 1.19 wants request metrics. To opencensus nothing is pushed, which the log says."},
 			{name: "METRICS_PROMETHEUS_HOST", kind: text(&t.MetricsHost), traits: soft,
 				text: "The address on which metrics are served; unset is all of the pod's. On one that is none of the pod's they are not served, which the log says."},
 			{name: "METRICS_PROMETHEUS_TLS_CERT", kind: text(&t.MetricsTLS.Cert), traits: soft,
@@ -339,6 +334,9 @@ func table(c *Config) []section {
 			{name: "ENABLE_VAR_LOG_COLLECTION", text: "Collecting files of logs, until 2019."},
 			{name: "VAR_LOG_VOLUME_NAME", text: "Their volume, until 2019."},
 			{name: "INTERNAL_VOLUME_PATH", text: "Where it was mounted, until 2019."},
+			{name: "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", text: "How often metrics were pushed to OpenCensus."},
+			{name: "METRICS_COLLECTOR_ADDRESS", text: "Where to."},
+			{name: "METRICS_DOMAIN", text: "What their names began with."},
 			{name: "TRACING_CONFIG_ENABLE", text: "Tracing in 0.8."},
 			{name: "TRACING_CONFIG_STACKDRIVER_PROJECT_ID", text: "Tracing to Stackdriver, until 2019."},
 		}},
