@@ -637,6 +637,16 @@ func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
 	}
 }
 
+// Knative grants no less than a second, but a duration may be written with its unit.
+func TestADrainHasADeadlineHoweverShortRequestsAre(t *testing.T) {
+	for _, timeout := range []string{"1ns", "1", "3", "300"} {
+		c, err := Read(env("SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", timeout))
+		if err != nil || c.DrainDeadline < time.Millisecond {
+			t.Errorf("%s: got the deadline %v, %v, want a millisecond at least", timeout, c.DrainDeadline, err)
+		}
+	}
+}
+
 func TestOurOwnPortsAreNotMerged(t *testing.T) {
 	for value, want := range map[string]int{"9091": 0, "8012": 0, "8080": 8080, "9000": 9000} {
 		c, err := Read(env("METRICS_MERGE_PORT", value))

@@ -360,7 +360,7 @@ func defaultDeadline(c *Config) time.Duration {
 	if !c.OnKnative || c.RequestTimeout == 0 {
 		return graceDeadline
 	}
-	return max(c.RequestTimeout-afterDrain, min(c.RequestTimeout/2, time.Second))
+	return max(c.RequestTimeout-afterDrain, min(c.RequestTimeout/2, time.Second), time.Millisecond)
 }
 
 // tcpProbe asks by connecting to a port, as soon and as often as an aggressive probe
