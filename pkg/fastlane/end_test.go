@@ -546,3 +546,36 @@ func TestNoRequestIsLostInAShutdown(t *testing.T) {
 		}
 	}
 }
+
+// What is given to the client is more than all sockets hold.
+func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
+	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
+	for name, c := range map[string]struct {
+		clocks queue.Clocks
+		why    queue.Why
+	}{
+		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
+		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := build(t, newApp(t, func(p *peer) {
+				p.request()
+				for range 90 {
+					p.say(hint)
+				}
+				p.say(ok("it"))
+			}), func(p *queue.Proxy, _ *settings) { p.Clocks = c.clocks })
+			client := h.dial()
+			client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			if o := h.observed(1)[0]; o.Why != c.why || o.Begun {
+				t.Errorf("got %v, begun %v, want %v, false", o.Why, o.Begun, c.why)
+			}
+			h.wantCounts(1, 0, 0)
+			client.SetReadDeadline(time.Now().Add(time.Second))
+			said, _ := io.ReadAll(client.r)
+			if rest := strings.ReplaceAll(string(said), hint, ""); !strings.HasPrefix(hint, rest) && !strings.HasPrefix(rest, "HTTP/1.1 504") {
+				t.Errorf("got %.100q behind the hints, want a part of one, or an answer where they were whole", rest)
+			}
+		})
+	}
+}

@@ -62,7 +62,10 @@ func (x *exchange) init(c *conn) {
 	if a, err := netip.ParseAddrPort(x.remote); err == nil {
 		x.peer = a.Addr().String()
 	}
-	x.abortApp = x.call.Abort
+	x.abortApp = func() {
+		x.call.Abort()
+		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
+	}
 	x.abortBoth = func() {
 		x.call.Abort()
 		c.nc.SetDeadline(past)

@@ -274,7 +274,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
 	x.room()
 	x.out = x.appendResponse(x.out[:0], r, length)
-	x.waiting, x.told = true, false
+	x.waiting, x.told = true, x.broken // within an informational response no other can begin
 	for {
 		data, err := r.Next()
 		if err == io.EOF {

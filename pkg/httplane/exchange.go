@@ -184,10 +184,35 @@ func (x *exchange) unblock() {
 	control := http.NewResponseController(x.w)
 	control.SetReadDeadline(past)
 	control.SetWriteDeadline(time.Now().Add(lastWrite))
-	if x.h2 && x.guard != nil {
+	if x.h2 {
+		x.boundWrites()
+	}
+}
+
+// boundWrites makes a write to the client return, as that of an informational
+// response that nobody takes. An answer of our own has a time of its own, and in
+// HTTP/2 still a stream.
+func (x *exchange) boundWrites() {
+	switch {
+	case !x.h2:
+		http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(lastWrite))
+	case x.guard != nil:
 		x.hurried = true
 		x.guard.hurry()
 	}
+}
+
+// writeInterim sends an informational response with the fields that have been set,
+// and clears them; the client may take only so long for it.
+func (x *exchange) writeInterim(status int) {
+	h := x.w.Header()
+	// It has no length. Over HTTP/2 net/http writes a copy of fields among which there
+	// is one; others it still reads when their stream has been reset and we go on.
+	h[header.ContentLength] = nil
+	x.alarm.Offer(&x.life)
+	x.w.WriteHeader(status)
+	x.life.Taken()
+	clear(h)
 }
 
 // write passes a piece of the response on; the client may take only so long for it.

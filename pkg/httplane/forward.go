@@ -137,7 +137,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		x.fullDuplex()
 	}
 	c.Begin()
-	if why := x.alarm.Abortable(c.Abort); why != queue.OK {
+	if why := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); why != queue.OK {
 		return queue.Result{Why: why}
 	}
 	r, err := c.Do(x.lane.app)
@@ -299,11 +299,8 @@ func (x *exchange) inform(head *wire.Response) {
 	if !x.r.ProtoAtLeast(1, 1) {
 		return
 	}
-	h := x.w.Header()
-	copyFields(h, head.Fields)
-	delete(h, header.ContentLength)
-	x.w.WriteHeader(head.Status)
-	clear(h)
+	copyFields(x.w.Header(), head.Fields)
+	x.writeInterim(head.Status)
 }
 
 // tunnel passes a 101 on and then bytes both ways.

@@ -9,6 +9,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +51,7 @@ func (x *exchange) appOnlySpeaksH2(err error) bool {
 func (x *exchange) forwardH2() (result queue.Result) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if why := x.alarm.Abortable(cancel); why != queue.OK {
+	if why := x.alarm.Abortable(func() { cancel(); x.boundWrites() }); why != queue.OK {
 		return queue.Result{Why: why}
 	}
 	defer func() {
@@ -65,7 +66,9 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	x.fullDuplex()
 	var sends atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sends.Add(1) }})
-	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx))
+	infos := &interims{tell: x.informH2}
+	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx, infos))
+	infos.end(err != nil)
 	result.Replayed = sends.Load() > 1
 	if err != nil {
 		x.blame(&result, x.alarm.Abortable(nil), err)
@@ -84,7 +87,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 }
 
 // requestH2 makes the request to the user container (promises.md 3.4 and 3.8).
-func (x *exchange) requestH2(ctx context.Context) *http.Request {
+func (x *exchange) requestH2(ctx context.Context, infos *interims) *http.Request {
 	r := x.r
 	h := make(http.Header, len(r.Header)+4)
 	h[header.UserAgent] = []string{""} // or the transport invents one
@@ -113,10 +116,7 @@ func (x *exchange) requestH2(ctx context.Context) *http.Request {
 	if x.body != nil {
 		out.Body = x.body
 	}
-	trace := &httptrace.ClientTrace{Got1xxResponse: func(status int, fields textproto.MIMEHeader) error {
-		x.informH2(status, http.Header(fields))
-		return nil
-	}}
+	trace := &httptrace.ClientTrace{Got1xxResponse: infos.hear}
 	return out.WithContext(httptrace.WithClientTrace(ctx, trace))
 }
 
@@ -185,8 +185,78 @@ func (x *exchange) informH2(status int, fields http.Header) {
 	h := x.w.Header()
 	copyHeader(h, fields)
 	delete(h, header.ContentType)
-	x.w.WriteHeader(status)
-	clear(h)
+	x.writeInterim(status)
+}
+
+// maxInterims bounds the informational responses before a final one, as in HTTP/1.1.
+const maxInterims = 100
+
+// interims are the informational responses to one request. The transport tells of
+// them on the goroutine that reads for all requests of a connection, which must not
+// wait for one client, and also when the request is over: so another goroutine
+// passes them on, and none behind end.
+type interims struct {
+	tell func(status int, fields http.Header)
+
+	mu      sync.Mutex
+	n       int
+	waiting []interim
+	telling chan struct{} // closed when the goroutine has ended; nil: there is none
+	over    bool
+}
+
+type interim struct {
+	status int
+	fields http.Header
+}
+
+// hear takes an informational response. Any goroutine may call it.
+func (i *interims) hear(status int, fields textproto.MIMEHeader) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.over {
+		return nil
+	}
+	if i.n++; i.n > maxInterims {
+		return &upstream.Error{Fault: upstream.Garbage, Err: errTooManyInterims}
+	}
+	i.waiting = append(i.waiting, interim{status, http.Header(fields)})
+	if i.telling == nil {
+		i.telling = make(chan struct{})
+		go i.run()
+	}
+	return nil
+}
+
+var errTooManyInterims = errors.New("too many informational responses")
+
+// run tells of those that wait.
+func (i *interims) run() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for len(i.waiting) > 0 {
+		next := i.waiting[0]
+		i.waiting = i.waiting[1:]
+		i.mu.Unlock()
+		i.tell(next.status, next.fields)
+		i.mu.Lock()
+	}
+	close(i.telling)
+	i.telling = nil
+}
+
+// end returns when all have been told of, or when those that wait have been dropped.
+func (i *interims) end(drop bool) {
+	i.mu.Lock()
+	i.over = true
+	if drop {
+		i.waiting = nil
+	}
+	telling := i.telling
+	i.mu.Unlock()
+	if telling != nil {
+		<-telling
+	}
 }
 
 // copyHeader is copyFields for what the standard library has read.
