@@ -225,7 +225,7 @@ func table(c *Config) []section {
 			{name: "QUEUE_PROXY_TLS_CLIENT_CA", kind: text(&c.TLSClientCA),
 				text: "A file of CA certificates; clients must then show a certificate that one of them signed."},
 		}},
-		{"Logging", "A bad one never stops us: the logger falls back to its defaults and says so.", []*row{
+		{"Logging", "A bad one never stops us: the logger falls back to its defaults and says so. Nor does an output that nobody reads: it costs lines, and the log says how many.", []*row{
 			{name: "SERVING_LOGGING_CONFIG", kind: text(&c.LoggingConfig),
 				text: "The logger's configuration as JSON, as in Knative's config-logging."},
 			{name: "SERVING_LOGGING_LEVEL", kind: text(&c.LoggingLevel),

@@ -35,11 +35,11 @@ func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 			z.Level = zap.NewAtomicLevelAt(level)
 		}
 	}
-	log, err := z.Build()
+	log, err := build(z)
 	if err != nil {
 		wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_CONFIG: %w", err))
 		z = baseLogging()
-		log = zap.Must(z.Build())
+		log = zap.Must(build(z))
 	}
 	log = log.Named("queueproxy")
 	if c.OnKnative {

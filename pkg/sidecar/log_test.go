@@ -1,11 +1,14 @@
 package sidecar
 
 import (
+	"bufio"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -93,6 +96,87 @@ func TestLoggingNeverTakesTrafficDown(t *testing.T) {
 		if log == nil || level.Level() != zap.InfoLevel {
 			t.Errorf("%s: got %v at %v, want a logger at info", broken, log, level)
 		}
+	}
+}
+
+// An output is stuck when its reader has stopped and a pipe is full.
+func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := os.OpenFile(path, os.O_RDWR, 0) // a pipe with no reader could not be opened
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c := config.Default()
+	c.LoggingConfig = `{"outputPaths":["` + path + `"],"sampling":null}`
+	log, _ := NewLogger(c)
+
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		for range 5000 {
+			log.Warn("a message", zap.Int("a number", 1))
+		}
+		_ = log.Sync()
+	}()
+	const patience = 30 * time.Second
+	select {
+	case <-written:
+	case <-time.After(patience):
+		t.Fatalf("5000 lines are not written after %v", patience)
+	}
+
+	lost := make(chan int, 1)
+	go func() { // now it is read
+		defer close(lost)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			var line struct {
+				Message string
+				Lines   int
+			}
+			if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+				t.Errorf("got the line %q, want JSON", in.Text())
+			}
+			if line.Message == "lines of this log are lost" {
+				lost <- line.Lines
+				return
+			}
+		}
+	}()
+	tick, end := time.NewTicker(time.Millisecond), time.After(patience)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			log.Warn("another message")
+		case n := <-lost:
+			if n == 0 || n >= 5000 {
+				t.Errorf("got %d lost lines, want some of 5000", n)
+			}
+			return
+		case <-end:
+			t.Errorf("nothing is said of lost lines after %v", patience)
+			r.Close()
+			<-lost
+			return
+		}
+	}
+}
+
+// Knative's: 100 equal lines a second, then every hundredth.
+func TestManyEqualLinesAreSampled(t *testing.T) {
+	c := config.Default()
+	c.LoggingConfig = `{"outputPaths":["OUT"],"initialFields":{"who":"me"}}`
+	lines := logged(t, c, func(l *zap.Logger) {
+		for range 1000 {
+			l.Named("child").With(zap.Int("n", 1)).Info("a message")
+		}
+	})
+	if len(lines) >= 200 || len(lines) < 100 || lines[0]["who"] != "me" {
+		t.Errorf("got %d of 1000 lines, the first %v, want 109 with the initial field", len(lines), lines[:min(1, len(lines))])
 	}
 }
 
