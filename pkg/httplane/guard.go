@@ -417,6 +417,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 	case errors.As(err, &odd) && !odd.Framed:
 		g.state, g.last = opaque, true
 		g.cutOff.Store(true)
+		g.open.Store(true) // for all that is known: nobody waits for the rest of it
 		g.passHead(n)
 		return true, nil
 	}

@@ -426,6 +426,21 @@ func TestAnAnswerOfOurOwnDoesNotWaitForABody(t *testing.T) {
 	c.ended()
 }
 
+func TestAnAnswerToAnOddRequestDoesNotWaitForItsBody(t *testing.T) {
+	h := build(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex() // or the app waits
+		io.WriteString(w, "done")
+	}), nil)
+	for field, want := range map[string]string{"K-Network-Probe: queue": "queue", "X: y": "done"} {
+		c := h.dial()
+		c.send("POST /x HTTP/1.1\nHost: a\n" + field + "\nContent-Length: 5\n\n")
+		if r, got := c.receive("POST"); r.StatusCode != 200 || got != want || !r.Close {
+			t.Errorf("got %d %q, close %v, want 200 %q, close true", r.StatusCode, got, r.Close, want)
+		}
+		c.ended()
+	}
+}
+
 // blocking is an app whose requests wait to be freed, and that tells when the
 // client of one has gone.
 type blocking struct {
