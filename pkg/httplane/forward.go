@@ -57,12 +57,14 @@ func (x *exchange) refuse() queue.Why {
 	switch {
 	case x.r.Method == http.MethodConnect: // we are nobody's way out (RFC 9110 section 9.3.6)
 		return queue.BadRequest
+	case !wire.ValidToken(x.r.Method): // HTTP/2 lets through what no request line can hold
+		return queue.BadRequest
 	case limit > 0 && x.r.ContentLength > limit:
 		return queue.TooLarge
 	case x.h2 && !x.lengthsAgree():
 		return queue.BadRequest
 	}
-	for _, c := range []byte(x.target()) { // HTTP/2 lets through what no request line can hold
+	for _, c := range []byte(x.target()) { // nor this
 		if c <= ' ' || c == 0x7f {
 			return queue.BadRequest
 		}

@@ -1,6 +1,7 @@
 package httplane_test
 
 import (
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -85,6 +86,27 @@ func TestABodyThatAnHTTP2AppLeavesUnreadKeepsTheConnection(t *testing.T) {
 		client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
 		if r, body := client.receive("POST"); r.StatusCode != 200 || body != "done" || r.Close {
 			t.Fatalf("%d: got %d %q, close %v, want 200 done, close false", i, r.StatusCode, body, r.Close)
+		}
+	}
+}
+
+// The request line is made of it.
+func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
+	for _, method := range []string{"GET /hidden HTTP/1.1", "GET /hidden", "GET ", "G\tT", "G:T", "GÉT"} {
+		l := &targets{}
+		h := build(t, l, nil)
+		c := h.dial()
+		block := ""
+		for _, f := range [][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", "/x"}} {
+			block += fmt.Sprintf("\x00%c%s%c%s", len(f[0]), f[0], len(f[1]), f[1]) // RFC 7541 section 6.2.2
+		}
+		c.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		c.send(fmt.Sprintf("\x00\x00%c\x01\x05\x00\x00\x00\x01%s", len(block), block))
+		if o := h.observed(1)[0]; o.Why != queue.BadRequest || o.Status != 400 {
+			t.Errorf("%q: got %v, %d, want %v, 400", method, o.Why, o.Status, queue.BadRequest)
+		}
+		if got := l.get(); len(got) > 0 {
+			t.Errorf("%q: the app saw %v, want nothing", method, got)
 		}
 	}
 }
