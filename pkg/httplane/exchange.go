@@ -51,6 +51,9 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, g *guard) {
 	x.w, x.r, x.guard = w, r, g
 	x.h2 = r.ProtoMajor == 2
 	x.answered, x.broken, x.untilClose, x.body = false, false, false, nil
+	if g != nil {
+		r.TLS = g.secure // net/http sees a guard, and no TLS
+	}
 	if g != nil && !x.h2 {
 		g.current.Store(x)
 	}

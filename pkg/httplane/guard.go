@@ -37,8 +37,9 @@ var past = time.Unix(1, 0)
 // It also knows what net/http does not tell: whether the client has gone,
 // whether a request's body is complete, and the target byte for byte.
 type guard struct {
-	net.Conn              // bare, or TLS; read by one goroutine at a time
-	bare     *net.TCPConn // under Conn; nil in tests with other connections
+	net.Conn                      // bare, or TLS; read by one goroutine at a time
+	bare     *net.TCPConn         // under Conn; nil in tests with other connections
+	secure   *tls.ConnectionState // nil: not TLS; set before the first request is given out
 	maxHead  int
 	headTime time.Duration // for a head to arrive, from its first byte on; 0: any
 	watch    *hangup.Watch
@@ -388,7 +389,10 @@ var errLongChunk = errors.New("chunk head or trailer section too long")
 
 func (g *guard) judgeHead(b []byte) (bool, error) {
 	if !g.begun { // afterwards a preface is HTTP/1 of another version (RFC 9113 section 3.4)
-		secure, _ := g.Conn.(*tls.Conn)
+		if c, ok := g.Conn.(*tls.Conn); ok && g.secure == nil {
+			state := c.ConnectionState()
+			g.secure = &state
+		}
 		switch is, maybe := wire.HasPreface(b); {
 		case is:
 			g.state = opaque
@@ -398,7 +402,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 			return true, nil
 		case maybe:
 			return false, nil
-		case secure != nil && secure.ConnectionState().NegotiatedProtocol == "h2":
+		case g.secure != nil && g.secure.NegotiatedProtocol == "h2":
 			g.state = ended // HTTP/1.1 is not what was agreed on, nor what an answer could be in (RFC 9113 section 3.4)
 			return false, io.EOF
 		}

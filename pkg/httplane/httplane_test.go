@@ -36,6 +36,7 @@ const patience = 10 * time.Second
 type house struct {
 	t       *testing.T
 	proxy   *queue.Proxy
+	lane    *httplane.Lane
 	address string
 	log     *safeBuffer
 
@@ -83,6 +84,7 @@ func buildOn(t *testing.T, port int, change func(*queue.Proxy, *httplane.Setting
 	}
 	upstreamApp := upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond})
 	lane := httplane.New(s, h.proxy, upstreamApp, watcher, log.New(h.log, "", 0))
+	h.lane = lane
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
