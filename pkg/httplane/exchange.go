@@ -158,8 +158,11 @@ func (x *exchange) Sleep(l *queue.Life) queue.Why {
 func (x *exchange) Wake() { x.alarm.Wake() }
 
 // hasGone reports whether the client has. HTTP/1 clients are watched on their
-// connection, where the system can; others by net/http.
+// connection, where the system can; others by net/http; those of tunnels by nobody.
 func (x *exchange) hasGone() bool {
+	if x.life.Phase() == queue.Tunnelled {
+		return false
+	}
 	if x.watched() {
 		return x.guard.gone.Load()
 	}

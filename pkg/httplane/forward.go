@@ -316,6 +316,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	}
 	defer client.Close()
 	x.answered, result.Begun, result.Upgraded = true, true, true
+	x.life.Enter(queue.Tunnelled)
 	early := x.unread(rw.Reader)
 	conn := client
 	if protocol, _ := wire.Find(r.Head.Fields, header.Upgrade); wire.EqualFold(protocol, "websocket") {
@@ -324,7 +325,6 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		defer x.lane.leave(t)
 		conn = t
 	}
-	x.life.Enter(queue.Tunnelled)
 	head := append(x.head[:0], "HTTP/1.1 101 Switching Protocols\r\n"...)
 	for _, f := range r.Head.Fields {
 		head = wire.AppendField(head, f.Name, f.Value)
@@ -355,7 +355,6 @@ func (x *exchange) unread(r *bufio.Reader) []byte {
 		x.guard.current.Store(nil)
 		early = append(early, x.guard.release()...)
 		x.lane.gone(x.guard)
-		x.guard = nil
 	}
 	return early
 }

@@ -733,3 +733,39 @@ func TestABodyOverTheLimitIsAnswered413(t *testing.T) {
 		}
 	}
 }
+
+// A timer looks at the request at any time, also when it has just become a tunnel.
+func TestAnUpgradeWhileATimerLooksIsNoRace(t *testing.T) {
+	const clock = 300 * time.Millisecond
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			return
+		}
+		time.Sleep(clock * 7 / 10)
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: it\r\n\r\n")
+	})}
+	go server.Serve(ln)
+	t.Cleanup(func() { server.Close() })
+	h := buildOn(t, ln.Addr().(*net.TCPAddr).Port, func(p *queue.Proxy, _ *httplane.Settings) { p.Clocks.ResponseStart = clock })
+	for range 5 {
+		first := h.dial()
+		first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n") // whose ring is left to who has its exchange next
+		first.receive("GET")
+		time.Sleep(clock / 2)
+		c := h.dial()
+		c.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: it\r\n\r\n")
+		if r, err := http.ReadResponse(c.r, nil); err != nil || r.StatusCode != 101 && r.StatusCode != 504 {
+			t.Errorf("got %v, %v, want 101, or 504 on a busy host", r, err)
+		}
+	}
+}
