@@ -85,9 +85,12 @@ func span(at, n int) string {
 	return fmt.Sprintf("%d,%d", at, n)
 }
 
-// compare finds a shortest way from a to b, by Myers' greedy algorithm (1986). The
-// lines that both begin and end with are set aside first, so its table stays as small
-// as what has changed.
+// mostEdits bounds the table of shortest, which grows with the square of the edits.
+const mostEdits = 1000
+
+// compare finds a way from a to b, by Myers' greedy algorithm (1986): a shortest one up
+// to mostEdits edits, and shortest pieces of so many beyond them. The lines that both
+// begin and end with are set aside first, so its table stays as small as what has changed.
 func compare(a, b []string) []line {
 	head := 0
 	for head < len(a) && head < len(b) && a[head] == b[head] {
@@ -101,7 +104,20 @@ func compare(a, b []string) []line {
 	for i := range head {
 		edits = append(edits, line{' ', a[i], i, i})
 	}
-	edits = append(edits, shortest(a[head:len(a)-tail], b[head:len(b)-tail], head)...)
+	for x, y := head, head; x < len(a)-tail || y < len(b)-tail; {
+		piece := shortest(a[x:len(a)-tail], b[y:len(b)-tail])
+		for _, e := range piece {
+			edits = append(edits, line{e.mark, e.text, e.a + x, e.b + y})
+		}
+		last := piece[len(piece)-1]
+		x, y = x+last.a, y+last.b
+		if last.mark != '+' {
+			x++
+		}
+		if last.mark != '-' {
+			y++
+		}
+	}
 	for i := range tail {
 		at, bt := len(a)-tail+i, len(b)-tail+i
 		edits = append(edits, line{' ', a[at], at, bt})
@@ -109,34 +125,36 @@ func compare(a, b []string) []line {
 	return edits
 }
 
-func shortest(a, b []string, offset int) []line {
-	most := len(a) + len(b)
+// shortest is a shortest way from a to b, one of which has lines, or its first piece:
+// that which comes furthest with mostEdits edits.
+func shortest(a, b []string) []line {
+	most := min(len(a)+len(b), mostEdits)
 	reach := make([]int, 2*most+2) // the furthest in a on each diagonal
 	var history [][]int
-	for d := 0; d <= most; d++ {
+	far, x, y, steps := 0, 0, 0, 0 // in both together, in each, and how much of the history led there
+	for d := 0; d <= most && far < len(a)+len(b); d++ {
 		history = append(history, slices.Clone(reach))
 		for k := -d; k <= d; k += 2 {
-			x := 0
+			i := 0
 			if k == -d || k != d && reach[most+k-1] < reach[most+k+1] {
-				x = reach[most+k+1]
+				i = reach[most+k+1]
 			} else {
-				x = reach[most+k-1] + 1
+				i = reach[most+k-1] + 1
 			}
-			for x < len(a) && x-k < len(b) && a[x] == b[x-k] {
-				x++
+			for i < len(a) && i-k < len(b) && a[i] == b[i-k] {
+				i++
 			}
-			reach[most+k] = x
-			if x >= len(a) && x-k >= len(b) {
-				return walkBack(a, b, history, offset)
+			reach[most+k] = i
+			if j := i - k; i <= len(a) && j <= len(b) && i+j > far {
+				far, x, y, steps = i+j, i, j, d+1
 			}
 		}
 	}
-	return nil
+	return walkBack(a[:x], b[:y], history[:steps], most)
 }
 
 // walkBack follows the furthest reaching ways from the end to the beginning.
-func walkBack(a, b []string, history [][]int, offset int) []line {
-	most := len(a) + len(b)
+func walkBack(a, b []string, history [][]int, most int) []line {
 	x, y := len(a), len(b)
 	var edits []line
 	for d := len(history) - 1; d >= 0; d-- {
@@ -153,16 +171,16 @@ func walkBack(a, b []string, history [][]int, offset int) []line {
 		}
 		for x > fromX && y > fromY {
 			x, y = x-1, y-1
-			edits = append(edits, line{' ', a[x], x + offset, y + offset})
+			edits = append(edits, line{' ', a[x], x, y})
 		}
 		switch {
 		case d == 0:
 		case from == k+1:
 			y--
-			edits = append(edits, line{'+', b[y], x + offset, y + offset})
+			edits = append(edits, line{'+', b[y], x, y})
 		default:
 			x--
-			edits = append(edits, line{'-', a[x], x + offset, y + offset})
+			edits = append(edits, line{'-', a[x], x, y})
 		}
 	}
 	slices.Reverse(edits)

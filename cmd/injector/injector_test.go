@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -83,6 +84,32 @@ func TestTheDifferenceIsAPatch(t *testing.T) {
 		if got := read(t, file); got != string(want) {
 			t.Errorf("%s: got\n%s\nwant\n%s", p.name, got, want)
 		}
+	}
+}
+
+// The table by which a difference is found grows with the square of its lines, if
+// nothing bounds it: 3000 lines that are added to 60 documents would take half a GiB.
+func TestALargeDifferenceCostsLittleAndIsAPatch(t *testing.T) {
+	const most = 100 << 20 // bytes
+	in := []byte(strings.Repeat(read(t, golden+"/deployment/in.yaml")+"---\n", 60))
+	want, _, _ := injector(t, "inject", in)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	patch := unified("f", in, []byte(want))
+	runtime.ReadMemStats(&after)
+	if got := after.TotalAlloc - before.TotalAlloc; got > most {
+		t.Errorf("got %d MiB allocated, want at most %d", got>>20, most>>20)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "f")
+	write(t, file, string(in))
+	cmd := exec.Command("git", "apply", "-p0", "--whitespace=nowarn")
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(patch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git apply: %v\n%s", err, out)
+	}
+	if got := read(t, file); got != want {
+		t.Errorf("got %d bytes by the patch, want the %d of the output", len(got), len(want))
 	}
 }
 
