@@ -17,9 +17,12 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -172,7 +175,7 @@ func splitMarks(text []byte) [][]byte {
 // parse reads the content of one document; nil is an empty one.
 func parse(text []byte) (*yaml.Node, error) {
 	var doc, more yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(text))
+	d := yaml.NewDecoder(bytes.NewReader(unescape(text)))
 	switch err := d.Decode(&doc); {
 	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
 		return nil, nil
@@ -183,6 +186,40 @@ func parse(text []byte) (*yaml.Node, error) {
 		return nil, errors.New("something follows the document without --- before it")
 	}
 	return doc.Content[0], nil
+}
+
+// unescape writes out, in JSON, the two escapes that the YAML library does not know: the
+// slash, and letters beyond U+FFFF as pairs of surrogates (RFC 8259 section 7).
+func unescape(text []byte) []byte {
+	if !bytes.ContainsRune(text, '\\') || !json.Valid(text) {
+		return text
+	}
+	unit := func(i int) rune { // the one that is escaped at i
+		if i+6 > len(text) || text[i] != '\\' || text[i+1] != 'u' {
+			return 0
+		}
+		n, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 16) // it is JSON
+		return rune(n)
+	}
+	var plain []byte
+	for i := 0; i < len(text); {
+		r := utf16.DecodeRune(unit(i), unit(i+6))
+		switch {
+		case r != utf8.RuneError:
+			plain = utf8.AppendRune(plain, r)
+			i += 12
+		case text[i] == '\\' && text[i+1] == '/':
+			plain = append(plain, '/')
+			i += 2
+		case text[i] == '\\': // with what it escapes, which may be another one
+			plain = append(plain, text[i], text[i+1])
+			i += 2
+		default:
+			plain = append(plain, text[i])
+			i++
+		}
+	}
+	return plain
 }
 
 // Text is the file as it is now.
@@ -441,7 +478,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	}
 	// The nodes may be half changed: begin again.
 	doc := new(yaml.Node)
-	if err := yaml.Unmarshal(d.text, doc); err != nil {
+	if err := yaml.Unmarshal(unescape(d.text), doc); err != nil {
 		return false, err
 	}
 	doc = expand(doc)

@@ -218,6 +218,34 @@ func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
 	}
 }
 
+// Some languages write JSON in ASCII, where a letter beyond U+FFFF is two escapes, and
+// some escape slashes.
+func TestJSONWithAnyEscapesIsRead(t *testing.T) {
+	const text = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web","annotations":{"by":"\ud83d\ude80 \\ud83d \uD83D\uDE80\/\\/\"\u002f"}},` +
+		`"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}` + "\n"
+	f := Parse("f", []byte(text+text))
+	for _, r := range Inject([]*File{f}, nil) {
+		if r.Verdict != inject.Injected {
+			t.Fatalf("got %s: %s, want it injected", r.Verdict, r.Text)
+		}
+	}
+	again := Parse("f", f.Text())
+	Uninject([]*File{again})
+	for d := json.NewDecoder(bytes.NewReader(again.Text())); d.More(); {
+		var pod struct {
+			Metadata struct {
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+		}
+		if err := d.Decode(&pod); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := pod.Metadata.Annotations["by"], `🚀 \ud83d 🚀/\/"/`; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // An anchor may stand in itself: as a value, and as what << brings in.
 func TestAnAliasOfItselfIsAnErrorAndCostsLittle(t *testing.T) {
 	for _, text := range []string{"a: &a\n  b: [*a]\n", "a:\n  <<: &a [*a]\n", "a: &a\n  <<: *a\n", "a:\n  <<: &a [[*a, *a]]\n"} {
