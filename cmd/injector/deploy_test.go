@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -50,6 +51,43 @@ func strict(t *testing.T, text []byte) runtime.Object {
 	}
 	return object
 }
+
+// An issuer and a certificate are cert-manager's, as far as we use them.
+type (
+	issuer struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+
+		Spec struct {
+			SelfSigned *struct{} `json:"selfSigned"`
+			CA         *struct {
+				SecretName string `json:"secretName"`
+			} `json:"ca"`
+		} `json:"spec"`
+	}
+	certificate struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+
+		Spec struct {
+			IsCA        bool   `json:"isCA"`
+			CommonName  string `json:"commonName"`
+			SecretName  string `json:"secretName"`
+			Duration    string `json:"duration"`
+			RenewBefore string `json:"renewBefore"`
+			PrivateKey  struct {
+				Algorithm      string `json:"algorithm"`
+				Size           int    `json:"size"`
+				RotationPolicy string `json:"rotationPolicy"`
+			} `json:"privateKey"`
+			DNSNames  []string `json:"dnsNames"`
+			IssuerRef struct {
+				Kind string `json:"kind"`
+				Name string `json:"name"`
+			} `json:"issuerRef"`
+		} `json:"spec"`
+	}
+)
 
 // foreign are the objects of others that stand in deploy, as far as we use them, with
 // the names of their custom resource definitions.
@@ -118,31 +156,9 @@ func foreign(apiVersion, kind string) any {
 			} `json:"spec"`
 		}{}
 	case "cert-manager.io/v1 Issuer":
-		return &struct {
-			meta
-			Spec struct {
-				SelfSigned struct{} `json:"selfSigned"`
-			} `json:"spec"`
-		}{}
+		return new(issuer)
 	case "cert-manager.io/v1 Certificate":
-		return &struct {
-			meta
-			Spec struct {
-				SecretName  string `json:"secretName"`
-				Duration    string `json:"duration"`
-				RenewBefore string `json:"renewBefore"`
-				PrivateKey  struct {
-					Algorithm      string `json:"algorithm"`
-					Size           int    `json:"size"`
-					RotationPolicy string `json:"rotationPolicy"`
-				} `json:"privateKey"`
-				DNSNames  []string `json:"dnsNames"`
-				IssuerRef struct {
-					Kind string `json:"kind"`
-					Name string `json:"name"`
-				} `json:"issuerRef"`
-			} `json:"spec"`
-		}{}
+		return new(certificate)
 	case "operator.knative.dev/v1beta1 KnativeServing":
 		return &struct {
 			meta
@@ -357,6 +373,48 @@ func TestThePolicyIsWhatTheInjectorPrints(t *testing.T) {
 		}
 		names[v.Name] = true
 	}
+}
+
+// A kubelet brings a renewed certificate to the injector after a minute or so, and the
+// caBundle is published at once: what it holds must have signed the old one as well.
+func TestARenewedCertificateHasTheAuthorityOfTheOldOne(t *testing.T) {
+	issuers, certificates := map[string]*issuer{}, map[string]*certificate{}
+	name := filepath.Join(deploy, "overlays/cert-manager/certificate.yaml")
+	stream, err := manifest.Parse(name, []byte(read(t, name))).JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
+		var c certificate // an Issuer has the same name and kind
+		var raw json.RawMessage
+		if err := errors.Join(d.Decode(&raw), json.Unmarshal(raw, &c)); err != nil {
+			t.Fatal(err)
+		}
+		if c.Kind == "Certificate" {
+			certificates[c.Name] = &c
+			continue
+		}
+		i := new(issuer)
+		if err := json.Unmarshal(raw, i); err != nil {
+			t.Fatal(err)
+		}
+		issuers[i.Name] = i
+	}
+	served := certificates["queue-proxy-injector"]
+	by := issuers[served.Spec.IssuerRef.Name]
+	if by == nil || by.Spec.CA == nil {
+		t.Fatalf("got the certificate issued by %+v, want it issued by an authority: each that signs itself is trusted alone", by)
+	}
+	for _, c := range certificates {
+		if c.Spec.SecretName != by.Spec.CA.SecretName {
+			continue
+		}
+		if of := issuers[c.Spec.IssuerRef.Name]; !c.Spec.IsCA || c.Spec.PrivateKey.RotationPolicy != "Never" || of == nil || of.Spec.SelfSigned == nil {
+			t.Errorf("got the authority %+v, want one that signs itself and keeps its key", c.Spec)
+		}
+		return
+	}
+	t.Errorf("got no authority in the Secret %s, want one", by.Spec.CA.SecretName)
 }
 
 func TestRightsAreThoseThatAreUsed(t *testing.T) {
