@@ -102,8 +102,8 @@ func UninjectService(service any) Outcome {
 }
 
 // WatchPolicy says whether a NetworkPolicy that lets requests in to the app's port by
-// number would keep them from the sidecar. It changes nothing: who may speak with a pod
-// is not ours to decide.
+// number, or out to it, would keep them from the sidecar. It changes nothing: who may
+// speak with a pod is not ours to decide.
 func WatchPolicy(policy any, all []Pods) Outcome {
 	p := new(networkingv1.NetworkPolicy)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(policy), p); err != nil {
@@ -116,17 +116,40 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 	}
 	missing := map[string]bool{}
 	for _, pods := range all {
-		if pods.Outcome.Verdict != Injected || !near(p.Namespace, pods.Namespace) || !selector.Matches(labels.Set(pods.Labels)) {
+		if pods.Outcome.Verdict != Injected {
 			continue
 		}
-		for _, rule := range p.Spec.Ingress {
-			if admits(rule.Ports, pods.Outcome.AppPort) && !admits(rule.Ports, pods.Outcome.ServingPort) {
-				missing[fmt.Sprintf("it lets in to port %d, but requests for %s now come to %d: add that port", pods.Outcome.AppPort, pods.Owner, pods.Outcome.ServingPort)] = true
+		look := func(direction string, ports []networkingv1.NetworkPolicyPort) {
+			if admits(ports, pods.Outcome.AppPort) && !admits(ports, pods.Outcome.ServingPort) {
+				missing[fmt.Sprintf("it lets %s to port %d, but requests for %s now come to %d: add that port", direction, pods.Outcome.AppPort, pods.Owner, pods.Outcome.ServingPort)] = true
+			}
+		}
+		if near(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {
+			for _, rule := range p.Spec.Ingress {
+				look("in", rule.Ports)
+			}
+		}
+		for _, rule := range p.Spec.Egress {
+			if len(rule.To) == 0 || slices.ContainsFunc(rule.To, func(to networkingv1.NetworkPolicyPeer) bool { return mayBe(to, p.Namespace, pods) }) {
+				look("out", rule.Ports)
 			}
 		}
 	}
 	out.Warnings = slices.Sorted(maps.Keys(missing))
 	return out
+}
+
+// mayBe reports whether some pods can be those that a policy of a namespace means; the
+// labels of namespaces, and addresses, are not known.
+func mayBe(to networkingv1.NetworkPolicyPeer, namespace string, pods Pods) bool {
+	if to.IPBlock != nil || to.NamespaceSelector == nil && !near(namespace, pods.Namespace) {
+		return false
+	}
+	if to.PodSelector == nil {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(to.PodSelector)
+	return err == nil && selector.Matches(labels.Set(pods.Labels))
 }
 
 // admits reports whether a rule lets in to a port by its number.
