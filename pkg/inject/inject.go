@@ -241,6 +241,11 @@ func (in *injection) readOptions(said Options) error {
 	if in.options, err = said.with(in.meta.Annotations); err != nil {
 		return refuse(BadOption, "%v", err)
 	}
+	if said := in.meta.Labels[Prefix+injectOption]; said != "" {
+		if err := isBoolean(said); err != nil {
+			return refuse(BadOption, "label %s%s: %v", Prefix, injectOption, err)
+		}
+	}
 	for key := range in.meta.Labels {
 		if strings.HasPrefix(key, Prefix) && key != Prefix+injectOption {
 			return refuse(BadOption, "%v", unknown("label", key, []string{Prefix + injectOption}))

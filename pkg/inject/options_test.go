@@ -238,3 +238,12 @@ func TestGuideKnowsEveryReason(t *testing.T) {
 		}
 	}
 }
+
+func TestALabelThatIsNeitherTrueNorFalseIsNotTakenForConsent(t *testing.T) {
+	for said, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
+		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(said))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
+		if got := string(out.Verdict) + " " + out.Reason; got != want {
+			t.Errorf("%q: got %s (%s), want %s", said, got, out.Text, want)
+		}
+	}
+}

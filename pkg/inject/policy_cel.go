@@ -120,11 +120,8 @@ const (
 	maxGrace = "1000000" // seconds, so that no sum of them overflows
 )
 
-// falses and trues are the texts of [strconv.ParseBool].
-const (
-	falses = `['0', 'f', 'F', 'false', 'FALSE', 'False']`
-	trues  = `['1', 't', 'T', 'true', 'TRUE', 'True']`
-)
+// trues are the texts that are true to [strconv.ParseBool].
+const trues = `['1', 't', 'T', 'true', 'TRUE', 'True']`
 
 // resolved is the number of the port of a question a, asked by a container c.
 func resolvedCEL(a string) string {
@@ -160,7 +157,7 @@ func (p *policy) conditions() []expression {
 		{"no-sidecar", "", `!(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.name == 'queue-proxy')`},
 		{"not-knative", "", `!object.metadata.?labels[?'serving.knative.dev/revision'].hasValue()`},
 		{"not-of-a-kubelet", "", `!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()`},
-		{"wanted", "", `!(object.metadata.?labels[?'queue-proxy.dev/inject'].orValue('') in ` + falses + `)
+		{"wanted", "", `object.metadata.?labels[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues + `
 && object.metadata.?annotations[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues},
 		{"options", "Options of the pod that a policy can follow, and no others.",
 			"object.metadata.?annotations.orValue({}).all(key,\n  !key.startsWith('" + Prefix + "') && !(key in [" + strings.Join(aliases, ",\n    ") + "])\n  || key in [" + strings.Join(known, ", ") + "])\n" +
