@@ -340,6 +340,16 @@ func problemsOf(pod corev1.PodSpec) []string {
 			}
 		}
 	}
+	if pod.Resources != nil {
+		for name, has := range pod.Resources.Requests {
+			for _, c := range pod.Containers {
+				has.Sub(c.Resources.Requests[name])
+			}
+			if has.Sign() < 0 {
+				say("%s: the containers request more than the pod", name)
+			}
+		}
+	}
 	if g := pod.TerminationGracePeriodSeconds; g != nil && *g < 0 {
 		say("terminationGracePeriodSeconds %d", *g)
 	}

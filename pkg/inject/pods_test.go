@@ -43,6 +43,9 @@ func (m maker) template() any {
 		t.Spec.HostNetwork = true
 	}
 	if m.seldom() {
+		t.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("10Mi")}}
+	}
+	if m.seldom() {
 		t.Spec.RestartPolicy = one(m, corev1.RestartPolicyAlways, corev1.RestartPolicyNever)
 	}
 	if m.seldom() {

@@ -169,6 +169,7 @@ func (p *policy) conditions() []expression {
 			`size(object.spec.containers) + size(object.spec.?initContainers.orValue([])) <= ` + fmt.Sprint(mostOfPolicy) + `
 && object.spec.containers.all(c, size(c.?ports.orValue([])) <= ` + fmt.Sprint(mostOfPolicy) + `)
 && object.spec.?terminationGracePeriodSeconds.orValue(0) >= 0 && object.spec.?terminationGracePeriodSeconds.orValue(0) <= ` + maxGrace},
+		{"no-budget", "With resources for the whole pod, the sidecar would ask for less.", `!has(object.spec.resources)`},
 		{"one-app", "It is clear which container serves.", ofOptions(`size(` + apps + `) == 1`)},
 		{"one-port", "It is clear on which port, and its new name is free.", ofApp(`size(` + portsOfApp + `) == 1
 && !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['user-port', 'http-autometric', 'http-usermetric'])`)},

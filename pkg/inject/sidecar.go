@@ -321,7 +321,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		case share > 0 && has && !of.IsZero():
 			row.to[row.name] = shareOf(of, share, row.low, row.high)
 		default:
-			if usual := in.options.get(row.option); usual != "" {
+			if usual := in.options.get(row.option); usual != "" && !in.shares(row.name) {
 				row.to[row.name] = resource.MustParse(usual)
 			}
 		}
@@ -336,10 +336,23 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		}
 		r.Requests[name] = limit // the default gives way
 	}
-	if in.isGuaranteed() && !isGuaranteed(r) {
+	if in.isGuaranteed() && !isGuaranteed(r) && !in.shares(corev1.ResourceCPU) && !in.shares(corev1.ResourceMemory) {
 		in.warn("the pod is of QoS class Guaranteed and becomes Burstable; set cpu-limit and memory-limit to what cpu-request and memory-request say to keep it")
 	}
 	return r, nil
+}
+
+// shares reports whether the pod has so much of a resource for all of its containers
+// together (core/v1 PodSpec.resources, Kubernetes 1.34). What they request may not be
+// more, and the pod's own decide its QoS class.
+func (in *injection) shares(name corev1.ResourceName) bool {
+	all := in.pod.Resources
+	if all == nil {
+		return false
+	}
+	_, requests := all.Requests[name]
+	_, limits := all.Limits[name]
+	return requests || limits
 }
 
 // shareOf is a percentage of a quantity, between two bounds.
