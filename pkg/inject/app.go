@@ -61,7 +61,7 @@ func (in *injection) candidates(c corev1.Container) []corev1.ContainerPort {
 	wanted := in.options.get(portOption)
 	var found []corev1.ContainerPort
 	for _, p := range c.Ports {
-		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
+		if !overTCP(p) {
 			continue
 		}
 		if wanted == "" || p.Name == wanted || strconv.Itoa(int(p.ContainerPort)) == wanted {
@@ -98,7 +98,46 @@ func (in *injection) choosePort() error {
 		}
 		in.port = candidates[i]
 	}
+	if err := in.holdNameFree(); err != nil {
+		return err
+	}
 	return in.holdToPlainText()
+}
+
+// holdNameFree refuses a port whose name stands again in a container behind the app's:
+// Services take the first container that has it (those that stay among the init
+// containers are behind all others), so that one would get the app's requests. Where one
+// before the app's has it, nobody finds the app by it.
+func (in *injection) holdNameFree() error {
+	in.out.PortName = in.port.Name
+	others := slices.Clone(in.pod.Containers)
+	if in.native { // where the sidecar is the last of these
+		others = append(others, in.staying()...)
+	}
+	behind := false
+	for _, c := range others {
+		if c.Name == in.app.Name {
+			behind = true
+			continue
+		}
+		if in.port.Name == "" || !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == in.port.Name && overTCP(p) }) {
+			continue
+		}
+		if behind {
+			return refuse(PortTaken, "the name %s is needed for the sidecar's port, but a port of container %s has it as well; give one of them another name", in.port.Name, c.Name)
+		}
+		in.out.PortName = ""
+	}
+	return nil
+}
+
+// staying are the init containers that stay.
+func (in *injection) staying() []corev1.Container {
+	return slices.DeleteFunc(slices.Clone(in.pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
+}
+
+func overTCP(p corev1.ContainerPort) bool {
+	return p.Protocol == "" || p.Protocol == corev1.ProtocolTCP
 }
 
 // holdToPlainText refuses a port on which the app speaks TLS: the sidecar speaks plain
@@ -149,14 +188,10 @@ const higher = 10000
 func (in *injection) choosePorts() error {
 	taken := map[int32]string{in.port.ContainerPort: in.app.Name}
 	containers := slices.Clone(in.pod.Containers)
-	for _, c := range in.pod.InitContainers {
-		if c.RestartPolicy != nil { // it stays
-			containers = append(containers, c)
-		}
-	}
+	containers = append(containers, in.staying()...)
 	for _, c := range containers {
 		for _, p := range c.Ports {
-			if p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
+			if overTCP(p) {
 				taken[p.ContainerPort] = c.Name
 			}
 		}

@@ -171,7 +171,7 @@ func (in *injection) run(said Options) error {
 		return refuse(Unreadable, "a pod that cannot be changed: %v", in.err)
 	}
 	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
-	in.out.PortName, in.out.ServingPort = in.port.Name, in.ports.serving
+	in.out.ServingPort = in.ports.serving
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	return nil
 }

@@ -38,6 +38,7 @@ func TestRandomPods(t *testing.T) {
 		{"an API server's defaults do not change the sidecar", defaultsDoNotMatter},
 		{"the sidecar's settings are those of its pod", settingsAreThePods},
 		{"the pod is valid", podIsValid},
+		{"who finds the app's port by its name finds the sidecar's", nameLeadsToTheSidecar},
 	}
 	verdicts := map[string]int{}
 	for seed := range uint64(many) {
@@ -282,6 +283,30 @@ func podIsValid(t *testing.T, p *injected) {
 			t.Errorf("liveness: got port %d, want %d as p.before", got, want)
 		}
 	}
+}
+
+func nameLeadsToTheSidecar(t *testing.T, p *injected) {
+	name, app := p.out.PortName, p.out.AppPort
+	if name == "" || portNamed(specOf(t, p.before), name) != app {
+		return // nobody found the app by it
+	}
+	if got := portNamed(specOf(t, p.after), name); got != p.out.ServingPort {
+		t.Errorf("got port %d by the name %s, want the sidecar's %d", got, name, p.out.ServingPort)
+	}
+}
+
+// portNamed is the port to which a Service by that name leads: the first of the
+// containers, then of the init containers that stay (Kubernetes 1.33); 0 for none.
+func portNamed(pod corev1.PodSpec, name string) int32 {
+	stays := slices.DeleteFunc(slices.Clone(pod.InitContainers), func(c corev1.Container) bool { return c.RestartPolicy == nil })
+	for _, c := range slices.Concat(pod.Containers, stays) {
+		for _, p := range c.Ports {
+			if p.Name == name && p.Protocol != corev1.ProtocolUDP {
+				return p.ContainerPort
+			}
+		}
+	}
+	return 0
 }
 
 // problemsOf holds a pod to those of Kubernetes' rules (core/v1 validation) that

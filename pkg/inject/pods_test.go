@@ -66,7 +66,7 @@ func (m maker) container(name string, i int) corev1.Container {
 	for j := range one(m, 0, 1, 1, 1, 2, 3) {
 		p := corev1.ContainerPort{ContainerPort: int32(8000 + 10*i + j)}
 		if m.often() {
-			p.Name = fmt.Sprintf("port-%d", j)
+			p.Name = fmt.Sprintf("port-%d-%d", j, i*m.IntN(4))
 		}
 		if j == 1 && m.half() {
 			p.Name = "http"

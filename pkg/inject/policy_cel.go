@@ -177,6 +177,8 @@ func (p *policy) conditions() []expression {
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
+		{"name-free", "No other container has a port of the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
+    || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "The sidecar's usual ports, or those 10000 higher.", ofPort("  " + p.portsFree())},
 		{"probes", "Readiness probes that the sidecar can run: one question each, to a port that\nis there, in texts that need no more than quotes.", `object.spec.containers.all(c, !(` + movable + `) || [c.readinessProbe].all(r,
   size([has(r.httpGet), has(r.tcpSocket), has(r.grpc)].filter(is, is)) == 1
@@ -209,8 +211,11 @@ func (p *policy) conditions() []expression {
 // mostOfPolicy bounds containers, and ports of each.
 const mostOfPolicy = 40
 
+// stay are the containers that run as long as the pod.
+const stay = `(object.spec.containers + object.spec.?initContainers.orValue([]).filter(c, has(c.restartPolicy)))`
+
 // taken are the TCP ports that others have, as a list.
-const taken = `[port.containerPort] + (object.spec.containers + object.spec.?initContainers.orValue([]).filter(c, has(c.restartPolicy)))
+const taken = `[port.containerPort] + ` + stay + `
   .map(c, c.?ports.orValue([]).filter(p, ` + isTCP + `).map(p, p.containerPort)).flatten()`
 
 // portsFree is choosePorts' refusal.

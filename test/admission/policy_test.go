@@ -43,7 +43,7 @@ func (c *cluster) await(t *testing.T) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "first", Annotations: map[string]string{"queue-proxy.dev/container": "app", "queue-proxy.dev/port": "1"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{ContainerPort: 1}}}}}}
 	var err error
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var made *corev1.Pod
 		if made, err = c.create("chosen", pod); err == nil && len(made.Spec.Containers)+len(made.Spec.InitContainers) == 2 {
 			return
@@ -216,7 +216,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	pod.Spec.RestartPolicy = corev1.RestartPolicy(word("", "Always", "Always", "Always", "Never"))
 	port := func(names ...string) intstr.IntOrString {
 		if maybe(50) {
-			return intstr.FromInt32(number(8080, 5000, 9090, 0))
+			return intstr.FromInt32(number(8080, 8080, 5000, 5000, 80, 80, 9090, 0))
 		}
 		return intstr.FromString(word(append(names, "http", "8080")...))
 	}
@@ -253,7 +253,11 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 		for i := range n {
 			c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: "x", ReadinessProbe: probe(60), LivenessProbe: probe(30), StartupProbe: probe(20)}
 			if i == 0 || maybe(30) {
-				for _, name := range []string{word("http", "http", "web", ""), "metrics"}[:1+random.IntN(2)] {
+				first := word("http", "http", "web", "")
+				if i > 0 && maybe(80) { // a pod with the app's name in a second container is left alone
+					first = word("api", "")
+				}
+				for _, name := range []string{first, "metrics"}[:1+random.IntN(2)] {
 					p := corev1.ContainerPort{Name: name, ContainerPort: number(8080, 5000, 80, 9090, 8012, 19090), Protocol: corev1.Protocol(word("", "TCP", "TCP", "UDP"))}
 					if maybe(10) {
 						p.HostPort, p.HostIP = 80, word("", "10.0.0.1")
@@ -299,13 +303,13 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 // The API server gives an expression a budget, which the largest pods must not exhaust.
 func TestTheLargestPodsThatThePolicyTakesFitItsBudget(t *testing.T) {
 	c, _ := withPolicy(t, nil)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", Namespace: "chosen", Annotations: map[string]string{"queue-proxy.dev/container": "c0", "queue-proxy.dev/port": "p0"}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "large", Namespace: "chosen", Annotations: map[string]string{"queue-proxy.dev/container": "c0", "queue-proxy.dev/port": "p0-0"}}}
 	for i := range 40 {
 		container := corev1.Container{Name: fmt.Sprintf("c%d", i), Image: "x", ReadinessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
-			HTTPGet: &corev1.HTTPGetAction{Path: "/" + strings.Repeat("x", 200), Port: intstr.FromString("p39"), HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: strings.Repeat("y", 200)}}},
+			HTTPGet: &corev1.HTTPGetAction{Path: "/" + strings.Repeat("x", 200), Port: intstr.FromString(fmt.Sprintf("p%d-39", i)), HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: strings.Repeat("y", 200)}}},
 		}}}
 		for j := range 40 {
-			container.Ports = append(container.Ports, corev1.ContainerPort{Name: fmt.Sprintf("p%d", j), ContainerPort: int32(20000 + 40*i + j)})
+			container.Ports = append(container.Ports, corev1.ContainerPort{Name: fmt.Sprintf("p%d-%d", i, j), ContainerPort: int32(20000 + 40*i + j)})
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, container)
 	}
