@@ -179,16 +179,22 @@ func usualPorts() []usualPort {
 	}
 }
 
-// higher is how far a usual port moves where a container declares it.
+// higher is how far a usual port moves where a container has it.
 const higher = 10000
 
 // choosePorts gives the sidecar its ports: those that were asked for, or the usual
-// ones, each 10000 higher where a container declares it. Whoever comes from outside
+// ones, each 10000 higher where a container has it. Whoever comes from outside
 // comes by the port's name or by an annotation, so the number is free.
 func (in *injection) choosePorts() error {
 	taken := map[int32]string{in.port.ContainerPort: in.app.Name}
-	containers := slices.Clone(in.pod.Containers)
-	containers = append(containers, in.staying()...)
+	wants := usualPorts()
+	for i, want := range wants {
+		if said := in.options.get(want.option); said != "" {
+			number, _ := strconv.Atoi(said) // the option was judged
+			wants[i].number = int32(number)
+		}
+	}
+	containers := slices.Concat(in.pod.Containers, in.staying())
 	for _, c := range containers {
 		for _, p := range c.Ports {
 			if overTCP(p) {
@@ -196,14 +202,19 @@ func (in *injection) choosePorts() error {
 			}
 		}
 	}
+	// An app listens where a probe asks it, whether or not that is declared. To the
+	// first two, a probe may be meant to come through the sidecar.
+	for _, c := range containers {
+		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+			if n := askedBy(p); taken[n] == "" && n != wants[0].number && n != wants[1].number {
+				taken[n] = c.Name
+			}
+		}
+	}
 	to := []*int32{&in.ports.serving, &in.ports.tls, &in.ports.admin, &in.ports.autoscaler, &in.ports.metrics, &in.ports.status}
-	for i, want := range usualPorts() {
+	for i, want := range wants {
 		n := want.number
-		said := in.options.get(want.option)
-		if said != "" {
-			number, _ := strconv.Atoi(said) // the option was judged
-			n = int32(number)
-		} else if by, is := taken[n]; is {
+		if by, is := taken[n]; is && in.options.get(want.option) == "" {
 			if _, again := taken[n+higher]; !again {
 				in.warn("container %s has the port %d: the sidecar's %s is %d", by, n, want.option, n+higher)
 				n += higher
@@ -216,6 +227,20 @@ func (in *injection) choosePorts() error {
 		*to[i] = n
 	}
 	return nil
+}
+
+// askedBy is the port of this pod that a probe asks by its number, 0 for none.
+func askedBy(p *corev1.Probe) int32 {
+	switch {
+	case p == nil:
+	case p.HTTPGet != nil && p.HTTPGet.Host == "":
+		return int32(p.HTTPGet.Port.IntValue())
+	case p.TCPSocket != nil && p.TCPSocket.Host == "":
+		return int32(p.TCPSocket.Port.IntValue())
+	case p.GRPC != nil:
+		return p.GRPC.Port
+	}
+	return 0
 }
 
 // swapPort gives the sidecar the name of the app's port, so that Services, which find

@@ -39,6 +39,7 @@ func TestRandomPods(t *testing.T) {
 		{"the sidecar's settings are those of its pod", settingsAreThePods},
 		{"the pod is valid", podIsValid},
 		{"who finds the app's port by its name finds the sidecar's", nameLeadsToTheSidecar},
+		{"the sidecar listens where nobody else does", portsAreTheSidecarsOwn},
 	}
 	verdicts := map[string]int{}
 	for seed := range uint64(many) {
@@ -307,6 +308,35 @@ func portNamed(pod corev1.PodSpec, name string) int32 {
 		}
 	}
 	return 0
+}
+
+func portsAreTheSidecarsOwn(t *testing.T, p *injected) {
+	const asked = "asked by a probe"
+	others := map[int32]string{p.out.AppPort: "the app's"}
+	for _, c := range specOf(t, p.before).Containers {
+		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+			switch {
+			case p == nil:
+			case p.HTTPGet != nil:
+				others[p.HTTPGet.Port.IntVal] = asked
+			case p.TCPSocket != nil:
+				others[p.TCPSocket.Port.IntVal] = asked
+			case p.GRPC != nil:
+				others[p.GRPC.Port] = asked
+			}
+		}
+		for _, p := range c.Ports {
+			if p.Protocol != corev1.ProtocolUDP {
+				others[p.ContainerPort] = "of container " + c.Name
+			}
+		}
+	}
+	for _, port := range findSidecar(t, specOf(t, p.after)).Ports {
+		passes := port.ContainerPort == p.out.ServingPort // a probe may be meant to come through the sidecar
+		if by := others[port.ContainerPort]; by != "" && (!passes || by != asked) {
+			t.Errorf("got the sidecar on %d, which is %s", port.ContainerPort, by)
+		}
+	}
 }
 
 // problemsOf holds a pod to those of Kubernetes' rules (core/v1 validation) that

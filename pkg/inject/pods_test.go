@@ -105,7 +105,7 @@ func (m maker) container(name string, i int) corev1.Container {
 
 func (m maker) portOf(c corev1.Container) intstr.IntOrString {
 	if len(c.Ports) == 0 || m.half() {
-		return intstr.FromInt32(int32(7000 + m.IntN(10)))
+		return intstr.FromInt32(one(m, 7000+int32(m.IntN(10)), 7000, 7001, 9090, 19091))
 	}
 	p := c.Ports[m.IntN(len(c.Ports))]
 	if p.Name == "" || m.half() {

@@ -218,18 +218,29 @@ const stay = `(object.spec.containers + object.spec.?initContainers.orValue([]).
 const taken = `[port.containerPort] + ` + stay + `
   .map(c, c.?ports.orValue([]).filter(p, ` + isTCP + `).map(p, p.containerPort)).flatten()`
 
-// portsFree is choosePorts' refusal.
+// portsFree is choosePorts' refusal, and where it would move a port because a probe asks
+// there.
 func (p *policy) portsFree() string {
-	var fixed, moving []string
-	for _, u := range usualPorts() {
+	var fixed, moving, unasked []string
+	for i, u := range usualPorts() {
+		passes := i < 2 // to these a probe may be meant to come through the sidecar
 		if said := p.said[u.option]; said != "" {
 			fixed = append(fixed, said)
-		} else {
-			moving = append(moving, fmt.Sprint(u.number))
+			if !passes {
+				unasked = append(unasked, "'"+said+"'")
+			}
+			continue
+		}
+		moving = append(moving, fmt.Sprint(u.number))
+		unasked = append(unasked, fmt.Sprintf("'%d'", u.number+higher))
+		if !passes {
+			unasked = append(unasked, fmt.Sprintf("'%d'", u.number))
 		}
 	}
-	return fmt.Sprintf(`[%s].all(taken, ![%s].exists(n, n in taken) && ![%s].exists(n, n in taken && n + %d in taken))`,
-		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher)
+	return fmt.Sprintf(`[%s].all(taken, ![%s].exists(n, n in taken) && ![%s].exists(n, n in taken && n + %d in taken)
+    && !%s.exists(c, [c.?readinessProbe, c.?livenessProbe, c.?startupProbe].exists(r, [r.?httpGet.?port, r.?tcpSocket.?port, r.?grpc.?port].exists(o,
+      string(o.orValue(0)) in [%s] && !(o.value() in taken)))))`,
+		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher, stay, strings.Join(unasked, ", "))
 }
 
 // shortEnough refuses a pause that does not fit in the drain that was asked for.
