@@ -263,6 +263,9 @@ func (in *injection) swapPort() error {
 	in.set(renamed, "spec", "containers", in.app.Name, "ports", old, "name")
 	in.note("the sidecar's port %d takes the name %s from the app's port %d, which becomes %s: Services that say %s need no edit",
 		in.ports.serving, old, in.port.ContainerPort, renamed, old)
+	if in.native {
+		in.note("before Kubernetes 1.33, Services that say %s must say %d: they find no port of an init container by its name", old, in.ports.serving)
+	}
 	for _, place := range [][]string{
 		{"livenessProbe", "httpGet"}, {"livenessProbe", "tcpSocket"},
 		{"startupProbe", "httpGet"}, {"startupProbe", "tcpSocket"},

@@ -83,6 +83,7 @@ type Outcome struct {
 	AppPort     int32  // where it listens
 	PortName    string // by which Services find that port, and from now on the sidecar's; "" for none
 	ServingPort int32  // where the sidecar listens for it
+	native      bool   // so its name finds it since Kubernetes 1.33 only
 }
 
 // decided ends an injection with an outcome.
@@ -171,7 +172,7 @@ func (in *injection) run(said Options) error {
 		return refuse(Unreadable, "a pod that cannot be changed: %v", in.err)
 	}
 	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
-	in.out.ServingPort = in.ports.serving
+	in.out.ServingPort, in.out.native = in.ports.serving, in.native
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	return nil
 }

@@ -296,6 +296,34 @@ func nameLeadsToTheSidecar(t *testing.T, p *injected) {
 	}
 }
 
+func TestAServiceThatFollowsItsPodsLosesNoneWhileTheyRoll(t *testing.T) {
+	for ports, want := range map[string]struct {
+		targetPort string
+		warned     bool
+	}{
+		`[{"name":"web","containerPort":8080}]`: {`"web"`, false},
+		`[{"containerPort":8080}]`:              {`8012`, true}, // nothing finds both
+	} {
+		before := parse(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":`+ports+`}]}}`)
+		for _, said := range []Options{nil, {modeOption: modeNative}} {
+			service := parse(t, `{"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`)
+			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, said)}})
+			after, err := Apply(clone(service), out.Changes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := want
+			if said != nil { // whose name is found by Kubernetes 1.33 only
+				want.targetPort, want.warned = `8012`, true
+			}
+			got := string(encode(at(after, "spec", "ports", "#0", "targetPort")))
+			if warned := len(out.Warnings) > 0; got != want.targetPort || warned != want.warned {
+				t.Errorf("%s, %v: got targetPort %s and the warnings %q, want %s and %v", ports, said, got, out.Warnings, want.targetPort, want.warned)
+			}
+		}
+	}
+}
+
 // portNamed is the port to which a Service by that name leads: the first of the
 // containers, then of the init containers that stay (Kubernetes 1.33); 0 for none.
 func portNamed(pod corev1.PodSpec, name string) int32 {

@@ -76,7 +76,7 @@ func Table() []Option {
 		{Name: portOption,
 			Text: "Its port for requests, by name or number; needed where it declares several and none is called `http`."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
-			Text: "`sidecar` is a container beside the app's; `native` an init container that stays (Kubernetes 1.29), which jobs need."},
+			Text: "`sidecar` is a container beside the app's; `native` an init container that stays (Kubernetes 1.29; 1.33 if a Service finds its port by name), which jobs need."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,
 			Text: "The sidecar's image."},
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),

@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "sigs.k8s.io/json"
 )
 
@@ -29,7 +30,9 @@ func near(a, b string) bool { return a == b || a == "" || b == "" }
 
 // FollowService says how a Service follows its pods: where its targetPort is the number
 // of the app's port, requests would still go to the app, past the sidecar. By name, the
-// Service needs no change. service is a map, as [Decode] returns it, and is not changed.
+// Service needs no change, and it finds pods that have the sidecar and pods that do not
+// yet: so that is what it says from now on, where the app's port has one. service is a
+// map, as [Decode] returns it, and is not changed.
 //
 // The bools say, for each of all, whether the Service selects it.
 func FollowService(service any, all []Pods) (Outcome, []bool) {
@@ -53,6 +56,12 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it selects no pod that was injected"}, selects
 	}
 	like := selected[injected].Outcome
+	to := intstr.FromInt32(like.ServingPort)
+	text := fmt.Sprintf("the sidecar's %d", like.ServingPort)
+	if like.PortName != "" && !slices.ContainsFunc(selected, func(p Pods) bool { return p.Outcome.PortName != like.PortName || p.Outcome.native }) {
+		to = intstr.FromString(like.PortName)
+		text = fmt.Sprintf("%s, the sidecar's %d", like.PortName, like.ServingPort)
+	}
 
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it finds the sidecar by the port's name, or another port"}
 	e := &editor{object: clone(service)}
@@ -74,8 +83,8 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 		if len(e.changes) == 0 {
 			e.set("", "metadata", "annotations", Prefix+statusKey)
 		}
-		e.set(like.ServingPort, "spec", "ports", fmt.Sprintf("#%d", i), "targetPort")
-		out.Notes = append(out.Notes, fmt.Sprintf("targetPort goes from the app's %d to the sidecar's %d", like.AppPort, like.ServingPort))
+		e.set(to, "spec", "ports", fmt.Sprintf("#%d", i), "targetPort")
+		out.Notes = append(out.Notes, fmt.Sprintf("targetPort goes from the app's %d to %s", like.AppPort, text))
 		if s.Spec.ClusterIP == corev1.ClusterIPNone {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("it is headless: clients that call a pod on %d pass the sidecar by; let them use %d", like.AppPort, like.ServingPort))
 		}
@@ -85,7 +94,10 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 	}
 	if len(e.changes) > 0 {
 		out.Verdict, out.Reason = Rewritten, ""
-		out.Text = fmt.Sprintf("targetPort %d is now the sidecar's %d", like.AppPort, like.ServingPort)
+		out.Text = fmt.Sprintf("targetPort %d is now %s", like.AppPort, text)
+		if to.Type == intstr.Int {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("pods that run already have nothing on %d: to lose no request, apply it when they have rolled", like.ServingPort))
+		}
 		e.changes[0].Value = statusValue(e.back)
 		out.Changes = e.changes
 	}
