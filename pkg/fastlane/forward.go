@@ -280,7 +280,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 		if err == io.EOF {
 			if length < 0 {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, r.Trailer())
+				x.out = wire.AppendLastChunk(x.out, withoutOurs(r.Trailer()))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {
@@ -300,6 +300,21 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 		}
 		result.Out += int64(len(data))
 	}
+}
+
+// withoutOurs takes our own member out of a trailer section, in place: Proxy-Status
+// may stand there, too (RFC 9209 section 2).
+func withoutOurs(trailer []wire.Field) []wire.Field {
+	kept := trailer[:0]
+	for _, f := range trailer {
+		if header.RoleOf(f.Name) == header.ProxyStatusRole {
+			if f.Value = []byte(header.WithoutOurs(string(f.Value))); len(f.Value) == 0 {
+				continue
+			}
+		}
+		kept = append(kept, f)
+	}
+	return kept
 }
 
 // gone notes that the response can't be written.

@@ -176,6 +176,25 @@ func TestTrailersPassBothWays(t *testing.T) {
 	h.wantCounts(1, 0, 0)
 }
 
+// Nobody speaks in our name, at the end of a response as at its beginning.
+func TestNoTrailerSpeaksInOurName(t *testing.T) {
+	for _, slowOnly := range []bool{false, true} {
+		h := build(t, newApp(t, func(p *peer) {
+			p.request()
+			p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
+				"Proxy-Status: queue-proxy; error=x, other; error=y\r\nX-Sum: 7\r\nPROXY-STATUS: queue-proxy\r\n\r\n")
+			p.hang()
+		}), func(_ *queue.Proxy, s *settings) { s.slowOnly = slowOnly })
+		c := h.dial()
+		c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		got := c.receive("GET").trailers
+		slices.Sort(got)
+		if want := "proxy-status: other; error=y|x-sum: 7"; strings.Join(got, "|") != want {
+			t.Errorf("slow lane %v: got %q, want %q", slowOnly, got, want)
+		}
+	}
+}
+
 // A pattern is a body in which each part can be told from its neighbours.
 type pattern struct{ left, at int }
 

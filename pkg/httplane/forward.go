@@ -568,7 +568,13 @@ func namedByConnection(fields []wire.Field, name string) bool {
 func setTrailer(h http.Header, fields []wire.Field) {
 	clear(h) // the head has been sent
 	for _, f := range fields {
+		value := string(f.Value)
+		if header.RoleOf(f.Name) == header.ProxyStatusRole { // which may stand there, too (RFC 9209 section 2)
+			if value = header.WithoutOurs(value); value == "" {
+				continue
+			}
+		}
 		name := http.TrailerPrefix + textproto.CanonicalMIMEHeaderKey(string(f.Name))
-		h[name] = append(h[name], string(f.Value))
+		h[name] = append(h[name], value)
 	}
 }

@@ -170,6 +170,9 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 	announced := h[header.Trailer]
 	clear(h)
 	for name, values := range res.Trailer {
+		if name == header.ProxyStatus {
+			values = withoutOurs(values)
+		}
 		if !isNamed(announced, name) {
 			name = http.TrailerPrefix + name
 		}
@@ -265,11 +268,7 @@ func copyHeader(h, from http.Header) {
 		switch {
 		case header.Hop(name), name == header.ContentLength:
 		case name == header.ProxyStatus:
-			for _, value := range values {
-				if value = header.WithoutOurs(value); value != "" {
-					h[name] = append(h[name], value)
-				}
-			}
+			h[name] = append(h[name], withoutOurs(values)...)
 		default:
 			h[name] = values
 		}
@@ -277,4 +276,14 @@ func copyHeader(h, from http.Header) {
 	if _, ok := h[header.ContentType]; !ok {
 		h[header.ContentType] = nil // net/http shall not guess
 	}
+}
+
+// withoutOurs returns the lines of a Proxy-Status without our own member.
+func withoutOurs(lines []string) (kept []string) {
+	for _, line := range lines {
+		if line = header.WithoutOurs(line); line != "" {
+			kept = append(kept, line)
+		}
+	}
+	return kept
 }

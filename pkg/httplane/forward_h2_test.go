@@ -110,3 +110,24 @@ func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 		}
 	}
 }
+
+func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
+	h := buildOn(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Trailer"] = []string{"Proxy-Status, X-Sum"}
+		io.WriteString(w, "ok")
+		http.NewResponseController(w).Flush() // or it has a length, behind which HTTP/1.1 has no trailers
+		w.Header()["Proxy-Status"] = []string{"queue-proxy; error=x, other; error=y"}
+		w.Header()["X-Sum"] = []string{"7"}
+	}), nil)
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		r, err := h.httpClient(protocol).Get("http://" + h.address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if got := fmt.Sprint(r.Trailer); got != "map[Proxy-Status:[other; error=y] X-Sum:[7]]" {
+			t.Errorf("%s: got %s, want the other's Proxy-Status and X-Sum", protocol, got)
+		}
+	}
+}
