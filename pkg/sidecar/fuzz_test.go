@@ -29,6 +29,7 @@ func FuzzContainerLimits(f *testing.F) {
 	f.Add("max\n", "9223372036854771712\n", "max 100000\n", "-1\n", "100000\n")
 	f.Add("", "67108864\n", "", "5000\n", "100000\n")
 	f.Add("18446744073709551615", "-0", "NaN 1", "inf", "1e3")
+	f.Add("+1", "0", "+1 2", "+1", "2")
 	f.Fuzz(func(t *testing.T, max2, max1, cpu2, quota, period string) {
 		files := fstest.MapFS{}
 		for name, text := range map[string]string{

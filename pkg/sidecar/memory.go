@@ -24,8 +24,8 @@ func limitMemory(cgroup fs.FS) {
 func containerMemory(cgroup fs.FS) int64 {
 	const beyond = 1 << 50
 	for _, name := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
-		if n, err := strconv.ParseInt(said(cgroup, name), 10, 64); err == nil && n > 0 && n < beyond {
-			return n
+		if n, err := strconv.ParseUint(said(cgroup, name), 10, 64); err == nil && n > 0 && n < beyond {
+			return int64(n)
 		}
 	}
 	return 0

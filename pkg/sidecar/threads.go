@@ -30,9 +30,9 @@ func containerCPUs(cgroup fs.FS) float64 {
 	if !both {
 		share, period = said(cgroup, "cpu/cpu.cfs_quota_us"), said(cgroup, "cpu/cpu.cfs_period_us")
 	}
-	n, err := strconv.ParseInt(share, 10, 64)
-	of, err2 := strconv.ParseInt(period, 10, 64)
-	if err != nil || err2 != nil || n <= 0 || of <= 0 { // "max", -1
+	n, err := strconv.ParseUint(share, 10, 63)
+	of, err2 := strconv.ParseUint(period, 10, 63)
+	if err != nil || err2 != nil || n == 0 || of == 0 { // "max", -1
 		return math.Inf(1)
 	}
 	return float64(n) / float64(of)
