@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -577,5 +578,29 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 				t.Errorf("got %.100q behind the hints, want a part of one, or an answer where they were whole", rest)
 			}
 		})
+	}
+}
+
+// What has come before the user container's mistake is given to a client, which takes
+// nothing of it.
+func TestAClientThatTakesNoCutAnswerIsEndedByTheClocks(t *testing.T) {
+	begun := make(chan struct{})
+	h := build(t, newApp(t, func(p *peer) {
+		p.request()
+		p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
+		<-begun // behind so much, all of the next is read at once
+		p.say("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
+	}), func(p *queue.Proxy, s *settings) {
+		p.Clocks = queue.Clocks{Send: time.Second}
+		s.narrow = true
+	})
+	client := h.dialBy(&net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error { return raw.Control(narrow) }})
+	client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if _, err := io.CopyN(io.Discard, client.r, 0x5000); err != nil {
+		t.Fatal(err)
+	}
+	close(begun)
+	if o := h.observed(1)[0]; o.Why != queue.AppGarbage {
+		t.Errorf("got %v, want %v", o.Why, queue.AppGarbage)
 	}
 }

@@ -289,8 +289,8 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 			return
 		}
 		if err != nil {
-			x.blame(result, x.alarm.Abortable(nil), err)
-			_ = x.flush(nil) // what has come is the client's; that it is not all, it will see
+			x.blame(result, x.alarm.Abortable(x.abortBoth), err)
+			_ = x.flush(nil) // what has come is the client's, in its own time; that it is not all, it will see
 			return
 		}
 		x.life.Touch()

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -355,6 +356,7 @@ type settings struct {
 	fastlane.Settings
 	slowOnly bool // no fast lane
 	unknown  bool // nobody has heard the app yet
+	narrow   bool // the lane's sockets hold little
 }
 
 // build makes a house in front of an app that has been heard to speak HTTP/1.1.
@@ -400,6 +402,9 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 		t.Fatal(err)
 	}
 	h.address = ln.Addr().String()
+	if raw, err := ln.(*net.TCPListener).SyscallConn(); s.narrow && err == nil {
+		_ = raw.Control(narrow)
+	}
 	guests := make(chan error, 1)
 	go func() { guests <- h.slow.ServeGuests() }()
 	go func() {
@@ -525,15 +530,24 @@ type client struct {
 	r *bufio.Reader
 }
 
-func (h *house) dial() *client {
+func (h *house) dial() *client { return h.dialBy(&net.Dialer{}) }
+
+func (h *house) dialBy(d *net.Dialer) *client {
 	h.t.Helper()
-	c, err := net.Dial("tcp", h.address)
+	c, err := d.Dial("tcp", h.address)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(patience))
 	return &client{TCPConn: c.(*net.TCPConn), t: h.t, r: bufio.NewReader(c)}
+}
+
+// narrow makes a socket, and what is accepted from it, hold as little as the kernel
+// allows.
+func narrow(fd uintptr) {
+	_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1)
+	_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 1)
 }
 
 func (c *client) send(text string) {
