@@ -17,8 +17,9 @@ type Response struct {
 	Chunked       bool  // never beside a ContentLength
 
 	// Close says that no other response may be read from the connection:
-	// Connection has close, it is HTTP/1.0 without keep-alive, or a line ended
-	// in LF alone. It says nothing about a body that only the close ends.
+	// Connection has close, it is HTTP/1.0 without keep-alive, a line ended in LF
+	// alone, or a 204 announced a body, which may still come (RFC 9110 8.6). It
+	// says nothing about a body that only the close ends.
 	Close bool
 
 	Upgrade          bool // Connection lists upgrade, and an Upgrade field has a value
@@ -156,7 +157,7 @@ func (r *Response) judge() Word {
 		return WordTransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)
 	}
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
-	r.Close = h.close || h.bare || r.Minor == 0 && !h.keepAlive
+	r.Close = h.close || h.bare || r.Minor == 0 && !h.keepAlive || r.Status == 204 && (h.length > 0 || h.chunked)
 	r.Upgrade = h.upgrades && h.upgrade
 	r.KeepAliveTimeout = h.timeout
 	return ""
