@@ -401,8 +401,11 @@ func behind(v reflect.Value) reflect.Value {
 }
 
 // field is a field, or what a method of that name returns. Of a map it is the value
-// of that key, zero if there is none.
+// of that key, zero if there is none; of nothing, nothing.
 func field(of any, name string, args []any) (any, error) {
+	if of == nil { // as a template has that is called without a value
+		return nil, nil
+	}
 	if f := method(of, name); f != nil {
 		v, err := call(f, args)
 		if err != nil {

@@ -63,6 +63,7 @@ var languageCorpus = []string{
 	`{{.Request.ctx}}`, `{{.Request.Nope}}`, `{{.Nope}}`, `{{nil.X}}`, `{{.Request.Response.Status}}`, `{{.Request.Cancel}}`, `{{.Request.GetBody}}`, `{{.Request.Body}}`, `{{.Request.Pattern}}`,
 	`{{index .Request.Header "X-Two" 5}}`, `{{index "abc" 1}}`, `{{index .Request.TLS.PeerCertificates 0}}`, `{{index .Request.TransferEncoding}}`,
 	"{{- /* a comment */ -}} a {{- .Request.Host -}} b \n", `{{.Request.URL.User.Password}}`, `{{call .Request.GetBody}}`, `{{.Request.Header.Del "x"}}`,
+	`{{define "c"}}<{{.Code}}{{$}}{{.}}>{{end}}{{template "c"}}`,
 }
 
 // FuzzTemplatesAgreeWithGo holds the language against text/template itself: what works
