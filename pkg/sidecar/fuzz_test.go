@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	maxLine = regexp.MustCompile(`^\s*([0-9]+) ([0-9]+)\s*$`)
-	natural = regexp.MustCompile(`^\s*([0-9]+)\s*$`)
+	maxLine = regexp.MustCompile(`^[\s\v\x{85}\p{Z}]*([0-9]+) ([0-9]+)[\s\v\x{85}\p{Z}]*$`)
+	natural = regexp.MustCompile(`^[\s\v\x{85}\p{Z}]*([0-9]+)[\s\v\x{85}\p{Z}]*$`)
 )
 
 // FuzzContainerLimits reads any files of a cgroup. What the kernel writes is read as
@@ -30,6 +30,7 @@ func FuzzContainerLimits(f *testing.F) {
 	f.Add("", "67108864\n", "", "5000\n", "100000\n")
 	f.Add("18446744073709551615", "-0", "NaN 1", "inf", "1e3")
 	f.Add("+1", "0", "+1 2", "+1", "2")
+	f.Add("0", "1\v", "", "", "")
 	f.Fuzz(func(t *testing.T, max2, max1, cpu2, quota, period string) {
 		files := fstest.MapFS{}
 		for name, text := range map[string]string{
