@@ -23,7 +23,8 @@ GO_BUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
 
 # The first that works, unless one is named.
 IMAGE_TOOL ?= $(shell for t in docker podman buildah; do $$t info >/dev/null 2>&1 && echo $$t && break; done)
-IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-arg SOURCE_DATE_EPOCH=$(EPOCH),--timestamp $(EPOCH)) \
+# A layer that podman takes from an earlier build keeps the times of that build.
+IMAGE_BUILD = $(IMAGE_TOOL) build $(if $(filter docker,$(IMAGE_TOOL)),--build-arg SOURCE_DATE_EPOCH=$(EPOCH),--timestamp $(EPOCH) --no-cache) \
 	--build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $(IMAGE_FLAGS)
 
 FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E 's,(.*)/[^/]*:func (.*),./\1 \2,' | sort
