@@ -25,6 +25,7 @@ func FuzzOptions(f *testing.F) {
 	f.Add("drain-deadline", "1s", "drain-min", "99h", int64(1), int64(1<<40))
 	f.Add("request-timeout", "0x10", "exclude-paths", "/a, /b*", int64(1<<62), int64(-1))
 	f.Add("cpu-limit", "1e3", "cpu-request", "1.5Ki", int64(-7), int64(0))
+	f.Add("cpu-limit", "1e33133111", "cpu-request", "1858.", int64(24), int64(18))
 	f.Fuzz(func(t *testing.T, name, value, other, otherValue string, grace, sleep int64) {
 		if !utf8.ValidString(strings.Join([]string{name, value, other, otherValue}, " ")) {
 			return // no API server keeps it

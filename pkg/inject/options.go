@@ -329,12 +329,17 @@ func isImage(text string) error {
 	return nil
 }
 
+// isQuantity judges the length first: to read an exponent of eight digits takes
+// seconds, and more digits more.
 func isQuantity(text string) error {
-	q, err := resource.ParseQuantity(text)
-	if err != nil || q.Sign() < 0 {
-		return fmt.Errorf("%q: a quantity such as 25m or 32Mi", text)
+	const most, mostOfExponent = 32, 3
+	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	if len(text) <= most && len(exponent) <= mostOfExponent {
+		if q, err := resource.ParseQuantity(text); err == nil && q.Sign() >= 0 {
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("%q: a quantity such as 25m or 32Mi", text)
 }
 
 func isPercentage(text string) error {

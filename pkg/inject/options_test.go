@@ -95,6 +95,7 @@ func TestWrongOptionsAreRefusedByName(t *testing.T) {
 		{"inject", "perhaps", `inject: "perhaps": true or false`},
 		{"admin-port", "0", `admin-port: "0": a port, 1 to 65535`},
 		{"cpu-limit", "much", `cpu-limit: "much": a quantity such as 25m or 32Mi`},
+		{"cpu-limit", "1e33133111", `cpu-limit: "1e33133111": a quantity such as 25m or 32Mi`}, // which takes seconds to read
 		{"resource-percentage", "101", `resource-percentage: "101": a number above 0, up to 100`},
 		{"settings", "USER_PORT=1", `settings: USER_PORT: use the option port`},
 		{"settings", "QUEUE_DEPTH=1", `settings: QUEUE_DEPTH: use the option queue-depth`},
