@@ -69,15 +69,17 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 		w := open(t, dir, o)
 		for _, c := range []struct {
 			offered []string
+			http1   bool
 			want    string
 		}{
-			{[]string{"h2", "http/1.1"}, "h2"},
-			{[]string{"http/1.1"}, "http/1.1"},
-			{nil, ""},
+			{[]string{"h2", "http/1.1"}, false, "h2"},
+			{[]string{"h2", "http/1.1"}, true, "http/1.1"},
+			{[]string{"http/1.1"}, false, "http/1.1"},
+			{nil, false, ""},
 		} {
 			client := a.client(cert, key)
 			client.NextProtos = c.offered
-			state, err := connect(w.Config(Settings{}), client)
+			state, err := connect(w.Config(Settings{HTTP1: c.http1}), client)
 			if err != nil || state.NegotiatedProtocol != c.want {
 				t.Errorf("offered %q, client CA %q: got %q, %v; want %q", c.offered, o.ClientCA, state.NegotiatedProtocol, err, c.want)
 			}

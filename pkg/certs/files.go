@@ -8,10 +8,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/smallfile"
 )
 
 // Names in a Secret of type kubernetes.io/tls.
@@ -146,15 +146,4 @@ func readAuthorities(path string, old *authorities) (*authorities, error) {
 }
 
 // read is the content of a file; every error names the file.
-func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		return nil, fmt.Errorf("%s: larger than %d bytes", path, maxFile)
-	}
-	return content, err
-}
+func read(path string) ([]byte, error) { return smallfile.Read(path, maxFile) }

@@ -1,127 +1,309 @@
-// Package crowd bounds how many connections a server of net/http keeps, for ports
-// that anybody may reach and only a few have to: statistics, metrics, hooks.
+// Package crowd bounds the connections of ports that any client may reach and only a
+// few have to: statistics, metrics, hooks.
 package crowd
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 )
 
-// Bound makes a server that does not serve yet keep at most so many connections
-// (1 or more). One too many ends the one that has been without a request for
-// longest, be it idle or in the midst of a head: so whoever holds connections
-// locks nobody out. Of those that were never answered only half as many are kept
-// while there are others to keep: so connections that say nothing end none that
-// is in use. One whose request is being served is never ended for another, but
-// within [Waiting]; where all are, the newest is.
+// Limits are the bounds of a server's connections.
+type Limits struct {
+	// Connections are kept at most, 1 or more.
+	Connections int
+
+	// HeadBytes may have come on all connections of [Limit.Listener] together, of requests
+	// whose heads are not complete. net/http keeps up to ten times as much of them.
+	HeadBytes int
+}
+
+// Bound makes a server that does not serve yet keep to the limits.
+//
+// A connection beyond the bound waits in the listener's backlog until another connection
+// ends. It waits for a second at most, and for a tenth of the time at most; then one
+// connection is closed for each that comes:
+//
+//   - of the client address that has the most connections, so that no client takes the
+//     places of another;
+//   - of those, one that was never answered, if such are more than half of all, else one
+//     that was: connections that send nothing close none that is in use;
+//   - of those, the one that has been without a request for longest, be it idle or in the
+//     middle of a head.
+//
+// One that has been without a request for longer than a second is closed at once. One
+// whose request is being served is not closed, but see [Waiting].
+//
+// Where more bytes of heads have come than HeadBytes, the connection with the most is
+// closed, of the client with the most.
 //
 // It uses the server's Handler, ConnContext and ConnState, of which only the first
 // may be set before.
-func Bound(s *http.Server, most int) {
-	c := &crowd{most: most, all: make(map[net.Conn]*visitor), next: s.Handler}
-	s.Handler, s.ConnContext, s.ConnState = c, c.context, c.state
+func Bound(s *http.Server, b Limits) *Limit {
+	l := newLimit(b)
+	l.next = s.Handler
+	s.Handler, s.ConnContext, s.ConnState = l, l.context, l.state
+	return l
 }
 
-// crowd are the connections of one server.
-type crowd struct {
-	most int
-	next http.Handler
-
-	mu  sync.Mutex
-	all map[net.Conn]*visitor
+func newLimit(b Limits) *Limit {
+	return &Limit{
+		Limits: b,
+		all:    make(map[net.Conn]*tracked),
+		shares: make(map[netip.Addr]int),
+		freed:  make(chan struct{}, 1),
+	}
 }
 
-// visitor is a connection; guarded by crowd.mu.
-type visitor struct {
-	since   time.Time // that it has no request
-	serving int       // requests; more than one in HTTP/2
-	known   bool      // it has been answered
-	ended   bool      // for another
+// grace is how long acceptance pauses at most for a place to become free: until then a
+// connection without a request may be about to send one. It costs those who wait behind
+// it as much, so it is short.
+const grace = time.Second
+
+// A Limit holds the connections of one server.
+type Limit struct {
+	Limits
+	next    http.Handler
+	patient bool // where all are being served none is closed: that is over soon
+
+	mu      sync.Mutex
+	all     map[net.Conn]*tracked
+	shares  map[netip.Addr]int // how many of all each client has, without those that were closed
+	live    int                // the sum of shares
+	strange int                // how many of live were never answered
+	heads   int                // bytes of heads that are not complete
+	pauses  pauses
+	freed   chan struct{} // gets something when there may be a place
 }
 
-// place is a connection in its crowd.
+// A tracked connection; guarded by Limit.mu.
+type tracked struct {
+	client   netip.Addr
+	since    time.Time // that it has no request
+	requests int       // that have been read; more than one in HTTP/2
+	waiting  int       // of these, for the client
+	head     int       // bytes that have come since there was a request,
+	lines    int       // and lines
+	known    bool      // it has been answered
+	closed   bool      // for another, or by its end
+}
+
+// idle reports whether nothing is being served on it.
+func (t *tracked) idle() bool { return t.waiting >= t.requests }
+
+// place is a connection in its limit.
 type place struct {
-	crowd *crowd
+	limit *Limit
 	conn  net.Conn
 }
 
 type placeKey struct{}
 
-func (c *crowd) context(ctx context.Context, conn net.Conn) context.Context {
-	return context.WithValue(ctx, placeKey{}, place{c, conn})
+func (l *Limit) context(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, placeKey{}, place{l, conn})
 }
 
-// Waiting runs f, which waits for the peer of a request: for the body, or until the
-// answer is taken. Its connection meanwhile counts as one that has been without that
-// request since f began, however little and often the peer moves. ctx is the request's;
-// that of a server without bounds does no harm.
+// Waiting runs f, which waits for the client to send the body of a request. The
+// connection meanwhile counts as one that has been without that request since f began,
+// however little and often the client sends. Writing an answer counts so too, without
+// being told. ctx is the request's; that of a server without bounds does no harm.
 func Waiting(ctx context.Context, f func()) {
 	if p, ok := ctx.Value(placeKey{}).(place); ok {
-		p.crowd.change(p.conn, func(v *visitor) { v.serving-- })
-		defer p.crowd.change(p.conn, func(v *visitor) { v.serving++ })
+		defer p.waiting()()
 	}
 	f()
 }
 
-// ServeHTTP implements http.Handler.
-func (c *crowd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p, _ := r.Context().Value(placeKey{}).(place)
-	c.change(p.conn, func(v *visitor) { v.serving++ })
-	defer c.change(p.conn, func(v *visitor) { v.serving--; v.known = true })
-	c.next.ServeHTTP(w, r)
+// waiting says that the connection waits for its client, until the result is called.
+func (p place) waiting() (done func()) {
+	p.limit.change(p.conn, func(t *tracked) { t.waiting++ })
+	return func() { p.limit.change(p.conn, func(t *tracked) { t.waiting-- }) }
 }
 
-func (c *crowd) change(conn net.Conn, f func(*visitor)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if v := c.all[conn]; v != nil {
-		f(v)
-		v.since = time.Now()
+// ServeHTTP implements http.Handler.
+func (l *Limit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p, _ := r.Context().Value(placeKey{}).(place)
+	l.change(p.conn, func(t *tracked) {
+		t.requests++
+		l.heads -= t.head
+		t.head, t.lines = 0, 0
+	})
+	defer l.change(p.conn, func(t *tracked) {
+		t.requests--
+		if !t.known && !t.closed {
+			l.strange--
+		}
+		t.known = true
+	})
+	l.next.ServeHTTP(answer{w, p}, r)
+}
+
+// An answer is one that its client may be slow to take.
+type answer struct {
+	http.ResponseWriter
+	place place
+}
+
+// Write implements http.ResponseWriter.
+func (a answer) Write(b []byte) (int, error) {
+	defer a.place.waiting()()
+	return a.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+func (l *Limit) change(conn net.Conn, f func(*tracked)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.all[conn]; t != nil {
+		f(t)
+		t.since = time.Now()
 	}
 }
 
-// state hears of the beginning and the end of connections, in the goroutine that
-// accepts them: it must not block.
-func (c *crowd) state(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// state is called at the beginning of a connection by the goroutine that accepts, which
+// it makes wait until there is room, and at the end by the connection's own.
+func (l *Limit) state(conn net.Conn, state http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		c.all[conn] = &visitor{since: time.Now()}
-		if len(c.all) > c.most {
-			c.endOne(conn)
+		t := &tracked{client: clientOf(conn), since: time.Now()}
+		l.all[conn] = t
+		if w, ok := conn.(*watched); ok {
+			w.tracked = t
 		}
+		l.shares[t.client]++
+		l.live++
+		l.strange++
+		l.makeRoom(conn, t)
+		t.since = time.Now() // it begins only now
 	case http.StateClosed, http.StateHijacked:
-		delete(c.all, conn)
+		if t := l.all[conn]; t != nil {
+			l.forget(t)
+			delete(l.all, conn)
+		}
+		l.wake()
 	}
 }
 
-// endOne ends the connection that has been without a request for longest, of those
-// that were never answered if they are more than half of all, or else of the others;
-// or the newest. c.mu is held.
-func (c *crowd) endOne(newest net.Conn) {
-	strangers := 0
-	oldest := map[bool]net.Conn{} // known or not
-	for conn, v := range c.all {
-		if v.ended {
+// wake makes acceptance look again. l.mu is held.
+func (l *Limit) wake() {
+	select {
+	case l.freed <- struct{}{}:
+	default: // it has yet to look
+	}
+}
+
+// clientOf returns the address of the client; the zero address where it has none.
+func clientOf(conn net.Conn) netip.Addr {
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+// forget stops counting a connection. l.mu is held.
+func (l *Limit) forget(t *tracked) {
+	if t.closed {
+		return
+	}
+	t.closed = true
+	l.live--
+	l.heads -= t.head
+	t.head = 0
+	if !t.known {
+		l.strange--
+	}
+	if l.shares[t.client]--; l.shares[t.client] == 0 {
+		delete(l.shares, t.client)
+	}
+}
+
+// makeRoom returns when no more than so many are left: when one has ended, or been
+// closed, which may be the newest. l.mu is held, but not while it waits.
+func (l *Limit) makeRoom(newest net.Conn, n *tracked) {
+	for l.live > l.Connections {
+		conn, t := l.choose(newest, n)
+		if t == nil && l.patient {
+			l.mu.Unlock()
+			<-l.freed
+			l.mu.Lock()
 			continue
 		}
-		if !v.known {
-			strangers++
+		if t == nil {
+			conn, t = newest, n
 		}
-		if first := c.all[oldest[v.known]]; conn != newest && v.serving == 0 && (first == nil || v.since.Before(first.since)) {
-			oldest[v.known] = conn
+		now := time.Now()
+		pause := min(grace-now.Sub(t.since), l.pauses.left(now))
+		if pause <= 0 {
+			l.close(conn, t)
+			continue
+		}
+		l.mu.Unlock()
+		timer := time.NewTimer(pause)
+		select {
+		case <-l.freed:
+		case <-timer.C:
+		}
+		timer.Stop()
+		l.mu.Lock()
+		l.pauses.spend(now, time.Now())
+	}
+}
+
+// close closes a connection for others. l.mu is held.
+func (l *Limit) close(conn net.Conn, t *tracked) {
+	l.forget(t)
+	_ = bare(conn).Close() // TLS would say goodbye first, and wait for that
+}
+
+// choose returns the connection to close for the newest, by the rules of [Bound]: it is
+// the newest itself where its client has the most. nil: all are being served. l.mu is
+// held.
+func (l *Limit) choose(newest net.Conn, n *tracked) (conn net.Conn, chosen *tracked) {
+	known := l.strange <= l.Connections/2 // that is to be closed
+	before := func(a, b *tracked) bool {
+		switch sa, sb := l.shares[a.client], l.shares[b.client]; {
+		case sa != sb:
+			return sa > sb
+		case a.known != b.known:
+			return a.known == known
+		}
+		return a.since.Before(b.since)
+	}
+	for c, t := range l.all {
+		if t != n && !t.closed && t.idle() && (chosen == nil || before(t, chosen)) {
+			conn, chosen = c, t
 		}
 	}
-	known := strangers <= c.most/2
-	conn := cmp.Or(oldest[known], oldest[!known], newest)
-	c.all[conn].ended = true
-	if t, ok := conn.(interface{ NetConn() net.Conn }); ok { // TLS would say goodbye first, and wait for that
-		conn = t.NetConn()
+	if chosen != nil && l.shares[n.client] > l.shares[chosen.client] {
+		return newest, n
 	}
-	conn.Close()
+	return conn, chosen
+}
+
+// pauses limit how long acceptance waits: a second at first, and from then on a tenth of
+// the time that passes, up to a second. Without it a client that fills every place again
+// and again would make acceptance wait all the time.
+type pauses struct {
+	rest time.Duration
+	at   time.Time // rest was then; zero: nothing has been spent yet
+}
+
+// left returns how long a pause may be.
+func (p *pauses) left(now time.Time) time.Duration {
+	if p.at.IsZero() {
+		return grace
+	}
+	return min(grace, p.rest+now.Sub(p.at)/10)
+}
+
+// spend notes a pause.
+func (p *pauses) spend(from, to time.Time) {
+	p.rest, p.at = p.left(from)-to.Sub(from), to
 }

@@ -13,7 +13,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 )
 
-const patience = 10 * time.Second
+const (
+	patience  = 10 * time.Second
+	headBytes = 10 << 10
+)
 
 // serve starts a server of at most so many connections: / is answered at once,
 // /wait when the test lets it, /body and /deaf when the client does.
@@ -35,7 +38,8 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 		case "/body":
 			crowd.Waiting(r.Context(), func() { waiting <- struct{}{}; io.Copy(io.Discard, r.Body) })
 		case "/deaf":
-			crowd.Waiting(r.Context(), func() { waiting <- struct{}{}; w.Write(make([]byte, 64<<20)) })
+			waiting <- struct{}{}
+			w.Write(make([]byte, 64<<20))
 		case "/come": // the body has
 			crowd.Waiting(r.Context(), func() { io.Copy(io.Discard, r.Body) })
 			io.WriteString(w, "begun")
@@ -43,13 +47,13 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 			<-release
 		}
 	})}
-	crowd.Bound(s, most)
+	limit := crowd.Bound(s, crowd.Limits{Connections: most, HeadBytes: headBytes})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ln) }()
+	go func() { done <- s.Serve(limit.Listener(ln)) }()
 	t.Cleanup(func() {
 		s.Close()
 		<-done
@@ -74,6 +78,11 @@ func dial(t *testing.T, addr, text string) net.Conn {
 // ask sends a request and reads its answer's head.
 func ask(c net.Conn, path string) error {
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path)
+	return answered(c)
+}
+
+// answered reads the head of an answer, which must be 200.
+func answered(c net.Conn) error {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err == nil && r.StatusCode != 200 {
 		err = errors.New(r.Status)
@@ -82,6 +91,7 @@ func ask(c net.Conn, path string) error {
 }
 
 func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
+	t.Parallel()
 	addr, _ := serve(t, 3)
 	half := dial(t, addr, "GET / HTTP/1.1\r\nHos")
 	idle := dial(t, addr, "")
@@ -104,6 +114,7 @@ func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
 }
 
 func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
+	t.Parallel()
 	addr, release := serve(t, 3)
 	var busy []net.Conn
 	for range 3 {
@@ -134,6 +145,7 @@ func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
 
 // A connection that is used now and then outlives any number that never are.
 func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
+	t.Parallel()
 	addr, _ := serve(t, 6)
 	used := dial(t, addr, "")
 	for range 5 {
@@ -153,6 +165,7 @@ func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
 
 // Neither a body that does not come nor an answer that is not taken keeps others out.
 func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
+	t.Parallel()
 	addr, release, waiting := serveWaiting(t, 3)
 	defer close(release)
 	come := dial(t, addr, "POST /come HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nb")
@@ -169,6 +182,12 @@ func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
 			<-waiting
 		}
 		for i := range 3 {
+			for end := time.Now().Add(patience); ask(dial(t, addr, ""), "/") != nil; { // it comes before they wait
+				if time.Now().After(end) {
+					t.Fatalf("%s: 2 of them keep all others out", name)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
 			if err := ask(dial(t, addr, ""), "/"); err != nil {
 				t.Fatalf("%s: connection %d behind 2 of them: %v", name, i+1, err)
 			}

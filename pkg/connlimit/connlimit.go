@@ -1,0 +1,307 @@
+// Package connlimit bounds how many connections of clients an engine serves at once, over all
+// its listeners.
+package connlimit
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Limit bounds how many connections are open at once, over all listeners that
+// share it. When it is reached, a new connection takes the place of the one that has
+// been idle for longest. Of those that were never answered only half as many are kept
+// while there are others to close, so that connections that say nothing close none
+// that is in use. One in the midst of a request's head is closed only where none is
+// idle. One whose request is being served never is: where all are, new ones wait. They
+// also wait until the one that is to be closed has waited for its client for a moment.
+//
+// The nil Limit has no bound. It is safe for concurrent use.
+type Limit struct {
+	most int
+
+	mu      sync.Mutex
+	open    int // places that are taken
+	unknown int // of these, of connections that were never answered
+	lists   [states]list
+	waiting []*Place    // those in Enter, first come first served
+	wanted  atomic.Bool // there are some
+	timer   *time.Timer // looks whether there is room for them; nil: it was never needed
+}
+
+// patience is how long a connection may at least wait for its client: a request that
+// is on its way finds a server. Were it longer, those who open connections all the
+// time could keep others waiting.
+const patience = 20 * time.Millisecond
+
+// A Place is one connection's part of a Limit. The nil Place is that of a connection
+// without a limit. Its methods may be called concurrently.
+type Place struct {
+	limit *Limit
+
+	// Guarded by limit.mu.
+	end        func() bool
+	state      state
+	since      time.Time     // when it came into the list of its state
+	known      bool          // the connection has been answered
+	left       bool          // the place is free, because the connection was closed or is about to be
+	turn       chan struct{} // closed when there is room for it
+	prev, next *Place
+}
+
+// state is what a connection does, and so the list in which its place stands.
+type state uint8
+
+const (
+	newcomer state = iota // idle, and never answered
+	idle                  // between two requests
+	reading               // in the midst of a head
+	serving               // a request is being served; in no list
+	states   = serving
+)
+
+// list holds places, the one that has been there for longest first.
+type list struct{ first, last *Place }
+
+// New returns a limit of so many connections; 0 or less: none, nil is returned.
+func New(most int) *Limit {
+	if most <= 0 {
+		return nil
+	}
+	return &Limit{most: most}
+}
+
+// Enter waits for a place for a connection that has been accepted and is idle. It
+// reports false when stop was closed before there was one.
+//
+// end is how the connection is closed for another one. It must not block nor call
+// the place, and returns false where a request has come in the meantime. After true
+// the connection must not serve another request, and is closed at once.
+func (l *Limit) Enter(end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
+	if l == nil {
+		return nil, true
+	}
+	p = &Place{limit: l, end: end, turn: make(chan struct{})}
+	l.mu.Lock()
+	l.waiting = append(l.waiting, p)
+	l.admit()
+	l.mu.Unlock()
+	select {
+	case <-p.turn:
+		return p, true
+	case <-stop:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.Index(l.waiting, p)
+	if i < 0 { // its turn came in the same moment
+		return p, true
+	}
+	l.waiting = slices.Delete(l.waiting, i, i+1)
+	l.wanted.Store(len(l.waiting) > 0)
+	return nil, false
+}
+
+// admit lets those in for whom there is room. l.mu is held.
+func (l *Limit) admit() {
+	if len(l.waiting) == 0 {
+		return
+	}
+	defer func() { l.wanted.Store(len(l.waiting) > 0) }()
+	now := time.Now()
+	for len(l.waiting) > 0 && l.makeRoom(now) {
+		p := l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		l.open++
+		l.unknown++
+		p.since = now
+		l.lists[newcomer].push(p)
+		close(p.turn)
+	}
+	if len(l.waiting) > 0 {
+		l.lookAgain(now)
+	}
+}
+
+// makeRoom sees to it that a place is free, and reports whether there is one. l.mu
+// is held.
+func (l *Limit) makeRoom(now time.Time) bool {
+	for l.open >= l.most {
+		p := l.next()
+		switch {
+		case p == nil, now.Sub(p.since) < patience:
+			return false
+		case p.end():
+			p.free()
+		default:
+			p.move(serving)
+		}
+	}
+	return true
+}
+
+// next returns the connection to be closed next, nil: all are served. l.mu is held.
+func (l *Limit) next() *Place {
+	order := [...]state{idle, newcomer, reading}
+	if l.unknown > l.most/2 {
+		order = [...]state{newcomer, idle, reading}
+	}
+	for _, s := range order {
+		if p := l.lists[s].first; p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// lookAgain sees to it that admit is called when the next connection may be closed.
+// l.mu is held.
+func (l *Limit) lookAgain(now time.Time) {
+	p := l.next()
+	if p == nil {
+		return // whoever becomes idle calls it
+	}
+	wait := p.since.Add(patience).Sub(now)
+	if l.timer != nil {
+		l.timer.Reset(wait)
+		return
+	}
+	l.timer = time.AfterFunc(wait, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.admit()
+	})
+}
+
+// Handled replaces how the connection is closed for another one, because somebody
+// else serves it now. The connection must not be idle.
+func (p *Place) Handled(end func() bool) {
+	if p == nil {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	p.end = end
+}
+
+// Idle says that the connection waits for a request; answered, that it has had one.
+func (p *Place) Idle(answered bool) {
+	if p == nil {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	if answered && !p.known && !p.left {
+		p.known = true
+		p.limit.unknown--
+	}
+	if p.known {
+		p.move(idle)
+	} else {
+		p.move(newcomer)
+	}
+	p.limit.admit()
+}
+
+// Reading says that a part of a request's head is there.
+func (p *Place) Reading() {
+	if p == nil {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	p.move(reading)
+	p.limit.admit()
+}
+
+// Stir is Reading for a connection that may serve other requests at the same time:
+// these go on.
+func (p *Place) Stir() {
+	if p == nil {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	if p.state != serving {
+		p.move(reading)
+	}
+}
+
+// Serving says that the connection is not to be closed for another one, until Idle
+// or Reading.
+func (p *Place) Serving() {
+	if p == nil {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	p.move(serving)
+}
+
+// Wanted reports whether another connection waits for a place: then this one had
+// better end with its response. Else those that send one request right behind the
+// other would keep their places for ever.
+func (p *Place) Wanted() bool { return p != nil && p.limit.wanted.Load() }
+
+// Leave says that the connection has been closed.
+func (p *Place) Leave() {
+	if p == nil {
+		return
+	}
+	p.limit.mu.Lock()
+	defer p.limit.mu.Unlock()
+	p.free()
+	p.limit.admit()
+}
+
+// move puts the place into the list of its new state. limit.mu is held.
+func (p *Place) move(s state) {
+	if p.left || p.state == s {
+		return
+	}
+	if p.state != serving {
+		p.limit.lists[p.state].remove(p)
+	}
+	if p.state = s; s != serving {
+		p.since = time.Now()
+		p.limit.lists[s].push(p)
+	}
+}
+
+// free gives the place back, once. limit.mu is held.
+func (p *Place) free() {
+	if p.left {
+		return
+	}
+	p.move(serving)
+	p.left = true
+	p.limit.open--
+	if !p.known {
+		p.limit.unknown--
+	}
+}
+
+func (l *list) push(p *Place) {
+	p.prev, p.next = l.last, nil
+	if l.last == nil {
+		l.first = p
+	} else {
+		l.last.next = p
+	}
+	l.last = p
+}
+
+func (l *list) remove(p *Place) {
+	if p.prev == nil {
+		l.first = p.next
+	} else {
+		p.prev.next = p.next
+	}
+	if p.next == nil {
+		l.last = p.prev
+	} else {
+		p.next.prev = p.prev
+	}
+	p.prev, p.next = nil, nil
+}

@@ -1,0 +1,261 @@
+package connlimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+)
+
+// member is a connection in a limit.
+type member struct {
+	*connlimit.Place
+	closed bool
+	busy   bool // a request has just come
+}
+
+// members are connections that enter a limit one after the other.
+type members struct {
+	t     *testing.T
+	limit *connlimit.Limit
+	stop  chan struct{}
+}
+
+func newMembers(t *testing.T, most int) *members {
+	return &members{t, connlimit.New(most), make(chan struct{})}
+}
+
+// enter returns a connection, and when it is in.
+func (m *members) enter() (*member, <-chan bool) {
+	c, in := &member{}, make(chan bool, 1)
+	go func() {
+		var ok bool
+		c.Place, ok = m.limit.Enter(func() bool {
+			c.closed = !c.busy
+			return c.closed
+		}, m.stop)
+		in <- ok
+	}()
+	synctest.Wait()
+	time.Sleep(20 * time.Millisecond) // so long a connection may at least wait for its client
+	synctest.Wait()
+	return c, in
+}
+
+// in enters connections for which there must be room.
+func (m *members) in(n int) (all []*member) {
+	m.t.Helper()
+	for i := range n {
+		c, in := m.enter()
+		if len(in) != 1 {
+			m.t.Fatalf("connection %d of %d waits, want it in", i, n)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// answered are connections that have been answered and are idle, the first one for
+// longest.
+func (m *members) answered(n int) []*member {
+	m.t.Helper()
+	all := m.in(n)
+	for _, c := range all {
+		c.Serving()
+		c.Idle(true)
+	}
+	return all
+}
+
+func closed(all []*member) (s string) {
+	for i, c := range all {
+		if c.closed {
+			s += fmt.Sprint(i)
+		}
+	}
+	return s
+}
+
+func expect(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func TestTheConnectionThatIsIdleForLongestMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 3)
+		all := m.answered(3)
+		all[0].Serving()
+		all[0].Idle(true)
+		all = append(all, m.answered(1)...)
+		expect(t, "closed", closed(all), "1")
+		all[2].Serving()
+		all = append(all, m.in(1)...)
+		expect(t, "closed, with one that is served", closed(all), "01")
+		all[0].Leave() // which has no place any more
+		all[3].Leave()
+		m.in(1)
+		expect(t, "closed, after one has left", closed(all), "01")
+	})
+}
+
+func TestOneInTheMidstOfAHeadMakesRoomLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 3)
+		all := m.answered(3)
+		all[0].Reading()
+		all[1].Reading()
+		all = append(all, m.in(1)...)
+		expect(t, "closed", closed(all), "2")
+		all[3].Reading()
+		m.in(1)
+		expect(t, "closed, with no idle one left", closed(all), "02")
+	})
+}
+
+// Connections that say nothing close one another, and none that is in use.
+func TestNewcomersMakeRoomOnceTheyAreMoreThanHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 6)
+		all := append(m.answered(3), m.in(3)...)
+		all = append(all, m.in(1)...) // three have the half that is theirs
+		expect(t, "closed", closed(all), "0")
+		all = append(all, m.in(20)...)
+		expect(t, "closed of those in use", closed(all[:3]), "0")
+		expect(t, "closed of the newcomers", len(closed(all[3:13])), 10)
+	})
+}
+
+func TestWhereAllAreServedNewOnesWaitInTheirOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 2)
+		all := m.in(2)
+		all[0].Serving()
+		all[1].Serving()
+		expect(t, "wanted, before another one waits", all[0].Wanted(), false)
+		first, firstIn := m.enter()
+		_, secondIn := m.enter()
+		expect(t, "wanted", all[0].Wanted(), true)
+		expect(t, "in", fmt.Sprint(len(firstIn), len(secondIn)), "0 0")
+		all[1].Idle(true)
+		synctest.Wait()
+		expect(t, "in, once one is idle", fmt.Sprint(len(firstIn), len(secondIn)), "0 0")
+		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
+		expect(t, "in, once one is idle for long enough", fmt.Sprint(len(firstIn), len(secondIn)), "1 0")
+		expect(t, "closed", closed(all), "1")
+		first.Serving()
+		all[0].Leave()
+		synctest.Wait()
+		expect(t, "in, once another has left", fmt.Sprint(len(firstIn), len(secondIn)), "1 1")
+		expect(t, "wanted, with nobody who waits", first.Wanted(), false)
+	})
+}
+
+func TestWhoWaitsGivesUpWhenItIsStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 1)
+		all := m.in(1)
+		all[0].Serving()
+		_, in := m.enter()
+		close(m.stop)
+		expect(t, "in", <-in, false)
+		all[0].Leave()
+		expect(t, "the place is free", len(m.in(1)), 1)
+	})
+}
+
+// A request may come in the moment of closing: the connection serves it, and another
+// one is closed.
+func TestOneThatHasJustGotARequestIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 2)
+		all := m.answered(2)
+		all[0].busy = true
+		all = append(all, m.in(1)...)
+		expect(t, "closed", closed(all), "1")
+		all[0].busy = false
+		all[0].Serving()
+		all[0].Idle(true)
+		m.answered(1) // more than half were never answered
+		m.in(1)
+		expect(t, "closed, once it is idle again", all[0].closed, true)
+	})
+}
+
+// A head that comes while a stream is served does not make the connection one that
+// may be closed.
+func TestAHeadBesideARequestIsNoReasonToClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 1)
+		all := m.in(1)
+		all[0].Serving()
+		all[0].Stir()
+		_, in := m.enter()
+		expect(t, "in", len(in), 0)
+		all[0].Idle(true)
+		expect(t, "in", <-in, true)
+	})
+}
+
+func TestNoLimitIsNone(t *testing.T) {
+	l := connlimit.New(0)
+	p, ok := l.Enter(func() bool { t.Error("closed"); return true }, nil)
+	expect(t, "in", ok, true)
+	p.Serving()
+	p.Reading()
+	p.Stir()
+	p.Idle(true)
+	p.Handled(nil)
+	p.Leave()
+}
+
+// Whatever connections do: no more than the limit are open, none that is served is
+// closed, and none waits while there is room.
+func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 5
+		random := rand.New(rand.NewPCG(1, 2))
+		m := newMembers(t, most)
+		var inside, waiting []*member
+		var turns []<-chan bool
+		for step := range 3000 {
+			switch n := random.IntN(7); {
+			case n < 2 && len(waiting) < 10:
+				c, in := m.enter()
+				waiting, turns = append(waiting, c), append(turns, in)
+			case len(inside) == 0:
+			default:
+				c := inside[random.IntN(len(inside))]
+				switch c.busy = n == 5; n {
+				case 2, 3:
+					c.Idle(true)
+				case 4:
+					c.Reading()
+				case 5:
+					c.Serving()
+				case 6:
+					c.Leave()
+					inside = slices.DeleteFunc(inside, func(other *member) bool { return other == c })
+				}
+			}
+			time.Sleep(time.Duration(len(turns)+1) * 20 * time.Millisecond) // one after the other
+			synctest.Wait()
+			for len(turns) > 0 && len(turns[0]) == 1 {
+				inside, waiting, turns = append(inside, waiting[0]), waiting[1:], turns[1:]
+			}
+			inside = slices.DeleteFunc(inside, func(c *member) bool { return c.closed })
+			room := slices.ContainsFunc(inside, func(c *member) bool { return !c.busy })
+			if len(inside) > most || len(turns) > 0 && (room || len(inside) < most) {
+				t.Fatalf("step %d: %d are open and %d wait; one of them could be closed: %t", step, len(inside), len(turns), room)
+			}
+		}
+		close(m.stop)
+	})
+}

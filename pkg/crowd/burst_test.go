@@ -1,0 +1,88 @@
+package crowd_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
+	t.Parallel()
+	addr, release := serve(t, 3)
+	var served []net.Conn
+	for range 3 {
+		c := dial(t, addr, "")
+		if err := ask(c, "/wait"); err != nil {
+			t.Fatal(err)
+		}
+		served = append(served, c)
+	}
+	next := dial(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	next.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, err := next.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Fatalf("one more: got %d bytes and %v, want it to wait", n, err)
+	}
+	served[0].Close()
+	close(release)
+	next.SetReadDeadline(time.Now().Add(patience))
+	if err := answered(next); err != nil {
+		t.Errorf("one more, after another has ended: %v", err)
+	}
+}
+
+// Connections beyond the bound wait, and those that have a place do no harm: all are
+// served.
+func TestABurstBeyondTheBoundIsServed(t *testing.T) {
+	t.Parallel()
+	addr, _ := serve(t, 8)
+	var cut atomic.Int64
+	var all sync.WaitGroup
+	for range 40 {
+		all.Go(func() {
+			c, err := net.Dial("tcp", addr)
+			if err == nil {
+				defer c.Close()
+				err = ask(c, "/")
+			}
+			if err != nil {
+				cut.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := cut.Load(); n > 0 {
+		t.Errorf("%d of 40 requests were not answered", n)
+	}
+}
+
+// However many connections one client opens, those of another stay, even one that has
+// sent half a head for longer than all of them.
+func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
+	t.Parallel()
+	addr, _ := serve(t, 6)
+	from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	half, err := from.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer half.Close()
+	half.SetDeadline(time.Now().Add(patience))
+	fmt.Fprint(half, "GET / HTTP/1.1\r\nHos")
+	for range 5 {
+		for _, text := range []string{"", "GET / HTTP/1.1\r\nHos", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"} {
+			for range 10 {
+				dial(t, addr, text)
+			}
+			if err := ask(dial(t, addr, ""), "/"); err != nil { // they have all been seen
+				t.Fatalf("one more: %v", err)
+			}
+		}
+	}
+	fmt.Fprint(half, "t: a\r\n\r\n")
+	if err := answered(half); err != nil {
+		t.Errorf("the other client: %v", err)
+	}
+}

@@ -1,0 +1,242 @@
+package crowd_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+)
+
+// certificate is one of so many bytes, or a few more.
+func certificate(t *testing.T, size int) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	for n := 0; n < size; n += 200 {
+		template.DNSNames = append(template.DNSNames, strings.Repeat("x", 198)+".a")
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// A guarded listener accepts connections, of which it sends the first byte back.
+type guarded struct {
+	addr   string
+	failed chan error
+	close  func() error
+}
+
+func guard(t *testing.T, change func(*crowd.Handshakes)) guarded {
+	t.Helper()
+	g := guarded{failed: make(chan error, 1000)}
+	h := crowd.Handshakes{
+		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}, ClientAuth: tls.RequestClientCert},
+		Max:    4, Bytes: 8 << 10, Time: patience,
+		Failed: func(_ net.Addr, err error) { g.failed <- err },
+	}
+	change(&h)
+	bare, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := h.Listener(bare)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				b := make([]byte, 1)
+				io.ReadFull(c, b)
+				c.Write(b)
+				io.Copy(io.Discard, c)
+			}()
+		}
+	}()
+	g.addr, g.close = bare.Addr().String(), ln.Close
+	t.Cleanup(func() { ln.Close(); <-done })
+	return g
+}
+
+// client shakes hands and gets its byte back.
+func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Conn, error) {
+	t.Helper()
+	c := tls.Client(dial(t, g.addr, ""), &tls.Config{InsecureSkipVerify: true, Certificates: certificates})
+	if _, err := io.WriteString(c, "a"); err != nil {
+		return nil, err
+	}
+	_, err := io.ReadFull(c, make([]byte, 1))
+	return c, err
+}
+
+func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
+	t.Parallel()
+	g := guard(t, func(*crowd.Handshakes) {})
+	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
+		t.Errorf("a certificate of 4 KB: got %v, want none", err)
+	}
+	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || isTimeout(err) {
+		t.Errorf("a certificate of 100 KB: got %v, want the end of the connection", err)
+	}
+	if got, want := (<-g.failed).Error(), "a handshake of more than 8192 bytes"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
+	t.Parallel()
+	g := guard(t, func(h *crowd.Handshakes) { h.Time = time.Second })
+	c, err := g.client(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(1100 * time.Millisecond); time.Now().Before(end); { // nor is the time
+		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
+			t.Fatalf("a connection behind its handshake: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	g := guard(t, func(*crowd.Handshakes) {})
+	for range 3 {
+		for _, text := range []string{"", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
+			for range 10 {
+				dial(t, g.addr, text)
+			}
+		}
+		if _, err := g.client(t); err != nil {
+			t.Errorf("behind 20 of them: %v", err)
+		}
+	}
+}
+
+func TestASlowHandshakeIsEnded(t *testing.T) {
+	t.Parallel()
+	g := guard(t, func(h *crowd.Handshakes) { h.Time = 100 * time.Millisecond })
+	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
+	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
+		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+			t.Errorf("%s: got %v, want the end of the connection", name, err)
+		}
+	}
+	if err := <-g.failed; !isTimeout(err) {
+		t.Errorf("got %v, want a timeout", err)
+	}
+	select {
+	case err := <-g.failed:
+		t.Errorf("got %v of a connection on which nothing came, want nothing said of it", err)
+	default:
+	}
+}
+
+func TestCloseEndsUnfinishedHandshakes(t *testing.T) {
+	t.Parallel()
+	g := guard(t, func(*crowd.Handshakes) {})
+	if _, err := g.client(t); err != nil { // it accepts
+		t.Fatal(err)
+	}
+	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
+	g.close()
+	if _, err := io.Copy(io.Discard, half); isTimeout(err) {
+		t.Errorf("got %v, want the end of the connection", err)
+	}
+	if _, err := net.Dial("tcp", g.addr); err == nil {
+		t.Error("got a connection after Close, want none")
+	}
+}
+
+// A failing listener has no connections.
+type failing struct {
+	net.Listener
+	err error
+}
+
+func (f failing) Accept() (net.Conn, error) { return nil, f.err }
+func (f failing) Close() error              { return nil }
+
+func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
+	t.Parallel()
+	want := errors.New("too many open files")
+	ln := crowd.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: patience}.Listener(failing{err: want})
+	for range 2 {
+		if _, err := ln.Accept(); err != want {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+	ln.Close()
+	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want %v", err, net.ErrClosed)
+	}
+}
+
+// One whose handshake is done waits until it is accepted, and others wait behind it.
+func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
+	t.Parallel()
+	bare, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := crowd.Handshakes{
+		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}}, Max: 2, Bytes: 8 << 10, Time: patience,
+	}.Listener(bare)
+	t.Cleanup(func() { ln.Close() })
+	const n = 6
+	done := make(chan error, n)
+	connect := func() {
+		done <- tls.Client(dial(t, bare.Addr().String(), ""), &tls.Config{InsecureSkipVerify: true}).Handshake()
+	}
+	go connect()
+	if c, err := ln.Accept(); err != nil { // it accepts from now on
+		t.Fatal(err)
+	} else {
+		defer c.Close()
+	}
+	for range n - 1 {
+		go connect()
+	}
+	for range 3 { // that of the accepted one, and of two that wait
+		if err := <-done; err != nil {
+			t.Fatalf("got %v, want a handshake", err)
+		}
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("a handshake beyond the bound: got %v, want it to wait", err)
+	case <-time.After(1500 * time.Millisecond): // longer than others wait for a place
+	}
+	go func() {
+		for range n - 1 {
+			if c, err := ln.Accept(); err == nil {
+				defer c.Close()
+			}
+		}
+	}()
+	for range n - 3 {
+		if err := <-done; err != nil {
+			t.Errorf("got %v, want a handshake", err)
+		}
+	}
+}

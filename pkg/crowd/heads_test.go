@@ -1,0 +1,72 @@
+package crowd_test
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// dialFrom connects from another address of this machine.
+func dialFrom(t *testing.T, client, addr, text string) net.Conn {
+	t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	addr, _ := serve(t, 100)
+	const begun = "GET / HTTP/1.1\r\nHost: a\r\nX: "
+	other := dialFrom(t, "127.0.0.2", addr, begun+strings.Repeat("x", 500))
+	var half []net.Conn
+	for range 20 {
+		half = append(half, dial(t, addr, begun+strings.Repeat("x", 3000)))
+	}
+	ended := make(chan bool, len(half))
+	for _, c := range half {
+		go func() {
+			_, err := c.Read(make([]byte, 1))
+			ended <- !isTimeout(err)
+		}()
+	}
+	for i := range len(half) - headBytes/3000 {
+		if !<-ended {
+			t.Fatalf("%d of %d heads of 3 KB are ended, want at most %d KB left", i, len(half), headBytes>>10)
+		}
+	}
+	if _, err := io.WriteString(other, "\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := answered(other); err != nil {
+		t.Errorf("a client with less of a head: %v", err)
+	}
+}
+
+func TestAHeadMayHaveSoManyLines(t *testing.T) {
+	t.Parallel()
+	addr, _ := serve(t, 10)
+	head := func(lines int) string { // the first, the last and Host are three
+		return "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a:b\r\n", lines-3) + "\r\n"
+	}
+	c := dial(t, addr, "")
+	for range 20 {
+		io.WriteString(c, head(100))
+		if err := answered(c); err != nil {
+			t.Fatalf("a head of 100 lines: %v", err)
+		}
+	}
+	io.WriteString(c, head(101))
+	if err := answered(c); err == nil || isTimeout(err) {
+		t.Errorf("a head of 101 lines: got %v, want no answer of the server's handler", err)
+	}
+}

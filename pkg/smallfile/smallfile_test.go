@@ -1,0 +1,65 @@
+package smallfile
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestARegularFileIsReadThroughLinks(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("12345"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range [][2]string{{"a", "b"}, {"b", "c"}} {
+		if err := os.Symlink(link[0], filepath.Join(dir, link[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, max := range []int64{5, 6} {
+		if got, err := Read(filepath.Join(dir, "c"), max); string(got) != "12345" || err != nil {
+			t.Errorf("at most %d bytes: got %q, %v, want all", max, got, err)
+		}
+	}
+	_, err := Read(filepath.Join(dir, "c"), 4)
+	if want := filepath.Join(dir, "c") + ": larger than 4 bytes"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestAFileThatIsNotThereIsSaidSo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a")
+	if _, err := Read(path, 1); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "open "+path) {
+		t.Errorf("got %v, want that %s does not exist", err, path)
+	}
+}
+
+func TestWhatIsNoRegularFileIsAnErrorAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := os.Symlink(pipe, filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for path, kind := range map[string]string{
+		pipe: "named pipe", filepath.Join(dir, "link"): "named pipe", socket: "socket",
+		"/dev/zero": "device", "/dev/tty": "device", dir: "directory",
+	} {
+		_, err := Read(path, 1)
+		if want := path + ": is a " + kind + ", not a regular file"; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package spelling
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+func TestDistanceCountsASwapAsOne(t *testing.T) {
+	for _, test := range []struct {
+		a, b       string
+		most, want int
+	}{
+		{"", "", 0, 0},
+		{"a", "a", 0, 0},
+		{"a", "b", 0, 1},
+		{"", "ab", 2, 2},
+		{"", "abc", 2, 3},
+		{"CONTAINER_CONCURENCY", "CONTAINER_CONCURRENCY", 2, 1},
+		{"CONTIANER_CONCURENCY", "CONTAINER_CONCURRENCY", 2, 2},
+		{"QUEUE_DETPH", "QUEUE_DEPTH", 2, 1},
+		{"wyh", "why", 1, 1},
+		{"ca", "abc", 3, 3}, // no letter is swapped and then parted
+		{"kitten", "sitting", 3, 3},
+		{"kitten", "sitting", 2, 3},
+		{strings.Repeat("a", 100), strings.Repeat("a", 99) + "b", 2, 1},
+		{strings.Repeat("ab", 1000), strings.Repeat("ba", 1000), 2, 2},
+	} {
+		if got := Distance(test.a, test.b, test.most); got != test.want {
+			t.Errorf("%.30q, %.30q, at most %d: got %d, want %d", test.a, test.b, test.most, got, test.want)
+		}
+	}
+}
+
+// whole is the distance by the whole table, without a bound.
+func whole(a, b string) int {
+	table := make([][]int, len(a)+1)
+	for i := range table {
+		table[i] = make([]int, len(b)+1)
+		for j := range table[i] {
+			switch {
+			case i == 0 || j == 0:
+				table[i][j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				table[i][j] = table[i-1][j-1]
+			default:
+				table[i][j] = 1 + min(table[i-1][j-1], table[i-1][j], table[i][j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				table[i][j] = min(table[i][j], 1+table[i-2][j-2])
+			}
+		}
+	}
+	return table[len(a)][len(b)]
+}
+
+func TestTheBandDoesNotChangeADistanceWithinIt(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func() string {
+		b := make([]byte, r.IntN(9))
+		for i := range b {
+			b[i] = "abc"[r.IntN(3)]
+		}
+		return string(b)
+	}
+	for range 200_000 {
+		a, b, most := word(), word(), r.IntN(5)
+		if got, want := Distance(a, b, most), min(whole(a, b), most+1); got != want {
+			t.Fatalf("%q, %q, at most %d: got %d, want %d", a, b, most, got, want)
+		}
+	}
+}
