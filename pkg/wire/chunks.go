@@ -22,7 +22,7 @@ type Chunks struct {
 	state   chunkState
 	err     *BadChunk
 	section []byte // trailer lines as they came
-	trailer head
+	trailer *head  // nil: no body has had a trailer section yet; nearly none has
 }
 
 type chunkState uint8
@@ -85,7 +85,7 @@ func (c *Chunks) Done() bool { return c.state == chunksDone && c.err == nil }
 // Trailer returns the fields behind the last chunk once the body is Done, nil
 // before. It is the memory of c, valid until Reset.
 func (c *Chunks) Trailer() []Field {
-	if !c.Done() {
+	if !c.Done() || c.trailer == nil {
 		return nil
 	}
 	return c.trailer.fields
@@ -93,7 +93,10 @@ func (c *Chunks) Trailer() []Field {
 
 // Reset makes c ready for another body. It keeps its memory.
 func (c *Chunks) Reset() {
-	*c = Chunks{MaxTrailer: c.MaxTrailer, section: c.section[:0], trailer: head{fields: c.trailer.fields[:0]}}
+	if c.trailer != nil {
+		*c.trailer = head{fields: c.trailer.fields[:0]}
+	}
+	*c = Chunks{MaxTrailer: c.MaxTrailer, section: c.section[:0], trailer: c.trailer}
 }
 
 func (c *Chunks) bad(word Word) chunkState {
@@ -253,7 +256,13 @@ func (c *Chunks) line(b []byte) (n int) {
 // end judges the trailer section as strictly as a request's field lines. What
 // decides about framing or routing has no place there (RFC 9110 6.5.1).
 func (c *Chunks) end() chunkState {
-	h := &c.trailer
+	if len(c.section) == 0 {
+		return chunksDone
+	}
+	if c.trailer == nil {
+		c.trailer = new(head)
+	}
+	h := c.trailer
 	word := h.read(c.section, 0, len(c.section), false, strictly)
 	switch {
 	case word != "":

@@ -103,6 +103,8 @@ type head struct {
 	keepAlive bool // Connection lists keep-alive
 	upgrades  bool // Connection lists upgrade
 	unlisted  bool // Connection is not a list
+	listed    int  // bytes of the Connection lines, as one list
+	announced int  // bytes of the Trailer lines, likewise
 	upgrade   bool // there is an Upgrade field
 	expects   int
 	expect    []byte
@@ -152,6 +154,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 			if word := h.fold(line, last); word != "" {
 				return word
 			}
+			h.count(last, line)
 			if how == gently {
 				if last != other {
 					return WordFold
@@ -168,6 +171,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 			}
 			f := &h.fields[len(h.fields)-1]
 			last = knownField(f.Name)
+			h.count(last, f.Value)
 			if word := h.note(last, f.Value); word != "" {
 				return word
 			}
@@ -183,6 +187,17 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 		return WordTransferCoding
 	}
 	return ""
+}
+
+// count takes note of how long the lists are that others search or take apart. A line
+// counts even if it is empty.
+func (h *head) count(k known, text []byte) {
+	switch k {
+	case connectionField:
+		h.listed += len(text) + len(", ")
+	case trailerField:
+		h.announced += len(text) + len(", ")
+	}
 }
 
 // line adds the field of one line, and says where its colon is.

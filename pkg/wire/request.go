@@ -201,9 +201,6 @@ func (r *Request) line(b []byte) *Refused {
 		r.oddly(WordLeadingLine, false)
 	}
 	r.Minor = int(version[7] - '0')
-	if v := string(version[5:]); v != "1.1" {
-		r.oddly(WordVersion, v == "1.0")
-	}
 	r.target()
 	return nil
 }
@@ -254,8 +251,10 @@ func (r *Request) judge() *Refused {
 		r.Host = h.host
 	}
 
-	http10 := r.Minor == 0 || r.odd != nil && r.odd.Word == WordVersion
+	http10 := r.Minor == 0
 	switch {
+	case h.listed > MaxConnection, h.announced > MaxRequestTrailer:
+		return &Refused{WordListTooLong}
 	case h.alias:
 		return &Refused{WordAlias}
 	case h.touched && h.bare && h.crlf:
@@ -322,6 +321,9 @@ func badEscape(s []byte) bool {
 		s = s[i+3:]
 	}
 }
+
+// HasScheme reports whether a target begins like that of an HTTP request in absolute form.
+func HasScheme(target []byte) bool { return schemeLength(target) > 0 }
 
 // schemeLength is the length of "http://" or "https://", 0 for others.
 func schemeLength(t []byte) int {

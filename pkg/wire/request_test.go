@@ -175,7 +175,6 @@ func TestAnUpgradeNeedsBothFields(t *testing.T) {
 
 func TestAnOddHeadIsFilledOnlyWhenItIsFramed(t *testing.T) {
 	for head, want := range map[string]string{
-		"POST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                                    "version true 1 5",
 		"POST / HTTP/1.1\r\nHost: a/b\r\nContent-Length: 5\r\n\r\n":                       "host true 2 5",
 		"POST ftp://a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                   "target true 2 5",
 		"POST / HTTP/1.1\r\nHost: a\r\nExpect: x\r\nContent-Length: 5\r\n\r\n":            "expect true 3 5",
@@ -184,7 +183,6 @@ func TestAnOddHeadIsFilledOnlyWhenItIsFramed(t *testing.T) {
 		"POST / HTTP/1.0\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":                      "fold false 0 5",
 		"POST / HTTP/1.1\r\nHost: a/b\r\nX: y\r\n z\r\nContent-Length: 5\r\n\r\n":         "fold false 0 5",
 		"\r\nPOST / HTTP/1.0\r\nContent-Length: 5\r\n\r\n":                                "leading-line false 0 5",
-		"POST / HTTP/1.3\r\nHost: a\r\nContent-Length: 5\r\n\r\n":                         "version false 0 5",
 		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5,5\r\n\r\n":  "content-length false 0 5",
 	} {
 		var r wire.Request
@@ -267,6 +265,41 @@ func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
 	}
 	if got := (&wire.Refused{Word: wire.WordHost}).Status(); got != 400 {
 		t.Errorf("host: got status %d, want 400", got)
+	}
+}
+
+// A list that somebody looks up each field in, or takes apart, is short in all honest
+// requests.
+func TestLongListsOfFieldNamesAreRefusedWith431(t *testing.T) {
+	line := func(name string, size int) string {
+		return name + ": " + strings.Repeat("a,", size/2+1)[:size] + "\r\n"
+	}
+	for _, tt := range []struct{ name, fields, want string }{
+		{"Connection", line("Connection", wire.MaxConnection-2), "ok none"},
+		{"Connection, too long", line("Connection", wire.MaxConnection-1), "refused list-too-long"},
+		{"two lines of it", line("Connection", wire.MaxConnection-4) + line("connection", 2), "refused list-too-long"},
+		{"empty lines of it", strings.Repeat("Connection:\r\n", wire.MaxConnection/2+1), "refused list-too-long"},
+		{"Trailer", line("Trailer", wire.MaxRequestTrailer-2), "ok none"},
+		{"Trailer, too long", line("Trailer", wire.MaxRequestTrailer-1), "refused list-too-long"},
+		{"a continued line of it", "Trailer: a,\r\n " + strings.Repeat("b,", wire.MaxRequestTrailer) + "\r\n", "refused list-too-long"},
+		{"another list", line("X-Forwarded-For", 1<<20), "ok none"},
+	} {
+		var r wire.Request
+		n, err := r.Parse([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + tt.fields + "\r\n"))
+		if got := requestVerdict(&r, n, err); got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
+		}
+		var refused *wire.Refused
+		if errors.As(err, &refused) && refused.Status() != 431 {
+			t.Errorf("%s: got status %d, want 431", tt.name, refused.Status())
+		}
+	}
+	var r wire.Response
+	for _, fields := range []string{line("Connection", wire.MaxConnection+1), line("Trailer", wire.MaxTrailer+1)} {
+		var garbage *wire.Garbage
+		if _, err := r.Parse([]byte("HTTP/1.1 200 OK\r\n" + fields + "\r\n")); !errors.As(err, &garbage) || garbage.Word != wire.WordListTooLong {
+			t.Errorf("a response with %.20q: got %v, want %s", fields, err, wire.WordListTooLong)
+		}
 	}
 }
 

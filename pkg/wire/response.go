@@ -153,6 +153,8 @@ func (r *Response) judge() Word {
 	switch {
 	case h.back:
 		return WordLineEnd
+	case h.listed > MaxConnection, h.announced > MaxTrailer:
+		return WordListTooLong
 	case h.codings > 1, h.codings > 0 && r.Minor == 0:
 		return WordTransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)
 	}

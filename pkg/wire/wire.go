@@ -36,6 +36,12 @@ const (
 	// the same.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
+	// MaxConnection is the length in bytes of all Connection lines of a head. Each of
+	// its fields is looked up in them, so a longer list would cost its length times
+	// MaxFields. Trailer lines may not be longer than what they announce: MaxTrailer or
+	// MaxRequestTrailer. net/http takes them apart, into fourteen times their length.
+	MaxConnection = 1 << 10
+
 	// MaxExtension is the number of bytes by which the chunk extensions of a
 	// body may exceed its data so far (RFC 9112 7.1.1 asks for such a limit).
 	// Nobody needs extensions: they are read and dropped.
@@ -101,6 +107,7 @@ const (
 	WordChunkExtension  Word = "chunk-extension"   // not the grammar, or too long (RFC 9112 7.1.1)
 	WordChunkEnd        Word = "chunk-end"         // no CRLF where there must be one (RFC 9112 7.1)
 	WordTrailerTooLong  Word = "trailer-too-long"  // more than Chunks.MaxTrailer
+	WordListTooLong     Word = "list-too-long"     // Connection or Trailer lines of more than MaxConnection or MaxTrailer
 )
 
 // Refused says that a request head is an attack or is no request at all.
@@ -111,11 +118,11 @@ type Refused struct{ Word Word }
 func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
 
 // Status is the status code of the answer: 431 (RFC 6585 5) for too many
-// fields, 505 (RFC 9110 15.6.6) for another version than HTTP/1.x, 400 for all
+// fields or names of fields, 505 (RFC 9110 15.6.6) for another version than HTTP/1.x, 400 for all
 // else.
 func (e *Refused) Status() int {
 	switch e.Word {
-	case WordTooManyFields:
+	case WordTooManyFields, WordListTooLong:
 		return 431
 	case WordVersion:
 		return 505
