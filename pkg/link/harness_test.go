@@ -1,0 +1,162 @@
+package link_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+)
+
+// patience bounds every wait of these tests.
+const patience = 20 * time.Second
+
+// tcpPair returns both ends of a TCP connection.
+func tcpPair(t testing.TB) (client net.Conn, server *net.TCPConn) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	client, err = net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); accepted.Close() })
+	client.SetDeadline(time.Now().Add(patience))
+	return client, accepted.(*net.TCPConn)
+}
+
+// server has a certificate of its own.
+var server = sync.OnceValue(func() *link.Server {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return link.NewServer(&tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		NextProtos:   []string{"h2", "http/1.1"}, DynamicRecordSizingDisabled: true,
+	}, 0)
+})
+
+// A holder is a connection whose writes can be held back.
+type holder struct {
+	net.Conn
+	mu   sync.Mutex
+	hold bool
+	held []byte
+	got  int // bytes that were read
+}
+
+func (h *holder) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.hold {
+		h.held = append(h.held, p...)
+		return len(p), nil
+	}
+	return h.Conn.Write(p)
+}
+
+func (h *holder) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.got += n
+	return n, err
+}
+
+// bytesRead returns how many bytes have been read so far.
+func (h *holder) bytesRead() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.got
+}
+
+// holdBack keeps what is written from now on.
+func (h *holder) holdBack() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hold = true
+}
+
+// release writes the next n bytes that were held back.
+func (h *holder) release(t *testing.T, n int) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, err := h.Conn.Write(h.held[:n]); err != nil {
+		t.Fatal(err)
+	}
+	h.held = h.held[n:]
+}
+
+// a side of a link, and the client's ends of it.
+type pair struct {
+	client net.Conn // what a client reads and writes
+	wire   *holder  // what it sends and receives
+	link   *link.Conn
+}
+
+// pairs returns a link over TCP, or over TLS where a config is given to the client.
+func newPair(t testing.TB, config *tls.Config) pair {
+	t.Helper()
+	client, accepted := tcpPair(t)
+	l, err := link.New(accepted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pair{wire: &holder{Conn: client}, link: l}
+	p.client = p.wire
+	if config == nil {
+		return p
+	}
+	config = config.Clone()
+	config.InsecureSkipVerify = true
+	encrypted := tls.Client(p.wire, config)
+	done := make(chan error, 1)
+	go func() { done <- l.Handshake(server()) }()
+	if err := encrypted.Handshake(); err != nil {
+		t.Fatalf("the client's handshake: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Fatalf("the server's handshake: %v", err)
+	}
+	p.client = encrypted
+	return p
+}
+
+// kinds are the links that there are.
+var kinds = map[string]*tls.Config{
+	"TCP":     nil,
+	"TLS 1.2": {MaxVersion: tls.VersionTLS12},
+	"TLS 1.3": {MinVersion: tls.VersionTLS13},
+}
+
+// forEachKind runs a test for each kind of link.
+func forEachKind(t *testing.T, run func(*testing.T, pair)) {
+	for name, config := range kinds {
+		t.Run(name, func(t *testing.T) { run(t, newPair(t, config)) })
+	}
+}

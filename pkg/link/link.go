@@ -1,0 +1,240 @@
+// Package link is a client's connection as the engines use it: bytes over TCP, bare or
+// over TLS, that are read and written without blocking where that can be done.
+//
+// An engine waits by [Conn.WaitRead] and [Conn.WaitWrite], which run a function of its
+// own each time when the socket may have become ready; inside, [Conn.TryRead] and
+// [Conn.TryWrite] do what can be done at once. So an engine holds no buffer while it
+// waits. TLS is crypto/tls on top of the same calls: it gets a temporary error where
+// nothing has come, and what it writes in one call is sent by one system call. An idle
+// connection holds no buffer but crypto/tls's own.
+//
+// A Conn is also a [net.Conn], for those who want to block.
+package link
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
+)
+
+// ErrAgain says that nothing can be read or written now.
+var ErrAgain error = again{}
+
+// again is a temporary error, after which crypto/tls goes on.
+type again struct{}
+
+func (again) Error() string   { return "nothing can be read or written now" }
+func (again) Timeout() bool   { return true }
+func (again) Temporary() bool { return true }
+
+// Conn is a connection. One goroutine at a time may read and one may write. Any may
+// set deadlines and close it.
+type Conn struct {
+	tcp *net.TCPConn // not embedded: io.Copy would write past TLS by its ReadFrom
+	raw syscall.RawConn
+	tls *encryption // nil: bare
+
+	reading, writing *blocking // nil: there was none yet
+}
+
+// blocking is a Read or Write, made by the first one: most connections have none.
+type blocking struct {
+	bytes []byte
+	n     int
+	err   error
+	try   func(fd uintptr) (done bool)
+}
+
+// New returns a bare connection.
+func New(tcp *net.TCPConn) (*Conn, error) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{tcp: tcp, raw: raw}, nil
+}
+
+// WaitRead calls try, and calls it again each time when bytes may have come, until it
+// returns true. The error is that of the waiting: a read deadline, or that the
+// connection was closed.
+func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error { return c.raw.Read(try) }
+
+// TryRead reads what has come: n > 0, or an error: ErrAgain where nothing has, io.EOF
+// after the client's last byte. It is to be called inside WaitRead, with its fd.
+func (c *Conn) TryRead(fd uintptr, p []byte) (n int, err error) {
+	if c.tls != nil {
+		return c.tls.read(fd, p)
+	}
+	return receive(fd, p)
+}
+
+// receive is TryRead on a socket.
+func receive(fd uintptr, p []byte) (n int, err error) {
+	n, err = socket.Read(fd, p)
+	if err == nil && n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, asAgain(err)
+}
+
+// asAgain makes what a socket says that can do nothing now ErrAgain.
+func asAgain(err error) error {
+	if errors.Is(err, syscall.EAGAIN) {
+		return ErrAgain
+	}
+	return err
+}
+
+// WaitWrite is WaitRead for writing.
+func (c *Conn) WaitWrite(try func(fd uintptr) (done bool)) error { return c.raw.Write(try) }
+
+// TryWrite writes what is taken at once of p and of q behind it: n > 0, or an error,
+// which is ErrAgain where nothing is taken. Over TLS some of what was taken may still
+// have to be sent: all of it has been when TryWrite of nothing returns no error. It is
+// to be called inside WaitWrite, with its fd.
+func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
+	switch {
+	case c.tls != nil:
+		return c.tls.write(fd, p, q)
+	case len(p) == 0 && len(q) == 0:
+		return 0, nil
+	case len(q) == 0:
+		n, err = socket.Write(fd, p)
+	default:
+		n, err = socket.WriteTwo(fd, p, q)
+	}
+	return n, asAgain(err)
+}
+
+// Stalled reports whether the client has sent a part of something that cannot be read
+// yet: of a TLS record, or of a message of TLS itself. It owes the rest.
+func (c *Conn) Stalled() bool { return c.tls != nil && c.tls.stalled() }
+
+// Silent reports whether nothing has come that has not been read, not even the end. Any
+// goroutine may call it.
+func (c *Conn) Silent() bool {
+	silent := false
+	err := c.raw.Control(func(fd uintptr) { silent = socket.Silent(fd) })
+	return silent && err == nil
+}
+
+// TLS returns the state of the encryption; nil: there is none.
+func (c *Conn) TLS() *tls.ConnectionState {
+	if c.tls == nil {
+		return nil
+	}
+	state := c.tls.conn.ConnectionState()
+	return &state
+}
+
+// Secure reports whether the connection is encrypted.
+func (c *Conn) Secure() bool { return c.tls != nil }
+
+// TCP returns the connection beneath, for those who watch it. Over TLS nobody else may
+// read or write on it.
+func (c *Conn) TCP() *net.TCPConn { return c.tcp }
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if c.reading == nil {
+		c.reading = &blocking{try: c.readOnce}
+	}
+	r := c.reading
+	r.bytes, r.n = p, 0
+	err := c.WaitRead(r.try)
+	r.bytes = nil
+	if err != nil {
+		return 0, err
+	}
+	return r.n, r.err
+}
+
+func (c *Conn) readOnce(fd uintptr) (done bool) {
+	r := c.reading
+	r.n, r.err = c.TryRead(fd, r.bytes)
+	return r.err != ErrAgain
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (int, error) {
+	if c.writing == nil {
+		c.writing = &blocking{try: c.writeAll}
+	}
+	w := c.writing
+	w.bytes, w.n, w.err = p, 0, nil
+	err := c.WaitWrite(w.try)
+	w.bytes = nil
+	if err == nil {
+		err = w.err
+	}
+	return w.n, err
+}
+
+func (c *Conn) writeAll(fd uintptr) (done bool) {
+	w := c.writing
+	for {
+		n, err := c.TryWrite(fd, w.bytes[w.n:], nil)
+		w.n += n
+		switch {
+		case err == ErrAgain:
+			return false
+		case err != nil || n == 0:
+			w.err = err
+			return true
+		}
+	}
+}
+
+// CloseWrite ends our side; over TLS it says so first (RFC 8446 section 6.1), if that
+// can be written at once.
+func (c *Conn) CloseWrite() error {
+	c.sayGoodbye()
+	return c.tcp.CloseWrite()
+}
+
+// Discard drops what the client still sends, until it ends its side, until the read
+// deadline, or up to limit bytes.
+func (c *Conn) Discard(limit int64) { _, _ = io.CopyN(io.Discard, onlyReader{c.tcp}, limit) }
+
+// onlyReader hides that a connection can do more, which io.Copy would use.
+type onlyReader struct{ io.Reader }
+
+// Close closes the connection; over TLS it says so first, if that can be written at
+// once.
+func (c *Conn) Close() error {
+	c.sayGoodbye()
+	return c.tcp.Close()
+}
+
+// Cut closes the connection without a word: over TLS the client can tell that
+// something is missing.
+func (c *Conn) Cut() error { return c.tcp.Close() }
+
+// Reset is Cut that drops what has not been sent, and tells the client by a reset.
+func (c *Conn) Reset() error {
+	_ = c.tcp.SetLinger(0)
+	return c.tcp.Close()
+}
+
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return c.tcp.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return c.tcp.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error { return c.tcp.SetDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.tcp.SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.tcp.SetWriteDeadline(t) }

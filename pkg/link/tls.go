@@ -1,0 +1,356 @@
+package link
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
+)
+
+const (
+	// handshakeTime is how long a handshake may take: it is three messages.
+	handshakeTime = 10 * time.Second
+	// helloBytes is how much of a client's handshake is received, in bytes: most send
+	// less than 2 KiB. crypto/tls holds up to four times as much.
+	helloBytes = 8 << 10
+	// chainBytes is the same where clients show certificates; a chain of them is rarely
+	// longer than 10 KiB.
+	chainBytes = 32 << 10
+	// maxUnread is how many bytes a client may send without a byte of content among
+	// them. A record has 16 KiB and a little more (RFC 8446 section 5.2), a message such
+	// as KeyUpdate some bytes; crypto/tls would collect 64 KiB of one.
+	maxUnread = 20 << 10
+	// encryptAtOnce is how much content is encrypted before it is sent, in bytes.
+	encryptAtOnce = 32 << 10
+	// recordOverhead is more than encryption adds to 16 KiB of content, in bytes.
+	recordOverhead = 512
+	// recordSize is the content of the longest record, in bytes.
+	recordSize = 16 << 10
+)
+
+// maxWaiting is how much may wait to be sent, in bytes: content that was taken, and
+// answers to messages of a client that reads none.
+const maxWaiting = 2 * largeOut
+
+var (
+	errManyHandshakes = errors.New("tls: too many handshakes at once")
+	errNotRead        = errors.New("tls: the client reads no answers")
+	errLongHandshake  = errors.New("tls: the client's handshake is too long")
+	errNoContent      = errors.New("tls: too many bytes without content")
+)
+
+// Sizes of what encrypted bytes wait in until they are sent.
+const (
+	smallOut = 4 << 10
+	largeOut = encryptAtOnce + encryptAtOnce/recordSize*recordOverhead
+)
+
+const (
+	// maxHandshakes is how many handshakes of a listener may go on at once: with what
+	// crypto/tls holds for each, up to 32 KiB, 8 MiB.
+	maxHandshakes = 256
+	// stallTime is how long a handshake may wait for its client while another one waits
+	// for its place.
+	stallTime = time.Second
+)
+
+// Server is what the TLS connections of a listener share. It is safe for concurrent
+// use.
+type Server struct {
+	config       *tls.Config
+	timeout      time.Duration // for a handshake
+	small, large sync.Pool     // of *[]byte, for what waits to be sent
+
+	places chan struct{} // of handshakes that go on
+	mu     sync.Mutex
+	going  map[*encryption]struct{} // in a handshake
+}
+
+// NewServer returns a server that makes handshakes by config. The client gets as long
+// as limit for its part, and no longer than 10 s; 0 is no limit of its own.
+func NewServer(config *tls.Config, limit time.Duration) *Server {
+	s := &Server{
+		config: config, timeout: handshakeTime,
+		places: make(chan struct{}, maxHandshakes), going: make(map[*encryption]struct{}),
+	}
+	if limit > 0 {
+		s.timeout = min(limit, handshakeTime)
+	}
+	s.small.New = func() any { b := make([]byte, 0, smallOut); return &b }
+	s.large.New = func() any { b := make([]byte, 0, largeOut); return &b }
+	return s
+}
+
+// begin waits for a place for a handshake, at most until end. While one waits, those
+// are ended that wait for their clients for too long: whoever begins handshakes and
+// leaves them locks nobody out.
+func (s *Server) begin(e *encryption, end time.Time) error {
+	for {
+		timer := time.NewTimer(stallTime)
+		select {
+		case s.places <- struct{}{}:
+			timer.Stop()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.going[e] = struct{}{}
+			return nil
+		case now := <-timer.C:
+			if now.After(end) {
+				return errManyHandshakes
+			}
+			s.endStalled(now)
+		}
+	}
+}
+
+// endStalled ends the handshakes that have waited for their clients for stallTime.
+func (s *Server) endStalled(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for e := range s.going {
+		if since := e.waiting.Load(); since != 0 && now.Sub(time.Unix(0, since)) >= stallTime {
+			_ = e.link.Cut()
+		}
+	}
+}
+
+// end undoes begin.
+func (s *Server) end(e *encryption) {
+	s.mu.Lock()
+	delete(s.going, e)
+	s.mu.Unlock()
+	<-s.places
+}
+
+// encryption is the TLS of a connection, and what crypto/tls takes for the connection.
+type encryption struct {
+	link   *Conn
+	server *Server
+	conn   *tls.Conn
+
+	// Of the reader.
+	fd         uintptr      // inside WaitRead
+	allowed    int          // bytes that the handshake may still take
+	waiting    atomic.Int64 // in a handshake: since when its client is waited for, nanoseconds since 1970; 0: it is not
+	received   int          // bytes since the last content
+	header     [5]byte      // of a record, as much of it as has come
+	headerLen  int
+	recordLeft int // bytes of the record behind its header
+
+	// What crypto/tls has written, by the reader and by the writer.
+	mu     sync.Mutex
+	pooled *[]byte // what out was taken from; nil: there is none
+	out    []byte  // not sent yet
+}
+
+// Handshake makes the connection a server's TLS connection. It blocks, and comes
+// before everything else. The client may take 8 KiB for its part, or 32 KiB where it
+// is asked for a certificate.
+func (c *Conn) Handshake(s *Server) error {
+	end := time.Now().Add(s.timeout)
+	e := &encryption{link: c, server: s, allowed: helloBytes}
+	if err := s.begin(e, end); err != nil {
+		return err
+	}
+	defer s.end(e)
+	if s.config.ClientAuth != tls.NoClientCert {
+		e.allowed = chainBytes
+	}
+	e.conn = tls.Server(e, s.config)
+	_ = c.tcp.SetDeadline(end) // the next read says why not
+	err := e.conn.Handshake()
+	if sent := e.sendAll(); err == nil { // an alert too
+		err = sent
+	}
+	if err != nil {
+		return err
+	}
+	c.tls = e
+	return c.tcp.SetDeadline(time.Time{})
+}
+
+// sendAll sends what crypto/tls has written in a handshake.
+func (e *encryption) sendAll() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.out) == 0 {
+		return nil
+	}
+	_, err := e.link.tcp.Write(e.out)
+	e.putBack()
+	return err
+}
+
+// Read is what crypto/tls reads encrypted bytes by.
+func (e *encryption) Read(p []byte) (n int, err error) {
+	if e.link.tls == nil {
+		return e.readHandshake(p)
+	}
+	if e.received >= maxUnread {
+		return 0, errNoContent
+	}
+	n, err = receive(e.fd, p)
+	e.received += n
+	e.follow(p[:n])
+	return n, err
+}
+
+// readHandshake is Read during the handshake. It sends what the client waits for.
+func (e *encryption) readHandshake(p []byte) (n int, err error) {
+	if e.allowed == 0 {
+		return 0, errLongHandshake
+	}
+	if err := e.sendAll(); err != nil {
+		return 0, err
+	}
+	e.waiting.Store(time.Now().UnixNano())
+	n, err = e.link.tcp.Read(p[:min(len(p), e.allowed)])
+	e.waiting.Store(0)
+	e.allowed -= n
+	e.follow(p[:n])
+	return n, err
+}
+
+// follow notes where records begin and end (RFC 8446 section 5.1).
+func (e *encryption) follow(p []byte) {
+	for len(p) > 0 {
+		if e.recordLeft == 0 {
+			n := copy(e.header[e.headerLen:], p)
+			p = p[n:]
+			if e.headerLen += n; e.headerLen == len(e.header) {
+				e.recordLeft = int(e.header[3])<<8 | int(e.header[4])
+				e.headerLen = 0
+			}
+			continue
+		}
+		n := min(len(p), e.recordLeft)
+		e.recordLeft -= n
+		p = p[n:]
+	}
+}
+
+// stalled reports whether a part of a record, or of a message, has come.
+func (e *encryption) stalled() bool {
+	return e.received > 0 || e.recordLeft > 0 || e.headerLen > 0
+}
+
+// Write is what crypto/tls writes encrypted bytes by. They wait until they are sent.
+func (e *encryption) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.out)+len(p) > maxWaiting {
+		return 0, errNotRead
+	}
+	if e.pooled == nil {
+		e.take(len(p))
+	}
+	e.out = append(e.out, p...)
+	return len(p), nil
+}
+
+// take takes a buffer for n encrypted bytes. e.mu is held.
+func (e *encryption) take(n int) {
+	if n <= smallOut {
+		e.pooled = e.server.small.Get().(*[]byte)
+	} else {
+		e.pooled = e.server.large.Get().(*[]byte)
+	}
+	e.out = (*e.pooled)[:0]
+}
+
+// putBack gives the buffer back. e.mu is held.
+func (e *encryption) putBack() {
+	if e.pooled == nil {
+		return
+	}
+	if cap(*e.pooled) == smallOut {
+		e.server.small.Put(e.pooled)
+	} else {
+		e.server.large.Put(e.pooled)
+	}
+	e.pooled, e.out = nil, nil
+}
+
+// send sends what waits, as much as is taken at once.
+func (e *encryption) send(fd uintptr) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.out) > 0 {
+		n, err := socket.Write(fd, e.out)
+		e.out = e.out[n:]
+		if err != nil {
+			return asAgain(err)
+		}
+	}
+	e.putBack()
+	return nil
+}
+
+// read is Conn.TryRead.
+func (e *encryption) read(fd uintptr, p []byte) (int, error) {
+	e.fd = fd
+	n, err := e.conn.Read(p)
+	if n > 0 {
+		e.received = 0
+		return n, nil
+	}
+	if answer := e.send(fd); answer != nil && answer != ErrAgain { // to a KeyUpdate, say
+		return 0, answer
+	}
+	if err == nil { // a record without content
+		err = ErrAgain
+	}
+	return 0, err
+}
+
+// write is Conn.TryWrite.
+func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
+	if err := e.send(fd); err != nil {
+		return 0, err
+	}
+	if len(p)+len(q) > smallOut-recordOverhead {
+		e.mu.Lock()
+		if e.pooled == nil {
+			e.take(largeOut)
+		}
+		e.mu.Unlock()
+	}
+	for _, piece := range [2][]byte{p, q} {
+		piece = piece[:min(len(piece), encryptAtOnce-n)]
+		if len(piece) == 0 {
+			continue
+		}
+		taken, err := e.conn.Write(piece)
+		n += taken
+		if err != nil {
+			return n, err
+		}
+	}
+	err = e.send(fd)
+	if err == ErrAgain && n > 0 {
+		err = nil
+	}
+	return n, err
+}
+
+// sayGoodbye writes close_notify, if that can be written at once.
+func (c *Conn) sayGoodbye() {
+	if c.tls == nil {
+		return
+	}
+	_ = c.tls.conn.CloseWrite() // into what waits to be sent
+	_ = c.raw.Control(func(fd uintptr) { _ = c.tls.send(fd) })
+}
+
+// Close and what follows make an encryption a net.Conn for crypto/tls, which has no use
+// for them: the connection's deadlines and its end are its owner's business.
+func (e *encryption) Close() error                     { return nil }
+func (e *encryption) LocalAddr() net.Addr              { return e.link.LocalAddr() }
+func (e *encryption) RemoteAddr() net.Addr             { return e.link.RemoteAddr() }
+func (e *encryption) SetDeadline(time.Time) error      { return nil }
+func (e *encryption) SetReadDeadline(time.Time) error  { return nil }
+func (e *encryption) SetWriteDeadline(time.Time) error { return nil }
