@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,19 +27,19 @@ const (
 )
 
 // askHTTP passes on a status from 200 to 399. Its rules are the kubelet's
-// (docs/promises.md 2.3); a 1xx or 101 is not an answer.
-func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool) (ask, string) {
+// (docs/promises.md 2.3); a 1xx or 101 is not an answer. own are the sidecar's ports.
+func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (ask, string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)
 	req := requestOf(a, target)
 	get := func(via http.RoundTripper) ask {
-		client := &http.Client{Transport: via, CheckRedirect: sameHost}
+		client := &http.Client{Transport: via, CheckRedirect: ownPorts(own).checkRedirect}
 		return func(ctx context.Context) error {
 			resp, err := client.Do(req.WithContext(ctx))
 			if err != nil {
 				return err
 			}
-			return verdict(resp)
+			return ownPorts(own).verdict(resp)
 		}
 	}
 	var h1, h2c http.Protocols
@@ -140,10 +141,13 @@ func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 	}
 }
 
-// sameHost follows redirects on the host that was asked, whatever the port. One
-// to another host is itself the answer.
-func sameHost(req *http.Request, via []*http.Request) error {
-	if req.URL.Hostname() != via[0].URL.Hostname() {
+// ownPorts are those of the sidecar.
+type ownPorts []int
+
+// checkRedirect follows redirects on the host that was asked, whatever the port, but for
+// our own. One that is not followed is itself the answer.
+func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error {
+	if own.elsewhere(req.URL, via[0].URL) != "" {
 		return http.ErrUseLastResponse
 	}
 	if len(via) >= maxRedirects {
@@ -155,28 +159,47 @@ func sameHost(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
+// elsewhere returns where a redirect leads that is not followed; "" if it is. An app that
+// redirects to one of our ports must not make us ask ourselves: a GET of
+// :8022/wait-for-drain makes the pod unready.
+func (own ownPorts) elsewhere(to, from *url.URL) string {
+	if to.Hostname() != from.Hostname() {
+		return "another host"
+	}
+	port := to.Port()
+	switch {
+	case port != "":
+	case to.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	if n, err := strconv.Atoi(port); err == nil && slices.Contains(own, n) {
+		return "a port of the queue-proxy"
+	}
+	return ""
+}
+
 // verdict judges an answer and lets go of it. The status decides; the body is
 // read, within the try's time, only so that the app can finish writing.
-func verdict(resp *http.Response) error {
+func (own ownPorts) verdict(resp *http.Response) error {
 	defer resp.Body.Close()
-	switch code := resp.StatusCode; {
-	case code < 200 || code > 399:
-		return &failure{word: Status, code: code, err: fmt.Errorf("HTTP status %d", code)}
-	case redirectsElsewhere(resp):
-		return warning("answered with a redirect to another host, which was not followed")
+	switch code := resp.StatusCode; code {
+	case 301, 302, 303, 307, 308:
+		to, err := resp.Location()
+		if err != nil {
+			break
+		}
+		if where := own.elsewhere(to, resp.Request.URL); where != "" {
+			return warning("answered with a redirect to " + where + ", which was not followed")
+		}
+	default:
+		if code < 200 || code > 399 {
+			return &failure{word: Status, code: code, err: fmt.Errorf("HTTP status %d", code)}
+		}
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
 	return nil
-}
-
-func redirectsElsewhere(resp *http.Response) bool {
-	switch resp.StatusCode {
-	case 301, 302, 303, 307, 308:
-	default:
-		return false
-	}
-	to, err := resp.Location()
-	return err == nil && to.Hostname() != resp.Request.URL.Hostname()
 }
 
 // urlOf is the address to ask. The path goes out as it is written, except for

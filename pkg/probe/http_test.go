@@ -292,6 +292,31 @@ func TestARedirectMayChangeThePort(t *testing.T) {
 	}
 }
 
+// It passes like one to another host: the app has answered. A kubelet would follow it.
+func TestARedirectToAPortOfTheSidecarIsNotFollowed(t *testing.T) {
+	own := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
+	for location, followed := range map[string]bool{
+		fmt.Sprintf("http://127.0.0.1:%d/wait-for-drain", own.port): false,
+		fmt.Sprintf("https://127.0.0.1:%d/", own.port):              false,
+		fmt.Sprintf("//127.0.0.1:0%d/", own.port):                   false,
+		"http://127.0.0.1/": false, // port 80
+		"/further":          true,
+	} {
+		app := newRawApp(t, "127.0.0.1:0", paths(map[string]string{"/h": httpStatus(302, "Location: "+location), "*": httpStatus(200)}))
+		for _, detect := range []bool{false, true} {
+			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, detect, 80, int(own.port))
+			err := try(t, get, 5*time.Second)
+			wantOutcome(t, err, "", 0)
+			if warned := err != nil; warned == followed {
+				t.Errorf("%s: got a warning %v (%v), want %v", location, warned, err, !followed)
+			}
+		}
+	}
+	if got := own.hits(); len(got) > 0 {
+		t.Errorf("the sidecar got %q, want nothing", got)
+	}
+}
+
 func TestARedirectToHTTPSOnAPlainPortFailsByTLS(t *testing.T) { // R07
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))

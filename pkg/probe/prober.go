@@ -37,6 +37,9 @@ type Options struct {
 	// AutoDetectHTTP2 asks httpGet probes over h2c too (ENABLE_HTTP2_AUTO_DETECTION).
 	AutoDetectHTTP2 bool
 
+	// OwnPorts are those of the sidecar. A redirect to one of them is not followed.
+	OwnPorts []int
+
 	// OnChange is called once for each change of readiness or of the words that say
 	// why not, not for each try, and while a run is going on too. Calls never
 	// overlap and come in order. An app that flaps is told of ten times in a row,
@@ -113,7 +116,7 @@ func New(probes []Probe, o Options) *Prober {
 		t.known.Kind = p.Kind()
 		switch {
 		case p.HTTPGet != nil:
-			t.ask, t.known.Target = askHTTP(p.HTTPGet, o.AutoDetectHTTP2)
+			t.ask, t.known.Target = askHTTP(p.HTTPGet, o.AutoDetectHTTP2, o.OwnPorts...)
 		case p.TCPSocket != nil:
 			t.ask, t.known.Target = askTCP(p.TCPSocket)
 		case p.GRPC != nil:
@@ -371,9 +374,9 @@ func (p *Prober) state(now time.Time) State {
 		k.Last = slices.Clone(k.Last)
 		switch {
 		case t.warned:
-			k.Warning = t.err.Error()
+			k.Warning = detail(t.err)
 		case t.err != nil:
-			k.Detail = t.err.Error()
+			k.Detail = detail(t.err)
 		}
 		s.Probes[i] = k
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // A Phase is where the user container, or one of its probes, is.
@@ -40,9 +41,9 @@ type ProbeState struct { //nolint:revive // State is that of all probes
 	// Why it is not ready; Word is "" while Phase is Ready.
 	Word   Word   `json:"word,omitempty"`
 	Code   int    `json:"code,omitempty"`   // see the words; else 0
-	Detail string `json:"detail,omitempty"` // the last try's error, for the pod's owner only
+	Detail string `json:"detail,omitempty"` // the last try's error, at most 4 KiB, for the pod's owner only
 
-	// Warning is what the last try passed in spite of.
+	// Warning is what the last try passed in spite of, at most 4 KiB.
 	Warning string `json:"warning,omitempty"`
 
 	// Last are the last tries, the newest last; equal ones in a row are one entry.
@@ -84,6 +85,26 @@ func (s State) Detail() string {
 		}
 	}
 	return strings.Join(lines, "; ")
+}
+
+// maxDetail is how many bytes of a try's error are kept for logs, the status page
+// and `queue-proxy why`. The errors of net/http quote what the app sent, and that
+// is as long as the app likes.
+const maxDetail = 4 << 10
+
+// detail returns a try's error as UTF-8 of at most maxDetail bytes; what is longer
+// ends in an ellipsis.
+func detail(err error) string {
+	const ellipsis = "…"
+	s := strings.ToValidUTF8(err.Error(), "\uFFFD")
+	if len(s) <= maxDetail {
+		return s
+	}
+	end := maxDetail - len(ellipsis)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + ellipsis
 }
 
 func (p ProbeState) reason() string {

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -11,6 +13,13 @@ import (
 const (
 	maxHash      = 4 << 10 // bytes of a network probe's hash
 	maxEchoValue = 256     // bytes of an unknown probe's value
+)
+
+// Bounds of a pushback, in milliseconds. Clients retry UNAVAILABLE by their own
+// policies, often at once: they must not all come back at the same moment.
+const (
+	minPushback = 500
+	maxPushback = 1500
 )
 
 // askersRetryAfter is the Retry-After of a full queue, in seconds.
@@ -24,6 +33,18 @@ type Answer struct {
 	Why    Why    // OK for a good answer to a probe
 	Hash   string // K-Network-Hash to echo; "": none
 	GRPC   int    // grpc-status, sent as trailers only; -1: not a gRPC call
+
+	// Pushback is after how many milliseconds a gRPC client should try again; 0: nothing
+	// is said about that. It stands in grpc-retry-pushback-ms (gRPC proposal A6).
+	Pushback int
+}
+
+// size returns how many bytes of content the client of a request gets.
+func (a *Answer) size(method string) int64 {
+	if method == http.MethodHead || a.GRPC >= 0 {
+		return 0
+	}
+	return int64(len(a.Body))
 }
 
 // Fields calls yield with each field of the answer but the framing ones.
@@ -44,6 +65,9 @@ func (a *Answer) Fields(yield func(name, value string)) {
 		yield(header.ContentType, header.GRPC)
 		yield("Grpc-Status", strconv.Itoa(a.GRPC))
 		yield("Grpc-Message", a.Why.String())
+		if a.Pushback > 0 {
+			yield("Grpc-Retry-Pushback-Ms", strconv.Itoa(a.Pushback))
+		}
 		return
 	}
 	if a.Body != "" {
@@ -59,7 +83,11 @@ func (a *Answer) Fields(yield func(name, value string)) {
 func answerWhy(why Why, x Exchange) Answer {
 	r := &reasons[why]
 	if IsGRPC(x.Header(header.ContentType)) {
-		return Answer{Status: 200, Why: why, GRPC: r.grpc}
+		a := Answer{Status: 200, Why: why, GRPC: r.grpc}
+		if why == QueueFull || why == QueueTimeout {
+			a.Pushback = minPushback + rand.IntN(maxPushback-minPushback+1)
+		}
+		return a
 	}
 	return Answer{Status: r.status, Body: r.body, Why: why, GRPC: -1}
 }

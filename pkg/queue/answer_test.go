@@ -20,11 +20,11 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		status int
 		body   string
 		proxy  string // Proxy-Status behind the name
-		retry  bool   // Retry-After: 1
+		retry  bool   // Retry-After: 1, and a pushback for gRPC
 		grpc   int
 	}{
-		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 8},
-		{QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 8},
+		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
+		{QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 14},
 		{NotReady, 503, "not ready\n", `error=destination_unavailable; details="not-ready"`, false, 14},
 		{Draining, 503, "shutting down\n", `error=destination_unavailable; details="draining"`, false, 14},
 		{RequestTimeout, 504, "request timeout", `error=http_response_timeout; details="request-timeout"`, false, 4},
@@ -46,11 +46,49 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 
 		a = answerWhy(c.why, newFake("/", "Content-Type", "application/grpc"))
 		expect(t, c.why.String()+" to gRPC", fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`)
-		expect(t, c.why.String()+" fields to gRPC", a.all(), status+
-			fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.why))
+		want := status + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.why)
+		if c.retry {
+			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.Pushback)
+		}
+		expect(t, c.why.String()+" fields to gRPC", a.all(), want)
 	}
 	expect(t, "the status of a client that has gone", ClientGone.Status(), 499)
 	expect(t, "the number of reasons", int(Whys), 14)
+}
+
+// docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
+func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
+	seen := map[int]bool{}
+	for range 1000 {
+		a := answerWhy(QueueFull, newFake("/", "Content-Type", "application/grpc"))
+		if a.Pushback < 500 || a.Pushback > 1500 {
+			t.Fatalf("got %d ms, want 500 to 1500", a.Pushback)
+		}
+		seen[a.Pushback] = true
+	}
+	if len(seen) < 100 {
+		t.Errorf("got %d different values of 1000, want them spread", len(seen))
+	}
+}
+
+func TestTheSizeOfOurAnswersIsThatOfTheirBodies(t *testing.T) {
+	for _, c := range []struct {
+		method, media string
+		why           Why
+		want          int64
+	}{
+		{"GET", "", RequestTimeout, 15},
+		{"POST", "", QueueFull, 27},
+		{"HEAD", "", RequestTimeout, 0},
+		{"POST", "application/grpc", QueueFull, 0},
+	} {
+		h := newHouse()
+		f := newFake("/", "Content-Type", c.media)
+		f.request.Method = c.method
+		f.app = func(*Life) Result { return Result{Why: c.why} }
+		h.serve(f)
+		expect(t, fmt.Sprintf("%s %s %v", c.method, c.media, c.why), h.of(t, f).Out, c.want)
+	}
 }
 
 func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {

@@ -1,8 +1,12 @@
 package queue
 
 import (
+	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
 // Clocks are the limits on a request's time (docs/promises.md 3.2). Zero is off. They
@@ -40,16 +44,22 @@ func (p Phase) String() string {
 type Life struct {
 	clocks *Clocks
 	start  time.Time
-	phase  atomic.Uint32
+	most   time.Duration // for the whole request, whatever clocks says; 0: no such bound
 	active atomic.Int64  // the last byte, nanoseconds after start
-	forced atomic.Uint32 // a Why from outside: the drain's deadline
 
-	owing atomic.Bool  // the client has a body to send that Clocks.Body applies to
+	// Small ones together: there is one of these for each idle connection.
+	phase   atomic.Uint32
+	forced  atomic.Uint32 // a Why from outside: the drain's deadline
+	owing   atomic.Bool   // the client has a body to send that Clocks.Body applies to
+	stream  streamKind    // guarded by Drain.mu
+	counted bool          // in Drain.streams, guarded by Drain.mu
+
 	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
 	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
 	trace Trace        // nil: not traced
 
 	ticket   ticket   // its place in the queue, guarded by Limit.mu
+	drain    *Drain   // that the request is in flight for; nil: none. Read by the goroutine that serves
 	exchange Exchange // whom to wake, guarded by Drain.mu
 	prev     *Life    // list of those in flight, guarded by Drain.mu
 	next     *Life    //
@@ -58,7 +68,7 @@ type Life struct {
 
 // begin makes l new for a request that came at now.
 func (l *Life) begin(c *Clocks, now time.Time) {
-	l.clocks, l.start = c, now
+	l.clocks, l.start, l.most = c, now, 0
 	l.phase.Store(uint32(Queued))
 	l.active.Store(0)
 	l.forced.Store(uint32(OK))
@@ -74,12 +84,44 @@ func (l *Life) Trace() Trace { return l.trace }
 func (l *Life) Waited() (time.Duration, time.Time) { return l.seen.Slot.Sub(l.seen.Start), l.seen.Slot }
 
 // Enter notes that the request has come to phase p. In all but Dialling a byte has
-// brought it there.
+// brought it there. Streaming is entered by [Life.Respond].
 func (l *Life) Enter(p Phase) {
 	l.phase.Store(uint32(p))
 	if p != Dialling {
 		l.Touch()
 	}
+	if p == Tunnelled && l.drain != nil {
+		l.drain.noteStream(l, openStream)
+	}
+}
+
+// Respond notes that the final response has begun. Its Content-Type, "" for none,
+// decides whether it is a stream (docs/promises.md 3.5). It is called by the goroutine
+// that serves the request.
+func (l *Life) Respond(contentType string) {
+	l.Enter(Streaming)
+	if l.drain == nil {
+		return
+	}
+	switch {
+	case isEventStream(contentType):
+		if l.seen.Method == http.MethodGet {
+			l.drain.noteStream(l, openStream)
+		}
+	case IsGRPC(contentType) && IsGRPC(l.seen.Exchange.Header(header.ContentType)):
+		l.drain.noteStream(l, grpcStream)
+	}
+}
+
+// isEventStream reports whether a media type is that of server-sent events (HTML
+// Living Standard, section 9.2), whatever its parameters.
+func isEventStream(contentType string) bool {
+	const eventStream = "text/event-stream"
+	if len(contentType) < len(eventStream) || !strings.EqualFold(contentType[:len(eventStream)], eventStream) {
+		return false
+	}
+	rest := strings.TrimLeft(contentType[len(eventStream):], " \t")
+	return rest == "" || rest[0] == ';'
 }
 
 // Phase returns how far the request has come.
@@ -184,6 +226,7 @@ func (l *Life) earliest() (why Why, at time.Duration) {
 	if phase < Streaming || !c.FirstByteOnly {
 		consider(RequestTimeout, c.Request, 0)
 	}
+	consider(RequestTimeout, l.most, 0)
 	consider(IdleTimeout, c.Idle, time.Duration(l.active.Load()))
 	return why, at
 }

@@ -16,7 +16,20 @@ type DrainSettings struct {
 	Quiet    time.Duration // so long no new request, then it may end
 	Deadline time.Duration // from the beginning; 0: none
 	Min      time.Duration // it lasts at least so long
+
+	WaitForStreams bool // streams are waited for like other requests
 }
+
+// streamKind says whether an exchange is a stream, which a drain does not wait for
+// unless [DrainSettings.WaitForStreams] is set: the app itself ends its streams, when
+// it gets SIGTERM (docs/promises.md 3.5).
+type streamKind uint8
+
+const (
+	notAStream streamKind = iota
+	openStream            // an upgraded connection, or an event stream that answers a GET
+	grpcStream            // a gRPC call whose response has begun: a stream for a drain that begins later
+)
 
 // A Drain knows which requests are in flight, and the way a pod ends: serving,
 // draining, drained, with one way back. Its state is a function of what happened
@@ -27,6 +40,11 @@ type DrainSettings struct {
 //	draining, for a second -- Begin(true) --> draining, for good
 //	                       -- a second passes --> serving
 //	draining, for good -- quiet and nothing in flight, or the deadline --> drained
+//	                   -- quiet and only streams in flight ---------------> closing
+//	closing -- the last stream ends, or the deadline --> drained
+//
+// A drain that is closing refuses the requests that still arrive: the app is being
+// stopped.
 type Drain struct {
 	settings DrainSettings
 	begun    atomic.Bool // Begin was called and not undone; a hint, mu decides
@@ -36,10 +54,12 @@ type Drain struct {
 	pause   context.CancelFunc // by this
 	began   time.Time          // zero: serving
 	ending  bool               // the pod is ending: this can't be undone
+	closing bool               // only streams were left
 	over    bool               // Abort was called: what comes now comes too late
-	emptied chan struct{}      // closed when the last in flight leaves; nil: nobody waits
+	settled chan struct{}      // closed when nothing, or only streams, are left in flight; nil: nobody waits
 	arrived time.Time          // the last request that counts against quiet
 	flights int
+	streams int   // of the flights
 	head    *Life // those in flight, oldest first
 	tail    *Life
 }
@@ -71,6 +91,9 @@ func (d *Drain) Begin(ending bool) {
 	now := time.Now()
 	if !d.running(now) {
 		d.began, d.arrived = now, now
+		for l := d.head; l != nil; l = l.next { // gRPC calls become streams
+			d.countStream(l)
+		}
 	}
 	d.ending = d.ending || ending
 	d.begun.Store(true)
@@ -117,14 +140,15 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Drained  Outcome = iota // quiet, and nothing in flight
-	Deadline                // the deadline came first
-	Undone                  // back to serving
-	GaveUp                  // the waiter's own context ended
+	Drained     Outcome = iota // quiet, and nothing in flight
+	OnlyStreams                // quiet, and nothing in flight but streams
+	Deadline                   // the deadline came first
+	Undone                     // back to serving
+	GaveUp                     // the waiter's own context ended
 )
 
 func (o Outcome) String() string {
-	return [...]string{"drained", "deadline", "undone", "gave up"}[o]
+	return [...]string{"drained", "only streams are left", "deadline", "undone", "gave up"}[o]
 }
 
 // Wait returns when the drain is over, in whichever way. With no drain running
@@ -135,7 +159,7 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 	for {
 		d.mu.Lock()
 		outcome, next, over := d.look(time.Now())
-		emptied := d.untilEmpty()
+		settled := d.untilSettled()
 		d.mu.Unlock()
 		if over {
 			return outcome
@@ -148,15 +172,15 @@ func (d *Drain) Wait(ctx context.Context) Outcome {
 		select {
 		case <-ctx.Done():
 			return GaveUp
-		case <-emptied:
+		case <-settled:
 		case <-timer.C:
 		}
 	}
 }
 
 // look decides whether the drain is over, and if not, when to look again unless
-// the last in flight leaves before; the zero time is never. Whatever else happens
-// can only put the end off.
+// the last in flight that is waited for leaves before; the zero time is never.
+// Whatever else happens can only put the end off.
 func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool) {
 	if !d.running(now) {
 		return Undone, next, true
@@ -172,10 +196,16 @@ func (d *Drain) look(now time.Time) (outcome Outcome, next time.Time, over bool)
 	if least := d.began.Add(s.Min); quiet.Before(least) {
 		quiet = least
 	}
-	if now.Before(quiet) {
-		next = earlier(next, quiet)
-	} else if d.flights == 0 {
+	switch {
+	case d.flights == 0 && (d.closing || !now.Before(quiet)):
 		return Drained, next, true
+	case d.closing:
+		return OnlyStreams, next, true
+	case now.Before(quiet):
+		next = earlier(next, quiet)
+	case d.awaited() == 0:
+		d.closing = d.ending // not where the app alone is restarted
+		return OnlyStreams, next, true
 	}
 	if !d.ending {
 		next = earlier(next, d.began.Add(undoAfter))
@@ -191,7 +221,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Flights returns how many requests are in flight and since when the oldest is.
+// Flights returns how many requests are in flight, streams included, and since when
+// the oldest is.
 func (d *Drain) Flights() (n int, oldest time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -199,6 +230,22 @@ func (d *Drain) Flights() (n int, oldest time.Time) {
 		oldest = d.head.start
 	}
 	return d.flights, oldest
+}
+
+// Streams returns how many requests in flight are streams that the drain that runs, or
+// the next one, does not wait for, unless it is told to.
+func (d *Drain) Streams() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.streams
+}
+
+// awaited returns how many requests in flight the drain waits for.
+func (d *Drain) awaited() int {
+	if d.settings.WaitForStreams {
+		return d.flights
+	}
+	return d.flights - d.streams
 }
 
 // Abort ends every exchange in flight with the reason Draining, and those that
@@ -220,7 +267,7 @@ func (d *Drain) Abort() {
 func (d *Drain) Empty(ctx context.Context) error {
 	for {
 		d.mu.Lock()
-		n, emptied := d.flights, d.untilEmpty()
+		n, settled := d.flights, d.untilSettled()
 		d.mu.Unlock()
 		if n == 0 {
 			return nil
@@ -228,7 +275,7 @@ func (d *Drain) Empty(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-emptied:
+		case <-settled:
 		}
 	}
 }
@@ -240,7 +287,7 @@ func (d *Drain) arrive(x Exchange, l *Life, fresh bool) {
 	if fresh && l.start.After(d.arrived) { // others may have overtaken it on the way here
 		d.arrived = l.start
 	}
-	l.exchange, l.prev, l.next = x, d.tail, nil
+	l.drain, l.exchange, l.prev, l.next = d, x, d.tail, nil
 	if d.tail == nil {
 		d.head = l
 	} else {
@@ -248,8 +295,27 @@ func (d *Drain) arrive(x Exchange, l *Life, fresh bool) {
 	}
 	d.tail = l
 	d.flights++
-	if d.over {
+	if d.over || d.closing {
 		l.End(Draining)
+	}
+}
+
+// noteStream notes that a request in flight has become a stream.
+func (d *Drain) noteStream(l *Life, kind streamKind) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l.stream = kind
+	if kind == openStream || !d.running(time.Now()) {
+		d.countStream(l)
+		d.settle()
+	}
+}
+
+// countStream counts a request that is a stream, once.
+func (d *Drain) countStream(l *Life) {
+	if l.stream != notAStream && !l.counted {
+		l.counted = true
+		d.streams++
 	}
 }
 
@@ -267,18 +333,28 @@ func (d *Drain) leave(l *Life) {
 	} else {
 		l.next.prev = l.prev
 	}
-	l.exchange, l.prev, l.next = nil, nil, nil
+	if l.counted {
+		d.streams--
+	}
+	l.drain, l.exchange, l.prev, l.next = nil, nil, nil, nil
+	l.stream, l.counted = notAStream, false
 	d.flights--
-	if d.flights == 0 && d.emptied != nil {
-		close(d.emptied)
-		d.emptied = nil
+	d.settle()
+}
+
+// settle wakes those who wait, if there may be nothing left to wait for.
+func (d *Drain) settle() {
+	if d.settled != nil && (d.flights == 0 || d.awaited() == 0) {
+		close(d.settled)
+		d.settled = nil
 	}
 }
 
-// untilEmpty returns a channel that is closed when the last in flight leaves.
-func (d *Drain) untilEmpty() <-chan struct{} {
-	if d.emptied == nil {
-		d.emptied = make(chan struct{})
+// untilSettled returns a channel that is closed when nothing is left in flight, or
+// nothing that a drain waits for.
+func (d *Drain) untilSettled() <-chan struct{} {
+	if d.settled == nil {
+		d.settled = make(chan struct{})
 	}
-	return d.emptied
+	return d.settled
 }

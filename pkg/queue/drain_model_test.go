@@ -19,14 +19,15 @@ type drainCase struct {
 	ticks                  int // the story's length
 	hooks, signals         int // Begin(false) and Begin(true), each with a Wait
 	requests, probes       int // that arrive and leave; those of the kubelet don't count against quiet
+	streams                int // requests in flight that become streams
 	asks                   int // a probe of ours; where it is 0, all is looked at after each step
 	hangUps                int // everybody who waits for the drain goes away
 	stories                int // how many there are: that it shrinks must not go unnoticed
 }
 
 func (c drainCase) String() string {
-	return fmt.Sprintf("quiet %d, deadline %d, least %d, preStops %d, signals %d, requests %d, probes %d, asks %d, hang-ups %d, ticks %d",
-		c.quiet, c.deadline, c.least, c.hooks, c.signals, c.requests, c.probes, c.asks, c.hangUps, c.ticks)
+	return fmt.Sprintf("quiet %d, deadline %d, least %d, preStops %d, signals %d, requests %d, probes %d, streams %d, asks %d, hang-ups %d, ticks %d",
+		c.quiet, c.deadline, c.least, c.hooks, c.signals, c.requests, c.probes, c.streams, c.asks, c.hangUps, c.ticks)
 }
 
 // drainModel is docs/promises.md 3.5, told naively. Time is in ticks.
@@ -38,6 +39,8 @@ type drainModel struct {
 	began    int
 	newest   int // when the last request came that counts
 	flights  int
+	open     int // of the flights, streams
+	closing  bool
 	aborted  bool
 }
 
@@ -48,10 +51,12 @@ func (m *drainModel) verdict() string {
 		return "undone"
 	case m.deadline > 0 && m.now >= m.began+m.deadline:
 		return "deadline"
-	case m.flights == 0 && m.now >= m.newest+m.quiet && m.now >= m.began+m.least:
-		return "drained"
+	case m.flights > m.open && !m.closing, !m.closing && (m.now < m.newest+m.quiet || m.now < m.began+m.least):
+		return ""
+	case m.flights > 0:
+		return "only streams are left"
 	}
-	return ""
+	return "drained"
 }
 
 func (m *drainModel) begin(ending bool) {
@@ -77,6 +82,7 @@ type guest struct {
 	since   int
 	woken   bool
 	aborted bool
+	stream  bool
 }
 
 func (g *guest) Wake() { g.woken = true }
@@ -129,7 +135,7 @@ func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
 		waiters = append(waiters, w)
 	}
 	arrive := func(g *guest) {
-		g.where, g.aborted = 2, m.aborted
+		g.where, g.aborted = 2, m.aborted || m.closing
 		m.flights++
 		if g.counts {
 			m.newest = max(m.newest, g.since)
@@ -180,7 +186,7 @@ func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
 			next = append(next, move{"cut", func() {
 				m.aborted = true
 				for i := range guests {
-					guests[i].aborted = guests[i].where == 2
+					guests[i].aborted = guests[i].aborted || guests[i].where == 2
 				}
 				d.Abort()
 				go func() { empty <- d.Empty(ctx) }()
@@ -212,8 +218,19 @@ func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
 				next = append(next, move{fmt.Sprint("leave", i), func() {
 					g.where = 3
 					m.flights--
+					if g.stream {
+						m.open--
+					}
 					d.leave(&g.life)
 				}})
+				if c.streams > 0 && !g.stream && !g.aborted {
+					next = append(next, move{fmt.Sprint("stream", i), func() {
+						c.streams--
+						g.stream = true
+						m.open++
+						g.life.Enter(Tunnelled)
+					}})
+				}
 			}
 		}
 
@@ -224,6 +241,7 @@ func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
 			return story, err
 		}
 		synctest.Wait()
+		m.closing = m.closing || m.ending && m.verdict() == "only streams are left"
 
 		// Who waits is told when, and only when, it is over.
 		for _, w := range waiters {
@@ -292,7 +310,7 @@ func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
 		}
 		d.mu.Lock()
 		outcome, wake, over := d.look(time.Now())
-		emptied := d.untilEmpty()
+		emptied := d.untilSettled()
 		d.mu.Unlock()
 		got := ""
 		if over {
@@ -333,6 +351,9 @@ func TestEveryInterleavingOfASmallDrainEndsAsPromised(t *testing.T) {
 		{quiet: 2, deadline: 0, ticks: 4, hooks: 2, asks: 2, hangUps: 1, stories: 2099},
 		{quiet: 1, deadline: 1, least: 2, ticks: 3, hooks: 1, signals: 1, requests: 1, stories: 2498},
 		{quiet: 1, deadline: 4, least: 3, ticks: 5, signals: 1, requests: 1, stories: 596},
+		{quiet: 1, deadline: 3, ticks: 4, signals: 1, requests: 1, streams: 1, stories: 958},
+		{quiet: 1, deadline: 3, ticks: 3, signals: 1, requests: 1, probes: 1, streams: 1, stories: 22359},
+		{quiet: 1, deadline: 0, ticks: 3, hooks: 1, signals: 1, requests: 1, streams: 1, stories: 2517},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

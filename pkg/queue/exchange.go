@@ -55,6 +55,7 @@ type Line struct {
 	Minor  int    // as in HTTP/1.1
 	Remote string // the client's address and port, or those of the proxy before us
 	TLS    bool   // the client's connection is encrypted
+	Body   bool   // the request has a body, or may have one
 }
 
 // Path returns the path of the target without its query, as it came: not decoded.
@@ -76,10 +77,10 @@ func (l *Line) Path() string {
 type Result struct {
 	Status    int       // of the user container's final response; 0: there was none
 	Why       Why       // OK: the response went through to its end
-	Begun     bool      // the client has seen a final status
+	Begun     bool      // the client has seen the status of the user container's final response
 	Upgraded  bool      // the exchange became a tunnel
 	Replayed  bool      // it was sent twice (docs/promises.md 3.7)
-	In, Out   int64     // bytes of content, client to user container and back
+	In, Out   int64     // bytes of content, client to user container and back; of an answer of our own too
 	FirstByte time.Time // of the final response; zero: there was none
 	Err       error     // what the system said, for logs alone; may be nil
 }

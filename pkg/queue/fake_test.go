@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"sync"
 	"testing"
@@ -20,6 +21,10 @@ type fake struct {
 	app     func(l *Life) Result // the user container
 	woken   chan struct{}
 	hangUp  context.CancelFunc
+	remote  string // the client's address and port
+	body    bool   // the request has one
+
+	repeated string // the field of which it has two lines, the first of them empty
 
 	forwarded int
 	answers   []Answer
@@ -31,7 +36,7 @@ type fake struct {
 func newFake(path string, fields ...string) *fake {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}}).WithContext(ctx)
-	f := &fake{fields: map[string]string{}, request: r, woken: make(chan struct{}, 1), hangUp: cancel}
+	f := &fake{fields: map[string]string{}, request: r, woken: make(chan struct{}, 1), hangUp: cancel, remote: "10.0.0.1:1234"}
 	for i := 0; i < len(fields); i += 2 {
 		f.fields[fields[i]] = fields[i+1]
 	}
@@ -40,10 +45,13 @@ func newFake(path string, fields ...string) *fake {
 }
 
 func (f *fake) Header(name string) string { return f.fields[name] }
-func (f *fake) Repeats(string) bool       { return false }
+func (f *fake) Repeats(name string) bool  { return name == f.repeated }
 func (f *fake) Request() *http.Request    { return f.request }
 func (f *fake) Line() Line {
-	return Line{Method: "GET", Target: f.request.URL.RequestURI(), Major: 1, Minor: 1}
+	return Line{
+		Method: f.request.Method, Target: f.request.URL.RequestURI(), Major: 1, Minor: 1,
+		Remote: f.remote, Body: f.body,
+	}
 }
 
 func (f *fake) Answer(a *Answer) {
@@ -175,7 +183,7 @@ func (h *house) empty(t *testing.T) {
 	if got := h.Stats.Report(time.Now()).InFlight; got != 0 {
 		t.Errorf("counted in flight: got %d, want 0", got)
 	}
-	if got := h.kubelet.Load(); got != 0 {
-		t.Errorf("places of the kubelet taken: got %d, want 0", got)
+	if got := h.kubelet.peers; got != [2]netip.Addr{} {
+		t.Errorf("places of the kubelet taken: got %v, want none", got)
 	}
 }

@@ -11,17 +11,11 @@ package queue
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
-
-// kubeletPlaces is how many kubelet probes may run beside the limit: enough for
-// a liveness and a startup probe of the real kubelet, too few for a forger to
-// flood the user container with (docs/promises.md section 1, row 5).
-const kubeletPlaces = 2
 
 // Proxy is the request path of one sidecar, shared by all lanes. Its fields are
 // set before the first request and not changed afterwards; those that may be nil
@@ -37,7 +31,7 @@ type Proxy struct {
 	Exclude Exclude
 	Trace   func(Exchange) Trace // begins the trace of a request that counts; it or what it returns may be nil
 
-	kubelet atomic.Int32 // kubelet probes that run beside the limit
+	kubelet kubeletPlaces
 }
 
 // Exclude names the health checks and scrapes of people's own tools, which are
@@ -69,12 +63,13 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 
 	limit, fresh := p.Limit, true
 	if kind == header.KubeletRequest {
-		if p.Drain.Draining() {
+		peer, may := kubeletPeer(x)
+		if may && p.Drain.Draining() {
 			answer(x, plain(Draining))
 			return
 		}
-		if p.enterKubelet() {
-			defer p.kubelet.Add(-1)
+		if may && p.kubelet.enter(peer) {
+			defer p.kubelet.leave(peer)
 			limit, fresh = nil, false
 		} else {
 			kind = header.Traffic
@@ -89,6 +84,9 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	fresh = fresh && !o.Excluded
 
 	l.begin(&p.Clocks, o.Start)
+	if kind == header.KubeletRequest {
+		l.most = kubeletTime
+	}
 	if l.trace = nil; p.Trace != nil && fresh {
 		if l.trace = p.Trace(x); l.trace != nil {
 			o.TraceID = l.trace.ID()
@@ -105,7 +103,7 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	if o.Why != OK && !o.Begun {
 		o.Status = o.Why.Status()
 		if o.Why != ClientGone {
-			o.Status = answer(x, answerWhy(o.Why, x))
+			o.Status, o.Out = answer(x, answerWhy(o.Why, x))
 		}
 	}
 	o.End, o.Phase = time.Now(), l.Phase()
@@ -125,17 +123,17 @@ func (p *Proxy) serveProbe(kind header.Kind, x Exchange, l *Life) {
 		o := &l.seen
 		*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
 		o.Line = x.Line()
-		o.Status, o.Why, o.Begun = a.Status, a.Why, true
+		o.Status, o.Why, o.Out = a.Status, a.Why, a.size(o.Method)
 		p.Probed(o)
 	}
 }
 
-// answer gives an answer and returns its status.
+// answer gives an answer and returns its status and the size of its content.
 //
 //go:noinline
-func answer(x Exchange, a Answer) (status int) {
+func answer(x Exchange, a Answer) (status int, size int64) {
 	x.Answer(&a)
-	return a.Status
+	return a.Status, a.size(x.Line().Method)
 }
 
 // forward waits for a slot and holds it until the exchange with the user
@@ -149,19 +147,6 @@ func (p *Proxy) forward(limit *Limit, x Exchange, l *Life, o *Observation) {
 	o.Slot = time.Now()
 	l.Enter(Dialling)
 	o.Result = x.Forward(l)
-}
-
-// enterKubelet takes one of the places beside the limit, if there is one.
-func (p *Proxy) enterKubelet() bool {
-	for {
-		n := p.kubelet.Load()
-		if n >= kubeletPlaces {
-			return false
-		}
-		if p.kubelet.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
 }
 
 // has reports whether the request is one that does not count.

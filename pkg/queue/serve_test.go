@@ -282,62 +282,6 @@ func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
 	}
 }
 
-func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
-		h.Limit = NewLimit(1, 10)
-		free := make(chan struct{})
-		busy := h.start(newFake("/").worksUntil(free))
-		synctest.Wait()
-		kubelet := func() *fake { return newFake("/live", "User-Agent", "kube-probe/1.31") }
-
-		probed := make(chan struct{})
-		forged := newFake("/", "K-Kubelet-Probe", "x").worksUntil(probed)
-		first, second, third := h.start(kubelet().worksUntil(probed)), h.start(forged), kubelet().worksUntil(free)
-		synctest.Wait()
-		thirdDone := h.start(third)
-		synctest.Wait()
-		expect(t, "the forged one, forwarded", forged.forwarded, 1)
-		expect(t, "the third, forwarded", third.forwarded, 0)
-		expect(t, "limit", h.Limit.String(), "1 running, 1 waiting")
-		expect(t, "counted", h.Stats.Report(time.Now()).InFlight, 2)
-		n, _ := h.Drain.Flights()
-		expect(t, "in flight", n, 4)
-
-		close(probed)
-		<-first
-		<-second
-		again := kubelet()
-		h.serve(again)
-		expect(t, "one more, with places free again", again.forwarded, 1)
-		close(free)
-		<-busy
-		<-thirdDone
-		h.empty(t)
-		kinds := map[header.Kind]int{}
-		for _, o := range h.seen {
-			kinds[o.Kind]++
-		}
-		expect(t, "observed", fmt.Sprint(kinds), fmt.Sprint(map[header.Kind]int{header.Traffic: 2, header.KubeletRequest: 3}))
-	})
-}
-
-func TestAKubeletProbeIsTurnedAwayWhileDraining(t *testing.T) {
-	h := newHouse()
-	h.Drain.Begin(true)
-	for range 3 {
-		f := newFake("/live", "User-Agent", "kube-probe/1.31")
-		h.serve(f)
-		expect(t, "heard", f.heard(), "503 shutting down\n")
-		expect(t, "forwarded", f.forwarded, 0)
-	}
-	f := newFake("/")
-	h.serve(f)
-	expect(t, "traffic, forwarded", f.forwarded, 1)
-	expect(t, "observed", len(h.seen), 1)
-	h.empty(t)
-}
-
 func TestKubeletProbesDoNotRestartTheQuietPeriodAndTrafficDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse()

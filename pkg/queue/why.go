@@ -32,8 +32,8 @@ var reasons = [Whys]struct {
 	status, grpc          int
 }{
 	OK:                   {word: "ok", status: 200},
-	QueueFull:            {"queue-full", "connection_limit_reached", "pending request queue full\n", 503, 8},
-	QueueTimeout:         {"queue-timeout", "connection_limit_reached", "pending request queue full\n", 503, 8},
+	QueueFull:            {"queue-full", "connection_limit_reached", "pending request queue full\n", 503, 14},
+	QueueTimeout:         {"queue-timeout", "connection_limit_reached", "pending request queue full\n", 503, 14},
 	NotReady:             {"not-ready", "destination_unavailable", "not ready\n", 503, 14},
 	Draining:             {"draining", "destination_unavailable", "shutting down\n", 503, 14},
 	RequestTimeout:       {"request-timeout", "http_response_timeout", "request timeout", 504, 4},

@@ -53,7 +53,7 @@ type gauge struct {
 }
 
 // gauges lists what a text tells. The first five are what the autoscaler of
-// Knative 0.9 to 1.5 reads, under the names that it looks for. Before the first
+// Knative 0.9 to 0.16 reads, under the names that it looks for. Before the first
 // full second all are 0.
 func gauges(r Report) []gauge {
 	return []gauge{

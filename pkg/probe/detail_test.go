@@ -1,0 +1,57 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// An app that answers a probe with 100 KiB of something else made a log line and
+// a status page of that size.
+func TestGarbageInAnAnswerIsCutInTheDetail(t *testing.T) {
+	app := newRawApp(t, "127.0.0.1:0", text(strings.Repeat("é\x00", 30<<10)+"\r\n\r\n"))
+	told := make(chan string, 1)
+	p := newReal(t, Options{OnChange: func(c Change) { told <- c.Now.Detail() }},
+		fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":20}]`, app.port))
+	err := p.Ready(t.Context())
+	wantWord(t, err, Garbage)
+	got := p.State().Probes[0].Detail
+	if !strings.Contains(got, `malformed HTTP response "`) || !strings.HasSuffix(got, "…") || len(got) > maxDetail || !utf8.ValidString(got) {
+		t.Errorf("got a detail of %d bytes that ends in %q, want its beginning, at most %d bytes, and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)
+	}
+	for _, line := range []string{<-told, err.(*NotReady).Detail()} {
+		if len(line) > maxDetail+256 {
+			t.Errorf("got a line of %d bytes, want at most %d", len(line), maxDetail+256)
+		}
+	}
+}
+
+func TestADetailIsCutBetweenCharacters(t *testing.T) {
+	for n, v := range []struct{ in, want string }{
+		{strings.Repeat("x", maxDetail), strings.Repeat("x", maxDetail)},
+		{strings.Repeat("x", maxDetail+1), strings.Repeat("x", maxDetail-3) + "…"},
+		{strings.Repeat("x", maxDetail-4) + "éé" + "y", strings.Repeat("x", maxDetail-4) + "…"},
+		{strings.Repeat("\x80x", maxDetail), strings.Repeat("\uFFFDx", (maxDetail-3)/4) + "…"},
+		{"a\xffb", "a\uFFFDb"},
+	} {
+		if got := detail(errors.New(v.in)); got != v.want {
+			t.Errorf("%d: got %d bytes that end in %q, want %d", n, len(got), got[max(0, len(got)-9):], len(v.want))
+		}
+	}
+}
+
+func TestAWarningIsCutToo(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		_, target := standard(time.Second, always(warning(strings.Repeat("w", 100<<10))))
+		p := start(t, Options{}, target)
+		if err := p.Ready(t.Context()); err != nil {
+			t.Fatalf("got %v, want nil", err)
+		}
+		if got := p.State().Probes[0].Warning; len(got) > maxDetail || !strings.HasPrefix(got, "www") {
+			t.Errorf("got a warning of %d bytes, want the first %d", len(got), maxDetail)
+		}
+	})
+}

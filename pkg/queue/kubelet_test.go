@@ -1,0 +1,164 @@
+package queue
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// kubeletProbe returns a request that looks like a kubelet's and comes from remote,
+// an address and a port.
+func kubeletProbe(remote string, fields ...string) *fake {
+	f := newFake("/live", append([]string{"User-Agent", "kube-probe/1.31"}, fields...)...)
+	f.remote = remote
+	return f
+}
+
+func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 10)
+		free := make(chan struct{})
+		busy := h.start(newFake("/").worksUntil(free))
+		synctest.Wait()
+
+		probed := make(chan struct{})
+		forged := newFake("/", "K-Kubelet-Probe", "x").worksUntil(probed)
+		forged.remote = "10.0.0.2:1"
+		first, second := h.start(kubeletProbe("10.0.0.1:1").worksUntil(probed)), h.start(forged)
+		third := kubeletProbe("10.0.0.3:1").worksUntil(free)
+		synctest.Wait()
+		thirdDone := h.start(third)
+		synctest.Wait()
+		expect(t, "the forged one, forwarded", forged.forwarded, 1)
+		expect(t, "the third, forwarded", third.forwarded, 0)
+		expect(t, "limit", h.Limit.String(), "1 running, 1 waiting")
+		expect(t, "counted", h.Stats.Report(time.Now()).InFlight, 2)
+		n, _ := h.Drain.Flights()
+		expect(t, "in flight", n, 4)
+
+		close(probed)
+		<-first
+		<-second
+		again := kubeletProbe("10.0.0.1:1")
+		h.serve(again)
+		expect(t, "one more, with places free again", again.forwarded, 1)
+		close(free)
+		<-busy
+		<-thirdDone
+		h.empty(t)
+		kinds := map[header.Kind]int{}
+		for _, o := range h.seen {
+			kinds[o.Kind]++
+		}
+		expect(t, "observed", fmt.Sprint(kinds), fmt.Sprint(map[header.Kind]int{header.Traffic: 2, header.KubeletRequest: 3}))
+	})
+}
+
+// One client address cannot take both places, however its connections differ.
+func TestAClientAddressHasOneKubeletProbeBesideTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse()
+		h.Limit = NewLimit(1, 0)
+		free := make(chan struct{})
+		busy := h.start(newFake("/").worksUntil(free))
+		synctest.Wait()
+		first := h.start(kubeletProbe("[fe80::1]:1").worksUntil(free))
+		synctest.Wait()
+		second := kubeletProbe("[fe80::1]:2")
+		h.serve(second)
+		expect(t, "the second of that address", second.heard(), "503 pending request queue full\n")
+		other := kubeletProbe("10.0.0.1:1")
+		h.serve(other)
+		expect(t, "that of another, forwarded", other.forwarded, 1)
+		close(free)
+		<-busy
+		<-first
+		h.empty(t)
+	})
+}
+
+func TestWhatNoKubeletSendsIsTraffic(t *testing.T) {
+	for _, draining := range []bool{false, true} {
+		bodied, doubled := kubeletProbe("10.0.0.1:1"), kubeletProbe("10.0.0.1:1")
+		bodied.body, doubled.repeated = true, "X-Forwarded-For"
+		for name, f := range map[string]*fake{
+			"a body":          bodied,
+			"Upgrade":         kubeletProbe("10.0.0.1:1", "Upgrade", "websocket"),
+			"X-Forwarded-For": kubeletProbe("10.0.0.1:1", "X-Forwarded-For", "10.1.1.1"),
+			"Forwarded":       kubeletProbe("10.0.0.1:1", "Forwarded", "for=10.1.1.1"),
+			"K-Proxy-Request": kubeletProbe("10.0.0.1:1", "K-Proxy-Request", "activator"),
+			"two lines":       doubled,
+			"no address":      kubeletProbe("@"),
+		} {
+			h := newHouse()
+			h.Limit = NewLimit(1, 1)
+			if draining {
+				h.Drain.Begin(true)
+			}
+			h.serve(f)
+			expect(t, fmt.Sprint(name, ", draining ", draining, ", forwarded"), f.forwarded, 1)
+			expect(t, name+", observed", h.of(t, f).Kind, header.Traffic)
+			h.empty(t)
+		}
+	}
+}
+
+func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
+	for _, c := range []struct {
+		clocks Clocks
+		begun  bool
+		want   string
+		after  time.Duration
+	}{
+		{Clocks{}, false, "504 request timeout", time.Minute},
+		{Clocks{Request: time.Hour}, false, "504 request timeout", time.Minute},
+		{Clocks{Request: time.Second}, false, "504 request timeout", time.Second},
+		{Clocks{Request: time.Hour, FirstByteOnly: true}, true, "nothing", time.Minute},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newHouse()
+			h.Clocks = c.clocks
+			start := time.Now()
+			f := kubeletProbe("10.0.0.1:1").worksUntil(make(chan struct{}))
+			if c.begun {
+				f.app = func(l *Life) Result {
+					l.Enter(Streaming)
+					_, why := f.sleepUntil(l, make(chan struct{}))
+					return Result{Status: 200, Begun: true, Why: why}
+				}
+			}
+			h.serve(f)
+			o, what := h.seen[0], fmt.Sprintf("%+v, begun %t: ", c.clocks, c.begun)
+			expect(t, what+"heard", f.heard(), c.want)
+			expect(t, what+"took", time.Since(start), c.after)
+			expect(t, what+"observed", fmt.Sprint(o.Kind, " ", o.Why), "kubelet probe request-timeout")
+			again := newFake("/").worksUntil(nil) // the next request of that connection has no such clock
+			time.AfterFunc(2*time.Minute, func() { h.Drain.Abort() })
+			if c.clocks.Request == 0 {
+				h.Serve(again, &f.life)
+				expect(t, what+"the next took", time.Since(start), 3*time.Minute)
+			}
+			h.empty(t)
+		})
+	}
+}
+
+func TestAKubeletProbeIsTurnedAwayWhileDraining(t *testing.T) {
+	h := newHouse()
+	h.Drain.Begin(true)
+	for range 3 {
+		f := kubeletProbe("10.0.0.1:1")
+		h.serve(f)
+		expect(t, "heard", f.heard(), "503 shutting down\n")
+		expect(t, "forwarded", f.forwarded, 0)
+	}
+	f := newFake("/")
+	h.serve(f)
+	expect(t, "traffic, forwarded", f.forwarded, 1)
+	expect(t, "observed", len(h.seen), 1)
+	h.empty(t)
+}
