@@ -1,18 +1,18 @@
 package fastlane
 
 import (
+	"bytes"
 	"errors"
-	"io"
-	"net"
+	"net/http"
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
-	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -33,11 +33,9 @@ var past = time.Unix(1, 0)
 // their stories and writes their answers; the sending of a long body has another.
 type conn struct {
 	lane  *Lane
-	nc    *net.TCPConn
-	raw   syscall.RawConn
+	nc    *link.Conn
 	watch *hangup.Watch
-	guest Guest       // made when first needed
-	gone  atomic.Bool // the client has closed its side
+	place *connlimit.Place
 
 	// Of the reader. buf[r:w] has been read and not consumed. An idle connection
 	// has no buffer.
@@ -45,17 +43,20 @@ type conn struct {
 	buf     []byte
 	r, w    int
 	need    int                // bytes that the next buffer has to have, as far as the last one can tell
-	err     error              // of the last raw read
+	err     error              // of the last read
 	reading func(uintptr) bool // tryRead, made once
 	first   bool               // no request has been served
+	owing   bool               // a head has begun to arrive
+	agreed  bool               // on HTTP/1.1, by ALPN
 
 	// Of the writer.
 	left     []byte             // of what is being written,
 	then     []byte             // and what comes behind it
-	clocked  bool               // the client may take only so long for it
-	offered  bool               // and has been found not to take it at once
 	writeErr error              //
 	writing  func(uintptr) bool // tryWrite, made once
+	clocked  bool               // the client may take only so long for it
+	offered  bool               // and has been found not to take it at once
+	gone     atomic.Bool        // the client has closed its side
 
 	exchange
 
@@ -64,14 +65,15 @@ type conn struct {
 	idle     bool // the reader waits for the first byte of a head
 	owed     bool // the client owes a head, or the rest of one
 	retiring bool
+	evicted  bool // it ends, so that another connection can be served
 }
 
-func newConn(l *Lane, nc *net.TCPConn, raw syscall.RawConn) *conn {
-	c := &conn{lane: l, nc: nc, raw: raw}
+func newConn(l *Lane, nc *link.Conn) *conn {
+	c := &conn{lane: l, nc: nc, owed: true} // its handshake, and its first head
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	if l.watcher != nil {
-		c.watch = l.watcher.Add(nc, c.hangup)
+		c.watch = l.watcher.Add(nc.TCP(), c.hangup)
 	}
 	return c
 }
@@ -81,37 +83,36 @@ func (c *conn) hangup() {
 	c.gone.Store(true)
 	c.alarm.Wake()
 	c.leaveRequest()
-	if g := c.atGuest.Load(); g != nil {
-		(*g).Hangup()
-	}
 }
 
-// serve serves requests until the connection ends or, handed over, is not ours
-// any more.
-func (c *conn) serve() (handed bool) {
+// serve serves requests until the connection ends or, given away, is not ours any
+// more. It is made a TLS connection first where secure is not nil.
+func (c *conn) serve(secure *link.Server) (given bool) {
+	if secure != nil {
+		switch protocol, err := c.handshake(secure); {
+		case err != nil:
+			c.watch.Stop()
+			c.nc.Cut()
+			return false
+		case protocol == "h2":
+			c.giveAway()
+			return true
+		default:
+			c.agreed = protocol != ""
+		}
+	}
 	for c.first = true; ; c.first = false {
 		what := c.next()
 		switch what {
-		case plain:
+		case request:
 			c.lane.served.Add(1)
 			c.lane.proxy.Serve(&c.exchange, &c.life)
 			if !c.finish() {
 				c.close()
 				return false
 			}
-		case lend:
-			c.lane.lent.Add(1)
-			rest, back := c.elsewhere().Lend(c.take())
-			c.atGuest.Store(nil)
-			if !back {
-				c.forget()
-				return false
-			}
-			c.put(rest)
-		case handOver:
-			c.lane.given.Add(1)
-			c.elsewhere().HandOver(c.take(), !c.first, c.lane.leavePlace)
-			c.forget()
+		case http2:
+			c.giveAway()
 			return true
 		case end:
 			c.close()
@@ -120,113 +121,186 @@ func (c *conn) serve() (handed bool) {
 	}
 }
 
-// what is to be done with what the client has sent.
+// handshake makes the connection a TLS connection and returns the protocol of ALPN, ""
+// for none. What it needs on the stack would otherwise be held by every connection.
+//
+//go:noinline
+func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
+	if err := c.nc.Handshake(secure); err != nil {
+		return "", err
+	}
+	return c.nc.TLS().NegotiatedProtocol, nil
+}
+
+// giveAway gives the connection to the engine for HTTP/2.
+func (c *conn) giveAway() {
+	c.lane.given.Add(1)
+	c.watch.Stop()
+	early := bytes.Clone(c.buf[c.r:c.w])
+	c.release()
+	c.alarm.Stop()
+	c.lane.settings.HTTP2(c.nc, early, c.place)
+}
+
+// what is what the client has sent.
 type what uint8
 
 const (
-	plain what = iota
-	lend
-	handOver
-	end
+	request what = iota
+	http2        // its preface
+	end          // nothing that is served
 )
 
-// next reads the next request's head and decides who serves it.
+// next reads what comes next: the head of a request, unless HTTP/2 begins.
 func (c *conn) next() what {
-	owed := c.first // a new connection owes its first head from the beginning
-	if owed {
+	c.owing = c.first // a new connection owes its first head from the beginning
+	if c.owing {
 		c.awaitHead()
 	}
 	for {
 		if c.w > c.r {
 			if what, known := c.judge(); known {
-				if owed {
-					c.gotHead()
+				if c.owing && !c.gotHead() {
+					return end
 				}
 				return what
 			}
-			if !owed {
-				owed = true
-				c.awaitHead()
-			}
+			c.owe()
 		}
-		if c.wait() != nil {
+		switch err := c.wait(); {
+		case errors.Is(err, errStalled):
+			c.owe()
+		case err != nil:
 			return end
 		}
 	}
 }
 
-// judge decides who serves the head that has arrived; not known: it is not
-// complete.
+// owe notes that a head has begun to arrive.
+func (c *conn) owe() {
+	if !c.owing {
+		c.owing = true
+		c.awaitHead()
+	}
+}
+
+// judge decides what has arrived; not known: it is not complete.
 func (c *conn) judge() (w what, known bool) {
 	b := c.buf[c.r:c.w]
-	if c.first {
+	if c.first && !c.agreed {
 		if is, maybe := wire.HasPreface(b); is || maybe {
-			return handOver, is
+			return http2, is
 		}
 	}
 	n, err := c.request.Parse(b)
 	q := &c.request
-	if err != nil {
-		var odd *wire.Odd
-		if errors.As(err, &odd) && odd.Framed {
-			return lend, true // HTTP/1.0, an unusual target or Host
-		}
-		return handOver, true // and refused there, or judged alone
+	if status := c.refusal(n, len(b), err); status != 0 {
+		c.refuse(status)
+		return end, true
 	}
 	switch {
-	case n > c.lane.settings.MaxHeaderBytes, n == 0 && len(b) >= c.lane.settings.MaxHeaderBytes:
-		return handOver, true // and answered with 431
 	case n == 0:
 		return 0, false
-	case q.Form == wire.Authority, c.lane.app.OnlyH2():
-		return handOver, true
-	case wantsUpgrade(q):
-		return handOver, true
-	case q.Expect100:
-		return lend, true
-	case !c.lane.app.SpeaksH1() && !header.KindOf(&c.exchange).Answered():
-		return lend, true // it is net/http's lane that finds out what the app speaks
-	case c.lane.settings.FullDuplex && (q.Chunked || q.ContentLength > 0):
-		return lend, true
 	case q.Chunked && len(c.buf)-c.r-n < chunkRoom:
 		c.makeRoom(n + chunkRoom)
 		_, _ = q.Parse(c.buf[c.r:c.w]) // again: it has moved
 	}
 	c.begin(n)
-	return plain, true
+	return request, true
 }
 
-// wantsUpgrade reports whether the request asks for another protocol. Not if that
-// is HTTP/2 alone (RFC 9110 section 7.8), nor if it has a body: such offers are
-// ignored.
-func wantsUpgrade(q *wire.Request) bool {
-	if !q.Upgrade || q.Chunked || q.ContentLength > 0 {
-		return false
+// refusal returns the status for a head that is not served, 0 for one that is. n is its
+// length, 0 if it is not complete; so many bytes have arrived.
+func (c *conn) refusal(n, arrived int, err error) (status int) {
+	limit := c.lane.settings.MaxHeaderBytes
+	switch {
+	case err != nil && n <= limit:
+		return c.refusalOf(err)
+	case n > limit, n == 0 && arrived >= limit:
+		return http.StatusRequestHeaderFieldsTooLarge
 	}
-	for _, f := range q.Fields {
-		if wire.EqualFold(f.Name, "upgrade") && !wire.EqualFold(f.Value, "h2c") {
-			return true
+	return 0
+}
+
+// refusalOf is refusal for what the reader of heads finds odd, or worse.
+func (c *conn) refusalOf(err error) (status int) {
+	var refused *wire.Refused
+	var odd *wire.Odd
+	switch {
+	case errors.As(err, &refused):
+		return refused.Status()
+	case !errors.As(err, &odd):
+		return http.StatusBadRequest
+	}
+	q := &c.request
+	switch odd.Word {
+	case wire.WordHost:
+		if validHost(q.Host) {
+			return 0
+		}
+	case wire.WordTarget: // an authority is refused like all that is meant for somebody else
+		if q.Form == wire.Authority || string(q.Target) == "*" || wire.HasScheme(q.Target) {
+			return 0
+		}
+	case wire.WordConnection:
+		q.Close = true // for all that is known
+		return 0
+	case wire.WordExpect:
+		if q.Minor > 0 { // RFC 9110 section 10.1.1
+			return http.StatusExpectationFailed
+		}
+		return 0
+	case wire.WordTransferCoding:
+		return http.StatusNotImplemented
+	}
+	return http.StatusBadRequest
+}
+
+// validHost reports whether a Host that is not simply a name or an address may be one
+// (RFC 3986 section 3.2.2, without its escapes being looked at).
+func validHost(host []byte) bool {
+	for _, c := range host {
+		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z') && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), c) < 0 {
+			return false
 		}
 	}
-	return false
+	return true
+}
+
+// refuse answers a head that is not served.
+func (c *conn) refuse(status int) {
+	text := http.StatusText(status)
+	c.exchange.begin(0)
+	c.request.Reset()
+	a := queue.Answer{Status: status, Body: text + "\n", Why: queue.BadRequest, GRPC: -1}
+	c.last = true
+	c.exchange.answer(&a, 1)
 }
 
 // wait reads more bytes behind those that are there. A connection that retires
-// ends here, when it is idle and nothing comes.
+// ends here, when it is idle and nothing comes, and one that is evicted.
 func (c *conn) wait() error {
 	c.makeRoom(c.w - c.r + 1)
+	defer c.place.Serving() // until it is said again that it waits
 	if c.w > 0 {
+		c.place.Reading()
 		return c.read()
 	}
 	for {
 		last := c.rest()
+		c.place.Idle(!c.first) // behind rest: evict must find the connection idle
 		err := c.read()
-		retiring := c.stir()
-		if last || !retiring || !errors.Is(err, os.ErrDeadlineExceeded) {
+		retiring, evicted := c.stir()
+		switch {
+		case evicted:
+			return errEvicted
+		case last || !retiring || !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		}
 	}
 }
+
+var errEvicted = errors.New("closed so that another connection can be served")
 
 // rest notes that the connection is idle, and reports whether this is its last
 // look at what comes.
@@ -241,15 +315,15 @@ func (c *conn) rest() (last bool) {
 }
 
 // stir notes that the connection is not idle any more, and reports whether it
-// retires.
-func (c *conn) stir() (retiring bool) {
+// retires and whether it was evicted.
+func (c *conn) stir() (retiring, evicted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idle = false
 	if c.retiring {
 		c.limitHead()
 	}
-	return c.retiring
+	return c.retiring, c.evicted
 }
 
 // awaitHead notes that the client owes the rest of a head, and gives it so much
@@ -261,17 +335,39 @@ func (c *conn) awaitHead() {
 	c.limitHead()
 }
 
-// gotHead notes that the head is there.
-func (c *conn) gotHead() {
+// gotHead notes that the head is there. It reports whether the request may be
+// served: not if the connection was evicted in the meantime.
+func (c *conn) gotHead() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owed = false
 	c.limitHead()
+	return !c.evicted
+}
+
+// evict ends the connection, so that another one can be served, and reports whether
+// it does: not while a request is being served, nor when one is about to be read.
+// Any goroutine may call it.
+func (c *conn) evict() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.idle && !c.owed {
+		return false
+	}
+	if !c.nc.Silent() {
+		return false // the reader sees to what has come
+	}
+	c.evicted = true
+	c.nc.SetReadDeadline(past)
+	return true
 }
 
 // limitHead sets the deadline of what the client owes. One that is late when we
 // end does not hold the pod. c.mu is held.
 func (c *conn) limitHead() {
+	if c.evicted {
+		return // the deadline has long gone by
+	}
 	limit := c.lane.settings.HeaderTimeout
 	if c.retiring {
 		limit = lingerTime
@@ -300,7 +396,7 @@ func (c *conn) retire() {
 // abandon ends the connection whatever is going on. Any goroutine may call it.
 func (c *conn) abandon() {
 	c.hangup()
-	c.nc.Close()
+	c.nc.Cut()
 }
 
 // makeRoom moves what is there to the front, and sees to it that a buffer, if
@@ -336,28 +432,30 @@ func (c *conn) hold() {
 
 // read reads what comes next.
 func (c *conn) read() error {
-	if err := c.raw.Read(c.reading); err != nil {
+	if err := c.nc.WaitRead(c.reading); err != nil {
 		return err
 	}
 	return c.err
 }
 
+// errStalled says that nothing can be read until the client sends the rest of what it
+// has begun.
+var errStalled = errors.New("a part of a TLS record has come")
+
 // tryRead reads what is there. It gives the buffer back before it has to wait
 // without a byte in it.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	n, err := socket.Read(fd, c.buf[c.w:])
+	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
-	case errors.Is(err, syscall.EAGAIN):
+	case err == link.ErrAgain:
 		if c.w == 0 {
 			c.release()
 		}
-		return false
+		c.err = errStalled
+		return !c.owing && c.nc.Stalled()
 	case err != nil:
 		c.err = err
-		return true
-	case n == 0:
-		c.err = io.EOF
 		return true
 	}
 	c.err = nil
@@ -365,7 +463,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.w += n
 	for c.w == len(c.buf) && c.w < bufferSize {
 		c.makeRoom(c.w + 1)
-		n, _ = socket.Read(fd, c.buf[c.w:]) // an error will be there for the next one
+		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // an error will be there for the next one
 		c.w += n
 	}
 	if first {
@@ -377,7 +475,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 // write writes all of p and then all of q.
 func (c *conn) write(p, q []byte) (n int, err error) {
 	c.left, c.then, c.writeErr = p, q, nil
-	err = c.raw.Write(c.writing)
+	err = c.nc.WaitWrite(c.writing)
 	n = len(p) + len(q) - len(c.left) - len(c.then)
 	c.left, c.then = nil, nil
 	if c.offered {
@@ -390,32 +488,28 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 	return n, err
 }
 
-// tryWrite writes what the socket takes.
+// tryWrite writes what is taken.
 func (c *conn) tryWrite(fd uintptr) (done bool) {
 	for {
-		if len(c.left) == 0 {
-			c.left, c.then = c.then, nil
-		}
-		var n int
-		var err error
+		n, err := c.nc.TryWrite(fd, c.left, c.then)
 		switch {
-		case len(c.left) == 0:
-			return true
-		case len(c.then) == 0:
-			n, err = socket.Write(fd, c.left)
-		default:
-			n, err = socket.WriteTwo(fd, c.left, c.then)
-		}
-		if errors.Is(err, syscall.EAGAIN) {
+		case err == link.ErrAgain:
 			c.offer()
 			return false
-		}
-		if err != nil {
+		case err != nil:
 			c.writeErr = err
+			return true
+		case n == 0: // all is written
 			return true
 		}
 		behind := max(0, n-len(c.left))
 		c.left, c.then = c.left[n-behind:], c.then[behind:]
+		if len(c.left) == 0 {
+			c.left, c.then = c.then, nil
+		}
+		if len(c.left) == 0 && !c.nc.Secure() {
+			return true
+		}
 	}
 }
 
@@ -448,51 +542,21 @@ func (c *conn) finish() bool {
 	return true
 }
 
-// take returns what has been read, for somebody else, and releases the buffer.
-func (c *conn) take() []byte {
-	early := append([]byte(nil), c.buf[c.r:c.w]...)
-	c.release()
-	c.request.Reset()
-	return early
-}
-
-// put takes over what somebody else has read.
-func (c *conn) put(rest []byte) {
-	if len(rest) > 0 {
-		c.buf, c.r, c.w = rest, 0, len(rest)
-	}
-}
-
-// elsewhere returns the connection as a guest of the lane on net/http.
-func (c *conn) elsewhere() Guest {
-	if c.guest == nil {
-		c.guest = c.lane.settings.Elsewhere(c.nc, c.watch)
-	}
-	c.atGuest.Store(&c.guest)
-	if c.gone.Load() {
-		c.guest.Hangup()
-	}
-	return c.guest
-}
-
-// forget lets go of a connection that is not ours any more. The watch goes on for
-// the guest.
-func (c *conn) forget() {
-	c.release()
-	c.alarm.Stop()
-}
-
 // close closes the connection so that what was answered can be read.
 func (c *conn) close() {
 	c.watch.Stop()
 	if c.last && !c.broken && !c.gone.Load() && c.nc.CloseWrite() == nil {
 		c.nc.SetReadDeadline(time.Now().Add(lingerTime))
-		_, _ = io.CopyN(io.Discard, onlyReader{c.nc}, lingerBytes)
+		c.nc.Discard(lingerBytes)
 	}
-	c.nc.Close()
+	switch {
+	case c.broken && c.untilClose:
+		c.nc.Reset() // its end would say that nothing is missing
+	case c.broken:
+		c.nc.Cut()
+	default:
+		c.nc.Close()
+	}
 	c.release()
 	c.alarm.Stop()
 }
-
-// onlyReader hides that a connection can do more, which io.Copy would use.
-type onlyReader struct{ io.Reader }

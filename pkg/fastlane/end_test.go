@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -225,7 +226,7 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 				time.Sleep(soon / 3)
 				c.get("/after")
 			}
-			h.wantCounts(4, 0, 0)
+			h.wantCounts(4, 0)
 		})
 	}
 }
@@ -375,7 +376,7 @@ func TestBothSidesMayEndTheConnection(t *testing.T) {
 		t.Errorf("got %q, Connection: %s, want /p, close", m.body, m.get("connection"))
 	}
 	c.ended()
-	h.wantCounts(2, 0, 0)
+	h.wantCounts(2, 0)
 }
 
 func TestAHeadThatDoesNotComeInTimeEndsTheConnection(t *testing.T) {
@@ -429,7 +430,7 @@ func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
 
 func TestShutdownsTimeIsItsLimit(t *testing.T) {
 	app := newBlocking()
-	h := build(t, newApp(t, app.play), func(_ *queue.Proxy, s *settings) { s.MaxConnections = 2 })
+	h := build(t, newApp(t, app.play), func(_ *queue.Proxy, s *settings) { s.Connections = connlimit.New(2) })
 	defer close(app.free)
 	var clients []*client
 	for range 2 {
@@ -454,27 +455,35 @@ func TestShutdownsTimeIsItsLimit(t *testing.T) {
 	}
 }
 
-func TestNoMoreConnectionsThanPlaces(t *testing.T) {
-	h := build(t, newApp(t, echo), func(_ *queue.Proxy, s *settings) { s.MaxConnections = 2 })
-	a, b := h.dial(), h.dial()
-	a.get("/a")
-	b.get("/b")
-	c := h.dial()
-	c.send("GET /c HTTP/1.1\r\nHost: a\r\n\r\n")
-	c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if _, err := c.r.Peek(1); !isTimeout(err) {
+func TestNoMoreConnectionsThanTheLimit(t *testing.T) {
+	app := newBlocking()
+	h := build(t, newApp(t, app.play), func(_ *queue.Proxy, s *settings) { s.Connections = connlimit.New(2) })
+	var clients []*client
+	for range 2 {
+		c := h.dial()
+		c.send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
+		clients = append(clients, c)
+	}
+	h.poll("running requests", func() bool { return app.running.Load() == 2 })
+	third := h.dial()
+	third.send("GET /third HTTP/1.1\r\nHost: a\r\n\r\n")
+	third.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := third.r.Peek(1); !isTimeout(err) {
 		t.Errorf("got %v, want silence while both places are taken", err)
 	}
-	c.SetReadDeadline(time.Now().Add(patience))
-	a.Close()
-	c.wantBody("/c")
+	third.SetReadDeadline(time.Now().Add(patience))
+	close(app.free)
+	for _, c := range clients {
+		c.wantBody("/busy")
+	}
+	third.wantBody("/third") // and one of the two has been closed for it
 
 	// A connection that was handed over keeps its place until it ends.
-	b.send("GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
-	b.receive("GET")
-	b.ended()
-	d := h.dial()
-	d.get("/d")
+	third.send("GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
+	third.receive("GET")
+	third.ended()
+	h.dial().get("/d")
+	h.dial().get("/e")
 }
 
 // A request that the lane has got is answered, whenever Shutdown comes.
@@ -571,7 +580,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 			if o := h.observed(1)[0]; o.Why != c.why || o.Begun {
 				t.Errorf("got %v, begun %v, want %v, false", o.Why, o.Begun, c.why)
 			}
-			h.wantCounts(1, 0, 0)
+			h.wantCounts(1, 0)
 			client.SetReadDeadline(time.Now().Add(time.Second))
 			said, _ := io.ReadAll(client.r)
 			if rest := strings.ReplaceAll(string(said), hint, ""); !strings.HasPrefix(hint, rest) && !strings.HasPrefix(rest, "HTTP/1.1 504") {

@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -37,18 +36,20 @@ type exchange struct {
 	body    body
 	pooled  *[]byte // from the lane's buffers; what is written is made here
 	out     []byte
-	waiting bool   // out holds what is to be written before we wait
 	remote  string // the client's address and port
 	peer    string // the address, as X-Forwarded-For has it
 
 	// What breaks a Forward off, made once: before its response begins, and then.
 	abortApp, abortBoth func()
 
-	last    bool // no request is served behind this one
-	broken  bool // not all of what the response's head has promised was written
-	told    bool // bytes of the final response have been written
-	stopped bool // StopBody has been called
-	atGuest atomic.Pointer[Guest]
+	waiting    bool // out holds what is to be written before we wait
+	last       bool // no request is served behind this one
+	untilClose bool // only the end of the connection tells that of the response
+	broken     bool // not all of what the response's head has promised was written
+	told       bool // bytes of the final response have been written
+	stopped    bool // StopBody has been called
+
+	interim interim
 
 	mu     sync.Mutex
 	built  *http.Request // by Request
@@ -57,7 +58,7 @@ type exchange struct {
 
 func (x *exchange) init(c *conn) {
 	x.c = c
-	x.alarm = queue.NewAlarm(c.gone.Load)
+	x.alarm = queue.NewAlarm(x.hasGone)
 	x.remote = c.nc.RemoteAddr().String()
 	if a, err := netip.ParseAddrPort(x.remote); err == nil {
 		x.peer = a.Addr().String()
@@ -86,10 +87,16 @@ func (x *exchange) init(c *conn) {
 	x.body.chunks.MaxTrailer = wire.MaxRequestTrailer
 }
 
+// hasGone reports whether the client has. In a tunnel one that ends its side has not.
+func (x *exchange) hasGone() bool {
+	return x.c.gone.Load() && x.life.Phase() != queue.Tunnelled
+}
+
 // begin makes x the exchange of the request whose head takes the next n bytes.
 func (x *exchange) begin(n int) {
 	x.size, x.at = n, x.c.r+n
-	x.last, x.broken, x.waiting, x.stopped = false, false, false, false
+	x.last, x.broken, x.waiting, x.stopped, x.untilClose = false, false, false, false, false
+	x.interim.begin(false)
 	x.body.begin(&x.request)
 }
 
@@ -138,7 +145,10 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 // Line implements queue.Exchange.
 func (x *exchange) Line() queue.Line {
 	q := &x.request
-	return queue.Line{Method: view(q.Method), Target: view(q.Target), Host: view(q.Host), Major: 1, Minor: q.Minor, Remote: x.remote}
+	return queue.Line{
+		Method: view(q.Method), Target: view(q.Target), Host: view(q.Host), Major: 1, Minor: q.Minor,
+		Remote: x.remote, TLS: x.c.nc.Secure(), Body: q.Chunked || q.ContentLength > 0,
+	}
 }
 
 // Request implements queue.Exchange. It is read again by net/http, from a copy of
@@ -188,8 +198,23 @@ func (x *exchange) Wake() { x.alarm.Wake() }
 
 // Answer implements queue.Exchange.
 func (x *exchange) Answer(a *queue.Answer) {
+	x.last = x.endsConnection(false)
+	x.answer(a, x.request.Minor)
+}
+
+// endsConnection reports whether the client is to send its next request on another
+// connection: because we are draining, because another client waits for this one's
+// place, or because the body of its request is not there yet and nobody will wait for it
+// (duplex: the user container may well).
+func (x *exchange) endsConnection(duplex bool) bool {
+	return x.request.Close || x.c.lane.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
+}
+
+// answer sends an answer of our own to a client of HTTP/1.minor.
+func (x *exchange) answer(a *queue.Answer, minor int) {
+	x.endInterim()
 	x.room()
-	b := appendStatus(x.out[:0], a.Status, http.StatusText(a.Status))
+	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))
 	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
 	b = append(b, x.c.lane.dateLine(time.Now())...)
 	body := a.Body
@@ -199,7 +224,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	b = append(b, "Content-Length: "...)
 	b = strconv.AppendInt(b, int64(len(body)), 10)
 	b = append(b, "\r\n"...)
-	b = x.appendClose(b, false)
+	b = x.appendConnection(b, minor)
 	b = append(b, "\r\n"...)
 	if view(x.request.Method) != http.MethodHead {
 		b = append(b, body...)
@@ -211,13 +236,14 @@ func (x *exchange) Answer(a *queue.Answer) {
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
-// appendClose appends what sends the client to another connection: because we
-// are draining, or because the body of its request is not there yet and nobody
-// will wait for it (duplex: the user container may well).
-func (x *exchange) appendClose(b []byte, duplex bool) []byte {
-	x.last = x.request.Close || x.c.lane.closing() || !duplex && !x.body.here()
-	if x.last {
+// appendConnection appends what becomes of the connection, where a client does not
+// expect it: one of HTTP/1.0 expects its end (RFC 9112 section C.2.2).
+func (x *exchange) appendConnection(b []byte, minor int) []byte {
+	switch {
+	case x.last && minor > 0:
 		return wire.AppendField(b, header.Connection, "close")
+	case !x.last && minor == 0:
+		return wire.AppendField(b, header.Connection, "keep-alive")
 	}
 	return b
 }
@@ -251,19 +277,10 @@ func (x *exchange) flush(data []byte) error {
 	return nil
 }
 
-// inform passes an informational response on (RFC 9110 section 15.2).
-func (x *exchange) inform(head *wire.Response) {
-	x.room()
-	b := appendStatus(x.out[:0], head.Status, view(head.Reason))
-	b = appendResponseFields(b, head.Fields)
-	x.out, x.waiting = append(b, "\r\n"...), true
-	_ = x.flush(nil) // whoever writes next hears of an error
-	x.leaveRoom()
-}
-
-// appendStatus appends a status line.
-func appendStatus(b []byte, status int, reason string) []byte {
-	b = append(b, "HTTP/1.1 "...)
+// appendStatus appends a status line to a client of HTTP/1.minor.
+func appendStatus(b []byte, minor, status int, reason string) []byte {
+	b = append(b, "HTTP/1."...)
+	b = append(b, byte('0'+min(minor, 1)), ' ')
 	b = strconv.AppendInt(b, int64(status), 10)
 	b = append(b, ' ')
 	b = append(b, reason...)
@@ -348,6 +365,9 @@ func (b *body) discard() bool {
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	x := b.x
+	if err := x.sayContinue(); err != nil {
+		return 0, err
+	}
 	x.life.AwaitBody()
 	n, err := b.read(p)
 	x.life.GotBody()
@@ -440,6 +460,13 @@ func (b *body) appendTrailer(dst []byte) []byte {
 		dst = wire.AppendField(dst, f.Name, f.Value)
 	}
 	return dst
+}
+
+// failed returns why reading has failed, nil if it has not.
+func (b *body) failed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
 }
 
 // moved returns how many bytes of content have been read.

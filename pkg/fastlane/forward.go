@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -21,53 +22,73 @@ var (
 
 // Forward implements queue.Exchange.
 func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
+	if x.request.Form == wire.Authority { // CONNECT: we are nobody's way out (RFC 9110 section 9.3.6)
+		return queue.Result{Why: queue.BadRequest}
+	}
 	if limit := x.c.lane.settings.MaxBodyBytes; limit > 0 && x.request.ContentLength > limit {
 		return queue.Result{Why: queue.TooLarge}
 	}
 	c := &x.call
-	c.Method = view(x.request.Method)
+	c.Method, c.Upgrade = view(x.request.Method), wantsUpgrade(&x.request)
 	c.Body, c.Length, c.Trailer = nil, 0, nil
 	if _, all := x.body.arrived(); !all && !x.body.none() {
 		c.Body, c.Length = &x.body, x.request.ContentLength
 		if x.body.chunked {
 			c.Trailer = x.body.appendTrailer
 		}
-		if !queue.IsGRPC(x.Header(header.ContentType)) { // a stream may be silent for long
-			l.OwesBody()
-		}
+		l.OwesBody()
 	}
-	c.Begin()
+	c.Expect100 = x.request.Expect100 && c.Body != nil && x.c.w == x.at
+	x.interim.begin(c.Expect100) // one that has sent some of the body does not wait
 	x.c.clocked = true
 	x.alarm.Watch(l)
+	if x.c.lane.app.OnlyH2() && !c.Upgrade {
+		return x.forwardH2()
+	}
+	c.Begin()
 	if why := x.alarm.Abortable(x.abortApp); why != queue.OK {
 		return queue.Result{Why: why}
 	}
 	r, err := c.Do(x.c.lane.app)
 	result.Replayed = c.Sends > 1
-	if c.Body == nil {
-		x.body.sent()
-	}
 	if err != nil {
-		x.blame(&result, x.alarm.Abortable(nil), err)
+		killed := x.alarm.Abortable(nil)
+		if killed == queue.OK && !c.Upgrade && x.appOnlySpeaksH2(err) {
+			return x.forwardH2()
+		}
+		x.blame(&result, killed, err)
 		result.In = x.body.moved()
 		return result
 	}
+	if c.Body == nil {
+		x.body.sent()
+	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
-	l.Enter(queue.Streaming)
+	if r.Head.Status == http.StatusSwitchingProtocols {
+		x.tunnel(r, &result)
+		return result
+	}
+	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
+	l.Respond(view(contentType))
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(r, &result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
 		x.last = true // what came behind the last byte came too late, but it has cut the connection off
 	}
 	r.Close()
+	x.conclude(&result)
+	return result
+}
+
+// conclude settles what a response that has begun has come to.
+func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
 	if result.Why != queue.OK && !x.told { // there is still room for the reason
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
-		return result
+		return
 	}
 	x.broken = x.broken || result.Why != queue.OK
-	return result
 }
 
 // makeHead makes what is written first: the head, and a body that has arrived
@@ -104,6 +125,9 @@ func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
 	fault := upstream.Reset
 	if errors.As(err, &e) {
 		fault = e.Fault
+	} else if bodyErr := x.body.failed(); bodyErr != nil { // the standard library's transport
+		result.Why = bodyReason(bodyErr)
+		return
 	}
 	switch fault {
 	case upstream.Unreachable:
@@ -150,12 +174,14 @@ func (x *exchange) appendHead(b []byte) []byte {
 	var xff, xfh, xfp, forwarded []byte
 	var many []byte // of several X-Forwarded-For lines the join
 	trailers, named := false, q.Fields[:0:0]
+	direct := x.c.nc.Secure() // over our own TLS, and no proxy has said where the request came from
 	for _, f := range q.Fields {
 		if header.RoleOf(f.Name) == header.ConnectionRole && namesFields(f.Value) {
 			named = append(named, f)
 		}
 	}
 	for _, f := range q.Fields {
+		direct = direct && !saysForwarded(f.Name)
 		switch header.RoleOf(f.Name) {
 		case header.HopRole, header.ConnectionRole, header.TrailerRole, header.StopsRole, header.LengthRole, header.HostRole, header.ExpectRole:
 			continue
@@ -212,8 +238,17 @@ func (x *exchange) appendHead(b []byte) []byte {
 		b = append(append(b, xff...), ", "...)
 	}
 	b = append(append(b, x.peer...), "\r\n"...)
-	if trailers {
+	if direct {
+		b = wire.AppendField(b, header.XForwardedProto, "https")
+	}
+	if x.call.Upgrade {
+		b = append(b, "Connection: Upgrade\r\nUpgrade: "...)
+		b = append(appendProtocols(b, q), "\r\n"...)
+	} else if trailers {
 		b = append(b, "Connection: TE\r\nTE: trailers\r\n"...)
+	}
+	if q.Expect100 && (q.Chunked || q.ContentLength > 0) {
+		b = wire.AppendField(b, header.Expect, "100-continue")
 	}
 	switch {
 	case q.Chunked:
@@ -233,6 +268,13 @@ func (x *exchange) appendHead(b []byte) []byte {
 	return append(b, "\r\n"...)
 }
 
+// saysForwarded reports whether a field is one by which a proxy says where a request
+// came from.
+func saysForwarded(name []byte) bool {
+	const prefix = "x-forwarded-"
+	return len(name) > len(prefix) && wire.EqualFold(name[:len(prefix)], prefix) || wire.EqualFold(name, header.Forwarded)
+}
+
 // namesFields reports whether a Connection line says more than what becomes of
 // the connection.
 func namesFields(line []byte) bool {
@@ -242,7 +284,7 @@ func namesFields(line []byte) bool {
 // originForm returns the request target in origin form, byte for byte (RFC 9112
 // section 3.2).
 func originForm(q *wire.Request) []byte {
-	if q.Form != wire.Absolute {
+	if q.Form != wire.Absolute || string(q.Target) == "*" {
 		return q.Target
 	}
 	_, rest, _ := strings.Cut(view(q.Target), "://")
@@ -271,14 +313,12 @@ func isNamed(connection []wire.Field, name []byte) bool {
 // stream passes the response on to its end: its head with the first bytes of the
 // body in one write, and the rest as it arrives.
 func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
-	length := r.Length()
-	x.room()
-	x.out = x.appendResponse(x.out[:0], r, length)
-	x.waiting, x.told = true, x.broken // within an informational response no other can begin
+	h := &r.Head
+	chunked := x.beginResponse(h.Status, view(h.Reason), h.Fields, r.Length(), h.ContentLength)
 	for {
 		data, err := r.Next()
 		if err == io.EOF {
-			if length < 0 {
+			if chunked {
 				x.room()
 				x.out = wire.AppendLastChunk(x.out, withoutOurs(r.Trailer()))
 				x.waiting = true
@@ -294,7 +334,7 @@ func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
 			return
 		}
 		x.life.Touch()
-		if x.pass(data, length < 0) != nil {
+		if x.pass(data, chunked) != nil {
 			x.gone(result)
 			return
 		}
@@ -345,12 +385,18 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 	return nil
 }
 
-// appendResponse appends the head of the response to the client.
-func (x *exchange) appendResponse(b []byte, r *upstream.Response, length int64) []byte {
-	h := &r.Head
-	b = appendStatus(b, h.Status, view(h.Reason))
-	b = appendResponseFields(b, h.Fields)
-	if _, ok := wire.Find(h.Fields, "date"); !ok {
+// beginResponse makes the head of the response to the client, which is written with
+// what comes first of the body. length is that of the body, -1 where only its end tells
+// it, and announced what the user container says of it, which for HEAD is another one.
+// It reports whether the body is to be sent in chunks.
+func (x *exchange) beginResponse(status int, reason string, fields []wire.Field, length, announced int64) (chunked bool) {
+	chunked = length < 0 && x.request.Minor > 0
+	x.untilClose = length < 0 && !chunked
+	x.endInterim()
+	x.room()
+	b := appendStatus(x.out[:0], x.request.Minor, status, reason)
+	b = appendResponseFields(b, fields)
+	if _, ok := wire.Find(fields, "date"); !ok {
 		b = append(b, x.c.lane.dateLine(time.Now())...)
 	}
 	if x.c.lane.settings.ServerTiming {
@@ -359,15 +405,19 @@ func (x *exchange) appendResponse(b []byte, r *upstream.Response, length int64) 
 			float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond))
 	}
 	switch {
-	case length < 0:
+	case chunked:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-	case length > 0 || h.Status != 204 && h.ContentLength >= 0:
+	case x.untilClose:
+	case length > 0 || status != http.StatusNoContent && announced >= 0:
 		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, max(length, h.ContentLength), 10)
+		b = strconv.AppendInt(b, max(length, announced), 10)
 		b = append(b, "\r\n"...)
 	}
-	b = x.appendClose(b, x.c.lane.settings.FullDuplex)
-	return append(b, "\r\n"...)
+	x.last = x.untilClose || x.endsConnection(x.c.lane.settings.FullDuplex)
+	b = x.appendConnection(b, x.request.Minor)
+	x.out = append(b, "\r\n"...)
+	x.waiting, x.told = true, x.broken // within an informational response no other can begin
+	return chunked
 }
 
 // appendResponseFields appends what the user container said and is not for us

@@ -5,10 +5,16 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"slices"
@@ -343,6 +349,7 @@ type house struct {
 	fast    *fastlane.Lane
 	slow    *httplane.Lane
 	address string
+	secure  *tls.Config // a client's; nil: plain
 	log     *safeBuffer
 	served  chan error // Serve's result
 	end     sync.Once
@@ -357,6 +364,7 @@ type settings struct {
 	slowOnly bool // no fast lane
 	unknown  bool // nobody has heard the app yet
 	narrow   bool // the lane's sockets hold little
+	secure   bool // over TLS
 }
 
 // build makes a house in front of an app that has been heard to speak HTTP/1.1.
@@ -394,7 +402,7 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 		FullDuplex:     s.FullDuplex,
 		AppPort:        a.port,
 	}, h.proxy, h.app, watcher, log.New(h.log, "", 0))
-	s.Elsewhere = func(c *net.TCPConn, w *hangup.Watch) fastlane.Guest { return h.slow.Guest(c, w) }
+	s.HTTP2 = h.slow.ServeConn
 	h.fast = fastlane.New(s.Settings, h.proxy, h.app, watcher)
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -405,13 +413,17 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 	if raw, err := ln.(*net.TCPListener).SyscallConn(); s.narrow && err == nil {
 		_ = raw.Control(narrow)
 	}
-	guests := make(chan error, 1)
-	go func() { guests <- h.slow.ServeGuests() }()
+	var config *tls.Config
+	if s.secure {
+		config, h.secure = configs(t)
+	}
+	accepted := make(chan error, 1)
+	go func() { accepted <- h.slow.ServeAccepted() }()
 	go func() {
 		if s.slowOnly {
-			h.served <- h.slow.Serve(ln, nil)
+			h.served <- h.slow.Serve(ln, config)
 		} else {
-			h.served <- h.fast.Serve(ln)
+			h.served <- h.fast.Serve(ln, config)
 		}
 	}()
 	t.Cleanup(func() {
@@ -419,8 +431,8 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 		if err := <-h.served; err != nil {
 			t.Errorf("Serve: got %v, want nil", err)
 		}
-		if err := <-guests; err != nil {
-			t.Errorf("ServeGuests: got %v, want nil", err)
+		if err := <-accepted; err != nil {
+			t.Errorf("ServeAccepted: got %v, want nil", err)
 		}
 		h.app.Close()
 		watcher.Close()
@@ -432,6 +444,36 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 		h.acquaint()
 	}
 	return h
+}
+
+// configs returns the TLS configurations of a server and of its clients.
+func configs(t testing.TB) (server, client *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return &tls.Config{Certificates: []tls.Certificate{pair}}, &tls.Config{InsecureSkipVerify: true}
+}
+
+// connect opens a connection, in TLS if that is what is served.
+func (h *house) connect(t testing.TB) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", h.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	if h.secure != nil {
+		return tls.Client(c, h.secure)
+	}
+	return c
 }
 
 // shutdown ends both lanes in their order, once.
@@ -463,17 +505,17 @@ func (h *house) acquaint() {
 }
 
 // counts is what the lane counts.
-type counts struct{ served, lent, given uint64 }
+type counts struct{ served, given uint64 }
 
 func (h *house) counts() (c counts) {
-	c.served, c.lent, c.given = h.fast.Counts()
+	c.served, c.given = h.fast.Counts()
 	return c
 }
 
 // wantCounts reports an error unless the lane has counted so.
-func (h *house) wantCounts(served, lent, given uint64) {
+func (h *house) wantCounts(served, given uint64) {
 	h.t.Helper()
-	if got, want := h.counts(), (counts{served, lent, given}); got != want {
+	if got, want := h.counts(), (counts{served, given}); got != want {
 		h.t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -1,55 +1,42 @@
-// Package fastlane is the lane for plain HTTP/1.1 requests, which are nearly all
-// of the traffic: a strict engine on the bare connection, one goroutine for each,
-// and no garbage per request. It tells the same story as every lane (package
-// queue) and shares the client side (package upstream).
+// Package fastlane is the engine for HTTP/1.x: strict, on a connection of package link,
+// one goroutine for each, and no garbage per request. It runs the lifecycle of a request
+// (package queue) and shares the client side (package upstream).
 //
-// It takes a request only if its head is beyond doubt and it knows all that the
-// request asks for. Anything else is judged by net/http: lent for one request
-// when its framing is certain, handed over for good when the protocol changes or
-// the framing is in doubt, before a byte has gone to the user container. So every
-// strange request is still judged by the standard library.
+// A connection on which HTTP/2 begins, by ALPN or by its preface, is given to another
+// engine as a whole.
 package fastlane
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
 // Settings of the lane.
 type Settings struct {
-	MaxHeaderBytes int           // of a request's head
-	MaxBodyBytes   int64         // of a request's body, more is answered with 413; 0: no limit
-	MaxConnections int           // of clients; more wait in the backlog; 0: no limit
-	HeaderTimeout  time.Duration // for a request's head to arrive; 0: none
-	FullDuplex     bool          // requests with a body are left to net/http
-	ServerTiming   bool          // responses say in Server-Timing how long their requests waited
-	AppHost        string        // what the Host of a request without one says
+	MaxHeaderBytes int              // of a request's head
+	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
+	Connections    *connlimit.Limit // of clients; nil: no limit
+	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
+	FullDuplex     bool             // requests with a body are left to net/http
+	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
+	AppHost        string           // what the Host of a request without one says
+	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
 
-	// Elsewhere makes a connection a guest of the lane on net/http. The watch, which
-	// may be nil, is the guest's to stop when it closes the connection.
-	Elsewhere func(*net.TCPConn, *hangup.Watch) Guest
-}
-
-// A Guest is a connection with the lane on net/http, for one request or for good.
-type Guest interface {
-	// Lend has the request that early begins with served, and returns when it has
-	// ended: back with what the client has sent behind it, or not back, when the
-	// connection has been closed.
-	Lend(early []byte) (rest []byte, back bool)
-
-	// HandOver gives the connection away, with what has been read from it. begun says
-	// that a request has been served on it. closed is called when it has been closed.
-	HandOver(early []byte, begun bool, closed func())
-
-	// Hangup says that the client has closed its side. Any goroutine may call it.
-	Hangup()
+	// HTTP2 serves a connection on which HTTP/2 begins, from now on, and closes it. early
+	// has been read from it; place is the connection's, to be left when it is closed. It
+	// returns at once.
+	HTTP2 func(c *link.Conn, early []byte, place *connlimit.Place)
 }
 
 // bufferSize is what is written from, and the largest buffer that is kept, in
@@ -69,10 +56,8 @@ type Lane struct {
 	app      *upstream.App
 	watcher  *hangup.Watcher
 	buffers  [len(sizes)]sync.Pool // of *[]byte, by sizes
-	places   chan struct{}         // one for each connection; nil: no limit
 	date     atomic.Pointer[date]
 	served   atomic.Uint64
-	lent     atomic.Uint64
 	given    atomic.Uint64
 
 	stop      chan struct{} // closed by Shutdown
@@ -91,24 +76,23 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 	for i, size := range sizes {
 		l.buffers[i].New = func() any { b := make([]byte, size); return &b }
 	}
-	if s.MaxConnections > 0 {
-		l.places = make(chan struct{}, s.MaxConnections)
-	}
 	return l
 }
 
-// Counts says how many requests were served here, how many were lent to net/http,
-// and how many connections were handed over to it.
-func (l *Lane) Counts() (served, lent, given uint64) {
-	return l.served.Load(), l.lent.Load(), l.given.Load()
-}
+// Counts returns how many requests were served, and how many connections were given to
+// the engine for HTTP/2.
+func (l *Lane) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
 // lastLook is how long a connection that is to be closed is still listened to, and
 // a listener is still accepted from.
 const lastLook = 20 * time.Millisecond
 
-// Serve serves the connections of ln until Shutdown.
-func (l *Lane) Serve(ln net.Listener) error {
+// GiveTime is how long after the beginning of Shutdown a connection that has not said
+// what it speaks may still be given to the engine for HTTP/2.
+const GiveTime = lastLook + lingerTime
+
+// Serve serves the connections of ln until Shutdown. A config makes it speak TLS.
+func (l *Lane) Serve(ln net.Listener, config *tls.Config) error {
 	l.mu.Lock()
 	if l.stopping {
 		l.mu.Unlock()
@@ -119,11 +103,14 @@ func (l *Lane) Serve(ln net.Listener) error {
 	l.mu.Unlock()
 	defer l.running.Done()
 	defer ln.Close()
+	var secure *link.Server
+	if config != nil {
+		secure = link.NewServer(config, l.settings.HeaderTimeout)
+	}
 	var delay time.Duration
-	for l.takePlace() {
+	for {
 		nc, err := ln.Accept()
 		if err != nil {
-			l.leavePlace()
 			if l.hasStopped() {
 				return nil
 			}
@@ -135,45 +122,26 @@ func (l *Lane) Serve(ln net.Listener) error {
 			return err
 		}
 		delay = 0
-		l.start(nc.(*net.TCPConn))
-	}
-	return nil
-}
-
-// takePlace waits for a place for one more connection; false: the lane has been
-// shut down, and all may be held by connections that were handed over.
-func (l *Lane) takePlace() bool {
-	if l.places == nil {
-		return true
-	}
-	select {
-	case l.places <- struct{}{}:
-		return true
-	default:
-	}
-	select {
-	case l.places <- struct{}{}:
-		return true
-	case <-l.stop:
-		return false
+		if !l.start(nc.(*net.TCPConn), secure) {
+			return nil
+		}
 	}
 }
 
-func (l *Lane) leavePlace() {
-	if l.places != nil {
-		<-l.places
-	}
-}
-
-// start serves a connection in a goroutine of its own.
-func (l *Lane) start(nc *net.TCPConn) {
-	raw, err := nc.SyscallConn()
+// start serves a connection in a goroutine of its own, once there is a place for it;
+// false: the lane has been shut down before.
+func (l *Lane) start(nc *net.TCPConn, secure *link.Server) bool {
+	bytes, err := link.New(nc)
 	if err != nil {
 		nc.Close()
-		l.leavePlace()
-		return
+		return true
 	}
-	c := newConn(l, nc, raw)
+	c := newConn(l, bytes)
+	var ok bool
+	if c.place, ok = l.settings.Connections.Enter(c.evict, l.stop); !ok {
+		c.close()
+		return false
+	}
 	l.mu.Lock()
 	l.conns[c] = struct{}{}
 	if l.stopping {
@@ -184,14 +152,15 @@ func (l *Lane) start(nc *net.TCPConn) {
 	}
 	l.mu.Unlock()
 	l.running.Go(func() {
-		handed := c.serve()
+		given := c.serve(secure)
 		l.mu.Lock()
 		delete(l.conns, c)
 		l.mu.Unlock()
-		if !handed {
-			l.leavePlace()
+		if !given {
+			c.place.Leave()
 		}
 	})
+	return true
 }
 
 func (l *Lane) hasStopped() bool {
@@ -205,8 +174,8 @@ func (l *Lane) closing() bool { return l.proxy.Drain.Draining() }
 
 // Shutdown accepts what has been accepted by the kernel and then nothing more,
 // serves what is on its way and closes each connection when it is idle. When the
-// context ends it closes those that are left. Connections that were handed over
-// are not its own any more. It may be called once.
+// context ends it closes those that are left. Connections that were given
+// away are not its own any more. It may be called once.
 func (l *Lane) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
 	l.stopping = true

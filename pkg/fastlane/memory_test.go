@@ -40,5 +40,5 @@ func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
 	for _, c := range all {
 		c.wantBody("/")
 	}
-	h.wantCounts(clients, 0, 0)
+	h.wantCounts(clients, 0)
 }

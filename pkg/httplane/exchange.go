@@ -84,7 +84,7 @@ func (x *exchange) Line() queue.Line {
 	r := x.r
 	return queue.Line{
 		Method: r.Method, Target: x.rawTarget(), Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
-		Remote: r.RemoteAddr, TLS: r.TLS != nil,
+		Remote: r.RemoteAddr, TLS: r.TLS != nil, Body: r.ContentLength != 0,
 	}
 }
 
@@ -121,14 +121,22 @@ func (x *exchange) fullDuplex() {
 }
 
 // closeIfLast tells the client to send its next request on another connection:
-// because we are draining, because its request was an odd one, because nothing more
-// is read from it, or because the body of its request is not there yet and nobody
-// will wait for it (duplex: the user container may well).
+// because we are draining, because another client waits for its place, because its
+// request was an odd one, because nothing more is read from it, or because the body of
+// its request is not there yet and nobody will wait for it (duplex: the user container
+// may well).
 func (x *exchange) closeIfLast(h http.Header, duplex bool) {
-	g, closing := x.guard, x.lane.closing()
+	g := x.guard
+	if g == nil {
+		return
+	}
+	wanted := g.place.Wanted()
+	closing := x.lane.closing() || wanted
 	switch {
-	case g == nil:
 	case x.h2 && closing:
+		if wanted {
+			g.yields.Store(true)
+		}
 		g.goAway()
 	case !x.h2 && (closing || g.last || g.stop.Load() || !duplex && g.open.Load()):
 		h.Set(header.Connection, "close")

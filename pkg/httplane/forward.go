@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -26,7 +27,7 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 	defer stop()
 	if x.r.ContentLength != 0 {
 		x.body = &body{life: l, source: x.r.Body, limit: x.lane.settings.MaxBodyBytes, stop: x.stopMissingBody}
-		if !queue.IsGRPC(x.Header(header.ContentType)) { // a stream may be silent for long
+		if !x.h2 || !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long; it needs HTTP/2
 			l.OwesBody()
 		}
 	}
@@ -61,7 +62,7 @@ func (x *exchange) refuse() queue.Why {
 		return queue.BadRequest
 	case limit > 0 && x.r.ContentLength > limit:
 		return queue.TooLarge
-	case x.h2 && !x.lengthsAgree():
+	case x.h2 && (!x.lengthsAgree() || hasAlias(x.r.Header) || hasAlias(x.r.Trailer)):
 		return queue.BadRequest
 	}
 	for _, c := range []byte(x.target()) { // nor this
@@ -70,6 +71,15 @@ func (x *exchange) refuse() queue.Why {
 		}
 	}
 	return queue.OK
+}
+
+// hasAlias reports whether there is a field that an app behind a gateway like CGI
+// would take for one that frames a message: there a dash and an underscore are the
+// same. Over HTTP/1.1 the guard refuses them (wire.WordAlias).
+func hasAlias(h http.Header) bool {
+	_, length := h["Content_length"]
+	_, coding := h["Transfer_encoding"]
+	return length || coding
 }
 
 // lengthsAgree reports whether every Content-Length of an HTTP/2 request is the
@@ -160,7 +170,8 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		x.tunnel(r, &result)
 		return result
 	}
-	x.life.Enter(queue.Streaming)
+	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
+	x.life.Respond(string(contentType))
 	result.Begun = true
 	x.stream(r, &result)
 	x.settle(&result)
@@ -319,17 +330,13 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	x.life.Enter(queue.Tunnelled)
 	early := x.unread(rw.Reader)
 	conn := client
-	if protocol, _ := wire.Find(r.Head.Fields, header.Upgrade); wire.EqualFold(protocol, "websocket") {
-		t := webSocketTalker(client)
-		x.lane.enter(t)
-		defer x.lane.leave(t)
+	if r.IsWebSocket() {
+		t := goaway.WebSocket(client)
+		x.lane.settings.WebSockets.Add(t)
+		defer x.lane.settings.WebSockets.Remove(t)
 		conn = t
 	}
-	head := append(x.head[:0], "HTTP/1.1 101 Switching Protocols\r\n"...)
-	for _, f := range r.Head.Fields {
-		head = wire.AppendField(head, f.Name, f.Value)
-	}
-	head = append(head, "\r\n"...)
+	head := r.AppendSwitch(x.head[:0])
 	if _, err := client.Write(head); err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
@@ -455,7 +462,11 @@ func (x *exchange) host() string {
 func (x *exchange) eachField(yield func(name, value string)) {
 	r, trace := x.r, x.life.Trace()
 	named := r.Header[header.Connection]
+	direct := true // no proxy has said where the request came from
 	for name, values := range r.Header {
+		if name == header.Forwarded || strings.HasPrefix(name, "X-Forwarded-") {
+			direct = false
+		}
 		switch {
 		case header.Hop(name), header.StopsHere(name), isNamed(named, name),
 			name == header.ContentLength, name == header.Host, name == header.XForwardedFor,
@@ -488,6 +499,9 @@ func (x *exchange) eachField(yield func(name, value string)) {
 	}
 	if xff != "" {
 		yield(header.XForwardedFor, xff)
+	}
+	if direct && r.TLS != nil {
+		yield(header.XForwardedProto, "https")
 	}
 }
 
@@ -532,7 +546,7 @@ func (x *exchange) appendTrailer(dst []byte) []byte {
 
 // copyFields copies what the user container said and is not for us alone.
 func copyFields(h http.Header, fields []wire.Field) {
-	hasType := false
+	hasType, announced := false, 0
 	for _, f := range fields {
 		name := textproto.CanonicalMIMEHeaderKey(string(f.Name))
 		switch {
@@ -545,6 +559,10 @@ func copyFields(h http.Header, fields []wire.Field) {
 			continue
 		case name == header.ContentType:
 			hasType = true
+		case name == header.Trailer:
+			if announced += len(f.Value); announced > maxAnnounced {
+				continue
+			}
 		}
 		h[name] = append(h[name], string(f.Value))
 	}

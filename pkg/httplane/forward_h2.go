@@ -2,20 +2,18 @@ package httplane
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptrace"
-	"net/textproto"
 	"net/url"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // ask puts a question to the user container, within the request's clocks. The
@@ -29,22 +27,11 @@ func (x *exchange) ask(question func(context.Context) (bool, error)) (bool, erro
 	return question(ctx)
 }
 
-// appOnlySpeaksH2 reports whether a request that was not understood in HTTP/1.1
-// can be sent in HTTP/2 instead: the user container speaks that, and it cannot
-// have acted on what it heard. That is so if it has answered in HTTP/2. If it has
-// closed without a word, it may have read the head and died (docs/promises.md 3.7):
-// then it must not speak HTTP/1.1 at all.
+// appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
 func (x *exchange) appOnlySpeaksH2(err error) bool {
-	var e *upstream.Error
-	if !errors.As(err, &e) || !x.call.BodyUntouched() {
-		return false
-	}
-	if e.Silent {
-		only, err := x.ask(x.lane.app.SpeaksOnlyH2)
-		x.alarm.Abortable(nil)
-		return err == nil && only
-	}
-	return e.Fault == upstream.Garbage && x.lane.app.OnlyH2()
+	only, _ := x.ask(func(ctx context.Context) (bool, error) { return x.call.OnlyH2Behind(ctx, x.lane.app, err), nil })
+	x.alarm.Abortable(nil)
+	return only
 }
 
 // forwardH2 is the way of a request to a user container that speaks HTTP/2.
@@ -66,9 +53,9 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	x.fullDuplex()
 	var sends atomic.Int32
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { sends.Add(1) }})
-	infos := &interims{tell: x.informH2}
+	infos := &upstream.Interims{Tell: x.informH2}
 	res, err := x.lane.app.RoundTripH2(x.requestH2(ctx, infos))
-	infos.end(err != nil)
+	infos.End(err != nil)
 	result.Replayed = sends.Load() > 1
 	if err != nil {
 		x.blame(&result, x.alarm.Abortable(nil), err)
@@ -78,7 +65,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		return result
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), res.StatusCode, true
-	x.life.Enter(queue.Streaming)
+	x.life.Respond(res.Header.Get(header.ContentType))
 	x.streamH2(res, cancel, &result)
 	x.settle(&result)
 	res.Body.Close()
@@ -87,7 +74,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 }
 
 // requestH2 makes the request to the user container (promises.md 3.4 and 3.8).
-func (x *exchange) requestH2(ctx context.Context, infos *interims) *http.Request {
+func (x *exchange) requestH2(ctx context.Context, infos *upstream.Interims) *http.Request {
 	r := x.r
 	h := make(http.Header, len(r.Header)+4)
 	h[header.UserAgent] = []string{""} // or the transport invents one
@@ -116,7 +103,7 @@ func (x *exchange) requestH2(ctx context.Context, infos *interims) *http.Request
 	if x.body != nil {
 		out.Body = x.body
 	}
-	trace := &httptrace.ClientTrace{Got1xxResponse: infos.hear}
+	trace := &httptrace.ClientTrace{Got1xxResponse: infos.Take}
 	return out.WithContext(httptrace.WithClientTrace(ctx, trace))
 }
 
@@ -124,15 +111,17 @@ func (x *exchange) requestH2(ctx context.Context, infos *interims) *http.Request
 func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Result) {
 	h := x.w.Header()
 	copyHeader(h, res.Header)
-	if len(res.Trailer) > 0 {
-		h[header.Trailer] = []string{trailerNames(res.Trailer)}
+	announced := trailerNames(res.Trailer)
+	if 0 < len(announced) && len(announced) <= maxAnnounced {
+		h[header.Trailer] = []string{announced}
 	}
-	if res.ContentLength >= 0 && res.StatusCode != http.StatusNoContent {
+	hasLength := res.ContentLength >= 0 && (x.h2 || announced == "") // in HTTP/1.1 trailers need chunks
+	if hasLength && res.StatusCode != http.StatusNoContent {
 		h[header.ContentLength] = []string{strconv.FormatInt(res.ContentLength, 10)}
 	}
 	x.addTiming(h)
 	x.closeIfLast(h, x.lane.settings.FullDuplex)
-	x.begun(res.StatusCode, res.ContentLength < 0, cancel)
+	x.begun(res.StatusCode, !hasLength, cancel)
 
 	pooled := x.lane.buffers.Get().(*[]byte)
 	defer x.lane.buffers.Put(pooled)
@@ -167,18 +156,26 @@ func (x *exchange) streamH2(res *http.Response, cancel func(), result *queue.Res
 		return
 	}
 	_ = x.flush() // so that an HTTP/1 body is chunked
-	announced := h[header.Trailer]
+	known := h[header.Trailer] != nil
 	clear(h)
 	for name, values := range res.Trailer {
 		if name == header.ProxyStatus {
 			values = withoutOurs(values)
 		}
-		if !isNamed(announced, name) {
-			name = http.TrailerPrefix + name
+		switch {
+		case len(values) == 0: // it was announced and has not come; net/http would not end the stream
+		case known && wire.HasToken(announced, name):
+			h[name] = values
+		default:
+			h[http.TrailerPrefix+name] = values
 		}
-		h[name] = values
 	}
 }
+
+// maxAnnounced is how long a response's list of announced trailers may be, in bytes, so
+// that it is passed on: net/http compares each name with all others. The trailers are
+// sent in any case.
+const maxAnnounced = 4 << 10
 
 // informH2 passes an informational response on (RFC 9110 section 15.2).
 func (x *exchange) informH2(status int, fields http.Header) {
@@ -189,77 +186,6 @@ func (x *exchange) informH2(status int, fields http.Header) {
 	copyHeader(h, fields)
 	delete(h, header.ContentType)
 	x.writeInterim(status)
-}
-
-// maxInterims bounds the informational responses before a final one, as in HTTP/1.1.
-const maxInterims = 100
-
-// interims are the informational responses to one request. The transport tells of
-// them on the goroutine that reads for all requests of a connection, which must not
-// wait for one client, and also when the request is over: so another goroutine
-// passes them on, and none behind end.
-type interims struct {
-	tell func(status int, fields http.Header)
-
-	mu      sync.Mutex
-	n       int
-	waiting []interim
-	telling chan struct{} // closed when the goroutine has ended; nil: there is none
-	over    bool
-}
-
-type interim struct {
-	status int
-	fields http.Header
-}
-
-// hear takes an informational response. Any goroutine may call it.
-func (i *interims) hear(status int, fields textproto.MIMEHeader) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.over {
-		return nil
-	}
-	if i.n++; i.n > maxInterims {
-		return &upstream.Error{Fault: upstream.Garbage, Err: errTooManyInterims}
-	}
-	i.waiting = append(i.waiting, interim{status, http.Header(fields)})
-	if i.telling == nil {
-		i.telling = make(chan struct{})
-		go i.run()
-	}
-	return nil
-}
-
-var errTooManyInterims = errors.New("too many informational responses")
-
-// run tells of those that wait.
-func (i *interims) run() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for len(i.waiting) > 0 {
-		next := i.waiting[0]
-		i.waiting = i.waiting[1:]
-		i.mu.Unlock()
-		i.tell(next.status, next.fields)
-		i.mu.Lock()
-	}
-	close(i.telling)
-	i.telling = nil
-}
-
-// end returns when all have been told of, or when those that wait have been dropped.
-func (i *interims) end(drop bool) {
-	i.mu.Lock()
-	i.over = true
-	if drop {
-		i.waiting = nil
-	}
-	telling := i.telling
-	i.mu.Unlock()
-	if telling != nil {
-		<-telling
-	}
 }
 
 // copyHeader is copyFields for what the standard library has read.

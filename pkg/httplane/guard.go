@@ -11,8 +11,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -46,10 +50,13 @@ type guard struct {
 	gone     atomic.Bool              // the client has closed its side
 	current  atomic.Pointer[exchange] // the request that net/http serves (HTTP/1)
 	onClose  func(*guard)
-	talker   atomic.Pointer[talker] // once the client has turned out to speak HTTP/2
-	heads    atomic.Pointer[heads]  // likewise
+	talker   atomic.Pointer[goaway.Conn] // once the client has turned out to speak HTTP/2
+	heads    atomic.Pointer[heads]       // likewise
 	closing  sync.Once
 	reset    atomic.Bool // close with a reset
+	place    *connlimit.Place
+	answered atomic.Bool // a request has been served on the connection
+	yields   atomic.Bool // an HTTP/2 client has been told that another one waits for its place
 
 	// Of the reader.
 	buf     []byte
@@ -73,7 +80,6 @@ type guard struct {
 	refused atomic.Bool // we have answered; net/http has nothing to say
 
 	serving atomic.Bool // a request has been given out and not ended (HTTP/1)
-	loan    *loan       // nil: the connection does not come back
 
 	// Of what is written (see hurry).
 	sending   sync.Mutex
@@ -87,6 +93,7 @@ type guard struct {
 	waiting  bool // the reader waits for a head, or for the rest of one
 	retiring bool
 	nudged   bool // retire has ended that wait
+	evicted  bool // it ends, so that another connection can be served
 }
 
 // state is what the next bytes are.
@@ -106,8 +113,8 @@ func (g *guard) Read(p []byte) (int, error) {
 		return 0, nil
 	}
 	n, err := g.read(p)
-	if h := g.heads.Load(); h != nil {
-		h.follow(p[:n])
+	if h := g.heads.Load(); h != nil && h.follow(p[:n]) {
+		g.place.Stir() // before net/http sees the head
 	}
 	return n, err
 }
@@ -119,8 +126,6 @@ func (g *guard) read(p []byte) (int, error) {
 			return 0, io.EOF
 		case g.pass > 0:
 			return g.give(p, g.pass), nil
-		case g.loan != nil && g.loan.spent && g.state == atHead:
-			return 0, g.loan.silence()
 		case g.state == opaque:
 			if g.w > g.r {
 				g.pass = g.w - g.r
@@ -167,11 +172,20 @@ func (g *guard) wait() error {
 	if g.state != atHead || g.serving.Load() {
 		return g.fill()
 	}
+	defer g.place.Serving() // until it is said again that it waits
 	for {
 		retiring := g.enterWait()
+		if g.w > g.r { // behind enterWait: evict must find the connection waiting
+			g.place.Reading()
+		} else {
+			g.place.Idle(g.answered.Load())
+		}
 		err := g.fill()
-		nudged := g.leaveWait()
+		nudged, evicted := g.leaveWait()
 		switch {
+		case evicted:
+			g.state = ended // net/http reads again behind an error
+			return io.EOF
 		case err == nil && (retiring || nudged):
 			g.Conn.SetReadDeadline(time.Time{})
 			return nil
@@ -225,13 +239,68 @@ func (g *guard) headIsThere() {
 	}
 }
 
-// leaveWait undoes enterWait and reports whether retire has ended the wait.
-func (g *guard) leaveWait() (nudged bool) {
+// leaveWait undoes enterWait and reports whether retire has ended the wait, or evict
+// the connection.
+func (g *guard) leaveWait() (nudged, evicted bool) {
 	g.ending.Lock()
 	defer g.ending.Unlock()
 	nudged = g.nudged
 	g.waiting, g.nudged = false, false
-	return nudged
+	return nudged, g.evicted
+}
+
+// evict ends the connection, so that another one can be served, and reports whether
+// it does: not while a request is being served, nor when one is about to be read.
+// Any goroutine may call it. An HTTP/2 client is told to go, and has lastLook for
+// what has been written to it.
+func (g *guard) evict() bool {
+	g.ending.Lock()
+	defer g.ending.Unlock()
+	t := g.talker.Load()
+	switch {
+	case g.evicted:
+	case t != nil:
+		go t.GoAway()
+		time.AfterFunc(lastLook, func() { _ = g.closeNow() })
+	case !g.waiting || !g.silent():
+		return false
+	default:
+		g.Conn.SetReadDeadline(past)
+	}
+	g.evicted = true
+	return true
+}
+
+// silent reports whether nothing has come that the reader will see to. Inside TLS
+// nobody can tell: what comes may be no part of a request.
+func (g *guard) silent() bool {
+	if l, ok := g.Conn.(*link.Conn); ok {
+		return l.Secure() || l.Silent()
+	}
+	if g.bare == nil || g.Conn != net.Conn(g.bare) {
+		return true
+	}
+	silent := false
+	raw, err := g.bare.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { silent = socket.Silent(fd) })
+	}
+	return silent && err == nil
+}
+
+// becomes follows what net/http says of the connection. Of HTTP/1 the guard itself
+// knows more.
+func (g *guard) becomes(s http.ConnState) {
+	switch {
+	case g.talker.Load() == nil:
+	case s == http.StateActive:
+		g.place.Serving()
+	case s == http.StateIdle:
+		g.place.Idle(g.answered.Load())
+		if g.yields.Load() { // whatever streams it opens behind the GOAWAY
+			g.evict()
+		}
+	}
 }
 
 // retire makes the connection end once it is idle and nothing is on its way, in
@@ -256,7 +325,7 @@ func isTimeout(err error) bool {
 // sent and will send on this connection is served.
 func (g *guard) goAway() {
 	if t := g.talker.Load(); t != nil {
-		t.leave()
+		t.GoAway()
 	}
 }
 
@@ -306,7 +375,7 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // writeH2 writes what net/http says to an HTTP/2 client.
-func (g *guard) writeH2(t *talker, p []byte) (int, error) {
+func (g *guard) writeH2(t *goaway.Conn, p []byte) (int, error) {
 	g.sending.Lock()
 	g.writing = true
 	g.sending.Unlock()
@@ -397,7 +466,7 @@ func (g *guard) judgeHead(b []byte) (bool, error) {
 		case is:
 			g.state = opaque
 			g.headIsThere()
-			g.talker.Store(h2Talker(g.Conn))
+			g.talker.Store(goaway.HTTP2(g.Conn))
 			g.heads.Store(newHeads(g.headTime, func() { g.Conn.SetReadDeadline(past) }))
 			return true, nil
 		case maybe:
@@ -455,9 +524,6 @@ func (g *guard) passHead(n int) {
 	g.lent = 0
 	g.headIsThere()
 	g.serving.Store(true)
-	if g.loan != nil {
-		g.loan.spent = true
-	}
 }
 
 // hideTarget keeps a target that net/http would refuse and puts another one of
@@ -485,8 +551,8 @@ func (g *guard) refuse(status int) error {
 	text := http.StatusText(status)
 	body := text + "\n"
 	g.Conn.SetWriteDeadline(time.Now().Add(lingerTime))
-	fmt.Fprintf(g.Conn, "HTTP/1.1 %d %s\r\n%s: %s; error=http_request_error; details=\"bad-request\"\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		status, text, header.ProxyStatus, header.ProxyName, len(body), body)
+	fmt.Fprintf(g.Conn, "HTTP/1.1 %d %s\r\n%s: %s; error=http_request_error; details=\"bad-request\"\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nDate: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, text, header.ProxyStatus, header.ProxyName, time.Now().UTC().Format(http.TimeFormat), len(body), body)
 	g.state = ended
 	g.refused.Store(true)
 	g.cutOff.Store(true)
@@ -525,11 +591,6 @@ func (g *guard) release() (early []byte) {
 func (g *guard) Close() error {
 	err := net.ErrClosed
 	g.closing.Do(func() {
-		if o := g.loan; o != nil && o.idle.Load() && !g.cutOff.Load() {
-			o.rest, o.back, err = g.buf[g.r:g.w], true, nil
-			g.onClose(g)
-			return
-		}
 		g.watch.Stop()
 		if h := g.heads.Load(); h != nil {
 			h.stop()
@@ -537,7 +598,9 @@ func (g *guard) Close() error {
 		switch {
 		case g.reset.Load() && g.bare != nil:
 			g.bare.SetLinger(0)
-			err = g.bare.Close() // TLS, if there is any, would say goodbye, as if nothing was missing
+			err = g.closeNow() // TLS, if there is any, would say goodbye, as if nothing was missing
+		case g.wasEvicted():
+			err = g.closeNow() // likewise, and wait for that
 		case g.cutOff.Load():
 			g.linger()
 			fallthrough
@@ -547,6 +610,20 @@ func (g *guard) Close() error {
 		g.onClose(g)
 	})
 	return err
+}
+
+func (g *guard) wasEvicted() bool {
+	g.ending.Lock()
+	defer g.ending.Unlock()
+	return g.evicted
+}
+
+// closeNow closes the connection under TLS, if there is any.
+func (g *guard) closeNow() error {
+	if g.bare != nil {
+		return g.bare.Close()
+	}
+	return g.Conn.Close()
 }
 
 // linger ends our side and takes what the client still sends.

@@ -42,8 +42,9 @@ func newHeads(limit time.Duration, cut func()) *heads {
 	return &heads{limit: limit, cut: cut, skip: len(wire.Preface)}
 }
 
-// follow takes note of what the client has sent.
-func (h *heads) follow(p []byte) {
+// follow takes note of what the client has sent, and reports whether a head began
+// or ended there.
+func (h *heads) follow(p []byte) bool {
 	if h.skip > 0 {
 		n := min(h.skip, len(p))
 		h.skip -= n
@@ -58,8 +59,7 @@ func (h *heads) follow(p []byte) {
 				break
 			}
 			h.have = 0
-			size, _ := h2Size(h.frame[:])
-			h.left = int(size) - frameHead
+			h.left = int(h.frame[0])<<16 | int(h.frame[1])<<8 | int(h.frame[2])
 			kind := h.frame[3]
 			isHead := kind == frameHeaders || kind == frameContinuation
 			h.open = h.open || isHead
@@ -75,6 +75,7 @@ func (h *heads) follow(p []byte) {
 	if h.limit > 0 && (h.open != was || h.open && ended) {
 		h.note()
 	}
+	return h.open != was || ended
 }
 
 // note starts or ends the time of a head. The timer is left alone between heads:

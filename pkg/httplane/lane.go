@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -23,14 +25,15 @@ import (
 
 // Settings of the lane.
 type Settings struct {
-	MaxHeaderBytes int           // of a request's head; more is answered with 431
-	MaxBodyBytes   int64         // of a request's body, more is answered with 413; 0: no limit
-	MaxConnections int           // of clients, over all listeners; more wait in the backlog; 0: no limit
-	HeaderTimeout  time.Duration // for a request's head to arrive; 0: none
-	SendTimeout    time.Duration // for an HTTP/2 client to take a byte of what is written; the clock of its request comes first
-	FullDuplex     bool          // an answer before the request's end does not cost an HTTP/1 client its connection
-	ServerTiming   bool          // responses say in Server-Timing how long their requests waited
-	AppPort        int           // what the Host of a request without one says
+	MaxHeaderBytes int              // of a request's head; more is answered with 431
+	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
+	Connections    *connlimit.Limit // of clients; nil: no limit
+	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
+	SendTimeout    time.Duration    // for an HTTP/2 client to take a byte of what is written; the clock of its request comes first
+	FullDuplex     bool             // an answer before the request's end does not cost an HTTP/1 client its connection
+	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
+	AppPort        int              // what the Host of a request without one says
+	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
 }
 
 // http2Streams is how many requests an HTTP/2 client may have open at once on a
@@ -57,16 +60,15 @@ type Lane struct {
 	appHost  string
 	watcher  *hangup.Watcher
 	server   *http.Server
-	places   chan struct{} // one for each connection; nil: no limit
 	idle     sync.Pool     // of *exchange
 	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
+	stop     chan struct{} // closed by Shutdown
 
 	mu        sync.Mutex
 	listeners []net.Listener
-	guards    map[*guard]struct{}  // of the connections that are open and not tunnels
-	tunnels   map[*talker]struct{} // WebSockets
+	guards    map[*guard]struct{} // of the connections that are open and not tunnels
 	stopping  bool
-	guests    *guests
+	accepted  *accepted
 	changed   chan struct{} // closed and renewed when a guard goes
 }
 
@@ -80,12 +82,9 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 		appHost:  net.JoinHostPort("127.0.0.1", strconv.Itoa(s.AppPort)),
 		watcher:  watcher,
 		guards:   make(map[*guard]struct{}),
-		tunnels:  make(map[*talker]struct{}),
 		changed:  make(chan struct{}),
-		guests:   newGuests(),
-	}
-	if s.MaxConnections > 0 {
-		l.places = make(chan struct{}, s.MaxConnections)
+		accepted: newAccepted(),
+		stop:     make(chan struct{}),
 	}
 	l.idle.New = func() any { return l.newExchange() }
 	l.buffers.New = func() any { b := make([]byte, bodyBuffer); return &b }
@@ -105,8 +104,8 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watc
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     errors,
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if g, ok := c.(*guard); ok && g.loan != nil && state == http.StateIdle {
-				g.loan.idle.Store(true)
+			if g, ok := c.(*guard); ok {
+				g.becomes(state)
 			}
 		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -147,10 +146,9 @@ func (l *Lane) Serve(ln net.Listener, config *tls.Config) error {
 	return err
 }
 
-// ServeGuests serves the guests of another lane until Shutdown, before which that
-// lane has to have ended.
-func (l *Lane) ServeGuests() error {
-	err := l.server.Serve(l.guests)
+// ServeAccepted serves the connections of [Lane.ServeConn] until Shutdown.
+func (l *Lane) ServeAccepted() error {
+	err := l.server.Serve(l.accepted)
 	if l.hasStopped() {
 		return nil
 	}
@@ -172,21 +170,14 @@ func (l *Lane) GoAway() {
 	}
 }
 
-// Farewell tells the WebSocket clients that the server goes away. It does not
-// wait for clients that do not read.
-func (l *Lane) Farewell() {
+// StopListening accepts what the kernel has accepted, and then nothing more but what
+// ServeConn is given. HTTP/1 connections are closed when they are idle. It may be called again.
+func (l *Lane) StopListening() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for t := range l.tunnels {
-		go t.leave()
+	if !l.stopping {
+		close(l.stop)
 	}
-}
-
-// Shutdown accepts what the kernel has accepted, and then nothing more, serves
-// what is on its way and closes each connection when it is idle. When the context
-// ends it closes those that are left.
-func (l *Lane) Shutdown(ctx context.Context) error {
-	l.mu.Lock()
 	l.stopping = true
 	for _, ln := range l.listeners {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
@@ -198,7 +189,13 @@ func (l *Lane) Shutdown(ctx context.Context) error {
 	for g := range l.guards {
 		g.retire()
 	}
-	l.mu.Unlock()
+}
+
+// Shutdown stops listening, serves what is on its way and closes each connection when
+// it is idle. When the context ends it closes those that are left. It does not wait
+// for tunnels.
+func (l *Lane) Shutdown(ctx context.Context) error {
+	l.StopListening()
 	l.awaitHTTP1(ctx)
 	err := l.server.Shutdown(ctx) // HTTP/2 has a way of its own, with a last GOAWAY
 	if err != nil {
@@ -257,25 +254,19 @@ func (l *Lane) gone(g *guard) {
 	l.changed = make(chan struct{})
 }
 
-// enter notes a WebSocket, leave forgets it.
-func (l *Lane) enter(t *talker) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tunnels[t] = struct{}{}
-}
-
-func (l *Lane) leave(t *talker) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.tunnels, t)
-}
-
 // ServeHTTP implements http.Handler.
 func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g, _ := r.Context().Value(guardKey{}).(*guard)
+	if g != nil {
+		g.answered.Store(true)
+	}
 	x := l.idle.Get().(*exchange)
 	x.begin(w, r, g)
-	l.proxy.Serve(x, &x.life)
+	if x.h2 && announcesTooMuch(r.Trailer) { // over HTTP/1.1 the guard has refused it
+		x.Answer(&queue.Answer{Status: 431, Body: http.StatusText(431) + "\n", Why: queue.BadRequest, GRPC: -1})
+	} else {
+		l.proxy.Serve(x, &x.life)
+	}
 	broken := x.broken
 	if broken {
 		x.showCut()
@@ -295,6 +286,19 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// announcesTooMuch reports whether the names of announced trailers are longer than
+// trailers may be. net/http has taken them apart, into fourteen times as much memory,
+// which is not to be held while the request waits.
+func announcesTooMuch(trailer http.Header) bool {
+	size := 0
+	for name := range trailer {
+		if size += len(name) + len(","); size > wire.MaxRequestTrailer {
+			return true
+		}
+	}
+	return false
+}
+
 // guarded is a listener whose connections have guards.
 type guarded struct {
 	net.Listener
@@ -304,39 +308,32 @@ type guarded struct {
 
 // Accept implements net.Listener.
 func (l *guarded) Accept() (net.Conn, error) {
-	if l.lane.places != nil {
-		l.lane.places <- struct{}{}
-	}
 	c, err := l.Listener.Accept()
 	if err != nil {
-		l.release()
 		if l.lane.hasStopped() { // net/http would try again
 			l.Listener.Close()
 			err = net.ErrClosed
 		}
 		return nil, err
 	}
-	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, headTime: l.lane.settings.HeaderTimeout, onClose: l.closed}
+	g := &guard{Conn: c, maxHead: l.lane.settings.MaxHeaderBytes, headTime: l.lane.settings.HeaderTimeout}
 	g.bare, _ = c.(*net.TCPConn)
-	if g.bare != nil && l.lane.watcher != nil {
-		g.watch = l.lane.watcher.Add(g.bare, g.hangup)
-	}
 	if l.config != nil {
 		g.Conn = tls.Server(c, l.config)
 	}
+	var ok bool
+	if g.place, ok = l.lane.settings.Connections.Enter(g.evict, l.lane.stop); !ok {
+		c.Close()
+		l.Listener.Close()
+		return nil, net.ErrClosed
+	}
+	g.onClose = func(g *guard) {
+		l.lane.gone(g)
+		g.place.Leave()
+	}
+	if g.bare != nil && l.lane.watcher != nil {
+		g.watch = l.lane.watcher.Add(g.bare, g.hangup)
+	}
 	l.lane.open(g)
 	return g, nil
-}
-
-// closed forgets a connection and gives its place back.
-func (l *guarded) closed(g *guard) {
-	l.lane.gone(g)
-	l.release()
-}
-
-// release gives a connection's place back.
-func (l *guarded) release() {
-	if l.lane.places != nil {
-		<-l.lane.places
-	}
 }

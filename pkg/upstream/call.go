@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -267,6 +268,9 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	if r.Head.Status == 101 && !c.Upgrade {
 		return nil, false, &Error{Fault: Garbage, Err: errNotAsked}
 	}
+	if _, ok := wire.Find(r.Head.Fields, header.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
+		return nil, false, &Error{Fault: Garbage, Err: errNoUpgrade}
+	}
 	if h1, _ := a.speech.heard(); h1 != yes {
 		a.speech.learnH1(true)
 	}
@@ -289,6 +293,23 @@ func (c *Call) BodyUntouched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.upload.done == nil
+}
+
+// OnlyH2Behind reports whether a request that was not understood in HTTP/1.1 can be sent
+// in HTTP/2 instead, after a Do that has failed with err: the user container speaks
+// that, and it cannot have acted on what it got. That is so if it has answered in
+// HTTP/2. If it has closed without a word, it may have read the head and died
+// (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all.
+func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
+	var e *Error
+	if !errors.As(err, &e) || !c.BodyUntouched() {
+		return false
+	}
+	if e.Silent {
+		only, err := a.SpeaksOnlyH2(ctx)
+		return err == nil && only
+	}
+	return e.Fault == Garbage && a.OnlyH2()
 }
 
 // Idempotent reports whether a method may be sent twice (RFC 9110 section 9.2.2).

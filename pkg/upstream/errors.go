@@ -43,6 +43,7 @@ var (
 	errTooManyInfos = errors.New("too many informational responses")
 	errHeadTooLarge = errors.New("response head too large")
 	errNotAsked     = errors.New("switched protocols without being asked")
+	errNoUpgrade    = errors.New("switched protocols without saying to which")
 	errSpeaksH2     = errors.New("answered in HTTP/2")
 	errNotAgain     = errors.New("reset the request's stream")
 	errEndedEarly   = errors.New("the body ended early")

@@ -6,11 +6,45 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // halfClosedTimeout is how long a tunnel of which one side has ended waits for
 // the next byte of the other, and for somebody to take it.
 const halfClosedTimeout = 30 * time.Second
+
+// goneTimeout is how long the user container's side of a WebSocket stays open when the
+// client has ended its own: a WebSocket has no half-close (RFC 6455 section 7.1.1), and
+// its slot is not to be held by one that is dead.
+const goneTimeout = time.Second
+
+// AppendSwitch appends the head of a 101 as the client gets it: with the fields that are
+// not for us alone, and those that make it a switch (RFC 9110 section 15.2.2).
+func (r *Response) AppendSwitch(b []byte) []byte {
+	b = append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...)
+	for _, f := range r.Head.Fields {
+		switch header.RoleOf(f.Name) {
+		case header.HopRole, header.ConnectionRole, header.TERole, header.TrailerRole, header.LengthRole:
+			if !wire.EqualFold(f.Name, header.Upgrade) {
+				continue
+			}
+		case header.ProxyStatusRole:
+			if f.Value = []byte(header.WithoutOurs(string(f.Value))); len(f.Value) == 0 {
+				continue
+			}
+		}
+		b = wire.AppendField(b, f.Name, f.Value)
+	}
+	return append(b, "\r\n"...)
+}
+
+// IsWebSocket reports whether a 101 switches to WebSocket.
+func (r *Response) IsWebSocket() bool {
+	protocol, _ := wire.Find(r.Head.Fields, header.Upgrade)
+	return wire.EqualFold(protocol, "websocket")
+}
 
 // tunnelSize is what each way of a tunnel reads into while little comes, in bytes:
 // most WebSockets are silent most of the time. When it is full, more is read at
@@ -24,10 +58,11 @@ const tunnelSize = 4 << 10
 // return.
 func (r *Response) Tunnel(client net.Conn, early []byte, touch func()) (in, out int64) {
 	app := r.conn
+	webSocket := r.IsWebSocket()
 	behind := append([]byte(nil), app.buffered()...) // what came right behind the 101
 	app.park()
 	r.Head.Reset() // which would keep the buffer
-	t := tunnel{call: r.call, client: client, app: app, touch: touch}
+	t := tunnel{call: r.call, client: client, app: app, touch: touch, webSocket: webSocket}
 
 	var both sync.WaitGroup
 	both.Go(func() { in = t.copy(app, client, early) })
@@ -46,6 +81,9 @@ type tunnel struct {
 	app    *conn
 	touch  func()
 	half   atomic.Bool // one direction has ended
+
+	webSocket bool
+	end       time.Time // of a WebSocket whose client has ended its side; guarded by call.mu
 }
 
 // copy moves bytes from src to dst until src ends, and tells dst so.
@@ -79,6 +117,9 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			continue
 		}
 		if err == io.EOF && closeWrite(dst) == nil {
+			if src == t.client && t.webSocket {
+				t.limit()
+			}
 			if !t.half.Swap(true) {
 				t.patience(src, dst) // the other direction
 			}
@@ -102,9 +143,19 @@ func (t *tunnel) patience(dst, src net.Conn) {
 	defer t.call.mu.Unlock()
 	if !t.call.aborted {
 		end := time.Now().Add(halfClosedTimeout)
+		if !t.end.IsZero() {
+			end = t.end
+		}
 		src.SetReadDeadline(end)
 		dst.SetWriteDeadline(end)
 	}
+}
+
+// limit bounds the rest of a WebSocket whose client has ended its side.
+func (t *tunnel) limit() {
+	t.call.mu.Lock()
+	defer t.call.mu.Unlock()
+	t.end = time.Now().Add(goneTimeout)
 }
 
 // closeWrite tells the peer of c that no more will come.
