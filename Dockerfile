@@ -3,8 +3,9 @@
 # The sidecar's is the last stage, so it is what is built when no target is named.
 
 # Only its Go and its CA certificates matter. A release that must be the same
-# to the byte for ever names it by digest: --build-arg BUILDER=golang@sha256:...
-ARG BUILDER=golang:1.26.8-bookworm
+# to the byte for ever names it by digest: --build-arg BUILDER=docker.io/library/golang@sha256:...
+# The name is whole, because podman does not guess the registry of a short one.
+ARG BUILDER=docker.io/library/golang:1.26.8-bookworm
 
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS source
 WORKDIR /src

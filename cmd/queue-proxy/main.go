@@ -1,9 +1,10 @@
 // The queue-proxy is the sidecar that stands in front of a user's container.
 //
-//	queue-proxy [serve]        serve until the pod ends
-//	queue-proxy why [-o json]  say whether the pod is ready, and why not; exit 0 or 1
-//	queue-proxy config         print the settings in force and where each came from
-//	queue-proxy version        print the version
+//	queue-proxy [serve]           serve until the pod ends
+//	queue-proxy why [-o json]     say whether the pod is ready, and why not; exit 0 or 1
+//	queue-proxy config [-o json]  print the settings in force and where each came from
+//	queue-proxy version           print the version
+//	queue-proxy help [command]    say more
 //
 // Its settings are environment variables: docs/configuration.md. The flags
 // -probe-period and -probe-timeout are the exec probes of Knative 0.8 to 0.25.
@@ -11,15 +12,16 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/sidecar"
@@ -43,54 +45,39 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // run returns the exit code: 0 for what was asked for, 1 for what could not be
 // done, 2 for a command line that asks for nothing we know.
 func run(args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("queue-proxy", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	var ask execProbe
-	flags.Var(&ask.period, "probe-period", "ask the running sidecar whether it is ready, for so many seconds (0: 10), and exit 0 or 1")
-	flags.Var(&ask.timeout, "probe-timeout", "the same, with a duration")
-	showVersion := flags.Bool("version", false, "print the version")
-	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: queue-proxy [serve | why [-o json] | config | version]")
-		flags.PrintDefaults()
-	}
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
+	line, err := parse(args)
+	if err != nil {
+		fmt.Fprintf(stderr, "queue-proxy: %v\nRun '%s' for usage.\n", err, strings.TrimSpace("queue-proxy help "+line.topic))
 		return 2
 	}
-	command, rest := flags.Arg(0), flags.Args()
-	if len(rest) > 0 {
-		rest = rest[1:]
-	}
-	if *showVersion {
-		command = "version"
-	}
-	asJSON := command == "why" && len(rest) == 2 && rest[0] == "-o" && rest[1] == "json"
-	known := command == "" || command == "serve" || command == "why" || command == "config" || command == "version"
-	if !known || len(rest) > 0 && !asJSON {
-		fmt.Fprintf(stderr, "queue-proxy: unknown command %q\n", flags.Args())
-		flags.Usage()
-		return 2
-	}
-	if command == "version" {
+	switch line.command {
+	case "help":
+		fmt.Fprint(stdout, help(line.topic))
+		return 0
+	case "version":
 		fmt.Fprintf(stdout, "queue-proxy %s (commit %s)\n", version, commit)
 		return 0
 	}
 
 	c, err := config.Load()
 	switch {
-	case err != nil && command != "" && command != "serve":
-		return fail(stderr, err)
-	case err != nil:
+	case err != nil && line.command == "serve":
 		return refuse(stderr, err)
-	case command == "config":
-		c.Write(stdout)
+	case err != nil:
+		return fail(stderr, err)
+	}
+	switch line.command {
+	case "config":
+		if line.asJSON {
+			c.WriteJSON(stdout)
+		} else {
+			c.Write(stdout)
+		}
 		return 0
-	case command == "why":
+	case "why":
 		ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 		defer cancel()
-		ready, err := sidecar.Why(ctx, c.StatusPort, asJSON, stdout)
+		ready, err := sidecar.Why(ctx, c.StatusPort, line.asJSON, stdout)
 		if err != nil {
 			return fail(stderr, err)
 		}
@@ -98,8 +85,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return 1
 		}
 		return 0
-	case ask.wanted():
-		if err := ask.run(c.Port); err != nil {
+	case probing:
+		if err := line.ask.run(c.Port); err != nil {
 			return fail(stderr, err)
 		}
 		return 0
@@ -119,6 +106,7 @@ func serve(c *config.Config) error {
 	started := time.Now()
 	log, level := sidecar.NewLogger(c)
 	defer log.Sync()
+	defer zap.RedirectStdLog(log)() // net/http writes of an unsolicited response there, whose text a peer chooses
 	ctx, end := context.WithCancel(context.Background())
 	defer end()
 	// A write to a standard output that nobody reads any more is an error like any

@@ -5,7 +5,8 @@
 // Nothing is required, an empty value is the same as none, and unknown variables
 // are ignored: any control plane can start us (docs/promises.md 3.9). What is wrong
 // is reported all at once, a line for each value. Telemetry is the exception: its
-// bad values fall back to their defaults, and [Config.Warnings] says which.
+// bad values fall back to their defaults, and [Config.Warnings] says which. It also
+// names the unknown variables that look like misspelt ones of ours.
 //
 // One table (table.go) holds the name, default, allowed values and meaning of each
 // variable. [Config.Settings] and [Config.Write] show what is in force, [Environ]
@@ -18,9 +19,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -81,11 +86,12 @@ type Config struct {
 	DrainQuietPeriod time.Duration // without a new request; at most half of DrainDeadline
 	DrainMin         time.Duration // the drain takes at least so long; at most DrainDeadline
 	DrainEndpoint    bool          // /drain is served on AdminPort
+	DrainStreams     DrainStreams  // whether the drain waits for streams
 
 	// Limits on what comes in.
 	MaxHeaderBytes int           // of a request's head, 4 KiB to 64 MiB
 	MaxBodyBytes   int64         // of a request's body; 0: no limit
-	MaxConnections int           // open at once on each port for requests; 0: no limit
+	MaxConnections int           // open at once, over all ports for requests; 0: no limit
 	HeaderTimeout  time.Duration // for a request's head to arrive; above 0
 	BodyTimeout    time.Duration // for the next byte of a request's body that the user container waits for; 0: no limit
 	SendTimeout    time.Duration // for the client to take a piece of a response; above 0
@@ -109,6 +115,16 @@ type Config struct {
 	from       map[string]string // a row's name: the name that its value was read from
 	warnings   []string
 }
+
+// DrainStreams says whether the drain waits for WebSockets, event streams and gRPC
+// streams (docs/promises.md 3.5).
+type DrainStreams string
+
+// What may become of streams.
+const (
+	EndStreams     DrainStreams = "end"  // by the user container, on its SIGTERM
+	WaitForStreams DrainStreams = "wait" // as for other requests
+)
 
 // A RequestTimeoutScope says what the request timeout covers.
 type RequestTimeoutScope string
@@ -198,6 +214,8 @@ type EnvVar struct{ Name, Value string }
 
 // Load reads the environment of this process. The error has a line for each value
 // that is not allowed: the variable, the value in quotes, and what is allowed.
+// [Config.Warnings] also says when there is nothing in the certificate directory that
+// somebody has named; the files are not looked at otherwise.
 func Load() (*Config, error) {
 	c, _, err := load((*reading).process)
 	return c, err
@@ -216,6 +234,7 @@ func Read(environ []EnvVar) (*Config, error) {
 				in.take(r, name, values[name])
 			}
 		}
+		in.warnOfMisspelt(values)
 		return nil
 	})
 	return c, err
@@ -239,13 +258,16 @@ func defaults() (*Config, []*row) {
 // A reading is a Config on its way out of an environment.
 type reading struct {
 	c        *Config
-	rows     []*row
+	table    []section
+	rows     []*row // of the table: those that have an effect
+	here     bool   // the environment is this process's, and so are the files that it names
 	problems []string
 }
 
 func load(environment func(*reading) error) (*Config, []*row, error) {
 	c := &Config{from: map[string]string{}}
-	in := &reading{c: c, rows: rowsOf(table(c))}
+	in := &reading{c: c, table: table(c)}
+	in.rows = rowsOf(in.table)
 	setDefaults(in.rows)
 	if err := environment(in); err != nil {
 		return nil, nil, err
@@ -298,7 +320,32 @@ func (in *reading) process() error {
 	for i, v := range readers {
 		spec.Elem().Field(i).Set(reflect.ValueOf(v))
 	}
-	return envconfig.Process("", spec.Interface())
+	if err := envconfig.Process("", spec.Interface()); err != nil {
+		return err
+	}
+	values := map[string]string{}
+	for _, v := range os.Environ() {
+		name, value, _ := strings.Cut(v, "=")
+		values[name] = value
+	}
+	in.warnOfMisspelt(values)
+	in.here = true
+	return nil
+}
+
+// warnOfNoCertificate looks into a certificate directory that somebody has named.
+// Knative mounts one that stays empty where it does not encrypt.
+func (in *reading) warnOfNoCertificate() {
+	dir := in.c.CertDir
+	if in.row(certDirName).from == "" || in.c.OnKnative {
+		return
+	}
+	for _, file := range []string{"tls.crt", "tls.key"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); !errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+	}
+	in.warn("%s: %s: neither tls.crt nor tls.key is there; TLS is not served before they are", certDirName, quote(dir))
 }
 
 // A variable is what envconfig decodes into. It never returns an error, because
@@ -372,8 +419,12 @@ func (in *reading) judge() {
 		in.warn("%s: true is assumed, because a %s* variable is set, though %s is not; outside Knative, set it to false", knativeName, servingPrefix, namespaceName)
 	}
 	in.judgePorts()
+	in.judgeMetricsEndpoint()
 	if in.good(tlsMinName, tlsMaxName) && c.TLSMaxVersion != 0 && c.TLSMaxVersion < c.TLSMinVersion {
 		in.problem("%s: %s: at least %s, which is %s", tlsMaxName, quote(in.row(tlsMaxName).encode()), tlsMinName, in.row(tlsMinName).encode())
+	}
+	if in.here {
+		in.warnOfNoCertificate()
 	}
 	if c.TLSCipherSuites != nil && c.TLSMinVersion == tls.VersionTLS13 {
 		in.warn("%s: without effect, because %s is %s", tlsSuitesName, tlsMinName, in.row(tlsMinName).encode())
@@ -448,14 +499,55 @@ func (in *reading) good(names ...string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return in.row(name).bad })
 }
 
+// observability is what OBSERVABILITY_CONFIG says of the metrics that are scraped. What is
+// no JSON is reported by those who read all of it.
+func observability(c *Config) (protocol, endpoint string) {
+	var o struct {
+		RequestMetrics struct{ Protocol, Endpoint string }
+	}
+	_ = json.Unmarshal([]byte(c.Telemetry.Observability), &o)
+	return o.RequestMetrics.Protocol, o.RequestMetrics.Endpoint
+}
+
+// leastMetricsPort is the least that Knative takes in requestMetrics.endpoint: below it
+// are ports that a process without privileges cannot have.
+const leastMetricsPort = 1024
+
+// metricsEndpoint returns the address and the port that a Knative control plane wants
+// the metrics on; port 0: it says nothing, or what is no "host:port". A port that is
+// taken does not stop us, because telemetry never does (docs/promises.md 3.9).
+func metricsEndpoint(c *Config) (host string, port int) {
+	protocol, endpoint := observability(c)
+	if protocol != "prometheus" || endpoint == "" {
+		return "", 0
+	}
+	host, text, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return "", 0
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	others := []int{c.UserPort, c.Port, c.TLSPort, c.AdminPort, c.AutoscalerPort, c.StatusPort}
+	if err != nil || n < leastMetricsPort || slices.Contains(others, int(n)) {
+		return "", 0
+	}
+	return host, int(n)
+}
+
+// judgeMetricsEndpoint reports an endpoint that is not used.
+func (in *reading) judgeMetricsEndpoint() {
+	protocol, endpoint := observability(in.c)
+	if _, port := metricsEndpoint(in.c); protocol == "prometheus" && endpoint != "" && port == 0 {
+		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used", observabilityName, quote(endpoint), leastMetricsPort)
+	}
+}
+
 // metricsNames returns the metrics that are served where nobody names them: those
 // that a Knative control plane asks for, by whichever variable it has, and ours
 // elsewhere.
 func metricsNames(c *Config) string {
-	var observability struct{ RequestMetrics struct{ Protocol string } }
-	_ = json.Unmarshal([]byte(c.Telemetry.Observability), &observability) // what is no JSON has been reported
+	protocol, _ := observability(c)
 	switch {
-	case observability.RequestMetrics.Protocol == "prometheus":
+	case protocol == "prometheus":
 		return "knative-head"
 	case c.Telemetry.MetricsBackend == "prometheus":
 		return "knative-1.18"

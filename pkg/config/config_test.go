@@ -53,6 +53,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		Probes:              tcp(8080),
 		StatsFormat:         Protobuf,
 		DrainDeadline:       27 * time.Second,
+		DrainStreams:        EndStreams,
 		DrainQuietPeriod:    13500 * time.Millisecond,
 		MaxHeaderBytes:      1 << 20,
 		HeaderTimeout:       time.Minute,
@@ -68,7 +69,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 	}
 	for name, environ := range map[string][]EnvVar{
 		"nothing": nil,
-		"unknown": env("FOO", "bar", "SERVING_SERVICE_HOST", "10.0.0.1", "QUEUE_SERVING_PORTS", "x"),
+		"unknown": env("FOO", "bar", "SERVING_SERVICE_HOST", "10.0.0.1", "QUEUE_SERVING_HOST", "x"),
 		"empty":   everyNameEmpty(),
 	} {
 		c, err := Read(environ)
@@ -186,6 +187,7 @@ func TestValuesAreRead(t *testing.T) {
 		{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline }, 90 * time.Second},
 		{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod }, 5 * time.Second},
 		{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin }, 5 * time.Second},
+		{"DRAIN_STREAMS", "wait", func(c *Config) any { return c.DrainStreams }, WaitForStreams},
 		{"DRAIN_ENDPOINT", "true", func(c *Config) any { return c.DrainEndpoint }, true},
 
 		{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes }, 8192},
@@ -558,6 +560,38 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 	}
 }
 
+// A certificate may come later, and by default there is none.
+func TestAnEmptyCertificateDirectoryIsWarnedOfWhereSomebodySetIt(t *testing.T) {
+	empty, one := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(one+"/tls.key", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, dir, knative string // knative: ON_KNATIVE, beside a variable of Knative's
+		want               []string
+	}{
+		{"by default", "", "false", nil},
+		{"no folder", empty + "/none", "false", []string{`TLS_CERT_DIR: "` + empty + `/none": neither tls.crt nor tls.key is there; TLS is not served before they are`}},
+		{"an empty folder", empty, "false", []string{`TLS_CERT_DIR: "` + empty + `": neither tls.crt nor tls.key is there; TLS is not served before they are`}},
+		{"one of the two", one, "false", nil}, // which is reported when it is read
+		{"on Knative", empty, "true", nil},
+	} {
+		t.Setenv("TLS_CERT_DIR", test.dir)
+		t.Setenv("SERVING_NAMESPACE", "n")
+		t.Setenv("ON_KNATIVE", test.knative)
+		c, err := Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Warnings(); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got warnings %q, want %q", test.name, got, test.want)
+		}
+		if got := read(t, "TLS_CERT_DIR", test.dir).Warnings(); len(got) > 0 {
+			t.Errorf("%s: got warnings %q of an environment that may be another machine's, want none", test.name, got)
+		}
+	}
+}
+
 type environment struct {
 	name string
 	vars []EnvVar
@@ -622,6 +656,18 @@ func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 			if !slices.Contains(everyName(), v.Name) {
 				t.Errorf("%s: got no row for %s, want one", e.name, v.Name)
 			}
+		}
+	}
+}
+
+// Between the releases above others have written these.
+func TestVariablesOfReleasesInBetweenAreKnown(t *testing.T) {
+	for _, name := range []string{"DOWNWARD_API_LABELS_PATH", "CONCURRENCY_STATE_ENDPOINT", "CONCURRENCY_STATE_TOKEN_PATH"} {
+		if !slices.Contains(everyName(), name) {
+			t.Errorf("%s: got no row, want one", name)
+		}
+		if got, want := settings(read(t, name, "/etc/podinfo/labels")), settings(Default()); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
 		}
 	}
 }

@@ -96,8 +96,18 @@ func TestGuideShowsErrorsAsTheyAre(t *testing.T) {
 	}
 }
 
+// misspeltInGuide is the guide's example of a misspelt variable.
+const misspeltInGuide = "QUEUE_DETPH"
+
+func TestGuideShowsAWarningAsItIs(t *testing.T) {
+	warnings := read(t, misspeltInGuide, "50").Warnings()
+	if len(warnings) != 1 || !strings.Contains(contents(t, guide), "      warning: "+warnings[0]+"\n") {
+		t.Errorf("got a guide without %q, want the line as it is", warnings)
+	}
+}
+
 func TestGuideNamesNoUnknownVariable(t *testing.T) {
-	known := map[string]bool{servingPrefix: true, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": true}
+	known := map[string]bool{servingPrefix: true, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": true, misspeltInGuide: true}
 	for _, name := range everyName() {
 		known[name] = true
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,10 +39,8 @@ func port(to *int) kind {
 	return kind{
 		allowed: "a port, 1 to 65535",
 		decode: func(text string) error {
-			for _, transport := range []string{"tcp://", "udp://", "sctp://"} {
-				if strings.HasPrefix(text, transport) {
-					return errServiceLink
-				}
+			if isLinkValue(text) {
+				return errServiceLink
 			}
 			return decodeNumber(text, to, 1, math.MaxUint16)
 		},
@@ -160,6 +157,13 @@ func text(to *string) kind {
 		decode:  func(text string) error { *to = text; return nil },
 		encode:  func() string { return *to },
 	}
+}
+
+// endpoint reads anything, and hides what may be a secret in a URL.
+func endpoint(to *string) kind {
+	k := text(to)
+	k.show = func() string { return safeEndpoint(*to) }
+	return k
 }
 
 // object reads a JSON object and keeps its text. What is not one counts as an empty
@@ -399,24 +403,18 @@ func encodeProbes(all []probe.Probe, array bool) string {
 	case !array:
 		what = all[0]
 	}
+	return encode(what)
+}
+
+// encode writes text and numbers, and what is made of them, as JSON.
+func encode(what any) string {
 	var written strings.Builder
 	e := json.NewEncoder(&written)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(what); err != nil {
-		panic("config: a probe that JSON cannot hold: " + err.Error()) // text and numbers: it holds them all
+		panic("config: a value that JSON cannot hold: " + err.Error())
 	}
 	return strings.TrimSuffix(written.String(), "\n")
-}
-
-// hidden stands where a secret would.
-const hidden = "***"
-
-// safe hides the names and passwords in the URLs of a text.
-func safe(text string) string {
-	if !strings.Contains(text, "@") {
-		return text
-	}
-	return regexp.MustCompile(`://[^/\s"]*@`).ReplaceAllString(text, "://"+hidden+"@")
 }
 
 // quote makes a value fit for a line of an error.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -10,11 +11,11 @@ import (
 
 // A Setting is one value in force, for people and logs.
 type Setting struct {
-	Name   string // the variable
-	Value  string // as it would be written there; "" where it is not set; a secret is never shown
-	Source string // one of the Sources
-	From   string // the variable that it was read from, which can be another name for Name; "" unless Source is FromEnvironment
-	Secret bool   // Value is not the value
+	Name   string `json:"name"`             // the variable
+	Value  string `json:"value"`            // as it would be written there; "" where it is not set; a secret is never shown
+	Source string `json:"source"`           // one of the Sources
+	From   string `json:"from,omitempty"`   // the variable that it was read from, which can be another name for Name; "" unless Source is FromEnvironment
+	Secret bool   `json:"secret,omitempty"` // Value is not the value
 }
 
 // Where a setting comes from.
@@ -24,8 +25,8 @@ const (
 	FromOthers      = "derived" // from other settings, or set by the program
 )
 
-// Settings is every setting in force, always in the same order. Passwords in URLs,
-// header values of probes and the collector's headers are hidden.
+// Settings is every setting in force, always in the same order. The user, password and
+// query of URLs, header values of probes and the collector's headers are hidden.
 func (c *Config) Settings() []Setting {
 	var all []Setting
 	_, unset := defaults()
@@ -44,12 +45,12 @@ func (c *Config) Settings() []Setting {
 	return all
 }
 
-// Warnings says, a line each, which values were not used as they were written, and
-// which have no effect.
+// Warnings says, a line each, which variables are probably misspelt, which values were
+// not used as they were written, and which have no effect.
 func (c *Config) Warnings() []string { return slices.Clone(c.warnings) }
 
-// Write prints the settings in force for people: name, value and where it came from.
-// Errors of w are its owner's business.
+// Write prints the settings in force for people: name, value and where it came from,
+// and below them the warnings. Errors of w are its owner's business.
 func (c *Config) Write(w io.Writer) {
 	const widest = 40 // letters of a value that moves the last column; longer ones stick out
 	settings := c.Settings()
@@ -64,13 +65,30 @@ func (c *Config) Write(w io.Writer) {
 			values = max(values, n)
 		}
 	}
-	var table strings.Builder
+	var text strings.Builder
 	for _, s := range settings {
 		source := s.Source
 		if s.From != "" && s.From != s.Name {
 			source += " (" + s.From + ")"
 		}
-		fmt.Fprintf(&table, "%-*s  %-*s  %s\n", names, s.Name, values, s.Value, source)
+		fmt.Fprintf(&text, "%-*s  %-*s  %s\n", names, s.Name, values, s.Value, source)
 	}
-	_, _ = io.WriteString(w, table.String())
+	for i, warning := range c.warnings {
+		if i == 0 {
+			text.WriteByte('\n')
+		}
+		fmt.Fprintf(&text, "warning: %s\n", warning)
+	}
+	_, _ = io.WriteString(w, text.String())
+}
+
+// WriteJSON is Write for programs: an object with the lists settings and warnings.
+func (c *Config) WriteJSON(w io.Writer) {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	_ = e.Encode(struct {
+		Settings []Setting `json:"settings"`
+		Warnings []string  `json:"warnings"`
+	}{c.Settings(), append([]string{}, c.warnings...)})
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -18,14 +19,14 @@ func setting(t *testing.T, c *Config, name string) Setting {
 }
 
 func TestASettingSaysWhereItComesFrom(t *testing.T) {
-	c := read(t, "PORT", "3000", "CONTAINER_CONCURRENCY", "2", "METRICS_PORT", "tcp://10.0.0.1:80",
+	c := read(t, "PORT", "3000", "CONTAINER_CONCURRENCY", "2", "STATUS_PORT", "tcp://10.0.0.1:80",
 		"ENABLE_PROFILING", "nonsense", "DRAIN_QUIET_PERIOD", "1h", "OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer xyz")
 	for _, want := range []Setting{
 		{Name: "USER_PORT", Value: "3000", Source: "environment", From: "PORT"},
 		{Name: "CONTAINER_CONCURRENCY", Value: "2", Source: "environment", From: "CONTAINER_CONCURRENCY"},
 		{Name: "QUEUE_DEPTH", Value: "20", Source: "derived"},
 		{Name: "QUEUE_SERVING_PORT", Value: "8012", Source: "default"},
-		{Name: "METRICS_PORT", Value: "9091", Source: "default"},
+		{Name: "STATUS_PORT", Value: "8008", Source: "default"},
 		{Name: "ENABLE_PROFILING", Value: "false", Source: "default"},
 		{Name: "DRAIN_QUIET_PERIOD", Value: "13.5s", Source: "derived"},
 		{Name: "SERVING_NAMESPACE", Value: "", Source: "default"},
@@ -102,6 +103,86 @@ func TestNoSecretIsShown(t *testing.T) {
 	}
 }
 
+func TestAnEndpointIsShownWithoutUserAndQuery(t *testing.T) {
+	for value, want := range map[string]string{
+		"https://collector:4318/v1/traces":              "https://collector:4318/v1/traces",
+		"https://collector:4318/v1?api-key=s3cret":      "https://collector:4318/v1?***",
+		"https://collector?token=s3cret/a@b":            "https://collector?***",
+		"https://collector/v1#s3cret":                   "https://collector/v1#***",
+		"https://user:s3cret@collector/a@b?x=s3cret":    "https://***@collector/a@b?***",
+		"https://user:s3c@ret@collector:4318":           "https://***@collector:4318",
+		"https://s3cret@[::1]:4318/v1":                  "https://***@[::1]:4318/v1",
+		"collector:4317?token=s3cret":                   "collector:4317?***",
+		"user:s3cret@collector:4317":                    "***@collector:4317",
+		"https://collector?token=s3cret\" \u2028s3cret": "https://collector?***",
+		"https://user:s3/cret@collector":                "https://***",
+		"https://user:s3?cret@collector":                "https://***",
+		"https://user?s3cret@collector":                 "https://***",
+		"https://user:s3#cret@collector/v1":             "https://***",
+		"http://a?b=s3cret, http://c?d=s3cret":          "http://a?***",
+		" https://user:s3cret@collector?token=s3cret ":  " https://***@collector?***",
+		"?": "?", "": "", "@": "***@", "https://": "https://", "://?s3cret": "://?***",
+	} {
+		for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "TRACING_CONFIG_ZIPKIN_ENDPOINT"} {
+			c := read(t, name, value)
+			if got := setting(t, c, name).Value; got != want {
+				t.Errorf("%s=%s: got %s, want %s", name, value, got, want)
+			}
+			if got := Environ(c); value != "" && !slices.Equal(got, env(name, value)) {
+				t.Errorf("got %v, want the value as it was written", got)
+			}
+		}
+	}
+}
+
+func TestEndpointsInJSONAreShownWithoutUserAndQuery(t *testing.T) {
+	for value, want := range map[string]string{
+		`{"tracing":{"endpoint":"https://u:s3cret@c/v1?k=s3cret"},"metrics":{"protocol":"grpc"}}`:        `{"tracing":{"endpoint":"https://***@c/v1?***"},"metrics":{"protocol":"grpc"}}`,
+		`{"metrics": {"endpoint" : "collector:4317?k=s3cret", "exportInterval":15000000000}}`:            `{"metrics": {"endpoint" : "collector:4317?***", "exportInterval":15000000000}}`,
+		`{"metrics":{"ENDPOINT":"s3cret@collector"}}`:                                                    `{"metrics":{"ENDPOINT":"***@collector"}}`,
+		`{"metrics":{"\u0065ndpoint":"collector?s3cret"}}`:                                               `{"metrics":{"\u0065ndpoint":"collector?***"}}`,
+		`{"metrics":{"endpoint":"https:\/\/u:s3cret@c\/v1\u003fk=s3cret \" s3cret"}}`:                    `{"metrics":{"endpoint":"https://***@c/v1?***"}}`,
+		`{"other":"see https://c/v1?k=s3cret or mail me@here?","a":["http://s3cret@b","c?d"],"what?":1}`: `{"other":"see https://c/v1?*** or mail me@here?","a":["http://***@b","c?d"],"what?":1}`,
+		`{"requestLogTemplate":"{{.Request.URL}}?<&>"}`:                                                  `{"requestLogTemplate":"{{.Request.URL}}?<&>"}`,
+	} {
+		c := read(t, "OBSERVABILITY_CONFIG", value)
+		if got := setting(t, c, "OBSERVABILITY_CONFIG").Value; got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", value, got, want)
+		}
+		if got := c.Telemetry.Observability; got != value {
+			t.Errorf("got %s, want %s as it was written", got, value)
+		}
+		// One that is not JSON is shown where it is complained of.
+		broken := "x" + value
+		for _, w := range read(t, "OBSERVABILITY_CONFIG", broken).Warnings() {
+			if strings.Contains(w, "s3cret") {
+				t.Errorf("got the warning %s, want no s3cret", w)
+			}
+		}
+	}
+}
+
+func FuzzSafe(f *testing.F) {
+	f.Add(`{"a":{"endpoint":"https://u:p@h?q"}}`)
+	f.Add(`https:\/\/u@h#x "a\`)
+	f.Add(`"endpoint": "a?b" : "c?d"`)
+	f.Fuzz(func(t *testing.T, text string) {
+		got := safe(text)
+		if again := safe(got); again != got {
+			t.Errorf("%q: got %q, then %q, want the same", text, got, again)
+		}
+		if json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
+			t.Errorf("%q: got %q, want JSON", text, got)
+		}
+		if secret := "s3cret"; !strings.Contains(text, secret) {
+			whole, err := json.Marshal(map[string]string{"endpoint": "https://h/" + text + "?" + secret})
+			if err == nil && strings.Contains(safe(string(whole)), secret) {
+				t.Errorf("%s: got %s, want no %s", whole, safe(string(whole)), secret)
+			}
+		}
+	})
+}
+
 func TestALongValueIsCutInAnError(t *testing.T) {
 	_, err := Read(env("USER_PORT", strings.Repeat("ü\n", 1000)))
 	if err == nil {
@@ -109,6 +190,51 @@ func TestALongValueIsCutInAnError(t *testing.T) {
 	}
 	if got := err.Error(); len(got) > 400 || strings.Contains(got, "\n") || !strings.Contains(got, `"...: a port`) {
 		t.Errorf("got %q, want one short line", got)
+	}
+}
+
+func TestWriteEndsWithTheWarnings(t *testing.T) {
+	written := func(c *Config) string {
+		var b strings.Builder
+		c.Write(&b)
+		return b.String()
+	}
+	got := written(read(t, "CONTAINER_CONCURENCY", "4", "QUEUE_DEPTH", "5"))
+	want := "\nwarning: CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?\n" +
+		"warning: QUEUE_DEPTH: without effect, because CONTAINER_CONCURRENCY is 0\n"
+	if !strings.HasSuffix(got, want) {
+		t.Errorf("got\n%s\nwant at its end\n%s", got, want)
+	}
+	if got := written(Default()); strings.Contains(got, "warning") || strings.Contains(got, "\n\n") {
+		t.Errorf("got\n%s\nwant no warnings", got)
+	}
+}
+
+func TestWriteJSONHoldsWhatWriteDoes(t *testing.T) {
+	for _, c := range []*Config{Default(), read(t, "PORT", "3000", "CONTAINER_CONCURENCY", "4", "OTEL_EXPORTER_OTLP_HEADERS", "a=b", "EXCLUDE_PATHS", "/<&>")} {
+		var b strings.Builder
+		c.WriteJSON(&b)
+		var got struct {
+			Settings []Setting
+			Warnings []string
+		}
+		if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
+			t.Fatalf("got %v from\n%s", err, b.String())
+		}
+		if want := c.Settings(); !slices.Equal(got.Settings, want) {
+			t.Errorf("got settings %+v\nwant %+v", got.Settings, want)
+		}
+		if want := c.Warnings(); !slices.Equal(got.Warnings, want) || got.Warnings == nil {
+			t.Errorf("got warnings %#v, want %q, [] where there are none", got.Warnings, want)
+		}
+		for line := range strings.Lines(b.String()) {
+			if strings.Contains(line, `"USER_PORT"`) && strings.TrimSpace(line) != `"name": "USER_PORT",` {
+				t.Errorf("got the line %q, want one member on each line", line)
+			}
+		}
+		if got := b.String(); strings.Contains(got, `\u003c`) {
+			t.Errorf("got %s, want < as it is", got)
+		}
 	}
 }
 

@@ -28,12 +28,16 @@ const (
 	drainMinName      = "DRAIN_MIN"
 	metricsNamesName  = "METRICS_NAMES"
 	mergePortName     = "METRICS_MERGE_PORT"
+	certDirName       = "TLS_CERT_DIR"
 	tlsMinName        = "QUEUE_PROXY_TLS_MIN_VERSION"
 	tlsMaxName        = "QUEUE_PROXY_TLS_MAX_VERSION"
 	tlsSuitesName     = "QUEUE_PROXY_TLS_CIPHER_SUITES"
 	observabilityName = "OBSERVABILITY_CONFIG"
 	backendName       = "SERVING_REQUEST_METRICS_BACKEND"
 )
+
+// defaultMetricsPort is Knative's for the metrics of a user container.
+const defaultMetricsPort = 9091
 
 // A row is one variable: what people may write, what we take when they write
 // nothing, and the value of a Config that it stands for.
@@ -125,7 +129,12 @@ func table(c *Config) []section {
 				text: "Where preStop hooks ask us to drain. Knative's pods expect 8022."},
 			{name: "AUTOSCALER_PORT", kind: port(&c.AutoscalerPort), traits: listener, def: "9090",
 				text: "Where the autoscaler reads the statistics. Knative's expects 9090."},
-			{name: "METRICS_PORT", also: []string{"METRICS_PROMETHEUS_PORT"}, kind: port(&c.MetricsPort), traits: listener, def: "9091",
+			{name: "METRICS_PORT", also: []string{"METRICS_PROMETHEUS_PORT"}, kind: port(&c.MetricsPort), traits: listener,
+				derive: func() {
+					if _, c.MetricsPort = metricsEndpoint(c); c.MetricsPort == 0 {
+						c.MetricsPort = defaultMetricsPort
+					}
+				}, rule: "9091, or that of `requestMetrics.endpoint` in `" + observabilityName + "` for Prometheus",
 				text: "Where Prometheus reads the metrics."},
 			{name: "STATUS_PORT", also: []string{"PROFILING_PORT"}, kind: port(&c.StatusPort), traits: listener, def: "8008",
 				text: "Where the status page is, on the loopback address only, and the profiler, where the control plane asks for it."},
@@ -183,7 +192,7 @@ func table(c *Config) []section {
 			{name: "EXCLUDE_USER_AGENTS", kind: agents(&c.ExcludeUserAgents),
 				text: "The same for requests whose User-Agent begins so."},
 			{name: "STATS_FORMAT", kind: oneOf(&c.StatsFormat, words(Protobuf, Prometheus)), def: string(Protobuf),
-				text: "What the autoscaler's port answers to those who do not say what they read. Knative before 1.6 reads `prometheus`."},
+				text: "What the autoscaler's port answers to those who do not say what they read. Knative up to 0.16 reads `prometheus`."},
 		}},
 		{"The end of a pod", "See [shutdown](shutdown.md). The pod's terminationGracePeriodSeconds must be longer than the deadline.", []*row{
 			{name: deadlineName, kind: duration(&c.DrainDeadline, time.Millisecond),
@@ -194,6 +203,8 @@ func table(c *Config) []section {
 				text: "How long no new request must have come before the drain ends; never more than half of the deadline."},
 			{name: drainMinName, kind: duration(&c.DrainMin, 0), def: "0s",
 				text: "How long the drain takes at least, where endpoints travel slowly."},
+			{name: "DRAIN_STREAMS", kind: oneOf(&c.DrainStreams, words(EndStreams, WaitForStreams)), def: string(EndStreams),
+				text: "What becomes of WebSockets, event streams and gRPC streams that are left after the quiet period: `end` lets the user container get its SIGTERM and end them, `wait` waits for them like other requests."},
 			{name: "DRAIN_ENDPOINT", kind: boolean(&c.DrainEndpoint), def: "false",
 				text: "Serve `/drain` on the admin port: whoever calls it ends this pod's readiness for good. For the preStop hook of a native sidecar."},
 		}},
@@ -203,17 +214,17 @@ func table(c *Config) []section {
 			{name: "MAX_BODY_BYTES", kind: number(&c.MaxBodyBytes, 0, math.MaxInt64), def: "0",
 				text: "How long the body of a request may be; a longer one hears 413. 0 is no limit."},
 			{name: "MAX_CONNECTIONS", kind: number(&c.MaxConnections, 0, mostConnections), def: "0",
-				text: "How many connections may be open at once on each port for requests; more wait to be accepted. 0 is no limit, as in Knative, where one of ours would cut some fleet of WebSockets short; set it where strangers reach the port."},
+				text: "How many connections may be open at once, over both ports for requests. One more closes the one that has been idle for longest; where all are served it waits. 0 is no limit, as in Knative, where one of ours would cut some fleet of WebSockets short; set it where anybody reaches the port."},
 			{name: "HEADER_TIMEOUT", kind: duration(&c.HeaderTimeout, time.Millisecond), def: "60s",
 				text: "How long a client may take to send the head of a request."},
 			{name: "BODY_TIMEOUT", kind: duration(&c.BodyTimeout, 0), def: "60s",
-				text: "How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC is exempt. 0 is no limit."},
+				text: "How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC over HTTP/2 is exempt. 0 is no limit."},
 			{name: "SEND_TIMEOUT", kind: duration(&c.SendTimeout, time.Millisecond), def: "300s",
 				text: "How long a client may leave a piece of a response untaken, of 64 KiB at most, that is there for it: one that does not read must not hold a slot for ever. Upgraded connections are exempt."},
 		}},
 		{"TLS", "It is served once the directory holds `tls.crt` and `tls.key`. See [tls](tls.md).", []*row{
-			{name: "TLS_CERT_DIR", kind: text(&c.CertDir), def: "/var/lib/knative/certs",
-				text: "Where the certificate and its key are."},
+			{name: certDirName, kind: text(&c.CertDir), def: "/var/lib/knative/certs",
+				text: "Where the certificate and its key are, or will be."},
 			{name: tlsMinName, kind: oneOf(&c.TLSMinVersion, tlsVersions()), def: "1.3",
 				text: "The least version."},
 			{name: tlsMaxName, kind: oneOf(&c.TLSMaxVersion, tlsVersions()),
@@ -264,6 +275,7 @@ func table(c *Config) []section {
 			{name: backendName, kind: oneOf(&t.MetricsBackend, words("prometheus", "opencensus", "none")), traits: soft,
 				text: "Where Knative before 1.19 wants request metrics. To opencensus nothing is pushed, which the log says."},
 			{name: "METRICS_PROMETHEUS_HOST", kind: text(&t.MetricsHost), traits: soft,
+				derive: func() { t.MetricsHost, _ = metricsEndpoint(c) }, rule: "that of `requestMetrics.endpoint` in `" + observabilityName + "` for Prometheus; elsewhere none",
 				text: "The address on which metrics are served; unset is all of the pod's. On one that is none of the pod's they are not served, which the log says."},
 			{name: "METRICS_PROMETHEUS_TLS_CERT", kind: text(&t.MetricsTLS.Cert), traits: soft,
 				text: "A certificate file: metrics are then served over TLS alone."},
@@ -284,7 +296,7 @@ func table(c *Config) []section {
 
 			{name: "TRACING_CONFIG_BACKEND", kind: oneOf(&t.TracingBackend, words("none", "zipkin")), traits: soft,
 				text: "Where Knative before 1.19 wants traces."},
-			{name: "TRACING_CONFIG_ZIPKIN_ENDPOINT", kind: text(&t.ZipkinEndpoint), traits: soft,
+			{name: "TRACING_CONFIG_ZIPKIN_ENDPOINT", kind: endpoint(&t.ZipkinEndpoint), traits: soft,
 				text: "The URL of Zipkin's v2 API."},
 			{name: "TRACING_CONFIG_SAMPLE_RATE", kind: fraction(&t.TracingSampleRate), traits: soft, def: "0",
 				text: "The share of requests that is traced."},
@@ -305,11 +317,11 @@ func table(c *Config) []section {
 				text: "The sampler's argument."},
 			{name: "OTEL_METRIC_EXPORT_INTERVAL", kind: milliseconds(&t.OTel.MetricInterval), traits: soft, def: "0",
 				text: "How often metrics are pushed; 0 is the control plane's choice."},
-			{name: "OTEL_EXPORTER_OTLP_ENDPOINT", kind: text(&t.OTel.Endpoint), traits: soft,
+			{name: "OTEL_EXPORTER_OTLP_ENDPOINT", kind: endpoint(&t.OTel.Endpoint), traits: soft,
 				text: "The collector's URL."},
-			{name: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", kind: text(&t.OTel.MetricsEndpoint), traits: soft,
+			{name: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", kind: endpoint(&t.OTel.MetricsEndpoint), traits: soft,
 				text: "Another one for metrics."},
-			{name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", kind: text(&t.OTel.TracesEndpoint), traits: soft,
+			{name: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", kind: endpoint(&t.OTel.TracesEndpoint), traits: soft,
 				text: "Another one for traces."},
 			{name: "OTEL_EXPORTER_OTLP_PROTOCOL", kind: oneOf(&t.OTel.Protocol, otlpProtocols()), traits: soft,
 				text: "How we speak to it."},
@@ -334,6 +346,9 @@ func table(c *Config) []section {
 			{name: "ENABLE_VAR_LOG_COLLECTION", text: "Collecting files of logs, until 2019."},
 			{name: "VAR_LOG_VOLUME_NAME", text: "Their volume, until 2019."},
 			{name: "INTERNAL_VOLUME_PATH", text: "Where it was mounted, until 2019."},
+			{name: "DOWNWARD_API_LABELS_PATH", text: "A file of the pod's labels, in 2020."},
+			{name: "CONCURRENCY_STATE_ENDPOINT", text: "Where a container freezer wants to be told that a pod is idle. It is not told."},
+			{name: "CONCURRENCY_STATE_TOKEN_PATH", text: "A file of the token for that."},
 			{name: "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", text: "How often metrics were pushed to OpenCensus."},
 			{name: "METRICS_COLLECTOR_ADDRESS", text: "Where to."},
 			{name: "METRICS_DOMAIN", text: "What their names began with."},

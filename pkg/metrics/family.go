@@ -18,6 +18,10 @@ const (
 	Counter   Kind = "counter"
 	Gauge     Kind = "gauge"
 	Histogram Kind = "histogram"
+
+	// UpDownCounter is OpenTelemetry's alone ([Family.OTel]): a sum that may shrink.
+	// Prometheus has gauges for it.
+	UpDownCounter Kind = "updowncounter"
 )
 
 // A family is one name: what docs/metrics.md says about it, and its series at a
@@ -152,14 +156,21 @@ func newVector[T any](construct func([]*dto.LabelPair) *T, fixed []*dto.LabelPai
 
 // at returns what stands at the places of the label values, one for each dimension.
 func (v *vector[T]) at(places ...int) *T {
-	i := 0
-	for n, place := range places {
-		i = i*len(v.dims[n]) + place
-	}
+	i := v.cell(places)
 	if t := v.cells[i].Load(); t != nil {
 		return t
 	}
 	return v.create(i)
+}
+
+// has reports whether at has made it.
+func (v *vector[T]) has(places ...int) bool { return v.cells[v.cell(places)].Load() != nil }
+
+func (v *vector[T]) cell(places []int) (i int) {
+	for n, place := range places {
+		i = i*len(v.dims[n]) + place
+	}
+	return i
 }
 
 func (v *vector[T]) create(i int) *T {
@@ -259,16 +270,19 @@ func (f *family) histograms(b *buckets, dims ...dimension) *vector[histogram] {
 		h := newHistogram(b, labels)
 		return &h
 	}, nil, dims...)
-	show(f, v, func(h *histogram) *histogram { return h })
+	show(f, v.each, same)
 	return v
 }
 
-// show makes f the family of a histogram of each series in v.
-func show[T any](f *family, v *vector[T], which func(*T) *histogram) {
+// show makes f the family of a histogram of each series.
+func show[T any](f *family, each func(func(*T)), which func(*T) *histogram) {
 	f.series = func(add func(*dto.Metric)) {
-		v.each(func(t *T) { add(which(t).show()) })
+		each(func(t *T) { add(which(t).show()) })
 	}
 }
+
+// same is for series that are histograms.
+func same(h *histogram) *histogram { return h }
 
 // show is the histogram as it is now. The count is that of the buckets, so they
 // agree whatever happens meanwhile.

@@ -99,7 +99,7 @@ func (f Family) OTel() (Family, bool) {
 	if !ok {
 		return f, false
 	}
-	f.Name, f.Unit = known.name, known.unit
+	f.Name, f.Unit, f.Kind = known.name, known.unit, known.kind
 	points := make([]Point, len(f.Points))
 	for i, p := range f.Points {
 		points[i] = p
@@ -114,22 +114,28 @@ func (f Family) OTel() (Family, bool) {
 	return f, true
 }
 
-var otelNames = map[string]struct{ name, unit string }{
-	"http_server_request_duration_seconds":   {"http.server.request.duration", "s"},
-	"http_server_request_body_size_bytes":    {"http.server.request.body.size", "By"},
-	"http_server_response_body_size_bytes":   {"http.server.response.body.size", "By"},
-	"http_client_request_duration_seconds":   {"http.client.request.duration", "s"},
-	"http_client_request_body_size_bytes":    {"http.client.request.body.size", "By"},
-	"kn_serving_invocation_duration_seconds": {"kn.serving.invocation.duration", "s"},
-	"kn_serving_queue_depth":                 {"kn.serving.queue.depth", "{request}"},
-	"go_memory_used_bytes":                   {"go.memory.used", "By"},
-	"go_memory_limit_bytes":                  {"go.memory.limit", "By"},
-	"go_memory_allocated_bytes_total":        {"go.memory.allocated", "By"},
-	"go_memory_allocations_total":            {"go.memory.allocations", "{allocation}"},
-	"go_memory_gc_goal_bytes":                {"go.memory.gc.goal", "By"},
-	"go_goroutine_count":                     {"go.goroutine.count", "{goroutine}"},
-	"go_processor_limit":                     {"go.processor.limit", "{thread}"},
-	"go_config_gogc_percent":                 {"go.config.gogc", "%"},
+// otelNames are OpenTelemetry's names, units and kinds of instruments: those of go.*
+// are its semantic conventions for Go runtime metrics. Values that are no distributions
+// are whole numbers.
+var otelNames = map[string]struct {
+	name, unit string
+	kind       Kind
+}{
+	"http_server_request_duration_seconds":   {"http.server.request.duration", "s", Histogram},
+	"http_server_request_body_size_bytes":    {"http.server.request.body.size", "By", Histogram},
+	"http_server_response_body_size_bytes":   {"http.server.response.body.size", "By", Histogram},
+	"http_client_request_duration_seconds":   {"http.client.request.duration", "s", Histogram},
+	"http_client_request_body_size_bytes":    {"http.client.request.body.size", "By", Histogram},
+	"kn_serving_invocation_duration_seconds": {"kn.serving.invocation.duration", "s", Histogram},
+	"kn_serving_queue_depth":                 {"kn.serving.queue.depth", "{request}", Gauge},
+	"go_memory_used_bytes":                   {"go.memory.used", "By", UpDownCounter},
+	"go_memory_limit_bytes":                  {"go.memory.limit", "By", UpDownCounter},
+	"go_memory_allocated_bytes_total":        {"go.memory.allocated", "By", Counter},
+	"go_memory_allocations_total":            {"go.memory.allocations", "{allocation}", Counter},
+	"go_memory_gc_goal_bytes":                {"go.memory.gc.goal", "By", UpDownCounter},
+	"go_goroutine_count":                     {"go.goroutine.count", "{goroutine}", UpDownCounter},
+	"go_processor_limit":                     {"go.processor.limit", "{thread}", UpDownCounter},
+	"go_config_gogc_percent":                 {"go.config.gogc", "%", UpDownCounter},
 }
 
 var otelLabels = map[string]string{

@@ -16,11 +16,11 @@ const memoryEvery = 5 * time.Second
 
 // knative118 has the names that dashboards for Knative up to 1.18 know.
 type knative118 struct {
-	requests *vector[histogram] // by status and route tag
-	app      *vector[histogram] // by status
+	requests *tagVector[histogram] // by route tag and status
+	app      *vector[histogram]    // by status
 }
 
-func newKnative118(fs *families, o *Options) *knative118 {
+func newKnative118(fs *families, o *Options, tags *routeTags) *knative118 {
 	service := o.Service
 	if service == "" {
 		service = "unknown"
@@ -32,7 +32,6 @@ func newKnative118(fs *families, o *Options) *knative118 {
 	for i, code := range statuses {
 		codes[i] = pairs("response_code", code, "response_code_class", code[:1]+"xx")
 	}
-	tags := dim("route_tag", "DISABLED", "DEFAULT", "UNDEFINED", "TAGGED")
 	milliseconds := newBuckets(1, 5, 10, 20, 40, 60, 80, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900,
 		1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 	newSeries := func(labels []*dto.LabelPair) *histogram {
@@ -40,16 +39,19 @@ func newKnative118(fs *families, o *Options) *knative118 {
 		return &h
 	}
 	k := &knative118{
-		requests: newVector(newSeries, who, codes, tags),
-		app:      newVector(newSeries, who, codes),
+		requests: &tagVector[histogram]{
+			tags: tags, label: "route_tag", words: [...]string{"DISABLED", "DEFAULT", "UNDEFINED", "TAGGED"},
+			construct: newSeries, fixed: who, dims: []dimension{codes},
+		},
+		app: newVector(newSeries, who, codes),
 	}
 
 	all := slices.Concat(common, []string{"response_code", "response_code_class", "route_tag"})
-	showCounts(fs.add(Knative118, Counter, "revision_request_count", "Requests that have ended.", all...), k.requests)
-	show(fs.add(Knative118, Histogram, "revision_request_latencies", "How long they took, in whole milliseconds.", all...), k.requests, same)
+	showCounts(fs.add(Knative118, Counter, "revision_request_count", "Requests that have ended.", all...), k.requests.each)
+	show(fs.add(Knative118, Histogram, "revision_request_latencies", "How long they took, in whole milliseconds.", all...), k.requests.each, same)
 	all = all[:len(all)-1]
-	showCounts(fs.add(Knative118, Counter, "revision_app_request_count", "Requests that got a slot and have ended.", all...), k.app)
-	show(fs.add(Knative118, Histogram, "revision_app_request_latencies", "How long they took from the slot on, in whole milliseconds.", all...), k.app, same)
+	showCounts(fs.add(Knative118, Counter, "revision_app_request_count", "Requests that got a slot and have ended.", all...), k.app.each)
+	show(fs.add(Knative118, Histogram, "revision_app_request_latencies", "How long they took from the slot on, in whole milliseconds.", all...), k.app.each, same)
 	if load, limit := o.Gauges.Load, o.Gauges.Limit; load != nil && limit != nil {
 		f := fs.add(Knative118, Gauge, "revision_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", common...)
 		f.series = func(add func(*dto.Metric)) {
@@ -63,21 +65,16 @@ func newKnative118(fs *families, o *Options) *knative118 {
 	return k
 }
 
-func same(h *histogram) *histogram { return h }
-
-// showCounts makes f the family of how many values each histogram in v has.
-func showCounts(f *family, v *vector[histogram]) {
+// showCounts makes f the family of how many values each histogram has.
+func showCounts(f *family, each func(func(*histogram))) {
 	f.series = func(add func(*dto.Metric)) {
-		v.each(func(h *histogram) { add(f.sample(h.labels, float64(h.count()))) })
+		each(func(h *histogram) { add(f.sample(h.labels, float64(h.count()))) })
 	}
 }
 
-func (k *knative118) observe(o *queue.Observation) {
-	code, tag := status(o.Status), tagDisabled
-	if o.Exchange != nil {
-		tag = routeTag(o.Exchange)
-	}
-	k.requests.at(code, tag).observe(o.End.Sub(o.Start).Milliseconds())
+func (k *knative118) observe(o *queue.Observation, tag int) {
+	code := status(o.Status)
+	k.requests.at(tag, code).observe(o.End.Sub(o.Start).Milliseconds())
 	if !o.Slot.IsZero() {
 		k.app.at(code).observe(o.End.Sub(o.Slot).Milliseconds())
 	}

@@ -7,6 +7,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -17,8 +18,8 @@ import (
 // and are left out. network.protocol.version of http.client.* would be what the
 // user container spoke, which an observation does not tell.
 type knativeHead struct {
-	server     *vector[serverSeries]
-	client     *vector[clientSeries]
+	server     *tagVector[serverSeries]
+	client     *tagVector[clientSeries]
 	invocation *vector[histogram] // by status
 }
 
@@ -36,24 +37,36 @@ const (
 	scopeRuntime = "go.opentelemetry.io/contrib/instrumentation/runtime"
 )
 
-func newKnativeHead(fs *families, o *Options) *knativeHead {
+func newKnativeHead(fs *families, o *Options, tags *routeTags) *knativeHead {
 	durations := newBuckets(1e6, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000,
 		1_000_000, 2_500_000, 5_000_000, 7_500_000, 10_000_000)
 	sizes := newBuckets(1, 0, 5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10_000)
 
 	codes := dim("http_response_status_code", statuses...)
 	outcomes := slices.Concat(codes, dim("error_type", reasons...)) // of the user container
-	tags := dim("kn_route_tag", "kn:disabled", "kn:default", "kn:undefined", "kn:tagged")
+	const label = "kn_route_tag"
+	var words [firstNamed]string
+	for i := range words {
+		words[i] = header.Tag(i).String()
+	}
 	method := dim("http_request_method", otelMethods...)
 	asServer := pairs("otel_scope_name", scopeHTTP, "otel_scope_version", scopeVersion, "network_protocol_name", "http")
 	asClient := slices.Concat(asServer, pairs("server_address", "127.0.0.1", "server_port", strconv.Itoa(o.UserPort), "url_scheme", "http"))
 	k := &knativeHead{
-		server: newVector(func(l []*dto.LabelPair) *serverSeries {
-			return &serverSeries{newHistogram(durations, l), newHistogram(sizes, l), newHistogram(sizes, l)}
-		}, asServer, method, dim("url_scheme", "http", "https"), dim("network_protocol_version", otelVersions...), codes, tags),
-		client: newVector(func(l []*dto.LabelPair) *clientSeries {
-			return &clientSeries{newHistogram(durations, l), newHistogram(sizes, l)}
-		}, asClient, method, outcomes, tags),
+		server: &tagVector[serverSeries]{
+			tags: tags, label: label, words: words,
+			construct: func(l []*dto.LabelPair) *serverSeries {
+				return &serverSeries{newHistogram(durations, l), newHistogram(sizes, l), newHistogram(sizes, l)}
+			},
+			fixed: asServer, dims: []dimension{method, dim("url_scheme", "http", "https"), dim("network_protocol_version", otelVersions...), codes},
+		},
+		client: &tagVector[clientSeries]{
+			tags: tags, label: label, words: words,
+			construct: func(l []*dto.LabelPair) *clientSeries {
+				return &clientSeries{newHistogram(durations, l), newHistogram(sizes, l)}
+			},
+			fixed: asClient, dims: []dimension{method, outcomes},
+		},
 		invocation: newVector(func(l []*dto.LabelPair) *histogram {
 			h := newHistogram(durations, l)
 			return &h
@@ -63,22 +76,22 @@ func newKnativeHead(fs *families, o *Options) *knativeHead {
 	labels := []string{"http_request_method", "url_scheme", "network_protocol_name", "network_protocol_version",
 		"http_response_status_code", "kn_route_tag", "otel_scope_name", "otel_scope_version"}
 	show(fs.add(KnativeHead, Histogram, "http_server_request_duration_seconds", "How long requests took.", labels...),
-		k.server, func(s *serverSeries) *histogram { return &s.duration })
+		k.server.each, func(s *serverSeries) *histogram { return &s.duration })
 	show(fs.add(KnativeHead, Histogram, "http_server_request_body_size_bytes", "How long their bodies were.", labels...),
-		k.server, func(s *serverSeries) *histogram { return &s.in })
+		k.server.each, func(s *serverSeries) *histogram { return &s.in })
 	show(fs.add(KnativeHead, Histogram, "http_server_response_body_size_bytes", "How long the bodies of the responses were.", labels...),
-		k.server, func(s *serverSeries) *histogram { return &s.out })
+		k.server.each, func(s *serverSeries) *histogram { return &s.out })
 
 	labels = []string{"http_request_method", "server_address", "server_port", "url_scheme", "network_protocol_name",
 		"http_response_status_code", "error_type", "kn_route_tag", "otel_scope_name", "otel_scope_version"}
 	show(fs.add(KnativeHead, Histogram, "http_client_request_duration_seconds",
 		"From the slot until the user container began to respond, or, with error_type, until it was clear that it would not.", labels...),
-		k.client, func(s *clientSeries) *histogram { return &s.duration })
+		k.client.each, func(s *clientSeries) *histogram { return &s.duration })
 	show(fs.add(KnativeHead, Histogram, "http_client_request_body_size_bytes", "How long the bodies of requests to the user container were.", labels...),
-		k.client, func(s *clientSeries) *histogram { return &s.in })
+		k.client.each, func(s *clientSeries) *histogram { return &s.in })
 
 	show(fs.add(KnativeHead, Histogram, "kn_serving_invocation_duration_seconds", "From the slot to the end of the exchange with the user container.",
-		"http_response_status_code", "otel_scope_name"), k.invocation, same)
+		"http_response_status_code", "otel_scope_name"), k.invocation.each, same)
 	if load, limit := o.Gauges.Load, o.Gauges.Limit; load != nil && limit != nil {
 		f := fs.add(KnativeHead, Gauge, "kn_serving_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", "otel_scope_name")
 		scope := pairs("otel_scope_name", scopeKnative)
@@ -94,16 +107,13 @@ func newKnativeHead(fs *families, o *Options) *knativeHead {
 	return k
 }
 
-func (k *knativeHead) observe(o *queue.Observation) {
+func (k *knativeHead) observe(o *queue.Observation, tag int) {
 	method, version, code := method(o.Method), protocol(o.Major, o.Minor), status(o.Status)
-	scheme, tag := 0, tagDisabled
-	if o.Exchange != nil {
-		tag = routeTag(o.Exchange)
-	}
+	scheme := 0
 	if o.TLS {
 		scheme = 1
 	}
-	s := k.server.at(method, scheme, version, code, tag)
+	s := k.server.at(tag, method, scheme, version, code)
 	s.duration.observe(o.End.Sub(o.Start).Microseconds())
 	s.in.observe(o.In)
 	s.out.observe(o.Out)
@@ -115,7 +125,7 @@ func (k *knativeHead) observe(o *queue.Observation) {
 	if until.IsZero() {
 		until, outcome = o.End, len(statuses)+reason(o.Why)
 	}
-	c := k.client.at(method, outcome, tag)
+	c := k.client.at(tag, method, outcome)
 	c.duration.observe(until.Sub(o.Slot).Microseconds())
 	c.in.observe(o.In)
 	k.invocation.at(code).observe(o.End.Sub(o.Slot).Microseconds())

@@ -8,9 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Every label of a request has a closed list of values, and one that the client or
-// the user container chose is only ever looked up in it. So no request can add a
-// series that is not in the lists.
+// Every label of a request but the route tag (tags.go) has a closed list of values,
+// and one that the client or the user container chose is only ever looked up in it.
 
 // Classes of status, by first digit. One that is no status counts as 5xx, as RFC
 // 9110 section 15 has clients treat it.
@@ -133,27 +132,4 @@ func status(code int) int {
 		code = http.StatusInternalServerError
 	}
 	return statusPlaces[code-100]
-}
-
-// Route tags: Knative's words for those that are none, and one word for all that
-// are, because anybody can send the header.
-const (
-	tagDisabled = iota
-	tagDefault
-	tagUndefined
-	tagged
-)
-
-// routeTag is Knative's rule, made closed.
-func routeTag(x queue.Exchange) int {
-	tag, byDefault := x.Header("Knative-Serving-Tag"), x.Header("Knative-Serving-Default-Route")
-	switch {
-	case tag == "" && byDefault == "":
-		return tagDisabled
-	case tag == "":
-		return tagDefault
-	case byDefault == "true":
-		return tagUndefined
-	}
-	return tagged
 }

@@ -37,7 +37,7 @@ const (
 	mergeShare = 0.8
 
 	// maxMerges are at work at once. Each keeps the user container's metrics in memory
-	// until its scraper has taken them.
+	// until they are rendered.
 	maxMerges = 2
 
 	maxAppHead = 64 << 10 // bytes of the head of the user container's response

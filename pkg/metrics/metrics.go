@@ -7,9 +7,7 @@
 package metrics
 
 import (
-	"bufio"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,13 +19,6 @@ import (
 
 // Path is where [Metrics.Handler] answers.
 const Path = "/metrics"
-
-// Limits on scrapes, which anybody who reaches the port can ask for.
-const (
-	maxScrapes = 4                // at once; one more hears 503
-	bufferSize = 32 << 10         // bytes: all of our own metrics, or nearly
-	writeTime  = 30 * time.Second // for a scraper to take the answer
-)
 
 // Options are what [New] needs to know.
 type Options struct {
@@ -73,6 +64,7 @@ type Metrics struct {
 
 	requests *requests    // nil: not asked for
 	state    *state       // never nil: others are told what it keeps
+	tags     *routeTags   // of the two below
 	v118     *knative118  // nil: not asked for
 	head     *knativeHead // nil: not asked for
 }
@@ -85,17 +77,17 @@ func New(o Options) (*Metrics, error) {
 	if o.Start.IsZero() {
 		o.Start = time.Now()
 	}
-	m := &Metrics{state: &state{start: o.Start}}
+	m := &Metrics{state: &state{start: o.Start}, tags: newRouteTags()}
 	if o.Names&Default != 0 {
 		m.requests = newRequests(&m.families)
 		m.state.show(&m.families, &o)
 		showProcess(&m.families, o.Start)
 	}
 	if o.Names&Knative118 != 0 {
-		m.v118 = newKnative118(&m.families, &o)
+		m.v118 = newKnative118(&m.families, &o, m.tags)
 	}
 	if o.Names&KnativeHead != 0 {
-		m.head = newKnativeHead(&m.families, &o)
+		m.head = newKnativeHead(&m.families, &o, m.tags)
 	}
 	merge, err := newMerge(&m.families, &o.Merge)
 	if err != nil {
@@ -132,47 +124,13 @@ func New(o Options) (*Metrics, error) {
 	return m, nil
 }
 
-// bounded serves Path, to so many scrapers at once, for so long.
-func bounded(h http.Handler) http.Handler {
-	slots := make(chan struct{}, maxScrapes)
-	buffers := sync.Pool{New: func() any { return bufio.NewWriterSize(nil, bufferSize) }}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		default:
-			http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
-			return
-		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime)) // where there is a connection
-		b := buffered{buffers.Get().(*bufio.Writer), w}
-		defer buffers.Put(b.Writer)
-		b.Reset(w)
-		h.ServeHTTP(b, r)
-		_ = b.Flush() // who hangs up asks again
-		b.Reset(nil)
-	})
-	return mux
-}
-
-// buffered is a response that is sent in few pieces. It has the methods that expfmt
-// looks for, so as not to buffer once more.
-type buffered struct {
-	*bufio.Writer
-	response http.ResponseWriter
-}
-
-func (b buffered) Header() http.Header    { return b.response.Header() }
-func (b buffered) WriteHeader(status int) { b.response.WriteHeader(status) }
-
 // Handler serves [Path] to GET and HEAD, in Prometheus' text or protobuf format or
 // OpenMetrics, whichever the scraper likes best, and 404 elsewhere. With
 // [Options.Merge] the user container's metrics stand behind ours.
 func (m *Metrics) Handler() http.Handler { return m.handler }
 
-// Observe records a request that has ended. It takes no lock, and allocates only
-// when the first request with new labels comes.
+// Observe records a request that has ended. It takes no lock and does not allocate,
+// but for the first request with new labels.
 //
 // Excluded ones leave no trace (docs/promises.md 3.10). Kubelet probes are counted
 // by themselves and appear in no other metric.
@@ -192,11 +150,18 @@ func (m *Metrics) Observe(o *queue.Observation) {
 	if m.requests != nil {
 		m.requests.observe(o)
 	}
+	if m.v118 == nil && m.head == nil {
+		return
+	}
+	tag := int(header.TagDisabled)
+	if o.Exchange != nil {
+		tag = m.tags.place(o.Exchange)
+	}
 	if m.v118 != nil {
-		m.v118.observe(o)
+		m.v118.observe(o, tag)
 	}
 	if m.head != nil {
-		m.head.observe(o)
+		m.head.observe(o, tag)
 	}
 }
 

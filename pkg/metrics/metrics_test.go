@@ -430,29 +430,8 @@ func TestAStatusWithoutANameCountsAsTheFirstOfItsClass(t *testing.T) {
 	}
 }
 
-func TestARouteTagIsNeverAClientsWord(t *testing.T) {
-	for _, c := range []struct {
-		tag, byDefault string
-		want           int
-	}{
-		{"", "", tagDisabled},
-		{"", "true", tagDefault},
-		{"", "false", tagDefault},
-		{"blue", "true", tagUndefined},
-		{"blue", "", tagged},
-		{"blue", "false", tagged},
-	} {
-		x := exchange{request: &http.Request{Header: http.Header{}}}
-		x.request.Header.Set("Knative-Serving-Tag", c.tag)
-		x.request.Header.Set("Knative-Serving-Default-Route", c.byDefault)
-		if got := routeTag(x); got != c.want {
-			t.Errorf("tag %q, default %q: got %d, want %d", c.tag, c.byDefault, got, c.want)
-		}
-	}
-}
-
 // Whatever a client sends and an application answers, the labels are those of the
-// lists.
+// lists, and the first names of route tags.
 func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
 	f.Add("get", 0, 9, 0, uint8(queue.Whys), "blue\xff", "true", int64(-1), int64(1<<62), false)
@@ -463,7 +442,6 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	}
 	allowed := map[string]bool{}
 	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
-		"DISABLED", "DEFAULT", "UNDEFINED", "TAGGED", "kn:disabled", "kn:default", "kn:undefined", "kn:tagged",
 		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
 		"listening", "first_probe", "first_ready", "first_request",
 		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
@@ -489,14 +467,22 @@ func FuzzLabelsAreClosed(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		tags := map[string]bool{}
 		for _, g := range gathered {
 			for _, s := range g.GetMetric() {
 				for _, l := range s.GetLabel() {
+					if l.GetName() == "route_tag" || l.GetName() == "kn_route_tag" {
+						tags[l.GetValue()] = true
+						continue
+					}
 					if !allowed[l.GetValue()] && !strings.HasSuffix(l.GetName(), "_class") {
 						t.Fatalf("%s: got %s=%q, want a value of the lists", g.GetName(), l.GetName(), l.GetValue())
 					}
 				}
 			}
+		}
+		if most := 2*firstNamed + maxTags; len(tags) > most {
+			t.Fatalf("got %d values of route tags, want %d at most", len(tags), most)
 		}
 	})
 }
@@ -641,35 +627,6 @@ func TestOnlyTheMetricsAreServed(t *testing.T) {
 		if w.Code != c.want {
 			t.Errorf("%s %s: got %d, want %d", c.method, c.path, w.Code, c.want)
 		}
-	}
-}
-
-func TestOneScrapeTooManyHears503(t *testing.T) {
-	inside, leave := make(chan struct{}, maxScrapes), make(chan struct{})
-	slow := bounded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		inside <- struct{}{}
-		<-leave
-	}))
-	ask := func(h http.Handler) int {
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil))
-		return w.Code
-	}
-	var all sync.WaitGroup
-	for range maxScrapes {
-		all.Go(func() { ask(slow) })
-	}
-	for range maxScrapes {
-		<-inside
-	}
-	if got := ask(slow); got != http.StatusServiceUnavailable {
-		t.Errorf("got %d, want 503", got)
-	}
-	close(leave)
-	all.Wait()
-	inside = make(chan struct{}, 1)
-	if got := ask(slow); got != http.StatusOK {
-		t.Errorf("got %d afterwards, want 200", got)
 	}
 }
 

@@ -20,13 +20,21 @@ const (
 	askInterval = 25 * time.Millisecond
 	// askAgent is the user agent of the exec probes of Knative since 0.10.
 	askAgent = "Knative-Queue-Proxy-Probe"
+
+	// Bounds of an answer, in bytes. Who asks shares the sidecar's memory, and before the
+	// sidecar is up the user container may listen in its place.
+	maxAskHead = 64 << 10
+	maxAskBody = 4 << 10
 )
 
 // AwaitReady asks the sidecar that serves port on this host the queue probe until
 // it says yes. The error says why it did not: the context ended first, or the
 // sidecar is shutting down.
 func AwaitReady(ctx context.Context, port int) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAskHead},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	last := errors.New("no answer")
 	for {
@@ -69,6 +77,6 @@ func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 		return "", err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAskBody))
 	return string(body), err
 }

@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/queue-proxy/queue-proxy/pkg/fastlane"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
@@ -34,7 +35,9 @@ func (s *sidecar) beginDrain(ending bool) {
 	s.lane.GoAway()
 }
 
-// drain keeps serving until nobody needs us any more, or the deadline has come.
+// drain keeps serving until nobody needs us any more, or the deadline has come. Where
+// only streams are left, the user container is stopped now and ends them: they are
+// forwarded until then, and nothing new is accepted.
 func (s *sidecar) drain() {
 	s.beginDrain(true)
 	s.log.Info("draining",
@@ -47,13 +50,17 @@ func (s *sidecar) drain() {
 		s.accompany(ctx)
 	}()
 	outcome := s.proxy.Drain.Wait(ctx)
+	if outcome == queue.OnlyStreams {
+		s.log.Info("only streams are left, the user container may end them", s.inFlight()...)
+		s.leave.Do(s.stopAccepting)
+	}
 	cancel()
 	<-done
 	if outcome == queue.Deadline {
 		s.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
 		defer cancel()
-		_ = s.proxy.Drain.Empty(ctx) // what has not ended by then is ended by leave
+		_ = s.proxy.Drain.Empty(ctx) // what has not ended by then is ended by stopAccepting
 	}
 	s.log.Info("drained", zap.Stringer("outcome", outcome), zap.Duration("took", time.Since(began)))
 }
@@ -65,9 +72,10 @@ func (s *sidecar) cut() {
 	s.proxy.Drain.Abort()
 }
 
-// leave stops accepting. What was accepted last is served to its end, or to the
-// drain's deadline; then connections have leaveTime for ending.
-func (s *sidecar) leave() {
+// stopAccepting closes the listeners for requests. What is in flight, and what was
+// accepted last, is served to its end, or to the drain's deadline; then connections
+// have leaveTime for ending.
+func (s *sidecar) stopAccepting() {
 	end := time.Now()
 	if deadline := s.proxy.Drain.DeadlineAt(); deadline.After(end) {
 		end = deadline
@@ -76,10 +84,31 @@ func (s *sidecar) leave() {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
 	defer cancel()
-	if s.fast != nil {
-		_ = s.fast.Shutdown(ctx) // first: it may still give connections to the other lane
+	s.lane.StopListening()
+	if s.fast == nil {
+		_ = s.lane.Shutdown(ctx)
+	} else {
+		s.shutDownBoth(ctx)
+	}
+	_ = s.proxy.Drain.Empty(ctx) // tunnels, which no server knows any more
+}
+
+// shutDownBoth shuts both engines down: that for HTTP/2 once the other one gives it no
+// more connections, or idle ones would wait for the streams of HTTP/1.
+func (s *sidecar) shutDownBoth(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.fast.Shutdown(ctx)
+	}()
+	timer := time.NewTimer(fastlane.GiveTime)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
 	}
 	_ = s.lane.Shutdown(ctx)
+	<-done
 }
 
 // lastMoment is until when stopping may take that has nothing to do with requests:
@@ -112,7 +141,7 @@ func (s *sidecar) accompany(ctx context.Context) {
 		case <-progress.C:
 			s.log.Info("draining", s.inFlight()...)
 		case <-farewell.C:
-			s.lane.Farewell()
+			s.webSockets.GoAway()
 		}
 	}
 }
@@ -130,25 +159,31 @@ func (s *sidecar) drainState() status.Drain {
 	return d
 }
 
-// inFlight says how many requests are in flight and how old the oldest is.
+// inFlight returns how many requests are in flight, how many of them are streams, and
+// how old the oldest is.
 func (s *sidecar) inFlight() []zap.Field {
 	n, oldest := s.proxy.Drain.Flights()
-	fields := []zap.Field{zap.Int("inFlight", n)}
+	fields := []zap.Field{zap.Int("inFlight", n), zap.Int("streams", s.proxy.Drain.Streams())}
 	if n > 0 {
 		fields = append(fields, zap.Duration("oldest", time.Since(oldest)))
 	}
 	return fields
 }
 
-// adminHandler serves the preStop hooks, and nothing else.
+// adminHandler serves the preStop hooks, and nothing else. A connection is for one
+// request: who sends many at once would otherwise hold it for as long as all of them
+// take.
 func (s *sidecar) adminHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
 		switch {
 		case r.URL.Path == "/wait-for-drain":
 			s.waitForDrain(w, r)
 		case r.URL.Path == "/drain" && s.config.DrainEndpoint:
-			s.log.Info("the pod is ending, says the preStop hook of this container")
-			s.end.Do(func() { close(s.ending) })
+			s.end.Do(func() {
+				s.log.Info("the pod is ending, says the preStop hook of this container")
+				close(s.ending)
+			})
 			s.beginDrain(true)
 		default:
 			http.NotFound(w, r)
@@ -157,14 +192,38 @@ func (s *sidecar) adminHandler() http.Handler {
 }
 
 // waitForDrain is the preStop hook of the user container. It returns when the
-// user container may stop: when the drain is over, or after a second when the pod
-// is not ending at all and the user container alone is restarted.
+// user container may stop: when the drain is over or only streams are left, which the
+// user container ends itself, or after a second when the pod is not ending at all and
+// the user container alone is restarted.
 func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
+	ctx, leave, status := s.hooks.enter(r)
+	if status != 0 {
+		s.refuseHook(w, r, status)
+		return
+	}
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // or net/http takes it for the end of who asks
 	_ = control.SetWriteDeadline(time.Time{})
-	s.log.Info("the user container is being stopped, draining")
+	if !s.proxy.Drain.Draining() { // one line, however many hooks come
+		s.log.Info("the user container is being stopped, draining")
+	}
 	s.beginDrain(false)
-	outcome := s.proxy.Drain.Wait(r.Context())
-	s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
+	outcome := s.proxy.Drain.Wait(ctx)
+	lostPlace := outcome == queue.GaveUp && r.Context().Err() == nil
+	_ = control.SetReadDeadline(time.Now()) // or net/http waits for the rest of a body
+	_ = control.SetWriteDeadline(time.Now().Add(smallAnswer))
+	if lostPlace {
+		s.refuseHook(w, r, http.StatusServiceUnavailable)
+	}
+	if leave() == 0 {
+		s.log.Info("the user container may stop", zap.Stringer("outcome", outcome))
+	}
+}
+
+// refuseHook answers a hook for which there is no place.
+func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, status int) {
+	if n := s.refusedHooks.add(time.Now()); n > 0 {
+		s.log.Warn("too many preStop hooks wait, some were refused", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
+	}
+	http.Error(w, "too many hooks wait", status)
 }

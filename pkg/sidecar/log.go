@@ -89,8 +89,9 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 	enc.AppendString(name)
 }
 
-// sayStarted is the one line at start, with the settings in force: those that
-// have a value.
+// sayStarted is the one line at start, with the settings in force (those that have a
+// value) and the warnings about settings. If there are any it is a warning itself, so
+// that they are seen where no line of a lower level is.
 func (s *sidecar) sayStarted() {
 	settings := func(to zapcore.ObjectEncoder) error {
 		for _, v := range s.config.Settings() {
@@ -101,10 +102,12 @@ func (s *sidecar) sayStarted() {
 		return nil
 	}
 	fields := []zap.Field{zap.Object("settings", zapcore.ObjectMarshalerFunc(settings))}
+	level := zap.InfoLevel
 	if warnings := s.config.Warnings(); len(warnings) > 0 {
-		fields = append(fields, zap.Strings("fellBack", warnings))
+		level = zap.WarnLevel
+		fields = append(fields, zap.Strings("warnings", warnings))
 	}
-	s.log.Info("serving", fields...)
+	s.log.Log(level, "serving", fields...)
 }
 
 // sayReadiness is one line for each change of readiness or of its reason.

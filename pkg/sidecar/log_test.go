@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,6 +86,31 @@ func TestALineAboutAFailureIsBounded(t *testing.T) {
 	method, path := lines[0]["method"].(string), lines[0]["path"].(string)
 	if len(method) > 512 || len(path) > 512 || !strings.HasPrefix(path, "/\ufffd2J\ufffdxxx") {
 		t.Errorf("got a method of %d bytes and the path %.20q of %d, want at most 512, printable", len(method), path, len(path))
+	}
+}
+
+// A warning must reach those too who log warnings alone.
+func TestTheStartLineIsAWarningWhenThereAreSome(t *testing.T) {
+	for level, want := range map[string]int{"info": 2, "warn": 1} {
+		misspelt, err := config.Read([]config.EnvVar{{Name: "CONTAINER_CONCURENCY", Value: "4"}, {Name: "METRICS_NAMES", Value: "x"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		misspelt.LoggingConfig, misspelt.LoggingLevel = `{"outputPaths":["OUT"]}`, level
+		lines := logged(t, misspelt, func(l *zap.Logger) {
+			(&sidecar{log: l, config: misspelt}).sayStarted()
+			(&sidecar{log: l, config: config.Default()}).sayStarted()
+		})
+		if len(lines) != want {
+			t.Fatalf("%s: got %d lines, want %d", level, len(lines), want)
+		}
+		warnings, _ := lines[0]["warnings"].([]any)
+		if lines[0]["severity"] != "WARNING" || len(warnings) != 2 || !slices.Contains(warnings, any("CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?")) {
+			t.Errorf("%s: got %v with the warnings %q, want a warning that names both variables", level, lines[0]["severity"], warnings)
+		}
+		if want > 1 && (lines[1]["severity"] != "INFO" || lines[1]["warnings"] != nil) {
+			t.Errorf("%s: got %v with the warnings %q, want none", level, lines[1]["severity"], lines[1]["warnings"])
+		}
 	}
 }
 

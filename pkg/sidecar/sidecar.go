@@ -12,14 +12,17 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/fastlane"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/httplane"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -56,12 +59,20 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 
+	webSockets goaway.Set // that are open
+
 	telemetry   telemetry
 	metricsPair *certs.Watcher // nil: metrics are served in plain text
 	servers     []*http.Server // of the small ports
 
-	ending  chan struct{} // closed when a preStop hook says that the pod is ending
-	end     sync.Once     // closes it
+	ending       chan struct{} // closed when a preStop hook says that the pod is ending
+	end          sync.Once     // closes it
+	leave        sync.Once     // for stopAccepting
+	hooks        hooks         // of the user container, that wait
+	refusedHooks perMinute
+
+	failedHandshakes perMinute // with scrapers
+
 	running sync.WaitGroup
 	failed  chan error // the first server that fails
 }
@@ -124,22 +135,24 @@ func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
 	var wrong []error
-	listen := func(variable, host string, port int) net.Listener {
-		ln, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	var large net.ListenConfig
+	small := net.ListenConfig{Control: smallBuffers}
+	listen := func(how net.ListenConfig, variable, host string, port int) net.Listener {
+		ln, err := how.Listen(context.Background(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: port %d cannot be served: %w", variable, port, err))
 			return nil
 		}
 		return ln
 	}
-	l.main = listen("QUEUE_SERVING_PORT", "", c.Port)
-	l.admin = listen("ADMIN_PORT", "", c.AdminPort)
-	l.autoscaler = listen("AUTOSCALER_PORT", "", c.AutoscalerPort)
+	l.main = listen(large, "QUEUE_SERVING_PORT", "", c.Port)
+	l.admin = listen(small, "ADMIN_PORT", "", c.AdminPort)
+	l.autoscaler = listen(small, "AUTOSCALER_PORT", "", c.AutoscalerPort)
 	statusHost := "127.0.0.1"
 	if c.Telemetry.Profiling {
 		statusHost = "" // the profiler alone is served to others
 	}
-	l.status = listen("STATUS_PORT", statusHost, c.StatusPort)
+	l.status = listen(small, "STATUS_PORT", statusHost, c.StatusPort)
 	var err error
 	if l.metrics, err = s.listenMetrics(); err != nil {
 		wrong = append(wrong, fmt.Errorf("METRICS_PORT: port %d cannot be served: %w", c.MetricsPort, err))
@@ -147,7 +160,7 @@ func (s *sidecar) bind() (*listeners, error) {
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, err)
 	} else if hasPair(s.pair) {
-		l.tls = listen("QUEUE_SERVING_TLS_PORT", "", c.TLSPort)
+		l.tls = listen(large, "QUEUE_SERVING_TLS_PORT", "", c.TLSPort)
 	}
 	if len(wrong) > 0 {
 		l.close()
@@ -164,6 +177,7 @@ func (s *sidecar) build() (err error) {
 	}
 	s.prober = probe.New(c.Probes, probe.Options{
 		AutoDetectHTTP2: c.AutoDetectHTTP2,
+		OwnPorts:        []int{c.Port, c.TLSPort, c.AdminPort, c.AutoscalerPort, c.MetricsPort, c.StatusPort},
 		OnChange:        s.sayReadiness,
 		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
 	})
@@ -178,6 +192,8 @@ func (s *sidecar) build() (err error) {
 			Quiet:    c.DrainQuietPeriod,
 			Deadline: c.DrainDeadline,
 			Min:      c.DrainMin,
+
+			WaitForStreams: c.DrainStreams == config.WaitForStreams,
 		}),
 		Limit: queue.NewLimit(c.Concurrency, c.QueueDepth),
 		Clocks: queue.Clocks{
@@ -194,28 +210,29 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths, UserAgents: c.ExcludeUserAgents},
 	}
+	connections := connlimit.New(c.MaxConnections)
 	s.lane = httplane.New(httplane.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes,
 		MaxBodyBytes:   c.MaxBodyBytes,
-		MaxConnections: c.MaxConnections,
+		Connections:    connections,
 		HeaderTimeout:  c.HeaderTimeout,
 		SendTimeout:    c.SendTimeout,
 		FullDuplex:     c.FullDuplex,
 		ServerTiming:   c.ServerTiming,
 		AppPort:        c.UserPort,
+		WebSockets:     &s.webSockets,
 	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
 	if c.FastLane {
 		s.fast = fastlane.New(fastlane.Settings{
 			MaxHeaderBytes: c.MaxHeaderBytes,
 			MaxBodyBytes:   c.MaxBodyBytes,
-			MaxConnections: c.MaxConnections,
+			Connections:    connections,
 			HeaderTimeout:  c.HeaderTimeout,
 			FullDuplex:     c.FullDuplex,
 			ServerTiming:   c.ServerTiming,
+			WebSockets:     &s.webSockets,
 			AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort)),
-			Elsewhere: func(nc *net.TCPConn, w *hangup.Watch) fastlane.Guest {
-				return s.lane.Guest(nc, w)
-			},
+			HTTP2:          s.lane.ServeConn,
 		}, s.proxy, s.app, s.watcher)
 	}
 	s.board = status.New(s.statusSources())
@@ -237,6 +254,8 @@ func (s *sidecar) statusSources() status.Sources {
 	})
 	return status.Sources{
 		Version:   s.process.Version,
+		Pod:       s.config.Pod,
+		Namespace: s.config.Namespace,
 		Started:   s.process.Started,
 		Limit:     s.config.Concurrency,
 		Depth:     s.config.QueueDepth,
@@ -263,8 +282,8 @@ func (s *sidecar) load() (running, waiting int) {
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
 	if s.fast != nil {
-		s.start(func() error { return s.fast.Serve(l.main) })
-		s.start(s.lane.ServeGuests)
+		s.start(func() error { return s.fast.Serve(l.main, nil) })
+		s.start(s.lane.ServeAccepted)
 	} else {
 		s.start(func() error { return s.lane.Serve(l.main, nil) })
 	}
@@ -304,12 +323,28 @@ func (s *sidecar) start(run func() error) {
 // net/http takes 4 KiB more: a scraper's is shorter than one, and what is asked for
 // is taken apart into many times its length.
 const (
-	smallHead        = 16 << 10 // bytes
+	smallHead        = 16 << 10  // bytes
+	smallHeads       = 256 << 10 // bytes of all that are not complete
+	smallUnread      = 16 << 10  // bytes of a connection that the kernel keeps, and takes twice the memory for
+	smallUnsent      = 32 << 10  // likewise
 	smallConnections = 256
+	smallHandshakes  = 64               // of TLS, beside these
+	smallShake       = 32 << 10         // bytes of a client in one: a hello of 2 KiB, and a chain of certificates
 	smallRequest     = 10 * time.Second // for all of a request to arrive
 	smallAnswer      = 30 * time.Second // from then on until the answer has been taken: a merged scrape may ask the app for 5 s
 	smallIdle        = 3 * time.Minute  // longer than scrapers wait
 )
+
+// smallBuffers bounds what the kernel keeps for the connections of a listener, which it
+// charges the container with: it would be up to 4 MiB for each that does not read.
+func smallBuffers(_, _ string, c syscall.RawConn) error {
+	var in, out error
+	err := c.Control(func(fd uintptr) {
+		in = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, smallUnread)
+		out = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, smallUnsent)
+	})
+	return errors.Join(err, in, out)
+}
 
 // startServer serves a small port.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
@@ -320,13 +355,12 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		WriteTimeout:      smallAnswer,
 		IdleTimeout:       smallIdle,
 		MaxHeaderBytes:    smallHead,
-		HTTP2:             &http.HTTP2Config{WriteByteTimeout: smallAnswer}, // metrics over TLS
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
-	crowd.Bound(server, smallConnections)
+	limit := crowd.Bound(server, crowd.Limits{Connections: smallConnections, HeadBytes: smallHeads})
 	s.servers = append(s.servers, server)
 	s.start(func() error {
-		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(limit.Listener(ln)); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("%v: %w", ln.Addr(), err)
 		}
 		return nil
@@ -336,7 +370,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 // stop stops everything that was started and waits for it.
 func (s *sidecar) stop() error {
 	var all sync.WaitGroup
-	all.Go(s.leave)
+	all.Go(func() { s.leave.Do(s.stopAccepting) })
 	for _, server := range s.servers {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), leaveTime)

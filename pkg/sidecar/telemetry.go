@@ -2,13 +2,13 @@ package sidecar
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -104,6 +105,7 @@ func (s *sidecar) tracer() *tracing.Tracer {
 	}
 	o.Limited, o.AppPort, o.Output = c.Concurrency > 0, c.UserPort, os.Stdout
 	s.identify(&o.Resource)
+	o.OwnPorts = s.ownPorts()
 	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
 	tracer, err := tracing.New(o)
 	if err != nil {
@@ -121,6 +123,7 @@ func (s *sidecar) pushOptions() tracing.PushOptions {
 		s.log.Warn("metrics push", zap.String("problem", w))
 	}
 	s.identify(&o.Resource)
+	o.OwnPorts = s.ownPorts()
 	o.Report = func(err error) { s.log.Warn("metrics push", zap.Error(err)) }
 	return o
 }
@@ -142,6 +145,8 @@ func (s *sidecar) collect() []tracing.Metric {
 		switch f.Kind {
 		case metrics.Counter:
 			m.Kind = tracing.Counter
+		case metrics.UpDownCounter:
+			m.Kind = tracing.UpDownCounter
 		case metrics.Histogram:
 			m.Kind = tracing.Histogram
 		}
@@ -165,6 +170,13 @@ func (s *sidecar) identify(r *tracing.Resource) {
 	c := s.config
 	r.Namespace, r.Service, r.Configuration = c.Namespace, c.Service, c.Configuration
 	r.Revision, r.Pod, r.PodIP, r.Version = c.Revision, c.Pod, c.PodIP, s.process.Version
+}
+
+// ownPorts are those that this process listens on.
+func (s *sidecar) ownPorts() []int {
+	c := s.config
+	all := []int{c.Port, c.TLSPort, c.AdminPort, c.AutoscalerPort, c.MetricsPort, c.StatusPort}
+	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort }) // where TLS would be, and is not
 }
 
 // wishes are what the settings say about traces and pushed metrics.
@@ -275,7 +287,8 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
 	defer cancel()
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
+	how := net.ListenConfig{Control: smallBuffers}
+	ln, err := how.Listen(ctx, "tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
 	if err != nil && t.MetricsHost != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
 		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("METRICS_PROMETHEUS_HOST: %w", err)))
 		return nil, nil
@@ -283,12 +296,23 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	if err != nil || s.metricsPair == nil {
 		return ln, err
 	}
-	return tls.NewListener(ln, s.metricsPair.Config(certs.Settings{
-		MinVersion:   t.MetricsTLS.MinVersion,
-		MaxVersion:   t.MetricsTLS.MaxVersion,
-		CipherSuites: t.MetricsTLS.CipherSuites,
-		Curves:       t.MetricsTLS.Curves,
-	})), nil
+	return crowd.Handshakes{
+		Config: s.metricsPair.Config(certs.Settings{
+			MinVersion:   t.MetricsTLS.MinVersion,
+			MaxVersion:   t.MetricsTLS.MaxVersion,
+			CipherSuites: t.MetricsTLS.CipherSuites,
+			Curves:       t.MetricsTLS.Curves,
+			HTTP1:        true, // scrapers need no streams, and each would have to be bounded
+		}),
+		Max:   smallHandshakes,
+		Bytes: smallShake,
+		Time:  min(s.config.HeaderTimeout, smallRequest),
+		Failed: func(client net.Addr, err error) {
+			if n := s.failedHandshakes.add(time.Now()); n > 0 {
+				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", queue.Shown(err.Error())))
+			}
+		},
+	}.Listener(ln), nil
 }
 
 // observe hears of every request that has ended.

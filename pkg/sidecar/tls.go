@@ -103,10 +103,14 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		}
 	}
 	c := s.config
-	return s.lane.Serve(ln, s.pair.Config(certs.Settings{
+	config := s.pair.Config(certs.Settings{
 		MinVersion:   c.TLSMinVersion,
 		MaxVersion:   c.TLSMaxVersion,
 		CipherSuites: c.TLSCipherSuites,
 		Curves:       c.TLSCurves,
-	}))
+	})
+	if s.fast != nil {
+		return s.fast.Serve(ln, config)
+	}
+	return s.lane.Serve(ln, config)
 }

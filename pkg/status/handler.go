@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"net/netip"
 	"strings"
 	"time"
@@ -14,6 +13,11 @@ import (
 
 //go:embed page.html
 var page []byte
+
+// policy lets the page run its own script and ask this server, and nothing else:
+// nobody's page may show it in a frame. The profiler's index needs no more.
+const policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // askTimeout bounds a question that the page or `queue-proxy why` puts to the
 // user container.
@@ -26,17 +30,10 @@ const askTimeout = 2 * time.Second
 // loopback: a web page of somebody else's, whose name leads here, is not
 // (docs/promises.md section 4, W27).
 func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
-	profiler := http.NewServeMux()
-	profiler.HandleFunc("GET /debug/pprof/", pprof.Index)
-	profiler.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	profiler.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	profiler.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	profiler.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-
+	others := profiler() // a client far away cannot take the places of people on this host
 	all := http.NewServeMux()
-	all.Handle("/debug/pprof/", profiler)
+	all.Handle("/debug/pprof/", profiler())
 	all.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'")
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(page)
 	})
@@ -46,13 +43,16 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A profile takes as long as it is asked for, and sees to the writing itself.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
 		switch {
 		case isLocal(r):
-			w.Header().Set("X-Content-Type-Options", "nosniff")
-			w.Header().Set("Cache-Control", "no-store")
 			all.ServeHTTP(w, r)
 		case profiling:
-			profiler.ServeHTTP(w, r)
+			others.ServeHTTP(w, r)
 		default:
 			http.Error(w, "this page is for this host alone: kubectl port-forward, then http://localhost", http.StatusForbidden)
 		}

@@ -1,12 +1,14 @@
 // Package status is the sidecar as one page: is the pod ready and why not, what
-// runs and what waits, how long things took over the last minutes, the last
-// failures, the settings in force. It is served to people on this host alone,
-// who come by `kubectl port-forward`, as a page and as JSON.
+// runs and what waits, how long the app took over the last minutes, how many
+// requests failed and why, the settings in force. It is served to people on this
+// host alone, who come by `kubectl port-forward`, as a page and as JSON.
 package status
 
 import (
+	"cmp"
 	"context"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,14 +23,20 @@ const (
 	// Interval is how far they are apart.
 	Interval = time.Second
 
-	samples  = int(History / Interval)
-	failures = 20 // the last failures that are kept
+	samples = int(History / Interval)
+
+	// The failures that are kept: the last ones, and of each reason the last ones, so
+	// that many of one reason do not push out the few of another.
+	lastFailures = 20
+	ofEachReason = 5
 )
 
 // Sources are where the page's facts come from. All funcs may be called at any
 // time from any goroutine.
 type Sources struct {
 	Version   string
+	Pod       string // "": not known
+	Namespace string // "": not known
 	Started   time.Time
 	Limit     int // requests at once; 0: no limit
 	Depth     int // that may wait
@@ -55,15 +63,20 @@ type Drain struct {
 	Oldest   *time.Time `json:"oldest,omitempty"` // since when the oldest request is in flight
 }
 
-// Sample is what happened in one interval, and the load at its end. Times are in
-// milliseconds.
+// Sample is what happened in one interval, and the load at its end.
+//
+// P50 and P99 are milliseconds that the app took, from the slot to the end, of the
+// requests that the app answered; 0 if there was none. QueuedP99 is how long those
+// had waited for the slot. Requests that got no slot or no answer of the app are not
+// among them, nor are upgraded connections, which last as long as people like.
 type Sample struct {
-	Running  int     `json:"running"`
-	Waiting  int     `json:"waiting"`
-	Requests uint32  `json:"requests"`
-	Failures uint32  `json:"failures"`
-	P50      float64 `json:"p50"`
-	P99      float64 `json:"p99"`
+	Running   int     `json:"running"`
+	Waiting   int     `json:"waiting"`
+	Requests  uint32  `json:"requests"`
+	Failures  uint32  `json:"failures"`
+	P50       float64 `json:"p50"`
+	P99       float64 `json:"p99"`
+	QueuedP99 float64 `json:"queuedP99"`
 }
 
 // Failure is a request that did not go through.
@@ -77,12 +90,16 @@ type Failure struct {
 	Took   float64   `json:"tookMs"`
 	Queued float64   `json:"queuedMs"`
 	Detail string    `json:"detail,omitempty"`
+
+	number uint64 // in the order in which they were noted
 }
 
 // Snapshot is all that the page shows.
 type Snapshot struct {
 	Now       time.Time   `json:"now"`
 	Version   string      `json:"version"`
+	Pod       string      `json:"pod"`
+	Namespace string      `json:"namespace"`
 	Started   time.Time   `json:"started"`
 	Ready     bool        `json:"ready"` // and not draining
 	Reason    string      `json:"reason,omitempty"`
@@ -93,38 +110,55 @@ type Snapshot struct {
 	Limit     int         `json:"limit"`
 	Depth     int         `json:"depth"`
 	Interval  float64     `json:"intervalSeconds"`
+	Totals    Totals      `json:"totals"`
 	History   []Sample    `json:"history"`  // the oldest first
-	Failures  []Failure   `json:"failures"` // the newest first
+	Failures  []Failure   `json:"failures"` // the newest first: the last ones, and the last of each reason
 	Settings  []Setting   `json:"settings"`
 	Warnings  []string    `json:"warnings"`
 }
 
+// Totals are the requests since the start by reason, "ok" among them. What never
+// happened is absent.
+type Totals map[string]uint64
+
 // Board keeps what the page shows. Its methods may be called concurrently.
 type Board struct {
 	sources Sources
-	took    histogram
-	failed  atomic.Uint32
+	ended   [queue.Whys]atomic.Uint64 // requests since the start
+	took    histogram                 // by the app
+	queued  histogram                 // before that
 
-	mu       sync.Mutex
+	mu       sync.Mutex // protects what follows
 	history  [samples]Sample
-	taken    int // samples ever taken
-	failures [failures]Failure
-	noted    int // failures ever noted
+	taken    int    // samples ever taken
+	requests uint64 // up to the last sample
+	failed   uint64 // up to the last sample
+	noted    uint64 // failures ever noted
+	last     ring
+	rare     [queue.Whys]ring
 }
 
 // New returns a board.
 func New(s Sources) *Board { return &Board{sources: s} }
 
-// Observe notes a request. One that went through costs two atomic additions.
+// Observe notes a request. One that went through costs three atomic additions and
+// no memory.
 func (b *Board) Observe(o *queue.Observation) {
 	if o.Excluded {
 		return
 	}
-	b.took.add(o.End.Sub(o.Start))
-	if o.Why == queue.OK {
-		return
+	b.ended[o.Why].Add(1)
+	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
+		b.took.add(o.End.Sub(o.Slot))
+		b.queued.add(o.Queued())
 	}
-	b.failed.Add(1)
+	if o.Why != queue.OK {
+		b.note(o)
+	}
+}
+
+// note keeps a failure.
+func (b *Board) note(o *queue.Observation) {
 	f := Failure{
 		Time:   o.End,
 		Reason: o.Why.String(),
@@ -136,12 +170,62 @@ func (b *Board) Observe(o *queue.Observation) {
 		Queued: milliseconds(o.Queued()),
 	}
 	if o.Err != nil {
-		f.Detail = o.Err.Error()
+		f.Detail = queue.Shown(o.Err.Error())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.failures[b.noted%failures] = f
 	b.noted++
+	f.number = b.noted
+	b.last.add(&f, lastFailures)
+	b.rare[o.Why].add(&f, ofEachReason)
+}
+
+// A ring keeps the last failures.
+type ring struct {
+	kept []Failure
+	next int // the place of the oldest, once it is full
+}
+
+func (r *ring) add(f *Failure, size int) {
+	if len(r.kept) < size {
+		r.kept = append(r.kept, *f)
+		return
+	}
+	r.kept[r.next] = *f
+	r.next = (r.next + 1) % size
+}
+
+// failures returns those that are kept, each once, the newest first. The caller holds
+// mu.
+func (b *Board) failures() []Failure {
+	all := slices.Clone(b.last.kept)
+	for i := range b.rare {
+		all = append(all, b.rare[i].kept...)
+	}
+	slices.SortFunc(all, func(f, g Failure) int { return cmp.Compare(g.number, f.number) })
+	return slices.CompactFunc(all, func(f, g Failure) bool { return f.number == g.number })
+}
+
+// totals returns the requests since the start.
+func (b *Board) totals() Totals {
+	t := Totals{}
+	for i := range b.ended {
+		if n := b.ended[i].Load(); n > 0 {
+			t[queue.Why(i).String()] += n // some reasons share a word
+		}
+	}
+	return t
+}
+
+// sum returns the number of all requests and of those that failed.
+func (t Totals) sum() (requests, failed uint64) {
+	for word, n := range t {
+		requests += n
+		if word != queue.OK.String() {
+			failed += n
+		}
+	}
+	return requests, failed
 }
 
 // Run takes a sample at each interval until the context ends.
@@ -161,10 +245,13 @@ func (b *Board) Run(ctx context.Context) error {
 func (b *Board) sample() {
 	var s Sample
 	s.Running, s.Waiting = b.sources.Load()
-	s.Requests, s.P50, s.P99 = b.took.take()
-	s.Failures = b.failed.Swap(0)
+	s.P50, s.P99 = b.took.take()
+	_, s.QueuedP99 = b.queued.take()
+	requests, failed := b.totals().sum()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	s.Requests, s.Failures = uint32(requests-b.requests), uint32(failed-b.failed)
+	b.requests, b.failed = requests, failed
 	b.history[b.taken%samples] = s
 	b.taken++
 }
@@ -176,6 +263,8 @@ func (b *Board) Snapshot() Snapshot {
 	snap := Snapshot{
 		Now:       time.Now(),
 		Version:   s.Version,
+		Pod:       s.Pod,
+		Namespace: s.Namespace,
 		Started:   s.Started,
 		Ready:     readiness.Ready() && !drain.Draining,
 		Reason:    readiness.Reason(),
@@ -184,6 +273,7 @@ func (b *Board) Snapshot() Snapshot {
 		Limit:     s.Limit,
 		Depth:     s.Depth,
 		Interval:  Interval.Seconds(),
+		Totals:    b.totals(),
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
 	}
@@ -196,9 +286,7 @@ func (b *Board) Snapshot() Snapshot {
 	for i := max(0, b.taken-samples); i < b.taken; i++ {
 		snap.History = append(snap.History, b.history[i%samples])
 	}
-	for i := b.noted - 1; i >= max(0, b.noted-failures); i-- {
-		snap.Failures = append(snap.Failures, b.failures[i%failures])
-	}
+	snap.Failures = b.failures()
 	return snap
 }
 
@@ -208,17 +296,24 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 // hours, which is near enough for a chart.
 type histogram struct{ buckets [96]atomic.Uint32 }
 
-const perDoubling = 4
+const (
+	perDoubling = 4
+	shortest    = time.Millisecond / 16
+)
 
 func (h *histogram) add(d time.Duration) {
-	i := int(math.Ceil(perDoubling * (math.Log2(max(milliseconds(d), 1.0/16)) + 4)))
+	i := 0
+	if d > shortest { // most requests do not wait for a slot
+		i = int(math.Ceil(perDoubling * math.Log2(float64(d)/float64(shortest))))
+	}
 	h.buckets[min(i, len(h.buckets)-1)].Add(1)
 }
 
-// take returns the number of values and two percentiles in milliseconds, and
-// empties the histogram.
-func (h *histogram) take() (n uint32, p50, p99 float64) {
+// take returns two percentiles in milliseconds, 0 without values, and empties the
+// histogram.
+func (h *histogram) take() (p50, p99 float64) {
 	var counts [len(h.buckets)]uint32
+	var n uint32
 	for i := range h.buckets {
 		counts[i] = h.buckets[i].Swap(0)
 		n += counts[i]
@@ -227,10 +322,10 @@ func (h *histogram) take() (n uint32, p50, p99 float64) {
 		var seen uint32
 		for i, c := range counts {
 			if seen += c; seen > 0 && float64(seen) >= share*float64(n) {
-				return math.Exp2(float64(i)/perDoubling - 4)
+				return math.Round(100*milliseconds(shortest)*math.Exp2(float64(i)/perDoubling)) / 100
 			}
 		}
 		return 0
 	}
-	return n, at(0.50), at(0.99)
+	return at(0.50), at(0.99)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,7 +20,7 @@ import (
 func board(readiness probe.State, drain Drain) *Board {
 	return New(Sources{
 		Settings: func() []Setting { return nil },
-		Version:  "v1", Started: time.Now(), Limit: 2, Depth: 20,
+		Version:  "v1", Started: time.Now(), Limit: 2, Depth: 20, Pod: "hello-1", Namespace: "shop",
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
@@ -27,21 +28,31 @@ func board(readiness probe.State, drain Drain) *Board {
 	})
 }
 
+// observation is of a request that took so long. It has been with the app all that
+// time, and the app has answered if the response went through.
 func observation(why queue.Why, took time.Duration) *queue.Observation {
 	now := time.Now()
 	return &queue.Observation{
 		Line:  queue.Line{Method: "GET", Target: "/path?secret=1"},
-		Start: now.Add(-took), End: now, Phase: queue.Waiting,
-		Result: queue.Result{Why: why, Status: why.Status(), Err: errors.New("what the system said")},
+		Start: now.Add(-took), Slot: now.Add(-took), End: now, Phase: queue.Waiting,
+		Result: queue.Result{Why: why, Status: why.Status(), Begun: why == queue.OK, Err: errors.New("what the system said")},
 	}
 }
 
-func TestASampleSaysWhatHappenedInItsInterval(t *testing.T) {
+// refused is of a request that got no slot.
+func refused(why queue.Why, took time.Duration) *queue.Observation {
+	o := observation(why, took)
+	o.Slot, o.Phase, o.Err = time.Time{}, queue.Queued, nil
+	return o
+}
+
+func TestASampleHasWhatHappenedInItsInterval(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	for range 98 {
 		b.Observe(observation(queue.OK, 10*time.Millisecond))
 	}
-	b.Observe(observation(queue.AppReset, time.Second))
+	b.Observe(observation(queue.AppReset, time.Hour))
+	b.Observe(observation(queue.OK, time.Second))
 	b.Observe(observation(queue.OK, time.Second))
 	excluded := observation(queue.OK, time.Hour)
 	excluded.Excluded = true
@@ -53,14 +64,45 @@ func TestASampleSaysWhatHappenedInItsInterval(t *testing.T) {
 		t.Fatalf("got %d samples, want 2", len(h))
 	}
 	s := h[0]
-	if s.Requests != 100 || s.Failures != 1 || s.Running != 2 || s.Waiting != 3 {
-		t.Errorf("got %+v, want 100 requests, 1 failure, 2 running, 3 waiting", s)
+	if s.Requests != 101 || s.Failures != 1 || s.Running != 2 || s.Waiting != 3 {
+		t.Errorf("got %+v, want 101 requests, 1 failure, 2 running, 3 waiting", s)
 	}
 	if s.P50 < 10 || s.P50 > 12 || s.P99 < 1000 || s.P99 > 1200 {
 		t.Errorf("got p50 %v and p99 %v ms, want about 10 and 1000", s.P50, s.P99)
 	}
-	if h[1].Requests != 0 || h[1].P50 != 0 {
-		t.Errorf("got %+v in an empty interval, want nothing", h[1])
+	if h[1] != (Sample{Running: 2, Waiting: 3}) {
+		t.Errorf("got %+v in an empty interval, want the load alone", h[1])
+	}
+}
+
+// An overloaded sidecar showed a median of 0.1 ms while the app took a second: it
+// counted the many requests that it had refused.
+func TestLatencyIsThatOfRequestsWhichTheAppAnswered(t *testing.T) {
+	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	waited := observation(queue.OK, time.Second) // in all; half of it in the queue
+	waited.Slot = waited.Start.Add(500 * time.Millisecond)
+	b.Observe(waited)
+	cut := observation(queue.IdleTimeout, 500*time.Millisecond) // the app answered, and did not end
+	cut.Begun = true
+	b.Observe(cut)
+	tunnel := observation(queue.OK, time.Hour)
+	tunnel.Upgraded = true
+	b.Observe(tunnel)
+	for range 1000 {
+		b.Observe(refused(queue.QueueFull, 50*time.Microsecond))
+		b.Observe(refused(queue.QueueTimeout, time.Minute))
+		b.Observe(observation(queue.AppUnreachable, 50*time.Microsecond))
+	}
+	b.sample()
+	s := b.Snapshot().History[0]
+	if s.P50 < 500 || s.P50 > 600 || s.P99 < 500 || s.P99 > 600 {
+		t.Errorf("got p50 %v and p99 %v ms, want about 500, which the app took", s.P50, s.P99)
+	}
+	if s.QueuedP99 < 500 || s.QueuedP99 > 600 {
+		t.Errorf("got %v ms in the queue, want about 500", s.QueuedP99)
+	}
+	if s.Requests != 3003 || s.Failures != 3001 {
+		t.Errorf("got %d requests and %d failures, want 3003 and 3001", s.Requests, s.Failures)
 	}
 }
 
@@ -68,22 +110,109 @@ func TestOnlyTheNewestSamplesAndFailuresAreKept(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range samples + 10 {
 		for range i {
-			b.took.add(time.Millisecond)
+			b.Observe(observation(queue.OK, time.Millisecond))
 		}
 		b.sample()
 	}
-	for i := range failures + 5 {
+	for i := range lastFailures + 5 {
 		b.Observe(observation(queue.AppReset, time.Duration(i)*time.Second))
 	}
 	s := b.Snapshot()
 	if len(s.History) != samples || s.History[0].Requests != 10 || s.History[samples-1].Requests != uint32(samples+9) {
 		t.Errorf("got %d samples from %d to %d, want %d from 10 to %d", len(s.History), s.History[0].Requests, s.History[len(s.History)-1].Requests, samples, samples+9)
 	}
-	if len(s.Failures) != failures || s.Failures[0].Took != 24000 || s.Failures[failures-1].Took != 5000 {
-		t.Errorf("got %d failures from %v to %v ms, want %d from 24000 to 5000", len(s.Failures), s.Failures[0].Took, s.Failures[len(s.Failures)-1].Took, failures)
+	if len(s.Failures) != lastFailures || s.Failures[0].Took != 24000 || s.Failures[lastFailures-1].Took != 5000 {
+		t.Errorf("got %d failures from %v to %v ms, want %d from 24000 to 5000", len(s.Failures), s.Failures[0].Took, s.Failures[len(s.Failures)-1].Took, lastFailures)
 	}
 	if f := s.Failures[0]; f.Path != "/path" || f.Reason != "app-reset" || f.Detail != "what the system said" {
 		t.Errorf("got %+v, want the path without its query, the reason and the detail", f)
+	}
+}
+
+// Twenty requests that were refused pushed out the one that showed what the app does
+// wrong.
+func TestARareFailureIsKeptBesideManyOfAnotherReason(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	for i := range 9 {
+		b.Observe(observation(queue.AppGarbage, time.Duration(i)*time.Second))
+	}
+	for range 10_000 {
+		b.Observe(refused(queue.QueueFull, time.Millisecond))
+	}
+	list := b.Snapshot().Failures
+	if len(list) != lastFailures+ofEachReason {
+		t.Fatalf("got %d failures, want the last %d and %d of the rare reason", len(list), lastFailures, ofEachReason)
+	}
+	for i, f := range list {
+		want, took := "queue-full", 1.0
+		if i >= lastFailures {
+			want, took = "app-garbage", float64(8-(i-lastFailures))*1000
+		}
+		if f.Reason != want || f.Took != took {
+			t.Errorf("failure %d: got %s of %v ms, want %s of %v", i, f.Reason, f.Took, want, took)
+		}
+	}
+}
+
+func TestFailuresOfAllReasonsAreKeptInBoundedNumber(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	for i := range 10_000 {
+		b.Observe(observation(queue.QueueFull+queue.Why(i)%(queue.Whys-1), time.Second))
+	}
+	s := b.Snapshot()
+	seen := map[string]int{}
+	for _, f := range s.Failures {
+		seen[f.Reason]++
+	}
+	if most := lastFailures + ofEachReason*int(queue.Whys); len(s.Failures) > most || len(seen) != len(s.Totals) {
+		t.Errorf("got %d failures of %d reasons, want at most %d of %d", len(s.Failures), len(seen), most, len(s.Totals))
+	}
+	for reason, n := range seen {
+		if n < ofEachReason {
+			t.Errorf("%s: got %d, want %d at least", reason, n, ofEachReason)
+		}
+	}
+}
+
+func TestTotalsAreByReasonSinceTheStart(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	if got := b.Snapshot().Totals; got == nil || len(got) != 0 {
+		t.Errorf("at the start: got %v, want an empty map", got)
+	}
+	for range 500 {
+		b.Observe(refused(queue.QueueFull, 0))
+		b.sample()
+	}
+	b.Observe(observation(queue.AppGarbage, 0))
+	b.Observe(observation(queue.OK, 0))
+	b.Observe(observation(queue.BadRequest, 0))
+	b.Observe(observation(queue.TooLarge, 0)) // has the same word
+	excluded := observation(queue.AppReset, 0)
+	excluded.Excluded = true
+	b.Observe(excluded)
+	want := Totals{"queue-full": 500, "app-garbage": 1, "ok": 1, "bad-request": 2}
+	if got := b.Snapshot().Totals; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Each request pays for Observe.
+func TestARequestThatWentThroughIsNotedWithoutMemory(t *testing.T) {
+	b, o := board(probe.State{}, Drain{}), observation(queue.OK, time.Second)
+	if got := testing.AllocsPerRun(100, func() { b.Observe(o) }); got != 0 {
+		t.Errorf("got %v allocations, want 0", got)
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	for name, o := range map[string]*queue.Observation{"ok": observation(queue.OK, time.Second), "queue-full": refused(queue.QueueFull, time.Millisecond)} {
+		b.Run(name, func(b *testing.B) {
+			board := board(probe.State{}, Drain{})
+			b.ReportAllocs()
+			for b.Loop() {
+				board.Observe(o)
+			}
+		})
 	}
 }
 
@@ -92,9 +221,10 @@ func TestAFailureIsKeptInBoundedMemory(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	o := observation(queue.QueueFull, time.Second)
 	o.Target, o.Method = "/"+strings.Repeat("x", 1<<20), strings.Repeat("M", 1<<20)
+	o.Err = errors.New(strings.Repeat("e", 1<<20))
 	b.Observe(o)
-	if f := b.Snapshot().Failures[0]; len(f.Path) > 512 || len(f.Method) > 512 || !strings.HasPrefix(f.Path, "/xx") {
-		t.Errorf("got a path of %d bytes and a method of %d, want at most 512", len(f.Path), len(f.Method))
+	if f := b.Snapshot().Failures[0]; len(f.Path) > 512 || len(f.Method) > 512 || len(f.Detail) > 512 || !strings.HasPrefix(f.Path, "/xx") {
+		t.Errorf("got a path of %d bytes, a method of %d and a detail of %d, want at most 512", len(f.Path), len(f.Method), len(f.Detail))
 	}
 }
 
@@ -132,19 +262,63 @@ func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 	}
 }
 
+func TestNoOtherPageMayShowThisOneInAFrame(t *testing.T) {
+	for _, path := range []string{"/", "/status.json", "/debug/pprof/", "/other"} {
+		r := httptest.NewRequest("GET", path, nil)
+		r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost:8008"
+		w := httptest.NewRecorder()
+		board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false).ServeHTTP(w, r)
+		for name, want := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
+				"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+		} {
+			if got := w.Result().Header.Get(name); got != want {
+				t.Errorf("%s: got %s %q, want %q", path, name, got, want)
+			}
+		}
+	}
+}
+
+// What scripts read of the page's facts.
+func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
+	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	b.Observe(observation(queue.AppGarbage, time.Second))
+	b.sample()
+	r := httptest.NewRequest("GET", Path, nil)
+	r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost:8008"
+	w := httptest.NewRecorder()
+	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, r)
+	for _, want := range []string{
+		`"pod":"hello-1","namespace":"shop"`, `"totals":{"app-garbage":1}`,
+		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"p50":0,"p99":0,"queuedP99":0}]`, `"reason":"app-garbage","status":502,`,
+	} {
+		if got := w.Body.String(); !strings.Contains(got, want) {
+			t.Errorf("got %s, want it to have %s", got, want)
+		}
+	}
+}
+
 func TestWhySaysWhatIsKnown(t *testing.T) {
 	now := time.Now()
-	refused := probe.State{At: now, Phase: probe.Starting, Since: now.Add(-time.Minute), Probes: []probe.ProbeState{{
+	notReady := probe.State{At: now, Phase: probe.Starting, Since: now.Add(-time.Minute), Probes: []probe.ProbeState{{
 		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: probe.Starting, Tries: 7, Word: probe.Refused, Detail: "dial tcp: refused",
 	}}}
 	deadline := now.Add(20 * time.Second)
+	failing := board(probe.State{Phase: probe.Ready}, Drain{})
+	for why, n := range map[queue.Why]int{queue.OK: 1, queue.QueueFull: 20, queue.AppGarbage: 3, queue.Draining: 1, queue.AppReset: 1} {
+		for range n {
+			failing.Observe(observation(why, time.Second))
+		}
+	}
 	for name, v := range map[string]struct {
 		board *Board
 		ready bool
 		want  []string
 	}{
-		"refused":  {board(refused, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)"}},
-		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s"}},
+		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)"}},
+		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
+		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
 		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: &deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is ending; 4 in flight, what is left is cut in 20s"}},
 	} {
 		server := httptest.NewServer(v.board.Handler(http.NotFoundHandler(), false))
@@ -159,8 +333,8 @@ func TestWhySaysWhatIsKnown(t *testing.T) {
 				t.Errorf("%s: got %q, want it to say %q", name, text.String(), want)
 			}
 		}
-		if ready, err = Why(t.Context(), server.Listener.Addr().String(), true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) {
-			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON", name, ready, err, asJSON.String(), v.ready)
+		if ready, err = Why(t.Context(), server.Listener.Addr().String(), true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
+			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON with the namespace", name, ready, err, asJSON.String(), v.ready)
 		}
 	}
 }

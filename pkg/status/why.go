@@ -1,13 +1,25 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// Bounds of the sidecar's answer, in bytes: who asks shares the sidecar's memory, and
+// before the sidecar is up the user container may listen in its place.
+const (
+	maxHead = 64 << 10
+	maxBody = 1 << 20
 )
 
 // Why asks the sidecar whose status page is at address (host:port) whether the
@@ -18,7 +30,10 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 	if err != nil {
 		return false, err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	res, err := client.Do(r)
 	if err != nil {
 		return false, fmt.Errorf("no sidecar answers on this host: %w", err)
@@ -28,20 +43,23 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 		return false, fmt.Errorf("the sidecar answered %s", res.Status)
 	}
 	var s Snapshot
-	if err := json.NewDecoder(res.Body).Decode(&s); err != nil {
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&s); err != nil {
 		return false, fmt.Errorf("the sidecar's answer cannot be read: %w", err)
 	}
 	if asJSON {
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
 		return s.Ready, out.Encode(struct {
+			Pod       string `json:"pod"`
+			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
 			Reason    string `json:"reason,omitempty"`
 			Readiness any    `json:"readiness"`
 			Drain     Drain  `json:"drain"`
 			Running   int    `json:"running"`
 			Waiting   int    `json:"waiting"`
-		}{s.Ready, s.Reason, s.Readiness, s.Drain, s.Running, s.Waiting})
+			Totals    Totals `json:"totals"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals})
 	}
 	_, err = io.WriteString(w, s.text())
 	return s.Ready, err
@@ -83,6 +101,28 @@ func (s *Snapshot) text() string {
 	if s.Limit > 0 {
 		fmt.Fprintf(&b, " (at most %d and %d)", s.Limit, s.Depth)
 	}
-	b.WriteByte('\n')
+	requests, failed := s.Totals.sum()
+	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
+	if s.Pod != "" {
+		fmt.Fprintf(&b, "pod %s", s.Pod)
+		if s.Namespace != "" {
+			fmt.Fprintf(&b, ", namespace %s", s.Namespace)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// reasons lists why requests failed, the most frequent reason first, as in
+// ": 20 queue-full, 1 app-garbage".
+func (t Totals) reasons() string {
+	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == queue.OK.String() })
+	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(t[b], t[a]), cmp.Compare(a, b)) })
+	var b strings.Builder
+	separator := ": "
+	for _, word := range words {
+		fmt.Fprintf(&b, "%s%d %s", separator, t[word], word)
+		separator = ", "
+	}
 	return b.String()
 }

@@ -631,6 +631,29 @@ func TestEndpointsAreResolved(t *testing.T) {
 	}
 }
 
+func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
+	for endpoint, refused := range map[string]bool{
+		"http://127.0.0.1:8012": true, "127.0.0.2:8012": true, "http://[::1]:8012/v1/traces": true, "https://localhost:8112": true,
+		"http://LOCALHOST:8012": true, "http://0.0.0.0:8012": true, "http://10.1.2.3:9091": true,
+		"http://127.0.0.1:4318": false, "http://10.1.2.4:8012": false, "http://collector:8012": false, "http://127.0.0.1": false,
+	} {
+		for _, exporter := range []Exporter{OTLP, OTLPGRPC, Zipkin} {
+			o := Options{Exporter: exporter, Endpoint: endpoint, Sampling: always, OwnPorts: []int{8012, 8112, 9091}, Resource: identity()}
+			tracer, err := New(o)
+			if (err != nil) != refused {
+				t.Errorf("%s, %s: got %v, want an error: %v", exporter, endpoint, err, refused)
+			}
+			if err := tracer.Close(t.Context()); err != nil {
+				t.Errorf("%s, %s: Close: got %v, want no error", exporter, endpoint, err)
+			}
+		}
+	}
+	p, err := NewMetricsPush(PushOptions{Exporter: OTLP, Endpoint: "http://127.0.0.1:8012", OwnPorts: []int{8012}})
+	if err == nil || p != nil {
+		t.Errorf("metrics: got %v, want an error", err)
+	}
+}
+
 func TestPathsAreCompleted(t *testing.T) {
 	for _, c := range []struct {
 		exporter   Exporter
@@ -696,7 +719,7 @@ func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 		}
 		x := carrying(http.Header{
 			"Traceparent": {lent("00-" + tid + "-" + sid + "-01")}, "Tracestate": {lent(state)},
-			"User-Agent": {lent("curl")}, "X-Forwarded-For": {lent("10.0.0.1, 10.0.0.2")},
+			"User-Agent": {lent("curl")}, "X-Forwarded-For": {lent("10.0.0.1, 10.0.0.2")}, "Knative-Serving-Tag": {lent("blue")},
 		})
 		r := newTracer(t, always, W3C|B3).Begin(x)
 		o := get("/")

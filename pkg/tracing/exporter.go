@@ -46,7 +46,7 @@ type exporter struct {
 	report        func(error) // may be nil
 	queue         chan *spanData
 	sent, dropped atomic.Uint64
-	failed        bool // the last export failed; of run alone
+	outcome       outcome // of run alone
 
 	closing   chan struct{} // Close was called
 	closeOnce sync.Once
@@ -161,7 +161,11 @@ func (e *exporter) deliver(ctx context.Context, batch []*spanData) []*spanData {
 		return batch
 	}
 	rejected := len(batch)
-	body, err := e.encode(batch)
+	var body []byte
+	err := ctx.Err() // what cannot be sent any more need not be encoded
+	if err == nil {
+		body, err = e.encode(batch)
+	}
 	if err == nil {
 		rejected, err = retry(ctx, func() (int, error) { return e.send(ctx, body) })
 		if err != nil {
@@ -173,12 +177,34 @@ func (e *exporter) deliver(ctx context.Context, batch []*spanData) []*spanData {
 	}
 	e.dropped.Add(uint64(rejected))
 	e.sent.Add(uint64(len(batch) - rejected))
-	if err != nil && !e.failed && e.report != nil {
+	if e.outcome.isNews(err) && e.report != nil {
 		e.report(fmt.Errorf("tracing: %w; spans are lost", err))
 	}
-	e.failed = err != nil
 	clear(batch)
 	return batch[:0]
+}
+
+// reportEvery is how often failures are reported at most: a collector that refuses every
+// other export must not fill the log.
+const reportEvery = 10 * time.Second
+
+// An outcome is how exports ended so far.
+type outcome struct {
+	reported   bool      // a failure since the last success
+	reportedAt time.Time // the last failure that was; zero: none
+}
+
+// isNews notes how an export ended, and reports whether that is to be reported.
+func (o *outcome) isNews(err error) bool {
+	switch {
+	case err == nil:
+		o.reported = false
+		return false
+	case o.reported, !o.reportedAt.IsZero() && time.Since(o.reportedAt) < reportEvery:
+		return false
+	}
+	o.reported, o.reportedAt = true, time.Now()
+	return true
 }
 
 // retry calls try until it succeeds, fails for good, or has had its time.

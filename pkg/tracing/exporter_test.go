@@ -192,13 +192,56 @@ func TestFailuresAreReportedOncePerSpell(t *testing.T) {
 		e := w.start()
 		for range 5 {
 			e.add(spansOf(1))
-			time.Sleep(2 * gather)
+			time.Sleep(reportEvery)
 		}
 		mustClose(t, e)
 		if len(w.reports) != 2 {
 			t.Errorf("reports: got %v, want 2", w.reports)
 		}
 		checkCounts(t, e, 1, 4)
+	})
+}
+
+func TestFailuresThatComeAndGoAreReportedOnceInAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const exports = 60 // a minute of them
+		w := &wire{answer: func(try int) error {
+			if try%2 == 0 && try < exports-20 {
+				return nil
+			}
+			return &refusal{err: errors.New("bad request")}
+		}}
+		e := w.start()
+		for range exports {
+			e.add(spansOf(1))
+			time.Sleep(gather)
+			synctest.Wait()
+		}
+		mustClose(t, e)
+		// In seconds 1, 11, 21, 31 and 41, from which on it fails for good.
+		if got, want := len(w.reports), 5; got != want {
+			t.Errorf("reports: got %d in a minute, want %d", got, want)
+		}
+	})
+}
+
+// An endpoint may lead to our own port by a name that we cannot know.
+func TestAnEndpointThatLeadsBackCostsARequestASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{}
+		e := w.start()
+		w.wait = func(context.Context) { e.add(spansOf(3)) } // of the export itself
+		e.add(spansOf(1))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got, most := len(w.sizes), int(time.Minute/gather); got > most {
+			t.Errorf("got %d exports in a minute, want %d at most", got, most)
+		}
+		if size := w.sizes[len(w.sizes)-1]; size > 3 {
+			t.Errorf("the last export: got %d spans, want the 3 of the one before", size)
+		}
+		w.wait = nil
+		mustClose(t, e)
 	})
 }
 

@@ -16,9 +16,10 @@ type MetricKind uint8
 
 // The kinds.
 const (
-	Gauge     MetricKind = iota // a value of now
-	Counter                     // a sum since the start that only grows
-	Histogram                   // a distribution since the start
+	Gauge         MetricKind = iota // a value of now
+	Counter                         // a sum since the start that only grows
+	UpDownCounter                   // a sum of now: points with different labels may be added
+	Histogram                       // a distribution since the start
 )
 
 // A Metric is one metric with its points, one for each set of labels.
@@ -31,7 +32,7 @@ type Metric struct {
 // A Point is what a metric says at one moment.
 type Point struct {
 	Labels map[string]string
-	Value  float64   // of a gauge or counter; the sum of a histogram
+	Value  float64   // the sum of a histogram; of the other kinds, a whole number
 	Bounds []float64 // of a histogram: the upper bounds of its buckets, but the last's
 	Counts []uint64  // of a histogram: in each bucket alone, one more than Bounds
 }
@@ -46,16 +47,20 @@ type PushOptions struct {
 	TLS      *tls.Config
 	Interval time.Duration // between pushes; 0: 60 s
 	Resource Resource
+	OwnPorts []int // as in Options
 
 	// Collect returns the metrics of now. It is called by one goroutine.
 	Collect func() []Metric
 
-	// Report is told why a push failed, once until one succeeds. It may be nil.
+	// Report is called with the reason why a push failed, once until one succeeds and
+	// once in 10 s at most. It may be nil.
 	Report func(error)
 }
 
-// defaultInterval is OpenTelemetry's.
-const defaultInterval = time.Minute
+const (
+	defaultInterval = time.Minute // OpenTelemetry's
+	minInterval     = time.Second // a push costs a millisecond of processor time
+)
 
 // A MetricsPush pushes metrics over OTLP. What it pushes is counted from the start, so
 // that a push that fails loses nothing that the next one does not have: it is not
@@ -66,7 +71,7 @@ type MetricsPush struct {
 	start   time.Time
 	send    sender
 	release func()
-	failed  bool // the last push failed; of run alone
+	outcome outcome // of run alone
 
 	closeOnce sync.Once
 	closing   chan context.Context // Close's, for the last push
@@ -87,7 +92,7 @@ func NewMetricsPush(o PushOptions) (*MetricsPush, error) {
 	}
 	send, release, err := newSender(&transport{
 		exporter: o.Exporter, endpoint: o.Endpoint, header: o.Header, timeout: o.Timeout, tls: o.TLS,
-		version: o.Resource.Version, signal: metricSignal,
+		version: o.Resource.Version, signal: metricSignal, ownPorts: o.OwnPorts, ownIP: o.Resource.PodIP,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("metrics push: %w", err)
@@ -137,10 +142,9 @@ func (p *MetricsPush) push(ctx context.Context) error {
 	if err == nil && rejected > 0 {
 		err = fmt.Errorf("%d points were refused", rejected)
 	}
-	if err != nil && !p.failed && p.options.Report != nil {
+	if p.outcome.isNews(err) && p.options.Report != nil {
 		p.options.Report(fmt.Errorf("metrics push: %w", err))
 	}
-	p.failed = err != nil
 	return err
 }
 
@@ -196,11 +200,13 @@ func metricProto(m *message, metric *Metric, start, end uint64) {
 	switch metric.Kind {
 	case Gauge:
 		m.nested(5, points)
-	case Counter:
+	case Counter, UpDownCounter:
 		m.nested(7, func(m *message) {
 			points(m)
 			m.uint(2, cumulative)
-			m.uint(3, 1) // is_monotonic
+			if metric.Kind == Counter {
+				m.uint(3, 1) // is_monotonic
+			}
 		})
 	case Histogram:
 		m.nested(9, func(m *message) {
@@ -214,7 +220,7 @@ func metricProto(m *message, metric *Metric, start, end uint64) {
 func numberProto(m *message, p *Point, start, end uint64) {
 	m.fixed64(2, start)
 	m.fixed64(3, end)
-	m.doubleAlways(4, p.Value)
+	m.fixed64Always(6, uint64(int64(p.Value))) // as_int, as OpenTelemetry's instruments of these names
 	labelsProto(m, 7, p.Labels)
 }
 
@@ -291,6 +297,10 @@ func (w Wishes) PushOptions() (o PushOptions, warnings []string) {
 	}
 	if w.Interval > 0 {
 		o.Interval = w.Interval
+	}
+	if o.Interval > 0 && o.Interval < minInterval {
+		warn("metrics push: an interval of %v is too short; it is %v", o.Interval, minInterval)
+		o.Interval = minInterval
 	}
 	o.Resource.Attributes = w.attributes(warn)
 	target, err := resolve(way.Endpoint)

@@ -17,13 +17,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// threeKinds are metrics of each kind.
-func threeKinds() []Metric {
+// eachKind is a metric of each kind.
+func eachKind() []Metric {
 	return []Metric{
 		{Name: "g", Unit: "{request}", Help: "a gauge", Kind: Gauge, Points: []Point{{Value: 0}}},
 		{Name: "c", Kind: Counter, Points: []Point{
 			{Value: 7, Labels: map[string]string{"class": "2xx", "bad": "\xff"}}, {Value: 1, Labels: map[string]string{"class": "5xx"}},
 		}},
+		{Name: "u", Kind: UpDownCounter, Points: []Point{{Value: -3}}},
 		{Name: "h", Unit: "s", Kind: Histogram, Points: []Point{{Value: 1.5, Bounds: []float64{0.1, 1}, Counts: []uint64{3, 0, 1}}}},
 	}
 }
@@ -39,7 +40,7 @@ func TestMetricsArriveOverHTTP(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	p, err := NewMetricsPush(PushOptions{Exporter: OTLP, Endpoint: s.URL, Resource: identity(), Collect: threeKinds})
+	p, err := NewMetricsPush(PushOptions{Exporter: OTLP, Endpoint: s.URL, Resource: identity(), Collect: eachKind})
 	if err != nil {
 		t.Fatalf("NewMetricsPush: got %v, want no error", err)
 	}
@@ -53,24 +54,27 @@ func TestMetricsArriveOverHTTP(t *testing.T) {
 		t.Errorf("resource: got %v, want service.name svc", r)
 	}
 	m := got.ResourceMetrics[0].ScopeMetrics[0].Metrics
-	if len(m) != 3 {
-		t.Fatalf("metrics: got %v, want 3", m)
+	if len(m) != 4 {
+		t.Fatalf("metrics: got %v, want 4", m)
 	}
-	gauge, counter, histogram := m[0].GetGauge().GetDataPoints(), m[1].GetSum(), m[2].GetHistogram()
-	if len(gauge) != 1 || gauge[0].GetAsDouble() != 0 || gauge[0].Value == nil || m[0].Unit != "{request}" || m[0].Description != "a gauge" {
+	gauge, counter, upDown, histogram := m[0].GetGauge().GetDataPoints(), m[1].GetSum(), m[2].GetSum(), m[3].GetHistogram()
+	if len(gauge) != 1 || gauge[0].GetAsInt() != 0 || gauge[0].Value == nil || m[0].Unit != "{request}" || m[0].Description != "a gauge" {
 		t.Errorf("the gauge: got %v, want 0 {request}", m[0])
 	}
 	points := counter.GetDataPoints()
 	if !counter.GetIsMonotonic() || counter.GetAggregationTemporality() != metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE ||
-		len(points) != 2 || points[0].GetAsDouble() != 7 || attributesOf(points[0].Attributes)["bad"] != "\ufffd" || attributesOf(points[1].Attributes)["class"] != "5xx" {
+		len(points) != 2 || points[0].GetAsInt() != 7 || attributesOf(points[0].Attributes)["bad"] != "\ufffd" || attributesOf(points[1].Attributes)["class"] != "5xx" {
 		t.Errorf("the counter: got %v", m[1])
 	}
 	if p := points[0]; p.StartTimeUnixNano == 0 || p.TimeUnixNano < p.StartTimeUnixNano {
 		t.Errorf("times: got %d to %d, want a start and an end", p.StartTimeUnixNano, p.TimeUnixNano)
 	}
+	if p := upDown.GetDataPoints(); upDown.GetIsMonotonic() || len(p) != 1 || p[0].GetAsInt() != -3 {
+		t.Errorf("the up-down counter: got %v, want -3, not monotonic", m[2])
+	}
 	d := histogram.GetDataPoints()
 	if len(d) != 1 || d[0].Count != 4 || d[0].GetSum() != 1.5 || fmt.Sprint(d[0].ExplicitBounds, d[0].BucketCounts) != "[0.1 1] [3 0 1]" {
-		t.Errorf("the histogram: got %v, want 4 in [3 0 1]", m[2])
+		t.Errorf("the histogram: got %v, want 4 in [3 0 1]", m[3])
 	}
 }
 
@@ -79,7 +83,7 @@ func TestMetricsArePushedEachInterval(t *testing.T) {
 		var pushes atomic.Int32
 		var reports []error
 		p := startPush(PushOptions{
-			Exporter: OTLP, Interval: 10 * time.Second, Collect: threeKinds, Report: func(err error) { reports = append(reports, err) },
+			Exporter: OTLP, Interval: 10 * time.Second, Collect: eachKind, Report: func(err error) { reports = append(reports, err) },
 		}, func(context.Context, []byte) (int, error) {
 			if pushes.Add(1) > 3 {
 				return 0, errors.New("no route")
@@ -108,7 +112,7 @@ func TestMetricsArePushedEachInterval(t *testing.T) {
 
 func TestClosingAPushEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := startPush(PushOptions{Interval: time.Second, Collect: threeKinds}, func(ctx context.Context, _ []byte) (int, error) {
+		p := startPush(PushOptions{Interval: time.Second, Collect: eachKind}, func(ctx context.Context, _ []byte) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}, func() {})
@@ -152,6 +156,7 @@ func TestWishesBecomePushOptions(t *testing.T) {
 		{"head, none", Wishes{Observability: head("none", "")}, "none  0s", ""},
 		{"head, gRPC", Wishes{Observability: head("grpc", "http://c:4317")}, "grpc http://c:4317 5s", ""},
 		{"head, HTTP", Wishes{Observability: head("http/protobuf", "http://c/x"), Interval: time.Second}, "http/protobuf http://c/x 1s", ""},
+		{"head, an interval that is too short", Wishes{Observability: head("grpc", "http://c:4317"), Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
 		{"head, address", Wishes{Observability: head("grpc", "10.0.0.1:4317")}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
 		{"head, no endpoint", Wishes{Observability: head("grpc", "")}, "none  5s", "no endpoint"},
 		{"head, bad protocol", Wishes{Observability: head("bogus", "")}, "none  0s", "bogus"},

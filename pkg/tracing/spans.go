@@ -147,6 +147,13 @@ func serverAttributes(o *queue.Observation, m method) map[string]any {
 	if o.Replayed {
 		a["queueproxy.replayed"] = true
 	}
+	// As Knative has it, but for what cannot be a tag's name. Unlike in metrics any number
+	// of names is fine.
+	if tag, name := header.TagOf(o.Exchange); tag == header.TagNamed {
+		a["kn.route.tag"] = strings.Clone(name)
+	} else {
+		a["kn.route.tag"] = tag.String()
+	}
 	setAddress(a, "server.address", "server.port", o.Host)
 	setAddress(a, "network.peer.address", "network.peer.port", o.Remote)
 	client, _, _ := strings.Cut(o.Exchange.Header(header.XForwardedFor), ",")

@@ -72,9 +72,10 @@ type Options struct {
 	AppPort int  // the user container's, for span attributes; 0: unknown
 
 	Resource Resource
+	OwnPorts []int // of this process: spans are not sent there
 
-	// Report is told why spans are lost, once until sending works again, from a
-	// goroutine of the tracer. It may be nil.
+	// Report is called with the reason why spans are lost, once until sending works
+	// again and once in 10 s at most, by a goroutine of the tracer. It may be nil.
 	Report func(error)
 }
 
@@ -113,7 +114,7 @@ func wayOut(o *Options) (encoder, sender, func(), error) {
 	}
 	send, release, err := newSender(&transport{
 		exporter: o.Exporter, endpoint: o.Endpoint, header: o.Header, timeout: o.Timeout, tls: o.TLS,
-		version: o.Resource.Version, signal: traceSignal,
+		version: o.Resource.Version, signal: traceSignal, ownPorts: o.OwnPorts, ownIP: o.Resource.PodIP,
 	})
 	if err != nil {
 		return nil, nil, nil, err

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,7 +35,6 @@ const (
 	zipkinPath = "/api/v2/spans"
 
 	defaultTimeout = 10 * time.Second // OpenTelemetry's
-	maxAnswer      = 64 << 10         // bytes of an answer that are read
 	maxAfter       = giveUp           // of a Retry-After
 )
 
@@ -47,6 +47,8 @@ type transport struct {
 	tls      *tls.Config
 	version  string
 	signal   signal
+	ownPorts []int  // of this process
+	ownIP    string // of the pod; "": unknown
 }
 
 // newSender returns a sender, and a func that closes its connections.
@@ -55,15 +57,11 @@ func newSender(t *transport) (sender, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if t.isOurs(target) {
+		return nil, nil, fmt.Errorf("endpoint %q: it is a port of this sidecar", target.Redacted())
+	}
 	if t.timeout <= 0 {
 		t.timeout = defaultTimeout
-	}
-	via := &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		TLSClientConfig:     t.tls,
-		MaxIdleConnsPerHost: 1,
-		IdleConnTimeout:     90 * time.Second,
-		Protocols:           new(http.Protocols),
 	}
 	fields := t.header.Clone()
 	if fields == nil {
@@ -71,22 +69,18 @@ func newSender(t *transport) (sender, func(), error) {
 	}
 	fields.Set(header.UserAgent, strings.TrimSuffix(header.ProxyName+"/"+t.version, "/"))
 	e := &end{fields: fields, timeout: t.timeout}
-	e.client = &http.Client{Transport: via, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // what we send is not for others
-	}}
+	export, proxied := e.post, true
+	var protocols http.Protocols
+	protocols.SetHTTP1(t.exporter != OTLPGRPC)
+	protocols.SetHTTP2(true) // inside TLS
 	switch t.exporter {
 	case OTLPGRPC:
-		if target.Scheme == "https" {
-			via.Protocols.SetHTTP2(true)
-		} else {
-			via.Protocols.SetUnencryptedHTTP2(true)
-			via.Proxy = nil // proxies speak HTTP/1.1 to plain targets
-		}
+		protocols.SetUnencryptedHTTP2(true)
+		proxied = target.Scheme == "https" // proxies speak HTTP/1.1 to plain targets
 		target.Path, target.RawPath, target.RawQuery = t.signal.method, "", ""
 		fields.Set(header.ContentType, header.GRPC)
 		fields.Set(header.TE, "trailers")
-		e.target = target.String()
-		return e.call, via.CloseIdleConnections, nil
+		export = e.call
 	case Zipkin:
 		if strings.Trim(target.Path, "/") == "" {
 			target.Path = zipkinPath
@@ -104,10 +98,18 @@ func newSender(t *transport) (sender, func(), error) {
 	if target.Path == "" {
 		target.Path = t.signal.path
 	}
-	via.Protocols.SetHTTP1(true)
-	via.Protocols.SetHTTP2(true)
 	e.target = target.String()
-	return e.post, via.CloseIdleConnections, nil
+	var proxy *url.URL
+	if proxied {
+		if proxy, err = http.ProxyFromEnvironment(&http.Request{URL: target}); err != nil {
+			return nil, nil, fmt.Errorf("the proxy of the environment: %w", err)
+		}
+	}
+	conn := newConnection(proxy, &protocols, t.tls)
+	e.client = &http.Client{Transport: conn, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse // what we send is not for others
+	}}
+	return export, conn.close, nil
 }
 
 // resolve reads an endpoint. Knative takes name:port for TLS and stops at an address
@@ -144,6 +146,19 @@ func resolve(endpoint string) (*url.URL, error) {
 	return target, nil
 }
 
+// isOurs reports whether an endpoint is a port of this process: each export would be a
+// request, of which there is something to export. One that leads here by another name
+// cannot be known; it costs a request for each export.
+func (t *transport) isOurs(target *url.URL) bool {
+	port, _ := strconv.Atoi(target.Port()) // "" is no port of ours: they would have to be below 1024
+	if !slices.Contains(t.ownPorts, port) {
+		return false
+	}
+	host := target.Hostname()
+	ip, _ := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || ip.IsLoopback() || ip.IsUnspecified() || host == t.ownIP
+}
+
 func hasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
 
 // isAddress reports whether a host, with or without a port, is an IP address.
@@ -177,12 +192,12 @@ func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byt
 	}
 	res, err := e.client.Do(req)
 	if err != nil {
-		return nil, nil, &refusal{err: plainError(err), again: true}
+		return nil, nil, &refusal{err: shortError(plainError(err)), again: true}
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, nil, &refusal{err: err, again: true}
+		return nil, nil, &refusal{err: shortError(err), again: true}
 	}
 	return res, answer, nil
 }
@@ -192,6 +207,15 @@ func plainError(err error) error {
 	var where *url.Error
 	if errors.As(err, &where) {
 		return where.Err
+	}
+	return err
+}
+
+// shortError is an error that can be logged: net/http's quote what the collector sent,
+// and a certificate's all of its names.
+func shortError(err error) error {
+	if s := err.Error(); len(s) > maxText {
+		return errors.New(text(s) + "...")
 	}
 	return err
 }
@@ -251,7 +275,10 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	if status == "" { // a server without an answer puts it into the head
 		status, message = res.Header.Get(grpcStatus), res.Header.Get(grpcMessage)
 	}
-	if status == "" {
+	switch {
+	case status == "" && len(answer) == maxAnswer:
+		return 0, &refusal{err: errors.New("the collector's answer is longer than 64 KiB")}
+	case status == "":
 		return 0, refused(res)
 	}
 	code, err := strconv.Atoi(status)

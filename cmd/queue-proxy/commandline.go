@@ -1,0 +1,134 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/spelling"
+)
+
+// A commandLine is what somebody asks for.
+type commandLine struct {
+	command string // one of commandNames, or probing
+	topic   string // of help: a command, or "" for all of them
+	asJSON  bool   // of why and config
+	ask     execProbe
+}
+
+// probing is the command that the flags of the exec probes stand for.
+const probing = "probe"
+
+// commandNames are the commands by which people call them.
+func commandNames() []string { return []string{"serve", "why", "config", "version", "help"} }
+
+// parse reads a command line. Where the error is not nil, the topic is the help that
+// its writer should read.
+func parse(args []string) (commandLine, error) {
+	line := commandLine{command: "serve"}
+	showVersion := false
+	flags := newFlags()
+	flags.Var(&line.ask.period, "probe-period", "")
+	flags.Var(&line.ask.timeout, "probe-timeout", "")
+	flags.BoolVar(&showVersion, "version", false, "")
+	flags.BoolVar(&showVersion, "v", false, "")
+	switch err := parseFlags(flags, args); {
+	case errors.Is(err, flag.ErrHelp):
+		line.command = "help"
+		return line, nil
+	case err != nil:
+		return line, err
+	case showVersion:
+		line.command = "version"
+		return line, nil
+	case flags.NArg() > 0:
+		return line.parseCommand(flags.Arg(0), flags.Args()[1:])
+	case line.ask.wanted():
+		line.command = probing
+	}
+	return line, nil
+}
+
+// parseCommand reads a command and what stands behind it.
+func (line commandLine) parseCommand(name string, args []string) (commandLine, error) {
+	if !slices.Contains(commandNames(), name) {
+		return line, unknown("command", name, commandNames())
+	}
+	line.command = name
+	flags := newFlags()
+	if name == "why" || name == "config" {
+		flags.Func("o", "", func(format string) error {
+			if format != "text" && format != "json" {
+				return errors.New("want text or json")
+			}
+			line.asJSON = format == "json"
+			return nil
+		})
+	}
+	err := parseFlags(flags, args)
+	if errors.Is(err, flag.ErrHelp) {
+		line.command, line.topic = "help", name
+		return line, nil
+	}
+	rest := flags.Args()
+	if err == nil && name == "help" && len(rest) > 0 {
+		if !slices.Contains(commandNames(), rest[0]) {
+			return line, unknown("command", rest[0], commandNames())
+		}
+		line.topic, rest = rest[0], rest[1:]
+	}
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("unexpected argument %q", rest[0])
+	}
+	if err != nil {
+		if name != "help" {
+			line.topic = name
+		}
+		return line, fmt.Errorf("%s: %w", name, err)
+	}
+	return line, nil
+}
+
+// newFlags returns flags that print nothing themselves.
+func newFlags() *flag.FlagSet {
+	flags := flag.NewFlagSet("queue-proxy", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	return flags
+}
+
+// parseFlags is flags.Parse with a hint at the flag that was meant.
+func parseFlags(flags *flag.FlagSet, args []string) error {
+	err := flags.Parse(args)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	// The argument that could not be read is the last one that was taken.
+	taken := args[len(args)-flags.NArg()-1]
+	name, _, _ := strings.Cut(strings.TrimLeft(taken, "-"), "=")
+	if !strings.HasPrefix(taken, "-") || name == "" || flags.Lookup(name) != nil {
+		return err
+	}
+	var known []string
+	flags.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
+	return unknown("flag", "-"+name, known)
+}
+
+// unknown is the error of a word that is not one of those known, with the one that was
+// probably meant.
+func unknown(what, word string, known []string) error {
+	meant, least := "", len(word)
+	for _, k := range known {
+		tolerance := min(2, len(k)/3) // letters: in three, one may be wrong
+		if d := spelling.Distance(strings.ToLower(word), k, tolerance); d <= tolerance && d < least {
+			meant, least = k, d
+		}
+	}
+	if meant == "" {
+		return fmt.Errorf("unknown %s %q", what, word)
+	}
+	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, meant)
+}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+)
+
+// ran returns what a command line prints and its exit code, in an environment that
+// is empty but for vars.
+func ran(t *testing.T, args string, vars ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); name != "PATH" && name != "HOME" {
+			t.Setenv(name, "") // which is unset
+		}
+	}
+	for i := 0; i < len(vars); i += 2 {
+		t.Setenv(vars[i], vars[i+1])
+	}
+	var out, errors strings.Builder
+	code = run(strings.Fields(args), &out, &errors)
+	return out.String(), errors.String(), code
+}
+
+func TestHelpThatWasAskedForGoesToStandardOutput(t *testing.T) {
+	for args, first := range map[string]string{
+		"help": "queue-proxy ", "-h": "queue-proxy ", "--help": "queue-proxy ", "-help": "queue-proxy ", "help help": "queue-proxy ",
+		"help why": "queue-proxy why ", "why -h": "queue-proxy why ", "why --help": "queue-proxy why ", "why -o json -help": "queue-proxy why ",
+		"config --help": "queue-proxy config ", "help config": "queue-proxy config ",
+		"serve --help": "queue-proxy serve ", "version --help": "queue-proxy version ",
+	} {
+		stdout, stderr, code := ran(t, args)
+		if code != 0 || stderr != "" || !strings.HasPrefix(stdout, first) || !strings.Contains(stdout, "\nUsage:\n") {
+			t.Errorf("%s: got code %d, %q and\n%s\nwant 0 and help that begins with %q", args, code, stderr, stdout, first)
+		}
+		for line := range strings.Lines(stdout) {
+			if len(strings.TrimSuffix(line, "\n")) > 80 || strings.Contains(line, "\t") {
+				t.Errorf("%s: got the line %q, want one that fits a terminal", args, line)
+			}
+		}
+	}
+}
+
+func TestHelpNamesEveryCommandAndFlag(t *testing.T) {
+	stdout, _, _ := ran(t, "help")
+	for _, word := range append(commandNames(), "-v", "-version", "-h", "-help", "-probe-period", "-probe-timeout", "-o json") {
+		if !strings.Contains(stdout, word) {
+			t.Errorf("got help without %s:\n%s", word, stdout)
+		}
+	}
+}
+
+func TestABadCommandLineIsOneErrorAndAHint(t *testing.T) {
+	const (
+		see      = "\nRun 'queue-proxy help' for usage.\n"
+		seeWhy   = "\nRun 'queue-proxy help why' for usage.\n"
+		seeServe = "\nRun 'queue-proxy help serve' for usage.\n"
+	)
+	for args, want := range map[string]string{
+		"frobnicate":            `unknown command "frobnicate"` + see,
+		"confg":                 `unknown command "confg": did you mean "config"?` + see,
+		"wyh":                   `unknown command "wyh": did you mean "why"?` + see,
+		"VERSION":               `unknown command "VERSION": did you mean "version"?` + see,
+		"help conifg":           `unknown command "conifg": did you mean "config"?` + see,
+		"help why config":       `help: unexpected argument "config"` + seeWhy,
+		"-frobnicate":           `unknown flag "-frobnicate"` + see,
+		"--vresion":             `unknown flag "-vresion": did you mean "-version"?` + see,
+		"-probe-perod=1 config": `unknown flag "-probe-perod": did you mean "-probe-period"?` + see,
+		"-probe-period":         `flag needs an argument: -probe-period` + see,
+		"-probe-period soon":    `invalid value "soon" for flag -probe-period: want seconds or a duration` + see,
+		"why now":               `why: unexpected argument "now"` + seeWhy,
+		"why -o xml":            `why: invalid value "xml" for flag -o: want text or json` + seeWhy,
+		"why -ojson":            `why: unknown flag "-ojson"` + seeWhy,
+		"why -jsno":             `why: unknown flag "-jsno"` + seeWhy,
+		"why -o json x":         `why: unexpected argument "x"` + seeWhy,
+		"serve 8080":            `serve: unexpected argument "8080"` + seeServe,
+		"-probe-period 0 x":     `unknown command "x"` + see,
+	} {
+		stdout, stderr, code := ran(t, args)
+		if code != 2 || stdout != "" || stderr != "queue-proxy: "+want {
+			t.Errorf("%s: got code %d, %q and %q\nwant 2 and %q", args, code, stdout, stderr, "queue-proxy: "+want)
+		}
+	}
+}
+
+func TestTheVersionIsAskedForInFourWays(t *testing.T) {
+	for _, args := range []string{"version", "-version", "--version", "-v"} {
+		stdout, stderr, code := ran(t, args, "CONTAINER_CONCURRENCY", "bad")
+		if code != 0 || stderr != "" || stdout != "queue-proxy dev (commit unknown)\n" {
+			t.Errorf("%s: got code %d, %q and %q, want the version", args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestConfigPrintsATableOrJSON(t *testing.T) {
+	for _, args := range []string{"config", "config -o text"} {
+		stdout, _, code := ran(t, args, "USER_PORT", "3000", "CONTAINER_CONCURENCY", "4")
+		if code != 0 || !strings.HasPrefix(stdout, "ON_KNATIVE") || !strings.Contains(stdout, "\nwarning: CONTAINER_CONCURENCY: ") {
+			t.Errorf("%s: got code %d and %q, want a table and a warning", args, code, stdout)
+		}
+	}
+	for _, args := range []string{"config -o json", "config -o=json", "config --o json"} {
+		stdout, _, code := ran(t, args, "USER_PORT", "3000", "CONTAINER_CONCURENCY", "4")
+		var got struct {
+			Settings []struct{ Name, Value, Source string }
+			Warnings []string
+		}
+		if err := json.Unmarshal([]byte(stdout), &got); code != 0 || err != nil || len(got.Settings) == 0 || len(got.Warnings) != 1 {
+			t.Errorf("%s: got code %d, %v and %q, want settings and a warning", args, code, err, stdout)
+		}
+	}
+	if stdout, stderr, code := ran(t, "config -o json", "USER_PORT", "0"); code != 1 || stdout != "" || !strings.HasPrefix(stderr, "USER_PORT: ") {
+		t.Errorf("got code %d, %q and %q, want 1 and what is wrong", code, stdout, stderr)
+	}
+}

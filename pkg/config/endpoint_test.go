@@ -1,0 +1,55 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func prometheusAt(endpoint string) string {
+	return `{"requestMetrics":{"protocol":"prometheus","endpoint":"` + endpoint + `"}}`
+}
+
+// request-metrics-endpoint of Knative's config-observability.
+func TestMetricsAreServedWhereKnativeSays(t *testing.T) {
+	for _, c := range []struct {
+		settings []string
+		host     string
+		port     int
+	}{
+		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("0.0.0.0:9191")}, "0.0.0.0", 9191},
+		{[]string{"OBSERVABILITY_CONFIG", prometheusAt(":9191")}, "", 9191},
+		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("[::1]:9191")}, "::1", 9191},
+		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("")}, "", 9091},
+		{[]string{"OBSERVABILITY_CONFIG", `{"requestMetrics":{"protocol":"grpc","endpoint":"collector:9191"}}`}, "", 9091},
+		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("0.0.0.0:9191"), "METRICS_PROMETHEUS_PORT", "9292"}, "0.0.0.0", 9292},
+		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("0.0.0.0:9191"), "METRICS_PROMETHEUS_HOST", "127.0.0.1"}, "127.0.0.1", 9191},
+	} {
+		got, err := Read(env(c.settings...))
+		if err != nil {
+			t.Fatalf("%q: %v", c.settings, err)
+		}
+		if got.Telemetry.MetricsHost != c.host || got.MetricsPort != c.port {
+			t.Errorf("%q: got %q, %d, want %q, %d", c.settings, got.Telemetry.MetricsHost, got.MetricsPort, c.host, c.port)
+		}
+		if w := got.Warnings(); len(w) > 0 {
+			t.Errorf("%q: got warnings %q, want none", c.settings, w)
+		}
+	}
+}
+
+// docs/promises.md 3.9: telemetry never takes traffic down.
+func TestAnUnusableMetricsEndpointIsReportedAndNotUsed(t *testing.T) {
+	for _, endpoint := range []string{"9191", "host", "0.0.0.0:80", "0.0.0.0:70000", "0.0.0.0:http", ":8012", ":8008"} {
+		c, err := Read(env("OBSERVABILITY_CONFIG", prometheusAt(endpoint)))
+		if err != nil {
+			t.Errorf("%s: got %v, want it to be ignored", endpoint, err)
+			continue
+		}
+		if c.MetricsPort != 9091 || c.Telemetry.MetricsHost != "" {
+			t.Errorf("%s: got %q, %d, want the default", endpoint, c.Telemetry.MetricsHost, c.MetricsPort)
+		}
+		if w := strings.Join(c.Warnings(), "\n"); !strings.Contains(w, "requestMetrics.endpoint") {
+			t.Errorf("%s: got warnings %q, want one that names it", endpoint, w)
+		}
+	}
+}

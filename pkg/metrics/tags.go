@@ -1,0 +1,133 @@
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+const (
+	// maxTags is how many different names of route tags become label values
+	// (docs/promises.md 3.11).
+	maxTags = 16
+
+	// maxNamed is how many series of each kind have such a label value. Without it a
+	// client that knows an app which answers with any status could make 16 times as many
+	// as there are statuses, methods and protocols.
+	maxNamed = 1024
+)
+
+// Places of route tags: first the kinds without a name, then the names.
+const (
+	tagged     = int(header.TagMalformed) // also of names that are not label values
+	firstNamed = int(header.TagNamed)
+	tagPlaces  = firstNamed + maxTags
+)
+
+// routeTags are the names that are label values: the first that requests came with. It
+// is safe for concurrent use; a name that is known takes no lock.
+type routeTags struct {
+	known atomic.Pointer[map[string]int] // places of the names; replaced, never written
+	mu    sync.Mutex                     // held to replace it
+	names [maxTags]string                // likewise by place; written before known has it
+}
+
+func newRouteTags() *routeTags {
+	t := &routeTags{}
+	t.known.Store(&map[string]int{})
+	return t
+}
+
+// place is the place of a request's tag. A new name gets one while there are any.
+func (t *routeTags) place(h header.Getter) int {
+	kind, name := header.TagOf(h)
+	if kind != header.TagNamed {
+		return int(kind)
+	}
+	known := *t.known.Load()
+	if place, ok := known[name]; ok {
+		return place
+	}
+	if len(known) == maxTags {
+		return tagged
+	}
+	return t.learn(name)
+}
+
+func (t *routeTags) learn(name string) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := *t.known.Load()
+	if place, ok := known[name]; ok {
+		return place
+	}
+	n := len(known)
+	if n == maxTags {
+		return tagged
+	}
+	t.names[n] = strings.Clone(name) // the request's memory is used again
+	more := maps.Clone(known)
+	more[t.names[n]] = firstNamed + n
+	t.known.Store(&more)
+	return firstNamed + n
+}
+
+// A tagVector is a vector with a label for the route tag besides the others. Each tag
+// has a part of its own, made with the first request of that tag.
+type tagVector[T any] struct {
+	tags  *routeTags
+	label string
+	words [firstNamed]string // its values for tags that are no label values
+	parts [tagPlaces]atomic.Pointer[vector[T]]
+	named atomic.Int32 // series whose tag is a name
+
+	construct func(labels []*dto.LabelPair) *T
+	fixed     []*dto.LabelPair
+	dims      []dimension
+}
+
+// at returns what stands at the place of a tag and the places of the other label
+// values. Beyond maxNamed a name is counted as one that is no label value.
+func (v *tagVector[T]) at(tag int, places ...int) *T {
+	part := v.part(tag)
+	if tag >= firstNamed && v.named.Load() >= maxNamed && !part.has(places...) {
+		part = v.part(tagged)
+	}
+	return part.at(places...)
+}
+
+// part returns the series of a tag.
+func (v *tagVector[T]) part(tag int) *vector[T] {
+	if part := v.parts[tag].Load(); part != nil {
+		return part
+	}
+	construct := v.construct
+	var word string
+	if tag < firstNamed {
+		word = v.words[tag]
+	} else {
+		word = v.tags.names[tag-firstNamed]
+		construct = func(labels []*dto.LabelPair) *T {
+			v.named.Add(1)
+			return v.construct(labels)
+		}
+	}
+	part := newVector(construct, slices.Concat(v.fixed, pairs(v.label, word)), v.dims...)
+	v.parts[tag].CompareAndSwap(nil, part)
+	return v.parts[tag].Load()
+}
+
+// each calls f for everything that has been made.
+func (v *tagVector[T]) each(f func(*T)) {
+	for i := range v.parts {
+		if part := v.parts[i].Load(); part != nil {
+			part.each(f)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package metrics
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// tagging is a request with a route tag.
+func tagging(tag, byDefault string, status int) *queue.Observation {
+	o := observed("GET", 1, 1, status, queue.OK)
+	o.Exchange = exchange{request: &http.Request{Header: http.Header{header.RouteTag: {tag}, header.DefaultRoute: {byDefault}}}}
+	return &o
+}
+
+// tagsOf are the values of a label and how many requests each has, as a scrape shows
+// them in the counts of a metric.
+func tagsOf(t *testing.T, m *Metrics, metric, label string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for series, n := range samples(scrape(t, m.Handler(), text), metric+"{") {
+		_, rest, _ := strings.Cut(series, `,`+label+`="`)
+		value, _, _ := strings.Cut(rest, `"`)
+		found[value] = n
+	}
+	return found
+}
+
+func wantTags(t *testing.T, m *Metrics, want map[string]string) {
+	t.Helper()
+	if got := tagsOf(t, m, "revision_request_count", "route_tag"); !maps.Equal(got, want) {
+		t.Errorf("route_tag: got %v, want %v", got, want)
+	}
+	head := map[string]string{}
+	for value, n := range want {
+		if upper := strings.ToUpper(value); upper == value && value != "" && value[0] >= 'A' {
+			value = "kn:" + strings.ToLower(value)
+		}
+		head[value] = n
+	}
+	if got := tagsOf(t, m, "http_server_request_duration_seconds_count", "kn_route_tag"); !maps.Equal(got, head) {
+		t.Errorf("kn_route_tag: got %v, want %v", got, head)
+	}
+}
+
+func TestARouteTagIsALabelValueAsKnativeHasIt(t *testing.T) {
+	m := newMetrics(t, options(All))
+	for _, c := range [][2]string{
+		{"", ""}, {"", "true"}, {"", "false"}, {"blue", "true"}, {"blue", ""}, {"blue", "false"}, {"green-2", ""},
+		{"Blue", ""}, {"a_b", ""}, {"TAGGED", ""}, {"kn:default", ""}, {strings.Repeat("a", 64), ""},
+	} {
+		m.Observe(tagging(c[0], c[1], 200))
+	}
+	wantTags(t, m, map[string]string{"DISABLED": "1", "DEFAULT": "2", "UNDEFINED": "1", "blue": "2", "green-2": "1", "TAGGED": "5"})
+}
+
+func TestTheFirst16RouteTagsAreLabelValues(t *testing.T) {
+	m := newMetrics(t, options(All))
+	want := map[string]string{"TAGGED": "40"}
+	for round := range 2 {
+		for i := range 36 {
+			m.Observe(tagging(fmt.Sprint("tag-", i), "", 200))
+			if i < maxTags && round == 0 {
+				want[fmt.Sprint("tag-", i)] = "2"
+			}
+		}
+	}
+	wantTags(t, m, want)
+}
+
+func TestConcurrentRequestsAgreeOnTheFirst16RouteTags(t *testing.T) {
+	m := newMetrics(t, options(All))
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 100 {
+				m.Observe(tagging(fmt.Sprint("t", (i+worker)%25), "", 200))
+			}
+		})
+	}
+	all.Wait()
+	old, head := tagsOf(t, m, "revision_request_count", "route_tag"), tagsOf(t, m, "http_server_request_duration_seconds_count", "kn_route_tag")
+	head["TAGGED"] = head["kn:tagged"]
+	delete(head, "kn:tagged")
+	if len(old) != maxTags+1 || !maps.Equal(old, head) {
+		t.Errorf("got %v and %v, want the same %d names in both, and others", old, head, maxTags)
+	}
+}
+
+// With an app that answers with any status, 16 names would be 16 times the statuses,
+// methods and protocols.
+func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
+	m := newMetrics(t, options(KnativeHead))
+	requests := 0.0
+	for i := range maxTags {
+		for status := 100; status < 600; status++ {
+			for _, method := range []string{"GET", "PUT", "BREW"} {
+				o := tagging(fmt.Sprint("t", i), "", status)
+				o.Method = method
+				m.Observe(o)
+				requests++
+			}
+		}
+	}
+	families, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.Name != "http_server_request_duration_seconds" && f.Name != "http_client_request_duration_seconds" {
+			continue
+		}
+		named, counted := 0, 0.0
+		for _, p := range f.Points {
+			counted += float64(p.Count)
+			if !slices.Contains(p.Labels, Label{"kn_route_tag", "kn:tagged"}) {
+				named++
+			}
+		}
+		if named != maxNamed || counted != requests {
+			t.Errorf("%s: got %d series with names and %v requests, want %d and %v", f.Name, named, counted, maxNamed, requests)
+		}
+	}
+}
+
+func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
+	m := newMetrics(t, options(All))
+	full := newMetrics(t, options(All))
+	for i := range maxTags {
+		full.Observe(tagging(fmt.Sprint("t", i), "", 200))
+	}
+	for name, c := range map[string]struct {
+		m *Metrics
+		o *queue.Observation
+	}{
+		"no tag":           {m, tagging("", "", 200)},
+		"a tag":            {m, tagging("blue", "", 200)},
+		"a malformed tag":  {m, tagging(strings.Repeat("B", 10_000), "", 200)},
+		"one tag too many": {full, tagging("blue", "", 200)},
+	} {
+		c.m.Observe(c.o)
+		if got := testing.AllocsPerRun(100, func() { c.m.Observe(c.o) }); got != 0 {
+			t.Errorf("%s: got %v allocations, want none", name, got)
+		}
+	}
+}
+
+// The strings of a request are a lane's memory, in which the next request is read.
+func TestALabelKeepsNoStringOfTheRequest(t *testing.T) {
+	m := newMetrics(t, options(All))
+	memory := []byte("blue")
+	m.Observe(tagging(unsafe.String(unsafe.SliceData(memory), len(memory)), "", 200))
+	copy(memory, "gree")
+	m.Observe(tagging("blue", "", 200))
+	wantTags(t, m, map[string]string{"blue": "2"})
+}

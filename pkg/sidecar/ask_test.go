@@ -1,0 +1,52 @@
+package sidecar
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"testing"
+)
+
+// An exec probe runs in the sidecar's memory. What listens on the sidecar's port may
+// be the user container.
+func TestAnExecProbeTakesABoundedAnswer(t *testing.T) {
+	const most = 4 << 20 // bytes of garbage, for some 40 tries
+	piece := bytes.Repeat([]byte("X: xxxxxxxxxxx\r\n"), 4<<10)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
+	defer elsewhere.Close()
+	for name, answer := range map[string]http.HandlerFunc{
+		"a head without end": func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer conn.Close()
+			for _, err = io.WriteString(conn, "HTTP/1.1 200 OK\r\n"); err == nil; {
+				_, err = conn.Write(piece)
+			}
+		},
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		},
+	} {
+		server := httptest.NewServer(answer)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*askInterval)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := AwaitReady(ctx, server.Listener.Addr().(*net.TCPAddr).Port)
+		runtime.ReadMemStats(&after)
+		cancel()
+		server.Close()
+		if err == nil {
+			t.Errorf("%s: got no error, want one", name)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > most {
+			t.Errorf("%s: got %d KiB of garbage in %v, want %d at most", name, got>>10, 10*askInterval, most>>10)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package sidecar
+
+import (
+	"context"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// stuff returns how many bytes can be sent before nothing more is taken.
+func stuff(t *testing.T, c net.Conn) (n int) {
+	t.Helper()
+	b := make([]byte, 16<<10)
+	for n < 64<<20 {
+		_ = c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+		m, err := c.Write(b)
+		n += m
+		if err != nil {
+			return n
+		}
+	}
+	return n
+}
+
+// The kernel keeps megabytes of each connection whose other side does not read, and
+// charges the container with them.
+func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
+	small := func(bytes int) func(_, _ string, c syscall.RawConn) error {
+		return func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, bytes) })
+		}
+	}
+	how := net.ListenConfig{Control: smallBuffers}
+	ln, err := how.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	d := net.Dialer{Control: small(4096)}
+	client, err := d.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	const most = 128 << 10
+	if got := stuff(t, server); got > most {
+		t.Errorf("got %d bytes of an answer taken that nobody reads, want at most %d", got, most)
+	}
+	_ = client.(*net.TCPConn).SetWriteBuffer(4096)
+	if got := stuff(t, client); got > most {
+		t.Errorf("got %d bytes of a request taken that nobody reads, want at most %d", got, most)
+	}
+}

@@ -1,0 +1,217 @@
+//go:build !race
+
+package sidecar
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+)
+
+// What the head of a request that waits may hold, in live bytes: what SECURITY.md
+// says. headExtra is for many fields, and for the connection itself.
+const (
+	headFactor1 = 2 // times MAX_HEADER_BYTES, over HTTP/1.1
+	headFactor2 = 3 // over HTTP/2
+	headExtra   = 300 << 10
+)
+
+// headBytes is a little less than MAX_HEADER_BYTES is by default.
+const headBytes = 1000 << 10
+
+// hostileHeads are heads that take much memory once they are taken apart, as names and
+// values. over says which versions of HTTP take them.
+var hostileHeads = []struct {
+	name   string
+	over   string
+	fields func() [][2]string
+}{
+	{"one long field", "1 2", func() [][2]string { return [][2]string{{"x", strings.Repeat("x", headBytes)}} }},
+	{"many tiny fields", "1 2", func() [][2]string { return numbered(990, "y") }},
+	{"many long fields", "1", func() [][2]string { return numbered(990, strings.Repeat("y", headBytes/990-10)) }},
+	{"more tiny fields", "2", func() [][2]string { return numbered(headBytes/40, "y") }}, // each counts 32 bytes more (RFC 9113 6.5.2)
+	{"many lines of one field", "1 2", func() (all [][2]string) {
+		for range 990 {
+			all = append(all, [2]string{"x", strings.Repeat("y", headBytes/990-40)})
+		}
+		return all
+	}},
+	{"a long list of proxies", "1 2", func() [][2]string { return [][2]string{{"x-forwarded-for", strings.Repeat("1,", headBytes/2)}} }},
+	{"a long list of protocols", "1", func() [][2]string {
+		return [][2]string{{"connection", "upgrade"}, {"upgrade", strings.Repeat("a,", headBytes/2)}}
+	}},
+}
+
+func numbered(n int, value string) (all [][2]string) {
+	for i := range n {
+		all = append(all, [2]string{fmt.Sprintf("x%x", i), value})
+	}
+	return all
+}
+
+// headOver1 and headOver2 are requests with these fields.
+func headOver1(fields [][2]string) []byte {
+	var b bytes.Buffer
+	b.WriteString("GET / HTTP/1.1\r\nHost: a\r\n")
+	for _, f := range fields {
+		b.WriteString(f[0] + ": " + f[1] + "\r\n")
+	}
+	b.WriteString("\r\n")
+	return b.Bytes()
+}
+
+func headOver2(fields [][2]string) []byte {
+	var block, b bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for _, f := range append([][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "a"}, {":path", "/"}}, fields...) {
+		encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	b.WriteString(http2.ClientPreface)
+	framer := http2.NewFramer(&b, nil)
+	framer.WriteSettings()
+	const size = 16 << 10
+	part := block.Next(size)
+	framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: part, EndStream: true, EndHeaders: block.Len() == 0})
+	for block.Len() > 0 {
+		part = block.Next(size)
+		framer.WriteContinuation(1, block.Len() == 0, part)
+	}
+	return b.Bytes()
+}
+
+// crowded serves a sidecar whose only slot is taken, so that all further requests
+// wait, and returns ways to dial it: "1" and "2" for versions of HTTP, "t" for TLS.
+func crowded(t *testing.T, fast bool) (*sidecar, map[string]func() (net.Conn, error)) {
+	t.Helper()
+	listen := func() net.Listener {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		return ln
+	}
+	app, main, secure := listen(), listen(), listen()
+	a := &frugal{held: make(chan struct{}), free: make(chan struct{})}
+	go a.serve(t, app, ordinaryAnswer)
+	c := config.Default()
+	c.UserPort = app.Addr().(*net.TCPAddr).Port
+	c.Probes, c.FastLane = nil, fast
+	c.Concurrency, c.QueueDepth = 1, 100
+	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
+	if err := s.build(); err != nil {
+		t.Fatal(err)
+	}
+	if fast {
+		s.start(func() error { return s.fast.Serve(main, nil) })
+		s.start(s.lane.ServeAccepted)
+	} else {
+		s.start(func() error { return s.lane.Serve(main, nil) })
+	}
+	pair := httptest.NewUnstartedServer(nil)
+	pair.StartTLS()
+	config := pair.TLS.Clone()
+	pair.Close()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	s.start(func() error { return s.lane.Serve(secure, config) })
+	t.Cleanup(func() {
+		s.proxy.Drain.Abort()
+		if err := s.stop(); err != nil {
+			t.Errorf("stop: got %v, want nil", err)
+		}
+	})
+	plain := func() (net.Conn, error) { return net.Dial("tcp", main.Addr().String()) }
+	over := func(alpn string) func() (net.Conn, error) {
+		return func() (net.Conn, error) {
+			return tls.Dial("tcp", secure.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{alpn}})
+		}
+	}
+	for _, text := range []string{ordinaryGET, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"} {
+		nc, err := plain()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		io.WriteString(nc, text)
+		if text == ordinaryGET {
+			nc.Read(make([]byte, 1000)) // from now on it is known what the app speaks
+		}
+	}
+	<-a.held
+	t.Cleanup(func() { close(a.free) })
+	return s, map[string]func() (net.Conn, error){"1": plain, "t1": over("http/1.1"), "2": plain, "t2": over("h2")}
+}
+
+// live returns how many bytes of the heap are in use.
+func live() int64 {
+	var m runtime.MemStats
+	for range 2 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
+	const each = 3
+	for _, fast := range []bool{true, false} {
+		s, dials := crowded(t, fast)
+		for _, head := range hostileHeads {
+			for over, dial := range dials {
+				version := over[len(over)-1:]
+				if !strings.Contains(head.over, version) {
+					continue
+				}
+				text, factor := headOver1(head.fields()), int64(headFactor1)
+				if version == "2" {
+					text, factor = headOver2(head.fields()), headFactor2
+				}
+				before, goroutines := live(), runtime.NumGoroutine()
+				var all []net.Conn
+				for range each {
+					nc, err := dial()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := nc.Write(text); err != nil {
+						t.Fatalf("%s over %s: %v", head.name, over, err)
+					}
+					all = append(all, nc)
+				}
+				await(t, head.name+" over "+over+": requests wait", func() bool { _, waiting := s.load(); return waiting == each })
+				got, want := (live()-before)/each, factor*headBytes+headExtra
+				if got > want {
+					t.Errorf("fast %t, %s over %s: each holds %d bytes, want at most %d", fast, head.name, over, got, want)
+				}
+				t.Logf("fast %t, %s over %s: %d bytes sent, %d held", fast, head.name, over, len(text), got)
+				for _, nc := range all {
+					nc.Close()
+				}
+				await(t, "they are gone", func() bool { return runtime.NumGoroutine() <= goroutines })
+			}
+		}
+	}
+}
+
+// await polls.
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not so after 20 s", what)
+		}
+	}
+}

@@ -1,0 +1,274 @@
+package tracing
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+const fine = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+// fineHTTP2 is the answer of a gRPC server that accepts an export.
+func fineHTTP2(f *http2.Framer, stream uint32) error {
+	return writeBlock(f, stream, block(":status", "200", "content-type", "application/grpc", "grpc-status", "0"), true)
+}
+
+// senderTo returns a sender to a server in plain text, which is released at the end.
+func senderTo(t *testing.T, exporter Exporter, s *server) sender {
+	t.Helper()
+	send, release, err := newSender(&transport{exporter: exporter, endpoint: "http://" + s.Addr().String(), signal: traceSignal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return send
+}
+
+func mustSend(t *testing.T, send sender) {
+	t.Helper()
+	if _, err := send(t.Context(), []byte("spans")); err != nil {
+		t.Errorf("an export: got %v, want no error", err)
+	}
+}
+
+func TestExportsShareAConnection(t *testing.T) {
+	for exporter, serve := range map[Exporter]func(net.Conn){
+		OTLP:     h1(func(w io.Writer) error { _, err := io.WriteString(w, fine); return err }),
+		OTLPGRPC: h2(fineHTTP2),
+	} {
+		s := startServer(t, nil, serve)
+		send := senderTo(t, exporter, s)
+		for range 5 {
+			mustSend(t, send)
+		}
+		if got := s.accepted.Load(); got != 1 {
+			t.Errorf("%s: got %d connections for 5 exports, want 1", exporter, got)
+		}
+	}
+}
+
+// Metrics are pushed once a minute, and a push is not tried again: it must not fail
+// because a server closes connections that are idle.
+func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
+	var answers atomic.Int32
+	once := func() error {
+		if answers.Add(1)%2 == 0 {
+			return io.EOF // instead of an answer
+		}
+		return nil
+	}
+	for exporter, serve := range map[Exporter]func(net.Conn){
+		OTLP: h1(func(w io.Writer) error {
+			if err := once(); err != nil {
+				return err
+			}
+			_, err := io.WriteString(w, fine)
+			return err
+		}),
+		OTLPGRPC: h2(func(f *http2.Framer, stream uint32) error {
+			if err := once(); err != nil {
+				return err
+			}
+			return fineHTTP2(f, stream)
+		}),
+	} {
+		answers.Store(0)
+		s := startServer(t, nil, serve)
+		send := senderTo(t, exporter, s)
+		for range 4 {
+			mustSend(t, send)
+		}
+		if got := s.accepted.Load(); got != 4 {
+			t.Errorf("%s: got %d connections, want 4: one failed under each export but the first", exporter, got)
+		}
+	}
+}
+
+func TestAnIdleConnectionIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var protocols http.Protocols
+		protocols.SetHTTP1(true)
+		c := newConnection(nil, &protocols, nil)
+		ended := time.Duration(0)
+		c.via.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				began := time.Now()
+				h1(func(w io.Writer) error { _, err := io.WriteString(w, fine); return err })(theirs)
+				ended = time.Since(began)
+			}()
+			return ours, nil
+		}
+		e := &end{client: &http.Client{Transport: c}, target: "http://collector", fields: http.Header{}, timeout: time.Second}
+		for range 2 {
+			mustSend(t, e.post)
+			time.Sleep(maxIdle - time.Second)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if want := 2*maxIdle - time.Second; ended != want {
+			t.Errorf("the connection ended after %v, want %v: %v after its last use", ended, want, maxIdle)
+		}
+	})
+}
+
+func TestAnExportThatIsGivenUpEndsTheLookUpOfItsName(t *testing.T) {
+	const patience = 5 * time.Second // of a resolver with each server
+	asked, looked := make(chan struct{}, 100), make(chan time.Duration, 100)
+	before := net.DefaultResolver
+	defer func() { net.DefaultResolver = before }()
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		began := time.Now()
+		asked <- struct{}{}
+		<-ctx.Done()
+		looked <- time.Since(began)
+		return nil, ctx.Err()
+	}}
+	send, release, err := newSender(&transport{exporter: OTLP, endpoint: "http://collector.test", timeout: shortTimeout, signal: traceSignal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	if _, err := send(t.Context(), nil); err == nil {
+		t.Error("got no error, want one: the name does not resolve")
+	}
+	for range len(asked) {
+		if got := <-looked; got >= patience {
+			t.Errorf("a look-up: got %v, want the export's %v, not the resolver's %v", got, shortTimeout, patience)
+		}
+	}
+	if len(asked) == 0 {
+		t.Error("the name was not looked up")
+	}
+}
+
+// socketsTo counts this machine's sockets that are connected to a port, with those that
+// the kernel keeps after they were closed.
+func socketsTo(t *testing.T, port int) (n int) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line) // number, local address, remote address
+		if len(fields) > 2 && strings.HasSuffix(fields[2], fmt.Sprintf(":%04X", port)) {
+			n++
+		}
+	}
+	return n
+}
+
+// A peer that does not read keeps what was written in the sender's kernel, where it is
+// the sender's memory, for minutes after the end of a connection that was closed.
+func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
+	for _, exporter := range []Exporter{OTLP, OTLPGRPC} {
+		t.Run(string(exporter), func(t *testing.T) {
+			done := make(chan struct{})
+			s := startServer(t, nil, func(net.Conn) { <-done })
+			defer close(done)
+			send, release, err := newSender(&transport{
+				exporter: exporter, endpoint: "http://" + s.Addr().String(), timeout: shortTimeout, signal: traceSignal,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+			for range 3 {
+				if _, err := send(t.Context(), make([]byte, 8<<20)); err == nil {
+					t.Error("got no error from a collector that does not read")
+				}
+			}
+			becomes(t, "its sockets go", func() bool { return socketsTo(t, s.Addr().(*net.TCPAddr).Port) == 0 })
+		})
+	}
+}
+
+// lockedBuffer is for writers and readers of several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestLittleIsLoggedOfWhatNobodyAskedFor(t *testing.T) {
+	const most = 4*maxUnasked + 256 // four letters for a byte, and what net/http adds
+	var logged lockedBuffer
+	log.SetOutput(&logged)
+	defer log.SetOutput(os.Stderr)
+	s := startServer(t, nil, h1(pieces(fine, "\x01")))
+	mustSend(t, senderTo(t, OTLP, s))
+	becomes(t, "net/http logs it", func() bool { return logged.String() != "" })
+	if got := len(logged.String()); got > most {
+		t.Errorf("got %d bytes in the log, want %d at most", got, most)
+	}
+}
+
+func TestExportsGoThroughAProxy(t *testing.T) {
+	collector := httptest.NewTLSServer(http.NotFoundHandler())
+	defer collector.Close()
+	lines := make(chan string, 2)
+	proxy := startServer(t, nil, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		req, err := http.ReadRequest(r)
+		if err != nil {
+			return
+		}
+		lines <- req.Method + " " + req.RequestURI
+		if req.Method != http.MethodConnect {
+			_, _ = io.WriteString(c, fine)
+			return
+		}
+		to, err := net.Dial("tcp", req.Host)
+		if err != nil {
+			return
+		}
+		defer to.Close()
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+		go func() { _, _ = io.Copy(to, r); _ = to.(*net.TCPConn).CloseWrite() }()
+		_, _ = io.Copy(c, to)
+	})
+	for target, want := range map[string]string{
+		"http://collector.test/v1/traces": "POST http://collector.test/v1/traces",
+		collector.URL:                     "CONNECT " + collector.Listener.Addr().String(),
+	} {
+		var protocols http.Protocols
+		protocols.SetHTTP1(true)
+		trust := &tls.Config{RootCAs: collector.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
+		c := newConnection(&url.URL{Scheme: "http", Host: proxy.Addr().String()}, &protocols, trust)
+		e := &end{client: &http.Client{Transport: c}, target: target, fields: http.Header{}, timeout: defaultTimeout}
+		_, err := e.post(t.Context(), nil)
+		c.close()
+		if got := <-lines; got != want {
+			t.Errorf("the proxy got %q, want %q (%v)", got, want, err)
+		}
+	}
+}

@@ -1,0 +1,395 @@
+package tracing
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// A server serves connections by hand. It takes next to no memory itself, so that what
+// a test measures is the exporter's.
+type server struct {
+	net.Listener
+	serve    func(net.Conn)
+	accepted atomic.Int32
+	open     atomic.Int32 // of them, those that the exporter has not closed
+	mu       sync.Mutex
+	conns    []net.Conn
+	running  sync.WaitGroup
+}
+
+func startServer(t testing.TB, config *tls.Config, serve func(net.Conn)) *server {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{Listener: l, serve: serve}
+	s.running.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.conns = append(s.conns, c)
+			s.mu.Unlock()
+			s.accepted.Add(1)
+			s.open.Add(1)
+			s.running.Go(func() {
+				defer s.open.Add(-1)
+				defer c.Close()
+				if config != nil {
+					c = tls.Server(c, config)
+				}
+				serve(c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		s.mu.Lock()
+		for _, c := range s.conns {
+			c.Close()
+		}
+		s.mu.Unlock()
+		s.running.Wait()
+	})
+	return s
+}
+
+// becomes waits until a condition holds.
+func becomes(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: it did not in 20 s", what)
+		}
+	}
+}
+
+// silent neither reads nor writes for longer than exports to it may take, and then
+// waits for the end of the connection.
+func silent(c net.Conn) {
+	time.Sleep(5 * shortTimeout)
+	_, _ = io.Copy(io.Discard, c)
+}
+
+// h1 reads requests, and answers each by write.
+func h1(write func(io.Writer) error) func(net.Conn) {
+	return func(c net.Conn) {
+		r := bufio.NewReader(c)
+		for {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				return
+			}
+			if _, err = io.Copy(io.Discard, req.Body); err != nil || write(c) != nil {
+				return
+			}
+		}
+	}
+}
+
+// pieces writes its arguments, the last of them for ever.
+func pieces(all ...string) func(io.Writer) error {
+	last := bytes.Repeat([]byte(all[len(all)-1]), 1+(64<<10)/len(all[len(all)-1]))
+	return func(w io.Writer) error {
+		for _, s := range all[:len(all)-1] {
+			if _, err := io.WriteString(w, s); err != nil {
+				return err
+			}
+		}
+		for {
+			if _, err := w.Write(last); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// h2 speaks HTTP/2, and answers each request by write. It grants the whole request.
+func h2(write func(f *http2.Framer, stream uint32) error) func(net.Conn) {
+	return func(c net.Conn) {
+		if _, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface))); err != nil {
+			return
+		}
+		f := http2.NewFramer(c, c)
+		f.SetReuseFrames()
+		const window = 1 << 30
+		if f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}) != nil || f.WriteWindowUpdate(0, window) != nil {
+			return
+		}
+		for {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				return
+			}
+			switch frame := frame.(type) {
+			case *http2.SettingsFrame:
+				if !frame.IsAck() && f.WriteSettingsAck() != nil {
+					return
+				}
+			case *http2.DataFrame:
+				if frame.StreamEnded() && write(f, frame.StreamID) != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// forever writes a frame again and again.
+func forever(write func(f *http2.Framer, stream uint32) error) func(*http2.Framer, uint32) error {
+	return func(f *http2.Framer, stream uint32) error {
+		for {
+			if err := write(f, stream); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// block encodes fields, given as names and values.
+func block(fields ...string) []byte {
+	var b bytes.Buffer
+	e := hpack.NewEncoder(&b)
+	for i := 0; i < len(fields); i += 2 {
+		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}) // to memory
+	}
+	return b.Bytes()
+}
+
+// writeBlock writes a header block in as many frames as it takes.
+func writeBlock(f *http2.Framer, stream uint32, b []byte, end bool) error {
+	const size = 16 << 10
+	first := b[:min(len(b), size)]
+	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndStream: end, EndHeaders: len(first) == len(b)})
+	for b = b[len(first):]; err == nil && len(b) > 0; {
+		piece := b[:min(len(b), size)]
+		b = b[len(piece):]
+		err = f.WriteContinuation(stream, len(b) == 0, piece)
+	}
+	return err
+}
+
+// shortTimeout is that of exports to servers that never answer.
+const shortTimeout = 50 * time.Millisecond
+
+// A hostile is a collector that means harm.
+type hostile struct {
+	name     string
+	exporter Exporter
+	tls      bool
+	mute     bool // it never answers, or never ends its answer
+	serve    func(net.Conn)
+}
+
+func hostileHTTP1() []hostile {
+	const head = "HTTP/1.1 200 OK\r\n"
+	const chunked = head + "Transfer-Encoding: chunked\r\n\r\n"
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write(make([]byte, 32<<20)) // to memory
+	_ = z.Close()
+	return []hostile{
+		{"a head of one long field", OTLP, false, false, h1(pieces(head, "X: ", "x"))},
+		{"a head of long fields", OTLP, false, false, h1(pieces(head, "X: "+strings.Repeat("x", 8000)+"\r\n"))},
+		{"a head of short fields", Zipkin, false, false, h1(pieces(head, "X:x\r\n"))},
+		{"a head of blank lines", OTLPJSON, false, false, h1(pieces(head, "X: x\r\n", " \r\n"))},
+		{"1xx without end", OTLP, false, false, h1(pieces("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"))},
+		{"a body without end", OTLP, false, false, h1(pieces(head+"\r\n", "x"))},
+		{"chunks without end", OTLPJSON, false, false, h1(pieces(chunked, "1\r\nx\r\n"))},
+		{"the body of an error without end", Zipkin, false, false, h1(pieces("HTTP/1.1 503 Service Unavailable\r\n\r\n", "x"))},
+		{"a body that unpacks to much", OTLPJSON, false, false, h1(func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "%sContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", head, packed.Len(), packed.Bytes())
+			return err
+		})},
+		{"a trailer without end", OTLP, false, false, h1(pieces(chunked+"0\r\n", "X: x\r\n"))},
+		{"a chunk extension without end", OTLP, false, false, h1(pieces(chunked+"1;", "x"))},
+		{"answers without end", OTLP, false, false, h1(pieces("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))},
+		{"redirects to itself", OTLP, false, false, h1(func(w io.Writer) error {
+			if _, err := io.WriteString(w, "HTTP/1.1 307 Temporary Redirect\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"); err != nil {
+				return err
+			}
+			return io.EOF
+		})},
+		{"a reset", OTLP, false, false, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }},
+		{"silence", OTLP, false, true, silent},
+		{"no answer", Zipkin, false, true, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"silence instead of TLS", OTLP, true, true, silent},
+	}
+}
+
+func hostileHTTP2() []hostile {
+	ok := block(":status", "200", "content-type", "application/grpc")
+	var long, short []string
+	for i := range 1300 {
+		long = append(long, fmt.Sprint("x-", i), strings.Repeat("v", 8000))
+	}
+	for i := range 200_000 {
+		short = append(short, fmt.Sprint("x", i), "v")
+	}
+	repeated := slices.Repeat([]string{"x", strings.Repeat("v", 4000)}, 50_000) // a byte each, but for the first
+	blocks := func(end bool, all ...[]byte) func(net.Conn) {
+		return h2(func(f *http2.Framer, stream uint32) error {
+			for i, b := range all {
+				if err := writeBlock(f, stream, b, end && i == len(all)-1); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	withStatus := func(fields []string) []byte { return block(append([]string{":status", "200"}, fields...)...) }
+	early, longBlock, piece := block(":status", "103", "link", strings.Repeat("v", 8000)), block(long...), make([]byte, 16<<10)
+	ping := func(f *http2.Framer, _ uint32) error { return f.WritePing(false, [8]byte{}) }
+	return []hostile{
+		{"a head of long fields", OTLPGRPC, false, false, blocks(true, withStatus(long))},
+		{"a head of short fields", OTLPGRPC, false, false, blocks(true, withStatus(short))},
+		{"a head that decodes to much", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
+		{"trailers of long fields", OTLPGRPC, false, false, blocks(true, ok, longBlock)},
+		{"1xx without end", OTLPGRPC, false, false, h2(forever(func(f *http2.Framer, stream uint32) error { return writeBlock(f, stream, early, false) }))},
+		{"a body without end", OTLPGRPC, false, false, h2(func(f *http2.Framer, stream uint32) error {
+			_ = writeBlock(f, stream, ok, false)
+			return forever(func(f *http2.Framer, stream uint32) error { return f.WriteData(stream, false, piece) })(f, stream)
+		})},
+		{"empty frames without end", OTLPGRPC, false, true, h2(func(f *http2.Framer, stream uint32) error {
+			_ = writeBlock(f, stream, ok, false)
+			return forever(func(f *http2.Framer, stream uint32) error { return f.WriteData(stream, false, nil) })(f, stream)
+		})},
+		{"pings without end, then no answer", OTLPGRPC, false, true, h2(forever(ping))},
+		{"an answer, then pings without end", OTLPGRPC, false, false, h2(func(f *http2.Framer, stream uint32) error {
+			_ = writeBlock(f, stream, block(":status", "200", "content-type", "application/grpc", "grpc-status", "0"), true)
+			return forever(ping)(f, stream)
+		})},
+		{"settings without end", OTLPGRPC, false, true, h2(forever(func(f *http2.Framer, _ uint32) error {
+			return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+		}))},
+		{"GOAWAY at once", OTLPGRPC, false, false, h2(func(f *http2.Framer, _ uint32) error {
+			_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
+			return io.EOF
+		})},
+		{"streams that are refused", OTLPGRPC, false, false, h2(func(f *http2.Framer, stream uint32) error {
+			return f.WriteRSTStream(stream, http2.ErrCodeRefusedStream)
+		})},
+		{"silence", OTLPGRPC, false, true, silent},
+		{"no answer", OTLPGRPC, false, true, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"silence instead of TLS", OTLPGRPC, true, true, silent},
+		{"pings without end from one that does not read", OTLPGRPC, false, true, func(c net.Conn) {
+			f := http2.NewFramer(c, c)
+			_ = f.WriteSettings()
+			_ = forever(ping)(f, 0)
+		}},
+	}
+}
+
+// Whatever a collector does, an export to it takes little memory, and nothing of it
+// stays. It is 4 MiB because parsing 64 KiB of short fields takes a part of that.
+func TestHostileCollectorsAreBorne(t *testing.T) {
+	const exports, mostMemory = 4, 4 << 20
+	for version, all := range map[string][]hostile{"HTTP/1.1": hostileHTTP1(), "HTTP/2": hostileHTTP2()} {
+		for _, h := range all {
+			t.Run(version+", "+h.name, func(t *testing.T) {
+				s := startServer(t, nil, h.serve)
+				o := &transport{exporter: h.exporter, endpoint: "http://" + s.Addr().String(), signal: traceSignal}
+				if h.tls {
+					o.endpoint = "https://" + s.Addr().String()
+				}
+				if h.mute {
+					o.timeout = shortTimeout
+				}
+				send, release, err := newSender(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer release()
+				body := make([]byte, 100<<10)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				for range exports {
+					_, err = send(context.Background(), body)
+				}
+				runtime.ReadMemStats(&after)
+				each := (after.TotalAlloc - before.TotalAlloc) / exports
+				t.Logf("%d KiB for an export: %v", each>>10, err)
+				if each > mostMemory {
+					t.Errorf("memory: got %d KiB for an export, want %d at most", each>>10, mostMemory>>10)
+				}
+				if h.mute && err == nil {
+					t.Error("got no error from a collector that never answers")
+				}
+				becomes(t, "the exporter closes its connections", func() bool { return s.open.Load() <= 1 })
+				release()
+				becomes(t, "the exporter closes the last of them", func() bool { return s.open.Load() == 0 })
+			})
+		}
+	}
+}
+
+// Neither a collector that keeps an export waiting nor one that makes it fail delays the
+// end of the process.
+func TestCloseIsOnTimeWhateverTheCollectorDoes(t *testing.T) {
+	const patience = 100 * time.Millisecond
+	for _, h := range slices.Concat(hostileHTTP1(), hostileHTTP2()) {
+		t.Run(string(h.exporter)+", "+h.name, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, nil, h.serve)
+			o := Options{Exporter: h.exporter, Endpoint: "http://" + s.Addr().String(), Sampling: always}
+			if h.tls {
+				o.Endpoint = "https://" + s.Addr().String()
+			}
+			tracer, err := New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range maxQueued / 2 {
+				tracer.Begin(carrying(http.Header{})).End(get("/"))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began := time.Now()
+			_ = tracer.Close(ctx) // the spans may be lost
+			if took := time.Since(began); took > defaultTimeout/2 {
+				t.Errorf("Close: got %v, want %v", took, patience)
+			}
+			becomes(t, "each span is sent or dropped", func() bool { return tracer.Sent()+tracer.Dropped() == maxQueued })
+		})
+	}
+}
+
+func TestReportsOfAnyErrorAreShort(t *testing.T) {
+	long := strings.Repeat("\x01", maxHead/2)
+	for name, c := range map[string]hostile{
+		"a line that is no status": {exporter: OTLP, serve: h1(func(w io.Writer) error { _, err := io.WriteString(w, long+"\r\n\r\n"); return err })},
+		"a field without a name": {exporter: Zipkin, serve: h1(func(w io.Writer) error {
+			_, err := io.WriteString(w, "HTTP/1.1 200 OK\r\n:"+long+"\r\n\r\n")
+			return err
+		})},
+		"a message of gRPC": {exporter: OTLPGRPC, serve: h2(func(f *http2.Framer, stream uint32) error {
+			return writeBlock(f, stream, block(":status", "200", "content-type", "application/grpc", "grpc-status", "3", "grpc-message", strings.Repeat("x", maxHead/2)), true)
+		})},
+	} {
+		s := startServer(t, nil, c.serve)
+		_, err := senderTo(t, c.exporter, s)(t.Context(), nil)
+		if err == nil || len(err.Error()) > maxText+64 {
+			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), maxText)
+		}
+	}
+}
