@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +14,7 @@ import (
 )
 
 // Connections that the injector keeps for reviews, and for metrics.
-const keptReviews, keptMetrics = 1000, 100
+const keptReviews, keptMetrics = 500, 100
 
 // A horde is a number of connections that come all at once.
 type horde struct {
@@ -27,12 +26,19 @@ type horde struct {
 	hears   bool   // and waits for the beginning of an answer
 }
 
+// As many connections as may hold something, and more.
+var (
+	betweenRequests = horde{name: "between two requests", n: 600, within: true, sends: startOfHead + "\r\n", hears: true}
+	inTheBody       = horde{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
+)
+
 // hordes are 10 000 connections, or fewer, more than are kept, that cost as much time.
 var hordes = []horde{
 	{name: "that say nothing", n: 10_000},
 	{name: "in the midst of a TLS handshake", n: 2000, sends: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
-	{name: "between two requests", n: 1100, within: true, sends: startOfHead + "\r\n", hears: true},
-	{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)},
+	{name: "in the midst of a hello of 64 KiB", n: 2000, sends: "\x16\x03\x01\x40\x00\x01\x00\xff\xf0" + strings.Repeat("\x00", 16380) + strings.Repeat("\x16\x03\x01\x40\x00"+strings.Repeat("\x00", 16<<10), 2)},
+	betweenRequests,
+	inTheBody,
 	{name: "that read no long answer", n: 100, within: true, sends: posted(greedyReview)},
 	{name: "that say nothing to the port of metrics", n: 2000, metrics: true},
 	{name: "in the midst of a head to the port of metrics", n: 2000, metrics: true, sends: longHead + strings.Repeat("a:\r\nb:\r\n", 8000)},
@@ -147,9 +153,7 @@ func TestTheWebhookBearsManyPeers(t *testing.T) {
 	files := p.files(t)
 	var all []net.Conn
 	for i, h := range hordes {
-		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil { // the peak begins anew
-			t.Fatal(err)
-		}
+		p.forgetPeak(t)
 		api := &apiServer{url: "https://" + p.reviews + "/inject", client: http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}}
 		api.ask()
 		stop := api.goOn()

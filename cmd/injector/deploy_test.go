@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,7 +41,7 @@ func strict(t *testing.T, text []byte) runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, autoscalingv2.AddToScheme, admissionregv1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme, autoscalingv2.AddToScheme, admissionregv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -431,7 +433,8 @@ func TestRightsAreThoseThatAreUsed(t *testing.T) {
 	want := map[string]string{
 		"secrets queue-proxy-injector-certificate":           "get,update",
 		"mutatingwebhookconfigurations queue-proxy-injector": "get,patch",
-		"events ": "create",
+		"namespaces ": "get",
+		"events ":     "create",
 	}
 	for rule, verbs := range want {
 		if got[rule] != verbs {
@@ -445,6 +448,35 @@ func TestRightsAreThoseThatAreUsed(t *testing.T) {
 		switch o.(type) {
 		case *rbacv1.Role, *rbacv1.ClusterRole:
 			t.Errorf("got a %T, want no rights at all", o)
+		}
+	}
+}
+
+func TestOnlyTheWebhooksPortIsOpenToAll(t *testing.T) {
+	for _, overlay := range overlays() {
+		objects := build(t, overlay)
+		d, p := first[*appsv1.Deployment](t, objects), first[*networkingv1.NetworkPolicy](t, objects)
+		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
+		if err != nil || p.Namespace != d.Namespace || !selector.Matches(labels.Set(d.Spec.Template.Labels)) {
+			t.Errorf("%s: got a policy for %s in %s, %v, want one for the injector's pods", overlay, selector, p.Namespace, err)
+		}
+		ports := map[string]int32{}
+		for _, port := range d.Spec.Template.Spec.Containers[0].Ports {
+			ports[port.Name] = port.ContainerPort
+		}
+		open := map[int32]bool{} // to all
+		for _, rule := range p.Spec.Ingress {
+			for _, port := range rule.Ports {
+				open[port.Port.IntVal] = len(rule.From) == 0
+			}
+		}
+		if want := map[int32]bool{ports["https"]: true, ports["metrics"]: false}; !maps.Equal(open, want) {
+			t.Errorf("%s: got the ports %v, open to all or not, want %v", overlay, open, want)
+		}
+		// Who manages certificates and writes events must reach the API server, and nobody else anybody.
+		closed := slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+		if mounts := d.Spec.Template.Spec.AutomountServiceAccountToken; closed != (mounts == nil) || len(p.Spec.Egress) > 0 {
+			t.Errorf("%s: got egress closed %v, want it closed where there is no token", overlay, closed)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 func TestInjectingOutputsChangesNothing(t *testing.T) {
@@ -133,6 +134,9 @@ func TestJSONSaysWhatYAMLSays(t *testing.T) {
 func TestExitCodesAndErrors(t *testing.T) {
 	good := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
 	bad := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/what: ""}}`, 1)
+	forged := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/status: '{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"},`+
+		`{"path":"/metadata/annotations/queue-proxy.dev~1status"},{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}]}'}}`, 1)
+	locked := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/image: "other:1"}}`, 1)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "b.yaml"), good)
 	write(t, filepath.Join(dir, "a.json"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`)
@@ -156,6 +160,11 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"options for uninject", "", []string{"uninject", "-port", "1"}, 2, "", "-port"},
 		{"nothing at all", "", []string{"inject"}, 0, "", ""},
 		{"something refused", good + "---\n" + bad, []string{"inject"}, 2, "", "refused (bad-option)"},
+		{"explain what is locked", locked, []string{"explain", "--lock", "image,settings"}, 2, "refused (locked): annotation queue-proxy.dev/image", ""},
+		{"explain with locks", good, []string{"explain", "--lock", "image,settings"}, 0, "  - no annotation may say the options image, settings: they are locked\n", ""},
+		{"a lock that is no option", good, []string{"inject", "--lock", "imgae"}, 2, "", `did you mean "image"?`},
+		{"a status that no injection leaves", forged, []string{"uninject"}, 2, "", "refused (bad-status)"},
+		{"the same as a difference", forged, []string{"uninject", "-o", "diff"}, 2, "", "nothing is changed"},
 		{"a folder", "", []string{"inject", "-f", dir}, 0, "queue-proxy:dev", "b.yaml:1: Pod web: injected"},
 		{"a folder and the input", good, []string{"inject", "-f", dir, "-f", "-"}, 0, "\n---\n", "<stdin>:1: Pod web: injected"},
 		{"explain", good, []string{"explain"}, 0, "  - the container queue-proxy is added last\n", ""},
@@ -171,6 +180,20 @@ func TestExitCodesAndErrors(t *testing.T) {
 		}
 		if !strings.Contains(stderr.String(), c.said) {
 			t.Errorf("%s: got %q on the standard error, want %q", c.fact, stderr.String(), c.said)
+		}
+	}
+}
+
+// What a manifest says is printed, in a terminal or the log of a pipeline.
+func TestNoObjectWritesIntoTheReport(t *testing.T) {
+	in := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a\u001b[2K\u001b[1A\nb: Pod c: injected\u202e\u009b","annotations":{"queue-proxy.dev/mode":"\u001b]0;x\u0007"}},"spec":{"containers":[{"name":"web"}]}}`
+	for _, command := range []string{"inject", "explain", "uninject"} {
+		out, report, _ := injector(t, command, []byte(in))
+		if command != "explain" {
+			out = report
+		}
+		if strings.Count(out, "\n") != 1 || strings.ContainsFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }) {
+			t.Errorf("%s: got %q, want one line of what can be printed", command, out)
 		}
 	}
 }

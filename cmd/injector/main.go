@@ -25,6 +25,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
@@ -223,11 +224,22 @@ func codeOf(results []*manifest.Result) int {
 // report writes a line about each object, and lines about what somebody should look at.
 func (c *command) report(results []*manifest.Result) {
 	for _, r := range results {
-		fmt.Fprintf(c.stderr, "%s:%d: %s: %s\n", r.File, r.Line, called(r), became(r))
+		printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, called(r), became(r))
 		for _, w := range r.Warnings {
-			fmt.Fprintf(c.stderr, "%s:%d: %s: warning: %s\n", r.File, r.Line, called(r), w)
+			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, called(r), w)
 		}
 	}
+}
+
+// printLine writes a line of what may be printed: an object's texts can hold the letters by which
+// a terminal is told to erase lines, or to write others.
+func printLine(w io.Writer, format string, args ...any) {
+	fmt.Fprintln(w, strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, fmt.Sprintf(format, args...)))
 }
 
 func called(r *manifest.Result) string {
@@ -257,15 +269,15 @@ func (c *command) explain(results []*manifest.Result) {
 		} else {
 			verb += ": " + r.Text
 		}
-		fmt.Fprintf(c.stdout, "%s (%s:%d) %s\n", called(r), r.File, r.Line, verb)
+		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
 		for _, n := range r.Notes {
-			fmt.Fprintf(c.stdout, "  - %s\n", n)
+			printLine(c.stdout, "  - %s", n)
 		}
 		for _, w := range r.Warnings {
-			fmt.Fprintf(c.stdout, "  ! %s\n", w)
+			printLine(c.stdout, "  ! %s", w)
 		}
 		for _, a := range r.Advice() {
-			fmt.Fprintf(c.stdout, "  ? %s\n", a)
+			printLine(c.stdout, "  ? %s", a)
 		}
 	}
 }
@@ -279,7 +291,10 @@ func (c *command) listOptions() {
 		if o.Variable() != "" {
 			text += " The sidecar's " + o.Variable() + "."
 		}
-		fmt.Fprintf(c.stdout, "--%s\n    %s, %s", o.Name, o.Env(), o.Annotation())
+		fmt.Fprintf(c.stdout, "--%s\n    %s", o.Name, o.Env())
+		if o.Annotation() != "" {
+			fmt.Fprintf(c.stdout, ", %s", o.Annotation())
+		}
 		for _, alias := range o.Aliases {
 			fmt.Fprintf(c.stdout, ", %s", alias)
 		}

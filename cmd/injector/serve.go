@@ -22,7 +22,7 @@ import (
 // serving is what the flags of serve say.
 type serving struct {
 	addr, metricsAddr                         string
-	certDir                                   string
+	certDir, clientCA                         string
 	selfManaged                               bool
 	namespace, service, secret, configuration string
 	onRefusal                                 string
@@ -68,13 +68,14 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	flags.StringVar(&s.addr, "addr", ":8443", "`address` of reviews, HTTPS")
 	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
 	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
+	flags.StringVar(&s.clientCA, "client-ca", "", "`file` of authorities, PEM: answer clients with a certificate of one of these alone")
 	flags.BoolVar(&s.selfManaged, "self-managed", false, "make, renew and publish the certificate here instead")
-	flags.StringVar(&s.namespace, "namespace", valueOf(environ, "POD_NAMESPACE"), "with -self-managed: `namespace` of Service and Secret")
+	flags.StringVar(&s.namespace, "namespace", valueOf(environ, "POD_NAMESPACE"), "the injector's own `namespace`; with -self-managed that of Service and Secret")
 	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with -self-managed: the webhook's Service")
 	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with -self-managed: the Secret that keeps the certificate")
 	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with -self-managed: the MutatingWebhookConfiguration")
 	flags.StringVar(&s.onRefusal, "on-refusal", "deny", "what happens to a pod that cannot be injected as its annotations ask: deny, or allow without a sidecar")
-	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected")
+	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected, in namespaces with our label")
 	flags.DurationVar(&s.linger, "linger", 5*time.Second, "how long reviews are still answered after SIGTERM")
 	optionFlags(flags, s.said)
 	switch err := c.parse(flags, args); {
@@ -99,6 +100,15 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 		Reviewer: reviewer, Metrics: metrics, Log: log,
 		Addr: s.addr, MetricsAddr: s.metricsAddr, Linger: s.linger,
 	}
+	if s.clientCA != "" {
+		text, err := os.ReadFile(s.clientCA)
+		if err != nil {
+			return nil, fmt.Errorf("-client-ca: %w", err)
+		}
+		if server.ClientCAs, err = webhook.ParseClientCAs(text); err != nil {
+			return nil, fmt.Errorf("-client-ca %s: %w", s.clientCA, err)
+		}
+	}
 	var kube *webhook.Kube
 	if s.selfManaged || s.events {
 		var err error
@@ -120,7 +130,7 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 	}
 	metrics.Expiry = server.NotAfter
 	if s.events {
-		events := webhook.NewEvents(kube, log, metrics)
+		events := webhook.NewEvents(kube, s.namespace, log, metrics)
 		reviewer.Events = events
 		server.Beside = append(server.Beside, events.Run)
 	}

@@ -94,6 +94,8 @@ func TestServeRefusesWhatItCannotDo(t *testing.T) {
 		{[]string{"-self-managed"}, "POD_NAMESPACE"},
 		{[]string{"-self-managed", "-namespace=x"}, "not in a cluster"},
 		{[]string{"-cert-dir=/nowhere", "-addr=nonsense"}, "nonsense"},
+		{[]string{"-client-ca=/nowhere"}, "-client-ca: open /nowhere"},
+		{[]string{"-client-ca=serve.go"}, "-client-ca serve.go: no certificate in it"},
 		{[]string{"pod.yaml"}, "unknown argument"},
 		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
 	} {

@@ -256,8 +256,12 @@ func (in *injection) swapPort() error {
 	if old == "" {
 		return nil
 	}
+	others := map[string]bool{}
+	for _, p := range in.app.Ports {
+		others[p.Name] = true
+	}
 	renamed := "user-port"
-	for i := 2; slices.ContainsFunc(in.app.Ports, func(p corev1.ContainerPort) bool { return p.Name == renamed }); i++ {
+	for i := 2; others[renamed]; i++ {
 		renamed = fmt.Sprintf("user-port-%d", i)
 	}
 	in.set(renamed, "spec", "containers", in.app.Name, "ports", old, "name")

@@ -132,11 +132,8 @@ func IsEmpty(value any) bool {
 
 // Find is the place of the item that a token of a [Change]'s path calls, -1 for none.
 func Find(list []any, token string) int {
-	if place, ok := strings.CutPrefix(token, "#"); ok {
-		if i, err := strconv.Atoi(place); err == nil && i >= 0 && i < len(list) {
-			return i
-		}
-		return -1
+	if i, is := Place(token, len(list)); is {
+		return i
 	}
 	if i := slices.IndexFunc(list, func(item any) bool { return text(item, "name") == token }); i >= 0 {
 		return i
@@ -147,6 +144,19 @@ func Find(list []any, token string) int {
 		}
 		return text(item, "containerPort") == token || text(item, "port") == token
 	})
+}
+
+// Place is the place that a token such as #0 calls in a list of a length, -1 for none. is
+// is false for tokens that call an item otherwise.
+func Place(token string, length int) (i int, is bool) {
+	place, is := strings.CutPrefix(token, "#")
+	if !is {
+		return -1, false
+	}
+	if i, err := strconv.Atoi(place); err == nil && i >= 0 && i < length {
+		return i, true
+	}
+	return -1, true
 }
 
 // Tokens splits a pointer into its parts.
@@ -290,8 +300,17 @@ func at(node any, tokens ...string) any {
 type editor struct {
 	object  any
 	changes []Change
-	back    []Change // the last change's first
-	err     error    // a change led nowhere; then none is made any more
+	backs   [][]Change // for each change, what takes it back
+	err     error      // a change led nowhere; then none is made any more
+}
+
+// back takes all changes back, the last one first.
+func (e *editor) back() []Change {
+	var all []Change
+	for _, b := range slices.Backward(e.backs) {
+		all = append(all, b...)
+	}
+	return all
 }
 
 // set puts a value, of which JSON is made, at a path.
@@ -327,7 +346,7 @@ func (e *editor) edit(value json.RawMessage, path []string) {
 		return
 	}
 	e.changes = append(e.changes, c)
-	e.back = append(back, e.back...)
+	e.backs = append(e.backs, back)
 }
 
 // before is the change that brings back what stands at a path now.

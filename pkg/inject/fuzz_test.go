@@ -121,16 +121,25 @@ func setting(t *testing.T, c *config.Config, name string) string {
 }
 
 // FuzzUninject follows any status in any object, as changes and as a patch: both are
-// made without an error, come to the same, and leave what they were given alone.
+// made without an error, come to the same, leave what they were given alone, and touch
+// nothing that an injection does not touch.
 func FuzzUninject(f *testing.F) {
-	f.Add([]byte(`{"spec":{"containers":[{"name":"queue-proxy"},{"name":"a","ports":[{"containerPort":1}]}]}}`),
-		`{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"},{"path":"/spec/containers/a/ports/1/name","was":"x"}]}`)
-	f.Add([]byte(`{"spec":{"containers":[null,{"name":"a"}]}}`), `{"format":1,"undo":[{"path":"/spec/containers/#0/x","was":null},{"path":"","was":1},{"path":"/metadata","ifEmpty":true}]}`)
+	const gone = `{"path":"/spec/containers/queue-proxy"},{"path":"/metadata/annotations/queue-proxy.dev~1status"}`
+	pod := []byte(`{"spec":{"containers":[{"name":"queue-proxy","ports":[{"hostPort":80}]},{"name":"a","image":"a","ports":[{"containerPort":1},{"name":"user-port","containerPort":2}],"lifecycle":{}}]}}`)
+	for _, undo := range []string{
+		gone, gone + `,{"path":"/spec/containers/a/ports/user-port/name","was":"x"},{"path":"/spec/containers/a/lifecycle","ifEmpty":true}`,
+		gone + `,{"path":"/spec/containers/a/readinessProbe","was":{"tcpSocket":{"port":1}}},{"path":"/spec/containers/b/readinessProbe","was":{"grpc":{"port":1}}}`,
+		gone + `,{"path":"/spec/containers/a/lifecycle/preStop","was":{"exec":{"command":["sh","-c","sleep 5"]}}},{"path":"/spec/terminationGracePeriodSeconds","was":7}`,
+		gone + `,{"path":"/spec/containers/a/ports/1/hostPort","was":80},{"path":"/metadata/annotations","ifEmpty":true},{"path":"/spec/initContainers","was":null,"ifEmpty":true}`,
+		gone + `,{"path":"/spec/containers/a/image","was":"evil"}`, gone + `,{"path":"/spec/containers/#0/x","was":null},{"path":"","was":1}`,
+	} {
+		f.Add(pod, `{"format":1,"undo":[`+undo+`]}`)
+	}
+	f.Add([]byte(`{"spec":{"containers":[null,{"name":"a"}]}}`), `{"format":1,"undo":[`+gone+`,{"path":"/spec/containers/a/lifecycle/preStop","was":{"sleep":{"seconds":1}}}]}`)
 	f.Add([]byte(`{"spec":{}}`), `{"undo":[{"path":"/a~1b~0/containers/c/d","was":{}},{"path":"/spec/initContainers/-","was":[]}]}`)
-	f.Add([]byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"x":[{"name":"1"},{"port":1}]}}`), `{"undo":[{"path":"/spec/x/1"},{"path":"/spec/x/1","was":2},{"path":"/spec/x/#0","was":{"name":"n"}}]}`)
 	f.Fuzz(func(t *testing.T, text []byte, status string) {
 		object, err := Decode(text)
-		if err != nil {
+		if err != nil || !utf8.ValidString(status) { // a text of JSON is
 			return
 		}
 		root, ok := object.(map[string]any)
@@ -170,7 +179,68 @@ func FuzzUninject(f *testing.F) {
 		if got, want := string(encode(parse(t, string(patched)))), string(encode(after)); got != want {
 			t.Errorf("%s of\n%s: got\n%s\nwant\n%s", status, was, got, want)
 		}
+		if got, want := string(encode(untouched(after))), string(encode(untouched(object))); got != want {
+			t.Errorf("%s: got changed what no injection changes:\n%s\nwas\n%s", status, got, want)
+		}
 	})
+}
+
+// untouched is a pod without all that an injection changes, and without the sidecar.
+func untouched(pod any) any {
+	pod = clone(pod)
+	if metadata, ok := at(pod, "metadata").(map[string]any); ok {
+		if annotations, ok := metadata["annotations"].(map[string]any); ok {
+			for _, key := range []string{Prefix + statusKey, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
+				delete(annotations, key)
+			}
+		}
+		dropEmpty(metadata, "annotations")
+		dropEmpty(pod.(map[string]any), "metadata")
+	}
+	spec, _ := at(pod, "spec").(map[string]any)
+	delete(spec, "terminationGracePeriodSeconds")
+	for _, key := range []string{"containers", "initContainers"} {
+		list, isList := spec[key].([]any)
+		rest := []any{}
+		for i, item := range list {
+			c, _ := item.(map[string]any)
+			if c["name"] == Sidecar && i == Find(list, Sidecar) {
+				continue
+			}
+			if key == "containers" {
+				for _, field := range []string{"readinessProbe", "livenessProbe", "startupProbe"} {
+					if probe, ok := c[field].(map[string]any); field == "readinessProbe" || ok && probe["exec"] == nil {
+						delete(c, field)
+					}
+				}
+				if l, ok := c["lifecycle"].(map[string]any); ok {
+					delete(l, "preStop")
+					delete(l, "postStart")
+				}
+				dropEmpty(c, "lifecycle")
+				ports, _ := c["ports"].([]any)
+				for _, p := range ports {
+					if p, ok := p.(map[string]any); ok {
+						delete(p, "name")
+						delete(p, "hostPort")
+						delete(p, "hostIP")
+					}
+				}
+			}
+			rest = append(rest, item)
+		}
+		if isList {
+			spec[key] = rest
+		}
+	}
+	dropEmpty(spec, "initContainers")
+	return pod
+}
+
+func dropEmpty(m map[string]any, key string) {
+	if IsEmpty(m[key]) {
+		delete(m, key)
+	}
 }
 
 // FuzzPointer takes a pointer apart and puts it together.

@@ -13,13 +13,16 @@
 package inject
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -31,6 +34,10 @@ const Sidecar = "queue-proxy"
 // mostContainers bounds the work for one pod, which grows with the square of them. No
 // kubelet would run so many.
 const mostContainers = 500
+
+// mostAnnotations bounds the annotations of a pod, in bytes: TotalAnnotationSizeLimitB of
+// apimachinery's pkg/api/validation.
+const mostAnnotations = 256 << 10
 
 // A Verdict says what became of an object.
 type Verdict string
@@ -61,13 +68,46 @@ const (
 
 	Unreadable     = "unreadable"
 	BadOption      = "bad-option"
+	Locked         = "locked"
 	WhichContainer = "which-container"
 	WhichPort      = "which-port"
 	PortTaken      = "port-taken"
 	BadProbe       = "bad-probe"
 	SpeaksTLS      = "speaks-tls"
 	BadStatus      = "bad-status"
+	TooLarge       = "too-large" // of the webhook
 )
+
+// reasonTexts are sentences about the reasons, for where nothing that a pod says may stand.
+var reasonTexts = map[string]string{
+	OptedOut:        "they say that they want none.",
+	AlreadyInjected: "they have one.",
+	HasQueueProxy:   "they have a container of that name, which was not injected.",
+	Knative:         "Knative adds it to its pods itself.",
+	MirrorPod:       "a kubelet runs them from a file.",
+	HostNetwork:     "they are on the network of their node, where two such pods could not share a port.",
+	Windows:         "its image is for Linux.",
+	Ends:            "their restartPolicy lets them end, and a sidecar would keep them from it; the option mode=native does not.",
+	NoPort:          "no container declares a TCP port; the options container and port name one.",
+	NotInjected:     "there is nothing to take back.",
+	NoPods:          "it makes no pods.",
+	Unaffected:      "nothing of it concerns the sidecar.",
+
+	Unreadable:     "the pod cannot be read, or Kubernetes would refuse it.",
+	BadOption:      "an annotation or label of ours is misspelt, or has a value that it cannot have.",
+	Locked:         "an annotation says an option that is locked by whoever runs the injector.",
+	WhichContainer: "several containers could be meant; the option container names one.",
+	WhichPort:      "several ports could be meant; the option port names one.",
+	PortTaken:      "a port that the sidecar needs is taken.",
+	BadProbe:       "a readiness probe is one that Kubernetes would not take.",
+	SpeaksTLS:      "the app speaks TLS on its port, and the sidecar speaks plain HTTP to it.",
+	BadStatus:      "the annotation queue-proxy.dev/status is not what an injection leaves.",
+	TooLarge:       "the pod is too large to look at.",
+}
+
+// ReasonText is a sentence about a reason, which holds nothing of any object; "" for a word
+// that is no reason.
+func ReasonText(reason string) string { return reasonTexts[reason] }
 
 // An Outcome is what became of one object.
 type Outcome struct {
@@ -193,19 +233,153 @@ func (in *injection) read(template any) error {
 		return refuse(Unreadable, "not a pod: %v", err)
 	}
 	in.meta, in.pod = t.ObjectMeta, t.Spec
-	return nil
+	return in.checkAnnotations(0)
 }
 
+// checkAnnotations refuses more annotations than Kubernetes takes: those of the pod, and
+// so many bytes of ours.
+func (in *injection) checkAnnotations(ours int) error {
+	size := ours
+	for key, value := range in.meta.Annotations {
+		size += len(key) + len(value)
+	}
+	switch {
+	case size <= mostAnnotations:
+		return nil
+	case ours == 0:
+		return refuse(Unreadable, "annotations of %d bytes: Kubernetes takes %d", size, mostAnnotations)
+	}
+	return refuse(Unreadable, "annotations of %d bytes, with what takes the injection back: Kubernetes takes %d", size, mostAnnotations)
+}
+
+// What is read of a pod. Nothing else is decoded into Kubernetes' types, in which a volume
+// of two bytes takes 250, and a quantity of twenty takes minutes (see checkQuantities).
+var (
+	metadataFields  = []string{"labels", "annotations"}
+	specFields      = []string{"containers", "initContainers", "hostNetwork", "os", "nodeSelector", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "resources"}
+	containerFields = []string{"name", "ports", "resources", "readinessProbe", "livenessProbe", "startupProbe", "lifecycle", "restartPolicy"}
+	securityFields  = []string{"runAsUser"}
+	resourceFields  = []string{"requests", "limits"}
+)
+
+// decodeTemplate decodes what is read of a pod's template.
 func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 	if _, ok := template.(map[string]any); !ok {
 		return nil, errors.New("not a map")
 	}
+	projected, err := projectSpec(at(template, "spec"))
+	if err != nil {
+		return nil, err
+	}
+	read := map[string]any{"metadata": pick(at(template, "metadata"), metadataFields), "spec": projected}
+	if n := textsOf(read); n > mostTexts {
+		return nil, fmt.Errorf("%d bytes of labels, annotations, ports, probes and hooks: more than %d", n, mostTexts)
+	}
 	t := new(corev1.PodTemplateSpec)
-	whole := encode(map[string]any{"metadata": at(template, "metadata"), "spec": at(template, "spec")})
+	whole := encode(read)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(whole, t); err != nil {
 		return nil, err
 	}
 	return t, nil
+}
+
+// projectSpec is the part of a pod's spec that is read. What is not as it should be is
+// left for the decoder to report.
+func projectSpec(spec any) (any, error) {
+	if n := lengthOf(at(spec, "containers")) + lengthOf(at(spec, "initContainers")); n > mostContainers {
+		return nil, fmt.Errorf("%d containers: a pod of at most %d can be injected", n, mostContainers)
+	}
+	picked, ok := pick(spec, specFields).(map[string]any)
+	if !ok {
+		return spec, nil
+	}
+	for key, child := range picked {
+		switch key {
+		case "securityContext":
+			picked[key] = pick(child, securityFields)
+		case "resources":
+			if err := checkQuantities(child, "the pod"); err != nil {
+				return nil, err
+			}
+			picked[key] = pick(child, resourceFields)
+		case "containers", "initContainers":
+			list, _ := child.([]any)
+			all := make([]any, len(list))
+			for i, item := range list {
+				if err := checkQuantities(at(item, "resources"), fmt.Sprintf("container %.64q", text(item, "name"))); err != nil {
+					return nil, err
+				}
+				container := pick(item, containerFields)
+				if m, ok := container.(map[string]any); ok && m["resources"] != nil {
+					m["resources"] = pick(m["resources"], resourceFields)
+				}
+				all[i] = container
+			}
+			if list != nil {
+				picked[key] = all
+			}
+		}
+	}
+	return picked, nil
+}
+
+// pick is a map with some of its keys, and anything else as it is.
+func pick(node any, keys []string) any {
+	m, ok := node.(map[string]any)
+	if !ok {
+		return node
+	}
+	picked := map[string]any{}
+	for _, key := range keys {
+		if v, has := m[key]; has {
+			picked[key] = v
+		}
+	}
+	return picked
+}
+
+// mostTexts bounds the texts of what is read of a pod, in bytes: some are written again
+// several times. Kubernetes' own bound for a whole pod is hardly more (etcd's 1.5 MiB).
+const mostTexts = 1 << 20
+
+// textsOf is how long the texts below a node are together.
+func textsOf(node any) int {
+	n := 0
+	switch node := node.(type) {
+	case map[string]any:
+		for key, child := range node {
+			n += len(key) + textsOf(child)
+		}
+	case []any:
+		for _, child := range node {
+			n += textsOf(child)
+		}
+	case string:
+		n = len(node)
+	case json.Number:
+		n = len(node)
+	}
+	return n
+}
+
+func lengthOf(node any) int {
+	list, _ := node.([]any)
+	return len(list)
+}
+
+// checkQuantities refuses resources that would take long to read or to compare: to bring
+// 1 and 1e99999999 to the same exponent takes a minute.
+func checkQuantities(resources any, of string) error {
+	for _, field := range resourceFields {
+		amounts, _ := at(resources, field).(map[string]any)
+		for _, name := range slices.Sorted(maps.Keys(amounts)) {
+			amount := text(amounts, name)
+			if err := isShortQuantity(amount); err != nil {
+				return fmt.Errorf("%s: resources.%s: %.64q: %w", of, field, name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // mayHaveSidecar looks for those who have one, or do not want one.
@@ -238,6 +412,12 @@ func hasContainer(pod corev1.PodSpec, name string) bool {
 }
 
 func (in *injection) readOptions(said Options) error {
+	if key, name, is := said.overruled(in.meta.Annotations); is {
+		return refuse(Locked, "annotation %s: the option %s is locked by whoever runs the injector; take the annotation out", key, name)
+	}
+	if all := said.locked(); len(all) > 0 {
+		in.note("no annotation may say the options %s: they are locked", strings.Join(all, ", "))
+	}
 	var err error
 	if in.options, err = said.with(in.meta.Annotations); err != nil {
 		return refuse(BadOption, "%v", err)
@@ -271,24 +451,42 @@ func (in *injection) canHaveSidecar() error {
 	case len(in.pod.Containers) == 0:
 		return refuse(Unreadable, "a pod without containers")
 	}
-	if n := len(in.pod.Containers) + len(in.pod.InitContainers); n > mostContainers {
-		return refuse(Unreadable, "%d containers: a pod of at most %d can be injected", n, mostContainers)
-	}
+	return in.checkNames()
+}
+
+// checkNames refuses names that Kubernetes does not take: the changes find containers and
+// ports by them, and repeat them. An API server asks webhooks first and validates later.
+func (in *injection) checkNames() error {
 	seen := map[string]bool{}
-	for _, c := range in.pod.Containers { // the changes find containers by name
-		if c.Name == "" || seen[c.Name] {
-			return refuse(Unreadable, "a container called %q: names are needed, each once", c.Name)
+	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
+		if seen[c.Name] || len(validation.IsDNS1123Label(c.Name)) > 0 {
+			return refuse(Unreadable, "a container called %.64q: names that Kubernetes takes are needed, each once", c.Name)
 		}
 		seen[c.Name] = true
+		for _, p := range c.Ports {
+			if p.Name != "" && len(validation.IsValidPortName(p.Name)) > 0 {
+				return refuse(Unreadable, "container %s: a port called %.64q: a name that Kubernetes takes is needed", c.Name, p.Name)
+			}
+		}
 	}
 	return nil
 }
 
-// clone copies an object of JSON.
+// clone copies an object of JSON. Texts and numbers, which nobody changes, are shared.
 func clone(object any) any {
-	copied, err := Decode(encode(object))
-	if err != nil {
-		panic("inject: JSON that cannot be read again: " + err.Error())
+	switch object := object.(type) {
+	case map[string]any:
+		copied := make(map[string]any, len(object))
+		for key, child := range object {
+			copied[key] = clone(child)
+		}
+		return copied
+	case []any:
+		copied := make([]any, len(object))
+		for i, child := range object {
+			copied[i] = clone(child)
+		}
+		return copied
 	}
-	return copied
+	return object
 }

@@ -451,11 +451,11 @@ func handlersOf(is ...bool) int {
 
 func specOf(t *testing.T, template any) corev1.PodSpec {
 	t.Helper()
-	decoded, err := decodeTemplate(template)
-	if err != nil {
+	var whole corev1.PodTemplateSpec // of which Inject reads a part
+	if err := json.Unmarshal(encode(template), &whole); err != nil {
 		t.Fatal(err)
 	}
-	return decoded.Spec
+	return whole.Spec
 }
 
 func findSidecar(t *testing.T, pod corev1.PodSpec) corev1.Container {
@@ -520,6 +520,9 @@ func TestOutcomesHaveClosedReasons(t *testing.T) {
 		out := Inject(m.template(), m.options())
 		if (out.Reason == "") != (out.Verdict == Injected) || out.Reason != "" && !word.MatchString(out.Reason) {
 			t.Errorf("got verdict %s with the reason %q, want a word if it was not injected", out.Verdict, out.Reason)
+		}
+		if out.Reason != "" && ReasonText(out.Reason) == "" {
+			t.Errorf("got the reason %q, of which there is no sentence", out.Reason)
 		}
 	}
 }

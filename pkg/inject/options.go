@@ -3,6 +3,7 @@ package inject
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,13 +18,15 @@ const Prefix = "queue-proxy.dev/"
 
 // An Option is one thing that can be said about an injection: as a flag (--Name), in
 // the injector's environment ([Option.Env]), and as an annotation of the pod
-// (queue-proxy.dev/Name), which wins over the flag, which wins over the environment.
+// (queue-proxy.dev/Name), which wins over the flag, which wins over the environment. Which
+// annotations may say, the option lock says.
 type Option struct {
 	Name    string
 	Aliases []string // Knative's annotations that mean the same; ours win
 	Default string   // "": nothing is said
 	Text    string   // one sentence for people
 
+	operator bool                    // said by who runs the injector, and by no annotation
 	variable string                  // the sidecar's, whose rules and default hold; "" for options of our own
 	check    func(text string) error // nil: any text, or the variable's rules
 }
@@ -33,8 +36,13 @@ func (o Option) Env() string {
 	return "INJECTOR_" + strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_"))
 }
 
-// Annotation is the key of the annotation that says the same.
-func (o Option) Annotation() string { return Prefix + o.Name }
+// Annotation is the key of the annotation that says the same, "" if there is none.
+func (o Option) Annotation() string {
+	if o.operator {
+		return ""
+	}
+	return Prefix + o.Name
+}
 
 // Variable is the sidecar's variable that the option sets, "" where it sets none.
 func (o Option) Variable() string { return o.variable }
@@ -54,6 +62,7 @@ const (
 	settingsOption  = "settings"
 	metricsOption   = "metrics-annotations"
 	percentOption   = "resource-percentage"
+	lockOption      = "lock"
 
 	statusKey = "status" // with Prefix: the annotation by which an injection is taken back
 )
@@ -91,6 +100,7 @@ func Table() []Option {
 		{Name: deadlineOption, variable: "DRAIN_DEADLINE", Text: "When what still runs at the end of the pod is cut; unset is worked out, see above."},
 		{Name: "drain-quiet-period", variable: "DRAIN_QUIET_PERIOD", Text: "How long no new request must have come before the drain ends."},
 		{Name: drainMinOption, variable: "DRAIN_MIN", Text: "How long the drain takes at least; the app's own `sleep` before its end becomes this."},
+		{Name: "drain-streams", variable: "DRAIN_STREAMS", Text: "What becomes of WebSockets, event streams and gRPC streams at the end of the pod: `end` lets the app end them when it gets its SIGTERM, `wait` waits for them."},
 		{Name: "exclude-paths", variable: "EXCLUDE_PATHS", Text: "Paths that do not count as load."},
 		{Name: "exclude-user-agents", variable: "EXCLUDE_USER_AGENTS", Text: "Beginnings of User-Agent that do not count as load."},
 		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: "ENABLE_HTTP_FULL_DUPLEX",
@@ -117,6 +127,9 @@ func Table() []Option {
 
 		{Name: metricsOption, Default: "true", check: isBoolean,
 			Text: "Write the `prometheus.io/` annotations of the sidecar's metrics, if the pod has none."},
+
+		{Name: lockOption, operator: true, check: isLock,
+			Text: "Options, with commas between them, that no annotation may say; `ports` and `resources` are all of these. A pod whose annotations do is refused. No annotation says this one."},
 	}
 }
 
@@ -162,11 +175,13 @@ func FromEnv(environ []string) (Options, error) {
 	return o, nil
 }
 
-// isServiceLink reports whether a variable was written by the kubelet for a Service
-// that is called injector.
+// serviceLinks are variables that a kubelet writes for each Service of the namespace, here for
+// those whose names begin with injector (core/v1 PodSpec.enableServiceLinks).
+var serviceLinks = regexp.MustCompile(`^INJECTOR(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// isServiceLink reports whether a variable was written by the kubelet for a Service.
 func isServiceLink(name, text string) bool {
-	return name == "INJECTOR_SERVICE_HOST" || strings.HasPrefix(name, "INJECTOR_SERVICE_PORT") ||
-		strings.HasPrefix(name, "INJECTOR_PORT") && (strings.Contains(text, "://") || strings.Count(name, "_") > 1)
+	return serviceLinks.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }
 
 // with adds what the annotations of a pod say, which wins. Its errors name the
@@ -177,7 +192,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 		all = Options{}
 	}
 	for _, option := range Table() {
-		for _, key := range append([]string{option.Annotation()}, option.Aliases...) {
+		for _, key := range option.annotations() {
 			value := annotations[key]
 			if value == "" {
 				continue
@@ -200,11 +215,77 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 		if !ours || name == statusKey {
 			continue
 		}
-		if _, known := find(name); !known {
+		if option, known := find(name); !known || option.operator {
 			return nil, unknown("annotation", key, annotationKeys())
 		}
 	}
 	return all, nil
+}
+
+// annotations are the keys of the annotations that say an option, the one that wins first.
+func (o Option) annotations() []string {
+	if o.operator {
+		return nil
+	}
+	return append([]string{o.Annotation()}, o.Aliases...)
+}
+
+// locked are the names of the options that no annotation may say, in the order of Table.
+func (o Options) locked() []string {
+	var all []string
+	said, _ := lockedBy(o[lockOption]) // it was judged
+	for _, option := range Table() {
+		if said[option.Name] {
+			all = append(all, option.Name)
+		}
+	}
+	return all
+}
+
+// overruled is an annotation that says a locked option, and the option.
+func (o Options) overruled(annotations map[string]string) (key, name string, is bool) {
+	for _, name := range o.locked() {
+		option, _ := find(name)
+		for _, key := range option.annotations() {
+			if annotations[key] != "" {
+				return key, name, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// lockedBy reads the text of the option lock.
+func lockedBy(text string) (map[string]bool, error) {
+	all := map[string]bool{}
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		option, known := find(name)
+		switch {
+		case name == "":
+		case name == "ports":
+			for _, u := range usualPorts() {
+				all[u.option] = true
+			}
+		case name == "resources":
+			all[percentOption] = true
+			for _, o := range Table() {
+				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
+			}
+		case name == injectOption:
+			return nil, fmt.Errorf("%s: a pod that says false is not asked about, so this cannot be locked", injectOption)
+		case !known || option.operator:
+			return nil, unknown("option", name, append(names(Table()), "ports", "resources"))
+		default:
+			all[name] = true
+		}
+	}
+	return all, nil
+}
+
+func isLock(text string) error {
+	_, err := lockedBy(text)
+	return err
 }
 
 // get is what was said of an option, or its default.
@@ -294,7 +375,9 @@ func names(table []Option) []string {
 func annotationKeys() []string {
 	var all []string
 	for _, o := range Table() {
-		all = append(all, o.Annotation())
+		if !o.operator {
+			all = append(all, o.Annotation())
+		}
 	}
 	return all
 }
@@ -329,17 +412,24 @@ func isImage(text string) error {
 	return nil
 }
 
-// isQuantity judges the length first: to read an exponent of eight digits takes
-// seconds, and more digits more.
 func isQuantity(text string) error {
-	const most, mostOfExponent = 32, 3
-	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
-	if len(text) <= most && len(exponent) <= mostOfExponent {
+	if isShortQuantity(text) == nil {
 		if q, err := resource.ParseQuantity(text); err == nil && q.Sign() >= 0 {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q: a quantity such as 25m or 32Mi", text)
+	return fmt.Errorf("%.64q: a quantity such as 25m or 32Mi", text)
+}
+
+// isShortQuantity looks at the length alone, before anything is computed with a quantity:
+// an exponent of eight digits takes minutes, and more digits take more.
+func isShortQuantity(text string) error {
+	const most, mostOfExponent = 64, 3
+	_, exponent, _ := strings.Cut(strings.ToLower(text), "e")
+	if len(text) > most || len(exponent) > mostOfExponent {
+		return fmt.Errorf("a quantity of more than %d letters, or with an exponent of more than %d", most, mostOfExponent)
+	}
+	return nil
 }
 
 func isPercentage(text string) error {

@@ -111,10 +111,20 @@ func TestWrongOptionsAreRefusedByName(t *testing.T) {
 	if _, err := FromEnv([]string{"INJECTOR_MOED=native"}); err == nil || !strings.Contains(err.Error(), `did you mean "INJECTOR_MODE"?`) {
 		t.Errorf("got %v, want the nearest variable", err)
 	}
-	// A Service called injector makes the kubelet set these.
-	links := []string{"INJECTOR_SERVICE_HOST=10.0.0.1", "INJECTOR_SERVICE_PORT=443", "INJECTOR_PORT=tcp://10.0.0.1:443", "INJECTOR_PORT_443_TCP_ADDR=10.0.0.1"}
-	if o, err := FromEnv(links); err != nil || len(o) > 0 {
-		t.Errorf("got %v %v, want a Service's links ignored", o, err)
+}
+
+// For each Service of the namespace, a kubelet writes variables: who creates one whose name
+// begins with injector must not keep the webhook from starting.
+func TestTheLinksOfServicesAreNoOptions(t *testing.T) {
+	for _, service := range []string{"INJECTOR", "INJECTOR_METRICS", "INJECTOR_IMAGE", "INJECTOR_LOCK_PORT"} {
+		links := []string{service + "_SERVICE_HOST=10.0.0.1", service + "_SERVICE_PORT=443", service + "_SERVICE_PORT_HTTPS=443", service + "_PORT=tcp://10.0.0.1:443",
+			service + "_PORT_443_TCP=tcp://10.0.0.1:443", service + "_PORT_443_TCP_PROTO=tcp", service + "_PORT_443_TCP_PORT=443", service + "_PORT_443_TCP_ADDR=10.0.0.1"}
+		if o, err := FromEnv(links); err != nil || len(o) > 0 {
+			t.Errorf("%s: got %v %v, want a Service's links ignored", service, o, err)
+		}
+	}
+	if o, err := FromEnv([]string{"INJECTOR_ADMIN_PORT=7000"}); err != nil || o["admin-port"] != "7000" {
+		t.Errorf("got %v %v, want an option that ends like a link taken", o, err)
 	}
 }
 
@@ -232,8 +242,10 @@ func TestGuideKnowsEveryReason(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, reason := range []string{OptedOut, AlreadyInjected, HasQueueProxy, Knative, MirrorPod, HostNetwork, Windows, Ends, NoPort, NoPods, Unaffected,
-		Unreadable, BadOption, WhichContainer, WhichPort, PortTaken, BadProbe, SpeaksTLS, BadStatus} {
+	for reason := range reasonTexts {
+		if reason == NotInjected { // of uninject
+			continue
+		}
 		if !strings.Contains(string(text), "`"+reason+"`") {
 			t.Errorf("got no word about %s, want the guide to explain it", reason)
 		}

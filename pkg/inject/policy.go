@@ -44,13 +44,17 @@ type policy struct {
 
 // perPod are the options that a policy reads from a pod's annotations, with the values
 // that it can read: others, and other options, leave the pod alone. A flag must be
-// whole and decimal as well; its text is made so.
-func perPod() map[string]string {
+// whole and decimal as well; its text is made so. A locked option is one of the others.
+func (p *policy) perPod() map[string]string {
 	const whole = `^(0|[1-9][0-9]{0,5})$`
-	return map[string]string{
+	all := map[string]string{
 		injectOption: "", containerOption: "", portOption: "", // conditions of their own
 		"concurrency": whole, "queue-depth": whole, timeoutOption: whole,
 	}
+	for _, name := range p.said.locked() {
+		delete(all, name)
+	}
+	return all
 }
 
 func newPolicy(said Options) (*policy, error) {

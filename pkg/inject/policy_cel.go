@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -109,7 +110,7 @@ const (
 	// hook is the command of the app's preStop hook, as a list of words, if it has one.
 	hook = `app.?lifecycle.?preStop.?exec.?command.orValue([])`
 
-	// A hook that only sleeps, as sleep 5 or sh -c "sleep 5": ownPause.
+	// A hook that only sleeps, as sleep 5 or sh -c "sleep 5": pauseOf.
 	sleeps = `(size(command) == 2 && command[0].matches('^([^\\n]*/)?sleep$')
   || size(command) == 3 && command[1] == '-c' && command[0].matches('^([^\\n]*/)?(sh|bash|ash)$') && command[2].matches('^\\s*(\\S*/)?sleep\\s+\\S+\\s*$'))`
 	wholeSleep = `(size(command) == 2 && command[1].matches('^[0-9]{1,6}s?$') || size(command) == 3 && command[2].matches('^\\s*([a-z/]*/)?sleep\\s+[0-9]{1,6}s?\\s*$'))`
@@ -140,9 +141,9 @@ func (p *policy) conditions() []expression {
 	ofPort := func(cel string) string { return ofApp(portsOfApp + ".all(port,\n" + cel + ")") }
 
 	var known, values, aliases []string
-	for _, name := range slices.Sorted(maps.Keys(perPod())) {
+	for _, name := range slices.Sorted(maps.Keys(p.perPod())) {
 		known = append(known, "'"+Prefix+name+"'")
-		if pattern := perPod()[name]; pattern != "" {
+		if pattern := p.perPod()[name]; pattern != "" {
 			values = append(values, fmt.Sprintf("object.metadata.?annotations[?'%s%s'].orValue('').matches('%s|^$')", Prefix, name, pattern))
 		}
 	}
@@ -162,7 +163,7 @@ func (p *policy) conditions() []expression {
 		{"options", "Options of the pod that a policy can follow, and no others.",
 			"object.metadata.?annotations.orValue({}).all(key,\n  !key.startsWith('" + Prefix + "') && !(key in [" + strings.Join(aliases, ",\n    ") + "])\n  || key in [" + strings.Join(known, ", ") + "])\n" +
 				"&& object.metadata.?labels.orValue({}).all(key, !key.startsWith('" + Prefix + "') || key == '" + Prefix + injectOption + "')"},
-		{"option-values", "", strings.Join(values, "\n&& ")},
+		{"option-values", "", cmp.Or(strings.Join(values, "\n&& "), "true")},
 		{"network-of-its-own", "", `!object.spec.?hostNetwork.orValue(false)`},
 		{"linux", "", `object.spec.?os.?name.orValue('') != 'windows' && object.spec.?nodeSelector[?'kubernetes.io/os'].orValue('') != 'windows'`},
 		{"bounded", "So that the work is.",

@@ -98,7 +98,10 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 		if to.Type == intstr.Int {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("pods that run already have nothing on %d: to lose no request, apply it when they have rolled", like.ServingPort))
 		}
-		e.changes[0].Value = statusValue(e.back)
+		e.changes[0].Value = statusValue(e.back())
+		if n := len(e.changes[0].Value); n > mostAnnotations {
+			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("%d ports to rewrite: what takes that back is longer than annotations may be", len(e.changes)-1)}, selects
+		}
 		out.Changes = e.changes
 	}
 	return out, selects
@@ -110,7 +113,7 @@ func UninjectService(service any) Outcome {
 	if !ok {
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
 	}
-	return takeBack(service, text)
+	return takeBack(service, text, serviceTraces)
 }
 
 // WatchPolicy says whether a NetworkPolicy that lets requests in to the app's port by

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -31,6 +32,7 @@ type settled struct {
 	deadline time.Duration // of the drain
 	grace    time.Duration // of the pod
 	holds    bool          // the app's preStop hook is, or becomes, the sidecar's
+	pause    time.Duration // that the app's hook took
 }
 
 // settle writes the sidecar's settings, by config's own rules, so that what is wrong is
@@ -68,6 +70,9 @@ func (in *injection) settle() error {
 			asked = append(asked, config.EnvVar{Name: option.variable, Value: said})
 		}
 	}
+	if err := checkLengths(asked); err != nil {
+		return err
+	}
 
 	// The clocks decide how long the drain takes, so they are read first.
 	clocks := new(config.Config)
@@ -78,9 +83,8 @@ func (in *injection) settle() error {
 		}
 	}
 	s := &in.settled
-	pause, holds := ownPause(in.app.Lifecycle)
-	s.holds = holds
-	least := max(clocks.DrainMin, pause)
+	s.pause, s.holds = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
+	least := max(clocks.DrainMin, s.pause)
 	if least > 0 {
 		asked = append(asked, config.EnvVar{Name: "DRAIN_MIN", Value: least.String()})
 	}
@@ -112,6 +116,25 @@ func (in *injection) settle() error {
 	return nil
 }
 
+// mostVariable bounds a variable of the sidecar's, name and value, in bytes: Linux starts no
+// program with a longer one (MAX_ARG_STRLEN, execve(2)).
+const mostVariable = 128 << 10
+
+// checkLengths refuses variables with which no container starts.
+func checkLengths(asked []config.EnvVar) error {
+	for _, v := range asked {
+		n := len(v.Name) + len("=") + len(v.Value) + len("\x00")
+		switch {
+		case n <= mostVariable:
+		case v.Name == "SERVING_READINESS_PROBE":
+			return refuse(BadProbe, "readiness probes of %d bytes: no container starts with a variable of more than %d", n, mostVariable)
+		default:
+			return refuse(BadOption, "%s of %d bytes: no container starts with a variable of more than %d", v.Name, n, mostVariable)
+		}
+	}
+	return nil
+}
+
 // secondsOf is a number of seconds that a pod gives, at most longestGrace.
 func secondsOf(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), int64(longestGrace/time.Second))) * time.Second
@@ -131,20 +154,43 @@ func (in *injection) badSettings(err error) error {
 	return refuse(BadOption, "%s", text)
 }
 
-// ownPause is how long a hook before the app's end does nothing but wait, and whether
-// the sidecar's hook can stand in its place: it can if there is none, or if it only
-// waits, which DRAIN_MIN does as well.
-func ownPause(l *corev1.Lifecycle) (time.Duration, bool) {
-	if l == nil || l.PreStop == nil {
+// pauseOf is how long a hook before the app's end does nothing but wait, and whether the
+// sidecar's hook can stand in its place: it can if there is none, or if it only waits, which
+// DRAIN_MIN does as well. hook is a lifecycle's preStop, as JSON.
+func pauseOf(hook any) (time.Duration, bool) {
+	if hook == nil {
 		return 0, true
 	}
-	if l.PreStop.Sleep != nil {
-		return secondsOf(l.PreStop.Sleep.Seconds), true
+	switch sleep, exec := only(hook, "sleep"), only(hook, "exec"); {
+	case sleep != nil && IsEmpty(sleep):
+		return 0, true
+	case sleep != nil:
+		n, ok := only(sleep, "seconds").(json.Number)
+		seconds, err := n.Int64()
+		return secondsOf(seconds), ok && err == nil
+	case exec != nil:
+		list, _ := only(exec, "command").([]any)
+		words := make([]string, len(list))
+		for i, word := range list {
+			words[i], _ = word.(string)
+		}
+		return pauseOfCommand(words)
 	}
-	if l.PreStop.Exec == nil {
-		return 0, false
+	return 0, false
+}
+
+// only is what stands in a map under a key, nil if anything else stands in it too.
+func only(node any, key string) any {
+	m, _ := node.(map[string]any)
+	for other, v := range m {
+		if other != key && v != nil {
+			return nil
+		}
 	}
-	words := l.PreStop.Exec.Command
+	return m[key]
+}
+
+func pauseOfCommand(words []string) (time.Duration, bool) {
 	if len(words) == 3 && words[1] == "-c" && slices.Contains([]string{"sh", "bash", "ash"}, base(words[0])) {
 		words = strings.Fields(words[2])
 	}
@@ -172,8 +218,8 @@ func (in *injection) holdApp() error {
 	hook := corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/wait-for-drain", Port: intstr.FromInt32(in.ports.admin)}}
 	in.set(hook, path...)
 	in.note("before container %s is ended, the kubelet asks the sidecar on %d, which answers when all requests have theirs", in.app.Name, in.ports.admin)
-	if pause, _ := ownPause(in.app.Lifecycle); pause > 0 {
-		in.note("the pause of %v that stood there becomes DRAIN_MIN, the least time of the drain", pause)
+	if in.settled.pause > 0 {
+		in.note("the pause of %v that stood there becomes DRAIN_MIN, the least time of the drain", in.settled.pause)
 	}
 	return nil
 }

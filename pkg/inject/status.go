@@ -33,9 +33,21 @@ func (in *injection) beginStatus() error {
 // endStatus writes into it what has been done since.
 func (in *injection) endStatus() error {
 	if in.err == nil {
-		in.changes[0].Value = statusValue(in.back)
+		in.changes[0].Value = statusValue(in.back())
 	}
-	return nil
+	return in.checkAnnotations(in.annotated())
+}
+
+// annotated is how many bytes of annotations the changes add.
+func (in *injection) annotated() int {
+	n := 0
+	for _, c := range in.changes {
+		var text string
+		if tokens := Tokens(c.Path); len(tokens) == 3 && tokens[1] == "annotations" && json.Unmarshal(c.Value, &text) == nil {
+			n += len(tokens[2]) + len(text)
+		}
+	}
+	return n
 }
 
 // statusValue is the annotation's value, as JSON.
@@ -75,28 +87,38 @@ func Uninject(template any) Outcome {
 	case !injected:
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
 	}
-	return takeBack(template, text)
+	return takeBack(template, text, podTraces)
 }
 
-// takeBack follows the status of an object.
-func takeBack(object any, text string) Outcome {
+// takeBack follows the status of an object, if it is one that an injection leaves.
+func takeBack(object any, text string, traces []trace) Outcome {
+	refused := func(format string, args ...any) Outcome {
+		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf(format, args...)}
+	}
+	if len(text) > mostAnnotations {
+		return refused("the annotation %s%s has %d bytes: more than Kubernetes takes", Prefix, statusKey, len(text))
+	}
 	var s status
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf("the annotation %s%s cannot be read: %v", Prefix, statusKey, err)}
+		return refused("the annotation %s%s cannot be read: %v", Prefix, statusKey, err)
 	}
-	if s.Format > format {
-		return Outcome{Verdict: Refused, Reason: BadStatus, Text: fmt.Sprintf("it was injected by a newer injector (format %d), which must take it back", s.Format)}
+	switch {
+	case s.Format > format:
+		return refused("it was injected by a newer injector (format %d), which must take it back", s.Format)
+	case s.Format < format:
+		return refused("the annotation %s%s is of the format %d, which no injector writes", Prefix, statusKey, s.Format)
+	}
+	if err := checkUndo(object, s.Undo, traces); err != nil {
+		return refused("the annotation %s%s is not what an injection leaves: %v; nothing is changed", Prefix, statusKey, err)
 	}
 	out := Outcome{Verdict: Uninjected, Text: "it is as it was"}
 	object = clone(object)
 	for _, u := range s.Undo {
 		c := Change{Path: u.Path, Value: u.Was, IfEmpty: u.IfEmpty}
-		changed, err := apply(clone(object), c)
-		if err != nil {
+		if _, err := apply(object, c); err != nil { // then it has changed nothing
 			out.Warnings = append(out.Warnings, fmt.Sprintf("what stood there is lost: %v", err))
 			continue
 		}
-		object = changed
 		out.Changes = append(out.Changes, c)
 	}
 	return out

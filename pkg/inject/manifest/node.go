@@ -279,13 +279,41 @@ func place(n *yaml.Node, token string) (int, error) {
 		}
 		return -1, nil
 	case yaml.SequenceNode:
-		v, err := valueOf(n)
-		if err != nil {
-			return 0, err
+		if i, is := inject.Place(token, len(n.Content)); is {
+			return i, nil
 		}
-		return inject.Find(v.([]any), token), nil
+		called := make([]any, len(n.Content))
+		for i, item := range n.Content {
+			var err error
+			if called[i], err = callsOf(item); err != nil {
+				return 0, err
+			}
+		}
+		return inject.Find(called, token), nil
 	}
 	return 0, errNowhere
+}
+
+// callsOf is the part of an item by which [inject.Find] knows it: the rest may be long.
+func callsOf(item *yaml.Node) (any, error) {
+	item = target(item)
+	if item.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	calls := map[string]any{}
+	for i := 0; i+1 < len(item.Content); i += 2 {
+		switch key := target(item.Content[i]); {
+		case isMerge(key):
+			return valueOf(item)
+		case slices.Contains([]string{"name", "protocol", "port", "containerPort"}, key.Value):
+			v, err := valueOf(item.Content[i+1])
+			if err != nil {
+				return nil, err
+			}
+			calls[key.Value] = v
+		}
+	}
+	return calls, nil
 }
 
 // put sets, adds or takes away one child of a node.

@@ -131,8 +131,12 @@ func (s *splicer) walk(n *yaml.Node) error {
 		s.splice(from, to, flow(n))
 		return nil
 	}
+	old := map[*yaml.Node]bool{}
+	for _, child := range was {
+		old[child] = true
+	}
 	for _, child := range n.Content {
-		if slices.Contains(was, child) || !changed {
+		if old[child] || !changed {
 			if err := s.walk(child); err != nil {
 				return err
 			}
@@ -155,9 +159,13 @@ func (s *splicer) isOneLine(from, to int) bool {
 
 // mapping splices what has changed in a block map.
 func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) error {
+	values := map[*yaml.Node]*yaml.Node{} // by their keys, as they are now
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		values[n.Content[i]] = n.Content[i+1]
+	}
 	for i := 0; i+1 < len(was); i += 2 {
 		key, old := was[i], was[i+1]
-		now := valueFor(n, key)
+		now := values[key]
 		var err error
 		switch {
 		case now == nil:
@@ -191,16 +199,6 @@ func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) error {
 		return err
 	}
 	s.splice(after, after, added)
-	return nil
-}
-
-// valueFor is the value of a key in a map, nil if it has gone.
-func valueFor(n, key *yaml.Node) *yaml.Node {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i] == key {
-			return n.Content[i+1]
-		}
-	}
 	return nil
 }
 
@@ -264,13 +262,17 @@ func (s *splicer) replaceValue(key, old, now *yaml.Node) error {
 // sequence splices what has changed in a block list: items that went, and items that
 // were added at its end.
 func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) error {
+	stays := map[*yaml.Node]bool{}
+	for _, item := range n.Content {
+		stays[item] = true
+	}
 	kept := 0
 	for _, item := range was {
 		if kept < len(n.Content) && n.Content[kept] == item {
 			kept++
 			continue
 		}
-		if slices.Contains(n.Content, item) {
+		if stays[item] {
 			return errLayout
 		}
 		dash, err := s.dash(item)

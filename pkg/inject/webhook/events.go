@@ -2,6 +2,8 @@ package webhook
 
 import (
 	"context"
+	"regexp"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,28 +19,43 @@ import (
 // Bounds of events: they are a courtesy, and must not become a load.
 const (
 	waitingEvents = 100              // more are dropped, and counted
-	quietTime     = 10 * time.Minute // an owner hears the same once in so long
+	eventsAtOnce  = 10               // in the whole cluster
+	eventEvery    = time.Second      // and then one in so long
+	quietTime     = 10 * time.Minute // an owner is given the same reason once in so long
 	mostOwners    = 1000             // that are remembered
 	longestPost   = 5 * time.Second
-	longestEvent  = 900 // bytes of what came of it; Kubernetes takes messages of 1024
 )
+
+// chosen is the label of namespaces whose pods are injected.
+const chosen = inject.Prefix + "inject"
 
 // Events writes an event about each workload whose pods are not injected, for those who
 // ask kubectl why. It may be used concurrently; Run writes.
+//
+// Reviews may be forged by whoever reaches the webhook, and an event is read by people who
+// trust its sender. So there are few of them, in namespaces with our label alone, and of
+// the pod nothing stands in them but the name of its owner and a reason of a closed list.
 type Events struct {
 	kube    *Kube
+	own     string // the injector's namespace
 	log     *zap.Logger
 	metrics *Metrics
 	now     func() time.Time
 	waiting chan *corev1.Event
 
-	mu   sync.Mutex
-	told map[string]time.Time // an owner and a reason: when
+	mu     sync.Mutex
+	told   map[string]time.Time // an owner and a reason: when
+	tokens int                  // events that may be written now
+	filled time.Time            // when the last token came
 }
 
-// NewEvents makes Events. Nothing is written before Run.
-func NewEvents(kube *Kube, log *zap.Logger, m *Metrics) *Events {
-	return &Events{kube: kube, log: log, metrics: m, now: time.Now, waiting: make(chan *corev1.Event, waitingEvents), told: map[string]time.Time{}}
+// NewEvents makes Events of an injector in a namespace. Nothing is written before Run.
+func NewEvents(kube *Kube, namespace string, log *zap.Logger, m *Metrics) *Events {
+	return &Events{
+		kube: kube, own: namespace, log: log, metrics: m, now: time.Now,
+		waiting: make(chan *corev1.Event, waitingEvents), told: map[string]time.Time{},
+		tokens: eventsAtOnce, filled: time.Now(),
+	}
 }
 
 // Run writes events until ctx is done; it returns nil.
@@ -48,29 +65,45 @@ func (e *Events) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case event := <-e.waiting:
-			post, cancel := context.WithTimeout(ctx, longestPost)
-			err := e.kube.Do(post, "POST", "/api/v1/namespaces/"+event.Namespace+"/events", "application/json", event, nil)
-			cancel()
-			if err != nil {
-				e.metrics.event("failed")
-				e.log.Warn("an event was not written", zap.String("namespace", event.Namespace), zap.Error(err))
-				continue
-			}
-			e.metrics.event("written")
+			e.write(ctx, event)
 		}
 	}
+}
+
+// write writes an event if its namespace has our label.
+func (e *Events) write(ctx context.Context, event *corev1.Event) {
+	ctx, cancel := context.WithTimeout(ctx, longestPost)
+	defer cancel()
+	path := "/api/v1/namespaces/" + event.Namespace
+	var namespace corev1.Namespace
+	err := e.kube.Do(ctx, "GET", path, "", nil, &namespace)
+	if err == nil && namespace.Labels[chosen] != "true" {
+		e.metrics.event("not-chosen")
+		return
+	}
+	if err == nil {
+		err = e.kube.Do(ctx, "POST", path+"/events", "application/json", event, nil)
+	}
+	if err != nil {
+		e.metrics.event("failed")
+		e.log.Warn("an event was not written", zap.String("namespace", event.Namespace), zap.Error(err))
+		return
+	}
+	e.metrics.event("written")
 }
 
 // about notes an event about the owner of a pod, which has no name yet. A pod without an
 // owner was made by somebody who sees the answer.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := ownerOf(pod)
-	if owner == nil || len(validation.IsDNS1123Label(namespace)) > 0 || len(owner.Name) > longestName || len(owner.UID) > longestName {
+	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
 		return // nobody's, or of no API server's making: it would be kept, and become part of a path
 	}
+	if namespace == e.own || namespace == metav1.NamespaceSystem {
+		return // which no API server asks about
+	}
 	now := e.now()
-	key := string(owner.UID) + " " + out.Reason
-	if !e.isNews(key, now) {
+	if !e.isNews(string(owner.UID)+" "+out.Reason, now) {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, "QueueProxySkipped"
@@ -81,7 +114,7 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: owner.Name + ".", Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Namespace: namespace},
 		Reason:         reason,
-		Message:        "its pods get no queue-proxy (" + out.Reason + "): " + brief(out.Text, longestEvent),
+		Message:        "its pods get no queue-proxy (" + out.Reason + "): " + inject.ReasonText(out.Reason),
 		Type:           kind,
 		Source:         corev1.EventSource{Component: "queue-proxy-injector"},
 		FirstTimestamp: metav1.NewTime(now),
@@ -95,18 +128,44 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	}
 }
 
-// isNews reports whether an owner has not heard the same for a while.
+// isNews reports whether an owner has not been given the same reason for a while, and there
+// may be an event now.
 func (e *Events) isNews(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if at, told := e.told[key]; told && now.Sub(at) < quietTime {
 		return false
 	}
+	if n := now.Sub(e.filled) / eventEvery; n > 0 {
+		e.tokens = int(min(eventsAtOnce, time.Duration(e.tokens)+n))
+		e.filled = now.Add(-(now.Sub(e.filled) % eventEvery))
+	}
+	if e.tokens == 0 {
+		e.metrics.event("dropped")
+		return false
+	}
+	e.tokens--
 	if len(e.told) >= mostOwners {
 		clear(e.told)
 	}
 	e.told[key] = now
 	return true
+}
+
+// Shapes of an owner's kind and uid.
+var (
+	kinds = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,62}$`)
+	uids  = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+)
+
+// isOwner reports whether an API server could have written an owner.
+func isOwner(o *metav1.OwnerReference) bool {
+	group, version, grouped := strings.Cut(o.APIVersion, "/")
+	if !grouped {
+		group, version = "", o.APIVersion
+	}
+	return kinds.MatchString(o.Kind) && uids.MatchString(string(o.UID)) && len(validation.IsDNS1123Subdomain(o.Name)) == 0 &&
+		len(validation.IsDNS1035Label(version)) == 0 && (!grouped || len(validation.IsDNS1123Subdomain(group)) == 0)
 }
 
 // ownerOf is what made a pod, nil for nobody.

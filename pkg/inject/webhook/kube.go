@@ -50,10 +50,14 @@ func NewKube(base, dir string) (*Kube, error) {
 	return &Kube{base: base, tokenFile: filepath.Join(dir, "token"), client: &http.Client{
 		Timeout: 15 * time.Second,
 		Transport: &http.Transport{
-			TLSClientConfig:   &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true,
-			IdleConnTimeout:   30 * time.Second,
+			TLSClientConfig:        &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12},
+			ForceAttemptHTTP2:      true,
+			IdleConnTimeout:        30 * time.Second,
+			TLSHandshakeTimeout:    10 * time.Second, // a transport goes on with it when the request has been given up
+			MaxResponseHeaderBytes: 64 << 10,
 		},
+		// The token is for the API server alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 

@@ -60,14 +60,14 @@ func (e *ending) Close() error {
 // what connects to it. With a certificate it speaks TLS.
 func peers(t *testing.T, most int, certificate *tls.Certificate) (connect func(text string) peer) {
 	t.Helper()
-	_, connect = startPeers(t, most, certificate)
+	_, connect = startPeers(t, newReviewer(nil), most, certificate)
 	return connect
 }
 
-func startPeers(t *testing.T, most int, certificate *tls.Certificate) (s *http.Server, connect func(text string) peer) {
+func startPeers(t *testing.T, v *Reviewer, most int, certificate *tls.Certificate) (s *http.Server, connect func(text string) peer) {
 	t.Helper()
-	v := newReviewer(nil)
-	s = (&Server{Log: zap.NewNop()}).server(v, most)
+	server := &Server{Log: zap.NewNop(), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }}
+	s = server.server(v, most)
 	listener := &pipes{conns: make(chan net.Conn)}
 	listener.closed, listener.stop = context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -76,8 +76,7 @@ func startPeers(t *testing.T, most int, certificate *tls.Certificate) (s *http.S
 			done <- s.Serve(listener)
 			return
 		}
-		s.TLSConfig = &tls.Config{Certificates: []tls.Certificate{*certificate}}
-		done <- s.ServeTLS(listener, "", "")
+		done <- server.serveTLS(s, listener)
 	}()
 	t.Cleanup(func() {
 		s.Close()
@@ -123,7 +122,7 @@ func TestAnswersThatAreNotTakenHoldUpNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				connect := peers(t, mostConnections, nil)
-				for range mostReviews + 1 {
+				for range mostShort + 1 {
 					connect(text)
 				}
 				begin := time.Now()
@@ -138,19 +137,27 @@ func TestAnswersThatAreNotTakenHoldUpNobody(t *testing.T) {
 	}
 }
 
-// Long answers that are not taken are held for some alone: others hear 503, until it is
-// over with these.
+// Long answers that are not taken are held as far as the memory for them goes: others get
+// 503, until it is over with these.
 func TestOnlySoManyLongAnswersAreHeld(t *testing.T) {
 	if n := len(posted(longAnswered())); n > smallBytes {
 		t.Fatalf("got a question of %d bytes, want a short one", n)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		connect := peers(t, mostConnections, nil)
+		v := newReviewer(nil)
+		_, connect := startPeers(t, v, mostConnections, nil)
 		text := posted(longAnswered())
-		if got := heard(connect(text)); got != http.StatusOK {
-			t.Fatalf("a long answer: got status %d, want 200", got)
+		answer, err := http.ReadResponse(bufio.NewReader(connect(text)), nil)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("a long answer: got %v, %v, want 200", answer, err)
 		}
-		for range mostReviews {
+		length, err := io.Copy(io.Discard, answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const held = 20
+		v.texts = newBudget(held*int(length) + smallBytes)
+		for range held {
 			connect(text)
 		}
 		if got := heard(connect(text)); got != http.StatusServiceUnavailable {
@@ -278,7 +285,7 @@ func TestSlowPeersAreEnded(t *testing.T) {
 func TestSlowPeersDoNotHoldUpTheEnd(t *testing.T) {
 	small := posted(string(question([]byte(goodPod), nil)))
 	synctest.Test(t, func(t *testing.T) {
-		s, connect := startPeers(t, mostConnections, nil)
+		s, connect := startPeers(t, newReviewer(nil), mostConnections, nil)
 		p := connect(small[:10])
 		time.Sleep(longestHead - time.Second)
 		go func() { _, _ = io.WriteString(p, small[10:]) }() // and does not take the answer
@@ -345,6 +352,7 @@ func TestTLSGarbageEndsTheConnection(t *testing.T) {
 		"data before a hello": "\x17\x03\x03\x00\x10" + strings.Repeat("x", 16),
 		"a hello and garbage": helloOf(t) + strings.Repeat("x", 1000),
 		"endless empty data":  strings.Repeat("\x16\x03\x01\x00\x00", 1000),
+		"a long hello":        longHello(mostHandshake + 1000),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := peers(t, mostConnections, certificate)("")
@@ -381,6 +389,18 @@ func bubbleCertificate(t *testing.T) (*tls.Certificate, *x509.CertPool) {
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.cert)
 	return &certificate, roots
+}
+
+// longHello is the beginning of a client's hello of 64 KiB.
+func longHello(length int) string {
+	text := "\x01\x00\xff\xf0" + strings.Repeat("\x00", length)
+	var records strings.Builder
+	for len(text) > 0 {
+		n := min(len(text), 16<<10)
+		records.WriteString("\x16\x03\x01" + string([]byte{byte(n >> 8), byte(n)}) + text[:n])
+		text = text[n:]
+	}
+	return records.String()
 }
 
 // helloOf is a client's first record.

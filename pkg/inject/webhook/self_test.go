@@ -4,14 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,9 +17,9 @@ import (
 
 	"go.uber.org/zap"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
-	admissionv1 "k8s.io/api/admission/v1"
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A fakeKube is the part of an API server that we use, with its rules for writes at the
@@ -33,6 +30,7 @@ type fakeKube struct {
 	secret        *corev1.Secret
 	configuration *admissionregv1.MutatingWebhookConfiguration
 	events        []corev1.Event
+	namespaces    map[string]map[string]string // labels
 	writes        int
 	down          bool
 	before        func(method, path string) // called without the lock, before a request is served
@@ -40,26 +38,13 @@ type fakeKube struct {
 
 func newFakeKube(t *testing.T) (*fakeKube, *Kube) {
 	t.Helper()
-	f := &fakeKube{configuration: &admissionregv1.MutatingWebhookConfiguration{
+	f := &fakeKube{namespaces: map[string]map[string]string{"shop": {"queue-proxy.dev/inject": "true"}}, configuration: &admissionregv1.MutatingWebhookConfiguration{
 		Webhooks: make([]admissionregv1.MutatingWebhook, 2),
 	}}
 	f.touch(&f.configuration.ResourceVersion)
 	s := httptest.NewTLSServer(f)
 	t.Cleanup(s.Close)
-	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
-	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("secret-token\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	kube, err := NewKube(s.URL, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(kube.client.CloseIdleConnections)
-	return f, kube
+	return f, kubeAt(t, s)
 }
 
 func (f *fakeKube) touch(version *string) {
@@ -124,13 +109,23 @@ func (f *fakeKube) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.Unmarshal(after, f.configuration)
 		f.touch(&f.configuration.ResourceVersion)
 		say(200, f.configuration)
-	case "POST /api/v1/namespaces/shop/events":
-		var e corev1.Event
-		_ = json.Unmarshal(body, &e)
-		f.events = append(f.events, e)
-		say(201, e)
 	default:
-		fail(http.StatusForbidden)
+		var namespace string
+		if rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/"); ok {
+			namespace, _, _ = strings.Cut(rest, "/")
+		}
+		labels, is := f.namespaces[namespace]
+		switch {
+		case is && r.Method+" "+r.URL.Path == "GET /api/v1/namespaces/"+namespace:
+			say(200, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}})
+		case is && r.Method+" "+r.URL.Path == "POST /api/v1/namespaces/"+namespace+"/events":
+			var e corev1.Event
+			_ = json.Unmarshal(body, &e)
+			f.events = append(f.events, e)
+			say(201, e)
+		default:
+			fail(http.StatusForbidden)
+		}
 	}
 }
 
@@ -324,65 +319,5 @@ func TestAnAPIServerThatIsDownChangesNothing(t *testing.T) {
 	}
 	if after, _ := s.GetCertificate(nil); after != before {
 		t.Error("got another certificate, want the one in use kept")
-	}
-}
-
-// What no API server would ask about leaves no event: it would be part of a path of
-// the API, and be remembered.
-func TestForgedQuestionsLeaveNoEvent(t *testing.T) {
-	_, kube := newFakeKube(t)
-	v := newReviewer(nil)
-	v.Events = NewEvents(kube, zap.NewNop(), v.Metrics)
-	s := serve(t, v)
-	onHost := strings.Replace(goodPod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1)
-	for _, namespace := range []string{"shop/pods/x/eviction?", "../../apis", "a b", "", strings.Repeat("x", 1000)} {
-		review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.Namespace = namespace })
-	}
-	review(t, s, []byte(strings.Replace(onHost, `"uid":"1234"`, `"uid":"`+strings.Repeat("x", 1000)+`"`, 1)), nil)
-	review(t, s, []byte(strings.Replace(onHost, `"name":"web-1"`, `"name":"`+strings.Repeat("x", 1000)+`"`, 1)), nil)
-	if waiting, told := len(v.Events.waiting), len(v.Events.told); waiting > 0 || told > 0 {
-		t.Errorf("got %d events and %d owners remembered, want none", waiting, told)
-	}
-	review(t, s, []byte(onHost), nil)
-	if len(v.Events.waiting) != 1 {
-		t.Errorf("got %d events for a good question, want 1", len(v.Events.waiting))
-	}
-}
-
-func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
-	f, kube := newFakeKube(t)
-	v := newReviewer(nil)
-	v.Events = NewEvents(kube, zap.NewNop(), v.Metrics)
-	now := time.Now()
-	v.Events.now = func() time.Time { return now }
-	ended := make(chan struct{})
-	ctx := t.Context()
-	go func() { defer close(ended); _ = v.Events.Run(ctx) }()
-	t.Cleanup(func() { <-ended })
-	s := serve(t, v)
-
-	onHost := strings.Replace(goodPod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1)
-	yes := true
-	review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.DryRun = &yes })
-	review(t, s, []byte(goodPod), nil)
-	review(t, s, []byte(strings.Replace(onHost, "generateName", "name", 1)), nil)
-	review(t, s, []byte(onHost), nil) // the same again: no news
-	now = now.Add(quietTime)
-	review(t, s, []byte(onHost), nil)
-
-	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		f.mu.Lock()
-		n := len(f.events)
-		f.mu.Unlock()
-		if n == 2 {
-			break
-		}
-		if n > 2 || time.Since(begin) > 5*time.Second {
-			t.Fatalf("got %d events, want 2", n)
-		}
-	}
-	e := f.events[0]
-	if e.InvolvedObject.Kind != "ReplicaSet" || e.InvolvedObject.Name != "web-1" || e.Namespace != "shop" || e.Reason != "QueueProxySkipped" || !strings.Contains(e.Message, "host-network") {
-		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", e)
 	}
 }

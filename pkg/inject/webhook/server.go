@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -26,8 +27,8 @@ const (
 	// API server's is some hundred bytes, and a token.
 	mostHeadBytes = 1 << 10
 
-	mostConnections = 1000 // an API server has one for each review that it waits for, by default at most some hundred
-	mostBeside      = 100  // kubelet and Prometheus need one or a few each
+	mostConnections = 500 // an API server has one for each review that it waits for, by default at most 200
+	mostBeside      = 100 // kubelet and Prometheus need one or a few each
 )
 
 // A Runner does something until ctx is done, and has stopped when it returns.
@@ -38,6 +39,7 @@ type Runner func(ctx context.Context) error
 type Server struct {
 	Reviewer    *Reviewer
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	ClientCAs   *x509.CertPool   // of whom a client's certificate must be; nil: none is asked for
 	NotAfter    func() time.Time // of the certificate; the zero time while there is none, and then we are not ready
 	Metrics     *Metrics
 	Log         *zap.Logger
@@ -76,7 +78,6 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	beside.HandleFunc("GET /readyz", s.ready)
 
 	mainServer, besideServer := s.server(main, mostConnections), s.server(beside, mostBeside)
-	mainServer.TLSConfig = &tls.Config{GetCertificate: s.Certificate, MinVersion: tls.VersionTLS12}
 
 	// The others live as long as reviews are answered, and end before we return.
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -89,7 +90,7 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 			}
 		})
 	}
-	run(func() error { return mainServer.ServeTLS(reviews, "", "") })
+	run(func() error { return s.serveTLS(mainServer, reviews) })
 	run(func() error { return besideServer.Serve(metrics) })
 	for _, r := range s.Beside {
 		run(func() error { return r(running) })
@@ -145,7 +146,7 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 		Protocols:         &protocols,
 		ErrorLog:          quiet,
 	}
-	crowd.Bound(server, most)
+	crowd.Bound(server, crowd.Limits{Connections: most})
 	return server
 }
 

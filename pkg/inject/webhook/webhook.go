@@ -9,6 +9,7 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,12 +35,22 @@ const Path = "/inject"
 const (
 	// An API server takes objects of up to 3 MiB and wraps them in a review.
 	mostBytes = 8 << 20
-	// More reviews at once wait for one another, and of more than smallBytes for one
-	// another's ends: each may hold mostBytes several times. Those that are shorter, as
-	// nearly all are, and their answers too, wait for nobody while they arrive and while
-	// they are taken, however slowly others do.
-	mostReviews = 16
-	smallBytes  = 32 << 10
+	// A pod of 500 containers with 20 variables each has 31 000 values of JSON; a review with
+	// more than these is refused without a look at its pod. Decoded, {} takes a hundred times
+	// its length.
+	mostValues = 50_000
+	// Reviews that are longer than smallBytes, and such answers, share memoryOfTexts from
+	// their first byte until their answer is taken. Those that are shorter, as nearly all
+	// are, wait for nobody while they arrive and while they are taken, however slowly others
+	// do.
+	smallBytes    = 32 << 10
+	memoryOfTexts = 24 << 20
+	// While it is decided, each review has a part of the memory, payload.cost: the long ones
+	// of one, the others of another, for which they do not wait behind the long ones. No more
+	// than mostShort are decided at once.
+	memoryOfLong  = 48 << 20
+	memoryOfShort = 16 << 20
+	mostShort     = 16
 	// An API server that follows our configuration gives up after 5 s.
 	longestReview = 5 * time.Second
 	// Kubernetes cuts warnings that are longer, and all of them beyond 4 KiB.
@@ -56,15 +67,15 @@ type Reviewer struct {
 	Metrics *Metrics
 	Events  *Events // nil: none are written
 
-	slots chan struct{} // held by reviews that are being decided
-	large chan struct{} // held by those of smallBytes, or such answers, to their end
+	// Bytes of memory: of reviews that are being decided, and of long texts that are held.
+	short, long, texts *budget
 }
 
 // NewReviewer makes a Reviewer that says everything and admits nothing that it refuses.
 func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	return &Reviewer{
 		Options: said, Log: log, Metrics: m,
-		slots: make(chan struct{}, mostReviews), large: make(chan struct{}, mostReviews),
+		short: newBudget(memoryOfShort), long: newBudget(memoryOfLong), texts: newBudget(memoryOfTexts),
 	}
 }
 
@@ -74,138 +85,144 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(r.Context(), longestReview)
 	defer cancel()
-	text, done, status, err := v.read(ctx, w, r)
-	defer func() { done() }()
+	held := 0 // of v.texts
+	defer func() { v.texts.giveBack(held) }()
+	p, status, err := v.read(ctx, w, r, &held)
 	if err != nil {
-		v.fail(ctx, w, status, err.Error())
+		v.fail(w, status, err.Error())
 		return
 	}
-	large := len(text) >= smallBytes
-	out, text, status, err := v.decide(ctx, text)
-	if err == nil && len(text) >= smallBytes && !large {
-		select {
-		case v.large <- struct{}{}:
-			done = func() { <-v.large }
-		default: // and while it waited, the answer would be held
+	out, answer, status, err := v.decide(ctx, p)
+	if more := len(answer) - held; err == nil && len(answer) > smallBytes && more > 0 {
+		if v.texts.tryTake(more) {
+			held += more
+		} else { // and while it waited, the answer would be held
 			status, err = http.StatusServiceUnavailable, errors.New("too many large answers at once")
 		}
 	}
 	if err != nil {
-		v.fail(ctx, w, status, err.Error())
+		v.fail(w, status, err.Error())
 		return
 	}
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
 	// One who does not listen has no need of an answer.
-	crowd.Waiting(ctx, func() { _, _ = w.Write(text) })
+	_, _ = w.Write(answer)
 }
 
-// decide makes an answer of a question, or says with which status there is none. It
-// waits for a slot, and holds it no longer: the answer is taken when its peer likes.
-func (v *Reviewer) decide(ctx context.Context, question []byte) (out inject.Outcome, text []byte, status int, err error) {
-	if !enter(ctx, v.slots) {
+// errTime is that of a review that is not decided in time.
+var errTime = errors.New("out of time")
+
+// decide makes an answer of a payload, which it lets go of, or returns with which status there
+// is none. It waits for its part of the memory, and holds it no longer: the answer is taken
+// when its peer likes.
+func (v *Reviewer) decide(ctx context.Context, p *payload) (out inject.Outcome, answer []byte, status int, err error) {
+	memory, cost := v.short, p.cost()
+	if len(p.text) >= smallBytes {
+		memory = v.long
+	}
+	if !memory.take(ctx, cost) {
 		return out, nil, http.StatusServiceUnavailable, errors.New("too many reviews at once")
 	}
-	defer func() { <-v.slots }()
-	review, err := parse(question)
+	defer memory.giveBack(cost)
+	asked, err := parse(p.text)
+	p.text = nil
 	if err != nil {
 		return out, nil, http.StatusBadRequest, err
 	}
-	out, review.Response = v.answer(review.Request)
-	review.Request = nil
-	if text, err = json.Marshal(review); err != nil {
+	response := &admissionv1.AdmissionReview{TypeMeta: asked.TypeMeta}
+	if out, response.Response, err = v.answer(ctx, asked.Request, p.values); err != nil {
+		return out, nil, http.StatusServiceUnavailable, err
+	}
+	if answer, err = json.Marshal(response); err != nil {
 		v.Log.Error("an answer has no JSON form", zap.Error(err))
 		return out, nil, http.StatusInternalServerError, errors.New("the answer has no JSON form")
 	}
-	return out, text, 0, nil
+	return out, answer, 0, nil
 }
 
-// enter takes one of the places, unless ctx ends first.
-func enter(ctx context.Context, places chan struct{}) bool {
-	select {
-	case places <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (v *Reviewer) fail(ctx context.Context, w http.ResponseWriter, status int, text string) {
+func (v *Reviewer) fail(w http.ResponseWriter, status int, text string) {
 	text = brief(text, longestText)
 	v.Metrics.failure(status)
 	v.Log.Warn("no review", zap.Int("status", status), zap.String("error", text))
-	crowd.Waiting(ctx, func() { http.Error(w, text, status) })
+	http.Error(w, text, status)
 }
 
-// read reads a question, or says with which status it cannot be read. done is called
-// when nothing of it is held any more.
-func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, done func(), status int, err error) {
-	done = func() {}
-	if r.Method != http.MethodPost {
+// read reads a payload, or returns with which status it cannot be read. It adds to held
+// what the caller gives back to v.texts.
+func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int) (p *payload, status int, err error) {
+	tooLong := fmt.Errorf("a review of more than %d bytes", mostBytes)
+	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {
+	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, done, http.StatusMethodNotAllowed, fmt.Errorf("method %s: POST is wanted", r.Method)
+		return nil, http.StatusMethodNotAllowed, fmt.Errorf("method %s: POST is wanted", r.Method)
+	case err != nil || kind != "application/json":
+		return nil, http.StatusUnsupportedMediaType, errors.New("a body of application/json is wanted")
+	case r.ContentLength > mostBytes:
+		return nil, http.StatusRequestEntityTooLarge, tooLong
 	}
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return nil, done, http.StatusUnsupportedMediaType, errors.New("a body of application/json is wanted")
-	}
-	body := http.MaxBytesReader(w, r.Body, mostBytes)
+	var count counter
+	body := io.TeeReader(http.MaxBytesReader(w, r.Body, mostBytes), &count)
+	var text []byte
 	crowd.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
-		if !enter(ctx, v.large) {
-			return nil, done, http.StatusServiceUnavailable, errors.New("too many large reviews at once")
+		length := int(r.ContentLength)
+		if length < 0 { // an API server says it; a proxy in between may not
+			length = mostBytes
 		}
-		done = func() { <-v.large }
-		var rest []byte
-		crowd.Waiting(ctx, func() { rest, err = io.ReadAll(body) })
-		text = append(text, rest...)
+		if !v.texts.take(ctx, length) {
+			return nil, http.StatusServiceUnavailable, errors.New("too many large reviews at once")
+		}
+		*held = length
+		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead)) // so it does not grow
+		whole.Write(text)
+		crowd.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
+		text = whole.Bytes()
 	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, done, http.StatusRequestEntityTooLarge, fmt.Errorf("a review of more than %d bytes", mostBytes)
+		return nil, http.StatusRequestEntityTooLarge, tooLong
 	case err != nil:
-		return nil, done, http.StatusBadRequest, errors.New("the body ended too early")
+		return nil, http.StatusBadRequest, errors.New("the body ended too early")
 	}
-	return text, done, 0, nil
+	return &payload{text: text, values: 1 + count.values}, 0, nil
 }
 
-// parse takes a question apart, or says why it is none.
-func parse(text []byte) (*admissionv1.AdmissionReview, error) {
-	review := new(admissionv1.AdmissionReview)
-	if err := json.Unmarshal(text, review); err != nil {
-		return nil, fmt.Errorf("not a review: %w", err)
-	}
-	switch {
-	case review.APIVersion != admissionv1.SchemeGroupVersion.String() || review.Kind != "AdmissionReview":
-		return nil, fmt.Errorf("%.64q %.64q: %s AdmissionReview is wanted", review.APIVersion, review.Kind, admissionv1.SchemeGroupVersion)
-	case review.Request == nil:
-		return nil, errors.New("a review without a request")
-	case review.Request.UID == "":
-		return nil, errors.New("a review without a uid")
-	}
-	return review, nil
-}
-
-// answer decides about one object.
-func (v *Reviewer) answer(q *admissionv1.AdmissionRequest) (inject.Outcome, *admissionv1.AdmissionResponse) {
+// answer decides about one object, in a review of so many values. The error is errTime.
+func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) (inject.Outcome, *admissionv1.AdmissionResponse, error) {
 	a := &admissionv1.AdmissionResponse{UID: q.UID, Allowed: true}
 	if q.Resource != (metav1.GroupVersionResource{Version: "v1", Resource: "pods"}) || q.SubResource != "" || q.Operation != admissionv1.Create {
-		return inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods}, a
+		return inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods}, a, nil
 	}
-	pod, err := inject.Decode(q.Object.Raw)
-	if err != nil {
-		return v.refuse(q, a, nil, inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: "not a pod: " + err.Error()})
+	if values > mostValues {
+		return v.refuse(q, a, nil, refusal(inject.TooLarge, fmt.Sprintf("a review of more than %d values of JSON", mostValues))), a, nil
+	}
+	// Each step is bounded by the length of the review and its values; between them, the
+	// time is looked at.
+	if ctx.Err() != nil {
+		return inject.Outcome{}, nil, errTime
+	}
+	pod, problem := decodePod(q)
+	if problem != "" {
+		return v.refuse(q, a, nil, refusal(inject.Unreadable, problem)), a, nil
+	}
+	if ctx.Err() != nil {
+		return inject.Outcome{}, nil, errTime
 	}
 	out := inject.Inject(pod, v.Options)
 	switch out.Verdict {
 	case inject.Refused:
-		return v.refuse(q, a, pod, out)
+		return v.refuse(q, a, pod, out), a, nil
 	case inject.Skipped:
 		v.tell(q, pod, out)
 	case inject.Injected:
+		if ctx.Err() != nil {
+			return inject.Outcome{}, nil, errTime
+		}
 		patch, err := inject.JSONPatch(pod, out.Changes)
 		if err != nil {
-			return v.refuse(q, a, pod, inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: err.Error()})
+			return v.refuse(q, a, pod, refusal(inject.Unreadable, err.Error())), a, nil
 		}
 		kind := admissionv1.PatchTypeJSONPatch
 		a.Patch, a.PatchType = patch, &kind
@@ -216,11 +233,25 @@ func (v *Reviewer) answer(q *admissionv1.AdmissionRequest) (inject.Outcome, *adm
 		v.log(q, pod, out)
 	}
 	a.AuditAnnotations = audit(out)
-	return out, a
+	return out, a, nil
 }
 
-// refuse says no to a pod, or lets it in as it is, with a warning.
-func (v *Reviewer) refuse(q *admissionv1.AdmissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) (inject.Outcome, *admissionv1.AdmissionResponse) {
+// decodePod takes the pod out of a request, or returns why it cannot be read.
+func decodePod(q *admissionRequest) (pod any, problem string) {
+	pod, err := inject.Decode(q.Object)
+	q.Object = nil
+	if err != nil {
+		return nil, "not a pod: " + err.Error()
+	}
+	return pod, ""
+}
+
+func refusal(reason, text string) inject.Outcome {
+	return inject.Outcome{Verdict: inject.Refused, Reason: reason, Text: text}
+}
+
+// refuse refuses a pod, or admits it as it is, with a warning.
+func (v *Reviewer) refuse(q *admissionRequest, a *admissionv1.AdmissionResponse, pod any, out inject.Outcome) inject.Outcome {
 	text := brief("queue-proxy cannot be injected: "+out.Text, longestText)
 	if v.Lenient {
 		a.Warnings = warnings([]string{text})
@@ -230,21 +261,21 @@ func (v *Reviewer) refuse(q *admissionv1.AdmissionRequest, a *admissionv1.Admiss
 	}
 	a.AuditAnnotations = audit(out)
 	v.tell(q, pod, out)
-	return out, a
+	return out
 }
 
 // tell logs an outcome and writes an event about it, unless somebody asked for it.
-func (v *Reviewer) tell(q *admissionv1.AdmissionRequest, pod any, out inject.Outcome) {
+func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
 	if out.Reason == inject.AlreadyInjected || out.Reason == inject.OptedOut {
 		return
 	}
 	v.log(q, pod, out)
-	if v.Events != nil && (q.DryRun == nil || !*q.DryRun) {
+	if v.Events != nil && !q.DryRun {
 		v.Events.about(q.Namespace, pod, out)
 	}
 }
 
-func (v *Reviewer) log(q *admissionv1.AdmissionRequest, pod any, out inject.Outcome) {
+func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
 	v.Log.Info("reviewed", zap.String("namespace", brief(q.Namespace, longestName)), zap.String("pod", brief(nameOf(pod), longestName)), zap.String("uid", brief(string(q.UID), longestName)),
 		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("text", brief(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
 }

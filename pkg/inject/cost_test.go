@@ -1,0 +1,80 @@
+package inject
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// Quantities are compared, and Kubernetes' arithmetic brings both to the same exponent: a
+// number of a hundred million digits.
+func TestAQuantityThatTakesMinutesToCompareIsRefused(t *testing.T) {
+	for _, amount := range []string{
+		`"1e99999999"`, `"1e-99999999"`, `"1E2147483647"`, `"1234567890123456789012e99999999"`, `1e99999999`,
+		`"` + strings.Repeat("9", 1<<20) + `"`, `"0.` + strings.Repeat("9", 1<<20) + `Ki"`,
+	} {
+		for _, place := range []string{
+			`"containers":[{"name":"web","ports":[{"containerPort":8080}],"resources":{"requests":{"cpu":%s},"limits":{"cpu":"1","memory":"1"}}}]`,
+			`"containers":[{"name":"web","ports":[{"containerPort":8080}],"resources":{"requests":{"cpu":"1"},"limits":{"cpu":%s,"memory":"1"}}}]`,
+			`"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"initContainers":[{"name":"init","resources":{"limits":{"cpu":%s}}}]`,
+			`"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"resources":{"limits":{"cpu":%s}}`,
+		} {
+			pod := parse(t, `{"spec":{`+fmt.Sprintf(place, amount)+`}}`)
+			for _, said := range []Options{nil, {percentOption: "50"}} {
+				out := Inject(pod, said)
+				if out.Verdict != Refused || out.Reason != Unreadable || len(out.Text) > 1100 || !strings.Contains(out.Text, "quantity") {
+					t.Errorf("%.20s in %.40s: got %s (%s) %.200s, want it refused for its quantity", amount, place, out.Verdict, out.Reason, out.Text)
+				}
+			}
+		}
+	}
+}
+
+// Of the many fields of a pod that are not read, none is decoded.
+func TestQuantitiesThatAreNotReadAreLeftAlone(t *testing.T) {
+	pod := parse(t, `{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"overhead":{"cpu":"1234567890123456789012e99999999"},`+
+		`"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1234567890123456789012e99999999"}}]}}`)
+	if out := Inject(pod, nil); out.Verdict != Injected {
+		t.Errorf("got %s (%s) %s, want it injected", out.Verdict, out.Reason, out.Text)
+	}
+}
+
+// An API server asks webhooks before it validates a pod, so all of its texts may be of any
+// length; names are repeated in each change, and in what takes it back.
+func TestTextsThatKubernetesOrLinuxRefusesAreNotMultiplied(t *testing.T) {
+	const containers = `"containers":[{"name":"web","ports":[{"containerPort":8080}]}]`
+	long := strings.Repeat("w", 1<<20)
+	for name, c := range map[string]struct{ pod, reason string }{
+		"the name of a container":       {`{"spec":{"containers":[{"name":"` + long + `","ports":[{"containerPort":8080}]}]}}`, Unreadable},
+		"the name of an init container": {`{"spec":{` + containers + `,"initContainers":[{"name":"` + long + `"}]}}`, Unreadable},
+		"the name of a port":            {`{"spec":{"containers":[{"name":"web","ports":[{"name":"` + long + `","containerPort":8080}]}]}}`, Unreadable},
+		"a readiness probe":             {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"readinessProbe":{"httpGet":{"port":8080,"path":"/` + long[:200_000] + `"}}}]}}`, BadProbe},
+		"a pause before the end": {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"lifecycle":{"preStop":{"exec":{"command":["sh","-c","sleep ` +
+			strings.Repeat(" ", 300_000) + `1"]}}}}]}}`, Unreadable},
+		"all of it":               {`{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"livenessProbe":{"exec":{"command":["` + long + `"]}}}]}}`, Unreadable},
+		"an annotation of others": {`{"metadata":{"annotations":{"a":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
+		"an annotation of ours":   {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
+		"a variable":              {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"/` + long[:200_000] + `"}},"spec":{` + containers + `}}`, BadOption},
+	} {
+		pod := parse(t, c.pod)
+		out := Inject(pod, nil)
+		if out.Verdict != Refused || out.Reason != c.reason || len(out.Text) > 1100 {
+			t.Errorf("%s: got %s (%s) %.200s, want it refused (%s)", name, out.Verdict, out.Reason, out.Text, c.reason)
+		}
+	}
+}
+
+// What an API server would keep is injected.
+func TestPodsAsLongAsKubernetesTakesAreInjected(t *testing.T) {
+	for name, pod := range map[string]string{
+		"names":       `{"spec":{"containers":[{"name":"` + strings.Repeat("w", 63) + `","ports":[{"name":"` + strings.Repeat("p", 15) + `","containerPort":8080}]}]}}`,
+		"annotations": `{"metadata":{"annotations":{"a":"` + strings.Repeat("w", 250<<10) + `"}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`,
+		"values":      `{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}],"env":[{"name":"A","value":"` + strings.Repeat("w", 1<<20) + `"}]}]}}`,
+		"ports": `{"metadata":{"annotations":{"queue-proxy.dev/port":"8080"}},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}` +
+			strings.Repeat(`,{"containerPort":9}`, 10_000) + `]}]}}`,
+	} {
+		if out := Inject(parse(t, pod), nil); out.Verdict != Injected {
+			t.Errorf("%s: got %s (%s) %.200s, want it injected", name, out.Verdict, out.Reason, out.Text)
+		}
+	}
+}

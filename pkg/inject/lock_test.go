@@ -1,0 +1,105 @@
+package inject
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// annotated is a pod with an annotation.
+func annotated(t *testing.T, key, value string) any {
+	t.Helper()
+	return parse(t, `{"metadata":{"annotations":{`+string(encode(key))+`:`+string(encode(value))+`}},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]}]}}`)
+}
+
+func TestNoAnnotationSaysALockedOption(t *testing.T) {
+	values := map[string]string{
+		containerOption: "web", portOption: "http", modeOption: "native", imageOption: "other:1", pullOption: "Never", "full-duplex": "Enabled", "log-level": "debug",
+		"exclude-paths": "/a", "exclude-user-agents": "a", settingsOption: "CONNECT_RETRY=1s", metricsOption: "false", percentOption: "10",
+		deadlineOption: "60s", "drain-streams": "wait", drainMinOption: "5s", "drain-quiet-period": "5s",
+	}
+	for _, o := range Table() {
+		if o.Name == injectOption || o.operator {
+			continue
+		}
+		value := values[o.Name]
+		switch {
+		case value != "":
+		case strings.HasSuffix(o.Name, "-port"):
+			value = "7777"
+		default:
+			value = "60"
+		}
+		for _, key := range o.annotations() {
+			pod := annotated(t, key, value)
+			if out := Inject(pod, nil); out.Verdict != Injected {
+				t.Fatalf("%s: %s without a lock: got %s (%s) %s, want it injected: the test needs a good value", key, value, out.Verdict, out.Reason, out.Text)
+			}
+			out := Inject(pod, Options{lockOption: o.Name})
+			if out.Verdict != Refused || out.Reason != Locked || !strings.Contains(out.Text, key) || len(out.Changes) > 0 {
+				t.Errorf("%s: got %s (%s) %s, want it refused (locked)", key, out.Verdict, out.Reason, out.Text)
+			}
+			if out := Inject(annotated(t, key, ""), Options{lockOption: o.Name}); out.Verdict != Injected {
+				t.Errorf("%s: empty: got %s (%s) %s, want it injected: that says nothing", key, out.Verdict, out.Reason, out.Text)
+			}
+		}
+	}
+}
+
+func TestGroupsAreLockedAsAWhole(t *testing.T) {
+	for text, want := range map[string][]string{
+		"":                      nil,
+		"image, settings":       {"image", "settings"},
+		"ports":                 {"serving-port", "tls-port", "admin-port", "autoscaler-port", "metrics-port", "status-port"},
+		"resources":             {"cpu-request", "cpu-limit", "memory-request", "memory-limit", "ephemeral-storage-request", "ephemeral-storage-limit", "resource-percentage"},
+		",ports,,tls-port,mode": {"mode", "serving-port", "tls-port", "admin-port", "autoscaler-port", "metrics-port", "status-port"},
+	} {
+		o := Options{}
+		if err := o.Set(lockOption, text); err != nil || !slices.Equal(o.locked(), want) {
+			t.Errorf("%q: got %v, %v, want %v", text, o.locked(), err, want)
+		}
+	}
+	for text, want := range map[string]string{"imgae": `did you mean "image"?`, "port,lock": `unknown option "lock"`, "inject": "cannot be locked", "resource": `did you mean "resources"?`} {
+		if err := (Options{}).Set(lockOption, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestWhatIsSaidWithALockHolds(t *testing.T) {
+	said := Options{imageOption: "ours:1", lockOption: "image"}
+	pod := annotated(t, "a", "b")
+	out := Inject(pod, said)
+	after, err := Apply(clone(pod), out.Changes)
+	if err != nil || fmt.Sprint(at(sidecarOf(after), "image")) != "ours:1" {
+		t.Errorf("got %s, %v with the image %v, want ours:1", out.Text, err, at(sidecarOf(after), "image"))
+	}
+	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "the options image: they are locked") }) {
+		t.Errorf("got the notes %q, want one about what is locked", out.Notes)
+	}
+	if out := Inject(annotated(t, Prefix+lockOption, ""), said); out.Verdict != Refused || out.Reason != BadOption {
+		t.Errorf("an annotation that would unlock: got %s (%s) %s, want it refused as unknown", out.Verdict, out.Reason, out.Text)
+	}
+}
+
+// A policy reads a few options of a pod; what is locked is none of them, and a pod that says
+// it is left alone, as one that says any other.
+func TestAPolicyReadsNoLockedOption(t *testing.T) {
+	text, err := Policy(Options{lockOption: "concurrency,queue-depth,request-timeout"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := func(text string) string {
+		_, rest, _ := strings.Cut(text, "|| key in [")
+		list, _, _ := strings.Cut(rest, "]")
+		return list
+	}
+	if got, want := known(text), "'queue-proxy.dev/container', 'queue-proxy.dev/inject', 'queue-proxy.dev/port'"; got != want {
+		t.Errorf("got a policy for pods with %s, want %s", got, want)
+	}
+	free, err := Policy(nil)
+	if err != nil || !strings.Contains(known(free), "'queue-proxy.dev/concurrency'") {
+		t.Errorf("got %s, %v without a lock, want the concurrency too", known(free), err)
+	}
+}

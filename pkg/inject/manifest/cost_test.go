@@ -1,0 +1,74 @@
+package manifest
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+const listedPod = `  - apiVersion: v1
+    kind: Pod
+    metadata: {name: w%d, labels: {app: web}}
+    spec:
+      containers:
+        - name: web
+          ports:
+            - name: http
+              containerPort: 8080
+`
+
+// Each change looks for its place again; what that costs must not grow with all that there
+// is. A List of 5000 pods, a megabyte, took more than a minute.
+func TestTheWorkForAFileGrowsWithItsLength(t *testing.T) {
+	var pods, ports, keys strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&pods, listedPod, i)
+		fmt.Fprintf(&ports, "    - port: %d\n      targetPort: 8080\n", 1000+i)
+	}
+	for i := range 100_000 { // with a search for each, it is a minute
+		fmt.Fprintf(&keys, "          k%d: v\n", i)
+	}
+	list := "apiVersion: v1\nkind: List\nitems:\n" + pods.String()
+	service := "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  selector: {app: web}\n  ports:\n" + ports.String()
+	one := "---\napiVersion: v1\nkind: List\nitems:\n" + fmt.Sprintf(listedPod, 1)
+	for name, c := range map[string]struct {
+		text string
+		most int // bytes that are allocated for each of the text
+	}{
+		"a List of pods":       {list, 10_000},
+		"a Service's ports":    {service + one, 1000},
+		"a container's fields": {one + keys.String(), 1000},
+	} {
+		f := Parse("f.yaml", []byte(c.text))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		results := Inject([]*File{f}, nil)
+		runtime.ReadMemStats(&after)
+		got := int(after.TotalAlloc-before.TotalAlloc) / len(c.text)
+		t.Logf("%s: %d bytes of text, %d allocated for each", name, len(c.text), got)
+		if got > c.most {
+			t.Errorf("%s: got %d bytes allocated for each of the text, want at most %d", name, got, c.most)
+		}
+		for _, r := range results {
+			if r.Verdict != inject.Injected && r.Verdict != inject.Rewritten {
+				t.Errorf("%s: %s: got %s (%s) %s, want it injected or rewritten", name, r.Object(), r.Verdict, r.Reason, r.Text)
+			}
+		}
+	}
+}
+
+// A Service of so many ports that its way back would be longer than annotations may be is
+// left alone: it could not be taken back.
+func TestAServiceThatCouldNotBeTakenBackIsRefused(t *testing.T) {
+	var ports strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&ports, "    - port: %d\n      targetPort: 8080\n", 1000+i)
+	}
+	f := Parse("f.yaml", []byte("apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  selector: {app: web}\n  ports:\n"+ports.String()+"---\napiVersion: v1\nkind: List\nitems:\n"+fmt.Sprintf(listedPod, 1)))
+	if r := Inject([]*File{f}, nil)[0]; r.Verdict != inject.Refused || r.Reason != inject.Unreadable || len(r.Changes) > 0 {
+		t.Errorf("got %s (%s) %s with %d changes, want it refused", r.Verdict, r.Reason, r.Text, len(r.Changes))
+	}
+}

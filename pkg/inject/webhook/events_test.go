@@ -1,0 +1,183 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// onHost is a pod that is skipped, of an owner.
+var onHost = strings.Replace(goodPod, `"spec":{`, `"spec":{"hostNetwork":true,`, 1)
+
+// An eventful reviewer writes events to a fake API server, by a clock that stands still.
+type eventful struct {
+	*Reviewer
+	kube *fakeKube
+	now  time.Time
+}
+
+func newEventful(t *testing.T) *eventful {
+	t.Helper()
+	f, kube := newFakeKube(t)
+	e := &eventful{Reviewer: newReviewer(nil), kube: f, now: time.Now()}
+	e.Events = NewEvents(kube, "queue-proxy", zap.NewNop(), e.Metrics)
+	e.Events.now, e.Events.filled = func() time.Time { return e.now }, e.now
+	return e
+}
+
+// ask reviews a pod, changed in the ways of changes: old, new, and so on.
+func (e *eventful) ask(t *testing.T, namespace string, changes ...string) {
+	t.Helper()
+	pod := strings.NewReplacer(changes...).Replace(onHost)
+	asked, err := parse(question([]byte(pod), func(q *admissionv1.AdmissionRequest) { q.Namespace = namespace }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := e.answer(t.Context(), asked.Request, 1); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// written writes what waits, and returns all events so far.
+func (e *eventful) written(t *testing.T) []corev1.Event {
+	t.Helper()
+	for len(e.Events.waiting) > 0 {
+		e.Events.write(t.Context(), <-e.Events.waiting)
+	}
+	return e.kube.events
+}
+
+// Who may ask may forge: any namespace, any owner, any text.
+func TestForgedReviewsWriteNoEventsWhereNothingIsInjected(t *testing.T) {
+	e := newEventful(t)
+	e.kube.namespaces["kube-system"] = map[string]string{"queue-proxy.dev/inject": "true"} // of which no API server asks
+	e.kube.namespaces["queue-proxy"] = map[string]string{"queue-proxy.dev/inject": "true"} // and the injector's own
+	e.kube.namespaces["bank"] = map[string]string{}
+	e.kube.namespaces["closed"] = map[string]string{"queue-proxy.dev/inject": "false"}
+	for _, namespace := range []string{"kube-system", "queue-proxy", "bank", "closed", "gone", "shop/pods/x/eviction?", "../../apis", "a b", "", strings.Repeat("x", 1000)} {
+		e.now = e.now.Add(time.Minute)
+		e.ask(t, namespace, `"uid":"1234"`, fmt.Sprintf(`"uid":"%x"`, len(namespace)))
+	}
+	if all := e.written(t); len(all) > 0 {
+		t.Errorf("got %d events, the first in %s, want none", len(all), all[0].Namespace)
+	}
+	e.now = e.now.Add(time.Hour)
+	if e.ask(t, "shop"); len(e.written(t)) != 1 {
+		t.Errorf("got %d events for a namespace that is injected, want 1", len(e.kube.events))
+	}
+}
+
+func TestForgedOwnersWriteNoEvents(t *testing.T) {
+	e := newEventful(t)
+	long := strings.Repeat("x", 1000)
+	for _, change := range [][2]string{
+		{`"uid":"1234"`, `"uid":"` + long + `"`}, {`"uid":"1234"`, `"uid":"a\nb"`}, {`"uid":"1234"`, `"uid":""`},
+		{`"name":"web-1"`, `"name":"` + long + `"`}, {`"name":"web-1"`, `"name":"Call 0900-1234 now"`}, {`"name":"web-1"`, `"name":""`},
+		{`"kind":"ReplicaSet"`, `"kind":"Your password is wrong"`}, {`"kind":"ReplicaSet"`, `"kind":""`}, {`"kind":"ReplicaSet"`, `"kind":"` + long + `"`},
+		{`"apiVersion":"apps/v1"`, `"apiVersion":"http://evil.example/v1"`}, {`"apiVersion":"apps/v1"`, `"apiVersion":"a/b/c"`}, {`"apiVersion":"apps/v1"`, `"apiVersion":"` + long + `/v1"`},
+	} {
+		e.now = e.now.Add(time.Minute)
+		if e.ask(t, "shop", change[0], change[1]); len(e.Events.waiting) > 0 || len(e.Events.told) > 0 {
+			t.Fatalf("%.60s: got %d events and %d owners remembered, want none", change[1], len(e.Events.waiting), len(e.Events.told))
+		}
+	}
+}
+
+// An event is read by people who trust its sender: of a pod, it has a word of a closed list
+// and its owner's name alone.
+func TestNothingThatAPodSaysStandsInAnEvent(t *testing.T) {
+	const evil = "call-0900-1234"
+	e := newEventful(t)
+	for i, pod := range []string{
+		`{"metadata":{"annotations":{"queue-proxy.dev/EVIL":"1"}OWNER},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`,
+		`{"metadata":{"annotations":{"queue-proxy.dev/mode":"EVIL"}OWNER},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`,
+		`{"metadata":{"annotations":{"queue-proxy.dev/container":"EVIL"}OWNER},"spec":{"containers":[{"name":"EVIL"},{"name":"b"}]}}`,
+		`{"metadata":{"labels":{"queue-proxy.dev/EVIL":"1"}OWNER},"spec":{"containers":[{"name":"EVIL"}]}}`,
+		`{"metadata":{"x":1OWNER},"spec":{"containers":[{"name":"EVIL"}]}}`,
+		`{"metadata":{"x":1OWNER},"spec":{"restartPolicy":"EVIL","containers":[{"name":"a"}]}}`,
+		`{"metadata":{"x":1OWNER},"spec":{"containers":[{"name":"a","ports":"EVIL"}]}}`,
+		`{"metadata":{"x":1OWNER},"spec":{"containers":[{"name":"a","ports":[{"containerPort":1,"name":"EVIL"},{"containerPort":2}]}]}}`,
+	} {
+		owner := fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-1","uid":"%d","controller":true}]`, i)
+		asked, err := parse(question([]byte(strings.NewReplacer("EVIL", evil, "OWNER", owner).Replace(pod)), nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.now = e.now.Add(time.Minute)
+		out, _, _ := e.answer(t.Context(), asked.Request, 1)
+		all := e.written(t)
+		if len(all) != i+1 {
+			t.Fatalf("%s: got %d events, want one for each (%s)", pod, len(all), out.Reason)
+		}
+		text, _ := json.Marshal(all[i])
+		if strings.Contains(string(text), evil) || !strings.Contains(all[i].Message, "("+out.Reason+"): "+inject.ReasonText(out.Reason)) {
+			t.Errorf("got the event %s, want the words of %s and nothing of the pod", text, out.Reason)
+		}
+	}
+}
+
+// However many reviews there are, of whatever owners, there are few events.
+func TestEventsAreFew(t *testing.T) {
+	e := newEventful(t)
+	many := func() int {
+		before := len(e.kube.events)
+		for i := range 100 {
+			e.ask(t, "shop", `"uid":"1234"`, fmt.Sprintf(`"uid":"%d-%d"`, i, e.now.UnixNano()))
+		}
+		return len(e.written(t)) - before
+	}
+	for _, c := range []struct {
+		later time.Duration
+		want  int
+	}{{0, eventsAtOnce}, {0, 0}, {eventEvery, 1}, {3*eventEvery + eventEvery/2, 3}, {eventEvery / 2, 1}, {time.Hour, eventsAtOnce}} {
+		e.now = e.now.Add(c.later)
+		if got := many(); got != c.want {
+			t.Errorf("%v later: got %d events for 100 reviews, want %d", c.later, got, c.want)
+		}
+	}
+}
+
+func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
+	f, kube := newFakeKube(t)
+	v := newReviewer(nil)
+	v.Events = NewEvents(kube, "queue-proxy", zap.NewNop(), v.Metrics)
+	now := time.Now()
+	v.Events.now = func() time.Time { return now }
+	ended := make(chan struct{})
+	ctx := t.Context()
+	go func() { defer close(ended); _ = v.Events.Run(ctx) }()
+	t.Cleanup(func() { <-ended })
+	s := serve(t, v)
+
+	yes := true
+	review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.DryRun = &yes })
+	review(t, s, []byte(goodPod), nil)
+	review(t, s, []byte(strings.Replace(onHost, "generateName", "name", 1)), nil)
+	review(t, s, []byte(onHost), nil) // the same again: no news
+	now = now.Add(quietTime)
+	review(t, s, []byte(onHost), nil)
+
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		f.mu.Lock()
+		n := len(f.events)
+		f.mu.Unlock()
+		if n == 2 {
+			break
+		}
+		if n > 2 || time.Since(begin) > 5*time.Second {
+			t.Fatalf("got %d events, want 2", n)
+		}
+	}
+	e := f.events[0]
+	if e.InvolvedObject.Kind != "ReplicaSet" || e.InvolvedObject.Name != "web-1" || e.Namespace != "shop" || e.Reason != "QueueProxySkipped" || !strings.Contains(e.Message, "host-network") {
+		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", e)
+	}
+}

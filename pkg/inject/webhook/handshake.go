@@ -1,0 +1,49 @@
+package webhook
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+)
+
+const (
+	// mostHandshake bounds what a client sends until it is known, in bytes: crypto/tls alone
+	// would take 64 KiB of a hello and 256 KiB of certificates, of every connection that it
+	// has. An API server sends 2 KiB, and its certificates.
+	mostHandshake = 16 << 10
+	// mostHandshakes go on at once.
+	mostHandshakes = 256
+	// handshakeTime is how long one may take: an API server does not wait much longer for
+	// the answer.
+	handshakeTime = 5 * time.Second
+)
+
+// serveTLS serves HTTPS on a listener until server is closed.
+func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
+	return server.Serve(crowd.Handshakes{
+		Config: s.tlsConfig(), Max: mostHandshakes, Bytes: mostHandshake, Time: handshakeTime,
+	}.Listener(l))
+}
+
+// tlsConfig offers HTTP/1.1 alone.
+func (s *Server) tlsConfig() *tls.Config {
+	c := &tls.Config{GetCertificate: s.Certificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if s.ClientCAs != nil {
+		c.ClientCAs, c.ClientAuth = s.ClientCAs, tls.RequireAndVerifyClientCert
+	}
+	return c
+}
+
+// ParseClientCAs reads the authorities of [Server.ClientCAs], as PEM.
+func ParseClientCAs(text []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New("no certificate in it")
+	}
+	return pool, nil
+}

@@ -1,0 +1,53 @@
+package webhook
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// kubeAt is a Kube that speaks with a server over TLS.
+func kubeAt(t *testing.T, s *httptest.Server) *Kube {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string][]byte{
+		"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
+		"token":  []byte("secret-token\n"),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kube, err := NewKube(s.URL, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kube.client.CloseIdleConnections)
+	return kube
+}
+
+func TestTheTokenFollowsNoRedirect(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("another server got the Authorization %q", r.Header.Get("Authorization"))
+	}))
+	defer elsewhere.Close()
+	s := httptest.NewTLSServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
+	defer s.Close()
+	if err := kubeAt(t, s).Do(t.Context(), http.MethodGet, "/x", "", nil, nil); !isStatus(err, http.StatusTemporaryRedirect) {
+		t.Errorf("got %v, want the status 307", err)
+	}
+}
+
+func TestTheHeadOfAnAPIServersAnswerIsBounded(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X", strings.Repeat("x", 4<<20))
+	}))
+	defer s.Close()
+	if err := kubeAt(t, s).Do(t.Context(), http.MethodGet, "/x", "", nil, nil); err == nil {
+		t.Error("4 MB of head: got no error, want one")
+	}
+}

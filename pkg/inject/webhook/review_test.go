@@ -1,0 +1,145 @@
+package webhook
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// valuesOf counts the values of decoded JSON.
+func valuesOf(v any) int {
+	n := 1
+	switch v := v.(type) {
+	case map[string]any:
+		for _, child := range v {
+			n += valuesOf(child)
+		}
+	case []any:
+		for _, child := range v {
+			n += valuesOf(child)
+		}
+	}
+	return n
+}
+
+// FuzzCounter counts the values of JSON in two pieces, cut anywhere, and holds that to what
+// the decoder makes of it: no fewer, and no more than twice as many.
+func FuzzCounter(f *testing.F) {
+	f.Add([]byte(`{"a":[1,"b,[{",{}],"c\\\"{":null}`), 3)
+	f.Add([]byte(`[[],[],{}]`), 0)
+	f.Add([]byte(`"\\"`), 2)
+	f.Fuzz(func(t *testing.T, text []byte, cut int) {
+		var v any
+		if json.Unmarshal(text, &v) != nil {
+			return
+		}
+		cut = max(0, min(cut, len(text)))
+		var c counter
+		_, _ = c.Write(text[:cut])
+		_, _ = c.Write(text[cut:])
+		got, want := 1+c.values, valuesOf(v)
+		if _, twice := v.(map[string]any); got < want && !twice || got > 2*want && !hasKeyTwice(text) {
+			t.Errorf("%s: got %d values, want %d, or up to twice as many", text, got, want)
+		}
+	})
+}
+
+// hasKeyTwice reports whether a map of some JSON has a key that stands there twice, of which
+// the decoder keeps the last value alone.
+func hasKeyTwice(text []byte) bool {
+	var v any
+	_ = json.Unmarshal(text, &v)
+	again, _ := json.Marshal(v)
+	return strings.Count(string(again), ":") < strings.Count(string(text), ":")
+}
+
+func TestTooManyValuesAreRefusedWithAVerdict(t *testing.T) {
+	many := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{}`+strings.Repeat(`,{}`, mostValues/2)+`]`, 1)
+	for lenient, allowed := range map[bool]bool{false: false, true: true} {
+		v := newReviewer(nil)
+		v.Lenient = lenient
+		a := review(t, serve(t, v), []byte(many), nil)
+		if a.Allowed != allowed || a.Patch != nil || a.AuditAnnotations["reason"] != inject.TooLarge {
+			t.Errorf("lenient %v: got allowed %v, %d bytes of patch and the notes %v, want %v, none and too-large", lenient, a.Allowed, len(a.Patch), a.AuditAnnotations, allowed)
+		}
+		if text := fmt.Sprint(a.Result, a.Warnings); !strings.Contains(text, "more than 50000 values") {
+			t.Errorf("lenient %v: got %s, want why", lenient, text)
+		}
+	}
+	few := strings.Replace(goodPod, `"image":"web:1"`, `"env":[{"name":"a"}`+strings.Repeat(`,{"name":"a"}`, mostValues/2-100)+`]`, 1)
+	if a := review(t, serve(t, newReviewer(nil)), []byte(few), nil); a.Patch == nil {
+		t.Errorf("a few less: got %v, want it injected", a.Result)
+	}
+}
+
+// What is not read of a review is not kept while it is decoded: two million groups of the
+// user would take 60 times the memory of their text.
+func TestWhatIsNotReadOfAReviewIsNotKept(t *testing.T) {
+	groups := strings.Replace(string(question([]byte(goodPod), nil)), `"userInfo":{}`, `"userInfo":{"groups":[""`+strings.Repeat(`,""`, 2_000_000)+`]}`, 1)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, err := parse([]byte(groups))
+	runtime.ReadMemStats(&after)
+	if err != nil || r.Request.Namespace != "shop" || len(groups) < 4_000_000 {
+		t.Fatalf("got %v, %v of %d bytes, want the review", r, err, len(groups))
+	}
+	if got := int(after.TotalAlloc - before.TotalAlloc); got > 2*len(groups) {
+		t.Errorf("got %d bytes allocated for %d, want at most twice as many", got, len(groups))
+	}
+}
+
+func TestBytesThatAreNoUTF8AreNoReview(t *testing.T) {
+	status, text := ask(t, serve(t, newReviewer(nil)), question([]byte(goodPod), func(q *admissionv1.AdmissionRequest) { q.Object.Raw = []byte(`{"a":"x"}`) }))
+	if status != http.StatusOK {
+		t.Fatalf("got %d %s, want 200", status, text)
+	}
+	body := strings.Replace(string(question([]byte(`{"a":"x"}`), nil)), `"a":"x"`, "\"a\":\"\xff\"", 1)
+	if status, text = ask(t, serve(t, newReviewer(nil)), []byte(body)); status != http.StatusBadRequest || !strings.Contains(string(text), "UTF-8") {
+		t.Errorf("got %d %s, want 400 and why", status, text)
+	}
+}
+
+// Reviews that are long, however many there are, take nothing from those that are short.
+func TestLongReviewsDoNotHoldUpShortOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newReviewer(nil)
+		v.long.tryTake(memoryOfLong)
+		v.texts.tryTake(memoryOfTexts)
+		post := func(body string) int {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", Path, strings.NewReader(body))
+			r.Header.Set("Content-Type", "application/json")
+			v.ServeHTTP(w, r)
+			return w.Code
+		}
+		begin := time.Now()
+		if got := post(string(question([]byte(goodPod), nil))); got != http.StatusOK || time.Since(begin) > 0 {
+			t.Errorf("a short review: got %d after %v, want 200 at once", got, time.Since(begin))
+		}
+		long := string(question([]byte(strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)), nil))
+		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != longestReview {
+			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), longestReview)
+		}
+		v.texts.giveBack(memoryOfTexts)
+		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*longestReview {
+			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*longestReview)
+		}
+		v.long.giveBack(memoryOfLong)
+		if got := post(long); got != http.StatusOK {
+			t.Errorf("a long review, when there is memory: got %d, want 200", got)
+		}
+		if v.short.left != memoryOfShort || v.long.left != memoryOfLong || v.texts.left != memoryOfTexts {
+			t.Errorf("got %d, %d and %d bytes left in the end, want all", v.short.left, v.long.left, v.texts.left)
+		}
+	})
+}
