@@ -4,15 +4,18 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -38,12 +41,16 @@ type bench struct {
 	results         *Results
 	peers, variants []*peer
 	certs           [3]string
+	secure          *tls.Config // of clients that trust the certificate
 	quota           *quota
 	noQuota         error // why there is none
+	shared          error // why this bench has no network of its own; nil: it has one
 }
 
-func newBench(bin string, r *Results) (*bench, error) {
-	b := &bench{bin: bin, results: r}
+// newBench makes ready what a run needs. shared says why the network is that of the
+// machine; it is nil when it is our own.
+func newBench(bin string, r *Results, shared error) (*bench, error) {
+	b := &bench{bin: bin, results: r, shared: shared}
 	var err error
 	if b.peers, b.variants, err = findPeers(bin); err != nil {
 		return nil, err
@@ -56,11 +63,32 @@ func newBench(bin string, r *Results) (*bench, error) {
 	if b.dir, err = os.MkdirTemp("", "queue-proxy-bench"); err != nil {
 		return nil, err
 	}
-	if b.certs[0], b.certs[1], b.certs[2], err = writeCertificate(b.dir); err != nil {
+	if b.certs[0], b.certs[1], b.certs[2], err = writeCertificate(b.dir); err == nil {
+		b.secure, err = trusting(b.certs[0])
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(b.dir))
 	}
 	b.quota, b.noQuota = newQuota()
+	if b.shared != nil {
+		b.peers = slices.DeleteFunc(b.peers, func(p *peer) bool { return p.certDir != "" })
+		b.results.note("size", knative, "not measured at all, because its ports are fixed: "+b.shared.Error())
+	}
 	return b, nil
+}
+
+// trusting returns the configuration of a client that trusts the certificate in a
+// file.
+func trusting(cert string) (*tls.Config, error) {
+	text, err := os.ReadFile(cert)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: no certificate", cert)
+	}
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, nil
 }
 
 func (b *bench) close() {
@@ -76,6 +104,9 @@ func (b *bench) close() {
 // context's; what a peer did wrong stands in the results.
 func (b *bench) measure(ctx context.Context) error {
 	for _, p := range b.peers {
+		if !b.results.Settings.selects("start") {
+			break
+		}
 		info, err := os.Stat(p.program)
 		if err != nil {
 			return err
@@ -90,37 +121,76 @@ func (b *bench) measure(ctx context.Context) error {
 	return nil
 }
 
-// round measures everything once.
+// round measures once what was selected.
 func (b *bench) round(ctx context.Context, n int) error {
 	began := time.Now()
-	ports, err := freePorts(1)
-	if err != nil {
-		return err
-	}
-	at := net.JoinHostPort("127.0.0.1", ports[0])
-	app, err := launch("app", []string{mustAbs(filepath.Join(b.bin, "app")), "-listen", at}, nil, nil, nil)
+	app, err := b.startApp(0)
 	if err != nil {
 		return err
 	}
 	defer app.stop()
-	if _, err := app.answers(at, get); err != nil {
-		return err
-	}
 	for _, step := range []struct {
-		name string
-		run  func(ctx context.Context, app string, n int) error
+		name   string
+		groups []string // of rows, of which one must be selected
+		run    func(ctx context.Context, app *runningApp, n int) error
 	}{
-		{"starts", b.starts},
-		{"memory", b.memory},
-		{"loads", b.loads},
-		{"queue", b.queue},
+		{"starts", []string{"start"}, b.starts},
+		{"memory", []string{"memory"}, b.memory},
+		{"density", []string{"density"}, b.density},
+		{"loads", []string{"plain", "tls", "h2", "telemetry", "latency", "paired"}, b.loads},
+		{"gRPC", []string{"grpc"}, b.calls},
+		{"queue", []string{"queue"}, b.queue},
 	} {
+		if !slices.ContainsFunc(step.groups, b.results.Settings.selects) {
+			continue
+		}
 		fmt.Fprintf(os.Stderr, "bench: round %d of %d, %s (%.0f s)\n", n+1, b.results.Settings.Rounds, step.name, time.Since(began).Seconds())
-		if err := step.run(ctx, at, n); err != nil {
+		if err := step.run(ctx, app, n); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// A runningApp is the app that stands behind the peers.
+type runningApp struct {
+	*process
+	http, grpc string // where it speaks HTTP/1.1, and gRPC
+}
+
+// startApp starts the app and waits until it answers. separate is which namespaces
+// are its own: CLONE_NEWNET or none.
+func (b *bench) startApp(separate uintptr) (*runningApp, error) {
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	app := &runningApp{http: net.JoinHostPort("127.0.0.1", ports[0]), grpc: net.JoinHostPort("127.0.0.1", ports[1])}
+	g := program{
+		name:     "app",
+		argv:     []string{mustAbs(filepath.Join(b.bin, "app")), "-listen", app.http, "-grpc", app.grpc},
+		separate: separate,
+	}
+	if separate != 0 {
+		g.before = func(pid int) error { return insideNetwork(pid, loopbackUp) }
+	}
+	if app.process, err = launch(g); err != nil {
+		return nil, err
+	}
+	ask := func() error {
+		_, err := app.answers(app.http, get)
+		return err
+	}
+	if separate != 0 {
+		err = insideNetwork(app.pid(), ask)
+	} else {
+		err = ask()
+	}
+	if err != nil {
+		app.stop()
+		return nil, err
+	}
+	return app, nil
 }
 
 // A running peer.
@@ -151,28 +221,27 @@ func (r *running) told() func() int {
 	return r.spans.count
 }
 
-// start starts a peer and waits until it answers. q may be nil.
-func (b *bench) start(p *peer, app string, limit int, q *quota) (_ *running, err error) {
-	ports, err := freePorts(6)
+// Circumstances are under which a peer is started.
+type circumstances struct {
+	app   *runningApp
+	grpc  bool // it stands in front of the app that speaks gRPC
+	pod   bool // it shares the network of the app, which has one of its own
+	limit int  // how many requests the app may have at once
+	quota *quota
+}
+
+// start starts a peer and waits until it answers.
+func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
+	at, err := b.place(in)
 	if err != nil {
 		return nil, err
 	}
-	local := func(i int) string { return net.JoinHostPort("127.0.0.1", ports[i]) }
-	at := &place{
-		App: app, Address: local(0), H2C: local(0), TLS: local(1),
-		Cert: b.certs[0], Key: b.certs[1], Pair: b.certs[2],
-		Concurrency: limit,
-		admin:       ports[2], autoscaler: ports[3], metrics: ports[4], status: ports[5],
-	}
-	if at.Dir, err = os.MkdirTemp(b.dir, "peer"); err != nil {
-		return nil, err
-	}
 	r := &running{peer: p, at: at}
-	var out io.Writer
+	g := program{name: p.name}
 	switch p.tells {
 	case "line":
 		r.lines = &lineCounter{}
-		out = r.lines
+		g.out = r.lines
 	case "span":
 		if r.spans, err = newSpanSink(); err != nil {
 			return nil, err
@@ -184,27 +253,70 @@ func (b *bench) start(p *peer, app string, limit int, q *quota) (_ *running, err
 		}()
 		at.Sink = r.spans.address
 	}
-	argv, env, err := p.command(p.program, at)
+	if g.argv, g.env, err = p.command(p.program, at); err != nil {
+		return nil, err
+	}
+	if in.pod {
+		g.argv = append([]string{"nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", in.app.pid())}, g.argv...)
+	}
+	var before []func(int) error
+	if p.certDir != "" {
+		g.separate = unix.CLONE_NEWNS
+		before = append(before, provide(p.certDir, at.Cert, at.Key))
+	}
+	if in.quota != nil {
+		before = append(before, in.quota.add) // last: it waits until what was used is forgotten
+	}
+	g.before = func(pid int) error {
+		for _, f := range before {
+			if err := f(pid); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if r.process, err = launch(g); err != nil {
+		return nil, err
+	}
+	ask := func() (err error) {
+		r.took, err = r.answers(at.Address, p.ask())
+		return err
+	}
+	if in.pod {
+		err = insideNetwork(in.app.pid(), ask)
+	} else {
+		err = ask()
+	}
 	if err != nil {
-		return nil, err
-	}
-	var before func(int) error
-	if q != nil {
-		before = q.add
-	}
-	if r.process, err = launch(p.name, argv, env, before, out); err != nil {
-		return nil, err
-	}
-	if r.took, err = r.answers(at.Address, p.ask()); err != nil {
 		r.process.stop()
 		return nil, err
 	}
 	return r, nil
 }
 
+// place finds ports and a folder for a peer.
+func (b *bench) place(in circumstances) (*place, error) {
+	ports, err := freePorts(6)
+	if err != nil {
+		return nil, err
+	}
+	local := func(i int) string { return net.JoinHostPort("127.0.0.1", ports[i]) }
+	at := &place{
+		App: in.app.http, GRPC: in.grpc, Address: local(0), H2C: local(0), TLS: local(1),
+		Cert: b.certs[0], Key: b.certs[1], Pair: b.certs[2],
+		Concurrency: in.limit,
+		admin:       ports[2], autoscaler: ports[3], metrics: ports[4], status: ports[5],
+	}
+	if in.grpc {
+		at.App = in.app.grpc
+	}
+	at.Dir, err = os.MkdirTemp(b.dir, "peer")
+	return at, err
+}
+
 // starts measures the time from exec to the first answer, also with as little CPU
 // as a small pod gets.
-func (b *bench) starts(ctx context.Context, app string, n int) error {
+func (b *bench) starts(ctx context.Context, app *runningApp, n int) error {
 	kinds := []struct {
 		id    string
 		quota *quota
@@ -217,7 +329,7 @@ func (b *bench) starts(ctx context.Context, app string, n int) error {
 		took := map[string][]float64{}
 		for i := range b.results.Settings.Starts {
 			for _, p := range rotate(b.peers, n+i) {
-				r, err := b.start(p, app, concurrency, kind.quota)
+				r, err := b.start(p, circumstances{app: app, limit: concurrency, quota: kind.quota})
 				if err := b.failed(ctx, kind.id, p.name, err); err != nil {
 					return err
 				}
@@ -238,19 +350,44 @@ func (b *bench) starts(ctx context.Context, app string, n int) error {
 // first answer.
 const settle = 500 * time.Millisecond
 
-// memory measures a fresh process: idle, and the most that it has used with 64
-// and 1000 connections that all have requests under way.
-func (b *bench) memory(ctx context.Context, app string, n int) error {
-	for _, p := range rotate(b.peers, n) {
-		if err := b.failed(ctx, "memory/idle", p.name, b.memoryOf(p, app)); err != nil {
-			return err
+// many is how many connections are open at once when their memory is looked at.
+const many = 1000
+
+// A busyRow is a number of connections that all have requests under way.
+type busyRow struct {
+	most        string // the row with the most memory that was used; "": none
+	connections int
+	each        string // the row with what one connection costs; "": none
+}
+
+// memory measures fresh processes: idle, and the most that they have used with
+// connections that all have requests under way, over each of the protocols.
+func (b *bench) memory(ctx context.Context, app *runningApp, n int) error {
+	for _, kind := range []struct {
+		client client
+		rows   []busyRow
+	}{
+		{client{}, []busyRow{{"memory/64", 64, ""}, {"memory/1000", many, "memory/each"}}},
+		{client{tls: b.secure}, []busyRow{{"", many, "memory/tls-each"}}},
+		{client{h2: true}, []busyRow{{"", many, "memory/h2c-each"}}},
+		{client{tls: b.secure, h2: true}, []busyRow{{"", many, "memory/h2tls-each"}}},
+	} {
+		last := kind.rows[len(kind.rows)-1].each
+		for _, p := range rotate(b.peers, n) {
+			if kind.client.h2 && !p.h2ToH1 {
+				b.results.note(last, p.name, notServed)
+				continue
+			}
+			if err := b.failed(ctx, last, p.name, b.memoryOf(p, app, kind.client, kind.rows)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (b *bench) memoryOf(p *peer, app string) error {
-	r, err := b.start(p, app, concurrency, nil)
+func (b *bench) memoryOf(p *peer, app *runningApp, k client, rows []busyRow) error {
+	r, err := b.start(p, circumstances{app: app, limit: concurrency})
 	if err != nil {
 		return err
 	}
@@ -260,91 +397,258 @@ func (b *bench) memoryOf(p *peer, app string) error {
 	if err != nil {
 		return err
 	}
-	b.results.add("memory/idle", p.name, idle/1e6)
-	for _, connections := range []int{64, 1000} {
+	if k == (client{}) {
+		b.results.add("memory/idle", p.name, idle/1e6)
+	}
+	for _, c := range rows {
 		seconds := time.Duration(b.results.Settings.Seconds) * time.Second
-		if _, err := closedLoop(r.at.Address, "/", connections, seconds); err != nil {
+		if _, err := k.closedLoop(k.address(r.at), "/", c.connections, seconds); err != nil {
 			return err
 		}
 		most, err := r.memory("VmHWM")
 		if err != nil {
 			return err
 		}
-		b.results.add(fmt.Sprintf("memory/%d", connections), p.name, most/1e6)
-		if connections == 1000 {
-			b.results.add("memory/each", p.name, (most-idle)/1e3/float64(connections))
+		if c.most != "" {
+			b.results.add(c.most, p.name, most/1e6)
+		}
+		if c.each != "" {
+			b.results.add(c.each, p.name, (most-idle)/1e3/float64(c.connections))
 		}
 	}
 	return nil
 }
 
-// loads starts all peers, which cost nothing while they are not asked, and goes
-// through the loads; for each load, through the peers.
-func (b *bench) loads(ctx context.Context, app string, n int) error {
-	var all []*running
-	defer func() {
-		for _, r := range all {
-			r.stop()
-		}
-	}()
-	for _, p := range append(slices.Clip(b.peers), b.variants...) {
-		r, err := b.start(p, app, concurrency, nil)
-		if err == nil {
-			all = append(all, r)
-			_, err = closedLoop(r.at.Address, "/", 64, settle) // its pools fill
-		}
-		if err := b.failed(ctx, "cpu/"+loads[0].id, p.name, err); err != nil {
+// density measures what a sidecar costs a node that runs many: pods, each with a
+// network, an app and a sidecar of its own. The sidecar has answered a few requests.
+func (b *bench) density(ctx context.Context, _ *runningApp, n int) error {
+	if b.shared != nil {
+		b.results.note("density/share", ours, "not measured: "+b.shared.Error())
+		return nil
+	}
+	for _, p := range rotate(b.peers, n) {
+		if err := b.failed(ctx, "density/share", p.name, b.densityOf(ctx, p)); err != nil {
 			return err
 		}
 	}
-	peers := slices.DeleteFunc(slices.Clone(all), func(r *running) bool { return slices.Contains(b.variants, r.peer) })
-	variants := slices.DeleteFunc(slices.Clone(all), func(r *running) bool { return slices.Contains(b.peers, r.peer) })
+	return nil
+}
 
+func (b *bench) densityOf(ctx context.Context, p *peer) error {
+	var pods []*running
+	for range b.results.Settings.Pods {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		app, err := b.startApp(unix.CLONE_NEWNET)
+		if err != nil {
+			return err
+		}
+		defer app.stop()
+		r, err := b.start(p, circumstances{app: app, limit: concurrency, pod: true})
+		if err != nil {
+			return err
+		}
+		defer r.stop()
+		pods = append(pods, r)
+		if err := insideNetwork(app.pid(), func() error {
+			_, err := closedLoop(r.at.Address, "/", 4, 0)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	time.Sleep(settle)
+	var shares, privates []float64
+	for _, r := range pods {
+		private, share, err := r.memoryShare()
+		if err != nil {
+			return err
+		}
+		privates, shares = append(privates, private), append(shares, share)
+	}
+	b.results.add("density/share", p.name, median(shares)/1e6)
+	b.results.add("density/private", p.name, median(privates)/1e6)
+	return nil
+}
+
+// together starts peers, which cost nothing while they are not asked, and lets
+// their pools fill. What does not start is noted for a measure and left out. stop
+// ends them all.
+func (b *bench) together(ctx context.Context, peers []*peer, in circumstances, k client, measure string) (all []*running, stop func(), err error) {
+	stop = func() {
+		for _, r := range all {
+			r.stop()
+		}
+	}
+	for _, p := range peers {
+		r, err := b.start(p, in)
+		if err == nil {
+			all = append(all, r)
+			_, err = k.closedLoop(k.address(r.at), "/", 64, settle)
+		}
+		if err := b.failed(ctx, measure, p.name, err); err != nil {
+			stop()
+			return nil, nil, err
+		}
+	}
+	return all, stop, nil
+}
+
+// loads goes through the loads on an app that speaks HTTP/1.1; for each load,
+// through the peers. Latencies and pairs follow, with the same processes.
+func (b *bench) loads(ctx context.Context, app *runningApp, n int) error {
+	telemetry := b.results.Settings.selects("telemetry")
+	in := circumstances{app: app, limit: concurrency}
+	peers, stop, err := b.together(ctx, b.peers, in, client{}, "cpu/"+loads[0].id)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var variants []*running
+	if telemetry {
+		if variants, stop, err = b.together(ctx, b.variants, in, client{}, "cpu/"+telemetryLoad); err != nil {
+			return err
+		}
+		defer stop()
+	}
+	direct := &place{Dir: b.dir, Address: app.http}
 	for i := range loads {
 		l := &loads[i]
-		for _, r := range rotate(peers, n) {
-			_, err := b.load(ctx, l, r)
-			if err := b.failed(ctx, "cpu/"+l.id, r.name(), err); err != nil {
-				return err
-			}
+		if l.grpc || !b.results.Settings.selects(l.group) && (l.id != telemetryLoad || !telemetry) {
+			continue
 		}
-		if l.id == telemetryLoad {
+		if err := b.loadAll(ctx, l, rotate(peers, n), direct); err != nil {
+			return err
+		}
+		if l.id == telemetryLoad && telemetry {
 			for _, r := range rotate(variants, n) {
 				if err := b.failed(ctx, "cpu/"+l.id, r.name(), b.telemetry(ctx, l, r)); err != nil {
 					return err
 				}
 			}
 		}
-		if l.streams == 0 && !l.tls { // it speaks nothing else
-			o, err := l.run(ctx, &place{Dir: b.dir, Address: app}, b.results.Settings.Seconds)
-			if err := b.failed(ctx, "rate/"+l.id, appAlone, err); err != nil {
+	}
+	if b.results.Settings.selects("latency") {
+		if err := b.latencies(ctx, app.http, rotate(peers, n)); err != nil {
+			return err
+		}
+	}
+	if b.results.Settings.selects("paired") {
+		return b.paired(ctx, peers, n)
+	}
+	return nil
+}
+
+// calls goes through the loads on an app that speaks gRPC.
+func (b *bench) calls(ctx context.Context, app *runningApp, n int) error {
+	in := circumstances{app: app, grpc: true, limit: concurrency}
+	peers, stop, err := b.together(ctx, b.peers, in, client{h2: true}, "cpu/grpc-1x1")
+	if err != nil {
+		return err
+	}
+	defer stop()
+	direct := &place{Dir: b.dir, H2C: app.grpc}
+	for i := range loads {
+		if l := &loads[i]; l.grpc {
+			if err := b.loadAll(ctx, l, rotate(peers, n), direct); err != nil {
 				return err
-			}
-			if err == nil {
-				b.results.add("rate/"+l.id, appAlone, o.perSec)
 			}
 		}
 	}
-	return b.latencies(ctx, app, rotate(peers, n))
+	return nil
 }
+
+// loadAll is one load on the peers, and on the app alone where it speaks the
+// protocol.
+func (b *bench) loadAll(ctx context.Context, l *load, peers []*running, direct *place) error {
+	for _, r := range peers {
+		if !r.serves(l) {
+			b.results.note("cpu/"+l.id, r.name(), notServed)
+			continue
+		}
+		_, err := b.load(ctx, l, r)
+		if err := b.failed(ctx, "cpu/"+l.id, r.name(), err); err != nil {
+			return err
+		}
+	}
+	if l.tls || l.streams > 0 && !l.grpc {
+		return nil
+	}
+	o, err := l.run(ctx, direct, b.results.Settings.Seconds)
+	if err == nil {
+		b.results.add("rate/"+l.id, appAlone, o.perSec)
+		if l.latency {
+			b.results.add("latency/"+l.id, appAlone, microseconds(o.p50))
+		}
+	}
+	return b.failed(ctx, "rate/"+l.id, appAlone, err)
+}
+
+// paired compares ours with HAProxy where the two are close: the load on the one
+// and on the other at once after it, again and again; each time the ratio of the
+// two. What slows the machine down for longer than that is in both.
+func (b *bench) paired(ctx context.Context, peers []*running, n int) error {
+	find := func(name string) *running {
+		i := slices.IndexFunc(peers, func(r *running) bool { return r.name() == name })
+		if i < 0 {
+			return nil
+		}
+		return peers[i]
+	}
+	mine, theirs := find(ours), find(haproxy)
+	if mine == nil || theirs == nil { // which has been noted
+		return nil
+	}
+	for i := range pairsOfRound(b.results.Settings, n) {
+		for _, id := range pairedLoads {
+			costs := map[*running]float64{}
+			for _, r := range rotate([]*running{mine, theirs}, n+i) {
+				cost, _, err := b.cost(ctx, findLoad(id), r)
+				if err := b.failed(ctx, "paired/"+id, r.name(), err); err != nil {
+					return err
+				}
+				if err == nil {
+					costs[r] = cost
+				}
+			}
+			if len(costs) == 2 {
+				b.results.add("paired/"+id, ours, costs[mine]/costs[theirs])
+			}
+		}
+	}
+	return nil
+}
+
+// pairsOfRound is how many of the pairs of the whole run are in round n.
+func pairsOfRound(s Settings, n int) int { return (n+1)*s.Pairs/s.Rounds - n*s.Pairs/s.Rounds }
 
 // load is one load on one peer. It returns how many requests were answered.
 func (b *bench) load(ctx context.Context, l *load, r *running) (int, error) {
-	before, err := r.cpu()
+	cost, o, err := b.cost(ctx, l, r)
 	if err != nil {
 		return 0, err
+	}
+	b.results.add("cpu/"+l.id, r.name(), cost)
+	b.results.add("rate/"+l.id, r.name(), o.perSec)
+	if l.latency {
+		b.results.add("latency/"+l.id, r.name(), microseconds(o.p50))
+	}
+	return o.requests, nil
+}
+
+// cost returns the CPU time of a request of a load, in microseconds.
+func (b *bench) cost(ctx context.Context, l *load, r *running) (float64, outcome, error) {
+	before, err := r.cpu()
+	if err != nil {
+		return 0, outcome{}, err
 	}
 	o, err := l.run(ctx, r.at, b.results.Settings.Seconds)
 	if err != nil {
-		return 0, err
+		return 0, outcome{}, err
 	}
 	after, err := r.cpu()
-	if err != nil {
-		return 0, err
-	}
-	b.results.add("cpu/"+l.id, r.name(), microseconds(after-before)/float64(o.requests))
-	b.results.add("rate/"+l.id, r.name(), o.perSec)
-	return o.requests, nil
+	return microseconds(after-before) / float64(o.requests), o, err
 }
 
 // telemetry is a load on a variant of ours, which must have told of the requests.
@@ -476,7 +780,7 @@ func (r rank) of(all []turn) float64 {
 
 // queue measures how evenly those wait who want an app that takes fewer at once:
 // ten times the load that it can take, for ever.
-func (b *bench) queue(ctx context.Context, app string, n int) error {
+func (b *bench) queue(ctx context.Context, app *runningApp, n int) error {
 	for _, p := range rotate(b.peers, n) {
 		if !p.queues {
 			continue
@@ -488,8 +792,8 @@ func (b *bench) queue(ctx context.Context, app string, n int) error {
 	return nil
 }
 
-func (b *bench) queueOf(p *peer, app string) error {
-	r, err := b.start(p, app, queueConcurrency, nil)
+func (b *bench) queueOf(p *peer, app *runningApp) error {
+	r, err := b.start(p, circumstances{app: app, limit: queueConcurrency})
 	if err != nil {
 		return err
 	}
@@ -537,6 +841,9 @@ func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 	return waits, nil
 }
 
+// failureLength bounds what a report says about a failure; the terminal has all.
+const failureLength = 300
+
 // failed notes what a peer did wrong, and lets the others go on. Its own error is
 // that of the context.
 func (b *bench) failed(ctx context.Context, measure, peer string, err error) error {
@@ -545,7 +852,8 @@ func (b *bench) failed(ctx context.Context, measure, peer string, err error) err
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %s, %s: %v\n", measure, peer, err)
-		b.results.fail(measure, peer, strings.SplitN(err.Error(), "\n", 2)[0])
+		line, _, _ := strings.Cut(err.Error(), "\n")
+		b.results.fail(measure, peer, strings.ToValidUTF8(line[:min(len(line), failureLength)], ""))
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func TestWhatLoadGeneratorsPrintIsUnderstood(t *testing.T) {
 		want  outcome
 		err   string
 	}{
-		{"wrk", parseWrk, "Running 1s test\n  20539 requests in 1.00s, 22.64MB read\nRequests/sec:  20533.72\n", outcome{20539, 20533.72}, ""},
+		{"wrk", parseWrk, "Running 1s test\n  20539 requests in 1.00s, 22.64MB read\nRequests/sec:  20533.72\n", outcome{requests: 20539, perSec: 20533.72}, ""},
 		{"wrk, a broken connection", parseWrk, "  9 requests in 1.00s, 1MB read\n  Socket errors: connect 0, read 1, write 0, timeout 0\nRequests/sec:  9.00\n", outcome{}, "read 1"},
 		{"wrk, a bad answer", parseWrk, "  9 requests in 1.00s, 1MB read\n  Non-2xx or 3xx responses: 4\nRequests/sec:  9.00\n", outcome{}, "responses: 4"},
 		{"wrk, nothing", parseWrk, "  0 requests in 1.00s, 0B read\nRequests/sec:  0.00\n", outcome{}, "no request"},
@@ -125,7 +125,7 @@ func TestWhatLoadGeneratorsPrintIsUnderstood(t *testing.T) {
 		{
 			"h2load", parseH2load, "finished in 1.00s, 15664.00 req/s, 15.64MB/s\n" +
 				"requests: 15664 total, 15728 started, 15664 done, 15664 succeeded, 0 failed, 0 errored, 0 timeout\n" +
-				"status codes: 15685 2xx, 0 3xx, 0 4xx, 0 5xx\n", outcome{15664, 15664}, "",
+				"status codes: 15685 2xx, 0 3xx, 0 4xx, 0 5xx\n", outcome{requests: 15664, perSec: 15664}, "",
 		},
 		{
 			"h2load, bad answers", parseH2load, "finished in 1.00s, 2.00 req/s, 15.64MB/s\n" +
@@ -182,7 +182,7 @@ func TestWaitsOfAGrowingOrShrinkingLineDoNotCount(t *testing.T) {
 
 func TestTheCPUOfWorkersIsCounted(t *testing.T) {
 	// The shell does nothing; its child turns until it is killed.
-	p, err := launch("shell", []string{"/bin/sh", "-c", "(while :; do :; done) & wait"}, nil, nil, nil)
+	p, err := launch(program{name: "shell", argv: []string{"/bin/sh", "-c", "(while :; do :; done) & wait"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestAProcessThatEndsBeforeItAnswersIsAnErrorWithItsWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := launch("shell", []string{"/bin/sh", "-c", "echo no such setting >&2; exit 1"}, nil, nil, nil)
+	p, err := launch(program{name: "shell", argv: []string{"/bin/sh", "-c", "echo no such setting >&2; exit 1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,12 +281,12 @@ func some() *Results {
 func TestTheReportTellsLossesMissesAndFailures(t *testing.T) {
 	r := some()
 	r.Cells["cpu/get-16"][nginx] = &Cell{Values: []float64{5}}
-	r.fail("cpu/tls", haproxy, "it fell over")
+	r.fail("cpu/tls-16", haproxy, "it fell over")
 	var b bytes.Buffer
 	printTable(&b, r)
 	for _, want := range []string{
 		"CPU, GET 1 KB, 16 connections: 11.0; nginx 5.0 (2.20 times better)",
-		"cpu/tls, HAProxy: it fell over",
+		"cpu/tls-16, HAProxy: it fell over",
 		"failed at times",
 		"11.0 (10.0 to 12.0)",
 		"**missed**",
@@ -419,6 +419,23 @@ func TestThePeersConfigurationsAreFilled(t *testing.T) {
 			}
 		}
 	}
+	at.GRPC = true
+	for name, p := range map[string]struct {
+		command func(string, *place) ([]string, []string, error)
+		want    string
+	}{
+		haproxy: {haproxyCommand, "server app 127.0.0.1:1 proto h2 maxconn 7\n"},
+		nginx:   {nginxCommand, "grpc_pass grpc://app;"},
+	} {
+		argv, _, err := p.command("program", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(argv[len(argv)-1])
+		if err != nil || !strings.Contains(string(text), p.want) {
+			t.Errorf("%s, gRPC: got %v, no %q in\n%s", name, err, p.want, text)
+		}
+	}
 	_, env, err := queueProxy("SPANS=http://{{.Sink}}/")("program", at)
 	if err != nil || env[len(env)-1] != "SPANS=http://127.0.0.1:4/" {
 		t.Errorf("got %q, %v; want the address of the sink in the last one", env[len(env)-1], err)
@@ -435,7 +452,7 @@ func TestAQuotaHolds(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	p, err := launch("shell", []string{"/bin/sh", "-c", "while :; do :; done"}, nil, q.add, nil)
+	p, err := launch(program{name: "shell", argv: []string{"/bin/sh", "-c", "while :; do :; done"}, before: q.add})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -467,7 +484,7 @@ func TestTheAppAnswersAsItSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := net.JoinHostPort("127.0.0.1", ports[0])
-	p, err := launch("app", []string{bin, "-listen", address}, nil, nil, nil)
+	p, err := launch(program{name: "app", argv: []string{bin, "-listen", address}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,17 +11,22 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
 // A load is what is asked of every peer in turn, as fast as it answers.
 type load struct {
 	id          string
+	group       string // of rows, that of its cells
+	title       string
 	connections int
 	streams     int // at once on each connection, over HTTP/2; 0: HTTP/1.1
 	tls         bool
+	grpc        bool // calls to an app that speaks gRPC alone; otherwise the app speaks HTTP/1.1 alone
 	path        string
 	script      string // of wrk, in Lua
+	latency     bool   // p50 is looked at
 }
 
 // post10k is a request of wrk's with a body of 10 KB.
@@ -30,24 +35,57 @@ wrk.body = string.rep("x", 10240)
 wrk.headers["Content-Type"] = "application/octet-stream"
 `
 
+// grpcRequest is the message of a gRPC call, of 100 bytes, after the five that
+// precede it.
+var grpcRequest = append([]byte{0, 0, 0, 0, 100}, make([]byte, 100)...)
+
+const grpcPath = "/bench.Echo/Call"
+
 // loads are all of them, in the order in which they run.
 var loads = []load{
-	{id: "get-1", connections: 1, path: "/"},
-	{id: "get-16", connections: 16, path: "/"},
-	{id: "get-64", connections: 64, path: "/"},
-	{id: "post-10k", connections: 16, path: "/", script: post10k},
-	{id: "down-100k", connections: 16, path: "/100k"},
-	{id: "h2c", connections: 4, streams: 16, path: "/"},
-	{id: "tls", connections: 16, tls: true, path: "/"},
+	{id: "get-1", group: "plain", title: "GET 1 KB, 1 connection", connections: 1, path: "/"},
+	{id: "get-16", group: "plain", title: "GET 1 KB, 16 connections", connections: 16, path: "/"},
+	{id: "get-64", group: "plain", title: "GET 1 KB, 64 connections", connections: 64, path: "/"},
+	{id: "post-10k", group: "plain", title: "POST 10 KB, 16 connections", connections: 16, path: "/", script: post10k},
+	{id: "down-100k", group: "plain", title: "GET 100 KB, 16 connections", connections: 16, path: "/100k"},
+
+	{id: "tls-1", group: "tls", title: "GET 1 KB, TLS, 1 connection", connections: 1, tls: true, path: "/"},
+	{id: "tls-16", group: "tls", title: "GET 1 KB, TLS, 16 connections", connections: 16, tls: true, path: "/"},
+	{id: "tls-post-10k", group: "tls", title: "POST 10 KB, TLS, 16 connections", connections: 16, tls: true, path: "/", script: post10k},
+	{id: "tls-100k", group: "tls", title: "GET 100 KB, TLS, 16 connections", connections: 16, tls: true, path: "/100k"},
+
+	{id: "h2c-1x1", group: "h2", title: "GET 1 KB, h2c, 1 connection of 1 stream", connections: 1, streams: 1, path: "/"},
+	{id: "h2c-1x100", group: "h2", title: "GET 1 KB, h2c, 1 connection of 100 streams", connections: 1, streams: 100, path: "/"},
+	{id: "h2c-4x16", group: "h2", title: "GET 1 KB, h2c, 4 connections of 16 streams", connections: 4, streams: 16, path: "/"},
+	{id: "h2c-100k-4x4", group: "h2", title: "GET 100 KB, h2c, 4 connections of 4 streams", connections: 4, streams: 4, path: "/100k"},
+	{id: "h2tls-4x16", group: "h2", title: "GET 1 KB, HTTP/2 over TLS, 4 connections of 16 streams", connections: 4, streams: 16, tls: true, path: "/"},
+
+	{id: "grpc-1x1", group: "grpc", title: "gRPC, 1 connection of 1 call", connections: 1, streams: 1, grpc: true, path: grpcPath},
+	{id: "grpc-1x64", group: "grpc", title: "gRPC, 1 connection of 64 calls", connections: 1, streams: 64, grpc: true, path: grpcPath, latency: true},
+	{id: "grpc-16x4", group: "grpc", title: "gRPC, 16 connections of 4 calls", connections: 16, streams: 4, grpc: true, path: grpcPath},
 }
 
 // telemetryLoad is the one for which the variants are compared.
 const telemetryLoad = "get-16"
 
+// pairedLoads are those of the paired rounds.
+var pairedLoads = []string{"get-16", "get-64"}
+
+// findLoad returns the load of that id, which must be there.
+func findLoad(id string) *load {
+	for i := range loads {
+		if loads[i].id == id {
+			return &loads[i]
+		}
+	}
+	panic("no load " + id)
+}
+
 // outcome is what a load came to.
 type outcome struct {
 	requests int
 	perSec   float64
+	p50      time.Duration // of loads whose latency is looked at
 }
 
 // run asks the peer at this place for so many seconds. An answer that is not 2xx
@@ -55,37 +93,93 @@ type outcome struct {
 func (l *load) run(ctx context.Context, at *place, seconds int) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds)*time.Second+patience)
 	defer cancel()
-	var cmd *exec.Cmd
-	parse := parseWrk
+	argv, parse := l.wrk, parseWrk
 	if l.streams > 0 {
-		parse = parseH2load
-		cmd = exec.CommandContext(ctx, "h2load", "-t", "1", "-c", strconv.Itoa(l.connections), "-m", strconv.Itoa(l.streams),
-			"-D", strconv.Itoa(seconds), "http://"+at.H2C+l.path)
-	} else {
-		args := []string{"-t", "1", "-c", strconv.Itoa(l.connections), "-d", strconv.Itoa(seconds) + "s"}
-		if l.script != "" {
-			name := filepath.Join(at.Dir, l.id+".lua")
-			if err := os.WriteFile(name, []byte(l.script), 0o600); err != nil {
-				return outcome{}, err
-			}
-			args = append(args, "-s", name)
-		}
-		if l.tls {
-			args = append(args, "https://"+at.TLS+l.path)
-		} else {
-			args = append(args, "http://"+at.Address+l.path)
-		}
-		cmd = exec.CommandContext(ctx, "wrk", args...)
+		argv, parse = l.h2load, parseH2load
 	}
-	text, err := cmd.CombinedOutput()
+	args, err := argv(at, seconds)
 	if err != nil {
-		return outcome{}, fmt.Errorf("%v: %w: %s", cmd.Args, err, text)
+		return outcome{}, err
+	}
+	text, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		return outcome{}, fmt.Errorf("%v: %w: %s", args, err, text)
 	}
 	o, err := parse(string(text))
 	if err != nil {
-		return outcome{}, fmt.Errorf("%v: %w", cmd.Args, err)
+		return outcome{}, fmt.Errorf("%v: %w", args, err)
 	}
-	return o, nil
+	if l.latency {
+		o.p50, err = medianOfLog(l.log(at))
+	}
+	return o, err
+}
+
+// wrk returns the command line of a load over HTTP/1.1.
+func (l *load) wrk(at *place, seconds int) ([]string, error) {
+	args := []string{"wrk", "-t", "1", "-c", strconv.Itoa(l.connections), "-d", strconv.Itoa(seconds) + "s"}
+	if l.script != "" {
+		name := filepath.Join(at.Dir, l.id+".lua")
+		if err := os.WriteFile(name, []byte(l.script), 0o600); err != nil {
+			return nil, err
+		}
+		args = append(args, "-s", name)
+	}
+	if l.tls {
+		return append(args, "https://"+at.TLS+l.path), nil
+	}
+	return append(args, "http://"+at.Address+l.path), nil
+}
+
+// h2load returns the command line of a load over HTTP/2.
+func (l *load) h2load(at *place, seconds int) ([]string, error) {
+	args := []string{"h2load", "-t", "1", "-c", strconv.Itoa(l.connections), "-m", strconv.Itoa(l.streams), "-D", strconv.Itoa(seconds)}
+	if l.grpc {
+		name := filepath.Join(at.Dir, l.id+".message")
+		if err := os.WriteFile(name, grpcRequest, 0o600); err != nil {
+			return nil, err
+		}
+		args = append(args, "-d", name, "-H", "content-type: application/grpc", "-H", "te: trailers")
+	}
+	if l.latency {
+		// Without it a log of the run before would be added to.
+		if err := os.Remove(l.log(at)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		args = append(args, "--log-file="+l.log(at))
+	}
+	if l.tls {
+		return append(args, "https://"+at.TLS+l.path), nil
+	}
+	return append(args, "http://"+at.H2C+l.path), nil
+}
+
+// log is where h2load writes a line for each request.
+func (l *load) log(at *place) string { return filepath.Join(at.Dir, l.id+".log") }
+
+// medianOfLog returns the median of the times in a log of h2load's: the third
+// column, in microseconds.
+func medianOfLog(name string) (time.Duration, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return 0, err
+	}
+	var took []time.Duration
+	for line := range strings.Lines(string(text)) {
+		columns := strings.Fields(line)
+		if len(columns) < 3 {
+			return 0, fmt.Errorf("%s: not understood: %q", filepath.Base(name), line)
+		}
+		us, err := strconv.Atoi(columns[2])
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", filepath.Base(name), err)
+		}
+		took = append(took, time.Duration(us)*time.Microsecond)
+	}
+	if len(took) == 0 {
+		return 0, fmt.Errorf("%s: got no request", filepath.Base(name))
+	}
+	return percentile(took, 50), nil
 }
 
 var (

@@ -1,17 +1,19 @@
 //go:build linux
 
-// Command bench measures the queue-proxy side by side with a bare
+// Command bench measures the queue-proxy side by side with Knative's own, a bare
 // httputil.ReverseProxy, HAProxy and nginx, in front of the same small app on the
 // same machine. Rounds are interleaved: each one starts every peer anew and
 // measures them in turn, so that a machine that changes its mind changes it for
 // all. What counts are the ratios of medians.
 //
-//	make bench                      installs the peers, builds, measures; half an hour
+//	make bench                      installs the peers, builds, measures; an hour
 //	BENCH_QUICK=1 make bench        one short round, for those who work on this program; its numbers are noise
+//	BENCH_ROWS=tls,grpc make bench  only these groups of rows; minutes
 //	BENCH_ROUNDS=9 BENCH_SECONDS=5  how many rounds, and how long each load runs (5 and 3)
 //	bench -from results.json        no measuring: makes the report again
 //
-// It prints a table and writes bin/bench/results.json. A run that was not quick
+// It runs in a network namespace of its own, which needs root. It prints a table and
+// writes bin/bench/results.json. A run of all rows that was not quick
 // also writes docs/performance.md, between its markers, and docs/performance.svg.
 // When something failed, such as an answer that was not 200, it says what, there
 // too, and exits with 1.
@@ -25,14 +27,16 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
 func main() {
 	from := flag.String("from", "", "a results.json to make the report from, instead of measuring")
-	bin := flag.String("bin", "bin/bench", "where queue-proxy, baseline and app are, and results.json goes")
+	bin := flag.String("bin", "bin/bench", "where queue-proxy, knative, baseline and app are, and results.json goes")
 	doc := flag.String("doc", "docs/performance.md", "the document to write into")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,17 +49,28 @@ func main() {
 
 // Settings are how thorough a run is.
 type Settings struct {
-	Rounds  int  `json:"rounds"`
-	Seconds int  `json:"seconds"` // of each load
-	Quick   bool `json:"quick"`
-	Starts  int  `json:"starts"` // of each peer in a round, of which the median counts
+	Rounds  int      `json:"rounds"`
+	Seconds int      `json:"seconds"` // of each load
+	Quick   bool     `json:"quick"`
+	Starts  int      `json:"starts"`         // of each peer in a round, of which the median counts
+	Pods    int      `json:"pods"`           // on one node, each with a sidecar
+	Pairs   int      `json:"pairs"`          // in all rounds together
+	Rows    []string `json:"rows,omitempty"` // groups of rows that were selected; empty: all
+}
+
+// groups are the groups of rows that can be selected.
+var groups = []string{"plain", "tls", "h2", "grpc", "latency", "paired", "memory", "density", "start", "queue", "telemetry"}
+
+// selects reports whether a group of rows is to be measured.
+func (s *Settings) selects(group string) bool {
+	return len(s.Rows) == 0 || slices.Contains(s.Rows, group)
 }
 
 // readSettings reads BENCH_*.
 func readSettings() (Settings, error) {
-	s := Settings{Rounds: 5, Seconds: 3, Starts: 5}
+	s := Settings{Rounds: 5, Seconds: 3, Starts: 5, Pods: 40, Pairs: 15}
 	if v := os.Getenv("BENCH_QUICK"); v != "" && v != "0" {
-		s = Settings{Rounds: 1, Seconds: 1, Starts: 1, Quick: true}
+		s = Settings{Rounds: 1, Seconds: 1, Starts: 1, Pods: 4, Pairs: 1, Quick: true}
 	}
 	for name, n := range map[string]*int{"BENCH_ROUNDS": &s.Rounds, "BENCH_SECONDS": &s.Seconds} {
 		v := os.Getenv(name)
@@ -66,6 +81,15 @@ func readSettings() (Settings, error) {
 		if *n, err = strconv.Atoi(v); err != nil || *n < 1 || *n > 1000 {
 			return s, fmt.Errorf("%s: %q: a whole number, 1 to 1000", name, v)
 		}
+	}
+	for group := range strings.SplitSeq(os.Getenv("BENCH_ROWS"), ",") {
+		if group = strings.TrimSpace(group); group == "" {
+			continue
+		}
+		if !slices.Contains(groups, group) {
+			return s, fmt.Errorf("BENCH_ROWS: %q is none of %s", group, strings.Join(groups, ", "))
+		}
+		s.Rows = append(s.Rows, group)
 	}
 	return s, nil
 }
@@ -88,20 +112,25 @@ func run(ctx context.Context, from, bin, doc string) error {
 	if err != nil {
 		return err
 	}
+	shared := isolate() // it starts this program anew, or says why it cannot
+	if shared != nil {
+		fmt.Fprintln(os.Stderr, "bench:", shared)
+	}
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	machine, err := describeMachine()
+	machine, err := describeMachine(bin)
 	if err != nil {
 		return err
 	}
 	r := &Results{Time: time.Now().UTC().Truncate(time.Second), Machine: machine, Settings: settings, Cells: map[string]map[string]*Cell{}}
-	b, err := newBench(bin, r)
+	b, err := newBench(bin, r, shared)
 	if err != nil {
 		return err
 	}
-	defer b.close()
-	if err := b.measure(ctx); err != nil {
+	err = b.measure(ctx)
+	b.close() // before the report, whose reader may hang up
+	if err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(r, "", "\t")
@@ -118,8 +147,8 @@ func run(ctx context.Context, from, bin, doc string) error {
 // error says so when something failed: the document then says what.
 func report(r *Results, doc string) error {
 	printTable(os.Stdout, r)
-	if r.Settings.Quick {
-		fmt.Printf("\nA quick run: %s was not written.\n", doc)
+	if r.Settings.Quick || len(r.Settings.Rows) > 0 {
+		fmt.Printf("\nNot a whole run: %s was not written.\n", doc)
 	} else {
 		if err := writeDocument(r, doc); err != nil {
 			return err

@@ -25,6 +25,7 @@ import (
 const (
 	ours     = "queue-proxy"
 	oursSlow = "FAST_LANE=off"
+	knative  = "Knative"
 	baseline = "ReverseProxy"
 	haproxy  = "HAProxy"
 	nginx    = "nginx"
@@ -40,6 +41,9 @@ type peer struct {
 	name    string
 	program string  // its file
 	queues  bool    // it limits what the app has at once, first come first served
+	sidecar bool    // it answers Knative's probes
+	h2ToH1  bool    // it serves clients of HTTP/2 where the app speaks HTTP/1.1 alone
+	certDir string  // the folder where it looks for the certificate; "": wherever its settings say
 	tells   string  // what it writes about requests: "line", "span" or nothing
 	share   float64 // of requests that it tells of
 
@@ -47,10 +51,17 @@ type peer struct {
 	command func(program string, at *place) (argv, env []string, err error)
 }
 
+// serves reports whether the peer can serve a load at all.
+func (p *peer) serves(l *load) bool { return l.streams == 0 || l.grpc || p.h2ToH1 }
+
+// notServed says why a peer has no number for a load that it does not serve.
+const notServed = "not measured: it passes HTTP/2 on as HTTP/2, and this app speaks HTTP/1.1 alone"
+
 // A place is where a peer listens and what it is told. Addresses are host:port.
 type place struct {
 	Dir             string // for files of its own
 	App             string
+	GRPC            bool   // the app speaks HTTP/2 alone
 	Address         string // HTTP/1.1
 	H2C             string // HTTP/2 in plain text; often the same
 	TLS             string
@@ -61,15 +72,16 @@ type place struct {
 	admin, autoscaler, metrics, status string // ports of a queue-proxy
 }
 
-// probe asks a queue-proxy whether the app may serve.
-const probe = "GET / HTTP/1.1\r\nHost: bench\r\nK-Network-Probe: queue\r\nConnection: close\r\n\r\n"
+// probe asks a queue-proxy whether the app may serve, as the kubelet does: Knative's
+// own answers it to nobody else.
+const probe = "GET / HTTP/1.1\r\nHost: bench\r\nUser-Agent: kube-probe/1.36\r\nK-Network-Probe: queue\r\nConnection: close\r\n\r\n"
 
 // get asks the app.
 const get = "GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
 
 // ask is what tells that the peer has started: it needs the app for its answer.
 func (p *peer) ask() string {
-	if p.name == ours || p.name == oursSlow {
+	if p.sidecar {
 		return probe
 	}
 	return get
@@ -78,14 +90,10 @@ func (p *peer) ask() string {
 // findPeers returns those that are compared with each other, and our variants,
 // which are compared with ours.
 func findPeers(bin string) (peers, variants []*peer, err error) {
-	sidecar, err := filepath.Abs(filepath.Join(bin, "queue-proxy"))
-	if err != nil {
+	if bin, err = filepath.Abs(bin); err != nil {
 		return nil, nil, err
 	}
-	plain, err := filepath.Abs(filepath.Join(bin, "baseline"))
-	if err != nil {
-		return nil, nil, err
-	}
+	sidecar := filepath.Join(bin, "queue-proxy")
 	haproxyPath, err := commandPath("haproxy")
 	if err != nil {
 		return nil, nil, err
@@ -95,18 +103,19 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 		return nil, nil, err
 	}
 	peers = []*peer{
-		{name: ours, program: sidecar, queues: true, command: queueProxy()},
-		{name: oursSlow, program: sidecar, queues: true, command: queueProxy("FAST_LANE=false")},
-		{name: baseline, program: plain, command: reverseProxy},
-		{name: haproxy, program: haproxyPath, queues: true, command: haproxyCommand},
-		{name: nginx, program: nginxPath, command: nginxCommand},
+		{name: ours, program: sidecar, queues: true, sidecar: true, h2ToH1: true, command: queueProxy()},
+		{name: oursSlow, program: sidecar, queues: true, sidecar: true, h2ToH1: true, command: queueProxy("FAST_LANE=false")},
+		{name: knative, program: filepath.Join(bin, "knative"), queues: true, sidecar: true, certDir: "/var/lib/knative/certs", command: queueProxy()},
+		{name: baseline, program: filepath.Join(bin, "baseline"), h2ToH1: true, command: reverseProxy},
+		{name: haproxy, program: haproxyPath, queues: true, h2ToH1: true, command: haproxyCommand},
+		{name: nginx, program: nginxPath, h2ToH1: true, command: nginxCommand},
 	}
 	const metrics = `"requestMetrics":{"protocol":"prometheus"}`
 	const tracing = `OBSERVABILITY_CONFIG={` + metrics + `,"tracing":{"protocol":"http/protobuf","endpoint":"http://{{.Sink}}/v1/traces","samplingRate":%s}}`
 	variants = []*peer{
-		{name: withLog, program: sidecar, tells: "line", share: 1, command: queueProxy(`OBSERVABILITY_CONFIG={` + metrics + `,"enableRequestLog":true}`)},
-		{name: withFewSpans, program: sidecar, tells: "span", share: 0.01, command: queueProxy(fmt.Sprintf(tracing, "0.01"))},
-		{name: withSpans, program: sidecar, tells: "span", share: 1, command: queueProxy(fmt.Sprintf(tracing, "1"))},
+		{name: withLog, program: sidecar, sidecar: true, h2ToH1: true, tells: "line", share: 1, command: queueProxy(`OBSERVABILITY_CONFIG={` + metrics + `,"enableRequestLog":true}`)},
+		{name: withFewSpans, program: sidecar, sidecar: true, h2ToH1: true, tells: "span", share: 0.01, command: queueProxy(fmt.Sprintf(tracing, "0.01"))},
+		{name: withSpans, program: sidecar, sidecar: true, h2ToH1: true, tells: "span", share: 1, command: queueProxy(fmt.Sprintf(tracing, "1"))},
 	}
 	for _, p := range append(peers, variants...) {
 		if _, err := os.Stat(p.program); err != nil {
@@ -116,10 +125,11 @@ func findPeers(bin string) (peers, variants []*peer, err error) {
 	return peers, variants, nil
 }
 
-// queueProxy runs our binary as Knative would, with all that costs something
-// switched on: a limit (that is never reached), all three clocks, statistics and
-// request metrics. Request log and tracing are off unless more says otherwise;
-// more may name fields of the place.
+// queueProxy runs our binary, or Knative's own, as Knative would, with all that
+// costs something switched on: a limit (that is never reached), all three clocks,
+// statistics and request metrics. Request log and tracing are off unless more says
+// otherwise; more may name fields of the place. Knative's own has no variables for
+// the ports 8022 and 9090, and no STATUS_PORT.
 func queueProxy(more ...string) func(string, *place) ([]string, []string, error) {
 	return func(program string, at *place) ([]string, []string, error) {
 		_, appPort, err := net.SplitHostPort(at.App)
@@ -134,7 +144,7 @@ func queueProxy(more ...string) func(string, *place) ([]string, []string, error)
 			"USER_PORT=" + appPort,
 			"ADMIN_PORT=" + at.admin,
 			"AUTOSCALER_PORT=" + at.autoscaler,
-			"METRICS_PORT=" + at.metrics,
+			"METRICS_PROMETHEUS_PORT=" + at.metrics,
 			"STATUS_PORT=" + at.status,
 			"TLS_CERT_DIR=" + filepath.Dir(at.Cert),
 			"CONTAINER_CONCURRENCY=" + strconv.Itoa(at.Concurrency),
@@ -142,6 +152,8 @@ func queueProxy(more ...string) func(string, *place) ([]string, []string, error)
 			"REVISION_RESPONSE_START_TIMEOUT_SECONDS=300",
 			"REVISION_IDLE_TIMEOUT_SECONDS=300",
 			`SERVING_READINESS_PROBE={"tcpSocket":{"host":"127.0.0.1","port":` + appPort + `},"successThreshold":1}`,
+			"SERVING_LOGGING_CONFIG=",
+			"SERVING_LOGGING_LEVEL=",
 			"SERVING_NAMESPACE=bench",
 			"SERVING_SERVICE=bench",
 			"SERVING_CONFIGURATION=bench",
@@ -162,7 +174,11 @@ func queueProxy(more ...string) func(string, *place) ([]string, []string, error)
 }
 
 func reverseProxy(program string, at *place) ([]string, []string, error) {
-	return []string{program, "-listen", at.Address, "-app", at.App, "-tls", at.TLS, "-cert", at.Cert, "-key", at.Key}, nil, nil
+	argv := []string{program, "-listen", at.Address, "-app", at.App, "-tls", at.TLS, "-cert", at.Cert, "-key", at.Key}
+	if at.GRPC {
+		argv = append(argv, "-h2")
+	}
+	return argv, nil, nil
 }
 
 //go:embed peers/haproxy.cfg

@@ -14,7 +14,7 @@ import (
 // end of each bar from the least to the most of the rounds. Sizes are in pixels.
 const (
 	plotWidth  = 860
-	labelWidth = 290 // left of the bars
+	labelWidth = 330 // left of the bars
 	valueWidth = 70  // right of them
 	barHeight  = 9
 	barStep    = 11
@@ -26,6 +26,7 @@ const (
 var colours = map[string]string{
 	ours:     "#1f6feb",
 	oursSlow: "#9ec5fe",
+	knative:  "#cf222e",
 	baseline: "#8b949e",
 	haproxy:  "#d97706",
 	nginx:    "#2da44e",
@@ -36,9 +37,13 @@ var panels = []struct {
 	title    string
 	measures []string
 }{
-	{"CPU per request, µs", []string{"cpu/get-1", "cpu/get-16", "cpu/get-64", "cpu/post-10k", "cpu/down-100k", "cpu/h2c", "cpu/tls"}},
+	{"CPU per request, µs: HTTP/1.1", []string{"cpu/get-1", "cpu/get-16", "cpu/get-64", "cpu/post-10k", "cpu/down-100k"}},
+	{"CPU per request, µs: TLS 1.3", []string{"cpu/tls-1", "cpu/tls-16", "cpu/tls-post-10k", "cpu/tls-100k"}},
+	{"CPU per request, µs: HTTP/2", []string{"cpu/h2c-1x100", "cpu/h2c-4x16", "cpu/h2tls-4x16"}},
+	{"CPU per call, µs: gRPC", []string{"cpu/grpc-1x1", "cpu/grpc-1x64", "cpu/grpc-16x4"}},
 	{"added latency at 1000 requests a second, µs", []string{"added/p50", "added/p99"}},
-	{"memory, MB", []string{"memory/idle", "memory/64", "memory/1000"}},
+	{"memory of a process, MB", []string{"memory/64", "memory/1000"}},
+	{"memory of each of 40 sidecars, MB", []string{"density/share", "density/private"}},
 	{"exec to first answer, ms", []string{"start/plain"}},
 }
 

@@ -32,42 +32,51 @@ type process struct {
 	done    chan struct{}
 }
 
-// launch starts a program in a shell that first waits for a word. Whatever the
-// caller does to the shell in before (putting it into a cgroup) is so inherited
-// without being part of what is timed: the clock starts when the word is given,
-// and what follows is exec. out hears standard output beside the tail; it may be nil.
-func launch(name string, argv, env []string, before func(pid int) error, out io.Writer) (*process, error) {
-	p := &process{name: name, said: &tail{}, done: make(chan struct{})}
-	p.cmd = exec.Command("/bin/sh", append([]string{"-c", `read -r word; exec "$@" </dev/null`, "sh"}, argv...)...)
-	p.cmd.Env = env
+// A program is what is to be started.
+type program struct {
+	name      string
+	argv, env []string
+	separate  uintptr             // namespaces of its own: CLONE_NEWNET, CLONE_NEWNS
+	before    func(pid int) error // called before exec; may be nil
+	out       io.Writer           // gets standard output beside the tail; may be nil
+}
+
+// launch starts a program in a shell that first waits for a word. Whatever is done
+// to the shell in before (putting it into a cgroup) is so inherited without being
+// part of what is timed: the clock starts when the word is given, and what follows
+// is exec.
+func launch(g program) (*process, error) {
+	p := &process{name: g.name, said: &tail{}, done: make(chan struct{})}
+	p.cmd = exec.Command("/bin/sh", append([]string{"-c", `read -r word; exec "$@" </dev/null`, "sh"}, g.argv...)...)
+	p.cmd.Env = g.env
 	p.cmd.Stderr = p.said
 	p.cmd.Stdout = p.said
-	if out != nil {
-		p.cmd.Stdout = io.MultiWriter(out, p.said)
+	if g.out != nil {
+		p.cmd.Stdout = io.MultiWriter(g.out, p.said)
 	}
 	// A group of its own, so that the workers end with it; and nothing outlives us.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM, Unshareflags: g.separate}
 	word, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", g.name, err)
 	}
 	go func() {
 		p.cmd.Wait()
 		close(p.done)
 	}()
-	if before != nil {
-		if err := before(p.pid()); err != nil {
+	if g.before != nil {
+		if err := g.before(p.pid()); err != nil {
 			p.stop()
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("%s: %w", g.name, err)
 		}
 	}
 	p.started = time.Now()
 	if _, err := io.WriteString(word, "go\n"); err != nil {
 		p.stop()
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", g.name, err)
 	}
 	word.Close()
 	return p, nil
@@ -204,21 +213,40 @@ func stolen() (ticks int, err error) {
 
 // memory returns a line of /proc/PID/status, such as VmRSS, in bytes, summed over
 // the process and its workers. What they share is counted for each.
-func (p *process) memory(line string) (float64, error) {
+func (p *process) memory(line string) (float64, error) { return p.sum("status", line) }
+
+// memoryShare returns the process's and its workers' part of the memory of the machine,
+// in bytes: what is theirs alone, and that with their part of what they share with
+// other processes, a page that n of them have counting 1/n in each (Pss).
+func (p *process) memoryShare() (private, proportional float64, err error) {
+	for _, line := range []string{"Private_Clean", "Private_Dirty", "Private_Hugetlb", "Swap"} {
+		v, err := p.sum("smaps_rollup", line)
+		if err != nil {
+			return 0, 0, err
+		}
+		private += v
+	}
+	proportional, err = p.sum("smaps_rollup", "Pss")
+	return private, proportional, err
+}
+
+// sum adds up a line of a file of /proc/PID, which is in kB, over the process and
+// its workers, in bytes.
+func (p *process) sum(file, line string) (float64, error) {
 	family, err := p.family()
 	if err != nil {
 		return 0, err
 	}
 	var sum float64
 	for _, pid := range family {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 		if err != nil {
 			return 0, err
 		}
-		_, rest, found := strings.Cut(string(text), line+":")
+		_, rest, found := strings.Cut(string(text), "\n"+line+":")
 		var kB float64
 		if _, err := fmt.Sscan(rest, &kB); !found || err != nil {
-			return 0, fmt.Errorf("%s of %s (%d): not in /proc/PID/status", line, p.name, pid)
+			return 0, fmt.Errorf("%s of %s (%d): not in /proc/PID/%s", line, p.name, pid, file)
 		}
 		sum += kB * 1024
 	}

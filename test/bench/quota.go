@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -61,8 +62,15 @@ func (q *quota) add(pid int) error {
 	return nil
 }
 
-// remove ends the cgroup, whose processes have ended.
-func (q *quota) remove() error { return os.Remove(q.dir) }
+// remove ends the cgroup, whose processes have ended. The kernel may still be busy
+// with the last of them.
+func (q *quota) remove() (err error) {
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if err = os.Remove(q.dir); !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
+}
 
 func write(name, value string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY, 0)

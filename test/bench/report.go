@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,70 +29,93 @@ type section struct {
 // A row is a measure.
 type row struct {
 	id, title, unit string
-	digits          int // behind the point
+	digits          int  // behind the point
+	interval        bool // that of the median stands in brackets, not the least and the most
 }
 
 // A ratio compares the medians of two peers.
 type ratio struct{ title, peer, against string }
 
 var (
-	proxies   = []string{ours, oursSlow, baseline, haproxy, nginx}
+	proxies   = []string{ours, oursSlow, knative, baseline, haproxy, nginx}
 	withAlone = append(slices.Clip(proxies), appAlone)
 
 	usual = []ratio{
+		{"to " + knative, ours, knative},
 		{"to " + baseline, ours, baseline},
 		{"to " + haproxy, ours, haproxy},
 	}
 )
 
+// rowsOf are the rows of a kind of measure, one for each load of some groups.
+func rowsOf(kind, unit string, digits int, groups ...string) []row {
+	var rows []row
+	for _, l := range loads {
+		if slices.Contains(groups, l.group) {
+			rows = append(rows, row{id: kind + "/" + l.id, title: l.title, unit: unit, digits: digits})
+		}
+	}
+	return rows
+}
+
 // sections are the report, in order. What is not better when it is less is in a
 // section of its own.
 var sections = []section{
-	{short: "CPU", title: "CPU per request of the proxy, µs", peers: proxies, ratios: usual, rows: []row{
-		{"cpu/get-1", "GET 1 KB, 1 connection", "µs", 1},
-		{"cpu/get-16", "GET 1 KB, 16 connections", "µs", 1},
-		{"cpu/get-64", "GET 1 KB, 64 connections", "µs", 1},
-		{"cpu/post-10k", "POST 10 KB, 16 connections", "µs", 1},
-		{"cpu/down-100k", "GET 100 KB, 16 connections", "µs", 1},
-		{"cpu/h2c", "GET 1 KB, h2c, 4 connections of 16 streams", "µs", 1},
-		{"cpu/tls", "GET 1 KB, TLS, 16 connections", "µs", 1},
-		{"cpu/open", "GET 1 KB, 1000 a second", "µs", 1},
+	{
+		short: "CPU", title: "CPU per request of the proxy, µs: HTTP/1.1", peers: proxies, ratios: usual,
+		rows: append(rowsOf("cpu", "µs", 1, "plain"), row{id: "cpu/open", title: "GET 1 KB, 1000 a second", unit: "µs", digits: 1}),
+	},
+	{short: "CPU", title: "CPU per request of the proxy, µs: HTTP/1.1 over TLS 1.3", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "tls")},
+	{short: "CPU", title: "CPU per request of the proxy, µs: HTTP/2, to an app that speaks HTTP/1.1", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "h2")},
+	{short: "CPU", title: "CPU per call of the proxy, µs: gRPC, HTTP/2 on both sides", peers: proxies, ratios: usual, rows: rowsOf("cpu", "µs", 1, "grpc")},
+	{short: "CPU", title: "CPU per request, ours divided by HAProxy's, in paired rounds", peers: []string{ours}, rows: []row{
+		{id: "paired/get-16", title: "GET 1 KB, 16 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
+		{id: "paired/get-64", title: "GET 1 KB, 64 connections, paired", unit: "× " + haproxy, digits: 2, interval: true},
 	}},
-	{short: "throughput", title: "Requests per second, all that load, proxy and app together can do on this machine", more: true, peers: withAlone, ratios: usual, rows: []row{
-		{"rate/get-1", "GET 1 KB, 1 connection", "requests/s", 0},
-		{"rate/get-16", "GET 1 KB, 16 connections", "requests/s", 0},
-		{"rate/get-64", "GET 1 KB, 64 connections", "requests/s", 0},
-		{"rate/post-10k", "POST 10 KB, 16 connections", "requests/s", 0},
-		{"rate/down-100k", "GET 100 KB, 16 connections", "requests/s", 0},
-		{"rate/h2c", "GET 1 KB, h2c, 4 connections of 16 streams", "requests/s", 0},
-		{"rate/tls", "GET 1 KB, TLS, 16 connections", "requests/s", 0},
-	}},
+	{
+		short: "throughput", title: "Requests per second, all that load, proxy and app together can do on this machine", more: true, peers: withAlone, ratios: usual,
+		rows: rowsOf("rate", "requests/s", 0, "plain", "tls", "h2", "grpc"),
+	},
 	{short: "latency", title: "Latency at 1000 requests a second, µs", peers: withAlone, ratios: usual, rows: []row{
-		{"latency/p50", "p50", "µs", 0},
-		{"latency/p99", "p99", "µs", 0},
-		{"added/p50", "p50, added to the app's", "µs", 0},
-		{"added/p99", "p99, added to the app's", "µs", 0},
+		{id: "latency/p50", title: "p50", unit: "µs"},
+		{id: "latency/p99", title: "p99", unit: "µs"},
+		{id: "added/p50", title: "p50, added to the app's", unit: "µs"},
+		{id: "added/p99", title: "p99, added to the app's", unit: "µs"},
 	}},
-	{short: "memory", title: "Memory (RSS)", peers: proxies, ratios: usual, rows: []row{
-		{"memory/idle", "idle, MB", "MB", 1},
-		{"memory/64", "64 busy connections, most, MB", "MB", 1},
-		{"memory/1000", "1000 busy connections, most, MB", "MB", 1},
-		{"memory/each", "for each of the 1000, over idle, KB", "KB", 1},
+	{short: "latency", title: "Latency of a gRPC call, as many calls as are answered, µs", peers: withAlone, ratios: usual, rows: []row{
+		{id: "latency/grpc-1x64", title: "1 connection of 64 calls, p50", unit: "µs"},
+	}},
+	{short: "memory", title: "Memory of a process (RSS)", peers: proxies, ratios: usual, rows: []row{
+		{id: "memory/idle", title: "idle, MB", unit: "MB", digits: 1},
+		{id: "memory/64", title: "64 busy connections, most, MB", unit: "MB", digits: 1},
+		{id: "memory/1000", title: "1000 busy connections, most, MB", unit: "MB", digits: 1},
+		{id: "memory/each", title: "for each of the 1000, over idle, KB", unit: "KB", digits: 1},
+		{id: "memory/tls-each", title: "for each of 1000 over TLS, KB", unit: "KB", digits: 1},
+		{id: "memory/h2c-each", title: "for each of 1000 over h2c, KB", unit: "KB", digits: 1},
+		{id: "memory/h2tls-each", title: "for each of 1000 over HTTP/2 and TLS, KB", unit: "KB", digits: 1},
+	}},
+	{short: "density", title: "Memory of each sidecar when a node runs 40", peers: proxies, ratios: usual, rows: []row{
+		{id: "density/share", title: "its share of the node's memory (Pss), MB", unit: "MB", digits: 2},
+		{id: "density/private", title: "its private memory, MB", unit: "MB", digits: 2},
 	}},
 	{short: "start", title: "Start and size", peers: proxies, ratios: usual, rows: []row{
-		{"start/plain", "exec to first answer, ms", "ms", 1},
-		{"start/quota", "the same with 30m of a CPU, ms", "ms", 0},
-		{"size", "binary, MB", "MB", 1},
+		{id: "start/plain", title: "exec to first answer, ms", unit: "ms", digits: 1},
+		{id: "start/quota", title: "the same with 30m of a CPU, ms", unit: "ms"},
+		{id: "size", title: "binary, MB", unit: "MB", digits: 1},
 	}},
-	{short: "queue", title: "The queue: 100 clients for an app that takes 10 at once and 20 ms for each", peers: []string{ours, oursSlow, haproxy},
-		ratios: []ratio{{"to " + haproxy, ours, haproxy}}, rows: []row{
-			{"queue/p50", "wait, p50, ms", "ms", 1},
-			{"queue/p99", "wait, p99, ms", "ms", 1},
-			{"queue/spread", "p99 / p50", "", 3},
-		}},
-	{short: "telemetry", title: "What telemetry adds: CPU per request, µs", peers: []string{ours, withLog, withFewSpans, withSpans},
+	{
+		short: "queue", title: "The queue: 100 clients for an app that takes 10 at once and 20 ms for each", peers: []string{ours, oursSlow, knative, haproxy},
+		ratios: []ratio{{"to " + knative, ours, knative}, {"to " + haproxy, ours, haproxy}}, rows: []row{
+			{id: "queue/p50", title: "wait, p50, ms", unit: "ms", digits: 1},
+			{id: "queue/p99", title: "wait, p99, ms", unit: "ms", digits: 1},
+			{id: "queue/spread", title: "p99 / p50", digits: 3},
+		},
+	},
+	{
+		short: "telemetry", title: "What telemetry adds: CPU per request, µs", peers: []string{ours, withLog, withFewSpans, withSpans},
 		ratios: []ratio{{withLog + " to none", withLog, ours}, {withFewSpans + " to none", withFewSpans, ours}, {withSpans + " to none", withSpans, ours}},
-		rows:   []row{{"cpu/" + telemetryLoad, "GET 1 KB, 16 connections", "µs", 1}}},
+		rows:   []row{{id: "cpu/" + telemetryLoad, title: "GET 1 KB, 16 connections", unit: "µs", digits: 1}},
+	},
 }
 
 // A target is what we want to reach: at most limit times the other peer's median,
@@ -103,17 +127,21 @@ type target struct {
 
 var targets = []target{
 	{"cpu/get-1", ours, baseline, 0.45}, {"cpu/get-1", ours, haproxy, 1.3},
-	{"cpu/get-16", ours, baseline, 0.28}, {"cpu/get-16", ours, haproxy, 1},
-	{"cpu/get-64", ours, baseline, 0.28}, {"cpu/get-64", ours, haproxy, 1},
+	{"cpu/get-16", ours, baseline, 0.28}, {"paired/get-16", ours, "", 0.95},
+	{"cpu/get-64", ours, baseline, 0.28}, {"paired/get-64", ours, "", 1.05},
 	{"cpu/post-10k", ours, baseline, 0.30}, {"cpu/post-10k", ours, haproxy, 1.3},
 	{"cpu/down-100k", ours, baseline, 0.50}, {"cpu/down-100k", ours, haproxy, 1},
-	{"cpu/h2c", ours, baseline, 1},
-	{"cpu/tls", ours, baseline, 1},
+	{"cpu/tls-1", ours, haproxy, 0.85},
+	{"cpu/tls-16", ours, haproxy, 0.9},
+	{"cpu/tls-post-10k", ours, haproxy, 1},
+	{"cpu/tls-100k", ours, haproxy, 1},
+	{"cpu/h2c-4x16", ours, baseline, 1},
 	{"added/p99", ours, baseline, 0.30}, {"added/p99", ours, haproxy, 0.8},
 	{"memory/each", ours, baseline, 0.25}, {"memory/each", ours, haproxy, 1.6},
-	{"memory/idle", ours, "", 9},
-	{"start/plain", ours, baseline, 1.4},
-	{"size", ours, "", 12},
+	{"memory/tls-each", ours, haproxy, 2.2},
+	{"density/private", ours, "", 2.2},
+	{"start/plain", ours, knative, 0.65}, {"start/quota", ours, knative, 0.65},
+	{"size", ours, "", 15},
 	{"queue/spread", ours, "", 1.05},
 	{"cpu/" + telemetryLoad, withLog, ours, 1.10},
 }
@@ -129,6 +157,9 @@ func (s *section) cells(r *Results) table {
 	}
 	t := table{head}
 	for _, m := range s.rows {
+		if len(r.Cells[m.id]) == 0 { // it was not selected
+			continue
+		}
 		line := []string{m.title}
 		for _, p := range s.peers {
 			line = append(line, m.text(r.Cells[m.id][p]))
@@ -141,7 +172,8 @@ func (s *section) cells(r *Results) table {
 	return t
 }
 
-// text is a cell: the median, and the least and the most of the rounds.
+// text is a cell: the median, and the least and the most of the rounds, or the
+// interval of the median.
 func (m *row) text(c *Cell) string {
 	if c == nil || len(c.Values) == 0 {
 		if c != nil && len(c.Failed) > 0 {
@@ -151,7 +183,9 @@ func (m *row) text(c *Cell) string {
 	}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', m.digits, 64) }
 	text := number(median(c.Values))
-	if low, high := number(slices.Min(c.Values)), number(slices.Max(c.Values)); low != high {
+	if low, high, ok := medianInterval(c.Values); m.interval && ok {
+		text += fmt.Sprintf(" (95 %%: %s to %s, %d pairs)", number(low), number(high), len(c.Values))
+	} else if low, high := number(slices.Min(c.Values)), number(slices.Max(c.Values)); low != high {
 		text += " (" + low + " to " + high + ")"
 	}
 	if len(c.Failed) > 0 {
@@ -167,18 +201,28 @@ func ratioText(v float64, ok bool) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// notes are what the cells of a section have to say beside numbers.
+// notes are what the cells of a section have to say beside numbers. What is said of
+// a peer in more than one row is said once.
 func (s *section) notes(r *Results) []string {
 	var all []string
-	for _, m := range s.rows {
-		for _, p := range s.peers {
-			c := r.Cells[m.id][p]
-			if c == nil {
-				continue
+	for _, p := range s.peers {
+		var notes []string
+		rows := map[string][]string{} // by note, the titles
+		for _, m := range s.rows {
+			if c := r.Cells[m.id][p]; c != nil && c.Note != "" {
+				if rows[c.Note] == nil {
+					notes = append(notes, c.Note)
+				}
+				rows[c.Note] = append(rows[c.Note], m.title)
 			}
-			if c.Note != "" {
-				all = append(all, fmt.Sprintf("%s, %s: %s", m.title, p, c.Note))
+		}
+		for _, note := range notes {
+			if len(rows[note]) == 1 {
+				note = rows[note][0] + ", " + p + ": " + note
+			} else {
+				note = p + ": " + note
 			}
+			all = append(all, note)
 		}
 	}
 	return all
@@ -188,6 +232,9 @@ func (s *section) notes(r *Results) []string {
 func targetCells(r *Results) table {
 	t := table{{"what", "measured", "wanted", ""}}
 	for _, g := range targets {
+		if len(r.Settings.Rows) > 0 && len(r.Cells[g.measure]) == 0 {
+			continue
+		}
 		s, m := findRow(g.measure)
 		what := s.short + ", " + m.title
 		if g.peer != ours {
@@ -209,6 +256,9 @@ func targetCells(r *Results) table {
 		measured, verdict := "not measured", "open"
 		if ok {
 			measured, verdict = ratioText(v, true)+suffix, "reached"
+			if m.interval {
+				measured = m.text(r.Cells[g.measure][g.peer]) + suffix
+			}
 			if v > g.limit {
 				verdict = "**missed**"
 			}
@@ -244,7 +294,7 @@ func losses(r *Results) []string {
 				continue
 			}
 			var better []string
-			for _, p := range []string{baseline, haproxy, nginx} {
+			for _, p := range []string{knative, baseline, haproxy, nginx} {
 				theirs, ok := r.median(m.id, p)
 				if !ok || !slices.Contains(s.peers, p) {
 					continue
@@ -277,10 +327,10 @@ func (r *Results) describe() string {
 	if r.Settings.Quick {
 		kind = " A quick run: noise."
 	}
-	return fmt.Sprintf("%s, commit %s: %d rounds of %d s for each load, %s.%s\n%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nHAProxy %s, nginx %s, wrk %s, h2load %s.",
+	return fmt.Sprintf("%s, commit %s: %d rounds of %d s for each load, %s.%s\n%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nKnative %s, HAProxy %s, nginx %s, wrk %s, h2load %s.",
 		r.Time.Format("2006-01-02"), m.Commit, r.Settings.Rounds, r.Settings.Seconds, m.Go, kind,
 		m.CPU, m.CPUs, m.MemoryGB, m.System, m.Kernel, m.Load,
-		m.Versions["haproxy"], m.Versions["nginx"], m.Versions["wrk"], m.Versions["h2load"])
+		cmp.Or(m.Versions["knative"], "none"), m.Versions["haproxy"], m.Versions["nginx"], m.Versions["wrk"], m.Versions["h2load"])
 }
 
 // printTable prints the report for a terminal.
@@ -288,8 +338,12 @@ func printTable(w io.Writer, r *Results) {
 	fmt.Fprintln(w, r.describe())
 	for i := range sections {
 		s := &sections[i]
+		t := s.cells(r)
+		if len(t) == 1 { // nothing of it was measured
+			continue
+		}
 		fmt.Fprintf(w, "\n%s\n", s.title)
-		s.cells(r).print(w)
+		t.print(w)
 		for _, note := range s.notes(r) {
 			fmt.Fprintln(w, "  "+note)
 		}
@@ -384,8 +438,12 @@ func markdown(r *Results, plotName string) []byte {
 	b.WriteString("\n### All numbers\n\n")
 	for i := range sections {
 		s := &sections[i]
+		t := s.cells(r)
+		if len(t) == 1 {
+			continue
+		}
 		fmt.Fprintf(&b, "**%s**\n\n", s.title)
-		s.cells(r).markdown(&b)
+		t.markdown(&b)
 		for _, note := range s.notes(r) {
 			fmt.Fprintf(&b, "* %s\n", note)
 		}

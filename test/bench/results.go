@@ -3,7 +3,9 @@
 package main
 
 import (
+	"debug/buildinfo"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,6 +111,25 @@ func median(values []float64) float64 {
 	return (sorted[n/2-1] + sorted[n/2]) / 2
 }
 
+// medianInterval returns between which two of the values the median of all that
+// could have been measured lies, with a certainty of at least 95 %, whatever their
+// distribution (the interval of the sign test). It is not ok with fewer than six.
+func medianInterval(values []float64) (low, high float64, ok bool) {
+	n := len(values)
+	// The chance that at most k of n coins show heads, for k = 0, 1, ...
+	each := math.Pow(0.5, float64(n))
+	below := 0 // so many may be cut off at either end
+	for chance := each; chance <= 0.025; below++ {
+		each *= float64(n-below) / float64(below+1)
+		chance += each
+	}
+	if below == 0 {
+		return 0, 0, false
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[below-1], sorted[n-below], true
+}
+
 // percentile returns the smallest value that is not less than p % of them, by the
 // nearest rank. It sorts values, of which there must be one.
 func percentile(values []time.Duration, p float64) time.Duration {
@@ -118,7 +139,7 @@ func percentile(values []time.Duration, p float64) time.Duration {
 }
 
 // describeMachine says what a reader must know to make sense of absolute numbers.
-func describeMachine() (Machine, error) {
+func describeMachine(bin string) (Machine, error) {
 	m := Machine{CPUs: runtime.NumCPU(), Go: runtime.Version(), Versions: map[string]string{}}
 	m.CPU = find("/proc/cpuinfo", `(?m)^model name\s*: (.*)$`)
 	if _, err := fmt.Sscan(find("/proc/meminfo", `(?m)^MemTotal:\s*(\d+) kB$`), &m.MemoryGB); err != nil {
@@ -130,6 +151,9 @@ func describeMachine() (Machine, error) {
 	m.Load = find("/proc/loadavg", `^(\S+)`)
 	if out, err := exec.Command("git", "describe", "--tags", "--always", "--dirty").Output(); err == nil {
 		m.Commit = strings.TrimSpace(string(out))
+	}
+	if info, err := buildinfo.ReadFile(filepath.Join(bin, "knative")); err == nil {
+		m.Versions["knative"] = info.Main.Version
 	}
 	for name, flag := range map[string]string{"haproxy": "-v", "nginx": "-v", "wrk": "-v", "h2load": "--version"} {
 		path, err := commandPath(name)

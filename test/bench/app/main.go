@@ -9,8 +9,10 @@
 //	GET /slow?ms=20    1 KB, after so many milliseconds
 //	POST (any path)    the body is read and dropped, then 2 bytes
 //
-// It understands what the five proxies send it: a request with Content-Length or
+// It understands what the proxies send it: a request with Content-Length or
 // without a body. To anything else it says 400 and closes.
+//
+// On a port of its own it answers gRPC calls, over HTTP/2 alone (grpc.go).
 package main
 
 import (
@@ -26,21 +28,30 @@ import (
 )
 
 func main() {
-	address := flag.String("listen", "127.0.0.1:8080", "where to listen")
+	address := flag.String("listen", "127.0.0.1:8080", "where to listen for HTTP/1.1")
+	grpcAddress := flag.String("grpc", "", "where to listen for gRPC; empty: nowhere")
 	flag.Parse()
-	l, err := net.Listen("tcp", *address)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "app:", err)
-		os.Exit(1)
+	failed := make(chan error, 2)
+	go func() { failed <- listen(*address, newServer().serve) }()
+	if *grpcAddress != "" {
+		go func() { failed <- listen(*grpcAddress, serveGRPC) }()
 	}
-	s := newServer()
+	fmt.Fprintln(os.Stderr, "app:", <-failed)
+	os.Exit(1)
+}
+
+// listen serves each connection in a goroutine of its own, until the listener fails.
+func listen(address string, serve func(net.Conn)) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "app:", err)
-			os.Exit(1)
+			return err
 		}
-		go s.serve(c)
+		go serve(c)
 	}
 }
 

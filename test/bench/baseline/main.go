@@ -22,8 +22,9 @@ func main() {
 	tlsAddress := flag.String("tls", "", "where to listen over TLS; empty: nowhere")
 	cert := flag.String("cert", "", "the certificate, for TLS")
 	key := flag.String("key", "", "its key")
+	h2 := flag.Bool("h2", false, "speak HTTP/2 to the app, by prior knowledge")
 	flag.Parse()
-	if err := serve(*address, *app, *tlsAddress, *cert, *key); err != nil {
+	if err := serve(*address, *app, *h2, *tlsAddress, *cert, *key); err != nil {
 		fmt.Fprintln(os.Stderr, "baseline:", err)
 		os.Exit(1)
 	}
@@ -33,11 +34,15 @@ func main() {
 const keptConnections = 4096
 
 // serve returns when one of the two listeners fails.
-func serve(address, app, tlsAddress, cert, key string) error {
+func serve(address, app string, h2 bool, tlsAddress, cert, key string) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConns = keptConnections
 	transport.MaxIdleConnsPerHost = keptConnections
 	transport.DisableCompression = true
+	if h2 {
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetUnencryptedHTTP2(true)
+	}
 	target := &url.URL{Scheme: "http", Host: app}
 	proxy := &httputil.ReverseProxy{
 		Transport: transport,

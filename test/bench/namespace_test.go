@@ -1,0 +1,115 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// mayIsolate skips a test where namespaces are not to be had.
+func mayIsolate(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, syscall.EPERM) {
+		t.Skipf("this machine has no namespaces for us: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAPodHasANetworkOfItsOwn(t *testing.T) {
+	p, err := launch(program{
+		name: "sleep", argv: []string{"sleep", "60"}, separate: unix.CLONE_NEWNET,
+		before: func(pid int) error { return insideNetwork(pid, loopbackUp) },
+	})
+	mayIsolate(t, err)
+	defer p.stop()
+	var l net.Listener
+	err = insideNetwork(p.pid(), func() (err error) {
+		if l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		c, err := net.DialTimeout("tcp", l.Addr().String(), patience)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("inside: got %v, want a connection", err)
+	}
+	defer l.Close()
+	if c, err := net.DialTimeout("tcp", l.Addr().String(), patience); err == nil {
+		c.Close()
+		t.Errorf("outside: got a connection to %s, want none", l.Addr())
+	}
+}
+
+func TestAProvidedFileIsSeenByOneProcessAlone(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(t.TempDir(), "tls.crt")
+	if err := os.WriteFile(source, []byte("a certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(dir, "some", "where")
+	out := &safeBuffer{}
+	p, err := launch(program{
+		name: "cat", argv: []string{"cat", filepath.Join(folder, "tls.crt")}, separate: unix.CLONE_NEWNS,
+		before: provide(folder, source), out: out,
+	})
+	mayIsolate(t, err)
+	defer p.stop()
+	<-p.done
+	if got, want := out.String(), "a certificate"; got != want {
+		t.Errorf("inside: got %q, %s; want %q", got, p.said, want)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("outside: got %v, %v; want an empty folder", left, err)
+	}
+}
+
+// A safeBuffer may be written to by one goroutine and read by another.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func TestTheShareOfAProcessHoldsItsPrivateMemory(t *testing.T) {
+	p, err := launch(program{name: "sleep", argv: []string{"sleep", "60"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.stop()
+	private, share, err := p.memoryShare()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rss, err := p.memory("VmRSS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if private <= 0 || share < private || rss < share {
+		t.Errorf("got %v bytes of its own, a share of %v and %v resident; want each to hold the one before", private, share, rss)
+	}
+}
