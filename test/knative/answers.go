@@ -1,0 +1,168 @@
+package knative
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	netheader "knative.dev/networking/pkg/http/header"
+	"knative.dev/serving/pkg/queue"
+)
+
+// answerOfATimeout is the body of our 504.
+const answerOfATimeout = "request timeout"
+
+// metricsService returns the Service whose ConfigMap asks for Prometheus.
+func metricsService(r *Release) string { return r.Name + "/metrics-prometheus" }
+
+// timeOut sends a request that is answered 504 by the sidecar.
+func (p *pod) timeOut() {
+	p.t.Helper()
+	p.image("timeout")
+	p.waitUntilReady()
+	answer, body := p.get(p.url("/?initialTimeout=5000"))
+	if answer.StatusCode != http.StatusGatewayTimeout || body != answerOfATimeout {
+		p.t.Fatalf("got %s %q, want 504 %q", answer.Status, body, answerOfATimeout)
+	}
+}
+
+// Knative's own template of the request log gives our answers their size.
+func theRequestLogHasTheSizeOfOurAnswers(t *testing.T, _ *Release) {
+	p := newPod(t, "request-log")
+	p.start()
+	p.timeOut()
+	var entry struct {
+		Request struct {
+			Status       int    `json:"status"`
+			ResponseSize string `json:"responseSize"`
+		} `json:"httpRequest"`
+	}
+	poll(t, "the request log has the 504", func() error {
+		line, ok := p.sidecar.out.line(`"status": 504`)
+		if !ok {
+			return errors.New("no such line")
+		}
+		return json.Unmarshal([]byte(line), &entry)
+	})
+	if got := entry.Request; got.Status != 504 || got.ResponseSize != "15" {
+		t.Errorf(`got status %d and responseSize %q, want 504 and "15"`, got.Status, got.ResponseSize)
+	}
+}
+
+// exposition reads the metrics as Prometheus does.
+func (p *pod) exposition(port string) string {
+	p.t.Helper()
+	answer, body := p.get("http://127.0.0.1:" + port + "/metrics")
+	if answer.StatusCode != http.StatusOK {
+		p.t.Fatalf("got %s, want 200", answer.Status)
+	}
+	return body
+}
+
+// The metrics give our answers their size.
+func theMetricsHaveTheSizeOfOurAnswers(t *testing.T, r *Release) {
+	p := newPod(t, metricsService(r))
+	p.start()
+	p.timeOut()
+	size := regexp.MustCompile(`(?m)^http_server_response_body_size_bytes_sum\{[^}]*http_response_status_code="504"[^}]*\} (\S+)$`)
+	poll(t, "the size of the 504 is counted", func() error {
+		m := size.FindStringSubmatch(p.exposition("9091"))
+		if m == nil || m[1] != "15" {
+			return fmt.Errorf("got %q, want 15", m)
+		}
+		return nil
+	})
+}
+
+// The ConfigMap may name another port for Prometheus.
+func theMetricsAreWhereTheConfigMapSays(t *testing.T, r *Release) {
+	where := map[string]string{metricsService(r): "9091"}
+	if r.OTLP {
+		where[r.Name+"/metrics-prometheus-port"] = "9191"
+	}
+	for service, port := range where {
+		t.Run(port, func(t *testing.T) {
+			p := newPod(t, service)
+			p.start()
+			startApp(p)
+			p.waitUntilReady()
+			p.get(p.url("/"))
+			name := "revision_request_count"
+			if r.OTLP {
+				name = "http_server_request_duration_seconds_count"
+			}
+			if got := p.exposition(port); !strings.Contains(got, "\n"+name+"{") {
+				t.Errorf("got no %s, want one:\n%s", name, got)
+			}
+		})
+	}
+}
+
+// mostTags is how many different route tags become values of a label.
+const mostTags = 16
+
+// A route tag becomes the label that Knative's own code makes of the request, for the
+// first few, so that clients cannot make series without end.
+func aRouteTagBecomesTheLabelThatKnativeGivesIt(t *testing.T, r *Release) {
+	p := newPod(t, metricsService(r))
+	p.start()
+	startApp(p)
+	p.waitUntilReady()
+	want := map[string]bool{}
+	send := func(tag, defaultRoute string) string {
+		var fields []string
+		request := &http.Request{Header: http.Header{}}
+		for name, value := range map[string]string{netheader.RouteTagKey: tag, netheader.DefaultRouteKey: defaultRoute} {
+			if value != "" {
+				fields = append(fields, name+": "+value)
+				request.Header.Set(name, value)
+			}
+		}
+		p.get(p.url("/"), fields...)
+		return queue.GetRouteTagNameFromRequest(request)
+	}
+	for _, c := range [][2]string{{"", ""}, {"", "true"}, {"gone", "true"}, {"blue", ""}, {"green", "false"}} {
+		want[send(c[0], c[1])] = true
+	}
+	p.waitForTags(func(got map[string]bool) bool { return maps.Equal(got, want) }, want)
+
+	for i := range 2 * mostTags {
+		send(fmt.Sprintf("tag-%d", i), "")
+	}
+	want[send("Not_A-DNS-Label!", "")] = false
+	others := map[string]bool{"TAGGED": true, "kn:tagged": true}
+	p.waitForTags(func(got map[string]bool) bool {
+		tags := 0
+		for value := range got {
+			if strings.HasPrefix(value, "tag-") || value == "blue" || value == "green" {
+				tags++
+			} else if !want[value] && !others[value] {
+				return false
+			}
+		}
+		return tags == mostTags && (got["TAGGED"] || got["kn:tagged"])
+	}, fmt.Sprintf("%d tags, and one value for all others", mostTags))
+}
+
+var routeTag = regexp.MustCompile(`(?m)^(?:revision_request_count|http_server_request_duration_seconds_count)\{[^}]*route_tag="([^"]*)"`)
+
+// waitForTags waits until the label values of the request metric are right.
+func (p *pod) waitForTags(right func(map[string]bool) bool, want any) {
+	p.t.Helper()
+	poll(p.t, "the route tags are labels", func() error {
+		got := map[string]bool{}
+		for _, m := range routeTag.FindAllStringSubmatch(p.exposition("9091"), -1) {
+			got[m[1]] = true
+		}
+		if !right(got) {
+			return fmt.Errorf("got %q, want %v", slices.Sorted(maps.Keys(got)), want)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,143 @@
+package knative
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience bounds every wait. Nothing waits that long when all is well.
+const patience = 45 * time.Second
+
+// A process is a program that runs until the test ends, if not sooner.
+type process struct {
+	t    *testing.T
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	out  output
+}
+
+// start starts a program with exactly this environment.
+func start(t *testing.T, name, path string, env []string) *process {
+	t.Helper()
+	p := &process{t: t, name: name, cmd: exec.Command(path), done: make(chan struct{})}
+	p.cmd.Env, p.cmd.Dir = env, "/"
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("%s wrote:\n%s", name, p.out.tail())
+		}
+	})
+	return p
+}
+
+func (p *process) terminate() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatalf("SIGTERM to %s: %v", p.name, err)
+	}
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// code waits for the end and returns the exit code; -1: ended by a signal.
+func (p *process) code() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.t.Fatalf("%s has not ended after %v", p.name, patience)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// output is what a process wrote, both streams.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func (o *output) tail() string {
+	s := o.String()
+	if len(s) > 6000 {
+		s = "..." + s[len(s)-6000:]
+	}
+	return s
+}
+
+// line returns the first line that holds all the words.
+func (o *output) line(words ...string) (string, bool) {
+next:
+	for line := range strings.Lines(o.String()) {
+		for _, w := range words {
+			if !strings.Contains(line, w) {
+				continue next
+			}
+		}
+		return line, true
+	}
+	return "", false
+}
+
+// poll asks until the answer is nil, and fails the test when patience is over.
+func poll(t *testing.T, what string, ask func() error) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: not so after %v: %v", what, patience, err)
+		}
+	}
+}
+
+// receive waits for a value.
+func receive[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v, ok := <-c:
+		if !ok {
+			t.Fatalf("%s: closed", what)
+		}
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: not so after %v", what, patience)
+		panic("unreachable")
+	}
+}
