@@ -8,6 +8,7 @@ IMAGE_FLAGS    ?=
 FUZZTIME       ?= 10s
 FUZZ           ?= .
 SOAKTIME       ?= 30m
+KNATIVE        ?= head v1.18
 LINT_VERSION   := v2.11.3
 
 VERSION = $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -31,7 +32,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzzers fuzz admission h2spec e2e soak reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzzers fuzz admission h2spec knative e2e soak reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -48,7 +49,7 @@ build: ## Build every program of cmd/ into bin/, static.
 test: ## Run all tests but the conformance suite, with the race detector.
 	@packages=$$($(GO) list ./...) || exit 1; \
 	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
-	$(GO) test ./pkg/socket ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
+	$(GO) test ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
 
 conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
 	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
@@ -58,6 +59,15 @@ admission: ## Run the API server's own admission code against the injector; minu
 
 h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
+
+# Knative's ports are fixed: the tests make a network namespace, for root, or where a
+# user may make a user namespace.
+knative: ## Run the sidecar under Knative's own code, head and 1.18; root; minutes the first time. QUEUE_PROXY=path, or =knative for Knative's own.
+	@for release in $(KNATIVE); do \
+		echo "== $$release"; \
+		(cd test/knative/$$release && $(GO) vet ./... .. && \
+		QUEUE_PROXY=$(if $(filter-out knative,$(QUEUE_PROXY)),$(abspath $(QUEUE_PROXY)),$(QUEUE_PROXY)) $(GO) test -count=1 -timeout 20m -v ./...) || exit 1; \
+	done
 
 fuzzers: ## List the fuzzers, each as "package Name".
 	@$(FUZZERS)
@@ -98,10 +108,11 @@ check: ## Check format, vet, go.mod, walls, documents and lint.
 	$(GO) test -count=1 ./test/walls/...
 	@$(MAKE) --no-print-directory lint
 
-bench: ## Measure side by side with HAProxy and others; BENCH_QUICK=1 is short.
+bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part.
 	test/bench/setup
 	@mkdir -p bin/bench
 	$(GO_BUILD) -o bin/bench/ ./cmd/queue-proxy ./test/bench ./test/bench/app ./test/bench/baseline
+	cd test/bench/knative && $(GO_BUILD) -o $(CURDIR)/bin/bench/knative knative.dev/serving/cmd/queue
 	bin/bench/bench
 
 image: ## Build the two container images with docker, podman or buildah, whichever works.

@@ -50,7 +50,13 @@ func (a *hangingApp) seen() (asked, most int) {
 // each status to got, and less than 1 for a stream that was reset: -1 times its code. It returns when all have
 // come.
 func flood(addr string, n int, got func(status int), fields ...string) error {
-	c, err := net.Dial("tcp", addr)
+	return floodFrom("127.0.0.1", addr, n, got, fields...)
+}
+
+// floodFrom is flood from one of this host's addresses.
+func floodFrom(from, addr string, n int, got func(status int), fields ...string) error {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -215,8 +221,9 @@ func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
 	p.givenBack("after that", before, few)
 }
 
-// Whoever calls itself a kubelet gets two requests beside the limit, however many
-// it sends; the rest wait in line or hear that the line is full.
+// Those who call themselves kubelets get two requests beside the limit, one for each
+// address, however many they send; the rest wait in the queue or are answered that it
+// is full.
 func TestAFloodOfForgedKubeletProbesStaysInLine(t *testing.T) {
 	const running, waiting, requests = 1, 10, 2000
 	p := newPod(t)
@@ -227,8 +234,9 @@ func TestAFloodOfForgedKubeletProbesStaysInLine(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range requests / streams {
 		field := []string{"User-Agent: kube-probe/1.31", "K-Kubelet-Probe: 1"}[i%2]
+		from := []string{"127.0.0.1", "127.0.0.2"}[i%2]
 		all.Go(func() {
-			err := flood(p.addr(), streams, func(status int) {
+			err := floodFrom(from, p.addr(), streams, func(status int) {
 				switch status {
 				case 503:
 					full.Add(1)

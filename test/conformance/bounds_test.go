@@ -191,45 +191,6 @@ func TestALongBodyIs413(t *testing.T) {
 	})
 }
 
-// More connections than are allowed wait to be accepted; none is refused.
-func TestMoreConnectionsThanAllowedWait(t *testing.T) {
-	p := newPod(t)
-	p.sample()
-	p.launch("MAX_CONNECTIONS=3")
-	var open []*wire
-	p.poll("the sidecar listens", func() error {
-		c, err := net.Dial("tcp", p.addr())
-		if err == nil {
-			open = append(open, newWire(t, c))
-		}
-		return err
-	})
-	open = append(open, dial(t, p.addr()), dial(t, p.addr()))
-	for _, w := range open {
-		if m := w.ask("/bytes/2"); m.status() != 200 {
-			t.Fatalf("got %q, want 200", m.Start)
-		}
-	}
-	for round := range 3 { // places are given back, by tunnels as well
-		next := dial(t, p.addr())
-		if round == 1 {
-			next.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
-		} else {
-			next.send(request("GET", "/bytes/2"))
-		}
-		next.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-		if b, err := next.r.Peek(1); err == nil {
-			t.Fatalf("round %d: a fourth connection was served: %q", round, b)
-		}
-		next.SetReadDeadline(time.Now().Add(patience))
-		open[0].Close()
-		open = append(open[1:], next)
-		if m := next.receive("GET"); m.status() != 200 && m.status() != 101 {
-			t.Errorf("round %d: got %q once there was a place", round, m.Start)
-		}
-	}
-}
-
 // The drain ends also where every place is taken and more connections wait.
 func TestAFullSidecarDrains(t *testing.T) {
 	p := newPod(t)

@@ -124,7 +124,7 @@ func (c clock) askEarly(t *testing.T, p *pod, protocol, method string) {
 		h.open(1, true, "POST", "/wait", "Content-Type: application/grpc+proto", "TE: trailers")
 		want := "4"
 		if c.name == "queue" {
-			want = "8"
+			want = "14"
 		}
 		a := h.answer(1)
 		if a.status != 200 || a.get("grpc-status") != want || a.body != "" || a.cut || word(a.get("proxy-status")) != c.word {
@@ -605,6 +605,30 @@ func TestTheBodyClockLeavesGRPCAlone(t *testing.T) {
 	in, out := []byte("x"), []byte(nil)
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
 		t.Errorf("after a second of silence: %v", err)
+	}
+}
+
+// gRPC needs HTTP/2: over HTTP/1.1 its media type exempts nobody.
+func TestTheMediaTypeOfGRPCDoesNotStopTheBodyClockOverHTTP1(t *testing.T) {
+	alongside(t)
+	for _, protocol := range []string{"HTTP/1.1", "TLS"} {
+		t.Run(protocol, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.app(newChatty())
+			p.sidecar(bodyClock.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+			w := dial(t, p.addr())
+			if protocol == "TLS" {
+				w = dialTLS(t, p.tlsAddr(), "http/1.1")
+			}
+			w.send(request("POST", "/wait", "Content-Type: application/grpc", "Content-Length: 100"))
+			if m := w.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "4" || word(m.get("Proxy-Status")) != bodyClock.word {
+				t.Errorf("got %q with %v, want 200, grpc-status 4 and the word %s", m.Start, m.Fields, bodyClock.word)
+			}
+			next := dial(t, p.addr())
+			next.send(request("GET", "/chunked"))
+			next.begunOn("GET", "/chunked") // it has the slot
+		})
 	}
 }
 

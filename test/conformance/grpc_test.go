@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,11 +107,11 @@ func (p *pod) held(ctx context.Context) grpc.ClientStream {
 	return stream
 }
 
-func (p *pod) grpcClient() *grpc.ClientConn {
+func (p *pod) grpcClient(more ...grpc.DialOption) *grpc.ClientConn {
 	p.t.Helper()
-	c, err := grpc.NewClient("passthrough:///"+p.addr(),
+	c, err := grpc.NewClient("passthrough:///"+p.addr(), append(more,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))...)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -222,12 +224,44 @@ func TestGRPCHearsOurAnswersAsGRPC(t *testing.T) {
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
 		t.Fatalf("holding the only slot: %v", err)
 	}
-	if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("queue full: got %v, want ResourceExhausted", err)
+	var trailer metadata.MD
+	if err := c.Invoke(ctx, "/test.Echo/Once", &in, &out, grpc.Trailer(&trailer)); status.Code(err) != codes.Unavailable {
+		t.Errorf("queue full: got %v, want Unavailable", err)
+	}
+	pushback := strings.Join(trailer.Get("grpc-retry-pushback-ms"), "")
+	if n, err := strconv.Atoi(pushback); err != nil || n < 500 || n > 1500 {
+		t.Errorf("queue full: got grpc-retry-pushback-ms %q, want 500 to 1500", pushback)
 	}
 	s.CloseSend()
 	if err := s.RecvMsg(&out); status.Code(err) != codes.AlreadyExists {
 		t.Errorf("the stream that held the slot: got %v, want its own end", err)
+	}
+}
+
+// An ordinary retry policy of a client gets over a full queue, as with Knative.
+func TestAGRPCClientTriesAgainWhenTheQueueIsFull(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	p.grpcApp()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	in, out := []byte("x"), []byte(nil)
+	holder, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/test.Echo/Many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(holder.SendMsg(&in), holder.RecvMsg(&out)); err != nil {
+		t.Fatalf("holding the only slot: %v", err)
+	}
+	c := p.grpcClient(grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 5, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`))
+	called := make(chan error, 1)
+	go func() { called <- c.Invoke(ctx, "/test.Echo/Once", &in, &out) }()
+	p.awaitLog(`"reason":"queue-full"`)
+	holder.CloseSend()
+	holder.RecvMsg(&out)
+	if err := receive(t, "the call ends", called); err != nil {
+		t.Errorf("got %v, want the call to succeed at a second try", err)
 	}
 }
 

@@ -195,7 +195,7 @@ func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 var sampleLine = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$`)
 
 // checkExposition fails the test unless the text has the names that the
-// autoscaler of old reads and those that an HPA can use.
+// autoscaler of Knative 0.9 to 0.16 reads and those that an HPA can use.
 func checkExposition(t *testing.T, text string) {
 	t.Helper()
 	seen := map[string]string{}
@@ -259,7 +259,7 @@ func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
 	h := p.holder()
 	direct := p.sendGet("/direct")
 	proxied := p.sendGet("/proxied", "K-Proxy-Request: activator")
-	notQuite := p.sendGet("/not-quite", "K-Kubelet-Probe: x", "K-Proxy-Request: activator")
+	notQuite := p.sendGet("/not-quite", "K-Kubelet-Probe: x")
 	for _, path := range []string{"/direct", "/proxied", "/not-quite"} {
 		h.wait(t, path)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -194,6 +195,48 @@ func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Answers of our own are as long as they are, in each signal, and whole.
+func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=1", "CONNECT_RETRY=1ms", "METRICS_NAMES=knative-head",
+		"SERVING_ENABLE_PROBE_REQUEST_LOG=true", "REQUEST_LOG=true")
+	client := httpClient(t, "h1")
+	get(t, client, p.url("/unreachable"))
+	get(t, client, p.url("/not-ready"), "K-Network-Probe: unknown")
+	h := p.holder()
+	held := p.sendGet("/late")
+	h.wait(t, "/late")
+	get(t, client, p.url("/full"))
+	held.receive("GET")
+	p.poll("a line for each, with its size", func() error {
+		for _, words := range [][]string{
+			{`"target":"/unreachable"`, `"status":502`, `"cutShort":false`, `"responseBytes":26`},
+			{`"target":"/not-ready"`, `"status":400`, `"cutShort":false`, `"responseBytes":39`},
+			{`"target":"/full"`, `"status":503`, `"cutShort":false`, `"responseBytes":27`},
+			{`"target":"/late"`, `"status":504`, `"cutShort":false`, `"responseBytes":15`},
+		} {
+			if !p.out.says(words...) {
+				return fmt.Errorf("no line has %q", words)
+			}
+		}
+		return nil
+	})
+	c := dial(t, local(p.port.metrics))
+	metrics := c.ask("/metrics").Body
+	want := regexp.MustCompile(`(?m)^http_server_response_body_size_bytes_sum\{[^}]*http_response_status_code="504"[^}]*\} 15$`)
+	if !want.MatchString(metrics) {
+		t.Errorf("the metrics have no line like %v", want)
+	}
+}
+
+func TestKnativesTemplateShowsTheSizeOfATimeout(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("REVISION_TIMEOUT_SECONDS=1", "SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE="+knativeTemplate)
+	p.holder()
+	get(t, httpClient(t, "h1"), p.url("/late"))
+	p.awaitLog(`"status": 504, "responseSize": "15"`)
 }
 
 // A traced request reaches the app with the app's span as its parent, in both

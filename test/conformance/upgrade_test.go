@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 )
@@ -55,6 +58,24 @@ func upgrading(c *bareConn, m *message) bool {
 	io.Copy(c, c.r)
 	c.CloseWrite()
 	return false
+}
+
+// The app cannot speak in our name in a 101 either (docs/promises.md 3.6).
+func TestA101HasNoProxyStatusOfOurs(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sidecar()
+	p.bare(func(c *bareConn, m *message) bool {
+		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n" +
+			"Proxy-Status: queue-proxy; error=connection_refused, other; error=dns_error\r\nProxy-Status: queue-proxy\r\n\r\n")
+		return false
+	})
+	for name, w := range map[string]*wire{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
+		m := w.ask("/", "Connection: Upgrade", "Upgrade: x")
+		if got := values(m.Fields, "Proxy-Status"); m.status() != 101 || !slices.Equal(got, []string{"other; error=dns_error"}) {
+			t.Errorf("%s: got %q with Proxy-Status %q, want 101 with the member of the other", name, m.Start, got)
+		}
+	}
 }
 
 // Bytes right behind the upgrade request, and right behind its 101, are not lost.
@@ -157,5 +178,62 @@ func TestManyUpgradedConnectionsAtOnce(t *testing.T) {
 		}
 		c.Conn.(*net.TCPConn).CloseWrite()
 		c.closed()
+	}
+}
+
+// What an app says of framing and of its connection does not reach the client with a
+// 101, and one that does not say to what it switches is no switch (RFC 9110 15.2.2).
+func TestA101IsASwitchAndNothingElse(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sidecar()
+	p.bare(func(c *bareConn, m *message) bool {
+		if strings.HasPrefix(m.Start, "GET /no-upgrade ") {
+			c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\n")
+			return false
+		}
+		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade, X-Hop\r\nUpgrade: x\r\n" +
+			"Content-Length: 5\r\nKeep-Alive: timeout=5\r\nSec-WebSocket-Accept: y\r\n\r\n")
+		return false
+	})
+	for name, open := range map[string]func() *wire{
+		"plain": func() *wire { return dial(t, p.addr()) }, "TLS": func() *wire { return dialTLS(t, p.tlsAddr(), "http/1.1") },
+	} {
+		m := open().ask("/", "Connection: Upgrade", "Upgrade: x")
+		if m.status() != 101 || m.get("Upgrade") != "x" || m.get("Connection") != "Upgrade" || m.get("Sec-WebSocket-Accept") != "y" {
+			t.Errorf("%s: got %q with %v, want the switch to x", name, m.Start, m.Fields)
+		}
+		for _, field := range []string{"Content-Length", "Keep-Alive"} {
+			if got := m.get(field); got != "" {
+				t.Errorf("%s: got %s: %s, want none", name, field, got)
+			}
+		}
+		if m := open().ask("/no-upgrade", "Connection: Upgrade", "Upgrade: x"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
+			t.Errorf("%s: a 101 without Upgrade: got %q, want 502 app-garbage", name, m.Start)
+		}
+	}
+}
+
+// A WebSocket has no half-close: when its client has gone, its slot is free after a
+// second, also where the app never closes its side (docs/promises.md 3.7a).
+func TestAWebSocketWhoseClientHasGoneFreesItsSlot(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")
+	forever := make(chan struct{})
+	defer close(forever)
+	p.bare(func(c *bareConn, m *message) bool {
+		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		<-forever
+		return false
+	})
+	for i := range 3 {
+		c := dial(t, p.addr())
+		c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: websocket"))
+		began := time.Now()
+		m := c.receive("GET")
+		if took := time.Since(began); m.status() != 101 || took > time.Second+slack {
+			t.Fatalf("WebSocket %d: got %q after %v, want its 101 a second after the client before it has gone", i, m.Start, took)
+		}
+		c.Close()
 	}
 }

@@ -14,11 +14,16 @@ var plan = []room{
 	// Ground: nothing of ours.
 	{path: "pkg/header"},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
-	{path: "pkg/certs"},
+	{path: "pkg/smallfile"},
+	{path: "pkg/certs", may: []string{"pkg/smallfile"}},
 	{path: "pkg/wire"},
 	{path: "pkg/hangup"},
+	{path: "pkg/goaway"},
 	{path: "pkg/socket"},
+	{path: "pkg/connlimit"},
 	{path: "pkg/crowd"},
+	{path: "pkg/spelling"},
+	{path: "pkg/link", may: []string{"pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
 	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
@@ -26,24 +31,24 @@ var plan = []room{
 
 	// The lanes do not know each other: the fast lane lends and hands over
 	// through a func.
-	{path: "pkg/httplane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup"}},
-	{path: "pkg/fastlane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/socket"}},
+	{path: "pkg/httplane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/socket", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/fastlane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 
 	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
 	{path: "pkg/status", may: []string{"pkg/probe", "pkg/queue"}},
-	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header"}},
+	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/upstream",
+		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/upstream",
 		"pkg/httplane", "pkg/fastlane", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling"}},
 	{path: "cmd/injector", may: []string{"pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
 	{path: "hack/sbom"},
 }

@@ -1,0 +1,41 @@
+package conformance
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+// Heads that do not end, on all small ports at once: SECURITY.md, "The small ports". What
+// has come of one costs net/http up to ten times as much.
+func TestHeadsThatDoNotEndFitIntoASmallPod(t *testing.T) {
+	for name, rest := range map[string]string{
+		"one long field":   "X: " + strings.Repeat("x", 15000),
+		"many fields":      strings.Repeat("a:b\r\n", 3000),
+		"many empty lines": strings.Repeat("\r\n", 7000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sample()
+			p.sidecar(inSmallPod()...)
+			before := p.footprint()
+			ports := map[int]int{p.port.admin: 404, p.port.autoscaler: 200, p.port.metrics: 200, p.port.status: 403} // of a test's Host
+			var hordes []horde
+			for port := range ports {
+				hordes = append(hordes, newHorde(t, local(port), 300, func(c net.Conn) error {
+					go sends("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n" + rest)(c)
+					return nil
+				}))
+			}
+			for port, want := range ports {
+				if m := dialFrom(t, "127.0.1.1", local(port)).ask("/metrics"); m.status() != want {
+					t.Errorf("another client on port %d: got %q, want %d", port, m.Start, want)
+				}
+			}
+			for _, h := range hordes {
+				h.close()
+			}
+			p.unharmed(before)
+		})
+	}
+}

@@ -1,0 +1,159 @@
+package conformance
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Floods of preStop hooks on the admin port: SECURITY.md, "The small ports".
+
+// dialFrom opens a connection from one of the addresses of the loopback device.
+func dialFrom(t *testing.T, client, addr string) *wire {
+	t.Helper()
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newWire(t, c)
+}
+
+// floodHooks opens n connections from an address and sends on each 600 hooks at once.
+func floodHooks(t *testing.T, p *pod, client string, n int) horde {
+	t.Helper()
+	text := strings.Repeat(request("GET", "/wait-for-drain"), 600)
+	h := make(horde, n)
+	t.Cleanup(h.close)
+	for i := range n {
+		w := dialFrom(t, client, local(p.port.admin))
+		h[i] = w.Conn.(*net.TCPConn)
+		go io.WriteString(h[i], text) // the last of it may never be taken
+	}
+	return h
+}
+
+// The kubelet takes a hook without an answer for a failed one, and ends the user
+// container at once.
+func TestAFloodOfHooksDoesNotEndAHookOfAnotherClient(t *testing.T) {
+	p := newPod(t)
+	app := p.holder()
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "SERVING_READINESS_PROBE=")
+	running := p.sendGet("/long")
+	app.wait(t, "/long")
+	var hooks []*wire
+	for i := range 12 { // addresses of attackers
+		floodHooks(t, p, fmt.Sprintf("127.0.0.%d", 2+i), 100)
+		if i == 0 {
+			p.signal(syscall.SIGTERM)
+			p.draining()
+		}
+		hook := dialFrom(t, fmt.Sprintf("127.0.1.%d", 1+i/6), local(p.port.admin)) // a kubelet sends several
+		hook.send(request("GET", "/wait-for-drain", "Connection: close"))
+		hooks = append(hooks, hook)
+	}
+	for i, hook := range hooks {
+		hook.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if b, err := hook.r.Peek(1); !isTimeout(err) {
+			t.Errorf("hook %d in a flood: got %q, %v, want it to wait", i+1, b, err)
+		}
+	}
+	app.free("/long")
+	running.receive("GET")
+	for i, hook := range hooks {
+		hook.SetDeadline(time.Now().Add(patience))
+		if m := hook.receive("GET"); m.status() != 200 {
+			t.Errorf("hook %d in a flood: got %q, want 200", i+1, m.Start)
+		}
+	}
+}
+
+// All hooks of a pod come from one address, its node's.
+func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
+	p := newPod(t)
+	app := p.holder()
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	running := p.sendGet("/long")
+	app.wait(t, "/long")
+	answers := make(chan int)
+	for range 17 {
+		hook := p.preStop("/wait-for-drain")
+		go func() {
+			m, err := readResponse(hook.r, "GET")
+			if err != nil {
+				t.Errorf("a hook got %v, want an answer", err)
+				m = &message{}
+			}
+			answers <- m.status()
+		}()
+	}
+	p.signal(syscall.SIGTERM)
+	p.draining()
+	if got := receive(t, "one is answered at once", answers); got != 429 {
+		t.Errorf("the first answer: got %d, want 429", got)
+	}
+	app.free("/long")
+	running.receive("GET")
+	for i := range 16 {
+		if got := receive(t, "a hook returns", answers); got != 200 {
+			t.Errorf("hook %d: got %d, want 200", i+1, got)
+		}
+	}
+}
+
+func TestTheAdminPortServesOneRequestAConnection(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	for _, path := range []string{"/", "/wait-for-drain"} {
+		w := dial(t, local(p.port.admin))
+		w.send(strings.Repeat(request("GET", path), 5))
+		if m := w.receive("GET"); m.get("Connection") != "close" {
+			t.Errorf("%s: got %q with %q, want Connection: close", path, m.Start, m.Fields)
+		}
+		w.closed()
+	}
+}
+
+// Its connection would stay as long as its client likes.
+func TestAHookWithHalfABodyIsOverWhenItIsAnswered(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	for name, half := range map[string]string{
+		"a length": "Content-Length: 10\r\n\r\nhalf",
+		"chunks":   "Transfer-Encoding: chunked\r\n\r\n5\r\nhal",
+		"Expect":   "Expect: 100-continue\r\nContent-Length: 10\r\n\r\n",
+	} {
+		w := dial(t, local(p.port.admin))
+		w.send("GET /wait-for-drain HTTP/1.1\r\nHost: a.test\r\n" + half)
+		if m := w.receive("GET"); m.status() != 200 {
+			t.Errorf("%s: got %q, want 200", name, m.Start)
+		}
+		w.closed()
+	}
+}
+
+// An app whose health endpoint redirects to the admin port would make the pod unready by
+// each probe.
+func TestAProbeStartsNoDrainByARedirect(t *testing.T) {
+	p := newPod(t)
+	var asked atomic.Int32
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.Redirect(w, r, "http://"+local(p.port.admin)+"/wait-for-drain", http.StatusFound)
+	}))
+	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"path":"/","port":%d}}`, p.port.user))
+	for range 5 {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			t.Fatalf("got %q with %q, want 200: the app has answered", m.Start, m.Body)
+		}
+	}
+	if asked.Load() == 0 {
+		t.Error("the app was not asked")
+	}
+	p.awaitLog("the user container is ready", "a redirect to a port of the queue-proxy, which was not followed")
+}

@@ -1,0 +1,69 @@
+package conformance
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+// names is a list of field names of so many bytes, all different.
+func names(size int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < size; i++ {
+		fmt.Fprintf(&b, "x%x,", i)
+	}
+	return b.String()[:size]
+}
+
+// Lists of field names that each field is looked up in, or that are taken apart into
+// many times their length, are refused where they are longer than anybody needs.
+func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p := newPod(t)
+		writeCertificate(t, p.dir)
+		app := newLedger()
+		p.app(app)
+		p.sidecar("FAST_LANE="+fast, "CONTAINER_CONCURRENCY=1")
+		for _, c := range []struct {
+			name   string
+			size   int
+			status int
+		}{
+			{"Trailer", 4000, 200}, {"Trailer", 5000, 431}, {"Trailer", 900_000, 431},
+			{"Connection", 1000, 200}, {"Connection", 1100, 431}, {"Connection", 900_000, 431},
+		} {
+			for _, protocol := range []string{"HTTP/1.1", "TLS HTTP/1.1", "h2c", "TLS h2"} {
+				if c.name == "Connection" && strings.HasSuffix(protocol, "h2") || c.name == "Connection" && protocol == "h2c" {
+					continue // it has no place there (RFC 9113 8.2.2)
+				}
+				id := newID()
+				r := row{method: "POST", target: "/", body: "x", kind: "refused", fields: []field{{c.name, names(c.size)}}}
+				m, err := r.ask(t, p, protocol, id)
+				if m == nil || m.status() != c.status {
+					t.Errorf("%s of %d bytes, %s: got %v, %v, want %d", c.name, c.size, protocol, m, err, c.status)
+					continue
+				}
+				if want := c.status == 200; (app.count(id) == 1) != want {
+					t.Errorf("%s of %d bytes, %s: the app has got it %d times", c.name, c.size, protocol, app.count(id))
+				}
+				if c.status == 431 && word(m.get("Proxy-Status")) != "bad-request" {
+					t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want the word bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))
+				}
+			}
+		}
+	})
+}
+
+// The app cannot make the sidecar search its fields in a long list either.
+func TestAnAppsLongConnectionListIsGarbage(t *testing.T) {
+	p := newPod(t)
+	p.bare(func(c *bareConn, m *message) bool {
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: "+names(100_000)+"\r\nContent-Length: 0\r\n\r\n")
+		return true
+	})
+	p.sidecar()
+	if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
+		t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
+	}
+}

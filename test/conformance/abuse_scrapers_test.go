@@ -1,0 +1,129 @@
+package conformance
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// Abuse of the metrics port by those who may speak to it: SECURITY.md, "The small ports".
+
+// secured are the settings of metrics over TLS, where clients may show a certificate.
+func (p *pod) secured() []string {
+	writeCertificate(p.t, p.dir)
+	cert := filepath.Join(p.dir, "tls.crt")
+	return inSmallPod(
+		"METRICS_PROMETHEUS_TLS_CERT="+cert, "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(p.dir, "tls.key"),
+		"METRICS_PROMETHEUS_TLS_CLIENT_AUTH=optional", "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE="+cert,
+	)
+}
+
+// securedScrape is an honest one over TLS, on a connection of its own. It returns the status.
+func (p *pod) securedScrape() int {
+	p.t.Helper()
+	w := dialTLS(p.t, local(p.port.metrics), "http/1.1")
+	defer w.Close()
+	return w.ask("/metrics", "Connection: close").status()
+}
+
+// longCertificate is one of so many bytes, or a few more.
+func longCertificate(t *testing.T, size int) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	for n := 0; n < size; n += 200 {
+		template.DNSNames = append(template.DNSNames, strings.Repeat("x", 198)+".a")
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// shortOf is a connection on which only so many bytes are sent.
+type shortOf struct {
+	net.Conn
+	left int
+}
+
+func (s *shortOf) Write(b []byte) (int, error) {
+	n := min(len(b), s.left)
+	s.left -= n
+	if n > 0 {
+		if _, err := s.Conn.Write(b[:n]); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// 250 clients that shake hands with a certificate of 250 KB, all but its end.
+func TestLongTLSHandshakesWithTheMetricsPortAreBorne(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar(p.secured()...)
+	if got := p.securedScrape(); got != 200 {
+		t.Fatalf("got %d before, want 200", got)
+	}
+	long := longCertificate(t, 250<<10)
+	before, lines := p.memory("VmRSS"), strings.Count(p.out.String(), "\n")
+	newHorde(t, local(p.port.metrics), 250, func(c net.Conn) error {
+		c.SetDeadline(time.Now().Add(patience))
+		tls.Client(&shortOf{c, 250 << 10}, &tls.Config{
+			InsecureSkipVerify:   true,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &long, nil },
+		}).Handshake()
+		return nil
+	})
+	if got := p.securedScrape(); got != 200 {
+		t.Errorf("an honest scrape got %d, want 200", got)
+	}
+	grown := p.memory("VmHWM") - before
+	t.Logf("memory has grown by %d KB", grown>>10)
+	if most := int64(16 << 20); grown > most && os.Getenv("QUEUE_PROXY_RACE") == "" {
+		t.Errorf("memory has grown by %d KB, want at most %d", grown>>10, most>>10)
+	}
+	p.awaitLog("TLS handshakes failed", "a handshake of more than 32768 bytes")
+	if got := strings.Count(p.out.String(), "\n") - lines; got > 10 {
+		t.Errorf("the log has %d more lines, want a few", got)
+	}
+	p.logIsJSON()
+}
+
+// 250 streams on each of 250 connections were more than a small pod has.
+func TestTheMetricsPortOffersNoHTTP2(t *testing.T) {
+	p := newPod(t)
+	p.sample()
+	p.sidecar(p.secured()...)
+	c, err := tls.Dial("tcp", local(p.port.metrics), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := c.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
+		t.Errorf("got %q, want http/1.1", got)
+	}
+	if _, err := tls.Dial("tcp", local(p.port.metrics), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err == nil {
+		t.Error("a client of HTTP/2 alone: got no error, want one")
+	}
+	w := newWire(t, c)
+	w.send(http2.ClientPreface)
+	if m := w.receive("PRI"); m.status() < 400 {
+		t.Errorf("the preface got %q, want an error", m.Start)
+	}
+}

@@ -1,0 +1,367 @@
+package conformance
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// MAX_CONNECTIONS: one limit over both ports for requests, at which the connection
+// that is idle for longest makes room (SECURITY.md, "Bounds").
+
+// fullPod starts a sidecar with a certificate that keeps so many connections, and an
+// app that holds requests. fast is FAST_LANE.
+func fullPod(t *testing.T, most int, fast string) (*pod, *holder) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	h := p.holder()
+	p.sidecar(fmt.Sprint("MAX_CONNECTIONS=", most), "FAST_LANE="+fast)
+	return p, h
+}
+
+// eachLane runs a test with both ways of serving plain HTTP/1.1.
+func eachLane(t *testing.T, test func(t *testing.T, fast string)) {
+	alongside(t)
+	for _, fast := range []string{"true", "false"} {
+		t.Run("FAST_LANE="+fast, func(t *testing.T) { test(t, fast) })
+	}
+}
+
+// probe is what a kubelet sends on a connection of its own.
+func (p *pod) probe(t *testing.T, addr string) {
+	t.Helper()
+	if m := dial(t, addr).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+		t.Errorf("a probe got %q, want 200", m.Start)
+	}
+}
+
+// isOpen reports whether the sidecar has left a connection open.
+func isOpen(w *wire) bool {
+	w.t.Helper()
+	c := w.Conn
+	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = t.NetConn()
+	}
+	return !hungUp(c.(*net.TCPConn))
+}
+
+// opens returns which of the connections are open: "ox" the first of two.
+func opens(all []*wire) (s string) {
+	for _, w := range all {
+		if isOpen(w) {
+			s += "o"
+		} else {
+			s += "x"
+		}
+	}
+	return s
+}
+
+func TestAnIdleConnectionMakesRoom(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 3, fast)
+		ask := func(w *wire) *wire {
+			if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+				t.Errorf("got %q, want 200", m.Start)
+			}
+			return w
+		}
+		var all []*wire
+		for range 3 {
+			all = append(all, ask(dial(t, p.addr())))
+		}
+		all = append(all, ask(dial(t, p.addr())))
+		p.poll("one of those before it is closed, and no other", func() error {
+			// Which one is seen from inside: the order in which they were idle there.
+			if got := opens(all); strings.Count(got, "x") != 1 || got[3] != 'o' {
+				return fmt.Errorf("got %s", got)
+			}
+			return nil
+		})
+		for _, w := range all {
+			if isOpen(w) {
+				ask(w)
+			}
+		}
+	})
+}
+
+// With connections that say nothing, half a head or half a handshake, on either port,
+// nobody is locked out.
+func TestSilentConnectionsLockNobodyOut(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 20, fast)
+		for name, row := range map[string]struct{ addr, text string }{
+			"nothing":                {p.addr(), ""},
+			"half a head":            {p.addr(), "GET / HTTP/1.1\r\nHost: a.te"},
+			"the preface of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
+			"half a head of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"},
+			"nothing, to TLS":        {p.tlsAddr(), ""},
+			"half a handshake":       {p.tlsAddr(), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
+			"a record without bytes": {p.tlsAddr(), strings.Repeat("\x16\x03\x01\x00\x00", 10)},
+		} {
+			h := newHorde(t, row.addr, 60, sends(row.text))
+			began := time.Now()
+			p.probe(t, p.addr())
+			if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+				t.Errorf("%s: a probe over TLS got %q, want 200", name, m.Start)
+			}
+			if took := time.Since(began); took > slack {
+				t.Errorf("%s: the probes took %v", name, took)
+			}
+			p.poll("no more than the limit are open", func() error {
+				if n := h.open(); n > 20 {
+					return fmt.Errorf("%s: %d", name, n)
+				}
+				return nil
+			})
+			h.close()
+		}
+	})
+}
+
+// Those that say nothing close one another, and none of those that are in use.
+func TestSilentConnectionsCloseNoneThatIsInUse(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 12, fast)
+		var used []*wire
+		for range 5 {
+			w := dial(t, p.addr())
+			w.ask("/", "K-Network-Probe: queue")
+			used = append(used, w)
+		}
+		newHorde(t, p.addr(), 60, sends(""))
+		p.probe(t, p.addr())
+		if got := opens(used); got != "ooooo" {
+			t.Errorf("of those in use %s are open, want all", got)
+		}
+	})
+}
+
+func TestOneConnectionServesBothPorts(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 1, fast)
+		for range 3 {
+			p.probe(t, p.addr())
+			for _, alpn := range []string{"http/1.1", "h2"} {
+				w := dialTLS(t, p.tlsAddr(), alpn)
+				if alpn == "h2" {
+					m, err := exchangeH2(w, "GET", "/", "https", "a.test", []field{{"k-network-probe", "queue"}}, "")
+					if err != nil || m.status() != 200 {
+						t.Errorf("over HTTP/2: got %v, %v, want 200", m, err)
+					}
+				} else if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+					t.Errorf("over TLS: got %q, want 200", m.Start)
+				}
+			}
+		}
+	})
+}
+
+// A connection whose request is being served is never closed for another one: a new
+// one waits, on either port.
+func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, h := fullPod(t, 4, fast)
+		plain := p.sendGet("/plain")
+		post := dial(t, p.addr())
+		post.send(request("POST", "/post", "Content-Length: 5") + "he")
+		secure := dialTLS(t, p.tlsAddr(), "http/1.1")
+		secure.send(request("GET", "/secure"))
+		multi := dialH2(t, p.addr())
+		multi.open(1, true, "GET", "/now", "k-network-probe: queue")
+		multi.answer(1)
+		multi.open(3, true, "GET", "/multi")
+		for _, path := range []string{"/plain", "/post", "/secure", "/multi"} {
+			h.wait(t, path)
+		}
+		waits := p.sendGet("/", "K-Network-Probe: queue")
+		waits.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+		if b, err := waits.r.Peek(1); err == nil {
+			t.Fatalf("a fifth connection was served: %q", b)
+		}
+		waits.SetReadDeadline(time.Now().Add(patience))
+		h.free("/multi")
+		if a := multi.answer(3); a.status != 200 {
+			t.Errorf("over HTTP/2: got %+v, want 200", a)
+		}
+		if m := waits.receive("GET"); m.status() != 200 {
+			t.Errorf("the one that waited got %q, want 200", m.Start)
+		}
+		post.send("llo")
+		for path, w := range map[string]*wire{"/plain": plain, "/post": post, "/secure": secure} {
+			h.free(path)
+			if m := w.receive("GET"); m.status() != 200 || m.Body != path {
+				t.Errorf("%s: got %q with %q, want 200", path, m.Start, m.Body)
+			}
+		}
+	})
+}
+
+func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 1, fast)
+		multi := dialH2(t, p.addr())
+		for stream := uint32(1); stream < 9; stream += 2 {
+			multi.open(stream, true, "GET", "/", "k-network-probe: queue")
+			if a := multi.answer(stream); a.status != 200 {
+				t.Errorf("got %+v, want 200", a)
+			}
+		}
+		p.probe(t, p.addr())
+		p.poll("it has been closed", func() error {
+			if _, end := multi.seen(); end == nil {
+				return errNotYet
+			}
+			return nil
+		})
+		if g := multi.goAway(); g.code != http2.ErrCodeNo {
+			t.Errorf("got GOAWAY with %v, want NO_ERROR", g.code)
+		}
+	})
+}
+
+// A tunnel keeps its place until it ends, and one that waits gets it then.
+func TestATunnelKeepsItsPlace(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p := newPod(t)
+		p.bare(upgrading)
+		p.sidecar("MAX_CONNECTIONS=1", "FAST_LANE="+fast)
+		for range 2 {
+			w := p.sendGet("/", "Connection: Upgrade", "Upgrade: echo")
+			w.receive("GET")
+			io.ReadFull(w.r, make([]byte, len("hello")))
+			waits := p.sendGet("/", "K-Network-Probe: queue")
+			waits.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			if b, err := waits.r.Peek(1); err == nil {
+				t.Fatalf("a second connection was served: %q", b)
+			}
+			waits.SetReadDeadline(time.Now().Add(patience))
+			w.Close()
+			if m := waits.receive("GET"); m.status() != 200 {
+				t.Errorf("got %q, want 200", m.Start)
+			}
+		}
+	})
+}
+
+// Connections that send one request right behind the other let others in as well.
+func TestBusyConnectionsTakeTurns(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 2, fast)
+		for _, keep := range []func(stop <-chan struct{}){
+			func(stop <-chan struct{}) { keepAsking(p, false, stop) },
+			func(stop <-chan struct{}) { keepAsking(p, true, stop) },
+			func(stop <-chan struct{}) { keepOpening(p, stop) },
+		} {
+			stop := make(chan struct{})
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					for !isClosed(stop) {
+						keep(stop)
+					}
+				})
+			}
+			for range 3 {
+				p.probe(t, p.addr())
+			}
+			close(stop)
+			all.Wait()
+		}
+	})
+}
+
+// keepAsking sends one probe right behind the other on one connection, until that is
+// closed.
+func keepAsking(p *pod, secure bool, stop <-chan struct{}) {
+	c, err := net.Dial("tcp", p.addr())
+	if secure {
+		c, err = tls.Dial("tcp", p.tlsAddr(), &tls.Config{InsecureSkipVerify: true})
+	}
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	go io.Copy(io.Discard, c)
+	many := strings.Repeat(request("GET", "/", "K-Network-Probe: probe", "K-Network-Hash: h"), 50)
+	for err == nil && !isClosed(stop) {
+		c.SetDeadline(time.Now().Add(patience))
+		_, err = io.WriteString(c, many)
+	}
+}
+
+// keepOpening opens one stream right behind the other on one connection, whatever the
+// server says of it, until that is closed.
+func keepOpening(p *pod, stop <-chan struct{}) {
+	c, err := net.Dial("tcp", p.addr())
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	encoder.SetMaxDynamicTableSize(0)
+	for _, f := range asks("GET", "/", "k-network-probe: probe", "k-network-hash: h") {
+		name, value, _ := strings.Cut(f, ": ")
+		encoder.WriteField(hpack.HeaderField{Name: name, Value: value})
+	}
+	framer := http2.NewFramer(c, c)
+	io.WriteString(c, http2.ClientPreface)
+	framer.WriteSettings()
+	for stream := uint32(1); err == nil && !isClosed(stop); stream += 2 {
+		c.SetDeadline(time.Now().Add(patience))
+		err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
+		for ended := false; err == nil && !ended; {
+			var f http2.Frame
+			if f, err = framer.ReadFrame(); err == nil {
+				ended = f.Header().StreamID == stream && f.Header().Flags.Has(http2.FlagDataEndStream)
+			}
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// A head that has begun to arrive is waited for while another connection is idle.
+func TestAHeadThatArrivesIsWaitedFor(t *testing.T) {
+	eachLane(t, func(t *testing.T, fast string) {
+		p, _ := fullPod(t, 4, fast)
+		used := dial(t, p.addr())
+		used.ask("/", "K-Network-Probe: queue")
+		half := dial(t, p.addr())
+		half.send("GET / HTTP/1.1\r\nHost: a.test\r\n")
+		p.poll("it has been read", func() error {
+			all, err := sockets(uint16(p.port.serving), 0)
+			for _, s := range all {
+				if s.received > 0 {
+					err = errNotYet
+				}
+			}
+			return err
+		})
+		for range 10 {
+			p.probe(t, p.addr())
+		}
+		half.send("K-Network-Probe: queue\r\n\r\n")
+		if m := half.receive("GET"); m.status() != 200 {
+			t.Errorf("got %q, want 200", m.Start)
+		}
+	})
+}

@@ -1,0 +1,65 @@
+package conformance
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// saysContinueAfter starts a user container that reads the head of a request and answers it in its own
+// time: with a 100 after so long, and then with what the body was.
+func (p *pod) saysContinueAfter(d time.Duration) {
+	p.bareHeads(func(c *bareConn, m *message) bool {
+		time.Sleep(d) // what the test is about, not a wait
+		c.send("HTTP/1.1 100 Continue\r\n\r\n")
+		body := make([]byte, len("hello"))
+		if _, err := io.ReadFull(c.r, body); err != nil {
+			return false
+		}
+		c.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + string(body))
+		return true
+	})
+}
+
+const asksFirst = "PUT / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n"
+
+// Java's HttpClient waits for ever when it gets a second one.
+func TestAClientGetsOne100Alone(t *testing.T) {
+	for name, d := range map[string]time.Duration{"the app's": 0, "ours, and the app's comes late": 1500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar()
+			p.saysContinueAfter(d)
+			c := dial(t, p.addr())
+			c.send(asksFirst)
+			if m, err := readHead(c.r); err != nil || m.status() != 100 {
+				t.Fatalf("got %+v, %v, want 100", m, err)
+			}
+			c.send("hello")
+			m, err := readHead(c.r)
+			if err != nil || m.status() != 200 {
+				t.Errorf("behind the 100: got %+v, %v, want the final 200", m, err)
+			}
+		})
+	}
+}
+
+// A client that sends its body without waiting does not wait for a second either.
+func TestABodyThatIsThereDoesNotWaitForA100(t *testing.T) {
+	p := newPod(t)
+	p.sidecar()
+	p.bare(func(c *bareConn, m *message) bool { // knows nothing of Expect
+		c.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + m.Body)
+		return true
+	})
+	c := dial(t, p.addr())
+	for range 3 {
+		began := time.Now()
+		c.send(asksFirst + "hello")
+		m := c.receive("PUT")
+		if took := time.Since(began); m.status() != 200 || !strings.HasSuffix(m.Body, "hello") || took > 900*time.Millisecond {
+			t.Errorf("got %q with %q after %v, want 200 with hello, in less than the second that Expect is waited for", m.Start, m.Body, took)
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package conformance
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// A certificate that is a pipe or a device: nobody may wait for what never comes.
+func TestACertificateThatIsNoRegularFileStopsTheStart(t *testing.T) {
+	for kind, put := range map[string]func(path string) error{
+		"named pipe": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"device":     func(path string) error { return os.Symlink("/dev/zero", path) },
+		"directory":  func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			path := filepath.Join(p.dir, "tls.crt")
+			os.Remove(path)
+			if err := put(path); err != nil {
+				t.Fatal(err)
+			}
+			p.launch()
+			if got := p.code(); got != 1 {
+				t.Errorf("got exit code %d, want 1", got)
+			}
+			if !p.out.says("TLS_CERT_DIR", path+": is a "+kind+", not a regular file") {
+				t.Errorf("got no line that says so:\n%s", p.out)
+			}
+		})
+	}
+}
+
+// One that becomes a pipe later is reported, and the old one stays. The end does not wait
+// for it.
+func TestACertificateThatBecomesAPipeIsReported(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	path := filepath.Join(p.dir, "tls.crt")
+	os.Remove(path)
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitLog("certificate not in use", "is a named pipe")
+	if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/bytes/2"); m.status() != 200 {
+		t.Errorf("with the old certificate: got %q, want 200", m.Start)
+	}
+	p.signal(syscall.SIGTERM)
+	if got := p.code(); got != 0 {
+		t.Errorf("got exit code %d, want 0", got)
+	}
+}

@@ -1,0 +1,38 @@
+package conformance
+
+import (
+	"fmt"
+	"testing"
+)
+
+// What HTTP/1.1 refuses because an app might read it as framing, HTTP/2 refuses too.
+func TestAliasesOfFramingFieldsAreRefusedOverHTTP2(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	app := newLedger()
+	p.app(app)
+	p.sidecar()
+	for _, protocol := range []string{"h2c", "TLS h2"} {
+		for what, fields := range map[string][]string{
+			"Content_Length":              {"content_length: 5"},
+			"Transfer_Encoding":           {"transfer_encoding: chunked"},
+			"an announced Content_Length": {"trailer: content_length"},
+			"of two announced trailers":   {"trailer: x-sum, transfer_encoding"},
+		} {
+			h := p.h2Peer(protocol)
+			id := newID()
+			h.open(1, false, "POST", "/", append(fields, "x-id: "+id)...)
+			h.data(1, true, "hello")
+			if a := h.answer(1); a.status != 400 || word(a.get("proxy-status")) != "bad-request" {
+				t.Errorf("%s, %s: got %+v, want 400 with the word bad-request", protocol, what, a)
+			}
+			h.open(3, true, "GET", "/", "x-id: next of "+id, "x_content_length: 5")
+			if a := h.answer(3); a.status != 200 {
+				t.Errorf("%s, %s: the next request got %+v, want 200", protocol, what, a)
+			}
+			if got := fmt.Sprint(app.count(id), app.count("next of "+id)); got != "0 1" {
+				t.Errorf("%s, %s: the app has got %s of them, want 0 1", protocol, what, got)
+			}
+		}
+	}
+}

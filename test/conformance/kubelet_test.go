@@ -1,0 +1,114 @@
+package conformance
+
+import (
+	"fmt"
+	"net"
+	"testing"
+)
+
+// docs/promises.md section 1, row 5: who looks like a kubelet gets two places beside
+// the limit, one for each client address.
+
+// sendFrom opens a connection from an address of this host and sends a GET on it.
+func (p *pod) sendFrom(address, path string, fields ...string) *wire {
+	p.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	c, err := d.Dial("tcp", p.addr())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	w := newWire(p.t, c)
+	w.send(request("GET", path, fields...))
+	return w
+}
+
+const kubeletAgent = "User-Agent: kube-probe/1.31"
+
+func TestTwoKubeletProbesRunBesideTheLimitOneForEachAddress(t *testing.T) {
+	alongside(t)
+	for name, field := range map[string]string{"user agent": kubeletAgent, "header": "K-Kubelet-Probe: x"} {
+		t.Run(name, func(t *testing.T) {
+			p := newPod(t)
+			p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+			h := p.holder()
+			held := []*wire{p.sendGet("/traffic")}
+			h.wait(t, "/traffic")
+			first := p.sendFrom("127.0.0.1", "/k1", field)
+			h.wait(t, "/k1")
+			turnedAway := func(what, address string) {
+				t.Helper()
+				if m := p.sendFrom(address, "/no", field).receive("GET"); m.status() != 503 || m.Body != "pending request queue full\n" {
+					t.Errorf("%s got %q with %q, want to be turned away as traffic", what, m.Start, m.Body)
+				}
+			}
+			turnedAway("a second of the same address", "127.0.0.1")
+			held = append(held, p.sendFrom("127.0.0.2", "/k2", field))
+			h.wait(t, "/k2")
+			turnedAway("a third", "127.0.0.3")
+			h.free("/k1")
+			if m := first.receive("GET"); m.status() != 200 {
+				t.Errorf("the first got %q, want 200", m.Start)
+			}
+			p.poll("its place is free again", func() error {
+				if m := p.sendFrom("127.0.0.1", "/k1", field).receive("GET"); m.status() != 200 {
+					return fmt.Errorf("got %q", m.Start)
+				}
+				return nil
+			})
+			h.free("/k2")
+			h.free("/traffic")
+			for _, c := range held {
+				if m := c.receive("GET"); m.status() != 200 {
+					t.Errorf("got %q, want 200", m.Start)
+				}
+			}
+		})
+	}
+}
+
+// Whoever would hold a place for long is traffic: a WebSocket, a body that does not
+// end, and whoever is behind a proxy, which is no kubelet.
+func TestWhoCouldHoldAKubeletsPlaceIsTraffic(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	h := p.holder()
+	p.sendGet("/traffic")
+	h.wait(t, "/traffic")
+	for what, fields := range map[string][]string{
+		"a WebSocket":       {"Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="},
+		"an offer of h2c":   {"Upgrade: h2c"},
+		"a body":            {"Content-Length: 10"},
+		"a body in chunks":  {"Transfer-Encoding: chunked"},
+		"behind a proxy":    {"X-Forwarded-For: 10.1.1.1"},
+		"behind another":    {"Forwarded: for=10.1.1.1"},
+		"through activator": {"K-Proxy-Request: activator"},
+	} {
+		if m := p.sendFrom("127.0.0.2", "/no", append(fields, kubeletAgent)...).receive("GET"); m.status() != 503 {
+			t.Errorf("%s: got %q, want to be turned away as traffic", what, m.Start)
+		}
+	}
+	c := dialH2(t, p.addr())
+	c.open(1, false, "GET", "/no", kubeletAgent) // a body without a length
+	if a := c.answer(1); a.status != 503 {
+		t.Errorf("an HTTP/2 stream that stays open: got %d, want 503", a.status)
+	}
+}
+
+// A kubelet probe that finds the slots free does not take one.
+func TestAKubeletProbeTakesNoSlot(t *testing.T) {
+	p := newPod(t)
+	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	h := p.holder()
+	probe := p.sendGet("/k", "User-Agent: kube-probe/1.31")
+	h.wait(t, "/k")
+	traffic := p.sendGet("/traffic")
+	h.wait(t, "/traffic")
+	for _, path := range []string{"/k", "/traffic"} {
+		h.free(path)
+	}
+	for _, c := range []*wire{probe, traffic} {
+		if m := c.receive("GET"); m.status() != 200 {
+			t.Errorf("got %q, want 200", m.Start)
+		}
+	}
+}

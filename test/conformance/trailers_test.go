@@ -1,0 +1,74 @@
+package conformance
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A response may announce trailers and then have none, or only such as we remove: it
+// ends all the same.
+func TestAnnouncedTrailersMayStayAway(t *testing.T) {
+	alongside(t)
+	for _, app := range []string{"h1", "h2"} {
+		t.Run(app, func(t *testing.T) {
+			p := newPod(t)
+			writeCertificate(t, p.dir)
+			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Trailer", "X-Sum, Proxy-Status")
+				io.WriteString(w, "ok")
+				switch r.URL.Path {
+				case "/ours":
+					w.Header().Set("Proxy-Status", "queue-proxy; error=connection_refused")
+				case "/some":
+					w.Header().Set("X-Sum", "1")
+				}
+			}), app)
+			p.sidecar()
+			for _, protocol := range []string{"h1", "h2c", "tls", "tls-h2"} {
+				url := p.url("")
+				if strings.HasPrefix(protocol, "tls") {
+					url = "https://" + p.tlsAddr()
+				}
+				for path, want := range map[string][]string{"/none": nil, "/ours": nil, "/some": {"1"}} {
+					answer, body := get(t, httpClient(t, protocol), url+path)
+					if answer.StatusCode != 200 || body != "ok" {
+						t.Errorf("%s, %s: got %s with %q, want 200 with ok", protocol, path, answer.Status, body)
+					}
+					if sum, status := answer.Trailer.Values("X-Sum"), answer.Trailer.Values("Proxy-Status"); !slices.Equal(sum, want) || status != nil {
+						t.Errorf("%s, %s: got the trailers X-Sum %q and Proxy-Status %q, want %q and none", protocol, path, sum, status, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A list of announced trailers that would be long to search is not passed on; the
+// trailers are.
+func TestALongListOfAnnouncedTrailersIsLeftOut(t *testing.T) {
+	alongside(t)
+	for _, app := range []string{"h1", "h2"} {
+		t.Run(app, func(t *testing.T) {
+			p := newPod(t)
+			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Trailer", names(5000)+"y, x-sum")
+				io.WriteString(w, "ok")
+				w.Header().Set("X-Sum", "1")
+			}), app)
+			p.sidecar()
+			m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", nil, "")
+			if err != nil || m.status() != 200 || m.Body != "ok" {
+				t.Fatalf("got %v, %v, want 200 with ok", m, err)
+			}
+			if got := values(m.Fields, "Trailer"); got != nil {
+				t.Errorf("got Trailer of %d bytes, want none", len(got[0]))
+			}
+			if got := values(m.Trailers, "X-Sum"); !slices.Equal(got, []string{"1"}) {
+				t.Errorf("got the trailer X-Sum %q, want 1", got)
+			}
+		})
+	}
+}
