@@ -10,7 +10,7 @@ func TestAMisspeltVariableIsNamedWithTheOneThatWasMeant(t *testing.T) {
 	for name, meant := range map[string]string{
 		"CONTAINER_CONCURENCY":         "CONTAINER_CONCURRENCY",
 		"CONTAINER_CONCURRENY":         "CONTAINER_CONCURRENCY",
-		"CONTIANER_CONCURENCY":         "CONTAINER_CONCURRENCY",
+		"CONTAIENR_CONCURENCY":         "CONTAINER_CONCURRENCY",
 		"CONTAINERCONCURRENCY":         "CONTAINER_CONCURRENCY",
 		"CONTAINER-CONCURRENCY":        "CONTAINER_CONCURRENCY",
 		"container_concurrency":        "CONTAINER_CONCURRENCY",

@@ -260,7 +260,8 @@ func (c *conn) refusalOf(err error) (status int) {
 // (RFC 3986 section 3.2.2, without its escapes being looked at).
 func validHost(host []byte) bool {
 	for _, c := range host {
-		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z') && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), c) < 0 {
+		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alphanumeric && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), c) < 0 {
 			return false
 		}
 	}
@@ -448,7 +449,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
 	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
-	case err == link.ErrAgain:
+	case errors.Is(err, link.ErrAgain):
 		if c.w == 0 {
 			c.release()
 		}
@@ -493,7 +494,7 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 	for {
 		n, err := c.nc.TryWrite(fd, c.left, c.then)
 		switch {
-		case err == link.ErrAgain:
+		case errors.Is(err, link.ErrAgain):
 			c.offer()
 			return false
 		case err != nil:

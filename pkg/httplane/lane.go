@@ -263,7 +263,7 @@ func (l *Lane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := l.idle.Get().(*exchange)
 	x.begin(w, r, g)
 	if x.h2 && announcesTooMuch(r.Trailer) { // over HTTP/1.1 the guard has refused it
-		x.Answer(&queue.Answer{Status: 431, Body: http.StatusText(431) + "\n", Why: queue.BadRequest, GRPC: -1})
+		x.Answer(&queue.Answer{Status: http.StatusRequestHeaderFieldsTooLarge, Body: http.StatusText(http.StatusRequestHeaderFieldsTooLarge) + "\n", Why: queue.BadRequest, GRPC: -1})
 	} else {
 		l.proxy.Serve(x, &x.life)
 	}

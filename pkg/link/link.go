@@ -160,7 +160,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) readOnce(fd uintptr) (done bool) {
 	r := c.reading
 	r.n, r.err = c.TryRead(fd, r.bytes)
-	return r.err != ErrAgain
+	return !errors.Is(r.err, ErrAgain)
 }
 
 // Write implements net.Conn.
@@ -184,7 +184,7 @@ func (c *Conn) writeAll(fd uintptr) (done bool) {
 		n, err := c.TryWrite(fd, w.bytes[w.n:], nil)
 		w.n += n
 		switch {
-		case err == ErrAgain:
+		case errors.Is(err, ErrAgain):
 			return false
 		case err != nil || n == 0:
 			w.err = err

@@ -298,7 +298,7 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 		e.received = 0
 		return n, nil
 	}
-	if answer := e.send(fd); answer != nil && answer != ErrAgain { // to a KeyUpdate, say
+	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // to a KeyUpdate, say
 		return 0, answer
 	}
 	if err == nil { // a record without content
@@ -331,7 +331,7 @@ func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
 		}
 	}
 	err = e.send(fd)
-	if err == ErrAgain && n > 0 {
+	if errors.Is(err, ErrAgain) && n > 0 {
 		err = nil
 	}
 	return n, err

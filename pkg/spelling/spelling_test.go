@@ -17,7 +17,7 @@ func TestDistanceCountsASwapAsOne(t *testing.T) {
 		{"", "ab", 2, 2},
 		{"", "abc", 2, 3},
 		{"CONTAINER_CONCURENCY", "CONTAINER_CONCURRENCY", 2, 1},
-		{"CONTIANER_CONCURENCY", "CONTAINER_CONCURRENCY", 2, 2},
+		{"CONTAIENR_CONCURENCY", "CONTAINER_CONCURRENCY", 2, 2},
 		{"QUEUE_DETPH", "QUEUE_DEPTH", 2, 1},
 		{"wyh", "why", 1, 1},
 		{"ca", "abc", 3, 3}, // no letter is swapped and then parted
