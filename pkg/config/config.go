@@ -68,6 +68,7 @@ type Config struct {
 	RequestTimeoutScope  RequestTimeoutScope // what RequestTimeout covers
 	ResponseStartTimeout time.Duration       // until the first byte of the response
 	IdleTimeout          time.Duration       // between bytes in either direction
+	ClientGoneGrace      time.Duration       // how long a slot is held for an app at work on a request that was broken off; 0: not at all
 	ConnectRetry         time.Duration       // how long a refused dial is tried again (docs/promises.md 3.7); 0: not at all
 
 	// Readiness (docs/promises.md section 2).

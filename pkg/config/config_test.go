@@ -48,6 +48,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 	want := Config{
 		UserPort: 8080, Port: 8012, TLSPort: 8112, AdminPort: 8022, AutoscalerPort: 9090, MetricsPort: 9091, StatusPort: 8008,
 		RequestTimeoutScope: WholeRequest,
+		ClientGoneGrace:     10 * time.Second,
 		ConnectRetry:        500 * time.Millisecond,
 		FastLane:            true,
 		Probes:              tcp(8080),

@@ -163,6 +163,8 @@ func table(c *Config) []section {
 				text: "How long until the first byte of the response."},
 			{name: "REVISION_IDLE_TIMEOUT_SECONDS", kind: seconds(&c.IdleTimeout), def: "0",
 				text: "How long nothing may move, in either direction. Upgraded connections obey this clock alone."},
+			{name: "CLIENT_GONE_GRACE", kind: duration(&c.ClientGoneGrace, 0), def: "10s",
+				text: "How long a request whose client has gone, or has got its 504, keeps its slot while the user container still works on it. 0: not at all, as with Knative."},
 			{name: "CONNECT_RETRY", kind: duration(&c.ConnectRetry, 0), def: "500ms",
 				text: "How long we try again while the user container refuses a connection, as one that restarts does, before we answer 502."},
 		}},

@@ -45,6 +45,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	if x.c.lane.app.OnlyH2() && !c.Upgrade {
 		return x.forwardH2()
 	}
+	c.Hold = l.Holds()
 	c.Begin()
 	if why := x.alarm.Abortable(x.abortApp); why != queue.OK {
 		return queue.Result{Why: why}
@@ -58,6 +59,9 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		}
 		x.blame(&result, killed, err)
 		result.In = x.body.moved()
+		if held := c.Held(); held != nil {
+			result.Held = held
+		}
 		return result
 	}
 	if c.Body == nil {

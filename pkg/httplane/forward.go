@@ -148,6 +148,7 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		c.Trailer = x.appendTrailer
 		x.fullDuplex()
 	}
+	c.Hold = x.life.Holds()
 	c.Begin()
 	if why := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); why != queue.OK {
 		return queue.Result{Why: why}
@@ -162,6 +163,9 @@ func (x *exchange) forwardH1(upgrade string) (result queue.Result) {
 		x.blame(&result, killed, err)
 		result.In = x.body.moved()
 		x.cutBody()
+		if held := c.Held(); held != nil {
+			result.Held = held
+		}
 		return result
 	}
 	result.FirstByte = time.Now()

@@ -53,6 +53,7 @@ type Life struct {
 	owing   atomic.Bool   // the client has a body to send that Clocks.Body applies to
 	stream  streamKind    // guarded by Drain.mu
 	counted bool          // in Drain.streams, guarded by Drain.mu
+	holds   bool          // see Holds
 
 	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
 	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
@@ -76,6 +77,10 @@ func (l *Life) begin(c *Clocks, now time.Time) {
 	l.owed.Store(0)
 	l.offer.Store(0)
 }
+
+// Holds reports whether the lane has to say in Result.Held what is left of an exchange
+// that is broken off before its response has begun.
+func (l *Life) Holds() bool { return l.holds }
 
 // Trace returns the trace of the request; nil: it is not traced.
 func (l *Life) Trace() Trace { return l.trace }

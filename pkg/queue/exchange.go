@@ -83,4 +83,14 @@ type Result struct {
 	In, Out   int64     // bytes of content, client to user container and back; of an answer of our own too
 	FirstByte time.Time // of the final response; zero: there was none
 	Err       error     // what the system said, for logs alone; may be nil
+	Held      Held      // the user container may still be at work on the request; nil: it is not
+}
+
+// Held is an exchange with the user container that was broken off before its response
+// began. [Life.Holds] says whether a lane has to report one.
+type Held interface {
+	// Wait tells the user container, as far as the protocol can, that nobody waits for
+	// the response, and returns when it has answered or closed, or after most. It is
+	// called once, and may be called after Serve.
+	Wait(most time.Duration)
 }

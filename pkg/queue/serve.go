@@ -23,7 +23,8 @@ import (
 type Proxy struct {
 	Ready   func(context.Context) error // may the user container serve? A nil error is yes, another's text is told to the asker; called concurrently
 	Drain   *Drain
-	Limit   *Limit // nil: none
+	Limit   *Limit        // nil: none
+	Grace   time.Duration // how long a slot is held at most for a user container that is still at work on a request that was broken off (docs/promises.md 3.1); 0: not at all
 	Clocks  Clocks
 	Stats   *stats.Stats
 	Observe func(*Observation) // after each request that was forwarded or would have been; must not keep its argument
@@ -96,10 +97,15 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 	defer p.Drain.leave(l)
 	if fresh { // what counts against quiet counts for scaling
 		p.Stats.In(o.Start, o.Proxied)
-		defer func() { p.Stats.Out(time.Now(), o.Proxied) }()
 	}
+	held := false
+	defer func() {
+		if fresh && !held {
+			p.Stats.Out(time.Now(), o.Proxied)
+		}
+	}()
 
-	p.forward(limit, x, l, o)
+	held = p.forward(limit, fresh, x, l, o)
 	if o.Why != OK && !o.Begun {
 		o.Status = o.Why.Status()
 		if o.Why != ClientGone {
@@ -137,16 +143,38 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 }
 
 // forward waits for a slot and holds it until the exchange with the user
-// container has ended.
-func (p *Proxy) forward(limit *Limit, x Exchange, l *Life, o *Observation) {
+// container has ended. It reports whether it has left that to hold.
+func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, l *Life, o *Observation) (held bool) {
 	if why := limit.acquire(x, l); why != OK {
 		o.Why = why
-		return
+		return false
 	}
-	defer limit.release()
+	defer func() {
+		if !held {
+			limit.release()
+		}
+	}()
 	o.Slot = time.Now()
+	l.holds = limit != nil && p.Grace > 0
 	l.Enter(Dialling)
 	o.Result = x.Forward(l)
+	if o.Held == nil {
+		return false
+	}
+	go p.hold(limit, counted, o.Proxied, o.Held)
+	o.Held = nil
+	return true
+}
+
+// hold keeps the slot of a request that has been broken off, and its place in the
+// statistics, while the user container is at work on it. The drain does not wait: nobody
+// hears the response.
+func (p *Proxy) hold(limit *Limit, counted, proxied bool, held Held) {
+	held.Wait(p.Grace)
+	limit.release()
+	if counted {
+		p.Stats.Out(time.Now(), proxied)
+	}
 }
 
 // has reports whether the request is one that does not count.

@@ -196,6 +196,7 @@ func (s *sidecar) build() (err error) {
 			WaitForStreams: c.DrainStreams == config.WaitForStreams,
 		}),
 		Limit: queue.NewLimit(c.Concurrency, c.QueueDepth),
+		Grace: c.ClientGoneGrace,
 		Clocks: queue.Clocks{
 			Request:       c.RequestTimeout,
 			FirstByteOnly: c.RequestTimeoutScope == config.FirstByte,

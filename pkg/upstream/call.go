@@ -48,6 +48,7 @@ type Call struct {
 	Trailer   func(dst []byte) []byte // appends the trailer fields once Body has ended; nil: none
 	Expect100 bool                    // Head holds "Expect: 100-continue"
 	Upgrade   bool                    // Head asks for another protocol
+	Hold      bool                    // a Do that is broken off leaves its connection to Held
 	Many      bool                    // the client has others like it: the response is read in pieces of 32 KB, not 64
 
 	// What the lane does on the way, on the goroutine of Do and Next.
@@ -61,6 +62,7 @@ type Call struct {
 	Sends int // how often Do has sent the request, or begun to
 
 	response Response
+	held     *Held
 
 	mu      sync.Mutex
 	conn    *conn
@@ -130,6 +132,9 @@ func (c *Call) Do(a *App) (*Response, error) {
 		err = c.verdict(err) // before the body is stopped, which is an error too
 		c.endUpload(0)
 		c.detach()
+		if c.hold(conn, err) {
+			return nil, err
+		}
 		conn.close()
 		if !again || !c.BodyUntouched() || isAborted(err) {
 			return nil, err

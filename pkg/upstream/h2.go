@@ -19,6 +19,15 @@ import (
 type speech struct {
 	mu     sync.Mutex
 	h1, h2 answer
+	asking *asking // whether it speaks HTTP/2; nil: nobody is
+}
+
+// asking is a question to the user container, which all share who want to know: an app
+// that knows no HTTP/2 may take it for a request, and work on it.
+type asking struct {
+	done   chan struct{} // closed when speaks and err are set
+	speaks bool
+	err    error
 }
 
 type answer uint8
@@ -76,9 +85,35 @@ func (a *App) SpeaksH1() bool {
 // no, and is remembered only of one that has been heard to speak HTTP/1.1. The
 // error is an *Error where nothing could be dialled, or the context's cause.
 func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
-	if _, h2 := a.speech.heard(); h2 != unknown {
+	s := &a.speech
+	s.mu.Lock()
+	if h2 := s.h2; h2 != unknown {
+		s.mu.Unlock()
 		return h2 == yes, nil
 	}
+	q := s.asking
+	if q == nil {
+		q = &asking{done: make(chan struct{})}
+		s.asking = q
+		go func() {
+			q.speaks, q.err = a.askH2(context.WithoutCancel(ctx))
+			s.mu.Lock()
+			s.asking = nil
+			s.mu.Unlock()
+			close(q.done)
+		}()
+	}
+	s.mu.Unlock()
+	select {
+	case <-q.done:
+		return q.speaks, q.err
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// askH2 is SpeaksH2 where nobody knows yet.
+func (a *App) askH2(ctx context.Context) (bool, error) {
 	speaks, silent, err := a.question(ctx, answersPreface)
 	if err != nil {
 		return false, err

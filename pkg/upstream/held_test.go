@@ -1,0 +1,108 @@
+package upstream
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// heldCall returns a call that was aborted when its request was with the user container.
+func heldCall(t *testing.T, a *App, k *asker, arrived <-chan struct{}) *Held {
+	t.Helper()
+	k.Hold = true
+	done := make(chan outcome, 1)
+	k.Begin()
+	go func() { done <- k.do(a) }()
+	within(t, "the request at the user container", func() struct{} { return <-arrived })
+	k.Abort()
+	got := within(t, "an aborted call", func() outcome { return <-done })
+	if fault(got.err) != Aborted {
+		t.Fatalf("got %v, want aborted", got.err)
+	}
+	return k.Held()
+}
+
+func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
+	for name, test := range map[string]struct {
+		says string // after the client has gone
+		ends bool   // the wait, before its time
+	}{
+		"answers":            {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true},
+		"begins its answer":  {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", true},
+		"answers garbage":    {"garbage\r\n\r\n", true},
+		"says 103":           {"HTTP/1.1 103 Early Hints\r\n\r\n", false},
+		"says nothing":       {"", false},
+		"begins a head":      {"HTTP/1.1 2", false},
+		"103, then answers":  {"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", true},
+		"says it in a loop":  {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", maxInfos+1), true},
+		"switches protocols": {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			arrived, saw := make(chan struct{}), make(chan error, 1)
+			a := app(t, func(p *peer) {
+				p.head()
+				close(arrived)
+				_, err := p.Read(make([]byte, 1))
+				saw <- err
+				p.say(test.says)
+				<-p.over
+			})
+			h := heldCall(t, a, ask("GET", "/"), arrived)
+			if h == nil {
+				t.Fatal("got no held call, want one")
+			}
+			const most = 300 * time.Millisecond
+			start := time.Now()
+			within(t, "the wait", func() struct{} {
+				h.Wait(map[bool]time.Duration{true: time.Hour, false: most}[test.ends])
+				return struct{}{}
+			})
+			if took := time.Since(start); !test.ends && took < most {
+				t.Errorf("waited for %v, want %v", took, most)
+			}
+			if err := <-saw; err != io.EOF {
+				t.Errorf("the user container read %v, want the end of our side", err)
+			}
+		})
+	}
+}
+
+func TestOnlyWhatTheUserContainerHasGotIsHeld(t *testing.T) {
+	a := app(t, func(p *peer) { p.request(); <-p.over })
+	k := ask("GET", "/")
+	k.Hold = true
+	k.Begin()
+	k.Abort()
+	k.do(a)
+	if k.Held() != nil {
+		t.Error("got a held call, want none: nothing was sent")
+	}
+}
+
+func TestWhatTheUserContainerEndsIsNotHeld(t *testing.T) {
+	a := app(t, func(p *peer) { p.head(); p.say("garbage\r\n\r\n") })
+	k := ask("GET", "/")
+	k.Hold = true
+	k.Begin()
+	k.do(a)
+	if k.Held() != nil {
+		t.Error("got a held call, want none: the user container has answered")
+	}
+}
+
+func TestAResponseThatHasBegunIsNotHeld(t *testing.T) {
+	a := app(t, func(p *peer) { p.head(); p.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"); <-p.over })
+	k := ask("GET", "/")
+	k.Hold = true
+	k.Begin()
+	r, err := k.Do(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Abort()
+	r.Close()
+	if k.Held() != nil {
+		t.Error("got a held call, want none: it is reset")
+	}
+}
