@@ -48,6 +48,7 @@ type conn struct {
 	first   bool               // no request has been served
 	owing   bool               // a head has begun to arrive
 	agreed  bool               // on HTTP/1.1, by ALPN
+	taking  atomic.Bool        // the reader takes bytes from the socket, or has some that it has not looked at
 
 	// Of the writer.
 	left     []byte             // of what is being written,
@@ -355,7 +356,7 @@ func (c *conn) evict() bool {
 	if !c.idle && !c.owed {
 		return false
 	}
-	if !c.nc.Silent() {
+	if !c.nc.Silent() || c.taking.Load() { // in this order: what is not in the socket any more was taken before
 		return false // the reader sees to what has come
 	}
 	c.evicted = true
@@ -447,9 +448,11 @@ var errStalled = errors.New("a part of a TLS record has come")
 // without a byte in it.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
+	c.taking.Store(true)
 	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
 	case errors.Is(err, link.ErrAgain):
+		c.taking.Store(false)
 		if c.w == 0 {
 			c.release()
 		}

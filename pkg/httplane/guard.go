@@ -94,6 +94,7 @@ type guard struct {
 	retiring bool
 	nudged   bool // retire has ended that wait
 	evicted  bool // it ends, so that another connection can be served
+	late     bool // a request had come when it was; of the reader alone
 }
 
 // state is what the next bytes are.
@@ -174,6 +175,10 @@ func (g *guard) wait() error {
 	}
 	defer g.place.Serving() // until it is said again that it waits
 	for {
+		if g.late {
+			g.state = ended
+			return io.EOF
+		}
 		retiring := g.enterWait()
 		if g.w > g.r { // behind enterWait: evict must find the connection waiting
 			g.place.Reading()
@@ -183,6 +188,10 @@ func (g *guard) wait() error {
 		err := g.fill()
 		nudged, evicted := g.leaveWait()
 		switch {
+		case evicted && err == nil && !g.late:
+			g.late = true // what came in the same moment is served
+			g.Conn.SetReadDeadline(time.Time{})
+			return nil
 		case evicted:
 			g.state = ended // net/http reads again behind an error
 			return io.EOF
