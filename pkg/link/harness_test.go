@@ -40,8 +40,11 @@ func tcpPair(t testing.TB) (client net.Conn, server *net.TCPConn) {
 	return client, accepted.(*net.TCPConn)
 }
 
-// server has a certificate of its own.
-var server = sync.OnceValue(func() *link.Server {
+// server is the one of most tests.
+var server = sync.OnceValue(newServer)
+
+// newServer returns a server with a certificate of its own.
+func newServer() *link.Server {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -58,7 +61,7 @@ var server = sync.OnceValue(func() *link.Server {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 		NextProtos:   []string{"h2", "http/1.1"}, DynamicRecordSizingDisabled: true,
 	}, 0)
-})
+}
 
 // A holder is a connection whose writes can be held back.
 type holder struct {

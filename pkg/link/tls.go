@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
@@ -38,6 +37,7 @@ const maxWaiting = 2 * largeOut
 
 var (
 	errManyHandshakes = errors.New("tls: too many handshakes at once")
+	errLateHandshake  = errors.New("tls: the handshake took too long")
 	errNotRead        = errors.New("tls: the client reads no answers")
 	errLongHandshake  = errors.New("tls: the client's handshake is too long")
 	errNoContent      = errors.New("tls: too many bytes without content")
@@ -49,81 +49,26 @@ const (
 	largeOut = encryptAtOnce + encryptAtOnce/recordSize*recordOverhead
 )
 
-const (
-	// maxHandshakes is how many handshakes of a listener may go on at once: with what
-	// crypto/tls holds for each, up to 32 KiB, 8 MiB.
-	maxHandshakes = 256
-	// stallTime is how long a handshake may wait for its client while another one waits
-	// for its place.
-	stallTime = time.Second
-)
-
 // Server is what the TLS connections of a listener share. It is safe for concurrent
 // use.
 type Server struct {
 	config       *tls.Config
 	timeout      time.Duration // for a handshake
 	small, large sync.Pool     // of *[]byte, for what waits to be sent
-
-	places chan struct{} // of handshakes that go on
-	mu     sync.Mutex
-	going  map[*encryption]struct{} // in a handshake
+	handshakes   handshakes
 }
 
 // NewServer returns a server that makes handshakes by config. The client gets as long
 // as limit for its part, and no longer than 10 s; 0 is no limit of its own.
 func NewServer(config *tls.Config, limit time.Duration) *Server {
-	s := &Server{
-		config: config, timeout: handshakeTime,
-		places: make(chan struct{}, maxHandshakes), going: make(map[*encryption]struct{}),
-	}
+	s := &Server{config: config, timeout: handshakeTime}
+	s.handshakes.init()
 	if limit > 0 {
 		s.timeout = min(limit, handshakeTime)
 	}
 	s.small.New = func() any { b := make([]byte, 0, smallOut); return &b }
 	s.large.New = func() any { b := make([]byte, 0, largeOut); return &b }
 	return s
-}
-
-// begin waits for a place for a handshake, at most until end. While one waits, those
-// are ended that wait for their clients for too long: whoever begins handshakes and
-// leaves them locks nobody out.
-func (s *Server) begin(e *encryption, end time.Time) error {
-	for {
-		timer := time.NewTimer(stallTime)
-		select {
-		case s.places <- struct{}{}:
-			timer.Stop()
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.going[e] = struct{}{}
-			return nil
-		case now := <-timer.C:
-			if now.After(end) {
-				return errManyHandshakes
-			}
-			s.endStalled(now)
-		}
-	}
-}
-
-// endStalled ends the handshakes that have waited for their clients for stallTime.
-func (s *Server) endStalled(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for e := range s.going {
-		if since := e.waiting.Load(); since != 0 && now.Sub(time.Unix(0, since)) >= stallTime {
-			_ = e.link.Cut()
-		}
-	}
-}
-
-// end undoes begin.
-func (s *Server) end(e *encryption) {
-	s.mu.Lock()
-	delete(s.going, e)
-	s.mu.Unlock()
-	<-s.places
 }
 
 // encryption is the TLS of a connection, and what crypto/tls takes for the connection.
@@ -133,11 +78,10 @@ type encryption struct {
 	conn   *tls.Conn
 
 	// Of the reader.
-	fd         uintptr      // inside WaitRead
-	allowed    int          // bytes that the handshake may still take
-	waiting    atomic.Int64 // in a handshake: since when its client is waited for, nanoseconds since 1970; 0: it is not
-	received   int          // bytes since the last content
-	header     [5]byte      // of a record, as much of it as has come
+	fd         uintptr    // inside WaitRead
+	shaking    *handshake // nil: it is done
+	received   int        // bytes since the last content
+	header     [5]byte    // of a record, as much of it as has come
 	headerLen  int
 	recordLeft int // bytes of the record behind its header
 
@@ -149,19 +93,21 @@ type encryption struct {
 
 // Handshake makes the connection a server's TLS connection. It blocks, and comes
 // before everything else. The client may take 8 KiB for its part, or 32 KiB where it
-// is asked for a certificate.
+// is asked for a certificate. Deadlines are left to the owner of the connection, who may
+// end the handshake by them.
 func (c *Conn) Handshake(s *Server) error {
-	end := time.Now().Add(s.timeout)
-	e := &encryption{link: c, server: s, allowed: helloBytes}
-	if err := s.begin(e, end); err != nil {
+	h := &handshake{conn: c, allowed: helloBytes}
+	if s.config.ClientAuth != tls.NoClientCert {
+		h.allowed = chainBytes
+	}
+	late := time.AfterFunc(s.timeout, func() { _ = c.Cut() })
+	defer late.Stop()
+	if err := s.handshakes.begin(h, s.timeout); err != nil {
 		return err
 	}
-	defer s.end(e)
-	if s.config.ClientAuth != tls.NoClientCert {
-		e.allowed = chainBytes
-	}
+	defer s.handshakes.end(h)
+	e := &encryption{link: c, server: s, shaking: h}
 	e.conn = tls.Server(e, s.config)
-	_ = c.tcp.SetDeadline(end) // the next read says why not
 	err := e.conn.Handshake()
 	if sent := e.sendAll(); err == nil { // an alert too
 		err = sent
@@ -169,8 +115,12 @@ func (c *Conn) Handshake(s *Server) error {
 	if err != nil {
 		return err
 	}
+	if !late.Stop() {
+		return errLateHandshake
+	}
+	e.shaking = nil
 	c.tls = e
-	return c.tcp.SetDeadline(time.Time{})
+	return nil
 }
 
 // sendAll sends what crypto/tls has written in a handshake.
@@ -187,7 +137,7 @@ func (e *encryption) sendAll() error {
 
 // Read is what crypto/tls reads encrypted bytes by.
 func (e *encryption) Read(p []byte) (n int, err error) {
-	if e.link.tls == nil {
+	if e.shaking != nil {
 		return e.readHandshake(p)
 	}
 	if e.received >= maxUnread {
@@ -201,16 +151,17 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 
 // readHandshake is Read during the handshake. It sends what the client waits for.
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
-	if e.allowed == 0 {
+	h := e.shaking
+	if h.allowed == 0 {
 		return 0, errLongHandshake
 	}
+	h.await(len(e.out) > 0) // nobody else writes in a handshake
+	defer h.got()
 	if err := e.sendAll(); err != nil {
 		return 0, err
 	}
-	e.waiting.Store(time.Now().UnixNano())
-	n, err = e.link.tcp.Read(p[:min(len(p), e.allowed)])
-	e.waiting.Store(0)
-	e.allowed -= n
+	n, err = e.link.tcp.Read(p[:min(len(p), h.allowed)])
+	h.allowed -= n
 	e.follow(p[:n])
 	return n, err
 }

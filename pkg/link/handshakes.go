@@ -1,0 +1,182 @@
+package link
+
+import (
+	"container/list"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxHandshakes is how many handshakes of a listener may go on at once: with what
+	// crypto/tls holds for each, up to 32 KiB, 8 MiB.
+	maxHandshakes = 256
+	// stallTime is how long a handshake may wait for its client's next flight while another
+	// one waits for its place. There are two or three flights (RFC 8446 section 2).
+	stallTime = time.Second
+	// lookTime is how often it is looked for those that have waited longer.
+	lookTime = stallTime / 5
+)
+
+// handshake is one that goes on, or waits for its turn.
+type handshake struct {
+	conn    *Conn
+	allowed int          // bytes that it may still take
+	since   atomic.Int64 // when it began to wait for its client, nanoseconds since 1970; 0: it does not wait
+	waited  atomic.Int64 // before that for the same flight, nanoseconds
+
+	// Of the queue; guarded by handshakes.mu.
+	turn    chan struct{} // closed when it may go on
+	client  *client
+	element *list.Element // of client.waiting; nil: it does not wait for its turn any more
+}
+
+// await notes that the client is waited for; flight: for its next flight, because it
+// has got something.
+func (h *handshake) await(flight bool) {
+	if flight {
+		h.waited.Store(0)
+	}
+	h.since.Store(time.Now().UnixNano())
+}
+
+// got undoes await.
+func (h *handshake) got() {
+	since := h.since.Swap(0)
+	h.waited.Add(time.Now().UnixNano() - since)
+}
+
+// idle returns how long the client's flight has been waited for; 0: it is not waited
+// for now. A client that sends a byte now and then gains nothing.
+func (h *handshake) idle(now time.Time) time.Duration {
+	since := h.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(h.waited.Load() + now.UnixNano() - since)
+}
+
+// handshakes bound how many go on at once. Those that wait for their turn get it client
+// by client, by addresses, so that one that begins many keeps no other waiting. While
+// some wait, those are ended that have waited too long for their clients.
+type handshakes struct {
+	most int // that go on
+
+	mu      sync.Mutex
+	going   map[*handshake]struct{}
+	turns   list.List // of *client, those who have handshakes that wait, the next one first
+	clients map[netip.Addr]*client
+	waiting int
+	looking bool // endStalled will be called
+}
+
+// client is one with handshakes that wait for their turn.
+type client struct {
+	address netip.Addr
+	waiting list.List // of *handshake, the next one first
+	element *list.Element
+}
+
+func (s *handshakes) init() {
+	s.most = maxHandshakes
+	s.going = make(map[*handshake]struct{})
+	s.clients = make(map[netip.Addr]*client)
+}
+
+// begin waits for h's turn, at most for limit.
+func (s *handshakes) begin(h *handshake, limit time.Duration) error {
+	s.mu.Lock()
+	if len(s.going) < s.most {
+		s.going[h] = struct{}{}
+		s.mu.Unlock()
+		return nil
+	}
+	s.enqueue(h)
+	s.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-h.turn:
+		return nil
+	case <-timer.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.element == nil { // its turn came in the same moment
+		return nil
+	}
+	s.dequeue(h)
+	return errManyHandshakes
+}
+
+// end undoes begin.
+func (s *handshakes) end(h *handshake) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.going, h)
+	for len(s.going) < s.most && s.turns.Len() > 0 {
+		c := s.turns.Front().Value.(*client)
+		next := c.waiting.Front().Value.(*handshake)
+		s.turns.MoveToBack(c.element)
+		s.dequeue(next)
+		s.going[next] = struct{}{}
+		close(next.turn)
+	}
+}
+
+// enqueue makes h wait for its turn. s.mu is held.
+func (s *handshakes) enqueue(h *handshake) {
+	address := addressOf(h.conn.RemoteAddr())
+	c := s.clients[address]
+	if c == nil {
+		c = &client{address: address}
+		c.element = s.turns.PushBack(c)
+		s.clients[address] = c
+	}
+	h.turn, h.client, h.element = make(chan struct{}), c, c.waiting.PushBack(h)
+	s.waiting++
+	if !s.looking {
+		s.looking = true
+		time.AfterFunc(lookTime, s.endStalled)
+	}
+}
+
+// dequeue undoes enqueue. s.mu is held.
+func (s *handshakes) dequeue(h *handshake) {
+	c := h.client
+	c.waiting.Remove(h.element)
+	h.client, h.element = nil, nil
+	s.waiting--
+	if c.waiting.Len() == 0 {
+		s.turns.Remove(c.element)
+		delete(s.clients, c.address)
+	}
+}
+
+// endStalled ends the handshakes that have waited too long for their clients, and sees
+// to it that it is called again while others wait.
+func (s *handshakes) endStalled() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == 0 {
+		s.looking = false
+		return
+	}
+	now := time.Now()
+	for h := range s.going {
+		if h.idle(now) >= stallTime {
+			_ = h.conn.Cut()
+		}
+	}
+	time.AfterFunc(lookTime, s.endStalled)
+}
+
+// addressOf returns the address of a client; the zero address where it has none.
+func addressOf(a net.Addr) netip.Addr {
+	if a, ok := a.(*net.TCPAddr); ok {
+		return a.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}

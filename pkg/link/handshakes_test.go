@@ -1,0 +1,158 @@
+package link_test
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+)
+
+// shaker accepts connections and makes them TLS connections.
+type shaker struct{ addr string }
+
+func newShaker(t *testing.T, s *link.Server) shaker {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			l, err := link.New(c.(*net.TCPConn))
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			running.Go(func() {
+				_ = l.Handshake(s) // the client knows
+				_ = l.Cut()
+			})
+		}
+	})
+	t.Cleanup(running.Wait)
+	t.Cleanup(func() { ln.Close() })
+	return shaker{ln.Addr().String()}
+}
+
+// dial connects from an address of this host.
+func (s shaker) dial(from string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	return d.Dial("tcp", s.addr)
+}
+
+// crowd begins n handshakes from another address, each again when it has been ended. It
+// returns when all are there, and they end with the test.
+func (s shaker) crowd(t *testing.T, n int, each func(net.Conn)) {
+	t.Helper()
+	stop := make(chan struct{})
+	var running, there sync.WaitGroup
+	t.Cleanup(running.Wait)
+	t.Cleanup(func() { close(stop) })
+	there.Add(n)
+	for range n {
+		running.Go(func() {
+			first := sync.OnceFunc(there.Done)
+			defer first()
+			for {
+				c, err := s.dial("127.0.0.2")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				first()
+				ended := make(chan struct{})
+				go func() { each(c); close(ended) }()
+				select {
+				case <-ended:
+					c.Close()
+				case <-stop:
+					c.Close()
+					<-ended
+					return
+				}
+			}
+		})
+	}
+	there.Wait()
+}
+
+// waits is how long an honest client waits for its handshake. Those that wait for their
+// turn are given up after twice as long.
+const waits = 5 * time.Second
+
+// honest makes one handshake.
+func (s shaker) honest(t *testing.T) {
+	t.Helper()
+	c, err := s.dial("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(waits))
+	if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(); err != nil {
+		t.Errorf("got %v, want a handshake beside those of another client", err)
+	}
+}
+
+func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
+	server := newServer()
+	server.SetMaxHandshakes(2)
+	s := newShaker(t, server)
+	s.crowd(t, 60, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
+	for range 3 {
+		s.honest(t)
+	}
+}
+
+// A client that sends a byte now and then is no better than one that sends nothing.
+func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
+	server := newServer()
+	server.SetMaxHandshakes(2)
+	s := newShaker(t, server)
+	record := append([]byte{22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3}, make([]byte, 200)...) // the beginning of a ClientHello
+	s.crowd(t, 8, func(c net.Conn) {
+		for _, b := range record {
+			if _, err := c.Write([]byte{b}); err != nil {
+				return
+			}
+			c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			var late net.Error
+			if _, err := c.Read(make([]byte, 1)); !errors.As(err, &late) || !late.Timeout() {
+				return
+			}
+		}
+	})
+	for range 3 {
+		s.honest(t)
+	}
+}
+
+// Whoever has set a deadline, to close the connection for another one, say, means the
+// handshake as well.
+func TestADeadlineOfTheOwnerEndsAHandshake(t *testing.T) {
+	client, accepted := tcpPair(t)
+	l, err := link.New(accepted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetReadDeadline(time.Unix(1, 0))
+	done := make(chan error, 1)
+	go func() {
+		err := l.Handshake(server())
+		_ = l.Cut()
+		done <- err
+	}()
+	err = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake()
+	if ended := <-done; ended == nil || err == nil {
+		t.Errorf("got %v at the server and %v at the client behind a deadline, want the handshake ended", ended, err)
+	}
+}
