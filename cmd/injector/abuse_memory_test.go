@@ -42,6 +42,7 @@ func heaviest() map[string]string {
 		"small maps":             reviewOf("", `,"x":`+list(`{"a":0}`, values/2), ""),
 		"a long variable":        reviewOf("", "", `,"env":[{"name":"a","value":"`+strings.Repeat("x", bytes)+`"}]`),
 		"line separators":        reviewOf("", "", `,"lifecycle":{"preStop":{"exec":{"command":["`+strings.Repeat("\u2028", bytes/3)+`"]}}}`),
+		"less-than signs":        reviewOf("", "", `,"lifecycle":{"preStop":{"exec":{"command":["`+strings.Repeat("<", bytes)+`"]}}}`),
 		"600000 variables":       reviewOf("", "", `,"env":`+list(`{"name":""}`, 600_000)),
 		"2500000 empty maps":     reviewOf("", `,"volumes":`+list(`{}`, 2_500_000), ""),
 	}

@@ -60,6 +60,8 @@ func parse(text []byte) (*admissionReview, error) {
 		return nil, errors.New("a review without a request")
 	case r.Request.UID == "":
 		return nil, errors.New("a review without a uid")
+	case len(r.Request.UID) > longestName: // it is sent back, each byte as up to six
+		return nil, fmt.Errorf("a review with a uid of more than %d bytes", longestName)
 	}
 	return r, nil
 }

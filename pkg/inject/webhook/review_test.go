@@ -12,6 +12,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
@@ -109,12 +110,20 @@ func TestBytesThatAreNoUTF8AreNoReview(t *testing.T) {
 	}
 }
 
+// A uid is sent back, and each of its bytes may become six.
+func TestALongUIDIsNoReview(t *testing.T) {
+	body := question([]byte(goodPod), func(q *admissionv1.AdmissionRequest) { q.UID = types.UID(strings.Repeat("<", 1000)) })
+	if status, text := ask(t, serve(t, newReviewer(nil)), body); status != http.StatusBadRequest || !strings.Contains(string(text), "uid") {
+		t.Errorf("got %d %.100s, want 400 and why", status, text)
+	}
+}
+
 // Reviews that are long, however many there are, take nothing from those that are short.
 func TestLongReviewsDoNotHoldUpShortOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := newReviewer(nil)
-		v.long.tryTake(memoryOfLong)
-		v.texts.tryTake(memoryOfTexts)
+		v.long.tryTake(nobody, memoryOfLong)
+		v.texts.tryTake(nobody, memoryOfTexts)
 		post := func(body string) int {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest("POST", Path, strings.NewReader(body))
@@ -130,11 +139,11 @@ func TestLongReviewsDoNotHoldUpShortOnes(t *testing.T) {
 		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != longestReview {
 			t.Errorf("a long review: got %d after %v, want 503 after %v", got, time.Since(begin), longestReview)
 		}
-		v.texts.giveBack(memoryOfTexts)
+		v.texts.giveBack(nobody, memoryOfTexts)
 		if got := post(long); got != http.StatusServiceUnavailable || time.Since(begin) != 2*longestReview {
 			t.Errorf("a long review that was read: got %d after %v, want 503 after %v", got, time.Since(begin), 2*longestReview)
 		}
-		v.long.giveBack(memoryOfLong)
+		v.long.giveBack(nobody, memoryOfLong)
 		if got := post(long); got != http.StatusOK {
 			t.Errorf("a long review, when there is memory: got %d, want 200", got)
 		}

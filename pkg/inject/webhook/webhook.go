@@ -17,6 +17,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -53,6 +54,9 @@ const (
 	mostShort     = 16
 	// An API server that follows our configuration gives up after 5 s.
 	longestReview = 5 * time.Second
+	// What holds a part of memoryOfTexts has to come, or to be taken, so fast that another
+	// review can wait for it.
+	longestTransfer = 2 * time.Second
 	// Kubernetes cuts warnings that are longer, and all of them beyond 4 KiB.
 	longestWarning, mostWarnings = 256, 8
 	// What is said of a question may hold parts of it, which are as long as they like.
@@ -85,16 +89,17 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(r.Context(), longestReview)
 	defer cancel()
+	client := peerOf(r)
 	held := 0 // of v.texts
-	defer func() { v.texts.giveBack(held) }()
+	defer func() { v.texts.giveBack(client, held) }()
 	p, status, err := v.read(ctx, w, r, &held)
 	if err != nil {
 		v.fail(w, status, err.Error())
 		return
 	}
-	out, answer, status, err := v.decide(ctx, p)
+	out, answer, status, err := v.decide(ctx, client, p)
 	if more := len(answer) - held; err == nil && len(answer) > smallBytes && more > 0 {
-		if v.texts.tryTake(more) {
+		if v.texts.tryTake(client, more) {
 			held += more
 		} else { // and while it waited, the answer would be held
 			status, err = http.StatusServiceUnavailable, errors.New("too many large answers at once")
@@ -106,6 +111,9 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v.Metrics.review(out, time.Since(begin))
 	w.Header().Set("Content-Type", "application/json")
+	if held > 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(longestTransfer))
+	}
 	// One who does not listen has no need of an answer.
 	_, _ = w.Write(answer)
 }
@@ -116,15 +124,15 @@ var errTime = errors.New("out of time")
 // decide makes an answer of a payload, which it lets go of, or returns with which status there
 // is none. It waits for its part of the memory, and holds it no longer: the answer is taken
 // when its peer likes.
-func (v *Reviewer) decide(ctx context.Context, p *payload) (out inject.Outcome, answer []byte, status int, err error) {
+func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (out inject.Outcome, answer []byte, status int, err error) {
 	memory, cost := v.short, p.cost()
 	if len(p.text) >= smallBytes {
 		memory = v.long
 	}
-	if !memory.take(ctx, cost) {
+	if !memory.take(ctx, client, cost) {
 		return out, nil, http.StatusServiceUnavailable, errors.New("too many reviews at once")
 	}
-	defer memory.giveBack(cost)
+	defer memory.giveBack(client, cost)
 	asked, err := parse(p.text)
 	p.text = nil
 	if err != nil {
@@ -139,6 +147,12 @@ func (v *Reviewer) decide(ctx context.Context, p *payload) (out inject.Outcome, 
 		return out, nil, http.StatusInternalServerError, errors.New("the answer has no JSON form")
 	}
 	return out, answer, 0, nil
+}
+
+// peerOf returns the address of who asks; the zero address where it has none.
+func peerOf(r *http.Request) netip.Addr {
+	peer, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return peer.Addr().Unmap()
 }
 
 func (v *Reviewer) fail(w http.ResponseWriter, status int, text string) {
@@ -170,11 +184,12 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		if length < 0 { // an API server says it; a proxy in between may not
 			length = mostBytes
 		}
-		if !v.texts.take(ctx, length) {
+		if !v.texts.take(ctx, peerOf(r), length) {
 			return nil, http.StatusServiceUnavailable, errors.New("too many large reviews at once")
 		}
 		*held = length
-		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead)) // so it does not grow
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(longestTransfer)) // a recorder has none
+		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // so it does not grow
 		whole.Write(text)
 		crowd.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
 		text = whole.Bytes()

@@ -363,6 +363,25 @@ func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
 
 // Whoever sends a question slowly makes nobody else wait: neither many that are
 // short so far, nor as many long ones as may be.
+// Long reviews that say how long they are and then do not come hold the memory of long
+// reviews, and not for others to wait in vain.
+func TestStalledLongReviewsLeaveTimeForThoseOfAnotherClient(t *testing.T) {
+	s := serve(t, newReviewer(nil))
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+	for range 4 * memoryOfTexts / mostBytes {
+		conn, err := tls.DialWithDialer(d, "tcp", s.Listener.Addr().String(), s.Client().Transport.(*http.Transport).TLSClientConfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", Path, mostBytes, strings.Repeat(" ", smallBytes+1000))
+	}
+	long := strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)
+	if a := review(t, s, []byte(long), nil); a.Patch == nil {
+		t.Error("got no patch, want one")
+	}
+}
+
 func TestSlowQuestionsHoldUpNobody(t *testing.T) {
 	s := serve(t, newReviewer(nil))
 	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * mostShort, 100}, "long": {mostShort, smallBytes + 1000}} {
