@@ -5,6 +5,7 @@ package visit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -136,6 +137,7 @@ type Visitor struct {
 	Name    string // its ids begin with it
 	Dial    func(context.Context) (net.Conn, error)
 	TLS     *tls.Config // nil: plain
+	Host    string      // of each request; "": example
 	Wishes  []Wish
 	Rand    *rand.Rand
 	Trickle time.Duration // between two bytes of a body; 0: all is sent at once
@@ -404,7 +406,7 @@ func (v *Visitor) write(text string) error {
 
 // message returns a request as it stands on the wire in HTTP/1.1.
 func (v *Visitor) message(q Wish, id string) string {
-	head := q.Method + " " + Target(q.Path, id) + " HTTP/1.1\r\nHost: example\r\n" + IDField + ": " + id + "\r\n"
+	head := q.Method + " " + Target(q.Path, id) + " HTTP/1.1\r\nHost: " + cmp.Or(v.Host, "example") + "\r\n" + IDField + ": " + id + "\r\n"
 	for _, f := range v.Fields {
 		head += f[0] + ": " + f[1] + "\r\n"
 	}
@@ -457,7 +459,7 @@ func (v *Visitor) send2(ctx context.Context, q Wish, id string) (*http.Response,
 	if v.TLS != nil {
 		scheme = "https"
 	}
-	r, err := http.NewRequestWithContext(ctx, q.Method, scheme+"://example"+Target(q.Path, id), body)
+	r, err := http.NewRequestWithContext(ctx, q.Method, scheme+"://"+cmp.Or(v.Host, "example")+Target(q.Path, id), body)
 	if err != nil {
 		cancel()
 		return nil, err

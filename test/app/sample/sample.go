@@ -42,6 +42,7 @@ const Guide = `This is the sample app. What it does is chosen by the path:
   /sink               counts and hashes an upload
   /ws                 WebSocket echo
   /grpc/any           gRPC echo: every message comes back, of a single call or of a stream
+  /grpc.health.v1.Health/Check   gRPC health: SERVING, or NOT_SERVING when /ready says no
 
 Its ledgers: GET /max (requests running now, at most, ended, abandoned; DELETE starts anew),
 GET /seen?id=x (how often a request with X-Id: x came; without id: all of them; DELETE forgets),
@@ -117,6 +118,9 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case "/ready":
 		a.readiness(w, r)
+		return
+	case "/grpc.health.v1.Health/Check":
+		a.health(w)
 		return
 	}
 	id := r.Header.Get(IDHeader)
@@ -244,6 +248,21 @@ func (a *App) readiness(w http.ResponseWriter, r *http.Request) {
 		ready = http.StatusOK
 	}
 	status(w, strconv.Itoa(ready))
+}
+
+// health answers a Check of gRPC's health protocol, whatever service it asks about: one
+// message, whose field 1 is the status.
+func (a *App) health(w http.ResponseWriter) {
+	a.mu.Lock()
+	state := byte(2) // NOT_SERVING
+	if a.ready == http.StatusOK {
+		state = 1 // SERVING
+	}
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Trailer", "Grpc-Status")
+	w.Write([]byte{0, 0, 0, 0, 2, 0x08, state})
+	w.Header().Set("Grpc-Status", "0")
 }
 
 func echo(w http.ResponseWriter, r *http.Request) {

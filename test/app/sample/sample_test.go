@@ -80,6 +80,18 @@ func TestReadinessCanBeSwitched(t *testing.T) {
 	}
 }
 
+func TestGRPCHealthSaysWhatReadinessSays(t *testing.T) {
+	s := httptest.NewServer(New())
+	defer s.Close()
+	for _, want := range []string{"\x00\x00\x00\x00\x02\x08\x01", "\x00\x00\x00\x00\x02\x08\x02"} {
+		answer, body := ask(t, s, "POST", "/grpc.health.v1.Health/Check", "")
+		if body != want || answer.Trailer.Get("Grpc-Status") != "0" {
+			t.Errorf("got %q and trailers %v, want %q and Grpc-Status 0", body, answer.Trailer, want)
+		}
+		ask(t, s, "POST", "/ready?status=503", "")
+	}
+}
+
 func TestTheLedgersCountRequestsButNotThemselves(t *testing.T) {
 	a := New()
 	s := httptest.NewServer(a)
