@@ -32,11 +32,11 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzzers fuzz admission h2spec knative e2e soak reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzzers fuzz admission h2spec knative cluster cluster-shell e2e soak reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 run: ## Start a sample app and the sidecar in front of it, and say what to try.
 	@$(GO_BUILD) -o bin/ ./cmd/queue-proxy ./test/app
@@ -68,6 +68,16 @@ knative: ## Run the sidecar under Knative's own code, head and 1.18; root; minut
 		(cd test/knative/$$release && $(GO) vet ./... .. && \
 		QUEUE_PROXY=$(if $(filter-out knative,$(QUEUE_PROXY)),$(abspath $(QUEUE_PROXY)),$(QUEUE_PROXY)) $(GO) test -count=1 -timeout 20m -v ./...) || exit 1; \
 	done
+
+# What is built, half an hour the first time, is kept in a folder outside the checkout.
+cluster: ## Run both images in a real Kubernetes with Knative Serving; Debian and root; half an hour the first time. CLUSTER=NAME is a part.
+	test/cluster/setup
+	$(GO) vet -tags cluster ./test/cluster
+	$(GO) test -tags cluster -count=1 -timeout 25m -parallel 4 -v ./test/cluster $(if $(CLUSTER),-run '$(CLUSTER)')
+
+cluster-shell: ## Start that cluster, leave it running until Ctrl-C, and say how to reach it.
+	test/cluster/setup
+	$(GO) test -tags cluster -count=1 -timeout 0 -v ./test/cluster -shell
 
 fuzzers: ## List the fuzzers, each as "package Name".
 	@$(FUZZERS)

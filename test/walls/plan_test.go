@@ -59,6 +59,7 @@ var plan = []room{
 var outside = []string{
 	"test/app",
 	"test/bench",
+	"test/cluster",
 	"test/conformance",
 	"test/e2e",
 	"test/soak",

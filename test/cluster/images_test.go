@@ -1,0 +1,100 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// The images of this checkout. A node has them all: nothing is fetched.
+const (
+	sidecarImage  = "localhost/queue-proxy:dev"
+	injectorImage = "localhost/queue-proxy-injector:dev"
+	appImage      = "dev.local/sample-app:dev" // Knative asks no registry about dev.local
+	readmeImage   = "registry.example/queue-proxy:1"
+)
+
+// importImages gives containerd the images of the checkout, as `make image` built them,
+// and the one that holds a pod's namespaces.
+func (m *machine) importImages() error {
+	built, err := filepath.Abs("../../bin/cluster")
+	if err != nil {
+		return err
+	}
+	for program, ref := range map[string]string{"pause": "localhost/pause:dev", "app": appImage} {
+		if err := m.importProgram(built+"/"+program, ref, "/"+program); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"queue-proxy", "queue-proxy-injector"} {
+		if _, err := run(nil, "ctr", "-n", "k8s.io", "images", "import", built+"/images/"+name+".tar"); err != nil {
+			return fmt.Errorf("%w (test/cluster/setup makes it)", err)
+		}
+	}
+	_, err = run(nil, "ctr", "-n", "k8s.io", "images", "tag", sidecarImage, readmeImage)
+	return err
+}
+
+// importProgram gives containerd an image that is one static program.
+func (m *machine) importProgram(program, ref, as string) error {
+	text, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	layer, err := tarball(map[string][]byte{strings.TrimPrefix(as, "/"): text})
+	if err != nil {
+		return err
+	}
+	diff := fmt.Sprintf("%x", sha256.Sum256(layer))
+	config, err := json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": map[string]any{"User": "65532:65532", "Entrypoint": []string{as}, "Env": []string{"PATH=/:/ko-app"}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + diff}},
+	})
+	if err != nil {
+		return err
+	}
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{ref}, "Layers": []string{diff + ".tar"}}})
+	if err != nil {
+		return err
+	}
+	archive, err := tarball(map[string][]byte{"config.json": config, diff + ".tar": layer, "manifest.json": manifest})
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(m.state, "images", filepath.Base(program)+".tar")
+	if err := os.WriteFile(file, archive, 0o644); err != nil {
+		return err
+	}
+	_, err = run(nil, "ctr", "-n", "k8s.io", "images", "import", file)
+	return errors.Join(err, os.Remove(file))
+}
+
+// tarball returns an archive of executable files, with the folders that they are in.
+func tarball(files map[string][]byte) ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for name, text := range files {
+		if dir, _, ok := strings.Cut(name, "/"); ok {
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755}); err != nil {
+				return nil, err
+			}
+		}
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(text); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), w.Close()
+}

@@ -1,0 +1,279 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
+)
+
+// These tests change the whole cluster, so they run one after the other and before those
+// that are parallel.
+
+// injector runs the injector's command line on a manifest.
+func injector(t *testing.T, manifest string, args ...string) string {
+	t.Helper()
+	out, err := run([]byte(manifest), append([]string{"../../bin/injector"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) {
+	s := newSpace(t, "readme", restricted)
+	file := t.TempDir() + "/app.yaml"
+	if err := os.WriteFile(file, []byte(app{name: "shop", replicas: 2}.manifest()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Without a sidecar requests are lost in any roll-out, so the visits begin with it.
+	s.kubectl("apply", "-f", file)
+	s.ready("app=shop", 2)
+	shell := func(line string) string {
+		t.Helper()
+		line = strings.NewReplacer("bin/injector", "../../bin/injector", "app.yaml", file, "kubectl", "kubectl -n "+s.name).Replace(line)
+		c := exec.Command("bash", "-o", "pipefail", "-c", line)
+		var said bytes.Buffer
+		c.Stderr = &said
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", line, err, said.String())
+		}
+		return string(out)
+	}
+	readme := commands(t, "../../README.md", "bin/injector explain", "bin/injector inject", "kubectl exec")
+	if said := shell(readme[0]); !strings.Contains(said, "queue-proxy") {
+		t.Errorf("%s: got %q, want what would change", readme[0], said)
+	}
+	shell(strings.Replace(readme[1], "inject -f", "inject --settings REQUEST_LOG=true -f", 1))
+	s.rolled("shop")
+	pod := s.ready("app=shop", 2)[0]
+	s.hasSidecar(pod)
+	if said := shell(strings.Replace(readme[2], "POD", pod.name(), 1)); !strings.Contains(said, "ready") {
+		t.Errorf("%s: got %q, want that it is ready", readme[2], said)
+	}
+
+	c := newCrowd(s, s.service("shop"))
+	c.come("kept", false, nil)
+	c.come("fresh", true, nil)
+	time.Sleep(time.Second)
+	s.kubectl("rollout", "restart", "deployment/shop")
+	s.rolled("shop")
+	time.Sleep(time.Second)
+	c.allServed("a roll-out of what the command line injected")
+
+	shell(readme[1][:strings.Index(readme[1], "|")] + "| bin/injector uninject -f - | kubectl apply -f -")
+	s.rolled("shop")
+	for _, p := range s.ready("app=shop", 2) {
+		if p.spec(sidecarName) != nil {
+			t.Errorf("after uninject: got a sidecar in %s, want none", p.name())
+		}
+	}
+}
+
+// commands returns the lines of a document that begin so, without their comments.
+func commands(t *testing.T, file string, beginnings ...string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+next:
+	for _, b := range beginnings {
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, b) {
+				line, _, _ = strings.Cut(line, "  #")
+				found = append(found, strings.TrimSpace(line))
+				continue next
+			}
+		}
+		t.Fatalf("%s: got no command that begins with %q", file, b)
+	}
+	return found
+}
+
+// rolled waits until a roll-out is complete, and its old pods are gone.
+func (s *space) rolled(deployment string) {
+	s.t.Helper()
+	s.kubectl("rollout", "status", "deployment/"+deployment, "--timeout=120s")
+	eventually(s.t, "the old pods of "+deployment+" are gone", func() error {
+		all, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods?labelSelector=app%3D" + deployment)
+		for _, p := range all {
+			if p.ending() {
+				return fmt.Errorf("%s is ending", p.name())
+			}
+		}
+		return err
+	})
+}
+
+func TestTheExampleIsAcceptedByTheAPIServer(t *testing.T) {
+	for _, file := range []string{"before.yaml", "after.yaml"} {
+		kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", "../../deploy/example/"+file)
+	}
+}
+
+func TestTheAdmissionPolicyInjectsAloneAndBesideTheWebhookOnce(t *testing.T) {
+	policy := injector(t, "", "policy", "--image="+sidecarImage, "--concurrency=4")
+	apply(t, policy)
+	t.Cleanup(func() { _, _ = run([]byte(policy), "kubectl", "delete", "--wait", "-f", "-") })
+	for _, stage := range []string{"alone", "beside"} {
+		if stage == "beside" {
+			webhook(t)
+		}
+		s := newSpace(t, "policy-"+stage, restricted, wanted)
+		// The policy takes no pod with options of its own, and a policy needs a moment.
+		eventually(t, "the policy holds", func() error {
+			out, err := run([]byte(app{name: "try"}.pod()), "kubectl", "-n", s.name, "apply", "--dry-run=server", "-o", "json", "-f", "-")
+			if err == nil && !strings.Contains(out, sidecarName) {
+				err = fmt.Errorf("a pod without a sidecar")
+			}
+			return err
+		})
+		a := app{name: "web", replicas: 1}
+		address := s.run(a)
+		pod := s.ready("app=web", 1)[0]
+		s.hasSidecar(pod)
+		n := 0
+		for _, c := range append(pod.each("spec", "containers"), pod.each("spec", "initContainers")...) {
+			if c.text("name") == sidecarName {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s: got %d sidecars, want 1", stage, n)
+		}
+		if status, _ := ask("GET", "http://"+address+"/echo"); status != 200 {
+			t.Errorf("%s: got status %d, want 200", stage, status)
+		}
+	}
+}
+
+func TestTheWebhookInjectsIntoARestrictedNamespaceByDeploysCommands(t *testing.T) {
+	webhook(t)
+	s := newSpace(t, "shop", restricted)
+	s.apply(app{name: "web", replicas: 2, annotations: logged()}.manifest())
+	s.ready("app=web", 2)
+	// As deploy/README.md has it.
+	for _, line := range commands(t, "../../deploy/README.md", "kubectl label namespace shop queue-proxy.dev/inject=true", "kubectl rollout restart deployment -n shop") {
+		kubectl(t, strings.Fields(line)[1:]...)
+	}
+	s.rolled("web")
+	for _, p := range s.ready("app=web", 2) {
+		s.hasSidecar(p)
+		if image := p.spec(sidecarName).text("image"); !strings.Contains(image, "@sha256:") {
+			t.Errorf("got the image %s, want it by digest", image)
+		}
+	}
+	kubectl(t, "label", "namespace", "shop", "queue-proxy.dev/inject-")
+	s.kubectl("rollout", "restart", "deployment/web")
+	s.rolled("web")
+	for _, p := range s.ready("app=web", 2) {
+		if p.spec(sidecarName) != nil {
+			t.Errorf("without the label: got a sidecar in %s, want none", p.name())
+		}
+	}
+}
+
+func TestTheOverlayHALetsInNoPodWithoutASidecarWhileTheInjectorRolls(t *testing.T) {
+	webhook(t)
+	kubectl(t, "apply", "-k", overlay(t, "ha"))
+	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
+	s := newSpace(t, "ha", restricted, wanted)
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "try"},
+		"spec": map[string]any{
+			"securityContext": map[string]any{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": map[string]any{"type": "RuntimeDefault"}},
+			"containers": []any{map[string]any{"name": "app", "image": appImage, "ports": []any{map[string]any{"containerPort": 8080}},
+				"securityContext": map[string]any{"allowPrivilegeEscalation": false, "capabilities": map[string]any{"drop": []string{"ALL"}}}}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := make(chan struct{})
+	var group sync.WaitGroup
+	var asked, bare, refused int
+	var last string
+	group.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			asked++
+			r, err := it.api.client.Post(apiServer+"/api/v1/namespaces/"+s.name+"/pods?dryRun=All", "application/json", bytes.NewReader(text))
+			if err != nil {
+				refused, last = refused+1, err.Error()
+				continue
+			}
+			body, _ := io.ReadAll(r.Body)
+			r.Body.Close()
+			switch {
+			case r.StatusCode != http.StatusCreated:
+				refused, last = refused+1, string(body)
+			case !bytes.Contains(body, []byte(`"name":"queue-proxy"`)):
+				bare++
+			}
+		}
+	})
+	kubectl(t, "-n", "queue-proxy", "rollout", "restart", "deployment/queue-proxy-injector")
+	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
+	(&space{t: t, name: "queue-proxy"}).rolled("queue-proxy-injector")
+	time.Sleep(2 * time.Second)
+	close(end)
+	group.Wait()
+	t.Logf("%d pods asked for while the injector rolled: %d without a sidecar, %d refused", asked, bare, refused)
+	if bare > 0 || refused > 0 || asked == 0 {
+		t.Errorf("got %d without a sidecar and %d refused (%s) of %d, want none", bare, refused, last, asked)
+	}
+}
+
+func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
+	webhook(t)
+	s := newSpace(t, "restart", restricted, wanted)
+	address := s.run(app{name: "web", replicas: 2, annotations: logged()})
+	c := newCrowd(s, address)
+	c.come("kept", false, nil)
+	c.come("post", true, func(v *visit.Visitor) { v.Wishes = []visit.Wish{visit.Post("/sink", 1000)} })
+	time.Sleep(2 * time.Second)
+	if err := it.restartNode(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all sidecars have been started again", func() error {
+		pods, err := s.pods("app=web")
+		for _, p := range pods {
+			if n := p.container(sidecarName).number("restartCount"); n == 0 {
+				return fmt.Errorf("%s has not", p.name())
+			}
+		}
+		return err
+	})
+	for _, p := range s.ready("app=web", 2) {
+		s.hasSidecar(p)
+	}
+	eventually(t, "the Service answers again", func() error {
+		if status, body := ask("GET", "http://"+address+"/bytes/1"); status != 200 {
+			return fmt.Errorf("%d %s", status, body)
+		}
+		return nil
+	})
+	time.Sleep(2 * time.Second)
+	row := c.judge("the node is killed, and starts again", visit.Excuses{Log: true, End: true})
+	if row.count[visit.ByApp] == 0 || row.count[visit.Broken] == 0 {
+		t.Errorf("got %v, want answers of the app, and broken ones: else there was no restart", row.count)
+	}
+}

@@ -1,0 +1,356 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
+)
+
+// ingress is where requests for Knative Services go.
+const ingress = nodeAddress + ":80"
+
+// through sends a request through the ingress.
+func through(host, path string, fields ...string) (int, string) {
+	return ask(http.MethodGet, "http://"+ingress+path, append([]string{"Host: " + host}, fields...)...)
+}
+
+func TestAServiceGoesToZeroAndComesBackForItsNextRequest(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "zero")
+	host := s.deploy(kservice{name: "web"})
+	for i := range 2 {
+		s.atZero("web")
+		begun := time.Now()
+		if status, body := through(host, "/echo"); status != 200 {
+			t.Fatalf("got %d %q from zero, want 200", status, body)
+		}
+		t.Logf("start %d from zero: %v", i+1, time.Since(begun).Round(time.Millisecond))
+	}
+	pods, err := s.pods("serving.knative.dev/service=web")
+	if err != nil || len(pods) == 0 {
+		t.Fatalf("got the pods %v, %v, want one", pods, err)
+	}
+	if image := pods[len(pods)-1].spec(sidecarName).text("image"); image != sidecarImage {
+		t.Errorf("got the image %q of the queue-proxy, want ours, %s", image, sidecarImage)
+	}
+}
+
+func TestTheAutoscalerScalesByTheSidecarsStatisticsAlone(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "autoscale")
+	host := s.deploy(kservice{name: "web", annotations: append(direct, `autoscaling.knative.dev/max-scale: "3"`, `autoscaling.knative.dev/target: "2"`)})
+	through(host, "/echo")
+	s.mode("web", "Serve")
+	c := newCrowd(s, ingress)
+	for i := range 8 {
+		c.come(fmt.Sprint("slow", i), true, func(v *visit.Visitor) {
+			v.Host, v.Wishes = host, []visit.Wish{visit.Get("/slow?ms=400", 5)}
+		})
+	}
+	s.scaled("web", func(n int) bool { return n == 3 }, "3")
+	s.mode("web", "Serve")
+	c.allServed("Knative: autoscaling by :9090 alone")
+	s.atZero("web")
+}
+
+func TestContainerConcurrencyHoldsInEachPodOfARevision(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "concurrency")
+	host := s.deploy(kservice{name: "web", annotations: always(`autoscaling.knative.dev/max-scale: "3"`), spec: []string{"containerConcurrency: 2"}})
+	c := newCrowd(s, ingress)
+	for i := range 8 {
+		c.come(fmt.Sprint("slow", i), true, func(v *visit.Visitor) {
+			v.Host, v.Wishes = host, []visit.Wish{visit.Get("/slow?ms=300", 5)}
+		})
+	}
+	s.scaled("web", func(n int) bool { return n == 3 }, "3")
+	pods := s.ready("serving.knative.dev/service=web", 3)
+	time.Sleep(3 * time.Second)
+	for _, pod := range pods {
+		_, text := ask("GET", "http://"+pod.text("status", "podIP")+":8080/max")
+		var ledger struct{ Max, Ended int }
+		if err := json.Unmarshal([]byte(text), &ledger); err != nil || ledger.Max > 2 || ledger.Ended == 0 {
+			t.Errorf("%s: got the app's ledger %s, want some requests, at most 2 at once", pod.name(), text)
+		}
+	}
+	c.allServed("Knative: containerConcurrency 2 through the activator")
+}
+
+func TestBothTimeoutsOfARevisionHold(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "timeouts")
+	host := s.deploy(kservice{name: "web", annotations: always(), spec: []string{"timeoutSeconds: 8", "responseStartTimeoutSeconds: 3"}})
+	for path, want := range map[string]int{"/slow?ms=1000": 200, "/slow?ms=6000": 504, "/sse?n=3&ms=2000": 200} {
+		if status, body := through(host, path); status != want {
+			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
+		}
+	}
+	// The whole takes too long, in its midst: the answer must not look whole.
+	pod := s.ready("serving.knative.dev/service=web", 1)[0]
+	if status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/sse?n=30&ms=500"); status != 0 {
+		t.Errorf("an answer of 15 s: got %d and %d bytes, want it visibly cut at 8 s", status, len(body))
+	}
+	// What stands before the sidecar decides what its own client sees.
+	straight := s.deploy(kservice{name: "direct", annotations: always(direct...), spec: []string{"timeoutSeconds: 8"}})
+	s.mode("direct", "Serve")
+	for how, h := range map[string]string{"activator and ingress": host, "the ingress": straight} {
+		status, body := through(h, "/sse?n=30&ms=500")
+		t.Logf("through %s: %d, %d bytes: %.30q", how, status, len(body), body)
+	}
+}
+
+func TestARevisionWithSeveralContainersIsReadyWhenAllAre(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "containers")
+	k := kservice{name: "web", annotations: always(), others: `{name: helper, image: ` + appImage + `, args: ["-port", "8091", "-delay-listen", "4s"], ` +
+		`readinessProbe: {httpGet: {path: /ready, port: 8091}}, resources: {requests: {cpu: 10m, memory: 16Mi}}}`}
+	host := s.deploy(k)
+	pod := s.ready("serving.knative.dev/service=web", 1)[0]
+	if status, body := through(host, "/echo"); status != 200 {
+		t.Errorf("got %d %q, want 200", status, body)
+	}
+	ask("POST", "http://"+pod.text("status", "podIP")+":8091/ready?status=503")
+	eventually(t, "the pod is not ready when its second container is not", func() error {
+		o, err := s.one("pods", pod.name())
+		if err == nil && o.condition("Ready") {
+			err = fmt.Errorf("it is")
+		}
+		return err
+	})
+}
+
+func TestEveryProtocolReachesARevision(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "protocols")
+	one := s.deploy(kservice{name: "one", annotations: always()})
+	two := s.deploy(kservice{name: "two", annotations: always(), port: "h2c"})
+	c := newCrowd(s, ingress)
+	c.host = one
+	c.come("one", false, func(v *visit.Visitor) {
+		v.Host, v.Wishes = one, []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Post("/sink", 10000).InChunks()}
+	})
+	c.come("two", false, func(v *visit.Visitor) {
+		v.Host, v.Wishes = two, []visit.Wish{visit.Get("/bytes/3000", 3000).OverH2(), visit.Post("/sink", 10000).OverH2()}
+	})
+	c.come("grpc", false, func(v *visit.Visitor) { speakGRPC(v); v.Host = two })
+	c.streams()
+	time.Sleep(8 * time.Second)
+	c.allServed("Knative: HTTP/1.1, h2c, gRPC, WebSocket, events")
+}
+
+func TestKnativesGRPCImageAnswersThroughTheSidecar(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "grpc")
+	host := s.deploy(kservice{name: "ping", image: grpcPing, port: "h2c", annotations: always()})
+	var speaks http.Protocols
+	speaks.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &speaks}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	// A message of six bytes: field 1, the text "ping".
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+ingress+"/ping.PingService/Ping", strings.NewReader("\x00\x00\x00\x00\x06\x0a\x04ping"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = host
+	r.Header.Set("Content-Type", "application/grpc")
+	r.Header.Set("Te", "trailers")
+	a, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(a.Body)
+	if err != nil || !bytes.Contains(body, []byte("ping")) || a.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("got %q, %v and the trailers %v, want ping and Grpc-Status 0", body, err, a.Trailer)
+	}
+}
+
+func TestAWebSocketGetsTheAppsOwnCloseWhenItsPodEnds(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "websocket")
+	host := s.deploy(kservice{name: "ws", image: wsserver, annotations: always(direct...), spec: []string{"timeoutSeconds: 60"}})
+	s.mode("ws", "Serve")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+ingress+"/", &websocket.DialOptions{Host: host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	say := func() error {
+		if err := ws.Write(ctx, websocket.MessageText, []byte("hello")); err != nil {
+			return err
+		}
+		_, heard, err := ws.Read(ctx)
+		if err == nil && !bytes.Contains(heard, []byte("hello")) {
+			err = fmt.Errorf("got %q, want hello", heard)
+		}
+		return err
+	}
+	if err := say(); err != nil {
+		t.Fatal(err)
+	}
+	s.kubectl("delete", "pod", s.ready("serving.knative.dev/service=ws", 1)[0].name(), "--wait=false")
+	said := 0
+	for err = say(); err == nil; err = say() {
+		said++
+		time.Sleep(200 * time.Millisecond)
+	}
+	t.Logf("%d messages after the deletion, then %v", said, err)
+	if code := websocket.CloseStatus(err); code != websocket.StatusNormalClosure {
+		t.Errorf("got the close %d (%v) after %d messages, want the app's own, 1000", code, err, said)
+	}
+	if said < 10 {
+		t.Errorf("got %d messages back after the deletion, want those of some seconds", said)
+	}
+}
+
+func TestATagHasAnAddressOfItsOwn(t *testing.T) {
+	serving(t)
+	t.Parallel()
+	s := newSpace(t, "tags")
+	k := kservice{name: "web", annotations: always(), traffic: "[{latestRevision: true, percent: 100}, {latestRevision: true, tag: next, percent: 0}]"}
+	host := s.deploy(k)
+	for _, h := range []string{host, "next-" + host} {
+		if status, body := through(h, "/echo"); status != 200 {
+			t.Errorf("%s: got %d %q, want 200", h, status, body)
+		}
+	}
+}
+
+func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
+	serving(t)
+	s := newSpace(t, "switch")
+	crowd := func() *crowd {
+		c := newCrowd(s, ingress)
+		for i, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
+			host := s.deployed(k.name)
+			c.come(fmt.Sprint("kept", i), false, func(v *visit.Visitor) {
+				v.Host, v.Wishes = host, []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Get("/slow?ms=50", 5)}
+			})
+			c.come(fmt.Sprint("fresh", i), true, func(v *visit.Visitor) { v.Host, v.Wishes = host, []visit.Wish{visit.Post("/sink", 1000)} })
+		}
+		return c
+	}
+	for _, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
+		s.deploy(k)
+	}
+	s.mode("direct", "Serve")
+	c := crowd()
+	time.Sleep(time.Second)
+	for _, k := range []kservice{{name: "direct", annotations: always(append(direct, `test: "2"`)...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`, `test: "2"`)}} {
+		s.deploy(k)
+	}
+	time.Sleep(2 * time.Second)
+	c.allServed("Knative: new Revisions of two Services")
+
+	// From ours to Knative's own and back: every Revision rolls.
+	c = crowd()
+	for _, image := range []string{knativeQueue, sidecarImage} {
+		if err := patchConfig("deployment", `{"queue-sidecar-image":"`+image+`"}`); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "every pod has "+image+", and the old ones are gone", func() error {
+			pods, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods")
+			for _, p := range pods {
+				if got := p.spec(sidecarName).text("image"); got != image || !p.condition("Ready") {
+					return fmt.Errorf("%s has %s, ready: %v, ending: %v", p.name(), got, p.condition("Ready"), p.ending())
+				}
+			}
+			return err
+		})
+	}
+	time.Sleep(2 * time.Second)
+	// Knative's queue-proxy keeps no ledger that could be held against the others.
+	entries := c.leave()
+	row := &result{scenario: "Knative: from our image to Knative's and back"}
+	for _, e := range entries {
+		row.add(e.Verdict, e.Word)
+	}
+	results.Lock()
+	results.all = append(results.all, row)
+	results.Unlock()
+	t.Logf("%s: %d requests, %d by the app, %v", row.scenario, row.sent(), row.count[visit.ByApp], row.words)
+	if row.count[visit.ByApp] != row.sent() {
+		t.Errorf("got %d of %d requests answered by the app, want all: %v", row.count[visit.ByApp], row.sent(), row.words)
+	}
+}
+
+func TestKnativesPodsAreLeftAloneByTheInjector(t *testing.T) {
+	serving(t)
+	webhook(t)
+	t.Parallel()
+	s := newSpace(t, "alone", wanted)
+	host := s.deploy(kservice{name: "web", annotations: always()})
+	if status, body := through(host, "/echo"); status != 200 {
+		t.Errorf("got %d %q, want 200", status, body)
+	}
+	pod := s.ready("serving.knative.dev/service=web", 1)[0]
+	if got := len(pod.each("spec", "containers")); got != 2 {
+		t.Errorf("got %d containers, want the app and Knative's queue-proxy", got)
+	}
+	if status := pod.text("metadata", "annotations", "queue-proxy.dev/status"); status != "" {
+		t.Errorf("got the annotation queue-proxy.dev/status %q, want none", status)
+	}
+}
+
+func TestInternalTLSReachesTheSidecar(t *testing.T) {
+	serving(t)
+	if err := patchConfig("network", `{"system-internal-tls":"Enabled"}`); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = patchConfig("network", `{"system-internal-tls":"Disabled"}`)
+		_, _ = run(nil, "kubectl", "-n", "knative-serving", "rollout", "restart", "deployment/activator")
+		_ = it.rollouts("activator")
+	})
+	// The activator reads the setting when it starts.
+	kubectl(t, "-n", "knative-serving", "rollout", "restart", "deployment/activator")
+	if err := it.rollouts("activator"); err != nil {
+		t.Fatal(err)
+	}
+	s := newSpace(t, "internal-tls")
+	c := newCrowd(s, ingress)
+	for _, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
+		host := s.deploy(k)
+		c.come(k.name, true, func(v *visit.Visitor) {
+			v.Host, v.Wishes = host, []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Post("/sink", 1000)}
+		})
+	}
+	s.mode("direct", "Serve")
+	pod := s.ready("serving.knative.dev/service=direct", 1)[0]
+	eventually(t, "the sidecar speaks TLS", func() error {
+		if status, body := askOver(overTLS(), "GET", "https://"+pod.text("status", "podIP")+":8112/echo"); status != 200 {
+			return fmt.Errorf("%d %s", status, body)
+		}
+		return nil
+	})
+	s.kubectl("delete", "pod", pod.name(), "--wait=false")
+	s.gone(pod.name())
+	c.allServed("Knative: internal TLS, and a pod is deleted")
+	if secure := strings.Count(strings.Join(s.pod.lines(sidecarName), "\n"), `"protocol"`); secure == 0 {
+		t.Error("got no line of the request log, want some")
+	}
+}

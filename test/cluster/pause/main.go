@@ -1,0 +1,15 @@
+// Command pause is the container that holds a pod's namespaces: it waits until it is
+// told to end.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGINT, syscall.SIGTERM)
+	<-end
+}

@@ -1,0 +1,294 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// The images of Knative Serving, built from its Go module.
+const (
+	knativeQueue = "dev.local/knative-queue:dev"
+	wsserver     = "dev.local/wsserver:dev"
+	grpcPing     = "dev.local/grpc-ping:dev"
+)
+
+// ledgerTemplate is Knative's way to a request log: what the ledgers need of ours.
+const ledgerTemplate = `{"message":"request","target":"{{js .Request.URL.RequestURI}}","status":{{.Response.Code}},` +
+	`"protocol":"{{.Request.Proto}}","reason":"{{if lt .Response.Code 500}}ok{{else}}failed{{end}}"}`
+
+// knativeState is whether Knative runs, and why not.
+type knativeState struct {
+	once sync.Once
+	err  error
+}
+
+// serving starts Knative Serving with our image in place of its queue-proxy, once for
+// all tests.
+func serving(t *testing.T) {
+	t.Helper()
+	if err := it.startServing(); err != nil {
+		t.Fatalf("Knative: %v", err)
+	}
+}
+
+func (m *machine) startServing() error {
+	m.serving.once.Do(func() { m.serving.err = m.installServing() })
+	return m.serving.err
+}
+
+func (m *machine) installServing() error {
+	for name, ref := range map[string]string{"controller": "", "webhook": "", "autoscaler": "", "activator": "", "queue": knativeQueue, "wsserver": wsserver, "grpc-ping": grpcPing} {
+		if ref == "" {
+			ref = "dev.local/knative-" + name + ":dev"
+		}
+		if err := m.importProgram(m.knative+"/"+name, ref, "/ko-app/"+name); err != nil {
+			return err
+		}
+	}
+	manifest, err := servingManifest()
+	if err != nil {
+		return err
+	}
+	file := m.state + "/knative.yaml"
+	if err := os.WriteFile(file, []byte(manifest), 0o644); err != nil {
+		return err
+	}
+	// Some objects are of kinds that are defined further down.
+	if err := m.until("Knative is applied", func() error {
+		_, err := run(nil, "kubectl", "apply", "--server-side", "--force-conflicts", "-f", file)
+		return err
+	}); err != nil {
+		return err
+	}
+	if err := m.rollouts("webhook"); err != nil {
+		return err
+	}
+	for name, data := range map[string]string{
+		"network":       `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev"}`,
+		"domain":        `{"example.com":""}`,
+		"deployment":    `{"queue-sidecar-image":"` + sidecarImage + `"}`,
+		"autoscaler":    `{"stable-window":"12s","scale-to-zero-grace-period":"10s"}`,
+		"features":      `{"multi-container-probing":"enabled"}`,
+		"observability": `{"logging.enable-request-log":"true","logging.request-log-template":` + strconv.Quote(ledgerTemplate) + `}`,
+	} {
+		if err := m.until("config-"+name+" is set", func() error { return patchConfig(name, data) }); err != nil {
+			return err
+		}
+	}
+	if _, err := run([]byte(fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: gateway, namespace: knative-serving}
+spec: {ports: [{name: http, port: 80, targetPort: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: gateway-1, namespace: knative-serving, labels: {kubernetes.io/service-name: gateway}}
+addressType: IPv4
+endpoints: [{addresses: ["%s"], conditions: {ready: true}}]
+ports: [{name: http, port: 80, protocol: TCP}]
+`, nodeAddress)), "kubectl", "apply", "-f", "-"); err != nil {
+		return err
+	}
+	m.define("ingress", "ingress", "-kubeconfig", m.state+"/pki/admin.kubeconfig", "-listen", nodeAddress+":80")
+	if err := m.start("ingress"); err != nil {
+		return err
+	}
+	return m.rollouts("controller", "autoscaler", "activator")
+}
+
+func (m *machine) rollouts(names ...string) error {
+	for _, name := range names {
+		if _, err := run(nil, "kubectl", "-n", "knative-serving", "rollout", "status", "deployment/"+name, "--timeout=110s"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patchConfig sets keys of one of Knative's ConfigMaps, given as JSON.
+func patchConfig(name, data string) error {
+	_, err := run(nil, "kubectl", "-n", "knative-serving", "patch", "configmap", "config-"+name, "--type=merge", "-p", `{"data":`+data+`}`)
+	return err
+}
+
+// servingManifest puts together what Knative's release files are made of: they are in
+// the modules of Serving, networking and caching.
+func servingManifest() (string, error) {
+	dirs := map[string]string{}
+	for _, module := range []string{"serving", "networking", "caching"} {
+		c := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "knative.dev/"+module)
+		c.Dir = "knative"
+		out, err := c.Output()
+		if err != nil {
+			return "", fmt.Errorf("knative.dev/%s: %w", module, err)
+		}
+		dirs[module] = strings.TrimSpace(string(out))
+	}
+	core := dirs["serving"] + "/config/core"
+	var files []string
+	for _, pattern := range []string{
+		core + "/100-*.yaml", core + "/200-*.yaml", core + "/200-roles/*.yaml", dirs["caching"] + "/config/image.yaml",
+		dirs["networking"] + "/config/*.yaml", core + "/300-resources/*.yaml", core + "/300-*.yaml", core + "/configmaps/*.yaml",
+		core + "/deployments/activator.yaml", core + "/deployments/autoscaler.yaml", core + "/deployments/controller.yaml",
+		core + "/deployments/webhook.yaml", core + "/webhooks/*.yaml",
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			return "", errors.Join(err, fmt.Errorf("%s: nothing there", pattern))
+		}
+		files = append(files, found...)
+	}
+	var b strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		b.Write(text)
+		b.WriteString("\n---\n")
+	}
+	all := strings.ReplaceAll(b.String(), "certificate.class: cert-manager.certificate.networking.knative.dev", "certificate.class: test.ingress.networking.knative.dev")
+	images := regexp.MustCompile(`ko://knative.dev/serving/cmd/([a-z]+)`).ReplaceAllString(all, "dev.local/knative-$1:dev")
+	// The machine is small: nothing is asked for that a pod has to wait for.
+	return regexp.MustCompile(`(?m)^( +)cpu: (100|300|30)m$`).ReplaceAllString(images, "${1}cpu: 20m"), nil
+}
+
+// A kservice is a Knative Service of the sample app.
+type kservice struct {
+	name        string
+	annotations []string // "key: value", of the template
+	spec        []string // lines of the template's spec
+	port        string   // its name; "": HTTP/1.1
+	image       string   // "": the sample app
+	container   []string // lines of the container
+	others      string   // more containers, in braces
+	traffic     string   // the list of targets, in brackets
+}
+
+// manifest returns the Service.
+func (k kservice) manifest() string {
+	image, port := k.image, "{containerPort: 8080}"
+	if image == "" {
+		image = appImage
+		k.container = append(k.container, `args: ["-ledger"]`, `readinessProbe: {httpGet: {path: /ready}}`)
+	}
+	if k.port != "" {
+		port = "{containerPort: 8080, name: " + k.port + "}"
+	}
+	container := append([]string{"name: user-container", "image: " + image, "ports: [" + port + "]", "resources: {requests: {cpu: 10m, memory: 16Mi}}"}, k.container...)
+	containers := "{" + strings.Join(container, ", ") + "}"
+	if k.others != "" {
+		containers += ", " + k.others
+	}
+	spec := append([]string{"containers: [" + containers + "]"}, k.spec...)
+	text := fmt.Sprintf(`apiVersion: serving.knative.dev/v1
+kind: Service
+metadata: {name: %s}
+spec:
+  template:
+    metadata: {annotations: {%s}}
+    spec: {%s}
+`, k.name, strings.Join(k.annotations, ", "), strings.Join(spec, ", "))
+	if k.traffic != "" {
+		text += "  traffic: " + k.traffic + "\n"
+	}
+	return text
+}
+
+// direct are the annotations of a Service whose requests go straight to its pods while
+// there are some: the autoscaler then knows of them from the sidecars alone.
+var direct = []string{`autoscaling.knative.dev/target-burst-capacity: "0"`}
+
+// always are those of a Service that is never scaled to zero.
+func always(more ...string) []string {
+	return append([]string{`autoscaling.knative.dev/min-scale: "1"`}, more...)
+}
+
+// deploy applies a Knative Service and waits until it is ready at its newest generation.
+// It returns its host.
+func (s *space) deploy(k kservice) string {
+	s.t.Helper()
+	s.apply(k.manifest())
+	return s.deployed(k.name)
+}
+
+func (s *space) deployed(name string) string {
+	s.t.Helper()
+	eventually(s.t, "Knative Service "+name+" is ready", func() error {
+		o, err := s.one("serving.knative.dev/v1/services", name)
+		if err != nil {
+			return err
+		}
+		if o.number("metadata", "generation") != o.number("status", "observedGeneration") || !o.condition("Ready") {
+			return fmt.Errorf("its conditions are %v", o.at("status", "conditions"))
+		}
+		return nil
+	})
+	return name + "." + s.name + ".example.com"
+}
+
+// replicas returns how many pods the Deployments of a Knative Service are to have.
+func (s *space) replicas(name string) (int, error) {
+	all, err := it.api.list("/apis/apps/v1/namespaces/" + s.name + "/deployments?labelSelector=serving.knative.dev%2Fservice%3D" + name)
+	n := 0
+	for _, d := range all {
+		n += d.number("spec", "replicas")
+	}
+	if len(all) == 0 && err == nil {
+		err = errors.New("there is no Deployment")
+	}
+	return n, err
+}
+
+// scaled waits until a Knative Service has so many pods.
+func (s *space) scaled(name string, is func(n int) bool, what string) {
+	s.t.Helper()
+	eventually(s.t, name+" is scaled to "+what, func() error {
+		n, err := s.replicas(name)
+		if err == nil && !is(n) {
+			err = fmt.Errorf("it is %d", n)
+		}
+		return err
+	})
+}
+
+// atZero waits until a Knative Service has no pod any more, not even one that is ending.
+func (s *space) atZero(name string) {
+	s.t.Helper()
+	s.scaled(name, func(n int) bool { return n == 0 }, "zero")
+	eventually(s.t, "the pods of "+name+" are gone", func() error {
+		all, err := it.api.list("/api/v1/namespaces/" + s.name + "/pods?labelSelector=serving.knative.dev%2Fservice%3D" + name)
+		if err == nil && len(all) > 0 {
+			err = fmt.Errorf("there are %d", len(all))
+		}
+		return err
+	})
+}
+
+// mode waits until a Revision's requests go through the activator (Proxy) or straight to
+// the pods (Serve).
+func (s *space) mode(name, want string) {
+	s.t.Helper()
+	eventually(s.t, name+" is in mode "+want, func() error {
+		all, err := it.api.list("/apis/networking.internal.knative.dev/v1alpha1/namespaces/" + s.name + "/serverlessservices?labelSelector=serving.knative.dev%2Fservice%3D" + name)
+		for _, o := range all {
+			if got := o.text("spec", "mode"); got != want {
+				return fmt.Errorf("it is %s", got)
+			}
+		}
+		if len(all) == 0 && err == nil {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+}

@@ -1,0 +1,374 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/queue-proxy/queue-proxy/test/visit"
+)
+
+// A crowd is clients that come until they are stopped, each with a ledger.
+type crowd struct {
+	s      *space
+	target string // host:port
+	host   string // of streams; "": the target
+	ctx    context.Context
+	end    context.CancelFunc
+	group  sync.WaitGroup
+
+	mu      sync.Mutex // protects all below
+	entries []visit.Entry
+	remarks []string // on the first requests that were not answered
+}
+
+// pause is how long a client waits between two requests: many clients and few requests,
+// because the machine is small and everything else runs on it too.
+func pause(r *rand.Rand) time.Duration { return time.Duration(20+r.IntN(60)) * time.Millisecond }
+
+// newCrowd returns a crowd for an address, with nobody in it.
+func newCrowd(s *space, target string) *crowd {
+	c := &crowd{s: s, target: target}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	s.t.Cleanup(func() { c.end(); c.group.Wait() })
+	return c
+}
+
+func (c *crowd) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", c.target)
+}
+
+// come starts a client. A fresh one keeps no connection from one request to the next.
+func (c *crowd) come(name string, fresh bool, change func(*visit.Visitor)) {
+	v := &visit.Visitor{Name: c.s.name + "." + name, Dial: c.dial, Wishes: visit.Usual(), Rand: rand.New(rand.NewPCG(uint64(len(name)), 1))}
+	if change != nil {
+		change(v)
+	}
+	c.group.Go(func() {
+		defer v.Leave()
+		for c.ctx.Err() == nil {
+			begun := time.Now()
+			if e := v.Ask(v.Wish()); e.Verdict != visit.ByApp && e.Verdict != visit.ByUs {
+				c.remark(fmt.Sprintf("%s: %s %s after %v: %s", begun.Format(time.TimeOnly), e.ID, e.Verdict, time.Since(begun).Round(time.Millisecond), e.Word))
+			}
+			if fresh {
+				v.Leave()
+			}
+			select {
+			case <-c.ctx.Done():
+			case <-time.After(pause(v.Rand)):
+			}
+		}
+		c.note(v.Entries...)
+	})
+}
+
+// comeAll starts one client of each kind: HTTP/1.1 on kept and on fresh connections,
+// POST, HTTP/2, gRPC, WebSocket and server-sent events.
+func (c *crowd) comeAll() {
+	c.come("kept", false, func(v *visit.Visitor) {
+		v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Get("/slow?ms=20", 5)}
+	})
+	c.come("fresh", true, func(v *visit.Visitor) { v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000)} })
+	c.come("post", false, func(v *visit.Visitor) {
+		v.Wishes = []visit.Wish{visit.Post("/sink", 10000), visit.Post("/sink", 10000).InChunks()}
+	})
+	c.come("h2c", false, func(v *visit.Visitor) {
+		v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000).OverH2(), visit.Post("/sink", 10000).OverH2()}
+	})
+	c.come("grpc", false, speakGRPC)
+	c.streams()
+}
+
+// speakGRPC makes a client send gRPC calls, whose message comes back.
+func speakGRPC(v *visit.Visitor) {
+	v.Fields = append(v.Fields, [2]string{"Content-Type", "application/grpc"}, [2]string{"Te", "trailers"})
+	v.Wishes = []visit.Wish{{Method: http.MethodPost, Path: "/grpc/echo", Body: 500, H2: true, Want: 500}}
+}
+
+// streams starts a client of WebSockets and one of server-sent events, each stream half a
+// second long.
+func (c *crowd) streams() {
+	for name, ask := range map[string]func(context.Context, string) error{"ws": c.webSocket, "sse": c.events} {
+		c.group.Go(func() {
+			r := rand.New(rand.NewPCG(7, uint64(len(name))))
+			for i := 1; c.ctx.Err() == nil; i++ {
+				e := visit.Entry{ID: fmt.Sprintf("%s.%s-%d", c.s.name, name, i), Method: http.MethodGet, Path: "/" + name, Conn: true}
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				begun := time.Now()
+				if err := ask(ctx, e.ID); err != nil {
+					e.Fail(err, time.Since(begun))
+					c.remark(fmt.Sprintf("%s: %s after %v: %v", begun.Format(time.TimeOnly), e.ID, time.Since(begun).Round(time.Millisecond), err))
+				} else {
+					e.Verdict, e.Status = visit.ByApp, http.StatusOK
+					if name == "ws" {
+						e.Status = http.StatusSwitchingProtocols
+					}
+				}
+				cancel()
+				c.note(e)
+				time.Sleep(pause(r))
+			}
+		})
+	}
+}
+
+// webSocket says five messages, each of which must come back, and closes.
+func (c *crowd) webSocket(ctx context.Context, id string) error {
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}}
+	ws, _, err := websocket.Dial(ctx, "ws://"+c.target+visit.Target("/ws", id), &websocket.DialOptions{
+		HTTPClient: client, Host: c.host, HTTPHeader: http.Header{visit.IDField: {id}}})
+	if err != nil {
+		return err
+	}
+	defer ws.CloseNow()
+	for i := range 5 {
+		said := fmt.Sprintf("%s %d", id, i)
+		if err := ws.Write(ctx, websocket.MessageText, []byte(said)); err != nil {
+			return err
+		}
+		_, heard, err := ws.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if string(heard) != said {
+			return fmt.Errorf("got %q, want %q", heard, said)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return ws.Close(websocket.StatusNormalClosure, "")
+}
+
+// events reads five events, each whole and in its place.
+func (c *crowd) events(ctx context.Context, id string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.target+visit.Target("/sse?n=5&ms=100", id), nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set(visit.IDField, id)
+	if c.host != "" {
+		r.Host = c.host
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	a, err := client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusOK {
+		return fmt.Errorf("got status %d", a.StatusCode)
+	}
+	next := 0
+	for lines := bufio.NewScanner(a.Body); lines.Scan(); {
+		if lines.Text() == fmt.Sprintf("data: %d", next) {
+			next++
+		}
+	}
+	if next != 5 {
+		return fmt.Errorf("got %d events, want 5", next)
+	}
+	return nil
+}
+
+func (c *crowd) note(e ...visit.Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entries = append(c.entries, e...)
+}
+
+func (c *crowd) remark(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.remarks) < 10 {
+		c.remarks = append(c.remarks, text)
+	}
+}
+
+// leave ends the visits: the requests under way are finished. It returns all ledgers.
+func (c *crowd) leave() []visit.Entry {
+	c.end()
+	c.group.Wait()
+	return c.entries
+}
+
+// A verdict row is what became of the requests of one scenario.
+type result struct {
+	scenario, client string
+	count            [visit.Verdicts]int
+	words            [visit.Verdicts]map[string]int
+}
+
+func (r *result) sent() int {
+	n := 0
+	for _, c := range r.count {
+		n += c
+	}
+	return n
+}
+
+func (r *result) add(v visit.Verdict, word string) {
+	r.count[v]++
+	if r.words[v] == nil {
+		r.words[v] = map[string]int{}
+	}
+	r.words[v][word]++
+}
+
+var results struct {
+	sync.Mutex
+	all []*result
+}
+
+// judge holds the ledgers of the clients, of the app and of the sidecar against each
+// other, and notes the scenario's row. Nothing may be lost. The logs of the app and of
+// the sidecar may be a moment late.
+func (c *crowd) judge(scenario string, x visit.Excuses) *result {
+	c.s.t.Helper()
+	entries := c.leave()
+	var row *result
+	var lost []string
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		books := visit.NewBooks()
+		for _, l := range c.s.pod.all() {
+			for _, line := range l.lines {
+				if l.container == sidecarName {
+					books.Sidecar(line)
+				} else {
+					books.App(line)
+				}
+			}
+		}
+		row, lost = &result{scenario: scenario}, nil
+		for i := range entries {
+			e := &entries[i]
+			v, word := books.Judge(e, x)
+			row.add(v, word)
+			if v == visit.Lost {
+				lost = append(lost, fmt.Sprintf("%s %s %s: %s", e.Method, e.Path, e.ID, word))
+			}
+		}
+		if lost == nil || time.Now().After(end) {
+			break
+		}
+	}
+	results.Lock()
+	results.all = append(results.all, row)
+	results.Unlock()
+	if lost != nil {
+		c.s.t.Errorf("%s: got %d of %d requests lost, want 0:\n%s", scenario, len(lost), row.sent(), strings.Join(lost[:min(10, len(lost))], "\n"))
+	}
+	c.s.t.Logf("%s: %d requests, %d by the app, %d by us %v, %d broken %v, %d lost", scenario, row.sent(), row.count[visit.ByApp],
+		row.count[visit.ByUs], row.words[visit.ByUs], row.count[visit.Broken], row.words[visit.Broken], row.count[visit.Lost])
+	return row
+}
+
+// allServed is judge, where every request must have been answered by the app.
+func (c *crowd) allServed(scenario string) {
+	c.s.t.Helper()
+	row := c.judge(scenario, visit.Excuses{})
+	if n := row.count[visit.ByApp]; n != row.sent() || n == 0 {
+		c.s.t.Errorf("%s: got %d of %d requests answered by the app, want all; by us %v, broken %v:\n%s", scenario, n, row.sent(), row.words[visit.ByUs], row.words[visit.Broken], strings.Join(c.remarks, "\n"))
+	}
+}
+
+// ask sends one request on a connection of its own and returns the status and the body;
+// 0 and what went wrong, if there is no answer.
+func ask(method, url string, fields ...string) (int, string) {
+	return askOver(http.DefaultTransport.(*http.Transport).Clone(), method, url, fields...)
+}
+
+func askOver(transport *http.Transport, method, url string, fields ...string) (int, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	r.Close = true
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, ": ")
+		if name == "Host" {
+			r.Host = value
+		} else {
+			r.Header.Set(name, value)
+		}
+	}
+	a, err := transport.RoundTrip(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer a.Body.Close()
+	b := new(strings.Builder)
+	if _, err := bufio.NewReader(a.Body).WriteTo(b); err != nil {
+		return 0, err.Error()
+	}
+	return a.StatusCode, b.String()
+}
+
+// overTLS returns a transport that trusts anybody: what is asked is whether TLS is spoken.
+func overTLS() *http.Transport {
+	return &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+}
+
+// atOnce sends n requests at the same time and returns how many got each status.
+func atOnce(t *testing.T, n int, url string, fields ...string) map[int]int {
+	t.Helper()
+	statuses := make(chan int, n)
+	for range n {
+		go func() {
+			status, _ := ask(http.MethodGet, url, fields...)
+			statuses <- status
+		}()
+	}
+	got := map[int]int{}
+	for range n {
+		got[<-statuses]++
+	}
+	return got
+}
+
+// flood sends heads that never end, 900 KB each, until is says that it is enough.
+func flood(t *testing.T, address string, is func() bool) {
+	t.Helper()
+	half := []byte("GET / HTTP/1.1\r\nHost: example\r\n" + strings.Repeat("X-Filler: "+strings.Repeat("x", 990)+"\r\n", 900))
+	for end := time.Now().Add(patience); ; {
+		var group sync.WaitGroup
+		open := make(chan net.Conn, 300)
+		for range cap(open) {
+			group.Go(func() {
+				c, err := net.DialTimeout("tcp", address, 5*time.Second)
+				if err != nil {
+					return
+				}
+				c.SetDeadline(time.Now().Add(5 * time.Second))
+				_, _ = c.Write(half)
+				open <- c
+			})
+		}
+		group.Wait()
+		enough := is()
+		for range len(open) {
+			(<-open).Close()
+		}
+		if enough || is() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("flood: not enough after %v", patience)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
