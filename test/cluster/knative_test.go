@@ -106,7 +106,8 @@ func TestBothTimeoutsOfARevisionHold(t *testing.T) {
 	if status, body := ask("GET", "http://"+pod.text("status", "podIP")+":8012/sse?n=30&ms=500"); status != 0 {
 		t.Errorf("an answer of 15 s: got %d and %d bytes, want it visibly cut at 8 s", status, len(body))
 	}
-	// What stands before the sidecar decides what its own client sees.
+	// What stands before the sidecar decides what its own client sees: the activator of
+	// v0.51.0 ends such an answer as if it were whole.
 	straight := s.deploy(kservice{name: "direct", annotations: always(direct...), spec: []string{"timeoutSeconds: 8"}})
 	s.mode("direct", "Serve")
 	for how, h := range map[string]string{"activator and ingress": host, "the ingress": straight} {

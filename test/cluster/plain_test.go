@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -86,10 +87,14 @@ func (s *space) evict(pod string) {
 func (s *space) gone(pod string) {
 	s.t.Helper()
 	eventually(s.t, "pod "+pod+" is gone", func() error {
-		if o, err := s.one("pods", pod); err == nil {
-			return fmt.Errorf("it is %s", o.text("status", "phase"))
+		o, err := s.one("pods", pod)
+		switch {
+		case errors.Is(err, errNotFound):
+			return nil
+		case err != nil:
+			return err
 		}
-		return nil
+		return fmt.Errorf("it is %s", o.text("status", "phase"))
 	})
 }
 
@@ -134,11 +139,13 @@ func TestThePreStopHookKeepsTheAppUntilNobodyNeedsIt(t *testing.T) {
 // lastSeen follows a pod to its end and returns the last that was to be seen of it.
 func (s *space) lastSeen(pod string) (last object) {
 	s.t.Helper()
-	// A finalizer lets the kubelet write the last state before the object goes.
 	eventually(s.t, "pod "+pod+" ends", func() error {
 		o, err := s.one("pods", pod)
-		if err != nil {
+		if errors.Is(err, errNotFound) {
 			return nil
+		}
+		if err != nil {
+			return err
 		}
 		last = o
 		return fmt.Errorf("it is %s", o.text("status", "phase"))

@@ -204,11 +204,11 @@ func (c *crowd) leave() []visit.Entry {
 	return c.entries
 }
 
-// A verdict row is what became of the requests of one scenario.
+// A result is what became of the requests of one scenario.
 type result struct {
-	scenario, client string
-	count            [visit.Verdicts]int
-	words            [visit.Verdicts]map[string]int
+	scenario string
+	count    [visit.Verdicts]int
+	words    [visit.Verdicts]map[string]int
 }
 
 func (r *result) sent() int {
