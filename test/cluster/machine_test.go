@@ -82,6 +82,10 @@ func (m *machine) wait() error {
 	if err := m.startServing(); err != nil {
 		return err
 	}
+	pid, err := os.ReadFile(m.state + "/pid")
+	if err != nil {
+		return err
+	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	fmt.Printf(`cluster: runs until Ctrl-C. In another terminal:
@@ -89,7 +93,7 @@ func (m *machine) wait() error {
     sudo nsenter -t %s -m -n -p --wd=%s env PATH=%s:%s:$PATH KUBECONFIG=%s/pki/admin.kubeconfig bash
     kubectl get pods -A
 
-`, outsidePID(), m.state, m.kubernetes, m.knative, m.state)
+`, pid, m.state, m.kubernetes, m.knative, m.state)
 	<-stop
 	return nil
 }

@@ -107,6 +107,11 @@ func enclose() (code int, err error) {
 	if err := again.Start(); err != nil {
 		return 0, fmt.Errorf("namespaces: %w", err)
 	}
+	// Nobody in there can know what its number is outside.
+	if err := os.WriteFile(state+"/pid", []byte(strconv.Itoa(again.Process.Pid)), 0o644); err != nil {
+		_ = again.Process.Kill()
+		return 0, errors.Join(err, again.Wait())
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- again.Wait() }()
 	select {
@@ -368,15 +373,4 @@ func removeState(state string) (err error) {
 		}
 	}
 	return err
-}
-
-// outsidePID returns what this process is called outside of the namespaces.
-func outsidePID() string {
-	status, _ := os.ReadFile("/proc/self/status")
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			return strings.Fields(rest)[0]
-		}
-	}
-	return strconv.Itoa(os.Getpid())
 }
