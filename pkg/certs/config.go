@@ -18,7 +18,7 @@ type Settings struct {
 // Config is a server's configuration: the certificate of w at the moment of each
 // handshake, HTTP/2 and HTTP/1.1 by ALPN (but see HTTP1) and, if Options.ClientCA is set, a
 // client certificate verified against the authorities of that moment, and
-// required unless Options.ClientOptional.
+// required unless Options.ClientOptional (see [VerifyClients]).
 //
 // [net/http.Server.ServeTLS] refuses CipherSuites with MinVersion TLS 1.2 that
 // lack HTTP/2's mandatory TLS_ECDHE_*_WITH_AES_128_GCM_SHA256 (RFC 9113, 9.2.2).
@@ -45,7 +45,7 @@ func (w *Watcher) Config(s Settings) *tls.Config {
 		return base
 	}
 
-	base.ClientAuth = tls.RequireAndVerifyClientCert
+	base.ClientAuth = tls.RequireAndVerifyClientCert // who looks sees that clients are asked
 	if w.opts.ClientOptional {
 		base.ClientAuth = tls.VerifyClientCertIfGiven
 	}
@@ -57,7 +57,7 @@ func (w *Watcher) Config(s Settings) *tls.Config {
 		c, pool := newest.Load(), w.clientCAs.Load().pool
 		if c == nil || c.ClientCAs != pool {
 			c = base.Clone()
-			c.ClientCAs = pool
+			VerifyClients(c, pool, w.opts.ClientOptional)
 			newest.Store(c)
 		}
 		return c, nil

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 )
 
@@ -34,7 +35,7 @@ func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
 func (s *Server) tlsConfig() *tls.Config {
 	c := &tls.Config{GetCertificate: s.Certificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	if s.ClientCAs != nil {
-		c.ClientCAs, c.ClientAuth = s.ClientCAs, tls.RequireAndVerifyClientCert
+		certs.VerifyClients(c, s.ClientCAs, false)
 	}
 	return c
 }
