@@ -51,7 +51,7 @@ test: ## Run all tests but the conformance suite, with the race detector.
 	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
 	$(GO) test ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
 
-conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary.
+conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary, ENGINE=net/http the other engine.
 	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
 
 admission: ## Run the API server's own admission code against the injector; minutes the first time.

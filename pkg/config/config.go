@@ -75,7 +75,7 @@ type Config struct {
 	Probes          []probe.Probe // all must pass; none: always ready
 	AutoDetectHTTP2 bool          // find out whether an HTTP health endpoint speaks h2c
 
-	FastLane          bool        // plain HTTP/1.1 requests are served by our own engine
+	Engine            Engine      // that serves HTTP/1
 	ServerTiming      bool        // responses say how long their requests waited
 	FullDuplex        bool        // HTTP/1.1 responses may begin before their request has ended
 	ExcludePaths      []string    // not counted (docs/promises.md 3.10): exact, or prefixes that end in *
@@ -116,6 +116,15 @@ type Config struct {
 	from       map[string]string // a row's name: the name that its value was read from
 	warnings   []string
 }
+
+// Engine is what serves HTTP/1.
+type Engine string
+
+// The engines.
+const (
+	OwnEngine Engine = "own"
+	NetHTTP   Engine = "net/http" // the standard library's, which serves HTTP/2 in any case
+)
 
 // DrainStreams says whether the drain waits for WebSockets, event streams and gRPC
 // streams (docs/promises.md 3.5).
@@ -418,6 +427,9 @@ func (in *reading) judge() {
 	if c.serving && c.OnKnative && c.Namespace == "" && in.row(knativeName).from == "" {
 		// No release of Knative does that; somebody who writes the sidecar by hand does.
 		in.warn("%s: true is assumed, because a %s* variable is set, though %s is not; outside Knative, set it to false", knativeName, servingPrefix, namespaceName)
+	}
+	if in.row(engineName).from == fastLaneName {
+		in.warn("%s: a former name; set %s=%s instead", fastLaneName, engineName, in.row(engineName).encode())
 	}
 	in.judgePorts()
 	in.judgeMetricsEndpoint()

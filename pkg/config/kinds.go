@@ -215,6 +215,24 @@ func oneOf[T comparable](to *T, names []name[T]) kind {
 	}
 }
 
+// engine reads the name of one, and what FAST_LANE said: true or false.
+func engine(to *Engine) kind {
+	k := oneOf(to, words(OwnEngine, NetHTTP))
+	byName := k.decode
+	k.decode = func(text string) error {
+		switch own, err := strconv.ParseBool(text); {
+		case err != nil:
+			return byName(text)
+		case own:
+			*to = OwnEngine
+		default:
+			*to = NetHTTP
+		}
+		return nil
+	}
+	return k
+}
+
 // someOf reads a comma list of names, which are called what.
 func someOf[T comparable](to *[]T, what string, names []name[T]) kind {
 	return kind{

@@ -16,6 +16,8 @@ const (
 	knativeName       = "ON_KNATIVE"
 	namespaceName     = "SERVING_NAMESPACE"
 	userPortName      = "USER_PORT"
+	engineName        = "ENGINE"
+	fastLaneName      = "FAST_LANE"
 	tlsPortName       = "QUEUE_SERVING_TLS_PORT"
 	concurrencyName   = "CONTAINER_CONCURRENCY"
 	depthName         = "QUEUE_DEPTH"
@@ -183,10 +185,10 @@ func table(c *Config) []section {
 				text: "Find out whether the user container's health endpoint speaks HTTP/2 in plain text."},
 		}},
 		{"Traffic", "", []*row{
+			{name: engineName, also: []string{fastLaneName}, kind: engine(&c.Engine), def: string(OwnEngine),
+				text: "What serves HTTP/1: our own engine, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support. HTTP/2 is served by the standard library's in any case."},
 			{name: "ENABLE_HTTP_FULL_DUPLEX", kind: boolean(&c.FullDuplex), def: "false",
 				text: "Let an HTTP/1.1 response begin while its request is still being sent."},
-			{name: "FAST_LANE", kind: boolean(&c.FastLane), def: "true",
-				text: "Serve plain HTTP/1.1 requests by our own engine; what it does not take is left to net/http, as everything is without it. For support: nothing but the cost differs."},
 			{name: "SERVER_TIMING", kind: boolean(&c.ServerTiming), def: "false",
 				text: "Tell clients in a Server-Timing field how long a request waited in the queue and for the app."},
 			{name: "EXCLUDE_PATHS", kind: paths(&c.ExcludePaths),

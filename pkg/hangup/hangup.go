@@ -3,7 +3,7 @@
 // epoll set for the process, one registration per connection.
 //
 // Systems other than Linux have no such set; there [Watcher.Add] returns nil and
-// a lane has to find out in its own way.
+// an engine has to find out in its own way.
 package hangup
 
 // A Watch is one connection under watch. The nil Watch watches nothing.

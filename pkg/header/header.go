@@ -1,6 +1,6 @@
 // Package header holds what is spelt on the wire: the names, values and
 // user-agent prefixes by which Knative and Kubernetes speak to a queue-proxy,
-// and the rules for fields that every lane shares.
+// and the rules for fields that every engine shares.
 //
 // It imports nothing of this project and keeps no state.
 package header

@@ -153,7 +153,7 @@ func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
 	}
 }
 
-// The strings of a request are a lane's memory, in which the next request is read.
+// The strings of a request are an engine's memory, in which the next request is read.
 func TestALabelKeepsNoStringOfTheRequest(t *testing.T) {
 	m := newMetrics(t, options(All))
 	memory := []byte("blue")

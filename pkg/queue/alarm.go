@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// An Alarm is the part of a lane's exchange that ends it early. Whatever does so
+// An Alarm is the part of an engine's exchange that ends it early. Whatever does so
 // (a clock, the client, the drain's deadline) comes in by Wake, which makes the
-// exchange look again; Over decides; and the first reason wins. A lane keeps the
+// exchange look again; Over decides; and the first reason wins. An engine keeps the
 // value for its next request: a wake that comes late only makes that one look.
 //
 // Its methods but Wake are for the goroutine that serves the request.

@@ -38,7 +38,7 @@ func (p Phase) String() string {
 }
 
 // Life is the time of one request: when it came, how far it is, and which clock
-// runs out next. It is memory of the lane, which reuses it, and costs nothing
+// runs out next. It is memory of the engine, which reuses it, and costs nothing
 // while no clock is set. Its exported methods but Trace and Waited are safe for
 // concurrent use.
 type Life struct {
@@ -78,7 +78,7 @@ func (l *Life) begin(c *Clocks, now time.Time) {
 	l.offer.Store(0)
 }
 
-// Holds reports whether the lane has to say in Result.Held what is left of an exchange
+// Holds reports whether the engine has to say in Result.Held what is left of an exchange
 // that is broken off before its response has begun.
 func (l *Life) Holds() bool { return l.holds }
 
@@ -177,7 +177,7 @@ func (l *Life) Taken() {
 func (l *Life) End(why Why) { l.forced.CompareAndSwap(uint32(OK), uint32(why)) }
 
 // Next returns the earliest moment at which Over may have something to say;
-// the zero time means never. But for Offer the moment can only move away: a lane
+// the zero time means never. But for Offer the moment can only move away: an engine
 // may leave an alarm alone until it rings.
 func (l *Life) Next() time.Time {
 	_, at := l.earliest()

@@ -7,7 +7,7 @@ import (
 )
 
 // An Exchange is one request and what becomes of it, as the story in serve.go
-// sees it. A lane implements it and may reuse the value for the next request of
+// sees it. An engine implements it and may reuse the value for the next request of
 // its connection.
 //
 // All methods but Wake are called by the goroutine that runs [Proxy.Serve].
@@ -23,12 +23,12 @@ type Exchange interface {
 	Line() Line
 
 	// Request returns the request for those who need all of it. Its context ends
-	// when the client has gone. It may cost allocations where a lane has to build
+	// when the client has gone. It may cost allocations where an engine has to build
 	// it first, and is valid until Observe has returned.
 	Request() *http.Request
 
 	// Answer sends an answer of our own, in the place of Forward or after a
-	// Forward that told the client nothing. The lane deals with a body that
+	// Forward that told the client nothing. The engine deals with a body that
 	// nobody has read.
 	Answer(a *Answer)
 
@@ -87,7 +87,7 @@ type Result struct {
 }
 
 // Held is an exchange with the user container that was broken off before its response
-// began. [Life.Holds] says whether a lane has to report one.
+// began. [Life.Holds] says whether an engine has to report one.
 type Held interface {
 	// Wait tells the user container, as far as the protocol can, that nobody waits for
 	// the response, and returns when it has answered or closed, or after most. It is

@@ -12,7 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
 
-// fake is an exchange in memory: a lane without sockets. Its client is there
+// fake is an exchange in memory: an engine without sockets. Its client is there
 // until the context ends.
 type fake struct {
 	life    Life

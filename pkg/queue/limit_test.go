@@ -205,7 +205,7 @@ const (
 // sleeper is an exchange whose Sleep returns when and what the test says.
 type sleeper struct {
 	Exchange
-	life   *Life // that of a request which has ended, if there is one, as in a lane
+	life   *Life // that of a request which has ended, if there is one, as in an engine
 	asleep chan struct{}
 	rouse  chan Why
 	said   chan Why // by acquire
@@ -436,7 +436,7 @@ func TestUnderStressNoMoreThanTheLimitRunAndNothingIsLost(t *testing.T) {
 			for range rounds {
 				f := newFake("/")
 				if life == nil || random.IntN(2) == 0 {
-					life = &f.life // else the memory of the request before, as in a lane
+					life = &f.life // else the memory of the request before, as in an engine
 				}
 				life.begin(&Clocks{}, time.Now())
 				gone := make(chan struct{})

@@ -3,8 +3,8 @@
 // answer a probe, start the clocks, note the arrival, count, wait for a slot,
 // forward, release, answer, observe, count out.
 //
-// The story speaks to an [Exchange] and knows nothing of sockets; a lane
-// implements it (package httplane). What it knows of the world it is given:
+// The story speaks to an [Exchange] and knows nothing of sockets; an engine
+// implements it (packages http1 and nethttp). What it knows of the world it is given:
 // whether the user container is ready, and who wants to hear what happened.
 package queue
 
@@ -17,7 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
 
-// Proxy is the request path of one sidecar, shared by all lanes. Its fields are
+// Proxy is the request path of one sidecar, shared by all engines. Its fields are
 // set before the first request and not changed afterwards; those that may be nil
 // say so.
 type Proxy struct {
@@ -53,7 +53,7 @@ type Trace interface {
 // Field is a field of a request.
 type Field struct{ Name, Value string }
 
-// Serve lives the life of one request. l is memory of the lane; the two must not
+// Serve lives the life of one request. l is memory of the engine; the two must not
 // be used for another request before Serve has returned.
 func (p *Proxy) Serve(x Exchange, l *Life) {
 	kind := header.KindOf(x)

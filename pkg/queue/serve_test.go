@@ -255,7 +255,7 @@ func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
 		{Result{Status: 200, Begun: true}, "nothing", 200},
 		{Result{Status: 404, Begun: true}, "nothing", 404},
 		{Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
-		{Result{Status: 200, Begun: true, Why: IdleTimeout}, "nothing", 200}, // the lane has aborted the stream
+		{Result{Status: 200, Begun: true, Why: IdleTimeout}, "nothing", 200}, // the engine has aborted the stream
 		{Result{Status: 200, Begun: true, Why: ClientGone}, "nothing", 200},
 		{Result{Why: ClientGone}, "nothing", 499},
 		{Result{Why: AppUnreachable}, "502 the app cannot be reached\n", 502},
@@ -388,7 +388,7 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 			f := newFake("/", fields...)
 			f.app = func(*Life) Result {
 				<-goOn
-				panic("the lane")
+				panic("the engine")
 			}
 			recovered := make(chan any)
 			go func() {
@@ -400,7 +400,7 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 			done := h.start(next)
 			synctest.Wait()
 			close(goOn)
-			expect(t, "panic", <-recovered, any("the lane"))
+			expect(t, "panic", <-recovered, any("the engine"))
 			<-done
 			expect(t, "the next, forwarded", next.forwarded, 1)
 			h.empty(t)

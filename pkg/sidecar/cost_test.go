@@ -86,8 +86,8 @@ func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func()
 		t.Fatal(err)
 	}
 	main := listen()
-	s.start(func() error { return s.fast.Serve(main, nil) })
-	s.start(s.lane.ServeAccepted)
+	s.start(func() error { return s.http1.Serve(main, nil) })
+	s.start(s.nethttp.ServeAccepted)
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Errorf("stop: got %v, want nil", err)
@@ -153,13 +153,13 @@ func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
 			c := dial()
 			request := []byte(v.request)
 			answer := make([]byte, sizeOf(t, c, request))
-			served, _ := s.fast.Counts()
+			served, _ := s.http1.Counts()
 			defer debug.SetGCPercent(debug.SetGCPercent(-1))
 			if got := testing.AllocsPerRun(500, func() { talk(t, c, request, answer) }); got != 0 {
 				t.Errorf("got %v allocations, want 0", got)
 			}
-			if now, _ := s.fast.Counts(); now-served != 501 {
-				t.Errorf("got %d requests in the fast lane, want 501", now-served)
+			if now, _ := s.http1.Counts(); now-served != 501 {
+				t.Errorf("got %d requests in http1, want 501", now-served)
 			}
 		})
 	}

@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/fastlane"
+	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
@@ -32,7 +32,7 @@ const (
 // hear no and clients are sent elsewhere. ending says that the pod is ending.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
-	s.lane.GoAway()
+	s.nethttp.GoAway()
 }
 
 // drain keeps serving until nobody needs us any more, or the deadline has come. Where
@@ -84,9 +84,9 @@ func (s *sidecar) stopAccepting() {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
 	defer cancel()
-	s.lane.StopListening()
-	if s.fast == nil {
-		_ = s.lane.Shutdown(ctx)
+	s.nethttp.StopListening()
+	if s.http1 == nil {
+		_ = s.nethttp.Shutdown(ctx)
 	} else {
 		s.shutDownBoth(ctx)
 	}
@@ -99,15 +99,15 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.fast.Shutdown(ctx)
+		_ = s.http1.Shutdown(ctx)
 	}()
-	timer := time.NewTimer(fastlane.GiveTime)
+	timer := time.NewTimer(http1.GiveTime)
 	defer timer.Stop()
 	select {
 	case <-done:
 	case <-timer.C:
 	}
-	_ = s.lane.Shutdown(ctx)
+	_ = s.nethttp.Shutdown(ctx)
 	<-done
 }
 

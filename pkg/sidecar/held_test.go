@@ -94,7 +94,7 @@ func headOver2(fields [][2]string) []byte {
 
 // crowded serves a sidecar whose only slot is taken, so that all further requests
 // wait, and returns ways to dial it: "1" and "2" for versions of HTTP, "t" for TLS.
-func crowded(t *testing.T, fast bool) (*sidecar, map[string]func() (net.Conn, error)) {
+func crowded(t *testing.T, engine config.Engine) (*sidecar, map[string]func() (net.Conn, error)) {
 	t.Helper()
 	listen := func() net.Listener {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,24 +109,22 @@ func crowded(t *testing.T, fast bool) (*sidecar, map[string]func() (net.Conn, er
 	go a.serve(t, app, ordinaryAnswer)
 	c := config.Default()
 	c.UserPort = app.Addr().(*net.TCPAddr).Port
-	c.Probes, c.FastLane = nil, fast
+	c.Probes, c.Engine = nil, engine
 	c.Concurrency, c.QueueDepth = 1, 100
 	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
 	if err := s.build(); err != nil {
 		t.Fatal(err)
 	}
-	if fast {
-		s.start(func() error { return s.fast.Serve(main, nil) })
-		s.start(s.lane.ServeAccepted)
-	} else {
-		s.start(func() error { return s.lane.Serve(main, nil) })
+	s.start(func() error { return s.serveClients(main, nil) })
+	if s.http1 != nil {
+		s.start(s.nethttp.ServeAccepted)
 	}
 	pair := httptest.NewUnstartedServer(nil)
 	pair.StartTLS()
 	config := pair.TLS.Clone()
 	pair.Close()
 	config.NextProtos = []string{"h2", "http/1.1"}
-	s.start(func() error { return s.lane.Serve(secure, config) })
+	s.start(func() error { return s.serveClients(secure, config) })
 	t.Cleanup(func() {
 		s.proxy.Drain.Abort()
 		if err := s.stop(); err != nil {
@@ -167,8 +165,8 @@ func live() int64 {
 
 func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
 	const each = 3
-	for _, fast := range []bool{true, false} {
-		s, dials := crowded(t, fast)
+	for _, engine := range []config.Engine{config.OwnEngine, config.NetHTTP} {
+		s, dials := crowded(t, engine)
 		for _, head := range hostileHeads {
 			for over, dial := range dials {
 				version := over[len(over)-1:]
@@ -194,9 +192,9 @@ func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
 				await(t, head.name+" over "+over+": requests wait", func() bool { _, waiting := s.load(); return waiting == each })
 				got, want := (live()-before)/each, factor*headBytes+headExtra
 				if got > want {
-					t.Errorf("fast %t, %s over %s: each holds %d bytes, want at most %d", fast, head.name, over, got, want)
+					t.Errorf("%s, %s over %s: each holds %d bytes, want at most %d", engine, head.name, over, got, want)
 				}
-				t.Logf("fast %t, %s over %s: %d bytes sent, %d held", fast, head.name, over, len(text), got)
+				t.Logf("%s, %s over %s: %d bytes sent, %d held", engine, head.name, over, len(text), got)
 				for _, nc := range all {
 					nc.Close()
 				}

@@ -5,6 +5,7 @@ package sidecar
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -21,10 +22,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
-	"github.com/queue-proxy/queue-proxy/pkg/fastlane"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
-	"github.com/queue-proxy/queue-proxy/pkg/httplane"
+	"github.com/queue-proxy/queue-proxy/pkg/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
@@ -54,8 +55,8 @@ type sidecar struct {
 	prober  *probe.Prober
 	app     *upstream.App
 	proxy   *queue.Proxy
-	lane    *httplane.Lane
-	fast    *fastlane.Lane // nil: off
+	http1   *http1.Server   // nil: net/http serves all
+	nethttp *nethttp.Server // HTTP/2, and where it is chosen HTTP/1 as well
 	pair    *certs.Watcher
 	board   *status.Board
 
@@ -212,7 +213,8 @@ func (s *sidecar) build() (err error) {
 		Exclude: queue.Exclude{Paths: c.ExcludePaths, UserAgents: c.ExcludeUserAgents},
 	}
 	connections := connlimit.New(c.MaxConnections)
-	s.lane = httplane.New(httplane.Settings{
+	appHost := net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort))
+	s.nethttp = nethttp.New(nethttp.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes,
 		MaxBodyBytes:   c.MaxBodyBytes,
 		Connections:    connections,
@@ -220,11 +222,11 @@ func (s *sidecar) build() (err error) {
 		SendTimeout:    c.SendTimeout,
 		FullDuplex:     c.FullDuplex,
 		ServerTiming:   c.ServerTiming,
-		AppPort:        c.UserPort,
+		AppHost:        appHost,
 		WebSockets:     &s.webSockets,
 	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
-	if c.FastLane {
-		s.fast = fastlane.New(fastlane.Settings{
+	if c.Engine == config.OwnEngine {
+		s.http1 = http1.New(http1.Settings{
 			MaxHeaderBytes: c.MaxHeaderBytes,
 			MaxBodyBytes:   c.MaxBodyBytes,
 			Connections:    connections,
@@ -232,8 +234,8 @@ func (s *sidecar) build() (err error) {
 			FullDuplex:     c.FullDuplex,
 			ServerTiming:   c.ServerTiming,
 			WebSockets:     &s.webSockets,
-			AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort)),
-			HTTP2:          s.lane.ServeConn,
+			AppHost:        appHost,
+			HTTP2:          s.nethttp.ServeConn,
 		}, s.proxy, s.app, s.watcher)
 	}
 	s.board = status.New(s.statusSources())
@@ -282,11 +284,9 @@ func (s *sidecar) load() (running, waiting int) {
 // a listener until the context ends.
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
-	if s.fast != nil {
-		s.start(func() error { return s.fast.Serve(l.main, nil) })
-		s.start(s.lane.ServeAccepted)
-	} else {
-		s.start(func() error { return s.lane.Serve(l.main, nil) })
+	s.start(func() error { return s.serveClients(l.main, nil) })
+	if s.http1 != nil {
+		s.start(s.nethttp.ServeAccepted)
 	}
 	s.startServer(l.admin, s.adminHandler())
 	s.startServer(l.autoscaler, stats.Handler(s.proxy.Stats, stats.Labels{
@@ -306,6 +306,14 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 		s.start(func() error { return s.metricsPair.Run(ctx) })
 	}
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
+}
+
+// serveClients serves requests on a listener; a config makes it speak TLS.
+func (s *sidecar) serveClients(ln net.Listener, config *tls.Config) error {
+	if s.http1 != nil {
+		return s.http1.Serve(ln, config)
+	}
+	return s.nethttp.Serve(ln, config)
 }
 
 // start runs what serves; its error ends the process.

@@ -109,8 +109,5 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		CipherSuites: c.TLSCipherSuites,
 		Curves:       c.TLSCurves,
 	})
-	if s.fast != nil {
-		return s.fast.Serve(ln, config)
-	}
-	return s.lane.Serve(ln, config)
+	return s.serveClients(ln, config)
 }

@@ -707,7 +707,7 @@ func TestTheEncodingsAgree(t *testing.T) {
 	}
 }
 
-// The strings of a request are a lane's memory, in which the next request is read
+// The strings of a request are an engine's memory, in which the next request is read
 // while the spans of this one still wait to be sent.
 func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {

@@ -101,7 +101,7 @@ type method struct{ span, attribute, original string }
 // known are the methods that spans show by name.
 var known = [...]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE", "QUERY"}
 
-// methodOf keeps none of m, which is a lane's memory, but its original.
+// methodOf keeps none of m, which is an engine's memory, but its original.
 func methodOf(m string) method {
 	for _, name := range known {
 		if name == m {
@@ -252,7 +252,7 @@ func shownState(s string) string {
 	if len(members) > maxMembers {
 		return ""
 	}
-	return strings.Clone(strings.Join(members, ",")) // which for one member is s itself, a lane's memory
+	return strings.Clone(strings.Join(members, ",")) // which for one member is s itself, an engine's memory
 }
 
 // isStateKey reports whether key is one of a tracestate: a name, or a tenant's @ a

@@ -1,5 +1,5 @@
 // Package upstream is the client side towards the user container, shared by all
-// lanes: connections and the pool of idle ones, the strict reader of responses,
+// engines: connections and the pool of idle ones, the strict reader of responses,
 // the replay rule, upgrades, and what HTTP the user container speaks.
 //
 // HTTP/1.1 is our own, because net/http's Transport loses answers that come

@@ -28,7 +28,7 @@ func (s *stuck) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	<-s.stopped
-	return 0, errors.New("stopped by the lane")
+	return 0, errors.New("stopped by the engine")
 }
 
 // endless is a body that never ends.

@@ -51,7 +51,7 @@ type Call struct {
 	Hold      bool                    // a Do that is broken off leaves its connection to Held
 	Many      bool                    // the client has others like it: the response is read in pieces of 32 KB, not 64
 
-	// What the lane does on the way, on the goroutine of Do and Next.
+	// What the engine does on the way, on the goroutine of Do and Next.
 	OnSend   func()               // a connection is there, the request is about to be sent; it may set Head
 	OnSent   func()               // Head will not be looked at before the next OnSend; nil: nothing
 	OnInfo   func(*wire.Response) // an informational response; valid during the call
@@ -142,13 +142,13 @@ func (c *Call) Do(a *App) (*Response, error) {
 	}
 }
 
-// sending tells the lane that Head is about to be written.
+// sending tells the engine that Head is about to be written.
 func (c *Call) sending() {
 	c.Sends++
 	c.OnSend()
 }
 
-// sent tells the lane that Head has been written.
+// sent tells the engine that Head has been written.
 func (c *Call) sent() {
 	if c.OnSent != nil {
 		c.OnSent()

@@ -102,7 +102,7 @@ func heapUsed() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A lane keeps the memory of its call, and with it what the last response points to.
+// An engine keeps the memory of its call, and with it what the last response points to.
 func TestAResponseThatIsOverKeepsNoBuffer(t *testing.T) {
 	const calls = 50
 	before := heapUsed()

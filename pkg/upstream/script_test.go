@@ -154,7 +154,7 @@ func (p *peer) rst() {
 	p.Close()
 }
 
-// asker is a Call that remembers what the lane would have heard.
+// asker is a Call that remembers what the engine would have heard.
 type asker struct {
 	Call
 	sends   int

@@ -289,11 +289,14 @@ func (r *Request) judge() *Refused {
 	return nil
 }
 
-// oddly notes what is odd. The first word stands, but for one after which the
+// oddly notes what is odd. The first word comes first, but for one after which the
 // framing is in doubt.
 func (r *Request) oddly(word Word, framed bool) {
-	if r.odd == nil || r.odd.Framed && !framed {
-		r.odd = &Odd{word, framed}
+	switch {
+	case r.odd == nil || r.odd.Framed && !framed:
+		r.odd = &Odd{Word: word, Framed: framed}
+	case r.odd.Framed:
+		r.odd.More = append(r.odd.More, word)
 	}
 }
 

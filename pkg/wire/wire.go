@@ -32,7 +32,7 @@ const (
 	MaxTrailer = 16 << 10
 
 	// MaxRequestTrailer is the same for a request, without the empty line at the
-	// end: net/http looks for that in a buffer of 4 KiB, and both lanes shall take
+	// end: net/http looks for that in a buffer of 4 KiB, and both engines shall take
 	// the same.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
@@ -130,10 +130,11 @@ func (e *Refused) Status() int {
 	return 400
 }
 
-// Odd says that a request head is for net/http to judge. It holds nothing that
+// Odd says that the caller has to judge a request head. It holds nothing that
 // would be refused. Serve nothing behind it on its connection, unless Framed.
 type Odd struct {
 	Word Word
+	More []Word // what else is odd, where Framed
 
 	// Framed says that every line of the head is strict and that the framing of
 	// the body is certain; only what the request means is in question (HTTP/1.0,

@@ -50,54 +50,50 @@ func TestWhatNeverEndsIsEnded(t *testing.T) {
 		mostBytes = 24 << 20
 		mostTime  = 5 * time.Second // of which a second is given to the reading of the answer
 	)
-	for _, fast := range []string{"true", "false"} {
-		t.Run("FAST_LANE="+fast, func(t *testing.T) {
-			p := newPod(t)
-			writeCertificate(t, p.dir)
-			p.sample()
-			p.sidecar(inSmallPod("FAST_LANE="+fast, "MAX_BODY_BYTES=1000000")...)
-			before := p.footprint()
-			var ports sync.WaitGroup
-			for i, w := range p.ways() {
-				ports.Go(func() {
-					var all sync.WaitGroup
-					for _, b := range bombs {
-						if i > 1 && !b.small || fast == "false" && i > 0 { // the others are the same
-							continue
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	p.sidecar(inSmallPod("MAX_BODY_BYTES=1000000")...)
+	before := p.footprint()
+	var ports sync.WaitGroup
+	for i, w := range p.ways() {
+		ports.Go(func() {
+			var all sync.WaitGroup
+			for _, b := range bombs {
+				if i > 1 && !b.small { // the others are the same
+					continue
+				}
+				for n := range atOnce {
+					all.Go(func() {
+						c, err := w.dial()
+						if err != nil {
+							t.Errorf("%s: %v", w.name, err)
+							return
 						}
-						for n := range atOnce {
-							all.Go(func() {
-								c, err := w.dial()
-								if err != nil {
-									t.Errorf("%s: %v", w.name, err)
-									return
-								}
-								began := time.Now()
-								answer, sent, err := explode(c, b, mostBytes)
-								took := time.Since(began)
-								switch {
-								case sent >= mostBytes:
-									t.Errorf("%s, %s: %d bytes were taken, want fewer", w.name, b.name, sent)
-								case err != nil:
-									t.Errorf("%s, %s: after %d bytes: %v", w.name, b.name, sent, err)
-								case i > 1 && answer.status() == 400: // small ports take so many lines, and no more
-								case !slices.Contains(b.status, answer.status()):
-									t.Errorf("%s, %s: got %q after %d bytes, want %d", w.name, b.name, answer.Start, sent, b.status)
-								case took > mostTime+slack:
-									t.Errorf("%s, %s: it took %v", w.name, b.name, took)
-								case n == 0:
-									t.Logf("%s, %s: %q after %d KB and %v", w.name, b.name, answer.Start, sent>>10, took.Round(time.Millisecond))
-								}
-							})
+						began := time.Now()
+						answer, sent, err := explode(c, b, mostBytes)
+						took := time.Since(began)
+						switch {
+						case sent >= mostBytes:
+							t.Errorf("%s, %s: %d bytes were taken, want fewer", w.name, b.name, sent)
+						case err != nil:
+							t.Errorf("%s, %s: after %d bytes: %v", w.name, b.name, sent, err)
+						case i > 1 && answer.status() == 400: // small ports take so many lines, and no more
+						case !slices.Contains(b.status, answer.status()):
+							t.Errorf("%s, %s: got %q after %d bytes, want %d", w.name, b.name, answer.Start, sent, b.status)
+						case took > mostTime+slack:
+							t.Errorf("%s, %s: it took %v", w.name, b.name, took)
+						case n == 0:
+							t.Logf("%s, %s: %q after %d KB and %v", w.name, b.name, answer.Start, sent>>10, took.Round(time.Millisecond))
 						}
-						all.Wait() // one kind at a time
-					}
-				})
+					})
+				}
+				all.Wait() // one kind at a time
 			}
-			ports.Wait()
-			p.unharmed(before)
 		})
 	}
+	ports.Wait()
+	p.unharmed(before)
 }
 
 // What is asked of a small port is taken apart, so it must be short.
@@ -157,19 +153,15 @@ func TestAHundredThousandChunksOfOneByteArrive(t *testing.T) {
 	const chunks = 100_000
 	body := strings.Repeat("x", chunks)
 	want := fmt.Sprintf(`"sha256": "%x"`, sha256.Sum256([]byte(body)))
-	for _, fast := range []string{"true", "false"} {
-		t.Run("FAST_LANE="+fast, func(t *testing.T) {
-			p := newPod(t)
-			p.sample()
-			p.sidecar(inSmallPod("FAST_LANE=" + fast)...)
-			before := p.footprint()
-			c := dial(t, p.addr())
-			c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
-			c.send(strings.Repeat("1\r\nx\r\n", chunks) + "0\r\n\r\n")
-			if m := c.receive("POST"); m.status() != 200 || !strings.Contains(m.Body, want) {
-				t.Errorf("got %q with %q, want 200 with %s", m.Start, m.Body, want)
-			}
-			p.unharmed(before)
-		})
+	p := newPod(t)
+	p.sample()
+	p.sidecar(inSmallPod()...)
+	before := p.footprint()
+	c := dial(t, p.addr())
+	c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+	c.send(strings.Repeat("1\r\nx\r\n", chunks) + "0\r\n\r\n")
+	if m := c.receive("POST"); m.status() != 200 || !strings.Contains(m.Body, want) {
+		t.Errorf("got %q with %q, want 200 with %s", m.Start, m.Body, want)
 	}
+	p.unharmed(before)
 }

@@ -19,40 +19,38 @@ func names(size int) string {
 // Lists of field names that each field is looked up in, or that are taken apart into
 // many times their length, are refused where they are longer than anybody needs.
 func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p := newPod(t)
-		writeCertificate(t, p.dir)
-		app := newLedger()
-		p.app(app)
-		p.sidecar("FAST_LANE="+fast, "CONTAINER_CONCURRENCY=1")
-		for _, c := range []struct {
-			name   string
-			size   int
-			status int
-		}{
-			{"Trailer", 4000, 200}, {"Trailer", 5000, 431}, {"Trailer", 900_000, 431},
-			{"Connection", 1000, 200}, {"Connection", 1100, 431}, {"Connection", 900_000, 431},
-		} {
-			for _, protocol := range []string{"HTTP/1.1", "TLS HTTP/1.1", "h2c", "TLS h2"} {
-				if c.name == "Connection" && strings.HasSuffix(protocol, "h2") || c.name == "Connection" && protocol == "h2c" {
-					continue // it has no place there (RFC 9113 8.2.2)
-				}
-				id := newID()
-				r := row{method: "POST", target: "/", body: "x", kind: "refused", fields: []field{{c.name, names(c.size)}}}
-				m, err := r.ask(t, p, protocol, id)
-				if m == nil || m.status() != c.status {
-					t.Errorf("%s of %d bytes, %s: got %v, %v, want %d", c.name, c.size, protocol, m, err, c.status)
-					continue
-				}
-				if want := c.status == 200; (app.count(id) == 1) != want {
-					t.Errorf("%s of %d bytes, %s: the app has got it %d times", c.name, c.size, protocol, app.count(id))
-				}
-				if c.status == 431 && word(m.get("Proxy-Status")) != "bad-request" {
-					t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want the word bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))
-				}
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	app := newLedger()
+	p.app(app)
+	p.sidecar("CONTAINER_CONCURRENCY=1")
+	for _, c := range []struct {
+		name   string
+		size   int
+		status int
+	}{
+		{"Trailer", 4000, 200}, {"Trailer", 5000, 431}, {"Trailer", 900_000, 431},
+		{"Connection", 1000, 200}, {"Connection", 1100, 431}, {"Connection", 900_000, 431},
+	} {
+		for _, protocol := range []string{"HTTP/1.1", "TLS HTTP/1.1", "h2c", "TLS h2"} {
+			if c.name == "Connection" && strings.HasSuffix(protocol, "h2") || c.name == "Connection" && protocol == "h2c" {
+				continue // it has no place there (RFC 9113 8.2.2)
+			}
+			id := newID()
+			r := row{method: "POST", target: "/", body: "x", kind: "refused", fields: []field{{c.name, names(c.size)}}}
+			m, err := r.ask(t, p, protocol, id)
+			if m == nil || m.status() != c.status {
+				t.Errorf("%s of %d bytes, %s: got %v, %v, want %d", c.name, c.size, protocol, m, err, c.status)
+				continue
+			}
+			if want := c.status == 200; (app.count(id) == 1) != want {
+				t.Errorf("%s of %d bytes, %s: the app has got it %d times", c.name, c.size, protocol, app.count(id))
+			}
+			if c.status == 431 && word(m.get("Proxy-Status")) != "bad-request" {
+				t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want the word bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))
 			}
 		}
-	})
+	}
 }
 
 // The app cannot make the sidecar search its fields in a long list either.

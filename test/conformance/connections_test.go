@@ -19,21 +19,13 @@ import (
 // that is idle for longest makes room (SECURITY.md, "Bounds").
 
 // fullPod starts a sidecar with a certificate that keeps so many connections, and an
-// app that holds requests. fast is FAST_LANE.
-func fullPod(t *testing.T, most int, fast string) (*pod, *holder) {
+// app that holds requests.
+func fullPod(t *testing.T, most int) (*pod, *holder) {
 	p := newPod(t)
 	writeCertificate(t, p.dir)
 	h := p.holder()
-	p.sidecar(fmt.Sprint("MAX_CONNECTIONS=", most), "FAST_LANE="+fast)
+	p.sidecar(fmt.Sprint("MAX_CONNECTIONS=", most))
 	return p, h
-}
-
-// eachLane runs a test with both ways of serving plain HTTP/1.1.
-func eachLane(t *testing.T, test func(t *testing.T, fast string)) {
-	alongside(t)
-	for _, fast := range []string{"true", "false"} {
-		t.Run("FAST_LANE="+fast, func(t *testing.T) { test(t, fast) })
-	}
 }
 
 // probe is what a kubelet sends on a connection of its own.
@@ -86,218 +78,202 @@ func opens(all []*wire) (s string) {
 }
 
 func TestAnIdleConnectionMakesRoom(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 3, fast)
-		ask := func(w *wire) *wire {
-			if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-				t.Errorf("got %q, want 200", m.Start)
-			}
-			return w
+	p, _ := fullPod(t, 3)
+	ask := func(w *wire) *wire {
+		if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			t.Errorf("got %q, want 200", m.Start)
 		}
-		var all []*wire
-		for range 3 {
-			all = append(all, ask(dial(t, p.addr())))
-		}
+		return w
+	}
+	var all []*wire
+	for range 3 {
 		all = append(all, ask(dial(t, p.addr())))
-		p.poll("one of those before it is closed, and no other", func() error {
-			// Which one is seen from inside: the order in which they were idle there.
-			if got := opens(all); strings.Count(got, "x") != 1 || got[3] != 'o' {
-				return fmt.Errorf("got %s", got)
-			}
-			return nil
-		})
-		for _, w := range all {
-			if isOpen(w) {
-				ask(w)
-			}
+	}
+	all = append(all, ask(dial(t, p.addr())))
+	p.poll("one of those before it is closed, and no other", func() error {
+		// Which one is seen from inside: the order in which they were idle there.
+		if got := opens(all); strings.Count(got, "x") != 1 || got[3] != 'o' {
+			return fmt.Errorf("got %s", got)
 		}
+		return nil
 	})
+	for _, w := range all {
+		if isOpen(w) {
+			ask(w)
+		}
+	}
 }
 
 // With connections that say nothing, half a head or half a handshake, on either port,
 // nobody is locked out.
 func TestSilentConnectionsLockNobodyOut(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 20, fast)
-		for name, row := range map[string]struct{ addr, text string }{
-			"nothing":                {p.addr(), ""},
-			"half a head":            {p.addr(), "GET / HTTP/1.1\r\nHost: a.te"},
-			"the preface of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
-			"half a head of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"},
-			"nothing, to TLS":        {p.tlsAddr(), ""},
-			"half a handshake":       {p.tlsAddr(), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
-			"a record without bytes": {p.tlsAddr(), strings.Repeat("\x16\x03\x01\x00\x00", 10)},
-		} {
-			h := newHorde(t, row.addr, 60, sends(row.text))
-			began := time.Now()
-			p.probe(t, p.addr())
-			if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-				t.Errorf("%s: a probe over TLS got %q, want 200", name, m.Start)
-			}
-			if took := time.Since(began); took > slack {
-				t.Errorf("%s: the probes took %v", name, took)
-			}
-			p.poll("no more than the limit are open", func() error {
-				if n := h.open(); n > 20 {
-					return fmt.Errorf("%s: %d", name, n)
-				}
-				return nil
-			})
-			h.close()
+	p, _ := fullPod(t, 20)
+	for name, row := range map[string]struct{ addr, text string }{
+		"nothing":                {p.addr(), ""},
+		"half a head":            {p.addr(), "GET / HTTP/1.1\r\nHost: a.te"},
+		"the preface of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"},
+		"half a head of HTTP/2":  {p.addr(), http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"},
+		"nothing, to TLS":        {p.tlsAddr(), ""},
+		"half a handshake":       {p.tlsAddr(), "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
+		"a record without bytes": {p.tlsAddr(), strings.Repeat("\x16\x03\x01\x00\x00", 10)},
+	} {
+		h := newHorde(t, row.addr, 60, sends(row.text))
+		began := time.Now()
+		p.probe(t, p.addr())
+		if m := dialTLS(t, p.tlsAddr(), "http/1.1").ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			t.Errorf("%s: a probe over TLS got %q, want 200", name, m.Start)
 		}
-	})
+		if took := time.Since(began); took > slack {
+			t.Errorf("%s: the probes took %v", name, took)
+		}
+		p.poll("no more than the limit are open", func() error {
+			if n := h.open(); n > 20 {
+				return fmt.Errorf("%s: %d", name, n)
+			}
+			return nil
+		})
+		h.close()
+	}
 }
 
 // Those that say nothing close one another, and none of those that are in use.
 func TestSilentConnectionsCloseNoneThatIsInUse(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 12, fast)
-		var used []*wire
-		for range 5 {
-			w := dial(t, p.addr())
-			w.ask("/", "K-Network-Probe: queue")
-			used = append(used, w)
-		}
-		newHorde(t, p.addr(), 60, sends(""))
-		p.probe(t, p.addr())
-		if got := opens(used); got != "ooooo" {
-			t.Errorf("of those in use %s are open, want all", got)
-		}
-	})
+	p, _ := fullPod(t, 12)
+	var used []*wire
+	for range 5 {
+		w := dial(t, p.addr())
+		w.ask("/", "K-Network-Probe: queue")
+		used = append(used, w)
+	}
+	newHorde(t, p.addr(), 60, sends(""))
+	p.probe(t, p.addr())
+	if got := opens(used); got != "ooooo" {
+		t.Errorf("of those in use %s are open, want all", got)
+	}
 }
 
 func TestOneConnectionServesBothPorts(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 1, fast)
-		for range 3 {
-			p.probe(t, p.addr())
-			for _, alpn := range []string{"http/1.1", "h2"} {
-				w := dialTLS(t, p.tlsAddr(), alpn)
-				if alpn == "h2" {
-					m, err := exchangeH2(w, "GET", "/", "https", "a.test", []field{{"k-network-probe", "queue"}}, "")
-					if err != nil || m.status() != 200 {
-						t.Errorf("over HTTP/2: got %v, %v, want 200", m, err)
-					}
-				} else if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
-					t.Errorf("over TLS: got %q, want 200", m.Start)
+	p, _ := fullPod(t, 1)
+	for range 3 {
+		p.probe(t, p.addr())
+		for _, alpn := range []string{"http/1.1", "h2"} {
+			w := dialTLS(t, p.tlsAddr(), alpn)
+			if alpn == "h2" {
+				m, err := exchangeH2(w, "GET", "/", "https", "a.test", []field{{"k-network-probe", "queue"}}, "")
+				if err != nil || m.status() != 200 {
+					t.Errorf("over HTTP/2: got %v, %v, want 200", m, err)
 				}
+			} else if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+				t.Errorf("over TLS: got %q, want 200", m.Start)
 			}
 		}
-	})
+	}
 }
 
 // A connection whose request is being served is never closed for another one: a new
 // one waits, on either port.
 func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, h := fullPod(t, 4, fast)
-		plain := p.sendGet("/plain")
-		post := dial(t, p.addr())
-		post.send(request("POST", "/post", "Content-Length: 5") + "he")
-		secure := dialTLS(t, p.tlsAddr(), "http/1.1")
-		secure.send(request("GET", "/secure"))
-		multi := dialH2(t, p.addr())
-		multi.open(1, true, "GET", "/now", "k-network-probe: queue")
-		multi.answer(1)
-		multi.open(3, true, "GET", "/multi")
-		for _, path := range []string{"/plain", "/post", "/secure", "/multi"} {
-			h.wait(t, path)
+	p, h := fullPod(t, 4)
+	plain := p.sendGet("/plain")
+	post := dial(t, p.addr())
+	post.send(request("POST", "/post", "Content-Length: 5") + "he")
+	secure := dialTLS(t, p.tlsAddr(), "http/1.1")
+	secure.send(request("GET", "/secure"))
+	multi := dialH2(t, p.addr())
+	multi.open(1, true, "GET", "/now", "k-network-probe: queue")
+	multi.answer(1)
+	multi.open(3, true, "GET", "/multi")
+	for _, path := range []string{"/plain", "/post", "/secure", "/multi"} {
+		h.wait(t, path)
+	}
+	waits := p.sendGet("/", "K-Network-Probe: queue")
+	waits.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	if b, err := waits.r.Peek(1); err == nil {
+		t.Fatalf("a fifth connection was served: %q", b)
+	}
+	waits.SetReadDeadline(time.Now().Add(patience))
+	h.free("/multi")
+	if a := multi.answer(3); a.status != 200 {
+		t.Errorf("over HTTP/2: got %+v, want 200", a)
+	}
+	if m := waits.receive("GET"); m.status() != 200 {
+		t.Errorf("the one that waited got %q, want 200", m.Start)
+	}
+	post.send("llo")
+	for path, w := range map[string]*wire{"/plain": plain, "/post": post, "/secure": secure} {
+		h.free(path)
+		if m := w.receive("GET"); m.status() != 200 || m.Body != path {
+			t.Errorf("%s: got %q with %q, want 200", path, m.Start, m.Body)
 		}
-		waits := p.sendGet("/", "K-Network-Probe: queue")
-		waits.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-		if b, err := waits.r.Peek(1); err == nil {
-			t.Fatalf("a fifth connection was served: %q", b)
-		}
-		waits.SetReadDeadline(time.Now().Add(patience))
-		h.free("/multi")
-		if a := multi.answer(3); a.status != 200 {
-			t.Errorf("over HTTP/2: got %+v, want 200", a)
-		}
-		if m := waits.receive("GET"); m.status() != 200 {
-			t.Errorf("the one that waited got %q, want 200", m.Start)
-		}
-		post.send("llo")
-		for path, w := range map[string]*wire{"/plain": plain, "/post": post, "/secure": secure} {
-			h.free(path)
-			if m := w.receive("GET"); m.status() != 200 || m.Body != path {
-				t.Errorf("%s: got %q with %q, want 200", path, m.Start, m.Body)
-			}
-		}
-	})
+	}
 }
 
 func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 1, fast)
-		multi := dialH2(t, p.addr())
-		for stream := uint32(1); stream < 9; stream += 2 {
-			multi.open(stream, true, "GET", "/", "k-network-probe: queue")
-			if a := multi.answer(stream); a.status != 200 {
-				t.Errorf("got %+v, want 200", a)
-			}
+	p, _ := fullPod(t, 1)
+	multi := dialH2(t, p.addr())
+	for stream := uint32(1); stream < 9; stream += 2 {
+		multi.open(stream, true, "GET", "/", "k-network-probe: queue")
+		if a := multi.answer(stream); a.status != 200 {
+			t.Errorf("got %+v, want 200", a)
 		}
-		p.probe(t, p.addr())
-		p.poll("it has been closed", func() error {
-			if _, end := multi.seen(); end == nil {
-				return errNotYet
-			}
-			return nil
-		})
-		if g := multi.goAway(); g.code != http2.ErrCodeNo {
-			t.Errorf("got GOAWAY with %v, want NO_ERROR", g.code)
+	}
+	p.probe(t, p.addr())
+	p.poll("it has been closed", func() error {
+		if _, end := multi.seen(); end == nil {
+			return errNotYet
 		}
+		return nil
 	})
+	if g := multi.goAway(); g.code != http2.ErrCodeNo {
+		t.Errorf("got GOAWAY with %v, want NO_ERROR", g.code)
+	}
 }
 
 // A tunnel keeps its place until it ends, and one that waits gets it then.
 func TestATunnelKeepsItsPlace(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p := newPod(t)
-		p.bare(upgrading)
-		p.sidecar("MAX_CONNECTIONS=1", "FAST_LANE="+fast)
-		for range 2 {
-			w := p.sendGet("/", "Connection: Upgrade", "Upgrade: echo")
-			w.receive("GET")
-			io.ReadFull(w.r, make([]byte, len("hello")))
-			waits := p.sendGet("/", "K-Network-Probe: queue")
-			waits.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-			if b, err := waits.r.Peek(1); err == nil {
-				t.Fatalf("a second connection was served: %q", b)
-			}
-			waits.SetReadDeadline(time.Now().Add(patience))
-			w.Close()
-			if m := waits.receive("GET"); m.status() != 200 {
-				t.Errorf("got %q, want 200", m.Start)
-			}
+	p := newPod(t)
+	p.bare(upgrading)
+	p.sidecar("MAX_CONNECTIONS=1")
+	for range 2 {
+		w := p.sendGet("/", "Connection: Upgrade", "Upgrade: echo")
+		w.receive("GET")
+		io.ReadFull(w.r, make([]byte, len("hello")))
+		waits := p.sendGet("/", "K-Network-Probe: queue")
+		waits.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		if b, err := waits.r.Peek(1); err == nil {
+			t.Fatalf("a second connection was served: %q", b)
 		}
-	})
+		waits.SetReadDeadline(time.Now().Add(patience))
+		w.Close()
+		if m := waits.receive("GET"); m.status() != 200 {
+			t.Errorf("got %q, want 200", m.Start)
+		}
+	}
 }
 
 // Connections that send one request right behind the other let others in as well.
 func TestBusyConnectionsTakeTurns(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 2, fast)
-		for _, keep := range []func(stop <-chan struct{}){
-			func(stop <-chan struct{}) { keepAsking(p, false, stop) },
-			func(stop <-chan struct{}) { keepAsking(p, true, stop) },
-			func(stop <-chan struct{}) { keepOpening(p, stop) },
-		} {
-			stop := make(chan struct{})
-			var all sync.WaitGroup
-			for range 4 {
-				all.Go(func() {
-					for !isClosed(stop) {
-						keep(stop)
-					}
-				})
-			}
-			for range 3 {
-				p.probeAtOnce(t)
-			}
-			close(stop)
-			all.Wait()
+	p, _ := fullPod(t, 2)
+	for _, keep := range []func(stop <-chan struct{}){
+		func(stop <-chan struct{}) { keepAsking(p, false, stop) },
+		func(stop <-chan struct{}) { keepAsking(p, true, stop) },
+		func(stop <-chan struct{}) { keepOpening(p, stop) },
+	} {
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for !isClosed(stop) {
+					keep(stop)
+				}
+			})
 		}
-	})
+		for range 3 {
+			p.probeAtOnce(t)
+		}
+		close(stop)
+		all.Wait()
+	}
 }
 
 // keepAsking sends one probe right behind the other on one connection, until that is
@@ -360,27 +336,25 @@ func isClosed(c <-chan struct{}) bool {
 
 // A head that has begun to arrive is waited for while another connection is idle.
 func TestAHeadThatArrivesIsWaitedFor(t *testing.T) {
-	eachLane(t, func(t *testing.T, fast string) {
-		p, _ := fullPod(t, 4, fast)
-		used := dial(t, p.addr())
-		used.ask("/", "K-Network-Probe: queue")
-		half := dial(t, p.addr())
-		half.send("GET / HTTP/1.1\r\nHost: a.test\r\n")
-		p.poll("it has been read", func() error {
-			all, err := sockets(uint16(p.port.serving), 0)
-			for _, s := range all {
-				if s.received > 0 {
-					err = errNotYet
-				}
+	p, _ := fullPod(t, 4)
+	used := dial(t, p.addr())
+	used.ask("/", "K-Network-Probe: queue")
+	half := dial(t, p.addr())
+	half.send("GET / HTTP/1.1\r\nHost: a.test\r\n")
+	p.poll("it has been read", func() error {
+		all, err := sockets(uint16(p.port.serving), 0)
+		for _, s := range all {
+			if s.received > 0 {
+				err = errNotYet
 			}
-			return err
-		})
-		for range 10 {
-			p.probe(t, p.addr())
 		}
-		half.send("K-Network-Probe: queue\r\n\r\n")
-		if m := half.receive("GET"); m.status() != 200 {
-			t.Errorf("got %q, want 200", m.Start)
-		}
+		return err
 	})
+	for range 10 {
+		p.probe(t, p.addr())
+	}
+	half.send("K-Network-Probe: queue\r\n\r\n")
+	if m := half.receive("GET"); m.status() != 200 {
+		t.Errorf("got %q, want 200", m.Start)
+	}
 }

@@ -40,6 +40,7 @@ type pod struct {
 // its story needs. It marks the test as parallel unless the ports are fixed.
 func newPod(t *testing.T) *pod {
 	t.Helper()
+	skipBeyondNetHTTP(t)
 	alongside(t)
 	p := &pod{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
@@ -85,6 +86,7 @@ func (p *pod) environment() []string {
 		"SERVING_POD_IP=127.0.0.1",
 		"SERVING_LOGGING_CONFIG=",
 		"SERVING_LOGGING_LEVEL=",
+		"ENGINE=" + engine,
 	}
 }
 

@@ -650,62 +650,57 @@ func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
 // (RFC 9112 2.3, RFC 9110 2.5 and 15.6.6): nor is the preface of HTTP/2 where it is
 // broken, or not the first that comes (RFC 9113 3.4).
 func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
-	alongside(t)
-	for _, fast := range []string{"true", "false"} {
-		t.Run("FAST_LANE="+fast, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("FAST_LANE=" + fast)
-			app := p.bare(answers(ok))
-			for _, text := range []string{
-				preface + "\r\n\r\nXX\r\n\r\n",
-				preface + "\r\n\r\nSM\r\nX",
-				preface + "\r\nSM\r\n\r\n",
-				preface + "\r\nHost: a.test\r\n\r\n",
-				preface + "\r\nHost: a.test\r\nContent-Length: 1\r\n\r\nx",
-				preface + "\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-				preface + "\r\nK-Network-Probe: queue\r\n\r\n",
-				preface + "\n\n",
-				"\r\n" + http2.ClientPreface,
-				"PRI / HTTP/2.0\r\nHost: a.test\r\n\r\n",
-				"PRI * HTTP/2.1\r\n\r\nSM\r\n\r\n",
-				"GET / HTTP/2.0\r\nHost: a.test\r\n\r\n",
-				"GET / HTTP/3.0\r\nHost: a.test\r\n\r\n",
-				"GET / HTTP/0.9\r\nHost: a.test\r\n\r\n",
-				"GET / HTTP/9.9\r\nHost: a.test\r\n\r\n",
-			} {
-				c := dial(t, p.addr())
-				c.send(text)
-				refusedVersion(t, text, c)
-			}
-			for _, first := range []string{request("GET", "/first"), "GET /first HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"} {
-				for _, text := range []string{http2.ClientPreface, preface + "\r\nHost: a.test\r\n\r\n"} {
-					c := dial(t, p.addr())
-					c.send(first + text) // at once
-					c.receive("GET")
-					refusedVersion(t, first+text, c)
-					c = dial(t, p.addr())
-					c.send(first)
-					c.receive("GET")
-					c.send(text) // after the answer
-					refusedVersion(t, first+text, c)
-				}
-			}
-			// A later minor version is served as the one that is known.
+	p := newPod(t)
+	p.sidecar()
+	app := p.bare(answers(ok))
+	for _, text := range []string{
+		preface + "\r\n\r\nXX\r\n\r\n",
+		preface + "\r\n\r\nSM\r\nX",
+		preface + "\r\nSM\r\n\r\n",
+		preface + "\r\nHost: a.test\r\n\r\n",
+		preface + "\r\nHost: a.test\r\nContent-Length: 1\r\n\r\nx",
+		preface + "\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		preface + "\r\nK-Network-Probe: queue\r\n\r\n",
+		preface + "\n\n",
+		"\r\n" + http2.ClientPreface,
+		"PRI / HTTP/2.0\r\nHost: a.test\r\n\r\n",
+		"PRI * HTTP/2.1\r\n\r\nSM\r\n\r\n",
+		"GET / HTTP/2.0\r\nHost: a.test\r\n\r\n",
+		"GET / HTTP/3.0\r\nHost: a.test\r\n\r\n",
+		"GET / HTTP/0.9\r\nHost: a.test\r\n\r\n",
+		"GET / HTTP/9.9\r\nHost: a.test\r\n\r\n",
+	} {
+		c := dial(t, p.addr())
+		c.send(text)
+		refusedVersion(t, text, c)
+	}
+	for _, first := range []string{request("GET", "/first"), "GET /first HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"} {
+		for _, text := range []string{http2.ClientPreface, preface + "\r\nHost: a.test\r\n\r\n"} {
 			c := dial(t, p.addr())
-			c.send("GET /first HTTP/1.2\r\nHost: a.test\r\n\r\n")
-			if m := c.receive("GET"); m.status() != 200 {
-				t.Errorf("HTTP/1.2: got %q, want 200", m.Start)
-			}
-			heard, broken := app.requests()
-			for _, m := range heard {
-				if m.Start != "GET /first HTTP/1.1" {
-					t.Errorf("the app got %q, want none but GET /first", m.Start)
-				}
-			}
-			if len(heard) != 9 || broken != nil {
-				t.Errorf("the app got %d requests and %v, want 9", len(heard), broken)
-			}
-		})
+			c.send(first + text) // at once
+			c.receive("GET")
+			refusedVersion(t, first+text, c)
+			c = dial(t, p.addr())
+			c.send(first)
+			c.receive("GET")
+			c.send(text) // after the answer
+			refusedVersion(t, first+text, c)
+		}
+	}
+	// A later minor version is served as the one that is known.
+	c := dial(t, p.addr())
+	c.send("GET /first HTTP/1.2\r\nHost: a.test\r\n\r\n")
+	if m := c.receive("GET"); m.status() != 200 {
+		t.Errorf("HTTP/1.2: got %q, want 200", m.Start)
+	}
+	heard, broken := app.requests()
+	for _, m := range heard {
+		if m.Start != "GET /first HTTP/1.1" {
+			t.Errorf("the app got %q, want none but GET /first", m.Start)
+		}
+	}
+	if len(heard) != 9 || broken != nil {
+		t.Errorf("the app got %d requests and %v, want 9", len(heard), broken)
 	}
 }
 

@@ -41,13 +41,13 @@ func none(t *testing.T, got []string) {
 }
 
 func TestAnImportUpwardsIsRefused(t *testing.T) {
-	up := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/httplane"`}
-	oneComplaint(t, wrongImports(house(t, up)), "pkg/queue/serve.go", "pkg/httplane", "pkg/header")
+	up := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/nethttp"`}
+	oneComplaint(t, wrongImports(house(t, up)), "pkg/queue/serve.go", "pkg/nethttp", "pkg/header")
 
 	down := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/header"`}
 	none(t, wrongImports(house(t, down)))
 
-	inTest := map[string]string{"pkg/queue/serve_test.go": `package queue_test; import _ "example.com/m/pkg/httplane"`}
+	inTest := map[string]string{"pkg/queue/serve_test.go": `package queue_test; import _ "example.com/m/pkg/nethttp"`}
 	none(t, wrongImports(house(t, inTest)))
 }
 

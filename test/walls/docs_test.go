@@ -102,7 +102,7 @@ func TestTheArchitectureDrawsThePlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rooms, _ := strings.Cut(string(text), "\n## The rooms")
+	_, rooms, _ := strings.Cut(string(text), "\n## The packages")
 	rooms, _, _ = strings.Cut(rooms, "\n## ")
 	drawn := map[string]string{}
 	for _, m := range arrow.FindAllStringSubmatch(rooms, -1) {

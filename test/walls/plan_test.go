@@ -29,10 +29,10 @@ var plan = []room{
 	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
 	{path: "pkg/upstream", may: []string{"pkg/header", "pkg/wire", "pkg/socket"}},
 
-	// The lanes do not know each other: the fast lane lends and hands over
+	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
-	{path: "pkg/httplane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/socket", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/fastlane", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 
 	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
@@ -45,7 +45,7 @@ var plan = []room{
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/upstream",
-		"pkg/httplane", "pkg/fastlane", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
+		"pkg/nethttp", "pkg/http1", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling"}},

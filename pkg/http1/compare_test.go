@@ -1,0 +1,827 @@
+package http1_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Proof by comparison: the same bytes of a client go to this engine and to the one on
+// net/http, each in front of a user container that records what comes and answers by the
+// same script. Both must show the same requests to the user container and the same
+// answers to the client, and end the connection at the same place.
+//
+// These differences are permitted, and no others:
+//
+//   - the case of field names, and the order of fields of different names;
+//   - the reason phrase, and the date;
+//   - how the end of a body is told (Content-Length or chunks), and the chunks'
+//     boundaries;
+//   - how several Trailer lines are written;
+//   - Content-Length and Content-Type of a 304, which net/http leaves out (RFC 9110
+//     section 15.4.5);
+//   - Cache-Control: no-cache, which net/http invents beside Pragma: no-cache;
+//   - how often 100 (Continue) is said: net/http may say it besides the app;
+//   - the connection may end in one engine alone behind the answer to a request with a
+//     body: whether all of the body has come by then is a matter of moments.
+//
+// What is no request that we serve is played to this engine alone: it must refuse it.
+// net/http reads some of it, and we say why we do not (docs/promises.md 3.7a).
+//
+// A client's bytes are cut before a message that is not complete, since both engines
+// would wait for the rest; before an empty line in front of a request, which net/http
+// bears behind a POST that it has served itself and nowhere else; before a target with a
+// bad escape, which net/http refuses; and before chunks over HTTP/1.0, which it does not
+// see.
+
+// A scripted app answers the nth request with the nth answer, and begins again
+// with the first one after the last. It closes its side behind an answer whose end
+// only that can tell.
+type scripted struct {
+	*app
+
+	mu      sync.Mutex
+	answers []string
+	asked   []string // the requests that came whole, in a form to be compared
+	bad     []string // what came and was not strict HTTP/1.1
+}
+
+func newScripted(t testing.TB) *scripted {
+	s := &scripted{}
+	s.app = newApp(t, s.play)
+	return s
+}
+
+func (s *scripted) play(p *peer) {
+	for {
+		m, err := readHead(p.in)
+		if err == nil {
+			if m.get("expect") != "" {
+				p.say("HTTP/1.1 100 Continue\r\n\r\n")
+			}
+			err = m.readBody(p.in)
+		}
+		s.mu.Lock()
+		if errors.Is(err, errNotHTTP) {
+			s.bad = append(s.bad, fmt.Sprintf("%+v", m))
+		}
+		if err != nil {
+			s.mu.Unlock()
+			return
+		}
+		text := s.answers[len(s.asked)%len(s.answers)]
+		s.asked = append(s.asked, m.asRequest())
+		s.mu.Unlock()
+		p.say(text)
+		if method, _, _ := strings.Cut(m.start, " "); !endsItself(text, method) {
+			p.Conn.(*net.TCPConn).CloseWrite()
+			p.hang()
+			return
+		}
+	}
+}
+
+// endsItself reports whether a connection can be used behind an answer to a
+// request with the method.
+func endsItself(text, method string) bool {
+	b := []byte(text)
+	for {
+		var r wire.Response
+		n, err := r.Parse(b)
+		if n == 0 || err != nil {
+			return false
+		}
+		b = b[n:]
+		if r.Status < 200 && r.Status != 101 {
+			continue
+		}
+		switch length, framing := r.BodyLength(method); framing {
+		case wire.Length:
+			return int64(len(b)) == length && !r.Close
+		case wire.Chunked:
+			var chunks wire.Chunks
+			for len(b) > 0 && !chunks.Done() {
+				_, n, err := chunks.Next(b)
+				if err != nil {
+					return false
+				}
+				b = b[n:]
+			}
+			return chunks.Done() && len(b) == 0 && !r.Close
+		case wire.None:
+			return len(b) == 0 && !r.Close && r.Status != 101
+		}
+		return false
+	}
+}
+
+// script begins a play.
+func (s *scripted) script(answers []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers, s.asked, s.bad = answers, nil, nil
+}
+
+// took returns what came in a play.
+func (s *scripted) took() (asked, bad []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked, s.bad
+}
+
+// asRequest is a request with all that has to be the same.
+func (m *message) asRequest() string {
+	var fields, announced []string
+	pragma := strings.HasPrefix(m.get("pragma")+"|", "no-cache|")
+	for _, f := range m.fields {
+		name, value, _ := strings.Cut(f, ": ")
+		switch {
+		case name == "cache-control" && value == "no-cache" && pragma:
+			continue
+		case name == "trailer":
+			for v := range strings.SplitSeq(value, ",") {
+				if v = strings.ToLower(strings.Trim(v, " \t")); v != "" {
+					announced = append(announced, v)
+				}
+			}
+			continue
+		}
+		fields = append(fields, f)
+	}
+	slices.Sort(announced)
+	return fmt.Sprintf("%s\n%s\nbody %q\ntrailers %s, announced %q\n", m.start, grouped(fields), m.body, grouped(m.trailers), slices.Compact(announced))
+}
+
+// asResponse is a response with all that has to be the same.
+func (m *message) asResponse(end error) string {
+	var fields []string
+	status := m.status()
+	hasBody := m.body != "" || m.get("content-length") == "0" || m.get("transfer-encoding") != ""
+	for _, f := range m.fields {
+		name, _, _ := strings.Cut(f, ": ")
+		switch {
+		case name == "date":
+			f = "date: some"
+		case name == "transfer-encoding", name == "content-length" && hasBody,
+			status == http.StatusNotModified && (name == "content-length" || name == "content-type"):
+			continue
+		}
+		fields = append(fields, f)
+	}
+	whole := "whole"
+	if end != nil {
+		whole = "cut"
+	}
+	return fmt.Sprintf("%d\n%s\n%s body %q\ntrailers %s\n", status, grouped(fields), whole, m.body, grouped(m.trailers))
+}
+
+// grouped sorts fields by their names and leaves those of one name in their order.
+func grouped(fields []string) string {
+	fields = slices.Clone(fields)
+	slices.SortStableFunc(fields, func(a, b string) int {
+		a, _, _ = strings.Cut(a, ":")
+		b, _, _ = strings.Cut(b, ":")
+		return strings.Compare(a, b)
+	})
+	return fmt.Sprintf("%q", fields)
+}
+
+// A comparison is both engines with their apps.
+type comparison struct {
+	own, reference       *house
+	ownApp, referenceApp *scripted
+}
+
+func newComparison(t testing.TB, secure bool) *comparison {
+	c := &comparison{ownApp: newScripted(t), referenceApp: newScripted(t)}
+	// The same Host for requests that have none.
+	same := func(reference bool) func(*queue.Proxy, *settings) {
+		return func(_ *queue.Proxy, s *settings) {
+			s.MaxHeaderBytes, s.reference, s.secure = 32<<10, reference, secure
+		}
+	}
+	c.own = build(t, c.ownApp.app, same(false))
+	c.reference = build(t, c.referenceApp.app, same(true))
+	return c
+}
+
+// A script is what is said in one comparison.
+type script struct {
+	client  []byte
+	methods []string // of the requests, as far as they can be told
+	strict  int      // requests that are strict HTTP/1.1
+	bodies  bool     // some request has one
+	refused []byte   // what follows them and is no request that we serve; nil: nothing
+	badBody bool     // of refused the head is right
+	answers []string
+	split   int // the client's bytes are sent in two pieces
+}
+
+// last is the request that ends a connection which nothing else would end.
+const last = "GET /last HTTP/1.1\r\nHost: last\r\nConnection: close\r\n\r\n"
+
+// newScript reads what a client is to send and what an app is to answer; false:
+// there is nothing to compare.
+func newScript(client, answers []byte, split int) (*script, bool) {
+	s := &script{split: split}
+	if len(client) > 12<<10 || len(answers) > 8<<10 {
+		return nil, false
+	}
+	end := more
+	at := 0
+	for end == more {
+		rest := client[at:]
+		if len(rest) == 0 {
+			break
+		}
+		if is, maybe := wire.HasPreface(rest); is || maybe {
+			break // told in a story
+		}
+		n, method, strict, then := oneRequest(rest)
+		if n == 0 {
+			break
+		}
+		if then == refused || then == badBody {
+			s.refused, s.badBody = rest, then == badBody
+			break
+		}
+		s.methods = append(s.methods, method)
+		s.bodies = s.bodies || hasBody(rest)
+		if strict {
+			s.strict++
+		}
+		at, end = at+n, then
+	}
+	switch s.client = client[:at]; end {
+	case closes:
+		s.client = client // what is behind must not be served
+	case more:
+		s.client = append(s.client[:at:at], last...)
+		s.methods = append(s.methods, "GET")
+		s.strict++
+	}
+	s.answers = strings.Split(string(answers), "\x00\x00")
+	for _, a := range s.answers {
+		if strings.HasPrefix(a, "HTTP/1.1 101") && bytes.Contains(bytes.ToLower(s.client), []byte("upgrade")) {
+			return nil, false // a tunnel, which is told in a story
+		}
+		if bytes.Contains(s.client, []byte("HTTP/1.0")) && !strings.Contains(strings.ToLower(a), "content-length") {
+			return nil, false // net/http finds out the length of a short body, and keeps the connection
+		}
+	}
+	return s, true
+}
+
+// ending is what is behind a request.
+type ending uint8
+
+const (
+	more    ending = iota // perhaps another request
+	closes                // nothing that is served
+	refused               // it is itself no request that is served
+	badBody               // likewise, but its head is, and the app may answer before it ends
+	alone                 // nothing: with more to read, the connection would end in a reset, which cuts an answer that ends with it
+)
+
+// oneRequest returns the length of the complete request that b begins with, 0 if
+// there is none, and what is behind it.
+func oneRequest(b []byte) (n int, method string, strict bool, then ending) {
+	var q wire.Request
+	n, err := q.Parse(b)
+	var odd *wire.Odd
+	switch {
+	case errors.As(err, &odd):
+		return 0, "", false, more // read strictly here and as net/http has it there
+	case err != nil:
+		return len(b), "GET", false, refused
+	case n == 0, q.BadEscape, q.Minor == 0 && q.Chunked: // net/http refuses the one, and sees no chunks in the other
+		return 0, "", false, more
+	}
+	method, strict = string(q.Method), err == nil
+	if q.Close {
+		then = closes
+	}
+	if q.Minor == 0 {
+		if q.Close {
+			then = alone
+		}
+		lines := 0
+		for _, f := range q.Fields {
+			if wire.EqualFold(f.Name, "connection") {
+				lines++
+			}
+			if lines > 1 || lines == 1 && q.Close && bytes.Contains(bytes.ToLower(f.Value), []byte("keep-alive")) {
+				return 0, "", false, more // net/http looks at one line, and goes on where it says both
+			}
+		}
+	}
+	switch length, framing := q.BodyLength(); framing {
+	case wire.Length:
+		if length > int64(len(b)-n) {
+			return 0, "", false, more
+		}
+		n += int(length)
+	case wire.Chunked:
+		chunks := wire.Chunks{MaxTrailer: wire.MaxRequestTrailer}
+		for !chunks.Done() {
+			_, k, err := chunks.Next(b[n:])
+			if n += k; err != nil {
+				return n, method, strict, badBody
+			}
+			if k == 0 && !chunks.Done() {
+				return 0, "", false, more
+			}
+		}
+	}
+	return n, method, strict, then
+}
+
+// hasBody reports whether the request that b begins with has one.
+func hasBody(b []byte) bool {
+	var q wire.Request
+	_, _ = q.Parse(b)
+	return q.Chunked || q.ContentLength > 0
+}
+
+// heard is what a client hears.
+func (s *script) heard(t testing.TB, h *house, client []byte) (said []string) {
+	c := h.connect(t)
+	defer c.Close()
+	go func() { // who sends on while it is refused must still hear it
+		split := min(s.split, len(client))
+		c.Write(client[:split])
+		c.Write(client[split:])
+	}()
+	in := bufio.NewReader(c)
+	for i := 0; ; i++ {
+		if _, err := in.Peek(1); err != nil {
+			if isTimeout(err) {
+				t.Errorf("%.2000q, answered %.2000q: got silence behind %q, want an answer or the end", client, s.answers, said)
+			}
+			return said
+		}
+		method := "GET"
+		if i < len(s.methods) {
+			method = s.methods[i]
+		}
+		infos, m, err := readResponse(in, method)
+		for _, m := range infos {
+			if m.status() != 100 { // net/http says it to whoever asks, also where the body is there already
+				said = append(said, m.asResponse(nil))
+			}
+		}
+		if m == nil || errors.Is(err, errNotHTTP) {
+			return append(said, fmt.Sprintf("no response: %v", err))
+		}
+		said = append(said, m.asResponse(err))
+	}
+}
+
+// compare performs a script in both engines.
+func (c *comparison) compare(t testing.TB, s *script) {
+	t.Helper()
+	if s.refused != nil {
+		c.refuses(t, s)
+	}
+	play := func(h *house, a *scripted) (said, asked, bad []string) {
+		a.script(s.answers)
+		said = s.heard(t, h, s.client)
+		asked, bad = a.took()
+		return said, asked, bad
+	}
+	ownSaid, ownAsked, ownBad := play(c.own, c.ownApp)
+	refSaid, refAsked, refBad := play(c.reference, c.referenceApp)
+	for i := range ownAsked { // where the apps are is their own affair
+		ownAsked[i] = strings.ReplaceAll(ownAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.ownApp.port), "host: app")
+	}
+	for i := range refAsked {
+		refAsked[i] = strings.ReplaceAll(refAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.referenceApp.port), "host: app")
+	}
+	if i, ended := endedEarly(ownSaid, refSaid, s.bodies); ended {
+		ownSaid, refSaid = ownSaid[:i], refSaid[:i]
+		n := min(len(ownAsked), len(refAsked))
+		ownAsked, refAsked = ownAsked[:n], refAsked[:n]
+	}
+	if i, got, want := firstDifference(ownAsked, refAsked); i >= 0 {
+		t.Errorf("%.3000q, answered %.3000q: request %d at the app: got\n%.2000s\nwant\n%.2000s", s.client, s.answers, i, got, want)
+	}
+	if i, got, want := firstDifference(ownSaid, refSaid); i >= 0 {
+		t.Errorf("%.3000q, answered %.3000q: answer %d: got\n%.2000s\nwant\n%.2000s", s.client, s.answers, i, got, want)
+	}
+	if bad := append(ownBad, refBad...); len(bad) > 0 {
+		t.Errorf("%.2000q: the app got %q, want strict HTTP/1.1", s.client, bad)
+	}
+}
+
+// refuses plays a script with what follows its requests and is none that we serve: it is
+// answered by us, ends the connection, and reaches no app.
+func (c *comparison) refuses(t testing.TB, s *script) {
+	t.Helper()
+	client, n := s.client, len(s.methods)
+	if rest, found := bytes.CutSuffix(client, []byte(last)); found {
+		client, n = rest, n-1
+	}
+	c.ownApp.script(s.answers)
+	said := s.heard(t, c.own, append(bytes.Clone(client), s.refused...))
+	asked, _ := c.ownApp.took()
+	if len(asked) > n {
+		t.Errorf("%.3000q: the app got %q, want nothing behind %d requests", s.refused, asked[n:], n)
+	}
+	if s.badBody {
+		return
+	}
+	if len(said) == 0 || !strings.Contains(said[len(said)-1], "proxy-status: queue-proxy") && len(said) > n {
+		t.Errorf("%.3000q: got %.2000q, want an answer of our own", s.refused, said)
+	}
+}
+
+// firstDifference returns the index where two lists differ, -1 if they do not.
+func firstDifference(a, b []string) (i int, got, want string) {
+	for i := range max(len(a), len(b)) {
+		got, want := "none", "none"
+		if i < len(a) {
+			got = a[i]
+		}
+		if i < len(b) {
+			want = b[i]
+		}
+		if got != want {
+			return i, got, want
+		}
+	}
+	return -1, "", ""
+}
+
+// endedEarly returns the index of the answer behind which one engine alone may end
+// the connection, if it does.
+func endedEarly(a, b []string, bodies bool) (i int, ended bool) {
+	bare := strings.NewReplacer(`"connection: close" `, "", `"connection: close"`, "", `"connection: keep-alive" `, "")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i, bodies && bare.Replace(a[i]) == bare.Replace(b[i])
+		}
+	}
+	return min(len(a), len(b)), bodies && len(b) < len(a)
+}
+
+// A seed is a script's text.
+type seed struct {
+	name            string
+	client, answers string
+}
+
+const plainAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+var (
+	repeated = regexp.MustCompile(`\\\{(\d+)\*([^}]*)\}`)
+	escaped  = regexp.MustCompile(`\\(r|n|t|0|\\|x[0-9a-fA-F]{2})`)
+)
+
+// unescape reads the escapes of test/conformance/doc.go.
+func unescape(text string) string {
+	text = repeated.ReplaceAllStringFunc(text, func(s string) string {
+		m := repeated.FindStringSubmatch(s)
+		n, _ := strconv.Atoi(m[1])
+		return strings.Repeat(m[2], n)
+	})
+	return escaped.ReplaceAllStringFunc(text, func(s string) string {
+		if i := strings.IndexByte("rnt0\\", s[1]); i >= 0 {
+			return "\r\n\t\x00\\"[i : i+1]
+		}
+		n, _ := strconv.ParseUint(s[2:], 16, 8)
+		return string([]byte{byte(n)})
+	})
+}
+
+// wireLine is the text of a line behind > or |.
+func wireLine(text string) string {
+	text = strings.TrimPrefix(text, " ")
+	if bare, found := strings.CutSuffix(text, `\`); found && !strings.HasSuffix(bare, `\`) {
+		return unescape(bare)
+	}
+	return unescape(text) + "\r\n"
+}
+
+// vectors reads the seeds of the black-box suite.
+func vectors(t testing.TB) (seeds []seed) {
+	t.Helper()
+	for _, file := range []string{"smuggling.txt", "targets.txt", "fields.txt", "classify.txt"} {
+		text, err := os.ReadFile("../../test/conformance/testdata/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := len(seeds)
+		for block := range strings.SplitSeq("\n"+string(text), "\n== ") {
+			title, lines, found := strings.Cut(block, "\n")
+			if !found || strings.HasPrefix(block, "\n#") {
+				continue
+			}
+			s := seed{name: file + ": " + title}
+			head, fields, body := "GET / HTTP/1.1\r\nHost: a.test\r\n", "", ""
+			for line := range strings.SplitSeq(lines, "\n") {
+				name, value, isField := strings.Cut(line, ":")
+				switch {
+				case strings.HasPrefix(line, ">"):
+					s.client += wireLine(line[1:])
+				case strings.HasPrefix(line, "|"):
+					s.answers += wireLine(line[1:])
+				case file != "classify.txt" || line == "" || line[0] == '#' || strings.HasPrefix(line, "-> ") || strings.HasPrefix(line, "only "):
+				case strings.HasPrefix(line, "body "):
+					body = unescape(line[len("body "):])
+					fields += fmt.Sprintf("Content-Length: %d\r\n", len(body))
+				case isField && !strings.Contains(name, " "):
+					fields += name + ":" + unescape(value) + "\r\n"
+				default: // METHOD TARGET
+					head = line + " HTTP/1.1\r\nHost: a.test\r\n"
+				}
+			}
+			if file == "classify.txt" {
+				s.client = head + fields + "\r\n" + body
+			}
+			if s.answers == "" {
+				s.answers = plainAnswer
+			}
+			seeds = append(seeds, s)
+		}
+		if len(seeds) < before+20 {
+			t.Fatalf("%s: got %d seeds, want more", file, len(seeds)-before)
+		}
+	}
+	return seeds
+}
+
+// seeds are all scripts that are known by name.
+func seeds(t testing.TB) []seed {
+	all := vectors(t)
+	for name, text := range map[string]string{
+		"RFC 9112 2.1, a request":          "GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\nAccept-Language: en, mi\r\n\r\n",
+		"RFC 9112 3.2.1, origin form":      "GET /where?q=now HTTP/1.1\r\nHost: www.example.org\r\n\r\n",
+		"RFC 9112 3.2.2, absolute form":    "GET http://www.example.org/pub/WWW/TheProject.html HTTP/1.1\r\nHost: other\r\n\r\n",
+		"RFC 9112 3.2.3, authority form":   "CONNECT www.example.com:80 HTTP/1.1\r\nHost: www.example.com\r\n\r\n",
+		"RFC 9112 3.2.4, asterisk form":    "OPTIONS * HTTP/1.1\r\nHost: www.example.org:8001\r\n\r\n",
+		"RFC 9112 3.2.4, absolute options": "OPTIONS http://www.example.org:8001 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"RFC 9112 3.3, no authority":       "GET /pub/WWW/TheProject.html HTTP/1.1\r\nHost: www.example.org:8080\r\n\r\n",
+		"RFC 9112 6.3, a chunked body":     "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n7\r\npedia i\r\nB\r\nn \r\nchunks.\r\n0\r\n\r\n",
+		"RFC 9112 7.1.1, extensions":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4;a=b;c=\"d;\\\"e\"\r\nWiki\r\n0;last\r\n\r\n",
+		"RFC 9112 7.1.2, trailers":         "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: Expires\r\n\r\n4\r\nWiki\r\n0\r\nExpires: never\r\nX-More: 1\r\nX-More: 2\r\n\r\n",
+		"trailers as long as may be":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-5) + "\r\n\r\n",
+		"longer trailers":                  "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-4) + "\r\n\r\n",
+		"RFC 9112 9.3.2, pipelining":       "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcPUT /3 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nHEAD /4 HTTP/1.1\r\nHost: a\r\n\r\nDELETE /5 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"RFC 9112 9.6, close":              "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+		"curl asks first":                  curlUpload + "hello",
+		"Go sends chunks":                  goUpload,
+		"Java offers HTTP/2":               javaOffer,
+		"HTTP/1.0":                         "GET /old HTTP/1.0\r\n\r\n",
+		"HTTP/1.0 kept alive":              "GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+		"HTTP/1.2":                         "GET /new HTTP/1.2\r\nHost: a\r\n\r\n",
+		"HTTP/3.0":                         "GET /new HTTP/3.0\r\nHost: a\r\n\r\n",
+		"HTTP/2 without its second half":   "PRI * HTTP/2.0\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
+		"many fields of a proxy":           "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: [::1]:80, x\r\nX-Forwarded-Host: h\r\nX-Forwarded-Proto: https\r\nConnection: X-Hop, TE\r\nX-Hop: 1\r\nTE: trailers, deflate\r\nK-Original-Host: o\r\nProxy-Authorization: x\r\nCookie: a\r\nCookie: b\r\nForwarded: \r\n\r\n",
+		"empty X-Forwarded-For":            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For:\r\nX-Forwarded-For:\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n",
+		"Pragma":                           "GET / HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\n\r\n",
+		"a GET with a body":                "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+		"a POST of nothing":                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\nPOST / HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a probe with a body":              "POST / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nContent-Length: 5\r\n\r\nhelloGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a probe with chunks":              "POST / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+		"gRPC":                             "POST /s/m HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 5\r\n\r\n\x00\x00\x00\x00\x00",
+		"an upgrade with a body":           "POST /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi",
+		"an upgrade that is refused":       "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"bytes beyond ASCII":               "GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\nX: \xff\xfe\r\n\r\n",
+		"an empty Host":                    "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+		"userinfo":                         "GET http://u:p@h/ HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a bad escape, then an odd head":   "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\nGET /odd HTTP/1.1\nHost: a\n\n",
+		"a bad trailer behind a question":  "POST /t HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0;e\r\nContent-Length: 3\r\n\r\nmore",
+		"h2c offered twice":                "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nUpgrade: h2c\r\n\r\n",
+		"h2c and more":                     "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, x\r\n\r\n",
+		"a scheme alone":                   "GET https:// HTTP/1.1\r\nHost: a\r\n\r\n",
+	} {
+		all = append(all, seed{name, text, plainAnswer})
+	}
+	const get, head = "GET /r HTTP/1.1\r\nHost: a\r\n\r\n", "HEAD /r HTTP/1.1\r\nHost: a\r\n\r\n"
+	for name, text := range map[string]string{
+		"chunks":                        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n0\r\n\r\n",
+		"chunks of nothing":             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"trailers":                      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n4\r\nWiki\r\n0\r\nX-A: 1\r\nX-B: 2\r\n\r\n",
+		"trailers of nothing":           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-B: 2\r\n\r\n",
+		"until close":                   "HTTP/1.1 200 OK\r\n\r\nuntil the end",
+		"HTTP/1.0":                      "HTTP/1.0 200 OK\r\nServer: x\r\n\r\nold",
+		"HTTP/1.0 kept alive":           "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nold",
+		"204":                           "HTTP/1.1 204 No Content\r\n\r\n",
+		"204 with a length":             "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+		"205":                           "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
+		"304 with a length":             "HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\nETag: x\r\n\r\n",
+		"304":                           "HTTP/1.1 304 Not Modified\r\n\r\n",
+		"a length without a body":       "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
+		"interim":                       "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 3\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+		"interim alone":                 "HTTP/1.1 103 Early Hints\r\n\r\n",
+		"101":                           "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+		"cut":                           "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+		"cut chunks":                    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\nhalf",
+		"cut head":                      "HTTP/1.1 200 OK\r\nContent-",
+		"nothing":                       "",
+		"garbage":                       "220 mail.example.org ESMTP\r\n",
+		"two lengths":                   "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
+		"the same length twice":         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2, 2\r\n\r\nok",
+		"length and chunks":             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+		"gzip":                          "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
+		"folded":                        "HTTP/1.1 200 OK\r\nX: a\r\n  b\r\nContent-Length: 2\r\n\r\nok",
+		"bare LF":                       "HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+		"blank before colon":            "HTTP/1.1 200 OK\r\nX : a\r\nContent-Length: 2\r\n\r\nok",
+		"no reason":                     "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok",
+		"a strange status":              "HTTP/1.1 999 \x80\r\nContent-Length: 2\r\n\r\nok",
+		"fields for us":                 "HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Status: queue-proxy, a\r\nProxy-Status: b\r\nContent-Length: 2\r\n\r\nok",
+		"fields of one name":            "HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nX: 1\r\nSet-Cookie: b\r\nSet-Cookie:\r\nContent-Length: 2\r\n\r\nok",
+		"a date":                        "HTTP/1.1 200 OK\r\nDate: yesterday\r\nContent-Type:\r\nContent-Length: 2\r\n\r\nok",
+		"more than was said":            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+		"a trailer line with a length":  "HTTP/1.1 200 OK\r\nTrailer: X-A\r\nContent-Length: 2\r\n\r\nok",
+		"upgrade without being asked":   "HTTP/1.1 200 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nok",
+		"a trailer announced twice":     "HTTP/1.1 200 OK\r\nTrailer: X-A\r\nTrailer: X-A\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-A: 1\r\n\r\n",
+		"a field announced as trailer":  "HTTP/1.1 200 OK\r\nX-A: 1\r\nTrailer: X-A\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+		"another answer for the second": "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno\x00\x00HTTP/1.1 201 Yes\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n",
+	} {
+		all = append(all, seed{"GET, " + name, get + get, text}, seed{"HEAD, " + name, head + get, text})
+	}
+	slices.SortFunc(all, func(a, b seed) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// transports are what clients come over.
+var transports = map[string]bool{"TCP": false, "TLS": true}
+
+func TestBothEnginesSayTheSame(t *testing.T) {
+	for name, secure := range transports {
+		t.Run(name, func(t *testing.T) { compareVectors(t, newComparison(t, secure)) })
+	}
+}
+
+func compareVectors(t *testing.T, c *comparison) {
+	valid, refused := uint64(0), 0
+	for _, v := range seeds(t) {
+		t.Run(v.name, func(t *testing.T) {
+			s, worth := newScript([]byte(v.client), []byte(v.answers), 1<<30)
+			if !worth {
+				t.Skip("nothing to compare")
+			}
+			valid += uint64(s.strict)
+			refused += len(s.methods) - s.strict
+			c.compare(t, s)
+		})
+	}
+	served, given := c.own.http1.Counts()
+	t.Logf("%d requests are strict and %d are not; %d were served, %d connections given away", valid, refused, served, given)
+	if 100*served < 95*valid {
+		t.Errorf("got %d requests served in http1, want at least 95 %% of %d", served, valid)
+	}
+}
+
+// randomTime bounds the random part of the comparison.
+const randomTime = 2 * time.Second
+
+func TestBothEnginesSayTheSameOfRandomRequests(t *testing.T) {
+	for name, secure := range transports {
+		t.Run(name, func(t *testing.T) { compareRandom(t, newComparison(t, secure)) })
+	}
+}
+
+func compareRandom(t *testing.T, c *comparison) {
+	from := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", from)
+	g := &generator{rand.New(rand.NewPCG(from, 0))}
+	n := 0
+	for end := time.Now().Add(randomTime); time.Now().Before(end) && !t.Failed(); n++ {
+		client, answers := g.talk()
+		if s, worth := newScript([]byte(client), []byte(answers), g.IntN(len(client)+1)); worth {
+			c.compare(t, s)
+		}
+	}
+	served, given := c.own.http1.Counts()
+	t.Logf("%d scripts; %d requests were served, %d connections given away", n, served, given)
+}
+
+// A generator makes requests and answers that are mostly right.
+type generator struct{ *rand.Rand }
+
+func (g *generator) of(texts ...string) string { return texts[g.IntN(len(texts))] }
+
+// seldom returns the text one time in n.
+func (g *generator) seldom(n int, text string) string {
+	if g.IntN(n) == 0 {
+		return text
+	}
+	return ""
+}
+
+// noise are the bytes that a parser may stumble over.
+const noise = "\x00\r\n\t :,;\"\x7f\xffaZ0"
+
+// talk makes a client's bytes and an app's answers.
+func (g *generator) talk() (client, answers string) {
+	for range 1 + g.IntN(4) {
+		client += g.request()
+	}
+	answers = g.response()
+	for range g.IntN(2) {
+		answers += "\x00\x00" + g.response()
+	}
+	if g.IntN(20) == 0 { // one byte is another one
+		b := []byte(client)
+		b[g.IntN(len(b))] = noise[g.IntN(len(noise))]
+		client = string(b)
+	}
+	if g.IntN(20) == 0 && len(answers) > 0 {
+		b := []byte(answers)
+		b[g.IntN(len(b))] = noise[g.IntN(len(noise))]
+		answers = string(b)
+	}
+	return client, answers
+}
+
+func (g *generator) request() string {
+	end := "\r\n"
+	if g.IntN(60) == 0 {
+		end = "\n"
+	}
+	b := g.of("GET", "GET", "POST", "PUT", "HEAD", "OPTIONS", "DELETE", "PATCH", "X-M!") + " " +
+		g.of("/", "/a", "/a?b=c", "/%2f;x", "/%zz", "//", "*", "http://h/x", "http://h?y", "/\xc3\xa9", "/"+strings.Repeat("x", g.IntN(300))) + " HTTP/1." +
+		g.of("1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "1", "0") + end + "Host: " + g.of("a", "a", "a", "A.b:80", "[::1]:8", "") + end
+	for range g.IntN(5) {
+		b += g.of(
+			"X-A: 1", "x-a:2 ", "X-Forwarded-For: 1.2.3.4, ::1", "X-Forwarded-For: ", "X-Forwarded-Proto: https", "X-Forwarded-Host: h\"h", "Forwarded: for=x",
+			"Connection: keep-alive", "Connection: X-A, x-b", "Connection: close", "X-B: hop", "TE: trailers", "TE: gzip", "Te: trailers;q=1", "Trailer: X-T", "trailer: X-U, X-V",
+			"Upgrade: h2c", "Connection: Upgrade", "Upgrade: websocket", "HTTP2-Settings: AAA", "Expect: 100-continue", "K-Network-Probe: queue", "K-Network-Probe: probe", "K-Network-Hash: h",
+			"User-Agent: kube-probe/1.3", "User-Agent: x", "K-Original-Host: o", "K-Proxy-Request: activator", "Content-Type: application/grpc", "Keep-Alive: timeout=5", "Pragma: no-cache", "Cookie: a=b", "Cookie: c=d", "Accept:",
+		) + end
+	}
+	body := g.of("", "x", "hello world", strings.Repeat("0123456789", g.IntN(200)))
+	switch g.IntN(8) {
+	case 0, 1:
+		b += fmt.Sprintf("Content-Length: %d%s%s", len(body), end, g.seldom(30, fmt.Sprintf("Content-Length: %d%s", len(body)+g.IntN(2), end)))
+		return b + g.seldom(40, "Transfer-Encoding: chunked"+end) + end + body
+	case 2, 3:
+		b += g.of("Transfer-Encoding: chunked", "transfer-encoding:\tChunked", "Transfer-Encoding: chunked"+g.seldom(10, ", chunked")) + end + end
+		for len(body) > 0 {
+			n := 1 + g.IntN(len(body))
+			b += fmt.Sprintf("%x%s\r\n%s%s\r\n", n, g.seldom(4, ";x=\"y\""), body[:n], g.seldom(60, "z"))
+			body = body[n:]
+		}
+		return b + "0" + g.seldom(5, ";e") + "\r\n" + g.seldom(3, "X-T: t\r\n") + g.seldom(5, "X-Other: \r\n") + g.seldom(60, "Content-Length: 3\r\n") + "\r\n"
+	}
+	return b + end
+}
+
+func (g *generator) response() string {
+	var b string
+	for range g.IntN(8) / 6 {
+		b += "HTTP/1.1 " + g.of("100 Continue", "102 Processing", "103 Early Hints\r\nLink: x") + "\r\n\r\n"
+	}
+	b += "HTTP/1." + g.of("1", "1", "1", "1", "0") + " " + g.of("200 OK", "200 OK", "201", "204 No", "304 Not", "404 \xff", "500 Internal", "799 ?", "101 Sw") + "\r\n"
+	for range g.IntN(5) {
+		b += g.of("X-A: 1", "x-a: 2", "Set-Cookie: a", "Set-Cookie: b", "Connection: keep-alive", "Connection: X-A", "Connection: close", "Keep-Alive: timeout=9", "Trailer: X-T", "Date: now", "Content-Type: text/plain",
+			"Proxy-Status: queue-proxy; x, y", "Upgrade: x", "X-Fold: a\r\n b", "X-Blank : c", "Server: s", "Te: x", "Vary: *") + "\r\n"
+	}
+	body := g.of("", "x", "hello world", strings.Repeat("0123456789", g.IntN(600)))
+	switch g.IntN(8) {
+	case 0:
+		return b + "\r\n" + body
+	case 1, 2, 3:
+		b += "Transfer-Encoding: chunked\r\n\r\n"
+		for len(body) > 0 {
+			n := 1 + g.IntN(len(body))
+			b += fmt.Sprintf("%x%s\r\n%s\r\n", n, g.seldom(4, ";x"), body[:n])
+			body = body[n:]
+		}
+		return b + "0\r\n" + g.seldom(3, "X-T: t\r\n") + g.seldom(5, "X-Other: o\r\n") + "\r\n" + g.seldom(30, "more")
+	}
+	return b + fmt.Sprintf("Content-Length: %d\r\n\r\n%s%s", len(body)+g.IntN(20)/19, body, g.seldom(30, "more"))
+}
+
+func FuzzBothEnginesSayTheSame(f *testing.F) { fuzzComparison(f, false) }
+
+func FuzzBothEnginesSayTheSameOverTLS(f *testing.F) { fuzzComparison(f, true) }
+
+func fuzzComparison(f *testing.F, secure bool) {
+	for _, v := range seeds(f) {
+		f.Add([]byte(v.client), []byte(v.answers), uint16(1<<15))
+	}
+	c := newComparison(f, secure)
+	f.Fuzz(func(t *testing.T, client, answers []byte, split uint16) {
+		if s, worth := newScript(client, answers, int(split)); worth {
+			c.compare(t, s)
+		}
+	})
+}

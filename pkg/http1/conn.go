@@ -1,0 +1,576 @@
+package http1
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+const (
+	// lingerTime and lingerBytes bound how long a connection that we end behind an
+	// answer still takes what the client sends, so that the client can read the
+	// answer before a reset destroys it (RFC 9112 section 9.6).
+	lingerTime  = time.Second
+	lingerBytes = 8 << 20
+	// chunkRoom is the least room behind a head for a body in chunks, in bytes.
+	chunkRoom = 4 << 10
+)
+
+// past is a deadline that has long gone by.
+var past = time.Unix(1, 0)
+
+// conn is a client's connection. One goroutine reads requests from it, tells
+// their stories and writes their answers; the sending of a long body has another.
+type conn struct {
+	server *Server
+	nc     *link.Conn
+	watch  *hangup.Watch
+	place  *connlimit.Place
+
+	// Of the reader. buf[r:w] has been read and not consumed. An idle connection
+	// has no buffer.
+	pooled  *[]byte
+	buf     []byte
+	r, w    int
+	need    int                // bytes that the next buffer has to have, as far as the last one can tell
+	err     error              // of the last read
+	reading func(uintptr) bool // tryRead, made once
+	first   bool               // no request has been served
+	owing   bool               // a head has begun to arrive
+	agreed  bool               // on HTTP/1.1, by ALPN
+	taking  atomic.Bool        // the reader takes bytes from the socket, or has some that it has not looked at
+
+	// Of the writer.
+	left     []byte             // of what is being written,
+	then     []byte             // and what comes behind it
+	writeErr error              //
+	writing  func(uintptr) bool // tryWrite, made once
+	clocked  bool               // the client may take only so long for it
+	offered  bool               // and has been found not to take it at once
+	gone     atomic.Bool        // the client has closed its side
+
+	exchange
+
+	// Of the end.
+	mu       sync.Mutex
+	idle     bool // the reader waits for the first byte of a head
+	owed     bool // the client owes a head, or the rest of one
+	retiring bool
+	evicted  bool // it ends, so that another connection can be served
+}
+
+func newConn(l *Server, nc *link.Conn) *conn {
+	c := &conn{server: l, nc: nc, owed: true} // its handshake, and its first head
+	c.reading, c.writing = c.tryRead, c.tryWrite
+	c.exchange.init(c)
+	if l.watcher != nil {
+		c.watch = l.watcher.Add(nc.TCP(), c.hangup)
+	}
+	return c
+}
+
+// hangup notes that the client has closed its side.
+func (c *conn) hangup() {
+	c.gone.Store(true)
+	c.alarm.Wake()
+	c.leaveRequest()
+}
+
+// serve serves requests until the connection ends or, given away, is not ours any
+// more. It is made a TLS connection first where secure is not nil.
+func (c *conn) serve(secure *link.Server) (given bool) {
+	if secure != nil {
+		switch protocol, err := c.handshake(secure); {
+		case err != nil:
+			c.watch.Stop()
+			c.nc.Cut()
+			return false
+		case protocol == "h2":
+			c.giveAway()
+			return true
+		default:
+			c.agreed = protocol != ""
+		}
+	}
+	for c.first = true; ; c.first = false {
+		what := c.next()
+		switch what {
+		case request:
+			c.server.served.Add(1)
+			c.server.proxy.Serve(&c.exchange, &c.life)
+			if !c.finish() {
+				c.close()
+				return false
+			}
+		case http2:
+			c.giveAway()
+			return true
+		case end:
+			c.close()
+			return false
+		}
+	}
+}
+
+// handshake makes the connection a TLS connection and returns the protocol of ALPN, ""
+// for none. What it needs on the stack would otherwise be held by every connection.
+//
+//go:noinline
+func (c *conn) handshake(secure *link.Server) (protocol string, err error) {
+	if err := c.nc.Handshake(secure); err != nil {
+		return "", err
+	}
+	return c.nc.TLS().NegotiatedProtocol, nil
+}
+
+// giveAway gives the connection to the engine for HTTP/2.
+func (c *conn) giveAway() {
+	c.server.given.Add(1)
+	c.watch.Stop()
+	early := bytes.Clone(c.buf[c.r:c.w])
+	c.release()
+	c.alarm.Stop()
+	c.server.settings.HTTP2(c.nc, early, c.place)
+}
+
+// what is what the client has sent.
+type what uint8
+
+const (
+	request what = iota
+	http2        // its preface
+	end          // nothing that is served
+)
+
+// next reads what comes next: the head of a request, unless HTTP/2 begins.
+func (c *conn) next() what {
+	c.owing = c.first // a new connection owes its first head from the beginning
+	if c.owing {
+		c.awaitHead()
+	}
+	for {
+		if c.w > c.r {
+			if what, known := c.judge(); known {
+				if c.owing && !c.gotHead() {
+					return end
+				}
+				return what
+			}
+			c.owe()
+		}
+		switch err := c.wait(); {
+		case errors.Is(err, errStalled):
+			c.owe()
+		case err != nil:
+			return end
+		}
+	}
+}
+
+// owe notes that a head has begun to arrive.
+func (c *conn) owe() {
+	if !c.owing {
+		c.owing = true
+		c.awaitHead()
+	}
+}
+
+// judge decides what has arrived; not known: it is not complete.
+func (c *conn) judge() (w what, known bool) {
+	b := c.buf[c.r:c.w]
+	if c.first && !c.agreed {
+		if is, maybe := wire.HasPreface(b); is || maybe {
+			return http2, is
+		}
+	}
+	n, err := c.request.Parse(b)
+	q := &c.request
+	if status := c.refusal(n, len(b), err); status != 0 {
+		c.refuse(status)
+		return end, true
+	}
+	switch {
+	case n == 0:
+		return 0, false
+	case q.Chunked && len(c.buf)-c.r-n < chunkRoom:
+		c.makeRoom(n + chunkRoom)
+		_, _ = q.Parse(c.buf[c.r:c.w]) // again: it has moved
+	}
+	c.begin(n)
+	return request, true
+}
+
+// refusal returns the status for a head that is not served, 0 for one that is. n is its
+// length, 0 if it is not complete; so many bytes have arrived.
+func (c *conn) refusal(n, arrived int, err error) (status int) {
+	limit := c.server.settings.MaxHeaderBytes
+	switch {
+	case err != nil && n <= limit:
+		return c.refusalOf(err)
+	case n > limit, n == 0 && arrived >= limit:
+		return http.StatusRequestHeaderFieldsTooLarge
+	}
+	return 0
+}
+
+// refusalOf is refusal for what the reader of heads finds odd, or worse.
+func (c *conn) refusalOf(err error) (status int) {
+	var refused *wire.Refused
+	var odd *wire.Odd
+	switch {
+	case errors.As(err, &refused):
+		return refused.Status()
+	case !errors.As(err, &odd):
+		return http.StatusBadRequest
+	}
+	for _, word := range append([]wire.Word{odd.Word}, odd.More...) {
+		if status := c.refusalOfWord(word); status != 0 {
+			return status
+		}
+	}
+	return 0
+}
+
+// refusalOfWord is refusal for one thing that is odd.
+func (c *conn) refusalOfWord(word wire.Word) (status int) {
+	q := &c.request
+	switch word {
+	case wire.WordHost:
+		if validHost(q.Host) {
+			return 0
+		}
+	case wire.WordTarget: // an authority is refused like all that is meant for somebody else
+		if q.Form == wire.Authority || string(q.Target) == "*" || wire.HasScheme(q.Target) {
+			return 0
+		}
+	case wire.WordConnection:
+		q.Close = true // for all that is known
+		return 0
+	case wire.WordExpect:
+		if q.Minor > 0 { // RFC 9110 section 10.1.1
+			return http.StatusExpectationFailed
+		}
+		return 0
+	case wire.WordTransferCoding:
+		return http.StatusNotImplemented
+	}
+	return http.StatusBadRequest
+}
+
+// validHost reports whether a Host that is not simply a name or an address may be one
+// (RFC 3986 section 3.2.2, without its escapes being looked at).
+func validHost(host []byte) bool {
+	for _, c := range host {
+		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alphanumeric && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), c) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// refuse answers a head that is not served.
+func (c *conn) refuse(status int) {
+	text := http.StatusText(status)
+	c.exchange.begin(0)
+	c.request.Reset()
+	a := queue.Answer{Status: status, Body: text + "\n", Why: queue.BadRequest, GRPC: -1}
+	c.last = true
+	c.exchange.answer(&a, 1)
+}
+
+// wait reads more bytes behind those that are there. A connection that retires
+// ends here, when it is idle and nothing comes, and one that is evicted.
+func (c *conn) wait() error {
+	c.makeRoom(c.w - c.r + 1)
+	defer c.place.Serving() // until it is said again that it waits
+	if c.w > 0 {
+		c.place.Reading()
+		return c.read()
+	}
+	for {
+		last := c.rest()
+		c.place.Idle(!c.first) // behind rest: evict must find the connection idle
+		err := c.read()
+		retiring, evicted := c.stir()
+		switch {
+		case evicted:
+			return errEvicted
+		case last || !retiring || !errors.Is(err, os.ErrDeadlineExceeded):
+			return err
+		}
+	}
+}
+
+var errEvicted = errors.New("closed so that another connection can be served")
+
+// rest notes that the connection is idle, and reports whether this is its last
+// look at what comes.
+func (c *conn) rest() (last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = true
+	if c.retiring {
+		c.nc.SetReadDeadline(time.Now().Add(lastLook))
+	}
+	return c.retiring
+}
+
+// stir notes that the connection is not idle any more, and reports whether it
+// retires and whether it was evicted.
+func (c *conn) stir() (retiring, evicted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = false
+	if c.retiring {
+		c.limitHead()
+	}
+	return c.retiring, c.evicted
+}
+
+// awaitHead notes that the client owes the rest of a head, and gives it so much
+// time.
+func (c *conn) awaitHead() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = true
+	c.limitHead()
+}
+
+// gotHead notes that the head is there. It reports whether the request may be
+// served: not if the connection was evicted in the meantime.
+func (c *conn) gotHead() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed = false
+	c.limitHead()
+	return !c.evicted
+}
+
+// evict ends the connection, so that another one can be served, and reports whether
+// it does: not while a request is being served, nor when one is about to be read.
+// Any goroutine may call it.
+func (c *conn) evict() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.idle && !c.owed {
+		return false
+	}
+	if !c.nc.Silent() || c.taking.Load() { // in this order: what is not in the socket any more was taken before
+		return false // the reader sees to what has come
+	}
+	c.evicted = true
+	c.nc.SetReadDeadline(past)
+	return true
+}
+
+// limitHead sets the deadline of what the client owes. One that is late when we
+// end does not hold the pod. c.mu is held.
+func (c *conn) limitHead() {
+	if c.evicted {
+		return // the deadline has long gone by
+	}
+	limit := c.server.settings.HeaderTimeout
+	if c.retiring {
+		limit = lingerTime
+	}
+	if !c.owed || limit == 0 {
+		c.nc.SetReadDeadline(time.Time{})
+		return
+	}
+	c.nc.SetReadDeadline(time.Now().Add(limit))
+}
+
+// retire makes the connection end once it is idle and nothing is on its way. Any
+// goroutine may call it, once.
+func (c *conn) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retiring = true
+	switch {
+	case c.idle:
+		c.nc.SetReadDeadline(past)
+	case c.owed:
+		c.limitHead()
+	}
+}
+
+// abandon ends the connection whatever is going on. Any goroutine may call it.
+func (c *conn) abandon() {
+	c.hangup()
+	c.nc.Cut()
+}
+
+// makeRoom moves what is there to the front, and sees to it that a buffer, if
+// there is one, has room for n bytes in all.
+func (c *conn) makeRoom(n int) {
+	if c.r > 0 {
+		c.w = copy(c.buf, c.buf[c.r:c.w])
+		c.r = 0
+	}
+	if c.buf == nil || len(c.buf) >= n {
+		return
+	}
+	old, pooled, w := c.buf, c.pooled, c.w
+	c.pooled, c.buf = nil, nil
+	if n <= bufferSize {
+		c.need = n
+		c.hold()
+	} else {
+		c.buf = make([]byte, max(n, 2*len(old)))
+	}
+	copy(c.buf, old[:w])
+	c.server.putBack(pooled)
+}
+
+// hold sees to it that there is a buffer.
+func (c *conn) hold() {
+	if c.buf != nil {
+		return
+	}
+	c.pooled = c.server.buffer(c.need)
+	c.buf = *c.pooled
+}
+
+// read reads what comes next.
+func (c *conn) read() error {
+	if err := c.nc.WaitRead(c.reading); err != nil {
+		return err
+	}
+	return c.err
+}
+
+// errStalled says that nothing can be read until the client sends the rest of what it
+// has begun.
+var errStalled = errors.New("a part of a TLS record has come")
+
+// tryRead reads what is there. It gives the buffer back before it has to wait
+// without a byte in it.
+func (c *conn) tryRead(fd uintptr) (done bool) {
+	c.hold()
+	c.taking.Store(true)
+	n, err := c.nc.TryRead(fd, c.buf[c.w:])
+	switch {
+	case errors.Is(err, link.ErrAgain):
+		c.taking.Store(false)
+		if c.w == 0 {
+			c.release()
+		}
+		c.err = errStalled
+		return !c.owing && c.nc.Stalled()
+	case err != nil:
+		c.err = err
+		return true
+	}
+	c.err = nil
+	first := c.w == 0
+	c.w += n
+	for c.w == len(c.buf) && c.w < bufferSize {
+		c.makeRoom(c.w + 1)
+		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // an error will be there for the next one
+		c.w += n
+	}
+	if first {
+		c.need = min(c.w+1, bufferSize)
+	}
+	return true
+}
+
+// write writes all of p and then all of q.
+func (c *conn) write(p, q []byte) (n int, err error) {
+	c.left, c.then, c.writeErr = p, q, nil
+	err = c.nc.WaitWrite(c.writing)
+	n = len(p) + len(q) - len(c.left) - len(c.then)
+	c.left, c.then = nil, nil
+	if c.offered {
+		c.offered = false
+		c.life.Taken()
+	}
+	if err == nil {
+		err = c.writeErr
+	}
+	return n, err
+}
+
+// tryWrite writes what is taken.
+func (c *conn) tryWrite(fd uintptr) (done bool) {
+	for {
+		n, err := c.nc.TryWrite(fd, c.left, c.then)
+		switch {
+		case errors.Is(err, link.ErrAgain):
+			c.offer()
+			return false
+		case err != nil:
+			c.writeErr = err
+			return true
+		case n == 0: // all is written
+			return true
+		}
+		behind := max(0, n-len(c.left))
+		c.left, c.then = c.left[n-behind:], c.then[behind:]
+		if len(c.left) == 0 {
+			c.left, c.then = c.then, nil
+		}
+		if len(c.left) == 0 && !c.nc.Secure() {
+			return true
+		}
+	}
+}
+
+// offer starts the client's time for what is being written.
+func (c *conn) offer() {
+	if c.clocked && !c.offered {
+		c.offered = true
+		c.alarm.Offer(&c.life)
+	}
+}
+
+// release gives the buffer back.
+func (c *conn) release() {
+	c.server.putBack(c.pooled)
+	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
+}
+
+// finish lets go of the request that was served, and reports whether another one
+// may follow.
+func (c *conn) finish() bool {
+	if !c.exchange.end() || c.gone.Load() {
+		return false
+	}
+	if c.r == c.w {
+		c.r, c.w = 0, 0
+		if c.pooled == nil {
+			c.release() // one that had grown
+		}
+	}
+	return true
+}
+
+// close closes the connection so that what was answered can be read.
+func (c *conn) close() {
+	c.watch.Stop()
+	if c.last && !c.broken && !c.gone.Load() && c.nc.CloseWrite() == nil {
+		c.nc.SetReadDeadline(time.Now().Add(lingerTime))
+		c.nc.Discard(lingerBytes)
+	}
+	switch {
+	case c.broken && c.untilClose:
+		c.nc.Reset() // its end would say that nothing is missing
+	case c.broken:
+		c.nc.Cut()
+	default:
+		c.nc.Close()
+	}
+	c.release()
+	c.alarm.Stop()
+}

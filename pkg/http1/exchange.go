@@ -1,0 +1,478 @@
+package http1
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// answerTimeout bounds the writing of an answer of our own: the clock that has
+// run out must not take its own answer with it.
+const answerTimeout = 5 * time.Second
+
+// exchange is a request of a connection as the story sees it. Its head stays in
+// the connection's buffer, untouched, until the story has ended.
+type exchange struct {
+	c       *conn
+	request wire.Request
+	size    int // of the head
+	at      int // index in the connection's buffer: what is behind the head and not consumed
+	life    queue.Life
+	alarm   *queue.Alarm
+	call    upstream.Call
+	body    body
+	pooled  *[]byte // from the engine's buffers; what is written is made here
+	out     []byte
+	remote  string // the client's address and port
+	peer    string // the address, as X-Forwarded-For has it
+
+	// What breaks a Forward off, made once: before its response begins, and then.
+	abortApp, abortBoth func()
+
+	waiting    bool // out holds what is to be written before we wait
+	last       bool // no request is served behind this one
+	untilClose bool // only the end of the connection tells that of the response
+	broken     bool // not all of what the response's head has promised was written
+	told       bool // bytes of the final response have been written
+	stopped    bool // StopBody has been called
+
+	interim interim
+
+	mu     sync.Mutex
+	built  *http.Request // by Request
+	cancel func()        // ends its context
+}
+
+func (x *exchange) init(c *conn) {
+	x.c = c
+	x.alarm = queue.NewAlarm(x.hasGone)
+	x.remote = c.nc.RemoteAddr().String()
+	if a, err := netip.ParseAddrPort(x.remote); err == nil {
+		x.peer = a.Addr().String()
+	}
+	x.abortApp = func() {
+		x.call.Abort()
+		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
+	}
+	x.abortBoth = func() {
+		x.call.Abort()
+		c.nc.SetDeadline(past)
+	}
+	x.call.OnSend = x.makeHead
+	x.call.OnSent = x.leaveRoom
+	x.call.OnInfo = x.inform
+	x.call.OnWait = func() {
+		_ = x.flush(nil) // whoever writes next hears of an error
+		x.leaveRoom()
+	}
+	x.call.Arrived = x.body.here
+	x.call.StopBody = func() {
+		x.stopped = true
+		c.nc.SetReadDeadline(past)
+	}
+	x.body.x = x
+	x.body.chunks.MaxTrailer = wire.MaxRequestTrailer
+}
+
+// hasGone reports whether the client has. In a tunnel one that ends its side has not.
+func (x *exchange) hasGone() bool {
+	return x.c.gone.Load() && x.life.Phase() != queue.Tunnelled
+}
+
+// begin makes x the exchange of the request whose head takes the next n bytes.
+func (x *exchange) begin(n int) {
+	x.size, x.at = n, x.c.r+n
+	x.last, x.broken, x.waiting, x.stopped, x.untilClose = false, false, false, false, false
+	x.interim.begin(false)
+	x.body.begin(&x.request)
+}
+
+// end lets go of the request and reports whether the connection is where the next
+// one begins.
+func (x *exchange) end() bool {
+	x.alarm.Reset()
+	x.leaveRequest()
+	x.mu.Lock()
+	x.built, x.cancel = nil, nil
+	x.mu.Unlock()
+	x.leaveRoom()
+	if !x.body.discard() {
+		x.last = true
+	}
+	if x.last || x.broken {
+		return false
+	}
+	if x.stopped {
+		x.c.nc.SetReadDeadline(time.Time{})
+	}
+	x.c.r = x.at
+	return true
+}
+
+// Header implements queue.Exchange. The string points into the buffer.
+func (x *exchange) Header(name string) string {
+	v, _ := wire.Find(x.request.Fields, name)
+	return view(v)
+}
+
+// Repeats implements queue.Exchange.
+func (x *exchange) Repeats(name string) bool {
+	n := 0
+	for _, f := range x.request.Fields {
+		if wire.EqualFold(f.Name, name) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// view returns the bytes as a string, which lives as long as they are unchanged.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Line implements queue.Exchange.
+func (x *exchange) Line() queue.Line {
+	q := &x.request
+	return queue.Line{
+		Method: view(q.Method), Target: view(q.Target), Host: view(q.Host), Major: 1, Minor: q.Minor,
+		Remote: x.remote, TLS: x.c.nc.Secure(), Body: q.Chunked || q.ContentLength > 0,
+	}
+}
+
+// Request implements queue.Exchange. It is read again by net/http, from a copy of
+// the head.
+func (x *exchange) Request() *http.Request {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.built != nil {
+		return x.built
+	}
+	head := bytes.Clone(x.c.buf[x.c.r : x.c.r+x.size])
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+	if err != nil { // a target that net/http does not take
+		r = &http.Request{
+			Method: string(x.request.Method), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+			RequestURI: string(x.request.Target), URL: &url.URL{Path: string(x.request.Target)},
+			Host: string(x.request.Host), Header: http.Header{},
+		}
+		for _, f := range x.request.Fields {
+			r.Header.Add(string(f.Name), string(f.Value))
+		}
+	}
+	r.Body = http.NoBody
+	r.RemoteAddr = x.remote
+	ctx, cancel := context.WithCancel(context.Background())
+	if x.c.gone.Load() {
+		cancel()
+	}
+	x.built, x.cancel = r.WithContext(ctx), cancel
+	return x.built
+}
+
+// leaveRequest ends the context of a request that was built.
+func (x *exchange) leaveRequest() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel != nil {
+		x.cancel()
+	}
+}
+
+// Sleep implements queue.Exchange.
+func (x *exchange) Sleep(l *queue.Life) queue.Why { return x.alarm.Sleep(l) }
+
+// Wake implements queue.Exchange.
+func (x *exchange) Wake() { x.alarm.Wake() }
+
+// Answer implements queue.Exchange.
+func (x *exchange) Answer(a *queue.Answer) {
+	x.last = x.endsConnection(false)
+	x.answer(a, x.request.Minor)
+}
+
+// endsConnection reports whether the client is to send its next request on another
+// connection: because we are draining, because another client waits for this one's
+// place, because the body of its request is not there yet and nobody will wait for it
+// (duplex: the user container may well), or because what follows is meant for a tunnel
+// that there is not.
+func (x *exchange) endsConnection(duplex bool) bool {
+	return x.request.Close || x.request.Form == wire.Authority || x.c.server.closing() || x.c.place.Wanted() || !duplex && !x.body.here()
+}
+
+// answer sends an answer of our own to a client of HTTP/1.minor.
+func (x *exchange) answer(a *queue.Answer, minor int) {
+	x.endInterim()
+	x.room()
+	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))
+	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
+	b = append(b, x.c.server.dateLine(time.Now())...)
+	body := a.Body
+	if a.GRPC >= 0 {
+		body = ""
+	}
+	b = append(b, "Content-Length: "...)
+	b = strconv.AppendInt(b, int64(len(body)), 10)
+	b = append(b, "\r\n"...)
+	b = x.appendConnection(b, minor)
+	b = append(b, "\r\n"...)
+	if view(x.request.Method) != http.MethodHead {
+		b = append(b, body...)
+	}
+	x.out, x.waiting = b, true
+	x.c.clocked = false
+	x.c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
+	_ = x.flush(nil) // who can't hear it has gone
+	x.c.nc.SetWriteDeadline(time.Time{})
+}
+
+// appendConnection appends what becomes of the connection, where a client does not
+// expect it: one of HTTP/1.0 expects its end (RFC 9112 section C.2.2).
+func (x *exchange) appendConnection(b []byte, minor int) []byte {
+	switch {
+	case x.last && minor > 0:
+		return wire.AppendField(b, header.Connection, "close")
+	case !x.last && minor == 0:
+		return wire.AppendField(b, header.Connection, "keep-alive")
+	}
+	return b
+}
+
+// room makes sure that there is a buffer to write from.
+func (x *exchange) room() {
+	if x.pooled == nil {
+		x.pooled = x.c.server.buffer(bufferSize)
+		x.out = (*x.pooled)[:0]
+	}
+}
+
+// leaveRoom gives the buffer back, until there is something to write.
+func (x *exchange) leaveRoom() {
+	x.c.server.putBack(x.pooled)
+	x.pooled, x.out = nil, nil
+}
+
+// flush writes what waits in out, and data behind it. Once it has failed it fails.
+func (x *exchange) flush(data []byte) error {
+	if x.waiting && !x.broken {
+		n, err := x.c.write(x.out, data)
+		x.told = x.told || n > 0
+		x.broken = err != nil
+	}
+	x.waiting = false
+	x.out = x.out[:0]
+	if x.broken {
+		return errBroken
+	}
+	return nil
+}
+
+// appendStatus appends a status line to a client of HTTP/1.minor.
+func appendStatus(b []byte, minor, status int, reason string) []byte {
+	b = append(b, "HTTP/1."...)
+	b = append(b, byte('0'+min(minor, 1)), ' ')
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, reason...)
+	return append(b, "\r\n"...)
+}
+
+// body is the request's body: what has arrived with the head, and then what comes
+// on the connection. It is read by the sending goroutine and looked at by others.
+type body struct {
+	x       *exchange
+	chunked bool
+	chunks  wire.Chunks
+
+	mu   sync.Mutex
+	left int64 // of a body with a length
+	n    int64 // that were read
+	over bool  // all of it has been read
+	err  error // but io.EOF
+}
+
+func (b *body) begin(q *wire.Request) {
+	length, framing := q.BodyLength()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n, b.err, b.left = 0, nil, 0
+	b.chunked = framing == wire.Chunked
+	b.over = framing == wire.None || length == 0
+	if b.chunked {
+		b.chunks.Reset()
+	} else if framing == wire.Length {
+		b.left = length
+	}
+}
+
+// none reports whether the request has no body.
+func (b *body) none() bool { return !b.chunked && b.left == 0 }
+
+// arrived returns the body if all of it has come with the head, and there is one.
+func (b *body) arrived() ([]byte, bool) {
+	rest := b.x.c.buf[b.x.at:b.x.c.w]
+	if b.chunked || b.left == 0 || b.left > int64(len(rest)) {
+		return nil, false
+	}
+	return rest[:b.left], true
+}
+
+// took consumes n bytes behind the head that have arrived. b.mu is held.
+func (b *body) took(n int) {
+	x := b.x
+	if x.at += n; x.at == x.c.w { // room for more
+		x.at = x.c.r + x.size
+		x.c.w = x.at
+	}
+}
+
+// here reports whether all of the body has arrived.
+func (b *body) here() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return true
+	}
+	_, all := b.arrived()
+	return all
+}
+
+// discard drops a body that nobody has read, if all of it has arrived. It reports
+// whether the connection is where the next request begins.
+func (b *body) discard() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return true
+	}
+	if all, ok := b.arrived(); ok {
+		b.took(len(all))
+		return true
+	}
+	return false
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	x := b.x
+	if err := x.sayContinue(); err != nil {
+		return 0, err
+	}
+	x.life.AwaitBody()
+	n, err := b.read(p)
+	x.life.GotBody()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n += int64(n)
+	if limit := x.c.server.settings.MaxBodyBytes; limit > 0 && b.n > limit {
+		n, err = 0, errTooLarge
+	}
+	if err == io.EOF {
+		b.over = true
+	} else if err != nil {
+		b.err = err
+	}
+	return n, err
+}
+
+// read reads bytes of the content.
+func (b *body) read(p []byte) (int, error) {
+	c := b.x.c
+	if b.chunked {
+		return b.readChunks(p)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), b.left)]
+	var n int
+	var err error
+	if have := c.buf[b.x.at:c.w]; len(have) > 0 {
+		n = copy(p, have)
+		b.took(n)
+	} else {
+		b.mu.Unlock()
+		n, err = c.nc.Read(p)
+		b.mu.Lock()
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	if b.left -= int64(n); b.left == 0 && err == nil {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// readChunks decodes what has arrived, as much of it as p takes. What comes is
+// read into the room behind the head.
+func (b *body) readChunks(p []byte) (n int, err error) {
+	c := b.x.c
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for n < len(p) {
+		have := c.buf[b.x.at:c.w]
+		if len(have) == 0 && n > 0 {
+			break
+		}
+		if len(have) == 0 {
+			room := c.buf[c.w:]
+			b.mu.Unlock()
+			k, err := c.nc.Read(room)
+			b.mu.Lock()
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			if err != nil {
+				return 0, err
+			}
+			c.w += k
+			continue
+		}
+		data, k, err := b.chunks.Next(have[:min(len(have), len(p)-n)])
+		if err != nil {
+			return n, err
+		}
+		n += copy(p[n:], data)
+		b.took(k)
+		if b.chunks.Done() {
+			return n, io.EOF
+		}
+	}
+	return n, nil
+}
+
+// appendTrailer appends the trailer fields of a body that has ended.
+func (b *body) appendTrailer(dst []byte) []byte {
+	for _, f := range b.chunks.Trailer() {
+		dst = wire.AppendField(dst, f.Name, f.Value)
+	}
+	return dst
+}
+
+// failed returns why reading has failed, nil if it has not.
+func (b *body) failed() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// moved returns how many bytes of content have been read.
+func (b *body) moved() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.n
+}

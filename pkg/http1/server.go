@@ -1,0 +1,246 @@
+// Package http1 is the engine for HTTP/1.x: strict, on a connection of package link,
+// one goroutine for each, and no garbage per request. It runs the lifecycle of a request
+// (package queue) and shares the client side (package upstream).
+//
+// A connection on which HTTP/2 begins, by ALPN or by its preface, is given to another
+// engine as a whole.
+package http1
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// Settings of the engine.
+type Settings struct {
+	MaxHeaderBytes int              // of a request's head
+	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
+	Connections    *connlimit.Limit // of clients; nil: no limit
+	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
+	FullDuplex     bool             // requests with a body are left to net/http
+	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
+	AppHost        string           // what the Host of a request without one says
+	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
+
+	// HTTP2 serves a connection on which HTTP/2 begins, from now on, and closes it. early
+	// has been read from it; place is the connection's, to be left when it is closed. It
+	// returns at once.
+	HTTP2 func(c *link.Conn, early []byte, place *connlimit.Place)
+}
+
+// bufferSize is what is written from, and the largest buffer that is kept, in
+// bytes. A head that is longer grows its own.
+const bufferSize = 32 << 10
+
+// sizes are those of the buffers, in bytes. A connection reads into one that has
+// room for what came last time, and goes on in the next larger one when it is
+// full: it holds the head while the request is with the user container, and nearly
+// all heads are short.
+var sizes = [...]int{1 << 10, 4 << 10, bufferSize}
+
+// Server serves clients. Serve may be called for several listeners.
+type Server struct {
+	settings Settings
+	proxy    *queue.Proxy
+	app      *upstream.App
+	watcher  *hangup.Watcher
+	buffers  [len(sizes)]sync.Pool // of *[]byte, by sizes
+	date     atomic.Pointer[date]
+	served   atomic.Uint64
+	given    atomic.Uint64
+
+	stop      chan struct{} // closed by Shutdown
+	mu        sync.Mutex
+	listeners []net.Listener
+	conns     map[*conn]struct{}
+	stopping  bool
+	over      bool           // Shutdown's time is over
+	running   sync.WaitGroup // connections, and Serve
+}
+
+// New returns an engine that tells its story to proxy and forwards to app.
+func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher) *Server {
+	l := &Server{settings: s, proxy: proxy, app: app, watcher: watcher}
+	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})
+	for i, size := range sizes {
+		l.buffers[i].New = func() any { b := make([]byte, size); return &b }
+	}
+	return l
+}
+
+// Counts returns how many requests were served, and how many connections were given to
+// the engine for HTTP/2.
+func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
+
+// lastLook is how long a connection that is to be closed is still listened to, and
+// a listener is still accepted from.
+const lastLook = 20 * time.Millisecond
+
+// GiveTime is how long after the beginning of Shutdown a connection that has not said
+// what it speaks may still be given to the engine for HTTP/2.
+const GiveTime = lastLook + lingerTime
+
+// Serve serves the connections of ln until Shutdown. A config makes it speak TLS.
+func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
+	l.mu.Lock()
+	if l.stopping {
+		l.mu.Unlock()
+		return ln.Close()
+	}
+	l.listeners = append(l.listeners, ln)
+	l.running.Add(1)
+	l.mu.Unlock()
+	defer l.running.Done()
+	defer ln.Close()
+	var secure *link.Server
+	if config != nil {
+		secure = link.NewServer(config, l.settings.HeaderTimeout)
+	}
+	var delay time.Duration
+	for {
+		nc, err := ln.Accept()
+		if err != nil {
+			if l.hasStopped() {
+				return nil
+			}
+			if t, ok := err.(interface{ Temporary() bool }); ok && t.Temporary() { // no descriptors left, say
+				delay = min(max(2*delay, 5*time.Millisecond), time.Second)
+				time.Sleep(delay)
+				continue
+			}
+			return err
+		}
+		delay = 0
+		if !l.start(nc.(*net.TCPConn), secure) {
+			return nil
+		}
+	}
+}
+
+// start serves a connection in a goroutine of its own, once there is a place for it;
+// false: the engine has been shut down before.
+func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
+	bytes, err := link.New(nc)
+	if err != nil {
+		nc.Close()
+		return true
+	}
+	c := newConn(l, bytes)
+	var ok bool
+	if c.place, ok = l.settings.Connections.Enter(c.evict, l.stop); !ok {
+		c.close()
+		return false
+	}
+	l.mu.Lock()
+	l.conns[c] = struct{}{}
+	if l.stopping {
+		c.retire()
+	}
+	if l.over {
+		c.abandon()
+	}
+	l.mu.Unlock()
+	l.running.Go(func() {
+		given := c.serve(secure)
+		l.mu.Lock()
+		delete(l.conns, c)
+		l.mu.Unlock()
+		if !given {
+			c.place.Leave()
+		}
+	})
+	return true
+}
+
+func (l *Server) hasStopped() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stopping
+}
+
+// closing reports whether clients are to go elsewhere with their next request.
+func (l *Server) closing() bool { return l.proxy.Drain.Draining() }
+
+// Shutdown accepts what has been accepted by the kernel and then nothing more,
+// serves what is on its way and closes each connection when it is idle. When the
+// context ends it closes those that are left. Connections that were given
+// away are not its own any more. It may be called once.
+func (l *Server) Shutdown(ctx context.Context) error {
+	l.mu.Lock()
+	l.stopping = true
+	close(l.stop)
+	for _, ln := range l.listeners {
+		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
+			_ = d.SetDeadline(time.Now().Add(lastLook)) // Accept says why not
+		} else {
+			ln.Close()
+		}
+	}
+	for c := range l.conns {
+		c.retire()
+	}
+	l.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		l.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	l.over = true
+	for c := range l.conns {
+		c.abandon()
+	}
+	l.mu.Unlock()
+	<-done
+	return ctx.Err()
+}
+
+// buffer returns one of at least n bytes, at most bufferSize.
+func (l *Server) buffer(n int) *[]byte {
+	i := 0
+	for sizes[i] < n {
+		i++
+	}
+	return l.buffers[i].Get().(*[]byte)
+}
+
+// putBack takes a buffer back from who held it; nil: nobody held one.
+func (l *Server) putBack(b *[]byte) {
+	for i, size := range sizes {
+		if b != nil && len(*b) == size {
+			l.buffers[i].Put(b)
+		}
+	}
+}
+
+// date is the Date field of one second (RFC 9110 section 6.6.1).
+type date struct {
+	second int64
+	line   string
+}
+
+// dateLine returns the Date field line of now.
+func (l *Server) dateLine(now time.Time) string {
+	d := l.date.Load()
+	if d == nil || d.second != now.Unix() {
+		d = &date{now.Unix(), "Date: " + now.UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT") + "\r\n"}
+		l.date.Store(d)
+	}
+	return d.line
+}

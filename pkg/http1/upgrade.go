@@ -1,0 +1,75 @@
+package http1
+
+import (
+	"bytes"
+	"net"
+
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// wantsUpgrade reports whether the request asks for another protocol. Not if that
+// is HTTP/2 alone (RFC 9110 section 7.8), nor if it has a body: such offers are
+// ignored. HTTP/1.0 has no upgrade.
+func wantsUpgrade(q *wire.Request) bool {
+	return q.Upgrade && q.Minor > 0 && !q.Chunked && q.ContentLength <= 0 && len(appendProtocols(nil, q)) > 0
+}
+
+// appendProtocols appends the protocols that the request asks for, but HTTP/2, as a
+// list.
+func appendProtocols(b []byte, q *wire.Request) []byte {
+	n := len(b)
+	for _, f := range q.Fields {
+		if !wire.EqualFold(f.Name, header.Upgrade) {
+			continue
+		}
+		for protocol := range bytes.SplitSeq(f.Value, []byte{','}) {
+			protocol = bytes.Trim(protocol, " \t")
+			if len(protocol) == 0 || wire.EqualFold(protocol, "h2c") {
+				continue
+			}
+			if len(b) > n {
+				b = append(b, ", "...)
+			}
+			b = append(b, protocol...)
+		}
+	}
+	return b
+}
+
+// tunnel passes a 101 on and then bytes both ways, until the end of the connection.
+func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
+	c := x.c
+	result.Begun, result.Upgraded = true, true
+	x.life.Enter(queue.Tunnelled) // from now on a client that ends its side has not gone
+	c.watch.Stop()
+	x.broken, c.clocked = true, false // nothing of ours comes behind it
+	var client net.Conn = c.nc
+	if r.IsWebSocket() {
+		w := goaway.WebSocket(client)
+		c.server.settings.WebSockets.Add(w)
+		defer c.server.settings.WebSockets.Remove(w)
+		client = w
+	}
+	x.room()
+	x.out = r.AppendSwitch(x.out[:0])
+	_, err := c.write(x.out, nil)
+	x.leaveRoom()
+	if err != nil {
+		x.alarm.Abortable(nil)
+		r.Close()
+		result.Why = queue.ClientGone
+		return
+	}
+	early := bytes.Clone(c.buf[x.at:c.w])
+	x.alarm.Abortable(func() {
+		x.call.Abort()
+		client.SetDeadline(past)
+	})
+	x.alarm.Watch(&x.life)
+	result.In, result.Out = r.Tunnel(client, early, x.life.Touch)
+	result.Why = x.alarm.Abortable(nil)
+}

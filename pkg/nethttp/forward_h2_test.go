@@ -1,0 +1,122 @@
+package nethttp_test
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// h2App starts an app that speaks HTTP/2 alone and returns its port.
+func h2App(t *testing.T, app http.HandlerFunc) int {
+	t.Helper()
+	server := httptest.NewUnstartedServer(app)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	t.Cleanup(func() { server.Config.Close() })
+	return server.Listener.Addr().(*net.TCPAddr).Port
+}
+
+// It has no need of the rest: so does every gRPC server that ends a stream first.
+func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
+	for name, c := range map[string]struct {
+		app    http.HandlerFunc
+		status int
+		body   string
+		why    queue.Why
+	}{
+		"without a body": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, 202, "", queue.OK},
+		"at once":        {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "done") }, 200, "done", queue.OK},
+		"in two pieces": {func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, "one, ")
+			http.NewResponseController(w).Flush()
+			io.WriteString(w, "two")
+		}, 200, "one, two", queue.OK},
+		"with a refusal": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			http.NewResponseController(w).Flush()
+			io.WriteString(w, "too much")
+		}, 413, "too much", queue.OK},
+		"with a reset": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "the app broke the connection off\n", queue.AppReset},
+	} {
+		t.Run(name+", HTTP/1.1", func(t *testing.T) {
+			h := buildOn(t, h2App(t, c.app), nil)
+			client := h.dial()
+			client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+			if r, body := client.receive("POST"); r.StatusCode != c.status || body != c.body || !r.Close {
+				t.Errorf("got %d %q, close %v, want %d %q, close true", r.StatusCode, body, r.Close, c.status, c.body)
+			}
+			client.ended()
+			if o := h.observed(1)[0]; o.Why != c.why {
+				t.Errorf("observed: got %v, want %v", o.Why, c.why)
+			}
+		})
+		t.Run(name+", HTTP/2", func(t *testing.T) {
+			h := buildOn(t, h2App(t, c.app), nil)
+			rest, open := io.Pipe()
+			defer open.Close()
+			go io.WriteString(open, "hello")
+			r, err := h.httpClient("HTTP/2").Post("http://"+h.address+"/", "", rest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := make(chan string, 1) // which Go's own client reads for as long as the request lasts
+			go func() { b, _ := io.ReadAll(r.Body); body <- string(b) }()
+			if o := h.observed(1)[0]; o.Why != c.why { // fails after a while
+				t.Errorf("observed: got %v, want %v", o.Why, c.why)
+			}
+			if got := <-body; r.StatusCode != c.status || got != c.body {
+				t.Errorf("got %d %q, want %d %q", r.StatusCode, got, c.status, c.body)
+			}
+		})
+	}
+}
+
+// The request line is made of it.
+func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
+	for _, method := range []string{"GET /hidden HTTP/1.1", "GET /hidden", "GET ", "G\tT", "G:T", "GÉT"} {
+		l := &targets{}
+		h := build(t, l, nil)
+		c := h.dial()
+		block := ""
+		for _, f := range [][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", "/x"}} {
+			block += fmt.Sprintf("\x00%c%s%c%s", len(f[0]), f[0], len(f[1]), f[1]) // RFC 7541 section 6.2.2
+		}
+		c.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		c.send(fmt.Sprintf("\x00\x00%c\x01\x05\x00\x00\x00\x01%s", len(block), block))
+		if o := h.observed(1)[0]; o.Why != queue.BadRequest || o.Status != 400 {
+			t.Errorf("%q: got %v, %d, want %v, 400", method, o.Why, o.Status, queue.BadRequest)
+		}
+		if got := l.get(); len(got) > 0 {
+			t.Errorf("%q: the app saw %v, want nothing", method, got)
+		}
+	}
+}
+
+func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
+	h := buildOn(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Trailer"] = []string{"Proxy-Status, X-Sum"}
+		io.WriteString(w, "ok")
+		http.NewResponseController(w).Flush() // or it has a length, behind which HTTP/1.1 has no trailers
+		w.Header()["Proxy-Status"] = []string{"queue-proxy; error=x, other; error=y"}
+		w.Header()["X-Sum"] = []string{"7"}
+	}), nil)
+	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
+		r, err := h.httpClient(protocol).Get("http://" + h.address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		if got := fmt.Sprint(r.Trailer); got != "map[Proxy-Status:[other; error=y] X-Sum:[7]]" {
+			t.Errorf("%s: got %s, want the other's Proxy-Status and X-Sum", protocol, got)
+		}
+	}
+}

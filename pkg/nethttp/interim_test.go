@@ -1,0 +1,148 @@
+package nethttp_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// hinting is an app that gives so many hints, and then an answer.
+func hinting(hints int, fields http.Header) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ok" {
+			return
+		}
+		for name, values := range fields {
+			w.Header()[name] = values
+		}
+		for range hints {
+			w.WriteHeader(http.StatusEarlyHints)
+			if r.Context().Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// All that is pooled or shared serves somebody else by then.
+func TestAHintThatComesWhenItsRequestIsOverReachesNobody(t *testing.T) {
+	fields := http.Header{}
+	for i := range 40 {
+		fields[http.CanonicalHeaderKey("X-"+strings.Repeat("a", i+1))] = []string{"x"}
+	}
+	for name, port := range map[string]func(*testing.T) int{
+		"HTTP/1.1": func(t *testing.T) int {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := http.Server{Handler: hinting(90, fields)}
+			go s.Serve(ln)
+			t.Cleanup(func() { s.Close() })
+			return ln.Addr().(*net.TCPAddr).Port
+		},
+		"HTTP/2": func(t *testing.T) int { return h2App(t, hinting(1000, fields)) },
+	} {
+		t.Run("an app in "+name, func(t *testing.T) {
+			h := buildOn(t, port(t), func(p *queue.Proxy, _ *nethttp.Settings) { p.Clocks.Request = 30 * time.Millisecond })
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					client := h.httpClient("HTTP/2")
+					for i := range 30 {
+						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%10*5)*time.Millisecond)
+						r, _ := http.NewRequestWithContext(ctx, "GET", "http://"+h.address+"/", nil)
+						if r, err := client.Do(r); err == nil {
+							r.Body.Close()
+						}
+						cancel()
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// A client that takes nothing: what is given to it is more than all sockets hold.
+func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T) {
+	many := http.Header{"Link": {strings.Repeat("x", 60<<10)}}
+	for name, c := range map[string]struct {
+		clocks queue.Clocks
+		why    queue.Why
+	}{
+		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
+		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
+	} {
+		clocks := func(p *queue.Proxy, _ *nethttp.Settings) { p.Clocks = c.clocks }
+		for protocol, build := range map[string]func(t *testing.T) *house{
+			"HTTP/1.1": func(t *testing.T) *house { return build(t, hinting(90, many), clocks) },
+			"HTTP/2":   func(t *testing.T) *house { return buildOn(t, h2App(t, hinting(90, many)), clocks) },
+		} {
+			t.Run(name+", an app in "+protocol, func(t *testing.T) {
+				h := build(t)
+				ok := func() {
+					if c.clocks.Request > 0 {
+						return // a busy host may take as long
+					}
+					if r, err := h.httpClient("HTTP/1.1").Get("http://" + h.address + "/ok"); err != nil || r.StatusCode != 200 {
+						t.Errorf("got %v, %v, want 200", r, err)
+					}
+				}
+				ok()
+				d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+					return c.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
+				}}
+				client, err := d.Dial("tcp", h.address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				io.WriteString(client, "GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
+				h.poll("request in flight", func() bool { n, _ := h.proxy.Drain.Flights(); return n == 1 })
+				ok()
+				h.poll("end of the request", func() bool { n, _ := h.proxy.Drain.Flights(); return n == 0 })
+				for _, o := range h.observed(1) {
+					if o.Target == "/hints" && o.Why != c.why {
+						t.Errorf("got %v, want %v", o.Why, c.why)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestMoreThanAHundredHintsAreGarbage(t *testing.T) {
+	for protocol, build := range map[string]func(hints int) *house{
+		"HTTP/1.1": func(hints int) *house { return build(t, hinting(hints, nil), nil) },
+		"HTTP/2":   func(hints int) *house { return buildOn(t, h2App(t, hinting(hints, nil)), nil) },
+	} {
+		for hints, want := range map[int]int{100: 200, 101: 502} {
+			h := build(hints)
+			c := h.dial()
+			c.send("GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
+			heard, status := 0, 0
+			for status < 200 {
+				r, err := http.ReadResponse(c.r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if status = r.StatusCode; status == 103 {
+					heard++
+				}
+			}
+			if status != want || heard > 100 || want == 200 && heard != hints {
+				t.Errorf("%s, %d hints: got %d behind %d hints, want %d", protocol, hints, status, heard, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,263 @@
+// Package nethttp is the engine on the standard library's net/http. It serves HTTP/2,
+// and, where it is chosen for the process, HTTP/1 as well, as a fallback and as what
+// package http1 is compared with. It reads requests as net/http does: what that lets
+// through, or refuses, it does not judge again.
+package nethttp
+
+import (
+	"context"
+	"crypto/tls"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Settings of the engine.
+type Settings struct {
+	MaxHeaderBytes int              // of a request's head; more is answered with 431
+	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
+	Connections    *connlimit.Limit // of clients; nil: no limit
+	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
+	SendTimeout    time.Duration    // for an HTTP/2 client to take a byte of what is written; the clock of its request comes first
+	FullDuplex     bool             // an answer before the request's end does not cost an HTTP/1 client its connection
+	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
+	AppHost        string           // what the Host of a request without one says
+	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
+}
+
+// http2Streams is how many requests an HTTP/2 client may have open at once on a
+// connection, as Knative's queue-proxy has it.
+const http2Streams = 250
+
+// http2Frame is the longest frame that is received, in bytes: net/http makes a
+// buffer for a frame that is announced, and keeps it.
+const http2Frame = 64 << 10
+
+// http2Window is how much of a stream's body is received before it is read, in bytes.
+// A connection's window has room for all its streams: else bodies of requests that
+// wait for a slot could fill it, and the one that has the slot would wait for them.
+const http2Window = 64 << 10
+
+// bodyBuffer is how much of a body is read at once.
+const bodyBuffer = 32 << 10
+
+// Server serves clients by net/http. Serve may be called for several listeners.
+type Server struct {
+	settings Settings
+	proxy    *queue.Proxy
+	app      *upstream.App
+	watcher  *hangup.Watcher
+	server   *http.Server
+	idle     sync.Pool     // of *exchange
+	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
+	stop     chan struct{} // closed by StopListening
+
+	mu        sync.Mutex
+	listeners []net.Listener
+	serving   sync.WaitGroup // Serve
+	conns     map[*conn]struct{}
+	stopping  bool
+	accepted  *accepted
+}
+
+// New returns a server that runs requests through proxy and forwards them to app. What
+// net/http has to say goes to errors.
+func New(settings Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher, errors *log.Logger) *Server {
+	s := &Server{
+		settings: settings,
+		proxy:    proxy,
+		app:      app,
+		watcher:  watcher,
+		conns:    make(map[*conn]struct{}),
+		accepted: newAccepted(),
+		stop:     make(chan struct{}),
+	}
+	s.idle.New = func() any { return s.newExchange() }
+	s.buffers.New = func() any { b := make([]byte, bodyBuffer); return &b }
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true) // which is what it sees of a TLS connection
+	s.server = &http.Server{
+		Handler:   s,
+		Protocols: protocols,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: http2Streams, MaxReadFrameSize: http2Frame,
+			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Streams * http2Window,
+			WriteByteTimeout: settings.SendTimeout + answerTimeout,
+		},
+		ReadHeaderTimeout:            settings.HeaderTimeout,
+		MaxHeaderBytes:               settings.MaxHeaderBytes,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     errors,
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if c, ok := c.(*conn); ok {
+				c.becomes(state)
+			}
+		},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
+	}
+	return s
+}
+
+type connKey struct{}
+
+func (s *Server) newExchange() *exchange {
+	x := &exchange{server: s}
+	x.alarm = queue.NewAlarm(x.hasGone)
+	x.call.OnSend = x.makeHead
+	x.call.OnSent = x.leaveHead
+	x.call.OnInfo = func(head *wire.Response) { x.inform(head) }
+	x.call.StopBody = x.stopBody
+	return x
+}
+
+// Serve serves the connections of ln until Shutdown, whose return it does not
+// wait for. A config makes it speak TLS.
+func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		return ln.Close()
+	}
+	s.listeners = append(s.listeners, ln)
+	s.serving.Add(1)
+	s.mu.Unlock()
+	defer s.serving.Done()
+	l := &listener{Listener: ln, server: s}
+	if config != nil {
+		l.secure = link.NewServer(config, s.settings.HeaderTimeout)
+	}
+	err := s.server.Serve(l)
+	if s.hasStopped() {
+		return nil
+	}
+	return err
+}
+
+// ServeAccepted serves the connections of [Server.ServeConn] until Shutdown.
+func (s *Server) ServeAccepted() error {
+	err := s.server.Serve(s.accepted)
+	if s.hasStopped() {
+		return nil
+	}
+	return err
+}
+
+// closing reports whether clients are to go elsewhere with their next request.
+func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
+
+// GoAway tells the HTTP/2 clients to send their next requests elsewhere; what
+// they send on their connections all the same is served. HTTP/1 clients hear it
+// with their next answers, as long as the drain is on. It does not wait for
+// clients that do not read.
+func (s *Server) GoAway() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		go c.goAway()
+	}
+}
+
+// StopListening accepts what the kernel has accepted, and then nothing more but what
+// ServeConn is given. It may be called again.
+func (s *Server) StopListening() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		close(s.stop)
+	}
+	s.stopping = true
+	for _, ln := range s.listeners {
+		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
+			_ = d.SetDeadline(time.Now().Add(lastLook)) // Accept closes it then
+		} else {
+			ln.Close()
+		}
+	}
+}
+
+// Shutdown stops listening, serves what is on its way and closes each connection when
+// it is idle. When the context ends it closes those that are left. It does not wait
+// for tunnels.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.StopListening()
+	s.serving.Wait() // for what the kernel had accepted
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		s.server.Close()
+	}
+	return err
+}
+
+func (s *Server) hasStopped() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
+}
+
+// open notes a connection.
+func (s *Server) open(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conns[c] = struct{}{}
+}
+
+// gone forgets a connection that has been closed.
+func (s *Server) gone(c *conn) {
+	c.place.Leave()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := r.Context().Value(connKey{}).(*conn)
+	c.answered.Store(true)
+	x := s.idle.Get().(*exchange)
+	x.begin(w, r, c)
+	if announcesTooMuch(r.Trailer) {
+		x.Answer(&queue.Answer{Status: http.StatusRequestHeaderFieldsTooLarge, Body: http.StatusText(http.StatusRequestHeaderFieldsTooLarge) + "\n", Why: queue.BadRequest, GRPC: -1})
+	} else {
+		s.proxy.Serve(x, &x.life)
+	}
+	broken := x.broken
+	if broken {
+		x.showCut()
+	}
+	broken = broken || !x.answered // or net/http would say 200 to a client that is thought to have gone
+	if broken && x.untilClose {
+		c.reset.Store(true)
+	}
+	x.leaveBody()
+	x.end()
+	s.idle.Put(x)
+	if broken {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// announcesTooMuch reports whether the names of announced trailers are longer than
+// trailers may be. net/http has taken them apart, into fourteen times as much memory,
+// which is not to be held while the request waits.
+func announcesTooMuch(trailer http.Header) bool {
+	size := 0
+	for name := range trailer {
+		if size += len(name) + len(","); size > wire.MaxRequestTrailer {
+			return true
+		}
+	}
+	return false
+}

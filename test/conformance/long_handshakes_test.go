@@ -1,0 +1,34 @@
+package conformance
+
+import (
+	"crypto/tls"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Handshakes with the TLS port of requests are bounded by either engine, as those with the
+// metrics' port are.
+func TestLongTLSHandshakesWithThePortOfRequestsAreBorne(t *testing.T) {
+	p := newPod(t)
+	writeCertificate(t, p.dir)
+	p.sample()
+	p.sidecar("QUEUE_PROXY_TLS_CLIENT_CA=" + filepath.Join(p.dir, "tls.crt"))
+	long := longCertificate(t, 250<<10)
+	before := p.memory("VmRSS")
+	newHorde(t, p.tlsAddr(), 250, func(c net.Conn) error {
+		c.SetDeadline(time.Now().Add(patience))
+		tls.Client(&shortOf{c, 250 << 10}, &tls.Config{
+			InsecureSkipVerify:   true,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &long, nil },
+		}).Handshake()
+		return nil
+	})
+	grown := p.memory("VmHWM") - before
+	t.Logf("memory has grown by %d KB", grown>>10)
+	if most := int64(32 << 20); grown > most && os.Getenv("QUEUE_PROXY_RACE") == "" {
+		t.Errorf("memory has grown by %d KB, want at most %d", grown>>10, most>>10)
+	}
+}
