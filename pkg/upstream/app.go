@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -48,6 +49,8 @@ type App struct {
 	closed bool
 
 	speech speech
+
+	sendsBodyToHEAD atomic.Bool // it has: see putWhenSilent
 }
 
 // New returns an App. Nothing is dialled before the first request.
@@ -121,6 +124,32 @@ func (a *App) put(c *conn, keepAlive time.Duration) {
 	} else if len(a.idle) == 1 {
 		a.sweep.Reset(idleTimeout)
 	}
+}
+
+// headSilence is how long a connection is watched behind a response to HEAD that has
+// announced a length. An app that sends the body all the same, against RFC 9110 section
+// 9.3.2, has begun it by then: it would be taken for the next response.
+const headSilence = 10 * time.Millisecond
+
+// putWhenSilent is put behind a response to HEAD that has announced a length: once the
+// connection has been silent for headSilence, and not at all for an app that was not.
+func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
+	if a.sendsBodyToHEAD.Load() {
+		c.close()
+		return
+	}
+	c.park()
+	time.AfterFunc(headSilence, func() {
+		if c.alive() {
+			a.put(c, keepAlive)
+			return
+		}
+		c.SetReadDeadline(time.Now().Add(headSilence))
+		if n, _ := c.Read(make([]byte, 1)); n > 0 { // and not its end
+			a.sendsBodyToHEAD.Store(true)
+		}
+		c.close()
+	})
 }
 
 // expire closes what has been idle for too long.

@@ -127,10 +127,14 @@ func (r *Response) Close() (sent bool) {
 	}
 	sent = c.endUpload(lag)
 	aborted := c.detach()
-	if r.ended && sent && !aborted && !r.Head.Close && r.framing != wire.UntilClose && r.conn.w == r.conn.r {
-		r.app.put(r.conn, time.Duration(r.Head.KeepAliveTimeout)*time.Second)
-	} else {
+	keepAlive := time.Duration(r.Head.KeepAliveTimeout) * time.Second
+	switch {
+	case !r.ended || !sent || aborted || r.Head.Close || r.framing == wire.UntilClose || r.conn.w != r.conn.r:
 		r.conn.close()
+	case c.Method == "HEAD" && r.Head.ContentLength > 0:
+		r.app.putWhenSilent(r.conn, keepAlive)
+	default:
+		r.app.put(r.conn, keepAlive)
 	}
 	r.conn = nil
 	r.Head.Reset() // which would keep the buffer
