@@ -29,8 +29,8 @@ const (
 // past is a deadline that has long gone by.
 var past = time.Unix(1, 0)
 
-// conn is a client's connection. One goroutine reads requests from it, tells
-// their stories and writes their answers; the sending of a long body has another.
+// conn is a client's connection. One goroutine reads requests from it, runs
+// their lifecycles and writes their answers; the sending of a long body has another.
 type conn struct {
 	server *Server
 	nc     *link.Conn

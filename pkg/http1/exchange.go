@@ -23,8 +23,8 @@ import (
 // run out must not take its own answer with it.
 const answerTimeout = 5 * time.Second
 
-// exchange is a request of a connection as the story sees it. Its head stays in
-// the connection's buffer, untouched, until the story has ended.
+// exchange is a request of a connection as the lifecycle sees it. Its head stays
+// in the connection's buffer, untouched, until that has ended.
 type exchange struct {
 	c       *conn
 	request wire.Request

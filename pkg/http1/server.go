@@ -28,7 +28,7 @@ type Settings struct {
 	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
 	Connections    *connlimit.Limit // of clients; nil: no limit
 	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
-	FullDuplex     bool             // requests with a body are left to net/http
+	FullDuplex     bool             // an answer before the request's end does not cost a client its connection
 	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
 	AppHost        string           // what the Host of a request without one says
 	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
@@ -69,7 +69,7 @@ type Server struct {
 	running   sync.WaitGroup // connections, and Serve
 }
 
-// New returns an engine that tells its story to proxy and forwards to app.
+// New returns a server that runs requests through proxy and forwards them to app.
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, watcher: watcher}
 	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})

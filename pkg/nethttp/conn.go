@@ -16,11 +16,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-const (
-	// lastLook is how long a connection that is to be closed is still listened to, and a
-	// listener is still accepted from.
-	lastLook = 20 * time.Millisecond
-)
+// lastLook is how long a connection that is to be closed is still listened to, and a
+// listener is still accepted from.
+const lastLook = 20 * time.Millisecond
 
 // past is a deadline that has long gone by.
 var past = time.Unix(1, 0)

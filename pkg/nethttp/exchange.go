@@ -24,7 +24,7 @@ const answerTimeout = 5 * time.Second
 // headKept is the longest buffer for a head that is kept, in bytes.
 const headKept = 4 << 10
 
-// exchange is a request of net/http as the story sees it. Values are pooled: a
+// exchange is a request of net/http as the lifecycle sees it. Values are pooled: a
 // wake that comes late finds another request, which it only makes look again.
 type exchange struct {
 	server *Server
@@ -41,11 +41,11 @@ type exchange struct {
 	upgrade string // the protocols that the request asks for
 	alarm   *queue.Alarm
 
-	answered   bool // a final response has begun
-	broken     bool // the client must see that its response is not whole
-	hurried    bool // the writes of its connection; written by the alarm alone
-	stopped    atomic.Bool
-	untilClose bool // which only the connection's end can tell
+	answered   bool        // a final response has begun
+	broken     bool        // the client must see that its response is not whole
+	hurried    bool        // the writes of its connection; written by the alarm alone
+	stopped    atomic.Bool // stopBody has been called
+	untilClose bool        // which only the connection's end can tell
 }
 
 // begin makes x the exchange of one request.

@@ -125,14 +125,10 @@ func (x *exchange) reason(err error) queue.Why {
 
 // bodyReason says why a request's body could not be read.
 func bodyReason(err error) queue.Why {
-	var chunk *wire.BadChunk
-	switch {
-	case errors.Is(err, errTooLarge):
+	if errors.Is(err, errTooLarge) {
 		return queue.TooLarge
-	case errors.As(err, &chunk):
-		return queue.BadRequest
 	}
-	return queue.ClientGone
+	return queue.ClientGone // net/http does not say whether its chunks were bad
 }
 
 // forwardH1 is the way of a request to a user container that speaks HTTP/1.1.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Exchange is one request and what becomes of it, as the story in serve.go
+// An Exchange is one request and what becomes of it, as the lifecycle in serve.go
 // sees it. An engine implements it and may reuse the value for the next request of
 // its connection.
 //

@@ -3,7 +3,7 @@
 // answer a probe, start the clocks, note the arrival, count, wait for a slot,
 // forward, release, answer, observe, count out.
 //
-// The story speaks to an [Exchange] and knows nothing of sockets; an engine
+// It speaks to an [Exchange] and knows nothing of sockets; an engine
 // implements it (packages http1 and nethttp). What it knows of the world it is given:
 // whether the user container is ready, and who wants to hear what happened.
 package queue
