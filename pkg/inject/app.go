@@ -12,96 +12,280 @@ import (
 // defaultContainer is the annotation by which kubectl finds a pod's main container.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
-// chooseContainer finds the container that serves: the one that is named, the only one,
-// the one that kubectl takes, or the only one with ports.
-func (in *injection) chooseContainer() error {
-	containers := in.pod.Containers
-	byName := func(name string) int {
-		return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
-	}
-	if name := in.options.get(containerOption); name != "" {
-		i := byName(name)
-		if i < 0 {
-			return refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(containerNames(containers), ", "))
-		}
-		in.app = &containers[i]
-		return nil
-	}
-	if len(containers) == 1 {
-		in.app = &containers[0]
-		return nil
-	}
-	if i := byName(in.meta.Annotations[defaultContainer]); i >= 0 && len(in.candidates(containers[i])) > 0 {
-		in.app = &containers[i]
-		return nil
-	}
-	var serving []*corev1.Container
-	for i := range containers {
-		if len(in.candidates(containers[i])) > 0 {
-			serving = append(serving, &containers[i])
-		}
-	}
-	switch len(serving) {
-	case 0:
-		return skip(NoPort, "no container declares a TCP port; if one serves, name it with the options %s and %s", containerOption, portOption)
-	case 1:
-		in.app = serving[0]
-		return nil
-	}
-	var names []string
-	for _, c := range serving {
-		names = append(names, c.Name)
-	}
-	return refuse(WhichContainer, "the containers %s all declare ports; name the one that serves with the option %s", strings.Join(names, " and "), containerOption)
+// A way is a port by which requests may come to a container.
+type way struct {
+	container *corev1.Container
+	port      corev1.ContainerPort
+	sign      sign
+	found     string // who says it, where the container does not declare it; else ""
 }
 
-// candidates are the ports of a container that could be the one for requests: TCP, and
-// the one that the option names if it names one.
-func (in *injection) candidates(c corev1.Container) []corev1.ContainerPort {
-	wanted := in.options.get(portOption)
-	var found []corev1.ContainerPort
-	for _, p := range c.Ports {
-		if !overTCP(p) {
-			continue
-		}
-		if wanted == "" || p.Name == wanted || strconv.Itoa(int(p.ContainerPort)) == wanted {
-			found = append(found, p)
-		}
+// chooseApp finds the container that serves, and its port for requests: those that are
+// named, or else the only ones that could be meant.
+func (in *injection) chooseApp() error {
+	containers, err := in.eligible()
+	if err != nil {
+		return err
 	}
-	return found
-}
-
-// choosePort finds the app's port for requests: the one that is named, the only one, or
-// the only one that is called http.
-func (in *injection) choosePort() error {
-	candidates := in.candidates(*in.app)
-	wanted := in.options.get(portOption)
-	switch {
-	case len(candidates) == 1:
-		in.port = candidates[0]
-	case len(candidates) == 0 && wanted != "":
-		n, err := strconv.Atoi(wanted)
-		if err != nil || n < 1 || n > 65535 {
-			return refuse(WhichPort, "container %s has no TCP port called %q", in.app.Name, wanted)
-		}
-		in.port = corev1.ContainerPort{ContainerPort: int32(n)}
-	case len(candidates) == 0:
-		return skip(NoPort, "container %s declares no TCP port; if it serves, give the port with the option %s", in.app.Name, portOption)
-	default:
-		i := slices.IndexFunc(candidates, func(p corev1.ContainerPort) bool { return p.Name == "http" })
-		if i < 0 {
-			var all []string
-			for _, p := range candidates {
-				all = append(all, describePort(p))
-			}
-			return refuse(WhichPort, "container %s declares the ports %s; say which is for requests with the option %s", in.app.Name, strings.Join(all, " and "), portOption)
-		}
-		in.port = candidates[i]
+	if in.options.get(portOption) != "" {
+		err = in.chooseNamedPort(containers)
+	} else {
+		err = in.chooseAmong(containers)
+	}
+	if err != nil {
+		return err
 	}
 	if err := in.holdNameFree(); err != nil {
 		return err
 	}
 	return in.holdToPlainText()
+}
+
+// eligible are the containers that may be the app: the one that is named, or all.
+func (in *injection) eligible() ([]*corev1.Container, error) {
+	name := in.options.get(containerOption)
+	var all []*corev1.Container
+	for i := range in.pod.Containers {
+		if c := &in.pod.Containers[i]; name == "" || c.Name == name {
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 {
+		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(containerNames(in.pod.Containers), ", "))
+	}
+	return all, nil
+}
+
+// chooseNamedPort finds the port that the option names. What it speaks is not asked.
+func (in *injection) chooseNamedPort(containers []*corev1.Container) error {
+	wanted := in.options.get(portOption)
+	var ways []way
+	for _, w := range in.declared(containers) {
+		if w.port.Name == wanted || strconv.Itoa(int(w.port.ContainerPort)) == wanted {
+			ways = append(ways, w)
+		}
+	}
+	n, err := strconv.Atoi(wanted)
+	switch {
+	case len(ways) == 0 && len(containers) > 1:
+		return skip(NoPort, "no container declares the TCP port %s; if one serves on it, name it: %s", wanted, cure(containerOption, containers[0].Name))
+	case len(ways) == 0 && (err != nil || n < 1 || n > 65535):
+		return refuse(WhichPort, "container %s has no TCP port called %q", containers[0].Name, wanted)
+	case len(ways) == 0:
+		in.take(way{container: containers[0], port: corev1.ContainerPort{ContainerPort: int32(n)}}, "the option "+portOption+" names it")
+		return nil
+	}
+	ways, err = in.ofOneContainer(ways)
+	if err != nil {
+		return err
+	}
+	i := 0
+	if len(ways) > 1 { // several with the number: only its name tells one from another
+		if i = calledHTTP(ways); i < 0 {
+			return in.refuseWhichPort(ways)
+		}
+	}
+	in.take(ways[i], "the option "+portOption+" names it")
+	return nil
+}
+
+// calledHTTP is the place of the way whose port has the usual name, -1 for none.
+func calledHTTP(ways []way) int {
+	return slices.IndexFunc(ways, func(w way) bool { return w.port.Name == "http" })
+}
+
+// chooseAmong finds the port for requests where no option does.
+func (in *injection) chooseAmong(containers []*corev1.Container) error {
+	all := in.declared(containers)
+	usable := requestWays(all)
+	if len(usable) == 0 && !slices.ContainsFunc(all, func(w way) bool { return w.sign.protocol != notForRequests }) {
+		if more := in.undeclared(containers); len(more) > 0 {
+			all, usable = append(all, more...), requestWays(more)
+		}
+	}
+	if slices.ContainsFunc(all, func(w way) bool { return w.sign.protocol == notHTTP }) {
+		// Beside a database, what says nothing of itself is a helper of it.
+		usable = slices.DeleteFunc(usable, func(w way) bool { return w.sign.protocol == unknownProtocol })
+	}
+	switch {
+	case len(all) == 0:
+		return in.skipNoPort(containers)
+	case len(usable) == 0:
+		return skipNotHTTP(all)
+	}
+	ways, err := in.ofOneContainer(usable)
+	if err != nil {
+		return err
+	}
+	if len(ways) == 1 {
+		in.take(ways[0], whyOnly(ways[0], all))
+		return nil
+	}
+	if i := calledHTTP(ways); i >= 0 {
+		in.take(ways[i], "it is called http")
+		return nil
+	}
+	if named, service := in.namedByServices(ways); len(named) == 1 {
+		in.take(named[0], fmt.Sprintf("of its ports, Service %s names this one", service))
+		return nil
+	}
+	return in.refuseWhichPort(ways)
+}
+
+// take makes a way the one for requests.
+func (in *injection) take(w way, why string) {
+	in.app, in.port, in.found = w.container, w.port, w.found
+	in.note("requests are for port %s of container %s: %s", describePort(w.port), w.container.Name, why)
+}
+
+// declared are the TCP ports that containers declare.
+func (in *injection) declared(containers []*corev1.Container) []way {
+	var all []way
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if overTCP(p) {
+				all = append(all, way{container: c, port: p, sign: in.signOf(c, p)})
+			}
+		}
+	}
+	return all
+}
+
+// undeclared are ports that only a Service, or else a readiness probe, names by number: a
+// declaration opens nothing, so many leave it out.
+func (in *injection) undeclared(containers []*corev1.Container) []way {
+	var all []way
+	add := func(c *corev1.Container, n int32, found string) {
+		if n < 1 || n > 65535 || slices.ContainsFunc(all, func(w way) bool { return w.container.Name == c.Name && w.port.ContainerPort == n }) {
+			return
+		}
+		p := corev1.ContainerPort{ContainerPort: n}
+		all = append(all, way{container: c, port: p, sign: in.signOf(c, p), found: found})
+	}
+	for _, s := range in.services {
+		for _, c := range containers {
+			asks := slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == s.Target.IntVal })
+			if s.Target.StrVal == "" && !declares(c, s.Target.IntVal) && (len(containers) == 1 || asks) {
+				add(c, s.Target.IntVal, "Service "+s.Service+" names it")
+			}
+		}
+	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, c := range containers {
+		if n := askedBy(c.ReadinessProbe); n != 0 && !declares(c, n) {
+			add(c, n, "the readiness probe asks it")
+		}
+	}
+	return all
+}
+
+func declares(c *corev1.Container, n int32) bool {
+	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return overTCP(p) && p.ContainerPort == n })
+}
+
+// requestWays are the ways that may be for requests.
+func requestWays(all []way) []way {
+	return slices.DeleteFunc(slices.Clone(all), func(w way) bool { return !w.sign.takesRequests() })
+}
+
+// ofOneContainer keeps the ways of the container that serves: the only one, the one that
+// kubectl takes, or the only one that Services find.
+func (in *injection) ofOneContainer(ways []way) ([]way, error) {
+	of := func(name string) []way {
+		return slices.DeleteFunc(slices.Clone(ways), func(w way) bool { return w.container.Name != name })
+	}
+	names := namesOf(ways)
+	if len(names) == 1 {
+		return ways, nil
+	}
+	if usual := in.meta.Annotations[defaultContainer]; slices.Contains(names, usual) {
+		return of(usual), nil
+	}
+	if named, _ := in.namedByServices(ways); len(namesOf(named)) == 1 {
+		return of(named[0].container.Name), nil
+	}
+	return nil, refuse(WhichContainer, "the containers %s all have ports that could be for requests; name the one that serves: %s",
+		strings.Join(names, " and "), cure(containerOption, names[0]))
+}
+
+// namesOf are the names of the containers of some ways, each once.
+func namesOf(ways []way) []string {
+	var all []string
+	for _, w := range ways {
+		if !slices.Contains(all, w.container.Name) {
+			all = append(all, w.container.Name)
+		}
+	}
+	return all
+}
+
+// namedByServices are the ways that Services find, and one of these Services.
+func (in *injection) namedByServices(ways []way) (named []way, service string) {
+	for _, w := range ways {
+		if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.finds(w.port) }); i >= 0 {
+			named, service = append(named, w), in.services[i].Service
+		}
+	}
+	return named, service
+}
+
+// whyOnly says why a way is the only one, of all that there are.
+func whyOnly(w way, all []way) string {
+	if w.found != "" {
+		return "nothing declares a port for requests, and " + w.found
+	}
+	var others []string
+	for _, o := range all {
+		if o.container.Name == w.container.Name && o.port != w.port {
+			others = append(others, fmt.Sprintf("%s is not for requests, because %s", describePort(o.port), o.sign.why))
+		}
+	}
+	switch {
+	case len(others) > 0:
+		return strings.Join(others, "; ")
+	case w.sign.why != "":
+		return "it is the only one, and " + w.sign.why
+	}
+	return "it is the only one"
+}
+
+func skipNotHTTP(all []way) error {
+	w := slices.MinFunc(all, func(a, b way) int { return rank(a.sign) - rank(b.sign) })
+	does := map[protocol]string{notHTTP: "does not speak HTTP", overTLS: "speaks TLS, and the sidecar plain HTTP", notForRequests: "is not for requests"}[w.sign.protocol]
+	return skip(NotHTTP, "port %s of container %s %s: %s; if that is wrong, say so: %s", describePort(w.port), w.container.Name, does, w.sign.why, cure(portOption, strconv.Itoa(int(w.port.ContainerPort))))
+}
+
+// rank puts first what says most about why a pod is left alone.
+func rank(s sign) int {
+	most := []protocol{notHTTP, overTLS, notForRequests}
+	if i := slices.Index(most, s.protocol); i >= 0 {
+		return i
+	}
+	return len(most)
+}
+
+func (in *injection) skipNoPort(containers []*corev1.Container) error {
+	if len(containers) > 1 {
+		return skip(NoPort, "no container declares a TCP port, and no Service at hand or readiness probe names one; if one serves: %s and %s",
+			cure(containerOption, containers[0].Name), cure(portOption, "8080"))
+	}
+	return skip(NoPort, "container %s declares no TCP port, and no Service at hand or readiness probe names one; if it serves: %s", containers[0].Name, cure(portOption, "8080"))
+}
+
+func (in *injection) refuseWhichPort(ways []way) error {
+	var all []string
+	for _, w := range ways {
+		all = append(all, describePort(w.port))
+	}
+	return refuse(WhichPort, "container %s has the ports %s; say which is for requests: %s", ways[0].container.Name, strings.Join(all, " and "),
+		cure(portOption, strconv.Itoa(int(ways[0].port.ContainerPort))))
+}
+
+// cure says how an option is given.
+func cure(option, value string) string {
+	return fmt.Sprintf("--%s %s, or the annotation %s%s: %q", option, value, Prefix, option, value)
 }
 
 // holdNameFree refuses a port whose name stands again in a container behind the app's:
@@ -140,19 +324,16 @@ func overTCP(p corev1.ContainerPort) bool {
 	return p.Protocol == "" || p.Protocol == corev1.ProtocolTCP
 }
 
-// holdToPlainText refuses a port on which the app speaks TLS: the sidecar speaks plain
-// text to it.
+// holdToPlainText refuses a port that was named, on which the app speaks TLS: the sidecar
+// speaks plain text to it.
 func (in *injection) holdToPlainText() error {
-	for _, p := range []*corev1.Probe{in.app.ReadinessProbe, in.app.LivenessProbe, in.app.StartupProbe} {
-		if p == nil || p.HTTPGet == nil || p.HTTPGet.Scheme != corev1.URISchemeHTTPS {
-			continue
-		}
-		if n, err := resolve(p.HTTPGet.Port, in.app); err == nil && n == in.port.ContainerPort {
+	for _, p := range probesOf(in.app) {
+		if byProbe(p, in.app, in.port).protocol == overTLS {
 			return refuse(SpeaksTLS, "a probe says that container %s speaks HTTPS on %d; the sidecar speaks plain HTTP to it: name a plain port with the option %s",
-				in.app.Name, n, portOption)
+				in.app.Name, in.port.ContainerPort, portOption)
 		}
 	}
-	if strings.HasPrefix(in.port.Name, "https") {
+	if tlsName.MatchString(in.port.Name) {
 		in.warn("the port %s sounds like TLS; the sidecar speaks plain HTTP to it", in.port.Name)
 	}
 	return nil

@@ -63,6 +63,7 @@ const (
 	Windows         = "windows"
 	Ends            = "ends" // a pod of a job, which a sidecar would keep from ending
 	NoPort          = "no-port"
+	NotHTTP         = "not-http"
 	NotInjected     = "not-injected"
 	NoPods          = "no-pods"
 
@@ -89,6 +90,7 @@ var reasonTexts = map[string]string{
 	Windows:         "its image is for Linux.",
 	Ends:            "their restartPolicy lets them end, and a sidecar would keep them from it; the option mode=native does not.",
 	NoPort:          "no container declares a TCP port; the options container and port name one.",
+	NotHTTP:         "no port of theirs seems to be for HTTP; the option port says that one is.",
 	NotInjected:     "there is nothing to take back.",
 	NoPods:          "it makes no pods.",
 	Unaffected:      "nothing of it concerns the sidecar.",
@@ -147,11 +149,11 @@ func decide(v Verdict, reason, format string, args []any) error {
 // Inject says how a queue-proxy gets into a pod. template is a map with a pod's
 // metadata and spec, as [Decode] returns it: a pod, or a workload's template. It is not
 // changed. said are options that the annotations of the template may overrule; nil is
-// none.
+// none. services are what Services say of the pods, for who knows them.
 //
 // Its Changes are made by [Apply].
-func Inject(template any, said Options) Outcome {
-	in := &injection{editor: editor{object: clone(template)}}
+func Inject(template any, said Options, services ...ServicePort) Outcome {
+	in := &injection{editor: editor{object: clone(template)}, services: services}
 	err := in.read(template)
 	if err == nil {
 		err = in.run(said)
@@ -172,10 +174,13 @@ type injection struct {
 	meta metav1.ObjectMeta // as they were
 	pod  corev1.PodSpec
 
+	services []ServicePort // that find it
+
 	options Options
 	native  bool
 	app     *corev1.Container
 	port    corev1.ContainerPort // the app's; Name is "" for none
+	found   string               // who names the port, where no container declares it
 	ports   ports                // the sidecar's
 	probes  []probe.Probe        // that the sidecar runs
 	timings corev1.Probe         // of those who ask it
@@ -190,8 +195,7 @@ func (in *injection) run(said Options) error {
 		in.mayHaveSidecar,
 		func() error { return in.readOptions(said) },
 		in.canHaveSidecar,
-		in.chooseContainer,
-		in.choosePort,
+		in.chooseApp,
 		in.choosePorts,
 		in.moveProbes,
 		in.settle,
@@ -214,6 +218,9 @@ func (in *injection) run(said Options) error {
 	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
+	if in.found != "" {
+		in.out.Text += fmt.Sprintf("; nothing declares %d, but %s", in.out.AppPort, in.found)
+	}
 	return nil
 }
 
@@ -257,7 +264,7 @@ func (in *injection) checkAnnotations(ours int) error {
 var (
 	metadataFields  = []string{"labels", "annotations"}
 	specFields      = []string{"containers", "initContainers", "hostNetwork", "os", "nodeSelector", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "resources"}
-	containerFields = []string{"name", "ports", "resources", "readinessProbe", "livenessProbe", "startupProbe", "lifecycle", "restartPolicy"}
+	containerFields = []string{"name", "image", "ports", "resources", "readinessProbe", "livenessProbe", "startupProbe", "lifecycle", "restartPolicy"}
 	securityFields  = []string{"runAsUser"}
 	resourceFields  = []string{"requests", "limits"}
 )

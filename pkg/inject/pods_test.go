@@ -62,14 +62,14 @@ func (m maker) template() any {
 }
 
 func (m maker) container(name string, i int) corev1.Container {
-	c := corev1.Container{Name: name, Image: "image"}
+	c := corev1.Container{Name: name, Image: one(m, "image", "image", "image", "image", "image", "image", "redis")}
 	for j := range one(m, 0, 1, 1, 1, 2, 3) {
 		p := corev1.ContainerPort{ContainerPort: int32(8000 + 10*i + j)}
 		if m.often() {
 			p.Name = fmt.Sprintf("port-%d-%d", j, i*m.IntN(4))
 		}
 		if j == 1 && m.half() {
-			p.Name = "http"
+			p.Name = one(m, "http", "http", "http", "metrics", "tcp-redis")
 		}
 		switch m.IntN(12) {
 		case 0:

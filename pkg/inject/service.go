@@ -28,6 +28,70 @@ const Unaffected = "unaffected"
 // goes where the other is.
 func near(a, b string) bool { return a == b || a == "" || b == "" }
 
+// A ServicePort is what a Service says of a port of the pods that it selects.
+type ServicePort struct {
+	Service     string // its name
+	Name        string // "" for none
+	Number      int32  // that clients call
+	AppProtocol string // "" for none
+	Target      intstr.IntOrString
+}
+
+// finds reports whether requests for the Service's port come to a port of a container.
+func (s ServicePort) finds(p corev1.ContainerPort) bool {
+	if s.Target.StrVal != "" {
+		return s.Target.StrVal == p.Name
+	}
+	return s.Target.IntVal == p.ContainerPort
+}
+
+// A Service is the part of one that says on which ports its pods listen.
+type Service struct {
+	namespace string
+	selector  labels.Selector
+	ports     []ServicePort
+}
+
+// ReadService reads a Service, a map as [Decode] returns it. ok is false where it cannot be
+// read, where it selects no pods, and where its ports are those of the sidecar already.
+func ReadService(service any) (_ *Service, ok bool) {
+	s := new(corev1.Service)
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil || len(s.Spec.Selector) == 0 {
+		return nil, false
+	}
+	if _, done := s.Annotations[Prefix+statusKey]; done {
+		return nil, false
+	}
+	read := &Service{namespace: s.Namespace, selector: labels.SelectorFromSet(s.Spec.Selector)}
+	for _, p := range s.Spec.Ports {
+		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
+			continue
+		}
+		port := ServicePort{Service: s.Name, Name: p.Name, Number: p.Port, Target: targetOf(p)}
+		if p.AppProtocol != nil {
+			port.AppProtocol = *p.AppProtocol
+		}
+		read.ports = append(read.ports, port)
+	}
+	return read, true
+}
+
+// PortsOf are the Service's ports, if it selects pods of a namespace with some labels.
+func (s *Service) PortsOf(namespace string, pods map[string]string) []ServicePort {
+	if !near(s.namespace, namespace) || !s.selector.Matches(labels.Set(pods)) {
+		return nil
+	}
+	return s.ports
+}
+
+// targetOf is a port's targetPort, or what Kubernetes fills in.
+func targetOf(p corev1.ServicePort) intstr.IntOrString {
+	if p.TargetPort.IntVal == 0 && p.TargetPort.StrVal == "" {
+		return intstr.FromInt32(p.Port)
+	}
+	return p.TargetPort
+}
+
 // FollowService says how a Service follows its pods: where its targetPort is the number
 // of the app's port, requests would still go to the app, past the sidecar. By name, the
 // Service needs no change, and it finds pods that have the sidecar and pods that do not
@@ -66,10 +130,7 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it finds the sidecar by the port's name, or another port"}
 	e := &editor{object: clone(service)}
 	for i, p := range s.Spec.Ports {
-		target := p.TargetPort
-		if target.IntVal == 0 && target.StrVal == "" {
-			target.IntVal = p.Port // what Kubernetes fills in
-		}
+		target := targetOf(p)
 		if target.StrVal != "" || target.IntVal != like.AppPort || p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}

@@ -237,7 +237,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 			return corev1.ProbeHandler{GRPC: g}
 		case 2:
 			if maybe(30) {
-				return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}}
+				return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word("true", "redis-cli", "x; /bin/pg_isready -q", "redis-clip")}}}
 			}
 		}
 		get := &corev1.HTTPGetAction{Path: word("", "/", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: port("metrics"), Scheme: corev1.URIScheme(word("", "HTTP", "HTTP", "HTTPS"))}
@@ -255,14 +255,17 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	containers := func(n int, prefix string) []corev1.Container {
 		var all []corev1.Container
 		for i := range n {
-			c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: "x", ReadinessProbe: probe(60), LivenessProbe: probe(30), StartupProbe: probe(20)}
+			c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: word("x", "x", "x", "x", "x", "x", "x", "x", "x", "x", "redis:7", "shop/redis-exporter"), ReadinessProbe: probe(60), LivenessProbe: probe(30), StartupProbe: probe(20)}
 			if i == 0 || maybe(30) {
-				first := word("http", "http", "web", "")
+				first := word("http", "http", "http", "web", "")
+				if maybe(5) {
+					first = word("redis", "https", "http-admin")
+				}
 				if i > 0 && maybe(80) { // a pod with the app's name in a second container is left alone
 					first = word("api", "")
 				}
 				for _, name := range []string{first, "metrics"}[:1+random.IntN(2)] {
-					p := corev1.ContainerPort{Name: name, ContainerPort: number(8080, 5000, 80, 9090, 8012, 19090), Protocol: corev1.Protocol(word("", "TCP", "TCP", "UDP"))}
+					p := corev1.ContainerPort{Name: name, ContainerPort: number(8080, 5000, 80, 9090, 8012, 19090, 8080, 5000, 80, 9090, 8012, 19090, 6379), Protocol: corev1.Protocol(word("", "TCP", "TCP", "UDP"))}
 					if maybe(10) {
 						p.HostPort, p.HostIP = 80, word("", "10.0.0.1")
 					}

@@ -267,9 +267,15 @@ func Inject(files []*File, said inject.Options) []*Result {
 	served := map[*Result]bool{} // by a Service of these files
 	var owners []*Result
 	var templates [][]string // where the owners have theirs
+	var services []*inject.Service
 	for _, r := range results {
 		if r.object == nil {
 			continue
+		}
+		if isService(r) {
+			if s, ok := inject.ReadService(r.object); ok {
+				services = append(services, s)
+			}
 		}
 		path, ok := inject.Template(r.apiVersion(), r.Kind)
 		if !ok {
@@ -282,15 +288,20 @@ func Inject(files []*File, said inject.Options) []*Result {
 	each(len(owners), func(i int) {
 		r, path := owners[i], templates[i]
 		template := dig(r.object, path)
-		r.Outcome = inject.Inject(template, said)
+		labels := labelsOf(template)
+		var ports []inject.ServicePort
+		for _, s := range services {
+			ports = append(ports, s.PortsOf(r.Namespace, labels)...)
+		}
+		r.Outcome = inject.Inject(template, said, ports...)
 		warnOfLostOptions(r, path)
-		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labelsOf(template), Outcome: r.Outcome}
+		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labels, Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
 	})
 	for _, r := range results {
 		switch {
 		case r.object == nil:
-		case r.apiVersion() == "v1" && r.Kind == "Service":
+		case isService(r):
 			var selects []bool
 			r.Outcome, selects = inject.FollowService(r.object, all)
 			for i, is := range selects {
@@ -321,7 +332,7 @@ func Uninject(files []*File) []*Result {
 		case ok:
 			r.Outcome = inject.Uninject(dig(r.object, path))
 			r.Changes = inject.Below(prefix(path), r.Changes)
-		case r.apiVersion() == "v1" && r.Kind == "Service":
+		case isService(r):
 			r.Outcome = inject.UninjectService(r.object)
 		default:
 			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
@@ -330,6 +341,8 @@ func Uninject(files []*File) []*Result {
 	write(results)
 	return results
 }
+
+func isService(r *Result) bool { return r.apiVersion() == "v1" && r.Kind == "Service" }
 
 func (r *Result) apiVersion() string { return word(r.object["apiVersion"]) }
 

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+)
+
+const (
+	corpus = "../../pkg/inject/testdata/corpus"
+	guide  = "../../docs/injection.md"
+)
+
+// A shape is one file of the corpus.
+type shape struct {
+	file, text string
+	results    []*manifest.Result
+}
+
+// shapes injects each file of the corpus alone.
+func shapes(t *testing.T) []shape {
+	t.Helper()
+	files, err := filepath.Glob(corpus + "/*.*[nl]") // .json and .yaml
+	if err != nil || len(files) < 60 {
+		t.Fatalf("got %d files (%v), want at least 60; have they moved?", len(files), err)
+	}
+	var all []shape
+	for _, file := range files {
+		s := shape{file: filepath.Base(file), text: read(t, file)}
+		s.results = manifest.Inject([]*manifest.File{manifest.Parse(s.file, []byte(s.text))}, nil)
+		all = append(all, s)
+	}
+	return all
+}
+
+// title is what the first line of a file says that it is.
+func (s shape) title() string {
+	line, _, _ := strings.Cut(s.text, "\n")
+	if title, ok := strings.CutPrefix(line, "# "); ok {
+		return strings.TrimSpace(title)
+	}
+	return "a list of pods in JSON"
+}
+
+// row is a line of the table: the first workload, and what became of the Services.
+func (s shape) row() string {
+	var workload *manifest.Result
+	var services []string
+	for _, r := range s.results {
+		switch {
+		case r.Kind == "Service" && r.Reason != inject.Knative:
+			services = append(services, became(r))
+		case workload == nil:
+			workload = r
+		}
+	}
+	verdict, why := string(workload.Verdict), workload.Text
+	if workload.Reason != "" {
+		verdict = "`" + workload.Reason + "`"
+	}
+	if workload.Verdict == inject.Injected {
+		why = strings.TrimPrefix(workload.Notes[0], "requests are for ")
+	}
+	why, _, _ = strings.Cut(why, "; if ")
+	why, _, _ = strings.Cut(why, ": --") // the cure
+	service := ""
+	for _, text := range services {
+		if _, to, ok := strings.Cut(text, "rewritten: "); ok {
+			service = to
+		}
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s |", s.title(), verdict, why, service)
+}
+
+// The guide shows what becomes of each shape, so that a change of the rules is seen there.
+func TestTheGuideShowsWhatBecomesOfTheCorpus(t *testing.T) {
+	const begin, end = "<!-- corpus -->\n", "<!-- /corpus -->\n"
+	lines := []string{"| shape | verdict | why | its Service |", "|---|---|---|---|"}
+	for _, s := range shapes(t) {
+		lines = append(lines, s.row())
+	}
+	want := "\n" + strings.Join(lines, "\n") + "\n\n"
+	text := read(t, guide)
+	before, rest, ok := strings.Cut(text, begin)
+	got, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("got no %q and %q in %s, want the table between them", begin, end, guide)
+	}
+	if *update {
+		write(t, guide, before+begin+want+end+after)
+		return
+	}
+	if got != want {
+		t.Errorf("got a difference (go test ./cmd/injector -run Corpus -update):\n%s", unified(guide, []byte(got), []byte(want)))
+	}
+}
+
+// What is not for HTTP is named in the first line of its file.
+func TestNoDatabaseAndNoTLSServerIsInjected(t *testing.T) {
+	kept := []string{"Redis", "MySQL", "PostgreSQL", "MongoDB", "Kafka", "ZooKeeper", "etcd", "Cassandra", "RabbitMQ", "memcached", "NATS", "database", "mail relay", "DNS", "TLS", "HTTPS", "only offered as 443"}
+	found := 0
+	for _, s := range shapes(t) {
+		isKept := strings.Contains(s.title(), "plain port") // it has one beside that for TLS
+		for _, word := range kept {
+			if isKept || !strings.Contains(s.title(), word) {
+				continue
+			}
+			found++
+			for _, r := range s.results {
+				if r.Verdict == inject.Injected {
+					t.Errorf("%s (%s): got it injected on %d, want it left alone", s.file, s.title(), r.AppPort)
+				}
+			}
+			break
+		}
+	}
+	if want := 20; found < want {
+		t.Errorf("got %d such files, want at least %d", found, want)
+	}
+}
+
+func TestTheCorpusIsInjectedOnceAndNothingIsInvalid(t *testing.T) {
+	for _, s := range shapes(t) {
+		out, report, code := injector(t, "inject", []byte(s.text))
+		if code != done {
+			if !strings.Contains(report, "refused (which-") {
+				t.Errorf("%s: got %q, want no other refusal", s.file, report)
+			}
+			continue
+		}
+		again, report, code := injector(t, "inject", []byte(out))
+		if again != out || code != done {
+			t.Errorf("%s: got another text or exit code %d the second time (%s), want it left alone:\n%s", s.file, code, report, unified(s.file, []byte(out), []byte(again)))
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package inject
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The sidecar speaks HTTP. A port of a database behind it is open, so its pod becomes ready,
+// and every client is answered 400. So a port is asked what it speaks before it is chosen.
+//
+// Nothing in a pod says that for sure. What is looked at, the most certain first, is listed in
+// (*injection).signOf; docs/injection.md says the same. Whoever knows better says so with the
+// option port, which is asked nothing.
+
+// A protocol is what a port speaks, as far as we need to know.
+type protocol int
+
+const (
+	unknownProtocol protocol = iota // nothing says that it is not HTTP
+	plainHTTP
+	notHTTP
+	overTLS
+	notForRequests // of whatever protocol: metrics, health, peers
+)
+
+// A sign is what a port speaks, and what says so.
+type sign struct {
+	protocol protocol
+	why      string
+}
+
+// takesRequests reports whether requests may come to the port.
+func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.protocol == plainHTTP }
+
+// What names of ports say, in the order in which they are asked. A name is words with dashes
+// between them (RFC 6335 section 5.1), and Istio's and many charts' begin with the protocol. The
+// policy of the API server has the same expressions, so they are of RE2.
+const (
+	sideNames = `(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
+		`health|healthz|healthcheck|liveness|readiness|probe|probes|debug|pprof|profiling|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`
+	tlsNames  = `(^|-)(https|https2|tls|ssl|mtls|wss|websecure|hbone)(-|$)`
+	httpNames = `^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`
+	rawNames  = `(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
+		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
+		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`
+)
+
+// Commands of probes that are clients of something else than HTTP, and images that are
+// servers of it. An image is known by the last part of its name: redis and redis-server are,
+// redis-exporter and redis-commander are not.
+const (
+	clientCommands = `(^|[/ \t\n;&|("'\x60])(redis-cli|valkey-cli|keydb-cli|mysql|mysqladmin|mariadb|mariadb-admin|healthcheck\.sh --connect|pg_isready|psql|mongo|mongosh|` +
+		`kafka-topics(\.sh)?|kafka-broker-api-versions(\.sh)?|kafka-cluster(\.sh)?|zkServer\.sh|zkOk\.sh|zkCli\.sh|zookeeper-ready|etcdctl|cqlsh|nodetool|rabbitmqctl|rabbitmq-diagnostics|` +
+		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquitto_sub)($|[ \t\n;&|)"'\x60])`
+	serverImages = `(^|/)(redis|valkey|keydb|dragonfly|mysql|mysql57|mariadb|mariadb-galera|percona|percona-xtradb|percona-xtradb-cluster|percona-server|percona-server-mongodb|postgres|postgresql|` +
+		`postgresql-repmgr|postgis|timescaledb|pgbouncer|pgpool|pgvector|spilo|spilo-[0-9]+|mongo|mongodb|mongodb-sharded|mongodb-community|kafka|cp-kafka|cp-server|zookeeper|cp-zookeeper|kubernetes-zookeeper|` +
+		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|mosquitto|eclipse-mosquitto|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|gb-redisslave|gb-redis-follower)` +
+		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
+		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`
+	exporterImages = `[-_]exporter([:@]|$)` // of the metrics of another server, whatever their port is called
+)
+
+// rawPorts are the ports of what is not HTTP (IANA, and what the servers listen on unless told
+// otherwise). Numbers that HTTP servers often have as well, such as 9000 and 7001, are none.
+var rawPorts = map[int32]string{
+	21: "FTP", 22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 111: "portmap", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP", 514: "syslog", 587: "SMTP",
+	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd",
+	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
+	5701: "Hazelcast", 5900: "VNC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6650: "Pulsar", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
+	9160: "Cassandra", 9300: "Elasticsearch's transport", 11211: "memcached", 16379: "Redis", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
+	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
+}
+
+// tlsPorts are those on which nearly everybody speaks TLS.
+var tlsPorts = map[int32]string{
+	443: "HTTPS", 4443: "HTTPS", 6443: "the Kubernetes API", 8443: "HTTPS", 9443: "HTTPS, and webhooks", 10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS",
+}
+
+// expressions are compiled once.
+var (
+	sideName      = regexp.MustCompile(sideNames)
+	tlsName       = regexp.MustCompile(tlsNames)
+	httpName      = regexp.MustCompile(httpNames)
+	rawName       = regexp.MustCompile(rawNames)
+	clientCommand = regexp.MustCompile(clientCommands)
+	serverImage   = regexp.MustCompile(serverImages)
+	exporterImage = regexp.MustCompile(exporterImages)
+)
+
+// byName is what the name of a port says. what is whose, for people.
+func byName(what, name string) sign {
+	why := fmt.Sprintf("%s is called %s", what, name)
+	switch {
+	case name == "":
+		return sign{}
+	case tlsName.MatchString(name):
+		return sign{overTLS, why}
+	case sideName.MatchString(name):
+		return sign{notForRequests, why}
+	case httpName.MatchString(name):
+		return sign{plainHTTP, why}
+	case rawName.MatchString(name):
+		return sign{notHTTP, why}
+	}
+	return sign{}
+}
+
+// byAppProtocol is what a Service's appProtocol says: the names of IANA, Kubernetes' own with
+// its prefix (KEP-3726), and Istio's. Others with a prefix say nothing to us.
+func byAppProtocol(service, name string) sign {
+	why := fmt.Sprintf("Service %s says appProtocol %s", service, name)
+	switch plain := strings.ToLower(strings.TrimPrefix(name, "kubernetes.io/")); {
+	case plain == "":
+		return sign{}
+	case slices.Contains([]string{"http", "http2", "h2c", "grpc", "grpc-web", "ws"}, plain):
+		return sign{plainHTTP, why}
+	case slices.Contains([]string{"https", "wss", "tls", "ssl"}, plain):
+		return sign{overTLS, why}
+	case strings.Contains(plain, "/"):
+		return sign{}
+	}
+	return sign{notHTTP, why}
+}
+
+// signOf is what a port of a container speaks. The most certain is asked first: what Services
+// say in appProtocol, the image, names for metrics and the like, probes that ask the port,
+// its names, numbers, and the commands of probes. Of Services and of probes that disagree, one that says HTTP wins: it is a port
+// that somebody asks by HTTP.
+func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
+	var services []ServicePort
+	for _, s := range in.services {
+		if s.finds(p) {
+			services = append(services, s)
+		}
+	}
+	var protocols, names, probes []sign
+	for _, s := range services {
+		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
+		names = append(names, byName("the port of Service "+s.Service, s.Name))
+	}
+	for _, probe := range probesOf(c) {
+		probes = append(probes, byProbe(probe, c, p))
+	}
+	own, aside := byName("it", p.Name), sign{}
+	if own.protocol == notForRequests { // a probe asks it, or a Service finds it, for that
+		aside = own
+	}
+	for _, s := range []sign{agree(protocols), byImage(c), aside, agree(probes), own, agree(names), byNumber(p, services), byCommands(c), byUsualNumber(p)} {
+		if s.protocol != unknownProtocol {
+			return s
+		}
+	}
+	return sign{}
+}
+
+// agree is the first of some signs that says HTTP, or else the first that says anything.
+func agree(all []sign) sign {
+	var first sign
+	for _, s := range all {
+		if s.protocol == plainHTTP {
+			return s
+		}
+		if first.protocol == unknownProtocol {
+			first = s
+		}
+	}
+	return first
+}
+
+// byProbe is what a probe says of a port that it asks. A TCP probe says nothing.
+func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign {
+	switch {
+	case probe.HTTPGet != nil && probe.HTTPGet.Host == "":
+		if n, err := resolve(probe.HTTPGet.Port, c); err != nil || n != p.ContainerPort {
+			return sign{}
+		}
+		if probe.HTTPGet.Scheme == corev1.URISchemeHTTPS {
+			return sign{overTLS, fmt.Sprintf("its %s probe asks it by HTTPS", probe.name)}
+		}
+		return sign{plainHTTP, fmt.Sprintf("its %s probe asks it by HTTP", probe.name)}
+	case probe.GRPC != nil && probe.GRPC.Port == p.ContainerPort:
+		return sign{plainHTTP, fmt.Sprintf("its %s probe asks it by gRPC", probe.name)}
+	}
+	return sign{}
+}
+
+func byNumber(p corev1.ContainerPort, services []ServicePort) sign {
+	if of := rawPorts[p.ContainerPort]; of != "" {
+		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
+	}
+	if of := tlsPorts[p.ContainerPort]; of != "" {
+		return sign{overTLS, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
+	}
+	for i, s := range services {
+		if s.Number != 443 {
+			return sign{}
+		}
+		if i == len(services)-1 {
+			return sign{overTLS, fmt.Sprintf("Service %s offers it as 443, the port of HTTPS", s.Service)}
+		}
+	}
+	return sign{}
+}
+
+// byCommands looks for clients of databases among the commands of the probes.
+func byCommands(c *corev1.Container) sign {
+	for _, probe := range probesOf(c) {
+		if probe.Exec == nil {
+			continue
+		}
+		for _, word := range probe.Exec.Command {
+			if found := clientCommand.FindStringSubmatch(word); found != nil {
+				return sign{notHTTP, fmt.Sprintf("its %s probe runs %s", probe.name, found[2])}
+			}
+		}
+	}
+	return sign{}
+}
+
+func byImage(c *corev1.Container) sign {
+	why := fmt.Sprintf("its image is %.100s", c.Image)
+	switch {
+	case serverImage.MatchString(c.Image):
+		return sign{notHTTP, why}
+	case exporterImage.MatchString(c.Image):
+		return sign{notForRequests, why}
+	}
+	return sign{}
+}
+
+// byUsualNumber is asked last: it tells a web server beside a database from the database's
+// helper.
+func byUsualNumber(p corev1.ContainerPort) sign {
+	if slices.Contains([]int32{80, 3000, 5000, 8000, 8080, 8081}, p.ContainerPort) {
+		return sign{plainHTTP, fmt.Sprintf("%d is a usual port of HTTP", p.ContainerPort)}
+	}
+	return sign{}
+}
+
+// A namedProbe is one of a container's, with its name for people.
+type namedProbe struct {
+	name string
+	*corev1.Probe
+}
+
+// probesOf are the probes that a container has.
+func probesOf(c *corev1.Container) []namedProbe {
+	all := []namedProbe{{"readiness", c.ReadinessProbe}, {"liveness", c.LivenessProbe}, {"startup", c.StartupProbe}}
+	return slices.DeleteFunc(all, func(p namedProbe) bool { return p.Probe == nil })
+}
+
+// speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
+// of a port that is asked by HTTP over a name, a number or an image that says otherwise, a policy
+// keeps away.
+func speaksHTTPCEL() string {
+	var numbers []string
+	for _, n := range slices.Sorted(maps.Keys(rawPorts)) {
+		numbers = append(numbers, fmt.Sprint(n))
+	}
+	for _, n := range slices.Sorted(maps.Keys(tlsPorts)) {
+		numbers = append(numbers, fmt.Sprint(n))
+	}
+	matches := func(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
+	return `  [port.?name.orValue('')].all(name,
+    !` + matches("name", sideNames) + `
+    && !` + matches("name", tlsNames) + `
+    && !` + matches("app.?image.orValue('')", serverImages) + `
+    && !` + matches("app.?image.orValue('')", exporterImages) + `
+    && (` + matches("name", httpNames) + `
+      || !` + matches("name", rawNames) + `
+      && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
+      && ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, r.?exec.?command.orValue([]).exists(word, ` + matches("word", clientCommands) + `))))`
+}

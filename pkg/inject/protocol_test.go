@@ -1,0 +1,139 @@
+package inject
+
+import (
+	"strings"
+	"testing"
+)
+
+// A port of which something says that it is for something else than requests by HTTP is
+// skipped, and named with what says so; where the option names it, it is not asked.
+func TestWhatDoesNotSpeakHTTPIsLeftAlone(t *testing.T) {
+	const probe = `,"readinessProbe":`
+	for _, c := range []struct{ fact, container, why string }{ // why "": it is injected
+		{"a port that says nothing", `"ports":[{"containerPort":8080}]`, ""},
+		{"Redis by its number", `"ports":[{"containerPort":6379}]`, "6379 is the port of Redis"},
+		{"a web server on that number", `"ports":[{"containerPort":6379,"name":"http"}]`, ""},
+		{"one that is asked by HTTP", `"ports":[{"containerPort":6379}]` + probe + `{"httpGet":{"port":6379}}`, ""},
+		{"one that is asked by gRPC", `"ports":[{"containerPort":9092}]` + probe + `{"grpc":{"port":9092}}`, ""},
+		{"one whose other port is asked", `"ports":[{"containerPort":6379}]` + probe + `{"httpGet":{"port":8080}}`, "6379"},
+		{"one that is asked by TCP", `"ports":[{"containerPort":5432}]` + probe + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
+		{"a name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "it is called mysql"},
+		{"a name that ends so", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "it is called client-mqtt"},
+		{"Istio's name for bytes", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "it is called tcp-web"},
+		{"Istio's name for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
+		{"gRPC", `"ports":[{"containerPort":50051,"name":"grpc"}]`, ""},
+		{"a word within a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
+		{"TLS by its name", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "speaks TLS, and the sidecar plain HTTP: it is called web-https"},
+		{"TLS by its number", `"ports":[{"containerPort":8443}]`, "8443 is the port of HTTPS"},
+		{"TLS by a probe", `"ports":[{"containerPort":8080}]` + probe + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "its readiness probe asks it by HTTPS"},
+		{"a probe of another host", `"ports":[{"containerPort":443}]` + probe + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is the port of HTTPS"},
+		{"metrics alone", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "it is called metrics"},
+		{"metrics alone, which a probe asks", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + probe + `{"httpGet":{"port":8080}}`, "it is called envoy-prom"},
+		{"health alone", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: it is called health"},
+		{"metrics beside the web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
+		{"a database beside its metrics", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
+		{"the web beside a database's port", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
+		{"a client in a command", `"ports":[{"containerPort":7000}]` + probe + `{"exec":{"command":["/bin/sh","-c","/opt/bin/redis-cli -h x ping"]}}`, "runs redis-cli"},
+		{"a word like a client's", `"ports":[{"containerPort":7000}]` + probe + `{"exec":{"command":["check-mysqladmin-x"]}}`, ""},
+		{"an image", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "its image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
+		{"an image by its digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "its image is mysql"},
+		{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + probe + `{"httpGet":{"port":7000}}`, "its image is shop/redis_exporter:v1"},
+		{"an image of a console", `"image":"mongo-express:1","ports":[{"containerPort":8081}]`, ""},
+		{"a folder of that name", `"image":"registry.example/redis/web:1","ports":[{"containerPort":8081}]`, ""},
+		{"a database with a port that is asked by HTTP", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + probe + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
+		{"a helper beside a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
+		{"a web server beside a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
+		{"PHP behind FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
+		{"PHP in a web server", `"image":"php:8.3-apache","ports":[{"containerPort":80}]`, ""},
+	} {
+		pod := `{"metadata":{%s},"spec":{"containers":[{"name":"app",` + c.container + `}]}}`
+		out := Inject(parse(t, strings.Replace(pod, "%s", "", 1)), nil)
+		switch {
+		case c.why == "" && out.Verdict != Injected:
+			t.Errorf("%s: got %s (%s): %s; want it injected", c.fact, out.Verdict, out.Reason, out.Text)
+		case c.why != "" && (out.Reason != NotHTTP || out.Verdict != Skipped || !strings.Contains(out.Text, c.why)):
+			t.Errorf("%s: got %s (%s): %s; want it skipped as not-http: %s", c.fact, out.Verdict, out.Reason, out.Text, c.why)
+		}
+		if c.why == "" || strings.Contains(c.fact, "TLS by a probe") { // which stays refused
+			continue
+		}
+		for _, port := range []string{"6379", "8080", "5432", "8443", "443", "3306", "9092", "7000", "9000"} {
+			if strings.Contains(c.container, `"containerPort":`+port) {
+				named := strings.Replace(pod, "%s", `"annotations":{"queue-proxy.dev/port":"`+port+`"}`, 1)
+				if out := Inject(parse(t, named), nil); out.Verdict != Injected {
+					t.Errorf("%s, named by the option port: got %s (%s): %s; want it injected", c.fact, out.Verdict, out.Reason, out.Text)
+				}
+			}
+		}
+	}
+}
+
+// What Services at hand say of the app's port counts: that they find it, what they call it,
+// and appProtocol before everything else.
+func TestServicesSayWhichPortIsForRequests(t *testing.T) {
+	service := func(ports string) []ServicePort {
+		s, ok := ReadService(parse(t, `{"kind":"Service","metadata":{"name":"shop"},"spec":{"selector":{"app":"web"},"ports":[`+ports+`]}}`))
+		if !ok {
+			t.Fatalf("got no Service of %s", ports)
+		}
+		return s.PortsOf("", map[string]string{"app": "web", "more": "x"})
+	}
+	for _, c := range []struct {
+		fact, containers, service string
+		port                      int32 // 0: it is not injected
+		reason                    string
+	}{
+		{"a port that nobody declares", `{"name":"a"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"the same without a targetPort", `{"name":"a"}`, `{"port":8000}`, 8000, ""},
+		{"of two, the one for requests", `{"name":"a"}`, `{"port":80,"targetPort":5000},{"name":"metrics","port":9102}`, 5000, ""},
+		{"two of them", `{"name":"a"}`, `{"port":80,"targetPort":5000},{"port":81,"targetPort":5001}`, 0, WhichPort},
+		{"a name that nobody declares", `{"name":"a"}`, `{"port":80,"targetPort":"web"}`, 0, NoPort},
+		{"UDP", `{"name":"a"}`, `{"port":80,"targetPort":5000,"protocol":"UDP"}`, 0, NoPort},
+		{"before a readiness probe", `{"name":"a","readinessProbe":{"tcpSocket":{"port":7000}}}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"beside metrics that are declared", `{"name":"a","ports":[{"name":"metrics","containerPort":9102}]}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"a database that nobody declares", `{"name":"a","image":"mysql:8"}`, `{"port":3306}`, 0, NotHTTP},
+		{"one of two containers, which a probe asks", `{"name":"a","livenessProbe":{"tcpSocket":{"port":5000}}},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
+		{"any of two containers", `{"name":"a"},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 0, NoPort},
+		{"one of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":80,"targetPort":1001}`, 1001, ""},
+		{"both of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":80,"targetPort":1001},{"port":81,"targetPort":1000}`, 0, WhichPort},
+		{"one of two containers' ports", `{"name":"a","ports":[{"containerPort":1000}]},{"name":"b","ports":[{"containerPort":1001,"name":"web"}]}`, `{"port":80,"targetPort":"web"}`, 1001, ""},
+		{"appProtocol for a name", `{"name":"a","ports":[{"containerPort":1000,"name":"tcp"}]}`, `{"port":80,"targetPort":1000,"appProtocol":"kubernetes.io/h2c"}`, 1000, ""},
+		{"appProtocol against a name", `{"name":"a","ports":[{"containerPort":1000,"name":"http"}]}`, `{"port":80,"targetPort":"http","appProtocol":"https"}`, 0, NotHTTP},
+		{"somebody else's appProtocol", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":80,"targetPort":1000,"appProtocol":"example.com/own"}`, 1000, ""},
+		{"the name of its port", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"redis","port":80,"targetPort":1000}`, 0, NotHTTP},
+		{"one of its names is http", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"https","port":443,"targetPort":1000},{"name":"http","port":80,"targetPort":1000}`, 1000, ""},
+		{"443 alone", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
+	} {
+		pod := parse(t, `{"metadata":{},"spec":{"containers":[`+c.containers+`]}}`)
+		out := Inject(pod, nil, service(c.service)...)
+		if out.AppPort != c.port || out.Reason != c.reason {
+			t.Errorf("%s: got port %d, %s (%s): %s; want %d (%s)", c.fact, out.AppPort, out.Verdict, out.Reason, out.Text, c.port, c.reason)
+		}
+	}
+}
+
+func TestAReadinessProbeNamesAPortThatNobodyDeclares(t *testing.T) {
+	for text, want := range map[string]int32{
+		`{"httpGet":{"port":5000}}`: 5000, `{"tcpSocket":{"port":5001}}`: 5001, `{"grpc":{"port":5002}}`: 5002,
+		`{"httpGet":{"port":5000,"host":"other"}}`: 0, `{"exec":{"command":["x"]}}`: 0, `{"tcpSocket":{"port":6379}}`: 0, `{"httpGet":{"port":5000,"scheme":"HTTPS"}}`: 0,
+	} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","readinessProbe":`+text+`}]}}`), nil)
+		if out.AppPort != want || want > 0 && !strings.Contains(out.Text, "but the readiness probe asks it") {
+			t.Errorf("%s: got port %d, %s (%s): %s; want %d", text, out.AppPort, out.Verdict, out.Reason, out.Text, want)
+		}
+	}
+}
+
+// explain shows the notes.
+func TestANoteSaysWhyAPortIsForRequests(t *testing.T) {
+	for ports, want := range map[string]string{
+		`{"containerPort":8080}`: "requests are for port 8080 of container a: it is the only one",
+		`{"containerPort":8080},{"containerPort":9102,"name":"metrics"}`:             "metrics (9102) is not for requests, because it is called metrics",
+		`{"containerPort":8080,"name":"http"},{"containerPort":8081,"name":"other"}`: "it is called http",
+	} {
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[`+ports+`]}]}}`), nil)
+		if len(out.Notes) == 0 || !strings.Contains(out.Notes[0], want) {
+			t.Errorf("%s: got %q, want a note: %s", ports, out.Notes, want)
+		}
+	}
+}
