@@ -51,8 +51,15 @@ test: ## Run all tests but the conformance suite, with the race detector.
 	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
 	$(GO) test ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
 
-conformance: ## Run the black-box suite; QUEUE_PROXY=path chooses another binary, ENGINE=net/http the other engine.
-	QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/...
+# Another queue-proxy has one engine.
+ENGINES = $(or $(ENGINE),own $(if $(QUEUE_PROXY_FIXED_PORTS),,net/http))
+
+conformance: ## Run the black-box suite with both engines; ENGINE=own chooses one, QUEUE_PROXY=path another binary.
+	@failed=; for engine in $(ENGINES); do \
+		echo "== ENGINE=$$engine"; \
+		ENGINE=$$engine QUEUE_PROXY=$(abspath $(QUEUE_PROXY)) $(GO) test -count=1 -timeout $(if $(QUEUE_PROXY_FIXED_PORTS),30m,5m) ./test/conformance/... || failed="$$failed $$engine"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make conformance: failed with ENGINE:$$failed" >&2; exit 1; fi
 
 admission: ## Run the API server's own admission code against the injector; minutes the first time.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...

@@ -25,6 +25,7 @@ import (
 // request whose target is /hold is answered when somebody says so.
 type frugal struct {
 	held, free chan struct{}
+	before     func() // before each answer; nil: nothing
 }
 
 func (a *frugal) serve(t testing.TB, ln net.Listener, answer string) {
@@ -36,19 +37,25 @@ func (a *frugal) serve(t testing.TB, ln net.Listener, answer string) {
 		t.Cleanup(func() { c.Close() })
 		go func() {
 			said, in := []byte(answer), make([]byte, 64<<10)
-			end := []byte("\r\n\r\n")
 			for n := 0; ; {
 				k, err := c.Read(in[n:])
 				if err != nil {
 					return
 				}
 				n += k
-				if !bytes.HasSuffix(in[:n], end) && !bytes.HasSuffix(in[:n], []byte("end")) {
+				end := "\r\n\r\n"
+				if bytes.HasPrefix(in, []byte("POST ")) {
+					end = "end" // of the body, which may come later than the head
+				}
+				if !bytes.HasSuffix(in[:n], []byte(end)) {
 					continue
 				}
 				if bytes.HasPrefix(in, []byte("GET /hold ")) {
 					a.held <- struct{}{}
 					<-a.free
+				}
+				if a.before != nil {
+					a.before()
 				}
 				n = 0
 				if _, err := c.Write(said); err != nil {

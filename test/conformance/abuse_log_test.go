@@ -21,7 +21,6 @@ const knativeTemplate = `{"httpRequest": {"requestMethod": "{{.Request.Method}}"
 func TestNoClientWritesIntoTheLog(t *testing.T) {
 	for name, env := range map[string][]string{
 		"JSON":          {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true"},
-		"net/http":      {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true", "ENGINE=net/http"},
 		"the app is no": {"REQUEST_LOG=true", "SERVING_ENABLE_PROBE_REQUEST_LOG=true", "CONNECT_RETRY=1ms"},
 		"a template":    {"SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE=" + knativeTemplate},
 	} {

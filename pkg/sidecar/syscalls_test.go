@@ -1,0 +1,418 @@
+//go:build linux && !race
+
+package sidecar
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/visit"
+)
+
+// What an ordinary request costs in system calls, in the whole sidecar with all on that
+// is on by default. It runs as a process of its own, which the test traces as strace
+// does: any user may trace what he has started.
+
+// countedRole is the variable by which the test tells itself that it is the sidecar.
+const countedRole = "COUNTED_SIDECAR"
+
+// leaveOut is the variable that leaves the counting out where the machine forbids it.
+const leaveOut = "WITHOUT_PTRACE"
+
+// patience bounds every wait.
+const patience = 20 * time.Second
+
+// callNames are the calls that a sidecar may be expected to make in steady state; others
+// are shown by their numbers.
+var callNames = map[uint64]string{
+	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_READV: "readv", unix.SYS_WRITEV: "writev",
+	unix.SYS_RECVFROM: "recvfrom", unix.SYS_SENDTO: "sendto", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDMSG: "sendmsg",
+	unix.SYS_PWRITEV2: "pwritev2", unix.SYS_SPLICE: "splice", unix.SYS_CLOSE: "close", unix.SYS_SHUTDOWN: "shutdown",
+	unix.SYS_SOCKET: "socket", unix.SYS_CONNECT: "connect", unix.SYS_ACCEPT4: "accept4",
+	unix.SYS_SETSOCKOPT: "setsockopt", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_GETSOCKNAME: "getsockname", unix.SYS_GETPEERNAME: "getpeername",
+	unix.SYS_EPOLL_CTL: "epoll_ctl", unix.SYS_EPOLL_PWAIT: "epoll_pwait", unix.SYS_FCNTL: "fcntl",
+	unix.SYS_FUTEX: "futex", unix.SYS_NANOSLEEP: "nanosleep", unix.SYS_SCHED_YIELD: "sched_yield", unix.SYS_MADVISE: "madvise",
+	unix.SYS_CLONE: "clone", unix.SYS_TGKILL: "tgkill", unix.SYS_GETPID: "getpid", unix.SYS_RT_SIGRETURN: "rt_sigreturn",
+	unix.SYS_CLOCK_GETTIME: "clock_gettime", unix.SYS_GETRANDOM: "getrandom", unix.SYS_TIMER_SETTIME: "timer_settime",
+}
+
+// scheduling are the calls of Go's scheduler, made as time passes rather than for a
+// request: how many there are depends on how busy the machine is.
+var scheduling = []string{"futex", "nanosleep", "sched_yield", "madvise", "clone", "tgkill", "getpid", "rt_sigreturn", "clock_gettime"}
+
+func TestAnOrdinaryRequestTakesFewSystemCalls(t *testing.T) {
+	if os.Getenv(countedRole) != "" {
+		beCounted(t)
+		return
+	}
+	post := "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 10003\r\n\r\n" + strings.Repeat("x", 10000) + "end"
+	// Each way has one read and one write, and one read that finds nothing yet, behind
+	// which Go's scheduler looks for other work and waits.
+	most := map[string]float64{"recvfrom": 2, "recvfrom (nothing yet)": 2, "sendto": 2, "epoll_pwait": 4}
+	for _, v := range []struct {
+		name, request string
+		secure        bool
+	}{
+		{"GET", ordinaryGET, false},
+		{"POST of 10 KB", post, false},
+		{"GET over TLS", ordinaryGET, true},
+		{"POST of 10 KB over TLS", post, true},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			c, calls := counted(t, v.secure)
+			const requests = 200
+			request := []byte(v.request)
+			answer := make([]byte, sizeOf(t, c, request))
+			talkOften := func() {
+				for range requests {
+					if err := calls.rest(); err != nil {
+						t.Fatal(err)
+					}
+					talk(t, c, request, answer)
+				}
+			}
+			talkOften() // now all is there that is made once
+			before := calls.snapshot()
+			talkOften()
+			got := calls.since(before, requests)
+			t.Logf("calls per request: %s", inWords(got))
+			const slack = 0.1 // for what is done every second, and for the last request before
+			for name, n := range got {
+				if call, _, _ := strings.Cut(name, " ("); n > most[name]+slack && !slices.Contains(scheduling, call) {
+					t.Errorf("got %.2f %s per request, want at most %.2f; all: %s", n, name, most[name], inWords(got))
+				}
+			}
+		})
+	}
+}
+
+// inWords lists numbers of calls.
+func inWords(calls map[string]float64) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(calls)) {
+		words = append(words, fmt.Sprintf("%s %.2f", name, calls[name]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// beCounted is the sidecar, until its parent ends it.
+func beCounted(t *testing.T) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	c, err := config.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Run(ctx, c, Process{Log: zap.NewNop(), Started: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// counted starts a sidecar in front of an app, and counts its system calls. It returns a
+// connection to it.
+func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
+	t.Helper()
+	app, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { app.Close() })
+	calls := newCallCounter()
+	go (&frugal{before: func() { _ = calls.rest() }}).serve(t, app, ordinaryAnswer)
+
+	dir := t.TempDir()
+	if err := visit.WritePair(dir); err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), countedRole+"=1", "GOMAXPROCS=1", "TLS_CERT_DIR="+dir, "USER_PORT="+strconv.Itoa(app.Addr().(*net.TCPAddr).Port))
+	names := []string{"QUEUE_SERVING_PORT", "QUEUE_SERVING_TLS_PORT", "ADMIN_PORT", "AUTOSCALER_PORT", "METRICS_PORT", "STATUS_PORT"}
+	ports := freePorts(t, len(names))
+	for i, name := range names {
+		env = append(env, name+"="+strconv.Itoa(ports[i]))
+	}
+	trace(t, calls, []string{os.Args[0], "-test.run=^TestAnOrdinaryRequestTakesFewSystemCalls$", "-test.timeout=1m"}, env, filepath.Join(dir, "output"))
+
+	var c net.Conn
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if secure {
+			c, err = tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])), &tls.Config{
+				InsecureSkipVerify:          true,
+				DynamicRecordSizingDisabled: true, // a request is one record
+			})
+		} else {
+			c, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])))
+		}
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			said, _ := os.ReadFile(filepath.Join(dir, "output"))
+			t.Fatalf("the sidecar does not serve: %v\n%s", err, said)
+		}
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(time.Minute))
+	return c, calls
+}
+
+// freePorts returns ports that nobody listens on.
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		ln, err := net.Listen("tcp", ":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close() // no port twice
+		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// A callCounter counts the system calls of a process, by name; those that could do
+// nothing yet apart.
+type callCounter struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	count   map[string]int
+	at      map[int]call // by thread: where it is
+}
+
+// A call is where a thread is; "": in no call.
+type call struct {
+	name string
+	idle bool // it waits for something to do
+}
+
+func newCallCounter() *callCounter {
+	c := &callCounter{count: map[string]int{}, at: map[int]call{}}
+	c.changed = sync.NewCond(&c.mu)
+	return c
+}
+
+// move notes where a thread is from now on, and counts the call that it has left.
+func (c *callCounter) move(tid int, to call, again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if left := c.at[tid].name; left != "" {
+		if again {
+			left += " (nothing yet)"
+		}
+		c.count[left]++
+	}
+	c.at[tid] = to
+	c.changed.Broadcast()
+}
+
+// gone forgets a thread that has ended.
+func (c *callCounter) gone(tid int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.at, tid)
+	c.changed.Broadcast()
+}
+
+// rest waits until no thread has anything to do. What comes then meets a sidecar that has
+// looked for it already, so that the number of its calls is the same however busy the
+// machine is.
+func (c *callCounter) rest() error {
+	late := false
+	bound := time.AfterFunc(patience, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		late = true
+		c.changed.Broadcast()
+	})
+	defer bound.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ; ; c.changed.Wait() {
+		busy := len(c.at) == 0
+		for _, at := range c.at {
+			busy = busy || !at.idle
+		}
+		switch {
+		case !busy:
+			return nil
+		case late:
+			return fmt.Errorf("the sidecar is not at rest after %v: its threads are at %v", patience, c.at)
+		}
+	}
+}
+
+func (c *callCounter) snapshot() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.count)
+}
+
+// since returns how many calls each of so many requests has taken since a snapshot.
+func (c *callCounter) since(before map[string]int, requests int) map[string]float64 {
+	each := map[string]float64{}
+	for name, n := range c.snapshot() {
+		if n > before[name] {
+			each[name] = float64(n-before[name]) / float64(requests)
+		}
+	}
+	return each
+}
+
+// trace runs a program until the end of the test and counts its system calls. The first
+// of the arguments is its file.
+func trace(t *testing.T, c *callCounter, args, env []string, output string) {
+	t.Helper()
+	out, err := os.Create(output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { out.Close() })
+	started, ended := make(chan int), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the kernel knows a tracer by its thread, which ends with this goroutine
+		pid, err := start(args, env, out)
+		if err != nil {
+			ended <- err
+			return
+		}
+		started <- pid
+		ended <- c.follow(pid)
+	}()
+	select {
+	case pid := <-started:
+		t.Cleanup(func() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			if err := <-ended; err != nil {
+				t.Errorf("tracing: %v", err)
+			}
+		})
+	case err := <-ended:
+		// A skip would read as passed, and the counts could creep up unseen.
+		if os.Getenv(leaveOut) == "" {
+			t.Fatalf("system calls cannot be counted here, because no process may be traced: %v; %s=1 leaves this out", err, leaveOut)
+		}
+		t.Skipf("%s: no system call was counted: %v", leaveOut, err)
+	}
+}
+
+// start starts a program that is to be traced by this thread, and stops it before its
+// first instruction.
+func start(args, env []string, out *os.File) (pid int, err error) {
+	pid, err = syscall.ForkExec(args[0], args, &syscall.ProcAttr{
+		Env:   env,
+		Files: []uintptr{out.Fd(), out.Fd(), out.Fd()},
+		Sys:   &syscall.SysProcAttr{Ptrace: true},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("start: %w", err)
+	}
+	var status unix.WaitStatus
+	if _, err = wait(pid, &status); err == nil && !status.Stopped() {
+		err = fmt.Errorf("got the status %#x, want it stopped", status)
+	}
+	if err == nil {
+		err = unix.PtraceSetOptions(pid, unix.PTRACE_O_TRACESYSGOOD|unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL)
+	}
+	if err == nil {
+		err = unix.PtraceSyscall(pid, 0)
+	}
+	if err != nil {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		return 0, fmt.Errorf("trace: %w", err)
+	}
+	return pid, nil
+}
+
+// wait waits for a thread that this one traces; -1: any.
+func wait(tid int, status *unix.WaitStatus) (int, error) {
+	for {
+		got, err := unix.Wait4(tid, status, unix.WALL|unix.WNOTHREAD, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return got, err
+		}
+	}
+}
+
+// follow counts until the process has ended.
+func (c *callCounter) follow(pid int) error {
+	for {
+		var status unix.WaitStatus
+		tid, err := wait(-1, &status)
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait: %w", err)
+		case !status.Stopped() && tid == pid:
+			return nil
+		case !status.Stopped():
+			c.gone(tid)
+			continue
+		}
+		var deliver int
+		switch stop := status.StopSignal(); stop {
+		case unix.SIGTRAP | 0x80: // a system call begins or ends: PTRACE_O_TRACESYSGOOD
+			if err := c.atCall(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("system call: %w", err)
+			}
+		case unix.SIGTRAP, unix.SIGSTOP: // a thread is made, or is new
+		default:
+			deliver = int(stop)
+		}
+		// A thread that has been killed meanwhile is no more.
+		if err := unix.PtraceSyscall(tid, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("go on: %w", err)
+		}
+	}
+}
+
+// callInfo is struct ptrace_syscall_info of linux/ptrace.h.
+type callInfo struct {
+	op    uint8
+	_     [3]uint8
+	_     uint32
+	_, _  uint64
+	first uint64    // when a call begins its number, when it ends its result
+	args  [6]uint64 // when a call begins
+	_     [16]byte
+}
+
+// atCall notes that a call begins or ends.
+func (c *callCounter) atCall(tid int) error {
+	var info callInfo
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	if info.op != unix.PTRACE_SYSCALL_INFO_ENTRY {
+		c.move(tid, call{}, int64(info.first) == -int64(unix.EAGAIN))
+		return nil
+	}
+	name, ok := callNames[info.first]
+	if !ok {
+		name = fmt.Sprintf("call %d", info.first)
+	}
+	idle := name == "futex" || name == "nanosleep"
+	if name == "epoll_pwait" {
+		idle = info.args[3] != 0 // its time-out: it does more than look
+	}
+	c.move(tid, call{name: name, idle: idle}, false)
+	return nil
+}
