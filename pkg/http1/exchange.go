@@ -13,15 +13,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
-
-// answerTimeout bounds the writing of an answer of our own: the clock that has
-// run out must not take its own answer with it.
-const answerTimeout = 5 * time.Second
 
 // exchange is a request of a connection as the lifecycle sees it. Its head stays
 // in the connection's buffer, untouched, until that has ended.
@@ -32,12 +29,12 @@ type exchange struct {
 	at      int // index in the connection's buffer: what is behind the head and not consumed
 	life    queue.Life
 	alarm   *queue.Alarm
+	head    forward.Request // what the user container gets
 	call    upstream.Call
 	body    body
 	pooled  *[]byte // from the engine's buffers; what is written is made here
 	out     []byte
 	remote  string // the client's address and port
-	peer    string // the address, as X-Forwarded-For has it
 
 	// What breaks a Forward off, made once: before its response begins, and then.
 	abortApp, abortBoth func()
@@ -61,8 +58,9 @@ func (x *exchange) init(c *conn) {
 	x.alarm = queue.NewAlarm(x.hasGone)
 	x.remote = c.nc.RemoteAddr().String()
 	if a, err := netip.ParseAddrPort(x.remote); err == nil {
-		x.peer = a.Addr().String()
+		x.head.Peer = a.Addr().String()
 	}
+	x.head.AppHost = c.server.settings.AppHost
 	x.abortApp = func() {
 		x.call.Abort()
 		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
@@ -71,21 +69,28 @@ func (x *exchange) init(c *conn) {
 		x.call.Abort()
 		c.nc.SetDeadline(past)
 	}
-	x.call.OnSend = x.makeHead
-	x.call.OnSent = x.leaveRoom
-	x.call.OnInfo = x.inform
-	x.call.OnWait = func() {
-		_ = x.flush(nil) // whoever writes next hears of an error
-		x.leaveRoom()
-	}
-	x.call.Arrived = x.body.here
-	x.call.StopBody = func() {
-		x.stopped = true
-		c.nc.SetReadDeadline(past)
-	}
+	x.call.Request, x.call.Client = &x.head, x
 	x.body.x = x
 	x.body.chunks.MaxTrailer = wire.MaxRequestTrailer
 }
+
+// Sending implements upstream.Client.
+func (x *exchange) Sending() { x.life.Enter(queue.Waiting) }
+
+// Waiting implements upstream.Client.
+func (x *exchange) Waiting() {
+	_ = x.flush(nil) // whoever writes next hears of an error
+	x.leaveRoom()
+}
+
+// StopBody implements upstream.Client.
+func (x *exchange) StopBody() {
+	x.stopped = true
+	x.c.nc.SetReadDeadline(past)
+}
+
+// BodyArrived implements upstream.Client.
+func (x *exchange) BodyArrived() bool { return x.body.here() }
 
 // hasGone reports whether the client has. In a tunnel one that ends its side has not.
 func (x *exchange) hasGone() bool {
@@ -232,7 +237,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	}
 	x.out, x.waiting = b, true
 	x.c.clocked = false
-	x.c.nc.SetWriteDeadline(time.Now().Add(answerTimeout))
+	x.c.nc.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout))
 	_ = x.flush(nil) // who can't hear it has gone
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
@@ -376,7 +381,7 @@ func (b *body) Read(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	b.n += int64(n)
 	if limit := x.c.server.settings.MaxBodyBytes; limit > 0 && b.n > limit {
-		n, err = 0, errTooLarge
+		n, err = 0, forward.ErrTooLarge
 	}
 	if err == io.EOF {
 		b.over = true

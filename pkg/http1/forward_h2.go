@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -76,7 +77,7 @@ func (x *exchange) requestH2(ctx context.Context) (*http.Request, *bodyH2) {
 		out.ContentLength = -1
 	}
 	var head wire.Request
-	b := x.appendHead(nil)
+	b := x.head.AppendHTTP1(nil)
 	_, _ = head.Parse(b)
 	for _, f := range head.Fields {
 		name, value := http.CanonicalHeaderKey(string(f.Name)), string(f.Value)
@@ -99,7 +100,7 @@ func (x *exchange) requestH2(ctx context.Context) (*http.Request, *bodyH2) {
 			}
 		}
 	}
-	target := string(originForm(q))
+	target := strings.Clone(x.head.Path())
 	if target != "*" {
 		target = "http://" + out.Host + target // the transport cuts off what it knows and sends the rest as it is
 	}
@@ -186,7 +187,7 @@ func (b *bodyH2) leave() {
 
 // informH2 passes an informational response on.
 func (x *exchange) informH2(status int, fields http.Header) {
-	x.inform(&wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fieldsOf(fields)})
+	x.Info(&wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fieldsOf(fields)})
 }
 
 // fieldsOf returns the fields of a header.
@@ -233,7 +234,7 @@ func (x *exchange) streamH2(res *http.Response, result *queue.Result) {
 		case err == io.EOF:
 			if chunked {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, withoutOurs(fieldsOf(res.Trailer)))
+				x.out = wire.AppendLastChunk(x.out, forward.TrailerFields(fieldsOf(res.Trailer)))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {

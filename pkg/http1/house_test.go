@@ -27,6 +27,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
@@ -114,11 +115,12 @@ func serveApp(t testing.TB, ln net.Listener, play func(p *peer)) *app {
 }
 
 // acquaintance is what a house says to an app to hear what it speaks.
-const acquaintance = "GET /acquaintance HTTP/1.1\r\nHost: a\r\n\r\n"
+const acquaintance = "/acquaintance"
 
 // acquainted answers an acquaintance, which is no part of any play.
 func (p *peer) acquainted() bool {
-	if b, _ := p.in.Peek(15); string(b) != acquaintance[:15] {
+	begin := "GET " + acquaintance
+	if b, _ := p.in.Peek(len(begin)); string(b) != begin {
 		return false
 	}
 	_, _ = readHead(p.in)
@@ -486,12 +488,21 @@ func (h *house) shutdown() {
 	})
 }
 
+// nobody is a client that waits for nothing.
+type nobody struct{}
+
+func (nobody) Sending()            {}
+func (nobody) Info(*wire.Response) {}
+func (nobody) Waiting()            {}
+func (nobody) StopBody()           {}
+func (nobody) BodyArrived() bool   { return false }
+
 // acquaint has the app be heard to speak HTTP/1.1, by a request that does not
 // count.
 func (h *house) acquaint() {
 	c := &upstream.Call{
-		Head: []byte(acquaintance), Method: "GET",
-		OnSend: func() {}, OnInfo: func(*wire.Response) {}, StopBody: func() {},
+		Request: &forward.Request{Method: "GET", Target: acquaintance, Host: "a", Length: -1},
+		Client:  nobody{},
 	}
 	c.Begin()
 	r, err := c.Do(h.app)

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -49,8 +50,8 @@ func (x *exchange) sayContinue() error {
 	return nil
 }
 
-// inform passes an informational response on. A client of HTTP/1.0 knows none.
-func (x *exchange) inform(head *wire.Response) {
+// Info implements upstream.Client: it passes an informational response on. A client of HTTP/1.0 knows none.
+func (x *exchange) Info(head *wire.Response) {
 	if x.request.Minor == 0 {
 		return
 	}
@@ -64,9 +65,9 @@ func (x *exchange) inform(head *wire.Response) {
 		i.continued = true
 	}
 	x.room()
-	b := appendStatus(x.out[:0], 1, head.Status, view(head.Reason))
-	b = appendResponseFields(b, head.Fields)
-	x.out, x.waiting = append(b, "\r\n"...), true
+	x.out = appendStatus(x.out[:0], 1, head.Status, view(head.Reason))
+	forward.EachResponseField(head.Fields, (*forward.Lines)(&x.out))
+	x.out, x.waiting = append(x.out, "\r\n"...), true
 	_ = x.flush(nil) // whoever writes next hears of an error
 	x.leaveRoom()
 }

@@ -5,40 +5,9 @@ import (
 	"net"
 
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
-
-// wantsUpgrade reports whether the request asks for another protocol. Not if that
-// is HTTP/2 alone (RFC 9110 section 7.8), nor if it has a body: such offers are
-// ignored. HTTP/1.0 has no upgrade.
-func wantsUpgrade(q *wire.Request) bool {
-	return q.Upgrade && q.Minor > 0 && !q.Chunked && q.ContentLength <= 0 && len(appendProtocols(nil, q)) > 0
-}
-
-// appendProtocols appends the protocols that the request asks for, but HTTP/2, as a
-// list.
-func appendProtocols(b []byte, q *wire.Request) []byte {
-	n := len(b)
-	for _, f := range q.Fields {
-		if !wire.EqualFold(f.Name, header.Upgrade) {
-			continue
-		}
-		for protocol := range bytes.SplitSeq(f.Value, []byte{','}) {
-			protocol = bytes.Trim(protocol, " \t")
-			if len(protocol) == 0 || wire.EqualFold(protocol, "h2c") {
-				continue
-			}
-			if len(b) > n {
-				b = append(b, ", "...)
-			}
-			b = append(b, protocol...)
-		}
-	}
-	return b
-}
 
 // tunnel passes a 101 on and then bytes both ways, until the end of the connection.
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {

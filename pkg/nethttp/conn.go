@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -208,7 +209,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 // held.
 func (c *conn) limitSend() error {
 	if c.overdue > 0 && c.sendEnd.IsZero() {
-		c.sendEnd = time.Now().Add(answerTimeout)
+		c.sendEnd = time.Now().Add(forward.AnswerTimeout)
 	}
 	return c.Conn.SetWriteDeadline(earlier(c.sendLimit, c.sendEnd))
 }

@@ -2,8 +2,6 @@ package nethttp
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -12,17 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
-
-// answerTimeout bounds the writing of an answer of our own: the clock that has
-// run out must not take its own answer with it.
-const answerTimeout = 5 * time.Second
-
-// headKept is the longest buffer for a head that is kept, in bytes.
-const headKept = 4 << 10
 
 // exchange is a request of net/http as the lifecycle sees it. Values are pooled: a
 // wake that comes late finds another request, which it only makes look again.
@@ -35,16 +27,16 @@ type exchange struct {
 
 	life queue.Life
 	call upstream.Call
-	body *body  // nil: none
-	head []byte // of the request to the user container, or room for it
+	head forward.Request // what the user container gets
+	body *body           // nil: none
 
-	upgrade string // the protocols that the request asks for
-	alarm   *queue.Alarm
+	alarm *queue.Alarm
 
 	answered   bool        // a final response has begun
 	broken     bool        // the client must see that its response is not whole
 	hurried    bool        // the writes of its connection; written by the alarm alone
-	stopped    atomic.Bool // stopBody has been called
+	stopped    atomic.Bool // StopBody has been called
+	pending    bool        // some of the response has been written and not sent
 	untilClose bool        // which only the connection's end can tell
 }
 
@@ -71,6 +63,7 @@ func (x *exchange) end() {
 		x.conn.calm()
 	}
 	x.w, x.r, x.conn, x.body = nil, nil, nil, nil
+	x.head = forward.Request{}
 }
 
 // Header implements queue.Exchange. The names are in canonical case. Over HTTP/2
@@ -105,7 +98,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	}
 	x.closeIfLast(h, false)
 	control := http.NewResponseController(x.w)
-	control.SetWriteDeadline(time.Now().Add(answerTimeout))
+	control.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout))
 	x.fullDuplex() // do not read the body first
 	x.answered = true
 	x.w.WriteHeader(a.Status)
@@ -149,7 +142,7 @@ func (x *exchange) bodyIsLeft() bool {
 // leaveBody keeps net/http from waiting for the rest of a body behind the response.
 func (x *exchange) leaveBody() {
 	if x.bodyIsLeft() {
-		x.stopBody()
+		x.StopBody()
 	}
 }
 
@@ -159,9 +152,7 @@ func (x *exchange) addTiming(h http.Header) {
 	if !x.server.settings.ServerTiming {
 		return
 	}
-	queued, slot := x.life.Waited()
-	h.Add("Server-Timing", fmt.Sprintf("queue;dur=%.1f, app;dur=%.1f",
-		float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond)))
+	h.Add(header.ServerTiming, string(forward.AppendTiming(nil, &x.life)))
 }
 
 // Sleep implements queue.Exchange.
@@ -265,8 +256,6 @@ type body struct {
 	eof   bool  // source has no more
 }
 
-var errTooLarge = errors.New("request body too large")
-
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	b.await()
@@ -278,7 +267,7 @@ func (b *body) Read(p []byte) (int, error) {
 		b.life.GotBody()
 	}
 	if b.limit > 0 && b.n > b.limit {
-		n, err = 0, errTooLarge
+		n, err = 0, forward.ErrTooLarge
 	}
 	if err != nil && err != io.EOF && !b.ended {
 		b.err = err
@@ -327,31 +316,19 @@ func (b *body) moved() int64 {
 	return b.n
 }
 
-// leave lets go of the exchange and returns why reading failed, if it did.
-func (b *body) leave() error {
+// failed returns why reading has failed; nil: it has not.
+func (b *body) failed() error {
 	if b == nil {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.life = nil
 	return b.err
 }
 
-// upgradeOf returns the protocols that an HTTP/1.1 request asks for, "" when none
-// or such as we ignore: HTTP/2, whose only users are those that offer it to
-// everybody (RFC 9110 section 7.8), and any for a request with a body.
-func upgradeOf(r *http.Request) string {
-	if !r.ProtoAtLeast(1, 1) || r.ProtoMajor > 1 || r.ContentLength != 0 || !isNamed(r.Header[header.Connection], header.Upgrade) {
-		return ""
-	}
-	var protocols []string
-	for _, line := range r.Header[header.Upgrade] {
-		for protocol := range strings.SplitSeq(line, ",") {
-			if protocol = strings.Trim(protocol, " \t"); protocol != "" && !strings.EqualFold(protocol, "h2c") {
-				protocols = append(protocols, protocol)
-			}
-		}
-	}
-	return strings.Join(protocols, ", ")
+// leave lets go of the exchange.
+func (b *body) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.life = nil
 }

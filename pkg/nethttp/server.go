@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -93,7 +94,7 @@ func New(settings Settings, proxy *queue.Proxy, app *upstream.App, watcher *hang
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: http2Streams, MaxReadFrameSize: http2Frame,
 			MaxReceiveBufferPerStream: http2Window, MaxReceiveBufferPerConnection: http2Streams * http2Window,
-			WriteByteTimeout: settings.SendTimeout + answerTimeout,
+			WriteByteTimeout: settings.SendTimeout + forward.AnswerTimeout,
 		},
 		ReadHeaderTimeout:            settings.HeaderTimeout,
 		MaxHeaderBytes:               settings.MaxHeaderBytes,
@@ -116,10 +117,7 @@ type connKey struct{}
 func (s *Server) newExchange() *exchange {
 	x := &exchange{server: s}
 	x.alarm = queue.NewAlarm(x.hasGone)
-	x.call.OnSend = x.makeHead
-	x.call.OnSent = x.leaveHead
-	x.call.OnInfo = func(head *wire.Response) { x.inform(head) }
-	x.call.StopBody = x.stopBody
+	x.call.Request, x.call.Client = &x.head, x
 	return x
 }
 

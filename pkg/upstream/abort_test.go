@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
@@ -17,7 +19,7 @@ func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	got := within(t, "an aborted call", func() outcome { return k.do(a) })
-	if fault(got.err) != Aborted || k.sends != 0 {
+	if fault(got.err) != forward.Aborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
@@ -33,7 +35,7 @@ func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	got := k.do(a)
-	if fault(got.err) != Aborted || k.sends != 1 {
+	if fault(got.err) != forward.Aborted || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want aborted, 1", got.err, k.sends)
 	}
 }
@@ -92,14 +94,14 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 			})
 			k := ask("GET", "/")
 			if stage.head > 0 {
-				k.field("A: " + strings.Repeat("a", stage.head))
+				k.field("A", strings.Repeat("a", stage.head))
 			}
 			if stage.body != nil {
 				k.with(stage.body(k), -1)
 				k.Expect100 = stage.expects
 			}
 			sending := make(chan struct{})
-			k.OnSend = func() { k.sends++; close(sending) }
+			k.sending = func() { close(sending) }
 			go func() {
 				<-sending
 				<-reached
@@ -107,7 +109,7 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 			}()
 			got := within(t, "an aborted call", func() outcome { return k.do(a) })
 			close(ended)
-			if fault(got.err) != Aborted || got.sent && stage.body != nil || idle(a) != 0 || k.sends != 1 {
+			if fault(got.err) != forward.Aborted || got.sent && stage.body != nil || idle(a) != 0 || k.sends != 1 {
 				t.Errorf("got %v, sent %v, %d idle, %d sends, want aborted, false, 0, 1", got.err, got.sent, idle(a), k.sends)
 			}
 			within(t, "closing the connection", func() error { <-closed; return nil })
@@ -126,7 +128,7 @@ func TestAbortEndsADial(t *testing.T) {
 		k.Abort()
 	}()
 	got := within(t, "an aborted dial", func() outcome { return k.do(a) })
-	if fault(got.err) != Aborted || k.sends != 0 {
+	if fault(got.err) != forward.Aborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
@@ -147,7 +149,7 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 	const workers, times = 4, 400
 	var all, aborters sync.WaitGroup
 	var mu sync.Mutex
-	count := map[Fault]int{}
+	count := map[forward.Fault]int{}
 	for w := range workers {
 		k := ask("", "")
 		over := make(chan struct{})
@@ -175,7 +177,7 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 					want += "some content"
 				}
 				k.Begin()
-				k.Head, k.Method, k.Body, k.Length = next.Head, next.Method, next.Body, next.Length
+				k.request, k.Body = next.request, next.Body
 				got := k.do(a)
 				mu.Lock()
 				count[fault(got.err)]++
@@ -183,7 +185,7 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 				if got.err == nil && got.body != want {
 					t.Errorf("got %q, want %q", got.body, want)
 				}
-				if got.err != nil && fault(got.err) != Aborted {
+				if got.err != nil && fault(got.err) != forward.Aborted {
 					t.Errorf("got %v, want aborted or an answer", got.err)
 				}
 			}
@@ -198,5 +200,5 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 			t.Error("got a connection in the pool that is of no use, want none")
 		}
 	}
-	t.Logf("%d answered, %d aborted", count[0], count[Aborted])
+	t.Logf("%d answered, %d aborted", count[0], count[forward.Aborted])
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // Settings say where the user container is and how it is treated.
@@ -213,7 +215,7 @@ func (a *App) dial(ctx context.Context) (net.Conn, error) {
 		}
 		a.speech.forget()
 		if !refused(first) || !time.Now().Add(dialAgain).Before(end) {
-			return nil, &Error{Fault: Unreachable, Err: first}
+			return nil, &forward.Error{Fault: forward.Unreachable, Err: first}
 		}
 		select {
 		case <-ctx.Done():

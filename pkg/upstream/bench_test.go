@@ -38,14 +38,6 @@ func once(t testing.TB, k *asker, a *App) {
 	r.Close()
 }
 
-func TestAnOrdinaryGETAllocatesNothing(t *testing.T) {
-	a := app(t, plain)
-	k := ask("GET", "/")
-	if n := testing.AllocsPerRun(200, func() { once(t, k, a) }); n > 0 {
-		t.Errorf("got %v allocations, want 0", n)
-	}
-}
-
 func BenchmarkGET(b *testing.B) {
 	a := app(b, plain)
 	k := ask("GET", "/")

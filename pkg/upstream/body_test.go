@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // stuck is a body that gives out its first bytes and then waits for StopBody,
@@ -59,7 +61,7 @@ func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
 					case "chunked":
 						k.with(bytes.NewReader(body), -1)
 					case "trailers":
-						k.with(bytes.NewReader(body), -1).field("Trailer: A")
+						k.with(bytes.NewReader(body), -1).field("Trailer", "A")
 						k.Trailer = func(dst []byte) []byte { return append(dst, "A: b\r\n"...) }
 						wantTrailer = "b"
 					}
@@ -209,7 +211,7 @@ func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newConn(&lateWriter{TCPConn: nc.(*net.TCPConn), head: len(k.Head), cut: make(chan struct{})}, &a.buffers)
+	c := newConn(&lateWriter{TCPConn: nc.(*net.TCPConn), head: len(k.head()), cut: make(chan struct{})}, &a.buffers)
 	a.put(c, -1)
 	got := k.do(a)
 	got.want(t, 204, "")
@@ -266,7 +268,7 @@ func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
 					return 0, broken
 				})), length)
 				got := within(t, "the end", func() outcome { return k.do(a) })
-				if fault(got.err) != Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
+				if fault(got.err) != forward.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
 				if <-whole {
@@ -294,9 +296,9 @@ func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
 			k := ask("POST", "/")
 			k.with(&stuck{[]byte("hello"), k.stopped}, 10)
 			got := within(t, "the end", func() outcome { return k.do(a) })
-			want := Reset
+			want := forward.Reset
 			if name == "garbage" {
-				want = Garbage
+				want = forward.Garbage
 			}
 			if fault(got.err) != want {
 				t.Errorf("got %v, want fault %d", got.err, want)
@@ -319,8 +321,8 @@ func TestABodyThatWaitsFor100IsNotAskedForBefore(t *testing.T) {
 		p.hang()
 	})
 	body := strings.NewReader("hello")
-	k := ask("POST", "/").field("Expect: 100-continue")
-	k.Expect100 = true
+	k := ask("POST", "/")
+	k.Expect100, k.request.Expect100 = true, true
 	k.with(readerFunc(func(p []byte) (int, error) {
 		if !said.Load() {
 			t.Error("got asked for the body before the 100, want after")

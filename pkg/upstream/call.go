@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -35,29 +36,28 @@ const (
 // past is a deadline that has long gone by.
 var past = time.Unix(1, 0)
 
+// A Client is where the request of a [Call] has come from. All methods are called on the
+// goroutine of Do, Next and Close.
+type Client interface {
+	Sending()            // a connection is there, the request is about to be sent; once for each time that it is
+	Info(*wire.Response) // an informational response; valid during the call
+	Waiting()            // the next byte of the response's body is not there yet
+	StopBody()           // makes a blocked Body.Read return
+	BodyArrived() bool   // whether all of Body has come; false where nobody knows
+}
+
 // Call is one request to the user container in HTTP/1.1. Its memory may be used
 // for the next one, by way of [Call.Begin], once [Response.Close],
 // [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
-	// The request. Head is its request line and fields with the blank line, framing
-	// fields included; the rest says what Head promises.
-	Head      []byte
-	Method    string
-	Body      io.Reader               // nil: none
-	Length    int64                   // of Body in bytes; -1: unknown, it is sent chunked
+	Request   *forward.Request        // whose head is made for each sending
+	Content   []byte                  // a body of which all is here: it is sent with the head; nil: none, or Body
+	Body      io.Reader               // one that is still to come, as Request says how; nil: none, or Content
 	Trailer   func(dst []byte) []byte // appends the trailer fields once Body has ended; nil: none
-	Expect100 bool                    // Head holds "Expect: 100-continue"
-	Upgrade   bool                    // Head asks for another protocol
+	Expect100 bool                    // Body waits for "100 Continue"
 	Hold      bool                    // a Do that is broken off leaves its connection to Held
 	Many      bool                    // the client has others like it: the response is read in pieces of 32 KB, not 64
-
-	// What the engine does on the way, on the goroutine of Do and Next.
-	OnSend   func()               // a connection is there, the request is about to be sent; it may set Head
-	OnSent   func()               // Head will not be looked at before the next OnSend; nil: nothing
-	OnInfo   func(*wire.Response) // an informational response; valid during the call
-	OnWait   func()               // the next byte of the response is not there yet; nil: nothing
-	StopBody func()               // makes a blocked Body.Read return; from any goroutine
-	Arrived  func() bool          // whether all of Body has come from the client; nil: nobody knows
+	Client    Client
 
 	Sends int // how often Do has sent the request, or begun to
 
@@ -107,7 +107,7 @@ func (c *Call) Abort() {
 	defer c.mu.Unlock()
 	c.aborted = true
 	if c.cancel != nil {
-		c.cancel(&Error{Fault: Aborted})
+		c.cancel(&forward.Error{Fault: forward.Aborted})
 	}
 	if c.conn != nil {
 		c.conn.SetDeadline(past)
@@ -142,19 +142,6 @@ func (c *Call) Do(a *App) (*Response, error) {
 	}
 }
 
-// sending tells the engine that Head is about to be written.
-func (c *Call) sending() {
-	c.Sends++
-	c.OnSend()
-}
-
-// sent tells the engine that Head has been written.
-func (c *Call) sent() {
-	if c.OnSent != nil {
-		c.OnSent()
-	}
-}
-
 // connect attaches a connection to the call.
 func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 	var n *conn
@@ -167,7 +154,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 		c.mu.Lock()
 		c.cancel = cancel
 		if c.aborted {
-			cancel(&Error{Fault: Aborted})
+			cancel(&forward.Error{Fault: forward.Aborted})
 		}
 		c.mu.Unlock()
 		nc, err := a.dialAside(ctx)
@@ -181,7 +168,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 	}
 	if !c.attach(n) {
 		n.close()
-		return nil, &Error{Fault: Aborted}
+		return nil, &forward.Error{Fault: forward.Aborted}
 	}
 	return n, nil
 }
@@ -215,7 +202,7 @@ func (c *Call) detach() (aborted bool) {
 // again says that the request may be sent once more, if its body still can.
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
 	if err := conn.send(c); err != nil {
-		return nil, true, &Error{Fault: Reset, Err: err}
+		return nil, true, &forward.Error{Fault: forward.Reset, Err: err}
 	}
 	h1, _ := a.speech.heard()
 	switch {
@@ -239,17 +226,17 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				a.speech.learnH1(false)
 				err = errSpeaksH2
 			}
-			return nil, false, &Error{Fault: Garbage, Err: err}
+			return nil, false, &forward.Error{Fault: forward.Garbage, Err: err}
 		}
 		if n == 0 {
 			silent := conn.w == conn.r && infos == 0
 			if err := conn.fill(maxHead); err != nil {
-				var e *Error
+				var e *forward.Error
 				if errors.As(err, &e) {
 					return nil, false, e
 				}
-				again := silent && conn.reused && (!conn.written || Idempotent(c.Method))
-				return nil, again, &Error{Fault: Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
+				again := silent && conn.reused && (!conn.written || Idempotent(c.Request.Method))
+				return nil, again, &forward.Error{Fault: forward.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue
 		}
@@ -257,12 +244,12 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 			return c.final(a, conn, n)
 		}
 		if infos++; infos > maxInfos {
-			return nil, false, &Error{Fault: Garbage, Err: errTooManyInfos}
+			return nil, false, &forward.Error{Fault: forward.Garbage, Err: errTooManyInfos}
 		}
 		if head.Status == 100 {
 			c.startUpload()
 		}
-		c.OnInfo(head)
+		c.Client.Info(head)
 		conn.r += n
 	}
 }
@@ -270,18 +257,18 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 // final makes the response whose head takes the first n buffered bytes.
 func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	r := &c.response
-	if r.Head.Status == 101 && !c.Upgrade {
-		return nil, false, &Error{Fault: Garbage, Err: errNotAsked}
+	if r.Head.Status == 101 && !c.Request.Upgrade {
+		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNotAsked}
 	}
 	if _, ok := wire.Find(r.Head.Fields, header.Upgrade); r.Head.Status == 101 && !ok { // RFC 9110 section 15.2.2
-		return nil, false, &Error{Fault: Garbage, Err: errNoUpgrade}
+		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNoUpgrade}
 	}
 	if h1, _ := a.speech.heard(); h1 != yes {
 		a.speech.learnH1(true)
 	}
 	conn.r += n
 	r.call, r.app, r.conn = c, a, conn
-	r.left, r.framing = r.Head.BodyLength(c.Method)
+	r.left, r.framing = r.Head.BodyLength(c.Request.Method)
 	r.ended = false
 	r.chunks.Reset()
 	if c.Expect100 {
@@ -306,7 +293,7 @@ func (c *Call) BodyUntouched() bool {
 // HTTP/2. If it has closed without a word, it may have read the head and died
 // (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all.
 func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
-	var e *Error
+	var e *forward.Error
 	if !errors.As(err, &e) || !c.BodyUntouched() {
 		return false
 	}
@@ -314,7 +301,7 @@ func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
 		only, err := a.SpeaksOnlyH2(ctx)
 		return err == nil && only
 	}
-	return e.Fault == Garbage && a.OnlyH2()
+	return e.Fault == forward.Garbage && a.OnlyH2()
 }
 
 // Idempotent reports whether a method may be sent twice (RFC 9110 section 9.2.2).
@@ -333,16 +320,16 @@ func (c *Call) verdict(err error) error {
 	defer c.mu.Unlock()
 	switch {
 	case c.aborted:
-		return &Error{Fault: Aborted}
+		return &forward.Error{Fault: forward.Aborted}
 	case c.upload.err != nil:
-		return &Error{Fault: Body, Err: c.upload.err}
+		return &forward.Error{Fault: forward.Body, Err: c.upload.err}
 	}
 	return err
 }
 
 func isAborted(err error) bool {
-	var e *Error
-	return errors.As(err, &e) && e.Fault == Aborted
+	var e *forward.Error
+	return errors.As(err, &e) && e.Fault == forward.Aborted
 }
 
 // startUploadIn starts the upload after d, unless something else does before.
@@ -392,17 +379,16 @@ func (c *Call) send(conn *conn, done chan struct{}) {
 // chunkRoom is what stands before a chunk of at most pieceSize bytes.
 const chunkRoom = len("8000\r\n")
 
-// copyBody sends Body in the framing that Length says.
+// copyBody sends Body in the framing that Request says.
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.get(pieceSize)
 	defer conn.buffers.put(pooled)
 	buf := *pooled
-	chunked := c.Length < 0
+	chunked, left := c.Request.Chunked, c.Request.Length
 	room := buf
 	if chunked {
 		room = buf[chunkRoom : len(buf)-len("\r\n")]
 	}
-	left := c.Length
 	for {
 		n, err := c.Body.Read(room)
 		out := room[:n]
@@ -482,7 +468,7 @@ func (c *Call) endUpload(lag time.Duration) bool {
 	default:
 		stopped = true
 		conn.SetDeadline(past)
-		c.StopBody()
+		c.Client.StopBody()
 		<-done
 	}
 	c.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
@@ -66,11 +67,15 @@ type conn struct {
 	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
 
+	// Of the request that is being written.
+	room          *[]byte // from buffers; where head is
+	head, content []byte  // what fits behind the head is there
+
 	// Of the raw calls, here so that they allocate nothing.
 	peek   func(fd uintptr) bool // look
 	step   func(fd uintptr) bool // sendOrRead
 	silent bool
-	sends  *Call // whose head the next step writes; nil: none
+	sends  *Call // whose request the next step writes; nil: none
 	n      int   // of the last step: bytes written or read,
 	err    error // and what went wrong
 }
@@ -88,7 +93,41 @@ func newConn(c net.Conn, buffers *buffers) *conn {
 // buffered returns what has arrived and is not consumed.
 func (c *conn) buffered() []byte { return c.buf[c.r:c.w] }
 
-// send writes the head of k, having looked whether a connection that was used
+// begin makes the head of k, which is held only until it is written: it is made again for
+// a request that is sent again.
+func (c *conn) begin(k *Call) {
+	k.Sends++
+	k.Client.Sending()
+	c.room = c.buffers.get(pieceSize)
+	c.head, c.content = k.Request.AppendHTTP1((*c.room)[:0]), k.Content
+	if len(c.head)+len(c.content) <= cap(c.head) {
+		c.head, c.content = append(c.head, c.content...), nil
+	}
+}
+
+// finish writes the request, of which n bytes have been written already, and lets go of
+// it.
+func (c *conn) finish(n int) error {
+	done, err := 0, error(nil)
+	if n < len(c.head) {
+		done, err = c.Write(c.head[n:])
+		n += done
+	}
+	c.written = n > 0
+	if n >= len(c.head) && len(c.content) > 0 {
+		_, err = c.Write(c.content[n-len(c.head):])
+	}
+	c.sent()
+	return err
+}
+
+// sent lets go of a request that has been written.
+func (c *conn) sent() {
+	c.buffers.put(c.room)
+	c.room, c.head, c.content = nil, nil, nil
+}
+
+// send writes the head of k, and Content, having looked whether a connection that was used
 // before is still of use; errStale says that it is not. Where the response is all
 // that is to come next, both are left to the next fill.
 func (c *conn) send(k *Call) error {
@@ -100,10 +139,8 @@ func (c *conn) send(k *Call) error {
 	if c.reused && !c.alive() {
 		return errStale
 	}
-	k.sending()
-	n, err := c.Write(k.Head)
-	c.written = n > 0
-	k.sent()
+	c.begin(k)
+	err := c.finish(0)
 	if err != nil && c.reused && !c.written {
 		return err
 	}
@@ -123,7 +160,7 @@ func (c *conn) fill(limit int) error {
 	}
 	if c.buf != nil && c.w == len(c.buf) {
 		if len(c.buf) >= limit {
-			return &Error{Fault: Garbage, Err: errHeadTooLarge}
+			return &forward.Error{Fault: forward.Garbage, Err: errHeadTooLarge}
 		}
 		grown := make([]byte, min(2*len(c.buf), limit))
 		copy(grown, c.buf[:c.w])
@@ -146,7 +183,7 @@ func (c *conn) fill(limit int) error {
 	return c.err
 }
 
-// rawRead is Read for a bare connection, which may begin with the head of a
+// rawRead is Read for a bare connection, which may begin with the writing of a
 // request. An error is that of the waiting; what was read is in n and err.
 func (c *conn) rawRead() error {
 	k := c.sends
@@ -156,16 +193,15 @@ func (c *conn) rawRead() error {
 	if k == nil || !errors.Is(c.err, errPartly) {
 		return nil
 	}
+	_ = c.finish(c.n) // an error may still have its answer
 	c.written = true
-	_, _ = c.Write(k.Head[c.n:]) // an error may still have its answer
-	k.sent()
 	return c.raw.Read(c.step)
 }
 
 // sendOrRead is what RawConn.Read calls, each time when bytes may have come. It
 // reports whether n and err are set; otherwise it is called again.
 //
-// The head is written here, and not before, because the bytes that come from now
+// The request is written here, and not before, because the bytes that come from now
 // on will be told of: what there has been is seen by peeking, so there is no need
 // to try a read that would be too early.
 func (c *conn) sendOrRead(fd uintptr) (done bool) {
@@ -178,17 +214,22 @@ func (c *conn) sendOrRead(fd uintptr) (done bool) {
 		c.n, c.err = 0, errStale
 		return true
 	}
-	k.sending()
-	c.n, c.err = socket.Write(fd, k.Head)
+	c.begin(k)
+	if len(c.content) > 0 {
+		c.n, c.err = socket.WriteTwo(fd, c.head, c.content)
+	} else {
+		c.n, c.err = socket.Write(fd, c.head)
+	}
 	c.written = c.n > 0
 	switch {
-	case c.err == nil && c.n < len(k.Head), errors.Is(c.err, syscall.EAGAIN):
+	case c.err == nil && c.n < len(c.head)+len(c.content), errors.Is(c.err, syscall.EAGAIN):
 		c.err = errPartly
 		return true
-	case c.err != nil && c.reused:
+	}
+	c.sent()
+	if c.err != nil && c.reused {
 		return true
 	}
-	k.sent()
 	// On a fresh connection nobody has peeked; and an answer may explain a failure.
 	return (!c.reused || c.err != nil) && c.tryRead(fd)
 }

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // What comes before the request is written wakes nobody any more when the
@@ -32,7 +34,7 @@ func TestAUserContainerThatSpeaksFirstIsHeard(t *testing.T) {
 	c := newConn(nc, &a.buffers)
 	soon(t, "the greeting", func() bool { return !c.alive() })
 	got := within(t, "an answer", func() outcome { return ask("GET", "/").doOn(a, c) })
-	if fault(got.err) != Garbage {
+	if fault(got.err) != forward.Garbage {
 		t.Errorf("got %v, want garbage", got.err)
 	}
 }
@@ -58,7 +60,7 @@ func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 		}
 		p.hang()
 	})
-	k := ask("GET", "/").field("Large: " + value)
+	k := ask("GET", "/").field("Large", value)
 	for range 2 { // on a fresh connection, and on one that was used
 		k.Begin()
 		within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")

@@ -5,40 +5,6 @@ import (
 	"syscall"
 )
 
-// Fault says what went wrong between the request and its response.
-type Fault uint8
-
-// The faults.
-const (
-	Unreachable Fault = iota + 1 // no connection
-	Reset                        // the connection broke, or ended too early
-	Garbage                      // what came is not HTTP
-	Body                         // the request's own body could not be read
-	Aborted                      // by Call.Abort
-)
-
-// Error is a fault and what the system said about it. Its text is for logs
-// alone: it names addresses.
-type Error struct {
-	Fault Fault
-	Err   error
-
-	// Silent says that a fresh connection was closed without a byte, and that the
-	// user container has not been heard to speak HTTP/1.1 yet: it may speak HTTP/2
-	// alone.
-	Silent bool
-}
-
-func (e *Error) Error() string {
-	name := [...]string{Unreachable: "unreachable", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted"}[e.Fault]
-	if e.Err == nil {
-		return "user container: " + name
-	}
-	return "user container: " + name + ": " + e.Err.Error()
-}
-
-func (e *Error) Unwrap() error { return e.Err }
-
 var (
 	errTooManyInfos = errors.New("too many informational responses")
 	errHeadTooLarge = errors.New("response head too large")

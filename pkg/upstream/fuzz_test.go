@@ -33,7 +33,7 @@ func FuzzResponse(f *testing.F) {
 		}
 		a.speech.learnH1(true)
 		k := ask(methods[head], "/")
-		k.Upgrade = upgrade
+		k.request.Upgrade = upgrade
 		if !head && !upgrade {
 			k.with(bytes.NewReader(make([]byte, 10)), -1)
 		}
@@ -69,7 +69,7 @@ func FuzzResponse(f *testing.F) {
 		}
 		r := bufio.NewReader(bytes.NewReader(say))
 		for {
-			response, err := http.ReadResponse(r, &http.Request{Method: k.Method})
+			response, err := http.ReadResponse(r, &http.Request{Method: k.request.Method})
 			if err != nil && blankName.Match(say) {
 				return // which a proxy must bear (RFC 9112 5.1), and net/http does not
 			}

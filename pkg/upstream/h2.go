@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // speech is what the user container has been heard to speak. It is learnt on
@@ -83,7 +85,7 @@ func (a *App) SpeaksH1() bool {
 // SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
 // known it is asked, on a connection of its own. Its silence for a second means
 // no, and is remembered only of one that has been heard to speak HTTP/1.1. The
-// error is an *Error where nothing could be dialled, or the context's cause.
+// error is a *forward.Error where nothing could be dialled, or the context's cause.
 func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
@@ -130,7 +132,7 @@ func (a *App) askH2(ctx context.Context) (bool, error) {
 // that is not known it is asked, in both, on connections of its own: in HTTP/1.1
 // while one in HTTP/2 is open and lives on, and before another one is opened, since
 // one that dies or takes no more connections swallows the question as well. The
-// error is an *Error where nothing could be dialled, or the context's cause.
+// error is a *forward.Error where nothing could be dialled, or the context's cause.
 func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 	if h2, err := a.SpeaksH2(ctx); err != nil || !h2 {
 		return false, err
@@ -252,7 +254,7 @@ func couldBeSettings(b []byte) bool {
 
 // RoundTripH2 sends a request in HTTP/2, to the user container whatever the host
 // of its URL is. Its context must end once the response has been dealt with. The
-// error is an *Error where nothing could be dialled.
+// error is a *forward.Error where nothing could be dialled.
 //
 // The standard library would send a request without a body up to seven times,
 // and wait for a minute in between, to a user container that resets its stream;
@@ -286,7 +288,7 @@ func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), errNotAgain):
-		err = &Error{Fault: Reset, Err: errNotAgain}
+		err = &forward.Error{Fault: forward.Reset, Err: errNotAgain}
 	case r.Context().Err() == nil && !reused.Load():
 		a.speech.forget() // a connection that never answered: it may be another app by now
 	}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // settings is the frame that a server's side of an HTTP/2 connection opens with:
@@ -41,7 +43,7 @@ func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *t
 					return 0, io.EOF
 				}), 5)
 				got := k.do(a)
-				if fault(got.err) != Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.BodyUntouched() {
+				if fault(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.BodyUntouched() {
 					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.BodyUntouched(), errSpeaksH2)
 				}
 				if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
@@ -63,7 +65,7 @@ func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
 	} {
 		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say(say) }).port)
 		got := ask("GET", "/").do(a)
-		if h1, h2 := a.speech.heard(); fault(got.err) != Garbage || h1 != unknown || h2 != unknown {
+		if h1, h2 := a.speech.heard(); fault(got.err) != forward.Garbage || h1 != unknown || h2 != unknown {
 			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
 		}
 	}
@@ -75,8 +77,8 @@ func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
 		if known {
 			a.speech.learnH1(true)
 		}
-		var e *Error
-		if err := ask("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != Reset || e.Silent == known {
+		var e *forward.Error
+		if err := ask("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != forward.Reset || e.Silent == known {
 			t.Errorf("got %+v, want a reset, silent %v", e, !known)
 		}
 	}
@@ -232,13 +234,13 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	a.SpeaksH2(t.Context())
 	a.speech.learnH1(false)
 	s.ln.Close()
-	if got := ask("GET", "/").do(a); fault(got.err) != Unreachable {
+	if got := ask("GET", "/").do(a); fault(got.err) != forward.Unreachable {
 		t.Fatalf("got %v, want unreachable", got.err)
 	}
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want it forgotten")
 	}
-	if _, err := a.SpeaksH2(t.Context()); fault(err) != Unreachable {
+	if _, err := a.SpeaksH2(t.Context()); fault(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 }
@@ -343,7 +345,7 @@ func TestAnHTTP2RequestThatReachesNobodySaysSo(t *testing.T) {
 	port, _ := nobody(t)
 	a := stranger(t, port)
 	a.speech.learnH1(false)
-	if _, err := a.RoundTripH2(requestH2(t.Context(), "app", nil)); fault(err) != Unreachable {
+	if _, err := a.RoundTripH2(requestH2(t.Context(), "app", nil)); fault(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 	if a.OnlyH2() {
@@ -435,7 +437,7 @@ func TestAnHTTP2RequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 			r := requestH2(t.Context(), "app", nil)
 			r.Method = c.method
 			_, err := a.RoundTripH2(r)
-			if fault(err) != Reset || seen.Load() != c.sends {
+			if fault(err) != forward.Reset || seen.Load() != c.sends {
 				t.Errorf("got %v, %s sent %d times behind %d others, want a reset, %d times", err, c.method, seen.Load(), c.before, c.sends)
 			}
 			if !a.OnlyH2() {

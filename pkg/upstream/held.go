@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -15,8 +16,8 @@ type Held struct{ conn *conn }
 // hold keeps conn as what [Call.Held] returns, if the caller wants it and err is not the
 // user container's own doing.
 func (c *Call) hold(conn *conn, err error) bool {
-	var e *Error
-	if !c.Hold || !conn.written || !errors.As(err, &e) || e.Fault != Aborted && e.Fault != Body {
+	var e *forward.Error
+	if !c.Hold || !conn.written || !errors.As(err, &e) || e.Fault != forward.Aborted && e.Fault != forward.Body {
 		return false
 	}
 	c.held = &Held{conn}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // heldCall returns a call that was aborted when its request was with the user container.
@@ -17,7 +19,7 @@ func heldCall(t *testing.T, a *App, k *asker, arrived <-chan struct{}) *Held {
 	within(t, "the request at the user container", func() struct{} { return <-arrived })
 	k.Abort()
 	got := within(t, "an aborted call", func() outcome { return <-done })
-	if fault(got.err) != Aborted {
+	if fault(got.err) != forward.Aborted {
 		t.Fatalf("got %v, want aborted", got.err)
 	}
 	return k.Held()

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"sync"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // Interims are the informational responses to one request. The transport tells of
@@ -34,7 +36,7 @@ func (i *Interims) Take(status int, fields textproto.MIMEHeader) error {
 		return nil
 	}
 	if i.n++; i.n > maxInfos {
-		return &Error{Fault: Garbage, Err: errTooManyInfos}
+		return &forward.Error{Fault: forward.Garbage, Err: errTooManyInfos}
 	}
 	i.waiting = append(i.waiting, interim{status, http.Header(fields)})
 	if i.telling == nil {

@@ -32,8 +32,8 @@ func TestAFinishedBodyWhoseSenderIsLateKeepsTheConnection(t *testing.T) {
 	})
 	ask("GET", "/first").do(a)
 	k := ask("POST", "/").with(&lateBody{}, -1)
-	k.Arrived = func() bool { return true }
-	k.StopBody = func() { t.Error("got a call to stop the body, want patience") }
+	k.arrived = true
+	k.stop = func() { t.Error("got a call to stop the body, want patience") }
 	k.do(a).want(t, 200, "ok")
 	if got := idle(a); got != 1 {
 		t.Errorf("got %d idle connections, want 1", got)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
@@ -172,7 +174,7 @@ func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 		begin := time.Now()
 		k := ask("GET", "/")
 		got := within(t, "a dial", func() outcome { return k.do(a) })
-		if fault(got.err) != Unreachable || k.sends != 0 || !k.BodyUntouched() {
+		if fault(got.err) != forward.Unreachable || k.sends != 0 || !k.BodyUntouched() {
 			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
 		}
 		if took := time.Since(begin); took < retry-dialAgain {
@@ -214,7 +216,7 @@ func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 	go func() { got <- k.do(a) }()
 	soon(t, "a dial", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.cancel != nil })
 	k.Abort()
-	if got := within(t, "an aborted dial", func() outcome { return <-got }); fault(got.err) != Aborted {
+	if got := within(t, "an aborted dial", func() outcome { return <-got }); fault(got.err) != forward.Aborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // second returns a user container whose first connection serves one request and
@@ -51,7 +53,7 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 		expects  bool
 		play     func(p *peer)
 		replayed bool
-		fault    Fault
+		fault    forward.Fault
 	}{
 		{name: "GET, closed", method: "GET", play: closes, replayed: true},
 		{name: "GET, reset", method: "GET", play: resets, replayed: true},
@@ -60,17 +62,17 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 		{name: "TRACE", method: "TRACE", play: closes, replayed: true},
 		{name: "DELETE", method: "DELETE", play: closes, replayed: true},
 		{name: "PUT without a body", method: "PUT", play: closes, replayed: true},
-		{name: "PUT whose body was asked for", method: "PUT", body: body, play: closes, fault: Reset},
+		{name: "PUT whose body was asked for", method: "PUT", body: body, play: closes, fault: forward.Reset},
 		{name: "PUT whose body still waits", method: "PUT", body: body, expects: true, play: closes, replayed: true},
-		{name: "PUT whose body was let come", method: "PUT", body: body, expects: true, play: func(p *peer) { p.head(); p.say("HTTP/1.1 100 Continue\r\n\r\n") }, fault: Reset},
-		{name: "POST without a body", method: "POST", play: closes, fault: Reset},
-		{name: "POST", method: "POST", body: body, play: closes, fault: Reset},
-		{name: "POST whose body still waits", method: "POST", body: body, expects: true, play: closes, fault: Reset},
-		{name: "PATCH", method: "PATCH", play: closes, fault: Reset},
-		{name: "get, which is not GET", method: "get", play: closes, fault: Reset},
-		{name: "one byte of a response", method: "GET", play: func(p *peer) { p.head(); p.say("H") }, fault: Reset},
-		{name: "an informational response", method: "GET", play: func(p *peer) { p.head(); p.say("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: Reset},
-		{name: "garbage", method: "GET", play: func(p *peer) { p.head(); p.say("what?\r\n") }, fault: Garbage},
+		{name: "PUT whose body was let come", method: "PUT", body: body, expects: true, play: func(p *peer) { p.head(); p.say("HTTP/1.1 100 Continue\r\n\r\n") }, fault: forward.Reset},
+		{name: "POST without a body", method: "POST", play: closes, fault: forward.Reset},
+		{name: "POST", method: "POST", body: body, play: closes, fault: forward.Reset},
+		{name: "POST whose body still waits", method: "POST", body: body, expects: true, play: closes, fault: forward.Reset},
+		{name: "PATCH", method: "PATCH", play: closes, fault: forward.Reset},
+		{name: "get, which is not GET", method: "get", play: closes, fault: forward.Reset},
+		{name: "one byte of a response", method: "GET", play: func(p *peer) { p.head(); p.say("H") }, fault: forward.Reset},
+		{name: "an informational response", method: "GET", play: func(p *peer) { p.head(); p.say("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: forward.Reset},
+		{name: "garbage", method: "GET", play: func(p *peer) { p.head(); p.say("what?\r\n") }, fault: forward.Garbage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, s := second(t, c.play)
@@ -97,7 +99,7 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 func TestARequestOnAFreshConnectionIsNotReplayed(t *testing.T) {
 	a := app(t, func(p *peer) { p.head() })
 	k := ask("GET", "/")
-	if got := k.do(a); fault(got.err) != Reset || k.sends != 1 {
+	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 	}
 }
@@ -113,7 +115,7 @@ func TestARequestIsReplayedOnce(t *testing.T) {
 	a := stranger(t, s.port)
 	ask("GET", "/").do(a).want(t, 204, "")
 	k := ask("GET", "/")
-	if got := k.do(a); fault(got.err) != Reset || k.sends != 2 || s.connections() != 2 {
+	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 2 || s.connections() != 2 {
 		t.Errorf("got %v, %d sends, %d connections, want a reset, 2, 2", got.err, k.sends, s.connections())
 	}
 }
@@ -140,7 +142,7 @@ func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
 	s.ln.Close()
 	k := ask("GET", "/")
 	got := k.do(a)
-	if fault(got.err) != Unreachable || k.sends != 1 || idle(a) != 2 {
+	if fault(got.err) != forward.Unreachable || k.sends != 1 || idle(a) != 2 {
 		t.Errorf("got %v, %d sends, %d idle, want unreachable, 1, 2", got.err, k.sends, idle(a))
 	}
 }
@@ -179,7 +181,7 @@ func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.
 			got := k.do(a)
 			if takes == 0 {
 				got.want(t, 200, "hello")
-			} else if fault(got.err) != Reset || k.sends != 1 {
+			} else if fault(got.err) != forward.Reset || k.sends != 1 {
 				t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 			}
 		})
@@ -263,7 +265,7 @@ func TestAUserContainerThatClosesAtRandomCostsNoIdempotentRequestAndRepeatsNoOth
 					k = ask("POST", id).with(strings.NewReader("body"), 4)
 				}
 				got := k.do(a)
-				if got.err != nil && k.Method == "GET" {
+				if got.err != nil && k.request.Method == "GET" {
 					t.Errorf("got %v, want no error of a GET", got.err)
 				}
 				mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -38,14 +39,14 @@ func (r *Response) Length() int64 {
 func (r *Response) UntilClose() bool { return r.framing == wire.UntilClose }
 
 // Next returns the next bytes of the body, valid until the next call, and io.EOF
-// after the last. Any other error is an *Error. OnWait is called before it has
-// to wait.
+// after the last. Any other error is a *forward.Error. Client.Waiting is called before it
+// has to wait.
 func (r *Response) Next() ([]byte, error) {
 	for {
 		data, n, err := r.decode(r.conn.buffered())
 		r.conn.r += n
 		if err != nil && err != io.EOF {
-			return nil, r.call.verdict(&Error{Fault: Garbage, Err: err})
+			return nil, r.call.verdict(&forward.Error{Fault: forward.Garbage, Err: err})
 		}
 		if len(data) > 0 {
 			return data, nil
@@ -57,9 +58,7 @@ func (r *Response) Next() ([]byte, error) {
 		if n > 0 {
 			continue
 		}
-		if r.call.OnWait != nil {
-			r.call.OnWait()
-		}
+		r.call.Client.Waiting()
 		if err := r.conn.fill(bufferSize); err != nil {
 			if r.framing == wire.UntilClose && err == io.EOF {
 				r.ended = true
@@ -68,9 +67,9 @@ func (r *Response) Next() ([]byte, error) {
 			if err == io.EOF {
 				err = errEndedEarly
 			}
-			var e *Error
+			var e *forward.Error
 			if !errors.As(err, &e) {
-				e = &Error{Fault: Reset, Err: err}
+				e = &forward.Error{Fault: forward.Reset, Err: err}
 			}
 			return nil, r.call.verdict(e)
 		}
@@ -121,7 +120,7 @@ func (r *Response) Close() (sent bool) {
 	lag := time.Duration(0)
 	if r.ended {
 		lag = lagTimeout
-		if c.Arrived != nil && c.Arrived() {
+		if c.Client.BodyArrived() {
 			lag = arrivedTimeout
 		}
 	}
@@ -131,7 +130,7 @@ func (r *Response) Close() (sent bool) {
 	switch {
 	case !r.ended || !sent || aborted || r.Head.Close || r.framing == wire.UntilClose || r.conn.w != r.conn.r:
 		r.conn.close()
-	case c.Method == "HEAD" && r.Head.ContentLength > 0:
+	case c.Request.Method == "HEAD" && r.Head.ContentLength > 0:
 		r.app.putWhenSilent(r.conn, keepAlive)
 	default:
 		r.app.put(r.conn, keepAlive)

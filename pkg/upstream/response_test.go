@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -85,9 +86,10 @@ func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
 			a := New(Settings{Port: 1})
 			k := ask(cmp.Or(f.method, "GET"), "/")
 			near, far := link()
+			head := make([]byte, len(k.head()))
 			go func() {
 				defer far.Close()
-				far.Read(make([]byte, len(k.Head)))
+				far.Read(head)
 				far.Write([]byte(f.say[:i]))
 				far.Write([]byte(f.say[i:]))
 			}()
@@ -135,7 +137,7 @@ func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
 				close(closed)
 			})
 			got := ask("GET", "/").do(a)
-			if fault(got.err) != Garbage {
+			if fault(got.err) != forward.Garbage {
 				t.Errorf("got %v, want garbage", got.err)
 			}
 			within(t, "closing the connection", func() error { <-closed; return nil })
@@ -204,7 +206,7 @@ func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
 				})
 				k := ask("GET", "/")
 				got := k.do(a)
-				if fault(got.err) != Reset || idle(a) != 0 || k.sends != 1 {
+				if fault(got.err) != forward.Reset || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want a reset, 0, 1", got.err, idle(a), k.sends)
 				}
 			})
@@ -232,7 +234,7 @@ func TestABodyUntilCloseThatIsResetIsBroken(t *testing.T) {
 	for err == nil {
 		_, err = r.Next()
 	}
-	if fault(err) != Reset {
+	if fault(err) != forward.Reset {
 		t.Errorf("got %v, want a reset", err)
 	}
 	r.Close()
@@ -260,7 +262,7 @@ func TestLengthIsKnownBeforeTheBodyWhereTheHeadTells(t *testing.T) {
 }
 
 // Whoever passes a stream on sends what it has when it must wait for more.
-func TestOnWaitIsCalledBeforeEachWait(t *testing.T) {
+func TestTheClientIsToldBeforeEachWait(t *testing.T) {
 	next := make(chan struct{})
 	a := app(t, func(p *peer) {
 		p.request()
@@ -273,7 +275,7 @@ func TestOnWaitIsCalledBeforeEachWait(t *testing.T) {
 		p.say("0\r\n\r\n")
 	})
 	k := ask("GET", "/")
-	k.OnWait = func() { next <- struct{}{} } // lets the user container go on: without it nobody would
+	k.waiting = func() { next <- struct{}{} } // lets the user container go on: without it nobody would
 	got := within(t, "the response", func() outcome { return k.do(a) })
 	got.want(t, 200, "abbb")
 }
@@ -281,7 +283,7 @@ func TestOnWaitIsCalledBeforeEachWait(t *testing.T) {
 func TestAnErrorKeepsWhatTheSystemSaid(t *testing.T) {
 	a := app(t, func(p *peer) { p.request() })
 	err := ask("GET", "/").do(a).err
-	var e *Error
+	var e *forward.Error
 	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: reset: ") {
 		t.Errorf("got %v, want a reset with its cause", err)
 	}

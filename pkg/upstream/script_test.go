@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -154,40 +154,66 @@ func (p *peer) rst() {
 	p.Close()
 }
 
-// asker is a Call that remembers what the engine would have heard.
+// asker is a Call, and the client that it has come from, which remembers what an engine
+// would have been told.
 type asker struct {
 	Call
+	request forward.Request
 	sends   int
 	infos   []int
 	stopped chan struct{} // closed by the first StopBody
 	once    sync.Once
+	arrived bool // all of the body
+
+	// What is done on the way; nil: nothing.
+	sending, waiting, stop func()
 }
 
 // ask returns a request for target without a body.
 func ask(method, target string) *asker {
 	k := &asker{stopped: make(chan struct{})}
-	k.Method = method
-	k.Head = []byte(method + " " + target + " HTTP/1.1\r\nHost: app\r\n\r\n")
-	k.OnSend = func() { k.sends++ }
-	k.OnInfo = func(r *wire.Response) { k.infos = append(k.infos, r.Status) }
-	k.StopBody = func() { k.once.Do(func() { close(k.stopped) }) }
+	k.request = forward.Request{Method: method, Target: target, Host: "app", Length: -1}
+	k.Request, k.Client = &k.request, k
 	return k
 }
 
-// field adds a field line to the head.
-func (k *asker) field(line string) *asker {
-	head, _ := strings.CutSuffix(string(k.Head), "\r\n")
-	k.Head = []byte(head + line + "\r\n\r\n")
+func (k *asker) Sending() {
+	k.sends++
+	if k.sending != nil {
+		k.sending()
+	}
+}
+
+func (k *asker) Info(r *wire.Response) { k.infos = append(k.infos, r.Status) }
+
+func (k *asker) Waiting() {
+	if k.waiting != nil {
+		k.waiting()
+	}
+}
+
+func (k *asker) StopBody() {
+	k.once.Do(func() { close(k.stopped) })
+	if k.stop != nil {
+		k.stop()
+	}
+}
+
+func (k *asker) BodyArrived() bool { return k.arrived }
+
+// head returns the head that is sent.
+func (k *asker) head() []byte { return k.request.AppendHTTP1(nil) }
+
+// field adds a field to the head.
+func (k *asker) field(name, value string) *asker {
+	k.request.Fields = append(k.request.Fields, wire.Field{Name: []byte(name), Value: []byte(value)})
 	return k
 }
 
 // with gives the request a body; length -1: chunked.
 func (k *asker) with(body io.Reader, length int64) *asker {
-	k.Body, k.Length = body, length
-	if length < 0 {
-		return k.field("Transfer-Encoding: chunked")
-	}
-	return k.field("Content-Length: " + strconv.FormatInt(length, 10))
+	k.Body, k.request.Length, k.request.Chunked = body, length, length < 0
+	return k
 }
 
 // outcome is all that came of a request.
@@ -232,8 +258,8 @@ func (k *asker) finish(r *Response) (got outcome) {
 }
 
 // fault returns the fault of err, 0 where it has none.
-func fault(err error) Fault {
-	var e *Error
+func fault(err error) forward.Fault {
+	var e *forward.Error
 	if errors.As(err, &e) {
 		return e.Fault
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -23,21 +24,14 @@ const goneTimeout = time.Second
 // AppendSwitch appends the head of a 101 as the client gets it: with the fields that are
 // not for us alone, and those that make it a switch (RFC 9110 section 15.2.2).
 func (r *Response) AppendSwitch(b []byte) []byte {
-	b = append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...)
+	lines := forward.Lines(append(b, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"...))
 	for _, f := range r.Head.Fields {
-		switch header.RoleOf(f.Name) {
-		case header.HopRole, header.ConnectionRole, header.TERole, header.TrailerRole, header.LengthRole:
-			if !wire.EqualFold(f.Name, header.Upgrade) {
-				continue
-			}
-		case header.ProxyStatusRole:
-			if f.Value = []byte(header.WithoutOurs(string(f.Value))); len(f.Value) == 0 {
-				continue
-			}
+		if wire.EqualFold(f.Name, header.Upgrade) {
+			lines = wire.AppendField(lines, f.Name, f.Value)
 		}
-		b = wire.AppendField(b, f.Name, f.Value)
 	}
-	return append(b, "\r\n"...)
+	forward.EachResponseField(r.Head.Fields, &lines)
+	return append(lines, "\r\n"...)
 }
 
 // IsWebSocket reports whether a 101 switches to WebSocket.

@@ -46,7 +46,7 @@ func upgrade(t *testing.T, early string, play func(p *peer)) *passage {
 	}
 	outer.SetDeadline(time.Now().Add(bound))
 	h := &passage{client: outer, call: ask("GET", "/"), ended: make(chan struct{})}
-	h.call.Upgrade = true
+	h.call.request.Upgrade = true
 	r, err := h.call.Do(a)
 	if err != nil || r.Head.Status != 101 {
 		t.Fatalf("got %v, want a 101", err)

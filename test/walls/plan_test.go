@@ -27,12 +27,13 @@ var plan = []room{
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
 	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
-	{path: "pkg/upstream", may: []string{"pkg/header", "pkg/wire", "pkg/socket"}},
+	{path: "pkg/forward", may: []string{"pkg/queue", "pkg/header", "pkg/wire"}},
+	{path: "pkg/upstream", may: []string{"pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
-	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 
 	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
@@ -44,7 +45,7 @@ var plan = []room{
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/upstream",
+		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/nethttp", "pkg/http1", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 

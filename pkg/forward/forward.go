@@ -1,0 +1,64 @@
+// Package forward holds the rules of forwarding that all engines share: the head of the
+// request that the user container gets, which fields of its response the client gets, and
+// the reason for which a request has failed.
+//
+// It works on fields alone and knows no connection. What it is given is not copied:
+// strings and fields may point into the buffers of an engine.
+package forward
+
+import (
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// AnswerTimeout bounds the writing of an answer of our own: the clock that has run out
+// must not take its own answer with it.
+const AnswerTimeout = 5 * time.Second
+
+// An Encoder takes the fields of a head in their order. A name has the case in which it
+// came. Both strings are valid during the call.
+type Encoder interface {
+	Field(name, value string)
+}
+
+// Lines is an Encoder that appends field lines of HTTP/1.1.
+type Lines []byte
+
+// Field implements Encoder.
+func (l *Lines) Field(name, value string) { *l = wire.AppendField(*l, name, value) }
+
+// view returns the bytes as a string, which lives as long as they are unchanged.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// names are the fields that the Connection lines of a message name: they are for the next
+// hop alone (RFC 9110 section 7.6.1).
+type names []string
+
+// namesRoom is how many names are collected without an allocation. Most messages have none.
+const namesRoom = 8
+
+// add adds the names in one Connection line. "keep-alive" and "close" tell what becomes of
+// the connection.
+func (n names) add(line string) names {
+	for more := true; more; {
+		var name string
+		name, line, more = strings.Cut(line, ",")
+		name = strings.Trim(name, " \t")
+		if name != "" && !wire.EqualFold(name, "keep-alive") && !wire.EqualFold(name, "close") {
+			n = append(n, name)
+		}
+	}
+	return n
+}
+
+func (n names) has(name string) bool {
+	for _, named := range n {
+		if wire.EqualFold(named, name) {
+			return true
+		}
+	}
+	return false
+}

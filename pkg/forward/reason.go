@@ -1,0 +1,91 @@
+package forward
+
+import (
+	"errors"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// ErrTooLarge is what reading a body returns that is longer than MAX_BODY_BYTES allows.
+var ErrTooLarge = errors.New("request body too large")
+
+// Fault says what went wrong between the request and its response.
+type Fault uint8
+
+// The faults.
+const (
+	Unreachable Fault = iota + 1 // no connection
+	Reset                        // the connection broke, or ended too early
+	Garbage                      // what came is not HTTP
+	Body                         // the request's own body could not be read
+	Aborted                      // by the engine
+)
+
+// Error is a fault and what the system said about it. Its text is for logs
+// alone: it names addresses.
+type Error struct {
+	Fault Fault
+	Err   error
+
+	// Silent says that a fresh connection was closed without a byte, and that the
+	// user container has not been heard to speak HTTP/1.1 yet: it may speak HTTP/2
+	// alone.
+	Silent bool
+}
+
+func (e *Error) Error() string {
+	name := [...]string{Unreachable: "unreachable", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted"}[e.Fault]
+	if e.Err == nil {
+		return "user container: " + name
+	}
+	return "user container: " + name + ": " + e.Err.Error()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Reason returns the reason for which a request has failed with err. What is no *Error
+// is the user container's fault. Of a body that could not be read only the client can be
+// the origin, unless the body was too long.
+func Reason(err error) queue.Why {
+	var e *Error
+	if !errors.As(err, &e) {
+		return queue.AppReset
+	}
+	switch e.Fault {
+	case Unreachable:
+		return queue.AppUnreachable
+	case Garbage:
+		return queue.AppGarbage
+	case Body:
+		return bodyReason(e.Err)
+	}
+	return queue.AppReset
+}
+
+// Fail notes in result what has ended a request: killed, the reason for which it was broken
+// off, if there is one, since that is the cause of whatever error came of it; and err
+// otherwise. body is why the request's body could not be read, nil if it could, for errors
+// of those who do not say it.
+func Fail(result *queue.Result, killed queue.Why, err, body error) {
+	if result.Why = killed; killed != queue.OK {
+		return
+	}
+	var e *Error
+	if body != nil && !errors.As(err, &e) {
+		err = &Error{Fault: Body, Err: body}
+	}
+	result.Why, result.Err = Reason(err), err
+}
+
+// bodyReason returns the reason for which a request's body could not be read.
+func bodyReason(err error) queue.Why {
+	var chunk *wire.BadChunk
+	switch {
+	case errors.Is(err, ErrTooLarge):
+		return queue.TooLarge
+	case errors.As(err, &chunk):
+		return queue.BadRequest
+	}
+	return queue.ClientGone
+}

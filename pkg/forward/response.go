@@ -1,0 +1,61 @@
+package forward
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// EachResponseField passes to e the fields of a response, final or informational, that
+// the user container has sent for the client. Content-Length is not among them: the
+// framing is the engine's. Of Proxy-Status our own member is left out.
+func EachResponseField(fields []wire.Field, e Encoder) {
+	var room [namesRoom]string
+	named := names(room[:0])
+	for _, f := range fields {
+		if header.RoleOf(f.Name) == header.ConnectionRole {
+			named = named.add(view(f.Value))
+		}
+	}
+	for _, f := range fields {
+		name, value := view(f.Name), view(f.Value)
+		switch header.RoleOf(name) {
+		case header.HopRole, header.ConnectionRole, header.TERole, header.LengthRole:
+			continue
+		case header.ProxyStatusRole:
+			if value = header.WithoutOurs(value); value == "" {
+				continue
+			}
+		}
+		if !named.has(name) {
+			e.Field(name, value)
+		}
+	}
+}
+
+// TrailerFields returns the fields of a response's trailer section that the client gets:
+// Proxy-Status may stand there, too (RFC 9209 section 2). The slice is that of fields.
+func TrailerFields(fields []wire.Field) []wire.Field {
+	kept := fields[:0]
+	for _, f := range fields {
+		if header.RoleOf(f.Name) == header.ProxyStatusRole {
+			if f.Value = []byte(header.WithoutOurs(string(f.Value))); len(f.Value) == 0 {
+				continue
+			}
+		}
+		kept = append(kept, f)
+	}
+	return kept
+}
+
+// AppendTiming appends the value of a Server-Timing field (W3C Server Timing): how long a
+// request whose response begins now has waited for its slot, and then for the user
+// container.
+func AppendTiming(b []byte, l *queue.Life) []byte {
+	queued, slot := l.Waited()
+	return fmt.Appendf(b, "queue;dur=%.1f, app;dur=%.1f",
+		float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond))
+}

@@ -1,0 +1,73 @@
+package forward
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
+	for _, c := range []struct{ name, lines, want string }{
+		{"case, order and repeats stay", "b: 1\nSet-Cookie: 2\nSet-Cookie: 3\n", "b: 1\nSet-Cookie: 2\nSet-Cookie: 3\n"},
+		{"hop by hop", "Keep-Alive: timeout=5\nTransfer-Encoding: chunked\nProxy-Authenticate: x\nUpgrade: x\nTE: x\n", ""},
+		{"what Connection names", "X-A: 1\nConnection: close, x-a\nX-B: 2\nConnection: X-B\nClose: 3\n", "Close: 3\n"},
+		{"the length is the engine's", "content-length: 5\n", ""},
+		{"trailers may be announced", "Trailer: X\n", "Trailer: X\n"},
+		{"requests' own fields mean nothing", "Host: a\nExpect: b\nK-Network-Hash: c\n", "Host: a\nExpect: b\nK-Network-Hash: c\n"},
+		{"another proxy's status", "Proxy-Status: cdn; error=x\n", "Proxy-Status: cdn; error=x\n"},
+		{"what is said in our name", "Proxy-Status: queue-proxy; error=x\nproxy-status: cdn, queue-proxy, b\n", "proxy-status: cdn, b\n"},
+	} {
+		var got seen
+		EachResponseField(fields(c.lines), &got)
+		if got.String() != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", c.name, &got, c.want)
+		}
+	}
+}
+
+func TestATrailerSectionSpeaksNotInOurName(t *testing.T) {
+	var got seen
+	for _, f := range TrailerFields(fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
+		got.Field(string(f.Name), string(f.Value))
+	}
+	if want := "A: 1\nProxy-Status: cdn\nB: 2\n"; got.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &got, want)
+	}
+}
+
+func TestAResponseIsFilteredWithoutAllocations(t *testing.T) {
+	f := fields("A: 1\nConnection: b, c\nB: 2\nContent-Length: 5\n")
+	buf := make([]byte, 0, 4<<10)
+	var e Encoder = new(Lines)
+	if got := testing.AllocsPerRun(100, func() { *e.(*Lines) = buf; EachResponseField(f, e) }); got != 0 {
+		t.Errorf("got %v allocations, want 0", got)
+	}
+}
+
+func TestAnErrorHasOneReason(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want queue.Why
+	}{
+		{io.EOF, queue.AppReset},
+		{&Error{Fault: Reset, Err: io.EOF}, queue.AppReset},
+		{&Error{Fault: Aborted}, queue.AppReset},
+		{&Error{Fault: Unreachable}, queue.AppUnreachable},
+		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), queue.AppUnreachable},
+		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, queue.AppGarbage},
+		{&Error{Fault: Body, Err: ErrTooLarge}, queue.TooLarge},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, queue.BadRequest},
+		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, queue.ClientGone},
+	} {
+		if got := Reason(c.err); got != c.want {
+			t.Errorf("%v: got %v, want %v", c.err, got, c.want)
+		}
+	}
+	if err := (&Error{Fault: Body, Err: ErrTooLarge}); !errors.Is(err, ErrTooLarge) || err.Error() != "user container: request body: request body too large" {
+		t.Errorf("got %q, want the cause in it", err)
+	}
+}
