@@ -77,7 +77,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case "why":
 		ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 		defer cancel()
-		ready, err := sidecar.Why(ctx, c.StatusPort, line.asJSON, stdout)
+		ready, err := sidecar.Why(ctx, c.StatusPort.V, line.asJSON, stdout)
 		if err != nil {
 			return fail(stderr, err)
 		}
@@ -86,7 +86,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	case probing:
-		if err := line.ask.run(c.Port); err != nil {
+		if err := line.ask.run(c.Port.V); err != nil {
 			return fail(stderr, err)
 		}
 		return 0
@@ -100,7 +100,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 // serve runs the sidecar until a signal says that the pod is ending. A second
 // signal is somebody who does not want to wait.
 func serve(c *config.Config) error {
-	if !c.Telemetry.Profiling {
+	if !c.Profiling.V {
 		runtime.MemProfileRate = 0 // its books grow with each new stack, by megabytes under load
 	}
 	started := time.Now()

@@ -8,113 +8,226 @@
 // bad values fall back to their defaults, and [Config.Warnings] says which. It also
 // names the unknown variables that look like misspelt ones of ours.
 //
-// One table (table.go) holds the name, default, allowed values and meaning of each
-// variable. [Config.Settings] and [Config.Write] show what is in force, [Environ]
-// goes back to variables, and docs/configuration.md and config/queue-proxy.env are
-// made from the table by this package's tests (go test ./pkg/config -update).
+// A setting is one field of a section of [Config]: its type says how it is written,
+// its tags say the rest. docs/configuration.md and config/queue-proxy.env are made
+// from them by this package's tests (go test ./pkg/config -update).
+//
+//	envconfig  the variable
+//	default    what an unset variable means, in the words of the variable
+//	derived    the same, for people, where it depends on other settings ([Config.derive])
+//	desc       one sentence for people; 'code' is in single quotes
+//	min, max   bounds of a number or a duration
+//	oneof      the words that are allowed
+//	unit       of a duration that is written without one
+//	hide       all of the value is secret, or what a URL may hold of secrets ("url")
+//	section, note, soft   of a section: its title, a sentence, and whether a bad value
+//	                      falls back to the default
+//
+// Some settings have other programs' names too, each an [Alias] behind its setting.
 package config
-
-import (
-	"crypto/tls"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"net"
-	"os"
-	"path/filepath"
-	"reflect"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
-
-	"github.com/kelseyhightower/envconfig"
-
-	"github.com/queue-proxy/queue-proxy/pkg/probe"
-)
 
 // A Config is every setting in force. It is not changed after Load and may be read
 // by any number of goroutines.
 //
 // One that is made by hand starts with [Default] or [Read], because the zero Config
-// has no ports.
+// has no ports. Its sections are exported because envconfig skips others.
 type Config struct {
-	OnKnative     bool   // a Knative control plane started us: a SERVING_* variable is set, or ON_KNATIVE says so
-	Namespace     string // "" where nobody said
-	Service       string
-	Configuration string
-	Revision      string
-	Pod           string
-	PodIP         string
+	Identity  `section:"Who we are" note:"Knative sets these; elsewhere they are optional labels."`
+	Ports     `section:"Ports" note:"All of them must differ. A value such as 'tcp://10.0.0.1:80' is Kubernetes' link to a Service of that name: it is ignored, with a warning."`
+	Queueing  `section:"Concurrency" note:"How many requests the user container has at once, and what happens to the rest."`
+	Clocks    `section:"Clocks" note:"A request that outlives one of them gets 504 if nothing has been sent to it yet, and is cut visibly if something has. Waiting in the queue counts."`
+	Readiness `section:"Readiness" note:"See [probes](probes.md)."`
+	Traffic   `section:"Traffic"`
+	Ending    `section:"The end of a pod" note:"See [shutdown](shutdown.md). The pod's terminationGracePeriodSeconds must be longer than the deadline."`
+	Limits    `section:"Limits"`
+	TLS       `section:"TLS" note:"It is served once the directory holds 'tls.crt' and 'tls.key'. See [tls](tls.md)."`
+	Logging   `section:"Logging" note:"A bad one never stops us: the logger falls back to its defaults and says so. Nor does an output that nobody reads: it costs lines, and the log says how many."`
+	Signals   `section:"What it says" note:"None of these can stop the process: a bad value is reported and falls back to its default." soft:"true"`
+	Telemetry `section:"Telemetry" note:"A bad value never stops us: it falls back to its default, with a warning. See [metrics](metrics.md), [request log](request-log.md) and [tracing](tracing.md)." soft:"true"`
+	Unused    `section:"Without effect" note:"Knative sets or has set these. We accept them and do nothing with them."`
 
-	// Ports, 1 to 65535, different from one another. Only TLSPort may be UserPort,
-	// and then TLS cannot be served.
-	UserPort       int // the user container's, on the loopback address
-	Port           int // requests, in plain text
-	TLSPort        int // requests over TLS
-	AdminPort      int // preStop hooks
-	AutoscalerPort int // statistics
-	MetricsPort    int // metrics
-	StatusPort     int // status page, on the loopback address; profiler
+	serving  bool // a SERVING_* variable is set
+	warnings []string
+}
 
-	// Concurrency (docs/promises.md 3.1).
-	Concurrency  int           // requests in the user container at once; 0: any number
-	QueueDepth   int           // requests that wait; 0: none. Without a meaning while Concurrency is 0
-	QueueTimeout time.Duration // how long one waits; 0: until another clock fires
+// Identity says who we are.
+type Identity struct {
+	OnKnative      Bool  `envconfig:"ON_KNATIVE" derived:"true when any 'SERVING_*' variable of this page that has an effect is set" desc:"Whether a Knative control plane started us, which decides some defaults."`
+	Namespace      Text  `envconfig:"SERVING_NAMESPACE" desc:"The namespace, a label of statistics, metrics and logs."`
+	Service        Text  `envconfig:"SERVING_SERVICE" desc:"The Knative Service, a label of metrics and logs."`
+	Configuration  Text  `envconfig:"SERVING_CONFIGURATION" desc:"The Knative Configuration, a label of statistics, metrics and logs."`
+	Revision       Text  `envconfig:"SERVING_REVISION" desc:"The Knative Revision, a label of statistics, metrics and logs."`
+	Pod            Text  `envconfig:"SERVING_POD" desc:"The pod's name, by which the autoscaler tells pods apart."`
+	PodAlias       Alias `envconfig:"POD_NAME"`
+	PodSecondAlias Alias `envconfig:"HOSTNAME"`
+	PodIP          Text  `envconfig:"SERVING_POD_IP" desc:"The pod's address, for the request log and traces."`
+}
 
-	// Clocks (docs/promises.md 3.2); 0: off.
-	RequestTimeout       time.Duration
-	RequestTimeoutScope  RequestTimeoutScope // what RequestTimeout covers
-	ResponseStartTimeout time.Duration       // until the first byte of the response
-	IdleTimeout          time.Duration       // between bytes in either direction
-	ClientGoneGrace      time.Duration       // how long a slot is held for an app at work on a request that was broken off; 0: not at all
-	ConnectRetry         time.Duration       // how long a refused dial is tried again (docs/promises.md 3.7); 0: not at all
+// Ports are those of this process and of the user container. They differ from one
+// another; only TLSPort may be UserPort, and then TLS cannot be served.
+type Ports struct {
+	UserPort         Port  `envconfig:"USER_PORT" default:"8080" desc:"Where the user container listens, on the loopback address."`
+	UserPortAlias    Alias `envconfig:"PORT"`
+	Port             Port  `envconfig:"QUEUE_SERVING_PORT" default:"8012" desc:"Where requests arrive: HTTP/1.1 and HTTP/2 in plain text."`
+	TLSPort          Port  `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Where requests arrive over TLS, once there is a certificate."`
+	AdminPort        Port  `envconfig:"ADMIN_PORT" default:"8022" desc:"Where preStop hooks ask us to drain. Knative's pods expect 8022."`
+	AutoscalerPort   Port  `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Where the autoscaler reads the statistics. Knative's expects 9090."`
+	MetricsPort      Port  `envconfig:"METRICS_PORT" derived:"9091, or that of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' for Prometheus" desc:"Where Prometheus reads the metrics."`
+	MetricsPortAlias Alias `envconfig:"METRICS_PROMETHEUS_PORT"`
+	StatusPort       Port  `envconfig:"STATUS_PORT" default:"8008" desc:"Where the status page is, on the loopback address only, and the profiler, where the control plane asks for it."`
+	StatusPortAlias  Alias `envconfig:"PROFILING_PORT"`
+}
 
-	// Readiness (docs/promises.md section 2).
-	Probes          []probe.Probe // all must pass; none: always ready
-	AutoDetectHTTP2 bool          // find out whether an HTTP health endpoint speaks h2c
+// Queueing bounds the requests in the user container (docs/promises.md 3.1). The
+// bound of QueueDepth is ten times that of Concurrency, and still fits in an int.
+type Queueing struct {
+	Concurrency  Number[int] `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number."`
+	QueueDepth   Number[int] `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY'" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
+	QueueTimeout Duration    `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
+}
 
-	Engine            Engine      // that serves HTTP/1
-	ServerTiming      bool        // responses say how long their requests waited
-	FullDuplex        bool        // HTTP/1.1 responses may begin before their request has ended
-	ExcludePaths      []string    // not counted (docs/promises.md 3.10): exact, or prefixes that end in *
-	ExcludeUserAgents []string    // not counted: prefixes
-	StatsFormat       StatsFormat // of the statistics, where Accept does not say (docs/promises.md 3.3)
+// Clocks bound the time of a request (docs/promises.md 3.2, 3.7).
+type Clocks struct {
+	RequestTimeout       Duration                    `envconfig:"REVISION_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long a request may take."`
+	RequestTimeoutScope  Choice[RequestTimeoutScope] `envconfig:"REVISION_TIMEOUT_SCOPE" derived:"'first-byte' on Knative before 1.19 (no 'OBSERVABILITY_CONFIG'), else 'request'" oneof:"request,first-byte" desc:"What that time covers: all of the request, or until the first byte of its response."`
+	ResponseStartTimeout Duration                    `envconfig:"REVISION_RESPONSE_START_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long until the first byte of the response."`
+	IdleTimeout          Duration                    `envconfig:"REVISION_IDLE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long nothing may move, in either direction. Upgraded connections obey this clock alone."`
+	ClientGoneGrace      Duration                    `envconfig:"CLIENT_GONE_GRACE" default:"10s" desc:"How long a request whose client has gone, or has got its 504, keeps its slot while the user container still works on it. 0: not at all, as with Knative."`
+	ConnectRetry         Duration                    `envconfig:"CONNECT_RETRY" default:"500ms" desc:"How long we try again while the user container refuses a connection, as one that restarts does, before we answer 502."`
+}
 
-	// The end (docs/promises.md 3.5), counted from the beginning of the drain.
-	DrainDeadline    time.Duration // what runs is cut then; above 0
-	DrainQuietPeriod time.Duration // without a new request; at most half of DrainDeadline
-	DrainMin         time.Duration // the drain takes at least so long; at most DrainDeadline
-	DrainEndpoint    bool          // /drain is served on AdminPort
-	DrainStreams     DrainStreams  // whether the drain waits for streams
+// Readiness is how the user container is probed (docs/promises.md, section 2).
+type Readiness struct {
+	ProbeArray      ProbeArray `envconfig:"ENABLE_MULTI_CONTAINER_PROBES" default:"false" desc:"The probe below is an array, one for each container."`
+	Probes          Probes     `envconfig:"SERVING_READINESS_PROBE" derived:"on Knative none, so always ready; elsewhere a TCP connection to 'USER_PORT'" desc:"How to find out whether the user container can serve. 'exec' cannot run in a sidecar."`
+	AutoDetectHTTP2 Bool       `envconfig:"ENABLE_HTTP2_AUTO_DETECTION" default:"false" desc:"Find out whether the user container's health endpoint speaks HTTP/2 in plain text."`
+}
 
-	// Limits on what comes in.
-	MaxHeaderBytes int           // of a request's head, 4 KiB to 64 MiB
-	MaxBodyBytes   int64         // of a request's body; 0: no limit
-	MaxConnections int           // open at once, over all ports for requests; 0: no limit
-	HeaderTimeout  time.Duration // for a request's head to arrive; above 0
-	BodyTimeout    time.Duration // for the next byte of a request's body that the user container waits for; 0: no limit
-	SendTimeout    time.Duration // for the client to take a piece of a response; above 0
+// Traffic is how requests are handled.
+type Traffic struct {
+	Engine            EngineName          `envconfig:"ENGINE" default:"own" oneof:"own,net/http" desc:"What serves HTTP/1: our own engine, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support. HTTP/2 is served by the standard library's in any case."`
+	EngineAlias       Alias               `envconfig:"FAST_LANE"`
+	FullDuplex        Bool                `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Let an HTTP/1.1 response begin while its request is still being sent."`
+	ServerTiming      Bool                `envconfig:"SERVER_TIMING" default:"false" desc:"Tell clients in a Server-Timing field how long a request waited in the queue and for the app."`
+	ExcludePaths      Paths               `envconfig:"EXCLUDE_PATHS" desc:"Requests for these paths, as they stand in the request line, not decoded, are served and limited, but count neither for scaling nor for metrics nor in the request log."`
+	ExcludeUserAgents Prefixes            `envconfig:"EXCLUDE_USER_AGENTS" desc:"The same for requests whose User-Agent begins so."`
+	StatsFormat       Choice[StatsFormat] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"What the autoscaler's port answers to those who do not say what they read. Knative up to 0.16 reads 'prometheus'."`
+}
 
-	// TLS. The files are not looked at here.
-	CertDir         string        // holds tls.crt and tls.key, or does not, and then there is no TLS yet
-	TLSMinVersion   uint16        // TLS 1.2 or 1.3
-	TLSMaxVersion   uint16        // at least TLSMinVersion; 0: the newest
-	TLSCipherSuites []uint16      // of TLS 1.2; nil: crypto/tls's choice
-	TLSCurves       []tls.CurveID // nil: crypto/tls's choice
-	TLSClientCA     string        // file of the CAs that clients' certificates must come from; "": clients need none
+// Ending is the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
+// DrainDeadline, DrainMin at most all of it.
+type Ending struct {
+	DrainDeadline    Duration             `envconfig:"DRAIN_DEADLINE" derived:"on Knative 'REVISION_TIMEOUT_SECONDS' less 3s, elsewhere 27s" min:"1ms" desc:"When what is still running is cut, counted from the beginning of the drain."`
+	DrainQuietPeriod Duration             `envconfig:"DRAIN_QUIET_PERIOD" derived:"30s, but at most half of 'DRAIN_DEADLINE'" desc:"How long no new request must have come before the drain ends; never more than half of the deadline."`
+	DrainMin         Duration             `envconfig:"DRAIN_MIN" default:"0s" desc:"How long the drain takes at least, where endpoints travel slowly."`
+	DrainStreams     Choice[DrainStreams] `envconfig:"DRAIN_STREAMS" default:"end" oneof:"end,wait" desc:"What becomes of WebSockets, event streams and gRPC streams that are left after the quiet period: 'end' lets the user container get its SIGTERM and end them, 'wait' waits for them like other requests."`
+	DrainEndpoint    Bool                 `envconfig:"DRAIN_ENDPOINT" default:"false" desc:"Serve '/drain' on the admin port: whoever calls it ends this pod's readiness for good. For the preStop hook of a native sidecar."`
+}
 
-	// Passed on as text; the logger judges them (docs/promises.md 3.9).
-	LoggingConfig string // zap's configuration as JSON; "": ours
-	LoggingLevel  string // "": LoggingConfig's
+// Limits bound what clients send.
+type Limits struct {
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"How long the head of a request may be; a longer one gets 431."`
+	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"How long the body of a request may be; a longer one gets 413. 0 is no limit."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"How many connections may be open at once, over both ports for requests. One more closes the one that has been idle for longest; where all are served it waits. 0 is no limit, as in Knative, where one of ours would cut some fleet of WebSockets short; set it where anybody reaches the port."`
+	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"How long a client may take to send the head of a request."`
+	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC over HTTP/2 is exempt. 0 is no limit."`
+	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"How long a client may leave a piece of a response untaken, of 64 KiB at most, that is there for it: one that does not read must not hold a slot for ever. Upgraded connections are exempt."`
+}
 
-	Telemetry Telemetry
+// TLS is that of the requests' port. The files are not read here.
+type TLS struct {
+	CertDir         Text         `envconfig:"TLS_CERT_DIR" default:"/var/lib/knative/certs" desc:"Where the certificate and its key are, or will be."`
+	TLSMinVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MIN_VERSION" default:"1.3" desc:"The least version."`
+	TLSMaxVersion   TLSVersion   `envconfig:"QUEUE_PROXY_TLS_MAX_VERSION" desc:"The greatest version; unset is the newest."`
+	TLSCipherSuites CipherSuites `envconfig:"QUEUE_PROXY_TLS_CIPHER_SUITES" desc:"The cipher suites; unset is Go's choice. Those of TLS 1.3 cannot be chosen."`
+	TLSCurves       Curves       `envconfig:"QUEUE_PROXY_TLS_CURVE_PREFERENCES" desc:"The key exchanges; unset is Go's choice."`
+	TLSClientCA     Text         `envconfig:"QUEUE_PROXY_TLS_CLIENT_CA" desc:"A file of CA certificates; clients must then show a certificate that one of them signed."`
+}
 
-	serving    bool              // a SERVING_* variable is set
-	probeArray bool              // the probes were written as an array
-	from       map[string]string // a row's name: the name that its value was read from
-	warnings   []string
+// Logging is passed on as text; the logger validates it (docs/promises.md 3.9).
+type Logging struct {
+	LoggingConfig Text `envconfig:"SERVING_LOGGING_CONFIG" desc:"The logger's configuration as JSON, as in Knative's config-logging."`
+	LoggingLevel  Text `envconfig:"SERVING_LOGGING_LEVEL" desc:"The least level that is logged; it wins over the configuration's."`
+}
+
+// Signals are metrics and request log by our own settings.
+type Signals struct {
+	MetricsNames         Choice[string] `envconfig:"METRICS_NAMES" derived:"on Knative what the control plane asks for, elsewhere 'default'" oneof:"default,knative-1.18,knative-head,all,off" desc:"Which metrics are served. See the page on [metrics](metrics.md)."`
+	MergePort            Number[int]    `envconfig:"METRICS_MERGE_PORT" default:"0" min:"0" max:"65535" desc:"Serve the app's own metrics, from this port of it, behind ours: one scrape for both. 0 is off."`
+	MergePath            Text           `envconfig:"METRICS_MERGE_PATH" default:"/metrics" desc:"Where the app has them."`
+	WantRequestLog       Bool           `envconfig:"REQUEST_LOG" default:"false" desc:"Write a line of JSON for each request to standard output. See [request log](request-log.md)."`
+	RequestLogErrorsOnly Bool           `envconfig:"REQUEST_LOG_ERRORS_ONLY" default:"false" desc:"Write only those that failed."`
+	RequestLogSlowerThan Duration       `envconfig:"REQUEST_LOG_SLOWER_THAN" default:"0" desc:"Write those that took so long, and those that failed. 0 is off."`
+	RequestLogSample     Number[int]    `envconfig:"REQUEST_LOG_SAMPLE" default:"1" min:"1" max:"1000000" desc:"Write one in so many of those that did not fail."`
+}
+
+// Telemetry is what control planes say about request log, metrics and traces.
+type Telemetry struct {
+	Observability      Observability  `envconfig:"OBSERVABILITY_CONFIG" desc:"What Knative from 1.19 on says about the request log, metrics and traces."`
+	Profiling          Bool           `envconfig:"ENABLE_PROFILING" default:"false" desc:"Serve the profiler on the pod's address too, and record what takes memory."`
+	RequestLog         Bool           `envconfig:"SERVING_ENABLE_REQUEST_LOG" default:"false" desc:"Write the request log."`
+	ProbeRequestLog    Bool           `envconfig:"SERVING_ENABLE_PROBE_REQUEST_LOG" default:"false" desc:"Write probes into it too."`
+	RequestLogTemplate Text           `envconfig:"SERVING_REQUEST_LOG_TEMPLATE" desc:"A line of it, in Go's text/template."`
+	MetricsBackend     Choice[string] `envconfig:"SERVING_REQUEST_METRICS_BACKEND" oneof:"prometheus,opencensus,none" desc:"Where Knative before 1.19 wants request metrics. To opencensus nothing is pushed, which the log says."`
+	MetricsHost        Text           `envconfig:"METRICS_PROMETHEUS_HOST" derived:"that of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' for Prometheus; elsewhere none" desc:"The address on which metrics are served; unset is all of the pod's. On one that is none of the pod's they are not served, which the log says."`
+	MetricsTLS
+	TracingBackend    Choice[string] `envconfig:"TRACING_CONFIG_BACKEND" oneof:"none,zipkin" desc:"Where Knative before 1.19 wants traces."`
+	ZipkinEndpoint    Text           `envconfig:"TRACING_CONFIG_ZIPKIN_ENDPOINT" hide:"url" desc:"The URL of Zipkin's v2 API."`
+	TracingSampleRate Fraction       `envconfig:"TRACING_CONFIG_SAMPLE_RATE" default:"0" desc:"The share of requests that is traced."`
+	TracingDebug      Bool           `envconfig:"TRACING_CONFIG_DEBUG" default:"false" desc:"Trace every request."`
+	OTel
+}
+
+// Unused are variables that are accepted and have no effect.
+type Unused struct {
+	_ struct{} `envconfig:"SYSTEM_NAMESPACE" desc:"Knative's own namespace."`
+	_ struct{} `envconfig:"HOST_IP" desc:"The node's address."`
+	_ struct{} `envconfig:"ROOT_CA" desc:"Certificates for extensions."`
+	_ struct{} `envconfig:"USER_CONTAINER_NAME" desc:"The user container's name, until 2019."`
+	_ struct{} `envconfig:"ENABLE_VAR_LOG_COLLECTION" desc:"Collecting files of logs, until 2019."`
+	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Their volume, until 2019."`
+	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Where it was mounted, until 2019."`
+	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"A file of the pod's labels, in 2020."`
+	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"Where a container freezer wants to be told that a pod is idle. It is not told."`
+	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"A file of the token for that."`
+	_ struct{} `envconfig:"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS" desc:"How often metrics were pushed to OpenCensus."`
+	_ struct{} `envconfig:"METRICS_COLLECTOR_ADDRESS" desc:"Where to."`
+	_ struct{} `envconfig:"METRICS_DOMAIN" desc:"What their names began with."`
+	_ struct{} `envconfig:"TRACING_CONFIG_ENABLE" desc:"Tracing in 0.8."`
+	_ struct{} `envconfig:"TRACING_CONFIG_STACKDRIVER_PROJECT_ID" desc:"Tracing to Stackdriver, until 2019."`
+}
+
+// MetricsTLS is TLS on the port of the metrics, which a certificate turns on.
+type MetricsTLS struct {
+	Cert         Text         `envconfig:"METRICS_PROMETHEUS_TLS_CERT" desc:"A certificate file: metrics are then served over TLS alone."`
+	Key          Text         `envconfig:"METRICS_PROMETHEUS_TLS_KEY" desc:"The file of its key."`
+	ClientAuth   Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_AUTH" desc:"Whether scrapers must show a certificate: none, optional or require."`
+	ClientCA     Text         `envconfig:"METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE" desc:"The file of CA certificates that sign theirs."`
+	MinVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MIN_VERSION" default:"1.3" desc:"The least version there."`
+	MaxVersion   TLSVersion   `envconfig:"METRICS_PROMETHEUS_TLS_MAX_VERSION" desc:"The greatest version there."`
+	CipherSuites CipherSuites `envconfig:"METRICS_PROMETHEUS_TLS_CIPHER_SUITES" desc:"The cipher suites there."`
+	Curves       Curves       `envconfig:"METRICS_PROMETHEUS_TLS_CURVE_PREFERENCES" desc:"The key exchanges there."`
+}
+
+// OTel is what OpenTelemetry's own variables say, which win over Observability.
+type OTel struct {
+	Disabled           Bool           `envconfig:"OTEL_SDK_DISABLED" default:"false" desc:"Push neither metrics nor traces."`
+	ServiceName        Text           `envconfig:"OTEL_SERVICE_NAME" desc:"What we call ourselves in what is pushed."`
+	ResourceAttributes Attributes     `envconfig:"OTEL_RESOURCE_ATTRIBUTES" desc:"More attributes, as 'name=value,...'."`
+	Propagators        Propagators    `envconfig:"OTEL_PROPAGATORS" desc:"Which trace headers are read and written."`
+	Sampler            Sampler        `envconfig:"OTEL_TRACES_SAMPLER" oneof:"always_on,always_off,traceidratio,parentbased_always_on,parentbased_always_off,parentbased_traceidratio" desc:"Which requests are traced."`
+	SamplerArg         SamplerArg     `envconfig:"OTEL_TRACES_SAMPLER_ARG" desc:"The sampler's argument."`
+	MetricInterval     Duration       `envconfig:"OTEL_METRIC_EXPORT_INTERVAL" default:"0" unit:"milliseconds" desc:"How often metrics are pushed; 0 is the control plane's choice."`
+	Endpoint           Text           `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" hide:"url" desc:"The collector's URL."`
+	MetricsEndpoint    Text           `envconfig:"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" hide:"url" desc:"Another one for metrics."`
+	TracesEndpoint     Text           `envconfig:"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" hide:"url" desc:"Another one for traces."`
+	Protocol           Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"How we speak to it."`
+	MetricsProtocol    Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_METRICS_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"How we speak to the one for metrics."`
+	TracesProtocol     Choice[string] `envconfig:"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL" oneof:"grpc,http/protobuf,http/json" desc:"How we speak to the one for traces."`
+	Headers            Headers        `envconfig:"OTEL_EXPORTER_OTLP_HEADERS" hide:"all" desc:"Headers for the collector, as 'name=value,...'; they are never shown."`
+	MetricsHeaders     Headers        `envconfig:"OTEL_EXPORTER_OTLP_METRICS_HEADERS" hide:"all" desc:"Other ones for metrics."`
+	TracesHeaders      Headers        `envconfig:"OTEL_EXPORTER_OTLP_TRACES_HEADERS" hide:"all" desc:"Other ones for traces."`
+	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"How long one push may take."`
 }
 
 // Engine is what serves HTTP/1.
@@ -153,419 +266,3 @@ const (
 	Protobuf   StatsFormat = "protobuf"
 	Prometheus StatsFormat = "prometheus"
 )
-
-// Telemetry is what control planes say about request log, metrics and traces. None
-// of it can stop the process (docs/promises.md 3.9).
-type Telemetry struct {
-	// Observability is OBSERVABILITY_CONFIG: a JSON object, sent by Knative from 1.19
-	// on, or "" when it was not sent. One that is not JSON is kept as {}.
-	Observability string
-	MetricsNames  string // default, knative-1.18, knative-head, all or off
-	MergePort     int    // of the user container's own metrics; 0: they are not merged
-	MergePath     string
-	Profiling     bool // the profiler is served on the pod's address
-
-	// Our own switches of the request log.
-	WantRequestLog       bool
-	RequestLogErrorsOnly bool
-	RequestLogSlowerThan time.Duration // 0: off
-	RequestLogSample     int           // one in so many; 1: all
-
-	// The request log of Knative before 1.19.
-	RequestLog         bool
-	ProbeRequestLog    bool   // with probes in it
-	RequestLogTemplate string // a Go template; until 2019 it alone turned the log on
-
-	// The request metrics of Knative before 1.19.
-	MetricsBackend string // prometheus, opencensus, none or ""
-
-	MetricsHost string // address of the metrics listener; "": all of the pod's
-	MetricsTLS  MetricsTLS
-
-	// The traces of Knative before 1.19.
-	TracingBackend    string  // zipkin, none or ""
-	ZipkinEndpoint    string  // URL
-	TracingSampleRate float64 // 0 to 1
-	TracingDebug      bool    // all requests are traced
-
-	OTel OTel
-}
-
-// MetricsTLS is TLS on the metrics listener, which a certificate turns on.
-type MetricsTLS struct {
-	Cert, Key    string // files
-	ClientAuth   string // as it was written
-	ClientCA     string // file
-	MinVersion   uint16 // TLS 1.2 or 1.3
-	MaxVersion   uint16 // 0: the newest
-	CipherSuites []uint16
-	Curves       []tls.CurveID
-}
-
-// OTel is what OpenTelemetry's own variables say; they win over Observability. Zero
-// values were not set.
-type OTel struct {
-	Disabled           bool
-	ServiceName        string
-	ResourceAttributes string // name=value,...
-	Propagators        []string
-	Sampler            string
-	SamplerArg         string
-	MetricInterval     time.Duration
-	Timeout            time.Duration // of one push; 10 s where nobody said
-
-	Endpoint, MetricsEndpoint, TracesEndpoint string // URLs
-	Protocol, MetricsProtocol, TracesProtocol string // grpc, http/protobuf, http/json or ""
-	Headers, MetricsHeaders, TracesHeaders    string // name=value,...; secret
-}
-
-// An EnvVar is one variable of an environment.
-type EnvVar struct{ Name, Value string }
-
-// Load reads the environment of this process. The error has a line for each value
-// that is not allowed: the variable, the value in quotes, and what is allowed.
-// [Config.Warnings] also says when there is nothing in the certificate directory that
-// somebody has named; the files are not looked at otherwise.
-func Load() (*Config, error) {
-	c, _, err := load((*reading).process)
-	return c, err
-}
-
-// Read reads a given environment by the rules of [Load]. Of a name that stands there
-// twice the last value counts, as in a pod.
-func Read(environ []EnvVar) (*Config, error) {
-	values := map[string]string{}
-	for _, v := range environ {
-		values[v.Name] = v.Value
-	}
-	c, _, err := load(func(in *reading) error {
-		for _, r := range in.rows {
-			for _, name := range r.names() {
-				in.take(r, name, values[name])
-			}
-		}
-		in.warnOfMisspelt(values)
-		return nil
-	})
-	return c, err
-}
-
-// Default is what an empty environment says.
-func Default() *Config {
-	c, _ := defaults()
-	return c
-}
-
-// defaults returns the rows that are bound to what Default returns too.
-func defaults() (*Config, []*row) {
-	c, rows, err := load(func(*reading) error { return nil })
-	if err != nil {
-		panic("config: a default that is not allowed: " + err.Error())
-	}
-	return c, rows
-}
-
-// A reading is a Config on its way out of an environment.
-type reading struct {
-	c        *Config
-	table    []section
-	rows     []*row // of the table: those that have an effect
-	here     bool   // the environment is this process's, and so are the files that it names
-	problems []string
-}
-
-func load(environment func(*reading) error) (*Config, []*row, error) {
-	c := &Config{from: map[string]string{}}
-	in := &reading{c: c, table: table(c)}
-	in.rows = rowsOf(in.table)
-	setDefaults(in.rows)
-	if err := environment(in); err != nil {
-		return nil, nil, err
-	}
-	for _, r := range in.rows {
-		if r.from != "" {
-			c.from[r.name] = r.from
-		} else if r.derive != nil {
-			r.derive()
-		}
-	}
-	in.judge()
-	if len(in.problems) > 0 {
-		return nil, nil, errors.New(strings.Join(in.problems, "\n"))
-	}
-	return c, in.rows, nil
-}
-
-func setDefaults(rows []*row) {
-	for _, r := range rows {
-		if r.def == "" {
-			continue
-		}
-		if err := r.decode(r.def); err != nil {
-			panic("config: " + r.name + ": a default that is not allowed: " + r.def)
-		}
-	}
-}
-
-// process reads the environment of this process through envconfig. envconfig finds
-// the names in the tags of a struct: this one has a field for each name of the table
-// that is set, because such a type costs time, and memory that is never given back.
-func (in *reading) process() error {
-	var fields []reflect.StructField
-	var readers []variable
-	for _, r := range in.rows {
-		for _, name := range r.names() {
-			if _, set := os.LookupEnv(name); !set {
-				continue
-			}
-			fields = append(fields, reflect.StructField{
-				Name: fmt.Sprintf("V%d", len(fields)),
-				Type: reflect.TypeFor[variable](),
-				Tag:  reflect.StructTag(`envconfig:"` + name + `"`),
-			})
-			readers = append(readers, variable{in, r, name})
-		}
-	}
-	spec := reflect.New(reflect.StructOf(fields))
-	for i, v := range readers {
-		spec.Elem().Field(i).Set(reflect.ValueOf(v))
-	}
-	if err := envconfig.Process("", spec.Interface()); err != nil {
-		return err
-	}
-	values := map[string]string{}
-	for _, v := range os.Environ() {
-		name, value, _ := strings.Cut(v, "=")
-		values[name] = value
-	}
-	in.warnOfMisspelt(values)
-	in.here = true
-	return nil
-}
-
-// warnOfNoCertificate looks into a certificate directory that somebody has named.
-// Knative mounts one that stays empty where it does not encrypt.
-func (in *reading) warnOfNoCertificate() {
-	dir := in.c.CertDir
-	if in.row(certDirName).from == "" || in.c.OnKnative {
-		return
-	}
-	for _, file := range []string{"tls.crt", "tls.key"} {
-		if _, err := os.Stat(filepath.Join(dir, file)); !errors.Is(err, fs.ErrNotExist) {
-			return
-		}
-	}
-	in.warn("%s: %s: neither tls.crt nor tls.key is there; TLS is not served before they are", certDirName, quote(dir))
-}
-
-// A variable is what envconfig decodes into. It never returns an error, because
-// envconfig would stop at the first: the reading keeps them all.
-type variable struct {
-	in   *reading
-	row  *row
-	name string
-}
-
-// Decode takes the value of the variable, which is set and may be empty.
-func (v *variable) Decode(value string) error {
-	v.in.take(v.row, v.name, value)
-	return nil
-}
-
-// take reads one variable. Empty is unset, and of several names for one setting the
-// first that is set counts.
-func (in *reading) take(r *row, name, value string) {
-	if value == "" || r.from != "" || r.bad {
-		return
-	}
-	if isServing(name) {
-		in.c.serving = true
-	}
-	switch err := r.decode(value); {
-	case err == nil:
-		r.from = name
-	case errors.Is(err, errServiceLink):
-		in.warn("%s: %s: %v, not a setting; it is ignored", name, quote(value), err)
-	case r.is(soft):
-		in.warn("%s; its default is used", complain(r, name, value, err)[0])
-	default:
-		r.bad = true
-		in.problems = append(in.problems, complain(r, name, value, err)...)
-	}
-}
-
-func (in *reading) warn(format string, args ...any) {
-	in.c.warnings = append(in.c.warnings, fmt.Sprintf(format, args...))
-}
-
-func (in *reading) problem(format string, args ...any) {
-	in.problems = append(in.problems, fmt.Sprintf(format, args...))
-}
-
-// complain says what is wrong with a value, in one line or, where the kind knows of
-// several things, in several.
-func complain(r *row, name, value string, err error) []string {
-	var several interface{ Unwrap() []error }
-	if errors.As(err, &several) {
-		var lines []string
-		for _, e := range several.Unwrap() {
-			lines = append(lines, name+": "+e.Error())
-		}
-		return lines
-	}
-	shown := quote(value)
-	if r.is(secret) {
-		shown = hidden
-	}
-	return []string{name + ": " + shown + ": " + r.allowed}
-}
-
-// judge looks at settings that must fit one another. What is known to be bad is not
-// judged a second time.
-func (in *reading) judge() {
-	c := in.c
-	if c.serving && c.OnKnative && c.Namespace == "" && in.row(knativeName).from == "" {
-		// No release of Knative does that; somebody who writes the sidecar by hand does.
-		in.warn("%s: true is assumed, because a %s* variable is set, though %s is not; outside Knative, set it to false", knativeName, servingPrefix, namespaceName)
-	}
-	if in.row(engineName).from == fastLaneName {
-		in.warn("%s: a former name; set %s=%s instead", fastLaneName, engineName, in.row(engineName).encode())
-	}
-	in.judgePorts()
-	in.judgeMetricsEndpoint()
-	if in.good(tlsMinName, tlsMaxName) && c.TLSMaxVersion != 0 && c.TLSMaxVersion < c.TLSMinVersion {
-		in.problem("%s: %s: at least %s, which is %s", tlsMaxName, quote(in.row(tlsMaxName).encode()), tlsMinName, in.row(tlsMinName).encode())
-	}
-	if in.here {
-		in.warnOfNoCertificate()
-	}
-	if c.TLSCipherSuites != nil && c.TLSMinVersion == tls.VersionTLS13 {
-		in.warn("%s: without effect, because %s is %s", tlsSuitesName, tlsMinName, in.row(tlsMinName).encode())
-	}
-	for _, name := range []string{depthName, queueTimeoutName} {
-		if c.Concurrency == 0 && in.good(concurrencyName, name) && in.row(name).encode() != "0" {
-			in.warn("%s: without effect, because %s is 0", name, concurrencyName)
-		}
-	}
-	if c.Telemetry.MergePort != 0 && c.Telemetry.MetricsNames == "off" {
-		in.warn("%s: without effect, because %s is off", mergePortName, metricsNamesName)
-	}
-	if c.Telemetry.MetricsBackend == "opencensus" {
-		in.warn("%s: %s: it is not spoken, and no metrics are pushed to it; %s has those that can be scraped", backendName, quote("opencensus"), metricsNamesName)
-	}
-	if !in.good(deadlineName, timeoutName) {
-		return
-	}
-	if c.DrainMin > c.DrainDeadline {
-		in.problem("%s: %s: at most %s, which is %v", drainMinName, quote(c.DrainMin.String()), deadlineName, c.DrainDeadline)
-	}
-	if half := c.DrainDeadline / 2; c.DrainQuietPeriod > half {
-		in.warn("%s: %s: at most half of %s; %v is used", quietName, quote(c.DrainQuietPeriod.String()), deadlineName, half)
-		c.DrainQuietPeriod = half
-		delete(c.from, quietName)
-	}
-}
-
-// judgePorts holds that two listeners cannot share a port.
-func (in *reading) judgePorts() {
-	var seen []*row
-	for _, r := range in.rows {
-		if !r.is(listener) || r.bad {
-			continue
-		}
-		for _, other := range seen {
-			if other.encode() != r.encode() {
-				continue
-			}
-			// Knative allows this one, and it works while there is no certificate.
-			if r.name == tlsPortName && other.name == userPortName {
-				in.warn("%s: %s: %s has the same port, so TLS cannot be served", r.name, quote(r.encode()), other.name)
-				continue
-			}
-			this, that := r, other
-			if this.from == "" && that.from != "" {
-				this, that = that, this // complain of what somebody wrote
-			}
-			in.problem("%s: %s: a port of its own; %s has the same", this.name, quote(this.encode()), that.name)
-		}
-		seen = append(seen, r)
-		if port, merge := r.encode(), in.row(mergePortName); merge.encode() == port && r.name != userPortName {
-			// A scrape would scrape itself, or count as a request.
-			in.warn("%s: %s: %s has the same, so nothing is merged", mergePortName, quote(port), r.name)
-			in.c.Telemetry.MergePort = 0
-		}
-	}
-}
-
-// row is the row of a name.
-func (in *reading) row(name string) *row {
-	for _, r := range in.rows {
-		if r.name == name {
-			return r
-		}
-	}
-	panic("config: no row for " + name)
-}
-
-// good reports whether none of the named variables is bad.
-func (in *reading) good(names ...string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return in.row(name).bad })
-}
-
-// observability is what OBSERVABILITY_CONFIG says of the metrics that are scraped. What is
-// no JSON is reported by those who read all of it.
-func observability(c *Config) (protocol, endpoint string) {
-	var o struct {
-		RequestMetrics struct{ Protocol, Endpoint string }
-	}
-	_ = json.Unmarshal([]byte(c.Telemetry.Observability), &o)
-	return o.RequestMetrics.Protocol, o.RequestMetrics.Endpoint
-}
-
-// leastMetricsPort is the least that Knative takes in requestMetrics.endpoint: below it
-// are ports that a process without privileges cannot have.
-const leastMetricsPort = 1024
-
-// metricsEndpoint returns the address and the port that a Knative control plane wants
-// the metrics on; port 0: it says nothing, or what is no "host:port". A port that is
-// taken does not stop us, because telemetry never does (docs/promises.md 3.9).
-func metricsEndpoint(c *Config) (host string, port int) {
-	protocol, endpoint := observability(c)
-	if protocol != "prometheus" || endpoint == "" {
-		return "", 0
-	}
-	host, text, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return "", 0
-	}
-	n, err := strconv.ParseUint(text, 10, 16)
-	others := []int{c.UserPort, c.Port, c.TLSPort, c.AdminPort, c.AutoscalerPort, c.StatusPort}
-	if err != nil || n < leastMetricsPort || slices.Contains(others, int(n)) {
-		return "", 0
-	}
-	return host, int(n)
-}
-
-// judgeMetricsEndpoint reports an endpoint that is not used.
-func (in *reading) judgeMetricsEndpoint() {
-	protocol, endpoint := observability(in.c)
-	if _, port := metricsEndpoint(in.c); protocol == "prometheus" && endpoint != "" && port == 0 {
-		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used", observabilityName, quote(endpoint), leastMetricsPort)
-	}
-}
-
-// metricsNames returns the metrics that are served where nobody names them: those
-// that a Knative control plane asks for, by whichever variable it has, and ours
-// elsewhere.
-func metricsNames(c *Config) string {
-	protocol, _ := observability(c)
-	switch {
-	case protocol == "prometheus":
-		return "knative-head"
-	case c.Telemetry.MetricsBackend == "prometheus":
-		return "knative-1.18"
-	case c.OnKnative:
-		return "off"
-	}
-	return "default"
-}

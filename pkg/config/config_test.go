@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -16,11 +17,13 @@ import (
 // settings is what a Config says, without where it was read: two Configs are equal
 // when this is.
 func settings(c *Config) string {
-	said := *c
-	said.serving, said.probeArray, said.from, said.warnings = false, false, nil, nil
-	probes := encodeProbes(said.Probes, true)
-	said.Probes = nil
-	return fmt.Sprintf("%+v %s", said, probes)
+	var all strings.Builder
+	bound := *c
+	bound.ProbeArray.V = true // it says how the text of the probes is written
+	for _, f := range bound.fields() {
+		fmt.Fprintf(&all, "%s=%s\n", f.Name(), f)
+	}
+	return all.String()
 }
 
 func env(pairs ...string) []EnvVar {
@@ -45,28 +48,22 @@ func tcp(port int32) []probe.Probe {
 }
 
 func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
-	want := Config{
-		UserPort: 8080, Port: 8012, TLSPort: 8112, AdminPort: 8022, AutoscalerPort: 9090, MetricsPort: 9091, StatusPort: 8008,
-		RequestTimeoutScope: WholeRequest,
-		ClientGoneGrace:     10 * time.Second,
-		ConnectRetry:        500 * time.Millisecond,
-		Engine:              OwnEngine,
-		Probes:              tcp(8080),
-		StatsFormat:         Protobuf,
-		DrainDeadline:       27 * time.Second,
-		DrainStreams:        EndStreams,
-		DrainQuietPeriod:    13500 * time.Millisecond,
-		MaxHeaderBytes:      1 << 20,
-		HeaderTimeout:       time.Minute,
-		BodyTimeout:         time.Minute,
-		SendTimeout:         5 * time.Minute,
-		CertDir:             "/var/lib/knative/certs",
-		TLSMinVersion:       tls.VersionTLS13,
-		Telemetry: Telemetry{
-			MetricsNames: "default", MergePath: "/metrics", RequestLogSample: 1,
-			MetricsTLS: MetricsTLS{MinVersion: tls.VersionTLS13},
-			OTel:       OTel{Timeout: 10 * time.Second},
-		},
+	want := map[string]string{
+		"ON_KNATIVE": "false", "USER_PORT": "8080", "QUEUE_SERVING_PORT": "8012", "QUEUE_SERVING_TLS_PORT": "8112", "ADMIN_PORT": "8022",
+		"AUTOSCALER_PORT": "9090", "METRICS_PORT": "9091", "STATUS_PORT": "8008",
+		"CONTAINER_CONCURRENCY": "0", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
+		"REVISION_TIMEOUT_SECONDS": "0", "REVISION_TIMEOUT_SCOPE": "request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS": "0",
+		"REVISION_IDLE_TIMEOUT_SECONDS": "0", "CLIENT_GONE_GRACE": "10s", "CONNECT_RETRY": "500ms",
+		"ENABLE_MULTI_CONTAINER_PROBES": "false", "SERVING_READINESS_PROBE": `{"tcpSocket":{"port":8080}}`, "ENABLE_HTTP2_AUTO_DETECTION": "false",
+		"ENGINE": "own", "ENABLE_HTTP_FULL_DUPLEX": "false", "SERVER_TIMING": "false", "STATS_FORMAT": "protobuf",
+		"DRAIN_DEADLINE": "27s", "DRAIN_QUIET_PERIOD": "13.5s", "DRAIN_MIN": "0s", "DRAIN_STREAMS": "end", "DRAIN_ENDPOINT": "false",
+		"MAX_HEADER_BYTES": "1048576", "MAX_BODY_BYTES": "0", "MAX_CONNECTIONS": "0", "HEADER_TIMEOUT": "1m0s", "BODY_TIMEOUT": "1m0s", "SEND_TIMEOUT": "5m0s",
+		"TLS_CERT_DIR": "/var/lib/knative/certs", "QUEUE_PROXY_TLS_MIN_VERSION": "1.3",
+		"METRICS_NAMES": "default", "METRICS_MERGE_PORT": "0", "METRICS_MERGE_PATH": "/metrics",
+		"REQUEST_LOG": "false", "REQUEST_LOG_ERRORS_ONLY": "false", "REQUEST_LOG_SLOWER_THAN": "0s", "REQUEST_LOG_SAMPLE": "1",
+		"ENABLE_PROFILING": "false", "SERVING_ENABLE_REQUEST_LOG": "false", "SERVING_ENABLE_PROBE_REQUEST_LOG": "false",
+		"METRICS_PROMETHEUS_TLS_MIN_VERSION": "1.3", "TRACING_CONFIG_SAMPLE_RATE": "0", "TRACING_CONFIG_DEBUG": "false",
+		"OTEL_SDK_DISABLED": "false", "OTEL_METRIC_EXPORT_INTERVAL": "0", "OTEL_EXPORTER_OTLP_TIMEOUT": "10000",
 	}
 	for name, environ := range map[string][]EnvVar{
 		"nothing": nil,
@@ -78,8 +75,14 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 			t.Errorf("%s: got error %v, want none", name, err)
 			continue
 		}
-		if got, want := settings(c), settings(&want); got != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
+		got := map[string]string{}
+		for _, f := range c.fields() {
+			if value := f.String(); value != "" {
+				got[f.Name()] = value
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s:\ngot  %v\nwant %v", name, got, want)
 		}
 		if got := c.Warnings(); len(got) > 0 {
 			t.Errorf("%s: got warnings %q, want none", name, got)
@@ -95,12 +98,12 @@ func everyNameEmpty() []EnvVar {
 	return environ
 }
 
-// everyName are all names of the table, the ones without effect too.
+// everyName are all names, the ones without effect too.
 func everyName() []string {
 	var names []string
-	for _, s := range table(new(Config)) {
-		for _, r := range s.rows {
-			names = append(names, r.names()...)
+	for _, s := range new(Config).sections() {
+		for _, f := range s.fields {
+			names = append(names, f.names()...)
 		}
 	}
 	return names
@@ -147,89 +150,89 @@ func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
 }
 
 func TestValuesAreRead(t *testing.T) {
-	both := func(c *Config) any { return []any{c.TLSMinVersion, c.TLSMaxVersion} }
+	both := func(c *Config) any { return []any{c.TLSMinVersion.V, c.TLSMaxVersion.V} }
 	tests := []struct {
 		name, value string
 		got         func(*Config) any
 		want        any
 	}{
-		{"QUEUE_SERVING_PORT", "8013", func(c *Config) any { return c.Port }, 8013},
-		{"QUEUE_SERVING_TLS_PORT", "0x1FB1", func(c *Config) any { return c.TLSPort }, 8113},
-		{"USER_PORT", "3000", func(c *Config) any { return c.UserPort }, 3000},
-		{"PORT", "3000", func(c *Config) any { return c.UserPort }, 3000},
-		{"ADMIN_PORT", "1", func(c *Config) any { return c.AdminPort }, 1},
-		{"AUTOSCALER_PORT", "65535", func(c *Config) any { return c.AutoscalerPort }, 65535},
-		{"METRICS_PORT", "9999", func(c *Config) any { return c.MetricsPort }, 9999},
-		{"METRICS_PROMETHEUS_PORT", "9999", func(c *Config) any { return c.MetricsPort }, 9999},
-		{"STATUS_PORT", "8009", func(c *Config) any { return c.StatusPort }, 8009},
-		{"PROFILING_PORT", "8009", func(c *Config) any { return c.StatusPort }, 8009},
+		{"QUEUE_SERVING_PORT", "8013", func(c *Config) any { return c.Port.V }, 8013},
+		{"QUEUE_SERVING_TLS_PORT", "0x1FB1", func(c *Config) any { return c.TLSPort.V }, 8113},
+		{"USER_PORT", "3000", func(c *Config) any { return c.UserPort.V }, 3000},
+		{"PORT", "3000", func(c *Config) any { return c.UserPort.V }, 3000},
+		{"ADMIN_PORT", "1", func(c *Config) any { return c.AdminPort.V }, 1},
+		{"AUTOSCALER_PORT", "65535", func(c *Config) any { return c.AutoscalerPort.V }, 65535},
+		{"METRICS_PORT", "9999", func(c *Config) any { return c.MetricsPort.V }, 9999},
+		{"METRICS_PROMETHEUS_PORT", "9999", func(c *Config) any { return c.MetricsPort.V }, 9999},
+		{"STATUS_PORT", "8009", func(c *Config) any { return c.StatusPort.V }, 8009},
+		{"PROFILING_PORT", "8009", func(c *Config) any { return c.StatusPort.V }, 8009},
 
-		{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency, c.QueueDepth} }, []int{7, 70}},
-		{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency }, 8},
-		{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth }, 3},
-		{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout }, 30 * time.Second},
-		{"REVISION_TIMEOUT_SECONDS", "300", func(c *Config) any { return c.RequestTimeout }, 5 * time.Minute},
-		{"REVISION_TIMEOUT_SECONDS", "250ms", func(c *Config) any { return c.RequestTimeout }, 250 * time.Millisecond},
-		{"REVISION_TIMEOUT_SECONDS", "0", func(c *Config) any { return c.RequestTimeout }, time.Duration(0)},
-		{"REVISION_TIMEOUT_SCOPE", "first-byte", func(c *Config) any { return c.RequestTimeoutScope }, FirstByte},
-		{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "5s", func(c *Config) any { return c.ResponseStartTimeout }, 5 * time.Second},
-		{"REVISION_IDLE_TIMEOUT_SECONDS", "1m", func(c *Config) any { return c.IdleTimeout }, time.Minute},
-		{"CONNECT_RETRY", "0", func(c *Config) any { return c.ConnectRetry }, time.Duration(0)},
+		{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency.V, c.QueueDepth.V} }, []int{7, 70}},
+		{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency.V }, 8},
+		{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth.V }, 3},
+		{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout.V }, 30 * time.Second},
+		{"REVISION_TIMEOUT_SECONDS", "300", func(c *Config) any { return c.RequestTimeout.V }, 5 * time.Minute},
+		{"REVISION_TIMEOUT_SECONDS", "250ms", func(c *Config) any { return c.RequestTimeout.V }, 250 * time.Millisecond},
+		{"REVISION_TIMEOUT_SECONDS", "0", func(c *Config) any { return c.RequestTimeout.V }, time.Duration(0)},
+		{"REVISION_TIMEOUT_SCOPE", "first-byte", func(c *Config) any { return c.RequestTimeoutScope.V }, FirstByte},
+		{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "5s", func(c *Config) any { return c.ResponseStartTimeout.V }, 5 * time.Second},
+		{"REVISION_IDLE_TIMEOUT_SECONDS", "1m", func(c *Config) any { return c.IdleTimeout.V }, time.Minute},
+		{"CONNECT_RETRY", "0", func(c *Config) any { return c.ConnectRetry.V }, time.Duration(0)},
 
-		{"SERVING_READINESS_PROBE", `{"tcpSocket":{"port":9000}}`, func(c *Config) any { return c.Probes }, tcp(9000)},
-		{"ENABLE_HTTP2_AUTO_DETECTION", "true", func(c *Config) any { return c.AutoDetectHTTP2 }, true},
-		{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex }, true},
-		{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths }, []string{"/healthz", "/metrics/*"}},
-		{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents }, []string{"Prometheus/", "ELB-HealthChecker"}},
-		{"ENGINE", "net/http", func(c *Config) any { return c.Engine }, NetHTTP},
-		{"FAST_LANE", "false", func(c *Config) any { return c.Engine }, NetHTTP},
-		{"FAST_LANE", "true", func(c *Config) any { return c.Engine }, OwnEngine},
-		{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming }, true},
-		{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat }, Prometheus},
+		{"SERVING_READINESS_PROBE", `{"tcpSocket":{"port":9000}}`, func(c *Config) any { return c.Probes.V }, tcp(9000)},
+		{"ENABLE_HTTP2_AUTO_DETECTION", "true", func(c *Config) any { return c.AutoDetectHTTP2.V }, true},
+		{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex.V }, true},
+		{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths.V }, []string{"/healthz", "/metrics/*"}},
+		{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents.V }, []string{"Prometheus/", "ELB-HealthChecker"}},
+		{"ENGINE", "net/http", func(c *Config) any { return c.Engine.V }, NetHTTP},
+		{"FAST_LANE", "false", func(c *Config) any { return c.Engine.V }, NetHTTP},
+		{"FAST_LANE", "true", func(c *Config) any { return c.Engine.V }, OwnEngine},
+		{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming.V }, true},
+		{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat.V }, Prometheus},
 
-		{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline }, 90 * time.Second},
-		{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod }, 5 * time.Second},
-		{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin }, 5 * time.Second},
-		{"DRAIN_STREAMS", "wait", func(c *Config) any { return c.DrainStreams }, WaitForStreams},
-		{"DRAIN_ENDPOINT", "true", func(c *Config) any { return c.DrainEndpoint }, true},
+		{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline.V }, 90 * time.Second},
+		{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod.V }, 5 * time.Second},
+		{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin.V }, 5 * time.Second},
+		{"DRAIN_STREAMS", "wait", func(c *Config) any { return c.DrainStreams.V }, WaitForStreams},
+		{"DRAIN_ENDPOINT", "true", func(c *Config) any { return c.DrainEndpoint.V }, true},
 
-		{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes }, 8192},
-		{"MAX_BODY_BYTES", "9223372036854775807", func(c *Config) any { return c.MaxBodyBytes }, int64(1<<63 - 1)},
-		{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections }, 10000},
-		{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout }, 5 * time.Second},
-		{"BODY_TIMEOUT", "0", func(c *Config) any { return c.BodyTimeout }, time.Duration(0)},
-		{"SEND_TIMEOUT", "90s", func(c *Config) any { return c.SendTimeout }, 90 * time.Second},
+		{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes.V }, 8192},
+		{"MAX_BODY_BYTES", "9223372036854775807", func(c *Config) any { return c.MaxBodyBytes.V }, int64(1<<63 - 1)},
+		{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections.V }, 10000},
+		{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout.V }, 5 * time.Second},
+		{"BODY_TIMEOUT", "0", func(c *Config) any { return c.BodyTimeout.V }, time.Duration(0)},
+		{"SEND_TIMEOUT", "90s", func(c *Config) any { return c.SendTimeout.V }, 90 * time.Second},
 
-		{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir }, "/certs"},
+		{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir.V }, "/certs"},
 		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.2", both, []any{uint16(tls.VersionTLS12), uint16(0)}},
 		{"QUEUE_PROXY_TLS_MAX_VERSION", "1.3", both, []any{uint16(tls.VersionTLS13), uint16(tls.VersionTLS13)}},
 		{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256, ,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-			func(c *Config) any { return c.TLSCipherSuites }, []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}},
+			func(c *Config) any { return c.TLSCipherSuites.V }, []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}},
 		{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-256,CurveP384,X25519,X25519MLKEM768",
-			func(c *Config) any { return c.TLSCurves }, []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.X25519, tls.X25519MLKEM768}},
-		{"QUEUE_PROXY_TLS_CLIENT_CA", "/ca.crt", func(c *Config) any { return c.TLSClientCA }, "/ca.crt"},
+			func(c *Config) any { return c.TLSCurves.V }, []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.X25519, tls.X25519MLKEM768}},
+		{"QUEUE_PROXY_TLS_CLIENT_CA", "/ca.crt", func(c *Config) any { return c.TLSClientCA.V }, "/ca.crt"},
 
-		{"SERVING_LOGGING_CONFIG", "{broken", func(c *Config) any { return c.LoggingConfig }, "{broken"},
-		{"SERVING_LOGGING_LEVEL", "loud", func(c *Config) any { return c.LoggingLevel }, "loud"},
+		{"SERVING_LOGGING_CONFIG", "{broken", func(c *Config) any { return c.LoggingConfig.V }, "{broken"},
+		{"SERVING_LOGGING_LEVEL", "loud", func(c *Config) any { return c.LoggingLevel.V }, "loud"},
 
-		{"SERVING_POD", "p", func(c *Config) any { return c.Pod }, "p"},
-		{"POD_NAME", "p", func(c *Config) any { return c.Pod }, "p"},
-		{"HOSTNAME", "p", func(c *Config) any { return c.Pod }, "p"},
-		{"SERVING_POD_IP", "10.0.0.1", func(c *Config) any { return c.PodIP }, "10.0.0.1"},
-		{"SERVING_SERVICE", "s", func(c *Config) any { return c.Service }, "s"},
+		{"SERVING_POD", "p", func(c *Config) any { return c.Pod.V }, "p"},
+		{"POD_NAME", "p", func(c *Config) any { return c.Pod.V }, "p"},
+		{"HOSTNAME", "p", func(c *Config) any { return c.Pod.V }, "p"},
+		{"SERVING_POD_IP", "10.0.0.1", func(c *Config) any { return c.PodIP.V }, "10.0.0.1"},
+		{"SERVING_SERVICE", "s", func(c *Config) any { return c.Service.V }, "s"},
 
-		{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.Telemetry.MetricsBackend }, "prometheus"},
-		{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.Telemetry.TracingSampleRate }, 0.1},
-		{"METRICS_NAMES", "all", func(c *Config) any { return c.Telemetry.MetricsNames }, "all"},
-		{"SERVING_REQUEST_METRICS_BACKEND", "prometheus", func(c *Config) any { return c.Telemetry.MetricsNames }, "knative-1.18"},
-		{"OBSERVABILITY_CONFIG", `{"requestMetrics":{"protocol":"prometheus"}}`, func(c *Config) any { return c.Telemetry.MetricsNames }, "knative-head"},
-		{"SERVING_REVISION", "rev", func(c *Config) any { return c.Telemetry.MetricsNames }, "off"},
-		{"REQUEST_LOG_SAMPLE", "10", func(c *Config) any { return c.Telemetry.RequestLogSample }, 10},
-		{"OTEL_METRIC_EXPORT_INTERVAL", "60000", func(c *Config) any { return c.Telemetry.OTel.MetricInterval }, time.Minute},
-		{"OTEL_PROPAGATORS", "tracecontext,b3", func(c *Config) any { return c.Telemetry.OTel.Propagators }, []string{"tracecontext", "b3"}},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", func(c *Config) any { return c.Telemetry.OTel.Protocol }, "http/json"},
-		{"OBSERVABILITY_CONFIG", `{"a":1}`, func(c *Config) any { return c.Telemetry.Observability }, `{"a":1}`},
-		{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Telemetry.Observability }, ``},
+		{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.MetricsBackend.V }, "prometheus"},
+		{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.TracingSampleRate.V }, 0.1},
+		{"METRICS_NAMES", "all", func(c *Config) any { return c.MetricsNames.V }, "all"},
+		{"SERVING_REQUEST_METRICS_BACKEND", "prometheus", func(c *Config) any { return c.MetricsNames.V }, "knative-1.18"},
+		{"OBSERVABILITY_CONFIG", `{"requestMetrics":{"protocol":"prometheus"}}`, func(c *Config) any { return c.MetricsNames.V }, "knative-head"},
+		{"SERVING_REVISION", "rev", func(c *Config) any { return c.MetricsNames.V }, "off"},
+		{"REQUEST_LOG_SAMPLE", "10", func(c *Config) any { return c.RequestLogSample.V }, 10},
+		{"OTEL_METRIC_EXPORT_INTERVAL", "60000", func(c *Config) any { return c.OTel.MetricInterval.V }, time.Minute},
+		{"OTEL_PROPAGATORS", "tracecontext,b3", func(c *Config) any { return c.OTel.Propagators.V }, []string{"tracecontext", "b3"}},
+		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", func(c *Config) any { return c.OTel.Protocol.V }, "http/json"},
+		{"OBSERVABILITY_CONFIG", `{"a":1}`, func(c *Config) any { return c.Observability.String() }, `{"a":1}`},
+		{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Observability.String() }, ``},
 	}
 	for _, test := range tests {
 		c, err := Read(env(test.name, test.value))
@@ -330,14 +333,13 @@ func TestAProbesErrorsNameItsFields(t *testing.T) {
 }
 
 func TestAllErrorsAreReportedAtOnce(t *testing.T) {
-	// A text that no kind but text reads; telemetry only warns.
+	// A text that no type but Text reads; telemetry only warns.
 	var environ []EnvVar
 	var want []string
-	for _, r := range rowsOf(table(new(Config))) {
-		environ = append(environ, EnvVar{r.name, "\x00*"})
-		free := r.allowed == "text" || r.name == "OTEL_PROPAGATORS"
-		if !free && !r.is(soft) {
-			want = append(want, r.name)
+	for _, f := range new(Config).fields() {
+		environ = append(environ, EnvVar{f.Name(), "\x00*"})
+		if f.allowed() != "text" && !f.soft {
+			want = append(want, f.Name())
 		}
 	}
 	_, err := Read(environ)
@@ -374,25 +376,26 @@ func TestTelemetryNeverStopsTheProcess(t *testing.T) {
 		"OTEL_SDK_DISABLED": "x", "OTEL_METRIC_EXPORT_INTERVAL": "x", "OTEL_EXPORTER_OTLP_TIMEOUT": "x",
 		"OTEL_EXPORTER_OTLP_PROTOCOL": "x", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "x", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "x",
 	}
-	for _, r := range rowsOf(table(new(Config))) {
-		value, ok := bad[r.name]
-		if _, judged := map[string]bool{observabilityName: true, "OTEL_PROPAGATORS": true}[r.name]; r.is(soft) && r.allowed != "text" && !judged && !ok {
-			t.Errorf("%s: got no bad value in this test, want one", r.name)
+	for _, f := range new(Config).fields() {
+		value, ok := bad[f.Name()]
+		reported := []string{"OBSERVABILITY_CONFIG", "OTEL_PROPAGATORS", "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"} // in other words
+		if f.soft && f.allowed() != "text" && !slices.Contains(reported, f.Name()) && !ok {
+			t.Errorf("%s: got no bad value in this test, want one", f.Name())
 		}
 		if !ok {
 			continue
 		}
-		c := read(t, r.name, value)
-		if got, want := settings(c), settings(readNamespace(t, r.name)); got != want {
-			t.Errorf("%s=%s:\ngot  %s\nwant the defaults %s", r.name, value, got, want)
+		c := read(t, f.Name(), value)
+		if got, want := settings(c), settings(readNamespace(t, f.Name())); got != want {
+			t.Errorf("%s=%s:\ngot  %s\nwant the defaults %s", f.Name(), value, got, want)
 		}
 		warnings := c.Warnings()
-		if r.name != namespaceName && isServing(r.name) {
+		if f.Name() != "SERVING_NAMESPACE" && isServing(f.Name()) {
 			warnings = warnings[:1] // the second says that this looks like half a Knative
 		}
-		want := fmt.Sprintf("%s: %q: %s; its default is used", r.name, value, r.allowed)
+		want := fmt.Sprintf("%s: %q: %s; its default is used", f.Name(), value, f.allowed())
 		if len(warnings) != 1 || warnings[0] != want {
-			t.Errorf("%s=%s: got warnings %q, want %q", r.name, value, warnings, want)
+			t.Errorf("%s=%s: got warnings %q, want %q", f.Name(), value, warnings, want)
 		}
 	}
 }
@@ -401,7 +404,7 @@ func TestTelemetryNeverStopsTheProcess(t *testing.T) {
 // sign of Knative.
 func readNamespace(t *testing.T, name string) *Config {
 	if isServing(name) {
-		return read(t, knativeName, "true")
+		return read(t, "ON_KNATIVE", "true")
 	}
 	return Default()
 }
@@ -409,10 +412,10 @@ func readNamespace(t *testing.T, name string) *Config {
 func TestABadObservabilityConfigIsStillPresent(t *testing.T) {
 	for _, value := range []string{"{", "null", "[]", "1", `"x"`, " "} {
 		c := read(t, "SERVING_NAMESPACE", "n", "OBSERVABILITY_CONFIG", value)
-		if got, want := c.Telemetry.Observability, "{}"; got != want {
+		if got, want := c.Observability.String(), "{}"; got != want {
 			t.Errorf("%s: got %q, want %q", value, got, want)
 		}
-		if got, want := c.RequestTimeoutScope, WholeRequest; got != want {
+		if got, want := c.RequestTimeoutScope.V, WholeRequest; got != want {
 			t.Errorf("%s: got scope %s, want %s", value, got, want)
 		}
 		if got := c.Warnings(); len(got) != 1 {
@@ -444,8 +447,8 @@ func TestKnativeIsKnownByItsVariables(t *testing.T) {
 			t.Errorf("%v: got error %v, want none", test.vars, err)
 			continue
 		}
-		if c.OnKnative != test.want {
-			t.Errorf("%v: got %v, want %v", test.vars, c.OnKnative, test.want)
+		if c.OnKnative.V != test.want {
+			t.Errorf("%v: got %v, want %v", test.vars, c.OnKnative.V, test.want)
 		}
 		if got := c.Warnings(); len(got) != test.warnings {
 			t.Errorf("%v: got warnings %q, want %d", test.vars, got, test.warnings)
@@ -455,10 +458,10 @@ func TestKnativeIsKnownByItsVariables(t *testing.T) {
 
 func TestDefaultsDependOnOthers(t *testing.T) {
 	const knative, n = "SERVING_NAMESPACE", "n"
-	scope := func(c *Config) any { return c.RequestTimeoutScope }
-	deadline := func(c *Config) any { return c.DrainDeadline }
-	quiet := func(c *Config) any { return c.DrainQuietPeriod }
-	probes := func(c *Config) any { return c.Probes }
+	scope := func(c *Config) any { return c.RequestTimeoutScope.V }
+	deadline := func(c *Config) any { return c.DrainDeadline.V }
+	quiet := func(c *Config) any { return c.DrainQuietPeriod.V }
+	probes := func(c *Config) any { return c.Probes.V }
 	tests := []struct {
 		vars []EnvVar
 		got  func(*Config) any
@@ -512,7 +515,7 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 			t.Errorf("%v: got error %v, want none", vars, err)
 			continue
 		}
-		if got, want := c.UserPort, 3000; got != want {
+		if got, want := c.UserPort.V, 3000; got != want {
 			t.Errorf("%v: got %d, want %d", vars, got, want)
 		}
 	}
@@ -525,7 +528,7 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 // A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
 func TestServiceLinksAreNoPorts(t *testing.T) {
 	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
-	if got, want := []int{c.MetricsPort, c.UserPort}, []int{9091, 3000}; !slices.Equal(got, want) {
+	if got, want := []int{c.MetricsPort.V, c.UserPort.V}, []int{9091, 3000}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	want := []string{
@@ -651,13 +654,13 @@ func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 		if got := c.Warnings(); len(got) > 0 {
 			t.Errorf("%s: got warnings %q, want none", e.name, got)
 		}
-		if !c.OnKnative || c.Namespace != "default" || c.Revision != "hello-00001" || c.Pod != "hello-00001-deployment-1" ||
-			c.PodIP != "10.1.2.3" || c.UserPort != 8080 || c.RequestTimeout != 5*time.Minute || len(c.Probes) != 1 {
+		if !c.OnKnative.V || c.Namespace.V != "default" || c.Revision.V != "hello-00001" || c.Pod.V != "hello-00001-deployment-1" ||
+			c.PodIP.V != "10.1.2.3" || c.UserPort.V != 8080 || c.RequestTimeout.V != 5*time.Minute || len(c.Probes.V) != 1 {
 			t.Errorf("%s: got %+v, want what the environment says", e.name, c)
 		}
 		for _, v := range e.vars {
 			if !slices.Contains(everyName(), v.Name) {
-				t.Errorf("%s: got no row for %s, want one", e.name, v.Name)
+				t.Errorf("%s: got no setting %s, want one", e.name, v.Name)
 			}
 		}
 	}
@@ -667,7 +670,7 @@ func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 func TestVariablesOfReleasesInBetweenAreKnown(t *testing.T) {
 	for _, name := range []string{"DOWNWARD_API_LABELS_PATH", "CONCURRENCY_STATE_ENDPOINT", "CONCURRENCY_STATE_TOKEN_PATH"} {
 		if !slices.Contains(everyName(), name) {
-			t.Errorf("%s: got no row, want one", name)
+			t.Errorf("%s: it is unknown, want it known", name)
 		}
 		if got, want := settings(read(t, name, "/etc/podinfo/labels")), settings(Default()); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
@@ -678,8 +681,8 @@ func TestVariablesOfReleasesInBetweenAreKnown(t *testing.T) {
 // We push over OTLP alone: what Knative up to 1.18 asks for otherwise is off, and said so.
 func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
 	c, err := Read(env("SERVING_REQUEST_METRICS_BACKEND", "opencensus", "METRICS_COLLECTOR_ADDRESS", "collector:55678"))
-	if err != nil || c.Telemetry.MetricsNames != "off" {
-		t.Errorf("got metrics %q, %v, want off", c.Telemetry.MetricsNames, err)
+	if err != nil || c.MetricsNames.V != "off" {
+		t.Errorf("got metrics %q, %v, want off", c.MetricsNames.V, err)
 	}
 	if got := c.Warnings(); !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "SERVING_REQUEST_METRICS_BACKEND") }) {
 		t.Errorf("got warnings %q, want one about SERVING_REQUEST_METRICS_BACKEND", got)
@@ -690,8 +693,8 @@ func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
 func TestADrainHasADeadlineHoweverShortRequestsAre(t *testing.T) {
 	for _, timeout := range []string{"1ns", "1", "3", "300"} {
 		c, err := Read(env("SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", timeout))
-		if err != nil || c.DrainDeadline < time.Millisecond {
-			t.Errorf("%s: got the deadline %v, %v, want a millisecond at least", timeout, c.DrainDeadline, err)
+		if err != nil || c.DrainDeadline.V < time.Millisecond {
+			t.Errorf("%s: got the deadline %v, %v, want a millisecond at least", timeout, c.DrainDeadline.V, err)
 		}
 	}
 }
@@ -699,8 +702,8 @@ func TestADrainHasADeadlineHoweverShortRequestsAre(t *testing.T) {
 func TestOurOwnPortsAreNotMerged(t *testing.T) {
 	for value, want := range map[string]int{"9091": 0, "8012": 0, "8080": 8080, "9000": 9000} {
 		c, err := Read(env("METRICS_MERGE_PORT", value))
-		if err != nil || c.Telemetry.MergePort != want {
-			t.Errorf("%s: got %d, %v, want %d", value, c.Telemetry.MergePort, err, want)
+		if err != nil || c.MergePort.V != want {
+			t.Errorf("%s: got %d, %v, want %d", value, c.MergePort.V, err, want)
 		}
 		if warned := len(c.Warnings()) > 0; warned != (want == 0) {
 			t.Errorf("%s: got warnings %q, want one: %v", value, c.Warnings(), want == 0)

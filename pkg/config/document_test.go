@@ -11,14 +11,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
 
 // go test ./pkg/config -update writes the parts of these files that are made from the
-// table.
-var update = flag.Bool("update", false, "rewrite the files that are made from the table")
+// settings.
+var update = flag.Bool("update", false, "rewrite the files that are made from the settings")
 
 const (
 	guide   = "../../docs/configuration.md"
@@ -45,7 +44,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 	everything := strings.ReplaceAll(text, "\n#"+servingPrefix, "\n"+servingPrefix)
 	for name, environ := range map[string][]EnvVar{
 		"as it is":       assignments(t, text),
-		"with Knative's": append(assignments(t, everything), EnvVar{knativeName, "false"}),
+		"with Knative's": append(assignments(t, everything), EnvVar{"ON_KNATIVE", "false"}),
 	} {
 		c, err := Read(environ)
 		if err != nil {
@@ -59,7 +58,7 @@ func TestExampleIsTheDefault(t *testing.T) {
 			t.Errorf("%s: got warnings %q, want none", name, got)
 		}
 	}
-	if got, want := len(assignments(t, everything)), len(rowsOf(table(new(Config)))); got != want {
+	if got, want := len(assignments(t, everything)), len(new(Config).fields()); got != want {
 		t.Errorf("got %d variables, want all %d", got, want)
 	}
 }
@@ -78,14 +77,14 @@ func TestGuideExamplesAreAllowed(t *testing.T) {
 		if got := c.Warnings(); len(got) > 0 {
 			t.Errorf("got warnings %q, want none from\n%s", got, block[1])
 		}
-		if c.OnKnative {
+		if c.OnKnative.V {
 			t.Errorf("got an example on Knative, want none:\n%s", block[1])
 		}
 	}
 }
 
 func TestGuideShowsErrorsAsTheyAre(t *testing.T) {
-	_, err := Read([]EnvVar{{concurrencyName, "-1"}, {queueTimeoutName, "soon"}})
+	_, err := Read([]EnvVar{{"CONTAINER_CONCURRENCY", "-1"}, {"QUEUE_TIMEOUT_SECONDS", "soon"}})
 	if err == nil {
 		t.Fatal("got no error, want two lines")
 	}
@@ -113,73 +112,79 @@ func TestGuideNamesNoUnknownVariable(t *testing.T) {
 	}
 	for _, name := range regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]*\b`).FindAllString(contents(t, guide), -1) {
 		if !known[name] {
-			t.Errorf("got %s in %s, want names of the table", name, guide)
+			t.Errorf("got %s in %s, want names of settings", name, guide)
 		}
 	}
 }
 
-// Every name is a literal once: all else says it through the table or a constant.
-func TestNoNameIsSpeltTwice(t *testing.T) {
-	spelt := map[string]int{}
-	for _, literal := range literals(t) {
-		for _, word := range regexp.MustCompile(`[A-Z0-9_]+`).FindAllString(literal, -1) {
-			spelt[word]++
-		}
-	}
-	for _, name := range everyName() {
-		if got := spelt[name]; got != 1 {
-			t.Errorf("%s: got %d times in the code, want once", name, got)
+// A setting is named in its tag alone: messages take the name from there.
+func TestNoOtherLiteralNamesASetting(t *testing.T) {
+	word := regexp.MustCompile(`[A-Z][A-Z0-9]*(_[A-Z0-9]+)+`)
+	for _, dir := range []string{".", "../sidecar", "../tracing", "../accesslog", "../metrics"} {
+		for _, literal := range literals(t, dir) {
+			for _, name := range word.FindAllString(literal, -1) {
+				if slices.Contains(everyName(), name) {
+					t.Errorf("%s: got the literal %q, want the setting's Name", dir, literal)
+				}
+			}
 		}
 	}
 }
 
-func TestEveryRowSaysWhatItMeans(t *testing.T) {
+func TestEverySettingSaysWhatItMeans(t *testing.T) {
 	seen := map[string]bool{}
-	for _, s := range table(new(Config)) {
-		for _, r := range s.rows {
-			for _, name := range r.names() {
-				if seen[name] {
-					t.Errorf("%s: got two rows, want one", name)
+	for _, s := range new(Config).sections() {
+		for _, f := range s.fields {
+			for _, name := range f.names() {
+				if name == "" || seen[name] {
+					t.Errorf("%q: got two settings, or none, want one", name)
 				}
 				seen[name] = true
 			}
-			if !strings.HasSuffix(r.text, ".") {
-				t.Errorf("%s: got %q, want a sentence", r.name, r.text)
+			tag := func(key string) string { return f.tag.Get(key) }
+			if !strings.HasSuffix(tag("desc"), ".") {
+				t.Errorf("%s: got %q, want a sentence", f.names(), tag("desc"))
 			}
-			if (r.derive == nil) != (r.rule == "") {
-				t.Errorf("%s: got rule %q, want one exactly where a value is derived", r.name, r.rule)
+			if tag("default") != "" && tag("derived") != "" {
+				t.Errorf("%s: got the default %q and %q, want one of them", f.names(), tag("default"), tag("derived"))
 			}
-			if r.derive != nil && r.def != "" {
-				t.Errorf("%s: got the default %q and a rule, want one of them", r.name, r.def)
-			}
+		}
+	}
+}
+
+// Everything on, so that what depends on other settings differs from the default.
+func TestDerivedSettingsSaySo(t *testing.T) {
+	c := read(t, "CONTAINER_CONCURRENCY", "7", "SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", "9", "OBSERVABILITY_CONFIG", prometheusAt("10.0.0.1:9191"))
+	unset := Default().fields()
+	for i, f := range c.fields() {
+		depends := f.at().unset() && f.String() != unset[i].String()
+		if depends && f.tag.Get("derived") == "" {
+			t.Errorf("%s: got %s, which depends on others, want that in its tags", f.Name(), f)
 		}
 	}
 }
 
 func markdown() string {
 	var b strings.Builder
-	for _, s := range table(new(Config)) {
+	for _, s := range new(Config).sections() {
 		fmt.Fprintf(&b, "\n### %s\n\n", s.title)
 		if s.note != "" {
-			fmt.Fprintf(&b, "%s\n\n", s.note)
+			fmt.Fprintf(&b, "%s\n\n", code(s.note, "`"))
 		}
 		b.WriteString("| variable | default | allowed | meaning |\n|---|---|---|---|\n")
-		for _, r := range s.rows {
-			name := "`" + r.name + "`"
-			for _, other := range r.also {
-				name += ", else `" + other + "`"
-			}
+		for _, f := range s.fields {
 			def, allowed := "", ""
-			if !r.unused() {
-				def, allowed = "unset", r.allowed
+			if f.setting != nil {
+				def, allowed = "unset", f.allowed()
 			}
-			if r.def != "" {
-				def = "`" + r.def + "`"
+			if text := f.tag.Get("default"); text != "" {
+				def = "`" + text + "`"
 			}
-			if r.rule != "" {
-				def = r.rule
+			if text := f.tag.Get("derived"); text != "" {
+				def = code(text, "`")
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, def, allowed, r.text)
+			name := "`" + strings.Join(f.names(), "`, else `") + "`"
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, def, allowed, code(f.tag.Get("desc"), "`"))
 		}
 	}
 	b.WriteString("\n")
@@ -194,29 +199,33 @@ func exampleText() string {
 # Those that begin with ` + servingPrefix + ` are commented out, because any of them is a
 # sign of Knative.
 `)
-	for _, s := range table(new(Config)) {
-		if s.rows[0].unused() {
+	for _, s := range new(Config).sections() {
+		if s.fields[0].setting == nil {
 			continue
 		}
 		fmt.Fprintf(&b, "\n## %s\n", s.title)
-		for _, r := range s.rows {
-			fmt.Fprintf(&b, "\n# %s\n# Allowed: %s.\n", plainText(r.text), plainText(r.allowed))
-			if r.rule != "" {
-				fmt.Fprintf(&b, "# Default: %s.\n", plainText(r.rule))
+		for _, f := range s.fields {
+			fmt.Fprintf(&b, "\n# %s\n# Allowed: %s.\n", code(f.tag.Get("desc"), ""), f.allowed())
+			if text := f.tag.Get("derived"); text != "" {
+				fmt.Fprintf(&b, "# Default: %s.\n", code(text, ""))
 			}
-			if r.also != nil {
-				fmt.Fprintf(&b, "# Also read from: %s.\n", strings.Join(r.also, ", "))
+			if names := f.names(); len(names) > 1 {
+				fmt.Fprintf(&b, "# Also read from: %s.\n", strings.Join(names[1:], ", "))
 			}
-			if isServing(r.name) {
+			if isServing(f.Name()) {
 				b.WriteString("#")
 			}
-			fmt.Fprintf(&b, "%s=%s\n", r.name, r.def)
+			fmt.Fprintf(&b, "%s=%s\n", f.Name(), f.tag.Get("default"))
 		}
 	}
 	return b.String()
 }
 
-func plainText(markdown string) string { return strings.ReplaceAll(markdown, "`", "") }
+// code writes what stands in single quotes in a tag, where a struct tag can hold no
+// backtick.
+func code(text, quote string) string {
+	return regexp.MustCompile(`(^|[ (])'([^' ]+)'`).ReplaceAllString(text, "${1}"+quote+"${2}"+quote)
+}
 
 // assignments reads an env file: NAME=value on a line, comments, empty lines.
 func assignments(t *testing.T, text string) []EnvVar {
@@ -232,20 +241,20 @@ func assignments(t *testing.T, text string) []EnvVar {
 			t.Fatalf("got the line %q, want NAME=value", line)
 		}
 		if !slices.Contains(everyName(), name) {
-			t.Errorf("got %s, want a name of the table", name)
+			t.Errorf("got %s, want the name of a setting", name)
 		}
 		environ = append(environ, EnvVar{name, value})
 	}
 	return environ
 }
 
-// literals are the strings of this package's code, tests not included.
-func literals(t *testing.T) []string {
+// literals are the strings of a package's code without tags of structs and tests.
+func literals(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
-	files, err := filepath.Glob("*.go")
+	files, err := filepath.Glob(dir + "/*.go")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("got files %v, %v, want this package's", files, err)
+		t.Fatalf("%s: got files %v, %v, want a package's", dir, files, err)
 	}
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
@@ -256,12 +265,13 @@ func literals(t *testing.T) []string {
 			t.Fatal(err)
 		}
 		ast.Inspect(tree, func(n ast.Node) bool {
-			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
-				text, err := strconv.Unquote(l.Value)
-				if err != nil {
-					t.Fatal(err)
+			switch n := n.(type) {
+			case *ast.Field:
+				n.Tag = nil
+			case *ast.BasicLit:
+				if n.Kind == token.STRING {
+					all = append(all, n.Value)
 				}
-				all = append(all, text)
 			}
 			return true
 		})
@@ -292,5 +302,5 @@ func same(t *testing.T, file, got, want string) {
 		}
 		return
 	}
-	t.Errorf("%s: got a file that differs from the table, want what go test ./pkg/config -update writes", file)
+	t.Errorf("%s: got a file that differs from the settings, want what go test ./pkg/config -update writes", file)
 }

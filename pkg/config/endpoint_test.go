@@ -28,8 +28,8 @@ func TestMetricsAreServedWhereKnativeSays(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", c.settings, err)
 		}
-		if got.Telemetry.MetricsHost != c.host || got.MetricsPort != c.port {
-			t.Errorf("%q: got %q, %d, want %q, %d", c.settings, got.Telemetry.MetricsHost, got.MetricsPort, c.host, c.port)
+		if got.MetricsHost.V != c.host || got.MetricsPort.V != c.port {
+			t.Errorf("%q: got %q, %d, want %q, %d", c.settings, got.MetricsHost.V, got.MetricsPort.V, c.host, c.port)
 		}
 		if w := got.Warnings(); len(w) > 0 {
 			t.Errorf("%q: got warnings %q, want none", c.settings, w)
@@ -45,8 +45,8 @@ func TestAnUnusableMetricsEndpointIsReportedAndNotUsed(t *testing.T) {
 			t.Errorf("%s: got %v, want it to be ignored", endpoint, err)
 			continue
 		}
-		if c.MetricsPort != 9091 || c.Telemetry.MetricsHost != "" {
-			t.Errorf("%s: got %q, %d, want the default", endpoint, c.Telemetry.MetricsHost, c.MetricsPort)
+		if c.MetricsPort.V != 9091 || c.MetricsHost.V != "" {
+			t.Errorf("%s: got %q, %d, want the default", endpoint, c.MetricsHost.V, c.MetricsPort.V)
 		}
 		if w := strings.Join(c.Warnings(), "\n"); !strings.Contains(w, "requestMetrics.endpoint") {
 			t.Errorf("%s: got warnings %q, want one that names it", endpoint, w)

@@ -8,26 +8,33 @@ package config
 func Environ(c *Config) []EnvVar {
 	var environ []EnvVar
 	serving := false
-	_, unset := defaults()
-	other := new(Config)
-	derived := rowsOf(table(other))
-	for i, r := range rowsOf(table(c)) {
-		value, otherwise := r.encode(), unset[i].encode()
-		if r.derive != nil {
-			// What it says when it is unset and all others are as they are.
-			*other = *c
-			derived[i].derive()
-			otherwise = derived[i].encode()
+	bound, unset := *c, Default().fields()
+	for i, f := range bound.fields() {
+		otherwise := unset[i].String()
+		if f.tag.Get("derived") != "" {
+			otherwise = bound.ifUnset(i)
 		}
 		// That Knative started us is said by the other variables, if they can.
-		if value == otherwise || r.name == knativeName {
+		if f.String() == otherwise || f.setting == &bound.OnKnative {
 			continue
 		}
-		environ = append(environ, EnvVar{r.name, value})
-		serving = serving || isServing(r.name)
+		environ = append(environ, EnvVar{f.name, f.String()})
+		serving = serving || isServing(f.name)
 	}
-	if c.OnKnative != serving {
-		environ = append(environ, EnvVar{knativeName, boolean(&c.OnKnative).encode()})
+	if c.OnKnative.V != serving {
+		environ = append(environ, EnvVar{bound.OnKnative.Name(), bound.OnKnative.String()})
 	}
 	return environ
+}
+
+// ifUnset is what a setting would say if it were unset and all others as they are.
+func (c *Config) ifUnset(i int) string {
+	other := *c
+	fields := other.fields()
+	for _, f := range fields {
+		f.at().from = f.name
+	}
+	fields[i].at().from = ""
+	other.derive()
+	return fields[i].String()
 }

@@ -19,11 +19,11 @@ func TestEnvironIsEmptyForTheDefault(t *testing.T) {
 
 func TestEnvironSaysWhatAnInjectorWants(t *testing.T) {
 	c := Default()
-	c.UserPort = 3000
-	c.Concurrency = 1
-	c.QueueDepth = 10
-	c.RequestTimeout = 2 * time.Minute
-	c.Probes = []probe.Probe{{HTTPGet: &probe.HTTPGetAction{Path: "/a?b=1&c=<d>", Port: probe.Port{Number: 3000}}, PeriodSeconds: 5}}
+	c.UserPort.V = 3000
+	c.Concurrency.V = 1
+	c.QueueDepth.V = 10
+	c.RequestTimeout.V = 2 * time.Minute
+	c.Probes.V = []probe.Probe{{HTTPGet: &probe.HTTPGetAction{Path: "/a?b=1&c=<d>", Port: probe.Port{Number: 3000}}, PeriodSeconds: 5}}
 	want := env("USER_PORT", "3000", "CONTAINER_CONCURRENCY", "1", "REVISION_TIMEOUT_SECONDS", "120",
 		"SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a?b=1&c=<d>","port":3000},"periodSeconds":5}`,
 		"ON_KNATIVE", "false")
@@ -36,12 +36,12 @@ func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
 	for _, knative := range []bool{false, true} {
 		for n := range 4 {
 			c := Default()
-			c.OnKnative = knative
-			c.Probes = nil
+			c.OnKnative.V = knative
+			c.Probes.V = nil
 			for i := range n {
-				c.Probes = append(c.Probes, tcp(int32(9000+i))...)
+				c.Probes.V = append(c.Probes.V, tcp(int32(9000+i))...)
 			}
-			c.RequestTimeoutScope = WholeRequest
+			c.RequestTimeoutScope.V = WholeRequest
 			got, err := Read(Environ(c))
 			if err != nil {
 				t.Errorf("knative %v, %d probes: got error %v, want none", knative, n, err)
@@ -88,8 +88,8 @@ func back(t *testing.T, want *Config) {
 	if g, w := settings(got), settings(want); g != w {
 		t.Fatalf("%v:\ngot  %s\nwant %s", environ, g, w)
 	}
-	if !reflect.DeepEqual(got.Probes, want.Probes) {
-		t.Fatalf("%v: got probes %+v, want %+v", environ, got.Probes, want.Probes)
+	if !reflect.DeepEqual(got.Probes.V, want.Probes.V) {
+		t.Fatalf("%v: got probes %+v, want %+v", environ, got.Probes.V, want.Probes.V)
 	}
 	if again := Environ(got); !slices.Equal(again, environ) {
 		t.Fatalf("got  %v\nwant %v", again, environ)
@@ -100,11 +100,11 @@ func back(t *testing.T, want *Config) {
 // that are mostly allowed.
 func randomEnviron(r *rand.Rand) []EnvVar {
 	var environ []EnvVar
-	for _, row := range rowsOf(table(new(Config))) {
+	for _, f := range new(Config).fields() {
 		if r.IntN(3) > 0 {
 			continue
 		}
-		name := row.names()[r.IntN(len(row.names()))]
+		name := f.names()[r.IntN(len(f.names()))]
 		values := []string{"1", "8443", strconv.Itoa(1024 + r.IntN(60000)), "0x1f", "true", "f", "250ms", "0", "1h0m1.5s", "0.25", "1.2", "1.3",
 			"request", "first-byte", "prometheus", "protobuf", "zipkin", "grpc", "/a,/b*", "x,y", "text with blanks, and = signs",
 			"TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "P-256,X25519", `{"a":1}`,
@@ -113,7 +113,7 @@ func randomEnviron(r *rand.Rand) []EnvVar {
 			`[]`, `[null,{"grpc":{"port":50051,"service":null}},{"tcpSocket":{"port":1}}]`, ""}
 		for range 200 {
 			value := values[r.IntN(len(values))]
-			if value == "" || row.decode(value) == nil {
+			if value == "" || f.parse(value) == nil {
 				environ = append(environ, EnvVar{name, value})
 				break
 			}
@@ -123,8 +123,8 @@ func randomEnviron(r *rand.Rand) []EnvVar {
 }
 
 func FuzzRead(f *testing.F) {
-	for _, row := range rowsOf(table(new(Config))) {
-		f.Add(row.name, row.def, "")
+	for _, s := range new(Config).fields() {
+		f.Add(s.Name(), s.tag.Get("default"), "")
 	}
 	f.Add("SERVING_READINESS_PROBE", `[{"tcpSocket":{"port":1}}]`, "ENABLE_MULTI_CONTAINER_PROBES")
 	f.Add("EXCLUDE_PATHS", "/a,*", "true")

@@ -21,17 +21,17 @@ const (
 // warnOfMisspelt says of each variable that looks like a misspelt one of ours that it
 // has no effect. Its value is not shown, because it may be a secret. The work is linear
 // in the size of the environment.
-func (in *reading) warnOfMisspelt(values map[string]string) {
+func (in *reading) warnOfMisspelt() {
 	known := map[string]bool{}
-	for _, s := range in.table {
-		for _, r := range s.rows {
-			for _, name := range r.names() {
+	for _, s := range in.sections {
+		for _, f := range s.fields {
+			for _, name := range f.names() {
 				known[name] = true
 			}
 		}
 	}
 	meant := map[string]string{}
-	for name, value := range values {
+	for name, value := range in.values {
 		if value == "" || known[name] || isServiceLink(name, value) {
 			continue
 		}
@@ -50,14 +50,20 @@ func (in *reading) warnOfMisspelt(values map[string]string) {
 func (in *reading) nearest(name string) string {
 	name = strings.ToUpper(name)
 	nearest, least := "", mostEdits+1
-	for _, r := range in.rows {
-		d := spelling.Distance(name, r.name, mostEdits)
-		if d < least && (d < mostEdits || areSlips(name, r.name)) {
-			nearest, least = r.name, d
+	for _, f := range in.fields {
+		d := spelling.Distance(name, f.name, mostEdits)
+		if d < least && (d < mostEdits || areSlips(name, f.name)) {
+			nearest, least = f.name, d
 		}
 	}
 	return nearest
 }
+
+// servingPrefix begins the variables by which a pod of Knative is known.
+const servingPrefix = "SERVING_"
+
+// isServing reports whether a variable says that Knative started us.
+func isServing(name string) bool { return strings.HasPrefix(name, servingPrefix) }
 
 // areSlips reports whether two edits between name and one of ours may be slips, and do
 // not make another word of a short one.

@@ -104,15 +104,16 @@ func TestServiceLinksAreNotTakenForMisspeltOnes(t *testing.T) {
 
 // Every name of ours with one letter changed, put in or taken out is recognised.
 func TestEveryNameIsRecognisedWithOneSlip(t *testing.T) {
-	for _, r := range rowsOf(table(new(Config))) {
-		for i := 1; i < len(r.name); i++ {
-			for _, name := range []string{r.name[:i] + r.name[i+1:], r.name[:i] + "X" + r.name[i:], r.name[:i] + "X" + r.name[i+1:]} {
+	for _, f := range new(Config).fields() {
+		ours := f.Name()
+		for i := 1; i < len(ours); i++ {
+			for _, name := range []string{ours[:i] + ours[i+1:], ours[:i] + "X" + ours[i:], ours[:i] + "X" + ours[i+1:]} {
 				if slices.Contains(everyName(), name) {
 					continue
 				}
 				c := read(t, name, "1")
 				if got := c.Warnings(); len(got) != 1 || !strings.Contains(got[0], "did you mean") {
-					t.Errorf("%s: got warnings %q, want a hint at %s", name, got, r.name)
+					t.Errorf("%s: got warnings %q, want a hint at %s", name, got, ours)
 				}
 			}
 		}

@@ -2,11 +2,45 @@ package config
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 )
 
 // hidden stands where a secret would.
 const hidden = "***"
+
+// What the tag "hide" may say.
+const (
+	hideAll = "all"
+	hideURL = "url"
+)
+
+// shown is the value of a setting as people and logs may see it.
+func shown(f *field) string {
+	value := f.String()
+	hide, _ := f.setting.(interface{ shown() string })
+	switch {
+	case value == "":
+		return ""
+	case f.tag.Get("hide") == hideAll:
+		return hidden
+	case f.tag.Get("hide") == hideURL:
+		value = safeEndpoint(value)
+	case hide != nil:
+		value = hide.shown()
+	}
+	return safe(value)
+}
+
+// quote makes a value fit for a line of an error.
+func quote(text string) string {
+	const enough = 120 // bytes: a path, an endpoint, the beginning of a template
+	text = safe(text)
+	if len(text) > enough {
+		return strconv.Quote(strings.ToValidUTF8(text[:enough], "")) + "..."
+	}
+	return strconv.Quote(text)
+}
 
 // safe hides what may be a secret in a text: user, password, query and fragment of
 // every URL, and of every endpoint in JSON. The rest stays as it is.
@@ -43,7 +77,7 @@ func safe(text string) string {
 		if masked == value {
 			shown.WriteString(literal)
 		} else {
-			shown.WriteString(encode(masked))
+			shown.WriteString(encodeJSON(masked))
 		}
 		name = value
 	}

@@ -29,13 +29,13 @@ const (
 // query of URLs, header values of probes and the collector's headers are hidden.
 func (c *Config) Settings() []Setting {
 	var all []Setting
-	_, unset := defaults()
-	for i, r := range rowsOf(table(c)) {
-		s := Setting{Name: r.name, Value: r.shown(), From: c.from[r.name], Secret: r.is(secret)}
+	bound, unset := *c, Default().fields()
+	for i, f := range bound.fields() {
+		s := Setting{Name: f.name, Value: shown(f), From: f.at().from, Secret: f.tag.Get("hide") == hideAll}
 		switch {
 		case s.From != "":
 			s.Source = FromEnvironment
-		case r.derive == nil && r.encode() == unset[i].encode():
+		case f.tag.Get("derived") == "" && f.String() == unset[i].String():
 			s.Source = FromDefault
 		default:
 			s.Source = FromOthers

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func setting(t *testing.T, c *Config, name string) Setting {
+func settingOf(t *testing.T, c *Config, name string) Setting {
 	t.Helper()
 	for _, s := range c.Settings() {
 		if s.Name == name {
@@ -32,13 +32,13 @@ func TestASettingSaysWhereItComesFrom(t *testing.T) {
 		{Name: "SERVING_NAMESPACE", Value: "", Source: "default"},
 		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Value: "***", Source: "environment", From: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true},
 	} {
-		if got := setting(t, c, want.Name); got != want {
+		if got := settingOf(t, c, want.Name); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
 	c = Default()
-	c.UserPort = 3000
-	if got, want := setting(t, c, "USER_PORT").Source, "derived"; got != want {
+	c.UserPort.V = 3000
+	if got, want := settingOf(t, c, "USER_PORT").Source, "derived"; got != want {
 		t.Errorf("set by hand: got source %s, want %s", got, want)
 	}
 }
@@ -86,13 +86,13 @@ func TestNoSecretIsShown(t *testing.T) {
 	if got := b.String(); strings.Contains(got, secret) {
 		t.Errorf("got %s\nwant no %s", got, secret)
 	}
-	if got, want := setting(t, c, "SERVING_READINESS_PROBE").Value, `{"httpGet":{"path":"/ready","port":8080,"httpHeaders":[{"name":"Authorization","value":"***"}]}}`; got != want {
+	if got, want := settingOf(t, c, "SERVING_READINESS_PROBE").Value, `{"httpGet":{"path":"/ready","port":8080,"httpHeaders":[{"name":"Authorization","value":"***"}]}}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if got, want := setting(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b"; got != want {
+	if got, want := settingOf(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	if got := c.Probes[0].HTTPGet.HTTPHeaders[0].Value; got != secret {
+	if got := c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value; got != secret {
 		t.Errorf("got header value %q in the probe, want it untouched", got)
 	}
 
@@ -125,7 +125,7 @@ func TestAnEndpointIsShownWithoutUserAndQuery(t *testing.T) {
 	} {
 		for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "TRACING_CONFIG_ZIPKIN_ENDPOINT"} {
 			c := read(t, name, value)
-			if got := setting(t, c, name).Value; got != want {
+			if got := settingOf(t, c, name).Value; got != want {
 				t.Errorf("%s=%s: got %s, want %s", name, value, got, want)
 			}
 			if got := Environ(c); value != "" && !slices.Equal(got, env(name, value)) {
@@ -146,10 +146,10 @@ func TestEndpointsInJSONAreShownWithoutUserAndQuery(t *testing.T) {
 		`{"requestLogTemplate":"{{.Request.URL}}?<&>"}`:                                                  `{"requestLogTemplate":"{{.Request.URL}}?<&>"}`,
 	} {
 		c := read(t, "OBSERVABILITY_CONFIG", value)
-		if got := setting(t, c, "OBSERVABILITY_CONFIG").Value; got != want {
+		if got := settingOf(t, c, "OBSERVABILITY_CONFIG").Value; got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", value, got, want)
 		}
-		if got := c.Telemetry.Observability; got != value {
+		if got := c.Observability.String(); got != value {
 			t.Errorf("got %s, want %s as it was written", got, value)
 		}
 		// One that is not JSON is shown where it is complained of.

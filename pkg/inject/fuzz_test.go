@@ -70,13 +70,13 @@ func FuzzOptions(f *testing.F) {
 		now := got.Spec.TerminationGracePeriodSeconds
 		switch {
 		case now == nil:
-			if c.DrainDeadline.Seconds() > 30-3 {
-				t.Errorf("got a drain of %v in a pod that says nothing of its end", c.DrainDeadline)
+			if c.DrainDeadline.V.Seconds() > 30-3 {
+				t.Errorf("got a drain of %v in a pod that says nothing of its end", c.DrainDeadline.V)
 			}
 		case *now < grace:
 			t.Errorf("got %d s to end, want the %d s that there were", *now, grace)
-		case float64(*now) < c.DrainDeadline.Seconds()+3:
-			t.Errorf("got a drain of %v in a pod with %d s to end", c.DrainDeadline, *now)
+		case float64(*now) < c.DrainDeadline.V.Seconds()+3:
+			t.Errorf("got a drain of %v in a pod with %d s to end", c.DrainDeadline.V, *now)
 		}
 
 		if option, ok := find(name); ok && option.variable != "" && value != "" && name != other && name != drainMinOption && name != deadlineOption {

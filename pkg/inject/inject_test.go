@@ -219,10 +219,10 @@ func settingsAreThePods(t *testing.T, p *injected) {
 	if err != nil {
 		t.Fatalf("got %v, want settings that the sidecar takes", err)
 	}
-	if settings.OnKnative || settings.StatsFormat != config.Prometheus {
-		t.Errorf("got OnKnative %v and StatsFormat %s, want false and prometheus", settings.OnKnative, settings.StatsFormat)
+	if settings.OnKnative.V || settings.StatsFormat.V != config.Prometheus {
+		t.Errorf("got OnKnative %v and StatsFormat %s, want false and prometheus", settings.OnKnative.V, settings.StatsFormat.V)
 	}
-	if got, want := int32(settings.UserPort), p.out.AppPort; got != want {
+	if got, want := int32(settings.UserPort.V), p.out.AppPort; got != want {
 		t.Errorf("got USER_PORT %d, want %d", got, want)
 	}
 	wantProbes := 0
@@ -231,24 +231,24 @@ func settingsAreThePods(t *testing.T, p *injected) {
 			wantProbes++
 		}
 	}
-	if got := len(settings.Probes); got != wantProbes {
+	if got := len(settings.Probes.V); got != wantProbes {
 		t.Errorf("got %d probes, want %d", got, wantProbes)
 	}
 	grace := int64(30)
 	if pod.TerminationGracePeriodSeconds != nil {
 		grace = *pod.TerminationGracePeriodSeconds
 	}
-	if least := settings.DrainDeadline + 3*time.Second; time.Duration(grace)*time.Second < least {
-		t.Errorf("got a grace period of %d s, want at least %v: the drain may take %v", grace, least, settings.DrainDeadline)
+	if least := settings.DrainDeadline.V + 3*time.Second; time.Duration(grace)*time.Second < least {
+		t.Errorf("got a grace period of %d s, want at least %v: the drain may take %v", grace, least, settings.DrainDeadline.V)
 	}
 	if was := specOf(t, p.before).TerminationGracePeriodSeconds; was != nil && grace < *was {
 		t.Errorf("got a grace period of %d s, want no less than the pod's own %d s", grace, *was)
 	}
-	if p.said[deadlineOption] == "" && p.said[timeoutOption] != "" && settings.DrainDeadline < settings.RequestTimeout+30*time.Second {
-		t.Errorf("got a drain of %v, want 30s more than a request of %v", settings.DrainDeadline, settings.RequestTimeout)
+	if p.said[deadlineOption] == "" && p.said[timeoutOption] != "" && settings.DrainDeadline.V < settings.RequestTimeout.V+30*time.Second {
+		t.Errorf("got a drain of %v, want 30s more than a request of %v", settings.DrainDeadline.V, settings.RequestTimeout.V)
 	}
-	if settings.DrainEndpoint != (p.said[modeOption] == modeNative) {
-		t.Errorf("got DRAIN_ENDPOINT %v, want it for native sidecars only", settings.DrainEndpoint)
+	if settings.DrainEndpoint.V != (p.said[modeOption] == modeNative) {
+		t.Errorf("got DRAIN_ENDPOINT %v, want it for native sidecars only", settings.DrainEndpoint.V)
 	}
 }
 

@@ -84,7 +84,7 @@ func (in *injection) settle() error {
 	}
 	s := &in.settled
 	s.pause, s.holds = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
-	least := max(clocks.DrainMin, s.pause)
+	least := max(clocks.DrainMin.V, s.pause)
 	if least > 0 {
 		asked = append(asked, config.EnvVar{Name: "DRAIN_MIN", Value: least.String()})
 	}
@@ -92,13 +92,13 @@ func (in *injection) settle() error {
 	if in.pod.TerminationGracePeriodSeconds != nil {
 		grace = secondsOf(*in.pod.TerminationGracePeriodSeconds)
 	}
-	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout)
-	if clocks.RequestTimeout > 0 {
-		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout)
+	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout.V)
+	if clocks.RequestTimeout.V > 0 {
+		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout.V)
 	}
 	if said := in.options.get(deadlineOption); said != "" {
 		s.deadline, _ = time.ParseDuration(said) // it was judged
-		if s.deadline < clocks.RequestTimeout {
+		if s.deadline < clocks.RequestTimeout.V {
 			in.warn("%s is shorter than %s: requests that came late are cut at the end of the pod", deadlineOption, timeoutOption)
 		}
 	}

@@ -83,11 +83,11 @@ func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func()
 	go a.serve(t, app, answer)
 
 	c := config.Default()
-	c.UserPort = app.Addr().(*net.TCPAddr).Port
-	c.Probes = nil
-	c.Concurrency, c.QueueDepth, c.QueueTimeout = limit, 10, time.Minute
-	c.RequestTimeout, c.ResponseStartTimeout, c.IdleTimeout = 5*time.Minute, 5*time.Minute, 5*time.Minute
-	c.Telemetry.MetricsNames = "all"
+	c.UserPort.V = app.Addr().(*net.TCPAddr).Port
+	c.Probes.V = nil
+	c.Concurrency.V, c.QueueDepth.V, c.QueueTimeout.V = limit, 10, time.Minute
+	c.RequestTimeout.V, c.ResponseStartTimeout.V, c.IdleTimeout.V = 5*time.Minute, 5*time.Minute, 5*time.Minute
+	c.MetricsNames.V = "all"
 	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
 	if err := s.build(); err != nil {
 		t.Fatal(err)

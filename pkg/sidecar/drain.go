@@ -41,7 +41,7 @@ func (s *sidecar) beginDrain(ending bool) {
 func (s *sidecar) drain() {
 	s.beginDrain(true)
 	s.log.Info("draining",
-		zap.Duration("quietPeriod", s.config.DrainQuietPeriod), zap.Duration("deadline", s.config.DrainDeadline))
+		zap.Duration("quietPeriod", s.config.DrainQuietPeriod.V), zap.Duration("deadline", s.config.DrainDeadline.V))
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -131,7 +131,7 @@ func (s *sidecar) lastMoment() time.Time {
 func (s *sidecar) accompany(ctx context.Context) {
 	progress := time.NewTicker(progressInterval)
 	defer progress.Stop()
-	lead := min(farewellLead, s.config.DrainDeadline/10)
+	lead := min(farewellLead, s.config.DrainDeadline.V/10)
 	farewell := time.NewTimer(time.Until(s.proxy.Drain.DeadlineAt()) - lead)
 	defer farewell.Stop()
 	for {
@@ -179,7 +179,7 @@ func (s *sidecar) adminHandler() http.Handler {
 		switch {
 		case r.URL.Path == "/wait-for-drain":
 			s.waitForDrain(w, r)
-		case r.URL.Path == "/drain" && s.config.DrainEndpoint:
+		case r.URL.Path == "/drain" && s.config.DrainEndpoint.V:
 			s.end.Do(func() {
 				s.log.Info("the pod is ending, says the preStop hook of this container")
 				close(s.ending)

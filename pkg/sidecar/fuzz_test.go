@@ -109,7 +109,7 @@ func FuzzLogging(f *testing.F) {
 			t.Fatal(err)
 		}
 		c := config.Default()
-		c.LoggingConfig, c.LoggingLevel = text, level
+		c.LoggingConfig.V, c.LoggingLevel.V = text, level
 		os.Stderr = out
 		log, now := NewLogger(c)
 		log.Error("something", zap.String("name", text), zap.Ints("numbers", []int{1}))

@@ -108,9 +108,9 @@ func crowded(t *testing.T, engine config.Engine) (*sidecar, map[string]func() (n
 	a := &frugal{held: make(chan struct{}), free: make(chan struct{})}
 	go a.serve(t, app, ordinaryAnswer)
 	c := config.Default()
-	c.UserPort = app.Addr().(*net.TCPAddr).Port
-	c.Probes, c.Engine = nil, engine
-	c.Concurrency, c.QueueDepth = 1, 100
+	c.UserPort.V = app.Addr().(*net.TCPAddr).Port
+	c.Probes.V, c.Engine.V = nil, engine
+	c.Concurrency.V, c.QueueDepth.V = 1, 100
 	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
 	if err := s.build(); err != nil {
 		t.Fatal(err)

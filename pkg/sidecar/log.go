@@ -20,30 +20,30 @@ import (
 func NewLogger(c *config.Config) (*zap.Logger, zap.AtomicLevel) {
 	z := baseLogging()
 	var wrong []error
-	if c.LoggingConfig != "" {
+	if c.LoggingConfig.V != "" {
 		merged := baseLogging()
-		if err := json.Unmarshal([]byte(c.LoggingConfig), &merged); err != nil {
-			wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_CONFIG: %w", err))
+		if err := json.Unmarshal([]byte(c.LoggingConfig.V), &merged); err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingConfig.Name(), err))
 		} else {
 			z = merged
 		}
 	}
-	if c.LoggingLevel != "" {
-		if level, err := zapcore.ParseLevel(c.LoggingLevel); err != nil {
-			wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_LEVEL: %w", err))
+	if c.LoggingLevel.V != "" {
+		if level, err := zapcore.ParseLevel(c.LoggingLevel.V); err != nil {
+			wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingLevel.Name(), err))
 		} else {
 			z.Level = zap.NewAtomicLevelAt(level)
 		}
 	}
 	log, err := build(z)
 	if err != nil {
-		wrong = append(wrong, fmt.Errorf("SERVING_LOGGING_CONFIG: %w", err))
+		wrong = append(wrong, fmt.Errorf("%s: %w", c.LoggingConfig.Name(), err))
 		z = baseLogging()
 		log = zap.Must(build(z))
 	}
 	log = log.Named("queueproxy")
-	if c.OnKnative {
-		log = log.With(zap.String("knative.dev/key", c.Namespace+"/"+c.Revision), zap.String("knative.dev/pod", c.Pod))
+	if c.OnKnative.V {
+		log = log.With(zap.String("knative.dev/key", c.Namespace.V+"/"+c.Revision.V), zap.String("knative.dev/pod", c.Pod.V))
 	}
 	for _, err := range wrong {
 		log.Warn("logging falls back to its default", zap.Error(err))

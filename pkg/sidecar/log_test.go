@@ -22,7 +22,7 @@ import (
 func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]any {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "log")
-	c.LoggingConfig = strings.ReplaceAll(c.LoggingConfig, "OUT", out)
+	c.LoggingConfig.V = strings.ReplaceAll(c.LoggingConfig.V, "OUT", out)
 	log, _ := NewLogger(c)
 	use(log)
 	_ = log.Sync()
@@ -43,8 +43,8 @@ func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]
 
 func TestTheBaseConfigurationIsKnatives(t *testing.T) {
 	c := config.Default()
-	c.OnKnative, c.Namespace, c.Revision, c.Pod = true, "ns", "rev", "pod1"
-	c.LoggingConfig = `{"outputPaths":["OUT"]}`
+	c.OnKnative.V, c.Namespace.V, c.Revision.V, c.Pod.V = true, "ns", "rev", "pod1"
+	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) { l.Warn("a message"); l.Debug("too quiet") })
 	if len(lines) != 1 {
 		t.Fatalf("got %d lines, want 1", len(lines))
@@ -61,8 +61,8 @@ func TestTheBaseConfigurationIsKnatives(t *testing.T) {
 
 func TestTheShippedConfigurationOfKnativeIsUnderstood(t *testing.T) {
 	c := config.Default()
-	c.LoggingLevel = "debug"
-	c.LoggingConfig = `{"level":"info","development":false,"outputPaths":["OUT"],"errorOutputPaths":["stderr"],"encoding":"json",
+	c.LoggingLevel.V = "debug"
+	c.LoggingConfig.V = `{"level":"info","development":false,"outputPaths":["OUT"],"errorOutputPaths":["stderr"],"encoding":"json",
 		"encoderConfig":{"timeKey":"timestamp","levelKey":"severity","nameKey":"logger","callerKey":"caller","messageKey":"message",
 		"stacktraceKey":"stacktrace","lineEnding":"","levelEncoder":"","timeEncoder":"iso8601","durationEncoder":"","callerEncoder":""}}`
 	lines := logged(t, c, func(l *zap.Logger) { l.Debug("a message") })
@@ -74,7 +74,7 @@ func TestTheShippedConfigurationOfKnativeIsUnderstood(t *testing.T) {
 // A client can neither make our lines long nor write into a terminal with them.
 func TestALineAboutAFailureIsBounded(t *testing.T) {
 	c := config.Default()
-	c.LoggingConfig = `{"outputPaths":["OUT"]}`
+	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
 		o := &queue.Observation{Line: queue.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
 		o.Why = queue.QueueFull
@@ -96,7 +96,7 @@ func TestTheStartLineIsAWarningWhenThereAreSome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		misspelt.LoggingConfig, misspelt.LoggingLevel = `{"outputPaths":["OUT"]}`, level
+		misspelt.LoggingConfig.V, misspelt.LoggingLevel.V = `{"outputPaths":["OUT"]}`, level
 		lines := logged(t, misspelt, func(l *zap.Logger) {
 			(&sidecar{log: l, config: misspelt}).sayStarted()
 			(&sidecar{log: l, config: config.Default()}).sayStarted()
@@ -117,7 +117,7 @@ func TestTheStartLineIsAWarningWhenThereAreSome(t *testing.T) {
 func TestLoggingNeverTakesTrafficDown(t *testing.T) {
 	for _, broken := range []string{`{`, `[]`, `{"level":"loud"}`, `{"encoding":"xml"}`, `{"outputPaths":["/no/such/folder/file"]}`} {
 		c := config.Default()
-		c.LoggingConfig, c.LoggingLevel = broken, "louder"
+		c.LoggingConfig.V, c.LoggingLevel.V = broken, "louder"
 		log, level := NewLogger(c)
 		if log == nil || level.Level() != zap.InfoLevel {
 			t.Errorf("%s: got %v at %v, want a logger at info", broken, log, level)
@@ -137,7 +137,7 @@ func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
 	}
 	defer r.Close()
 	c := config.Default()
-	c.LoggingConfig = `{"outputPaths":["` + path + `"],"sampling":null}`
+	c.LoggingConfig.V = `{"outputPaths":["` + path + `"],"sampling":null}`
 	log, _ := NewLogger(c)
 
 	written := make(chan struct{})
@@ -195,7 +195,7 @@ func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
 // Knative's: 100 equal lines a second, then every hundredth.
 func TestManyEqualLinesAreSampled(t *testing.T) {
 	c := config.Default()
-	c.LoggingConfig = `{"outputPaths":["OUT"],"initialFields":{"who":"me"}}`
+	c.LoggingConfig.V = `{"outputPaths":["OUT"],"initialFields":{"who":"me"}}`
 	lines := logged(t, c, func(l *zap.Logger) {
 		for range 1000 {
 			l.Named("child").With(zap.Int("n", 1)).Info("a message")
@@ -209,7 +209,7 @@ func TestManyEqualLinesAreSampled(t *testing.T) {
 func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
 	c := config.Default()
 	out := filepath.Join(t.TempDir(), "log")
-	c.LoggingConfig = `{"outputPaths":["` + out + `"]}`
+	c.LoggingConfig.V = `{"outputPaths":["` + out + `"]}`
 	log, level := NewLogger(c)
 	log.Debug("before")
 	level.SetLevel(zap.DebugLevel)

@@ -138,30 +138,30 @@ func (s *sidecar) bind() (*listeners, error) {
 	var wrong []error
 	var large net.ListenConfig
 	small := net.ListenConfig{Control: smallBuffers}
-	listen := func(how net.ListenConfig, variable, host string, port int) net.Listener {
-		ln, err := how.Listen(context.Background(), "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	listen := func(how net.ListenConfig, host string, port *config.Port) net.Listener {
+		ln, err := how.Listen(context.Background(), "tcp", net.JoinHostPort(host, port.String()))
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("%s: port %d cannot be served: %w", variable, port, err))
+			wrong = append(wrong, notServed(port, err))
 			return nil
 		}
 		return ln
 	}
-	l.main = listen(large, "QUEUE_SERVING_PORT", "", c.Port)
-	l.admin = listen(small, "ADMIN_PORT", "", c.AdminPort)
-	l.autoscaler = listen(small, "AUTOSCALER_PORT", "", c.AutoscalerPort)
+	l.main = listen(large, "", &c.Port)
+	l.admin = listen(small, "", &c.AdminPort)
+	l.autoscaler = listen(small, "", &c.AutoscalerPort)
 	statusHost := "127.0.0.1"
-	if c.Telemetry.Profiling {
+	if c.Profiling.V {
 		statusHost = "" // the profiler alone is served to others
 	}
-	l.status = listen(small, "STATUS_PORT", statusHost, c.StatusPort)
+	l.status = listen(small, statusHost, &c.StatusPort)
 	var err error
 	if l.metrics, err = s.listenMetrics(); err != nil {
-		wrong = append(wrong, fmt.Errorf("METRICS_PORT: port %d cannot be served: %w", c.MetricsPort, err))
+		wrong = append(wrong, notServed(&c.MetricsPort, err))
 	}
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, err)
 	} else if hasPair(s.pair) {
-		l.tls = listen(large, "QUEUE_SERVING_TLS_PORT", "", c.TLSPort)
+		l.tls = listen(large, "", &c.TLSPort)
 	}
 	if len(wrong) > 0 {
 		l.close()
@@ -170,69 +170,74 @@ func (s *sidecar) bind() (*listeners, error) {
 	return &l, nil
 }
 
+// notServed names the setting of a port that cannot be had.
+func notServed(port *config.Port, err error) error {
+	return fmt.Errorf("%s: port %d cannot be served: %w", port.Name(), port.V, err)
+}
+
 // build makes the parts. None of them does anything yet.
 func (s *sidecar) build() (err error) {
 	c := s.config
 	if s.watcher, err = hangup.New(); err != nil {
 		return err
 	}
-	s.prober = probe.New(c.Probes, probe.Options{
-		AutoDetectHTTP2: c.AutoDetectHTTP2,
-		OwnPorts:        []int{c.Port, c.TLSPort, c.AdminPort, c.AutoscalerPort, c.MetricsPort, c.StatusPort},
+	s.prober = probe.New(c.Probes.V, probe.Options{
+		AutoDetectHTTP2: c.AutoDetectHTTP2.V,
+		OwnPorts:        []int{c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.MetricsPort.V, c.StatusPort.V},
 		OnChange:        s.sayReadiness,
 		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
 	})
 	s.app = upstream.New(upstream.Settings{
-		Port:         c.UserPort,
-		MaxIdle:      c.Concurrency,
-		ConnectRetry: c.ConnectRetry,
+		Port:         c.UserPort.V,
+		MaxIdle:      c.Concurrency.V,
+		ConnectRetry: c.ConnectRetry.V,
 	})
 	s.proxy = &queue.Proxy{
 		Ready: s.prober.Ready,
 		Drain: queue.NewDrain(queue.DrainSettings{
-			Quiet:    c.DrainQuietPeriod,
-			Deadline: c.DrainDeadline,
-			Min:      c.DrainMin,
+			Quiet:    c.DrainQuietPeriod.V,
+			Deadline: c.DrainDeadline.V,
+			Min:      c.DrainMin.V,
 
-			WaitForStreams: c.DrainStreams == config.WaitForStreams,
+			WaitForStreams: c.DrainStreams.V == config.WaitForStreams,
 		}),
-		Limit: queue.NewLimit(c.Concurrency, c.QueueDepth),
-		Grace: c.ClientGoneGrace,
+		Limit: queue.NewLimit(c.Concurrency.V, c.QueueDepth.V),
+		Grace: c.ClientGoneGrace.V,
 		Clocks: queue.Clocks{
-			Request:       c.RequestTimeout,
-			FirstByteOnly: c.RequestTimeoutScope == config.FirstByte,
-			ResponseStart: c.ResponseStartTimeout,
-			Idle:          c.IdleTimeout,
-			Body:          c.BodyTimeout,
-			Send:          c.SendTimeout,
-			Queue:         c.QueueTimeout,
+			Request:       c.RequestTimeout.V,
+			FirstByteOnly: c.RequestTimeoutScope.V == config.FirstByte,
+			ResponseStart: c.ResponseStartTimeout.V,
+			Idle:          c.IdleTimeout.V,
+			Body:          c.BodyTimeout.V,
+			Send:          c.SendTimeout.V,
+			Queue:         c.QueueTimeout.V,
 		},
 		Stats:   stats.New(time.Now()),
 		Observe: s.observe,
 		Probed:  s.probed,
-		Exclude: queue.Exclude{Paths: c.ExcludePaths, UserAgents: c.ExcludeUserAgents},
+		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
-	connections := connlimit.New(c.MaxConnections)
-	appHost := net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort))
+	connections := connlimit.New(c.MaxConnections.V)
+	appHost := net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V))
 	s.nethttp = nethttp.New(nethttp.Settings{
-		MaxHeaderBytes: c.MaxHeaderBytes,
-		MaxBodyBytes:   c.MaxBodyBytes,
+		MaxHeaderBytes: c.MaxHeaderBytes.V,
+		MaxBodyBytes:   c.MaxBodyBytes.V,
 		Connections:    connections,
-		HeaderTimeout:  c.HeaderTimeout,
-		SendTimeout:    c.SendTimeout,
-		FullDuplex:     c.FullDuplex,
-		ServerTiming:   c.ServerTiming,
+		HeaderTimeout:  c.HeaderTimeout.V,
+		SendTimeout:    c.SendTimeout.V,
+		FullDuplex:     c.FullDuplex.V,
+		ServerTiming:   c.ServerTiming.V,
 		AppHost:        appHost,
 		WebSockets:     &s.webSockets,
 	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
-	if c.Engine == config.OwnEngine {
+	if c.Engine.V == config.OwnEngine {
 		s.http1 = http1.New(http1.Settings{
-			MaxHeaderBytes: c.MaxHeaderBytes,
-			MaxBodyBytes:   c.MaxBodyBytes,
+			MaxHeaderBytes: c.MaxHeaderBytes.V,
+			MaxBodyBytes:   c.MaxBodyBytes.V,
 			Connections:    connections,
-			HeaderTimeout:  c.HeaderTimeout,
-			FullDuplex:     c.FullDuplex,
-			ServerTiming:   c.ServerTiming,
+			HeaderTimeout:  c.HeaderTimeout.V,
+			FullDuplex:     c.FullDuplex.V,
+			ServerTiming:   c.ServerTiming.V,
 			WebSockets:     &s.webSockets,
 			AppHost:        appHost,
 			HTTP2:          s.nethttp.ServeConn,
@@ -257,11 +262,11 @@ func (s *sidecar) statusSources() status.Sources {
 	})
 	return status.Sources{
 		Version:   s.process.Version,
-		Pod:       s.config.Pod,
-		Namespace: s.config.Namespace,
+		Pod:       s.config.Pod.V,
+		Namespace: s.config.Namespace.V,
 		Started:   s.process.Started,
-		Limit:     s.config.Concurrency,
-		Depth:     s.config.QueueDepth,
+		Limit:     s.config.Concurrency.V,
+		Depth:     s.config.QueueDepth.V,
 		Settings:  settings,
 		Warnings:  s.config.Warnings(),
 		Readiness: s.prober.State,
@@ -290,16 +295,16 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	}
 	s.startServer(l.admin, s.adminHandler())
 	s.startServer(l.autoscaler, stats.Handler(s.proxy.Stats, stats.Labels{
-		Namespace:     c.Namespace,
-		Configuration: c.Configuration,
-		Revision:      c.Revision,
-		Pod:           c.Pod,
-	}, stats.Format(c.StatsFormat)))
+		Namespace:     c.Namespace.V,
+		Configuration: c.Configuration.V,
+		Revision:      c.Revision.V,
+		Pod:           c.Pod.V,
+	}, stats.Format(c.StatsFormat.V)))
 	if l.metrics != nil {
 		s.startServer(l.metrics, s.telemetry.metrics.Handler())
 	}
 	s.telemetry.metrics.Listening(time.Now())
-	s.startServer(l.status, s.board.Handler(s.process.Level, c.Telemetry.Profiling))
+	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {
@@ -359,7 +364,7 @@ func smallBuffers(_, _ string, c syscall.RawConn) error {
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 	server := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: min(s.config.HeaderTimeout, smallRequest),
+		ReadHeaderTimeout: min(s.config.HeaderTimeout.V, smallRequest),
 		ReadTimeout:       smallRequest,
 		WriteTimeout:      smallAnswer,
 		IdleTimeout:       smallIdle,

@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -36,13 +35,6 @@ type telemetry struct {
 	push    *tracing.MetricsPush
 }
 
-// observability is the part of OBSERVABILITY_CONFIG that is read here.
-type observability struct {
-	EnableRequestLog      bool
-	RequestLogTemplate    string
-	EnableProbeRequestLog bool
-}
-
 // tell makes the telemetry.
 func (s *sidecar) tell() {
 	s.telemetry.log = s.requestLog()
@@ -61,25 +53,24 @@ func (s *sidecar) tell() {
 
 // requestLog returns the request log, nil when nobody asks for one.
 func (s *sidecar) requestLog() *accesslog.Log {
-	t := &s.config.Telemetry
-	var o observability
-	_ = json.Unmarshal([]byte(t.Observability), &o) // what is no JSON has been reported
-	if !t.WantRequestLog && !t.RequestLog && !o.EnableRequestLog {
+	t := s.config
+	o := &t.Observability.V
+	if !t.WantRequestLog.V && !t.RequestLog.V && !o.EnableRequestLog {
 		return nil
 	}
 	options := accesslog.Options{
-		Probes:     t.ProbeRequestLog || o.EnableProbeRequestLog,
-		ErrorsOnly: t.RequestLogErrorsOnly,
-		SlowerThan: t.RequestLogSlowerThan,
-		Sample:     t.RequestLogSample,
+		Probes:     t.ProbeRequestLog.V || o.EnableProbeRequestLog,
+		ErrorsOnly: t.RequestLogErrorsOnly.V,
+		SlowerThan: t.RequestLogSlowerThan.V,
+		Sample:     t.RequestLogSample.V,
 		Revision: accesslog.Revision{
-			Name: s.config.Revision, Namespace: s.config.Namespace, Service: s.config.Service,
-			Configuration: s.config.Configuration, PodName: s.config.Pod, PodIP: s.config.PodIP,
+			Name: s.config.Revision.V, Namespace: s.config.Namespace.V, Service: s.config.Service.V,
+			Configuration: s.config.Configuration.V, PodName: s.config.Pod.V, PodIP: s.config.PodIP.V,
 		},
 		Report: func(err error) { s.log.Warn("request log", zap.Error(err)) },
 	}
-	if !t.WantRequestLog { // ours is JSON
-		options.Template = t.RequestLogTemplate
+	if !t.WantRequestLog.V { // ours is JSON
+		options.Template = t.RequestLogTemplate.V
 		if o.EnableRequestLog {
 			options.Template = o.RequestLogTemplate
 		}
@@ -99,11 +90,11 @@ func (s *sidecar) requestLog() *accesslog.Log {
 // tracer returns the tracer, nil when nobody asks for one.
 func (s *sidecar) tracer() *tracing.Tracer {
 	c := s.config
-	o, warnings := s.wishes().Options()
+	o, warnings := s.tracingConfig().Options()
 	for _, w := range warnings {
 		s.log.Warn("tracing", zap.String("problem", w))
 	}
-	o.Limited, o.AppPort, o.Output = c.Concurrency > 0, c.UserPort, os.Stdout
+	o.Limited, o.AppPort, o.Output = c.Concurrency.V > 0, c.UserPort.V, os.Stdout
 	s.identify(&o.Resource)
 	o.OwnPorts = s.ownPorts()
 	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
@@ -116,9 +107,11 @@ func (s *sidecar) tracer() *tracing.Tracer {
 
 // pushOptions says where metrics are pushed, if anybody asks for that.
 func (s *sidecar) pushOptions() tracing.PushOptions {
-	t, w := &s.config.Telemetry, s.wishes()
-	w.Endpoint, w.Protocol, w.Headers = t.OTel.MetricsEndpoint, t.OTel.MetricsProtocol, t.OTel.MetricsHeaders
-	o, warnings := w.PushOptions()
+	c, asked := s.exporterConfig(), &s.config.Observability.V.RequestMetrics
+	c.Protocol, c.Endpoint, c.DefaultInterval = asked.Protocol, asked.Endpoint, asked.ExportInterval
+	c.Interval = s.config.OTel.MetricInterval.V
+	c.Collector = tracing.Collector(s.config.OTel.Metrics())
+	o, warnings := c.PushOptions()
 	for _, w := range warnings {
 		s.log.Warn("metrics push", zap.String("problem", w))
 	}
@@ -168,29 +161,32 @@ func (s *sidecar) collect() []tracing.Metric {
 // identify says who we are.
 func (s *sidecar) identify(r *tracing.Resource) {
 	c := s.config
-	r.Namespace, r.Service, r.Configuration = c.Namespace, c.Service, c.Configuration
-	r.Revision, r.Pod, r.PodIP, r.Version = c.Revision, c.Pod, c.PodIP, s.process.Version
+	r.Namespace, r.Service, r.Configuration = c.Namespace.V, c.Service.V, c.Configuration.V
+	r.Revision, r.Pod, r.PodIP, r.Version = c.Revision.V, c.Pod.V, c.PodIP.V, s.process.Version
 }
 
 // ownPorts are those that this process listens on.
 func (s *sidecar) ownPorts() []int {
 	c := s.config
-	all := []int{c.Port, c.TLSPort, c.AdminPort, c.AutoscalerPort, c.MetricsPort, c.StatusPort}
-	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort }) // where TLS would be, and is not
+	all := []int{c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.MetricsPort.V, c.StatusPort.V}
+	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort.V }) // where TLS would be, and is not
 }
 
-// wishes are what the settings say about traces and pushed metrics.
-func (s *sidecar) wishes() tracing.Wishes {
-	t := &s.config.Telemetry
-	return tracing.Wishes{
-		Observability: t.Observability,
-		Backend:       t.TracingBackend, ZipkinEndpoint: t.ZipkinEndpoint, SampleRate: t.TracingSampleRate, Debug: t.TracingDebug,
-		Disabled: t.OTel.Disabled, ServiceName: t.OTel.ServiceName, ResourceAttributes: t.OTel.ResourceAttributes,
-		Propagators: t.OTel.Propagators, Sampler: t.OTel.Sampler, SamplerArg: t.OTel.SamplerArg, Timeout: t.OTel.Timeout,
-		BaseEndpoint: t.OTel.Endpoint, Endpoint: t.OTel.TracesEndpoint,
-		BaseProtocol: t.OTel.Protocol, Protocol: t.OTel.TracesProtocol,
-		BaseHeaders: t.OTel.Headers, Headers: t.OTel.TracesHeaders,
-		Interval: t.OTel.MetricInterval,
+// tracingConfig is what the settings say about exporting traces.
+func (s *sidecar) tracingConfig() tracing.ExporterConfig {
+	c, t, asked := s.exporterConfig(), s.config, &s.config.Observability.V.Tracing
+	c.Protocol, c.Endpoint, c.SamplingRate = asked.Protocol, asked.Endpoint, asked.SamplingRate
+	c.Backend, c.ZipkinEndpoint, c.SampleRate, c.Debug = t.TracingBackend.V, t.ZipkinEndpoint.V, t.TracingSampleRate.V, t.TracingDebug.V
+	c.Collector = tracing.Collector(t.OTel.Traces())
+	c.Propagators, c.Sampler, c.SamplerArg = t.Propagators.V, t.Sampler.V, t.SamplerArg.V
+	return c
+}
+
+// exporterConfig is what they say about both signals.
+func (s *sidecar) exporterConfig() tracing.ExporterConfig {
+	o := &s.config.OTel
+	return tracing.ExporterConfig{
+		Disabled: o.Disabled.V, ServiceName: o.ServiceName.V, Attributes: o.ResourceAttributes.V.Of, Timeout: o.Timeout.V,
 	}
 }
 
@@ -205,11 +201,11 @@ func (s *sidecar) trace(x queue.Exchange) queue.Trace {
 // makeMetrics returns the metrics, nil when nobody asks for them. Those that are
 // pushed are Knative's head's.
 func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
-	c, t := s.config, &s.config.Telemetry
+	c := s.config
 	var names metrics.Names
-	if t.MetricsNames != "off" {
+	if c.MetricsNames.V != "off" {
 		var err error
-		if names, err = metrics.ParseNames(t.MetricsNames); err != nil {
+		if names, err = metrics.ParseNames(c.MetricsNames.V); err != nil {
 			s.log.Warn("metrics", zap.Error(err)) // and the default
 		}
 	}
@@ -225,14 +221,14 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	}
 	o := metrics.Options{
 		Names: names, Version: s.process.Version, Commit: s.process.Commit, Start: s.process.Started,
-		Namespace: c.Namespace, Service: c.Service, Configuration: c.Configuration, Revision: c.Revision, Pod: c.Pod,
-		UserPort:        c.UserPort,
+		Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V, Pod: c.Pod.V,
+		UserPort:        c.UserPort.V,
 		NotReadyReasons: append(reasons, queue.Draining.String()),
-		Merge:           metrics.Merge{Port: t.MergePort, Path: t.MergePath},
+		Merge:           metrics.Merge{Port: c.MergePort.V, Path: c.MergePath.V},
 		Gauges: metrics.Gauges{
 			Load:         s.load,
 			OldestWaiter: s.proxy.Limit.OldestWaiter,
-			Limit:        func() (int, int) { return c.Concurrency, c.QueueDepth },
+			Limit:        func() (int, int) { return c.Concurrency.V, c.QueueDepth.V },
 			Ready:        s.readyReason,
 			Draining:     s.proxy.Drain.Draining,
 			CertExpiry:   s.pair.NotAfter,
@@ -273,8 +269,8 @@ const resolveTime = time.Second
 
 // listenMetrics takes the port of the metrics; nil: they are not served.
 func (s *sidecar) listenMetrics() (net.Listener, error) {
-	t := &s.config.Telemetry
-	if t.MetricsNames == "off" {
+	t := s.config
+	if t.MetricsNames.V == "off" {
 		return nil, nil
 	}
 	var err error
@@ -283,14 +279,14 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 		return nil, nil
 	}
 	if s.metricsPair != nil && !hasPair(s.metricsPair) {
-		s.log.Warn("metrics: no certificate yet", zap.String("file", t.MetricsTLS.Cert))
+		s.log.Warn("metrics: no certificate yet", zap.String("file", t.MetricsTLS.Cert.V))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
 	defer cancel()
 	how := net.ListenConfig{Control: smallBuffers}
-	ln, err := how.Listen(ctx, "tcp", net.JoinHostPort(t.MetricsHost, strconv.Itoa(s.config.MetricsPort)))
-	if err != nil && t.MetricsHost != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
-		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("METRICS_PROMETHEUS_HOST: %w", err)))
+	ln, err := how.Listen(ctx, "tcp", net.JoinHostPort(t.MetricsHost.V, strconv.Itoa(s.config.MetricsPort.V)))
+	if err != nil && t.MetricsHost.V != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
+		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("%s: %w", s.config.MetricsHost.Name(), err)))
 		return nil, nil
 	}
 	if err != nil || s.metricsPair == nil {
@@ -298,15 +294,15 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}
 	return crowd.Handshakes{
 		Config: s.metricsPair.Config(certs.Settings{
-			MinVersion:   t.MetricsTLS.MinVersion,
-			MaxVersion:   t.MetricsTLS.MaxVersion,
-			CipherSuites: t.MetricsTLS.CipherSuites,
-			Curves:       t.MetricsTLS.Curves,
+			MinVersion:   t.MetricsTLS.MinVersion.V,
+			MaxVersion:   t.MetricsTLS.MaxVersion.V,
+			CipherSuites: t.MetricsTLS.CipherSuites.V,
+			Curves:       t.MetricsTLS.Curves.V,
 			HTTP1:        true, // scrapers need no streams, and each would have to be bounded
 		}),
 		Max:   smallHandshakes,
 		Bytes: smallShake,
-		Time:  min(s.config.HeaderTimeout, smallRequest),
+		Time:  min(s.config.HeaderTimeout.V, smallRequest),
 		Failed: func(client net.Addr, err error) {
 			if n := s.failedHandshakes.add(time.Now()); n > 0 {
 				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", queue.Shown(err.Error())))

@@ -22,8 +22,8 @@ import (
 
 func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
 	for endpoint, on := range map[string]bool{"http://127.0.0.1:8012": false, "http://127.0.0.1:8112": false, "http://127.0.0.1:8080": true} {
-		c := &config.Config{UserPort: 8080, Port: 8012, TLSPort: 8112}
-		c.Telemetry.OTel.Endpoint = endpoint
+		c := config.Default()
+		c.OTel.Endpoint.V = endpoint
 		s := &sidecar{log: zap.NewNop(), config: c}
 		tracer := s.tracer()
 		if (tracer != nil) != on {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 
 	"go.uber.org/zap"
@@ -18,8 +17,8 @@ import (
 // that cannot be used is an error.
 func (s *sidecar) openCertificates() (*certs.Watcher, error) {
 	c := s.config
-	pair, err := certs.Open(c.CertDir, certs.Options{
-		ClientCA: c.TLSClientCA,
+	pair, err := certs.Open(c.CertDir.V, certs.Options{
+		ClientCA: c.TLSClientCA.V,
 		OnReload: func(leaf *x509.Certificate) {
 			s.log.Info("certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
 		},
@@ -38,9 +37,9 @@ func (s *sidecar) nameFiles(err error) error {
 		all = joined.Unwrap()
 	}
 	for i, err := range all {
-		variable := "TLS_CERT_DIR"
-		if ca := s.config.TLSClientCA; ca != "" && strings.Contains(err.Error(), ca) {
-			variable = "QUEUE_PROXY_TLS_CLIENT_CA"
+		variable := s.config.CertDir.Name()
+		if ca := s.config.TLSClientCA.V; ca != "" && strings.Contains(err.Error(), ca) {
+			variable = s.config.TLSClientCA.Name()
 		}
 		all[i] = fmt.Errorf("%s: %w", variable, err)
 	}
@@ -58,26 +57,15 @@ func hasPair(w *certs.Watcher) bool {
 }
 
 // metricsTLS returns the certificate of the metrics' port, nil where it has none.
-// The settings are those of Knative's head. Who asks for encryption or for clients'
-// certificates never gets metrics without: what cannot be used is an error.
+// The settings are those of Knative's head. What cannot be used is an error.
 func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
-	c := &s.config.Telemetry.MetricsTLS
-	auth := strings.ToLower(strings.TrimSpace(c.ClientAuth))
-	switch {
-	case (c.Cert == "") != (c.Key == ""):
-		return nil, errors.New("METRICS_PROMETHEUS_TLS_CERT and METRICS_PROMETHEUS_TLS_KEY: one is set without the other")
-	case auth != "" && auth != "none" && auth != "optional" && auth != "require":
-		return nil, fmt.Errorf("METRICS_PROMETHEUS_TLS_CLIENT_AUTH: %q is not none, optional or require", c.ClientAuth)
-	case (auth == "optional" || auth == "require") != (c.ClientCA != ""):
-		return nil, errors.New("METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE: it needs METRICS_PROMETHEUS_TLS_CLIENT_AUTH to be optional or require, which need it")
-	case c.ClientCA != "" && c.Cert == "":
-		return nil, errors.New("METRICS_PROMETHEUS_TLS_CLIENT_AUTH: it needs METRICS_PROMETHEUS_TLS_CERT")
-	case c.Cert == "":
-		return nil, nil
+	c := &s.config.MetricsTLS
+	if err := c.Validate(); err != nil || c.Cert.V == "" {
+		return nil, err
 	}
-	return certs.OpenFiles(c.Cert, c.Key, certs.Options{
-		ClientCA:       c.ClientCA,
-		ClientOptional: auth == "optional",
+	return certs.OpenFiles(c.Cert.V, c.Key.V, certs.Options{
+		ClientCA:       c.ClientCA.V,
+		ClientOptional: c.ClientOptional(),
 		OnReload: func(leaf *x509.Certificate) {
 			s.log.Info("metrics: certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
 		},
@@ -95,19 +83,19 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		case <-s.pair.First():
 		}
 		var err error
-		if ln, err = net.Listen("tcp", ":"+strconv.Itoa(s.config.TLSPort)); err != nil {
+		if ln, err = net.Listen("tcp", ":"+s.config.TLSPort.String()); err != nil {
 			// Plain requests are still served: a certificate that comes late must not
 			// take them down.
-			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("QUEUE_SERVING_TLS_PORT: %w", err)))
+			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("%s: %w", s.config.TLSPort.Name(), err)))
 			return nil
 		}
 	}
 	c := s.config
 	config := s.pair.Config(certs.Settings{
-		MinVersion:   c.TLSMinVersion,
-		MaxVersion:   c.TLSMaxVersion,
-		CipherSuites: c.TLSCipherSuites,
-		Curves:       c.TLSCurves,
+		MinVersion:   c.TLSMinVersion.V,
+		MaxVersion:   c.TLSMaxVersion.V,
+		CipherSuites: c.TLSCipherSuites.V,
+		Curves:       c.TLSCurves.V,
 	})
 	return s.serveClients(ln, config)
 }

@@ -3,7 +3,6 @@ package tracing
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
@@ -37,7 +36,7 @@ type Point struct {
 	Counts []uint64  // of a histogram: in each bucket alone, one more than Bounds
 }
 
-// PushOptions say which metrics are pushed where. [Wishes.PushOptions] makes them from
+// PushOptions say which metrics are pushed where. [ExporterConfig.PushOptions] makes them from
 // the settings of Knative and OpenTelemetry.
 type PushOptions struct {
 	Exporter Exporter // OTLP or OTLPGRPC; None: nothing is pushed
@@ -251,58 +250,43 @@ func labelsProto(m *message, field int, labels map[string]string) {
 	attributesProto(m, field, attributes)
 }
 
-// PushOptions makes one choice of all wishes about pushing metrics: Endpoint, Protocol
-// and Headers are then those of OTEL_EXPORTER_OTLP_METRICS_*, and Interval counts. Metrics
-// are pushed where OBSERVABILITY_CONFIG says so in requestMetrics, or where it is
-// silent and there is an endpoint for metrics alone; everywhere else they are scraped.
-func (w Wishes) PushOptions() (o PushOptions, warnings []string) {
+// PushOptions makes one choice of all settings about pushing metrics. They are pushed
+// where Protocol says so, or where it is unset and there is an endpoint for metrics
+// alone; everywhere else they are scraped.
+func (c ExporterConfig) PushOptions() (o PushOptions, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	o = PushOptions{Exporter: None, Timeout: w.Timeout, Resource: Resource{ServiceName: w.ServiceName}}
-	if w.Disabled {
+	o = PushOptions{Exporter: None, Timeout: c.Timeout, Resource: Resource{ServiceName: c.ServiceName, Attributes: c.Attributes}}
+	if c.Disabled {
 		return o, nil
 	}
-	var seen struct {
-		RequestMetrics struct {
-			Protocol       string
-			Endpoint       string
-			ExportInterval time.Duration // nanoseconds
-		}
-	}
-	if w.Observability != "" {
-		if err := json.Unmarshal([]byte(w.Observability), &seen); err != nil {
-			warn("OBSERVABILITY_CONFIG: %v", err)
-		}
-	}
-	asked := &seen.RequestMetrics
 	var way Options
-	switch asked.Protocol {
+	switch c.Protocol {
 	case "none", "prometheus":
-		return o, warnings
+		return o, nil
 	case string(OTLP), string(OTLPGRPC):
-		way.Exporter, way.Endpoint, o.Interval = Exporter(asked.Protocol), asked.Endpoint, asked.ExportInterval
+		way.Exporter, way.Endpoint, o.Interval = Exporter(c.Protocol), c.Endpoint, c.DefaultInterval
 	case "":
-		if w.Endpoint == "" {
-			return o, warnings
+		if c.Collector.Endpoint == "" {
+			return o, nil
 		}
 		way.Exporter = OTLP
 	default:
-		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", asked.Protocol)
+		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", c.Protocol)
 		return o, warnings
 	}
-	written := first(w.Endpoint, w.BaseEndpoint, way.Endpoint)
-	w.chooseOTLP(&way, "METRICS", metricSignal, warn)
+	written := first(c.Collector.Endpoint, c.Collector.BaseEndpoint, way.Endpoint)
+	c.Collector.choose(&way, metricSignal)
 	if way.Exporter == OTLPJSON {
 		warn("metrics are not pushed as JSON; they are as http/protobuf")
 		way.Exporter = OTLP
 	}
-	if w.Interval > 0 {
-		o.Interval = w.Interval
+	if c.Interval > 0 {
+		o.Interval = c.Interval
 	}
 	if o.Interval > 0 && o.Interval < minInterval {
 		warn("metrics push: an interval of %v is too short; it is %v", o.Interval, minInterval)
 		o.Interval = minInterval
 	}
-	o.Resource.Attributes = w.attributes(warn)
 	target, err := resolve(way.Endpoint)
 	if err != nil {
 		warn("metrics push: %v; it is off", err)

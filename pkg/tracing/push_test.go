@@ -141,33 +141,29 @@ func TestNoPushIsNil(t *testing.T) {
 	}
 }
 
-func TestWishesBecomePushOptions(t *testing.T) {
-	head := func(protocol, endpoint string) string {
-		return fmt.Sprintf(`{"requestMetrics":{"protocol":%q,"endpoint":%q,"exportInterval":5000000000}}`, protocol, endpoint)
-	}
+func TestSettingsBecomePushOptions(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		wishes Wishes
+		config ExporterConfig
 		want   string
 		warns  string
 	}{
-		{"nothing", Wishes{}, "none  0s", ""},
-		{"head, prometheus", Wishes{Observability: head("prometheus", ":9091"), Endpoint: "http://c"}, "none  0s", ""},
-		{"head, none", Wishes{Observability: head("none", "")}, "none  0s", ""},
-		{"head, gRPC", Wishes{Observability: head("grpc", "http://c:4317")}, "grpc http://c:4317 5s", ""},
-		{"head, HTTP", Wishes{Observability: head("http/protobuf", "http://c/x"), Interval: time.Second}, "http/protobuf http://c/x 1s", ""},
-		{"head, an interval that is too short", Wishes{Observability: head("grpc", "http://c:4317"), Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
-		{"head, address", Wishes{Observability: head("grpc", "10.0.0.1:4317")}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
-		{"head, no endpoint", Wishes{Observability: head("grpc", "")}, "none  5s", "no endpoint"},
-		{"head, bad protocol", Wishes{Observability: head("bogus", "")}, "none  0s", "bogus"},
-		{"head, no JSON", Wishes{Observability: "{"}, "none  0s", "OBSERVABILITY_CONFIG"},
-		{"OTEL, for metrics", Wishes{Endpoint: "http://c", BaseEndpoint: "http://d", BaseProtocol: "http/json"}, "http/protobuf http://c/ 0s", "JSON"},
-		{"OTEL, for all signals", Wishes{BaseEndpoint: "http://d"}, "none  0s", ""},
-		{"head and OTEL", Wishes{Observability: head("http/protobuf", ""), BaseEndpoint: "http://d/o"}, "http/protobuf http://d/o/v1/metrics 5s", ""},
-		{"OTEL, disabled", Wishes{Observability: head("grpc", "http://c"), Disabled: true}, "none  0s", ""},
+		{"nothing", ExporterConfig{}, "none  0s", ""},
+		{"head, prometheus", ExporterConfig{Protocol: "prometheus", Endpoint: ":9091", DefaultInterval: 5 * time.Second, Collector: Collector{Endpoint: "http://c"}}, "none  0s", ""},
+		{"head, none", ExporterConfig{Protocol: "none", DefaultInterval: 5 * time.Second}, "none  0s", ""},
+		{"head, gRPC", ExporterConfig{Protocol: "grpc", Endpoint: "http://c:4317", DefaultInterval: 5 * time.Second}, "grpc http://c:4317 5s", ""},
+		{"head, HTTP", ExporterConfig{Protocol: "http/protobuf", Endpoint: "http://c/x", DefaultInterval: 5 * time.Second, Interval: time.Second}, "http/protobuf http://c/x 1s", ""},
+		{"head, an interval that is too short", ExporterConfig{Protocol: "grpc", Endpoint: "http://c:4317", DefaultInterval: 5 * time.Second, Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
+		{"head, address", ExporterConfig{Protocol: "grpc", Endpoint: "10.0.0.1:4317", DefaultInterval: 5 * time.Second}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
+		{"head, no endpoint", ExporterConfig{Protocol: "grpc", DefaultInterval: 5 * time.Second}, "none  5s", "no endpoint"},
+		{"head, bad protocol", ExporterConfig{Protocol: "bogus", DefaultInterval: 5 * time.Second}, "none  0s", "bogus"},
+		{"OTEL, for metrics", ExporterConfig{Collector: Collector{Endpoint: "http://c", BaseEndpoint: "http://d", Protocol: "http/json"}}, "http/protobuf http://c/ 0s", "JSON"},
+		{"OTEL, for all signals", ExporterConfig{Collector: Collector{BaseEndpoint: "http://d"}}, "none  0s", ""},
+		{"head and OTEL", ExporterConfig{Protocol: "http/protobuf", DefaultInterval: 5 * time.Second, Collector: Collector{BaseEndpoint: "http://d/o"}}, "http/protobuf http://d/o/v1/metrics 5s", ""},
+		{"OTEL, disabled", ExporterConfig{Protocol: "grpc", Endpoint: "http://c", DefaultInterval: 5 * time.Second, Disabled: true}, "none  0s", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o, warnings := c.wishes.PushOptions()
+			o, warnings := c.config.PushOptions()
 			if got := fmt.Sprintf("%s %s %v", o.Exporter, o.Endpoint, o.Interval); got != c.want {
 				t.Errorf("options: got %q, want %q", got, c.want)
 			}

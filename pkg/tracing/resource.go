@@ -1,11 +1,5 @@
 package tracing
 
-import (
-	"fmt"
-	"net/url"
-	"strings"
-)
-
 // A Resource says who sends: attributes of every span and metric.
 type Resource struct {
 	Namespace, Service, Configuration, Revision string // of Knative; "" off it
@@ -56,27 +50,4 @@ func (r *Resource) attributes() map[string]any {
 	}
 	a["service.name"] = text(r.name())
 	return a
-}
-
-// parsePairs reads a list of name=value with percent-encoded values, as in
-// OTEL_RESOURCE_ATTRIBUTES and OTEL_EXPORTER_OTLP_HEADERS. The error never shows a
-// value, which may be a secret.
-func parsePairs(s string) (map[string]string, error) {
-	pairs := map[string]string{}
-	for pair := range strings.SplitSeq(s, ",") {
-		if strings.TrimSpace(pair) == "" {
-			continue
-		}
-		name, value, ok := strings.Cut(pair, "=")
-		name = strings.TrimSpace(name)
-		if !ok || name == "" {
-			return nil, fmt.Errorf("entry %d is not name=value", len(pairs)+1)
-		}
-		value, err := url.PathUnescape(strings.TrimSpace(value))
-		if err != nil {
-			return nil, fmt.Errorf("the value of %q is not percent-encoded", name)
-		}
-		pairs[name] = value
-	}
-	return pairs, nil
 }

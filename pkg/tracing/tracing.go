@@ -55,7 +55,7 @@ type Sampling struct {
 // never reports whether no request can be traced.
 func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 
-// Options say what is traced and where spans go. [Wishes.Options] makes them from
+// Options say what is traced and where spans go. [ExporterConfig.Options] makes them from
 // the settings of Knative and OpenTelemetry.
 type Options struct {
 	Exporter Exporter

@@ -1,0 +1,234 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ObservabilityConfig is what Knative from 1.19 on says of request log, metrics and
+// traces.
+type ObservabilityConfig struct {
+	EnableRequestLog      bool
+	EnableProbeRequestLog bool
+	RequestLogTemplate    string
+	RequestMetrics        struct {
+		Protocol       string // prometheus, none, or one of OTLP
+		Endpoint       string
+		ExportInterval time.Duration // nanoseconds
+	}
+	Tracing struct {
+		Protocol     string // none, stdout, zipkin, or one of OTLP
+		Endpoint     string
+		SamplingRate float64
+	}
+
+	text string
+}
+
+// Sent reports whether the control plane sent one, be it empty.
+func (o *ObservabilityConfig) Sent() bool { return o.text != "" }
+
+// Observability is a JSON object. What is not one counts as an empty one, because it
+// says all the same that somebody sent it.
+type Observability struct{ Value[ObservabilityConfig] }
+
+func (*Observability) allowed() string  { return "a JSON object" }
+func (o *Observability) String() string { return o.V.text }
+
+func (o *Observability) parse(text string) error {
+	var members map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &members) != nil || members == nil {
+		o.V = ObservabilityConfig{text: "{}"}
+		return errNotAllowed
+	}
+	read := ObservabilityConfig{text: text}
+	err := json.Unmarshal([]byte(text), &read) // goes on behind a value of another type
+	o.V = read
+	if err != nil {
+		return remarks{err.Error()}
+	}
+	return nil
+}
+
+// Pairs are a list of name=value with percent-encoded values.
+type Pairs struct {
+	Of   map[string]string
+	text string
+}
+
+// parsePairs reads the list. The error never shows a value, which may be a secret.
+func parsePairs(text string) (map[string]string, error) {
+	pairs := map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		if strings.TrimSpace(pair) == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(pair, "=")
+		name = strings.TrimSpace(name)
+		if !ok || name == "" {
+			return nil, fmt.Errorf("entry %d is not name=value", len(pairs)+1)
+		}
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if err != nil {
+			return nil, fmt.Errorf("the value of %q is not percent-encoded", name)
+		}
+		pairs[name] = value
+	}
+	return pairs, nil
+}
+
+// Attributes are those of OpenTelemetry's resource.
+type Attributes struct{ Value[Pairs] }
+
+func (*Attributes) allowed() string  { return "text" }
+func (a *Attributes) String() string { return a.V.text }
+
+func (a *Attributes) parse(text string) error {
+	pairs, err := parsePairs(text)
+	a.V = Pairs{pairs, text}
+	if err != nil {
+		return remarks{err.Error() + "; they are left out"}
+	}
+	return nil
+}
+
+// Headers are fields of the requests to a collector. Only those are kept that net/http
+// would send.
+type Headers struct{ Value[Pairs] }
+
+func (*Headers) allowed() string  { return "text" }
+func (h *Headers) String() string { return h.V.text }
+
+func (h *Headers) parse(text string) error {
+	pairs, err := parsePairs(text)
+	h.V = Pairs{pairs, text}
+	if err != nil {
+		return remarks{err.Error() + "; none are sent"}
+	}
+	var bad remarks
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		if !isField(name, pairs[name]) {
+			bad = append(bad, fmt.Sprintf("%q is not a header field; it is not sent", name))
+			delete(pairs, name)
+		}
+	}
+	if bad != nil {
+		return bad
+	}
+	return nil
+}
+
+// header is the fields as they are sent; nil: none.
+func (h *Headers) header() http.Header {
+	var all http.Header
+	for name, value := range h.V.Of {
+		if all == nil {
+			all = http.Header{}
+		}
+		all.Set(name, value)
+	}
+	return all
+}
+
+// isField reports whether net/http would send a field (RFC 9110 5.1, 5.5).
+func isField(name, value string) bool {
+	for i := range len(name) {
+		if c := name[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
+			return false
+		}
+	}
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// Propagators are OpenTelemetry's names of the header fields of traces. Unknown ones
+// are kept: with them alone nothing is written.
+type Propagators struct{ list }
+
+func (*Propagators) allowed() string { return "a comma list" }
+
+func (p *Propagators) parse(text string) error {
+	p.V = split(text)
+	var unknown remarks
+	for _, name := range p.V {
+		switch name {
+		case "tracecontext", "b3", "b3multi", "baggage", "none":
+		default:
+			unknown = append(unknown, fmt.Sprintf("%.64q is not written; its fields go through unchanged", name))
+		}
+	}
+	if unknown != nil {
+		return unknown
+	}
+	return nil
+}
+
+// Sampler is the name of one of OpenTelemetry's samplers; "": unset.
+type Sampler struct{ Choice[string] }
+
+func (s *Sampler) parse(text string) error {
+	if s.Choice.parse(text) != nil {
+		return fmt.Errorf("%.64q is not a sampler; it is left out", text)
+	}
+	return nil
+}
+
+// SamplerArg is a share of all requests; nil: unset.
+type SamplerArg struct{ Value[*float64] }
+
+func (*SamplerArg) allowed() string { return "a number, 0 to 1" }
+
+func (s *SamplerArg) String() string {
+	if s.V == nil {
+		return ""
+	}
+	return strconv.FormatFloat(*s.V, 'g', -1, 64)
+}
+
+func (s *SamplerArg) parse(text string) error {
+	n, err := parseFraction(strings.TrimSpace(text))
+	if err != nil {
+		return fmt.Errorf("%.64q is not a number from 0 to 1; it is left out", text)
+	}
+	s.V = &n
+	return nil
+}
+
+// A Collector is where OpenTelemetry's variables send one signal, and how.
+type Collector struct {
+	Endpoint     string // taken to the letter; "": BaseEndpoint's
+	BaseEndpoint string // for all signals: the signal's path is added
+	Protocol     string // grpc, http/protobuf, http/json or ""
+	Header       http.Header
+}
+
+// Traces is where traces go. What is said of them alone wins.
+func (o *OTel) Traces() Collector {
+	return o.collector(&o.TracesEndpoint, &o.TracesProtocol, &o.TracesHeaders)
+}
+
+// Metrics is where metrics go. What is said of them alone wins.
+func (o *OTel) Metrics() Collector {
+	return o.collector(&o.MetricsEndpoint, &o.MetricsProtocol, &o.MetricsHeaders)
+}
+
+func (o *OTel) collector(endpoint *Text, protocol *Choice[string], headers *Headers) Collector {
+	if protocol.V == "" {
+		protocol = &o.Protocol
+	}
+	if headers.V.text == "" {
+		headers = &o.Headers
+	}
+	return Collector{Endpoint: endpoint.V, BaseEndpoint: o.Endpoint.V, Protocol: protocol.V, Header: headers.header()}
+}

@@ -1,0 +1,157 @@
+package config
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+func TestHeadersAndAttributesAreRead(t *testing.T) {
+	c := read(t,
+		"OTEL_EXPORTER_OTLP_HEADERS", "never=sent", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "Authorization=Basic%20abc%3D, x-tenant = 7,bad name=1,x-bad=%0a",
+		"OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=prod,team=a%2Cb")
+	h := c.OTel.Traces().Header
+	if got := h.Get("Authorization") + "|" + h.Get("X-Tenant"); got != "Basic abc=|7" || len(h) != 2 {
+		t.Errorf("got headers %v, want Authorization and X-Tenant", h)
+	}
+	if got, want := c.OTel.Metrics().Header.Get("Never"), "sent"; got != want {
+		t.Errorf("got the metrics' header %q, want %q", got, want)
+	}
+	if got := c.OTel.ResourceAttributes.V.Of; len(got) != 2 || got["deployment.environment"] != "prod" || got["team"] != "a,b" {
+		t.Errorf("got attributes %v, want prod and a,b", got)
+	}
+	want := []string{
+		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "bad name" is not a header field; it is not sent`,
+		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "x-bad" is not a header field; it is not sent`,
+	}
+	if got := c.Warnings(); !slices.Equal(got, want) {
+		t.Errorf("got warnings %q\nwant %q", got, want)
+	}
+}
+
+// What is wrong with one of them costs that one, and is said in one line.
+func TestABadExporterSettingIsLeftOut(t *testing.T) {
+	for name, c := range map[string]struct{ value, want string }{
+		"OTEL_EXPORTER_OTLP_HEADERS": {"s3cret", "entry 1 is not name=value; none are sent"},
+		"OTEL_RESOURCE_ATTRIBUTES":   {"a=%zz", `the value of "a" is not percent-encoded; they are left out`},
+		"OTEL_TRACES_SAMPLER":        {"xray", `"xray" is not a sampler; it is left out`},
+		"OTEL_TRACES_SAMPLER_ARG":    {"2", `"2" is not a number from 0 to 1; it is left out`},
+		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not written; its fields go through unchanged`},
+	} {
+		got := read(t, name, c.value)
+		if want := []string{name + ": " + c.want}; !slices.Equal(got.Warnings(), want) {
+			t.Errorf("%s=%s: got warnings %q, want %q", name, c.value, got.Warnings(), want)
+		}
+		if h, a := got.OTel.Traces().Header, got.OTel.ResourceAttributes.V.Of; len(h)+len(a) > 0 || got.OTel.Sampler.V != "" || got.OTel.SamplerArg.V != nil {
+			t.Errorf("%s=%s: got %v, %v, %q, %v, want nothing", name, c.value, h, a, got.OTel.Sampler.V, got.OTel.SamplerArg.V)
+		}
+	}
+}
+
+// The rest of the object counts.
+func TestAPartOfTheObservabilityConfigOfAnotherTypeIsReported(t *testing.T) {
+	c := read(t, "OBSERVABILITY_CONFIG", `{"Tracing":{"PROTOCOL":"grpc","samplingrate":"a"},"requestMetrics":{"protocol":"none","exportInterval":5000000000},"enableRequestLog":true}`)
+	if w := c.Warnings(); len(w) != 1 || !strings.HasPrefix(w[0], "OBSERVABILITY_CONFIG: json: ") {
+		t.Errorf("got warnings %q, want one that names it", w)
+	}
+	o := &c.Observability.V
+	if o.Tracing.Protocol != "grpc" || o.RequestMetrics.Protocol != "none" || o.RequestMetrics.ExportInterval.String() != "5s" || !o.EnableRequestLog {
+		t.Errorf("got %+v, want all that can be read", o)
+	}
+}
+
+func TestClientAuthenticationOfScrapersIsValidated(t *testing.T) {
+	const cert, key, auth, ca = "METRICS_PROMETHEUS_TLS_CERT", "METRICS_PROMETHEUS_TLS_KEY", "METRICS_PROMETHEUS_TLS_CLIENT_AUTH", "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE"
+	for _, c := range []struct {
+		vars []EnvVar
+		want string
+	}{
+		{nil, ""},
+		{env(cert, "c", key, "k"), ""},
+		{env(cert, "c", key, "k", auth, " Require ", ca, "a"), ""},
+		{env(cert, "c", key, "k", auth, "optional", ca, "a"), ""},
+		{env(cert, "c"), cert + " and " + key + ": one is set without the other"},
+		{env(cert, "c", key, "k", auth, "requier"), auth + `: "requier" is not none, optional or require`},
+		{env(cert, "c", key, "k", auth, "require"), ca + ": it needs " + auth + " to be optional or require, which need it"},
+		{env(cert, "c", key, "k", ca, "a"), ca + ": it needs " + auth + " to be optional or require, which need it"},
+		{env(auth, "require", ca, "a"), auth + ": it needs " + cert},
+	} {
+		settings, err := Read(c.vars)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if err := settings.MetricsTLS.Validate(); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%v: got %q, want %q", c.vars, got, c.want)
+		}
+	}
+}
+
+// FuzzHeaders holds any list to what net/http sends. No warning shows a value.
+func FuzzHeaders(f *testing.F) {
+	f.Add("authorization=Bearer%20x,bad name=1")
+	f.Add("a=b%0Ac,\xff=1")
+	f.Fuzz(func(t *testing.T, list string) {
+		c, err := Read(env("OTEL_EXPORTER_OTLP_HEADERS", list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, values := range c.OTel.Traces().Header {
+			if !httpguts.ValidHeaderFieldName(name) || len(values) != 1 || !httpguts.ValidHeaderFieldValue(values[0]) {
+				t.Errorf("%q: got the field %q: %q, which cannot be sent", list, name, values)
+			}
+		}
+		for part := range strings.SplitSeq(list, ",") {
+			_, value, _ := strings.Cut(part, "=")
+			for _, warning := range c.Warnings() {
+				if len(value) > 30 && strings.Contains(warning, value) {
+					t.Errorf("%q: got %q, which shows a value", list, warning)
+				}
+			}
+		}
+	})
+}
+
+// FuzzPairs writes what was read and reads it again; and an error shows nothing that
+// stands behind an =.
+func FuzzPairs(f *testing.F) {
+	f.Add("a=1,b=%20x, c = y ,,")
+	f.Add("authorization=Bearer%20%zz,a")
+	f.Add("=x")
+	f.Fuzz(func(t *testing.T, s string) {
+		pairs, err := parsePairs(s)
+		if err != nil {
+			for part := range strings.SplitSeq(s, ",") {
+				if _, value, ok := strings.Cut(part, "="); ok && len(value) > 30 && strings.Contains(err.Error(), value) {
+					t.Errorf("%q: got %v, which shows a value", s, err)
+				}
+			}
+			return
+		}
+		var written []string
+		for name, value := range pairs {
+			if name == "" || strings.TrimSpace(name) != name || strings.ContainsAny(name, ",=") {
+				t.Errorf("%q: got the name %q", s, name)
+			}
+			if !strings.Contains(s, name) {
+				t.Errorf("%q: got the name %q, which is not there", s, name)
+			}
+			written = append(written, name+" = "+url.PathEscape(value))
+		}
+		again, err := parsePairs(strings.Join(written, " ,"))
+		if err != nil || len(again) != len(pairs) {
+			t.Fatalf("%q: got %v (%v), want %v", written, again, err, pairs)
+		}
+		for name, value := range pairs {
+			if again[name] != value {
+				t.Errorf("%q: got %s=%q, want %q", written, name, again[name], value)
+			}
+		}
+	})
+}
