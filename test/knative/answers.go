@@ -97,9 +97,12 @@ func theMetricsAreWhereTheConfigMapSays(t *testing.T, r *Release) {
 			if r.OTLP {
 				name = "http_server_request_duration_seconds_count"
 			}
-			if got := p.exposition(port); !strings.Contains(got, "\n"+name+"{") {
-				t.Errorf("got no %s, want one:\n%s", name, got)
-			}
+			poll(t, name+" is shown", func() error { // a request is counted behind its answer
+				if got := p.exposition(port); !strings.Contains(got, "\n"+name+"{") {
+					return fmt.Errorf("got no such line in\n%s", got)
+				}
+				return nil
+			})
 		})
 	}
 }
