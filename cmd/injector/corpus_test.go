@@ -138,3 +138,20 @@ func TestTheCorpusIsInjectedOnceAndNothingIsInvalid(t *testing.T) {
 		}
 	}
 }
+
+func TestUninjectRestoresEveryByteOfTheCorpus(t *testing.T) {
+	changed := 0
+	for _, s := range shapes(t) {
+		out, _, code := injector(t, "inject", []byte(s.text))
+		if code != done || out == s.text {
+			continue
+		}
+		changed++
+		if back, report, _ := injector(t, "uninject", []byte(out)); back != s.text {
+			t.Errorf("%s: %s\n%s", s.file, report, unified(s.file, []byte(s.text), []byte(back)))
+		}
+	}
+	if want := 25; changed < want {
+		t.Errorf("got %d files that are changed, want at least %d", changed, want)
+	}
+}

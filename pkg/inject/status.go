@@ -3,6 +3,7 @@ package inject
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // format is the version of the status annotation. It counts up when an older injector
@@ -14,6 +15,7 @@ const format = 1
 type status struct {
 	Format int    `json:"format"`
 	Undo   []undo `json:"undo"`
+	Text   string `json:"text,omitempty"` // how a file was written: see [WithText]
 }
 
 // An undo is a [Change] in the annotation.
@@ -57,6 +59,33 @@ func statusValue(back []Change) json.RawMessage {
 		s.Undo = append(s.Undo, undo{c.Path, c.Value, c.IfEmpty})
 	}
 	return encode(string(encode(s)))
+}
+
+// IsStatus reports whether a change writes a status annotation.
+func IsStatus(c Change) bool {
+	return c.Value != nil && strings.HasSuffix(c.Path, "/metadata/annotations/queue-proxy.dev~1status")
+}
+
+// WithText is a change that writes a status, with a text in it that says how the object was
+// written in a file. Here nothing is done with it; [TextOf] gives it back.
+func WithText(c Change, text string) Change {
+	var value string
+	var s status
+	if json.Unmarshal(c.Value, &value) == nil && json.Unmarshal([]byte(value), &s) == nil {
+		s.Text = text
+		c.Value = encode(string(encode(s)))
+	}
+	return c
+}
+
+// TextOf is what [WithText] has put into the status of a template or Service, "" for nothing.
+func TextOf(object any) string {
+	text, _ := at(object, "metadata", "annotations", Prefix+statusKey).(string)
+	var s status
+	if len(text) > mostAnnotations || json.Unmarshal([]byte(text), &s) != nil {
+		return ""
+	}
+	return s.Text
 }
 
 // describeStatus says by whom a pod was injected.

@@ -39,7 +39,7 @@ func TestTheWorkForAFileGrowsWithItsLength(t *testing.T) {
 		most int // bytes that are allocated for each of the text
 	}{
 		"a List of pods":       {list, 10_000},
-		"a Service's ports":    {service + one, 1000},
+		"a Service's ports":    {service + one, 1500},
 		"a container's fields": {one + keys.String(), 1000},
 	} {
 		f := Parse("f.yaml", []byte(c.text))

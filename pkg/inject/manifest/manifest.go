@@ -10,6 +10,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,6 +57,7 @@ type Result struct {
 	object map[string]any // as it was
 	from   *document
 	path   string // of the object in its document
+	kept   string // in its status, of how it was written
 }
 
 // Advice says what people often get wrong in the probes of such pods, a sentence each.
@@ -316,7 +318,13 @@ func Inject(files []*File, said inject.Options) []*Result {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
 	}
-	write(results)
+	write(results, func(d *document, changes []inject.Change, _ []*Result) (anew bool, err error) {
+		was := d.text
+		if anew, err = d.change(changes); err == nil {
+			d.keep(was, changes)
+		}
+		return anew, err
+	})
 	return results
 }
 
@@ -330,15 +338,29 @@ func Uninject(files []*File) []*Result {
 		path, ok := inject.Template(r.apiVersion(), r.Kind)
 		switch {
 		case ok:
-			r.Outcome = inject.Uninject(dig(r.object, path))
+			template := dig(r.object, path)
+			r.kept = inject.TextOf(template)
+			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
 		case isService(r):
+			r.kept = inject.TextOf(r.object)
 			r.Outcome = inject.UninjectService(r.object)
 		default:
 			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
 		}
 	}
-	write(results)
+	write(results, func(d *document, changes []inject.Change, of []*Result) (anew bool, err error) {
+		inStatus := ""
+		for _, r := range of {
+			inStatus = cmp.Or(inStatus, r.kept)
+		}
+		if d.restore(changes, inStatus) {
+			return false, nil
+		}
+		anew, err = d.change(changes)
+		d.text, _ = d.kept()
+		return anew, err
+	})
 	return results
 }
 
@@ -425,8 +447,9 @@ func withType(item any, list map[string]any) any {
 	return typed
 }
 
-// write makes the changes of the results in the text of their documents.
-func write(results []*Result) {
+// write makes the changes of the results in the text of their documents. change makes those
+// of one document, and reports whether it had to be written anew.
+func write(results []*Result, change func(*document, []inject.Change, []*Result) (anew bool, err error)) {
 	changed := map[*document][]*Result{}
 	var order []*document
 	for _, r := range results {
@@ -444,7 +467,7 @@ func write(results []*Result) {
 		for _, r := range changed[d] {
 			changes = append(changes, inject.Below(r.path, r.Changes)...)
 		}
-		anew, err := d.change(changes)
+		anew, err := change(d, changes, changed[d])
 		for _, r := range changed[d] {
 			switch {
 			case err != nil:

@@ -178,6 +178,10 @@ func TestLayoutsOfAllKindsAreEditedInPlace(t *testing.T) {
 		if name == "not-yaml" || name == "twice-the-same-key" || name == "anchors" || name == "alias-in-place" || name == "merge-keys" {
 			continue
 		}
+		flat := new(bytes.Buffer)
+		if json.Compact(flat, text) == nil { // JSON on lines keeps them in its status
+			text = flat.Bytes()
+		}
 		plain := Parse(name, text)
 		if refused(Inject([]*File{plain}, nil)) {
 			continue

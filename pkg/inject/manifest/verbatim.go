@@ -1,0 +1,187 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+// The status annotation says what stood in an object, and not how it was written: the order
+// of a probe's keys, quotes, comments. Where uninject would not bring the bytes back by itself,
+// inject keeps them: in the last line of the document, a comment, or, as JSON has none, in the
+// status. They are lines of the text as it was, and which lines of the text as it is they
+// replace. What they make of it must mean what the status says: they decide how it is written
+// and nothing else.
+
+// mostKept bounds what is kept of a document, in bytes. Beyond it, what the text means comes back.
+const mostKept = 64 << 10
+
+// keptMark begins the comment.
+const keptMark = "# " + inject.Prefix + "text: "
+
+// A hunk replaces lines: Count of them from Line on, counted from 0, by Text.
+type hunk struct {
+	Line, Count int
+	Text        string
+}
+
+func (h hunk) MarshalJSON() ([]byte, error) {
+	return []byte(fmt.Sprintf("[%d,%d,%s]", h.Line, h.Count, quoted(h.Text))), nil
+}
+
+func (h *hunk) UnmarshalJSON(text []byte) error {
+	return json.Unmarshal(text, &[]any{&h.Line, &h.Count, &h.Text})
+}
+
+// hunksOf are those that make one text of another.
+func hunksOf(from, to []byte) []hunk {
+	var all []hunk
+	open := false // the last of them ends where we are
+	for _, l := range Compare(linesOf(from), linesOf(to)) {
+		if l.Mark == ' ' {
+			open = false
+			continue
+		}
+		if !open {
+			all = append(all, hunk{Line: l.A})
+			open = true
+		}
+		last := &all[len(all)-1]
+		if l.Mark == '-' {
+			last.Count++
+		} else {
+			last.Text += l.Text
+		}
+	}
+	return all
+}
+
+// replace makes the changes of hunks, or reports that they do not fit.
+func replace(text []byte, hunks []hunk) ([]byte, bool) {
+	lines := linesOf(text)
+	var b bytes.Buffer
+	done := 0
+	for _, h := range hunks {
+		if h.Line < done || h.Count < 0 || h.Line > len(lines) || h.Count > len(lines)-h.Line {
+			return nil, false
+		}
+		for _, l := range lines[done:h.Line] {
+			b.WriteString(l)
+		}
+		b.WriteString(h.Text)
+		done = h.Line + h.Count
+	}
+	for _, l := range lines[done:] {
+		b.WriteString(l)
+	}
+	return b.Bytes(), true
+}
+
+func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
+
+// keep notes in a document, which has just been injected by some changes, how it was written.
+func (d *document) keep(was []byte, changes []inject.Change) {
+	if again := Parse("", d.text); bytes.Equal(was, takenBack(again)) {
+		return
+	}
+	hunks, err := json.Marshal(hunksOf(d.text, was))
+	if err != nil || len(hunks) > mostKept {
+		return
+	}
+	value, err := valueOfText(d.text)
+	if err != nil {
+		return
+	}
+	if json.Valid(d.text) {
+		d.keepInStatus(was, changes, string(hunks))
+		return
+	}
+	body, end := d.text, []byte(nil) // a line of ... ends it
+	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
+		body, end = body[:n-3], body[n-3:]
+	}
+	line := keptMark + string(hunks) + "\n"
+	if len(body) > 0 && !bytes.HasSuffix(body, []byte("\n")) {
+		line = "\n" + line
+	}
+	if text := slices.Concat(body, []byte(line), end); means(text, value) {
+		d.text = text
+	}
+}
+
+// keepInStatus writes JSON with the hunks in the first status of a document. One that stands on
+// one line was written by a program, for programs: nobody has laid it out.
+func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks string) {
+	if len(linesOf(bytes.TrimSpace(was))) == 1 {
+		return
+	}
+	i := slices.IndexFunc(changes, func(c inject.Change) bool { return inject.IsStatus(c) })
+	if i < 0 {
+		return
+	}
+	with := slices.Clone(changes)
+	with[i] = inject.WithText(with[i], hunks)
+	node, err := parse(was)
+	if err != nil || node == nil {
+		return
+	}
+	again := &document{text: was, node: node}
+	if _, err := again.change(with); err == nil && len(linesOf(again.text)) == len(linesOf(d.text)) {
+		d.text = again.text
+	}
+}
+
+// kept takes the comment out of a document, and returns the text without it, and its hunks.
+func (d *document) kept() (text []byte, hunks string) {
+	i := bytes.LastIndex(d.text, []byte(keptMark))
+	if i < 0 || i > 0 && d.text[i-1] != '\n' {
+		return d.text, ""
+	}
+	line, rest, _ := bytes.Cut(d.text[i:], []byte("\n"))
+	return slices.Concat(d.text[:i], rest), strings.TrimSpace(string(line[len(keptMark):]))
+}
+
+// restore takes changes back in the text, as it was written, and reports whether it could. inStatus
+// are hunks that stand in the object, "" for none.
+func (d *document) restore(changes []inject.Change, inStatus string) bool {
+	text, comment := d.kept()
+	if comment == "" {
+		comment = inStatus
+	}
+	var hunks []hunk
+	if comment == "" || json.Unmarshal([]byte(comment), &hunks) != nil {
+		return false
+	}
+	value, err := valueOf(d.node)
+	if err != nil {
+		return false
+	}
+	want, err := inject.Apply(value, changes)
+	if err != nil {
+		return false
+	}
+	was, ok := replace(text, hunks)
+	if !ok || !means(was, want) {
+		return false
+	}
+	d.text = was
+	return true
+}
+
+// takenBack is the text of a file after [Uninject].
+func takenBack(f *File) []byte {
+	Uninject([]*File{f})
+	return f.Text()
+}
+
+func valueOfText(text []byte) (any, error) {
+	root, err := parse(text)
+	if err != nil || root == nil {
+		return nil, err
+	}
+	return valueOf(root)
+}

@@ -1,0 +1,108 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+)
+
+func injectText(t *testing.T, text string) string {
+	t.Helper()
+	f := Parse("f", []byte(text))
+	if results := Inject([]*File{f}, nil); refused(results) {
+		t.Fatalf("got a refusal of\n%s", text)
+	}
+	return string(f.Text())
+}
+
+// JSON on one line is a program's: its meaning comes back, not the order of its keys.
+func TestUninjectBringsBackEveryByte(t *testing.T) {
+	for name, text := range inputs(t) {
+		f := Parse(name, text)
+		if refused(Inject([]*File{f}, nil)) || bytes.Contains(text, []byte("queue-proxy.dev/status")) {
+			continue
+		}
+		if got := takenBack(Parse(name, f.Text())); !bytes.Equal(got, text) {
+			t.Errorf("%s: got\n%s\nwant\n%s\ninjected:\n%s", name, got, text, f.Text())
+		}
+	}
+}
+
+const commented = `apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  containers:
+  - name: web
+    image: web:1   # the newest
+    ports:
+    - containerPort: 8080
+    readinessProbe:   # is it there?
+      periodSeconds:   3
+      httpGet: {port:   8080}
+`
+
+func TestAnEditAfterTheInjectionStaysAndTheCommentsComeBack(t *testing.T) {
+	edit := func(s string) string { return strings.Replace(s, "web:1 ", "web:2 ", 1) }
+	in := injectText(t, commented)
+	if got, want := string(takenBack(Parse("f", []byte(edit(in))))), edit(commented); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// What is kept says how a document is written. Where it means anything else than the status
+// says, the document is restored by the status alone, and what was kept is gone.
+func TestWhatIsKeptDecidesNoMeaning(t *testing.T) {
+	in := injectText(t, commented)
+	for fact, change := range map[string]func(string) string{
+		"another value": func(s string) string { return strings.Replace(s, `periodSeconds:   3\n`, `periodSeconds:   4\n`, 1) },
+		"one field more": func(s string) string {
+			return strings.Replace(s, `periodSeconds:   3\n`, `periodSeconds:   3\n    securityContext: {privileged: true}\n`, 1)
+		},
+		"no JSON":         func(s string) string { return strings.Replace(s, keptMark+"[", keptMark+"{", 1) },
+		"no numbers":      func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+`[["x",`, 1) },
+		"lines beyond it": func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+"[[9999999,", 1) },
+		"lines before it": func(s string) string { return strings.Replace(s, keptMark+"[[", keptMark+"[[-1,1,\"\"],[", 1) },
+		"a line more":     func(s string) string { return "# a line more\n" + s },
+	} {
+		text := change(in)
+		if text == in {
+			t.Fatalf("%s: got no change of\n%s", fact, in)
+		}
+		got := takenBack(Parse("f", []byte(text)))
+		if strings.Contains(string(got), "queue-proxy") || strings.Contains(string(got), "privileged") {
+			t.Errorf("%s: got\n%s\nwant nothing of the sidecar, and nothing that was not there", fact, got)
+		}
+		if want := meaning(t, []byte(commented)); !bytes.Equal(encoded(t, meaning(t, got)), encoded(t, want)) {
+			t.Errorf("%s: got\n%s\nwant what this means:\n%s", fact, got, commented)
+		}
+	}
+}
+
+// A status with a text is followed as any other.
+func TestJSONKeepsItsLayoutInTheStatus(t *testing.T) {
+	const text = "{\n   \"kind\": \"Pod\", \"apiVersion\": \"v1\",\n   \"metadata\": {\"name\": \"web\"},\n   \"spec\": {\"containers\": [\n      {\"name\": \"web\", \"image\": \"a\\/b\", \"ports\": [{\"containerPort\": 8080}]}\n   ]}\n}\n"
+	in := injectText(t, text)
+	if !strings.Contains(in, `\"text\":`) {
+		t.Errorf("got\n%s\nwant the text in the status", in)
+	}
+	if got := string(takenBack(Parse("f", []byte(in)))); got != text {
+		t.Errorf("got\n%s\nwant\n%s", got, text)
+	}
+	if r := Uninject([]*File{Parse("f", []byte(in))}); r[0].Verdict != inject.Uninjected {
+		t.Errorf("got %s (%s), want it uninjected", r[0].Verdict, r[0].Text)
+	}
+}
+
+func encoded(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
