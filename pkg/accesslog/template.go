@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,14 +10,18 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
+	gotemplate "text/template"
 	"text/template/parse"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// maxRendered is the longest line that a template may make, in bytes. A request's
-// head may be a megabyte long.
-const maxRendered = 64 << 10
+// Bounds on one execution of a template. A request's head may be a megabyte long, and
+// a Content-Length of 2^63-1 can be counted to.
+const (
+	maxRendered = 64 << 10 // bytes of the line
+	maxWrites   = 4096     // of text and values; each turn of a range, each branch and each template called is one at least
+)
 
 // An entry is what a template sees of a request. The names are Knative's.
 type entry struct {
@@ -34,20 +39,23 @@ type response struct {
 
 // A template makes lines in Knative's language. It is safe for concurrent use.
 type template struct {
-	trees  map[string]*parse.Tree // by their names; "" is the line
-	isJSON bool                   // it makes JSON objects, and a line that is none is refused
-	oneRow bool                   // it makes one line, and a request cannot make it two
+	lines  *gotemplate.Template
+	isJSON bool // it makes JSON objects, and a line that is none is refused
+	oneRow bool // it makes one line, and a request cannot make it two
 }
 
 // newTemplate returns the template of a text that has made a line of a request without
 // fields and of one with many.
 func newTemplate(text string, revision *Revision) (*template, error) {
-	trees, err := parseTrees(text)
+	lines, err := gotemplate.New("").Option("missingkey=zero").Funcs(gotemplate.FuncMap{"index": index, "js": js}).Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	trial := &template{trees: trees}
-	made := &template{trees: trees, isJSON: true, oneRow: true}
+	for _, t := range lines.Templates() {
+		countTurns(t.Root)
+	}
+	trial := &template{lines: lines}
+	made := &template{lines: lines, isJSON: true, oneRow: true}
 	for _, r := range trials() {
 		line, err := trial.append(nil, &entry{
 			Request:  r,
@@ -63,6 +71,29 @@ func newTemplate(text string, revision *Revision) (*template, error) {
 		made.oneRow = made.oneRow && !bytes.ContainsAny(line, "\r\n")
 	}
 	return made, nil
+}
+
+// countTurns makes a template write nothing at the beginning of each list of nodes: of
+// each turn of a range and of each template that is called, be it empty. So a writer
+// can end what would go on for ever.
+func countTurns(list *parse.ListNode) {
+	if list == nil {
+		return
+	}
+	for _, node := range list.Nodes {
+		switch n := node.(type) {
+		case *parse.IfNode:
+			countTurns(n.List)
+			countTurns(n.ElseList)
+		case *parse.WithNode:
+			countTurns(n.List)
+			countTurns(n.ElseList)
+		case *parse.RangeNode:
+			countTurns(n.List)
+			countTurns(n.ElseList)
+		}
+	}
+	list.Nodes = append([]parse.Node{&parse.TextNode{NodeType: parse.NodeText, Pos: list.Pos}}, list.Nodes...)
 }
 
 // trials returns the requests that a template is tried on.
@@ -103,24 +134,28 @@ func (t *template) append(b []byte, e *entry) ([]byte, error) {
 	return append(w.b[:len(b)+len(line)], '\n'), nil
 }
 
-// execute writes what the template makes. What it calls may panic, as methods of nil do.
+// execute writes what the template makes. What it calls may panic, which text/template
+// passes on where it is not a method that it called itself.
 func (t *template) execute(w *bounded, e *entry) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("template: %v", p)
 		}
 	}()
-	r := run{out: w, trees: t.trees}
-	return r.run(t.trees[""], e)
+	return t.lines.Execute(w, e)
 }
 
 // bounded is a writer to memory with an end.
 type bounded struct {
-	b   []byte
-	end int
+	b      []byte
+	end    int
+	writes int
 }
 
 func (w *bounded) Write(p []byte) (int, error) {
+	if w.writes++; w.writes > maxWrites {
+		return 0, fmt.Errorf("the line takes more than %d steps", maxWrites)
+	}
 	if len(w.b)+len(p) > w.end {
 		return 0, fmt.Errorf("the line is longer than %d KiB", maxRendered>>10)
 	}
@@ -129,11 +164,20 @@ func (w *bounded) Write(p []byte) (int, error) {
 }
 
 // lent is a request as a template may have it: what it calls must not read the body
-// that the exchange has done with, nor keep what it parses.
+// that the exchange has done with, wait for the end of the exchange, nor keep what it
+// parses.
 func lent(r *http.Request) *http.Request {
-	c := *r
+	c := r.WithContext(context.Background())
 	c.Body = http.NoBody
-	return &c
+	return c
+}
+
+// behind is what stands behind pointers; invalid: nothing does.
+func behind(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	return v
 }
 
 // index is text/template's, but what is not there is the zero value, never an error:

@@ -1,7 +1,10 @@
 package accesslog
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -78,7 +81,11 @@ func TestABadTemplateIsRefusedAtStart(t *testing.T) {
 		{`{{index .Request.Header.Foo "x"}}`, "cannot be an index"},
 		{`{{index .Response 1}}`, "cannot be indexed"},
 		{`{{index .Request.TLS 1}}`, "nothing to index"},
-		{`{{range $i := 9999999}}0123456789{{end}}`, "longer than 64 KiB"},
+		{`{{range $i := 9999999}}` + strings.Repeat("x", 100) + `{{end}}`, "longer than 64 KiB"},
+		{`{{range 9223372036854775807}}{{end}}`, "more than 4096 steps"},
+		{`{{if true}}{{with 1}}{{range 9223372036854775807}}{{if false}}x{{end}}{{end}}{{end}}{{end}}`, "more than 4096 steps"},
+		{`{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`, "more than 4096 steps"},
+		{`{{define "a"}}{{if true}}{{template "b"}}{{end}}{{end}}{{define "b"}}{{template "a"}}{{end}}{{template "a"}}`, "more than 4096 steps"},
 	} {
 		l, err := New(Options{Template: c.template}, &page{})
 		if err == nil {
@@ -120,6 +127,83 @@ func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
 	if len(reports) != 2 {
 		t.Errorf("reports: got %d, want 2, one for each time it began to fail: %v", len(reports), reports)
 	}
+}
+
+// What can be counted to is the client's choice.
+func TestARequestCannotKeepATemplateBusy(t *testing.T) {
+	r := httptest.NewRequest("POST", "/", nil)
+	r.ContentLength = 1<<63 - 1
+	got := written(t, Options{Template: `{"n":"{{range .Request.ContentLength}}{{end}}"}`}, observe(r))
+	if want := "the line takes more than 4096 steps"; !strings.Contains(got, want) {
+		t.Errorf("got %s, want a line of our own with %q", got, want)
+	}
+}
+
+// A request's context ends when its exchange does, which waits for the log.
+func TestATemplateDoesNotWaitForTheRequest(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
+	if got, want := written(t, Options{Template: `{{range .Request.Context.Done}}{{end}}done`}, observe(r)), "done\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Any method and any function of the library may be called; nothing that a template
+// can do changes what others see of the request.
+func TestTemplatesSpeakAllOfTheLanguage(t *testing.T) {
+	for text, want := range map[string]string{
+		`{{(.Request.URL.JoinPath "b").Path}}{{.Request.Clone .Request.Context | printf "%T"}}`:                     "/a/b*http.Request",
+		`{{define "code"}}<{{.Code}}>{{end}}{{template "code" .Response}}{{block "m" .Request.Method}}{{.}}{{end}}`: "<200>GET",
+		`{{range $i, $v := index .Request.Header "X-Two"}}{{if $i}},{{end}}{{$v}}{{end}}`:                           "one,two",
+		`{{range $i := 5}}{{if eq $i 1}}{{continue}}{{end}}{{if eq $i 3}}{{break}}{{end}}{{$i}}{{end}}`:             "02",
+		`{{with .Request.Header.None}}x{{else with .Request.Method}}{{.}}{{end}}`:                                   "GET",
+		`{{"X-Two" | .Request.Header.Get | printf "%s-%s" "a"}}{{slice "abcdef" 1 3}}{{len "abc"}}`:                 "a-onebc3",
+		`{{and (gt .Response.Code 100) (lt .Response.Code 300)}}{{or 0 "z"}}{{not 0}}{{html "<a>"}}`:                "trueztrue&lt;a&gt;",
+	} {
+		r := httptest.NewRequest("GET", "/a", nil)
+		r.Header["X-Two"] = []string{"one", "two"}
+		if got := written(t, Options{Template: text}, observe(r)); got != want+"\n" {
+			t.Errorf("%s: got %q, want %q", text, got, want+"\n")
+		}
+		if r.Form != nil || len(r.Header) != 1 || r.URL.Path != "/a" {
+			t.Errorf("%s: got the request changed to %+v", text, r)
+		}
+	}
+}
+
+// FuzzTemplates holds any template and request to the bounds: an end, a line, and JSON
+// where the template makes JSON.
+func FuzzTemplates(f *testing.F) {
+	f.Add(knativeHead, "agent", "/x", int64(3))
+	f.Add(`{"a":"{{.Request.UserAgent}}"}`, `"`, "/\n", int64(1<<62))
+	f.Add(`{{range .Request.ContentLength}}{{end}}{{index .Request.Header "User-Agent" 1}}`, "", "", int64(1<<62))
+	f.Add(`{{define "a"}}{{template "a" .}}{{end}}{{template "a" .Request}}`, "", "", int64(0))
+	f.Add(`{{printf .Request.UserAgent .Request.URL}}`, "%v%d%s", "/a?b", int64(0))
+	f.Fuzz(func(t *testing.T, text, agent, target string, length int64) {
+		if strings.Contains(text, "printf") && strings.ContainsAny(agent+text, "123456789*") {
+			t.Skip("a width of a million is the template's own choice")
+		}
+		made, err := newTemplate(text, &Revision{})
+		if err != nil {
+			return
+		}
+		o := get("/")
+		r := o.Exchange.Request()
+		r.RequestURI, r.ContentLength = target, length
+		r.Header = http.Header{"User-Agent": {agent}}
+		l := &Log{tail: appendTail(nil, &Revision{}), template: made}
+		line := l.appendLine(nil, o)
+		if len(line) > 2*maxRendered+1 || !bytes.HasSuffix(line, []byte{'\n'}) {
+			t.Errorf("%s: got %d bytes, want at most %d and a line break at their end", text, len(line), 2*maxRendered)
+		}
+		if made.isJSON && !json.Valid(line) {
+			t.Errorf("%s: got %q, want JSON", text, line)
+		}
+		if made.oneRow && bytes.ContainsAny(line[:len(line)-1], "\r\n") {
+			t.Errorf("%s: got %q, want one line", text, line)
+		}
+	})
 }
 
 func TestARequestCannotForgeALine(t *testing.T) {

@@ -51,37 +51,6 @@ func TestTheSidecarUsesWhatItWasAskedTo(t *testing.T) {
 	}
 }
 
-// One reachable call of reflect's MethodByName (text/template has one) makes the linker
-// keep every exported method of every type: 1.2 MB in each sidecar. It says so in the
-// graph that it decides by.
-func TestNothingMakesTheLinkerKeepUnusedMethods(t *testing.T) {
-	graph, err := linkGraph(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(graph, "main.main -> ") {
-		t.Fatal("got no link graph, want one with main.main in it; has its form changed?")
-	}
-	for edge := range strings.Lines(graph) {
-		if from, to, _ := strings.Cut(edge, " -> "); strings.HasSuffix(strings.TrimSpace(to), "<ReflectMethod>") {
-			t.Errorf("%s calls %s: want no search for methods by their names in the sidecar", from, strings.TrimSpace(to))
-		}
-	}
-}
-
-// linkGraph links the sidecar into dir and returns what the linker found that it needs:
-// a line "from -> to" for each edge.
-func linkGraph(dir string) (string, error) {
-	cmd := exec.Command("go", "build", "-o", dir, "-ldflags=-dumpdep", "./cmd/queue-proxy")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", cmd, err, out)
-	}
-	return string(out), nil
-}
-
 func report(t *testing.T, complaints []string) {
 	t.Helper()
 	for _, c := range complaints {
