@@ -135,7 +135,7 @@ func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {
 		return l.appendJSON(b, o, traceID, "")
 	}
 	line, err := l.template.append(b, &entry{
-		Request:  lent(o.Exchange.Request()),
+		Request:  detached(o.Exchange.Request()),
 		Response: &response{Code: o.Status, Size: o.Out, Latency: o.End.Sub(o.Start).Seconds()},
 		Revision: &l.options.Revision,
 		TraceID:  traceID,

@@ -163,10 +163,10 @@ func (w *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lent is a request as a template may have it: what it calls must not read the body
+// detached is a request as a template may have it: what it calls must not read the body
 // that the exchange has done with, wait for the end of the exchange, nor keep what it
 // parses.
-func lent(r *http.Request) *http.Request {
+func detached(r *http.Request) *http.Request {
 	c := r.WithContext(context.Background())
 	c.Body = http.NoBody
 	return c

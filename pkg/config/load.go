@@ -88,7 +88,7 @@ func newReading(environ []EnvVar) *reading {
 func (in *reading) take(from *origin, text string) {
 	f, name := from.field, from.name
 	o := f.at()
-	if in.values[name] == "" || o.from != "" || o.bad { // envconfig hands over defaults too
+	if in.values[name] == "" || o.from != "" || o.bad { // envconfig passes defaults too
 		return
 	}
 	if isServing(name) {

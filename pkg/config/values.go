@@ -47,7 +47,7 @@ type origin struct {
 // Name is the variable.
 func (o *origin) Name() string { return o.name }
 
-// Decode is how envconfig hands over what the environment has. It never returns an
+// Decode is how envconfig passes what the environment has. It never returns an
 // error: see reading.take.
 func (o *origin) Decode(text string) error {
 	o.in.take(o, text)
