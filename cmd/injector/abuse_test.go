@@ -46,7 +46,7 @@ func startInjector(t *testing.T) *served {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
-	p.cmd = exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms")
+	p.cmd = exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
 	p.cmd.Env = append(os.Environ(), "GOMEMLIMIT=200MiB") // as in deploy/base
 	log, err := p.cmd.StderrPipe()
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 type input struct {
 	name string
 	text []byte
+	path string // below the output folder: what -f named, or what is below it
 }
 
 // read reads files, the files of folders in the order of their names, and the standard
@@ -31,7 +32,7 @@ func (c *command) read(from []string) ([]input, error) {
 			if err != nil {
 				return nil, fmt.Errorf("standard input: %w", err)
 			}
-			inputs = append(inputs, input{"<stdin>", text})
+			inputs = append(inputs, input{"<stdin>", text, "stdin.yaml"})
 			continue
 		}
 		found, err := readPath(path)
@@ -50,7 +51,7 @@ func readPath(path string) ([]input, error) {
 	}
 	if !info.IsDir() {
 		text, err := os.ReadFile(path)
-		return []input{{path, text}}, err
+		return []input{{path, text, filepath.Base(path)}}, err
 	}
 	var inputs []input
 	err = filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
@@ -58,7 +59,11 @@ func readPath(path string) ([]input, error) {
 			return err
 		}
 		text, err := os.ReadFile(name)
-		inputs = append(inputs, input{name, text})
+		if err != nil {
+			return err
+		}
+		below, err := filepath.Rel(path, name)
+		inputs = append(inputs, input{name, text, below})
 		return err
 	})
 	if err == nil && len(inputs) == 0 {
@@ -100,4 +105,68 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) (
 		return differs, nil
 	}
 	return done, nil
+}
+
+// writeFiles writes files back where they differ, or all of them below a folder.
+func writeFiles(folder string, inputs []input, files []*manifest.File) error {
+	seen := map[string]string{}
+	for _, in := range inputs {
+		to := in.name
+		if folder != "" {
+			to = filepath.Join(folder, in.path)
+		}
+		if other := seen[to]; other != "" {
+			return fmt.Errorf("%s: %s and %s would both be written there", to, other, in.name)
+		}
+		seen[to] = in.name
+	}
+	for i, f := range files {
+		in := inputs[i]
+		if folder == "" {
+			if bytes.Equal(in.text, f.Text()) {
+				continue
+			}
+			if err := replaceFile(in.name, f.Text()); err != nil {
+				return err
+			}
+			continue
+		}
+		to := filepath.Join(folder, in.path)
+		if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, f.Text(), 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceFile writes a file anew, all of it or nothing. What a link points to is written, and
+// keeps its mode.
+func replaceFile(name string, text []byte) error {
+	name, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".injector-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // gone if it was renamed
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Chmod(info.Mode().Perm())
+	}
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
 }

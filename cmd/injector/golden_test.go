@@ -48,11 +48,14 @@ func pairs(t *testing.T) []pair {
 	return all
 }
 
+// chosen is an environment that names an image, as who injects must.
+var chosen = []string{"INJECTOR_IMAGE=queue-proxy:dev"}
+
 // inject runs the command line on some input.
 func injector(t *testing.T, command string, in []byte, args ...string) (out, report string, code int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	code = run(append([]string{command}, args...), nil, bytes.NewReader(in), &stdout, &stderr)
+	code = run(append([]string{command}, args...), chosen, bytes.NewReader(in), &stdout, &stderr)
 	return stdout.String(), strings.ReplaceAll(stderr.String(), "<stdin>", "in"), code
 }
 

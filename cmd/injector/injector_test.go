@@ -171,7 +171,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"explain what is refused", bad, []string{"explain"}, 2, "refused (bad-option)", ""},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(c.args, nil, strings.NewReader(c.in), &stdout, &stderr)
+		code := run(c.args, chosen, strings.NewReader(c.in), &stdout, &stderr)
 		if code != c.code {
 			t.Errorf("%s: got exit code %d, want %d", c.fact, code, c.code)
 		}
@@ -212,7 +212,7 @@ func TestAFolderComesOutAsOneStream(t *testing.T) {
 func TestTheEnvironmentSaysOptions(t *testing.T) {
 	in := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
 	var stdout, stderr bytes.Buffer
-	code := run([]string{"inject", "--queue-depth=5"}, []string{"INJECTOR_CONCURRENCY=3", "INJECTOR_QUEUE_DEPTH=9"}, strings.NewReader(in), &stdout, &stderr)
+	code := run([]string{"inject", "--queue-depth=5"}, append([]string{"INJECTOR_CONCURRENCY=3", "INJECTOR_QUEUE_DEPTH=9"}, chosen...), strings.NewReader(in), &stdout, &stderr)
 	got := stdout.String()
 	if code != done || !strings.Contains(got, "name: CONTAINER_CONCURRENCY\n        value: \"3\"") && !strings.Contains(got, `{name: CONTAINER_CONCURRENCY, value: "3"}`) || !strings.Contains(got, `value: "5"`) {
 		t.Errorf("got exit code %d and\n%s%s\nwant 3 from the environment and 5 from the flag", code, got, stderr.String())

@@ -2,25 +2,29 @@
 //
 //	injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
 //	injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
-//	injector explain  [-f FILE|DIR|-]... [options]    say in words what inject would do
+//	injector explain  [-f FILE|DIR|-]... [-o text|json] [options]    say what inject would do
 //	injector serve    [flags] [options]               the webhook
 //	injector policy   [options]                       print a policy that does the same without a server
 //	injector options                                  list the options
 //	injector version
 //
 // Objects come from the files, or from the standard input, and go to the standard
-// output; a line about each goes to the standard error. Exit codes: 0 it is done; 1
-// with -o diff, there is a difference; 2 something was refused or cannot be read, and
-// then nothing is printed, so that no half of it is applied.
+// output, or back into their files with -in-place; a line about each that makes pods goes to
+// the standard error, and one about all of them. Exit codes: 0 it is done; 1 with -o diff, there
+// is a difference; 2 something was refused or cannot be read, and then nothing is printed, so
+// that no half of it is applied; 3 with -on-refusal=skip, something was refused, and the rest
+// is done.
 //
 // The options are flags, environment variables and annotations: docs/injection.md.
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -42,9 +46,10 @@ const (
 	done      = 0
 	differs   = 1
 	notAtAll  = 2
+	partly    = 3
 	usageText = `usage: injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
        injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
-       injector explain  [-f FILE|DIR|-]... [options]
+       injector explain  [-f FILE|DIR|-]... [-o text|json] [options]
        injector serve    [flags] [options]
        injector policy   [options]
        injector options
@@ -108,25 +113,69 @@ func newFlags(name string) *flag.FlagSet {
 func (c *command) parse(flags *flag.FlagSet, args []string) error {
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(c.stdout, usageText)
+		fmt.Fprint(c.stdout, helpOf(flags.Name()))
 		flags.SetOutput(c.stdout)
 		flags.PrintDefaults()
 	}
 	return err
 }
 
-// files is inject, uninject and explain.
-func (c *command) files(name string, args, environ []string) (int, error) {
+// filing is what the flags of inject, uninject and explain say.
+type filing struct {
+	from      []string
+	output    string
+	onRefusal string
+	quiet     bool
+	inPlace   bool
+	outputDir string
+}
+
+func (f *filing) flags(name string) *flag.FlagSet {
 	flags := newFlags(name)
-	var from []string
 	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
-		from = append(from, path)
+		f.from = append(f.from, path)
 		return nil
 	})
-	output := "yaml"
-	if name != "explain" {
-		flags.StringVar(&output, "o", output, "what to print: yaml, json or diff")
+	if name == "explain" {
+		flags.StringVar(&f.output, "o", "text", "what to print: text, or json: the verdicts, for programs")
+		return flags
 	}
+	flags.StringVar(&f.output, "o", "yaml", "what to print: yaml, json or diff")
+	flags.StringVar(&f.onRefusal, "on-refusal", "fail", "when an object is refused: fail, and print nothing, or skip it, do the rest and exit with 3")
+	flags.BoolVar(&f.quiet, "q", false, "report refusals alone")
+	flags.BoolVar(&f.inPlace, "in-place", false, "write the files that change, and print nothing")
+	flags.StringVar(&f.outputDir, "output-dir", "", "write all files below this `folder`, and print nothing")
+	return flags
+}
+
+// check returns what is wrong with the flags together.
+func (f *filing) check(name string) error {
+	outputs := []string{"yaml", "json", "diff"}
+	if name == "explain" {
+		outputs = []string{"text", "json"}
+	}
+	last := len(outputs) - 1
+	switch {
+	case !slices.Contains(outputs, f.output):
+		return fmt.Errorf("-o %q: %s or %s", f.output, strings.Join(outputs[:last], ", "), outputs[last])
+	case name == "explain":
+		return nil
+	case f.onRefusal != "fail" && f.onRefusal != "skip":
+		return fmt.Errorf("-on-refusal %q: fail or skip", f.onRefusal)
+	case f.inPlace && f.outputDir != "":
+		return errors.New("-in-place and -output-dir: one of them")
+	case (f.inPlace || f.outputDir != "") && f.output != "yaml":
+		return errors.New("-o prints, -in-place and -output-dir write: one of them")
+	case f.inPlace && (len(f.from) == 0 || slices.Contains(f.from, "-")):
+		return errors.New("-in-place: the standard input has no place; name files with -f")
+	}
+	return nil
+}
+
+// files is inject, uninject and explain.
+func (c *command) files(name string, args, environ []string) (int, error) {
+	f := new(filing)
+	flags := f.flags(name)
 	said, err := inject.FromEnv(environ)
 	if err != nil {
 		return notAtAll, err
@@ -140,13 +189,13 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	if flags.NArg() > 0 {
 		return notAtAll, fmt.Errorf("%s: unknown argument %q; files are given with -f", name, flags.Arg(0))
 	}
-	if !slices.Contains([]string{"yaml", "json", "diff"}, output) {
-		return notAtAll, fmt.Errorf("-o %q: yaml, json or diff", output)
+	if err := f.check(name); err != nil {
+		return notAtAll, err
 	}
 	// A run is short and keeps all that it reads: collecting garbage less often is a third
 	// of its time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	inputs, err := c.read(from)
+	inputs, err := c.read(f.from)
 	if err != nil {
 		return notAtAll, err
 	}
@@ -162,14 +211,46 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 		results = manifest.Inject(files, said)
 	}
 	if name == "explain" {
-		c.explain(results)
-		return codeOf(results), nil
+		return codeOf(results), c.explain(f.output, results)
 	}
-	c.report(results)
-	if code := codeOf(results); code != done {
+	return c.finish(f, name, results, inputs, files)
+}
+
+// finish reports what became of the objects, and writes them where they go.
+func (c *command) finish(f *filing, name string, results []*manifest.Result, inputs []input, files []*manifest.File) (int, error) {
+	c.report(results, f.quiet)
+	code := codeOf(results)
+	if code != done && f.onRefusal == "fail" {
 		return code, nil
 	}
-	return c.print(output, inputs, files)
+	if name == "inject" && f.output != "diff" { // which shows, and is not applied
+		if err := holdImage(results); err != nil {
+			return notAtAll, err
+		}
+	}
+	if code != done {
+		code = partly
+	}
+	written, err := done, error(nil)
+	if f.inPlace || f.outputDir != "" {
+		err = writeFiles(f.outputDir, inputs, files)
+	} else {
+		written, err = c.print(f.output, inputs, files)
+	}
+	if err != nil {
+		return notAtAll, err
+	}
+	return max(code, written), nil
+}
+
+// holdImage refuses to put an image into pods that nobody has chosen: they would not start.
+func holdImage(results []*manifest.Result) error {
+	for _, r := range results {
+		if r.Verdict == inject.Injected && r.Placeholder {
+			return fmt.Errorf("%s: %w", called(r), inject.ErrPlaceholder)
+		}
+	}
+	return nil
 }
 
 // policy prints the injection as objects for the API server.
@@ -221,14 +302,60 @@ func codeOf(results []*manifest.Result) int {
 	return done
 }
 
-// report writes a line about each object, and lines about what somebody should look at.
-func (c *command) report(results []*manifest.Result) {
+// report writes a line about each object that makes pods or that something is to be said of,
+// lines about what somebody should look at, and a line about all of them. A quiet one writes
+// refusals alone.
+func (c *command) report(results []*manifest.Result, quiet bool) {
 	for _, r := range results {
-		printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, called(r), became(r))
+		if quiet && r.Verdict != inject.Refused {
+			continue
+		}
+		if !concernsNobody(r) {
+			printLine(c.stderr, "%s:%d: %s: %s", r.File, r.Line, called(r), became(r))
+		}
 		for _, w := range r.Warnings {
 			printLine(c.stderr, "%s:%d: %s: warning: %s", r.File, r.Line, called(r), w)
 		}
 	}
+	if len(results) > 1 && !quiet {
+		printLine(c.stderr, "%d objects: %s", len(results), summary(results))
+	}
+}
+
+// concernsNobody reports whether an object is one of the many that are only there as well.
+func concernsNobody(r *manifest.Result) bool {
+	return r.Reason == inject.NoPods || r.Reason == inject.Unaffected || r.Reason == inject.NotInjected && r.Kind == "Service"
+}
+
+// summary counts what became of objects: "2 injected, 3 skipped (2 no-pods, 1 no-port)".
+func summary(results []*manifest.Result) string {
+	counts := map[inject.Verdict]int{}
+	reasons := map[inject.Verdict]map[string]int{}
+	for _, r := range results {
+		counts[r.Verdict]++
+		if reasons[r.Verdict] == nil {
+			reasons[r.Verdict] = map[string]int{}
+		}
+		reasons[r.Verdict][r.Reason]++
+	}
+	var all []string
+	for _, v := range []inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten, inject.Skipped, inject.Refused} {
+		if counts[v] == 0 {
+			continue
+		}
+		text := fmt.Sprintf("%d %s", counts[v], v)
+		var why []string
+		for _, reason := range slices.Sorted(maps.Keys(reasons[v])) {
+			if reason != "" {
+				why = append(why, fmt.Sprintf("%d %s", reasons[v][reason], reason))
+			}
+		}
+		if len(why) > 0 {
+			text += " (" + strings.Join(why, ", ") + ")"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
 }
 
 // printLine writes a line of what may be printed: an object's texts can hold the letters by which
@@ -257,8 +384,11 @@ func became(r *manifest.Result) string {
 	return fmt.Sprintf("%s (%s): %s", r.Verdict, r.Reason, r.Text)
 }
 
-// explain says in words what would change, and why.
-func (c *command) explain(results []*manifest.Result) {
+// explain says what would change, and why: in words, or as JSON.
+func (c *command) explain(output string, results []*manifest.Result) error {
+	if output == "json" {
+		return c.verdicts(results)
+	}
 	for i, r := range results {
 		if i > 0 {
 			fmt.Fprintln(c.stdout)
@@ -280,6 +410,37 @@ func (c *command) explain(results []*manifest.Result) {
 			printLine(c.stdout, "  ? %s", a)
 		}
 	}
+	return nil
+}
+
+// A verdict is what a program reads about one object. Its fields are a promise: they stay.
+type verdict struct {
+	File        string         `json:"file"`
+	Line        int            `json:"line"`
+	Kind        string         `json:"kind,omitempty"`
+	Namespace   string         `json:"namespace,omitempty"`
+	Name        string         `json:"name,omitempty"`
+	Verdict     inject.Verdict `json:"verdict"`
+	Reason      string         `json:"reason,omitempty"`
+	Text        string         `json:"text"`
+	Container   string         `json:"container,omitempty"`
+	Port        int32          `json:"port,omitempty"`
+	ServingPort int32          `json:"servingPort,omitempty"`
+	Notes       []string       `json:"notes,omitempty"`
+	Warnings    []string       `json:"warnings,omitempty"`
+	Advice      []string       `json:"advice,omitempty"`
+}
+
+func (c *command) verdicts(results []*manifest.Result) error {
+	all := []verdict{}
+	for _, r := range results {
+		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
+			r.Container, r.AppPort, r.ServingPort, r.Notes, r.Warnings, r.Advice()})
+	}
+	e := json.NewEncoder(c.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(all)
 }
 
 func (c *command) listOptions() {

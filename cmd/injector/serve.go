@@ -85,6 +85,8 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 		return nil, fmt.Errorf("serve: unknown argument %q", flags.Arg(0))
 	case s.onRefusal != "deny" && s.onRefusal != "allow":
 		return nil, fmt.Errorf("-on-refusal %q: deny or allow", s.onRefusal)
+	case s.said.IsPlaceholder():
+		return nil, inject.ErrPlaceholder
 	case s.selfManaged && s.namespace == "":
 		return nil, errors.New("-self-managed: -namespace, or POD_NAMESPACE in the environment, is needed")
 	}

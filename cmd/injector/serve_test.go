@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 	dir := t.TempDir()
 	roots := writeCertificate(t, dir)
-	cmd := exec.Command(os.Args[0], "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--concurrency=3")
+	cmd := exec.Command(os.Args[0], "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--concurrency=3", "--image=queue-proxy:dev")
 	cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1")
 	log, err := cmd.StderrPipe()
 	if err != nil {
@@ -100,7 +100,7 @@ func TestServeRefusesWhatItCannotDo(t *testing.T) {
 		{[]string{"--concurrency=-1"}, "CONTAINER_CONCURRENCY"},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(append([]string{"serve"}, c.args...), nil, strings.NewReader(""), &stdout, &stderr)
+		code := run(append([]string{"serve"}, c.args...), chosen, strings.NewReader(""), &stdout, &stderr)
 		if code != notAtAll || !strings.Contains(stderr.String(), c.want) {
 			t.Errorf("%q: got exit code %d and %s, want 2 and %q", c.args, code, stderr.String(), c.want)
 		}

@@ -125,6 +125,7 @@ type Outcome struct {
 	AppPort     int32  // where it listens
 	PortName    string // by which Services find that port, and from now on the sidecar's; "" for none
 	ServingPort int32  // where the sidecar listens for it
+	Placeholder bool   // nobody has chosen the sidecar's image: see [Options.IsPlaceholder]
 	native      bool   // so its name finds it since Kubernetes 1.33 only
 }
 
@@ -217,6 +218,7 @@ func (in *injection) run(said Options) error {
 	}
 	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
+	in.out.Placeholder = in.options.IsPlaceholder()
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	if in.found != "" {
 		in.out.Text += fmt.Sprintf("; nothing declares %d, but %s", in.out.AppPort, in.found)

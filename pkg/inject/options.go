@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -353,6 +354,15 @@ func settings(text string) ([]config.EnvVar, error) {
 		all = append(all, config.EnvVar{Name: name, Value: value})
 	}
 	return all, nil
+}
+
+// ErrPlaceholder says that nobody has chosen the sidecar's image.
+var ErrPlaceholder = errors.New("image: which one? --image registry.example/queue-proxy:1 is one that the nodes can fetch; --image queue-proxy:dev, the one that make image builds")
+
+// IsPlaceholder reports whether the options name no image, or one whose digest stands for
+// another: all zeros, as in deploy/.
+func (o Options) IsPlaceholder() bool {
+	return o[imageOption] == "" || strings.HasSuffix(o[imageOption], "@sha256:"+strings.Repeat("0", 64))
 }
 
 func find(name string) (Option, bool) {

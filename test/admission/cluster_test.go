@@ -77,6 +77,7 @@ func TestMain(m *testing.M) {
 func injector(t *testing.T, stdin []byte, args ...string) (stdout []byte, stderr string, code int) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "INJECTOR_IMAGE=queue-proxy:dev")
 	var out, report bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &out, &report
 	var exit *exec.ExitError

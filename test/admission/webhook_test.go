@@ -108,7 +108,7 @@ func start(t *testing.T, args ...string) *webhook {
 	t.Helper()
 	dir := t.TempDir()
 	w := &webhook{authority: writeCertificate(t, dir)}
-	cmd := exec.Command(program, append([]string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir=" + dir, "-linger=10ms"}, args...)...)
+	cmd := exec.Command(program, append([]string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir=" + dir, "-linger=10ms", "--image=queue-proxy:dev"}, args...)...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	goodPod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
+	badPod  = "apiVersion: v1\nkind: Pod\nmetadata: {name: bad, annotations: {queue-proxy.dev/what: \"\"}}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
+)
+
+// One refusal must not stop a folder of files, where whoever runs it says so.
+func TestOnRefusalSkipDoesTheRest(t *testing.T) {
+	in := goodPod + "---\n" + badPod
+	if out, _, code := injector(t, "inject", []byte(in)); code != notAtAll || out != "" {
+		t.Errorf("got exit code %d and %q, want 2 and nothing", code, out)
+	}
+	out, report, code := injector(t, "inject", []byte(in), "-on-refusal=skip")
+	if code != partly || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
+		t.Errorf("got exit code %d and\n%s\nwant 3, the first pod injected and the second as it was", code, out)
+	}
+	if want := "2 objects: 1 injected, 1 refused (1 bad-option)\n"; !strings.HasSuffix(report, want) {
+		t.Errorf("got the report %q, want it to end with %q", report, want)
+	}
+}
+
+func TestAQuietReportHasRefusalsAlone(t *testing.T) {
+	_, report, _ := injector(t, "inject", []byte(goodPod+"---\n"+badPod), "-q", "-on-refusal=skip")
+	if strings.Count(report, "\n") != 1 || !strings.Contains(report, "Pod bad: refused") {
+		t.Errorf("got %q, want one line about what is refused", report)
+	}
+}
+
+// Most objects of a cluster make no pods; a line about each would hide the others.
+func TestWhatMakesNoPodsIsCountedAndNotReported(t *testing.T) {
+	in := strings.Repeat("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\n", 3) + goodPod
+	_, report, _ := injector(t, "inject", []byte(in))
+	if strings.Contains(report, "ConfigMap") || !strings.Contains(report, "4 objects: 1 injected, 3 skipped (3 no-pods)\n") {
+		t.Errorf("got %q, want the ConfigMaps counted alone", report)
+	}
+}
+
+func TestExplainWritesVerdictsForPrograms(t *testing.T) {
+	out, _, code := injector(t, "explain", []byte(goodPod+"---\n"+badPod), "-o", "json")
+	var got []map[string]any
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != notAtAll || len(got) != 2 {
+		t.Fatalf("got exit code %d, %v and %s, want 2 and two verdicts", code, err, out)
+	}
+	if v := got[0]; v["verdict"] != "injected" || v["name"] != "web" || v["port"] != 8080.0 || v["line"] != 1.0 {
+		t.Errorf("got %v, want the pod injected on 8080", v)
+	}
+	if v := got[1]; v["verdict"] != "refused" || v["reason"] != "bad-option" {
+		t.Errorf("got %v, want it refused", v)
+	}
+}
+
+func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
+	dir := t.TempDir()
+	web, other, link := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "other.yaml"), filepath.Join(t.TempDir(), "link.yaml")
+	write(t, web, goodPod)
+	write(t, other, "kind: ConfigMap\n")
+	if err := os.Chmod(web, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(web, link); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _, code := injector(t, "inject", nil, "-f", link, "-f", other, "-in-place")
+	if code != done || out != "" || !strings.Contains(read(t, web), "queue-proxy:dev") {
+		t.Errorf("got exit code %d, %q and\n%s\nwant the file injected", code, out, read(t, web))
+	}
+	if info, err := os.Stat(web); err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("got the mode %v (%v), want that of before", info.Mode(), err)
+	}
+	if after, err := os.Stat(other); err != nil || !os.SameFile(before, after) {
+		t.Errorf("got the other file written (%v), want it left", err)
+	}
+	if _, _, code := injector(t, "uninject", nil, "-f", dir, "-in-place"); code != done || read(t, web) != goodPod {
+		t.Errorf("got exit code %d and\n%s\nwant what it was", code, read(t, web))
+	}
+	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
+		t.Errorf("got %q left (%v), want nothing", left, err)
+	}
+}
+
+func TestAnOutputFolderHasAllFiles(t *testing.T) {
+	dir, to := t.TempDir(), filepath.Join(t.TempDir(), "new")
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "sub", "web.yaml"), goodPod)
+	write(t, filepath.Join(dir, "c.yaml"), "kind: ConfigMap\n")
+	if _, report, code := injector(t, "inject", nil, "-f", dir, "-output-dir", to); code != done {
+		t.Fatalf("got exit code %d: %s", code, report)
+	}
+	if got := read(t, filepath.Join(to, "c.yaml")); got != "kind: ConfigMap\n" {
+		t.Errorf("got %q, want the file as it was", got)
+	}
+	if got := read(t, filepath.Join(to, "sub", "web.yaml")); !strings.Contains(got, "queue-proxy:dev") || read(t, filepath.Join(dir, "sub", "web.yaml")) != goodPod {
+		t.Errorf("got\n%s\nwant it injected there, and left here", got)
+	}
+	if _, _, code := injector(t, "inject", nil, "-f", dir+"/c.yaml", "-f", dir+"/c.yaml", "-output-dir", to); code != notAtAll {
+		t.Errorf("got exit code %d, want 2: two files would be written to one", code)
+	}
+}
+
+// The image that make image builds is on no node but the builder's.
+func TestAnImageMustBeChosen(t *testing.T) {
+	zeros := "queue-proxy@sha256:" + strings.Repeat("0", 64)
+	for _, c := range []struct {
+		args []string
+		in   string
+		code int
+	}{
+		{[]string{"inject"}, goodPod, notAtAll},
+		{[]string{"inject", "--image", zeros}, goodPod, notAtAll},
+		{[]string{"inject", "--image", "queue-proxy:dev"}, goodPod, done},
+		{[]string{"inject"}, strings.Replace(goodPod, "{name: web}", `{name: web, annotations: {queue-proxy.dev/image: "own:1"}}`, 1), done},
+		{[]string{"inject"}, "kind: ConfigMap\n", done},
+		{[]string{"inject", "-o", "diff"}, goodPod, differs},
+		{[]string{"explain"}, goodPod, done},
+		{[]string{"serve"}, "", notAtAll},
+		{[]string{"serve", "--image", zeros}, "", notAtAll},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(c.args, nil, strings.NewReader(c.in), &stdout, &stderr)
+		if code != c.code || code == notAtAll && (!strings.Contains(stderr.String(), "image: which one?") || stdout.Len() > 0) {
+			t.Errorf("%q: got exit code %d, %q and %q, want %d", c.args, code, stdout.String(), stderr.String(), c.code)
+		}
+	}
+}
+
+func TestFlagsThatExcludeOneAnotherAreErrors(t *testing.T) {
+	for _, args := range [][]string{
+		{"-in-place"}, {"-f", "-", "-in-place"}, {"-f", "x", "-in-place", "-output-dir", "y"}, {"-f", "x", "-in-place", "-o", "diff"}, {"-on-refusal", "deny"},
+	} {
+		if _, report, code := injector(t, "inject", nil, args...); code != notAtAll || !strings.Contains(report, "-") {
+			t.Errorf("%q: got exit code %d and %q, want 2 and what is wrong", args, code, report)
+		}
+	}
+}
