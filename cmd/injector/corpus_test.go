@@ -31,7 +31,7 @@ func shapes(t *testing.T) []shape {
 	var all []shape
 	for _, file := range files {
 		s := shape{file: filepath.Base(file), text: read(t, file)}
-		s.results = manifest.Inject([]*manifest.File{manifest.Parse(s.file, []byte(s.text))}, nil)
+		s.results = manifest.InjectStep([]*manifest.File{manifest.Parse(s.file, []byte(s.text))}, nil, inject.Workloads)
 		all = append(all, s)
 	}
 	return all
@@ -71,6 +71,9 @@ func (s shape) row() string {
 	for _, text := range services {
 		if _, to, ok := strings.Cut(text, "rewritten: "); ok {
 			service = to
+		}
+		if strings.Contains(text, inject.SecondStep) {
+			service = "follows in the second step"
 		}
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s |", s.title(), verdict, why, service)

@@ -36,6 +36,14 @@ usage: injector explain [-f FILE|DIR|-]... [-o text|json] [options]
   injector explain -f app.yaml
   injector explain -f deploy/ -o json | jq '.[] | select(.verdict == "refused")'
 `,
+		"status": `Say of each Service whether all of its pods have the sidecar, so that it may follow them.
+
+usage: injector status [-f FILE|DIR|-]...
+
+  kubectl get pods,services -o json | injector status
+
+Exit codes: 0 all may; 1 one must wait, or no Service finds a pod with a sidecar.
+`,
 		"serve": `Answer an API server's reviews as a webhook: deploy/ has what a cluster is told.
 
 usage: injector serve [flags] [options]

@@ -3,6 +3,7 @@
 //	injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
 //	injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
 //	injector explain  [-f FILE|DIR|-]... [-o text|json] [options]    say what inject would do
+//	injector status   [-f FILE|DIR|-]...              say which Services may follow their pods
 //	injector serve    [flags] [options]               the webhook
 //	injector policy   [options]                       print a policy that does the same without a server
 //	injector options                                  list the options
@@ -50,6 +51,7 @@ const (
 	usageText = `usage: injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
        injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
        injector explain  [-f FILE|DIR|-]... [-o text|json] [options]
+       injector status   [-f FILE|DIR|-]...
        injector serve    [flags] [options]
        injector policy   [options]
        injector options
@@ -72,6 +74,8 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	switch name := args[0]; name {
 	case "inject", "uninject", "explain":
 		code, err = c.files(name, args[1:], environ)
+	case "status":
+		code, err = c.status(args[1:])
 	case "serve":
 		code, err = c.serve(args[1:], environ)
 	case "policy":
@@ -128,6 +132,7 @@ type filing struct {
 	quiet     bool
 	inPlace   bool
 	outputDir string
+	step      string
 }
 
 func (f *filing) flags(name string) *flag.FlagSet {
@@ -136,6 +141,9 @@ func (f *filing) flags(name string) *flag.FlagSet {
 		f.from = append(f.from, path)
 		return nil
 	})
+	if name != "uninject" {
+		flags.StringVar(&f.step, "step", string(inject.Workloads), "how far to go: workloads, and Services that find old and new pods, or services, all of them: when the pods have rolled")
+	}
 	if name == "explain" {
 		flags.StringVar(&f.output, "o", "text", "what to print: text, or json: the verdicts, for programs")
 		return flags
@@ -158,6 +166,8 @@ func (f *filing) check(name string) error {
 	switch {
 	case !slices.Contains(outputs, f.output):
 		return fmt.Errorf("-o %q: %s or %s", f.output, strings.Join(outputs[:last], ", "), outputs[last])
+	case name != "uninject" && f.step != string(inject.Workloads) && f.step != string(inject.Services):
+		return fmt.Errorf("-step %q: %s or %s", f.step, inject.Workloads, inject.Services)
 	case name == "explain":
 		return nil
 	case f.onRefusal != "fail" && f.onRefusal != "skip":
@@ -208,7 +218,7 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	if name == "uninject" {
 		results = manifest.Uninject(files)
 	} else {
-		results = manifest.Inject(files, said)
+		results = manifest.InjectStep(files, said, inject.Step(f.step))
 	}
 	if name == "explain" {
 		return codeOf(results), c.explain(f.output, results)
@@ -251,6 +261,48 @@ func holdImage(results []*manifest.Result) error {
 		}
 	}
 	return nil
+}
+
+// status says which Services may follow their pods, of objects as kubectl get writes them: exit
+// code 0 if all may, 1 if one must wait.
+func (c *command) status(args []string) (int, error) {
+	flags := newFlags("status")
+	var from []string
+	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
+		from = append(from, path)
+		return nil
+	})
+	if err := c.parse(flags, args); err != nil {
+		return notAtAll, err
+	}
+	if flags.NArg() > 0 {
+		return notAtAll, fmt.Errorf("status: unknown argument %q; files are given with -f", flags.Arg(0))
+	}
+	inputs, err := c.read(from)
+	if err != nil {
+		return notAtAll, err
+	}
+	var files []*manifest.File
+	for _, in := range inputs {
+		files = append(files, manifest.Parse(in.name, in.text))
+	}
+	code := done
+	all := manifest.Status(files)
+	for _, r := range all {
+		name := r.Name
+		if r.Namespace != "" {
+			name = r.Namespace + "/" + name
+		}
+		printLine(c.stdout, "Service %s: %s", name, r.Text)
+		if r.Wait {
+			code = differs
+		}
+	}
+	if len(all) == 0 {
+		printLine(c.stdout, "no Service finds a pod with a sidecar")
+		code = differs
+	}
+	return code, nil
 }
 
 // policy prints the injection as objects for the API server.

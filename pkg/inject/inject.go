@@ -66,6 +66,7 @@ const (
 	NotHTTP         = "not-http"
 	NotInjected     = "not-injected"
 	NoPods          = "no-pods"
+	SecondStep      = "second-step" // a Service that follows when its pods have rolled
 
 	Unreadable     = "unreadable"
 	BadOption      = "bad-option"
@@ -93,6 +94,7 @@ var reasonTexts = map[string]string{
 	NotHTTP:         "no port of theirs seems to be for HTTP; the option port says that one is.",
 	NotInjected:     "there is nothing to take back.",
 	NoPods:          "it makes no pods.",
+	SecondStep:      "it is rewritten when its pods have rolled.",
 	Unaffected:      "nothing of it concerns the sidecar.",
 
 	Unreadable:     "the pod cannot be read, or Kubernetes would refuse it.",
@@ -127,6 +129,17 @@ type Outcome struct {
 	ServingPort int32  // where the sidecar listens for it
 	Placeholder bool   // nobody has chosen the sidecar's image: see [Options.IsPlaceholder]
 	native      bool   // so its name finds it since Kubernetes 1.33 only
+
+	has *Outcome // of pods that have a sidecar already: those four and native
+}
+
+// Sidecar is the outcome of an injection that is done: this one, or the earlier one of pods
+// that have a sidecar already. nil is none.
+func (o *Outcome) Sidecar() *Outcome {
+	if o.Verdict == Injected {
+		return o
+	}
+	return o.has
 }
 
 // decided ends an injection with an outcome.
@@ -162,6 +175,7 @@ func Inject(template any, said Options, services ...ServicePort) Outcome {
 	var d *decided
 	if errors.As(err, &d) {
 		d.Warnings = in.out.Warnings
+		d.has = in.out.has
 		return d.Outcome
 	}
 	in.out.Verdict = Injected
@@ -397,6 +411,7 @@ func (in *injection) mayHaveSidecar() error {
 	status, injected := in.meta.Annotations[Prefix+statusKey]
 	switch {
 	case has && injected:
+		in.recognize()
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
 		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, Sidecar)

@@ -307,7 +307,7 @@ func TestAServiceThatFollowsItsPodsLosesNoneWhileTheyRoll(t *testing.T) {
 		before := parse(t, `{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","ports":`+ports+`}]}}`)
 		for _, said := range []Options{nil, {modeOption: modeNative}} {
 			service := parse(t, `{"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`)
-			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, said)}})
+			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, said)}}, Services)
 			after, err := Apply(clone(service), out.Changes)
 			if err != nil {
 				t.Fatal(err)

@@ -24,6 +24,16 @@ type Pods struct {
 // Unaffected is the reason for leaving alone an object that finds the sidecar by itself.
 const Unaffected = "unaffected"
 
+// A Step is how far an injection goes.
+type Step string
+
+// The steps. A Service that finds the sidecar by its number loses the pods that run without one,
+// so it comes when they are gone.
+const (
+	Workloads Step = "workloads" // and Services that find pods with the sidecar and without
+	Services  Step = "services"  // all of it
+)
+
 // near reports whether two objects can be in the same namespace: one that does not say
 // goes where the other is.
 func near(a, b string) bool { return a == b || a == "" || b == "" }
@@ -76,6 +86,19 @@ func ReadService(service any) (_ *Service, ok bool) {
 	return read, true
 }
 
+// ReadSelector is which pods a Service selects, by their namespace and labels. ok is false for
+// one without a selector.
+func ReadSelector(service any) (selects func(namespace string, pods map[string]string) bool, ok bool) {
+	var s corev1.Service
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), &s); err != nil || len(s.Spec.Selector) == 0 {
+		return nil, false
+	}
+	selector := labels.SelectorFromSet(s.Spec.Selector)
+	return func(namespace string, pods map[string]string) bool {
+		return near(s.Namespace, namespace) && selector.Matches(labels.Set(pods))
+	}, true
+}
+
 // PortsOf are the Service's ports, if it selects pods of a namespace with some labels.
 func (s *Service) PortsOf(namespace string, pods map[string]string) []ServicePort {
 	if !near(s.namespace, namespace) || !s.selector.Matches(labels.Set(pods)) {
@@ -98,8 +121,11 @@ func targetOf(p corev1.ServicePort) intstr.IntOrString {
 // yet: so that is what it says from now on, where the app's port has one. service is a
 // map, as [Decode] returns it, and is not changed.
 //
+// By number, it finds the pods that have rolled alone. In the first step such a Service is left:
+// it finds the app, past the sidecar, in old and new pods, and no request is lost.
+//
 // The bools say, for each of all, whether the Service selects it.
-func FollowService(service any, all []Pods) (Outcome, []bool) {
+func FollowService(service any, all []Pods, step Step) (Outcome, []bool) {
 	selects := make([]bool, len(all))
 	s := new(corev1.Service)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil {
@@ -115,14 +141,17 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 	if _, done := s.Annotations[Prefix+statusKey]; done {
 		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "it follows its pods already"}, selects
 	}
-	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.Verdict == Injected })
+	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.Sidecar() != nil })
 	if injected < 0 {
 		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it selects no pod that was injected"}, selects
 	}
-	like := selected[injected].Outcome
+	like := selected[injected].Outcome.Sidecar()
 	to := intstr.FromInt32(like.ServingPort)
 	text := fmt.Sprintf("the sidecar's %d", like.ServingPort)
-	if like.PortName != "" && !slices.ContainsFunc(selected, func(p Pods) bool { return p.Outcome.PortName != like.PortName || p.Outcome.native }) {
+	if like.PortName != "" && !slices.ContainsFunc(selected, func(p Pods) bool {
+		o := p.Outcome.Sidecar()
+		return o == nil || o.PortName != like.PortName || o.native
+	}) {
 		to = intstr.FromString(like.PortName)
 		text = fmt.Sprintf("%s, the sidecar's %d", like.PortName, like.ServingPort)
 	}
@@ -135,7 +164,8 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 			continue
 		}
 		if other := slices.IndexFunc(selected, func(p Pods) bool {
-			return p.Outcome.Verdict != Injected || p.Outcome.AppPort != like.AppPort || p.Outcome.ServingPort != like.ServingPort
+			o := p.Outcome.Sidecar()
+			return o == nil || o.AppPort != like.AppPort || o.ServingPort != like.ServingPort
 		}); other >= 0 {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d is left: it also selects %s, whose port is not the sidecar's; requests pass the sidecar by",
 				like.AppPort, selected[other].Owner))
@@ -153,11 +183,15 @@ func FollowService(service any, all []Pods) (Outcome, []bool) {
 	if e.err != nil {
 		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("a Service that cannot be changed: %v", e.err)}, selects
 	}
+	if len(e.changes) > 0 && to.Type == intstr.Int && step == Workloads {
+		return Outcome{Verdict: Skipped, Reason: SecondStep, Notes: out.Notes, Warnings: out.Warnings,
+			Text: fmt.Sprintf("targetPort %d finds the app in old and new pods, past the sidecar; when they have rolled, --step=services makes it %s", like.AppPort, text)}, selects
+	}
 	if len(e.changes) > 0 {
 		out.Verdict, out.Reason = Rewritten, ""
 		out.Text = fmt.Sprintf("targetPort %d is now %s", like.AppPort, text)
 		if to.Type == intstr.Int {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("pods that run already have nothing on %d: to lose no request, apply it when they have rolled", like.ServingPort))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar have nothing on %d: apply it when all have rolled, as injector status says", like.ServingPort))
 		}
 		e.changes[0].Value = statusValue(e.back())
 		if n := len(e.changes[0].Value); n > mostAnnotations {
@@ -192,12 +226,13 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 	}
 	missing := map[string]bool{}
 	for _, pods := range all {
-		if pods.Outcome.Verdict != Injected {
+		sidecar := pods.Outcome.Sidecar()
+		if sidecar == nil {
 			continue
 		}
 		look := func(direction string, ports []networkingv1.NetworkPolicyPort) {
-			if admits(ports, pods.Outcome.AppPort) && !admits(ports, pods.Outcome.ServingPort) {
-				missing[fmt.Sprintf("it lets %s to port %d, but requests for %s now come to %d: add that port", direction, pods.Outcome.AppPort, pods.Owner, pods.Outcome.ServingPort)] = true
+			if admits(ports, sidecar.AppPort) && !admits(ports, sidecar.ServingPort) {
+				missing[fmt.Sprintf("it lets %s to port %d, but requests for %s now come to %d: add that port", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
 			}
 		}
 		if near(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {

@@ -303,12 +303,18 @@ func (in *injection) addSidecar() error {
 	return nil
 }
 
+// unnamedPort is the name of the sidecar's port where the app's has none.
+const unnamedPort = "queue-port"
+
+// usualApp is where the app listens unless the sidecar is told otherwise.
+const usualApp = 8080
+
 // containerPorts are the ports that others may find by name: Knative's names for the
 // statistics and metrics, the app's name for requests.
 func (in *injection) containerPorts() []corev1.ContainerPort {
 	serving := corev1.ContainerPort{Name: in.port.Name, ContainerPort: in.ports.serving, HostPort: in.port.HostPort, HostIP: in.port.HostIP, Protocol: corev1.ProtocolTCP}
 	if serving.Name == "" {
-		serving.Name = "queue-port"
+		serving.Name = unnamedPort
 	}
 	all := []corev1.ContainerPort{
 		{Name: "http-autometric", ContainerPort: in.ports.autoscaler, Protocol: corev1.ProtocolTCP},

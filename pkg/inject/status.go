@@ -3,7 +3,10 @@ package inject
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // format is the version of the status annotation. It counts up when an older injector
@@ -86,6 +89,40 @@ func TextOf(object any) string {
 		return ""
 	}
 	return s.Text
+}
+
+// recognize reads back what an earlier injection has chosen.
+func (in *injection) recognize() {
+	for _, list := range [][]corev1.Container{in.pod.Containers, in.pod.InitContainers} {
+		for _, c := range list {
+			if c.Name == Sidecar {
+				in.out.has = in.readSidecar(c)
+				in.out.has.native = c.RestartPolicy != nil
+			}
+		}
+	}
+}
+
+// readSidecar is what the sidecar says of itself, with its usual ports where it says nothing.
+func (in *injection) readSidecar(c corev1.Container) *Outcome {
+	o := &Outcome{AppPort: usualApp, ServingPort: usualPorts()[0].number}
+	for name, to := range map[string]*int32{"USER_PORT": &o.AppPort, "QUEUE_SERVING_PORT": &o.ServingPort} {
+		env, _ := at(in.object, "spec", "containers", Sidecar, "env").([]any)
+		if env == nil {
+			env, _ = at(in.object, "spec", "initContainers", Sidecar, "env").([]any)
+		}
+		if i := Find(env, name); i >= 0 {
+			if n, err := strconv.Atoi(text(env[i], "value")); err == nil && n > 0 && n < 1<<16 {
+				*to = int32(n)
+			}
+		}
+	}
+	for _, p := range c.Ports {
+		if p.ContainerPort == o.ServingPort && p.Name != unnamedPort {
+			o.PortName = p.Name
+		}
+	}
+	return o
 }
 
 // describeStatus says by whom a pod was injected.

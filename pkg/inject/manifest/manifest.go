@@ -265,6 +265,11 @@ func (f *File) JSON() ([]byte, error) {
 // together with the pods of all files. The results are in the order of the objects; a
 // document that cannot be read has one, which is refused.
 func Inject(files []*File, said inject.Options) []*Result {
+	return InjectStep(files, said, inject.Services)
+}
+
+// InjectStep is Inject up to a step.
+func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result {
 	results := list(files)
 	served := map[*Result]bool{} // by a Service of these files
 	var owners []*Result
@@ -305,7 +310,7 @@ func Inject(files []*File, said inject.Options) []*Result {
 		case r.object == nil:
 		case isService(r):
 			var selects []bool
-			r.Outcome, selects = inject.FollowService(r.object, all)
+			r.Outcome, selects = inject.FollowService(r.object, all, step)
 			for i, is := range selects {
 				served[owners[i]] = served[owners[i]] || is
 			}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A Service by number, whose pods run without a sidecar until they have rolled.
+const numbered = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: web:1
+        ports:
+        - containerPort: 5678
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports:
+  - port: 80
+    targetPort: 5678
+`
+
+// Applied at once, a Service that says the sidecar's number loses the pods that run without
+// one. So it stays in the first step, and finds the app of old and new pods.
+func TestTheFirstStepLeavesAServiceThatWouldLoseOldPods(t *testing.T) {
+	first, report, code := injector(t, "inject", []byte(numbered))
+	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {
+		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service as it was", code, first)
+	}
+	if want := "Service web: skipped (second-step): targetPort 5678 finds the app in old and new pods"; !strings.Contains(report, want) {
+		t.Errorf("got the report\n%s\nwant %q", report, want)
+	}
+	second, report, code := injector(t, "inject", []byte(first), "--step=services")
+	if code != done || !strings.Contains(second, "targetPort: 8012") || !strings.Contains(report, "Deployment web: skipped (already-injected)") {
+		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten, and the pods left", code, report, second)
+	}
+	if at, again, _ := injector(t, "inject", []byte(numbered), "--step=services"); !strings.Contains(at, "targetPort: 8012") || !strings.Contains(at, "image: queue-proxy:dev") {
+		t.Errorf("got\n%s\n%s\nwant both steps of the original at once", at, again)
+	}
+	back, _, _ := injector(t, "uninject", []byte(second))
+	if back != numbered {
+		t.Errorf("got\n%s\nwant it to be what it was:\n%s", back, numbered)
+	}
+}
+
+// By a name that the app's port has, a Service finds old and new pods: it follows at once.
+func TestAServiceByNameFollowsInTheFirstStep(t *testing.T) {
+	in := strings.Replace(numbered, "- containerPort: 5678", "- {containerPort: 5678, name: web}", 1)
+	if out, report, _ := injector(t, "inject", []byte(in)); !strings.Contains(out, "targetPort: web") {
+		t.Errorf("got\n%s\n%s\nwant the Service by the port's name", out, report)
+	}
+}
+
+func TestTheSecondStepKnowsThePortsOfASidecarThatIsThere(t *testing.T) {
+	first, _, _ := injector(t, "inject", []byte(numbered), "--serving-port=9999", "--port=5678")
+	if second, report, _ := injector(t, "inject", []byte(first), "--step=services"); !strings.Contains(second, "targetPort: 9999") {
+		t.Errorf("got\n%s\n%s\nwant the Service to say 9999", second, report)
+	}
+}
+
+func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
+	old := "apiVersion: v1\nkind: Pod\nmetadata: {name: web-old, labels: {app: web}}\nspec: {containers: [{name: web, image: \"web:1\", ports: [{containerPort: 5678}]}]}\n"
+	fresh, _, _ := injector(t, "inject", []byte(strings.Replace(old, "web-old", "web-new", 1)))
+	state := func(ready string) string {
+		return fmt.Sprintf("status: {phase: Running, conditions: [{type: Ready, status: %q}]}\n", ready)
+	}
+	_, service, _ := strings.Cut(numbered, "---\n")
+	for _, c := range []struct{ fact, in, want string }{
+		{"an old pod is there", old + state("True") + "---\n" + fresh + state("True") + "---\n" + service, "Service web: wait: 1 of 2 pods have the sidecar and are ready\n"},
+		{"a new one is not ready", fresh + state("False") + "---\n" + service, "Service web: wait: 0 of 1 pods have the sidecar and are ready\n"},
+		{"all have rolled", fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready: --step=services may come\n"},
+		{"an old one has ended", old + "status: {phase: Succeeded}\n---\n" + fresh + state("True") + "---\n" + service, "Service web: all 1 pods have the sidecar and are ready: --step=services may come\n"},
+		{"it is done", fresh + state("True") + "---\n" + strings.Replace(service, "5678", "8012", 1), "Service web: 1 of 1 pods have the sidecar, which it finds\n"},
+		{"nothing is injected", old + "---\n" + service, "no Service finds a pod with a sidecar\n"},
+	} {
+		out, _, code := injector(t, "status", []byte(c.in))
+		want := done
+		if strings.Contains(c.want, "wait") || strings.Contains(c.want, "no Service") {
+			want = differs
+		}
+		if out != c.want || code != want {
+			t.Errorf("%s: got exit code %d and %q, want %d and %q", c.fact, code, out, want, c.want)
+		}
+	}
+}
