@@ -130,6 +130,8 @@ type Outcome struct {
 	Placeholder bool   // nobody has chosen the sidecar's image: see [Options.IsPlaceholder]
 	native      bool   // so its name finds it since Kubernetes 1.33 only
 
+	limits []string // resources of which the sidecar has a limit
+
 	has *Outcome // of pods that have a sidecar already: those four and native
 }
 
@@ -279,10 +281,11 @@ func (in *injection) checkAnnotations(ours int) error {
 // of two bytes takes 250, and a quantity of twenty takes minutes (see checkQuantities).
 var (
 	metadataFields  = []string{"labels", "annotations"}
-	specFields      = []string{"containers", "initContainers", "hostNetwork", "os", "nodeSelector", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "resources"}
+	specFields      = []string{"containers", "initContainers", "hostNetwork", "os", "nodeSelector", "affinity", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "resources"}
 	containerFields = []string{"name", "image", "ports", "resources", "readinessProbe", "livenessProbe", "startupProbe", "lifecycle", "restartPolicy"}
 	securityFields  = []string{"runAsUser"}
 	resourceFields  = []string{"requests", "limits"}
+	affinityFields  = []string{"requiredDuringSchedulingIgnoredDuringExecution"}
 )
 
 // decodeTemplate decodes what is read of a pod's template.
@@ -320,6 +323,8 @@ func projectSpec(spec any) (any, error) {
 		switch key {
 		case "securityContext":
 			picked[key] = pick(child, securityFields)
+		case "affinity": // of which only the nodes are asked for
+			picked[key] = map[string]any{"nodeAffinity": pick(at(child, "nodeAffinity"), affinityFields)}
 		case "resources":
 			if err := checkQuantities(child, "the pod"); err != nil {
 				return nil, err
@@ -468,7 +473,7 @@ func (in *injection) canHaveSidecar() error {
 	switch {
 	case in.pod.HostNetwork:
 		return skip(HostNetwork, "its ports are the node's, and two such pods could not share one")
-	case in.pod.OS != nil && in.pod.OS.Name == corev1.Windows || in.pod.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
+	case in.wantsWindows():
 		return skip(Windows, "the sidecar's image is for Linux")
 	case in.pod.RestartPolicy != "" && in.pod.RestartPolicy != corev1.RestartPolicyAlways && !in.native:
 		return skip(Ends, "restartPolicy %s: a sidecar would keep the pod from ending; use the option %s=%s", in.pod.RestartPolicy, modeOption, modeNative)
@@ -477,6 +482,28 @@ func (in *injection) canHaveSidecar() error {
 	}
 	return in.checkNames()
 }
+
+// wantsWindows reports whether only a node of Windows can run the pod: it says so itself, by
+// the labels of nodes, or by each of the terms of which a node must meet one.
+func (in *injection) wantsWindows() bool {
+	const windows = string(corev1.Windows)
+	labels := []string{corev1.LabelOSStable, betaOS}
+	if in.pod.OS != nil && in.pod.OS.Name == corev1.Windows || slices.ContainsFunc(labels, func(l string) bool { return in.pod.NodeSelector[l] == windows }) {
+		return true
+	}
+	if in.pod.Affinity == nil || in.pod.Affinity.NodeAffinity == nil || in.pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return false
+	}
+	terms := in.pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	return len(terms) > 0 && !slices.ContainsFunc(terms, func(t corev1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(t.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+			return slices.Contains(labels, e.Key) && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) == 1 && e.Values[0] == windows
+		})
+	})
+}
+
+// betaOS is the label of the system that nodes had before [corev1.LabelOSStable], and have still.
+const betaOS = "beta.kubernetes.io/os"
 
 // checkNames refuses names that Kubernetes does not take: the changes find containers and
 // ports by them, and repeat them. An API server asks webhooks first and validates later.

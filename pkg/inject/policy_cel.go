@@ -165,7 +165,10 @@ func (p *policy) conditions() []expression {
 				"&& object.metadata.?labels.orValue({}).all(key, !key.startsWith('" + Prefix + "') || key == '" + Prefix + injectOption + "')"},
 		{"option-values", "", cmp.Or(strings.Join(values, "\n&& "), "true")},
 		{"network-of-its-own", "", `!object.spec.?hostNetwork.orValue(false)`},
-		{"linux", "", `object.spec.?os.?name.orValue('') != 'windows' && object.spec.?nodeSelector[?'kubernetes.io/os'].orValue('') != 'windows'`},
+		{"linux", "", `object.spec.?os.?name.orValue('') != 'windows' && object.spec.?nodeSelector[?'kubernetes.io/os'].orValue('') != 'windows'
+&& object.spec.?nodeSelector[?'beta.kubernetes.io/os'].orValue('') != 'windows'
+&& !object.spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.?nodeSelectorTerms.orValue([]).exists(t,
+  t.?matchExpressions.orValue([]).exists(e, e.key in ['kubernetes.io/os', 'beta.kubernetes.io/os'] && 'windows' in e.?values.orValue([])))`},
 		{"bounded", "So that the work is.",
 			`size(object.spec.containers) + size(object.spec.?initContainers.orValue([])) <= ` + fmt.Sprint(mostOfPolicy) + `
 && object.spec.containers.all(c, size(c.?ports.orValue([])) <= ` + fmt.Sprint(mostOfPolicy) + `)

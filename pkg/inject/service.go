@@ -3,6 +3,7 @@ package inject
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -230,24 +231,40 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 		if sidecar == nil {
 			continue
 		}
-		look := func(direction string, ports []networkingv1.NetworkPolicyPort) {
-			if admits(ports, sidecar.AppPort) && !admits(ports, sidecar.ServingPort) {
+		// The same peers may have the sidecar's port by another rule.
+		look := func(direction string, rules []rule) {
+			for _, r := range rules {
+				if !admits(r.ports, sidecar.AppPort) || slices.ContainsFunc(rules, func(other rule) bool {
+					return admits(other.ports, sidecar.ServingPort) && (len(other.peers) == 0 || reflect.DeepEqual(other.peers, r.peers))
+				}) {
+					continue
+				}
 				missing[fmt.Sprintf("it lets %s to port %d, but requests for %s now come to %d: add that port", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
 			}
 		}
 		if near(p.Namespace, pods.Namespace) && selector.Matches(labels.Set(pods.Labels)) {
-			for _, rule := range p.Spec.Ingress {
-				look("in", rule.Ports)
+			var in []rule
+			for _, r := range p.Spec.Ingress {
+				in = append(in, rule{r.From, r.Ports})
+			}
+			look("in", in)
+		}
+		var toPods []rule
+		for _, r := range p.Spec.Egress {
+			if len(r.To) == 0 || slices.ContainsFunc(r.To, func(to networkingv1.NetworkPolicyPeer) bool { return mayBe(to, p.Namespace, pods) }) {
+				toPods = append(toPods, rule{r.To, r.Ports})
 			}
 		}
-		for _, rule := range p.Spec.Egress {
-			if len(rule.To) == 0 || slices.ContainsFunc(rule.To, func(to networkingv1.NetworkPolicyPeer) bool { return mayBe(to, p.Namespace, pods) }) {
-				look("out", rule.Ports)
-			}
-		}
+		look("out", toPods)
 	}
 	out.Warnings = slices.Sorted(maps.Keys(missing))
 	return out
+}
+
+// A rule is one of a NetworkPolicy's, in or out.
+type rule struct {
+	peers []networkingv1.NetworkPolicyPeer // none: everybody
+	ports []networkingv1.NetworkPolicyPort // none: all
 }
 
 // mayBe reports whether some pods can be those that a policy of a namespace means; the
@@ -263,13 +280,13 @@ func mayBe(to networkingv1.NetworkPolicyPeer, namespace string, pods Pods) bool 
 	return err == nil && selector.Matches(labels.Set(pods.Labels))
 }
 
-// admits reports whether a rule lets in to a port by its number.
+// admits reports whether a rule lets in to a port by its number: all ports, of TCP too, are it.
 func admits(ports []networkingv1.NetworkPolicyPort, n int32) bool {
-	return slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
-		if p.Port == nil || p.Port.StrVal != "" || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
+		if p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP || p.Port != nil && p.Port.StrVal != "" {
 			return false
 		}
-		return p.Port.IntVal == n || p.EndPort != nil && p.Port.IntVal <= n && n <= *p.EndPort
+		return p.Port == nil || p.Port.IntVal == n || p.EndPort != nil && p.Port.IntVal <= n && n <= *p.EndPort
 	})
 }
 

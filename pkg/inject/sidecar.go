@@ -266,6 +266,11 @@ func (in *injection) addSidecar() error {
 	if err != nil {
 		return err
 	}
+	for _, name := range limited {
+		if _, has := resources.Limits[corev1.ResourceName(name)]; has {
+			in.out.limits = append(in.out.limits, name)
+		}
+	}
 	c := corev1.Container{
 		Name:            Sidecar,
 		Image:           in.options.get(imageOption),

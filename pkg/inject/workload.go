@@ -1,17 +1,18 @@
 package inject
 
 import (
+	"fmt"
 	"strings"
 )
 
 // Template is where the pod of an object stands, as the tokens of a [Change]'s path:
 // none for a Pod, which is its own template. ok is false for objects that make no pods
 // that we can change.
-func Template(apiVersion, kind string) (path []string, ok bool) {
-	group, _, grouped := strings.Cut(apiVersion, "/")
-	if !grouped {
-		group = ""
-	}
+//
+// Of custom resources, those are known that have a template where a Deployment has it, as
+// Rollouts of Argo and the workloads of OpenKruise do.
+func Template(object any) (path []string, ok bool) {
+	group, kind := groupOf(object), text(object, "kind")
 	switch group + "/" + kind {
 	case "/Pod":
 		return nil, true
@@ -20,17 +21,43 @@ func Template(apiVersion, kind string) (path []string, ok bool) {
 	case "batch/CronJob":
 		return []string{"spec", "jobTemplate", "spec", "template"}, true
 	}
+	path = []string{"spec", "template"}
+	if lengthOf(at(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
+		return path, true
+	}
 	return nil, false
 }
 
+// groupOf is the API group of an object, "" for the core's.
+func groupOf(object any) string {
+	group, _, grouped := strings.Cut(text(object, "apiVersion"), "/")
+	if !grouped {
+		return ""
+	}
+	return group
+}
+
+// isOfKubernetes reports whether Kubernetes itself defines a group: its names have no dot, or
+// end as only its own may.
+func isOfKubernetes(group string) bool {
+	return !strings.Contains(group, ".") || strings.HasSuffix(group, ".k8s.io")
+}
+
 // Leave is the outcome of an object that makes no pods that we can change.
-func Leave(apiVersion, kind string) Outcome {
-	group, _, _ := strings.Cut(apiVersion, "/")
+func Leave(object any) Outcome {
+	group, kind := groupOf(object), text(object, "kind")
 	switch group {
 	case "serving.knative.dev":
 		return Outcome{Verdict: Skipped, Reason: Knative, Text: "Knative adds the queue-proxy to its pods itself; see deploy/knative"}
 	case "serving.kserve.io":
 		return Outcome{Verdict: Skipped, Reason: Knative, Text: "KServe makes its pods itself: on Knative see deploy/knative, else label its pods for the webhook"}
 	}
-	return Outcome{Verdict: Skipped, Reason: NoPods, Text: "a " + kind + " makes no pods"}
+	out := Outcome{Verdict: Skipped, Reason: NoPods, Text: "a " + kind + " makes no pods"}
+	switch workload := text(at(object, "spec", "workloadRef"), "name"); {
+	case workload != "":
+		out.Text = fmt.Sprintf("its pods are those of the %s %s, where they are injected", text(at(object, "spec", "workloadRef"), "kind"), workload)
+	case !isOfKubernetes(group):
+		out.Text = "it has no spec.template with containers; if it makes pods, label them for the webhook"
+	}
+	return out
 }

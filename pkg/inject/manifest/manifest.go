@@ -65,7 +65,7 @@ func (r *Result) Advice() []string {
 	if r.object == nil {
 		return nil
 	}
-	path, ok := inject.Template(r.apiVersion(), r.Kind)
+	path, ok := inject.Template(r.object)
 	if !ok {
 		return nil
 	}
@@ -275,6 +275,7 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 	var owners []*Result
 	var templates [][]string // where the owners have theirs
 	var services []*inject.Service
+	var quotas []inject.Quota
 	for _, r := range results {
 		if r.object == nil {
 			continue
@@ -284,9 +285,12 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 				services = append(services, s)
 			}
 		}
-		path, ok := inject.Template(r.apiVersion(), r.Kind)
+		if q, ok := inject.ReadQuota(r.object); ok {
+			quotas = append(quotas, q)
+		}
+		path, ok := inject.Template(r.object)
 		if !ok {
-			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
+			r.Outcome = inject.Leave(r.object)
 			continue
 		}
 		owners, templates = append(owners, r), append(templates, path)
@@ -318,7 +322,10 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 			r.Outcome = inject.WatchPolicy(r.object, all)
 		}
 	}
-	for _, r := range owners {
+	for i, r := range owners {
+		if r.Verdict == inject.Injected {
+			r.Warnings = append(r.Warnings, inject.Unlimited(all[i], quotas)...)
+		}
 		if r.Verdict == inject.Injected && !served[r] {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
@@ -340,7 +347,7 @@ func Uninject(files []*File) []*Result {
 		if r.object == nil {
 			continue
 		}
-		path, ok := inject.Template(r.apiVersion(), r.Kind)
+		path, ok := inject.Template(r.object)
 		switch {
 		case ok:
 			template := dig(r.object, path)
@@ -351,7 +358,7 @@ func Uninject(files []*File) []*Result {
 			r.kept = inject.TextOf(r.object)
 			r.Outcome = inject.UninjectService(r.object)
 		default:
-			r.Outcome = inject.Leave(r.apiVersion(), r.Kind)
+			r.Outcome = inject.Leave(r.object)
 		}
 	}
 	write(results, func(d *document, changes []inject.Change, of []*Result) (anew bool, err error) {

@@ -183,9 +183,7 @@ func golden(t *testing.T, test func(t *testing.T, pod []byte, said inject.Option
 // podOf is what a controller would create of an object's template.
 func podOf(object any) []byte {
 	m := object.(map[string]any)
-	apiVersion, _ := m["apiVersion"].(string)
-	kind, _ := m["kind"].(string)
-	path, ok := inject.Template(apiVersion, kind)
+	path, ok := inject.Template(m)
 	if !ok {
 		return nil
 	}
