@@ -22,6 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/status"
 	"github.com/queue-proxy/queue-proxy/pkg/tracing"
 )
 
@@ -314,6 +315,9 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 // observe hears of every request that has ended.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
+	if o.Why == queue.AppGarbage && s.board.FirstNotHTTP(o) {
+		s.log.Error(status.NotHTTP, zap.Int("port", s.config.UserPort.V), zap.String("hint", "databases and TLS servers need no queue-proxy; USER_PORT names the port"), zap.NamedError("error", o.Err))
+	}
 	s.telemetry.metrics.Observe(o)
 	if s.telemetry.log != nil {
 		s.telemetry.log.Observe(o)

@@ -103,6 +103,7 @@ type Snapshot struct {
 	Started   time.Time   `json:"started"`
 	Ready     bool        `json:"ready"` // and not draining
 	Reason    string      `json:"reason,omitempty"`
+	Problem   string      `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
 	Readiness probe.State `json:"readiness"`
 	Drain     Drain       `json:"drain"`
 	Running   int         `json:"running"`
@@ -121,12 +122,17 @@ type Snapshot struct {
 // happened is absent.
 type Totals map[string]uint64
 
+// NotHTTP says why nobody is served: a port that is open and speaks something else passes a
+// TCP probe, so its pod is ready.
+const NotHTTP = "the user container does not speak HTTP"
+
 // Board keeps what the page shows. Its methods may be called concurrently.
 type Board struct {
 	sources Sources
 	ended   [queue.Whys]atomic.Uint64 // requests since the start
 	took    histogram                 // by the app
 	queued  histogram                 // before that
+	noHTTP  atomic.Bool               // the first answer of the app was none of HTTP, and somebody was told
 
 	mu       sync.Mutex // protects what follows
 	history  [samples]Sample
@@ -155,6 +161,17 @@ func (b *Board) Observe(o *queue.Observation) {
 	if o.Why != queue.OK {
 		b.note(o)
 	}
+}
+
+// FirstNotHTTP reports whether a request that has been observed is the one by which we see that
+// the user container does not speak HTTP: the first of all that were answered, and not in HTTP.
+func (b *Board) FirstNotHTTP(o *queue.Observation) bool {
+	return o.Why == queue.AppGarbage && !o.Excluded && b.totals().notHTTP() && b.noHTTP.CompareAndSwap(false, true)
+}
+
+// notHTTP reports whether the user container has answered, and never in HTTP.
+func (t Totals) notHTTP() bool {
+	return t[queue.AppGarbage.String()] > 0 && t[queue.OK.String()] == 0
 }
 
 // note keeps a failure.
@@ -276,6 +293,9 @@ func (b *Board) Snapshot() Snapshot {
 		Totals:    b.totals(),
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
+	}
+	if snap.Totals.notHTTP() {
+		snap.Problem = NotHTTP
 	}
 	if drain.Draining {
 		snap.Reason = "draining: the pod is ending"

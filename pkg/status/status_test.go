@@ -346,3 +346,37 @@ func TestWhyWithoutASidecarIsAnError(t *testing.T) {
 		t.Error("got no error, want one")
 	}
 }
+
+// A port that speaks something else is open, so its pod is ready: that it serves nobody must
+// be seen elsewhere. An app that has answered in HTTP once speaks it.
+func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
+	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	if got := b.Snapshot().Problem; got != "" {
+		t.Errorf("got %q before any request, want nothing", got)
+	}
+	reset, garbage := observation(queue.AppReset, time.Second), observation(queue.AppGarbage, time.Second)
+	b.Observe(reset)
+	if b.FirstNotHTTP(reset) {
+		t.Error("got it said of a connection that broke off")
+	}
+	for i := range 3 {
+		b.Observe(garbage)
+		if got, want := b.FirstNotHTTP(garbage), i == 0; got != want {
+			t.Errorf("request %d: got %v, want it said once", i, got)
+		}
+	}
+	s := b.Snapshot()
+	if s.Problem != NotHTTP || !strings.Contains(s.text(), "problem: the user container does not speak HTTP\n") {
+		t.Errorf("got %q and\n%s\nwant the problem", s.Problem, s.text())
+	}
+	b.Observe(observation(queue.OK, time.Second))
+	if got := b.Snapshot().Problem; got != "" {
+		t.Errorf("got %q after an answer in HTTP, want nothing", got)
+	}
+	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
+	fresh.Observe(observation(queue.OK, time.Second))
+	fresh.Observe(garbage)
+	if fresh.FirstNotHTTP(garbage) {
+		t.Error("got it said of an app that has answered in HTTP")
+	}
+}

@@ -54,12 +54,13 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
 			Reason    string `json:"reason,omitempty"`
+			Problem   string `json:"problem,omitempty"`
 			Readiness any    `json:"readiness"`
 			Drain     Drain  `json:"drain"`
 			Running   int    `json:"running"`
 			Waiting   int    `json:"waiting"`
 			Totals    Totals `json:"totals"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals})
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals})
 	}
 	_, err = io.WriteString(w, s.text())
 	return s.Ready, err
@@ -80,6 +81,9 @@ func (s *Snapshot) text() string {
 		fmt.Fprintf(&b, "ready for %v\n", since(s.Readiness.Since))
 	default:
 		fmt.Fprintf(&b, "%s\nfor %v\n", s.Reason, since(s.Readiness.Since))
+	}
+	if s.Problem != "" {
+		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
 	}
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)

@@ -1,0 +1,30 @@
+package conformance
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A Redis behind the sidecar passes a TCP probe: the pod is ready and serves nobody. The log
+// says why, once.
+func TestAnAppThatDoesNotSpeakHTTPIsNamedInTheLogOnce(t *testing.T) {
+	p := newPod(t)
+	p.bare(func(c *bareConn, m *message) bool {
+		io.WriteString(c, "-ERR Protocol error, got \"H\" from client\r\n")
+		return false
+	})
+	p.sidecar()
+	for range 3 {
+		if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
+			t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
+		}
+	}
+	said := func() int { return strings.Count(p.out.String(), `"the user container does not speak HTTP"`) }
+	for end := time.Now().Add(patience); said() == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	}
+	if got := said(); got != 1 {
+		t.Errorf("got %d lines, want 1", got)
+	}
+}
