@@ -7,6 +7,7 @@
 //	injector serve    [flags] [options]               the webhook
 //	injector policy   [options]                       print a policy that does the same without a server
 //	injector options                                  list the options
+//	injector completion bash|zsh|fish                 print a script for the shell
 //	injector version
 //
 // Objects come from the files, or from the standard input, and go to the standard
@@ -55,6 +56,7 @@ const (
        injector serve    [flags] [options]
        injector policy   [options]
        injector options
+       injector completion bash|zsh|fish
        injector version
 `
 )
@@ -82,6 +84,8 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 		code, err = c.policy(args[1:], environ)
 	case "options":
 		c.listOptions()
+	case "completion":
+		code, err = c.completion(args[1:])
 	case "version", "--version", "-version":
 		fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
 	case "help", "--help", "-help", "-h":

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -146,5 +148,29 @@ func TestFlagsThatExcludeOneAnotherAreErrors(t *testing.T) {
 		if _, report, code := injector(t, "inject", nil, args...); code != notAtAll || !strings.Contains(report, "-") {
 			t.Errorf("%q: got exit code %d and %q, want 2 and what is wrong", args, code, report)
 		}
+	}
+}
+
+// A real shell is asked: what it would offer behind a beginning.
+func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
+	script, _, code := injector(t, "completion", nil, "bash")
+	if code != done {
+		t.Fatalf("got exit code %d, want 0", code)
+	}
+	for words, want := range map[string]string{"injector unin": "uninject\n", "injector inject -on-": "-on-refusal\n", "injector explain -ste": "-step\n", "injector serve -self": "-self-managed\n", "injector completion f": "fish\n"} {
+		list := strings.Fields(words)
+		ask := script + "\nCOMP_WORDS=(" + words + ")\nCOMP_CWORD=" + strconv.Itoa(len(list)-1) + "\n_injector\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n"
+		out, err := exec.Command("bash", "-c", ask).CombinedOutput()
+		if err != nil || string(out) != want {
+			t.Errorf("%s: got %q (%v), want %q", words, out, err, want)
+		}
+	}
+	for _, shell := range []string{"zsh", "fish"} {
+		if out, _, code := injector(t, "completion", nil, shell); code != done || !strings.Contains(out, "on-refusal") {
+			t.Errorf("%s: got exit code %d and %q, want the flags", shell, code, out)
+		}
+	}
+	if _, _, code := injector(t, "completion", nil, "csh"); code != notAtAll {
+		t.Errorf("got exit code %d for an unknown shell, want 2", code)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -64,19 +65,7 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	if s.said, err = inject.FromEnv(environ); err != nil {
 		return nil, err
 	}
-	flags := newFlags("serve")
-	flags.StringVar(&s.addr, "addr", ":8443", "`address` of reviews, HTTPS")
-	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
-	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
-	flags.StringVar(&s.clientCA, "client-ca", "", "`file` of authorities, PEM: answer clients with a certificate of one of these alone")
-	flags.BoolVar(&s.selfManaged, "self-managed", false, "make, renew and publish the certificate here instead")
-	flags.StringVar(&s.namespace, "namespace", valueOf(environ, "POD_NAMESPACE"), "the injector's own `namespace`; with -self-managed that of Service and Secret")
-	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with -self-managed: the webhook's Service")
-	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with -self-managed: the Secret that keeps the certificate")
-	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with -self-managed: the MutatingWebhookConfiguration")
-	flags.StringVar(&s.onRefusal, "on-refusal", "deny", "what happens to a pod that cannot be injected as its annotations ask: deny, or allow without a sidecar")
-	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected, in namespaces with our label")
-	flags.DurationVar(&s.linger, "linger", 5*time.Second, "how long reviews are still answered after SIGTERM")
+	flags := s.flags(environ)
 	optionFlags(flags, s.said)
 	switch err := c.parse(flags, args); {
 	case err != nil:
@@ -91,6 +80,24 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 		return nil, errors.New("-self-managed: -namespace, or POD_NAMESPACE in the environment, is needed")
 	}
 	return s, nil
+}
+
+// flags are those of serve alone.
+func (s *serving) flags(environ []string) *flag.FlagSet {
+	flags := newFlags("serve")
+	flags.StringVar(&s.addr, "addr", ":8443", "`address` of reviews, HTTPS")
+	flags.StringVar(&s.metricsAddr, "metrics-addr", ":8080", "`address` of /metrics, /healthz and /readyz, HTTP")
+	flags.StringVar(&s.certDir, "cert-dir", "/certs", "`folder` of tls.crt and tls.key, looked at again every few seconds")
+	flags.StringVar(&s.clientCA, "client-ca", "", "`file` of authorities, PEM: answer clients with a certificate of one of these alone")
+	flags.BoolVar(&s.selfManaged, "self-managed", false, "make, renew and publish the certificate here instead")
+	flags.StringVar(&s.namespace, "namespace", valueOf(environ, "POD_NAMESPACE"), "the injector's own `namespace`; with -self-managed that of Service and Secret")
+	flags.StringVar(&s.service, "service", "queue-proxy-injector", "with -self-managed: the webhook's Service")
+	flags.StringVar(&s.secret, "secret", "queue-proxy-injector-certificate", "with -self-managed: the Secret that keeps the certificate")
+	flags.StringVar(&s.configuration, "configuration", "queue-proxy-injector", "with -self-managed: the MutatingWebhookConfiguration")
+	flags.StringVar(&s.onRefusal, "on-refusal", "deny", "what happens to a pod that cannot be injected as its annotations ask: deny, or allow without a sidecar")
+	flags.BoolVar(&s.events, "events", false, "write events about workloads whose pods are not injected, in namespaces with our label")
+	flags.DurationVar(&s.linger, "linger", 5*time.Second, "how long reviews are still answered after SIGTERM")
+	return flags
 }
 
 // server builds what serve runs.
