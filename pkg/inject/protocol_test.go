@@ -43,6 +43,7 @@ func TestWhatDoesNotSpeakHTTPIsLeftAlone(t *testing.T) {
 		{"a database with a port that is asked by HTTP", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + probe + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
 		{"a helper beside a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
 		{"a web server beside a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
+		{"a broker of MQTT", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
 		{"PHP behind FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
 		{"PHP in a web server", `"image":"php:8.3-apache","ports":[{"containerPort":80}]`, ""},
 	} {
