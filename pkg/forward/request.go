@@ -2,6 +2,7 @@ package forward
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -64,6 +65,16 @@ func (r *Request) Refuse(maxBody int64) queue.Why {
 // that frames a message: there a dash and an underscore are the same.
 func IsAlias(name string) bool {
 	return wire.EqualFold(name, "content_length") || wire.EqualFold(name, "transfer_encoding")
+}
+
+// MayTrail reports whether a field may stand in a trailer section: not one that decides
+// about framing or routing (RFC 9110 section 6.5.1).
+func MayTrail(name string) bool {
+	switch header.RoleOf(name) {
+	case header.LengthRole, header.HostRole:
+		return false
+	}
+	return !IsAlias(name) && !wire.EqualFold(name, header.TransferEncoding)
 }
 
 // Path returns the target in origin form, byte for byte, or "*" (RFC 9112 section 3.2).
@@ -144,11 +155,27 @@ func (r *Request) appendProtocols(b []byte) []byte {
 	return b
 }
 
+// What a head is long, in bytes, beside names and values.
+const (
+	usualSize    = 256 // of what a proxy adds
+	fieldFraming = 4   // of a field: ": " and CRLF
+)
+
+// Size returns about how long the head is that the user container gets, in bytes.
+func (r *Request) Size() int {
+	size := len(r.Method) + len(r.Target) + usualSize
+	for i := range r.Fields {
+		size += len(r.Fields[i].Name) + len(r.Fields[i].Value) + fieldFraming
+	}
+	return size
+}
+
 // AppendHTTP1 appends the head of the request to a user container that speaks HTTP/1.1:
 // the request line, all fields, those that frame the body included, and the empty line.
 func (r *Request) AppendHTTP1(b []byte) []byte {
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
+	b = slices.Grow(b, r.Size()) // so that a long head is made without being copied
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	b = append(b, r.Path()...)

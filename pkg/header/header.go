@@ -43,6 +43,7 @@ const (
 	ContentLength    = "Content-Length"
 	ContentType      = "Content-Type"
 	Cookie           = "Cookie"
+	Date             = "Date"
 	Expect           = "Expect"
 	Forwarded        = "Forwarded"
 	Host             = "Host"

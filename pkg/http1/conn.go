@@ -246,7 +246,7 @@ func (c *conn) refusalOfWord(word wire.Word) (status int) {
 	q := &c.request
 	switch word {
 	case wire.WordHost:
-		if validHost(q.Host) {
+		if wire.ValidHost(q.Host) {
 			return 0
 		}
 	case wire.WordTarget: // an authority is refused like all that is meant for somebody else
@@ -265,18 +265,6 @@ func (c *conn) refusalOfWord(word wire.Word) (status int) {
 		return http.StatusNotImplemented
 	}
 	return http.StatusBadRequest
-}
-
-// validHost reports whether a Host that is not simply a name or an address may be one
-// (RFC 3986 section 3.2.2, without its escapes being looked at).
-func validHost(host []byte) bool {
-	for _, c := range host {
-		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !alphanumeric && bytes.IndexByte([]byte("!$%&'()*+,-.:;=[]_~"), c) < 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // refuse answers a head that is not served.

@@ -446,7 +446,7 @@ func TestShutdownsTimeIsItsLimit(t *testing.T) {
 		if err := h.http1.Shutdown(ctx); err != context.DeadlineExceeded {
 			t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 		}
-		_ = h.nethttp.Shutdown(ctx)
+		_ = h.http2.Shutdown(ctx)
 	})
 	for _, c := range clients {
 		if _, err := c.r.ReadByte(); err == nil || isTimeout(err) {

@@ -460,14 +460,6 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// appendTrailer appends the trailer fields of a body that has ended.
-func (b *body) appendTrailer(dst []byte) []byte {
-	for _, f := range b.chunks.Trailer() {
-		dst = wire.AppendField(dst, f.Name, f.Value)
-	}
-	return dst
-}
-
 // failed returns why reading has failed, nil if it has not.
 func (b *body) failed() error {
 	b.mu.Lock()

@@ -10,7 +10,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -60,7 +59,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
 	l.Respond(view(contentType))
 	x.alarm.Abortable(x.abortBoth)
-	x.stream(r, &result)
+	x.stream(&r.Head, r, &result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
 		x.last = true // what came behind the last byte came too late, but it has cut the connection off
 	}
@@ -98,7 +97,7 @@ func (x *exchange) giveBody(l *queue.Life) {
 	} else if !x.body.none() {
 		c.Body = &x.body
 		if x.body.chunked {
-			c.Trailer = x.body.appendTrailer
+			c.Trailer = x.body.chunks.Trailer
 		}
 		l.OwesBody()
 	}
@@ -121,10 +120,16 @@ func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
+// response is that of the user container, in whatever HTTP it speaks.
+type response interface {
+	Length() int64 // of the body in bytes; -1: it is not known
+	Next() ([]byte, error)
+	Trailer() []wire.Field
+}
+
 // stream passes the response on to its end: its head with the first bytes of the
 // body in one write, and the rest as it arrives.
-func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
-	h := &r.Head
+func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
 	chunked := x.beginResponse(h.Status, view(h.Reason), h.Fields, r.Length(), h.ContentLength)
 	for {
 		data, err := r.Next()

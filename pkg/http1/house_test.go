@@ -28,8 +28,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
@@ -349,7 +351,9 @@ type house struct {
 	proxy   *queue.Proxy
 	app     *upstream.App
 	http1   *http1.Server
+	http2   *http2.Server
 	nethttp *nethttp.Server
+	client  *h2client.Client
 	address string
 	secure  *tls.Config // a client's; nil: plain
 	log     *safeBuffer
@@ -397,15 +401,22 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 		t.Fatal(err)
 	}
 	h.app = upstream.New(upstream.Settings{Port: a.port, ConnectRetry: 50 * time.Millisecond})
+	h.client = h2client.New(h2client.Settings{Dial: h.app.Dial, Unsettled: h.app.Forget})
 	h.nethttp = nethttp.New(nethttp.Settings{
 		MaxHeaderBytes: s.MaxHeaderBytes,
 		MaxBodyBytes:   s.MaxBodyBytes,
 		HeaderTimeout:  s.HeaderTimeout,
 		FullDuplex:     s.FullDuplex,
 		AppHost:        s.AppHost,
-	}, h.proxy, h.app, watcher, log.New(h.log, "", 0))
-	s.HTTP2 = h.nethttp.ServeConn
-	h.http1 = http1.New(s.Settings, h.proxy, h.app, watcher)
+	}, h.proxy, h.app, h.client, watcher, log.New(h.log, "", 0))
+	h.http2 = http2.New(http2.Settings{
+		MaxHeaderBytes: s.MaxHeaderBytes,
+		MaxBodyBytes:   s.MaxBodyBytes,
+		HeaderTimeout:  s.HeaderTimeout,
+		AppHost:        s.AppHost,
+	}, h.proxy, h.app, h.client)
+	s.HTTP2 = h.http2.ServeConn
+	h.http1 = http1.New(s.Settings, h.proxy, h.app, h.client, watcher)
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -419,8 +430,6 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 	if s.secure {
 		config, h.secure = configs(t)
 	}
-	accepted := make(chan error, 1)
-	go func() { accepted <- h.nethttp.ServeAccepted() }()
 	go func() {
 		if s.reference {
 			h.served <- h.nethttp.Serve(ln, config)
@@ -433,10 +442,8 @@ func build(t testing.TB, a *app, change func(*queue.Proxy, *settings)) *house {
 		if err := <-h.served; err != nil {
 			t.Errorf("Serve: got %v, want nil", err)
 		}
-		if err := <-accepted; err != nil {
-			t.Errorf("ServeAccepted: got %v, want nil", err)
-		}
 		h.app.Close()
+		h.client.Close()
 		watcher.Close()
 		if text := h.log.String(); strings.Contains(text, "panic") || strings.Contains(text, "superfluous") {
 			t.Errorf("net/http said:\n%s", text)
@@ -484,6 +491,7 @@ func (h *house) shutdown() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_ = h.http1.Shutdown(ctx)
+		_ = h.http2.Shutdown(ctx)
 		_ = h.nethttp.Shutdown(ctx)
 	})
 }

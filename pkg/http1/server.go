@@ -16,6 +16,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -54,6 +55,7 @@ type Server struct {
 	settings Settings
 	proxy    *queue.Proxy
 	app      *upstream.App
+	client   *h2client.Client // for an app that speaks HTTP/2 alone
 	watcher  *hangup.Watcher
 	buffers  [len(sizes)]sync.Pool // of *[]byte, by sizes
 	date     atomic.Pointer[date]
@@ -69,9 +71,10 @@ type Server struct {
 	running   sync.WaitGroup // connections, and Serve
 }
 
-// New returns a server that runs requests through proxy and forwards them to app.
-func New(s Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher) *Server {
-	l := &Server{settings: s, proxy: proxy, app: app, watcher: watcher}
+// New returns a server that runs requests through proxy and forwards them to app, or by
+// client where the app speaks HTTP/2 alone.
+func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher) *Server {
+	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher}
 	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})
 	for i, size := range sizes {
 		l.buffers[i].New = func() any { b := make([]byte, size); return &b }

@@ -35,7 +35,7 @@ type conn struct {
 	closing  sync.Once
 	reset    atomic.Bool // close with a reset
 	place    *connlimit.Place
-	watch    *hangup.Watch            // nil: of an HTTP/2 connection that another engine has accepted
+	watch    *hangup.Watch
 	gone     atomic.Bool              // the client has closed its side
 	current  atomic.Pointer[exchange] // the request that is served (HTTP/1)
 	answered atomic.Bool              // a request has been served on the connection

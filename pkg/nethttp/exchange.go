@@ -239,64 +239,37 @@ func (x *exchange) showCut() {
 	_ = control.Flush()
 }
 
-// body is the request's body on its way to the user container. It has memory of
-// its own: the standard library's transport may still be reading when the
-// exchange is over.
+// body is the request's body on its way to the user container. It is read by the goroutine
+// that sends it, and looked at by others.
 type body struct {
-	life   *queue.Life // nil once the exchange is over
+	life   *queue.Life
 	source io.Reader
-	length int64  // of all of it; -1: unknown
-	limit  int64  // 0: none
-	stop   func() // makes a blocked read of source return
+	length int64 // of all of it; -1: unknown
+	limit  int64 // 0: none
 
-	mu    sync.Mutex
-	n     int64
-	err   error // what source said last, but io.EOF
-	ended bool  // source has no more, or nobody wants it
-	eof   bool  // source has no more
+	mu  sync.Mutex
+	n   int64
+	err error // what source said last, but io.EOF
+	eof bool  // source has no more
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	b.await()
+	b.life.AwaitBody()
 	n, err := b.source.Read(p)
+	b.life.GotBody()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n += int64(n)
-	if b.life != nil {
-		b.life.GotBody()
-	}
 	if b.limit > 0 && b.n > b.limit {
 		n, err = 0, forward.ErrTooLarge
 	}
-	if err != nil && err != io.EOF && !b.ended {
+	if err == io.EOF {
+		b.eof = true
+	} else if err != nil {
 		b.err = err
 	}
-	b.ended = b.ended || err != nil
-	b.eof = b.eof || err == io.EOF
 	return n, err
-}
-
-// await tells the clocks that the client's next byte is waited for.
-func (b *body) await() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.life != nil {
-		b.life.AwaitBody()
-	}
-}
-
-// Close implements io.Closer for the standard library's transport, which wants no
-// more of a body that the user container has not waited for, and waits itself until
-// a Read that the client keeps waiting has returned.
-func (b *body) Close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.life != nil && !b.ended {
-		b.ended = true
-		b.stop()
-	}
-	return nil
 }
 
 // complete reports whether all of it has been read.
@@ -324,11 +297,4 @@ func (b *body) failed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.err
-}
-
-// leave lets go of the exchange.
-func (b *body) leave() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.life = nil
 }

@@ -29,7 +29,7 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 	stop := x.watchContext()
 	defer stop()
 	if x.r.ContentLength != 0 {
-		x.body = &body{life: l, source: x.r.Body, length: x.r.ContentLength, limit: x.server.settings.MaxBodyBytes, stop: x.StopBody}
+		x.body = &body{life: l, source: x.r.Body, length: x.r.ContentLength, limit: x.server.settings.MaxBodyBytes}
 		if !x.h2 || !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long; it needs HTTP/2
 			l.OwesBody()
 		}
@@ -128,7 +128,7 @@ func (x *exchange) forwardH1() (result queue.Result) {
 	c.Body, c.Trailer, c.Expect100, c.Many = nil, nil, false, x.h2
 	if x.body != nil {
 		c.Body, c.Expect100 = x.body, x.head.Expect100
-		c.Trailer = x.appendTrailer
+		c.Trailer = x.trailer
 		x.fullDuplex()
 	}
 	c.Hold = x.life.Holds()
@@ -159,7 +159,7 @@ func (x *exchange) forwardH1() (result queue.Result) {
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
 	x.life.Respond(string(contentType))
 	result.Begun = true
-	x.stream(r, &result)
+	x.stream(&r.Head, r, c.Abort, &result)
 	x.settle(&result)
 	r.Close() // after settle: then nothing is there to abort
 	result.In = x.body.moved()
@@ -182,21 +182,28 @@ func (x *exchange) settle(result *queue.Result) {
 	}
 }
 
-// stream passes the response on to its end.
-func (x *exchange) stream(r *upstream.Response, result *queue.Result) {
+// response is that of the user container, in whatever HTTP it speaks.
+type response interface {
+	Length() int64 // of the body in bytes; -1: it is not known
+	Next() ([]byte, error)
+	Trailer() []wire.Field
+}
+
+// stream passes the response on to its end. abort makes its Next return.
+func (x *exchange) stream(head *wire.Response, r response, abort func(), result *queue.Result) {
 	h := x.w.Header()
-	copyFields(h, r.Head.Fields)
-	if n := r.Length(); n >= 0 && (n > 0 || r.Head.ContentLength == 0) {
+	copyFields(h, head.Fields)
+	if n := r.Length(); n >= 0 && (n > 0 || head.ContentLength == 0) {
 		h[header.ContentLength] = []string{strconv.FormatInt(n, 10)}
-	} else if x.r.Method == http.MethodHead && r.Head.ContentLength >= 0 {
-		h[header.ContentLength] = []string{strconv.FormatInt(r.Head.ContentLength, 10)}
+	} else if x.r.Method == http.MethodHead && head.ContentLength >= 0 {
+		h[header.ContentLength] = []string{strconv.FormatInt(head.ContentLength, 10)}
 	}
-	if r.Head.Status == http.StatusNoContent {
+	if head.Status == http.StatusNoContent {
 		delete(h, header.ContentLength) // RFC 9110 section 8.6
 	}
 	x.addTiming(h)
 	x.closeIfLast(h, x.server.settings.FullDuplex)
-	x.begun(r.Head.Status, r.Length() < 0, x.call.Abort)
+	x.begun(head.Status, r.Length() < 0, abort)
 
 	x.pending = true // the head, for now
 	defer func() { x.pending = false }()
@@ -322,16 +329,14 @@ func trailerNames(t http.Header) string {
 	return strings.Join(names, ", ")
 }
 
-// appendTrailer appends the request's trailer fields, which net/http has put
-// into place at the end of the body.
-func (x *exchange) appendTrailer(dst []byte) []byte {
-	for name, values := range x.r.Trailer {
-		for _, value := range values {
-			dst = wire.AppendField(dst, name, value)
-		}
-	}
-	return dst
-}
+// trailer returns the request's trailer fields, which net/http has put into place at the
+// end of the body.
+func (x *exchange) trailer() []wire.Field { return fieldsOf(x.r.Trailer) }
+
+// maxAnnounced is how long a response's list of announced trailers may be, in bytes, so
+// that it is passed on: net/http compares each name with all others. The trailers are
+// sent in any case.
+const maxAnnounced = 4 << 10
 
 // responseFields takes the fields of a response for net/http.
 type responseFields struct {

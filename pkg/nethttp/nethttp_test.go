@@ -20,6 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -83,7 +84,8 @@ func buildOn(t *testing.T, port int, change func(*queue.Proxy, *nethttp.Settings
 		t.Fatal(err)
 	}
 	upstreamApp := upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond})
-	h.server = nethttp.New(s, h.proxy, upstreamApp, watcher, log.New(h.log, "", 0))
+	client := h2client.New(h2client.Settings{Dial: upstreamApp.Dial, Unsettled: upstreamApp.Forget})
+	h.server = nethttp.New(s, h.proxy, upstreamApp, client, watcher, log.New(h.log, "", 0))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
-// Package nethttp is the engine on the standard library's net/http. It serves HTTP/2,
-// and, where it is chosen for the process, HTTP/1 as well, as a fallback and as what
-// package http1 is compared with. It reads requests as net/http does: what that lets
-// through, or refuses, it does not judge again.
+// Package nethttp is the engine on the standard library's net/http, for a whole process:
+// a fallback, and what packages http1 and http2 are compared with. It reads requests as
+// net/http does: what that lets through, or refuses, it does not judge again.
 package nethttp
 
 import (
@@ -16,6 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -57,30 +57,30 @@ type Server struct {
 	settings Settings
 	proxy    *queue.Proxy
 	app      *upstream.App
+	client   *h2client.Client // for an app that speaks HTTP/2
 	watcher  *hangup.Watcher
 	server   *http.Server
 	idle     sync.Pool     // of *exchange
 	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
-	stop     chan struct{} // closed by StopListening
+	stop     chan struct{} // closed by Shutdown
 
 	mu        sync.Mutex
 	listeners []net.Listener
 	serving   sync.WaitGroup // Serve
 	conns     map[*conn]struct{}
 	stopping  bool
-	accepted  *accepted
 }
 
-// New returns a server that runs requests through proxy and forwards them to app. What
-// net/http has to say goes to errors.
-func New(settings Settings, proxy *queue.Proxy, app *upstream.App, watcher *hangup.Watcher, errors *log.Logger) *Server {
+// New returns a server that runs requests through proxy and forwards them to app, or by
+// client where the app speaks HTTP/2. What net/http has to say goes to errors.
+func New(settings Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher, errors *log.Logger) *Server {
 	s := &Server{
 		settings: settings,
 		proxy:    proxy,
 		app:      app,
+		client:   client,
 		watcher:  watcher,
 		conns:    make(map[*conn]struct{}),
-		accepted: newAccepted(),
 		stop:     make(chan struct{}),
 	}
 	s.idle.New = func() any { return s.newExchange() }
@@ -144,15 +144,6 @@ func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
 	return err
 }
 
-// ServeAccepted serves the connections of [Server.ServeConn] until Shutdown.
-func (s *Server) ServeAccepted() error {
-	err := s.server.Serve(s.accepted)
-	if s.hasStopped() {
-		return nil
-	}
-	return err
-}
-
 // closing reports whether clients are to go elsewhere with their next request.
 func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
 
@@ -168,14 +159,11 @@ func (s *Server) GoAway() {
 	}
 }
 
-// StopListening accepts what the kernel has accepted, and then nothing more but what
-// ServeConn is given. It may be called again.
-func (s *Server) StopListening() {
+// stopListening accepts what the kernel has accepted, and then nothing more.
+func (s *Server) stopListening() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopping {
-		close(s.stop)
-	}
+	close(s.stop)
 	s.stopping = true
 	for _, ln := range s.listeners {
 		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
@@ -190,7 +178,7 @@ func (s *Server) StopListening() {
 // it is idle. When the context ends it closes those that are left. It does not wait
 // for tunnels.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.StopListening()
+	s.stopListening()
 	s.serving.Wait() // for what the kernel had accepted
 	err := s.server.Shutdown(ctx)
 	if err != nil {

@@ -115,6 +115,14 @@ func (a *Alarm) Abortable(abort func()) Why {
 	return a.killed
 }
 
+// Killed returns what has broken the Forward off; OK: nothing has. Any goroutine may call
+// it.
+func (a *Alarm) Killed() Why {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.killed
+}
+
 // arm sets the timer.
 func (a *Alarm) arm() {
 	next := a.life.Next()

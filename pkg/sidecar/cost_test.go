@@ -94,7 +94,6 @@ func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func()
 	}
 	main := listen()
 	s.start(func() error { return s.http1.Serve(main, nil) })
-	s.start(s.nethttp.ServeAccepted)
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Errorf("stop: got %v, want nil", err)

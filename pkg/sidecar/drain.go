@@ -32,7 +32,11 @@ const (
 // hear no and clients are sent elsewhere. ending says that the pod is ending.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
-	s.nethttp.GoAway()
+	if s.http2 != nil {
+		s.http2.GoAway()
+	} else {
+		s.nethttp.GoAway()
+	}
 }
 
 // drain keeps serving until nobody needs us any more, or the deadline has come. Where
@@ -84,7 +88,6 @@ func (s *sidecar) stopAccepting() {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), end.Add(leaveTime))
 	defer cancel()
-	s.nethttp.StopListening()
 	if s.http1 == nil {
 		_ = s.nethttp.Shutdown(ctx)
 	} else {
@@ -107,7 +110,7 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 	case <-done:
 	case <-timer.C:
 	}
-	_ = s.nethttp.Shutdown(ctx)
+	_ = s.http2.Shutdown(ctx)
 	<-done
 }
 

@@ -23,8 +23,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -56,7 +58,9 @@ type sidecar struct {
 	app     *upstream.App
 	proxy   *queue.Proxy
 	http1   *http1.Server   // nil: net/http serves all
-	nethttp *nethttp.Server // HTTP/2, and where it is chosen HTTP/1 as well
+	http2   *http2.Server   // likewise
+	nethttp *nethttp.Server // nil: it serves nothing
+	appH2   *h2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
 
@@ -219,18 +223,17 @@ func (s *sidecar) build() (err error) {
 	}
 	connections := connlimit.New(c.MaxConnections.V)
 	appHost := net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V))
-	s.nethttp = nethttp.New(nethttp.Settings{
-		MaxHeaderBytes: c.MaxHeaderBytes.V,
-		MaxBodyBytes:   c.MaxBodyBytes.V,
-		Connections:    connections,
-		HeaderTimeout:  c.HeaderTimeout.V,
-		SendTimeout:    c.SendTimeout.V,
-		FullDuplex:     c.FullDuplex.V,
-		ServerTiming:   c.ServerTiming.V,
-		AppHost:        appHost,
-		WebSockets:     &s.webSockets,
-	}, s.proxy, s.app, s.watcher, zap.NewStdLog(s.log))
+	s.appH2 = h2client.New(h2client.Settings{Dial: s.app.Dial, Unsettled: s.app.Forget})
 	if c.Engine.V == config.OwnEngine {
+		s.http2 = http2.New(http2.Settings{
+			MaxHeaderBytes: c.MaxHeaderBytes.V,
+			MaxBodyBytes:   c.MaxBodyBytes.V,
+			HeaderTimeout:  c.HeaderTimeout.V,
+			SendTimeout:    c.SendTimeout.V,
+			ServerTiming:   c.ServerTiming.V,
+			AppHost:        appHost,
+			WebSockets:     &s.webSockets,
+		}, s.proxy, s.app, s.appH2)
 		s.http1 = http1.New(http1.Settings{
 			MaxHeaderBytes: c.MaxHeaderBytes.V,
 			MaxBodyBytes:   c.MaxBodyBytes.V,
@@ -240,8 +243,20 @@ func (s *sidecar) build() (err error) {
 			ServerTiming:   c.ServerTiming.V,
 			WebSockets:     &s.webSockets,
 			AppHost:        appHost,
-			HTTP2:          s.nethttp.ServeConn,
-		}, s.proxy, s.app, s.watcher)
+			HTTP2:          s.http2.ServeConn,
+		}, s.proxy, s.app, s.appH2, s.watcher)
+	} else {
+		s.nethttp = nethttp.New(nethttp.Settings{
+			MaxHeaderBytes: c.MaxHeaderBytes.V,
+			MaxBodyBytes:   c.MaxBodyBytes.V,
+			Connections:    connections,
+			HeaderTimeout:  c.HeaderTimeout.V,
+			SendTimeout:    c.SendTimeout.V,
+			FullDuplex:     c.FullDuplex.V,
+			ServerTiming:   c.ServerTiming.V,
+			AppHost:        appHost,
+			WebSockets:     &s.webSockets,
+		}, s.proxy, s.app, s.appH2, s.watcher, zap.NewStdLog(s.log))
 	}
 	s.board = status.New(s.statusSources())
 	s.tell()
@@ -290,9 +305,6 @@ func (s *sidecar) load() (running, waiting int) {
 func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	c := s.config
 	s.start(func() error { return s.serveClients(l.main, nil) })
-	if s.http1 != nil {
-		s.start(s.nethttp.ServeAccepted)
-	}
 	s.startServer(l.admin, s.adminHandler())
 	s.startServer(l.autoscaler, stats.Handler(s.proxy.Stats, stats.Labels{
 		Namespace:     c.Namespace.V,
@@ -397,6 +409,7 @@ func (s *sidecar) stop() error {
 	all.Wait()
 	s.running.Wait()
 	s.app.Close()
+	s.appH2.Close()
 	ctx, cancel := context.WithDeadline(context.Background(), s.lastMoment())
 	defer cancel()
 	err := errors.Join(s.prober.Stop(ctx), s.watcher.Close())

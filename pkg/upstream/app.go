@@ -4,14 +4,13 @@
 //
 // HTTP/1.1 is our own, because net/http's Transport loses answers that come
 // before the request has been sent, bytes right behind an upgrade and request
-// trailers, and hides whether a byte of a failed request was written. HTTP/2
-// goes through the standard library's transport.
+// trailers, and hides whether a byte of a failed request was written. HTTP/2 is
+// package h2client.
 package upstream
 
 import (
 	"context"
 	"net"
-	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -42,7 +41,6 @@ const (
 type App struct {
 	settings  Settings
 	addresses [2]string
-	h2        *http.Transport
 	buffers   buffers
 
 	mu     sync.Mutex
@@ -65,7 +63,6 @@ func New(s Settings) *App {
 		settings:  s,
 		addresses: [2]string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)},
 	}
-	a.h2 = newH2(a)
 	return a
 }
 
@@ -81,7 +78,6 @@ func (a *App) Close() {
 	if a.sweep != nil {
 		a.sweep.Stop()
 	}
-	a.h2.CloseIdleConnections()
 }
 
 // take returns an idle connection, or nil. Whether it is still of use is seen when
@@ -179,21 +175,21 @@ const (
 	dialTimeout = 10 * time.Second // a full backlog answers nothing at all
 )
 
-// dialAside is dial on a stack of its own: package net goes deep, and the stack of
+// dialAside is Dial on a stack of its own: package net goes deep, and the stack of
 // a goroutine that once went as deep stays large while it serves its connection.
 func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c, err = a.dial(ctx)
+		c, err = a.Dial(ctx)
 	}()
 	<-done
 	return c, err
 }
 
-// dial opens a connection to the user container: on IPv4, and when nothing
+// Dial opens a connection to the user container: on IPv4, and when nothing
 // listens there on IPv6; both again and again until ConnectRetry has passed.
-func (a *App) dial(ctx context.Context) (net.Conn, error) {
+func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 	end := time.Now().Add(a.settings.ConnectRetry)
 	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
 	for {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // stuck is a body that gives out its first bytes and then waits for StopBody,
@@ -62,7 +63,7 @@ func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
 						k.with(bytes.NewReader(body), -1)
 					case "trailers":
 						k.with(bytes.NewReader(body), -1).field("Trailer", "A")
-						k.Trailer = func(dst []byte) []byte { return append(dst, "A: b\r\n"...) }
+						k.Trailer = func() []wire.Field { return []wire.Field{{Name: []byte("A"), Value: []byte("b")}} }
 						wantTrailer = "b"
 					}
 					got := k.do(a)

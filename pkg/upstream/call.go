@@ -50,13 +50,13 @@ type Client interface {
 // for the next one, by way of [Call.Begin], once [Response.Close],
 // [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
-	Request   *forward.Request        // whose head is made for each sending
-	Content   []byte                  // a body of which all is here: it is sent with the head; nil: none, or Body
-	Body      io.Reader               // one that is still to come, as Request says how; nil: none, or Content
-	Trailer   func(dst []byte) []byte // appends the trailer fields once Body has ended; nil: none
-	Expect100 bool                    // Body waits for "100 Continue"
-	Hold      bool                    // a Do that is broken off leaves its connection to Held
-	Many      bool                    // the client has others like it: the response is read in pieces of 32 KB, not 64
+	Request   *forward.Request    // whose head is made for each sending
+	Content   []byte              // a body of which all is here: it is sent with the head; nil: none, or Body
+	Body      io.Reader           // one that is still to come, as Request says how; nil: none, or Content
+	Trailer   func() []wire.Field // the trailer fields once Body has ended; nil: none
+	Expect100 bool                // Body waits for "100 Continue"
+	Hold      bool                // a Do that is broken off leaves its connection to Held
+	Many      bool                // the client has others like it: the response is read in pieces of 32 KB, not 64
 	Client    Client
 
 	Sends int // how often Do has sent the request, or begun to
@@ -416,7 +416,9 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 		case err == io.EOF && chunked:
 			tail := append(buf[:0], "0\r\n"...)
 			if c.Trailer != nil {
-				tail = c.Trailer(tail)
+				for _, f := range c.Trailer() {
+					tail = wire.AppendField(tail, f.Name, f.Value)
+				}
 			}
 			if _, werr := conn.Write(append(tail, "\r\n"...)); werr != nil {
 				return broken, nil

@@ -11,7 +11,6 @@ var (
 	errNotAsked     = errors.New("switched protocols without being asked")
 	errNoUpgrade    = errors.New("switched protocols without saying to which")
 	errSpeaksH2     = errors.New("answered in HTTP/2")
-	errNotAgain     = errors.New("reset the request's stream")
 	errEndedEarly   = errors.New("the body ended early")
 	errStale        = errors.New("the idle connection had ended")
 	errPartly       = errors.New("the head is written in part") // never told

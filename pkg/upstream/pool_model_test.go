@@ -3,7 +3,6 @@ package upstream
 import (
 	"fmt"
 	"net"
-	"net/http"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -49,7 +48,7 @@ func (l *line) Close() error {
 // grain of the pool's lock, and looks after each step where every connection is.
 // It runs in a bubble.
 func runPool(c poolCase, choose func(n int) int) (story string, err error) {
-	a := &App{settings: Settings{Port: 1, MaxIdle: c.most}, h2: new(http.Transport)} // New is slow
+	a := &App{settings: Settings{Port: 1, MaxIdle: c.most}}
 	defer func() { a.Close(); synctest.Wait() }()
 	var (
 		lines  []*line

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"net/netip"
+	"strings"
 )
 
 // Preface is what a client that knows HTTP/2 sends first (RFC 9113 3.4).
@@ -211,7 +212,7 @@ func (r *Request) target() {
 	r.Form, r.Host = Origin, nil
 	switch {
 	case t[0] == '/' && string(r.Method) != "CONNECT":
-		r.BadEscape = badEscape(t)
+		r.BadEscape = BadEscape(t)
 	case string(t) == "*" && string(r.Method) == "OPTIONS":
 		r.Form = Asterisk
 	case string(r.Method) == "CONNECT":
@@ -228,7 +229,7 @@ func (r *Request) target() {
 			end = len(rest)
 		}
 		r.Host = rest[:end]
-		r.BadEscape = badEscape(rest[end:])
+		r.BadEscape = BadEscape(rest[end:])
 		if scheme == 0 || plainHost(r.Host) < 0 {
 			r.oddTarget()
 		}
@@ -311,18 +312,32 @@ func visible(s []byte) bool {
 	return len(s) > 0
 }
 
-// badEscape looks at the path of "/path?query".
-func badEscape(s []byte) bool {
-	for {
-		i := bytes.IndexByte(s, '%')
-		if i < 0 || bytes.IndexByte(s[:i], '?') >= 0 {
-			return false
+// BadEscape reports whether the path of "/path?query" has a "%" without two hexadecimal
+// digits behind it.
+func BadEscape[T text](s T) bool {
+	for i := 0; i < len(s) && s[i] != '?'; i++ {
+		if s[i] != '%' {
+			continue
 		}
 		if i+2 >= len(s) || hex(s[i+1]) < 0 || hex(s[i+2]) < 0 {
 			return true
 		}
-		s = s[i+3:]
+		i += 2
 	}
+	return false
+}
+
+// ValidHost reports whether a Host that is not simply a name or an address may be one
+// (RFC 3986 section 3.2.2, without its escapes being looked at).
+func ValidHost[T text](host T) bool {
+	for i := range len(host) {
+		c := host[i]
+		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+		if !alphanumeric && strings.IndexByte("!$%&'()*+,-.:;=[]_~", c) < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // HasScheme reports whether a target begins like that of an HTTP request in absolute form.

@@ -684,15 +684,15 @@ func TestALongHTTP2FrameIsRefusedWhenItIsAnnounced(t *testing.T) {
 	p := newPod(t)
 	p.sample()
 	p.sidecar()
-	for length, want := range map[string]http2.ErrCode{"\x01\x00\x00": http2.ErrCodeNo, "\x01\x00\x01": http2.ErrCodeFrameSize, "\xff\xff\xff": http2.ErrCodeFrameSize} {
+	for length, want := range map[string]http2.ErrCode{"\x00\x40\x00": http2.ErrCodeNo, "\x01\x00\x01": http2.ErrCodeFrameSize, "\xff\xff\xff": http2.ErrCodeFrameSize} {
 		h := dialH2(t, p.addr())
 		h.open(1, false, "POST", "/sink")
 		io.WriteString(h, length+"\x00\x00\x00\x00\x00\x01")
 		if want == http2.ErrCodeNo {
-			io.WriteString(h, strings.Repeat("x", 64<<10))
+			io.WriteString(h, strings.Repeat("x", 16<<10))
 			h.data(1, true, "")
-			if a := h.answer(1); a.status != 200 || !strings.Contains(a.body, "65536") {
-				t.Errorf("a frame of 64 KB: got %+v, want it taken", a)
+			if a := h.answer(1); a.status != 200 || !strings.Contains(a.body, "16384") {
+				t.Errorf("a frame of 16 KB: got %+v, want it taken", a)
 			}
 		} else if got := h.goAway(); got.code != want {
 			t.Errorf("a frame of %q bytes: got %v, want %v", length, got, want)

@@ -29,11 +29,14 @@ var plan = []room{
 	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
 	{path: "pkg/forward", may: []string{"pkg/queue", "pkg/header", "pkg/wire"}},
 	{path: "pkg/upstream", may: []string{"pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
+	{path: "pkg/h2", may: []string{"pkg/link", "pkg/wire"}},
+	{path: "pkg/h2client", may: []string{"pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link"}},
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
-	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/http2", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 
 	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
@@ -46,7 +49,7 @@ var plan = []room{
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
-		"pkg/nethttp", "pkg/http1", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
+		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling"}},
@@ -85,6 +88,8 @@ var doors = []door{
 	{prefix: "sigs.k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
 	{prefix: "go.yaml.in/yaml/v3", rooms: []string{"pkg/inject/manifest"}},
+	// Header compression of HTTP/2, and nothing else of that module.
+	{prefix: "golang.org/x/net/http2/hpack", rooms: []string{"pkg/h2"}},
 	// The number of a system call that package syscall does not have.
 	{prefix: "golang.org/x/sys", rooms: []string{"pkg/socket"}},
 	// The logger is made in main and passed on as a value to the edges.
@@ -110,7 +115,9 @@ var heavy = []string{
 	"sigs.k8s.io/",
 	"google.golang.org/grpc",
 	"go.opentelemetry.io/",
-	"golang.org/x/net",
+	// What all of that module's packages need but hpack, which pkg/h2 uses.
+	"golang.org/x/net/http/",
+	"golang.org/x/net/idna",
 }
 
 // remembered lists the package variables that are neither errors nor tables

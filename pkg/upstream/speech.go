@@ -2,17 +2,10 @@ package upstream
 
 import (
 	"context"
-	"encoding/binary"
-	"errors"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptrace"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/queue-proxy/queue-proxy/pkg/forward"
 )
 
 // speech is what the user container has been heard to speak. It is learnt on
@@ -46,6 +39,9 @@ func (s *speech) forget() {
 	s.h1, s.h2 = unknown, unknown
 }
 
+// Forget forgets what the user container speaks: it may be another one by now.
+func (a *App) Forget() { a.speech.forget() }
+
 // learnH1 notes that the user container speaks HTTP/1.1, or HTTP/2 instead.
 func (s *speech) learnH1(speaks bool) {
 	s.mu.Lock()
@@ -74,6 +70,12 @@ func (s *speech) heard() (h1, h2 answer) {
 func (a *App) OnlyH2() bool {
 	h1, _ := a.speech.heard()
 	return h1 == no
+}
+
+// HeardH2 reports whether the user container speaks HTTP/2, if that is known.
+func (a *App) HeardH2() (speaks, known bool) {
+	_, h2 := a.speech.heard()
+	return h2 == yes, h2 != unknown
 }
 
 // SpeaksH1 reports whether the user container has been heard to speak HTTP/1.1.
@@ -164,7 +166,7 @@ func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 // question puts one to the user container on a connection of its own, and says
 // whether the answer is yes. silent: it is no because there was none in time.
 func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, silent bool, err error) {
-	c, err := a.dial(ctx)
+	c, err := a.Dial(ctx)
 	if err != nil {
 		return false, false, err
 	}
@@ -250,126 +252,4 @@ func couldBeSettings(b []byte) bool {
 	head := [9]byte{3: 4}
 	copy(head[:], b)
 	return len(b) < len(head) && isSettings(head[:])
-}
-
-// RoundTripH2 sends a request in HTTP/2, to the user container whatever the host
-// of its URL is. Its context must end once the response has been dealt with. The
-// error is a *forward.Error where nothing could be dialled.
-//
-// The standard library would send a request without a body up to seven times,
-// and wait for a minute in between, to a user container that resets its stream;
-// and not again to one that closes the connection. What has been sent is sent
-// again only by the rule of [Call.Do], in both cases.
-func (a *App) RoundTripH2(r *http.Request) (*http.Response, error) {
-	ctx, end := context.WithCancelCause(r.Context())
-	var reused, sent, again, heard atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(c httptrace.GotConnInfo) {
-			if sent.Swap(false) && (again.Swap(true) || !reused.Load() || !Idempotent(r.Method)) {
-				end(errNotAgain)
-				return
-			}
-			reused.Store(c.Reused)
-		},
-		WroteHeaders:         func() { sent.Store(true) },
-		GotFirstResponseByte: func() { heard.Store(true) },
-	})
-	out := r.WithContext(ctx)
-	url := *r.URL
-	url.Host = a.addresses[0] // which tells the transport's connections apart
-	out.URL = &url
-	res, err := a.h2.RoundTrip(out)
-	var reset streamReset
-	if err != nil && r.Body == nil && reused.Load() && !heard.Load() && !again.Load() && !errors.As(err, &reset) && ctx.Err() == nil {
-		res, err = a.h2.RoundTrip(out) // unless GotConn forbids it
-	}
-	if err == nil {
-		return res, nil
-	}
-	switch {
-	case errors.Is(context.Cause(ctx), errNotAgain):
-		err = &forward.Error{Fault: forward.Reset, Err: errNotAgain}
-	case r.Context().Err() == nil && !reused.Load():
-		a.speech.forget() // a connection that never answered: it may be another app by now
-	}
-	end(nil)
-	return nil, err
-}
-
-// streamReset is the standard library's error of a RST_STREAM, on a connection that
-// lives on. errors.As finds it by its fields.
-type streamReset struct {
-	StreamID uint32
-	Code     uint32
-	Cause    error
-}
-
-func (streamReset) Error() string { return errNotAgain.Error() }
-
-func newH2(a *App) *http.Transport {
-	protocols := new(http.Protocols)
-	protocols.SetUnencryptedHTTP2(true)
-	return &http.Transport{
-		Protocols: protocols,
-		// No more of a response waits for a slow client than here; the whole connection's
-		// window stays as wide as it is (1 GB): clients that share it must not wait for
-		// each other.
-		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: bufferSize},
-		MaxResponseHeaderBytes: maxHead, // what of trailers goes beyond is left out, without a word
-		DisableCompression:     true,
-		IdleConnTimeout:        idleTimeout,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			c, err := a.dial(ctx)
-			if err != nil {
-				return nil, err
-			}
-			return &shortFrames{Conn: c}, nil
-		},
-	}
-}
-
-// shortFrames is a connection on which the standard library sends frames of pieceSize
-// at most: for each request with a body it takes a buffer of what the server would
-// bear, 512 KB from Go's own.
-type shortFrames struct {
-	net.Conn
-	first []byte // of what the server says, what has not been read; nil at the beginning
-	err   error  // comes after it
-}
-
-func (c *shortFrames) Read(p []byte) (int, error) {
-	if c.first == nil {
-		c.first, c.err = firstFrame(c.Conn)
-	}
-	if len(c.first) > 0 {
-		n := copy(p, c.first)
-		c.first = c.first[n:]
-		return n, nil
-	}
-	if c.err != nil {
-		return 0, c.err
-	}
-	return c.Conn.Read(p)
-}
-
-// firstFrame reads a server's SETTINGS and lowers SETTINGS_MAX_FRAME_SIZE in it to
-// pieceSize (RFC 9113 section 6.5.1). What is no such frame is returned as it comes.
-// The error is that of the connection; what came before it is returned beside it.
-func firstFrame(c net.Conn) ([]byte, error) {
-	const setting, maxFrameSize = 6, 5 // bytes, identifier
-	var head [9]byte
-	n, err := io.ReadFull(c, head[:])
-	length := int(head[1])<<8 | int(head[2])
-	if err != nil || !isSettings(head[:]) || length > smallSize {
-		return head[:n], err
-	}
-	frame := make([]byte, len(head)+length)
-	copy(frame, head[:])
-	n, err = io.ReadFull(c, frame[len(head):])
-	for s := frame[len(head):]; len(s) >= setting; s = s[setting:] {
-		if value := s[2:setting]; binary.BigEndian.Uint16(s) == maxFrameSize && binary.BigEndian.Uint32(value) > pieceSize {
-			binary.BigEndian.PutUint32(value, pieceSize)
-		}
-	}
-	return frame[:len(head)+n], err
 }

@@ -1,0 +1,132 @@
+package h2
+
+import (
+	"slices"
+	"strconv"
+)
+
+// A Block is a header block in the making (RFC 7541). It uses the static table alone:
+// what is sent to a neighbour need not be small, and an encoder without state lets any
+// goroutine make a block, for any connection, at any time. The zero value is empty. It is
+// used by one goroutine at a time.
+type Block struct{ b []byte }
+
+// Reset empties the block.
+func (k *Block) Reset() { k.b = k.b[:0] }
+
+// Grow makes room for n more bytes.
+func (k *Block) Grow(n int) { k.b = slices.Grow(k.b, n) }
+
+// Status adds the status of a response.
+func (k *Block) Status(status int) {
+	switch status {
+	case 200:
+		k.b = append(k.b, 0x80|8)
+	case 204:
+		k.b = append(k.b, 0x80|9)
+	case 206:
+		k.b = append(k.b, 0x80|10)
+	case 304:
+		k.b = append(k.b, 0x80|11)
+	case 400:
+		k.b = append(k.b, 0x80|12)
+	case 404:
+		k.b = append(k.b, 0x80|13)
+	case 500:
+		k.b = append(k.b, 0x80|14)
+	default:
+		k.b = append(k.b, 8, 3)
+		k.b = strconv.AppendInt(k.b, int64(status), 10)
+	}
+}
+
+// Request adds what stands in an HTTP/1.1 request line, and the host. protocol is that
+// of an extended CONNECT (RFC 8441), "" for other requests.
+func (k *Block) Request(method, scheme, authority, path, protocol string) {
+	switch method {
+	case "GET":
+		k.b = append(k.b, 0x80|2)
+	case "POST":
+		k.b = append(k.b, 0x80|3)
+	default:
+		k.Field(":method", method)
+	}
+	if scheme == "https" {
+		k.b = append(k.b, 0x80|7)
+	} else {
+		k.b = append(k.b, 0x80|6)
+	}
+	k.Field(":authority", authority)
+	k.Field(":path", path)
+	if protocol != "" {
+		k.Field(":protocol", protocol)
+	}
+}
+
+// Field adds a field, whose name may be in any case. It is a forward.Encoder.
+func (k *Block) Field(name, value string) {
+	b := append(k.b, 0)
+	b = appendInteger(b, 0, 7, len(name))
+	at := len(b)
+	for i := range len(name) {
+		c := name[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		b = append(b, c)
+	}
+	if index := staticNames[string(b[at:])]; index > 0 {
+		first := byte(0)
+		if secret(index) {
+			first = neverIndexed
+		}
+		b = appendInteger(k.b, first, 4, index)
+	}
+	b = appendInteger(b, 0, 7, len(value))
+	k.b = append(b, value...)
+}
+
+// neverIndexed is the first byte of a literal that nobody on the way may put into a
+// table, where its compression could be measured (RFC 7541 sections 6.2.3 and 7.1).
+const neverIndexed = 0x10
+
+func secret(index int) bool {
+	switch index {
+	case 23, 32, 49, 55: // authorization, cookie, proxy-authorization, set-cookie
+		return true
+	}
+	return false
+}
+
+// appendInteger appends an integer in what the first byte has left of bits (RFC 7541
+// section 5.1).
+func appendInteger(b []byte, first byte, bits uint, n int) []byte {
+	most := 1<<bits - 1
+	if n < most {
+		return append(b, first|byte(n))
+	}
+	b = append(b, first|byte(most))
+	for n -= most; n >= 128; n >>= 7 {
+		b = append(b, byte(n)|128)
+	}
+	return append(b, byte(n))
+}
+
+// noTable is a dynamic table size update to 0 (RFC 7541 section 6.3): it comes first, and
+// whatever size the peer asks for later is large enough.
+const noTable = 0x20
+
+// staticNames are the indexes of names in the static table (RFC 7541 appendix A).
+var staticNames = map[string]int{
+	":authority": 1, ":method": 2, ":path": 4, ":scheme": 6, ":status": 8,
+	"accept-charset": 15, "accept-encoding": 16, "accept-language": 17, "accept-ranges": 18, "accept": 19,
+	"access-control-allow-origin": 20, "age": 21, "allow": 22, "authorization": 23, "cache-control": 24,
+	"content-disposition": 25, "content-encoding": 26, "content-language": 27, "content-length": 28,
+	"content-location": 29, "content-range": 30, "content-type": 31, "cookie": 32, "date": 33, "etag": 34,
+	"expect": 35, "expires": 36, "from": 37, "host": 38, "if-match": 39, "if-modified-since": 40,
+	"if-none-match": 41, "if-range": 42, "if-unmodified-since": 43, "last-modified": 44, "link": 45,
+	"location": 46, "max-forwards": 47, "proxy-authenticate": 48, "proxy-authorization": 49, "range": 50,
+	"referer": 51, "refresh": 52, "retry-after": 53, "server": 54, "set-cookie": 55,
+	"strict-transport-security": 56, "transfer-encoding": 57, "user-agent": 58, "vary": 59, "via": 60,
+	"www-authenticate": 61,
+}

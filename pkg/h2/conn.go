@@ -1,0 +1,706 @@
+package h2
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Config says how a connection behaves.
+type Config struct {
+	Client       bool          // we open the streams
+	Window       int           // bytes of a stream that may come before they are credited
+	ConnWindow   int           // the same for all streams of the connection together; they are credited at once
+	MaxStreams   int           // that the peer may open at once; 0 of a client
+	MaxHeadBytes int           // of a header block, decoded as RFC 9113 section 6.5.2 counts, and encoded
+	HeadTimeout  time.Duration // for the rest of a header block, or of another frame that is no DATA, once it has begun; 0: none
+	SendTimeout  time.Duration // for the peer to take the next bytes of what is written; 0: none
+	Connect      bool          // extended CONNECT is understood (RFC 8441)
+	Buffers      *Buffers
+}
+
+// A Handler is told of what concerns the connection. All methods are called by the
+// goroutine that runs it and must not block.
+type Handler interface {
+	// Request says that the peer has opened a stream; end: all of the request is there. It is
+	// never called for a client. The head is valid during the call.
+	Request(id uint32, h *Head, end bool)
+
+	// Received says that all has been handled that had come; partly: Waiting was called, and
+	// the rest has still not come.
+	Received(partly bool)
+
+	// Waiting says that a header block, or another frame, is there in part.
+	Waiting()
+
+	// GoingAway says that the peer wants no more streams. Those of a client that it will not
+	// serve have failed (RFC 9113 section 6.8).
+	GoingAway()
+}
+
+// An Owner of a stream is told of what comes on it, by the goroutine that runs the
+// connection; by is that connection. Its methods must not block, and are not called any
+// more once [Stream.Release] has returned.
+type Owner interface {
+	// Head is called for a response, an informational one included, and for a trailer
+	// section. The head is valid during the call.
+	Head(by *Conn, h *Head, end bool)
+
+	// Data is called with a piece of the content, valid during the call. The owner gives the
+	// peer room for n more bytes by [Stream.Credit]; n may be greater than len(p), by padding.
+	Data(by *Conn, p []byte, n int, end bool)
+
+	// Failed is called when the stream has ended before its time: with a *[ResetError], or
+	// with what has ended the connection. Nothing can be sent on it.
+	Failed(by *Conn, err error)
+
+	// Drained is called when all has been taken of what a Send has left waiting. by is nil
+	// where another goroutine calls it.
+	Drained(by *Conn)
+}
+
+// Bounds of what a peer may do.
+const (
+	// readSize is how much is read at once, in bytes.
+	readSize = 32 << 10
+	// outSize is how much is written at once; content waits while so much is waiting.
+	outSize = 64 << 10
+	// smallOut is the same of connections on which little is sent.
+	smallOut = 4 << 10
+	// maxReplies is how much may wait of what the peer makes us send by its frames alone
+	// (acknowledgements, resets, window updates), in bytes: it does not read them.
+	maxReplies = 64 << 10
+	// unknownMost is how many streams a peer may be thought to take that has not said it (RFC
+	// 9113 section 6.5.2).
+	unknownMost = 100
+	// maxIdleFrames is how many frames that move nothing forward are taken in
+	// idleFrameTime: PING, PRIORITY, SETTINGS, empty DATA and CONTINUATION, frames of streams
+	// that have ended.
+	maxIdleFrames = 10_000
+	idleFrameTime = 10 * time.Second
+	// lingerTime is how long a connection that we end still takes what the peer sends, so
+	// that it can read what was written (RFC 9112 section 9.6).
+	lingerTime  = time.Second
+	lingerBytes = 8 << 20
+)
+
+// Buffers are those that connections do not use at the moment. It is safe for concurrent
+// use; connections may share one. The zero value is ready.
+type Buffers struct{ read, small, large sync.Pool } // of *[]byte
+
+func (b *Buffers) get(size int) *[]byte {
+	if p, ok := b.of(size).Get().(*[]byte); ok {
+		return p
+	}
+	p := make([]byte, size)
+	return &p
+}
+
+// put takes a buffer back; nil is none.
+func (b *Buffers) put(p *[]byte) {
+	if p != nil {
+		b.of(len(*p)).Put(p)
+	}
+}
+
+func (b *Buffers) of(size int) *sync.Pool {
+	switch size {
+	case readSize:
+		return &b.read
+	case smallOut:
+		return &b.small
+	}
+	return &b.large
+}
+
+// Conn is a connection. Its exported methods may be called by any goroutine.
+type Conn struct {
+	link    *link.Conn
+	config  Config
+	handler Handler
+
+	// Of the goroutine that reads.
+	decoder   *hpack.Decoder
+	head      Head
+	pooled    *[]byte // what is read into; nil while nothing is there
+	n         int     // bytes of it, of the last read,
+	err       error   // or what was wrong
+	reading   func(fd uintptr) (done bool)
+	preface   int    // bytes of it that have not come
+	partial   []byte // of a frame that has come in part
+	owing     bool   // the rest of a frame or of a block has a deadline
+	data      dataFrame
+	block     []byte        // of a header block in several frames
+	blockID   uint32        // 0: there is none
+	blockEnd  bool          // of the stream, with the block
+	selfish   bool          // the stream of HEADERS depends on itself
+	settled   bool          // SETTINGS have come,
+	agreed    chan struct{} // and then it is closed
+	unsaid    int           // bytes that the connection's window has to be widened by
+	touched   []*Conn
+	refusing  error     // what was wrong with a Refuse
+	idleSince time.Time // when idleFrames began to count
+	idle      int
+
+	mu      sync.Mutex
+	streams map[uint32]*Stream
+	last    uint32 // the highest id that was opened: by the peer, or by a client itself
+	seen    uint32 // the same, with streams that were refused because the connection is ending
+	broken  error  // why nothing can be sent any more; nil: it can
+	over    error  // why the connection has ended; nil: it has not
+	early   bool   // a stream was ended before the peer had ended its side
+	leaving bool   // the peer has been told to open no more streams
+	ending  bool   // no streams are opened any more; the connection ends with the last one
+
+	// Of what is sent, guarded by mu.
+	out      []byte        // waits
+	outOf    *[]byte       // what out was taken from; nil: it has grown, or there is none
+	replies  int           // bytes of out that the peer has caused by frames alone
+	writable chan struct{} // closed when out has been taken; nil: nobody waits
+	flushing bool          // somebody writes,
+	written  sync.Cond     // until this is signalled
+	window   int           // of the connection
+	initial  int           // window of a new stream
+	most     uint32        // streams that the peer takes at once
+	connect  bool          // the peer understands extended CONNECT
+	begun    bool          // a header block has been sent
+	ring     ring          // streams with something that waits for room, or for the connection's window
+
+	// Of who writes.
+	left     []byte
+	again    bool
+	writeErr error
+	writing  func(fd uintptr) (done bool)
+	patient  func(fd uintptr) (done bool)
+}
+
+// dataFrame is what has to come of a DATA frame. Its content is not collected.
+type dataFrame struct {
+	stream   *Stream // nil: nobody wants it
+	left     int     // bytes of the payload, -1: no frame is open
+	pad      int     // bytes of padding at the end of them
+	padKnown bool    // pad has come, or there is none
+	end      bool    // of the stream, behind it
+}
+
+// New returns a connection on l. What opens it is sent by the first Flush.
+func New(l *link.Conn, config Config, handler Handler) *Conn {
+	c := &Conn{
+		link: l, config: config, handler: handler,
+		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
+		agreed: make(chan struct{}),
+	}
+	c.data.left = -1
+	c.reading, c.writing, c.patient = c.tryRead, c.tryWrite, c.tryWriteAll
+	c.written.L = &c.mu
+	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
+	c.decoder.SetMaxStringLength(max(config.MaxHeadBytes, 1))
+	if !config.Client {
+		c.preface = len(wire.Preface)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.room()
+	if config.Client {
+		c.out = append(c.out, wire.Preface...)
+	}
+	c.out = c.appendSettings(c.out)
+	c.out = appendWindowUpdate(c.out, 0, config.ConnWindow-defaultWindow)
+	return c
+}
+
+func (c *Conn) appendSettings(b []byte) []byte {
+	at := len(b)
+	b = appendFrameHead(b, 0, frameSettings, 0, 0)
+	b = appendSetting(b, settingInitialWindow, c.config.Window)
+	b = appendSetting(b, settingMaxHeaderListSize, c.config.MaxHeadBytes)
+	if c.config.Client {
+		b = appendSetting(b, settingEnablePush, 0)
+	} else {
+		b = appendSetting(b, settingMaxStreams, c.config.MaxStreams)
+	}
+	if c.config.Connect {
+		b = appendSetting(b, settingConnectProtocol, 1)
+	}
+	b[at+2] = byte(len(b) - at - frameHeadSize)
+	return b
+}
+
+// Settled returns a channel that is closed when the peer has sent its SETTINGS, the first
+// sign that it speaks HTTP/2, or when the connection has ended.
+func (c *Conn) Settled() <-chan struct{} { return c.agreed }
+
+// Writable returns a channel that is closed when there may be room for another request,
+// or the connection has ended.
+func (c *Conn) Writable() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.writable == nil {
+		c.writable = make(chan struct{})
+	}
+	if c.broken != nil || len(c.out) < outSize {
+		c.tellWritable()
+		closed := make(chan struct{})
+		close(closed)
+		return closed
+	}
+	return c.writable
+}
+
+// tellWritable tells those who wait for Writable. c.mu is held.
+func (c *Conn) tellWritable() {
+	if c.writable != nil {
+		close(c.writable)
+		c.writable = nil
+	}
+}
+
+// Err returns what has ended the connection; nil: nothing has.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken == nil {
+		return c.over
+	}
+	return c.broken
+}
+
+// Streams returns how many streams are open.
+func (c *Conn) Streams() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.streams)
+}
+
+// Connects reports whether the peer understands extended CONNECT (RFC 8441).
+func (c *Conn) Connects() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.connect
+}
+
+// Link returns the connection beneath.
+func (c *Conn) Link() *link.Conn { return c.link }
+
+// Run reads until the connection ends, tells the owners of its streams, closes it, and
+// returns why. early was read before. It is called once.
+func (c *Conn) Run(early []byte) error {
+	if c.config.Client {
+		c.Flush(false)
+	}
+	c.owe(true)
+	err := c.receive(early)
+	for err == nil {
+		if err = c.link.WaitRead(c.reading); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = c.late()
+			}
+			continue
+		}
+		if err = c.err; err == nil {
+			err = c.receive((*c.pooled)[:c.n])
+		}
+		c.config.Buffers.put(c.pooled)
+		c.pooled = nil
+	}
+	c.end(err)
+	return err
+}
+
+// errPreface says that the peer speaks another protocol (RFC 9113 section 3.4).
+var errPreface = errors.New("http2: no preface")
+
+// errEnded says that the connection has ended as it should.
+var errEnded = errors.New("http2: the connection has ended")
+
+// late decides what a read deadline means: that a frame is late, or that somebody has
+// ended the connection.
+func (c *Conn) late() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil:
+		return c.broken
+	case c.ending && len(c.streams) == 0:
+		return errEnded
+	case c.owing:
+		return fail(ProtocolError, "a frame did not come to its end in time")
+	}
+	c.link.SetReadDeadline(time.Time{}) // somebody has changed his mind
+	return nil
+}
+
+// tryRead is what RawConn.Read calls when bytes may have come.
+func (c *Conn) tryRead(fd uintptr) (done bool) {
+	if c.pooled == nil {
+		c.pooled = c.config.Buffers.get(readSize)
+	}
+	c.n, c.err = c.link.TryRead(fd, *c.pooled)
+	if errors.Is(c.err, link.ErrAgain) {
+		c.config.Buffers.put(c.pooled)
+		c.pooled = nil
+		return false
+	}
+	return true
+}
+
+// receive handles what has come.
+func (c *Conn) receive(b []byte) error {
+	err := c.frames(b)
+	c.mu.Lock()
+	if c.unsaid >= c.config.ConnWindow/4 {
+		c.room()
+		c.out = appendWindowUpdate(c.out, 0, c.unsaid)
+		c.caused(windowUpdateSize)
+		c.unsaid = 0
+		c.FlushLater(c)
+	}
+	if err == nil && c.replies > maxReplies && c.broken == nil {
+		err = fail(EnhanceYourCalm, "answers to frames are not read")
+	}
+	c.mu.Unlock()
+	c.handler.Received(c.owing)
+	for i, d := range c.touched {
+		c.touched[i] = nil
+		d.Flush(d != c)
+	}
+	c.touched = c.touched[:0]
+	return err
+}
+
+// caused counts bytes of the output that a peer has caused by frames alone. A user
+// container that does not read for a while is borne. c.mu is held.
+func (c *Conn) caused(n int) {
+	if !c.config.Client {
+		c.replies += n
+	}
+}
+
+// FlushLater flushes d once all has been handled that has come on c. It is for those
+// who are called by the goroutine that runs c. With a nil c another goroutine flushes at
+// once: who calls may hold what owners wait for that a flush tells of their streams.
+func (c *Conn) FlushLater(d *Conn) {
+	if c == nil {
+		go d.Flush(false)
+		return
+	}
+	for _, t := range c.touched {
+		if t == d {
+			return
+		}
+	}
+	c.touched = append(c.touched, d)
+}
+
+// frames handles the frames in b. What there is of one that is not complete is kept, but
+// for DATA.
+func (c *Conn) frames(b []byte) error {
+	if c.preface > 0 {
+		n := min(c.preface, len(b))
+		if at := len(wire.Preface) - c.preface; string(b[:n]) != wire.Preface[at:at+n] {
+			return errPreface
+		}
+		c.preface -= n
+		b = b[n:]
+		if c.preface == 0 {
+			c.FlushLater(c) // our SETTINGS: who speaks another protocol gets none
+		}
+	}
+	for len(b) > 0 {
+		var err error
+		switch {
+		case c.data.left >= 0:
+			b, err = c.content(b)
+		case len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameData:
+			err = c.beginData(b[:frameHeadSize])
+			b = b[frameHeadSize:]
+		case len(c.partial) > 0 || !whole(b):
+			b, err = c.collect(b)
+		default:
+			n := frameHeadSize + payload(b)
+			frame := b[:n]
+			b = b[n:]
+			err = c.frame(frame)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	c.owe(c.preface > 0 || len(c.partial) > 0 || c.blockID != 0 || !c.settled)
+	return nil
+}
+
+// payload returns the length of the payload of the frame that b begins with.
+func payload(b []byte) int { return int(b[0])<<16 | int(b[1])<<8 | int(b[2]) }
+
+// whole reports whether b begins with a whole frame.
+func whole(b []byte) bool { return len(b) >= frameHeadSize && len(b) >= frameHeadSize+payload(b) }
+
+// collect adds to a frame that has come in part, and handles it when it is whole. Of DATA
+// only the head is collected.
+func (c *Conn) collect(b []byte) ([]byte, error) {
+	if len(c.partial) < frameHeadSize {
+		n := min(frameHeadSize-len(c.partial), len(b))
+		c.partial = append(c.partial, b[:n]...)
+		if b = b[n:]; len(c.partial) < frameHeadSize {
+			return b, nil
+		}
+		if payload(c.partial) > maxFrameSize {
+			return nil, fail(FrameSizeError, "a frame is too long")
+		}
+		if c.partial[3] == frameData {
+			head := c.partial
+			c.partial = nil
+			return b, c.beginData(head)
+		}
+	}
+	n := min(frameHeadSize+payload(c.partial)-len(c.partial), len(b))
+	c.partial = append(c.partial, b[:n]...)
+	if len(c.partial) < frameHeadSize+payload(c.partial) {
+		return nil, nil
+	}
+	frame := c.partial
+	c.partial = nil
+	return b[n:], c.frame(frame)
+}
+
+// owe starts or stops the clock for what the peer has begun.
+func (c *Conn) owe(owes bool) {
+	if owes == c.owing {
+		return
+	}
+	c.owing = owes
+	if owes {
+		c.handler.Waiting()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.broken != nil, c.ending && len(c.streams) == 0: // the deadline is that of the end
+	case !owes:
+		c.link.SetReadDeadline(time.Time{})
+	case c.config.HeadTimeout > 0:
+		c.link.SetReadDeadline(time.Now().Add(c.config.HeadTimeout))
+	}
+}
+
+// frame handles a frame that is no DATA.
+func (c *Conn) frame(f []byte) error {
+	kind, flags, id := f[3], f[4], binary.BigEndian.Uint32(f[5:])&maxStreamID
+	p := f[frameHeadSize:]
+	switch {
+	case len(p) > maxFrameSize:
+		return fail(FrameSizeError, "a frame is too long")
+	case c.blockID != 0 && (kind != frameContinuation || id != c.blockID):
+		return fail(ProtocolError, "another frame within a header block")
+	case !c.settled && kind != frameSettings:
+		return fail(ProtocolError, "no SETTINGS first")
+	}
+	switch kind {
+	case frameHeaders:
+		return c.headersFrame(flags, id, p)
+	case frameContinuation:
+		return c.continuationFrame(flags, id, p)
+	case framePriority:
+		return c.priorityFrame(id, p)
+	case frameReset:
+		return c.resetFrame(id, p)
+	case frameSettings:
+		return c.settingsFrame(flags, id, p)
+	case framePing:
+		return c.pingFrame(flags, id, p)
+	case frameGoAway:
+		return c.goAwayFrame(id, p)
+	case frameWindowUpdate:
+		return c.windowFrame(id, p)
+	case framePushPromise:
+		return fail(ProtocolError, "PUSH_PROMISE")
+	}
+	return c.idleFrame() // of a type that nobody knows (RFC 9113 section 4.1)
+}
+
+// idleFrame counts a frame that moves nothing forward.
+func (c *Conn) idleFrame() error {
+	if c.idle++; c.idle < maxIdleFrames {
+		if c.idle == 1 {
+			c.idleSince = time.Now()
+		}
+		return nil
+	}
+	if time.Since(c.idleSince) < idleFrameTime {
+		return fail(EnhanceYourCalm, "too many frames that do nothing")
+	}
+	c.idle = 0
+	return nil
+}
+
+// reply adds a frame to the output that the peer has caused.
+func (c *Conn) reply(add func(b []byte) []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return nil
+	}
+	c.room()
+	n := len(c.out)
+	c.out = add(c.out)
+	if c.replies += len(c.out) - n; c.replies > maxReplies {
+		return fail(EnhanceYourCalm, "answers to frames are not read")
+	}
+	c.FlushLater(c)
+	return nil
+}
+
+// resetStream ends a stream of the peer's that is not, or not any more, among ours.
+func (c *Conn) resetStream(id uint32, code Code) error {
+	if err := c.idleFrame(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.early = true
+	c.mu.Unlock()
+	return c.reply(func(b []byte) []byte { return appendReset(b, id, code) })
+}
+
+// mayComeLate reports whether frames may be on their way of a stream that we have ended.
+func (c *Conn) mayComeLate() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.early
+}
+
+// find returns the stream with that id; nil: there is none any more. idle: there has
+// never been one.
+func (c *Conn) find(id uint32) (s *Stream, idle bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s = c.streams[id]
+	ours := id%2 == 1 // of the client, and servers open none
+	return s, s == nil && (!ours || id > c.seen)
+}
+
+// end tells all that the connection has ended, and closes it.
+func (c *Conn) end(err error) {
+	var wrong *Error
+	polite := errors.As(err, &wrong) || errors.Is(err, errEnded)
+	c.mu.Lock()
+	c.ending, c.over = true, err
+	if !polite && c.broken == nil {
+		c.broken = err
+	}
+	c.tellWritable()
+	streams := c.streams
+	c.streams, c.ring = nil, ring{}
+	for _, s := range streams {
+		s.gone = true
+	}
+	if wrong != nil {
+		c.room()
+		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)
+	}
+	c.mu.Unlock()
+	if !c.settled {
+		close(c.agreed)
+	}
+	for _, s := range streams {
+		s.failed(c, err)
+	}
+	for i, d := range c.touched {
+		c.touched[i] = nil
+		d.Flush(false)
+	}
+	if polite {
+		c.linger(err)
+	}
+	if errors.Is(err, io.EOF) || polite {
+		c.link.Close()
+	} else {
+		c.link.Cut()
+	}
+}
+
+// linger writes what waits and lets the peer read it, then nothing more can be sent. A
+// peer that has done nothing wrong has as long for it as for other responses.
+func (c *Conn) linger(err error) {
+	if !errors.Is(err, errEnded) {
+		c.link.SetDeadline(time.Now().Add(lingerTime))
+	}
+	c.Flush(false)
+	c.mu.Lock()
+	for c.flushing {
+		c.written.Wait()
+	}
+	failed := c.broken != nil && !errors.Is(c.broken, err)
+	c.broken = err
+	c.tellWritable()
+	c.mu.Unlock()
+	c.link.SetDeadline(time.Now().Add(lingerTime))
+	if !failed && c.link.CloseWrite() == nil {
+		c.link.Discard(lingerBytes)
+	}
+}
+
+// Close ends the connection at once; it may be called more than once. The error is what
+// the owners of its streams are told.
+func (c *Conn) Close(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken == nil {
+		c.broken = err
+		c.link.SetDeadline(past)
+	}
+}
+
+var past = time.Unix(1, 0)
+
+// GoAway tells the peer to open no more streams, without refusing one: the first of the two
+// steps of a graceful end (RFC 9113 section 6.8).
+func (c *Conn) GoAway() {
+	c.mu.Lock()
+	if c.broken == nil && !c.ending && !c.leaving {
+		c.leaving = true
+		c.room()
+		c.out = appendGoAway(c.out, maxStreamID, NoError)
+	}
+	c.mu.Unlock()
+	c.Flush(false)
+}
+
+// End is the second step: streams that are opened from now on are not served, and the
+// connection ends with the last of those that are.
+func (c *Conn) End() {
+	c.mu.Lock()
+	if c.broken == nil && !c.ending {
+		c.ending = true
+		c.room()
+		c.out = appendGoAway(c.out, c.lastOfPeer(), NoError)
+		c.endIfIdle()
+	}
+	c.mu.Unlock()
+	c.Flush(false)
+}
+
+// lastOfPeer is what a GOAWAY says of the peer's streams, of which a server has none. c.mu
+// is held.
+func (c *Conn) lastOfPeer() uint32 {
+	if c.config.Client {
+		return 0
+	}
+	return c.last
+}
+
+// endIfIdle makes the reader end a connection that is ending and has no streams. c.mu is
+// held.
+func (c *Conn) endIfIdle() {
+	if c.ending && len(c.streams) == 0 {
+		c.link.SetReadDeadline(past)
+	}
+}

@@ -1,0 +1,304 @@
+package h2_test
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+)
+
+// send sends on a stream, and flushes.
+func (o *owner) sendHead(p *peer, end bool) {
+	p.Helper()
+	p.must(o.SendHead(head(0), end))
+	o.Conn().Flush(false)
+}
+
+func (o *owner) sendData(p *peer, n int, end bool) (waits bool) {
+	p.Helper()
+	waits, err := o.SendData(make([]byte, n), end)
+	p.must(err)
+	o.Conn().Flush(false)
+	return waits
+}
+
+func TestAGracefulEndHasTwoSteps(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	one := p.request(1, false)
+	p.us.GoAway()
+	p.expect("GOAWAY 2147483647 NO_ERROR")
+	p.us.GoAway() // said once
+	three := p.request(3, true)
+	p.us.End()
+	p.expect("GOAWAY 3 NO_ERROR")
+
+	// The client has not seen that yet, and opens a stream, all of which is ignored.
+	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.get("x", "y"), EndHeaders: true}))
+	p.expect("RST_STREAM 5 REFUSED_STREAM")
+	p.must(p.WriteWindowUpdate(5, 10))
+	p.must(p.WriteData(5, true, []byte("refused")))
+	p.expect("RST_STREAM 5 STREAM_CLOSED")
+	p.must(p.WriteRSTStream(5, http2.ErrCodeCancel))
+	p.alive()
+
+	// The others are served.
+	p.must(p.WriteData(1, true, []byte("served")))
+	one.await(t, 1)
+	one.sendHead(p, true)
+	p.expect("HEADERS 1 end")
+	three.sendHead(p, false)
+	three.sendData(p, 10, true)
+	p.expect("HEADERS 3", "DATA 3 10 end", "end")
+	p.Close()
+	if err := p.ended(); err == nil || strings.Contains(err.Error(), "EOF") {
+		t.Errorf("got %v, want that it has ended as it should", err)
+	}
+}
+
+func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+	p.must(p.WriteWindowUpdate(0, 1<<30))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	const all = 16 << 20 // more than the kernel takes
+	if !one.sendData(p, all, true) {
+		t.Error("got all of it taken, want that some waits")
+	}
+	p.us.End()
+	got := 0
+	for {
+		f, err := p.ReadFrame()
+		if err != nil {
+			break
+		}
+		if d, ok := f.(*http2.DataFrame); ok {
+			got += len(d.Data())
+		}
+	}
+	if got != all {
+		t.Errorf("got %d bytes, want %d", got, all)
+	}
+}
+
+func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	p.us.End()
+	p.expect("GOAWAY 0 NO_ERROR", "end")
+	p.Close()
+	p.ended()
+	p.us.End()
+	p.us.GoAway()
+	p.us.Close(errors.New("late"))
+}
+
+func TestCloseTellsTheOwners(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	one := p.request(1, false)
+	why := errors.New("it is enough")
+	p.us.Close(why)
+	p.us.Close(errors.New("again"))
+	if err := p.ended(); err != why {
+		t.Errorf("got %v, want %v", err, why)
+	}
+	if got := one.await(t, 1); got[0] != "failed it is enough" {
+		t.Errorf("got %q, want that it has failed", got)
+	}
+	if err := one.SendHead(head(0), true); err != h2.ErrGone {
+		t.Errorf("got %v, want ErrGone", err)
+	}
+	if _, err := one.SendData(nil, true); err != h2.ErrGone {
+		t.Errorf("got %v, want ErrGone", err)
+	}
+	if _, err := one.SendTrailer(head(0)); err != h2.ErrGone {
+		t.Errorf("got %v, want ErrGone", err)
+	}
+	p.expect("end")
+}
+
+func TestTheEndOfTheConnectionIsToldToTheOwners(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	one := p.request(1, false)
+	p.Close()
+	if err := p.ended(); err != io.EOF && err == nil {
+		t.Errorf("got %v, want its end", err)
+	}
+	one.await(t, 1)
+	if p.us.Err() == nil || p.us.Streams() != 0 {
+		t.Errorf("got %v and %d streams, want an error and none", p.us.Err(), p.us.Streams())
+	}
+}
+
+func TestResetsBothWays(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 5})
+	one := p.request(1, false)
+	p.must(p.WriteRSTStream(1, http2.ErrCodeCancel))
+	one.await(t, 1)
+	var reset *h2.ResetError
+	if !errors.As(one.err, &reset) || reset.Code != h2.Cancel {
+		t.Errorf("got %v, want CANCEL", one.err)
+	}
+	one.Reset(h2.InternalError) // it has gone
+	three := p.request(3, true)
+	three.sendHead(p, false)
+	if !three.sendData(p, 100, true) {
+		t.Error("got all of it taken, want that some waits")
+	}
+	p.expect("HEADERS 3", "DATA 3 5")
+	three.Reset(h2.InternalError)
+	p.us.Flush(false)
+	p.expect("RST_STREAM 3 INTERNAL_ERROR")
+	if three.Waits() {
+		t.Error("what was dropped waits")
+	}
+	p.must(p.WriteWindowUpdate(3, 1000))
+	p.alive()
+
+	// A response that ends before its request.
+	five := p.request(5, false)
+	five.sendHead(p, true)
+	p.expect("HEADERS 5 end", "RST_STREAM 5 NO_ERROR")
+	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.fields("late", "trailer"), EndHeaders: true, EndStream: true}))
+	p.expect("RST_STREAM 5 STREAM_CLOSED")
+	if n := p.us.Streams(); n != 0 {
+		t.Errorf("got %d streams, want none", n)
+	}
+	seven := p.request(7, false)
+	seven.BothWays()
+	seven.sendHead(p, true)
+	p.expect("HEADERS 7 end")
+	p.must(p.WriteData(7, true, nil))
+	seven.await(t, 1)
+	if n := p.us.Streams(); n != 0 {
+		t.Errorf("got %d streams, want none", n)
+	}
+	p.alive()
+}
+
+func TestAReleasedOwnerIsToldNothing(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	one := p.request(1, false)
+	one.Release()
+	p.must(p.WriteData(1, false, []byte("x")))
+	p.must(p.WriteRSTStream(1, http2.ErrCodeCancel))
+	p.alive()
+	if len(one.lines) > 0 {
+		t.Errorf("got %q, want nothing", one.lines)
+	}
+}
+
+// What a peer may not do too often. Each frame is sent until the connection ends.
+func TestFloodsEndTheConnection(t *testing.T) {
+	for name, flood := range map[string]func(p *peer, i int) []byte{
+		"PING":     func(*peer, int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) },
+		"PING ack": func(*peer, int) []byte { return frame(http2.FramePing, 1, 0, make([]byte, 8)...) },
+		"SETTINGS": func(*peer, int) []byte { return frame(http2.FrameSettings, 0, 0) },
+		"SETTINGS of windows": func(_ *peer, i int) []byte {
+			return frame(http2.FrameSettings, 0, 0, 0, 4, 0, 0, 0, byte(i))
+		},
+		"SETTINGS ack": func(*peer, int) []byte { return frame(http2.FrameSettings, 1, 0) },
+		"PRIORITY":     func(*peer, int) []byte { return frame(http2.FramePriority, 0, 1, 0, 0, 0, 3, 1) },
+		"empty DATA":   func(*peer, int) []byte { return frame(http2.FrameData, 0, 1) },
+		"GOAWAY":       func(*peer, int) []byte { return frame(http2.FrameGoAway, 0, 0, make([]byte, 8)...) },
+		"unknown":      func(*peer, int) []byte { return frame(99, 0, 1) },
+		"CONTINUATION": func(_ *peer, i int) []byte {
+			if i == 0 {
+				return frame(http2.FrameHeaders, 0, 11)
+			}
+			return frame(http2.FrameContinuation, 0, 11)
+		},
+		"DATA of a closed stream":       func(*peer, int) []byte { return frame(http2.FrameData, 0, 3, 1) },
+		"RST_STREAM of a closed stream": func(*peer, int) []byte { return frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 8) },
+		"HEADERS of a closed stream": func(p *peer, i int) []byte {
+			if i == 0 {
+				return frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0) // one that we close
+			}
+			return frame(http2.FrameHeaders, 5, 1, 0x82)
+		},
+		"streams that break a rule": func(p *peer, i int) []byte { // CVE-2025-8671
+			id := uint32(2*i + 11)
+			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameWindowUpdate, 0, id, 0, 0, 0, 0)...)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := dial(t, serverConfig())
+			p.host.quiet = true
+			go func() { p.ran <- p.us.Run(nil) }()
+			p.greet()
+			p.request(1, false)
+			p.request(3, false)
+			p.must(p.WriteRSTStream(3, http2.ErrCodeCancel))
+			go func() {
+				var b []byte
+				for i := range 20_000 {
+					b = append(b, flood(p, i)...)
+				}
+				p.Write(b)
+			}()
+			got := p.next()
+			for got != "end" && !strings.HasPrefix(got, "GOAWAY") {
+				got = p.next()
+			}
+			if !strings.HasSuffix(got, "ENHANCE_YOUR_CALM") {
+				t.Errorf("got %q, want that it is too much", got)
+			}
+			p.Close()
+			p.ended()
+		})
+	}
+}
+
+// A peer that takes nothing makes us keep only so much. stuck returns a connection whose
+// peer reads nothing any more.
+func stuck(t *testing.T) *peer {
+	p := dial(t, serverConfig())
+	p.host.quiet = true
+	go func() { p.ran <- p.us.Run(nil) }()
+	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
+	p.must(p.WriteWindowUpdate(0, 1<<30))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	one.sendData(p, 16<<20, true)
+	return p
+}
+
+func TestAPeerThatReadsNothingCannotMakeUsKeepReplies(t *testing.T) {
+	for name, c := range map[string]struct {
+		many  int
+		frame func(i int) []byte
+	}{
+		"PING":     {5000, func(int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) }},
+		"SETTINGS": {9000, func(int) []byte { return frame(http2.FrameSettings, 0, 0) }},
+		"streams that break a rule": {6000, func(i int) []byte {
+			id := uint32(2*i + 3)
+			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameWindowUpdate, 0, id, 0, 0, 0, 0)...)
+		}},
+		"streams that are reset for their DATA": {6000, func(i int) []byte {
+			id := uint32(2*i + 3)
+			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameData, 0, id, 1)...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := stuck(t)
+			var b []byte
+			for i := range c.many {
+				b = append(b, c.frame(i)...)
+			}
+			go p.Write(b)
+			var wrong *h2.Error
+			if err := p.ended(); !errors.As(err, &wrong) || wrong.Code != h2.EnhanceYourCalm {
+				t.Errorf("got %v, want that it is too much", err)
+			}
+		})
+	}
+}

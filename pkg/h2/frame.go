@@ -1,0 +1,139 @@
+// Package h2 is a connection that speaks HTTP/2 (RFC 9113), for either end: frames,
+// header compression, flow control and the writer. Who serves requests on it is package
+// http2, who sends them to the user container is package h2client.
+//
+// One goroutine reads from a connection, in [Conn.Run], and calls the owners of its
+// streams with what has come; they must not block. Any goroutine may send: what it sends
+// is added to the connection's output, which the next [Conn.Flush] writes together with
+// that of other streams, without blocking.
+package h2
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Types of frames (RFC 9113 section 6).
+const (
+	frameData         = 0
+	frameHeaders      = 1
+	framePriority     = 2
+	frameReset        = 3
+	frameSettings     = 4
+	framePushPromise  = 5
+	framePing         = 6
+	frameGoAway       = 7
+	frameWindowUpdate = 8
+	frameContinuation = 9
+)
+
+// Flags of frames.
+const (
+	flagEndStream  = 0x1
+	flagAck        = 0x1
+	flagEndHeaders = 0x4
+	flagPadded     = 0x8
+	flagPriority   = 0x20
+)
+
+// Settings (RFC 9113 section 6.5.2, RFC 8441 section 3).
+const (
+	settingHeaderTableSize   = 1
+	settingEnablePush        = 2
+	settingMaxStreams        = 3
+	settingInitialWindow     = 4
+	settingMaxFrameSize      = 5
+	settingMaxHeaderListSize = 6
+	settingConnectProtocol   = 8
+)
+
+const (
+	frameHeadSize    = 9                 // bytes
+	resetSize        = frameHeadSize + 4 // of RST_STREAM
+	windowUpdateSize = frameHeadSize + 4
+
+	maxFrameSize  = 16384 // bytes of payload, sent and received: what RFC 9113 section 4.2 has every peer take
+	defaultWindow = 65535 // of a connection, and of a stream until SETTINGS says otherwise
+	maxWindow     = 1<<31 - 1
+	maxStreamID   = 1<<31 - 1
+)
+
+// Code is an error code (RFC 9113 section 7).
+type Code uint32
+
+// The codes.
+const (
+	NoError            Code = 0
+	ProtocolError      Code = 1
+	InternalError      Code = 2
+	FlowControlError   Code = 3
+	StreamClosed       Code = 5
+	FrameSizeError     Code = 6
+	RefusedStream      Code = 7
+	Cancel             Code = 8
+	CompressionError   Code = 9
+	EnhanceYourCalm    Code = 11
+	InadequateSecurity Code = 12
+)
+
+// An Error ends a connection, and is told to the peer by its code.
+type Error struct {
+	Code Code
+	Text string // what was wrong, in words of our own
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("http2: %s (code %d)", e.Text, e.Code) }
+
+func fail(code Code, text string) error { return &Error{code, text} }
+
+// A ResetError says that the peer has ended a stream by RST_STREAM.
+type ResetError struct{ Code Code }
+
+func (e *ResetError) Error() string {
+	return fmt.Sprintf("http2: the stream was reset (code %d)", e.Code)
+}
+
+// appendFrameHead appends the head of a frame (RFC 9113 section 4.1).
+func appendFrameHead(b []byte, length int, kind, flags byte, id uint32) []byte {
+	return append(b, byte(length>>16), byte(length>>8), byte(length), kind, flags, byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+}
+
+func appendReset(b []byte, id uint32, code Code) []byte {
+	b = appendFrameHead(b, 4, frameReset, 0, id)
+	return binary.BigEndian.AppendUint32(b, uint32(code))
+}
+
+func appendWindowUpdate(b []byte, id uint32, n int) []byte {
+	b = appendFrameHead(b, 4, frameWindowUpdate, 0, id)
+	return binary.BigEndian.AppendUint32(b, uint32(n))
+}
+
+func appendGoAway(b []byte, last uint32, code Code) []byte {
+	b = appendFrameHead(b, 8, frameGoAway, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, last)
+	return binary.BigEndian.AppendUint32(b, uint32(code))
+}
+
+func appendSetting(b []byte, id uint16, value int) []byte {
+	b = binary.BigEndian.AppendUint16(b, id)
+	return binary.BigEndian.AppendUint32(b, uint32(value))
+}
+
+// appendHeaders appends a header block as HEADERS, and CONTINUATION where it is long.
+func appendHeaders(b []byte, id uint32, block []byte, end bool) []byte {
+	kind, flags := byte(frameHeaders), byte(0)
+	if end {
+		flags = flagEndStream
+	}
+	for {
+		n := min(len(block), maxFrameSize)
+		if n == len(block) {
+			flags |= flagEndHeaders
+		}
+		b = append(appendFrameHead(b, n, kind, flags, id), block[:n]...)
+		if block = block[n:]; flags&flagEndHeaders != 0 {
+			return b
+		}
+		kind, flags = frameContinuation, 0
+	}
+}

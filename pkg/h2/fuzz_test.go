@@ -1,0 +1,197 @@
+package h2_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// FuzzBlock compares what is encoded with what golang.org/x/net decodes.
+func FuzzBlock(f *testing.F) {
+	f.Add(200, "content-type", "text/plain", "GET", "/")
+	f.Add(404, "X-Upper", strings.Repeat("y", 300), "POST", strings.Repeat("/", 127))
+	f.Add(599, "cookie", "", "PUT", "*")
+	f.Add(103, "", "x", "", "")
+	f.Fuzz(func(t *testing.T, status int, name, value, method, path string) {
+		if status < 100 || status > 999 {
+			return
+		}
+		var k h2.Block
+		k.Status(status)
+		k.Field(name, value)
+		k.Request(method, "https", "a", path, "p")
+		var got []hpack.HeaderField
+		d := hpack.NewDecoder(0, func(f hpack.HeaderField) { got = append(got, f) })
+		// What a Conn sends is the block, in frames.
+		p := connect(t, serverConfig())
+		p.greet(initialWindow(1))
+		o := p.request(1, true)
+		p.must(o.SendHead(&k, true))
+		p.us.Flush(false)
+		for {
+			f, err := p.ReadFrame()
+			p.must(err)
+			var piece []byte
+			switch f := f.(type) {
+			case *http2.HeadersFrame:
+				piece = f.HeaderBlockFragment()
+			case *http2.ContinuationFrame:
+				piece = f.HeaderBlockFragment()
+			}
+			if _, err := d.Write(piece); err != nil {
+				t.Fatal(err)
+			}
+			if f.Header().Flags.Has(http2.FlagHeadersEndHeaders) {
+				break
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		p.ended()
+		want := []string{":status", name, ":method", ":scheme", ":authority", ":path", ":protocol"}
+		values := []string{"", value, method, "https", "a", path, "p"}
+		if len(got) != len(want) {
+			t.Fatalf("got %v, want %d fields", got, len(want))
+		}
+		for i, f := range got {
+			if lower := asciiLower(want[i]); f.Name != lower || i > 0 && f.Value != values[i] {
+				t.Errorf("got %q=%q, want %q=%q", f.Name, f.Value, lower, values[i])
+			}
+			switch f.Name {
+			case "cookie", "set-cookie", "authorization", "proxy-authorization":
+				if !f.Sensitive {
+					t.Errorf("%s: got that it may be put into a table, want that it may not", f.Name)
+				}
+			}
+		}
+	})
+}
+
+func asciiLower(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+// taker is an owner that credits what comes, and ends its side with the peer's.
+type taker struct {
+	*h2.Stream
+	p *[]byte
+}
+
+func (o *taker) Head(by *h2.Conn, h *h2.Head, end bool) { o.ends(by, end) }
+func (o *taker) Data(by *h2.Conn, p []byte, n int, end bool) {
+	*o.p = append(*o.p, p...)
+	if o.Stream != nil && o.Credit(n) {
+		by.FlushLater(by)
+	}
+	o.ends(by, end)
+}
+func (o *taker) Failed(*h2.Conn, error) {}
+func (o *taker) Drained(*h2.Conn)       {}
+func (o *taker) ends(by *h2.Conn, end bool) {
+	if end && o.Stream != nil {
+		_, _ = o.SendData([]byte("answer"), true)
+		by.FlushLater(by)
+	}
+}
+
+// taking is a Handler whose streams are takers.
+type taking struct {
+	us      *h2.Conn
+	content []byte
+}
+
+func (h *taking) Request(id uint32, head *h2.Head, end bool) {
+	o := &taker{p: &h.content}
+	o.Stream = h.us.Accept(id, o, end)
+	_ = o.SendHead(answer, false)
+	o.ends(h.us, end)
+}
+func (h *taking) Received(bool) {}
+func (h *taking) Waiting()      {}
+func (h *taking) GoingAway()    {}
+
+var answer = head(10)
+
+// FuzzFrames sends arbitrary bytes behind a preface. The connection ends when they do, for
+// a good reason: what golang.org/x/net's Framer does not read is an error here, and the
+// content that is told is content that the Framer has found.
+func FuzzFrames(f *testing.F) {
+	settings := frame(http2.FrameSettings, 0, 0)
+	p := &peer{TB: f}
+	p.encoder = hpack.NewEncoder(&p.block)
+	f.Add(conversation(p)[len(wire.Preface):], 7)
+	f.Add(slices.Concat(settings, frame(http2.FramePing, 0, 0, make([]byte, 8)...), frame(99, 1, 3)), 1)
+	f.Add(slices.Concat(settings, frame(http2.FrameHeaders, 4, 1, 0x82), frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 1), frame(http2.FrameRSTStream, 0, 1, 0, 0, 0, 8)), 100)
+	f.Add(slices.Concat(settings, frame(http2.FrameHeaders, 4, 1, 0x82), frame(http2.FrameData, 9, 1, 2, 'x', 0, 0), frame(http2.FrameSettings, 0, 0, 0, 4, 0, 0, 0, 0)), 3)
+	f.Add(slices.Concat(settings, frame(http2.FrameHeaders, 0, 1, 0x82), frame(http2.FrameContinuation, 4, 1, 0x84)), 3)
+	f.Fuzz(func(t *testing.T, sent []byte, size int) {
+		if len(sent) > 64<<10 {
+			return
+		}
+		h := &taking{}
+		p := dialWith(t, serverConfig(), h)
+		h.us = p.us
+		go func() { p.ran <- p.us.Run(nil) }()
+		go func() {
+			p.Write([]byte(wire.Preface))
+			for piece := range slices.Chunk(sent, max(size, len(sent)/50, 1)) {
+				p.Write(piece)
+			}
+			p.Conn.(*net.TCPConn).CloseWrite()
+		}()
+		io.Copy(io.Discard, p.Conn)
+		err := p.ended()
+		var wrong *h2.Error
+		content, readable := framed(sent)
+		if !readable && !errors.As(err, &wrong) {
+			t.Errorf("%x: got %v, want an error that is told", sent, err)
+		}
+		if !bytes.HasPrefix(content, h.content) && wrong == nil {
+			t.Errorf("%x: got the content %q, want part of %q", sent, h.content, content)
+		}
+	})
+}
+
+// framed returns the content in all DATA frames, and whether the Framer reads all frames
+// that are there as a whole.
+func framed(b []byte) (content []byte, readable bool) {
+	whole := 0 // bytes; the Framer finds fault with some heads of frames that have not come
+	for rest := b; len(rest) >= 9 && len(rest) >= 9+(int(rest[0])<<16|int(rest[1])<<8|int(rest[2])); rest = b[whole:] {
+		whole += 9 + (int(rest[0])<<16 | int(rest[1])<<8 | int(rest[2]))
+	}
+	r := http2.NewFramer(io.Discard, bytes.NewReader(b[:whole]))
+	for {
+		f, err := r.ReadFrame()
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			return content, true
+		case err != nil:
+			var stream http2.StreamError
+			if errors.As(err, &stream) {
+				continue
+			}
+			return content, false
+		}
+		if d, ok := f.(*http2.DataFrame); ok {
+			content = append(content, d.Data()...)
+		}
+	}
+}

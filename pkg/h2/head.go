@@ -1,0 +1,148 @@
+package h2
+
+import (
+	"unsafe"
+
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// A Head is a header block that was received: that of a request, of a response, or a
+// trailer section. Its strings are not changed afterwards; its Fields are used again for
+// the next block of the connection, unless they are taken by [Head.Take].
+type Head struct {
+	Method, Scheme, Authority, Path, Protocol, Status string       // "" where it was not there
+	Fields                                            []wire.Field // names in lower case, values without blanks at their ends
+
+	Malformed bool // RFC 9113 section 8.1.1: not to be forwarded
+	TooLarge  bool // more than Config.MaxHeadBytes, or than wire.MaxFields; what is there is not all
+
+	size    int
+	empty   bool // there was an Authority without a byte
+	began   bool // with fields that are no pseudo-header fields
+	lenient bool // fields of HTTP/1.1's connections are left out, and not held against who sends them
+}
+
+// fieldOverhead is what counts for a field beyond its name and its value (RFC 9113
+// section 6.5.2), in bytes.
+const fieldOverhead = 32
+
+func (h *Head) reset() {
+	clear(h.Fields) // they keep their strings
+	*h = Head{Fields: h.Fields[:0]}
+}
+
+// Take returns the fields for as long as the caller wants them, and leaves spare, of which
+// only the memory matters, in their place.
+func (h *Head) Take(spare []wire.Field) []wire.Field {
+	fields := h.Fields
+	h.Fields = spare[:0]
+	return fields
+}
+
+// Size returns the length of the block as RFC 9113 section 6.5.2 counts, in bytes.
+func (h *Head) Size() int { return h.size }
+
+// add takes a field as the decoder has it.
+func (h *Head) add(f hpack.HeaderField, most int) {
+	h.size += len(f.Name) + len(f.Value) + fieldOverhead
+	if h.size > most || len(h.Fields) >= wire.MaxFields {
+		h.TooLarge = true
+		return
+	}
+	if f.IsPseudo() {
+		h.addPseudo(f)
+		return
+	}
+	h.began = true
+	value := f.Value
+	for len(value) > 0 && blank(value[0]) {
+		value = value[1:]
+	}
+	for len(value) > 0 && blank(value[len(value)-1]) {
+		value = value[:len(value)-1]
+	}
+	specific := connectionSpecific(f.Name, value)
+	if !validName(f.Name) || !validValue(value) || specific && !h.lenient {
+		h.Malformed = true
+		return
+	}
+	if specific {
+		return
+	}
+	h.Fields = append(h.Fields, wire.Field{Name: bytesOf(f.Name), Value: bytesOf(value)})
+}
+
+// addPseudo takes a pseudo-header field: once, and before all others (RFC 9113 section
+// 8.3).
+func (h *Head) addPseudo(f hpack.HeaderField) {
+	var to *string
+	switch f.Name {
+	case ":method":
+		to = &h.Method
+	case ":scheme":
+		to = &h.Scheme
+	case ":authority":
+		to = &h.Authority
+	case ":path":
+		to = &h.Path
+	case ":protocol":
+		to = &h.Protocol
+	case ":status":
+		to = &h.Status
+	}
+	if to == nil || *to != "" || to == &h.Authority && h.empty || h.began || !validValue(f.Value) {
+		h.Malformed = true
+		return
+	}
+	*to = f.Value
+	if f.Value == "" { // which none of the others may be
+		h.Malformed = h.Malformed || to != &h.Authority
+		h.empty = true
+	}
+}
+
+// pseudo reports whether there are pseudo-header fields, which a trailer section must
+// not have.
+func (h *Head) pseudo() bool {
+	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.Status != ""
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' }
+
+// validName reports whether a name is a token without upper case (RFC 9113 section
+// 8.2.1).
+func validName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return wire.ValidToken(name)
+}
+
+// validValue reports whether a value has no control characters, as in HTTP/1.1.
+func validValue(value string) bool {
+	for i := range len(value) {
+		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// connectionSpecific reports whether a field is one of HTTP/1.1's connections (RFC 9113
+// section 8.2.2).
+func connectionSpecific(name, value string) bool {
+	switch name {
+	case "connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade":
+		return true
+	case "te":
+		return value != "trailers"
+	}
+	return false
+}
+
+// bytesOf returns the bytes of a string, which are not to be changed.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

@@ -1,0 +1,459 @@
+package h2
+
+import (
+	"encoding/binary"
+)
+
+// beginData handles the head of a DATA frame (RFC 9113 section 6.1).
+func (c *Conn) beginData(head []byte) error {
+	length, flags, id := payload(head), head[4], binary.BigEndian.Uint32(head[5:])&maxStreamID
+	switch {
+	case length > maxFrameSize:
+		return fail(FrameSizeError, "a frame is too long")
+	case c.blockID != 0:
+		return fail(ProtocolError, "another frame within a header block")
+	case !c.settled:
+		return fail(ProtocolError, "no SETTINGS first")
+	}
+	if c.unsaid += length; c.unsaid > c.config.ConnWindow {
+		return fail(FlowControlError, "more than the connection's window")
+	}
+	s, idle := c.find(id)
+	if idle {
+		return fail(ProtocolError, "DATA on a stream that was not opened")
+	}
+	d := &c.data
+	*d = dataFrame{left: length, end: flags&flagEndStream != 0, padKnown: flags&flagPadded == 0}
+	if !d.padKnown && length == 0 {
+		return fail(ProtocolError, "padding without a length")
+	}
+	if s != nil {
+		d.stream = s.take(length)
+	}
+	var err error
+	switch {
+	case d.stream == nil && s != nil:
+		err = c.refuseData(s)
+	case s == nil && !c.config.Client:
+		err = c.resetStream(id, StreamClosed)
+	case length == 0 && !d.end:
+		err = c.idleFrame()
+	}
+	if err == nil && length == 0 {
+		err = c.deliver(nil, 0)
+	}
+	return err
+}
+
+// refuseData ends a stream whose peer has sent more than it may: beyond its window, or
+// behind its end.
+func (c *Conn) refuseData(s *Stream) error {
+	code := FlowControlError
+	if s.remoteHasEnded() {
+		code = StreamClosed
+	}
+	return c.streamError(s, code, "DATA that the peer may not send")
+}
+
+// streamError ends one of our streams for what the peer has done.
+func (c *Conn) streamError(s *Stream, code Code, text string) error {
+	if err := c.idleFrame(); err != nil {
+		return err
+	}
+	s.Reset(code)
+	c.FlushLater(c)
+	s.failed(c, fail(code, text))
+	return nil
+}
+
+// content handles what b has of the payload of a DATA frame, and returns the rest of b.
+func (c *Conn) content(b []byte) ([]byte, error) {
+	d := &c.data
+	extra := 0
+	if !d.padKnown {
+		d.pad, d.padKnown = int(b[0]), true
+		d.left--
+		if b = b[1:]; d.pad > d.left {
+			return nil, fail(ProtocolError, "more padding than payload")
+		}
+		extra = d.pad + 1
+	}
+	n := min(len(b), d.left)
+	p := b[:min(n, d.left-min(d.pad, d.left))]
+	d.left -= n
+	return b[n:], c.deliver(p, extra)
+}
+
+// deliver gives content to the owner of its stream. extra are bytes that count beside it.
+func (c *Conn) deliver(p []byte, extra int) error {
+	d := &c.data
+	s, end := d.stream, d.end && d.left == 0
+	if d.left == 0 {
+		*d = dataFrame{left: -1}
+	}
+	if s == nil || len(p)+extra == 0 && !end {
+		return nil
+	}
+	if end {
+		s.remoteEnds()
+	}
+	s.events.Lock()
+	defer s.events.Unlock()
+	if s.owner != nil {
+		s.owner.Data(c, p, len(p)+extra, end)
+	}
+	return nil
+}
+
+// unpad returns the payload of a HEADERS frame without padding (RFC 9113 section 6.2).
+func unpad(flags byte, p []byte) ([]byte, error) {
+	if flags&flagPadded == 0 {
+		return p, nil
+	}
+	if len(p) == 0 || int(p[0]) >= len(p) {
+		return nil, fail(ProtocolError, "more padding than payload")
+	}
+	return p[1 : len(p)-int(p[0])], nil
+}
+
+func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
+	if id == 0 {
+		return fail(ProtocolError, "HEADERS without a stream")
+	}
+	p, err := unpad(flags, p)
+	if err != nil {
+		return err
+	}
+	c.selfish = false
+	if flags&flagPriority != 0 {
+		if len(p) < 5 {
+			return fail(FrameSizeError, "HEADERS without its priority")
+		}
+		c.selfish = binary.BigEndian.Uint32(p)&maxStreamID == id
+		p = p[5:]
+	}
+	end := flags&flagEndStream != 0
+	if flags&flagEndHeaders == 0 {
+		c.blockID, c.blockEnd = id, end
+		c.block = append([]byte(nil), p...)
+		return nil
+	}
+	return c.headers(id, p, end)
+}
+
+// continuationFrame collects a header block that is longer than a frame, up to a bound
+// (RFC 9113 section 10.5.1).
+func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
+	if c.blockID == 0 {
+		return fail(ProtocolError, "CONTINUATION of nothing")
+	}
+	if len(c.block)+len(p) > c.maxBlock() {
+		return fail(EnhanceYourCalm, "a header block is too long")
+	}
+	c.block = append(c.block, p...)
+	if flags&flagEndHeaders == 0 {
+		if len(p) == 0 {
+			return c.idleFrame()
+		}
+		return nil
+	}
+	block := c.block
+	c.block, c.blockID = nil, 0
+	return c.headers(id, block, c.blockEnd)
+}
+
+// maxBlock is how long a header block may be, encoded: more than what is taken of it, so
+// that one that is a little too large ends its stream alone.
+func (c *Conn) maxBlock() int { return 2*c.config.MaxHeadBytes + maxFrameSize }
+
+// headers handles a header block. It is decoded whatever it is for: the next one may
+// refer to it (RFC 9113 section 4.3).
+func (c *Conn) headers(id uint32, block []byte, end bool) error {
+	h := &c.head
+	h.reset()
+	h.lenient = c.config.Client
+	if _, err := c.decoder.Write(block); err != nil {
+		return fail(CompressionError, "a header block cannot be decoded")
+	}
+	if err := c.decoder.Close(); err != nil {
+		return fail(CompressionError, "a header block ends too early")
+	}
+	s, idle := c.find(id)
+	switch {
+	case idle && !c.config.Client && id%2 == 1:
+		return c.request(id, end)
+	case idle:
+		return fail(ProtocolError, "HEADERS on a stream that cannot be")
+	case s == nil && c.config.Client: // we have reset it
+		return nil
+	case s == nil && !c.mayComeLate(): // RFC 9113 section 5.1
+		return fail(StreamClosed, "HEADERS on a stream that is closed")
+	case s == nil:
+		return c.resetStream(id, StreamClosed)
+	case s.remoteHasEnded():
+		return c.streamError(s, StreamClosed, "HEADERS behind the end of the stream")
+	}
+	if c.config.Client && !s.answered {
+		return c.response(s, end)
+	}
+	if !end || h.pseudo() {
+		h.Malformed = true
+	}
+	return c.tellHead(s, end)
+}
+
+// request handles a header block that opens a stream.
+func (c *Conn) request(id uint32, end bool) error {
+	c.mu.Lock()
+	ending := c.ending
+	if c.seen = id; !ending {
+		c.last = id
+	}
+	c.mu.Unlock()
+	switch {
+	case ending:
+		return c.resetStream(id, RefusedStream)
+	case c.selfish:
+		return c.resetStream(id, ProtocolError)
+	}
+	c.handler.Request(id, &c.head, end)
+	return c.refusing
+}
+
+// response handles the header block of a response, informational or final.
+func (c *Conn) response(s *Stream, end bool) error {
+	h := &c.head
+	if len(h.Status) != 3 || h.Method+h.Scheme+h.Authority+h.Path+h.Protocol != "" {
+		h.Malformed = true
+	}
+	interim := h.Status != "" && h.Status[0] == '1'
+	if interim && end {
+		h.Malformed = true
+	}
+	s.answered = !interim
+	return c.tellHead(s, end)
+}
+
+func (c *Conn) tellHead(s *Stream, end bool) error {
+	if end {
+		s.remoteEnds()
+	}
+	s.events.Lock()
+	defer s.events.Unlock()
+	if s.owner != nil {
+		s.owner.Head(c, &c.head, end)
+	}
+	return nil
+}
+
+func (c *Conn) priorityFrame(id uint32, p []byte) error {
+	switch {
+	case id == 0:
+		return fail(ProtocolError, "PRIORITY without a stream")
+	case len(p) != 5:
+		return c.wrongSize(id)
+	case binary.BigEndian.Uint32(p)&maxStreamID == id:
+		if s, _ := c.find(id); s != nil {
+			return c.streamError(s, ProtocolError, "a stream that depends on itself")
+		}
+		return c.resetStream(id, ProtocolError)
+	}
+	return c.idleFrame()
+}
+
+// wrongSize ends a stream for a frame of the wrong size.
+func (c *Conn) wrongSize(id uint32) error {
+	if s, _ := c.find(id); s != nil {
+		return c.streamError(s, FrameSizeError, "a frame of the wrong size")
+	}
+	return c.resetStream(id, FrameSizeError)
+}
+
+func (c *Conn) resetFrame(id uint32, p []byte) error {
+	if len(p) != 4 {
+		return fail(FrameSizeError, "RST_STREAM of the wrong size")
+	}
+	s, idle := c.find(id)
+	switch {
+	case idle:
+		return fail(ProtocolError, "RST_STREAM on a stream that was not opened")
+	case s == nil:
+		return c.idleFrame()
+	}
+	s.drop()
+	s.failed(c, &ResetError{Code(binary.BigEndian.Uint32(p))})
+	return nil
+}
+
+func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
+	switch {
+	case id != 0:
+		return fail(ProtocolError, "SETTINGS on a stream")
+	case flags&flagAck != 0 && len(p) > 0, len(p)%6 != 0:
+		return fail(FrameSizeError, "SETTINGS of the wrong size")
+	case flags&flagAck != 0 && !c.settled:
+		return fail(ProtocolError, "no SETTINGS first")
+	case flags&flagAck != 0:
+		return c.idleFrame()
+	}
+	if c.settled {
+		if err := c.idleFrame(); err != nil {
+			return err
+		}
+	}
+	if !c.settled {
+		defer close(c.agreed)
+	}
+	c.settled = true
+	drained, err := c.apply(p)
+	if err != nil {
+		return err
+	}
+	c.tellDrained(c, drained)
+	return c.reply(func(b []byte) []byte { return appendFrameHead(b, 0, frameSettings, flagAck, 0) })
+}
+
+// apply makes the peer's settings hold. The window of streams is changed once, to what is
+// said last of it.
+func (c *Conn) apply(p []byte) (drained []*Stream, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	initial := c.initial
+	for ; len(p) > 0; p = p[6:] {
+		value := binary.BigEndian.Uint32(p[2:])
+		switch binary.BigEndian.Uint16(p) {
+		case settingEnablePush:
+			if value > 1 || value == 1 && c.config.Client {
+				return nil, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
+			}
+		case settingMaxStreams:
+			c.most = value
+		case settingInitialWindow:
+			if value > maxWindow {
+				return nil, fail(FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE")
+			}
+			initial = int(value)
+		case settingMaxFrameSize:
+			if value < maxFrameSize || value > 1<<24-1 {
+				return nil, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
+			}
+		case settingConnectProtocol:
+			if value > 1 {
+				return nil, fail(ProtocolError, "SETTINGS_ENABLE_CONNECT_PROTOCOL")
+			}
+			c.connect = value == 1
+		}
+	}
+	delta := initial - c.initial
+	if c.initial = initial; delta == 0 {
+		return nil, nil
+	}
+	for _, s := range c.streams {
+		if s.window += delta; s.window > maxWindow {
+			return nil, fail(FlowControlError, "a stream's window is too large")
+		}
+		c.enqueue(s)
+	}
+	return c.fill(), nil
+}
+
+func (c *Conn) pingFrame(flags byte, id uint32, p []byte) error {
+	switch {
+	case len(p) != 8:
+		return fail(FrameSizeError, "PING of the wrong size")
+	case id != 0:
+		return fail(ProtocolError, "PING on a stream")
+	}
+	if err := c.idleFrame(); err != nil || flags&flagAck != 0 {
+		return err
+	}
+	return c.reply(func(b []byte) []byte { return append(appendFrameHead(b, 8, framePing, flagAck, 0), p...) })
+}
+
+func (c *Conn) goAwayFrame(id uint32, p []byte) error {
+	switch {
+	case id != 0:
+		return fail(ProtocolError, "GOAWAY on a stream")
+	case len(p) < 8:
+		return fail(FrameSizeError, "GOAWAY of the wrong size")
+	}
+	if c.config.Client {
+		c.forsake(binary.BigEndian.Uint32(p) & maxStreamID)
+	}
+	c.handler.GoingAway()
+	return c.idleFrame()
+}
+
+// forsake ends the streams above last, which the peer has not touched, and opens no more.
+func (c *Conn) forsake(last uint32) {
+	c.mu.Lock()
+	c.ending = true
+	var untouched []*Stream
+	for id, s := range c.streams {
+		if id > last {
+			untouched = append(untouched, s)
+		}
+	}
+	for _, s := range untouched {
+		c.remove(s)
+	}
+	c.endIfIdle()
+	c.mu.Unlock()
+	for _, s := range untouched {
+		s.failed(c, &ResetError{RefusedStream})
+	}
+}
+
+func (c *Conn) windowFrame(id uint32, p []byte) error {
+	if len(p) != 4 {
+		return fail(FrameSizeError, "WINDOW_UPDATE of the wrong size")
+	}
+	n := int(binary.BigEndian.Uint32(p) & maxWindow)
+	if id == 0 {
+		return c.widen(n)
+	}
+	s, idle := c.find(id)
+	switch {
+	case idle:
+		return fail(ProtocolError, "WINDOW_UPDATE on a stream that was not opened")
+	case s == nil:
+		return c.idleFrame()
+	case n == 0:
+		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of nothing")
+	}
+	c.mu.Lock()
+	s.window += n
+	tooLarge := s.window > maxWindow
+	var drained []*Stream
+	if !tooLarge && c.enqueue(s) {
+		drained = c.fill()
+		c.FlushLater(c)
+	}
+	c.mu.Unlock()
+	if tooLarge {
+		return c.streamError(s, FlowControlError, "a stream's window is too large")
+	}
+	c.tellDrained(c, drained)
+	return nil
+}
+
+// widen adds to the window of the connection.
+func (c *Conn) widen(n int) error {
+	c.mu.Lock()
+	c.window += n
+	tooLarge := c.window > maxWindow
+	var drained []*Stream
+	if !tooLarge && !c.ring.empty() {
+		drained = c.fill()
+		c.FlushLater(c)
+	}
+	c.mu.Unlock()
+	switch {
+	case n == 0:
+		return fail(ProtocolError, "WINDOW_UPDATE of nothing")
+	case tooLarge:
+		return fail(FlowControlError, "the connection's window is too large")
+	}
+	c.tellDrained(c, drained)
+	return nil
+}

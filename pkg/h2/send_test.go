@@ -1,0 +1,414 @@
+package h2_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+)
+
+func initialWindow(n uint32) http2.Setting {
+	return http2.Setting{ID: http2.SettingInitialWindowSize, Val: n}
+}
+
+func TestWindowsHoldBackContentAndNothingElse(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(0))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	if !one.sendData(p, 10, false) {
+		t.Error("got it taken, want that it waits")
+	}
+	three := p.request(3, true)
+	three.sendHead(p, false)
+	if three.sendData(p, 0, true) {
+		t.Error("got that the end waits, want that it needs no window")
+	}
+	p.expect("HEADERS 1", "HEADERS 3", "DATA 3 0 end")
+	for range 9 {
+		p.must(p.WriteWindowUpdate(1, 1))
+		p.expect("DATA 1 1")
+	}
+	waits, err := one.SendTrailer(head(0))
+	if err != nil || !waits || !one.Waits() || one.Ended() {
+		t.Errorf("got %v, %v, %v, %v, want that the trailer section waits", waits, err, one.Waits(), one.Ended())
+	}
+	p.must(p.WriteWindowUpdate(1, 1))
+	p.expect("DATA 1 1", "HEADERS 1 end")
+	if got := one.await(t, 1); got[0] != "drained" {
+		t.Errorf("got %q, want that it was told once", got)
+	}
+}
+
+func TestSettingsChangeTheWindowsOfOpenStreams(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(100))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	one.sendData(p, 300, true)
+	p.expect("HEADERS 1", "DATA 1 100")
+	p.must(p.WriteSettings(initialWindow(50))) // the window is -50 now
+	p.expect("SETTINGS ack")
+	p.must(p.WriteWindowUpdate(1, 50))
+	p.alive()
+	p.must(p.WriteWindowUpdate(1, 1))
+	p.expect("DATA 1 1")
+	p.must(p.WriteSettings(initialWindow(1), initialWindow(60))) // the last one holds
+	p.expect("DATA 1 10", "SETTINGS ack")
+	p.must(p.WriteSettings(initialWindow(1<<31 - 1)))
+	p.expect("DATA 1 189 end", "SETTINGS ack")
+	three := p.request(3, true)
+	three.sendHead(p, false)
+	p.expect("HEADERS 3")
+	p.must(p.WriteWindowUpdate(3, 1))
+	p.expect("RST_STREAM 3 FLOW_CONTROL_ERROR")
+	p.request(5, true)
+	p.must(p.WriteSettings(initialWindow(1)))
+	p.must(p.WriteWindowUpdate(5, 1000))
+	p.must(p.WriteSettings(initialWindow(1<<31 - 1)))
+	p.expect("SETTINGS ack", "GOAWAY 5 FLOW_CONTROL_ERROR", "end")
+}
+
+func TestStreamsTakeTurns(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(1 << 20))
+	hog := p.request(1, true)
+	hog.sendHead(p, false)
+	hog.sendData(p, 65535, false) // all of the connection's window
+	p.expect("HEADERS 1", "DATA 1 16384", "DATA 1 16384", "DATA 1 16384", "DATA 1 16383")
+	for id := uint32(3); id <= 7; id += 2 {
+		o := p.request(id, true)
+		o.sendHead(p, false)
+		o.sendData(p, 40_000, true)
+		p.expect(fmt.Sprintf("HEADERS %d", id))
+	}
+	p.must(p.WriteWindowUpdate(0, 1<<20))
+	for _, want := range []string{"16384", "16384", "7232 end"} {
+		p.expect("DATA 3 "+want, "DATA 5 "+want, "DATA 7 "+want)
+	}
+}
+
+// A stream that waits for the connection's window must not hold back what needs none.
+func TestWhatNeedsNoWindowPassesWhatWaitsForTheConnections(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(1 << 20))
+	one, three := p.request(1, true), p.request(3, true)
+	p.must(one.SendHead(head(0), false))
+	if waits, err := one.SendData(make([]byte, 80_000), false); !waits || err != nil {
+		t.Fatalf("got %v, %v, want that some waits", waits, err)
+	}
+	p.must(three.SendHead(head(0), true)) // there is no room in the output
+	p.us.Flush(false)
+	p.expect("HEADERS 1", "DATA 1 16384", "DATA 1 16384", "DATA 1 16384", "DATA 1 16383", "HEADERS 3 end")
+}
+
+func TestContentIsCreditedAsItIsTaken(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	one := p.request(1, false)
+	p.must(p.WriteDataPadded(1, false, make([]byte, 200), make([]byte, 100)))
+	p.must(p.WriteData(1, false, make([]byte, window-301)))
+	one.await(t, 2)
+	if one.Credit(499) {
+		t.Error("got it told, want it told with more")
+	}
+	if !one.Credit(1) {
+		t.Error("got it not told, want it told")
+	}
+	p.us.Flush(false)
+	p.expect("WINDOW_UPDATE 1 500")
+	p.must(p.WriteData(1, false, make([]byte, 500)))
+	one.await(t, 1)
+	p.must(p.WriteData(1, false, make([]byte, 1)))
+	p.expect("RST_STREAM 1 FLOW_CONTROL_ERROR")
+	if got := one.await(t, 1); !strings.HasPrefix(got[0], "failed") {
+		t.Errorf("got %q, want that it has failed", got)
+	}
+	if one.Credit(10_000) {
+		t.Error("got it told, want nothing told of a stream that has ended")
+	}
+}
+
+func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	credited := 0
+	for id := uint32(1); credited < 3*connWindow; id += 2 { // nobody reads them
+		p.request(id, false)
+		p.must(p.WriteData(id, false, make([]byte, window)))
+		p.must(p.WriteRSTStream(id, http2.ErrCodeCancel))
+		if id%100 == 99 {
+			p.must(p.WritePing(false, [8]byte{1}))
+			for f := p.next(); !strings.HasPrefix(f, "PING"); f = p.next() {
+				var n int
+				if _, err := fmt.Sscanf(f, "WINDOW_UPDATE 0 %d", &n); err != nil {
+					t.Fatalf("got %q, want a window", f)
+				}
+				credited += n
+			}
+		}
+	}
+}
+
+func TestLongHeadsAreContinued(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	p.AllowIllegalReads = false
+	p.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	p.Framer.MaxHeaderListSize = 1 << 20
+	id := uint32(1)
+	for _, more := range []int{0, 16_300, 16_384, 16_400, 70_000, 100_000} {
+		o := p.request(id, true)
+		p.must(o.SendHead(head(more), true))
+		p.us.Flush(false)
+		f, err := p.ReadFrame()
+		p.must(err)
+		h, ok := f.(*http2.MetaHeadersFrame)
+		if !ok || h.PseudoValue("status") != "200" || !h.StreamEnded() || more > 0 && len(h.RegularFields()[0].Value) != more {
+			t.Errorf("%d bytes: got %v, want the head", more, f)
+		}
+		id += 2
+	}
+}
+
+// held is an owner that uses a lock of its own, as an exchange between two streams does.
+type held struct {
+	mu    *sync.Mutex
+	flush *h2.Conn // in Drained
+	told  chan struct{}
+}
+
+func (o *held) Head(*h2.Conn, *h2.Head, bool)    {}
+func (o *held) Data(*h2.Conn, []byte, int, bool) {}
+func (o *held) Failed(*h2.Conn, error)           {}
+func (o *held) Drained(by *h2.Conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.flush != nil {
+		by.FlushLater(o.flush)
+		(*h2.Conn)(nil).FlushLater(o.flush)
+	}
+	close(o.told)
+}
+
+func TestAnOwnerMayFlushWhileItIsTold(t *testing.T) {
+	var mu sync.Mutex
+	first, second := connect(t, serverConfig()), connect(t, serverConfig())
+	first.greet(initialWindow(0))
+	second.greet(initialWindow(1 << 20))
+	second.must(second.WriteWindowUpdate(0, 1<<20))
+	one := first.request(1, true)
+	a := &held{&mu, second.us, make(chan struct{})}
+	one.Reset(h2.Cancel)
+	stream := first.us.Accept(3, a, false)
+	if waits, _ := stream.SendData([]byte("x"), false); !waits {
+		t.Fatal("got it taken, want that it waits")
+	}
+	second.request(1, true)
+	b := &held{&mu, nil, make(chan struct{})}
+	other := second.us.Accept(3, b, false)
+	if waits, _ := other.SendData(make([]byte, 200_000), false); !waits {
+		t.Fatal("got it taken, want that some waits")
+	}
+	go io.Copy(io.Discard, second)
+	first.must(first.WriteSettings(initialWindow(10)))
+	<-a.told
+	<-b.told
+}
+
+func TestManySendAtOnce(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(100))
+	const streams, size = 50, 20_000
+	var all sync.WaitGroup
+	for i := range streams {
+		o := p.request(uint32(2*i+1), true)
+		all.Go(func() {
+			p.must(o.SendHead(head(i*100), false))
+			for sent := 0; sent < size; {
+				n := min(rand.IntN(3000), size-sent)
+				sent += n
+				waits, err := o.SendData(bytes.Repeat([]byte{byte(i)}, n), false)
+				p.must(err)
+				p.us.Flush(true)
+				for waits && o.Waits() {
+					<-o.changed
+				}
+			}
+			_, err := o.SendTrailer(head(0))
+			p.must(err)
+			p.us.Flush(false)
+		})
+	}
+	got := map[uint32]int{}
+	for ended := 0; ended < streams; {
+		f, err := p.ReadFrame()
+		p.must(err)
+		switch f := f.(type) {
+		case *http2.DataFrame:
+			id, n := f.StreamID, len(f.Data())
+			if got[id] += n; slices.ContainsFunc(f.Data(), func(c byte) bool { return c != byte(id/2) }) {
+				t.Fatal("got content of another stream")
+			}
+			if n > 0 {
+				p.must(p.WriteWindowUpdate(id, uint32(n)))
+				p.must(p.WriteWindowUpdate(0, uint32(n)))
+			}
+		case *http2.HeadersFrame:
+			if f.StreamEnded() {
+				ended++
+			}
+		}
+	}
+	all.Wait()
+	for id, n := range got {
+		if n != size {
+			t.Errorf("stream %d: got %d bytes, want %d", id, n, size)
+		}
+	}
+}
+
+// serve is greet for a connection that sends requests.
+func (p *peer) serve(settings ...http2.Setting) {
+	p.Helper()
+	preface := make([]byte, len(http2.ClientPreface))
+	_, err := io.ReadFull(p.Conn, preface)
+	p.must(err)
+	if string(preface) != http2.ClientPreface {
+		p.Fatalf("got %q, want the preface", preface)
+	}
+	p.must(p.WriteSettings(settings...))
+	p.expect("SETTINGS", "WINDOW_UPDATE 0 34465", "SETTINGS ack")
+	p.must(p.WriteSettingsAck())
+	<-p.us.Settled()
+}
+
+// open opens a stream by a GET.
+func (p *peer) open(end bool) *owner {
+	p.Helper()
+	o := newOwner(false)
+	var k h2.Block
+	k.Request("GET", "http", "app", "/", "")
+	var err error
+	o.Stream, err = p.us.Open(o, &k, end)
+	p.must(err)
+	p.us.Flush(false)
+	return o
+}
+
+func (p *peer) respond(id uint32, end bool, fields ...string) {
+	p.Helper()
+	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields(fields...), EndHeaders: true, EndStream: end}))
+}
+
+func TestAClientsStreams(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
+	one, three := p.open(true), p.open(false)
+	p.expect("HEADERS 1 end", "HEADERS 3")
+	if _, err := p.us.Open(newOwner(false), head(0), true); err != h2.ErrFull {
+		t.Errorf("got %v, want ErrFull", err)
+	}
+	p.respond(1, false, ":status", "103", "link", "x")
+	p.respond(1, false, ":status", "200", "connection", "close", "a", "b")
+	p.must(p.WriteData(1, false, []byte("hi")))
+	p.respond(1, true, "checksum", "1")
+	want := []string{"head 103 link=x end=false", "head 200 a=b end=false", "data 2 of 2 end=false", "head  checksum=1 end=true"}
+	if got := one.await(t, 4); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	five := p.open(true) // there is room for another one
+	p.expect("HEADERS 5 end")
+	p.must(p.WriteRSTStream(5, http2.ErrCodeRefusedStream))
+	five.await(t, 1)
+	p.respond(3, true, ":status", "200") // before the request has ended
+	three.await(t, 1)
+	if !three.Abandon() {
+		t.Error("got that the stream had ended, want that it had not")
+	}
+	p.us.Flush(false)
+	p.expect("RST_STREAM 3 CANCEL")
+	p.must(p.WriteData(3, true, []byte("late")))
+	p.respond(3, true, ":status", "200")
+	p.alive()
+	if one.Abandon() {
+		t.Error("got that the stream had not ended, want that it had")
+	}
+}
+
+func TestMalformedResponses(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve()
+	id := uint32(1)
+	for name, fields := range map[string][]string{
+		"no status": {"a", "b"}, "a long status": {":status", "2000"}, "an empty status": {":status", ""},
+		"a method": {":status", "200", ":method", "GET"}, "the end in an informational one": {":status", "100"},
+	} {
+		o := p.open(true)
+		p.expect(fmt.Sprintf("HEADERS %d end", id))
+		p.respond(id, true, fields...)
+		if got := o.await(t, 1); got[0] != "head malformed end=true" {
+			t.Errorf("%s: got %q, want that it is malformed", name, got)
+		}
+		id += 2
+	}
+	p.send(frame(http2.FramePushPromise, 4, 1, 0, 0, 0, 2, 0x82))
+	p.expect("GOAWAY 0 PROTOCOL_ERROR", "end")
+}
+
+func TestAServersGoAway(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve()
+	one, three := p.open(true), p.open(true)
+	p.expect("HEADERS 1 end", "HEADERS 3 end")
+	p.must(p.WriteGoAway(1, http2.ErrCodeNo, nil))
+	three.await(t, 1)
+	var reset *h2.ResetError
+	if !errors.As(three.err, &reset) || reset.Code != h2.RefusedStream {
+		t.Errorf("got %v, want that the stream was refused", three.err)
+	}
+	<-p.host.leaving
+	if _, err := p.us.Open(newOwner(false), head(0), true); err != h2.ErrEnding {
+		t.Errorf("got %v, want ErrEnding", err)
+	}
+	p.respond(1, true, ":status", "200")
+	one.await(t, 1)
+	p.expect("end")
+}
+
+// A server takes a GOAWAY for an error that speaks of streams which are not its own.
+func TestAClientsGoAwaySpeaksOfTheServersStreams(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve()
+	one := p.open(true)
+	p.expect("HEADERS 1 end")
+	p.us.End()
+	p.expect("GOAWAY 0 NO_ERROR")
+	p.respond(1, true, ":status", "200")
+	one.await(t, 1)
+	p.expect("end")
+}
+
+func TestAServerThatSpeaksAnotherProtocolIsAnError(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.send([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	<-p.us.Settled()
+	if p.us.Err() == nil {
+		t.Error("got no error, want one at once")
+	}
+	if _, err := p.us.Open(newOwner(false), head(0), true); err == nil {
+		t.Error("got a stream, want an error")
+	}
+	p.Close()
+	p.ended()
+}

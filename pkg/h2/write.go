@@ -1,0 +1,361 @@
+package h2
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+)
+
+// ring holds the streams that have something to send, in the order in which they may.
+type ring struct{ first, last *Stream }
+
+func (r *ring) empty() bool { return r.first == nil }
+
+func (r *ring) push(s *Stream) {
+	s.next = nil
+	if r.last == nil {
+		r.first = s
+	} else {
+		r.last.next = s
+	}
+	r.last = s
+}
+
+// before puts another ring in front of this one.
+func (r *ring) before(other ring) {
+	switch {
+	case other.empty():
+		return
+	case r.empty():
+		r.last = other.last
+	default:
+		other.last.next = r.first
+	}
+	r.first = other.first
+}
+
+func (r *ring) pop() *Stream {
+	s := r.first
+	if r.first = s.next; r.first == nil {
+		r.last = nil
+	}
+	s.next = nil
+	return s
+}
+
+// enqueue puts a stream into the ring, if it has something that its own window lets it
+// send, and reports whether it is there. c.mu is held.
+func (c *Conn) enqueue(s *Stream) bool {
+	p := &s.pending
+	if s.gone || !p.any || len(p.data) > 0 && len(p.heads) == 0 && s.window <= 0 {
+		return false
+	}
+	if !s.queued {
+		s.queued = true
+		c.ring.push(s)
+	}
+	return true
+}
+
+// fill adds to the output what waits, as far as there is room and the windows are open:
+// one frame of each stream in turn. It returns the streams of which nothing waits any
+// more. c.mu is held.
+func (c *Conn) fill() (drained []*Stream) {
+	var waiting ring // for the connection's window
+	for !c.ring.empty() && len(c.out) < outSize {
+		s := c.ring.pop()
+		p := &s.pending
+		if !s.gone && len(p.heads) == 0 && len(p.data) > 0 && s.window > 0 && c.window <= 0 {
+			waiting.push(s)
+			continue
+		}
+		s.queued = false
+		if s.gone {
+			continue
+		}
+		c.addPending(s)
+		if !p.any {
+			drained = append(drained, s)
+		} else {
+			c.enqueue(s)
+		}
+	}
+	c.ring.before(waiting)
+	return drained
+}
+
+// addPending adds what waits of a stream to the output, one DATA frame at most. c.mu is
+// held.
+func (c *Conn) addPending(s *Stream) {
+	p := &s.pending
+	if len(p.heads) > 0 {
+		c.grow(len(p.heads))
+		c.out = append(c.out, p.heads...)
+		p.heads = nil
+		if p.ends {
+			p.any = false
+			c.ended(s)
+			return
+		}
+	}
+	if len(p.data) > 0 {
+		n := c.addFrame(s, p.data, p.end && p.tail == nil)
+		if s.localEnded {
+			p.any = false
+			return
+		}
+		if p.data = p.data[n:]; len(p.data) > 0 {
+			return
+		}
+		p.data = nil
+	}
+	p.any = false
+	switch {
+	case p.tail != nil:
+		c.grow(len(p.tail))
+		c.out = append(c.out, p.tail...)
+		c.ended(s)
+	case p.end:
+		c.grow(frameHeadSize)
+		c.out = appendFrameHead(c.out, 0, frameData, flagEndStream, s.id)
+		c.ended(s)
+	}
+}
+
+// addData adds content to the output, as far as there is room and the windows are open,
+// and the end where all of it has been added. It returns what is left. c.mu is held.
+func (c *Conn) addData(s *Stream, p []byte, end bool) []byte {
+	for len(p) > 0 && len(c.out) < outSize {
+		n := c.addFrame(s, p, end)
+		if n == 0 {
+			return p
+		}
+		p = p[n:]
+	}
+	if len(p) == 0 && end && !s.localEnded {
+		c.grow(frameHeadSize)
+		c.out = appendFrameHead(c.out, 0, frameData, flagEndStream, s.id)
+		c.ended(s)
+	}
+	return p
+}
+
+// addFrame adds one DATA frame of p to the output and returns how much of p it took, 0 where
+// a window is closed. The frame ends the stream's side if end is true and it takes all of
+// p. c.mu is held.
+func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
+	n := min(len(p), maxFrameSize, s.window, c.window)
+	if n <= 0 {
+		return 0
+	}
+	flags := byte(0)
+	if end = end && n == len(p); end {
+		flags = flagEndStream
+	}
+	c.grow(n + frameHeadSize)
+	c.out = append(appendFrameHead(c.out, n, frameData, flags, s.id), p[:n]...)
+	s.window -= n
+	c.window -= n
+	if end {
+		c.ended(s)
+	}
+	return n
+}
+
+// ended notes that our side of a stream has ended. A request that is not all there when
+// its response ends is not waited for (RFC 9113 section 8.1). c.mu is held.
+func (c *Conn) ended(s *Stream) {
+	s.localEnded = true
+	switch {
+	case s.remoteEnded:
+		c.remove(s)
+	case !c.config.Client && !s.bothWays:
+		c.room()
+		c.out = appendReset(c.out, s.id, NoError)
+		c.early = true
+		c.remove(s)
+	}
+}
+
+// tellDrained tells owners that what they have sent does not wait any more. by is c in the
+// goroutine that runs it, and nil in others.
+func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
+	for _, s := range drained {
+		s.events.Lock()
+		if s.owner != nil {
+			s.owner.Drained(by)
+		}
+		s.events.Unlock()
+	}
+}
+
+// room sees to it that there is a buffer for the output. c.mu is held.
+func (c *Conn) room() {
+	if c.out == nil {
+		c.outOf = c.config.Buffers.get(smallOut)
+		c.out = (*c.outOf)[:0]
+	}
+}
+
+// largeOut is the size of the large buffers for output: outSize, and the frame that goes
+// beyond it.
+const largeOut = outSize + maxFrameSize + 2*frameHeadSize
+
+// grow sees to it that there is room for n more bytes in a buffer that can be used again,
+// if that is possible. c.mu is held.
+func (c *Conn) grow(n int) {
+	c.room()
+	need := len(c.out) + n
+	if need <= cap(c.out) {
+		return
+	}
+	var large *[]byte
+	var out []byte
+	if need <= largeOut {
+		large = c.config.Buffers.get(largeOut)
+		out = (*large)[:0]
+	} else {
+		out = make([]byte, 0, need) // of a long header block: no more than it needs
+	}
+	out = append(out, c.out...)
+	c.config.Buffers.put(c.outOf)
+	c.out, c.outOf = out, large
+}
+
+// Flush writes the output, unless somebody is writing it already, and does not wait for
+// the peer to take it. yield lets other goroutines run before, who may have something to
+// add.
+func (c *Conn) Flush(yield bool) {
+	c.mu.Lock()
+	if c.flushing || len(c.out) == 0 && c.ring.empty() {
+		c.mu.Unlock()
+		return
+	}
+	c.flushing = true
+	yield = yield && len(c.out) < outSize
+	c.mu.Unlock()
+	if yield {
+		runtime.Gosched()
+	}
+	c.writeOut()
+}
+
+// writeOut writes until nothing waits that may be sent, or until the peer takes no more:
+// then another goroutine goes on.
+func (c *Conn) writeOut() {
+	for {
+		of, some := c.takeOut()
+		if !some {
+			return
+		}
+		err := c.link.WaitWrite(c.writing)
+		if err == nil {
+			err = c.writeErr
+		}
+		if err == nil && c.again {
+			go c.writeSlowly(of)
+			return
+		}
+		c.config.Buffers.put(of)
+		if err != nil {
+			c.Close(err)
+		}
+	}
+}
+
+// takeOut makes the output what is to be written. It reports false where there is nothing:
+// then nobody writes any more.
+func (c *Conn) takeOut() (of *[]byte, some bool) {
+	c.mu.Lock()
+	drained := c.fill()
+	if len(c.out) == 0 || c.broken != nil {
+		c.flushing = false
+		c.written.Broadcast()
+		if c.out != nil && len(c.out) == 0 {
+			c.config.Buffers.put(c.outOf)
+			c.out, c.outOf = nil, nil
+		}
+		c.mu.Unlock()
+		c.tellDrained(nil, drained)
+		return nil, false
+	}
+	c.left, of = c.out, c.outOf
+	c.out, c.outOf, c.replies = nil, nil, 0
+	c.tellWritable()
+	c.mu.Unlock()
+	c.tellDrained(nil, drained)
+	return of, true
+}
+
+// writeSlowly writes what the peer has not taken at once, and goes on.
+func (c *Conn) writeSlowly(of *[]byte) {
+	c.limitWrite()
+	err := c.link.WaitWrite(c.patient)
+	if err == nil {
+		err = c.writeErr
+	}
+	if c.config.SendTimeout > 0 && err == nil {
+		c.link.SetWriteDeadline(time.Time{})
+	}
+	c.config.Buffers.put(of)
+	if err != nil {
+		c.Close(err)
+	}
+	c.writeOut()
+}
+
+// limitWrite gives the peer its time to take the next bytes.
+func (c *Conn) limitWrite() {
+	if c.config.SendTimeout > 0 {
+		c.link.SetWriteDeadline(time.Now().Add(c.config.SendTimeout))
+	}
+}
+
+// tryWrite is what RawConn.Write calls; it never asks it to wait.
+func (c *Conn) tryWrite(fd uintptr) (done bool) {
+	c.again = !c.writeSome(fd)
+	return true
+}
+
+// tryWriteAll is what RawConn.Write calls, again when the peer may have taken some.
+func (c *Conn) tryWriteAll(fd uintptr) (done bool) {
+	before := len(c.left)
+	done = c.writeSome(fd)
+	if !done && len(c.left) < before {
+		c.limitWrite()
+	}
+	return done
+}
+
+// writeSome writes what is taken at once, and reports whether that was all or writing has
+// failed.
+func (c *Conn) writeSome(fd uintptr) (done bool) {
+	for {
+		n, err := c.link.TryWrite(fd, c.left, nil)
+		switch {
+		case errors.Is(err, link.ErrAgain):
+			return false
+		case err != nil:
+			c.writeErr = err
+			return true
+		}
+		c.left = c.left[n:]
+		if n == 0 || len(c.left) == 0 && !c.link.Secure() {
+			return true
+		}
+	}
+}
+
+// Ping asks the peer to answer. It is for those who doubt that it lives.
+func (c *Conn) Ping() {
+	c.mu.Lock()
+	if c.broken == nil {
+		c.room()
+		c.out = binary.BigEndian.AppendUint64(appendFrameHead(c.out, 8, framePing, 0, 0), 0)
+	}
+	c.mu.Unlock()
+	c.Flush(false)
+}

@@ -1,0 +1,520 @@
+package h2client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Origin is where the request of a [Call] has come from. All methods are called on the
+// goroutine of Do, Next and Close.
+type Origin interface {
+	Sending()            // the request is about to be sent, once for each time that it is
+	Info(*wire.Response) // an informational response; valid during the call
+	Waiting()            // the next byte of the response's body is not there yet
+	StopBody()           // makes a blocked Body.Read return
+}
+
+// Call is one request, for those who want to block: [Call.Do] returns the response, whose
+// body is read by [Response.Next]. Its memory may be used for the next one, by way of
+// [Call.Begin], once [Response.Close] or a failed Do has returned.
+type Call struct {
+	Request *forward.Request
+	Content []byte              // a body of which all is here; nil: none, or Body
+	Body    io.Reader           // one that is still to come; nil: none, or Content
+	Trailer func() []wire.Field // the trailer fields once Body has ended; nil: none
+	Origin  Origin
+
+	Sends int // how often Do has sent the request
+
+	client   *Client
+	response Response
+	woken    chan struct{} // holds a sign that something has happened
+	drained  chan struct{} // holds a sign for the upload
+	uploaded chan struct{} // closed when the upload has ended; nil: there is none
+
+	mu      sync.Mutex
+	stream  *h2.Stream
+	cancel  context.CancelFunc // of the waiting for a connection
+	aborted bool
+	left    bool  // the upload is to end
+	bodyErr error // of reading Body
+	infos   []wire.Response
+	told    int   // infos that have come
+	headed  bool  // the final response has begun
+	ended   bool  // and all of it has come
+	err     error // or it will not
+	held    *[window]byte
+	r, w    int // held[r:w] has come and has not been returned
+	owed    int // bytes to be credited when held is empty
+	n       int64
+	trailer []wire.Field
+}
+
+// Response is the final response to a [Call]. It belongs to the call.
+type Response struct {
+	Head wire.Response // with the usual reason phrase: HTTP/2 has none
+
+	call   *Call
+	length int64
+}
+
+// maxInfos bounds the informational responses before a final one.
+const maxInfos = 100
+
+var (
+	errAborted = &forward.Error{Fault: forward.Aborted}
+	errHead    = errors.New("malformed head of a response")
+	errInfos   = errors.New("too many informational responses")
+	errLength  = errors.New("the body is not as long as the head says")
+)
+
+// Begin makes c ready for its next request. It comes before Abort is handed to anybody.
+func (c *Call) Begin() {
+	if c.woken == nil {
+		c.woken, c.drained = make(chan struct{}, 1), make(chan struct{}, 1)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = false
+	c.reset()
+}
+
+// reset makes c ready to send the request. c.mu is held.
+func (c *Call) reset() {
+	c.stream, c.left, c.bodyErr, c.infos, c.told = nil, false, nil, nil, 0
+	c.headed, c.ended, c.err, c.r, c.w, c.owed, c.n, c.trailer = false, false, nil, 0, 0, 0, 0, nil
+	c.uploaded = nil
+	for _, sign := range []chan struct{}{c.woken, c.drained} {
+		select {
+		case <-sign:
+		default:
+		}
+	}
+}
+
+// Abort makes a running Do or Next, or the Do to come, return an Aborted error. Any
+// goroutine may call it.
+func (c *Call) Abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = true
+	if c.cancel != nil {
+		c.cancel()
+	}
+	signal(c.woken)
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// Do sends the request and returns its final response when the head has come. It is sent
+// a second time only by the rule of docs/promises.md 3.7, or where the user container
+// says that it has not looked at it (RFC 9113 section 8.7). The error is a
+// *[forward.Error], or that of Settings.Dial.
+func (c *Call) Do(client *Client) (*Response, error) {
+	c.client = client
+	for c.Sends = 0; ; {
+		reused, err := c.send()
+		if err == nil {
+			err = c.awaitHead()
+		}
+		if err == nil {
+			return &c.response, nil
+		}
+		again := c.Sends == 1 && c.Body == nil && c.mayRepeat(err, reused)
+		c.leave()
+		if !again {
+			return nil, err
+		}
+		c.mu.Lock()
+		c.reset()
+		c.mu.Unlock()
+	}
+}
+
+// send opens a stream for the request.
+func (c *Call) send() (reused bool, err error) {
+	k := new(h2.Block)
+	AppendRequest(k, c.Request)
+	end := len(c.Content) == 0 && c.Body == nil
+	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end)
+	c.mu.Lock()
+	c.cancel, c.stream = nil, stream
+	aborted := c.aborted
+	c.mu.Unlock()
+	switch {
+	case aborted:
+		return false, errAborted
+	case err != nil:
+		return false, err
+	}
+	c.Sends++
+	c.Origin.Sending()
+	if len(c.Content) > 0 {
+		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner is told why
+	}
+	if c.Body != nil {
+		c.uploaded = make(chan struct{})
+		go c.upload(stream)
+	}
+	stream.Conn().Flush(true)
+	return reused, nil
+}
+
+// context returns one that ends with Abort.
+func (c *Call) context() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cancel = cancel; c.aborted {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// awaitHead waits for the head of the final response, and tells of informational ones.
+func (c *Call) awaitHead() error {
+	for {
+		c.mu.Lock()
+		infos, err, headed := c.infos, c.failure(), c.headed
+		c.infos = nil
+		c.mu.Unlock()
+		for i := range infos {
+			c.Origin.Info(&infos[i])
+		}
+		switch {
+		case headed && (err == nil || isReset(err)): // what has come is passed on before the error
+			return nil
+		case err != nil:
+			return err
+		case len(infos) == 0:
+			<-c.woken
+		}
+	}
+}
+
+// failure returns what has ended the call before its time. c.mu is held.
+func (c *Call) failure() error {
+	switch {
+	case c.aborted:
+		return errAborted
+	case c.bodyErr != nil:
+		return &forward.Error{Fault: forward.Body, Err: c.bodyErr}
+	}
+	return c.err
+}
+
+func isReset(err error) bool {
+	var e *forward.Error
+	return errors.As(err, &e) && e.Fault == forward.Reset
+}
+
+// mayRepeat reports whether a request that has failed with err may be sent again.
+func (c *Call) mayRepeat(err error, reused bool) bool {
+	c.mu.Lock()
+	answered := c.told > 0 || c.headed
+	c.mu.Unlock()
+	return !answered && MayRepeat(err, reused, c.Request.Method)
+}
+
+// MayRepeat reports whether a request without an answer, whose body is there as a whole, may
+// be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). reused: the
+// connection had been used before.
+func MayRepeat(err error, reused bool, method string) bool {
+	if !isReset(err) {
+		return false
+	}
+	var reset *h2.ResetError
+	if errors.As(err, &reset) {
+		return reset.Code == h2.RefusedStream
+	}
+	switch method {
+	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return reused
+	}
+	return false
+}
+
+// Length returns the length of the body in bytes; -1: it is not known, or a trailer
+// section is announced behind it.
+func (r *Response) Length() int64 { return r.length }
+
+// Next returns the next bytes of the body, valid until the next call, and io.EOF after the
+// last. Any other error is a *[forward.Error].
+func (r *Response) Next() ([]byte, error) {
+	c := r.call
+	for {
+		c.mu.Lock()
+		data, credit, err := c.take()
+		c.mu.Unlock()
+		if credit > 0 && c.stream.Credit(credit) {
+			c.stream.Conn().Flush(false)
+		}
+		if data != nil || err != nil {
+			return data, err
+		}
+		c.Origin.Waiting()
+		<-c.woken
+	}
+}
+
+// take returns what has come, and how much the user container may send instead of what
+// was taken before. c.mu is held.
+func (c *Call) take() (data []byte, credit int, err error) {
+	if c.w > c.r && !c.aborted {
+		data = c.held[c.r:c.w]
+		c.r = c.w
+		return data, 0, nil
+	}
+	c.r, c.w = 0, 0
+	credit, c.owed = c.owed, 0
+	if c.ended && !c.aborted {
+		return nil, 0, io.EOF
+	}
+	return nil, credit, c.failure()
+}
+
+// Trailer returns the trailer fields after Next has returned io.EOF.
+func (r *Response) Trailer() []wire.Field { return r.call.trailer }
+
+// Close ends the exchange, wherever it is.
+func (r *Response) Close() { r.call.leave() }
+
+// leave ends the stream, and waits for the upload.
+func (c *Call) leave() {
+	c.mu.Lock()
+	c.left = true
+	c.mu.Unlock()
+	signal(c.drained)
+	if c.uploaded != nil {
+		select {
+		case <-c.uploaded:
+		default:
+			c.Origin.StopBody()
+			<-c.uploaded
+		}
+	}
+	if s := c.stream; s != nil {
+		s.Release()
+		if s.Abandon() {
+			s.Conn().Flush(false)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held != nil {
+		c.client.bodies.Put(c.held)
+		c.held = nil
+	}
+}
+
+// uploadSize is how much of a body is read at once, in bytes.
+const uploadSize = 32 << 10
+
+// upload sends the body.
+func (c *Call) upload(s *h2.Stream) {
+	defer close(c.uploaded)
+	piece := c.client.bodies.Get().(*[window]byte)
+	defer c.client.bodies.Put(piece)
+	for {
+		n, err := c.Body.Read(piece[:uploadSize])
+		var trailer []wire.Field
+		if err == io.EOF && c.Trailer != nil {
+			trailer = c.Trailer()
+		}
+		if err != nil && err != io.EOF {
+			c.mu.Lock()
+			if !c.left {
+				c.bodyErr = err
+			}
+			signal(c.woken)
+			c.mu.Unlock()
+			return
+		}
+		end := err == io.EOF
+		if !c.uploadPiece(s, piece[:n], end && len(trailer) == 0) {
+			return
+		}
+		if len(trailer) > 0 {
+			_, _ = s.SendTrailer(trailerBlock(trailer))
+			s.Conn().Flush(false)
+		}
+		if end {
+			return
+		}
+	}
+}
+
+// uploadPiece sends a piece of the body and waits until the user container has taken it. It
+// returns false when nothing more is wanted.
+func (c *Call) uploadPiece(s *h2.Stream, p []byte, end bool) bool {
+	waits := false
+	if len(p) > 0 || end {
+		var err error
+		if waits, err = s.SendData(p, end); err != nil {
+			return false
+		}
+		s.Conn().Flush(false)
+	}
+	for waits && s.Waits() {
+		<-c.drained
+		c.mu.Lock()
+		left := c.left
+		c.mu.Unlock()
+		if left {
+			return false
+		}
+	}
+	return true
+}
+
+func trailerBlock(fields []wire.Field) *h2.Block {
+	k := new(h2.Block)
+	for _, f := range fields {
+		k.Field(view(f.Name), view(f.Value))
+	}
+	return k
+}
+
+// view returns the bytes as a string, which lives as long as they are unchanged.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// events is a call as the owner of its stream.
+type events Call
+
+// Head implements h2.Owner.
+func (e *events) Head(_ *h2.Conn, h *h2.Head, end bool) {
+	c := (*Call)(e)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer signal(c.woken)
+	status, err := strconv.Atoi(h.Status)
+	switch {
+	case h.Malformed || h.TooLarge, !c.headed && !validStatus(status, err):
+		c.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+	case c.headed:
+		c.trailer = h.Take(nil)
+		c.end()
+	case status < 200:
+		if c.told++; c.told > maxInfos {
+			c.fail(&forward.Error{Fault: forward.Garbage, Err: errInfos})
+		} else {
+			c.infos = append(c.infos, newHead(status, h.Take(nil)))
+		}
+	default:
+		c.begin(status, h.Take(nil), end)
+	}
+}
+
+// validStatus reports whether a status may be that of a response over HTTP/2, which has
+// no 101 (RFC 9113 section 8.6).
+func validStatus(status int, err error) bool {
+	return err == nil && 100 <= status && status <= 999 && status != 101
+}
+
+// begin begins the final response. c.mu is held.
+func (c *Call) begin(status int, fields []wire.Field, end bool) {
+	r := &c.response
+	c.headed = true
+	*r = Response{Head: newHead(status, fields), call: c}
+	_, announced := wire.Find(fields, header.Trailer)
+	switch {
+	case c.bodiless():
+		r.length = 0
+	case end && r.Head.ContentLength <= 0:
+		r.length, r.Head.ContentLength = 0, 0
+	case announced:
+		r.length = -1
+	default:
+		r.length = r.Head.ContentLength
+	}
+	if end {
+		c.end()
+	}
+}
+
+func newHead(status int, fields []wire.Field) wire.Response {
+	return wire.Response{
+		Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: ContentLength(fields),
+	}
+}
+
+// bodiless reports whether the response has no body, whatever its length is. c.mu is held.
+func (c *Call) bodiless() bool {
+	status := c.response.Head.Status
+	return c.Request.Method == "HEAD" || status == 204 || status == 304
+}
+
+// ContentLength returns what the fields of a response say of the length of its body; -1:
+// nothing.
+func ContentLength(fields []wire.Field) int64 {
+	value, ok := wire.Find(fields, header.ContentLength)
+	if n, err := strconv.ParseUint(view(value), 10, 63); ok && err == nil {
+		return int64(n)
+	}
+	return -1
+}
+
+// end notes that all of the response has come. c.mu is held.
+func (c *Call) end() {
+	if length := c.response.Head.ContentLength; length >= 0 && c.n != length && !c.bodiless() { // RFC 9113 section 8.1.1
+		c.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
+		return
+	}
+	c.ended = true
+}
+
+// fail notes that the response will not come to its end. c.mu is held.
+func (c *Call) fail(err error) {
+	if c.err == nil && !c.ended {
+		c.err = err
+	}
+}
+
+// Data implements h2.Owner.
+func (e *events) Data(_ *h2.Conn, p []byte, n int, end bool) {
+	c := (*Call)(e)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.headed {
+		c.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+	} else if c.err == nil {
+		if c.held == nil {
+			c.held = c.client.bodies.Get().(*[window]byte)
+		}
+		c.w += copy(c.held[c.w:], p) // there is room: the window is not wider
+		c.owed += n
+		c.n += int64(len(p))
+		if end {
+			c.end()
+		}
+	}
+	signal(c.woken)
+}
+
+// Failed implements h2.Owner.
+func (e *events) Failed(_ *h2.Conn, err error) {
+	c := (*Call)(e)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fail(&forward.Error{Fault: forward.Reset, Err: err})
+	signal(c.woken)
+	signal(c.drained)
+}
+
+// Drained implements h2.Owner.
+func (e *events) Drained(*h2.Conn) { signal(e.drained) }

@@ -1,0 +1,22 @@
+package h2client
+
+import (
+	"strconv"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+)
+
+// AppendRequest adds the head of a request to a user container that speaks HTTP/2.
+func AppendRequest(k *h2.Block, q *forward.Request) {
+	k.Grow(q.Size())
+	k.Request(q.Method, "http", q.Authority(), q.Path(), "")
+	q.EachField(k)
+	if q.WantsTrailers() {
+		k.Field(header.TE, "trailers")
+	}
+	if q.Length >= 0 {
+		k.Field(header.ContentLength, strconv.FormatInt(q.Length, 10))
+	}
+}

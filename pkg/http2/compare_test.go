@@ -1,0 +1,516 @@
+package http2_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	xhttp2 "golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/http2"
+	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// Proof by comparison: the same requests of a client go to this engine and to the one on
+// net/http, each in front of a user container that speaks HTTP/1.1 and of one that speaks
+// HTTP/2. Both must show the same requests to the user container and the same answers to
+// the client.
+//
+// These differences are permitted, and no others:
+//
+//   - the case of field names at an app that speaks HTTP/1.1, and the order of fields of
+//     different names;
+//   - the date;
+//   - how content is cut into frames and chunks, and whether END_STREAM comes with the
+//     last of it;
+//   - Content-Length of a response that net/http finds out by itself, or leaves out (of a
+//     304);
+//   - how often 100 (Continue) is said;
+//   - the RST_STREAM(NO_ERROR) behind the answer to a request that has not ended (RFC 9113
+//     section 8.1): whether all of the body has come by then is a matter of moments;
+//   - a trailer section that no Trailer field announces, which net/http's server drops;
+//   - fields in it that frame a message, which net/http drops and we refuse;
+//   - what is malformed (RFC 9113 section 8.1.1) is a reset of the stream here; net/http
+//     answers some of it with 400. No app may get the whole of it from either;
+//   - a Host that is not the authority, and the path "*" with another method than OPTIONS,
+//     are malformed here (RFC 9113 section 8.3.1). net/http takes them.
+
+// A script is a request and its answer.
+type script struct {
+	fields  [][2]string // pseudo-header fields first
+	body    []byte
+	split   int         // bytes of the first DATA frame
+	trailer [][2]string // nil: none
+	status  int
+	answer  [][2]string
+	content string
+	ends    [][2]string // the answer's trailer section
+}
+
+// flushing is a response whose writes are flushed.
+type flushing struct{ http.ResponseWriter }
+
+func (w flushing) Write(p []byte) (int, error) {
+	n, err := w.ResponseWriter.Write(p)
+	w.ResponseWriter.(http.Flusher).Flush()
+	return n, err
+}
+
+// has reports whether the request has a field.
+func (s *script) has(name string) bool {
+	return s != nil && slices.ContainsFunc(s.fields, func(f [2]string) bool { return f[0] == name })
+}
+
+// value returns the first value of a field.
+func (s *script) value(name string) string {
+	for _, f := range s.fields {
+		if f[0] == name {
+			return f[1]
+		}
+	}
+	return ""
+}
+
+// stricter reports whether a request is malformed that net/http takes.
+func (s *script) stricter() bool {
+	authority := s.value(":authority")
+	hosts := 0
+	for _, f := range s.fields {
+		if f[0] == "host" {
+			if hosts++; hosts > 1 || authority != "" && f[1] != authority {
+				return true
+			}
+		}
+	}
+	return s.value(":path") == "*" && s.value(":method") != "OPTIONS"
+}
+
+// A world is an engine in front of an app.
+type world struct {
+	address string
+	app     *app
+}
+
+// An app answers as the script says, and notes what has come.
+type app struct {
+	mu     sync.Mutex
+	script *script
+	got    []string
+}
+
+func (a *app) play(s *script) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.script, a.got = s, nil
+}
+
+func (a *app) saw() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.got
+}
+
+func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/echo" {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		_, _ = io.Copy(flushing{w}, r.Body)
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	a.mu.Lock()
+	s := a.script
+	var fields []string
+	if !s.has("content-length") { // it may be said of a body that has come as a whole
+		r.Header.Del("Content-Length")
+		r.ContentLength = -1
+	}
+	for name, values := range r.Header {
+		fields = append(fields, fmt.Sprintf("%s: %q", strings.ToLower(name), values))
+	}
+	for name, values := range r.Trailer {
+		fields = append(fields, fmt.Sprintf("trailer %s: %q", strings.ToLower(name), values))
+	}
+	slices.Sort(fields)
+	if err != nil {
+		a.mu.Unlock()
+		return // it has not come
+	}
+	a.got = append(a.got, fmt.Sprintf("%s %s %s\n%s\nlength %d body %q", r.Method, r.Host, r.RequestURI, strings.Join(fields, "\n"), r.ContentLength, body))
+	a.mu.Unlock()
+	for _, f := range s.answer {
+		w.Header().Add(f[0], f[1])
+	}
+	for _, f := range s.ends {
+		w.Header().Add(http.TrailerPrefix+f[0], f[1])
+	}
+	w.WriteHeader(s.status)
+	if len(s.ends) > 0 {
+		w.(http.Flusher).Flush()
+	}
+	io.WriteString(w, s.content)
+}
+
+// newWorld starts an engine in front of a fresh app.
+func newWorld(t testing.TB, reference, appH2 bool, change func(*queue.Proxy)) *world {
+	t.Helper()
+	w := &world{app: &app{}}
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(!appH2)
+	protocols.SetUnencryptedHTTP2(appH2)
+	ln := listen(t)
+	server := &http.Server{Handler: w.app, Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0)}
+	go server.Serve(ln)
+	t.Cleanup(func() { server.Close() })
+	w.address = newEngine(t, ln.Addr().(*net.TCPAddr).Port, reference, change)
+	return w
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ln
+}
+
+// newEngine starts an engine in front of the app on a port, and returns its address.
+func newEngine(t testing.TB, port int, reference bool, change func(*queue.Proxy)) string {
+	t.Helper()
+	proxy := &queue.Proxy{
+		Ready:   func(context.Context) error { return nil },
+		Drain:   queue.NewDrain(queue.DrainSettings{}),
+		Stats:   stats.New(time.Now()),
+		Observe: func(*queue.Observation) {},
+	}
+	if change != nil {
+		change(proxy)
+	}
+	watcher, err := hangup.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond})
+	client := h2client.New(h2client.Settings{Dial: user.Dial, Unsettled: user.Forget})
+	const most = 32 << 10
+	std := nethttp.New(nethttp.Settings{MaxHeaderBytes: most, AppHost: "app"}, proxy, user, client, watcher, log.New(io.Discard, "", 0))
+	own := http2.New(http2.Settings{MaxHeaderBytes: most, AppHost: "app"}, proxy, user, client)
+	one := http1.New(http1.Settings{MaxHeaderBytes: most, AppHost: "app", HTTP2: own.ServeConn}, proxy, user, client, watcher)
+	ln := listen(t)
+	served := make(chan error, 1)
+	go func() {
+		if reference {
+			served <- std.Serve(ln, nil)
+		} else {
+			served <- one.Serve(ln, nil)
+		}
+	}()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = one.Shutdown(ctx)
+		_ = own.Shutdown(ctx)
+		_ = std.Shutdown(ctx)
+		<-served
+		user.Close()
+		client.Close()
+		watcher.Close()
+	})
+	return ln.Addr().String()
+}
+
+// patience bounds every wait of these tests.
+const patience = 20 * time.Second
+
+// A client is a connection that speaks HTTP/2 by frames.
+type client struct {
+	testing.TB
+	net.Conn
+	*xhttp2.Framer
+	block   bytes.Buffer
+	encoder *hpack.Encoder
+	id      uint32 // of the next stream
+}
+
+func (w *world) connect(t testing.TB) *client { return connect(t, w.address) }
+
+func connect(t testing.TB, address string) *client {
+	t.Helper()
+	nc, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.SetDeadline(time.Now().Add(patience))
+	t.Cleanup(func() { nc.Close() })
+	c := &client{TB: t, Conn: nc, Framer: xhttp2.NewFramer(nc, nc), id: 1}
+	c.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	c.AllowIllegalWrites = true
+	c.encoder = hpack.NewEncoder(&c.block)
+	c.must(c.write(xhttp2.ClientPreface))
+	c.must(c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 24}))
+	return c
+}
+
+func (c *client) write(s string) error { _, err := io.WriteString(c.Conn, s); return err }
+
+func (c *client) must(err error) {
+	c.Helper()
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *client) encode(fields [][2]string) []byte {
+	c.block.Reset()
+	for _, f := range fields {
+		c.must(c.encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
+	}
+	return bytes.Clone(c.block.Bytes())
+}
+
+// ask plays a request, and returns its stream.
+func (c *client) ask(s *script) uint32 {
+	c.Helper()
+	id := c.id
+	c.id += 2
+	hasBody := len(s.body) > 0 || s.trailer != nil
+	_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.encode(s.fields), EndHeaders: true, EndStream: !hasBody})
+	if split := min(s.split, len(s.body)); hasBody {
+		if split > 0 {
+			_ = c.WriteData(id, false, s.body[:split])
+		}
+		_ = c.WriteData(id, s.trailer == nil, s.body[split:])
+	}
+	if s.trailer != nil {
+		_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.encode(s.trailer), EndHeaders: true, EndStream: true})
+	}
+	return id
+}
+
+// answer reads a response to its end, as text.
+func (c *client) answer(id uint32) string {
+	c.Helper()
+	var said []string
+	var body []byte
+	for {
+		f, err := c.ReadFrame()
+		if err != nil {
+			return fmt.Sprint(strings.Join(said, "\n"), " the connection ended: ", err)
+		}
+		switch f := f.(type) {
+		case *xhttp2.SettingsFrame:
+			if !f.IsAck() {
+				c.must(c.WriteSettingsAck())
+			}
+		case *xhttp2.GoAwayFrame:
+			if f.ErrCode != xhttp2.ErrCodeNo {
+				return fmt.Sprint("GOAWAY ", f.ErrCode)
+			}
+		}
+		if f.Header().StreamID != id {
+			continue
+		}
+		switch f := f.(type) {
+		case *xhttp2.MetaHeadersFrame:
+			if f.PseudoValue("status") != "100" {
+				said = append(said, asText(f))
+			}
+			if f.StreamEnded() {
+				return strings.Join(said, "\n") + fmt.Sprintf("\nbody %q", body)
+			}
+		case *xhttp2.DataFrame:
+			body = append(body, f.Data()...)
+			if f.StreamEnded() {
+				return strings.Join(said, "\n") + fmt.Sprintf("\nbody %q", body)
+			}
+		case *xhttp2.RSTStreamFrame:
+			return strings.Join(said, "\n") + fmt.Sprintf("\nbody %q reset %v", body, f.ErrCode)
+		}
+	}
+}
+
+// asText is a head with all that has to be the same.
+func asText(f *xhttp2.MetaHeadersFrame) string {
+	var fields []string
+	for _, h := range f.RegularFields() {
+		if h.Name != "date" && h.Name != "content-length" {
+			fields = append(fields, h.Name+": "+h.Value)
+		}
+	}
+	slices.SortStableFunc(fields, func(a, b string) int {
+		a, _, _ = strings.Cut(a, ":")
+		b, _, _ = strings.Cut(b, ":")
+		return strings.Compare(a, b)
+	})
+	return fmt.Sprintf("%s %q", f.PseudoValue("status"), fields)
+}
+
+// A comparison is both engines, each in front of both apps.
+type comparison struct{ own, reference [2]*world }
+
+func newComparison(t testing.TB) *comparison {
+	var c comparison
+	for i, h2 := range []bool{false, true} {
+		c.own[i], c.reference[i] = newWorld(t, false, h2, nil), newWorld(t, true, h2, nil)
+	}
+	return &c
+}
+
+func (w *world) play(t testing.TB, s *script) (said string, saw []string) {
+	w.app.play(s)
+	c := w.connect(t)
+	defer c.Close()
+	said = c.answer(c.ask(s))
+	return said, w.app.saw()
+}
+
+func (c *comparison) compare(t testing.TB, s *script) {
+	t.Helper()
+	for i, speaks := range []string{"HTTP/1.1", "h2c"} {
+		own, ownSaw := c.own[i].play(t, s)
+		ref, refSaw := c.reference[i].play(t, s)
+		if refused(own) && len(ownSaw) == 0 && (s.stricter() || refused(ref)) {
+			continue
+		}
+		if own != ref {
+			t.Errorf("%+v, the app speaks %s: got\n%s\nwant\n%s", s, speaks, own, ref)
+		}
+		if !slices.Equal(ownSaw, refSaw) {
+			t.Errorf("%+v, the app speaks %s: the app got\n%s\nwant\n%s", s, speaks, ownSaw, refSaw)
+		}
+	}
+}
+
+// refused reports whether an answer says that the request was malformed.
+func refused(said string) bool {
+	return strings.HasPrefix(said, "400 ") || strings.HasPrefix(said, "431 ") || strings.Contains(said, " reset ") || strings.HasPrefix(said, "GOAWAY")
+}
+
+// lines reads "name: value" lines.
+func lines(text string) (fields [][2]string) {
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
+		if ok && name != "" {
+			fields = append(fields, [2]string{name, value})
+		}
+	}
+	return fields
+}
+
+// newScript reads a script; nil: there is nothing to compare. Text is a request, an
+// answer and the two trailer sections, with empty lines between them.
+func newScript(text string, body []byte, content string, split int) *script {
+	parts := strings.Split(strings.ReplaceAll(text, "\n\n\n", "\n\n \n\n"), "\n\n")
+	for len(parts) < 4 {
+		parts = append(parts, "")
+	}
+	s := &script{body: body, split: split, content: content, fields: lines(parts[0] + "\n"), trailer: lines(parts[1] + "\n"), ends: lines(parts[3] + "\n")}
+	first, rest, _ := strings.Cut(parts[2]+"\n", "\n")
+	s.status, _ = strconv.Atoi(first)
+	s.answer = lines(rest)
+	if len(text) > 8<<10 || len(body) > 32<<10 || len(content) > 32<<10 || !comparable(s) {
+		return nil
+	}
+	return s
+}
+
+// comparable reports whether what a script says can be said by the app, whose standard
+// library would change it, and has no more than is compared.
+func comparable(s *script) bool {
+	if s.status < 200 || s.status > 599 || s.status == 204 || s.status == 304 {
+		return false
+	}
+	for _, f := range slices.Concat(s.answer, s.ends) {
+		if !httpguts.ValidHeaderFieldName(f[0]) || !httpguts.ValidHeaderFieldValue(f[1]) || f[1] != strings.Trim(f[1], " \t") {
+			return false
+		}
+		switch strings.ToLower(f[0]) {
+		case "content-length", "transfer-encoding", "connection", "date", "trailer", "upgrade", "te", "keep-alive", "proxy-connection", "host":
+			return false
+		}
+	}
+	for _, f := range s.trailer {
+		if !slices.ContainsFunc(s.fields, func(h [2]string) bool { return h[0] == "trailer" && h[1] == f[0] }) || !forward.MayTrail(f[0]) {
+			return false
+		}
+	}
+	for _, f := range s.fields {
+		if f[0] == ":protocol" || strings.HasPrefix(strings.ToLower(f[0]), "k-") || strings.ToLower(f[0]) == "user-agent" || f[0] == "expect" {
+			return false
+		}
+	}
+	return true
+}
+
+const begin = ":method: GET\n:scheme: http\n:authority: a\n:path: /\n"
+
+var seeds = []struct{ name, text, body, content string }{
+	{"GET", begin + "\n\n200\ncontent-type: text/plain", "", "hi"},
+	{"HEAD", ":method: HEAD\n:scheme: http\n:authority: a\n:path: /\n\n\n200\nx: y", "", "hi"},
+	{"POST", ":method: POST\n:scheme: http\n:authority: a\n:path: /p?q\ncontent-type: x/y\n\n\n201\ncontent-type: x/y", "some body", "done"},
+	{"POST with a length", ":method: POST\n:scheme: http\n:authority: a\n:path: /\ncontent-length: 4\n\n\n200\ncontent-type: x/y", "body", "done"},
+	{"a length that is not so", ":method: POST\n:scheme: http\n:authority: a\n:path: /\ncontent-length: 5\n\n\n200", "body", "done"},
+	{"a shorter length", ":method: POST\n:scheme: http\n:authority: a\n:path: /\ncontent-length: 3\n\n\n200", "body", "done"},
+	{"trailers both ways", ":method: POST\n:scheme: http\n:authority: a\n:path: /\nte: trailers\ntrailer: checksum\n\nchecksum: 1\n\n200\ncontent-type: application/grpc\n\ngrpc-status: 0", "body", "done"},
+	{"trailers without content", ":method: POST\n:scheme: http\n:authority: a\n:path: /\nte: trailers\ntrailer: checksum\n\nchecksum: 1\n\n200\ncontent-type: application/grpc\n\ngrpc-status: 0", "", ""},
+	{"cookies", begin + "cookie: a=b\ncookie: c=d\n\n\n200\nset-cookie: a\nset-cookie: b\ncontent-type: a/b", "", "x"},
+	{"no authority", ":method: GET\n:scheme: http\n:path: /\nhost: b\n\n\n200\ncontent-type: a/b", "", "x"},
+	{"another host", begin + "host: b\n\n\n200", "", ""},
+	{"forwarded", begin + "x-forwarded-for: 1.2.3.4\nx-forwarded-proto: https\nforwarded: for=x\n\n\n404\ncontent-type: a/b", "", "x"},
+	{"options", ":method: OPTIONS\n:scheme: http\n:authority: a\n:path: *\n\n\n200\ncontent-type: a/b", "", ""},
+	{"connect", ":method: CONNECT\n:authority: a:80\n\n\n200", "", ""},
+	{"a path that is the authority", ":method: GET\n:scheme: http\n:authority: a\n:path: a\n\n\n200", "", ""},
+	{"a star that is the authority", ":method: GET\n:scheme: http\n:authority: *\n:path: *\n\n\n200", "", ""},
+	{"a path without a scheme", ":method: GET\n:authority: a\n:path: /\n\n\n200", "", ""},
+	{"a bad escape", ":method: GET\n:scheme: http\n:authority: a\n:path: /%zz\n\n\n200", "", ""},
+	{"odd paths", ":method: GET\n:scheme: http\n:authority: a\n:path: //a//..;b?%zz\n\n\n200\ncontent-type: a/b", "", "x"},
+	{"connection", begin + "connection: close\n\n\n200", "", ""},
+	{"an alias", begin + "content_length: 5\n\n\n200", "", ""},
+	{"upper case", begin + "Upper: x\n\n\n200", "", ""},
+	{"proxy-status", begin + "\n\n200\nproxy-status: queue-proxy; error=x\nproxy-status: other\ncontent-type: a/b", "", "x"},
+	{"an error", begin + "accept: */*\n\n\n503\nretry-after: 1\ncontent-type: a/b", "", "x"},
+}
+
+func TestTheEnginesAgree(t *testing.T) {
+	c := newComparison(t)
+	for _, seed := range seeds {
+		t.Run(seed.name, func(t *testing.T) {
+			s := newScript(seed.text, []byte(seed.body), seed.content, 1)
+			if s == nil {
+				t.Fatal("there is nothing to compare")
+			}
+			c.compare(t, s)
+		})
+	}
+}
+
+func FuzzTheEnginesAgree(f *testing.F) {
+	for _, seed := range seeds {
+		f.Add(seed.text, []byte(seed.body), seed.content, 1)
+	}
+	c := newComparison(f)
+	f.Fuzz(func(t *testing.T, text string, body []byte, content string, split int) {
+		if s := newScript(text, body, content, max(split, 0)); s != nil {
+			c.compare(t, s)
+		}
+	})
+}

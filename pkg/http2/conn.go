@@ -1,0 +1,155 @@
+package http2
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+)
+
+// conn is a client's connection, and what it tells (h2.Handler).
+type conn struct {
+	*h2.Conn
+	server *Server
+	place  *connlimit.Place
+	remote string // the client's address and port
+	peer   string // the address, as X-Forwarded-For has it
+	secure bool
+
+	// Of the goroutine that reads.
+	fresh   []*worker // whose requests have come and are not started
+	stirred bool      // a frame has begun to come
+
+	mu      sync.Mutex
+	running int  // requests that are being served
+	evicted bool // it ends, so that another connection can be served
+}
+
+func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
+	c := &conn{server: s, place: place, remote: l.RemoteAddr().String(), secure: l.Secure()}
+	if a, err := netip.ParseAddrPort(c.remote); err == nil {
+		c.peer = a.Addr().String()
+	}
+	send := s.settings.SendTimeout
+	if send > 0 {
+		send += forward.AnswerTimeout
+	}
+	c.Conn = h2.New(l, h2.Config{
+		Window: window, ConnWindow: connWindow, MaxStreams: maxStreams, MaxHeadBytes: s.settings.MaxHeaderBytes,
+		HeadTimeout: s.settings.HeaderTimeout, SendTimeout: send, Connect: true, Buffers: &s.buffers,
+	}, c)
+	return c
+}
+
+// Request implements h2.Handler. A stream counts until its request has been served,
+// whatever has become of the stream: else a client that resets its streams could have any
+// number of requests served at the same time (CVE-2023-44487, CVE-2025-8671).
+func (c *conn) Request(id uint32, h *h2.Head, end bool) {
+	if !c.enter() {
+		c.Refuse(id, h2.RefusedStream)
+		return
+	}
+	w := c.server.workers.get()
+	x := &w.exchange
+	x.conn = c
+	if h.TooLarge {
+		x.refuse(http.StatusRequestHeaderFieldsTooLarge, end)
+	} else if !x.read(c, h, end) {
+		c.Refuse(id, h2.ProtocolError)
+		if !c.server.workers.put(w) {
+			w.work <- false
+		}
+		c.leave()
+		return
+	}
+	x.stream = c.Accept(id, (*fromClient)(x), end)
+	c.fresh = append(c.fresh, w)
+}
+
+// Received implements h2.Handler. Requests are started only now, so that what has come of
+// their bodies is there.
+func (c *conn) Received(partly bool) {
+	if c.stirred && !partly {
+		c.stirred = false
+		if len(c.fresh) == 0 && !c.busy() {
+			c.place.Idle(false)
+		}
+	}
+	for i, w := range c.fresh {
+		c.fresh[i] = nil
+		w.start()
+	}
+	c.fresh = c.fresh[:0]
+}
+
+// Waiting implements h2.Handler.
+func (c *conn) Waiting() {
+	c.stirred = true
+	c.place.Stir()
+}
+
+// GoingAway implements h2.Handler. The client opens the streams: nothing has to be done.
+func (c *conn) GoingAway() {}
+
+// busy reports whether requests are being served.
+func (c *conn) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running > 0
+}
+
+// enter counts a request in; false: there are as many as there may be.
+func (c *conn) enter() bool {
+	c.mu.Lock()
+	ok := c.running < maxStreams && !c.evicted
+	first := c.running == 0
+	if ok {
+		c.running++
+	}
+	c.mu.Unlock()
+	if ok && first {
+		c.place.Serving()
+	}
+	return ok
+}
+
+// leave counts a request out.
+func (c *conn) leave() {
+	c.mu.Lock()
+	c.running--
+	last := c.running == 0
+	c.mu.Unlock()
+	if !last {
+		return
+	}
+	wanted := c.place.Wanted()
+	c.place.Idle(true)
+	if wanted { // whatever streams the client opens next
+		c.End()
+	}
+}
+
+// evict ends the connection, so that another one can be served, and reports whether it
+// does: not while a request is being served. Any goroutine may call it.
+func (c *conn) evict() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running > 0 {
+		return false
+	}
+	c.evicted = true
+	go c.End()
+	time.AfterFunc(evictTime, func() { c.Close(errEvicted) })
+	return true
+}
+
+var errEvicted = errors.New("http2: closed so that another connection can be served")
+
+// evictTime is how long a connection that ends for another one may take for that.
+const evictTime = 20 * time.Millisecond

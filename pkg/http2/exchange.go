@@ -1,0 +1,378 @@
+package http2
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// exchange is a request as the lifecycle sees it (queue.Exchange). It is a worker's, and
+// used for one request after the other.
+type exchange struct {
+	server  *Server
+	conn    *conn
+	stream  *h2.Stream
+	refusal int // the status for a request that is not served; 0: it is
+
+	request  forward.Request
+	protocol string // of an extended CONNECT
+	body     body
+	life     queue.Life
+	alarm    *queue.Alarm
+	call     upstream.Call // to a user container that speaks HTTP/1.1
+	relay    relay         // to one that speaks HTTP/2
+
+	woken chan struct{} // holds a sign that the goroutine which serves has to look
+
+	mu     sync.Mutex
+	gone   bool          // the client has
+	built  *http.Request // by Request
+	cancel func()        // ends its context
+}
+
+var _ queue.Exchange = (*exchange)(nil)
+
+func (x *exchange) init(s *Server) {
+	x.server = s
+	x.woken = make(chan struct{}, 1)
+	x.alarm = queue.NewAlarm(x.hasGone)
+	x.body.init(x)
+	x.relay.x = x
+	x.call.Client = (*caller)(x)
+	x.request.AppHost = s.settings.AppHost
+	x.request.Crumbs = true
+}
+
+// read takes the head of a request; false: it is malformed (RFC 9113 section 8.3.1), and
+// its stream is to be reset.
+func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
+	q := &x.request
+	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
+	q.Upgrade = false
+	x.protocol = h.Protocol
+	if h.Malformed || h.Method == "" || h.Status != "" || !wire.ValidToken(h.Method) {
+		return false
+	}
+	switch {
+	case h.Protocol != "": // RFC 8441 section 4
+		if h.Method != http.MethodConnect || end || h.Authority == "" {
+			return false
+		}
+	case h.Method == http.MethodConnect: // RFC 9113 section 8.5
+		if h.Authority == "" || h.Scheme != "" || h.Path != "" {
+			return false
+		}
+		q.Target = h.Authority
+	}
+	if h.Method != http.MethodConnect || h.Protocol != "" {
+		if h.Scheme == "" || !validPath(h.Path, h.Method) {
+			return false
+		}
+	}
+	q.Length, q.Chunked, q.Expect100 = -1, false, false
+	if !x.readFields(h) {
+		return false
+	}
+	x.refusal = refusal(h.Fields)
+	switch {
+	case end && q.Length > 0:
+		return false
+	case !end && q.Length < 0:
+		q.Chunked = true
+	}
+	q.Fields = h.Take(q.Fields)
+	x.body.begin(q.Length, end)
+	return true
+}
+
+// refuse makes the request one that is answered with a status, and not served.
+func (x *exchange) refuse(status int, end bool) {
+	x.request.Method, x.request.Fields = "", x.request.Fields[:0]
+	x.refusal = status
+	x.body.begin(-1, end)
+}
+
+// readFields looks at the fields that decide what the request is.
+func (x *exchange) readFields(h *h2.Head) bool {
+	q := &x.request
+	for _, f := range h.Fields {
+		switch header.RoleOf(f.Name) {
+		case header.LengthRole:
+			n, err := strconv.ParseUint(view(f.Value), 10, 63)
+			if err != nil || q.Length >= 0 && q.Length != int64(n) {
+				return false
+			}
+			q.Length = int64(n)
+		case header.HostRole:
+			if q.Host == "" {
+				q.Host = view(f.Value)
+			} else if !strings.EqualFold(q.Host, view(f.Value)) {
+				return false
+			}
+		case header.ExpectRole:
+			q.Expect100 = wire.EqualFold(f.Value, "100-continue")
+		}
+	}
+	return wire.ValidHost(q.Host)
+}
+
+// refusal returns the status for a request whose Trailer fields are too long, or announce
+// what may not be announced; 0 for others.
+func refusal(fields []wire.Field) (status int) {
+	announced := 0
+	for _, f := range fields {
+		if header.RoleOf(f.Name) != header.TrailerRole {
+			continue
+		}
+		if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
+			return http.StatusRequestHeaderFieldsTooLarge
+		}
+		for name := range strings.SplitSeq(view(f.Value), ",") {
+			if !forward.MayTrail(strings.Trim(name, " \t")) {
+				status = http.StatusBadRequest
+			}
+		}
+	}
+	return status
+}
+
+// validPath reports whether a path may stand in a request line.
+func validPath(path, method string) bool {
+	if path == "*" {
+		return method == http.MethodOptions
+	}
+	if path == "" || path[0] != '/' || wire.BadEscape(path) {
+		return false
+	}
+	for i := range len(path) {
+		if path[i] <= ' ' || path[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// view returns the bytes as a string, which lives as long as they are unchanged.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// serve serves the request that was read, to its end.
+func (x *exchange) serve() {
+	if x.refusal != 0 {
+		text := http.StatusText(x.refusal)
+		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Why: queue.BadRequest, GRPC: -1})
+	} else {
+		x.server.proxy.Serve(x, &x.life)
+	}
+	x.end()
+}
+
+// end lets go of the request.
+func (x *exchange) end() {
+	x.alarm.Reset()
+	x.leaveRequest()
+	x.body.stop()
+	if !x.stream.Ended() {
+		x.awaitAnswer()
+	}
+	x.stream.Reset(h2.NoError) // a tunnel whose client has not ended its side
+	x.stream.Release()
+	x.conn.Flush(true)
+	x.conn.leave()
+	x.mu.Lock()
+	x.built, x.cancel, x.gone = nil, nil, false
+	x.mu.Unlock()
+	select {
+	case <-x.woken:
+	default:
+	}
+	clear(x.request.Fields)
+	x.request.Fields = x.request.Fields[:0]
+	if cap(x.request.Fields) > fieldsKept {
+		x.request.Fields = nil
+	}
+	x.request.Method, x.request.Target, x.request.Host, x.request.Trace = "", "", "", nil
+	x.conn, x.stream = nil, nil
+}
+
+// fieldsKept is for how many fields memory is kept for the next request.
+const fieldsKept = 32
+
+// awaitAnswer gives the client its time to take an answer of our own, and ends the stream
+// if it does not, or if there is none.
+func (x *exchange) awaitAnswer() {
+	timer := time.NewTimer(forward.AnswerTimeout)
+	defer timer.Stop()
+	for late := false; x.stream.Waits() && !x.hasGone() && !late; {
+		x.conn.Flush(false)
+		select {
+		case <-x.woken:
+		case <-timer.C:
+			late = true
+		}
+	}
+	if !x.stream.Ended() {
+		x.stream.Reset(h2.InternalError)
+	}
+}
+
+// wake makes the goroutine that serves look. Any goroutine may call it.
+func (x *exchange) wake() {
+	select {
+	case x.woken <- struct{}{}:
+	default:
+	}
+}
+
+// hasGone reports whether the client has.
+func (x *exchange) hasGone() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.gone
+}
+
+// Header implements queue.Exchange.
+func (x *exchange) Header(name string) string {
+	v, _ := wire.Find(x.request.Fields, name)
+	return view(v)
+}
+
+// Repeats implements queue.Exchange.
+func (x *exchange) Repeats(name string) bool {
+	n := 0
+	for _, f := range x.request.Fields {
+		if wire.EqualFold(f.Name, name) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// Line implements queue.Exchange.
+func (x *exchange) Line() queue.Line {
+	q := &x.request
+	return queue.Line{
+		Method: q.Method, Target: q.Target, Host: q.Host, Major: 2,
+		Remote: x.conn.remote, TLS: x.conn.secure, Body: q.Chunked || q.Length > 0,
+	}
+}
+
+// Request implements queue.Exchange.
+func (x *exchange) Request() *http.Request {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.built != nil {
+		return x.built
+	}
+	q := &x.request
+	r := &http.Request{
+		Method: q.Method, Proto: "HTTP/2.0", ProtoMajor: 2, RequestURI: q.Target, Host: q.Host,
+		Header: make(http.Header, len(q.Fields)), Body: http.NoBody, RemoteAddr: x.conn.remote,
+	}
+	var err error
+	if r.URL, err = url.ParseRequestURI(q.Target); err != nil {
+		r.URL = &url.URL{Path: q.Target}
+	}
+	for _, f := range q.Fields {
+		r.Header.Add(string(f.Name), string(f.Value))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	if x.gone {
+		cancel()
+	}
+	x.built, x.cancel = r.WithContext(ctx), cancel
+	return x.built
+}
+
+// leaveRequest ends the context of a request that was built.
+func (x *exchange) leaveRequest() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel != nil {
+		x.cancel()
+	}
+}
+
+// Sleep implements queue.Exchange.
+func (x *exchange) Sleep(l *queue.Life) queue.Why { return x.alarm.Sleep(l) }
+
+// Wake implements queue.Exchange.
+func (x *exchange) Wake() { x.alarm.Wake() }
+
+// Answer implements queue.Exchange.
+func (x *exchange) Answer(a *queue.Answer) {
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	k.Status(a.Status)
+	a.Fields(k.Field)
+	k.Field(header.Date, x.server.dateNow())
+	body := a.Body
+	if a.GRPC >= 0 {
+		body = ""
+	} else {
+		k.Field(header.ContentLength, strconv.Itoa(len(body)))
+	}
+	if x.request.Method == http.MethodHead {
+		body = ""
+	}
+	if x.stream.SendHead(k, body == "") == nil && body != "" {
+		_, _ = x.stream.SendData([]byte(body), true) // who can't get it has gone
+	}
+}
+
+// fromClient is an exchange as the owner of its client's stream.
+type fromClient exchange
+
+// Head implements h2.Owner: it is the trailer section of the request.
+func (f *fromClient) Head(by *h2.Conn, h *h2.Head, end bool) {
+	x := (*exchange)(f)
+	refused := h.TooLarge || h.Size() > wire.MaxRequestTrailer
+	for _, field := range h.Fields {
+		refused = refused || !forward.MayTrail(view(field.Name))
+	}
+	if h.Malformed || refused {
+		x.body.fail(&wire.BadChunk{Word: wire.WordTrailerName})
+		if h.Malformed {
+			x.stream.Reset(h2.ProtocolError)
+			by.FlushLater(x.conn.Conn)
+		}
+		return
+	}
+	x.body.trail(by, h.Take(nil))
+}
+
+// Data implements h2.Owner.
+func (f *fromClient) Data(by *h2.Conn, p []byte, n int, end bool) {
+	f.body.come(by, p, n, end)
+}
+
+// Failed implements h2.Owner.
+func (f *fromClient) Failed(by *h2.Conn, err error) {
+	x := (*exchange)(f)
+	x.mu.Lock()
+	x.gone = true
+	x.mu.Unlock()
+	x.body.fail(errReset)
+	x.alarm.Wake()
+	x.leaveRequest()
+	x.wake()
+}
+
+// Drained implements h2.Owner.
+func (f *fromClient) Drained(by *h2.Conn) {
+	x := (*exchange)(f)
+	x.relay.credit(by)
+	x.life.Taken()
+	x.wake()
+}

@@ -1,0 +1,269 @@
+package http2
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// Forward implements queue.Exchange.
+func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
+	q := &x.request
+	if x.protocol != "" {
+		return x.connect(l)
+	}
+	if why := q.Refuse(x.server.settings.MaxBodyBytes); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	q.Trace = l.Trace()
+	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long
+		l.OwesBody()
+	}
+	x.alarm.Watch(l)
+	speaks, err := x.appSpeaksH2()
+	switch {
+	case err != nil:
+		x.blame(&result, x.alarm.Abortable(nil), err)
+		return result
+	case speaks:
+		return x.relay.forward(l)
+	}
+	return x.forwardH1(l)
+}
+
+// appSpeaksH2 reports whether the user container speaks HTTP/2. Where that is not known
+// it is asked, within the request's clocks.
+func (x *exchange) appSpeaksH2() (bool, error) {
+	if speaks, known := x.server.app.HeardH2(); known {
+		return speaks, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if x.alarm.Abortable(cancel) != queue.OK {
+		return false, context.Canceled
+	}
+	return x.server.app.SpeaksH2(ctx)
+}
+
+// blame notes what ended a forward. What has broken it off is the cause of whatever error
+// there is.
+func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
+	forward.Fail(result, killed, err, x.body.failed())
+}
+
+// forwardH1 forwards the request to a user container that speaks HTTP/1.1.
+func (x *exchange) forwardH1(l *queue.Life) (result queue.Result) {
+	c := &x.call
+	c.Request, c.Many = &x.request, true
+	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
+	if content, whole := x.body.whole(); whole && !x.body.hasTrailer() {
+		c.Content = content
+		x.frame(int64(len(content)))
+	} else {
+		c.Body, c.Trailer = &x.body, x.body.fields
+		c.Expect100 = x.request.Expect100 && len(content) == 0
+		x.request.Expect100 = c.Expect100
+	}
+	c.Hold = l.Holds()
+	c.Begin()
+	if why := x.alarm.Abortable(x.abortCall); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	r, err := c.Do(x.server.app)
+	result.Replayed = c.Sends > 1
+	if err != nil {
+		x.blame(&result, x.alarm.Abortable(nil), err)
+		result.In = x.body.moved()
+		if held := c.Held(); held != nil {
+			result.Held = held
+		}
+		return result
+	}
+	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
+	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
+	l.Respond(view(contentType))
+	x.passOn(r, &result)
+	x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
+	r.Close()
+	x.conclude(&result)
+	return result
+}
+
+// frame says how the body goes to the user container that has come as a whole.
+func (x *exchange) frame(length int64) {
+	q := &x.request
+	if q.Chunked {
+		q.Chunked, q.Length = false, length
+	}
+}
+
+// abortCall breaks a call off.
+func (x *exchange) abortCall() {
+	x.call.Abort()
+	x.wake()
+}
+
+// conclude settles what a response that has begun has come to.
+func (x *exchange) conclude(result *queue.Result) {
+	result.In = x.body.moved()
+	if result.Why != queue.OK && !x.stream.Ended() {
+		x.stream.Reset(resetCode(result.Err))
+	}
+}
+
+// resetCode returns the code for a response that is cut: that of the user container, if
+// it has said one.
+func resetCode(err error) h2.Code {
+	var reset *h2.ResetError
+	if errors.As(err, &reset) && reset.Code != h2.NoError {
+		return reset.Code
+	}
+	return h2.InternalError
+}
+
+// beginResponse makes the head of the response to the client. length is that of the body;
+// -1: it is not said.
+func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, length int64) {
+	k.Status(status)
+	forward.EachResponseField(fields, k)
+	if _, ok := wire.Find(fields, "date"); !ok {
+		k.Field(header.Date, x.server.dateNow())
+	}
+	if x.server.settings.ServerTiming {
+		k.Field(header.ServerTiming, string(forward.AppendTiming(nil, &x.life)))
+	}
+	if length >= 0 && status != http.StatusNoContent {
+		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
+	}
+	if x.server.closing() {
+		x.conn.GoAway()
+	}
+}
+
+// passOn passes the response of a user container that speaks HTTP/1.1 on, to its end.
+func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
+	length := r.Length()
+	announced := length
+	if x.request.Method == http.MethodHead || r.Head.Status == http.StatusNotModified {
+		announced = r.Head.ContentLength
+	}
+	k := x.server.block()
+	x.beginResponse(k, r.Head.Status, r.Head.Fields, announced)
+	err := x.stream.SendHead(k, length == 0)
+	x.server.putBlock(k)
+	for left := length; err == nil && left != 0; {
+		var data []byte
+		data, err = r.Next()
+		if err == io.EOF {
+			err = x.endResponse(r.Trailer())
+			break
+		}
+		if err != nil {
+			x.blame(result, x.alarm.Abortable(nil), err)
+			return
+		}
+		x.life.Touch()
+		if left > 0 {
+			left -= int64(len(data))
+		}
+		result.Out += int64(len(data))
+		err = x.send(data, left == 0)
+	}
+	if err == nil && length >= 0 {
+		_, err = r.Next() // io.EOF, which lets the connection be used again
+		if err == io.EOF {
+			err = nil
+		}
+	}
+	if err != nil {
+		if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
+			result.Why = queue.ClientGone
+		}
+	}
+}
+
+// endResponse ends the response, by its trailer section if there is one.
+func (x *exchange) endResponse(trailer []wire.Field) error {
+	trailer = forward.TrailerFields(trailer)
+	if len(trailer) == 0 {
+		return x.send(nil, true)
+	}
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	for _, f := range trailer {
+		k.Field(view(f.Name), view(f.Value))
+	}
+	waits, err := x.stream.SendTrailer(k)
+	if err == nil && waits {
+		err = x.awaitTaken()
+	}
+	return err
+}
+
+// send sends content, and waits until the client has room for all of it.
+func (x *exchange) send(p []byte, end bool) error {
+	waits, err := x.stream.SendData(p, end)
+	if err == nil && waits {
+		err = x.awaitTaken()
+	}
+	return err
+}
+
+// awaitTaken waits until the client has taken what was sent; it may take only so long for
+// it.
+func (x *exchange) awaitTaken() error {
+	x.alarm.Offer(&x.life)
+	defer x.life.Taken()
+	x.conn.Flush(false)
+	for x.stream.Waits() {
+		<-x.woken
+		if x.alarm.Killed() != queue.OK {
+			return h2.ErrGone
+		}
+	}
+	if x.hasGone() {
+		return h2.ErrGone
+	}
+	return nil
+}
+
+// caller is an exchange as upstream's client.
+type caller exchange
+
+// Sending implements upstream.Client.
+func (c *caller) Sending() { c.life.Enter(queue.Waiting) }
+
+// Info implements upstream.Client: it passes an informational response on.
+func (c *caller) Info(head *wire.Response) {
+	x := (*exchange)(c)
+	x.sendInfo(head.Status, head.Fields)
+	x.conn.Flush(false)
+}
+
+// Waiting implements upstream.Client.
+func (c *caller) Waiting() { (*exchange)(c).conn.Flush(false) }
+
+// StopBody implements upstream.Client.
+func (c *caller) StopBody() { c.body.stop() }
+
+// BodyArrived implements upstream.Client.
+func (c *caller) BodyArrived() bool { return c.body.complete() }
+
+// sendInfo sends an informational response.
+func (x *exchange) sendInfo(status int, fields []wire.Field) {
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	k.Status(status)
+	forward.EachResponseField(fields, k)
+	_ = x.stream.SendHead(k, false) // who sends next learns of an error
+}

@@ -1,0 +1,396 @@
+package http2
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// relay connects the client's stream with one to a user container that speaks HTTP/2. What
+// comes on one is added to the output of the other by the goroutine that has read it; the
+// goroutine of the request sleeps until both have ended. Neither side gets room for more
+// content before the other has taken what there is.
+type relay struct {
+	x *exchange
+
+	mu       sync.Mutex
+	stream   *h2.Stream // to the user container; nil: there is none
+	length   int64      // of the response, as Content-Length says; -1: it says nothing
+	held     int        // bytes of the response that wait for the client
+	killed   bool       // nothing of a response is passed on any more
+	finished bool       // the user container has ended the response, or the stream
+	err      error      // instead of the end of the response
+	infos    int
+	result   queue.Result
+}
+
+// maxInfos bounds the informational responses before a final one.
+const maxInfos = 100
+
+// forward is Forward for a user container that speaks HTTP/2.
+func (y *relay) forward(l *queue.Life) queue.Result {
+	x := y.x
+	replayed := false
+	for {
+		reused, err := y.open(l)
+		if err == nil {
+			err = y.wait()
+		}
+		killed := x.alarm.Abortable(nil)
+		y.leave()
+		result := y.result
+		result.In, result.Replayed = x.body.moved(), replayed
+		switch {
+		case err == nil:
+		case killed == queue.OK && errors.Is(err, h2.ErrGone):
+			result.Why = queue.ClientGone
+		case killed == queue.OK && !replayed && y.mayRepeat(err, reused):
+			replayed = true
+			continue
+		default:
+			x.blame(&result, killed, err)
+		}
+		if result.Begun {
+			x.conclude(&result)
+		}
+		return result
+	}
+}
+
+// open opens the stream to the user container and sends the request, with what has come
+// of its body.
+func (y *relay) open(l *queue.Life) (reused bool, err error) {
+	x := y.x
+	y.mu.Lock()
+	y.stream, y.length, y.held, y.killed, y.finished, y.err, y.infos = nil, -1, 0, false, false, nil, 0
+	y.result = queue.Result{}
+	y.mu.Unlock()
+	content, whole := x.body.whole()
+	end := whole && len(content) == 0 && !x.body.hasTrailer()
+	k := x.server.block()
+	h2client.AppendRequest(k, &x.request)
+	if x.request.Expect100 && !end && len(content) == 0 {
+		k.Field(header.Expect, "100-continue")
+	}
+	stream, reused, err := x.server.client.Open(y.dialContext, (*fromApp)(x), k, end)
+	x.server.putBlock(k) // before anybody else has his turn: it may be long
+	if err != nil {
+		return false, err
+	}
+	l.Enter(queue.Waiting)
+	y.mu.Lock()
+	y.stream = stream
+	y.mu.Unlock()
+	if !x.stream.Waits() {
+		y.credit(nil) // what has come before the stream was known
+	}
+	if !end {
+		x.body.passTo(stream)
+	}
+	if x.alarm.Abortable(y.abort) == queue.OK {
+		stream.Conn().Flush(true)
+	}
+	return reused, nil
+}
+
+// dialContext returns a context that ends with the request.
+func (y *relay) dialContext() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	y.x.alarm.Abortable(cancel)
+	return ctx, cancel
+}
+
+// abort ends the exchange with the user container. It is called by the alarm.
+func (y *relay) abort() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.killed = true
+	y.x.wake()
+}
+
+// wait waits for the end of the exchange.
+func (y *relay) wait() error {
+	x := y.x
+	for {
+		<-x.woken
+		bodyErr := x.body.failed()
+		y.mu.Lock()
+		finished, killed, err := y.finished, y.killed, y.err
+		y.mu.Unlock()
+		switch {
+		case killed:
+			return errKilled
+		case finished && errors.Is(err, h2.ErrGone) && bodyErr != nil: // that is why
+			return &forward.Error{Fault: forward.Body, Err: bodyErr}
+		case finished && err != nil:
+			return err
+		case finished && !x.stream.Waits():
+			if x.hasGone() { // before it had all
+				return h2.ErrGone
+			}
+			return nil
+		case bodyErr != nil && !finished:
+			return &forward.Error{Fault: forward.Body, Err: bodyErr}
+		}
+	}
+}
+
+var errKilled = errors.New("the request has been ended")
+
+// leave ends the stream to the user container, wherever it is.
+func (y *relay) leave() {
+	x := y.x
+	x.body.passTo(nil)
+	y.mu.Lock()
+	stream := y.stream
+	y.mu.Unlock()
+	if stream == nil {
+		return
+	}
+	stream.Release()
+	if stream.Abandon() {
+		stream.Conn().Flush(false)
+	}
+	y.mu.Lock()
+	y.stream = nil
+	y.mu.Unlock()
+}
+
+// mayRepeat reports whether a request that has failed may be sent again
+// (docs/promises.md 3.7).
+func (y *relay) mayRepeat(err error, reused bool) bool {
+	x := y.x
+	return !y.result.Begun && y.infos == 0 && x.body.heldWhole() && h2client.MayRepeat(err, reused, x.request.Method)
+}
+
+// credit gives the user container room for more of the response.
+func (y *relay) credit(by *h2.Conn) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.held > 0 && y.stream != nil {
+		if y.stream.Credit(y.held) {
+			by.FlushLater(y.stream.Conn())
+		}
+		y.held = 0
+	}
+}
+
+// fromApp is an exchange as the owner of its stream to the user container.
+type fromApp exchange
+
+// Head implements h2.Owner.
+func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
+	x := (*exchange)(f)
+	y := &x.relay
+	if h.Malformed || h.TooLarge {
+		y.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+		return
+	}
+	if h.Status == "" {
+		y.trailer(by, h)
+		return
+	}
+	status, err := strconv.Atoi(h.Status)
+	switch {
+	case err != nil || status < 100 || status > 999 || status == http.StatusSwitchingProtocols:
+		y.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+	case status < 200:
+		y.info(by, status, h)
+	default:
+		y.respond(by, status, h, end)
+	}
+}
+
+var (
+	errHead   = errors.New("malformed head of a response")
+	errInfos  = errors.New("too many informational responses")
+	errLength = errors.New("the body is not as long as the head says")
+)
+
+// info passes an informational response on.
+func (y *relay) info(by *h2.Conn, status int, h *h2.Head) {
+	if y.infos++; y.infos > maxInfos {
+		y.fail(&forward.Error{Fault: forward.Garbage, Err: errInfos})
+		return
+	}
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.killed {
+		y.x.sendInfo(status, h.Fields)
+		by.FlushLater(y.x.conn.Conn)
+	}
+}
+
+// respond begins the final response.
+func (y *relay) respond(by *h2.Conn, status int, h *h2.Head, end bool) {
+	x := y.x
+	y.mu.Lock()
+	if y.killed || y.finished {
+		y.mu.Unlock()
+		return
+	}
+	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), status, true
+	y.length = h2client.ContentLength(h.Fields)
+	announced := y.length
+	if y.noBody() {
+		y.length = -1
+	}
+	if end && y.length > 0 {
+		y.result.Begun = false
+		y.mu.Unlock()
+		y.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
+		return
+	}
+	contentType, _ := wire.Find(h.Fields, header.ContentType)
+	x.life.Respond(view(contentType))
+	k := x.server.block()
+	x.beginResponse(k, status, h.Fields, announced)
+	err := x.stream.SendHead(k, end)
+	x.server.putBlock(k)
+	by.FlushLater(x.conn.Conn)
+	y.mu.Unlock()
+	switch {
+	case err != nil:
+		y.fail(err)
+	case end:
+		y.finish()
+	}
+}
+
+// noBody reports whether the response has no content, whatever its fields say (RFC 9110
+// section 6.4.1).
+func (y *relay) noBody() bool {
+	switch y.result.Status {
+	case http.StatusNoContent, http.StatusNotModified:
+		return true
+	}
+	return y.x.request.Method == http.MethodHead
+}
+
+// trailer ends the response by its trailer section.
+func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
+	x := y.x
+	if !y.fits(0, true) {
+		return
+	}
+	k := x.server.block()
+	defer x.server.putBlock(k)
+	for _, f := range forward.TrailerFields(h.Fields) {
+		k.Field(view(f.Name), view(f.Value))
+	}
+	y.mu.Lock()
+	waits, err := false, error(nil)
+	if !y.killed {
+		waits, err = x.stream.SendTrailer(k)
+		by.FlushLater(x.conn.Conn)
+	}
+	y.mu.Unlock()
+	if waits {
+		y.offer(by)
+	}
+	if err != nil {
+		y.fail(err)
+		return
+	}
+	y.finish()
+}
+
+// Data implements h2.Owner.
+func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
+	x := (*exchange)(f)
+	y := &x.relay
+	if !y.result.Begun {
+		y.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+		return
+	}
+	x.life.Touch()
+	if y.noBody() {
+		p = nil // the client would not expect it
+	}
+	if !y.fits(len(p), end) {
+		return
+	}
+	y.mu.Lock()
+	waits, err := false, error(nil)
+	if !y.killed {
+		y.result.Out += int64(len(p))
+		waits, err = x.stream.SendData(p, end)
+		by.FlushLater(x.conn.Conn)
+	}
+	if waits || y.stream == nil {
+		y.held += n
+	} else if !end && y.stream.Credit(n) {
+		by.FlushLater(by)
+	}
+	y.mu.Unlock()
+	switch {
+	case err != nil:
+		y.fail(err)
+		return
+	case waits:
+		y.offer(by)
+	}
+	if end {
+		y.finish()
+	}
+}
+
+// fits counts content of the response; false: it is not as long as it should be (RFC 9113
+// section 8.1.1).
+func (y *relay) fits(n int, end bool) bool {
+	if y.length < 0 {
+		return true
+	}
+	got := y.result.Out + int64(n)
+	if got > y.length || end && got < y.length {
+		y.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
+		return false
+	}
+	return true
+}
+
+// offer starts the client's time for what waits.
+func (y *relay) offer(by *h2.Conn) {
+	x := y.x
+	x.alarm.Offer(&x.life)
+	if !x.stream.Waits() { // it has been taken in the meantime
+		x.life.Taken()
+		y.credit(by)
+	}
+}
+
+// finish notes that the user container has ended the response.
+func (y *relay) finish() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.finished = true
+	y.x.wake()
+}
+
+// fail notes that the response will not come to its end.
+func (y *relay) fail(err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.finished {
+		y.finished, y.err = true, err
+	}
+	y.x.wake()
+}
+
+// Failed implements h2.Owner.
+func (f *fromApp) Failed(_ *h2.Conn, err error) {
+	f.relay.fail(&forward.Error{Fault: forward.Reset, Err: err})
+}
+
+// Drained implements h2.Owner.
+func (f *fromApp) Drained(by *h2.Conn) { f.body.drained(by) }

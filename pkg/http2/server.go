@@ -1,0 +1,174 @@
+// Package http2 is the engine for HTTP/2 (RFC 9113). One goroutine reads for all streams
+// of a connection; each request has a goroutine of its own, in which the lifecycle of a
+// request runs (package queue). What comes from a user container that speaks HTTP/2 too
+// is passed on by the goroutine that has read it.
+package http2
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+)
+
+// Settings of the engine.
+type Settings struct {
+	MaxHeaderBytes int           // of a request's head, decoded; more is answered with 431
+	MaxBodyBytes   int64         // of a request's body, more is answered with 413; 0: no limit
+	HeaderTimeout  time.Duration // for a request's head to arrive, once it has begun; 0: none
+	SendTimeout    time.Duration // for a client to take a byte of what is written; the clock of its request comes first
+	ServerTiming   bool          // responses say in Server-Timing how long their requests waited
+	AppHost        string        // what the Host of a request without one says
+	WebSockets     *goaway.Set   // those that are open are in it; nil: nobody wants to know
+}
+
+const (
+	// maxStreams is how many requests a client may have open at once on a connection, as
+	// Knative's queue-proxy has it.
+	maxStreams = 250
+	// window is how much of a request's body is received before it is read, in bytes. The
+	// connection's window has room for all its streams: else bodies of requests that wait
+	// for a slot could fill it, and the one that has the slot would wait for them.
+	window     = 64 << 10
+	connWindow = maxStreams * window
+)
+
+// Server serves connections on which clients speak HTTP/2.
+type Server struct {
+	settings Settings
+	proxy    *queue.Proxy
+	app      *upstream.App
+	client   *h2client.Client
+	buffers  h2.Buffers
+	workers  workers
+	blocks   sync.Pool // of *h2.Block
+	date     atomic.Pointer[date]
+
+	mu       sync.Mutex
+	conns    map[*conn]struct{}
+	stopping bool
+	over     bool // Shutdown's time is over
+	running  sync.WaitGroup
+}
+
+// New returns a server that runs requests through proxy and forwards them to app, or by
+// client where the app speaks HTTP/2.
+func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
+	server := &Server{settings: s, proxy: proxy, app: app, client: client, conns: make(map[*conn]struct{})}
+	server.workers.init(server)
+	server.blocks.New = func() any { return new(h2.Block) }
+	return server
+}
+
+// ServeConn serves a connection, on which nothing has been read but early, and closes it.
+// It returns at once. place is the connection's part of the limit of connections, and is
+// left when it has been closed.
+func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
+	c := newConn(s, l, place)
+	place.Handled(c.evict)
+	place.Idle(false)
+	s.mu.Lock()
+	s.conns[c] = struct{}{}
+	stopping, over := s.stopping, s.over
+	s.running.Add(1)
+	s.mu.Unlock()
+	if s.closing() {
+		c.GoAway()
+	}
+	if stopping {
+		c.End()
+	}
+	if over {
+		c.Close(errShutdown)
+	}
+	go func() {
+		defer s.running.Done()
+		_ = c.Run(early) // all who had a part in it have been told
+		place.Leave()
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+	}()
+}
+
+var errShutdown = errors.New("http2: the server has been shut down")
+
+// closing reports whether clients are to go elsewhere with their next request.
+func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
+
+// GoAway tells all clients to send their next requests elsewhere; what they send on their
+// connections all the same is served.
+func (s *Server) GoAway() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		go c.GoAway()
+	}
+}
+
+// Shutdown serves the requests that have come, and then closes each connection. When the
+// context ends it closes those that are left. It may be called once.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	for c := range s.conns {
+		go c.End()
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		s.workers.wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	s.over = true
+	for c := range s.conns {
+		c.Close(errShutdown)
+	}
+	s.mu.Unlock()
+	<-done
+	return ctx.Err()
+}
+
+// block returns an empty header block, which putBlock takes back. A long one is kept too,
+// until the garbage collector comes: requests with long heads rarely come alone.
+func (s *Server) block() *h2.Block {
+	b := s.blocks.Get().(*h2.Block)
+	b.Reset()
+	return b
+}
+
+func (s *Server) putBlock(b *h2.Block) { s.blocks.Put(b) }
+
+// date is the Date field of one second (RFC 9110 section 6.6.1).
+type date struct {
+	second int64
+	value  string
+}
+
+// dateNow returns the value of a Date field.
+func (s *Server) dateNow() string {
+	now := time.Now()
+	d := s.date.Load()
+	if d == nil || d.second != now.Unix() {
+		d = &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
+		s.date.Store(d)
+	}
+	return d.value
+}

@@ -1,0 +1,231 @@
+package http2
+
+import (
+	"crypto/rand"
+	"crypto/sha1"
+	"encoding/base64"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+const webSocket = "websocket"
+
+// connect is Forward for an extended CONNECT: a WebSocket over HTTP/2 (RFC 8441), which
+// the user container gets as one over HTTP/1.1 (RFC 6455).
+func (x *exchange) connect(l *queue.Life) (result queue.Result) {
+	if x.protocol != webSocket || x.server.app.OnlyH2() {
+		return queue.Result{Why: queue.BadRequest}
+	}
+	q := &x.request
+	key := newKey()
+	q.Method, q.Length, q.Chunked, q.Expect100, q.Upgrade = http.MethodGet, -1, false, false, true
+	q.Fields = append(q.Fields,
+		wire.Field{Name: []byte(header.Connection), Value: []byte(header.Upgrade)},
+		wire.Field{Name: []byte(header.Upgrade), Value: []byte(webSocket)},
+		wire.Field{Name: []byte("Sec-WebSocket-Key"), Value: []byte(key)})
+	q.Trace = l.Trace()
+	x.alarm.Watch(l)
+	c := &x.call
+	c.Request, c.Many = q, true
+	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
+	c.Hold = l.Holds()
+	c.Begin()
+	if why := x.alarm.Abortable(x.abortCall); why != queue.OK {
+		return queue.Result{Why: why}
+	}
+	r, err := c.Do(x.server.app)
+	result.Replayed = c.Sends > 1
+	if err != nil {
+		x.blame(&result, x.alarm.Abortable(nil), err)
+		return result
+	}
+	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
+	switch accept, _ := wire.Find(r.Head.Fields, "sec-websocket-accept"); {
+	case r.Head.Status != http.StatusSwitchingProtocols: // the user container does not want it
+		l.Respond("")
+		x.passOn(r, &result)
+		x.alarm.Abortable(nil)
+		r.Close()
+		x.conclude(&result)
+	case view(accept) != acceptOf(key):
+		x.alarm.Abortable(nil)
+		r.Close()
+		return queue.Result{Why: queue.AppGarbage}
+	default:
+		x.tunnel(r, &result)
+	}
+	return result
+}
+
+// newKey returns a Sec-WebSocket-Key (RFC 6455 section 4.1), which a client does not send
+// over HTTP/2.
+func newKey() string {
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // it never fails
+	return base64.StdEncoding.EncodeToString(nonce[:])
+}
+
+// acceptOf returns the answer to a key (RFC 6455 section 4.2.2).
+func acceptOf(key string) string {
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// tunnel says that the WebSocket is open and passes bytes both ways, to its end.
+func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
+	result.Status, result.Upgraded = http.StatusOK, true
+	x.life.Enter(queue.Tunnelled)
+	x.stream.BothWays()
+	k := x.server.block()
+	k.Status(http.StatusOK)
+	forward.EachResponseField(r.Head.Fields, withoutAccept{k})
+	err := x.stream.SendHead(k, false)
+	x.server.putBlock(k)
+	x.conn.Flush(false)
+	client := &clientConn{x: x}
+	if err != nil {
+		x.alarm.Abortable(nil)
+		r.Close()
+		result.Why = queue.ClientGone
+		return
+	}
+	w := goaway.WebSocket(client)
+	x.server.settings.WebSockets.Add(w)
+	defer x.server.settings.WebSockets.Remove(w)
+	x.alarm.Abortable(func() {
+		x.call.Abort()
+		client.cut()
+	})
+	x.alarm.Watch(&x.life)
+	result.In, result.Out = r.Tunnel(w, nil, x.life.Touch)
+	result.Why = x.alarm.Abortable(nil)
+}
+
+// withoutAccept leaves out what only HTTP/1.1 has of the WebSocket handshake (RFC 8441
+// section 5).
+type withoutAccept struct{ k *h2.Block }
+
+// Field implements forward.Encoder.
+func (w withoutAccept) Field(name, value string) {
+	if !wire.EqualFold(name, "sec-websocket-accept") {
+		w.k.Field(name, value)
+	}
+}
+
+// clientConn is the stream of a tunnel as a net.Conn. One goroutine may read and one may
+// write.
+type clientConn struct {
+	x *exchange
+
+	mu    sync.Mutex
+	late  *time.Timer // stops reading and writing
+	ended bool
+}
+
+// Read implements net.Conn.
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.x.body.Read(p)
+	if errors.Is(err, errStopped) {
+		err = os.ErrDeadlineExceeded
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *clientConn) Write(p []byte) (int, error) {
+	if c.cutOff() {
+		return 0, os.ErrDeadlineExceeded
+	}
+	waits, err := c.x.stream.SendData(p, false)
+	if err != nil {
+		return 0, err
+	}
+	c.x.conn.Flush(false)
+	for waits && c.x.stream.Waits() {
+		<-c.x.woken
+		if c.cutOff() {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+	return len(p), nil
+}
+
+func (c *clientConn) cutOff() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+// cut makes reads and writes return.
+func (c *clientConn) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	c.x.body.stop()
+	c.x.wake()
+}
+
+// CloseWrite ends our side of the stream.
+func (c *clientConn) CloseWrite() error {
+	_, err := c.x.stream.SendData(nil, true)
+	c.x.conn.Flush(false)
+	return err
+}
+
+// Close implements net.Conn.
+func (c *clientConn) Close() error {
+	c.cut()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.late != nil {
+		c.late.Stop()
+	}
+	if !c.x.stream.Ended() {
+		c.x.stream.Reset(h2.Cancel)
+	}
+	return nil
+}
+
+// SetDeadline implements net.Conn, for both sides: a tunnel sets them together.
+func (c *clientConn) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		return nil
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		c.cut()
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.late == nil {
+		c.late = time.AfterFunc(left, c.cut)
+	} else {
+		c.late.Reset(left)
+	}
+	return nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *clientConn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *clientConn) SetWriteDeadline(t time.Time) error { return c.SetDeadline(t) }
+
+// LocalAddr implements net.Conn.
+func (c *clientConn) LocalAddr() net.Addr { return c.x.conn.Link().LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (c *clientConn) RemoteAddr() net.Addr { return c.x.conn.Link().RemoteAddr() }

@@ -1,0 +1,252 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+)
+
+// settings is the frame that a server's side of an HTTP/2 connection opens with:
+// one setting, SETTINGS_MAX_CONCURRENT_STREAMS 100.
+const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
+
+func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *testing.T) {
+	for name, play := range map[string]func(p *peer){
+		"at once": func(p *peer) { p.say(settings); p.hang() },
+		"after reading the head": func(p *peer) {
+			p.head()
+			p.say(settings + "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01")
+		},
+		"in two pieces": func(p *peer) { p.say(settings[:4]); p.head(); p.say(settings[4:]); p.hang() },
+	} {
+		for _, expects := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				a := stranger(t, serve(t, "127.0.0.1:0", play).port)
+				k := ask("POST", "/")
+				k.Expect100 = expects
+				k.with(readerFunc(func([]byte) (int, error) {
+					t.Error("got asked for the body, want not")
+					return 0, io.EOF
+				}), 5)
+				got := k.do(a)
+				if fault(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.BodyUntouched() {
+					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.BodyUntouched(), errSpeaksH2)
+				}
+				if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
+					t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
+				}
+			})
+		}
+	}
+}
+
+func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
+	for _, say := range []string{
+		"\x00",
+		"\x00\x00\x06\x04\x00\x00\x00\x00",
+		"\x00\x00\x06\x04\x01\x00\x00\x00\x00",     // an acknowledgement
+		"\x00\x00\x06\x04\x00\x00\x00\x00\x01",     // of a stream
+		"\x00\x00\x06\x05\x00\x00\x00\x00\x00",     // another type
+		"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00", // a TLS alert
+	} {
+		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say(say) }).port)
+		got := ask("GET", "/").do(a)
+		if h1, h2 := a.speech.heard(); fault(got.err) != forward.Garbage || h1 != unknown || h2 != unknown {
+			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
+		}
+	}
+}
+
+func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head() }).port)
+		if known {
+			a.speech.learnH1(true)
+		}
+		var e *forward.Error
+		if err := ask("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != forward.Reset || e.Silent == known {
+			t.Errorf("got %+v, want a reset, silent %v", e, !known)
+		}
+	}
+}
+
+func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		play   func(p *peer)
+		speaks bool
+	}{
+		{"HTTP/2", func(p *peer) { p.say(settings); p.hang() }, true},
+		{"HTTP/2 in pieces", func(p *peer) { io.Copy(p, iotest.OneByteReader(strings.NewReader(settings))); p.hang() }, true},
+		{"400", func(p *peer) { p.head(); p.say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }, false},
+		{"505, still open", func(p *peer) { p.head(); p.say("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"); p.hang() }, false},
+		{"closes", func(p *peer) {}, false},
+		{"resets", func(p *peer) { p.head(); p.rst() }, false},
+		{"one byte", func(p *peer) { p.head(); p.say("\x00") }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "127.0.0.1:0", c.play)
+			a := stranger(t, s.port)
+			for range 2 {
+				if speaks, err := a.SpeaksH2(t.Context()); speaks != c.speaks || err != nil {
+					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
+				}
+			}
+			if n := s.connections(); n != 1 {
+				t.Errorf("got %d connections, want 1", n)
+			}
+			if a.OnlyH2() {
+				t.Error("got only HTTP/2, want not known")
+			}
+		})
+	}
+}
+
+func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
+	answers := func(h1, h2 func(p *peer)) func(p *peer) {
+		return func(p *peer) {
+			if r := p.head(); r != nil && r.Method == "PRI" {
+				h2(p)
+			} else {
+				h1(p)
+			}
+		}
+	}
+	yesH1 := func(p *peer) { p.say("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
+	yesH2 := func(p *peer) {
+		p.say(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // and a WINDOW_UPDATE
+		io.CopyN(io.Discard, p.in, int64(len("SM\r\n\r\n")+9+17))
+		p.say("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		p.hang()
+	}
+	dyingH2 := func(p *peer) { // a little later than its connections in HTTP/1.1
+		p.say(settings)
+		time.Sleep(10 * time.Millisecond)
+	}
+	closes := func(p *peer) {}
+	for name, c := range map[string]struct {
+		play        func(p *peer)
+		only        bool
+		h1          answer
+		connections int
+	}{
+		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 4},
+		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 4},
+		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 4},
+		"both":                            {answers(yesH1, yesH2), false, yes, 3},
+		"one that is dying":               {answers(closes, dyingH2), false, unknown, 7},
+		"HTTP/1.1":                        {answers(yesH1, yesH1), false, unknown, 1},
+		"neither":                         {closes, false, unknown, 1},
+		"HTTP/2, and too busy for a word": {answers((*peer).hang, yesH2), false, unknown, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "127.0.0.1:0", c.play)
+			a := stranger(t, s.port)
+			for range 2 {
+				only, err := a.SpeaksOnlyH2(t.Context())
+				if h1, _ := a.speech.heard(); only != c.only || err != nil || h1 != c.h1 {
+					t.Errorf("got %v, %v, HTTP/1.1 %d, want %v, HTTP/1.1 %d", only, err, h1, c.only, c.h1)
+				}
+			}
+			if n := s.connections(); n != c.connections {
+				t.Errorf("got %d connections, want %d", n, c.connections)
+			}
+		})
+	}
+}
+
+// Its connections in HTTP/2 may live on while it takes no more.
+func TestOneThatHasShutItsDoorIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serveOn(t, ln, func(p *peer) {
+		if r := p.head(); r == nil || r.Method != "PRI" {
+			ln.Close()
+			return
+		}
+		p.say(settings)
+		io.CopyN(io.Discard, p.in, int64(len("SM\r\n\r\n")+9+17))
+		p.say("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		p.hang()
+	})
+	a := stranger(t, s.port)
+	if only, err := a.SpeaksOnlyH2(t.Context()); only || err != nil {
+		t.Errorf("got %v, %v, want false: it may speak HTTP/1.1 as well", only, err)
+	}
+	if h1, _ := a.speech.heard(); h1 != unknown {
+		t.Errorf("got HTTP/1.1 %d, want it unknown", h1)
+	}
+}
+
+// A user container that is busy starting says nothing either.
+func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		h1       bool
+		remember bool
+	}{
+		{"HTTP/1.1 heard", true, true},
+		{"nothing heard", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, "127.0.0.1:0", func(p *peer) {
+				if p.turn > 0 {
+					p.say(settings)
+				}
+				p.hang()
+			})
+			a := stranger(t, s.port)
+			if c.h1 {
+				a.speech.learnH1(true)
+			}
+			if speaks, err := a.SpeaksH2(t.Context()); speaks || err != nil {
+				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
+			}
+			if speaks, err := a.SpeaksH2(t.Context()); speaks == c.remember || err != nil {
+				t.Errorf("got %v, %v, want it remembered %v", speaks, err, c.remember)
+			}
+		})
+	}
+}
+
+func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
+	s := serve(t, "127.0.0.1:0", func(p *peer) { p.say(settings); p.hang() })
+	a := stranger(t, s.port)
+	a.SpeaksH2(t.Context())
+	a.speech.learnH1(false)
+	s.ln.Close()
+	if got := ask("GET", "/").do(a); fault(got.err) != forward.Unreachable {
+		t.Fatalf("got %v, want unreachable", got.err)
+	}
+	if a.OnlyH2() {
+		t.Error("got only HTTP/2, want it forgotten")
+	}
+	if _, err := a.SpeaksH2(t.Context()); fault(err) != forward.Unreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+}
+
+func TestTheQuestionForHTTP2EndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	left := errors.New("the client has gone")
+	a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); cancel(left); p.hang() }).port)
+	speaks, err := a.SpeaksH2(ctx)
+	if speaks || !errors.Is(err, left) {
+		t.Errorf("got %v, %v, want %v", speaks, err, left)
+	}
+	if _, h2 := a.speech.heard(); h2 != unknown {
+		t.Error("got an answer remembered, want none: nobody gave one")
+	}
+}
