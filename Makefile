@@ -32,7 +32,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzzers fuzz admission h2spec knative cluster cluster-shell e2e soak reproducible linters lint check bench image clean
+.PHONY: help run build test conformance fuzzers fuzz admission h2spec interop knative cluster cluster-shell e2e soak reproducible linters lint check bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -66,6 +66,9 @@ admission: ## Run the API server's own admission code against the injector; minu
 
 h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
+
+interop: ## Run gRPC's interoperability cases through the sidecar, plain, over TLS and with a limit.
+	cd test/interop && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
 
 # Knative's ports are fixed: the tests make a network namespace, for root, or where a
 # user may make a user namespace.

@@ -105,7 +105,7 @@ type Readiness struct {
 
 // Traffic is how requests are handled.
 type Traffic struct {
-	Engine            EngineName          `envconfig:"ENGINE" default:"own" oneof:"own,net/http" desc:"What serves HTTP/1: our own engine, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support. HTTP/2 is served by the standard library's in any case."`
+	Engine            EngineName          `envconfig:"ENGINE" default:"own" oneof:"own,net/http" desc:"What serves requests: our own engines, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support."`
 	EngineAlias       Alias               `envconfig:"FAST_LANE"`
 	FullDuplex        Bool                `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Let an HTTP/1.1 response begin while its request is still being sent."`
 	ServerTiming      Bool                `envconfig:"SERVER_TIMING" default:"false" desc:"Tell clients in a Server-Timing field how long a request waited in the queue and for the app."`

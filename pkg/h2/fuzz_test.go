@@ -164,8 +164,9 @@ func FuzzFrames(f *testing.F) {
 		if !readable && !errors.As(err, &wrong) {
 			t.Errorf("%x: got %v, want an error that is told", sent, err)
 		}
-		if !bytes.HasPrefix(content, h.content) && wrong == nil {
-			t.Errorf("%x: got the content %q, want part of %q", sent, h.content, content)
+		// The Framer does not read the last frame if it is not there as a whole.
+		if !bytes.HasPrefix(content, h.content) && !bytes.HasPrefix(h.content, content) && wrong == nil {
+			t.Errorf("%x: got the content %q, want part of %q, or more", sent, h.content, content)
 		}
 	})
 }
@@ -173,19 +174,24 @@ func FuzzFrames(f *testing.F) {
 // framed returns the content in all DATA frames, and whether the Framer reads all frames
 // that are there as a whole.
 func framed(b []byte) (content []byte, readable bool) {
-	whole := 0 // bytes; the Framer finds fault with some heads of frames that have not come
-	for rest := b; len(rest) >= 9 && len(rest) >= 9+(int(rest[0])<<16|int(rest[1])<<8|int(rest[2])); rest = b[whole:] {
-		whole += 9 + (int(rest[0])<<16 | int(rest[1])<<8 | int(rest[2]))
-	}
-	r := http2.NewFramer(io.Discard, bytes.NewReader(b[:whole]))
+	in := bytes.NewReader(b)
+	r := http2.NewFramer(io.Discard, in)
 	for {
+		odd := false
+		if rest := b[len(b)-in.Len():]; len(rest) >= 9 {
+			n := int(rest[0])<<16 | int(rest[1])<<8 | int(rest[2])
+			if n <= 16384 && len(rest) < 9+n {
+				return content, true
+			}
+			odd = n != 5 && http2.FrameType(rest[3]) == http2.FramePriority // a stream error (RFC 9113 section 6.3)
+		}
 		f, err := r.ReadFrame()
 		switch {
 		case err == io.EOF || err == io.ErrUnexpectedEOF:
 			return content, true
 		case err != nil:
 			var stream http2.StreamError
-			if errors.As(err, &stream) {
+			if odd || errors.As(err, &stream) {
 				continue
 			}
 			return content, false

@@ -316,7 +316,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
 	if o.Why == queue.AppGarbage && s.board.FirstNotHTTP(o) {
-		s.log.Error(status.NotHTTP, zap.Int("port", s.config.UserPort.V), zap.String("hint", "databases and TLS servers need no queue-proxy; USER_PORT names the port"), zap.NamedError("error", o.Err))
+		s.log.Error(status.NotHTTP, zap.Int("port", s.config.UserPort.V), zap.String("hint", "databases and TLS servers need no queue-proxy; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
 	}
 	s.telemetry.metrics.Observe(o)
 	if s.telemetry.log != nil {
