@@ -59,7 +59,7 @@ type Owner interface {
 	Data(by *Conn, p []byte, n int, end bool)
 
 	// Failed is called when the stream has ended before its time: with a *[ResetError], or
-	// with what has ended the connection. Nothing can be sent on it.
+	// with what has ended the connection, joined with ErrUnsent. Nothing can be sent on it.
 	Failed(by *Conn, err error)
 
 	// Drained is called when all has been taken of what a Send has left waiting. by is nil
@@ -164,6 +164,7 @@ type Conn struct {
 	out      []byte        // waits
 	outOf    *[]byte       // what out was taken from; nil: it has grown, or there is none
 	replies  int           // bytes of out that the peer has caused by frames alone
+	taken    int           // how often out has been taken to be written
 	writable chan struct{} // closed when out has been taken; nil: nobody waits
 	flushing bool          // somebody writes,
 	written  sync.Cond     // until this is signalled
@@ -263,14 +264,24 @@ func (c *Conn) tellWritable() {
 	}
 }
 
-// Err returns what has ended the connection; nil: nothing has.
+// Spoke reports whether the peer has sent its SETTINGS. It is for who has called Run, when
+// it has returned.
+func (c *Conn) Spoke() bool { return c.settled }
+
+// Err returns why no stream can be opened any more; nil: one can, unless the peer takes no
+// more at the moment.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.broken == nil {
+	switch {
+	case c.broken != nil:
+		return c.broken
+	case c.over != nil:
 		return c.over
+	case c.ending:
+		return ErrEnding
 	}
-	return c.broken
+	return nil
 }
 
 // Streams returns how many streams are open.
@@ -606,12 +617,18 @@ func (c *Conn) end(err error) {
 		c.room()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)
 	}
+	taken := c.taken
 	c.mu.Unlock()
+	unsent := func(s *Stream) bool { return c.config.Client && !polite && s.taken == taken }
 	if !c.settled {
 		close(c.agreed)
 	}
 	for _, s := range streams {
-		s.failed(c, err)
+		if unsent(s) {
+			s.failed(c, errors.Join(ErrUnsent, err))
+		} else {
+			s.failed(c, err)
+		}
 	}
 	for i, d := range c.touched {
 		c.touched[i] = nil

@@ -14,6 +14,7 @@ type Stream struct {
 	events sync.Mutex // held while the owner is told of something
 	owner  Owner      // nil: it does not want to be told any more; guarded by events
 
+	taken    int  // Conn.taken when the head of a client's stream was added to the output
 	answered bool // the final response has begun; of the goroutine that runs the connection
 
 	// Guarded by conn.mu.
@@ -69,6 +70,10 @@ var (
 	ErrEnding = errors.New("http2: the connection is ending")
 )
 
+// ErrUnsent is among what a client's stream has failed with whose connection has broken
+// before a byte of the request was written.
+var ErrUnsent = errors.New("http2: nothing was sent")
+
 // Open opens a stream by sending the head of a request; end: there is nothing else of it.
 // The error is ErrFull, ErrBusy, which Writable is for, ErrEnding, or what has ended the connection. h owns the stream
 // from before it is sent.
@@ -94,6 +99,7 @@ func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 	c.seen = c.last
 	s.id, s.window = c.last, c.initial
 	c.streams[s.id] = s
+	s.taken = c.taken
 	c.addHead(s, head, end)
 	return s, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -261,7 +262,7 @@ func (c *Conn) writeOut() {
 		}
 		c.config.Buffers.put(of)
 		if err != nil {
-			c.Close(err)
+			c.cannotWrite(err)
 		}
 	}
 }
@@ -284,10 +285,26 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	}
 	c.left, of = c.out, c.outOf
 	c.out, c.outOf, c.replies = nil, nil, 0
+	c.taken++
 	c.tellWritable()
 	c.mu.Unlock()
 	c.tellDrained(nil, drained)
 	return of, true
+}
+
+// cannotWrite notes that writing has failed. Where the peer has closed the connection, what
+// it had sent before is still read, a response for example, and its end behind that.
+func (c *Conn) cannotWrite(err error) {
+	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		c.Close(err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken == nil {
+		c.broken = err
+		c.tellWritable()
+	}
 }
 
 // writeSlowly writes what the peer has not taken at once, and goes on.
@@ -302,7 +319,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	}
 	c.config.Buffers.put(of)
 	if err != nil {
-		c.Close(err)
+		c.cannotWrite(err)
 	}
 	c.writeOut()
 }
