@@ -127,8 +127,9 @@ func signal(to chan struct{}) {
 // *[forward.Error], or that of Settings.Dial.
 func (c *Call) Do(client *Client) (*Response, error) {
 	c.client = client
+	since := 0
 	for c.Sends = 0; ; {
-		reused, err := c.send()
+		reused, err := c.send(since)
 		if err == nil {
 			err = c.awaitHead()
 		}
@@ -140,6 +141,7 @@ func (c *Call) Do(client *Client) (*Response, error) {
 		if !again {
 			return nil, err
 		}
+		since = client.Since(err)
 		c.mu.Lock()
 		c.reset()
 		c.mu.Unlock()
@@ -147,11 +149,11 @@ func (c *Call) Do(client *Client) (*Response, error) {
 }
 
 // send opens a stream for the request.
-func (c *Call) send() (reused bool, err error) {
+func (c *Call) send(since int) (reused bool, err error) {
 	k := new(h2.Block)
 	AppendRequest(k, c.Request)
 	end := len(c.Content) == 0 && c.Body == nil
-	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end)
+	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end, since)
 	c.mu.Lock()
 	c.cancel, c.stream = nil, stream
 	aborted := c.aborted
@@ -241,6 +243,9 @@ func MayRepeat(err error, reused bool, method string) bool {
 	var reset *h2.ResetError
 	if errors.As(err, &reset) {
 		return reset.Code == h2.RefusedStream
+	}
+	if errors.Is(err, h2.ErrUnsent) {
+		return reused
 	}
 	switch method {
 	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
@@ -490,20 +495,40 @@ func (e *events) Data(_ *h2.Conn, p []byte, n int, end bool) {
 	c := (*Call)(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.headed {
+	switch {
+	case !c.headed:
 		c.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
-	} else if c.err == nil {
-		if c.held == nil {
-			c.held = c.client.bodies.Get().(*[window]byte)
-		}
-		c.w += copy(c.held[c.w:], p) // there is room: the window is not wider
-		c.owed += n
-		c.n += int64(len(p))
+	case c.err != nil: // nobody wants it
+	case c.tooLong(len(p)):
+		c.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
+	default:
+		c.keep(p, n)
 		if end {
 			c.end()
 		}
 	}
 	signal(c.woken)
+}
+
+// tooLong reports whether with n more bytes the body is longer than the head says (RFC 9113
+// section 8.1.1). A client of HTTP/1.1 would take them for its next response. c.mu is held.
+func (c *Call) tooLong(n int) bool {
+	length := c.response.Head.ContentLength
+	return length >= 0 && c.n+int64(n) > length && !c.bodiless()
+}
+
+// keep keeps a piece of the body until it is read; n bytes are to be credited for it. What
+// comes where no body may be is dropped. c.mu is held.
+func (c *Call) keep(p []byte, n int) {
+	c.owed += n
+	if c.bodiless() {
+		return
+	}
+	c.n += int64(len(p))
+	if c.held == nil {
+		c.held = c.client.bodies.Get().(*[window]byte)
+	}
+	c.w += copy(c.held[c.w:], p) // there is room: the window is not wider
 }
 
 // Failed implements h2.Owner.

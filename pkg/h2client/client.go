@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 )
@@ -41,18 +43,24 @@ const (
 	// fullPause is how long a request waits before it looks again for a connection that
 	// takes it, where there are as many as there may be.
 	fullPause = 5 * time.Millisecond
+	// readPause is how long the reader of an idle connection on which something has come is
+	// given to handle it, and maxReadPauses how often, before another connection is used.
+	readPause     = time.Millisecond
+	maxReadPauses = 3
 )
 
 // Client holds the connections to the user container. It is safe for concurrent use.
 type Client struct {
 	settings Settings
 	buffers  h2.Buffers
-	bodies   sync.Pool // of *[window]byte, for responses that wait to be read
+	bodies   sync.Pool       // of *[window]byte, for responses that wait to be read
+	running  context.Context // until Close
+	stop     context.CancelFunc
 
-	mu     sync.Mutex
-	conns  []*conn // that take streams, the oldest first
-	dial   *dial   // that is going on; nil: none
-	closed bool
+	mu    sync.Mutex
+	conns []*conn // that take streams, the oldest first
+	made  int     // how many there have been
+	dial  *dial   // that is going on; nil: none
 }
 
 // A dial is shared by all who need a connection.
@@ -64,15 +72,18 @@ type dial struct {
 // New returns a client. Nothing is dialled before the first request.
 func New(s Settings) *Client {
 	c := &Client{settings: s}
+	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
 	return c
 }
 
 // Close closes the connections that are idle; those in use end with their last stream.
+// Requests that come later fail.
 func (c *Client) Close() {
 	c.mu.Lock()
 	conns := c.conns
-	c.conns, c.closed = nil, true
+	c.conns = nil
+	c.stop()
 	c.mu.Unlock()
 	for _, n := range conns {
 		n.End()
@@ -83,6 +94,7 @@ func (c *Client) Close() {
 type conn struct {
 	*h2.Conn
 	client *Client
+	number int  // from 1; guarded by client.mu
 	used   bool // it has taken a stream; guarded by client.mu
 
 	idle *time.Timer // closes it; guarded by client.mu
@@ -104,36 +116,51 @@ func (n *conn) GoingAway() { n.client.forget(n) }
 func (c *Client) forget(n *conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, other := range c.conns {
-		if other == n {
-			c.conns = append(c.conns[:i], c.conns[i+1:]...)
-			break
-		}
-	}
+	c.remove(n)
 	n.idle.Stop()
 }
 
+// remove is forget for a connection that may still be idle. c.mu is held.
+func (c *Client) remove(n *conn) {
+	if i := slices.Index(c.conns, n); i >= 0 {
+		c.conns = slices.Delete(c.conns, i, i+1)
+	}
+}
+
+// Since returns what Open needs to send a request again that has failed with err: on a
+// connection that is made from now on, because the others may be as dead as the one that
+// it was sent on, but for one that was refused by a user container that lives.
+func (c *Client) Since(err error) int {
+	var reset *h2.ResetError
+	if errors.As(err, &reset) {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.made
+}
+
 // Open opens a stream of owner by sending the head of a request; end: it has nothing else.
-// reused says that the connection has been used before. Where a connection has to be
-// made, the context may end the waiting for it; the error is then its cause, or that of
-// Dial.
-func (c *Client) Open(context func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool) (s *h2.Stream, reused bool, err error) {
-	s, reused, busy := c.tryOpen(owner, head, end)
+// since is 0, or what Since has returned. reused says that the connection has been used
+// before. Where a connection has to be made, the context may end the waiting for it; the
+// error is then its cause, or that of Dial, or a *[forward.Error].
+func (c *Client) Open(context func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
+	s, reused, why := c.tryOpen(owner, head, end, since)
 	if s != nil {
 		return s, reused, nil
 	}
 	ctx, cancel := context()
 	defer cancel()
 	for s == nil {
-		if busy != nil {
-			err = awaitRoom(ctx, busy)
+		if why.busy != nil {
+			err = awaitRoom(ctx, why.busy)
 		} else {
-			err = c.connect(ctx)
+			err = c.connect(ctx, why.shut)
 		}
 		if err != nil {
 			return nil, false, err
 		}
-		s, reused, busy = c.tryOpen(owner, head, end)
+		s, reused, why = c.tryOpen(owner, head, end, since)
 	}
 	return s, reused, nil
 }
@@ -148,90 +175,145 @@ func awaitRoom(ctx context.Context, busy <-chan struct{}) error {
 	}
 }
 
-// tryOpen opens a stream on one of the connections; nil: none takes it. Where that is only
-// because what was sent has not been taken, busy is closed when it has been.
-func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool) (s *h2.Stream, reused bool, busy <-chan struct{}) {
+// refusal says why another connection is of no use where none takes a stream. The zero
+// value: it is.
+type refusal struct {
+	busy <-chan struct{} // closed when what was sent has been taken
+	shut bool            // the user container takes no streams at all at the moment
+}
+
+// tryOpen opens a stream on one of the connections; nil: none takes it.
+func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, why refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
-		if n.used && n.Streams() == 0 && !n.Link().Silent() {
-			// What has come may be its end, of which the reader has not told yet. Other streams
-			// would have failed by it.
-			c.mu.Unlock()
-			time.Sleep(time.Millisecond)
-			c.mu.Lock()
+		if n.number <= since && len(c.conns) < maxConns || !c.settle(n) {
+			i++
+			continue
 		}
 		s, err := n.Open(owner, head, end)
-		if err == nil {
+		switch {
+		case err == nil:
 			reused, n.used = n.used, true
 			n.idle.Reset(idleTimeout)
-			return s, reused, nil
-		}
-		if errors.Is(err, h2.ErrBusy) {
-			return nil, false, n.Writable()
-		}
-		if errors.Is(err, h2.ErrFull) {
+			return s, reused, refusal{}
+		case errors.Is(err, h2.ErrBusy):
+			return nil, false, refusal{busy: n.Writable()}
+		case errors.Is(err, h2.ErrFull):
+			why.shut = why.shut || n.Streams() == 0
 			i++
-		} else if i < len(c.conns) && c.conns[i] == n {
-			c.conns = append(c.conns[:i], c.conns[i+1:]...)
+		default:
+			c.remove(n)
 		}
 	}
-	return nil, false, nil
+	return nil, false, why
+}
+
+// settle waits until the reader of an idle connection has handled what has come: it may be
+// its end. It reports false where the reader does not get to it. Streams on a connection
+// that is not idle would fail by its end as well. c.mu is held.
+func (c *Client) settle(n *conn) bool {
+	for range maxReadPauses {
+		if !n.used || n.Streams() > 0 || n.Link().Silent() || n.Err() != nil {
+			return true
+		}
+		c.mu.Unlock()
+		time.Sleep(readPause)
+		c.mu.Lock()
+	}
+	return false
 }
 
 // connect returns when there is a new connection, or when it is worth while to look
 // again.
-func (c *Client) connect(ctx context.Context) error {
+func (c *Client) connect(ctx context.Context, shut bool) error {
+	whole, err := c.awaitDial(ctx, shut)
+	if err != nil && !whole && ctx.Err() == nil { // a dial may take long, and is owed to everybody
+		_, err = c.awaitDial(ctx, shut)
+	}
+	return err
+}
+
+var errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("the client is closed")}
+
+// awaitDial waits for a dial, or for a moment where none is of use. whole says that it was
+// there from its beginning.
+func (c *Client) awaitDial(ctx context.Context, shut bool) (whole bool, err error) {
 	c.mu.Lock()
-	full := len(c.conns) >= maxConns
+	if c.running.Err() != nil {
+		c.mu.Unlock()
+		return true, errClosed
+	}
+	wait := shut || len(c.conns) >= maxConns
 	d := c.dial
-	if d == nil && !full {
+	if d == nil && !wait {
+		whole = true
 		d = &dial{done: make(chan struct{})}
 		c.dial = d
-		go c.add(context.WithoutCancel(ctx), d)
+		go c.add(d)
 	}
 	c.mu.Unlock()
-	if full {
+	if wait {
 		select {
 		case <-time.After(fullPause):
-			return nil
+			return true, nil
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return true, context.Cause(ctx)
 		}
 	}
 	select {
 	case <-d.done:
-		return d.err
+		return whole, d.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return true, context.Cause(ctx)
 	}
 }
 
 // add makes a connection, for all who wait for d.
-func (c *Client) add(ctx context.Context, d *dial) {
-	n, err := c.newConn(ctx)
+func (c *Client) add(d *dial) {
+	n, err := c.newConn(c.running)
 	if err == nil {
 		go n.run()
 		settled := time.NewTimer(settleTimeout)
 		select {
 		case <-n.Settled():
 		case <-settled.C:
+		case <-c.running.Done():
 		}
 		settled.Stop()
-		err = n.Err()
+		err = unsettled(n.Err())
 	}
 	c.mu.Lock()
 	c.dial = nil
-	if err == nil && !c.closed {
+	switch {
+	case c.running.Err() != nil:
+		d.err = errClosed
+		if n != nil {
+			defer n.End()
+		}
+	case err != nil:
+		d.err = err
+	default:
+		c.made++
+		n.number = c.made
 		c.conns = append(c.conns, n)
-	}
-	d.err = err
-	if c.closed && n != nil {
-		defer n.End()
 	}
 	c.mu.Unlock()
 	close(d.done)
+}
+
+// unsettled returns the error for those who wait for a connection that has ended by err
+// before it was used; nil: it has not.
+func unsettled(err error) error {
+	var wrong *h2.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &wrong):
+		return &forward.Error{Fault: forward.Garbage, Err: err}
+	}
+	return &forward.Error{Fault: forward.Reset, Err: err}
 }
 
 func (c *Client) newConn(ctx context.Context) (*conn, error) {
@@ -256,9 +338,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 func (n *conn) run() {
 	_ = n.Run(nil) // the owners of its streams have been told
 	n.client.forget(n)
-	select {
-	case <-n.Settled():
-	default:
+	if !n.Spoke() {
 		n.client.settings.Unsettled()
 	}
 }

@@ -40,9 +40,9 @@ const maxInfos = 100
 // forward is Forward for a user container that speaks HTTP/2.
 func (y *relay) forward(l *queue.Life) queue.Result {
 	x := y.x
-	replayed := false
+	replayed, since := false, 0
 	for {
-		reused, err := y.open(l)
+		reused, err := y.open(l, since)
 		if err == nil {
 			err = y.wait()
 		}
@@ -55,7 +55,7 @@ func (y *relay) forward(l *queue.Life) queue.Result {
 		case killed == queue.OK && errors.Is(err, h2.ErrGone):
 			result.Why = queue.ClientGone
 		case killed == queue.OK && !replayed && y.mayRepeat(err, reused):
-			replayed = true
+			replayed, since = true, x.server.client.Since(err)
 			continue
 		default:
 			x.blame(&result, killed, err)
@@ -69,7 +69,7 @@ func (y *relay) forward(l *queue.Life) queue.Result {
 
 // open opens the stream to the user container and sends the request, with what has come
 // of its body.
-func (y *relay) open(l *queue.Life) (reused bool, err error) {
+func (y *relay) open(l *queue.Life, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
 	y.stream, y.length, y.held, y.killed, y.finished, y.err, y.infos = nil, -1, 0, false, false, nil, 0
@@ -82,7 +82,7 @@ func (y *relay) open(l *queue.Life) (reused bool, err error) {
 	if x.request.Expect100 && !end && len(content) == 0 {
 		k.Field(header.Expect, "100-continue")
 	}
-	stream, reused, err := x.server.client.Open(y.dialContext, (*fromApp)(x), k, end)
+	stream, reused, err := x.server.client.Open(y.dialContext, (*fromApp)(x), k, end, since)
 	x.server.putBlock(k) // before anybody else has his turn: it may be long
 	if err != nil {
 		return false, err
@@ -99,6 +99,8 @@ func (y *relay) open(l *queue.Life) (reused bool, err error) {
 	}
 	if x.alarm.Abortable(y.abort) == queue.OK {
 		stream.Conn().Flush(true)
+	} else {
+		y.abort() // which was not called, if the connection had come in the moment in which the request was ended
 	}
 	return reused, nil
 }
@@ -106,7 +108,9 @@ func (y *relay) open(l *queue.Life) (reused bool, err error) {
 // dialContext returns a context that ends with the request.
 func (y *relay) dialContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
-	y.x.alarm.Abortable(cancel)
+	if y.x.alarm.Abortable(cancel) != queue.OK {
+		cancel()
+	}
 	return ctx, cancel
 }
 

@@ -1,0 +1,647 @@
+package h2client_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
+	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "a")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+	})
+	c, o := newUpload("POST", zeros{})
+	status, body, err := get(newClient(t, a), c)
+	if status != 413 || body != "" || err != nil || !slices.Equal(o.infos, []int{103}) {
+		t.Errorf("got %v, %d, %q, %v, want [103] and 413", o.infos, status, body, err)
+	}
+}
+
+// The user container closes the connection behind its answer, with a part of the request
+// unread: that is a reset.
+func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
+	for range 20 {
+		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			p.WriteWindowUpdate(0, 1<<30)
+			p.WriteWindowUpdate(f.StreamID, 1<<30)
+			io.ReadFull(p, make([]byte, 1<<20))
+			p.head(f.StreamID, false, ":status", "413", "content-length", "5")
+			p.WriteData(f.StreamID, true, []byte("large"))
+			p.Close()
+		}})
+		client := newClient(t, a)
+		c, _ := newUpload("POST", zeros{})
+		status, body, err := get(client, c)
+		if status != 413 || body != "large" || err != nil {
+			t.Fatalf("got %d, %q, %v, want 413, large", status, body, err)
+		}
+		client.Close()
+	}
+}
+
+func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+		if f.StreamEnded() { // the trailer section
+			p.head(f.StreamID, false, ":status", "200")
+			p.WriteData(f.StreamID, false, []byte("body"))
+			p.head(f.StreamID, true, "x-back", field(f, "x-there"))
+		}
+	}})
+	c, _ := newUpload("POST", strings.NewReader("body"))
+	c.Trailer = func() []wire.Field { return []wire.Field{{Name: []byte("X-There"), Value: []byte("42")}} }
+	r, err := c.Do(newClient(t, a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	body, err := content(r)
+	trailer := r.Trailer()
+	if body != "body" || err != nil || len(trailer) != 1 || string(trailer[0].Name) != "x-back" || string(trailer[0].Value) != "42" {
+		t.Errorf("got %q, %v, trailer %q, want body, x-back: 42", body, err, trailer)
+	}
+}
+
+func TestInformationalResponsesAreBounded(t *testing.T) {
+	for n, want := range map[int]forward.Fault{100: 0, 101: forward.Garbage} {
+		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			for range n {
+				p.head(f.StreamID, false, ":status", "103", "link", "a")
+			}
+			p.ok(f.StreamID, "")
+		}})
+		c, o := newCall("GET")
+		_, _, err := get(newClient(t, a), c)
+		if fault(err) != want || want == 0 && len(o.infos) != n || len(o.infos) > 100 {
+			t.Errorf("got %v and %d informational responses of %d, want fault %d", err, len(o.infos), n, want)
+		}
+	}
+}
+
+func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
+	for name, c := range map[string]struct {
+		method, status, length, body string
+		want                         string
+		fault                        forward.Fault
+	}{
+		"equal":             {"GET", "200", "5", "hello", "hello", 0},
+		"none said":         {"GET", "200", "", "hello", "hello", 0},
+		"too long":          {"GET", "200", "3", "hello", "", forward.Garbage},
+		"too short":         {"GET", "200", "9", "hello", "hello", forward.Garbage},
+		"nothing of it":     {"GET", "200", "9", "", "", forward.Garbage},
+		"nothing, and zero": {"GET", "200", "0", "", "", 0},
+		"HEAD":              {"HEAD", "200", "9", "", "", 0},
+		"HEAD with a body":  {"HEAD", "200", "5", "hello", "", 0},
+		"304":               {"GET", "304", "9", "", "", 0},
+		"304 with a body":   {"GET", "304", "5", "hello", "", 0},
+		"204 with a body":   {"GET", "204", "", "hello", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+				fields := []string{":status", c.status}
+				if c.length != "" {
+					fields = append(fields, "content-length", c.length)
+				}
+				p.head(f.StreamID, false, fields...)
+				p.WriteData(f.StreamID, false, []byte(c.body))
+				p.WriteData(f.StreamID, true, nil)
+			}})
+			call, _ := newCall(c.method)
+			_, body, err := get(newClient(t, a), call)
+			if fault(err) != c.fault || !strings.HasPrefix(c.want, body) || err == nil && body != c.want {
+				t.Errorf("got %q, %v, want %q, fault %d", body, err, c.want, c.fault)
+			}
+		})
+	}
+}
+
+// What follows in HTTP/1.1 would be taken for the next response.
+func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+		p.head(f.StreamID, false, ":status", "200", "content-length", "3")
+		p.WriteData(f.StreamID, false, []byte("he"))
+		p.WriteData(f.StreamID, false, []byte("llo"))
+	}})
+	c, _ := newCall("GET")
+	_, body, err := get(newClient(t, a), c)
+	if !strings.HasPrefix("hel", body) || fault(err) != forward.Garbage {
+		t.Errorf("got %q, %v, want no more than hel, garbage", body, err)
+	}
+}
+
+func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
+	for name, c := range map[string]struct {
+		method, length string
+		fault          forward.Fault
+	}{"none said": {"GET", "", 0}, "zero": {"GET", "0", 0}, "more": {"GET", "5", forward.Garbage}, "HEAD": {"HEAD", "5", 0}} {
+		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			fields := []string{":status", "200"}
+			if c.length != "" {
+				fields = append(fields, "content-length", c.length)
+			}
+			p.head(f.StreamID, true, fields...)
+		}})
+		call, _ := newCall(c.method)
+		r, err := call.Do(newClient(t, a))
+		if fault(err) != c.fault {
+			t.Errorf("%s: got %v, want fault %d", name, err, c.fault)
+		}
+		if err == nil {
+			if r.Length() != 0 {
+				t.Errorf("%s: got length %d, want 0", name, r.Length())
+			}
+			r.Close()
+		}
+	}
+}
+
+func TestAMalformedHeadIsGarbage(t *testing.T) {
+	for name, play := range map[string]func(p *peer, id uint32){
+		"no status":           func(p *peer, id uint32) { p.head(id, true, "x", "y") },
+		"two of them":         func(p *peer, id uint32) { p.head(id, true, ":status", "200", ":status", "200") },
+		"not three digits":    func(p *peer, id uint32) { p.head(id, true, ":status", "20") },
+		"no digits":           func(p *peer, id uint32) { p.head(id, true, ":status", "2x0") },
+		"too small":           func(p *peer, id uint32) { p.head(id, true, ":status", "099") },
+		"a sign":              func(p *peer, id uint32) { p.head(id, true, ":status", "+20") },
+		"101":                 func(p *peer, id uint32) { p.head(id, false, ":status", "101"); p.ok(id, "") },
+		"the end with 103":    func(p *peer, id uint32) { p.head(id, true, ":status", "103") },
+		"upper case":          func(p *peer, id uint32) { p.head(id, true, ":status", "200", "X-Y", "z") },
+		"a line break":        func(p *peer, id uint32) { p.head(id, true, ":status", "200", "x", "y\r\nz: 1") },
+		"a status behind":     func(p *peer, id uint32) { p.head(id, true, "x", "y", ":status", "200") },
+		"of a request":        func(p *peer, id uint32) { p.head(id, true, ":status", "200", ":path", "/") },
+		"too large":           tooLarge,
+		"body first":          func(p *peer, id uint32) { p.WriteData(id, true, []byte("body")) },
+		"body behind 103":     func(p *peer, id uint32) { p.head(id, false, ":status", "103"); p.WriteData(id, true, nil) },
+		"trailer with status": func(p *peer, id uint32) { p.head(id, false, ":status", "200"); p.head(id, true, ":status", "200") },
+		"trailer without end": func(p *peer, id uint32) { p.head(id, false, ":status", "200"); p.head(id, false, "x", "y") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+				if p.turn == 0 {
+					play(p, f.StreamID)
+				} else {
+					p.ok(f.StreamID, "well")
+				}
+			}})
+			client := newClient(t, a)
+			c, _ := newCall("GET")
+			if _, _, err := get(client, c); fault(err) != forward.Garbage {
+				t.Errorf("got %v, want garbage", err)
+			}
+			if body := mustGet(t, client); body != "well" || a.connections() != 1 {
+				t.Errorf("got %q on %d connections, want well on 1: a stream's fault is its own", body, a.connections())
+			}
+		})
+	}
+}
+
+// tooLarge sends a head of a little more than may be.
+func tooLarge(p *peer, id uint32) {
+	fields := []string{":status", "200"}
+	for range 18 {
+		fields = append(fields, "x", strings.Repeat("v", 15<<10))
+	}
+	p.long(id, fields...)
+}
+
+func TestAHeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
+	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
+		for range 128 {
+			w.Header().Add("X", strings.Repeat("v", 1<<10))
+		}
+	})
+	mustGet(t, newClient(t, a))
+}
+
+// noise returns bytes that are not all the same.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	for i, seed := 0, uint32(1); i < n; i++ {
+		seed = seed*1664525 + 1013904223
+		b[i] = byte(seed >> 24)
+	}
+	return b
+}
+
+const large = 10 << 20 // more than all windows and buffers
+
+func TestALargeBodyGoesBothWays(t *testing.T) {
+	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		io.Copy(w, r.Body)
+	})
+	client := newClient(t, a)
+	sent := noise(large)
+	var running sync.WaitGroup
+	for range 3 {
+		running.Go(func() {
+			c, _ := newUpload("POST", bytes.NewReader(sent))
+			r, err := c.Do(client)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer r.Close()
+			sum := sha256.New()
+			for {
+				p, err := r.Next()
+				sum.Write(p)
+				if err == io.EOF {
+					break
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range 10 { // slowly
+					runtime.Gosched()
+				}
+			}
+			if want := sha256.Sum256(sent); !bytes.Equal(sum.Sum(nil), want[:]) {
+				t.Error("got another body back")
+			}
+		})
+	}
+	running.Wait()
+}
+
+func TestAResponseThatNobodyReadsKeepsNoOtherWaiting(t *testing.T) {
+	body := noise(1 << 20)
+	a := newServer(t, func(w http.ResponseWriter, r *http.Request) { w.Write(body) })
+	client := newClient(t, a)
+	var unread []*h2client.Response
+	for range 20 {
+		c, _ := newCall("GET")
+		r, err := c.Do(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unread = append(unread, r)
+	}
+	if got := mustGet(t, client); got != string(body) {
+		t.Errorf("got %d bytes, want %d", len(got), len(body))
+	}
+	for _, r := range unread {
+		if got, err := content(r); got != string(body) || err != nil {
+			t.Errorf("got %d bytes, %v, want %d", len(got), err, len(body))
+		}
+		r.Close()
+	}
+	if n := a.connections(); n != 1 {
+		t.Errorf("got %d connections, want 1", n)
+	}
+}
+
+// A sender keeps to the window that it is given for one stream.
+type sender struct {
+	id           uint32
+	window, left int
+	pad          []byte
+}
+
+func (s *sender) send(p *peer) {
+	for s.left > 0 {
+		n := min(s.left, 100)
+		if s.window < n+len(s.pad)+1 {
+			return
+		}
+		s.window -= n + len(s.pad) + 1
+		s.left -= n
+		p.WriteDataPadded(s.id, s.left == 0, make([]byte, n), s.pad)
+	}
+}
+
+func TestPaddingIsCreditedToo(t *testing.T) {
+	var s sender
+	window := 0
+	a := newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			s = sender{id: f.StreamID, window: window, left: 200 << 10, pad: make([]byte, 255)}
+			p.head(f.StreamID, false, ":status", "200")
+			s.send(p)
+		},
+		other: func(p *peer, f http2.Frame) {
+			switch f := f.(type) {
+			case *http2.SettingsFrame:
+				if v, ok := f.Value(http2.SettingInitialWindowSize); ok {
+					window = int(v)
+				}
+			case *http2.WindowUpdateFrame:
+				if f.StreamID == s.id && s.id != 0 {
+					s.window += int(f.Increment)
+					s.send(p)
+				}
+			}
+		},
+	})
+	if body := mustGet(t, newClient(t, a)); len(body) != 200<<10 {
+		t.Errorf("got %d bytes, want %d", len(body), 200<<10)
+	}
+}
+
+func TestTheWindowsOfTheAppAreKept(t *testing.T) {
+	const total = 1 << 19
+	stream, conn, longest, sum := 1000, 65535, 0, 0
+	a := newPeers(t, script{
+		settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 1000}, {ID: http2.SettingMaxFrameSize, Val: 1 << 20}},
+		headers:  func(p *peer, f *http2.MetaHeadersFrame) {},
+		data: func(p *peer, f *http2.DataFrame) {
+			n := len(f.Data())
+			stream, conn, sum, longest = stream-n, conn-n, sum+n, max(longest, n)
+			if stream < 0 || conn < 0 {
+				t.Errorf("got %d and %d left in the windows, want no less than 0", stream, conn)
+			}
+			if f.StreamEnded() {
+				p.ok(f.StreamID, "")
+				return
+			}
+			switch { // now and then, and not both at once
+			case stream == 0 && sum == 1000:
+				p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 50_000})
+				stream += 49_000
+			case stream == 0:
+				p.WriteWindowUpdate(f.StreamID, 40_000)
+				stream += 40_000
+			}
+			if conn == 0 {
+				p.WriteWindowUpdate(0, 70_000)
+				conn += 70_000
+			}
+		},
+	})
+	c, _ := newUpload("POST", io.LimitReader(zeros{}, total))
+	status, _, err := get(newClient(t, a), c)
+	if status != 200 || err != nil || sum != total || longest > 16<<10 {
+		t.Errorf("got %d, %v, %d bytes in frames of up to %d, want 200, %d in %d", status, err, sum, longest, total, 16<<10)
+	}
+}
+
+// The end of a request needs no window. The app may wait for it before it reads on.
+func TestTheEndOfARequestDoesNotWaitForTheWindowOfOthers(t *testing.T) {
+	full := make(chan struct{})
+	first, seen := uint32(0), 0
+	a := newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			if first == 0 {
+				first = f.StreamID
+				p.WriteWindowUpdate(first, 1<<20) // and that of the connection stays at 65535
+			}
+		},
+		data: func(p *peer, f *http2.DataFrame) {
+			if f.StreamID == first {
+				if seen += len(f.Data()); seen == 65535 {
+					close(full)
+				}
+				return
+			}
+			p.ok(f.StreamID, "")
+			p.ok(first, "")
+		},
+	})
+	client := newClient(t, a)
+	var running sync.WaitGroup
+	running.Go(func() {
+		c, _ := newUpload("POST", bytes.NewReader(make([]byte, 200<<10)))
+		if status, _, err := get(client, c); status != 200 || err != nil {
+			t.Errorf("got %d, %v, want 200", status, err)
+		}
+	})
+	await(t, full, "full window")
+	c, _ := newUpload("POST", strings.NewReader(""))
+	if status, _, err := get(client, c); status != 200 || err != nil {
+		t.Errorf("got %d, %v, want 200", status, err)
+	}
+	running.Wait()
+}
+
+// wanted is an app that tells which streams were reset, and by what.
+type wanted struct {
+	*app
+	began chan uint32
+	reset chan http2.ErrCode
+}
+
+func newWanted(t *testing.T, headers func(p *peer, f *http2.MetaHeadersFrame)) *wanted {
+	w := &wanted{began: make(chan uint32, 10), reset: make(chan http2.ErrCode, 10)}
+	w.app = newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			headers(p, f)
+			w.began <- f.StreamID
+		},
+		other: func(p *peer, f http2.Frame) {
+			if f, ok := f.(*http2.RSTStreamFrame); ok {
+				w.reset <- f.ErrCode
+			}
+		},
+	})
+	return w
+}
+
+func (w *wanted) mustReset(t *testing.T) {
+	t.Helper()
+	if code := await(t, w.reset, "RST_STREAM"); code != http2.ErrCodeCancel {
+		t.Errorf("got RST_STREAM with %v, want CANCEL", code)
+	}
+}
+
+func mustAbort(t *testing.T, from <-chan error) {
+	t.Helper()
+	if err := await(t, from, "error"); fault(err) != forward.Aborted {
+		t.Errorf("got %v, want aborted", err)
+	}
+}
+
+// run makes a call on another goroutine.
+func run(client *h2client.Client, c *h2client.Call) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := get(client, c)
+		done <- err
+	}()
+	return done
+}
+
+func TestACallIsAbortedBeforeItsHead(t *testing.T) {
+	w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
+	client := newClient(t, w.app)
+	c, _ := newCall("GET")
+	done := run(client, c)
+	await(t, w.began, "request")
+	c.Abort()
+	mustAbort(t, done)
+	w.mustReset(t)
+}
+
+func TestACallIsAbortedBeforeItBegins(t *testing.T) {
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	c, o := newCall("GET")
+	c.Abort()
+	mustAbort(t, run(client, c))
+	if o.sends != 0 {
+		t.Errorf("got it sent %d times, want 0", o.sends)
+	}
+}
+
+func TestACallIsAbortedDuringTheDial(t *testing.T) {
+	dialling := make(chan struct{})
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		close(dialling)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	c, _ := newCall("GET")
+	done := run(client, c)
+	await(t, dialling, "dial")
+	c.Abort()
+	mustAbort(t, done)
+}
+
+// The others who wait for a dial get their connection, whoever has begun it.
+func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
+	dialling, release := make(chan struct{}), make(chan struct{})
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		close(dialling)
+		<-release
+		return dialer(a)(ctx)
+	}})
+	c, _ := newCall("GET")
+	first := run(client, c)
+	await(t, dialling, "dial")
+	other, _ := newCall("GET")
+	second := run(client, other)
+	c.Abort()
+	mustAbort(t, first)
+	close(release)
+	if err := await(t, second, "response"); err != nil {
+		t.Errorf("got %v, want a response", err)
+	}
+}
+
+func TestACallIsAbortedInTheBody(t *testing.T) {
+	w := newWanted(t, func(p *peer, f *http2.MetaHeadersFrame) {
+		p.head(f.StreamID, false, ":status", "200")
+		p.WriteData(f.StreamID, false, []byte("begun"))
+	})
+	client := newClient(t, w.app)
+	c, o := newCall("GET")
+	waiting := make(chan struct{}, 10)
+	o.waiting = func() { waiting <- struct{}{} }
+	r, err := c.Do(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := content(r)
+		r.Close()
+		done <- err
+	}()
+	await(t, waiting, "wait for the body")
+	c.Abort()
+	mustAbort(t, done)
+	w.mustReset(t)
+}
+
+func TestACallIsAbortedInTheUpload(t *testing.T) {
+	for name, body := range map[string]io.Reader{"that waits for its body": newBlocked("some"), "that waits for the window": zeros{}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
+			client := newClient(t, w.app)
+			c, _ := newUpload("POST", body)
+			done := run(client, c)
+			if b, ok := body.(*blocked); ok {
+				await(t, b.waits, "wait for the body")
+			}
+			await(t, w.began, "request")
+			c.Abort()
+			mustAbort(t, done)
+			w.mustReset(t)
+		})
+	}
+}
+
+// At every moment: nothing hangs, and the next call of the same memory is a new one.
+func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
+	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(200)
+		io.Copy(w, r.Body)
+	})
+	client := newClient(t, a)
+	c, _ := newCall("POST")
+	for i := range 300 {
+		c.Begin()
+		c.Body, c.Request.Chunked = bytes.NewReader(make([]byte, 100<<10)), true
+		var running sync.WaitGroup
+		running.Go(func() {
+			for range i * 5 {
+				runtime.Gosched()
+			}
+			c.Abort()
+		})
+		_, body, err := get(client, c)
+		if f := fault(err); f != forward.Aborted && (err != nil || len(body) != 100<<10) {
+			t.Errorf("got %d bytes, %v, want all of them, or aborted", len(body), err)
+		}
+		running.Wait()
+	}
+	if _, body, err := func() (int, string, error) { c.Begin(); c.Body = strings.NewReader("well"); return get(client, c) }(); body != "well" || err != nil {
+		t.Errorf("got %q, %v, want well", body, err)
+	}
+}
+
+func TestABodyThatCannotBeReadEndsTheCall(t *testing.T) {
+	w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
+	lost := errors.New("lost")
+	c, _ := newUpload("PUT", io.MultiReader(strings.NewReader("begun"), failing{lost}))
+	_, _, err := get(newClient(t, w.app), c)
+	if fault(err) != forward.Body || !errors.Is(err, lost) {
+		t.Errorf("got %v, want the body's %v", err, lost)
+	}
+	w.mustReset(t)
+}
+
+type failing struct{ error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.error }
+
+func TestAResponseThatIsCutFailsBehindWhatHasCome(t *testing.T) {
+	for name, cut := range map[string]func(p *peer, id uint32){
+		"the stream":     func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeInternal) },
+		"without a word": func(p *peer, id uint32) { p.WriteRSTStream(id, http2.ErrCodeNo) },
+		"the connection": func(p *peer, id uint32) { p.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+				p.head(f.StreamID, false, ":status", "200", "content-length", "10")
+				p.WriteData(f.StreamID, false, []byte("begun"))
+				cut(p, f.StreamID)
+			}})
+			client := newClient(t, a)
+			c, o := newCall("GET")
+			status, body, err := get(client, c)
+			if status != 200 || body != "begun" || fault(err) != forward.Reset || o.sends != 1 {
+				t.Errorf("got %d, %q, %v, sent %d times, want 200, begun, a reset, once", status, body, err, o.sends)
+			}
+		})
+	}
+}

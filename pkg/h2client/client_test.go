@@ -1,0 +1,396 @@
+package h2client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+)
+
+func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
+	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Trailer", "T")
+		io.WriteString(w, r.Host+" "+r.RequestURI+" "+string(body))
+		w.Header().Set("T", "end")
+	})
+	client := newClient(t, a)
+	for _, host := range []string{"a.example", "b.example", "c.example:8080"} {
+		c, _ := newCall("POST")
+		c.Request.Host, c.Content, c.Request.Length = host, []byte("hello"), 5
+		r, err := c.Do(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := content(r)
+		trailer := r.Trailer()
+		r.Close()
+		if want := host + " /a%2f;b// hello"; body != want || err != nil || len(trailer) != 1 || string(trailer[0].Value) != "end" {
+			t.Errorf("got %q, %v, trailer %q, want %q, trailer end", body, err, trailer, want)
+		}
+	}
+	if n := a.connections(); n != 1 {
+		t.Errorf("got %d connections, want 1", n)
+	}
+}
+
+// gate is an app that answers when it is told to.
+type gate struct {
+	*app
+	began chan *peer // for each request
+	open  chan struct{}
+}
+
+// newGate returns one that takes so many streams on a connection.
+func newGate(t *testing.T, streams uint32) *gate {
+	g := &gate{began: make(chan *peer, 100), open: make(chan struct{})}
+	g.app = newApp(t, func(p *peer) {
+		if p.greet(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streams}) != nil {
+			return
+		}
+		var mu sync.Mutex
+		var running sync.WaitGroup
+		defer running.Wait()
+		open := uint32(0)
+		p.follow(script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			id := f.StreamID
+			mu.Lock()
+			open++
+			if open > streams {
+				t.Errorf("got %d streams on a connection, want at most %d", open, streams)
+			}
+			mu.Unlock()
+			g.began <- p
+			running.Go(func() {
+				<-g.open
+				mu.Lock()
+				defer mu.Unlock()
+				open--
+				p.ok(id, itoa(p.index))
+			})
+		}})
+	})
+	return g
+}
+
+func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
+	g := newGate(t, 3)
+	client := newClient(t, g.app)
+	var running sync.WaitGroup
+	seen := make([]atomic.Int32, 10)
+	for range 7 { // one after the other, so that the first connection is filled first
+		running.Go(func() {
+			body := mustGet(t, client)
+			seen[body[0]-'0'].Add(1)
+		})
+		await(t, g.began, "request")
+	}
+	if n := g.connections(); n != 3 {
+		t.Errorf("got %d connections for 7 requests, want 3", n)
+	}
+	close(g.open)
+	running.Wait()
+	for i, want := range []int32{3, 3, 1} {
+		if got := seen[i].Load(); got != want {
+			t.Errorf("got %d requests on connection %d, want %d", got, i, want)
+		}
+	}
+	if body := mustGet(t, client); body != "0" || g.connections() != 3 {
+		t.Errorf("got the next request on connection %s of %d, want on 0 of 3", body, g.connections())
+	}
+}
+
+func TestManyRequestsAtOnceNeverExceedWhatAConnectionTakes(t *testing.T) {
+	g := newGate(t, 2)
+	close(g.open)
+	client := newClient(t, g.app)
+	var running sync.WaitGroup
+	for range 50 {
+		running.Go(func() { mustGet(t, client) })
+	}
+	running.Wait()
+}
+
+func TestMaxConcurrentStreamsMayChange(t *testing.T) {
+	began, raised := make(chan uint32, 10), make(chan struct{})
+	a := newPeers(t, script{
+		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 1}},
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			began <- f.StreamID
+			switch {
+			case p.index == 0 && p.turn == 0:
+				p.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
+			case p.index == 0 && p.turn == 1:
+				p.ok(f.StreamID, "second")
+				p.ok(1, "first")
+			default:
+				t.Error("got another connection, want the first one to take more")
+			}
+		},
+		other: func(p *peer, f http2.Frame) {
+			if s, ok := f.(*http2.SettingsFrame); ok && s.IsAck() && p.turn == 1 {
+				close(raised)
+			}
+		},
+	})
+	client := newClient(t, a)
+	var running sync.WaitGroup
+	running.Go(func() {
+		if body := mustGet(t, client); body != "first" {
+			t.Errorf("got %q, want first", body)
+		}
+	})
+	await(t, began, "request")
+	await(t, raised, "acknowledgement")
+	if body := mustGet(t, client); body != "second" {
+		t.Errorf("got %q, want second", body)
+	}
+	running.Wait()
+}
+
+// One that takes no streams at all is not asked again on a new connection, and on another
+// one, and so on.
+func TestAnAppThatTakesNoStreamsGetsOneConnection(t *testing.T) {
+	const roundTrips = 100
+	a := newPeers(t, script{
+		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 0}},
+		headers:  func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") },
+		other: func(p *peer, f http2.Frame) {
+			if s, ok := f.(*http2.SettingsFrame); ok && !s.IsAck() {
+				p.WritePing(false, [8]byte{})
+			}
+			if f, ok := f.(*http2.PingFrame); !ok {
+				return
+			} else if n := f.Data[0]; n < roundTrips {
+				p.WritePing(false, [8]byte{n + 1})
+			} else {
+				p.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 10})
+			}
+		},
+	})
+	client := newClient(t, a)
+	var running sync.WaitGroup
+	for range 3 {
+		running.Go(func() { mustGet(t, client) })
+	}
+	running.Wait()
+	if n := a.connections(); n != 1 {
+		t.Errorf("got %d connections, want 1", n)
+	}
+}
+
+func TestADialErrorReachesAllWhoWait(t *testing.T) {
+	const waiters = 20
+	dialling, release := make(chan struct{}, 1000), make(chan struct{})
+	want := &forward.Error{Fault: forward.Unreachable, Err: io.ErrClosedPipe}
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(context.Context) (net.Conn, error) {
+		dialling <- struct{}{}
+		<-release
+		return nil, want
+	}})
+	errs := make(chan error, waiters)
+	for range waiters {
+		go func() {
+			c, _ := newCall("GET")
+			_, err := c.Do(client)
+			errs <- err
+		}()
+	}
+	await(t, dialling, "dial")
+	close(release)
+	for range waiters {
+		if err := await(t, errs, "error"); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+	}
+}
+
+// A dial is tried again and again until its time is over. Who has come in its last moment
+// is owed a whole one.
+func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "late") }})
+	dialling, release := make(chan struct{}, 10), make(chan struct{})
+	var dials atomic.Int32
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			return dialer(a)(ctx)
+		}
+		dialling <- struct{}{}
+		<-release
+		return nil, &forward.Error{Fault: forward.Unreachable}
+	}})
+	first := make(chan error, 1)
+	go func() {
+		c, _ := newCall("GET")
+		_, err := c.Do(client)
+		first <- err
+	}()
+	await(t, dialling, "dial")
+	second, joined := make(chan string, 1), make(chan struct{})
+	go func() {
+		k := new(h2.Block)
+		k.Request("GET", "http", "app", "/", "")
+		r := newReceiver()
+		_, _, err := client.Open(func() (context.Context, context.CancelFunc) {
+			close(joined)
+			return context.WithCancel(context.Background())
+		}, r, k, true, 0)
+		if err != nil {
+			second <- err.Error()
+			return
+		}
+		second <- ""
+	}()
+	await(t, joined, "second request")
+	close(release)
+	if err := await(t, first, "error"); fault(err) != forward.Unreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+	if err := await(t, second, "stream"); err != "" {
+		t.Errorf("got %v for who came later, want a stream", err)
+	}
+}
+
+// A receiver is an owner of a stream that takes nothing.
+type receiver struct{ failed chan error }
+
+func newReceiver() *receiver { return &receiver{make(chan error, 1)} }
+
+func (*receiver) Head(*h2.Conn, *h2.Head, bool)    {}
+func (*receiver) Data(*h2.Conn, []byte, int, bool) {}
+func (*receiver) Drained(*h2.Conn)                 {}
+func (r *receiver) Failed(_ *h2.Conn, err error)   { r.failed <- err }
+
+func TestWhatIsNotHTTP2IsReported(t *testing.T) {
+	for name, answer := range map[string]string{
+		"HTTP/1.1": "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+		"nothing":  "",
+		"GOAWAY":   "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01",
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newApp(t, func(p *peer) {
+				p.Read(make([]byte, 1))
+				io.WriteString(p, answer)
+			})
+			unsettled := make(chan struct{}, 100)
+			client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { unsettled <- struct{}{} }})
+			c, _ := newCall("GET")
+			if _, err := c.Do(client); fault(err) == 0 {
+				t.Errorf("got %v, want a fault", err)
+			}
+			await(t, unsettled, "report")
+		})
+	}
+}
+
+func TestAConnectionThatSpokeHTTP2IsNotReportedWhenItEnds(t *testing.T) {
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+		p.ok(f.StreamID, "")
+		p.Close()
+	}})
+	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { t.Error("got it reported, want not") }})
+	for range 3 {
+		mustGet(t, client)
+	}
+}
+
+func TestAfterCloseNothingIsSent(t *testing.T) {
+	var dials atomic.Int32
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "") }})
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		dials.Add(1)
+		return dialer(a)(ctx)
+	}})
+	mustGet(t, client)
+	client.Close()
+	c, _ := newCall("GET")
+	if _, err := c.Do(client); fault(err) != forward.Unreachable {
+		t.Errorf("got %v, want unreachable", err)
+	}
+	if n := dials.Load(); n != 1 {
+		t.Errorf("got %d dials, want 1", n)
+	}
+}
+
+func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
+	away, release := make(chan *http2.GoAwayFrame, 1), make(chan uint32, 1)
+	a := newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			p.head(f.StreamID, false, ":status", "200")
+			release <- f.StreamID
+		},
+		other: func(p *peer, f http2.Frame) {
+			if f, ok := f.(*http2.GoAwayFrame); ok {
+				away <- f
+				p.WriteData(<-release, true, []byte("whole"))
+			}
+		},
+	})
+	client := newClient(t, a)
+	c, _ := newCall("GET")
+	r, err := c.Do(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	client.Close()
+	// nghttp2 takes one that names a stream of the client's own for an error (RFC 9113 section 6.8).
+	if f := await(t, away, "GOAWAY"); f.LastStreamID != 0 || f.ErrCode != http2.ErrCodeNo {
+		t.Errorf("got GOAWAY of stream %d, %v, want 0, no error", f.LastStreamID, f.ErrCode)
+	}
+	if body, err := content(r); body != "whole" || err != nil {
+		t.Errorf("got %q, %v, want whole", body, err)
+	}
+}
+
+func TestCloseEndsADial(t *testing.T) {
+	dialling, ended := make(chan struct{}), make(chan struct{})
+	client := newClientOf(t, h2client.Settings{Unsettled: func() {}, Dial: func(ctx context.Context) (net.Conn, error) {
+		close(dialling)
+		<-ctx.Done()
+		close(ended)
+		return nil, context.Cause(ctx)
+	}})
+	failed := make(chan error, 1)
+	go func() {
+		c, _ := newCall("GET")
+		_, err := c.Do(client)
+		failed <- err
+	}()
+	await(t, dialling, "dial")
+	client.Close()
+	await(t, ended, "end of the dial")
+	if err := await(t, failed, "error"); err == nil {
+		t.Error("got a response, want an error")
+	}
+}
+
+func TestAnIdleConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
+	for range 50 {
+		closing := make(chan *peer, 1)
+		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			p.ok(f.StreamID, "")
+			if p.index == 0 {
+				closing <- p
+			}
+		}})
+		client := newClient(t, a)
+		mustGet(t, client)
+		(<-closing).Close()
+		c, _ := newCall("POST")
+		if status, _, err := get(client, c); status != 200 || err != nil {
+			t.Fatalf("got %d, %v, want 200 on another connection", status, err)
+		}
+		client.Close()
+	}
+}

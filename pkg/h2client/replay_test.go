@@ -1,0 +1,278 @@
+package h2client_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+)
+
+func noContext() (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.Background())
+}
+
+// newHead returns the head of a GET.
+func newHead() *h2.Block {
+	k := new(h2.Block)
+	k.Request("GET", "http", "app", "/", "")
+	return k
+}
+
+func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		before int // requests that the connection has served
+		code   http2.ErrCode
+		info   bool // an informational response comes first
+		body   io.Reader
+		sends  int32
+	}{
+		"GET":                         {method: "GET", before: 1, code: http2.ErrCodeInternal, sends: 1},
+		"refused":                     {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused, fresh":              {method: "GET", before: 0, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused POST":                {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, sends: 2},
+		"refused POST, body has gone": {method: "POST", before: 1, code: http2.ErrCodeRefusedStream, body: strings.NewReader("hi"), sends: 1},
+		"refused behind 103":          {method: "GET", before: 1, code: http2.ErrCodeRefusedStream, info: true, sends: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen atomic.Int32
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+				if p.index == 0 && p.turn < c.before {
+					p.ok(f.StreamID, "")
+					return
+				}
+				seen.Add(1)
+				if c.info {
+					p.head(f.StreamID, false, ":status", "103")
+				}
+				p.WriteRSTStream(f.StreamID, c.code)
+			}})
+			client := newClient(t, a)
+			for range c.before {
+				mustGet(t, client)
+			}
+			call, o := newCall(c.method)
+			if call.Body = c.body; c.body == nil && c.method == "POST" {
+				call.Content = []byte("held")
+			}
+			_, _, err := get(client, call)
+			if fault(err) != forward.Reset || seen.Load() != c.sends || int32(o.sends) != c.sends {
+				t.Errorf("got %v, sent %d times, %d came, want a reset, %d times", err, o.sends, seen.Load(), c.sends)
+			}
+		})
+	}
+}
+
+func TestARefusedRequestIsSentAgainWithItsBody(t *testing.T) {
+	var body strings.Builder
+	a := newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			if p.turn == 0 {
+				p.WriteRSTStream(f.StreamID, http2.ErrCodeRefusedStream)
+			}
+		},
+		data: func(p *peer, f *http2.DataFrame) {
+			if f.StreamID > 1 {
+				body.Write(f.Data())
+				if f.StreamEnded() {
+					p.ok(f.StreamID, body.String())
+				}
+			}
+		},
+	})
+	c, _ := newCall("POST")
+	c.Content, c.Request.Length = []byte("held"), 4
+	if status, body, err := get(newClient(t, a), c); status != 200 || body != "held" || err != nil {
+		t.Errorf("got %d, %q, %v, want 200, held", status, body, err)
+	}
+}
+
+func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		method string
+		before int // requests that the connection has served
+		info   bool
+		body   io.Reader
+		sends  int32
+	}{
+		"GET":                           {method: "GET", before: 1, sends: 2},
+		"PUT":                           {method: "PUT", before: 1, sends: 2},
+		"GET on a fresh connection":     {method: "GET", before: 0, sends: 1},
+		"POST":                          {method: "POST", before: 1, sends: 1},
+		"PATCH":                         {method: "PATCH", before: 1, sends: 1},
+		"PUT whose body has gone":       {method: "PUT", before: 1, sends: 1, body: strings.NewReader("hi")},
+		"GET behind a part of a answer": {method: "GET", before: 1, sends: 1, info: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var seen atomic.Int32
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+				if p.index > 0 || p.turn >= c.before {
+					seen.Add(1)
+				}
+				if p.index > 0 || p.turn < c.before {
+					p.ok(f.StreamID, "")
+					return
+				}
+				if c.info {
+					p.head(f.StreamID, false, ":status", "103")
+				}
+				p.Close()
+			}})
+			client := newClient(t, a)
+			for range c.before {
+				mustGet(t, client)
+			}
+			call, o := newCall(c.method)
+			call.Body = c.body
+			_, _, err := get(client, call)
+			if answered := err == nil; answered != (c.sends == 2) || seen.Load() != c.sends || int32(o.sends) != c.sends {
+				t.Errorf("got an answer %v (%v), %d came, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
+			}
+			if !(err == nil || fault(err) == forward.Reset) {
+				t.Errorf("got %v, want a reset", err)
+			}
+		})
+	}
+}
+
+// GOAWAY says which streams were not looked at.
+func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
+	for name, body := range map[string]io.Reader{"held": nil, "gone": strings.NewReader("gone")} {
+		t.Run(name, func(t *testing.T) {
+			began := make(chan struct{}, 2)
+			var below, above atomic.Int32
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+				switch path := field(f, ":path"); {
+				case path == "/below":
+					below.Add(1)
+					began <- struct{}{}
+				case p.index == 0:
+					above.Add(1)
+					p.WriteGoAway(f.StreamID-2, http2.ErrCodeNo, nil)
+					p.ok(f.StreamID-2, "below")
+				default:
+					above.Add(1)
+					p.ok(f.StreamID, "above")
+				}
+			}})
+			client := newClient(t, a)
+			first, _ := newCall("POST")
+			first.Request.Target = "/below"
+			done := run(client, first)
+			await(t, began, "request")
+			second, _ := newCall("POST")
+			second.Request.Target, second.Body = "/above", body
+			_, got, err := get(client, second)
+			if body == nil && (got != "above" || err != nil || above.Load() != 2) {
+				t.Errorf("got %q, %v, %d came, want above, sent again", got, err, above.Load())
+			}
+			if body != nil && (fault(err) != forward.Reset || above.Load() != 1) {
+				t.Errorf("got %v, %d came, want a reset, sent once", err, above.Load())
+			}
+			if err := await(t, done, "response"); err != nil || below.Load() != 1 {
+				t.Errorf("got %v, %d came, want a response to what was sent once", err, below.Load())
+			}
+		})
+	}
+}
+
+func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
+	release := make(chan struct{})
+	a := newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			if p.index > 0 {
+				p.ok(f.StreamID, "another")
+				return
+			}
+			p.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
+			p.head(f.StreamID, false, ":status", "200")
+			<-release
+			p.WriteGoAway(f.StreamID, http2.ErrCodeNo, nil)
+			p.WriteData(f.StreamID, true, []byte("the first"))
+		},
+	})
+	client := newClient(t, a)
+	c, _ := newCall("GET")
+	r, err := c.Do(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if body := mustGet(t, client); body != "another" {
+		t.Errorf("got %q, want another", body)
+	}
+	close(release)
+	if body, err := content(r); body != "the first" || err != nil {
+		t.Errorf("got %q, %v, want the first", body, err)
+	}
+}
+
+// Other connections may be as dead as the one that has failed.
+func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
+	began := make(chan *peer, 10)
+	a := newPeers(t, script{
+		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}},
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			switch {
+			case field(f, ":path") == "/": // it stays
+				began <- p
+			case p.index < 2:
+				p.Close()
+			default:
+				p.ok(f.StreamID, "fresh")
+			}
+		},
+	})
+	client := newClient(t, a)
+	var streams []*h2.Stream
+	for range 3 {
+		s, _, err := client.Open(noContext, newReceiver(), newHead(), true, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Conn().Flush(false)
+		await(t, began, "request")
+		streams = append(streams, s)
+	}
+	streams[0].Reset(h2.Cancel) // room on the first connection
+	streams[0].Conn().Flush(false)
+	if body := mustGet(t, client); body != "fresh" {
+		t.Errorf("got %q, want fresh", body)
+	}
+}
+
+func TestWhatWasNotWrittenIsSentAgainWhateverItIs(t *testing.T) {
+	began := make(chan *peer, 1)
+	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
+		if p.index > 0 {
+			p.ok(f.StreamID, "again")
+			return
+		}
+		began <- p
+	}})
+	client := newClient(t, a)
+	open := newReceiver()
+	s, _, err := client.Open(noContext, open, newHead(), true, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Conn().Flush(false)
+	p := await(t, began, "request")
+	c, o := newCall("POST")
+	c.Content = []byte("held")
+	o.sending = func() {
+		if o.sends == 1 {
+			p.Close()
+			await(t, open.failed, "end of the connection")
+		}
+	}
+	if status, body, err := get(client, c); status != 200 || body != "again" || err != nil {
+		t.Errorf("got %d, %q, %v, want 200, again", status, body, err)
+	}
+}
