@@ -10,7 +10,7 @@ import (
 // 10 KB.
 const (
 	keptWorkers = 64
-	keptTime    = 5 * time.Second
+	keptTime    = 250 * time.Millisecond
 )
 
 // workers are the goroutines that serve requests. Those that have nothing to do are kept
