@@ -134,7 +134,7 @@ func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 			if answered := err == nil; answered != (c.sends == 2) || seen.Load() != c.sends || int32(o.sends) != c.sends {
 				t.Errorf("got an answer %v (%v), %d came, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
 			}
-			if !(err == nil || fault(err) == forward.Reset) {
+			if err != nil && fault(err) != forward.Reset {
 				t.Errorf("got %v, want a reset", err)
 			}
 		})
