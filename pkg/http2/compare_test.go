@@ -482,6 +482,7 @@ var seeds = []struct{ name, text, body, content string }{
 	{"a path that is the authority", ":method: GET\n:scheme: http\n:authority: a\n:path: a\n\n\n200", "", ""},
 	{"a star that is the authority", ":method: GET\n:scheme: http\n:authority: *\n:path: *\n\n\n200", "", ""},
 	{"a path without a scheme", ":method: GET\n:authority: a\n:path: /\n\n\n200", "", ""},
+	{"another scheme", ":method: GET\n:scheme: ftp\n:authority: a\n:path: /\n\n\n200", "", ""},
 	{"a bad escape", ":method: GET\n:scheme: http\n:authority: a\n:path: /%zz\n\n\n200", "", ""},
 	{"odd paths", ":method: GET\n:scheme: http\n:authority: a\n:path: //a//..;b?%zz\n\n\n200\ncontent-type: a/b", "", "x"},
 	{"connection", begin + "connection: close\n\n\n200", "", ""},

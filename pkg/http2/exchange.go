@@ -77,7 +77,7 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 		q.Target = h.Authority
 	}
 	if h.Method != http.MethodConnect || h.Protocol != "" {
-		if h.Scheme == "" || !validPath(h.Path, h.Method) {
+		if h.Scheme != "http" && h.Scheme != "https" || !validPath(h.Path, h.Method) {
 			return false
 		}
 	}
