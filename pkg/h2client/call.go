@@ -536,9 +536,19 @@ func (e *events) Failed(_ *h2.Conn, err error) {
 	c := (*Call)(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.fail(&forward.Error{Fault: forward.Reset, Err: err})
+	c.fail(Failure(err))
 	signal(c.woken)
 	signal(c.drained)
+}
+
+// Failure returns the error for a stream that has failed with err: garbage where the user
+// container has broken the rules of HTTP/2.
+func Failure(err error) error {
+	var wrong *h2.Error
+	if errors.As(err, &wrong) {
+		return &forward.Error{Fault: forward.Garbage, Err: err}
+	}
+	return &forward.Error{Fault: forward.Reset, Err: err}
 }
 
 // Drained implements h2.Owner.

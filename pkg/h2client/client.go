@@ -282,7 +282,9 @@ func (c *Client) add(d *dial) {
 		case <-c.running.Done():
 		}
 		settled.Stop()
-		err = unsettled(n.Err())
+		if err = n.Err(); err != nil {
+			err = Failure(err)
+		}
 	}
 	c.mu.Lock()
 	c.dial = nil
@@ -301,19 +303,6 @@ func (c *Client) add(d *dial) {
 	}
 	c.mu.Unlock()
 	close(d.done)
-}
-
-// unsettled returns the error for those who wait for a connection that has ended by err
-// before it was used; nil: it has not.
-func unsettled(err error) error {
-	var wrong *h2.Error
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &wrong):
-		return &forward.Error{Fault: forward.Garbage, Err: err}
-	}
-	return &forward.Error{Fault: forward.Reset, Err: err}
 }
 
 func (c *Client) newConn(ctx context.Context) (*conn, error) {

@@ -393,7 +393,7 @@ func (y *relay) fail(err error) {
 
 // Failed implements h2.Owner.
 func (f *fromApp) Failed(_ *h2.Conn, err error) {
-	f.relay.fail(&forward.Error{Fault: forward.Reset, Err: err})
+	f.relay.fail(h2client.Failure(err))
 }
 
 // Drained implements h2.Owner.
