@@ -236,7 +236,7 @@ func (c *Conn) Flush(yield bool) {
 		return
 	}
 	c.flushing = true
-	yield = yield && len(c.out) < outSize
+	yield = yield && len(c.streams) > 1 && len(c.out) < outSize // else nobody has anything to add
 	c.mu.Unlock()
 	if yield {
 		runtime.Gosched()
