@@ -72,3 +72,27 @@ func TestALongListOfAnnouncedTrailersCostsNoTrailer(t *testing.T) {
 		})
 	}
 }
+
+// net/http keeps the trailers of a request that its Trailer field announces, and no others.
+func TestTrailersOfAnHTTP2RequestThatNobodyAnnouncedReachTheApp(t *testing.T) {
+	p := newPod(t)
+	app := p.bare(answers(ok))
+	p.sidecar()
+	h := dialH2(t, p.addr())
+	h.open(1, false, "POST", "/")
+	h.data(1, false, "hello")
+	if err := h.raw(1, true, []field{{"x-sum", "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if a := h.answer(1); a.status != 200 {
+		t.Fatalf("got %+v, want 200", a)
+	}
+	heard, broken := app.requests()
+	var sum []string
+	for _, m := range heard {
+		sum = append(sum, values(m.Trailers, "X-Sum")...)
+	}
+	if !slices.Equal(sum, []string{"1"}) || len(broken) > 0 {
+		t.Errorf("the app has got %v with the trailers X-Sum %q, and broken ones %v; want one, 1", heard, sum, broken)
+	}
+}
