@@ -199,7 +199,7 @@ func run(t *testing.T, env []string, args ...string) *process {
 	p.cmd = exec.Command(queueProxy, args...)
 	p.cmd.Env = env
 	p.cmd.Dir = t.TempDir()
-	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	p.cmd.Stdout, p.cmd.Stderr = &wholeLines{to: p.out}, &wholeLines{to: p.out}
 	p.cmd.SysProcAttr = dieWithParent
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -501,4 +501,23 @@ func receive[T any](t *testing.T, what string, c <-chan T) T {
 		}
 		return v, nil
 	})
+}
+
+// wholeLines passes one stream of the sidecar on to what both share, by whole lines: a line
+// that is longer than a pipe takes at once must not have one of the other stream in it.
+type wholeLines struct {
+	to   io.Writer
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (w *wholeLines) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	if i := bytes.LastIndexByte(w.rest, '\n'); i >= 0 {
+		if _, err := w.to.Write(w.rest[:i+1]); err != nil {
+			return 0, err
+		}
+		w.rest = bytes.Clone(w.rest[i+1:])
+	}
+	return len(p), nil
 }
