@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/pkg/completion"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
@@ -14,61 +15,71 @@ func commandNames() []string {
 	return []string{"inject", "uninject", "explain", "status", "serve", "policy", "options", "completion", "version", "help"}
 }
 
-// flagsOf are the flags of a command, as they are written.
-func flagsOf(name string) []string {
-	flags := newFlags(name)
+// program is what a shell is to know of us.
+func program() completion.Program {
+	p := completion.Program{Name: "injector"}
+	for _, name := range commandNames() {
+		p.Commands = append(p.Commands, completion.Command{Name: name, Args: argsOf(name), Flags: flagsOf(name), Values: valuesOf(name)})
+	}
+	return p
+}
+
+// flagsOf are the flags of a command, nil for none.
+func flagsOf(name string) *flag.FlagSet {
+	var flags *flag.FlagSet
 	switch name {
 	case "inject", "uninject", "explain":
 		flags = new(filing).flags(name)
 	case "serve":
 		flags = new(serving).flags(nil)
 	case "status":
-		flags.String("f", "", "")
+		return statusFlags(new([]string))
 	case "policy":
+		flags = newFlags(name)
 	default:
 		return nil
 	}
-	if name != "uninject" && name != "status" {
+	if name != "uninject" {
 		optionFlags(flags, inject.Options{})
 	}
-	var all []string
-	flags.VisitAll(func(f *flag.Flag) { all = append(all, "-"+f.Name) })
-	return all
+	return flags
 }
 
-// completion writes the script by which a shell completes our commands and flags.
+// argsOf are the words that a command takes.
+func argsOf(name string) []string {
+	switch name {
+	case "completion":
+		return completion.Shells()
+	case "help":
+		return commandNames()
+	}
+	return nil
+}
+
+// valuesOf are what the flags of a command may say, of those that may say one of a few things.
+func valuesOf(name string) map[string][]string {
+	if name == "serve" {
+		return map[string][]string{"on-refusal": webhookRefusals()}
+	}
+	return map[string][]string{"o": outputs(name), "on-refusal": refusals(), "step": steps()}
+}
+
+// completion prints the script by which a shell completes our commands and flags.
 func (c *command) completion(args []string) (int, error) {
-	if len(args) != 1 {
-		return notAtAll, fmt.Errorf("completion: which shell? bash, zsh or fish")
+	flags := newFlags("completion")
+	if err := c.parse(flags, args); err != nil {
+		return notAtAll, err
 	}
-	var script strings.Builder
-	switch args[0] {
-	case "zsh":
-		script.WriteString("autoload -U +X bashcompinit && bashcompinit\n")
-		bashCompletion(&script)
-	case "bash":
-		bashCompletion(&script)
-	case "fish":
-		fmt.Fprintf(&script, "complete -c injector -n __fish_use_subcommand -f -a '%s'\n", strings.Join(commandNames(), " "))
-		for _, name := range commandNames() {
-			for _, f := range flagsOf(name) {
-				fmt.Fprintf(&script, "complete -c injector -n '__fish_seen_subcommand_from %s' -o %s\n", name, strings.TrimPrefix(f, "-"))
-			}
-		}
-	default:
-		return notAtAll, fmt.Errorf("completion %q: bash, zsh or fish", args[0])
+	if flags.NArg() != 1 {
+		return notAtAll, fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
 	}
-	_, err := io.WriteString(c.stdout, script.String())
-	return done, err
-}
-
-func bashCompletion(script *strings.Builder) {
-	script.WriteString("_injector() {\n  local words='" + strings.Join(commandNames(), " ") + "'\n  if [ \"$COMP_CWORD\" -gt 1 ]; then\n    case \"${COMP_WORDS[1]}\" in\n")
-	for _, name := range commandNames() {
-		if flags := flagsOf(name); len(flags) > 0 {
-			fmt.Fprintf(script, "      %s) words='%s' ;;\n", name, strings.Join(flags, " "))
-		}
+	script, err := program().Script(flags.Arg(0))
+	if err != nil {
+		return notAtAll, fmt.Errorf("completion: %w", err)
 	}
-	script.WriteString("      completion) words='bash zsh fish' ;;\n      *) words='' ;;\n    esac\n  fi\n" +
-		"  COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n}\ncomplete -o default -F _injector injector\n")
+	_, err = io.WriteString(c.stdout, script)
+	if err != nil {
+		return notAtAll, err
+	}
+	return done, nil
 }

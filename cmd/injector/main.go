@@ -89,7 +89,7 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	case "version", "--version", "-version":
 		fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
 	case "help", "--help", "-help", "-h":
-		fmt.Fprint(stdout, usageText)
+		code, err = c.help(args[1:])
 	default:
 		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usageText)
 		return notAtAll
@@ -101,6 +101,22 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 		fmt.Fprintf(stderr, "injector: %v\n", err)
 	}
 	return code
+}
+
+// help prints the usage of all commands, or what one of them says of itself and its flags.
+func (c *command) help(args []string) (int, error) {
+	if len(args) == 0 {
+		fmt.Fprint(c.stdout, usageText)
+		return done, nil
+	}
+	if len(args) > 1 || !slices.Contains(commandNames(), args[0]) {
+		return notAtAll, fmt.Errorf("help %s: no such command", strings.Join(args, " "))
+	}
+	flags := flagsOf(args[0])
+	if flags == nil { // it has none
+		flags = newFlags(args[0])
+	}
+	return done, c.parse(flags, []string{"-h"})
 }
 
 // A command is one run of the program.
@@ -139,12 +155,17 @@ type filing struct {
 	step      string
 }
 
-func (f *filing) flags(name string) *flag.FlagSet {
-	flags := newFlags(name)
+// filesFlag adds the flag by which files are named.
+func filesFlag(flags *flag.FlagSet, from *[]string) {
 	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
-		f.from = append(f.from, path)
+		*from = append(*from, path)
 		return nil
 	})
+}
+
+func (f *filing) flags(name string) *flag.FlagSet {
+	flags := newFlags(name)
+	filesFlag(flags, &f.from)
 	if name != "uninject" {
 		flags.StringVar(&f.step, "step", string(inject.Workloads), "how far to go: workloads, and Services that find old and new pods, or services, all of them: when the pods have rolled")
 	}
@@ -160,22 +181,46 @@ func (f *filing) flags(name string) *flag.FlagSet {
 	return flags
 }
 
+// outputs are what -o may say.
+func outputs(name string) []string {
+	if name == "explain" {
+		return []string{"text", "json"}
+	}
+	return []string{"yaml", "json", "diff"}
+}
+
+// refusals are what -on-refusal may say.
+func refusals() []string { return []string{"fail", "skip"} }
+
+// steps are what -step may say.
+func steps() []string { return []string{string(inject.Workloads), string(inject.Services)} }
+
+// oneOf returns an error if a flag says nothing of what it may.
+func oneOf(name, text string, may []string) error {
+	if slices.Contains(may, text) {
+		return nil
+	}
+	last := len(may) - 1
+	return fmt.Errorf("-%s %q: %s or %s", name, text, strings.Join(may[:last], ", "), may[last])
+}
+
 // check returns what is wrong with the flags together.
 func (f *filing) check(name string) error {
-	outputs := []string{"yaml", "json", "diff"}
-	if name == "explain" {
-		outputs = []string{"text", "json"}
+	if err := oneOf("o", f.output, outputs(name)); err != nil {
+		return err
 	}
-	last := len(outputs) - 1
-	switch {
-	case !slices.Contains(outputs, f.output):
-		return fmt.Errorf("-o %q: %s or %s", f.output, strings.Join(outputs[:last], ", "), outputs[last])
-	case name != "uninject" && f.step != string(inject.Workloads) && f.step != string(inject.Services):
-		return fmt.Errorf("-step %q: %s or %s", f.step, inject.Workloads, inject.Services)
-	case name == "explain":
+	if name != "uninject" {
+		if err := oneOf("step", f.step, steps()); err != nil {
+			return err
+		}
+	}
+	if name == "explain" {
 		return nil
-	case f.onRefusal != "fail" && f.onRefusal != "skip":
-		return fmt.Errorf("-on-refusal %q: fail or skip", f.onRefusal)
+	}
+	if err := oneOf("on-refusal", f.onRefusal, refusals()); err != nil {
+		return err
+	}
+	switch {
 	case f.inPlace && f.outputDir != "":
 		return errors.New("-in-place and -output-dir: one of them")
 	case (f.inPlace || f.outputDir != "") && f.output != "yaml":
@@ -267,15 +312,18 @@ func holdImage(results []*manifest.Result) error {
 	return nil
 }
 
+// statusFlags are those of status.
+func statusFlags(from *[]string) *flag.FlagSet {
+	flags := newFlags("status")
+	filesFlag(flags, from)
+	return flags
+}
+
 // status says which Services may follow their pods, of objects as kubectl get writes them: exit
 // code 0 if all may, 1 if one must wait.
 func (c *command) status(args []string) (int, error) {
-	flags := newFlags("status")
 	var from []string
-	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
-		from = append(from, path)
-		return nil
-	})
+	flags := statusFlags(&from)
 	if err := c.parse(flags, args); err != nil {
 		return notAtAll, err
 	}

@@ -157,11 +157,15 @@ func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
 	if code != done {
 		t.Fatalf("got exit code %d, want 0", code)
 	}
-	for words, want := range map[string]string{"injector unin": "uninject\n", "injector inject -on-": "-on-refusal\n", "injector explain -ste": "-step\n", "injector serve -self": "-self-managed\n", "injector completion f": "fish\n"} {
+	for words, want := range map[string]string{
+		"injector unin": "uninject", "injector inject -on-": "-on-refusal", "injector inject --on-": "--on-refusal", "injector explain -ste": "-step", "injector serve -self": "-self-managed",
+		"injector completion f": "fish", "injector help ex": "explain", "injector inject --concur": "--concurrency", "injector inject -on-refusal s": "skip", "injector serve -on-refusal a": "allow",
+		"injector explain -o t": "text", "injector inject -o d": "diff", "injector status -": "-f -help",
+	} {
 		list := strings.Fields(words)
-		ask := script + "\nCOMP_WORDS=(" + words + ")\nCOMP_CWORD=" + strconv.Itoa(len(list)-1) + "\n_injector\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n"
+		ask := script + "\nCOMP_WORDS=(" + words + ")\nCOMP_CWORD=" + strconv.Itoa(len(list)-1) + "\n_injector\necho \"${COMPREPLY[@]}\"\n"
 		out, err := exec.Command("bash", "-c", ask).CombinedOutput()
-		if err != nil || string(out) != want {
+		if err != nil || string(out) != want+"\n" {
 			t.Errorf("%s: got %q (%v), want %q", words, out, err, want)
 		}
 	}
@@ -172,5 +176,21 @@ func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
 	}
 	if _, _, code := injector(t, "completion", nil, "csh"); code != notAtAll {
 		t.Errorf("got exit code %d for an unknown shell, want 2", code)
+	}
+}
+
+func TestHelpOfACommandIsWhatItSaysBehindTheFlag(t *testing.T) {
+	for _, name := range commandNames() {
+		var help, flag, stderr bytes.Buffer
+		code := run([]string{"help", name}, nil, nil, &help, &stderr)
+		if code != done || help.Len() == 0 || stderr.Len() > 0 {
+			t.Errorf("help %s: got exit code %d, %q and %q, want help", name, code, help.String(), stderr.String())
+		}
+		if flagsOf(name) != nil && (run([]string{name, "-h"}, nil, nil, &flag, &stderr) != done || flag.String() != help.String()) {
+			t.Errorf("%s -h: got\n%s\nwant what help %s prints:\n%s", name, flag.String(), name, help.String())
+		}
+	}
+	if _, report, code := injector(t, "help", nil, "injetc"); code != notAtAll || !strings.Contains(report, "injetc") {
+		t.Errorf("got exit code %d and %q for an unknown command, want 2", code, report)
 	}
 }

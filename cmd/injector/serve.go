@@ -72,8 +72,8 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 		return nil, err
 	case flags.NArg() > 0:
 		return nil, fmt.Errorf("serve: unknown argument %q", flags.Arg(0))
-	case s.onRefusal != "deny" && s.onRefusal != "allow":
-		return nil, fmt.Errorf("-on-refusal %q: deny or allow", s.onRefusal)
+	case oneOf("on-refusal", s.onRefusal, webhookRefusals()) != nil:
+		return nil, oneOf("on-refusal", s.onRefusal, webhookRefusals())
 	case s.said.IsPlaceholder():
 		return nil, inject.ErrPlaceholder
 	case s.selfManaged && s.namespace == "":
@@ -81,6 +81,9 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	}
 	return s, nil
 }
+
+// webhookRefusals are what -on-refusal of serve may say.
+func webhookRefusals() []string { return []string{"deny", "allow"} }
 
 // flags are those of serve alone.
 func (s *serving) flags(environ []string) *flag.FlagSet {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/pkg/completion"
 	"github.com/queue-proxy/queue-proxy/pkg/spelling"
 )
 
@@ -16,6 +17,7 @@ type commandLine struct {
 	command string // one of commandNames, or probing
 	topic   string // of help: a command, or "" for all of them
 	asJSON  bool   // of why and config
+	shell   string // of completion
 	ask     execProbe
 }
 
@@ -23,18 +25,61 @@ type commandLine struct {
 const probing = "probe"
 
 // commandNames are the commands by which people call them.
-func commandNames() []string { return []string{"serve", "why", "config", "version", "help"} }
+func commandNames() []string {
+	return []string{"serve", "why", "config", "version", "completion", "help"}
+}
+
+// formats are what -o may say.
+func formats() []string { return []string{"text", "json"} }
+
+// flags are those of the program without a command. showVersion is set where one of them asks for it.
+func (line *commandLine) flags(showVersion *bool) *flag.FlagSet {
+	flags := newFlags()
+	flags.Var(&line.ask.period, "probe-period", "")
+	flags.Var(&line.ask.timeout, "probe-timeout", "")
+	flags.BoolVar(showVersion, "version", false, "")
+	flags.BoolVar(showVersion, "v", false, "")
+	return flags
+}
+
+// flagsOf are those of a command.
+func (line *commandLine) flagsOf(name string) *flag.FlagSet {
+	flags := newFlags()
+	if name == "why" || name == "config" {
+		flags.Func("o", "", func(format string) error {
+			if !slices.Contains(formats(), format) {
+				return errors.New("want text or json")
+			}
+			line.asJSON = format == "json"
+			return nil
+		})
+	}
+	return flags
+}
+
+// program is what a shell is to know of us.
+func program() completion.Program {
+	line := new(commandLine)
+	p := completion.Program{Name: "queue-proxy", Flags: line.flags(new(bool))}
+	for _, name := range commandNames() {
+		c := completion.Command{Name: name, Flags: line.flagsOf(name), Values: map[string][]string{"o": formats()}}
+		switch name {
+		case "completion":
+			c.Args = completion.Shells()
+		case "help":
+			c.Args = commandNames()
+		}
+		p.Commands = append(p.Commands, c)
+	}
+	return p
+}
 
 // parse reads a command line. Where the error is not nil, the topic is the help that
 // its writer should read.
 func parse(args []string) (commandLine, error) {
 	line := commandLine{command: "serve"}
 	showVersion := false
-	flags := newFlags()
-	flags.Var(&line.ask.period, "probe-period", "")
-	flags.Var(&line.ask.timeout, "probe-timeout", "")
-	flags.BoolVar(&showVersion, "version", false, "")
-	flags.BoolVar(&showVersion, "v", false, "")
+	flags := line.flags(&showVersion)
 	switch err := parseFlags(flags, args); {
 	case errors.Is(err, flag.ErrHelp):
 		line.command = "help"
@@ -58,16 +103,7 @@ func (line commandLine) parseCommand(name string, args []string) (commandLine, e
 		return line, unknown("command", name, commandNames())
 	}
 	line.command = name
-	flags := newFlags()
-	if name == "why" || name == "config" {
-		flags.Func("o", "", func(format string) error {
-			if format != "text" && format != "json" {
-				return errors.New("want text or json")
-			}
-			line.asJSON = format == "json"
-			return nil
-		})
-	}
+	flags := line.flagsOf(name)
 	err := parseFlags(flags, args)
 	if errors.Is(err, flag.ErrHelp) {
 		line.command, line.topic = "help", name
@@ -79,6 +115,13 @@ func (line commandLine) parseCommand(name string, args []string) (commandLine, e
 			return line, unknown("command", rest[0], commandNames())
 		}
 		line.topic, rest = rest[0], rest[1:]
+	}
+	if err == nil && name == "completion" {
+		if len(rest) == 0 || !slices.Contains(completion.Shells(), rest[0]) {
+			line.topic = name
+			return line, fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
+		}
+		line.shell, rest = rest[0], rest[1:]
 	}
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("unexpected argument %q", rest[0])

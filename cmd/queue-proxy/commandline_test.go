@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -29,6 +31,7 @@ func TestHelpThatWasAskedForGoesToStandardOutput(t *testing.T) {
 		"help": "queue-proxy ", "-h": "queue-proxy ", "--help": "queue-proxy ", "-help": "queue-proxy ", "help help": "queue-proxy ",
 		"help why": "queue-proxy why ", "why -h": "queue-proxy why ", "why --help": "queue-proxy why ", "why -o json -help": "queue-proxy why ",
 		"config --help": "queue-proxy config ", "help config": "queue-proxy config ",
+		"completion -h": "queue-proxy completion ", "help completion": "queue-proxy completion ",
 		"serve --help": "queue-proxy serve ", "version --help": "queue-proxy version ",
 	} {
 		stdout, stderr, code := ran(t, args)
@@ -57,6 +60,8 @@ func TestABadCommandLineIsOneErrorAndAHint(t *testing.T) {
 		see      = "\nRun 'queue-proxy help' for usage.\n"
 		seeWhy   = "\nRun 'queue-proxy help why' for usage.\n"
 		seeServe = "\nRun 'queue-proxy help serve' for usage.\n"
+
+		seeCompletion = "\nRun 'queue-proxy help completion' for usage.\n"
 	)
 	for args, want := range map[string]string{
 		"frobnicate":            `unknown command "frobnicate"` + see,
@@ -75,6 +80,9 @@ func TestABadCommandLineIsOneErrorAndAHint(t *testing.T) {
 		"why -ojson":            `why: unknown flag "-ojson"` + seeWhy,
 		"why -jsno":             `why: unknown flag "-jsno"` + seeWhy,
 		"why -o json x":         `why: unexpected argument "x"` + seeWhy,
+		"completion":            `completion: which shell? bash, zsh, fish` + seeCompletion,
+		"completion csh":        `completion: which shell? bash, zsh, fish` + seeCompletion,
+		"completion bash zsh":   `completion: unexpected argument "zsh"` + seeCompletion,
 		"serve 8080":            `serve: unexpected argument "8080"` + seeServe,
 		"-probe-period 0 x":     `unknown command "x"` + see,
 	} {
@@ -113,5 +121,29 @@ func TestConfigPrintsATableOrJSON(t *testing.T) {
 	}
 	if stdout, stderr, code := ran(t, "config -o json", "USER_PORT", "0"); code != 1 || stdout != "" || !strings.HasPrefix(stderr, "USER_PORT: ") {
 		t.Errorf("got code %d, %q and %q, want 1 and what is wrong", code, stdout, stderr)
+	}
+}
+
+// A real shell is asked: what it would offer behind a beginning. Settings do not matter.
+func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
+	script, stderr, code := ran(t, "completion bash", "CONTAINER_CONCURRENCY", "bad")
+	if code != 0 || stderr != "" {
+		t.Fatalf("got code %d and %q, want a script", code, stderr)
+	}
+	for words, want := range map[string]string{
+		"queue-proxy wh": "why", "queue-proxy why -o": "-o", "queue-proxy why -o j": "json", "queue-proxy config --o t": "text", "queue-proxy -probe-p": "-probe-period",
+		"queue-proxy --vers": "--version", "queue-proxy help comp": "completion", "queue-proxy completion f": "fish", "queue-proxy serve -o": "",
+	} {
+		cursor := strconv.Itoa(strings.Count(words, " "))
+		ask := script + "\nCOMP_WORDS=(" + words + ")\nCOMP_CWORD=" + cursor + "\n_queue_proxy\necho \"${COMPREPLY[@]}\"\n"
+		out, err := exec.Command("/bin/bash", "-c", ask).CombinedOutput()
+		if err != nil || string(out) != want+"\n" {
+			t.Errorf("%s: got %q (%v), want %q", words, out, err, want)
+		}
+	}
+	for _, shell := range []string{"zsh", "fish"} {
+		if out, _, code := ran(t, "completion "+shell); code != 0 || !strings.Contains(out, "probe-period") {
+			t.Errorf("%s: got code %d and %q, want the flags", shell, code, out)
+		}
 	}
 }

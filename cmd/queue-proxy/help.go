@@ -11,6 +11,8 @@ func help(command string) string {
 		return configHelp
 	case "version":
 		return versionHelp
+	case "completion":
+		return completionHelp
 	}
 	return overview
 }
@@ -26,6 +28,7 @@ Usage:
   queue-proxy why [-o json]     say whether the pod is ready, and why not
   queue-proxy config [-o json]  print the settings in force
   queue-proxy version           print the version; also -v, -version
+  queue-proxy completion SHELL  print what completes commands in bash, zsh, fish
   queue-proxy help [COMMAND]    print this, or more on a command; also -h, -help
 
 Settings are environment variables, and each has a default. To list them, run
@@ -122,4 +125,18 @@ const versionHelp = `queue-proxy version prints the version, and the commit that
 Usage:
 
   queue-proxy version
+`
+
+const completionHelp = `queue-proxy completion prints the script by which a shell completes commands
+and flags.
+
+Usage:
+
+  queue-proxy completion bash|zsh|fish
+
+Examples:
+
+  source <(queue-proxy completion bash)
+
+  queue-proxy completion fish | source
 `

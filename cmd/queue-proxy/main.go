@@ -4,6 +4,7 @@
 //	queue-proxy why [-o json]     say whether the pod is ready, and why not; exit 0 or 1
 //	queue-proxy config [-o json]  print the settings in force and where each came from
 //	queue-proxy version           print the version
+//	queue-proxy completion SHELL  print a script for the shell
 //	queue-proxy help [command]    say more
 //
 // Its settings are environment variables: docs/configuration.md. The flags
@@ -56,6 +57,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case "version":
 		fmt.Fprintf(stdout, "queue-proxy %s (commit %s)\n", version, commit)
+		return 0
+	case "completion":
+		script, err := program().Script(line.shell)
+		if err != nil {
+			return fail(stderr, err)
+		}
+		fmt.Fprint(stdout, script)
 		return 0
 	}
 

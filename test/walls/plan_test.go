@@ -23,6 +23,7 @@ var plan = []room{
 	{path: "pkg/connlimit"},
 	{path: "pkg/crowd"},
 	{path: "pkg/spelling"},
+	{path: "pkg/completion"},
 	{path: "pkg/link", may: []string{"pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
@@ -52,8 +53,8 @@ var plan = []room{
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling"}},
-	{path: "cmd/injector", may: []string{"pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion"}},
+	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
 	{path: "hack/sbom"},
 }
 
