@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 // Proof by comparison: the same bytes of a client go to this engine and to the one on
@@ -53,7 +54,7 @@ import (
 // with the first one after the last. It closes its side behind an answer whose end
 // only that can tell.
 type scripted struct {
-	*app
+	app *harness.App
 
 	mu      sync.Mutex
 	answers []string
@@ -63,21 +64,21 @@ type scripted struct {
 
 func newScripted(t testing.TB) *scripted {
 	s := &scripted{}
-	s.app = newApp(t, s.play)
+	s.app = harness.NewApp(t, s.serve)
 	return s
 }
 
-func (s *scripted) play(p *peer) {
+func (s *scripted) serve(conn *harness.AppConn) {
 	for {
-		m, err := readHead(p.in)
+		m, err := harness.ReadHead(conn.In)
 		if err == nil {
-			if m.get("expect") != "" {
-				p.say("HTTP/1.1 100 Continue\r\n\r\n")
+			if m.Get("expect") != "" {
+				conn.Send("HTTP/1.1 100 Continue\r\n\r\n")
 			}
-			err = m.readBody(p.in)
+			err = m.ReadBody(conn.In)
 		}
 		s.mu.Lock()
-		if errors.Is(err, errNotHTTP) {
+		if errors.Is(err, harness.ErrNotHTTP) {
 			s.bad = append(s.bad, fmt.Sprintf("%+v", m))
 		}
 		if err != nil {
@@ -85,12 +86,12 @@ func (s *scripted) play(p *peer) {
 			return
 		}
 		text := s.answers[len(s.asked)%len(s.answers)]
-		s.asked = append(s.asked, m.asRequest())
+		s.asked = append(s.asked, asRequest(m))
 		s.mu.Unlock()
-		p.say(text)
-		if method, _, _ := strings.Cut(m.start, " "); !endsItself(text, method) {
-			p.Conn.(*net.TCPConn).CloseWrite()
-			p.hang()
+		conn.Send(text)
+		if method, _, _ := strings.Cut(m.Start, " "); !endsItself(text, method) {
+			conn.CloseWrite()
+			conn.Hang()
 			return
 		}
 	}
@@ -145,10 +146,10 @@ func (s *scripted) took() (asked, bad []string) {
 }
 
 // asRequest is a request with all that has to be the same.
-func (m *message) asRequest() string {
+func asRequest(m *harness.Message) string {
 	var fields, announced []string
-	pragma := strings.HasPrefix(m.get("pragma")+"|", "no-cache|")
-	for _, f := range m.fields {
+	pragma := strings.HasPrefix(m.Get("pragma")+"|", "no-cache|")
+	for _, f := range m.Fields {
 		name, value, _ := strings.Cut(f, ": ")
 		switch {
 		case name == "cache-control" && value == "no-cache" && pragma:
@@ -164,15 +165,15 @@ func (m *message) asRequest() string {
 		fields = append(fields, f)
 	}
 	slices.Sort(announced)
-	return fmt.Sprintf("%s\n%s\nbody %q\ntrailers %s, announced %q\n", m.start, grouped(fields), m.body, grouped(m.trailers), slices.Compact(announced))
+	return fmt.Sprintf("%s\n%s\nbody %q\ntrailers %s, announced %q\n", m.Start, grouped(fields), m.Body, grouped(m.Trailers), slices.Compact(announced))
 }
 
 // asResponse is a response with all that has to be the same.
-func (m *message) asResponse(end error) string {
+func asResponse(m *harness.Message, end error) string {
 	var fields []string
-	status := m.status()
-	hasBody := m.body != "" || m.get("content-length") == "0" || m.get("transfer-encoding") != ""
-	for _, f := range m.fields {
+	status := m.Status()
+	hasBody := m.Body != "" || m.Get("content-length") == "0" || m.Get("transfer-encoding") != ""
+	for _, f := range m.Fields {
 		name, _, _ := strings.Cut(f, ": ")
 		switch {
 		case name == "date":
@@ -187,7 +188,7 @@ func (m *message) asResponse(end error) string {
 	if end != nil {
 		whole = "cut"
 	}
-	return fmt.Sprintf("%d\n%s\n%s body %q\ntrailers %s\n", status, grouped(fields), whole, m.body, grouped(m.trailers))
+	return fmt.Sprintf("%d\n%s\n%s body %q\ntrailers %s\n", status, grouped(fields), whole, m.Body, grouped(m.Trailers))
 }
 
 // grouped sorts fields by their names and leaves those of one name in their order.
@@ -203,20 +204,20 @@ func grouped(fields []string) string {
 
 // A comparison is both engines with their apps.
 type comparison struct {
-	own, reference       *house
+	own, reference       *proxytest.Proxy
 	ownApp, referenceApp *scripted
 }
 
 func newComparison(t testing.TB, secure bool) *comparison {
 	c := &comparison{ownApp: newScripted(t), referenceApp: newScripted(t)}
 	// The same Host for requests that have none.
-	same := func(reference bool) func(*queue.Proxy, *settings) {
-		return func(_ *queue.Proxy, s *settings) {
-			s.MaxHeaderBytes, s.reference, s.secure = 32<<10, reference, secure
+	same := func(reference bool) func(*queue.Proxy, *proxytest.Options) {
+		return func(_ *queue.Proxy, s *proxytest.Options) {
+			s.MaxHeaderBytes, s.NetHTTP, s.TLS = 32<<10, reference, secure
 		}
 	}
-	c.own = build(t, c.ownApp.app, same(false))
-	c.reference = build(t, c.referenceApp.app, same(true))
+	c.own = proxytest.Start(t, c.ownApp.app, same(false))
+	c.reference = proxytest.Start(t, c.referenceApp.app, same(true))
 	return c
 }
 
@@ -359,8 +360,8 @@ func hasBody(b []byte) bool {
 }
 
 // heard is what a client hears.
-func (s *script) heard(t testing.TB, h *house, client []byte) (said []string) {
-	c := h.connect(t)
+func (s *script) heard(t testing.TB, proxy *proxytest.Proxy, client []byte) (said []string) {
+	c := proxy.Connect(t)
 	defer c.Close()
 	go func() { // who sends on while it is refused must still hear it
 		split := min(s.split, len(client))
@@ -370,7 +371,7 @@ func (s *script) heard(t testing.TB, h *house, client []byte) (said []string) {
 	in := bufio.NewReader(c)
 	for i := 0; ; i++ {
 		if _, err := in.Peek(1); err != nil {
-			if isTimeout(err) {
+			if harness.IsTimeout(err) {
 				t.Errorf("%.2000q, answered %.2000q: got silence behind %q, want an answer or the end", client, s.answers, said)
 			}
 			return said
@@ -379,16 +380,16 @@ func (s *script) heard(t testing.TB, h *house, client []byte) (said []string) {
 		if i < len(s.methods) {
 			method = s.methods[i]
 		}
-		infos, m, err := readResponse(in, method)
+		infos, m, err := harness.ReadResponse(in, method)
 		for _, m := range infos {
-			if m.status() != 100 { // net/http says it to whoever asks, also where the body is there already
-				said = append(said, m.asResponse(nil))
+			if m.Status() != 100 { // net/http says it to whoever asks, also where the body is there already
+				said = append(said, asResponse(m, nil))
 			}
 		}
-		if m == nil || errors.Is(err, errNotHTTP) {
+		if m == nil || errors.Is(err, harness.ErrNotHTTP) {
 			return append(said, fmt.Sprintf("no response: %v", err))
 		}
-		said = append(said, m.asResponse(err))
+		said = append(said, asResponse(m, err))
 	}
 }
 
@@ -398,19 +399,19 @@ func (c *comparison) compare(t testing.TB, s *script) {
 	if s.refused != nil {
 		c.refuses(t, s)
 	}
-	play := func(h *house, a *scripted) (said, asked, bad []string) {
+	play := func(proxy *proxytest.Proxy, a *scripted) (said, asked, bad []string) {
 		a.script(s.answers)
-		said = s.heard(t, h, s.client)
+		said = s.heard(t, proxy, s.client)
 		asked, bad = a.took()
 		return said, asked, bad
 	}
 	ownSaid, ownAsked, ownBad := play(c.own, c.ownApp)
 	refSaid, refAsked, refBad := play(c.reference, c.referenceApp)
 	for i := range ownAsked { // where the apps are is their own affair
-		ownAsked[i] = strings.ReplaceAll(ownAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.ownApp.port), "host: app")
+		ownAsked[i] = strings.ReplaceAll(ownAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.ownApp.app.Port), "host: app")
 	}
 	for i := range refAsked {
-		refAsked[i] = strings.ReplaceAll(refAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.referenceApp.port), "host: app")
+		refAsked[i] = strings.ReplaceAll(refAsked[i], fmt.Sprintf("host: 127.0.0.1:%d", c.referenceApp.app.Port), "host: app")
 	}
 	if i, ended := endedEarly(ownSaid, refSaid, s.bodies); ended {
 		ownSaid, refSaid = ownSaid[:i], refSaid[:i]
@@ -568,96 +569,102 @@ func vectors(t testing.TB) (seeds []seed) {
 // seeds are all scripts that are known by name.
 func seeds(t testing.TB) []seed {
 	all := vectors(t)
-	for name, text := range map[string]string{
-		"RFC 9112 2.1, a request":          "GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\nAccept-Language: en, mi\r\n\r\n",
-		"RFC 9112 3.2.1, origin form":      "GET /where?q=now HTTP/1.1\r\nHost: www.example.org\r\n\r\n",
-		"RFC 9112 3.2.2, absolute form":    "GET http://www.example.org/pub/WWW/TheProject.html HTTP/1.1\r\nHost: other\r\n\r\n",
-		"RFC 9112 3.2.3, authority form":   "CONNECT www.example.com:80 HTTP/1.1\r\nHost: www.example.com\r\n\r\n",
-		"RFC 9112 3.2.4, asterisk form":    "OPTIONS * HTTP/1.1\r\nHost: www.example.org:8001\r\n\r\n",
-		"RFC 9112 3.2.4, absolute options": "OPTIONS http://www.example.org:8001 HTTP/1.1\r\nHost: a\r\n\r\n",
-		"RFC 9112 3.3, no authority":       "GET /pub/WWW/TheProject.html HTTP/1.1\r\nHost: www.example.org:8080\r\n\r\n",
-		"RFC 9112 6.3, a chunked body":     "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n7\r\npedia i\r\nB\r\nn \r\nchunks.\r\n0\r\n\r\n",
-		"RFC 9112 7.1.1, extensions":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4;a=b;c=\"d;\\\"e\"\r\nWiki\r\n0;last\r\n\r\n",
-		"RFC 9112 7.1.2, trailers":         "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: Expires\r\n\r\n4\r\nWiki\r\n0\r\nExpires: never\r\nX-More: 1\r\nX-More: 2\r\n\r\n",
-		"trailers as long as may be":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-5) + "\r\n\r\n",
-		"longer trailers":                  "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-4) + "\r\n\r\n",
-		"RFC 9112 9.3.2, pipelining":       "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcPUT /3 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nHEAD /4 HTTP/1.1\r\nHost: a\r\n\r\nDELETE /5 HTTP/1.1\r\nHost: a\r\n\r\n",
-		"RFC 9112 9.6, close":              "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
-		"curl asks first":                  curlUpload + "hello",
-		"Go sends chunks":                  goUpload,
-		"Java offers HTTP/2":               javaOffer,
-		"HTTP/1.0":                         "GET /old HTTP/1.0\r\n\r\n",
-		"HTTP/1.0 kept alive":              "GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-		"HTTP/1.2":                         "GET /new HTTP/1.2\r\nHost: a\r\n\r\n",
-		"HTTP/3.0":                         "GET /new HTTP/3.0\r\nHost: a\r\n\r\n",
-		"HTTP/2 without its second half":   "PRI * HTTP/2.0\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
-		"many fields of a proxy":           "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: [::1]:80, x\r\nX-Forwarded-Host: h\r\nX-Forwarded-Proto: https\r\nConnection: X-Hop, TE\r\nX-Hop: 1\r\nTE: trailers, deflate\r\nK-Original-Host: o\r\nProxy-Authorization: x\r\nCookie: a\r\nCookie: b\r\nForwarded: \r\n\r\n",
-		"empty X-Forwarded-For":            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For:\r\nX-Forwarded-For:\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n",
-		"Pragma":                           "GET / HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\n\r\n",
-		"a GET with a body":                "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
-		"a POST of nothing":                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\nPOST / HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a probe with a body":              "POST / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nContent-Length: 5\r\n\r\nhelloGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a probe with chunks":              "POST / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
-		"gRPC":                             "POST /s/m HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 5\r\n\r\n\x00\x00\x00\x00\x00",
-		"an upgrade with a body":           "POST /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi",
-		"an upgrade that is refused":       "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
-		"bytes beyond ASCII":               "GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\nX: \xff\xfe\r\n\r\n",
-		"an empty Host":                    "GET / HTTP/1.1\r\nHost:\r\n\r\n",
-		"userinfo":                         "GET http://u:p@h/ HTTP/1.1\r\nHost: a\r\n\r\n",
-		"a bad escape, then an odd head":   "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\nGET /odd HTTP/1.1\nHost: a\n\n",
-		"a bad trailer behind a question":  "POST /t HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0;e\r\nContent-Length: 3\r\n\r\nmore",
-		"h2c offered twice":                "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nUpgrade: h2c\r\n\r\n",
-		"h2c and more":                     "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, x\r\n\r\n",
-		"a scheme alone":                   "GET https:// HTTP/1.1\r\nHost: a\r\n\r\n",
-	} {
+	for name, text := range requestSeeds {
 		all = append(all, seed{name, text, plainAnswer})
 	}
 	const get, head = "GET /r HTTP/1.1\r\nHost: a\r\n\r\n", "HEAD /r HTTP/1.1\r\nHost: a\r\n\r\n"
-	for name, text := range map[string]string{
-		"chunks":                        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n0\r\n\r\n",
-		"chunks of nothing":             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"trailers":                      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n4\r\nWiki\r\n0\r\nX-A: 1\r\nX-B: 2\r\n\r\n",
-		"trailers of nothing":           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-B: 2\r\n\r\n",
-		"until close":                   "HTTP/1.1 200 OK\r\n\r\nuntil the end",
-		"HTTP/1.0":                      "HTTP/1.0 200 OK\r\nServer: x\r\n\r\nold",
-		"HTTP/1.0 kept alive":           "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nold",
-		"204":                           "HTTP/1.1 204 No Content\r\n\r\n",
-		"204 with a length":             "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
-		"205":                           "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
-		"304 with a length":             "HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\nETag: x\r\n\r\n",
-		"304":                           "HTTP/1.1 304 Not Modified\r\n\r\n",
-		"a length without a body":       "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
-		"interim":                       "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 3\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
-		"interim alone":                 "HTTP/1.1 103 Early Hints\r\n\r\n",
-		"101":                           "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
-		"cut":                           "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
-		"cut chunks":                    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\nhalf",
-		"cut head":                      "HTTP/1.1 200 OK\r\nContent-",
-		"nothing":                       "",
-		"garbage":                       "220 mail.example.org ESMTP\r\n",
-		"two lengths":                   "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
-		"the same length twice":         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2, 2\r\n\r\nok",
-		"length and chunks":             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
-		"gzip":                          "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
-		"folded":                        "HTTP/1.1 200 OK\r\nX: a\r\n  b\r\nContent-Length: 2\r\n\r\nok",
-		"bare LF":                       "HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
-		"blank before colon":            "HTTP/1.1 200 OK\r\nX : a\r\nContent-Length: 2\r\n\r\nok",
-		"no reason":                     "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok",
-		"a strange status":              "HTTP/1.1 999 \x80\r\nContent-Length: 2\r\n\r\nok",
-		"fields for us":                 "HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Status: queue-proxy, a\r\nProxy-Status: b\r\nContent-Length: 2\r\n\r\nok",
-		"fields of one name":            "HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nX: 1\r\nSet-Cookie: b\r\nSet-Cookie:\r\nContent-Length: 2\r\n\r\nok",
-		"a date":                        "HTTP/1.1 200 OK\r\nDate: yesterday\r\nContent-Type:\r\nContent-Length: 2\r\n\r\nok",
-		"more than was said":            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
-		"a trailer line with a length":  "HTTP/1.1 200 OK\r\nTrailer: X-A\r\nContent-Length: 2\r\n\r\nok",
-		"upgrade without being asked":   "HTTP/1.1 200 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nok",
-		"a trailer announced twice":     "HTTP/1.1 200 OK\r\nTrailer: X-A\r\nTrailer: X-A\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-A: 1\r\n\r\n",
-		"a field announced as trailer":  "HTTP/1.1 200 OK\r\nX-A: 1\r\nTrailer: X-A\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
-		"another answer for the second": "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno\x00\x00HTTP/1.1 201 Yes\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n",
-	} {
+	for name, text := range responseSeeds {
 		all = append(all, seed{"GET, " + name, get + get, text}, seed{"HEAD, " + name, head + get, text})
 	}
 	slices.SortFunc(all, func(a, b seed) int { return strings.Compare(a.name, b.name) })
 	return all
+}
+
+// requestSeeds are requests, by what they show.
+var requestSeeds = map[string]string{
+	"RFC 9112 2.1, a request":          "GET /hello.txt HTTP/1.1\r\nUser-Agent: curl/7.64.1\r\nHost: www.example.com\r\nAccept-Language: en, mi\r\n\r\n",
+	"RFC 9112 3.2.1, origin form":      "GET /where?q=now HTTP/1.1\r\nHost: www.example.org\r\n\r\n",
+	"RFC 9112 3.2.2, absolute form":    "GET http://www.example.org/pub/WWW/TheProject.html HTTP/1.1\r\nHost: other\r\n\r\n",
+	"RFC 9112 3.2.3, authority form":   "CONNECT www.example.com:80 HTTP/1.1\r\nHost: www.example.com\r\n\r\n",
+	"RFC 9112 3.2.4, asterisk form":    "OPTIONS * HTTP/1.1\r\nHost: www.example.org:8001\r\n\r\n",
+	"RFC 9112 3.2.4, absolute options": "OPTIONS http://www.example.org:8001 HTTP/1.1\r\nHost: a\r\n\r\n",
+	"RFC 9112 3.3, no authority":       "GET /pub/WWW/TheProject.html HTTP/1.1\r\nHost: www.example.org:8080\r\n\r\n",
+	"RFC 9112 6.3, a chunked body":     "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n7\r\npedia i\r\nB\r\nn \r\nchunks.\r\n0\r\n\r\n",
+	"RFC 9112 7.1.1, extensions":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4;a=b;c=\"d;\\\"e\"\r\nWiki\r\n0;last\r\n\r\n",
+	"RFC 9112 7.1.2, trailers":         "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: Expires\r\n\r\n4\r\nWiki\r\n0\r\nExpires: never\r\nX-More: 1\r\nX-More: 2\r\n\r\n",
+	"trailers as long as may be":       "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-5) + "\r\n\r\n",
+	"longer trailers":                  "POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + strings.Repeat("x", wire.MaxRequestTrailer-4) + "\r\n\r\n",
+	"RFC 9112 9.3.2, pipelining":       "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nPOST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabcPUT /3 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\nHEAD /4 HTTP/1.1\r\nHost: a\r\n\r\nDELETE /5 HTTP/1.1\r\nHost: a\r\n\r\n",
+	"RFC 9112 9.6, close":              "GET /1 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+	"curl asks first":                  curlUpload + "hello",
+	"Go sends chunks":                  goUpload,
+	"Java offers HTTP/2":               javaOffer,
+	"HTTP/1.0":                         "GET /old HTTP/1.0\r\n\r\n",
+	"HTTP/1.0 kept alive":              "GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+	"HTTP/1.2":                         "GET /new HTTP/1.2\r\nHost: a\r\n\r\n",
+	"HTTP/3.0":                         "GET /new HTTP/3.0\r\nHost: a\r\n\r\n",
+	"HTTP/2 without its second half":   "PRI * HTTP/2.0\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
+	"many fields of a proxy":           "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-For: [::1]:80, x\r\nX-Forwarded-Host: h\r\nX-Forwarded-Proto: https\r\nConnection: X-Hop, TE\r\nX-Hop: 1\r\nTE: trailers, deflate\r\nK-Original-Host: o\r\nProxy-Authorization: x\r\nCookie: a\r\nCookie: b\r\nForwarded: \r\n\r\n",
+	"empty X-Forwarded-For":            "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For:\r\nX-Forwarded-For:\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n",
+	"Pragma":                           "GET / HTTP/1.1\r\nHost: a\r\nPragma: no-cache\r\n\r\n",
+	"a GET with a body":                "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+	"a POST of nothing":                "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\nPOST / HTTP/1.1\r\nHost: a\r\n\r\n",
+	"a probe with a body":              "POST / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nContent-Length: 5\r\n\r\nhelloGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+	"a probe with chunks":              "POST / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\nHost: a\r\n\r\n",
+	"gRPC":                             "POST /s/m HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nTE: trailers\r\nContent-Length: 5\r\n\r\n\x00\x00\x00\x00\x00",
+	"an upgrade with a body":           "POST /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi",
+	"an upgrade that is refused":       "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
+	"bytes beyond ASCII":               "GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\nX: \xff\xfe\r\n\r\n",
+	"an empty Host":                    "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+	"userinfo":                         "GET http://u:p@h/ HTTP/1.1\r\nHost: a\r\n\r\n",
+	"a bad escape, then an odd head":   "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\nGET /odd HTTP/1.1\nHost: a\n\n",
+	"a bad trailer behind a question":  "POST /t HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0;e\r\nContent-Length: 3\r\n\r\nmore",
+	"h2c offered twice":                "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nUpgrade: h2c\r\n\r\n",
+	"h2c and more":                     "GET /u HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c, x\r\n\r\n",
+	"a scheme alone":                   "GET https:// HTTP/1.1\r\nHost: a\r\n\r\n",
+}
+
+// responseSeeds are responses to two requests, by what they show.
+var responseSeeds = map[string]string{
+	"chunks":                        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nWiki\r\n0\r\n\r\n",
+	"chunks of nothing":             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+	"trailers":                      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n4\r\nWiki\r\n0\r\nX-A: 1\r\nX-B: 2\r\n\r\n",
+	"trailers of nothing":           "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-B: 2\r\n\r\n",
+	"until close":                   "HTTP/1.1 200 OK\r\n\r\nuntil the end",
+	"HTTP/1.0":                      "HTTP/1.0 200 OK\r\nServer: x\r\n\r\nold",
+	"HTTP/1.0 kept alive":           "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\nold",
+	"204":                           "HTTP/1.1 204 No Content\r\n\r\n",
+	"204 with a length":             "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+	"205":                           "HTTP/1.1 205 Reset Content\r\nContent-Length: 0\r\n\r\n",
+	"304 with a length":             "HTTP/1.1 304 Not Modified\r\nContent-Length: 10\r\nETag: x\r\n\r\n",
+	"304":                           "HTTP/1.1 304 Not Modified\r\n\r\n",
+	"a length without a body":       "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n",
+	"interim":                       "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\nContent-Length: 3\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+	"interim alone":                 "HTTP/1.1 103 Early Hints\r\n\r\n",
+	"101":                           "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+	"cut":                           "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+	"cut chunks":                    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\nhalf",
+	"cut head":                      "HTTP/1.1 200 OK\r\nContent-",
+	"nothing":                       "",
+	"garbage":                       "220 mail.example.org ESMTP\r\n",
+	"two lengths":                   "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nok",
+	"the same length twice":         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2, 2\r\n\r\nok",
+	"length and chunks":             "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+	"gzip":                          "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nok",
+	"folded":                        "HTTP/1.1 200 OK\r\nX: a\r\n  b\r\nContent-Length: 2\r\n\r\nok",
+	"bare LF":                       "HTTP/1.1 200 OK\nContent-Length: 2\n\nok",
+	"blank before colon":            "HTTP/1.1 200 OK\r\nX : a\r\nContent-Length: 2\r\n\r\nok",
+	"no reason":                     "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok",
+	"a strange status":              "HTTP/1.1 999 \x80\r\nContent-Length: 2\r\n\r\nok",
+	"fields for us":                 "HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\nProxy-Status: queue-proxy, a\r\nProxy-Status: b\r\nContent-Length: 2\r\n\r\nok",
+	"fields of one name":            "HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nX: 1\r\nSet-Cookie: b\r\nSet-Cookie:\r\nContent-Length: 2\r\n\r\nok",
+	"a date":                        "HTTP/1.1 200 OK\r\nDate: yesterday\r\nContent-Type:\r\nContent-Length: 2\r\n\r\nok",
+	"more than was said":            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil",
+	"a trailer line with a length":  "HTTP/1.1 200 OK\r\nTrailer: X-A\r\nContent-Length: 2\r\n\r\nok",
+	"upgrade without being asked":   "HTTP/1.1 200 OK\r\nConnection: upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\nok",
+	"a trailer announced twice":     "HTTP/1.1 200 OK\r\nTrailer: X-A\r\nTrailer: X-A\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-A: 1\r\n\r\n",
+	"a field announced as trailer":  "HTTP/1.1 200 OK\r\nX-A: 1\r\nTrailer: X-A\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+	"another answer for the second": "HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno\x00\x00HTTP/1.1 201 Yes\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nyes\r\n0\r\n\r\n",
 }
 
 // transports are what clients come over.
@@ -682,7 +689,7 @@ func compareVectors(t *testing.T, c *comparison) {
 			c.compare(t, s)
 		})
 	}
-	served, given := c.own.http1.Counts()
+	served, given := c.own.HTTP1.Counts()
 	t.Logf("%d requests are strict and %d are not; %d were served, %d connections given away", valid, refused, served, given)
 	if 100*served < 95*valid {
 		t.Errorf("got %d requests served in http1, want at least 95 %% of %d", served, valid)
@@ -709,7 +716,7 @@ func compareRandom(t *testing.T, c *comparison) {
 			c.compare(t, s)
 		}
 	}
-	served, given := c.own.http1.Counts()
+	served, given := c.own.HTTP1.Counts()
 	t.Logf("%d scripts; %d requests were served, %d connections given away", n, served, given)
 }
 

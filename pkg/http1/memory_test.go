@@ -3,6 +3,9 @@ package http1_test
 import (
 	"runtime"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 // A thousand requests that wait for a user container are memory that a pod pays
@@ -10,15 +13,15 @@ import (
 func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
 	const clients = 200
 	free := make(chan struct{})
-	h := build(t, newApp(t, func(p *peer) {
-		for m := p.request(); m != nil; m = p.request() {
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		for m := conn.Request(); m != nil; m = conn.Request() {
 			<-free
-			p.say(ok(m.target()))
+			conn.Send(harness.OK(m.Target()))
 		}
 	}), nil)
-	all := make([]*client, clients)
+	all := make([]*harness.Client, clients)
 	for i := range all {
-		all[i] = h.dial()
+		all[i] = proxy.Dial()
 	}
 	used := func() int64 {
 		var m runtime.MemStats
@@ -28,9 +31,9 @@ func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
 	}
 	before := used()
 	for _, c := range all {
-		c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	}
-	h.inFlight(clients)
+	proxy.InFlight(clients)
 	// Both ends of the test have their share in it: two bufio.Reader of 4 KB.
 	const limit = 40 << 10
 	if got := (used() - before) / clients; got > limit {
@@ -38,7 +41,7 @@ func TestARequestThatWaitsHoldsLittleMemory(t *testing.T) {
 	}
 	close(free)
 	for _, c := range all {
-		c.wantBody("/")
+		c.WantBody("/")
 	}
-	h.wantCounts(clients, 0)
+	proxy.WantCounts(clients, 0)
 }

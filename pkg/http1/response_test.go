@@ -7,25 +7,9 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
-
-// says is an app that gives each request the answer that its field X-Say names.
-func says(answers map[string]string) func(p *peer) {
-	return func(p *peer) {
-		for m := p.request(); m != nil; m = p.request() {
-			text, found := answers[m.get("x-say")]
-			if !found {
-				p.say(ok(m.target()))
-				continue
-			}
-			text, closes := strings.CutSuffix(text, "<close>")
-			p.say(text)
-			if closes {
-				return
-			}
-		}
-	}
-}
 
 func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 	for _, v := range []struct {
@@ -58,44 +42,44 @@ func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 		{"a long head", "GET", "HTTP/1.1 200 OK\r\nX-Long: " + strings.Repeat("x", 60<<10) + "\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"x-long: " + strings.Repeat("x", 60<<10)}},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			h := build(t, newApp(t, says(map[string]string{"it": v.answer})), nil)
-			c := h.dial()
+			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
+			c := proxy.Dial()
 			for range 2 { // the connection stays usable
-				c.send(v.method + " /p HTTP/1.1\r\nHost: a\r\nX-Say: it\r\n\r\n")
-				m := c.receive(v.method)
-				if m.status() != v.status || m.body != v.body || !m.told {
-					t.Errorf("got %s %.100q, end told %v, want %d %.100q, true", m.start, m.body, m.told, v.status, v.body)
+				c.Send(v.method + " /p HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\n")
+				m := c.Receive(v.method)
+				if m.Status() != v.status || m.Body != v.body || !m.Complete {
+					t.Errorf("got %s %.100q, end told %v, want %d %.100q, true", m.Start, m.Body, m.Complete, v.status, v.body)
 				}
-				if m.get("date") == "" {
+				if m.Get("date") == "" {
 					t.Error("got no Date, want one")
 				}
 				for _, want := range v.want {
 					name, value, _ := strings.Cut(want, ":")
-					if got := m.get(name); got != strings.TrimSpace(value) {
+					if got := m.Get(name); got != strings.TrimSpace(value) {
 						t.Errorf("got %s: %.100q, want %.100q", name, got, value)
 					}
 				}
 			}
-			c.get("/after")
-			h.wantCounts(3, 0)
+			c.Get("/after")
+			proxy.WantCounts(3, 0)
 		})
 	}
 }
 
 func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
-	h := build(t, newApp(t, says(map[string]string{
+	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
 		"it": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\n\r\nno",
 	})), nil)
-	c := h.dial()
-	c.send("GET / HTTP/1.1\r\nHost: a\r\nX-Say: it\r\n\r\n")
-	infos, m, err := readResponse(c.r, "GET")
-	if err != nil || len(infos) != 2 || infos[0].status() != 103 || infos[0].get("link") != "</a>" || infos[1].status() != 102 {
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\n")
+	infos, m, err := harness.ReadResponse(c.In, "GET")
+	if err != nil || len(infos) != 2 || infos[0].Status() != 103 || infos[0].Get("link") != "</a>" || infos[1].Status() != 102 {
 		t.Errorf("got interim %v, %v, want 103 with a Link and 102", infos, err)
 	}
-	if m.status() != 418 || m.body != "no" {
-		t.Errorf("got %s %q, want 418 no", m.start, m.body)
+	if m.Status() != 418 || m.Body != "no" {
+		t.Errorf("got %s %q, want 418 no", m.Start, m.Body)
 	}
-	if o := h.observed(1)[0]; o.Status != 418 {
+	if o := proxy.Observed(1)[0]; o.Status != 418 {
 		t.Errorf("observed: got %d, want 418", o.Status)
 	}
 }
@@ -118,15 +102,15 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 		"an interim, then end": {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := build(t, newApp(t, says(map[string]string{"it": v.answer})), nil)
-			c := h.dial()
-			c.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nX-Say: it\r\n\r\n")
-			m := c.receive("POST")
-			if m.status() != 502 || !strings.Contains(m.get("proxy-status"), v.why.String()) {
-				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.start, m.get("proxy-status"), v.why)
+			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
+			c := proxy.Dial()
+			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nX-Answer: it\r\n\r\n")
+			m := c.Receive("POST")
+			if m.Status() != 502 || !strings.Contains(m.Get("proxy-status"), v.why.String()) {
+				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.Start, m.Get("proxy-status"), v.why)
 			}
-			c.get("/after") // neither side's connection is mistaken for a sound one
-			h.wantCounts(2, 0)
+			c.Get("/after") // neither side's connection is mistaken for a sound one
+			proxy.WantCounts(2, 0)
 		})
 	}
 }
@@ -139,17 +123,17 @@ func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
 		"bad framing": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := build(t, newApp(t, says(map[string]string{"it": answer})), nil)
-			c := h.dial()
-			c.send("GET / HTTP/1.1\r\nHost: a\r\nX-Say: it\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
-			_, m, err := readResponse(c.r, "GET")
-			if m == nil || m.status() != 200 || !strings.HasPrefix(m.body, "hello"[:len(m.body)]) || m.told && err == nil {
+			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
+			c := proxy.Dial()
+			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
+			_, m, err := harness.ReadResponse(c.In, "GET")
+			if m == nil || m.Status() != 200 || !strings.HasPrefix(m.Body, "hello"[:len(m.Body)]) || m.Complete && err == nil {
 				t.Errorf("got %+v, %v, want a 200 whose body is cut", m, err)
 			}
-			if isTimeout(err) {
+			if harness.IsTimeout(err) {
 				t.Errorf("got %v, want the end of the connection", err)
 			}
-			if o := h.observed(1)[0]; o.Why != queue.AppReset && o.Why != queue.AppGarbage || !o.Begun || o.Status != 200 {
+			if o := proxy.Observed(1)[0]; o.Why != queue.AppReset && o.Why != queue.AppGarbage || !o.Begun || o.Status != 200 {
 				t.Errorf("observed: got %v, begun %v, %d, want the app's fault, true, 200", o.Why, o.Begun, o.Status)
 			}
 		})
@@ -157,53 +141,53 @@ func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
 }
 
 func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
-	a := newApp(t, echo)
-	h := build(t, a, nil)
-	a.ln.Close()
-	c := h.dial()
+	a := harness.NewApp(t, harness.Echo)
+	proxy := proxytest.Start(t, a, nil)
+	a.Listener.Close()
+	c := proxy.Dial()
 	for range 2 { // before the second one what the app speaks has been forgotten
-		c.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-		m := c.receive("GET")
-		if want := `queue-proxy; error=connection_refused; details="app-unreachable"`; m.status() != 502 || m.get("proxy-status") != want {
-			t.Errorf("got %s, Proxy-Status %q, want 502, %q", m.start, m.get("proxy-status"), want)
+		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		m := c.Receive("GET")
+		if want := `queue-proxy; error=connection_refused; details="app-unreachable"`; m.Status() != 502 || m.Get("proxy-status") != want {
+			t.Errorf("got %s, Proxy-Status %q, want 502, %q", m.Start, m.Get("proxy-status"), want)
 		}
 	}
-	again := serveApp(t, listenAgain(t, a), echo)
-	c.get("/up")
-	c.get("/up")
-	if got := again.connections(); got != 1 {
+	again := harness.ServeApp(t, harness.ListenOn(t, a.Address()), harness.Echo)
+	c.Get("/up")
+	c.Get("/up")
+	if got := again.Connections(); got != 1 {
 		t.Errorf("got %d connections to the app, want 1", got)
 	}
-	h.wantCounts(4, 0)
+	proxy.WantCounts(4, 0)
 }
 
 // A pooled connection that the app has closed costs no request.
 func TestAStaleConnectionIsNoticed(t *testing.T) {
 	closed := make(chan struct{}, 1)
-	h := build(t, newApp(t, func(p *peer) {
-		if m := p.request(); m != nil {
-			p.say(ok(m.target()))
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		if m := conn.Request(); m != nil {
+			conn.Send(harness.OK(m.Target()))
 		}
-		p.Close()
+		conn.Close()
 		closed <- struct{}{}
 	}), nil)
-	c := h.dial()
+	c := proxy.Dial()
 	for i := range 10 {
-		c.send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", i))
-		c.wantBody(fmt.Sprintf("/%d", i))
+		c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", i))
+		c.WantBody(fmt.Sprintf("/%d", i))
 		<-closed
 	}
 }
 
 // A request is sent again only if it can't have been served.
 func TestTheReplayRuleHolds(t *testing.T) {
-	a := newApp(t, func(p *peer) {
+	a := harness.NewApp(t, func(conn *harness.AppConn) {
 		for n := 0; ; n++ {
-			m := p.request()
-			if m == nil || p.turn == 0 && n > 0 {
+			m := conn.Request()
+			if m == nil || conn.Index == 0 && n > 0 {
 				return // the first connection breaks off after its first answer
 			}
-			p.say(ok(m.target()))
+			conn.Send(harness.OK(m.Target()))
 		}
 	})
 	for name, v := range map[string]struct {
@@ -216,21 +200,19 @@ func TestTheReplayRuleHolds(t *testing.T) {
 		"POST, its body held": {"POST /it HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 502},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a.mu.Lock()
-			a.turns, a.saw = 0, nil
-			a.mu.Unlock()
-			h := build(t, a, nil)
-			c := h.dial()
-			c.get("/first")
-			c.send(v.text)
-			if m := c.receive("POST"); m.status() != v.status {
-				t.Errorf("got %s, want %d", m.start, v.status)
+			a.Forget()
+			proxy := proxytest.Start(t, a, nil)
+			c := proxy.Dial()
+			c.Get("/first")
+			c.Send(v.text)
+			if m := c.Receive("POST"); m.Status() != v.status {
+				t.Errorf("got %s, want %d", m.Start, v.status)
 			}
-			got := strings.Count(strings.Join(a.lines(), "\n"), "/it")
+			got := strings.Count(strings.Join(a.Requests(), "\n"), "/it")
 			if want := map[int]int{200: 2, 502: 1}[v.status]; got != want {
 				t.Errorf("got the request %d times at the app, want %d", got, want)
 			}
-			if o := h.observed(2); o[0].Replayed || o[1].Replayed != (got == 2) {
+			if o := proxy.Observed(2); o[0].Replayed || o[1].Replayed != (got == 2) {
 				t.Errorf("observed as replayed: got %v, %v, want false, %v", o[0].Replayed, o[1].Replayed, got == 2)
 			}
 		})
@@ -242,57 +224,72 @@ func TestTheReplayRuleHolds(t *testing.T) {
 func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
 	const size = 20 << 20
 	heard := make(chan struct{})
-	a := newApp(t, func(p *peer) {
-		if p.head() != nil {
-			p.say("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
+	a := harness.NewApp(t, func(conn *harness.AppConn) {
+		if conn.Head() != nil {
+			conn.Send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 9\r\n\r\ntoo large")
 			<-heard // until then nothing is read
-			p.hang()
+			conn.Hang()
 		}
 	})
-	h := build(t, a, nil)
+	proxy := proxytest.Start(t, a, nil)
 	for i := range 40 {
-		c := h.dial()
+		c := proxy.Dial()
 		sent := make(chan struct{})
 		framing := []string{fmt.Sprintf("Content-Length: %d", size), "Transfer-Encoding: chunked"}[i%2]
 		go func() {
 			defer close(sent)
 			fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n", framing)
 			if i%2 == 0 {
-				io.Copy(c.TCPConn, &pattern{left: size})
+				io.Copy(c.TCPConn, &harness.Pattern{Left: size})
 			} else {
-				sendChunks(c, size)
+				harness.SendChunks(c, size)
 			}
 		}()
-		m := c.receive("POST")
-		if m.status() != 413 || m.body != "too large" || m.get("connection") != "close" {
-			t.Errorf("%d: got %s %q, Connection: %s, want 413, close", i, m.start, m.body, m.get("connection"))
+		m := c.Receive("POST")
+		if m.Status() != 413 || m.Body != "too large" || m.Get("connection") != "close" {
+			t.Errorf("%d: got %s %q, Connection: %s, want 413, close", i, m.Start, m.Body, m.Get("connection"))
 		}
 		if i%4 < 2 { // who listens hears the end
-			c.ended()
+			c.WantEnd()
 		}
 		c.Close()
 		<-sent
 		heard <- struct{}{} // no earlier: all of a body that is read at once might arrive
 	}
-	if got := a.connections(); got != 40 {
+	if got := a.Connections(); got != 40 {
 		t.Errorf("got %d connections to the app, want 40", got)
 	}
-	h.wantCounts(40, 0)
+	proxy.WantCounts(40, 0)
 }
 
 // An answer to a request that has arrived does not cost the client its
 // connection, even if the app took none of it.
 func TestAnEarlyAnswerToABodyThatHasArrivedKeepsTheConnection(t *testing.T) {
-	a := newApp(t, func(p *peer) {
-		if m := p.head(); m != nil { // it says that it closes, or the next request may come before it has
-			p.say("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
+	a := harness.NewApp(t, func(conn *harness.AppConn) {
+		if m := conn.Head(); m != nil { // it says that it closes, or the next request may come before it has
+			conn.Send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n/p")
 		}
 	})
-	h := build(t, a, nil)
-	c := h.dial()
+	proxy := proxytest.Start(t, a, nil)
+	c := proxy.Dial()
 	for range 5 {
-		c.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 10000\r\n\r\n" + strings.Repeat("x", 10000))
-		c.wantBody("/p")
+		c.Send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 10000\r\n\r\n" + strings.Repeat("x", 10000))
+		c.WantBody("/p")
 	}
-	h.wantCounts(5, 0)
+	proxy.WantCounts(5, 0)
+}
+
+func TestBothSidesMayEndTheConnection(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"close": "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi<close>"})), nil)
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: close\r\n\r\n")
+	if m := c.Receive("GET"); m.Get("connection") != "" {
+		t.Errorf("got Connection: %s, want none: it is between us and the app", m.Get("connection"))
+	}
+	c.Send("GET /p HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\nHost: a\r\n\r\n")
+	if m := c.Receive("GET"); m.Body != "/p" || m.Get("connection") != "close" {
+		t.Errorf("got %q, Connection: %s, want /p, close", m.Body, m.Get("connection"))
+	}
+	c.WantEnd()
+	proxy.WantCounts(2, 0)
 }

@@ -1,0 +1,136 @@
+package http1_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	proxy.LearnProtocol()
+	before := len(proxy.Observed(0))
+	const requests = 500
+	for range requests {
+		c := proxy.Dial()
+		c.Send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
+		c.Receive("GET")
+		c.Close()
+	}
+	for _, o := range proxy.Observed(before + requests)[before:] {
+		if o.Why != queue.OK {
+			t.Fatalf("got %v, want %v", o.Why, queue.OK)
+		}
+	}
+}
+
+func TestAClientThatLeavesIsNoticed(t *testing.T) {
+	for name, leave := range map[string]func(*harness.Client){
+		"FIN":        func(c *harness.Client) { c.Close() },
+		"half-close": func(c *harness.Client) { c.CloseWrite() },
+		"reset":      func(c *harness.Client) { c.SetLinger(0); c.Close() },
+		"behind more requests": func(c *harness.Client) {
+			c.Send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\nGET /3 HTTP/1.1\r\n")
+			c.Close()
+		},
+		"behind a full buffer": func(c *harness.Client) {
+			c.Send(strings.Repeat("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n", 3000))
+			c.Close()
+		},
+	} {
+		for where, request := range map[string]string{
+			"queued":                "GET /2 HTTP/1.1\r\nHost: a\r\n\r\n",
+			"queued with a body":    "POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+			"forwarded":             "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n",
+			"forwarded with a body": "POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+			"inside its body":       "POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc",
+		} {
+			if where == "inside its body" && strings.HasPrefix(name, "behind") {
+				continue // what comes behind would be its body
+			}
+			t.Run(name+" while "+where, func(t *testing.T) { testLeaving(t, where, request, leave) })
+		}
+	}
+}
+
+// testLeaving sends a request and leaves when it has come so far.
+func testLeaving(t *testing.T, where, request string, leave func(*harness.Client)) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(1, 5) })
+	defer close(app.free)
+	queued, forwarded := strings.HasPrefix(where, "queued"), strings.HasPrefix(where, "forwarded")
+	if queued {
+		proxy.Dial().Send("GET /1 HTTP/1.1\r\nHost: a\r\n\r\n")
+		app.wantRunning(t, 1)
+	}
+	c, want := proxy.Dial(), queue.Waiting
+	c.Send(request)
+	switch {
+	case queued:
+		want = queue.Queued
+		proxy.Waiting(1)
+	case forwarded:
+		app.wantRunning(t, 1)
+	default:
+		proxy.InFlight(1)
+	}
+	leave(c)
+	o := proxy.Observed(1)[0]
+	if !queued && !forwarded && o.Phase == queue.Dialling {
+		want = queue.Dialling // it may leave so early
+	}
+	if o.Why != queue.ClientGone || o.Status != 499 || o.Phase != want {
+		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Why, o.Status, o.Phase, queue.ClientGone, want)
+	}
+	if forwarded {
+		harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
+	} else if _, waiting := proxy.Queue.Limit.Load(); waiting != 0 {
+		t.Errorf("got %d waiting, want 0", waiting)
+	}
+}
+
+func TestAClientThatLeavesInsideTheResponseIsNoticed(t *testing.T) {
+	ended := make(chan struct{})
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		conn.Request()
+		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+		conn.Hang()
+		close(ended)
+	}), nil)
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if _, err := harness.ReadHead(c.In); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	harness.Receive(t, ended, "end of the app's connection")
+	if o := proxy.Observed(1)[0]; o.Why != queue.ClientGone || o.Status != 200 || o.Phase != queue.Streaming {
+		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Why, o.Status, o.Phase, queue.ClientGone, queue.Streaming)
+	}
+}
+
+// The context of a request that somebody wanted to see ends with its client.
+func TestTheRequestsContextEndsWhenTheClientLeaves(t *testing.T) {
+	asked := make(chan struct{})
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) {
+		p.Ready = func(ctx context.Context) error {
+			close(asked)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+	})
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
+	<-asked
+	c.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		proxy.Shutdown()
+	}()
+	harness.Receive(t, done, "end of a probe whose client has gone")
+}

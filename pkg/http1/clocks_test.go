@@ -1,0 +1,156 @@
+package http1_test
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+// soon is what the clocks of these tests are set to.
+const soon = 30 * time.Millisecond
+
+// A clockTest is a request that takes longer than a clock allows.
+type clockTest struct {
+	name   string
+	clocks queue.Clocks
+	app    func(*harness.AppConn)
+	text   string
+	why    queue.Why
+	phase  queue.Phase
+	status int  // 0: the response is cut
+	stays  bool // the connection does
+}
+
+func TestEachClockFiresInItsPhase(t *testing.T) {
+	silent := func(conn *harness.AppConn) { conn.Request(); conn.Hang() }
+	begun := func(conn *harness.AppConn) {
+		conn.Request()
+		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n")
+		conn.Hang()
+	}
+	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	for _, v := range []clockTest{
+		{"request, before the response", queue.Clocks{Request: soon}, silent, get, queue.RequestTimeout, queue.Waiting, 504, true},
+		{"response start", queue.Clocks{ResponseStart: soon, Request: time.Hour}, silent, get, queue.ResponseStartTimeout, queue.Waiting, 504, true},
+		{"idle, before the response", queue.Clocks{Idle: soon}, silent, get, queue.IdleTimeout, queue.Waiting, 504, true},
+		{"request, behind a body", queue.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", queue.RequestTimeout, queue.Waiting, 504, true},
+		{"request, in a body", queue.Clocks{Request: soon}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", queue.RequestTimeout, queue.Waiting, 504, false},
+		{"body", queue.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", queue.IdleTimeout, queue.Waiting, 504, false},
+		{"body in chunks", queue.Clocks{Body: soon, Request: time.Hour}, silent, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", queue.IdleTimeout, queue.Waiting, 504, false},
+		{"request, in the response", queue.Clocks{Request: soon}, begun, get, queue.RequestTimeout, queue.Streaming, 0, false},
+		{"idle, in the response", queue.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, queue.IdleTimeout, queue.Streaming, 0, false},
+	} {
+		t.Run(v.name, v.run)
+	}
+}
+
+func (v clockTest) run(t *testing.T) {
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		if b, _ := conn.In.Peek(6); string(b) == "GET /a" {
+			harness.Echo(conn)
+			return
+		}
+		v.app(conn)
+	})
+	proxy := proxytest.Start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = v.clocks })
+	c := proxy.Dial()
+	c.Send(v.text)
+	_, m, err := harness.ReadResponse(c.In, "GET")
+	switch {
+	case m == nil:
+		t.Fatalf("got %v, want a response", err)
+	case v.status == 0 && (err == nil || m.Body != "begun"):
+		t.Errorf("got %q, %v, want a broken response", m.Body, err)
+	case v.status != 0 && (m.Status() != v.status || m.Body != "request timeout" || err != nil):
+		t.Errorf("got %s %q, %v, want %d", m.Start, m.Body, err, v.status)
+	}
+	if o := proxy.Observed(1)[0]; o.Why != v.why || o.Phase != v.phase {
+		t.Errorf("got %v while %v, want %v while %v", o.Why, o.Phase, v.why, v.phase)
+	}
+	if v.stays != (m.Get("connection") == "") && v.status != 0 {
+		t.Errorf("got Connection: %q, want the connection to stay: %v", m.Get("connection"), v.stays)
+	}
+	if !v.stays {
+		c.WantEnd()
+		return
+	}
+	for range 3 {
+		// Real time: a deadline that the first request has left on the socket would pass.
+		time.Sleep(soon / 3)
+		c.Get("/after")
+	}
+	proxy.WantCounts(4, 0)
+}
+
+func TestAHeadThatDoesNotComeInTimeEndsTheConnection(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = 50 * time.Millisecond })
+	c := proxy.Dial()
+	c.Get("/p")
+	time.Sleep(100 * time.Millisecond) // real time, longer than the limit: between two requests nothing has to come
+	c.Get("/p")
+	c.Send("GET /slow HTTP/1.1\r\nHo")
+	c.WantEnd()
+}
+
+// What is given to the client is more than all sockets hold.
+func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
+	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
+	for name, c := range map[string]struct {
+		clocks queue.Clocks
+		why    queue.Why
+	}{
+		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
+		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+				conn.Request()
+				for range 90 {
+					conn.Send(hint)
+				}
+				conn.Send(harness.OK("it"))
+			}), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = c.clocks })
+			client := proxy.Dial()
+			client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			if o := proxy.Observed(1)[0]; o.Why != c.why || o.Begun {
+				t.Errorf("got %v, begun %v, want %v, false", o.Why, o.Begun, c.why)
+			}
+			proxy.WantCounts(1, 0)
+			client.SetReadDeadline(time.Now().Add(time.Second))
+			said, _ := io.ReadAll(client.In)
+			if rest := strings.ReplaceAll(string(said), hint, ""); !strings.HasPrefix(hint, rest) && !strings.HasPrefix(rest, "HTTP/1.1 504") {
+				t.Errorf("got %.100q behind the hints, want a part of one, or an answer where they were whole", rest)
+			}
+		})
+	}
+}
+
+// What has come before the user container's mistake is given to a client, which takes
+// nothing of it.
+func TestAClientThatTakesNoCutAnswerIsEndedByTheClocks(t *testing.T) {
+	begun := make(chan struct{})
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		conn.Request()
+		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5000\r\n" + strings.Repeat("x", 0x5000) + "\r\n")
+		<-begun // behind so much, all of the next is read at once
+		conn.Send("5000\r\n" + strings.Repeat("x", 0x5000) + "\r\nrubbish\r\n")
+	}), func(p *queue.Proxy, s *proxytest.Options) {
+		p.Clocks = queue.Clocks{Send: time.Second}
+		s.Narrow = true
+	})
+	client := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, proxy.Address)
+	client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	if _, err := io.CopyN(io.Discard, client.In, 0x5000); err != nil {
+		t.Fatal(err)
+	}
+	close(begun)
+	if o := proxy.Observed(1)[0]; o.Why != queue.AppGarbage {
+		t.Errorf("got %v, want %v", o.Why, queue.AppGarbage)
+	}
+}

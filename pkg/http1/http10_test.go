@@ -1,0 +1,86 @@
+package http1_test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
+	for name, leave := range map[string]func(*harness.Client){
+		"FIN":   func(c *harness.Client) { c.Close() },
+		"reset": func(c *harness.Client) { c.SetLinger(0); c.Close() },
+		"behind a request": func(c *harness.Client) {
+			c.Send("GET /2 HTTP/1.1\r\nHost: a\r\n\r\n")
+			c.Close()
+		},
+	} {
+		for _, times := range []int{1, 2} { // the second request of a connection is like the first
+			t.Run(fmt.Sprint(name, ", request ", times), func(t *testing.T) {
+				app := newBlocking()
+				proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
+				defer close(app.free)
+				c := proxy.Dial()
+				for range times - 1 {
+					c.Send("GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+					c.WantBody("/p")
+				}
+				c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+				app.wantRunning(t, 1)
+				leave(c)
+				o := proxy.Observed(times)[times-1]
+				if o.Why != queue.ClientGone || o.Status != 499 {
+					t.Errorf("got %v, %d, want %v, 499", o.Why, o.Status, queue.ClientGone)
+				}
+				harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
+			})
+		}
+	}
+}
+
+func TestAClockLeavesAConnectionOfHTTP10(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond })
+	defer close(app.free)
+	c := proxy.Dial()
+	for range 2 {
+		c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+		if m := c.Receive("GET"); m.Status() != 504 || m.Body != "request timeout" {
+			t.Errorf("got %s %q, want 504", m.Start, m.Body)
+		}
+		for range 3 {
+			time.Sleep(15 * time.Millisecond) // real time: a deadline that the request before has left would pass
+			c.Get("/p")
+		}
+	}
+	proxy.WantCounts(8, 0)
+}
+
+func TestARequestOfHTTP10IsServedDuringShutdown(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
+	c := proxy.Dial()
+	c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+	app.wantRunning(t, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		proxy.Shutdown()
+	}()
+	harness.Until(t, "end of accepting", func() bool {
+		c, err := net.Dial("tcp", proxy.Address)
+		if err == nil {
+			c.Close()
+		}
+		return err != nil
+	})
+	close(app.free)
+	c.WantBody("/wait")
+	c.WantEnd()
+	<-done
+}

@@ -1,0 +1,122 @@
+package http1_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+func TestAQueueThatIsFullAnswers503(t *testing.T) {
+	for name, v := range map[string]struct {
+		text  string
+		stays bool
+	}{
+		"no body":                  {"GET /p HTTP/1.1\r\nHost: a\r\n\r\n", true},
+		"a body that has arrived":  {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", true},
+		"a body that has not":      {"POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhell", false},
+		"chunks that have arrived": {"POST /p HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			app := newBlocking()
+			proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(1, 0) })
+			first := proxy.Dial()
+			first.Send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
+			app.wantRunning(t, 1)
+			c := proxy.Dial()
+			c.Send(v.text)
+			m := c.Receive("GET")
+			if want := `queue-proxy; error=connection_limit_reached; details="queue-full"`; m.Status() != 503 || m.Get("proxy-status") != want ||
+				m.Get("retry-after") != "1" || m.Body != "pending request queue full\n" {
+				t.Errorf("got %+v, want 503, %s", m, want)
+			}
+			if stays := m.Get("connection") == ""; stays != v.stays {
+				t.Errorf("got Connection: %q, want the connection to stay: %v", m.Get("connection"), v.stays)
+			}
+			close(app.free)
+			first.WantBody("/first")
+			if v.stays {
+				harness.Until(t, "free slot", func() bool { running, _ := proxy.Queue.Limit.Load(); return running == 0 })
+				c.Get("/after")
+			} else {
+				c.WantEnd()
+			}
+		})
+	}
+}
+
+func TestARequestThatWaitedIsServedInItsTurn(t *testing.T) {
+	app := newBlocking()
+	a := harness.NewApp(t, app.serve)
+	proxy := proxytest.Start(t, a, func(p *queue.Proxy, _ *proxytest.Options) {
+		p.Limit, p.Clocks = queue.NewLimit(1, 10), queue.Clocks{Queue: time.Hour, Request: time.Hour}
+	})
+	var clients []*harness.Client
+	for i := range 5 {
+		c := proxy.Dial()
+		c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", i))
+		proxy.InFlight(i + 1)
+		clients = append(clients, c)
+	}
+	close(app.free)
+	for i, c := range clients {
+		c.WantBody(fmt.Sprintf("/%d", i))
+	}
+	if got, want := strings.Join(a.Requests(), "|"), "POST /0 HTTP/1.1|POST /1 HTTP/1.1|POST /2 HTTP/1.1|POST /3 HTTP/1.1|POST /4 HTTP/1.1"; got != want {
+		t.Errorf("the app got %s, want %s", got, want)
+	}
+}
+
+func TestAnOldWaitDoesNotHarmTheNextRequest(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) {
+		p.Limit, p.Clocks = queue.NewLimit(1, 10), queue.Clocks{Queue: 30 * time.Millisecond}
+	})
+	first := proxy.Dial()
+	first.Send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n")
+	app.wantRunning(t, 1)
+	c := proxy.Dial()
+	c.Send("GET /late HTTP/1.1\r\nHost: a\r\n\r\n")
+	if m := c.Receive("GET"); m.Status() != 503 || !strings.Contains(m.Get("proxy-status"), "queue-timeout") {
+		t.Errorf("got %s, %s, want 503, queue-timeout", m.Start, m.Get("proxy-status"))
+	}
+	close(app.free)
+	first.WantBody("/first")
+	c.Get("/after")
+}
+
+func TestNoMoreConnectionsThanTheLimit(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2) })
+	var clients []*harness.Client
+	for range 2 {
+		c := proxy.Dial()
+		c.Send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
+		clients = append(clients, c)
+	}
+	app.wantRunning(t, 2)
+	third := proxy.Dial()
+	third.Send("GET /third HTTP/1.1\r\nHost: a\r\n\r\n")
+	third.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if _, err := third.In.Peek(1); !harness.IsTimeout(err) {
+		t.Errorf("got %v, want silence while both places are taken", err)
+	}
+	third.SetReadDeadline(time.Now().Add(harness.Patience))
+	close(app.free)
+	for _, c := range clients {
+		c.WantBody("/busy")
+	}
+	third.WantBody("/third") // and one of the two has been closed for it
+
+	// A connection that was handed over keeps its place until it ends.
+	third.Send("GET / HTTP/1.1\r\nHost: a\r\nX: a\nY: b\r\n\r\n")
+	third.Receive("GET")
+	third.WantEnd()
+	proxy.Dial().Get("/d")
+	proxy.Dial().Get("/e")
+}

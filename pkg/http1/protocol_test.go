@@ -1,0 +1,131 @@
+package http1_test
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+func TestAnAppThatIsNotKnownIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.UnknownApp = true })
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
+	c.WantBody("queue")
+	proxy.WantCounts(1, 0) // which is no affair of the app's
+	for range 3 {
+		c.Get("/p")
+	}
+	proxy.WantCounts(4, 0)
+}
+
+func TestAnAppThatSpeaksOnlyHTTP2IsServed(t *testing.T) {
+	server := http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, r.URL.Path)
+	})}
+	server.Protocols.SetUnencryptedHTTP2(true)
+	a := harness.NewApp(t, harness.Echo)
+	a.Listener.Close()
+	proxy := proxytest.Start(t, a, func(_ *queue.Proxy, s *proxytest.Options) { s.UnknownApp = true })
+	ln := harness.ListenOn(t, a.Address())
+	go server.Serve(ln)
+	t.Cleanup(func() { server.Close() })
+	c := proxy.Dial()
+	for range 3 {
+		c.Get("/p")
+	}
+	proxy.WantCounts(3, 0)
+}
+
+const settingsFrame = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+func TestHTTP2IsHandedOverWhereverItsPrefaceIsSplit(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	text := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settingsFrame
+	for split := 1; split < len(text); split++ {
+		c := proxy.Dial()
+		c.SetNoDelay(true)
+		c.Send(text[:split])
+		if split%4 == 0 {
+			time.Sleep(time.Millisecond) // nothing shows that the first part has been read
+		}
+		c.Send(text[split:])
+		head := make([]byte, 9)
+		if _, err := io.ReadFull(c.In, head); err != nil || head[3] != 4 {
+			t.Errorf("split at %d: got %q, %v, want SETTINGS", split, head, err)
+		}
+		c.Close()
+	}
+	proxy.WantCounts(0, uint64(len(text)-1))
+
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	defer tr.CloseIdleConnections()
+	r, err := (&http.Client{Transport: tr, Timeout: harness.Patience}).Get("http://" + proxy.Address + "/h2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(r.Body)
+	r.Body.Close()
+	if r.ProtoMajor != 2 || string(body) != "/h2" {
+		t.Errorf("got %s %q, want HTTP/2 /h2", r.Proto, body)
+	}
+}
+
+func TestAPrefaceThatIsNoneIsARequest(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := proxy.Dial()
+	c.SetNoDelay(true)
+	for _, text := range []string{"P", "POST", "PRI"} {
+		c.Send(text[:1])
+		time.Sleep(time.Millisecond) // nothing shows that the first part has been read
+		c.Send(text[1:] + strings.Repeat("X", 4-len(text)) + " /p HTTP/1.1\r\nHost: a\r\n\r\n")
+		c.WantBody("/p")
+	}
+	proxy.WantCounts(3, 0)
+}
+
+func TestAnUpgradeBecomesATunnel(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		if m := conn.Head(); m == nil || m.Get("upgrade") != "websocket" {
+			conn.Send("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 0\r\n\r\n")
+			return
+		}
+		conn.Send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello ")
+		io.Copy(conn, conn.In)
+	}), nil)
+	c := proxy.Dial()
+	c.Send("GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nright behind ")
+	m, err := harness.ReadHead(c.In)
+	if err != nil || m.Status() != 101 {
+		t.Fatalf("got %v, %v, want 101", m, err)
+	}
+	c.Send("later")
+	want := "hello right behind later"
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c.In, got); err != nil || string(got) != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	c.CloseWrite()
+	c.WantEnd()
+	proxy.WantCounts(1, 0)
+}
+
+func TestAnUpgradeThatIsIgnoredStaysHere(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := proxy.Dial()
+	c.Send("GET /java HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n\r\n")
+	c.WantBody("/java")
+	c.Send("POST /body HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nhi")
+	c.WantBody("/body")
+	proxy.WantCounts(2, 0)
+	// h2c is not all that this one offers.
+	c.Send("GET /two HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nUpgrade: websocket\r\n\r\n")
+	c.WantBody("/two")
+	proxy.WantCounts(3, 0)
+}

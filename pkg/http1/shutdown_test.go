@@ -1,0 +1,207 @@
+package http1_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+		if b, _ := conn.In.Peek(6); string(b) == "GET /s" {
+			conn.Request()
+			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nbegun")
+			conn.Hang()
+			return
+		}
+		app.serve(conn)
+	}), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(2, 5) })
+	defer close(app.free)
+	stream := proxy.Dial()
+	stream.Send("GET /s HTTP/1.1\r\nHost: a\r\n\r\n")
+	if _, err := harness.ReadHead(stream.In); err != nil {
+		t.Fatal(err)
+	}
+	waits := proxy.Dial()
+	waits.Send("GET /w HTTP/1.1\r\nHost: a\r\n\r\n")
+	app.wantRunning(t, 1)
+	queued := proxy.Dial()
+	queued.Send("GET /q HTTP/1.1\r\nHost: a\r\n\r\n")
+	proxy.InFlight(3)
+	proxy.Queue.Drain.Begin(true)
+	proxy.Queue.Drain.Abort()
+	for _, c := range []*harness.Client{waits, queued} {
+		m := c.Receive("GET")
+		if want := `queue-proxy; error=destination_unavailable; details="draining"`; m.Status() != 503 || m.Body != "shutting down\n" || m.Get("proxy-status") != want || m.Get("connection") != "close" {
+			t.Errorf("got %+v, want 503, %s, close", m, want)
+		}
+		c.WantEnd()
+	}
+	if b, _ := io.ReadAll(stream.In); string(b) != "begun" {
+		t.Errorf("got %q, want the stream cut behind \"begun\"", b)
+	}
+}
+
+func TestWhileDrainingEachAnswerSendsItsClientAway(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c, d := proxy.Dial(), proxy.Dial()
+	c.Get("/before")
+	d.Get("/before")
+	proxy.Queue.Drain.Begin(true)
+	c.Send("GET /p HTTP/1.1\r\nHost: a\r\n\r\n")
+	if m := c.Receive("GET"); m.Status() != 200 || m.Get("connection") != "close" {
+		t.Errorf("got %s, Connection: %s, want 200, close", m.Start, m.Get("connection"))
+	}
+	c.WantEnd()
+	d.Send("GET /p HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
+	if m := d.Receive("GET"); m.Status() != 503 || m.Body != "shutting down\n" || m.Get("connection") != "close" {
+		t.Errorf("got %s %q, Connection: %s, want 503, close", m.Start, m.Body, m.Get("connection"))
+	}
+	d.WantEnd()
+}
+
+func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), nil)
+	var idle []*harness.Client
+	for range 10 {
+		c := proxy.Dial()
+		c.Get("/p")
+		idle = append(idle, c)
+	}
+	never := proxy.Dial()
+	busy := proxy.Dial()
+	busy.Send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
+	body := proxy.Dial()
+	body.Send("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nha")
+	head := proxy.Dial()
+	head.Send("GET /head HTTP/1.1\r\nHo")
+	proxy.InFlight(2)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		proxy.Shutdown()
+	}()
+	for _, c := range append(idle, never) {
+		c.WantEnd()
+	}
+	body.Send("lf")
+	head.Send("st: a\r\n\r\n")
+	app.wantRunning(t, 3)
+	close(app.free)
+	busy.WantBody("/busy")
+	body.WantBody("/body")
+	head.WantBody("/head")
+	harness.Receive(t, done, "end of Shutdown")
+}
+
+func TestShutdownsTimeIsItsLimit(t *testing.T) {
+	app := newBlocking()
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2) })
+	defer close(app.free)
+	var clients []*harness.Client
+	for range 2 {
+		c := proxy.Dial()
+		c.Send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n")
+		clients = append(clients, c)
+	}
+	app.wantRunning(t, 2)
+	proxy.Dial() // there is no place for it
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := proxy.ShutdownWithin(ctx); err != context.DeadlineExceeded {
+		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
+	}
+	for _, c := range clients {
+		if _, err := c.In.ReadByte(); err == nil || harness.IsTimeout(err) {
+			t.Errorf("got %v, want the end of the connection", err)
+		}
+	}
+}
+
+// A request that the engine has got is answered, whenever Shutdown comes.
+func TestNoRequestIsLostInAShutdown(t *testing.T) {
+	for round := range 10 {
+		var served, answered atomic.Int64
+		app := harness.NewApp(t, func(conn *harness.AppConn) {
+			for m := conn.Request(); m != nil; m = conn.Request() {
+				served.Add(1)
+				conn.Send(harness.OK(m.Target()))
+			}
+		})
+		proxy := proxytest.Start(t, app, nil)
+		var clients sync.WaitGroup
+		stop := make(chan struct{})
+		for n := range 8 {
+			text := "GET /p HTTP/1.1\r\nHost: a\r\n\r\n"
+			if n%2 == 1 {
+				text = "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello"
+			}
+			clients.Go(func() {
+				for requestUntilClosed(t, proxy.Address, text, &answered) {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+			})
+		}
+		// Each round shuts down later in the clients' traffic.
+		harness.Until(t, "answers", func() bool { return answered.Load() > int64(100*round) })
+		proxy.Shutdown()
+		close(stop)
+		clients.Wait()
+		if served.Load() != answered.Load() {
+			t.Errorf("got %d answers to %d requests at the app, want as many", answered.Load(), served.Load())
+		}
+		if n := len(proxy.Observed(int(answered.Load()))); int64(n) != answered.Load() {
+			t.Errorf("got %d requests that were accepted and %d answers, want as many", n, answered.Load())
+		}
+	}
+}
+
+// requestUntilClosed sends at most 50 requests on a connection. It reports whether the
+// proxy still serves: false where it has closed the connection without an answer.
+func requestUntilClosed(t *testing.T, address, text string, answered *atomic.Int64) bool {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(harness.Patience))
+	in := bufio.NewReader(c)
+	head, body, _ := strings.Cut(text, "\r\n\r\n")
+	for range 50 {
+		if _, err := io.WriteString(c, head+"\r\n\r\n"); err != nil {
+			return false // closed before: nothing was accepted
+		}
+		if body != "" {
+			io.WriteString(c, body)
+		}
+		_, m, err := harness.ReadResponse(in, "GET")
+		if err != nil {
+			return false // it had been closed before the request came
+		}
+		if m.Status() != 200 || m.Body != "/p" {
+			t.Errorf("got %s %q, want 200 /p", m.Start, m.Body)
+		}
+		answered.Add(1)
+		if m.Get("connection") == "close" {
+			break
+		}
+	}
+	return true
+}

@@ -1,0 +1,120 @@
+package harness
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// A Buffer is a bytes.Buffer that several goroutines may write and read.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String returns what has been written.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Zeros is content without an end.
+type Zeros struct{}
+
+func (Zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// A Pattern is content in which each part differs from its neighbours: its period has
+// no factor in common with the length of any buffer.
+type Pattern struct {
+	Left int // bytes that are still to come
+	at   int
+}
+
+const patternPeriod = 65_537
+
+func (p *Pattern) Read(b []byte) (int, error) {
+	if p.Left == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(b), p.Left)
+	for i := range b[:n] {
+		at := (p.at + i) % patternPeriod
+		b[i] = byte(at*at>>8 + at)
+	}
+	p.at, p.Left = p.at+n, p.Left-n
+	return n, nil
+}
+
+// CheckPattern reads a Pattern of size bytes to its end and returns what is wrong with
+// it.
+func CheckPattern(r io.Reader, size int) error {
+	want := &Pattern{Left: size}
+	a, b := make([]byte, 32<<10), make([]byte, 32<<10)
+	for {
+		n, err := r.Read(a)
+		if m, _ := io.ReadFull(want, b[:n]); m != n || !bytes.Equal(a[:n], b[:n]) {
+			return fmt.Errorf("other bytes before %d", want.at)
+		}
+		switch {
+		case err == io.EOF && want.Left > 0:
+			return fmt.Errorf("the end after %d of %d bytes", want.at, size)
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// SendChunks sends a Pattern of size bytes in chunks of many sizes, and the last chunk.
+func SendChunks(w io.Writer, size int) error {
+	p := &Pattern{Left: size}
+	b := make([]byte, 100_000)
+	for n := 1; ; n = n*5/3%len(b) + 1 {
+		k, err := p.Read(b[:n])
+		if err != nil {
+			break
+		}
+		if _, err := fmt.Fprintf(w, "%x\r\n%s\r\n", k, b[:k]); err != nil {
+			return err
+		}
+	}
+	_, err := io.WriteString(w, "0\r\n\r\n")
+	return err
+}
+
+// A BlockedBody is a request's content that gives its text, and then nothing until Stop
+// is called.
+type BlockedBody struct {
+	Waiting chan struct{} // closed when the text has been read
+
+	text    io.Reader
+	once    sync.Once
+	stopped chan struct{}
+}
+
+// NewBlockedBody returns a BlockedBody with that text.
+func NewBlockedBody(text string) *BlockedBody {
+	return &BlockedBody{text: bytes.NewReader([]byte(text)), stopped: make(chan struct{}), Waiting: make(chan struct{})}
+}
+
+// Stop ends a Read that waits, and all that follow, with an error.
+func (b *BlockedBody) Stop() { b.once.Do(func() { close(b.stopped) }) }
+
+func (b *BlockedBody) Read(p []byte) (int, error) {
+	if n, _ := b.text.Read(p); n > 0 {
+		return n, nil
+	}
+	close(b.Waiting)
+	<-b.stopped
+	return 0, errors.New("stopped")
+}

@@ -1,0 +1,47 @@
+// Package harness has what the tests of several packages share: an app that a test
+// scripts byte by byte, a client whose bytes a test writes by hand, the messages
+// between them as they stand on the wire, frames of HTTP/2, certificates, and waiting
+// with a bound. Only tests import it. It imports nothing of this module's production
+// code, so that the tests inside any package may use it; test/proxy starts the proxy
+// that stands between a client and an app.
+package harness
+
+import (
+	"testing"
+	"time"
+)
+
+// Patience bounds every wait of a test. It is long, because a test fails by it alone
+// when something is wrong: a busy machine must not reach it.
+const Patience = 20 * time.Second
+
+// Until waits until condition holds. It fails the test if that takes longer than
+// Patience, with what in the message.
+func Until(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(Patience); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("got no %s within %v", what, Patience)
+		}
+	}
+}
+
+// Receive returns the next value from a channel, or the zero value if it is closed. It
+// fails the test if none comes within Patience.
+func Receive[T any](t testing.TB, from <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(Patience):
+		t.Fatalf("got no %s within %v", what, Patience)
+	}
+	return v
+}
+
+// Within returns what f returns. It fails the test if f takes longer than Patience.
+func Within[T any](t testing.TB, what string, f func() T) T {
+	t.Helper()
+	result := make(chan T, 1)
+	go func() { result <- f() }()
+	return Receive(t, result, what)
+}

@@ -1,0 +1,277 @@
+// Package proxytest starts the proxy for tests: an engine in front of an app, with all
+// that lies between them and nothing of the process around it. Only tests import it.
+package proxytest
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/pkg/http1"
+	"github.com/queue-proxy/queue-proxy/pkg/http2"
+	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// Options are the settings of a Proxy.
+type Options struct {
+	http1.Settings // the other engines get what they have of it
+
+	NetHTTP    bool // the engine on net/http serves, instead of those of our own
+	TLS        bool // clients come over TLS
+	Narrow     bool // the sockets towards clients hold as little as the kernel allows
+	UnknownApp bool // nothing has been sent to the app yet, so that its protocol is not known
+}
+
+// A Proxy is an engine that serves, in front of an app. It ends with the test, which
+// fails if Serve returns an error or if net/http logs a panic.
+type Proxy struct {
+	T       testing.TB
+	Queue   *queue.Proxy
+	HTTP1   *http1.Server
+	HTTP2   *http2.Server
+	Address string
+
+	nethttp   *nethttp.Server
+	app       *upstream.App
+	h2client  *h2client.Client
+	clientTLS *tls.Config // nil: plain
+	log       harness.Buffer
+	shutdown  sync.Once
+
+	mu           sync.Mutex
+	observations []queue.Observation
+}
+
+// Start starts a proxy in front of an app. change may alter its parts before it serves;
+// nil: nothing is altered.
+func Start(t testing.TB, app *harness.App, change func(*queue.Proxy, *Options)) *Proxy {
+	t.Helper()
+	return StartOn(t, app.Port, change)
+}
+
+// StartOn is Start in front of the app on a port. Unless the app is a harness.App,
+// change sets UnknownApp.
+func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy {
+	t.Helper()
+	p := &Proxy{T: t}
+	p.Queue = &queue.Proxy{
+		Ready:   func(context.Context) error { return nil },
+		Drain:   queue.NewDrain(queue.DrainSettings{}),
+		Stats:   stats.New(time.Now()),
+		Observe: p.observe,
+	}
+	o := Options{Settings: http1.Settings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port)}}
+	if change != nil {
+		change(p.Queue, &o)
+	}
+	watcher, err := hangup.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.app = upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond})
+	p.h2client = h2client.New(h2client.Settings{Dial: p.app.Dial, Unsettled: p.app.Forget})
+	p.newEngines(o, watcher)
+	ended := p.serve(o)
+	t.Cleanup(func() {
+		p.Shutdown()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve: got %v, want nil", err)
+		}
+		p.app.Close()
+		p.h2client.Close()
+		watcher.Close()
+		if text := p.log.String(); strings.Contains(text, "panic") || strings.Contains(text, "superfluous") {
+			t.Errorf("net/http has logged:\n%s", text)
+		}
+	})
+	if !o.UnknownApp {
+		p.LearnProtocol()
+	}
+	return p
+}
+
+func (p *Proxy) newEngines(o Options, watcher *hangup.Watcher) {
+	p.nethttp = nethttp.New(nethttp.Settings{
+		MaxHeaderBytes: o.MaxHeaderBytes,
+		MaxBodyBytes:   o.MaxBodyBytes,
+		HeaderTimeout:  o.HeaderTimeout,
+		FullDuplex:     o.FullDuplex,
+		AppHost:        o.AppHost,
+	}, p.Queue, p.app, p.h2client, watcher, log.New(&p.log, "", 0))
+	p.HTTP2 = http2.New(http2.Settings{
+		MaxHeaderBytes: o.MaxHeaderBytes,
+		MaxBodyBytes:   o.MaxBodyBytes,
+		HeaderTimeout:  o.HeaderTimeout,
+		AppHost:        o.AppHost,
+	}, p.Queue, p.app, p.h2client)
+	o.HTTP2 = p.HTTP2.ServeConn
+	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher)
+}
+
+// serve begins to serve, and returns where the result comes.
+func (p *Proxy) serve(o Options) (ended chan error) {
+	ln := harness.Listen(p.T)
+	p.Address = ln.Addr().String()
+	if raw, err := ln.(*net.TCPListener).SyscallConn(); o.Narrow && err == nil {
+		_ = harness.Narrow("", "", raw)
+	}
+	var config *tls.Config
+	if o.TLS {
+		config, p.clientTLS = harness.TLS(p.T)
+	}
+	ended = make(chan error, 1)
+	go func() {
+		if o.NetHTTP {
+			ended <- p.nethttp.Serve(ln, config)
+		} else {
+			ended <- p.HTTP1.Serve(ln, config)
+		}
+	}()
+	return ended
+}
+
+// Serve serves another listener by the engine on net/http.
+func (p *Proxy) Serve(ln net.Listener, config *tls.Config) error { return p.nethttp.Serve(ln, config) }
+
+// observe keeps an observation. Its strings are valid during the call alone.
+func (p *Proxy) observe(o *queue.Observation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept := *o
+	for _, s := range []*string{&kept.Method, &kept.Target, &kept.Host} {
+		*s = strings.Clone(*s)
+	}
+	p.observations = append(p.observations, kept)
+}
+
+// Shutdown ends the engines in their order, once.
+func (p *Proxy) Shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
+	defer cancel()
+	_ = p.ShutdownWithin(ctx)
+}
+
+// ShutdownWithin is Shutdown with a deadline. It returns what that of http1 has.
+func (p *Proxy) ShutdownWithin(ctx context.Context) (err error) {
+	p.shutdown.Do(func() {
+		err = p.HTTP1.Shutdown(ctx)
+		_ = p.HTTP2.Shutdown(ctx)
+		_ = p.nethttp.Shutdown(ctx)
+	})
+	return err
+}
+
+// noClient is the client of a request that has none.
+type noClient struct{}
+
+func (noClient) Sending()            {}
+func (noClient) Info(*wire.Response) {}
+func (noClient) Waiting()            {}
+func (noClient) StopBody()           {}
+func (noClient) BodyArrived() bool   { return false }
+
+// LearnProtocol lets the proxy find out that the app speaks HTTP/1.1, by a request that
+// counts nowhere.
+func (p *Proxy) LearnProtocol() {
+	p.T.Helper()
+	c := &upstream.Call{
+		Request: &forward.Request{Method: "GET", Target: harness.ProtocolRequest, Host: "a", Length: -1},
+		Client:  noClient{},
+	}
+	c.Begin()
+	r, err := c.Do(p.app)
+	for err == nil {
+		_, err = r.Next()
+	}
+	if err != io.EOF {
+		p.T.Fatal(err)
+	}
+	r.Close()
+}
+
+// Dial opens a connection that the test writes by hand.
+func (p *Proxy) Dial() *harness.Client {
+	p.T.Helper()
+	return harness.Dial(p.T, p.Address)
+}
+
+// Connect opens a connection, over TLS if that is what is served.
+func (p *Proxy) Connect(t testing.TB) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", p.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(harness.Patience))
+	if p.clientTLS != nil {
+		return tls.Client(c, p.clientTLS)
+	}
+	return c
+}
+
+// Client returns net/http's client, which speaks one version alone: "HTTP/1.1" or
+// "HTTP/2".
+func (p *Proxy) Client(version string) *http.Client {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(version == "HTTP/1.1")
+	protocols.SetUnencryptedHTTP2(version == "HTTP/2")
+	tr := &http.Transport{Protocols: protocols, DisableCompression: true}
+	p.T.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: harness.Patience}
+}
+
+// WantCounts reports an error unless the engine for HTTP/1 has served so many requests
+// and given away so many connections.
+func (p *Proxy) WantCounts(served, given uint64) {
+	p.T.Helper()
+	if gotServed, gotGiven := p.HTTP1.Counts(); gotServed != served || gotGiven != given {
+		p.T.Errorf("got %d requests served and %d connections given away, want %d and %d", gotServed, gotGiven, served, given)
+	}
+}
+
+// Observed waits for n observations and returns all that have come.
+func (p *Proxy) Observed(n int) (all []queue.Observation) {
+	p.T.Helper()
+	harness.Until(p.T, fmt.Sprintf("%d observations", n), func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		all = slices.Clone(p.observations)
+		return len(all) >= n
+	})
+	return all
+}
+
+// InFlight waits until n requests are in flight.
+func (p *Proxy) InFlight(n int) {
+	p.T.Helper()
+	harness.Until(p.T, fmt.Sprintf("%d requests in flight", n), func() bool {
+		got, _ := p.Queue.Drain.Flights()
+		return got == n
+	})
+}
+
+// Waiting waits until n requests wait for a slot.
+func (p *Proxy) Waiting(n int) {
+	p.T.Helper()
+	harness.Until(p.T, fmt.Sprintf("%d requests that wait", n), func() bool {
+		_, got := p.Queue.Limit.Load()
+		return got == n
+	})
+}
