@@ -47,29 +47,29 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 		"with a reset": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "the app broke the connection off\n", queue.AppReset},
 	} {
 		t.Run(name+", HTTP/1.1", func(t *testing.T) {
-			h := buildOn(t, h2App(t, c.app), nil)
-			client := h.dial()
-			client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
-			if r, body := client.receive("POST"); r.StatusCode != c.status || body != c.body || !r.Close {
-				t.Errorf("got %d %q, close %v, want %d %q, close true", r.StatusCode, body, r.Close, c.status, c.body)
+			proxy := start(t, h2App(t, c.app), nil)
+			client := proxy.Dial()
+			client.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+			if m := client.Receive("POST"); m.Status() != c.status || m.Body != c.body || !m.Closes() {
+				t.Errorf("got %d %q, close %v, want %d %q, close true", m.Status(), m.Body, m.Closes(), c.status, c.body)
 			}
-			client.ended()
-			if o := h.observed(1)[0]; o.Why != c.why {
+			client.WantEnd()
+			if o := proxy.Observed(1)[0]; o.Why != c.why {
 				t.Errorf("observed: got %v, want %v", o.Why, c.why)
 			}
 		})
 		t.Run(name+", HTTP/2", func(t *testing.T) {
-			h := buildOn(t, h2App(t, c.app), nil)
+			proxy := start(t, h2App(t, c.app), nil)
 			rest, open := io.Pipe()
 			defer open.Close()
 			go io.WriteString(open, "hello")
-			r, err := h.httpClient("HTTP/2").Post("http://"+h.address+"/", "", rest)
+			r, err := proxy.Client("HTTP/2").Post("http://"+proxy.Address+"/", "", rest)
 			if err != nil {
 				t.Fatal(err)
 			}
 			body := make(chan string, 1) // which Go's own client reads for as long as the request lasts
 			go func() { b, _ := io.ReadAll(r.Body); body <- string(b) }()
-			if o := h.observed(1)[0]; o.Why != c.why { // fails after a while
+			if o := proxy.Observed(1)[0]; o.Why != c.why { // fails after a while
 				t.Errorf("observed: got %v, want %v", o.Why, c.why)
 			}
 			if got := <-body; r.StatusCode != c.status || got != c.body {
@@ -83,15 +83,15 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 	for _, method := range []string{"GET /hidden HTTP/1.1", "GET /hidden", "GET ", "G\tT", "G:T", "GÉT"} {
 		l := &targets{}
-		h := build(t, l, nil)
-		c := h.dial()
+		proxy := startHandler(t, l, nil)
+		c := proxy.Dial()
 		block := ""
 		for _, f := range [][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", "/x"}} {
 			block += fmt.Sprintf("\x00%c%s%c%s", len(f[0]), f[0], len(f[1]), f[1]) // RFC 7541 section 6.2.2
 		}
-		c.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-		c.send(fmt.Sprintf("\x00\x00%c\x01\x05\x00\x00\x00\x01%s", len(block), block))
-		if o := h.observed(1)[0]; o.Why != queue.BadRequest || o.Status != 400 {
+		c.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		c.Send(fmt.Sprintf("\x00\x00%c\x01\x05\x00\x00\x00\x01%s", len(block), block))
+		if o := proxy.Observed(1)[0]; o.Why != queue.BadRequest || o.Status != 400 {
 			t.Errorf("%q: got %v, %d, want %v, 400", method, o.Why, o.Status, queue.BadRequest)
 		}
 		if got := l.get(); len(got) > 0 {
@@ -101,7 +101,7 @@ func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 }
 
 func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
-	h := buildOn(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
+	proxy := start(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Trailer"] = []string{"Proxy-Status, X-Sum"}
 		io.WriteString(w, "ok")
 		http.NewResponseController(w).Flush() // or it has a length, behind which HTTP/1.1 has no trailers
@@ -109,7 +109,7 @@ func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
 		w.Header()["X-Sum"] = []string{"7"}
 	}), nil)
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
-		r, err := h.httpClient(protocol).Get("http://" + h.address + "/")
+		r, err := proxy.Client(protocol).Get("http://" + proxy.Address + "/")
 		if err != nil {
 			t.Fatal(err)
 		}

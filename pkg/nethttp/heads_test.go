@@ -35,15 +35,15 @@ func TestAnHTTP2HeadIsFollowedFromFrameToFrame(t *testing.T) {
 		{frame(6, 0, 8), false},
 	}
 	for range 50 {
-		h := newHeads(0, nil)
+		proxy := newHeads(0, nil)
 		for i, part := range parts {
 			for rest := part.text; len(rest) > 0; {
 				n := 1 + rand.IntN(min(len(rest), 1+rand.IntN(40000)))
-				h.follow([]byte(rest[:n]))
+				proxy.follow([]byte(rest[:n]))
 				rest = rest[n:]
 			}
-			if h.open != part.open {
-				t.Fatalf("behind part %d: got open %v, want %v", i, h.open, part.open)
+			if proxy.open != part.open {
+				t.Fatalf("behind part %d: got open %v, want %v", i, proxy.open, part.open)
 			}
 		}
 	}
@@ -52,25 +52,25 @@ func TestAnHTTP2HeadIsFollowedFromFrameToFrame(t *testing.T) {
 func TestAnHTTP2HeadThatIsLateEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Pointer[time.Time]
-		h := newHeads(time.Second, func() { now := time.Now(); cut.CompareAndSwap(nil, &now) })
-		defer h.stop()
-		h.follow([]byte(wire.Preface))
+		proxy := newHeads(time.Second, func() { now := time.Now(); cut.CompareAndSwap(nil, &now) })
+		defer proxy.stop()
+		proxy.follow([]byte(wire.Preface))
 		for range 10 { // heads that are in time, and time between them
-			h.follow([]byte(frame(frameHeaders, 0, 10)))
+			proxy.follow([]byte(frame(frameHeaders, 0, 10)))
 			time.Sleep(900 * time.Millisecond)
-			h.follow([]byte(frame(frameContinuation, flagEndHeaders, 10) + frame(frameHeaders, 0, 10)))
+			proxy.follow([]byte(frame(frameContinuation, flagEndHeaders, 10) + frame(frameHeaders, 0, 10)))
 			time.Sleep(900 * time.Millisecond)
-			h.follow([]byte(frame(frameContinuation, flagEndHeaders, 10)))
+			proxy.follow([]byte(frame(frameContinuation, flagEndHeaders, 10)))
 			time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
 		}
 		if cut.Load() != nil {
 			t.Fatalf("a connection was ended whose heads were in time")
 		}
 		began := time.Now()
-		h.follow([]byte(frame(frameHeaders, 0, 10)))
+		proxy.follow([]byte(frame(frameHeaders, 0, 10)))
 		for range 30 { // one that goes on and on
 			time.Sleep(100 * time.Millisecond)
-			h.follow([]byte(frame(frameContinuation, 0, 10)))
+			proxy.follow([]byte(frame(frameContinuation, 0, 10)))
 		}
 		if end := cut.Load(); end == nil || end.Sub(began) != time.Second {
 			t.Errorf("the connection was ended at %v, want %v", end, began.Add(time.Second))

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 // hinting is an app that gives so many hints, and then an answer.
@@ -53,14 +53,14 @@ func TestAHintThatComesWhenItsRequestIsOverReachesNobody(t *testing.T) {
 		"HTTP/2": func(t *testing.T) int { return h2App(t, hinting(1000, fields)) },
 	} {
 		t.Run("an app in "+name, func(t *testing.T) {
-			h := buildOn(t, port(t), func(p *queue.Proxy, _ *nethttp.Settings) { p.Clocks.Request = 30 * time.Millisecond })
+			proxy := start(t, port(t), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond })
 			var all sync.WaitGroup
 			for range 8 {
 				all.Go(func() {
-					client := h.httpClient("HTTP/2")
+					client := proxy.Client("HTTP/2")
 					for i := range 30 {
 						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%10*5)*time.Millisecond)
-						r, _ := http.NewRequestWithContext(ctx, "GET", "http://"+h.address+"/", nil)
+						r, _ := http.NewRequestWithContext(ctx, "GET", "http://"+proxy.Address+"/", nil)
 						if r, err := client.Do(r); err == nil {
 							r.Body.Close()
 						}
@@ -83,18 +83,18 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
 		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
 	} {
-		clocks := func(p *queue.Proxy, _ *nethttp.Settings) { p.Clocks = c.clocks }
-		for protocol, build := range map[string]func(t *testing.T) *house{
-			"HTTP/1.1": func(t *testing.T) *house { return build(t, hinting(90, many), clocks) },
-			"HTTP/2":   func(t *testing.T) *house { return buildOn(t, h2App(t, hinting(90, many)), clocks) },
+		clocks := func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = c.clocks }
+		for protocol, build := range map[string]func(t *testing.T) *proxytest.Proxy{
+			"HTTP/1.1": func(t *testing.T) *proxytest.Proxy { return startHandler(t, hinting(90, many), clocks) },
+			"HTTP/2":   func(t *testing.T) *proxytest.Proxy { return start(t, h2App(t, hinting(90, many)), clocks) },
 		} {
 			t.Run(name+", an app in "+protocol, func(t *testing.T) {
-				h := build(t)
+				proxy := build(t)
 				ok := func() {
 					if c.clocks.Request > 0 {
 						return // a busy host may take as long
 					}
-					if r, err := h.httpClient("HTTP/1.1").Get("http://" + h.address + "/ok"); err != nil || r.StatusCode != 200 {
+					if r, err := proxy.Client("HTTP/1.1").Get("http://" + proxy.Address + "/ok"); err != nil || r.StatusCode != 200 {
 						t.Errorf("got %v, %v, want 200", r, err)
 					}
 				}
@@ -102,16 +102,16 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 				d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 					return c.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
 				}}
-				client, err := d.Dial("tcp", h.address)
+				client, err := d.Dial("tcp", proxy.Address)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer client.Close()
 				io.WriteString(client, "GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
-				h.poll("request in flight", func() bool { n, _ := h.proxy.Drain.Flights(); return n == 1 })
+				proxy.InFlight(1)
 				ok()
-				h.poll("end of the request", func() bool { n, _ := h.proxy.Drain.Flights(); return n == 0 })
-				for _, o := range h.observed(1) {
+				proxy.InFlight(0)
+				for _, o := range proxy.Observed(1) {
 					if o.Target == "/hints" && o.Why != c.why {
 						t.Errorf("got %v, want %v", o.Why, c.why)
 					}
@@ -122,17 +122,17 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 }
 
 func TestMoreThanAHundredHintsAreGarbage(t *testing.T) {
-	for protocol, build := range map[string]func(hints int) *house{
-		"HTTP/1.1": func(hints int) *house { return build(t, hinting(hints, nil), nil) },
-		"HTTP/2":   func(hints int) *house { return buildOn(t, h2App(t, hinting(hints, nil)), nil) },
+	for protocol, build := range map[string]func(hints int) *proxytest.Proxy{
+		"HTTP/1.1": func(hints int) *proxytest.Proxy { return startHandler(t, hinting(hints, nil), nil) },
+		"HTTP/2":   func(hints int) *proxytest.Proxy { return start(t, h2App(t, hinting(hints, nil)), nil) },
 	} {
 		for hints, want := range map[int]int{100: 200, 101: 502} {
-			h := build(hints)
-			c := h.dial()
-			c.send("GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
+			proxy := build(hints)
+			c := proxy.Dial()
+			c.Send("GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
 			heard, status := 0, 0
 			for status < 200 {
-				r, err := http.ReadResponse(c.r, nil)
+				r, err := http.ReadResponse(c.In, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -6,11 +6,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Metrics, traces and templates of log lines tell of it.
 func TestARequestOverTLSIsObservedAsSuch(t *testing.T) {
-	h := build(t, &targets{}, nil)
+	proxy := startHandler(t, &targets{}, nil)
 	with := httptest.NewTLSServer(nil) // for its certificate
 	defer with.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -19,7 +21,7 @@ func TestARequestOverTLSIsObservedAsSuch(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() {
-		served <- h.server.Serve(ln, &tls.Config{Certificates: with.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}})
+		served <- proxy.Serve(ln, &tls.Config{Certificates: with.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}})
 	}()
 	t.Cleanup(func() { ln.Close(); <-served })
 	for i, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
@@ -29,21 +31,21 @@ func TestARequestOverTLSIsObservedAsSuch(t *testing.T) {
 		tr := &http.Transport{Protocols: p, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "a.test"}}
 		defer tr.CloseIdleConnections()
 		for range 2 {
-			r, err := (&http.Client{Transport: tr, Timeout: patience}).Get("https://" + ln.Addr().String() + "/")
+			r, err := (&http.Client{Transport: tr, Timeout: harness.Patience}).Get("https://" + ln.Addr().String() + "/")
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.Body.Close()
 		}
-		for _, o := range h.observed(2*i + 2)[2*i:] {
+		for _, o := range proxy.Observed(2*i + 2)[2*i:] {
 			if !o.TLS || o.Major != i+1 {
 				t.Errorf("%s: got TLS %v, HTTP/%d, want TLS", protocol, o.TLS, o.Major)
 			}
 		}
 	}
-	if r, err := http.Get("http://" + h.address + "/"); err != nil {
+	if r, err := http.Get("http://" + proxy.Address + "/"); err != nil {
 		t.Error(err)
-	} else if r.Body.Close(); h.observed(5)[4].TLS {
+	} else if r.Body.Close(); proxy.Observed(5)[4].TLS {
 		t.Error("got TLS of a request without, want none")
 	}
 }
