@@ -1,8 +1,6 @@
 package http2_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"log"
@@ -13,21 +11,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http/httpguts"
 	xhttp2 "golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/hangup"
-	"github.com/queue-proxy/queue-proxy/pkg/http1"
-	"github.com/queue-proxy/queue-proxy/pkg/http2"
-	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
-	"github.com/queue-proxy/queue-proxy/pkg/upstream"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 // Proof by comparison: the same requests of a client go to this engine and to the one on
@@ -44,7 +35,7 @@ import (
 //     last of it;
 //   - Content-Length of a response that net/http finds out by itself, or leaves out (of a
 //     304);
-//   - how often 100 (Continue) is said;
+//   - how often 100 (Continue) is sent;
 //   - the RST_STREAM(NO_ERROR) behind the answer to a request that has not ended (RFC 9113
 //     section 8.1): whether all of the body has come by then is a matter of moments;
 //   - a trailer section that no Trailer field announces, which net/http's server drops;
@@ -104,10 +95,10 @@ func (s *script) stricter() bool {
 	return s.value(":path") == "*" && s.value(":method") != "OPTIONS"
 }
 
-// A world is an engine in front of an app.
-type world struct {
-	address string
-	app     *app
+// A setup is a proxy in front of an app.
+type setup struct {
+	proxy *proxytest.Proxy
+	app   *app
 }
 
 // An app answers as the script says, and notes what has come.
@@ -117,13 +108,13 @@ type app struct {
 	got    []string
 }
 
-func (a *app) play(s *script) {
+func (a *app) set(s *script) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.script, a.got = s, nil
 }
 
-func (a *app) saw() []string {
+func (a *app) received() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.got
@@ -139,7 +130,7 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	s := a.script
 	var fields []string
-	if !s.has("content-length") { // it may be said of a body that has come as a whole
+	if !s.has("content-length") { // it may be added to a body that has come as a whole
 		r.Header.Del("Content-Length")
 		r.ContentLength = -1
 	}
@@ -169,108 +160,50 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, s.content)
 }
 
-// newWorld starts an engine in front of a fresh app.
-func newWorld(t testing.TB, reference, appH2 bool, change func(*queue.Proxy)) *world {
+// newSetup starts a proxy, by this engine or by the one on net/http, in front of an app
+// that speaks HTTP/1.1 or HTTP/2.
+func newSetup(t testing.TB, netHTTP, appH2 bool) *setup {
 	t.Helper()
-	w := &world{app: &app{}}
+	s := &setup{app: &app{}}
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(!appH2)
 	protocols.SetUnencryptedHTTP2(appH2)
-	ln := listen(t)
-	server := &http.Server{Handler: w.app, Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0)}
+	ln := harness.Listen(t)
+	server := &http.Server{Handler: s.app, Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0)}
 	go server.Serve(ln)
 	t.Cleanup(func() { server.Close() })
-	w.address = newEngine(t, ln.Addr().(*net.TCPAddr).Port, reference, change)
-	return w
+	s.proxy = start(t, ln, func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
+	return s
 }
 
-func listen(t testing.TB) net.Listener {
+// start starts a proxy in front of the app that listens on ln.
+func start(t testing.TB, ln net.Listener, change func(*queue.Proxy, *proxytest.Options)) *proxytest.Proxy {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ln
-}
-
-// newEngine starts an engine in front of the app on a port, and returns its address.
-func newEngine(t testing.TB, port int, reference bool, change func(*queue.Proxy)) string {
-	t.Helper()
-	proxy := &queue.Proxy{
-		Ready:   func(context.Context) error { return nil },
-		Drain:   queue.NewDrain(queue.DrainSettings{}),
-		Stats:   stats.New(time.Now()),
-		Observe: func(*queue.Observation) {},
-	}
-	if change != nil {
-		change(proxy)
-	}
-	watcher, err := hangup.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond})
-	client := h2client.New(h2client.Settings{Dial: user.Dial, Unsettled: user.Forget})
-	const most = 32 << 10
-	std := nethttp.New(nethttp.Settings{MaxHeaderBytes: most, AppHost: "app"}, proxy, user, client, watcher, log.New(io.Discard, "", 0))
-	own := http2.New(http2.Settings{MaxHeaderBytes: most, AppHost: "app"}, proxy, user, client)
-	one := http1.New(http1.Settings{MaxHeaderBytes: most, AppHost: "app", HTTP2: own.ServeConn}, proxy, user, client, watcher)
-	ln := listen(t)
-	served := make(chan error, 1)
-	go func() {
-		if reference {
-			served <- std.Serve(ln, nil)
-		} else {
-			served <- one.Serve(ln, nil)
+	return proxytest.StartOn(t, ln.Addr().(*net.TCPAddr).Port, func(p *queue.Proxy, o *proxytest.Options) {
+		o.MaxHeaderBytes, o.AppHost, o.UnknownApp = 32<<10, "app", true
+		if change != nil {
+			change(p, o)
 		}
-	}()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		_ = one.Shutdown(ctx)
-		_ = own.Shutdown(ctx)
-		_ = std.Shutdown(ctx)
-		<-served
-		user.Close()
-		client.Close()
-		watcher.Close()
 	})
-	return ln.Addr().String()
 }
-
-// patience bounds every wait of these tests.
-const patience = 20 * time.Second
 
 // A client is a connection that speaks HTTP/2 by frames.
 type client struct {
 	testing.TB
-	net.Conn
-	*xhttp2.Framer
-	block   bytes.Buffer
-	encoder *hpack.Encoder
-	id      uint32 // of the next stream
+	*harness.Frames
+	id uint32 // of the next stream
 }
 
-func (w *world) connect(t testing.TB) *client { return connect(t, w.address) }
-
-func connect(t testing.TB, address string) *client {
+func connect(t testing.TB, proxy *proxytest.Proxy) *client {
 	t.Helper()
-	nc, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nc.SetDeadline(time.Now().Add(patience))
+	nc := proxy.Connect(t)
 	t.Cleanup(func() { nc.Close() })
-	c := &client{TB: t, Conn: nc, Framer: xhttp2.NewFramer(nc, nc), id: 1}
-	c.Framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	c.AllowIllegalWrites = true
-	c.encoder = hpack.NewEncoder(&c.block)
-	c.must(c.write(xhttp2.ClientPreface))
+	c := &client{TB: t, Frames: harness.NewFrames(nc), id: 1}
+	_, err := io.WriteString(nc, xhttp2.ClientPreface)
+	c.must(err)
 	c.must(c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 24}))
 	return c
 }
-
-func (c *client) write(s string) error { _, err := io.WriteString(c.Conn, s); return err }
 
 func (c *client) must(err error) {
 	c.Helper()
@@ -279,21 +212,21 @@ func (c *client) must(err error) {
 	}
 }
 
-func (c *client) encode(fields [][2]string) []byte {
-	c.block.Reset()
-	for _, f := range fields {
-		c.must(c.encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
+// flat returns pairs of names and values one after the other.
+func flat(pairs [][2]string) (fields []string) {
+	for _, f := range pairs {
+		fields = append(fields, f[0], f[1])
 	}
-	return bytes.Clone(c.block.Bytes())
+	return fields
 }
 
-// ask plays a request, and returns its stream.
-func (c *client) ask(s *script) uint32 {
+// send sends a request, and returns its stream.
+func (c *client) send(s *script) uint32 {
 	c.Helper()
 	id := c.id
 	c.id += 2
 	hasBody := len(s.body) > 0 || s.trailer != nil
-	_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.encode(s.fields), EndHeaders: true, EndStream: !hasBody})
+	_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.Block(flat(s.fields)...), EndHeaders: true, EndStream: !hasBody})
 	if split := min(s.split, len(s.body)); hasBody {
 		if split > 0 {
 			_ = c.WriteData(id, false, s.body[:split])
@@ -301,20 +234,20 @@ func (c *client) ask(s *script) uint32 {
 		_ = c.WriteData(id, s.trailer == nil, s.body[split:])
 	}
 	if s.trailer != nil {
-		_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.encode(s.trailer), EndHeaders: true, EndStream: true})
+		_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.Block(flat(s.trailer)...), EndHeaders: true, EndStream: true})
 	}
 	return id
 }
 
-// answer reads a response to its end, as text.
-func (c *client) answer(id uint32) string {
+// receive reads a response to its end, as text.
+func (c *client) receive(id uint32) string {
 	c.Helper()
-	var said []string
+	var parts []string
 	var body []byte
 	for {
 		f, err := c.ReadFrame()
 		if err != nil {
-			return fmt.Sprint(strings.Join(said, "\n"), " the connection ended: ", err)
+			return fmt.Sprint(strings.Join(parts, "\n"), " the connection ended: ", err)
 		}
 		switch f := f.(type) {
 		case *xhttp2.SettingsFrame:
@@ -332,18 +265,18 @@ func (c *client) answer(id uint32) string {
 		switch f := f.(type) {
 		case *xhttp2.MetaHeadersFrame:
 			if f.PseudoValue("status") != "100" {
-				said = append(said, asText(f))
+				parts = append(parts, asText(f))
 			}
 			if f.StreamEnded() {
-				return strings.Join(said, "\n") + fmt.Sprintf("\nbody %q", body)
+				return strings.Join(parts, "\n") + fmt.Sprintf("\nbody %q", body)
 			}
 		case *xhttp2.DataFrame:
 			body = append(body, f.Data()...)
 			if f.StreamEnded() {
-				return strings.Join(said, "\n") + fmt.Sprintf("\nbody %q", body)
+				return strings.Join(parts, "\n") + fmt.Sprintf("\nbody %q", body)
 			}
 		case *xhttp2.RSTStreamFrame:
-			return strings.Join(said, "\n") + fmt.Sprintf("\nbody %q reset %v", body, f.ErrCode)
+			return strings.Join(parts, "\n") + fmt.Sprintf("\nbody %q reset %v", body, f.ErrCode)
 		}
 	}
 }
@@ -365,45 +298,45 @@ func asText(f *xhttp2.MetaHeadersFrame) string {
 }
 
 // A comparison is both engines, each in front of both apps.
-type comparison struct{ own, reference [2]*world }
+type comparison struct{ own, reference [2]*setup }
 
 func newComparison(t testing.TB) *comparison {
 	var c comparison
 	for i, h2 := range []bool{false, true} {
-		c.own[i], c.reference[i] = newWorld(t, false, h2, nil), newWorld(t, true, h2, nil)
+		c.own[i], c.reference[i] = newSetup(t, false, h2), newSetup(t, true, h2)
 	}
 	return &c
 }
 
-func (w *world) play(t testing.TB, s *script) (said string, saw []string) {
-	w.app.play(s)
-	c := w.connect(t)
+func (s *setup) run(t testing.TB, script *script) (answer string, requests []string) {
+	s.app.set(script)
+	c := connect(t, s.proxy)
 	defer c.Close()
-	said = c.answer(c.ask(s))
-	return said, w.app.saw()
+	answer = c.receive(c.send(script))
+	return answer, s.app.received()
 }
 
 func (c *comparison) compare(t testing.TB, s *script) {
 	t.Helper()
 	for i, speaks := range []string{"HTTP/1.1", "h2c"} {
-		own, ownSaw := c.own[i].play(t, s)
-		ref, refSaw := c.reference[i].play(t, s)
+		own, ownRequests := c.own[i].run(t, s)
+		ref, refRequests := c.reference[i].run(t, s)
 		short := s.has("content-length") // what it says may have come before the rest
-		if refused(own) && (len(ownSaw) == 0 || short) && (s.stricter() || refused(ref)) {
+		if refused(own) && (len(ownRequests) == 0 || short) && (s.stricter() || refused(ref)) {
 			continue
 		}
 		if own != ref {
 			t.Errorf("%+v, the app speaks %s: got\n%s\nwant\n%s", s, speaks, own, ref)
 		}
-		if !slices.Equal(ownSaw, refSaw) {
-			t.Errorf("%+v, the app speaks %s: the app got\n%s\nwant\n%s", s, speaks, ownSaw, refSaw)
+		if !slices.Equal(ownRequests, refRequests) {
+			t.Errorf("%+v, the app speaks %s: the app got\n%s\nwant\n%s", s, speaks, ownRequests, refRequests)
 		}
 	}
 }
 
 // refused reports whether an answer says that the request was malformed.
-func refused(said string) bool {
-	return strings.HasPrefix(said, "400 ") || strings.HasPrefix(said, "431 ") || strings.Contains(said, " reset ") || strings.HasPrefix(said, "GOAWAY")
+func refused(answer string) bool {
+	return strings.HasPrefix(answer, "400 ") || strings.HasPrefix(answer, "431 ") || strings.Contains(answer, " reset ") || strings.HasPrefix(answer, "GOAWAY")
 }
 
 // lines reads "name: value" lines.
@@ -434,7 +367,7 @@ func newScript(text string, body []byte, content string, split int) *script {
 	return s
 }
 
-// comparable reports whether what a script says can be said by the app, whose standard
+// comparable reports whether what a script says can be sent by the app, whose standard
 // library would change it, and has no more than is compared.
 func comparable(s *script) bool {
 	if s.status < 200 || s.status > 599 || s.status == 204 || s.status == 304 {

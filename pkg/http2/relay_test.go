@@ -1,115 +1,71 @@
 package http2_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 
 	xhttp2 "golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// A rawApp is a user container that speaks HTTP/2 by frames. serve is called for each
-// request, from the goroutine that reads its connection.
-type rawApp struct {
-	*world
-	mu   sync.Mutex
-	seen []queue.Observation
-	came chan struct{}
+// A frameApp is an app that speaks HTTP/2 by frames, and the proxy in front of it.
+type frameApp struct {
+	proxy        *proxytest.Proxy
+	observations chan queue.Observation
 }
 
-// appStream is a stream as the user container has it.
+// An appStream is a stream as the app has it.
 type appStream struct {
-	*xhttp2.Framer
+	*harness.Frames
 	f  *xhttp2.MetaHeadersFrame
 	id uint32
 }
 
-func (s *appStream) respond(end bool, fields ...string) {
-	var b bytes.Buffer
-	e := hpack.NewEncoder(&b)
-	e.SetMaxDynamicTableSize(0)
-	for i := 0; i < len(fields); i += 2 {
-		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
-	}
-	_ = s.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: s.id, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: end})
-}
+func (s *appStream) respond(end bool, fields ...string) { _ = s.WriteHead(s.id, end, fields...) }
 
-func newRawApp(t testing.TB, serve func(s *appStream)) *rawApp {
+// newFrameApp starts an app. serve is called for each request, by the goroutine that
+// reads its connection.
+func newFrameApp(t testing.TB, serve func(s *appStream)) *frameApp {
 	t.Helper()
-	a := &rawApp{came: make(chan struct{}, 1)}
-	ln := listen(t)
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			nc, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer nc.Close()
-				preface := make([]byte, len(xhttp2.ClientPreface))
-				if _, err := io.ReadFull(nc, preface); err != nil || string(preface) != xhttp2.ClientPreface {
-					return
-				}
-				fr := xhttp2.NewFramer(nc, nc)
-				fr.AllowIllegalWrites = true
-				fr.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-				_ = fr.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 20})
-				for {
-					f, err := fr.ReadFrame()
-					if err != nil {
-						return
-					}
-					switch f := f.(type) {
-					case *xhttp2.SettingsFrame:
-						if !f.IsAck() {
-							_ = fr.WriteSettingsAck()
-						}
-					case *xhttp2.MetaHeadersFrame:
-						if f.PseudoValue("path") == "*" { // the question what it speaks
-							(&appStream{fr, f, f.StreamID}).respond(true, ":status", "204")
-						} else if f.PseudoValue("method") != "" {
-							serve(&appStream{fr, f, f.StreamID})
-						}
-					}
-				}
-			})
-		}
+	a := &frameApp{observations: make(chan queue.Observation, 1000)}
+	server := harness.NewApp(t, func(conn *harness.AppConn) { serveFrames(conn, serve) })
+	a.proxy = start(t, server.Listener, func(p *queue.Proxy, _ *proxytest.Options) {
+		p.Observe = func(o *queue.Observation) { a.observations <- *o }
 	})
-	t.Cleanup(func() { ln.Close() })
-	a.world = &world{address: newEngine(t, ln.Addr().(*net.TCPAddr).Port, false, func(p *queue.Proxy) {
-		p.Observe = func(o *queue.Observation) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.seen = append(a.seen, *o)
-			select {
-			case a.came <- struct{}{}:
-			default:
-			}
-		}
-	})}
 	return a
 }
 
-// observed returns the next observation.
-func (a *rawApp) observed() queue.Observation {
+func serveFrames(conn *harness.AppConn, serve func(s *appStream)) {
+	preface := make([]byte, len(xhttp2.ClientPreface))
+	if _, err := io.ReadFull(conn.In, preface); err != nil || string(preface) != xhttp2.ClientPreface {
+		return
+	}
+	frames := conn.Frames()
+	_ = frames.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 20})
 	for {
-		a.mu.Lock()
-		if len(a.seen) > 0 {
-			o := a.seen[0]
-			a.seen = a.seen[1:]
-			a.mu.Unlock()
-			return o
+		f, err := frames.ReadFrame()
+		if err != nil {
+			return
 		}
-		a.mu.Unlock()
-		<-a.came
+		switch f := f.(type) {
+		case *xhttp2.SettingsFrame:
+			if !f.IsAck() {
+				_ = frames.WriteSettingsAck()
+			}
+		case *xhttp2.MetaHeadersFrame:
+			s := &appStream{frames, f, f.StreamID}
+			if f.PseudoValue("path") == "*" { // by which the proxy finds out what the app speaks
+				s.respond(true, ":status", "204")
+			} else if f.PseudoValue("method") != "" {
+				serve(s)
+			}
+		}
 	}
 }
 
@@ -161,12 +117,12 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 		}, "103 []"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newRawApp(t, c.serve)
-			cl := a.connect(t)
-			if got := cl.answer(cl.ask(request(c.method, "/"))); !strings.HasPrefix(got, c.want) {
+			a := newFrameApp(t, c.serve)
+			cl := connect(t, a.proxy)
+			if got := cl.receive(cl.send(request(c.method, "/"))); !strings.HasPrefix(got, c.want) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
-			if got := cl.answer(cl.ask(request("OPTIONS", "/"))); got == "" || strings.Contains(got, "the connection ended") {
+			if got := cl.receive(cl.send(request("OPTIONS", "/"))); got == "" || strings.Contains(got, "the connection ended") {
 				t.Errorf("got %q, want that the client's connection lives on", got)
 			}
 		})
@@ -174,15 +130,15 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 }
 
 func TestExpectReachesTheApp(t *testing.T) {
-	a := newRawApp(t, func(s *appStream) {
+	a := newFrameApp(t, func(s *appStream) {
 		if hasField(s.f, "expect", "100-continue") {
 			s.respond(false, ":status", "100")
 		}
 		s.respond(true, ":status", "200")
 	})
-	c := a.connect(t)
+	c := connect(t, a.proxy)
 	id := c.id
-	c.must(c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.encode(request("POST", "/", [2]string{"expect", "100-continue"}).fields)}))
+	c.must(c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/", [2]string{"expect", "100-continue"}).fields)...)}))
 	for {
 		f, err := c.ReadFrame()
 		c.must(err)
@@ -208,15 +164,15 @@ func hasField(f *xhttp2.MetaHeadersFrame, name, value string) bool {
 func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 	for name, end := range map[string]bool{"the response has ended": true, "the response goes on": false} {
 		t.Run(name, func(t *testing.T) {
-			a := newRawApp(t, func(s *appStream) {
+			a := newFrameApp(t, func(s *appStream) {
 				s.respond(false, ":status", "200")
 				_ = s.WriteData(s.id, false, make([]byte, 10_000))
 				_ = s.WriteData(s.id, end, make([]byte, 10_000))
 			})
 			for range 20 {
-				c := a.connect(t)
+				c := connect(t, a.proxy)
 				c.must(c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 15_000}))
-				id := c.ask(request("GET", "/"))
+				id := c.send(request("GET", "/"))
 				for got := 0; got < 15_000; {
 					f, err := c.ReadFrame()
 					c.must(err)
@@ -225,7 +181,7 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 					}
 				}
 				c.must(c.WriteRSTStream(id, xhttp2.ErrCodeCancel))
-				if o := a.observed(); o.Why != queue.ClientGone {
+				if o := harness.Receive(t, a.observations, "observation"); o.Why != queue.ClientGone {
 					t.Fatalf("got %v, want that the client has gone", o.Why)
 				}
 				c.Close()
@@ -236,11 +192,11 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 
 // Both directions of a stream are held back at the same time, and by both sides.
 func TestBothDirectionsAreHeldBack(t *testing.T) {
-	w := newWorld(t, false, true, nil)
+	s := newSetup(t, false, true)
 	const all = 3 << 20
 	var clients sync.WaitGroup
 	for range 4 {
-		c := w.connect(t)
+		c := connect(t, s.proxy)
 		clients.Go(func() { echo(c, all) })
 	}
 	clients.Wait()
@@ -252,7 +208,7 @@ func echo(c *client, all int) {
 	id := c.id
 	var mu sync.Mutex
 	window, changed := 65535, make(chan struct{}, 1)
-	c.must(c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.encode(request("POST", "/echo").fields)}))
+	c.must(c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/echo").fields)...)}))
 	go func() {
 		for sent := 0; sent < all; {
 			mu.Lock()

@@ -157,6 +157,17 @@ func (c *AppConn) Request() *Message {
 	return m
 }
 
+// Frames returns the connection as one that speaks HTTP/2, from here on.
+func (c *AppConn) Frames() *Frames { return NewFrames(bufferedConn{c.TCPConn, c.In}) }
+
+// A bufferedConn is a connection of which a part has been read ahead.
+type bufferedConn struct {
+	*net.TCPConn
+	in *bufio.Reader
+}
+
+func (c bufferedConn) Read(p []byte) (int, error) { return c.in.Read(p) }
+
 // Send writes bytes. That the other side has gone is no error here.
 func (c *AppConn) Send(text string) { _, _ = io.WriteString(c, text) }
 
