@@ -18,10 +18,6 @@ const (
 	Counter   Kind = "counter"
 	Gauge     Kind = "gauge"
 	Histogram Kind = "histogram"
-
-	// UpDownCounter is OpenTelemetry's alone ([Family.OTel]): a sum that may shrink.
-	// Prometheus has gauges for it.
-	UpDownCounter Kind = "updowncounter"
 )
 
 // A family is one name: what docs/metrics.md says about it, and its series at a

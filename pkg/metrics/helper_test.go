@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -141,4 +143,20 @@ func wantSamples(t *testing.T, got, want map[string]string) {
 func withoutBuckets(samples map[string]string) map[string]string {
 	maps.DeleteFunc(samples, func(series, _ string) bool { return strings.Contains(series, "_bucket{") })
 	return samples
+}
+
+// gathered is the family of a name.
+func gathered(t *testing.T, m *Metrics, name string) *dto.MetricFamily {
+	t.Helper()
+	all, err := m.gatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == name {
+			return f
+		}
+	}
+	t.Fatalf("got no %s, want one", name)
+	return nil
 }

@@ -312,9 +312,9 @@ func TestAScraperThatHasGoneIsNoErrorOfTheApp(t *testing.T) {
 	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil).WithContext(ctx))
 	<-gone // the app was told
 	f := gathered(t, m, AppScrapeErrorsTotal)
-	for _, p := range f.Points {
-		if p.Value != 0 {
-			t.Errorf("got %v of %v, want none", p.Value, p.Labels)
+	for _, s := range f.GetMetric() {
+		if s.GetCounter().GetValue() != 0 {
+			t.Errorf("got %v, want none", s)
 		}
 	}
 }

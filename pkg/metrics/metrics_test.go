@@ -553,7 +553,7 @@ func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 				m.Answered(time.Now(), i%2 == 0)
 				m.ReadinessChanged(false)
 				if i%100 == 0 {
-					if _, err := m.Gather(); err != nil {
+					if _, err := m.gatherer.Gather(); err != nil {
 						t.Error(err)
 					}
 				}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"unsafe"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -110,23 +112,23 @@ func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	families, err := m.Gather()
+	families, err := m.gatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.Name != "http_server_request_duration_seconds" && f.Name != "http_client_request_duration_seconds" {
+		if f.GetName() != "http_server_request_duration_seconds" && f.GetName() != "http_client_request_duration_seconds" {
 			continue
 		}
 		named, counted := 0, 0.0
-		for _, p := range f.Points {
-			counted += float64(p.Count)
-			if !slices.Contains(p.Labels, Label{"kn_route_tag", "kn:tagged"}) {
+		for _, s := range f.GetMetric() {
+			counted += float64(s.GetHistogram().GetSampleCount())
+			if !slices.ContainsFunc(s.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "kn_route_tag" && l.GetValue() == "kn:tagged" }) {
 				named++
 			}
 		}
 		if named != maxNamed || counted != requests {
-			t.Errorf("%s: got %d series with names and %v requests, want %d and %v", f.Name, named, counted, maxNamed, requests)
+			t.Errorf("%s: got %d series with names and %v requests, want %d and %v", f.GetName(), named, counted, maxNamed, requests)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -33,7 +34,7 @@ type telemetry struct {
 	metrics *metrics.Metrics
 	log     *accesslog.Log
 	tracer  *tracing.Tracer
-	push    *tracing.MetricsPush
+	push    *metrics.Push
 }
 
 // tell makes the telemetry.
@@ -41,13 +42,12 @@ func (s *sidecar) tell() {
 	s.telemetry.log = s.requestLog()
 	s.telemetry.tracer = s.tracer()
 	push := s.pushOptions()
-	s.telemetry.metrics = s.makeMetrics(push.Exporter != tracing.None)
-	if push.Exporter == tracing.None {
+	s.telemetry.metrics = s.makeMetrics(push.Protocol != export.None)
+	if push.Protocol == export.None {
 		return
 	}
-	push.Collect = s.collect
 	var err error
-	if s.telemetry.push, err = tracing.NewMetricsPush(push); err != nil {
+	if s.telemetry.push, err = s.telemetry.metrics.Push(push); err != nil {
 		s.log.Warn("metrics are not pushed", zap.Error(err))
 	}
 }
@@ -107,60 +107,24 @@ func (s *sidecar) tracer() *tracing.Tracer {
 }
 
 // pushOptions says where metrics are pushed, if anybody asks for that.
-func (s *sidecar) pushOptions() tracing.PushOptions {
-	c, asked := s.exporterConfig(), &s.config.Observability.V.RequestMetrics
-	c.Protocol, c.Endpoint, c.DefaultInterval = asked.Protocol, asked.Endpoint, asked.ExportInterval
-	c.Interval = s.config.OTel.MetricInterval.V
-	c.Collector = tracing.Collector(s.config.OTel.Metrics())
-	o, warnings := c.PushOptions()
+func (s *sidecar) pushOptions() metrics.PushOptions {
+	otel, asked := &s.config.OTel, &s.config.Observability.V.RequestMetrics
+	o, warnings := metrics.PushConfig{
+		Protocol: asked.Protocol, Endpoint: asked.Endpoint, DefaultInterval: asked.ExportInterval,
+		Disabled: otel.Disabled.V, ServiceName: otel.ServiceName.V, Attributes: otel.ResourceAttributes.V.Of, Timeout: otel.Timeout.V,
+		Collector: export.Collector(otel.Metrics()), Interval: otel.MetricInterval.V,
+	}.Options()
 	for _, w := range warnings {
 		s.log.Warn("metrics push", zap.String("problem", w))
 	}
-	s.identify(&o.Resource)
+	s.identify(o.Resource)
 	o.OwnPorts = s.ownPorts()
 	o.Report = func(err error) { s.log.Warn("metrics push", zap.Error(err)) }
 	return o
 }
 
-// collect returns the metrics that are pushed: those that OpenTelemetry has names
-// for, as Knative's head does.
-func (s *sidecar) collect() []tracing.Metric {
-	families, err := s.telemetry.metrics.Gather()
-	if err != nil {
-		s.log.Warn("metrics push", zap.Error(err)) // and what there is
-	}
-	var out []tracing.Metric
-	for _, f := range families {
-		f, ok := f.OTel()
-		if !ok {
-			continue
-		}
-		m := tracing.Metric{Name: f.Name, Unit: f.Unit, Help: f.Help}
-		switch f.Kind {
-		case metrics.Counter:
-			m.Kind = tracing.Counter
-		case metrics.UpDownCounter:
-			m.Kind = tracing.UpDownCounter
-		case metrics.Histogram:
-			m.Kind = tracing.Histogram
-		}
-		for _, p := range f.Points {
-			point := tracing.Point{Labels: make(map[string]string, len(p.Labels)), Value: p.Value, Bounds: p.Bounds, Counts: p.Counts}
-			if f.Kind == metrics.Histogram {
-				point.Value = p.Sum
-			}
-			for _, l := range p.Labels {
-				point.Labels[l.Name] = l.Value
-			}
-			m.Points = append(m.Points, point)
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
 // identify says who we are.
-func (s *sidecar) identify(r *tracing.Resource) {
+func (s *sidecar) identify(r *export.Resource) {
 	c := s.config
 	r.Namespace, r.Service, r.Configuration = c.Namespace.V, c.Service.V, c.Configuration.V
 	r.Revision, r.Pod, r.PodIP, r.Version = c.Revision.V, c.Pod.V, c.PodIP.V, s.process.Version
@@ -175,19 +139,12 @@ func (s *sidecar) ownPorts() []int {
 
 // tracingConfig is what the settings say about exporting traces.
 func (s *sidecar) tracingConfig() tracing.ExporterConfig {
-	c, t, asked := s.exporterConfig(), s.config, &s.config.Observability.V.Tracing
-	c.Protocol, c.Endpoint, c.SamplingRate = asked.Protocol, asked.Endpoint, asked.SamplingRate
-	c.Backend, c.ZipkinEndpoint, c.SampleRate, c.Debug = t.TracingBackend.V, t.ZipkinEndpoint.V, t.TracingSampleRate.V, t.TracingDebug.V
-	c.Collector = tracing.Collector(t.OTel.Traces())
-	c.Propagators, c.Sampler, c.SamplerArg = t.Propagators.V, t.Sampler.V, t.SamplerArg.V
-	return c
-}
-
-// exporterConfig is what they say about both signals.
-func (s *sidecar) exporterConfig() tracing.ExporterConfig {
-	o := &s.config.OTel
+	t, otel, asked := s.config, &s.config.OTel, &s.config.Observability.V.Tracing
 	return tracing.ExporterConfig{
-		Disabled: o.Disabled.V, ServiceName: o.ServiceName.V, Attributes: o.ResourceAttributes.V.Of, Timeout: o.Timeout.V,
+		Protocol: asked.Protocol, Endpoint: asked.Endpoint, SamplingRate: asked.SamplingRate,
+		Backend: t.TracingBackend.V, ZipkinEndpoint: t.ZipkinEndpoint.V, SampleRate: t.TracingSampleRate.V, Debug: t.TracingDebug.V,
+		Disabled: otel.Disabled.V, ServiceName: otel.ServiceName.V, Attributes: otel.ResourceAttributes.V.Of, Timeout: otel.Timeout.V,
+		Collector: export.Collector(otel.Traces()), Propagators: t.Propagators.V, Sampler: t.Sampler.V, SamplerArg: t.SamplerArg.V,
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -74,7 +75,7 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	switch {
-	case strings.HasPrefix(r.URL.Path, zipkinPath):
+	case strings.HasPrefix(r.URL.Path, "/api/v2/spans"):
 		c.spans = append(c.spans, zipkinSpans(body)...)
 		w.WriteHeader(http.StatusAccepted)
 	case r.Header.Get("Content-Type") == "application/json":
@@ -247,8 +248,8 @@ func certificateFor(t *testing.T) (*tls.Certificate, *tls.Config) {
 	return &s.TLS.Certificates[0], client
 }
 
-func identity() Resource {
-	return Resource{
+func identity() export.Resource {
+	return export.Resource{
 		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-1", PodIP: "10.1.2.3", Version: "v1",
 		Attributes: map[string]string{"deployment.environment": "test"},
 	}
@@ -263,31 +264,31 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 		{"zipkin", func(t *testing.T, c *collector) Options {
 			s := httptest.NewServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: Zipkin, Endpoint: s.URL + "/api/v2/spans"}
+			return Options{Exporter: export.Zipkin, Endpoint: s.URL + "/api/v2/spans"}
 		}},
 		{"zipkin by address", func(t *testing.T, c *collector) Options {
 			s := httptest.NewServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: Zipkin, Endpoint: s.Listener.Addr().String()}
+			return Options{Exporter: export.Zipkin, Endpoint: s.Listener.Addr().String()}
 		}},
 		{"OTLP over HTTP", func(t *testing.T, c *collector) Options {
 			s := httptest.NewServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: OTLP, Endpoint: s.URL}
+			return Options{Exporter: export.OTLP, Endpoint: s.URL}
 		}},
 		{"OTLP as JSON over TLS", func(t *testing.T, c *collector) Options {
 			s := httptest.NewTLSServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}
+			return Options{Exporter: export.OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}
 		}},
 		{"OTLP over gRPC", func(t *testing.T, c *collector) Options {
-			return Options{Exporter: OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}
+			return Options{Exporter: export.OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}
 		}},
 		{"OTLP over gRPC by address", func(t *testing.T, c *collector) Options {
-			return Options{Exporter: OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}
+			return Options{Exporter: export.OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}
 		}},
 		{"OTLP over gRPC and TLS", func(t *testing.T, c *collector) Options {
-			return Options{Exporter: OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}
+			return Options{Exporter: export.OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}
 		}},
 	}
 	parents := []struct {
@@ -365,13 +366,13 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	c := &collector{}
 	s := httptest.NewServer(c)
 	defer s.Close()
-	tracer, err := New(Options{Exporter: OTLP, Endpoint: s.URL, Sampling: always, AppPort: 8080, Resource: identity()})
+	tracer, err := New(Options{Exporter: export.OTLP, Endpoint: s.URL, Sampling: always, AppPort: 8080, Resource: identity()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := httptest.NewRequest("BREW", "http://[::1]:81/a%20b?secret=1", nil)
 	r.RemoteAddr = "192.0.2.1:1234"
-	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
+	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", export.MaxText))
 	r.Header.Set("X-Forwarded-For", "192.0.2.9, 192.0.2.8")
 	o := observe(r)
 	o.Status, o.Why, o.Proxied, o.Replayed = 502, queue.AppReset, true, true
@@ -412,7 +413,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 		"client.address": "192.0.2.9", "network.protocol.version": "1.1", "http.response.status_code": "502",
 		"http.request.body.size": "3", "http.response.body.size": "5", "error.type": "app-reset", "queueproxy.reason": "app-reset",
 		"queueproxy.phase": "streaming", "queueproxy.activator": "true", "queueproxy.replayed": "true", "tracestate": "a=1,b=2,c=3",
-		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (maxText-len("curl\xff"))/2),
+		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (export.MaxText-len("curl\xff"))/2),
 	})
 	check("app", spans[1].attributes, map[string]string{
 		"server.address": "127.0.0.1", "server.port": "8080", "url.full": "http://127.0.0.1:8080/a%20b", "http.response.status_code": "502",
@@ -436,7 +437,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	c := &collector{}
 	s := httptest.NewServer(c)
 	defer s.Close()
-	tracer, err := New(Options{Exporter: Zipkin, Endpoint: s.URL, Sampling: follow, Resource: identity()})
+	tracer, err := New(Options{Exporter: export.Zipkin, Endpoint: s.URL, Sampling: follow, Resource: identity()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,7 +461,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 
 func TestStandardOutputHasALineForEachSpan(t *testing.T) {
 	var out bytes.Buffer
-	tracer, err := New(Options{Exporter: Stdout, Output: &out, Sampling: always, Resource: identity()})
+	tracer, err := New(Options{Exporter: export.Stdout, Output: &out, Sampling: always, Resource: identity()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,29 +521,29 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 	partial.nested(1, func(m *message) { m.uint(1, 1); m.string(2, "no") })
 	for _, c := range []struct {
 		name     string
-		exporter Exporter
+		exporter export.Protocol
 		c        *collector
 		calls    int
 		dropped  uint64
 		says     string
 	}{
-		{"400 is for good", OTLP, &collector{answer: func() (int, string) { return 400, "no" }}, 1, 2, "400 Bad Request"},
-		{"503 is tried again", OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
-		{"429 is tried again", Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
-		{"a redirect is not followed", OTLP, &collector{answer: func() (int, string) { return 307, "" }}, 1, 2, "307"},
-		{"partial success", OTLP, &collector{answer: http200(string(partial))}, 1, 1, "1 of 2 spans were refused"},
-		{"partial success in JSON", OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
-		{"partial success of a number", OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
-		{"an answer that is no JSON", OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
-		{"an answer that is no protobuf", OTLP, &collector{answer: http200("\xff\xff\xff")}, 1, 0, ""},
-		{"gRPC UNAVAILABLE is tried again", OTLPGRPC, &collector{fail: grpcThenFine(codes.Unavailable)}, 2, 0, ""},
-		{"gRPC INVALID_ARGUMENT is for good", OTLPGRPC, &collector{fail: grpcThenFine(codes.InvalidArgument)}, 1, 2, "grpc-status 3"},
-		{"gRPC partial success", OTLPGRPC, &collector{reject: 1}, 1, 1, "1 of 2"},
+		{"400 is for good", export.OTLP, &collector{answer: func() (int, string) { return 400, "no" }}, 1, 2, "400 Bad Request"},
+		{"503 is tried again", export.OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
+		{"429 is tried again", export.Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
+		{"a redirect is not followed", export.OTLP, &collector{answer: func() (int, string) { return 307, "" }}, 1, 2, "307"},
+		{"partial success", export.OTLP, &collector{answer: http200(string(partial))}, 1, 1, "1 of 2 spans were refused"},
+		{"partial success in JSON", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
+		{"partial success of a number", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
+		{"an answer that is no JSON", export.OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},
+		{"an answer that is no protobuf", export.OTLP, &collector{answer: http200("\xff\xff\xff")}, 1, 0, ""},
+		{"gRPC UNAVAILABLE is tried again", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.Unavailable)}, 2, 0, ""},
+		{"gRPC INVALID_ARGUMENT is for good", export.OTLPGRPC, &collector{fail: grpcThenFine(codes.InvalidArgument)}, 1, 2, "grpc-status 3"},
+		{"gRPC partial success", export.OTLPGRPC, &collector{reject: 1}, 1, 1, "1 of 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // second tries wait
 			o := Options{Exporter: c.exporter}
-			if c.exporter == OTLPGRPC {
+			if c.exporter == export.OTLPGRPC {
 				o.Endpoint = c.c.serveGRPC(t, nil)
 			} else {
 				s := httptest.NewServer(c.c)
@@ -569,7 +570,7 @@ func TestHTTPServersAreNoGRPCServers(t *testing.T) {
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	defer s.Close()
-	tracer, reports := exported(t, Options{Exporter: OTLPGRPC, Endpoint: s.URL})
+	tracer, reports := exported(t, Options{Exporter: export.OTLPGRPC, Endpoint: s.URL})
 	if tracer.Dropped() != 2 || len(reports) != 1 || !strings.Contains(reports[0].Error(), "404 Not Found") {
 		t.Errorf("got %d dropped, %v, want 2 and the status 404", tracer.Dropped(), reports)
 	}
@@ -584,7 +585,7 @@ func TestReportsHideSecrets(t *testing.T) {
 	l.Close() // nobody listens there any more
 	var reports []error
 	tracer, err := New(Options{
-		Exporter: Zipkin, Endpoint: "http://user:hunter2@" + address, Sampling: always, Report: func(err error) { reports = append(reports, err) },
+		Exporter: export.Zipkin, Endpoint: "http://user:hunter2@" + address, Sampling: always, Report: func(err error) { reports = append(reports, err) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -601,32 +602,8 @@ func TestReportsHideSecrets(t *testing.T) {
 		}
 	}
 	for _, endpoint := range []string{"http://user:hunter2@host:99999", "ftp://user:hunter2@host", "http://user:hunter2@[::1", "http://user:hunter2@", "http://u:hunter2@%zz"} {
-		if _, err := New(Options{Exporter: Zipkin, Endpoint: endpoint, Sampling: always}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if _, err := New(Options{Exporter: export.Zipkin, Endpoint: endpoint, Sampling: always}); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: got %v, want an error without the password", endpoint, err)
-		}
-	}
-}
-
-func TestEndpointsAreResolved(t *testing.T) {
-	for _, c := range []struct{ endpoint, want string }{
-		{"http://collector:4318/v1/traces", "http://collector:4318/v1/traces"},
-		{" https://collector ", "https://collector"},
-		{"10.0.0.1:4317", "http://10.0.0.1:4317"},
-		{"10.0.0.1", "http://10.0.0.1"},
-		{"[fd00::1]:4317", "http://[fd00::1]:4317"},
-		{"127.0.0.1:9411/api/v2/spans", "http://127.0.0.1:9411/api/v2/spans"},
-		{"collector:4317", "https://collector:4317"},
-		{"collector.observability.svc:4318/v1/traces", "https://collector.observability.svc:4318/v1/traces"},
-		{"http://collector#part", "http://collector"},
-	} {
-		got, err := resolve(c.endpoint)
-		if err != nil || got.String() != c.want {
-			t.Errorf("%q: got %v, %v, want %s", c.endpoint, got, err, c.want)
-		}
-	}
-	for _, endpoint := range []string{"", "  ", "unix:///x", "http://", "http://host:0", "http://host:70000", "://x", "http://a b/"} {
-		if got, err := resolve(endpoint); err == nil {
-			t.Errorf("%q: got %v, want an error", endpoint, got)
 		}
 	}
 }
@@ -637,7 +614,7 @@ func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
 		"http://LOCALHOST:8012": true, "http://0.0.0.0:8012": true, "http://10.1.2.3:9091": true,
 		"http://127.0.0.1:4318": false, "http://10.1.2.4:8012": false, "http://collector:8012": false, "http://127.0.0.1": false,
 	} {
-		for _, exporter := range []Exporter{OTLP, OTLPGRPC, Zipkin} {
+		for _, exporter := range []export.Protocol{export.OTLP, export.OTLPGRPC, export.Zipkin} {
 			o := Options{Exporter: exporter, Endpoint: endpoint, Sampling: always, OwnPorts: []int{8012, 8112, 9091}, Resource: identity()}
 			tracer, err := New(o)
 			if (err != nil) != refused {
@@ -648,24 +625,20 @@ func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
 			}
 		}
 	}
-	p, err := NewMetricsPush(PushOptions{Exporter: OTLP, Endpoint: "http://127.0.0.1:8012", OwnPorts: []int{8012}})
-	if err == nil || p != nil {
-		t.Errorf("metrics: got %v, want an error", err)
-	}
 }
 
 func TestPathsAreCompleted(t *testing.T) {
 	for _, c := range []struct {
-		exporter   Exporter
+		exporter   export.Protocol
 		path, want string
 	}{
-		{Zipkin, "", "/api/v2/spans"},
-		{Zipkin, "/", "/api/v2/spans"},
-		{Zipkin, "/api/v2/spans/custom", "/api/v2/spans/custom"},
-		{OTLP, "", "/v1/traces"},
-		{OTLP, "/", "/"},
-		{OTLP, "/otlp/v1/traces", "/otlp/v1/traces"},
-		{OTLPJSON, "", "/v1/traces"},
+		{export.Zipkin, "", "/api/v2/spans"},
+		{export.Zipkin, "/", "/api/v2/spans"},
+		{export.Zipkin, "/api/v2/spans/custom", "/api/v2/spans/custom"},
+		{export.OTLP, "", "/v1/traces"},
+		{export.OTLP, "/", "/"},
+		{export.OTLP, "/otlp/v1/traces", "/otlp/v1/traces"},
+		{export.OTLPJSON, "", "/v1/traces"},
 	} {
 		s := &collector{answer: func() (int, string) { return 204, "" }}
 		srv := httptest.NewServer(s)
@@ -762,7 +735,7 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 	f.Add("GET", "/", "h:80", "1.2.3.4:5", "curl", "a=1", "1.1.1.1", 200, 0)
 	f.Add("\xff", "/\xff", "[::", "\x00", "\xc3", "=", ",\xff", -1, 7)
 	f.Fuzz(func(t *testing.T, method, path, host, remote, agent, state, forwarded string, code, why int) {
-		tracer := &Tracer{options: Options{Sampling: always, Limited: true, Resource: Resource{Pod: agent, Service: host, Version: path}}}
+		tracer := &Tracer{options: Options{Sampling: always, Limited: true, Resource: export.Resource{Pod: agent, Service: host, Version: path}}}
 		r := &Trace{tracer: tracer, record: true, id: newTraceID(), server: newSpanID(), app: newSpanID(), state: state}
 		o := get("/")
 		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Why = path, host, remote, method, code, queue.Why(uint(why)%uint(queue.Whys))

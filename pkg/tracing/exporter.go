@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // Bounds of the way out.
@@ -24,29 +26,15 @@ const (
 // An encoder makes the body of one export.
 type encoder func([]*spanData) ([]byte, error)
 
-// A sender exports a body. It returns how many of the spans in it the other end has
-// refused; the error, often a *refusal, says why all of them failed.
-type sender func(ctx context.Context, body []byte) (rejected int, err error)
-
-// A refusal is an answer that is not yes.
-type refusal struct {
-	err   error
-	again bool          // it may be yes later
-	after time.Duration // not before; 0: nothing was said
-}
-
-func (r *refusal) Error() string { return r.err.Error() }
-func (r *refusal) Unwrap() error { return r.err }
-
 // An exporter holds spans until its goroutine has sent them.
 type exporter struct {
 	encode        encoder
-	send          sender
+	send          export.Sender
 	release       func()      // called when nothing is sent any more
 	report        func(error) // may be nil
 	queue         chan *spanData
 	sent, dropped atomic.Uint64
-	outcome       outcome // of run alone
+	outcome       export.Outcome // of run alone
 
 	closing   chan struct{} // Close was called
 	closeOnce sync.Once
@@ -57,7 +45,7 @@ type exporter struct {
 }
 
 // startExporter starts the goroutine that sends.
-func startExporter(encode encoder, send sender, release func(), report func(error)) *exporter {
+func startExporter(encode encoder, send export.Sender, release func(), report func(error)) *exporter {
 	ctx, cut := context.WithCancel(context.Background())
 	e := &exporter{
 		encode: encode, send: send, release: release, report: report, cut: cut,
@@ -177,34 +165,11 @@ func (e *exporter) deliver(ctx context.Context, batch []*spanData) []*spanData {
 	}
 	e.dropped.Add(uint64(rejected))
 	e.sent.Add(uint64(len(batch) - rejected))
-	if e.outcome.isNews(err) && e.report != nil {
+	if e.outcome.IsNews(err) && e.report != nil {
 		e.report(fmt.Errorf("tracing: %w; spans are lost", err))
 	}
 	clear(batch)
 	return batch[:0]
-}
-
-// reportEvery is how often failures are reported at most: a collector that refuses every
-// other export must not fill the log.
-const reportEvery = 10 * time.Second
-
-// An outcome is how exports ended so far.
-type outcome struct {
-	reported   bool      // a failure since the last success
-	reportedAt time.Time // the last failure that was; zero: none
-}
-
-// isNews notes how an export ended, and reports whether that is to be reported.
-func (o *outcome) isNews(err error) bool {
-	switch {
-	case err == nil:
-		o.reported = false
-		return false
-	case o.reported, !o.reportedAt.IsZero() && time.Since(o.reportedAt) < reportEvery:
-		return false
-	}
-	o.reported, o.reportedAt = true, time.Now()
-	return true
 }
 
 // retry calls try until it succeeds, fails for good, or has had its time.
@@ -212,13 +177,13 @@ func retry(ctx context.Context, try func() (int, error)) (rejected int, err erro
 	end := time.Now().Add(giveUp)
 	for wait := firstWait; ; wait = min(2*wait, maxWait) {
 		rejected, err = try()
-		var r *refusal
-		if err == nil || ctx.Err() != nil || errors.As(err, &r) && !r.again {
+		var r *export.Refusal
+		if err == nil || ctx.Err() != nil || errors.As(err, &r) && !r.Again {
 			return rejected, err
 		}
 		pause := wait/2 + rand.N(wait/2) // sidecars that lose a collector together must not come back together
 		if r != nil {
-			pause = max(pause, r.after)
+			pause = max(pause, r.After)
 		}
 		if time.Now().Add(pause).After(end) {
 			return rejected, err
@@ -235,10 +200,10 @@ func retry(ctx context.Context, try func() (int, error)) (rejected int, err erro
 
 // writeTo sends to a stream: standard output. What is refused is not tried again, for
 // a part of it may have been written.
-func writeTo(w io.Writer) sender {
+func writeTo(w io.Writer) export.Sender {
 	return func(_ context.Context, body []byte) (int, error) {
 		if _, err := w.Write(body); err != nil {
-			return 0, &refusal{err: err}
+			return 0, &export.Refusal{Err: err}
 		}
 		return 0, nil
 	}

@@ -3,11 +3,12 @@ package tracing
 import (
 	"context"
 	"errors"
-	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // A wire is what an exporter sends to, on the clock of a test.
@@ -119,7 +120,7 @@ func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
 
 func TestABatchIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{answer: func(int) error { return &refusal{err: errors.New("busy"), again: true} }}
+		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("busy"), Again: true} }}
 		e := w.start()
 		e.add(spansOf(3))
 		time.Sleep(2 * giveUp)
@@ -166,7 +167,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(try int) error {
 			if try == 1 {
-				return &refusal{err: errors.New("busy"), again: true, after: 7 * time.Second}
+				return &export.Refusal{Err: errors.New("busy"), Again: true, After: 7 * time.Second}
 			}
 			return nil
 		}}
@@ -187,12 +188,12 @@ func TestFailuresAreReportedOncePerSpell(t *testing.T) {
 			if try == 3 {
 				return nil
 			}
-			return &refusal{err: errors.New("bad request")}
+			return &export.Refusal{Err: errors.New("bad request")}
 		}}
 		e := w.start()
 		for range 5 {
 			e.add(spansOf(1))
-			time.Sleep(reportEvery)
+			time.Sleep(export.ReportEvery)
 		}
 		mustClose(t, e)
 		if len(w.reports) != 2 {
@@ -209,7 +210,7 @@ func TestFailuresThatComeAndGoAreReportedOnceInAWhile(t *testing.T) {
 			if try%2 == 0 && try < exports-20 {
 				return nil
 			}
-			return &refusal{err: errors.New("bad request")}
+			return &export.Refusal{Err: errors.New("bad request")}
 		}}
 		e := w.start()
 		for range exports {
@@ -281,7 +282,7 @@ func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
 
 func TestCloseInterruptsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{answer: func(int) error { return &refusal{err: errors.New("busy"), again: true, after: giveUp} }}
+		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("busy"), Again: true, After: giveUp} }}
 		e := w.start()
 		e.add(spansOf(1))
 		time.Sleep(2 * gather) // the pause has begun
@@ -311,19 +312,5 @@ func TestAStuckOutputDoesNotKeepClose(t *testing.T) {
 		}
 		close(open)
 		<-e.done
-	})
-}
-
-func TestRetryAfterIsRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for in, want := range map[string]time.Duration{
-			"": 0, "5": 5 * time.Second, "99999": maxAfter, "-1": 0, "soon": 0,
-			time.Now().Add(4 * time.Second).UTC().Format(http.TimeFormat):  4 * time.Second,
-			time.Now().Add(-4 * time.Second).UTC().Format(http.TimeFormat): 0,
-		} {
-			if got := retryAfter(in); got != want {
-				t.Errorf("%q: got %v, want %v", in, got, want)
-			}
-		}
 	})
 }

@@ -1,20 +1,20 @@
 package tracing
 
 import (
+	"cmp"
 	"fmt"
-	"net/http"
-	"strings"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// An ExporterConfig is what the settings say about exporting one signal, traces or
-// metrics. Zero values are unset.
+// An ExporterConfig is what the settings say about exporting traces. Zero values are
+// unset.
 type ExporterConfig struct {
-	// Of Knative from 1.19 on: tracing or requestMetrics of its observability config.
-	Protocol        string
-	Endpoint        string
-	SamplingRate    float64       // of traces
-	DefaultInterval time.Duration // of metrics
+	// Of Knative from 1.19 on: tracing of its observability config.
+	Protocol     string
+	Endpoint     string
+	SamplingRate float64
 
 	// Of Knative before 1.19.
 	Backend        string
@@ -27,19 +27,10 @@ type ExporterConfig struct {
 	ServiceName string
 	Attributes  map[string]string
 	Timeout     time.Duration
-	Collector   Collector
+	Collector   export.Collector
 	Propagators []string // unknown ones are not written; none: W3C and B3
 	Sampler     string
-	SamplerArg  *float64      // nil: unset
-	Interval    time.Duration // of metrics; 0: DefaultInterval
-}
-
-// A Collector is where OpenTelemetry's variables send one signal, and hoc.
-type Collector struct {
-	Endpoint     string // taken to the letter; "": BaseEndpoint's
-	BaseEndpoint string // for all signals: the signal's path is added
-	Protocol     string // grpc, http/protobuf, http/json or ""
-	Header       http.Header
+	SamplerArg  *float64 // nil: unset
 }
 
 // Options makes one choice of all settings. The first that is set decides whether there
@@ -50,80 +41,58 @@ type Collector struct {
 // caller adds who we are, the output, the port and so on.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	o = Options{Exporter: None, Timeout: c.Timeout, Resource: Resource{ServiceName: c.ServiceName, Attributes: c.Attributes}}
+	o = Options{Exporter: export.None, Timeout: c.Timeout, Resource: export.Resource{ServiceName: c.ServiceName, Attributes: c.Attributes}}
 	if c.Disabled {
 		return o, nil
 	}
 	switch {
 	case c.Protocol != "":
-		o.Exporter, o.Endpoint = Exporter(c.Protocol), c.Endpoint
+		o.Exporter, o.Endpoint = export.Protocol(c.Protocol), c.Endpoint
 		o.Sampling = Sampling{Rate: c.SamplingRate, Follow: c.SamplingRate > 0 && c.SamplingRate < 1}
 	case c.Backend != "":
-		o.Exporter, o.Endpoint = Exporter(c.Backend), c.ZipkinEndpoint
+		o.Exporter, o.Endpoint = export.Protocol(c.Backend), c.ZipkinEndpoint
 		o.Sampling = Sampling{Rate: c.SampleRate, Follow: c.SampleRate < 1}
 		if c.Debug {
 			o.Sampling = Sampling{Rate: 1}
 		}
 	case c.Collector.Endpoint != "" || c.Collector.BaseEndpoint != "":
-		o.Exporter = OTLP
+		o.Exporter = export.OTLP
 		o.Sampling = Sampling{Rate: 1, Follow: true} // OpenTelemetry's default
 	}
 	written := o.Endpoint
 	switch o.Exporter {
-	case None:
+	case export.None:
 		return o, warnings
-	case Zipkin:
-	case Stdout:
+	case export.Zipkin:
+	case export.Stdout:
 		o.Sampling = Sampling{Rate: 1} // as Knative has it: this is for looking
-	case OTLP, OTLPJSON, OTLPGRPC:
-		written = first(c.Collector.Endpoint, c.Collector.BaseEndpoint, o.Endpoint)
-		c.Collector.choose(&o, traceSignal)
+	case export.OTLP, export.OTLPJSON, export.OTLPGRPC:
+		written = cmp.Or(c.Collector.Endpoint, c.Collector.BaseEndpoint, o.Endpoint)
+		o.Exporter, o.Endpoint = c.Collector.Choose(o.Exporter, o.Endpoint, export.Traces)
+		o.Header = c.Collector.Header
 	default:
 		warn("tracing protocol %q: not one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is off", o.Exporter)
-		o.Exporter = None
+		o.Exporter = export.None
 		return o, warnings
 	}
 	c.chooseSampling(&o, warn)
 	o.Formats = c.formats()
 	if o.Sampling.never() {
 		warn("tracing has the sampling rate 0; it is off")
-		o.Exporter = None
+		o.Exporter = export.None
 		return o, warnings
 	}
-	if o.Exporter != Stdout {
-		target, err := resolve(o.Endpoint)
+	if o.Exporter != export.Stdout {
+		target, err := export.Resolve(o.Endpoint)
 		switch {
 		case err != nil:
 			warn("tracing: %v; it is off", err)
-			o.Exporter = None
-		case !hasScheme(written):
+			o.Exporter = export.None
+		case !export.HasScheme(written):
 			warn("the tracing endpoint has no scheme; it is taken for %s", target.Redacted())
 		}
 	}
 	return o, warnings
-}
-
-// choose applies what is said about the way of a signal to a collector.
-func (c *Collector) choose(o *Options, s signal) {
-	if c.Protocol != "" {
-		o.Exporter = Exporter(c.Protocol)
-	}
-	switch {
-	case c.Endpoint != "": // without a path it is the root
-		o.Endpoint = c.Endpoint
-		if target, err := resolve(c.Endpoint); err == nil && target.Path == "" {
-			target.Path = "/"
-			o.Endpoint = target.String()
-		}
-	case c.BaseEndpoint != "":
-		o.Endpoint = c.BaseEndpoint
-		if target, err := resolve(c.BaseEndpoint); err == nil && o.Exporter != OTLPGRPC {
-			target.Path = strings.TrimSuffix(target.Path, "/") + s.path
-			target.RawPath = ""
-			o.Endpoint = target.String()
-		}
-	}
-	o.Header = c.Header
 }
 
 // chooseSampling applies OpenTelemetry's sampler and its argument, which alone
@@ -147,7 +116,7 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	case "parentbased_traceidratio":
 		o.Sampling = Sampling{Rate: rate, Follow: true}
 	default:
-		if given && o.Exporter != Stdout {
+		if given && o.Exporter != export.Stdout {
 			o.Sampling = Sampling{Rate: rate, Follow: rate > 0 && rate < 1}
 		}
 	}
@@ -174,14 +143,4 @@ func (c *ExporterConfig) formats() (f Formats) {
 		}
 	}
 	return f
-}
-
-// first returns the first string that is not empty.
-func first(all ...string) string {
-	for _, s := range all {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
 }

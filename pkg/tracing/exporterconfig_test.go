@@ -3,15 +3,16 @@ package tracing
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // said writes options as a test shows them.
 func said(o Options) string {
-	if o.Exporter == None {
+	if o.Exporter == export.None {
 		return "off"
 	}
 	s := fmt.Sprintf("%s %s rate %v", o.Exporter, o.Endpoint, o.Sampling.Rate)
@@ -39,7 +40,7 @@ func TestSettingsBecomeOptions(t *testing.T) {
 	}{
 		{"nothing", ExporterConfig{}, "off", nil},
 
-		{"head, none", ExporterConfig{Protocol: "none", SamplingRate: 1, Collector: Collector{Endpoint: "http://c"}}, "off", nil},
+		{"head, none", ExporterConfig{Protocol: "none", SamplingRate: 1, Collector: export.Collector{Endpoint: "http://c"}}, "off", nil},
 		{"head, gRPC", ExporterConfig{Protocol: "grpc", Endpoint: "http://c:4317", SamplingRate: 0.1}, "grpc http://c:4317 rate 0.1 follow w3c b3", nil},
 		{"head, HTTP, all", ExporterConfig{Protocol: "http/protobuf", Endpoint: "http://c/v1/traces", SamplingRate: 1}, "http/protobuf http://c/v1/traces rate 1 w3c b3", nil},
 		{"head, stdout, always", ExporterConfig{Protocol: "stdout"}, "stdout  rate 1 w3c b3", nil},
@@ -50,8 +51,8 @@ func TestSettingsBecomeOptions(t *testing.T) {
 		{"head, bad endpoint", ExporterConfig{Protocol: "grpc", Endpoint: "unix:///x", SamplingRate: 1}, "off", []string{"neither http nor https"}},
 		{"head, bad protocol", ExporterConfig{Protocol: "bogus", Endpoint: "http://c", SamplingRate: 1}, "off", []string{`"bogus"`}},
 		{"head, bad rate", ExporterConfig{Protocol: "grpc", Endpoint: "http://c", SamplingRate: 7}, "off", []string{"not from 0 to 1", "rate 0"}},
-		{"head says nothing of tracing", ExporterConfig{Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c b3", nil},
-		{"head, OTEL overrides", ExporterConfig{Protocol: "grpc", Endpoint: "http://c", SamplingRate: 0.1, SamplerArg: ratio(0.5), Collector: Collector{Protocol: "http/json", Endpoint: "http://d/x"}},
+		{"head says nothing of tracing", ExporterConfig{Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c b3", nil},
+		{"head, OTEL overrides", ExporterConfig{Protocol: "grpc", Endpoint: "http://c", SamplingRate: 0.1, SamplerArg: ratio(0.5), Collector: export.Collector{Protocol: "http/json", Endpoint: "http://d/x"}},
 			"http/json http://d/x rate 0.5 follow w3c b3", nil},
 		{"head wins over 1.18", ExporterConfig{Protocol: "grpc", Endpoint: "http://c", SamplingRate: 1, Backend: "zipkin", ZipkinEndpoint: "http://z"}, "grpc http://c rate 1 w3c b3", nil},
 
@@ -60,26 +61,26 @@ func TestSettingsBecomeOptions(t *testing.T) {
 		{"1.18, zipkin, rate 0 follows the client", ExporterConfig{Backend: "zipkin", ZipkinEndpoint: "http://z"}, "zipkin http://z rate 0 follow w3c b3", nil},
 		{"1.18, debug", ExporterConfig{Backend: "zipkin", ZipkinEndpoint: "http://z", Debug: true}, "zipkin http://z rate 1 w3c b3", nil},
 		{"1.18, no endpoint", ExporterConfig{Backend: "zipkin", SampleRate: 1}, "off", []string{"no endpoint"}},
-		{"1.18, OTEL's way is not Zipkin's", ExporterConfig{Backend: "zipkin", ZipkinEndpoint: "http://z", SampleRate: 1, Collector: Collector{Endpoint: "http://d", Protocol: "grpc"}}, "zipkin http://z rate 1 w3c b3", nil},
+		{"1.18, OTEL's way is not Zipkin's", ExporterConfig{Backend: "zipkin", ZipkinEndpoint: "http://z", SampleRate: 1, Collector: export.Collector{Endpoint: "http://d", Protocol: "grpc"}}, "zipkin http://z rate 1 w3c b3", nil},
 
-		{"OTEL, traces endpoint to the letter", ExporterConfig{Collector: Collector{Endpoint: "http://c:4318"}}, "http/protobuf http://c:4318/ rate 1 follow w3c b3", nil},
-		{"OTEL, base endpoint", ExporterConfig{Collector: Collector{BaseEndpoint: "http://c:4318/"}}, "http/protobuf http://c:4318/v1/traces rate 1 follow w3c b3", nil},
-		{"OTEL, base endpoint with a path", ExporterConfig{Collector: Collector{BaseEndpoint: "http://c:4318/otlp"}}, "http/protobuf http://c:4318/otlp/v1/traces rate 1 follow w3c b3", nil},
-		{"OTEL, base endpoint and gRPC", ExporterConfig{Collector: Collector{BaseEndpoint: "http://c:4317", Protocol: "grpc"}}, "grpc http://c:4317 rate 1 follow w3c b3", nil},
-		{"OTEL, traces win", ExporterConfig{Collector: Collector{BaseEndpoint: "http://c", Endpoint: "http://d/x", Protocol: "http/json"}}, "http/json http://d/x rate 1 follow w3c b3", nil},
-		{"OTEL, no scheme", ExporterConfig{Collector: Collector{BaseEndpoint: "10.0.0.1:4318"}}, "http/protobuf http://10.0.0.1:4318/v1/traces rate 1 follow w3c b3", []string{"taken for http://"}},
-		{"OTEL, disabled", ExporterConfig{Disabled: true, Collector: Collector{Endpoint: "http://c"}}, "off", nil},
-		{"OTEL, always_on", ExporterConfig{Sampler: "always_on", Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 w3c b3", nil},
-		{"OTEL, always_off", ExporterConfig{Sampler: "always_off", Collector: Collector{Endpoint: "http://c/x"}}, "off", []string{"rate 0"}},
-		{"OTEL, traceidratio", ExporterConfig{Sampler: "traceidratio", SamplerArg: ratio(0.25), Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 0.25 w3c b3", nil},
-		{"OTEL, parentbased_always_on", ExporterConfig{Sampler: "parentbased_always_on", Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c b3", nil},
-		{"OTEL, parentbased_always_off", ExporterConfig{Sampler: "parentbased_always_off", Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 0 follow w3c b3", nil},
-		{"OTEL, parentbased_traceidratio", ExporterConfig{Sampler: "parentbased_traceidratio", SamplerArg: ratio(0.25), Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 0.25 follow w3c b3", nil},
-		{"OTEL, ratio without an argument", ExporterConfig{Sampler: "traceidratio", Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 w3c b3", nil},
-		{"OTEL, propagators", ExporterConfig{Propagators: []string{"tracecontext", "baggage"}, Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c", nil},
-		{"OTEL, B3 propagators", ExporterConfig{Propagators: []string{"b3", "b3multi"}, Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow b3 b3single", nil},
-		{"OTEL, no propagators", ExporterConfig{Propagators: []string{"none"}, Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow", nil},
-		{"OTEL, other propagators", ExporterConfig{Propagators: []string{"tracecontext", "jaeger"}, Collector: Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c", nil},
+		{"OTEL, traces endpoint to the letter", ExporterConfig{Collector: export.Collector{Endpoint: "http://c:4318"}}, "http/protobuf http://c:4318/ rate 1 follow w3c b3", nil},
+		{"OTEL, base endpoint", ExporterConfig{Collector: export.Collector{BaseEndpoint: "http://c:4318/"}}, "http/protobuf http://c:4318/v1/traces rate 1 follow w3c b3", nil},
+		{"OTEL, base endpoint with a path", ExporterConfig{Collector: export.Collector{BaseEndpoint: "http://c:4318/otlp"}}, "http/protobuf http://c:4318/otlp/v1/traces rate 1 follow w3c b3", nil},
+		{"OTEL, base endpoint and gRPC", ExporterConfig{Collector: export.Collector{BaseEndpoint: "http://c:4317", Protocol: "grpc"}}, "grpc http://c:4317 rate 1 follow w3c b3", nil},
+		{"OTEL, traces win", ExporterConfig{Collector: export.Collector{BaseEndpoint: "http://c", Endpoint: "http://d/x", Protocol: "http/json"}}, "http/json http://d/x rate 1 follow w3c b3", nil},
+		{"OTEL, no scheme", ExporterConfig{Collector: export.Collector{BaseEndpoint: "10.0.0.1:4318"}}, "http/protobuf http://10.0.0.1:4318/v1/traces rate 1 follow w3c b3", []string{"taken for http://"}},
+		{"OTEL, disabled", ExporterConfig{Disabled: true, Collector: export.Collector{Endpoint: "http://c"}}, "off", nil},
+		{"OTEL, always_on", ExporterConfig{Sampler: "always_on", Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 w3c b3", nil},
+		{"OTEL, always_off", ExporterConfig{Sampler: "always_off", Collector: export.Collector{Endpoint: "http://c/x"}}, "off", []string{"rate 0"}},
+		{"OTEL, traceidratio", ExporterConfig{Sampler: "traceidratio", SamplerArg: ratio(0.25), Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 0.25 w3c b3", nil},
+		{"OTEL, parentbased_always_on", ExporterConfig{Sampler: "parentbased_always_on", Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c b3", nil},
+		{"OTEL, parentbased_always_off", ExporterConfig{Sampler: "parentbased_always_off", Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 0 follow w3c b3", nil},
+		{"OTEL, parentbased_traceidratio", ExporterConfig{Sampler: "parentbased_traceidratio", SamplerArg: ratio(0.25), Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 0.25 follow w3c b3", nil},
+		{"OTEL, ratio without an argument", ExporterConfig{Sampler: "traceidratio", Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 w3c b3", nil},
+		{"OTEL, propagators", ExporterConfig{Propagators: []string{"tracecontext", "baggage"}, Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c", nil},
+		{"OTEL, B3 propagators", ExporterConfig{Propagators: []string{"b3", "b3multi"}, Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow b3 b3single", nil},
+		{"OTEL, no propagators", ExporterConfig{Propagators: []string{"none"}, Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow", nil},
+		{"OTEL, other propagators", ExporterConfig{Propagators: []string{"tracecontext", "jaeger"}, Collector: export.Collector{Endpoint: "http://c/x"}}, "http/protobuf http://c/x rate 1 follow w3c", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, warnings := c.config.Options()
@@ -94,7 +95,7 @@ func TestSettingsBecomeOptions(t *testing.T) {
 					t.Errorf("warning: got %q, want it to contain %q", warnings[i], want)
 				}
 			}
-			if o.Exporter != None && o.Exporter != Stdout {
+			if o.Exporter != export.None && o.Exporter != export.Stdout {
 				tracer, err := New(o)
 				if err != nil {
 					t.Fatalf("New: got %v, want no error", err)
@@ -108,43 +109,14 @@ func TestSettingsBecomeOptions(t *testing.T) {
 }
 
 func TestOptionsTakeWhatIsCommonToBothSignals(t *testing.T) {
-	c := ExporterConfig{
-		Collector: Collector{Endpoint: "http://c/x", Header: http.Header{"X-Tenant": {"7"}}},
+	o, _ := ExporterConfig{
+		Collector: export.Collector{Endpoint: "http://c/x", Header: http.Header{"X-Tenant": {"7"}}},
 		Timeout:   3 * time.Second, ServiceName: "shop", Attributes: map[string]string{"service.name": "lost", "team": "a,b"},
+	}.Options()
+	if o.Header.Get("X-Tenant") != "7" || o.Timeout != 3*time.Second {
+		t.Errorf("got %v, %v, want X-Tenant and 3s", o.Header, o.Timeout)
 	}
-	traces, _ := c.Options()
-	metrics, _ := c.PushOptions()
-	for _, got := range []struct {
-		header   http.Header
-		timeout  time.Duration
-		resource Resource
-	}{{traces.Header, traces.Timeout, traces.Resource}, {metrics.Header, metrics.Timeout, metrics.Resource}} {
-		if got.header.Get("X-Tenant") != "7" || got.timeout != 3*time.Second {
-			t.Errorf("got %v, %v, want X-Tenant and 3s", got.header, got.timeout)
-		}
-		if a := got.resource.attributes(); a["service.name"] != "shop" || a["team"] != "a,b" {
-			t.Errorf("got attributes %v, want shop and a,b", a)
-		}
-	}
-}
-
-func TestTheServiceHasTheFirstNameThatIsKnown(t *testing.T) {
-	all := Resource{
-		ServiceName: "otel", Attributes: map[string]string{"service.name": "attribute"},
-		Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod",
-	}
-	var got []string
-	for _, forget := range []func(){
-		func() {}, func() { all.ServiceName = "" }, func() { all.Attributes = nil }, func() { all.Service = "" },
-		func() { all.Configuration = "" }, func() { all.Revision = "" }, func() { all.Pod = "" },
-	} {
-		forget()
-		got = append(got, all.name())
-	}
-	if want := []string{"otel", "attribute", "svc", "cfg", "rev", "pod", "queue-proxy"}; !slices.Equal(got, want) {
-		t.Errorf("names: got %v, want %v", got, want)
-	}
-	if v := (&Resource{}).attributes()["service.version"]; v != "unknown" {
-		t.Errorf("service.version: got %v, want unknown", v)
+	if a := o.Resource.All(); a["service.name"] != "shop" || a["team"] != "a,b" {
+		t.Errorf("got attributes %v, want shop and a,b", a)
 	}
 }

@@ -11,10 +11,9 @@ import (
 	"time"
 
 	"go.opencensus.io/trace"
-)
 
-// scopeName is the instrumentation scope of what we send.
-const scopeName = "github.com/queue-proxy/queue-proxy"
+	"github.com/queue-proxy/queue-proxy/pkg/export"
+)
 
 // Kinds of spans in OTLP (trace/v1/trace.proto, SpanKind).
 const (
@@ -64,7 +63,7 @@ func nanosWithin(s *spanData, at time.Time) uint64 {
 }
 
 // otlpProto makes ExportTraceServiceRequests (collector/trace/v1/trace_service.proto).
-func otlpProto(r *Resource) encoder {
+func otlpProto(r *export.Resource) encoder {
 	head := resourceProto(r)
 	return func(spans []*spanData) ([]byte, error) {
 		var m message
@@ -82,16 +81,16 @@ func otlpProto(r *Resource) encoder {
 }
 
 // resourceProto returns the resource as field 1 of a ResourceSpans or ResourceMetrics.
-func resourceProto(r *Resource) []byte {
+func resourceProto(r *export.Resource) []byte {
 	var m message
-	m.nested(1, func(m *message) { attributesProto(m, 1, r.attributes()) })
+	m.nested(1, func(m *message) { attributesProto(m, 1, r.All()) })
 	return m
 }
 
-func scopeProto(r *Resource) func(*message) {
+func scopeProto(r *export.Resource) func(*message) {
 	return func(m *message) {
-		m.string(1, scopeName)
-		m.string(2, text(r.Version))
+		m.string(1, export.ScopeName)
+		m.string(2, export.Text(r.Version))
 	}
 }
 
@@ -125,7 +124,7 @@ func spanProto(m *message, s *spanData) {
 }
 
 // attributesProto writes KeyValues in the order of their names.
-func attributesProto(m *message, field int, attributes map[string]any) {
+func attributesProto[V any](m *message, field int, attributes map[string]V) {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		m.nested(field, func(m *message) {
 			m.string(1, name)
@@ -150,7 +149,7 @@ func valueProto(m *message, value any) {
 	case float64:
 		m.doubleAlways(4, v)
 	default:
-		m.stringAlways(1, text(fmt.Sprint(v)))
+		m.stringAlways(1, export.Text(fmt.Sprint(v)))
 	}
 }
 
@@ -211,9 +210,9 @@ type (
 )
 
 // otlpJSON makes ExportTraceServiceRequests as JSON.
-func otlpJSON(r *Resource) encoder {
-	resource := jsonResource{attributesJSON(r.attributes())}
-	scope := jsonScope{scopeName, text(r.Version)}
+func otlpJSON(r *export.Resource) encoder {
+	resource := jsonResource{attributesJSON(r.All())}
+	scope := jsonScope{export.ScopeName, export.Text(r.Version)}
 	return func(spans []*spanData) ([]byte, error) {
 		all := make([]jsonSpan, len(spans))
 		for i, s := range spans {
@@ -242,7 +241,7 @@ func spanJSON(s *spanData) jsonSpan {
 	return j
 }
 
-func attributesJSON(attributes map[string]any) []jsonAttribute {
+func attributesJSON[V any](attributes map[string]V) []jsonAttribute {
 	var all []jsonAttribute
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		all = append(all, jsonAttribute{name, valueJSON(attributes[name])})
@@ -264,6 +263,6 @@ func valueJSON(value any) jsonValue {
 			return jsonValue{Double: &v}
 		}
 	}
-	s := text(fmt.Sprint(value))
+	s := export.Text(fmt.Sprint(value))
 	return jsonValue{String: &s}
 }

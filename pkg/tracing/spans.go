@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.opencensus.io/trace"
 
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -19,9 +19,6 @@ import (
 // the request and of the exchange with the user container are named GET and HTTP GET,
 // as OpenTelemetry's conventions and Knative have it.
 const waitName = "kn.queueproxy.wait"
-
-// maxText is how much of a client's string a span shows, in bytes.
-const maxText = 512
 
 // failedCode is the code of a span that failed. OpenTelemetry knows only one.
 const failedCode = trace.StatusCodeUnknown
@@ -114,7 +111,7 @@ func methodOf(m string) method {
 func (m method) set(a map[string]any) {
 	a["http.request.method"] = m.attribute
 	if m.original != "" {
-		a["http.request.method_original"] = text(m.original)
+		a["http.request.method_original"] = export.Text(m.original)
 	}
 }
 
@@ -126,7 +123,7 @@ func serverAttributes(o *queue.Observation, m method) map[string]any {
 		path = o.Path()
 	}
 	a := map[string]any{
-		"url.path":                 text(path),
+		"url.path":                 export.Text(path),
 		"url.scheme":               "http",
 		"network.protocol.version": versionOf(o.Major, o.Minor),
 		"http.request.body.size":   o.In,
@@ -158,12 +155,12 @@ func serverAttributes(o *queue.Observation, m method) map[string]any {
 	setAddress(a, "network.peer.address", "network.peer.port", o.Remote)
 	client, _, _ := strings.Cut(o.Exchange.Header(header.XForwardedFor), ",")
 	if client = strings.TrimSpace(client); client != "" {
-		a["client.address"] = text(client)
+		a["client.address"] = export.Text(client)
 	} else if peer, ok := a["network.peer.address"]; ok {
 		a["client.address"] = peer
 	}
 	if agent := o.Exchange.Header(header.UserAgent); agent != "" {
-		a["user_agent.original"] = text(agent)
+		a["user_agent.original"] = export.Text(agent)
 	}
 	return a
 }
@@ -180,7 +177,7 @@ func appAttributes(o *queue.Observation, m method, port int) map[string]any {
 		a["server.port"] = int64(port)
 		host = net.JoinHostPort(host, strconv.Itoa(port))
 	}
-	a["url.full"] = text("http://" + host + o.Path())
+	a["url.full"] = export.Text("http://" + host + o.Path())
 	if !o.FirstByte.IsZero() {
 		a["http.response.status_code"] = int64(o.Status)
 	}
@@ -194,10 +191,10 @@ func setAddress(a map[string]any, address, port, hostport string) {
 	}
 	host, number, err := net.SplitHostPort(hostport)
 	if err != nil {
-		a[address] = text(strings.Trim(hostport, "[]"))
+		a[address] = export.Text(strings.Trim(hostport, "[]"))
 		return
 	}
-	a[address] = text(host)
+	a[address] = export.Text(host)
 	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
 		a[port] = int64(n)
 	}
@@ -208,19 +205,6 @@ func versionOf(major, minor int) string {
 		return strconv.Itoa(major)
 	}
 	return strconv.Itoa(major) + "." + strconv.Itoa(minor)
-}
-
-// text returns a client's string as a span may keep it: not too long, in memory of
-// its own, and in UTF-8, without which a collector refuses the whole batch.
-func text(s string) string {
-	if len(s) > maxText {
-		n := maxText
-		for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s = s[:n]
-	}
-	return strings.Clone(strings.ToValidUTF8(s, "\ufffd"))
 }
 
 // Bounds of a tracestate in spans.

@@ -13,6 +13,7 @@ import (
 	"go.opencensus.io/trace"
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -58,7 +59,7 @@ func get(target string) *queue.Observation {
 // newTracer returns a tracer to standard output, which goes nowhere.
 func newTracer(t testing.TB, s Sampling, f Formats) *Tracer {
 	t.Helper()
-	tracer, err := New(Options{Exporter: Stdout, Output: io.Discard, Sampling: s, Formats: f})
+	tracer, err := New(Options{Exporter: export.Stdout, Output: io.Discard, Sampling: s, Formats: f})
 	if err != nil {
 		t.Fatalf("New: got %v, want no error", err)
 	}
@@ -242,7 +243,7 @@ func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
 }
 
 func TestOffIsNilAndDoesNothing(t *testing.T) {
-	for _, o := range []Options{{}, {Exporter: None, Sampling: always}, {Exporter: Zipkin, Endpoint: "http://zipkin"}} {
+	for _, o := range []Options{{}, {Exporter: export.None, Sampling: always}, {Exporter: export.Zipkin, Endpoint: "http://zipkin"}} {
 		tracer, err := New(o)
 		if tracer != nil || err != nil {
 			t.Errorf("%+v: got %v, %v, want nil, nil", o, tracer, err)

@@ -20,19 +20,8 @@ import (
 	"time"
 
 	"go.opencensus.io/trace"
-)
 
-// Exporter says how spans leave.
-type Exporter string
-
-// The exporters. Their words are those of Knative's configuration.
-const (
-	None     Exporter = "none"
-	Zipkin   Exporter = "zipkin"        // Zipkin's v2 API, JSON over HTTP
-	OTLP     Exporter = "http/protobuf" // OTLP/HTTP
-	OTLPJSON Exporter = "http/json"     // OTLP/HTTP, the same as JSON
-	OTLPGRPC Exporter = "grpc"          // OTLP/gRPC, unary calls
-	Stdout   Exporter = "stdout"        // a line of JSON for each span
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // Formats is a set of ways to write a trace into header fields. All of them are
@@ -58,7 +47,7 @@ func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 // Options say what is traced and where spans go. [ExporterConfig.Options] makes them from
 // the settings of Knative and OpenTelemetry.
 type Options struct {
-	Exporter Exporter
+	Exporter export.Protocol
 	Endpoint string        // a URL, or host:port: plain text to an address, TLS to a name; not for Stdout
 	Header   http.Header   // sent with each export; may hold secrets
 	Timeout  time.Duration // of one export; 0: 10 s
@@ -71,7 +60,7 @@ type Options struct {
 	Limited bool // requests may have to wait for a slot: make spans of the wait
 	AppPort int  // the user container's, for span attributes; 0: unknown
 
-	Resource Resource
+	Resource export.Resource
 	OwnPorts []int // of this process: spans are not sent there
 
 	// Report is called with the reason why spans are lost, once until sending works
@@ -91,7 +80,7 @@ type Tracer struct {
 // New starts a tracer. It returns nil when there is nothing to trace: no exporter,
 // or a sampling that never samples. The error is about the exporter or its endpoint.
 func New(o Options) (*Tracer, error) {
-	if o.Exporter == None || o.Exporter == "" || o.Sampling.never() {
+	if o.Exporter == export.None || o.Exporter == "" || o.Sampling.never() {
 		return nil, nil
 	}
 	encode, send, release, err := wayOut(&o)
@@ -105,25 +94,25 @@ func New(o Options) (*Tracer, error) {
 }
 
 // wayOut returns how spans are encoded and sent, and what to do when no more are.
-func wayOut(o *Options) (encoder, sender, func(), error) {
-	if o.Exporter == Stdout {
+func wayOut(o *Options) (encoder, export.Sender, func(), error) {
+	if o.Exporter == export.Stdout {
 		if o.Output == nil {
 			return nil, nil, nil, fmt.Errorf("%s has no output", o.Exporter)
 		}
 		return zipkinLines(&o.Resource), writeTo(o.Output), func() {}, nil
 	}
-	send, release, err := newSender(&transport{
-		exporter: o.Exporter, endpoint: o.Endpoint, header: o.Header, timeout: o.Timeout, tls: o.TLS,
-		version: o.Resource.Version, signal: traceSignal, ownPorts: o.OwnPorts, ownIP: o.Resource.PodIP,
+	send, release, err := export.New(export.Target{
+		Protocol: o.Exporter, Endpoint: o.Endpoint, Header: o.Header, Timeout: o.Timeout, TLS: o.TLS,
+		Signal: export.Traces, Resource: &o.Resource, OwnPorts: o.OwnPorts,
 	})
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	encode := otlpProto(&o.Resource)
 	switch o.Exporter {
-	case Zipkin:
+	case export.Zipkin:
 		encode = zipkinArray(&o.Resource)
-	case OTLPJSON:
+	case export.OTLPJSON:
 		encode = otlpJSON(&o.Resource)
 	}
 	return encode, send, release, nil

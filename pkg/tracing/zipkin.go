@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.opencensus.io/trace"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // A zipkinSpan is a span of Zipkin's v2 API (zipkin.io/zipkin-api).
@@ -39,7 +41,7 @@ type zipkinAnnotation struct {
 }
 
 // zipkinArray makes the body of a POST to /api/v2/spans.
-func zipkinArray(r *Resource) encoder {
+func zipkinArray(r *export.Resource) encoder {
 	local := zipkinLocal(r)
 	return func(spans []*spanData) ([]byte, error) {
 		all := make([]zipkinSpan, len(spans))
@@ -51,7 +53,7 @@ func zipkinArray(r *Resource) encoder {
 }
 
 // zipkinLines makes a line for each span, in the same words, which people can read.
-func zipkinLines(r *Resource) encoder {
+func zipkinLines(r *export.Resource) encoder {
 	local := zipkinLocal(r)
 	return func(spans []*spanData) ([]byte, error) {
 		var b bytes.Buffer
@@ -65,10 +67,10 @@ func zipkinLines(r *Resource) encoder {
 }
 
 // zipkinLocal is us: Knative before 1.19 tells Zipkin the pod, not the service.
-func zipkinLocal(r *Resource) *zipkinEndpoint {
-	e := &zipkinEndpoint{ServiceName: text(r.Pod)}
+func zipkinLocal(r *export.Resource) *zipkinEndpoint {
+	e := &zipkinEndpoint{ServiceName: export.Text(r.Pod)}
 	if r.ServiceName != "" || r.Pod == "" {
-		e.ServiceName = text(r.name())
+		e.ServiceName = export.Text(r.Name())
 	}
 	e.setAddress(r.PodIP)
 	return e

@@ -39,8 +39,9 @@ var plan = []room{
 	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 	{path: "pkg/http2", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 
-	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header"}},
-	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header"}},
+	{path: "pkg/export", may: []string{"pkg/header"}},
+	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
+	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
 	{path: "pkg/status", may: []string{"pkg/probe", "pkg/queue"}},
@@ -50,7 +51,7 @@ var plan = []room{
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
-		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
+		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion"}},
@@ -91,6 +92,9 @@ var doors = []door{
 	{prefix: "github.com/kelseyhightower/envconfig", rooms: []string{"pkg/config"}},
 	{prefix: "github.com/prometheus/", rooms: []string{"pkg/metrics"}},
 	{prefix: "go.opencensus.io", rooms: []string{"pkg/tracing"}},
+	// The messages of OTLP; those of its services, under collector/, would bring grpc.
+	{prefix: "go.opentelemetry.io/proto/otlp/", rooms: []string{"pkg/metrics"}},
+	{prefix: "google.golang.org/protobuf/", rooms: []string{"pkg/export", "pkg/metrics"}},
 	{prefix: "k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
@@ -121,7 +125,10 @@ var heavy = []string{
 	"k8s.io/",
 	"sigs.k8s.io/",
 	"google.golang.org/grpc",
-	"go.opentelemetry.io/",
+	// All but the messages of OTLP.
+	"go.opentelemetry.io/otel",
+	"go.opentelemetry.io/contrib/",
+	"go.opentelemetry.io/proto/otlp/collector/",
 	// What all of that module's packages need but hpack, which pkg/h2 uses.
 	"golang.org/x/net/http/",
 	"golang.org/x/net/idna",

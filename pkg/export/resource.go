@@ -1,4 +1,12 @@
-package tracing
+package export
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// ScopeName is the instrumentation scope of what we send.
+const ScopeName = "github.com/queue-proxy/queue-proxy"
 
 // A Resource says who sends: attributes of every span and metric.
 type Resource struct {
@@ -10,8 +18,8 @@ type Resource struct {
 	Attributes  map[string]string // more of them, which win over all but ServiceName
 }
 
-// name returns service.name.
-func (r *Resource) name() string {
+// Name returns service.name.
+func (r *Resource) Name() string {
 	for _, name := range []string{r.ServiceName, r.Attributes["service.name"], r.Service, r.Configuration, r.Revision, r.Pod} {
 		if name != "" {
 			return name
@@ -20,13 +28,13 @@ func (r *Resource) name() string {
 	return "queue-proxy"
 }
 
-// attributes returns what OpenTelemetry knows of us, by the names that Knative uses.
-func (r *Resource) attributes() map[string]any {
-	version := text(r.Version)
+// All returns what OpenTelemetry knows of us, by the names that Knative uses.
+func (r *Resource) All() map[string]string {
+	version := Text(r.Version)
 	if version == "" {
 		version = "unknown"
 	}
-	a := map[string]any{
+	a := map[string]string{
 		"container.name":         "queue-proxy",
 		"service.version":        version,
 		"telemetry.sdk.name":     "queue-proxy",
@@ -42,12 +50,28 @@ func (r *Resource) attributes() map[string]any {
 		"kn.revision.name":      r.Revision,
 	} {
 		if value != "" {
-			a[name] = text(value)
+			a[name] = Text(value)
 		}
 	}
 	for name, value := range r.Attributes {
-		a[text(name)] = text(value)
+		a[Text(name)] = Text(value)
 	}
-	a["service.name"] = text(r.name())
+	a["service.name"] = Text(r.Name())
 	return a
+}
+
+// MaxText is how much of a string an export shows, in bytes.
+const MaxText = 512
+
+// Text returns a client's string as an export may keep it: not too long, in memory of
+// its own, and in UTF-8, without which a collector refuses the whole batch.
+func Text(s string) string {
+	if len(s) > MaxText {
+		n := MaxText
+		for n > MaxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n]
+	}
+	return strings.Clone(strings.ToValidUTF8(s, "\ufffd"))
 }

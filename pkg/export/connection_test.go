@@ -1,4 +1,4 @@
-package tracing
+package export
 
 import (
 	"bufio"
@@ -31,9 +31,9 @@ func fineHTTP2(f *http2.Framer, stream uint32) error {
 }
 
 // senderTo returns a sender to a server in plain text, which is released at the end.
-func senderTo(t *testing.T, exporter Exporter, s *server) sender {
+func senderTo(t *testing.T, exporter Protocol, s *server) Sender {
 	t.Helper()
-	send, release, err := newSender(&transport{exporter: exporter, endpoint: "http://" + s.Addr().String(), signal: traceSignal})
+	send, release, err := New(Target{Protocol: exporter, Endpoint: "http://" + s.Addr().String(), Signal: Traces})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func senderTo(t *testing.T, exporter Exporter, s *server) sender {
 	return send
 }
 
-func mustSend(t *testing.T, send sender) {
+func mustSend(t *testing.T, send Sender) {
 	t.Helper()
 	if _, err := send(t.Context(), []byte("spans")); err != nil {
 		t.Errorf("an export: got %v, want no error", err)
@@ -49,7 +49,7 @@ func mustSend(t *testing.T, send sender) {
 }
 
 func TestExportsShareAConnection(t *testing.T) {
-	for exporter, serve := range map[Exporter]func(net.Conn){
+	for exporter, serve := range map[Protocol]func(net.Conn){
 		OTLP:     h1(func(w io.Writer) error { _, err := io.WriteString(w, fine); return err }),
 		OTLPGRPC: h2(fineHTTP2),
 	} {
@@ -74,7 +74,7 @@ func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
 		}
 		return nil
 	}
-	for exporter, serve := range map[Exporter]func(net.Conn){
+	for exporter, serve := range map[Protocol]func(net.Conn){
 		OTLP: h1(func(w io.Writer) error {
 			if err := once(); err != nil {
 				return err
@@ -141,7 +141,7 @@ func TestAnExportThatIsGivenUpEndsTheLookUpOfItsName(t *testing.T) {
 		looked <- time.Since(began)
 		return nil, ctx.Err()
 	}}
-	send, release, err := newSender(&transport{exporter: OTLP, endpoint: "http://collector.test", timeout: shortTimeout, signal: traceSignal})
+	send, release, err := New(Target{Protocol: OTLP, Endpoint: "http://collector.test", Timeout: shortTimeout, Signal: Traces})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,13 +181,13 @@ func socketsTo(t *testing.T, port int) (n int) {
 // A peer that does not read keeps what was written in the sender's kernel, where it is
 // the sender's memory, for minutes after the end of a connection that was closed.
 func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
-	for _, exporter := range []Exporter{OTLP, OTLPGRPC} {
+	for _, exporter := range []Protocol{OTLP, OTLPGRPC} {
 		t.Run(string(exporter), func(t *testing.T) {
 			done := make(chan struct{})
 			s := startServer(t, nil, func(net.Conn) { <-done })
 			defer close(done)
-			send, release, err := newSender(&transport{
-				exporter: exporter, endpoint: "http://" + s.Addr().String(), timeout: shortTimeout, signal: traceSignal,
+			send, release, err := New(Target{
+				Protocol: exporter, Endpoint: "http://" + s.Addr().String(), Timeout: shortTimeout, Signal: Traces,
 			})
 			if err != nil {
 				t.Fatal(err)

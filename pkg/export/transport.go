@@ -1,11 +1,14 @@
-package tracing
+// Package export carries telemetry to a collector: OTLP over HTTP or gRPC, and Zipkin's
+// spans. It bounds what a collector may answer, names who sends, and never sends to a
+// port of its own process. What is in a body is the business of packages metrics and
+// tracing.
+package export
 
 import (
 	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,64 +23,98 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// A signal is what OTLP calls traces or metrics: where each goes.
-type signal struct {
+// A Protocol is how telemetry leaves. Their words are those of Knative's configuration.
+type Protocol string
+
+// The protocols.
+const (
+	None     Protocol = "none"
+	Zipkin   Protocol = "zipkin"        // Zipkin's v2 API, JSON over HTTP; spans only
+	OTLP     Protocol = "http/protobuf" // OTLP/HTTP
+	OTLPJSON Protocol = "http/json"     // OTLP/HTTP, the same as JSON; spans only
+	OTLPGRPC Protocol = "grpc"          // OTLP/gRPC, unary calls
+	Stdout   Protocol = "stdout"        // a line of JSON for each span; not for [New]
+)
+
+// A Signal is what OTLP calls traces or metrics.
+type Signal struct {
 	path   string // of OTLP/HTTP
 	method string // of OTLP/gRPC
 }
 
+// The signals.
 var (
-	traceSignal  = signal{"/v1/traces", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"}
-	metricSignal = signal{"/v1/metrics", "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"}
+	Traces  = Signal{"/v1/traces", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"}
+	Metrics = Signal{"/v1/metrics", "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"}
 )
 
 const (
 	zipkinPath = "/api/v2/spans"
 
 	defaultTimeout = 10 * time.Second // OpenTelemetry's
-	maxAfter       = giveUp           // of a Retry-After
+	maxAfter       = 30 * time.Second // of a Retry-After
 )
 
-// A transport is how bodies get to the other end.
-type transport struct {
-	exporter Exporter
-	endpoint string
-	header   http.Header
-	timeout  time.Duration // 0: 10 s
-	tls      *tls.Config
-	version  string
-	signal   signal
-	ownPorts []int  // of this process
-	ownIP    string // of the pod; "": unknown
+// A Target says where one signal goes, and how.
+type Target struct {
+	Protocol Protocol
+	Endpoint string        // a URL, or host:port: plain text to an address, TLS to a name
+	Header   http.Header   // sent with each export; may hold secrets
+	Timeout  time.Duration // of one export; 0: 10 s
+	TLS      *tls.Config   // towards https endpoints; nil: the system's roots
+	Signal   Signal
+	Resource *Resource // whose version is named, and to whose address nothing is sent; nil: unknown
+	OwnPorts []int     // of this process: nothing is sent there
 }
 
-// newSender returns a sender, and a func that closes its connections.
-func newSender(t *transport) (sender, func(), error) {
-	target, err := resolve(t.endpoint)
+// A Sender exports a body. It returns how many of the spans or points in it the
+// collector has refused; the error, often a *[Refusal], says why all of them failed.
+type Sender func(ctx context.Context, body []byte) (rejected int, err error)
+
+// A Refusal is an answer that is not yes.
+type Refusal struct {
+	Err   error
+	Again bool          // it may be yes later
+	After time.Duration // not before; 0: nothing was said
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+// Unwrap returns Err.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// New returns a sender, and a func that closes its connections. The error is about the
+// protocol or the endpoint. The sender is for one export at a time.
+func New(t Target) (Sender, func(), error) {
+	if t.Resource == nil {
+		t.Resource = &Resource{}
+	}
+	target, err := Resolve(t.Endpoint)
 	if err != nil {
 		return nil, nil, err
 	}
 	if t.isOurs(target) {
 		return nil, nil, fmt.Errorf("endpoint %q: it is a port of this sidecar", target.Redacted())
 	}
-	if t.timeout <= 0 {
-		t.timeout = defaultTimeout
+	if t.Timeout <= 0 {
+		t.Timeout = defaultTimeout
 	}
-	fields := t.header.Clone()
+	fields := t.Header.Clone()
 	if fields == nil {
 		fields = http.Header{}
 	}
-	fields.Set(header.UserAgent, strings.TrimSuffix(header.ProxyName+"/"+t.version, "/"))
-	e := &end{fields: fields, timeout: t.timeout}
+	fields.Set(header.UserAgent, strings.TrimSuffix(header.ProxyName+"/"+t.Resource.Version, "/"))
+	e := &end{fields: fields, timeout: t.Timeout}
 	export, proxied := e.post, true
 	var protocols http.Protocols
-	protocols.SetHTTP1(t.exporter != OTLPGRPC)
+	protocols.SetHTTP1(t.Protocol != OTLPGRPC)
 	protocols.SetHTTP2(true) // inside TLS
-	switch t.exporter {
+	switch t.Protocol {
 	case OTLPGRPC:
 		protocols.SetUnencryptedHTTP2(true)
 		proxied = target.Scheme == "https" // proxies speak HTTP/1.1 to plain targets
-		target.Path, target.RawPath, target.RawQuery = t.signal.method, "", ""
+		target.Path, target.RawPath, target.RawQuery = t.Signal.method, "", ""
 		fields.Set(header.ContentType, header.GRPC)
 		fields.Set(header.TE, "trailers")
 		export = e.call
@@ -93,10 +130,10 @@ func newSender(t *transport) (sender, func(), error) {
 		fields.Set(header.ContentType, "application/json")
 		e.rejected = rejectedJSON
 	default:
-		return nil, nil, fmt.Errorf("exporter %q: not one of zipkin, http/protobuf, http/json, grpc, stdout, none", t.exporter)
+		return nil, nil, fmt.Errorf("exporter %q: not one of zipkin, http/protobuf, http/json, grpc, stdout, none", t.Protocol)
 	}
 	if target.Path == "" {
-		target.Path = t.signal.path
+		target.Path = t.Signal.path
 	}
 	e.target = target.String()
 	var proxy *url.URL
@@ -105,21 +142,21 @@ func newSender(t *transport) (sender, func(), error) {
 			return nil, nil, fmt.Errorf("the proxy of the environment: %w", err)
 		}
 	}
-	conn := newConnection(proxy, &protocols, t.tls)
+	conn := newConnection(proxy, &protocols, t.TLS)
 	e.client = &http.Client{Transport: conn, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse // what we send is not for others
 	}}
 	return export, conn.close, nil
 }
 
-// resolve reads an endpoint. Knative takes name:port for TLS and stops at an address
+// Resolve reads an endpoint. Knative takes name:port for TLS and stops at an address
 // with a port; an address hardly ever has a certificate, so that means plain text.
-func resolve(endpoint string) (*url.URL, error) {
+func Resolve(endpoint string) (*url.URL, error) {
 	whole := strings.TrimSpace(endpoint)
 	if whole == "" {
 		return nil, errors.New("there is no endpoint")
 	}
-	if !hasScheme(whole) {
+	if !HasScheme(whole) {
 		host, _, _ := strings.Cut(whole, "/")
 		if isAddress(host) {
 			whole = "http://" + whole
@@ -149,17 +186,18 @@ func resolve(endpoint string) (*url.URL, error) {
 // isOurs reports whether an endpoint is a port of this process: each export would be a
 // request, of which there is something to export. One that leads here by another name
 // cannot be known; it costs a request for each export.
-func (t *transport) isOurs(target *url.URL) bool {
+func (t *Target) isOurs(target *url.URL) bool {
 	port, _ := strconv.Atoi(target.Port()) // "" is no port of ours: they would have to be below 1024
-	if !slices.Contains(t.ownPorts, port) {
+	if !slices.Contains(t.OwnPorts, port) {
 		return false
 	}
 	host := target.Hostname()
 	ip, _ := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || ip.IsLoopback() || ip.IsUnspecified() || host == t.ownIP
+	return strings.EqualFold(host, "localhost") || ip.IsLoopback() || ip.IsUnspecified() || host == t.Resource.PodIP
 }
 
-func hasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
+// HasScheme reports whether an endpoint says how to speak to it.
+func HasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
 
 // isAddress reports whether a host, with or without a port, is an IP address.
 func isAddress(host string) bool {
@@ -185,19 +223,19 @@ func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byt
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.target, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, &refusal{err: err}
+		return nil, nil, &Refusal{Err: err}
 	}
 	for name, values := range e.fields {
 		req.Header[name] = values
 	}
 	res, err := e.client.Do(req)
 	if err != nil {
-		return nil, nil, &refusal{err: shortError(plainError(err)), again: true}
+		return nil, nil, &Refusal{Err: shortError(plainError(err)), Again: true}
 	}
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, nil, &refusal{err: shortError(err), again: true}
+		return nil, nil, &Refusal{Err: shortError(err), Again: true}
 	}
 	return res, answer, nil
 }
@@ -214,8 +252,8 @@ func plainError(err error) error {
 // shortError is an error that can be logged: net/http's quote what the collector sent,
 // and a certificate's all of its names.
 func shortError(err error) error {
-	if s := err.Error(); len(s) > maxText {
-		return errors.New(text(s) + "...")
+	if s := err.Error(); len(s) > MaxText {
+		return errors.New(Text(s) + "...")
 	}
 	return err
 }
@@ -237,11 +275,11 @@ func (e *end) post(ctx context.Context, body []byte) (int, error) {
 
 // refused is the refusal that an HTTP status means.
 func refused(res *http.Response) error {
-	r := &refusal{err: fmt.Errorf("the collector answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))}
+	r := &Refusal{Err: fmt.Errorf("the collector answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))}
 	switch res.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		r.again = true
-		r.after = retryAfter(res.Header.Get(header.RetryAfter))
+		r.Again = true
+		r.After = retryAfter(res.Header.Get(header.RetryAfter))
 	}
 	return r
 }
@@ -277,13 +315,13 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	}
 	switch {
 	case status == "" && len(answer) == maxAnswer:
-		return 0, &refusal{err: errors.New("the collector's answer is longer than 64 KiB")}
+		return 0, &Refusal{Err: errors.New("the collector's answer is longer than 64 KiB")}
 	case status == "":
 		return 0, refused(res)
 	}
 	code, err := strconv.Atoi(status)
 	if err != nil {
-		return 0, &refusal{err: fmt.Errorf("the collector's grpc-status is %.32q", status)}
+		return 0, &Refusal{Err: fmt.Errorf("the collector's grpc-status is %.32q", status)}
 	}
 	if code == 0 {
 		if len(answer) < frameHead || answer[0] != 0 {
@@ -291,10 +329,10 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 		}
 		return rejectedProto(answer[frameHead:]), nil
 	}
-	r := &refusal{err: fmt.Errorf("the collector answered grpc-status %d: %.256q", code, message)}
+	r := &Refusal{Err: fmt.Errorf("the collector answered grpc-status %d: %.256q", code, message)}
 	switch code {
 	case grpcCancelled, grpcDeadlineExceeded, grpcAborted, grpcOutOfRange, grpcUnavailable, grpcDataLoss:
-		r.again = true
+		r.Again = true
 	}
 	return 0, r
 }
@@ -315,22 +353,3 @@ const (
 	grpcUnavailable      = 14
 	grpcDataLoss         = 15
 )
-
-// rejectedJSON is rejectedProto of OTLP/HTTP with JSON.
-func rejectedJSON(answer []byte) int {
-	var v struct {
-		PartialSuccess struct {
-			RejectedSpans      json.Number `json:"rejectedSpans"` // a string by protobuf's rules, a number by some
-			RejectedDataPoints json.Number `json:"rejectedDataPoints"`
-		} `json:"partialSuccess"`
-	}
-	if json.Unmarshal(answer, &v) != nil {
-		return 0
-	}
-	for _, s := range []json.Number{v.PartialSuccess.RejectedSpans, v.PartialSuccess.RejectedDataPoints} {
-		if n, err := s.Int64(); err == nil && n > 0 {
-			return int(n)
-		}
-	}
-	return 0
-}

@@ -1,4 +1,4 @@
-package tracing
+package export
 
 import (
 	"bufio"
@@ -195,7 +195,7 @@ const shortTimeout = 50 * time.Millisecond
 // A hostile is a collector that means harm.
 type hostile struct {
 	name     string
-	exporter Exporter
+	exporter Protocol
 	tls      bool
 	mute     bool // it never answers, or never ends its answer
 	serve    func(net.Conn)
@@ -308,14 +308,14 @@ func TestHostileCollectorsAreBorne(t *testing.T) {
 		for _, h := range all {
 			t.Run(version+", "+h.name, func(t *testing.T) {
 				s := startServer(t, nil, h.serve)
-				o := &transport{exporter: h.exporter, endpoint: "http://" + s.Addr().String(), signal: traceSignal}
+				o := Target{Protocol: h.exporter, Endpoint: "http://" + s.Addr().String(), Signal: Traces}
 				if h.tls {
-					o.endpoint = "https://" + s.Addr().String()
+					o.Endpoint = "https://" + s.Addr().String()
 				}
 				if h.mute {
-					o.timeout = shortTimeout
+					o.Timeout = shortTimeout
 				}
-				send, release, err := newSender(o)
+				send, release, err := New(o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -343,37 +343,6 @@ func TestHostileCollectorsAreBorne(t *testing.T) {
 	}
 }
 
-// Neither a collector that keeps an export waiting nor one that makes it fail delays the
-// end of the process.
-func TestCloseIsOnTimeWhateverTheCollectorDoes(t *testing.T) {
-	const patience = 100 * time.Millisecond
-	for _, h := range slices.Concat(hostileHTTP1(), hostileHTTP2()) {
-		t.Run(string(h.exporter)+", "+h.name, func(t *testing.T) {
-			t.Parallel()
-			s := startServer(t, nil, h.serve)
-			o := Options{Exporter: h.exporter, Endpoint: "http://" + s.Addr().String(), Sampling: always}
-			if h.tls {
-				o.Endpoint = "https://" + s.Addr().String()
-			}
-			tracer, err := New(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range maxQueued / 2 {
-				tracer.Begin(carrying(http.Header{})).End(get("/"))
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			began := time.Now()
-			_ = tracer.Close(ctx) // the spans may be lost
-			if took := time.Since(began); took > defaultTimeout/2 {
-				t.Errorf("Close: got %v, want %v", took, patience)
-			}
-			becomes(t, "each span is sent or dropped", func() bool { return tracer.Sent()+tracer.Dropped() == maxQueued })
-		})
-	}
-}
-
 func TestReportsOfAnyErrorAreShort(t *testing.T) {
 	long := strings.Repeat("\x01", maxHead/2)
 	for name, c := range map[string]hostile{
@@ -388,8 +357,8 @@ func TestReportsOfAnyErrorAreShort(t *testing.T) {
 	} {
 		s := startServer(t, nil, c.serve)
 		_, err := senderTo(t, c.exporter, s)(t.Context(), nil)
-		if err == nil || len(err.Error()) > maxText+64 {
-			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), maxText)
+		if err == nil || len(err.Error()) > MaxText+64 {
+			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), MaxText)
 		}
 	}
 }

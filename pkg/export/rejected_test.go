@@ -1,0 +1,55 @@
+package export
+
+import (
+	"math"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// exportResponse is Export...ServiceResponse of opentelemetry-proto, as far as it
+// matters; its Go package would bring a gateway.
+var exportResponse = &descriptorpb.FileDescriptorProto{
+	Name: proto.String("response.proto"), Syntax: proto.String("proto3"),
+	MessageType: []*descriptorpb.DescriptorProto{
+		{Name: proto.String("Partial"), Field: []*descriptorpb.FieldDescriptorProto{
+			{Name: proto.String("rejected"), Number: proto.Int32(1), Type: descriptorpb.FieldDescriptorProto_TYPE_INT64.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()},
+			{Name: proto.String("message"), Number: proto.Int32(2), Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()},
+		}},
+		{Name: proto.String("Response"), Field: []*descriptorpb.FieldDescriptorProto{
+			{Name: proto.String("partial"), Number: proto.Int32(1), Type: descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), TypeName: proto.String(".Partial"), Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()},
+		}},
+	},
+}
+
+// FuzzRejected reads a collector's answer as protobuf's own parser does.
+func FuzzRejected(f *testing.F) {
+	f.Add([]byte("\x0a\x02\x08\x05"))
+	f.Add([]byte("\x0a\x04\x12\x02no\x0a\x02\x08\x07"))
+	f.Add([]byte("\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
+	f.Add([]byte("\x0a\x02\x08\x05\x0a\x03\x12\x01x"))
+	file, err := protodesc.NewFile(exportResponse, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	response := file.Messages().ByName("Response")
+	partial := response.Fields().ByName("partial")
+	rejected := partial.Message().Fields().ByName("rejected")
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		got := rejectedProto(answer)
+		m := dynamicpb.NewMessage(response)
+		if proto.Unmarshal(answer, m) != nil {
+			if got < 0 {
+				t.Errorf("%x: got %d refused, want no fewer than none", answer, got)
+			}
+			return
+		}
+		want := min(max(m.Get(partial).Message().Get(rejected).Int(), 0), math.MaxInt32)
+		if int64(got) != want {
+			t.Errorf("%x: got %d refused, want %d", answer, got, want)
+		}
+	})
+}

@@ -1,0 +1,46 @@
+package export
+
+import (
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestEndpointsAreResolved(t *testing.T) {
+	for _, c := range []struct{ endpoint, want string }{
+		{"http://collector:4318/v1/traces", "http://collector:4318/v1/traces"},
+		{" https://collector ", "https://collector"},
+		{"10.0.0.1:4317", "http://10.0.0.1:4317"},
+		{"10.0.0.1", "http://10.0.0.1"},
+		{"[fd00::1]:4317", "http://[fd00::1]:4317"},
+		{"127.0.0.1:9411/api/v2/spans", "http://127.0.0.1:9411/api/v2/spans"},
+		{"collector:4317", "https://collector:4317"},
+		{"collector.observability.svc:4318/v1/traces", "https://collector.observability.svc:4318/v1/traces"},
+		{"http://collector#part", "http://collector"},
+	} {
+		got, err := Resolve(c.endpoint)
+		if err != nil || got.String() != c.want {
+			t.Errorf("%q: got %v, %v, want %s", c.endpoint, got, err, c.want)
+		}
+	}
+	for _, endpoint := range []string{"", "  ", "unix:///x", "http://", "http://host:0", "http://host:70000", "://x", "http://a b/"} {
+		if got, err := Resolve(endpoint); err == nil {
+			t.Errorf("%q: got %v, want an error", endpoint, got)
+		}
+	}
+}
+
+func TestRetryAfterIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for in, want := range map[string]time.Duration{
+			"": 0, "5": 5 * time.Second, "99999": maxAfter, "-1": 0, "soon": 0,
+			time.Now().Add(4 * time.Second).UTC().Format(http.TimeFormat):  4 * time.Second,
+			time.Now().Add(-4 * time.Second).UTC().Format(http.TimeFormat): 0,
+		} {
+			if got := retryAfter(in); got != want {
+				t.Errorf("%q: got %v, want %v", in, got, want)
+			}
+		}
+	})
+}

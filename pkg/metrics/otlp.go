@@ -1,0 +1,158 @@
+package metrics
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
+)
+
+// An instrument is what OpenTelemetry knows a metric as.
+type instrument uint8
+
+// The instruments. Prometheus has gauges for up-down counters, which are sums that may
+// shrink: points with different labels may be added.
+const (
+	otelGauge instrument = iota
+	otelCounter
+	otelUpDownCounter
+	otelHistogram
+)
+
+// otelNames are OpenTelemetry's names, units and kinds of instruments: those of go.*
+// are its semantic conventions for Go runtime metrics. Values that are no distributions
+// are whole numbers.
+var otelNames = map[string]struct {
+	name, unit string
+	kind       instrument
+}{
+	"http_server_request_duration_seconds":   {"http.server.request.duration", "s", otelHistogram},
+	"http_server_request_body_size_bytes":    {"http.server.request.body.size", "By", otelHistogram},
+	"http_server_response_body_size_bytes":   {"http.server.response.body.size", "By", otelHistogram},
+	"http_client_request_duration_seconds":   {"http.client.request.duration", "s", otelHistogram},
+	"http_client_request_body_size_bytes":    {"http.client.request.body.size", "By", otelHistogram},
+	"kn_serving_invocation_duration_seconds": {"kn.serving.invocation.duration", "s", otelHistogram},
+	"kn_serving_queue_depth":                 {"kn.serving.queue.depth", "{request}", otelGauge},
+	"go_memory_used_bytes":                   {"go.memory.used", "By", otelUpDownCounter},
+	"go_memory_limit_bytes":                  {"go.memory.limit", "By", otelUpDownCounter},
+	"go_memory_allocated_bytes_total":        {"go.memory.allocated", "By", otelCounter},
+	"go_memory_allocations_total":            {"go.memory.allocations", "{allocation}", otelCounter},
+	"go_memory_gc_goal_bytes":                {"go.memory.gc.goal", "By", otelUpDownCounter},
+	"go_goroutine_count":                     {"go.goroutine.count", "{goroutine}", otelUpDownCounter},
+	"go_processor_limit":                     {"go.processor.limit", "{thread}", otelUpDownCounter},
+	"go_config_gogc_percent":                 {"go.config.gogc", "%", otelUpDownCounter},
+}
+
+// otelLabels are its names of labels. The others are of a scope, which stands elsewhere.
+var otelLabels = map[string]string{
+	"http_request_method":       "http.request.method",
+	"http_response_status_code": "http.response.status_code",
+	"url_scheme":                "url.scheme",
+	"network_protocol_name":     "network.protocol.name",
+	"network_protocol_version":  "network.protocol.version",
+	"server_address":            "server.address",
+	"server_port":               "server.port",
+	"error_type":                "error.type",
+	"kn_route_tag":              "kn.route.tag",
+	"go_memory_type":            "go.memory.type",
+}
+
+// metricsData translates what was gathered. Metrics that OpenTelemetry has no name for
+// are left out. MetricsData is field for field an ExportMetricsServiceRequest, whose Go
+// package would bring grpc.
+func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now time.Time) *metricspb.MetricsData {
+	scope := &metricspb.ScopeMetrics{Scope: &commonpb.InstrumentationScope{Name: export.ScopeName, Version: export.Text(r.Version)}}
+	t := translation{uint64(start.UnixNano()), uint64(now.UnixNano())}
+	for _, f := range gathered {
+		if known, ok := otelNames[f.GetName()]; ok {
+			m := &metricspb.Metric{Name: known.name, Unit: known.unit, Description: f.GetHelp()}
+			t.setData(m, known.kind, f.GetMetric())
+			scope.Metrics = append(scope.Metrics, m)
+		}
+	}
+	resource := &resourcepb.Resource{}
+	attributes := r.All()
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		resource.Attributes = append(resource.Attributes, attribute(name, attributes[name]))
+	}
+	return &metricspb.MetricsData{ResourceMetrics: []*metricspb.ResourceMetrics{{
+		Resource: resource, ScopeMetrics: []*metricspb.ScopeMetrics{scope},
+	}}}
+}
+
+// A translation has the times of all points, in nanoseconds since 1970.
+type translation struct{ start, now uint64 }
+
+// setData sets the points of a metric.
+func (t translation) setData(m *metricspb.Metric, kind instrument, series []*dto.Metric) {
+	const cumulative = metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE
+	switch kind {
+	case otelGauge:
+		m.Data = &metricspb.Metric_Gauge{Gauge: &metricspb.Gauge{DataPoints: t.numbers(series)}}
+	case otelCounter, otelUpDownCounter:
+		m.Data = &metricspb.Metric_Sum{Sum: &metricspb.Sum{
+			DataPoints: t.numbers(series), AggregationTemporality: cumulative, IsMonotonic: kind == otelCounter,
+		}}
+	case otelHistogram:
+		m.Data = &metricspb.Metric_Histogram{Histogram: &metricspb.Histogram{
+			DataPoints: t.histograms(series), AggregationTemporality: cumulative,
+		}}
+	}
+}
+
+// numbers are the points of counters and gauges. OpenTelemetry's instruments of these
+// names count in whole numbers.
+func (t translation) numbers(series []*dto.Metric) (points []*metricspb.NumberDataPoint) {
+	for _, s := range series {
+		value := s.GetGauge().GetValue() + s.GetCounter().GetValue() // it has one of them
+		points = append(points, &metricspb.NumberDataPoint{
+			StartTimeUnixNano: t.start, TimeUnixNano: t.now, Attributes: pointAttributes(s),
+			Value: &metricspb.NumberDataPoint_AsInt{AsInt: int64(value)},
+		})
+	}
+	return points
+}
+
+// histograms are the points of histograms, whose buckets count all below them too in
+// Prometheus, and do not in OpenTelemetry.
+func (t translation) histograms(series []*dto.Metric) (points []*metricspb.HistogramDataPoint) {
+	for _, s := range series {
+		h := s.GetHistogram()
+		p := &metricspb.HistogramDataPoint{
+			StartTimeUnixNano: t.start, TimeUnixNano: t.now, Attributes: pointAttributes(s),
+			Count: h.GetSampleCount(), Sum: h.SampleSum,
+		}
+		var below uint64
+		for _, b := range h.GetBucket() {
+			if !math.IsInf(b.GetUpperBound(), 1) {
+				p.ExplicitBounds = append(p.ExplicitBounds, b.GetUpperBound())
+				p.BucketCounts = append(p.BucketCounts, b.GetCumulativeCount()-below)
+				below = b.GetCumulativeCount()
+			}
+		}
+		p.BucketCounts = append(p.BucketCounts, p.Count-below)
+		points = append(points, p)
+	}
+	return points
+}
+
+// pointAttributes are the labels of a series by OpenTelemetry's names.
+func pointAttributes(s *dto.Metric) (all []*commonpb.KeyValue) {
+	for _, l := range s.GetLabel() {
+		if name := otelLabels[l.GetName()]; name != "" {
+			all = append(all, attribute(name, l.GetValue()))
+		}
+	}
+	return all
+}
+
+func attribute(name, value string) *commonpb.KeyValue {
+	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
+}

@@ -1,0 +1,120 @@
+package metrics
+
+import (
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+func attributesOf(all []*commonpb.KeyValue) map[string]string {
+	m := map[string]string{}
+	for _, a := range all {
+		m[a.Key] = a.Value.GetStringValue()
+	}
+	return m
+}
+
+// The kinds are those of OpenTelemetry's conventions, by which Knative's head pushes
+// the same names.
+func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // it is pushed where there is one
+	const gauge, counter, upDown, histogram = "gauge", "counter", "up-down counter", "histogram"
+	all, _ := pushed(t, filled(t, KnativeHead), PushOptions{})
+	got := map[string]string{}
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		var points []*metricspb.NumberDataPoint
+		switch data := m.Data.(type) {
+		case *metricspb.Metric_Gauge:
+			got[m.Name], points = gauge, data.Gauge.DataPoints
+		case *metricspb.Metric_Sum:
+			got[m.Name], points = upDown, data.Sum.DataPoints
+			if data.Sum.IsMonotonic {
+				got[m.Name] = counter
+			}
+			if data.Sum.AggregationTemporality != metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE {
+				t.Errorf("%s: got %v, want cumulative", m.Name, data.Sum.AggregationTemporality)
+			}
+		case *metricspb.Metric_Histogram:
+			got[m.Name] = histogram
+		}
+		for _, p := range points {
+			if _, ok := p.Value.(*metricspb.NumberDataPoint_AsInt); !ok {
+				t.Errorf("%s: got %v, want an integer", m.Name, p.Value)
+			}
+		}
+	}
+	want := map[string]string{
+		"http.server.request.duration": histogram, "http.server.request.body.size": histogram, "http.server.response.body.size": histogram,
+		"http.client.request.duration": histogram, "http.client.request.body.size": histogram, "kn.serving.invocation.duration": histogram,
+		"kn.serving.queue.depth": gauge,
+		"go.memory.used":         upDown, "go.memory.limit": upDown, "go.memory.gc.goal": upDown, "go.goroutine.count": upDown,
+		"go.processor.limit": upDown, "go.config.gogc": upDown, "go.memory.allocated": counter, "go.memory.allocations": counter,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestAPointHasTheLabelsThatOpenTelemetryKnows(t *testing.T) {
+	m := newMetrics(t, options(KnativeHead))
+	o := observed("GET", 1, 1, 200, queue.OK)
+	m.Observe(&o)
+	all, _ := pushed(t, m, PushOptions{})
+	for _, m := range all.ScopeMetrics[0].Metrics {
+		if m.Name != "http.server.request.duration" {
+			continue
+		}
+		got := attributesOf(m.GetHistogram().DataPoints[0].Attributes)
+		want := map[string]string{
+			"http.request.method": "GET", "http.response.status_code": "200", "kn.route.tag": "kn:disabled",
+			"network.protocol.name": "http", "network.protocol.version": "1.1", "url.scheme": "http",
+		}
+		if !maps.Equal(got, want) || m.Unit != "s" {
+			t.Errorf("got %v in %s, want %v in s", got, m.Unit, want)
+		}
+		return
+	}
+	t.Error("got no http.server.request.duration, want one")
+}
+
+// Prometheus' buckets count what is in those below them too.
+func TestABucketOfOpenTelemetryCountsItsOwnValuesOnly(t *testing.T) {
+	bucket := func(below uint64, bound float64) *dto.Bucket {
+		return &dto.Bucket{CumulativeCount: &below, UpperBound: &bound}
+	}
+	h := &dto.Histogram{SampleCount: proto.Uint64(4), SampleSum: proto.Float64(1.5), Bucket: []*dto.Bucket{bucket(3, 0.1), bucket(3, 1)}}
+	started := time.Unix(1, 0)
+	data := metricsData(&export.Resource{}, []*dto.MetricFamily{{
+		Name: proto.String("http_server_request_duration_seconds"), Metric: []*dto.Metric{{Histogram: h}},
+	}}, started, started.Add(time.Second))
+	p := data.ResourceMetrics[0].ScopeMetrics[0].Metrics[0].GetHistogram().DataPoints[0]
+	if got, want := fmt.Sprint(p.Count, p.GetSum(), p.ExplicitBounds, p.BucketCounts), "4 1.5 [0.1 1] [3 0 1]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if p.StartTimeUnixNano != 1e9 || p.TimeUnixNano != 2e9 {
+		t.Errorf("got %d to %d, want a second from the start", p.StartTimeUnixNano, p.TimeUnixNano)
+	}
+}
+
+func TestEveryMetricOfKnativesHeadHasANameInOpenTelemetry(t *testing.T) {
+	for _, f := range newMetrics(t, options(KnativeHead)).families.all {
+		if _, ok := otelNames[f.name]; !ok && f.name != "target_info" {
+			t.Errorf("%s: got no name in OpenTelemetry, want one", f.name)
+		}
+		for _, l := range f.labels {
+			if otelLabels[l] == "" && l != "otel_scope_name" && l != "otel_scope_version" && f.name != "target_info" {
+				t.Errorf("%s: got no name in OpenTelemetry for its label %s, want one", f.name, l)
+			}
+		}
+	}
+}

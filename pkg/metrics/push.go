@@ -1,0 +1,208 @@
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
+)
+
+// PushConfig is what the settings say about pushing metrics. Zero values are unset.
+type PushConfig struct {
+	// Of Knative from 1.19 on: requestMetrics of its observability config.
+	Protocol        string
+	Endpoint        string
+	DefaultInterval time.Duration
+
+	// Of OpenTelemetry's variables.
+	Disabled    bool
+	ServiceName string
+	Attributes  map[string]string
+	Timeout     time.Duration
+	Collector   export.Collector
+	Interval    time.Duration // 0: DefaultInterval
+}
+
+// PushOptions say where metrics are pushed. [PushConfig.Options] makes them from the
+// settings of Knative and OpenTelemetry.
+type PushOptions struct {
+	export.Target // with the protocol OTLP or OTLPGRPC; None: nothing is pushed
+
+	Interval time.Duration // between pushes; 0: 60 s
+
+	// Report is called with the reason why a push failed, once until one succeeds and
+	// once in 10 s at most. It may be nil.
+	Report func(error)
+}
+
+const (
+	defaultInterval = time.Minute // OpenTelemetry's
+	minInterval     = time.Second // a push costs a millisecond of processor time
+)
+
+// Options makes one choice of all settings. Metrics are pushed where Protocol says so,
+// or where it is unset and there is an endpoint for metrics alone; everywhere else they
+// are scraped. What cannot be used falls back, or turns the push off: each warning says
+// which. The caller adds who we are.
+func (c PushConfig) Options() (o PushOptions, warnings []string) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	o.Target = export.Target{
+		Protocol: export.None, Timeout: c.Timeout, Signal: export.Metrics,
+		Resource: &export.Resource{ServiceName: c.ServiceName, Attributes: c.Attributes},
+	}
+	if c.Disabled {
+		return o, nil
+	}
+	var protocol export.Protocol
+	var endpoint string
+	switch p := export.Protocol(c.Protocol); p {
+	case export.None, "prometheus":
+		return o, nil
+	case export.OTLP, export.OTLPGRPC:
+		protocol, endpoint, o.Interval = p, c.Endpoint, c.DefaultInterval
+	case "":
+		if c.Collector.Endpoint == "" {
+			return o, nil
+		}
+		protocol = export.OTLP
+	default:
+		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", p)
+		return o, warnings
+	}
+	written := cmp.Or(c.Collector.Endpoint, c.Collector.BaseEndpoint, endpoint)
+	protocol, endpoint = c.Collector.Choose(protocol, endpoint, export.Metrics)
+	if protocol == export.OTLPJSON {
+		warn("metrics are not pushed as JSON; they are as http/protobuf")
+		protocol = export.OTLP
+	}
+	if c.Interval > 0 {
+		o.Interval = c.Interval
+	}
+	if o.Interval > 0 && o.Interval < minInterval {
+		warn("metrics push: an interval of %v is too short; it is %v", o.Interval, minInterval)
+		o.Interval = minInterval
+	}
+	target, err := export.Resolve(endpoint)
+	if err != nil {
+		warn("metrics push: %v; it is off", err)
+		return o, warnings
+	}
+	if !export.HasScheme(written) {
+		warn("the metrics endpoint has no scheme; it is taken for %s", target.Redacted())
+	}
+	o.Protocol, o.Endpoint, o.Header = protocol, endpoint, c.Collector.Header
+	return o, warnings
+}
+
+// A Push pushes metrics over OTLP. What it pushes is counted from the start, so that a
+// push that fails loses nothing that the next one does not have: it is not tried again.
+// The nil Push does nothing.
+type Push struct {
+	options  PushOptions
+	gatherer prometheus.Gatherer
+	start    time.Time
+	send     export.Sender
+	release  func()
+	outcome  export.Outcome // of run alone
+
+	closeOnce sync.Once
+	closing   chan context.Context // Close's, for the last push
+	cut       context.CancelFunc   // ends a push that is under way
+	done      chan struct{}
+	last      error // of the last push; read after done
+}
+
+// Push starts pushing those metrics that OpenTelemetry has names for, as Knative's head
+// does. It returns nil when nothing is to be pushed. The error is about the protocol or
+// its endpoint.
+func (m *Metrics) Push(o PushOptions) (*Push, error) {
+	switch o.Protocol {
+	case export.None, "":
+		return nil, nil
+	case export.OTLP, export.OTLPGRPC:
+	default:
+		return nil, fmt.Errorf("metrics push: exporter %q: neither http/protobuf nor grpc", o.Protocol)
+	}
+	if o.Resource == nil {
+		o.Resource = &export.Resource{}
+	}
+	o.Signal = export.Metrics
+	send, release, err := export.New(o.Target)
+	if err != nil {
+		return nil, fmt.Errorf("metrics push: %w", err)
+	}
+	return startPush(o, m.gatherer, send, release), nil
+}
+
+// startPush starts the goroutine that pushes.
+func startPush(o PushOptions, gatherer prometheus.Gatherer, send export.Sender, release func()) *Push {
+	if o.Interval <= 0 {
+		o.Interval = defaultInterval
+	}
+	ctx, cut := context.WithCancel(context.Background())
+	p := &Push{
+		cut: cut, options: o, gatherer: gatherer, start: time.Now(), send: send, release: release,
+		closing: make(chan context.Context, 1), done: make(chan struct{}),
+	}
+	go p.run(ctx)
+	return p
+}
+
+// run pushes until Close.
+func (p *Push) run(ctx context.Context) {
+	defer close(p.done)
+	defer p.cut()
+	defer p.release()
+	ticker := time.NewTicker(p.options.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = p.push(ctx) // it was reported
+		case last := <-p.closing:
+			p.last = p.push(last)
+			return
+		}
+	}
+}
+
+// push pushes the metrics of now.
+func (p *Push) push(ctx context.Context) error {
+	gathered, err := p.gatherer.Gather() // with an error, what there is
+	now := p.start.Add(time.Since(p.start))
+	body, wrong := proto.Marshal(metricsData(p.options.Resource, gathered, p.start, now))
+	err = errors.Join(err, wrong)
+	if wrong == nil {
+		rejected, wrong := p.send(ctx, body)
+		if wrong == nil && rejected > 0 {
+			wrong = fmt.Errorf("%d points were refused", rejected)
+		}
+		err = errors.Join(err, wrong)
+	}
+	if p.outcome.IsNews(err) && p.options.Report != nil {
+		p.options.Report(fmt.Errorf("metrics push: %w", err))
+	}
+	return err
+}
+
+// Close pushes a last time, until ctx ends, and stops. The error is that of the last
+// push.
+func (p *Push) Close(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	p.closeOnce.Do(func() { p.closing <- ctx })
+	defer context.AfterFunc(ctx, p.cut)()
+	<-p.done
+	if p.last != nil {
+		return fmt.Errorf("metrics push: the last one: %w", p.last)
+	}
+	return nil
+}

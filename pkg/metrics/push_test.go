@@ -1,0 +1,184 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
+)
+
+// nothing is gathered from it.
+type nothing struct{}
+
+func (nothing) Gather() ([]*dto.MetricFamily, error) { return nil, nil }
+
+// pushed is what Metrics push as they are closed, and the path that it comes to.
+func pushed(t *testing.T, m *Metrics, o PushOptions) (got *metricspb.ResourceMetrics, path string) {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		path = r.URL.Path
+		body, _ := io.ReadAll(r.Body)
+		var all metricspb.MetricsData // field for field an ExportMetricsServiceRequest
+		if err := proto.Unmarshal(body, &all); err != nil {
+			t.Errorf("got %v, want it to decode", err)
+		}
+		got = all.ResourceMetrics[0]
+	}))
+	defer s.Close()
+	o.Protocol, o.Endpoint = export.OTLP, s.URL
+	p, err := m.Push(o)
+	if err != nil {
+		t.Fatalf("Push: got %v, want no error", err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	return got, path
+}
+
+func TestMetricsArriveOverHTTP(t *testing.T) {
+	o := PushOptions{Target: export.Target{Resource: &export.Resource{Service: "svc", Version: "v1"}}}
+	got, path := pushed(t, filled(t, KnativeHead), o)
+	if path != "/v1/metrics" {
+		t.Errorf("path: got %s, want /v1/metrics", path)
+	}
+	if a := attributesOf(got.Resource.Attributes); a["service.name"] != "svc" {
+		t.Errorf("resource: got %v, want service.name svc", a)
+	}
+	scope := got.ScopeMetrics[0]
+	if scope.Scope.Name != export.ScopeName || scope.Scope.Version != "v1" || len(scope.Metrics) == 0 {
+		t.Errorf("scope: got %v with %d metrics, want ours with some", scope.Scope, len(scope.Metrics))
+	}
+}
+
+func TestMetricsArePushedEachInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pushes atomic.Int32
+		var reports []error
+		p := startPush(PushOptions{
+			Target:   export.Target{Resource: &export.Resource{}},
+			Interval: 10 * time.Second, Report: func(err error) { reports = append(reports, err) },
+		}, nothing{}, func(context.Context, []byte) (int, error) {
+			if pushes.Add(1) > 3 {
+				return 0, errors.New("no route")
+			}
+			return 0, nil
+		}, func() {})
+		time.Sleep(35 * time.Second) // the bubble's clock
+		synctest.Wait()
+		if got := pushes.Load(); got != 3 {
+			t.Errorf("pushes in 35s: got %d, want 3", got)
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if len(reports) != 1 {
+			t.Errorf("reports: got %v, want 1 for two failures", reports)
+		}
+		if err := p.Close(t.Context()); err == nil {
+			t.Error("Close: got no error, want that of the last push")
+		}
+		if got := pushes.Load(); got != 6 {
+			t.Errorf("pushes: got %d, want 6, one at the end", got)
+		}
+		_ = p.Close(t.Context()) // again, at once
+	})
+}
+
+func TestClosingAPushEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := PushOptions{Target: export.Target{Resource: &export.Resource{}}, Interval: time.Second}
+		p := startPush(o, nothing{}, func(ctx context.Context, _ []byte) (int, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}, func() {})
+		time.Sleep(1500 * time.Millisecond) // a push is stuck
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := p.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Close: got %v, want the deadline", err)
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("Close: got %v, want 2s", took)
+		}
+	})
+}
+
+func TestNoPushIsNil(t *testing.T) {
+	m := newMetrics(t, options(KnativeHead))
+	p, err := m.Push(PushOptions{Target: export.Target{Protocol: export.None}})
+	if p != nil || err != nil || p.Close(t.Context()) != nil {
+		t.Errorf("got %v, %v, want nil, nil", p, err)
+	}
+	for _, target := range []export.Target{
+		{Protocol: export.Zipkin, Endpoint: "http://z"}, {Protocol: export.OTLP},
+		{Protocol: export.OTLP, Endpoint: "http://127.0.0.1:8012", OwnPorts: []int{8012}},
+	} {
+		if p, err := m.Push(PushOptions{Target: target}); err == nil || p != nil {
+			t.Errorf("%+v: got %v and %v, want an error", target, p, err)
+		}
+	}
+}
+
+func TestSettingsBecomePushOptions(t *testing.T) {
+	const second = time.Second
+	otel := func(endpoint, base string) export.Collector {
+		return export.Collector{Endpoint: endpoint, BaseEndpoint: base}
+	}
+	for _, c := range []struct {
+		name   string
+		config PushConfig
+		want   string
+		warns  string
+	}{
+		{"nothing", PushConfig{}, "none  0s", ""},
+		{"head, prometheus", PushConfig{Protocol: "prometheus", Endpoint: ":9091", DefaultInterval: 5 * second, Collector: otel("http://c", "")}, "none  0s", ""},
+		{"head, none", PushConfig{Protocol: "none", DefaultInterval: 5 * second}, "none  0s", ""},
+		{"head, gRPC", PushConfig{Protocol: "grpc", Endpoint: "http://c:4317", DefaultInterval: 5 * second}, "grpc http://c:4317 5s", ""},
+		{"head, HTTP", PushConfig{Protocol: "http/protobuf", Endpoint: "http://c/x", DefaultInterval: 5 * second, Interval: second}, "http/protobuf http://c/x 1s", ""},
+		{"head, an interval that is too short", PushConfig{Protocol: "grpc", Endpoint: "http://c:4317", DefaultInterval: 5 * second, Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
+		{"head, address", PushConfig{Protocol: "grpc", Endpoint: "10.0.0.1:4317", DefaultInterval: 5 * second}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
+		{"head, no endpoint", PushConfig{Protocol: "grpc", DefaultInterval: 5 * second}, "none  5s", "no endpoint"},
+		{"head, bad protocol", PushConfig{Protocol: "bogus", DefaultInterval: 5 * second}, "none  0s", "bogus"},
+		{"OTEL, for metrics", PushConfig{Collector: export.Collector{Endpoint: "http://c", BaseEndpoint: "http://d", Protocol: "http/json"}}, "http/protobuf http://c/ 0s", "JSON"},
+		{"OTEL, for all signals", PushConfig{Collector: otel("", "http://d")}, "none  0s", ""},
+		{"head and OTEL", PushConfig{Protocol: "http/protobuf", DefaultInterval: 5 * second, Collector: otel("", "http://d/o")}, "http/protobuf http://d/o/v1/metrics 5s", ""},
+		{"OTEL, disabled", PushConfig{Protocol: "grpc", Endpoint: "http://c", DefaultInterval: 5 * second, Disabled: true}, "none  0s", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o, warnings := c.config.Options()
+			if got := fmt.Sprintf("%s %s %v", o.Protocol, o.Endpoint, o.Interval); got != c.want {
+				t.Errorf("options: got %q, want %q", got, c.want)
+			}
+			if all := strings.Join(warnings, "|"); (c.warns == "") != (all == "") || !strings.Contains(all, c.warns) {
+				t.Errorf("warnings: got %q, want %q", all, c.warns)
+			}
+		})
+	}
+}
+
+func TestPushOptionsTakeWhatIsCommonToBothSignals(t *testing.T) {
+	o, _ := PushConfig{
+		Collector: export.Collector{Endpoint: "http://c/x", Header: http.Header{"X-Tenant": {"7"}}},
+		Timeout:   3 * time.Second, ServiceName: "shop", Attributes: map[string]string{"service.name": "lost", "team": "a,b"},
+	}.Options()
+	if o.Header.Get("X-Tenant") != "7" || o.Timeout != 3*time.Second {
+		t.Errorf("got %v, %v, want X-Tenant and 3s", o.Header, o.Timeout)
+	}
+	if a := o.Resource.All(); a["service.name"] != "shop" || a["team"] != "a,b" {
+		t.Errorf("got attributes %v, want shop and a,b", a)
+	}
+}
