@@ -6,31 +6,33 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
-	a := app(t, func(p *peer) { p.request(); <-p.over })
-	k := ask("GET", "/")
+	a := app(t, func(conn *harness.AppConn) { readRequest(conn); conn.Idle() })
+	k := newCall("GET", "/")
 	k.Begin()
 	k.Abort()
-	got := within(t, "an aborted call", func() outcome { return k.do(a) })
+	got := harness.Within(t, "an aborted call", func() outcome { return k.do(a) })
 	if fault(got.err) != forward.Aborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
 
 func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
-	a := app(t, func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+	a := app(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		}
 	})
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	k.do(a).want(t, 204, "")
 	k.Begin()
 	k.Abort()
@@ -41,12 +43,12 @@ func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
 }
 
 func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
-	a := app(t, func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+	a := app(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		}
 	})
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	for range 3 {
 		k.Begin()
 		k.do(a).want(t, 204, "")
@@ -58,13 +60,13 @@ func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
 }
 
 func TestAbortEndsACallAtEveryStage(t *testing.T) {
-	forever := func(*asker) io.Reader { return endless{} }
-	silent := func(k *asker) io.Reader { return &stuck{[]byte("hello"), k.stopped} }
+	forever := func(*testCall) io.Reader { return endless{} }
+	silent := func(k *testCall) io.Reader { return &stuck{[]byte("hello"), k.stopped} }
 	for name, stage := range map[string]struct {
 		deaf    bool   // the user container does not even read the head
 		say     string // what it says before the abort
 		head    int    // so many bytes more are in the head
-		body    func(k *asker) io.Reader
+		body    func(k *testCall) io.Reader
 		expects bool
 	}{
 		"sending the head":         {deaf: true, head: 64 << 20},
@@ -82,17 +84,17 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			reached, ended, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-			a := app(t, func(p *peer) {
+			a := app(t, func(conn *harness.AppConn) {
 				if !stage.deaf {
-					p.head()
+					readHead(conn)
 				}
-				p.say(stage.say)
+				conn.Send(stage.say)
 				close(reached)
 				<-ended
-				p.hang()
+				conn.Hang()
 				close(closed)
 			})
-			k := ask("GET", "/")
+			k := newCall("GET", "/")
 			if stage.head > 0 {
 				k.field("A", strings.Repeat("a", stage.head))
 			}
@@ -107,27 +109,27 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 				<-reached
 				k.Abort()
 			}()
-			got := within(t, "an aborted call", func() outcome { return k.do(a) })
+			got := harness.Within(t, "an aborted call", func() outcome { return k.do(a) })
 			close(ended)
 			if fault(got.err) != forward.Aborted || got.sent && stage.body != nil || idle(a) != 0 || k.sends != 1 {
 				t.Errorf("got %v, sent %v, %d idle, %d sends, want aborted, false, 0, 1", got.err, got.sent, idle(a), k.sends)
 			}
-			within(t, "closing the connection", func() error { <-closed; return nil })
+			harness.Receive(t, closed, "closing the connection")
 		})
 	}
 }
 
 func TestAbortEndsADial(t *testing.T) {
-	port, _ := nobody(t)
+	port, _ := closedPort(t)
 	a := New(Settings{Port: port, ConnectRetry: time.Hour})
 	defer a.Close()
 	a.speech.learnH1(true)
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	go func() {
-		soon(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
+		harness.Until(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
 		k.Abort()
 	}()
-	got := within(t, "an aborted dial", func() outcome { return k.do(a) })
+	got := harness.Within(t, "an aborted dial", func() outcome { return k.do(a) })
 	if fault(got.err) != forward.Aborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
@@ -137,61 +139,47 @@ func TestAbortEndsADial(t *testing.T) {
 // also between two requests. None may hear another's answer, and no connection
 // may be kept with a deadline that an abort has left.
 func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
-	a := app(t, func(p *peer) {
+	a := app(t, func(conn *harness.AppConn) {
 		for {
-			r, body := p.request()
+			r, body := readRequest(conn)
 			if r == nil {
 				return
 			}
-			p.say(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s%s", len(r.URL.Path)+len(body), r.URL.Path, body))
+			conn.Send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s%s", len(r.URL.Path)+len(body), r.URL.Path, body))
 		}
 	})
 	const workers, times = 4, 400
-	var all, aborters sync.WaitGroup
-	var mu sync.Mutex
-	count := map[forward.Fault]int{}
+	var callers, aborters sync.WaitGroup
+	var answered, aborted atomic.Int64
 	for w := range workers {
-		k := ask("", "")
+		k := newCall("", "")
 		over := make(chan struct{})
-		aborters.Go(func() {
-			pause := time.NewTicker(time.Millisecond)
-			defer pause.Stop()
-			for {
-				select {
-				case <-over:
-					return
-				case <-pause.C:
-					pause.Reset(time.Duration(1 + rand.IntN(1000)*1000))
-					k.Abort()
-				}
-			}
-		})
-		all.Go(func() {
+		aborters.Go(func() { abortUntil(over, k) })
+		callers.Go(func() {
 			defer close(over)
 			for i := range times {
 				path := fmt.Sprintf("/%d/%d", w, i)
-				next := ask("POST", path)
-				want := path
+				next, want := newCall("POST", path), path
 				if i%2 == 0 {
 					next.with(iotest.HalfReader(strings.NewReader("some content")), -1)
 					want += "some content"
 				}
 				k.Begin()
 				k.request, k.Body = next.request, next.Body
-				got := k.do(a)
-				mu.Lock()
-				count[fault(got.err)]++
-				mu.Unlock()
-				if got.err == nil && got.body != want {
+				switch got := k.do(a); {
+				case got.err == nil && got.body != want:
 					t.Errorf("got %q, want %q", got.body, want)
-				}
-				if got.err != nil && fault(got.err) != forward.Aborted {
+				case got.err == nil:
+					answered.Add(1)
+				case fault(got.err) != forward.Aborted:
 					t.Errorf("got %v, want aborted or an answer", got.err)
+				default:
+					aborted.Add(1)
 				}
 			}
 		})
 	}
-	all.Wait()
+	callers.Wait()
 	aborters.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,5 +188,20 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 			t.Error("got a connection in the pool that is of no use, want none")
 		}
 	}
-	t.Logf("%d answered, %d aborted", count[0], count[forward.Aborted])
+	t.Logf("%d answered, %d aborted", answered.Load(), aborted.Load())
+}
+
+// abortUntil aborts a call again and again, at random times.
+func abortUntil(over <-chan struct{}, k *testCall) {
+	pause := time.NewTicker(time.Millisecond)
+	defer pause.Stop()
+	for {
+		select {
+		case <-over:
+			return
+		case <-pause.C:
+			pause.Reset(time.Duration(1 + rand.IntN(1000)*1000))
+			k.Abort()
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"io"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // The bytes of an ordinary exchange.
@@ -11,22 +13,22 @@ const ordinary = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length:
 
 // plain answers whatever comes with the same bytes, one read at a time, so that
 // it allocates nothing itself.
-func plain(p *peer) {
+func plain(conn *harness.AppConn) {
 	b := make([]byte, 64<<10)
 	say := []byte(ordinary)
 	for {
-		n, err := p.in.Read(b)
+		n, err := conn.In.Read(b)
 		if err != nil {
 			return
 		}
 		if bytes.HasSuffix(b[:n], []byte("\r\n\r\n")) || bytes.HasSuffix(b[:n], []byte("body")) {
-			p.Write(say)
+			conn.Write(say)
 		}
 	}
 }
 
 // once takes a response to its end without keeping anything of it.
-func once(t testing.TB, k *asker, a *App) {
+func once(t testing.TB, k *testCall, a *App) {
 	k.Begin()
 	r, err := k.Do(a)
 	for err == nil {
@@ -40,7 +42,7 @@ func once(t testing.TB, k *asker, a *App) {
 
 func BenchmarkGET(b *testing.B) {
 	a := app(b, plain)
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	b.ReportAllocs()
 	for b.Loop() {
 		once(b, k, a)
@@ -50,7 +52,7 @@ func BenchmarkGET(b *testing.B) {
 func BenchmarkPOST(b *testing.B) {
 	a := app(b, plain)
 	body := bytes.NewReader([]byte("body"))
-	k := ask("POST", "/").with(body, 4)
+	k := newCall("POST", "/").with(body, 4)
 	b.ReportAllocs()
 	for b.Loop() {
 		body.Seek(0, io.SeekStart)

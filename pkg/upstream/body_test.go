@@ -15,6 +15,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // stuck is a body that gives out its first bytes and then waits for StopBody,
@@ -46,16 +47,16 @@ func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
 			t.Run(name+" "+framing, func(t *testing.T) {
 				type seen struct{ body, trailer string }
 				arrived := make(chan seen, 2)
-				a := app(t, func(p *peer) {
+				a := app(t, func(conn *harness.AppConn) {
 					for range 2 {
-						r, b := p.request()
+						r, b := readRequest(conn)
 						arrived <- seen{b, r.Trailer.Get("A")}
-						p.say("HTTP/1.1 204 No Content\r\n\r\n")
+						conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 					}
 				})
 				wantTrailer := ""
 				for range 2 { // on one connection: the first left nothing on it
-					k := ask("POST", "/")
+					k := newCall("POST", "/")
 					switch framing {
 					case "length":
 						k.with(bytes.NewReader(body), int64(len(body)))
@@ -83,12 +84,12 @@ func TestBodiesOfEveryFramingArriveWhole(t *testing.T) {
 func TestABodyThatComesByteByByteArrivesWhole(t *testing.T) {
 	for _, length := range []int64{5, -1} {
 		arrived := make(chan string, 1)
-		a := app(t, func(p *peer) {
-			_, b := p.request()
+		a := app(t, func(conn *harness.AppConn) {
+			_, b := readRequest(conn)
 			arrived <- b
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		})
-		ask("POST", "/").with(iotest.OneByteReader(strings.NewReader("hello")), length).do(a).want(t, 204, "")
+		newCall("POST", "/").with(iotest.OneByteReader(strings.NewReader("hello")), length).do(a).want(t, 204, "")
 		if got := <-arrived; got != "hello" {
 			t.Errorf("got %q, want hello", got)
 		}
@@ -105,20 +106,20 @@ func TestABodyThatIsNotAsLongAsItSaysLeavesNoBytesOnAKeptConnection(t *testing.T
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, answered early %v", name, early), func(t *testing.T) {
 				arrived := make(chan string, 1)
-				a := app(t, func(p *peer) {
-					p.head()
+				a := app(t, func(conn *harness.AppConn) {
+					readHead(conn)
 					if early {
-						p.say("HTTP/1.1 204 No Content\r\n\r\n")
+						conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 					}
 					b := make([]byte, 100)
-					n, _ := io.ReadFull(p.in, b[:5])
+					n, _ := io.ReadFull(conn.In, b[:5])
 					if !early {
-						p.say("HTTP/1.1 204 No Content\r\n\r\n")
+						conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 					}
-					m, _ := io.ReadFull(p.in, b[n:])
+					m, _ := io.ReadFull(conn.In, b[n:])
 					arrived <- string(b[:n+m])
 				})
-				got := ask("POST", "/").with(body(), 5).do(a)
+				got := newCall("POST", "/").with(body(), 5).do(a)
 				kept := idle(a)
 				a.Close()
 				if whole := <-arrived == "hello"; kept == 1 && !whole || !got.sent && kept != 0 {
@@ -133,22 +134,22 @@ func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times int
-		play  func(p *peer) // behind the answer
+		serve func(conn *harness.AppConn) // behind the answer
 	}{
-		{"and the connection is closed", 40, func(p *peer) {}},
-		{"and the connection is left", 8, func(p *peer) { <-p.over }},
-		{"and the connection is half-closed", 8, func(p *peer) { p.CloseWrite(); p.hang() }},
-		{"and nothing more is read", 8, func(p *peer) { p.CloseRead(); <-p.over }},
+		{"and the connection is closed", 40, func(conn *harness.AppConn) {}},
+		{"and the connection is left", 8, func(conn *harness.AppConn) { conn.Idle() }},
+		{"and the connection is half-closed", 8, func(conn *harness.AppConn) { conn.CloseWrite(); conn.Hang() }},
+		{"and nothing more is read", 8, func(conn *harness.AppConn) { conn.CloseRead(); conn.Idle() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := app(t, func(p *peer) {
-				p.head()
-				p.say("HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge")
-				c.play(p)
+			a := app(t, func(conn *harness.AppConn) {
+				readHead(conn)
+				conn.Send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 5\r\n\r\nlarge")
+				c.serve(conn)
 			})
 			heard := 0
 			for i := range c.times {
-				k := ask("POST", "/")
+				k := newCall("POST", "/")
 				switch i % 4 {
 				case 0:
 					k.with(endless{}, -1)
@@ -159,7 +160,7 @@ func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
 				case 3:
 					k.with(&stuck{nil, k.stopped}, 10)
 				}
-				got := within(t, "an early answer", func() outcome { return k.do(a) })
+				got := harness.Within(t, "an early answer", func() outcome { return k.do(a) })
 				if got.err == nil && got.status == 413 && got.body == "large" {
 					heard++
 				}
@@ -177,13 +178,13 @@ func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
 // The user container answered before the last bytes had been sent; both
 // connections can be kept.
 func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
-	a := app(t, func(p *peer) {
-		p.head()
-		p.say("HTTP/1.1 204 No Content\r\n\r\n")
-		p.hang()
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+		conn.Hang()
 	})
 	answered := make(chan struct{})
-	k := ask("POST", "/").with(readerFunc(func(p []byte) (int, error) {
+	k := newCall("POST", "/").with(readerFunc(func(p []byte) (int, error) {
 		<-answered
 		return copy(p, "hello"), io.EOF
 	}), 5)
@@ -202,12 +203,12 @@ func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
 
 // A deadline that stopped the upload is still on the connection.
 func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
-	a := app(t, func(p *peer) {
-		p.head()
-		p.say("HTTP/1.1 204 No Content\r\n\r\n")
-		p.hang()
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+		conn.Hang()
 	})
-	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	nc, err := net.Dial("tcp", a.addresses[0])
 	if err != nil {
 		t.Fatal(err)
@@ -254,21 +255,21 @@ func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
 			t.Run(fmt.Sprintf("length %d, answered %v", length, answered), func(t *testing.T) {
 				begun := make(chan struct{})
 				whole := make(chan bool, 1)
-				a := app(t, func(p *peer) {
-					r := p.head()
+				a := app(t, func(conn *harness.AppConn) {
+					r := readHead(conn)
 					if answered {
-						p.say("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello")
+						conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello")
 					}
 					close(begun)
 					_, err := io.ReadAll(r.Body)
 					whole <- err == nil
 				})
-				k := ask("PUT", "/")
+				k := newCall("PUT", "/")
 				k.with(io.MultiReader(strings.NewReader("hello"), readerFunc(func([]byte) (int, error) {
 					<-begun
 					return 0, broken
 				})), length)
-				got := within(t, "the end", func() outcome { return k.do(a) })
+				got := harness.Within(t, "the end", func() outcome { return k.do(a) })
 				if fault(got.err) != forward.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
@@ -283,20 +284,20 @@ func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
 // A body that was stopped because the user container has gone is not what ended
 // the exchange.
 func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
-	for name, play := range map[string]func(p *peer){
-		"close":   func(p *peer) {},
-		"reset":   func(p *peer) { p.rst() },
-		"garbage": func(p *peer) { p.say("what?\r\n"); p.hang() },
+	for name, serve := range map[string]func(conn *harness.AppConn){
+		"close":   func(conn *harness.AppConn) {},
+		"reset":   func(conn *harness.AppConn) { conn.Reset() },
+		"garbage": func(conn *harness.AppConn) { conn.Send("what?\r\n"); conn.Hang() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := app(t, func(p *peer) {
-				p.head()
-				io.ReadFull(p.in, make([]byte, 5))
-				play(p)
+			a := app(t, func(conn *harness.AppConn) {
+				readHead(conn)
+				io.ReadFull(conn.In, make([]byte, 5))
+				serve(conn)
 			})
-			k := ask("POST", "/")
+			k := newCall("POST", "/")
 			k.with(&stuck{[]byte("hello"), k.stopped}, 10)
-			got := within(t, "the end", func() outcome { return k.do(a) })
+			got := harness.Within(t, "the end", func() outcome { return k.do(a) })
 			want := forward.Reset
 			if name == "garbage" {
 				want = forward.Garbage
@@ -311,18 +312,18 @@ func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
 func TestABodyThatWaitsFor100IsNotAskedForBefore(t *testing.T) {
 	var said atomic.Bool
 	arrived := make(chan string, 1)
-	a := app(t, func(p *peer) {
-		r := p.head()
-		p.say("HTTP/1.1 103 Early Hints\r\n\r\n")
+	a := app(t, func(conn *harness.AppConn) {
+		r := readHead(conn)
+		conn.Send("HTTP/1.1 103 Early Hints\r\n\r\n")
 		said.Store(true)
-		p.say("HTTP/1.1 100 Continue\r\n\r\n")
+		conn.Send("HTTP/1.1 100 Continue\r\n\r\n")
 		b, _ := io.ReadAll(r.Body)
 		arrived <- string(b)
-		p.say("HTTP/1.1 204 No Content\r\n\r\n")
-		p.hang()
+		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+		conn.Hang()
 	})
 	body := strings.NewReader("hello")
-	k := ask("POST", "/")
+	k := newCall("POST", "/")
 	k.Expect100, k.request.Expect100 = true, true
 	k.with(readerFunc(func(p []byte) (int, error) {
 		if !said.Load() {
@@ -339,11 +340,11 @@ func TestABodyThatWaitsFor100IsNotAskedForBefore(t *testing.T) {
 
 func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
 	t.Parallel()
-	a := app(t, func(p *peer) {
-		_, b := p.request() // an HTTP/1.0 app in its heart
-		p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + b)
+	a := app(t, func(conn *harness.AppConn) {
+		_, b := readRequest(conn) // an HTTP/1.0 app in its heart
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + b)
 	})
-	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	k.Expect100 = true
 	begin := time.Now()
 	k.do(a).want(t, 200, "hello")
@@ -353,12 +354,12 @@ func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
 }
 
 func TestABodyThatWaitsFor100IsNeverAskedForBehindAFinalAnswer(t *testing.T) {
-	a := app(t, func(p *peer) {
-		p.head()
-		p.say("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno")
-		p.hang()
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno")
+		conn.Hang()
 	})
-	k := ask("POST", "/")
+	k := newCall("POST", "/")
 	k.Expect100 = true
 	k.with(readerFunc(func([]byte) (int, error) {
 		t.Error("got asked for the body, want not")
@@ -379,24 +380,24 @@ func TestABodyThatWaitsFor100IsNeverAskedForBehindAFinalAnswer(t *testing.T) {
 func TestABodyGoesOnBehindTheHeadOfTheAnswer(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("known %v", known), func(t *testing.T) {
-			a := app(t, func(p *peer) {
-				r := p.head()
-				p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+			a := app(t, func(conn *harness.AppConn) {
+				r := readHead(conn)
+				conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
 				b := make([]byte, 1)
 				for {
 					if _, err := io.ReadFull(r.Body, b); err != nil {
 						break
 					}
-					p.say("1\r\n" + string(b) + "\r\n")
+					conn.Send("1\r\n" + string(b) + "\r\n")
 				}
-				p.say("0\r\n\r\n")
-				p.hang()
+				conn.Send("0\r\n\r\n")
+				conn.Hang()
 			})
 			if !known {
 				a.speech.forget()
 			}
-			k := ask("POST", "/").with(strings.NewReader("hello"), 5)
-			got := within(t, "the echo", func() outcome { return k.do(a) })
+			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
+			got := harness.Within(t, "the echo", func() outcome { return k.do(a) })
 			got.want(t, 200, "hello")
 			if !got.sent || idle(a) != 1 {
 				t.Errorf("got sent %v, %d idle, want true, 1", got.sent, idle(a))

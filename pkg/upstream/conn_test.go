@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // What comes before the request is written wakes nobody any more when the
@@ -32,8 +33,8 @@ func TestAUserContainerThatSpeaksFirstIsHeard(t *testing.T) {
 	defer app.Close()
 	io.WriteString(app, "220 hello\r\n")
 	c := newConn(nc, &a.buffers)
-	soon(t, "the greeting", func() bool { return !c.alive() })
-	got := within(t, "an answer", func() outcome { return ask("GET", "/").doOn(a, c) })
+	harness.Until(t, "the greeting", func() bool { return !c.alive() })
+	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
 	if fault(got.err) != forward.Garbage {
 		t.Errorf("got %v, want garbage", got.err)
 	}
@@ -42,11 +43,11 @@ func TestAUserContainerThatSpeaksFirstIsHeard(t *testing.T) {
 func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 	const size = 8 << 20
 	value := strings.Repeat("x", size) // more than a socket takes while nobody reads
-	a := app(t, func(p *peer) {
+	a := app(t, func(conn *harness.AppConn) {
 		for range 2 {
 			var n int
 			for {
-				line, err := p.in.ReadSlice('\n')
+				line, err := conn.In.ReadSlice('\n')
 				n += bytes.Count(line, []byte("x"))
 				if len(line) == 2 {
 					break
@@ -55,15 +56,15 @@ func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 				}
 			}
 			if n == size {
-				p.say("HTTP/1.1 204 No Content\r\n\r\n")
+				conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 			}
 		}
-		p.hang()
+		conn.Hang()
 	})
-	k := ask("GET", "/").field("Large", value)
+	k := newCall("GET", "/").field("Large", value)
 	for range 2 { // on a fresh connection, and on one that was used
 		k.Begin()
-		within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
+		harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
 	}
 	if n := idle(a); n != 1 {
 		t.Errorf("got %d idle connections, want 1", n)
@@ -71,10 +72,10 @@ func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 }
 
 func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
-	a := app(t, func(p *peer) {
-		p.request()
-		p.say("HTTP/1.1 204 No Content\r\n\r\n")
-		p.hang()
+	a := app(t, func(conn *harness.AppConn) {
+		readRequest(conn)
+		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+		conn.Hang()
 	})
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // does not say that it saw the end
 	if err != nil {
@@ -87,8 +88,8 @@ func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
 	}
 	nc.(*net.TCPConn).CloseWrite()
 	a.put(newConn(nc, &a.buffers), -1)
-	k := ask("POST", "/")
-	within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
+	k := newCall("POST", "/")
+	harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
 	if k.sends != 2 {
 		t.Errorf("got %d attempts, want 2", k.sends)
 	}
@@ -108,10 +109,10 @@ func heapUsed() int64 {
 func TestAResponseThatIsOverKeepsNoBuffer(t *testing.T) {
 	const calls = 50
 	before := heapUsed()
-	all := make([]*asker, calls)
+	all := make([]*testCall, calls)
 	for i := range all {
 		a := app(t, plain)
-		all[i] = ask("GET", "/")
+		all[i] = newCall("GET", "/")
 		all[i].do(a).want(t, 200, "hello")
 	}
 	// The test's own share is an app for each, whose connection stays open.

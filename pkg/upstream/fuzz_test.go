@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"golang.org/x/net/http2"
 )
 
@@ -27,68 +28,78 @@ func FuzzResponse(f *testing.F) {
 	methods := map[bool]string{false: "POST", true: "HEAD"}
 	a := New(Settings{Port: 1})
 	f.Cleanup(a.Close)
-	f.Fuzz(func(t *testing.T, say []byte, head, upgrade bool, split int) {
-		if split < 0 || split > len(say) {
-			split = len(say)
+	f.Fuzz(func(t *testing.T, sent []byte, head, upgrade bool, split int) {
+		if split < 0 || split > len(sent) {
+			split = len(sent)
 		}
-		a.speech.learnH1(true)
-		k := ask(methods[head], "/")
+		k := newCall(methods[head], "/")
 		k.request.Upgrade = upgrade
 		if !head && !upgrade {
 			k.with(bytes.NewReader(make([]byte, 10)), -1)
 		}
-		near, far := link()
-		heard := make(chan struct{})
-		go func() { // takes all that comes
-			defer close(heard)
-			io.Copy(io.Discard, far)
-		}()
-		said := make(chan struct{})
-		go func() {
-			defer close(said)
-			far.Write(say[:split])
-			far.Write(say[split:])
-			far.CloseWrite()
-		}()
-		got := within(t, "the end", func() outcome { return k.doOn(a, newConn(near, &a.buffers)) })
-		kept := idle(a)
-		for _, c := range a.idle {
-			c.close()
-		}
-		a.idle = nil
-		near.Close()
-		<-said
-		<-heard
-		far.Close()
-
+		got, kept := answerWith(t, a, k, sent[:split], sent[split:])
 		if got.err != nil && fault(got.err) == 0 {
 			t.Errorf("got %v, want a fault", got.err)
 		}
-		if kept == 0 {
-			return
-		}
-		r := bufio.NewReader(bytes.NewReader(say))
-		for {
-			response, err := http.ReadResponse(r, &http.Request{Method: k.request.Method})
-			if err != nil && blankName.Match(say) {
-				return // which a proxy must bear (RFC 9112 5.1), and net/http does not
-			}
-			if err != nil {
-				t.Fatalf("got the connection kept behind %q, net/http says %v", say, err)
-			}
-			body, err := io.ReadAll(response.Body)
-			if response.StatusCode < 200 && response.StatusCode != 101 {
-				continue
-			}
-			if err != nil || string(body) != got.body {
-				t.Fatalf("got %q kept behind %q, net/http says %q, %v", got.body, say, body, err)
-			}
-			break
-		}
-		if split == len(say) && r.Buffered() > 0 {
-			t.Fatalf("got the connection kept with %d bytes behind the response, want it closed", r.Buffered())
+		if kept {
+			wantWhole(t, sent, k.request.Method, got.body, split == len(sent))
 		}
 	})
+}
+
+// answerWith has a call answered with bytes, in two pieces. It reports whether the
+// connection was kept.
+func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outcome, kept bool) {
+	a.speech.learnH1(true)
+	near, far := pipes()
+	read, written := make(chan struct{}), make(chan struct{})
+	go func() { // takes all that comes
+		defer close(read)
+		io.Copy(io.Discard, far)
+	}()
+	go func() {
+		defer close(written)
+		far.Write(first)
+		far.Write(rest)
+		far.CloseWrite()
+	}()
+	got = harness.Within(t, "the end", func() outcome { return k.doOn(a, newConn(near, &a.buffers)) })
+	kept = idle(a) > 0
+	for _, c := range a.idle {
+		c.close()
+	}
+	a.idle = nil
+	near.Close()
+	<-written
+	<-read
+	far.Close()
+	return got, kept
+}
+
+// wantWhole reports an error unless net/http, too, reads one response with the body from
+// what was sent, and, if that came at once, nothing behind it.
+func wantWhole(t *testing.T, sent []byte, method, wantBody string, atOnce bool) {
+	r := bufio.NewReader(bytes.NewReader(sent))
+	for {
+		response, err := http.ReadResponse(r, &http.Request{Method: method})
+		if err != nil && blankName.Match(sent) {
+			return // which a proxy must bear (RFC 9112 5.1), and net/http does not
+		}
+		if err != nil {
+			t.Fatalf("got the connection kept behind %q, net/http says %v", sent, err)
+		}
+		body, err := io.ReadAll(response.Body)
+		if response.StatusCode < 200 && response.StatusCode != 101 {
+			continue
+		}
+		if err != nil || string(body) != wantBody {
+			t.Fatalf("got %q kept behind %q, net/http says %q, %v", wantBody, sent, body, err)
+		}
+		break
+	}
+	if atOnce && r.Buffered() > 0 {
+		t.Fatalf("got the connection kept with %d bytes behind the response, want it closed", r.Buffered())
+	}
 }
 
 // FuzzSettings holds what we take for the beginning of HTTP/2 to another reading of

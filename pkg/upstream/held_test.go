@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // heldCall returns a call that was aborted when its request was with the user container.
-func heldCall(t *testing.T, a *App, k *asker, arrived <-chan struct{}) *Held {
+func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) *Held {
 	t.Helper()
 	k.Hold = true
 	done := make(chan outcome, 1)
 	k.Begin()
 	go func() { done <- k.do(a) }()
-	within(t, "the request at the user container", func() struct{} { return <-arrived })
+	harness.Within(t, "the request at the user container", func() struct{} { return <-arrived })
 	k.Abort()
-	got := within(t, "an aborted call", func() outcome { return <-done })
+	got := harness.Within(t, "an aborted call", func() outcome { return <-done })
 	if fault(got.err) != forward.Aborted {
 		t.Fatalf("got %v, want aborted", got.err)
 	}
@@ -42,21 +43,21 @@ func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			arrived, saw := make(chan struct{}), make(chan error, 1)
-			a := app(t, func(p *peer) {
-				p.head()
+			a := app(t, func(conn *harness.AppConn) {
+				readHead(conn)
 				close(arrived)
-				_, err := p.Read(make([]byte, 1))
+				_, err := conn.Read(make([]byte, 1))
 				saw <- err
-				p.say(test.says)
-				<-p.over
+				conn.Send(test.says)
+				conn.Idle()
 			})
-			h := heldCall(t, a, ask("GET", "/"), arrived)
+			h := heldCall(t, a, newCall("GET", "/"), arrived)
 			if h == nil {
 				t.Fatal("got no held call, want one")
 			}
 			const most = 300 * time.Millisecond
 			start := time.Now()
-			within(t, "the wait", func() struct{} {
+			harness.Within(t, "the wait", func() struct{} {
 				h.Wait(map[bool]time.Duration{true: time.Hour, false: most}[test.ends])
 				return struct{}{}
 			})
@@ -71,8 +72,8 @@ func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
 }
 
 func TestOnlyWhatTheUserContainerHasGotIsHeld(t *testing.T) {
-	a := app(t, func(p *peer) { p.request(); <-p.over })
-	k := ask("GET", "/")
+	a := app(t, func(conn *harness.AppConn) { readRequest(conn); conn.Idle() })
+	k := newCall("GET", "/")
 	k.Hold = true
 	k.Begin()
 	k.Abort()
@@ -83,8 +84,8 @@ func TestOnlyWhatTheUserContainerHasGotIsHeld(t *testing.T) {
 }
 
 func TestWhatTheUserContainerEndsIsNotHeld(t *testing.T) {
-	a := app(t, func(p *peer) { p.head(); p.say("garbage\r\n\r\n") })
-	k := ask("GET", "/")
+	a := app(t, func(conn *harness.AppConn) { readHead(conn); conn.Send("garbage\r\n\r\n") })
+	k := newCall("GET", "/")
 	k.Hold = true
 	k.Begin()
 	k.do(a)
@@ -94,8 +95,12 @@ func TestWhatTheUserContainerEndsIsNotHeld(t *testing.T) {
 }
 
 func TestAResponseThatHasBegunIsNotHeld(t *testing.T) {
-	a := app(t, func(p *peer) { p.head(); p.say("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"); <-p.over })
-	k := ask("GET", "/")
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello")
+		conn.Idle()
+	})
+	k := newCall("GET", "/")
 	k.Hold = true
 	k.Begin()
 	r, err := k.Do(a)

@@ -4,6 +4,8 @@ import (
 	"io"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A lateBody has all of its content, but whoever reads it is late: its goroutine
@@ -14,24 +16,24 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	if b.reads++; b.reads == 1 {
 		return copy(p, "hello"), nil
 	}
-	time.Sleep(5 * lagTimeout)
+	time.Sleep(5 * lagTimeout) // real time: later than an exchange waits for its sender
 	return 0, io.EOF
 }
 
 func TestAFinishedBodyWhoseSenderIsLateKeepsTheConnection(t *testing.T) {
-	a := app(t, func(p *peer) {
-		for r := p.head(); r != nil; r = p.head() {
+	a := app(t, func(conn *harness.AppConn) {
+		for r := readHead(conn); r != nil; r = readHead(conn) {
 			if r.Method == "GET" {
-				p.say("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 				continue
 			}
-			io.ReadFull(p.in, make([]byte, len("5\r\nhello\r\n")))
-			p.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") // it has heard enough
-			io.ReadFull(p.in, make([]byte, len("0\r\n\r\n")))
+			io.ReadFull(conn.In, make([]byte, len("5\r\nhello\r\n")))
+			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok") // it has heard enough
+			io.ReadFull(conn.In, make([]byte, len("0\r\n\r\n")))
 		}
 	})
-	ask("GET", "/first").do(a)
-	k := ask("POST", "/").with(&lateBody{}, -1)
+	newCall("GET", "/first").do(a)
+	k := newCall("POST", "/").with(&lateBody{}, -1)
 	k.arrived = true
 	k.stop = func() { t.Error("got a call to stop the body, want patience") }
 	k.do(a).want(t, 200, "ok")

@@ -10,18 +10,17 @@ import (
 	"time"
 )
 
-// poolTick is the grain of time of the stories.
+// poolTick is the grain of time of the runs.
 const poolTick = idleTimeout / 2
 
-// poolCase is what may happen in a story, and how often at most. Every order is
-// tried.
+// A poolCase is what may happen in a run, and how often at most. Every order is tried.
 type poolCase struct {
-	most    int // MaxIdle
-	calls   int // each takes a connection, or dials; it puts it back in one of three ways, or it dies
-	ticks   int
-	sweeps  int // expire, at any other time than its own
-	closes  int
-	stories int // how many there are: that it shrinks must not go unnoticed
+	most   int // MaxIdle
+	calls  int // each takes a connection, or dials; it puts it back in one of three ways, or it dies
+	ticks  int
+	sweeps int // expire, at any other time than its own
+	closes int
+	runs   int // how many orders there are: a test that tries fewer must be noticed
 }
 
 func (c poolCase) String() string {
@@ -44,174 +43,194 @@ func (l *line) Close() error {
 	return nil
 }
 
-// runPool lets happen what choose says among all that may happen next, at the
-// grain of the pool's lock, and looks after each step where every connection is.
-// It runs in a bubble.
-func runPool(c poolCase, choose func(n int) int) (story string, err error) {
-	a := &App{settings: Settings{Port: 1, MaxIdle: c.most}}
-	defer func() { a.Close(); synctest.Wait() }()
-	var (
-		lines  []*line
-		users  []*conn // in use, one for each call
-		idle   []*conn // what the pool ought to hold
-		closed bool
+// A poolRun is a pool to which one thing happens after the other, at the grain of its
+// lock, and what it ought to hold.
+type poolRun struct {
+	poolCase      // what may still happen
+	app      *App // whose pool it is
+	lines    []*line
+	users    []*conn // in use, one for each call
+	idle     []*conn // what the pool ought to hold
+	closed   bool
 
-		taking chan *conn // a call that throws away what has expired; nil: none
-		thrown *line      // what it is closing
-	)
-	dial := func() *conn {
-		l := &line{id: len(lines)}
-		lines = append(lines, l)
-		return newConn(l, &a.buffers)
-	}
-	// pop is what take does under the lock: it has another one in hand.
-	pop := func() {
-		thrown = nil
-		if n := len(idle); n > 0 {
-			if top := idle[n-1]; !time.Now().Before(top.expires) {
-				thrown, idle = top.Conn.(*line), idle[:n-1]
-				thrown.gate = make(chan struct{})
-			}
-		}
-	}
-	// taken looks at what take has come to.
-	taken := func() error {
-		synctest.Wait()
-		var got *conn
-		select {
-		case got = <-taking:
-		default:
-			if thrown == nil || thrown.closes.Load() == 0 {
-				return fmt.Errorf("got a take that waits, want it to return")
-			}
-			return nil // waits at the gate
-		}
-		taking = nil
-		switch {
-		case thrown != nil:
-			return fmt.Errorf("got an end, want what has expired thrown away first")
-		case got == nil && len(idle) > 0:
-			return fmt.Errorf("got nothing of %d idle connections", len(idle))
-		case got == nil:
-			users = append(users, dial())
-			return nil
-		case len(idle) == 0 || got != idle[len(idle)-1]:
-			return fmt.Errorf("got connection %d, want the one that was used last", got.Conn.(*line).id)
-		case !got.reused:
-			return fmt.Errorf("got a used connection that does not say so")
-		}
-		idle = idle[:len(idle)-1]
-		users = append(users, got)
-		return nil
-	}
-	put := func(i int, keepAlive time.Duration, life time.Duration) {
-		u := users[i]
-		users = slices.Delete(users, i, i+1)
-		if !closed && life > 0 && len(idle) < c.most {
-			idle = append(idle, u)
-		}
-		a.put(u, keepAlive)
-	}
+	taking chan *conn // a call that throws away what has expired; nil: none
+	thrown *line      // what it is closing
+}
 
-	for step := 0; ; step++ {
-		type move struct {
-			word string
-			do   func() error
+// A poolMove is something that may happen.
+type poolMove struct {
+	name string
+	do   func() error
+}
+
+// run lets happen what choose says among all that may happen next, and looks after each
+// step where every connection is. It runs in a bubble.
+func (c poolCase) run(choose func(n int) int) (moves string, err error) {
+	r := &poolRun{poolCase: c, app: &App{settings: Settings{Port: 1, MaxIdle: c.most}}}
+	defer func() { r.app.Close(); synctest.Wait() }()
+	for {
+		next := r.next()
+		if len(next) == 0 && r.ticks == 0 {
+			return moves, r.end()
 		}
-		var next []move
-		may := func(word string, do func() error) { next = append(next, move{word, do}) }
-		switch {
-		case taking != nil:
-			may("go-on", func() error {
-				gate := thrown.gate
-				pop()
-				close(gate)
-				return taken()
-			})
-		case c.calls > 0:
-			may("call", func() error {
-				c.calls--
-				pop()
-				made := make(chan *conn, 1)
-				taking = made
-				go func() { made <- a.take() }()
-				return taken()
-			})
-		}
-		for i, u := range users {
-			id := u.Conn.(*line).id
-			may(fmt.Sprint("put", id), func() error { put(i, -1, idleTimeout); return nil })
-			may(fmt.Sprint("put-short", id), func() error { put(i, poolTick+keepAliveMargin, poolTick); return nil })
-			may(fmt.Sprint("put-dying", id), func() error { put(i, keepAliveMargin, 0); return nil })
-			may(fmt.Sprint("die", id), func() error {
-				users = slices.Delete(users, i, i+1)
-				u.close()
-				return nil
-			})
-		}
-		if c.sweeps > 0 && a.sweep != nil {
-			may("sweep", func() error { c.sweeps--; a.expire(); return nil })
-		}
-		if c.closes > 0 {
-			may("close", func() error { c.closes--; closed = true; a.Close(); idle = nil; return nil })
-		}
-		if len(next) == 0 && c.ticks == 0 {
-			break
-		}
-		if c.ticks > 0 {
-			may("tick", func() error { c.ticks--; time.Sleep(poolTick); return nil })
+		if r.ticks > 0 {
+			next = append(next, poolMove{"tick", func() error { r.ticks--; time.Sleep(poolTick); return nil }})
 		}
 		now := next[choose(len(next))]
-		story += " " + now.word
+		moves += " " + now.name
 		if err := now.do(); err != nil {
-			return story, err
+			return moves, err
 		}
 		synctest.Wait()
+		if err := r.check(now.name); err != nil {
+			return moves, err
+		}
+	}
+}
 
-		a.mu.Lock()
-		held := slices.Clone(a.idle)
-		a.mu.Unlock()
+// next returns what may happen, but for the time that passes.
+func (r *poolRun) next() (next []poolMove) {
+	may := func(name string, do func() error) { next = append(next, poolMove{name, do}) }
+	switch {
+	case r.taking != nil:
+		may("go-on", func() error {
+			gate := r.thrown.gate
+			r.pop()
+			close(gate)
+			return r.taken()
+		})
+	case r.calls > 0:
+		may("call", func() error {
+			r.calls--
+			r.pop()
+			made := make(chan *conn, 1)
+			r.taking = made
+			go func() { made <- r.app.take() }()
+			return r.taken()
+		})
+	}
+	for i, u := range r.users {
+		id := u.Conn.(*line).id
+		may(fmt.Sprint("put", id), func() error { r.put(i, -1, idleTimeout); return nil })
+		may(fmt.Sprint("put-short", id), func() error { r.put(i, poolTick+keepAliveMargin, poolTick); return nil })
+		may(fmt.Sprint("put-dying", id), func() error { r.put(i, keepAliveMargin, 0); return nil })
+		may(fmt.Sprint("die", id), func() error {
+			r.users = slices.Delete(r.users, i, i+1)
+			u.close()
+			return nil
+		})
+	}
+	if r.sweeps > 0 && r.app.sweep != nil {
+		may("sweep", func() error { r.sweeps--; r.app.expire(); return nil })
+	}
+	if r.closes > 0 {
+		may("close", func() error { r.closes--; r.closed = true; r.app.Close(); r.idle = nil; return nil })
+	}
+	return next
+}
 
-		// A sweep takes what has expired, and nothing else.
-		if now.word == "tick" || now.word == "sweep" {
-			idle = slices.DeleteFunc(idle, func(i *conn) bool { return !time.Now().Before(i.expires) && !slices.Contains(held, i) })
-			for _, i := range idle {
-				if !time.Now().Before(i.expires) && now.word == "sweep" {
-					return story, fmt.Errorf("got connection %d swept over, want it closed", i.Conn.(*line).id)
-				}
-			}
+// pop is what take does under the lock: it has another one in hand.
+func (r *poolRun) pop() {
+	r.thrown = nil
+	if n := len(r.idle); n > 0 {
+		if top := r.idle[n-1]; !time.Now().Before(top.expires) {
+			r.thrown, r.idle = top.Conn.(*line), r.idle[:n-1]
+			r.thrown.gate = make(chan struct{})
 		}
-		if !slices.Equal(held, idle) {
-			return story, fmt.Errorf("got %d idle, want %d, or others", len(held), len(idle))
+	}
+}
+
+// taken looks at what take has come to.
+func (r *poolRun) taken() error {
+	synctest.Wait()
+	var got *conn
+	select {
+	case got = <-r.taking:
+	default:
+		if r.thrown == nil || r.thrown.closes.Load() == 0 {
+			return fmt.Errorf("got a take that waits, want it to return")
 		}
-		if len(held) > c.most || closed && len(held) > 0 {
-			return story, fmt.Errorf("got %d idle, want at most %d, after Close none", len(held), c.most)
-		}
-		for _, l := range lines {
-			holders := 0
-			for _, u := range append(users[:len(users):len(users)], idle...) {
-				if u.Conn == l {
-					holders++
-				}
-			}
-			if closes := int(l.closes.Load()); holders+closes != 1 {
-				return story, fmt.Errorf("connection %d: got %d that hold it and closed %d times, want one or the other once", l.id, holders, closes)
+		return nil // waits at the gate
+	}
+	r.taking = nil
+	switch {
+	case r.thrown != nil:
+		return fmt.Errorf("got an end, want what has expired thrown away first")
+	case got == nil && len(r.idle) > 0:
+		return fmt.Errorf("got nothing of %d idle connections", len(r.idle))
+	case got == nil: // the call dials
+		l := &line{id: len(r.lines)}
+		r.lines = append(r.lines, l)
+		r.users = append(r.users, newConn(l, &r.app.buffers))
+		return nil
+	case len(r.idle) == 0 || got != r.idle[len(r.idle)-1]:
+		return fmt.Errorf("got connection %d, want the one that was used last", got.Conn.(*line).id)
+	case !got.reused:
+		return fmt.Errorf("got a used connection that does not say so")
+	}
+	r.idle = r.idle[:len(r.idle)-1]
+	r.users = append(r.users, got)
+	return nil
+}
+
+// put gives back the connection of a user; life is how long it may stay in the pool.
+func (r *poolRun) put(i int, keepAlive, life time.Duration) {
+	u := r.users[i]
+	r.users = slices.Delete(r.users, i, i+1)
+	if !r.closed && life > 0 && len(r.idle) < r.most {
+		r.idle = append(r.idle, u)
+	}
+	r.app.put(u, keepAlive)
+}
+
+// check compares the pool with what it ought to hold behind a move.
+func (r *poolRun) check(move string) error {
+	r.app.mu.Lock()
+	held := slices.Clone(r.app.idle)
+	r.app.mu.Unlock()
+
+	// A sweep takes what has expired, and nothing else.
+	if move == "tick" || move == "sweep" {
+		r.idle = slices.DeleteFunc(r.idle, func(i *conn) bool { return !time.Now().Before(i.expires) && !slices.Contains(held, i) })
+		for _, i := range r.idle {
+			if !time.Now().Before(i.expires) && move == "sweep" {
+				return fmt.Errorf("got connection %d swept over, want it closed", i.Conn.(*line).id)
 			}
 		}
 	}
+	if !slices.Equal(held, r.idle) {
+		return fmt.Errorf("got %d idle, want %d, or others", len(held), len(r.idle))
+	}
+	if len(held) > r.most || r.closed && len(held) > 0 {
+		return fmt.Errorf("got %d idle, want at most %d, after Close none", len(held), r.most)
+	}
+	for _, l := range r.lines {
+		holders := 0
+		for _, u := range append(r.users[:len(r.users):len(r.users)], r.idle...) {
+			if u.Conn == l {
+				holders++
+			}
+		}
+		if closes := int(l.closes.Load()); holders+closes != 1 {
+			return fmt.Errorf("connection %d: got %d that hold it and closed %d times, want one or the other once", l.id, holders, closes)
+		}
+	}
+	return nil
+}
 
-	// Who is left alone is closed in the end.
-	for _, u := range users {
+// end closes what is in use. What is left alone is closed in the end.
+func (r *poolRun) end() error {
+	for _, u := range r.users {
 		u.close()
 	}
 	time.Sleep(4 * poolTick)
 	synctest.Wait()
-	for _, l := range lines {
+	for _, l := range r.lines {
 		if closes := l.closes.Load(); closes != 1 {
-			return story, fmt.Errorf("connection %d, long after: got closed %d times, want once", l.id, closes)
+			return fmt.Errorf("connection %d, long after: got closed %d times, want once", l.id, closes)
 		}
 	}
-	return story, nil
+	return nil
 }
 
 // A connection is in use by one call, or idle, or closed, once; never two of
@@ -219,19 +238,19 @@ func runPool(c poolCase, choose func(n int) int) (story string, err error) {
 // the clock and Close can come, one lock after the other.
 func TestEveryInterleavingOfASmallPoolLosesNoConnection(t *testing.T) {
 	for _, c := range []poolCase{
-		{most: 1, calls: 2, ticks: 2, closes: 1, stories: 5072},
-		{most: 2, calls: 3, closes: 1, stories: 6720},
-		{most: 1, calls: 3, stories: 960},
-		{most: 2, calls: 2, ticks: 3, sweeps: 1, stories: 4360},
-		{most: 2, calls: 1, ticks: 2, sweeps: 1, closes: 1, stories: 160},
+		{most: 1, calls: 2, ticks: 2, closes: 1, runs: 5072},
+		{most: 2, calls: 3, closes: 1, runs: 6720},
+		{most: 1, calls: 3, runs: 960},
+		{most: 2, calls: 2, ticks: 3, sweeps: 1, runs: 4360},
+		{most: 2, calls: 1, ticks: 2, sweeps: 1, closes: 1, runs: 160},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var path, branches []int // the choice at each step, and out of how many
-				stories := 0
-				for more := true; more; stories++ {
+				runs := 0
+				for more := true; more; runs++ {
 					at := 0
-					story, err := runPool(c, func(n int) int {
+					moves, err := c.run(func(n int) int {
 						if at == len(path) {
 							path, branches = append(path, 0), append(branches, n)
 						}
@@ -239,7 +258,7 @@ func TestEveryInterleavingOfASmallPoolLosesNoConnection(t *testing.T) {
 						return path[at-1]
 					})
 					if err != nil {
-						t.Fatalf("story%s: %v", story, err)
+						t.Fatalf("%s: %v", moves, err)
 					}
 					for len(path) > 0 && path[len(path)-1]+1 == branches[len(path)-1] {
 						path, branches = path[:len(path)-1], branches[:len(path)-1]
@@ -248,8 +267,8 @@ func TestEveryInterleavingOfASmallPoolLosesNoConnection(t *testing.T) {
 						path[len(path)-1]++
 					}
 				}
-				if stories != c.stories {
-					t.Errorf("got %d stories, want %d", stories, c.stories)
+				if runs != c.runs {
+					t.Errorf("got %d runs, want %d", runs, c.runs)
 				}
 			})
 		})

@@ -12,19 +12,20 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
-	s := serve(t, "127.0.0.1:0", func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+	s := harness.NewApp(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		}
 	})
-	a := New(Settings{Port: s.port, MaxIdle: 2})
+	a := New(Settings{Port: s.Port, MaxIdle: 2})
 	defer a.Close()
 	var open []*Response
 	for range 5 {
-		r, err := ask("GET", "/").Do(a)
+		r, err := newCall("GET", "/").Do(a)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,9 +39,9 @@ func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
 		t.Errorf("got %d idle connections, want 2", n)
 	}
 	for range 5 {
-		ask("GET", "/").do(a).want(t, 204, "")
+		newCall("GET", "/").do(a).want(t, 204, "")
 	}
-	if n := s.connections(); n != 5 {
+	if n := s.Connections(); n != 5 {
 		t.Errorf("got %d connections, want 5", n)
 	}
 }
@@ -48,8 +49,8 @@ func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
 func TestTheConnectionThatWasUsedLastIsUsedNext(t *testing.T) {
 	a := New(Settings{Port: 1})
 	defer a.Close()
-	first, _ := link()
-	last, _ := link()
+	first, _ := pipes()
+	last, _ := pipes()
 	a.put(newConn(first, &a.buffers), -1)
 	a.put(newConn(last, &a.buffers), -1)
 	if c := a.idle[len(a.idle)-1].Conn; c != last {
@@ -62,7 +63,7 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 		a := New(Settings{Port: 1})
 		defer a.Close()
 		put := func(keepAlive time.Duration) (closed chan struct{}) {
-			near, far := link()
+			near, far := pipes()
 			closed = make(chan struct{})
 			go func() {
 				far.Read(make([]byte, 1))
@@ -95,32 +96,32 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 }
 
 func TestAnExpiredConnectionIsNotUsed(t *testing.T) {
-	s := serve(t, "127.0.0.1:0", func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+	s := harness.NewApp(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		}
 	})
-	a := stranger(t, s.port)
-	ask("GET", "/").do(a).want(t, 204, "")
+	a := unknownApp(t, s.Port)
+	newCall("GET", "/").do(a).want(t, 204, "")
 	a.idle[0].expires = time.Now()
-	k := ask("POST", "/")
+	k := newCall("POST", "/")
 	k.do(a).want(t, 204, "")
-	if s.connections() != 2 || k.sends != 1 || idle(a) != 1 {
-		t.Errorf("got %d connections, %d sends, %d idle, want 2, 1, 1", s.connections(), k.sends, idle(a))
+	if s.Connections() != 2 || k.sends != 1 || idle(a) != 1 {
+		t.Errorf("got %d connections, %d sends, %d idle, want 2, 1, 1", s.Connections(), k.sends, idle(a))
 	}
 }
 
 func TestAClosedAppKeepsNothing(t *testing.T) {
-	a := app(t, func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+	a := app(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		}
 	})
-	r, err := ask("GET", "/").Do(a)
+	r, err := newCall("GET", "/").Do(a)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask("GET", "/").do(a).want(t, 204, "")
+	newCall("GET", "/").do(a).want(t, 204, "")
 	a.Close()
 	r.Next()
 	r.Close()
@@ -130,36 +131,36 @@ func TestAClosedAppKeepsNothing(t *testing.T) {
 }
 
 func TestTheUserContainerIsReachedOnIPv6WhereNothingListensOnIPv4(t *testing.T) {
-	port, _ := nobody(t) // or somebody else could
-	serve(t, net.JoinHostPort("::1", strconv.Itoa(port)), func(p *peer) {
-		p.request()
-		p.say("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv6")
+	port, _ := closedPort(t) // or somebody else could
+	harness.ServeApp(t, harness.ListenOn(t, net.JoinHostPort("::1", strconv.Itoa(port))), func(conn *harness.AppConn) {
+		readRequest(conn)
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv6")
 	})
-	ask("GET", "/").do(stranger(t, port)).want(t, 200, "IPv6")
+	newCall("GET", "/").do(unknownApp(t, port)).want(t, 200, "IPv6")
 }
 
 func TestIPv4ComesFirst(t *testing.T) {
-	four := func(p *peer) {
-		p.request()
-		p.say("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv4")
+	four := func(conn *harness.AppConn) {
+		readRequest(conn)
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nIPv4")
 	}
-	s := serve(t, "127.0.0.1:0", four)
-	serve(t, net.JoinHostPort("::1", strconv.Itoa(s.port)), func(p *peer) {})
-	ask("GET", "/").do(stranger(t, s.port)).want(t, 200, "IPv4")
+	s := harness.NewApp(t, four)
+	harness.ServeApp(t, harness.ListenOn(t, net.JoinHostPort("::1", strconv.Itoa(s.Port))), func(conn *harness.AppConn) {})
+	newCall("GET", "/").do(unknownApp(t, s.Port)).want(t, 200, "IPv4")
 }
 
 func TestARefusedConnectionIsTriedAgain(t *testing.T) {
-	port, open := nobody(t)
-	a := New(Settings{Port: port, ConnectRetry: bound})
+	port, open := closedPort(t)
+	a := New(Settings{Port: port, ConnectRetry: harness.Patience})
 	defer a.Close()
 	a.speech.learnH1(true)
 	got := make(chan outcome, 1)
-	k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	go func() { got <- k.do(a) }()
-	soon(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
-	serveOn(t, open(), func(p *peer) {
-		_, body := p.request()
-		p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
+	harness.Until(t, "a dial that has failed", func() bool { h1, _ := a.speech.heard(); return h1 == unknown })
+	harness.ServeApp(t, open(), func(conn *harness.AppConn) {
+		_, body := readRequest(conn)
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
 	})
 	(<-got).want(t, 200, "hello")
 	if k.sends != 1 {
@@ -169,11 +170,11 @@ func TestARefusedConnectionIsTriedAgain(t *testing.T) {
 
 func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 	for _, retry := range []time.Duration{0, 50 * time.Millisecond} {
-		port, _ := nobody(t)
+		port, _ := closedPort(t)
 		a := New(Settings{Port: port, ConnectRetry: retry})
 		begin := time.Now()
-		k := ask("GET", "/")
-		got := within(t, "a dial", func() outcome { return k.do(a) })
+		k := newCall("GET", "/")
+		got := harness.Within(t, "a dial", func() outcome { return k.do(a) })
 		if fault(got.err) != forward.Unreachable || k.sends != 0 || !k.BodyUntouched() {
 			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
 		}
@@ -211,12 +212,12 @@ func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	got := make(chan outcome, 1)
 	go func() { got <- k.do(a) }()
-	soon(t, "a dial", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.cancel != nil })
+	harness.Until(t, "a dial", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.cancel != nil })
 	k.Abort()
-	if got := within(t, "an aborted dial", func() outcome { return <-got }); fault(got.err) != forward.Aborted {
+	if got := harness.Within(t, "an aborted dial", func() outcome { return <-got }); fault(got.err) != forward.Aborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 }
@@ -225,7 +226,7 @@ func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 func TestBuffersAreReturnedOnce(t *testing.T) {
 	a := New(Settings{Port: 1})
 	defer a.Close()
-	near, far := link()
+	near, far := pipes()
 	c := newConn(near, &a.buffers)
 	go func() { io.WriteString(far, "x"); far.Close() }()
 	if err := c.fill(bufferSize); err != nil {
@@ -242,7 +243,7 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 // a long answer must not come in small pieces.
 func TestABufferIsAsLargeAsWhatComes(t *testing.T) {
 	var all buffers
-	near, far := link()
+	near, far := pipes()
 	defer far.Close()
 	c := newConn(near, &all)
 	defer c.close()

@@ -13,70 +13,71 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // second returns a user container whose first connection serves one request and
 // plays on the second; all others serve what comes.
-func second(t *testing.T, play func(p *peer)) (*App, *script) {
+func second(t *testing.T, serve func(conn *harness.AppConn)) (*App, *harness.App) {
 	t.Helper()
-	s := serve(t, "127.0.0.1:0", func(p *peer) {
+	s := harness.NewApp(t, func(conn *harness.AppConn) {
 		for turn := 0; ; turn++ {
-			if p.turn == 0 && turn == 1 {
-				play(p)
+			if conn.Index == 0 && turn == 1 {
+				serve(conn)
 				return
 			}
-			r := p.head()
+			r := readHead(conn)
 			if r == nil {
 				return
 			}
 			if r.ContentLength > 0 {
-				p.say("HTTP/1.1 100 Continue\r\n\r\n")
+				conn.Send("HTTP/1.1 100 Continue\r\n\r\n")
 				io.Copy(io.Discard, r.Body)
 			}
-			p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 		}
 	})
-	a := stranger(t, s.port)
+	a := unknownApp(t, s.Port)
 	a.speech.learnH1(true)
-	ask("GET", "/").do(a).want(t, 200, "hello")
+	newCall("GET", "/").do(a).want(t, 200, "hello")
 	return a, s
 }
 
 func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
-	body := func(*asker) io.Reader { return strings.NewReader("hello") }
-	closes := func(p *peer) { p.head() }
-	resets := func(p *peer) { p.head(); p.rst() }
+	body := func(*testCall) io.Reader { return strings.NewReader("hello") }
+	closes := func(conn *harness.AppConn) { readHead(conn) }
+	resets := func(conn *harness.AppConn) { readHead(conn); conn.Reset() }
 	for _, c := range []struct {
 		name     string
 		method   string
-		body     func(k *asker) io.Reader
+		body     func(k *testCall) io.Reader
 		expects  bool
-		play     func(p *peer)
+		serve    func(conn *harness.AppConn)
 		replayed bool
 		fault    forward.Fault
 	}{
-		{name: "GET, closed", method: "GET", play: closes, replayed: true},
-		{name: "GET, reset", method: "GET", play: resets, replayed: true},
-		{name: "HEAD", method: "HEAD", play: closes, replayed: true},
-		{name: "OPTIONS", method: "OPTIONS", play: closes, replayed: true},
-		{name: "TRACE", method: "TRACE", play: closes, replayed: true},
-		{name: "DELETE", method: "DELETE", play: closes, replayed: true},
-		{name: "PUT without a body", method: "PUT", play: closes, replayed: true},
-		{name: "PUT whose body was asked for", method: "PUT", body: body, play: closes, fault: forward.Reset},
-		{name: "PUT whose body still waits", method: "PUT", body: body, expects: true, play: closes, replayed: true},
-		{name: "PUT whose body was let come", method: "PUT", body: body, expects: true, play: func(p *peer) { p.head(); p.say("HTTP/1.1 100 Continue\r\n\r\n") }, fault: forward.Reset},
-		{name: "POST without a body", method: "POST", play: closes, fault: forward.Reset},
-		{name: "POST", method: "POST", body: body, play: closes, fault: forward.Reset},
-		{name: "POST whose body still waits", method: "POST", body: body, expects: true, play: closes, fault: forward.Reset},
-		{name: "PATCH", method: "PATCH", play: closes, fault: forward.Reset},
-		{name: "get, which is not GET", method: "get", play: closes, fault: forward.Reset},
-		{name: "one byte of a response", method: "GET", play: func(p *peer) { p.head(); p.say("H") }, fault: forward.Reset},
-		{name: "an informational response", method: "GET", play: func(p *peer) { p.head(); p.say("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: forward.Reset},
-		{name: "garbage", method: "GET", play: func(p *peer) { p.head(); p.say("what?\r\n") }, fault: forward.Garbage},
+		{name: "GET, closed", method: "GET", serve: closes, replayed: true},
+		{name: "GET, reset", method: "GET", serve: resets, replayed: true},
+		{name: "HEAD", method: "HEAD", serve: closes, replayed: true},
+		{name: "OPTIONS", method: "OPTIONS", serve: closes, replayed: true},
+		{name: "TRACE", method: "TRACE", serve: closes, replayed: true},
+		{name: "DELETE", method: "DELETE", serve: closes, replayed: true},
+		{name: "PUT without a body", method: "PUT", serve: closes, replayed: true},
+		{name: "PUT whose body was asked for", method: "PUT", body: body, serve: closes, fault: forward.Reset},
+		{name: "PUT whose body still waits", method: "PUT", body: body, expects: true, serve: closes, replayed: true},
+		{name: "PUT whose body was let come", method: "PUT", body: body, expects: true, serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 100 Continue\r\n\r\n") }, fault: forward.Reset},
+		{name: "POST without a body", method: "POST", serve: closes, fault: forward.Reset},
+		{name: "POST", method: "POST", body: body, serve: closes, fault: forward.Reset},
+		{name: "POST whose body still waits", method: "POST", body: body, expects: true, serve: closes, fault: forward.Reset},
+		{name: "PATCH", method: "PATCH", serve: closes, fault: forward.Reset},
+		{name: "get, which is not GET", method: "get", serve: closes, fault: forward.Reset},
+		{name: "one byte of a response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("H") }, fault: forward.Reset},
+		{name: "an informational response", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("HTTP/1.1 103 Early Hints\r\n\r\n") }, fault: forward.Reset},
+		{name: "garbage", method: "GET", serve: func(conn *harness.AppConn) { readHead(conn); conn.Send("what?\r\n") }, fault: forward.Garbage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, s := second(t, c.play)
-			k := ask(c.method, "/")
+			a, s := second(t, c.serve)
+			k := newCall(c.method, "/")
 			if c.body != nil {
 				k.with(c.body(k), 5)
 				k.Expect100 = c.expects
@@ -86,8 +87,8 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 			if c.replayed {
 				sends, connections = 2, 2
 			}
-			if k.sends != sends || s.connections() != connections || fault(got.err) != c.fault {
-				t.Errorf("got %d sends, %d connections, %v, want %d, %d, fault %d", k.sends, s.connections(), got.err, sends, connections, c.fault)
+			if k.sends != sends || s.Connections() != connections || fault(got.err) != c.fault {
+				t.Errorf("got %d sends, %d connections, %v, want %d, %d, fault %d", k.sends, s.Connections(), got.err, sends, connections, c.fault)
 			}
 			if c.replayed && got.status != 200 {
 				t.Errorf("got status %d, want 200", got.status)
@@ -97,39 +98,39 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 }
 
 func TestARequestOnAFreshConnectionIsNotReplayed(t *testing.T) {
-	a := app(t, func(p *peer) { p.head() })
-	k := ask("GET", "/")
+	a := app(t, func(conn *harness.AppConn) { readHead(conn) })
+	k := newCall("GET", "/")
 	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 	}
 }
 
 func TestARequestIsReplayedOnce(t *testing.T) {
-	s := serve(t, "127.0.0.1:0", func(p *peer) {
-		if p.turn == 0 {
-			p.head()
-			p.say("HTTP/1.1 204 No Content\r\n\r\n")
+	s := harness.NewApp(t, func(conn *harness.AppConn) {
+		if conn.Index == 0 {
+			readHead(conn)
+			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		}
-		p.head()
+		readHead(conn)
 	})
-	a := stranger(t, s.port)
-	ask("GET", "/").do(a).want(t, 204, "")
-	k := ask("GET", "/")
-	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 2 || s.connections() != 2 {
-		t.Errorf("got %v, %d sends, %d connections, want a reset, 2, 2", got.err, k.sends, s.connections())
+	a := unknownApp(t, s.Port)
+	newCall("GET", "/").do(a).want(t, 204, "")
+	k := newCall("GET", "/")
+	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 2 || s.Connections() != 2 {
+		t.Errorf("got %v, %d sends, %d connections, want a reset, 2, 2", got.err, k.sends, s.Connections())
 	}
 }
 
 func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
-	s := serve(t, "127.0.0.1:0", func(p *peer) {
-		p.head()
-		p.say("HTTP/1.1 204 No Content\r\n\r\n")
-		p.head()
+	s := harness.NewApp(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
+		readHead(conn)
 	})
-	a := stranger(t, s.port)
+	a := unknownApp(t, s.Port)
 	open := make([]*Response, 3)
 	for i := range open { // three connections, all of which will be useless
-		r, err := ask("GET", "/").Do(a)
+		r, err := newCall("GET", "/").Do(a)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,8 +140,8 @@ func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
 		r.Next()
 		r.Close()
 	}
-	s.ln.Close()
-	k := ask("GET", "/")
+	s.Listener.Close()
+	k := newCall("GET", "/")
 	got := k.do(a)
 	if fault(got.err) != forward.Unreachable || k.sends != 1 || idle(a) != 2 {
 		t.Errorf("got %v, %d sends, %d idle, want unreachable, 1, 2", got.err, k.sends, idle(a))
@@ -163,21 +164,21 @@ func (m *mute) Write(p []byte) (int, error) {
 func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.T) {
 	for _, takes := range []int{0, 10} {
 		t.Run(fmt.Sprintf("%d bytes written", takes), func(t *testing.T) {
-			s := serve(t, "127.0.0.1:0", func(p *peer) {
-				r, body := p.request()
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				r, body := readRequest(conn)
 				if r == nil {
 					return
 				}
-				p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
+				conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
 			})
-			a := stranger(t, s.port)
+			a := unknownApp(t, s.Port)
 			a.speech.learnH1(true)
 			nc, err := net.Dial("tcp", a.addresses[0])
 			if err != nil {
 				t.Fatal(err)
 			}
 			a.put(newConn(&mute{nc.(*net.TCPConn), takes}, &a.buffers), -1)
-			k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			got := k.do(a)
 			if takes == 0 {
 				got.want(t, 200, "hello")
@@ -189,33 +190,68 @@ func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.
 }
 
 func TestAClosedIdleConnectionIsNoticedBeforeItIsUsed(t *testing.T) {
-	for name, leave := range map[string]func(p *peer){
-		"closed":      func(p *peer) {},
-		"half-closed": func(p *peer) { p.CloseWrite(); p.hang() },
-		"reset":       func(p *peer) { p.rst() },
-		"a 408":       func(p *peer) { p.say("HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"); p.hang() },
-		"a 408, then closed": func(p *peer) {
-			p.say("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n")
+	for name, leave := range map[string]func(conn *harness.AppConn){
+		"closed":      func(conn *harness.AppConn) {},
+		"half-closed": func(conn *harness.AppConn) { conn.CloseWrite(); conn.Hang() },
+		"reset":       func(conn *harness.AppConn) { conn.Reset() },
+		"a 408": func(conn *harness.AppConn) {
+			conn.Send("HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n")
+			conn.Hang()
+		},
+		"a 408, then closed": func(conn *harness.AppConn) {
+			conn.Send("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kept := make(chan struct{})
-			s := serve(t, "127.0.0.1:0", func(p *peer) {
-				r, body := p.request()
-				p.say("HTTP/1.1 200 OK\r\nContent-Length: " + strconv.Itoa(len(r.Method+body)) + "\r\n\r\n" + r.Method + body)
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				r, body := readRequest(conn)
+				conn.Send("HTTP/1.1 200 OK\r\nContent-Length: " + strconv.Itoa(len(r.Method+body)) + "\r\n\r\n" + r.Method + body)
 				<-kept
-				leave(p)
+				leave(conn)
 			})
-			a := stranger(t, s.port)
-			ask("GET", "/").do(a).want(t, 200, "GET")
+			a := unknownApp(t, s.Port)
+			newCall("GET", "/").do(a).want(t, 200, "GET")
 			close(kept)
-			soon(t, "a useless connection", func() bool { return !a.idle[0].alive() })
-			k := ask("POST", "/").with(strings.NewReader("hello"), 5)
+			harness.Until(t, "a useless connection", func() bool { return !a.idle[0].alive() })
+			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			k.do(a).want(t, 200, "POSThello")
-			if k.sends != 1 || s.connections() != 2 {
-				t.Errorf("got %d sends, %d connections, want 1, 2", k.sends, s.connections())
+			if k.sends != 1 || s.Connections() != 2 {
+				t.Errorf("got %d sends, %d connections, want 1, 2", k.sends, s.Connections())
 			}
 		})
+	}
+}
+
+// A closingApp closes its connections at random times while they are idle. It counts
+// the requests that it has got.
+type closingApp struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (a *closingApp) serve(conn *harness.AppConn) {
+	for served := 0; ; served++ {
+		wait := harness.Patience
+		if served > 0 {
+			wait = time.Duration(rand.IntN(1000)) * time.Microsecond
+		}
+		conn.SetReadDeadline(time.Now().Add(wait))
+		if _, err := conn.In.Peek(1); err != nil {
+			if rand.IntN(2) == 0 {
+				conn.Reset()
+			}
+			return
+		}
+		conn.SetReadDeadline(time.Now().Add(harness.Patience))
+		r, body := readRequest(conn)
+		if r == nil {
+			return
+		}
+		a.mu.Lock()
+		a.seen[r.Method+body+r.URL.Path]++
+		a.mu.Unlock()
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 	}
 }
 
@@ -223,33 +259,10 @@ func TestAClosedIdleConnectionIsNoticedBeforeItIsUsed(t *testing.T) {
 // connections. It costs an idempotent request nothing, and no other request may
 // be seen twice.
 func TestAUserContainerThatClosesAtRandomCostsNoIdempotentRequestAndRepeatsNoOther(t *testing.T) {
+	closing := &closingApp{seen: map[string]int{}}
+	s := harness.NewApp(t, closing.serve)
 	var mu sync.Mutex
-	seen := map[string]int{}
-	s := serve(t, "127.0.0.1:0", func(p *peer) {
-		for served := 0; ; served++ {
-			patience := bound
-			if served > 0 {
-				patience = time.Duration(rand.IntN(1000)) * time.Microsecond
-			}
-			p.SetReadDeadline(time.Now().Add(patience))
-			if _, err := p.in.Peek(1); err != nil {
-				if rand.IntN(2) == 0 {
-					p.rst()
-				}
-				return
-			}
-			p.SetReadDeadline(time.Now().Add(bound))
-			r, body := p.request()
-			if r == nil {
-				return
-			}
-			mu.Lock()
-			seen[r.Method+body+r.URL.Path]++
-			mu.Unlock()
-			p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-		}
-	})
-	a := stranger(t, s.port)
+	a := unknownApp(t, s.Port)
 	const workers, times = 4, 500
 	var all sync.WaitGroup
 	var replays, lost int
@@ -257,12 +270,12 @@ func TestAUserContainerThatClosesAtRandomCostsNoIdempotentRequestAndRepeatsNoOth
 		all.Go(func() {
 			for i := range times {
 				id := fmt.Sprintf("/%d/%d", w, i)
-				k := ask("GET", id)
+				k := newCall("GET", id)
 				switch i % 3 {
 				case 1:
-					k = ask("POST", id)
+					k = newCall("POST", id)
 				case 2:
-					k = ask("POST", id).with(strings.NewReader("body"), 4)
+					k = newCall("POST", id).with(strings.NewReader("body"), 4)
 				}
 				got := k.do(a)
 				if got.err != nil && k.request.Method == "GET" {
@@ -275,18 +288,18 @@ func TestAUserContainerThatClosesAtRandomCostsNoIdempotentRequestAndRepeatsNoOth
 				}
 				mu.Unlock()
 				if rand.IntN(4) == 0 {
-					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // the idle time that is the matter here
+					time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond) // real time: an idle connection is what the app closes
 				}
 			}
 		})
 	}
 	all.Wait()
-	mu.Lock()
-	defer mu.Unlock()
-	for request, n := range seen {
+	closing.mu.Lock()
+	defer closing.mu.Unlock()
+	for request, n := range closing.seen {
 		if n > 1 && strings.HasPrefix(request, "POST") {
 			t.Errorf("got %s %d times, want once", request, n)
 		}
 	}
-	t.Logf("%d requests on %d connections, %d replays, %d POSTs lost", workers*times, s.connections(), replays, lost)
+	t.Logf("%d requests on %d connections, %d replays, %d POSTs lost", workers*times, s.Connections(), replays, lost)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // The responses that every framing has, and whether their connection is fit for
@@ -52,21 +53,21 @@ var framings = []struct {
 func TestResponsesOfEveryFramingComeWhole(t *testing.T) {
 	for _, f := range framings {
 		t.Run(f.name, func(t *testing.T) {
-			a := app(t, func(p *peer) {
-				p.request()
-				p.say(f.say)
+			a := app(t, func(conn *harness.AppConn) {
+				readRequest(conn)
+				conn.Send(f.say)
 				if !f.closes {
-					p.hang()
+					conn.Hang()
 				}
 			})
-			k := ask(cmp.Or(f.method, "GET"), "/")
+			k := newCall(cmp.Or(f.method, "GET"), "/")
 			got := k.do(a)
 			got.want(t, f.status, f.body)
 			if got.trailer != f.trailer || fmt.Sprint(k.infos) != fmt.Sprint(f.infos) || !got.sent {
 				t.Errorf("got trailer %q, infos %v, sent %v, want %q, %v, true", got.trailer, k.infos, got.sent, f.trailer, f.infos)
 			}
-			for end := time.Now().Add(10 * time.Second); f.kept && idle(a) == 0 && time.Now().Before(end); { // behind a HEAD it takes a moment
-				time.Sleep(time.Millisecond)
+			if f.kept { // behind a HEAD it takes a moment
+				harness.Until(t, "connection that is kept", func() bool { return idle(a) == 1 })
 			}
 			if kept := idle(a) == 1; kept != f.kept {
 				t.Errorf("got connection kept: %v, want %v", kept, f.kept)
@@ -84,8 +85,8 @@ func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
 				continue // whether what is too much has arrived is a matter of luck
 			}
 			a := New(Settings{Port: 1})
-			k := ask(cmp.Or(f.method, "GET"), "/")
-			near, far := link()
+			k := newCall(cmp.Or(f.method, "GET"), "/")
+			near, far := pipes()
 			head := make([]byte, len(k.head()))
 			go func() {
 				defer far.Close()
@@ -130,17 +131,17 @@ func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			closed := make(chan struct{})
-			a := app(t, func(p *peer) {
-				p.request()
-				p.say(say)
-				p.hang()
+			a := app(t, func(conn *harness.AppConn) {
+				readRequest(conn)
+				conn.Send(say)
+				conn.Hang()
 				close(closed)
 			})
-			got := ask("GET", "/").do(a)
+			got := newCall("GET", "/").do(a)
 			if fault(got.err) != forward.Garbage {
 				t.Errorf("got %v, want garbage", got.err)
 			}
-			within(t, "closing the connection", func() error { <-closed; return nil })
+			harness.Receive(t, closed, "closing the connection")
 			if n := idle(a); n != 0 {
 				t.Errorf("got %d idle connections, want 0", n)
 			}
@@ -150,13 +151,13 @@ func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
 
 func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
 	value := strings.Repeat("v", maxHead-200)
-	a := app(t, func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: " + value + "\r\n\r\nhello")
+	a := app(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: " + value + "\r\n\r\nhello")
 		}
 	})
 	for range 2 {
-		k := ask("GET", "/")
+		k := newCall("GET", "/")
 		r, err := k.Do(a)
 		if err != nil {
 			t.Fatal(err)
@@ -173,12 +174,12 @@ func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
 }
 
 func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
-	a := app(t, func(p *peer) {
-		for p.head() != nil {
-			p.say("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+	a := app(t, func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 		}
 	})
-	ask("GET", "/").do(a).want(t, 200, "hello")
+	newCall("GET", "/").do(a).want(t, 200, "hello")
 	if c := a.idle[0]; c.buf != nil || c.pooled != nil {
 		t.Errorf("got a buffer of %d bytes, want none", len(c.buf))
 	}
@@ -197,14 +198,14 @@ func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
 	} {
 		for _, reset := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, reset %v", name, reset), func(t *testing.T) {
-				a := app(t, func(p *peer) {
-					p.request()
-					p.say(say)
+				a := app(t, func(conn *harness.AppConn) {
+					readRequest(conn)
+					conn.Send(say)
 					if reset {
-						p.rst()
+						conn.Reset()
 					}
 				})
-				k := ask("GET", "/")
+				k := newCall("GET", "/")
 				got := k.do(a)
 				if fault(got.err) != forward.Reset || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want a reset, 0, 1", got.err, idle(a), k.sends)
@@ -216,13 +217,13 @@ func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
 
 func TestABodyUntilCloseThatIsResetIsBroken(t *testing.T) {
 	heard := make(chan struct{})
-	a := app(t, func(p *peer) {
-		p.request()
-		p.say("HTTP/1.1 200 OK\r\n\r\nhello")
+	a := app(t, func(conn *harness.AppConn) {
+		readRequest(conn)
+		conn.Send("HTTP/1.1 200 OK\r\n\r\nhello")
 		<-heard
-		p.rst()
+		conn.Reset()
 	})
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	r, err := k.Do(a)
 	if err != nil {
 		t.Fatal(err)
@@ -247,8 +248,8 @@ func TestLengthIsKnownBeforeTheBodyWhereTheHeadTells(t *testing.T) {
 		"HTTP/1.1 200 OK\r\n\r\nhello":                                                 -1,
 		"HTTP/1.1 204 No Content\r\n\r\n":                                              0,
 	} {
-		a := app(t, func(p *peer) { p.request(); p.say(say) })
-		k := ask("GET", "/")
+		a := app(t, func(conn *harness.AppConn) { readRequest(conn); conn.Send(say) })
+		k := newCall("GET", "/")
 		r, err := k.Do(a)
 		if err != nil {
 			t.Fatal(err)
@@ -264,25 +265,25 @@ func TestLengthIsKnownBeforeTheBodyWhereTheHeadTells(t *testing.T) {
 // Whoever passes a stream on sends what it has when it must wait for more.
 func TestTheClientIsToldBeforeEachWait(t *testing.T) {
 	next := make(chan struct{})
-	a := app(t, func(p *peer) {
-		p.request()
-		p.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+	a := app(t, func(conn *harness.AppConn) {
+		readRequest(conn)
+		conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
 		for range 3 {
 			<-next
-			p.say("1\r\nb\r\n")
+			conn.Send("1\r\nb\r\n")
 		}
 		<-next
-		p.say("0\r\n\r\n")
+		conn.Send("0\r\n\r\n")
 	})
-	k := ask("GET", "/")
+	k := newCall("GET", "/")
 	k.waiting = func() { next <- struct{}{} } // lets the user container go on: without it nobody would
-	got := within(t, "the response", func() outcome { return k.do(a) })
+	got := harness.Within(t, "the response", func() outcome { return k.do(a) })
 	got.want(t, 200, "abbb")
 }
 
 func TestAnErrorKeepsWhatTheSystemSaid(t *testing.T) {
-	a := app(t, func(p *peer) { p.request() })
-	err := ask("GET", "/").do(a).err
+	a := app(t, func(conn *harness.AppConn) { readRequest(conn) })
+	err := newCall("GET", "/").do(a).err
 	var e *forward.Error
 	if !errors.As(err, &e) || e.Err == nil || !strings.HasPrefix(err.Error(), "user container: reset: ") {
 		t.Errorf("got %v, want a reset with its cause", err)
@@ -291,12 +292,12 @@ func TestAnErrorKeepsWhatTheSystemSaid(t *testing.T) {
 
 func TestTheAnnouncedEndOfAConnectionIsKeptWithAMargin(t *testing.T) {
 	for timeout, kept := range map[int]bool{0: false, 1: false, 5: true, 75: true} {
-		a := app(t, func(p *peer) {
-			p.request()
-			p.say(fmt.Sprintf("HTTP/1.1 204 No Content\r\nKeep-Alive: timeout=%d, max=100\r\n\r\n", timeout))
-			p.hang()
+		a := app(t, func(conn *harness.AppConn) {
+			readRequest(conn)
+			conn.Send(fmt.Sprintf("HTTP/1.1 204 No Content\r\nKeep-Alive: timeout=%d, max=100\r\n\r\n", timeout))
+			conn.Hang()
 		})
-		ask("GET", "/").do(a).want(t, 204, "")
+		newCall("GET", "/").do(a).want(t, 204, "")
 		if got := idle(a) == 1; got != kept {
 			t.Fatalf("got kept %v behind timeout=%d, want %v", got, timeout, kept)
 		}

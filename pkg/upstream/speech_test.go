@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // settings is the frame that a server's side of an HTTP/2 connection opens with:
@@ -18,18 +19,23 @@ import (
 const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64"
 
 func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *testing.T) {
-	for name, play := range map[string]func(p *peer){
-		"at once": func(p *peer) { p.say(settings); p.hang() },
-		"after reading the head": func(p *peer) {
-			p.head()
-			p.say(settings + "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01")
+	for name, serve := range map[string]func(conn *harness.AppConn){
+		"at once": func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() },
+		"after reading the head": func(conn *harness.AppConn) {
+			readHead(conn)
+			conn.Send(settings + "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01")
 		},
-		"in two pieces": func(p *peer) { p.say(settings[:4]); p.head(); p.say(settings[4:]); p.hang() },
+		"in two pieces": func(conn *harness.AppConn) {
+			conn.Send(settings[:4])
+			readHead(conn)
+			conn.Send(settings[4:])
+			conn.Hang()
+		},
 	} {
 		for _, expects := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				a := stranger(t, serve(t, "127.0.0.1:0", play).port)
-				k := ask("POST", "/")
+				a := unknownApp(t, harness.NewApp(t, serve).Port)
+				k := newCall("POST", "/")
 				k.Expect100 = expects
 				k.with(readerFunc(func([]byte) (int, error) {
 					t.Error("got asked for the body, want not")
@@ -56,8 +62,8 @@ func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
 		"\x00\x00\x06\x05\x00\x00\x00\x00\x00",     // another type
 		"\x15\x03\x01\x00\x02\x02\x46\x00\x00\x00", // a TLS alert
 	} {
-		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); p.say(say) }).port)
-		got := ask("GET", "/").do(a)
+		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); conn.Send(say) }).Port)
+		got := newCall("GET", "/").do(a)
 		if h1, h2 := a.speech.heard(); fault(got.err) != forward.Garbage || h1 != unknown || h2 != unknown {
 			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
 		}
@@ -66,12 +72,12 @@ func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
 
 func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
 	for _, known := range []bool{false, true} {
-		a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head() }).port)
+		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn) }).Port)
 		if known {
 			a.speech.learnH1(true)
 		}
 		var e *forward.Error
-		if err := ask("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != forward.Reset || e.Silent == known {
+		if err := newCall("GET", "/").do(a).err; !errors.As(err, &e) || e.Fault != forward.Reset || e.Silent == known {
 			t.Errorf("got %+v, want a reset, silent %v", e, !known)
 		}
 	}
@@ -80,27 +86,37 @@ func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
 func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		play   func(p *peer)
+		serve  func(conn *harness.AppConn)
 		speaks bool
 	}{
-		{"HTTP/2", func(p *peer) { p.say(settings); p.hang() }, true},
-		{"HTTP/2 in pieces", func(p *peer) { io.Copy(p, iotest.OneByteReader(strings.NewReader(settings))); p.hang() }, true},
-		{"400", func(p *peer) { p.head(); p.say("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n") }, false},
-		{"505, still open", func(p *peer) { p.head(); p.say("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"); p.hang() }, false},
-		{"closes", func(p *peer) {}, false},
-		{"resets", func(p *peer) { p.head(); p.rst() }, false},
-		{"one byte", func(p *peer) { p.head(); p.say("\x00") }, false},
+		{"HTTP/2", func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() }, true},
+		{"HTTP/2 in pieces", func(conn *harness.AppConn) {
+			io.Copy(conn, iotest.OneByteReader(strings.NewReader(settings)))
+			conn.Hang()
+		}, true},
+		{"400", func(conn *harness.AppConn) {
+			readHead(conn)
+			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+		}, false},
+		{"505, still open", func(conn *harness.AppConn) {
+			readHead(conn)
+			conn.Send("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n")
+			conn.Hang()
+		}, false},
+		{"closes", func(conn *harness.AppConn) {}, false},
+		{"resets", func(conn *harness.AppConn) { readHead(conn); conn.Reset() }, false},
+		{"one byte", func(conn *harness.AppConn) { readHead(conn); conn.Send("\x00") }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, "127.0.0.1:0", c.play)
-			a := stranger(t, s.port)
+			s := harness.NewApp(t, c.serve)
+			a := unknownApp(t, s.Port)
 			for range 2 {
 				if speaks, err := a.SpeaksH2(t.Context()); speaks != c.speaks || err != nil {
 					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
 				}
 			}
-			if n := s.connections(); n != 1 {
+			if n := s.Connections(); n != 1 {
 				t.Errorf("got %d connections, want 1", n)
 			}
 			if a.OnlyH2() {
@@ -111,53 +127,53 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 }
 
 func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
-	answers := func(h1, h2 func(p *peer)) func(p *peer) {
-		return func(p *peer) {
-			if r := p.head(); r != nil && r.Method == "PRI" {
-				h2(p)
+	answers := func(h1, h2 func(conn *harness.AppConn)) func(conn *harness.AppConn) {
+		return func(conn *harness.AppConn) {
+			if r := readHead(conn); r != nil && r.Method == "PRI" {
+				h2(conn)
 			} else {
-				h1(p)
+				h1(conn)
 			}
 		}
 	}
-	yesH1 := func(p *peer) { p.say("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
-	yesH2 := func(p *peer) {
-		p.say(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // and a WINDOW_UPDATE
-		io.CopyN(io.Discard, p.in, int64(len("SM\r\n\r\n")+9+17))
-		p.say("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
-		p.hang()
+	yesH1 := func(conn *harness.AppConn) { conn.Send("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") }
+	yesH2 := func(conn *harness.AppConn) {
+		conn.Send(settings + "\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x01\x00\x00") // and a WINDOW_UPDATE
+		io.CopyN(io.Discard, conn.In, int64(len("SM\r\n\r\n")+9+17))
+		conn.Send("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		conn.Hang()
 	}
-	dyingH2 := func(p *peer) { // a little later than its connections in HTTP/1.1
-		p.say(settings)
-		time.Sleep(10 * time.Millisecond)
+	dyingH2 := func(conn *harness.AppConn) {
+		conn.Send(settings)
+		time.Sleep(10 * time.Millisecond) // real time: it ends later than its connections in HTTP/1.1
 	}
-	closes := func(p *peer) {}
+	closes := func(conn *harness.AppConn) {}
 	for name, c := range map[string]struct {
-		play        func(p *peer)
+		serve       func(conn *harness.AppConn)
 		only        bool
 		h1          answer
 		connections int
 	}{
 		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 4},
-		"HTTP/2 alone, which resets":      {answers((*peer).rst, yesH2), true, no, 4},
+		"HTTP/2 alone, which resets":      {answers((*harness.AppConn).Reset, yesH2), true, no, 4},
 		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 4},
 		"both":                            {answers(yesH1, yesH2), false, yes, 3},
 		"one that is dying":               {answers(closes, dyingH2), false, unknown, 7},
 		"HTTP/1.1":                        {answers(yesH1, yesH1), false, unknown, 1},
 		"neither":                         {closes, false, unknown, 1},
-		"HTTP/2, and too busy for a word": {answers((*peer).hang, yesH2), false, unknown, 5},
+		"HTTP/2, and too busy for a word": {answers((*harness.AppConn).Hang, yesH2), false, unknown, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, "127.0.0.1:0", c.play)
-			a := stranger(t, s.port)
+			s := harness.NewApp(t, c.serve)
+			a := unknownApp(t, s.Port)
 			for range 2 {
 				only, err := a.SpeaksOnlyH2(t.Context())
 				if h1, _ := a.speech.heard(); only != c.only || err != nil || h1 != c.h1 {
 					t.Errorf("got %v, %v, HTTP/1.1 %d, want %v, HTTP/1.1 %d", only, err, h1, c.only, c.h1)
 				}
 			}
-			if n := s.connections(); n != c.connections {
+			if n := s.Connections(); n != c.connections {
 				t.Errorf("got %d connections, want %d", n, c.connections)
 			}
 		})
@@ -170,17 +186,17 @@ func TestOneThatHasShutItsDoorIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serveOn(t, ln, func(p *peer) {
-		if r := p.head(); r == nil || r.Method != "PRI" {
+	s := harness.ServeApp(t, ln, func(conn *harness.AppConn) {
+		if r := readHead(conn); r == nil || r.Method != "PRI" {
 			ln.Close()
 			return
 		}
-		p.say(settings)
-		io.CopyN(io.Discard, p.in, int64(len("SM\r\n\r\n")+9+17))
-		p.say("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
-		p.hang()
+		conn.Send(settings)
+		io.CopyN(io.Discard, conn.In, int64(len("SM\r\n\r\n")+9+17))
+		conn.Send("\x00\x00\x08\x06\x01\x00\x00\x00\x00alive???")
+		conn.Hang()
 	})
-	a := stranger(t, s.port)
+	a := unknownApp(t, s.Port)
 	if only, err := a.SpeaksOnlyH2(t.Context()); only || err != nil {
 		t.Errorf("got %v, %v, want false: it may speak HTTP/1.1 as well", only, err)
 	}
@@ -201,13 +217,13 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, "127.0.0.1:0", func(p *peer) {
-				if p.turn > 0 {
-					p.say(settings)
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				if conn.Index > 0 {
+					conn.Send(settings)
 				}
-				p.hang()
+				conn.Hang()
 			})
-			a := stranger(t, s.port)
+			a := unknownApp(t, s.Port)
 			if c.h1 {
 				a.speech.learnH1(true)
 			}
@@ -222,12 +238,12 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 }
 
 func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
-	s := serve(t, "127.0.0.1:0", func(p *peer) { p.say(settings); p.hang() })
-	a := stranger(t, s.port)
+	s := harness.NewApp(t, func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() })
+	a := unknownApp(t, s.Port)
 	a.SpeaksH2(t.Context())
 	a.speech.learnH1(false)
-	s.ln.Close()
-	if got := ask("GET", "/").do(a); fault(got.err) != forward.Unreachable {
+	s.Listener.Close()
+	if got := newCall("GET", "/").do(a); fault(got.err) != forward.Unreachable {
 		t.Fatalf("got %v, want unreachable", got.err)
 	}
 	if a.OnlyH2() {
@@ -241,7 +257,7 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 func TestTheQuestionForHTTP2EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the client has gone")
-	a := stranger(t, serve(t, "127.0.0.1:0", func(p *peer) { p.head(); cancel(left); p.hang() }).port)
+	a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); cancel(left); conn.Hang() }).Port)
 	speaks, err := a.SpeaksH2(ctx)
 	if speaks || !errors.Is(err, left) {
 		t.Errorf("got %v, %v, want %v", speaks, err, left)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
@@ -16,20 +18,20 @@ const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUp
 // passage is a tunnel between a client and a user container.
 type passage struct {
 	client net.Conn // the client's end
-	call   *asker
+	call   *testCall
 	ended  chan struct{} // closed when Tunnel has returned
 	in     int64
 	out    int64
 	moved  atomic.Int32 // calls of touch
 }
 
-// upgrade has a user container switch protocols and play behind it. The client
+// upgrade has a user container switch protocols and serve behind it. The client
 // has sent early behind its request.
-func upgrade(t *testing.T, early string, play func(p *peer)) *passage {
+func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *passage {
 	t.Helper()
-	a := app(t, func(p *peer) {
-		p.head()
-		play(p)
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		serve(conn)
 	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,8 +46,8 @@ func upgrade(t *testing.T, early string, play func(p *peer)) *passage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	outer.SetDeadline(time.Now().Add(bound))
-	h := &passage{client: outer, call: ask("GET", "/"), ended: make(chan struct{})}
+	outer.SetDeadline(time.Now().Add(harness.Patience))
+	h := &passage{client: outer, call: newCall("GET", "/"), ended: make(chan struct{})}
 	h.call.request.Upgrade = true
 	r, err := h.call.Do(a)
 	if err != nil || r.Head.Status != 101 {
@@ -57,7 +59,7 @@ func upgrade(t *testing.T, early string, play func(p *peer)) *passage {
 	}()
 	t.Cleanup(func() {
 		outer.Close()
-		within(t, "the tunnel's end", func() error { <-h.ended; return nil })
+		harness.Receive(t, h.ended, "the tunnel's end")
 		if idle(a) != 0 {
 			t.Errorf("got %d idle connections, want 0", idle(a))
 		}
@@ -66,10 +68,10 @@ func upgrade(t *testing.T, early string, play func(p *peer)) *passage {
 }
 
 // echo sends back what it hears.
-func echo(p *peer) { io.Copy(p, p.in) }
+func echo(conn *harness.AppConn) { io.Copy(conn, conn.In) }
 
 func TestATunnelPassesBytesBothWays(t *testing.T) {
-	h := upgrade(t, "", func(p *peer) { p.say(switching); echo(p) })
+	h := upgrade(t, "", func(conn *harness.AppConn) { conn.Send(switching); echo(conn) })
 	large := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
 	go func() {
 		h.client.Write(large)
@@ -86,11 +88,11 @@ func TestATunnelPassesBytesBothWays(t *testing.T) {
 }
 
 func TestBytesBehindTheRequestAndBehindThe101AreKept(t *testing.T) {
-	h := upgrade(t, "early", func(p *peer) {
-		p.say(switching + "behind")
+	h := upgrade(t, "early", func(conn *harness.AppConn) {
+		conn.Send(switching + "behind")
 		b := make([]byte, 5)
-		io.ReadFull(p.in, b)
-		p.say(" " + string(b))
+		io.ReadFull(conn.In, b)
+		conn.Send(" " + string(b))
 	})
 	if got, err := io.ReadAll(h.client); string(got) != "behind early" || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, "behind early")
@@ -99,10 +101,10 @@ func TestBytesBehindTheRequestAndBehindThe101AreKept(t *testing.T) {
 
 func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
 	t.Run("of the client", func(t *testing.T) {
-		h := upgrade(t, "", func(p *peer) {
-			p.say(switching)
-			heard, _ := io.ReadAll(p.in)
-			p.say("heard " + string(heard))
+		h := upgrade(t, "", func(conn *harness.AppConn) {
+			conn.Send(switching)
+			heard, _ := io.ReadAll(conn.In)
+			conn.Send("heard " + string(heard))
 		})
 		io.WriteString(h.client, "all")
 		h.client.(*net.TCPConn).CloseWrite()
@@ -112,10 +114,10 @@ func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
 	})
 	t.Run("of the user container", func(t *testing.T) {
 		heard := make(chan string, 1)
-		h := upgrade(t, "", func(p *peer) {
-			p.say(switching + "said all")
-			p.CloseWrite()
-			b, _ := io.ReadAll(p.in)
+		h := upgrade(t, "", func(conn *harness.AppConn) {
+			conn.Send(switching + "said all")
+			conn.CloseWrite()
+			b, _ := io.ReadAll(conn.In)
 			heard <- string(b)
 		})
 		if got, err := io.ReadAll(h.client); string(got) != "said all" || err != nil {
@@ -132,23 +134,18 @@ func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
 func TestAResetEndsBothSidesOfATunnel(t *testing.T) {
 	t.Run("of the client", func(t *testing.T) {
 		closed := make(chan struct{})
-		h := upgrade(t, "", func(p *peer) { p.say(switching); p.hang(); close(closed) })
+		h := upgrade(t, "", func(conn *harness.AppConn) { conn.Send(switching); conn.Hang(); close(closed) })
 		h.client.(*net.TCPConn).SetLinger(0)
 		h.client.Close()
-		within(t, "the user container's side", func() error { <-closed; return nil })
+		harness.Receive(t, closed, "the user container's side")
 	})
 	t.Run("of the user container", func(t *testing.T) {
-		h := upgrade(t, "", func(p *peer) { p.say(switching); p.rst() })
-		h.client.SetReadDeadline(time.Now().Add(bound))
-		if _, err := io.ReadAll(h.client); isTimeout(err) {
+		h := upgrade(t, "", func(conn *harness.AppConn) { conn.Send(switching); conn.Reset() })
+		h.client.SetReadDeadline(time.Now().Add(harness.Patience))
+		if _, err := io.ReadAll(h.client); harness.IsTimeout(err) {
 			t.Errorf("got %v, want the end", err)
 		}
 	})
-}
-
-func isTimeout(err error) bool {
-	e, ok := err.(net.Error)
-	return ok && e.Timeout()
 }
 
 func TestAbortEndsATunnel(t *testing.T) {
@@ -157,17 +154,17 @@ func TestAbortEndsATunnel(t *testing.T) {
 		"half-closed": func(h *passage) { h.client.(*net.TCPConn).CloseWrite() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := upgrade(t, "", func(p *peer) {
-				p.say(switching + "x")
+			h := upgrade(t, "", func(conn *harness.AppConn) {
+				conn.Send(switching + "x")
 				if name == "half-closed" {
-					io.ReadAll(p.in)
+					io.ReadAll(conn.In)
 				}
-				<-p.over
+				conn.Idle()
 			})
 			io.ReadFull(h.client, make([]byte, 1))
 			before(h)
 			h.call.Abort()
-			within(t, "the tunnel's end", func() error { <-h.ended; return nil })
+			harness.Receive(t, h.ended, "the tunnel's end")
 		})
 	}
 }
@@ -177,9 +174,9 @@ func TestAbortEndsATunnel(t *testing.T) {
 func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 	a := New(Settings{Port: 1})
 	t.Cleanup(a.Close)
-	inner, client := link()
-	near, app := link()
-	k := ask("GET", "/")
+	inner, client := pipes()
+	near, app := pipes()
+	k := newCall("GET", "/")
 	c := newConn(near, &a.buffers)
 	k.attach(c)
 	r := &Response{call: &k.Call, app: a, conn: c}
@@ -266,11 +263,11 @@ func TestATunnelThatIsSilentHoldsLittleMemory(t *testing.T) {
 	before := heapUsed()
 	large := bytes.Repeat([]byte("x"), 200<<10+100) // the last piece fills no buffer
 	for range tunnels {
-		h := upgrade(t, "", func(p *peer) {
-			p.say(switching)
-			io.ReadFull(p.in, make([]byte, len(large)))
-			p.Write(large)
-			p.in.ReadByte() // until the client has gone
+		h := upgrade(t, "", func(conn *harness.AppConn) {
+			conn.Send(switching)
+			io.ReadFull(conn.In, make([]byte, len(large)))
+			conn.Write(large)
+			conn.In.ReadByte() // until the client has gone
 		})
 		h.client.Write(large)
 		if _, err := io.ReadFull(h.client, make([]byte, len(large))); err != nil {

@@ -21,6 +21,8 @@ type App struct {
 	Listener net.Listener
 	Port     int
 
+	over chan struct{} // closed at the end of the test
+
 	mu       sync.Mutex
 	used     int // connections on which something has come
 	open     map[net.Conn]bool
@@ -47,7 +49,7 @@ func NewApp(t testing.TB, serve func(c *AppConn)) *App {
 // serve gets the connections on which something comes and no others: on a busy machine
 // another process may connect to what was its own port before.
 func ServeApp(t testing.TB, ln net.Listener, serve func(c *AppConn)) *App {
-	a := &App{Listener: ln, Port: ln.Addr().(*net.TCPAddr).Port, open: map[net.Conn]bool{}}
+	a := &App{Listener: ln, Port: ln.Addr().(*net.TCPAddr).Port, over: make(chan struct{}), open: map[net.Conn]bool{}}
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -60,6 +62,7 @@ func ServeApp(t testing.TB, ln net.Listener, serve func(c *AppConn)) *App {
 	})
 	t.Cleanup(func() {
 		ln.Close()
+		close(a.over)
 		a.closeAll()
 		running.Wait()
 	})
@@ -173,6 +176,9 @@ func (c *AppConn) Send(text string) { _, _ = io.WriteString(c, text) }
 
 // Hang waits until the other side has closed the connection.
 func (c *AppConn) Hang() { _, _ = io.Copy(io.Discard, c.In) }
+
+// Idle waits until the end of the test, and reads nothing.
+func (c *AppConn) Idle() { <-c.app.over }
 
 // Reset closes the connection with a reset.
 func (c *AppConn) Reset() {
