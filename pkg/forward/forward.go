@@ -9,7 +9,6 @@ package forward
 import (
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -29,9 +28,6 @@ type Lines []byte
 
 // Field implements Encoder.
 func (l *Lines) Field(name, value string) { *l = wire.AppendField(*l, name, value) }
-
-// view returns the bytes as a string, which lives as long as they are unchanged.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // names are the fields that the Connection lines of a message name: they are for the next
 // hop alone (RFC 9110 section 7.6.1).

@@ -54,7 +54,7 @@ func (r *Request) Refuse(maxBody int64) queue.Why {
 		}
 	}
 	for i := range r.Fields {
-		if IsAlias(view(r.Fields[i].Name)) {
+		if IsAlias(wire.String(r.Fields[i].Name)) {
 			return queue.BadRequest
 		}
 	}
@@ -102,7 +102,7 @@ func (r *Request) Path() string {
 // Authority returns the host that the user container is asked for.
 func (r *Request) Authority() string {
 	if original, _ := wire.Find(r.Fields, header.OriginalHost); len(original) > 0 {
-		return view(original)
+		return wire.String(original)
 	}
 	if r.Host == "" {
 		return r.AppHost
@@ -141,7 +141,7 @@ func (r *Request) appendProtocols(b []byte) []byte {
 		if !wire.EqualFold(f.Name, header.Upgrade) {
 			continue
 		}
-		for protocol := range strings.SplitSeq(view(f.Value), ",") {
+		for protocol := range strings.SplitSeq(wire.String(f.Value), ",") {
 			protocol = strings.Trim(protocol, " \t")
 			if protocol == "" || wire.EqualFold(protocol, "h2c") {
 				continue
@@ -263,7 +263,7 @@ func (r *Request) read(room names) (s said, named names) {
 	}
 	chain, chained := r.chain[:0], false
 	for i := range r.Fields {
-		name, value := view(r.Fields[i].Name), view(r.Fields[i].Value)
+		name, value := wire.String(r.Fields[i].Name), wire.String(r.Fields[i].Value)
 		s.proxied = s.proxied || saysForwarded(name)
 		switch header.RoleOf(name) {
 		case header.ConnectionRole:
@@ -286,7 +286,7 @@ func (r *Request) read(room names) (s said, named names) {
 	s.chain = r.Peer
 	if n := len(chain); n > 0 {
 		chain = append(append(chain, ", "...), r.Peer...)
-		s.before, s.chain = view(chain[:n]), view(chain)
+		s.before, s.chain = wire.String(chain[:n]), wire.String(chain)
 	}
 	r.chain = chain
 	return s, named
@@ -302,7 +302,7 @@ func saysForwarded(name string) bool {
 // each is EachField, with or without Cookie.
 func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 	for i := range r.Fields {
-		name := view(r.Fields[i].Name)
+		name := wire.String(r.Fields[i].Name)
 		switch header.RoleOf(name) {
 		case header.HopRole, header.ConnectionRole, header.TERole, header.StopsRole, header.LengthRole, header.HostRole,
 			header.ExpectRole, header.ForwardedForRole:
@@ -319,7 +319,7 @@ func (r *Request) each(e Encoder, s *said, named names, noCookies bool) {
 		if named.has(name) || r.Trace != nil && r.Trace.Drop(name) || noCookies && wire.EqualFold(name, header.Cookie) {
 			continue
 		}
-		e.Field(name, view(r.Fields[i].Value))
+		e.Field(name, wire.String(r.Fields[i].Value))
 	}
 	if s.forwarded == "" && (s.before != "" || s.host != "" || s.proto != "") {
 		if made := header.MakeForwarded(s.before, s.host, s.proto); made != "" {

@@ -17,11 +17,11 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 	named := names(room[:0])
 	for _, f := range fields {
 		if header.RoleOf(f.Name) == header.ConnectionRole {
-			named = named.add(view(f.Value))
+			named = named.add(wire.String(f.Value))
 		}
 	}
 	for _, f := range fields {
-		name, value := view(f.Name), view(f.Value)
+		name, value := wire.String(f.Name), wire.String(f.Value)
 		switch header.RoleOf(name) {
 		case header.HopRole, header.ConnectionRole, header.TERole, header.LengthRole:
 			continue

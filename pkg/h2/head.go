@@ -1,8 +1,6 @@
 package h2
 
 import (
-	"unsafe"
-
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
@@ -71,7 +69,7 @@ func (h *Head) add(f hpack.HeaderField, most int) {
 	if specific {
 		return
 	}
-	h.Fields = append(h.Fields, wire.Field{Name: bytesOf(f.Name), Value: bytesOf(value)})
+	h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(value)})
 }
 
 // addPseudo takes a pseudo-header field: once, and before all others (RFC 9113 section
@@ -143,6 +141,3 @@ func connectionSpecific(name, value string) bool {
 	}
 	return false
 }
-
-// bytesOf returns the bytes of a string, which are not to be changed.
-func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }

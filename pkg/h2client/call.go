@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"unsafe"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -390,13 +389,10 @@ func (c *Call) uploadPiece(s *h2.Stream, p []byte, end bool) bool {
 func trailerBlock(fields []wire.Field) *h2.Block {
 	k := new(h2.Block)
 	for _, f := range fields {
-		k.Field(view(f.Name), view(f.Value))
+		k.Field(wire.String(f.Name), wire.String(f.Value))
 	}
 	return k
 }
-
-// view returns the bytes as a string, which lives as long as they are unchanged.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // events is a call as the owner of its stream.
 type events Call
@@ -468,7 +464,7 @@ func (c *Call) bodiless() bool {
 // nothing.
 func ContentLength(fields []wire.Field) int64 {
 	value, ok := wire.Find(fields, header.ContentLength)
-	if n, err := strconv.ParseUint(view(value), 10, 63); ok && err == nil {
+	if n, err := strconv.ParseUint(wire.String(value), 10, 63); ok && err == nil {
 		return int64(n)
 	}
 	return -1

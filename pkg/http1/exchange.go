@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -130,28 +129,17 @@ func (x *exchange) end() bool {
 // Header implements queue.Exchange. The string points into the buffer.
 func (x *exchange) Header(name string) string {
 	v, _ := wire.Find(x.request.Fields, name)
-	return view(v)
+	return wire.String(v)
 }
 
 // Repeats implements queue.Exchange.
-func (x *exchange) Repeats(name string) bool {
-	n := 0
-	for _, f := range x.request.Fields {
-		if wire.EqualFold(f.Name, name) {
-			n++
-		}
-	}
-	return n > 1
-}
-
-// view returns the bytes as a string, which lives as long as they are unchanged.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
 
 // Line implements queue.Exchange.
 func (x *exchange) Line() queue.Line {
 	q := &x.request
 	return queue.Line{
-		Method: view(q.Method), Target: view(q.Target), Host: view(q.Host), Major: 1, Minor: q.Minor,
+		Method: wire.String(q.Method), Target: wire.String(q.Target), Host: wire.String(q.Host), Major: 1, Minor: q.Minor,
 		Remote: x.remote, TLS: x.c.nc.Secure(), Body: q.Chunked || q.ContentLength > 0,
 	}
 }
@@ -232,7 +220,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	b = append(b, "\r\n"...)
 	b = x.appendConnection(b, minor)
 	b = append(b, "\r\n"...)
-	if view(x.request.Method) != http.MethodHead {
+	if wire.String(x.request.Method) != http.MethodHead {
 		b = append(b, body...)
 	}
 	x.out, x.waiting = b, true

@@ -57,7 +57,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		return result
 	}
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	l.Respond(view(contentType))
+	l.Respond(wire.String(contentType))
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(&r.Head, r, &result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
@@ -82,7 +82,7 @@ func (x *exchange) conclude(result *queue.Result) {
 // describe sets what the request says to the user container.
 func (x *exchange) describe(l *queue.Life) {
 	q, r := &x.request, &x.head
-	r.Method, r.Target, r.Host, r.Fields = view(q.Method), view(q.Target), view(q.Host), q.Fields
+	r.Method, r.Target, r.Host, r.Fields = wire.String(q.Method), wire.String(q.Target), wire.String(q.Host), q.Fields
 	r.Length, r.Chunked, r.Expect100 = q.ContentLength, q.Chunked, q.Expect100
 	r.Upgrade = q.Upgrade && q.Minor > 0 && r.OffersUpgrade() // HTTP/1.0 has none
 	r.Secure, r.Trace = x.c.nc.Secure(), l.Trace()
@@ -130,7 +130,7 @@ type response interface {
 // stream passes the response on to its end: its head with the first bytes of the
 // body in one write, and the rest as it arrives.
 func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
-	chunked := x.beginResponse(h.Status, view(h.Reason), h.Fields, r.Length(), h.ContentLength)
+	chunked := x.beginResponse(h.Status, wire.String(h.Reason), h.Fields, r.Length(), h.ContentLength)
 	for {
 		data, err := r.Next()
 		if err == io.EOF {

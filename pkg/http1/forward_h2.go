@@ -44,7 +44,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.life.Respond(view(contentType))
+	x.life.Respond(wire.String(contentType))
 	x.alarm.Abortable(func() {
 		c.Abort()
 		x.c.nc.SetDeadline(past)

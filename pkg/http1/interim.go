@@ -65,7 +65,7 @@ func (x *exchange) Info(head *wire.Response) {
 		i.continued = true
 	}
 	x.room()
-	x.out = appendStatus(x.out[:0], 1, head.Status, view(head.Reason))
+	x.out = appendStatus(x.out[:0], 1, head.Status, wire.String(head.Reason))
 	forward.EachResponseField(head.Fields, (*forward.Lines)(&x.out))
 	x.out, x.waiting = append(x.out, "\r\n"...), true
 	_ = x.flush(nil) // whoever writes next hears of an error

@@ -241,7 +241,7 @@ func (b *body) passTrailer() {
 	k := b.x.server.block()
 	defer b.x.server.putBlock(k)
 	for _, f := range b.trailer {
-		k.Field(view(f.Name), view(f.Value))
+		k.Field(wire.String(f.Name), wire.String(f.Value))
 	}
 	_, _ = b.to.SendTrailer(k) // if the user container has ended the stream, it says so elsewhere
 }

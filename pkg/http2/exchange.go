@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -110,15 +109,15 @@ func (x *exchange) readFields(h *h2.Head) bool {
 	for _, f := range h.Fields {
 		switch header.RoleOf(f.Name) {
 		case header.LengthRole:
-			n, err := strconv.ParseUint(view(f.Value), 10, 63)
+			n, err := strconv.ParseUint(wire.String(f.Value), 10, 63)
 			if err != nil || q.Length >= 0 && q.Length != int64(n) {
 				return false
 			}
 			q.Length = int64(n)
 		case header.HostRole:
 			if q.Host == "" {
-				q.Host = view(f.Value)
-			} else if !strings.EqualFold(q.Host, view(f.Value)) {
+				q.Host = wire.String(f.Value)
+			} else if !strings.EqualFold(q.Host, wire.String(f.Value)) {
 				return false
 			}
 		case header.ExpectRole:
@@ -139,7 +138,7 @@ func refusal(fields []wire.Field) (status int) {
 		if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
 			return http.StatusRequestHeaderFieldsTooLarge
 		}
-		for name := range strings.SplitSeq(view(f.Value), ",") {
+		for name := range strings.SplitSeq(wire.String(f.Value), ",") {
 			if !forward.MayTrail(strings.Trim(name, " \t")) {
 				status = http.StatusBadRequest
 			}
@@ -163,9 +162,6 @@ func validPath(path, method string) bool {
 	}
 	return true
 }
-
-// view returns the bytes as a string, which lives as long as they are unchanged.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // serve serves the request that was read, to its end.
 func (x *exchange) serve() {
@@ -245,19 +241,11 @@ func (x *exchange) hasGone() bool {
 // Header implements queue.Exchange.
 func (x *exchange) Header(name string) string {
 	v, _ := wire.Find(x.request.Fields, name)
-	return view(v)
+	return wire.String(v)
 }
 
 // Repeats implements queue.Exchange.
-func (x *exchange) Repeats(name string) bool {
-	n := 0
-	for _, f := range x.request.Fields {
-		if wire.EqualFold(f.Name, name) {
-			n++
-		}
-	}
-	return n > 1
-}
+func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
 
 // Line implements queue.Exchange.
 func (x *exchange) Line() queue.Line {
@@ -339,7 +327,7 @@ func (f *fromClient) Head(by *h2.Conn, h *h2.Head, end bool) {
 	x := (*exchange)(f)
 	refused := h.TooLarge || h.Size() > wire.MaxRequestTrailer
 	for _, field := range h.Fields {
-		refused = refused || !forward.MayTrail(view(field.Name))
+		refused = refused || !forward.MayTrail(wire.String(field.Name))
 	}
 	if h.Malformed || refused {
 		x.body.fail(&wire.BadChunk{Word: wire.WordTrailerName})

@@ -91,7 +91,7 @@ func (x *exchange) forwardH1(l *queue.Life) (result queue.Result) {
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	l.Respond(view(contentType))
+	l.Respond(wire.String(contentType))
 	x.passOn(r, &result)
 	x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
 	r.Close()
@@ -201,7 +201,7 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 	k := x.server.block()
 	defer x.server.putBlock(k)
 	for _, f := range trailer {
-		k.Field(view(f.Name), view(f.Value))
+		k.Field(wire.String(f.Name), wire.String(f.Value))
 	}
 	waits, err := x.stream.SendTrailer(k)
 	if err == nil && waits {

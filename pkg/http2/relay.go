@@ -256,7 +256,7 @@ func (y *relay) respond(by *h2.Conn, status int, h *h2.Head, end bool) {
 		return
 	}
 	contentType, _ := wire.Find(h.Fields, header.ContentType)
-	x.life.Respond(view(contentType))
+	x.life.Respond(wire.String(contentType))
 	k := x.server.block()
 	x.beginResponse(k, status, h.Fields, announced)
 	err := x.stream.SendHead(k, end)
@@ -290,7 +290,7 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	k := x.server.block()
 	defer x.server.putBlock(k)
 	for _, f := range forward.TrailerFields(h.Fields) {
-		k.Field(view(f.Name), view(f.Value))
+		k.Field(wire.String(f.Name), wire.String(f.Value))
 	}
 	y.mu.Lock()
 	waits, err := false, error(nil)

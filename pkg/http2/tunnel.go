@@ -59,7 +59,7 @@ func (x *exchange) connect(l *queue.Life) (result queue.Result) {
 		x.alarm.Abortable(nil)
 		r.Close()
 		x.conclude(&result)
-	case view(accept) != acceptOf(key):
+	case wire.String(accept) != acceptOf(key):
 		x.alarm.Abortable(nil)
 		r.Close()
 		return queue.Result{Why: queue.AppGarbage}

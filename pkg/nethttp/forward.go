@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unsafe"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
@@ -78,14 +77,11 @@ func fieldsOf(h http.Header) []wire.Field {
 	fields := make([]wire.Field, 0, len(h)+1)
 	for name, values := range h {
 		for _, value := range values {
-			fields = append(fields, wire.Field{Name: bytesOf(name), Value: bytesOf(strings.Trim(value, " \t"))})
+			fields = append(fields, wire.Field{Name: wire.Bytes(name), Value: wire.Bytes(strings.Trim(value, " \t"))})
 		}
 	}
 	return fields
 }
-
-// bytesOf returns the bytes of a string, which nobody may change.
-func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // refuse says what is wrong with a request that must not reach the user
 // container.

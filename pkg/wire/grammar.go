@@ -1,6 +1,9 @@
 package wire
 
-import "bytes"
+import (
+	"bytes"
+	"unsafe"
+)
 
 // text is what the helpers read: bytes from the wire, or a name of our own.
 type text interface{ ~[]byte | ~string }
@@ -92,6 +95,23 @@ func Find[T text](fields []Field, name T) (value []byte, ok bool) {
 	}
 	return nil, false
 }
+
+// Repeats reports whether there is more than one field of that name, whatever its case.
+func Repeats[T text](fields []Field, name T) bool {
+	n := 0
+	for i := range fields {
+		if EqualFold(fields[i].Name, name) {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// String returns bytes as a string without a copy: it is valid while they are unchanged.
+func String(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// Bytes returns the bytes of a string without a copy. They must not be changed.
+func Bytes(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 func lower(c byte) byte {
 	if 'A' <= c && c <= 'Z' {
