@@ -110,6 +110,15 @@ func (r *Request) Authority() string {
 	return r.Host
 }
 
+// Idempotent reports whether the request may be sent twice (RFC 9110 section 9.2.2).
+func (r *Request) Idempotent() bool {
+	switch r.Method {
+	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return true
+	}
+	return false
+}
+
 // WantsTrailers reports whether the client has sent "TE: trailers".
 func (r *Request) WantsTrailers() bool {
 	for _, f := range r.Fields {

@@ -9,6 +9,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
+// MaxInfos bounds the informational responses before a final one.
+const MaxInfos = 100
+
 // EachResponseField passes to e the fields of a response, final or informational, that
 // the user container has sent for the client. Content-Length is not among them: the
 // framing is the engine's. Of Proxy-Status our own member is left out.

@@ -67,9 +67,6 @@ type Response struct {
 	length int64
 }
 
-// maxInfos bounds the informational responses before a final one.
-const maxInfos = 100
-
 var (
 	errAborted = &forward.Error{Fault: forward.Aborted}
 	errHead    = errors.New("malformed head of a response")
@@ -229,13 +226,13 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 	c.mu.Lock()
 	answered := c.told > 0 || c.headed
 	c.mu.Unlock()
-	return !answered && MayRepeat(err, reused, c.Request.Method)
+	return !answered && MayRepeat(err, reused, c.Request)
 }
 
 // MayRepeat reports whether a request without an answer, whose body is there as a whole, may
 // be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). reused: the
 // connection had been used before.
-func MayRepeat(err error, reused bool, method string) bool {
+func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	if !isReset(err) {
 		return false
 	}
@@ -243,14 +240,7 @@ func MayRepeat(err error, reused bool, method string) bool {
 	if errors.As(err, &reset) {
 		return reset.Code == h2.RefusedStream
 	}
-	if errors.Is(err, h2.ErrUnsent) {
-		return reused
-	}
-	switch method {
-	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
-		return reused
-	}
-	return false
+	return reused && (errors.Is(err, h2.ErrUnsent) || q.Idempotent())
 }
 
 // Length returns the length of the body in bytes; -1: it is not known, or a trailer
@@ -411,7 +401,7 @@ func (e *events) Head(_ *h2.Conn, h *h2.Head, end bool) {
 		c.trailer = h.Take(nil)
 		c.end()
 	case status < 200:
-		if c.told++; c.told > maxInfos {
+		if c.told++; c.told > forward.MaxInfos {
 			c.fail(&forward.Error{Fault: forward.Garbage, Err: errInfos})
 		} else {
 			c.infos = append(c.infos, newHead(status, h.Take(nil)))

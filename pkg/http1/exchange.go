@@ -210,7 +210,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	x.room()
 	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))
 	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
-	b = append(b, x.c.server.dateLine(time.Now())...)
+	b = wire.AppendField(b, header.Date, x.c.server.date.Now())
 	body := a.Body
 	if a.GRPC >= 0 {
 		body = ""

@@ -199,7 +199,7 @@ func (x *exchange) beginResponse(status int, reason string, fields []wire.Field,
 	forward.EachResponseField(fields, (*forward.Lines)(&x.out))
 	b := x.out
 	if _, ok := wire.Find(fields, "date"); !ok {
-		b = append(b, x.c.server.dateLine(time.Now())...)
+		b = wire.AppendField(b, header.Date, x.c.server.date.Now())
 	}
 	if x.c.server.settings.ServerTiming {
 		b = append(forward.AppendTiming(append(b, header.ServerTiming+": "...), &x.life), "\r\n"...)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
@@ -58,7 +59,7 @@ type Server struct {
 	client   *h2client.Client // for an app that speaks HTTP/2 alone
 	watcher  *hangup.Watcher
 	buffers  [len(sizes)]sync.Pool // of *[]byte, by sizes
-	date     atomic.Pointer[date]
+	date     forward.Date
 	served   atomic.Uint64
 	given    atomic.Uint64
 
@@ -230,20 +231,4 @@ func (l *Server) putBack(b *[]byte) {
 			l.buffers[i].Put(b)
 		}
 	}
-}
-
-// date is the Date field of one second (RFC 9110 section 6.6.1).
-type date struct {
-	second int64
-	line   string
-}
-
-// dateLine returns the Date field line of now.
-func (l *Server) dateLine(now time.Time) string {
-	d := l.date.Load()
-	if d == nil || d.second != now.Unix() {
-		d = &date{now.Unix(), "Date: " + now.UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT") + "\r\n"}
-		l.date.Store(d)
-	}
-	return d.line
 }

@@ -304,7 +304,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	defer x.server.putBlock(k)
 	k.Status(a.Status)
 	a.Fields(k.Field)
-	k.Field(header.Date, x.server.dateNow())
+	k.Field(header.Date, x.server.date.Now())
 	body := a.Body
 	if a.GRPC >= 0 {
 		body = ""

@@ -137,7 +137,7 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 	k.Status(status)
 	forward.EachResponseField(fields, k)
 	if _, ok := wire.Find(fields, "date"); !ok {
-		k.Field(header.Date, x.server.dateNow())
+		k.Field(header.Date, x.server.date.Now())
 	}
 	if x.server.settings.ServerTiming {
 		k.Field(header.ServerTiming, string(forward.AppendTiming(nil, &x.life)))

@@ -34,9 +34,6 @@ type relay struct {
 	result   queue.Result
 }
 
-// maxInfos bounds the informational responses before a final one.
-const maxInfos = 100
-
 // forward is Forward for a user container that speaks HTTP/2.
 func (y *relay) forward(l *queue.Life) queue.Result {
 	x := y.x
@@ -174,7 +171,7 @@ func (y *relay) leave() {
 // (docs/promises.md 3.7).
 func (y *relay) mayRepeat(err error, reused bool) bool {
 	x := y.x
-	return !y.result.Begun && y.infos == 0 && x.body.heldWhole() && h2client.MayRepeat(err, reused, x.request.Method)
+	return !y.result.Begun && y.infos == 0 && x.body.heldWhole() && h2client.MayRepeat(err, reused, &x.request)
 }
 
 // credit gives the user container room for more of the response.
@@ -223,7 +220,7 @@ var (
 
 // info passes an informational response on.
 func (y *relay) info(by *h2.Conn, status int, h *h2.Head) {
-	if y.infos++; y.infos > maxInfos {
+	if y.infos++; y.infos > forward.MaxInfos {
 		y.fail(&forward.Error{Fault: forward.Garbage, Err: errInfos})
 		return
 	}

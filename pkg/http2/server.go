@@ -7,12 +7,11 @@ package http2
 import (
 	"context"
 	"errors"
-	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
@@ -52,7 +51,7 @@ type Server struct {
 	buffers  h2.Buffers
 	workers  workers
 	blocks   sync.Pool // of *h2.Block
-	date     atomic.Pointer[date]
+	date     forward.Date
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -155,20 +154,3 @@ func (s *Server) block() *h2.Block {
 }
 
 func (s *Server) putBlock(b *h2.Block) { s.blocks.Put(b) }
-
-// date is the Date field of one second (RFC 9110 section 6.6.1).
-type date struct {
-	second int64
-	value  string
-}
-
-// dateNow returns the value of a Date field.
-func (s *Server) dateNow() string {
-	now := time.Now()
-	d := s.date.Load()
-	if d == nil || d.second != now.Unix() {
-		d = &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
-		s.date.Store(d)
-	}
-	return d.value
-}

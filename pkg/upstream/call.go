@@ -16,8 +16,6 @@ import (
 const (
 	// maxHead bounds a response's head, in bytes.
 	maxHead = 256 << 10
-	// maxInfos bounds the informational responses before a final one.
-	maxInfos = 100
 	// continueTimeout is how long a body waits for "100 Continue". RFC 9110 section
 	// 10.1.1 allows any time; servers that know nothing of it never say it.
 	continueTimeout = time.Second
@@ -235,7 +233,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 				if errors.As(err, &e) {
 					return nil, false, e
 				}
-				again := silent && conn.reused && (!conn.written || Idempotent(c.Request.Method))
+				again := silent && conn.reused && (!conn.written || c.Request.Idempotent())
 				return nil, again, &forward.Error{Fault: forward.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
 			}
 			continue
@@ -243,7 +241,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 		if head.Status >= 200 || head.Status == 101 {
 			return c.final(a, conn, n)
 		}
-		if infos++; infos > maxInfos {
+		if infos++; infos > forward.MaxInfos {
 			return nil, false, &forward.Error{Fault: forward.Garbage, Err: errTooManyInfos}
 		}
 		if head.Status == 100 {
@@ -302,15 +300,6 @@ func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
 		return err == nil && only
 	}
 	return e.Fault == forward.Garbage && a.OnlyH2()
-}
-
-// Idempotent reports whether a method may be sent twice (RFC 9110 section 9.2.2).
-func Idempotent(method string) bool {
-	switch method {
-	case "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
-		return true
-	}
-	return false
 }
 
 // verdict returns the error that explains why the exchange ended: one that

@@ -42,7 +42,7 @@ func (h *Held) Wait(most time.Duration) {
 		return
 	}
 	var head wire.Response
-	for infos := 0; infos <= maxInfos; {
+	for infos := 0; infos <= forward.MaxInfos; {
 		n, err := head.Parse(c.buffered())
 		switch {
 		case err != nil || n > 0 && (head.Status >= 200 || head.Status == 101):

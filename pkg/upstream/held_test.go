@@ -38,7 +38,7 @@ func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
 		"says nothing":       {"", false},
 		"begins a head":      {"HTTP/1.1 2", false},
 		"103, then answers":  {"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\n", true},
-		"says it in a loop":  {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", maxInfos+1), true},
+		"says it in a loop":  {strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", forward.MaxInfos+1), true},
 		"switches protocols": {"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -105,7 +105,7 @@ func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
 }
 
 func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
-	many := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", maxInfos+1)
+	many := strings.Repeat("HTTP/1.1 103 Early Hints\r\n\r\n", forward.MaxInfos+1)
 	for name, say := range map[string]string{
 		"SSH":                        "SSH-2.0-OpenSSH_9.2\r\n",
 		"a number":                   "42\r\n",
