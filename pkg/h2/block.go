@@ -3,6 +3,8 @@ package h2
 import (
 	"slices"
 	"strconv"
+
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // A Block is a header block in the making (RFC 7541). It uses the static table alone:
@@ -84,6 +86,13 @@ func (k *Block) Field(name, value string) {
 	}
 	b = appendInteger(b, 0, 7, len(value))
 	k.b = append(b, value...)
+}
+
+// Fields adds fields.
+func (k *Block) Fields(fields []wire.Field) {
+	for _, f := range fields {
+		k.Field(wire.String(f.Name), wire.String(f.Value))
+	}
 }
 
 // neverIndexed is the first byte of a literal that nobody on the way may put into a

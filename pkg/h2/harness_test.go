@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -79,7 +80,10 @@ func asText(h *h2.Head) string {
 	case h.Malformed:
 		return "malformed"
 	}
-	s := h.Method + h.Status
+	s := h.Method
+	if h.Status != 0 {
+		s = strconv.Itoa(h.Status)
+	}
 	for _, part := range []string{h.Scheme, h.Authority, h.Path, h.Protocol} {
 		if part != "" {
 			s += " " + part

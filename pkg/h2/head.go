@@ -1,6 +1,9 @@
 package h2
 
 import (
+	"net/http"
+	"strconv"
+
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
@@ -10,12 +13,14 @@ import (
 // trailer section. Its strings are not changed afterwards; its Fields are used again for
 // the next block of the connection, unless they are taken by [Head.Take].
 type Head struct {
-	Method, Scheme, Authority, Path, Protocol, Status string       // "" where it was not there
-	Fields                                            []wire.Field // names in lower case, values without blanks at their ends
+	Method, Scheme, Authority, Path, Protocol string       // of a request; "" where it was not there
+	Status                                    int          // of a response, 100 to 999 and not 101 (RFC 9113 section 8.6); 0: it is none, or Malformed
+	Fields                                    []wire.Field // names in lower case, values without blanks at their ends
 
 	Malformed bool // RFC 9113 section 8.1.1: not to be forwarded
 	TooLarge  bool // more than Config.MaxHeadBytes, or than wire.MaxFields; what is there is not all
 
+	status  string
 	size    int
 	empty   bool // there was an Authority without a byte
 	began   bool // with fields that are no pseudo-header fields
@@ -88,7 +93,7 @@ func (h *Head) addPseudo(f hpack.HeaderField) {
 	case ":protocol":
 		to = &h.Protocol
 	case ":status":
-		to = &h.Status
+		to = &h.status
 	}
 	if to == nil || *to != "" || to == &h.Authority && h.empty || h.began || !validValue(f.Value) {
 		h.Malformed = true
@@ -101,10 +106,20 @@ func (h *Head) addPseudo(f hpack.HeaderField) {
 	}
 }
 
+// readStatus reads the status of a response.
+func (h *Head) readStatus() {
+	status, err := strconv.Atoi(h.status)
+	if err != nil || len(h.status) != 3 || status < 100 || status == http.StatusSwitchingProtocols {
+		h.Malformed = true
+		return
+	}
+	h.Status = status
+}
+
 // pseudo reports whether there are pseudo-header fields, which a trailer section must
 // not have.
 func (h *Head) pseudo() bool {
-	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.Status != ""
+	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.status != ""
 }
 
 func blank(c byte) bool { return c == ' ' || c == '\t' }

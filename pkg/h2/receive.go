@@ -216,6 +216,9 @@ func (c *Conn) request(id uint32, end bool) error {
 	case c.selfish:
 		return c.resetStream(id, ProtocolError)
 	}
+	if c.head.status != "" {
+		c.head.Malformed = true
+	}
 	c.handler.Request(id, &c.head, end)
 	return c.refusing
 }
@@ -223,10 +226,11 @@ func (c *Conn) request(id uint32, end bool) error {
 // response handles the header block of a response, informational or final.
 func (c *Conn) response(s *Stream, end bool) error {
 	h := &c.head
-	if len(h.Status) != 3 || h.Method+h.Scheme+h.Authority+h.Path+h.Protocol != "" {
+	h.readStatus()
+	if h.Method+h.Scheme+h.Authority+h.Path+h.Protocol != "" {
 		h.Malformed = true
 	}
-	interim := h.Status != "" && h.Status[0] == '1'
+	interim := 100 <= h.Status && h.Status < 200
 	if interim && end {
 		h.Malformed = true
 	}

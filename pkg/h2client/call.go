@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strconv"
 	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
@@ -47,15 +46,13 @@ type Call struct {
 	aborted bool
 	left    bool  // the upload is to end
 	bodyErr error // of reading Body
-	infos   []wire.Response
-	told    int   // infos that have come
-	headed  bool  // the final response has begun
-	ended   bool  // and all of it has come
-	err     error // or it will not
+	check   Check
+	infos   []wire.Response // that have come and are not passed on
+	ended   bool            // all of the response has come
+	err     error           // or it will not
 	held    *[window]byte
 	r, w    int // held[r:w] has come and has not been returned
 	owed    int // bytes to be credited when held is empty
-	n       int64
 	trailer []wire.Field
 }
 
@@ -67,12 +64,7 @@ type Response struct {
 	length int64
 }
 
-var (
-	errAborted = &forward.Error{Fault: forward.Aborted}
-	errHead    = errors.New("malformed head of a response")
-	errInfos   = errors.New("too many informational responses")
-	errLength  = errors.New("the body is not as long as the head says")
-)
+var errAborted = &forward.Error{Fault: forward.Aborted}
 
 // Begin makes c ready for its next request. It comes before Abort is handed to anybody.
 func (c *Call) Begin() {
@@ -87,8 +79,8 @@ func (c *Call) Begin() {
 
 // reset makes c ready to send the request. c.mu is held.
 func (c *Call) reset() {
-	c.stream, c.left, c.bodyErr, c.infos, c.told = nil, false, nil, nil, 0
-	c.headed, c.ended, c.err, c.r, c.w, c.owed, c.n, c.trailer = false, false, nil, 0, 0, 0, 0, nil
+	c.stream, c.left, c.bodyErr, c.check, c.infos = nil, false, nil, Check{Method: c.Request.Method}, nil
+	c.ended, c.err, c.r, c.w, c.owed, c.trailer = false, nil, 0, 0, 0, nil
 	c.uploaded = nil
 	for _, sign := range []chan struct{}{c.woken, c.drained} {
 		select {
@@ -188,7 +180,7 @@ func (c *Call) context() (context.Context, context.CancelFunc) {
 func (c *Call) awaitHead() error {
 	for {
 		c.mu.Lock()
-		infos, err, headed := c.infos, c.failure(), c.headed
+		infos, err, headed := c.infos, c.failure(), c.check.Status != 0
 		c.infos = nil
 		c.mu.Unlock()
 		for i := range infos {
@@ -224,7 +216,7 @@ func isReset(err error) bool {
 // mayRepeat reports whether a request that has failed with err may be sent again.
 func (c *Call) mayRepeat(err error, reused bool) bool {
 	c.mu.Lock()
-	answered := c.told > 0 || c.headed
+	answered := c.check.Answered()
 	c.mu.Unlock()
 	return !answered && MayRepeat(err, reused, c.Request)
 }
@@ -344,7 +336,9 @@ func (c *Call) upload(s *h2.Stream) {
 			return
 		}
 		if len(trailer) > 0 {
-			_, _ = s.SendTrailer(trailerBlock(trailer))
+			k := new(h2.Block)
+			k.Fields(trailer)
+			_, _ = s.SendTrailer(k)
 			s.Conn().Flush(false)
 		}
 		if end {
@@ -376,14 +370,6 @@ func (c *Call) uploadPiece(s *h2.Stream, p []byte, end bool) bool {
 	return true
 }
 
-func trailerBlock(fields []wire.Field) *h2.Block {
-	k := new(h2.Block)
-	for _, f := range fields {
-		k.Field(wire.String(f.Name), wire.String(f.Value))
-	}
-	return k
-}
-
 // events is a call as the owner of its stream.
 type events Call
 
@@ -393,38 +379,28 @@ func (e *events) Head(_ *h2.Conn, h *h2.Head, end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer signal(c.woken)
-	status, err := strconv.Atoi(h.Status)
+	headed := c.check.Status != 0
+	err := c.check.Head(h, end)
 	switch {
-	case h.Malformed || h.TooLarge, !c.headed && !validStatus(status, err):
-		c.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
-	case c.headed:
+	case err != nil:
+		c.fail(err)
+	case headed:
 		c.trailer = h.Take(nil)
-		c.end()
-	case status < 200:
-		if c.told++; c.told > forward.MaxInfos {
-			c.fail(&forward.Error{Fault: forward.Garbage, Err: errInfos})
-		} else {
-			c.infos = append(c.infos, newHead(status, h.Take(nil)))
-		}
+		c.ended = true
+	case h.Status < 200:
+		c.infos = append(c.infos, newHead(h.Status, h.Take(nil)))
 	default:
-		c.begin(status, h.Take(nil), end)
+		c.begin(h.Status, h.Take(nil), end)
 	}
-}
-
-// validStatus reports whether a status may be that of a response over HTTP/2, which has
-// no 101 (RFC 9113 section 8.6).
-func validStatus(status int, err error) bool {
-	return err == nil && 100 <= status && status <= 999 && status != 101
 }
 
 // begin begins the final response. c.mu is held.
 func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	r := &c.response
-	c.headed = true
 	*r = Response{Head: newHead(status, fields), call: c}
 	_, announced := wire.Find(fields, header.Trailer)
 	switch {
-	case c.bodiless():
+	case c.check.Bodiless():
 		r.length = 0
 	case end && r.Head.ContentLength <= 0:
 		r.length, r.Head.ContentLength = 0, 0
@@ -433,40 +409,13 @@ func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	default:
 		r.length = r.Head.ContentLength
 	}
-	if end {
-		c.end()
-	}
+	c.ended = end
 }
 
 func newHead(status int, fields []wire.Field) wire.Response {
 	return wire.Response{
-		Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: ContentLength(fields),
+		Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: contentLength(fields),
 	}
-}
-
-// bodiless reports whether the response has no body, whatever its length is. c.mu is held.
-func (c *Call) bodiless() bool {
-	status := c.response.Head.Status
-	return c.Request.Method == "HEAD" || status == 204 || status == 304
-}
-
-// ContentLength returns what the fields of a response say of the length of its body; -1:
-// nothing.
-func ContentLength(fields []wire.Field) int64 {
-	value, ok := wire.Find(fields, header.ContentLength)
-	if n, err := strconv.ParseUint(wire.String(value), 10, 63); ok && err == nil {
-		return int64(n)
-	}
-	return -1
-}
-
-// end notes that all of the response has come. c.mu is held.
-func (c *Call) end() {
-	if length := c.response.Head.ContentLength; length >= 0 && c.n != length && !c.bodiless() { // RFC 9113 section 8.1.1
-		c.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
-		return
-	}
-	c.ended = true
 }
 
 // fail notes that the response will not come to its end. c.mu is held.
@@ -481,36 +430,24 @@ func (e *events) Data(_ *h2.Conn, p []byte, n int, end bool) {
 	c := (*Call)(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	err := c.check.Data(len(p), end)
 	switch {
-	case !c.headed:
-		c.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
-	case c.err != nil: // nobody wants it
-	case c.tooLong(len(p)):
-		c.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
-	default:
+	case err != nil:
+		c.fail(err)
+	case c.err == nil: // somebody wants it
 		c.keep(p, n)
-		if end {
-			c.end()
-		}
+		c.ended = c.ended || end
 	}
 	signal(c.woken)
-}
-
-// tooLong reports whether with n more bytes the body is longer than the head says (RFC 9113
-// section 8.1.1). A client of HTTP/1.1 would take them for its next response. c.mu is held.
-func (c *Call) tooLong(n int) bool {
-	length := c.response.Head.ContentLength
-	return length >= 0 && c.n+int64(n) > length && !c.bodiless()
 }
 
 // keep keeps a piece of the body until it is read; n bytes are to be credited for it. What
 // comes where no body may be is dropped. c.mu is held.
 func (c *Call) keep(p []byte, n int) {
 	c.owed += n
-	if c.bodiless() {
+	if c.check.Bodiless() {
 		return
 	}
-	c.n += int64(len(p))
 	if c.held == nil {
 		c.held = c.client.bodies.Get().(*[window]byte)
 	}

@@ -240,9 +240,7 @@ func (b *body) trail(by *h2.Conn, fields []wire.Field) {
 func (b *body) passTrailer() {
 	k := b.x.server.block()
 	defer b.x.server.putBlock(k)
-	for _, f := range b.trailer {
-		k.Field(wire.String(f.Name), wire.String(f.Value))
-	}
+	k.Fields(b.trailer)
 	_, _ = b.to.SendTrailer(k) // if the user container has ended the stream, it says so elsewhere
 }
 

@@ -61,7 +61,7 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
 	q.Upgrade = false
 	x.protocol = h.Protocol
-	if h.Malformed || h.Method == "" || h.Status != "" || !wire.ValidToken(h.Method) {
+	if h.Malformed || h.Method == "" || !wire.ValidToken(h.Method) {
 		return false
 	}
 	switch {

@@ -200,9 +200,7 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 	}
 	k := x.server.block()
 	defer x.server.putBlock(k)
-	for _, f := range trailer {
-		k.Field(wire.String(f.Name), wire.String(f.Value))
-	}
+	k.Fields(trailer)
 	waits, err := x.stream.SendTrailer(k)
 	if err == nil && waits {
 		err = x.awaitTaken()

@@ -3,8 +3,6 @@ package http2
 import (
 	"context"
 	"errors"
-	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -25,12 +23,11 @@ type relay struct {
 
 	mu       sync.Mutex
 	stream   *h2.Stream // to the user container; nil: there is none
-	length   int64      // of the response, as Content-Length says; -1: it says nothing
-	held     int        // bytes of the response that wait for the client
-	killed   bool       // nothing of a response is passed on any more
-	finished bool       // the user container has ended the response, or the stream
-	err      error      // instead of the end of the response
-	infos    int
+	check    h2client.Check
+	held     int   // bytes of the response that wait for the client
+	killed   bool  // nothing of a response is passed on any more
+	finished bool  // the user container has ended the response, or the stream
+	err      error // instead of the end of the response
 	result   queue.Result
 }
 
@@ -69,7 +66,8 @@ func (y *relay) forward(l *queue.Life) queue.Result {
 func (y *relay) open(l *queue.Life, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
-	y.stream, y.length, y.held, y.killed, y.finished, y.err, y.infos = nil, -1, 0, false, false, nil, 0
+	y.stream, y.held, y.killed, y.finished, y.err = nil, 0, false, false, nil
+	y.check = h2client.Check{Method: x.request.Method}
 	y.result = queue.Result{}
 	y.mu.Unlock()
 	content, whole := x.body.whole()
@@ -171,7 +169,7 @@ func (y *relay) leave() {
 // (docs/promises.md 3.7).
 func (y *relay) mayRepeat(err error, reused bool) bool {
 	x := y.x
-	return !y.result.Begun && y.infos == 0 && x.body.heldWhole() && h2client.MayRepeat(err, reused, &x.request)
+	return !y.check.Answered() && x.body.heldWhole() && h2client.MayRepeat(err, reused, &x.request)
 }
 
 // credit gives the user container room for more of the response.
@@ -193,69 +191,43 @@ type fromApp exchange
 func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
 	x := (*exchange)(f)
 	y := &x.relay
-	if h.Malformed || h.TooLarge {
-		y.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+	if err := y.check.Head(h, end); err != nil {
+		y.fail(err)
 		return
 	}
-	if h.Status == "" {
-		y.trailer(by, h)
-		return
-	}
-	status, err := strconv.Atoi(h.Status)
 	switch {
-	case err != nil || status < 100 || status > 999 || status == http.StatusSwitchingProtocols:
-		y.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
-	case status < 200:
-		y.info(by, status, h)
+	case h.Status == 0:
+		y.trailer(by, h)
+	case h.Status < 200:
+		y.info(by, h)
 	default:
-		y.respond(by, status, h, end)
+		y.respond(by, h, end)
 	}
 }
 
-var (
-	errHead   = errors.New("malformed head of a response")
-	errInfos  = errors.New("too many informational responses")
-	errLength = errors.New("the body is not as long as the head says")
-)
-
 // info passes an informational response on.
-func (y *relay) info(by *h2.Conn, status int, h *h2.Head) {
-	if y.infos++; y.infos > forward.MaxInfos {
-		y.fail(&forward.Error{Fault: forward.Garbage, Err: errInfos})
-		return
-	}
+func (y *relay) info(by *h2.Conn, h *h2.Head) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if !y.killed {
-		y.x.sendInfo(status, h.Fields)
+		y.x.sendInfo(h.Status, h.Fields)
 		by.FlushLater(y.x.conn.Conn)
 	}
 }
 
 // respond begins the final response.
-func (y *relay) respond(by *h2.Conn, status int, h *h2.Head, end bool) {
+func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	x := y.x
 	y.mu.Lock()
 	if y.killed || y.finished {
 		y.mu.Unlock()
 		return
 	}
-	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), status, true
-	y.length = h2client.ContentLength(h.Fields)
-	announced := y.length
-	if y.noBody() {
-		y.length = -1
-	}
-	if end && y.length > 0 {
-		y.result.Begun = false
-		y.mu.Unlock()
-		y.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
-		return
-	}
+	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), h.Status, true
 	contentType, _ := wire.Find(h.Fields, header.ContentType)
 	x.life.Respond(wire.String(contentType))
 	k := x.server.block()
-	x.beginResponse(k, status, h.Fields, announced)
+	x.beginResponse(k, h.Status, h.Fields, y.check.Length)
 	err := x.stream.SendHead(k, end)
 	x.server.putBlock(k)
 	by.FlushLater(x.conn.Conn)
@@ -268,27 +240,12 @@ func (y *relay) respond(by *h2.Conn, status int, h *h2.Head, end bool) {
 	}
 }
 
-// noBody reports whether the response has no content, whatever its fields say (RFC 9110
-// section 6.4.1).
-func (y *relay) noBody() bool {
-	switch y.result.Status {
-	case http.StatusNoContent, http.StatusNotModified:
-		return true
-	}
-	return y.x.request.Method == http.MethodHead
-}
-
 // trailer ends the response by its trailer section.
 func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	x := y.x
-	if !y.fits(0, true) {
-		return
-	}
 	k := x.server.block()
 	defer x.server.putBlock(k)
-	for _, f := range forward.TrailerFields(h.Fields) {
-		k.Field(wire.String(f.Name), wire.String(f.Value))
-	}
+	k.Fields(forward.TrailerFields(h.Fields))
 	y.mu.Lock()
 	waits, err := false, error(nil)
 	if !y.killed {
@@ -310,16 +267,13 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	x := (*exchange)(f)
 	y := &x.relay
-	if !y.result.Begun {
-		y.fail(&forward.Error{Fault: forward.Garbage, Err: errHead})
+	if err := y.check.Data(len(p), end); err != nil {
+		y.fail(err)
 		return
 	}
 	x.life.Touch()
-	if y.noBody() {
+	if y.check.Bodiless() {
 		p = nil // the client would not expect it
-	}
-	if !y.fits(len(p), end) {
-		return
 	}
 	y.mu.Lock()
 	waits, err := false, error(nil)
@@ -344,20 +298,6 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	if end {
 		y.finish()
 	}
-}
-
-// fits counts content of the response; false: it is not as long as it should be (RFC 9113
-// section 8.1.1).
-func (y *relay) fits(n int, end bool) bool {
-	if y.length < 0 {
-		return true
-	}
-	got := y.result.Out + int64(n)
-	if got > y.length || end && got < y.length {
-		y.fail(&forward.Error{Fault: forward.Garbage, Err: errLength})
-		return false
-	}
-	return true
 }
 
 // offer starts the client's time for what waits.

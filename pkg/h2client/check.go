@@ -1,0 +1,87 @@
+package h2client
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+)
+
+// A Check holds a response against the rules for its form (RFC 9113 section 8.1), piece by
+// piece as it comes. A piece for which it returns an error, a *[forward.Error] with the
+// fault Garbage, is not to be used: a client of HTTP/1.1 might take what is too much for
+// its next response. Method is set by the caller, all else is zero before the response. It
+// is used by one goroutine at a time.
+type Check struct {
+	Method string // of the request
+
+	Infos  int   // informational responses that have come
+	Status int   // of the final response; 0: it has not come
+	Length int64 // of its content in bytes, as its Content-Length says; -1: that says nothing
+
+	n int64 // bytes of content that have come
+}
+
+var (
+	errHead   = errors.New("malformed head of a response")
+	errInfos  = errors.New("too many informational responses")
+	errLength = errors.New("the body is not as long as the head says")
+)
+
+// Head takes a header block: of an informational response, the final response, or its
+// trailer section, in this order.
+func (k *Check) Head(h *h2.Head, end bool) error {
+	switch {
+	case h.Malformed || h.TooLarge:
+		return garbage(errHead)
+	case k.Status != 0: // the trailer section, to which h2 gives no status
+	case h.Status < 200:
+		if k.Infos++; k.Infos > forward.MaxInfos {
+			return garbage(errInfos)
+		}
+		return nil
+	default:
+		k.Status, k.Length = h.Status, contentLength(h.Fields)
+	}
+	return k.Data(0, end)
+}
+
+// Data takes n bytes of content; those of a response that is Bodiless do not count.
+func (k *Check) Data(n int, end bool) error {
+	switch {
+	case k.Status == 0:
+		return garbage(errHead)
+	case k.Length < 0 || k.Bodiless():
+		return nil
+	}
+	k.n += int64(n)
+	if k.n > k.Length || end && k.n < k.Length {
+		return garbage(errLength)
+	}
+	return nil
+}
+
+// Bodiless reports whether the final response has no content, whatever its fields say (RFC
+// 9110 section 6.4.1).
+func (k *Check) Bodiless() bool {
+	return k.Method == http.MethodHead || k.Status == http.StatusNoContent || k.Status == http.StatusNotModified
+}
+
+// Answered reports whether something of a response has come.
+func (k *Check) Answered() bool { return k.Infos > 0 || k.Status != 0 }
+
+func garbage(err error) error { return &forward.Error{Fault: forward.Garbage, Err: err} }
+
+// contentLength returns what the fields of a response say of the length of its body; -1:
+// nothing.
+func contentLength(fields []wire.Field) int64 {
+	value, ok := wire.Find(fields, header.ContentLength)
+	if n, err := strconv.ParseUint(wire.String(value), 10, 63); ok && err == nil {
+		return int64(n)
+	}
+	return -1
+}
