@@ -171,7 +171,6 @@ type Conn struct {
 	window   int           // of the connection
 	initial  int           // window of a new stream
 	most     uint32        // streams that the peer takes at once
-	connect  bool          // the peer understands extended CONNECT
 	begun    bool          // a header block has been sent
 	ring     ring          // streams with something that waits for room, or for the connection's window
 
@@ -289,13 +288,6 @@ func (c *Conn) Streams() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.streams)
-}
-
-// Connects reports whether the peer understands extended CONNECT (RFC 8441).
-func (c *Conn) Connects() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.connect
 }
 
 // Link returns the connection beneath.

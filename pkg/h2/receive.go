@@ -345,7 +345,6 @@ func (c *Conn) apply(p []byte) (drained []*Stream, err error) {
 			if value > 1 {
 				return nil, fail(ProtocolError, "SETTINGS_ENABLE_CONNECT_PROTOCOL")
 			}
-			c.connect = value == 1
 		}
 	}
 	delta := initial - c.initial

@@ -64,7 +64,6 @@ func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
 // forwardH1 forwards the request to a user container that speaks HTTP/1.1.
 func (x *exchange) forwardH1(l *queue.Life) (result queue.Result) {
 	c := &x.call
-	c.Request, c.Many = &x.request, true
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
 	if content, whole := x.body.whole(); whole && !x.body.hasTrailer() {
 		c.Content = content
@@ -74,29 +73,45 @@ func (x *exchange) forwardH1(l *queue.Life) (result queue.Result) {
 		c.Expect100 = x.request.Expect100 && len(content) == 0
 		x.request.Expect100 = c.Expect100
 	}
-	c.Hold = l.Holds()
+	r := x.do(l, &result)
+	if r == nil {
+		return result
+	}
+	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
+	l.Respond(wire.String(contentType))
+	x.finish(r, &result)
+	return result
+}
+
+// do makes the call that is set up and returns the response, which has begun; nil: there is
+// none.
+func (x *exchange) do(l *queue.Life, result *queue.Result) *upstream.Response {
+	c := &x.call
+	c.Request, c.Many, c.Hold = &x.request, true, l.Holds()
 	c.Begin()
-	if why := x.alarm.Abortable(x.abortCall); why != queue.OK {
-		return queue.Result{Why: why}
+	if result.Why = x.alarm.Abortable(x.abortCall); result.Why != queue.OK {
+		return nil
 	}
 	r, err := c.Do(x.server.app)
 	result.Replayed = c.Sends > 1
 	if err != nil {
-		x.blame(&result, x.alarm.Abortable(nil), err)
+		x.blame(result, x.alarm.Abortable(nil), err)
 		result.In = x.body.moved()
 		if held := c.Held(); held != nil {
 			result.Held = held
 		}
-		return result
+		return nil
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
-	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	l.Respond(wire.String(contentType))
-	x.passOn(r, &result)
+	return r
+}
+
+// finish passes the response on, to its end.
+func (x *exchange) finish(r *upstream.Response, result *queue.Result) {
+	x.passOn(r, result)
 	x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
 	r.Close()
-	x.conclude(&result)
-	return result
+	x.conclude(result)
 }
 
 // frame says how the body goes to the user container that has come as a whole.

@@ -38,27 +38,15 @@ func (x *exchange) connect(l *queue.Life) (result queue.Result) {
 	q.Trace = l.Trace()
 	x.alarm.Watch(l)
 	c := &x.call
-	c.Request, c.Many = q, true
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
-	c.Hold = l.Holds()
-	c.Begin()
-	if why := x.alarm.Abortable(x.abortCall); why != queue.OK {
-		return queue.Result{Why: why}
-	}
-	r, err := c.Do(x.server.app)
-	result.Replayed = c.Sends > 1
-	if err != nil {
-		x.blame(&result, x.alarm.Abortable(nil), err)
+	r := x.do(l, &result)
+	if r == nil {
 		return result
 	}
-	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
 	switch accept, _ := wire.Find(r.Head.Fields, "sec-websocket-accept"); {
 	case r.Head.Status != http.StatusSwitchingProtocols: // the user container does not want it
 		l.Respond("")
-		x.passOn(r, &result)
-		x.alarm.Abortable(nil)
-		r.Close()
-		x.conclude(&result)
+		x.finish(r, &result)
 	case wire.String(accept) != acceptOf(key):
 		x.alarm.Abortable(nil)
 		r.Close()

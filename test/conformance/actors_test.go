@@ -35,6 +35,8 @@ type h2Event struct {
 	fields []field       // of HEADERS
 	data   string        // of DATA
 	end    bool          // END_STREAM
+
+	connects bool // SETTINGS_ENABLE_CONNECT_PROTOCOL is 1
 }
 
 func (e h2Event) String() string {
@@ -106,6 +108,8 @@ func (p *h2Peer) read() {
 		p.sending.Lock()
 		switch f := f.(type) {
 		case *http2.SettingsFrame:
+			v, _ := f.Value(http2.SettingEnableConnectProtocol)
+			e.connects = v == 1
 			if !f.IsAck() {
 				p.framer.WriteSettingsAck()
 			}
@@ -168,6 +172,16 @@ func (p *h2Peer) data(stream uint32, end bool, text string) {
 	p.sending.Lock()
 	defer p.sending.Unlock()
 	if err := p.framer.WriteData(stream, end, []byte(text)); err != nil {
+		p.t.Fatalf("stream %d: sending: %v", stream, err)
+	}
+}
+
+// reset ends a stream.
+func (p *h2Peer) reset(stream uint32, code http2.ErrCode) {
+	p.t.Helper()
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	if err := p.framer.WriteRSTStream(stream, code); err != nil {
 		p.t.Fatalf("stream %d: sending: %v", stream, err)
 	}
 }
