@@ -19,6 +19,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
@@ -27,7 +28,7 @@ func TestAResponseMayComeBeforeTheEndOfTheRequest(t *testing.T) {
 		w.WriteHeader(http.StatusEarlyHints)
 		w.WriteHeader(http.StatusRequestEntityTooLarge)
 	})
-	c, o := newUpload("POST", zeros{})
+	c, o := newUpload("POST", harness.Zeros{})
 	status, body, err := get(newClient(t, a), c)
 	if status != 413 || body != "" || err != nil || !slices.Equal(o.infos, []int{103}) {
 		t.Errorf("got %v, %d, %q, %v, want [103] and 413", o.infos, status, body, err)
@@ -42,12 +43,12 @@ func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
 			p.WriteWindowUpdate(0, 1<<30)
 			p.WriteWindowUpdate(f.StreamID, 1<<30)
 			io.ReadFull(p, make([]byte, 1<<20))
-			p.head(f.StreamID, false, ":status", "413", "content-length", "5")
+			p.WriteHead(f.StreamID, false, ":status", "413", "content-length", "5")
 			p.WriteData(f.StreamID, true, []byte("large"))
 			p.Close()
 		}})
 		client := newClient(t, a)
-		c, _ := newUpload("POST", zeros{})
+		c, _ := newUpload("POST", harness.Zeros{})
 		status, body, err := get(client, c)
 		if status != 413 || body != "large" || err != nil {
 			t.Fatalf("got %d, %q, %v, want 413, large", status, body, err)
@@ -59,9 +60,9 @@ func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
 func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		if f.StreamEnded() { // the trailer section
-			p.head(f.StreamID, false, ":status", "200")
+			p.WriteHead(f.StreamID, false, ":status", "200")
 			p.WriteData(f.StreamID, false, []byte("body"))
-			p.head(f.StreamID, true, "x-back", field(f, "x-there"))
+			p.WriteHead(f.StreamID, true, "x-back", harness.FieldOf(f, "x-there"))
 		}
 	}})
 	c, _ := newUpload("POST", strings.NewReader("body"))
@@ -82,7 +83,7 @@ func TestInformationalResponsesAreBounded(t *testing.T) {
 	for n, want := range map[int]forward.Fault{100: 0, 101: forward.Garbage} {
 		a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			for range n {
-				p.head(f.StreamID, false, ":status", "103", "link", "a")
+				p.WriteHead(f.StreamID, false, ":status", "103", "link", "a")
 			}
 			p.ok(f.StreamID, "")
 		}})
@@ -118,7 +119,7 @@ func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
 				if c.length != "" {
 					fields = append(fields, "content-length", c.length)
 				}
-				p.head(f.StreamID, false, fields...)
+				p.WriteHead(f.StreamID, false, fields...)
 				p.WriteData(f.StreamID, false, []byte(c.body))
 				p.WriteData(f.StreamID, true, nil)
 			}})
@@ -134,7 +135,7 @@ func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
 // What follows in HTTP/1.1 would be taken for the next response.
 func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
-		p.head(f.StreamID, false, ":status", "200", "content-length", "3")
+		p.WriteHead(f.StreamID, false, ":status", "200", "content-length", "3")
 		p.WriteData(f.StreamID, false, []byte("he"))
 		p.WriteData(f.StreamID, false, []byte("llo"))
 	}})
@@ -155,7 +156,7 @@ func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
 			if c.length != "" {
 				fields = append(fields, "content-length", c.length)
 			}
-			p.head(f.StreamID, true, fields...)
+			p.WriteHead(f.StreamID, true, fields...)
 		}})
 		call, _ := newCall(c.method)
 		r, err := call.Do(newClient(t, a))
@@ -173,23 +174,26 @@ func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
 
 func TestAMalformedHeadIsGarbage(t *testing.T) {
 	for name, play := range map[string]func(p *peer, id uint32){
-		"no status":           func(p *peer, id uint32) { p.head(id, true, "x", "y") },
-		"two of them":         func(p *peer, id uint32) { p.head(id, true, ":status", "200", ":status", "200") },
-		"not three digits":    func(p *peer, id uint32) { p.head(id, true, ":status", "20") },
-		"no digits":           func(p *peer, id uint32) { p.head(id, true, ":status", "2x0") },
-		"too small":           func(p *peer, id uint32) { p.head(id, true, ":status", "099") },
-		"a sign":              func(p *peer, id uint32) { p.head(id, true, ":status", "+20") },
-		"101":                 func(p *peer, id uint32) { p.head(id, false, ":status", "101"); p.ok(id, "") },
-		"the end with 103":    func(p *peer, id uint32) { p.head(id, true, ":status", "103") },
-		"upper case":          func(p *peer, id uint32) { p.head(id, true, ":status", "200", "X-Y", "z") },
-		"a line break":        func(p *peer, id uint32) { p.head(id, true, ":status", "200", "x", "y\r\nz: 1") },
-		"a status behind":     func(p *peer, id uint32) { p.head(id, true, "x", "y", ":status", "200") },
-		"of a request":        func(p *peer, id uint32) { p.head(id, true, ":status", "200", ":path", "/") },
-		"too large":           tooLarge,
-		"body first":          func(p *peer, id uint32) { p.WriteData(id, true, []byte("body")) },
-		"body behind 103":     func(p *peer, id uint32) { p.head(id, false, ":status", "103"); p.WriteData(id, true, nil) },
-		"trailer with status": func(p *peer, id uint32) { p.head(id, false, ":status", "200"); p.head(id, true, ":status", "200") },
-		"trailer without end": func(p *peer, id uint32) { p.head(id, false, ":status", "200"); p.head(id, false, "x", "y") },
+		"no status":        func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y") },
+		"two of them":      func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":status", "200") },
+		"not three digits": func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "20") },
+		"no digits":        func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "2x0") },
+		"too small":        func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "099") },
+		"a sign":           func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "+20") },
+		"101":              func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "101"); p.ok(id, "") },
+		"the end with 103": func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "103") },
+		"upper case":       func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", "X-Y", "z") },
+		"a line break":     func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", "x", "y\r\nz: 1") },
+		"a status behind":  func(p *peer, id uint32) { p.WriteHead(id, true, "x", "y", ":status", "200") },
+		"of a request":     func(p *peer, id uint32) { p.WriteHead(id, true, ":status", "200", ":path", "/") },
+		"too large":        tooLarge,
+		"body first":       func(p *peer, id uint32) { p.WriteData(id, true, []byte("body")) },
+		"body behind 103":  func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "103"); p.WriteData(id, true, nil) },
+		"trailer with status": func(p *peer, id uint32) {
+			p.WriteHead(id, false, ":status", "200")
+			p.WriteHead(id, true, ":status", "200")
+		},
+		"trailer without end": func(p *peer, id uint32) { p.WriteHead(id, false, ":status", "200"); p.WriteHead(id, false, "x", "y") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -217,7 +221,7 @@ func tooLarge(p *peer, id uint32) {
 	for range 18 {
 		fields = append(fields, "x", strings.Repeat("v", 15<<10))
 	}
-	p.long(id, fields...)
+	p.WriteLongHead(id, true, fields...)
 }
 
 func TestAHeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
@@ -333,7 +337,7 @@ func TestPaddingIsCreditedToo(t *testing.T) {
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			s = sender{id: f.StreamID, window: window, left: 200 << 10, pad: make([]byte, 255)}
-			p.head(f.StreamID, false, ":status", "200")
+			p.WriteHead(f.StreamID, false, ":status", "200")
 			s.send(p)
 		},
 		other: func(p *peer, f http2.Frame) {
@@ -385,7 +389,7 @@ func TestTheWindowsOfTheAppAreKept(t *testing.T) {
 			}
 		},
 	})
-	c, _ := newUpload("POST", io.LimitReader(zeros{}, total))
+	c, _ := newUpload("POST", io.LimitReader(harness.Zeros{}, total))
 	status, _, err := get(newClient(t, a), c)
 	if status != 200 || err != nil || sum != total || longest > 16<<10 {
 		t.Errorf("got %d, %v, %d bytes in frames of up to %d, want 200, %d in %d", status, err, sum, longest, total, 16<<10)
@@ -422,7 +426,7 @@ func TestTheEndOfARequestDoesNotWaitForTheWindowOfOthers(t *testing.T) {
 			t.Errorf("got %d, %v, want 200", status, err)
 		}
 	})
-	await(t, full, "full window")
+	harness.Receive(t, full, "full window")
 	c, _ := newUpload("POST", strings.NewReader(""))
 	if status, _, err := get(client, c); status != 200 || err != nil {
 		t.Errorf("got %d, %v, want 200", status, err)
@@ -455,14 +459,14 @@ func newWanted(t *testing.T, headers func(p *peer, f *http2.MetaHeadersFrame)) *
 
 func (w *wanted) mustReset(t *testing.T) {
 	t.Helper()
-	if code := await(t, w.reset, "RST_STREAM"); code != http2.ErrCodeCancel {
+	if code := harness.Receive(t, w.reset, "RST_STREAM"); code != http2.ErrCodeCancel {
 		t.Errorf("got RST_STREAM with %v, want CANCEL", code)
 	}
 }
 
 func mustAbort(t *testing.T, from <-chan error) {
 	t.Helper()
-	if err := await(t, from, "error"); fault(err) != forward.Aborted {
+	if err := harness.Receive(t, from, "error"); fault(err) != forward.Aborted {
 		t.Errorf("got %v, want aborted", err)
 	}
 }
@@ -482,7 +486,7 @@ func TestACallIsAbortedBeforeItsHead(t *testing.T) {
 	client := newClient(t, w.app)
 	c, _ := newCall("GET")
 	done := run(client, c)
-	await(t, w.began, "request")
+	harness.Receive(t, w.began, "request")
 	c.Abort()
 	mustAbort(t, done)
 	w.mustReset(t)
@@ -510,7 +514,7 @@ func TestACallIsAbortedDuringTheDial(t *testing.T) {
 	}})
 	c, _ := newCall("GET")
 	done := run(client, c)
-	await(t, dialling, "dial")
+	harness.Receive(t, dialling, "dial")
 	c.Abort()
 	mustAbort(t, done)
 }
@@ -526,20 +530,20 @@ func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
 	}})
 	c, _ := newCall("GET")
 	first := run(client, c)
-	await(t, dialling, "dial")
+	harness.Receive(t, dialling, "dial")
 	other, _ := newCall("GET")
 	second := run(client, other)
 	c.Abort()
 	mustAbort(t, first)
 	close(release)
-	if err := await(t, second, "response"); err != nil {
+	if err := harness.Receive(t, second, "response"); err != nil {
 		t.Errorf("got %v, want a response", err)
 	}
 }
 
 func TestACallIsAbortedInTheBody(t *testing.T) {
 	w := newWanted(t, func(p *peer, f *http2.MetaHeadersFrame) {
-		p.head(f.StreamID, false, ":status", "200")
+		p.WriteHead(f.StreamID, false, ":status", "200")
 		p.WriteData(f.StreamID, false, []byte("begun"))
 	})
 	client := newClient(t, w.app)
@@ -556,23 +560,23 @@ func TestACallIsAbortedInTheBody(t *testing.T) {
 		r.Close()
 		done <- err
 	}()
-	await(t, waiting, "wait for the body")
+	harness.Receive(t, waiting, "wait for the body")
 	c.Abort()
 	mustAbort(t, done)
 	w.mustReset(t)
 }
 
 func TestACallIsAbortedInTheUpload(t *testing.T) {
-	for name, body := range map[string]io.Reader{"that waits for its body": newBlocked("some"), "that waits for the window": zeros{}} {
+	for name, body := range map[string]io.Reader{"that waits for its body": harness.NewBlockedBody("some"), "that waits for the window": harness.Zeros{}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWanted(t, func(*peer, *http2.MetaHeadersFrame) {})
 			client := newClient(t, w.app)
 			c, _ := newUpload("POST", body)
 			done := run(client, c)
-			if b, ok := body.(*blocked); ok {
-				await(t, b.waits, "wait for the body")
+			if b, ok := body.(*harness.BlockedBody); ok {
+				harness.Receive(t, b.Waiting, "wait for the body")
 			}
-			await(t, w.began, "request")
+			harness.Receive(t, w.began, "request")
 			c.Abort()
 			mustAbort(t, done)
 			w.mustReset(t)
@@ -632,7 +636,7 @@ func TestAResponseThatIsCutFailsBehindWhatHasCome(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
-				p.head(f.StreamID, false, ":status", "200", "content-length", "10")
+				p.WriteHead(f.StreamID, false, ":status", "200", "content-length", "10")
 				p.WriteData(f.StreamID, false, []byte("begun"))
 				cut(p, f.StreamID)
 			}})

@@ -15,6 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
@@ -93,7 +94,7 @@ func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
 			body := mustGet(t, client)
 			seen[body[0]-'0'].Add(1)
 		})
-		await(t, g.began, "request")
+		harness.Receive(t, g.began, "request")
 	}
 	if n := g.connections(); n != 3 {
 		t.Errorf("got %d connections for 7 requests, want 3", n)
@@ -150,8 +151,8 @@ func TestMaxConcurrentStreamsMayChange(t *testing.T) {
 			t.Errorf("got %q, want first", body)
 		}
 	})
-	await(t, began, "request")
-	await(t, raised, "acknowledgement")
+	harness.Receive(t, began, "request")
+	harness.Receive(t, raised, "acknowledgement")
 	if body := mustGet(t, client); body != "second" {
 		t.Errorf("got %q, want second", body)
 	}
@@ -206,10 +207,10 @@ func TestADialErrorReachesAllWhoWait(t *testing.T) {
 			errs <- err
 		}()
 	}
-	await(t, dialling, "dial")
+	harness.Receive(t, dialling, "dial")
 	close(release)
 	for range waiters {
-		if err := await(t, errs, "error"); !errors.Is(err, want) {
+		if err := harness.Receive(t, errs, "error"); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
@@ -235,7 +236,7 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 		_, err := c.Do(client)
 		first <- err
 	}()
-	await(t, dialling, "dial")
+	harness.Receive(t, dialling, "dial")
 	second, joined := make(chan string, 1), make(chan struct{})
 	go func() {
 		k := new(h2.Block)
@@ -251,12 +252,12 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 		}
 		second <- ""
 	}()
-	await(t, joined, "second request")
+	harness.Receive(t, joined, "second request")
 	close(release)
-	if err := await(t, first, "error"); fault(err) != forward.Unreachable {
+	if err := harness.Receive(t, first, "error"); fault(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
-	if err := await(t, second, "stream"); err != "" {
+	if err := harness.Receive(t, second, "stream"); err != "" {
 		t.Errorf("got %v for who came later, want a stream", err)
 	}
 }
@@ -288,7 +289,7 @@ func TestWhatIsNotHTTP2IsReported(t *testing.T) {
 			if _, err := c.Do(client); fault(err) == 0 {
 				t.Errorf("got %v, want a fault", err)
 			}
-			await(t, unsettled, "report")
+			harness.Receive(t, unsettled, "report")
 		})
 	}
 }
@@ -326,7 +327,7 @@ func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
 	away, release := make(chan *http2.GoAwayFrame, 1), make(chan uint32, 1)
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
-			p.head(f.StreamID, false, ":status", "200")
+			p.WriteHead(f.StreamID, false, ":status", "200")
 			release <- f.StreamID
 		},
 		other: func(p *peer, f http2.Frame) {
@@ -345,7 +346,7 @@ func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
 	defer r.Close()
 	client.Close()
 	// nghttp2 takes one that names a stream of the client's own for an error (RFC 9113 section 6.8).
-	if f := await(t, away, "GOAWAY"); f.LastStreamID != 0 || f.ErrCode != http2.ErrCodeNo {
+	if f := harness.Receive(t, away, "GOAWAY"); f.LastStreamID != 0 || f.ErrCode != http2.ErrCodeNo {
 		t.Errorf("got GOAWAY of stream %d, %v, want 0, no error", f.LastStreamID, f.ErrCode)
 	}
 	if body, err := content(r); body != "whole" || err != nil {
@@ -367,10 +368,10 @@ func TestCloseEndsADial(t *testing.T) {
 		_, err := c.Do(client)
 		failed <- err
 	}()
-	await(t, dialling, "dial")
+	harness.Receive(t, dialling, "dial")
 	client.Close()
-	await(t, ended, "end of the dial")
-	if err := await(t, failed, "error"); err == nil {
+	harness.Receive(t, ended, "end of the dial")
+	if err := harness.Receive(t, failed, "error"); err == nil {
 		t.Error("got a response, want an error")
 	}
 }

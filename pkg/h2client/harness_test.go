@@ -1,123 +1,63 @@
 package h2client_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait of these tests.
-const patience = 20 * time.Second
-
-// app is a user container: a listener, and what it does with each connection.
+// An app is a user container that speaks HTTP/2.
 type app struct {
-	address string
-
-	mu    sync.Mutex
-	conns int // that were accepted
+	address     string
+	connections func() int // how many have been made
 }
 
-func (a *app) connections() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.conns
-}
-
-// newApp serves each connection by play, until the end of the test.
-func newApp(t *testing.T, play func(p *peer)) *app {
+// newApp serves each connection by a function, until the end of the test.
+func newApp(t *testing.T, serve func(p *peer)) *app {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &app{address: ln.Addr().String()}
-	var running sync.WaitGroup
-	var open []net.Conn
-	t.Cleanup(func() {
-		ln.Close()
-		a.mu.Lock()
-		for _, c := range open {
-			c.Close()
-		}
-		a.mu.Unlock()
-		running.Wait()
+	a := harness.NewApp(t, func(conn *harness.AppConn) {
+		serve(&peer{Frames: conn.Frames(), index: conn.Index})
 	})
-	running.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			a.mu.Lock()
-			p := newPeer(c, a.conns)
-			a.conns++
-			open = append(open, c)
-			a.mu.Unlock()
-			running.Go(func() {
-				defer c.Close()
-				play(p)
-			})
-		}
-	})
-	return a
+	return &app{address: a.Address(), connections: a.Connections}
 }
 
 // newServer is an app of net/http.
 func newServer(t *testing.T, h http.HandlerFunc) *app {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &app{address: ln.Addr().String()}
+	ln := harness.Listen(t)
+	var connections atomic.Int32
 	s := &http.Server{Handler: h, Protocols: new(http.Protocols), ConnState: func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
-			a.mu.Lock()
-			a.conns++
-			a.mu.Unlock()
+			connections.Add(1)
 		}
 	}}
 	s.Protocols.SetUnencryptedHTTP2(true)
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.Serve(ln) }()
 	t.Cleanup(func() { s.Close(); <-ended })
-	return a
+	return &app{address: ln.Addr().String(), connections: func() int { return int(connections.Load()) }}
 }
 
-// A peer is the app's end of a connection, by golang.org/x/net's Framer.
+// A peer is the app's end of a connection.
 type peer struct {
-	net.Conn
-	*http2.Framer
+	*harness.Frames
 	index int // of the connection, from 0
 	turn  int // how many requests came before on it
-
-	block   bytes.Buffer
-	encoder *hpack.Encoder
-}
-
-func newPeer(c net.Conn, index int) *peer {
-	p := &peer{Conn: c, Framer: http2.NewFramer(c, c), index: index}
-	p.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	p.encoder = hpack.NewEncoder(&p.block)
-	return p
 }
 
 // A script says what a peer does; nil: nothing.
@@ -175,18 +115,9 @@ func (p *peer) follow(s script) {
 	}
 }
 
-// head sends a header block of names and values.
-func (p *peer) head(id uint32, end bool, fields ...string) {
-	p.block.Reset()
-	for i := 0; i < len(fields); i += 2 {
-		p.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
-	}
-	p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.block.Bytes(), EndHeaders: true, EndStream: end})
-}
-
 // ok answers with status 200 and a body.
 func (p *peer) ok(id uint32, body string) {
-	p.head(id, false, ":status", "200")
+	p.WriteHead(id, false, ":status", "200")
 	p.WriteData(id, true, []byte(body))
 }
 
@@ -252,8 +183,8 @@ func newCall(method string) (*h2client.Call, *origin) {
 func newUpload(method string, body io.Reader) (*h2client.Call, *origin) {
 	c, o := newCall(method)
 	c.Body, c.Request.Chunked = body, true
-	if b, ok := body.(*blocked); ok {
-		o.stop = b.stop
+	if b, ok := body.(*harness.BlockedBody); ok {
+		o.stop = b.Stop
 	}
 	return c, o
 }
@@ -304,67 +235,4 @@ func fault(err error) forward.Fault {
 	return 0
 }
 
-// blocked is a body that gives what it is given, and then nothing until it is stopped.
-type blocked struct {
-	io.Reader
-	once    sync.Once
-	stopped chan struct{}
-	waits   chan struct{} // closed when nothing is left
-}
-
-func newBlocked(text string) *blocked {
-	return &blocked{Reader: bytes.NewReader([]byte(text)), stopped: make(chan struct{}), waits: make(chan struct{})}
-}
-
-func (b *blocked) stop() { b.once.Do(func() { close(b.stopped) }) }
-
-func (b *blocked) Read(p []byte) (int, error) {
-	if n, _ := b.Reader.Read(p); n > 0 {
-		return n, nil
-	}
-	close(b.waits)
-	<-b.stopped
-	return 0, errors.New("stopped")
-}
-
-// zeros is a body without an end.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
-
-// await waits for a channel.
-func await[T any](t *testing.T, from <-chan T, what string) (v T) {
-	t.Helper()
-	select {
-	case v = <-from:
-	case <-time.After(patience):
-		t.Fatalf("got no %s", what)
-	}
-	return v
-}
-
-// field returns the value of a field of a request.
-func field(f *http2.MetaHeadersFrame, name string) string {
-	i := slices.IndexFunc(f.Fields, func(h hpack.HeaderField) bool { return h.Name == name })
-	if i < 0 {
-		return ""
-	}
-	return f.Fields[i].Value
-}
-
 func itoa(n int) string { return strconv.Itoa(n) }
-
-// long is head for a block of several frames, which ends the stream.
-func (p *peer) long(id uint32, fields ...string) {
-	p.block.Reset()
-	for i := 0; i < len(fields); i += 2 {
-		p.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1], Sensitive: true})
-	}
-	b := p.block.Bytes()
-	const most = 16 << 10
-	p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b[:most], EndStream: true})
-	for b = b[most:]; len(b) > most; b = b[most:] {
-		p.WriteContinuation(id, false, b[:most])
-	}
-	p.WriteContinuation(id, true, b)
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func noContext() (context.Context, context.CancelFunc) {
@@ -49,7 +50,7 @@ func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 				}
 				seen.Add(1)
 				if c.info {
-					p.head(f.StreamID, false, ":status", "103")
+					p.WriteHead(f.StreamID, false, ":status", "103")
 				}
 				p.WriteRSTStream(f.StreamID, c.code)
 			}})
@@ -120,7 +121,7 @@ func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 					return
 				}
 				if c.info {
-					p.head(f.StreamID, false, ":status", "103")
+					p.WriteHead(f.StreamID, false, ":status", "103")
 				}
 				p.Close()
 			}})
@@ -148,7 +149,7 @@ func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
 			began := make(chan struct{}, 2)
 			var below, above atomic.Int32
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
-				switch path := field(f, ":path"); {
+				switch path := harness.FieldOf(f, ":path"); {
 				case path == "/below":
 					below.Add(1)
 					began <- struct{}{}
@@ -165,7 +166,7 @@ func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
 			first, _ := newCall("POST")
 			first.Request.Target = "/below"
 			done := run(client, first)
-			await(t, began, "request")
+			harness.Receive(t, began, "request")
 			second, _ := newCall("POST")
 			second.Request.Target, second.Body = "/above", body
 			_, got, err := get(client, second)
@@ -175,7 +176,7 @@ func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
 			if body != nil && (fault(err) != forward.Reset || above.Load() != 1) {
 				t.Errorf("got %v, %d came, want a reset, sent once", err, above.Load())
 			}
-			if err := await(t, done, "response"); err != nil || below.Load() != 1 {
+			if err := harness.Receive(t, done, "response"); err != nil || below.Load() != 1 {
 				t.Errorf("got %v, %d came, want a response to what was sent once", err, below.Load())
 			}
 		})
@@ -191,7 +192,7 @@ func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
 				return
 			}
 			p.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
-			p.head(f.StreamID, false, ":status", "200")
+			p.WriteHead(f.StreamID, false, ":status", "200")
 			<-release
 			p.WriteGoAway(f.StreamID, http2.ErrCodeNo, nil)
 			p.WriteData(f.StreamID, true, []byte("the first"))
@@ -220,7 +221,7 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}},
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
 			switch {
-			case field(f, ":path") == "/": // it stays
+			case harness.FieldOf(f, ":path") == "/": // it stays
 				began <- p
 			case p.index < 2:
 				p.Close()
@@ -237,7 +238,7 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Conn().Flush(false)
-		await(t, began, "request")
+		harness.Receive(t, began, "request")
 		streams = append(streams, s)
 	}
 	streams[0].Reset(h2.Cancel) // room on the first connection
@@ -263,13 +264,13 @@ func TestWhatWasNotWrittenIsSentAgainWhateverItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Conn().Flush(false)
-	p := await(t, began, "request")
+	p := harness.Receive(t, began, "request")
 	c, o := newCall("POST")
 	c.Content = []byte("held")
 	o.sending = func() {
 		if o.sends == 1 {
 			p.Close()
-			await(t, open.failed, "end of the connection")
+			harness.Receive(t, open.failed, "end of the connection")
 		}
 	}
 	if status, body, err := get(client, c); status != 200 || body != "again" || err != nil {

@@ -39,10 +39,24 @@ func (f *Frames) Block(fields ...string) []byte {
 }
 
 // WriteHead sends a header block of names and values; end: nothing follows on the
-// stream. Blocks longer than a frame go on in CONTINUATION.
+// stream.
 func (f *Frames) WriteHead(id uint32, end bool, fields ...string) error {
+	return f.writeBlock(id, end, f.Block(fields...))
+}
+
+// WriteLongHead is WriteHead with fields that no table shortens, so that the block is as
+// long as they are.
+func (f *Frames) WriteLongHead(id uint32, end bool, fields ...string) error {
+	f.block.Reset()
+	for i := 0; i < len(fields); i += 2 {
+		_ = f.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1], Sensitive: true})
+	}
+	return f.writeBlock(id, end, f.block.Bytes())
+}
+
+// writeBlock sends a header block, in CONTINUATION where it is longer than a frame.
+func (f *Frames) writeBlock(id uint32, end bool, block []byte) error {
 	const most = 16 << 10 // SETTINGS_MAX_FRAME_SIZE, as it is at first: RFC 9113 section 6.5.2
-	block := f.Block(fields...)
 	n := min(len(block), most)
 	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:n], EndHeaders: n == len(block), EndStream: end})
 	for block = block[n:]; len(block) > 0 && err == nil; block = block[n:] {
@@ -50,4 +64,14 @@ func (f *Frames) WriteHead(id uint32, end bool, fields ...string) error {
 		err = f.WriteContinuation(id, n == len(block), block[:n])
 	}
 	return err
+}
+
+// FieldOf returns the value of a field of a head; "": there is none.
+func FieldOf(f *http2.MetaHeadersFrame, name string) string {
+	for _, h := range f.Fields {
+		if h.Name == name {
+			return h.Value
+		}
+	}
+	return ""
 }
