@@ -21,6 +21,7 @@ func fields(lines string) (f []wire.Field) {
 type oneTrace struct{}
 
 func (oneTrace) ID() string            { return "" }
+func (oneTrace) Enter(queue.Phase)     {}
 func (oneTrace) Drop(name string) bool { return strings.EqualFold(name, "traceparent") }
 func (oneTrace) Fields() []queue.Field { return []queue.Field{{Name: "traceparent", Value: "ours"}} }
 func (oneTrace) End(*queue.Observation) {

@@ -38,6 +38,7 @@ func (replacing) ID() string { return "id" }
 
 func (replacing) Drop(name string) bool { return strings.EqualFold(name, "traceparent") }
 
+func (replacing) Enter(queue.Phase)     {}
 func (replacing) Fields() []queue.Field { return []queue.Field{{Name: "Traceparent", Value: "ours"}} }
 
 func (replacing) End(*queue.Observation) {}

@@ -95,6 +95,9 @@ func (l *Life) Enter(p Phase) {
 	if p != Dialling {
 		l.Touch()
 	}
+	if l.trace != nil {
+		l.trace.Enter(p)
+	}
 	if p == Tunnelled && l.drain != nil {
 		l.drain.noteStream(l, openStream)
 	}

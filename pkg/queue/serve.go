@@ -42,11 +42,13 @@ type Exclude struct {
 	UserAgents []string // prefixes
 }
 
-// A Trace follows one request. Its methods are called one after the other.
+// A Trace follows one request. Its methods are called one after the other, and none
+// after End. What they return is valid until End.
 type Trace interface {
 	ID() string
+	Enter(Phase)           // the request has come to this phase, now
 	Drop(name string) bool // whether the client's field, in any case, is replaced by those of Fields
-	Fields() []Field       // that the request to the user container carries; valid until End
+	Fields() []Field       // that the request to the user container carries
 	End(*Observation)
 }
 

@@ -464,6 +464,7 @@ func TestOneLifeServesManyRequests(t *testing.T) {
 type trace struct{ told []string }
 
 func (t *trace) ID() string         { return "id" }
+func (t *trace) Enter(p Phase)      { t.told = append(t.told, p.String()) }
 func (t *trace) Drop(string) bool   { return false }
 func (t *trace) Fields() []Field    { return nil }
 func (t *trace) End(o *Observation) { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
@@ -482,11 +483,11 @@ func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
 	} {
 		h.Serve(f, life)
 	}
-	expect(t, "told", fmt.Sprint(seen.told), "[id 200]")
+	expect(t, "told", fmt.Sprint(seen.told), "[dialling id 200]")
 	expect(t, "the excluded one's trace", h.seen[1].TraceID, "")
 	h.Trace = func(Exchange) Trace { return nil }
 	h.Serve(newFake("/"), life)
-	expect(t, "told, of a request that is not sampled", fmt.Sprint(seen.told), "[id 200]")
+	expect(t, "told, of a request that is not sampled", fmt.Sprint(seen.told), "[dialling id 200]")
 }
 
 func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"go.opencensus.io/trace"
 )
 
 // Bounds of the way out.
@@ -24,7 +25,7 @@ const (
 )
 
 // An encoder makes the body of one export.
-type encoder func([]*spanData) ([]byte, error)
+type encoder func([]*trace.SpanData) ([]byte, error)
 
 // An exporter holds spans until its goroutine has sent them.
 type exporter struct {
@@ -32,13 +33,13 @@ type exporter struct {
 	send          export.Sender
 	release       func()      // called when nothing is sent any more
 	report        func(error) // may be nil
-	queue         chan *spanData
+	queue         chan *trace.SpanData
 	sent, dropped atomic.Uint64
 	outcome       export.Outcome // of run alone
 
 	closing   chan struct{} // Close was called
 	closeOnce sync.Once
-	mu        sync.RWMutex // between add and closing, so that no span is left in the queue
+	mu        sync.RWMutex // between ExportSpan and closing, so that no span is left in the queue
 	closed    bool
 	cut       context.CancelFunc // ends what runs
 	done      chan struct{}
@@ -49,27 +50,25 @@ func startExporter(encode encoder, send export.Sender, release func(), report fu
 	ctx, cut := context.WithCancel(context.Background())
 	e := &exporter{
 		encode: encode, send: send, release: release, report: report, cut: cut,
-		queue: make(chan *spanData, maxQueued), closing: make(chan struct{}), done: make(chan struct{}),
+		queue: make(chan *trace.SpanData, maxQueued), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	go e.run(ctx)
 	return e
 }
 
-// add takes spans, or drops those for which there is no place. It never waits.
-func (e *exporter) add(spans []*spanData) {
+// ExportSpan implements [trace.Exporter]. It takes the span, or drops it if there is no
+// place. It never waits.
+func (e *exporter) ExportSpan(s *trace.SpanData) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	for _, s := range spans {
-		if e.closed {
-			e.dropped.Add(1)
-			continue
-		}
+	if !e.closed {
 		select {
 		case e.queue <- s:
+			return
 		default:
-			e.dropped.Add(1)
 		}
 	}
+	e.dropped.Add(1)
 }
 
 // close is [Tracer.Close].
@@ -104,7 +103,7 @@ func (e *exporter) run(ctx context.Context) {
 	defer close(e.done)
 	defer e.cut()
 	defer e.release()
-	var batch []*spanData
+	var batch []*trace.SpanData
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for last := false; !last; {
@@ -144,7 +143,7 @@ func (e *exporter) run(ctx context.Context) {
 
 // deliver sends a batch, again and again while there is hope, and counts what became
 // of it. It returns the memory for the next one.
-func (e *exporter) deliver(ctx context.Context, batch []*spanData) []*spanData {
+func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trace.SpanData {
 	if len(batch) == 0 {
 		return batch
 	}

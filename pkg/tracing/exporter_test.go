@@ -8,24 +8,26 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.opencensus.io/trace"
+
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // A wire is what an exporter sends to, on the clock of a test.
 type wire struct {
-	sizes   []int                     // of the batches that came
-	at      []time.Duration           // when, since the first
-	began   time.Time                 // of the first
-	encoded func([]*spanData) error   // nil: fine
-	wait    func(ctx context.Context) // before the answer; nil: not at all
-	answer  func(try int) error       // nil: yes
-	reports []error                   // of the exporter
+	sizes   []int                         // of the batches that came
+	at      []time.Duration               // when, since the first
+	began   time.Time                     // of the first
+	encoded func([]*trace.SpanData) error // nil: fine
+	wait    func(ctx context.Context)     // before the answer; nil: not at all
+	answer  func(try int) error           // nil: yes
+	reports []error                       // of the exporter
 }
 
 // start starts an exporter to w.
 func (w *wire) start() *exporter {
 	size := 0
-	e := startExporter(func(spans []*spanData) ([]byte, error) {
+	e := startExporter(func(spans []*trace.SpanData) ([]byte, error) {
 		if size = len(spans); w.encoded != nil {
 			return nil, w.encoded(spans)
 		}
@@ -46,13 +48,11 @@ func (w *wire) start() *exporter {
 	return e
 }
 
-// spansOf returns n spans.
-func spansOf(n int) []*spanData {
-	all := make([]*spanData, n)
-	for i := range all {
-		all[i] = &spanData{}
+// add exports n spans.
+func add(e *exporter, n int) {
+	for range n {
+		e.ExportSpan(&trace.SpanData{})
 	}
-	return all
 }
 
 func mustClose(t *testing.T, e *exporter) {
@@ -74,7 +74,7 @@ func TestSpansOfASecondAreOneBatch(t *testing.T) {
 		w := &wire{}
 		e := w.start()
 		for range 10 {
-			e.add(spansOf(3))
+			add(e, 3)
 			time.Sleep(gather / 20) // the bubble's clock
 		}
 		time.Sleep(gather)
@@ -82,7 +82,7 @@ func TestSpansOfASecondAreOneBatch(t *testing.T) {
 		if len(w.sizes) != 1 || w.sizes[0] != 30 {
 			t.Errorf("batches: got %v, want one of 30", w.sizes)
 		}
-		e.add(spansOf(maxBatch + 1))
+		add(e, maxBatch+1)
 		synctest.Wait()
 		if len(w.sizes) != 2 || w.sizes[1] != maxBatch {
 			t.Errorf("batches: got %v, want a full one at once", w.sizes)
@@ -97,10 +97,10 @@ func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
 		open := make(chan struct{})
 		w := &wire{wait: func(context.Context) { <-open }}
 		e := w.start()
-		e.add(spansOf(maxBatch))
+		add(e, maxBatch)
 		synctest.Wait() // a batch is on its way
 		began := time.Now()
-		e.add(spansOf(maxQueued + 7))
+		add(e, maxQueued+7)
 		if took := time.Since(began); took != 0 {
 			t.Errorf("adding waited %v, want 0", took)
 		}
@@ -113,7 +113,7 @@ func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
 				t.Errorf("a batch of %d, want at most %d", n, maxBatch)
 			}
 		}
-		e.add(spansOf(2))
+		add(e, 2)
 		checkCounts(t, e, maxBatch+maxQueued, 9)
 	})
 }
@@ -122,7 +122,7 @@ func TestABatchIsTriedAgainWithGrowingPausesAndThenGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("busy"), Again: true} }}
 		e := w.start()
-		e.add(spansOf(3))
+		add(e, 3)
 		time.Sleep(2 * giveUp)
 		synctest.Wait()
 		if n := len(w.at); n < 6 || n > 11 {
@@ -152,7 +152,7 @@ func TestACollectorThatComesBackGetsTheBatch(t *testing.T) {
 			return nil
 		}}
 		e := w.start()
-		e.add(spansOf(3))
+		add(e, 3)
 		time.Sleep(giveUp)
 		synctest.Wait()
 		checkCounts(t, e, 3, 0)
@@ -172,7 +172,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 			return nil
 		}}
 		e := w.start()
-		e.add(spansOf(1))
+		add(e, 1)
 		time.Sleep(giveUp)
 		synctest.Wait()
 		if len(w.at) != 2 || w.at[1] != 7*time.Second {
@@ -192,7 +192,7 @@ func TestFailuresAreReportedOncePerSpell(t *testing.T) {
 		}}
 		e := w.start()
 		for range 5 {
-			e.add(spansOf(1))
+			add(e, 1)
 			time.Sleep(export.ReportEvery)
 		}
 		mustClose(t, e)
@@ -214,7 +214,7 @@ func TestFailuresThatComeAndGoAreReportedOnceInAWhile(t *testing.T) {
 		}}
 		e := w.start()
 		for range exports {
-			e.add(spansOf(1))
+			add(e, 1)
 			time.Sleep(gather)
 			synctest.Wait()
 		}
@@ -231,8 +231,8 @@ func TestAnEndpointThatLeadsBackCostsARequestASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
 		e := w.start()
-		w.wait = func(context.Context) { e.add(spansOf(3)) } // of the export itself
-		e.add(spansOf(1))
+		w.wait = func(context.Context) { add(e, 3) } // of the export itself
+		add(e, 1)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got, most := len(w.sizes), int(time.Minute/gather); got > most {
@@ -248,9 +248,9 @@ func TestAnEndpointThatLeadsBackCostsARequestASecond(t *testing.T) {
 
 func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{encoded: func([]*spanData) error { return errors.New("no such word") }}
+		w := &wire{encoded: func([]*trace.SpanData) error { return errors.New("no such word") }}
 		e := w.start()
-		e.add(spansOf(2))
+		add(e, 2)
 		mustClose(t, e)
 		checkCounts(t, e, 0, 2)
 		if len(w.sizes) != 0 {
@@ -263,9 +263,9 @@ func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{wait: func(ctx context.Context) { <-ctx.Done() }, answer: func(int) error { return context.Canceled }}
 		e := w.start()
-		e.add(spansOf(maxBatch))
+		add(e, maxBatch)
 		synctest.Wait()
-		e.add(spansOf(5))
+		add(e, 5)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		began := time.Now()
@@ -284,7 +284,7 @@ func TestCloseInterruptsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{answer: func(int) error { return &export.Refusal{Err: errors.New("busy"), Again: true, After: giveUp} }}
 		e := w.start()
-		e.add(spansOf(1))
+		add(e, 1)
 		time.Sleep(2 * gather) // the pause has begun
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -300,7 +300,7 @@ func TestAStuckOutputDoesNotKeepClose(t *testing.T) {
 		open := make(chan struct{})
 		w := &wire{wait: func(context.Context) { <-open }}
 		e := w.start()
-		e.add(spansOf(1))
+		add(e, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()

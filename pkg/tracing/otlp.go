@@ -39,9 +39,9 @@ const (
 	flagIsRemote      = 0x200
 )
 
-func otlpFlags(s *spanData) uint32 {
+func otlpFlags(s *trace.SpanData) uint32 {
 	flags := uint32(flagSampled | flagKnowsIsRemote)
-	if s.HasRemoteParent {
+	if s.HasRemoteParent && s.ParentSpanID != (trace.SpanID{}) {
 		flags |= flagIsRemote
 	}
 	return flags
@@ -50,22 +50,37 @@ func otlpFlags(s *spanData) uint32 {
 // statusError is STATUS_CODE_ERROR; without an error the status stays unset.
 const statusError = 2
 
-// nanosOf returns the times of a span in nanoseconds since 1970. The length is that
-// of the monotonic clock: the wall clock may have been set in between.
-func nanosOf(s *spanData) (start, end uint64) {
-	from := s.StartTime.UnixNano()
-	return uint64(from), uint64(from + int64(max(s.EndTime.Sub(s.StartTime), 0)))
+// nanosOf returns the times of a span in nanoseconds since 1970.
+func nanosOf(s *trace.SpanData) (start, end uint64) {
+	return uint64(s.StartTime.UnixNano()), uint64(s.EndTime.UnixNano())
 }
 
-// nanosWithin returns a moment of a span by the same rule.
-func nanosWithin(s *spanData, at time.Time) uint64 {
-	return uint64(s.StartTime.UnixNano() + int64(max(at.Sub(s.StartTime), 0)))
+// nanosWithin returns a moment of a span, as OpenCensus does its end: by the monotonic
+// clock, since the wall clock may have been set in between.
+func nanosWithin(s *trace.SpanData, at time.Time) uint64 {
+	return uint64(s.StartTime.Add(at.Sub(s.StartTime)).UnixNano())
+}
+
+// shownAttributes returns the names of the attributes that are sent as such.
+func shownAttributes(s *trace.SpanData) map[string]any {
+	if _, ok := s.Attributes[stateAttribute]; !ok {
+		return s.Attributes
+	}
+	a := maps.Clone(s.Attributes)
+	delete(a, stateAttribute)
+	return a
+}
+
+// stateIn returns the tracestate of a span.
+func stateIn(s *trace.SpanData) string {
+	state, _ := s.Attributes[stateAttribute].(string)
+	return state
 }
 
 // otlpProto makes ExportTraceServiceRequests (collector/trace/v1/trace_service.proto).
 func otlpProto(r *export.Resource) encoder {
 	head := resourceProto(r)
-	return func(spans []*spanData) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		var m message
 		m.nested(1, func(m *message) { // ResourceSpans
 			*m = append(*m, head...)
@@ -94,11 +109,11 @@ func scopeProto(r *export.Resource) func(*message) {
 	}
 }
 
-func spanProto(m *message, s *spanData) {
+func spanProto(m *message, s *trace.SpanData) {
 	start, end := nanosOf(s)
 	m.bytes(1, s.TraceID[:])
 	m.bytes(2, s.SpanID[:])
-	m.string(3, s.state)
+	m.string(3, stateIn(s))
 	if s.ParentSpanID != (trace.SpanID{}) {
 		m.bytes(4, s.ParentSpanID[:])
 	}
@@ -106,7 +121,7 @@ func spanProto(m *message, s *spanData) {
 	m.uint(6, otlpKind(s.SpanKind))
 	m.fixed64(7, start)
 	m.fixed64(8, end)
-	attributesProto(m, 9, s.Attributes)
+	attributesProto(m, 9, shownAttributes(s))
 	for _, a := range s.Annotations {
 		m.nested(11, func(m *message) {
 			m.fixed64(1, nanosWithin(s, a.Time))
@@ -213,7 +228,7 @@ type (
 func otlpJSON(r *export.Resource) encoder {
 	resource := jsonResource{attributesJSON(r.All())}
 	scope := jsonScope{export.ScopeName, export.Text(r.Version)}
-	return func(spans []*spanData) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		all := make([]jsonSpan, len(spans))
 		for i, s := range spans {
 			all[i] = spanJSON(s)
@@ -222,12 +237,12 @@ func otlpJSON(r *export.Resource) encoder {
 	}
 }
 
-func spanJSON(s *spanData) jsonSpan {
+func spanJSON(s *trace.SpanData) jsonSpan {
 	start, end := nanosOf(s)
 	j := jsonSpan{
 		TraceID: hex.EncodeToString(s.TraceID[:]), SpanID: hex.EncodeToString(s.SpanID[:]),
-		TraceState: s.state, Name: s.Name, Kind: otlpKind(s.SpanKind),
-		Start: start, End: end, Attributes: attributesJSON(s.Attributes), Flags: otlpFlags(s),
+		TraceState: stateIn(s), Name: s.Name, Kind: otlpKind(s.SpanKind),
+		Start: start, End: end, Attributes: attributesJSON(shownAttributes(s)), Flags: otlpFlags(s),
 	}
 	if s.ParentSpanID != (trace.SpanID{}) {
 		j.ParentID = hex.EncodeToString(s.ParentSpanID[:])

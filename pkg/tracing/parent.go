@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"encoding/hex"
 	"strings"
 
 	"go.opencensus.io/trace"
@@ -81,14 +82,17 @@ func parseTraceparent(s string) (p parent, ok bool) {
 	if len(s) < length || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return p, false
 	}
+	if strings.ContainsAny(s[:length], "ABCDEF") {
+		return p, false
+	}
 	var version, flags [1]byte
-	if !parseHex(version[:], s[0:2], false) || version[0] == 0xff {
+	if !decode(version[:], s[0:2]) || version[0] == 0xff {
 		return p, false
 	}
 	if len(s) > length && (version[0] == 0 || s[length] != '-') {
 		return p, false
 	}
-	if !parseHex(p.id[:], s[3:35], false) || !parseHex(p.span[:], s[36:52], false) || !parseHex(flags[:], s[53:55], false) {
+	if !decode(p.id[:], s[3:35]) || !decode(p.span[:], s[36:52]) || !decode(flags[:], s[53:55]) {
 		return p, false
 	}
 	if p.id == (trace.TraceID{}) || p.span == (trace.SpanID{}) {
@@ -117,15 +121,11 @@ func b3Decision(flags, sampled string) decision {
 
 // parseB3 reads the ids of B3: 64 or 128 bits of a trace, 64 of a span.
 func parseB3(id, span string, d decision) (p parent, ok bool) {
-	p.decision = d
-	switch len(id) {
-	case 16:
-		p.short = true
-		ok = parseHex(p.id[8:], id, true)
-	case 32:
-		ok = parseHex(p.id[:], id, true)
+	p.decision, p.short = d, len(id) == 16
+	if !p.short && len(id) != 32 || len(span) != 16 {
+		return p, false
 	}
-	ok = ok && len(span) == 16 && parseHex(p.span[:], span, true)
+	ok = decode(p.id[16-len(id)/2:], id) && decode(p.span[:], span)
 	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
 }
 
@@ -145,7 +145,7 @@ func parseB3Single(s string) (p parent, ok bool) {
 			return p, false
 		}
 		var ignored trace.SpanID
-		if more && (len(grandparent) != 16 || !parseHex(ignored[:], grandparent, true)) {
+		if more && (len(grandparent) != 16 || !decode(ignored[:], grandparent)) {
 			return p, false
 		}
 	}
@@ -164,27 +164,8 @@ func b3State(s string) (d decision, ok bool) {
 	return undecided, false
 }
 
-// parseHex fills b from twice as many digits. W3C's are in lower case.
-func parseHex(b []byte, s string, upper bool) bool {
-	for i := range b {
-		high, low := digit(s[2*i], upper), digit(s[2*i+1], upper)
-		if high > 15 || low > 15 {
-			return false
-		}
-		b[i] = high<<4 | low
-	}
-	return true
-}
-
-// digit returns the value of a hexadecimal digit, more than 15 when it is none.
-func digit(c byte, upper bool) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	case upper && 'A' <= c && c <= 'F':
-		return c - 'A' + 10
-	}
-	return 0xff
+// decode fills b from twice as many hexadecimal digits.
+func decode(b []byte, s string) bool {
+	_, err := hex.Decode(b, []byte(s))
+	return err == nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	ocb3 "go.opencensus.io/plugin/ochttp/propagation/b3"
 	octrace "go.opencensus.io/plugin/ochttp/propagation/tracecontext"
 	"go.opencensus.io/trace"
@@ -139,9 +140,9 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 
 		// Whatever comes in, what goes out is well formed.
 		h := http.Header{"Traceparent": {traceparent}, b3TraceID: {id}, b3SpanID: {span}, b3Sampled: {sampled}, b3Flags: {flags}, b3: {single}}
-		tracer := &Tracer{options: Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: W3C | B3 | B3Single}, sampler: trace.ProbabilitySampler(0.5)}
-		tracer.traces.New = func() any { return new(Trace) }
+		tracer := unstarted(Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: W3C | B3 | B3Single})
 		r := tracer.Begin(carrying(h))
+		r.Enter(queue.Dialling)
 		out := http.Header{}
 		for _, f := range r.Fields() {
 			out.Set(f.Name, f.Value)
@@ -150,14 +151,14 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 			t.Errorf("traceparent: got %q, want 55 bytes", got)
 		}
 		again := parentOf(carrying(out))
-		if again.id != r.id || again.span != r.app || again.decision >= yes != r.sampled {
-			t.Errorf("%v: got %+v, want trace %v, span %v, sampled %t", out, again, r.id, r.app, r.sampled)
+		if again.id != r.id || again.span != r.next || again.decision >= yes != r.sampled {
+			t.Errorf("%v: got %+v, want trace %v, span %v, sampled %t", out, again, r.id, r.next, r.sampled)
 		}
-		if p, ok := parseB3(out.Get(b3TraceID), out.Get(b3SpanID), yes); !ok || p.id != r.id || p.span != r.app {
-			t.Errorf("B3: got %v, want trace %v, span %v", out, r.id, r.app)
+		if p, ok := parseB3(out.Get(b3TraceID), out.Get(b3SpanID), yes); !ok || p.id != r.id || p.span != r.next {
+			t.Errorf("B3: got %v, want trace %v, span %v", out, r.id, r.next)
 		}
-		if p, ok := parseB3Single(out.Get(b3)); !ok || p.id != r.id || p.span != r.app {
-			t.Errorf("B3 single: got %v, want trace %v, span %v", out, r.id, r.app)
+		if p, ok := parseB3Single(out.Get(b3)); !ok || p.id != r.id || p.span != r.next {
+			t.Errorf("B3 single: got %v, want trace %v, span %v", out, r.id, r.next)
 		}
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.opencensus.io/trace"
 
@@ -20,76 +19,40 @@ import (
 // as OpenTelemetry's conventions and Knative have it.
 const waitName = "kn.queueproxy.wait"
 
+// stateAttribute is the attribute of a span that holds the client's tracestate, for
+// which the spans of this OpenCensus have no place. Zipkin gets none.
+const stateAttribute = "tracestate"
+
 // failedCode is the code of a span that failed. OpenTelemetry knows only one.
 const failedCode = trace.StatusCodeUnknown
 
-// spanData is OpenCensus's, and the client's tracestate as it is shown in it.
-type spanData struct {
-	trace.SpanData
-	state string
-}
-
-// spans makes the spans of a request that has ended: the request itself, the wait
-// for a slot, the exchange with the user container.
-func (r *Trace) spans(o *queue.Observation) []*spanData {
-	t := r.tracer
-	method := methodOf(o.Method)
-	state := shownState(r.state)
-	begin := func(id, parent trace.SpanID, kind int, name string, from, to time.Time) *spanData {
-		return &spanData{trace.SpanData{
-			SpanContext:  trace.SpanContext{TraceID: r.id, SpanID: id, TraceOptions: 1},
-			ParentSpanID: parent, SpanKind: kind, Name: name, StartTime: from, EndTime: to,
-		}, state}
+// endSpans ends the spans of a request that has ended.
+func (r *Trace) endSpans(o *queue.Observation) {
+	if r.wait != nil { // the wait was all there was
+		fail(r.wait, o, false)
+		r.wait.End()
 	}
-
-	server := begin(r.server, r.parent.span, trace.SpanKindServer, method.span, o.Start, o.End)
-	server.HasRemoteParent = r.parent.span != trace.SpanID{}
-	server.Attributes = serverAttributes(o, method)
-	fail(server, o, o.Status >= 500)
-	spans := []*spanData{server}
-
-	if t.options.Limited || o.Slot.IsZero() {
-		until := o.Slot
-		if until.IsZero() {
-			until = o.End
-		}
-		wait := begin(newSpanID(), r.server, trace.SpanKindUnspecified, waitName, o.Start, until)
-		if o.Slot.IsZero() {
-			fail(wait, o, false)
-		}
-		spans = append(spans, wait)
+	if r.app != nil {
+		r.app.AddAttributes(appAttributes(o, r.method, r.tracer.options.AppPort)...)
+		fail(r.app, o, o.Status >= 400)
+		r.app.End()
 	}
-
-	if !o.Slot.IsZero() {
-		app := begin(r.app, r.server, trace.SpanKindClient, "HTTP "+method.span, o.Slot, o.End)
-		app.Attributes = appAttributes(o, method, t.options.AppPort)
-		if !o.FirstByte.IsZero() {
-			app.Annotations = []trace.Annotation{{Time: o.FirstByte, Message: "first byte"}}
-		}
-		fail(app, o, o.Status >= 400)
-		spans = append(spans, app)
-	}
-	return spans
+	r.server.AddAttributes(serverAttributes(o, r.method)...)
+	fail(r.server, o, o.Status >= 500)
+	r.server.End()
 }
 
 // fail marks a span that failed: by the status, or for a reason that is nobody's but
 // the log's when the client has gone.
-func fail(s *spanData, o *queue.Observation, byStatus bool) {
+func fail(s *trace.Span, o *queue.Observation, byStatus bool) {
 	switch {
 	case o.Why != queue.OK:
-		s.Status = trace.Status{Code: failedCode, Message: o.Why.String()}
-		set(s, "error.type", o.Why.String())
+		s.SetStatus(trace.Status{Code: failedCode, Message: o.Why.String()})
+		s.AddAttributes(trace.StringAttribute("error.type", o.Why.String()))
 	case byStatus:
-		s.Status = trace.Status{Code: failedCode, Message: http.StatusText(o.Status)}
-		set(s, "error.type", strconv.Itoa(o.Status))
+		s.SetStatus(trace.Status{Code: failedCode, Message: http.StatusText(o.Status)})
+		s.AddAttributes(trace.StringAttribute("error.type", strconv.Itoa(o.Status)))
 	}
-}
-
-func set(s *spanData, name string, value any) {
-	if s.Attributes == nil {
-		s.Attributes = map[string]any{}
-	}
-	s.Attributes[name] = value
 }
 
 // A method as spans show it: no client chooses the name of a span.
@@ -108,96 +71,104 @@ func methodOf(m string) method {
 	return method{span: "HTTP", attribute: "_OTHER", original: m}
 }
 
-func (m method) set(a map[string]any) {
-	a["http.request.method"] = m.attribute
+// attributes are those of one span, before it gets them.
+type attributes []trace.Attribute
+
+func (a *attributes) string(name, value string) { *a = append(*a, trace.StringAttribute(name, value)) }
+func (a *attributes) int(name string, value int64) {
+	*a = append(*a, trace.Int64Attribute(name, value))
+}
+
+func (a *attributes) method(m method) {
+	a.string("http.request.method", m.attribute)
 	if m.original != "" {
-		a["http.request.method_original"] = export.Text(m.original)
+		a.string("http.request.method_original", export.Text(m.original))
 	}
 }
 
-// serverAttributes tells of the client's request. The query is left out: it may hold
+// address adds the attributes of a host with or without a port.
+func (a *attributes) address(address, port, hostport string) (host string) {
+	if hostport == "" {
+		return ""
+	}
+	host, number, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	host = export.Text(host)
+	a.string(address, host)
+	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
+		a.int(port, int64(n))
+	}
+	return host
+}
+
+// serverAttributes are those of the client's request. The query is left out: it may hold
 // secrets.
-func serverAttributes(o *queue.Observation, m method) map[string]any {
+func serverAttributes(o *queue.Observation, m method) attributes {
 	path, err := url.PathUnescape(o.Path())
 	if err != nil {
 		path = o.Path()
 	}
-	a := map[string]any{
-		"url.path":                 export.Text(path),
-		"url.scheme":               "http",
-		"network.protocol.version": versionOf(o.Major, o.Minor),
-		"http.request.body.size":   o.In,
-		"http.response.body.size":  o.Out,
-		"queueproxy.reason":        o.Why.String(),
-		"queueproxy.phase":         o.Phase.String(),
-	}
-	m.set(a)
+	scheme := "http"
 	if o.TLS {
-		a["url.scheme"] = "https"
+		scheme = "https"
 	}
+	a := make(attributes, 0, 20)
+	a.string("url.path", export.Text(path))
+	a.string("url.scheme", scheme)
+	a.string("network.protocol.version", versionOf(o.Major, o.Minor))
+	a.int("http.request.body.size", o.In)
+	a.int("http.response.body.size", o.Out)
+	a.string("queueproxy.reason", o.Why.String())
+	a.string("queueproxy.phase", o.Phase.String())
+	a.method(m)
 	if o.Status != 0 {
-		a["http.response.status_code"] = int64(o.Status)
+		a.int("http.response.status_code", int64(o.Status))
 	}
 	if o.Proxied {
-		a["queueproxy.activator"] = true
+		a = append(a, trace.BoolAttribute("queueproxy.activator", true))
 	}
 	if o.Replayed {
-		a["queueproxy.replayed"] = true
+		a = append(a, trace.BoolAttribute("queueproxy.replayed", true))
 	}
 	// As Knative has it, but for what cannot be a tag's name. Unlike in metrics any number
 	// of names is fine.
 	if tag, name := header.TagOf(o.Exchange); tag == header.TagNamed {
-		a["kn.route.tag"] = strings.Clone(name)
+		a.string("kn.route.tag", strings.Clone(name))
 	} else {
-		a["kn.route.tag"] = tag.String()
+		a.string("kn.route.tag", tag.String())
 	}
-	setAddress(a, "server.address", "server.port", o.Host)
-	setAddress(a, "network.peer.address", "network.peer.port", o.Remote)
+	a.address("server.address", "server.port", o.Host)
+	peer := a.address("network.peer.address", "network.peer.port", o.Remote)
 	client, _, _ := strings.Cut(o.Exchange.Header(header.XForwardedFor), ",")
 	if client = strings.TrimSpace(client); client != "" {
-		a["client.address"] = export.Text(client)
-	} else if peer, ok := a["network.peer.address"]; ok {
-		a["client.address"] = peer
+		a.string("client.address", export.Text(client))
+	} else if peer != "" {
+		a.string("client.address", peer)
 	}
 	if agent := o.Exchange.Header(header.UserAgent); agent != "" {
-		a["user_agent.original"] = export.Text(agent)
+		a.string("user_agent.original", export.Text(agent))
 	}
 	return a
 }
 
-// appAttributes tells of the request to the user container.
-func appAttributes(o *queue.Observation, m method, port int) map[string]any {
+// appAttributes are those of the request to the user container.
+func appAttributes(o *queue.Observation, m method, port int) attributes {
 	host := "127.0.0.1"
-	a := map[string]any{
-		"server.address":    host,
-		"queueproxy.reason": o.Why.String(),
-	}
-	m.set(a)
+	a := make(attributes, 0, 8)
+	a.string("server.address", host)
+	a.string("queueproxy.reason", o.Why.String())
+	a.method(m)
 	if port > 0 {
-		a["server.port"] = int64(port)
+		a.int("server.port", int64(port))
 		host = net.JoinHostPort(host, strconv.Itoa(port))
 	}
-	a["url.full"] = export.Text("http://" + host + o.Path())
+	a.string("url.full", export.Text("http://"+host+o.Path()))
 	if !o.FirstByte.IsZero() {
-		a["http.response.status_code"] = int64(o.Status)
+		a.int("http.response.status_code", int64(o.Status))
 	}
 	return a
-}
-
-// setAddress sets the attributes of a host with or without a port.
-func setAddress(a map[string]any, address, port, hostport string) {
-	if hostport == "" {
-		return
-	}
-	host, number, err := net.SplitHostPort(hostport)
-	if err != nil {
-		a[address] = export.Text(strings.Trim(hostport, "[]"))
-		return
-	}
-	a[address] = export.Text(host)
-	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
-		a[port] = int64(n)
-	}
 }
 
 func versionOf(major, minor int) string {

@@ -1,9 +1,15 @@
 package tracing
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 func TestTheServerSpanHasTheRouteTag(t *testing.T) {
@@ -21,14 +27,54 @@ func TestTheServerSpanHasTheRouteTag(t *testing.T) {
 		in := http.Header{"Knative-Serving-Tag": {c.tag}, "Knative-Serving-Default-Route": {c.byDefault}}
 		o := get("/")
 		o.Exchange = carrying(in)
-		spans := tracer.Begin(carrying(in)).spans(o)
-		if got := spans[0].Attributes["kn.route.tag"]; got != c.want {
+		spans := spansOf(t, tracer, carrying(in), o)
+		last := len(spans) - 1
+		if got := spans[last].Attributes["kn.route.tag"]; got != c.want {
 			t.Errorf("tag %q, default %q: got %v, want %s", c.tag, c.byDefault, got, c.want)
 		}
-		for _, s := range spans[1:] {
+		for _, s := range spans[:last] {
 			if got, ok := s.Attributes["kn.route.tag"]; ok {
 				t.Errorf("%s: got the tag %v, want it in the server span alone", s.Name, got)
 			}
 		}
+	}
+}
+
+// Spans take their times from the clock as the request goes on.
+func TestSpansLastAsLongAsWhatTheyAreOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		recorded := record(t)
+		r := unstarted(Options{Sampling: always, Limited: true}).Begin(carrying(http.Header{}))
+		began := time.Now()
+		time.Sleep(2 * time.Millisecond)
+		r.Enter(queue.Dialling)
+		r.Enter(queue.Waiting)
+		time.Sleep(3 * time.Millisecond)
+		r.Enter(queue.Streaming)
+		time.Sleep(5 * time.Millisecond)
+		r.End(get("/"))
+		var got []string
+		for _, s := range recorded.spans {
+			got = append(got, fmt.Sprint(s.Name, " ", s.StartTime.Sub(began), " ", s.EndTime.Sub(began)))
+			for _, a := range s.Annotations {
+				got = append(got, fmt.Sprint(a.Message, " ", a.Time.Sub(began)))
+			}
+		}
+		want := []string{waitName + " 0s 2ms", "HTTP GET 2ms 10ms", "first byte 5ms", "GET 0s 10ms"}
+		if !slices.Equal(got, want) {
+			t.Errorf("spans: got %q, want %q", got, want)
+		}
+	})
+}
+
+// An upgrade has no response but its head.
+func TestTheFirstByteOfAnUpgradeIsAnEvent(t *testing.T) {
+	recorded := record(t)
+	r := unstarted(Options{Sampling: always}).Begin(carrying(http.Header{}))
+	r.Enter(queue.Dialling)
+	r.Enter(queue.Tunnelled)
+	r.End(get("/"))
+	if got := recorded.spans[0].Annotations; len(got) != 1 || got[0].Message != "first byte" {
+		t.Errorf("%s: got %v, want the first byte", recorded.spans[0].Name, got)
 	}
 }

@@ -1,9 +1,11 @@
 package tracing
 
 import (
+	"context"
 	"encoding/hex"
 	"math/rand/v2"
 	"strings"
+	"unsafe"
 
 	"go.opencensus.io/trace"
 
@@ -20,14 +22,19 @@ import (
 type Trace struct {
 	tracer  *Tracer
 	parent  parent
-	record  bool // it is traced: spans are made
-	sampled bool // others are told that it is
 	id      trace.TraceID
-	server  trace.SpanID // of the whole, when it is traced
-	app     trace.SpanID // of the exchange with the user container: the parent that it is told
-	state   string       // the client's tracestate
-	text    string       // the traceparent, of which the ids are parts
+	sampled bool         // the user container gets to know that it is
+	next    trace.SpanID // the parent that the user container gets
+	text    string       // the traceparent, of which the ids are parts: the client's, or made
+	made    [55]byte
 	fields  [maxFields]queue.Field
+
+	// Of a request that is traced; nil otherwise.
+	server *trace.Span // the whole
+	wait   *trace.Span // for a slot; nil once it has one
+	app    *trace.Span // the exchange with the user container; nil until then
+	method method
+	state  string // the client's tracestate, as spans show it
 }
 
 // maxFields is how many fields there are when all formats are written: one of W3C,
@@ -53,25 +60,69 @@ func (t *Tracer) Begin(x queue.Exchange) *Trace {
 	if p.id == (trace.TraceID{}) {
 		r.id = newTraceID()
 	}
-	r.record = t.samples(r)
-	r.sampled = r.record || p.decision >= yes
+	record := t.samples(r)
+	r.sampled = record || p.decision >= yes
 	switch {
-	case r.record:
-		r.server, r.app = newSpanID(), newSpanID()
-		if p.w3c {
-			r.state = stateOf(x)
-		}
+	case record:
+		r.start(x)
 	case p.span != trace.SpanID{}:
-		r.app = p.span
+		r.next = p.span
 	default:
-		r.app = newSpanID()
+		r.next = newSpanID()
 	}
-	if line := only(x, traceparent); p.w3c && !r.record && len(line) == 55 && line[:2] == "00" && line[53:] == flagsOf(r.sampled) {
+	if line := only(x, traceparent); p.w3c && !record && len(line) == 55 && line[:2] == "00" && line[53:] == flagsOf(r.sampled) {
 		r.text = line
 	} else {
-		r.text = r.makeText()
+		r.makeText()
 	}
 	return r
+}
+
+// start starts the spans of a request that is traced.
+func (r *Trace) start(x queue.Exchange) {
+	r.method = methodOf(x.Line().Method)
+	if r.parent.w3c {
+		r.state = shownState(stateOf(x))
+	}
+	// Without a client's span the parent is the trace alone.
+	parent := trace.SpanContext{TraceID: r.id, SpanID: r.parent.span}
+	_, r.server = trace.StartSpanWithRemoteParent(context.Background(), r.method.span, parent, r.tracer.start...)
+	r.addState(r.server)
+	r.wait = r.child(waitName)
+	r.next = r.server.SpanContext().SpanID // until there is app
+}
+
+// child starts a span below that of the request.
+func (r *Trace) child(name string, o ...trace.StartOption) *trace.Span {
+	_, s := trace.StartSpan(trace.NewContext(context.Background(), r.server), name, o...)
+	r.addState(s)
+	return s
+}
+
+func (r *Trace) addState(s *trace.Span) {
+	if r.state != "" {
+		s.AddAttributes(trace.StringAttribute(stateAttribute, r.state))
+	}
+}
+
+// Enter ends and starts spans where a request that is traced goes from one phase to the
+// next.
+func (r *Trace) Enter(p queue.Phase) {
+	if r == nil || r.server == nil {
+		return
+	}
+	switch p {
+	case queue.Dialling: // it has its slot
+		if r.tracer.options.Limited {
+			r.wait.End()
+		}
+		r.wait = nil // and is never exported, if it has not ended
+		r.app = r.child("HTTP "+r.method.span, r.tracer.client...)
+		r.next = r.app.SpanContext().SpanID
+		r.makeText()
+	case queue.Streaming, queue.Tunnelled:
+		r.app.Annotate(nil, "first byte")
+	}
 }
 
 // samples decides whether spans are made.
@@ -87,16 +138,16 @@ func (t *Tracer) samples(r *Trace) bool {
 	return t.sampler(trace.SamplingParameters{TraceID: key}).Sample
 }
 
-// makeText returns the traceparent for the user container.
-func (r *Trace) makeText() string {
-	var b [55]byte
-	copy(b[:], "00-")
+// makeText makes the traceparent for the user container, in place: it is valid until End.
+func (r *Trace) makeText() {
+	b := r.made[:]
+	copy(b, "00-")
 	hex.Encode(b[idAt:], r.id[:])
 	b[idEnd] = '-'
-	hex.Encode(b[spanAt:], r.app[:])
+	hex.Encode(b[spanAt:], r.next[:])
 	b[spanEnd] = '-'
 	copy(b[spanEnd+1:], flagsOf(r.sampled))
-	return string(b[:])
+	r.text = unsafe.String(&b[0], len(b))
 }
 
 func flagsOf(sampled bool) string {
@@ -107,7 +158,7 @@ func flagsOf(sampled bool) string {
 }
 
 // ID returns the id of the trace, 32 hexadecimal digits; "" when tracing is off. The
-// string is valid until the request's memory is used again.
+// string is valid until End.
 func (r *Trace) ID() string {
 	if r == nil {
 		return ""
@@ -138,8 +189,8 @@ func (r *Trace) Fields() []queue.Field {
 	if r.parent.decision == debug {
 		state = "d"
 	}
-	if r.record {
-		server = r.server.String()
+	if r.server != nil {
+		server = r.server.SpanContext().SpanID.String()
 	}
 	if formats&B3 != 0 {
 		add(b3TraceID, id)
@@ -185,14 +236,14 @@ func (r *Trace) Drop(name string) bool {
 	return false
 }
 
-// End sends the spans of a request that has ended, if it is traced. o is not kept.
+// End ends the spans of a request that has ended, if it is traced. o is not kept.
 func (r *Trace) End(o *queue.Observation) {
 	if r == nil || r.tracer == nil {
 		return
 	}
 	t := r.tracer
-	if r.record {
-		t.export.add(r.spans(o))
+	if r.server != nil {
+		r.endSpans(o)
 	}
 	*r = Trace{}
 	t.traces.Put(r)

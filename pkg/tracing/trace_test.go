@@ -32,24 +32,59 @@ func (x *exchange) Request() *http.Request { return x.r }
 
 func (x *exchange) Header(name string) string { return strings.Trim(x.r.Header.Get(name), " \t") }
 
+func (x *exchange) Line() queue.Line {
+	return queue.Line{
+		Method: x.r.Method, Target: x.r.RequestURI, Host: x.r.Host, Major: x.r.ProtoMajor, Minor: x.r.ProtoMinor,
+		Remote: x.r.RemoteAddr, TLS: x.r.TLS != nil,
+	}
+}
+
 func (x *exchange) Repeats(name string) bool { return len(x.r.Header[name]) > 1 }
 
 // carrying returns a request with these fields.
-func carrying(h http.Header) *exchange { return &exchange{r: &http.Request{Header: h}} }
+func carrying(h http.Header) *exchange {
+	return &exchange{r: &http.Request{Method: http.MethodGet, Header: h}}
+}
 
-// observe returns a request that went well: 2 ms in the queue, 5 ms to the first
-// byte, 10 ms in all.
+// observe returns a request that went well.
 func observe(r *http.Request) *queue.Observation {
-	start := time.Date(2026, 8, 21, 10, 0, 0, 1_000, time.UTC)
+	x := &exchange{r: r}
+	now := time.Now()
 	return &queue.Observation{
-		Exchange: &exchange{r: r},
-		Line: queue.Line{
-			Method: r.Method, Target: r.RequestURI, Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
-			Remote: r.RemoteAddr, TLS: r.TLS != nil,
-		},
-		Start: start, Slot: start.Add(2 * time.Millisecond), End: start.Add(10 * time.Millisecond), Phase: queue.Streaming,
-		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: start.Add(5 * time.Millisecond)},
+		Exchange: x, Line: x.Line(), Start: now, Slot: now, End: now, Phase: queue.Streaming,
+		Result: queue.Result{Status: 200, Begun: true, In: 3, Out: 5, FirstByte: now},
 	}
+}
+
+// finish takes a trace through the phases that a request went through, and ends it.
+func finish(r *Trace, o *queue.Observation) {
+	if !o.Slot.IsZero() {
+		r.Enter(queue.Dialling)
+	}
+	if !o.FirstByte.IsZero() {
+		r.Enter(queue.Streaming)
+	}
+	r.End(o)
+}
+
+// A recorder keeps all spans of the process.
+type recorder struct{ spans []*trace.SpanData }
+
+func (r *recorder) ExportSpan(s *trace.SpanData) { r.spans = append(r.spans, s) }
+
+// record records all spans until the end of the test.
+func record(t *testing.T) *recorder {
+	r := &recorder{}
+	trace.RegisterExporter(r)
+	t.Cleanup(func() { trace.UnregisterExporter(r) })
+	return r
+}
+
+// spansOf returns the spans of a request: those of its parts before its own.
+func spansOf(t *testing.T, tracer *Tracer, x queue.Exchange, o *queue.Observation) []*trace.SpanData {
+	r := record(t)
+	finish(tracer.Begin(x), o)
+	return r.spans
 }
 
 func get(target string) *queue.Observation {
@@ -119,7 +154,8 @@ func TestATracedRequestGoesOnUnderOurSpan(t *testing.T) {
 			if r.id.String() != r.ID() {
 				t.Errorf("ID: got %s, want %s", r.ID(), r.id)
 			}
-			ours := strings.NewReplacer("APP", r.app.String(), "SERVER", r.server.String())
+			r.Enter(queue.Dialling)
+			ours := strings.NewReplacer("APP", r.app.SpanContext().SpanID.String(), "SERVER", r.server.SpanContext().SpanID.String())
 			want := http.Header{}
 			for _, line := range c.want {
 				name, value, _ := strings.Cut(ours.Replace(line), ": ")
@@ -177,8 +213,8 @@ func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 		if got := onwards(r, in).Get(b3Sampled); got != want {
 			t.Errorf("%s: got X-B3-Sampled %q, want %q", line, got, want)
 		}
-		if r.id == (trace.TraceID{}) || r.app == (trace.SpanID{}) {
-			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.app)
+		if r.id == (trace.TraceID{}) || r.next == (trace.SpanID{}) {
+			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.next)
 		}
 	}
 }
@@ -218,8 +254,8 @@ func TestSamplingDecides(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newTracer(t, c.sampling, W3C).Begin(carrying(fields(c.line)))
-			if r.record != c.record || r.sampled != c.sampled {
-				t.Errorf("got record %t, sampled %t, want %t, %t", r.record, r.sampled, c.record, c.sampled)
+			if record := r.server != nil; record != c.record || r.sampled != c.sampled {
+				t.Errorf("got record %t, sampled %t, want %t, %t", record, r.sampled, c.record, c.sampled)
 			}
 		})
 	}
@@ -232,7 +268,7 @@ func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
 		recorded := 0
 		for range n {
 			id, span := newTraceID().String()[32-digits:], newSpanID().String()
-			if tracer.Begin(carrying(fields("b3: " + id + "-" + span))).record {
+			if tracer.Begin(carrying(fields("b3: "+id+"-"+span))).server != nil {
 				recorded++
 			}
 		}
@@ -275,13 +311,16 @@ func TestWhatIsNotTracedCostsNothing(t *testing.T) {
 	}{
 		{"off", nil, http.Header{}, 0},
 		{"the client does not want it", followed, fields("traceparent: 00-" + tid + "-" + sid + "-00"), 0},
-		{"a new trace", followed, http.Header{}, 1}, // its id
+		{"the client does not want it, in B3", followed, fields("X-B3-TraceId: "+tid, "X-B3-SpanId: "+sid, "X-B3-Sampled: 0"), 0},
+		{"a new trace", followed, http.Header{}, 0},
 	} {
 		x := carrying(c.in)
 		got := testing.AllocsPerRun(100, func() {
 			r := c.tracer.Begin(x)
 			_ = r.ID()
+			r.Enter(queue.Dialling)
 			r.Fields()
+			r.Enter(queue.Streaming)
 			r.End(o)
 		})
 		if got > c.want {
@@ -293,21 +332,27 @@ func TestWhatIsNotTracedCostsNothing(t *testing.T) {
 func BenchmarkTrace(b *testing.B) {
 	o := get("/a?b=c")
 	for _, c := range []struct {
-		name   string
-		tracer *Tracer
-		in     http.Header
+		name     string
+		sampling Sampling
+		in       http.Header
 	}{
-		{"off", nil, http.Header{}},
-		{"not sampled, parent", newTracer(b, follow, W3C|B3), fields("traceparent: 00-" + tid + "-" + sid + "-00")},
-		{"not sampled, new", newTracer(b, follow, W3C|B3), http.Header{}},
-		{"sampled", newTracer(b, always, W3C|B3), fields("traceparent: 00-" + tid + "-" + sid + "-01")},
+		{"off", Sampling{}, http.Header{}},
+		{"not sampled, parent", follow, fields("traceparent: 00-" + tid + "-" + sid + "-00")},
+		{"not sampled, new", follow, http.Header{}},
+		{"sampled", always, fields("traceparent: 00-" + tid + "-" + sid + "-01")},
 	} {
 		b.Run(c.name, func(b *testing.B) {
+			var tracer *Tracer
+			if c.sampling != (Sampling{}) {
+				tracer = newTracer(b, c.sampling, W3C|B3)
+			}
 			x := carrying(c.in)
 			b.ReportAllocs()
 			for b.Loop() {
-				r := c.tracer.Begin(x)
+				r := tracer.Begin(x)
+				r.Enter(queue.Dialling)
 				r.Fields()
+				r.Enter(queue.Streaming)
 				r.End(o)
 			}
 		})

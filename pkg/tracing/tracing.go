@@ -3,11 +3,10 @@
 // spans of what it saw to Zipkin, to an OpenTelemetry collector or to standard
 // output.
 //
-// Spans, ids and samplers are OpenCensus's; nothing else is. Its span type takes its
-// times from its own calls and its exporters from a registry of the process, while
-// ours are made when a request has ended, out of what was observed, and belong to one
-// [Tracer]. Its header formats take what the standards forbid. The encoders are our
-// own because the OpenTelemetry SDK would make the binary half as large again.
+// Spans are OpenCensus's: started, sampled and ended by its API, and what sends them is one
+// of its exporters. A request whose trace is not sampled starts none, because that would
+// allocate. Header fields are read and written here: OpenCensus's packages for them take
+// what the standards forbid, lose what they ask for, and allocate (docs/dependencies.md).
 package tracing
 
 import (
@@ -73,11 +72,14 @@ type Options struct {
 type Tracer struct {
 	options Options
 	sampler trace.Sampler
-	traces  sync.Pool // of *Trace
+	start   []trace.StartOption // of the span of a request, which is known to be sampled
+	client  []trace.StartOption // of the span of the exchange with the user container
+	traces  sync.Pool           // of *Trace
 	export  *exporter
 }
 
-// New starts a tracer. It returns nil when there is nothing to trace: no exporter,
+// New starts a tracer. OpenCensus has one list of exporters, so a tracer sends the spans of
+// all tracers of the process: there should be one. It returns nil when there is nothing to trace: no exporter,
 // or a sampling that never samples. The error is about the exporter or its endpoint.
 func New(o Options) (*Tracer, error) {
 	if o.Exporter == export.None || o.Exporter == "" || o.Sampling.never() {
@@ -87,10 +89,22 @@ func New(o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	t := &Tracer{options: o, sampler: trace.ProbabilitySampler(o.Sampling.Rate)}
-	t.traces.New = func() any { return new(Trace) }
+	t := unstarted(o)
 	t.export = startExporter(encode, send, release, o.Report)
+	trace.RegisterExporter(t.export)
 	return t, nil
+}
+
+// unstarted returns a tracer that exports nothing yet.
+func unstarted(o Options) *Tracer {
+	t := &Tracer{
+		options: o,
+		sampler: trace.ProbabilitySampler(o.Sampling.Rate),
+		start:   []trace.StartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithSampler(trace.AlwaysSample())},
+		client:  []trace.StartOption{trace.WithSpanKind(trace.SpanKindClient)},
+	}
+	t.traces.New = func() any { return new(Trace) }
+	return t
 }
 
 // wayOut returns how spans are encoded and sent, and what to do when no more are.
@@ -142,5 +156,6 @@ func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
+	trace.UnregisterExporter(t.export)
 	return t.export.close(ctx)
 }

@@ -43,7 +43,7 @@ type zipkinAnnotation struct {
 // zipkinArray makes the body of a POST to /api/v2/spans.
 func zipkinArray(r *export.Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*spanData) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		all := make([]zipkinSpan, len(spans))
 		for i, s := range spans {
 			all[i] = zipkinOf(s, local)
@@ -55,7 +55,7 @@ func zipkinArray(r *export.Resource) encoder {
 // zipkinLines makes a line for each span, in the same words, which people can read.
 func zipkinLines(r *export.Resource) encoder {
 	local := zipkinLocal(r)
-	return func(spans []*spanData) ([]byte, error) {
+	return func(spans []*trace.SpanData) ([]byte, error) {
 		var b bytes.Buffer
 		for _, s := range spans {
 			if err := json.NewEncoder(&b).Encode(zipkinOf(s, local)); err != nil {
@@ -88,7 +88,7 @@ func (e *zipkinEndpoint) setAddress(s string) {
 	}
 }
 
-func zipkinOf(s *spanData, local *zipkinEndpoint) zipkinSpan {
+func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
 	start, end := nanosOf(s)
 	z := zipkinSpan{
 		TraceID: hex.EncodeToString(s.TraceID[:]), ID: hex.EncodeToString(s.SpanID[:]), Name: s.Name,
@@ -111,10 +111,10 @@ func zipkinOf(s *spanData, local *zipkinEndpoint) zipkinSpan {
 	for _, a := range s.Annotations {
 		z.Annotations = append(z.Annotations, zipkinAnnotation{micros(nanosWithin(s, a.Time)), a.Message})
 	}
-	if len(s.Attributes) > 0 || s.Code != trace.StatusCodeOK {
+	if len(shownAttributes(s)) > 0 || s.Code != trace.StatusCodeOK {
 		z.Tags = make(map[string]string, len(s.Attributes)+1)
 	}
-	for name, value := range s.Attributes {
+	for name, value := range shownAttributes(s) {
 		z.Tags[name] = fmt.Sprint(value)
 	}
 	if s.Code != trace.StatusCodeOK {
@@ -124,7 +124,7 @@ func zipkinOf(s *spanData, local *zipkinEndpoint) zipkinSpan {
 }
 
 // zipkinRemote is the peer that two attributes name; nil: they name none.
-func zipkinRemote(s *spanData, address, port string) *zipkinEndpoint {
+func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
 	var e zipkinEndpoint
 	host, _ := s.Attributes[address].(string)
 	if e.setAddress(host); e == (zipkinEndpoint{}) {
