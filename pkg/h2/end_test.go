@@ -167,7 +167,7 @@ func TestResetsBothWays(t *testing.T) {
 	five := p.request(5, false)
 	five.sendHead(p, true)
 	p.expect("HEADERS 5 end", "RST_STREAM 5 NO_ERROR")
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.fields("late", "trailer"), EndHeaders: true, EndStream: true}))
+	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.Block("late", "trailer"), EndHeaders: true, EndStream: true}))
 	p.expect("RST_STREAM 5 STREAM_CLOSED")
 	if n := p.us.Streams(); n != 0 {
 		t.Errorf("got %d streams, want none", n)

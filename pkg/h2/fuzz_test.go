@@ -14,6 +14,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // FuzzBlock compares what is encoded with what golang.org/x/net decodes.
@@ -30,34 +31,13 @@ func FuzzBlock(f *testing.F) {
 		k.Status(status)
 		k.Field(name, value)
 		k.Request(method, "https", "a", path, "p")
-		var got []hpack.HeaderField
-		d := hpack.NewDecoder(0, func(f hpack.HeaderField) { got = append(got, f) })
 		// What a Conn sends is the block, in frames.
 		p := connect(t, serverConfig())
 		p.greet(initialWindow(1))
 		o := p.request(1, true)
 		p.must(o.SendHead(&k, true))
 		p.us.Flush(false)
-		for {
-			f, err := p.ReadFrame()
-			p.must(err)
-			var piece []byte
-			switch f := f.(type) {
-			case *http2.HeadersFrame:
-				piece = f.HeaderBlockFragment()
-			case *http2.ContinuationFrame:
-				piece = f.HeaderBlockFragment()
-			}
-			if _, err := d.Write(piece); err != nil {
-				t.Fatal(err)
-			}
-			if f.Header().Flags.Has(http2.FlagHeadersEndHeaders) {
-				break
-			}
-		}
-		if err := d.Close(); err != nil {
-			t.Fatal(err)
-		}
+		got := p.readBlock()
 		p.Close()
 		p.ended()
 		want := []string{":status", name, ":method", ":scheme", ":authority", ":path", ":protocol"}
@@ -77,6 +57,29 @@ func FuzzBlock(f *testing.F) {
 			}
 		}
 	})
+}
+
+// readBlock reads a header block to its end.
+func (p *peer) readBlock() (fields []hpack.HeaderField) {
+	p.Helper()
+	d := hpack.NewDecoder(0, func(f hpack.HeaderField) { fields = append(fields, f) })
+	for {
+		f, err := p.ReadFrame()
+		p.must(err)
+		var piece []byte
+		switch f := f.(type) {
+		case *http2.HeadersFrame:
+			piece = f.HeaderBlockFragment()
+		case *http2.ContinuationFrame:
+			piece = f.HeaderBlockFragment()
+		}
+		_, err = d.Write(piece)
+		p.must(err)
+		if f.Header().Flags.Has(http2.FlagHeadersEndHeaders) {
+			p.must(d.Close())
+			return fields
+		}
+	}
 }
 
 func asciiLower(s string) string {
@@ -135,8 +138,7 @@ var answer = head(10)
 // content that is told is content that the Framer has found.
 func FuzzFrames(f *testing.F) {
 	settings := frame(http2.FrameSettings, 0, 0)
-	p := &peer{TB: f}
-	p.encoder = hpack.NewEncoder(&p.block)
+	p := &peer{TB: f, Frames: harness.NewFrames(nil)}
 	f.Add(conversation(p)[len(wire.Preface):], 7)
 	f.Add(slices.Concat(settings, frame(http2.FramePing, 0, 0, make([]byte, 8)...), frame(99, 1, 3)), 1)
 	f.Add(slices.Concat(settings, frame(http2.FrameHeaders, 4, 1, 0x82), frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 1), frame(http2.FrameRSTStream, 0, 1, 0, 0, 0, 8)), 100)

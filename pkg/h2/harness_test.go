@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"sync"
 	"testing"
@@ -12,17 +11,14 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds every wait of these tests.
-const patience = 20 * time.Second
 
 // Sizes of the connections under test, small so that their bounds are met soon.
 const (
@@ -35,14 +31,10 @@ const (
 // by golang.org/x/net's Framer.
 type peer struct {
 	testing.TB
-	net.Conn
-	*http2.Framer
+	*harness.Frames
 	us   *h2.Conn
 	host *host
 	ran  chan error // what Run has returned
-
-	block   bytes.Buffer
-	encoder *hpack.Encoder
 }
 
 // A host is the Handler of a connection under test. It accepts all streams.
@@ -151,7 +143,7 @@ func (o *owner) Drained(*h2.Conn) {
 // await returns the lines when there are n, and makes the owner new.
 func (o *owner) await(t testing.TB, n int) []string {
 	t.Helper()
-	late := time.After(patience)
+	late := time.After(harness.Patience)
 	for {
 		o.mu.Lock()
 		if lines := o.lines; len(lines) >= n {
@@ -198,30 +190,16 @@ func dial(t testing.TB, config h2.Config) *peer {
 // dialWith is dial with another Handler.
 func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	there, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	here, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := link.New(here.(*net.TCPConn))
+	there, here := harness.Pair(t)
+	l, err := link.New(here)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config.Buffers = &h2.Buffers{}
-	p := &peer{TB: t, Conn: there, ran: make(chan error, 1)}
+	p := &peer{TB: t, Frames: harness.NewFrames(there), ran: make(chan error, 1)}
 	p.us = h2.New(l, config, h)
-	there.SetDeadline(time.Now().Add(patience))
-	p.Framer = http2.NewFramer(there, there)
-	p.Framer.AllowIllegalReads, p.Framer.AllowIllegalWrites = true, true
-	p.encoder = hpack.NewEncoder(&p.block)
+	there.SetDeadline(time.Now().Add(harness.Patience))
+	p.AllowIllegalReads, p.ReadMetaHeaders = true, nil
 	t.Cleanup(func() {
 		there.Close()
 		p.us.Close(errors.New("the test is over"))
@@ -252,18 +230,9 @@ func (p *peer) send(b ...[]byte) {
 	p.must(err)
 }
 
-// fields encodes a header block; names and values alternate.
-func (p *peer) fields(all ...string) []byte {
-	p.block.Reset()
-	for i := 0; i < len(all); i += 2 {
-		p.must(p.encoder.WriteField(hpack.HeaderField{Name: all[i], Value: all[i+1]}))
-	}
-	return bytes.Clone(p.block.Bytes())
-}
-
 // get is the block of a request, with more fields.
 func (p *peer) get(more ...string) []byte {
-	return p.fields(append([]string{":method", "GET", ":scheme", "http", ":path", "/", ":authority", "app"}, more...)...)
+	return p.Block(append([]string{":method", "GET", ":scheme", "http", ":path", "/", ":authority", "app"}, more...)...)
 }
 
 // request opens a stream and returns its owner.
@@ -276,13 +245,7 @@ func (p *peer) request(id uint32, end bool, more ...string) *owner {
 // accepted returns the owner of the next stream that was accepted.
 func (p *peer) accepted() *owner {
 	p.Helper()
-	select {
-	case o := <-p.host.streams:
-		return o
-	case <-time.After(patience):
-		p.Fatal("got no stream, want one")
-		return nil
-	}
+	return harness.Receive(p, p.host.streams, "stream")
 }
 
 // next is the next frame as text.
@@ -338,13 +301,7 @@ func (p *peer) alive() {
 // ended returns what Run has returned.
 func (p *peer) ended() error {
 	p.Helper()
-	select {
-	case err := <-p.ran:
-		return err
-	case <-time.After(patience):
-		p.Fatal("the connection still runs")
-		return nil
-	}
+	return harness.Receive(p, p.ran, "end of the connection")
 }
 
 // frame makes a frame, a wrong one too.

@@ -14,71 +14,72 @@ import (
 
 // What a peer may not send, and what it gets. Stream 1 is open, 3 is half closed by the
 // peer, 5 was reset by it, and 7 was skipped; higher ones are idle.
+// tooLong is more content than a frame may have.
+var tooLong = make([]byte, 16385)
+
+// brokenRules are frames behind those of TestBrokenRulesEndTheStreamOrTheConnection, and
+// what is answered.
+var brokenRules = []struct {
+	name string
+	sent []byte
+	want string
+}{
+	{"DATA on the connection", frame(http2.FrameData, 0, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"DATA on an idle stream", frame(http2.FrameData, 0, 11, 1), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"DATA on a stream of the server", frame(http2.FrameData, 0, 2, 1), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"DATA behind the end", frame(http2.FrameData, 0, 3, 1), "RST_STREAM 3 STREAM_CLOSED"},
+	{"DATA on a closed stream", frame(http2.FrameData, 0, 5, 1), "RST_STREAM 5 STREAM_CLOSED"},
+	{"DATA that is too long", frame(http2.FrameData, 0, 1, tooLong...), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"DATA beyond the stream's window", frame(http2.FrameData, 0, 1, tooLong[:window+1]...), "RST_STREAM 1 FLOW_CONTROL_ERROR"},
+	{"padding without a length", frame(http2.FrameData, 8, 1), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"more padding than DATA", frame(http2.FrameData, 8, 1, 3, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"HEADERS on the connection", frame(http2.FrameHeaders, 4, 0, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"HEADERS on a stream of the server", frame(http2.FrameHeaders, 4, 2, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"HEADERS behind the end", frame(http2.FrameHeaders, 5, 3, 0x82), "RST_STREAM 3 STREAM_CLOSED"},
+	{"HEADERS on a closed stream", frame(http2.FrameHeaders, 5, 5, 0x82), "GOAWAY 9 STREAM_CLOSED"},
+	{"HEADERS on a stream that was skipped", frame(http2.FrameHeaders, 5, 7, 0x82), "GOAWAY 9 STREAM_CLOSED"},
+	{"HEADERS that are too long", frame(http2.FrameHeaders, 4, 11, tooLong...), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"HEADERS with more padding than payload", frame(http2.FrameHeaders, 12, 11, 2, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"HEADERS without their padding's length", frame(http2.FrameHeaders, 12, 11), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"HEADERS without their priority", frame(http2.FrameHeaders, 36, 11, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"HEADERS of a stream that depends on itself", frame(http2.FrameHeaders, 36, 11, 0, 0, 0, 11, 0, 0x82), "RST_STREAM 11 PROTOCOL_ERROR"},
+	{"an index beyond the tables", frame(http2.FrameHeaders, 4, 11, 0xff, 0x7f), "GOAWAY 9 COMPRESSION_ERROR"},
+	{"a block that ends too early", frame(http2.FrameHeaders, 4, 11, 0x40), "GOAWAY 9 COMPRESSION_ERROR"},
+	{"a table that is too large", frame(http2.FrameHeaders, 4, 11, 0x3f, 0xff, 0xff, 0x7f), "GOAWAY 9 COMPRESSION_ERROR"},
+	{"PRIORITY on the connection", frame(http2.FramePriority, 0, 0, 0, 0, 0, 1, 0), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"PRIORITY of the wrong size", frame(http2.FramePriority, 0, 1, 0, 0, 0, 3), "RST_STREAM 1 FRAME_SIZE_ERROR"},
+	{"PRIORITY of a stream that depends on itself", frame(http2.FramePriority, 0, 1, 0, 0, 0, 1, 0), "RST_STREAM 1 PROTOCOL_ERROR"},
+	{"RST_STREAM on the connection", frame(http2.FrameRSTStream, 0, 0, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"RST_STREAM on an idle stream", frame(http2.FrameRSTStream, 0, 11, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"RST_STREAM of the wrong size", frame(http2.FrameRSTStream, 0, 1, 0, 0, 8), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"SETTINGS on a stream", frame(http2.FrameSettings, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"SETTINGS of the wrong size", frame(http2.FrameSettings, 0, 0, 0, 1, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"an acknowledgement with settings", frame(http2.FrameSettings, 1, 0, 0, 1, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"ENABLE_PUSH of 2", frame(http2.FrameSettings, 0, 0, 0, 2, 0, 0, 0, 2), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"INITIAL_WINDOW_SIZE of 2^31", frame(http2.FrameSettings, 0, 0, 0, 4, 0x80, 0, 0, 0), "GOAWAY 9 FLOW_CONTROL_ERROR"},
+	{"MAX_FRAME_SIZE that is too small", frame(http2.FrameSettings, 0, 0, 0, 5, 0, 0, 0x3f, 0xff), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"MAX_FRAME_SIZE that is too large", frame(http2.FrameSettings, 0, 0, 0, 5, 1, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"ENABLE_CONNECT_PROTOCOL of 2", frame(http2.FrameSettings, 0, 0, 0, 8, 0, 0, 0, 2), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"PUSH_PROMISE", frame(http2.FramePushPromise, 4, 1, 0, 0, 0, 2, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"PING on a stream", frame(http2.FramePing, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"PING of the wrong size", frame(http2.FramePing, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"GOAWAY on a stream", frame(http2.FrameGoAway, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"GOAWAY of the wrong size", frame(http2.FrameGoAway, 0, 0, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"WINDOW_UPDATE of the wrong size", frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 1), "GOAWAY 9 FRAME_SIZE_ERROR"},
+	{"WINDOW_UPDATE of nothing", frame(http2.FrameWindowUpdate, 0, 0, 0, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"WINDOW_UPDATE of nothing on a stream", frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0), "RST_STREAM 1 PROTOCOL_ERROR"},
+	{"WINDOW_UPDATE on an idle stream", frame(http2.FrameWindowUpdate, 0, 11, 0, 0, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"a window that is too large", frame(http2.FrameWindowUpdate, 0, 0, 0x7f, 0xff, 0xff, 0xff), "GOAWAY 9 FLOW_CONTROL_ERROR"},
+	{"a window of a stream that is too large", frame(http2.FrameWindowUpdate, 0, 1, 0x7f, 0xff, 0xff, 0xff), "RST_STREAM 1 FLOW_CONTROL_ERROR"},
+	{"CONTINUATION of nothing", frame(http2.FrameContinuation, 4, 1, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"CONTINUATION of another stream", slices.Concat(frame(http2.FrameHeaders, 0, 11, 0x82), frame(http2.FrameContinuation, 4, 13, 0x82)), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"DATA within a block", slices.Concat(frame(http2.FrameHeaders, 0, 11, 0x82), frame(http2.FrameData, 0, 1, 1)), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"an unknown frame within a block", slices.Concat(frame(http2.FrameHeaders, 0, 11, 0x82), frame(99, 0, 1, 1)), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"an unknown frame that is too long", frame(99, 0, 1, tooLong...), "GOAWAY 9 FRAME_SIZE_ERROR"},
+}
+
 func TestBrokenRulesEndTheStreamOrTheConnection(t *testing.T) {
-	const (
-		data, headers, priority, reset = http2.FrameData, http2.FrameHeaders, http2.FramePriority, http2.FrameRSTStream
-		settings, push, ping, goAway   = http2.FrameSettings, http2.FramePushPromise, http2.FramePing, http2.FrameGoAway
-		windowUpdate, continuation     = http2.FrameWindowUpdate, http2.FrameContinuation
-	)
-	long := make([]byte, 16385)
-	for _, c := range []struct {
-		name string
-		sent []byte
-		want string
-	}{
-		{"DATA on the connection", frame(data, 0, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"DATA on an idle stream", frame(data, 0, 11, 1), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"DATA on a stream of the server", frame(data, 0, 2, 1), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"DATA behind the end", frame(data, 0, 3, 1), "RST_STREAM 3 STREAM_CLOSED"},
-		{"DATA on a closed stream", frame(data, 0, 5, 1), "RST_STREAM 5 STREAM_CLOSED"},
-		{"DATA that is too long", frame(data, 0, 1, long...), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"DATA beyond the stream's window", frame(data, 0, 1, long[:window+1]...), "RST_STREAM 1 FLOW_CONTROL_ERROR"},
-		{"padding without a length", frame(data, 8, 1), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"more padding than DATA", frame(data, 8, 1, 3, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"HEADERS on the connection", frame(headers, 4, 0, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"HEADERS on a stream of the server", frame(headers, 4, 2, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"HEADERS behind the end", frame(headers, 5, 3, 0x82), "RST_STREAM 3 STREAM_CLOSED"},
-		{"HEADERS on a closed stream", frame(headers, 5, 5, 0x82), "GOAWAY 9 STREAM_CLOSED"},
-		{"HEADERS on a stream that was skipped", frame(headers, 5, 7, 0x82), "GOAWAY 9 STREAM_CLOSED"},
-		{"HEADERS that are too long", frame(headers, 4, 11, long...), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"HEADERS with more padding than payload", frame(headers, 12, 11, 2, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"HEADERS without their padding's length", frame(headers, 12, 11), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"HEADERS without their priority", frame(headers, 36, 11, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"HEADERS of a stream that depends on itself", frame(headers, 36, 11, 0, 0, 0, 11, 0, 0x82), "RST_STREAM 11 PROTOCOL_ERROR"},
-		{"an index beyond the tables", frame(headers, 4, 11, 0xff, 0x7f), "GOAWAY 9 COMPRESSION_ERROR"},
-		{"a block that ends too early", frame(headers, 4, 11, 0x40), "GOAWAY 9 COMPRESSION_ERROR"},
-		{"a table that is too large", frame(headers, 4, 11, 0x3f, 0xff, 0xff, 0x7f), "GOAWAY 9 COMPRESSION_ERROR"},
-		{"PRIORITY on the connection", frame(priority, 0, 0, 0, 0, 0, 1, 0), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"PRIORITY of the wrong size", frame(priority, 0, 1, 0, 0, 0, 3), "RST_STREAM 1 FRAME_SIZE_ERROR"},
-		{"PRIORITY of a stream that depends on itself", frame(priority, 0, 1, 0, 0, 0, 1, 0), "RST_STREAM 1 PROTOCOL_ERROR"},
-		{"RST_STREAM on the connection", frame(reset, 0, 0, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"RST_STREAM on an idle stream", frame(reset, 0, 11, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"RST_STREAM of the wrong size", frame(reset, 0, 1, 0, 0, 8), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"SETTINGS on a stream", frame(settings, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"SETTINGS of the wrong size", frame(settings, 0, 0, 0, 1, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"an acknowledgement with settings", frame(settings, 1, 0, 0, 1, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"ENABLE_PUSH of 2", frame(settings, 0, 0, 0, 2, 0, 0, 0, 2), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"INITIAL_WINDOW_SIZE of 2^31", frame(settings, 0, 0, 0, 4, 0x80, 0, 0, 0), "GOAWAY 9 FLOW_CONTROL_ERROR"},
-		{"MAX_FRAME_SIZE that is too small", frame(settings, 0, 0, 0, 5, 0, 0, 0x3f, 0xff), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"MAX_FRAME_SIZE that is too large", frame(settings, 0, 0, 0, 5, 1, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"ENABLE_CONNECT_PROTOCOL of 2", frame(settings, 0, 0, 0, 8, 0, 0, 0, 2), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"PUSH_PROMISE", frame(push, 4, 1, 0, 0, 0, 2, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"PING on a stream", frame(ping, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"PING of the wrong size", frame(ping, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"GOAWAY on a stream", frame(goAway, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"GOAWAY of the wrong size", frame(goAway, 0, 0, 0, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"WINDOW_UPDATE of the wrong size", frame(windowUpdate, 0, 1, 0, 0, 1), "GOAWAY 9 FRAME_SIZE_ERROR"},
-		{"WINDOW_UPDATE of nothing", frame(windowUpdate, 0, 0, 0, 0, 0, 0), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"WINDOW_UPDATE of nothing on a stream", frame(windowUpdate, 0, 1, 0, 0, 0, 0), "RST_STREAM 1 PROTOCOL_ERROR"},
-		{"WINDOW_UPDATE on an idle stream", frame(windowUpdate, 0, 11, 0, 0, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"a window that is too large", frame(windowUpdate, 0, 0, 0x7f, 0xff, 0xff, 0xff), "GOAWAY 9 FLOW_CONTROL_ERROR"},
-		{"a window of a stream that is too large", frame(windowUpdate, 0, 1, 0x7f, 0xff, 0xff, 0xff), "RST_STREAM 1 FLOW_CONTROL_ERROR"},
-		{"CONTINUATION of nothing", frame(continuation, 4, 1, 0x82), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"CONTINUATION of another stream", slices.Concat(frame(headers, 0, 11, 0x82), frame(continuation, 4, 13, 0x82)), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"DATA within a block", slices.Concat(frame(headers, 0, 11, 0x82), frame(data, 0, 1, 1)), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"an unknown frame within a block", slices.Concat(frame(headers, 0, 11, 0x82), frame(99, 0, 1, 1)), "GOAWAY 9 PROTOCOL_ERROR"},
-		{"an unknown frame that is too long", frame(99, 0, 1, long...), "GOAWAY 9 FRAME_SIZE_ERROR"},
-	} {
+	for _, c := range brokenRules {
 		t.Run(c.name, func(t *testing.T) {
 			p := connect(t, serverConfig())
 			p.greet()
@@ -156,7 +157,7 @@ func TestABeginningThatIsNoneEndsTheConnection(t *testing.T) {
 // priority, CONTINUATION, a trailer section, empty frames.
 func conversation(p *peer) []byte {
 	block := p.get("cookie", "a=b", "cookie", "c=d")
-	trailer := p.fields("checksum", "1")
+	trailer := p.Block("checksum", "1")
 	return slices.Concat([]byte(wire.Preface), frame(http2.FrameSettings, 0, 0, 0, 4, 0, 0, 1, 0),
 		frame(http2.FrameHeaders, 8|32, 1, append(append([]byte{3, 0, 0, 0, 0, 9}, block[:5]...), 0, 0, 0)...),
 		frame(http2.FrameContinuation, 0, 1), frame(http2.FrameContinuation, 4, 1, block[5:]...),
@@ -247,7 +248,7 @@ func TestMalformedHeads(t *testing.T) {
 		"upgrade":                             {":method", "GET", "upgrade", "h2c"},
 		"te":                                  {":method", "GET", "te", "gzip"},
 	} {
-		p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields(fields...), EndHeaders: true, EndStream: true}))
+		p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
 		if o := p.accepted(); o.began != "malformed end=true" {
 			t.Errorf("%s: got %q, want that it is malformed", name, o.began)
 		}
@@ -257,14 +258,14 @@ func TestMalformedHeads(t *testing.T) {
 		"a pseudo field": {":path", "/"}, "upper case": {"Upper", "x"}, "connection": {"connection", "x"},
 	} {
 		o := p.request(id, false)
-		p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields(fields...), EndHeaders: true, EndStream: true}))
+		p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
 		if got := o.await(t, 1); got[0] != "head malformed end=true" {
 			t.Errorf("%s in a trailer section: got %q, want that it is malformed", name, got)
 		}
 		id += 2
 	}
 	o := p.request(id, false)
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields("a", "b"), EndHeaders: true}))
+	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block("a", "b"), EndHeaders: true}))
 	if got := o.await(t, 1); got[0] != "head malformed end=false" {
 		t.Errorf("a trailer section that ends nothing: got %q, want that it is malformed", got)
 	}

@@ -308,7 +308,7 @@ func (p *peer) open(end bool) *owner {
 
 func (p *peer) respond(id uint32, end bool, fields ...string) {
 	p.Helper()
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.fields(fields...), EndHeaders: true, EndStream: end}))
+	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: end}))
 }
 
 func TestAClientsStreams(t *testing.T) {

@@ -82,6 +82,23 @@ func (c *Client) WantEnd() {
 	}
 }
 
+// Pair returns both ends of a TCP connection on this host. They are closed with the test.
+func Pair(t testing.TB) (a, b *net.TCPConn) {
+	t.Helper()
+	ln := Listen(t)
+	defer ln.Close()
+	dialed, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dialed.Close(); accepted.Close() })
+	return dialed.(*net.TCPConn), accepted.(*net.TCPConn)
+}
+
 // IsTimeout reports whether a read or a write has met its deadline.
 func IsTimeout(err error) bool {
 	var n net.Error
