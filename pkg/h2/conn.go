@@ -150,15 +150,16 @@ type Conn struct {
 	idleSince time.Time // when idleFrames began to count
 	idle      int
 
-	mu      sync.Mutex
-	streams map[uint32]*Stream
-	last    uint32 // the highest id that was opened: by the peer, or by a client itself
-	seen    uint32 // the same, with streams that were refused because the connection is ending
-	broken  error  // why nothing can be sent any more; nil: it can
-	over    error  // why the connection has ended; nil: it has not
-	early   bool   // a stream was ended before the peer had ended its side
-	leaving bool   // the peer has been told to open no more streams
-	ending  bool   // no streams are opened any more; the connection ends with the last one
+	mu        sync.Mutex
+	streams   map[uint32]*Stream
+	last      uint32      // the highest id that was opened: by the peer, or by a client itself
+	seen      uint32      // the same, with streams that were refused because the connection is ending
+	broken    error       // why nothing can be sent any more; nil: it can
+	over      error       // why the connection has ended; nil: it has not
+	early     bool        // a stream was ended before the peer had ended its side
+	abandoned []time.Time // when streams were, the oldest first; see Stream.Abandon
+	leaving   bool        // the peer has been told to open no more streams
+	ending    bool        // no streams are opened any more; the connection ends with the last one
 
 	// Of what is sent, guarded by mu.
 	out      []byte        // waits

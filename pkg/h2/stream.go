@@ -3,6 +3,7 @@ package h2
 import (
 	"errors"
 	"sync"
+	"time"
 )
 
 // A Stream is one request and its response. Its exported methods may be called by any
@@ -66,6 +67,7 @@ func (c *Conn) Refuse(id uint32, code Code) {
 // Errors of Open: the request has not been sent.
 var (
 	ErrFull   = errors.New("http2: the peer takes no more streams at the moment")
+	ErrShut   = errors.New("http2: the peer takes no streams at all at the moment")
 	ErrBusy   = errors.New("http2: what was sent before has not been taken")
 	ErrEnding = errors.New("http2: the connection is ending")
 )
@@ -75,8 +77,8 @@ var (
 var ErrUnsent = errors.New("http2: nothing was sent")
 
 // Open opens a stream by sending the head of a request; end: there is nothing else of it.
-// The error is ErrFull, ErrBusy, which Writable is for, ErrEnding, or what has ended the connection. h owns the stream
-// from before it is sent.
+// The error is ErrFull, ErrShut, ErrBusy, which Writable is for, ErrEnding, or what has ended
+// the connection. owner owns the stream from before it is sent.
 func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
 	c.mu.Lock()
@@ -86,7 +88,9 @@ func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 		return nil, c.broken
 	case c.ending || c.last >= maxStreamID-2:
 		return nil, ErrEnding
-	case len(c.streams) >= int(c.most):
+	case c.most == 0:
+		return nil, ErrShut
+	case len(c.streams)+c.stillAbandoned() >= int(c.most):
 		return nil, ErrFull
 	case len(c.out) >= outSize: // heads can be long
 		return nil, ErrBusy
@@ -239,13 +243,43 @@ func (s *Stream) Reset(code Code) {
 }
 
 // Abandon ends a stream of a client that wants no more of it, unless it has ended, and
-// reports whether it had not.
+// reports whether it had not. The stream counts for abandonTime more as one that the peer
+// has taken.
 func (s *Stream) Abandon() bool {
-	s.conn.mu.Lock()
+	c := s.conn
+	c.mu.Lock()
 	open := !s.gone
-	s.conn.mu.Unlock()
+	if open {
+		if len(c.abandoned) == maxAbandoned {
+			c.abandoned = c.abandoned[1:]
+		}
+		c.abandoned = append(c.abandoned, time.Now())
+	}
+	c.mu.Unlock()
 	s.Reset(Cancel)
 	return open
+}
+
+// A peer may be at work on a stream for long after it was reset, and ends the connection of
+// all if more are opened meanwhile than it can bear. RFC 9113 section 5.1.2 counts open
+// streams alone: there is no sign that the work has ended.
+const (
+	abandonTime  = 10 * time.Second
+	maxAbandoned = 1000 // of which the time is kept
+)
+
+// stillAbandoned returns how many streams were abandoned in the last abandonTime. c.mu is
+// held.
+func (c *Conn) stillAbandoned() int {
+	if len(c.abandoned) == 0 {
+		return 0
+	}
+	i, since := 0, time.Now().Add(-abandonTime)
+	for i < len(c.abandoned) && c.abandoned[i].Before(since) {
+		i++
+	}
+	c.abandoned = c.abandoned[i:]
+	return len(c.abandoned)
 }
 
 // Credit lets the peer send n more bytes of content. It reports whether the peer has to be

@@ -366,7 +366,7 @@ func (c *Conn) writeSome(fd uintptr) (done bool) {
 	}
 }
 
-// Ping asks the peer to answer. It is for those who doubt that it lives.
+// Ping asks the peer for a sign of life (RFC 9113 section 6.7).
 func (c *Conn) Ping() {
 	c.mu.Lock()
 	if c.broken == nil {

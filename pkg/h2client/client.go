@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
@@ -49,6 +50,11 @@ const (
 	maxReadPauses = 3
 )
 
+// silence is how long nothing may come on a connection with open streams before the user
+// container is asked for a sign of life, and how long that may take before the connection
+// takes no more requests. Those that it has are bounded by their own clocks.
+var silence = 10 * time.Second
+
 // Client holds the connections to the user container. It is safe for concurrent use.
 type Client struct {
 	settings Settings
@@ -56,6 +62,8 @@ type Client struct {
 	bodies   sync.Pool       // of *[window]byte, for responses that wait to be read
 	running  context.Context // until Close
 	stop     context.CancelFunc
+
+	since time.Time // when it was made
 
 	mu    sync.Mutex
 	conns []*conn // that take streams, the oldest first
@@ -71,7 +79,7 @@ type dial struct {
 
 // New returns a client. Nothing is dialled before the first request.
 func New(s Settings) *Client {
-	c := &Client{settings: s}
+	c := &Client{settings: s, since: time.Now()}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
 	return c
@@ -97,6 +105,9 @@ type conn struct {
 	number int  // from 1; guarded by client.mu
 	used   bool // it has taken a stream; guarded by client.mu
 
+	heard atomic.Int64 // when something has come, in nanoseconds since the client was made
+	asked int64        // when a PING was sent, likewise; guarded by client.mu
+
 	idle *time.Timer // closes it; guarded by client.mu
 }
 
@@ -104,7 +115,22 @@ type conn struct {
 func (n *conn) Request(uint32, *h2.Head, bool) {}
 
 // Received implements h2.Handler.
-func (n *conn) Received(bool) {}
+func (n *conn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
+
+// silent reports whether the user container does not read the connection any more, as far
+// as one can tell. client.mu is held.
+func (n *conn) silent() bool {
+	now := int64(time.Since(n.client.since))
+	heard := n.heard.Load()
+	switch {
+	case n.Streams() == 0 || now-heard < int64(silence):
+		return false
+	case n.asked <= heard:
+		n.asked = now
+		go n.Ping()
+	}
+	return now-n.asked >= int64(silence)
+}
 
 // Waiting implements h2.Handler.
 func (n *conn) Waiting() {}
@@ -192,6 +218,10 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 			i++
 			continue
 		}
+		if n.silent() {
+			c.remove(n)
+			continue
+		}
 		s, err := n.Open(owner, head, end)
 		switch {
 		case err == nil:
@@ -201,7 +231,9 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 		case errors.Is(err, h2.ErrBusy):
 			return nil, false, refusal{busy: n.Writable()}
 		case errors.Is(err, h2.ErrFull):
-			why.shut = why.shut || n.Streams() == 0
+			i++
+		case errors.Is(err, h2.ErrShut):
+			why.shut = true
 			i++
 		default:
 			c.remove(n)
