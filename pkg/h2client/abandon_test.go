@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Clients that come and go must not end the connection that others share: a server that
@@ -30,7 +32,7 @@ func TestStreamsThatAreAbandonedStillCountForAWhile(t *testing.T) {
 		sent := make(chan struct{}, 2)
 		o.sending = func() { sent <- struct{}{} }
 		done := run(client, c)
-		await(t, sent, "the request is sent")
+		harness.Receive(t, sent, "sign that the request is sent")
 		c.Abort()
 		mustAbort(t, done)
 	}

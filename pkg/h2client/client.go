@@ -3,6 +3,7 @@
 package h2client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -23,6 +24,11 @@ type Settings struct {
 
 	// Unsettled is called when a connection has ended that never spoke HTTP/2.
 	Unsettled func()
+
+	// Silence is how long nothing may come on a connection with open streams before the user
+	// container is asked for a sign of life, and how long that may take before the connection
+	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
+	Silence time.Duration
 }
 
 const (
@@ -48,12 +54,9 @@ const (
 	// given to handle it, and maxReadPauses how often, before another connection is used.
 	readPause     = time.Millisecond
 	maxReadPauses = 3
+	// silence is Settings.Silence where that is 0.
+	silence = 10 * time.Second
 )
-
-// silence is how long nothing may come on a connection with open streams before the user
-// container is asked for a sign of life, and how long that may take before the connection
-// takes no more requests. Those that it has are bounded by their own clocks.
-var silence = 10 * time.Second
 
 // Client holds the connections to the user container. It is safe for concurrent use.
 type Client struct {
@@ -79,6 +82,7 @@ type dial struct {
 
 // New returns a client. Nothing is dialled before the first request.
 func New(s Settings) *Client {
+	s.Silence = cmp.Or(s.Silence, silence)
 	c := &Client{settings: s, since: time.Now()}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
@@ -123,13 +127,13 @@ func (n *conn) silent() bool {
 	now := int64(time.Since(n.client.since))
 	heard := n.heard.Load()
 	switch {
-	case n.Streams() == 0 || now-heard < int64(silence):
+	case n.Streams() == 0 || now-heard < int64(n.client.settings.Silence):
 		return false
 	case n.asked <= heard:
 		n.asked = now
 		go n.Ping()
 	}
-	return now-n.asked >= int64(silence)
+	return now-n.asked >= int64(n.client.settings.Silence)
 }
 
 // Waiting implements h2.Handler.

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A connection whose other end has stopped to read must not swallow all requests to come.
 func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
-	defer h2client.SetSilence(h2client.SetSilence(50 * time.Millisecond))
 	forever := make(chan struct{})
 	a := newApp(t, func(p *peer) {
 		if p.greet() != nil {
@@ -24,10 +24,10 @@ func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
 		p.follow(script{headers: func(p *peer, f *http2.MetaHeadersFrame) { p.ok(f.StreamID, "alive") }})
 	})
 	t.Cleanup(func() { close(forever) })
-	client := newClient(t, a)
+	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Silence: 50 * time.Millisecond})
 	var first []*h2client.Call
 	var ends []<-chan error
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(harness.Patience)
 	for {
 		c, _ := newCall(http.MethodGet)
 		done := run(client, c)
@@ -57,7 +57,6 @@ func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
 
 // A long call without a word is no silence, as long as the other end answers PING.
 func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
-	defer h2client.SetSilence(h2client.SetSilence(20 * time.Millisecond))
 	pings := make(chan struct{}, 100)
 	a := newPeers(t, script{
 		headers: func(p *peer, f *http2.MetaHeadersFrame) {
@@ -72,7 +71,7 @@ func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
 			}
 		},
 	})
-	client := newClient(t, a)
+	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Silence: 20 * time.Millisecond})
 	c, _ := newCall(http.MethodPost)
 	done := run(client, c)
 	for n := 0; n < 3; {
