@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
@@ -25,10 +26,13 @@ type relay struct {
 	stream   *h2.Stream // to the user container; nil: there is none
 	check    h2client.Check
 	held     int   // bytes of the response that wait for the client
-	killed   bool  // nothing of a response is passed on any more
 	finished bool  // the user container has ended the response, or the stream
 	err      error // instead of the end of the response
 	result   queue.Result
+
+	// killed says that nothing of a response is passed on any more. The alarm sets it
+	// without mu: the drain wakes its exchanges under a lock that respond needs too.
+	killed atomic.Bool
 }
 
 // forward is Forward for a user container that speaks HTTP/2.
@@ -66,7 +70,8 @@ func (y *relay) forward(l *queue.Life) queue.Result {
 func (y *relay) open(l *queue.Life, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
-	y.stream, y.held, y.killed, y.finished, y.err = nil, 0, false, false, nil
+	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
+	y.killed.Store(false)
 	y.check = h2client.Check{Method: x.request.Method}
 	y.result = queue.Result{}
 	y.mu.Unlock()
@@ -109,11 +114,10 @@ func (y *relay) dialContext() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// abort ends the exchange with the user container. It is called by the alarm.
+// abort ends the exchange with the user container. It is called by the alarm, and must
+// not wait for mu.
 func (y *relay) abort() {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.killed = true
+	y.killed.Store(true)
 	y.x.wake()
 }
 
@@ -124,7 +128,7 @@ func (y *relay) wait() error {
 		<-x.woken
 		bodyErr := x.body.failed()
 		y.mu.Lock()
-		finished, killed, err := y.finished, y.killed, y.err
+		finished, killed, err := y.finished, y.killed.Load(), y.err
 		y.mu.Unlock()
 		switch {
 		case killed:
@@ -209,7 +213,7 @@ func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
 func (y *relay) info(by *h2.Conn, h *h2.Head) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if !y.killed {
+	if !y.killed.Load() {
 		y.x.sendInfo(h.Status, h.Fields)
 		by.FlushLater(y.x.conn.Conn)
 	}
@@ -219,7 +223,7 @@ func (y *relay) info(by *h2.Conn, h *h2.Head) {
 func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	x := y.x
 	y.mu.Lock()
-	if y.killed || y.finished {
+	if y.killed.Load() || y.finished {
 		y.mu.Unlock()
 		return
 	}
@@ -248,7 +252,7 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	k.Fields(forward.TrailerFields(h.Fields))
 	y.mu.Lock()
 	waits, err := false, error(nil)
-	if !y.killed {
+	if !y.killed.Load() {
 		waits, err = x.stream.SendTrailer(k)
 		by.FlushLater(x.conn.Conn)
 	}
@@ -277,7 +281,7 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	}
 	y.mu.Lock()
 	waits, err := false, error(nil)
-	if !y.killed {
+	if !y.killed.Load() {
 		y.result.Out += int64(len(p))
 		waits, err = x.stream.SendData(p, end)
 		by.FlushLater(x.conn.Conn)

@@ -1,0 +1,44 @@
+package http2_test
+
+import (
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// The deadline finds a request at any place, also where its response begins at that
+// moment: each ends, by the one or by the other.
+func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
+	const requests = 100
+	for range 30 {
+		arrived, begin := make(chan struct{}, requests), make(chan struct{})
+		a := newFrameApp(t, func(s *appStream) {
+			if arrived <- struct{}{}; len(arrived) == requests {
+				close(begin)
+				for id := s.id - 2*(requests-1); id <= s.id; id += 2 {
+					_ = s.WriteHead(id, true, ":status", "200")
+				}
+			}
+		})
+		c := connect(t, a.proxy)
+		get := request("GET", "/")
+		for range requests {
+			c.send(get)
+		}
+		harness.Receive(t, begin, "request at the app")
+		a.proxy.Queue.Drain.Begin(true)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			a.proxy.Queue.Drain.Abort()
+		}()
+		harness.Receive(t, ended, "end of Abort")
+		for range requests {
+			if o := harness.Receive(t, a.observations, "observation"); o.Why != queue.OK && o.Why != queue.Draining {
+				t.Fatalf("got %v, want %v or %v", o.Why, queue.OK, queue.Draining)
+			}
+		}
+		c.Close()
+	}
+}
