@@ -1,12 +1,15 @@
 package export
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 	"unicode/utf8"
-)
 
-// ScopeName is the instrumentation scope of what we send.
-const ScopeName = "github.com/queue-proxy/queue-proxy"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
+	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
+)
 
 // A Resource says who sends: attributes of every span and metric.
 type Resource struct {
@@ -20,20 +23,12 @@ type Resource struct {
 
 // Name returns service.name.
 func (r *Resource) Name() string {
-	for _, name := range []string{r.ServiceName, r.Attributes["service.name"], r.Service, r.Configuration, r.Revision, r.Pod} {
-		if name != "" {
-			return name
-		}
-	}
-	return "queue-proxy"
+	return cmp.Or(r.ServiceName, r.Attributes["service.name"], r.Service, r.Configuration, r.Revision, r.Pod, "queue-proxy")
 }
 
-// All returns what OpenTelemetry knows of us, by the names that Knative uses.
-func (r *Resource) All() map[string]string {
-	version := Text(r.Version)
-	if version == "" {
-		version = "unknown"
-	}
+// all returns what OpenTelemetry knows of us, by the names that Knative uses.
+func (r *Resource) all() map[string]string {
+	version := cmp.Or(Text(r.Version), "unknown")
 	a := map[string]string{
 		"container.name":         "queue-proxy",
 		"service.version":        version,
@@ -58,6 +53,26 @@ func (r *Resource) All() map[string]string {
 	}
 	a["service.name"] = Text(r.Name())
 	return a
+}
+
+// OTLP returns the resource of an export.
+func (r *Resource) OTLP() *resourcepb.Resource {
+	a := r.all()
+	resource := &resourcepb.Resource{}
+	for _, name := range slices.Sorted(maps.Keys(a)) {
+		resource.Attributes = append(resource.Attributes, StringAttribute(name, a[name]))
+	}
+	return resource
+}
+
+// Scope returns the instrumentation scope of what we send.
+func (r *Resource) Scope() *commonpb.InstrumentationScope {
+	return &commonpb.InstrumentationScope{Name: "github.com/queue-proxy/queue-proxy", Version: Text(r.Version)}
+}
+
+// StringAttribute returns an attribute, whose parts must be [Text].
+func StringAttribute(name, value string) *commonpb.KeyValue {
+	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
 
 // MaxText is how much of a string an export shows, in bytes.

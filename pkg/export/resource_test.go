@@ -21,7 +21,7 @@ func TestTheServiceHasTheFirstNameThatIsKnown(t *testing.T) {
 	if want := []string{"otel", "attribute", "svc", "cfg", "rev", "pod", "queue-proxy"}; !slices.Equal(got, want) {
 		t.Errorf("names: got %v, want %v", got, want)
 	}
-	if v := (&Resource{}).All()["service.version"]; v != "unknown" {
+	if v := (&Resource{}).all()["service.version"]; v != "unknown" {
 		t.Errorf("service.version: got %v, want unknown", v)
 	}
 }

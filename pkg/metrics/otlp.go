@@ -1,15 +1,12 @@
 package metrics
 
 import (
-	"maps"
 	"math"
-	"slices"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	metricspb "go.opentelemetry.io/proto/otlp/metrics/v1"
-	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
@@ -68,7 +65,7 @@ var otelLabels = map[string]string{
 // are left out. MetricsData is field for field an ExportMetricsServiceRequest, whose Go
 // package would bring grpc.
 func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now time.Time) *metricspb.MetricsData {
-	scope := &metricspb.ScopeMetrics{Scope: &commonpb.InstrumentationScope{Name: export.ScopeName, Version: export.Text(r.Version)}}
+	scope := &metricspb.ScopeMetrics{Scope: r.Scope()}
 	t := translation{uint64(start.UnixNano()), uint64(now.UnixNano())}
 	for _, f := range gathered {
 		if known, ok := otelNames[f.GetName()]; ok {
@@ -77,13 +74,8 @@ func metricsData(r *export.Resource, gathered []*dto.MetricFamily, start, now ti
 			scope.Metrics = append(scope.Metrics, m)
 		}
 	}
-	resource := &resourcepb.Resource{}
-	attributes := r.All()
-	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		resource.Attributes = append(resource.Attributes, attribute(name, attributes[name]))
-	}
 	return &metricspb.MetricsData{ResourceMetrics: []*metricspb.ResourceMetrics{{
-		Resource: resource, ScopeMetrics: []*metricspb.ScopeMetrics{scope},
+		Resource: r.OTLP(), ScopeMetrics: []*metricspb.ScopeMetrics{scope},
 	}}}
 }
 
@@ -147,12 +139,8 @@ func (t translation) histograms(series []*dto.Metric) (points []*metricspb.Histo
 func pointAttributes(s *dto.Metric) (all []*commonpb.KeyValue) {
 	for _, l := range s.GetLabel() {
 		if name := otelLabels[l.GetName()]; name != "" {
-			all = append(all, attribute(name, l.GetValue()))
+			all = append(all, export.StringAttribute(name, l.GetValue()))
 		}
 	}
 	return all
-}
-
-func attribute(name, value string) *commonpb.KeyValue {
-	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }

@@ -59,7 +59,7 @@ func TestMetricsArriveOverHTTP(t *testing.T) {
 		t.Errorf("resource: got %v, want service.name svc", a)
 	}
 	scope := got.ScopeMetrics[0]
-	if scope.Scope.Name != export.ScopeName || scope.Scope.Version != "v1" || len(scope.Metrics) == 0 {
+	if scope.Scope.Name != "github.com/queue-proxy/queue-proxy" || scope.Scope.Version != "v1" || len(scope.Metrics) == 0 {
 		t.Errorf("scope: got %v with %d metrics, want ours with some", scope.Scope, len(scope.Metrics))
 	}
 }
@@ -178,7 +178,7 @@ func TestPushOptionsTakeWhatIsCommonToBothSignals(t *testing.T) {
 	if o.Header.Get("X-Tenant") != "7" || o.Timeout != 3*time.Second {
 		t.Errorf("got %v, %v, want X-Tenant and 3s", o.Header, o.Timeout)
 	}
-	if a := o.Resource.All(); a["service.name"] != "shop" || a["team"] != "a,b" {
+	if a := attributesOf(o.Resource.OTLP().Attributes); a["service.name"] != "shop" || a["team"] != "a,b" {
 		t.Errorf("got attributes %v, want shop and a,b", a)
 	}
 }

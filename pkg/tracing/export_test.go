@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -190,6 +191,13 @@ func attributesOf(kvs []*commonpb.KeyValue) map[string]string {
 	return m
 }
 
+// partialSuccess returns the ExportTraceServiceResponse of a server that rejects spans.
+func partialSuccess(rejected uint64) []byte {
+	partial := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), rejected)
+	partial = protowire.AppendString(protowire.AppendTag(partial, 2, protowire.BytesType), "no")
+	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), partial)
+}
+
 // serveGRPC serves a real gRPC server, with TLS where there is a certificate.
 func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (address string) {
 	t.Helper()
@@ -219,9 +227,7 @@ func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (addre
 			c.spans = append(c.spans, otlpSpans(&m)...)
 			answer := &emptypb.Empty{}
 			if c.reject > 0 {
-				var partial message
-				partial.nested(1, func(m *message) { m.uint(1, c.reject); m.string(2, "no") })
-				answer.ProtoReflect().SetUnknown([]byte(partial))
+				answer.ProtoReflect().SetUnknown(partialSuccess(c.reject))
 			}
 			return answer, nil
 		}}},
@@ -518,8 +524,6 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 			return nil
 		}
 	}
-	var partial message
-	partial.nested(1, func(m *message) { m.uint(1, 1); m.string(2, "no") })
 	for _, c := range []struct {
 		name     string
 		exporter export.Protocol
@@ -532,7 +536,7 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 		{"503 is tried again", export.OTLP, &collector{answer: statusThenFine(503)}, 2, 0, ""},
 		{"429 is tried again", export.Zipkin, &collector{answer: statusThenFine(429)}, 2, 0, ""},
 		{"a redirect is not followed", export.OTLP, &collector{answer: func() (int, string) { return 307, "" }}, 1, 2, "307"},
-		{"partial success", export.OTLP, &collector{answer: http200(string(partial))}, 1, 1, "1 of 2 spans were refused"},
+		{"partial success", export.OTLP, &collector{answer: http200(string(partialSuccess(1)))}, 1, 1, "1 of 2 spans were refused"},
 		{"partial success in JSON", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":"2"}}`)}, 1, 2, "2 of 2"},
 		{"partial success of a number", export.OTLPJSON, &collector{answer: http200(`{"partialSuccess":{"rejectedSpans":1}}`)}, 1, 1, "1 of 2"},
 		{"an answer that is no JSON", export.OTLPJSON, &collector{answer: http200("ok")}, 1, 0, ""},

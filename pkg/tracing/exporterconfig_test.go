@@ -116,7 +116,7 @@ func TestOptionsTakeWhatIsCommonToBothSignals(t *testing.T) {
 	if o.Header.Get("X-Tenant") != "7" || o.Timeout != 3*time.Second {
 		t.Errorf("got %v, %v, want X-Tenant and 3s", o.Header, o.Timeout)
 	}
-	if a := o.Resource.All(); a["service.name"] != "shop" || a["team"] != "a,b" {
+	if a := attributesOf(o.Resource.OTLP().Attributes); a["service.name"] != "shop" || a["team"] != "a,b" {
 		t.Errorf("got attributes %v, want shop and a,b", a)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"go.opencensus.io/trace"
 
@@ -89,10 +88,10 @@ func (e *zipkinEndpoint) setAddress(s string) {
 }
 
 func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
-	start, end := nanosOf(s)
+	start, end := uint64(s.StartTime.UnixMicro()), uint64(s.EndTime.UnixMicro())
 	z := zipkinSpan{
 		TraceID: hex.EncodeToString(s.TraceID[:]), ID: hex.EncodeToString(s.SpanID[:]), Name: s.Name,
-		Timestamp: micros(start), Duration: max(micros(end)-micros(start), 1), Local: local,
+		Timestamp: start, Duration: max(end-start, 1), Local: local,
 	}
 	if [8]byte(s.TraceID[:8]) == ([8]byte{}) {
 		z.TraceID = z.TraceID[16:] // as it came, or strict servers see another trace
@@ -109,13 +108,13 @@ func zipkinOf(s *trace.SpanData, local *zipkinEndpoint) zipkinSpan {
 		z.Remote = zipkinRemote(s, "server.address", "server.port")
 	}
 	for _, a := range s.Annotations {
-		z.Annotations = append(z.Annotations, zipkinAnnotation{micros(nanosWithin(s, a.Time)), a.Message})
+		z.Annotations = append(z.Annotations, zipkinAnnotation{uint64(timeWithin(s, a.Time).UnixMicro()), a.Message})
 	}
-	if len(shownAttributes(s)) > 0 || s.Code != trace.StatusCodeOK {
-		z.Tags = make(map[string]string, len(s.Attributes)+1)
-	}
-	for name, value := range shownAttributes(s) {
-		z.Tags[name] = fmt.Sprint(value)
+	z.Tags = make(map[string]string, len(s.Attributes)+1)
+	for name, value := range s.Attributes {
+		if name != stateAttribute {
+			z.Tags[name] = fmt.Sprint(value)
+		}
 	}
 	if s.Code != trace.StatusCodeOK {
 		z.Tags["error"] = s.Message
@@ -135,5 +134,3 @@ func zipkinRemote(s *trace.SpanData, address, port string) *zipkinEndpoint {
 	}
 	return &e
 }
-
-func micros(nanos uint64) uint64 { return nanos / uint64(time.Microsecond) }

@@ -93,8 +93,8 @@ var doors = []door{
 	{prefix: "github.com/prometheus/", rooms: []string{"pkg/metrics"}},
 	{prefix: "go.opencensus.io", rooms: []string{"pkg/tracing"}},
 	// The messages of OTLP; those of its services, under collector/, would bring grpc.
-	{prefix: "go.opentelemetry.io/proto/otlp/", rooms: []string{"pkg/metrics"}},
-	{prefix: "google.golang.org/protobuf/", rooms: []string{"pkg/export", "pkg/metrics"}},
+	{prefix: "go.opentelemetry.io/proto/otlp/", rooms: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
+	{prefix: "google.golang.org/protobuf/", rooms: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
 	{prefix: "k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
