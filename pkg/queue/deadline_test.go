@@ -162,8 +162,77 @@ func TestAForcedEndWinsOverClocksAndTheFirstOneStays(t *testing.T) {
 	})
 }
 
-// By chance: any clocks, any way through the phases, bytes at any time. What is
-// over, and when, is told a second time by a naive reading of docs/promises.md 3.2.
+// A clocksModel is docs/promises.md 3.2, written naively.
+type clocksModel struct {
+	Clocks
+	start, active time.Time
+	phase         Phase
+	owes          bool      // the request has a body
+	owed          time.Time // since when a byte of it is waited for; zero: it is not
+}
+
+// next returns which clock runs out next, and when; OK and zero: none.
+func (m *clocksModel) next() (why Why, at time.Time) {
+	due := map[Why]time.Time{}
+	if m.Idle > 0 {
+		due[IdleTimeout] = m.active.Add(m.Idle)
+	}
+	if m.Body > 0 && m.owes && m.phase < Streaming {
+		when := time.Now().Add(m.Body) // at the earliest
+		if !m.owed.IsZero() {
+			when = m.owed.Add(m.Body)
+		}
+		if idle := due[IdleTimeout]; idle.IsZero() || when.Before(idle) {
+			due[IdleTimeout] = when
+		}
+	}
+	if m.Queue > 0 && m.phase == Queued {
+		due[QueueTimeout] = m.start.Add(m.Queue)
+	}
+	if m.ResponseStart > 0 && m.phase < Streaming {
+		due[ResponseStartTimeout] = m.start.Add(m.ResponseStart)
+	}
+	if m.Request > 0 && (m.phase < Streaming || m.phase == Streaming && !m.FirstByteOnly) {
+		due[RequestTimeout] = m.start.Add(m.Request)
+	}
+	for w, when := range due {
+		if at.IsZero() || when.Before(at) {
+			why, at = w, when
+		}
+	}
+	return why, at
+}
+
+// step lets something happen to the request, or lets time pass.
+func (m *clocksModel) step(l *Life, random *rand.Rand) {
+	switch random.IntN(6) {
+	case 0:
+		time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
+	case 1:
+		if next := l.Next(); !next.IsZero() && time.Until(next) > 0 {
+			time.Sleep(time.Until(next) - time.Duration(random.IntN(2))) // the moment, or just before
+		}
+	case 2:
+		l.Touch()
+		m.active = time.Now()
+	case 3:
+		l.AwaitBody()
+		m.owed = time.Now()
+	case 4:
+		l.GotBody()
+		m.owed, m.active = time.Time{}, time.Now()
+	case 5:
+		if m.phase < Tunnelled {
+			m.phase += Phase(1 + random.IntN(int(Tunnelled-m.phase)))
+			l.Enter(m.phase)
+			if m.phase != Dialling { // which moves no byte
+				m.active = time.Now()
+			}
+		}
+	}
+}
+
+// By chance: any clocks, any way through the phases, bytes at any time.
 func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -175,85 +244,32 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		for round := range 2000 {
-			c := Clocks{Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Body: some(), Queue: some()}
-			l := alive(&c, Queued)
-			start, active, phase := time.Now(), time.Now(), Queued
-			owes, owed := random.IntN(2) == 0, time.Time{} // zero: nobody waits for a byte of the body
-			if owes {
+			m := &clocksModel{start: time.Now(), active: time.Now(), phase: Queued, owes: random.IntN(2) == 0, Clocks: Clocks{
+				Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Body: some(), Queue: some(),
+			}}
+			l := alive(&m.Clocks, Queued)
+			if m.owes {
 				l.OwesBody()
 			}
 			time.Sleep(1 * time.Nanosecond) // nobody waits for a body in the nanosecond of the request
 			var before time.Time            // Next, the last time
 			for range 20 {
-				due := map[Why]time.Time{}
-				if c.Idle > 0 {
-					due[IdleTimeout] = active.Add(c.Idle)
+				want, at := m.next()
+				next := l.Next()
+				if !next.Equal(at) {
+					t.Fatalf("seed %d, round %d: %+v: got next %v, want %v", seed, round, m, next, at)
 				}
-				if c.Body > 0 && owes && phase < Streaming {
-					when := time.Now().Add(c.Body) // at the earliest
-					if !owed.IsZero() {
-						when = owed.Add(c.Body)
-					}
-					if idle := due[IdleTimeout]; idle.IsZero() || when.Before(idle) {
-						due[IdleTimeout] = when
-					}
+				if !before.IsZero() && !next.IsZero() && next.Before(before) {
+					t.Fatalf("seed %d, round %d: %+v: next moved from %v to %v, want never nearer", seed, round, m, before, next)
 				}
-				if c.Queue > 0 && phase == Queued {
-					due[QueueTimeout] = start.Add(c.Queue)
-				}
-				if c.ResponseStart > 0 && phase < Streaming {
-					due[ResponseStartTimeout] = start.Add(c.ResponseStart)
-				}
-				if c.Request > 0 && (phase < Streaming || phase == Streaming && !c.FirstByteOnly) {
-					due[RequestTimeout] = start.Add(c.Request)
-				}
-				want, at := OK, time.Time{}
-				for why, when := range due {
-					if at.IsZero() || when.Before(at) {
-						want, at = why, when
-					}
-				}
-
-				got := l.Next()
-				if !got.Equal(at) {
-					t.Fatalf("seed %d, round %d: %+v, phase %d: got next %v, want %v", seed, round, c, phase, got, at)
-				}
-				if !before.IsZero() && !got.IsZero() && got.Before(before) {
-					t.Fatalf("seed %d, round %d: %+v, phase %d: next moved from %v to %v, want never nearer", seed, round, c, phase, before, got)
-				}
-				before = got
+				before = next
 				if at.IsZero() || time.Now().Before(at) {
 					want = OK
 				}
 				if over := l.Over(); over != want {
-					t.Fatalf("seed %d, round %d: %+v, phase %d: got over %v, want %v", seed, round, c, phase, over, want)
+					t.Fatalf("seed %d, round %d: %+v: got over %v, want %v", seed, round, m, over, want)
 				}
-
-				switch random.IntN(6) {
-				case 0:
-					time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
-				case 1:
-					if wait := time.Until(got); !got.IsZero() && wait > 0 {
-						time.Sleep(wait - time.Duration(random.IntN(2))) // the moment, or just before
-					}
-				case 2:
-					l.Touch()
-					active = time.Now()
-				case 3:
-					l.AwaitBody()
-					owed = time.Now()
-				case 4:
-					l.GotBody()
-					owed, active = time.Time{}, time.Now()
-				case 5:
-					if phase < Tunnelled {
-						phase += Phase(1 + random.IntN(int(Tunnelled-phase)))
-						l.Enter(phase)
-						if phase != Dialling { // which moves no byte
-							active = time.Now()
-						}
-					}
-				}
+				m.step(l, random)
 			}
 		}
 	})

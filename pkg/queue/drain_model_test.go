@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// tick is the grain of time of the stories: all moments of theirs are multiples
-// of it.
+// tick is the grain of time of the runs: all moments of theirs are multiples of it.
 const tick = undoAfter / 2
 
-// drainCase is what may happen in a story, and how often at most. Every order is
+// A drainCase is what may happen in a run, and how often at most. Every order is
 // tried, at every tick.
 type drainCase struct {
 	quiet, deadline, least int // ticks
-	ticks                  int // the story's length
+	ticks                  int // the run's length
 	hooks, signals         int // Begin(false) and Begin(true), each with a Wait
 	requests, probes       int // that arrive and leave; those of the kubelet don't count against quiet
 	streams                int // requests in flight that become streams
 	asks                   int // a probe of ours; where it is 0, all is looked at after each step
 	hangUps                int // everybody who waits for the drain goes away
-	stories                int // how many there are: that it shrinks must not go unnoticed
+	runs                   int // how many orders there are: a test that tries fewer must be noticed
 }
 
 func (c drainCase) String() string {
@@ -30,7 +29,7 @@ func (c drainCase) String() string {
 		c.quiet, c.deadline, c.least, c.hooks, c.signals, c.requests, c.probes, c.streams, c.asks, c.hangUps, c.ticks)
 }
 
-// drainModel is docs/promises.md 3.5, told naively. Time is in ticks.
+// drainModel is docs/promises.md 3.5, written naively. Time is in ticks.
 type drainModel struct {
 	drainCase
 	now      int
@@ -73,19 +72,29 @@ func (m *drainModel) tick() {
 	}
 }
 
-// guest is an exchange that only notes whether it was woken.
-type guest struct {
+// place is where a request is.
+type place int
+
+const (
+	outside place = iota
+	read
+	inFlight
+	gone
+)
+
+// A request is an exchange that only notes whether it was woken.
+type request struct {
 	Exchange
 	life    Life
-	counts  bool
-	where   int // outside, read, in flight, gone
-	since   int
+	counts  bool // against the quiet period
+	where   place
+	since   int // when it was read
 	woken   bool
 	aborted bool
 	stream  bool
 }
 
-func (g *guest) Wake() { g.woken = true }
+func (q *request) Wake() { q.woken = true }
 
 // sleeping is one who has looked, was told to wait and has not looked again.
 type sleeping struct {
@@ -102,266 +111,343 @@ func (s *sleeping) pending() bool {
 	}
 }
 
-// told is one who waits by Drain.Wait.
-type told struct {
+// A waitCall is a call of Drain.Wait.
+type waitCall struct {
 	outcome chan Outcome
 	over    bool
 }
 
-// runDrain lets happen what choose says among all that may happen next, until
-// the ticks are used up, and compares each step with the model. It runs in a
-// bubble.
-func runDrain(c drainCase, choose func(n int) int) (story string, err error) {
-	d := NewDrain(DrainSettings{Quiet: time.Duration(c.quiet) * tick, Deadline: time.Duration(c.deadline) * tick, Min: time.Duration(c.least) * tick})
-	m := drainModel{drainCase: c}
-	begin := time.Now()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer func() { cancel(); synctest.Wait() }() // the one of then
+// A drainRun is a drain to which one thing happens after the other, and what ought to
+// come of it.
+type drainRun struct {
+	drainModel
+	drain *Drain
+	begun time.Time // when the run did
 
-	guests := make([]guest, c.requests+c.probes)
-	for i := range guests {
-		guests[i].counts = i < c.requests
-	}
-	var waiters []*told
-	var sleepers []sleeping
-	var asked []context.Context // of While, each in the present time of serving
-	empty, emptied := make(chan error, 1), false
+	ctx      context.Context // of those who wait
+	cancel   func()
+	requests []request
+	waiters  []*waitCall
+	sleepers []sleeping
+	asked    []context.Context // of While, each in the present time of serving
+	stops    []func()          // of asked
+	empty    chan error        // what Empty has returned
+	emptied  bool
+	err      error // what a move has found wrong
+}
 
-	begun := func(ending bool) {
-		m.begin(ending)
-		d.Begin(ending)
-		w := &told{outcome: make(chan Outcome, 1)}
-		go func() { w.outcome <- d.Wait(ctx) }()
-		waiters = append(waiters, w)
-	}
-	arrive := func(g *guest) {
-		g.where, g.aborted = 2, m.aborted || m.closing
-		m.flights++
-		if g.counts {
-			m.newest = max(m.newest, g.since)
-		}
-		d.arrive(g, &g.life, g.counts)
-		if g.woken {
-			err = fmt.Errorf("got one woken that had not slept")
-		}
-	}
-	watched := c.asks == 0
-	for m.now < c.ticks {
-		type move struct {
-			word string
-			do   func()
-		}
-		next := []move{{"tick", func() {
-			time.Sleep(tick)
-			m.tick()
-		}}}
-		if c.hooks > 0 {
-			next = append(next, move{"preStop", func() { c.hooks--; begun(false) }})
-		}
-		if c.signals > 0 {
-			next = append(next, move{"SIGTERM", func() { c.signals--; begun(true) }})
-		}
-		if c.asks > 0 {
-			next = append(next, move{"ask", func() {
-				c.asks--
-				while, stop := d.While(ctx)
-				defer stop()
-				synctest.Wait()
-				if over := while.Err() != nil; over != m.draining {
-					err = fmt.Errorf("who asks while the drain has not begun: got it ended %t, want %t", over, m.draining)
-				}
-				if got := d.Draining(); got != m.draining {
-					err = fmt.Errorf("got draining %t, want %t", got, m.draining)
-				}
-			}})
-		}
-		if c.hangUps > 0 && len(waiters) > 0 {
-			next = append(next, move{"hang-up", func() {
-				c.hangUps--
-				cancel()
-				ctx, cancel = context.WithCancel(context.Background())
-			}})
-		}
-		if m.ending && m.verdict() == "deadline" && !m.aborted {
-			next = append(next, move{"cut", func() {
-				m.aborted = true
-				for i := range guests {
-					guests[i].aborted = guests[i].aborted || guests[i].where == 2
-				}
-				d.Abort()
-				go func() { empty <- d.Empty(ctx) }()
-			}})
-		}
-		first := map[bool]bool{true: true, false: true} // outside: they have no names
-		for i := range guests {
-			g := &guests[i]
-			switch g.where {
-			case 0:
-				if !first[g.counts] {
-					continue
-				}
-				first[g.counts] = false
-				if g.counts { // its clock is read, and then its goroutine may be late
-					next = append(next, move{fmt.Sprint("read", i), func() {
-						g.where, g.since = 1, m.now
-						g.life.begin(&Clocks{}, time.Now())
-					}})
-					continue
-				}
-				next = append(next, move{fmt.Sprint("arrive", i), func() {
-					g.life.begin(&Clocks{}, time.Now())
-					arrive(g)
-				}})
-			case 1:
-				next = append(next, move{fmt.Sprint("arrive", i), func() { arrive(g) }})
-			case 2:
-				next = append(next, move{fmt.Sprint("leave", i), func() {
-					g.where = 3
-					m.flights--
-					if g.stream {
-						m.open--
-					}
-					d.leave(&g.life)
-				}})
-				if c.streams > 0 && !g.stream && !g.aborted {
-					next = append(next, move{fmt.Sprint("stream", i), func() {
-						c.streams--
-						g.stream = true
-						m.open++
-						g.life.Enter(Tunnelled)
-					}})
-				}
-			}
-		}
+// A drainMove is something that may happen.
+type drainMove struct {
+	name string
+	do   func()
+}
 
+// run lets happen what choose says among all that may happen next, until the ticks are
+// used up, and compares each step with the model. It runs in a bubble.
+func (c drainCase) run(choose func(n int) int) (moves string, err error) {
+	r := &drainRun{drainModel: drainModel{drainCase: c}, begun: time.Now(), empty: make(chan error, 1), requests: make([]request, c.requests+c.probes)}
+	r.drain = NewDrain(DrainSettings{Quiet: time.Duration(c.quiet) * tick, Deadline: time.Duration(c.deadline) * tick, Min: time.Duration(c.least) * tick})
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	defer func() {
+		for _, stop := range r.stops {
+			stop()
+		}
+		r.cancel() // the one of then
+		synctest.Wait()
+	}()
+	for i := range r.requests {
+		r.requests[i].counts = i < c.requests
+	}
+	for r.now < c.ticks {
+		next := r.next()
 		now := next[choose(len(next))]
-		story += " " + now.word
+		moves += " " + now.name
 		now.do()
-		if err != nil {
-			return story, err
+		if r.err != nil {
+			return moves, r.err
 		}
 		synctest.Wait()
-		m.closing = m.closing || m.ending && m.verdict() == "only streams are left"
-
-		// Who waits is told when, and only when, it is over.
-		for _, w := range waiters {
-			if w.over {
-				continue
-			}
-			got := ""
-			select {
-			case o := <-w.outcome:
-				got, w.over = o.String(), true
-			default:
-			}
-			want := m.verdict()
-			if now.word == "hang-up" {
-				want = "gave up"
-			}
-			if got != want {
-				return story, fmt.Errorf("who waits: got %q, want %q", got, want)
-			}
+		r.closing = r.closing || r.ending && r.verdict() == "only streams are left"
+		checks := []func(move string) error{r.checkWaiters, r.checkRequests, r.checkEmpty}
+		if c.asks == 0 {
+			checks = append(checks, r.checkState, r.checkSleepers, r.checkAsked)
 		}
-		for i := range guests {
-			g := &guests[i]
-			want := OK
-			if g.aborted {
-				want = Draining
+		for _, check := range checks {
+			if err := check(now.name); err != nil {
+				return moves, err
 			}
-			if g.where > 0 && g.life.Over() != want {
-				return story, fmt.Errorf("request %d: got over %v, want %v", i, g.life.Over(), want)
-			}
-			if now.word == "cut" && g.where == 2 && !g.woken {
-				return story, fmt.Errorf("request %d: got cut asleep, want it woken", i)
-			}
-		}
-		if m.aborted && !emptied {
-			select {
-			case <-empty:
-				emptied = true
-			default:
-			}
-			if emptied != (m.flights == 0) {
-				return story, fmt.Errorf("who waits for nothing in flight: got told %t with %d in flight", emptied, m.flights)
-			}
-		}
-		if n, _ := d.Flights(); n != m.flights {
-			return story, fmt.Errorf("got %d in flight, want %d", n, m.flights)
-		}
-		if !watched {
-			continue
-		}
-
-		if got := d.Draining(); got != m.draining {
-			return story, fmt.Errorf("got draining %t, want %t", got, m.draining)
-		}
-		end := time.Time{}
-		if m.draining && c.deadline > 0 {
-			end = begin.Add(time.Duration(m.began+c.deadline) * tick)
-		}
-		if got := d.DeadlineAt(); !got.Equal(end) {
-			return story, fmt.Errorf("got the deadline at %v, want %v", got, end)
-		}
-		// Who looked at any step before, and is late, must have been woken too.
-		for i := range sleepers {
-			if m.verdict() != "" && !sleepers[i].pending() {
-				return story, fmt.Errorf("who looked at step %d sleeps on, want to be told %q", i, m.verdict())
-			}
-		}
-		d.mu.Lock()
-		outcome, wake, over := d.look(time.Now())
-		emptied := d.untilSettled()
-		d.mu.Unlock()
-		got := ""
-		if over {
-			got = outcome.String()
-		} else {
-			sleepers = append(sleepers, sleeping{emptied, wake})
-		}
-		if got != m.verdict() {
-			return story, fmt.Errorf("who looks: got %q, want %q", got, m.verdict())
-		}
-		for _, while := range asked {
-			if m.draining && while.Err() == nil {
-				return story, fmt.Errorf("who asked before the drain asks on")
-			}
-		}
-		if !m.draining {
-			while, stop := d.While(ctx)
-			defer stop()
-			if while.Err() != nil {
-				return story, fmt.Errorf("who asks while nothing drains is sent away")
-			}
-			asked = append(asked, while)
 		}
 	}
-	return story, nil
+	return moves, nil
+}
+
+// next returns what may happen.
+func (r *drainRun) next() []drainMove {
+	next := []drainMove{{"tick", func() {
+		time.Sleep(tick)
+		r.tick()
+	}}}
+	may := func(name string, do func()) { next = append(next, drainMove{name, do}) }
+	if r.hooks > 0 {
+		may("preStop", func() { r.hooks--; r.beginDrain(false) })
+	}
+	if r.signals > 0 {
+		may("SIGTERM", func() { r.signals--; r.beginDrain(true) })
+	}
+	if r.asks > 0 {
+		may("ask", r.ask)
+	}
+	if r.hangUps > 0 && len(r.waiters) > 0 {
+		may("hang-up", func() {
+			r.hangUps--
+			r.cancel()
+			r.ctx, r.cancel = context.WithCancel(context.Background())
+		})
+	}
+	if r.ending && r.verdict() == "deadline" && !r.aborted {
+		may("cut", r.cut)
+	}
+	first := map[bool]bool{true: true, false: true} // outside: they have no names
+	for i := range r.requests {
+		q := &r.requests[i]
+		if q.where == outside && !first[q.counts] {
+			continue
+		}
+		if q.where == outside {
+			first[q.counts] = false
+		}
+		next = append(next, r.movesOf(q, i)...)
+	}
+	return next
+}
+
+// movesOf returns what may happen to a request.
+func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
+	may := func(name string, do func()) { next = append(next, drainMove{fmt.Sprint(name, i), do}) }
+	switch q.where {
+	case outside:
+		if q.counts { // its clock is read, and then its goroutine may be late
+			may("read", func() {
+				q.where, q.since = read, r.now
+				q.life.begin(&Clocks{}, time.Now())
+			})
+			break
+		}
+		may("arrive", func() {
+			q.life.begin(&Clocks{}, time.Now())
+			r.arrive(q)
+		})
+	case read:
+		may("arrive", func() { r.arrive(q) })
+	case inFlight:
+		may("leave", func() {
+			q.where = gone
+			r.flights--
+			if q.stream {
+				r.open--
+			}
+			r.drain.leave(&q.life)
+		})
+		if r.streams > 0 && !q.stream && !q.aborted {
+			may("stream", func() {
+				r.streams--
+				q.stream = true
+				r.open++
+				q.life.Enter(Tunnelled)
+			})
+		}
+	}
+	return next
+}
+
+// beginDrain begins the drain, and waits for it.
+func (r *drainRun) beginDrain(ending bool) {
+	r.begin(ending)
+	r.drain.Begin(ending)
+	w := &waitCall{outcome: make(chan Outcome, 1)}
+	ctx := r.ctx
+	go func() { w.outcome <- r.drain.Wait(ctx) }()
+	r.waiters = append(r.waiters, w)
+}
+
+func (r *drainRun) arrive(q *request) {
+	q.where, q.aborted = inFlight, r.aborted || r.closing
+	r.flights++
+	if q.counts {
+		r.newest = max(r.newest, q.since)
+	}
+	r.drain.arrive(q, &q.life, q.counts)
+	if q.woken {
+		r.err = fmt.Errorf("got one woken that had not slept")
+	}
+}
+
+// ask compares what a probe of ours gets.
+func (r *drainRun) ask() {
+	r.asks--
+	while, stop := r.drain.While(r.ctx)
+	defer stop()
+	synctest.Wait()
+	if over := while.Err() != nil; over != r.draining {
+		r.err = fmt.Errorf("who asks while the drain has not begun: got it ended %t, want %t", over, r.draining)
+	}
+	if got := r.drain.Draining(); got != r.draining {
+		r.err = fmt.Errorf("got draining %t, want %t", got, r.draining)
+	}
+}
+
+// cut ends what is in flight at the deadline.
+func (r *drainRun) cut() {
+	r.aborted = true
+	for i := range r.requests {
+		r.requests[i].aborted = r.requests[i].aborted || r.requests[i].where == inFlight
+	}
+	r.drain.Abort()
+	ctx := r.ctx
+	go func() { r.empty <- r.drain.Empty(ctx) }()
+}
+
+// checkWaiters: who waits returns when, and only when, the drain is over.
+func (r *drainRun) checkWaiters(move string) error {
+	for _, w := range r.waiters {
+		if w.over {
+			continue
+		}
+		got := ""
+		select {
+		case o := <-w.outcome:
+			got, w.over = o.String(), true
+		default:
+		}
+		want := r.verdict()
+		if move == "hang-up" {
+			want = "gave up"
+		}
+		if got != want {
+			return fmt.Errorf("who waits: got %q, want %q", got, want)
+		}
+	}
+	return nil
+}
+
+// checkRequests: those that the deadline has cut are over, and woken.
+func (r *drainRun) checkRequests(move string) error {
+	for i := range r.requests {
+		q := &r.requests[i]
+		want := OK
+		if q.aborted {
+			want = Draining
+		}
+		if q.where > outside && q.life.Over() != want {
+			return fmt.Errorf("request %d: got over %v, want %v", i, q.life.Over(), want)
+		}
+		if move == "cut" && q.where == inFlight && !q.woken {
+			return fmt.Errorf("request %d: got cut asleep, want it woken", i)
+		}
+	}
+	if n, _ := r.drain.Flights(); n != r.flights {
+		return fmt.Errorf("got %d in flight, want %d", n, r.flights)
+	}
+	return nil
+}
+
+// checkEmpty: who waits behind the deadline until nothing is in flight returns then.
+func (r *drainRun) checkEmpty(string) error {
+	if !r.aborted || r.emptied {
+		return nil
+	}
+	select {
+	case <-r.empty:
+		r.emptied = true
+	default:
+	}
+	if r.emptied != (r.flights == 0) {
+		return fmt.Errorf("who waits for nothing in flight: got an end %t with %d in flight", r.emptied, r.flights)
+	}
+	return nil
+}
+
+// checkState compares what the drain says of itself.
+func (r *drainRun) checkState(string) error {
+	if got := r.drain.Draining(); got != r.draining {
+		return fmt.Errorf("got draining %t, want %t", got, r.draining)
+	}
+	end := time.Time{}
+	if r.draining && r.deadline > 0 {
+		end = r.begun.Add(time.Duration(r.began+r.deadline) * tick)
+	}
+	if got := r.drain.DeadlineAt(); !got.Equal(end) {
+		return fmt.Errorf("got the deadline at %v, want %v", got, end)
+	}
+	return nil
+}
+
+// checkSleepers: who looked at any step before, and is late, must have been woken too.
+func (r *drainRun) checkSleepers(string) error {
+	for i := range r.sleepers {
+		if r.verdict() != "" && !r.sleepers[i].pending() {
+			return fmt.Errorf("who looked at step %d sleeps on, want %q", i, r.verdict())
+		}
+	}
+	r.drain.mu.Lock()
+	outcome, wake, over := r.drain.look(time.Now())
+	emptied := r.drain.untilSettled()
+	r.drain.mu.Unlock()
+	got := ""
+	if over {
+		got = outcome.String()
+	} else {
+		r.sleepers = append(r.sleepers, sleeping{emptied, wake})
+	}
+	if got != r.verdict() {
+		return fmt.Errorf("who looks: got %q, want %q", got, r.verdict())
+	}
+	return nil
+}
+
+// checkAsked: what a probe asks ends when the drain begins, and not before.
+func (r *drainRun) checkAsked(string) error {
+	for _, while := range r.asked {
+		if r.draining && while.Err() == nil {
+			return fmt.Errorf("who asked before the drain asks on")
+		}
+	}
+	if r.draining {
+		return nil
+	}
+	while, stop := r.drain.While(r.ctx)
+	r.stops = append(r.stops, stop)
+	if while.Err() != nil {
+		return fmt.Errorf("who asks while nothing drains is sent away")
+	}
+	r.asked = append(r.asked, while)
+	return nil
 }
 
 // Every order in which signals, hooks, requests, the deadline and those who wait
 // can come, tick by tick.
 func TestEveryInterleavingOfASmallDrainEndsAsPromised(t *testing.T) {
 	for _, c := range []drainCase{
-		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, signals: 1, requests: 1, stories: 3087},
-		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, requests: 1, asks: 1, stories: 2163},
-		{quiet: 0, deadline: 1, ticks: 2, signals: 1, requests: 1, probes: 1, stories: 2176},
-		{quiet: 2, deadline: 0, ticks: 4, signals: 1, probes: 1, stories: 99},
-		{quiet: 2, deadline: 0, ticks: 5, hooks: 2, signals: 1, stories: 161},
-		{quiet: 2, deadline: 0, ticks: 4, hooks: 2, signals: 1, asks: 2, stories: 3183},
-		{quiet: 2, deadline: 0, ticks: 4, hooks: 2, asks: 2, hangUps: 1, stories: 2099},
-		{quiet: 1, deadline: 1, least: 2, ticks: 3, hooks: 1, signals: 1, requests: 1, stories: 2498},
-		{quiet: 1, deadline: 4, least: 3, ticks: 5, signals: 1, requests: 1, stories: 596},
-		{quiet: 1, deadline: 3, ticks: 4, signals: 1, requests: 1, streams: 1, stories: 958},
-		{quiet: 1, deadline: 3, ticks: 3, signals: 1, requests: 1, probes: 1, streams: 1, stories: 22359},
-		{quiet: 1, deadline: 0, ticks: 3, hooks: 1, signals: 1, requests: 1, streams: 1, stories: 2517},
+		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, signals: 1, requests: 1, runs: 3087},
+		{quiet: 1, deadline: 3, ticks: 4, hooks: 1, requests: 1, asks: 1, runs: 2163},
+		{quiet: 0, deadline: 1, ticks: 2, signals: 1, requests: 1, probes: 1, runs: 2176},
+		{quiet: 2, deadline: 0, ticks: 4, signals: 1, probes: 1, runs: 99},
+		{quiet: 2, deadline: 0, ticks: 5, hooks: 2, signals: 1, runs: 161},
+		{quiet: 2, deadline: 0, ticks: 4, hooks: 2, signals: 1, asks: 2, runs: 3183},
+		{quiet: 2, deadline: 0, ticks: 4, hooks: 2, asks: 2, hangUps: 1, runs: 2099},
+		{quiet: 1, deadline: 1, least: 2, ticks: 3, hooks: 1, signals: 1, requests: 1, runs: 2498},
+		{quiet: 1, deadline: 4, least: 3, ticks: 5, signals: 1, requests: 1, runs: 596},
+		{quiet: 1, deadline: 3, ticks: 4, signals: 1, requests: 1, streams: 1, runs: 958},
+		{quiet: 1, deadline: 3, ticks: 3, signals: 1, requests: 1, probes: 1, streams: 1, runs: 22359},
+		{quiet: 1, deadline: 0, ticks: 3, hooks: 1, signals: 1, requests: 1, streams: 1, runs: 2517},
 	} {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				stories, err := everyStory(func(choose func(n int) int) (string, error) { return runDrain(c, choose) })
+				runs, err := everyRun(c.run)
 				if err != nil {
 					t.Fatal(err)
 				}
-				expect(t, "stories", stories, c.stories)
+				expect(t, "runs", runs, c.runs)
 			})
 		})
 	}

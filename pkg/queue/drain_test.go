@@ -443,60 +443,70 @@ func whenOver(s DrainSettings, events []event) ended {
 	return ended{}
 }
 
+// randomEvents returns events in the order of their times. The last one makes the drain
+// end.
+func randomEvents(random *rand.Rand) (events []event) {
+	some := func() time.Duration { return 1 + time.Duration(random.Int64N(int64(time.Second))) }
+	flights := 0
+	at := time.Duration(0)
+	words := []string{"preStop", "SIGTERM", "request", "request", "probe", "end", "end", "end"}
+	for range 1 + random.IntN(30) {
+		at += some()
+		e := event{at, words[random.IntN(len(words))]}
+		switch e.do {
+		case "request", "probe":
+			flights++
+		case "end":
+			if flights == 0 {
+				continue
+			}
+			flights--
+		}
+		events = append(events, e)
+	}
+	return append(events, event{at + some(), "SIGTERM"})
+}
+
+// drainBy lets events happen to a drain, and returns where the end of it comes that was
+// waited for first.
+func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
+	start := time.Now()
+	var flying []*fake
+	for _, e := range events {
+		time.Sleep(time.Until(start.Add(e.at)))
+		synctest.Wait() // who waits returns at the time before what happens next
+		switch e.do {
+		case "preStop", "SIGTERM":
+			d.Begin(e.do == "SIGTERM")
+			if over == nil {
+				over = wait(d)
+			}
+		case "request", "probe":
+			flying = append(flying, flight(d, e.do == "request"))
+		case "end":
+			i := random.IntN(len(flying))
+			d.leave(&flying[i].life)
+			flying = slices.Delete(flying, i, i+1)
+		}
+	}
+	return over
+}
+
 // By chance: signals, hooks, requests and probes at any time. A wake-up that is
 // lost, or a rule that is forgotten, shows in how and when the wait ends.
 func TestTheDrainEndsAsAndWhenANaiveReadingSays(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
+	some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
 	outcomes := map[Outcome]int{}
 	for round := range 1000 {
-		some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
 		s := DrainSettings{Quiet: some(3 * time.Second), Deadline: 1 + some(12*time.Second), Min: some(2 * time.Second)}
 		if random.IntN(4) == 0 {
 			s.Quiet = 0
 		}
-		var events []event
-		inFlight := 0
-		at := time.Duration(0)
-		words := []string{"preStop", "SIGTERM", "request", "request", "probe", "end", "end", "end"}
-		for range 1 + random.IntN(30) {
-			at += 1 + some(time.Second)
-			e := event{at, words[random.IntN(len(words))]}
-			switch e.do {
-			case "request", "probe":
-				inFlight++
-			case "end":
-				if inFlight == 0 {
-					continue
-				}
-				inFlight--
-			}
-			events = append(events, e)
-		}
-		events = append(events, event{at + 1 + some(time.Second), "SIGTERM"}) // so that there is an end
-
+		events := randomEvents(random)
 		synctest.Test(t, func(t *testing.T) {
-			d := NewDrain(s)
-			start := time.Now()
-			var flying []*fake
-			var over <-chan ended
-			for _, e := range events {
-				time.Sleep(time.Until(start.Add(e.at)))
-				synctest.Wait() // who waits hears of the time before what happens next
-				switch e.do {
-				case "preStop", "SIGTERM":
-					d.Begin(e.do == "SIGTERM")
-					if over == nil {
-						over = wait(d)
-					}
-				case "request", "probe":
-					flying = append(flying, flight(d, e.do == "request"))
-				case "end":
-					i := random.IntN(len(flying))
-					d.leave(&flying[i].life)
-					flying = slices.Delete(flying, i, i+1)
-				}
-			}
+			over := drainBy(NewDrain(s), events, random)
 			got, want := <-over, whenOver(s, events)
 			if got != want {
 				t.Fatalf("seed %d, round %d: %+v, %v:\n got %v, want %v", seed, round, s, events, got, want)

@@ -1,0 +1,285 @@
+package queue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// step is one thing that happens to one request at a limit, at the grain of the
+// limit's lock. Only leave takes the lock twice, when the slot has come meanwhile;
+// the first time it but reads what nobody else changes any more.
+type step struct {
+	request int
+	what    action
+}
+
+type action byte
+
+const (
+	arrive  action = 'a' // acquire is called
+	wake    action = 'w' // Sleep returns OK after Wake
+	startle action = 's' // Sleep returns OK after a Wake that was meant for the request before
+	leave   action = 'l' // Sleep returns that the client has gone
+	release action = 'r' // the exchange with the user container has ended
+)
+
+// sleeper is an exchange whose Sleep returns when and what the test says.
+type sleeper struct {
+	Exchange
+	life   *Life // that of a request which has ended, if there is one, as in an engine
+	asleep chan struct{}
+	rouse  chan Why
+	said   chan Why // by acquire
+	woken  bool
+}
+
+func (s *sleeper) Wake() { s.woken = true }
+
+func (s *sleeper) Sleep(*Life) Why {
+	s.asleep <- struct{}{}
+	return <-s.rouse
+}
+
+// queueModel is what a limit ought to be, written naively.
+type queueModel struct {
+	slots, depth int
+	holders      int
+	line         []int
+	granted      map[int]bool // asleep, but a slot is theirs
+}
+
+// giveBack takes a slot back and gives it to the first in line.
+func (m *queueModel) giveBack() {
+	if len(m.line) == 0 {
+		m.holders--
+		return
+	}
+	m.granted[m.line[0]] = true
+	m.line = m.line[1:]
+}
+
+// stage is what has become of a request at a limit.
+type stage int
+
+const (
+	notArrived stage = iota
+	waiting
+	startled // and waiting
+	holding
+	served
+)
+
+// A limitRun is a limit to which one thing happens after the other.
+type limitRun struct {
+	queueModel
+	limit    *Limit
+	stages   []stage
+	sleepers []*sleeper
+	spare    []*Life
+}
+
+// runLimit drives requests through a limit, one step after the other, as choose says
+// among all that may happen next, and compares each with the model. It returns the steps.
+func runLimit(slots, depth, requests int, choose func(n int) int) (steps string, err error) {
+	r := &limitRun{
+		queueModel: queueModel{slots: slots, depth: depth, granted: map[int]bool{}},
+		limit:      NewLimit(slots, depth),
+		stages:     make([]stage, requests),
+		sleepers:   make([]*sleeper, requests),
+	}
+	for i := range r.sleepers {
+		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan Why), said: make(chan Why)}
+	}
+	for {
+		next := r.next()
+		if len(next) == 0 {
+			if r.limit.first != nil || r.limit.last != nil {
+				return steps, fmt.Errorf("somebody is still in line")
+			}
+			return steps, nil
+		}
+		now := next[choose(len(next))]
+		steps += fmt.Sprintf(" %d%c", now.request, now.what)
+		want := r.do(now)
+		if got := r.result(now); got != want {
+			return steps, fmt.Errorf("got %q, want %q", got, want)
+		}
+		if r.stages[now.request] == served {
+			r.spare = append(r.spare, r.sleepers[now.request].life)
+		}
+		if err := r.check(); err != nil {
+			return steps, err
+		}
+	}
+}
+
+// next returns what may happen.
+func (r *limitRun) next() (next []step) {
+	arrived := false
+	for i, s := range r.stages {
+		switch {
+		case s == notArrived && !arrived: // in this order: requests have no names
+			next = append(next, step{i, arrive})
+			arrived = true
+		case s == holding:
+			next = append(next, step{i, release})
+		case s == waiting || s == startled:
+			next = append(next, step{i, leave})
+			if r.sleepers[i].woken {
+				next = append(next, step{i, wake})
+			} else if s == waiting {
+				next = append(next, step{i, startle})
+			}
+		}
+	}
+	return next
+}
+
+// do lets a step happen, and returns what ought to become of its request.
+func (r *limitRun) do(now step) (want string) {
+	i, s := now.request, r.sleepers[now.request]
+	switch now.what {
+	case arrive:
+		return r.arrive(i)
+	case wake:
+		s.rouse <- OK
+		return "ok"
+	case startle:
+		r.stages[i] = startled
+		s.rouse <- OK
+		return "asleep"
+	case leave:
+		if r.granted[i] {
+			r.giveBack()
+		} else {
+			r.line = slices.DeleteFunc(slices.Clone(r.line), func(j int) bool { return i == j })
+		}
+		s.rouse <- ClientGone
+		return "client-gone"
+	}
+	r.giveBack() // release
+	r.stages[i] = served
+	r.limit.release()
+	return ""
+}
+
+func (r *limitRun) arrive(i int) (want string) {
+	s := r.sleepers[i]
+	switch {
+	case r.holders < r.slots:
+		r.holders++
+		want = "ok"
+	case len(r.line) == r.depth:
+		want = "queue-full"
+	default:
+		r.line = append(r.line, i)
+		r.stages[i] = waiting
+		want = "asleep"
+	}
+	if s.life = new(Life); len(r.spare) > 0 {
+		s.life, r.spare = r.spare[0], r.spare[1:]
+	}
+	go func() { s.said <- r.limit.acquire(s, s.life) }()
+	return want
+}
+
+// result returns what has become of a step's request.
+func (r *limitRun) result(now step) string {
+	if now.what == release {
+		return ""
+	}
+	i, s := now.request, r.sleepers[now.request]
+	select {
+	case <-s.asleep:
+		return "asleep"
+	case why := <-s.said:
+		r.stages[i] = served
+		if why == OK {
+			r.stages[i] = holding
+		}
+		delete(r.granted, i)
+		return why.String()
+	}
+}
+
+// check compares the limit with the model behind a step.
+func (r *limitRun) check() error {
+	running, waits := r.limit.Load()
+	if running != r.holders || waits != len(r.line) {
+		return fmt.Errorf("got %d running, %d waiting, want %d, %d", running, waits, r.holders, len(r.line))
+	}
+	if running > r.slots || waits > 0 && running < r.slots {
+		return fmt.Errorf("%d run and %d wait for %d slots", running, waits, r.slots)
+	}
+	for j, s := range r.sleepers {
+		if asleep := r.stages[j] == waiting || r.stages[j] == startled; asleep && s.woken != r.granted[j] {
+			return fmt.Errorf("request %d: got woken %t, want %t", j, s.woken, r.granted[j])
+		}
+	}
+	return nil
+}
+
+// everyRun calls run with each sequence of choices there is, and returns how many there
+// are, or the first error with what has happened in its run.
+func everyRun(run func(choose func(n int) int) (moves string, err error)) (runs int, err error) {
+	var path, branches []int // the choice at each step, and out of how many
+	for {
+		at := 0
+		moves, err := run(func(n int) int {
+			if at == len(path) {
+				path, branches = append(path, 0), append(branches, n)
+			}
+			at++
+			return path[at-1]
+		})
+		if err != nil {
+			return runs, fmt.Errorf("%s: %w", moves, err)
+		}
+		runs++
+		for len(path) > 0 && path[len(path)-1]+1 == branches[len(path)-1] {
+			path, branches = path[:len(path)-1], branches[:len(path)-1]
+		}
+		if len(path) == 0 {
+			return runs, nil
+		}
+		path[len(path)-1]++
+	}
+}
+
+// Every order in which a few requests can arrive, wait, be granted a slot, leave
+// and release, one lock after the other, is tried.
+func TestEveryInterleavingOfAFewRequestsIsInOrder(t *testing.T) {
+	for _, c := range []struct{ slots, depth, requests, runs int }{
+		{1, 0, 3, 4}, {1, 1, 3, 80}, {1, 2, 3, 207}, {2, 0, 3, 11}, {2, 1, 3, 33},
+		{1, 1, 4, 986}, {2, 1, 4, 699}, {2, 2, 4, 1683}, {3, 1, 4, 201}, {1, 3, 4, 14630},
+	} {
+		t.Run(fmt.Sprintf("%d slots, %d places, %d requests", c.slots, c.depth, c.requests), func(t *testing.T) {
+			runs, err := everyRun(func(choose func(n int) int) (string, error) {
+				return runLimit(c.slots, c.depth, c.requests, choose)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect(t, "runs", runs, c.runs)
+		})
+	}
+}
+
+// Longer runs than can all be tried, by chance.
+func TestLongRandomRunsAreInOrder(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 100 {
+		slots, depth, requests := 1+random.IntN(4), random.IntN(8), 1+random.IntN(30)
+		steps, err := runLimit(slots, depth, requests, random.IntN)
+		if err != nil {
+			t.Fatalf("seed %d: %d slots, %d places, %s: %v", seed, slots, depth, steps, err)
+		}
+		if got := strings.Count(steps, "a"); got != requests {
+			t.Fatalf("seed %d: got %d arrivals, want %d", seed, got, requests)
+		}
+	}
+}
