@@ -357,8 +357,8 @@ func TestReportsOfAnyErrorAreShort(t *testing.T) {
 	} {
 		s := startServer(t, nil, c.serve)
 		_, err := senderTo(t, c.exporter, s)(t.Context(), nil)
-		if err == nil || len(err.Error()) > MaxText+64 {
-			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), MaxText)
+		if err == nil || len(err.Error()) > maxText+64 {
+			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), maxText)
 		}
 	}
 }

@@ -2,9 +2,9 @@ package export
 
 import "time"
 
-// ReportEvery is how often failures are reported at most: a collector that refuses every
+// reportEvery is how often failures are reported at most: a collector that refuses every
 // other export must not fill the log.
-const ReportEvery = 10 * time.Second
+const reportEvery = 10 * time.Second
 
 // An Outcome is how exports ended so far.
 type Outcome struct {
@@ -18,7 +18,7 @@ func (o *Outcome) IsNews(err error) bool {
 	case err == nil:
 		o.reported = false
 		return false
-	case o.reported, !o.reportedAt.IsZero() && time.Since(o.reportedAt) < ReportEvery:
+	case o.reported, !o.reportedAt.IsZero() && time.Since(o.reportedAt) < reportEvery:
 		return false
 	}
 	o.reported, o.reportedAt = true, time.Now()

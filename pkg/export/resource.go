@@ -75,15 +75,15 @@ func StringAttribute(name, value string) *commonpb.KeyValue {
 	return &commonpb.KeyValue{Key: name, Value: &commonpb.AnyValue{Value: &commonpb.AnyValue_StringValue{StringValue: value}}}
 }
 
-// MaxText is how much of a string an export shows, in bytes.
-const MaxText = 512
+// maxText is how much of a string an export shows, in bytes.
+const maxText = 512
 
 // Text returns a client's string as an export may keep it: not too long, in memory of
 // its own, and in UTF-8, without which a collector refuses the whole batch.
 func Text(s string) string {
-	if len(s) > MaxText {
-		n := MaxText
-		for n > MaxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+	if len(s) > maxText {
+		n := maxText
+		for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
 			n--
 		}
 		s = s[:n]

@@ -52,7 +52,7 @@ const (
 	zipkinPath = "/api/v2/spans"
 
 	defaultTimeout = 10 * time.Second // OpenTelemetry's
-	maxAfter       = 30 * time.Second // of a Retry-After
+	maxAfter       = giveUp           // of a Retry-After
 )
 
 // A Target says where one signal goes, and how.
@@ -252,7 +252,7 @@ func plainError(err error) error {
 // shortError is an error that can be logged: net/http's quote what the collector sent,
 // and a certificate's all of its names.
 func shortError(err error) error {
-	if s := err.Error(); len(s) > MaxText {
+	if s := err.Error(); len(s) > maxText {
 		return errors.New(Text(s) + "...")
 	}
 	return err

@@ -96,7 +96,7 @@ func (s *sidecar) tracer() *tracing.Tracer {
 		s.log.Warn("tracing", zap.String("problem", w))
 	}
 	o.Limited, o.AppPort, o.Output = c.Concurrency.V > 0, c.UserPort.V, os.Stdout
-	s.identify(&o.Resource)
+	s.identify(o.Resource)
 	o.OwnPorts = s.ownPorts()
 	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
 	tracer, err := tracing.New(o)

@@ -29,7 +29,7 @@ func TestCloseIsOnTimeWhateverTheCollectorDoes(t *testing.T) {
 
 func closeOnTime(t *testing.T, protocol export.Protocol, endpoint string) {
 	t.Helper()
-	tracer, err := New(Options{Exporter: protocol, Endpoint: endpoint, Sampling: always})
+	tracer, err := New(Options{Target: export.Target{Protocol: protocol, Endpoint: endpoint}, Sampling: always})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func closeOnTime(t *testing.T, protocol export.Protocol, endpoint string) {
 	if took := time.Since(began); took > most {
 		t.Errorf("Close: got %v, want %v", took, patience)
 	}
-	if got := tracer.Sent() + tracer.Dropped(); got != maxQueued {
+	if got := tracer.export.sent.Load() + tracer.Dropped(); got != maxQueued {
 		t.Errorf("got %d spans sent or dropped, want %d", got, maxQueued)
 	}
 }

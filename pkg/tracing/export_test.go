@@ -254,8 +254,8 @@ func certificateFor(t *testing.T) (*tls.Certificate, *tls.Config) {
 	return &s.TLS.Certificates[0], client
 }
 
-func identity() export.Resource {
-	return export.Resource{
+func identity() *export.Resource {
+	return &export.Resource{
 		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-1", PodIP: "10.1.2.3", Version: "v1",
 		Attributes: map[string]string{"deployment.environment": "test"},
 	}
@@ -270,31 +270,31 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 		{"zipkin", func(t *testing.T, c *collector) Options {
 			s := httptest.NewServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: export.Zipkin, Endpoint: s.URL + "/api/v2/spans"}
+			return Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: s.URL + "/api/v2/spans"}}
 		}},
 		{"zipkin by address", func(t *testing.T, c *collector) Options {
 			s := httptest.NewServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: export.Zipkin, Endpoint: s.Listener.Addr().String()}
+			return Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: s.Listener.Addr().String()}}
 		}},
 		{"OTLP over HTTP", func(t *testing.T, c *collector) Options {
 			s := httptest.NewServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: export.OTLP, Endpoint: s.URL}
+			return Options{Target: export.Target{Protocol: export.OTLP, Endpoint: s.URL}}
 		}},
 		{"OTLP as JSON over TLS", func(t *testing.T, c *collector) Options {
 			s := httptest.NewTLSServer(c)
 			t.Cleanup(s.Close)
-			return Options{Exporter: export.OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}
+			return Options{Target: export.Target{Protocol: export.OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}}
 		}},
 		{"OTLP over gRPC", func(t *testing.T, c *collector) Options {
-			return Options{Exporter: export.OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}
+			return Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}}
 		}},
 		{"OTLP over gRPC by address", func(t *testing.T, c *collector) Options {
-			return Options{Exporter: export.OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}
+			return Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}}
 		}},
 		{"OTLP over gRPC and TLS", func(t *testing.T, c *collector) Options {
-			return Options{Exporter: export.OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}
+			return Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}}
 		}},
 	}
 	parents := []struct {
@@ -328,8 +328,8 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 				if err := tracer.Close(t.Context()); err != nil {
 					t.Fatalf("Close: got %v, want no error", err)
 				}
-				if tracer.Sent() != 3 || tracer.Dropped() != 0 {
-					t.Errorf("got %d sent, %d dropped, want 3, 0", tracer.Sent(), tracer.Dropped())
+				if tracer.export.sent.Load() != 3 || tracer.Dropped() != 0 {
+					t.Errorf("got %d sent, %d dropped, want 3, 0", tracer.export.sent.Load(), tracer.Dropped())
 				}
 				spans := c.got()
 				if len(spans) != 3 {
@@ -367,17 +367,20 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 	}
 }
 
+// maxText is how much of a client's string a span shows, in bytes.
+const maxText = 512
+
 func TestSpansSayWhatHappened(t *testing.T) {
 	c := &collector{}
 	s := httptest.NewServer(c)
 	defer s.Close()
-	tracer, err := New(Options{Exporter: export.OTLP, Endpoint: s.URL, Sampling: always, AppPort: 8080, Resource: identity()})
+	tracer, err := New(Options{Target: export.Target{Protocol: export.OTLP, Endpoint: s.URL, Resource: identity()}, Sampling: always, AppPort: 8080})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := httptest.NewRequest("BREW", "http://[::1]:81/a%20b?secret=1", nil)
 	r.RemoteAddr = "192.0.2.1:1234"
-	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", export.MaxText))
+	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
 	r.Header.Set("X-Forwarded-For", "192.0.2.9, 192.0.2.8")
 	o := observe(r)
 	o.Status, o.Why, o.Proxied, o.Replayed = 502, queue.AppReset, true, true
@@ -420,7 +423,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 		"client.address": "192.0.2.9", "network.protocol.version": "1.1", "http.response.status_code": "502",
 		"http.request.body.size": "3", "http.response.body.size": "5", "error.type": "app-reset", "queueproxy.reason": "app-reset",
 		"queueproxy.phase": "streaming", "queueproxy.activator": "true", "queueproxy.replayed": "true", "tracestate": "a=1,b=2,c=3",
-		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (export.MaxText-len("curl\xff"))/2),
+		"user_agent.original": "curl\ufffd" + strings.Repeat("é", (maxText-len("curl\xff"))/2),
 	})
 	check("app", spans[0].attributes, map[string]string{
 		"server.address": "127.0.0.1", "server.port": "8080", "url.full": "http://127.0.0.1:8080/a%20b", "http.response.status_code": "502",
@@ -444,7 +447,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	c := &collector{}
 	s := httptest.NewServer(c)
 	defer s.Close()
-	tracer, err := New(Options{Exporter: export.Zipkin, Endpoint: s.URL, Sampling: follow, Resource: identity()})
+	tracer, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: s.URL, Resource: identity()}, Sampling: follow})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -468,7 +471,7 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 
 func TestStandardOutputHasALineForEachSpan(t *testing.T) {
 	var out bytes.Buffer
-	tracer, err := New(Options{Exporter: export.Stdout, Output: &out, Sampling: always, Resource: identity()})
+	tracer, err := New(Options{Target: export.Target{Protocol: export.Stdout, Resource: identity()}, Output: &out, Sampling: always})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -546,7 +549,7 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 		{"gRPC partial success", export.OTLPGRPC, &collector{reject: 1}, 1, 1, "1 of 2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := Options{Exporter: c.exporter}
+			o := Options{Target: export.Target{Protocol: c.exporter}}
 			if c.exporter == export.OTLPGRPC {
 				o.Endpoint = c.c.serveGRPC(t, nil)
 			} else {
@@ -558,8 +561,8 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 			if c.c.calls != c.calls {
 				t.Errorf("exports: got %d, want %d", c.c.calls, c.calls)
 			}
-			if tracer.Dropped() != c.dropped || tracer.Sent() != 2-c.dropped {
-				t.Errorf("got %d dropped, %d sent, want %d, %d", tracer.Dropped(), tracer.Sent(), c.dropped, 2-c.dropped)
+			if tracer.Dropped() != c.dropped || tracer.export.sent.Load() != 2-c.dropped {
+				t.Errorf("got %d dropped, %d sent, want %d, %d", tracer.Dropped(), tracer.export.sent.Load(), c.dropped, 2-c.dropped)
 			}
 			if c.says == "" && len(reports) > 0 || c.says != "" && (len(reports) != 1 || !strings.Contains(reports[0].Error(), c.says)) {
 				t.Errorf("reports: got %v, want %q", reports, c.says)
@@ -574,7 +577,7 @@ func TestHTTPServersAreNoGRPCServers(t *testing.T) {
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	defer s.Close()
-	tracer, reports := exported(t, Options{Exporter: export.OTLPGRPC, Endpoint: s.URL})
+	tracer, reports := exported(t, Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: s.URL}})
 	if tracer.Dropped() != 2 || len(reports) != 1 || !strings.Contains(reports[0].Error(), "404 Not Found") {
 		t.Errorf("got %d dropped, %v, want 2 and the status 404", tracer.Dropped(), reports)
 	}
@@ -589,7 +592,8 @@ func TestReportsHideSecrets(t *testing.T) {
 	l.Close() // nobody listens there any more
 	var reports []error
 	tracer, err := New(Options{
-		Exporter: export.Zipkin, Endpoint: "http://user:hunter2@" + address, Sampling: always, Report: func(err error) { reports = append(reports, err) },
+		Target:   export.Target{Protocol: export.Zipkin, Endpoint: "http://user:hunter2@" + address},
+		Sampling: always, Report: func(err error) { reports = append(reports, err) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -606,7 +610,7 @@ func TestReportsHideSecrets(t *testing.T) {
 		}
 	}
 	for _, endpoint := range []string{"http://user:hunter2@host:99999", "ftp://user:hunter2@host", "http://user:hunter2@[::1", "http://user:hunter2@", "http://u:hunter2@%zz"} {
-		if _, err := New(Options{Exporter: export.Zipkin, Endpoint: endpoint, Sampling: always}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if _, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: endpoint}, Sampling: always}); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: got %v, want an error without the password", endpoint, err)
 		}
 	}
@@ -619,7 +623,7 @@ func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
 		"http://127.0.0.1:4318": false, "http://10.1.2.4:8012": false, "http://collector:8012": false, "http://127.0.0.1": false,
 	} {
 		for _, exporter := range []export.Protocol{export.OTLP, export.OTLPGRPC, export.Zipkin} {
-			o := Options{Exporter: exporter, Endpoint: endpoint, Sampling: always, OwnPorts: []int{8012, 8112, 9091}, Resource: identity()}
+			o := Options{Target: export.Target{Protocol: exporter, Endpoint: endpoint, OwnPorts: []int{8012, 8112, 9091}, Resource: identity()}, Sampling: always}
 			tracer, err := New(o)
 			if (err != nil) != refused {
 				t.Errorf("%s, %s: got %v, want an error: %v", exporter, endpoint, err, refused)
@@ -646,7 +650,7 @@ func TestPathsAreCompleted(t *testing.T) {
 	} {
 		s := &collector{answer: func() (int, string) { return 204, "" }}
 		srv := httptest.NewServer(s)
-		exported(t, Options{Exporter: c.exporter, Endpoint: srv.URL + c.path})
+		exported(t, Options{Target: export.Target{Protocol: c.exporter, Endpoint: srv.URL + c.path}})
 		srv.Close()
 		if s.path != c.want {
 			t.Errorf("%s %q: got %s, want %s", c.exporter, c.path, s.path, c.want)
@@ -660,11 +664,11 @@ func TestTheEncodingsAgree(t *testing.T) {
 	o.Status = 500
 	spans := spansOf(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
 	id := identity()
-	encoded, err := otlpProto(&id)(spans)
+	encoded, err := otlpProto(id)(spans)
 	if err != nil {
 		t.Fatal(err)
 	}
-	asJSON, err := otlpJSON(&id)(spans)
+	asJSON, err := otlpJSON(id)(spans)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -702,14 +706,14 @@ func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 		o.Host, o.Remote = lent("example:80"), lent("10.0.0.3:4")
 		x.r.Method = o.Method
 		spans, id := spansOf(t, newTracer(t, always, W3C|B3), x, o), identity()
-		want, err := otlpProto(&id)(spans)
+		want, err := otlpProto(id)(spans)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, b := range memory {
 			clear(b)
 		}
-		if got, err := otlpProto(&id)(spans); err != nil || !bytes.Equal(got, want) {
+		if got, err := otlpProto(id)(spans); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: got %q, %v once the request's memory was used again, want %q", method, got, err, want)
 		}
 	}
@@ -738,14 +742,16 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 	f.Add("GET", "/", "h:80", "1.2.3.4:5", "curl", "a=1", "1.1.1.1", 200, 0)
 	f.Add("\xff", "/\xff", "[::", "\x00", "\xc3", "=", ",\xff", -1, 7)
 	f.Fuzz(func(t *testing.T, method, path, host, remote, agent, state, forwarded string, code, why int) {
-		tracer := unstarted(Options{Sampling: always, Limited: true, Resource: export.Resource{Pod: agent, Service: host, Version: path}})
+		tracer := unstarted(Options{
+			Target: export.Target{Resource: &export.Resource{Pod: agent, Service: host, Version: path}}, Sampling: always, Limited: true,
+		})
 		o := get("/")
 		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Why = path, host, remote, method, code, queue.Why(uint(why)%uint(queue.Whys))
 		r := o.Exchange.Request()
 		r.Method = method
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}
 		spans := spansOf(t, tracer, o.Exchange, o)
-		body, err := otlpProto(&tracer.options.Resource)(spans)
+		body, err := otlpProto(tracer.options.Resource)(spans)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -753,7 +759,7 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		if err := proto.Unmarshal(body, &m); err != nil {
 			t.Errorf("protobuf: got %v, want it to decode", err)
 		}
-		if body, err = otlpJSON(&tracer.options.Resource)(spans); err != nil {
+		if body, err = otlpJSON(tracer.options.Resource)(spans); err != nil {
 			t.Fatal(err)
 		}
 		var n tracepb.TracesData
@@ -763,7 +769,7 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		if !proto.Equal(&m, &n) {
 			t.Errorf("protobuf and JSON differ:\n%v\n%v", &m, &n)
 		}
-		if body, err = zipkinArray(&tracer.options.Resource)(spans); err != nil {
+		if body, err = zipkinArray(tracer.options.Resource)(spans); err != nil {
 			t.Fatal(err)
 		}
 		if got := len(zipkinSpans(body)); got != 3 {

@@ -5,23 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"go.opencensus.io/trace"
+
+	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // Bounds of the way out.
 const (
-	maxQueued = 2048            // spans that wait: a few MB at the most
-	maxBatch  = 512             // spans sent at once
-	gather    = time.Second     // how long a span waits for others to be sent with
-	firstWait = time.Second / 2 // before a second try; each further wait is twice as long,
-	maxWait   = 8 * time.Second // up to this
-	giveUp    = 30 * time.Second
+	maxQueued = 2048        // spans that wait: a few MB at the most
+	maxBatch  = 512         // spans sent at once
+	gather    = time.Second // how long a span waits for others to be sent with
 )
 
 // An encoder makes the body of one export.
@@ -154,7 +151,7 @@ func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trac
 		body, err = e.encode(batch)
 	}
 	if err == nil {
-		rejected, err = retry(ctx, func() (int, error) { return e.send(ctx, body) })
+		rejected, err = e.send.Retry(ctx, body)
 		if err != nil {
 			rejected = len(batch)
 		} else if rejected > 0 {
@@ -169,32 +166,6 @@ func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trac
 	}
 	clear(batch)
 	return batch[:0]
-}
-
-// retry calls try until it succeeds, fails for good, or has had its time.
-func retry(ctx context.Context, try func() (int, error)) (rejected int, err error) {
-	end := time.Now().Add(giveUp)
-	for wait := firstWait; ; wait = min(2*wait, maxWait) {
-		rejected, err = try()
-		var r *export.Refusal
-		if err == nil || ctx.Err() != nil || errors.As(err, &r) && !r.Again {
-			return rejected, err
-		}
-		pause := wait/2 + rand.N(wait/2) // sidecars that lose a collector together must not come back together
-		if r != nil {
-			pause = max(pause, r.After)
-		}
-		if time.Now().Add(pause).After(end) {
-			return rejected, err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return rejected, err
-		}
-	}
 }
 
 // writeTo sends to a stream: standard output. What is refused is not tried again, for

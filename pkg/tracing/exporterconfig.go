@@ -41,26 +41,29 @@ type ExporterConfig struct {
 // caller adds who we are, the output, the port and so on.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	o = Options{Exporter: export.None, Timeout: c.Timeout, Resource: export.Resource{ServiceName: c.ServiceName, Attributes: c.Attributes}}
+	o.Target = export.Target{
+		Protocol: export.None, Timeout: c.Timeout,
+		Resource: &export.Resource{ServiceName: c.ServiceName, Attributes: c.Attributes},
+	}
 	if c.Disabled {
 		return o, nil
 	}
 	switch {
 	case c.Protocol != "":
-		o.Exporter, o.Endpoint = export.Protocol(c.Protocol), c.Endpoint
+		o.Protocol, o.Endpoint = export.Protocol(c.Protocol), c.Endpoint
 		o.Sampling = Sampling{Rate: c.SamplingRate, Follow: c.SamplingRate > 0 && c.SamplingRate < 1}
 	case c.Backend != "":
-		o.Exporter, o.Endpoint = export.Protocol(c.Backend), c.ZipkinEndpoint
+		o.Protocol, o.Endpoint = export.Protocol(c.Backend), c.ZipkinEndpoint
 		o.Sampling = Sampling{Rate: c.SampleRate, Follow: c.SampleRate < 1}
 		if c.Debug {
 			o.Sampling = Sampling{Rate: 1}
 		}
 	case c.Collector.Endpoint != "" || c.Collector.BaseEndpoint != "":
-		o.Exporter = export.OTLP
+		o.Protocol = export.OTLP
 		o.Sampling = Sampling{Rate: 1, Follow: true} // OpenTelemetry's default
 	}
 	written := o.Endpoint
-	switch o.Exporter {
+	switch o.Protocol {
 	case export.None:
 		return o, warnings
 	case export.Zipkin:
@@ -68,26 +71,26 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		o.Sampling = Sampling{Rate: 1} // as Knative has it: this is for looking
 	case export.OTLP, export.OTLPJSON, export.OTLPGRPC:
 		written = cmp.Or(c.Collector.Endpoint, c.Collector.BaseEndpoint, o.Endpoint)
-		o.Exporter, o.Endpoint = c.Collector.Choose(o.Exporter, o.Endpoint, export.Traces)
+		o.Protocol, o.Endpoint = c.Collector.Choose(o.Protocol, o.Endpoint, export.Traces)
 		o.Header = c.Collector.Header
 	default:
-		warn("tracing protocol %q: not one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is off", o.Exporter)
-		o.Exporter = export.None
+		warn("tracing protocol %q: not one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is off", o.Protocol)
+		o.Protocol = export.None
 		return o, warnings
 	}
 	c.chooseSampling(&o, warn)
 	o.Formats = c.formats()
 	if o.Sampling.never() {
 		warn("tracing has the sampling rate 0; it is off")
-		o.Exporter = export.None
+		o.Protocol = export.None
 		return o, warnings
 	}
-	if o.Exporter != export.Stdout {
+	if o.Protocol != export.Stdout {
 		target, err := export.Resolve(o.Endpoint)
 		switch {
 		case err != nil:
 			warn("tracing: %v; it is off", err)
-			o.Exporter = export.None
+			o.Protocol = export.None
 		case !export.HasScheme(written):
 			warn("the tracing endpoint has no scheme; it is taken for %s", target.Redacted())
 		}
@@ -116,7 +119,7 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	case "parentbased_traceidratio":
 		o.Sampling = Sampling{Rate: rate, Follow: true}
 	default:
-		if given && o.Exporter != export.Stdout {
+		if given && o.Protocol != export.Stdout {
 			o.Sampling = Sampling{Rate: rate, Follow: rate > 0 && rate < 1}
 		}
 	}

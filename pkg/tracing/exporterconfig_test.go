@@ -12,10 +12,10 @@ import (
 
 // said writes options as a test shows them.
 func said(o Options) string {
-	if o.Exporter == export.None {
+	if o.Protocol == export.None {
 		return "off"
 	}
-	s := fmt.Sprintf("%s %s rate %v", o.Exporter, o.Endpoint, o.Sampling.Rate)
+	s := fmt.Sprintf("%s %s rate %v", o.Protocol, o.Endpoint, o.Sampling.Rate)
 	if o.Sampling.Follow {
 		s += " follow"
 	}
@@ -95,7 +95,7 @@ func TestSettingsBecomeOptions(t *testing.T) {
 					t.Errorf("warning: got %q, want it to contain %q", warnings[i], want)
 				}
 			}
-			if o.Exporter != export.None && o.Exporter != export.Stdout {
+			if o.Protocol != export.None && o.Protocol != export.Stdout {
 				tracer, err := New(o)
 				if err != nil {
 					t.Fatalf("New: got %v, want no error", err)

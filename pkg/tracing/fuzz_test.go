@@ -83,13 +83,13 @@ func FuzzExporterConfig(f *testing.F) {
 			Collector: export.Collector{BaseEndpoint: base, Protocol: protocol}, Sampler: sampler, SamplerArg: &arg,
 		}
 		o, _ := c.Options()
-		if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) && o.Exporter != export.None {
+		if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) && o.Protocol != export.None {
 			t.Errorf("%+v: got the rate %v", c, o.Sampling.Rate)
 		}
-		switch o.Exporter {
+		switch o.Protocol {
 		case export.None, export.Stdout:
 		case export.OTLP, export.OTLPJSON, export.OTLPGRPC, export.Zipkin:
-			send, release, err := export.New(export.Target{Protocol: o.Exporter, Endpoint: o.Endpoint, Timeout: time.Second, Signal: export.Traces})
+			send, release, err := export.New(export.Target{Protocol: o.Protocol, Endpoint: o.Endpoint, Timeout: time.Second, Signal: export.Traces})
 			if err != nil || send == nil {
 				t.Fatalf("%+v: got an exporter to %q, which cannot be: %v", c, o.Endpoint, err)
 			}
@@ -102,7 +102,7 @@ func FuzzExporterConfig(f *testing.F) {
 				t.Errorf("%q: got %v (%v), want %v again", o.Endpoint, again, err, target)
 			}
 		default:
-			t.Errorf("%+v: got the exporter %q", c, o.Exporter)
+			t.Errorf("%+v: got the exporter %q", c, o.Protocol)
 		}
 	})
 }

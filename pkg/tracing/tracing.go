@@ -11,12 +11,9 @@ package tracing
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net/http"
 	"sync"
-	"time"
 
 	"go.opencensus.io/trace"
 
@@ -46,21 +43,14 @@ func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 // Options say what is traced and where spans go. [ExporterConfig.Options] makes them from
 // the settings of Knative and OpenTelemetry.
 type Options struct {
-	Exporter export.Protocol
-	Endpoint string        // a URL, or host:port: plain text to an address, TLS to a name; not for Stdout
-	Header   http.Header   // sent with each export; may hold secrets
-	Timeout  time.Duration // of one export; 0: 10 s
-	TLS      *tls.Config   // towards https endpoints; nil: the system's roots
-	Output   io.Writer     // of Stdout
+	export.Target           // with the protocol None: nothing is traced
+	Output        io.Writer // of Stdout
 
 	Sampling Sampling
 	Formats  Formats
 
 	Limited bool // requests may have to wait for a slot: make spans of the wait
 	AppPort int  // the user container's, for span attributes; 0: unknown
-
-	Resource export.Resource
-	OwnPorts []int // of this process: spans are not sent there
 
 	// Report is called with the reason why spans are lost, once until sending works
 	// again and once in 10 s at most, by a goroutine of the tracer. It may be nil.
@@ -82,10 +72,13 @@ type Tracer struct {
 // all tracers of the process: there should be one. It returns nil when there is nothing to trace: no exporter,
 // or a sampling that never samples. The error is about the exporter or its endpoint.
 func New(o Options) (*Tracer, error) {
-	if o.Exporter == export.None || o.Exporter == "" || o.Sampling.never() {
+	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
 		return nil, nil
 	}
-	encode, send, release, err := wayOut(&o)
+	if o.Resource == nil {
+		o.Resource = &export.Resource{}
+	}
+	encode, send, release, err := route(&o)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
@@ -107,29 +100,24 @@ func unstarted(o Options) *Tracer {
 	return t
 }
 
-// wayOut returns how spans are encoded and sent, and what to do when no more are.
-func wayOut(o *Options) (encoder, export.Sender, func(), error) {
-	if o.Exporter == export.Stdout {
+// route returns how spans are encoded and sent, and what to do when no more are.
+func route(o *Options) (encoder, export.Sender, func(), error) {
+	if o.Protocol == export.Stdout {
 		if o.Output == nil {
-			return nil, nil, nil, fmt.Errorf("%s has no output", o.Exporter)
+			return nil, nil, nil, fmt.Errorf("%s has no output", o.Protocol)
 		}
-		return zipkinLines(&o.Resource), writeTo(o.Output), func() {}, nil
+		return zipkinLines(o.Resource), writeTo(o.Output), func() {}, nil
 	}
-	send, release, err := export.New(export.Target{
-		Protocol: o.Exporter, Endpoint: o.Endpoint, Header: o.Header, Timeout: o.Timeout, TLS: o.TLS,
-		Signal: export.Traces, Resource: &o.Resource, OwnPorts: o.OwnPorts,
-	})
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	encode := otlpProto(&o.Resource)
-	switch o.Exporter {
+	o.Signal = export.Traces
+	send, release, err := export.New(o.Target)
+	encode := otlpProto
+	switch o.Protocol {
 	case export.Zipkin:
-		encode = zipkinArray(&o.Resource)
+		encode = zipkinArray
 	case export.OTLPJSON:
-		encode = otlpJSON(&o.Resource)
+		encode = otlpJSON
 	}
-	return encode, send, release, nil
+	return encode(o.Resource), send, release, err
 }
 
 // Dropped returns how many spans were lost: the queue was full, or they could not be
@@ -139,14 +127,6 @@ func (t *Tracer) Dropped() uint64 {
 		return 0
 	}
 	return t.export.dropped.Load()
-}
-
-// Sent returns how many spans were accepted at the other end.
-func (t *Tracer) Sent() uint64 {
-	if t == nil {
-		return 0
-	}
-	return t.export.sent.Load()
 }
 
 // Close sends the spans that wait, until ctx ends, and stops the tracer. Spans of
