@@ -191,7 +191,8 @@ type injection struct {
 	meta metav1.ObjectMeta // as they were
 	pod  corev1.PodSpec
 
-	services []ServicePort // that find it
+	services []ServicePort     // that find it
+	hints    map[string]*hints // of its containers, by their names: see hintsOf
 
 	options Options
 	native  bool

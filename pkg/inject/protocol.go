@@ -42,12 +42,12 @@ func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.p
 // policy of the API server has the same expressions, so they are of RE2.
 const (
 	sideNames = `(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
-		`health|healthz|healthcheck|liveness|readiness|probe|probes|debug|pprof|profiling|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`
-	tlsNames  = `(^|-)(https|https2|tls|ssl|mtls|wss|websecure|hbone)(-|$)`
+		`health|healthz|healthcheck|liveness|readiness|probe|probes|debug|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`
+	tlsNames  = `(^|-)(https|https2|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`
 	httpNames = `^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`
 	rawNames  = `(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
 		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
-		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`
+		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`
 )
 
 // Commands of probes that are clients of something else than HTTP, and images that are
@@ -60,7 +60,7 @@ const (
 		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquit+o_sub)($|[ \t\n;&|)"'\x60])`
 	serverImages = `(^|/)(redis|valkey|keydb|dragonfly|mysql|mysql57|mariadb|mariadb-galera|percona|percona-xtradb|percona-xtradb-cluster|percona-server|percona-server-mongodb|postgres|postgresql|` +
 		`postgresql-repmgr|postgis|timescaledb|pgbouncer|pgpool|pgvector|spilo|spilo-[0-9]+|mongo|mongodb|mongodb-sharded|mongodb-community|kafka|cp-kafka|cp-server|zookeeper|cp-zookeeper|kubernetes-zookeeper|` +
-		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|gb-redisslave|gb-redis-follower)` +
+		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|socat|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
 		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`
 	exporterImages = `[-_]exporter([:@]|$)` // of the metrics of another server, whatever their port is called
@@ -77,9 +77,10 @@ var rawPorts = map[int32]string{
 	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
 }
 
-// tlsPorts are those on which nearly everybody speaks TLS.
+// tlsPorts are those on which nearly everybody speaks TLS; so are all that end with 443.
 var tlsPorts = map[int32]string{
-	443: "HTTPS", 4443: "HTTPS", 6443: "the Kubernetes API", 8443: "HTTPS", 9443: "HTTPS, and webhooks", 10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS",
+	443: "HTTPS", 853: "DNS over TLS", 2376: "Docker over TLS", 4443: "HTTPS", 6443: "the Kubernetes API", 6514: "syslog over TLS", 8443: "HTTPS", 8444: "HTTPS", 9443: "HTTPS, and webhooks",
+	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
 }
 
 // expressions are compiled once.
@@ -130,28 +131,46 @@ func byAppProtocol(service, name string) sign {
 
 // signOf is what a port of a container speaks. The most certain is asked first: what Services
 // say in appProtocol, the image, names for metrics and the like, probes that ask the port,
-// its names, numbers, and the commands of probes. Of Services and of probes that disagree, one that says HTTP wins: it is a port
-// that somebody asks by HTTP.
+// its names, flags, numbers, the commands of probes, and certificates. Of Services and of probes
+// that disagree, one that says HTTP wins: it is a port that somebody asks by HTTP.
 func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
+	h := in.hintsOf(c)
+	return firstOf(in.signBeforeCertificates(c, p, h), h.byCertificate(p), byUsualNumber(p))
+}
+
+// signBeforeCertificates is signOf without what is asked last.
+func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
 	var services []ServicePort
 	for _, s := range in.services {
 		if s.finds(p) {
 			services = append(services, s)
 		}
 	}
-	var protocols, names, probes []sign
+	var protocols, names []sign
 	for _, s := range services {
 		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
 		names = append(names, byName("the port of Service "+s.Service, s.Name))
 	}
+	probes := []sign{h.probed[p.ContainerPort]}
 	for _, probe := range probesOf(c) {
 		probes = append(probes, byProbe(probe, c, p))
 	}
-	own, aside := byName("it", p.Name), sign{}
-	if own.protocol == notForRequests { // a probe asks it, or a Service finds it, for that
-		aside = own
+	own, named, flag, aside := byName("it", p.Name), agree(names), h.flags[p.ContainerPort], sign{}
+	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] || named.protocol == plainHTTP) {
+		flag = sign{}
 	}
-	for _, s := range []sign{agree(protocols), byImage(c), aside, agree(probes), own, agree(names), byNumber(p, services), byCommands(c), byUsualNumber(p)} {
+	// What is there for metrics or health may be asked by a probe, or found by a Service, for that.
+	if own.protocol == notForRequests {
+		aside = own
+	} else if flag.protocol == notForRequests && own.protocol != plainHTTP {
+		aside = flag
+	}
+	return firstOf(agree(protocols), h.image, aside, agree(probes), own, named, flag, byNumber(p, services), h.commands)
+}
+
+// firstOf is the first sign that says anything.
+func firstOf(all ...sign) sign {
+	for _, s := range all {
 		if s.protocol != unknownProtocol {
 			return s
 		}
@@ -196,6 +215,9 @@ func byNumber(p corev1.ContainerPort, services []ServicePort) sign {
 	}
 	if of := tlsPorts[p.ContainerPort]; of != "" {
 		return sign{overTLS, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
+	}
+	if p.ContainerPort%1000 == 443 {
+		return sign{overTLS, fmt.Sprintf("%d is a port of HTTPS, as its last digits say", p.ContainerPort)}
 	}
 	for i, s := range services {
 		if s.Number != 443 {
@@ -255,6 +277,16 @@ func probesOf(c *corev1.Container) []namedProbe {
 	return slices.DeleteFunc(all, func(p namedProbe) bool { return p.Probe == nil })
 }
 
+// What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
+// of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
+const (
+	telling    = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|debug|pprof|profil)`
+	toldFlags  = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + telling + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
+	toldNames  = `(?i)` + telling
+	toldMounts = `(?i)(tls|ssl|https|pki|cert)`
+	askedByTLS = `https://|-tls`
+)
+
 // speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
 // of a port that is asked by HTTP over a name, a number or an image that says otherwise, a policy
 // keeps away.
@@ -267,13 +299,28 @@ func speaksHTTPCEL() string {
 		numbers = append(numbers, fmt.Sprint(n))
 	}
 	matches := func(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
+	// Matching costs the length of a text times that of the expression, and a pod that exhausts the
+	// budget is denied. So longer lists and texts count as if they matched.
+	tells := func(list, word, of string, most int, expression string) string {
+		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, most, word, of, matches(of, expression))
+	}
+	commands := func(expression string) string {
+		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + tells("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
+	}
 	return `  [port.?name.orValue('')].all(name,
     !` + matches("name", sideNames) + `
     && !` + matches("name", tlsNames) + `
     && !` + matches("app.?image.orValue('')", serverImages) + `
     && !` + matches("app.?image.orValue('')", exporterImages) + `
+    && !` + commands(askedByTLS) + `
     && (` + matches("name", httpNames) + `
       || !` + matches("name", rawNames) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
-      && ![app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, r.?exec.?command.orValue([]).exists(word, ` + matches("word", clientCommands) + `))))`
+      && port.containerPort % 1000 != 443
+      && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, toldFlags) + `
+      && !` + tells("app.?env.orValue([])", "e", "e.name", 500, toldNames) + `
+      && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
+      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, toldMounts) + `
+      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, toldMounts) + `
+      && !` + commands(clientCommands) + `))`
 }

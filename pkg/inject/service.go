@@ -45,6 +45,7 @@ type ServicePort struct {
 	Name        string // "" for none
 	Number      int32  // that clients call
 	AppProtocol string // "" for none
+	Certificate bool   // the Service asks for a certificate with which its pods serve
 	Target      intstr.IntOrString
 }
 
@@ -78,13 +79,19 @@ func ReadService(service any) (_ *Service, ok bool) {
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
-		port := ServicePort{Service: s.Name, Name: p.Name, Number: p.Port, Target: targetOf(p)}
+		port := ServicePort{Service: s.Name, Name: p.Name, Number: p.Port, Target: targetOf(p), Certificate: asksForCertificate(s)}
 		if p.AppProtocol != nil {
 			port.AppProtocol = *p.AppProtocol
 		}
 		read.ports = append(read.ports, port)
 	}
 	return read, true
+}
+
+// asksForCertificate reports whether a Service has OpenShift make a certificate with which its
+// pods serve.
+func asksForCertificate(s *corev1.Service) bool {
+	return s.Annotations["service.beta.openshift.io/serving-cert-secret-name"] != "" || s.Annotations["service.alpha.openshift.io/serving-cert-secret-name"] != ""
 }
 
 // ReadSelector is which pods a Service selects, by their namespace and labels. ok is false for

@@ -237,7 +237,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 			return corev1.ProbeHandler{GRPC: g}
 		case 2:
 			if maybe(30) {
-				return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word("true", "redis-cli", "x; /bin/pg_isready -q", "redis-clip")}}}
+				return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word("true", "redis-cli", "x; /bin/pg_isready -q", "redis-clip", "curl https://localhost:8080/", "curl http://localhost:5000/", "grpc_health_probe -addr=:80 -tls")}}}
 			}
 		}
 		get := &corev1.HTTPGetAction{Path: word("", "/", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: port("metrics"), Scheme: corev1.URIScheme(word("", "HTTP", "HTTP", "HTTPS"))}
@@ -272,6 +272,16 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 					c.Ports = append(c.Ports, p)
 				}
 			}
+			if maybe(15) {
+				c.Command, c.Args = []string{"serve"}, []string{word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80"),
+					word("--tls-cert=/c/tls.crt --tls-key=/c/tls.key", "--cert-dir=/c", "--client-cert=/c/x --client-key=/c/y", "--verbose", "--verbose")}
+			}
+			if maybe(15) {
+				c.Env = []corev1.EnvVar{{Name: word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: word("8080", "5000", "80")}, {Name: word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS"), Value: word("true", "https://+:5000;http://+:80")}}
+			}
+			if maybe(15) {
+				c.VolumeMounts = []corev1.VolumeMount{{Name: word("tls", "data"), MountPath: word("/etc/app/tls", "/data", "/etc/mysql/certs")}}
+			}
 			if maybe(40) {
 				c.Lifecycle = &corev1.Lifecycle{}
 				switch random.IntN(5) {
@@ -300,6 +310,9 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 			always := corev1.ContainerRestartPolicyAlways
 			pod.Spec.InitContainers[0].RestartPolicy = &always
 		}
+	}
+	for _, name := range []string{"tls", "data"} {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "x"}}})
 	}
 	if maybe(50) {
 		return withDefaults(pod)
@@ -336,6 +349,33 @@ func TestTheLargestPodsThatThePolicyTakesFitItsBudget(t *testing.T) {
 // An API server refuses a policy with expressions that an older one, to which it may be
 // taken back, does not know: on 1.36, which is the first to have policies of v1, those
 // of 1.35. Conditions know no variables.
+// An expression that exhausts its budget denies the pod: texts of any length must not.
+func TestPodsWithLongTextsFitTheBudgetOfThePolicy(t *testing.T) {
+	c, _ := withPolicy(t, nil)
+	for name, container := range map[string]corev1.Container{
+		"a script":         {Args: []string{"-c", strings.Repeat("echo x -l ", 100_000)}},
+		"many arguments":   {Args: slices.Repeat([]string{"--a-flag=80"}, 50_000)},
+		"a variable":       {Env: []corev1.EnvVar{{Name: "SCRIPT", Value: strings.Repeat("echo x;", 140_000)}}},
+		"many variables":   {Env: slices.Repeat([]corev1.EnvVar{{Name: "A_VARIABLE", Value: "/a/path"}}, 20_000)},
+		"many mounts":      {VolumeMounts: slices.Repeat([]corev1.VolumeMount{{Name: "v", MountPath: "/a/path"}}, 10_000)},
+		"a probes command": {LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"sh", "-c", strings.Repeat("echo x;", 140_000)}}}}},
+	} {
+		container.Name, container.Image, container.Ports = "web", "x", []corev1.ContainerPort{{ContainerPort: 8080}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "long", Namespace: "chosen"}, Spec: corev1.PodSpec{Containers: []corev1.Container{container}, Volumes: []corev1.Volume{{Name: "v"}}}}
+		got, err := c.create("chosen", pod)
+		if err != nil {
+			t.Errorf("%s: got %.300v, want it injected or left", name, err)
+			continue
+		}
+		if same(t, got, pod) {
+			continue
+		}
+		if want, report, _ := byHand(t, pod, nil); want == nil || !same(t, got, want) {
+			t.Errorf("%s: got another pod than the command line makes: %.300s", name, report)
+		}
+	}
+}
+
 func TestThePolicyNeedsNoNewerKubernetesThanItSays(t *testing.T) {
 	for _, args := range [][]string{nil, {"--mode=native", "--drain-deadline=1m", "--container=a", "--port=b"}} {
 		text, report, code := injector(t, nil, append([]string{"policy"}, args...)...)

@@ -1,0 +1,348 @@
+package inject
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What a container says of its ports beside their declaration: its command line, its environment,
+// the commands of its probes, and the certificates that it mounts. All of it is read once, in time
+// that grows with its length: a pod may have ten thousand ports.
+
+// hints are what a container says of its ports.
+type hints struct {
+	image    sign           // of all of them
+	commands sign           // of all of them: the clients that its probes run
+	probed   map[int32]sign // those that commands of probes ask
+	flags    map[int32]sign // those that flags and variables name
+	serves   map[int32]bool // those that flags name without saying what for
+	pair     sign           // a certificate is named: a port of which nothing is said speaks TLS
+	mounted  sign           // one is mounted: the same, but for a usual port of HTTP
+
+	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
+	hasTLS    bool    // another port is known to speak TLS
+}
+
+// A parameter is a flag or a variable: the words of its name in small letters, and its value.
+type parameter struct {
+	name     string // as it is written
+	words    []string
+	value    string
+	variable bool
+}
+
+// Words of the names of parameters.
+var (
+	listenWords = []string{"port", "ports", "addr", "addrs", "address", "addresses", "listen", "listener", "bind", "endpoint", "url", "urls", "on"}
+	serveWords  = []string{"port", "addr", "address", "listen", "bind", "server", "host", "app", "service", "api", "main", "public", "endpoint", "container", "serving", "serve"}
+	sideWords   = []string{"metrics", "metric", "prometheus", "prom", "telemetry", "monitoring", "health", "healthz", "healthcheck", "probe", "probes", "liveness", "readiness", "admin", "debug", "pprof", "profiling", "profiler"}
+	plainWords  = []string{"insecure", "plaintext", "http", "http1", "http2", "h2c", "grpc", "web", "rest", "ws", "websocket"}
+	tlsWords    = []string{"https", "tls", "ssl", "mtls", "secure"}
+	certWords   = []string{"cert", "certs", "certfile", "certificate", "certificates", "crt"}
+	keyWords    = []string{"key", "keyfile"}
+	mountWords  = []string{"tls", "ssl", "https", "pki", "cert", "certs", "certificate", "certificates"}
+	// Certificates of clients, of authorities, and for signing; of servers that the app calls; of
+	// a port that is not for requests.
+	otherCerts = []string{"ca", "cas", "cacert", "cacerts", "cafile", "bundle", "client", "root", "trust", "trusted", "truststore", "peer", "issuer", "jwt", "signing", "signer", "token", "ssh", "gpg", "account", "sa", "license", "encryption",
+		"saml", "oidc", "oauth", "idp", "sso", "ldap", "smtp", "etcd", "kubelet", "upstream", "backend", "remote", "target", "destination", "egress", "outbound", "db", "database", "sql", "mysql", "mariadb", "postgres", "postgresql", "pg", "redis",
+		"kafka", "mongo", "mongodb", "rabbitmq", "amqp", "nats", "elastic", "elasticsearch", "cassandra", "vault", "metrics"}
+	// Variables name certificates for many purposes, so all of their words must be of these.
+	ownCerts = []string{"tls", "ssl", "https", "http", "server", "serving", "web", "app", "file", "path", "dir", "private", "pem", "cert", "certs", "certfile", "certificate", "crt", "key", "keyfile", "enabled", "enable", "use", "serve"}
+)
+
+// What commands of probes ask of their own pod: a URL, and what gRPC's health probe dials; where
+// a command line says that it listens.
+var (
+	localURL  = regexp.MustCompile(`(https?)://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])(?::([0-9]{1,5}))?(?:[/?"' )]|$)`)
+	grpcProbe = regexp.MustCompile(`(?:^|[/ \t\n;&|])grpc[_-]health[_-]probe(?:[-_.a-z0-9]*)(?:$|[ \t\n])`)
+	dialed    = regexp.MustCompile(`(?:^|[ \t\n])--?addr[= \t](?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])?:([0-9]{1,5})(?:$|[ \t\n])`)
+	dialedTLS = regexp.MustCompile(`(?:^|[ \t\n])--?tls(?:$|[ \t\n=])`)
+	relays    = regexp.MustCompile(`(?i)^(?:tcp[46]?|udp[46]?|sctp|openssl|ssl)-l(?:isten)?:([0-9]{1,5})`)
+	listenURL = regexp.MustCompile(`^([a-z0-9]+)://(?:0\.0\.0\.0|\*|\+|\[::\])?:([0-9]{1,5})/?$`)
+	local     = regexp.MustCompile(`^(?:(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\*|\+|\[::1?\]|::)?:)?([0-9]{1,5})$`)
+)
+
+// hintsOf are the hints of a container, read once.
+func (in *injection) hintsOf(c *corev1.Container) *hints {
+	if h := in.hints[c.Name]; h != nil {
+		return h
+	}
+	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]bool{}}
+	if in.hints == nil {
+		in.hints = map[string]*hints{}
+	}
+	in.hints[c.Name] = h
+	h.readProbes(c)
+	raw := at(in.object, "spec", "containers", c.Name)
+	h.readParameters(raw)
+	h.readMounts(raw, secretVolumes(in.object))
+	for _, s := range in.services {
+		if s.Certificate && h.pair.why == "" {
+			h.pair = sign{overTLS, fmt.Sprintf("Service %s asks for a certificate of its pods", s.Service)}
+		}
+	}
+	for _, n := range in.candidates(c) {
+		switch in.signBeforeCertificates(c, n, h).protocol {
+		case overTLS:
+			h.hasTLS = true
+		case unknownProtocol:
+			if len(h.undecided) < 2 && !slices.Contains(h.undecided, n.ContainerPort) {
+				h.undecided = append(h.undecided, n.ContainerPort)
+			}
+		}
+	}
+	return h
+}
+
+// candidates are the ports that a container may serve on: those that it declares, and the numbers
+// that Services and a readiness probe name.
+func (in *injection) candidates(c *corev1.Container) []corev1.ContainerPort {
+	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
+	known := map[int32]bool{}
+	for _, p := range all {
+		known[p.ContainerPort] = true
+	}
+	add := func(n int32) {
+		if n > 0 && !known[n] {
+			known[n] = true
+			all = append(all, corev1.ContainerPort{ContainerPort: n})
+		}
+	}
+	if len(in.pod.Containers) == 1 {
+		for _, s := range in.services {
+			add(s.Target.IntVal)
+		}
+	}
+	if len(all) == 0 {
+		add(askedBy(c.ReadinessProbe))
+	}
+	return all
+}
+
+// readProbes finds the ports of the pod that commands of probes ask.
+func (h *hints) readProbes(c *corev1.Container) {
+	for _, probe := range probesOf(c) {
+		if probe.Exec == nil {
+			continue
+		}
+		text := strings.Join(probe.Exec.Command, " ")
+		for _, m := range localURL.FindAllStringSubmatch(text, 100) {
+			secure, port := m[1] == "https", m[2]
+			if port == "" {
+				port = map[bool]string{false: "80", true: "443"}[secure]
+			}
+			if secure {
+				add(h.probed, port, sign{overTLS, fmt.Sprintf("its %s probe asks it by HTTPS", probe.name)})
+			} else {
+				add(h.probed, port, sign{plainHTTP, fmt.Sprintf("its %s probe asks it by HTTP", probe.name)})
+			}
+		}
+		if !grpcProbe.MatchString(text) {
+			continue
+		}
+		if m := dialed.FindStringSubmatch(text); m != nil && dialedTLS.MatchString(text) {
+			add(h.probed, m[1], sign{overTLS, fmt.Sprintf("its %s probe asks it by gRPC over TLS", probe.name)})
+		} else if m != nil {
+			add(h.probed, m[1], sign{plainHTTP, fmt.Sprintf("its %s probe asks it by gRPC", probe.name)})
+		}
+	}
+}
+
+// add adds a sign of a port. Of several, one that says HTTP wins, else the first.
+func add(all map[int32]sign, port string, s sign) {
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 1 || n > 65535 {
+		return
+	}
+	if old := all[int32(n)]; old.protocol == unknownProtocol || s.protocol == plainHTTP {
+		all[int32(n)] = s
+	}
+}
+
+// readParameters reads the command line and the environment.
+func (h *hints) readParameters(container any) {
+	var cert, key string
+	each := func(s parameter) {
+		h.readListener(s)
+		if len(s.words) == 0 || !certifies(s) {
+			return
+		}
+		switch path := strings.ContainsRune(s.value, '/') || strings.HasSuffix(s.value, ".pem"); {
+		case path && anyOf(s.words, keyWords):
+			key = s.name
+		case path && anyOf(s.words, certWords):
+			cert = s.name
+			if last := s.words[len(s.words)-1]; (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.') {
+				key = s.name // a folder has both
+			}
+		case anyOf(s.words, []string{"enabled", "enable", "use", "serve"}) && anyOf(s.words, tlsWords) && allOf(s.words, ownCerts) && slices.Contains([]string{"true", "1", "yes", "on"}, strings.ToLower(s.value)):
+			cert, key = s.name, s.name
+		}
+	}
+	parametersOf(container, each)
+	if cert != "" && key != "" {
+		h.pair = sign{overTLS, fmt.Sprintf("its container is given %.60s, and nothing else is said of the port", cert)}
+	}
+}
+
+// parametersOf calls a function with each flag of a container's command line and each variable of
+// its environment.
+func parametersOf(container any, each func(parameter)) {
+	const longest = 256 // bytes of a flag
+	for _, list := range []string{"command", "args"} {
+		words, _ := at(container, list).([]any)
+		flag := ""
+		for _, word := range words {
+			line, _ := word.(string)
+			for text := range strings.FieldsSeq(line) { // of a shell's, too
+				name, value, whole := strings.Cut(text, "=")
+				relay := relays.FindStringSubmatch(text)
+				switch {
+				case len(text) > longest:
+					flag = ""
+				case relay != nil:
+					each(parameter{name: relay[0], value: relay[1]})
+					flag = ""
+				case !strings.HasPrefix(text, "-"):
+					if flag != "" {
+						each(parameter{name: flag, words: wordsOf(flag), value: unquoted(text)})
+					}
+					flag = ""
+				case whole:
+					each(parameter{name: name, words: wordsOf(name), value: unquoted(value)})
+					flag = ""
+				default:
+					flag = name
+				}
+			}
+		}
+	}
+	variables, _ := at(container, "env").([]any)
+	for _, v := range variables {
+		name, value := text(v, "name"), text(v, "value")
+		if value != "" && len(name)+len(value) <= longest {
+			each(parameter{name: name, words: wordsOf(name), value: value, variable: true})
+		}
+	}
+}
+
+func unquoted(text string) string { return strings.Trim(text, `"';,`) }
+
+// wordsOf are the words of a name: --tlsCertFile, TLS_CERT_FILE and tls.cert-file are the same.
+func wordsOf(name string) []string {
+	var spaced strings.Builder
+	for i := range len(name) {
+		b := name[i]
+		switch {
+		case b == '-' || b == '_' || b == '.':
+			b = ' '
+		case 'A' <= b && b <= 'Z':
+			if i > 0 && 'a' <= name[i-1] && name[i-1] <= 'z' {
+				spaced.WriteByte(' ')
+			}
+			b += 'a' - 'A'
+		}
+		spaced.WriteByte(b)
+	}
+	return strings.Fields(spaced.String())
+}
+
+func anyOf(words, these []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(these, w) })
+}
+
+func allOf(words, these []string) bool {
+	return !slices.ContainsFunc(words, func(w string) bool { return !slices.Contains(these, w) })
+}
+
+// readListener reads a parameter that names ports, as --https-port=8443, HTTP_ADDR=:8080 and
+// --listen https://0.0.0.0:8443.
+func (h *hints) readListener(s parameter) {
+	if len(s.words) == 0 { // not by a name: socat's way
+		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("its container is given %.60s", s.name)})
+		return
+	}
+	last := s.words[len(s.words)-1]
+	for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
+		why := fmt.Sprintf("its container is given %.60s=%.60s", s.name, part)
+		if m := listenURL.FindStringSubmatch(part); m != nil {
+			switch m[1] {
+			case "https", "wss", "tls", "ssl":
+				add(h.flags, m[2], sign{overTLS, why})
+			case "http", "ws", "h2c", "grpc":
+				add(h.flags, m[2], sign{plainHTTP, why})
+			}
+			continue
+		}
+		m := local.FindStringSubmatch(part)
+		if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
+			continue
+		}
+		switch {
+		case allOf(s.words, serveWords):
+			if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
+				h.serves[int32(n)] = true
+			}
+		case anyOf(s.words, sideWords):
+			add(h.flags, m[1], sign{notForRequests, why})
+		case slices.Contains(s.words, "insecure"):
+			add(h.flags, m[1], sign{plainHTTP, why})
+		case anyOf(s.words, tlsWords):
+			add(h.flags, m[1], sign{overTLS, why})
+		case anyOf(s.words, plainWords):
+			add(h.flags, m[1], sign{plainHTTP, why})
+		}
+	}
+}
+
+// certifies reports whether a parameter may be about a server's own certificate.
+func certifies(s parameter) bool {
+	if s.variable {
+		return allOf(s.words, ownCerts)
+	}
+	return !anyOf(s.words, otherCerts)
+}
+
+// secretVolumes are the names of the volumes that may hold a private key.
+func secretVolumes(object any) map[string]bool {
+	names := map[string]bool{}
+	volumes, _ := at(object, "spec", "volumes").([]any)
+	for _, v := range volumes {
+		if at(v, "secret") != nil || at(v, "projected") != nil || at(v, "csi") != nil {
+			names[text(v, "name")] = true
+		}
+	}
+	return names
+}
+
+// readMounts looks for certificates among the secrets that a container mounts.
+func (h *hints) readMounts(container any, secrets map[string]bool) {
+	mounts, _ := at(container, "volumeMounts").([]any)
+	for _, m := range mounts {
+		name, path := text(m, "name"), text(m, "mountPath")
+		if len(path) > 256 || !secrets[name] || strings.HasPrefix(path, "/etc/ssl/certs") || strings.HasPrefix(path, "/var/run/secrets/kubernetes.io/") {
+			continue
+		}
+		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(path, "/", "-"))...)
+		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
+			h.mounted = sign{overTLS, fmt.Sprintf("its container has a certificate at %.60s, and nothing else is said of the port", path)}
+		}
+	}
+}
+
+// byCertificate is what a certificate says of a port, where it is the only one of its container of
+// which nothing else is said.
+func (h *hints) byCertificate(p corev1.ContainerPort) sign {
+	if h.hasTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
+		return sign{}
+	}
+	if h.pair.why == "" && byUsualNumber(p).protocol == unknownProtocol {
+		return h.mounted
+	}
+	return h.pair
+}
