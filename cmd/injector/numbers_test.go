@@ -1,0 +1,162 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+)
+
+var folders = flag.String("manifests", "", "folders of manifests to measure, with colons between them; none: the corpus")
+
+// numbers are what the injector makes of some files.
+type numbers struct {
+	files, changed, restored, again int // with workloads; of them those that change, that uninject restores, and that change the second time
+
+	workloads int
+	verdicts  map[string]int // of workloads: injected, or the reason
+	found     int            // injected on a port that only a Service or a probe names
+	followed  int            // Services that follow at once
+	later     int            // Services that follow in the second step
+
+	picks []string // of each workload, for whoever judges them
+}
+
+// measure injects one file, and takes it back.
+func (n *numbers) measure(name string, text []byte) {
+	file := manifest.Parse(name, text)
+	results := manifest.InjectStep([]*manifest.File{file}, nil, inject.Workloads)
+	workloads := 0
+	for _, r := range results {
+		switch {
+		case r.Kind == "Service" && r.Verdict == inject.Rewritten:
+			n.followed++
+		case r.Reason == inject.SecondStep:
+			n.later++
+		case r.Kind == "Service" || r.Kind == "NetworkPolicy" || r.Reason == inject.NoPods:
+		case r.Reason == inject.Unreadable && r.Name == "": // no YAML: a template
+		case r.Verdict == inject.Injected:
+			workloads++
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), r.Notes[0]))
+			n.verdicts["injected"]++
+			if strings.Contains(r.Text, "nothing declares") {
+				n.found++
+			}
+		default:
+			workloads++
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), became(r)))
+			n.verdicts[r.Reason]++
+		}
+	}
+	n.workloads += workloads
+	if workloads == 0 {
+		return
+	}
+	n.files++
+	out := file.Text()
+	if string(out) == string(text) {
+		return
+	}
+	n.changed++
+	again := manifest.Parse(name, out)
+	manifest.InjectStep([]*manifest.File{again}, nil, inject.Workloads)
+	if string(again.Text()) != string(out) {
+		n.again++
+	}
+	back := manifest.Parse(name, out)
+	manifest.Uninject([]*manifest.File{back})
+	if string(back.Text()) == string(text) {
+		n.restored++
+	}
+}
+
+// manifestsIn are the files of the folders that may have workloads.
+func manifestsIn(t *testing.T, folders string) []string {
+	t.Helper()
+	var all []string
+	for folder := range strings.SplitSeq(folders, ":") {
+		err := filepath.WalkDir(folder, func(name string, d fs.DirEntry, err error) error {
+			if err == nil && d.Type().IsRegular() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
+				all = append(all, name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// The numbers of docs/injection.md#shapes. With -v and -manifests it measures other folders.
+func TestNumbersOfManifests(t *testing.T) {
+	from := corpus
+	if *folders != "" {
+		from = *folders
+	}
+	n := numbers{verdicts: map[string]int{}}
+	for _, name := range manifestsIn(t, from) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.measure(name, text)
+	}
+	if *folders != "" {
+		t.Logf("picks:\n%s", strings.Join(n.picks, "\n"))
+	}
+	t.Logf("%d files with %d workloads: %d of the files change, %d come back to the byte, %d change again", n.files, n.workloads, n.changed, n.restored, n.again)
+	t.Logf("verdicts: %v; %d on a port that nothing declares", n.verdicts, n.found)
+	t.Logf("Services: %d follow at once, %d in the second step", n.followed, n.later)
+	if n.restored != n.changed || n.again != 0 {
+		t.Errorf("got %d of %d files restored and %d that change again, want all and none", n.restored, n.changed, n.again)
+	}
+}
+
+// wanted are the ports that want.txt names: "-" none, "?" any.
+func wanted(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for line := range strings.Lines(read(t, corpus+"/want.txt")) {
+		if file, port, ok := strings.Cut(strings.TrimSpace(line), " "); ok && file != "#" {
+			all[file] = port
+		}
+	}
+	return all
+}
+
+func TestNoPortOfTheCorpusIsPickedWrongly(t *testing.T) {
+	want, picked, kept := wanted(t), 0, 0
+	for _, s := range shapes(t) {
+		port := "-"
+		for _, r := range s.results {
+			if r.Verdict == inject.Injected && r.Kind != "Service" {
+				port = strconv.Itoa(int(r.AppPort))
+				break
+			}
+		}
+		switch w := want[s.file]; {
+		case w == "":
+			t.Errorf("%s: got no line in want.txt, want one", s.file)
+		case w == "?" && port != "-", w != "?" && port != w:
+			t.Errorf("%s (%s): got the port %s, want %s", s.file, s.title(), port, w)
+		case port == "-":
+			kept++
+		default:
+			picked++
+		}
+		delete(want, s.file)
+	}
+	if len(want) > 0 {
+		t.Errorf("got lines of want.txt without a file: %s", fmt.Sprint(want))
+	}
+	t.Logf("%d injected on the right port, %d rightly left alone", picked, kept)
+}
