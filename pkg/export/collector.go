@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A Collector is where OpenTelemetry's variables send one signal, and hoc.
+// A Collector is where OpenTelemetry's variables send one signal, and how.
 type Collector struct {
 	Endpoint     string // taken to the letter; "": BaseEndpoint's
 	BaseEndpoint string // for all signals: the signal's path is added
@@ -13,8 +13,8 @@ type Collector struct {
 	Header       http.Header
 }
 
-// Choose applies what is said about the way of a signal to the collector: it returns
-// what protocol and endpoint become.
+// Choose returns the protocol and the endpoint of a signal: those given, where no variable
+// overrides them.
 func (c *Collector) Choose(protocol Protocol, endpoint string, s Signal) (Protocol, string) {
 	if c.Protocol != "" {
 		protocol = Protocol(c.Protocol)

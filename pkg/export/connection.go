@@ -16,11 +16,11 @@ import (
 // Bounds of what a collector may answer. It is not ours, and must not be able to take
 // the memory and the processor time that requests need.
 const (
-	maxHead     = 64 << 10  // bytes of an answer's head with all 1xx before it, and of its trailers
-	maxAnswer   = 64 << 10  // bytes of an answer's body
-	maxReceived = 256 << 10 // bytes on the connection for one export: frames and the TLS handshake included
-	maxUnasked  = 1 << 10   // bytes that arrive without a request: net/http logs what it has read of them
-	maxIdle     = 90 * time.Second
+	maxHead        = 64 << 10  // bytes of an answer's head with all 1xx before it, and of its trailers
+	maxAnswer      = 64 << 10  // bytes of an answer's body
+	maxReceived    = 256 << 10 // bytes on the connection for one export: frames and the TLS handshake included
+	maxUnsolicited = 1 << 10   // bytes that arrive without a request: net/http logs what it has read of them
+	maxIdle        = 90 * time.Second
 )
 
 var errReceived = errors.New("the collector has sent more than 256 KiB for one export")
@@ -29,8 +29,8 @@ var errReceived = errors.New("the collector has sent more than 256 KiB for one e
 // exports that succeed and closed by one that fails. It is for one request at a time.
 //
 // A bare [http.Transport] dials beside the request and goes on when the request has
-// been given up. A collector that accepts and says nothing would collect a connection
-// for every try. One that does not read HTTP/2 would collect a goroutine.
+// been given up. A collector that accepts and never answers would cost a connection for
+// every try. One that does not read HTTP/2 would cost a goroutine.
 type connection struct {
 	via  *http.Transport
 	left atomic.Int64                // bytes that may still be received
@@ -59,7 +59,7 @@ func newConnection(proxy *url.URL, protocols *http.Protocols, config *tls.Config
 		Protocols:              protocols,
 		DisableCompression:     true, // answers are short
 		MaxResponseHeaderBytes: maxHead,
-		ReadBufferSize:         maxUnasked,
+		ReadBufferSize:         maxUnsolicited,
 	}
 	return c
 }
@@ -115,7 +115,7 @@ func (c *connection) take() *http.ClientConn {
 	return conn
 }
 
-// linger says what closing does with what the collector has not taken: 0 throws it away,
+// linger sets what closing does with what the collector has not read: 0 throws it away,
 // -1 leaves it to the kernel. That would keep it for minutes, as our memory, for each
 // export to a collector that does not read.
 func (c *connection) linger(seconds int) {

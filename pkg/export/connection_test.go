@@ -221,8 +221,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func TestLittleIsLoggedOfWhatNobodyAskedFor(t *testing.T) {
-	const most = 4*maxUnasked + 256 // four letters for a byte, and what net/http adds
+func TestLittleIsLoggedOfAnUnsolicitedAnswer(t *testing.T) {
+	const most = 4*maxUnsolicited + 256 // four letters for a byte, and what net/http adds
 	var logged lockedBuffer
 	log.SetOutput(&logged)
 	defer log.SetOutput(os.Stderr)

@@ -302,7 +302,7 @@ func hostileHTTP2() []hostile {
 
 // Whatever a collector does, an export to it takes little memory, and nothing of it
 // stays. It is 4 MiB because parsing 64 KiB of short fields takes a part of that.
-func TestHostileCollectorsAreBorne(t *testing.T) {
+func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 	const exports, mostMemory = 4, 4 << 20
 	for version, all := range map[string][]hostile{"HTTP/1.1": hostileHTTP1(), "HTTP/2": hostileHTTP2()} {
 		for _, h := range all {

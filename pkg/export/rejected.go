@@ -33,8 +33,7 @@ func fieldOf(m []byte, field protowire.Number) (number uint64, content []byte) {
 	return number, content
 }
 
-// rejectedProto returns how many spans or points the answer to an export says were
-// refused: Export...ServiceResponse{partial_success = 1 {rejected_... = 1}}.
+// rejectedProto returns how many spans or points the answer to an export rejects: Export...ServiceResponse{partial_success = 1 {rejected_... = 1}}.
 func rejectedProto(answer []byte) int {
 	_, partial := fieldOf(answer, 1)
 	rejected, _ := fieldOf(partial, 1)

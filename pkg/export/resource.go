@@ -11,7 +11,7 @@ import (
 	resourcepb "go.opentelemetry.io/proto/otlp/resource/v1"
 )
 
-// A Resource says who sends: attributes of every span and metric.
+// A Resource is who sends: attributes of every span and metric.
 type Resource struct {
 	Namespace, Service, Configuration, Revision string // of Knative; "" off it
 	Pod, PodIP                                  string

@@ -23,7 +23,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// A Protocol is how telemetry leaves. Their words are those of Knative's configuration.
+// A Protocol is how telemetry is sent. The values are those of Knative's configuration.
 type Protocol string
 
 // The protocols.
@@ -55,7 +55,7 @@ const (
 	maxAfter       = giveUp           // of a Retry-After
 )
 
-// A Target says where one signal goes, and how.
+// A Target is where one signal goes, and how.
 type Target struct {
 	Protocol Protocol
 	Endpoint string        // a URL, or host:port: plain text to an address, TLS to a name
@@ -68,14 +68,15 @@ type Target struct {
 }
 
 // A Sender exports a body. It returns how many of the spans or points in it the
-// collector has refused; the error, often a *[Refusal], says why all of them failed.
+// collector has rejected; the error, often a *[Refusal], is why all of them are lost.
 type Sender func(ctx context.Context, body []byte) (rejected int, err error)
 
-// A Refusal is an answer that is not yes.
+// A Refusal is why an export failed, and whether it may succeed later. It may after any
+// other error.
 type Refusal struct {
 	Err   error
-	Again bool          // it may be yes later
-	After time.Duration // not before; 0: nothing was said
+	Again bool          // it may succeed later
+	After time.Duration // not before; 0: the collector named no time
 }
 
 // Error implements error.
@@ -196,7 +197,7 @@ func (t *Target) isOurs(target *url.URL) bool {
 	return strings.EqualFold(host, "localhost") || ip.IsLoopback() || ip.IsUnspecified() || host == t.Resource.PodIP
 }
 
-// HasScheme reports whether an endpoint says how to speak to it.
+// HasScheme reports whether an endpoint has a scheme.
 func HasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
 
 // isAddress reports whether a host, with or without a port, is an IP address.
@@ -325,7 +326,7 @@ func (e *end) call(ctx context.Context, body []byte) (int, error) {
 	}
 	if code == 0 {
 		if len(answer) < frameHead || answer[0] != 0 {
-			return 0, nil // it said yes in whatever words
+			return 0, nil // it accepted, and the message is not one that we read
 		}
 		return rejectedProto(answer[frameHead:]), nil
 	}
@@ -344,7 +345,7 @@ const (
 )
 
 // Codes of gRPC after which OTLP tries again (OTLP 1.x, "Failures"). Exhausted is not
-// among them: a server that means it to be says so in a detail that we do not read.
+// among them: that it may be retried would be in a detail that we do not read.
 const (
 	grpcCancelled        = 1
 	grpcDeadlineExceeded = 4

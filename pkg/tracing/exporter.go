@@ -14,7 +14,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// Bounds of the way out.
+// Bounds of the queue and its batches.
 const (
 	maxQueued = 2048        // spans that wait: a few MB at the most
 	maxBatch  = 512         // spans sent at once
@@ -83,7 +83,7 @@ func (e *exporter) close(ctx context.Context) error {
 	case <-ctx.Done():
 		e.cut()
 	}
-	// A sender ends with its context, but a standard output that nobody reads does not.
+	// A sender ends with its context, but a write to a standard output that is not read does not.
 	select {
 	case <-e.done:
 	case <-time.After(time.Second):

@@ -8,8 +8,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// An ExporterConfig is what the settings say about exporting traces. Zero values are
-// unset.
+// An ExporterConfig has the settings about exporting traces. Zero values are unset.
 type ExporterConfig struct {
 	// Of Knative from 1.19 on: tracing of its observability config.
 	Protocol     string
@@ -37,8 +36,8 @@ type ExporterConfig struct {
 // is tracing and how it is sent: Protocol, Backend, and without both a collector's
 // endpoint. OpenTelemetry's variables then override the rest.
 //
-// What cannot be used falls back, or turns tracing off: each warning says which. The
-// caller adds who we are, the output, the port and so on.
+// A value that cannot be used falls back to its default, or turns tracing off: each warning
+// names one. The caller adds who sends, the output, the port and so on.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	o.Target = export.Target{

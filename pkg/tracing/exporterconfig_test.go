@@ -10,8 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
-// said writes options as a test shows them.
-func said(o Options) string {
+// show writes options as a test shows them.
+func show(o Options) string {
 	if o.Protocol == export.None {
 		return "off"
 	}
@@ -84,7 +84,7 @@ func TestSettingsBecomeOptions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, warnings := c.config.Options()
-			if got := said(o); got != c.want {
+			if got := show(o); got != c.want {
 				t.Errorf("options: got %q, want %q", got, c.want)
 			}
 			if len(warnings) != len(c.warns) {

@@ -61,7 +61,7 @@ func otlpSpan(s *trace.SpanData, id func([]byte) []byte) *tracepb.Span {
 		Attributes: otlpAttributes(s.Attributes),
 		Flags:      uint32(s.TraceOptions) | uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK),
 	}
-	if s.ParentSpanID != (trace.SpanID{}) { // OpenCensus says that any trace with an id of ours has a remote parent
+	if s.ParentSpanID != (trace.SpanID{}) { // OpenCensus has a remote parent for a trace id of ours too
 		span.ParentSpanId = id(s.ParentSpanID[:])
 		if s.HasRemoteParent {
 			span.Flags |= uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK)

@@ -21,17 +21,17 @@ const (
 	b3Flags        = "X-B3-Flags"
 )
 
-// decision is what a client says about sampling.
+// decision is a client's decision about sampling.
 type decision uint8
 
 const (
 	undecided decision = iota
 	no
 	yes
-	debug // B3: yes, and every hop shall
+	debug // B3: yes, and all that follow must sample too
 )
 
-// A parent is what a client says about its trace.
+// A parent is the trace that a client sends, and its span there.
 type parent struct {
 	id       trace.TraceID // zero: it has none
 	span     trace.SpanID
@@ -105,8 +105,8 @@ func parseTraceparent(s string) (p parent, ok bool) {
 	return p, true
 }
 
-// b3Decision reads X-B3-Flags, which wins, and X-B3-Sampled. The words are older
-// than the digits and still sent.
+// b3Decision reads X-B3-Flags, which wins, and X-B3-Sampled. true and false are older than
+// the digits, and still sent.
 func b3Decision(flags, sampled string) decision {
 	switch {
 	case flags == "1":

@@ -42,8 +42,8 @@ func (r *Trace) endSpans(o *queue.Observation) {
 	r.server.End()
 }
 
-// fail marks a span that failed: by the status, or for a reason that is nobody's but
-// the log's when the client has gone.
+// fail marks a span that failed, by the reason, which no client got if it has gone, or by
+// the status.
 func fail(s *trace.Span, o *queue.Observation, byStatus bool) {
 	switch {
 	case o.Why != queue.OK:
@@ -180,7 +180,7 @@ func versionOf(major, minor int) string {
 
 // Bounds of a tracestate in spans.
 const (
-	maxState   = 512 // bytes; W3C asks for as much
+	maxState   = 512 // bytes; W3C recommends as many
 	maxMembers = 32  // W3C Trace Context 3.3.1.1
 )
 

@@ -16,14 +16,14 @@ import (
 // the other and not after End. The nil Trace does nothing. A *Trace is a queue.Trace;
 // beware that a nil *Trace in that interface is not a nil interface.
 //
-// Where the request is traced, the user container is told that its parent is the span
-// of the exchange with it. Where it is not, the sidecar is no hop: the client's own
-// ids go on, or new ones when there are none.
+// In a request that is traced, the user container gets the span of the exchange with it
+// as its parent. In one that is not, it gets the client's own ids, as if there were no
+// sidecar, or new ones when there are none.
 type Trace struct {
 	tracer  *Tracer
 	parent  parent
 	id      trace.TraceID
-	sampled bool         // the user container gets to know that it is
+	sampled bool         // the sampled flag that the user container gets
 	next    trace.SpanID // the parent that the user container gets
 	text    string       // the traceparent, of which the ids are parts: the client's, or made
 	made    [55]byte
@@ -131,8 +131,8 @@ func (t *Tracer) samples(r *Trace) bool {
 	if s.Follow && d != undecided || d == debug {
 		return d >= yes
 	}
-	// A B3 id of 64 bits has nothing but zeros in its first half, on which the sampler
-	// judges. W3C wants the second half to be random, and OpenTelemetry judges on it.
+	// The sampler decides by the first half of an id, which in a B3 id of 64 bits is
+	// zeros. W3C requires the second half to be random, and OpenTelemetry decides by it.
 	var key trace.TraceID
 	copy(key[:], r.id[8:])
 	return t.sampler(trace.SamplingParameters{TraceID: key}).Sample

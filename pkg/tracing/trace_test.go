@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The story calls a trace by this interface.
+// The request lifecycle calls a trace by this interface.
 var _ queue.Trace = (*Trace)(nil)
 
 // exchange is a request that has ended.

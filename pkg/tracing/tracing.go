@@ -1,12 +1,12 @@
 // Package tracing follows requests through the sidecar: it reads the client's trace
-// from W3C or B3 fields, tells the user container its own place in it, and sends
-// spans of what it saw to Zipkin, to an OpenTelemetry collector or to standard
+// from W3C or B3 fields, passes it on to the user container with a span of the sidecar as
+// the parent, and sends its spans to Zipkin, to an OpenTelemetry collector or to standard
 // output.
 //
 // Spans are OpenCensus's: started, sampled and ended by its API, and what sends them is one
 // of its exporters. A request whose trace is not sampled starts none, because that would
 // allocate. Header fields are read and written here: OpenCensus's packages for them take
-// what the standards forbid, lose what they ask for, and allocate (docs/dependencies.md).
+// what the standards forbid, lose what they require, and allocate (docs/dependencies.md).
 package tracing
 
 import (
@@ -31,7 +31,7 @@ const (
 	B3Single                     // b3
 )
 
-// Sampling says which requests are traced. The zero value is none.
+// Sampling decides which requests are traced. The zero value is none.
 type Sampling struct {
 	Rate   float64 // share of the traces that begin here, 0 to 1
 	Follow bool    // of others the client's own decision counts, where it made one; otherwise Rate does
@@ -40,7 +40,7 @@ type Sampling struct {
 // never reports whether no request can be traced.
 func (s Sampling) never() bool { return !s.Follow && !(s.Rate > 0) }
 
-// Options say what is traced and where spans go. [ExporterConfig.Options] makes them from
+// Options are what is traced and where spans go. [ExporterConfig.Options] makes them from
 // the settings of Knative and OpenTelemetry.
 type Options struct {
 	export.Target           // with the protocol None: nothing is traced

@@ -51,7 +51,7 @@ func zipkinArray(r *export.Resource) encoder {
 	}
 }
 
-// zipkinLines makes a line for each span, in the same words, which people can read.
+// zipkinLines makes a line for each span, of the same names and tags.
 func zipkinLines(r *export.Resource) encoder {
 	local := zipkinLocal(r)
 	return func(spans []*trace.SpanData) ([]byte, error) {
@@ -65,7 +65,8 @@ func zipkinLines(r *export.Resource) encoder {
 	}
 }
 
-// zipkinLocal is us: Knative before 1.19 tells Zipkin the pod, not the service.
+// zipkinLocal is the endpoint of this pod. Knative before 1.19 names the pod, not the
+// service.
 func zipkinLocal(r *export.Resource) *zipkinEndpoint {
 	e := &zipkinEndpoint{ServiceName: export.Text(r.Pod)}
 	if r.ServiceName != "" || r.Pod == "" {
