@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
@@ -22,12 +24,12 @@ func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
 	}
 	next := dial(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 	next.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if n, err := next.Read(make([]byte, 1)); !isTimeout(err) {
+	if n, err := next.Read(make([]byte, 1)); !harness.IsTimeout(err) {
 		t.Fatalf("one more: got %d bytes and %v, want it to wait", n, err)
 	}
 	served[0].Close()
 	close(release)
-	next.SetReadDeadline(time.Now().Add(patience))
+	next.SetReadDeadline(time.Now().Add(harness.Patience))
 	if err := answered(next); err != nil {
 		t.Errorf("one more, after another has ended: %v", err)
 	}
@@ -69,7 +71,7 @@ func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer half.Close()
-	half.SetDeadline(time.Now().Add(patience))
+	half.SetDeadline(time.Now().Add(harness.Patience))
 	fmt.Fprint(half, "GET / HTTP/1.1\r\nHos")
 	for range 5 {
 		for _, text := range []string{"", "GET / HTTP/1.1\r\nHos", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"} {

@@ -11,12 +11,10 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-const (
-	patience  = 10 * time.Second
-	headBytes = 10 << 10
-)
+const headBytes = 10 << 10
 
 // serve starts a server of at most so many connections: / is answered at once,
 // /wait when the test lets it, /body and /deaf when the client does.
@@ -48,10 +46,7 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 		}
 	})}
 	limit := crowd.Bound(s, crowd.Limits{Connections: most, HeadBytes: headBytes})
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := harness.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(limit.Listener(ln)) }()
 	t.Cleanup(func() {
@@ -68,7 +63,7 @@ func dial(t *testing.T, addr, text string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(harness.Patience))
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +102,7 @@ func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
 		if err := ask(next, "/"); err != nil {
 			t.Fatalf("connection %d more: %v", i+1, err)
 		}
-		if _, err := io.Copy(io.Discard, c); err != nil && isTimeout(err) {
+		if _, err := io.Copy(io.Discard, c); err != nil && harness.IsTimeout(err) {
 			t.Errorf("connection %d more: the one before has not been ended: %v", i+1, err)
 		}
 	}
@@ -125,7 +120,7 @@ func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
 		busy = append(busy, c)
 	}
 	for range 5 {
-		if err := ask(dial(t, addr, ""), "/"); err == nil || isTimeout(err) {
+		if err := ask(dial(t, addr, ""), "/"); err == nil || harness.IsTimeout(err) {
 			t.Fatalf("one too many: got %v, want its end", err)
 		}
 	}
@@ -182,24 +177,15 @@ func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
 			<-waiting
 		}
 		for i := range 3 {
-			for end := time.Now().Add(patience); ask(dial(t, addr, ""), "/") != nil; { // it comes before they wait
-				if time.Now().After(end) {
-					t.Fatalf("%s: 2 of them keep all others out", name)
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
+			// The connection comes before the two others wait.
+			harness.Until(t, name+": answer beside 2 of them", func() bool { return ask(dial(t, addr, ""), "/") == nil })
 			if err := ask(dial(t, addr, ""), "/"); err != nil {
 				t.Fatalf("%s: connection %d behind 2 of them: %v", name, i+1, err)
 			}
 		}
 	}
 	come.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if n, err := come.Read(make([]byte, 100)); !isTimeout(err) {
+	if n, err := come.Read(make([]byte, 100)); !harness.IsTimeout(err) {
 		t.Errorf("the one that is served: got %d bytes, %v, want it to stay", n, err)
 	}
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -1,38 +1,31 @@
 package crowd_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // certificate is one of so many bytes, or a few more.
 func certificate(t *testing.T, size int) tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	c, err := harness.NewCertificate(func(c *x509.Certificate) {
+		for n := 0; n < size; n += 200 {
+			c.DNSNames = append(c.DNSNames, strings.Repeat("x", 198)+".a")
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	for n := 0; n < size; n += 200 {
-		template.DNSNames = append(template.DNSNames, strings.Repeat("x", 198)+".a")
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return c
 }
 
 // A guarded listener accepts connections, of which it sends the first byte back.
@@ -47,7 +40,7 @@ func guard(t *testing.T, change func(*crowd.Handshakes)) guarded {
 	g := guarded{failed: make(chan error, 1000)}
 	h := crowd.Handshakes{
 		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}, ClientAuth: tls.RequestClientCert},
-		Max:    4, Bytes: 8 << 10, Time: patience,
+		Max:    4, Bytes: 8 << 10, Time: harness.Patience,
 		Failed: func(_ net.Addr, err error) { g.failed <- err },
 	}
 	change(&h)
@@ -95,7 +88,7 @@ func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
 		t.Errorf("a certificate of 4 KB: got %v, want none", err)
 	}
-	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || isTimeout(err) {
+	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("a certificate of 100 KB: got %v, want the end of the connection", err)
 	}
 	if got, want := (<-g.failed).Error(), "a handshake of more than 8192 bytes"; got != want {
@@ -110,11 +103,11 @@ func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(1100 * time.Millisecond); time.Now().Before(end); { // nor is the time
+	// Nor is the time: it is real, and longer than a handshake may take.
+	for end := time.Now().Add(1100 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
 			t.Fatalf("a connection behind its handshake: %v", err)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -138,11 +131,11 @@ func TestASlowHandshakeIsEnded(t *testing.T) {
 	g := guard(t, func(h *crowd.Handshakes) { h.Time = 100 * time.Millisecond })
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
-		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
 			t.Errorf("%s: got %v, want the end of the connection", name, err)
 		}
 	}
-	if err := <-g.failed; !isTimeout(err) {
+	if err := <-g.failed; !harness.IsTimeout(err) {
 		t.Errorf("got %v, want a timeout", err)
 	}
 	select {
@@ -160,7 +153,7 @@ func TestCloseEndsUnfinishedHandshakes(t *testing.T) {
 	}
 	half := dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	g.close()
-	if _, err := io.Copy(io.Discard, half); isTimeout(err) {
+	if _, err := io.Copy(io.Discard, half); harness.IsTimeout(err) {
 		t.Errorf("got %v, want the end of the connection", err)
 	}
 	if _, err := net.Dial("tcp", g.addr); err == nil {
@@ -180,7 +173,7 @@ func (f failing) Close() error              { return nil }
 func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
 	t.Parallel()
 	want := errors.New("too many open files")
-	ln := crowd.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: patience}.Listener(failing{err: want})
+	ln := crowd.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
 	for range 2 {
 		if _, err := ln.Accept(); err != want {
 			t.Errorf("got %v, want %v", err, want)
@@ -200,7 +193,7 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln := crowd.Handshakes{
-		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}}, Max: 2, Bytes: 8 << 10, Time: patience,
+		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}}, Max: 2, Bytes: 8 << 10, Time: harness.Patience,
 	}.Listener(bare)
 	t.Cleanup(func() { ln.Close() })
 	const n = 6

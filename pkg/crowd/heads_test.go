@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // dialFrom connects from another address of this machine.
@@ -16,7 +18,7 @@ func dialFrom(t *testing.T, client, addr, text string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(harness.Patience))
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +38,7 @@ func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
 	for _, c := range half {
 		go func() {
 			_, err := c.Read(make([]byte, 1))
-			ended <- !isTimeout(err)
+			ended <- !harness.IsTimeout(err)
 		}()
 	}
 	for i := range len(half) - headBytes/3000 {
@@ -66,7 +68,7 @@ func TestAHeadMayHaveSoManyLines(t *testing.T) {
 		}
 	}
 	io.WriteString(c, head(101))
-	if err := answered(c); err == nil || isTimeout(err) {
+	if err := answered(c); err == nil || harness.IsTimeout(err) {
 		t.Errorf("a head of 101 lines: got %v, want no answer of the server's handler", err)
 	}
 }

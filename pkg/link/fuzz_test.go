@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const (
@@ -88,7 +89,7 @@ func (s *script) play(t *testing.T, p pair, cuts []byte) (got []byte, err error)
 		err = nil
 	}
 	if !s.broken && !s.ended && !s.mayEnd {
-		p.link.SetReadDeadline(time.Now().Add(patience))
+		p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 		for len(got) < len(s.content) && err == nil {
 			var n int
 			n, err = p.link.Read(buf)
@@ -99,7 +100,7 @@ func (s *script) play(t *testing.T, p pair, cuts []byte) (got []byte, err error)
 		}
 	}
 	_ = p.wire.Conn.(*net.TCPConn).CloseWrite()
-	p.link.SetReadDeadline(time.Now().Add(patience))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 	for err == nil {
 		var n int
 		n, err = p.link.Read(buf)

@@ -1,43 +1,23 @@
 package link_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"math/big"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
-
-// patience bounds every wait of these tests.
-const patience = 20 * time.Second
 
 // tcpPair returns both ends of a TCP connection.
 func tcpPair(t testing.TB) (client net.Conn, server *net.TCPConn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	client, err = net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close(); accepted.Close() })
-	client.SetDeadline(time.Now().Add(patience))
-	return client, accepted.(*net.TCPConn)
+	client, server = harness.Pair(t)
+	client.SetDeadline(time.Now().Add(harness.Patience))
+	return client, server
 }
 
 // server is the one of most tests.
@@ -45,20 +25,12 @@ var server = sync.OnceValue(newServer)
 
 // newServer returns a server with a certificate of its own.
 func newServer() *link.Server {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	certificate, err := harness.NewCertificate(func(c *x509.Certificate) { c.Subject.CommonName = "test" })
 	if err != nil {
 		panic(err)
 	}
 	return link.NewServer(&tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		Certificates: []tls.Certificate{certificate},
 		NextProtos:   []string{"h2", "http/1.1"}, DynamicRecordSizingDisabled: true,
 	}, 0)
 }

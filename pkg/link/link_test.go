@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // noise returns n bytes that are the same for the same n.
@@ -39,7 +40,7 @@ func writeInPieces(w io.Writer, b []byte) error {
 func TestBytesPassBothWaysAtTheSameTime(t *testing.T) {
 	const size = 3 << 20
 	forEachKind(t, func(t *testing.T, p pair) {
-		p.link.SetDeadline(time.Now().Add(patience))
+		p.link.SetDeadline(time.Now().Add(harness.Patience))
 		up, down := noise(size), noise(size+1)
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -82,7 +83,7 @@ func TestNothingToReadIsErrAgainAndThenTheEndIsEOF(t *testing.T) {
 			}
 			return err != nil || len(got) == len("hello")
 		}
-		p.link.SetReadDeadline(time.Now().Add(patience))
+		p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 		if err := p.link.WaitRead(read); err != nil || string(got) != "hello" || again == 0 {
 			t.Fatalf("got %q, %v after %d times ErrAgain, want hello", got, err, again)
 		}
@@ -99,7 +100,7 @@ func TestAReadEndsWithItsDeadline(t *testing.T) {
 		if _, err := p.link.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("got %v, want the deadline's error", err)
 		}
-		p.link.SetReadDeadline(time.Now().Add(patience)) // and the connection is as it was
+		p.link.SetReadDeadline(time.Now().Add(harness.Patience)) // and the connection is as it was
 		go p.client.Write([]byte("x"))
 		if n, err := p.link.Read(make([]byte, 10)); n != 1 || err != nil {
 			t.Errorf("after the deadline: got %d, %v, want 1 byte", n, err)
@@ -136,7 +137,7 @@ func TestAWriteWaitsForAClientThatDoesNotRead(t *testing.T) {
 		}()
 		select {
 		case <-again:
-		case <-time.After(patience):
+		case <-time.After(harness.Patience):
 			t.Fatal("got no ErrAgain, want it once the sockets are full")
 		}
 		got := make([]byte, len(want))
@@ -164,7 +165,7 @@ func TestTheOwnSideCanBeEndedAlone(t *testing.T) {
 			t.Errorf("the client cannot write any more: %v", err)
 		}
 		go func() { p.client.Write(make([]byte, 100_000)); p.client.Close() }()
-		p.link.SetReadDeadline(time.Now().Add(patience))
+		p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 		p.link.Discard(1 << 20)
 		if err := p.link.Close(); err != nil {
 			t.Errorf("Close: %v", err)

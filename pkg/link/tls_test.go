@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // tryRead reads what is there now.
@@ -37,16 +38,6 @@ func tryRead(t *testing.T, l *link.Conn) (string, error) {
 	return text, failed
 }
 
-// poll asks until the answer is yes.
-func poll(t *testing.T, what string, ask func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ask(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not so after %v", what, patience)
-		}
-	}
-}
-
 // A client that has sent a part of a record owes the rest: its time for a head begins.
 func TestAPartOfARecordIsStalled(t *testing.T) {
 	for _, kind := range []string{"TLS 1.2", "TLS 1.3"} {
@@ -59,7 +50,7 @@ func TestAPartOfARecordIsStalled(t *testing.T) {
 				p.wire.holdBack()
 				p.client.Write([]byte("hello, world"))
 				p.wire.release(t, part)
-				poll(t, "it is stalled", func() bool {
+				harness.Until(t, "it is stalled", func() bool {
 					text, err := tryRead(t, p.link)
 					if text != "" || !errors.Is(err, link.ErrAgain) {
 						t.Fatalf("got %q, %v from a part of a record, want ErrAgain", text, err)
@@ -67,7 +58,7 @@ func TestAPartOfARecordIsStalled(t *testing.T) {
 					return p.link.Stalled()
 				})
 				p.wire.release(t, len(p.wire.held))
-				poll(t, "the record is there", func() bool {
+				harness.Until(t, "the record is there", func() bool {
 					text, _ := tryRead(t, p.link)
 					return text == "hello, world"
 				})
@@ -87,7 +78,7 @@ func TestAPartOfARecordBehindAWholeOneIsStalled(t *testing.T) {
 	first := len(p.wire.held)
 	p.client.Write([]byte("two"))
 	p.wire.release(t, first+3)
-	poll(t, "the first", func() bool {
+	harness.Until(t, "the first", func() bool {
 		text, _ := tryRead(t, p.link)
 		return text == "one"
 	})
@@ -116,7 +107,7 @@ func TestALongHandshakeIsRefused(t *testing.T) {
 	}
 	select {
 	case err = <-done:
-	case <-time.After(patience):
+	case <-time.After(harness.Patience):
 		t.Fatalf("got no end of the handshake after %d bytes, want it refused", sent)
 	}
 	if err == nil || !strings.Contains(err.Error(), "too long") {
@@ -270,7 +261,7 @@ func TestAForgedRecordIsRead(t *testing.T) { // or the forgeries below show noth
 	p, f := forged(t)
 	p.wire.Write(f.record(23, []byte("forged")))
 	b := make([]byte, 10)
-	p.link.SetReadDeadline(time.Now().Add(patience))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 	if n, err := p.link.Read(b); err != nil || string(b[:n]) != "forged" {
 		t.Errorf("got %q, %v, want forged", b[:n], err)
 	}
@@ -283,7 +274,7 @@ func TestAMessageOfTLSThatDoesNotEndIsStalledAndBounded(t *testing.T) {
 	const handshake, keyUpdate = 22, 24
 	message := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 60<<10)...)
 	p.wire.Write(f.record(handshake, message[:1000]))
-	poll(t, "it is stalled", func() bool {
+	harness.Until(t, "it is stalled", func() bool {
 		tryRead(t, p.link)
 		return p.link.Stalled()
 	})
@@ -294,7 +285,7 @@ func TestAMessageOfTLSThatDoesNotEndIsStalledAndBounded(t *testing.T) {
 			}
 		}
 	}()
-	p.link.SetReadDeadline(time.Now().Add(patience))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 	_, err := p.link.Read(make([]byte, 10))
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v after 60 KiB of one message, want the connection ended", err)
@@ -311,7 +302,7 @@ func TestRecordsWithoutContentEndTheConnection(t *testing.T) {
 			}
 		}
 	}()
-	p.link.SetReadDeadline(time.Now().Add(patience))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 	if n, err := p.link.Read(make([]byte, 10)); n != 0 || err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %d, %v, want an error", n, err)
 	}
@@ -323,7 +314,7 @@ func TestKeyUpdatesAreAnsweredWithoutWaiting(t *testing.T) {
 	const handshake, keyUpdate, requested = 22, 24, 1
 	p.wire.Write(f.record(handshake, []byte{keyUpdate, 0, 0, 1, requested}))
 	before := p.wire.bytesRead()
-	poll(t, "the answer is sent by the reader", func() bool {
+	harness.Until(t, "the answer is sent by the reader", func() bool {
 		if text, err := tryRead(t, p.link); text != "" || !errors.Is(err, link.ErrAgain) {
 			t.Fatalf("got %q, %v, want ErrAgain", text, err)
 		}
@@ -350,7 +341,7 @@ func TestAnswersThatNobodyReadsEndTheConnection(t *testing.T) {
 			}
 		}
 	}()
-	p.link.SetReadDeadline(time.Now().Add(patience))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 	var err error
 	for got := 0; err == nil; got++ {
 		if got == 100_000 {

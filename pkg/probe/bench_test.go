@@ -2,30 +2,24 @@ package probe
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // refusedPort is a port of 127.0.0.1 on which nothing listens.
-func refusedPort(t testing.TB) int { return refusedPorts(t, 1)[0] }
-
-// refusedPorts are n of them, no two the same.
-func refusedPorts(t testing.TB, n int) []int {
+func refusedPort(t testing.TB) int {
 	t.Helper()
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // all at the end, so that none is given twice
-		ports = append(ports, int(portOf(t, l.Addr())))
-	}
-	return ports
+	ln := harness.Listen(t)
+	defer ln.Close()
+	return int(portOf(t, ln.Addr()))
 }
 
 // BenchmarkTry is what one try costs; a refused one is made 100 times a second
@@ -53,5 +47,49 @@ func BenchmarkTry(b *testing.B) {
 				cancel()
 			}
 		})
+	}
+}
+
+// BenchmarkAnAppThatOpensItsPortIsNoticed is how soon that is: the app listens at a random
+// moment within five seconds, while somebody asks as the activator does, for 300 ms at a
+// time.
+func BenchmarkAnAppThatOpensItsPortIsNoticed(b *testing.B) {
+	for name, probe := range map[string]string{"tcpSocket": `{"tcpSocket":{"port":%d}}`, "httpGet": `{"httpGet":{"port":%d}}`} {
+		b.Run(name, func(b *testing.B) {
+			var total time.Duration
+			for b.Loop() {
+				total += noticed(b, probe)
+			}
+			b.ReportMetric(float64(total.Milliseconds())/float64(b.N), "ms/noticed")
+		})
+	}
+}
+
+// noticed returns how long an app has listened before a probe of its port passes.
+func noticed(b *testing.B, probe string) time.Duration {
+	port := refusedPort(b)
+	probes, errs := Parse(fmt.Sprintf(probe, port), false)
+	if errs != nil {
+		b.Fatal(errs)
+	}
+	p := New(probes, Options{})
+	defer p.Stop(context.Background())
+	opened := make(chan time.Time, 1)
+	timer := time.AfterFunc(rand.N(5*time.Second), func() {
+		ln := harness.ListenOn(b, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		opened <- time.Now()
+		app := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		b.Cleanup(func() { _ = app.Close() })
+		_ = app.Serve(ln)
+	})
+	defer timer.Stop()
+	for {
+		ctx, cancel := context.WithTimeout(b.Context(), 300*time.Millisecond)
+		err := p.Ready(ctx)
+		now := time.Now()
+		cancel()
+		if err == nil {
+			return now.Sub(<-opened)
+		}
 	}
 }

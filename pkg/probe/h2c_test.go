@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }
@@ -113,15 +115,7 @@ func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
 	server := serve(l, true)
 	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
 	_ = server.Close()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) { // while somebody has taken the port
-		if l, err = net.Listen("tcp", address); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
-	server = serve(l, false) // the app was replaced by one that speaks HTTP/1.1
+	server = serve(harness.ListenOn(t, address), false) // the app was replaced by one that speaks HTTP/1.1
 	defer server.Close()
 	if err := try(t, get, 5*time.Second); passes(err) {
 		t.Error("the try that finds out: got a pass, want a failure")

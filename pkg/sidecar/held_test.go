@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // What the head of a request that waits may hold, in live bytes: what SECURITY.md
@@ -189,7 +190,7 @@ func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
 					}
 					all = append(all, nc)
 				}
-				await(t, head.name+" over "+over+": requests wait", func() bool { _, waiting := s.load(); return waiting == each })
+				harness.Until(t, head.name+" over "+over+": requests wait", func() bool { _, waiting := s.load(); return waiting == each })
 				got, want := (live()-before)/each, factor*headBytes+headExtra
 				if got > want {
 					t.Errorf("%s, %s over %s: each holds %d bytes, want at most %d", engine, head.name, over, got, want)
@@ -198,18 +199,8 @@ func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
 				for _, nc := range all {
 					nc.Close()
 				}
-				await(t, "they are gone", func() bool { return runtime.NumGoroutine() <= goroutines })
+				harness.Until(t, "they are gone", func() bool { return runtime.NumGoroutine() <= goroutines })
 			}
-		}
-	}
-}
-
-// await polls.
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not so after 20 s", what)
 		}
 	}
 }

@@ -3,18 +3,19 @@ package sidecar
 import (
 	"bufio"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // logged returns the lines that a logger made from c writes when use uses it. The
@@ -148,48 +149,41 @@ func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
 		}
 		_ = log.Sync()
 	}()
-	const patience = 30 * time.Second
-	select {
-	case <-written:
-	case <-time.After(patience):
-		t.Fatalf("5000 lines are not written after %v", patience)
-	}
+	harness.Receive(t, written, "end of writing 5000 lines")
 
 	lost := make(chan int, 1)
-	go func() { // now it is read
-		defer close(lost)
-		for in := bufio.NewScanner(r); in.Scan(); {
-			var line struct {
-				Message string
-				Lines   int
-			}
-			if err := json.Unmarshal(in.Bytes(), &line); err != nil {
-				t.Errorf("got the line %q, want JSON", in.Text())
-			}
-			if line.Message == "lines of this log are lost" {
-				lost <- line.Lines
-				return
-			}
-		}
-	}()
-	tick, end := time.NewTicker(time.Millisecond), time.After(patience)
-	defer tick.Stop()
-	for {
+	go func() { lost <- lostLines(t, r) }() // now it is read
+	var n int
+	harness.Until(t, "line about the lost ones", func() bool {
+		log.Warn("another message")
 		select {
-		case <-tick.C:
-			log.Warn("another message")
-		case n := <-lost:
-			if n == 0 || n >= 5000 {
-				t.Errorf("got %d lost lines, want some of 5000", n)
-			}
-			return
-		case <-end:
-			t.Errorf("nothing is said of lost lines after %v", patience)
-			r.Close()
-			<-lost
-			return
+		case n = <-lost:
+			return true
+		default:
+			return false
+		}
+	})
+	if n == 0 || n >= 5000 {
+		t.Errorf("got %d lost lines, want some of 5000", n)
+	}
+}
+
+// lostLines reads a log until it says how many lines are lost, and returns that; 0: it
+// does not.
+func lostLines(t *testing.T, log io.Reader) int {
+	for in := bufio.NewScanner(log); in.Scan(); {
+		var line struct {
+			Message string
+			Lines   int
+		}
+		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
+			t.Errorf("got the line %q, want JSON", in.Text())
+		}
+		if line.Message == "lines of this log are lost" {
+			return line.Lines
 		}
 	}
+	return 0
 }
 
 // Knative's: 100 equal lines a second, then every hundredth.

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/visit"
 )
 
@@ -38,9 +39,6 @@ const countedRole = "COUNTED_SIDECAR"
 
 // leaveOut is the variable that leaves the counting out where the machine forbids it.
 const leaveOut = "WITHOUT_PTRACE"
-
-// patience bounds every wait.
-const patience = 20 * time.Second
 
 // callNames are the calls that a sidecar may be expected to make in steady state; others
 // are shown by their numbers.
@@ -132,10 +130,7 @@ func beCounted(t *testing.T) {
 // connection to it.
 func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	t.Helper()
-	app, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	app := harness.Listen(t)
 	t.Cleanup(func() { app.Close() })
 	calls := newCallCounter()
 	go (&frugal{before: func() { _ = calls.rest() }}).serve(t, app, ordinaryAnswer)
@@ -153,23 +148,28 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	trace(t, calls, []string{os.Args[0], "-test.run=^TestAnOrdinaryRequestTakesFewSystemCalls$", "-test.timeout=1m"}, env, filepath.Join(dir, "output"))
 
 	var c net.Conn
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		if secure {
-			c, err = tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])), &tls.Config{
-				InsecureSkipVerify:          true,
-				DynamicRecordSizingDisabled: true, // a request is one record
-			})
-		} else {
+	var err error
+	defer func() {
+		if c == nil {
+			text, _ := os.ReadFile(filepath.Join(dir, "output"))
+			t.Logf("the sidecar does not serve: %v\n%s", err, text)
+		}
+	}()
+	harness.Until(t, "connection to the sidecar", func() bool {
+		if !secure {
 			c, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])))
+			return err == nil
 		}
+		var encrypted *tls.Conn
+		encrypted, err = tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])), &tls.Config{
+			InsecureSkipVerify:          true,
+			DynamicRecordSizingDisabled: true, // a request is one record
+		})
 		if err == nil {
-			break
+			c = encrypted
 		}
-		if time.Now().After(end) {
-			said, _ := os.ReadFile(filepath.Join(dir, "output"))
-			t.Fatalf("the sidecar does not serve: %v\n%s", err, said)
-		}
-	}
+		return err == nil
+	})
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(time.Minute))
 	return c, calls
@@ -237,7 +237,7 @@ func (c *callCounter) gone(tid int) {
 // machine is.
 func (c *callCounter) rest() error {
 	late := false
-	bound := time.AfterFunc(patience, func() {
+	bound := time.AfterFunc(harness.Patience, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		late = true
@@ -255,7 +255,7 @@ func (c *callCounter) rest() error {
 		case !busy:
 			return nil
 		case late:
-			return fmt.Errorf("the sidecar is not at rest after %v: its threads are at %v", patience, c.at)
+			return fmt.Errorf("the sidecar is not at rest after %v: its threads are at %v", harness.Patience, c.at)
 		}
 	}
 }

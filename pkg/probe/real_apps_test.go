@@ -9,20 +9,11 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
-)
 
-// eventually polls until ok, and fails the test when that takes too long.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not so in time: %s", what)
-		}
-	}
-}
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
 
 // newReal makes a Prober of JSON, for real apps.
 func newReal(t *testing.T, o Options, list string) *Prober {
@@ -67,17 +58,17 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 		}
 	}
 
-	eventually(t, "refused", is(Starting, Refused))
+	harness.Until(t, "refused", is(Starting, Refused))
 	var status atomic.Int32
 	status.Store(503)
 	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })}
-	l := listenAgain(t, port)
+	l := harness.ListenOn(t, fmt.Sprintf("127.0.0.1:%d", port))
 	go func() { _ = app.Serve(l) }()
-	eventually(t, "503", is(Starting, Status))
+	harness.Until(t, "503", is(Starting, Status))
 	status.Store(200)
-	eventually(t, "ready", is(Ready, ""))
+	harness.Until(t, "ready", is(Ready, ""))
 	_ = app.Close()
-	eventually(t, "refused again", is(Failing, Refused))
+	harness.Until(t, "refused again", is(Failing, Refused))
 
 	mu.Lock()
 	defer mu.Unlock()
@@ -85,21 +76,6 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 	if fmt.Sprint(told) != fmt.Sprint(want) {
 		t.Errorf("changes: got %q, want %q", told, want)
 	}
-}
-
-// listenAgain listens on a port that the system may just have lent to somebody's
-// outgoing connection.
-func listenAgain(t *testing.T, port int) net.Listener {
-	t.Helper()
-	var l net.Listener
-	eventually(t, "the port is free", func() bool {
-		var err error
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	return l
 }
 
 func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
@@ -117,7 +93,7 @@ func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
 			}
 		})
 	}
-	eventually(t, "all 50 wait", func() bool { return p.State().Askers == 50 })
+	harness.Until(t, "all 50 wait", func() bool { return p.State().Askers == 50 })
 	close(release)
 	askers.Wait()
 	if got := len(app.hits()); got > 2 {
@@ -132,7 +108,7 @@ func TestStopEndsARunOnAnAppThatHangs(t *testing.T) {
 	p := newReal(t, Options{}, fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":3600}]`, app.port))
 	heard := make(chan error, 1)
 	go func() { heard <- p.Ready(context.Background()) }()
-	eventually(t, "the app is asked", func() bool { return len(app.hits()) == 1 })
+	harness.Until(t, "the app is asked", func() bool { return len(app.hits()) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := p.Stop(ctx); err != nil {
