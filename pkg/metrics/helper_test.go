@@ -2,9 +2,11 @@ package metrics
 
 import (
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +45,7 @@ func observed(method string, major, minor, status int, why queue.Why) queue.Obse
 }
 
 // options are what a sidecar gives that has everything, and a limit of 2 and 20.
-func options(names Names) Options {
+func options(names string) Options {
 	return Options{
 		Names: names, Version: "v1.2.3", Commit: "abcdef", Start: zero,
 		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-0", UserPort: 8080,
@@ -71,7 +73,7 @@ func newMetrics(t testing.TB, o Options) *Metrics {
 }
 
 // filled has seen 4 classes of status over 2 protocols, and fast and slow requests.
-func filled(t testing.TB, names Names) *Metrics {
+func filled(t testing.TB, names string) *Metrics {
 	t.Helper()
 	m := newMetrics(t, options(names))
 	m.Listening(zero.Add(time.Millisecond))
@@ -100,7 +102,7 @@ func filled(t testing.TB, names Names) *Metrics {
 // scrape asks h for its metrics.
 func scrape(t testing.TB, h http.Handler, accept string) string {
 	t.Helper()
-	r := httptest.NewRequest(http.MethodGet, Path, nil)
+	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Accept", accept)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -128,7 +130,7 @@ func samples(text string, prefixes ...string) map[string]string {
 func wantSamples(t *testing.T, got, want map[string]string) {
 	t.Helper()
 	for series, value := range want {
-		if got[series] != value {
+		if !sameNumber(got[series], value) {
 			t.Errorf("%s: got %q, want %q", series, got[series], value)
 		}
 	}
@@ -137,6 +139,13 @@ func wantSamples(t *testing.T, got, want map[string]string) {
 			t.Errorf("%s: got %q, want no such series", series, value)
 		}
 	}
+}
+
+// sameNumber reports whether two values are the same but for what sums of fractions lose.
+func sameNumber(got, want string) bool {
+	g, err := strconv.ParseFloat(got, 64)
+	w, err2 := strconv.ParseFloat(want, 64)
+	return got == want || err == nil && err2 == nil && math.Abs(g-w) < 1e-12*math.Abs(w)
 }
 
 // withoutBuckets leaves out what a distribution says beside its count and sum.

@@ -1,11 +1,10 @@
 package metrics
 
 import (
+	"cmp"
 	"runtime"
-	"slices"
+	"sync"
 	"time"
-
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -16,67 +15,58 @@ const memoryEvery = 5 * time.Second
 
 // knative118 has the names that dashboards for Knative up to 1.18 know.
 type knative118 struct {
-	requests *tagVector[histogram] // by route tag and status
-	app      *vector[histogram]    // by status
+	requests *tagTable[series118] // by route tag and status
+	app      *table[series118]    // by status
 }
 
-func newKnative118(fs *families, o *Options, tags *routeTags) *knative118 {
-	service := o.Service
-	if service == "" {
-		service = "unknown"
-	}
-	who := pairs("namespace_name", o.Namespace, "service_name", service, "configuration_name", o.Configuration,
+// series118 is what is known of requests of a status.
+type series118 struct {
+	count counter
+	took  histogram
+}
+
+// observe notes a request, in whole milliseconds.
+func (s *series118) observe(took time.Duration) {
+	s.count.Inc()
+	s.took.Observe(float64(max(0, took.Milliseconds())))
+}
+
+func newKnative118(r *registry, o *Options, tags *routeTags) *knative118 {
+	who := r.with("namespace_name", o.Namespace, "service_name", cmp.Or(o.Service, "unknown"), "configuration_name", o.Configuration,
 		"revision_name", o.Revision, "pod_name", o.Pod, "container_name", "queue-proxy")
-	common := []string{"namespace_name", "service_name", "configuration_name", "revision_name", "pod_name", "container_name"}
 	codes := make(dimension, len(statuses))
 	for i, code := range statuses {
-		codes[i] = pairs("response_code", code, "response_code_class", code[:1]+"xx")
+		codes[i] = []string{code, code[:1] + "xx"}
 	}
-	milliseconds := newBuckets(1, 5, 10, 20, 40, 60, 80, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900,
-		1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
-	newSeries := func(labels []*dto.LabelPair) *histogram {
-		h := newHistogram(milliseconds, labels)
-		return &h
-	}
-	k := &knative118{
-		requests: &tagVector[histogram]{
-			tags: tags, label: "route_tag", words: [...]string{"DISABLED", "DEFAULT", "UNDEFINED", "TAGGED"},
-			construct: newSeries, fixed: who, dims: []dimension{codes},
-		},
-		app: newVector(newSeries, who, codes),
-	}
-
-	all := slices.Concat(common, []string{"response_code", "response_code_class", "route_tag"})
-	showCounts(fs.add(Knative118, Counter, "revision_request_count", "Requests that have ended.", all...), k.requests.each)
-	show(fs.add(Knative118, Histogram, "revision_request_latencies", "How long they took, in whole milliseconds.", all...), k.requests.each, same)
-	all = all[:len(all)-1]
-	showCounts(fs.add(Knative118, Counter, "revision_app_request_count", "Requests that got a slot and have ended.", all...), k.app.each)
-	show(fs.add(Knative118, Histogram, "revision_app_request_latencies", "How long they took from the slot on, in whole milliseconds.", all...), k.app.each, same)
-	if load, limit := o.Gauges.Load, o.Gauges.Limit; load != nil && limit != nil {
-		f := fs.add(Knative118, Gauge, "revision_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", common...)
-		f.series = func(add func(*dto.Metric)) {
-			if most, _ := limit(); most > 0 {
-				running, waiting := load()
-				add(f.sample(who, float64(running+waiting)))
-			}
+	milliseconds := []float64{5, 10, 20, 40, 60, 80, 100, 150, 200, 250, 300, 350, 400, 450, 500, 600, 700, 800, 900,
+		1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000}
+	series := func(count, countHelp, took, tookHelp string, labels ...string) func([]string) *series118 {
+		counts, latencies := who.counters(count, countHelp, labels...), who.histograms(took, tookHelp, milliseconds, labels...)
+		return func(values []string) *series118 {
+			return &series118{counter{counts.WithLabelValues(values...)}, histogram{latencies.WithLabelValues(values...)}}
 		}
 	}
-	showMemStats(fs)
-	return k
-}
-
-// showCounts makes f the family of how many values each histogram has.
-func showCounts(f *family, each func(func(*histogram))) {
-	f.series = func(add func(*dto.Metric)) {
-		each(func(h *histogram) { add(f.sample(h.labels, float64(h.count()))) })
+	if load, limit := o.Gauges.Load, o.Gauges.Limit; load != nil && limit != nil {
+		who.gauge("revision_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
+	}
+	addMemStats(r)
+	return &knative118{
+		requests: &tagTable[series118]{
+			tags: tags, words: [...]string{"DISABLED", "DEFAULT", "UNDEFINED", "TAGGED"},
+			child: series("revision_request_count", "Requests that have ended.",
+				"revision_request_latencies", "How long they took, in whole milliseconds.", "route_tag", "response_code", "response_code_class"),
+			dims: []dimension{codes},
+		},
+		app: newTable(series("revision_app_request_count", "Requests that got a slot and have ended.",
+			"revision_app_request_latencies", "How long they took from the slot on, in whole milliseconds.", "response_code", "response_code_class"), codes),
 	}
 }
 
 func (k *knative118) observe(o *queue.Observation, tag int) {
 	code := status(o.Status)
-	k.requests.at(tag, code).observe(o.End.Sub(o.Start).Milliseconds())
+	k.requests.at(tag, code).observe(o.End.Sub(o.Start))
 	if !o.Slot.IsZero() {
-		k.app.at(code).observe(o.End.Sub(o.Slot).Milliseconds())
+		k.app.at(code).observe(o.End.Sub(o.Slot))
 	}
 }
 
@@ -114,17 +104,20 @@ var memStats = []struct {
 	{"gc_cpu_fraction", "Its share of the CPU time since the start.", func(s *runtime.MemStats) float64 { return s.GCCPUFraction }},
 }
 
-// showMemStats adds the families.
-func showMemStats(fs *families) {
+// addMemStats adds the families.
+func addMemStats(r *registry) {
+	var mu sync.Mutex
 	var stats runtime.MemStats
 	var taken time.Time
-	fs.look(func() {
-		if now := time.Now(); now.Sub(taken) >= memoryEvery {
-			runtime.ReadMemStats(&stats)
-			taken = now
-		}
-	})
 	for _, m := range memStats {
-		fs.add(Knative118, Gauge, "revision_go_"+m.name, m.help).always(func() float64 { return m.value(&stats) })
+		r.gauge("revision_go_"+m.name, m.help, always(func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+			if now := time.Now(); now.Sub(taken) >= memoryEvery {
+				runtime.ReadMemStats(&stats)
+				taken = now
+			}
+			return m.value(&stats)
+		}))
 	}
 }

@@ -24,7 +24,7 @@ import (
 // one scrape instead of two.
 type Merge struct {
 	Port    int           // on the loopback address; 0: nothing is merged
-	Path    string        // with a query, if it needs one; "": Path
+	Path    string        // with a query, if it needs one; "": /metrics
 	Timeout time.Duration // for all of it; 0: 5 s. A scraper that says how long it waits gets an answer before that
 	MaxSize int64         // bytes, when unpacked; 0: 8 MiB
 }
@@ -60,30 +60,30 @@ type merge struct {
 	size        int64
 	client      *http.Client
 	slots       chan struct{}
-	errors      map[string]*counter
+	errors      map[string]prometheus.Counter
 	openMetrics bool // may be spoken
-	families    *families
+	registry    *registry
 	gatherer    prometheus.Gatherer
 }
 
 // newMerge returns nil when nothing is to be merged. The caller sets gatherer
 // and openMetrics.
-func newMerge(fs *families, o *Merge) (*merge, error) {
+func newMerge(r *registry, o *Merge) (*merge, error) {
 	if o.Port == 0 {
 		return nil, nil
 	}
-	path := o.Path
-	if path == "" {
-		path = Path
+	appPath := o.Path
+	if appPath == "" {
+		appPath = path
 	}
 	port := strconv.Itoa(o.Port)
 	m := &merge{
-		families: fs,
-		url:      "http://" + net.JoinHostPort("127.0.0.1", port) + path,
+		registry: r,
+		url:      "http://" + net.JoinHostPort("127.0.0.1", port) + appPath,
 		timeout:  o.Timeout,
 		size:     o.MaxSize,
 		slots:    make(chan struct{}, maxMerges),
-		errors:   map[string]*counter{},
+		errors:   map[string]prometheus.Counter{},
 		client: &http.Client{
 			// Another place is not where we were told to look.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -95,7 +95,7 @@ func newMerge(fs *families, o *Merge) (*merge, error) {
 			},
 		},
 	}
-	if u, err := url.Parse(m.url); err != nil || !strings.HasPrefix(path, "/") || u.Fragment != "" {
+	if u, err := url.Parse(m.url); err != nil || !strings.HasPrefix(appPath, "/") || u.Fragment != "" {
 		return nil, fmt.Errorf("%q is not the path of metrics: it must begin with / and have no fragment", o.Path)
 	}
 	if m.timeout <= 0 {
@@ -105,10 +105,9 @@ func newMerge(fs *families, o *Merge) (*merge, error) {
 		m.size = mergeSize
 	}
 	reasons := []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy}
-	v := fs.add(Default, Counter, AppScrapeErrorsTotal, "Scrapes that had to do without the user container's own metrics, by reason.", "reason").
-		counters(dim("reason", reasons...))
-	for i, reason := range reasons {
-		m.errors[reason] = v.at(i)
+	failed := r.counters(appScrapeErrorsTotal, "Scrapes that had to do without the user container's own metrics, by reason.", "reason")
+	for _, reason := range reasons {
+		m.errors[reason] = failed.WithLabelValues(reason)
 	}
 	return m, nil
 }
@@ -144,7 +143,7 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // the scraper has gone
 	}
 	if reason != "" {
-		m.errors[reason].n.Add(1)
+		m.errors[reason].Inc()
 	}
 	ours, err := m.gatherer.Gather()
 	if err != nil && len(ours) == 0 {
@@ -256,8 +255,8 @@ func broken(err error) string {
 // no series yet, so that the user container's do not change when they get one.
 func (m *merge) taken(gathered []*dto.MetricFamily) map[string]bool {
 	names := map[string]bool{}
-	for _, f := range m.families.all {
-		take(names, f.name, f.kind == Histogram)
+	for name, histogram := range m.registry.names {
+		take(names, name, histogram)
 	}
 	for _, f := range gathered {
 		take(names, f.GetName(), f.GetType() == dto.MetricType_HISTOGRAM || f.GetType() == dto.MetricType_SUMMARY)

@@ -31,7 +31,7 @@ func merged(t *testing.T, app http.HandlerFunc, change ...func(*Merge)) *Metrics
 
 func mergedAt(t *testing.T, app net.Addr, change ...func(*Merge)) *Metrics {
 	t.Helper()
-	o := options(Default)
+	o := options("default")
 	o.Merge.Port = app.(*net.TCPAddr).Port
 	for _, f := range change {
 		f(&o.Merge)
@@ -57,18 +57,18 @@ const (
 // something that a parser can read.
 func split(t *testing.T, got string) (app string, errors map[string]string) {
 	t.Helper()
-	ours := BuildInfo + "{"
-	if !strings.Contains(got, ours) || !strings.Contains(got, RunningRequests+" 2") {
+	ours := buildInfo + "{"
+	if !strings.Contains(got, ours) || !strings.Contains(got, runningRequests+" 2") {
 		t.Fatalf("got none of our metrics, want them in\n%s", got)
 	}
 	errors = map[string]string{}
-	for series, n := range samples(got, AppScrapeErrorsTotal+"{") {
+	for series, n := range samples(got, appScrapeErrorsTotal+"{") {
 		if n != "0" && n != "0.0" {
-			reason, _ := strings.CutPrefix(series, AppScrapeErrorsTotal+`{reason="`)
+			reason, _ := strings.CutPrefix(series, appScrapeErrorsTotal+`{reason="`)
 			errors[strings.TrimSuffix(reason, `"}`)] = n
 		}
 	}
-	last := WaitingRequests + " "
+	last := waitingRequests + " "
 	_, app, _ = strings.Cut(got[strings.LastIndex(got, "\n"+last)+1:], "\n")
 	return app, errors
 }
@@ -120,10 +120,10 @@ func TestAMergedScrapeIsInTheScrapersFormat(t *testing.T) {
 }
 
 func TestOursKeepTheirNamesInAMergedScrape(t *testing.T) {
-	m := merged(t, says(textType, lines("# TYPE "+RequestsTotal+" gauge", RequestsTotal+` 1`, "# TYPE "+QueueWaitSeconds+"_count counter", QueueWaitSeconds+"_count 2")))
+	m := merged(t, says(textType, lines("# TYPE "+requestsTotal+" gauge", requestsTotal+` 1`, "# TYPE "+queueWaitSeconds+"_count counter", queueWaitSeconds+"_count 2")))
 	for accept, want := range map[string]string{
-		text:              lines("# TYPE app_"+RequestsTotal+" gauge", "app_"+RequestsTotal+" 1", "# TYPE app_"+QueueWaitSeconds+"_count counter", "app_"+QueueWaitSeconds+"_count 2"),
-		openMetricsAccept: lines("# TYPE app_"+RequestsTotal+" gauge", "app_"+RequestsTotal+" 1", "# TYPE app_"+QueueWaitSeconds+"_count unknown", "app_"+QueueWaitSeconds+"_count 2", "# EOF"),
+		text:              lines("# TYPE app_"+requestsTotal+" gauge", "app_"+requestsTotal+" 1", "# TYPE app_"+queueWaitSeconds+"_count counter", "app_"+queueWaitSeconds+"_count 2"),
+		openMetricsAccept: lines("# TYPE app_"+requestsTotal+" gauge", "app_"+requestsTotal+" 1", "# TYPE app_"+queueWaitSeconds+"_count unknown", "app_"+queueWaitSeconds+"_count 2", "# EOF"),
 	} {
 		if app, _ := split(t, scrape(t, m.Handler(), accept)); app != want {
 			t.Errorf("got\n%s\nwant\n%s", app, want)
@@ -255,7 +255,7 @@ func TestAScraperInAHurryIsAnsweredInTime(t *testing.T) {
 		{"", 5 * time.Second}, {"x", 5 * time.Second}, {"NaN", 5 * time.Second}, {"-1", 5 * time.Second}, {"0", 5 * time.Second},
 		{"1", 800 * time.Millisecond}, {"5", 4 * time.Second}, {"6.25", 5 * time.Second}, {"10", 5 * time.Second}, {"1e300", 5 * time.Second},
 	} {
-		r := httptest.NewRequest(http.MethodGet, Path, nil)
+		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", c.header)
 		if got := m.patience(r); got != c.want {
 			t.Errorf("%q: got %v, want %v", c.header, got, c.want)
@@ -280,7 +280,7 @@ func TestNotMoreThanTwoAppsAnswersAreInMemory(t *testing.T) {
 	}
 
 	// One more is not kept waiting for longer than it can.
-	r := httptest.NewRequest(http.MethodGet, Path, nil)
+	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", "0.05")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
@@ -309,9 +309,9 @@ func TestAScraperThatHasGoneIsNoErrorOfTheApp(t *testing.T) {
 		cancel()
 	}()
 	w := httptest.NewRecorder()
-	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, Path, nil).WithContext(ctx))
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil).WithContext(ctx))
 	<-gone // the app was told
-	f := gathered(t, m, AppScrapeErrorsTotal)
+	f := gathered(t, m, appScrapeErrorsTotal)
 	for _, s := range f.GetMetric() {
 		if s.GetCounter().GetValue() != 0 {
 			t.Errorf("got %v, want none", s)
@@ -329,7 +329,7 @@ func TestAMergeLeavesNothingRunning(t *testing.T) {
 
 func TestAPathThatIsNoneIsAnError(t *testing.T) {
 	for _, path := range []string{"metrics", "http://elsewhere/metrics", "/a#b", "/%zz", "/a b\x7f"} {
-		o := options(Default)
+		o := options("default")
 		o.Merge = Merge{Port: 8080, Path: path}
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) {
 			t.Errorf("%q: got %v, want an error that names it", path, err)

@@ -17,12 +17,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
-// Path is where [Metrics.Handler] answers.
-const Path = "/metrics"
+// path is where [Metrics.Handler] answers.
+const path = "/metrics"
 
 // Options are what [New] needs to know.
 type Options struct {
-	Names   Names     // 0: Default
+	Names   string    // METRICS_NAMES: default, knative-1.18, knative-head, all or off; "": default
+	Pushed  bool      // [Metrics.Push] is called: Knative's head's are made in any case
 	Version string    // of the program
 	Commit  string    // it was built from
 	Start   time.Time // of the process; zero: when New was called
@@ -55,58 +56,63 @@ type Gauges struct {
 	SpansDropped    func() uint64                 // since the start
 }
 
+// depth is how many requests run or wait; absent without a limit. It needs Load and
+// Limit.
+func (g *Gauges) depth() (float64, bool) {
+	most, _ := g.Limit()
+	running, waiting := g.Load()
+	return float64(running + waiting), most > 0
+}
+
 // Metrics records and shows. It is safe for concurrent use; the nil *Metrics
 // records nothing.
 type Metrics struct {
-	families families
+	registry *registry
 	gatherer prometheus.Gatherer
 	handler  http.Handler
 
 	requests *requests    // nil: not asked for
-	state    *state       // never nil: others are told what it keeps
+	state    *state       // nil where requests is
 	tags     *routeTags   // of the two below
 	v118     *knative118  // nil: not asked for
 	head     *knativeHead // nil: not asked for
 }
 
-// New returns Metrics with nothing recorded. An error is about Options.Merge.
+// New returns Metrics with nothing recorded. An error is about Options.Names or
+// Options.Merge.
 func New(o Options) (*Metrics, error) {
-	if o.Names == 0 {
-		o.Names = Default
+	names, err := parseNames(o.Names)
+	if err != nil {
+		return nil, err
+	}
+	if o.Pushed {
+		names |= namesHead
 	}
 	if o.Start.IsZero() {
 		o.Start = time.Now()
 	}
-	m := &Metrics{state: &state{start: o.Start}, tags: newRouteTags()}
-	if o.Names&Default != 0 {
-		m.requests = newRequests(&m.families)
-		m.state.show(&m.families, &o)
-		showProcess(&m.families, o.Start)
+	r := newRegistry()
+	m := &Metrics{registry: r, gatherer: r, tags: newRouteTags()}
+	if names&ourNames != 0 {
+		m.requests = newRequests(r)
+		m.state = newState(r, &o)
+		addProcess(r)
 	}
-	if o.Names&Knative118 != 0 {
-		m.v118 = newKnative118(&m.families, &o, m.tags)
+	if names&names118 != 0 {
+		m.v118 = newKnative118(r, &o, m.tags)
 	}
-	if o.Names&KnativeHead != 0 {
-		m.head = newKnativeHead(&m.families, &o, m.tags)
+	if names&namesHead != 0 {
+		m.head = newKnativeHead(r, &o, m.tags)
+		m.gatherer = withoutEmpty{r}
 	}
-	merge, err := newMerge(&m.families, &o.Merge)
+	merge, err := newMerge(r, &o.Merge)
 	if err != nil {
 		return nil, err
-	}
-	m.gatherer = &m.families
-
-	var standard *prometheus.Registry
-	if o.Names&KnativeHead != 0 {
-		// Knative's head shows client_golang's own collectors too. That package has made
-		// them for its default registry before main, and nobody else registers there: a
-		// second pair would cost every start as much again.
-		standard = prometheus.NewRegistry()
-		m.gatherer = prometheus.Gatherers{&m.families, prometheus.DefaultGatherer, standard}
 	}
 
 	// In OpenMetrics the counters that Knative had up to 1.18 would get a _total behind
 	// their names.
-	openMetrics := o.Names&Knative118 == 0
+	openMetrics := names&names118 == 0
 	if merge != nil {
 		merge.gatherer, merge.openMetrics = m.gatherer, openMetrics
 		m.handler = merge
@@ -117,14 +123,14 @@ func New(o Options) (*Metrics, error) {
 			DisableCompression: true, // it costs more than all the rest, and the bytes stay in the cluster
 		})
 	}
-	if standard != nil {
-		m.handler = promhttp.InstrumentMetricHandler(standard, m.handler)
+	if m.head != nil { // Knative's head shows these too
+		m.handler = promhttp.InstrumentMetricHandler(r, m.handler)
 	}
 	m.handler = bounded(m.handler)
 	return m, nil
 }
 
-// Handler serves [Path] to GET and HEAD, in Prometheus' text or protobuf format or
+// Handler serves /metrics to GET and HEAD, in Prometheus' text or protobuf format or
 // OpenMetrics, whichever the scraper likes best, and 404 elsewhere. With
 // [Options.Merge] the user container's metrics stand behind ours.
 func (m *Metrics) Handler() http.Handler { return m.handler }
@@ -140,14 +146,14 @@ func (m *Metrics) Observe(o *queue.Observation) {
 		return
 	case o.Kind == header.KubeletRequest:
 		if m.requests != nil {
-			m.requests.kubelet.at(class(o.Status), reason(o.Why)).n.Add(1)
+			m.requests.kubelet.at(class(o.Status), reason(o.Why)).Inc()
 		}
 		return
 	case o.Kind != header.Traffic:
 		return
 	}
-	m.state.first(&m.state.firstRequest, o.Start)
 	if m.requests != nil {
+		m.state.first(&m.state.firstRequest, o.Start)
 		m.requests.observe(o)
 	}
 	if m.v118 == nil && m.head == nil {
@@ -167,7 +173,7 @@ func (m *Metrics) Observe(o *queue.Observation) {
 
 // Listening records that requests are being accepted. The first call counts.
 func (m *Metrics) Listening(at time.Time) {
-	if m != nil {
+	if m != nil && m.state != nil {
 		m.state.first(&m.state.listening, at)
 	}
 }
@@ -175,7 +181,7 @@ func (m *Metrics) Listening(at time.Time) {
 // Answered records that a queue probe that came at asked has just been told whether
 // the user container is ready.
 func (m *Metrics) Answered(asked time.Time, ready bool) {
-	if m == nil {
+	if m == nil || m.state == nil {
 		return
 	}
 	now := time.Now()
@@ -183,18 +189,16 @@ func (m *Metrics) Answered(asked time.Time, ready bool) {
 	if ready {
 		m.state.first(&m.state.firstReady, now)
 	}
-	if m.state.answers != nil {
-		m.state.answers.at(placeOfReady(ready)).observe(now.Sub(asked).Microseconds())
-	}
+	m.state.answers.at(placeOfReady(ready)).took(now.Sub(asked))
 }
 
 // ReadinessChanged records that the user container has become ready or is no longer.
 func (m *Metrics) ReadinessChanged(ready bool) {
 	switch {
-	case m == nil:
+	case m == nil || m.state == nil:
 	case ready:
 		m.state.first(&m.state.firstReady, time.Now())
 	default:
-		m.state.flaps.Add(1)
+		m.state.flaps.Inc()
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -48,84 +47,84 @@ func story(m *Metrics) {
 }
 
 func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
-	m := newMetrics(t, options(Default))
+	m := newMetrics(t, options("default"))
 	story(m)
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, samples(got, RequestsTotal+"{"), map[string]string{
-		RequestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
-		RequestsTotal + `{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
-		RequestsTotal + `{code="5xx",method="post",protocol="http/1.1",reason="queue-full"}`:   "1",
-		RequestsTotal + `{code="4xx",method="other",protocol="http/1.0",reason="client-gone"}`: "1",
-		RequestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="app-reset"}`:     "1",
-		RequestsTotal + `{code="1xx",method="get",protocol="http/1.1",reason="ok"}`:            "1",
+	wantSamples(t, samples(got, requestsTotal+"{"), map[string]string{
+		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
+		requestsTotal + `{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
+		requestsTotal + `{code="5xx",method="post",protocol="http/1.1",reason="queue-full"}`:   "1",
+		requestsTotal + `{code="4xx",method="other",protocol="http/1.0",reason="client-gone"}`: "1",
+		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="app-reset"}`:     "1",
+		requestsTotal + `{code="1xx",method="get",protocol="http/1.1",reason="ok"}`:            "1",
 	})
-	wantSamples(t, samples(got, RequestFailuresTotal+"{", ReplaysTotal+" ", KubeletProbesTotal+"{"), map[string]string{
-		ReplaysTotal: "1",
-		RequestFailuresTotal + `{reason="queue-full"}`:             "1",
-		RequestFailuresTotal + `{reason="client-gone"}`:            "1",
-		RequestFailuresTotal + `{reason="app-reset"}`:              "1",
-		RequestFailuresTotal + `{reason="queue-timeout"}`:          "0",
-		RequestFailuresTotal + `{reason="not-ready"}`:              "0",
-		RequestFailuresTotal + `{reason="draining"}`:               "0",
-		RequestFailuresTotal + `{reason="request-timeout"}`:        "0",
-		RequestFailuresTotal + `{reason="response-start-timeout"}`: "0",
-		RequestFailuresTotal + `{reason="idle-timeout"}`:           "0",
-		RequestFailuresTotal + `{reason="app-unreachable"}`:        "0",
-		RequestFailuresTotal + `{reason="app-garbage"}`:            "0",
-		RequestFailuresTotal + `{reason="bad-request"}`:            "0",
-		RequestFailuresTotal + `{reason="other"}`:                  "0",
+	wantSamples(t, samples(got, requestFailuresTotal+"{", replaysTotal+" ", kubeletProbesTotal+"{"), map[string]string{
+		replaysTotal: "1",
+		requestFailuresTotal + `{reason="queue-full"}`:             "1",
+		requestFailuresTotal + `{reason="client-gone"}`:            "1",
+		requestFailuresTotal + `{reason="app-reset"}`:              "1",
+		requestFailuresTotal + `{reason="queue-timeout"}`:          "0",
+		requestFailuresTotal + `{reason="not-ready"}`:              "0",
+		requestFailuresTotal + `{reason="draining"}`:               "0",
+		requestFailuresTotal + `{reason="request-timeout"}`:        "0",
+		requestFailuresTotal + `{reason="response-start-timeout"}`: "0",
+		requestFailuresTotal + `{reason="idle-timeout"}`:           "0",
+		requestFailuresTotal + `{reason="app-unreachable"}`:        "0",
+		requestFailuresTotal + `{reason="app-garbage"}`:            "0",
+		requestFailuresTotal + `{reason="bad-request"}`:            "0",
+		requestFailuresTotal + `{reason="other"}`:                  "0",
 	})
 }
 
 func TestTimeIsToldApartIntoWaitAndApp(t *testing.T) {
-	m := newMetrics(t, options(Default))
+	m := newMetrics(t, options("default"))
 	story(m)
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, withoutBuckets(samples(got, RequestDurationSeconds, QueueWaitSeconds, AppDurationSeconds)), map[string]string{
-		RequestDurationSeconds + `_count{code="1xx",protocol="http/1.1"}`: "1",
-		RequestDurationSeconds + `_sum{code="1xx",protocol="http/1.1"}`:   "3600",
-		RequestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`: "3",
-		RequestDurationSeconds + `_sum{code="2xx",protocol="http/1.1"}`:   "0.126",
-		RequestDurationSeconds + `_count{code="2xx",protocol="http/2"}`:   "1",
-		RequestDurationSeconds + `_sum{code="2xx",protocol="http/2"}`:     "0.042",
-		RequestDurationSeconds + `_count{code="4xx",protocol="http/1.0"}`: "1",
-		RequestDurationSeconds + `_sum{code="4xx",protocol="http/1.0"}`:   "0.042",
-		RequestDurationSeconds + `_count{code="5xx",protocol="http/1.1"}`: "1",
-		RequestDurationSeconds + `_sum{code="5xx",protocol="http/1.1"}`:   "0.001",
+	wantSamples(t, withoutBuckets(samples(got, requestDurationSeconds, queueWaitSeconds, appDurationSeconds)), map[string]string{
+		requestDurationSeconds + `_count{code="1xx",protocol="http/1.1"}`: "1",
+		requestDurationSeconds + `_sum{code="1xx",protocol="http/1.1"}`:   "3600",
+		requestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`: "3",
+		requestDurationSeconds + `_sum{code="2xx",protocol="http/1.1"}`:   "0.126",
+		requestDurationSeconds + `_count{code="2xx",protocol="http/2"}`:   "1",
+		requestDurationSeconds + `_sum{code="2xx",protocol="http/2"}`:     "0.042",
+		requestDurationSeconds + `_count{code="4xx",protocol="http/1.0"}`: "1",
+		requestDurationSeconds + `_sum{code="4xx",protocol="http/1.0"}`:   "0.042",
+		requestDurationSeconds + `_count{code="5xx",protocol="http/1.1"}`: "1",
+		requestDurationSeconds + `_sum{code="5xx",protocol="http/1.1"}`:   "0.001",
 
-		QueueWaitSeconds + `_count`: "7",
-		QueueWaitSeconds + `_sum`:   "0.013", // 6 that got a slot after 2 ms, and one that was refused after 1 ms
+		queueWaitSeconds + `_count`: "7",
+		queueWaitSeconds + `_sum`:   "0.013", // 6 that got a slot after 2 ms, and one that was refused after 1 ms
 
-		AppDurationSeconds + `_count{code="1xx"}`: "1",
-		AppDurationSeconds + `_sum{code="1xx"}`:   "3599.998",
-		AppDurationSeconds + `_count{code="2xx"}`: "4",
-		AppDurationSeconds + `_sum{code="2xx"}`:   "0.16",
-		AppDurationSeconds + `_count{code="4xx"}`: "1",
-		AppDurationSeconds + `_sum{code="4xx"}`:   "0.04",
+		appDurationSeconds + `_count{code="1xx"}`: "1",
+		appDurationSeconds + `_sum{code="1xx"}`:   "3599.998",
+		appDurationSeconds + `_count{code="2xx"}`: "4",
+		appDurationSeconds + `_sum{code="2xx"}`:   "0.16",
+		appDurationSeconds + `_count{code="4xx"}`: "1",
+		appDurationSeconds + `_sum{code="4xx"}`:   "0.04",
 	})
 }
 
 func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
-	m := newMetrics(t, options(Default))
+	m := newMetrics(t, options("default"))
 	for _, took := range []time.Duration{-time.Second, 0, 999 * time.Microsecond, time.Millisecond, 1001 * time.Microsecond, time.Hour} {
 		o := observed("GET", 1, 1, 200, queue.OK)
 		o.Slot, o.End = o.Start, o.Start.Add(took)
 		m.Observe(&o)
 	}
 	wantSamples(t, samples(scrape(t, m.Handler(), text),
-		AppDurationSeconds+`_bucket{code="2xx",le="0.001"}`, AppDurationSeconds+`_bucket{code="2xx",le="0.0025"}`,
-		AppDurationSeconds+`_bucket{code="2xx",le="300"}`, AppDurationSeconds+`_bucket{code="2xx",le="+Inf"}`,
+		appDurationSeconds+`_bucket{code="2xx",le="0.001"}`, appDurationSeconds+`_bucket{code="2xx",le="0.0025"}`,
+		appDurationSeconds+`_bucket{code="2xx",le="300"}`, appDurationSeconds+`_bucket{code="2xx",le="+Inf"}`,
 	), map[string]string{
-		AppDurationSeconds + `_bucket{code="2xx",le="0.001"}`:  "4", // what ended before it began counts as 0
-		AppDurationSeconds + `_bucket{code="2xx",le="0.0025"}`: "5",
-		AppDurationSeconds + `_bucket{code="2xx",le="300"}`:    "5",
-		AppDurationSeconds + `_bucket{code="2xx",le="+Inf"}`:   "6",
+		appDurationSeconds + `_bucket{code="2xx",le="0.001"}`:  "4", // what ended before it began counts as 0
+		appDurationSeconds + `_bucket{code="2xx",le="0.0025"}`: "5",
+		appDurationSeconds + `_bucket{code="2xx",le="300"}`:    "5",
+		appDurationSeconds + `_bucket{code="2xx",le="+Inf"}`:   "6",
 	})
 }
 
 func TestStateIsAskedForAtTheScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := options(Default)
+		o := options("default")
 		o.Start = time.Now()
 		since := time.Now()
 		running, ready, reason := 2, false, "refused"
@@ -135,50 +134,50 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
 		m := newMetrics(t, o)
 		shown := []string{
-			RunningRequests, WaitingRequests, OldestWaiterAgeSeconds, ConcurrencyLimit, QueueLimit,
-			Ready, NotReadyReason, Draining, CertificateExpiry, LogLinesDroppedTotal, SpansDroppedTotal, BuildInfo,
+			runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit,
+			readyGauge, notReadyReason, drainingGauge, certificateExpiry, logLinesDroppedTotal, spansDroppedTotal, buildInfo,
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
-			RunningRequests: "2", WaitingRequests: "3", OldestWaiterAgeSeconds: "1.5", ConcurrencyLimit: "2", QueueLimit: "20",
-			Ready: "0", NotReadyReason + `{reason="refused"}`: "1", Draining: "1", CertificateExpiry: "1.9e+09",
-			LogLinesDroppedTotal: "7", SpansDroppedTotal: "8",
-			BuildInfo + `{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
+			runningRequests: "2", waitingRequests: "3", oldestWaiterAgeSeconds: "1.5", concurrencyLimit: "2", queueLimit: "20",
+			readyGauge: "0", notReadyReason + `{reason="refused"}`: "1", drainingGauge: "1", certificateExpiry: "1.9e+09",
+			logLinesDroppedTotal: "7", spansDroppedTotal: "8",
+			buildInfo + `{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
 		}
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 
 		running, since, ready = 1, time.Time{}, true
-		want[RunningRequests], want[OldestWaiterAgeSeconds], want[Ready] = "1", "0", "1"
-		delete(want, NotReadyReason+`{reason="refused"}`)
+		want[runningRequests], want[oldestWaiterAgeSeconds], want[readyGauge] = "1", "0", "1"
+		delete(want, notReadyReason+`{reason="refused"}`)
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 
 		ready, reason = false, "a word that a client could have sent"
-		want[Ready], want[NotReadyReason+`{reason="other"}`] = "0", "1"
+		want[readyGauge], want[notReadyReason+`{reason="other"}`] = "0", "1"
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 	})
 }
 
 func TestWhatIsNotThereHasNoMetric(t *testing.T) {
-	o := options(All)
+	o := options("all")
 	o.Gauges = Gauges{}
 	got := scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, RunningRequests, WaitingRequests, OldestWaiterAgeSeconds, ConcurrencyLimit, QueueLimit, Ready+" ", NotReadyReason,
-		Draining, CertificateExpiry, LogLinesDroppedTotal, SpansDroppedTotal, AppScrapeErrorsTotal, "revision_queue_depth", "kn_serving_queue_depth"), nil)
+	wantSamples(t, samples(got, runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit, readyGauge+" ", notReadyReason,
+		drainingGauge, certificateExpiry, logLinesDroppedTotal, spansDroppedTotal, appScrapeErrorsTotal, "revision_queue_depth", "kn_serving_queue_depth"), nil)
 
-	o = options(All)
+	o = options("all")
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
 	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
 	got = scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, ConcurrencyLimit, QueueLimit, CertificateExpiry, "revision_queue_depth", "kn_serving_queue_depth"),
-		map[string]string{ConcurrencyLimit: "0"})
+	wantSamples(t, samples(got, concurrencyLimit, queueLimit, certificateExpiry, "revision_queue_depth", "kn_serving_queue_depth"),
+		map[string]string{concurrencyLimit: "0"})
 }
 
 func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := options(Default)
+		o := options("default")
 		o.Start = time.Now()
 		m := newMetrics(t, o)
-		wantSamples(t, samples(scrape(t, m.Handler(), text), StartupSeconds), nil)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), startupSeconds), nil)
 		step := func() { time.Sleep(250 * time.Millisecond) }
 
 		step()
@@ -199,25 +198,25 @@ func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
 		m.Observe(&first)
 
 		want := map[string]string{
-			StartupSeconds + `{event="listening"}`:     "0.25",
-			StartupSeconds + `{event="first_probe"}`:   "0.5",
-			StartupSeconds + `{event="first_ready"}`:   "1",
-			StartupSeconds + `{event="first_request"}`: "1.25",
+			startupSeconds + `{event="listening"}`:     "0.25",
+			startupSeconds + `{event="first_probe"}`:   "0.5",
+			startupSeconds + `{event="first_ready"}`:   "1",
+			startupSeconds + `{event="first_request"}`: "1.25",
 		}
-		wantSamples(t, samples(scrape(t, m.Handler(), text), StartupSeconds), want)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), startupSeconds), want)
 
 		step()
 		m.Listening(time.Now())
 		m.Answered(time.Now(), true)
 		m.ReadinessChanged(true)
 		m.Observe(&second)
-		wantSamples(t, samples(scrape(t, m.Handler(), text), StartupSeconds), want)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), startupSeconds), want)
 	})
 }
 
 func TestAFlapIsReadinessLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMetrics(t, options(Default))
+		m := newMetrics(t, options("default"))
 		for _, ready := range []bool{true, false, true, false, true} {
 			m.ReadinessChanged(ready)
 		}
@@ -226,12 +225,12 @@ func TestAFlapIsReadinessLost(t *testing.T) {
 		m.Answered(asked, false)
 		m.Answered(asked, false)
 		m.Answered(time.Now(), true)
-		wantSamples(t, withoutBuckets(samples(scrape(t, m.Handler(), text), ReadinessFlapsTotal, ReadinessAnswersSeconds)), map[string]string{
-			ReadinessFlapsTotal:                             "2",
-			ReadinessAnswersSeconds + `_count{ready="no"}`:  "2",
-			ReadinessAnswersSeconds + `_sum{ready="no"}`:    "0.06",
-			ReadinessAnswersSeconds + `_count{ready="yes"}`: "1",
-			ReadinessAnswersSeconds + `_sum{ready="yes"}`:   "0",
+		wantSamples(t, withoutBuckets(samples(scrape(t, m.Handler(), text), readinessFlapsTotal, readinessAnswersSeconds)), map[string]string{
+			readinessFlapsTotal:                             "2",
+			readinessAnswersSeconds + `_count{ready="no"}`:  "2",
+			readinessAnswersSeconds + `_sum{ready="no"}`:    "0.06",
+			readinessAnswersSeconds + `_count{ready="yes"}`: "1",
+			readinessAnswersSeconds + `_sum{ready="yes"}`:   "0",
 		})
 	})
 }
@@ -239,7 +238,7 @@ func TestAFlapIsReadinessLost(t *testing.T) {
 // own are the metrics that no request may change: those of the process and the
 // runtime.
 func own(series string) bool {
-	for _, prefix := range []string{"queue_proxy_process_", "queue_proxy_go_", "process_", "go_", "revision_go_", "promhttp_", OldestWaiterAgeSeconds} {
+	for _, prefix := range []string{"queue_proxy_process_", "queue_proxy_go_", "process_", "go_", "revision_go_", "promhttp_", oldestWaiterAgeSeconds} {
 		if strings.HasPrefix(series, prefix) {
 			return true
 		}
@@ -259,7 +258,7 @@ func requestLines(t *testing.T, m *Metrics) string {
 }
 
 func TestExcludedRequestsLeaveNoTrace(t *testing.T) {
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
 	o := observed("GET", 1, 1, 502, queue.AppUnreachable)
 	o.Excluded, o.Replayed = true, true
@@ -275,7 +274,7 @@ func TestExcludedRequestsLeaveNoTrace(t *testing.T) {
 }
 
 func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	before := requestLines(t, m)
 	for _, kind := range []header.Kind{header.QueueProbe, header.NetworkProbe, header.UnknownProbe} {
 		o := observed("GET", 1, 1, 200, queue.OK)
@@ -289,14 +288,14 @@ func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
 	o := observed("GET", 1, 1, 503, queue.OK)
 	o.Kind = header.KubeletRequest
 	m.Observe(&o)
-	line := KubeletProbesTotal + `{code="5xx",reason="ok"} 1` + "\n"
+	line := kubeletProbesTotal + `{code="5xx",reason="ok"} 1` + "\n"
 	if got := strings.Replace(requestLines(t, m), line, "", 1); got != before {
 		t.Errorf("got\n%s\nwant, beside %s,\n%s", got, line, before)
 	}
 }
 
 func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
-	m := newMetrics(t, options(Knative118))
+	m := newMetrics(t, options("knative-1.18"))
 	story(m)
 	got := scrape(t, m.Handler(), text)
 	const who = `configuration_name="cfg",container_name="queue-proxy",namespace_name="ns",pod_name="pod-0",`
@@ -339,7 +338,7 @@ func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
 }
 
 func TestKnative118SaysUnknownForNoService(t *testing.T) {
-	o := options(Knative118)
+	o := options("knative-1.18")
 	o.Service = ""
 	got := scrape(t, newMetrics(t, o).Handler(), text)
 	if want := `service_name="unknown"`; !strings.Contains(got, want) {
@@ -348,7 +347,7 @@ func TestKnative118SaysUnknownForNoService(t *testing.T) {
 }
 
 func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
-	m := newMetrics(t, options(Knative118))
+	m := newMetrics(t, options("knative-1.18"))
 	story(m)
 	got := scrape(t, m.Handler(), "application/openmetrics-text;version=1.0.0,*/*;q=0.1")
 	if strings.Contains(got, "revision_request_count_total") || !strings.Contains(got, "revision_request_count{") {
@@ -357,7 +356,7 @@ func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
 }
 
 func TestKnativeHeadHasItsNamesLabelsAndUnits(t *testing.T) {
-	m := newMetrics(t, options(KnativeHead))
+	m := newMetrics(t, options("knative-head"))
 	o := observed("PUT", 2, 0, 200, queue.OK)
 	o.TLS = true
 	x := exchange{request: &http.Request{Header: http.Header{}}}
@@ -436,7 +435,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
 	f.Add("get", 0, 9, 0, uint8(queue.Whys), "blue\xff", "true", int64(-1), int64(1<<62), false)
 	f.Add("\"}\n#", 3, 0, 999, uint8(255), "\n", "x", int64(0), int64(0), true)
-	m, err := New(options(All))
+	m, err := New(options("all"))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -463,7 +462,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 			o.Slot = time.Time{}
 		}
 		m.Observe(&o)
-		gathered, err := m.families.Gather()
+		gathered, err := m.gatherer.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -487,10 +486,8 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	})
 }
 
-// client_golang compares every series with every other one here, which it does not
-// do at scrapes.
 func TestNoSeriesIsThereTwice(t *testing.T) {
-	o := options(All)
+	o := options("all")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	for status := range 1000 {
@@ -501,13 +498,13 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 			m.Observe(&obs)
 		}
 	}
-	if _, err := (prometheus.Gatherers{m.gatherer}).Gather(); err != nil {
+	if _, err := m.gatherer.Gather(); err != nil { // client_golang compares each with all others
 		t.Errorf("got %v, want no error", err)
 	}
 }
 
 func TestPromlintHasNothingToSayOfOurNames(t *testing.T) {
-	o := options(Default)
+	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	story(m)
@@ -521,7 +518,7 @@ func TestPromlintHasNothingToSayOfOurNames(t *testing.T) {
 }
 
 func TestRecordingAllocatesNothing(t *testing.T) {
-	for _, names := range []Names{Default, Knative118, KnativeHead, All} {
+	for _, names := range []string{"default", "knative-1.18", "knative-head", "all"} {
 		m := newMetrics(t, options(names))
 		o := observed("GET", 1, 1, 200, queue.OK)
 		o.Replayed = true
@@ -543,7 +540,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 
 func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 	const writers, each = 8, 500
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	var all sync.WaitGroup
 	for n := range writers {
 		all.Go(func() {
@@ -562,13 +559,13 @@ func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 	}
 	all.Wait()
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, withoutBuckets(samples(got, RequestsTotal, RequestDurationSeconds+"_count", QueueWaitSeconds+"_count", AppDurationSeconds+"_count", ReadinessFlapsTotal)), map[string]string{
-		RequestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:  strconv.Itoa(writers * each / 2),
-		RequestsTotal + `{code="2xx",method="post",protocol="http/1.1",reason="ok"}`: strconv.Itoa(writers * each / 2),
-		RequestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`:            strconv.Itoa(writers * each),
-		QueueWaitSeconds + `_count`:               strconv.Itoa(writers * each),
-		AppDurationSeconds + `_count{code="2xx"}`: strconv.Itoa(writers * each),
-		ReadinessFlapsTotal:                       strconv.Itoa(writers * each),
+	wantSamples(t, withoutBuckets(samples(got, requestsTotal, requestDurationSeconds+"_count", queueWaitSeconds+"_count", appDurationSeconds+"_count", readinessFlapsTotal)), map[string]string{
+		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:  strconv.Itoa(writers * each / 2),
+		requestsTotal + `{code="2xx",method="post",protocol="http/1.1",reason="ok"}`: strconv.Itoa(writers * each / 2),
+		requestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`:            strconv.Itoa(writers * each),
+		queueWaitSeconds + `_count`:               strconv.Itoa(writers * each),
+		appDurationSeconds + `_count{code="2xx"}`: strconv.Itoa(writers * each),
+		readinessFlapsTotal:                       strconv.Itoa(writers * each),
 	})
 	for series, value := range samples(got, "revision_request_count{") {
 		if value != strconv.Itoa(each) {
@@ -587,7 +584,7 @@ func TestNoMetricsRecordNothing(t *testing.T) {
 }
 
 func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
-	h := filled(t, Default).Handler()
+	h := filled(t, "default").Handler()
 	for _, c := range []struct{ accept, want string }{
 		{"", "text/plain; version=0.0.4"},
 		{"*/*", "text/plain; version=0.0.4"},
@@ -596,7 +593,7 @@ func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
 		{"application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "application/openmetrics-text; version=1.0.0"},
 		{"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,text/plain;q=0.1", "application/vnd.google.protobuf"},
 	} {
-		r := httptest.NewRequest(http.MethodGet, Path, nil)
+		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Header.Set("Accept", c.accept)
 		r.Header.Set("Accept-Encoding", "gzip")
 		w := httptest.NewRecorder()
@@ -614,7 +611,7 @@ func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
 }
 
 func TestOnlyTheMetricsAreServed(t *testing.T) {
-	h := newMetrics(t, options(All)).Handler()
+	h := newMetrics(t, options("all")).Handler()
 	for _, c := range []struct {
 		method, path string
 		want         int
@@ -630,18 +627,23 @@ func TestOnlyTheMetricsAreServed(t *testing.T) {
 	}
 }
 
-func TestNamesAreReadAsTheyAreWritten(t *testing.T) {
-	for _, n := range []Names{Default, Knative118, KnativeHead, All} {
-		got, err := ParseNames(n.String())
-		if got != n || err != nil {
-			t.Errorf("%v: got %v and %v, want the same and no error", n, got, err)
+func TestNamesAreThoseOfTheSetting(t *testing.T) {
+	for word, want := range map[string]names{
+		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
+	} {
+		if got, err := parseNames(word); got != want || err != nil {
+			t.Errorf("%q: got %v and %v, want %v and no error", word, got, err, want)
 		}
 	}
-	if got, err := ParseNames(""); got != Default || err != nil {
-		t.Errorf("got %v and %v for nothing, want default and no error", got, err)
-	}
-	_, err := ParseNames("Default")
-	if want := `"Default" is not one of default, knative-1.18, knative-head, all`; err == nil || err.Error() != want {
+	_, err := New(Options{Names: "Default"})
+	if want := `metrics: names "Default": not one of default, knative-1.18, knative-head, all, off`; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestWhatIsPushedIsKnativesHeads(t *testing.T) {
+	m := newMetrics(t, Options{Names: "off", Pushed: true})
+	if m.head == nil || m.requests != nil || m.v118 != nil {
+		t.Error("got other metrics than Knative's head's, want those alone")
 	}
 }

@@ -71,12 +71,10 @@ var targetLabels = []string{"namespace", "pod", "job", "instance", "container", 
 // not exist and about labels that they do not have.
 func asked(t *testing.T, where, text string) map[string]bool {
 	t.Helper()
-	o := options(Default)
-	o.Merge.Port = 1
-	known := map[string]*family{}
-	for _, f := range newMetrics(t, o).families.all {
+	known := map[string]shown{}
+	for _, f := range shownBy(t, "default") {
 		known[f.name] = f
-		if f.kind == Histogram {
+		if f.kind == "histogram" || f.kind == "summary" {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 				known[f.name+suffix] = f
 			}
@@ -85,12 +83,12 @@ func asked(t *testing.T, where, text string) map[string]bool {
 	found := map[string]bool{}
 	labels := slices.Clone(targetLabels)
 	for _, m := range metricInQuery.FindAllStringSubmatch(text, -1) {
-		f := known[m[1]]
-		if f == nil {
+		f, ok := known[m[1]]
+		if !ok {
 			t.Errorf("%s: got %s, want a metric that there is", where, m[1])
 			continue
 		}
-		if f.kind == Histogram && m[1] == f.name {
+		if f.kind == "histogram" && m[1] == f.name {
 			t.Errorf("%s: got %s, want one of its _bucket, _sum and _count", where, m[1])
 		}
 		found[f.name] = true
@@ -112,14 +110,12 @@ func asked(t *testing.T, where, text string) map[string]bool {
 }
 
 func TestTheDashboardUsesExactlyTheMetricsThatExist(t *testing.T) {
-	shown := map[string]bool{}
+	inUse := map[string]bool{}
 	for _, query := range readDashboard(t).queries() {
-		maps.Copy(shown, asked(t, "dashboard.json", query))
+		maps.Copy(inUse, asked(t, "dashboard.json", query))
 	}
-	o := options(Default)
-	o.Merge.Port = 1
-	for _, f := range newMetrics(t, o).families.all {
-		if !shown[f.name] {
+	for _, f := range shownBy(t, "default") {
+		if f.ours && !inUse[f.name] {
 			t.Errorf("%s: got no panel, want one", f.name)
 		}
 	}

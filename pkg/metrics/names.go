@@ -5,34 +5,33 @@ import (
 	"strings"
 )
 
-// Names says which sets of metrics there are (METRICS_NAMES). Sets can be joined
-// by |.
-type Names uint8
+// names says which sets of metrics there are. Sets can be joined by |.
+type names uint8
 
 // The sets.
 const (
-	Default     Names = 1 << iota // our own
-	Knative118                    // as the queue-proxy of Knative up to 1.18 names them
-	KnativeHead                   // as the one of Knative after 1.18 does
-	All         = Default | Knative118 | KnativeHead
+	ourNames  names = 1 << iota
+	names118        // as the queue-proxy of Knative up to 1.18 names them
+	namesHead       // as the one of Knative after 1.18 does
+	allNames  = ourNames | names118 | namesHead
 )
 
 // words are what METRICS_NAMES can say.
 var words = []struct {
 	word  string
-	names Names
+	names names
 }{
-	{"default", Default},
-	{"knative-1.18", Knative118},
-	{"knative-head", KnativeHead},
-	{"all", All},
+	{"default", ourNames},
+	{"knative-1.18", names118},
+	{"knative-head", namesHead},
+	{"all", allNames},
+	{"off", 0},
 }
 
-// ParseNames reads METRICS_NAMES: default, knative-1.18, knative-head or all; ""
-// is default.
-func ParseNames(word string) (Names, error) {
+// parseNames reads METRICS_NAMES; "" is default.
+func parseNames(word string) (names, error) {
 	if word == "" {
-		return Default, nil
+		return ourNames, nil
 	}
 	var allowed []string
 	for _, w := range words {
@@ -41,62 +40,47 @@ func ParseNames(word string) (Names, error) {
 		}
 		allowed = append(allowed, w.word)
 	}
-	return 0, fmt.Errorf("%q is not one of %s", word, strings.Join(allowed, ", "))
+	return 0, fmt.Errorf("metrics: names %q: not one of %s", word, strings.Join(allowed, ", "))
 }
 
-// String is the word for n, as METRICS_NAMES has it.
-func (n Names) String() string {
-	for _, w := range words {
-		if w.names == n {
-			return w.word
-		}
-	}
-	return fmt.Sprintf("Names(%d)", uint8(n))
-}
+// prefix is before all names of our own: also those of client_golang's collectors of
+// the process and of the Go runtime, because the usual ones (process_..., go_...) belong
+// to the user container where one scrape returns both.
+const prefix = "queue_proxy_"
 
 // Our own names. Durations are in seconds, sizes in bytes.
 const (
-	RequestsTotal          = "queue_proxy_requests_total"
-	RequestFailuresTotal   = "queue_proxy_request_failures_total"
-	RequestDurationSeconds = "queue_proxy_request_duration_seconds"
-	QueueWaitSeconds       = "queue_proxy_queue_wait_seconds"
-	AppDurationSeconds     = "queue_proxy_app_duration_seconds"
-	ReplaysTotal           = "queue_proxy_replays_total"
-	KubeletProbesTotal     = "queue_proxy_kubelet_probes_total"
+	requestsTotal          = "queue_proxy_requests_total"
+	requestFailuresTotal   = "queue_proxy_request_failures_total"
+	requestDurationSeconds = "queue_proxy_request_duration_seconds"
+	queueWaitSeconds       = "queue_proxy_queue_wait_seconds"
+	appDurationSeconds     = "queue_proxy_app_duration_seconds"
+	replaysTotal           = "queue_proxy_replays_total"
+	kubeletProbesTotal     = "queue_proxy_kubelet_probes_total"
 
-	RunningRequests        = "queue_proxy_running_requests"
-	WaitingRequests        = "queue_proxy_waiting_requests"
-	OldestWaiterAgeSeconds = "queue_proxy_oldest_waiter_age_seconds"
-	ConcurrencyLimit       = "queue_proxy_concurrency_limit"
-	QueueLimit             = "queue_proxy_queue_limit"
+	runningRequests        = "queue_proxy_running_requests"
+	waitingRequests        = "queue_proxy_waiting_requests"
+	oldestWaiterAgeSeconds = "queue_proxy_oldest_waiter_age_seconds"
+	concurrencyLimit       = "queue_proxy_concurrency_limit"
+	queueLimit             = "queue_proxy_queue_limit"
 
-	Ready                   = "queue_proxy_ready"
-	NotReadyReason          = "queue_proxy_not_ready_reason"
-	ReadinessFlapsTotal     = "queue_proxy_readiness_flaps_total"
-	ReadinessAnswersSeconds = "queue_proxy_readiness_answer_seconds"
-	Draining                = "queue_proxy_draining"
-	StartupSeconds          = "queue_proxy_startup_seconds"
+	readyGauge              = "queue_proxy_ready"
+	notReadyReason          = "queue_proxy_not_ready_reason"
+	readinessFlapsTotal     = "queue_proxy_readiness_flaps_total"
+	readinessAnswersSeconds = "queue_proxy_readiness_answer_seconds"
+	drainingGauge           = "queue_proxy_draining"
+	startupSeconds          = "queue_proxy_startup_seconds"
 
-	CertificateExpiry    = "queue_proxy_tls_certificate_expiry_timestamp_seconds"
-	LogLinesDroppedTotal = "queue_proxy_log_lines_dropped_total"
-	SpansDroppedTotal    = "queue_proxy_spans_dropped_total"
-	AppScrapeErrorsTotal = "queue_proxy_app_scrape_errors_total"
-	BuildInfo            = "queue_proxy_build_info"
+	certificateExpiry    = "queue_proxy_tls_certificate_expiry_timestamp_seconds"
+	logLinesDroppedTotal = "queue_proxy_log_lines_dropped_total"
+	spansDroppedTotal    = "queue_proxy_spans_dropped_total"
+	appScrapeErrorsTotal = "queue_proxy_app_scrape_errors_total"
+	buildInfo            = "queue_proxy_build_info"
 
-	ProcessCPUSecondsTotal     = "queue_proxy_process_cpu_seconds_total"
-	ProcessResidentMemoryBytes = "queue_proxy_process_resident_memory_bytes"
-	ProcessVirtualMemoryBytes  = "queue_proxy_process_virtual_memory_bytes"
-	ProcessThreads             = "queue_proxy_process_threads"
-	ProcessOpenFDs             = "queue_proxy_process_open_fds"
-	ProcessMaxFDs              = "queue_proxy_process_max_fds"
-	ProcessStartTimeSeconds    = "queue_proxy_process_start_time_seconds"
-
-	GoGoroutines          = "queue_proxy_go_goroutines"
-	GoMaxProcs            = "queue_proxy_go_max_procs"
-	GoMemoryBytes         = "queue_proxy_go_memory_bytes"
-	GoMemoryLimitBytes    = "queue_proxy_go_memory_limit_bytes"
-	GoHeapBytes           = "queue_proxy_go_heap_bytes"
-	GoAllocatedBytesTotal = "queue_proxy_go_allocated_bytes_total"
-	GoGCCyclesTotal       = "queue_proxy_go_gc_cycles_total"
-	GoGCCPUSecondsTotal   = "queue_proxy_go_gc_cpu_seconds_total"
+	goMaxProcs            = "queue_proxy_go_max_procs"
+	goMemoryBytes         = "queue_proxy_go_memory_bytes"
+	goMemoryLimitBytes    = "queue_proxy_go_memory_limit_bytes"
+	goHeapBytes           = "queue_proxy_go_heap_bytes"
+	goAllocatedBytesTotal = "queue_proxy_go_allocated_bytes_total"
+	goGCCPUSecondsTotal   = "queue_proxy_go_gc_cpu_seconds_total"
 )

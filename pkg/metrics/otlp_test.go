@@ -29,7 +29,7 @@ func attributesOf(all []*commonpb.KeyValue) map[string]string {
 func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // it is pushed where there is one
 	const gauge, counter, upDown, histogram = "gauge", "counter", "up-down counter", "histogram"
-	all, _ := pushed(t, filled(t, KnativeHead), PushOptions{})
+	all, _ := pushed(t, filled(t, "knative-head"), PushOptions{})
 	got := map[string]string{}
 	for _, m := range all.ScopeMetrics[0].Metrics {
 		var points []*metricspb.NumberDataPoint
@@ -66,7 +66,7 @@ func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
 }
 
 func TestAPointHasTheLabelsThatOpenTelemetryKnows(t *testing.T) {
-	m := newMetrics(t, options(KnativeHead))
+	m := newMetrics(t, options("knative-head"))
 	o := observed("GET", 1, 1, 200, queue.OK)
 	m.Observe(&o)
 	all, _ := pushed(t, m, PushOptions{})
@@ -107,12 +107,15 @@ func TestABucketOfOpenTelemetryCountsItsOwnValuesOnly(t *testing.T) {
 }
 
 func TestEveryMetricOfKnativesHeadHasANameInOpenTelemetry(t *testing.T) {
-	for _, f := range newMetrics(t, options(KnativeHead)).families.all {
-		if _, ok := otelNames[f.name]; !ok && f.name != "target_info" {
+	for _, f := range shownBy(t, "knative-head") {
+		if !f.ours || f.name == "target_info" {
+			continue
+		}
+		if _, ok := otelNames[f.name]; !ok {
 			t.Errorf("%s: got no name in OpenTelemetry, want one", f.name)
 		}
 		for _, l := range f.labels {
-			if otelLabels[l] == "" && l != "otel_scope_name" && l != "otel_scope_version" && f.name != "target_info" {
+			if otelLabels[l] == "" && l != "otel_scope_name" && l != "otel_scope_version" {
 				t.Errorf("%s: got no name in OpenTelemetry for its label %s, want one", f.name, l)
 			}
 		}

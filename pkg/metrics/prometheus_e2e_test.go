@@ -23,7 +23,7 @@ import (
 // deploy/monitoring/check installs both and runs them.
 
 func TestPrometheusHasNothingToSayOfOurNames(t *testing.T) {
-	o := options(Default)
+	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	story(m)
@@ -174,7 +174,7 @@ func TestPrometheusScrapesEveryFormatAndEveryMerge(t *testing.T) {
 	open := merging(says(openMetricsType, appOpen))
 	garbage := merging(says(textType, "x 1\ny\n"))
 	jobs := map[string]http.Handler{
-		"default": filled(t, Default).Handler(), "knative118": filled(t, Knative118).Handler(), "head": filled(t, KnativeHead).Handler(), "all": filled(t, All).Handler(),
+		"default": filled(t, "default").Handler(), "knative118": filled(t, "knative-1.18").Handler(), "head": filled(t, "knative-head").Handler(), "all": filled(t, "all").Handler(),
 		"mergedText": text.Handler(), "mergedOpen": open.Handler(), "mergedGarbage": garbage.Handler(),
 		"mergedOpenInText": inTextOnly(open.Handler()),
 	}

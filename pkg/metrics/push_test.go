@@ -51,7 +51,7 @@ func pushed(t *testing.T, m *Metrics, o PushOptions) (got *metricspb.ResourceMet
 
 func TestMetricsArriveOverHTTP(t *testing.T) {
 	o := PushOptions{Target: export.Target{Resource: &export.Resource{Service: "svc", Version: "v1"}}}
-	got, path := pushed(t, filled(t, KnativeHead), o)
+	got, path := pushed(t, filled(t, "knative-head"), o)
 	if path != "/v1/metrics" {
 		t.Errorf("path: got %s, want /v1/metrics", path)
 	}
@@ -118,7 +118,7 @@ func TestClosingAPushEndsWithItsContext(t *testing.T) {
 }
 
 func TestNoPushIsNil(t *testing.T) {
-	m := newMetrics(t, options(KnativeHead))
+	m := newMetrics(t, options("knative-head"))
 	p, err := m.Push(PushOptions{Target: export.Target{Protocol: export.None}})
 	if p != nil || err != nil || p.Close(t.Context()) != nil {
 		t.Errorf("got %v, %v, want nil, nil", p, err)

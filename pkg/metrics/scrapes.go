@@ -22,7 +22,7 @@ const (
 	writeTime    = 30 * time.Second // that it has while nobody else needs the memory
 )
 
-// scrapes serves [Path]. A scrape is rendered into memory first and sent then: so a
+// scrapes serves path. A scrape is rendered into memory first and sent then: so a
 // scraper that does not read holds memory, but keeps nobody from rendering.
 //
 // Where the pages of others leave no memory, or a client has too many, the oldest page
@@ -51,7 +51,7 @@ type turn struct {
 	cancel func()        // ends the sending
 }
 
-// bounded serves h at Path.
+// bounded serves h at path.
 func bounded(h http.Handler) http.Handler {
 	s := &scrapes{handler: h, typical: chunkSize}
 	s.timer = time.AfterFunc(time.Hour, func() {
@@ -62,7 +62,7 @@ func bounded(h http.Handler) http.Handler {
 	s.timer.Stop()
 	s.pages.New = func() any { return &page{header: http.Header{}} }
 	mux := http.NewServeMux()
-	mux.Handle("GET "+Path, s)
+	mux.Handle("GET "+path, s)
 	return mux
 }
 

@@ -37,7 +37,7 @@ func deaf(t *testing.T, server *httptest.Server, client string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", Path)
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path)
 	if _, err := c.Read(make([]byte, 1)); err != nil { // it is being sent
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestScrapersThatDoNotReadHoldUpNoOther(t *testing.T) {
 		deaf(t, server, fmt.Sprintf("127.0.0.%d", 2+i%3))
 	}
 	for range 3 {
-		r, err := http.Get(server.URL + Path)
+		r, err := http.Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func newStage() *stage {
 
 func (s *stage) scrape(client string) {
 	go func() {
-		r := httptest.NewRequest(http.MethodGet, Path, nil)
+		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.RemoteAddr = client + ":1000"
 		w := httptest.NewRecorder()
 		s.h.ServeHTTP(w, r)
@@ -205,7 +205,7 @@ func TestTheOldestPagesAreGivenUpForThoseThatWait(t *testing.T) {
 		for i := range 6 {
 			s := &stuck{httptest.NewRecorder(), make(chan struct{})}
 			all = append(all, s)
-			r := httptest.NewRequest(http.MethodGet, Path, nil)
+			r := httptest.NewRequest(http.MethodGet, path, nil)
 			r.RemoteAddr = fmt.Sprintf("10.0.0.%d:1000", i)
 			go h.ServeHTTP(s, r)
 			synctest.Wait()

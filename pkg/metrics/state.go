@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A moment is when something first happened, counted from the start of the
@@ -31,8 +31,8 @@ type state struct {
 	// The way to the first answer, in the order in which it is hoped for.
 	listening, firstProbe, firstReady, firstRequest moment
 
-	flaps   atomic.Uint64
-	answers *vector[histogram] // nil: not asked for
+	flaps   prometheus.Counter
+	answers *table[histogram]
 }
 
 // first notes that something happened at a time.
@@ -46,110 +46,94 @@ func placeOfReady(ready bool) int {
 	return 1
 }
 
-// show adds the families.
-func (s *state) show(fs *families, o *Options) {
-	s.showLoad(fs, &o.Gauges)
-	s.showReadiness(fs, o)
-	s.showStartup(fs)
-	s.showRest(fs, o)
+func newState(r *registry, o *Options) *state {
+	s := &state{start: o.Start}
+	addLoad(r, &o.Gauges)
+	s.addReadiness(r, o)
+	s.addStartup(r)
+	addRest(r, o)
+	return s
 }
 
-func (s *state) showLoad(fs *families, g *Gauges) {
+func addLoad(r *registry, g *Gauges) {
 	if g.Load != nil {
-		fs.add(Default, Gauge, RunningRequests, "Requests that are in the user container now.").
-			always(func() float64 { running, _ := g.Load(); return float64(running) })
-		fs.add(Default, Gauge, WaitingRequests, "Requests that wait for a slot now.").
-			always(func() float64 { _, waiting := g.Load(); return float64(waiting) })
+		r.gauge(runningRequests, "Requests that are in the user container now.",
+			always(func() float64 { running, _ := g.Load(); return float64(running) }))
+		r.gauge(waitingRequests, "Requests that wait for a slot now.",
+			always(func() float64 { _, waiting := g.Load(); return float64(waiting) }))
 	}
 	if g.OldestWaiter != nil {
-		fs.add(Default, Gauge, OldestWaiterAgeSeconds, "How long the first in line has been waiting; 0 when nobody waits.").
-			always(func() float64 {
-				since := g.OldestWaiter()
-				if since.IsZero() {
-					return 0
-				}
-				return max(0, time.Since(since).Seconds())
-			})
+		r.gauge(oldestWaiterAgeSeconds, "How long the first in line has been waiting; 0 when nobody waits.", always(func() float64 {
+			since := g.OldestWaiter()
+			if since.IsZero() {
+				return 0
+			}
+			return max(0, time.Since(since).Seconds())
+		}))
 	}
 	if g.Limit != nil {
-		fs.add(Default, Gauge, ConcurrencyLimit, "How many requests may be in the user container at once; 0 is any number.").
-			always(func() float64 { running, _ := g.Limit(); return float64(running) })
-		fs.add(Default, Gauge, QueueLimit, "How many requests may wait for a slot; absent without a limit on concurrency.").
-			read(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 })
+		r.gauge(concurrencyLimit, "How many requests may be in the user container at once; 0 is any number.",
+			always(func() float64 { running, _ := g.Limit(); return float64(running) }))
+		r.gauge(queueLimit, "How many requests may wait for a slot; absent without a limit on concurrency.",
+			sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
 	}
 }
 
-func (s *state) showReadiness(fs *families, o *Options) {
+func (s *state) addReadiness(r *registry, o *Options) {
 	if ready := o.Gauges.Ready; ready != nil {
-		fs.add(Default, Gauge, Ready, "1 when a readiness probe hears yes, 0 when it hears no.").
-			always(func() float64 { yes, _ := ready(); return number(yes) })
-		f := fs.add(Default, Gauge, NotReadyReason, "1 for the reason why not; absent when ready.", "reason")
-		words := dim("reason", o.NotReadyReasons...)
-		other := pairs("reason", "other")
-		f.series = func(add func(*dto.Metric)) {
+		r.gauge(readyGauge, "1 when a readiness probe hears yes, 0 when it hears no.",
+			always(func() float64 { yes, _ := ready(); return number(yes) }))
+		r.gauge(notReadyReason, "1 for the reason why not; absent when ready.", func(add func(float64, ...string)) {
 			yes, word := ready()
-			if yes {
-				return
+			if !slices.Contains(o.NotReadyReasons, word) {
+				word = "other"
 			}
-			labels := other
-			if i := slices.Index(o.NotReadyReasons, word); i >= 0 {
-				labels = words[i]
+			if !yes {
+				add(1, word)
 			}
-			add(f.sample(labels, 1))
-		}
+		}, "reason")
 	}
-	fs.add(Default, Counter, ReadinessFlapsTotal, "How often the user container has become unready after it had been ready.").
-		always(func() float64 { return float64(s.flaps.Load()) })
-	s.answers = fs.add(Default, Histogram, ReadinessAnswersSeconds, "How long a readiness probe waited for its answer, by the answer.", "ready").
-		histograms(seconds(), dim("ready", "yes", "no"))
+	s.flaps = r.counters(readinessFlapsTotal, "How often the user container has become unready after it had been ready.").WithLabelValues()
+	s.answers = histogramsOf(r.histograms(readinessAnswersSeconds, "How long a readiness probe waited for its answer, by the answer.",
+		seconds(), "ready"), dim("yes", "no"))
 	if draining := o.Gauges.Draining; draining != nil {
-		fs.add(Default, Gauge, Draining, "1 while the pod is ending, else 0.").
-			always(func() float64 { return number(draining()) })
+		r.gauge(drainingGauge, "1 while the pod is ending, else 0.", always(func() float64 { return number(draining()) }))
 	}
 }
 
-func (s *state) showStartup(fs *families) {
-	f := fs.add(Default, Gauge, StartupSeconds,
-		"When something happened first, counted from the start of the process: listening, first_probe, first_ready, first_request; absent until it has.",
-		"event")
+func (s *state) addStartup(r *registry) {
 	events := []struct {
+		name   string
 		moment *moment
-		labels []*dto.LabelPair
-	}{
-		{&s.listening, pairs("event", "listening")},
-		{&s.firstProbe, pairs("event", "first_probe")},
-		{&s.firstReady, pairs("event", "first_ready")},
-		{&s.firstRequest, pairs("event", "first_request")},
-	}
-	f.series = func(add func(*dto.Metric)) {
-		for _, e := range events {
-			if after := e.moment.at.Load(); after != 0 {
-				add(f.sample(e.labels, time.Duration(after).Seconds()))
+	}{{"listening", &s.listening}, {"first_probe", &s.firstProbe}, {"first_ready", &s.firstReady}, {"first_request", &s.firstRequest}}
+	r.gauge(startupSeconds,
+		"When something happened first, counted from the start of the process: listening, first_probe, first_ready, first_request; absent until it has.",
+		func(add func(float64, ...string)) {
+			for _, e := range events {
+				if after := e.moment.at.Load(); after != 0 {
+					add(time.Duration(after).Seconds(), e.name)
+				}
 			}
-		}
-	}
+		}, "event")
 }
 
-func (s *state) showRest(fs *families, o *Options) {
+func addRest(r *registry, o *Options) {
 	if expiry := o.Gauges.CertExpiry; expiry != nil {
-		fs.add(Default, Gauge, CertificateExpiry, "When the certificate that we serve ends, in seconds since 1970; absent without one.").
-			read(func() (float64, bool) {
-				at := expiry()
-				return float64(at.Unix()), !at.IsZero()
-			})
+		r.gauge(certificateExpiry, "When the certificate that we serve ends, in seconds since 1970; absent without one.",
+			sometimes(func() (float64, bool) { at := expiry(); return float64(at.Unix()), !at.IsZero() }))
 	}
 	if dropped := o.Gauges.LogLinesDropped; dropped != nil {
-		fs.add(Default, Counter, LogLinesDroppedTotal, "Lines of the request log that were not written, so as not to make requests wait.").
-			always(func() float64 { return float64(dropped()) })
+		r.counter(logLinesDroppedTotal, "Lines of the request log that were not written, so as not to make requests wait.",
+			always(func() float64 { return float64(dropped()) }))
 	}
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
-		fs.add(Default, Counter, SpansDroppedTotal, "Spans that never reached the collector.").
-			always(func() float64 { return float64(dropped()) })
+		r.counter(spansDroppedTotal, "Spans that never reached the collector.", always(func() float64 { return float64(dropped()) }))
 	}
-	f := fs.add(Default, Gauge, BuildInfo, "1, with what is running.", "version", "revision", "goversion")
-	labels := pairs("version", o.Version, "revision", o.Commit, "goversion", runtime.Version())
-	f.series = func(add func(*dto.Metric)) { add(f.sample(labels, 1)) }
+	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge(buildInfo, "1, with what is running.", one)
 }
+
+// one reads 1.
+func one(add func(float64, ...string)) { add(1) }
 
 func number(yes bool) float64 {
 	if yes {

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
@@ -78,56 +76,44 @@ func (t *routeTags) learn(name string) int {
 	return firstNamed + n
 }
 
-// A tagVector is a vector with a label for the route tag besides the others. Each tag
-// has a part of its own, made with the first request of that tag.
-type tagVector[T any] struct {
+// A tagTable is a table with a label for the route tag before the others. Each tag has a
+// part of its own, made with the first request of that tag.
+type tagTable[T any] struct {
 	tags  *routeTags
-	label string
-	words [firstNamed]string // its values for tags that are no label values
-	parts [tagPlaces]atomic.Pointer[vector[T]]
+	words [firstNamed]string // label values of tags that are none themselves
+	child func(labelValues []string) *T
+	dims  []dimension
+	parts [tagPlaces]atomic.Pointer[table[T]]
 	named atomic.Int32 // series whose tag is a name
-
-	construct func(labels []*dto.LabelPair) *T
-	fixed     []*dto.LabelPair
-	dims      []dimension
 }
 
 // at returns what stands at the place of a tag and the places of the other label
 // values. Beyond maxNamed a name is counted as one that is no label value.
-func (v *tagVector[T]) at(tag int, places ...int) *T {
-	part := v.part(tag)
-	if tag >= firstNamed && v.named.Load() >= maxNamed && !part.has(places...) {
-		part = v.part(tagged)
+func (t *tagTable[T]) at(tag int, places ...int) *T {
+	part := t.part(tag)
+	if tag >= firstNamed && t.named.Load() >= maxNamed && !part.has(places...) {
+		part = t.part(tagged)
 	}
 	return part.at(places...)
 }
 
 // part returns the series of a tag.
-func (v *tagVector[T]) part(tag int) *vector[T] {
-	if part := v.parts[tag].Load(); part != nil {
+func (t *tagTable[T]) part(tag int) *table[T] {
+	if part := t.parts[tag].Load(); part != nil {
 		return part
 	}
-	construct := v.construct
-	var word string
+	word := ""
 	if tag < firstNamed {
-		word = v.words[tag]
+		word = t.words[tag]
 	} else {
-		word = v.tags.names[tag-firstNamed]
-		construct = func(labels []*dto.LabelPair) *T {
-			v.named.Add(1)
-			return v.construct(labels)
-		}
+		word = t.tags.names[tag-firstNamed]
 	}
-	part := newVector(construct, slices.Concat(v.fixed, pairs(v.label, word)), v.dims...)
-	v.parts[tag].CompareAndSwap(nil, part)
-	return v.parts[tag].Load()
-}
-
-// each calls f for everything that has been made.
-func (v *tagVector[T]) each(f func(*T)) {
-	for i := range v.parts {
-		if part := v.parts[i].Load(); part != nil {
-			part.each(f)
+	part := newTable(func(values []string) *T {
+		if tag >= firstNamed {
+			t.named.Add(1)
 		}
-	}
+		return t.child(slices.Insert(values, 0, word))
+	}, t.dims...)
+	t.parts[tag].CompareAndSwap(nil, part)
+	return t.parts[tag].Load()
 }

@@ -54,7 +54,7 @@ func wantTags(t *testing.T, m *Metrics, want map[string]string) {
 }
 
 func TestARouteTagIsALabelValueAsKnativeHasIt(t *testing.T) {
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	for _, c := range [][2]string{
 		{"", ""}, {"", "true"}, {"", "false"}, {"blue", "true"}, {"blue", ""}, {"blue", "false"}, {"green-2", ""},
 		{"Blue", ""}, {"a_b", ""}, {"TAGGED", ""}, {"kn:default", ""}, {strings.Repeat("a", 64), ""},
@@ -65,7 +65,7 @@ func TestARouteTagIsALabelValueAsKnativeHasIt(t *testing.T) {
 }
 
 func TestTheFirst16RouteTagsAreLabelValues(t *testing.T) {
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	want := map[string]string{"TAGGED": "40"}
 	for round := range 2 {
 		for i := range 36 {
@@ -79,7 +79,7 @@ func TestTheFirst16RouteTagsAreLabelValues(t *testing.T) {
 }
 
 func TestConcurrentRequestsAgreeOnTheFirst16RouteTags(t *testing.T) {
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	var all sync.WaitGroup
 	for worker := range 4 {
 		all.Go(func() {
@@ -100,7 +100,7 @@ func TestConcurrentRequestsAgreeOnTheFirst16RouteTags(t *testing.T) {
 // With an app that answers with any status, 16 names would be 16 times the statuses,
 // methods and protocols.
 func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
-	m := newMetrics(t, options(KnativeHead))
+	m := newMetrics(t, options("knative-head"))
 	requests := 0.0
 	for i := range maxTags {
 		for status := 100; status < 600; status++ {
@@ -134,8 +134,8 @@ func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
 }
 
 func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
-	m := newMetrics(t, options(All))
-	full := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
+	full := newMetrics(t, options("all"))
 	for i := range maxTags {
 		full.Observe(tagging(fmt.Sprint("t", i), "", 200))
 	}
@@ -157,7 +157,7 @@ func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
 
 // The strings of a request are an engine's memory, in which the next request is read.
 func TestALabelKeepsNoStringOfTheRequest(t *testing.T) {
-	m := newMetrics(t, options(All))
+	m := newMetrics(t, options("all"))
 	memory := []byte("blue")
 	m.Observe(tagging(unsafe.String(unsafe.SliceData(memory), len(memory)), "", 200))
 	copy(memory, "gree")

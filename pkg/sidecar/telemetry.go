@@ -156,21 +156,10 @@ func (s *sidecar) trace(x queue.Exchange) queue.Trace {
 	return nil
 }
 
-// makeMetrics returns the metrics, nil when nobody asks for them. Those that are
-// pushed are Knative's head's.
+// makeMetrics returns the metrics, nil when nobody asks for them.
 func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	c := s.config
-	var names metrics.Names
-	if c.MetricsNames.V != "off" {
-		var err error
-		if names, err = metrics.ParseNames(c.MetricsNames.V); err != nil {
-			s.log.Warn("metrics", zap.Error(err)) // and the default
-		}
-	}
-	if pushed {
-		names |= metrics.KnativeHead
-	}
-	if names == 0 {
+	if c.MetricsNames.V == "off" && !pushed {
 		return nil
 	}
 	var reasons []string
@@ -178,7 +167,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 		reasons = append(reasons, string(w))
 	}
 	o := metrics.Options{
-		Names: names, Version: s.process.Version, Commit: s.process.Commit, Start: s.process.Started,
+		Names: c.MetricsNames.V, Pushed: pushed, Version: s.process.Version, Commit: s.process.Commit, Start: s.process.Started,
 		Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V, Pod: c.Pod.V,
 		UserPort:        c.UserPort.V,
 		NotReadyReasons: append(reasons, queue.Draining.String()),
@@ -202,7 +191,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	if err != nil {
 		s.log.Warn("the app's metrics are not merged", zap.Error(err))
 		o.Merge = metrics.Merge{}
-		m, _ = metrics.New(o) // which can go wrong with a merge alone
+		m, _ = metrics.New(o) // the names are one of config's
 	}
 	return m
 }

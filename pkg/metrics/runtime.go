@@ -1,0 +1,69 @@
+package metrics
+
+import (
+	"math"
+	"regexp"
+	rtmetrics "runtime/metrics"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// runtimeNumber reads a number of package runtime/metrics, less others. One that this Go
+// does not have is absent, and so is math.MaxInt64, which stands for no limit.
+func runtimeNumber(name string, less ...string) func() (float64, bool) {
+	return func() (float64, bool) {
+		samples := make([]rtmetrics.Sample, 1+len(less))
+		samples[0].Name = name
+		for i, name := range less {
+			samples[1+i].Name = name
+		}
+		rtmetrics.Read(samples)
+		v := numberOf(samples[0])
+		for _, s := range samples[1:] {
+			v -= numberOf(s)
+		}
+		return v, v < math.MaxInt64 // which not a number isn't, either
+	}
+}
+
+// numberOf is the value of a sample, and not a number if this Go has no such metric.
+func numberOf(s rtmetrics.Sample) float64 {
+	switch s.Value.Kind() {
+	case rtmetrics.KindUint64:
+		return float64(s.Value.Uint64())
+	case rtmetrics.KindFloat64:
+		return s.Value.Float64()
+	}
+	return math.NaN()
+}
+
+// Metrics of package runtime/metrics that are shown under several names.
+const (
+	runtimeMaxProcs  = "/sched/gomaxprocs:threads"
+	runtimeMemory    = "/memory/classes/total:bytes"
+	runtimeReleased  = "/memory/classes/heap/released:bytes"
+	runtimeStacks    = "/memory/classes/heap/stacks:bytes"
+	runtimeLimit     = "/gc/gomemlimit:bytes"
+	runtimeAllocated = "/gc/heap/allocs:bytes"
+)
+
+// addProcess adds client_golang's collectors of the process and of the Go runtime, and
+// what the latter does not tell, or not without thirty more metrics.
+func addProcess(r *registry) {
+	prometheus.WrapRegistererWithPrefix(prefix, r).MustRegister(
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(
+			collectors.WithGoCollectorMemStatsMetricsDisabled(),
+			collectors.WithoutGoCollectorRuntimeMetrics(regexp.MustCompile("")),
+		),
+	)
+	r.gauge(goMaxProcs, "Threads that may run Go code at once (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
+	r.gauge(goMemoryBytes, "Memory that the Go runtime holds: what GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
+	r.gauge(goMemoryLimitBytes, "GOMEMLIMIT, or four fifths of the container's memory; absent without either.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge(goHeapBytes, "Memory of objects, those included that the garbage collector has not freed yet.",
+		sometimes(runtimeNumber("/memory/classes/heap/objects:bytes")))
+	r.counter(goAllocatedBytesTotal, "Memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
+	r.counter(goGCCPUSecondsTotal, "CPU time that the garbage collector has used, as of the end of its last run.",
+		sometimes(runtimeNumber("/cpu/classes/gc/total:cpu-seconds")))
+}
