@@ -69,12 +69,14 @@ type Owner interface {
 
 // Bounds of what a peer may do.
 const (
-	// readSize is how much is read at once, in bytes.
+	// readSize is how much is read at once, in bytes, behind a read of smallSize that was
+	// full.
 	readSize = 32 << 10
+	// smallSize is how much is read, or written, at once on a connection on which little
+	// comes. With a thousand connections some hundred read at a time.
+	smallSize = 4 << 10
 	// outSize is how much is written at once; content waits while so much is waiting.
 	outSize = 64 << 10
-	// smallOut is the same of connections on which little is sent.
-	smallOut = 4 << 10
 	// maxReplies is how much may wait of what the peer makes us send by its frames alone
 	// (acknowledgements, resets, window updates), in bytes: it does not read them.
 	maxReplies = 64 << 10
@@ -115,7 +117,7 @@ func (b *Buffers) of(size int) *sync.Pool {
 	switch size {
 	case readSize:
 		return &b.read
-	case smallOut:
+	case smallSize:
 		return &b.small
 	}
 	return &b.large
@@ -131,6 +133,7 @@ type Conn struct {
 	decoder   *hpack.Decoder
 	head      Head
 	pooled    *[]byte // what is read into; nil while nothing is there
+	bulk      bool    // much comes
 	n         int     // bytes of it, of the last read,
 	err       error   // or what was wrong
 	reading   func(fd uintptr) (done bool)
@@ -311,6 +314,7 @@ func (c *Conn) Run(early []byte) error {
 		}
 		if err = c.err; err == nil {
 			err = c.receive((*c.pooled)[:c.n])
+			c.bulk = c.n == len(*c.pooled) || c.bulk && c.n > smallSize
 		}
 		c.config.Buffers.put(c.pooled)
 		c.pooled = nil
@@ -345,7 +349,11 @@ func (c *Conn) late() error {
 // tryRead is what RawConn.Read calls when bytes may have come.
 func (c *Conn) tryRead(fd uintptr) (done bool) {
 	if c.pooled == nil {
-		c.pooled = c.config.Buffers.get(readSize)
+		size := smallSize
+		if c.bulk {
+			size = readSize
+		}
+		c.pooled = c.config.Buffers.get(size)
 	}
 	c.n, c.err = c.link.TryRead(fd, *c.pooled)
 	if errors.Is(c.err, link.ErrAgain) {

@@ -196,7 +196,7 @@ func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 // room sees to it that there is a buffer for the output. c.mu is held.
 func (c *Conn) room() {
 	if c.out == nil {
-		c.outOf = c.config.Buffers.get(smallOut)
+		c.outOf = c.config.Buffers.get(smallSize)
 		c.out = (*c.outOf)[:0]
 	}
 }

@@ -5,13 +5,9 @@ import (
 	"time"
 )
 
-// keptWorkers is how many goroutines without a request are kept at most, and keptTime for
-// how long: to begin one costs a sixth of a small request, and what it holds is about
-// 10 KB.
-const (
-	keptWorkers = 64
-	keptTime    = 250 * time.Millisecond
-)
+// keptTime is for how long goroutines without a request are kept: to begin one costs a
+// sixth of a small request, and what it holds is about 10 KB.
+const keptTime = 250 * time.Millisecond
 
 // workers are the goroutines that serve requests. Those that have nothing to do are kept
 // for a while, the one that was busy last is used first.
@@ -36,19 +32,28 @@ func (w *workers) init(s *Server) { w.server = s }
 
 // get returns a worker whose exchange can be set up for a request. It must be started.
 func (w *workers) get() *worker {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n := len(w.idle); n > 0 {
-		k := w.idle[n-1]
-		w.idle[n-1] = nil
-		w.idle = w.idle[:n-1]
-		w.swept = min(w.swept, n-1)
+	if k := w.takeIdle(); k != nil {
 		return k
 	}
-	k := &worker{work: make(chan bool, 1)}
+	k := &worker{work: make(chan bool, 1)} // without the lock: who allocates may have to help the garbage collector
 	k.exchange.init(w.server)
 	w.running.Add(1)
 	go w.run(k)
+	return k
+}
+
+// takeIdle returns the worker that was busy last; nil: none is idle.
+func (w *workers) takeIdle() *worker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := len(w.idle)
+	if n == 0 {
+		return nil
+	}
+	k := w.idle[n-1]
+	w.idle[n-1] = nil
+	w.idle = w.idle[:n-1]
+	w.swept = min(w.swept, n-1)
 	return k
 }
 
@@ -59,7 +64,7 @@ func (k *worker) start() { k.work <- true }
 func (w *workers) put(k *worker) (kept bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.idle) >= keptWorkers || w.closed {
+	if w.closed {
 		return false
 	}
 	w.idle = append(w.idle, k)

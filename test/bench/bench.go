@@ -383,6 +383,14 @@ func (b *bench) memory(ctx context.Context, app *runningApp, n int) error {
 			}
 		}
 	}
+	for _, p := range rotate(b.peers, n) {
+		if !p.queues || !p.h2ToH1 {
+			continue
+		}
+		if err := b.failed(ctx, "memory/waiting", p.name, b.memoryOfWaiting(p, app)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

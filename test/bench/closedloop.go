@@ -179,13 +179,21 @@ func newH2Asker(c net.Conn, address, path string, secure bool) (*h2Asker, error)
 	return a, a.out.Flush()
 }
 
-func (a *h2Asker) ask() error {
+// open sends a request.
+func (a *h2Asker) open() error {
 	if a.stream == 0 {
 		a.stream = 1
 	} else {
 		a.stream += 2
 	}
 	if err := a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: a.stream, BlockFragment: a.request, EndStream: true, EndHeaders: true}); err != nil {
+		return err
+	}
+	return a.out.Flush()
+}
+
+func (a *h2Asker) ask() error {
+	if err := a.open(); err != nil {
 		return err
 	}
 	a.status = ""

@@ -93,6 +93,7 @@ var sections = []section{
 		{id: "memory/tls-each", title: "for each of 1000 over TLS, KB", unit: "KB", digits: 1},
 		{id: "memory/h2c-each", title: "for each of 1000 over h2c, KB", unit: "KB", digits: 1},
 		{id: "memory/h2tls-each", title: "for each of 1000 over HTTP/2 and TLS, KB", unit: "KB", digits: 1},
+		{id: "memory/waiting", title: "for each of 1000 streams of HTTP/2 that wait for a slot, KB", unit: "KB", digits: 1},
 	}},
 	{short: "density", title: "Memory of each sidecar when a node runs 40", peers: proxies, ratios: usual, rows: []row{
 		{id: "density/share", title: "its share of the node's memory (Pss), MB", unit: "MB", digits: 2},
