@@ -1,4 +1,4 @@
-package stats_test
+package stats
 
 import (
 	"regexp"
@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
 
 // The grammar of Accept (RFC 9110 sections 5.6 and 12.5.1) without what nobody
@@ -107,8 +105,8 @@ func FuzzAccept(f *testing.F) {
 	f.Add("*/*;q=0", "text/plain;q=2", 0)
 	f.Fuzz(func(t *testing.T, one, two string, first int) {
 		first = []int{0, 1, 4}[max(first, -first, 0)%3]
-		otherwise := map[int]stats.Format{0: stats.Protobuf, 1: stats.Prometheus, 4: stats.JSON}[first]
-		h := stats.Handler(stats.New(time.Now()), stats.Labels{}, otherwise)
+		otherwise := map[int]Format{0: Protobuf, 1: Prometheus, 4: JSON}[first]
+		h := Handler(New(time.Now()), Labels{}, otherwise)
 		lines := []string{one}
 		if two != "" {
 			lines = append(lines, two)

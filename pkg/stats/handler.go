@@ -22,10 +22,10 @@ const (
 	JSON       Format = "json"
 )
 
-// Path is where [Handler] answers.
-const Path = "/metrics"
+// path is where [Handler] answers.
+const path = "/metrics"
 
-// Handler serves the report of the moment at [Path] for any method, and 404
+// Handler serves the report of the moment at /metrics for any method, and 404
 // elsewhere (docs/promises.md 3.3).
 //
 // ?format= decides the format, else the Accept header. otherwise is the format
@@ -44,7 +44,7 @@ func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
 		first = byName(Protobuf)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != Path {
+		if r.URL.Path != path {
 			http.NotFound(w, r)
 			return
 		}
@@ -76,14 +76,14 @@ type format struct {
 // versions of OpenMetrics.
 var formats = [...]format{
 	{Protobuf, "application/protobuf", "", "application/protobuf", appendProto},
-	{Prometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", AppendPrometheus},
-	{"", "application/openmetrics-text", "1.0.0", "application/openmetrics-text; version=1.0.0; charset=utf-8", AppendOpenMetrics},
-	{"", "application/openmetrics-text", "0.0.1", "application/openmetrics-text; version=0.0.1; charset=utf-8", AppendOpenMetrics},
-	{JSON, "application/json", "", "application/json", AppendJSON},
+	{Prometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
+	{"", "application/openmetrics-text", "1.0.0", "application/openmetrics-text; version=1.0.0; charset=utf-8", appendOpenMetrics},
+	{"", "application/openmetrics-text", "0.0.1", "application/openmetrics-text; version=0.0.1; charset=utf-8", appendOpenMetrics},
+	{JSON, "application/json", "", "application/json", appendJSON},
 }
 
 func appendProto(dst []byte, l Labels, r Report) []byte {
-	return AppendProto(dst, l.Pod, r)
+	return appendStat(dst, l.Pod, r)
 }
 
 // byName is the format of that name, nil if there is none.

@@ -1,4 +1,4 @@
-package stats_test
+package stats
 
 import (
 	"encoding/binary"
@@ -15,37 +15,35 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
-
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
 
 // busy is a report in which no two numbers are the same.
-var busy = stats.Report{
-	Last:   stats.Window{Seconds: 1, Concurrency: 1.5, ProxiedConcurrency: 0.25, Requests: 12, ProxiedRequests: 3},
-	Last6:  stats.Window{Seconds: 6, Concurrency: 1.6, ProxiedConcurrency: 0.26, Requests: 12.6, ProxiedRequests: 3.6},
-	Last60: stats.Window{Seconds: 60, Concurrency: 1.1, ProxiedConcurrency: 0.1, Requests: 1e7, ProxiedRequests: 0.0625},
-	Uptime: 100 * second,
+var busy = Report{
+	Last:   Window{Seconds: 1, Concurrency: 1.5, ProxiedConcurrency: 0.25, Requests: 12, ProxiedRequests: 3},
+	Last6:  Window{Seconds: 6, Concurrency: 1.6, ProxiedConcurrency: 0.26, Requests: 12.6, ProxiedRequests: 3.6},
+	Last60: Window{Seconds: 60, Concurrency: 1.1, ProxiedConcurrency: 0.1, Requests: 1e7, ProxiedRequests: 0.0625},
+	Uptime: 100 * time.Second,
 }
 
-var labels = stats.Labels{Namespace: "default", Configuration: "hello", Revision: "hello-00001", Pod: "pod1"}
+var labels = Labels{Namespace: "default", Configuration: "hello", Revision: "hello-00001", Pod: "pod1"}
 
 func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pod    string
-		report stats.Report
+		report Report
 		want   string // hexadecimal
 	}{
-		{"idle", "pod1", stats.Report{Uptime: 3 * second}, "0a04706f6431" + "310000000000000840"},
-		{"before the first second", "pod1", stats.Report{InFlight: 3}, "0a04706f6431"},
+		{"idle", "pod1", Report{Uptime: 3 * time.Second}, "0a04706f6431" + "310000000000000840"},
+		{"before the first second", "pod1", Report{InFlight: 3}, "0a04706f6431"},
 		{"busy", "pod1", busy, "0a04706f6431" + "11000000000000f83f" + "19000000000000d03f" +
 			"210000000000002840" + "290000000000000840" + "310000000000005940"},
-		{"nothing proxied", "p", stats.Report{Last: stats.Window{Seconds: 1, Concurrency: 1, Requests: 1}, Uptime: second},
+		{"nothing proxied", "p", Report{Last: Window{Seconds: 1, Concurrency: 1, Requests: 1}, Uptime: time.Second},
 			"0a0170" + "11000000000000f03f" + "21000000000000f03f" + "31000000000000f03f"},
-		{"a name of more than 127 bytes", strings.Repeat("p", 200), stats.Report{}, "0ac801" + strings.Repeat("70", 200)},
-		{"no name", "", stats.Report{}, ""},
+		{"a name of more than 127 bytes", strings.Repeat("p", 200), Report{}, "0ac801" + strings.Repeat("70", 200)},
+		{"no name", "", Report{}, ""},
 	} {
-		if got := hex.EncodeToString(stats.AppendProto(nil, c.pod, c.report)); got != c.want {
+		if got := hex.EncodeToString(appendStat(nil, c.pod, c.report)); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
 	}
@@ -54,7 +52,7 @@ func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
 func TestProtobufDecodesToTheReport(t *testing.T) {
 	var pod string
 	doubles := map[uint64]float64{}
-	for b := stats.AppendProto(nil, "pod1", busy); len(b) > 0; {
+	for b := appendStat(nil, "pod1", busy); len(b) > 0; {
 		tag, n := binary.Uvarint(b)
 		b = b[n:]
 		switch tag & 7 {
@@ -96,7 +94,7 @@ var values = map[string]float64{
 
 func TestTextHasOneGaugeForEachNumber(t *testing.T) {
 	const set = `{destination_namespace="default",destination_configuration="hello",destination_revision="hello-00001",destination_pod="pod1"}`
-	text := string(stats.AppendPrometheus(nil, labels, busy))
+	text := string(appendPrometheus(nil, labels, busy))
 	lines := strings.SplitAfter(text, "\n")
 	got := map[string]float64{}
 	for i := 0; i+2 < len(lines); i += 3 {
@@ -122,13 +120,13 @@ func TestTextHasOneGaugeForEachNumber(t *testing.T) {
 	if lines[len(lines)-1] != "" {
 		t.Errorf("last line: got %q, want a line end behind it", lines[len(lines)-1])
 	}
-	if got, want := string(stats.AppendOpenMetrics(nil, labels, busy)), text+"# EOF\n"; got != want {
+	if got, want := string(appendOpenMetrics(nil, labels, busy)), text+"# EOF\n"; got != want {
 		t.Errorf("OpenMetrics: got %q, want %q", got, want)
 	}
 }
 
 func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
-	body := stats.AppendJSON(nil, labels, busy)
+	body := appendJSON(nil, labels, busy)
 	var got map[string]any
 	if err := json.Unmarshal(body, &got); err != nil {
 		t.Fatalf("got %s: %v", body, err)
@@ -145,18 +143,18 @@ func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
 
 func TestEmptyLabelsAreLeftOut(t *testing.T) {
 	for _, c := range []struct {
-		labels     stats.Labels
+		labels     Labels
 		text, json string
 	}{
-		{stats.Labels{}, "process_uptime 100\n", `{"queue_average_concurrent_requests":1.5,`},
-		{stats.Labels{Pod: "p"}, `process_uptime{destination_pod="p"} 100` + "\n", `{"destination_pod":"p","queue_average`},
-		{stats.Labels{Namespace: "n", Revision: "r"}, `process_uptime{destination_namespace="n",destination_revision="r"} 100` + "\n",
+		{Labels{}, "process_uptime 100\n", `{"queue_average_concurrent_requests":1.5,`},
+		{Labels{Pod: "p"}, `process_uptime{destination_pod="p"} 100` + "\n", `{"destination_pod":"p","queue_average`},
+		{Labels{Namespace: "n", Revision: "r"}, `process_uptime{destination_namespace="n",destination_revision="r"} 100` + "\n",
 			`{"destination_namespace":"n","destination_revision":"r","queue_average`},
 	} {
-		if got := string(stats.AppendPrometheus(nil, c.labels, busy)); !strings.Contains(got, "\n"+c.text) {
+		if got := string(appendPrometheus(nil, c.labels, busy)); !strings.Contains(got, "\n"+c.text) {
 			t.Errorf("%+v: got %s, want a line %s", c.labels, got, c.text)
 		}
-		if got := string(stats.AppendJSON(nil, c.labels, busy)); !strings.HasPrefix(got, c.json) || !json.Valid([]byte(got)) {
+		if got := string(appendJSON(nil, c.labels, busy)); !strings.HasPrefix(got, c.json) || !json.Valid([]byte(got)) {
 			t.Errorf("%+v: got %s, want valid JSON that begins %s", c.labels, got, c.json)
 		}
 	}
@@ -171,7 +169,7 @@ func FuzzLabelValuesSurviveEveryFormat(f *testing.F) {
 		if want == "" {
 			return
 		}
-		h := stats.Handler(stats.New(time.Now()), stats.Labels{Pod: value}, stats.Protobuf)
+		h := Handler(New(time.Now()), Labels{Pod: value}, Protobuf)
 
 		text := get(h, "/metrics?format=prometheus", nil).Body.String()
 		line := text[strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n')+1:]
@@ -276,13 +274,13 @@ func TestAcceptChoosesTheFormat(t *testing.T) {
 		{"a weight above 1 is no weight", []string{"application/protobuf;q=7, text/plain;q=0.5"}, isText, ""},
 		{"nothing", []string{"*/*;q=0"}, isText, ""},
 	} {
-		for otherwise, want := range map[stats.Format]string{
-			stats.Protobuf: c.want, "": c.want, "xml": c.want, stats.Prometheus: c.asText,
+		for otherwise, want := range map[Format]string{
+			Protobuf: c.want, "": c.want, "xml": c.want, Prometheus: c.asText,
 		} {
 			if want == "" {
 				want = c.want
 			}
-			h := stats.Handler(stats.New(time.Now()), labels, otherwise)
+			h := Handler(New(time.Now()), labels, otherwise)
 			w := get(h, "/metrics", c.accept)
 			if got := w.Header().Get("Content-Type"); w.Code != 200 || got != want {
 				t.Errorf("%s, otherwise %q: got %d %s, want 200 %s", c.name, otherwise, w.Code, got, want)
@@ -292,7 +290,7 @@ func TestAcceptChoosesTheFormat(t *testing.T) {
 }
 
 func TestTheQueryOverridesAccept(t *testing.T) {
-	h := stats.Handler(stats.New(time.Now()), labels, stats.Protobuf)
+	h := Handler(New(time.Now()), labels, Protobuf)
 	for _, c := range []struct {
 		query, accept, want string
 	}{
@@ -319,7 +317,7 @@ func TestTheQueryOverridesAccept(t *testing.T) {
 }
 
 func TestOnlyThePathMatters(t *testing.T) {
-	server := httptest.NewServer(stats.Handler(stats.New(time.Now()), stats.Labels{Pod: "pod1"}, stats.Protobuf))
+	server := httptest.NewServer(Handler(New(time.Now()), Labels{Pod: "pod1"}, Protobuf))
 	defer server.Close()
 	for _, c := range []struct {
 		method, path string
@@ -358,8 +356,8 @@ func TestOnlyThePathMatters(t *testing.T) {
 
 func TestTheHandlerServesTheMomentOfTheScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := stats.New(time.Now())
-		h := stats.Handler(s, stats.Labels{Pod: "pod1"}, stats.Protobuf)
+		s := New(time.Now())
+		h := Handler(s, Labels{Pod: "pod1"}, Protobuf)
 		s.In(time.Now(), false)
 		scrape := func() []byte { return get(h, "/metrics", nil).Body.Bytes() }
 

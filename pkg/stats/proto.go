@@ -16,11 +16,11 @@ const (
 	tagUptime             = 6<<3 | 1
 )
 
-// AppendProto appends Knative's message Stat for the last full second of r:
+// appendStat appends Knative's message Stat for the last full second of r:
 // proto3, fields in ascending order, zeros left out, no length in front. Until
 // a second has passed that is the name of the pod alone. The name must be valid
 // UTF-8, as every name of a pod is.
-func AppendProto(dst []byte, pod string, r Report) []byte {
+func appendStat(dst []byte, pod string, r Report) []byte {
 	if pod != "" {
 		dst = append(dst, tagPodName)
 		dst = binary.AppendUvarint(dst, uint64(len(pod)))

@@ -1,4 +1,4 @@
-package stats_test
+package stats
 
 import (
 	"math"
@@ -6,11 +6,7 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/queue-proxy/queue-proxy/pkg/stats"
 )
-
-const second = time.Second
 
 // at is start plus d.
 var start = time.Now()
@@ -18,60 +14,60 @@ var start = time.Now()
 func at(d time.Duration) time.Time { return start.Add(d) }
 
 func TestReportBeforeTheFirstFullSecondIsEmptyButForWhatIsInFlight(t *testing.T) {
-	s := stats.New(start)
-	s.In(at(second/4), true)
-	s.In(at(second/2), false)
-	got := s.Report(at(second - 1))
-	want := stats.Report{InFlight: 2, ProxiedInFlight: 1}
+	s := New(start)
+	s.In(at(time.Second/4), true)
+	s.In(at(time.Second/2), false)
+	got := s.Report(at(time.Second - 1))
+	want := Report{InFlight: 2, ProxiedInFlight: 1}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
 func TestASecondBelongsToTheWindowThatItStartsIn(t *testing.T) {
-	s := stats.New(start)
+	s := New(start)
 	s.In(at(0), false)
-	s.Out(at(second-1), false)
-	s.In(at(second), false) // the first moment of the next second
-	got := s.Report(at(second)).Last
-	want := stats.Window{Seconds: 1, Concurrency: 1 - 1e-9, Requests: 1}
+	s.Out(at(time.Second-1), false)
+	s.In(at(time.Second), false) // the first moment of the next second
+	got := s.Report(at(time.Second)).Last
+	want := Window{Seconds: 1, Concurrency: 1 - 1e-9, Requests: 1}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
 func TestConcurrencyIsWeightedByTime(t *testing.T) {
-	s := stats.New(start)
+	s := New(start)
 	s.In(at(0), false)
-	s.In(at(second/2), true)
-	s.Out(at(3*second/4), true)
-	s.Out(at(second), false)
-	got := s.Report(at(second))
-	want := stats.Window{Seconds: 1, Concurrency: 1.25, ProxiedConcurrency: 0.25, Requests: 2, ProxiedRequests: 1}
+	s.In(at(time.Second/2), true)
+	s.Out(at(3*time.Second/4), true)
+	s.Out(at(time.Second), false)
+	got := s.Report(at(time.Second))
+	want := Window{Seconds: 1, Concurrency: 1.25, ProxiedConcurrency: 0.25, Requests: 2, ProxiedRequests: 1}
 	if got.Last != want || got.Last6 != want || got.Last60 != want {
 		t.Errorf("got %+v, want %+v in all three windows", got, want)
 	}
-	if got.Uptime != second {
+	if got.Uptime != time.Second {
 		t.Errorf("uptime: got %v, want 1s", got.Uptime)
 	}
 }
 
 func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
-	s := stats.New(start)
-	s.In(at(second/2), true)
+	s := New(start)
+	s.In(at(time.Second/2), true)
 	for _, c := range []struct {
 		at               time.Duration
 		last, six, sixty float64
 		uptime           time.Duration
 	}{
-		{second, 0.5, 0.5, 0.5, second},
-		{2 * second, 1, 0.75, 0.75, 2 * second},
-		{6*second + 1, 1, 5.5 / 6, 5.5 / 6, 6 * second},
-		{7*second - 1, 1, 5.5 / 6, 5.5 / 6, 6 * second},
-		{7 * second, 1, 1, 6.5 / 7, 7 * second},
-		{60 * second, 1, 1, 59.5 / 60, 60 * second},
-		{61 * second, 1, 1, 1, 61 * second},
-		{1e6 * second, 1, 1, 1, 1e6 * second}, // eleven days of silence
+		{time.Second, 0.5, 0.5, 0.5, time.Second},
+		{2 * time.Second, 1, 0.75, 0.75, 2 * time.Second},
+		{6*time.Second + 1, 1, 5.5 / 6, 5.5 / 6, 6 * time.Second},
+		{7*time.Second - 1, 1, 5.5 / 6, 5.5 / 6, 6 * time.Second},
+		{7 * time.Second, 1, 1, 6.5 / 7, 7 * time.Second},
+		{60 * time.Second, 1, 1, 59.5 / 60, 60 * time.Second},
+		{61 * time.Second, 1, 1, 1, 61 * time.Second},
+		{1e6 * time.Second, 1, 1, 1, 1e6 * time.Second}, // eleven days of silence
 		{200 * 365 * 24 * time.Hour, 1, 1, 1, 200 * 365 * 24 * time.Hour},
 	} {
 		r := s.Report(at(c.at))
@@ -86,40 +82,40 @@ func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
 }
 
 func TestSilenceForgetsOldRequests(t *testing.T) {
-	s := stats.New(start)
+	s := New(start)
 	for i := range 600 {
-		now := at(time.Duration(i) * second / 10)
+		now := at(time.Duration(i) * time.Second / 10)
 		s.In(now, true)
 		s.Out(now, true)
 	}
-	if got := s.Report(at(60 * second)).Last60.Requests; got != 10 {
+	if got := s.Report(at(60 * time.Second)).Last60.Requests; got != 10 {
 		t.Fatalf("after a minute of load: got %v requests per second, want 10", got)
 	}
-	if got := s.Report(at(90 * second)).Last60; got.Requests != 5 || got.ProxiedRequests != 5 {
+	if got := s.Report(at(90 * time.Second)).Last60; got.Requests != 5 || got.ProxiedRequests != 5 {
 		t.Errorf("after half a minute of silence: got %+v, want 5 requests per second, all proxied", got)
 	}
-	want := stats.Window{Seconds: 60}
-	if got := s.Report(at(120 * second)).Last60; got != want {
+	want := Window{Seconds: 60}
+	if got := s.Report(at(120 * time.Second)).Last60; got != want {
 		t.Errorf("after a minute of silence: got %+v, want %+v", got, want)
 	}
 }
 
 func TestTimeThatGoesBackCountsAsTheLaterTime(t *testing.T) {
-	s := stats.New(start)
-	s.In(at(-second), false) // before the start: since the start
-	s.In(at(second/2), false)
-	s.Out(at(second/4), false) // overtaken: from second/2 on
-	got := s.Report(at(second)).Last
-	want := stats.Window{Seconds: 1, Concurrency: 1, Requests: 2}
+	s := New(start)
+	s.In(at(-time.Second), false) // before the start: since the start
+	s.In(at(time.Second/2), false)
+	s.Out(at(time.Second/4), false) // overtaken: from second/2 on
+	got := s.Report(at(time.Second)).Last
+	want := Window{Seconds: 1, Concurrency: 1, Requests: 2}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	s.In(at(second-1), false) // the first second is closed: counted in the second one
-	if got := s.Report(at(second / 2)).Last; got != want {
+	s.In(at(time.Second-1), false) // the first second is closed: counted in the second one
+	if got := s.Report(at(time.Second / 2)).Last; got != want {
 		t.Errorf("a closed second changed: got %+v, want %+v", got, want)
 	}
-	want = stats.Window{Seconds: 1, Concurrency: 2, Requests: 1}
-	if got := s.Report(at(2 * second)).Last; got != want {
+	want = Window{Seconds: 1, Concurrency: 2, Requests: 1}
+	if got := s.Report(at(2 * time.Second)).Last; got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -136,19 +132,19 @@ type change struct {
 func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 42))
-		s := stats.New(start)
+		s := New(start)
 		var story []change
 		var direct, proxied int
 		now := time.Duration(0)
 		for range 300 {
 			switch random.IntN(20) {
 			case 0:
-				now = now.Truncate(second) + second // a border exactly
+				now = now.Truncate(time.Second) + time.Second // a border exactly
 			case 1:
-				now += time.Duration(random.Int64N(int64(90 * second))) // silence
+				now += time.Duration(random.Int64N(int64(90 * time.Second))) // silence
 			case 2: // two at the same moment
 			default:
-				now += time.Duration(random.Int64N(int64(second)))
+				now += time.Duration(random.Int64N(int64(time.Second)))
 			}
 			c := change{at: now, in: random.IntN(2) == 0, proxied: random.IntN(3) == 0}
 			if !c.in && c.proxied && proxied == 0 || !c.in && !c.proxied && direct == 0 {
@@ -176,15 +172,15 @@ func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 	}
 }
 
-func compare(t *testing.T, seed uint64, got stats.Report, story []change, now time.Duration) {
+func compare(t *testing.T, seed uint64, got Report, story []change, now time.Duration) {
 	t.Helper()
-	full := int(now / second)
-	if got.Uptime != time.Duration(full)*second {
+	full := int(now / time.Second)
+	if got.Uptime != time.Duration(full)*time.Second {
 		t.Errorf("seed %d, at %v: uptime: got %v, want %v s", seed, now, got.Uptime, full)
 	}
 	for _, c := range []struct {
 		name string
-		got  stats.Window
+		got  Window
 		of   int
 	}{{"last", got.Last, 1}, {"6 s", got.Last6, 6}, {"60 s", got.Last60, 60}} {
 		want := naive(story, max(0, full-c.of), full)
@@ -195,8 +191,8 @@ func compare(t *testing.T, seed uint64, got stats.Report, story []change, now ti
 }
 
 // naive is the window over the seconds from..to of a story.
-func naive(story []change, from, to int) stats.Window {
-	w := stats.Window{Seconds: to - from}
+func naive(story []change, from, to int) Window {
+	w := Window{Seconds: to - from}
 	if from == to {
 		return w
 	}
@@ -205,7 +201,7 @@ func naive(story []change, from, to int) stats.Window {
 		sign := -1.0
 		if c.in {
 			sign = 1
-			if c.at >= time.Duration(from)*second && c.at < time.Duration(to)*second {
+			if c.at >= time.Duration(from)*time.Second && c.at < time.Duration(to)*time.Second {
 				w.Requests += 1 / n
 				if c.proxied {
 					w.ProxiedRequests += 1 / n
@@ -222,7 +218,7 @@ func naive(story []change, from, to int) stats.Window {
 	return w
 }
 
-func same(a, b stats.Window) bool {
+func same(a, b Window) bool {
 	near := func(x, y float64) bool { return math.Abs(x-y) < 1e-9 }
 	return a.Seconds == b.Seconds && near(a.Concurrency, b.Concurrency) && near(a.ProxiedConcurrency, b.ProxiedConcurrency) &&
 		near(a.Requests, b.Requests) && near(a.ProxiedRequests, b.ProxiedRequests)
@@ -230,12 +226,12 @@ func same(a, b stats.Window) bool {
 
 func TestConcurrentCallersLoseNoRequest(t *testing.T) {
 	const callers, each = 8, 2000
-	s := stats.New(start)
+	s := New(start)
 	var all sync.WaitGroup
 	for c := range callers {
 		all.Go(func() {
 			for i := range each {
-				now := at(time.Duration(i) * second / each) // every caller at its own pace
+				now := at(time.Duration(i) * time.Second / each) // every caller at its own pace
 				s.In(now, c%2 == 0)
 				s.Report(now)
 				s.Out(now, c%2 == 0)
@@ -243,7 +239,7 @@ func TestConcurrentCallersLoseNoRequest(t *testing.T) {
 		})
 	}
 	all.Wait()
-	got := s.Report(at(second))
+	got := s.Report(at(time.Second))
 	if got.Last.Requests != callers*each || got.Last.ProxiedRequests != callers*each/2 {
 		t.Errorf("got %v requests, %v proxied; want %d, %d", got.Last.Requests, got.Last.ProxiedRequests, callers*each, callers*each/2)
 	}
@@ -253,11 +249,11 @@ func TestConcurrentCallersLoseNoRequest(t *testing.T) {
 }
 
 func TestCountingAllocatesNothing(t *testing.T) {
-	s := stats.New(start)
+	s := New(start)
 	now := start
 	if got := testing.AllocsPerRun(1000, func() {
 		s.In(now, true)
-		now = now.Add(second / 3)
+		now = now.Add(time.Second / 3)
 		s.Out(now, true)
 		s.Report(now)
 	}); got != 0 {
@@ -266,7 +262,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkInAndOut(b *testing.B) {
-	s := stats.New(start)
+	s := New(start)
 	now := start
 	b.ReportAllocs()
 	for b.Loop() {
@@ -277,7 +273,7 @@ func BenchmarkInAndOut(b *testing.B) {
 }
 
 func BenchmarkInAndOutFromAllCores(b *testing.B) {
-	s := stats.New(start)
+	s := New(start)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		now := start
@@ -290,7 +286,7 @@ func BenchmarkInAndOutFromAllCores(b *testing.B) {
 }
 
 func BenchmarkInAfterAMinuteOfSilence(b *testing.B) {
-	s := stats.New(start)
+	s := New(start)
 	now := start
 	b.ReportAllocs()
 	for b.Loop() {

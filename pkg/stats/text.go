@@ -75,10 +75,10 @@ func gauges(r Report) []gauge {
 	}
 }
 
-// AppendPrometheus appends r in the Prometheus text format 0.0.4, gauges only.
+// appendPrometheus appends r in the Prometheus text format 0.0.4, gauges only.
 // Windows that are not full yet are averages over the seconds that exist; see
 // [Window]. Labels must be valid UTF-8.
-func AppendPrometheus(dst []byte, l Labels, r Report) []byte {
+func appendPrometheus(dst []byte, l Labels, r Report) []byte {
 	set := l.prometheus()
 	for _, g := range gauges(r) {
 		dst = append(dst, "# HELP "+g.name+" "+g.help+"\n# TYPE "+g.name+" gauge\n"+g.name+set+" "...)
@@ -87,10 +87,10 @@ func AppendPrometheus(dst []byte, l Labels, r Report) []byte {
 	return dst
 }
 
-// AppendOpenMetrics appends r as OpenMetrics text 1.0.0. For gauges that is the
+// appendOpenMetrics appends r as OpenMetrics text 1.0.0. For gauges that is the
 // older format and a mark for its end.
-func AppendOpenMetrics(dst []byte, l Labels, r Report) []byte {
-	return append(AppendPrometheus(dst, l, r), "# EOF\n"...)
+func appendOpenMetrics(dst []byte, l Labels, r Report) []byte {
+	return append(appendPrometheus(dst, l, r), "# EOF\n"...)
 }
 
 // prometheus is the set of labels with braces, or "" if it is empty.
@@ -109,10 +109,10 @@ func (l Labels) prometheus() string {
 // as in OpenMetrics. No other character may be escaped.
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// AppendJSON appends r as one flat JSON object: the labels, then the gauges
+// appendJSON appends r as one flat JSON object: the labels, then the gauges
 // under the names that they have in the text formats, then a line end. A value
 // is reached by its name alone, for example by KEDA's valueLocation.
-func AppendJSON(dst []byte, l Labels, r Report) []byte {
+func appendJSON(dst []byte, l Labels, r Report) []byte {
 	between := byte('{')
 	for _, one := range l.list() {
 		value, _ := json.Marshal(one.value) // a string has a JSON form always
