@@ -25,8 +25,8 @@ import (
 type Merge struct {
 	Port    int           // on the loopback address; 0: nothing is merged
 	Path    string        // with a query, if it needs one; "": /metrics
-	Timeout time.Duration // for all of it; 0: 5 s. A scraper that says how long it waits gets an answer before that
-	MaxSize int64         // bytes, when unpacked; 0: 8 MiB
+	timeout time.Duration // for all of it; 0: 5 s. A scraper that says how long it waits gets an answer before that
+	maxSize int64         // bytes, when unpacked; 0: 8 MiB
 }
 
 const (
@@ -80,8 +80,8 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 	m := &merge{
 		registry: r,
 		url:      "http://" + net.JoinHostPort("127.0.0.1", port) + appPath,
-		timeout:  o.Timeout,
-		size:     o.MaxSize,
+		timeout:  o.timeout,
+		size:     o.maxSize,
 		slots:    make(chan struct{}, maxMerges),
 		errors:   map[string]prometheus.Counter{},
 		client: &http.Client{

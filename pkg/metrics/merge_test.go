@@ -150,8 +150,8 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 		case <-stop:
 		}
 	}
-	soon := func(o *Merge) { o.Timeout = 50 * time.Millisecond }
-	small := func(o *Merge) { o.MaxSize = 1000 }
+	soon := func(o *Merge) { o.timeout = 50 * time.Millisecond }
+	small := func(o *Merge) { o.maxSize = 1000 }
 	for _, c := range []struct {
 		name   string
 		app    http.HandlerFunc
@@ -190,7 +190,7 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.change == nil {
-				c.change = func(o *Merge) { o.Timeout = time.Minute } // megabytes take a slow machine seconds
+				c.change = func(o *Merge) { o.timeout = time.Minute } // megabytes take a slow machine seconds
 			}
 			h := merged(t, c.app, c.change).Handler()
 			for i, accept := range []string{text, openMetricsAccept} {
@@ -269,7 +269,7 @@ func TestNotMoreThanTwoAppsAnswersAreInMemory(t *testing.T) {
 		inside <- struct{}{}
 		<-leave
 		says(textType, "x 1\n")(w, r)
-	}, func(o *Merge) { o.Timeout = 10 * time.Second })
+	}, func(o *Merge) { o.timeout = 10 * time.Second })
 	h := m.Handler()
 	answers := make(chan string, maxMerges)
 	for range maxMerges {

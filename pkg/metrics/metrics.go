@@ -1,9 +1,9 @@
-// Package metrics counts what happens to requests and shows it, with the state of
-// the sidecar, to Prometheus. It is the one door to client_golang.
+// Package metrics counts requests, and serves the counts and the state of the sidecar to
+// Prometheus, or pushes them over OTLP. It is the only package that imports client_golang.
 //
-// Whoever has something to tell calls a method of [Metrics]; what can be asked for
-// at any time is asked for at a scrape, so no gauge is ever stale. docs/metrics.md
-// lists every metric and is made from this package.
+// Events are recorded by methods of [Metrics]. What can be read at any time is read at
+// each scrape, so no gauge is stale. docs/metrics.md lists every metric and is made from
+// this package.
 package metrics
 
 import (

@@ -48,7 +48,7 @@ func deaf(t *testing.T, server *httptest.Server, client string) net.Conn {
 // all other scrapes for half a minute, and four to get them 503.
 func TestScrapersThatDoNotReadHoldUpNoOther(t *testing.T) {
 	app := megabytes(3)
-	m := merged(t, says(textType, app), func(o *Merge) { o.Timeout = time.Minute })
+	m := merged(t, says(textType, app), func(o *Merge) { o.timeout = time.Minute })
 	server := httptest.NewServer(m.Handler())
 	t.Cleanup(server.Close) // after those that do not read have left
 	for i := range 6 {
