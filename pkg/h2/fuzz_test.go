@@ -198,7 +198,12 @@ func framed(b []byte) (content []byte, readable bool) {
 			if n <= 16384 && len(rest) < 9+n {
 				return append(content, rest[9:]...), true
 			}
-			odd = n != 5 && http2.FrameType(rest[3]) == http2.FramePriority // a stream error (RFC 9113 section 6.3)
+			switch http2.FrameType(rest[3]) {
+			case http2.FramePriority:
+				odd = n != 5 // a stream error (RFC 9113 section 6.3)
+			case http2.FramePriorityUpdate:
+				odd = true // of an extension that is not spoken here (RFC 9218), and passed over (RFC 9113 section 5.5)
+			}
 		}
 		f, err := r.ReadFrame()
 		switch {
