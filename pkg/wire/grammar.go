@@ -73,17 +73,20 @@ func HasToken[A, B text](value A, token B) bool {
 	return false
 }
 
-// areTokens reports whether value is a list of tokens, some of which may be
-// missing (RFC 9110 5.6.1.2).
-func areTokens(value []byte) bool {
+// countTokens returns how many members a list has, some of which may be missing (RFC 9110
+// 5.6.1.2); not ok: one is no token, and those behind it are not counted.
+func countTokens(value []byte) (n int, ok bool) {
 	for more := true; more; {
 		var token []byte
 		token, value, more = bytes.Cut(value, []byte{','})
-		if token = trim(token); len(token) > 0 && !ValidToken(token) {
-			return false
+		if token = trim(token); len(token) == 0 {
+			continue
+		}
+		if n++; !ValidToken(token) {
+			return n, false
 		}
 	}
-	return true
+	return n, true
 }
 
 // Find returns the value of the first field of that name, whatever its case.

@@ -103,6 +103,7 @@ type head struct {
 	keepAlive bool // Connection lists keep-alive
 	upgrades  bool // Connection lists upgrade
 	unlisted  bool // Connection is not a list
+	options   int  // what it lists
 	listed    int  // bytes of the Connection lines, as one list
 	announced int  // bytes of the Trailer lines, likewise
 	upgrade   bool // there is an Upgrade field
@@ -260,7 +261,9 @@ func (h *head) note(k known, value []byte) Word {
 		h.close = h.close || HasToken(value, "close")
 		h.keepAlive = h.keepAlive || HasToken(value, "keep-alive")
 		h.upgrades = h.upgrades || HasToken(value, "upgrade")
-		h.unlisted = h.unlisted || !areTokens(value)
+		n, ok := countTokens(value)
+		h.options += n
+		h.unlisted = h.unlisted || !ok
 	case upgradeField:
 		h.upgrade = h.upgrade || len(value) > 0
 	case expectField:

@@ -254,6 +254,8 @@ func (r *Request) judge() *Refused {
 
 	http10 := r.Minor == 0
 	switch {
+	case h.options > MaxOptions:
+		return &Refused{WordConnection}
 	case h.listed > MaxConnection, h.announced > MaxRequestTrailer:
 		return &Refused{WordListTooLong}
 	case h.alias:

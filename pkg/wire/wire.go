@@ -36,6 +36,9 @@ const (
 	// the same.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
+	// MaxOptions is how many connection options a request may have. Honest ones have two.
+	MaxOptions = 64
+
 	// MaxConnection is the length in bytes of all Connection lines of a head. Each of
 	// its fields is looked up in them, so a longer list would cost its length times
 	// MaxFields. Trailer lines may not be longer than what they announce: MaxTrailer or
@@ -100,7 +103,7 @@ const (
 	WordAlias           Word = "alias"             // Content_Length, Transfer_Encoding: a CGI-like app reads them as the real ones
 	WordHost            Word = "host"              // missing, twice, or not a plain host and port (RFC 9112 3.2)
 	WordTarget          Word = "target"            // none of the four forms (RFC 9112 3.2)
-	WordConnection      Word = "connection"        // not a list of tokens (RFC 9110 7.6.1)
+	WordConnection      Word = "connection"        // not a list of tokens (RFC 9110 7.6.1), or more than MaxOptions
 	WordExpect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
 	WordTrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
 	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)

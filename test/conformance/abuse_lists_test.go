@@ -30,7 +30,7 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 		status int
 	}{
 		{"Trailer", 4000, 200}, {"Trailer", 5000, 431}, {"Trailer", 900_000, 431},
-		{"Connection", 1000, 200}, {"Connection", 1100, 431}, {"Connection", 900_000, 431},
+		{"Connection", 200, 200}, {"Connection", 300, 400}, {"Connection", 900_000, 400}, // 54, 79 and very many options
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "TLS HTTP/1.1", "h2c", "TLS h2"} {
 			if c.name == "Connection" && strings.HasSuffix(protocol, "h2") || c.name == "Connection" && protocol == "h2c" {
@@ -46,7 +46,7 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 			if want := c.status == 200; (app.count(id) == 1) != want {
 				t.Errorf("%s of %d bytes, %s: the app has got it %d times", c.name, c.size, protocol, app.count(id))
 			}
-			if c.status == 431 && word(m.get("Proxy-Status")) != "bad-request" {
+			if c.status >= 400 && word(m.get("Proxy-Status")) != "bad-request" {
 				t.Errorf("%s of %d bytes, %s: got Proxy-Status %q, want the word bad-request", c.name, c.size, protocol, m.get("Proxy-Status"))
 			}
 		}
