@@ -89,6 +89,7 @@ func newServerSeries(r *registry, tags *routeTags) *tagTable[serverSeries] {
 			return &serverSeries{histogram{duration.WithLabelValues(v...)}, histogram{in.WithLabelValues(v...)}, histogram{out.WithLabelValues(v...)}}
 		},
 		dims: []dimension{dim(otelMethods...), dim("http", "https"), dim(otelVersions...), dim(statuses...)},
+		few:  [][]int{otherMethod(), nil, nil, firstsOfClass()},
 	}
 }
 
@@ -97,11 +98,12 @@ func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 	duration := r.histograms("http_client_request_duration_seconds",
 		"From the slot until the user container began to respond, or, with error_type, until it was clear that it would not.", otelDurations(), labels...)
 	in := r.histograms("http_client_request_body_size_bytes", "How long the bodies of requests to the user container were.", otelSizes(), labels...)
-	outcomes := make(dimension, 0, len(statuses)+len(reasons)) // of the user container
+	outcomes, few := make(dimension, 0, len(statuses)+len(reasons)), firstsOfClass() // of the user container
 	for _, code := range statuses {
 		outcomes = append(outcomes, []string{code, ""})
 	}
 	for _, why := range reasons {
+		few = append(few, len(outcomes))
 		outcomes = append(outcomes, []string{"", why})
 	}
 	return &tagTable[clientSeries]{
@@ -110,6 +112,7 @@ func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 			return &clientSeries{histogram{duration.WithLabelValues(v...)}, histogram{in.WithLabelValues(v...)}}
 		},
 		dims: []dimension{dim(otelMethods...), outcomes},
+		few:  [][]int{otherMethod(), few},
 	}
 }
 

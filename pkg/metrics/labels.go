@@ -121,6 +121,21 @@ var statusPlaces = func() (places [500]int) {
 	return places
 }()
 
+// Places that stand for others where there are too many series (tags.go).
+
+// otherMethod is the place of other methods, for each method.
+func otherMethod() []int {
+	return slices.Repeat([]int{len(otelMethods) - 1}, len(otelMethods))
+}
+
+// firstsOfClass are the places of the first of its class, for each of statuses.
+func firstsOfClass() (places []int) {
+	for _, code := range statuses {
+		places = append(places, statusPlaces[int(code[0]-'0')*100-100])
+	}
+	return places
+}
+
 func hasName(status int) bool {
 	return http.StatusText(status) != "" || status == queue.ClientGone.Status()
 }

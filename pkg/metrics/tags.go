@@ -19,6 +19,11 @@ const (
 	// client that knows an app which answers with any status could make 16 times as many
 	// as there are statuses, methods and protocols.
 	maxNamed = 1024
+
+	// maxMade are made of each kind. Beyond it a new one counts as one of the few that
+	// stand for many: a series of histograms takes 6 KB, and a closed list may have tens of
+	// thousands.
+	maxMade = 2048
 )
 
 // Places of route tags: first the kinds without a name, then the names.
@@ -83,16 +88,30 @@ type tagTable[T any] struct {
 	words [firstNamed]string // label values of tags that are none themselves
 	child func(labelValues []string) *T
 	dims  []dimension
+	few   [][]int // of each dimension: the places that stand for others, by place; nil: each for itself
 	parts [tagPlaces]atomic.Pointer[table[T]]
-	named atomic.Int32 // series whose tag is a name
+	made  atomic.Int32 // series
+	named atomic.Int32 // those whose tag is a name
 }
 
 // at returns what stands at the place of a tag and the places of the other label
-// values. Beyond maxNamed a name is counted as one that is no label value.
+// values. Beyond maxNamed a name is counted as one that is no label value. Beyond maxMade
+// the few places count.
 func (t *tagTable[T]) at(tag int, places ...int) *T {
 	part := t.part(tag)
-	if tag >= firstNamed && t.named.Load() >= maxNamed && !part.has(places...) {
+	if t.made.Load() < maxNamed || part.has(places...) {
+		return part.at(places...)
+	}
+	full := t.made.Load() >= maxMade
+	if tag >= firstNamed && (full || t.named.Load() >= maxNamed) {
 		part = t.part(tagged)
+	}
+	if full && !part.has(places...) {
+		for i, few := range t.few {
+			if few != nil {
+				places[i] = few[places[i]]
+			}
+		}
 	}
 	return part.at(places...)
 }
@@ -109,6 +128,7 @@ func (t *tagTable[T]) part(tag int) *table[T] {
 		word = t.tags.names[tag-firstNamed]
 	}
 	part := newTable(func(values []string) *T {
+		t.made.Add(1)
 		if tag >= firstNamed {
 			t.named.Add(1)
 		}

@@ -133,6 +133,36 @@ func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
 	}
 }
 
+// An app that answers with any status would make tens of thousands, of 6 KB each.
+func TestSeriesOfKnativesHeadAreBounded(t *testing.T) {
+	const few = 2 * 3 * 5 * firstNamed // schemes, versions, classes and tags of method _OTHER
+	m := newMetrics(t, options("knative-head"))
+	requests := uint64(0)
+	for i, method := range otelMethods {
+		for status := range 500 {
+			for n := range 6 {
+				o := tagging("", []string{"", "true"}[i%2], 100+status)
+				o.Method, o.Major, o.Minor, o.TLS = method, 1+n/4, n%2, n%3 == 0
+				m.Observe(o)
+				requests++
+			}
+		}
+	}
+	for _, name := range []string{"http_server_request_duration_seconds", "http_client_request_duration_seconds"} {
+		counted := uint64(0)
+		series := gathered(t, m, name).GetMetric()
+		for _, s := range series {
+			counted += s.GetHistogram().GetSampleCount()
+		}
+		if len(series) > maxMade+few || counted != requests {
+			t.Errorf("%s: got %d series of %d requests, want %d at most, of %d", name, len(series), counted, maxMade+few, requests)
+		}
+	}
+	if got := int(m.head.server.made.Load()); got < maxMade {
+		t.Errorf("got %d series, want %d or more: this test sees nothing", got, maxMade)
+	}
+}
+
 func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
 	m := newMetrics(t, options("all"))
 	full := newMetrics(t, options("all"))
