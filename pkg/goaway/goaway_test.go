@@ -49,34 +49,41 @@ func TestTheLastFrameStandsBetweenTwoOthers(t *testing.T) {
 		// pieces of every size.
 		for asked := 0; asked <= len(all); asked++ {
 			for piece := 1; piece <= len(all); piece += 1 + piece/3 {
-				out := &sink{}
-				c := v.conn(out)
-				write := func(text string) {
-					for len(text) > 0 {
-						n := min(piece, len(text))
-						if m, err := c.Write([]byte(text[:n])); m != n || err != nil {
-							t.Fatalf("%s: Write: got %d, %v, want %d, nil", name, m, err, n)
-						}
-						text = text[n:]
-					}
-				}
-				write(all[:asked])
-				c.GoAway()
-				c.GoAway()
-				write(all[asked:])
-
+				out, last := sendAway(t, v.conn, all[:asked], all[asked:], piece)
 				at := asked
 				for !ends[at] || at == 0 && !v.final { // HTTP/2 begins with SETTINGS
 					at++
 				}
-				want := all[:at] + c.last
+				want := all[:at] + last
 				if !v.final {
 					want += all[at:]
 				}
-				if got := out.String(); got != want {
+				if got := out; got != want {
 					t.Fatalf("%s, asked after %d bytes, pieces of %d: got %q, want %q", name, asked, piece, got, want)
 				}
 			}
 		}
 	}
+}
+
+// sendAway writes frames in pieces, says farewell behind the first part of them, and
+// returns what has been sent and the farewell.
+func sendAway(t *testing.T, conn func(net.Conn) *Conn, before, after string, piece int) (sent, last string) {
+	t.Helper()
+	out := &sink{}
+	c := conn(out)
+	write := func(text string) {
+		for len(text) > 0 {
+			n := min(piece, len(text))
+			if m, err := c.Write([]byte(text[:n])); m != n || err != nil {
+				t.Fatalf("Write: got %d, %v, want %d, nil", m, err, n)
+			}
+			text = text[n:]
+		}
+	}
+	write(before)
+	c.GoAway()
+	c.GoAway()
+	write(after)
+	return out.String(), c.last
 }

@@ -30,73 +30,77 @@ func TestForwardedIsBounded(t *testing.T) {
 	}
 }
 
+// forwardedTests are X-Forwarded-For, -Host and -Proto, and the Forwarded that says the
+// same.
+var forwardedTests = []struct {
+	xff, host, proto string
+	want             string
+}{
+	{"", "", "", ""},
+	{"   ", "", "", ""},
+
+	// The examples of RFC 7239 sections 4, 6 and 7.4.
+	{"192.0.2.43", "", "", `for=192.0.2.43`},
+	{"192.0.2.43, 198.51.100.17", "", "", `for=192.0.2.43, for=198.51.100.17`},
+	{"192.0.2.43, 2001:db8:cafe::17", "", "", `for=192.0.2.43, for="[2001:db8:cafe::17]"`},
+	{"192.0.2.60", "", "http", `for=192.0.2.60;proto=http`},
+	{"192.0.2.43:47011", "", "", `for="192.0.2.43:47011"`},
+	{"[2001:db8:cafe::17]:47011", "", "", `for="[2001:db8:cafe::17]:47011"`},
+	{"unknown", "", "", `for=unknown`},
+
+	// What Knative's queue-proxy makes of the same, when it is right.
+	{"1.1.1.1, 2001:db8::1", "fh", "https", `for=1.1.1.1;host=fh;proto=https, for="[2001:db8::1]"`},
+	{"", "fh", "", `host=fh`},
+	{"", "", "https", `proto=https`},
+	{"", "fh", "https", `host=fh;proto=https`},
+	{" ", "fh", "https", `host=fh;proto=https`},
+
+	// Blanks, or none.
+	{" 1.1.1.1 ,\t2.2.2.2,3.3.3.3", "", "", `for=1.1.1.1, for=2.2.2.2, for=3.3.3.3`},
+
+	// IPv6 is written once, in brackets, and without what only one host knows.
+	{"[2001:db8::1]", "", "", `for="[2001:db8::1]"`},
+	{"2001:DB8:0:0:0:0:0:1", "", "", `for="[2001:db8::1]"`},
+	{"fe80::1%eth0", "", "", `for="[fe80::1]"`},
+	{"[fe80::1%eth0]:80", "", "", `for="[fe80::1]:80"`},
+	{"::ffff:192.0.2.1", "", "", `for="[::ffff:192.0.2.1]"`},
+	{"::1", "", "", `for="[::1]"`},
+
+	// What does not parse has no address.
+	{"", "h", "", `host=h`},
+	{",", "", "", `for=unknown, for=unknown`},
+	{",1.1.1.1", "h", "p", `for=unknown;host=h;proto=p, for=1.1.1.1`},
+	{"localhost", "", "", `for=unknown`},
+	{"1.2.3", "", "", `for=unknown`},
+	{"1.2.3.256", "", "", `for=unknown`},
+	{"01.2.3.4", "", "", `for=unknown`},
+	{"1.2.3.4:", "", "", `for=unknown`},
+	{"[]", "", "", `for=unknown`},
+	{"[", "", "", `for=unknown`},
+	{"1.2.3.4:65536", "", "", `for=unknown`},
+	{"1.2.3.4:http", "", "", `for=unknown`},
+	{"[::1]:", "", "", `for=unknown`},
+	{"[::1", "", "", `for=unknown`},
+	{"::1]", "", "", `for=unknown`},
+	{"[[::1]]", "", "", `for=unknown`},
+	{"[1.2.3.4]", "", "", `for=unknown`},
+	{"1.2.3.4;proto=https", "", "", `for=unknown`},
+	{`"1.2.3.4"`, "", "", `for=unknown`},
+	{`1.1.1.1, for="evil`, "", "", `for=1.1.1.1, for=unknown`},
+
+	// A host or scheme that is no token is quoted, and cannot get out.
+	{"", "example.com:8080", "", `host="example.com:8080"`},
+	{"", "[::1]:80", "", `host="[::1]:80"`},
+	{"", "", "https,http", `proto="https,http"`},
+	{"", `a"b\c`, "", `host="a\"b\\c"`},
+	{"", `x";for=1.2.3.4;x="`, "", `host="x\";for=1.2.3.4;x=\""`},
+	{"", "bücher.example", "", `host="bücher.example"`},
+	{"", "a b", "", `host="a b"`},
+	{"", "!#$%&'*+-.^_`|~azAZ09", "", "host=!#$%&'*+-.^_`|~azAZ09"},
+}
+
 func TestForwardedSaysWhatTheXForwardedFieldsSay(t *testing.T) {
-	for _, c := range []struct {
-		xff, host, proto string
-		want             string
-	}{
-		{"", "", "", ""},
-		{"   ", "", "", ""},
-
-		// The examples of RFC 7239 sections 4, 6 and 7.4.
-		{"192.0.2.43", "", "", `for=192.0.2.43`},
-		{"192.0.2.43, 198.51.100.17", "", "", `for=192.0.2.43, for=198.51.100.17`},
-		{"192.0.2.43, 2001:db8:cafe::17", "", "", `for=192.0.2.43, for="[2001:db8:cafe::17]"`},
-		{"192.0.2.60", "", "http", `for=192.0.2.60;proto=http`},
-		{"192.0.2.43:47011", "", "", `for="192.0.2.43:47011"`},
-		{"[2001:db8:cafe::17]:47011", "", "", `for="[2001:db8:cafe::17]:47011"`},
-		{"unknown", "", "", `for=unknown`},
-
-		// What Knative's queue-proxy makes of the same, when it is right.
-		{"1.1.1.1, 2001:db8::1", "fh", "https", `for=1.1.1.1;host=fh;proto=https, for="[2001:db8::1]"`},
-		{"", "fh", "", `host=fh`},
-		{"", "", "https", `proto=https`},
-		{"", "fh", "https", `host=fh;proto=https`},
-		{" ", "fh", "https", `host=fh;proto=https`},
-
-		// Blanks, or none.
-		{" 1.1.1.1 ,\t2.2.2.2,3.3.3.3", "", "", `for=1.1.1.1, for=2.2.2.2, for=3.3.3.3`},
-
-		// IPv6 is written once, in brackets, and without what only one host knows.
-		{"[2001:db8::1]", "", "", `for="[2001:db8::1]"`},
-		{"2001:DB8:0:0:0:0:0:1", "", "", `for="[2001:db8::1]"`},
-		{"fe80::1%eth0", "", "", `for="[fe80::1]"`},
-		{"[fe80::1%eth0]:80", "", "", `for="[fe80::1]:80"`},
-		{"::ffff:192.0.2.1", "", "", `for="[::ffff:192.0.2.1]"`},
-		{"::1", "", "", `for="[::1]"`},
-
-		// What does not parse has no address.
-		{"", "h", "", `host=h`},
-		{",", "", "", `for=unknown, for=unknown`},
-		{",1.1.1.1", "h", "p", `for=unknown;host=h;proto=p, for=1.1.1.1`},
-		{"localhost", "", "", `for=unknown`},
-		{"1.2.3", "", "", `for=unknown`},
-		{"1.2.3.256", "", "", `for=unknown`},
-		{"01.2.3.4", "", "", `for=unknown`},
-		{"1.2.3.4:", "", "", `for=unknown`},
-		{"[]", "", "", `for=unknown`},
-		{"[", "", "", `for=unknown`},
-		{"1.2.3.4:65536", "", "", `for=unknown`},
-		{"1.2.3.4:http", "", "", `for=unknown`},
-		{"[::1]:", "", "", `for=unknown`},
-		{"[::1", "", "", `for=unknown`},
-		{"::1]", "", "", `for=unknown`},
-		{"[[::1]]", "", "", `for=unknown`},
-		{"[1.2.3.4]", "", "", `for=unknown`},
-		{"1.2.3.4;proto=https", "", "", `for=unknown`},
-		{`"1.2.3.4"`, "", "", `for=unknown`},
-		{`1.1.1.1, for="evil`, "", "", `for=1.1.1.1, for=unknown`},
-
-		// A host or scheme that is no token is quoted, and cannot get out.
-		{"", "example.com:8080", "", `host="example.com:8080"`},
-		{"", "[::1]:80", "", `host="[::1]:80"`},
-		{"", "", "https,http", `proto="https,http"`},
-		{"", `a"b\c`, "", `host="a\"b\\c"`},
-		{"", `x";for=1.2.3.4;x="`, "", `host="x\";for=1.2.3.4;x=\""`},
-		{"", "bücher.example", "", `host="bücher.example"`},
-		{"", "a b", "", `host="a b"`},
-		{"", "!#$%&'*+-.^_`|~azAZ09", "", "host=!#$%&'*+-.^_`|~azAZ09"},
-	} {
+	for _, c := range forwardedTests {
 		if got := header.MakeForwarded(c.xff, c.host, c.proto); got != c.want {
 			t.Errorf("xff %q, host %q, proto %q:\n got %s\nwant %s", c.xff, c.host, c.proto, got, c.want)
 		}

@@ -25,127 +25,134 @@ func read(t testing.TB, lines ...string) header.Getter {
 	return fields(r.Header)
 }
 
-// The rows of docs/promises.md section 1, and what was observed of Knative's
-// queue-proxy with every combination that somebody may send, amended where the
-// promises differ.
+// A kindTest is the fields of a request and what kind it is of.
+type kindTest struct {
+	lines []string
+	want  header.Kind
+}
+
+// What kindTests are made of.
+const (
+	queue      = header.QueueProbe
+	network    = header.NetworkProbe
+	unknown    = header.UnknownProbe
+	kubelet    = header.KubeletRequest
+	traffic    = header.Traffic
+	kubeAgent  = "User-Agent: kube-probe/1.31"
+	activator  = "User-Agent: Knative-Activator-Probe"
+	autoscaler = "User-Agent: Knative-Autoscaling-Probe"
+	ingress    = "User-Agent: Knative-Ingress-Probe"
+	curl       = "User-Agent: curl/8"
+	asksQueue  = "K-Network-Probe: queue"
+	asksRoute  = "K-Network-Probe: probe"
+	hash       = "K-Network-Hash: h"
+)
+
+// kindTests are the rows of docs/promises.md section 1, and what was observed of Knative's
+// queue-proxy with every combination that somebody may send, amended where the promises
+// differ.
+var kindTests = []kindTest{
+	// Row 1: the queue probe, by any user agent.
+	{[]string{kubeAgent, asksQueue}, queue},
+	{[]string{"User-Agent: kube-probe/", asksQueue}, queue},
+	{[]string{"User-Agent: kube-probe", asksQueue}, queue},
+	{[]string{"User-Agent: Kube-Probe/1.31", asksQueue}, queue},
+	{[]string{"User-Agent:   kube-probe/1.31", asksQueue}, queue},
+	{[]string{kubeAgent, "K-Network-Probe:  queue  "}, queue},
+	{[]string{kubeAgent, "K-Network-Probe:\tqueue\t"}, queue},
+	{[]string{kubeAgent, asksQueue, "K-Network-Probe: x"}, queue},
+	{[]string{kubeAgent, curl, asksQueue}, queue},
+	{[]string{curl, kubeAgent, asksQueue}, queue},
+	{[]string{"uSeR-aGeNt: kube-probe/1.31", "k-NETWORK-probe: queue"}, queue},
+	{[]string{activator, asksQueue}, queue},
+	{[]string{activator + "/9", asksQueue}, queue},
+	{[]string{autoscaler, asksQueue}, queue},
+	{[]string{ingress, asksQueue}, queue},
+	{[]string{"User-Agent: Knative-Queue-Proxy-Probe", asksQueue}, queue},
+	{[]string{"User-Agent: Envoy/HC", asksQueue, "X-Istio-Probe: 1"}, queue},
+	{[]string{curl, asksQueue}, queue},
+	{[]string{asksQueue}, queue},
+	{[]string{asksQueue, hash}, queue},
+	{[]string{asksQueue, "K-Kubelet-Probe: x"}, queue},
+
+	// Row 2: the network probe, by any user agent; the hash is the answer's
+	// business.
+	{[]string{ingress, asksRoute, "K-Network-Hash: override"}, network},
+	{[]string{ingress, asksRoute}, network},
+	{[]string{ingress, asksRoute, "K-Network-Hash:"}, network},
+	{[]string{asksRoute, hash}, network},
+	{[]string{curl, asksRoute, hash}, network},
+	{[]string{curl, asksRoute, "K-Network-Hash: a", "K-Network-Hash: b"}, network},
+	{[]string{asksRoute, "K-Network-Hash:", "K-Network-Hash: b"}, network},
+	{[]string{asksRoute, "K-Network-Hash: " + strings.Repeat("h", 70_000)}, network},
+	{[]string{asksRoute, "K-Network-Hash: a\tb\xff\xfe"}, network},
+	{[]string{kubeAgent, asksRoute, "K-Network-Hash: abc"}, network},
+	{[]string{activator, asksRoute, hash}, network},
+	{[]string{autoscaler, asksRoute, hash}, network},
+	{[]string{asksRoute, hash, "K-Kubelet-Probe: x"}, network},
+
+	// Row 3: any other value, by any user agent.
+	{[]string{kubeAgent, "K-Network-Probe: Queue"}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: QUEUE"}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: queue, queue"}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: queue;"}, unknown},
+	{[]string{kubeAgent, `K-Network-Probe: "queue"`}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: queue\u00a0"}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: <script>alert(1)</script>"}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: \xe9"}, unknown},
+	{[]string{kubeAgent, "K-Network-Probe: x", asksQueue}, unknown},
+	{[]string{activator, "K-Network-Probe: activator"}, unknown},
+	{[]string{autoscaler, "K-Network-Probe: activator"}, unknown},
+	{[]string{"K-Network-Probe: Probe", hash}, unknown},
+	{[]string{"K-Network-Probe: probes", hash}, unknown},
+	{[]string{curl, "K-Network-Probe: activator"}, unknown},
+	{[]string{curl, "K-Network-Probe: x", "K-Kubelet-Probe: x"}, unknown},
+
+	// Row 4: Knative's own user agents without a word.
+	{[]string{activator}, unknown},
+	{[]string{activator + "/9"}, unknown},
+	{[]string{activator + "s"}, unknown},
+	{[]string{autoscaler}, unknown},
+	{[]string{activator, "K-Network-Probe:"}, unknown},
+	{[]string{activator, "K-Network-Probe:", asksQueue}, unknown},
+	{[]string{activator, "K-Kubelet-Probe: x"}, unknown},
+	{[]string{activator, curl}, unknown},
+	{[]string{"User-Agent: \tKnative-Autoscaling-Probe"}, unknown},
+
+	// Row 5: the kubelet, or who says that it is.
+	{[]string{kubeAgent}, kubelet},
+	{[]string{"User-Agent: kube-probe/"}, kubelet},
+	{[]string{"User-Agent:  kube-probe/1.31"}, kubelet},
+	{[]string{kubeAgent, "K-Network-Probe:"}, kubelet},
+	{[]string{kubeAgent, "K-Network-Probe: \t"}, kubelet},
+	{[]string{kubeAgent, "K-Network-Probe:", asksQueue}, kubelet},
+	{[]string{kubeAgent, hash}, kubelet},
+	{[]string{kubeAgent, curl}, kubelet},
+	{[]string{curl, "K-Kubelet-Probe: x"}, kubelet},
+	{[]string{"k-kubelet-probe: 0"}, kubelet},
+
+	// Row 6: everything else.
+	{nil, traffic},
+	{[]string{curl}, traffic},
+	{[]string{curl, hash}, traffic},
+	{[]string{curl, kubeAgent}, traffic},
+	{[]string{curl, activator}, traffic},
+	{[]string{ingress}, traffic},
+	{[]string{"User-Agent: Knative-Queue-Proxy-Probe"}, traffic},
+	{[]string{"User-Agent: kube-probe"}, traffic},
+	{[]string{"User-Agent: Kube-Probe/1.31"}, traffic},
+	{[]string{"User-Agent: knative-activator-probe"}, traffic},
+	{[]string{"User-Agent: my kube-probe/1.31"}, traffic},
+	{[]string{"K-Network-Probe:"}, traffic},
+	{[]string{"K-Network-Probe:", asksQueue}, traffic},
+	{[]string{"K-Kubelet-Probe:"}, traffic},
+	{[]string{"K-Kubelet-Probe:  ", "K-Kubelet-Probe: x"}, traffic},
+	{[]string{"X-Istio-Probe: queue"}, traffic},
+	{[]string{"K_Network_Probe: queue"}, traffic},
+}
+
 func TestKindIsDecidedByTheFirstRowThatHolds(t *testing.T) {
-	const (
-		queue      = header.QueueProbe
-		network    = header.NetworkProbe
-		unknown    = header.UnknownProbe
-		kubelet    = header.KubeletRequest
-		traffic    = header.Traffic
-		kubeAgent  = "User-Agent: kube-probe/1.31"
-		activator  = "User-Agent: Knative-Activator-Probe"
-		autoscaler = "User-Agent: Knative-Autoscaling-Probe"
-		ingress    = "User-Agent: Knative-Ingress-Probe"
-		curl       = "User-Agent: curl/8"
-		asksQueue  = "K-Network-Probe: queue"
-		asksRoute  = "K-Network-Probe: probe"
-		hash       = "K-Network-Hash: h"
-	)
-	for _, c := range []struct {
-		lines []string
-		want  header.Kind
-	}{
-		// Row 1: the queue probe, by any user agent.
-		{[]string{kubeAgent, asksQueue}, queue},
-		{[]string{"User-Agent: kube-probe/", asksQueue}, queue},
-		{[]string{"User-Agent: kube-probe", asksQueue}, queue},
-		{[]string{"User-Agent: Kube-Probe/1.31", asksQueue}, queue},
-		{[]string{"User-Agent:   kube-probe/1.31", asksQueue}, queue},
-		{[]string{kubeAgent, "K-Network-Probe:  queue  "}, queue},
-		{[]string{kubeAgent, "K-Network-Probe:\tqueue\t"}, queue},
-		{[]string{kubeAgent, asksQueue, "K-Network-Probe: x"}, queue},
-		{[]string{kubeAgent, curl, asksQueue}, queue},
-		{[]string{curl, kubeAgent, asksQueue}, queue},
-		{[]string{"uSeR-aGeNt: kube-probe/1.31", "k-NETWORK-probe: queue"}, queue},
-		{[]string{activator, asksQueue}, queue},
-		{[]string{activator + "/9", asksQueue}, queue},
-		{[]string{autoscaler, asksQueue}, queue},
-		{[]string{ingress, asksQueue}, queue},
-		{[]string{"User-Agent: Knative-Queue-Proxy-Probe", asksQueue}, queue},
-		{[]string{"User-Agent: Envoy/HC", asksQueue, "X-Istio-Probe: 1"}, queue},
-		{[]string{curl, asksQueue}, queue},
-		{[]string{asksQueue}, queue},
-		{[]string{asksQueue, hash}, queue},
-		{[]string{asksQueue, "K-Kubelet-Probe: x"}, queue},
-
-		// Row 2: the network probe, by any user agent; the hash is the answer's
-		// business.
-		{[]string{ingress, asksRoute, "K-Network-Hash: override"}, network},
-		{[]string{ingress, asksRoute}, network},
-		{[]string{ingress, asksRoute, "K-Network-Hash:"}, network},
-		{[]string{asksRoute, hash}, network},
-		{[]string{curl, asksRoute, hash}, network},
-		{[]string{curl, asksRoute, "K-Network-Hash: a", "K-Network-Hash: b"}, network},
-		{[]string{asksRoute, "K-Network-Hash:", "K-Network-Hash: b"}, network},
-		{[]string{asksRoute, "K-Network-Hash: " + strings.Repeat("h", 70_000)}, network},
-		{[]string{asksRoute, "K-Network-Hash: a\tb\xff\xfe"}, network},
-		{[]string{kubeAgent, asksRoute, "K-Network-Hash: abc"}, network},
-		{[]string{activator, asksRoute, hash}, network},
-		{[]string{autoscaler, asksRoute, hash}, network},
-		{[]string{asksRoute, hash, "K-Kubelet-Probe: x"}, network},
-
-		// Row 3: any other value, by any user agent.
-		{[]string{kubeAgent, "K-Network-Probe: Queue"}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: QUEUE"}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: queue, queue"}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: queue;"}, unknown},
-		{[]string{kubeAgent, `K-Network-Probe: "queue"`}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: queue\u00a0"}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: <script>alert(1)</script>"}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: \xe9"}, unknown},
-		{[]string{kubeAgent, "K-Network-Probe: x", asksQueue}, unknown},
-		{[]string{activator, "K-Network-Probe: activator"}, unknown},
-		{[]string{autoscaler, "K-Network-Probe: activator"}, unknown},
-		{[]string{"K-Network-Probe: Probe", hash}, unknown},
-		{[]string{"K-Network-Probe: probes", hash}, unknown},
-		{[]string{curl, "K-Network-Probe: activator"}, unknown},
-		{[]string{curl, "K-Network-Probe: x", "K-Kubelet-Probe: x"}, unknown},
-
-		// Row 4: Knative's own user agents without a word.
-		{[]string{activator}, unknown},
-		{[]string{activator + "/9"}, unknown},
-		{[]string{activator + "s"}, unknown},
-		{[]string{autoscaler}, unknown},
-		{[]string{activator, "K-Network-Probe:"}, unknown},
-		{[]string{activator, "K-Network-Probe:", asksQueue}, unknown},
-		{[]string{activator, "K-Kubelet-Probe: x"}, unknown},
-		{[]string{activator, curl}, unknown},
-		{[]string{"User-Agent: \tKnative-Autoscaling-Probe"}, unknown},
-
-		// Row 5: the kubelet, or who says that it is.
-		{[]string{kubeAgent}, kubelet},
-		{[]string{"User-Agent: kube-probe/"}, kubelet},
-		{[]string{"User-Agent:  kube-probe/1.31"}, kubelet},
-		{[]string{kubeAgent, "K-Network-Probe:"}, kubelet},
-		{[]string{kubeAgent, "K-Network-Probe: \t"}, kubelet},
-		{[]string{kubeAgent, "K-Network-Probe:", asksQueue}, kubelet},
-		{[]string{kubeAgent, hash}, kubelet},
-		{[]string{kubeAgent, curl}, kubelet},
-		{[]string{curl, "K-Kubelet-Probe: x"}, kubelet},
-		{[]string{"k-kubelet-probe: 0"}, kubelet},
-
-		// Row 6: everything else.
-		{nil, traffic},
-		{[]string{curl}, traffic},
-		{[]string{curl, hash}, traffic},
-		{[]string{curl, kubeAgent}, traffic},
-		{[]string{curl, activator}, traffic},
-		{[]string{ingress}, traffic},
-		{[]string{"User-Agent: Knative-Queue-Proxy-Probe"}, traffic},
-		{[]string{"User-Agent: kube-probe"}, traffic},
-		{[]string{"User-Agent: Kube-Probe/1.31"}, traffic},
-		{[]string{"User-Agent: knative-activator-probe"}, traffic},
-		{[]string{"User-Agent: my kube-probe/1.31"}, traffic},
-		{[]string{"K-Network-Probe:"}, traffic},
-		{[]string{"K-Network-Probe:", asksQueue}, traffic},
-		{[]string{"K-Kubelet-Probe:"}, traffic},
-		{[]string{"K-Kubelet-Probe:  ", "K-Kubelet-Probe: x"}, traffic},
-		{[]string{"X-Istio-Probe: queue"}, traffic},
-		{[]string{"K_Network_Probe: queue"}, traffic},
-	} {
+	for _, c := range kindTests {
 		if got := header.KindOf(read(t, c.lines...)); got != c.want {
 			t.Errorf("%.80q: got %v, want %v", c.lines, got, c.want)
 		}
