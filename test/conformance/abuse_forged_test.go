@@ -10,15 +10,17 @@ import (
 	"testing"
 )
 
-// forgeries are headers by which the parts of Knative know one another, sent by
-// anybody: what each gains is what docs/promises.md gives it, and no more.
-var forgeries = []struct {
+// A forgery is headers by which the parts of Knative know one another, sent by anybody.
+type forgery struct {
 	fields []string
-	hears  int  // while the app is full and so is the line; 0: no answer, because it is beside the limit
+	status int  // while the app is full and so is the line; 0: no answer, because it is beside the limit
 	probe  bool // it is answered by the sidecar, and is in no log
 	stops  []string
 	passes []string
-}{
+}
+
+// What each of the forgeries gains is what docs/promises.md gives it, and no more.
+var forgeries = []forgery{
 	{[]string{"K-Proxy-Request: activator"}, 503, false, []string{"K-Proxy-Request"}, nil},
 	{[]string{"K-Proxy-Request: queue"}, 503, false, []string{"K-Proxy-Request"}, nil},
 	{[]string{"User-Agent: kube-probe/1.31"}, 0, false, nil, []string{"User-Agent"}},
@@ -44,93 +46,25 @@ var forgeries = []struct {
 // series of metrics.
 func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
 	p := newPod(t)
-	var mu sync.Mutex
-	var heard []http.Header
-	release := make(chan struct{})
-	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := r.Header.Clone()
-		h.Set("Host", r.Host)
-		h.Set("Path", r.URL.Path)
-		mu.Lock()
-		heard = append(heard, h)
-		mu.Unlock()
-		if r.URL.Path == "/hold" {
-			<-release
-		}
-	}))
+	app := &recordingApp{release: make(chan struct{})}
+	p.app(app)
 	p.sidecar(inSmallPod("METRICS_NAMES=all", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")...)
-	sees := func(path string) (one http.Header, n int) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, h := range heard {
-			if h.Get("Path") == path {
-				one, n = h, n+1
-			}
-		}
-		return one, n
-	}
-
 	held := p.sendGet("/hold")
 	p.poll("a request holds the only slot", func() error {
-		if _, n := sees("/hold"); n == 0 {
+		if _, n := app.got("/hold"); n == 0 {
 			return errNotYet
 		}
 		return nil
 	})
 	for i, f := range forgeries {
-		path := fmt.Sprintf("/full/%d", i)
-		want := f.hears
-		if want == 0 {
-			want = 200 // two run beside the limit, one after the other here
-		}
-		if m := dial(t, p.addr()).ask(path, f.fields...); m.status() != want {
-			t.Errorf("%q beside a full app: got %q, want %d", f.fields, m.Start, want)
-		}
-		if _, n := sees(path); n != 0 && f.hears != 0 {
-			t.Errorf("%q has reached a full app", f.fields)
-		}
+		f.besideAFullApp(t, p, app, fmt.Sprintf("/full/%d", i))
 	}
-	close(release)
+	close(app.release)
 	held.receive("GET")
 
 	names, _ := p.series(p.port.metrics)
 	for i, f := range forgeries {
-		path := fmt.Sprintf("/free/%d", i)
-		p.poll("there is a slot", func() error { // the one before is done with a moment after its answer
-			w := dial(t, p.addr())
-			defer w.Close()
-			if m := w.ask(path, f.fields...); m.status() == 503 {
-				return errNotYet
-			}
-			return nil
-		})
-		h, n := sees(path)
-		if f.probe {
-			if n != 0 {
-				t.Errorf("%q: a probe has reached the app", f.fields)
-			}
-			continue
-		}
-		if n != 1 {
-			t.Errorf("%q: the app has heard %d requests, want 1", f.fields, n)
-			continue
-		}
-		for _, name := range f.stops {
-			if got := h.Values(name); got != nil {
-				t.Errorf("%q: the app sees %s: %q, want none", f.fields, name, got)
-			}
-		}
-		for _, name := range f.passes {
-			want := "other.test" // K-Original-Host is whom the app is asked for
-			for _, field := range f.fields {
-				if value, ok := strings.CutPrefix(field, name+": "); ok {
-					want = value
-				}
-			}
-			if got := h.Get(name); got != want {
-				t.Errorf("%q: the app sees %s: %q, want %q", f.fields, name, got, want)
-			}
-		}
+		f.besideAFreeApp(t, p, app, fmt.Sprintf("/free/%d", i))
 	}
 	after, text := p.series(p.port.metrics)
 	for name := range after {
@@ -157,6 +91,93 @@ func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A recordingApp notes the fields of each request, and holds that for /hold.
+type recordingApp struct {
+	release chan struct{}
+
+	mu       sync.Mutex
+	requests []http.Header // with Host, and the path as Path
+}
+
+func (a *recordingApp) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	h := r.Header.Clone()
+	h.Set("Host", r.Host)
+	h.Set("Path", r.URL.Path)
+	a.mu.Lock()
+	a.requests = append(a.requests, h)
+	a.mu.Unlock()
+	if r.URL.Path == "/hold" {
+		<-a.release
+	}
+}
+
+// got returns the fields of a request for a path, and how many there were.
+func (a *recordingApp) got(path string) (one http.Header, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, h := range a.requests {
+		if h.Get("Path") == path {
+			one, n = h, n+1
+		}
+	}
+	return one, n
+}
+
+// besideAFullApp sends the fields while the only slot is taken.
+func (f forgery) besideAFullApp(t *testing.T, p *pod, app *recordingApp, path string) {
+	t.Helper()
+	want := f.status
+	if want == 0 {
+		want = 200 // two run beside the limit, one after the other here
+	}
+	if m := dial(t, p.addr()).ask(path, f.fields...); m.status() != want {
+		t.Errorf("%q beside a full app: got %q, want %d", f.fields, m.Start, want)
+	}
+	if _, n := app.got(path); n != 0 && f.status != 0 {
+		t.Errorf("%q has reached a full app", f.fields)
+	}
+}
+
+// besideAFreeApp sends the fields while there is a slot, and looks at what the app gets.
+func (f forgery) besideAFreeApp(t *testing.T, p *pod, app *recordingApp, path string) {
+	t.Helper()
+	p.poll("there is a slot", func() error { // the one before is done with a moment after its answer
+		w := dial(t, p.addr())
+		defer w.Close()
+		if m := w.ask(path, f.fields...); m.status() == 503 {
+			return errNotYet
+		}
+		return nil
+	})
+	h, n := app.got(path)
+	switch {
+	case f.probe && n != 0:
+		t.Errorf("%q: a probe has reached the app", f.fields)
+		return
+	case f.probe:
+		return
+	case n != 1:
+		t.Errorf("%q: the app has got %d requests, want 1", f.fields, n)
+		return
+	}
+	for _, name := range f.stops {
+		if got := h.Values(name); got != nil {
+			t.Errorf("%q: the app sees %s: %q, want none", f.fields, name, got)
+		}
+	}
+	for _, name := range f.passes {
+		want := "other.test" // K-Original-Host is whom the app is asked for
+		for _, field := range f.fields {
+			if value, ok := strings.CutPrefix(field, name+": "); ok {
+				want = value
+			}
+		}
+		if got := h.Get(name); got != want {
+			t.Errorf("%q: the app sees %s: %q, want %q", f.fields, name, got, want)
+		}
+	}
 }
 
 // longestForwarded is the longest Forwarded that is made of an X-Forwarded-For.

@@ -157,7 +157,7 @@ func (a *countingApp) enter() (me int) {
 	end := time.Now().Add(time.Second)
 	for a.before(me) >= a.limit && time.Now().Before(end) {
 		a.mu.Unlock()
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // the app works on it, while there are too many
 		a.mu.Lock()
 	}
 	a.most = max(a.most, a.before(me)+1)

@@ -30,73 +30,20 @@ func TestNoClientWritesIntoTheLog(t *testing.T) {
 				p.sample()
 			}
 			p.sidecar(append([]string{"SERVING_LOGGING_CONFIG={\"sampling\":null}"}, env...)...)
-			all := p.logIsJSON
-			if name == "a template" { // what it makes is as printable as it has it, and longer
-				all = func() []map[string]any { return p.logIs(64<<10, func(rune) bool { return false }) }
-			}
-			requestLines := func() (lines []map[string]any) {
-				for _, line := range all() {
-					if line["logger"] == "queueproxy.request" || line["httpRequest"] != nil {
-						lines = append(lines, line)
-					}
-				}
-				return lines
-			}
-			before := len(requestLines())
-			sent, logged := 0, 0
-			ask := func(method, target string, fields ...string) {
-				c := dial(t, p.addr())
-				defer c.Close()
-				host := "Host: a.test"
-				if strings.HasPrefix(strings.Join(fields, "\n"), "Host: ") {
-					host, fields = fields[0], fields[1:]
-				}
-				c.send(strings.Join(append([]string{method + " " + target + " HTTP/1.1", host, "Connection: close"}, fields...), "\r\n") + "\r\n\r\n")
-				m, err := readResponse(c.r, method)
-				if err != nil {
-					t.Errorf("%s %.60q %.60q: no answer: %v", method, target, fields, err)
-					return
-				}
-				sent++
-				if m.status() == 502 || m.status() == 200 {
-					logged++ // what is refused at the door is in no log
-				}
-			}
-			for _, e := range evil {
-				inTarget := strings.NewReplacer(" ", "", "\t", "", "\x1b", "").Replace(e)
-				ask("GET", "/echo"+inTarget)
-				ask("GET", "/echo?q="+inTarget)
-				ask("GET", "/echo", "User-Agent: "+e, "Referer: "+e)
-				ask("GET", "/echo", "Traceparent: "+e, "Tracestate: "+e, "X-B3-Traceid: "+e, "B3: "+e)
-				ask("GET", "/echo", "X-Forwarded-For: "+e, "X-Forwarded-Host: "+e, "Forwarded: "+e)
-				ask("GET", "/echo", "K-Original-Host: "+e, "K-Kubelet-Probe: "+e)
-				ask("GET", "/echo", "K-Network-Probe: "+e)
-				ask("GET", "/echo", "K-Network-Probe: probe", "K-Network-Hash: "+e)
-				ask("GET", "/echo", "Host: "+e)
-				ask("GET", "http://"+inTarget+"/")
-				ask("POST", "/echo", "Content-Type: application/grpc"+e)
-			}
-			ask(strings.Repeat("M", 20_000), "/echo")
-			ask("$'`|~!#", "/echo")
-			h := dialH2(t, p.addr())
-			for i, e := range []string{"/\n{\"a\":1}", "/\x1b[2J", "/\u2028", "/\x00", "/ HTTP/1.1"} {
-				h.open(uint32(2*i+1), true, "GET", e, "User-Agent: \u009b")
-				h.await("the end of the stream", func(e h2Event) bool {
-					return e.stream == uint32(2*i+1) && (e.end || e.code != 0) || e.stream == 0 && e.code != 0
-				})
-			}
+			before := len(requestLines(p, name))
+			sent, logged := sendEvil(t, p)
 			if name == "a template" {
 				logged -= 2 * len(evil) // probes are not in it
 			}
 			p.poll("all lines are written", func() error {
-				if got := len(requestLines()) - before; got < logged {
+				if got := len(requestLines(p, name)) - before; got < logged {
 					return fmt.Errorf("got %d lines for %d requests of %d", got, logged, sent)
 				}
 				return nil
 			})
 			fence(t, p)
 			time.Sleep(200 * time.Millisecond) // and none too many: they are written every 50 ms
-			lines := requestLines()
+			lines := requestLines(p, name)
 			if got := len(lines) - before; got > sent+5 {
 				t.Errorf("got %d lines for %d requests", got, sent+5)
 			}
@@ -108,4 +55,67 @@ func TestNoClientWritesIntoTheLog(t *testing.T) {
 			t.Logf("%d requests, %d lines", sent, len(lines)-before)
 		})
 	}
+}
+
+// requestLines returns the lines of a log about requests. The test fails where one is not
+// what it must be.
+func requestLines(p *pod, name string) (lines []map[string]any) {
+	all := p.logIsJSON
+	if name == "a template" { // what it makes is as printable as it has it, and longer
+		all = func() []map[string]any { return p.logIs(64<<10, func(rune) bool { return false }) }
+	}
+	for _, line := range all() {
+		if line["logger"] == "queueproxy.request" || line["httpRequest"] != nil {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// sendEvil sends requests with what is evil in every part of them. It returns how many
+// were answered, and how many of them ought to be logged.
+func sendEvil(t *testing.T, p *pod) (sent, logged int) {
+	t.Helper()
+	send := func(method, target string, fields ...string) {
+		c := dial(t, p.addr())
+		defer c.Close()
+		host := "Host: a.test"
+		if strings.HasPrefix(strings.Join(fields, "\n"), "Host: ") {
+			host, fields = fields[0], fields[1:]
+		}
+		c.send(strings.Join(append([]string{method + " " + target + " HTTP/1.1", host, "Connection: close"}, fields...), "\r\n") + "\r\n\r\n")
+		m, err := readResponse(c.r, method)
+		if err != nil {
+			t.Errorf("%s %.60q %.60q: no answer: %v", method, target, fields, err)
+			return
+		}
+		sent++
+		if m.status() == 502 || m.status() == 200 {
+			logged++ // what is refused before a request begins is in no log
+		}
+	}
+	for _, e := range evil {
+		inTarget := strings.NewReplacer(" ", "", "\t", "", "\x1b", "").Replace(e)
+		send("GET", "/echo"+inTarget)
+		send("GET", "/echo?q="+inTarget)
+		send("GET", "/echo", "User-Agent: "+e, "Referer: "+e)
+		send("GET", "/echo", "Traceparent: "+e, "Tracestate: "+e, "X-B3-Traceid: "+e, "B3: "+e)
+		send("GET", "/echo", "X-Forwarded-For: "+e, "X-Forwarded-Host: "+e, "Forwarded: "+e)
+		send("GET", "/echo", "K-Original-Host: "+e, "K-Kubelet-Probe: "+e)
+		send("GET", "/echo", "K-Network-Probe: "+e)
+		send("GET", "/echo", "K-Network-Probe: probe", "K-Network-Hash: "+e)
+		send("GET", "/echo", "Host: "+e)
+		send("GET", "http://"+inTarget+"/")
+		send("POST", "/echo", "Content-Type: application/grpc"+e)
+	}
+	send(strings.Repeat("M", 20_000), "/echo")
+	send("$'`|~!#", "/echo")
+	h := dialH2(t, p.addr())
+	for i, e := range []string{"/\n{\"a\":1}", "/\x1b[2J", "/\u2028", "/\x00", "/ HTTP/1.1"} {
+		h.open(uint32(2*i+1), true, "GET", e, "User-Agent: \u009b")
+		h.await("the end of the stream", func(e h2Event) bool {
+			return e.stream == uint32(2*i+1) && (e.end || e.code != 0) || e.stream == 0 && e.code != 0
+		})
+	}
+	return sent, logged
 }

@@ -134,7 +134,7 @@ func TestManyConnectionsAreBorne(t *testing.T) {
 			}
 			h := newHorde(t, addr, row.n, row.begin)
 			if row.stays {
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // in which one that is ended would have ended
 				if n := h.open(); n != row.n {
 					t.Errorf("%s: %d are left, want all: an idle connection is", name, n)
 				}
@@ -142,16 +142,12 @@ func TestManyConnectionsAreBorne(t *testing.T) {
 				return
 			}
 			end := time.Now().Add(time.Duration(row.deaths)*headTime + slack)
-			for {
-				n := h.open()
-				if n == 0 {
-					break
-				}
+			for n := h.open(); n > 0; n = h.open() {
 				if time.Now().After(end) {
 					t.Errorf("%s: %d are still open", name, n)
 					break
 				}
-				time.Sleep(100 * time.Millisecond)
+				time.Sleep(100 * time.Millisecond) // each look costs as many system calls
 			}
 			h.close()
 		})
@@ -320,7 +316,7 @@ func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
 		if got += n; err != nil {
 			t.Fatalf("after %d bytes: %v", got, err)
 		}
-		time.Sleep(time.Duration(n) * 6 * time.Second / size)
+		time.Sleep(time.Duration(n) * 6 * time.Second / size) // real time: the pace of a slow reader
 	}
 }
 

@@ -162,22 +162,27 @@ const hidden = "GET /m/N HTTP/1.1\r\nHost: a.test\r\nX: y\r\n\r\n"
 func lengthOf(text string) int { return len(strings.ReplaceAll(text, "/N", "/0000")) }
 
 // smuggles makes all forms. N stands for the number of the case, of four digits.
-func smuggles() (all []smuggle) {
-	add := func(name, text string) { all = append(all, smuggle{name, text}) }
-	post := func(fields, body string) string {
-		return "POST /f/N HTTP/1.1\r\nHost: a.test\r\n" + fields + "\r\n" + body
-	}
+func smuggles() []smuggle {
+	return slices.Concat(twoFramings(), oneLength(), chunksInDoubt(), linesInDoubt())
+}
 
-	// Two framings: one reader ends at the length, another at the last chunk.
+// smuggledPost is a POST with these fields and body.
+func smuggledPost(fields, body string) string {
+	return "POST /f/N HTTP/1.1\r\nHost: a.test\r\n" + fields + "\r\n" + body
+}
+
+// twoFramings are requests with two framings: one reader ends at the length, another at the last chunk.
+func twoFramings() (all []smuggle) {
+	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	lengthFirst := "0\r\n\r\n" + hidden
 	chunkedFirst := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", lengthOf(hidden), hidden)
 	both := func(name, coding string) {
 		length := fmt.Sprintf("Content-Length: %d\r\n", lengthOf(lengthFirst))
 		short := fmt.Sprintf("Content-Length: %d\r\n", strings.Index(chunkedFirst, "GET"))
-		add("CL.TE, "+name, post(length+coding, lengthFirst))
-		add("TE.CL, "+name, post(short+coding, chunkedFirst))
-		add("CL.TE, coding first, "+name, post(coding+length, lengthFirst))
-		add("TE.CL, coding first, "+name, post(coding+short, chunkedFirst))
+		add("CL.TE, "+name, smuggledPost(length+coding, lengthFirst))
+		add("TE.CL, "+name, smuggledPost(short+coding, chunkedFirst))
+		add("CL.TE, coding first, "+name, smuggledPost(coding+length, lengthFirst))
+		add("TE.CL, coding first, "+name, smuggledPost(coding+short, chunkedFirst))
 	}
 	for _, coding := range []string{
 		"Transfer-Encoding: chunked\r\n", "transfer-encoding: CHUNKED\r\n", "Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: chunkedx\r\n", "Transfer-Encoding: chunk\r\n",
@@ -197,11 +202,15 @@ func smuggles() (all []smuggle) {
 		}
 		n := strconv.Itoa(lengthOf(hidden))
 		for _, length := range []string{b + "Content-Length: " + n, "Content-Length" + b + ": " + n, "Content-Length:" + b + n, "Content-Length: " + n + b, "Content-Length: " + n[:1] + b + n[1:]} {
-			add(fmt.Sprintf("CL.0, %q", length), post(length+"\r\n", hidden))
+			add(fmt.Sprintf("CL.0, %q", length), smuggledPost(length+"\r\n", hidden))
 		}
 	}
+	return all
+}
 
-	// One length that is read in two ways: as it stands, or as none.
+// oneLength are requests with one length that is read in two ways: as it stands, or as none.
+func oneLength() (all []smuggle) {
+	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	n := lengthOf(hidden)
 	for _, length := range []string{
 		"%d", "0%d", "000000000000000000000%d", "+%d", "-%d", "0x%x", "%d.0", "%de0", "%d,%[1]d", "%d, %[1]d", "0, %d", "%d, 0", "%d;", "\"%d\"", "%d\r\nContent-Length: 0", "0\r\nContent-Length: %d", "%d\r\nContent-Length: %[1]d",
@@ -209,17 +218,21 @@ func smuggles() (all []smuggle) {
 	} {
 		field := "Content-Length: " + fmt.Sprintf(length, n) + "\r\n"
 		for _, method := range []string{"POST", "GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "CONNECT"} {
-			add(fmt.Sprintf("CL.0, %s, %q", method, field), strings.Replace(post(field, hidden), "POST", method, 1))
+			add(fmt.Sprintf("CL.0, %s, %q", method, field), strings.Replace(smuggledPost(field, hidden), "POST", method, 1))
 		}
 		for _, expect := range []string{"100-continue", "100-Continue", "y 100-continue", "100-continue, x", "\r\n 100-continue", "", "200-ok"} {
-			add(fmt.Sprintf("Expect %q, %q", expect, field), post("Expect: "+expect+"\r\n"+field, hidden))
+			add(fmt.Sprintf("Expect %q, %q", expect, field), smuggledPost("Expect: "+expect+"\r\n"+field, hidden))
 		}
-		add(fmt.Sprintf("HTTP/1.0, %q", field), strings.Replace(post("Connection: keep-alive\r\n"+field, hidden), "HTTP/1.1", "HTTP/1.0", 1))
-		add(fmt.Sprintf("an upgrade, %q", field), post("Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 777\r\n"+field, hidden))
-		add(fmt.Sprintf("h2c, %q", field), post("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"+field, hidden))
+		add(fmt.Sprintf("HTTP/1.0, %q", field), strings.Replace(smuggledPost("Connection: keep-alive\r\n"+field, hidden), "HTTP/1.1", "HTTP/1.0", 1))
+		add(fmt.Sprintf("an upgrade, %q", field), smuggledPost("Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 777\r\n"+field, hidden))
+		add(fmt.Sprintf("h2c, %q", field), smuggledPost("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"+field, hidden))
 	}
+	return all
+}
 
-	// Chunks whose end is in doubt: to a lenient reader the body is over.
+// chunksInDoubt are requests of chunks whose end is in doubt: to a lenient reader the body is over.
+func chunksInDoubt() (all []smuggle) {
+	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, end := range []string{
 		"0\n\r\n", "0\r\n\n", "0\n\n", "0;\n\r\n", "0;a\n\r\n", "0;a=b\n\r\n", "0;a=\"\n\"\r\n\r\n", "0 \r\n\r\n", " 0\r\n\r\n", "0\t\r\n\r\n", "0\r\r\n\r\n", "\r\n0\r\n\r\n", "0x0\r\n\r\n", "-0\r\n\r\n", "+0\r\n\r\n", "0_0\r\n\r\n", "\r\n\r\n", ";\r\n\r\n",
 		"0\r\nX\r\n\r\n", "0\r\n X: y\r\n\r\n", "0\r\nX: y\n\r\n", "0\r\nX : y\r\n\r\n", "0\r\nX: y\rZ: z\r\n\r\n", "0\r\nContent-Length: 5\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n", "0\r\nHost: b.test\r\n\r\n", "0\r\nX: a\x00b\r\n\r\n", "0\r\n: y\r\n\r\n", "0\r\nX: y\r\n Z: z\r\n\r\n",
@@ -228,12 +241,16 @@ func smuggles() (all []smuggle) {
 		"2;\nxx\r\n4c\r\n0\r\n\r\n", "2;\rxx\r\n4c\r\n0\r\n\r\n", "2\nxx\r\n0\r\n\r\n", "1a;\n0\r\n\r\n",
 	} {
 		for _, trailer := range []string{"", "Trailer: X\r\n", "Expect: 100-continue\r\n", "TE: trailers\r\nConnection: TE\r\n"} {
-			add(fmt.Sprintf("chunks, %q%q", end, trailer), post("Transfer-Encoding: chunked\r\n"+trailer, end+hidden))
+			add(fmt.Sprintf("chunks, %q%q", end, trailer), smuggledPost("Transfer-Encoding: chunked\r\n"+trailer, end+hidden))
 		}
-		add(fmt.Sprintf("chunks in HTTP/1.0, %q", end), strings.Replace(post("Transfer-Encoding: chunked\r\n", end+hidden), "HTTP/1.1", "HTTP/1.0", 1))
+		add(fmt.Sprintf("chunks in HTTP/1.0, %q", end), strings.Replace(smuggledPost("Transfer-Encoding: chunked\r\n", end+hidden), "HTTP/1.1", "HTTP/1.0", 1))
 	}
+	return all
+}
 
-	// Lines in doubt.
+// linesInDoubt are requests with lines that two readers may end at different places.
+func linesInDoubt() (all []smuggle) {
+	add := func(name, text string) { all = append(all, smuggle{name, text}) }
 	for _, text := range []string{
 		"GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\r" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\n\r" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\n \r\n" + hidden,
 		"GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\r\n\t\r\n" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX: a\x00\r\n\r\n" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX Y: a\r\n\r\n" + hidden, "GET /f/N HTTP/1.1\r\nHost: a.test\r\nX\r\n\r\n" + hidden,
@@ -381,46 +398,7 @@ func judgeRecord(t *testing.T, forms []smuggle, answers []map[string]int, total 
 
 // HTTP/2 can say what HTTP/1.1 cannot: nothing of it becomes a second request.
 func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
-	type form struct {
-		name   string
-		pseudo map[string]string // in place of the usual ones
-		fields []string
-		body   string
-		after  []string // trailers
-	}
-	crlf := "\r\n\r\n" + hidden
-	forms := []form{}
-	for _, sep := range []string{"\r\n", "\n", "\r", "\r\n\r\n", "\n\n", "\x00"} {
-		smuggled := sep + strings.TrimSuffix(hidden, "\r\n\r\n")
-		forms = append(forms,
-			form{name: "a value", fields: []string{"x: y" + smuggled}},
-			form{name: "a name", fields: []string{"x" + smuggled + ": y"}},
-			form{name: "a path", pseudo: map[string]string{":path": "/f/N HTTP/1.1" + smuggled}},
-			form{name: "a path without a blank", pseudo: map[string]string{":path": "/f/N" + smuggled}},
-			form{name: "a method", pseudo: map[string]string{":method": "GET /f/N HTTP/1.1" + smuggled}},
-			form{name: "an authority", pseudo: map[string]string{":authority": "a.test" + smuggled}},
-			form{name: "a scheme", pseudo: map[string]string{":scheme": "http" + smuggled}},
-			form{name: "a host", fields: []string{"host: a.test" + smuggled}},
-			form{name: "a cookie", fields: []string{"cookie: a=b" + smuggled}},
-			form{name: "a trailer", body: "x", after: []string{"x: y" + smuggled}},
-			form{name: "X-Forwarded-For", fields: []string{"x-forwarded-for: 1.2.3.4" + smuggled}},
-			form{name: "K-Original-Host", fields: []string{"k-original-host: a.test" + smuggled}},
-			form{name: "a length", fields: []string{"content-length: 1" + smuggled}, body: "x"},
-		)
-	}
-	for _, path := range []string{"/f/N /m/N", "/f/N HTTP/1.1", "f/N", "http://b.test/f/N", "", "/f/N\t", "//f/N", "/f/N#", "/f/N?\x7f"} {
-		forms = append(forms, form{name: "a path", pseudo: map[string]string{":path": path}})
-	}
-	for _, fields := range [][]string{
-		{"transfer-encoding: chunked"}, {"transfer-encoding: chunked", "content-length: 0"}, {"content-length: 0"}, {"content-length: 5"}, {"content-length: 1000"}, {"content-length: +5"}, {"content-length: 5, 5"}, {"content-length: 0", "content-length: 47"},
-		{"connection: content-length"}, {"connection: close"}, {"upgrade: h2c"}, {"te: chunked"}, {"te: trailers"}, {"host: b.test"}, {"host: a.test", "host: b.test"}, {"transfer-encoding : chunked"}, {"transfer-encoding\x00: chunked"}, {" transfer-encoding: chunked"},
-		{"Transfer-Encoding: chunked"}, {"expect: 100-continue"}, {"transfer_encoding: chunked"}, {"content_length: 0"}, {"x:y: z"}, {": z"}, {"x y: z"}, {":f: z"}, {":path: /m/N"}, {"proxy-connection: keep-alive"}, {"keep-alive: 5"},
-	} {
-		forms = append(forms, form{name: "fields", fields: fields, body: "0" + crlf}, form{name: "fields, no body", fields: fields})
-	}
-	for _, after := range [][]string{{"content-length: 5"}, {"transfer-encoding: chunked"}, {"host: b.test"}, {":path: /m/N"}, {"x y: z"}, {"connection: close"}} {
-		forms = append(forms, form{name: "trailers", body: "x", after: after})
-	}
+	forms := formsH2()
 	var listed []smuggle
 	for _, f := range forms {
 		listed = append(listed, smuggle{f.name, fmt.Sprintf("%q", f)})
@@ -432,62 +410,7 @@ func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
 			p.sidecar()
 			answers, total := make([]map[string]int, len(forms)), make([]int, len(forms))
 			for i, f := range forms {
-				answers[i] = map[string]int{}
-				in := func(s string) string { return strings.ReplaceAll(s, "/N", fmt.Sprintf("/%04d", i)) }
-				fields := []field{{":method", "POST"}, {":scheme", "http"}, {":authority", "a.test"}, {":path", "/f/N"}}
-				for j := range fields {
-					if v, ok := f.pseudo[fields[j].Name]; ok {
-						fields[j].Value = v
-					}
-					fields[j].Value = in(fields[j].Value)
-				}
-				split := func(s string) field {
-					at := strings.LastIndex(s, ": ")
-					if first := strings.Index(s[1:], ": ") + 1; !strings.ContainsAny(s[:max(first, 0)], "\r\n\x00") {
-						at = first
-					}
-					return field{in(s[:at]), in(s[at+2:])}
-				}
-				for _, s := range f.fields {
-					fields = append(fields, split(s))
-				}
-				var after []field
-				for _, s := range f.after {
-					after = append(after, split(s))
-				}
-				h := dialH2(t, p.addr())
-				_ = h.raw(1, f.body == "" && after == nil, fields) // the connection may have been refused already
-				if f.body != "" {
-					h.data(1, after == nil, in(f.body))
-				}
-				if after != nil {
-					_ = h.raw(1, true, after)
-				}
-				poll(t, "the stream or the connection ends", func() error {
-					events, end := h.seen()
-					over := end != nil
-					for _, e := range events {
-						over = over || e.stream == 1 && (e.end || e.frame == http2.FrameRSTStream) || e.frame == http2.FrameGoAway
-					}
-					if over {
-						return nil
-					}
-					return errNotYet
-				})
-				events, _ := h.seen()
-				for _, e := range events {
-					if e.frame == http2.FrameRSTStream {
-						total[i]++ // which is an answer too
-					}
-					if e.frame != http2.FrameHeaders || values(e.fields, ":status") == nil {
-						continue
-					}
-					total[i]++
-					if len(values(e.fields, "x-from")) > 0 {
-						answers[i][kindOf(values(e.fields, "x-target")[0])]++
-					}
-				}
-				h.Close()
+				answers[i], total[i] = f.send(t, p, i)
 				victim := fmt.Sprintf("/v/%04d", i)
 				if m := dial(t, p.addr()).ask(victim, "Connection: close"); m.get("X-Target") != victim {
 					t.Errorf("%s: somebody else who asked for %s got %q", f.name, victim, m.Fields)
@@ -496,4 +419,116 @@ func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
 			judgeRecord(t, listed, answers, total, seen)
 		})
 	}
+}
+
+// A formH2 is a request of HTTP/2 that hides another one. /N stands for its number.
+type formH2 struct {
+	name   string
+	pseudo map[string]string // in place of the usual ones
+	fields []string
+	body   string
+	after  []string // trailers
+}
+
+func formsH2() (forms []formH2) {
+	crlf := "\r\n\r\n" + hidden
+	for _, sep := range []string{"\r\n", "\n", "\r", "\r\n\r\n", "\n\n", "\x00"} {
+		smuggled := sep + strings.TrimSuffix(hidden, "\r\n\r\n")
+		forms = append(forms,
+			formH2{name: "a value", fields: []string{"x: y" + smuggled}},
+			formH2{name: "a name", fields: []string{"x" + smuggled + ": y"}},
+			formH2{name: "a path", pseudo: map[string]string{":path": "/f/N HTTP/1.1" + smuggled}},
+			formH2{name: "a path without a blank", pseudo: map[string]string{":path": "/f/N" + smuggled}},
+			formH2{name: "a method", pseudo: map[string]string{":method": "GET /f/N HTTP/1.1" + smuggled}},
+			formH2{name: "an authority", pseudo: map[string]string{":authority": "a.test" + smuggled}},
+			formH2{name: "a scheme", pseudo: map[string]string{":scheme": "http" + smuggled}},
+			formH2{name: "a host", fields: []string{"host: a.test" + smuggled}},
+			formH2{name: "a cookie", fields: []string{"cookie: a=b" + smuggled}},
+			formH2{name: "a trailer", body: "x", after: []string{"x: y" + smuggled}},
+			formH2{name: "X-Forwarded-For", fields: []string{"x-forwarded-for: 1.2.3.4" + smuggled}},
+			formH2{name: "K-Original-Host", fields: []string{"k-original-host: a.test" + smuggled}},
+			formH2{name: "a length", fields: []string{"content-length: 1" + smuggled}, body: "x"},
+		)
+	}
+	for _, path := range []string{"/f/N /m/N", "/f/N HTTP/1.1", "f/N", "http://b.test/f/N", "", "/f/N\t", "//f/N", "/f/N#", "/f/N?\x7f"} {
+		forms = append(forms, formH2{name: "a path", pseudo: map[string]string{":path": path}})
+	}
+	for _, fields := range [][]string{
+		{"transfer-encoding: chunked"}, {"transfer-encoding: chunked", "content-length: 0"}, {"content-length: 0"}, {"content-length: 5"}, {"content-length: 1000"}, {"content-length: +5"}, {"content-length: 5, 5"}, {"content-length: 0", "content-length: 47"},
+		{"connection: content-length"}, {"connection: close"}, {"upgrade: h2c"}, {"te: chunked"}, {"te: trailers"}, {"host: b.test"}, {"host: a.test", "host: b.test"}, {"transfer-encoding : chunked"}, {"transfer-encoding\x00: chunked"}, {" transfer-encoding: chunked"},
+		{"Transfer-Encoding: chunked"}, {"expect: 100-continue"}, {"transfer_encoding: chunked"}, {"content_length: 0"}, {"x:y: z"}, {": z"}, {"x y: z"}, {":f: z"}, {":path: /m/N"}, {"proxy-connection: keep-alive"}, {"keep-alive: 5"},
+	} {
+		forms = append(forms, formH2{name: "fields", fields: fields, body: "0" + crlf}, formH2{name: "fields, no body", fields: fields})
+	}
+	for _, after := range [][]string{{"content-length: 5"}, {"transfer-encoding: chunked"}, {"host: b.test"}, {":path: /m/N"}, {"x y: z"}, {"connection: close"}} {
+		forms = append(forms, formH2{name: "trailers", body: "x", after: after})
+	}
+	return forms
+}
+
+// numbered returns a field of a form, with its number; the colon that ends the name is the
+// first one that no line break comes before.
+func (f formH2) numbered(s string, i int) field {
+	at := strings.LastIndex(s, ": ")
+	if first := strings.Index(s[1:], ": ") + 1; !strings.ContainsAny(s[:max(first, 0)], "\r\n\x00") {
+		at = first
+	}
+	return field{withNumber(s[:at], i), withNumber(s[at+2:], i)}
+}
+
+func withNumber(s string, i int) string { return strings.ReplaceAll(s, "/N", fmt.Sprintf("/%04d", i)) }
+
+// send sends a form on a connection of its own. It returns how many answers came from the
+// app, by what they answer, and how many in all.
+func (f formH2) send(t *testing.T, p *pod, i int) (answers map[string]int, total int) {
+	t.Helper()
+	fields := []field{{":method", "POST"}, {":scheme", "http"}, {":authority", "a.test"}, {":path", "/f/N"}}
+	for j := range fields {
+		if v, ok := f.pseudo[fields[j].Name]; ok {
+			fields[j].Value = v
+		}
+		fields[j].Value = withNumber(fields[j].Value, i)
+	}
+	for _, s := range f.fields {
+		fields = append(fields, f.numbered(s, i))
+	}
+	var after []field
+	for _, s := range f.after {
+		after = append(after, f.numbered(s, i))
+	}
+	h := dialH2(t, p.addr())
+	defer h.Close()
+	_ = h.raw(1, f.body == "" && after == nil, fields) // the connection may have been refused already
+	if f.body != "" {
+		h.data(1, after == nil, withNumber(f.body, i))
+	}
+	if after != nil {
+		_ = h.raw(1, true, after)
+	}
+	poll(t, "the stream or the connection ends", func() error {
+		events, end := h.seen()
+		over := end != nil
+		for _, e := range events {
+			over = over || e.stream == 1 && (e.end || e.frame == http2.FrameRSTStream) || e.frame == http2.FrameGoAway
+		}
+		if over {
+			return nil
+		}
+		return errNotYet
+	})
+	answers = map[string]int{}
+	events, _ := h.seen()
+	for _, e := range events {
+		if e.frame == http2.FrameRSTStream {
+			total++ // which is an answer too
+		}
+		if e.frame != http2.FrameHeaders || values(e.fields, ":status") == nil {
+			continue
+		}
+		total++
+		if len(values(e.fields, "x-from")) > 0 {
+			answers[kindOf(values(e.fields, "x-target")[0])]++
+		}
+	}
+	return answers, total
 }

@@ -439,7 +439,7 @@ func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
 				go func() {
 					for range 12 {
 						io.WriteString(w, "x")
-						time.Sleep(100 * time.Millisecond)
+						time.Sleep(100 * time.Millisecond) // real time: less than the idle clocks
 					}
 					w.Close()
 				}()
@@ -469,7 +469,7 @@ func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
 						if _, err := c.Write([]byte("x")); err != nil {
 							return false
 						}
-						time.Sleep(40 * time.Millisecond)
+						time.Sleep(40 * time.Millisecond) // real time: less than the clocks
 					}
 				}
 				if m.Start == "GET /client-talks HTTP/1.1" {
@@ -601,7 +601,7 @@ func TestTheBodyClockLeavesGRPCAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // more than twice the clock
+	time.Sleep(time.Second) // real time: more than twice the clock
 	in, out := []byte("x"), []byte(nil)
 	if err := errors.Join(s.SendMsg(&in), s.RecvMsg(&out)); err != nil {
 		t.Errorf("after a second of silence: %v", err)

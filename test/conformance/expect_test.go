@@ -11,7 +11,7 @@ import (
 // time: with a 100 after so long, and then with what the body was.
 func (p *pod) saysContinueAfter(d time.Duration) {
 	p.bareHeads(func(c *bareConn, m *message) bool {
-		time.Sleep(d) // what the test is about, not a wait
+		time.Sleep(d) // real time: the app takes so long
 		c.send("HTTP/1.1 100 Continue\r\n\r\n")
 		body := make([]byte, len("hello"))
 		if _, err := io.ReadFull(c.r, body); err != nil {

@@ -43,7 +43,7 @@ func (p *pod) askAndLeave(h1 bool) {
 	p.t.Helper()
 	if h1 {
 		c := p.sendGet("/work")
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // real time: the clients leave at any stage
 		c.Close()
 		return
 	}

@@ -1,13 +1,12 @@
 package conformance
 
 import (
-	"bytes"
 	"fmt"
 	"net"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 )
 
 // exchangeH2 sends one request on a fresh HTTP/2 connection exactly as given
@@ -16,57 +15,40 @@ func exchangeH2(c net.Conn, method, target, scheme, authority string, fields []f
 	if _, err := c.Write([]byte(http2.ClientPreface)); err != nil {
 		return nil, err
 	}
-	framer := http2.NewFramer(c, c)
-	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	framer.MaxHeaderListSize = 4 << 20
-	if err := framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}); err != nil {
+	frames := harness.NewFrames(c)
+	frames.MaxHeaderListSize = 4 << 20
+	if err := frames.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}); err != nil {
 		return nil, err
 	}
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	for _, f := range append([]field{{":method", method}, {":scheme", scheme}, {":authority", authority}, {":path", target}}, fields...) {
-		encoder.WriteField(hpack.HeaderField{Name: strings.ToLower(f.Name), Value: f.Value})
+	head := []string{":method", method, ":scheme", scheme, ":authority", authority, ":path", target}
+	for _, f := range fields {
+		head = append(head, strings.ToLower(f.Name), f.Value)
 	}
-	const frame = 16 << 10 // the least that SETTINGS_MAX_FRAME_SIZE allows (RFC 9113 6.5.2)
-	first := min(frame, block.Len())
-	err := framer.WriteHeaders(http2.HeadersFrameParam{
-		StreamID:      1,
-		BlockFragment: block.Next(first),
-		EndStream:     body == "",
-		EndHeaders:    block.Len() == 0,
-	})
-	for err == nil && block.Len() > 0 {
-		part := block.Next(min(frame, block.Len()))
-		err = framer.WriteContinuation(1, block.Len() == 0, part)
-	}
+	err := frames.WriteHead(1, body == "", head...)
 	if err == nil && body != "" {
-		err = framer.WriteData(1, true, []byte(body))
+		err = frames.WriteData(1, true, []byte(body))
 	}
 	if err != nil {
 		return nil, err
 	}
+	return readAnswerH2(frames)
+}
 
-	var answer *message
+// readAnswerH2 reads the response on the only stream of a connection.
+func readAnswerH2(frames *harness.Frames) (answer *message, err error) {
 	var interim []*message
 	for {
-		f, err := framer.ReadFrame()
+		f, err := frames.ReadFrame()
 		if err != nil {
 			return nil, err
 		}
 		switch f := f.(type) {
 		case *http2.SettingsFrame:
 			if !f.IsAck() {
-				framer.WriteSettingsAck()
+				frames.WriteSettingsAck()
 			}
 		case *http2.MetaHeadersFrame:
-			m := &message{}
-			for _, h := range f.Fields {
-				if h.Name == ":status" {
-					m.Start = "HTTP/2 " + h.Value
-					continue
-				}
-				m.Fields = append(m.Fields, field{h.Name, h.Value})
-			}
+			m := asMessage(f)
 			switch {
 			case m.status() >= 100 && m.status() < 200:
 				interim = append(interim, m)
@@ -85,7 +67,7 @@ func exchangeH2(c net.Conn, method, target, scheme, authority string, fields []f
 			}
 			answer.Body += string(f.Data())
 			if n := len(f.Data()); n > 0 {
-				framer.WriteWindowUpdate(0, uint32(n))
+				frames.WriteWindowUpdate(0, uint32(n))
 			}
 			if f.StreamEnded() {
 				return answer, nil
@@ -99,4 +81,17 @@ func exchangeH2(c net.Conn, method, target, scheme, authority string, fields []f
 			}
 		}
 	}
+}
+
+// asMessage returns a head, or a trailer section, as one of HTTP/1.1.
+func asMessage(f *http2.MetaHeadersFrame) *message {
+	m := &message{}
+	for _, h := range f.Fields {
+		if h.Name == ":status" {
+			m.Start = "HTTP/2 " + h.Value
+			continue
+		}
+		m.Fields = append(m.Fields, field{h.Name, h.Value})
+	}
+	return m
 }

@@ -328,9 +328,9 @@ func (a attempt) String() string {
 		a.method, a.id, a.client, a.fresh, a.dialled, a.begun, a.whole, a.status, a.word, a.body, a.err)
 }
 
-// A crowd is a number of clients that send one request after the other until
+// A traffic is a number of clients that send one request after the other until
 // they are told to stop, and the ledger of what they saw.
-type crowd struct {
+type traffic struct {
 	t    *testing.T
 	p    *pod
 	stop chan struct{}
@@ -344,19 +344,19 @@ type crowd struct {
 	echoed  int                    // messages of WebSockets
 }
 
-func newCrowd(t *testing.T, p *pod) *crowd {
-	c := &crowd{t: t, p: p, stop: make(chan struct{})}
+func newTraffic(t *testing.T, p *pod) *traffic {
+	c := &traffic{t: t, p: p, stop: make(chan struct{})}
 	t.Cleanup(c.end)
 	return c
 }
 
 // end stops all clients and waits until their last requests have been answered.
-func (c *crowd) end() {
+func (c *traffic) end() {
 	c.halt.Do(func() { close(c.stop) })
 	c.all.Wait()
 }
 
-func (c *crowd) stopped() bool {
+func (c *traffic) stopped() bool {
 	select {
 	case <-c.stop:
 		return true
@@ -367,7 +367,7 @@ func (c *crowd) stopped() bool {
 	}
 }
 
-func (c *crowd) note(a attempt) {
+func (c *traffic) note(a attempt) {
 	a.ended = time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -375,14 +375,14 @@ func (c *crowd) note(a attempt) {
 }
 
 // attempts returns the ledger.
-func (c *crowd) attempts() []attempt {
+func (c *traffic) attempts() []attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]attempt(nil), c.ledger...)
 }
 
 // answered returns how many requests have been answered so far.
-func (c *crowd) answered() (n int) {
+func (c *traffic) answered() (n int) {
 	for _, a := range c.attempts() {
 		if a.whole {
 			n++
@@ -391,78 +391,92 @@ func (c *crowd) answered() (n int) {
 	return n
 }
 
-// pause is how long a client waits that could not connect at all, before it
-// tries again as clients do.
+// pause is how long a client waits that could not connect at all, before it tries
+// again: real time, because that is what clients do.
 const pause = 5 * time.Millisecond
 
 // http1 adds clients of HTTP/1.1 that keep their connections as long as they may
 // or ask for a new one each time. A connection that has ended before a byte of a
 // response came is replaced, and the request sent again, as RFC 9112 9.3.1 allows:
 // under a new id, so that the ledgers show both.
-func (c *crowd) http1(n int, keepAlive bool, method, target string) {
+func (c *traffic) http1(n int, keepAlive bool, method, target string) {
 	name := "h1 close"
 	if keepAlive {
 		name = "h1 keep-alive"
 	}
 	for range n {
 		c.all.Go(func() {
-			var conn net.Conn
-			var r *bufio.Reader
-			hangUp := func() {
-				if conn != nil {
-					conn.Close()
-				}
-				conn = nil
-			}
-			defer hangUp()
+			client := &http1Client{traffic: c, name: name, keepAlive: keepAlive, method: method, target: target}
+			defer client.hangUp()
 			for !c.stopped() {
-				a := attempt{id: newID(), client: name, method: method, began: time.Now()}
-				if conn == nil {
-					a.fresh = true
-					if conn, a.err = net.Dial("tcp", c.p.addr()); a.err != nil {
-						conn = nil
-						c.note(a)
-						time.Sleep(pause)
-						continue
-					}
-					r = bufio.NewReader(conn)
-				}
-				a.dialled = true
-				conn.SetDeadline(time.Now().Add(patience))
-				fields := []string{"X-Id: " + a.id}
-				if !keepAlive {
-					fields = append(fields, "Connection: close")
-				}
-				if method == "POST" {
-					fields = append(fields, "Content-Length: 4")
-				}
-				text := request(method, target, fields...)
-				if method == "POST" {
-					text += "body"
-				}
-				var m *message
-				if _, a.err = io.WriteString(conn, text); a.err == nil {
-					m, a.err = readResponse(r, method)
-				}
-				if m != nil && m.Start != "" {
-					a.begun, a.status, a.body = true, m.status(), m.Body
-					a.word = word(m.get("Proxy-Status"))
-					if a.err == nil {
-						a.err = m.Cut
-					}
-				}
-				a.whole = a.begun && a.err == nil
+				a := client.request()
 				c.note(a)
-				if !a.whole || !keepAlive || strings.EqualFold(m.get("Connection"), "close") {
-					hangUp()
+				if !a.dialled {
+					time.Sleep(pause)
 				}
 			}
 		})
 	}
 }
 
+// An http1Client sends one request after the other over HTTP/1.1.
+type http1Client struct {
+	*traffic
+	name, method, target string
+	keepAlive            bool
+
+	conn net.Conn // nil: the next request needs another one
+	in   *bufio.Reader
+}
+
+func (k *http1Client) hangUp() {
+	if k.conn != nil {
+		k.conn.Close()
+	}
+	k.conn = nil
+}
+
+// request sends a request, and reads its response.
+func (k *http1Client) request() attempt {
+	a := attempt{id: newID(), client: k.name, method: k.method, began: time.Now()}
+	if k.conn == nil {
+		a.fresh = true
+		conn, err := net.Dial("tcp", k.p.addr())
+		if err != nil {
+			a.err = err
+			return a
+		}
+		k.conn, k.in = conn, bufio.NewReader(conn)
+	}
+	a.dialled = true
+	k.conn.SetDeadline(time.Now().Add(patience))
+	fields, body := []string{"X-Id: " + a.id}, ""
+	if !k.keepAlive {
+		fields = append(fields, "Connection: close")
+	}
+	if k.method == "POST" {
+		fields, body = append(fields, "Content-Length: 4"), "body"
+	}
+	var m *message
+	if _, a.err = io.WriteString(k.conn, request(k.method, k.target, fields...)+body); a.err == nil {
+		m, a.err = readResponse(k.in, k.method)
+	}
+	if m != nil && m.Start != "" {
+		a.begun, a.status, a.body = true, m.status(), m.Body
+		a.word = word(m.get("Proxy-Status"))
+		if a.err == nil {
+			a.err = m.Cut
+		}
+	}
+	a.whole = a.begun && a.err == nil
+	if !a.whole || !k.keepAlive || strings.EqualFold(m.get("Connection"), "close") {
+		k.hangUp()
+	}
+	return a
+}
+
 // h2c adds Go's HTTP/2 clients: so many connections, each used by so many at once.
-func (c *crowd) h2c(connections, each int, target string) {
+func (c *traffic) h2c(connections, each int, target string) {
 	for range connections {
 		client := httpClient(c.t, "h2c")
 		client.Timeout = patience
@@ -494,7 +508,7 @@ func (c *crowd) h2c(connections, each int, target string) {
 
 // webSockets adds clients that have each message echoed before they send the next
 // one, and say goodbye when they are told to stop.
-func (c *crowd) webSockets(n int) {
+func (c *traffic) webSockets(n int) {
 	for i := range n {
 		c.all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*patience)

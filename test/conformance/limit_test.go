@@ -438,6 +438,7 @@ func TestBodiesThatWaitLeaveTheirConnectionToTheOneThatIsRead(t *testing.T) {
 	for range cap(ends) - 1 {
 		go func() { ends <- post("/waits", io.TeeReader(io.LimitReader(zero{}, 4<<20), counter{&sent})) }()
 	}
+	// Until nothing moves any more for a tenth of a second.
 	for last := int64(-1); last != sent.Load() || last == 0; time.Sleep(100 * time.Millisecond) {
 		last = sent.Load()
 	}

@@ -4,7 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A Redis behind the sidecar passes a TCP probe: the pod is ready and serves nobody. The log
@@ -21,10 +22,9 @@ func TestAnAppThatDoesNotSpeakHTTPIsNamedInTheLogOnce(t *testing.T) {
 			t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
 		}
 	}
-	said := func() int { return strings.Count(p.out.String(), `"the user container does not speak HTTP"`) }
-	for end := time.Now().Add(patience); said() == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-	}
-	if got := said(); got != 1 {
+	lines := func() int { return strings.Count(p.out.String(), `"the user container does not speak HTTP"`) }
+	harness.Until(t, "line about the app", func() bool { return lines() > 0 })
+	if got := lines(); got != 1 {
 		t.Errorf("got %d lines, want 1", got)
 	}
 }

@@ -25,13 +25,13 @@ func TestEveryClientHearsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 			ledger := newLedger()
 			app := &restarting{p: p, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(10 * time.Millisecond) // real time: the app works on it
 				}
 				ledger.ServeHTTP(w, r)
 			})}
 			app.hard.Store(hard)
 			app.start()
-			c := newCrowd(t, p)
+			c := newTraffic(t, p)
 			c.http1(10, true, "GET", "/")
 			c.http1(5, true, "POST", "/")
 			c.http1(5, true, "POST", "/slow")
@@ -40,7 +40,8 @@ func TestEveryClientHearsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 			c.until("requests are answered", func() bool { return c.answered() > 100 })
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 15 {
-				time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond)))) // the app's own pace
+				// Real time: the pace at which the app ends and starts.
+				time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
 				app.kill()
 				time.Sleep(time.Duration(random.Int64N(int64(60 * time.Millisecond))))
 				app.start()
@@ -78,7 +79,7 @@ func TestEveryClientHearsAnAnswerOrAReasonWhileTheAppRestarts(t *testing.T) {
 }
 
 // posts returns the ids of the POSTs.
-func (c *crowd) posts() (ids []string) {
+func (c *traffic) posts() (ids []string) {
 	for _, a := range c.attempts() {
 		if a.method == "POST" {
 			ids = append(ids, a.id)
@@ -195,7 +196,7 @@ func TestAnAppThatClosesIdleConnectionsAtRandomCostsNothing(t *testing.T) {
 				c.send(ok)
 				// A little after its answer, at times: just when the next request comes.
 				if rand.IntN(3) == 0 {
-					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+					time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // real time
 					if c.r.Buffered() > 0 {
 						return true // it has come already
 					}
@@ -208,7 +209,7 @@ func TestAnAppThatClosesIdleConnectionsAtRandomCostsNothing(t *testing.T) {
 				return true
 			})
 			p.sidecar()
-			c := newCrowd(t, p)
+			c := newTraffic(t, p)
 			c.http1(8, true, "GET", "/")
 			c.http1(4, true, "POST", "/")
 			c.until("the app has closed many connections", func() bool { return closes.Load() > 600 && c.answered() > 3000 })
@@ -270,7 +271,7 @@ func TestAnAnnouncedKeepAliveIsRespected(t *testing.T) {
 				if got := app.seen(id); got != 1 {
 					t.Errorf("the app has seen %s %d times, want once", id, got)
 				}
-				time.Sleep(pause)
+				time.Sleep(pause) // real time: the pace of a client
 			}
 		})
 	}

@@ -120,7 +120,7 @@ func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
 					t.Errorf("a handshake: %v", err)
 				}
 				shaken.Add(1)
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(10 * time.Millisecond) // real time: the pace of a client
 			}
 		}()
 	}
