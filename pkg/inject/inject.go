@@ -130,7 +130,8 @@ type Outcome struct {
 	Placeholder bool   // nobody has chosen the sidecar's image: see [Options.IsPlaceholder]
 	native      bool   // so its name finds it since Kubernetes 1.33 only
 
-	limits []string // resources of which the sidecar has a limit
+	resources corev1.ResourceRequirements // the sidecar's
+	shares    bool                        // the pod has resources for all of its containers
 
 	has *Outcome // of pods that have a sidecar already: those four and native
 }

@@ -2,11 +2,12 @@ package inject
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
 // Under a quota of limits, the API server refuses pods of which a container has none.
-func TestASidecarWithoutTheLimitsOfAQuotaIsAWarning(t *testing.T) {
+func TestASidecarThatAQuotaDoesNotTakeIsAWarning(t *testing.T) {
 	quota := func(hard string) string {
 		return `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q","namespace":"shop"},"spec":{"hard":{` + hard + `}}}`
 	}
@@ -26,6 +27,19 @@ func TestASidecarWithoutTheLimitsOfAQuotaIsAWarning(t *testing.T) {
 		{"shop", Options{"memory-limit": "64Mi"}, []string{quota(`"limits.memory":"1Gi","limits.cpu":"4"`)}, 1},
 		{"shop", nil, []string{quota(`"limits.memory":"1Gi"`), limits(`{"type":"Container","default":{"memory":"64Mi"}}`)}, 0},
 		{"shop", nil, []string{quota(`"limits.memory":"1Gi"`), limits(`{"type":"Pod","max":{"memory":"64Mi"}}`)}, 1},
+		{"shop", nil, []string{quota(`"limits.memory":"1Gi"`), limits(`{"type":"Container","max":{"memory":"64Mi"}}`)}, 0},
+		// The API server wants limits of CPU and memory alone.
+		{"shop", nil, []string{quota(`"limits.ephemeral-storage":"1Gi"`)}, 0},
+		{"shop", nil, []string{strings.Replace(quota(`"limits.memory":"1Gi"`), `"hard"`, `"scopes":["Terminating"],"hard"`, 1)}, 0},
+		{"shop", nil, []string{limits(`{"type":"Container","min":{"memory":"64Mi"}}`)}, 1},
+		{"shop", nil, []string{limits(`{"type":"Container","min":{"memory":"32Mi","cpu":"10m"}}`)}, 0},
+		{"other", nil, []string{strings.Replace(limits(`{"type":"Container","min":{"memory":"64Mi"}}`), `"l"`, `"l","namespace":"shop"`, 1)}, 0},
+		{"shop", Options{"memory-request": "64Mi"}, []string{limits(`{"type":"Container","min":{"memory":"64Mi"}}`)}, 0},
+		{"shop", Options{"memory-limit": "1Gi"}, []string{limits(`{"type":"Container","max":{"memory":"64Mi"}}`)}, 1},
+		{"shop", Options{"cpu-limit": "30m"}, []string{limits(`{"type":"Container","min":{"cpu":"20m"},"max":{"cpu":"50m"}}`)}, 0},
+		{"shop", nil, []string{limits(`{"type":"Container","default":{"cpu":"20m"}}`)}, 1},
+		{"shop", nil, []string{limits(`{"type":"Container","max":{"cpu":0.02}}`)}, 1},
+		{"shop", nil, []string{limits(`{"type":"Container","min":{"memory":"1e99999999","cpu":"many"}}`)}, 0},
 	} {
 		var quotas []Quota
 		for _, o := range c.objects {
@@ -34,8 +48,17 @@ func TestASidecarWithoutTheLimitsOfAQuotaIsAWarning(t *testing.T) {
 			}
 		}
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), c.said)
-		if got := Unlimited(Pods{Namespace: c.namespace, Outcome: out}, quotas); len(got) != c.want {
+		if got := Unadmitted(Pods{Namespace: c.namespace, Outcome: out}, quotas); len(got) != c.want {
 			t.Errorf("%s: got %q, want %d warnings", fmt.Sprint(c.namespace, c.said, c.objects), got, c.want)
 		}
+	}
+}
+
+// Where the pod has resources for all of its containers, the API server wants none of each.
+func TestAPodWithResourcesOfItsOwnIsNotWarnedOfQuotas(t *testing.T) {
+	q, _ := ReadQuota(parse(t, `{"apiVersion":"v1","kind":"ResourceQuota","metadata":{"name":"q"},"spec":{"hard":{"limits.memory":"1Gi"}}}`))
+	out := Inject(parse(t, `{"metadata":{},"spec":{"resources":{"limits":{"memory":"1Gi"}},"containers":[{"name":"a","ports":[{"containerPort":8080}]}]}}`), nil)
+	if got := Unadmitted(Pods{Outcome: out}, []Quota{q}); len(got) > 0 {
+		t.Errorf("got %q, want no warning", got)
 	}
 }

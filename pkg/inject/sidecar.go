@@ -266,11 +266,7 @@ func (in *injection) addSidecar() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range limited {
-		if _, has := resources.Limits[corev1.ResourceName(name)]; has {
-			in.out.limits = append(in.out.limits, name)
-		}
-	}
+	in.out.resources, in.out.shares = resources, in.shares(corev1.ResourceCPU) || in.shares(corev1.ResourceMemory)
 	c := corev1.Container{
 		Name:            Sidecar,
 		Image:           in.options.get(imageOption),

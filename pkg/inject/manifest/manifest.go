@@ -324,7 +324,7 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 	}
 	for i, r := range owners {
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unlimited(all[i], quotas)...)
+			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], quotas)...)
 		}
 		if r.Verdict == inject.Injected && !served[r] {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
