@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
 )
@@ -120,18 +122,11 @@ func writeFiles(folder string, inputs []input, files []*manifest.File) error {
 		}
 		seen[to] = in.name
 	}
+	if folder == "" {
+		return replaceFiles(inputs, files)
+	}
 	for i, f := range files {
-		in := inputs[i]
-		if folder == "" {
-			if bytes.Equal(in.text, f.Text()) {
-				continue
-			}
-			if err := replaceFile(in.name, f.Text()); err != nil {
-				return err
-			}
-			continue
-		}
-		to := filepath.Join(folder, in.path)
+		to := filepath.Join(folder, inputs[i].path)
 		if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
 			return err
 		}
@@ -142,31 +137,65 @@ func writeFiles(folder string, inputs []input, files []*manifest.File) error {
 	return nil
 }
 
-// replaceFile writes a file anew, all of it or nothing. What a link points to is written, and
-// keeps its mode.
-func replaceFile(name string, text []byte) error {
-	name, err := filepath.EvalSymlinks(name)
-	if err != nil {
-		return err
+// replaceFiles writes those files anew that differ: all of them, or none if one cannot be written.
+func replaceFiles(inputs []input, files []*manifest.File) error {
+	var news, olds []string
+	defer func() {
+		for _, name := range news { // gone if it was renamed
+			_ = os.Remove(name)
+		}
+	}()
+	for i, f := range files {
+		if bytes.Equal(inputs[i].text, f.Text()) {
+			continue
+		}
+		to, err := filepath.EvalSymlinks(inputs[i].name)
+		if err != nil {
+			return err
+		}
+		name, err := writeBeside(to, f.Text())
+		if err != nil {
+			return fmt.Errorf("%s: %w", inputs[i].name, err)
+		}
+		news, olds = append(news, name), append(olds, to)
 	}
+	for i, name := range news {
+		if err := os.Rename(name, olds[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeBeside writes a text into a new file in the folder of another, with the mode and, where that
+// is allowed, the owner of the other. A file that is read-only is meant to stay.
+func writeBeside(name string, text []byte) (string, error) {
 	info, err := os.Stat(name)
 	if err != nil {
-		return err
+		return "", err
+	}
+	if info.Mode().Perm()&0o200 == 0 {
+		return "", errors.New("it is read-only")
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".injector-*")
-	if err != nil {
-		return err
+	if path := new(fs.PathError); errors.As(err, &path) {
+		return "", fmt.Errorf("a new file in its folder: %w", path.Err)
+	} else if err != nil {
+		return "", err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone if it was renamed
 	_, err = f.Write(text)
 	if err == nil {
 		err = f.Chmod(info.Mode().Perm())
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok && err == nil {
+		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // for root alone
 	}
 	if closed := f.Close(); err == nil {
 		err = closed
 	}
 	if err != nil {
-		return err
+		_ = os.Remove(f.Name())
+		return "", err
 	}
-	return os.Rename(f.Name(), name)
+	return f.Name(), nil
 }

@@ -94,6 +94,27 @@ func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
 	}
 }
 
+// A file that cannot be written leaves the others as they were, and is named.
+func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
+	write(t, first, goodPod)
+	write(t, second, goodPod)
+	if err := os.Chmod(second, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	_, report, code := injector(t, "inject", nil, "-f", dir, "-in-place")
+	if want := "injector: " + second + ": it is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
+		t.Errorf("got exit code %d and %q, want 2 and %q", code, report, want)
+	}
+	if read(t, first) != goodPod || read(t, second) != goodPod {
+		t.Errorf("got\n%s\nand\n%s\nwant both as they were", read(t, first), read(t, second))
+	}
+	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
+		t.Errorf("got %q left (%v), want nothing", left, err)
+	}
+}
+
 func TestAnOutputFolderHasAllFiles(t *testing.T) {
 	dir, to := t.TempDir(), filepath.Join(t.TempDir(), "new")
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o777); err != nil {

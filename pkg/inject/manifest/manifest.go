@@ -519,7 +519,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	}
 	isJSON := !isBlockStyle(d.node)
 	if !isJSON {
-		if text, err := d.edited(changes); err == nil && means(text, want) {
+		if text, err := d.edited(changes); err == nil && means(text, want) == nil {
 			d.text = text
 			return false, nil
 		}
@@ -540,8 +540,8 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if !means(text, want) {
-		return false, fmt.Errorf("it cannot be written: the result would mean something else")
+	if err := means(text, want); err != nil {
+		return false, fmt.Errorf("it cannot be written: %w", err)
 	}
 	d.text = text
 	return !isJSON, nil
@@ -590,14 +590,21 @@ func indentOf(text []byte) string {
 	return string(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t"))])
 }
 
-// means reports whether a text says what it should.
-func means(text []byte, want any) bool {
+// means returns nil if a text says what it should, else what is wrong with it.
+func means(text []byte, want any) error {
 	root, err := parse(text)
-	if err != nil || root == nil {
-		return false
+	if err != nil {
+		return err
+	}
+	other := errors.New("the result would mean something else")
+	if root == nil {
+		return other
 	}
 	got, err := valueOf(root)
-	return err == nil && reflect.DeepEqual(got, want)
+	if err == nil && !reflect.DeepEqual(got, want) {
+		return other
+	}
+	return err
 }
 
 // warnOfLostOptions says where options stand on a workload instead of on its pods.

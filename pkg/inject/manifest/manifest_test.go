@@ -400,3 +400,10 @@ func BenchmarkInject1000Documents(b *testing.B) {
 		}
 	}
 }
+
+// A list that has too many values with its sidecars was refused as if we had written it wrongly.
+func TestATextThatGrowsTooLargeDoesNotMeanSomethingElse(t *testing.T) {
+	if err := means([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
+		t.Errorf("got %v, want %v", err, errTooLarge)
+	}
+}

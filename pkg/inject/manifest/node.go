@@ -21,6 +21,9 @@ const (
 	mostDepth = 1_000
 )
 
+// errTooLarge is what is wrong with a document beyond these bounds.
+var errTooLarge = fmt.Errorf("more than %d values, or %d of them in one another: its aliases grow too large, or it has to be split", mostNodes, mostDepth)
+
 // valueOf is what a node means as JSON, in the form of [inject.Decode].
 func valueOf(n *yaml.Node) (any, error) {
 	d := decoder{nodes: mostNodes, depth: mostDepth}
@@ -33,7 +36,7 @@ type decoder struct{ nodes, depth int }
 // enter takes one step down, to a node; leave takes it back.
 func (d *decoder) enter(n *yaml.Node) error {
 	if d.nodes--; d.nodes < 0 || d.depth == 0 {
-		return fmt.Errorf("line %d: its aliases grow too large", n.Line)
+		return fmt.Errorf("line %d: %w", n.Line, errTooLarge)
 	}
 	d.depth--
 	return nil

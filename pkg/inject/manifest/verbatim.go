@@ -108,7 +108,7 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	if len(body) > 0 && !bytes.HasSuffix(body, []byte("\n")) {
 		line = "\n" + line
 	}
-	if text := slices.Concat(body, []byte(line), end); means(text, value) {
+	if text := slices.Concat(body, []byte(line), end); means(text, value) == nil {
 		d.text = text
 	}
 }
@@ -165,7 +165,7 @@ func (d *document) restore(changes []inject.Change, inStatus string) bool {
 		return false
 	}
 	was, ok := replace(text, hunks)
-	if !ok || !means(was, want) {
+	if !ok || means(was, want) != nil {
 		return false
 	}
 	d.text = was
