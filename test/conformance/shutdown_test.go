@@ -26,7 +26,7 @@ import (
 
 // slack is what a busy machine may add to a time that a test reads off. It is less than
 // the ten seconds and more that the same would take if it waited for what it must not.
-const slack = 8 * time.Second
+const slack = 3 * time.Second
 
 // endlessID is the last stream id of a GOAWAY that refuses nothing (RFC 9113 6.8).
 const endlessID = 1<<31 - 1
