@@ -179,46 +179,53 @@ func FuzzResponse(f *testing.F) {
 				}
 			}
 		}
-		if n == 0 {
-			return
-		}
-
-		again := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
-		for _, f := range r.Fields {
-			again = wire.AppendField(again, f.Name, f.Value)
-		}
-		again = append(again, "\r\n"...)
-		var r2 wire.Response
-		n2, err2 := r2.Parse(again)
-		r2.Close = r.Close // a LF alone is not written again
-		if got, want := describeResponse(&r2, n2, err2), describeResponse(&r, len(again), nil); got != want {
-			t.Errorf("%q: got %s, want %s", again, got, want)
-		}
-
-		for _, method := range []string{"GET", "HEAD"} {
-			length, framing := r.BodyLength(method)
-			req := &http.Request{Method: method}
-			// What is written again, because net/http takes lists for bad lengths.
-			again := withoutLengths(&r)
-			std, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(again)), req)
-			if err != nil {
-				t.Errorf("%q: net/http: got %v, want nil", again, err)
-				continue
-			}
-			wantLength := std.ContentLength
-			switch {
-			case framing == wire.None:
-				if method == "GET" && std.Body != http.NoBody {
-					t.Errorf("%q: got no body, want one", again)
-				}
-				continue
-			case framing == wire.Chunked && !slices.Equal(std.TransferEncoding, []string{"chunked"}),
-				framing == wire.UntilClose && len(std.TransferEncoding) > 0,
-				length != wantLength:
-				t.Errorf("%q: got %v of %d, want %q of %d", again, framing, length, std.TransferEncoding, wantLength)
-			}
+		if n > 0 {
+			wantSameWrittenAgain(t, &r)
+			wantLengthsOfNetHTTP(t, &r)
 		}
 	})
+}
+
+// wantSameWrittenAgain writes a response's head, and reports an error unless it is read as
+// the same.
+func wantSameWrittenAgain(t *testing.T, r *wire.Response) {
+	t.Helper()
+	again := fmt.Appendf(nil, "HTTP/1.%d %d %s\r\n", r.Minor, r.Status, r.Reason)
+	for _, f := range r.Fields {
+		again = wire.AppendField(again, f.Name, f.Value)
+	}
+	again = append(again, "\r\n"...)
+	var r2 wire.Response
+	n, err := r2.Parse(again)
+	r2.Close = r.Close // a LF alone is not written again
+	if got, want := describeResponse(&r2, n, err), describeResponse(r, len(again), nil); got != want {
+		t.Errorf("%q: got %s, want %s", again, got, want)
+	}
+}
+
+// wantLengthsOfNetHTTP reports an error unless net/http, too, finds the end of the body
+// where a response says it is.
+func wantLengthsOfNetHTTP(t *testing.T, r *wire.Response) {
+	t.Helper()
+	again := withoutLengths(r) // because net/http takes lists for bad lengths
+	for _, method := range []string{"GET", "HEAD"} {
+		length, framing := r.BodyLength(method)
+		std, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(again)), &http.Request{Method: method})
+		if err != nil {
+			t.Errorf("%q: net/http: got %v, want nil", again, err)
+			continue
+		}
+		switch {
+		case framing == wire.None:
+			if method == "GET" && std.Body != http.NoBody {
+				t.Errorf("%q: got no body, want one", again)
+			}
+		case framing == wire.Chunked && !slices.Equal(std.TransferEncoding, []string{"chunked"}),
+			framing == wire.UntilClose && len(std.TransferEncoding) > 0,
+			length != std.ContentLength:
+			t.Errorf("%q: got %v of %d, want %q of %d", again, framing, length, std.TransferEncoding, std.ContentLength)
+		}
+	}
 }
 
 // withoutLengths writes a response head with one Content-Length at most.

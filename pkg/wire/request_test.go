@@ -281,7 +281,7 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 		{"two lines of it", line("Connection", wire.MaxConnection-4) + line("connection", 2), "refused list-too-long"},
 		{"empty lines of it", strings.Repeat("Connection:\r\n", wire.MaxConnection/2+1), "refused list-too-long"},
 		{"all options", options(wire.MaxOptions), "ok none"},
-		{"an option more", options(wire.MaxOptions - 1) + options(2), "refused connection"},
+		{"an option more", options(wire.MaxOptions-1) + options(2), "refused connection"},
 		{"many more", options(1000), "refused connection"},
 		{"Trailer", line("Trailer", wire.MaxRequestTrailer-2), "ok none"},
 		{"Trailer, too long", line("Trailer", wire.MaxRequestTrailer-1), "refused list-too-long"},
