@@ -64,61 +64,29 @@ var early = []string{"HTTP/1.1", "HTTP/1.0", "HEAD", "h2c", "gRPC", "TLS", "TLS 
 // method POST has a body that is never complete.
 func (c clock) askEarly(t *testing.T, p *pod, protocol, method string) {
 	t.Helper()
-	body := "\r\n"
+	rest := "\r\nHost: a.test\r\n\r\n"
 	if method == "POST" {
-		body = "Content-Length: 100\r\n\r\nhalf"
-	}
-	status, text := 504, "request timeout"
-	if c.name == "queue" {
-		status, text = 503, "pending request queue full\n"
-	}
-	checkHTTP1 := func(w *wire, method string) {
-		t.Helper()
-		m := w.receive(method)
-		if method == "HEAD" {
-			m.Body = text // there is none
-		}
-		if m.Body != text {
-			t.Errorf("got the body %q, want %q", m.Body, text)
-		}
-		checkOurs(t, p, m, status, c.kind, c.word)
-		if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
-			t.Errorf("got Retry-After %q", got)
-		}
-	}
-	checkH2 := func(h *h2Peer, stream uint32) {
-		t.Helper()
-		a := h.answer(stream)
-		if a.status != status || a.body != text || a.cut || word(a.get("proxy-status")) != c.word {
-			t.Errorf("got %+v, want %d with %q and the word %s", a, status, text, c.word)
-		}
+		rest = "\r\nHost: a.test\r\nContent-Length: 100\r\n\r\nhalf"
 	}
 	switch protocol {
 	case "HTTP/1.1", "HTTP/1.0":
 		w := dial(t, p.addr())
-		w.send(method + " /wait " + protocol + "\r\nHost: a.test\r\n" + body)
-		checkHTTP1(w, method)
+		w.send(method + " /wait " + protocol + rest)
+		c.wantHTTP1(t, p, w, method)
 	case "HEAD":
 		w := dial(t, p.addr())
 		w.send(request("HEAD", "/wait"))
-		checkHTTP1(w, "HEAD")
+		c.wantHTTP1(t, p, w, "HEAD")
 	case "TLS":
 		w := dialTLS(t, p.tlsAddr(), "http/1.1")
-		w.send(method + " /wait HTTP/1.1\r\nHost: a.test\r\n" + body)
-		checkHTTP1(w, method)
+		w.send(method + " /wait HTTP/1.1" + rest)
+		c.wantHTTP1(t, p, w, method)
 	case "WebSocket": // the handshake
 		w := dial(t, p.addr())
 		w.send(request("GET", "/wait", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
-		checkHTTP1(w, "GET")
+		c.wantHTTP1(t, p, w, "GET")
 	case "h2c", "TLS h2":
-		h := p.h2Peer(protocol)
-		h.open(1, method == "GET", method, "/wait")
-		checkH2(h, 1)
-		// The connection is as good as before.
-		h.open(3, true, "GET", "/now")
-		if a := h.answer(3); a.cut {
-			t.Errorf("the next request of the connection got %+v", a)
-		}
+		c.askEarlyH2(t, p, protocol, method)
 	case "gRPC":
 		h := dialH2(t, p.addr())
 		h.open(1, true, "POST", "/wait", "Content-Type: application/grpc+proto", "TE: trailers")
@@ -132,6 +100,47 @@ func (c clock) askEarly(t *testing.T, p *pod, protocol, method string) {
 		}
 	default:
 		t.Fatalf("no protocol %q", protocol)
+	}
+}
+
+// response is what a client gets when the clock has run out before a response began.
+func (c clock) response() (status int, body string) {
+	if c.name == "queue" {
+		return 503, "pending request queue full\n"
+	}
+	return 504, "request timeout"
+}
+
+// wantHTTP1 reads the response to a request with the method.
+func (c clock) wantHTTP1(t *testing.T, p *pod, w *wire, method string) {
+	t.Helper()
+	status, body := c.response()
+	m := w.receive(method)
+	if method == "HEAD" {
+		m.Body = body // there is none
+	}
+	if m.Body != body {
+		t.Errorf("got the body %q, want %q", m.Body, body)
+	}
+	checkOurs(t, p, m, status, c.kind, c.word)
+	if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
+		t.Errorf("got Retry-After %q", got)
+	}
+}
+
+func (c clock) askEarlyH2(t *testing.T, p *pod, protocol, method string) {
+	t.Helper()
+	status, body := c.response()
+	h := p.h2Peer(protocol)
+	h.open(1, method == "GET", method, "/wait")
+	a := h.answer(1)
+	if a.status != status || a.body != body || a.cut || word(a.get("proxy-status")) != c.word {
+		t.Errorf("got %+v, want %d with %q and the word %s", a, status, body, c.word)
+	}
+	// The connection is as good as before.
+	h.open(3, true, "GET", "/now")
+	if a := h.answer(3); a.cut {
+		t.Errorf("the next request of the connection got %+v", a)
 	}
 }
 
@@ -293,51 +302,22 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 			app := newChatty()
 			p.app(app)
 			p.sidecar(c.settings()...)
-			chunked, fixed := "/chunked", "/fixed"
+			chunked, fixed, grpc := "/chunked", "/fixed", "/chunked"
 			if c.name == "idle" {
-				chunked, fixed = "/silent", "/silent-fixed"
+				chunked, fixed, grpc = "/silent", "/silent-fixed", "/grpc"
 			}
-			over := func(protocol, path string) {
-				t.Helper()
-				if got := receive(t, protocol+": the app hears that the exchange is over", app.over); got != path {
-					t.Errorf("%s: got the end of %s, want that of %s", protocol, got, path)
-				}
-			}
-			for name, row := range map[string]struct {
-				addr, proto, path string
-				reset             bool // nothing else can tell
-			}{
-				"HTTP/1.1 chunked":            {p.addr(), "HTTP/1.1", chunked, false},
-				"HTTP/1.1 of a fixed length":  {p.addr(), "HTTP/1.1", fixed, false},
-				"HTTP/1.0 until the close":    {p.addr(), "HTTP/1.0", chunked, true},
-				"HTTP/1.0 of a fixed length":  {p.addr(), "HTTP/1.0", fixed, false},
-				"TLS chunked":                 {p.tlsAddr(), "HTTP/1.1", chunked, false},
-				"TLS of a fixed length":       {p.tlsAddr(), "HTTP/1.1", fixed, false},
-				"TLS, HTTP/1.0 to the close":  {p.tlsAddr(), "HTTP/1.0", chunked, true},
-				"HTTP/1.1 with Close, chunks": {p.addr(), "HTTP/1.1\r\nConnection: close", chunked, false},
+			for _, row := range []cutResponse{
+				{"HTTP/1.1 chunked", p.addr(), "HTTP/1.1", chunked, false},
+				{"HTTP/1.1 of a fixed length", p.addr(), "HTTP/1.1", fixed, false},
+				{"HTTP/1.0 until the close", p.addr(), "HTTP/1.0", chunked, true},
+				{"HTTP/1.0 of a fixed length", p.addr(), "HTTP/1.0", fixed, false},
+				{"TLS chunked", p.tlsAddr(), "HTTP/1.1", chunked, false},
+				{"TLS of a fixed length", p.tlsAddr(), "HTTP/1.1", fixed, false},
+				{"TLS, HTTP/1.0 to the close", p.tlsAddr(), "HTTP/1.0", chunked, true},
+				{"HTTP/1.1 with Close, chunks", p.addr(), "HTTP/1.1\r\nConnection: close", chunked, false},
 			} {
-				w := dial(t, row.addr)
-				if row.addr == p.tlsAddr() {
-					w = dialTLS(t, row.addr, "http/1.1")
-				}
-				w.send("GET " + row.path + " " + row.proto + "\r\nHost: a.test\r\n\r\n")
-				head := w.begunOn("GET", row.path)
-				b, err := io.ReadAll(w.r)
-				switch {
-				case bytes.Contains(b, []byte("timeout")):
-					t.Errorf("%s: the body holds %.200q, want nothing of ours in it", name, b)
-				case !bytes.Contains(b, []byte("begun")):
-					t.Errorf("%s: got %.200q, want what the app has sent", name, b)
-				case row.reset && err == nil:
-					t.Errorf("%s: got %d bytes and a clean end, want a reset: nothing else tells that it is not whole", name, len(b))
-				case row.reset && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.ErrUnexpectedEOF):
-					t.Errorf("%s: got %v, want a reset", name, err)
-				case head.get("Transfer-Encoding") != "" && bytes.HasSuffix(b, []byte("0\r\n\r\n")):
-					t.Errorf("%s: got the last chunk, want the body cut", name)
-				case head.get("Content-Length") != "" && len(b) >= 100000:
-					t.Errorf("%s: got all %d bytes, want the body cut", name, len(b))
-				}
-				over(name, row.path)
+				row.check(t, p)
+				app.wantOver(t, row.name, row.path)
 			}
 			for _, protocol := range []string{"h2c", "TLS h2"} {
 				h := p.h2Peer(protocol)
@@ -348,21 +328,56 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 					if a.status != 200 || !a.cut || strings.Contains(a.body, "timeout") || !strings.Contains(a.body, "begun") {
 						t.Errorf("%s%s: got %+v, want the app's 200 and RST_STREAM", protocol, path, a)
 					}
-					over(protocol, path)
+					app.wantOver(t, protocol, path)
 				}
 			}
 			h := dialH2(t, p.addr())
-			path := "/grpc"
-			if c.name == "request" {
-				path = "/chunked"
-			}
-			h.open(1, true, "POST", path, "Content-Type: application/grpc", "TE: trailers")
+			h.open(1, true, "POST", grpc, "Content-Type: application/grpc", "TE: trailers")
 			if a := h.answer(1); a.status != 200 || !a.cut || a.get("grpc-status") != "" {
 				t.Errorf("gRPC: got %+v, want the app's 200 and RST_STREAM", a)
 			}
-			over("gRPC", path)
+			app.wantOver(t, "gRPC", grpc)
 			c.logged(t, p, "streaming")
 		})
+	}
+}
+
+// wantOver waits until the app has got the end of a request for the path.
+func (a *chatty) wantOver(t *testing.T, protocol, path string) {
+	t.Helper()
+	if got := receive(t, protocol+": the app gets the end of the exchange", a.over); got != path {
+		t.Errorf("%s: got the end of %s, want that of %s", protocol, got, path)
+	}
+}
+
+// A cutResponse is a response over HTTP/1 that a clock cuts.
+type cutResponse struct {
+	name, addr, proto, path string
+	reset                   bool // nothing else shows that it is cut
+}
+
+func (r cutResponse) check(t *testing.T, p *pod) {
+	t.Helper()
+	w := dial(t, r.addr)
+	if r.addr == p.tlsAddr() {
+		w = dialTLS(t, r.addr, "http/1.1")
+	}
+	w.send("GET " + r.path + " " + r.proto + "\r\nHost: a.test\r\n\r\n")
+	head := w.begunOn("GET", r.path)
+	b, err := io.ReadAll(w.r)
+	switch {
+	case bytes.Contains(b, []byte("timeout")):
+		t.Errorf("%s: the body holds %.200q, want nothing of ours in it", r.name, b)
+	case !bytes.Contains(b, []byte("begun")):
+		t.Errorf("%s: got %.200q, want what the app has sent", r.name, b)
+	case r.reset && err == nil:
+		t.Errorf("%s: got %d bytes and a clean end, want a reset: nothing else shows that it is not whole", r.name, len(b))
+	case r.reset && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.ErrUnexpectedEOF):
+		t.Errorf("%s: got %v, want a reset", r.name, err)
+	case head.get("Transfer-Encoding") != "" && bytes.HasSuffix(b, []byte("0\r\n\r\n")):
+		t.Errorf("%s: got the last chunk, want the body cut", r.name)
+	case head.get("Content-Length") != "" && len(b) >= 100000:
+		t.Errorf("%s: got all %d bytes, want the body cut", r.name, len(b))
 	}
 }
 
