@@ -126,7 +126,7 @@ func (l *Log) wants(o *queue.Observation) bool {
 	}
 }
 
-func failed(o *queue.Observation) bool { return o.Why != queue.OK || o.Status >= 500 }
+func failed(o *queue.Observation) bool { return o.Reason != queue.OK || o.Status >= 500 }
 
 // appendLine appends the line of a request.
 func (l *Log) appendLine(b []byte, o *queue.Observation) []byte {

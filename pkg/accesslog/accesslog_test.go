@@ -125,7 +125,7 @@ func TestALineTellsTheWholeRequest(t *testing.T) {
 func TestWhatARequestHasNotComeToIsNull(t *testing.T) {
 	o := get("/")
 	o.Slot, o.FirstByte, o.Phase = time.Time{}, time.Time{}, queue.Queued
-	o.Status, o.Why, o.Begun = 503, queue.QueueFull, false
+	o.Status, o.Reason, o.Begun = 503, queue.QueueFull, false
 	got := written(t, Options{}, o)
 	for _, want := range []string{
 		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
@@ -141,8 +141,8 @@ func TestSwitchesSelect(t *testing.T) {
 	ok, slow, failed, cut, left, refused := get("/ok"), get("/slow"), get("/failed"), get("/cut"), get("/left"), get("/refused")
 	slow.End = slow.Start.Add(time.Second)
 	failed.Status = 500
-	cut.Why = queue.AppReset
-	left.Why, left.Status, left.Begun = queue.ClientGone, 499, false
+	cut.Reason = queue.AppReset
+	left.Reason, left.Status, left.Begun = queue.ClientGone, 499, false
 	refused.Status = 404
 	excluded, probe, liveness := get("/excluded"), get("/probe"), get("/liveness")
 	excluded.Excluded, excluded.Status = true, 500
@@ -518,7 +518,7 @@ func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 		r.Header = http.Header{"User-Agent": {agent}, "Referer": {referer}, "Traceparent": {"00-" + trace + "-1"}}
 		o.Method, o.Target, o.Host, o.Remote = method, target, host, remote
 		o.TraceID, o.Status = trace, status
-		o.Why = queue.Why(uint(why) % uint(queue.Whys))
+		o.Reason = queue.Reason(uint(why) % uint(queue.NumReasons))
 		o.End = o.Start.Add(time.Duration(nanos))
 		for _, made := range []*template{nil, knative} {
 			l := &Log{tail: appendTail(nil, &Revision{PodName: pod}), template: made}

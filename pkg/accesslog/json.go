@@ -24,7 +24,7 @@ const (
 func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError string) []byte {
 	b = append(b, `{"timestamp":"`...)
 	b = l.appendTime(b, o.Start)
-	if failed(o) && o.Why != queue.ClientGone {
+	if failed(o) && o.Reason != queue.ClientGone {
 		b = append(b, `","severity":"WARNING"`...)
 	} else {
 		b = append(b, `","severity":"INFO"`...)
@@ -44,11 +44,11 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError 
 	b = append(b, `","status":`...)
 	b = strconv.AppendInt(b, int64(o.Status), 10)
 	b = append(b, `,"reason":"`...)
-	b = append(b, o.Why.String()...)
+	b = append(b, o.Reason.String()...)
 	b = append(b, `","phase":"`...)
 	b = append(b, o.Phase.String()...)
 	b = append(b, `","cutShort":`...)
-	b = strconv.AppendBool(b, o.Begun && o.Why != queue.OK)
+	b = strconv.AppendBool(b, o.Begun && o.Reason != queue.OK)
 	b = append(b, `,"upgraded":`...)
 	b = strconv.AppendBool(b, o.Upgraded)
 	b = append(b, `,"replayed":`...)

@@ -47,7 +47,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Reason returns the reason for which a request has failed with err. What is no *Error
 // is the user container's fault. Of a body that could not be read only the client can be
 // the origin, unless the body was too long.
-func Reason(err error) queue.Why {
+func Reason(err error) queue.Reason {
 	var e *Error
 	if !errors.As(err, &e) {
 		return queue.AppReset
@@ -67,19 +67,19 @@ func Reason(err error) queue.Why {
 // off, if there is one, since that is the cause of whatever error came of it; and err
 // otherwise. body is why the request's body could not be read, nil if it could, for errors
 // of those who do not say it.
-func Fail(result *queue.Result, killed queue.Why, err, body error) {
-	if result.Why = killed; killed != queue.OK {
+func Fail(result *queue.Result, killed queue.Reason, err, body error) {
+	if result.Reason = killed; killed != queue.OK {
 		return
 	}
 	var e *Error
 	if body != nil && !errors.As(err, &e) {
 		err = &Error{Fault: Body, Err: body}
 	}
-	result.Why, result.Err = Reason(err), err
+	result.Reason, result.Err = Reason(err), err
 }
 
 // bodyReason returns the reason for which a request's body could not be read.
-func bodyReason(err error) queue.Why {
+func bodyReason(err error) queue.Reason {
 	var chunk *wire.BadChunk
 	switch {
 	case errors.Is(err, ErrTooLarge):

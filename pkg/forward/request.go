@@ -39,7 +39,7 @@ const chainKept = 512
 
 // Refuse returns what is wrong with a request that must not reach the user container; OK:
 // nothing. maxBody is the length in bytes that a body may have; 0: any.
-func (r *Request) Refuse(maxBody int64) queue.Why {
+func (r *Request) Refuse(maxBody int64) queue.Reason {
 	switch {
 	case r.Method == "CONNECT": // we are nobody's way out (RFC 9110 section 9.3.6)
 		return queue.BadRequest

@@ -168,7 +168,7 @@ func TestTheTargetIsPassedOnInOriginForm(t *testing.T) {
 func TestARequestThatMustNotReachTheAppIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		with func(*Request)
-		want queue.Why
+		want queue.Reason
 	}{
 		"ordinary":           {func(*Request) {}, queue.OK},
 		"as long as may be":  {func(r *Request) { r.Length = 10 }, queue.OK},

@@ -57,8 +57,8 @@ func TrailerFields(fields []wire.Field) []wire.Field {
 // AppendTiming appends the value of a Server-Timing field (W3C Server Timing): how long a
 // request whose response begins now has waited for its slot, and then for the user
 // container.
-func AppendTiming(b []byte, l *queue.Life) []byte {
-	queued, slot := l.Waited()
+func AppendTiming(b []byte, state *queue.RequestState) []byte {
+	queued, slot := state.Waited()
 	return fmt.Appendf(b, "queue;dur=%.1f, app;dur=%.1f",
 		float64(queued)/float64(time.Millisecond), float64(time.Since(slot))/float64(time.Millisecond))
 }

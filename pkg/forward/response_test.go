@@ -51,7 +51,7 @@ func TestAResponseIsFilteredWithoutAllocations(t *testing.T) {
 func TestAnErrorHasOneReason(t *testing.T) {
 	for _, c := range []struct {
 		err  error
-		want queue.Why
+		want queue.Reason
 	}{
 		{io.EOF, queue.AppReset},
 		{&Error{Fault: Reset, Err: io.EOF}, queue.AppReset},

@@ -22,8 +22,8 @@ func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
 		c.Close()
 	}
 	for _, o := range proxy.Observed(before + requests)[before:] {
-		if o.Why != queue.OK {
-			t.Fatalf("got %v, want %v", o.Why, queue.OK)
+		if o.Reason != queue.OK {
+			t.Fatalf("got %v, want %v", o.Reason, queue.OK)
 		}
 	}
 }
@@ -83,8 +83,8 @@ func testLeaving(t *testing.T, where, request string, leave func(*harness.Client
 	if !queued && !forwarded && o.Phase == queue.Dialling {
 		want = queue.Dialling // it may leave so early
 	}
-	if o.Why != queue.ClientGone || o.Status != 499 || o.Phase != want {
-		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Why, o.Status, o.Phase, queue.ClientGone, want)
+	if o.Reason != queue.ClientGone || o.Status != 499 || o.Phase != want {
+		t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, want)
 	}
 	if forwarded {
 		harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
@@ -108,8 +108,8 @@ func TestAClientThatLeavesInsideTheResponseIsNoticed(t *testing.T) {
 	}
 	c.Close()
 	harness.Receive(t, ended, "end of the app's connection")
-	if o := proxy.Observed(1)[0]; o.Why != queue.ClientGone || o.Status != 200 || o.Phase != queue.Streaming {
-		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Why, o.Status, o.Phase, queue.ClientGone, queue.Streaming)
+	if o := proxy.Observed(1)[0]; o.Reason != queue.ClientGone || o.Status != 200 || o.Phase != queue.Streaming {
+		t.Errorf("got %v, %d, %v, want %v, 200, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, queue.Streaming)
 	}
 }
 

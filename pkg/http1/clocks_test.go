@@ -21,7 +21,7 @@ type clockTest struct {
 	clocks queue.Clocks
 	app    func(*harness.AppConn)
 	text   string
-	why    queue.Why
+	reason queue.Reason
 	phase  queue.Phase
 	status int  // 0: the response is cut
 	stays  bool // the connection does
@@ -70,8 +70,8 @@ func (v clockTest) run(t *testing.T) {
 	case v.status != 0 && (m.Status() != v.status || m.Body != "request timeout" || err != nil):
 		t.Errorf("got %s %q, %v, want %d", m.Start, m.Body, err, v.status)
 	}
-	if o := proxy.Observed(1)[0]; o.Why != v.why || o.Phase != v.phase {
-		t.Errorf("got %v while %v, want %v while %v", o.Why, o.Phase, v.why, v.phase)
+	if o := proxy.Observed(1)[0]; o.Reason != v.reason || o.Phase != v.phase {
+		t.Errorf("got %v while %v, want %v while %v", o.Reason, o.Phase, v.reason, v.phase)
 	}
 	if v.stays != (m.Get("connection") == "") && v.status != 0 {
 		t.Errorf("got Connection: %q, want the connection to stay: %v", m.Get("connection"), v.stays)
@@ -103,7 +103,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
 		clocks queue.Clocks
-		why    queue.Why
+		reason queue.Reason
 	}{
 		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
 		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
@@ -118,8 +118,8 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 			}), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = c.clocks })
 			client := proxy.Dial()
 			client.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-			if o := proxy.Observed(1)[0]; o.Why != c.why || o.Begun {
-				t.Errorf("got %v, begun %v, want %v, false", o.Why, o.Begun, c.why)
+			if o := proxy.Observed(1)[0]; o.Reason != c.reason || o.Begun {
+				t.Errorf("got %v, begun %v, want %v, false", o.Reason, o.Begun, c.reason)
 			}
 			proxy.WantCounts(1, 0)
 			client.SetReadDeadline(time.Now().Add(time.Second))
@@ -150,7 +150,7 @@ func TestAClientThatTakesNoCutAnswerIsEndedByTheClocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(begun)
-	if o := proxy.Observed(1)[0]; o.Why != queue.AppGarbage {
-		t.Errorf("got %v, want %v", o.Why, queue.AppGarbage)
+	if o := proxy.Observed(1)[0]; o.Reason != queue.AppGarbage {
+		t.Errorf("got %v, want %v", o.Reason, queue.AppGarbage)
 	}
 }

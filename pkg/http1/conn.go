@@ -82,7 +82,7 @@ func newConn(l *Server, nc *link.Conn) *conn {
 // hangup notes that the client has closed its side.
 func (c *conn) hangup() {
 	c.gone.Store(true)
-	c.alarm.Wake()
+	c.alarm.Notify()
 	c.leaveRequest()
 }
 
@@ -107,7 +107,7 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 		switch what {
 		case request:
 			c.server.served.Add(1)
-			c.server.proxy.Serve(&c.exchange, &c.life)
+			c.server.proxy.Serve(&c.exchange, &c.state)
 			if !c.finish() {
 				c.close()
 				return false
@@ -160,7 +160,7 @@ func (c *conn) next() what {
 	}
 	for {
 		if c.w > c.r {
-			if what, known := c.judge(); known {
+			if what, known := c.classify(); known {
 				if c.owing && !c.gotHead() {
 					return end
 				}
@@ -186,7 +186,7 @@ func (c *conn) owe() {
 }
 
 // judge decides what has arrived; not known: it is not complete.
-func (c *conn) judge() (w what, known bool) {
+func (c *conn) classify() (w what, known bool) {
 	b := c.buf[c.r:c.w]
 	if c.first && !c.agreed {
 		if is, maybe := wire.HasPreface(b); is || maybe {
@@ -272,7 +272,7 @@ func (c *conn) refuse(status int) {
 	text := http.StatusText(status)
 	c.exchange.begin(0)
 	c.request.Reset()
-	a := queue.Answer{Status: status, Body: text + "\n", Why: queue.BadRequest, GRPC: -1}
+	a := queue.Answer{Status: status, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1}
 	c.last = true
 	c.exchange.answer(&a, 1)
 }
@@ -482,7 +482,7 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 	c.left, c.then = nil, nil
 	if c.offered {
 		c.offered = false
-		c.life.Taken()
+		c.state.WriteDone()
 	}
 	if err == nil {
 		err = c.writeErr
@@ -519,7 +519,7 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 func (c *conn) offer() {
 	if c.clocked && !c.offered {
 		c.offered = true
-		c.alarm.Offer(&c.life)
+		c.alarm.WriteStarted(&c.state)
 	}
 }
 

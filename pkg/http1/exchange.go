@@ -26,7 +26,7 @@ type exchange struct {
 	request wire.Request
 	size    int // of the head
 	at      int // index in the connection's buffer: what is behind the head and not consumed
-	life    queue.Life
+	state   queue.RequestState
 	alarm   *queue.Alarm
 	head    forward.Request // what the user container gets
 	call    upstream.Call
@@ -74,7 +74,7 @@ func (x *exchange) init(c *conn) {
 }
 
 // Sending implements upstream.Client.
-func (x *exchange) Sending() { x.life.Enter(queue.Waiting) }
+func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
 // Waiting implements upstream.Client.
 func (x *exchange) Waiting() {
@@ -93,7 +93,7 @@ func (x *exchange) BodyArrived() bool { return x.body.here() }
 
 // hasGone reports whether the client has. In a tunnel one that ends its side has not.
 func (x *exchange) hasGone() bool {
-	return x.c.gone.Load() && x.life.Phase() != queue.Tunnelled
+	return x.c.gone.Load() && x.state.Phase() != queue.Tunnelled
 }
 
 // begin makes x the exchange of the request whose head takes the next n bytes.
@@ -183,11 +183,11 @@ func (x *exchange) leaveRequest() {
 	}
 }
 
-// Sleep implements queue.Exchange.
-func (x *exchange) Sleep(l *queue.Life) queue.Why { return x.alarm.Sleep(l) }
+// Wait implements queue.Exchange.
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason { return x.alarm.Wait(state) }
 
-// Wake implements queue.Exchange.
-func (x *exchange) Wake() { x.alarm.Wake() }
+// Notify implements queue.Exchange.
+func (x *exchange) Notify() { x.alarm.Notify() }
 
 // Answer implements queue.Exchange.
 func (x *exchange) Answer(a *queue.Answer) {
@@ -362,9 +362,9 @@ func (b *body) Read(p []byte) (int, error) {
 	if err := x.sayContinue(); err != nil {
 		return 0, err
 	}
-	x.life.AwaitBody()
+	x.state.AwaitBody()
 	n, err := b.read(p)
-	x.life.GotBody()
+	x.state.GotBody()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n += int64(n)

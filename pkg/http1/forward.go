@@ -16,23 +16,23 @@ import (
 var errBroken = errors.New("the connection has failed")
 
 // Forward implements queue.Exchange.
-func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
-	x.describe(l)
-	if why := x.head.Refuse(x.c.server.settings.MaxBodyBytes); why != queue.OK {
-		return queue.Result{Why: why}
+func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+	x.describe(state)
+	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
 	c := &x.call
-	x.giveBody(l)
+	x.giveBody(state)
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
-	x.alarm.Watch(l)
+	x.alarm.Watch(state)
 	if x.c.server.app.OnlyH2() && !x.head.Upgrade {
 		return x.forwardH2()
 	}
-	c.Hold = l.Holds()
+	c.Hold = state.Holds()
 	c.Begin()
-	if why := x.alarm.Abortable(x.abortApp); why != queue.OK {
-		return queue.Result{Why: why}
+	if reason := x.alarm.Abortable(x.abortApp); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
 	r, err := c.Do(x.c.server.app)
 	result.Replayed = c.Sends > 1
@@ -57,7 +57,7 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 		return result
 	}
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	l.Respond(wire.String(contentType))
+	state.Respond(wire.String(contentType))
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(&r.Head, r, &result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
@@ -71,25 +71,25 @@ func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
 // conclude settles what a response that has begun has come to.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
-	if result.Why != queue.OK && !x.told { // there is still room for the reason
+	if result.Reason != queue.OK && !x.told { // there is still room for the reason
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
 	}
-	x.broken = x.broken || result.Why != queue.OK
+	x.broken = x.broken || result.Reason != queue.OK
 }
 
 // describe sets what the request says to the user container.
-func (x *exchange) describe(l *queue.Life) {
+func (x *exchange) describe(state *queue.RequestState) {
 	q, r := &x.request, &x.head
 	r.Method, r.Target, r.Host, r.Fields = wire.String(q.Method), wire.String(q.Target), wire.String(q.Host), q.Fields
 	r.Length, r.Chunked, r.Expect100 = q.ContentLength, q.Chunked, q.Expect100
 	r.Upgrade = q.Upgrade && q.Minor > 0 && r.OffersUpgrade() // HTTP/1.0 has none
-	r.Secure, r.Trace = x.c.nc.Secure(), l.Trace()
+	r.Secure, r.Trace = x.c.nc.Secure(), state.Trace()
 }
 
 // giveBody sets the body of the call: what is here as a whole goes with the head.
-func (x *exchange) giveBody(l *queue.Life) {
+func (x *exchange) giveBody(state *queue.RequestState) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer = nil, nil, nil
 	if content, all := x.body.arrived(); all {
@@ -99,7 +99,7 @@ func (x *exchange) giveBody(l *queue.Life) {
 		if x.body.chunked {
 			c.Trailer = x.body.chunks.Trailer
 		}
-		l.OwesBody()
+		state.ExpectBody()
 	}
 	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // one that has sent some of the body does not wait
 }
@@ -116,7 +116,7 @@ func (b *body) sent() {
 }
 
 // blame notes what ended a forward. A kill is the cause of whatever error it made.
-func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
+func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
@@ -149,7 +149,7 @@ func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
 			_ = x.flush(nil) // what has come is the client's, in its own time; that it is not all, it will see
 			return
 		}
-		x.life.Touch()
+		x.state.Touch()
 		if x.pass(data, chunked) != nil {
 			x.gone(result)
 			return
@@ -160,8 +160,8 @@ func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
 
 // gone notes that the response can't be written.
 func (x *exchange) gone(result *queue.Result) {
-	if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
-		result.Why = queue.ClientGone
+	if result.Reason = x.alarm.Abortable(nil); result.Reason == queue.OK {
+		result.Reason = queue.ClientGone
 	}
 }
 
@@ -202,7 +202,7 @@ func (x *exchange) beginResponse(status int, reason string, fields []wire.Field,
 		b = wire.AppendField(b, header.Date, x.c.server.date.Now())
 	}
 	if x.c.server.settings.ServerTiming {
-		b = append(forward.AppendTiming(append(b, header.ServerTiming+": "...), &x.life), "\r\n"...)
+		b = append(forward.AppendTiming(append(b, header.ServerTiming+": "...), &x.state), "\r\n"...)
 	}
 	switch {
 	case chunked:

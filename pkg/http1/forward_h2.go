@@ -29,8 +29,8 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		c.Abort()
 		x.c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
 	}
-	if why := x.alarm.Abortable(abort); why != queue.OK {
-		return queue.Result{Why: why}
+	if reason := x.alarm.Abortable(abort); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
 	r, err := c.Do(x.c.server.client)
 	result.Replayed = c.Sends > 1
@@ -44,7 +44,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.life.Respond(wire.String(contentType))
+	x.state.Respond(wire.String(contentType))
 	x.alarm.Abortable(func() {
 		c.Abort()
 		x.c.nc.SetDeadline(past)

@@ -34,8 +34,8 @@ func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
 				app.wantRunning(t, 1)
 				leave(c)
 				o := proxy.Observed(times)[times-1]
-				if o.Why != queue.ClientGone || o.Status != 499 {
-					t.Errorf("got %v, %d, want %v, 499", o.Why, o.Status, queue.ClientGone)
+				if o.Reason != queue.ClientGone || o.Status != 499 {
+					t.Errorf("got %v, %d, want %v, 499", o.Reason, o.Status, queue.ClientGone)
 				}
 				harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
 			})

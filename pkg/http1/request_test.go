@@ -92,8 +92,8 @@ func TestABodyArrivesWhateverItsSplit(t *testing.T) {
 				if m.Body != request.body || strings.Join(m.Trailers, "|") != request.trailer {
 					t.Fatalf("split at %d: got body %q and trailers %q, want %q and %q", split, m.Body, m.Trailers, request.body, request.trailer)
 				}
-				if o := proxy.Observed(before + 1)[before]; o.In != int64(len(request.body)) || o.Why != queue.OK {
-					t.Fatalf("split at %d: got %d bytes in, %v, want %d, ok", split, o.In, o.Why, len(request.body))
+				if o := proxy.Observed(before + 1)[before]; o.In != int64(len(request.body)) || o.Reason != queue.OK {
+					t.Fatalf("split at %d: got %d bytes in, %v, want %d, ok", split, o.In, o.Reason, len(request.body))
 				}
 			}
 			proxy.WantCounts(uint64(len(request.text)-1), 0)

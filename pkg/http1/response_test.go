@@ -87,7 +87,7 @@ func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
 func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 	for name, v := range map[string]struct {
 		answer string
-		why    queue.Why
+		reason queue.Reason
 	}{
 		"no HTTP":              {"SSH-2.0-OpenSSH_9.6\r\n", queue.AppGarbage},
 		"HTTP/2":               {"HTTP/2.0 200 OK\r\n\r\n", queue.AppGarbage},
@@ -106,8 +106,8 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 			c := proxy.Dial()
 			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nX-Answer: it\r\n\r\n")
 			m := c.Receive("POST")
-			if m.Status() != 502 || !strings.Contains(m.Get("proxy-status"), v.why.String()) {
-				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.Start, m.Get("proxy-status"), v.why)
+			if m.Status() != 502 || !strings.Contains(m.Get("proxy-status"), v.reason.String()) {
+				t.Errorf("got %s, Proxy-Status %q, want 502, %v", m.Start, m.Get("proxy-status"), v.reason)
 			}
 			c.Get("/after") // neither side's connection is mistaken for a sound one
 			proxy.WantCounts(2, 0)
@@ -133,8 +133,8 @@ func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
 			if harness.IsTimeout(err) {
 				t.Errorf("got %v, want the end of the connection", err)
 			}
-			if o := proxy.Observed(1)[0]; o.Why != queue.AppReset && o.Why != queue.AppGarbage || !o.Begun || o.Status != 200 {
-				t.Errorf("observed: got %v, begun %v, %d, want the app's fault, true, 200", o.Why, o.Begun, o.Status)
+			if o := proxy.Observed(1)[0]; o.Reason != queue.AppReset && o.Reason != queue.AppGarbage || !o.Begun || o.Status != 200 {
+				t.Errorf("observed: got %v, begun %v, %d, want the app's fault, true, 200", o.Reason, o.Begun, o.Status)
 			}
 		})
 	}

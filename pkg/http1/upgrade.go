@@ -13,7 +13,7 @@ import (
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	c := x.c
 	result.Begun, result.Upgraded = true, true
-	x.life.Enter(queue.Tunnelled) // from now on a client that ends its side has not gone
+	x.state.Enter(queue.Tunnelled) // from now on a client that ends its side has not gone
 	c.watch.Stop()
 	x.broken, c.clocked = true, false // nothing of ours comes behind it
 	var client net.Conn = c.nc
@@ -30,7 +30,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	if err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Why = queue.ClientGone
+		result.Reason = queue.ClientGone
 		return
 	}
 	early := bytes.Clone(c.buf[x.at:c.w])
@@ -38,7 +38,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		x.call.Abort()
 		client.SetDeadline(past)
 	})
-	x.alarm.Watch(&x.life)
-	result.In, result.Out = r.Tunnel(client, early, x.life.Touch)
-	result.Why = x.alarm.Abortable(nil)
+	x.alarm.Watch(&x.state)
+	result.In, result.Out = r.Tunnel(client, early, x.state.Touch)
+	result.Reason = x.alarm.Abortable(nil)
 }

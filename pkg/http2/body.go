@@ -117,7 +117,7 @@ func (b *body) tell() {
 
 // pass passes a piece on. b.mu is held.
 func (b *body) pass(by *h2.Conn, p []byte, n int, end bool) {
-	b.x.life.GotBody()
+	b.x.state.GotBody()
 	waits, err := b.to.SendData(p, end)
 	switch {
 	case err != nil: // the user container has ended the stream, and says so elsewhere
@@ -128,7 +128,7 @@ func (b *body) pass(by *h2.Conn, p []byte, n int, end bool) {
 	}
 	by.FlushLater(b.to.Conn())
 	if !end {
-		b.x.life.AwaitBody()
+		b.x.state.AwaitBody()
 	}
 }
 
@@ -192,10 +192,10 @@ func (b *body) Read(p []byte) (int, error) {
 			b.x.conn.Flush(false)
 		}
 		if n > 0 || err != nil {
-			b.x.life.GotBody()
+			b.x.state.GotBody()
 			return n, err
 		}
-		b.x.life.AwaitBody()
+		b.x.state.AwaitBody()
 		<-b.arrived
 	}
 }
@@ -284,7 +284,7 @@ func (b *body) passTo(stream *h2.Stream) {
 		b.passTrailer()
 	}
 	if !b.end {
-		b.x.life.AwaitBody()
+		b.x.state.AwaitBody()
 	}
 }
 

@@ -35,8 +35,8 @@ func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
 		}()
 		harness.Receive(t, ended, "end of Abort")
 		for range requests {
-			if o := harness.Receive(t, a.observations, "observation"); o.Why != queue.OK && o.Why != queue.Draining {
-				t.Fatalf("got %v, want %v or %v", o.Why, queue.OK, queue.Draining)
+			if o := harness.Receive(t, a.observations, "observation"); o.Reason != queue.OK && o.Reason != queue.Draining {
+				t.Fatalf("got %v, want %v or %v", o.Reason, queue.OK, queue.Draining)
 			}
 		}
 		c.Close()

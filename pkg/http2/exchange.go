@@ -28,7 +28,7 @@ type exchange struct {
 	request  forward.Request
 	protocol string // of an extended CONNECT
 	body     body
-	life     queue.Life
+	state    queue.RequestState
 	alarm    *queue.Alarm
 	call     upstream.Call // to a user container that speaks HTTP/1.1
 	relay    relay         // to one that speaks HTTP/2
@@ -167,9 +167,9 @@ func validPath(path, method string) bool {
 func (x *exchange) serve() {
 	if x.refusal != 0 {
 		text := http.StatusText(x.refusal)
-		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Why: queue.BadRequest, GRPC: -1})
+		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1})
 	} else {
-		x.server.proxy.Serve(x, &x.life)
+		x.server.proxy.Serve(x, &x.state)
 	}
 	x.end()
 }
@@ -292,11 +292,11 @@ func (x *exchange) leaveRequest() {
 	}
 }
 
-// Sleep implements queue.Exchange.
-func (x *exchange) Sleep(l *queue.Life) queue.Why { return x.alarm.Sleep(l) }
+// Wait implements queue.Exchange.
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason { return x.alarm.Wait(state) }
 
-// Wake implements queue.Exchange.
-func (x *exchange) Wake() { x.alarm.Wake() }
+// Notify implements queue.Exchange.
+func (x *exchange) Notify() { x.alarm.Notify() }
 
 // Answer implements queue.Exchange.
 func (x *exchange) Answer(a *queue.Answer) {
@@ -352,7 +352,7 @@ func (f *fromClient) Failed(by *h2.Conn, err error) {
 	x.gone = true
 	x.mu.Unlock()
 	x.body.fail(errReset)
-	x.alarm.Wake()
+	x.alarm.Notify()
 	x.leaveRequest()
 	x.wake()
 }
@@ -361,6 +361,6 @@ func (f *fromClient) Failed(by *h2.Conn, err error) {
 func (f *fromClient) Drained(by *h2.Conn) {
 	x := (*exchange)(f)
 	x.relay.credit(by)
-	x.life.Taken()
+	x.state.WriteDone()
 	x.wake()
 }

@@ -17,28 +17,28 @@ import (
 )
 
 // Forward implements queue.Exchange.
-func (x *exchange) Forward(l *queue.Life) (result queue.Result) {
+func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	q := &x.request
 	if x.protocol != "" {
-		return x.connect(l)
+		return x.connect(state)
 	}
-	if why := q.Refuse(x.server.settings.MaxBodyBytes); why != queue.OK {
-		return queue.Result{Why: why}
+	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
-	q.Trace = l.Trace()
+	q.Trace = state.Trace()
 	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long
-		l.OwesBody()
+		state.ExpectBody()
 	}
-	x.alarm.Watch(l)
+	x.alarm.Watch(state)
 	speaks, err := x.appSpeaksH2()
 	switch {
 	case err != nil:
 		x.blame(&result, x.alarm.Abortable(nil), err)
 		return result
 	case speaks:
-		return x.relay.forward(l)
+		return x.relay.forward(state)
 	}
-	return x.forwardH1(l)
+	return x.forwardH1(state)
 }
 
 // appSpeaksH2 reports whether the user container speaks HTTP/2. Where that is not known
@@ -57,12 +57,12 @@ func (x *exchange) appSpeaksH2() (bool, error) {
 
 // blame notes what ended a forward. What has broken it off is the cause of whatever error
 // there is.
-func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
+func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
 // forwardH1 forwards the request to a user container that speaks HTTP/1.1.
-func (x *exchange) forwardH1(l *queue.Life) (result queue.Result) {
+func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
 	if content, whole := x.body.whole(); whole && !x.body.hasTrailer() {
@@ -73,23 +73,23 @@ func (x *exchange) forwardH1(l *queue.Life) (result queue.Result) {
 		c.Expect100 = x.request.Expect100 && len(content) == 0
 		x.request.Expect100 = c.Expect100
 	}
-	r := x.do(l, &result)
+	r := x.do(state, &result)
 	if r == nil {
 		return result
 	}
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	l.Respond(wire.String(contentType))
+	state.Respond(wire.String(contentType))
 	x.finish(r, &result)
 	return result
 }
 
 // do makes the call that is set up and returns the response, which has begun; nil: there is
 // none.
-func (x *exchange) do(l *queue.Life, result *queue.Result) *upstream.Response {
+func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream.Response {
 	c := &x.call
-	c.Request, c.Many, c.Hold = &x.request, true, l.Holds()
+	c.Request, c.Many, c.Hold = &x.request, true, state.Holds()
 	c.Begin()
-	if result.Why = x.alarm.Abortable(x.abortCall); result.Why != queue.OK {
+	if result.Reason = x.alarm.Abortable(x.abortCall); result.Reason != queue.OK {
 		return nil
 	}
 	r, err := c.Do(x.server.app)
@@ -131,7 +131,7 @@ func (x *exchange) abortCall() {
 // conclude settles what a response that has begun has come to.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
-	if result.Why != queue.OK && !x.stream.Ended() {
+	if result.Reason != queue.OK && !x.stream.Ended() {
 		x.stream.Reset(resetCode(result.Err))
 	}
 }
@@ -155,7 +155,7 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 		k.Field(header.Date, x.server.date.Now())
 	}
 	if x.server.settings.ServerTiming {
-		k.Field(header.ServerTiming, string(forward.AppendTiming(nil, &x.life)))
+		k.Field(header.ServerTiming, string(forward.AppendTiming(nil, &x.state)))
 	}
 	if length >= 0 && status != http.StatusNoContent {
 		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
@@ -187,7 +187,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 			x.blame(result, x.alarm.Abortable(nil), err)
 			return
 		}
-		x.life.Touch()
+		x.state.Touch()
 		if left > 0 {
 			left -= int64(len(data))
 		}
@@ -201,8 +201,8 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 		}
 	}
 	if err != nil {
-		if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
-			result.Why = queue.ClientGone
+		if result.Reason = x.alarm.Abortable(nil); result.Reason == queue.OK {
+			result.Reason = queue.ClientGone
 		}
 	}
 }
@@ -235,8 +235,8 @@ func (x *exchange) send(p []byte, end bool) error {
 // awaitTaken waits until the client has taken what was sent; it may take only so long for
 // it.
 func (x *exchange) awaitTaken() error {
-	x.alarm.Offer(&x.life)
-	defer x.life.Taken()
+	x.alarm.WriteStarted(&x.state)
+	defer x.state.WriteDone()
 	x.conn.Flush(false)
 	for x.stream.Waits() {
 		<-x.woken
@@ -254,7 +254,7 @@ func (x *exchange) awaitTaken() error {
 type caller exchange
 
 // Sending implements upstream.Client.
-func (c *caller) Sending() { c.life.Enter(queue.Waiting) }
+func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
 
 // Info implements upstream.Client: it passes an informational response on.
 func (c *caller) Info(head *wire.Response) {

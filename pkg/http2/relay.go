@@ -36,11 +36,11 @@ type relay struct {
 }
 
 // forward is Forward for a user container that speaks HTTP/2.
-func (y *relay) forward(l *queue.Life) queue.Result {
+func (y *relay) forward(state *queue.RequestState) queue.Result {
 	x := y.x
 	replayed, since := false, 0
 	for {
-		reused, err := y.open(l, since)
+		reused, err := y.open(state, since)
 		if err == nil {
 			err = y.wait()
 		}
@@ -51,7 +51,7 @@ func (y *relay) forward(l *queue.Life) queue.Result {
 		switch {
 		case err == nil:
 		case killed == queue.OK && errors.Is(err, h2.ErrGone):
-			result.Why = queue.ClientGone
+			result.Reason = queue.ClientGone
 		case killed == queue.OK && !replayed && y.mayRepeat(err, reused):
 			replayed, since = true, x.server.client.Since(err)
 			continue
@@ -67,7 +67,7 @@ func (y *relay) forward(l *queue.Life) queue.Result {
 
 // open opens the stream to the user container and sends the request, with what has come
 // of its body.
-func (y *relay) open(l *queue.Life, since int) (reused bool, err error) {
+func (y *relay) open(state *queue.RequestState, since int) (reused bool, err error) {
 	x := y.x
 	y.mu.Lock()
 	y.stream, y.held, y.finished, y.err = nil, 0, false, nil
@@ -87,7 +87,7 @@ func (y *relay) open(l *queue.Life, since int) (reused bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	l.Enter(queue.Waiting)
+	state.Enter(queue.Waiting)
 	y.mu.Lock()
 	y.stream = stream
 	y.mu.Unlock()
@@ -229,7 +229,7 @@ func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 	}
 	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), h.Status, true
 	contentType, _ := wire.Find(h.Fields, header.ContentType)
-	x.life.Respond(wire.String(contentType))
+	x.state.Respond(wire.String(contentType))
 	k := x.server.block()
 	x.beginResponse(k, h.Status, h.Fields, y.check.Length)
 	err := x.stream.SendHead(k, end)
@@ -275,7 +275,7 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 		y.fail(err)
 		return
 	}
-	x.life.Touch()
+	x.state.Touch()
 	if y.check.Bodiless() {
 		p = nil // the client would not expect it
 	}
@@ -307,9 +307,9 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 // offer starts the client's time for what waits.
 func (y *relay) offer(by *h2.Conn) {
 	x := y.x
-	x.alarm.Offer(&x.life)
+	x.alarm.WriteStarted(&x.state)
 	if !x.stream.Waits() { // it has been taken in the meantime
-		x.life.Taken()
+		x.state.WriteDone()
 		y.credit(by)
 	}
 }

@@ -181,8 +181,8 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 					}
 				}
 				c.must(c.WriteRSTStream(id, xhttp2.ErrCodeCancel))
-				if o := harness.Receive(t, a.observations, "observation"); o.Why != queue.ClientGone {
-					t.Fatalf("got %v, want that the client has gone", o.Why)
+				if o := harness.Receive(t, a.observations, "observation"); o.Reason != queue.ClientGone {
+					t.Fatalf("got %v, want that the client has gone", o.Reason)
 				}
 				c.Close()
 			}

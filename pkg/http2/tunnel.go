@@ -24,9 +24,9 @@ const webSocket = "websocket"
 
 // connect is Forward for an extended CONNECT: a WebSocket over HTTP/2 (RFC 8441), which
 // the user container gets as one over HTTP/1.1 (RFC 6455).
-func (x *exchange) connect(l *queue.Life) (result queue.Result) {
+func (x *exchange) connect(state *queue.RequestState) (result queue.Result) {
 	if x.protocol != webSocket || x.server.app.OnlyH2() {
-		return queue.Result{Why: queue.BadRequest}
+		return queue.Result{Reason: queue.BadRequest}
 	}
 	q := &x.request
 	key := newKey()
@@ -35,22 +35,22 @@ func (x *exchange) connect(l *queue.Life) (result queue.Result) {
 		wire.Field{Name: []byte(header.Connection), Value: []byte(header.Upgrade)},
 		wire.Field{Name: []byte(header.Upgrade), Value: []byte(webSocket)},
 		wire.Field{Name: []byte("Sec-WebSocket-Key"), Value: []byte(key)})
-	q.Trace = l.Trace()
-	x.alarm.Watch(l)
+	q.Trace = state.Trace()
+	x.alarm.Watch(state)
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
-	r := x.do(l, &result)
+	r := x.do(state, &result)
 	if r == nil {
 		return result
 	}
 	switch accept, _ := wire.Find(r.Head.Fields, "sec-websocket-accept"); {
 	case r.Head.Status != http.StatusSwitchingProtocols: // the user container does not want it
-		l.Respond("")
+		state.Respond("")
 		x.finish(r, &result)
 	case wire.String(accept) != acceptOf(key):
 		x.alarm.Abortable(nil)
 		r.Close()
-		return queue.Result{Why: queue.AppGarbage}
+		return queue.Result{Reason: queue.AppGarbage}
 	default:
 		x.tunnel(r, &result)
 	}
@@ -74,7 +74,7 @@ func acceptOf(key string) string {
 // tunnel says that the WebSocket is open and passes bytes both ways, to its end.
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	result.Status, result.Upgraded = http.StatusOK, true
-	x.life.Enter(queue.Tunnelled)
+	x.state.Enter(queue.Tunnelled)
 	x.stream.BothWays()
 	k := x.server.block()
 	k.Status(http.StatusOK)
@@ -86,7 +86,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	if err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Why = queue.ClientGone
+		result.Reason = queue.ClientGone
 		return
 	}
 	w := goaway.WebSocket(client)
@@ -96,9 +96,9 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		x.call.Abort()
 		client.cut()
 	})
-	x.alarm.Watch(&x.life)
-	result.In, result.Out = r.Tunnel(w, nil, x.life.Touch)
-	result.Why = x.alarm.Abortable(nil)
+	x.alarm.Watch(&x.state)
+	result.In, result.Out = r.Tunnel(w, nil, x.state.Touch)
+	result.Reason = x.alarm.Abortable(nil)
 }
 
 // withoutAccept leaves out what only HTTP/1.1 has of the WebSocket handshake (RFC 8441

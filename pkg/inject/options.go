@@ -145,7 +145,7 @@ func (o Options) Set(name, text string) error {
 	if !ok {
 		return unknown("option", name, names(Table()))
 	}
-	if err := option.judge(text); err != nil {
+	if err := option.validate(text); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	o[name] = text
@@ -201,13 +201,13 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 			if option.Name == duplexOption { // Knative's features say it in their way
 				value = strings.NewReplacer("Enabled", "true", "Disabled", "false").Replace(value)
 			}
-			if err := option.judge(value); err != nil {
+			if err := option.validate(value); err != nil {
 				return nil, fmt.Errorf("annotation %s: %w", key, err)
 			}
 			all[option.Name] = value
 			break
 		}
-		if err := option.judge(all[option.Name]); err != nil {
+		if err := option.validate(all[option.Name]); err != nil {
 			return nil, fmt.Errorf("%s: %w", option.Name, err)
 		}
 	}
@@ -299,7 +299,7 @@ func (o Options) get(name string) string {
 }
 
 // judge says what is wrong with a text.
-func (o Option) judge(text string) error {
+func (o Option) validate(text string) error {
 	switch {
 	case text == "":
 		return nil

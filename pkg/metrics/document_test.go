@@ -145,9 +145,9 @@ func reasonTable() string {
 	b.WriteString("| reason | status | whose error |\n|---|---|---|\n")
 	for i, word := range reasons {
 		status := "-"
-		for why := range queue.Whys {
-			if placeOf[why] == i && why > queue.OK {
-				status = strings.TrimPrefix(status+fmt.Sprintf(", %d", why.Status()), "-, ")
+		for reason := range queue.NumReasons {
+			if placeOf[reason] == i && reason > queue.OK {
+				status = strings.TrimPrefix(status+fmt.Sprintf(", %d", reason.Status()), "-, ")
 			}
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", word, status, blame[word])

@@ -29,7 +29,7 @@ func (x exchange) Header(name string) string { return x.request.Header.Get(name)
 
 // observed is a request that waited 2 ms, whose response began after 12 ms and
 // ended after 42 ms.
-func observed(method string, major, minor, status int, why queue.Why) queue.Observation {
+func observed(method string, major, minor, status int, reason queue.Reason) queue.Observation {
 	return queue.Observation{
 		Exchange: exchange{request: &http.Request{Header: http.Header{}}},
 		Line:     queue.Line{Method: method, Major: major, Minor: minor},
@@ -38,7 +38,7 @@ func observed(method string, major, minor, status int, why queue.Why) queue.Obse
 		End:      zero.Add(42 * time.Millisecond),
 		Phase:    queue.Streaming,
 		Result: queue.Result{
-			Status: status, Why: why, Begun: true, In: 20, Out: 3000,
+			Status: status, Reason: reason, Begun: true, In: 20, Out: 3000,
 			FirstByte: zero.Add(12 * time.Millisecond),
 		},
 	}

@@ -132,7 +132,7 @@ func (k *knativeHead) observe(o *queue.Observation, tag int) {
 
 	until, outcome := o.FirstByte, code
 	if until.IsZero() {
-		until, outcome = o.End, len(statuses)+reason(o.Why)
+		until, outcome = o.End, len(statuses)+reason(o.Reason)
 	}
 	c := k.client.at(tag, method, outcome)
 	c.duration.took(until.Sub(o.Slot))

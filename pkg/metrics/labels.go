@@ -69,31 +69,31 @@ func protocol(major, minor int) int {
 	return 0
 }
 
-// reasons are the words of [queue.Why], each once, and "other", which says that
+// reasons are the words of [queue.Reason], each once, and "other", which says that
 // this list is out of date.
 var reasons = func() (words []string) {
-	for w := range queue.Whys {
-		if !slices.Contains(words, w.String()) {
-			words = append(words, w.String())
+	for r := range queue.NumReasons {
+		if !slices.Contains(words, r.String()) {
+			words = append(words, r.String())
 		}
 	}
 	return append(words, "other")
 }()
 
 // placeOf is the place of each reason in reasons; two reasons may share a word.
-var placeOf = func() (places [queue.Whys]int) {
-	for w := range queue.Whys {
-		places[w] = slices.Index(reasons, w.String())
+var placeOf = func() (places [queue.NumReasons]int) {
+	for r := range queue.NumReasons {
+		places[r] = slices.Index(reasons, r.String())
 	}
 	return places
 }()
 
 // reason is the place of w in reasons.
-func reason(w queue.Why) int {
-	if w >= queue.Whys {
+func reason(r queue.Reason) int {
+	if r >= queue.NumReasons {
 		return len(reasons) - 1
 	}
-	return placeOf[w]
+	return placeOf[r]
 }
 
 // statuses are the status codes that Knative's metrics are labelled with: those

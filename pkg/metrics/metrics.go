@@ -146,7 +146,7 @@ func (m *Metrics) Observe(o *queue.Observation) {
 		return
 	case o.Kind == header.KubeletRequest:
 		if m.requests != nil {
-			m.requests.kubelet.at(class(o.Status), reason(o.Why)).Inc()
+			m.requests.kubelet.at(class(o.Status), reason(o.Reason)).Inc()
 		}
 		return
 	case o.Kind != header.Traffic:

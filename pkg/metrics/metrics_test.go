@@ -433,7 +433,7 @@ func TestAStatusWithoutANameCountsAsTheFirstOfItsClass(t *testing.T) {
 // lists, and the first names of route tags.
 func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("GET", 1, 1, 200, uint8(0), "", "", int64(1), int64(1), true)
-	f.Add("get", 0, 9, 0, uint8(queue.Whys), "blue\xff", "true", int64(-1), int64(1<<62), false)
+	f.Add("get", 0, 9, 0, uint8(queue.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
 	f.Add("\"}\n#", 3, 0, 999, uint8(255), "\n", "x", int64(0), int64(0), true)
 	m, err := New(options("all"))
 	if err != nil {
@@ -451,7 +451,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, method string, major, minor, status int, why uint8, tag, byDefault string, wait, took int64, slot bool) {
-		o := observed(method, major, minor, status, queue.Why(why))
+		o := observed(method, major, minor, status, queue.Reason(why))
 		x := exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
 		o.Exchange = x
 		o.Slot = zero.Add(time.Duration(wait))
@@ -491,8 +491,8 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
 	for status := range 1000 {
-		for why := queue.OK; why <= queue.Whys; why++ {
-			obs := observed([]string{"GET", "PUT", "BREW"}[status%3], status%4, status%2, status, why)
+		for reason := queue.OK; reason <= queue.NumReasons; reason++ {
+			obs := observed([]string{"GET", "PUT", "BREW"}[status%3], status%4, status%2, status, reason)
 			m.Observe(&obs)
 			obs.FirstByte = time.Time{}
 			m.Observe(&obs)

@@ -52,7 +52,7 @@ func newRequests(r *registry) *requests {
 }
 
 func (q *requests) observe(o *queue.Observation) {
-	code, protocol, why := class(o.Status), protocol(o.Major, o.Minor), reason(o.Why)
+	code, protocol, why := class(o.Status), protocol(o.Major, o.Minor), reason(o.Reason)
 	q.total.at(code, method(o.Method), protocol, why).Inc()
 	if why > 0 {
 		q.failures.at(why - 1).Inc()

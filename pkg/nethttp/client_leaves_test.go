@@ -38,8 +38,8 @@ func TestAClientThatLeavesIsNoticed(t *testing.T) {
 				}
 				leave(c)
 				o := proxy.Observed(1)[0]
-				if o.Why != queue.ClientGone || o.Status != 499 || o.Phase != want {
-					t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Why, o.Status, o.Phase, queue.ClientGone, want)
+				if o.Reason != queue.ClientGone || o.Status != 499 || o.Phase != want {
+					t.Errorf("got %v, %d, %v, want %v, 499, %v", o.Reason, o.Status, o.Phase, queue.ClientGone, want)
 				}
 				if where == "forwarded" {
 					harness.Until(t, "cancelled request at the app", func() bool { return app.gone.Load() == 1 })
@@ -61,8 +61,8 @@ func TestAClientThatLeavesWithItsAnswerIsNoFailure(t *testing.T) {
 		c.Close()
 	}
 	for _, o := range proxy.Observed(requests) {
-		if o.Why != queue.OK {
-			t.Fatalf("got %v, want %v", o.Why, queue.OK)
+		if o.Reason != queue.OK {
+			t.Fatalf("got %v, want %v", o.Reason, queue.OK)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 		name   string
 		clocks queue.Clocks
 		app    http.HandlerFunc
-		why    queue.Why
+		reason queue.Reason
 		phase  queue.Phase
 		status int // 0: the response is cut
 	}{
@@ -52,8 +52,8 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 				}
 			}
 			for _, o := range proxy.Observed(2) {
-				if o.Why != v.why || o.Phase != v.phase {
-					t.Errorf("got %v while %v, want %v while %v", o.Why, o.Phase, v.why, v.phase)
+				if o.Reason != v.reason || o.Phase != v.phase {
+					t.Errorf("got %v while %v, want %v while %v", o.Reason, o.Phase, v.reason, v.phase)
 				}
 			}
 		})

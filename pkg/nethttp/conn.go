@@ -265,6 +265,6 @@ func (c *conn) Close() error {
 func (c *conn) hangup() {
 	c.gone.Store(true)
 	if x := c.current.Load(); x != nil {
-		x.Wake()
+		x.Notify()
 	}
 }

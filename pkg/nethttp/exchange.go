@@ -25,10 +25,10 @@ type exchange struct {
 	conn   *conn
 	h2     bool
 
-	life queue.Life
-	call upstream.Call
-	head forward.Request // what the user container gets
-	body *body           // nil: none
+	state queue.RequestState
+	call  upstream.Call
+	head  forward.Request // what the user container gets
+	body  *body           // nil: none
 
 	alarm *queue.Alarm
 
@@ -152,28 +152,28 @@ func (x *exchange) addTiming(h http.Header) {
 	if !x.server.settings.ServerTiming {
 		return
 	}
-	h.Add(header.ServerTiming, string(forward.AppendTiming(nil, &x.life)))
+	h.Add(header.ServerTiming, string(forward.AppendTiming(nil, &x.state)))
 }
 
-// Sleep implements queue.Exchange.
-func (x *exchange) Sleep(l *queue.Life) queue.Why {
+// Wait implements queue.Exchange.
+func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
 	stop := x.watchContext()
 	defer stop()
-	return x.alarm.Sleep(l)
+	return x.alarm.Wait(state)
 }
 
-// Wake implements queue.Exchange.
-func (x *exchange) Wake() { x.alarm.Wake() }
+// Notify implements queue.Exchange.
+func (x *exchange) Notify() { x.alarm.Notify() }
 
 // hasGone reports whether the client has. In a tunnel one that ends its side has not,
 // and where we have stopped the body net/http takes that for the client's end.
 func (x *exchange) hasGone() bool {
-	return x.life.Phase() != queue.Tunnelled && (x.conn.gone.Load() || !x.stopped.Load() && x.r.Context().Err() != nil)
+	return x.state.Phase() != queue.Tunnelled && (x.conn.gone.Load() || !x.stopped.Load() && x.r.Context().Err() != nil)
 }
 
 // watchContext wakes x when net/http says that the client has gone.
 func (x *exchange) watchContext() (stop func() bool) {
-	return context.AfterFunc(x.r.Context(), x.Wake)
+	return context.AfterFunc(x.r.Context(), x.Notify)
 }
 
 // lastWrite is how long what there is of a response that is being cut may take to
@@ -210,23 +210,23 @@ func (x *exchange) writeInterim(status int) {
 	// It has no length. Over HTTP/2 net/http writes a copy of fields among which there
 	// is one; others it still reads when their stream has been reset and we go on.
 	h[header.ContentLength] = nil
-	x.alarm.Offer(&x.life)
+	x.alarm.WriteStarted(&x.state)
 	x.w.WriteHeader(status)
-	x.life.Taken()
+	x.state.WriteDone()
 	clear(h)
 }
 
 // write passes a piece of the response on; the client may take only so long for it.
 func (x *exchange) write(data []byte) (int, error) {
-	x.alarm.Offer(&x.life)
-	defer x.life.Taken()
+	x.alarm.WriteStarted(&x.state)
+	defer x.state.WriteDone()
 	return x.w.Write(data)
 }
 
 // flush is write for what has been written and not sent.
 func (x *exchange) flush() error {
-	x.alarm.Offer(&x.life)
-	defer x.life.Taken()
+	x.alarm.WriteStarted(&x.state)
+	defer x.state.WriteDone()
 	return http.NewResponseController(x.w).Flush()
 }
 
@@ -242,7 +242,7 @@ func (x *exchange) showCut() {
 // body is the request's body on its way to the user container. It is read by the goroutine
 // that sends it, and looked at by others.
 type body struct {
-	life   *queue.Life
+	state  *queue.RequestState
 	source io.Reader
 	length int64 // of all of it; -1: unknown
 	limit  int64 // 0: none
@@ -255,9 +255,9 @@ type body struct {
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	b.life.AwaitBody()
+	b.state.AwaitBody()
 	n, err := b.source.Read(p)
-	b.life.GotBody()
+	b.state.GotBody()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.n += int64(n)

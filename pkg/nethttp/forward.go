@@ -20,20 +20,20 @@ import (
 )
 
 // Forward implements queue.Exchange.
-func (x *exchange) Forward(l *queue.Life) queue.Result {
-	x.describe(l)
-	if why := x.refuse(); why != queue.OK {
-		return queue.Result{Why: why}
+func (x *exchange) Forward(state *queue.RequestState) queue.Result {
+	x.describe(state)
+	if reason := x.refuse(); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
 	stop := x.watchContext()
 	defer stop()
 	if x.r.ContentLength != 0 {
-		x.body = &body{life: l, source: x.r.Body, length: x.r.ContentLength, limit: x.server.settings.MaxBodyBytes}
+		x.body = &body{state: state, source: x.r.Body, length: x.r.ContentLength, limit: x.server.settings.MaxBodyBytes}
 		if !x.h2 || !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long; it needs HTTP/2
-			l.OwesBody()
+			state.ExpectBody()
 		}
 	}
-	x.alarm.Watch(&x.life)
+	x.alarm.Watch(&x.state)
 	if x.h2 {
 		h2, err := x.ask(x.server.app.SpeaksH2)
 		if err != nil {
@@ -53,13 +53,13 @@ func (x *exchange) Forward(l *queue.Life) queue.Result {
 }
 
 // describe sets what the request says to the user container.
-func (x *exchange) describe(l *queue.Life) {
+func (x *exchange) describe(state *queue.RequestState) {
 	r := x.r
 	peer, _, _ := net.SplitHostPort(r.RemoteAddr)
 	x.head = forward.Request{
 		Method: r.Method, Target: r.RequestURI, Host: r.Host, AppHost: x.server.settings.AppHost,
 		Peer: peer, Secure: r.TLS != nil, Fields: fieldsOf(r.Header),
-		Length: r.ContentLength, Chunked: r.ContentLength < 0, Expect100: x.expects(), Crumbs: x.h2, Trace: l.Trace(),
+		Length: r.ContentLength, Chunked: r.ContentLength < 0, Expect100: x.expects(), Crumbs: x.h2, Trace: state.Trace(),
 	}
 	if r.ContentLength == 0 && r.Header[header.ContentLength] == nil {
 		x.head.Length = -1
@@ -85,9 +85,9 @@ func fieldsOf(h http.Header) []wire.Field {
 
 // refuse says what is wrong with a request that must not reach the user
 // container.
-func (x *exchange) refuse() queue.Why {
-	if why := x.head.Refuse(x.server.settings.MaxBodyBytes); why != queue.OK {
-		return why
+func (x *exchange) refuse() queue.Reason {
+	if reason := x.head.Refuse(x.server.settings.MaxBodyBytes); reason != queue.OK {
+		return reason
 	}
 	for name := range x.r.Trailer {
 		if forward.IsAlias(name) {
@@ -114,7 +114,7 @@ func (x *exchange) lengthsAgree() bool {
 }
 
 // blame notes what ended a forward. A kill is the cause of whatever error it made.
-func (x *exchange) blame(result *queue.Result, killed queue.Why, err error) {
+func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
@@ -127,10 +127,10 @@ func (x *exchange) forwardH1() (result queue.Result) {
 		c.Trailer = x.trailer
 		x.fullDuplex()
 	}
-	c.Hold = x.life.Holds()
+	c.Hold = x.state.Holds()
 	c.Begin()
-	if why := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); why != queue.OK {
-		return queue.Result{Why: why}
+	if reason := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
 	r, err := c.Do(x.server.app)
 	result.Replayed = c.Sends > 1
@@ -153,13 +153,13 @@ func (x *exchange) forwardH1() (result queue.Result) {
 		return result
 	}
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.life.Respond(string(contentType))
+	x.state.Respond(string(contentType))
 	result.Begun = true
 	x.stream(&r.Head, r, c.Abort, &result)
 	x.settle(&result)
 	r.Close() // after settle: then nothing is there to abort
 	result.In = x.body.moved()
-	x.broken = result.Why != queue.OK
+	x.broken = result.Reason != queue.OK
 	return result
 }
 
@@ -168,13 +168,13 @@ func (x *exchange) forwardH1() (result queue.Result) {
 // the response can't be written any more.
 func (x *exchange) settle(result *queue.Result) {
 	killed := x.alarm.Abortable(nil)
-	if result.Why != queue.OK || killed == queue.OK || killed == queue.ClientGone {
+	if result.Reason != queue.OK || killed == queue.OK || killed == queue.ClientGone {
 		return
 	}
 	control := http.NewResponseController(x.w)
 	control.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout)) // the kill has put it into the past
 	if control.Flush() != nil {
-		result.Why = killed
+		result.Reason = killed
 	}
 }
 
@@ -217,12 +217,12 @@ func (x *exchange) stream(head *wire.Response, r response, abort func(), result 
 			x.blame(result, x.alarm.Abortable(nil), err)
 			return
 		}
-		x.life.Touch()
+		x.state.Touch()
 		n, err := x.write(data)
 		result.Out += int64(n)
 		if err != nil {
-			if result.Why = x.alarm.Abortable(nil); result.Why == queue.OK {
-				result.Why = queue.ClientGone
+			if result.Reason = x.alarm.Abortable(nil); result.Reason == queue.OK {
+				result.Reason = queue.ClientGone
 			}
 			return
 		}
@@ -231,7 +231,7 @@ func (x *exchange) stream(head *wire.Response, r response, abort func(), result 
 }
 
 // Sending implements upstream.Client.
-func (x *exchange) Sending() { x.life.Enter(queue.Waiting) }
+func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
 // Waiting implements upstream.Client.
 func (x *exchange) Waiting() {
@@ -282,12 +282,12 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	if err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Status, result.Why = 0, queue.AppGarbage
+		result.Status, result.Reason = 0, queue.AppGarbage
 		return
 	}
 	defer client.Close()
 	x.answered, result.Begun, result.Upgraded = true, true, true
-	x.life.Enter(queue.Tunnelled)
+	x.state.Enter(queue.Tunnelled)
 	early := unread(rw.Reader)
 	conn := client
 	if r.IsWebSocket() {
@@ -299,16 +299,16 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	if _, err := client.Write(r.AppendSwitch(nil)); err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Why = queue.ClientGone
+		result.Reason = queue.ClientGone
 		return
 	}
 	x.alarm.Abortable(func() {
 		x.call.Abort()
 		conn.SetDeadline(past)
 	})
-	x.alarm.Watch(&x.life)
-	result.In, result.Out = r.Tunnel(conn, early, x.life.Touch)
-	result.Why = x.alarm.Abortable(nil)
+	x.alarm.Watch(&x.state)
+	result.In, result.Out = r.Tunnel(conn, early, x.state.Touch)
+	result.Reason = x.alarm.Abortable(nil)
 }
 
 // unread returns what the client has sent behind its request.

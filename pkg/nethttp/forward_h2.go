@@ -15,7 +15,7 @@ import (
 func (x *exchange) ask(question func(context.Context) (bool, error)) (bool, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if why := x.alarm.Abortable(cancel); why != queue.OK {
+	if reason := x.alarm.Abortable(cancel); reason != queue.OK {
 		return false, context.Canceled
 	}
 	return question(ctx)
@@ -36,8 +36,8 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		x.fullDuplex()
 	}
 	c.Begin()
-	if why := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); why != queue.OK {
-		return queue.Result{Why: why}
+	if reason := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); reason != queue.OK {
+		return queue.Result{Reason: reason}
 	}
 	r, err := c.Do(x.server.client)
 	result.Replayed = c.Sends > 1
@@ -48,11 +48,11 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
 	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.life.Respond(string(contentType))
+	x.state.Respond(string(contentType))
 	x.stream(&r.Head, r, c.Abort, &result)
 	x.settle(&result)
 	r.Close() // after settle: then nothing is there to abort
 	result.In = x.body.moved()
-	x.broken = result.Why != queue.OK
+	x.broken = result.Reason != queue.OK
 	return result
 }

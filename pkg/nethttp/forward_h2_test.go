@@ -30,7 +30,7 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 		app    http.HandlerFunc
 		status int
 		body   string
-		why    queue.Why
+		reason queue.Reason
 	}{
 		"without a body": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }, 202, "", queue.OK},
 		"at once":        {func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "done") }, 200, "done", queue.OK},
@@ -54,8 +54,8 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 				t.Errorf("got %d %q, close %v, want %d %q, close true", m.Status(), m.Body, m.Closes(), c.status, c.body)
 			}
 			client.WantEnd()
-			if o := proxy.Observed(1)[0]; o.Why != c.why {
-				t.Errorf("observed: got %v, want %v", o.Why, c.why)
+			if o := proxy.Observed(1)[0]; o.Reason != c.reason {
+				t.Errorf("observed: got %v, want %v", o.Reason, c.reason)
 			}
 		})
 		t.Run(name+", HTTP/2", func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 			}
 			body := make(chan string, 1) // which Go's own client reads for as long as the request lasts
 			go func() { b, _ := io.ReadAll(r.Body); body <- string(b) }()
-			if o := proxy.Observed(1)[0]; o.Why != c.why { // fails after a while
-				t.Errorf("observed: got %v, want %v", o.Why, c.why)
+			if o := proxy.Observed(1)[0]; o.Reason != c.reason { // fails after a while
+				t.Errorf("observed: got %v, want %v", o.Reason, c.reason)
 			}
 			if got := <-body; r.StatusCode != c.status || got != c.body {
 				t.Errorf("got %d %q, want %d %q", r.StatusCode, got, c.status, c.body)
@@ -91,8 +91,8 @@ func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 		}
 		c.Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		c.Send(fmt.Sprintf("\x00\x00%c\x01\x05\x00\x00\x00\x01%s", len(block), block))
-		if o := proxy.Observed(1)[0]; o.Why != queue.BadRequest || o.Status != 400 {
-			t.Errorf("%q: got %v, %d, want %v, 400", method, o.Why, o.Status, queue.BadRequest)
+		if o := proxy.Observed(1)[0]; o.Reason != queue.BadRequest || o.Status != 400 {
+			t.Errorf("%q: got %v, %d, want %v, 400", method, o.Reason, o.Status, queue.BadRequest)
 		}
 		if got := l.get(); len(got) > 0 {
 			t.Errorf("%q: the app saw %v, want nothing", method, got)

@@ -78,7 +78,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 	many := http.Header{"Link": {strings.Repeat("x", 60<<10)}}
 	for name, c := range map[string]struct {
 		clocks queue.Clocks
-		why    queue.Why
+		reason queue.Reason
 	}{
 		"request": {queue.Clocks{Request: time.Second}, queue.RequestTimeout},
 		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
@@ -112,8 +112,8 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 				ok()
 				proxy.InFlight(0)
 				for _, o := range proxy.Observed(1) {
-					if o.Target == "/hints" && o.Why != c.why {
-						t.Errorf("got %v, want %v", o.Why, c.why)
+					if o.Target == "/hints" && o.Reason != c.reason {
+						t.Errorf("got %v, want %v", o.Reason, c.reason)
 					}
 				}
 			})

@@ -215,9 +215,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := s.idle.Get().(*exchange)
 	x.begin(w, r, c)
 	if announcesTooMuch(r.Trailer) {
-		x.Answer(&queue.Answer{Status: http.StatusRequestHeaderFieldsTooLarge, Body: http.StatusText(http.StatusRequestHeaderFieldsTooLarge) + "\n", Why: queue.BadRequest, GRPC: -1})
+		x.Answer(&queue.Answer{Status: http.StatusRequestHeaderFieldsTooLarge, Body: http.StatusText(http.StatusRequestHeaderFieldsTooLarge) + "\n", Reason: queue.BadRequest, GRPC: -1})
 	} else {
-		s.proxy.Serve(x, &x.life)
+		s.proxy.Serve(x, &x.state)
 	}
 	broken := x.broken
 	if broken {

@@ -6,21 +6,21 @@ import (
 )
 
 // An Alarm is the part of an engine's exchange that ends it early. Whatever does so
-// (a clock, the client, the drain's deadline) comes in by Wake, which makes the
-// exchange look again; Over decides; and the first reason wins. An engine keeps the
+// (a clock, the client, the drain's deadline) comes in by Notify, which makes the
+// exchange look again; Expired decides; and the first reason wins. An engine keeps the
 // value for its next request: a wake that comes late only makes that one look.
 //
-// Its methods but Wake are for the goroutine that serves the request.
+// Its methods but Notify are for the goroutine that serves the request.
 type Alarm struct {
 	gone  func() bool   // whether the client has gone; any goroutine may ask
 	woken chan struct{} // holds a wake until somebody sleeps
 
 	mu     sync.Mutex
-	life   *Life       // that is watched; nil between two requests
-	timer  *time.Timer // rings when a clock may have run out
-	armed  time.Time   // when it rings; zero: it does not
-	abort  func()      // breaks a running Forward off; nil: there is none
-	killed Why         // what did
+	state  *RequestState // that is watched; nil between two requests
+	timer  *time.Timer   // rings when a clock may have run out
+	armed  time.Time     // when it rings; zero: it does not
+	abort  func()        // breaks a running Forward off; nil: there is none
+	killed Reason        // what did
 }
 
 // NewAlarm returns the alarm of an exchange whose client has gone when gone says
@@ -33,56 +33,56 @@ func NewAlarm(gone func() bool) *Alarm {
 func (a *Alarm) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.life, a.killed, a.abort = nil, OK, nil
+	a.state, a.killed, a.abort = nil, OK, nil
 	select {
 	case <-a.woken:
 	default:
 	}
 }
 
-// Watch begins to watch a life, and sets the timer to the next moment at which a
+// Watch begins to watch a request, and sets the timer to the next moment at which a
 // clock may have run out. An earlier ring is left alone, that of an earlier
 // request included: it looks and sets the timer again.
-func (a *Alarm) Watch(l *Life) {
+func (a *Alarm) Watch(state *RequestState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.life = l
+	a.state = state
 	a.arm()
 }
 
-// Offer notes that a piece of the response waits for the client to take it, until
-// Taken, and watches l: its clock may be the next.
-func (a *Alarm) Offer(l *Life) {
-	l.offered()
-	a.Watch(l)
+// WriteStarted notes that a piece of the response waits for the client to take it, until
+// WriteDone, and watches state: its clock may be the next.
+func (a *Alarm) WriteStarted(state *RequestState) {
+	state.writeStarted()
+	a.Watch(state)
 }
 
-func (a *Alarm) over() Why {
+func (a *Alarm) expired() Reason {
 	if a.gone() {
 		return ClientGone
 	}
-	return a.life.Over()
+	return a.state.Expired()
 }
 
-// Sleep watches l and returns after Wake, or at once when the request is over,
-// with what there is to say then.
-func (a *Alarm) Sleep(l *Life) Why {
-	a.Watch(l)
+// Wait watches state and returns after Notify, or at once when the request has expired. It
+// returns the reason, OK if it may go on.
+func (a *Alarm) Wait(state *RequestState) Reason {
+	a.Watch(state)
 	a.mu.Lock()
-	why := a.over()
+	reason := a.expired()
 	a.mu.Unlock()
-	if why != OK {
-		return why
+	if reason != OK {
+		return reason
 	}
 	<-a.woken
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.over()
+	return a.expired()
 }
 
-// Wake makes a Sleep return and breaks a Forward off whose request is over. Any
+// Notify makes a Wait return and breaks a Forward off whose request is over. Any
 // goroutine may call it.
-func (a *Alarm) Wake() {
+func (a *Alarm) Notify() {
 	select {
 	case a.woken <- struct{}{}:
 	default:
@@ -97,17 +97,17 @@ func (a *Alarm) look() {
 	if a.abort == nil || a.killed != OK {
 		return
 	}
-	if why := a.over(); why != OK {
-		a.killed = why
+	if reason := a.expired(); reason != OK {
+		a.killed = reason
 		a.abort()
 	}
 }
 
-// Abortable says how a Forward whose life is watched is broken off; nil: not any
+// Abortable says how a Forward whose request is watched is broken off; nil: not any
 // more. abort is called once at most, perhaps before Abortable
 // returns; it must not block and must not call the alarm. What has broken the
 // Forward off by now is returned.
-func (a *Alarm) Abortable(abort func()) Why {
+func (a *Alarm) Abortable(abort func()) Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.abort = abort
@@ -117,7 +117,7 @@ func (a *Alarm) Abortable(abort func()) Why {
 
 // Killed returns what has broken the Forward off; OK: nothing has. Any goroutine may call
 // it.
-func (a *Alarm) Killed() Why {
+func (a *Alarm) Killed() Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.killed
@@ -125,7 +125,7 @@ func (a *Alarm) Killed() Why {
 
 // arm sets the timer.
 func (a *Alarm) arm() {
-	next := a.life.Next()
+	next := a.state.Next()
 	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {
 		return
 	}
@@ -141,13 +141,13 @@ func (a *Alarm) arm() {
 func (a *Alarm) ring() {
 	a.mu.Lock()
 	a.armed = time.Time{}
-	over := a.life != nil && a.over() != OK
-	if a.life != nil && !over {
+	over := a.state != nil && a.expired() != OK
+	if a.state != nil && !over {
 		a.arm()
 	}
 	a.mu.Unlock()
 	if over {
-		a.Wake()
+		a.Notify()
 	}
 }
 

@@ -30,7 +30,7 @@ const askersRetryAfter = "1"
 type Answer struct {
 	Status int
 	Body   string
-	Why    Why    // OK for a good answer to a probe
+	Reason Reason // OK for a good answer to a probe
 	Hash   string // K-Network-Hash to echo; "": none
 	GRPC   int    // grpc-status, sent as trailers only; -1: not a gRPC call
 
@@ -50,21 +50,21 @@ func (a *Answer) size(method string) int64 {
 // Fields calls yield with each field of the answer but the framing ones.
 func (a *Answer) Fields(yield func(name, value string)) {
 	status := header.ProxyName
-	if a.Why != OK {
-		r := &reasons[a.Why]
+	if a.Reason != OK {
+		r := &reasons[a.Reason]
 		status += "; error=" + r.errorType + `; details="` + r.word + `"`
 	}
 	yield(header.ProxyStatus, status)
 	if a.Hash != "" {
 		yield(header.Hash, a.Hash)
 	}
-	if a.Why == QueueFull || a.Why == QueueTimeout {
+	if a.Reason == QueueFull || a.Reason == QueueTimeout {
 		yield(header.RetryAfter, askersRetryAfter)
 	}
 	if a.GRPC >= 0 {
 		yield(header.ContentType, header.GRPC)
 		yield("Grpc-Status", strconv.Itoa(a.GRPC))
-		yield("Grpc-Message", a.Why.String())
+		yield("Grpc-Message", a.Reason.String())
 		if a.Pushback > 0 {
 			yield("Grpc-Retry-Pushback-Ms", strconv.Itoa(a.Pushback))
 		}
@@ -72,24 +72,24 @@ func (a *Answer) Fields(yield func(name, value string)) {
 	}
 	if a.Body != "" {
 		yield(header.ContentType, "text/plain; charset=utf-8")
-		if a.Why != OK {
+		if a.Reason != OK {
 			yield("X-Content-Type-Options", "nosniff")
 		}
 	}
 }
 
-// answerWhy returns what a request hears that ends for the reason why. A gRPC
+// answerFor returns what a request is answered that ends for the given reason. A gRPC
 // client does not read HTTP errors: it gets 200 and a grpc-status.
-func answerWhy(why Why, x Exchange) Answer {
-	r := &reasons[why]
+func answerFor(reason Reason, x Exchange) Answer {
+	r := &reasons[reason]
 	if IsGRPC(x.Header(header.ContentType)) {
-		a := Answer{Status: 200, Why: why, GRPC: r.grpc}
-		if why == QueueFull || why == QueueTimeout {
+		a := Answer{Status: 200, Reason: reason, GRPC: r.grpc}
+		if reason == QueueFull || reason == QueueTimeout {
 			a.Pushback = minPushback + rand.IntN(maxPushback-minPushback+1)
 		}
 		return a
 	}
-	return Answer{Status: r.status, Body: r.body, Why: why, GRPC: -1}
+	return Answer{Status: r.status, Body: r.body, Reason: reason, GRPC: -1}
 }
 
 // IsGRPC reports whether a media type is application/grpc or application/grpc+x.
@@ -132,11 +132,11 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 }
 
-// plain is answerWhy for probes, which hear HTTP whatever they sent.
-func plain(why Why) Answer {
-	return Answer{Status: reasons[why].status, Body: reasons[why].body, Why: why, GRPC: -1}
+// plain is answerFor for probes, which hear HTTP whatever they sent.
+func plain(reason Reason) Answer {
+	return Answer{Status: reasons[reason].status, Body: reasons[reason].body, Reason: reason, GRPC: -1}
 }
 
 func badProbe(body string) Answer {
-	return Answer{Status: 400, Body: body, Why: BadRequest, GRPC: -1}
+	return Answer{Status: 400, Body: body, Reason: BadRequest, GRPC: -1}
 }

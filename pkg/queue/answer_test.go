@@ -16,7 +16,7 @@ func (a *Answer) all() string {
 // docs/promises.md 3.2 and 3.6: every reason, as HTTP and as gRPC hear it.
 func TestEveryReasonHasItsAnswer(t *testing.T) {
 	for _, c := range []struct {
-		why    Why
+		reason Reason
 		status int
 		body   string
 		proxy  string // Proxy-Status behind the name
@@ -40,27 +40,27 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		if c.retry {
 			status += "Retry-After: 1\n"
 		}
-		a := answerWhy(c.why, newFake("/", "Content-Type", "text/html"))
-		expect(t, c.why.String(), fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body))
-		expect(t, c.why.String()+" fields", a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n")
+		a := answerFor(c.reason, newFake("/", "Content-Type", "text/html"))
+		expect(t, c.reason.String(), fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body))
+		expect(t, c.reason.String()+" fields", a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n")
 
-		a = answerWhy(c.why, newFake("/", "Content-Type", "application/grpc"))
-		expect(t, c.why.String()+" to gRPC", fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`)
-		want := status + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.why)
+		a = answerFor(c.reason, newFake("/", "Content-Type", "application/grpc"))
+		expect(t, c.reason.String()+" to gRPC", fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`)
+		want := status + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
 		if c.retry {
 			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.Pushback)
 		}
-		expect(t, c.why.String()+" fields to gRPC", a.all(), want)
+		expect(t, c.reason.String()+" fields to gRPC", a.all(), want)
 	}
 	expect(t, "the status of a client that has gone", ClientGone.Status(), 499)
-	expect(t, "the number of reasons", int(Whys), 14)
+	expect(t, "the number of reasons", int(NumReasons), 14)
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
 func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
-		a := answerWhy(QueueFull, newFake("/", "Content-Type", "application/grpc"))
+		a := answerFor(QueueFull, newFake("/", "Content-Type", "application/grpc"))
 		if a.Pushback < 500 || a.Pushback > 1500 {
 			t.Fatalf("got %d ms, want 500 to 1500", a.Pushback)
 		}
@@ -74,7 +74,7 @@ func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
 func TestTheSizeOfOurAnswersIsThatOfTheirBodies(t *testing.T) {
 	for _, c := range []struct {
 		method, media string
-		why           Why
+		reason        Reason
 		want          int64
 	}{
 		{"GET", "", RequestTimeout, 15},
@@ -85,23 +85,23 @@ func TestTheSizeOfOurAnswersIsThatOfTheirBodies(t *testing.T) {
 		h := newHouse()
 		f := newFake("/", "Content-Type", c.media)
 		f.request.Method = c.method
-		f.app = func(*Life) Result { return Result{Why: c.why} }
+		f.app = func(*RequestState) Result { return Result{Reason: c.reason} }
 		h.serve(f)
-		expect(t, fmt.Sprintf("%s %s %v", c.method, c.media, c.why), h.of(t, f).Out, c.want)
+		expect(t, fmt.Sprintf("%s %s %v", c.method, c.media, c.reason), h.of(t, f).Out, c.want)
 	}
 }
 
 func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {
-	seen := map[string]Why{}
-	for why := OK; why < Whys; why++ {
-		word := why.String()
-		if word == "" || why.Status() == 0 {
-			t.Errorf("reason %d: got word %q, status %d, want both", why, word, why.Status())
+	seen := map[string]Reason{}
+	for reason := OK; reason < NumReasons; reason++ {
+		word := reason.String()
+		if word == "" || reason.Status() == 0 {
+			t.Errorf("reason %d: got word %q, status %d, want both", reason, word, reason.Status())
 		}
-		if other, twice := seen[word]; twice && why != TooLarge {
-			t.Errorf("reason %d: got %q, which is reason %d already", why, word, other)
+		if other, twice := seen[word]; twice && reason != TooLarge {
+			t.Errorf("reason %d: got %q, which is reason %d already", reason, word, other)
 		}
-		seen[word] = why
+		seen[word] = reason
 	}
 }
 

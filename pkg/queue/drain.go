@@ -59,9 +59,9 @@ type Drain struct {
 	settled chan struct{}      // closed when nothing, or only streams, are left in flight; nil: nobody waits
 	arrived time.Time          // the last request that counts against quiet
 	flights int
-	streams int   // of the flights
-	head    *Life // those in flight, oldest first
-	tail    *Life
+	streams int           // of the flights
+	head    *RequestState // those in flight, oldest first
+	tail    *RequestState
 }
 
 // NewDrain returns a drain that has not begun.
@@ -91,8 +91,8 @@ func (d *Drain) Begin(ending bool) {
 	now := time.Now()
 	if !d.running(now) {
 		d.began, d.arrived = now, now
-		for l := d.head; l != nil; l = l.next { // gRPC calls become streams
-			d.countStream(l)
+		for state := d.head; state != nil; state = state.next { // gRPC calls become streams
+			d.countStream(state)
 		}
 	}
 	d.ending = d.ending || ending
@@ -254,12 +254,12 @@ func (d *Drain) Abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.over = true
-	for l := d.head; l != nil; l = l.next {
-		l.End(Draining)
+	for state := d.head; state != nil; state = state.next {
+		state.End(Draining)
 	}
 	// Only now: the slot of the first that wakes passes to one who must know.
-	for l := d.head; l != nil; l = l.next {
-		l.exchange.Wake() // under the lock: afterwards l may serve another request
+	for state := d.head; state != nil; state = state.next {
+		state.exchange.Notify() // under the lock: afterwards state may be that of another request
 	}
 }
 
@@ -281,63 +281,63 @@ func (d *Drain) Empty(ctx context.Context) error {
 }
 
 // arrive notes a request in flight; fresh says that it counts against quiet.
-func (d *Drain) arrive(x Exchange, l *Life, fresh bool) {
+func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if fresh && l.start.After(d.arrived) { // others may have overtaken it on the way here
-		d.arrived = l.start
+	if fresh && state.start.After(d.arrived) { // others may have overtaken it on the way here
+		d.arrived = state.start
 	}
-	l.drain, l.exchange, l.prev, l.next = d, x, d.tail, nil
+	state.drain, state.exchange, state.prev, state.next = d, x, d.tail, nil
 	if d.tail == nil {
-		d.head = l
+		d.head = state
 	} else {
-		d.tail.next = l
+		d.tail.next = state
 	}
-	d.tail = l
+	d.tail = state
 	d.flights++
 	if d.over || d.closing {
-		l.End(Draining)
+		state.End(Draining)
 	}
 }
 
 // noteStream notes that a request in flight has become a stream.
-func (d *Drain) noteStream(l *Life, kind streamKind) {
+func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l.stream = kind
+	state.stream = kind
 	if kind == openStream || !d.running(time.Now()) {
-		d.countStream(l)
+		d.countStream(state)
 		d.settle()
 	}
 }
 
 // countStream counts a request that is a stream, once.
-func (d *Drain) countStream(l *Life) {
-	if l.stream != notAStream && !l.counted {
-		l.counted = true
+func (d *Drain) countStream(state *RequestState) {
+	if state.stream != notAStream && !state.counted {
+		state.counted = true
 		d.streams++
 	}
 }
 
 // leave undoes arrive.
-func (d *Drain) leave(l *Life) {
+func (d *Drain) leave(state *RequestState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if l.prev == nil {
-		d.head = l.next
+	if state.prev == nil {
+		d.head = state.next
 	} else {
-		l.prev.next = l.next
+		state.prev.next = state.next
 	}
-	if l.next == nil {
-		d.tail = l.prev
+	if state.next == nil {
+		d.tail = state.prev
 	} else {
-		l.next.prev = l.prev
+		state.next.prev = state.prev
 	}
-	if l.counted {
+	if state.counted {
 		d.streams--
 	}
-	l.drain, l.exchange, l.prev, l.next = nil, nil, nil, nil
-	l.stream, l.counted = notAStream, false
+	state.drain, state.exchange, state.prev, state.next = nil, nil, nil, nil
+	state.stream, state.counted = notAStream, false
 	d.flights--
 	d.settle()
 }

@@ -85,7 +85,7 @@ const (
 // A request is an exchange that only notes whether it was woken.
 type request struct {
 	Exchange
-	life    Life
+	state   RequestState
 	counts  bool // against the quiet period
 	where   place
 	since   int // when it was read
@@ -94,7 +94,7 @@ type request struct {
 	stream  bool
 }
 
-func (q *request) Wake() { q.woken = true }
+func (q *request) Notify() { q.woken = true }
 
 // sleeping is one who has looked, was told to wait and has not looked again.
 type sleeping struct {
@@ -229,12 +229,12 @@ func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 		if q.counts { // its clock is read, and then its goroutine may be late
 			may("read", func() {
 				q.where, q.since = read, r.now
-				q.life.begin(&Clocks{}, time.Now())
+				q.state.begin(&Clocks{}, time.Now())
 			})
 			break
 		}
 		may("arrive", func() {
-			q.life.begin(&Clocks{}, time.Now())
+			q.state.begin(&Clocks{}, time.Now())
 			r.arrive(q)
 		})
 	case read:
@@ -246,14 +246,14 @@ func (r *drainRun) movesOf(q *request, i int) (next []drainMove) {
 			if q.stream {
 				r.open--
 			}
-			r.drain.leave(&q.life)
+			r.drain.leave(&q.state)
 		})
 		if r.streams > 0 && !q.stream && !q.aborted {
 			may("stream", func() {
 				r.streams--
 				q.stream = true
 				r.open++
-				q.life.Enter(Tunnelled)
+				q.state.Enter(Tunnelled)
 			})
 		}
 	}
@@ -276,7 +276,7 @@ func (r *drainRun) arrive(q *request) {
 	if q.counts {
 		r.newest = max(r.newest, q.since)
 	}
-	r.drain.arrive(q, &q.life, q.counts)
+	r.drain.arrive(q, &q.state, q.counts)
 	if q.woken {
 		r.err = fmt.Errorf("got one woken that had not slept")
 	}
@@ -338,8 +338,8 @@ func (r *drainRun) checkRequests(move string) error {
 		if q.aborted {
 			want = Draining
 		}
-		if q.where > outside && q.life.Over() != want {
-			return fmt.Errorf("request %d: got over %v, want %v", i, q.life.Over(), want)
+		if q.where > outside && q.state.Expired() != want {
+			return fmt.Errorf("request %d: got over %v, want %v", i, q.state.Expired(), want)
 		}
 		if move == "cut" && q.where == inFlight && !q.woken {
 			return fmt.Errorf("request %d: got cut asleep, want it woken", i)

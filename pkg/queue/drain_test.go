@@ -18,8 +18,8 @@ var aDrain = DrainSettings{Quiet: 30 * time.Second, Deadline: 297 * time.Second}
 // flight is a request in flight.
 func flight(d *Drain, fresh bool) *fake {
 	f := newFake("/")
-	f.life.begin(&Clocks{}, time.Now())
-	d.arrive(f, &f.life, fresh)
+	f.state.begin(&Clocks{}, time.Now())
+	d.arrive(f, &f.state, fresh)
 	return f
 }
 
@@ -156,7 +156,7 @@ func TestARequestRestartsTheQuietPeriodAndOthersDoNot(t *testing.T) {
 			drained := wait(d)
 			for range 5 {
 				time.Sleep(time.Second)
-				d.leave(&flight(d, c.fresh).life)
+				d.leave(&flight(d, c.fresh).state)
 			}
 			expect(t, "wait", <-drained, ended{Drained, c.want})
 		}
@@ -166,7 +166,7 @@ func TestARequestRestartsTheQuietPeriodAndOthersDoNot(t *testing.T) {
 func TestARequestOfBeforeTheDrainDoesNotShortenTheQuietPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
-		d.leave(&flight(d, true).life)
+		d.leave(&flight(d, true).state)
 		time.Sleep(20 * time.Second)
 		d.Begin(true)
 		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
@@ -177,11 +177,11 @@ func TestARequestThatArrivesLateDoesNotShortenTheQuietPeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		f := newFake("/")
-		f.life.begin(&Clocks{}, time.Now())
+		f.state.begin(&Clocks{}, time.Now())
 		time.Sleep(5 * time.Second) // its goroutine gets no processor
 		d.Begin(true)
-		d.arrive(f, &f.life, true)
-		d.leave(&f.life)
+		d.arrive(f, &f.state, true)
+		d.leave(&f.state)
 		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
 	})
 }
@@ -194,9 +194,9 @@ func TestTheDrainWaitsForWhatIsInFlight(t *testing.T) {
 			d.Begin(true)
 			drained := wait(d)
 			time.Sleep(100 * time.Second)
-			d.leave(&one.life)
+			d.leave(&one.state)
 			time.Sleep(10 * time.Second)
-			d.leave(&two.life)
+			d.leave(&two.state)
 			expect(t, "wait", <-drained, ended{Drained, 110 * time.Second})
 		}
 	})
@@ -216,7 +216,7 @@ func TestTheDeadlineEndsTheDrainWhateverIsInFlight(t *testing.T) {
 		drained := wait(d)
 		for range 30 {
 			time.Sleep(10 * time.Second)
-			d.leave(&flight(d, true).life)
+			d.leave(&flight(d, true).state)
 		}
 		expect(t, "requests without an end", <-drained, ended{Deadline, 297 * time.Second})
 	})
@@ -229,7 +229,7 @@ func TestWithoutADeadlineTheDrainLastsAsLongAsItMust(t *testing.T) {
 		d.Begin(true)
 		drained := wait(d)
 		time.Sleep(24 * time.Hour)
-		d.leave(&f.life)
+		d.leave(&f.state)
 		expect(t, "wait", <-drained, ended{Drained, 24 * time.Hour})
 	})
 }
@@ -275,38 +275,38 @@ func TestAbortEndsAllInFlightAndWakesThem(t *testing.T) {
 		d := NewDrain(aDrain)
 		gone := flight(d, true)
 		here := []*fake{flight(d, true), flight(d, false)}
-		d.leave(&gone.life)
+		d.leave(&gone.state)
 		d.Begin(true)
-		why := make(chan Why, len(here))
+		why := make(chan Reason, len(here))
 		for _, f := range here {
-			go func() { why <- f.Sleep(&f.life) }()
+			go func() { why <- f.Wait(&f.state) }()
 		}
 		synctest.Wait()
 		d.Abort()
 		for range here {
 			expect(t, "asleep", <-why, Draining)
 		}
-		expect(t, "one that has left", gone.life.Over(), OK)
-		expect(t, "one that comes after", flight(d, true).life.Over(), Draining)
+		expect(t, "one that has left", gone.state.Expired(), OK)
+		expect(t, "one that comes after", flight(d, true).state.Expired(), Draining)
 	})
 }
 
 // looker looks at another request when it is woken.
 type looker struct {
 	*fake
-	other *Life
-	saw   Why
+	other *RequestState
+	saw   Reason
 }
 
-func (l *looker) Wake() { l.saw = l.other.Over() }
+func (l *looker) Notify() { l.saw = l.other.Expired() }
 
 func TestAbortEndsAllBeforeItWakesAny(t *testing.T) {
 	d := NewDrain(aDrain)
 	one, two := &looker{fake: newFake("/")}, &looker{fake: newFake("/")}
-	one.other, two.other = &two.life, &one.life
+	one.other, two.other = &two.state, &one.state
 	for _, l := range []*looker{one, two} {
-		l.life.begin(&Clocks{}, time.Now())
-		d.arrive(l, &l.life, true)
+		l.state.begin(&Clocks{}, time.Now())
+		d.arrive(l, &l.state, true)
 	}
 	d.Abort()
 	expect(t, "the second, when the first wakes", one.saw, Draining)
@@ -326,14 +326,14 @@ func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
 		}
 		empty := make(chan error, 1)
 		go func() { empty <- d.Empty(context.Background()) }()
-		d.leave(&one.life)
+		d.leave(&one.state)
 		synctest.Wait()
 		select {
 		case err := <-empty:
 			t.Errorf("with one in flight: got %v, want to wait", err)
 		default:
 		}
-		d.leave(&two.life)
+		d.leave(&two.state)
 		expect(t, "then", <-empty, nil)
 	})
 }
@@ -349,7 +349,7 @@ func TestEmptyNeedsNoDrain(t *testing.T) {
 		go func() { empty <- d.Empty(ctx) }()
 		time.Sleep(2 * time.Second)
 		expect(t, "draining", d.Draining(), false)
-		d.leave(&f.life)
+		d.leave(&f.state)
 		expect(t, "empty", <-empty, nil)
 	})
 }
@@ -371,17 +371,17 @@ func TestFlightsNamesTheOldest(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		check("four", 4, start)
-		d.leave(&ff[1].life)
+		d.leave(&ff[1].state)
 		check("without one of the middle", 3, start)
-		d.leave(&ff[0].life)
+		d.leave(&ff[0].state)
 		check("without the oldest", 2, start.Add(2*time.Second))
-		d.leave(&ff[3].life)
+		d.leave(&ff[3].state)
 		check("without the newest", 1, start.Add(2*time.Second))
 		ff[0] = flight(d, true)
 		check("with a new one", 2, start.Add(2*time.Second))
-		d.leave(&ff[2].life)
+		d.leave(&ff[2].state)
 		check("the new one", 1, start.Add(4*time.Second))
-		d.leave(&ff[0].life)
+		d.leave(&ff[0].state)
 		check("nothing again", 0, time.Time{})
 		if d.head != nil || d.tail != nil {
 			t.Error("the list: got a rest, want none")
@@ -485,7 +485,7 @@ func drainBy(d *Drain, events []event, random *rand.Rand) (over <-chan ended) {
 			flying = append(flying, flight(d, e.do == "request"))
 		case "end":
 			i := random.IntN(len(flying))
-			d.leave(&flying[i].life)
+			d.leave(&flying[i].state)
 			flying = slices.Delete(flying, i, i+1)
 		}
 	}
@@ -530,7 +530,7 @@ func TestADrainMayBeUsedByAllAtOnce(t *testing.T) {
 				f := flight(d, true)
 				d.Draining()
 				d.Flights()
-				d.leave(&f.life)
+				d.leave(&f.state)
 			}
 		})
 	}

@@ -10,7 +10,7 @@ import (
 // sees it. An engine implements it and may reuse the value for the next request of
 // its connection.
 //
-// All methods but Wake are called by the goroutine that runs [Proxy.Serve].
+// All methods but Notify are called by the goroutine that runs [Proxy.Serve].
 type Exchange interface {
 	// Header returns the first line of the named request field with blanks
 	// trimmed, "" when there is none. The string must not be kept after Serve.
@@ -32,17 +32,17 @@ type Exchange interface {
 	// nobody has read.
 	Answer(a *Answer)
 
-	// Sleep returns OK after Wake, ClientGone when the client has gone, or what
-	// l.Over says once it says anything.
-	Sleep(l *Life) Why
+	// Wait returns OK after Notify, ClientGone when the client has gone, or the reason
+	// of state.Expired once there is one.
+	Wait(state *RequestState) Reason
 
-	// Wake makes Sleep return, or a running Forward look at l.Over again. Any
+	// Notify makes Wait return, or a running Forward look at state.Expired again. Any
 	// goroutine may call it; a call that comes early is not lost.
-	Wake()
+	Notify()
 
 	// Forward sends the request to the user container and the response back, and
 	// returns when the exchange with the user container has really ended.
-	Forward(l *Life) Result
+	Forward(state *RequestState) Result
 }
 
 // Line is a request as those see it who count it and tell of it. Its strings must
@@ -76,7 +76,7 @@ func (l *Line) Path() string {
 // Result is what Forward has to tell.
 type Result struct {
 	Status    int       // of the user container's final response; 0: there was none
-	Why       Why       // OK: the response went through to its end
+	Reason    Reason    // OK: the response went through to its end
 	Begun     bool      // the client has seen the status of the user container's final response
 	Upgraded  bool      // the exchange became a tunnel
 	Replayed  bool      // it was sent twice (docs/promises.md 3.7)
@@ -87,7 +87,7 @@ type Result struct {
 }
 
 // Held is an exchange with the user container that was broken off before its response
-// began. [Life.Holds] says whether an engine has to report one.
+// began. [RequestState.Holds] says whether an engine has to report one.
 type Held interface {
 	// Wait tells the user container, as far as the protocol can, that nobody waits for
 	// the response, and returns when it has answered or closed, or after most. It is

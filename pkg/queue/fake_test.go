@@ -15,10 +15,10 @@ import (
 // fake is an exchange in memory: an engine without sockets. Its client is there
 // until the context ends.
 type fake struct {
-	life    Life
+	state   RequestState
 	fields  map[string]string // by canonical name
 	request *http.Request
-	app     func(l *Life) Result // the user container
+	app     func(state *RequestState) Result // the user container
 	woken   chan struct{}
 	hangUp  context.CancelFunc
 	remote  string // the client's address and port
@@ -40,7 +40,7 @@ func newFake(path string, fields ...string) *fake {
 	for i := 0; i < len(fields); i += 2 {
 		f.fields[fields[i]] = fields[i+1]
 	}
-	f.app = func(*Life) Result { return Result{Status: 200, Begun: true} }
+	f.app = func(*RequestState) Result { return Result{Status: 200, Begun: true} }
 	return f
 }
 
@@ -61,34 +61,34 @@ func (f *fake) Answer(a *Answer) {
 	}
 }
 
-func (f *fake) Sleep(l *Life) Why {
-	_, why := f.sleepUntil(l, nil)
-	return why
+func (f *fake) Wait(state *RequestState) Reason {
+	_, reason := f.sleepUntil(state, nil)
+	return reason
 }
 
-func (f *fake) Wake() {
+func (f *fake) Notify() {
 	select {
 	case f.woken <- struct{}{}:
 	default:
 	}
 }
 
-func (f *fake) Forward(l *Life) Result {
+func (f *fake) Forward(state *RequestState) Result {
 	f.forwarded++
-	return f.app(l)
+	return f.app(state)
 }
 
-// sleepUntil returns true when done is closed, and otherwise as Sleep does.
-func (f *fake) sleepUntil(l *Life, done <-chan struct{}) (bool, Why) {
+// sleepUntil returns true when done is closed, and otherwise as Wait does.
+func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reason) {
 	for {
 		if f.request.Context().Err() != nil {
 			return false, ClientGone
 		}
-		if why := l.Over(); why != OK {
-			return false, why
+		if reason := state.Expired(); reason != OK {
+			return false, reason
 		}
 		var alarm <-chan time.Time
-		if next := l.Next(); !next.IsZero() {
+		if next := state.Next(); !next.IsZero() {
 			alarm = time.After(time.Until(next))
 		}
 		select {
@@ -96,7 +96,7 @@ func (f *fake) sleepUntil(l *Life, done <-chan struct{}) (bool, Why) {
 			return true, OK
 		case <-f.woken:
 			if done == nil && f.request.Context().Err() == nil {
-				return false, l.Over()
+				return false, state.Expired()
 			}
 		case <-f.request.Context().Done():
 		case <-alarm:
@@ -107,15 +107,15 @@ func (f *fake) sleepUntil(l *Life, done <-chan struct{}) (bool, Why) {
 // worksUntil makes the user container answer 200 when done is closed, unless the
 // request ends before.
 func (f *fake) worksUntil(done <-chan struct{}) *fake {
-	f.app = func(l *Life) Result {
-		l.Enter(Waiting)
+	f.app = func(state *RequestState) Result {
+		state.Enter(Waiting)
 		for {
-			ok, why := f.sleepUntil(l, done)
+			ok, reason := f.sleepUntil(state, done)
 			if ok {
 				return Result{Status: 200, Begun: true}
 			}
-			if why != OK {
-				return Result{Why: why}
+			if reason != OK {
+				return Result{Reason: reason}
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func (h *house) of(t *testing.T, f *fake) Observation {
 }
 
 // serve tells the story of f to its end.
-func (h *house) serve(f *fake) { h.Serve(f, &f.life) }
+func (h *house) serve(f *fake) { h.Serve(f, &f.state) }
 
 // start tells the story of f in a goroutine. The channel is closed at its end.
 func (h *house) start(f *fake) <-chan struct{} {

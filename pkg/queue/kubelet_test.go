@@ -125,21 +125,21 @@ func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
 			start := time.Now()
 			f := kubeletProbe("10.0.0.1:1").worksUntil(make(chan struct{}))
 			if c.begun {
-				f.app = func(l *Life) Result {
-					l.Enter(Streaming)
-					_, why := f.sleepUntil(l, make(chan struct{}))
-					return Result{Status: 200, Begun: true, Why: why}
+				f.app = func(state *RequestState) Result {
+					state.Enter(Streaming)
+					_, reason := f.sleepUntil(state, make(chan struct{}))
+					return Result{Status: 200, Begun: true, Reason: reason}
 				}
 			}
 			h.serve(f)
 			o, what := h.seen[0], fmt.Sprintf("%+v, begun %t: ", c.clocks, c.begun)
 			expect(t, what+"heard", f.heard(), c.want)
 			expect(t, what+"took", time.Since(start), c.after)
-			expect(t, what+"observed", fmt.Sprint(o.Kind, " ", o.Why), "kubelet probe request-timeout")
+			expect(t, what+"observed", fmt.Sprint(o.Kind, " ", o.Reason), "kubelet probe request-timeout")
 			again := newFake("/").worksUntil(nil) // the next request of that connection has no such clock
 			time.AfterFunc(2*time.Minute, func() { h.Drain.Abort() })
 			if c.clocks.Request == 0 {
-				h.Serve(again, &f.life)
+				h.Serve(again, &f.state)
 				expect(t, what+"the next took", time.Since(start), 3*time.Minute)
 			}
 			h.empty(t)

@@ -64,7 +64,7 @@ func (m *Limit) OldestWaiter() time.Time {
 
 // acquire returns OK when the request holds a slot, or why it does not. Only
 // after OK may and must release be called.
-func (m *Limit) acquire(x Exchange, l *Life) Why {
+func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 	if m == nil {
 		return OK
 	}
@@ -78,25 +78,25 @@ func (m *Limit) acquire(x Exchange, l *Life) Why {
 		m.mu.Unlock()
 		return QueueFull
 	}
-	t := &l.ticket
-	*t = ticket{exchange: x, since: l.start}
+	t := &state.ticket
+	*t = ticket{exchange: x, since: state.start}
 	m.push(t)
 	m.mu.Unlock()
 
 	for {
-		why := x.Sleep(l)
+		reason := x.Wait(state)
 		m.mu.Lock()
 		granted := t.granted
-		if !granted && why != OK {
+		if !granted && reason != OK {
 			m.remove(t)
 		}
 		m.mu.Unlock()
 		switch {
-		case granted && why != OK: // the slot came in the moment of giving up
+		case granted && reason != OK: // the slot came in the moment of giving up
 			m.release()
-			return why
-		case granted || why != OK:
-			return why
+			return reason
+		case granted || reason != OK:
+			return reason
 		}
 	}
 }
@@ -116,7 +116,7 @@ func (m *Limit) release() {
 	m.remove(t)
 	t.granted = true
 	// Under the lock: afterwards the ticket may already serve another request.
-	t.exchange.Wake()
+	t.exchange.Notify()
 }
 
 func (m *Limit) push(t *ticket) {

@@ -20,25 +20,25 @@ type action byte
 
 const (
 	arrive  action = 'a' // acquire is called
-	wake    action = 'w' // Sleep returns OK after Wake
-	startle action = 's' // Sleep returns OK after a Wake that was meant for the request before
-	leave   action = 'l' // Sleep returns that the client has gone
+	wake    action = 'w' // Wait returns OK after Notify
+	startle action = 's' // Wait returns OK after a Notify that was meant for the request before
+	leave   action = 'l' // Wait returns that the client has gone
 	release action = 'r' // the exchange with the user container has ended
 )
 
-// sleeper is an exchange whose Sleep returns when and what the test says.
+// sleeper is an exchange whose Wait returns when and what the test says.
 type sleeper struct {
 	Exchange
-	life   *Life // that of a request which has ended, if there is one, as in an engine
+	state  *RequestState // that of a request which has ended, if there is one, as in an engine
 	asleep chan struct{}
-	rouse  chan Why
-	said   chan Why // by acquire
+	rouse  chan Reason
+	said   chan Reason // by acquire
 	woken  bool
 }
 
-func (s *sleeper) Wake() { s.woken = true }
+func (s *sleeper) Notify() { s.woken = true }
 
-func (s *sleeper) Sleep(*Life) Why {
+func (s *sleeper) Wait(*RequestState) Reason {
 	s.asleep <- struct{}{}
 	return <-s.rouse
 }
@@ -78,7 +78,7 @@ type limitRun struct {
 	limit    *Limit
 	stages   []stage
 	sleepers []*sleeper
-	spare    []*Life
+	spare    []*RequestState
 }
 
 // runLimit drives requests through a limit, one step after the other, as choose says
@@ -91,7 +91,7 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 		sleepers:   make([]*sleeper, requests),
 	}
 	for i := range r.sleepers {
-		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan Why), said: make(chan Why)}
+		r.sleepers[i] = &sleeper{asleep: make(chan struct{}), rouse: make(chan Reason), said: make(chan Reason)}
 	}
 	for {
 		next := r.next()
@@ -108,7 +108,7 @@ func runLimit(slots, depth, requests int, choose func(n int) int) (steps string,
 			return steps, fmt.Errorf("got %q, want %q", got, want)
 		}
 		if r.stages[now.request] == served {
-			r.spare = append(r.spare, r.sleepers[now.request].life)
+			r.spare = append(r.spare, r.sleepers[now.request].state)
 		}
 		if err := r.check(); err != nil {
 			return steps, err
@@ -179,10 +179,10 @@ func (r *limitRun) arrive(i int) (want string) {
 		r.stages[i] = waiting
 		want = "asleep"
 	}
-	if s.life = new(Life); len(r.spare) > 0 {
-		s.life, r.spare = r.spare[0], r.spare[1:]
+	if s.state = new(RequestState); len(r.spare) > 0 {
+		s.state, r.spare = r.spare[0], r.spare[1:]
 	}
-	go func() { s.said <- r.limit.acquire(s, s.life) }()
+	go func() { s.said <- r.limit.acquire(s, s.state) }()
 	return want
 }
 
@@ -195,13 +195,13 @@ func (r *limitRun) result(now step) string {
 	select {
 	case <-s.asleep:
 		return "asleep"
-	case why := <-s.said:
+	case reason := <-s.said:
 		r.stages[i] = served
-		if why == OK {
+		if reason == OK {
 			r.stages[i] = holding
 		}
 		delete(r.granted, i)
-		return why.String()
+		return reason.String()
 	}
 }
 

@@ -15,15 +15,15 @@ import (
 // waiter is a request at a limit, in a goroutine of its own.
 type waiter struct {
 	*fake
-	why chan Why // what acquire said
+	why chan Reason // what acquire said
 }
 
 // queueUp starts acquire. Inside a bubble it returns when the request holds a
 // slot, waits, or was turned away.
 func queueUp(m *Limit, c *Clocks) *waiter {
-	w := &waiter{newFake("/"), make(chan Why, 1)}
-	w.life.begin(c, time.Now())
-	go func() { w.why <- m.acquire(w, &w.life) }()
+	w := &waiter{newFake("/"), make(chan Reason, 1)}
+	w.state.begin(c, time.Now())
+	go func() { w.why <- m.acquire(w, &w.state) }()
 	synctest.Wait()
 	return w
 }
@@ -32,8 +32,8 @@ func queueUp(m *Limit, c *Clocks) *waiter {
 func (w *waiter) said() string {
 	synctest.Wait()
 	select {
-	case why := <-w.why:
-		return why.String()
+	case reason := <-w.why:
+		return reason.String()
 	default:
 		return "still waiting"
 	}
@@ -77,9 +77,9 @@ func TestANewcomerCannotOvertakeOneWhoHasNotWokenYet(t *testing.T) {
 		queueUp(m, &Clocks{})
 		first := queueUp(m, &Clocks{})
 		m.release() // first has the slot, and may not know it yet
-		second := &waiter{newFake("/"), make(chan Why, 1)}
-		second.life.begin(&Clocks{}, time.Now())
-		go func() { second.why <- m.acquire(second, &second.life) }()
+		second := &waiter{newFake("/"), make(chan Reason, 1)}
+		second.state.begin(&Clocks{}, time.Now())
+		go func() { second.why <- m.acquire(second, &second.state) }()
 		expect(t, "first", first.said(), "ok")
 		expect(t, "second", second.said(), "still waiting")
 		m.release()
@@ -176,7 +176,7 @@ func TestTheNilLimitHasNoLimit(t *testing.T) {
 		}
 		for range 100 {
 			f := newFake("/")
-			expect(t, "acquire", m.acquire(f, &f.life), OK)
+			expect(t, "acquire", m.acquire(f, &f.state), OK)
 		}
 		m.release()
 		expect(t, "load", m.String(), "0 running, 0 waiting")
@@ -195,20 +195,20 @@ func TestUnderStressNoMoreThanTheLimitRunAndNothingIsLost(t *testing.T) {
 	for client := range clients {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(client)))
-			var life *Life
+			var state *RequestState
 			for range rounds {
 				f := newFake("/")
-				if life == nil || random.IntN(2) == 0 {
-					life = &f.life // else the memory of the request before, as in an engine
+				if state == nil || random.IntN(2) == 0 {
+					state = &f.state // else the memory of the request before, as in an engine
 				}
-				life.begin(&Clocks{}, time.Now())
+				state.begin(&Clocks{}, time.Now())
 				gone := make(chan struct{})
 				if random.IntN(3) == 0 {
 					go func() { f.hangUp(); close(gone) }()
 				} else {
 					close(gone)
 				}
-				switch why := m.acquire(f, life); why {
+				switch reason := m.acquire(f, state); reason {
 				case OK:
 					n := inside.Add(1)
 					for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -222,7 +222,7 @@ func TestUnderStressNoMoreThanTheLimitRunAndNothingIsLost(t *testing.T) {
 				case ClientGone:
 					left.Add(1)
 				default:
-					t.Errorf("got %v, want ok, queue-full or client-gone", why)
+					t.Errorf("got %v, want ok, queue-full or client-gone", reason)
 				}
 				<-gone
 			}

@@ -55,12 +55,12 @@ type Trace interface {
 // Field is a field of a request.
 type Field struct{ Name, Value string }
 
-// Serve lives the life of one request. l is memory of the engine; the two must not
+// Serve serves one request. state is memory of the engine; the two must not
 // be used for another request before Serve has returned.
-func (p *Proxy) Serve(x Exchange, l *Life) {
+func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	kind := header.KindOf(x)
 	if kind.Answered() {
-		p.serveProbe(kind, x, l)
+		p.serveProbe(kind, x, state)
 		return
 	}
 
@@ -79,24 +79,24 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 		}
 	}
 
-	o := &l.seen
+	o := &state.seen
 	*o = Observation{}
 	o.Exchange, o.Kind, o.Start, o.Line = x, kind, time.Now(), x.Line()
 	o.Excluded = kind == header.Traffic && p.Exclude.has(o)
 	o.Proxied = x.Header(header.ProxyRequest) == header.ActivatorValue
 	fresh = fresh && !o.Excluded
 
-	l.begin(&p.Clocks, o.Start)
+	state.begin(&p.Clocks, o.Start)
 	if kind == header.KubeletRequest {
-		l.most = kubeletTime
+		state.most = kubeletTime
 	}
-	if l.trace = nil; p.Trace != nil && fresh {
-		if l.trace = p.Trace(x); l.trace != nil {
-			o.TraceID = l.trace.ID()
+	if state.trace = nil; p.Trace != nil && fresh {
+		if state.trace = p.Trace(x); state.trace != nil {
+			o.TraceID = state.trace.ID()
 		}
 	}
-	p.Drain.arrive(x, l, fresh)
-	defer p.Drain.leave(l)
+	p.Drain.arrive(x, state, fresh)
+	defer p.Drain.leave(state)
 	if fresh { // what counts against quiet counts for scaling
 		p.Stats.In(o.Start, o.Proxied)
 	}
@@ -107,31 +107,31 @@ func (p *Proxy) Serve(x Exchange, l *Life) {
 		}
 	}()
 
-	held = p.forward(limit, fresh, x, l, o)
-	if o.Why != OK && !o.Begun {
-		o.Status = o.Why.Status()
-		if o.Why != ClientGone {
-			o.Status, o.Out = answer(x, answerWhy(o.Why, x))
+	held = p.forward(limit, fresh, x, state, o)
+	if o.Reason != OK && !o.Begun {
+		o.Status = o.Reason.Status()
+		if o.Reason != ClientGone {
+			o.Status, o.Out = answer(x, answerFor(o.Reason, x))
 		}
 	}
-	o.End, o.Phase = time.Now(), l.Phase()
+	o.End, o.Phase = time.Now(), state.Phase()
 	p.Observe(o)
-	if l.trace != nil {
-		l.trace.End(o)
+	if state.trace != nil {
+		state.trace.End(o)
 	}
 }
 
 // serveProbe answers a probe. It and answer are not part of Serve because what
 // they need on the stack would be held by every request that waits.
-func (p *Proxy) serveProbe(kind header.Kind, x Exchange, l *Life) {
+func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 	start := time.Now()
 	a := p.answerProbe(kind, x)
 	x.Answer(&a)
 	if p.Probed != nil {
-		o := &l.seen
+		o := &state.seen
 		*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
 		o.Line = x.Line()
-		o.Status, o.Why, o.Out = a.Status, a.Why, a.size(o.Method)
+		o.Status, o.Reason, o.Out = a.Status, a.Reason, a.size(o.Method)
 		p.Probed(o)
 	}
 }
@@ -146,9 +146,9 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 
 // forward waits for a slot and holds it until the exchange with the user
 // container has ended. It reports whether it has left that to hold.
-func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, l *Life, o *Observation) (held bool) {
-	if why := limit.acquire(x, l); why != OK {
-		o.Why = why
+func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
+	if reason := limit.acquire(x, state); reason != OK {
+		o.Reason = reason
 		return false
 	}
 	defer func() {
@@ -157,9 +157,9 @@ func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, l *Life, o *Obse
 		}
 	}()
 	o.Slot = time.Now()
-	l.holds = limit != nil && p.Grace > 0
-	l.Enter(Dialling)
-	o.Result = x.Forward(l)
+	state.holds = limit != nil && p.Grace > 0
+	state.Enter(Dialling)
+	o.Result = x.Forward(state)
 	if o.Held == nil {
 		return false
 	}

@@ -40,7 +40,7 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 		fields []string
 		ready  error
 		want   string
-		why    Why
+		reason Reason
 	}{
 		{[]string{"K-Network-Probe", "queue"}, nil, "200 queue", OK},
 		{[]string{"K-Network-Probe", "queue", "User-Agent", "curl"}, nil, "200 queue", OK},
@@ -61,20 +61,20 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 				h := newHouse()
 				h.Limit = NewLimit(1, 0)
 				busy := newFake("/busy")
-				h.Limit.acquire(busy, &busy.life)
+				h.Limit.acquire(busy, &busy.state)
 				h.Ready = func(context.Context) error { return c.ready }
-				want, why := c.want, c.why
+				want, reason := c.want, c.reason
 				if draining {
 					h.Drain.Begin(true)
-					want, why = "503 shutting down\n", Draining
+					want, reason = "503 shutting down\n", Draining
 				}
 				began := h.Drain.arrived
 				time.Sleep(time.Second / 2)
 
 				f := newFake("/any", c.fields...)
 				h.serve(f)
-				if got := f.heard(); got != want || f.answers[0].Why != why {
-					t.Errorf("%.60q, draining %t: got %.80q, want %.80q, why %v", c.fields, draining, got, want, why)
+				if got := f.heard(); got != want || f.answers[0].Reason != reason {
+					t.Errorf("%.60q, draining %t: got %.80q, want %.80q, why %v", c.fields, draining, got, want, reason)
 				}
 				time.Sleep(time.Second / 2)
 				r := h.Stats.Report(time.Now())
@@ -176,7 +176,7 @@ func TestAFullQueueIsSaidAtOnce(t *testing.T) {
 		expect(t, "heard", full.heard(), "503 pending request queue full\n")
 		expect(t, "forwarded", full.forwarded, 0)
 		o := h.seen[0]
-		expect(t, "observed", fmt.Sprint(o.Status, o.Why, o.Phase, o.Slot.IsZero()), "503 queue-full queued true")
+		expect(t, "observed", fmt.Sprint(o.Status, o.Reason, o.Phase, o.Slot.IsZero()), "503 queue-full queued true")
 		close(free)
 		<-waits
 		synctest.Wait()
@@ -199,7 +199,7 @@ func TestAClientThatLeavesTheQueueIsLogged499AndHearsNothing(t *testing.T) {
 		expect(t, "heard", leaver.heard(), "nothing")
 		expect(t, "forwarded", leaver.forwarded, 0)
 		o := h.seen[0]
-		expect(t, "observed", fmt.Sprint(o.Status, o.Why, o.Phase), "499 client-gone queued")
+		expect(t, "observed", fmt.Sprint(o.Status, o.Reason, o.Phase), "499 client-gone queued")
 		expect(t, "limit", h.Limit.String(), "1 running, 0 waiting")
 		close(free)
 		<-busy
@@ -227,7 +227,7 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 			h.Limit = NewLimit(1, 1)
 			busy := newFake("/")
 			if c.queued {
-				h.Limit.acquire(busy, &busy.life)
+				h.Limit.acquire(busy, &busy.state)
 			}
 			h.Clocks = c.clocks
 			start := time.Now()
@@ -236,7 +236,7 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 			o := h.seen[0]
 			what := fmt.Sprintf("%+v, queued %t: ", c.clocks, c.queued)
 			expect(t, what+"heard", f.heard(), c.want)
-			expect(t, what+"observed", fmt.Sprint(o.Status, o.Why, o.Phase), c.seen)
+			expect(t, what+"observed", fmt.Sprint(o.Status, o.Reason, o.Phase), c.seen)
 			expect(t, what+"after", o.End.Sub(start), time.Second)
 			if c.queued {
 				h.Limit.release()
@@ -255,21 +255,21 @@ func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
 		{Result{Status: 200, Begun: true}, "nothing", 200},
 		{Result{Status: 404, Begun: true}, "nothing", 404},
 		{Result{Status: 101, Begun: true, Upgraded: true}, "nothing", 101},
-		{Result{Status: 200, Begun: true, Why: IdleTimeout}, "nothing", 200}, // the engine has aborted the stream
-		{Result{Status: 200, Begun: true, Why: ClientGone}, "nothing", 200},
-		{Result{Why: ClientGone}, "nothing", 499},
-		{Result{Why: AppUnreachable}, "502 the app cannot be reached\n", 502},
-		{Result{Why: AppReset}, "502 the app broke the connection off\n", 502},
-		{Result{Status: 200, Why: AppGarbage}, "502 the app did not answer in HTTP\n", 502},
-		{Result{Why: RequestTimeout}, "504 request timeout", 504},
-		{Result{Why: Draining}, "503 shutting down\n", 503},
-		{Result{Why: BadRequest}, "400 bad request\n", 400},
-		{Result{Why: TooLarge}, "413 request body too large\n", 413},
+		{Result{Status: 200, Begun: true, Reason: IdleTimeout}, "nothing", 200}, // the engine has aborted the stream
+		{Result{Status: 200, Begun: true, Reason: ClientGone}, "nothing", 200},
+		{Result{Reason: ClientGone}, "nothing", 499},
+		{Result{Reason: AppUnreachable}, "502 the app cannot be reached\n", 502},
+		{Result{Reason: AppReset}, "502 the app broke the connection off\n", 502},
+		{Result{Status: 200, Reason: AppGarbage}, "502 the app did not answer in HTTP\n", 502},
+		{Result{Reason: RequestTimeout}, "504 request timeout", 504},
+		{Result{Reason: Draining}, "503 shutting down\n", 503},
+		{Result{Reason: BadRequest}, "400 bad request\n", 400},
+		{Result{Reason: TooLarge}, "413 request body too large\n", 413},
 	} {
 		h := newHouse()
 		h.Limit = NewLimit(1, 0)
 		f := newFake("/")
-		f.app = func(*Life) Result { return c.result }
+		f.app = func(*RequestState) Result { return c.result }
 		f.onAnswer = func() {
 			expect(t, "limit, while the answer is written", h.Limit.String(), "0 running, 0 waiting")
 		}
@@ -277,7 +277,7 @@ func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
 		what := fmt.Sprintf("%+v: ", c.result)
 		expect(t, what+"heard", f.heard(), c.heard)
 		expect(t, what+"status", h.seen[0].Status, c.status)
-		expect(t, what+"why", h.seen[0].Why, c.result.Why)
+		expect(t, what+"why", h.seen[0].Reason, c.result.Reason)
 		h.empty(t)
 	}
 }
@@ -386,7 +386,7 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 			h.Limit = NewLimit(1, 1)
 			goOn := make(chan struct{})
 			f := newFake("/", fields...)
-			f.app = func(*Life) Result {
+			f.app = func(*RequestState) Result {
 				<-goOn
 				panic("the engine")
 			}
@@ -438,8 +438,8 @@ func TestOneLifeServesManyRequests(t *testing.T) {
 		h.Limit = NewLimit(1, 1)
 		h.Clocks = Clocks{Request: time.Second, Idle: time.Second}
 		busy := newFake("/")
-		h.Limit.acquire(busy, &busy.life)
-		life := &Life{} // memory of a connection
+		h.Limit.acquire(busy, &busy.state)
+		state := &RequestState{} // memory of a connection
 		for i, want := range []string{"504 request timeout", "nothing", "504 request timeout", "nothing"} {
 			f := newFake("/")
 			if want == "nothing" {
@@ -448,11 +448,11 @@ func TestOneLifeServesManyRequests(t *testing.T) {
 					h.Limit.release()
 				}()
 			}
-			h.Serve(f, life)
+			h.Serve(f, state)
 			expect(t, fmt.Sprint("request ", i), f.heard(), want)
 			if want == "nothing" {
 				expect(t, "its status", h.seen[i].Status, 200)
-				h.Limit.acquire(busy, &busy.life)
+				h.Limit.acquire(busy, &busy.state)
 			}
 		}
 		h.Limit.release()
@@ -474,19 +474,19 @@ func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
 	h.Exclude = Exclude{Paths: []string{"/healthz"}}
 	seen := &trace{}
 	h.Trace = func(Exchange) Trace { return seen }
-	life := &Life{}
+	state := &RequestState{}
 	for _, f := range []*fake{
 		newFake("/"),
 		newFake("/healthz"),
 		newFake("/", "User-Agent", "kube-probe/1.31"),
 		newFake("/", "K-Network-Probe", "queue"),
 	} {
-		h.Serve(f, life)
+		h.Serve(f, state)
 	}
 	expect(t, "told", fmt.Sprint(seen.told), "[dialling id 200]")
 	expect(t, "the excluded one's trace", h.seen[1].TraceID, "")
 	h.Trace = func(Exchange) Trace { return nil }
-	h.Serve(newFake("/"), life)
+	h.Serve(newFake("/"), state)
 	expect(t, "told, of a request that is not sampled", fmt.Sprint(seen.told), "[dialling id 200]")
 }
 
@@ -502,7 +502,7 @@ func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
 		h.Observe = func(*Observation) {}
 		change(h)
 		f := newFake("/")
-		if got := testing.AllocsPerRun(200, func() { h.Serve(f, &f.life) }); got != 0 {
+		if got := testing.AllocsPerRun(200, func() { h.Serve(f, &f.state) }); got != 0 {
 			t.Errorf("%s: got %v allocations, want 0", name, got)
 		}
 		if f.forwarded == 0 || len(f.answers) != 0 {
@@ -518,6 +518,6 @@ func BenchmarkServe(b *testing.B) {
 	h.Observe = func(*Observation) {}
 	f := newFake("/")
 	for b.Loop() {
-		h.Serve(f, &f.life)
+		h.Serve(f, &f.state)
 	}
 }

@@ -14,8 +14,8 @@ import (
 func (h *house) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
 	f := newFake("/", header.ContentType, requestType)
 	f.request.Method = method
-	f.app = func(l *Life) Result {
-		l.Respond(responseType)
+	f.app = func(state *RequestState) Result {
+		state.Respond(responseType)
 		<-end
 		return Result{Status: 200, Begun: true}
 	}
@@ -91,13 +91,13 @@ func TestAfterTheQuietPeriodOnlyStreamsGoOn(t *testing.T) {
 		late := newFake("/late")
 		time.Sleep(20 * time.Second)
 		h.serve(late)
-		expect(t, "one that comes in the quiet period", h.of(t, late).Why, OK)
+		expect(t, "one that comes in the quiet period", h.of(t, late).Reason, OK)
 		expect(t, "wait", <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second})
 
 		tooLate := newFake("/too-late").worksUntil(nil)
 		h.serve(tooLate)
-		expect(t, "one that comes after it", h.of(t, tooLate).Why, Draining)
-		expect(t, "the stream", stream.life.Over(), OK)
+		expect(t, "one that comes after it", h.of(t, tooLate).Reason, Draining)
+		expect(t, "the stream", stream.state.Expired(), OK)
 		expect(t, "wait again: the refused one does not begin a quiet period", <-wait(h.Drain), ended{OnlyStreams, 0})
 		close(end)
 		expect(t, "until the stream has ended", h.Drain.Empty(context.Background()), nil)
@@ -119,6 +119,6 @@ func TestARestartOfTheAppAloneRefusesNothing(t *testing.T) {
 		expect(t, "the hook", <-wait(h.Drain), ended{OnlyStreams, time.Second / 2})
 		f := newFake("/")
 		h.serve(f)
-		expect(t, "a request", h.of(t, f).Why, OK)
+		expect(t, "a request", h.of(t, f).Reason, OK)
 	})
 }

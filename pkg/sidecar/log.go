@@ -127,11 +127,11 @@ func (s *sidecar) sayReadiness(c probe.Change) {
 // sayFailure is one line for each request that did not go through, sampled where
 // they are many.
 func (s *sidecar) sayFailure(o *queue.Observation) {
-	if o.Why == queue.OK || o.Excluded {
+	if o.Reason == queue.OK || o.Excluded {
 		return
 	}
 	fields := []zap.Field{
-		zap.Stringer("reason", o.Why),
+		zap.Stringer("reason", o.Reason),
 		zap.Int("status", o.Status),
 		zap.Stringer("phase", o.Phase),
 		zap.String("method", queue.Shown(o.Method)),
@@ -147,7 +147,7 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 	if o.Err != nil {
 		fields = append(fields, zap.NamedError("error", o.Err))
 	}
-	if o.Why == queue.ClientGone {
+	if o.Reason == queue.ClientGone {
 		s.log.Info("request failed", fields...)
 		return
 	}

@@ -78,7 +78,7 @@ func TestALineAboutAFailureIsBounded(t *testing.T) {
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(l *zap.Logger) {
 		o := &queue.Observation{Line: queue.Line{Method: strings.Repeat("M", 1<<20), Target: "/\u009b2J\u2028" + strings.Repeat("x", 1<<20)}}
-		o.Why = queue.QueueFull
+		o.Reason = queue.QueueFull
 		(&sidecar{log: l}).sayFailure(o)
 	})
 	if len(lines) != 1 {

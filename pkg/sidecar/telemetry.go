@@ -261,7 +261,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 // observe hears of every request that has ended.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
-	if o.Why == queue.AppGarbage && s.board.FirstNotHTTP(o) {
+	if o.Reason == queue.AppGarbage && s.board.FirstNotHTTP(o) {
 		s.log.Error(status.NotHTTP, zap.Int("port", s.config.UserPort.V), zap.String("hint", "databases and TLS servers need no queue-proxy; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
 	}
 	s.telemetry.metrics.Observe(o)

@@ -129,10 +129,10 @@ const NotHTTP = "the user container does not speak HTTP"
 // Board keeps what the page shows. Its methods may be called concurrently.
 type Board struct {
 	sources Sources
-	ended   [queue.Whys]atomic.Uint64 // requests since the start
-	took    histogram                 // by the app
-	queued  histogram                 // before that
-	noHTTP  atomic.Bool               // the first answer of the app was none of HTTP, and somebody was told
+	ended   [queue.NumReasons]atomic.Uint64 // requests since the start
+	took    histogram                       // by the app
+	queued  histogram                       // before that
+	noHTTP  atomic.Bool                     // the first answer of the app was none of HTTP, and somebody was told
 
 	mu       sync.Mutex // protects what follows
 	history  [samples]Sample
@@ -141,7 +141,7 @@ type Board struct {
 	failed   uint64 // up to the last sample
 	noted    uint64 // failures ever noted
 	last     ring
-	rare     [queue.Whys]ring
+	rare     [queue.NumReasons]ring
 }
 
 // New returns a board.
@@ -153,12 +153,12 @@ func (b *Board) Observe(o *queue.Observation) {
 	if o.Excluded {
 		return
 	}
-	b.ended[o.Why].Add(1)
+	b.ended[o.Reason].Add(1)
 	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
 		b.took.add(o.End.Sub(o.Slot))
 		b.queued.add(o.Queued())
 	}
-	if o.Why != queue.OK {
+	if o.Reason != queue.OK {
 		b.note(o)
 	}
 }
@@ -166,7 +166,7 @@ func (b *Board) Observe(o *queue.Observation) {
 // FirstNotHTTP reports whether a request that has been observed is the one by which we see that
 // the user container does not speak HTTP: the first of all that were answered, and not in HTTP.
 func (b *Board) FirstNotHTTP(o *queue.Observation) bool {
-	return o.Why == queue.AppGarbage && !o.Excluded && b.totals().notHTTP() && b.noHTTP.CompareAndSwap(false, true)
+	return o.Reason == queue.AppGarbage && !o.Excluded && b.totals().notHTTP() && b.noHTTP.CompareAndSwap(false, true)
 }
 
 // notHTTP reports whether the user container has answered, and never in HTTP.
@@ -178,7 +178,7 @@ func (t Totals) notHTTP() bool {
 func (b *Board) note(o *queue.Observation) {
 	f := Failure{
 		Time:   o.End,
-		Reason: o.Why.String(),
+		Reason: o.Reason.String(),
 		Status: o.Status,
 		Phase:  o.Phase.String(),
 		Method: queue.Shown(o.Method),
@@ -194,7 +194,7 @@ func (b *Board) note(o *queue.Observation) {
 	b.noted++
 	f.number = b.noted
 	b.last.add(&f, lastFailures)
-	b.rare[o.Why].add(&f, ofEachReason)
+	b.rare[o.Reason].add(&f, ofEachReason)
 }
 
 // A ring keeps the last failures.
@@ -228,7 +228,7 @@ func (b *Board) totals() Totals {
 	t := Totals{}
 	for i := range b.ended {
 		if n := b.ended[i].Load(); n > 0 {
-			t[queue.Why(i).String()] += n // some reasons share a word
+			t[queue.Reason(i).String()] += n // some reasons share a word
 		}
 	}
 	return t

@@ -30,18 +30,18 @@ func board(readiness probe.State, drain Drain) *Board {
 
 // observation is of a request that took so long. It has been with the app all that
 // time, and the app has answered if the response went through.
-func observation(why queue.Why, took time.Duration) *queue.Observation {
+func observation(reason queue.Reason, took time.Duration) *queue.Observation {
 	now := time.Now()
 	return &queue.Observation{
 		Line:  queue.Line{Method: "GET", Target: "/path?secret=1"},
 		Start: now.Add(-took), Slot: now.Add(-took), End: now, Phase: queue.Waiting,
-		Result: queue.Result{Why: why, Status: why.Status(), Begun: why == queue.OK, Err: errors.New("what the system said")},
+		Result: queue.Result{Reason: reason, Status: reason.Status(), Begun: reason == queue.OK, Err: errors.New("what the system said")},
 	}
 }
 
 // refused is of a request that got no slot.
-func refused(why queue.Why, took time.Duration) *queue.Observation {
-	o := observation(why, took)
+func refused(reason queue.Reason, took time.Duration) *queue.Observation {
+	o := observation(reason, took)
 	o.Slot, o.Phase, o.Err = time.Time{}, queue.Queued, nil
 	return o
 }
@@ -157,14 +157,14 @@ func TestARareFailureIsKeptBesideManyOfAnotherReason(t *testing.T) {
 func TestFailuresOfAllReasonsAreKeptInBoundedNumber(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	for i := range 10_000 {
-		b.Observe(observation(queue.QueueFull+queue.Why(i)%(queue.Whys-1), time.Second))
+		b.Observe(observation(queue.QueueFull+queue.Reason(i)%(queue.NumReasons-1), time.Second))
 	}
 	s := b.Snapshot()
 	seen := map[string]int{}
 	for _, f := range s.Failures {
 		seen[f.Reason]++
 	}
-	if most := lastFailures + ofEachReason*int(queue.Whys); len(s.Failures) > most || len(seen) != len(s.Totals) {
+	if most := lastFailures + ofEachReason*int(queue.NumReasons); len(s.Failures) > most || len(seen) != len(s.Totals) {
 		t.Errorf("got %d failures of %d reasons, want at most %d of %d", len(s.Failures), len(seen), most, len(s.Totals))
 	}
 	for reason, n := range seen {
@@ -306,9 +306,9 @@ func TestWhySaysWhatIsKnown(t *testing.T) {
 	}}}
 	deadline := now.Add(20 * time.Second)
 	failing := board(probe.State{Phase: probe.Ready}, Drain{})
-	for why, n := range map[queue.Why]int{queue.OK: 1, queue.QueueFull: 20, queue.AppGarbage: 3, queue.Draining: 1, queue.AppReset: 1} {
+	for reason, n := range map[queue.Reason]int{queue.OK: 1, queue.QueueFull: 20, queue.AppGarbage: 3, queue.Draining: 1, queue.AppReset: 1} {
 		for range n {
-			failing.Observe(observation(why, time.Second))
+			failing.Observe(observation(reason, time.Second))
 		}
 	}
 	for name, v := range map[string]struct {

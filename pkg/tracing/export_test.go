@@ -383,7 +383,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
 	r.Header.Set("X-Forwarded-For", "192.0.2.9, 192.0.2.8")
 	o := observe(r)
-	o.Status, o.Why, o.Proxied, o.Replayed = 502, queue.AppReset, true, true
+	o.Status, o.Reason, o.Proxied, o.Replayed = 502, queue.AppReset, true, true
 	in := fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1, b=2,,", "tracestate: c=3")
 	brew := carrying(in)
 	brew.r.Method = r.Method
@@ -391,7 +391,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 
 	refused := get("/")
 	refused.Slot, refused.FirstByte, refused.Phase = time.Time{}, time.Time{}, queue.Queued
-	refused.Status, refused.Why, refused.Begun = 503, queue.QueueFull, false
+	refused.Status, refused.Reason, refused.Begun = 503, queue.QueueFull, false
 	finish(tracer.Begin(carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: BAD"))), refused)
 
 	teapot := get("/")
@@ -746,7 +746,7 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 			Target: export.Target{Resource: &export.Resource{Pod: agent, Service: host, Version: path}}, Sampling: always, Limited: true,
 		})
 		o := get("/")
-		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Why = path, host, remote, method, code, queue.Why(uint(why)%uint(queue.Whys))
+		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Reason = path, host, remote, method, code, queue.Reason(uint(why)%uint(queue.NumReasons))
 		r := o.Exchange.Request()
 		r.Method = method
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}

@@ -46,9 +46,9 @@ func (r *Trace) endSpans(o *queue.Observation) {
 // the status.
 func fail(s *trace.Span, o *queue.Observation, byStatus bool) {
 	switch {
-	case o.Why != queue.OK:
-		s.SetStatus(trace.Status{Code: failedCode, Message: o.Why.String()})
-		s.AddAttributes(trace.StringAttribute("error.type", o.Why.String()))
+	case o.Reason != queue.OK:
+		s.SetStatus(trace.Status{Code: failedCode, Message: o.Reason.String()})
+		s.AddAttributes(trace.StringAttribute("error.type", o.Reason.String()))
 	case byStatus:
 		s.SetStatus(trace.Status{Code: failedCode, Message: http.StatusText(o.Status)})
 		s.AddAttributes(trace.StringAttribute("error.type", strconv.Itoa(o.Status)))
@@ -120,7 +120,7 @@ func serverAttributes(o *queue.Observation, m method) attributes {
 	a.string("network.protocol.version", versionOf(o.Major, o.Minor))
 	a.int("http.request.body.size", o.In)
 	a.int("http.response.body.size", o.Out)
-	a.string("queueproxy.reason", o.Why.String())
+	a.string("queueproxy.reason", o.Reason.String())
 	a.string("queueproxy.phase", o.Phase.String())
 	a.method(m)
 	if o.Status != 0 {
@@ -158,7 +158,7 @@ func appAttributes(o *queue.Observation, m method, port int) attributes {
 	host := "127.0.0.1"
 	a := make(attributes, 0, 8)
 	a.string("server.address", host)
-	a.string("queueproxy.reason", o.Why.String())
+	a.string("queueproxy.reason", o.Reason.String())
 	a.method(m)
 	if port > 0 {
 		a.int("server.port", int64(port))

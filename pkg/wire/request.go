@@ -140,7 +140,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
 		return 0, &Refused{word}
 	}
-	return n, r.judge()
+	return n, r.validate()
 }
 
 // findLine looks for the end of the first line that is not empty. Empty ones
@@ -242,7 +242,7 @@ func (r *Request) oddTarget() {
 }
 
 // judge weighs what the field lines said.
-func (r *Request) judge() *Refused {
+func (r *Request) validate() *Refused {
 	h := &r.head
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || r.Minor == 0 && !h.keepAlive

@@ -118,7 +118,7 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 	if word := r.head.read(b, r.lineEnd+1, n, bare, gently); word != "" {
 		return 0, word
 	}
-	return n, r.judge()
+	return n, r.validate()
 }
 
 const http1 = "HTTP/1."
@@ -148,7 +148,7 @@ func (r *Response) line(b []byte) bool {
 }
 
 // judge weighs what the field lines said.
-func (r *Response) judge() Word {
+func (r *Response) validate() Word {
 	h := &r.head
 	switch {
 	case h.back:

@@ -13,11 +13,11 @@ import (
 var phases = []Phase{Queued, Dialling, Waiting, Streaming, Tunnelled}
 
 // alive returns the life of a request that has come to a phase at once.
-func alive(c *Clocks, p Phase) *Life {
-	l := &Life{}
-	l.begin(c, time.Now())
-	l.Enter(p)
-	return l
+func alive(c *Clocks, p Phase) *RequestState {
+	state := &RequestState{}
+	state.begin(c, time.Now())
+	state.Enter(p)
+	return state
 }
 
 func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
@@ -25,7 +25,7 @@ func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		clocks Clocks
-		why    Why
+		reason Reason
 		runs   [5]bool // in queued, dialling, waiting, streaming, a tunnel
 	}{
 		{"none", Clocks{}, OK, [5]bool{}},
@@ -39,18 +39,18 @@ func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
 		for i, phase := range phases {
 			t.Run(fmt.Sprintf("%s, phase %d", c.name, phase), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					l := alive(&c.clocks, phase)
+					state := alive(&c.clocks, phase)
 					if !c.runs[i] {
-						expect(t, "next", l.Next(), time.Time{})
+						expect(t, "next", state.Next(), time.Time{})
 						time.Sleep(1000 * d)
-						expect(t, "over, much later", l.Over(), OK)
+						expect(t, "over, much later", state.Expired(), OK)
 						return
 					}
-					expect(t, "next", l.Next(), time.Now().Add(d))
+					expect(t, "next", state.Next(), time.Now().Add(d))
 					time.Sleep(d - 1)
-					expect(t, "over, just before", l.Over(), OK)
+					expect(t, "over, just before", state.Expired(), OK)
 					time.Sleep(1 * time.Nanosecond)
-					expect(t, "over", l.Over(), c.why)
+					expect(t, "over", state.Expired(), c.reason)
 				})
 			})
 		}
@@ -60,7 +60,7 @@ func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
 func TestWaitingInTheQueueCountsForEveryClock(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
-		why    Why
+		reason Reason
 	}{
 		{Clocks{Request: 10 * time.Second}, RequestTimeout},
 		{Clocks{Request: 10 * time.Second, FirstByteOnly: true}, RequestTimeout},
@@ -68,13 +68,13 @@ func TestWaitingInTheQueueCountsForEveryClock(t *testing.T) {
 		{Clocks{Idle: 10 * time.Second}, IdleTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := alive(&c.clocks, Queued)
+			state := alive(&c.clocks, Queued)
 			time.Sleep(6 * time.Second)
-			l.Enter(Dialling)
+			state.Enter(Dialling)
 			time.Sleep(3 * time.Second)
-			expect(t, "over after 9 s", l.Over(), OK)
+			expect(t, "over after 9 s", state.Expired(), OK)
 			time.Sleep(time.Second)
-			expect(t, "over after 10 s", l.Over(), c.why)
+			expect(t, "over after 10 s", state.Expired(), c.reason)
 		})
 	}
 }
@@ -84,31 +84,31 @@ func TestTheClockThatRunsOutFirstIsTheReason(t *testing.T) {
 		c := Clocks{Queue: 1 * time.Second, Idle: 2 * time.Second, ResponseStart: 3 * time.Second, Request: 4 * time.Second}
 		queued, waiting, streaming, tunnel := alive(&c, Queued), alive(&c, Waiting), alive(&c, Streaming), alive(&c, Tunnelled)
 		time.Sleep(time.Hour) // all have run out long ago
-		expect(t, "queued", queued.Over(), QueueTimeout)
-		expect(t, "waiting", waiting.Over(), IdleTimeout)
-		expect(t, "streaming", streaming.Over(), IdleTimeout)
-		expect(t, "tunnel", tunnel.Over(), IdleTimeout)
+		expect(t, "queued", queued.Expired(), QueueTimeout)
+		expect(t, "waiting", waiting.Expired(), IdleTimeout)
+		expect(t, "streaming", streaming.Expired(), IdleTimeout)
+		expect(t, "tunnel", tunnel.Expired(), IdleTimeout)
 		waiting.Touch()
 		streaming.Touch()
 		tunnel.Touch()
-		expect(t, "waiting, touched", waiting.Over(), ResponseStartTimeout)
-		expect(t, "streaming, touched", streaming.Over(), RequestTimeout)
-		expect(t, "tunnel, touched", tunnel.Over(), OK)
+		expect(t, "waiting, touched", waiting.Expired(), ResponseStartTimeout)
+		expect(t, "streaming, touched", streaming.Expired(), RequestTimeout)
+		expect(t, "tunnel, touched", tunnel.Expired(), OK)
 	})
 }
 
 func TestEachByteRestartsTheIdleClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases[2:] {
-			l := alive(&Clocks{Idle: time.Second}, phase)
+			state := alive(&Clocks{Idle: time.Second}, phase)
 			for range 10 {
 				time.Sleep(time.Second - 1)
-				expect(t, "over between bytes", l.Over(), OK)
-				l.Touch()
-				expect(t, "next", l.Next(), time.Now().Add(time.Second))
+				expect(t, "over between bytes", state.Expired(), OK)
+				state.Touch()
+				expect(t, "next", state.Next(), time.Now().Add(time.Second))
 			}
 			time.Sleep(time.Second)
-			expect(t, "over", l.Over(), IdleTimeout)
+			expect(t, "over", state.Expired(), IdleTimeout)
 		}
 	})
 }
@@ -116,48 +116,48 @@ func TestEachByteRestartsTheIdleClock(t *testing.T) {
 func TestTheBodyClockRunsOnlyWhileAByteIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Body: 10 * time.Second}
-		l := alive(&c, Waiting)
-		l.AwaitBody() // of a request whose body may be silent
+		state := alive(&c, Waiting)
+		state.AwaitBody() // of a request whose body may be silent
 		time.Sleep(time.Hour)
-		expect(t, "a body that owes nothing", l.Over(), OK)
-		expect(t, "next", l.Next(), time.Time{})
+		expect(t, "a body that owes nothing", state.Expired(), OK)
+		expect(t, "next", state.Next(), time.Time{})
 
-		l = alive(&c, Waiting)
-		l.OwesBody()
+		state = alive(&c, Waiting)
+		state.ExpectBody()
 		time.Sleep(time.Hour)
-		expect(t, "nobody reads, the user container is slow", l.Over(), OK)
+		expect(t, "nobody reads, the user container is slow", state.Expired(), OK)
 		for range 10 {
-			l.AwaitBody()
+			state.AwaitBody()
 			time.Sleep(10*time.Second - 1)
-			expect(t, "over, between bytes", l.Over(), OK)
-			l.GotBody()
+			expect(t, "over, between bytes", state.Expired(), OK)
+			state.GotBody()
 			time.Sleep(time.Minute)
-			expect(t, "over, while they are written", l.Over(), OK)
+			expect(t, "over, while they are written", state.Expired(), OK)
 		}
-		l.AwaitBody()
+		state.AwaitBody()
 		time.Sleep(10 * time.Second)
-		expect(t, "over", l.Over(), IdleTimeout)
-		l.Enter(Streaming)
-		expect(t, "over, when the response has begun", l.Over(), OK)
-		l.begin(&c, time.Now())
+		expect(t, "over", state.Expired(), IdleTimeout)
+		state.Enter(Streaming)
+		expect(t, "over, when the response has begun", state.Expired(), OK)
+		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		expect(t, "the next request in the same memory", l.Over(), OK)
+		expect(t, "the next request in the same memory", state.Expired(), OK)
 	})
 }
 
 func TestAForcedEndWinsOverClocksAndTheFirstOneStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases {
-			l := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
-			l.End(Draining)
-			expect(t, "over", l.Over(), Draining)
-			l.End(ClientGone)
-			expect(t, "over, ended twice", l.Over(), Draining)
+			state := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
+			state.End(Draining)
+			expect(t, "over", state.Expired(), Draining)
+			state.End(ClientGone)
+			expect(t, "over, ended twice", state.Expired(), Draining)
 			time.Sleep(time.Minute)
-			expect(t, "over, when a clock has run out as well", l.Over(), Draining)
-			l.begin(&Clocks{}, time.Now())
-			expect(t, "over, the next request in the same memory", l.Over(), OK)
-			expect(t, "its phase", l.Phase(), Queued)
+			expect(t, "over, when a clock has run out as well", state.Expired(), Draining)
+			state.begin(&Clocks{}, time.Now())
+			expect(t, "over, the next request in the same memory", state.Expired(), OK)
+			expect(t, "its phase", state.Phase(), Queued)
 		}
 	})
 }
@@ -172,8 +172,8 @@ type clocksModel struct {
 }
 
 // next returns which clock runs out next, and when; OK and zero: none.
-func (m *clocksModel) next() (why Why, at time.Time) {
-	due := map[Why]time.Time{}
+func (m *clocksModel) next() (reason Reason, at time.Time) {
+	due := map[Reason]time.Time{}
 	if m.Idle > 0 {
 		due[IdleTimeout] = m.active.Add(m.Idle)
 	}
@@ -195,36 +195,36 @@ func (m *clocksModel) next() (why Why, at time.Time) {
 	if m.Request > 0 && (m.phase < Streaming || m.phase == Streaming && !m.FirstByteOnly) {
 		due[RequestTimeout] = m.start.Add(m.Request)
 	}
-	for w, when := range due {
+	for r, when := range due {
 		if at.IsZero() || when.Before(at) {
-			why, at = w, when
+			reason, at = r, when
 		}
 	}
-	return why, at
+	return reason, at
 }
 
 // step lets something happen to the request, or lets time pass.
-func (m *clocksModel) step(l *Life, random *rand.Rand) {
+func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	switch random.IntN(6) {
 	case 0:
 		time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
 	case 1:
-		if next := l.Next(); !next.IsZero() && time.Until(next) > 0 {
+		if next := state.Next(); !next.IsZero() && time.Until(next) > 0 {
 			time.Sleep(time.Until(next) - time.Duration(random.IntN(2))) // the moment, or just before
 		}
 	case 2:
-		l.Touch()
+		state.Touch()
 		m.active = time.Now()
 	case 3:
-		l.AwaitBody()
+		state.AwaitBody()
 		m.owed = time.Now()
 	case 4:
-		l.GotBody()
+		state.GotBody()
 		m.owed, m.active = time.Time{}, time.Now()
 	case 5:
 		if m.phase < Tunnelled {
 			m.phase += Phase(1 + random.IntN(int(Tunnelled-m.phase)))
-			l.Enter(m.phase)
+			state.Enter(m.phase)
 			if m.phase != Dialling { // which moves no byte
 				m.active = time.Now()
 			}
@@ -247,15 +247,15 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 			m := &clocksModel{start: time.Now(), active: time.Now(), phase: Queued, owes: random.IntN(2) == 0, Clocks: Clocks{
 				Request: some(), FirstByteOnly: random.IntN(2) == 0, ResponseStart: some(), Idle: some(), Body: some(), Queue: some(),
 			}}
-			l := alive(&m.Clocks, Queued)
+			state := alive(&m.Clocks, Queued)
 			if m.owes {
-				l.OwesBody()
+				state.ExpectBody()
 			}
 			time.Sleep(1 * time.Nanosecond) // nobody waits for a body in the nanosecond of the request
 			var before time.Time            // Next, the last time
 			for range 20 {
 				want, at := m.next()
-				next := l.Next()
+				next := state.Next()
 				if !next.Equal(at) {
 					t.Fatalf("seed %d, round %d: %+v: got next %v, want %v", seed, round, m, next, at)
 				}
@@ -266,40 +266,40 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 				if at.IsZero() || time.Now().Before(at) {
 					want = OK
 				}
-				if over := l.Over(); over != want {
+				if over := state.Expired(); over != want {
 					t.Fatalf("seed %d, round %d: %+v: got over %v, want %v", seed, round, m, over, want)
 				}
-				m.step(l, random)
+				m.step(state, random)
 			}
 		}
 	})
 }
 
 func TestALifeMayBeAskedWhileItGoesOn(t *testing.T) {
-	l := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, Queued)
+	state := alive(&Clocks{Request: time.Hour, Idle: time.Hour, ResponseStart: time.Hour}, Queued)
 	var all sync.WaitGroup
 	for range 2 {
 		all.Go(func() {
 			for range 1000 {
-				l.Touch()
+				state.Touch()
 			}
 		})
 		all.Go(func() {
 			for range 1000 {
-				if why := l.Over(); why != OK && why != Draining {
-					t.Errorf("got %v, want ok or draining", why)
+				if reason := state.Expired(); reason != OK && reason != Draining {
+					t.Errorf("got %v, want ok or draining", reason)
 				}
-				l.Next()
+				state.Next()
 			}
 		})
 	}
 	for _, phase := range phases {
-		l.Enter(phase)
+		state.Enter(phase)
 	}
-	l.End(Draining)
+	state.End(Draining)
 	all.Wait()
-	expect(t, "over", l.Over(), Draining)
-	expect(t, "phase", l.Phase(), Tunnelled)
+	expect(t, "over", state.Expired(), Draining)
+	expect(t, "phase", state.Phase(), Tunnelled)
 }
 
 func TestPhasesHaveTheWordsOfTheLog(t *testing.T) {
@@ -311,42 +311,42 @@ func TestPhasesHaveTheWordsOfTheLog(t *testing.T) {
 func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Clocks{Send: 10 * time.Second}
-		l := alive(&c, Streaming)
+		state := alive(&c, Streaming)
 		time.Sleep(time.Hour)
-		expect(t, "nothing is offered: over", l.Over(), OK)
-		expect(t, "next", l.Next(), time.Time{})
+		expect(t, "nothing is offered: over", state.Expired(), OK)
+		expect(t, "next", state.Next(), time.Time{})
 		for range 10 {
-			l.offered()
-			expect(t, "next", l.Next(), time.Now().Add(10*time.Second))
+			state.writeStarted()
+			expect(t, "next", state.Next(), time.Now().Add(10*time.Second))
 			time.Sleep(10*time.Second - 1)
-			expect(t, "over, before it is taken", l.Over(), OK)
-			l.Taken()
+			expect(t, "over, before it is taken", state.Expired(), OK)
+			state.WriteDone()
 			time.Sleep(time.Minute)
-			expect(t, "over, between two pieces", l.Over(), OK)
+			expect(t, "over, between two pieces", state.Expired(), OK)
 		}
-		l.offered()
+		state.writeStarted()
 		time.Sleep(10 * time.Second)
-		expect(t, "over", l.Over(), IdleTimeout)
-		l.Enter(Tunnelled)
-		expect(t, "over, in a tunnel", l.Over(), OK)
-		l.begin(&c, time.Now())
+		expect(t, "over", state.Expired(), IdleTimeout)
+		state.Enter(Tunnelled)
+		expect(t, "over, in a tunnel", state.Expired(), OK)
+		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		expect(t, "over, the next request in the same memory", l.Over(), OK)
+		expect(t, "over, the next request in the same memory", state.Expired(), OK)
 	})
 }
 
 func TestAnAlarmThatWatchesAnewRingsEarlierThanItWasToBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := alive(&Clocks{Request: time.Hour, Send: time.Second}, Streaming)
+		state := alive(&Clocks{Request: time.Hour, Send: time.Second}, Streaming)
 		a := NewAlarm(func() bool { return false })
 		defer a.Stop()
 		var aborted atomic.Int64
 		began := time.Now()
-		a.Watch(l)
+		a.Watch(state)
 		a.Abortable(func() { aborted.Store(int64(time.Since(began))) })
 		time.Sleep(time.Minute)
-		l.offered()
-		a.Watch(l)
+		state.writeStarted()
+		a.Watch(state)
 		time.Sleep(time.Minute)
 		expect(t, "aborted after", time.Duration(aborted.Load()), time.Minute+time.Second)
 	})

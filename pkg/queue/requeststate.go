@@ -37,11 +37,11 @@ func (p Phase) String() string {
 	return [...]string{"queued", "dialling", "waiting", "streaming", "streaming"}[p]
 }
 
-// Life is the time of one request: when it came, how far it is, and which clock
+// RequestState is the time of one request: when it came, how far it is, and which clock
 // runs out next. It is memory of the engine, which reuses it, and costs nothing
 // while no clock is set. Its exported methods but Trace and Waited are safe for
 // concurrent use.
-type Life struct {
+type RequestState struct {
 	clocks *Clocks
 	start  time.Time
 	most   time.Duration // for the whole request, whatever clocks says; 0: no such bound
@@ -49,7 +49,7 @@ type Life struct {
 
 	// Small ones together: there is one of these for each idle connection.
 	phase   atomic.Uint32
-	forced  atomic.Uint32 // a Why from outside: the drain's deadline
+	forced  atomic.Uint32 // a Reason from outside: the drain's deadline
 	owing   atomic.Bool   // the client has a body to send that Clocks.Body applies to
 	stream  streamKind    // guarded by Drain.mu
 	counted bool          // in Drain.streams, guarded by Drain.mu
@@ -59,65 +59,67 @@ type Life struct {
 	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
 	trace Trace        // nil: not traced
 
-	ticket   ticket   // its place in the queue, guarded by Limit.mu
-	drain    *Drain   // that the request is in flight for; nil: none. Read by the goroutine that serves
-	exchange Exchange // whom to wake, guarded by Drain.mu
-	prev     *Life    // list of those in flight, guarded by Drain.mu
-	next     *Life    //
+	ticket   ticket        // its place in the queue, guarded by Limit.mu
+	drain    *Drain        // that the request is in flight for; nil: none. Read by the goroutine that serves
+	exchange Exchange      // whom to wake, guarded by Drain.mu
+	prev     *RequestState // list of those in flight, guarded by Drain.mu
+	next     *RequestState //
 	seen     Observation
 }
 
-// begin makes l new for a request that came at now.
-func (l *Life) begin(c *Clocks, now time.Time) {
-	l.clocks, l.start, l.most = c, now, 0
-	l.phase.Store(uint32(Queued))
-	l.active.Store(0)
-	l.forced.Store(uint32(OK))
-	l.owing.Store(false)
-	l.owed.Store(0)
-	l.offer.Store(0)
+// begin makes state new for a request that came at now.
+func (state *RequestState) begin(c *Clocks, now time.Time) {
+	state.clocks, state.start, state.most = c, now, 0
+	state.phase.Store(uint32(Queued))
+	state.active.Store(0)
+	state.forced.Store(uint32(OK))
+	state.owing.Store(false)
+	state.owed.Store(0)
+	state.offer.Store(0)
 }
 
 // Holds reports whether the engine has to say in Result.Held what is left of an exchange
 // that is broken off before its response has begun.
-func (l *Life) Holds() bool { return l.holds }
+func (state *RequestState) Holds() bool { return state.holds }
 
 // Trace returns the trace of the request; nil: it is not traced.
-func (l *Life) Trace() Trace { return l.trace }
+func (state *RequestState) Trace() Trace { return state.trace }
 
 // Waited returns how long the request waited for its slot, and when it got it.
-func (l *Life) Waited() (time.Duration, time.Time) { return l.seen.Slot.Sub(l.seen.Start), l.seen.Slot }
+func (state *RequestState) Waited() (time.Duration, time.Time) {
+	return state.seen.Slot.Sub(state.seen.Start), state.seen.Slot
+}
 
 // Enter notes that the request has come to phase p. In all but Dialling a byte has
-// brought it there. Streaming is entered by [Life.Respond].
-func (l *Life) Enter(p Phase) {
-	l.phase.Store(uint32(p))
+// brought it there. Streaming is entered by [RequestState.Respond].
+func (state *RequestState) Enter(p Phase) {
+	state.phase.Store(uint32(p))
 	if p != Dialling {
-		l.Touch()
+		state.Touch()
 	}
-	if l.trace != nil {
-		l.trace.Enter(p)
+	if state.trace != nil {
+		state.trace.Enter(p)
 	}
-	if p == Tunnelled && l.drain != nil {
-		l.drain.noteStream(l, openStream)
+	if p == Tunnelled && state.drain != nil {
+		state.drain.noteStream(state, openStream)
 	}
 }
 
 // Respond notes that the final response has begun. Its Content-Type, "" for none,
 // decides whether it is a stream (docs/promises.md 3.5). It is called by the goroutine
 // that serves the request.
-func (l *Life) Respond(contentType string) {
-	l.Enter(Streaming)
-	if l.drain == nil {
+func (state *RequestState) Respond(contentType string) {
+	state.Enter(Streaming)
+	if state.drain == nil {
 		return
 	}
 	switch {
 	case isEventStream(contentType):
-		if l.seen.Method == http.MethodGet {
-			l.drain.noteStream(l, openStream)
+		if state.seen.Method == http.MethodGet {
+			state.drain.noteStream(state, openStream)
 		}
-	case IsGRPC(contentType) && IsGRPC(l.seen.Exchange.Header(header.ContentType)):
-		l.drain.noteStream(l, grpcStream)
+	case IsGRPC(contentType) && IsGRPC(state.seen.Exchange.Header(header.ContentType)):
+		state.drain.noteStream(state, grpcStream)
 	}
 }
 
@@ -133,89 +135,91 @@ func isEventStream(contentType string) bool {
 }
 
 // Phase returns how far the request has come.
-func (l *Life) Phase() Phase { return Phase(l.phase.Load()) }
+func (state *RequestState) Phase() Phase { return Phase(state.phase.Load()) }
 
 // Touch notes that a byte has moved, for the idle clock.
-func (l *Life) Touch() {
-	if l.clocks.Idle > 0 {
-		l.active.Store(int64(time.Since(l.start)))
+func (state *RequestState) Touch() {
+	if state.clocks.Idle > 0 {
+		state.active.Store(int64(time.Since(state.start)))
 	}
 }
 
-// OwesBody notes that the request has a body, which Clocks.Body applies to. It
+// ExpectBody notes that the request has a body, which Clocks.Body applies to. It
 // alone can bring Next nearer: call it before an alarm is set.
-func (l *Life) OwesBody() { l.owing.Store(l.clocks.Body > 0) }
+func (state *RequestState) ExpectBody() { state.owing.Store(state.clocks.Body > 0) }
 
 // AwaitBody notes that the next byte of the request's body is waited for, until
 // GotBody.
-func (l *Life) AwaitBody() {
-	if l.owing.Load() {
-		l.owed.Store(max(int64(time.Since(l.start)), 1))
+func (state *RequestState) AwaitBody() {
+	if state.owing.Load() {
+		state.owed.Store(max(int64(time.Since(state.start)), 1))
 	}
 }
 
 // GotBody notes that bytes of the request's body have come, or its end.
-func (l *Life) GotBody() {
-	l.owed.Store(0)
-	l.Touch()
+func (state *RequestState) GotBody() {
+	state.owed.Store(0)
+	state.Touch()
 }
 
-// offered notes that a piece of the response waits for the client to take it, until
-// Taken. It can bring Next nearer.
-func (l *Life) offered() {
-	if l.clocks.Send > 0 {
-		l.offer.Store(max(int64(time.Since(l.start)), 1))
+// writeStarted notes that a piece of the response waits for the client to take it, until
+// WriteDone. It can bring Next nearer.
+func (state *RequestState) writeStarted() {
+	if state.clocks.Send > 0 {
+		state.offer.Store(max(int64(time.Since(state.start)), 1))
 	}
 }
 
-// Taken notes that the client has taken what was offered, or never will.
-func (l *Life) Taken() {
-	if l.clocks.Send > 0 {
-		l.offer.Store(0)
+// WriteDone notes that the client has taken the piece, or never will.
+func (state *RequestState) WriteDone() {
+	if state.clocks.Send > 0 {
+		state.offer.Store(0)
 	}
 }
 
-// End makes Over return why from now on, whatever the clocks say, unless it was
+// End makes Expired return reason from now on, whatever the clocks say, unless it was
 // called before. The caller wakes the exchange.
-func (l *Life) End(why Why) { l.forced.CompareAndSwap(uint32(OK), uint32(why)) }
+func (state *RequestState) End(reason Reason) {
+	state.forced.CompareAndSwap(uint32(OK), uint32(reason))
+}
 
-// Next returns the earliest moment at which Over may have something to say;
-// the zero time means never. But for Offer the moment can only move away: an engine
-// may leave an alarm alone until it rings.
-func (l *Life) Next() time.Time {
-	_, at := l.earliest()
+// Next returns the earliest moment at which the request may expire; the zero time means
+// never. But for a write that starts the moment can only move away: an engine may leave
+// an alarm alone until it rings.
+func (state *RequestState) Next() time.Time {
+	_, at := state.earliest()
 	if at == 0 {
 		return time.Time{}
 	}
-	return l.start.Add(at)
+	return state.start.Add(at)
 }
 
-// Over returns the clock that has run out, OK while none has. A deadline that
+// Expired returns the clock that has run out, OK while none has. A deadline that
 // rings only asks; this decides.
-func (l *Life) Over() Why {
-	if why := Why(l.forced.Load()); why != OK {
-		return why
+func (state *RequestState) Expired() Reason {
+	if reason := Reason(state.forced.Load()); reason != OK {
+		return reason
 	}
-	if why, at := l.earliest(); at != 0 && time.Since(l.start) >= at {
-		return why
+	if reason, at := state.earliest(); at != 0 && time.Since(state.start) >= at {
+		return reason
 	}
 	return OK
 }
 
 // earliest returns the clock that runs out first in the present phase and when,
 // counted from start; 0 is never.
-func (l *Life) earliest() (why Why, at time.Duration) {
-	c, phase := l.clocks, l.Phase()
-	consider := func(w Why, d time.Duration, base time.Duration) {
+func (state *RequestState) earliest() (reason Reason, at time.Duration) {
+	c, phase := state.clocks, state.Phase()
+	consider := func(r Reason, d time.Duration, base time.Duration) {
 		if d > 0 && (at == 0 || base+d < at) {
-			why, at = w, base+d
+			reason, at = r, base+d
 		}
 	}
 	if phase == Tunnelled {
-		consider(IdleTimeout, c.Idle, time.Duration(l.active.Load()))
-		return why, at
+		consider(IdleTimeout, c.Idle, time.Duration(state.active.Load()))
+		return reason, at
 	}
-	if offer := l.offer.Load(); offer != 0 {
+	if offer := state.offer.Load(); offer != 0 {
 		consider(IdleTimeout, c.Send, time.Duration(offer))
 	}
 	if phase == Queued {
@@ -224,17 +228,17 @@ func (l *Life) earliest() (why Why, at time.Duration) {
 	if phase < Streaming {
 		consider(ResponseStartTimeout, c.ResponseStart, 0)
 	}
-	if phase < Streaming && l.owing.Load() {
-		since := time.Duration(l.owed.Load())
+	if phase < Streaming && state.owing.Load() {
+		since := time.Duration(state.owed.Load())
 		if since == 0 {
-			since = time.Since(l.start)
+			since = time.Since(state.start)
 		}
 		consider(IdleTimeout, c.Body, since)
 	}
 	if phase < Streaming || !c.FirstByteOnly {
 		consider(RequestTimeout, c.Request, 0)
 	}
-	consider(RequestTimeout, l.most, 0)
-	consider(IdleTimeout, c.Idle, time.Duration(l.active.Load()))
-	return why, at
+	consider(RequestTimeout, state.most, 0)
+	consider(IdleTimeout, c.Idle, time.Duration(state.active.Load()))
+	return reason, at
 }

@@ -1,33 +1,33 @@
 package queue
 
-// Why says how an exchange ended: [OK], or whose fault it was and what went
+// Reason says how an exchange ended: [OK], or which side has failed and what went
 // wrong. The list is closed: the same words stand in the Proxy-Status field, in
 // the log and in metric labels (docs/promises.md 3.6).
-type Why uint8
+type Reason uint8
 
 // The reasons. Each word names the side that gave up and what it gave up on.
 const (
-	OK                   Why = iota
-	QueueFull                // no place in the queue
-	QueueTimeout             // waited too long for a slot
-	NotReady                 // the user container is not ready (probes only)
-	Draining                 // the pod is ending
-	RequestTimeout           // the clock of the whole request ran out
-	ResponseStartTimeout     // no first byte of the response in time
-	IdleTimeout              // no byte in either direction in time
-	AppUnreachable           // nothing listens at the user container's port
-	AppReset                 // the user container broke the connection off
-	AppGarbage               // what the user container sent is not HTTP
-	BadRequest               // what the client sent is not HTTP, or not for us
-	TooLarge                 // the request's body is over the limit that was set
-	ClientGone               // nobody is left to hear an answer
-	Whys                     // the number of reasons
+	OK                   Reason = iota
+	QueueFull                   // no place in the queue
+	QueueTimeout                // waited too long for a slot
+	NotReady                    // the user container is not ready (probes only)
+	Draining                    // the pod is ending
+	RequestTimeout              // the clock of the whole request ran out
+	ResponseStartTimeout        // no first byte of the response in time
+	IdleTimeout                 // no byte in either direction in time
+	AppUnreachable              // nothing listens at the user container's port
+	AppReset                    // the user container broke the connection off
+	AppGarbage                  // what the user container sent is not HTTP
+	BadRequest                  // what the client sent is not HTTP, or not for us
+	TooLarge                    // the request's body is over the limit that was set
+	ClientGone                  // nobody is left to hear an answer
+	NumReasons                  // the number of reasons
 )
 
 // reasons is the one table of what a reason is called and how it is told:
 // status and body over HTTP, the error type of RFC 9209 section 2.3, and the
 // status of a gRPC call (docs/promises.md 3.2, 3.6).
-var reasons = [Whys]struct {
+var reasons = [NumReasons]struct {
 	word, errorType, body string
 	status, grpc          int
 }{
@@ -48,8 +48,8 @@ var reasons = [Whys]struct {
 }
 
 // String returns the reason's word.
-func (w Why) String() string { return reasons[w].word }
+func (r Reason) String() string { return reasons[r].word }
 
 // Status returns the HTTP status that tells the reason. 499 is for logs alone:
 // nobody is there to read it.
-func (w Why) Status() int { return reasons[w].status }
+func (r Reason) Status() int { return reasons[r].status }
