@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"golang.org/x/net/http2"
 )
 
@@ -74,28 +75,14 @@ func TestASlowHeadIsCut(t *testing.T) {
 				}
 				// A connection may be idle for longer than that.
 				w.SetReadDeadline(time.Now().Add(2 * limit))
-				var timeout net.Error
-				if _, err := w.r.ReadByte(); !errors.As(err, &timeout) || !timeout.Timeout() {
+				if _, err := w.r.ReadByte(); !harness.IsTimeout(err) {
 					t.Fatalf("an idle connection ended with %v", err)
 				}
 				w.SetDeadline(time.Now().Add(patience))
 				began = time.Now()
 			}
 			if row.text == "*" {
-				stop := make(chan struct{})
-				defer close(stop)
-				go func() {
-					for _, c := range "GET / HTTP/1.1\r\nHost: a.test\r\nX: " + strings.Repeat("x", 1000) {
-						select {
-						case <-stop:
-							return
-						case <-time.After(50 * time.Millisecond):
-						}
-						if _, err := w.Write([]byte(string(c))); err != nil {
-							return
-						}
-					}
-				}()
+				go w.sendSlowly(t, "GET / HTTP/1.1\r\nHost: a.test\r\nX: "+strings.Repeat("x", 1000))
 			} else {
 				w.send(row.text)
 			}
@@ -103,6 +90,20 @@ func TestASlowHeadIsCut(t *testing.T) {
 				t.Errorf("got %.200q, want no answer of the app", got)
 			}
 		})
+	}
+}
+
+// sendSlowly sends a byte every 50 ms, until the test or the connection ends.
+func (w *wire) sendSlowly(t *testing.T, text string) {
+	for _, c := range text {
+		select {
+		case <-t.Context().Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+		if _, err := w.Write([]byte(string(c))); err != nil {
+			return
+		}
 	}
 }
 

@@ -567,59 +567,7 @@ func TestARequestAcceptedAtTheVeryEndIsAnswered(t *testing.T) {
 func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
 	alongside(t)
 	const deadline = time.Second
-	// stuck returns when the client can't write any more either.
-	stuck := func(p *pod, written *atomic.Int64) {
-		last := int64(-1)
-		p.poll("nothing moves any more", func() error {
-			time.Sleep(50 * time.Millisecond) // in which what moves would have moved
-			if n := written.Load(); n == 0 || n != last {
-				last = n
-				return errNotYet
-			}
-			return nil
-		})
-	}
-	for name, hold := range map[string]func(t *testing.T, p *pod){
-		"half a head":        func(t *testing.T, p *pod) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
-		"half a second head": func(t *testing.T, p *pod) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
-		"half a body": func(t *testing.T, p *pod) {
-			dial(t, p.addr()).send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nabc")
-		},
-		"an upload that goes on": func(t *testing.T, p *pod) {
-			c := dial(t, p.addr())
-			c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
-			go io.Copy(c, endless{})
-		},
-		"an answer that is not read": func(t *testing.T, p *pod) {
-			p.sendGet("/bytes/1000000000")
-		},
-		"an HTTP/2 client that does not read": func(t *testing.T, p *pod) {
-			c := dial(t, p.addr())
-			c.send(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-			c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // GET /w
-		},
-		"a silent connection to the hooks":      func(t *testing.T, p *pod) { dial(t, local(p.port.admin)) },
-		"half a request to the hooks":           func(t *testing.T, p *pod) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
-		"a silent connection to the autoscaler": func(t *testing.T, p *pod) { dial(t, local(p.port.autoscaler)) },
-		"half an HTTP/2 preface":                func(t *testing.T, p *pod) { dial(t, p.addr()).send("PRI * HTT") },
-		"half a handshake":                      func(t *testing.T, p *pod) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
-		"a WebSocket that is not read": func(t *testing.T, p *pod) {
-			c := dial(t, p.addr())
-			c.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
-			c.receive("GET")
-			var written atomic.Int64
-			go func() {
-				message := "\x82\xfe\x40\x00\x00\x00\x00\x00" + strings.Repeat("x", 0x4000)
-				for {
-					n, err := io.WriteString(c, message)
-					if written.Add(int64(n)); err != nil {
-						return
-					}
-				}
-			}()
-			stuck(p, &written)
-		},
-	} {
+	for name, hold := range holders {
 		t.Run(name, func(t *testing.T) {
 			p := newPod(t)
 			writeCertificate(t, p.dir)
@@ -639,6 +587,60 @@ func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
 			}
 		})
 	}
+}
+
+// holders are clients of all ports that never come to an end.
+var holders = map[string]func(t *testing.T, p *pod){
+	"half a head":        func(t *testing.T, p *pod) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
+	"half a second head": func(t *testing.T, p *pod) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
+	"half a body": func(t *testing.T, p *pod) {
+		dial(t, p.addr()).send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nabc")
+	},
+	"an upload that goes on": func(t *testing.T, p *pod) {
+		c := dial(t, p.addr())
+		c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
+		go io.Copy(c, endless{})
+	},
+	"an answer that is not read": func(t *testing.T, p *pod) {
+		p.sendGet("/bytes/1000000000")
+	},
+	"an HTTP/2 client that does not read": func(t *testing.T, p *pod) {
+		c := dial(t, p.addr())
+		c.send(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+		c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // GET /w
+	},
+	"a silent connection to the hooks":      func(t *testing.T, p *pod) { dial(t, local(p.port.admin)) },
+	"half a request to the hooks":           func(t *testing.T, p *pod) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
+	"a silent connection to the autoscaler": func(t *testing.T, p *pod) { dial(t, local(p.port.autoscaler)) },
+	"half an HTTP/2 preface":                func(t *testing.T, p *pod) { dial(t, p.addr()).send("PRI * HTT") },
+	"half a handshake":                      func(t *testing.T, p *pod) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
+	"a WebSocket that is not read":          holdByWebSocket,
+}
+
+// holdByWebSocket sends messages, and reads none, until it can't write any more either.
+func holdByWebSocket(t *testing.T, p *pod) {
+	c := dial(t, p.addr())
+	c.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
+	c.receive("GET")
+	var written atomic.Int64
+	go func() {
+		message := "\x82\xfe\x40\x00\x00\x00\x00\x00" + strings.Repeat("x", 0x4000)
+		for {
+			n, err := io.WriteString(c, message)
+			if written.Add(int64(n)); err != nil {
+				return
+			}
+		}
+	}()
+	last := int64(-1)
+	p.poll("nothing moves any more", func() error {
+		time.Sleep(50 * time.Millisecond) // in which what moves would have moved
+		if n := written.Load(); n == 0 || n != last {
+			last = n
+			return errNotYet
+		}
+		return nil
+	})
 }
 
 // What was never accepted is no reason to stay until the deadline.
