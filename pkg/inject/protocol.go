@@ -280,11 +280,11 @@ func probesOf(c *corev1.Container) []namedProbe {
 // What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
 // of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
 const (
-	telling    = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|debug|pprof|profil)`
-	toldFlags  = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + telling + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
-	toldNames  = `(?i)` + telling
-	toldMounts = `(?i)(tls|ssl|https|pki|cert)`
-	askedByTLS = `https://|-tls`
+	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|debug|pprof|profil)`
+	hintFlags   = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
+	hintNames   = `(?i)` + hintWords
+	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
+	tlsCommands = `https://|-tls`
 )
 
 // speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
@@ -312,15 +312,15 @@ func speaksHTTPCEL() string {
     && !` + matches("name", tlsNames) + `
     && !` + matches("app.?image.orValue('')", serverImages) + `
     && !` + matches("app.?image.orValue('')", exporterImages) + `
-    && !` + commands(askedByTLS) + `
+    && !` + commands(tlsCommands) + `
     && (` + matches("name", httpNames) + `
       || !` + matches("name", rawNames) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
       && port.containerPort % 1000 != 443
-      && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, toldFlags) + `
-      && !` + tells("app.?env.orValue([])", "e", "e.name", 500, toldNames) + `
+      && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
+      && !` + tells("app.?env.orValue([])", "e", "e.name", 500, hintNames) + `
       && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
-      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, toldMounts) + `
-      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, toldMounts) + `
+      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
+      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
       && !` + commands(clientCommands) + `))`
 }
