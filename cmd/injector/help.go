@@ -44,7 +44,7 @@ usage: injector status [-f FILE|DIR|-]...
 
 Exit codes: 0 all may; 1 one must wait, or no Service finds a pod with a sidecar.
 `,
-		"serve": `Answer an API server's reviews as a webhook: deploy/ has what a cluster is told.
+		"serve": `Answer an API server's reviews as a webhook: deploy/ has the manifests for it.
 
 usage: injector serve [flags] [options]
 

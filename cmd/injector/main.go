@@ -463,7 +463,7 @@ func summary(results []*manifest.Result) string {
 }
 
 // printLine writes a line of what may be printed: an object's texts can hold the letters by which
-// a terminal is told to erase lines, or to write others.
+// a terminal gets a command to erase lines, or to write others.
 func printLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

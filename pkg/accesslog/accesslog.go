@@ -35,7 +35,7 @@ type Options struct {
 	MaxBytes   int           // of lines that wait to be written; 0: 1 MiB
 	MaxLines   int           // that wait to be written; 0: 4096
 
-	// Report is told when writing or the template fails, once until it works again.
+	// Report is called when writing or the template fails, once until it works again.
 	// Any goroutine that logs may call it. It may be nil.
 	Report func(error)
 }

@@ -36,11 +36,11 @@ type Options struct {
 	// ClientOptional serves clients too that show no certificate to ClientCA.
 	ClientOptional bool
 
-	// OnReload, if not nil, hears the certificate of every pair that is taken
+	// OnReload, if not nil, is called with the certificate of every pair that is taken
 	// into use, the first one included.
 	OnReload func(leaf *x509.Certificate)
 
-	// OnError, if not nil, hears what is wrong with the files: once, and again
+	// OnError, if not nil, is called with what is wrong with the files: once, and again
 	// after it has changed or has been good in between. What was in use before
 	// stays in use.
 	//
@@ -68,10 +68,10 @@ func Open(dir string, o Options) (*Watcher, error) {
 // OpenFiles reads the pair in two files.
 //
 // No files are no error: they may appear later, see [Watcher.First]. One of the
-// two alone is no pair, and OnError hears of it. A pair that cannot be used is an
+// two alone is no pair, and OnError is called. A pair that cannot be used is an
 // error that names the file, as is an Options.ClientCA that cannot be read. A
 // pair that has expired, or is not valid yet, is used for want of a better one,
-// and OnError hears of it: clients judge it by their own clocks.
+// and OnError is called: clients validate it by their own clocks.
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 	if o.Interval <= 0 {
 		o.Interval = Interval

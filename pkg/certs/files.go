@@ -83,7 +83,7 @@ func (f *files) parse() (*pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.certPath, err)
 	}
-	// Only the leaf is parsed: what follows it is for the clients to judge.
+	// Only the leaf is parsed: what follows it is for the clients to validate.
 	if _, err := x509.ParseCertificate(chain[0]); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.certPath, err)
 	}

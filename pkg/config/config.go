@@ -188,7 +188,7 @@ type Unused struct {
 	_ struct{} `envconfig:"VAR_LOG_VOLUME_NAME" desc:"Their volume, until 2019."`
 	_ struct{} `envconfig:"INTERNAL_VOLUME_PATH" desc:"Where it was mounted, until 2019."`
 	_ struct{} `envconfig:"DOWNWARD_API_LABELS_PATH" desc:"A file of the pod's labels, in 2020."`
-	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"Where a container freezer wants to be told that a pod is idle. It is not told."`
+	_ struct{} `envconfig:"CONCURRENCY_STATE_ENDPOINT" desc:"Where a container freezer wants to be notified that a pod is idle. It is not notified."`
 	_ struct{} `envconfig:"CONCURRENCY_STATE_TOKEN_PATH" desc:"A file of the token for that."`
 	_ struct{} `envconfig:"SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS" desc:"How often metrics were pushed to OpenCensus."`
 	_ struct{} `envconfig:"METRICS_COLLECTOR_ADDRESS" desc:"Where to."`

@@ -109,7 +109,7 @@ func (l *Limit) context(ctx context.Context, conn net.Conn) context.Context {
 // Waiting runs f, which waits for the client to send the body of a request. The
 // connection meanwhile counts as one that has been without that request since f began,
 // however little and often the client sends. Writing an answer counts so too, without
-// being told. ctx is the request's; that of a server without bounds does no harm.
+// being notified. ctx is the request's; that of a server without bounds does no harm.
 func Waiting(ctx context.Context, f func()) {
 	if p, ok := ctx.Value(placeKey{}).(place); ok {
 		defer p.waiting()()

@@ -128,7 +128,7 @@ func (c *Conn) GoAway() {
 	defer c.mu.Unlock()
 	c.asked = true
 	if !c.said && c.between() {
-		_ = c.say() // who can't hear it is told by the end of the connection
+		_ = c.say() // who can't get it notices the end of the connection
 	}
 }
 
@@ -185,7 +185,7 @@ func (c *Conn) CloseWrite() error {
 	return net.ErrClosed
 }
 
-// A Set holds connections that are to be told at the same time. The zero Set is empty,
+// A Set holds connections that are to be notified at the same time. The zero Set is empty,
 // the nil Set stays so. It is safe for concurrent use.
 type Set struct {
 	mu    sync.Mutex

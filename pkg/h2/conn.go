@@ -27,7 +27,7 @@ type Config struct {
 	Buffers      *Buffers
 }
 
-// A Handler is told of what concerns the connection. All methods are called by the
+// A Handler gets the events of the connection. All methods are called by the
 // goroutine that runs it and must not block.
 type Handler interface {
 	// Request says that the peer has opened a stream; end: all of the request is there. It is
@@ -46,7 +46,7 @@ type Handler interface {
 	GoingAway()
 }
 
-// An Owner of a stream is told of what comes on it, by the goroutine that runs the
+// An Owner of a stream gets what comes on it, by the goroutine that runs the
 // connection; by is that connection. Its methods must not block, and are not called any
 // more once [Stream.Release] has returned.
 type Owner interface {
@@ -161,7 +161,7 @@ type Conn struct {
 	over      error       // why the connection has ended; nil: it has not
 	early     bool        // a stream was ended before the peer had ended its side
 	abandoned []time.Time // when streams were, the oldest first; see Stream.Abandon
-	leaving   bool        // the peer has been told to open no more streams
+	leaving   bool        // GOAWAY has been sent
 	ending    bool        // no streams are opened any more; the connection ends with the last one
 
 	// Of what is sent, guarded by mu.
@@ -667,7 +667,7 @@ func (c *Conn) linger(err error) {
 }
 
 // Close ends the connection at once; it may be called more than once. The error is what
-// the owners of its streams are told.
+// the owners of its streams are notified.
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -76,7 +76,7 @@ const (
 	InadequateSecurity Code = 12
 )
 
-// An Error ends a connection, and is told to the peer by its code.
+// An Error ends a connection, and is sent to the peer as its code.
 type Error struct {
 	Code Code
 	Text string // what was wrong, in words of our own

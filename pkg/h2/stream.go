@@ -12,8 +12,8 @@ type Stream struct {
 	conn *Conn
 	id   uint32
 
-	events sync.Mutex // held while the owner is told of something
-	owner  Owner      // nil: it does not want to be told any more; guarded by events
+	events sync.Mutex // held while a method of the owner runs
+	owner  Owner      // nil: it gets no more events; guarded by events
 
 	taken    int  // Conn.taken when the head of a client's stream was added to the output
 	answered bool // the final response has begun; of the goroutine that runs the connection
@@ -108,7 +108,7 @@ func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 	return s, nil
 }
 
-// Release ends the owner's being told. It waits for what is being told, and must not be
+// Release ends the events of the owner. It waits for a running one, and must not be
 // called by the owner's methods. Nil is no stream.
 func (s *Stream) Release() {
 	if s == nil {
@@ -168,7 +168,7 @@ func (c *Conn) withTable(head *Block) []byte {
 }
 
 // SendData sends content, and END_STREAM behind it where end is true. waits: not all of
-// it could be added to the output; it was copied, and the owner is told when it is gone.
+// it could be added to the output; it was copied, and the owner is notified when it is gone.
 func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -283,8 +283,8 @@ func (c *Conn) stillAbandoned() int {
 }
 
 // Credit lets the peer send n more bytes of content. It reports whether the peer has to be
-// told now, by the next Flush.
-func (s *Stream) Credit(n int) (told bool) {
+// notified now, by the next Flush.
+func (s *Stream) Credit(n int) (due bool) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -155,7 +155,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 	c.Sends++
 	c.Origin.Sending()
 	if len(c.Content) > 0 {
-		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner is told why
+		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner gets the reason
 	}
 	if c.Body != nil {
 		c.uploaded = make(chan struct{})

@@ -361,7 +361,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 
 // run runs the connection to its end.
 func (n *conn) run() {
-	_ = n.Run(nil) // the owners of its streams have been told
+	_ = n.Run(nil) // the owners of its streams have been notified
 	n.client.forget(n)
 	if !n.Spoke() {
 		n.client.settings.Unsettled()

@@ -185,7 +185,7 @@ func (c *conn) owe() {
 	}
 }
 
-// judge decides what has arrived; not known: it is not complete.
+// classify decides what has arrived; not known: it is not complete.
 func (c *conn) classify() (w what, known bool) {
 	b := c.buf[c.r:c.w]
 	if c.first && !c.agreed {
@@ -529,7 +529,7 @@ func (c *conn) release() {
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 
-// finish lets go of the request that was served, and reports whether another one
+// finish releases the request that was served, and reports whether another one
 // may follow.
 func (c *conn) finish() bool {
 	if !c.exchange.end() || c.gone.Load() {

@@ -42,7 +42,7 @@ type exchange struct {
 	last       bool // no request is served behind this one
 	untilClose bool // only the end of the connection tells that of the response
 	broken     bool // not all of what the response's head has promised was written
-	told       bool // bytes of the final response have been written
+	begun      bool // bytes of the final response have been written
 	stopped    bool // StopBody has been called
 
 	interim interim
@@ -78,7 +78,7 @@ func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
 // Waiting implements upstream.Client.
 func (x *exchange) Waiting() {
-	_ = x.flush(nil) // whoever writes next hears of an error
+	_ = x.flush(nil) // whoever writes next gets the error
 	x.leaveRoom()
 }
 
@@ -104,7 +104,7 @@ func (x *exchange) begin(n int) {
 	x.body.begin(&x.request)
 }
 
-// end lets go of the request and reports whether the connection is where the next
+// end releases the request and reports whether the connection is where the next
 // one begins.
 func (x *exchange) end() bool {
 	x.alarm.Reset()
@@ -226,7 +226,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	x.out, x.waiting = b, true
 	x.c.clocked = false
 	x.c.nc.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout))
-	_ = x.flush(nil) // who can't hear it has gone
+	_ = x.flush(nil) // who can't get it has gone
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
@@ -260,7 +260,7 @@ func (x *exchange) leaveRoom() {
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		n, err := x.c.write(x.out, data)
-		x.told = x.told || n > 0
+		x.begun = x.begun || n > 0
 		x.broken = err != nil
 	}
 	x.waiting = false

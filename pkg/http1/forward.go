@@ -71,7 +71,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 // conclude settles what a response that has begun has come to.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
-	if result.Reason != queue.OK && !x.told { // there is still room for the reason
+	if result.Reason != queue.OK && !x.begun { // there is still room for the reason
 		result.Begun, result.Status = false, 0
 		x.broken, x.waiting = false, false
 		return
@@ -216,6 +216,6 @@ func (x *exchange) beginResponse(status int, reason string, fields []wire.Field,
 	x.last = x.untilClose || x.endsConnection(x.c.server.settings.FullDuplex)
 	b = x.appendConnection(b, x.request.Minor)
 	x.out = append(b, "\r\n"...)
-	x.waiting, x.told = true, x.broken // within an informational response no other can begin
+	x.waiting, x.begun = true, x.broken // within an informational response no other can begin
 	return chunked
 }

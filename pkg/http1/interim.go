@@ -34,7 +34,7 @@ func (x *exchange) endInterim() {
 }
 
 // sayContinue tells the client to send the body, if it waits for that and has not been
-// told.
+// sent.
 func (x *exchange) sayContinue() error {
 	i := &x.interim
 	i.mu.Lock()
@@ -68,6 +68,6 @@ func (x *exchange) Info(head *wire.Response) {
 	x.out = appendStatus(x.out[:0], 1, head.Status, wire.String(head.Reason))
 	forward.EachResponseField(head.Fields, (*forward.Lines)(&x.out))
 	x.out, x.waiting = append(x.out, "\r\n"...), true
-	_ = x.flush(nil) // whoever writes next hears of an error
+	_ = x.flush(nil) // whoever writes next gets the error
 	x.leaveRoom()
 }

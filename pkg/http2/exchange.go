@@ -174,7 +174,7 @@ func (x *exchange) serve() {
 	x.end()
 }
 
-// end lets go of the request.
+// end releases the request.
 func (x *exchange) end() {
 	x.alarm.Reset()
 	x.leaveRequest()

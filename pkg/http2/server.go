@@ -92,7 +92,7 @@ func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	}
 	go func() {
 		defer s.running.Done()
-		_ = c.Run(early) // all who had a part in it have been told
+		_ = c.Run(early) // all who had a part in it have been notified
 		place.Leave()
 		s.mu.Lock()
 		delete(s.conns, c)

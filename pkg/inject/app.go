@@ -371,7 +371,7 @@ func (in *injection) choosePorts() error {
 	wants := usualPorts()
 	for i, want := range wants {
 		if said := in.options.get(want.option); said != "" {
-			number, _ := strconv.Atoi(said) // the option was judged
+			number, _ := strconv.Atoi(said) // the option was validated
 			wants[i].number = int32(number)
 		}
 	}

@@ -6,7 +6,7 @@
 // spec changes. What the injector did stands in one annotation of the pod, by which
 // [Uninject] takes it back.
 //
-// What is changed is told in one place, (*injection).run, in the order of the pod's
+// What is changed is written in one place, (*injection).run, in the order of the pod's
 // life. Everything around it is about where pods come from: pkg/inject/manifest reads
 // and writes streams of YAML, pkg/inject/webhook answers an API server. Both apply the
 // same changes.
@@ -208,7 +208,7 @@ type injection struct {
 	out Outcome
 }
 
-// run is the whole story: look, choose, change.
+// run looks, chooses and changes.
 func (in *injection) run(said Options) error {
 	for _, step := range []func() error{
 		in.mayHaveSidecar,

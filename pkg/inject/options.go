@@ -234,7 +234,7 @@ func (o Option) annotations() []string {
 // locked are the names of the options that no annotation may say, in the order of Table.
 func (o Options) locked() []string {
 	var all []string
-	said, _ := lockedBy(o[lockOption]) // it was judged
+	said, _ := lockedBy(o[lockOption]) // it was validated
 	for _, option := range Table() {
 		if said[option.Name] {
 			all = append(all, option.Name)
@@ -298,7 +298,7 @@ func (o Options) get(name string) string {
 	return option.Default
 }
 
-// judge says what is wrong with a text.
+// validate says what is wrong with a text.
 func (o Option) validate(text string) error {
 	switch {
 	case text == "":

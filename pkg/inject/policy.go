@@ -22,7 +22,7 @@ import (
 // CEL has no functions of one's own, cannot warn and reads no durations, so a policy
 // takes the plain pods: its conditions leave every other one alone. What is decided
 // when the policy is printed, such as the sidecar's resources, is decided by the code
-// of this package; what depends on the pod is told a second time in policy_cel.go, and
+// of this package; what depends on the pod is written a second time in policy_cel.go, and
 // test/admission holds the two together.
 //
 // The error names an option that a policy cannot follow.
@@ -76,7 +76,7 @@ func newPolicy(said Options) (*policy, error) {
 		}
 	}
 	if text := p.said[deadlineOption]; text != "" {
-		p.deadline, _ = time.ParseDuration(text) // it was judged
+		p.deadline, _ = time.ParseDuration(text) // it was validated
 	}
 	p.native = p.said.get(modeOption) == modeNative
 	if err := p.holdPortsApart(); err != nil {

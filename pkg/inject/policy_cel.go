@@ -12,7 +12,7 @@ import (
 
 // The rewrite in CEL. Its order is that of (*injection).run: look, choose, change.
 //
-// What CEL lacks is told here in three idioms. [x].map(y, ...)[0] gives x a name. A list
+// What CEL lacks is written here in three idioms. [x].map(y, ...)[0] gives x a name. A list
 // of none or one, cond ? [x] : [], is a part of something that may not be there.
 // strings.quote writes a JSON string, of texts without control characters, which a
 // condition holds them to.

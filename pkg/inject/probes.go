@@ -21,7 +21,7 @@ const (
 
 // Where the app has no readiness probe, the sidecar waits for its port, and looks again
 // as soon as it opens (docs/promises.md 2.2). Two questions of two seconds follow on one
-// another without a gap, so the kubelet hears of it at once; and after the start it is
+// another without a gap, so the kubelet notices it at once; and after the start it is
 // one TCP connection every two seconds. Three that fail end a readiness in six.
 const (
 	eagerTimeout  = 2 // seconds
@@ -76,7 +76,7 @@ func (in *injection) moveProbes() error {
 	} else {
 		in.note("container %s has no readiness probe, so the sidecar asks port %d by TCP", in.app.Name, in.port.ContainerPort)
 	}
-	if len(in.probes) > 0 { // alone, it is what the sidecar does without being told
+	if len(in.probes) > 0 { // alone, it is what the sidecar does by default
 		tcp := probe.Probe{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: in.port.ContainerPort}}}
 		in.probes = append([]probe.Probe{tcp}, in.probes...)
 	}

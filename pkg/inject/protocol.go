@@ -66,7 +66,7 @@ const (
 	exporterImages = `[-_]exporter([:@]|$)` // of the metrics of another server, whatever their port is called
 )
 
-// rawPorts are the ports of what is not HTTP (IANA, and what the servers listen on unless told
+// rawPorts are the ports of what is not HTTP (IANA, and what the servers listen on unless configured
 // otherwise). Numbers that HTTP servers often have as well, such as 9000 and 7001, are none.
 var rawPorts = map[int32]string{
 	21: "FTP", 22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 111: "portmap", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP", 514: "syslog", 587: "SMTP",

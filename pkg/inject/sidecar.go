@@ -25,7 +25,7 @@ const (
 	longestGrace = 365 * 24 * time.Hour // a pod may say more, which a drain does not need
 )
 
-// settled is what the sidecar will be told.
+// settled is what the sidecar will be configured with.
 type settled struct {
 	environ  []config.EnvVar
 	config   *config.Config
@@ -97,7 +97,7 @@ func (in *injection) settle() error {
 		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout.V)
 	}
 	if said := in.options.get(deadlineOption); said != "" {
-		s.deadline, _ = time.ParseDuration(said) // it was judged
+		s.deadline, _ = time.ParseDuration(said) // it was validated
 		if s.deadline < clocks.RequestTimeout.V {
 			in.warn("%s is shorter than %s: requests that came late are cut at the end of the pod", deadlineOption, timeoutOption)
 		}
@@ -307,7 +307,7 @@ func (in *injection) addSidecar() error {
 // unnamedPort is the name of the sidecar's port where the app's has none.
 const unnamedPort = "queue-port"
 
-// usualApp is where the app listens unless the sidecar is told otherwise.
+// usualApp is where the app listens unless the sidecar is configured otherwise.
 const usualApp = 8080
 
 // containerPorts are the ports that others may find by name: Knative's names for the
@@ -353,7 +353,7 @@ func (in *injection) securityContext() *corev1.SecurityContext {
 // resources are what the options say. Of a share of the app's, Knative's bounds hold.
 func (in *injection) resources() (corev1.ResourceRequirements, error) {
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
-	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // it was judged; 0: not said
+	share, _ := strconv.ParseFloat(in.options.get(percentOption), 64) // it was validated; 0: not said
 	for _, row := range []struct {
 		option    string
 		name      corev1.ResourceName
@@ -370,7 +370,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		of, has := row.of[row.name]
 		switch said := in.options[row.option]; {
 		case said != "":
-			row.to[row.name] = resource.MustParse(said) // it was judged
+			row.to[row.name] = resource.MustParse(said) // it was validated
 		case share > 0 && has && !of.IsZero():
 			row.to[row.name] = shareOf(of, share, row.low, row.high)
 		default:

@@ -331,16 +331,16 @@ func cutName(s, more string) (name, rest string) {
 func readLabels(s string) (labels, rest string, ok bool) {
 	labels, rest, tidy, ok := scanLabels(s, nil)
 	if ok && !tidy {
-		var mended strings.Builder
-		scanLabels(s, &mended)
-		labels = mended.String()
+		var fixed strings.Builder
+		scanLabels(s, &fixed)
+		labels = fixed.String()
 	}
 	return labels, rest, ok
 }
 
 // scanLabels does it; tidy says that the labels are as they should be written. If
 // they are not, a builder gets them so.
-func scanLabels(s string, mended *strings.Builder) (labels, rest string, tidy, ok bool) {
+func scanLabels(s string, fixed *strings.Builder) (labels, rest string, tidy, ok bool) {
 	start := s
 	tidy = true
 	skipBlanks := func(s string) string {
@@ -364,11 +364,11 @@ func scanLabels(s string, mended *strings.Builder) (labels, rest string, tidy, o
 			return "", "", false, false
 		}
 		tidy = tidy && proper
-		if mended != nil {
+		if fixed != nil {
 			if len(seen) > 0 {
-				mended.WriteByte(',')
+				fixed.WriteByte(',')
 			}
-			mended.WriteString(name + `="` + value + `"`)
+			fixed.WriteString(name + `="` + value + `"`)
 		}
 		seen = append(seen, name)
 
@@ -384,7 +384,7 @@ func scanLabels(s string, mended *strings.Builder) (labels, rest string, tidy, o
 // readQuoted reads up to the closing quote. The backslash of what is no escape is
 // escaped itself; proper says that there was none.
 func readQuoted(s string) (value, rest string, proper, ended bool) {
-	var mended strings.Builder
+	var fixed strings.Builder
 	from := 0
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
@@ -392,11 +392,11 @@ func readQuoted(s string) (value, rest string, proper, ended bool) {
 			if from == 0 {
 				return s[:i], s[i+1:], true, true
 			}
-			return mended.String() + s[from:i], s[i+1:], false, true
+			return fixed.String() + s[from:i], s[i+1:], false, true
 		case '\\':
 			i++
 			if i < len(s) && s[i] != '\\' && s[i] != 'n' && s[i] != '"' {
-				mended.WriteString(s[from:i] + `\`)
+				fixed.WriteString(s[from:i] + `\`)
 				from = i
 			}
 		}

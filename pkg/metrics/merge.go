@@ -85,7 +85,7 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 		slots:    make(chan struct{}, maxMerges),
 		errors:   map[string]prometheus.Counter{},
 		client: &http.Client{
-			// Another place is not where we were told to look.
+			// Another place is not the configured one.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport: &http.Transport{
 				DialContext:            dialLoopback(port),

@@ -49,7 +49,7 @@ type Gauges struct {
 	Load            func() (running, waiting int) // requests in the user container, and in line
 	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
 	Limit           func() (running, waiting int) // how many of each may be; 0 running: no limit, and then waiting says nothing
-	Ready           func() (bool, string)         // what a queue probe would hear, and if not ready one of NotReadyReasons
+	Ready           func() (bool, string)         // what a queue probe would be answered, and if not ready one of NotReadyReasons
 	Draining        func() bool                   // the pod is ending
 	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none
 	LogLinesDropped func() uint64                 // of the request log, since the start
@@ -178,7 +178,7 @@ func (m *Metrics) Listening(at time.Time) {
 	}
 }
 
-// Answered records that a queue probe that came at asked has just been told whether
+// Answered records that a queue probe that came at asked has just been answered whether
 // the user container is ready.
 func (m *Metrics) Answered(asked time.Time, ready bool) {
 	if m == nil || m.state == nil {

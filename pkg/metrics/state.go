@@ -81,7 +81,7 @@ func addLoad(r *registry, g *Gauges) {
 
 func (s *state) addReadiness(r *registry, o *Options) {
 	if ready := o.Gauges.Ready; ready != nil {
-		r.gauge(readyGauge, "1 when a readiness probe hears yes, 0 when it hears no.",
+		r.gauge(readyGauge, "1 when a readiness probe is answered with success, 0 when with failure.",
 			always(func() float64 { yes, _ := ready(); return number(yes) }))
 		r.gauge(notReadyReason, "1 for the reason why not; absent when ready.", func(add func(float64, ...string)) {
 			yes, word := ready()

@@ -39,7 +39,7 @@ type conn struct {
 	gone     atomic.Bool              // the client has closed its side
 	current  atomic.Pointer[exchange] // the request that is served (HTTP/1)
 	answered atomic.Bool              // a request has been served on the connection
-	yields   atomic.Bool              // an HTTP/2 client has been told that another one waits for its place
+	yields   atomic.Bool              // GOAWAY has been sent to an HTTP/2 client because another one waits for its place
 
 	// Of the reader.
 	begun  bool                 // it is known what is spoken
@@ -127,7 +127,7 @@ func (c *conn) receive(p []byte) (n int, err error) {
 
 // evict ends the connection, so that another one can be served, and reports whether
 // it does: not while a request is being served, nor when one is about to be read.
-// Any goroutine may call it. An HTTP/2 client is told to go, and has lastLook for
+// Any goroutine may call it. An HTTP/2 client gets GOAWAY, and has lastLook for
 // what has been written to it.
 func (c *conn) evict() bool {
 	c.ending.Lock()

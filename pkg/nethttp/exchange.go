@@ -52,7 +52,7 @@ func (x *exchange) begin(w http.ResponseWriter, r *http.Request, c *conn) {
 	}
 }
 
-// end lets go of the request.
+// end releases the request.
 func (x *exchange) end() {
 	if !x.h2 {
 		x.conn.current.Store(nil)
@@ -103,7 +103,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	x.answered = true
 	x.w.WriteHeader(a.Status)
 	if a.Body != "" && x.r.Method != http.MethodHead {
-		_, _ = io.WriteString(x.w, a.Body) // a client that has gone hears nothing
+		_, _ = io.WriteString(x.w, a.Body) // a client that has gone gets nothing
 	}
 }
 
@@ -231,7 +231,7 @@ func (x *exchange) flush() error {
 }
 
 // showCut writes what there is of a response that is cut, its head first of all: an
-// end without a byte is what a client hears of a connection that was lost, and it
+// end without a byte is what a client sees of a connection that was lost, and it
 // may then send its request again.
 func (x *exchange) showCut() {
 	control := http.NewResponseController(x.w)

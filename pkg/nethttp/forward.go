@@ -236,7 +236,7 @@ func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 // Waiting implements upstream.Client.
 func (x *exchange) Waiting() {
 	if x.pending {
-		_ = x.flush() // whoever writes next hears of an error
+		_ = x.flush() // whoever writes next gets the error
 		x.pending = false
 	}
 }

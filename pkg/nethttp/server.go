@@ -1,6 +1,6 @@
 // Package nethttp is the engine on the standard library's net/http, for a whole process:
 // a fallback, and what packages http1 and http2 are compared with. It reads requests as
-// net/http does: what that lets through, or refuses, it does not judge again.
+// net/http does: what that lets through, or refuses, it does not validate again.
 package nethttp
 
 import (
@@ -148,7 +148,7 @@ func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
 func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
 
 // GoAway tells the HTTP/2 clients to send their next requests elsewhere; what
-// they send on their connections all the same is served. HTTP/1 clients hear it
+// they send on their connections all the same is served. HTTP/1 clients see it
 // with their next answers, as long as the drain is on. It does not wait for
 // clients that do not read.
 func (s *Server) GoAway() {

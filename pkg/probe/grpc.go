@@ -101,7 +101,7 @@ func healthRequest(service string) []byte {
 	return append(frame, message...)
 }
 
-// healthVerdict judges an answer whose body has been read, so that its trailers
+// healthVerdict classifies an answer whose body has been read, so that its trailers
 // are known. A server without an answer puts the status into the head instead.
 func healthVerdict(resp *http.Response, body []byte) error {
 	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")

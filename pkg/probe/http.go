@@ -180,7 +180,7 @@ func (own ownPorts) elsewhere(to, from *url.URL) string {
 	return ""
 }
 
-// verdict judges an answer and lets go of it. The status decides; the body is
+// verdict classifies an answer and releases it. The status decides; the body is
 // read, within the try's time, only so that the app can finish writing.
 func (own ownPorts) verdict(resp *http.Response) error {
 	defer resp.Body.Close()

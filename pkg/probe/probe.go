@@ -294,7 +294,7 @@ func (p Probe) validate(l *problems) {
 }
 
 // problems collects what is wrong below a path. A field that is known to have
-// the wrong type is not judged again by its value, which is then zero.
+// the wrong type is not validated again by its value, which is then zero.
 type problems struct {
 	path     string
 	errs     []error
@@ -362,7 +362,7 @@ func (l *problems) host(field, host string) {
 	}
 }
 
-// headers judges what goes on the wire (RFC 9110 sections 5.1 and 5.5). Kubernetes
+// headers validates what goes on the wire (RFC 9110 sections 5.1 and 5.5). Kubernetes
 // allows fewer names and does not look at values; a value that cannot be sent would
 // fail every try.
 func (l *problems) headers(field string, headers []HTTPHeader) {

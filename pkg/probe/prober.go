@@ -21,11 +21,11 @@ const (
 )
 
 const (
-	maxAskers = 512 // who wait for one run; more are told at once what is known
-	lastTries = 8   // entries of [ProbeState.Last]
+	maxCallers = 512 // who wait for one run; more get at once what is known
+	lastTries  = 8   // entries of [ProbeState.Last]
 )
 
-// Changes that are told: so many at once, and one more for every such time. An
+// Changes that are announced: so many at once, and one more for every such time. An
 // app that flaps at every try must not fill the log.
 const (
 	changesAtOnce = 10
@@ -42,18 +42,18 @@ type Options struct {
 
 	// OnChange is called once for each change of readiness or of the words that say
 	// why not, not for each try, and while a run is going on too. Calls never
-	// overlap and come in order. An app that flaps is told of ten times in a row,
+	// overlap and come in order. An app that flaps is announced ten times in a row,
 	// then once a second, with the newest state. OnChange must return soon and may
-	// call State, but not Ready or Stop. nil: nobody is told.
+	// call State, but not Ready or Stop. nil: nobody is notified.
 	OnChange func(Change)
 
 	// OnReady is called each time that the user container becomes ready or is no
-	// longer, however often that is, in order and before anybody hears of it: it
+	// longer, however often that is, in order and before anybody is notified: it
 	// counts. It must not wait nor call the Prober. nil: nobody counts.
 	OnReady func(ready bool)
 }
 
-// A Change is what was told last, and what is known now.
+// A Change is what was announced last, and what is known now.
 type Change struct{ Before, Now State }
 
 // A Prober asks the user container whether it may serve. Its methods may be called
@@ -74,12 +74,12 @@ type Prober struct {
 	since   time.Time // of phase
 	stopped bool
 
-	telling sync.Mutex  // held while OnChange runs; taken before mu
-	told    State       // protected by telling
-	toldKey string      // protected by telling
-	credit  int         // of changes, protected by telling
-	earned  time.Time   // when credit was last added to, protected by telling
-	later   *time.Timer // tells what had no credit, protected by telling
+	telling      sync.Mutex  // held while OnChange runs; taken before mu
+	announced    State       // protected by telling
+	announcedKey string      // protected by telling
+	credit       int         // of changes, protected by telling
+	earned       time.Time   // when credit was last added to, protected by telling
+	later        *time.Timer // tells what had no credit, protected by telling
 }
 
 // A target is one probe and what is known of it.
@@ -143,7 +143,7 @@ func newProber(targets []*target, o Options) *Prober {
 		t.known.Phase, t.known.Since, t.known.Word = Starting, now, Pending
 	}
 	p.life, p.end = context.WithCancel(context.Background())
-	p.told, p.toldKey = p.state(now), p.key()
+	p.announced, p.announcedKey = p.state(now), p.key()
 	return p
 }
 
@@ -166,7 +166,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 	case p.run == nil:
 		p.run = &run{done: make(chan struct{})}
 		go p.answer(p.run)
-	case p.run.askers >= maxAskers:
+	case p.run.askers >= maxCallers:
 		defer p.mu.Unlock()
 		return p.notReady(Crowded, nil)
 	}
@@ -195,7 +195,7 @@ func (p *Prober) State() State {
 	return p.state(time.Now())
 }
 
-// Stop ends the run that is going on; its askers and all later ones hear
+// Stop ends the run that is going on; its callers and all later ones get
 // [Stopped]. It waits for the run, and OnChange is not called after that; or, when
 // ctx is done before, it returns ctx's error. With no probes Ready stays nil.
 func (p *Prober) Stop(ctx context.Context) error {
@@ -391,7 +391,7 @@ func (p *Prober) notReady(word Word, cause error) *NotReady {
 	return &NotReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
-// key differs between states of which somebody should be told. The caller holds mu.
+// key differs between states that are announced apart. The caller holds mu.
 func (p *Prober) key() string {
 	var b strings.Builder
 	for _, t := range p.targets {
@@ -414,7 +414,7 @@ func (p *Prober) tell() {
 	}
 	p.mu.Lock()
 	now, key := time.Now(), p.key()
-	if key == p.toldKey {
+	if key == p.announcedKey {
 		p.mu.Unlock()
 		return
 	}
@@ -432,8 +432,8 @@ func (p *Prober) tell() {
 		return
 	}
 	p.credit--
-	before := p.told
-	p.told, p.toldKey = state, key
+	before := p.announced
+	p.announced, p.announcedKey = state, key
 	p.onChange(Change{Before: before, Now: state})
 }
 

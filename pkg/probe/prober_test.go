@@ -465,12 +465,12 @@ func TestTooManyAskersAreToldAtOnce(t *testing.T) {
 		p := start(t, Options{}, target)
 		ctx, leave := context.WithCancel(t.Context())
 		var askers sync.WaitGroup
-		for range maxAskers {
+		for range maxCallers {
 			askers.Go(func() { _ = p.Ready(ctx) })
 		}
 		synctest.Wait()
-		if got := p.State().Askers; got != maxAskers {
-			t.Errorf("got %d askers, want %d", got, maxAskers)
+		if got := p.State().Askers; got != maxCallers {
+			t.Errorf("got %d askers, want %d", got, maxCallers)
 		}
 		begin := time.Now()
 		err := p.Ready(t.Context())

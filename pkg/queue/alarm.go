@@ -29,7 +29,7 @@ func NewAlarm(gone func() bool) *Alarm {
 	return &Alarm{gone: gone, woken: make(chan struct{}, 1)}
 }
 
-// Reset lets go of the request, for the next one.
+// Reset releases the request, for the next one.
 func (a *Alarm) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

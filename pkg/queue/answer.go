@@ -25,7 +25,7 @@ const (
 // askersRetryAfter is the Retry-After of a full queue, in seconds.
 const askersRetryAfter = "1"
 
-// Answer is an answer that the sidecar makes itself. Every one can be told from
+// Answer is an answer that the sidecar makes itself. Every one can be distinguished from
 // the user container's by its Proxy-Status field (RFC 9209; docs/promises.md 3.6).
 type Answer struct {
 	Status int
@@ -98,7 +98,7 @@ func IsGRPC(contentType string) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// answerProbe returns what a probe hears that is ours to answer.
+// answerProbe returns the answer to a probe that is ours to answer.
 func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	if p.Drain.Draining() {
 		return plain(Draining)
@@ -132,7 +132,7 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 }
 
-// plain is answerFor for probes, which hear HTTP whatever they sent.
+// plain is answerFor for probes, which get HTTP whatever they sent.
 func plain(reason Reason) Answer {
 	return Answer{Status: reasons[reason].status, Body: reasons[reason].body, Reason: reason, GRPC: -1}
 }

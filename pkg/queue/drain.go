@@ -111,7 +111,7 @@ func (d *Drain) DeadlineAt() time.Time {
 	return d.began.Add(d.settings.Deadline)
 }
 
-// Draining reports whether probes are told to go away.
+// Draining reports whether probes are answered that the pod is ending.
 func (d *Drain) Draining() bool {
 	if !d.begun.Load() {
 		return false
@@ -233,7 +233,7 @@ func (d *Drain) Flights() (n int, oldest time.Time) {
 }
 
 // Streams returns how many requests in flight are streams that the drain that runs, or
-// the next one, does not wait for, unless it is told to.
+// the next one, does not wait for, unless the settings say so.
 func (d *Drain) Streams() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,7 +28,7 @@ type Exchange interface {
 	Request() *http.Request
 
 	// Answer sends an answer of our own, in the place of Forward or after a
-	// Forward that told the client nothing. The engine deals with a body that
+	// Forward that sent the client nothing. The engine deals with a body that
 	// nobody has read.
 	Answer(a *Answer)
 

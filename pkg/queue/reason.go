@@ -20,11 +20,11 @@ const (
 	AppGarbage                  // what the user container sent is not HTTP
 	BadRequest                  // what the client sent is not HTTP, or not for us
 	TooLarge                    // the request's body is over the limit that was set
-	ClientGone                  // nobody is left to hear an answer
+	ClientGone                  // nobody is left to get an answer
 	NumReasons                  // the number of reasons
 )
 
-// reasons is the one table of what a reason is called and how it is told:
+// reasons is the one table of what a reason is called and how clients get it:
 // status and body over HTTP, the error type of RFC 9209 section 2.3, and the
 // status of a gRPC call (docs/promises.md 3.2, 3.6).
 var reasons = [NumReasons]struct {

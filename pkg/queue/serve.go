@@ -1,11 +1,11 @@
-// Package queue is the request path. What happens to a request is told once, in
+// Package queue is the request path. What happens to a request is written once, in
 // [Proxy.Serve], and the order on the page is the order in time: classify,
 // answer a probe, start the clocks, note the arrival, count, wait for a slot,
 // forward, release, answer, observe, count out.
 //
 // It speaks to an [Exchange] and knows nothing of sockets; an engine
 // implements it (packages http1 and nethttp). What it knows of the world it is given:
-// whether the user container is ready, and who wants to hear what happened.
+// whether the user container is ready, and who is notified of what happened.
 package queue
 
 import (
@@ -21,7 +21,7 @@ import (
 // set before the first request and not changed afterwards; those that may be nil
 // say so.
 type Proxy struct {
-	Ready   func(context.Context) error // may the user container serve? A nil error is yes, another's text is told to the asker; called concurrently
+	Ready   func(context.Context) error // may the user container serve? A nil error is yes, another's text is part of the answer; called concurrently
 	Drain   *Drain
 	Limit   *Limit        // nil: none
 	Grace   time.Duration // how long a slot is held at most for a user container that is still at work on a request that was broken off (docs/promises.md 3.1); 0: not at all
@@ -170,7 +170,7 @@ func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestSt
 
 // hold keeps the slot of a request that has been broken off, and its place in the
 // statistics, while the user container is at work on it. The drain does not wait: nobody
-// hears the response.
+// gets the response.
 func (p *Proxy) hold(limit *Limit, counted, proxied bool, held Held) {
 	held.Wait(p.Grace)
 	limit.release()

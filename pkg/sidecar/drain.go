@@ -15,7 +15,7 @@ import (
 const (
 	// progressInterval is how often a drain says how far it is.
 	progressInterval = 5 * time.Second
-	// farewellLead is how long before the deadline WebSocket clients are told, so
+	// farewellLead is how long before the deadline WebSocket clients are notified, so
 	// that they can end in their own way; at most a tenth of the deadline.
 	farewellLead = 2 * time.Second
 	// abortTime is how long exchanges that the deadline has cut have for telling
@@ -29,7 +29,7 @@ const (
 )
 
 // beginDrain starts the drain, or joins it (promises.md 3.5): from now on probes
-// hear no and clients are sent elsewhere. ending says that the pod is ending.
+// fail and clients are sent elsewhere. ending says that the pod is ending.
 func (s *sidecar) beginDrain(ending bool) {
 	s.proxy.Drain.Begin(ending)
 	if s.http2 != nil {

@@ -13,7 +13,7 @@ const lineTime = time.Second
 
 // impatient is a core for outputs that may be stuck, as standard error is whose reader has
 // stopped: requests, probes and the end of the process would wait with it. One line then
-// waits in a goroutine; those that come meanwhile are dropped, counted, and told of by the
+// waits in a goroutine; those that come meanwhile are dropped, counted, and reported by the
 // first that is written again.
 type impatient struct {
 	zapcore.Core

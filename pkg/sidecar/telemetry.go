@@ -27,7 +27,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/tracing"
 )
 
-// telemetry is what others are told. None of it can take traffic down: what
+// telemetry is what others get to see. None of it can take traffic down: what
 // cannot be used is reported, and off (promises.md 3.9). Each part is nil when it
 // is off.
 type telemetry struct {
@@ -196,7 +196,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 	return m
 }
 
-// readyReason is what a queue probe would hear, as far as is known.
+// readyReason is what a queue probe would be answered, as far as is known.
 func (s *sidecar) readyReason() (ready bool, reason string) {
 	if s.proxy.Drain.Draining() {
 		return false, queue.Draining.String()
@@ -258,7 +258,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}.Listener(ln), nil
 }
 
-// observe hears of every request that has ended.
+// observe is called for every request that has ended.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
 	if o.Reason == queue.AppGarbage && s.board.FirstNotHTTP(o) {
@@ -271,7 +271,7 @@ func (s *sidecar) observe(o *queue.Observation) {
 	s.sayFailure(o)
 }
 
-// probed hears of every probe that has been answered.
+// probed is called for every probe that has been answered.
 func (s *sidecar) probed(o *queue.Observation) {
 	if o.Kind == header.QueueProbe {
 		s.telemetry.metrics.Answered(o.Start, o.Status == http.StatusOK)

@@ -8,7 +8,7 @@ import (
 )
 
 // The race detector takes what goes through a socket as an order in time, and has
-// to hear of it from package syscall.
+// to learn it from package syscall.
 
 // Read reads what has come: n > 0, or an error, or n == 0 for the end.
 func Read(fd uintptr, p []byte) (n int, err error) { return again(syscall.Read, fd, p) }
@@ -29,7 +29,7 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 }
 
 // WriteNow writes what a pipe or file takes without waiting, though it is one that
-// blocks. It returns 0 where that can't be told, which is here.
+// blocks. It returns 0 where that is not known, which is here.
 func WriteNow(uintptr, []byte) int { return 0 }
 
 // Silent reports whether nothing has come, not even the end.

@@ -30,7 +30,7 @@ func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
 }
 
 // WriteNow writes what a pipe or file takes without waiting, though it is one that
-// blocks. It returns 0 where that can't be told, and for every error.
+// blocks. It returns 0 where that is not known, and for every error.
 func WriteNow(fd uintptr, p []byte) int {
 	piece := syscall.Iovec{Base: unsafe.SliceData(p)}
 	piece.SetLen(len(p))

@@ -132,7 +132,7 @@ type Board struct {
 	ended   [queue.NumReasons]atomic.Uint64 // requests since the start
 	took    histogram                       // by the app
 	queued  histogram                       // before that
-	noHTTP  atomic.Bool                     // the first answer of the app was none of HTTP, and somebody was told
+	noHTTP  atomic.Bool                     // the first answer of the app was none of HTTP, and it was logged
 
 	mu       sync.Mutex // protects what follows
 	history  [samples]Sample

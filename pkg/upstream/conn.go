@@ -105,7 +105,7 @@ func (c *conn) begin(k *Call) {
 	}
 }
 
-// finish writes the request, of which n bytes have been written already, and lets go of
+// finish writes the request, of which n bytes have been written already, and releases
 // it.
 func (c *conn) finish(n int) error {
 	done, err := 0, error(nil)
@@ -121,7 +121,7 @@ func (c *conn) finish(n int) error {
 	return err
 }
 
-// sent lets go of a request that has been written.
+// sent releases a request that has been written.
 func (c *conn) sent() {
 	c.buffers.put(c.room)
 	c.room, c.head, c.content = nil, nil, nil
@@ -202,7 +202,7 @@ func (c *conn) rawRead() error {
 // reports whether n and err are set; otherwise it is called again.
 //
 // The request is written here, and not before, because the bytes that come from now
-// on will be told of: what there has been is seen by peeking, so there is no need
+// on will be notified of: what there has been is seen by peeking, so there is no need
 // to try a read that would be too early.
 func (c *conn) sendOrRead(fd uintptr) (done bool) {
 	k := c.sends

@@ -13,7 +13,7 @@ var (
 	errSpeaksH2     = errors.New("answered in HTTP/2")
 	errEndedEarly   = errors.New("the body ended early")
 	errStale        = errors.New("the idle connection had ended")
-	errPartly       = errors.New("the head is written in part") // never told
+	errPartly       = errors.New("the head is written in part") // never shown
 )
 
 // refused reports whether nothing listened: the one failure to dial after which

@@ -153,7 +153,7 @@ func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
 		if err != nil || silent || h1 {
 			return h1
 		}
-		h2, _, err := a.question(ctx, answersPreface) // the door was open
+		h2, _, err := a.question(ctx, answersPreface) // the user container does accept
 		return err == nil && h2 && livesOn(witness)
 	})
 	if err != nil || !sure {

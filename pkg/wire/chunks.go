@@ -253,7 +253,7 @@ func (c *Chunks) line(b []byte) (n int) {
 	return n
 }
 
-// end judges the trailer section as strictly as a request's field lines. What
+// end validates the trailer section as strictly as a request's field lines. What
 // decides about framing or routing has no place there (RFC 9110 6.5.1).
 func (c *Chunks) end() chunkState {
 	if len(c.section) == 0 {

@@ -87,7 +87,7 @@ func knownField(name []byte) known {
 }
 
 // head is what the field lines of a message say, whichever way it goes. The
-// oddities are only noted: whether they are borne is for the caller to judge.
+// oddities are only noted: whether they are borne is for the caller to decide.
 type head struct {
 	fields []Field
 
@@ -230,7 +230,7 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 	return colon, ""
 }
 
-// fold judges a line that continues the field before it.
+// fold validates a line that continues the field before it.
 func (h *head) fold(line []byte, last known) Word {
 	h.folded = true
 	text := trim(line)

@@ -66,7 +66,7 @@ type Request struct {
 	seen    int // no line that matters ends before: where the next call goes on
 }
 
-// BodyLength says how the body's end is told, and its length in bytes, which is
+// BodyLength says how the body's end is marked, and its length in bytes, which is
 // -1 for Chunked. A request never has a body until the connection closes.
 func (r *Request) BodyLength() (length int64, framing Framing) {
 	switch {
@@ -86,7 +86,7 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // at again. Until n > 0 the fields mean nothing. To give a head up, use Reset.
 //
 // The error is *[Refused], with n == 0, or *[Odd], with n > 0. A bad request
-// line is told as soon as it is there; all else waits for the whole head.
+// line is reported as soon as it is there; all else waits for the whole head.
 //
 // Whatever Parse takes without an error, net/http takes with the same meaning,
 // but for BadEscape.
@@ -109,7 +109,7 @@ func (r *Request) Parse(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reset forgets an unfinished head and lets go of all bytes that were parsed.
+// Reset forgets an unfinished head and releases all bytes that were parsed.
 // The memory for the fields is kept.
 func (r *Request) Reset() {
 	clear(r.head.fields[:cap(r.head.fields)])
@@ -241,7 +241,7 @@ func (r *Request) oddTarget() {
 	r.oddly(WordTarget, true)
 }
 
-// judge weighs what the field lines said.
+// validate weighs what the field lines said.
 func (r *Request) validate() *Refused {
 	h := &r.head
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked

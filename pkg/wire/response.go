@@ -37,7 +37,7 @@ type Response struct {
 // bytes and more behind them (they may have moved). Until n > 0 the fields mean
 // nothing. To give a head up, use Reset.
 //
-// The error is *[Garbage]. What cannot become a response is told as soon as the
+// The error is *[Garbage]. What cannot become a response is reported as soon as the
 // status line shows it.
 //
 // Apps of all ages stand behind a proxy, so Parse bears a few things that a
@@ -66,7 +66,7 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reset forgets an unfinished head and lets go of all bytes that were parsed.
+// Reset forgets an unfinished head and releases all bytes that were parsed.
 // The memory for the fields is kept.
 func (r *Response) Reset() {
 	clear(r.head.fields[:cap(r.head.fields)])
@@ -74,7 +74,7 @@ func (r *Response) Reset() {
 }
 
 // BodyLength says how the end of the body of the answer to a request with that
-// method is told, and its length in bytes, which is -1 unless that is known
+// method is marked, and its length in bytes, which is -1 unless that is known
 // before (RFC 9112 6.3). A 101 has no body: behind it the protocol is another
 // one, as behind the 2xx to a CONNECT.
 func (r *Response) BodyLength(method string) (length int64, framing Framing) {
@@ -147,7 +147,7 @@ func (r *Response) line(b []byte) bool {
 	return ValidValue(r.Reason)
 }
 
-// judge weighs what the field lines said.
+// validate weighs what the field lines said.
 func (r *Response) validate() Word {
 	h := &r.head
 	switch {

@@ -13,7 +13,7 @@
 //   - strict: it is exactly what the RFCs allow, and every careful reader agrees
 //     on its meaning and on where it ends;
 //   - [Odd]: somebody might read it otherwise, or it is outside of what this
-//     package knows; the standard library may judge it, alone on its connection;
+//     package knows; the standard library may classify it, alone on its connection;
 //   - [Refused]: it has no honest meaning. Answer it, and close.
 //
 // A response has two: it is well formed, or it is [Garbage].
@@ -56,7 +56,7 @@ const (
 // trailers, into the memory of [Chunks]).
 type Field struct{ Name, Value []byte }
 
-// Framing says how the end of a body is told (RFC 9112 6.3).
+// Framing says how the end of a body is marked (RFC 9112 6.3).
 type Framing uint8
 
 // The framings.
@@ -133,7 +133,7 @@ func (e *Refused) Status() int {
 	return 400
 }
 
-// Odd says that the caller has to judge a request head. It holds nothing that
+// Odd says that the caller has to classify a request head. It holds nothing that
 // would be refused. Serve nothing behind it on its connection, unless Framed.
 type Odd struct {
 	Word Word

@@ -478,7 +478,7 @@ func (s *splicer) endOfLiteral(i int, value string) (int, error) {
 		i++
 	}
 	if bytes.ContainsAny(firstWord(s.text[header:i]), "123456789") {
-		return 0, errLayout // its own indentation: how far in is not told by its lines
+		return 0, errLayout // its own indentation: how far in cannot be seen from its lines
 	}
 	keepsBlanks := bytes.Contains(firstWord(s.text[header:i]), []byte("+"))
 	end := i

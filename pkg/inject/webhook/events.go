@@ -44,7 +44,7 @@ type Events struct {
 	waiting chan *corev1.Event
 
 	mu     sync.Mutex
-	told   map[string]time.Time // an owner and a reason: when
+	sent   map[string]time.Time // an owner and a reason: when
 	tokens int                  // events that may be written now
 	filled time.Time            // when the last token came
 }
@@ -53,7 +53,7 @@ type Events struct {
 func NewEvents(kube *Kube, namespace string, log *zap.Logger, m *Metrics) *Events {
 	return &Events{
 		kube: kube, own: namespace, log: log, metrics: m, now: time.Now,
-		waiting: make(chan *corev1.Event, waitingEvents), told: map[string]time.Time{},
+		waiting: make(chan *corev1.Event, waitingEvents), sent: map[string]time.Time{},
 		tokens: eventsAtOnce, filled: time.Now(),
 	}
 }
@@ -133,7 +133,7 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 func (e *Events) isNews(key string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if at, told := e.told[key]; told && now.Sub(at) < quietTime {
+	if at, sent := e.sent[key]; sent && now.Sub(at) < quietTime {
 		return false
 	}
 	if n := now.Sub(e.filled) / eventEvery; n > 0 {
@@ -145,10 +145,10 @@ func (e *Events) isNews(key string, now time.Time) bool {
 		return false
 	}
 	e.tokens--
-	if len(e.told) >= mostOwners {
-		clear(e.told)
+	if len(e.sent) >= mostOwners {
+		clear(e.sent)
 	}
-	e.told[key] = now
+	e.sent[key] = now
 	return true
 }
 

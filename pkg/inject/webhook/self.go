@@ -53,7 +53,7 @@ const authorityName = "queue-proxy-injector-ca"
 // share, renews it, and publishes its authority into the webhook's configuration.
 //
 // There is no leader. Each replica writes the Secret and the configuration only as it
-// has seen them (metadata.resourceVersion); who comes second is told so, looks again, and
+// has seen them (metadata.resourceVersion); who comes second gets a conflict, looks again, and
 // finds it done. What one replica has published, another one that is behind never takes
 // away: authorities leave the caBundle by running out. So the API server trusts, at any
 // time, whatever any replica serves.

@@ -53,7 +53,7 @@ type Server struct {
 }
 
 // Run answers reviews until ctx is done, then for Linger more, then ends what is under
-// way. Both addresses are bound before anything starts; listening, if not nil, hears
+// way. Both addresses are bound before anything starts; listening, if not nil, is called with
 // them. The error is the first thing that failed.
 func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Addr)) error {
 	reviews, err := net.Listen("tcp", s.Addr)
@@ -130,7 +130,7 @@ func end(ctx context.Context, servers ...*http.Server) {
 // server speaks HTTP/1.1 alone, as API servers do with webhooks: what HTTP/2 lets one
 // connection do would have to be bounded too.
 func (s *Server) server(h http.Handler, most int) *http.Server {
-	quiet, err := zap.NewStdLogAt(s.Log, zap.DebugLevel) // what strangers do to a port is no news
+	quiet, err := zap.NewStdLogAt(s.Log, zap.DebugLevel) // what unknown clients do to a port is no news
 	if err != nil {
 		quiet = zap.NewStdLog(s.Log)
 	}

@@ -83,7 +83,7 @@ func NewReviewer(said inject.Options, log *zap.Logger, m *Metrics) *Reviewer {
 	}
 }
 
-// ServeHTTP answers one review. What is no review hears 400, 405, 413 or 415 and a line
+// ServeHTTP answers one review. What is no review is answered with 400, 405, 413 or 415 and a line
 // of text.
 func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
@@ -121,7 +121,7 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // errTime is that of a review that is not decided in time.
 var errTime = errors.New("out of time")
 
-// decide makes an answer of a payload, which it lets go of, or returns with which status there
+// decide makes an answer of a payload, which it releases, or returns with which status there
 // is none. It waits for its part of the memory, and holds it no longer: the answer is taken
 // when its peer likes.
 func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (out inject.Outcome, answer []byte, status int, err error) {
