@@ -85,8 +85,8 @@ func TestForgedOwnersWriteNoEvents(t *testing.T) {
 		{`"apiVersion":"apps/v1"`, `"apiVersion":"http://evil.example/v1"`}, {`"apiVersion":"apps/v1"`, `"apiVersion":"a/b/c"`}, {`"apiVersion":"apps/v1"`, `"apiVersion":"` + long + `/v1"`},
 	} {
 		e.now = e.now.Add(time.Minute)
-		if e.ask(t, "shop", change[0], change[1]); len(e.Events.waiting) > 0 || len(e.Events.told) > 0 {
-			t.Fatalf("%.60s: got %d events and %d owners remembered, want none", change[1], len(e.Events.waiting), len(e.Events.told))
+		if e.ask(t, "shop", change[0], change[1]); len(e.Events.waiting) > 0 || len(e.Events.sent) > 0 {
+			t.Fatalf("%.60s: got %d events and %d owners remembered, want none", change[1], len(e.Events.waiting), len(e.Events.sent))
 		}
 	}
 }
