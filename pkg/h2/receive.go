@@ -15,6 +15,8 @@ func (c *Conn) beginData(head []byte) error {
 	case !c.settled:
 		return fail(ProtocolError, "no SETTINGS first")
 	}
+	// The connection's window counts padding, and content that nobody wants any more (RFC 9113
+	// section 6.9). Without that a reset stream would narrow it for ever.
 	if c.unsaid += length; c.unsaid > c.config.ConnWindow {
 		return fail(FlowControlError, "more than the connection's window")
 	}
@@ -34,7 +36,7 @@ func (c *Conn) beginData(head []byte) error {
 	switch {
 	case d.stream == nil && s != nil:
 		err = c.refuseData(s)
-	case s == nil && !c.config.Client:
+	case s == nil && !c.config.Client: // a user container may not have seen our RST_STREAM yet
 		err = c.resetStream(id, StreamClosed)
 	case length == 0 && !d.end:
 		err = c.idleFrame()
@@ -57,6 +59,8 @@ func (c *Conn) refuseData(s *Stream) error {
 
 // streamError ends one of our streams for what the peer has done.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
+	// Counted, because the work on a request may go on when its stream has been reset: a peer
+	// that makes us reset would have more work done than its streams allow (CVE-2025-8671).
 	if err := c.idleFrame(); err != nil {
 		return err
 	}
@@ -125,7 +129,7 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 		return err
 	}
 	c.selfish = false
-	if flags&flagPriority != 0 {
+	if flags&flagPriority != 0 { // deprecated, and passed over (RFC 9113 section 5.3.2)
 		if len(p) < 5 {
 			return fail(FrameSizeError, "HEADERS without its priority")
 		}
@@ -135,7 +139,7 @@ func (c *Conn) headersFrame(flags byte, id uint32, p []byte) error {
 	end := flags&flagEndStream != 0
 	if flags&flagEndHeaders == 0 {
 		c.blockID, c.blockEnd = id, end
-		c.block = append([]byte(nil), p...)
+		c.block = append([]byte(nil), p...) // the buffer is read into again before the rest comes
 		return nil
 	}
 	return c.headers(id, p, end)
@@ -152,7 +156,7 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	}
 	c.block = append(c.block, p...)
 	if flags&flagEndHeaders == 0 {
-		if len(p) == 0 {
+		if len(p) == 0 { // it costs work and is not bounded by maxBlock
 			return c.idleFrame()
 		}
 		return nil
@@ -281,7 +285,7 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	switch {
 	case idle:
 		return fail(ProtocolError, "RST_STREAM on a stream that was not opened")
-	case s == nil:
+	case s == nil: // it has crossed the end of the stream (RFC 9113 section 5.1)
 		return c.idleFrame()
 	}
 	s.drop()
@@ -317,8 +321,10 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 	return c.reply(func(b []byte) []byte { return appendFrameHead(b, 0, frameSettings, flagAck, 0) })
 }
 
-// apply makes the peer's settings hold. The window of streams is changed once, to what is
-// said last of it.
+// apply makes the peer's settings hold. The window of streams is changed once, to the last
+// value of several: each change visits all streams. The size of the peer's table and of
+// its frames are of no use to us: what we send needs no table, and frames of the least
+// size keep streams fair to each other.
 func (c *Conn) apply(p []byte) (drained []*Stream, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -351,7 +357,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, err error) {
 	if c.initial = initial; delta == 0 {
 		return nil, nil
 	}
-	for _, s := range c.streams {
+	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
 		if s.window += delta; s.window > maxWindow {
 			return nil, fail(FlowControlError, "a stream's window is too large")
 		}
@@ -387,7 +393,9 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 	return c.idleFrame()
 }
 
-// forsake ends the streams above last, which the peer has not touched, and opens no more.
+// forsake ends the streams above last and opens no more. The peer says that it has not
+// touched them (RFC 9113 section 6.8), so they fail as refused: such requests may be sent
+// again, whatever their method.
 func (c *Conn) forsake(last uint32) {
 	c.mu.Lock()
 	c.ending = true

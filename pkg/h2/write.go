@@ -62,8 +62,9 @@ func (c *Conn) enqueue(s *Stream) bool {
 }
 
 // fill adds to the output what waits, as far as there is room and the windows are open:
-// one frame of each stream in turn. It returns the streams of which nothing waits any
-// more. c.mu is held.
+// one frame of each stream in turn, so that a large response does not delay small ones.
+// Streams that wait for the connection's window alone keep their order for when it is
+// widened. It returns the streams of which nothing waits any more. c.mu is held.
 func (c *Conn) fill() (drained []*Stream) {
 	var waiting ring // for the connection's window
 	for !c.ring.empty() && len(c.out) < outSize {
@@ -182,7 +183,8 @@ func (c *Conn) ended(s *Stream) {
 }
 
 // tellDrained tells owners that what they have sent does not wait any more. by is c in the
-// goroutine that runs it, and nil in others.
+// goroutine that runs it, and nil in others. c.mu must not be held: owners have locks of
+// their own, under which they send.
 func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 	for _, s := range drained {
 		s.events.Lock()
@@ -228,7 +230,8 @@ func (c *Conn) grow(n int) {
 
 // Flush writes the output, unless somebody is writing it already, and does not wait for
 // the peer to take it. yield lets other goroutines run before, who may have something to
-// add.
+// add: those of the other streams are often ready to run, and a system call costs more
+// than all else that is done for a small request.
 func (c *Conn) Flush(yield bool) {
 	c.mu.Lock()
 	if c.flushing || len(c.out) == 0 && c.ring.empty() {
@@ -256,7 +259,7 @@ func (c *Conn) writeOut() {
 		if err == nil {
 			err = c.writeErr
 		}
-		if err == nil && c.again {
+		if err == nil && c.again { // who flushes may be the reader of another connection
 			go c.writeSlowly(of)
 			return
 		}
