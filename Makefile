@@ -120,12 +120,12 @@ linters: $(LINT) ## Build the linters, which takes minutes.
 $(LINT):
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
-check: ## Check format, vet, go.mod, walls, documents and lint.
+check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 	@unformatted=$$(gofmt -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then printf 'not formatted by gofmt:\n%s\n' "$$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
 	$(GO) mod tidy -diff
-	$(GO) test -count=1 ./test/walls/...
+	$(GO) test -count=1 ./test/rules/...
 	@$(MAKE) --no-print-directory lint
 
 bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part.

@@ -21,13 +21,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
-	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
@@ -383,7 +383,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		MaxHeaderBytes:    smallHead,
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
-	limit := crowd.Bound(server, crowd.Limits{Connections: smallConnections, HeadBytes: smallHeads})
+	limit := portlimit.Bound(server, portlimit.Limits{Connections: smallConnections, HeadBytes: smallHeads})
 	s.servers = append(s.servers, server)
 	s.start(func() error {
 		if err := server.Serve(limit.Listener(ln)); !errors.Is(err, http.ErrServerClosed) {

@@ -17,10 +17,10 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
-	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
@@ -239,7 +239,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	if err != nil || s.metricsPair == nil {
 		return ln, err
 	}
-	return crowd.Handshakes{
+	return portlimit.Handshakes{
 		Config: s.metricsPair.Config(certs.Settings{
 			MinVersion:   t.MetricsTLS.MinVersion.V,
 			MaxVersion:   t.MetricsTLS.MaxVersion.V,

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
-	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 
 // serveTLS serves HTTPS on a listener until server is closed.
 func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
-	return server.Serve(crowd.Handshakes{
+	return server.Serve(portlimit.Handshakes{
 		Config: s.tlsConfig(), Max: mostHandshakes, Bytes: mostHandshake, Time: handshakeTime,
 	}.Listener(l))
 }

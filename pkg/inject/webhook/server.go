@@ -14,7 +14,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 )
 
 // How long a connection may take.
@@ -146,7 +146,7 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 		Protocols:         &protocols,
 		ErrorLog:          quiet,
 	}
-	crowd.Bound(server, crowd.Limits{Connections: most})
+	portlimit.Bound(server, portlimit.Limits{Connections: most})
 	return server
 }
 

@@ -25,8 +25,8 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/queue-proxy/queue-proxy/pkg/crowd"
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 )
 
 // Path is where reviews are asked for.
@@ -178,7 +178,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	var count counter
 	body := io.TeeReader(http.MaxBytesReader(w, r.Body, mostBytes), &count)
 	var text []byte
-	crowd.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
+	portlimit.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		length := int(r.ContentLength)
 		if length < 0 { // an API server says it; a proxy in between may not
@@ -191,7 +191,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(longestTransfer)) // a recorder has none
 		whole := bytes.NewBuffer(make([]byte, 0, length+bytes.MinRead))                    // so it does not grow
 		whole.Write(text)
-		crowd.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
+		portlimit.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
 		text = whole.Bytes()
 	}
 	var tooLarge *http.MaxBytesError

@@ -1,16 +1,16 @@
-package walls
+package rules
 
-// A room is a folder of ours and what its production code may import of ours.
+// A folder is one of ours, and what its production code may import of ours.
 // Paths are relative to the module.
-type room struct {
+type folder struct {
 	path string
 	may  []string
 }
 
-// The plan lists the rooms from the ground up; imports run downwards only. It
+// The plan lists the folders from the ground up; imports run downwards only. It
 // is the table of ARCHITECTURE.md, and .golangci.yml says the same to the
 // linter. A new package gets its line in all three.
-var plan = []room{
+var plan = []folder{
 	// Ground: nothing of ours.
 	{path: "pkg/header"},
 	{path: "pkg/stats", may: []string{"pkg/header"}},
@@ -21,7 +21,7 @@ var plan = []room{
 	{path: "pkg/goaway"},
 	{path: "pkg/socket"},
 	{path: "pkg/connlimit"},
-	{path: "pkg/crowd"},
+	{path: "pkg/portlimit"},
 	{path: "pkg/spelling"},
 	{path: "pkg/completion"},
 	{path: "pkg/link", may: []string{"pkg/socket"}},
@@ -48,9 +48,9 @@ var plan = []room{
 	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
-	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/crowd"}},
+	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/crowd", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
@@ -76,40 +76,40 @@ var outside = []string{
 	"test/harness",
 	"test/soak",
 	"test/visit",
-	"test/walls",
+	"test/rules",
 }
 
-// A door is an outside module, or a family of them, and the rooms whose
+// An importer is an outside module, or a family of them, and the folders whose
 // production code may import it. Tests may import any.
-type door struct {
-	prefix string
-	rooms  []string
+type importer struct {
+	prefix  string
+	folders []string
 }
 
-// doors lists every outside module that production code may use. A module that
+// importers lists every outside module that production code may use. A module that
 // matches no prefix is not let in anywhere.
-var doors = []door{
-	{prefix: "github.com/kelseyhightower/envconfig", rooms: []string{"pkg/config"}},
-	{prefix: "github.com/prometheus/", rooms: []string{"pkg/metrics"}},
-	{prefix: "go.opencensus.io", rooms: []string{"pkg/tracing"}},
+var importers = []importer{
+	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
+	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics"}},
+	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP; those of its services, under collector/, would bring grpc.
-	{prefix: "go.opentelemetry.io/proto/otlp/", rooms: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
-	{prefix: "google.golang.org/protobuf/", rooms: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
-	{prefix: "k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
-	{prefix: "sigs.k8s.io/", rooms: []string{"pkg/inject", "pkg/inject/webhook"}},
+	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
+	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
+	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
+	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
-	{prefix: "go.yaml.in/yaml/v3", rooms: []string{"pkg/inject/manifest"}},
+	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest"}},
 	// Header compression of HTTP/2, and nothing else of that module.
-	{prefix: "golang.org/x/net/http2/hpack", rooms: []string{"pkg/h2"}},
+	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
 	// The number of a system call that package syscall does not have.
-	{prefix: "golang.org/x/sys", rooms: []string{"pkg/socket"}},
+	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket"}},
 	// The logger is made in main and passed on as a value to the edges.
-	{prefix: "go.uber.org/zap", rooms: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject/webhook"}},
+	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject/webhook"}},
 }
 
-// wished lists the modules that the sidecar is built on because those who asked for
-// it did: production code of its rooms imports each.
-var wished = []string{
+// required lists the modules that the sidecar is built on because those who asked for
+// it did: production code of its folders imports each.
+var required = []string{
 	"github.com/kelseyhightower/envconfig",
 	"github.com/prometheus/client_golang",
 	"go.opencensus.io",
@@ -135,7 +135,7 @@ var heavy = []string{
 }
 
 // remembered lists the package variables that are neither errors nor tables
-// and are allowed nevertheless, as "pkg/room.name", with the reason.
+// and are allowed nevertheless, as "pkg/folder.name", with the reason.
 var remembered = map[string]string{
 	"cmd/queue-proxy.version": "written by the linker, -X main.version",
 	"cmd/queue-proxy.commit":  "written by the linker, -X main.commit",

@@ -1,6 +1,6 @@
-// Package crowd bounds the connections of ports that any client may reach and only a
+// Package portlimit bounds the connections of ports that any client may reach and only a
 // few have to: statistics, metrics, hooks.
-package crowd
+package portlimit
 
 import (
 	"context"

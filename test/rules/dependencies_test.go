@@ -1,4 +1,4 @@
-package walls
+package rules
 
 import (
 	"encoding/json"
@@ -34,7 +34,7 @@ func TestEveryDirectDependencyIsExplained(t *testing.T) {
 	required := directRequirements(t)
 	for module := range required {
 		if !rows[module] {
-			t.Errorf("%s: got no row for %s, which go.mod requires directly; want its purpose, door, licence, size, keepers and what would replace it", page, module)
+			t.Errorf("%s: got no row for %s, which go.mod requires directly; want its purpose, importer, licence, size, keepers and what would replace it", page, module)
 		}
 	}
 	for module := range rows {

@@ -1,4 +1,4 @@
-package crowd_test
+package portlimit_test
 
 import (
 	"crypto/tls"
@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/crowd"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -35,10 +35,10 @@ type guarded struct {
 	close  func() error
 }
 
-func guard(t *testing.T, change func(*crowd.Handshakes)) guarded {
+func guard(t *testing.T, change func(*portlimit.Handshakes)) guarded {
 	t.Helper()
 	g := guarded{failed: make(chan error, 1000)}
-	h := crowd.Handshakes{
+	h := portlimit.Handshakes{
 		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}, ClientAuth: tls.RequestClientCert},
 		Max:    4, Bytes: 8 << 10, Time: harness.Patience,
 		Failed: func(_ net.Addr, err error) { g.failed <- err },
@@ -84,7 +84,7 @@ func (g *guarded) client(t *testing.T, certificates ...tls.Certificate) (*tls.Co
 
 func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(*crowd.Handshakes) {})
+	g := guard(t, func(*portlimit.Handshakes) {})
 	if _, err := g.client(t, certificate(t, 4<<10)); err != nil {
 		t.Errorf("a certificate of 4 KB: got %v, want none", err)
 	}
@@ -98,7 +98,7 @@ func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 
 func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(h *crowd.Handshakes) { h.Time = time.Second })
+	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
 	c, err := g.client(t)
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 
 func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(*crowd.Handshakes) {})
+	g := guard(t, func(*portlimit.Handshakes) {})
 	for range 3 {
 		for _, text := range []string{"", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
 			for range 10 {
@@ -128,7 +128,7 @@ func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 
 func TestASlowHandshakeIsEnded(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(h *crowd.Handshakes) { h.Time = 100 * time.Millisecond })
+	g := guard(t, func(h *portlimit.Handshakes) { h.Time = 100 * time.Millisecond })
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
 		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
@@ -147,7 +147,7 @@ func TestASlowHandshakeIsEnded(t *testing.T) {
 
 func TestCloseEndsUnfinishedHandshakes(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(*crowd.Handshakes) {})
+	g := guard(t, func(*portlimit.Handshakes) {})
 	if _, err := g.client(t); err != nil { // it accepts
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func (f failing) Close() error              { return nil }
 func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
 	t.Parallel()
 	want := errors.New("too many open files")
-	ln := crowd.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
+	ln := portlimit.Handshakes{Config: &tls.Config{}, Max: 1, Bytes: 1, Time: harness.Patience}.Listener(failing{err: want})
 	for range 2 {
 		if _, err := ln.Accept(); err != want {
 			t.Errorf("got %v, want %v", err, want)
@@ -192,7 +192,7 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := crowd.Handshakes{
+	ln := portlimit.Handshakes{
 		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}}, Max: 2, Bytes: 8 << 10, Time: harness.Patience,
 	}.Listener(bare)
 	t.Cleanup(func() { ln.Close() })

@@ -1,4 +1,4 @@
-package crowd_test
+package portlimit_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package walls
+package rules
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package walls
+package rules
 
 import (
 	"flag"
@@ -13,8 +13,8 @@ import (
 var update = flag.Bool("update", false, "write the plan's rules into .golangci.yml")
 
 const (
-	rulesBegin = "        # The walls, written by `go test ./test/walls -update` from test/walls/plan_test.go.\n"
-	rulesEnd   = "        # End of the walls.\n"
+	rulesBegin = "        # The rules of imports, written by `go test ./test/rules -update` from test/rules/plan_test.go.\n"
+	rulesEnd   = "        # End of the rules of imports.\n"
 )
 
 func TestTheLinterHoldsTheSamePlan(t *testing.T) {
@@ -38,10 +38,10 @@ func TestTheLinterHoldsTheSamePlan(t *testing.T) {
 		}
 		return
 	}
-	t.Errorf(".golangci.yml: got other rules than the plan's; run `go test ./test/walls -update`. got:\n%s\nwant:\n%s", got, want)
+	t.Errorf(".golangci.yml: got other rules than the plan's; run `go test ./test/rules -update`. got:\n%s\nwant:\n%s", got, want)
 }
 
-// linterRules writes the plan as rules of depguard, one for each room.
+// linterRules writes the plan as rules of depguard, one for each folder.
 func linterRules(module string) string {
 	var b strings.Builder
 	rule := func(path, mode string, files ...string) {
@@ -57,8 +57,8 @@ func linterRules(module string) string {
 			// The dollar ends the name: without it a rule is a prefix.
 			fmt.Fprintf(&b, "            - %s/%s$\n", module, p)
 		}
-		for _, d := range doors {
-			if slices.Contains(d.rooms, r.path) {
+		for _, d := range importers {
+			if slices.Contains(d.folders, r.path) {
 				fmt.Fprintf(&b, "            - %s\n", d.prefix)
 			}
 		}

@@ -1,4 +1,4 @@
-package walls
+package rules
 
 import (
 	"go/parser"
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// A wall that cannot fail holds nothing: each check is shown a house that is
+// A check that cannot fail checks nothing: each one is shown a tree that is
 // broken in one place.
 
-// house parses files given as path and text into a tree.
-func house(t *testing.T, files map[string]string) tree {
+// parse parses files given as path and text into a tree.
+func parse(t *testing.T, files map[string]string) tree {
 	t.Helper()
 	tr := tree{module: "example.com/m", fset: token.NewFileSet()}
 	for path, text := range files {
@@ -42,42 +42,42 @@ func none(t *testing.T, got []string) {
 
 func TestAnImportUpwardsIsRefused(t *testing.T) {
 	up := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/nethttp"`}
-	oneComplaint(t, wrongImports(house(t, up)), "pkg/queue/serve.go", "pkg/nethttp", "pkg/header")
+	oneComplaint(t, wrongImports(parse(t, up)), "pkg/queue/serve.go", "pkg/nethttp", "pkg/header")
 
 	down := map[string]string{"pkg/queue/serve.go": `package queue; import _ "example.com/m/pkg/header"`}
-	none(t, wrongImports(house(t, down)))
+	none(t, wrongImports(parse(t, down)))
 
 	inTest := map[string]string{"pkg/queue/serve_test.go": `package queue_test; import _ "example.com/m/pkg/nethttp"`}
-	none(t, wrongImports(house(t, inTest)))
+	none(t, wrongImports(parse(t, inTest)))
 }
 
 func TestAPackageThatIsNotInThePlanIsRefusedOnce(t *testing.T) {
-	oneComplaint(t, wrongImports(house(t, map[string]string{
+	oneComplaint(t, wrongImports(parse(t, map[string]string{
 		"pkg/util/a.go": "package util",
 		"pkg/util/b.go": "package util",
-	})), "pkg/util", "test/walls/plan_test.go")
+	})), "pkg/util", "test/rules/plan_test.go")
 }
 
 func TestTheBlackBoxSuiteMayNotLookInside(t *testing.T) {
-	oneComplaint(t, wrongImports(house(t, map[string]string{
+	oneComplaint(t, wrongImports(parse(t, map[string]string{
 		"test/conformance/x_test.go": `package conformance; import _ "example.com/m/pkg/header"`,
 	})), "test/conformance/x_test.go", "pkg/header")
-	none(t, wrongImports(house(t, map[string]string{
+	none(t, wrongImports(parse(t, map[string]string{
 		"test/conformance/x_test.go": `package conformance; import _ "example.com/m/test/app/sample"`,
 	})))
 }
 
 func TestAnOutsideModuleBesideItsDoorIsRefused(t *testing.T) {
 	for _, c := range []struct{ name, path, imported, want string }{
-		{"another room's module", "pkg/queue/a.go", "github.com/kelseyhightower/envconfig", "pkg/config"},
-		{"a module without a door", "pkg/queue/a.go", "github.com/pkg/errors", "no door"},
+		{"another folder's module", "pkg/queue/a.go", "github.com/kelseyhightower/envconfig", "pkg/config"},
+		{"a module without an importer", "pkg/queue/a.go", "github.com/pkg/errors", "no importer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := wrongDoors(house(t, map[string]string{c.path: `package p; import _ "` + c.imported + `"`}))
+			got := wrongImporters(parse(t, map[string]string{c.path: `package p; import _ "` + c.imported + `"`}))
 			oneComplaint(t, got, c.path, c.imported, c.want)
 		})
 	}
-	none(t, wrongDoors(house(t, map[string]string{
+	none(t, wrongImporters(parse(t, map[string]string{
 		"pkg/config/config.go":     `package config; import _ "github.com/kelseyhightower/envconfig"`,
 		"pkg/probe/corev1_test.go": `package probe; import _ "k8s.io/api/core/v1"`,
 		"test/app/main.go":         `package main; import _ "github.com/coder/websocket"`,
@@ -113,17 +113,17 @@ func TestWhatAPackageRemembersIsFound(t *testing.T) {
 		{"an error that is assigned to", `var errA = errors.New("a"); func f() { errA = nil }`, "assigned"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			oneComplaint(t, memories(house(t, map[string]string{"pkg/queue/a.go": "package queue; " + c.text})), "pkg/queue/a.go", c.want)
+			oneComplaint(t, memories(parse(t, map[string]string{"pkg/queue/a.go": "package queue; " + c.text})), "pkg/queue/a.go", c.want)
 		})
 	}
 }
 
 func TestATableWrittenInAnotherFileOrPackageIsFound(t *testing.T) {
-	oneComplaint(t, memories(house(t, map[string]string{
+	oneComplaint(t, memories(parse(t, map[string]string{
 		"pkg/queue/a.go": `package queue; var table = []int{1}`,
 		"pkg/queue/b.go": `package queue; func f() { table[0]++ }`,
 	})), "pkg/queue/a.go", "table")
-	oneComplaint(t, memories(house(t, map[string]string{
+	oneComplaint(t, memories(parse(t, map[string]string{
 		"pkg/header/a.go": `package header; var Table = []int{1}`,
 		"pkg/queue/b.go":  `package queue; import "example.com/m/pkg/header"; func f() { header.Table[0] = 2 }`,
 	})), "pkg/header/a.go", "Table")
@@ -144,8 +144,8 @@ func TestErrorsAndTablesMayBePackageVariables(t *testing.T) {
 		`var words = []string{"a"}; func f() { words := []string{}; words[0] = "b"; _ = words }`,
 		`var words = []string{"a"}; type s struct{ words int }; func (x *s) f() { x.words = 1 }`,
 	} {
-		none(t, memories(house(t, map[string]string{"pkg/queue/a.go": "package queue\n" + text})))
+		none(t, memories(parse(t, map[string]string{"pkg/queue/a.go": "package queue\n" + text})))
 	}
-	none(t, memories(house(t, map[string]string{"cmd/queue-proxy/main.go": `package main; var version = "dev"`})))
-	none(t, memories(house(t, map[string]string{"pkg/queue/a_test.go": `package queue; var seen int; func init() {}`})))
+	none(t, memories(parse(t, map[string]string{"cmd/queue-proxy/main.go": `package main; var version = "dev"`})))
+	none(t, memories(parse(t, map[string]string{"pkg/queue/a_test.go": `package queue; var seen int; func init() {}`})))
 }

@@ -1,4 +1,4 @@
-package walls
+package rules
 
 import (
 	"errors"
@@ -34,14 +34,14 @@ var pure = []string{
 // a pointer, a method or an alias; reviewers do.
 func memories(tr tree) []string {
 	var complaints []string
-	rooms := map[string][]source{}
+	folders := map[string][]source{}
 	for _, s := range tr.sources {
-		if !s.isTest() && (within(s.room(), "pkg") || within(s.room(), "cmd")) {
-			rooms[s.room()] = append(rooms[s.room()], s)
+		if !s.isTest() && (within(s.folder(), "pkg") || within(s.folder(), "cmd")) {
+			folders[s.folder()] = append(folders[s.folder()], s)
 		}
 	}
-	written := writes(tr, rooms)
-	for room, sources := range rooms {
+	written := writes(tr, folders)
+	for folder, sources := range folders {
 		for _, s := range sources {
 			for _, d := range s.parsed.Decls {
 				switch d := d.(type) {
@@ -51,7 +51,7 @@ func memories(tr tree) []string {
 					}
 				case *ast.GenDecl:
 					if d.Tok == token.VAR {
-						complaints = append(complaints, variables(room, s, d, sources, written)...)
+						complaints = append(complaints, variables(folder, s, d, sources, written)...)
 					}
 				}
 			}
@@ -62,12 +62,12 @@ func memories(tr tree) []string {
 }
 
 // variables judges one var declaration of a file.
-func variables(room string, s source, d *ast.GenDecl, sources []source, written map[string]bool) []string {
+func variables(folder string, s source, d *ast.GenDecl, sources []source, written map[string]bool) []string {
 	var complaints []string
 	for _, spec := range d.Specs {
 		v := spec.(*ast.ValueSpec)
 		for i, name := range v.Names {
-			full := room + "." + name.Name
+			full := folder + "." + name.Name
 			if _, ok := remembered[full]; ok || name.Name == "_" || isEmbedded(d, v) {
 				continue
 			}
@@ -152,12 +152,12 @@ func isOwnType(e ast.Expr) bool {
 	return ok
 }
 
-// writes returns the package variables, as "pkg/room.name", that some statement
+// writes returns the package variables, as "pkg/folder.name", that some statement
 // of production code assigns to, counts up or down, deletes from, clears or
 // copies into.
-func writes(tr tree, rooms map[string][]source) map[string]bool {
+func writes(tr tree, folders map[string][]source) map[string]bool {
 	written := map[string]bool{}
-	for room, sources := range rooms {
+	for folder, sources := range folders {
 		var files []*ast.File
 		for _, s := range sources {
 			files = append(files, s.parsed)
@@ -166,7 +166,7 @@ func writes(tr tree, rooms map[string][]source) map[string]bool {
 		// and the errors that follow from it do not matter.
 		info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 		conf := types.Config{Importer: noImports{}, Error: func(error) {}}
-		self, _ := conf.Check(tr.module+"/"+room, tr.fset, files, info)
+		self, _ := conf.Check(tr.module+"/"+folder, tr.fset, files, info)
 		note := func(e ast.Expr) {
 			if v := rootOf(e, info); v == nil {
 				return
@@ -175,7 +175,7 @@ func writes(tr tree, rooms map[string][]source) map[string]bool {
 					written[other+"."+v.name.Name] = true
 				}
 			} else if o, ok := info.Uses[v.name].(*types.Var); ok && o.Parent() == self.Scope() {
-				written[room+"."+v.name.Name] = true
+				written[folder+"."+v.name.Name] = true
 			}
 		}
 		for _, f := range files {

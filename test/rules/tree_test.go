@@ -1,4 +1,4 @@
-package walls
+package rules
 
 import (
 	"go/ast"
@@ -21,7 +21,7 @@ type source struct {
 	parsed *ast.File
 }
 
-func (s source) room() string { return path.Dir(s.path) }
+func (s source) folder() string { return path.Dir(s.path) }
 
 func (s source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 

@@ -1,8 +1,8 @@
-// Package walls holds the plan of the house: which package may import which,
-// through which door an outside module comes in, what the sidecar must not
-// link, and that no package remembers anything. The plan stands in
-// plan_test.go; the words for it in ARCHITECTURE.md.
-package walls
+// Package rules checks the rules of the tree: which package may import which,
+// which may import an outside module, what the sidecar must not link, that no
+// package remembers anything, and how documents and names are written. The plan
+// of imports stands in plan_test.go; ARCHITECTURE.md draws it.
+package rules
 
 import (
 	"encoding/json"
@@ -20,29 +20,29 @@ func TestImportsRunDownwardsOnly(t *testing.T) {
 	report(t, wrongImports(readTree(t)))
 }
 
-func TestOutsideModulesComeInByTheirDoor(t *testing.T) {
-	report(t, wrongDoors(readTree(t)))
+func TestOutsideModulesHaveTheirImporters(t *testing.T) {
+	report(t, wrongImporters(readTree(t)))
 }
 
 func TestTheSidecarLinksNothingHeavy(t *testing.T) {
 	tr := readTree(t)
-	var rooms []string
-	for _, r := range sidecarRooms() {
-		if slices.ContainsFunc(tr.sources, func(s source) bool { return s.room() == r && !s.isTest() }) {
-			rooms = append(rooms, r)
+	var folders []string
+	for _, r := range sidecarFolders() {
+		if slices.ContainsFunc(tr.sources, func(s source) bool { return s.folder() == r && !s.isTest() }) {
+			folders = append(folders, r)
 		}
 	}
-	if len(rooms) == 0 {
-		t.Fatal("got no room of the sidecar's, want at least one; has the plan moved?")
+	if len(folders) == 0 {
+		t.Fatal("got no folder of the sidecar's, want at least one; has the plan moved?")
 	}
-	report(t, heavyLinks(tr, rooms, dependencies(t, rooms)))
+	report(t, heavyLinks(tr, folders, dependencies(t, folders)))
 }
 
 func TestTheSidecarUsesWhatItWasAskedTo(t *testing.T) {
-	tr, rooms := readTree(t), sidecarRooms()
-	for _, module := range wished {
+	tr, folders := readTree(t), sidecarFolders()
+	for _, module := range required {
 		uses := func(s source) bool {
-			return !s.isTest() && slices.Contains(rooms, s.room()) &&
+			return !s.isTest() && slices.Contains(folders, s.folder()) &&
 				slices.ContainsFunc(s.imports(), func(path string) bool { return within(path, module) })
 		}
 		if !slices.ContainsFunc(tr.sources, uses) {
@@ -64,7 +64,7 @@ func wrongImports(tr tree) []string {
 	var complaints []string
 	unknown := map[string]bool{}
 	for _, s := range tr.sources {
-		i := slices.IndexFunc(outside, func(top string) bool { return within(s.room(), top) })
+		i := slices.IndexFunc(outside, func(top string) bool { return within(s.folder(), top) })
 		if i >= 0 {
 			for _, imported := range s.imports() {
 				if got, ok := tr.ours(imported); ok && !within(got, "test") {
@@ -74,12 +74,12 @@ func wrongImports(tr tree) []string {
 			}
 			continue
 		}
-		r, known := roomAt(s.room())
+		r, known := folderAt(s.folder())
 		if !known {
-			if !unknown[s.room()] {
-				unknown[s.room()] = true
-				complaints = append(complaints, fmt.Sprintf("%s: this package is not in the plan; add it, with what it may import, to test/walls/plan_test.go, ARCHITECTURE.md and .golangci.yml",
-					s.room()))
+			if !unknown[s.folder()] {
+				unknown[s.folder()] = true
+				complaints = append(complaints, fmt.Sprintf("%s: this package is not in the plan; add it, with what it may import, to test/rules/plan_test.go, ARCHITECTURE.md and .golangci.yml",
+					s.folder()))
 			}
 			continue
 		}
@@ -95,60 +95,60 @@ func wrongImports(tr tree) []string {
 	return complaints
 }
 
-func roomAt(path string) (room, bool) {
+func folderAt(path string) (folder, bool) {
 	for _, r := range plan {
 		if r.path == path {
 			return r, true
 		}
 	}
-	return room{}, false
+	return folder{}, false
 }
 
-// wrongDoors returns a sentence for every outside module that production code
-// imports in a room to which it has no door.
-func wrongDoors(tr tree) []string {
+// wrongImporters returns a sentence for every outside module that production code
+// imports in a folder that is not among its importers.
+func wrongImporters(tr tree) []string {
 	var complaints []string
 	for _, s := range tr.sources {
-		if s.isTest() || within(s.room(), "test") {
+		if s.isTest() || within(s.folder(), "test") {
 			continue
 		}
 		for _, imported := range s.imports() {
 			if _, ok := tr.ours(imported); ok || isStandard(imported) {
 				continue
 			}
-			i := slices.IndexFunc(doors, func(d door) bool { return strings.HasPrefix(imported, d.prefix) })
+			i := slices.IndexFunc(importers, func(d importer) bool { return strings.HasPrefix(imported, d.prefix) })
 			switch {
 			case i < 0:
-				complaints = append(complaints, fmt.Sprintf("%s: got an import of %s, want none: it has no door in test/walls/plan_test.go", s.path, imported))
-			case !slices.Contains(doors[i].rooms, s.room()):
-				complaints = append(complaints, fmt.Sprintf("%s: got an import of %s, want it in %q only", s.path, imported, doors[i].rooms))
+				complaints = append(complaints, fmt.Sprintf("%s: got an import of %s, want none: it has no importer in test/rules/plan_test.go", s.path, imported))
+			case !slices.Contains(importers[i].folders, s.folder()):
+				complaints = append(complaints, fmt.Sprintf("%s: got an import of %s, want it in %q only", s.path, imported, importers[i].folders))
 			}
 		}
 	}
 	return complaints
 }
 
-// sidecarRooms returns the rooms that are linked into the sidecar when they
+// sidecarFolders returns the folders that are linked into the sidecar when they
 // exist: its command and everything below it.
-func sidecarRooms() []string {
-	rooms := []string{"cmd/queue-proxy"}
-	for i := 0; i < len(rooms); i++ {
-		r, _ := roomAt(rooms[i])
+func sidecarFolders() []string {
+	folders := []string{"cmd/queue-proxy"}
+	for i := 0; i < len(folders); i++ {
+		r, _ := folderAt(folders[i])
 		for _, below := range r.may {
-			if !slices.Contains(rooms, below) {
-				rooms = append(rooms, below)
+			if !slices.Contains(folders, below) {
+				folders = append(folders, below)
 			}
 		}
 	}
-	return rooms
+	return folders
 }
 
-// heavyLinks returns a sentence for every heavy package that one of the rooms
+// heavyLinks returns a sentence for every heavy package that one of the folders
 // links, with the way that it came in. imports is what each package imports.
-func heavyLinks(tr tree, rooms []string, imports map[string][]string) []string {
+func heavyLinks(tr tree, folders []string, imports map[string][]string) []string {
 	from := map[string]string{} // package to the package that was seen first to import it
 	var reached []string
-	for _, r := range rooms {
+	for _, r := range folders {
 		p := tr.module + "/" + r
 		from[p] = ""
 		reached = append(reached, p)
@@ -174,13 +174,13 @@ func heavyLinks(tr tree, rooms []string, imports map[string][]string) []string {
 	return complaints
 }
 
-// dependencies asks the go command what each package below the rooms imports,
+// dependencies asks the go command what each package below the folders imports,
 // built as the image is: for linux, without cgo. A package that does not
 // compile still tells what it imports.
-func dependencies(t *testing.T, rooms []string) map[string][]string {
+func dependencies(t *testing.T, folders []string) map[string][]string {
 	t.Helper()
 	args := []string{"list", "-e", "-deps", "-json=ImportPath,Imports"}
-	for _, r := range rooms {
+	for _, r := range folders {
 		args = append(args, "./"+r)
 	}
 	cmd := exec.Command("go", args...)
