@@ -135,7 +135,7 @@ var answer = head(10)
 
 // FuzzFrames sends arbitrary bytes behind a preface. The connection ends when they do, for
 // a good reason: what golang.org/x/net's Framer does not read is an error here, and the
-// content that is told is content that the Framer has found.
+// content that owners get is content that the Framer has found.
 func FuzzFrames(f *testing.F) {
 	settings := frame(http2.FrameSettings, 0, 0)
 	p := &peer{TB: f, Frames: harness.NewFrames(nil)}
@@ -164,7 +164,7 @@ func FuzzFrames(f *testing.F) {
 		var wrong *h2.Error
 		content, readable := framed(sent)
 		if !readable && !errors.As(err, &wrong) {
-			t.Errorf("%x: got %v, want an error that is told", sent, err)
+			t.Errorf("%x: got %v, want an *h2.Error", sent, err)
 		}
 		if wrong == nil && !within(h.content, content) {
 			t.Errorf("%x: got the content %q, want parts of %q", sent, h.content, content)

@@ -45,7 +45,7 @@ func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
 	}
 }
 
-// gate is an app that answers when it is told to.
+// gate is an app that answers when the test lets it.
 type gate struct {
 	*app
 	began chan *peer // for each request

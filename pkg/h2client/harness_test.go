@@ -141,7 +141,7 @@ func dialer(a *app) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// An origin notes what it is told.
+// An origin notes the calls of its methods.
 type origin struct {
 	sends   int
 	infos   []int

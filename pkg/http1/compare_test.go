@@ -31,7 +31,7 @@ import (
 //
 //   - the case of field names, and the order of fields of different names;
 //   - the reason phrase, and the date;
-//   - how the end of a body is told (Content-Length or chunks), and the chunks'
+//   - how the end of a body is marked (Content-Length or chunks), and the chunks'
 //     boundaries;
 //   - how several Trailer lines are written;
 //   - Content-Length and Content-Type of a 304, which net/http leaves out (RFC 9110
@@ -279,7 +279,7 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 	s.answers = strings.Split(string(answers), "\x00\x00")
 	for _, a := range s.answers {
 		if strings.HasPrefix(a, "HTTP/1.1 101") && bytes.Contains(bytes.ToLower(s.client), []byte("upgrade")) {
-			return nil, false // a tunnel, which is told in a story
+			return nil, false // a tunnel: test/conformance has those
 		}
 		if bytes.Contains(s.client, []byte("HTTP/1.0")) && !strings.Contains(strings.ToLower(a), "content-length") {
 			return nil, false // net/http finds out the length of a short body, and keeps the connection

@@ -83,7 +83,7 @@ func TestTargetsArriveByteForByte(t *testing.T) {
 
 func TestAHeadOverTheLimitIsAnswered431(t *testing.T) {
 	proxy := startHandler(t, &targets{}, func(_ *queue.Proxy, s *proxytest.Options) { s.MaxHeaderBytes = 8 << 10 })
-	for _, size := range []int{13 << 10, 100 << 10} { // net/http takes 4 KiB more than it is told
+	for _, size := range []int{13 << 10, 100 << 10} { // net/http takes 4 KiB more than MaxHeaderBytes
 		c := proxy.Dial()
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", size) + "\r\n\r\n")
 		if m := c.Receive("GET"); m.Status() != 431 {
