@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // member is a connection in a limit.
@@ -80,13 +81,6 @@ func closed(all []*member) (s string) {
 	return s
 }
 
-func expect(t *testing.T, what string, got, want any) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 func TestTheConnectionThatIsIdleForLongestMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 3)
@@ -94,14 +88,14 @@ func TestTheConnectionThatIsIdleForLongestMakesRoom(t *testing.T) {
 		all[0].Serving()
 		all[0].Idle(true)
 		all = append(all, m.answered(1)...)
-		expect(t, "closed", closed(all), "1")
+		harness.Equal(t, closed(all), "1", "closed")
 		all[2].Serving()
 		all = append(all, m.in(1)...)
-		expect(t, "closed, with one that is served", closed(all), "01")
+		harness.Equal(t, closed(all), "01", "closed, with one that is served")
 		all[0].Leave() // which has no place any more
 		all[3].Leave()
 		m.in(1)
-		expect(t, "closed, after one has left", closed(all), "01")
+		harness.Equal(t, closed(all), "01", "closed, after one has left")
 	})
 }
 
@@ -112,10 +106,10 @@ func TestOneInTheMidstOfAHeadMakesRoomLast(t *testing.T) {
 		all[0].Reading()
 		all[1].Reading()
 		all = append(all, m.in(1)...)
-		expect(t, "closed", closed(all), "2")
+		harness.Equal(t, closed(all), "2", "closed")
 		all[3].Reading()
 		m.in(1)
-		expect(t, "closed, with no idle one left", closed(all), "02")
+		harness.Equal(t, closed(all), "02", "closed, with no idle one left")
 	})
 }
 
@@ -125,10 +119,10 @@ func TestNewcomersMakeRoomOnceTheyAreMoreThanHalf(t *testing.T) {
 		m := newMembers(t, 6)
 		all := append(m.answered(3), m.in(3)...)
 		all = append(all, m.in(1)...) // three have the half that is theirs
-		expect(t, "closed", closed(all), "0")
+		harness.Equal(t, closed(all), "0", "closed")
 		all = append(all, m.in(20)...)
-		expect(t, "closed of those in use", closed(all[:3]), "0")
-		expect(t, "closed of the newcomers", len(closed(all[3:13])), 10)
+		harness.Equal(t, closed(all[:3]), "0", "closed of those in use")
+		harness.Equal(t, len(closed(all[3:13])), 10, "closed of the newcomers")
 	})
 }
 
@@ -138,23 +132,23 @@ func TestWhereAllAreServedNewOnesWaitInTheirOrder(t *testing.T) {
 		all := m.in(2)
 		all[0].Serving()
 		all[1].Serving()
-		expect(t, "wanted, before another one waits", all[0].Wanted(), false)
+		harness.Equal(t, all[0].Wanted(), false, "wanted, before another one waits")
 		first, firstIn := m.enter()
 		_, secondIn := m.enter()
-		expect(t, "wanted", all[0].Wanted(), true)
-		expect(t, "in", fmt.Sprint(len(firstIn), len(secondIn)), "0 0")
+		harness.Equal(t, all[0].Wanted(), true, "wanted")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "0 0", "in")
 		all[1].Idle(true)
 		synctest.Wait()
-		expect(t, "in, once one is idle", fmt.Sprint(len(firstIn), len(secondIn)), "0 0")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "0 0", "in, once one is idle")
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
-		expect(t, "in, once one is idle for long enough", fmt.Sprint(len(firstIn), len(secondIn)), "1 0")
-		expect(t, "closed", closed(all), "1")
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "1 0", "in, once one is idle for long enough")
+		harness.Equal(t, closed(all), "1", "closed")
 		first.Serving()
 		all[0].Leave()
 		synctest.Wait()
-		expect(t, "in, once another has left", fmt.Sprint(len(firstIn), len(secondIn)), "1 1")
-		expect(t, "wanted, with nobody who waits", first.Wanted(), false)
+		harness.Equal(t, fmt.Sprint(len(firstIn), len(secondIn)), "1 1", "in, once another has left")
+		harness.Equal(t, first.Wanted(), false, "wanted, with nobody who waits")
 	})
 }
 
@@ -165,9 +159,9 @@ func TestWhoWaitsGivesUpWhenItIsStopped(t *testing.T) {
 		all[0].Serving()
 		_, in := m.enter()
 		close(m.stop)
-		expect(t, "in", <-in, false)
+		harness.Equal(t, <-in, false, "in")
 		all[0].Leave()
-		expect(t, "the place is free", len(m.in(1)), 1)
+		harness.Equal(t, len(m.in(1)), 1, "the place is free")
 	})
 }
 
@@ -179,13 +173,13 @@ func TestOneThatHasJustGotARequestIsLeftAlone(t *testing.T) {
 		all := m.answered(2)
 		all[0].busy = true
 		all = append(all, m.in(1)...)
-		expect(t, "closed", closed(all), "1")
+		harness.Equal(t, closed(all), "1", "closed")
 		all[0].busy = false
 		all[0].Serving()
 		all[0].Idle(true)
 		m.answered(1) // more than half were never answered
 		m.in(1)
-		expect(t, "closed, once it is idle again", all[0].closed, true)
+		harness.Equal(t, all[0].closed, true, "closed, once it is idle again")
 	})
 }
 
@@ -198,16 +192,16 @@ func TestAHeadBesideARequestIsNoReasonToClose(t *testing.T) {
 		all[0].Serving()
 		all[0].Stir()
 		_, in := m.enter()
-		expect(t, "in", len(in), 0)
+		harness.Equal(t, len(in), 0, "in")
 		all[0].Idle(true)
-		expect(t, "in", <-in, true)
+		harness.Equal(t, <-in, true, "in")
 	})
 }
 
 func TestNoLimitIsNone(t *testing.T) {
 	l := connlimit.New(0)
 	p, ok := l.Enter(func() bool { t.Error("closed"); return true }, nil)
-	expect(t, "in", ok, true)
+	harness.Equal(t, ok, true, "in")
 	p.Serving()
 	p.Reading()
 	p.Stir()

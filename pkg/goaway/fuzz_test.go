@@ -1,6 +1,10 @@
 package goaway
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
 
 // FuzzGoAway writes any frames in pieces of any size and asks for the last one on the
 // way: the frames go out as they came, and it stands between two of them.
@@ -48,9 +52,7 @@ func FuzzGoAway(f *testing.F) {
 		default:
 			want = want[:at] + goAwayFrame + want[at:]
 		}
-		if got := out.String(); got != want {
-			t.Errorf("%q, asked at %d: got %q, want %q", frames, asked, got, want)
-		}
+		harness.Equal(t, out.String(), want, frames, "asked at", asked)
 	})
 }
 

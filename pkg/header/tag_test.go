@@ -33,7 +33,7 @@ func TestATagIsWhatKnativeTakesItFor(t *testing.T) {
 		{"kn:default", "", TagMalformed},
 		{"b\xffue", "", TagMalformed},
 	} {
-		kind, name := TagOf(fieldsOf{RouteTag: c.tag, DefaultRoute: c.byDefault})
+		kind, name := TagOf(fieldsOf{routeTag: c.tag, defaultRoute: c.byDefault})
 		if kind != c.want || (name == c.tag) != (kind == TagNamed || c.tag == "") {
 			t.Errorf("tag %q, default %q: got %d %q, want %d", c.tag, c.byDefault, kind, name, c.want)
 		}

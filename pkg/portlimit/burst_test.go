@@ -17,9 +17,7 @@ func TestAConnectionBeyondTheBoundWaitsForAPlace(t *testing.T) {
 	var served []net.Conn
 	for range 3 {
 		c := dial(t, addr, "")
-		if err := ask(c, "/wait"); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, ask(c, "/wait"))
 		served = append(served, c)
 	}
 	next := dial(t, addr, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -67,9 +65,7 @@ func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
 	addr, _ := serve(t, 6)
 	from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	half, err := from.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer half.Close()
 	half.SetDeadline(time.Now().Add(harness.Patience))
 	fmt.Fprint(half, "GET / HTTP/1.1\r\nHos")

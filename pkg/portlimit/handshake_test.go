@@ -22,9 +22,7 @@ func certificate(t *testing.T, size int) tls.Certificate {
 			c.DNSNames = append(c.DNSNames, strings.Repeat("x", 198)+".a")
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return c
 }
 
@@ -45,9 +43,7 @@ func guard(t *testing.T, change func(*portlimit.Handshakes)) guarded {
 	}
 	change(&h)
 	bare, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	ln := h.Listener(bare)
 	done := make(chan struct{})
 	go func() {
@@ -91,18 +87,14 @@ func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 	if _, err := g.client(t, certificate(t, 100<<10)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("a certificate of 100 KB: got %v, want the end of the connection", err)
 	}
-	if got, want := (<-g.failed).Error(), "a handshake of more than 8192 bytes"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	harness.Equal(t, (<-g.failed).Error(), "a handshake of more than 8192 bytes")
 }
 
 func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 	t.Parallel()
 	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
 	c, err := g.client(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	// Nor is the time: it is real, and longer than a handshake may take.
 	for end := time.Now().Add(1100 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
@@ -189,9 +181,7 @@ func TestWhoAcceptsGetsTheErrorsOfTheListener(t *testing.T) {
 func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 	t.Parallel()
 	bare, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	ln := portlimit.Handshakes{
 		Config: &tls.Config{Certificates: []tls.Certificate{certificate(t, 0)}}, Max: 2, Bytes: 8 << 10, Time: harness.Patience,
 	}.Listener(bare)
@@ -211,9 +201,7 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 		go connect()
 	}
 	for range 3 { // that of the accepted one, and of two that wait
-		if err := <-done; err != nil {
-			t.Fatalf("got %v, want a handshake", err)
-		}
+		harness.NoError(t, <-done, "(a handshake)")
 	}
 	select {
 	case err := <-done:
@@ -228,8 +216,6 @@ func TestHandshakesThatAreDoneAreNotClosedForOthers(t *testing.T) {
 		}
 	}()
 	for range n - 3 {
-		if err := <-done; err != nil {
-			t.Errorf("got %v, want a handshake", err)
-		}
+		harness.Equal(t, <-done, nil)
 	}
 }

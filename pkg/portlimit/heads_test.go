@@ -14,9 +14,7 @@ import (
 func dialFrom(t *testing.T, client, addr, text string) net.Conn {
 	t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(harness.Patience))
 	if _, err := io.WriteString(c, text); err != nil {
@@ -63,9 +61,7 @@ func TestAHeadMayHaveSoManyLines(t *testing.T) {
 	c := dial(t, addr, "")
 	for range 20 {
 		io.WriteString(c, head(100))
-		if err := answered(c); err != nil {
-			t.Fatalf("a head of 100 lines: %v", err)
-		}
+		harness.NoError(t, answered(c), "a head of 100 lines")
 	}
 	io.WriteString(c, head(101))
 	if err := answered(c); err == nil || harness.IsTimeout(err) {

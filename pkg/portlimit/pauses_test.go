@@ -3,6 +3,8 @@ package portlimit
 import (
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAcceptancePausesForATenthOfTheTimeAtMost(t *testing.T) {
@@ -19,7 +21,5 @@ func TestAcceptancePausesForATenthOfTheTimeAtMost(t *testing.T) {
 	if most := grace + now.Sub(begin)/10; paused > most {
 		t.Errorf("it paused for %v of %v, want at most %v", paused, now.Sub(begin), most)
 	}
-	if got := p.left(now.Add(time.Hour)); got != grace {
-		t.Errorf("after an hour: got %v, want %v", got, grace)
-	}
+	harness.Equal(t, p.left(now.Add(time.Hour)), grace, "after an hour")
 }

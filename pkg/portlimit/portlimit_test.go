@@ -59,9 +59,7 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 func dial(t *testing.T, addr, text string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(harness.Patience))
 	if _, err := io.WriteString(c, text); err != nil {
@@ -90,18 +88,12 @@ func TestTheConnectionThatWasWithoutARequestForLongestIsEnded(t *testing.T) {
 	addr, _ := serve(t, 3)
 	half := dial(t, addr, "GET / HTTP/1.1\r\nHos")
 	idle := dial(t, addr, "")
-	if err := ask(idle, "/"); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, ask(idle, "/"))
 	last := dial(t, addr, "")
-	if err := ask(last, "/"); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, ask(last, "/"))
 	for i, c := range []net.Conn{half, idle, last} { // in this order
 		next := dial(t, addr, "")
-		if err := ask(next, "/"); err != nil {
-			t.Fatalf("connection %d more: %v", i+1, err)
-		}
+		harness.NoError(t, ask(next, "/"), "connection", i+1, "more")
 		if _, err := io.Copy(io.Discard, c); err != nil && harness.IsTimeout(err) {
 			t.Errorf("connection %d more: the one before has not been ended: %v", i+1, err)
 		}
@@ -114,9 +106,7 @@ func TestAConnectionWhoseRequestIsServedIsNotEndedForAnother(t *testing.T) {
 	var busy []net.Conn
 	for range 3 {
 		c := dial(t, addr, "")
-		if err := ask(c, "/wait"); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, ask(c, "/wait"))
 		busy = append(busy, c)
 	}
 	for range 5 {
@@ -144,9 +134,7 @@ func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
 	addr, _ := serve(t, 6)
 	used := dial(t, addr, "")
 	for range 5 {
-		if err := ask(used, "/"); err != nil {
-			t.Fatalf("a connection that is used: %v", err)
-		}
+		harness.NoError(t, ask(used, "/"), "a connection that is used")
 		for _, text := range []string{"", "GET / HTTP/1.1\r\nHos", "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhalf"} {
 			for range 6 {
 				dial(t, addr, text)
@@ -179,9 +167,7 @@ func TestARequestThatWaitsForItsPeerIsEndedForAnother(t *testing.T) {
 		for i := range 3 {
 			// The connection comes before the two others wait.
 			harness.Until(t, name+": answer beside 2 of them", func() bool { return ask(dial(t, addr, ""), "/") == nil })
-			if err := ask(dial(t, addr, ""), "/"); err != nil {
-				t.Fatalf("%s: connection %d behind 2 of them: %v", name, i+1, err)
-			}
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), name, "connection", i+1, "behind 2 of them")
 		}
 	}
 	come.SetReadDeadline(time.Now().Add(100 * time.Millisecond))

@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-// Read returns the content of a regular file of at most max bytes. Symbolic links are
+// Read returns the content of a regular file of at most most bytes. Symbolic links are
 // followed. Every error names the file.
 //
 // Anything else than a regular file is an error at once. To open a named pipe waits for
 // somebody who writes, without an end, and to open a device may do anything.
-func Read(path string, max int64) ([]byte, error) {
+func Read(path string, most int64) ([]byte, error) {
 	if err := regular(path, os.Stat); err != nil {
 		return nil, err
 	}
@@ -30,9 +30,9 @@ func Read(path string, max int64) ([]byte, error) {
 	if err := regular(path, func(string) (fs.FileInfo, error) { return f.Stat() }); err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(f, max+1))
-	if err == nil && int64(len(content)) > max {
-		return nil, fmt.Errorf("%s: larger than %d bytes", path, max)
+	content, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(content)) > most {
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, most)
 	}
 	return content, err
 }

@@ -9,17 +9,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestARegularFileIsReadThroughLinks(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a"), []byte("12345"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(filepath.Join(dir, "a"), []byte("12345"), 0o600))
 	for _, link := range [][2]string{{"a", "b"}, {"b", "c"}} {
-		if err := os.Symlink(link[0], filepath.Join(dir, link[1])); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.Symlink(link[0], filepath.Join(dir, link[1])))
 	}
 	for _, max := range []int64{5, 6} {
 		if got, err := Read(filepath.Join(dir, "c"), max); string(got) != "12345" || err != nil {
@@ -42,17 +40,11 @@ func TestAFileThatIsNotThereIsSaidSo(t *testing.T) {
 func TestWhatIsNoRegularFileIsAnErrorAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	pipe, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "socket")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer l.Close()
-	if err := os.Symlink(pipe, filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.Symlink(pipe, filepath.Join(dir, "link")))
 	for path, kind := range map[string]string{
 		pipe: "named pipe", filepath.Join(dir, "link"): "named pipe", socket: "socket",
 		"/dev/zero": "device", "/dev/tty": "device", dir: "directory",

@@ -7,13 +7,12 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAPipeIsWrittenToAsFarAsItHasRoom(t *testing.T) {
 	var fds [2]int
-	if err := syscall.Pipe(fds[:]); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, syscall.Pipe(fds[:]))
 	for _, fd := range fds {
 		t.Cleanup(func() { syscall.Close(fd) })
 	}
@@ -30,7 +29,5 @@ func TestAPipeIsWrittenToAsFarAsItHasRoom(t *testing.T) {
 		t.Errorf("of a full pipe: got %d, want 0", n)
 	}
 	syscall.Close(fds[0])
-	if n := socket.WriteNow(uintptr(fds[1]), buf); n != 0 {
-		t.Errorf("of a pipe that nobody reads: got %d, want 0", n)
-	}
+	harness.Equal(t, socket.WriteNow(uintptr(fds[1]), buf), 0, "of a pipe that nobody reads")
 }

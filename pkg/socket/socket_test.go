@@ -7,19 +7,16 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // pair returns two sockets that are connected and never block.
 func pair(t *testing.T) (a, b uintptr) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for _, fd := range fds {
-		if err := syscall.SetNonblock(fd, true); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, syscall.SetNonblock(fd, true))
 		t.Cleanup(func() { syscall.Close(fd) })
 	}
 	return uintptr(fds[0]), uintptr(fds[1])
@@ -60,9 +57,7 @@ func TestAFullSocketTakesNoMore(t *testing.T) {
 	for n, err = socket.Read(b, much); err == nil; n, err = socket.Read(b, much) {
 		came += n
 	}
-	if came != sent {
-		t.Errorf("got %d bytes, want %d", came, sent)
-	}
+	harness.Equal(t, came, sent, "bytes")
 }
 
 func TestTwoAreWrittenOneBehindTheOther(t *testing.T) {

@@ -5,13 +5,13 @@ import "strconv"
 // What is written around a chunk's data, and behind the last chunk when there
 // are no trailers (RFC 9112 7.1).
 const (
-	MaxChunkHead = 18 // bytes that AppendChunkHead may append: 16 digits and a line end
+	maxChunkHead = 18 // bytes that AppendChunkHead may append: 16 digits and a line end
 	ChunkTail    = "\r\n"
-	LastChunk    = "0\r\n\r\n"
+	lastChunk    = "0\r\n\r\n"
 )
 
 // AppendField appends one field line. The caller answers for name and value:
-// [ValidToken], [ValidValue].
+// [ValidToken], [validValue].
 //
 //go:noinline
 func AppendField[N, V text](dst []byte, name N, value V) []byte {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // What an ingress sends, and what an app answers.
@@ -84,9 +85,7 @@ func TestNothingIsAllocatedForAnOrdinaryMessage(t *testing.T) {
 		"what is written":         func() { out = wire.AppendField(wire.AppendChunkHead(out[:0], 77), "X", "y") },
 		"an end with no trailers": func() { out = wire.AppendLastChunk(out[:0], nil) },
 	} {
-		if got := testing.AllocsPerRun(100, f); got != 0 {
-			t.Errorf("%s: got %v allocations, want 0", name, got)
-		}
+		harness.Equal(t, testing.AllocsPerRun(100, f), 0, name, "allocations")
 	}
 }
 

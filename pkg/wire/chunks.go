@@ -12,7 +12,7 @@ import (
 // the size or at the end of its line, because readers disagree about them. A
 // line ends in CRLF and in nothing else.
 type Chunks struct {
-	// MaxTrailer is the length in bytes of a trailer section; 0: [MaxTrailer].
+	// MaxTrailer is the length in bytes of a trailer section; 0: [maxTrailer].
 	// Reset keeps it.
 	MaxTrailer int
 
@@ -166,9 +166,11 @@ func (c *Chunks) step(b byte) chunkState {
 // extension takes one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ), the
 // value a token or a quoted string (RFC 9112 7.1.1), of which we take no blank
 // before the first ";" nor behind the last value.
+//
+//nolint:funlen,gocognit // a table of states and bytes
 func (c *Chunks) extension(b byte) chunkState {
 	c.excess++
-	if c.excess > MaxExtension {
+	if c.excess > maxExtension {
 		return c.bad(WordChunkExtension)
 	}
 	if b == ';' || b == '\r' {
@@ -245,7 +247,7 @@ func (c *Chunks) line(b []byte) (n int) {
 		n = i + 1
 		c.state = trailerStart
 	}
-	if len(c.section)+n > cmp.Or(c.MaxTrailer, MaxTrailer) {
+	if len(c.section)+n > cmp.Or(c.MaxTrailer, maxTrailer) {
 		c.state = c.bad(WordTrailerTooLong)
 		return n
 	}

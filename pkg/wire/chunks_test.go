@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // decode reads a chunked body that arrives in pieces of the given size, each in
@@ -58,9 +59,7 @@ func TestChunksVectorsHaveTheirVerdicts(t *testing.T) {
 			for piece := 1; piece <= len(v.bytes); piece++ {
 				var c wire.Chunks
 				data, _, err := decode(&c, v.bytes, piece)
-				if got := chunksVerdict(&c, data, err); got != want {
-					t.Errorf("%q in pieces of %d: got %s, want %s", v.bytes, piece, got, want)
-				}
+				harness.Equal(t, chunksVerdict(&c, data, err), want, v.bytes, "in pieces of", piece)
 			}
 		})
 	}
@@ -83,15 +82,11 @@ func TestChunksGivesTheTrailerOnceDone(t *testing.T) {
 	if _, _, err := decode(&c, "0\r\nX: y\r\nZ:\t1 \r\n\r", 1000); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.Trailer(); got != nil {
-		t.Errorf("before the end: got %q, want none", got)
-	}
+	harness.Equal(t, c.Trailer(), nil, "before the end")
 	if _, _, err := c.Next([]byte("\n")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprintf("%q", c.Trailer()), `[{"X" "y"} {"Z" "1"}]`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	harness.Equal(t, fmt.Sprintf("%q", c.Trailer()), `[{"X" "y"} {"Z" "1"}]`)
 	c.Reset()
 	if _, _, err := decode(&c, "0\r\n\r\n", 1000); err != nil {
 		t.Fatal(err)
@@ -150,9 +145,7 @@ func TestTrailersAreBounded(t *testing.T) {
 		for _, piece := range []int{1, 1000, 1 << 20} {
 			var c wire.Chunks
 			data, _, err := decode(&c, "0\r\n"+tt.trailer+"\r\n", piece)
-			if got := chunksVerdict(&c, data, err); got != tt.want {
-				t.Errorf("%s in pieces of %d: got %s, want %s", tt.name, piece, got, tt.want)
-			}
+			harness.Equal(t, chunksVerdict(&c, data, err), tt.want, tt.name, "in pieces of", piece)
 		}
 	}
 }
@@ -163,9 +156,7 @@ func TestTheBoundOfTrailersCanBeChosen(t *testing.T) {
 		for body, want := range map[string]string{"0\r\nX: y\r\n\r\n": `ok ""`, "0\r\nX: yz\r\n\r\n": "bad trailer-too-long"} {
 			c.Reset()
 			data, _, err := decode(&c, body, 1000)
-			if got := chunksVerdict(&c, data, err); got != want {
-				t.Errorf("%q: got %s, want %s", body, got, want)
-			}
+			harness.Equal(t, chunksVerdict(&c, data, err), want, body)
 		}
 	}
 }
@@ -189,17 +180,13 @@ func TestWhatIsAppendedIsRead(t *testing.T) {
 		if got, taken, err := decode(&c, trailed, 100); got != data || taken != len(trailed) || err != nil {
 			t.Errorf("size %d with a trailer: got %d bytes of data, %d taken, %v, want %d, %d, nil", size, len(got), taken, err, size, len(trailed))
 		}
-		if got, want := fmt.Sprintf("%s", c.Trailer()), "[{X y}]"; got != want {
-			t.Errorf("size %d: got trailer %s, want %s", size, got, want)
-		}
+		harness.Equal(t, fmt.Sprintf("%s", c.Trailer()), "[{X y}]", "size", size, "trailer")
 		std, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(plain)))
 		if string(std) != data || err != nil {
 			t.Errorf("size %d, standard library: got %d bytes, %v, want %d, nil", size, len(std), err, size)
 		}
 	}
-	if got, want := string(wire.AppendLastChunk(nil, nil)), wire.LastChunk; got != want {
-		t.Errorf("no trailer: got %q, want %q", got, want)
-	}
+	harness.Equal(t, string(wire.AppendLastChunk(nil, nil)), wire.LastChunk, "no trailer")
 	if got, want := string(wire.AppendChunkHead(nil, 1<<63-1)), "7fffffffffffffff\r\n"; got != want || len(got) != wire.MaxChunkHead {
 		t.Errorf("the largest chunk: got %q, want %q of %d bytes", got, want, wire.MaxChunkHead)
 	}

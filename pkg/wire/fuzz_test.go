@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // inside reports whether s lies in b.
@@ -62,9 +63,7 @@ func FuzzRequest(f *testing.F) {
 		var bytewise wire.Request
 		bn, berr := parseBytewise(&bytewise, string(b))
 		if n > 0 || err != nil {
-			if got := describe(&bytewise, bn, berr); got != whole {
-				t.Errorf("byte by byte: got %s, want %s", got, whole)
-			}
+			harness.Equal(t, describe(&bytewise, bn, berr), whole, "byte by byte")
 		} else if bn != 0 || berr != nil {
 			t.Errorf("byte by byte: got %d, %v, want 0, nil", bn, berr)
 		}
@@ -75,9 +74,7 @@ func FuzzRequest(f *testing.F) {
 			clear(first) // what was told to be incomplete must not be looked at in the old place
 			if tn == 0 && terr == nil {
 				tn, terr = two.Parse(b)
-				if got := describe(&two, tn, terr); got != whole {
-					t.Errorf("split at %d: got %s, want %s", split, got, whole)
-				}
+				harness.Equal(t, describe(&two, tn, terr), whole, "split at", split)
 			}
 		}
 
@@ -102,18 +99,13 @@ func agreesWithNetHTTP(t *testing.T, r *wire.Request, head []byte) {
 		t.Errorf("%q: net/http: got %v, want nil", head, err)
 		return
 	}
-	if got, want := fmt.Sprintf("%s %s %s", r.Method, r.Target, r.Host),
-		fmt.Sprintf("%s %s %s", std.Method, std.RequestURI, std.Host); got != want {
-		t.Errorf("%q: got %q, want %q", head, got, want)
-	}
+	harness.Equal(t, fmt.Sprintf("%s %s %s", r.Method, r.Target, r.Host), fmt.Sprintf("%s %s %s", std.Method, std.RequestURI, std.Host), head)
 	chunked := slices.Equal(std.TransferEncoding, []string{"chunked"})
 	length, framing := r.BodyLength()
 	if r.Chunked != chunked || length != std.ContentLength {
 		t.Errorf("%q: got %v of %d, want chunked %v of %d", head, framing, length, chunked, std.ContentLength)
 	}
-	if r.Close != std.Close {
-		t.Errorf("%q: got close %v, want %v", head, r.Close, std.Close)
-	}
+	harness.Equal(t, r.Close, std.Close, head, "close")
 
 	got, want := http.Header{}, std.Header.Clone()
 	for _, f := range r.Fields {
@@ -144,9 +136,7 @@ func sameWhenWrittenAgain(t *testing.T, r *wire.Request) {
 	b = append(b, "\r\n"...)
 	var again wire.Request
 	n, err := again.Parse(b)
-	if got, want := describe(&again, n, err), describe(r, len(b), nil); got != want {
-		t.Errorf("%q: got %s, want %s", b, got, want)
-	}
+	harness.Equal(t, describe(&again, n, err), describe(r, len(b), nil), b)
 }
 
 func FuzzResponse(f *testing.F) {
@@ -174,9 +164,7 @@ func FuzzResponse(f *testing.F) {
 			tn, terr := two.Parse([]byte(given[:split]))
 			if tn == 0 && terr == nil {
 				tn, terr = two.Parse([]byte(given))
-				if got := describeResponse(&two, tn, terr); got != whole {
-					t.Errorf("split at %d: got %s, want %s", split, got, whole)
-				}
+				harness.Equal(t, describeResponse(&two, tn, terr), whole, "split at", split)
 			}
 		}
 		if n > 0 {
@@ -198,9 +186,7 @@ func wantSameWrittenAgain(t *testing.T, r *wire.Response) {
 	var r2 wire.Response
 	n, err := r2.Parse(again)
 	r2.Close = r.Close // a LF alone is not written again
-	if got, want := describeResponse(&r2, n, err), describeResponse(r, len(again), nil); got != want {
-		t.Errorf("%q: got %s, want %s", again, got, want)
-	}
+	harness.Equal(t, describeResponse(&r2, n, err), describeResponse(r, len(again), nil), again)
 }
 
 // wantLengthsOfNetHTTP reports an error unless net/http, too, finds the end of the body
@@ -285,9 +271,7 @@ func FuzzChunks(f *testing.F) {
 		again = wire.AppendLastChunk(again, c.Trailer())
 		var c2 wire.Chunks
 		data2, _, err := decode(&c2, string(again), len(again)+1)
-		if got := fmt.Sprint(chunksVerdict(&c2, data2, err), c2.Trailer()); got != want {
-			t.Errorf("written again: got %s, want %s", got, want)
-		}
+		harness.Equal(t, fmt.Sprint(chunksVerdict(&c2, data2, err), c2.Trailer()), want, "written again")
 	})
 }
 

@@ -32,9 +32,9 @@ func ValidToken[T text](s T) bool {
 	return len(s) > 0
 }
 
-// ValidValue reports whether every byte of s may stand in a field value: no
+// validValue reports whether every byte of s may stand in a field value: no
 // control characters but the tab (RFC 9110 5.5). The empty string is valid.
-func ValidValue[T text](s T) bool {
+func validValue[T text](s T) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false

@@ -5,18 +5,15 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestATokenIsMadeOfTheCharactersOfRFC9110(t *testing.T) {
 	const tchar = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" // 5.6.2
 	for c := range 256 {
 		s := string([]byte{byte(c)})
-		if got, want := wire.ValidToken(s), strings.Contains(tchar, s); got != want {
-			t.Errorf("%q: got %v, want %v", s, got, want)
-		}
-		if got, want := wire.ValidToken([]byte("a"+s)), strings.Contains(tchar, s); got != want {
-			t.Errorf("a and %q: got %v, want %v", s, got, want)
-		}
+		harness.Equal(t, wire.ValidToken(s), strings.Contains(tchar, s), s)
+		harness.Equal(t, wire.ValidToken([]byte("a"+s)), strings.Contains(tchar, s), "a and", s)
 	}
 	if wire.ValidToken("") {
 		t.Error("the empty string: got true, want false")
@@ -28,12 +25,8 @@ func TestAValueHasNoControlCharacters(t *testing.T) {
 		want := c == '\t' || c >= ' ' && c != 0x7f // RFC 9110 5.5
 		for before := range 17 {
 			s := strings.Repeat("x", before) + string([]byte{byte(c)}) + strings.Repeat("\xff", 16-before)
-			if got := wire.ValidValue(s); got != want {
-				t.Errorf("%q: got %v, want %v", s, got, want)
-			}
-			if got := wire.ValidValue([]byte(s)); got != want {
-				t.Errorf("%q as bytes: got %v, want %v", s, got, want)
-			}
+			harness.Equal(t, wire.ValidValue(s), want, s)
+			harness.Equal(t, wire.ValidValue([]byte(s)), want, s, "as bytes")
 		}
 	}
 	if !wire.ValidValue("") {
@@ -55,9 +48,7 @@ func TestOnlyASCIILettersFold(t *testing.T) {
 		{"\xc9", "\xe9", false},
 		{"a-1", "A-1", true},
 	} {
-		if got := wire.EqualFold(tt.a, []byte(tt.b)); got != tt.want {
-			t.Errorf("%q, %q: got %v, want %v", tt.a, tt.b, got, tt.want)
-		}
+		harness.Equal(t, wire.EqualFold(tt.a, []byte(tt.b)), tt.want, tt.a, tt.b)
 	}
 }
 
@@ -80,12 +71,8 @@ func TestATokenIsAWholeMemberOfAList(t *testing.T) {
 		{"close;q=1", false},
 		{`"close"`, false},
 	} {
-		if got := wire.HasToken(tt.value, "close"); got != tt.want {
-			t.Errorf("%q: got %v, want %v", tt.value, got, tt.want)
-		}
-		if got := wire.HasToken([]byte(tt.value), []byte("close")); got != tt.want {
-			t.Errorf("%q as bytes: got %v, want %v", tt.value, got, tt.want)
-		}
+		harness.Equal(t, wire.HasToken(tt.value, "close"), tt.want, tt.value)
+		harness.Equal(t, wire.HasToken([]byte(tt.value), []byte("close")), tt.want, tt.value, "as bytes")
 	}
 }
 
@@ -102,7 +89,5 @@ func TestFindReturnsTheFirstOfThatName(t *testing.T) {
 }
 
 func TestAppendFieldWritesAFieldLine(t *testing.T) {
-	if got, want := string(wire.AppendField([]byte("x"), "Name", []byte("value"))), "xName: value\r\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	harness.Equal(t, string(wire.AppendField([]byte("x"), "Name", []byte("value"))), "xName: value\r\n")
 }

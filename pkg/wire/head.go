@@ -131,6 +131,8 @@ const (
 // read takes the field lines b[pos:end] apart; the last of them is the empty
 // one. It returns the word of the first thing that no reader may bear, or "".
 // bareBefore says that the line before them ended in LF alone.
+//
+//nolint:gocognit // one pass over the lines, each of which is read once
 func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 	*h = head{fields: h.fields[:0], length: -1, timeout: -1, bare: bareBefore, crlf: !bareBefore}
 	last := other              // what the field before is
@@ -223,7 +225,7 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 		}
 	}
 	value := trim(line[colon+1:])
-	if !ValidValue(value) {
+	if !validValue(value) {
 		return 0, WordFieldValue
 	}
 	h.fields = append(h.fields, Field{name, value})
@@ -237,7 +239,7 @@ func (h *head) fold(line []byte, last known) Word {
 	switch {
 	case len(h.fields) == 0 || last.framing() || len(text) == 0:
 		return WordFold // nothing to continue, a number torn in two, or what some take for the empty line
-	case !ValidValue(text):
+	case !validValue(text):
 		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})

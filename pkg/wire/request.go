@@ -254,9 +254,9 @@ func (r *Request) validate() *Refused {
 
 	http10 := r.Minor == 0
 	switch {
-	case h.options > MaxOptions:
+	case h.options > maxOptions:
 		return &Refused{WordConnection}
-	case h.listed > MaxConnection, h.announced > MaxRequestTrailer:
+	case h.listed > maxConnection, h.announced > MaxRequestTrailer:
 		return &Refused{WordListTooLong}
 	case h.alias:
 		return &Refused{WordAlias}

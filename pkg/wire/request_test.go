@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // requestVerdict says in the vectors' words what became of a head.
@@ -67,13 +68,9 @@ func TestRequestVectorsHaveTheirVerdicts(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			var r wire.Request
 			n, err := r.Parse([]byte(v.bytes))
-			if got := requestVerdict(&r, n, err); got != v.verdict {
-				t.Errorf("%q: got %s, want %s", v.bytes, got, v.verdict)
-			}
+			harness.Equal(t, requestVerdict(&r, n, err), v.verdict, v.bytes)
 			n, err = parseBytewise(&r, v.bytes)
-			if got := requestVerdict(&r, n, err); got != v.verdict {
-				t.Errorf("%q byte by byte: got %s, want %s", v.bytes, got, v.verdict)
-			}
+			harness.Equal(t, requestVerdict(&r, n, err), v.verdict, v.bytes, "byte by byte")
 		})
 	}
 }
@@ -88,17 +85,13 @@ func TestRequestParseFillsTheRequest(t *testing.T) {
 	}
 	got := fmt.Sprintf("%s %s %d %s %d %v %v %v %v", r.Method, r.Target, r.Minor, r.Host,
 		r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
-	if want := "PUT /a?b 1 h:1 3 false true true true"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	harness.Equal(t, got, "PUT /a?b 1 h:1 3 false true true true")
 	var fields []string
 	for _, f := range r.Fields {
 		fields = append(fields, fmt.Sprintf("%s=%s", f.Name, f.Value))
 	}
 	want := "host=h:1;X=y z;Connection=a, close, UPGRADE;Upgrade=u;Expect=100-continue;Content-Length=3"
-	if got := strings.Join(fields, ";"); got != want {
-		t.Errorf("fields: got %s, want %s", got, want)
-	}
+	harness.Equal(t, strings.Join(fields, ";"), want, "fields")
 }
 
 func TestRequestTargetDecidesFormAndHost(t *testing.T) {
@@ -192,9 +185,7 @@ func TestAnOddHeadIsFilledOnlyWhenItIsFramed(t *testing.T) {
 			t.Errorf("%q: got %d, %v, want %d and odd", head, n, err, len(head))
 			continue
 		}
-		if got := fmt.Sprintf("%s %v %d %d", odd.Word, odd.Framed, len(r.Fields), r.ContentLength); got != want {
-			t.Errorf("%q: got %s, want %s", head, got, want)
-		}
+		harness.Equal(t, fmt.Sprintf("%s %v %d %d", odd.Word, odd.Framed, len(r.Fields), r.ContentLength), want, head)
 	}
 }
 
@@ -210,19 +201,15 @@ func TestARequestServesManyHeads(t *testing.T) {
 		var fresh wire.Request
 		wantN, wantErr := fresh.Parse([]byte(head))
 		got, want := describe(&r, n, err), describe(&fresh, wantN, wantErr)
-		if got != want {
-			t.Errorf("head %d: got %s, want %s", i, got, want)
-		}
+		harness.Equal(t, got, want, "head", i)
 	}
 }
 
-func TestABadRequestLineIsToldBeforeTheHeadEnds(t *testing.T) {
+func TestABadRequestLineIsRefusedBeforeTheHeadEnds(t *testing.T) {
 	for _, b := range []string{"GET /\r\n", "\x16\x03\x01", "\r\n\x16", "GET / HTTP/1.1 \n", "x\n"} {
 		var r wire.Request
 		n, err := r.Parse([]byte(b))
-		if got, want := requestVerdict(&r, n, err), "refused request-line"; got != want {
-			t.Errorf("%q: got %s, want %s", b, got, want)
-		}
+		harness.Equal(t, requestVerdict(&r, n, err), "refused request-line", b)
 	}
 }
 
@@ -255,17 +242,13 @@ func TestTooManyFieldsAreRefusedWith431(t *testing.T) {
 	}{{wire.MaxFields, "ok none"}, {wire.MaxFields + 1, "refused too-many-fields"}} {
 		var r wire.Request
 		n, err := r.Parse([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("X: y\r\n", tt.fields-1) + "\r\n"))
-		if got := requestVerdict(&r, n, err); got != tt.want {
-			t.Errorf("%d fields: got %s, want %s", tt.fields, got, tt.want)
-		}
+		harness.Equal(t, requestVerdict(&r, n, err), tt.want, tt.fields, "fields")
 		var refused *wire.Refused
 		if errors.As(err, &refused) && refused.Status() != 431 {
 			t.Errorf("%d fields: got status %d, want 431", tt.fields, refused.Status())
 		}
 	}
-	if got := (&wire.Refused{Word: wire.WordHost}).Status(); got != 400 {
-		t.Errorf("host: got status %d, want 400", got)
-	}
+	harness.Equal(t, (&wire.Refused{Word: wire.WordHost}).Status(), 400, "host: status")
 }
 
 // A list that somebody looks up each field in, or takes apart, is short in all honest
@@ -290,9 +273,7 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 	} {
 		var r wire.Request
 		n, err := r.Parse([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + tt.fields + "\r\n"))
-		if got := requestVerdict(&r, n, err); got != tt.want {
-			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
-		}
+		harness.Equal(t, requestVerdict(&r, n, err), tt.want, tt.name)
 		var refused *wire.Refused
 		status := map[string]int{"refused list-too-long": 431, "refused connection": 400}[tt.want]
 		if errors.As(err, &refused) && refused.Status() != status {
@@ -308,7 +289,7 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 	}
 }
 
-func TestThePrefaceIsToldFromAPrefix(t *testing.T) {
+func TestThePrefaceDiffersFromAPrefix(t *testing.T) {
 	for b, want := range map[string][2]bool{
 		"":                         {false, true},
 		"P":                        {false, true},

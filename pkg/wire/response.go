@@ -144,7 +144,7 @@ func (r *Response) line(b []byte) bool {
 		}
 		r.Reason = r.Reason[1:]
 	}
-	return ValidValue(r.Reason)
+	return validValue(r.Reason)
 }
 
 // validate weighs what the field lines said.
@@ -153,7 +153,7 @@ func (r *Response) validate() Word {
 	switch {
 	case h.back:
 		return WordLineEnd
-	case h.listed > MaxConnection, h.announced > MaxTrailer:
+	case h.listed > maxConnection, h.announced > maxTrailer:
 		return WordListTooLong
 	case h.codings > 1, h.codings > 0 && r.Minor == 0:
 		return WordTransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // responseVerdict says in the vectors' words what became of a head.
@@ -46,13 +47,9 @@ func TestResponseVectorsHaveTheirVerdicts(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			var r wire.Response
 			n, err := r.Parse([]byte(v.bytes))
-			if got := responseVerdict(&r, n, err); got != v.verdict {
-				t.Errorf("%q: got %s, want %s", v.bytes, got, v.verdict)
-			}
+			harness.Equal(t, responseVerdict(&r, n, err), v.verdict, v.bytes)
 			n, err = parseResponseBytewise(&r, v.bytes)
-			if got := responseVerdict(&r, n, err); got != v.verdict {
-				t.Errorf("%q byte by byte: got %s, want %s", v.bytes, got, v.verdict)
-			}
+			harness.Equal(t, responseVerdict(&r, n, err), v.verdict, v.bytes, "byte by byte")
 		})
 	}
 }
@@ -67,13 +64,8 @@ func TestResponseParseFillsTheResponse(t *testing.T) {
 	}
 	got := fmt.Sprintf("%d %d %s %d %v %v %v %d", r.Minor, r.Status, r.Reason,
 		r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.KeepAliveTimeout)
-	if want := "1 101 Off we go 3 false false true 5"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got, want := fmt.Sprintf("%s", r.Fields),
-		"[{X y z} {Connection a, UPGRADE} {Upgrade u} {Keep-Alive max=3, Timeout=5} {Content-Length 3}]"; got != want {
-		t.Errorf("fields: got %s, want %s", got, want)
-	}
+	harness.Equal(t, got, "1 101 Off we go 3 false false true 5")
+	harness.Equal(t, fmt.Sprintf("%s", r.Fields), "[{X y z} {Connection a, UPGRADE} {Upgrade u} {Keep-Alive max=3, Timeout=5} {Content-Length 3}]", "fields")
 }
 
 func TestTheMethodDecidesWhetherThereIsABody(t *testing.T) {
@@ -115,12 +107,8 @@ func TestAContinuedLineOfAResponseBecomesOneLine(t *testing.T) {
 	if n == 0 || err != nil {
 		t.Fatalf("got %d, %v, want a response", n, err)
 	}
-	if got, want := fmt.Sprintf("%q", r.Fields), `[{"X" "a    \t b   c"} {"Y" "d"} {"Z" "e"}]`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got, want := string(b[n:]), "body\r\n kept"; got != want {
-		t.Errorf("behind the head: got %q, want %q", got, want)
-	}
+	harness.Equal(t, fmt.Sprintf("%q", r.Fields), `[{"X" "a    \t b   c"} {"Y" "d"} {"Z" "e"}]`)
+	harness.Equal(t, string(b[n:]), "body\r\n kept", "behind the head")
 }
 
 func TestKeepAliveTimeoutIsReadOrNotThere(t *testing.T) {
@@ -149,9 +137,7 @@ func TestAnotherProtocolIsGarbageAtOnce(t *testing.T) {
 	for _, b := range []string{"S", "HTTP/2", "\x15\x03\x01", "\r", "\x00\x00\x12\x04", "HTTP/1.1 abc\r\n"} {
 		var r wire.Response
 		n, err := r.Parse([]byte(b))
-		if got, want := responseVerdict(&r, n, err), "garbage status-line"; got != want {
-			t.Errorf("%q: got %s, want %s", b, got, want)
-		}
+		harness.Equal(t, responseVerdict(&r, n, err), "garbage status-line", b)
 	}
 }
 
@@ -177,9 +163,7 @@ func TestAResponseServesManyHeads(t *testing.T) {
 		n, err := parseResponseBytewise(&r, head)
 		var fresh wire.Response
 		freshN, freshErr := fresh.Parse([]byte(head))
-		if got, want := describeResponse(&r, n, err), describeResponse(&fresh, freshN, freshErr); got != want {
-			t.Errorf("head %d: got %s, want %s", i, got, want)
-		}
+		harness.Equal(t, describeResponse(&r, n, err), describeResponse(&fresh, freshN, freshErr), "head", i)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A vector is one line of a file in testdata: what is to become of these bytes.
@@ -13,9 +15,7 @@ type vector struct{ verdict, name, bytes string }
 func vectors(t testing.TB, file string) []vector {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var vv []vector
 	for i, line := range strings.Split(string(text), "\n") {
 		if line == "" || line[0] == '#' {
@@ -40,8 +40,6 @@ func vectors(t testing.TB, file string) []vector {
 func unescape(t testing.TB, s string) string {
 	t.Helper()
 	u, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\"`) + `"`)
-	if err != nil {
-		t.Fatalf("%s: %v", s, err)
-	}
+	harness.NoError(t, err, s)
 	return u
 }

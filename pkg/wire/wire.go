@@ -27,28 +27,28 @@ const (
 	// More is somebody trying what happens.
 	MaxFields = 1000
 
-	// MaxTrailer is the length in bytes of a trailer section. Trailers carry a
+	// maxTrailer is the length in bytes of a trailer section. Trailers carry a
 	// status and a digest, not content.
-	MaxTrailer = 16 << 10
+	maxTrailer = 16 << 10
 
 	// MaxRequestTrailer is the same for a request, without the empty line at the
 	// end: net/http looks for that in a buffer of 4 KiB, and both engines shall take
 	// the same.
 	MaxRequestTrailer = 4<<10 - len("\r\n")
 
-	// MaxOptions is how many connection options a request may have. Honest ones have two.
-	MaxOptions = 64
+	// maxOptions is how many connection options a request may have. Honest ones have two.
+	maxOptions = 64
 
-	// MaxConnection is the length in bytes of all Connection lines of a head. Each of
+	// maxConnection is the length in bytes of all Connection lines of a head. Each of
 	// its fields is looked up in them, so a longer list would cost its length times
 	// MaxFields. Trailer lines may not be longer than what they announce: MaxTrailer or
 	// MaxRequestTrailer. net/http takes them apart, into fourteen times their length.
-	MaxConnection = 1 << 10
+	maxConnection = 1 << 10
 
-	// MaxExtension is the number of bytes by which the chunk extensions of a
+	// maxExtension is the number of bytes by which the chunk extensions of a
 	// body may exceed its data so far (RFC 9112 7.1.1 asks for such a limit).
 	// Nobody needs extensions: they are read and dropped.
-	MaxExtension = 2 << 10
+	maxExtension = 2 << 10
 )
 
 // Field is one field line of a head or a trailer section. Value has no blanks

@@ -1,0 +1,4 @@
+package header
+
+// MaxForwarded is the bound on a list of proxies.
+const MaxForwarded = maxForwarded
