@@ -7,7 +7,7 @@ import (
 
 // An Alarm is the part of an engine's exchange that ends it early. Whatever does so
 // (a clock, the client, the drain's deadline) comes in by Notify, which makes the
-// exchange look again; Expired decides; and the first reason wins. An engine keeps the
+// exchange look again; the clocks decide; and the first reason wins. An engine keeps the
 // value for its next request: a wake that comes late only makes that one look.
 //
 // Its methods but Notify are for the goroutine that serves the request.
@@ -61,7 +61,7 @@ func (a *Alarm) expired() Reason {
 	if a.gone() {
 		return ClientGone
 	}
-	return a.state.Expired()
+	return a.state.expired()
 }
 
 // Wait watches state and returns after Notify, or at once when the request has expired. It
@@ -125,7 +125,7 @@ func (a *Alarm) Killed() Reason {
 
 // arm sets the timer.
 func (a *Alarm) arm() {
-	next := a.state.Next()
+	next := a.state.nextExpiry()
 	if next.IsZero() || !a.armed.IsZero() && !next.Before(a.armed) {
 		return
 	}

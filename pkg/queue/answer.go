@@ -105,7 +105,7 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 	}
 	switch kind {
 	case header.QueueProbe:
-		ctx, cancel := p.Drain.While(x.Request().Context())
+		ctx, cancel := p.Drain.while(x.Request().Context())
 		defer cancel()
 		err := p.Ready(ctx)
 		if p.Drain.Draining() { // it began while we asked

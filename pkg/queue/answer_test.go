@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // all returns the fields of an answer, one a line.
@@ -13,7 +15,7 @@ func (a *Answer) all() string {
 	return b.String()
 }
 
-// docs/promises.md 3.2 and 3.6: every reason, as HTTP and as gRPC hear it.
+// docs/promises.md 3.2 and 3.6: every reason, as HTTP and as gRPC get it.
 func TestEveryReasonHasItsAnswer(t *testing.T) {
 	for _, c := range []struct {
 		reason Reason
@@ -41,19 +43,19 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 			status += "Retry-After: 1\n"
 		}
 		a := answerFor(c.reason, newFake("/", "Content-Type", "text/html"))
-		expect(t, c.reason.String(), fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body))
-		expect(t, c.reason.String()+" fields", a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n")
+		harness.Equal(t, fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
+		harness.Equal(t, a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
 
 		a = answerFor(c.reason, newFake("/", "Content-Type", "application/grpc"))
-		expect(t, c.reason.String()+" to gRPC", fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`)
+		harness.Equal(t, fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`, c.reason.String()+" to gRPC")
 		want := status + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
 		if c.retry {
 			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.Pushback)
 		}
-		expect(t, c.reason.String()+" fields to gRPC", a.all(), want)
+		harness.Equal(t, a.all(), want, c.reason.String()+" fields to gRPC")
 	}
-	expect(t, "the status of a client that has gone", ClientGone.Status(), 499)
-	expect(t, "the number of reasons", int(NumReasons), 14)
+	harness.Equal(t, ClientGone.Status(), 499, "the status of a client that has gone")
+	harness.Equal(t, int(NumReasons), 14, "the number of reasons")
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.
@@ -82,12 +84,12 @@ func TestTheSizeOfOurAnswersIsThatOfTheirBodies(t *testing.T) {
 		{"HEAD", "", RequestTimeout, 0},
 		{"POST", "application/grpc", QueueFull, 0},
 	} {
-		h := newHouse()
+		h := newTestProxy()
 		f := newFake("/", "Content-Type", c.media)
 		f.request.Method = c.method
 		f.app = func(*RequestState) Result { return Result{Reason: c.reason} }
 		h.serve(f)
-		expect(t, fmt.Sprintf("%s %s %v", c.method, c.media, c.reason), h.of(t, f).Out, c.want)
+		harness.Equal(t, h.of(t, f).Out, c.want, fmt.Sprintf("%s %s %v", c.method, c.media, c.reason))
 	}
 }
 
@@ -107,9 +109,9 @@ func TestReasonsHaveDifferentWordsButForBadRequests(t *testing.T) {
 
 func TestAGoodProbeAnswerHasNoError(t *testing.T) {
 	queue := Answer{Status: 200, Body: "queue", GRPC: -1}
-	expect(t, "queue probe", queue.all(), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n")
+	harness.Equal(t, queue.all(), "Proxy-Status: queue-proxy\nContent-Type: text/plain; charset=utf-8\n", "queue probe")
 	network := Answer{Status: 200, Hash: "abc", GRPC: -1}
-	expect(t, "network probe", network.all(), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n")
+	harness.Equal(t, network.all(), "Proxy-Status: queue-proxy\nK-Network-Hash: abc\n", "network probe")
 }
 
 func TestGRPCIsTheMediaTypeAndItsSuffixes(t *testing.T) {
@@ -125,6 +127,6 @@ func TestGRPCIsTheMediaTypeAndItsSuffixes(t *testing.T) {
 		"text/plain; was=application/grpc":  false,
 		"application/json;application/grpc": false,
 	} {
-		expect(t, media, IsGRPC(media), want)
+		harness.Equal(t, IsGRPC(media), want, media)
 	}
 }

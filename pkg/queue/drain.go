@@ -31,6 +31,15 @@ const (
 	grpcStream            // a gRPC call whose response has begun: a stream for a drain that begins later
 )
 
+// drainEntry is a request's place among those in flight, guarded by Drain.mu.
+type drainEntry struct {
+	drain      *Drain        // that the request is in flight for; nil: none. Read by the goroutine that serves
+	exchange   Exchange      // whom to notify
+	prev, next *RequestState // older and newer ones
+	stream     streamKind
+	counted    bool // in Drain.streams
+}
+
 // A Drain knows which requests are in flight, and the way a pod ends: serving,
 // draining, drained, with one way back. Its state is a function of what happened
 // and of the time, so it needs no goroutine. It is safe for concurrent use.
@@ -71,9 +80,9 @@ func NewDrain(s DrainSettings) *Drain {
 	return d
 }
 
-// While returns a context that ends with ctx, and when the drain begins. The
+// while returns a context that ends with ctx, and when the drain begins. The
 // caller must call cancel.
-func (d *Drain) While(ctx context.Context) (_ context.Context, cancel func()) {
+func (d *Drain) while(ctx context.Context) (_ context.Context, cancel func()) {
 	d.mu.Lock()
 	d.running(time.Now()) // one that has undone itself is over, even if nobody has noticed
 	serving := d.serving
@@ -91,7 +100,7 @@ func (d *Drain) Begin(ending bool) {
 	now := time.Now()
 	if !d.running(now) {
 		d.began, d.arrived = now, now
-		for state := d.head; state != nil; state = state.next { // gRPC calls become streams
+		for state := d.head; state != nil; state = state.flight.next { // gRPC calls become streams
 			d.countStream(state)
 		}
 	}
@@ -254,12 +263,12 @@ func (d *Drain) Abort() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.over = true
-	for state := d.head; state != nil; state = state.next {
-		state.End(Draining)
+	for state := d.head; state != nil; state = state.flight.next {
+		state.end(Draining)
 	}
 	// Only now: the slot of the first that wakes passes to one who must know.
-	for state := d.head; state != nil; state = state.next {
-		state.exchange.Notify() // under the lock: afterwards state may be that of another request
+	for state := d.head; state != nil; state = state.flight.next {
+		state.flight.exchange.Notify() // under the lock: afterwards state may be that of another request
 	}
 }
 
@@ -280,31 +289,33 @@ func (d *Drain) Empty(ctx context.Context) error {
 	}
 }
 
-// arrive notes a request in flight; fresh says that it counts against quiet.
-func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) {
+// arrive notes a request in flight; fresh says that it counts against quiet. It returns how
+// many there are that are no streams, this one included.
+func (d *Drain) arrive(x Exchange, state *RequestState, fresh bool) (inFlight int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if fresh && state.start.After(d.arrived) { // others may have overtaken it on the way here
 		d.arrived = state.start
 	}
-	state.drain, state.exchange, state.prev, state.next = d, x, d.tail, nil
+	state.flight = drainEntry{drain: d, exchange: x, prev: d.tail}
 	if d.tail == nil {
 		d.head = state
 	} else {
-		d.tail.next = state
+		d.tail.flight.next = state
 	}
 	d.tail = state
 	d.flights++
 	if d.over || d.closing {
-		state.End(Draining)
+		state.end(Draining)
 	}
+	return d.flights - d.streams
 }
 
 // noteStream notes that a request in flight has become a stream.
 func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	state.stream = kind
+	state.flight.stream = kind
 	if kind == openStream || !d.running(time.Now()) {
 		d.countStream(state)
 		d.settle()
@@ -313,8 +324,8 @@ func (d *Drain) noteStream(state *RequestState, kind streamKind) {
 
 // countStream counts a request that is a stream, once.
 func (d *Drain) countStream(state *RequestState) {
-	if state.stream != notAStream && !state.counted {
-		state.counted = true
+	if f := &state.flight; f.stream != notAStream && !f.counted {
+		f.counted = true
 		d.streams++
 	}
 }
@@ -323,21 +334,21 @@ func (d *Drain) countStream(state *RequestState) {
 func (d *Drain) leave(state *RequestState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if state.prev == nil {
-		d.head = state.next
+	f := &state.flight
+	if f.prev == nil {
+		d.head = f.next
 	} else {
-		state.prev.next = state.next
+		f.prev.flight.next = f.next
 	}
-	if state.next == nil {
-		d.tail = state.prev
+	if f.next == nil {
+		d.tail = f.prev
 	} else {
-		state.next.prev = state.prev
+		f.next.flight.prev = f.prev
 	}
-	if state.counted {
+	if f.counted {
 		d.streams--
 	}
-	state.drain, state.exchange, state.prev, state.next = nil, nil, nil, nil
-	state.stream, state.counted = notAStream, false
+	*f = drainEntry{}
 	d.flights--
 	d.settle()
 }

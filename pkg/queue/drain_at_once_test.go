@@ -9,9 +9,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// Somebody who waits for readiness hears of the drain at once, not when the run
+// Somebody who waits for readiness notices the drain at once, not when the run
 // has ended (docs/promises.md 3.5).
-func TestAProbeThatWaitsHearsOfTheDrainAtOnce(t *testing.T) {
+func TestAProbeThatWaitsIsAnsweredWhenTheDrainBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Proxy{
 			Drain: NewDrain(DrainSettings{}),

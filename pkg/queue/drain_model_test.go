@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // tick is the grain of time of the runs: all moments of theirs are multiples of it.
@@ -285,7 +287,7 @@ func (r *drainRun) arrive(q *request) {
 // ask compares what a probe of ours gets.
 func (r *drainRun) ask() {
 	r.asks--
-	while, stop := r.drain.While(r.ctx)
+	while, stop := r.drain.while(r.ctx)
 	defer stop()
 	synctest.Wait()
 	if over := while.Err() != nil; over != r.draining {
@@ -338,8 +340,8 @@ func (r *drainRun) checkRequests(move string) error {
 		if q.aborted {
 			want = Draining
 		}
-		if q.where > outside && q.state.Expired() != want {
-			return fmt.Errorf("request %d: got over %v, want %v", i, q.state.Expired(), want)
+		if q.where > outside && q.state.expired() != want {
+			return fmt.Errorf("request %d: got over %v, want %v", i, q.state.expired(), want)
 		}
 		if move == "cut" && q.where == inFlight && !q.woken {
 			return fmt.Errorf("request %d: got cut asleep, want it woken", i)
@@ -415,7 +417,7 @@ func (r *drainRun) checkAsked(string) error {
 	if r.draining {
 		return nil
 	}
-	while, stop := r.drain.While(r.ctx)
+	while, stop := r.drain.while(r.ctx)
 	r.stops = append(r.stops, stop)
 	if while.Err() != nil {
 		return fmt.Errorf("who asks while nothing drains is sent away")
@@ -444,10 +446,8 @@ func TestEveryInterleavingOfASmallDrainEndsAsPromised(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				runs, err := everyRun(c.run)
-				if err != nil {
-					t.Fatal(err)
-				}
-				expect(t, "runs", runs, c.runs)
+				harness.NoError(t, err)
+				harness.Equal(t, runs, c.runs, "runs")
 			})
 		})
 	}

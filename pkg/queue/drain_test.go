@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // aDrain is what Knative's control plane makes of 300 s of request timeout.
@@ -48,8 +50,8 @@ func TestADrainThatHasNotBegunIsServing(t *testing.T) {
 		d := NewDrain(aDrain)
 		flight(d, true)
 		time.Sleep(time.Hour)
-		expect(t, "draining", d.Draining(), false)
-		expect(t, "wait", <-wait(d), ended{Undone, 0})
+		harness.Equal(t, d.Draining(), false, "draining")
+		harness.Equal(t, <-wait(d), ended{Undone, 0}, "wait")
 	})
 }
 
@@ -57,12 +59,12 @@ func TestASigtermDrainsForGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
 		d.Begin(true)
-		expect(t, "draining", d.Draining(), true)
-		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
-		expect(t, "draining, when drained", d.Draining(), true)
-		expect(t, "wait again", <-wait(d), ended{Drained, 0})
+		harness.Equal(t, d.Draining(), true, "draining")
+		harness.Equal(t, <-wait(d), ended{Drained, 30 * time.Second}, "wait")
+		harness.Equal(t, d.Draining(), true, "draining, when drained")
+		harness.Equal(t, <-wait(d), ended{Drained, 0}, "wait again")
 		time.Sleep(time.Hour)
-		expect(t, "draining, much later", d.Draining(), true)
+		harness.Equal(t, d.Draining(), true, "draining, much later")
 	})
 }
 
@@ -74,12 +76,12 @@ func TestAPreStopAloneIsUndoneAfterASecond(t *testing.T) {
 			d.Begin(false)
 			preStop := wait(d)
 			time.Sleep(time.Second - 1)
-			expect(t, "draining, just before", d.Draining(), true)
+			harness.Equal(t, d.Draining(), true, "draining, just before")
 			time.Sleep(1 * time.Nanosecond)
-			expect(t, "draining", d.Draining(), false)
-			expect(t, "the preStop", <-preStop, ended{Undone, time.Second})
+			harness.Equal(t, d.Draining(), false, "draining")
+			harness.Equal(t, <-preStop, ended{Undone, time.Second}, "the preStop")
 			time.Sleep(time.Duration(round) * time.Second)
-			expect(t, "wait", <-wait(d), ended{Undone, 0})
+			harness.Equal(t, <-wait(d), ended{Undone, 0}, "wait")
 		}
 	})
 }
@@ -92,11 +94,11 @@ func TestASigtermWithinASecondOfThePreStopMakesItGood(t *testing.T) {
 		time.Sleep(time.Second - 1)
 		d.Begin(true)
 		time.Sleep(1 * time.Nanosecond)
-		expect(t, "draining, after the second", d.Draining(), true)
+		harness.Equal(t, d.Draining(), true, "draining, after the second")
 		sigterm := wait(d)
 		// One drain, and its times count from its beginning.
-		expect(t, "the preStop", <-preStop, ended{Drained, 30 * time.Second})
-		expect(t, "the SIGTERM", <-sigterm, ended{Drained, 29 * time.Second})
+		harness.Equal(t, <-preStop, ended{Drained, 30 * time.Second}, "the preStop")
+		harness.Equal(t, <-sigterm, ended{Drained, 29 * time.Second}, "the SIGTERM")
 	})
 }
 
@@ -106,7 +108,7 @@ func TestASigtermAfterAnUndoneDrainBeginsANewOne(t *testing.T) {
 		d.Begin(false)
 		time.Sleep(time.Second)
 		d.Begin(true)
-		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+		harness.Equal(t, <-wait(d), ended{Drained, 30 * time.Second}, "wait")
 	})
 }
 
@@ -117,8 +119,8 @@ func TestAPreStopAfterTheSigtermUndoesNothing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		d.Begin(false)
 		time.Sleep(2 * time.Second)
-		expect(t, "draining", d.Draining(), true)
-		expect(t, "wait", <-wait(d), ended{Drained, 18 * time.Second})
+		harness.Equal(t, d.Draining(), true, "draining")
+		harness.Equal(t, <-wait(d), ended{Drained, 18 * time.Second}, "wait")
 	})
 }
 
@@ -130,9 +132,9 @@ func TestSeveralPreStopsShareOneDrain(t *testing.T) {
 		time.Sleep(600 * time.Millisecond)
 		d.Begin(false)
 		second := wait(d)
-		expect(t, "first", <-first, ended{Undone, time.Second})
-		expect(t, "second", <-second, ended{Undone, 400 * time.Millisecond})
-		expect(t, "draining", d.Draining(), false)
+		harness.Equal(t, <-first, ended{Undone, time.Second}, "first")
+		harness.Equal(t, <-second, ended{Undone, 400 * time.Millisecond}, "second")
+		harness.Equal(t, d.Draining(), false, "draining")
 
 		d.Begin(false)
 		first = wait(d)
@@ -140,8 +142,8 @@ func TestSeveralPreStopsShareOneDrain(t *testing.T) {
 		second = wait(d)
 		time.Sleep(time.Second / 2)
 		d.Begin(true)
-		expect(t, "first, with a SIGTERM", <-first, ended{Drained, 30 * time.Second})
-		expect(t, "second, with a SIGTERM", <-second, ended{Drained, 30 * time.Second})
+		harness.Equal(t, <-first, ended{Drained, 30 * time.Second}, "first, with a SIGTERM")
+		harness.Equal(t, <-second, ended{Drained, 30 * time.Second}, "second, with a SIGTERM")
 	})
 }
 
@@ -158,7 +160,7 @@ func TestARequestRestartsTheQuietPeriodAndOthersDoNot(t *testing.T) {
 				time.Sleep(time.Second)
 				d.leave(&flight(d, c.fresh).state)
 			}
-			expect(t, "wait", <-drained, ended{Drained, c.want})
+			harness.Equal(t, <-drained, ended{Drained, c.want}, "wait")
 		}
 	})
 }
@@ -169,7 +171,7 @@ func TestARequestOfBeforeTheDrainDoesNotShortenTheQuietPeriod(t *testing.T) {
 		d.leave(&flight(d, true).state)
 		time.Sleep(20 * time.Second)
 		d.Begin(true)
-		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+		harness.Equal(t, <-wait(d), ended{Drained, 30 * time.Second}, "wait")
 	})
 }
 
@@ -182,7 +184,7 @@ func TestARequestThatArrivesLateDoesNotShortenTheQuietPeriod(t *testing.T) {
 		d.Begin(true)
 		d.arrive(f, &f.state, true)
 		d.leave(&f.state)
-		expect(t, "wait", <-wait(d), ended{Drained, 30 * time.Second})
+		harness.Equal(t, <-wait(d), ended{Drained, 30 * time.Second}, "wait")
 	})
 }
 
@@ -197,7 +199,7 @@ func TestTheDrainWaitsForWhatIsInFlight(t *testing.T) {
 			d.leave(&one.state)
 			time.Sleep(10 * time.Second)
 			d.leave(&two.state)
-			expect(t, "wait", <-drained, ended{Drained, 110 * time.Second})
+			harness.Equal(t, <-drained, ended{Drained, 110 * time.Second}, "wait")
 		}
 	})
 }
@@ -209,7 +211,7 @@ func TestTheDeadlineEndsTheDrainWhateverIsInFlight(t *testing.T) {
 		d.Begin(false)
 		time.Sleep(time.Second / 2)
 		d.Begin(true)
-		expect(t, "a request that never ends", <-wait(d), ended{Deadline, 297*time.Second - time.Second/2})
+		harness.Equal(t, <-wait(d), ended{Deadline, 297*time.Second - time.Second/2}, "a request that never ends")
 
 		d = NewDrain(aDrain)
 		d.Begin(true)
@@ -218,7 +220,7 @@ func TestTheDeadlineEndsTheDrainWhateverIsInFlight(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			d.leave(&flight(d, true).state)
 		}
-		expect(t, "requests without an end", <-drained, ended{Deadline, 297 * time.Second})
+		harness.Equal(t, <-drained, ended{Deadline, 297 * time.Second}, "requests without an end")
 	})
 }
 
@@ -230,7 +232,7 @@ func TestWithoutADeadlineTheDrainLastsAsLongAsItMust(t *testing.T) {
 		drained := wait(d)
 		time.Sleep(24 * time.Hour)
 		d.leave(&f.state)
-		expect(t, "wait", <-drained, ended{Drained, 24 * time.Hour})
+		harness.Equal(t, <-drained, ended{Drained, 24 * time.Hour}, "wait")
 	})
 }
 
@@ -248,9 +250,7 @@ func TestTheDrainLastsAtLeastItsMinimum(t *testing.T) {
 		} {
 			d := NewDrain(c.settings)
 			d.Begin(true)
-			if got := <-wait(d); got != c.want {
-				t.Errorf("%+v: got %v, want %v", c.settings, got, c.want)
-			}
+			harness.Equal(t, <-wait(d), c.want, c.settings)
 		}
 	})
 }
@@ -263,10 +263,10 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		start := time.Now()
-		expect(t, "the impatient", d.Wait(ctx), GaveUp)
-		expect(t, "it waited", time.Since(start), 5*time.Second)
-		expect(t, "the other", <-drained, ended{Drained, 30 * time.Second})
-		expect(t, "the impatient, when it is over", d.Wait(ctx), Drained)
+		harness.Equal(t, d.Wait(ctx), GaveUp, "the impatient")
+		harness.Equal(t, time.Since(start), 5*time.Second, "it waited")
+		harness.Equal(t, <-drained, ended{Drained, 30 * time.Second}, "the other")
+		harness.Equal(t, d.Wait(ctx), Drained, "the impatient, when it is over")
 	})
 }
 
@@ -284,10 +284,10 @@ func TestAbortEndsAllInFlightAndWakesThem(t *testing.T) {
 		synctest.Wait()
 		d.Abort()
 		for range here {
-			expect(t, "asleep", <-why, Draining)
+			harness.Equal(t, <-why, Draining, "asleep")
 		}
-		expect(t, "one that has left", gone.state.Expired(), OK)
-		expect(t, "one that comes after", flight(d, true).state.Expired(), Draining)
+		harness.Equal(t, gone.state.expired(), OK, "one that has left")
+		harness.Equal(t, flight(d, true).state.expired(), Draining, "one that comes after")
 	})
 }
 
@@ -298,7 +298,7 @@ type looker struct {
 	saw   Reason
 }
 
-func (l *looker) Notify() { l.saw = l.other.Expired() }
+func (l *looker) Notify() { l.saw = l.other.expired() }
 
 func TestAbortEndsAllBeforeItWakesAny(t *testing.T) {
 	d := NewDrain(aDrain)
@@ -309,14 +309,14 @@ func TestAbortEndsAllBeforeItWakesAny(t *testing.T) {
 		d.arrive(l, &l.state, true)
 	}
 	d.Abort()
-	expect(t, "the second, when the first wakes", one.saw, Draining)
-	expect(t, "the first, when the second wakes", two.saw, Draining)
+	harness.Equal(t, one.saw, Draining, "the second, when the first wakes")
+	harness.Equal(t, two.saw, Draining, "the first, when the second wakes")
 }
 
 func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := NewDrain(aDrain)
-		expect(t, "nothing in flight", d.Empty(context.Background()), nil)
+		harness.Equal(t, d.Empty(context.Background()), nil, "nothing in flight")
 		one, two := flight(d, true), flight(d, true)
 		d.Begin(true)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -334,7 +334,7 @@ func TestEmptyWaitsForTheLastInFlight(t *testing.T) {
 		default:
 		}
 		d.leave(&two.state)
-		expect(t, "then", <-empty, nil)
+		harness.Equal(t, <-empty, nil, "then")
 	})
 }
 
@@ -348,9 +348,9 @@ func TestEmptyNeedsNoDrain(t *testing.T) {
 		empty := make(chan error, 1)
 		go func() { empty <- d.Empty(ctx) }()
 		time.Sleep(2 * time.Second)
-		expect(t, "draining", d.Draining(), false)
+		harness.Equal(t, d.Draining(), false, "draining")
 		d.leave(&f.state)
-		expect(t, "empty", <-empty, nil)
+		harness.Equal(t, <-empty, nil, "empty")
 	})
 }
 
@@ -391,7 +391,7 @@ func TestFlightsNamesTheOldest(t *testing.T) {
 
 func TestOutcomesHaveTheWordsOfTheLog(t *testing.T) {
 	for outcome, want := range map[Outcome]string{Drained: "drained", Deadline: "deadline", Undone: "undone", GaveUp: "gave up"} {
-		expect(t, "outcome", outcome.String(), want)
+		harness.Equal(t, outcome.String(), want, "outcome")
 	}
 }
 
@@ -538,13 +538,9 @@ func TestADrainMayBeUsedByAllAtOnce(t *testing.T) {
 		all.Go(func() {
 			d.Begin(false)
 			d.Begin(true)
-			if got := d.Wait(context.Background()); got != Drained {
-				t.Errorf("got %v, want drained", got)
-			}
+			harness.Equal(t, d.Wait(context.Background()), Drained)
 			d.Abort()
-			if err := d.Empty(context.Background()); err != nil {
-				t.Errorf("got %v, want nothing in flight", err)
-			}
+			harness.Equal(t, d.Empty(context.Background()), nil, "(nothing in flight)")
 		})
 	}
 	all.Wait()

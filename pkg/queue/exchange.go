@@ -33,11 +33,11 @@ type Exchange interface {
 	Answer(a *Answer)
 
 	// Wait returns OK after Notify, ClientGone when the client has gone, or the reason
-	// of state.Expired once there is one.
+	// for which the request has expired.
 	Wait(state *RequestState) Reason
 
-	// Notify makes Wait return, or a running Forward look at state.Expired again. Any
-	// goroutine may call it; a call that comes early is not lost.
+	// Notify makes Wait return, or a running Forward look again whether the request has
+	// expired. Any goroutine may call it; a call that comes early is not lost.
 	Notify()
 
 	// Forward sends the request to the user container and the response back, and

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // fake is an exchange in memory: an engine without sockets. Its client is there
@@ -84,11 +85,11 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reas
 		if f.request.Context().Err() != nil {
 			return false, ClientGone
 		}
-		if reason := state.Expired(); reason != OK {
+		if reason := state.expired(); reason != OK {
 			return false, reason
 		}
 		var alarm <-chan time.Time
-		if next := state.Next(); !next.IsZero() {
+		if next := state.nextExpiry(); !next.IsZero() {
 			alarm = time.After(time.Until(next))
 		}
 		select {
@@ -96,7 +97,7 @@ func (f *fake) sleepUntil(state *RequestState, done <-chan struct{}) (bool, Reas
 			return true, OK
 		case <-f.woken:
 			if done == nil && f.request.Context().Err() == nil {
-				return false, state.Expired()
+				return false, state.expired()
 			}
 		case <-f.request.Context().Done():
 		case <-alarm:
@@ -122,17 +123,17 @@ func (f *fake) worksUntil(done <-chan struct{}) *fake {
 	return f
 }
 
-// house is a Proxy with all that it needs, and the memory of what it observed.
-type house struct {
+// A testProxy is a Proxy with all that it needs, and the memory of what it observed.
+type testProxy struct {
 	*Proxy
 	mu   sync.Mutex
 	seen []Observation
 }
 
-// newHouse returns a proxy without a limit or a clock whose user container is
+// newTestProxy returns a proxy without a limit or a clock whose user container is
 // ready.
-func newHouse() *house {
-	h := &house{}
+func newTestProxy() *testProxy {
+	h := &testProxy{}
 	h.Proxy = &Proxy{
 		Ready: func(context.Context) error { return nil },
 		Drain: NewDrain(DrainSettings{Quiet: 30 * time.Second, Deadline: 300 * time.Second}),
@@ -147,7 +148,7 @@ func newHouse() *house {
 }
 
 // of returns what was observed of f.
-func (h *house) of(t *testing.T, f *fake) Observation {
+func (h *testProxy) of(t *testing.T, f *fake) Observation {
 	t.Helper()
 	for _, o := range h.seen {
 		if o.Exchange == Exchange(f) {
@@ -158,11 +159,11 @@ func (h *house) of(t *testing.T, f *fake) Observation {
 	return Observation{}
 }
 
-// serve tells the story of f to its end.
-func (h *house) serve(f *fake) { h.Serve(f, &f.state) }
+// serve serves f to its end.
+func (h *testProxy) serve(f *fake) { h.Serve(f, &f.state) }
 
-// start tells the story of f in a goroutine. The channel is closed at its end.
-func (h *house) start(f *fake) <-chan struct{} {
+// start serves f in a goroutine. The channel is closed at its end.
+func (h *testProxy) start(f *fake) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -172,7 +173,7 @@ func (h *house) start(f *fake) <-chan struct{} {
 }
 
 // empty fails the test unless everything has been given back.
-func (h *house) empty(t *testing.T) {
+func (h *testProxy) empty(t *testing.T) {
 	t.Helper()
 	if running, waiting := h.Limit.Load(); running != 0 || waiting != 0 {
 		t.Errorf("limit: got %d running, %d waiting, want none", running, waiting)
@@ -180,10 +181,6 @@ func (h *house) empty(t *testing.T) {
 	if n, oldest := h.Drain.Flights(); n != 0 || !oldest.IsZero() {
 		t.Errorf("in flight: got %d, the oldest of %v, want none", n, oldest)
 	}
-	if got := h.Stats.Report(time.Now()).InFlight; got != 0 {
-		t.Errorf("counted in flight: got %d, want 0", got)
-	}
-	if got := h.kubelet.peers; got != [2]netip.Addr{} {
-		t.Errorf("places of the kubelet taken: got %v, want none", got)
-	}
+	harness.Equal(t, h.Stats.Report(time.Now()).InFlight, 0, "counted in flight")
+	harness.Equal(t, h.kubelet.peers, [2]netip.Addr{}, "places of the kubelet taken")
 }

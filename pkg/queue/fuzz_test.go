@@ -14,8 +14,8 @@ import (
 // grpcMedia are the media types of gRPC requests (grpc/doc/PROTOCOL-HTTP2.md).
 var grpcMedia = regexp.MustCompile(`^application/grpc([+;](?s:.*))?$`)
 
-// FuzzAnswers sends any fields. A probe hears what the table of docs/promises.md
-// section 1 has, as it is written here once more; a request that is turned away hears
+// FuzzAnswers sends any fields. A probe gets what the table of docs/promises.md
+// section 1 has, as it is written here once more; a request that is turned away gets
 // gRPC where, and only where, it speaks gRPC.
 func FuzzAnswers(f *testing.F) {
 	f.Add("queue", "", "", "", "the app refuses connections")
@@ -25,7 +25,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(strings.Repeat("\xe9", 300), strings.Repeat("h", 4097), "Knative-Activator-Probe/1", "application/grpc+proto", "x")
 	f.Fuzz(func(t *testing.T, probe, hash, agent, media, reason string) {
 		x := newFake("/", "K-Network-Probe", probe, "K-Network-Hash", hash, "User-Agent", agent, "Content-Type", media)
-		h := newHouse()
+		h := newTestProxy()
 		h.Ready = func(context.Context) error {
 			if reason != "" {
 				return errors.New(reason)
@@ -93,9 +93,9 @@ func FuzzExclude(f *testing.F) {
 		if prefix != "" {
 			e.UserAgents = []string{prefix}
 		}
-		literal, any := strings.CutSuffix(pattern, "*")
+		literal, more := strings.CutSuffix(pattern, "*")
 		expression := `^` + regexp.QuoteMeta(literal)
-		if !any {
+		if !more {
 			expression += `$`
 		}
 		path := query.ReplaceAllString(target, "")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // kubeletProbe returns a request that looks like a kubelet's and comes from remote,
@@ -19,7 +20,7 @@ func kubeletProbe(remote string, fields ...string) *fake {
 
 func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 10)
 		free := make(chan struct{})
 		busy := h.start(newFake("/").worksUntil(free))
@@ -33,19 +34,19 @@ func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
 		synctest.Wait()
 		thirdDone := h.start(third)
 		synctest.Wait()
-		expect(t, "the forged one, forwarded", forged.forwarded, 1)
-		expect(t, "the third, forwarded", third.forwarded, 0)
-		expect(t, "limit", h.Limit.String(), "1 running, 1 waiting")
-		expect(t, "counted", h.Stats.Report(time.Now()).InFlight, 2)
+		harness.Equal(t, forged.forwarded, 1, "the forged one, forwarded")
+		harness.Equal(t, third.forwarded, 0, "the third, forwarded")
+		harness.Equal(t, h.Limit.String(), "1 running, 1 waiting", "limit")
+		harness.Equal(t, h.Stats.Report(time.Now()).InFlight, 2, "counted")
 		n, _ := h.Drain.Flights()
-		expect(t, "in flight", n, 4)
+		harness.Equal(t, n, 4, "in flight")
 
 		close(probed)
 		<-first
 		<-second
 		again := kubeletProbe("10.0.0.1:1")
 		h.serve(again)
-		expect(t, "one more, with places free again", again.forwarded, 1)
+		harness.Equal(t, again.forwarded, 1, "one more, with places free again")
 		close(free)
 		<-busy
 		<-thirdDone
@@ -54,14 +55,14 @@ func TestTwoKubeletProbesRunBesideTheLimitAndTheRestAreTraffic(t *testing.T) {
 		for _, o := range h.seen {
 			kinds[o.Kind]++
 		}
-		expect(t, "observed", fmt.Sprint(kinds), fmt.Sprint(map[header.Kind]int{header.Traffic: 2, header.KubeletRequest: 3}))
+		harness.Equal(t, fmt.Sprint(kinds), fmt.Sprint(map[header.Kind]int{header.Traffic: 2, header.KubeletRequest: 3}), "observed")
 	})
 }
 
 // One client address cannot take both places, however its connections differ.
 func TestAClientAddressHasOneKubeletProbeBesideTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 0)
 		free := make(chan struct{})
 		busy := h.start(newFake("/").worksUntil(free))
@@ -70,10 +71,10 @@ func TestAClientAddressHasOneKubeletProbeBesideTheLimit(t *testing.T) {
 		synctest.Wait()
 		second := kubeletProbe("[fe80::1]:2")
 		h.serve(second)
-		expect(t, "the second of that address", second.heard(), "503 pending request queue full\n")
+		harness.Equal(t, second.heard(), "503 pending request queue full\n", "the second of that address")
 		other := kubeletProbe("10.0.0.1:1")
 		h.serve(other)
-		expect(t, "that of another, forwarded", other.forwarded, 1)
+		harness.Equal(t, other.forwarded, 1, "that of another, forwarded")
 		close(free)
 		<-busy
 		<-first
@@ -94,14 +95,14 @@ func TestWhatNoKubeletSendsIsTraffic(t *testing.T) {
 			"two lines":       doubled,
 			"no address":      kubeletProbe("@"),
 		} {
-			h := newHouse()
+			h := newTestProxy()
 			h.Limit = NewLimit(1, 1)
 			if draining {
 				h.Drain.Begin(true)
 			}
 			h.serve(f)
-			expect(t, fmt.Sprint(name, ", draining ", draining, ", forwarded"), f.forwarded, 1)
-			expect(t, name+", observed", h.of(t, f).Kind, header.Traffic)
+			harness.Equal(t, f.forwarded, 1, fmt.Sprint(name, ", draining ", draining, ", forwarded"))
+			harness.Equal(t, h.of(t, f).Kind, header.Traffic, name+", observed")
 			h.empty(t)
 		}
 	}
@@ -120,7 +121,7 @@ func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
 		{Clocks{Request: time.Hour, FirstByteOnly: true}, true, "nothing", time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newHouse()
+			h := newTestProxy()
 			h.Clocks = c.clocks
 			start := time.Now()
 			f := kubeletProbe("10.0.0.1:1").worksUntil(make(chan struct{}))
@@ -133,14 +134,14 @@ func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
 			}
 			h.serve(f)
 			o, what := h.seen[0], fmt.Sprintf("%+v, begun %t: ", c.clocks, c.begun)
-			expect(t, what+"heard", f.heard(), c.want)
-			expect(t, what+"took", time.Since(start), c.after)
-			expect(t, what+"observed", fmt.Sprint(o.Kind, " ", o.Reason), "kubelet probe request-timeout")
+			harness.Equal(t, f.heard(), c.want, what+"heard")
+			harness.Equal(t, time.Since(start), c.after, what+"took")
+			harness.Equal(t, fmt.Sprint(o.Kind, " ", o.Reason), "kubelet probe request-timeout", what+"observed")
 			again := newFake("/").worksUntil(nil) // the next request of that connection has no such clock
 			time.AfterFunc(2*time.Minute, func() { h.Drain.Abort() })
 			if c.clocks.Request == 0 {
 				h.Serve(again, &f.state)
-				expect(t, what+"the next took", time.Since(start), 3*time.Minute)
+				harness.Equal(t, time.Since(start), 3*time.Minute, what+"the next took")
 			}
 			h.empty(t)
 		})
@@ -148,17 +149,17 @@ func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
 }
 
 func TestAKubeletProbeIsTurnedAwayWhileDraining(t *testing.T) {
-	h := newHouse()
+	h := newTestProxy()
 	h.Drain.Begin(true)
 	for range 3 {
 		f := kubeletProbe("10.0.0.1:1")
 		h.serve(f)
-		expect(t, "heard", f.heard(), "503 shutting down\n")
-		expect(t, "forwarded", f.forwarded, 0)
+		harness.Equal(t, f.heard(), "503 shutting down\n", "heard")
+		harness.Equal(t, f.forwarded, 0, "forwarded")
 	}
 	f := newFake("/")
 	h.serve(f)
-	expect(t, "traffic, forwarded", f.forwarded, 1)
-	expect(t, "observed", len(h.seen), 1)
+	harness.Equal(t, f.forwarded, 1, "traffic, forwarded")
+	harness.Equal(t, len(h.seen), 1, "observed")
 	h.empty(t)
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // step is one thing that happens to one request at a limit, at the grain of the
@@ -260,10 +262,8 @@ func TestEveryInterleavingOfAFewRequestsIsInOrder(t *testing.T) {
 			runs, err := everyRun(func(choose func(n int) int) (string, error) {
 				return runLimit(c.slots, c.depth, c.requests, choose)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			expect(t, "runs", runs, c.runs)
+			harness.NoError(t, err)
+			harness.Equal(t, runs, c.runs, "runs")
 		})
 	}
 }

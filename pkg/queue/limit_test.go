@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // waiter is a request at a limit, in a goroutine of its own.
@@ -44,13 +46,6 @@ func (m *Limit) String() string {
 	return fmt.Sprintf("%d running, %d waiting", running, waiting)
 }
 
-func expect(t *testing.T, what string, got, want any) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
 func TestSlotsPassInTheOrderOfArrival(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewLimit(2, 10)
@@ -58,16 +53,16 @@ func TestSlotsPassInTheOrderOfArrival(t *testing.T) {
 		for range 8 {
 			ww = append(ww, queueUp(m, &Clocks{}))
 		}
-		expect(t, "first", ww[0].said(), "ok")
-		expect(t, "second", ww[1].said(), "ok")
+		harness.Equal(t, ww[0].said(), "ok", "first")
+		harness.Equal(t, ww[1].said(), "ok", "second")
 		for i := 2; i < len(ww); i++ {
-			expect(t, fmt.Sprint("before its turn ", i), ww[i].said(), "still waiting")
+			harness.Equal(t, ww[i].said(), "still waiting", fmt.Sprint("before its turn ", i))
 			m.release()
-			expect(t, fmt.Sprint("in its turn ", i), ww[i].said(), "ok")
+			harness.Equal(t, ww[i].said(), "ok", fmt.Sprint("in its turn ", i))
 		}
 		m.release()
 		m.release()
-		expect(t, "at the end", m.String(), "0 running, 0 waiting")
+		harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	})
 }
 
@@ -80,10 +75,10 @@ func TestANewcomerCannotOvertakeOneWhoHasNotWokenYet(t *testing.T) {
 		second := &waiter{newFake("/"), make(chan Reason, 1)}
 		second.state.begin(&Clocks{}, time.Now())
 		go func() { second.why <- m.acquire(second, &second.state) }()
-		expect(t, "first", first.said(), "ok")
-		expect(t, "second", second.said(), "still waiting")
+		harness.Equal(t, first.said(), "ok", "first")
+		harness.Equal(t, second.said(), "still waiting", "second")
 		m.release()
-		expect(t, "second", second.said(), "ok")
+		harness.Equal(t, second.said(), "ok", "second")
 		m.release()
 	})
 }
@@ -95,19 +90,19 @@ func TestWhoLeavesTheQueueFreesItsPlaceAtOnce(t *testing.T) {
 				m := NewLimit(1, 3)
 				queueUp(m, &Clocks{})
 				line := []*waiter{queueUp(m, &Clocks{}), queueUp(m, &Clocks{}), queueUp(m, &Clocks{})}
-				expect(t, "one too many", queueUp(m, &Clocks{}).said(), "queue-full")
+				harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "one too many")
 
 				line[i].hangUp()
-				expect(t, "the leaver", line[i].said(), "client-gone")
-				expect(t, "after it", m.String(), "1 running, 2 waiting")
+				harness.Equal(t, line[i].said(), "client-gone", "the leaver")
+				harness.Equal(t, m.String(), "1 running, 2 waiting", "after it")
 				line = append(slices.Delete(line, i, i+1), queueUp(m, &Clocks{}))
 				for _, w := range line {
-					expect(t, "before its turn", w.said(), "still waiting")
+					harness.Equal(t, w.said(), "still waiting", "before its turn")
 					m.release()
-					expect(t, "in its turn", w.said(), "ok")
+					harness.Equal(t, w.said(), "ok", "in its turn")
 				}
 				m.release()
-				expect(t, "at the end", m.String(), "0 running, 0 waiting")
+				harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 			})
 		})
 	}
@@ -122,8 +117,8 @@ func TestAllMayLeaveAndTheSlotIsFreeAgain(t *testing.T) {
 		}
 		synctest.Wait()
 		m.release()
-		expect(t, "all gone", m.String(), "0 running, 0 waiting")
-		expect(t, "a newcomer", queueUp(m, &Clocks{}).said(), "ok")
+		harness.Equal(t, m.String(), "0 running, 0 waiting", "all gone")
+		harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "a newcomer")
 	})
 }
 
@@ -134,10 +129,10 @@ func TestWhoLeavesWhileItIsGrantedPassesTheSlotOn(t *testing.T) {
 		leaver, next := queueUp(m, &Clocks{}), queueUp(m, &Clocks{})
 		leaver.hangUp() // in one moment, and either may be first:
 		m.release()     // every interleaving is tried below
-		expect(t, "the leaver", leaver.said(), "client-gone")
-		expect(t, "the next", next.said(), "ok")
+		harness.Equal(t, leaver.said(), "client-gone", "the leaver")
+		harness.Equal(t, next.said(), "ok", "the next")
 		m.release()
-		expect(t, "at the end", m.String(), "0 running, 0 waiting")
+		harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	})
 }
 
@@ -147,10 +142,10 @@ func TestAClockEndsTheWait(t *testing.T) {
 		queueUp(m, &Clocks{})
 		w := queueUp(m, &Clocks{Queue: 2 * time.Second, Request: 3 * time.Second})
 		time.Sleep(2*time.Second - 1)
-		expect(t, "just before", w.said(), "still waiting")
+		harness.Equal(t, w.said(), "still waiting", "just before")
 		time.Sleep(1 * time.Nanosecond)
-		expect(t, "then", w.said(), "queue-timeout")
-		expect(t, "after it", m.String(), "1 running, 0 waiting")
+		harness.Equal(t, w.said(), "queue-timeout", "then")
+		harness.Equal(t, m.String(), "1 running, 0 waiting", "after it")
 	})
 }
 
@@ -158,12 +153,12 @@ func TestNobodyWaitsBehindALimitOfDepthZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, depth := range []int{0, -1} {
 			m := NewLimit(2, depth)
-			expect(t, "first", queueUp(m, &Clocks{}).said(), "ok")
-			expect(t, "second", queueUp(m, &Clocks{}).said(), "ok")
-			expect(t, "third", queueUp(m, &Clocks{}).said(), "queue-full")
+			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "first")
+			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "second")
+			harness.Equal(t, queueUp(m, &Clocks{}).said(), "queue-full", "third")
 			m.release()
-			expect(t, "fourth", queueUp(m, &Clocks{}).said(), "ok")
-			expect(t, "then", m.String(), "2 running, 0 waiting")
+			harness.Equal(t, queueUp(m, &Clocks{}).said(), "ok", "fourth")
+			harness.Equal(t, m.String(), "2 running, 0 waiting", "then")
 		}
 	})
 }
@@ -176,10 +171,10 @@ func TestTheNilLimitHasNoLimit(t *testing.T) {
 		}
 		for range 100 {
 			f := newFake("/")
-			expect(t, "acquire", m.acquire(f, &f.state), OK)
+			harness.Equal(t, m.acquire(f, &f.state), OK, "acquire")
 		}
 		m.release()
-		expect(t, "load", m.String(), "0 running, 0 waiting")
+		harness.Equal(t, m.String(), "0 running, 0 waiting", "load")
 	}
 }
 
@@ -232,10 +227,8 @@ func TestUnderStressNoMoreThanTheLimitRunAndNothingIsLost(t *testing.T) {
 	if got := most.Load(); got > slots {
 		t.Errorf("got %d at once, want at most %d", got, slots)
 	}
-	if got := served.Load() + full.Load() + left.Load(); got != clients*rounds {
-		t.Errorf("got %d ends, want %d", got, clients*rounds)
-	}
-	expect(t, "at the end", m.String(), "0 running, 0 waiting")
+	harness.Equal(t, served.Load()+full.Load()+left.Load(), clients*rounds, "ends")
+	harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	if m.first != nil || m.last != nil {
 		t.Error("somebody is still in line, want nobody")
 	}

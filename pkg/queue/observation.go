@@ -20,6 +20,9 @@ type Observation struct {
 	Proxied  bool        // came through the activator
 	Start    time.Time   // when the request had been read
 	Slot     time.Time   // when it got a slot; zero: it never did
+	InFlight int         // that had one then and were no streams, itself included; without a limit all in flight; 0: a kubelet probe
+	Stream   bool        // an upgraded connection, or an event stream that answers a GET
+	RPCError bool        // the user container's grpc-status says that it has failed
 	End      time.Time
 	Phase    Phase // how far it came
 	Result
@@ -48,6 +51,10 @@ func Shown(s string) string {
 	}
 	return b.String()
 }
+
+// AppFailed reports whether the user container's response says that it has failed, by its
+// status or by that of gRPC.
+func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPCError }
 
 // Queued returns how long the request waited for a slot.
 func (o *Observation) Queued() time.Duration {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestWhatIsShownIsBoundedAndPrintable(t *testing.T) {
@@ -20,9 +22,7 @@ func TestWhatIsShownIsBoundedAndPrintable(t *testing.T) {
 		long[:maxShown-1] + "é":       long[:maxShown-3] + "…",
 		long[:maxShown-2] + "é":       long[:maxShown-2] + "é",
 	} {
-		if got := Shown(in); got != want {
-			t.Errorf("%q: got %q, want %q", in, got, want)
-		}
+		harness.Equal(t, Shown(in), want, in)
 	}
 	for _, in := range []string{strings.Repeat("\xff", 1<<20), strings.Repeat("\u2028", 1<<20), strings.Repeat("x", 1<<20)} {
 		if got := Shown(in); len(got) > maxShown || !utf8.ValidString(got) || !strings.HasSuffix(got, "…") {

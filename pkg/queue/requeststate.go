@@ -3,23 +3,10 @@ package queue
 import (
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
-
-// Clocks are the limits on a request's time (docs/promises.md 3.2). Zero is off. They
-// all start when the request is read, so waiting in the queue counts.
-type Clocks struct {
-	Request       time.Duration // the whole request,
-	FirstByteOnly bool          // or, with this, until the response begins
-	ResponseStart time.Duration // until the response begins
-	Idle          time.Duration // between bytes, in either direction
-	Body          time.Duration // for the client's next byte of a body that is being forwarded, until the response begins
-	Send          time.Duration // for the client to take a piece of the response that is there for it
-	Queue         time.Duration // until a slot is free
-}
 
 // Phase is how far a request has come.
 type Phase uint32
@@ -37,50 +24,21 @@ func (p Phase) String() string {
 	return [...]string{"queued", "dialling", "waiting", "streaming", "streaming"}[p]
 }
 
-// RequestState is the time of one request: when it came, how far it is, and which clock
-// runs out next. It is memory of the engine, which reuses it, and costs nothing
-// while no clock is set. Its exported methods but Trace and Waited are safe for
-// concurrent use.
+// RequestState is what the lifecycle keeps of one request, each part with its own job. It
+// is memory of the engine, which reuses it: there is one for each idle connection. Its
+// exported methods but Trace, Holds and Waited are safe for concurrent use.
 type RequestState struct {
-	clocks *Clocks
-	start  time.Time
-	most   time.Duration // for the whole request, whatever clocks says; 0: no such bound
-	active atomic.Int64  // the last byte, nanoseconds after start
+	deadlines // how far it is, and which limit on its time runs out next
 
-	// Small ones together: there is one of these for each idle connection.
-	phase   atomic.Uint32
-	forced  atomic.Uint32 // a Reason from outside: the drain's deadline
-	owing   atomic.Bool   // the client has a body to send that Clocks.Body applies to
-	stream  streamKind    // guarded by Drain.mu
-	counted bool          // in Drain.streams, guarded by Drain.mu
-	holds   bool          // see Holds
-
-	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
-	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
-	trace Trace        // nil: not traced
-
-	ticket   ticket        // its place in the queue, guarded by Limit.mu
-	drain    *Drain        // that the request is in flight for; nil: none. Read by the goroutine that serves
-	exchange Exchange      // whom to wake, guarded by Drain.mu
-	prev     *RequestState // list of those in flight, guarded by Drain.mu
-	next     *RequestState //
-	seen     Observation
-}
-
-// begin makes state new for a request that came at now.
-func (state *RequestState) begin(c *Clocks, now time.Time) {
-	state.clocks, state.start, state.most = c, now, 0
-	state.phase.Store(uint32(Queued))
-	state.active.Store(0)
-	state.forced.Store(uint32(OK))
-	state.owing.Store(false)
-	state.owed.Store(0)
-	state.offer.Store(0)
+	ticket ticket      // its place in the line for a slot
+	flight drainEntry  // its place among the requests in flight
+	trace  Trace       // nil: not traced
+	seen   Observation // what is recorded of it at its end
 }
 
 // Holds reports whether the engine has to say in Result.Held what is left of an exchange
 // that is broken off before its response has begun.
-func (state *RequestState) Holds() bool { return state.holds }
+func (state *RequestState) Holds() bool { return state.ticket.holds }
 
 // Trace returns the trace of the request; nil: it is not traced.
 func (state *RequestState) Trace() Trace { return state.trace }
@@ -100,8 +58,17 @@ func (state *RequestState) Enter(p Phase) {
 	if state.trace != nil {
 		state.trace.Enter(p)
 	}
-	if p == Tunnelled && state.drain != nil {
-		state.drain.noteStream(state, openStream)
+	if p == Tunnelled {
+		state.becomeStream()
+	}
+}
+
+// becomeStream notes that the request lasts as long as people like.
+func (state *RequestState) becomeStream() {
+	state.seen.Stream = true
+	state.ticket.limit.noteStream(&state.ticket)
+	if state.flight.drain != nil {
+		state.flight.drain.noteStream(state, openStream)
 	}
 }
 
@@ -110,18 +77,32 @@ func (state *RequestState) Enter(p Phase) {
 // that serves the request.
 func (state *RequestState) Respond(contentType string) {
 	state.Enter(Streaming)
-	if state.drain == nil {
-		return
-	}
 	switch {
 	case isEventStream(contentType):
 		if state.seen.Method == http.MethodGet {
-			state.drain.noteStream(state, openStream)
+			state.becomeStream()
 		}
+	case state.flight.drain == nil:
 	case IsGRPC(contentType) && IsGRPC(state.seen.Exchange.Header(header.ContentType)):
-		state.drain.noteStream(state, grpcStream)
+		state.flight.drain.noteStream(state, grpcStream)
 	}
 }
+
+// rpcErrors are the codes of gRPC that say that the user container has failed, or has too
+// much to do. The others are the client's doing (https://grpc.io/docs/guides/status-codes/).
+var rpcErrors = map[string]bool{
+	"2":  true, // UNKNOWN
+	"4":  true, // DEADLINE_EXCEEDED
+	"8":  true, // RESOURCE_EXHAUSTED
+	"12": true, // UNIMPLEMENTED
+	"13": true, // INTERNAL
+	"14": true, // UNAVAILABLE
+	"15": true, // DATA_LOSS
+}
+
+// EndRPC notes the grpc-status of the response: of its trailers, or of its head where it
+// has nothing else. It is to be called before Forward returns.
+func (state *RequestState) EndRPC(status string) { state.seen.RPCError = rpcErrors[status] }
 
 // isEventStream reports whether a media type is that of server-sent events (HTML
 // Living Standard, section 9.2), whatever its parameters.
@@ -132,113 +113,4 @@ func isEventStream(contentType string) bool {
 	}
 	rest := strings.TrimLeft(contentType[len(eventStream):], " \t")
 	return rest == "" || rest[0] == ';'
-}
-
-// Phase returns how far the request has come.
-func (state *RequestState) Phase() Phase { return Phase(state.phase.Load()) }
-
-// Touch notes that a byte has moved, for the idle clock.
-func (state *RequestState) Touch() {
-	if state.clocks.Idle > 0 {
-		state.active.Store(int64(time.Since(state.start)))
-	}
-}
-
-// ExpectBody notes that the request has a body, which Clocks.Body applies to. It
-// alone can bring Next nearer: call it before an alarm is set.
-func (state *RequestState) ExpectBody() { state.owing.Store(state.clocks.Body > 0) }
-
-// AwaitBody notes that the next byte of the request's body is waited for, until
-// GotBody.
-func (state *RequestState) AwaitBody() {
-	if state.owing.Load() {
-		state.owed.Store(max(int64(time.Since(state.start)), 1))
-	}
-}
-
-// GotBody notes that bytes of the request's body have come, or its end.
-func (state *RequestState) GotBody() {
-	state.owed.Store(0)
-	state.Touch()
-}
-
-// writeStarted notes that a piece of the response waits for the client to take it, until
-// WriteDone. It can bring Next nearer.
-func (state *RequestState) writeStarted() {
-	if state.clocks.Send > 0 {
-		state.offer.Store(max(int64(time.Since(state.start)), 1))
-	}
-}
-
-// WriteDone notes that the client has taken the piece, or never will.
-func (state *RequestState) WriteDone() {
-	if state.clocks.Send > 0 {
-		state.offer.Store(0)
-	}
-}
-
-// End makes Expired return reason from now on, whatever the clocks say, unless it was
-// called before. The caller wakes the exchange.
-func (state *RequestState) End(reason Reason) {
-	state.forced.CompareAndSwap(uint32(OK), uint32(reason))
-}
-
-// Next returns the earliest moment at which the request may expire; the zero time means
-// never. But for a write that starts the moment can only move away: an engine may leave
-// an alarm alone until it rings.
-func (state *RequestState) Next() time.Time {
-	_, at := state.earliest()
-	if at == 0 {
-		return time.Time{}
-	}
-	return state.start.Add(at)
-}
-
-// Expired returns the clock that has run out, OK while none has. A deadline that
-// rings only asks; this decides.
-func (state *RequestState) Expired() Reason {
-	if reason := Reason(state.forced.Load()); reason != OK {
-		return reason
-	}
-	if reason, at := state.earliest(); at != 0 && time.Since(state.start) >= at {
-		return reason
-	}
-	return OK
-}
-
-// earliest returns the clock that runs out first in the present phase and when,
-// counted from start; 0 is never.
-func (state *RequestState) earliest() (reason Reason, at time.Duration) {
-	c, phase := state.clocks, state.Phase()
-	consider := func(r Reason, d time.Duration, base time.Duration) {
-		if d > 0 && (at == 0 || base+d < at) {
-			reason, at = r, base+d
-		}
-	}
-	if phase == Tunnelled {
-		consider(IdleTimeout, c.Idle, time.Duration(state.active.Load()))
-		return reason, at
-	}
-	if offer := state.offer.Load(); offer != 0 {
-		consider(IdleTimeout, c.Send, time.Duration(offer))
-	}
-	if phase == Queued {
-		consider(QueueTimeout, c.Queue, 0)
-	}
-	if phase < Streaming {
-		consider(ResponseStartTimeout, c.ResponseStart, 0)
-	}
-	if phase < Streaming && state.owing.Load() {
-		since := time.Duration(state.owed.Load())
-		if since == 0 {
-			since = time.Since(state.start)
-		}
-		consider(IdleTimeout, c.Body, since)
-	}
-	if phase < Streaming || !c.FirstByteOnly {
-		consider(RequestTimeout, c.Request, 0)
-	}
-	consider(RequestTimeout, state.most, 0)
-	consider(IdleTimeout, c.Idle, time.Duration(state.active.Load()))
-	return reason, at
 }

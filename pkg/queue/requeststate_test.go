@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 var phases = []Phase{Queued, Dialling, Waiting, Streaming, Tunnelled}
@@ -41,16 +43,16 @@ func TestEachClockRunsOnlyInItsPhases(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					state := alive(&c.clocks, phase)
 					if !c.runs[i] {
-						expect(t, "next", state.Next(), time.Time{})
+						harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
 						time.Sleep(1000 * d)
-						expect(t, "over, much later", state.Expired(), OK)
+						harness.Equal(t, state.expired(), OK, "over, much later")
 						return
 					}
-					expect(t, "next", state.Next(), time.Now().Add(d))
+					harness.Equal(t, state.nextExpiry(), time.Now().Add(d), "next")
 					time.Sleep(d - 1)
-					expect(t, "over, just before", state.Expired(), OK)
+					harness.Equal(t, state.expired(), OK, "over, just before")
 					time.Sleep(1 * time.Nanosecond)
-					expect(t, "over", state.Expired(), c.reason)
+					harness.Equal(t, state.expired(), c.reason, "over")
 				})
 			})
 		}
@@ -72,9 +74,9 @@ func TestWaitingInTheQueueCountsForEveryClock(t *testing.T) {
 			time.Sleep(6 * time.Second)
 			state.Enter(Dialling)
 			time.Sleep(3 * time.Second)
-			expect(t, "over after 9 s", state.Expired(), OK)
+			harness.Equal(t, state.expired(), OK, "over after 9 s")
 			time.Sleep(time.Second)
-			expect(t, "over after 10 s", state.Expired(), c.reason)
+			harness.Equal(t, state.expired(), c.reason, "over after 10 s")
 		})
 	}
 }
@@ -84,16 +86,16 @@ func TestTheClockThatRunsOutFirstIsTheReason(t *testing.T) {
 		c := Clocks{Queue: 1 * time.Second, Idle: 2 * time.Second, ResponseStart: 3 * time.Second, Request: 4 * time.Second}
 		queued, waiting, streaming, tunnel := alive(&c, Queued), alive(&c, Waiting), alive(&c, Streaming), alive(&c, Tunnelled)
 		time.Sleep(time.Hour) // all have run out long ago
-		expect(t, "queued", queued.Expired(), QueueTimeout)
-		expect(t, "waiting", waiting.Expired(), IdleTimeout)
-		expect(t, "streaming", streaming.Expired(), IdleTimeout)
-		expect(t, "tunnel", tunnel.Expired(), IdleTimeout)
+		harness.Equal(t, queued.expired(), QueueTimeout, "queued")
+		harness.Equal(t, waiting.expired(), IdleTimeout, "waiting")
+		harness.Equal(t, streaming.expired(), IdleTimeout, "streaming")
+		harness.Equal(t, tunnel.expired(), IdleTimeout, "tunnel")
 		waiting.Touch()
 		streaming.Touch()
 		tunnel.Touch()
-		expect(t, "waiting, touched", waiting.Expired(), ResponseStartTimeout)
-		expect(t, "streaming, touched", streaming.Expired(), RequestTimeout)
-		expect(t, "tunnel, touched", tunnel.Expired(), OK)
+		harness.Equal(t, waiting.expired(), ResponseStartTimeout, "waiting, touched")
+		harness.Equal(t, streaming.expired(), RequestTimeout, "streaming, touched")
+		harness.Equal(t, tunnel.expired(), OK, "tunnel, touched")
 	})
 }
 
@@ -103,12 +105,12 @@ func TestEachByteRestartsTheIdleClock(t *testing.T) {
 			state := alive(&Clocks{Idle: time.Second}, phase)
 			for range 10 {
 				time.Sleep(time.Second - 1)
-				expect(t, "over between bytes", state.Expired(), OK)
+				harness.Equal(t, state.expired(), OK, "over between bytes")
 				state.Touch()
-				expect(t, "next", state.Next(), time.Now().Add(time.Second))
+				harness.Equal(t, state.nextExpiry(), time.Now().Add(time.Second), "next")
 			}
 			time.Sleep(time.Second)
-			expect(t, "over", state.Expired(), IdleTimeout)
+			harness.Equal(t, state.expired(), IdleTimeout, "over")
 		}
 	})
 }
@@ -119,29 +121,29 @@ func TestTheBodyClockRunsOnlyWhileAByteIsWaitedFor(t *testing.T) {
 		state := alive(&c, Waiting)
 		state.AwaitBody() // of a request whose body may be silent
 		time.Sleep(time.Hour)
-		expect(t, "a body that owes nothing", state.Expired(), OK)
-		expect(t, "next", state.Next(), time.Time{})
+		harness.Equal(t, state.expired(), OK, "a body that owes nothing")
+		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
 
 		state = alive(&c, Waiting)
 		state.ExpectBody()
 		time.Sleep(time.Hour)
-		expect(t, "nobody reads, the user container is slow", state.Expired(), OK)
+		harness.Equal(t, state.expired(), OK, "nobody reads, the user container is slow")
 		for range 10 {
 			state.AwaitBody()
 			time.Sleep(10*time.Second - 1)
-			expect(t, "over, between bytes", state.Expired(), OK)
+			harness.Equal(t, state.expired(), OK, "over, between bytes")
 			state.GotBody()
 			time.Sleep(time.Minute)
-			expect(t, "over, while they are written", state.Expired(), OK)
+			harness.Equal(t, state.expired(), OK, "over, while they are written")
 		}
 		state.AwaitBody()
 		time.Sleep(10 * time.Second)
-		expect(t, "over", state.Expired(), IdleTimeout)
+		harness.Equal(t, state.expired(), IdleTimeout, "over")
 		state.Enter(Streaming)
-		expect(t, "over, when the response has begun", state.Expired(), OK)
+		harness.Equal(t, state.expired(), OK, "over, when the response has begun")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		expect(t, "the next request in the same memory", state.Expired(), OK)
+		harness.Equal(t, state.expired(), OK, "the next request in the same memory")
 	})
 }
 
@@ -149,15 +151,15 @@ func TestAForcedEndWinsOverClocksAndTheFirstOneStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, phase := range phases {
 			state := alive(&Clocks{Request: time.Second, Idle: time.Second}, phase)
-			state.End(Draining)
-			expect(t, "over", state.Expired(), Draining)
-			state.End(ClientGone)
-			expect(t, "over, ended twice", state.Expired(), Draining)
+			state.end(Draining)
+			harness.Equal(t, state.expired(), Draining, "over")
+			state.end(ClientGone)
+			harness.Equal(t, state.expired(), Draining, "over, ended twice")
 			time.Sleep(time.Minute)
-			expect(t, "over, when a clock has run out as well", state.Expired(), Draining)
+			harness.Equal(t, state.expired(), Draining, "over, when a clock has run out as well")
 			state.begin(&Clocks{}, time.Now())
-			expect(t, "over, the next request in the same memory", state.Expired(), OK)
-			expect(t, "its phase", state.Phase(), Queued)
+			harness.Equal(t, state.expired(), OK, "over, the next request in the same memory")
+			harness.Equal(t, state.Phase(), Queued, "its phase")
 		}
 	})
 }
@@ -209,7 +211,7 @@ func (m *clocksModel) step(state *RequestState, random *rand.Rand) {
 	case 0:
 		time.Sleep(time.Duration(random.Int64N(int64(3 * time.Second))))
 	case 1:
-		if next := state.Next(); !next.IsZero() && time.Until(next) > 0 {
+		if next := state.nextExpiry(); !next.IsZero() && time.Until(next) > 0 {
 			time.Sleep(time.Until(next) - time.Duration(random.IntN(2))) // the moment, or just before
 		}
 	case 2:
@@ -252,10 +254,10 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 				state.ExpectBody()
 			}
 			time.Sleep(1 * time.Nanosecond) // nobody waits for a body in the nanosecond of the request
-			var before time.Time            // Next, the last time
+			var before time.Time            // the last time
 			for range 20 {
 				want, at := m.next()
-				next := state.Next()
+				next := state.nextExpiry()
 				if !next.Equal(at) {
 					t.Fatalf("seed %d, round %d: %+v: got next %v, want %v", seed, round, m, next, at)
 				}
@@ -266,7 +268,7 @@ func TestOverAndNextAgreeWithTheClocksWhateverHappens(t *testing.T) {
 				if at.IsZero() || time.Now().Before(at) {
 					want = OK
 				}
-				if over := state.Expired(); over != want {
+				if over := state.expired(); over != want {
 					t.Fatalf("seed %d, round %d: %+v: got over %v, want %v", seed, round, m, over, want)
 				}
 				m.step(state, random)
@@ -286,25 +288,25 @@ func TestALifeMayBeAskedWhileItGoesOn(t *testing.T) {
 		})
 		all.Go(func() {
 			for range 1000 {
-				if reason := state.Expired(); reason != OK && reason != Draining {
+				if reason := state.expired(); reason != OK && reason != Draining {
 					t.Errorf("got %v, want ok or draining", reason)
 				}
-				state.Next()
+				state.nextExpiry()
 			}
 		})
 	}
 	for _, phase := range phases {
 		state.Enter(phase)
 	}
-	state.End(Draining)
+	state.end(Draining)
 	all.Wait()
-	expect(t, "over", state.Expired(), Draining)
-	expect(t, "phase", state.Phase(), Tunnelled)
+	harness.Equal(t, state.expired(), Draining, "over")
+	harness.Equal(t, state.Phase(), Tunnelled, "phase")
 }
 
 func TestPhasesHaveTheWordsOfTheLog(t *testing.T) {
 	for i, want := range []string{"queued", "dialling", "waiting", "streaming", "streaming"} {
-		expect(t, fmt.Sprint("phase ", i), phases[i].String(), want)
+		harness.Equal(t, phases[i].String(), want, fmt.Sprint("phase ", i))
 	}
 }
 
@@ -313,25 +315,25 @@ func TestTheSendClockRunsOnlyWhileAPieceOfTheResponseWaitsForItsClient(t *testin
 		c := Clocks{Send: 10 * time.Second}
 		state := alive(&c, Streaming)
 		time.Sleep(time.Hour)
-		expect(t, "nothing is offered: over", state.Expired(), OK)
-		expect(t, "next", state.Next(), time.Time{})
+		harness.Equal(t, state.expired(), OK, "nothing is offered: over")
+		harness.Equal(t, state.nextExpiry(), time.Time{}, "next")
 		for range 10 {
 			state.writeStarted()
-			expect(t, "next", state.Next(), time.Now().Add(10*time.Second))
+			harness.Equal(t, state.nextExpiry(), time.Now().Add(10*time.Second), "next")
 			time.Sleep(10*time.Second - 1)
-			expect(t, "over, before it is taken", state.Expired(), OK)
+			harness.Equal(t, state.expired(), OK, "over, before it is taken")
 			state.WriteDone()
 			time.Sleep(time.Minute)
-			expect(t, "over, between two pieces", state.Expired(), OK)
+			harness.Equal(t, state.expired(), OK, "over, between two pieces")
 		}
 		state.writeStarted()
 		time.Sleep(10 * time.Second)
-		expect(t, "over", state.Expired(), IdleTimeout)
+		harness.Equal(t, state.expired(), IdleTimeout, "over")
 		state.Enter(Tunnelled)
-		expect(t, "over, in a tunnel", state.Expired(), OK)
+		harness.Equal(t, state.expired(), OK, "over, in a tunnel")
 		state.begin(&c, time.Now())
 		time.Sleep(time.Hour)
-		expect(t, "over, the next request in the same memory", state.Expired(), OK)
+		harness.Equal(t, state.expired(), OK, "over, the next request in the same memory")
 	})
 }
 
@@ -348,6 +350,6 @@ func TestAnAlarmThatWatchesAnewRingsEarlierThanItWasToBefore(t *testing.T) {
 		state.writeStarted()
 		a.Watch(state)
 		time.Sleep(time.Minute)
-		expect(t, "aborted after", time.Duration(aborted.Load()), time.Minute+time.Second)
+		harness.Equal(t, time.Duration(aborted.Load()), time.Minute+time.Second, "aborted after")
 	})
 }

@@ -95,7 +95,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 			o.TraceID = state.trace.ID()
 		}
 	}
-	p.Drain.arrive(x, state, fresh)
+	inFlight := p.Drain.arrive(x, state, fresh)
 	defer p.Drain.leave(state)
 	if fresh { // what counts against quiet counts for scaling
 		p.Stats.In(o.Start, o.Proxied)
@@ -107,7 +107,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 		}
 	}()
 
-	held = p.forward(limit, fresh, x, state, o)
+	held = p.forward(limit, inFlight, fresh, x, state, o)
 	if o.Reason != OK && !o.Begun {
 		o.Status = o.Reason.Status()
 		if o.Reason != ClientGone {
@@ -145,19 +145,23 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 }
 
 // forward waits for a slot and holds it until the exchange with the user
-// container has ended. It reports whether it has left that to hold.
-func (p *Proxy) forward(limit *Limit, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
+// container has ended. It reports whether it has left that to hold. inFlight is how many
+// requests there are, of which all are in the user container where there is no limit.
+func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
 	if reason := limit.acquire(x, state); reason != OK {
 		o.Reason = reason
 		return false
 	}
-	defer func() {
-		if !held {
-			limit.release()
-		}
-	}()
+	defer func() { limit.end(&state.ticket, o, held) }()
 	o.Slot = time.Now()
-	state.holds = limit != nil && p.Grace > 0
+	if limit == nil {
+		state.ticket.limit, state.ticket.inFlight = nil, 0
+		if o.Kind != header.KubeletRequest { // which is beside those that load the user container
+			state.ticket.inFlight = int32(inFlight)
+		}
+	}
+	o.InFlight = int(state.ticket.inFlight)
+	state.ticket.holds = limit != nil && p.Grace > 0
 	state.Enter(Dialling)
 	o.Result = x.Forward(state)
 	if o.Held == nil {
@@ -192,8 +196,8 @@ func (e *Exclude) has(o *Observation) bool {
 	if len(e.Paths) > 0 {
 		path := o.Path()
 		for _, want := range e.Paths {
-			prefix, any := strings.CutSuffix(want, "*")
-			if path == want || any && strings.HasPrefix(path, prefix) {
+			prefix, more := strings.CutSuffix(want, "*")
+			if path == want || more && strings.HasPrefix(path, prefix) {
 				return true
 			}
 		}

@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // heard returns what the client of f heard of us: "200 queue"; "nothing" when we
@@ -58,7 +60,7 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 	} {
 		for _, draining := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				h := newHouse()
+				h := newTestProxy()
 				h.Limit = NewLimit(1, 0)
 				busy := newFake("/busy")
 				h.Limit.acquire(busy, &busy.state)
@@ -87,22 +89,22 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 	}
 }
 
-func TestADrainThatBeginsWhileWeAskForReadinessIsTold(t *testing.T) {
+func TestADrainThatBeginsWhileWeAskForReadinessIsAnswered(t *testing.T) {
 	for _, ready := range []error{nil, errors.New("the app has gone")} {
-		h := newHouse()
+		h := newTestProxy()
 		h.Ready = func(context.Context) error {
 			h.Drain.Begin(true)
 			return ready
 		}
 		f := newFake("/", "K-Network-Probe", "queue")
 		h.serve(f)
-		expect(t, fmt.Sprint("app ", ready), f.heard(), "503 shutting down\n")
+		harness.Equal(t, f.heard(), "503 shutting down\n", fmt.Sprint("app ", ready))
 	}
 }
 
 func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Ready = func(ctx context.Context) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -110,7 +112,7 @@ func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
 		f := newFake("/", "K-Network-Probe", "queue")
 		done := h.start(f)
 		synctest.Wait()
-		expect(t, "while it asks", f.heard(), "nothing")
+		harness.Equal(t, f.heard(), "nothing", "while it asks")
 		f.hangUp()
 		<-done
 		h.empty(t)
@@ -119,7 +121,7 @@ func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
 
 func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		start := time.Now()
 		free := make(chan struct{})
@@ -128,43 +130,43 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		synctest.Wait()
 		doneToo := h.start(two)
 		synctest.Wait()
-		expect(t, "limit", h.Limit.String(), "1 running, 1 waiting")
+		harness.Equal(t, h.Limit.String(), "1 running, 1 waiting", "limit")
 		n, _ := h.Drain.Flights()
-		expect(t, "in flight", n, 2)
+		harness.Equal(t, n, 2, "in flight")
 		time.Sleep(time.Second)
 		r := h.Stats.Report(time.Now())
-		expect(t, "counted, who waits too", fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {1 2 1 2 1}")
+		harness.Equal(t, fmt.Sprint(r.InFlight, r.ProxiedInFlight, r.Last), "2 1 {1 2 1 2 1}", "counted, who waits too")
 		time.Sleep(time.Second)
 		close(free)
 		<-done
 		<-doneToo
 		h.empty(t)
-		expect(t, "observations", len(h.seen), 2)
+		harness.Equal(t, len(h.seen), 2, "observations")
 		first, second := h.of(t, one), h.of(t, two)
-		expect(t, "its slot", first.Slot.Sub(start), time.Duration(0))
-		expect(t, "its end", first.End.Sub(start), 2*time.Second)
-		expect(t, "its status", first.Status, 200)
-		expect(t, "its phase", first.Phase, Waiting)
-		expect(t, "its kind", first.Kind, header.Traffic)
-		expect(t, "it came through the activator", first.Proxied, false)
-		expect(t, "the second's start", second.Start.Sub(start), time.Duration(0))
-		expect(t, "its slot", second.Slot.Sub(start), 2*time.Second)
-		expect(t, "it came through the activator", second.Proxied, true)
-		expect(t, "heard of us", one.heard()+two.heard(), "nothingnothing")
+		harness.Equal(t, first.Slot.Sub(start), time.Duration(0), "its slot")
+		harness.Equal(t, first.End.Sub(start), 2*time.Second, "its end")
+		harness.Equal(t, first.Status, 200, "its status")
+		harness.Equal(t, first.Phase, Waiting, "its phase")
+		harness.Equal(t, first.Kind, header.Traffic, "its kind")
+		harness.Equal(t, first.Proxied, false, "it came through the activator")
+		harness.Equal(t, second.Start.Sub(start), time.Duration(0), "the second's start")
+		harness.Equal(t, second.Slot.Sub(start), 2*time.Second, "its slot")
+		harness.Equal(t, second.Proxied, true, "it came through the activator")
+		harness.Equal(t, one.heard()+two.heard(), "nothingnothing", "heard of us")
 	})
 }
 
 func TestOnlyTheActivatorsExactWordMakesARequestProxied(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "activator": true, "Activator": false, "activator2": false} {
-		h := newHouse()
+		h := newTestProxy()
 		h.serve(newFake("/", "K-Proxy-Request", value))
-		expect(t, value, h.seen[0].Proxied, want)
+		harness.Equal(t, h.seen[0].Proxied, want, value)
 	}
 }
 
 func TestAFullQueueIsSaidAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		free := make(chan struct{})
 		h.start(newFake("/").worksUntil(free))
@@ -173,10 +175,10 @@ func TestAFullQueueIsSaidAtOnce(t *testing.T) {
 		synctest.Wait()
 		full := newFake("/")
 		h.serve(full)
-		expect(t, "heard", full.heard(), "503 pending request queue full\n")
-		expect(t, "forwarded", full.forwarded, 0)
+		harness.Equal(t, full.heard(), "503 pending request queue full\n", "heard")
+		harness.Equal(t, full.forwarded, 0, "forwarded")
 		o := h.seen[0]
-		expect(t, "observed", fmt.Sprint(o.Status, o.Reason, o.Phase, o.Slot.IsZero()), "503 queue-full queued true")
+		harness.Equal(t, fmt.Sprint(o.Status, o.Reason, o.Phase, o.Slot.IsZero()), "503 queue-full queued true", "observed")
 		close(free)
 		<-waits
 		synctest.Wait()
@@ -184,9 +186,9 @@ func TestAFullQueueIsSaidAtOnce(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesTheQueueIsLogged499AndHearsNothing(t *testing.T) {
+func TestAClientThatLeavesTheQueueIsLogged499AndGetsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		free := make(chan struct{})
 		busy := h.start(newFake("/").worksUntil(free))
@@ -196,11 +198,11 @@ func TestAClientThatLeavesTheQueueIsLogged499AndHearsNothing(t *testing.T) {
 		synctest.Wait()
 		leaver.hangUp()
 		<-left
-		expect(t, "heard", leaver.heard(), "nothing")
-		expect(t, "forwarded", leaver.forwarded, 0)
+		harness.Equal(t, leaver.heard(), "nothing", "heard")
+		harness.Equal(t, leaver.forwarded, 0, "forwarded")
 		o := h.seen[0]
-		expect(t, "observed", fmt.Sprint(o.Status, o.Reason, o.Phase), "499 client-gone queued")
-		expect(t, "limit", h.Limit.String(), "1 running, 0 waiting")
+		harness.Equal(t, fmt.Sprint(o.Status, o.Reason, o.Phase), "499 client-gone queued", "observed")
+		harness.Equal(t, h.Limit.String(), "1 running, 0 waiting", "limit")
 		close(free)
 		<-busy
 		h.empty(t)
@@ -223,7 +225,7 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 		{Clocks{Queue: time.Second}, true, "503 pending request queue full\n", "503 queue-timeout queued"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newHouse()
+			h := newTestProxy()
 			h.Limit = NewLimit(1, 1)
 			busy := newFake("/")
 			if c.queued {
@@ -235,9 +237,9 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 			h.serve(f)
 			o := h.seen[0]
 			what := fmt.Sprintf("%+v, queued %t: ", c.clocks, c.queued)
-			expect(t, what+"heard", f.heard(), c.want)
-			expect(t, what+"observed", fmt.Sprint(o.Status, o.Reason, o.Phase), c.seen)
-			expect(t, what+"after", o.End.Sub(start), time.Second)
+			harness.Equal(t, f.heard(), c.want, what+"heard")
+			harness.Equal(t, fmt.Sprint(o.Status, o.Reason, o.Phase), c.seen, what+"observed")
+			harness.Equal(t, o.End.Sub(start), time.Second, what+"after")
 			if c.queued {
 				h.Limit.release()
 			}
@@ -246,7 +248,7 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 	}
 }
 
-func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
+func TestWeAnswerWhereAForwardDidNotAnswerTheClient(t *testing.T) {
 	for _, c := range []struct {
 		result Result
 		heard  string
@@ -266,25 +268,25 @@ func TestWhatAForwardDidNotTellTheClientIsToldByUs(t *testing.T) {
 		{Result{Reason: BadRequest}, "400 bad request\n", 400},
 		{Result{Reason: TooLarge}, "413 request body too large\n", 413},
 	} {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 0)
 		f := newFake("/")
 		f.app = func(*RequestState) Result { return c.result }
 		f.onAnswer = func() {
-			expect(t, "limit, while the answer is written", h.Limit.String(), "0 running, 0 waiting")
+			harness.Equal(t, h.Limit.String(), "0 running, 0 waiting", "limit, while the answer is written")
 		}
 		h.serve(f)
 		what := fmt.Sprintf("%+v: ", c.result)
-		expect(t, what+"heard", f.heard(), c.heard)
-		expect(t, what+"status", h.seen[0].Status, c.status)
-		expect(t, what+"why", h.seen[0].Reason, c.result.Reason)
+		harness.Equal(t, f.heard(), c.heard, what+"heard")
+		harness.Equal(t, h.seen[0].Status, c.status, what+"status")
+		harness.Equal(t, h.seen[0].Reason, c.result.Reason, what+"why")
 		h.empty(t)
 	}
 }
 
 func TestKubeletProbesDoNotRestartTheQuietPeriodAndTrafficDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Exclude = Exclude{Paths: []string{"/healthz"}}
 		start := time.Now()
 		for _, c := range []struct {
@@ -300,14 +302,14 @@ func TestKubeletProbesDoNotRestartTheQuietPeriodAndTrafficDoes(t *testing.T) {
 		} {
 			time.Sleep(time.Second)
 			h.serve(c.f)
-			expect(t, fmt.Sprint(c.f.fields), h.Drain.arrived.Sub(start), c.want)
+			harness.Equal(t, h.Drain.arrived.Sub(start), c.want, fmt.Sprint(c.f.fields))
 		}
 	})
 }
 
 func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 0)
 		h.Exclude = Exclude{Paths: []string{"/healthz", "/admin/*"}, UserAgents: []string{"Prometheus/", "curl"}}
 		for _, c := range []struct {
@@ -333,20 +335,20 @@ func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 			done := h.start(c.f.worksUntil(free))
 			synctest.Wait()
 			what := fmt.Sprint(c.f.request.URL.Path, c.f.fields, ": ")
-			expect(t, what+"limit", h.Limit.String(), "1 running, 0 waiting")
+			harness.Equal(t, h.Limit.String(), "1 running, 0 waiting", what+"limit")
 			counted := 1
 			if c.want {
 				counted = 0
 			}
-			expect(t, what+"counted", h.Stats.Report(time.Now()).InFlight, counted)
+			harness.Equal(t, h.Stats.Report(time.Now()).InFlight, counted, what+"counted")
 			n, _ := h.Drain.Flights()
-			expect(t, what+"in flight", n, 1)
+			harness.Equal(t, n, 1, what+"in flight")
 			turnedAway := newFake(c.f.request.URL.Path, "User-Agent", c.f.fields["User-Agent"])
 			h.serve(turnedAway)
-			expect(t, what+"one more", turnedAway.heard(), "503 pending request queue full\n")
+			harness.Equal(t, turnedAway.heard(), "503 pending request queue full\n", what+"one more")
 			close(free)
 			<-done
-			expect(t, what+"excluded", h.seen[len(h.seen)-1].Excluded, c.want)
+			harness.Equal(t, h.seen[len(h.seen)-1].Excluded, c.want, what+"excluded")
 		}
 		h.empty(t)
 	})
@@ -367,22 +369,22 @@ func TestThePathIsTheTargetsInEveryForm(t *testing.T) {
 		"":                    "",
 	} {
 		l := Line{Target: target}
-		expect(t, target, l.Path(), want)
+		harness.Equal(t, l.Path(), want, target)
 	}
 }
 
 func TestAStarAloneExcludesAll(t *testing.T) {
-	h := newHouse()
+	h := newTestProxy()
 	h.Exclude = Exclude{Paths: []string{"*"}}
 	h.serve(newFake("/x"))
 	h.serve(newFake("*"))
-	expect(t, "excluded", h.seen[0].Excluded && h.seen[1].Excluded, true)
+	harness.Equal(t, h.seen[0].Excluded && h.seen[1].Excluded, true, "excluded")
 }
 
 func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, fields := range [][]string{nil, {"K-Proxy-Request", "activator"}, {"User-Agent", "kube-probe/1.31"}} {
-			h := newHouse()
+			h := newTestProxy()
 			h.Limit = NewLimit(1, 1)
 			goOn := make(chan struct{})
 			f := newFake("/", fields...)
@@ -400,9 +402,9 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 			done := h.start(next)
 			synctest.Wait()
 			close(goOn)
-			expect(t, "panic", <-recovered, any("the engine"))
+			harness.Equal(t, <-recovered, any("the engine"), "panic")
 			<-done
-			expect(t, "the next, forwarded", next.forwarded, 1)
+			harness.Equal(t, next.forwarded, 1, "the next, forwarded")
 			h.empty(t)
 		}
 	})
@@ -410,7 +412,7 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 
 func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		served, waiting := newFake("/").worksUntil(nil), newFake("/")
 		servedDone := h.start(served)
@@ -418,23 +420,23 @@ func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
 		waitingDone := h.start(waiting)
 		synctest.Wait()
 		h.Drain.Begin(true)
-		expect(t, "outcome", h.Drain.Wait(context.Background()), Deadline)
+		harness.Equal(t, h.Drain.Wait(context.Background()), Deadline, "outcome")
 		h.Drain.Abort()
 		<-servedDone
 		<-waitingDone
-		expect(t, "served", served.heard(), "503 shutting down\n")
-		expect(t, "waiting", waiting.heard(), "503 shutting down\n")
-		expect(t, "waiting, forwarded", waiting.forwarded, 0)
+		harness.Equal(t, served.heard(), "503 shutting down\n", "served")
+		harness.Equal(t, waiting.heard(), "503 shutting down\n", "waiting")
+		harness.Equal(t, waiting.forwarded, 0, "waiting, forwarded")
 		late := newFake("/").worksUntil(nil)
 		h.serve(late)
-		expect(t, "late", late.heard(), "503 shutting down\n")
+		harness.Equal(t, late.heard(), "503 shutting down\n", "late")
 		h.empty(t)
 	})
 }
 
 func TestOneLifeServesManyRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		h.Clocks = Clocks{Request: time.Second, Idle: time.Second}
 		busy := newFake("/")
@@ -449,9 +451,9 @@ func TestOneLifeServesManyRequests(t *testing.T) {
 				}()
 			}
 			h.Serve(f, state)
-			expect(t, fmt.Sprint("request ", i), f.heard(), want)
+			harness.Equal(t, f.heard(), want, fmt.Sprint("request ", i))
 			if want == "nothing" {
-				expect(t, "its status", h.seen[i].Status, 200)
+				harness.Equal(t, h.seen[i].Status, 200, "its status")
 				h.Limit.acquire(busy, &busy.state)
 			}
 		}
@@ -460,7 +462,7 @@ func TestOneLifeServesManyRequests(t *testing.T) {
 	})
 }
 
-// trace records what the story tells of a request.
+// trace records what becomes of a request.
 type trace struct{ told []string }
 
 func (t *trace) ID() string         { return "id" }
@@ -470,7 +472,7 @@ func (t *trace) Fields() []Field    { return nil }
 func (t *trace) End(o *Observation) { t.told = append(t.told, fmt.Sprint(o.TraceID, " ", o.Status)) }
 
 func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
-	h := newHouse()
+	h := newTestProxy()
 	h.Exclude = Exclude{Paths: []string{"/healthz"}}
 	seen := &trace{}
 	h.Trace = func(Exchange) Trace { return seen }
@@ -483,37 +485,44 @@ func TestWhatCountsIsTracedAndNothingElse(t *testing.T) {
 	} {
 		h.Serve(f, state)
 	}
-	expect(t, "told", fmt.Sprint(seen.told), "[dialling id 200]")
-	expect(t, "the excluded one's trace", h.seen[1].TraceID, "")
+	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told")
+	harness.Equal(t, h.seen[1].TraceID, "", "the excluded one's trace")
 	h.Trace = func(Exchange) Trace { return nil }
 	h.Serve(newFake("/"), state)
-	expect(t, "told, of a request that is not sampled", fmt.Sprint(seen.told), "[dialling id 200]")
+	harness.Equal(t, fmt.Sprint(seen.told), "[dialling id 200]", "told, of a request that is not sampled")
 }
 
 func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
-	for name, change := range map[string]func(*house){
-		"bare":     func(*house) {},
-		"limit":    func(h *house) { h.Limit = NewLimit(1, 1) },
-		"clocks":   func(h *house) { h.Clocks = Clocks{Request: time.Hour, ResponseStart: time.Hour, Idle: time.Hour} },
-		"exclude":  func(h *house) { h.Exclude = Exclude{Paths: []string{"/x", "/y/*"}, UserAgents: []string{"curl"}} },
-		"draining": func(h *house) { h.Drain.Begin(true) },
+	for name, change := range map[string]func(*testProxy){
+		"bare":     func(*testProxy) {},
+		"limit":    func(h *testProxy) { h.Limit = NewLimit(1, 1) },
+		"adaptive": func(h *testProxy) { h.Limit = NewAdaptiveLimit(adapt.Settings{}, 1) },
+		"clocks":   func(h *testProxy) { h.Clocks = Clocks{Request: time.Hour, ResponseStart: time.Hour, Idle: time.Hour} },
+		"exclude":  func(h *testProxy) { h.Exclude = Exclude{Paths: []string{"/x", "/y/*"}, UserAgents: []string{"curl"}} },
+		"draining": func(h *testProxy) { h.Drain.Begin(true) },
 	} {
-		h := newHouse()
+		h := newTestProxy()
 		h.Observe = func(*Observation) {}
 		change(h)
 		f := newFake("/")
-		if got := testing.AllocsPerRun(200, func() { h.Serve(f, &f.state) }); got != 0 {
-			t.Errorf("%s: got %v allocations, want 0", name, got)
-		}
+		harness.Equal(t, testing.AllocsPerRun(200, func() { h.Serve(f, &f.state) }), 0, name, "allocations")
 		if f.forwarded == 0 || len(f.answers) != 0 {
 			t.Errorf("%s: got %d forwarded, %d answered, want all forwarded", name, f.forwarded, len(f.answers))
 		}
 	}
 }
 
-func BenchmarkServe(b *testing.B) {
-	h := newHouse()
-	h.Limit = NewLimit(100, 100)
+func BenchmarkServe(b *testing.B) { benchmarkServe(b, NewLimit(100, 100)) }
+
+func BenchmarkServeAdaptive(b *testing.B) {
+	benchmarkServe(b, NewAdaptiveLimit(adapt.Settings{Max: 100}, 100))
+}
+
+func BenchmarkServeUnlimited(b *testing.B) { benchmarkServe(b, nil) }
+
+func benchmarkServe(b *testing.B, limit *Limit) {
+	h := newTestProxy()
+	h.Limit = limit
 	h.Clocks = Clocks{Request: time.Hour, ResponseStart: time.Hour, Idle: time.Hour}
 	h.Observe = func(*Observation) {}
 	f := newFake("/")

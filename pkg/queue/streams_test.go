@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // responding serves a request of method and request content type whose response, of
 // the other content type, has begun, until end is closed.
-func (h *house) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
+func (h *testProxy) responding(method, requestType, responseType string, end <-chan struct{}) *fake {
 	f := newFake("/", header.ContentType, requestType)
 	f.request.Method = method
 	f.app = func(state *RequestState) Result {
@@ -42,7 +43,7 @@ func TestOnlyStreamsAreNotWaitedFor(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newHouse()
+				h := newTestProxy()
 				h.Drain.settings.WaitForStreams = c.wait
 				end := make(chan struct{})
 				h.responding(c.method, c.requestType, c.responseType, end)
@@ -50,7 +51,7 @@ func TestOnlyStreamsAreNotWaitedFor(t *testing.T) {
 				drained := wait(h.Drain)
 				time.Sleep(100 * time.Second)
 				close(end)
-				expect(t, "wait", <-drained, c.want)
+				harness.Equal(t, <-drained, c.want, "wait")
 				synctest.Wait()
 				h.empty(t)
 			})
@@ -60,48 +61,48 @@ func TestOnlyStreamsAreNotWaitedFor(t *testing.T) {
 
 func TestAGRPCCallThatIsAnsweredDuringTheDrainIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Drain.Begin(false) // and undone
 		end := make(chan struct{})
 		h.responding("POST", header.GRPC, header.GRPC, end)
 		time.Sleep(time.Minute)
-		expect(t, "streams, once that drain is undone and until the next begins", h.Drain.Streams(), 0)
+		harness.Equal(t, h.Drain.Streams(), 0, "streams, once that drain is undone and until the next begins")
 		h.Drain.Begin(true)
-		expect(t, "wait, for one that was answered before", <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second})
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait, for one that was answered before")
 		close(end)
 		synctest.Wait()
 
-		h = newHouse()
+		h = newTestProxy()
 		h.Drain.Begin(true)
 		end = make(chan struct{})
 		h.responding("POST", header.GRPC, header.GRPC, end)
 		drained := wait(h.Drain)
 		time.Sleep(time.Minute)
 		close(end)
-		expect(t, "wait, for one that is answered now", <-drained, ended{Drained, time.Minute})
+		harness.Equal(t, <-drained, ended{Drained, time.Minute}, "wait, for one that is answered now")
 	})
 }
 
 func TestAfterTheQuietPeriodOnlyStreamsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		end := make(chan struct{})
 		stream := h.responding("GET", "", "text/event-stream", end)
 		h.Drain.Begin(true)
 		late := newFake("/late")
 		time.Sleep(20 * time.Second)
 		h.serve(late)
-		expect(t, "one that comes in the quiet period", h.of(t, late).Reason, OK)
-		expect(t, "wait", <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second})
+		harness.Equal(t, h.of(t, late).Reason, OK, "one that comes in the quiet period")
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait")
 
 		tooLate := newFake("/too-late").worksUntil(nil)
 		h.serve(tooLate)
-		expect(t, "one that comes after it", h.of(t, tooLate).Reason, Draining)
-		expect(t, "the stream", stream.state.Expired(), OK)
-		expect(t, "wait again: the refused one does not begin a quiet period", <-wait(h.Drain), ended{OnlyStreams, 0})
+		harness.Equal(t, h.of(t, tooLate).Reason, Draining, "one that comes after it")
+		harness.Equal(t, stream.state.expired(), OK, "the stream")
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 0}, "wait again: the refused one does not begin a quiet period")
 		close(end)
-		expect(t, "until the stream has ended", h.Drain.Empty(context.Background()), nil)
-		expect(t, "wait, when the stream has ended", <-wait(h.Drain), ended{Drained, 0})
+		harness.Equal(t, h.Drain.Empty(context.Background()), nil, "until the stream has ended")
+		harness.Equal(t, <-wait(h.Drain), ended{Drained, 0}, "wait, when the stream has ended")
 		h.empty(t)
 	})
 }
@@ -110,15 +111,15 @@ func TestAfterTheQuietPeriodOnlyStreamsGoOn(t *testing.T) {
 // that is waited for a signal: it may end its streams, and requests are served on.
 func TestARestartOfTheAppAloneRefusesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse()
+		h := newTestProxy()
 		h.Drain = NewDrain(DrainSettings{Quiet: time.Second / 2, Deadline: time.Minute})
 		end := make(chan struct{})
 		defer close(end)
 		h.responding("GET", "", "text/event-stream", end)
 		h.Drain.Begin(false)
-		expect(t, "the hook", <-wait(h.Drain), ended{OnlyStreams, time.Second / 2})
+		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, time.Second / 2}, "the hook")
 		f := newFake("/")
 		h.serve(f)
-		expect(t, "a request", h.of(t, f).Reason, OK)
+		harness.Equal(t, h.of(t, f).Reason, OK, "a request")
 	})
 }

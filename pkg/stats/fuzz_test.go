@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // The grammar of Accept (RFC 9110 sections 5.6 and 12.5.1) without what nobody
@@ -105,7 +107,7 @@ func FuzzAccept(f *testing.F) {
 	f.Add("*/*;q=0", "text/plain;q=2", 0)
 	f.Fuzz(func(t *testing.T, one, two string, first int) {
 		first = []int{0, 1, 4}[max(first, -first, 0)%3]
-		otherwise := map[int]Format{0: Protobuf, 1: Prometheus, 4: JSON}[first]
+		otherwise := map[int]Format{0: inProtobuf, 1: inPrometheus, 4: inJSON}[first]
 		h := Handler(New(time.Now()), Labels{}, otherwise)
 		lines := []string{one}
 		if two != "" {
@@ -124,8 +126,6 @@ func FuzzAccept(f *testing.F) {
 		if want, ok := welcome(strings.Join(lines, ","), first); ok && got != want {
 			t.Errorf("%q, else %s: got %s, want %s", lines, otherwise, served[got][2], served[want][2])
 		}
-		if got := get(h, "/metrics?format=json", lines).Header().Get("Content-Type"); got != "application/json" {
-			t.Errorf("%q with ?format=json: got %s, want application/json", lines, got)
-		}
+		harness.Equal(t, get(h, "/metrics?format=json", lines).Header().Get("Content-Type"), "application/json", lines, "with ?format=json")
 	})
 }

@@ -17,9 +17,9 @@ type Format string
 
 // The formats that can be asked for by name.
 const (
-	Protobuf   Format = "protobuf"   // Knative's message Stat
-	Prometheus Format = "prometheus" // Prometheus text
-	JSON       Format = "json"
+	inProtobuf   Format = "protobuf"   // Knative's message Stat
+	inPrometheus Format = "prometheus" // Prometheus text
+	inJSON       Format = "json"
 )
 
 // path is where [Handler] answers.
@@ -41,7 +41,7 @@ func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
 	l = l.validUTF8()
 	first := byName(otherwise)
 	if first == nil {
-		first = byName(Protobuf)
+		first = byName(inProtobuf)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != path {
@@ -52,7 +52,7 @@ func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
 		if name := r.URL.Query().Get("format"); name == "" {
 			wanted = accepted(r.Header.Values("Accept"), first)
 		} else if wanted = byName(Format(name)); wanted == nil {
-			http.Error(w, fmt.Sprintf("format must be %s, %s or %s, not %.64q", Prometheus, JSON, Protobuf, name), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("format must be %s, %s or %s, not %.64q", inPrometheus, inJSON, inProtobuf, name), http.StatusBadRequest)
 			return
 		}
 		body := wanted.write(nil, l, s.Report(time.Now()))
@@ -75,11 +75,11 @@ type format struct {
 // formats is in the order of our preference. Gauges look the same in both
 // versions of OpenMetrics.
 var formats = [...]format{
-	{Protobuf, "application/protobuf", "", "application/protobuf", appendProto},
-	{Prometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
+	{inProtobuf, "application/protobuf", "", "application/protobuf", appendProto},
+	{inPrometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
 	{"", "application/openmetrics-text", "1.0.0", "application/openmetrics-text; version=1.0.0; charset=utf-8", appendOpenMetrics},
 	{"", "application/openmetrics-text", "0.0.1", "application/openmetrics-text; version=0.0.1; charset=utf-8", appendOpenMetrics},
-	{JSON, "application/json", "", "application/json", appendJSON},
+	{inJSON, "application/json", "", "application/json", appendJSON},
 }
 
 func appendProto(dst []byte, l Labels, r Report) []byte {
@@ -111,7 +111,7 @@ func accepted(accept []string, first *format) *format {
 		}
 	}
 	if most == 0 {
-		return byName(Prometheus)
+		return byName(inPrometheus)
 	}
 	return best
 }

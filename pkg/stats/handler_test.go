@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // busy is a report in which no two numbers are the same.
@@ -43,9 +45,7 @@ func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
 		{"a name of more than 127 bytes", strings.Repeat("p", 200), Report{}, "0ac801" + strings.Repeat("70", 200)},
 		{"no name", "", Report{}, ""},
 	} {
-		if got := hex.EncodeToString(appendStat(nil, c.pod, c.report)); got != c.want {
-			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
-		}
+		harness.Equal(t, hex.EncodeToString(appendStat(nil, c.pod, c.report)), c.want, c.name)
 	}
 }
 
@@ -66,9 +66,7 @@ func TestProtobufDecodesToTheReport(t *testing.T) {
 			t.Fatalf("got wire type %d of field %d, want 1 or 2", tag&7, tag>>3)
 		}
 	}
-	if pod != "pod1" {
-		t.Errorf("pod_name: got %q, want pod1", pod)
-	}
+	harness.Equal(t, pod, "pod1", "pod_name")
 	want := map[uint64]float64{2: 1.5, 3: 0.25, 4: 12, 5: 3, 6: 100}
 	if fmt.Sprint(doubles) != fmt.Sprint(want) {
 		t.Errorf("fields: got %v, want %v", doubles, want)
@@ -106,9 +104,7 @@ func TestTextHasOneGaugeForEachNumber(t *testing.T) {
 		if !strings.HasPrefix(lines[i], "# HELP "+name+" ") || len(lines[i]) < len("# HELP "+name+" ")+10 {
 			t.Errorf("got %q, want a help line for %s", lines[i], name)
 		}
-		if want := "# TYPE " + name + " gauge\n"; lines[i+1] != want {
-			t.Errorf("got %q, want %q", lines[i+1], want)
-		}
+		harness.Equal(t, lines[i+1], "# TYPE "+name+" gauge\n")
 		if _, twice := got[name]; twice {
 			t.Errorf("%s is there twice", name)
 		}
@@ -117,20 +113,14 @@ func TestTextHasOneGaugeForEachNumber(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(values) {
 		t.Errorf("got %v\nwant %v", got, values)
 	}
-	if lines[len(lines)-1] != "" {
-		t.Errorf("last line: got %q, want a line end behind it", lines[len(lines)-1])
-	}
-	if got, want := string(appendOpenMetrics(nil, labels, busy)), text+"# EOF\n"; got != want {
-		t.Errorf("OpenMetrics: got %q, want %q", got, want)
-	}
+	harness.Equal(t, lines[len(lines)-1], "", "last line", "(a line end behind it)")
+	harness.Equal(t, string(appendOpenMetrics(nil, labels, busy)), text+"# EOF\n", "OpenMetrics")
 }
 
 func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
 	body := appendJSON(nil, labels, busy)
 	var got map[string]any
-	if err := json.Unmarshal(body, &got); err != nil {
-		t.Fatalf("got %s: %v", body, err)
-	}
+	harness.NoError(t, json.Unmarshal(body, &got), body)
 	want := map[string]any{"destination_namespace": "default", "destination_configuration": "hello",
 		"destination_revision": "hello-00001", "destination_pod": "pod1"}
 	for name, value := range values {
@@ -169,7 +159,7 @@ func FuzzLabelValuesSurviveEveryFormat(f *testing.F) {
 		if want == "" {
 			return
 		}
-		h := Handler(New(time.Now()), Labels{Pod: value}, Protobuf)
+		h := Handler(New(time.Now()), Labels{Pod: value}, inProtobuf)
 
 		text := get(h, "/metrics?format=prometheus", nil).Body.String()
 		line := text[strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n')+1:]
@@ -275,7 +265,7 @@ func TestAcceptChoosesTheFormat(t *testing.T) {
 		{"nothing", []string{"*/*;q=0"}, isText, ""},
 	} {
 		for otherwise, want := range map[Format]string{
-			Protobuf: c.want, "": c.want, "xml": c.want, Prometheus: c.asText,
+			inProtobuf: c.want, "": c.want, "xml": c.want, inPrometheus: c.asText,
 		} {
 			if want == "" {
 				want = c.want
@@ -290,7 +280,7 @@ func TestAcceptChoosesTheFormat(t *testing.T) {
 }
 
 func TestTheQueryOverridesAccept(t *testing.T) {
-	h := Handler(New(time.Now()), labels, Protobuf)
+	h := Handler(New(time.Now()), labels, inProtobuf)
 	for _, c := range []struct {
 		query, accept, want string
 	}{
@@ -317,7 +307,7 @@ func TestTheQueryOverridesAccept(t *testing.T) {
 }
 
 func TestOnlyThePathMatters(t *testing.T) {
-	server := httptest.NewServer(Handler(New(time.Now()), Labels{Pod: "pod1"}, Protobuf))
+	server := httptest.NewServer(Handler(New(time.Now()), Labels{Pod: "pod1"}, inProtobuf))
 	defer server.Close()
 	for _, c := range []struct {
 		method, path string
@@ -335,13 +325,9 @@ func TestOnlyThePathMatters(t *testing.T) {
 		{"GET", "/?format=xml", 404, "404 page not found\n"},
 	} {
 		r, err := http.NewRequest(c.method, server.URL+c.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		w, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		var body [64]byte
 		n, _ := w.Body.Read(body[:])
 		w.Body.Close()
@@ -357,7 +343,7 @@ func TestOnlyThePathMatters(t *testing.T) {
 func TestTheHandlerServesTheMomentOfTheScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(time.Now())
-		h := Handler(s, Labels{Pod: "pod1"}, Protobuf)
+		h := Handler(s, Labels{Pod: "pod1"}, inProtobuf)
 		s.In(time.Now(), false)
 		scrape := func() []byte { return get(h, "/metrics", nil).Body.Bytes() }
 

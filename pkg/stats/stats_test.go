@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // at is start plus d.
@@ -19,9 +21,7 @@ func TestReportBeforeTheFirstFullSecondIsEmptyButForWhatIsInFlight(t *testing.T)
 	s.In(at(time.Second/2), false)
 	got := s.Report(at(time.Second - 1))
 	want := Report{InFlight: 2, ProxiedInFlight: 1}
-	if got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	harness.Equal(t, got, want)
 }
 
 func TestASecondBelongsToTheWindowThatItStartsIn(t *testing.T) {
@@ -31,9 +31,7 @@ func TestASecondBelongsToTheWindowThatItStartsIn(t *testing.T) {
 	s.In(at(time.Second), false) // the first moment of the next second
 	got := s.Report(at(time.Second)).Last
 	want := Window{Seconds: 1, Concurrency: 1 - 1e-9, Requests: 1}
-	if got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	harness.Equal(t, got, want)
 }
 
 func TestConcurrencyIsWeightedByTime(t *testing.T) {
@@ -47,9 +45,7 @@ func TestConcurrencyIsWeightedByTime(t *testing.T) {
 	if got.Last != want || got.Last6 != want || got.Last60 != want {
 		t.Errorf("got %+v, want %+v in all three windows", got, want)
 	}
-	if got.Uptime != time.Second {
-		t.Errorf("uptime: got %v, want 1s", got.Uptime)
-	}
+	harness.Equal(t, got.Uptime, time.Second, "uptime")
 }
 
 func TestARequestThatNeverEndsCountsInEverySecond(t *testing.T) {
@@ -95,9 +91,7 @@ func TestSilenceForgetsOldRequests(t *testing.T) {
 		t.Errorf("after half a minute of silence: got %+v, want 5 requests per second, all proxied", got)
 	}
 	want := Window{Seconds: 60}
-	if got := s.Report(at(120 * time.Second)).Last60; got != want {
-		t.Errorf("after a minute of silence: got %+v, want %+v", got, want)
-	}
+	harness.Equal(t, s.Report(at(120*time.Second)).Last60, want, "after a minute of silence")
 }
 
 func TestTimeThatGoesBackCountsAsTheLaterTime(t *testing.T) {
@@ -107,33 +101,27 @@ func TestTimeThatGoesBackCountsAsTheLaterTime(t *testing.T) {
 	s.Out(at(time.Second/4), false) // overtaken: from second/2 on
 	got := s.Report(at(time.Second)).Last
 	want := Window{Seconds: 1, Concurrency: 1, Requests: 2}
-	if got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	harness.Equal(t, got, want)
 	s.In(at(time.Second-1), false) // the first second is closed: counted in the second one
-	if got := s.Report(at(time.Second / 2)).Last; got != want {
-		t.Errorf("a closed second changed: got %+v, want %+v", got, want)
-	}
+	harness.Equal(t, s.Report(at(time.Second/2)).Last, want, "a closed second changed")
 	want = Window{Seconds: 1, Concurrency: 2, Requests: 1}
-	if got := s.Report(at(2 * time.Second)).Last; got != want {
-		t.Errorf("got %+v, want %+v", got, want)
-	}
+	harness.Equal(t, s.Report(at(2*time.Second)).Last, want)
 }
 
-// change is one event of a story: a request came or went.
+// change is one event: a request came or went.
 type change struct {
 	at      time.Duration
 	in      bool
 	proxied bool
 }
 
-// TestWindowsAgreeWithANaiveIntegral plays random stories, and computes every
-// window anew from the whole story with plain floating point.
+// TestWindowsAgreeWithANaiveIntegral plays random events, and computes every
+// window anew from all events with plain floating point.
 func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 42))
 		s := New(start)
-		var story []change
+		var events []change
 		var direct, proxied int
 		now := time.Duration(0)
 		for range 300 {
@@ -156,14 +144,14 @@ func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 			} else {
 				direct += n
 			}
-			story = append(story, c)
+			events = append(events, c)
 			if c.in {
 				s.In(at(now), c.proxied)
 			} else {
 				s.Out(at(now), c.proxied)
 			}
 			if random.IntN(10) == 0 {
-				compare(t, seed, s.Report(at(now)), story, now)
+				compare(t, seed, s.Report(at(now)), events, now)
 			}
 			if t.Failed() {
 				return
@@ -172,7 +160,7 @@ func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 	}
 }
 
-func compare(t *testing.T, seed uint64, got Report, story []change, now time.Duration) {
+func compare(t *testing.T, seed uint64, got Report, events []change, now time.Duration) {
 	t.Helper()
 	full := int(now / time.Second)
 	if got.Uptime != time.Duration(full)*time.Second {
@@ -183,21 +171,21 @@ func compare(t *testing.T, seed uint64, got Report, story []change, now time.Dur
 		got  Window
 		of   int
 	}{{"last", got.Last, 1}, {"6 s", got.Last6, 6}, {"60 s", got.Last60, 60}} {
-		want := naive(story, max(0, full-c.of), full)
+		want := naive(events, max(0, full-c.of), full)
 		if !same(c.got, want) {
 			t.Errorf("seed %d, at %v, %s: got %+v, want %+v", seed, now, c.name, c.got, want)
 		}
 	}
 }
 
-// naive is the window over the seconds from..to of a story.
-func naive(story []change, from, to int) Window {
+// naive is the window over the seconds from..to of events.
+func naive(events []change, from, to int) Window {
 	w := Window{Seconds: to - from}
 	if from == to {
 		return w
 	}
 	n := float64(to - from)
-	for _, c := range story {
+	for _, c := range events {
 		sign := -1.0
 		if c.in {
 			sign = 1
@@ -251,14 +239,12 @@ func TestConcurrentCallersLoseNoRequest(t *testing.T) {
 func TestCountingAllocatesNothing(t *testing.T) {
 	s := New(start)
 	now := start
-	if got := testing.AllocsPerRun(1000, func() {
+	harness.Equal(t, testing.AllocsPerRun(1000, func() {
 		s.In(now, true)
 		now = now.Add(time.Second / 3)
 		s.Out(now, true)
 		s.Report(now)
-	}); got != 0 {
-		t.Errorf("got %v allocations, want 0", got)
-	}
+	}), 0, "allocations")
 }
 
 func BenchmarkInAndOut(b *testing.B) {

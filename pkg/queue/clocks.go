@@ -1,0 +1,154 @@
+package queue
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Clocks are the limits on a request's time (docs/promises.md 3.2). Zero is off. They
+// all start when the request is read, so waiting in the queue counts.
+type Clocks struct {
+	Request       time.Duration // the whole request,
+	FirstByteOnly bool          // or, with this, until the response begins
+	ResponseStart time.Duration // until the response begins
+	Idle          time.Duration // between bytes, in either direction
+	Body          time.Duration // for the client's next byte of a body that is being forwarded, until the response begins
+	Send          time.Duration // for the client to take a piece of the response that is there for it
+	Queue         time.Duration // until a slot is free
+}
+
+// deadlines decide when a request has taken too long. It has no timer: an [Alarm] asks for
+// the next moment, and costs nothing while no clock is set.
+type deadlines struct {
+	clocks *Clocks
+	start  time.Time
+	most   time.Duration // for the whole request, whatever clocks says; 0: no such bound
+	active atomic.Int64  // the last byte, nanoseconds after start
+
+	phase  atomic.Uint32 // a Phase, which decides what clocks run
+	forced atomic.Uint32 // a Reason from outside: the drain's deadline
+	owing  atomic.Bool   // the client has a body to send that Clocks.Body applies to
+
+	owed  atomic.Int64 // since when its next byte is waited for, nanoseconds after start; 0: it is not
+	offer atomic.Int64 // since when a piece of the response waits for the client, nanoseconds after start; 0: none does
+}
+
+// begin starts the clocks of a request that came at now.
+func (d *deadlines) begin(c *Clocks, now time.Time) {
+	d.clocks, d.start, d.most = c, now, 0
+	d.phase.Store(uint32(Queued))
+	d.active.Store(0)
+	d.forced.Store(uint32(OK))
+	d.owing.Store(false)
+	d.owed.Store(0)
+	d.offer.Store(0)
+}
+
+// Phase returns how far the request has come.
+func (d *deadlines) Phase() Phase { return Phase(d.phase.Load()) }
+
+// Touch notes that a byte has moved, for the idle clock.
+func (d *deadlines) Touch() {
+	if d.clocks.Idle > 0 {
+		d.active.Store(int64(time.Since(d.start)))
+	}
+}
+
+// ExpectBody notes that the request has a body, which Clocks.Body applies to. It
+// alone can bring nextExpiry nearer: call it before an alarm is set.
+func (d *deadlines) ExpectBody() { d.owing.Store(d.clocks.Body > 0) }
+
+// AwaitBody notes that the next byte of the request's body is waited for, until
+// GotBody.
+func (d *deadlines) AwaitBody() {
+	if d.owing.Load() {
+		d.owed.Store(max(int64(time.Since(d.start)), 1))
+	}
+}
+
+// GotBody notes that bytes of the request's body have come, or its end.
+func (d *deadlines) GotBody() {
+	d.owed.Store(0)
+	d.Touch()
+}
+
+// writeStarted notes that a piece of the response waits for the client to take it, until
+// WriteDone. It can bring nextExpiry nearer.
+func (d *deadlines) writeStarted() {
+	if d.clocks.Send > 0 {
+		d.offer.Store(max(int64(time.Since(d.start)), 1))
+	}
+}
+
+// WriteDone notes that the client has taken the piece, or never will.
+func (d *deadlines) WriteDone() {
+	if d.clocks.Send > 0 {
+		d.offer.Store(0)
+	}
+}
+
+// end makes expired return reason from now on, whatever the clocks say, unless it was
+// called before. The caller wakes the exchange.
+func (d *deadlines) end(reason Reason) {
+	d.forced.CompareAndSwap(uint32(OK), uint32(reason))
+}
+
+// nextExpiry returns the earliest moment at which the request may expire; the zero time means
+// never. But for a write that starts the moment can only move away: an engine may leave
+// an alarm alone until it rings.
+func (d *deadlines) nextExpiry() time.Time {
+	_, at := d.earliest()
+	if at == 0 {
+		return time.Time{}
+	}
+	return d.start.Add(at)
+}
+
+// expired returns the clock that has run out, OK while none has. A deadline that
+// rings only asks; this decides.
+func (d *deadlines) expired() Reason {
+	if reason := Reason(d.forced.Load()); reason != OK {
+		return reason
+	}
+	if reason, at := d.earliest(); at != 0 && time.Since(d.start) >= at {
+		return reason
+	}
+	return OK
+}
+
+// earliest returns the clock that runs out first in the present phase and when,
+// counted from start; 0 is never.
+func (d *deadlines) earliest() (reason Reason, at time.Duration) {
+	c, phase := d.clocks, d.Phase()
+	consider := func(r Reason, d time.Duration, base time.Duration) {
+		if d > 0 && (at == 0 || base+d < at) {
+			reason, at = r, base+d
+		}
+	}
+	if phase == Tunnelled {
+		consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
+		return reason, at
+	}
+	if offer := d.offer.Load(); offer != 0 {
+		consider(IdleTimeout, c.Send, time.Duration(offer))
+	}
+	if phase == Queued {
+		consider(QueueTimeout, c.Queue, 0)
+	}
+	if phase < Streaming {
+		consider(ResponseStartTimeout, c.ResponseStart, 0)
+	}
+	if phase < Streaming && d.owing.Load() {
+		since := time.Duration(d.owed.Load())
+		if since == 0 {
+			since = time.Since(d.start)
+		}
+		consider(IdleTimeout, c.Body, since)
+	}
+	if phase < Streaming || !c.FirstByteOnly {
+		consider(RequestTimeout, c.Request, 0)
+	}
+	consider(RequestTimeout, d.most, 0)
+	consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
+	return reason, at
+}
