@@ -17,6 +17,10 @@ import (
 // must not take its own answer with it.
 const AnswerTimeout = 5 * time.Second
 
+// ContinueTimeout is how long a body waits for "100 Continue". RFC 9110 section 10.1.1
+// allows any time; servers that know nothing of it never say it.
+const ContinueTimeout = time.Second
+
 // An Encoder takes the fields of a head in their order. A name has the case in which it
 // came. Both strings are valid during the call.
 type Encoder interface {

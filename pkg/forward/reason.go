@@ -44,10 +44,10 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Reason returns the reason for which a request has failed with err. What is no *Error
+// reasonOf returns the reason for which a request has failed with err. What is no *Error
 // is the user container's fault. Of a body that could not be read only the client can be
 // the origin, unless the body was too long.
-func Reason(err error) queue.Reason {
+func reasonOf(err error) queue.Reason {
 	var e *Error
 	if !errors.As(err, &e) {
 		return queue.AppReset
@@ -75,7 +75,7 @@ func Fail(result *queue.Result, killed queue.Reason, err, body error) {
 	if body != nil && !errors.As(err, &e) {
 		err = &Error{Fault: Body, Err: body}
 	}
-	result.Reason, result.Err = Reason(err), err
+	result.Reason, result.Err = reasonOf(err), err
 }
 
 // bodyReason returns the reason for which a request's body could not be read.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // fields reads field lines, which stand one to a line.
@@ -159,9 +160,7 @@ func TestTheTargetIsPassedOnInOriginForm(t *testing.T) {
 		{"GET", "", ""},
 		{"GET", "a:1", "a:1"},
 	} {
-		if got := (&Request{Method: c.method, Target: c.target}).Path(); got != c.want {
-			t.Errorf("%s %q: got %q, want %q", c.method, c.target, got, c.want)
-		}
+		harness.Equal(t, (&Request{Method: c.method, Target: c.target}).Path(), c.want, c.method, c.target)
 	}
 }
 
@@ -186,13 +185,9 @@ func TestARequestThatMustNotReachTheAppIsRefused(t *testing.T) {
 	} {
 		r := &Request{Method: "GET", Target: "/", Length: -1}
 		c.with(r)
-		if got := r.Refuse(10); got != c.want {
-			t.Errorf("%s: got %v, want %v", name, got, c.want)
-		}
+		harness.Equal(t, r.Refuse(10), c.want, name)
 	}
-	if got := (&Request{Method: "PUT", Target: "/", Length: 1 << 40}).Refuse(0); got != queue.OK {
-		t.Errorf("without a limit: got %v, want %v", got, queue.OK)
-	}
+	harness.Equal(t, (&Request{Method: "PUT", Target: "/", Length: 1 << 40}).Refuse(0), queue.OK, "without a limit")
 }
 
 func TestOnlySomeOffersToUpgradeAreTaken(t *testing.T) {
@@ -213,17 +208,13 @@ func TestOnlySomeOffersToUpgradeAreTaken(t *testing.T) {
 		{"no protocol", "Connection: Upgrade\nUpgrade: ,\n", -1, false, false},
 	} {
 		r := &Request{Fields: fields(c.lines), Length: c.length, Chunked: c.chunked}
-		if got := r.OffersUpgrade(); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
-		}
+		harness.Equal(t, r.OffersUpgrade(), c.want, c.name)
 	}
 }
 
 func TestOnlyTETrailersAsksForTrailers(t *testing.T) {
 	for lines, want := range map[string]bool{"": false, "TE: gzip\n": false, "te: gzip\nTE: deflate, Trailers\n": true, "TE: trailers;q=1\n": false} {
-		if got := (&Request{Fields: fields(lines)}).WantsTrailers(); got != want {
-			t.Errorf("%q: got %v, want %v", lines, got, want)
-		}
+		harness.Equal(t, (&Request{Fields: fields(lines)}).WantsTrailers(), want, lines)
 	}
 }
 
@@ -233,11 +224,7 @@ func TestAHeadIsMadeWithoutAllocations(t *testing.T) {
 		Fields: fields("A: 1\nConnection: b, c\nB: 2\nX-Forwarded-For: 1.2.3.4\nX-Forwarded-For: 5.6.7.8\nForwarded: for=1.2.3.4\nTE: trailers\ncookie: a\ncookie: b\n"),
 	}
 	buf := make([]byte, 0, 4<<10)
-	if got := testing.AllocsPerRun(100, func() { buf = r.AppendHTTP1(buf[:0]) }); got != 0 {
-		t.Errorf("got %v allocations, want 0", got)
-	}
+	harness.Equal(t, testing.AllocsPerRun(100, func() { buf = r.AppendHTTP1(buf[:0]) }), 0, "allocations")
 	var e Encoder = new(Lines)
-	if got := testing.AllocsPerRun(100, func() { *e.(*Lines) = buf[:0]; r.EachField(e) }); got != 0 {
-		t.Errorf("fields: got %v allocations, want 0", got)
-	}
+	harness.Equal(t, testing.AllocsPerRun(100, func() { *e.(*Lines) = buf[:0]; r.EachField(e) }), 0, "fields", "allocations")
 }

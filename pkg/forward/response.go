@@ -39,9 +39,27 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 	}
 }
 
+// Respond notes that the final response with these fields has begun.
+func Respond(state *queue.RequestState, fields []wire.Field) {
+	contentType, _ := wire.Find(fields, header.ContentType)
+	state.Respond(wire.String(contentType))
+	if queue.IsGRPC(wire.String(contentType)) {
+		noteRPC(state, fields) // of a response that has nothing but a head
+	}
+}
+
+// noteRPC notes how a gRPC call has ended, if the fields say that.
+func noteRPC(state *queue.RequestState, fields []wire.Field) {
+	if status, ok := wire.Find(fields, header.GRPCStatus); ok {
+		state.EndRPC(wire.String(status))
+	}
+}
+
 // TrailerFields returns the fields of a response's trailer section that the client gets:
-// Proxy-Status may stand there, too (RFC 9209 section 2). The slice is that of fields.
-func TrailerFields(fields []wire.Field) []wire.Field {
+// Proxy-Status may stand there, too (RFC 9209 section 2). The slice is that of fields. How
+// a gRPC call has ended is noted.
+func TrailerFields(state *queue.RequestState, fields []wire.Field) []wire.Field {
+	noteRPC(state, fields)
 	kept := fields[:0]
 	for _, f := range fields {
 		if header.RoleOf(f.Name) == header.ProxyStatusRole {

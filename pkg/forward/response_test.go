@@ -8,6 +8,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
@@ -23,29 +24,23 @@ func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
 	} {
 		var got seen
 		EachResponseField(fields(c.lines), &got)
-		if got.String() != c.want {
-			t.Errorf("%s: got\n%s\nwant\n%s", c.name, &got, c.want)
-		}
+		harness.Equal(t, got.String(), c.want, c.name, &got)
 	}
 }
 
 func TestATrailerSectionSpeaksNotInOurName(t *testing.T) {
 	var got seen
-	for _, f := range TrailerFields(fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
+	for _, f := range TrailerFields(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
 		got.Field(string(f.Name), string(f.Value))
 	}
-	if want := "A: 1\nProxy-Status: cdn\nB: 2\n"; got.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", &got, want)
-	}
+	harness.Equal(t, got.String(), "A: 1\nProxy-Status: cdn\nB: 2\n", &got)
 }
 
 func TestAResponseIsFilteredWithoutAllocations(t *testing.T) {
 	f := fields("A: 1\nConnection: b, c\nB: 2\nContent-Length: 5\n")
 	buf := make([]byte, 0, 4<<10)
 	var e Encoder = new(Lines)
-	if got := testing.AllocsPerRun(100, func() { *e.(*Lines) = buf; EachResponseField(f, e) }); got != 0 {
-		t.Errorf("got %v allocations, want 0", got)
-	}
+	harness.Equal(t, testing.AllocsPerRun(100, func() { *e.(*Lines) = buf; EachResponseField(f, e) }), 0, "allocations")
 }
 
 func TestAnErrorHasOneReason(t *testing.T) {
@@ -63,9 +58,7 @@ func TestAnErrorHasOneReason(t *testing.T) {
 		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkSize}}, queue.BadRequest},
 		{&Error{Fault: Body, Err: io.ErrUnexpectedEOF}, queue.ClientGone},
 	} {
-		if got := Reason(c.err); got != c.want {
-			t.Errorf("%v: got %v, want %v", c.err, got, c.want)
-		}
+		harness.Equal(t, reasonOf(c.err), c.want, c.err)
 	}
 	if err := (&Error{Fault: Body, Err: ErrTooLarge}); !errors.Is(err, ErrTooLarge) || err.Error() != "user container: request body: request body too large" {
 		t.Errorf("got %q, want the cause in it", err)

@@ -282,7 +282,7 @@ func (c *Conn) Err() error {
 	case c.over != nil:
 		return c.over
 	case c.ending:
-		return ErrEnding
+		return errEnding
 	}
 	return nil
 }

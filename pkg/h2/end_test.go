@@ -9,6 +9,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // send sends on a stream, and flushes.
@@ -81,9 +82,7 @@ func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
 			got += len(d.Data())
 		}
 	}
-	if got != all {
-		t.Errorf("got %d bytes, want %d", got, all)
-	}
+	harness.Equal(t, got, all, "bytes")
 }
 
 func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
@@ -98,22 +97,18 @@ func TestAnIdleConnectionEndsAtOnce(t *testing.T) {
 	p.us.Close(errors.New("late"))
 }
 
-func TestCloseTellsTheOwners(t *testing.T) {
+func TestCloseNotifiesTheOwners(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
 	why := errors.New("it is enough")
 	p.us.Close(why)
 	p.us.Close(errors.New("again"))
-	if err := p.ended(); err != why {
-		t.Errorf("got %v, want %v", err, why)
-	}
+	harness.Equal(t, p.ended(), why)
 	if got := one.await(t, 1); got[0] != "failed it is enough" {
 		t.Errorf("got %q, want that it has failed", got)
 	}
-	if err := one.SendHead(head(0), true); err != h2.ErrGone {
-		t.Errorf("got %v, want ErrGone", err)
-	}
+	harness.Equal(t, one.SendHead(head(0), true), h2.ErrGone)
 	if _, err := one.SendData(nil, true); err != h2.ErrGone {
 		t.Errorf("got %v, want ErrGone", err)
 	}
@@ -123,7 +118,7 @@ func TestCloseTellsTheOwners(t *testing.T) {
 	p.expect("end")
 }
 
-func TestTheEndOfTheConnectionIsToldToTheOwners(t *testing.T) {
+func TestTheEndOfTheConnectionNotifiesTheOwners(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
@@ -169,22 +164,18 @@ func TestResetsBothWays(t *testing.T) {
 	p.expect("HEADERS 5 end", "RST_STREAM 5 NO_ERROR")
 	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.Block("late", "trailer"), EndHeaders: true, EndStream: true}))
 	p.expect("RST_STREAM 5 STREAM_CLOSED")
-	if n := p.us.Streams(); n != 0 {
-		t.Errorf("got %d streams, want none", n)
-	}
+	harness.Equal(t, p.us.Streams(), 0, "streams")
 	seven := p.request(7, false)
 	seven.BothWays()
 	seven.sendHead(p, true)
 	p.expect("HEADERS 7 end")
 	p.must(p.WriteData(7, true, nil))
 	seven.await(t, 1)
-	if n := p.us.Streams(); n != 0 {
-		t.Errorf("got %d streams, want none", n)
-	}
+	harness.Equal(t, p.us.Streams(), 0, "streams")
 	p.alive()
 }
 
-func TestAReleasedOwnerIsToldNothing(t *testing.T) {
+func TestAReleasedOwnerIsNotifiedOfNothing(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)

@@ -192,9 +192,7 @@ func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 	t.Helper()
 	there, here := harness.Pair(t)
 	l, err := link.New(here)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	config.Buffers = &h2.Buffers{}
 	p := &peer{TB: t, Frames: harness.NewFrames(there), ran: make(chan error, 1)}
 	p.us = h2.New(l, config, h)

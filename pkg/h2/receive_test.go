@@ -10,6 +10,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // What a peer may not send, and what it gets. Stream 1 is open, 3 is half closed by the
@@ -196,16 +197,12 @@ func awaitLast(t *testing.T, o *owner, last, content string, credit int) {
 	for len(lines) == 0 || !strings.HasSuffix(lines[len(lines)-1], last) {
 		lines = append(lines, o.await(t, 1)...)
 	}
-	if string(o.content) != content {
-		t.Errorf("got %q, want %q", o.content, content)
-	}
+	harness.Equal(t, string(o.content), content, o.content)
 	total := 0
 	for _, l := range lines {
 		total += creditOf(l)
 	}
-	if total != credit {
-		t.Errorf("%q: got %d bytes to credit, want %d", lines, total, credit)
-	}
+	harness.Equal(t, total, credit, lines, "bytes to credit")
 }
 
 func TestALongHeadEndsItsStreamAlone(t *testing.T) {

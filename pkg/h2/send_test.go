@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func initialWindow(n uint32) http2.Setting {
@@ -201,7 +202,7 @@ func (o *held) Drained(by *h2.Conn) {
 	close(o.told)
 }
 
-func TestAnOwnerMayFlushWhileItIsTold(t *testing.T) {
+func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
 	var mu sync.Mutex
 	first, second := connect(t, serverConfig()), connect(t, serverConfig())
 	first.greet(initialWindow(0))
@@ -272,9 +273,7 @@ func TestManySendAtOnce(t *testing.T) {
 	}
 	all.Wait()
 	for id, n := range got {
-		if n != size {
-			t.Errorf("stream %d: got %d bytes, want %d", id, n, size)
-		}
+		harness.Equal(t, n, size, "stream", id, "bytes")
 	}
 }
 
@@ -324,9 +323,7 @@ func TestAClientsStreams(t *testing.T) {
 	p.must(p.WriteData(1, false, []byte("hi")))
 	p.respond(1, true, "checksum", "1")
 	want := []string{"head 103 link=x end=false", "head 200 a=b end=false", "data 2 of 2 end=false", "head  checksum=1 end=true"}
-	if got := one.await(t, 4); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	harness.Equal(t, one.await(t, 4), want)
 	five := p.open(true) // there is room for another one
 	p.expect("HEADERS 5 end")
 	p.must(p.WriteRSTStream(5, http2.ErrCodeRefusedStream))

@@ -69,7 +69,7 @@ var (
 	ErrFull   = errors.New("http2: the peer takes no more streams at the moment")
 	ErrShut   = errors.New("http2: the peer takes no streams at all at the moment")
 	ErrBusy   = errors.New("http2: what was sent before has not been taken")
-	ErrEnding = errors.New("http2: the connection is ending")
+	errEnding = errors.New("http2: the connection is ending")
 )
 
 // ErrUnsent is among what a client's stream has failed with whose connection has broken
@@ -87,7 +87,7 @@ func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 	case c.broken != nil:
 		return nil, c.broken
 	case c.ending || c.last >= maxStreamID-2:
-		return nil, ErrEnding
+		return nil, errEnding
 	case c.most == 0:
 		return nil, ErrShut
 	case len(c.streams)+c.stillAbandoned() >= int(c.most):

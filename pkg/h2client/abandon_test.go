@@ -23,9 +23,7 @@ func TestStreamsThatAreAbandonedStillCountForAWhile(t *testing.T) {
 	client := newClient(t, a)
 	c, _ := newCall(http.MethodGet)
 	r, err := c.Do(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer r.Close()
 	for range abandoned {
 		c, o := newCall(http.MethodPost)

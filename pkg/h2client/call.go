@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -32,6 +33,8 @@ type Call struct {
 	Trailer func() []wire.Field // the trailer fields once Body has ended; nil: none
 	Origin  Origin
 
+	Expect100 bool // Body waits for an informational response 100
+
 	Sends int // how often Do has sent the request
 
 	client   *Client
@@ -45,6 +48,7 @@ type Call struct {
 	cancel  context.CancelFunc // of the waiting for a connection
 	aborted bool
 	left    bool  // the upload is to end
+	asked   bool  // the user container has asked for Body by a 100
 	bodyErr error // of reading Body
 	check   Check
 	infos   []wire.Response // that have come and are not passed on
@@ -79,7 +83,7 @@ func (c *Call) Begin() {
 
 // reset makes c ready to send the request. c.mu is held.
 func (c *Call) reset() {
-	c.stream, c.left, c.bodyErr, c.check, c.infos = nil, false, nil, Check{Method: c.Request.Method}, nil
+	c.stream, c.left, c.asked, c.bodyErr, c.check, c.infos = nil, false, false, nil, Check{Method: c.Request.Method}, nil
 	c.ended, c.err, c.r, c.w, c.owed, c.trailer = false, nil, 0, 0, 0, nil
 	c.uploaded = nil
 	for _, sign := range []chan struct{}{c.woken, c.drained} {
@@ -140,6 +144,9 @@ func (c *Call) Do(client *Client) (*Response, error) {
 func (c *Call) send(since int) (reused bool, err error) {
 	k := new(h2.Block)
 	AppendRequest(k, c.Request)
+	if c.Expect100 && c.Body != nil {
+		k.Field(header.Expect, "100-continue")
+	}
 	end := len(c.Content) == 0 && c.Body == nil
 	stream, reused, err := c.client.Open(c.context, (*events)(c), k, end, since)
 	c.mu.Lock()
@@ -314,6 +321,9 @@ const uploadSize = 32 << 10
 // upload sends the body.
 func (c *Call) upload(s *h2.Stream) {
 	defer close(c.uploaded)
+	if c.Expect100 && !c.awaitContinue() {
+		return
+	}
 	piece := c.client.bodies.Get().(*[window]byte)
 	defer c.client.bodies.Put(piece)
 	for {
@@ -343,6 +353,26 @@ func (c *Call) upload(s *h2.Stream) {
 		}
 		if end {
 			return
+		}
+	}
+}
+
+// awaitContinue waits until the user container wants the body (RFC 9110 section 10.1.1).
+// false: it does not.
+func (c *Call) awaitContinue() bool {
+	timer := time.NewTimer(forward.ContinueTimeout)
+	defer timer.Stop()
+	for {
+		c.mu.Lock()
+		asked, unwanted := c.asked, c.left || c.check.Status != 0 || c.err != nil
+		c.mu.Unlock()
+		if asked || unwanted {
+			return asked
+		}
+		select {
+		case <-c.drained:
+		case <-timer.C:
+			return true
 		}
 	}
 }
@@ -379,6 +409,7 @@ func (e *events) Head(_ *h2.Conn, h *h2.Head, end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer signal(c.woken)
+	defer signal(c.drained)
 	headed := c.check.Status != 0
 	err := c.check.Head(h, end)
 	switch {
@@ -388,6 +419,7 @@ func (e *events) Head(_ *h2.Conn, h *h2.Head, end bool) {
 		c.trailer = h.Take(nil)
 		c.ended = true
 	case h.Status < 200:
+		c.asked = c.asked || h.Status == http.StatusContinue
 		c.infos = append(c.infos, newHead(h.Status, h.Take(nil)))
 	default:
 		c.begin(h.Status, h.Take(nil), end)

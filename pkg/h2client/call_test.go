@@ -57,6 +57,54 @@ func TestAnEarlyResponseIsPassedOnThoughTheConnectionIsReset(t *testing.T) {
 	}
 }
 
+// asking returns an app that has not got anything of the body when answer is called.
+func asking(t *testing.T, answer func(p *peer, id uint32)) *app {
+	early := false
+	return newPeers(t, script{
+		headers: func(p *peer, f *http2.MetaHeadersFrame) {
+			if got := harness.FieldOf(f, "expect"); got != "100-continue" {
+				t.Errorf("the app got expect: %q, want 100-continue", got)
+			}
+			p.WritePing(false, [8]byte{1}) // its acknowledgement comes behind what was sent without asking
+		},
+		data: func(*peer, *http2.DataFrame) { early = true },
+		other: func(p *peer, f http2.Frame) {
+			if f, ok := f.(*http2.PingFrame); ok && f.IsAck() {
+				if early {
+					t.Error("the app got content before it asked for it")
+				}
+				answer(p, 1)
+			}
+		},
+	})
+}
+
+func TestABodyWaitsForA100(t *testing.T) {
+	a := asking(t, func(p *peer, id uint32) {
+		p.WriteHead(id, false, ":status", "100")
+		p.ok(id, "done")
+	})
+	c, o := newUpload("POST", strings.NewReader("body"))
+	c.Expect100 = true
+	status, body, err := get(newClient(t, a), c)
+	if status != 200 || body != "done" || err != nil || !slices.Equal(o.infos, []int{100}) {
+		t.Errorf("got %v, %d, %q, %v, want [100], 200, done", o.infos, status, body, err)
+	}
+}
+
+func TestABodyIsNotReadThatTheAppRefuses(t *testing.T) {
+	a := asking(t, func(p *peer, id uint32) {
+		p.WriteHead(id, true, ":status", "417")
+	})
+	body := strings.NewReader("body")
+	c, _ := newUpload("POST", body)
+	c.Expect100 = true
+	status, _, err := get(newClient(t, a), c)
+	if status != 417 || err != nil || body.Len() != len("body") {
+		t.Errorf("got %d, %v, %d bytes of the body left, want 417 and all of them", status, err, body.Len())
+	}
+}
+
 func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
 	a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) {
 		if f.StreamEnded() { // the trailer section
@@ -68,9 +116,7 @@ func TestTrailersGoBothWaysWithoutBeingAnnounced(t *testing.T) {
 	c, _ := newUpload("POST", strings.NewReader("body"))
 	c.Trailer = func() []wire.Field { return []wire.Field{{Name: []byte("X-There"), Value: []byte("42")}} }
 	r, err := c.Do(newClient(t, a))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer r.Close()
 	body, err := content(r)
 	trailer := r.Trailer()
@@ -160,13 +206,9 @@ func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
 		}})
 		call, _ := newCall(c.method)
 		r, err := call.Do(newClient(t, a))
-		if fault(err) != c.fault {
-			t.Errorf("%s: got %v, want fault %d", name, err, c.fault)
-		}
+		harness.Equal(t, fault(err), c.fault, name, err)
 		if err == nil {
-			if r.Length() != 0 {
-				t.Errorf("%s: got length %d, want 0", name, r.Length())
-			}
+			harness.Equal(t, r.Length(), 0, name, "length")
 			r.Close()
 		}
 	}
@@ -293,9 +335,7 @@ func TestAResponseThatNobodyReadsKeepsNoOtherWaiting(t *testing.T) {
 	for range 20 {
 		c, _ := newCall("GET")
 		r, err := c.Do(client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		unread = append(unread, r)
 	}
 	if got := mustGet(t, client); got != string(body) {
@@ -307,9 +347,7 @@ func TestAResponseThatNobodyReadsKeepsNoOtherWaiting(t *testing.T) {
 		}
 		r.Close()
 	}
-	if n := a.connections(); n != 1 {
-		t.Errorf("got %d connections, want 1", n)
-	}
+	harness.Equal(t, a.connections(), 1, "connections")
 }
 
 // A sender keeps to the window that it is given for one stream.
@@ -459,9 +497,7 @@ func newWanted(t *testing.T, headers func(p *peer, f *http2.MetaHeadersFrame)) *
 
 func (w *wanted) mustReset(t *testing.T) {
 	t.Helper()
-	if code := harness.Receive(t, w.reset, "RST_STREAM"); code != http2.ErrCodeCancel {
-		t.Errorf("got RST_STREAM with %v, want CANCEL", code)
-	}
+	harness.Equal(t, harness.Receive(t, w.reset, "RST_STREAM"), http2.ErrCodeCancel, "RST_STREAM with")
 }
 
 func mustAbort(t *testing.T, from <-chan error) {
@@ -500,9 +536,7 @@ func TestACallIsAbortedBeforeItBegins(t *testing.T) {
 	c, o := newCall("GET")
 	c.Abort()
 	mustAbort(t, run(client, c))
-	if o.sends != 0 {
-		t.Errorf("got it sent %d times, want 0", o.sends)
-	}
+	harness.Equal(t, o.sends, 0, "it sent", "times")
 }
 
 func TestACallIsAbortedDuringTheDial(t *testing.T) {
@@ -536,9 +570,7 @@ func TestWhoIsAbortedDuringTheDialTakesItFromNobody(t *testing.T) {
 	c.Abort()
 	mustAbort(t, first)
 	close(release)
-	if err := harness.Receive(t, second, "response"); err != nil {
-		t.Errorf("got %v, want a response", err)
-	}
+	harness.Equal(t, harness.Receive(t, second, "response"), nil)
 }
 
 func TestACallIsAbortedInTheBody(t *testing.T) {
@@ -551,9 +583,7 @@ func TestACallIsAbortedInTheBody(t *testing.T) {
 	waiting := make(chan struct{}, 10)
 	o.waiting = func() { waiting <- struct{}{} }
 	r, err := c.Do(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	done := make(chan error, 1)
 	go func() {
 		_, err := content(r)

@@ -42,8 +42,12 @@ const (
 	connWindow = 1 << 30
 	// maxHead bounds the head of a response, in bytes.
 	maxHead = 256 << 10
-	// idleTimeout closes connections that nobody used for so long.
-	idleTimeout = 90 * time.Second
+	// idleTimeout closes connections that nobody used for so long where there are others:
+	// those that were made for many requests at once, or because clients have left so many.
+	// Abandoned streams count for no longer.
+	idleTimeout = 10 * time.Second
+	// lastIdleTimeouts is how often as long the last connection is kept.
+	lastIdleTimeouts = 9
 	// settleTimeout is how long a new connection is not used because its SETTINGS, which say
 	// how many streams it takes, have not come.
 	settleTimeout = time.Second
@@ -112,7 +116,8 @@ type conn struct {
 	heard atomic.Int64 // when something has come, in nanoseconds since the client was made
 	asked int64        // when a PING was sent, likewise; guarded by client.mu
 
-	idle *time.Timer // closes it; guarded by client.mu
+	idle   *time.Timer // closes it; guarded by client.mu
+	unused int         // how often idle has expired since it took a stream; guarded by client.mu
 }
 
 // Request implements h2.Handler; servers send none.
@@ -174,12 +179,12 @@ func (c *Client) Since(err error) int {
 // since is 0, or what Since has returned. reused says that the connection has been used
 // before. Where a connection has to be made, the context may end the waiting for it; the
 // error is then its cause, or that of Dial, or a *[forward.Error].
-func (c *Client) Open(context func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
+func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
 	s, reused, why := c.tryOpen(owner, head, end, since)
 	if s != nil {
 		return s, reused, nil
 	}
-	ctx, cancel := context()
+	ctx, cancel := waiting()
 	defer cancel()
 	for s == nil {
 		if why.busy != nil {
@@ -229,7 +234,7 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 		s, err := n.Open(owner, head, end)
 		switch {
 		case err == nil:
-			reused, n.used = n.used, true
+			reused, n.used, n.unused = n.used, true, 0
 			n.idle.Reset(idleTimeout)
 			return s, reused, refusal{}
 		case errors.Is(err, h2.ErrBusy):
@@ -368,16 +373,24 @@ func (n *conn) run() {
 	}
 }
 
-// endIfIdle ends a connection that nobody uses.
+// endIfIdle ends a connection that nobody has used for one idleTimeout, the last one for
+// some more.
 func (n *conn) endIfIdle() {
 	n.client.mu.Lock()
-	busy := n.Streams() > 0
-	if busy {
+	if n.Streams() > 0 {
+		n.unused = 0
+	} else {
+		n.unused++
+	}
+	last := slices.Equal(n.client.conns, []*conn{n})
+	keep := n.unused == 0 || last && n.unused < lastIdleTimeouts
+	if keep {
 		n.idle.Reset(idleTimeout)
+	} else {
+		n.client.remove(n) // or it would count as another when the next one expires
 	}
 	n.client.mu.Unlock()
-	if !busy {
-		n.client.forget(n)
+	if !keep {
 		n.End()
 	}
 }

@@ -30,9 +30,7 @@ func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
 		c, _ := newCall("POST")
 		c.Request.Host, c.Content, c.Request.Length = host, []byte("hello"), 5
 		r, err := c.Do(client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		body, err := content(r)
 		trailer := r.Trailer()
 		r.Close()
@@ -40,9 +38,7 @@ func TestRequestsOfAllHostsShareAConnection(t *testing.T) {
 			t.Errorf("got %q, %v, trailer %q, want %q, trailer end", body, err, trailer, want)
 		}
 	}
-	if n := a.connections(); n != 1 {
-		t.Errorf("got %d connections, want 1", n)
-	}
+	harness.Equal(t, a.connections(), 1, "connections")
 }
 
 // gate is an app that answers when the test lets it.
@@ -96,19 +92,38 @@ func TestAConnectionIsUsedUntilItIsFull(t *testing.T) {
 		})
 		harness.Receive(t, g.began, "request")
 	}
-	if n := g.connections(); n != 3 {
-		t.Errorf("got %d connections for 7 requests, want 3", n)
-	}
+	harness.Equal(t, g.connections(), 3, "connections for 7 requests")
 	close(g.open)
 	running.Wait()
 	for i, want := range []int32{3, 3, 1} {
-		if got := seen[i].Load(); got != want {
-			t.Errorf("got %d requests on connection %d, want %d", got, i, want)
-		}
+		harness.Equal(t, seen[i].Load(), want, "requests on connection", i)
 	}
 	if body := mustGet(t, client); body != "0" || g.connections() != 3 {
 		t.Errorf("got the next request on connection %s of %d, want on 0 of 3", body, g.connections())
 	}
+}
+
+// A burst of requests, or of clients that leave, makes many connections.
+func TestConnectionsThatAreLeftOfABurstAreClosedBeforeTheLast(t *testing.T) {
+	g := newGate(t, 1)
+	client := newClient(t, g.app)
+	var running sync.WaitGroup
+	for range 4 {
+		running.Go(func() { mustGet(t, client) })
+		harness.Receive(t, g.began, "request")
+	}
+	harness.Equal(t, client.ExpireIdle(), 4, "connections in use")
+	close(g.open)
+	running.Wait()
+	for i := range h2client.LastIdleTimeouts - 1 {
+		harness.Equal(t, client.ExpireIdle(), 1, "connections kept after", i, "more")
+	}
+	mustGet(t, client)
+	harness.Equal(t, g.connections(), 4, "connections ever")
+	for range h2client.LastIdleTimeouts - 1 {
+		harness.Equal(t, client.ExpireIdle(), 1, "connections, one that was used since")
+	}
+	harness.Equal(t, client.ExpireIdle(), 0, "connections at the end")
 }
 
 func TestManyRequestsAtOnceNeverExceedWhatAConnectionTakes(t *testing.T) {
@@ -147,15 +162,11 @@ func TestMaxConcurrentStreamsMayChange(t *testing.T) {
 	client := newClient(t, a)
 	var running sync.WaitGroup
 	running.Go(func() {
-		if body := mustGet(t, client); body != "first" {
-			t.Errorf("got %q, want first", body)
-		}
+		harness.Equal(t, mustGet(t, client), "first")
 	})
 	harness.Receive(t, began, "request")
 	harness.Receive(t, raised, "acknowledgement")
-	if body := mustGet(t, client); body != "second" {
-		t.Errorf("got %q, want second", body)
-	}
+	harness.Equal(t, mustGet(t, client), "second")
 	running.Wait()
 }
 
@@ -185,9 +196,7 @@ func TestAnAppThatTakesNoStreamsGetsOneConnection(t *testing.T) {
 		running.Go(func() { mustGet(t, client) })
 	}
 	running.Wait()
-	if n := a.connections(); n != 1 {
-		t.Errorf("got %d connections, want 1", n)
-	}
+	harness.Equal(t, a.connections(), 1, "connections")
 }
 
 func TestADialErrorReachesAllWhoWait(t *testing.T) {
@@ -257,9 +266,7 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 	if err := harness.Receive(t, first, "error"); fault(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
-	if err := harness.Receive(t, second, "stream"); err != "" {
-		t.Errorf("got %v for who came later, want a stream", err)
-	}
+	harness.Equal(t, harness.Receive(t, second, "stream"), "", "for who came later")
 }
 
 // A receiver is an owner of a stream that takes nothing.
@@ -318,9 +325,7 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	if _, err := c.Do(client); fault(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
-	if n := dials.Load(); n != 1 {
-		t.Errorf("got %d dials, want 1", n)
-	}
+	harness.Equal(t, dials.Load(), 1, "dials")
 }
 
 func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
@@ -340,9 +345,7 @@ func TestCloseLetsAResponseComeToItsEnd(t *testing.T) {
 	client := newClient(t, a)
 	c, _ := newCall("GET")
 	r, err := c.Do(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer r.Close()
 	client.Close()
 	// nghttp2 takes one that names a stream of the client's own for an error (RFC 9113 section 6.8).

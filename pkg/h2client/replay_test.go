@@ -201,13 +201,9 @@ func TestAfterAGOAWAYAnotherConnectionIsUsed(t *testing.T) {
 	client := newClient(t, a)
 	c, _ := newCall("GET")
 	r, err := c.Do(client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer r.Close()
-	if body := mustGet(t, client); body != "another" {
-		t.Errorf("got %q, want another", body)
-	}
+	harness.Equal(t, mustGet(t, client), "another")
 	close(release)
 	if body, err := content(r); body != "the first" || err != nil {
 		t.Errorf("got %q, %v, want the first", body, err)
@@ -234,18 +230,14 @@ func TestARequestIsReplayedOnAFreshConnection(t *testing.T) {
 	var streams []*h2.Stream
 	for range 3 {
 		s, _, err := client.Open(noContext, newReceiver(), newHead(), true, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		s.Conn().Flush(false)
 		harness.Receive(t, began, "request")
 		streams = append(streams, s)
 	}
 	streams[0].Reset(h2.Cancel) // room on the first connection
 	streams[0].Conn().Flush(false)
-	if body := mustGet(t, client); body != "fresh" {
-		t.Errorf("got %q, want fresh", body)
-	}
+	harness.Equal(t, mustGet(t, client), "fresh")
 }
 
 func TestWhatWasNotWrittenIsSentAgainWhateverItIs(t *testing.T) {
@@ -260,9 +252,7 @@ func TestWhatWasNotWrittenIsSentAgainWhateverItIs(t *testing.T) {
 	client := newClient(t, a)
 	open := newReceiver()
 	s, _, err := client.Open(noContext, open, newHead(), true, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	s.Conn().Flush(false)
 	p := harness.Receive(t, began, "request")
 	c, o := newCall("POST")

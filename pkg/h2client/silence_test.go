@@ -50,9 +50,7 @@ func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
 		first[i].Abort()
 		mustAbort(t, done)
 	}
-	if n := a.connections(); n != 2 {
-		t.Errorf("got %d connections, want 2", n)
-	}
+	harness.Equal(t, a.connections(), 2, "connections")
 }
 
 // A long call without a word is no silence, as long as the other end answers PING.
@@ -84,7 +82,5 @@ func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
 	}
 	c.Abort()
 	mustAbort(t, done)
-	if n := a.connections(); n != 1 {
-		t.Errorf("got %d connections, want 1", n)
-	}
+	harness.Equal(t, a.connections(), 1, "connections")
 }

@@ -251,7 +251,7 @@ func newScript(client, answers []byte, split int) (*script, bool) {
 			break
 		}
 		if is, maybe := wire.HasPreface(rest); is || maybe {
-			break // told in a story
+			break // a test of its own
 		}
 		n, method, strict, then := oneRequest(rest)
 		if n == 0 {
@@ -359,11 +359,11 @@ func hasBody(b []byte) bool {
 	return q.Chunked || q.ContentLength > 0
 }
 
-// heard is what a client hears.
+// heard is what a client gets.
 func (s *script) heard(t testing.TB, proxy *proxytest.Proxy, client []byte) (said []string) {
 	c := proxy.Connect(t)
 	defer c.Close()
-	go func() { // who sends on while it is refused must still hear it
+	go func() { // who sends on while it is refused must still get it
 		split := min(s.split, len(client))
 		c.Write(client[:split])
 		c.Write(client[split:])
@@ -523,9 +523,7 @@ func vectors(t testing.TB) (seeds []seed) {
 	t.Helper()
 	for _, file := range []string{"smuggling.txt", "targets.txt", "fields.txt", "classify.txt"} {
 		text, err := os.ReadFile("../../test/conformance/testdata/" + file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		before := len(seeds)
 		for block := range strings.SplitSeq("\n"+string(text), "\n== ") {
 			title, lines, found := strings.Cut(block, "\n")

@@ -22,7 +22,8 @@ const (
 	// answer before a reset destroys it (RFC 9112 section 9.6).
 	lingerTime  = time.Second
 	lingerBytes = 8 << 20
-	// chunkRoom is the least room behind a head for a body in chunks, in bytes.
+	// chunkRoom is the least room behind a head for a body in chunks, in bytes: chunks are
+	// read into it and decoded there, while the head before them has to stay.
 	chunkRoom = 4 << 10
 )
 
@@ -188,6 +189,8 @@ func (c *conn) owe() {
 // classify decides what has arrived; not known: it is not complete.
 func (c *conn) classify() (w what, known bool) {
 	b := c.buf[c.r:c.w]
+	// Only the first bytes of a connection can begin HTTP/2 with prior knowledge (RFC 9113
+	// section 3.3). Who has agreed on HTTP/1.1 by ALPN is held to it.
 	if c.first && !c.agreed {
 		if is, maybe := wire.HasPreface(b); is || maybe {
 			return http2, is
@@ -215,6 +218,7 @@ func (c *conn) classify() (w what, known bool) {
 func (c *conn) refusal(n, arrived int, err error) (status int) {
 	limit := c.server.settings.MaxHeaderBytes
 	switch {
+	// A head that is too long is that first of all, whatever else it is (RFC 6585 section 5).
 	case err != nil && n <= limit:
 		return c.refusalOf(err)
 	case n > limit, n == 0 && arrived >= limit:
@@ -245,7 +249,7 @@ func (c *conn) refusalOf(err error) (status int) {
 func (c *conn) refusalOfWord(word wire.Word) (status int) {
 	q := &c.request
 	switch word {
-	case wire.WordHost:
+	case wire.WordHost: // RFC 9112 section 3.2
 		if wire.ValidHost(q.Host) {
 			return 0
 		}
@@ -261,13 +265,14 @@ func (c *conn) refusalOfWord(word wire.Word) (status int) {
 			return http.StatusExpectationFailed
 		}
 		return 0
-	case wire.WordTransferCoding:
+	case wire.WordTransferCoding: // RFC 9112 section 6.1
 		return http.StatusNotImplemented
 	}
 	return http.StatusBadRequest
 }
 
-// refuse answers a head that is not served.
+// refuse answers a head that is not served. Where its request ends, and another one could
+// begin, nobody knows: so it is the last of its connection.
 func (c *conn) refuse(status int) {
 	text := http.StatusText(status)
 	c.exchange.begin(0)
@@ -309,7 +314,7 @@ func (c *conn) rest() (last bool) {
 	defer c.mu.Unlock()
 	c.idle = true
 	if c.retiring {
-		c.nc.SetReadDeadline(time.Now().Add(lastLook))
+		c.nc.SetReadDeadline(time.Now().Add(link.LastLook))
 	}
 	return c.retiring
 }
@@ -363,7 +368,8 @@ func (c *conn) evict() bool {
 }
 
 // limitHead sets the deadline of what the client owes. One that is late when we
-// end does not hold the pod. c.mu is held.
+// end does not hold the pod. c.mu is held, so that no deadline that is set here can undo
+// that of an eviction.
 func (c *conn) limitHead() {
 	if c.evicted {
 		return // the deadline has long gone by
@@ -446,7 +452,7 @@ var errStalled = errors.New("a part of a TLS record has come")
 // without a byte in it.
 func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.hold()
-	c.taking.Store(true)
+	c.taking.Store(true) // before the socket is empty: see evict
 	n, err := c.nc.TryRead(fd, c.buf[c.w:])
 	switch {
 	case errors.Is(err, link.ErrAgain):
@@ -463,6 +469,8 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 	c.err = nil
 	first := c.w == 0
 	c.w += n
+	// A full buffer may not be all that is there: the rest of a head is read here, into a
+	// larger one, instead of after another wait for the socket.
 	for c.w == len(c.buf) && c.w < bufferSize {
 		c.makeRoom(c.w + 1)
 		n, _ = c.nc.TryRead(fd, c.buf[c.w:]) // an error will be there for the next one
@@ -509,6 +517,8 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 		if len(c.left) == 0 {
 			c.left, c.then = c.then, nil
 		}
+		// Over TLS, what was taken may be in a record that the socket has not: the next try
+		// tells, by 0 bytes.
 		if len(c.left) == 0 && !c.nc.Secure() {
 			return true
 		}

@@ -145,7 +145,7 @@ func (x *exchange) Line() queue.Line {
 }
 
 // Request implements queue.Exchange. It is read again by net/http, from a copy of
-// the head.
+// the head: few ask for it, and the engine keeps nothing in net/http's form.
 func (x *exchange) Request() *http.Request {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -220,6 +220,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	b = append(b, "\r\n"...)
 	b = x.appendConnection(b, minor)
 	b = append(b, "\r\n"...)
+	// The head of an answer to HEAD is that of one to GET (RFC 9110 section 9.3.2).
 	if wire.String(x.request.Method) != http.MethodHead {
 		b = append(b, body...)
 	}
@@ -342,7 +343,8 @@ func (b *body) here() bool {
 }
 
 // discard drops a body that nobody has read, if all of it has arrived. It reports
-// whether the connection is where the next request begins.
+// whether the connection is where the next request begins. It does not wait for more: what
+// follows an unread body would be taken for a request (RFC 9112 section 9.3).
 func (b *body) discard() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -356,7 +358,8 @@ func (b *body) discard() bool {
 	return false
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. Only now that the body is wanted the client is asked to send
+// it (RFC 9110 section 10.1.1).
 func (b *body) Read(p []byte) (int, error) {
 	x := b.x
 	if err := x.sayContinue(); err != nil {
@@ -397,10 +400,10 @@ func (b *body) read(p []byte) (int, error) {
 		n = copy(p, have)
 		b.took(n)
 	} else {
-		b.mu.Unlock()
+		b.mu.Unlock() // a read waits for the client, and others look at the body meanwhile
 		n, err = c.nc.Read(p)
 		b.mu.Lock()
-		if err == io.EOF {
+		if err == io.EOF { // RFC 9112 section 8: it is not complete
 			err = io.ErrUnexpectedEOF
 		}
 	}

@@ -15,7 +15,9 @@ import (
 
 var errBroken = errors.New("the connection has failed")
 
-// Forward implements queue.Exchange.
+// Forward implements queue.Exchange. What breaks it off comes by the alarm: until the
+// response begins it ends the call, so that the client can still be answered, and then the
+// client's connection too, which is how a response is cut visibly.
 func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	x.describe(state)
 	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != queue.OK {
@@ -56,8 +58,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 		x.tunnel(r, &result)
 		return result
 	}
-	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	state.Respond(wire.String(contentType))
+	forward.Respond(state, r.Head.Fields)
 	x.alarm.Abortable(x.abortBoth)
 	x.stream(&r.Head, r, &result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
@@ -68,7 +69,8 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	return result
 }
 
-// conclude settles what a response that has begun has come to.
+// conclude settles what a response that has begun has come to. One of which not a byte was
+// written yet is taken back: the client gets the reason, with its status.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
 	if result.Reason != queue.OK && !x.begun { // there is still room for the reason
@@ -136,7 +138,7 @@ func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
 		if err == io.EOF {
 			if chunked {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, forward.TrailerFields(r.Trailer()))
+				x.out = wire.AppendLastChunk(x.out, forward.TrailerFields(&x.state, r.Trailer()))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {
@@ -191,14 +193,14 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 // it, and announced what the user container says of it, which for HEAD is another one.
 // It reports whether the body is to be sent in chunks.
 func (x *exchange) beginResponse(status int, reason string, fields []wire.Field, length, announced int64) (chunked bool) {
-	chunked = length < 0 && x.request.Minor > 0
+	chunked = length < 0 && x.request.Minor > 0 // HTTP/1.0 has no chunks (RFC 9112 section 6.1)
 	x.untilClose = length < 0 && !chunked
 	x.endInterim()
 	x.room()
 	x.out = appendStatus(x.out[:0], x.request.Minor, status, reason)
 	forward.EachResponseField(fields, (*forward.Lines)(&x.out))
 	b := x.out
-	if _, ok := wire.Find(fields, "date"); !ok {
+	if _, ok := wire.Find(fields, "date"); !ok { // RFC 9110 section 6.6.1
 		b = wire.AppendField(b, header.Date, x.c.server.date.Now())
 	}
 	if x.c.server.settings.ServerTiming {
@@ -208,6 +210,7 @@ func (x *exchange) beginResponse(status int, reason string, fields []wire.Field,
 	case chunked:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 	case x.untilClose:
+	// None with 204 (RFC 9110 section 8.6), where the user container may have said one.
 	case length > 0 || status != http.StatusNoContent && announced >= 0:
 		b = append(b, "Content-Length: "...)
 		b = strconv.AppendInt(b, max(length, announced), 10)

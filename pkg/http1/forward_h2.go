@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
@@ -23,7 +22,7 @@ func (x *exchange) appOnlySpeaksH2(err error) bool {
 
 // forwardH2 forwards a request to a user container that speaks HTTP/2 alone.
 func (x *exchange) forwardH2() (result queue.Result) {
-	c := &h2client.Call{Request: &x.head, Content: x.call.Content, Body: x.call.Body, Trailer: x.call.Trailer, Origin: x}
+	c := &h2client.Call{Request: &x.head, Content: x.call.Content, Body: x.call.Body, Trailer: x.call.Trailer, Expect100: x.call.Expect100, Origin: x}
 	c.Begin()
 	abort := func() {
 		c.Abort()
@@ -43,8 +42,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		x.body.sent()
 	}
 	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
-	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.state.Respond(wire.String(contentType))
+	forward.Respond(&x.state, r.Head.Fields)
 	x.alarm.Abortable(func() {
 		c.Abort()
 		x.c.nc.SetDeadline(past)

@@ -26,7 +26,8 @@ func (i *interim) begin(expected bool) {
 	i.expected, i.continued, i.ended = expected, false, false
 }
 
-// endInterim says that the final response begins.
+// endInterim says that the final response begins: the goroutine that sends the body must
+// write nothing into it.
 func (x *exchange) endInterim() {
 	x.interim.mu.Lock()
 	defer x.interim.mu.Unlock()
@@ -50,7 +51,8 @@ func (x *exchange) sayContinue() error {
 	return nil
 }
 
-// Info implements upstream.Client: it passes an informational response on. A client of HTTP/1.0 knows none.
+// Info implements upstream.Client: it passes an informational response on. A client of
+// HTTP/1.0 knows none (RFC 9110 section 15.2).
 func (x *exchange) Info(head *wire.Response) {
 	if x.request.Minor == 0 {
 		return

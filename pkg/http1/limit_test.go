@@ -35,9 +35,7 @@ func TestAQueueThatIsFullAnswers503(t *testing.T) {
 				m.Get("retry-after") != "1" || m.Body != "pending request queue full\n" {
 				t.Errorf("got %+v, want 503, %s", m, want)
 			}
-			if stays := m.Get("connection") == ""; stays != v.stays {
-				t.Errorf("got Connection: %q, want the connection to stay: %v", m.Get("connection"), v.stays)
-			}
+			harness.Equal(t, m.Get("connection") == "", v.stays, "Connection", m.Get("connection"), "(the connection to stay)")
 			close(app.free)
 			first.WantBody("/first")
 			if v.stays {
@@ -67,9 +65,7 @@ func TestARequestThatWaitedIsServedInItsTurn(t *testing.T) {
 	for i, c := range clients {
 		c.WantBody(fmt.Sprintf("/%d", i))
 	}
-	if got, want := strings.Join(a.Requests(), "|"), "POST /0 HTTP/1.1|POST /1 HTTP/1.1|POST /2 HTTP/1.1|POST /3 HTTP/1.1|POST /4 HTTP/1.1"; got != want {
-		t.Errorf("the app got %s, want %s", got, want)
-	}
+	harness.Equal(t, strings.Join(a.Requests(), "|"), "POST /0 HTTP/1.1|POST /1 HTTP/1.1|POST /2 HTTP/1.1|POST /3 HTTP/1.1|POST /4 HTTP/1.1", "the app")
 }
 
 func TestAnOldWaitDoesNotHarmTheNextRequest(t *testing.T) {

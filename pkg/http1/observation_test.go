@@ -1,7 +1,9 @@
 package http1_test
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,9 +26,34 @@ func TestBothEnginesTellTheSameOfARequest(t *testing.T) {
 			c.Receive("GET")
 			method, _, _ := strings.Cut(v.line, " ")
 			want := queue.Line{Method: method, Target: v.target, Host: v.host, Major: 1, Minor: 1, Remote: c.LocalAddr().String()}
-			if got := proxy.Observed(i + 1)[i].Line; got != want {
-				t.Errorf("%s, net/http %t: got %+v, want %+v", v.line, slow, got, want)
+			harness.Equal(t, proxy.Observed(i + 1)[i].Line, want, v.line, "net/http", slow)
+		}
+	}
+}
+
+// An app that speaks HTTP/1.1 may answer gRPC, too: gRPC-Web's proxies do.
+func TestBothEnginesSeeTheStatusOfGRPC(t *testing.T) {
+	const trailer = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\ngrpc-status: %s\r\n\r\n"
+	const head = "HTTP/1.1 200 OK\r\nContent-Type: application/grpc\r\nGrpc-Status: %s\r\nContent-Length: 0\r\n\r\n"
+	for _, slow := range []bool{false, true} {
+		var answers []string
+		want := map[string]bool{"0": false, "2": true, "5": false, "8": true, "12": true, "13": true, "14": true, "15": true, "16": false, "x": false}
+		for status := range want {
+			answers = append(answers, fmt.Sprintf(trailer, status), fmt.Sprintf(head, status))
+		}
+		proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+			for m := conn.Request(); m != nil; m = conn.Request() {
+				i, _ := strconv.Atoi(strings.TrimPrefix(m.Target(), "/"))
+				conn.Send(answers[i])
 			}
+		}), func(_ *queue.Proxy, s *proxytest.Options) { s.NetHTTP = slow })
+		c := proxy.Dial()
+		for i, answer := range answers {
+			c.Send(fmt.Sprintf("POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", i))
+			c.Receive("POST")
+			_, status, _ := strings.Cut(strings.ToLower(answer), "grpc-status: ")
+			status, _, _ = strings.Cut(status, "\r\n")
+			harness.Equal(t, proxy.Observed(i + 1)[i].RPCError, want[status], answer, "net/http", slow)
 		}
 	}
 }

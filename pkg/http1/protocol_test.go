@@ -67,9 +67,7 @@ func TestHTTP2IsHandedOverWhereverItsPrefaceIsSplit(t *testing.T) {
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
 	r, err := (&http.Client{Transport: tr, Timeout: harness.Patience}).Get("http://" + proxy.Address + "/h2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	body, _ := io.ReadAll(r.Body)
 	r.Body.Close()
 	if r.ProtoMajor != 2 || string(body) != "/h2" {

@@ -165,15 +165,9 @@ func TestTrailersPassBothWays(t *testing.T) {
 		t.Errorf("client: got %q, %q, want ok, %q", r.Body, r.Trailers, want)
 	}
 	m := <-got
-	if want := "x-a: 1|x-b: 2|x-d: 3"; strings.Join(m.Trailers, "|") != want {
-		t.Errorf("app: got trailers %q, want %q", m.Trailers, want)
-	}
-	if got, want := strings.ReplaceAll(strings.ReplaceAll(m.Get("trailer"), "|", ","), " ", ""), "X-A,X-B,X-C"; got != want {
-		t.Errorf("app: got Trailer %q, want %q", got, want)
-	}
-	if m.Get("te") != "trailers" {
-		t.Errorf("app: got TE %q, want trailers", m.Get("te"))
-	}
+	harness.Equal(t, strings.Join(m.Trailers, "|"), "x-a: 1|x-b: 2|x-d: 3", "app: trailers", m.Trailers)
+	harness.Equal(t, strings.ReplaceAll(strings.ReplaceAll(m.Get("trailer"), "|", ","), " ", ""), "X-A,X-B,X-C", "app: Trailer")
+	harness.Equal(t, m.Get("te"), "trailers", "app: TE")
 	proxy.WantCounts(1, 0)
 }
 
@@ -190,9 +184,7 @@ func TestNoTrailerSpeaksInOurName(t *testing.T) {
 		c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
 		got := c.Receive("GET").Trailers
 		slices.Sort(got)
-		if want := "proxy-status: other; error=y|x-sum: 7"; strings.Join(got, "|") != want {
-			t.Errorf("net/http %v: got %q, want %q", reference, got, want)
-		}
+		harness.Equal(t, strings.Join(got, "|"), "proxy-status: other; error=y|x-sum: 7", "net/http", reference, got)
 	}
 }
 
@@ -291,9 +283,7 @@ func TestASlowReaderHoldsTheSenderBack(t *testing.T) {
 	up.SetWriteDeadline(time.Now().Add(harness.Patience))
 	io.CopyN(up.TCPConn, &harness.Pattern{Left: size}, size-n)
 	up.WantBody("/up")
-	if got := <-sent; got != size {
-		t.Errorf("up: got %d bytes at the app, want %d", got, size)
-	}
+	harness.Equal(t, <-sent, size, "up", "bytes at the app")
 }
 
 func TestStreamingIsPassedOnAsItComes(t *testing.T) {

@@ -89,17 +89,17 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 		answer string
 		reason queue.Reason
 	}{
-		"no HTTP":              {"SSH-2.0-OpenSSH_9.6\r\n", queue.AppGarbage},
-		"HTTP/2":               {"HTTP/2.0 200 OK\r\n\r\n", queue.AppGarbage},
-		"two lengths":          {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", queue.AppGarbage},
-		"length and chunks":    {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", queue.AppGarbage},
-		"another coding":       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", queue.AppGarbage},
-		"101 without a wish":   {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", queue.AppGarbage},
-		"interim without end":  {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), queue.AppGarbage},
-		"a head without end":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10), queue.AppGarbage},
-		"nothing":              {"<close>", queue.AppReset},
-		"half a head":          {"HTTP/1.1 200 OK\r\nContent-Le<close>", queue.AppReset},
-		"an interim, then end": {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
+		"no HTTP":                   {"SSH-2.0-OpenSSH_9.6\r\n", queue.AppGarbage},
+		"HTTP/2":                    {"HTTP/2.0 200 OK\r\n\r\n", queue.AppGarbage},
+		"two lengths":               {"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nhi", queue.AppGarbage},
+		"length and chunks":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", queue.AppGarbage},
+		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", queue.AppGarbage},
+		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", queue.AppGarbage},
+		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), queue.AppGarbage},
+		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10), queue.AppGarbage},
+		"nothing":                   {"<close>", queue.AppReset},
+		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", queue.AppReset},
+		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
@@ -155,9 +155,7 @@ func TestAnAppThatIsDownIsAnswered502(t *testing.T) {
 	again := harness.ServeApp(t, harness.ListenOn(t, a.Address()), harness.Echo)
 	c.Get("/up")
 	c.Get("/up")
-	if got := again.Connections(); got != 1 {
-		t.Errorf("got %d connections to the app, want 1", got)
-	}
+	harness.Equal(t, again.Connections(), 1, "connections to the app")
 	proxy.WantCounts(4, 0)
 }
 
@@ -209,9 +207,7 @@ func TestTheReplayRuleHolds(t *testing.T) {
 				t.Errorf("got %s, want %d", m.Start, v.status)
 			}
 			got := strings.Count(strings.Join(a.Requests(), "\n"), "/it")
-			if want := map[int]int{200: 2, 502: 1}[v.status]; got != want {
-				t.Errorf("got the request %d times at the app, want %d", got, want)
-			}
+			harness.Equal(t, got, map[int]int{200: 2, 502: 1}[v.status], "the request", "times at the app")
 			if o := proxy.Observed(2); o[0].Replayed || o[1].Replayed != (got == 2) {
 				t.Errorf("observed as replayed: got %v, %v, want false, %v", o[0].Replayed, o[1].Replayed, got == 2)
 			}
@@ -249,16 +245,14 @@ func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
 		if m.Status() != 413 || m.Body != "too large" || m.Get("connection") != "close" {
 			t.Errorf("%d: got %s %q, Connection: %s, want 413, close", i, m.Start, m.Body, m.Get("connection"))
 		}
-		if i%4 < 2 { // who listens hears the end
+		if i%4 < 2 { // who listens gets the end
 			c.WantEnd()
 		}
 		c.Close()
 		<-sent
 		heard <- struct{}{} // no earlier: all of a body that is read at once might arrive
 	}
-	if got := a.Connections(); got != 40 {
-		t.Errorf("got %d connections to the app, want 40", got)
-	}
+	harness.Equal(t, a.Connections(), 40, "connections to the app")
 	proxy.WantCounts(40, 0)
 }
 

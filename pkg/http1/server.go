@@ -63,20 +63,18 @@ type Server struct {
 	served   atomic.Uint64
 	given    atomic.Uint64
 
-	stop      chan struct{} // closed by Shutdown
+	listeners *link.Listeners
+	running   sync.WaitGroup // connections; those that are given away are not
 	mu        sync.Mutex
-	listeners []net.Listener
 	conns     map[*conn]struct{}
-	stopping  bool
-	over      bool           // Shutdown's time is over
-	running   sync.WaitGroup // connections, and Serve
+	over      bool // Shutdown's time is over
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
 // client where the app speaks HTTP/2 alone.
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher}
-	l.conns, l.stop = make(map[*conn]struct{}), make(chan struct{})
+	l.conns, l.listeners = make(map[*conn]struct{}), link.NewListeners()
 	for i, size := range sizes {
 		l.buffers[i].New = func() any { b := make([]byte, size); return &b }
 	}
@@ -87,25 +85,16 @@ func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Cli
 // the engine for HTTP/2.
 func (l *Server) Counts() (served, given uint64) { return l.served.Load(), l.given.Load() }
 
-// lastLook is how long a connection that is to be closed is still listened to, and
-// a listener is still accepted from.
-const lastLook = 20 * time.Millisecond
-
 // GiveTime is how long after the beginning of Shutdown a connection that has not said
 // what it speaks may still be given to the engine for HTTP/2.
-const GiveTime = lastLook + lingerTime
+const GiveTime = link.LastLook + lingerTime
 
 // Serve serves the connections of ln until Shutdown. A config makes it speak TLS.
 func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
-	l.mu.Lock()
-	if l.stopping {
-		l.mu.Unlock()
-		return ln.Close()
+	if !l.listeners.Add(ln) {
+		return nil
 	}
-	l.listeners = append(l.listeners, ln)
-	l.running.Add(1)
-	l.mu.Unlock()
-	defer l.running.Done()
+	defer l.listeners.Done()
 	defer ln.Close()
 	var secure *link.Server
 	if config != nil {
@@ -115,7 +104,7 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	for {
 		nc, err := ln.Accept()
 		if err != nil {
-			if l.hasStopped() {
+			if l.listeners.Stopped() {
 				return nil
 			}
 			if t, ok := err.(interface{ Temporary() bool }); ok && t.Temporary() { // no descriptors left, say
@@ -142,13 +131,13 @@ func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
 	}
 	c := newConn(l, bytes)
 	var ok bool
-	if c.place, ok = l.settings.Connections.Enter(c.evict, l.stop); !ok {
+	if c.place, ok = l.settings.Connections.Enter(c.evict, l.listeners.Stopping); !ok {
 		c.close()
 		return false
 	}
 	l.mu.Lock()
 	l.conns[c] = struct{}{}
-	if l.stopping {
+	if l.listeners.Stopped() {
 		c.retire()
 	}
 	if l.over {
@@ -167,12 +156,6 @@ func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
 	return true
 }
 
-func (l *Server) hasStopped() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.stopping
-}
-
 // closing reports whether clients are to go elsewhere with their next request.
 func (l *Server) closing() bool { return l.proxy.Drain.Draining() }
 
@@ -181,22 +164,15 @@ func (l *Server) closing() bool { return l.proxy.Drain.Draining() }
 // context ends it closes those that are left. Connections that were given
 // away are not its own any more. It may be called once.
 func (l *Server) Shutdown(ctx context.Context) error {
+	l.listeners.Stop()
 	l.mu.Lock()
-	l.stopping = true
-	close(l.stop)
-	for _, ln := range l.listeners {
-		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			_ = d.SetDeadline(time.Now().Add(lastLook)) // Accept says why not
-		} else {
-			ln.Close()
-		}
-	}
 	for c := range l.conns {
 		c.retire()
 	}
 	l.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
+		l.listeners.Wait()
 		l.running.Wait()
 		close(done)
 	}()

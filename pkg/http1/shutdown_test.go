@@ -121,9 +121,7 @@ func TestShutdownsTimeIsItsLimit(t *testing.T) {
 	proxy.Dial() // there is no place for it
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if err := proxy.ShutdownWithin(ctx); err != context.DeadlineExceeded {
-		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
-	}
+	harness.Equal(t, proxy.ShutdownWithin(ctx), context.DeadlineExceeded)
 	for _, c := range clients {
 		if _, err := c.In.ReadByte(); err == nil || harness.IsTimeout(err) {
 			t.Errorf("got %v, want the end of the connection", err)

@@ -42,7 +42,7 @@ func TestAnUnusualRequestKeepsItsConnection(t *testing.T) {
 }
 
 // Each answer in the first bytes decides what follows: 100 or the final status.
-func TestAnUploadThatAsksFirstIsHeard(t *testing.T) {
+func TestAnUploadThatAsksFirstIsAnswered(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 		for m := conn.Head(); m != nil; m = conn.Head() {
 			if strings.HasPrefix(m.Target(), "/no") {
@@ -126,11 +126,11 @@ func TestRequestsBehindUnusualOnesAreIntact(t *testing.T) {
 	app := newBlocking()
 	proxy = proxytest.Start(t, harness.NewApp(t, app.serve), nil)
 	c = proxy.Dial()
-	c.Send("GET /lent HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /be")
+	c.Send("GET /first HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /be")
 	proxy.InFlight(1)
 	c.Send("hind HTTP/1.1\r\nHo")
 	close(app.free)
-	c.WantBody("/lent")
+	c.WantBody("/first")
 	c.Send("st: a\r\n\r\n")
 	c.WantBody("/behind")
 	proxy.WantCounts(2, 0)

@@ -13,8 +13,8 @@ import (
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	c := x.c
 	result.Begun, result.Upgraded = true, true
-	x.state.Enter(queue.Tunnelled) // from now on a client that ends its side has not gone
-	c.watch.Stop()
+	x.state.Enter(queue.Tunnelled)    // from now on a client that ends its side has not gone
+	c.watch.Stop()                    // the tunnel itself reads to the client's end
 	x.broken, c.clocked = true, false // nothing of ours comes behind it
 	var client net.Conn = c.nc
 	if r.IsWebSocket() {
@@ -33,7 +33,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		result.Reason = queue.ClientGone
 		return
 	}
-	early := bytes.Clone(c.buf[x.at:c.w])
+	early := bytes.Clone(c.buf[x.at:c.w]) // came behind the head, and is not HTTP any more
 	x.alarm.Abortable(func() {
 		x.call.Abort()
 		client.SetDeadline(past)

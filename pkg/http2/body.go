@@ -70,7 +70,7 @@ func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 		b.breakOff(forward.ErrTooLarge)
 	}
 	switch {
-	case b.err != nil || b.stopped:
+	case b.err != nil || b.stopped: // nobody reads it, but it counts in the connection's window, which others need
 		b.credit(by, n)
 	case b.to != nil:
 		b.pass(by, p, n, b.end && len(b.trailer) == 0)
@@ -132,7 +132,8 @@ func (b *body) pass(by *h2.Conn, p []byte, n int, end bool) {
 	}
 }
 
-// credit gives the client room for n more bytes.
+// credit gives the client room for n more bytes (RFC 9113 section 5.2): only for what has
+// been read or taken, so that a stream holds a window at most.
 func (b *body) credit(by *h2.Conn, n int) {
 	if b.x.stream.Credit(n) {
 		by.FlushLater(b.x.conn.Conn)
@@ -205,6 +206,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n = copy(p, b.data)
+	// Room for the client comes when all is read, in one frame instead of one for each read.
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		owed, b.owed = b.owed, 0
 		b.data = nil
@@ -221,7 +223,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 	return n, owed, err
 }
 
-// trail takes the trailer section, which ends the body.
+// trail takes the trailer section, which ends the body (RFC 9113 section 8.1).
 func (b *body) trail(by *h2.Conn, fields []wire.Field) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

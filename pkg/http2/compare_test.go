@@ -17,6 +17,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
@@ -39,11 +40,15 @@ import (
 //   - the RST_STREAM(NO_ERROR) behind the answer to a request that has not ended (RFC 9113
 //     section 8.1): whether all of the body has come by then is a matter of moments;
 //   - a trailer section that no Trailer field announces, which net/http's server drops;
+//   - the announcement of a trailer section that does not come: a body that is there as a
+//     whole is sent with its length, and can have none;
 //   - fields in it that frame a message, which net/http drops and we refuse;
 //   - what is malformed (RFC 9113 section 8.1.1) is a reset of the stream here; net/http
 //     answers some of it with 400. No app may get the whole of it from either;
 //   - a Host that is not the authority, and the path "*" with another method than OPTIONS,
-//     are malformed here (RFC 9113 section 8.3.1). net/http takes them.
+//     are malformed here (RFC 9113 section 8.3.1), and so are a path that is the URI of
+//     another scheme, and an authority that is none (RFC 3986 section 3.2). net/http takes
+//     them.
 
 // A script is a request and its answer.
 type script struct {
@@ -92,7 +97,8 @@ func (s *script) stricter() bool {
 			}
 		}
 	}
-	return s.value(":path") == "*" && s.value(":method") != "OPTIONS"
+	path := s.value(":path")
+	return path == "*" && s.value(":method") != "OPTIONS" || path != "*" && !strings.HasPrefix(path, "/") || !wire.ValidHost(authority)
 }
 
 // A setup is a proxy in front of an app.
@@ -126,6 +132,10 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(flushing{w}, r.Body)
 		return
 	}
+	if r.Method == "PRI" { // it is asked whether it speaks HTTP/2, again if it was too busy to answer
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
 	body, err := io.ReadAll(r.Body)
 	a.mu.Lock()
 	s := a.script
@@ -138,6 +148,9 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fields = append(fields, fmt.Sprintf("%s: %q", strings.ToLower(name), values))
 	}
 	for name, values := range r.Trailer {
+		if values == nil { // announced alone
+			continue
+		}
 		fields = append(fields, fmt.Sprintf("trailer %s: %q", strings.ToLower(name), values))
 	}
 	slices.Sort(fields)
@@ -325,12 +338,8 @@ func (c *comparison) compare(t testing.TB, s *script) {
 		if refused(own) && (len(ownRequests) == 0 || short) && (s.stricter() || refused(ref)) {
 			continue
 		}
-		if own != ref {
-			t.Errorf("%+v, the app speaks %s: got\n%s\nwant\n%s", s, speaks, own, ref)
-		}
-		if !slices.Equal(ownRequests, refRequests) {
-			t.Errorf("%+v, the app speaks %s: the app got\n%s\nwant\n%s", s, speaks, ownRequests, refRequests)
-		}
+		harness.Equal(t, own, ref, s, "the app speaks", speaks)
+		harness.Equal(t, ownRequests, refRequests, s, "the app speaks", speaks, "the app")
 	}
 }
 
@@ -405,8 +414,10 @@ var seeds = []struct{ name, text, body, content string }{
 	{"a length that is not so", ":method: POST\n:scheme: http\n:authority: a\n:path: /\ncontent-length: 5\n\n\n200", "body", "done"},
 	{"a shorter length", ":method: POST\n:scheme: http\n:authority: a\n:path: /\ncontent-length: 3\n\n\n200", "body", "done"},
 	{"trailers both ways", ":method: POST\n:scheme: http\n:authority: a\n:path: /\nte: trailers\ntrailer: checksum\n\nchecksum: 1\n\n200\ncontent-type: application/grpc\n\ngrpc-status: 0", "body", "done"},
+	{"announced trailers that do not come", ":method: POST\n:scheme: http\n:authority: a\n:path: /\nte: trailers\ntrailer: checksum\n\n\n200\n", "body", ""},
 	{"trailers without content", ":method: POST\n:scheme: http\n:authority: a\n:path: /\nte: trailers\ntrailer: checksum\n\nchecksum: 1\n\n200\ncontent-type: application/grpc\n\ngrpc-status: 0", "", ""},
 	{"cookies", begin + "cookie: a=b\ncookie: c=d\n\n\n200\nset-cookie: a\nset-cookie: b\ncontent-type: a/b", "", "x"},
+	{"an authority with a blank", ":method: GET\n:scheme: http\n:authority: a b\n:path: /\n\n\n200", "", ""},
 	{"no authority", ":method: GET\n:scheme: http\n:path: /\nhost: b\n\n\n200\ncontent-type: a/b", "", "x"},
 	{"another host", begin + "host: b\n\n\n200", "", ""},
 	{"forwarded", begin + "x-forwarded-for: 1.2.3.4\nx-forwarded-proto: https\nforwarded: for=x\n\n\n404\ncontent-type: a/b", "", "x"},
@@ -414,6 +425,7 @@ var seeds = []struct{ name, text, body, content string }{
 	{"connect", ":method: CONNECT\n:authority: a:80\n\n\n200", "", ""},
 	{"a path that is the authority", ":method: GET\n:scheme: http\n:authority: a\n:path: a\n\n\n200", "", ""},
 	{"a star that is the authority", ":method: GET\n:scheme: http\n:authority: *\n:path: *\n\n\n200", "", ""},
+	{"a path that is a URI", ":method: GET\n:scheme: http\n:authority: a\n:path: e:\n\n\n200", "", ""},
 	{"a path without a scheme", ":method: GET\n:authority: a\n:path: /\n\n\n200", "", ""},
 	{"another scheme", ":method: GET\n:scheme: ftp\n:authority: a\n:path: /\n\n\n200", "", ""},
 	{"a bad escape", ":method: GET\n:scheme: http\n:authority: a\n:path: /%zz\n\n\n200", "", ""},

@@ -75,6 +75,7 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 		}
 		q.Target = h.Authority
 	}
+	// All but CONNECT have a scheme and a path (RFC 9113 section 8.3.1), an extended one too.
 	if h.Method != http.MethodConnect || h.Protocol != "" {
 		if h.Scheme != "http" && h.Scheme != "https" || !validPath(h.Path, h.Method) {
 			return false
@@ -114,7 +115,7 @@ func (x *exchange) readFields(h *h2.Head) bool {
 				return false
 			}
 			q.Length = int64(n)
-		case header.HostRole:
+		case header.HostRole: // it must not differ from :authority (RFC 9113 section 8.3.1)
 			if q.Host == "" {
 				q.Host = wire.String(f.Value)
 			} else if !strings.EqualFold(q.Host, wire.String(f.Value)) {
@@ -147,7 +148,8 @@ func refusal(fields []wire.Field) (status int) {
 	return status
 }
 
-// validPath reports whether a path may stand in a request line.
+// validPath reports whether a path may stand in a request line: a blank or a line end would
+// begin another part of it where the user container speaks HTTP/1.1 (RFC 9113 section 10.3).
 func validPath(path, method string) bool {
 	if path == "*" {
 		return method == http.MethodOptions
@@ -323,7 +325,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 type fromClient exchange
 
 // Head implements h2.Owner: it is the trailer section of the request.
-func (f *fromClient) Head(by *h2.Conn, h *h2.Head, end bool) {
+func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 	x := (*exchange)(f)
 	refused := h.TooLarge || h.Size() > wire.MaxRequestTrailer
 	for _, field := range h.Fields {
@@ -345,8 +347,9 @@ func (f *fromClient) Data(by *h2.Conn, p []byte, n int, end bool) {
 	f.body.come(by, p, n, end)
 }
 
-// Failed implements h2.Owner.
-func (f *fromClient) Failed(by *h2.Conn, err error) {
+// Failed implements h2.Owner. That the client has gone is noted before anybody is notified,
+// so that whoever wakes finds out why.
+func (f *fromClient) Failed(*h2.Conn, error) {
 	x := (*exchange)(f)
 	x.mu.Lock()
 	x.gone = true

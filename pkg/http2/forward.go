@@ -77,8 +77,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	if r == nil {
 		return result
 	}
-	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	state.Respond(wire.String(contentType))
+	forward.Respond(state, r.Head.Fields)
 	x.finish(r, &result)
 	return result
 }
@@ -128,7 +127,8 @@ func (x *exchange) abortCall() {
 	x.wake()
 }
 
-// conclude settles what a response that has begun has come to.
+// conclude settles what a response that has begun has come to. The end of its stream would
+// say that nothing is missing: one that is cut is reset.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
 	if result.Reason != queue.OK && !x.stream.Ended() {
@@ -160,6 +160,8 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 	if length >= 0 && status != http.StatusNoContent {
 		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
 	}
+	// GOAWAY is what Connection: close is in HTTP/1.1, which HTTP/2 forbids (RFC 9113 section
+	// 8.2.2).
 	if x.server.closing() {
 		x.conn.GoAway()
 	}
@@ -168,6 +170,7 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 // passOn passes the response of a user container that speaks HTTP/1.1 on, to its end.
 func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
+	// What it would be for GET, or with 200 (RFC 9110 section 8.6).
 	announced := length
 	if x.request.Method == http.MethodHead || r.Head.Status == http.StatusNotModified {
 		announced = r.Head.ContentLength
@@ -209,7 +212,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 
 // endResponse ends the response, by its trailer section if there is one.
 func (x *exchange) endResponse(trailer []wire.Field) error {
-	trailer = forward.TrailerFields(trailer)
+	trailer = forward.TrailerFields(&x.state, trailer)
 	if len(trailer) == 0 {
 		return x.send(nil, true)
 	}

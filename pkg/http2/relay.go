@@ -12,7 +12,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // relay connects the client's stream with one to a user container that speaks HTTP/2. What
@@ -150,7 +149,8 @@ func (y *relay) wait() error {
 
 var errKilled = errors.New("the request has been ended")
 
-// leave ends the stream to the user container, wherever it is.
+// leave ends the stream to the user container, wherever it is. First of all nothing more of
+// the body goes there.
 func (y *relay) leave() {
 	x := y.x
 	x.body.passTo(nil)
@@ -228,8 +228,7 @@ func (y *relay) respond(by *h2.Conn, h *h2.Head, end bool) {
 		return
 	}
 	y.result.FirstByte, y.result.Status, y.result.Begun = time.Now(), h.Status, true
-	contentType, _ := wire.Find(h.Fields, header.ContentType)
-	x.state.Respond(wire.String(contentType))
+	forward.Respond(&x.state, h.Fields)
 	k := x.server.block()
 	x.beginResponse(k, h.Status, h.Fields, y.check.Length)
 	err := x.stream.SendHead(k, end)
@@ -249,10 +248,10 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	x := y.x
 	k := x.server.block()
 	defer x.server.putBlock(k)
-	k.Fields(forward.TrailerFields(h.Fields))
 	y.mu.Lock()
 	waits, err := false, error(nil)
-	if !y.killed.Load() {
+	if !y.killed.Load() && !y.finished {
+		k.Fields(forward.TrailerFields(&x.state, h.Fields))
 		waits, err = x.stream.SendTrailer(k)
 		by.FlushLater(x.conn.Conn)
 	}
@@ -286,6 +285,8 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 		waits, err = x.stream.SendData(p, end)
 		by.FlushLater(x.conn.Conn)
 	}
+	// Before open has noted the stream its frames may be here already: what they hold is
+	// credited then.
 	if waits || y.stream == nil {
 		y.held += n
 	} else if !end && y.stream.Credit(n) {

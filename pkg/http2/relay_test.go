@@ -129,6 +129,37 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 	}
 }
 
+func TestTheStatusOfGRPCIsSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve func(s *appStream)
+		want  bool
+	}{
+		"OK in a trailer section": {func(s *appStream) {
+			s.respond(false, ":status", "200", "content-type", "application/grpc")
+			s.respond(true, "grpc-status", "0")
+		}, false},
+		"UNAVAILABLE in a trailer section": {func(s *appStream) {
+			s.respond(false, ":status", "200", "content-type", "application/grpc+proto")
+			_ = s.WriteData(s.id, false, []byte("abc"))
+			s.respond(true, "grpc-status", "14")
+		}, true},
+		"DEADLINE_EXCEEDED in a head that is all": {func(s *appStream) {
+			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "4")
+		}, true},
+		"NOT_FOUND in a head that is all": {func(s *appStream) {
+			s.respond(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "5")
+		}, false},
+		"a head that speaks of gRPC, and is none of it": {func(s *appStream) {
+			s.respond(true, ":status", "200", "content-type", "text/plain", "grpc-status", "14")
+		}, false},
+	} {
+		a := newFrameApp(t, c.serve)
+		cl := connect(t, a.proxy)
+		cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"})))
+		harness.Equal(t, harness.Receive(t, a.observations, "observation").RPCError, c.want, name)
+	}
+}
+
 func TestExpectReachesTheApp(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {
 		if hasField(s.f, "expect", "100-continue") {
@@ -143,9 +174,7 @@ func TestExpectReachesTheApp(t *testing.T) {
 		f, err := c.ReadFrame()
 		c.must(err)
 		if m, ok := f.(*xhttp2.MetaHeadersFrame); ok {
-			if m.PseudoValue("status") != "100" {
-				t.Errorf("got %v, want 100 first", m)
-			}
+			harness.Equal(t, m.PseudoValue("status"), "100", m)
 			return
 		}
 	}

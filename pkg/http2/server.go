@@ -76,6 +76,8 @@ func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	c := newConn(s, l, place)
 	place.Handled(c.evict)
 	place.Idle(false)
+	// Under the lock that Shutdown takes: it finds the connection, or the connection sees
+	// that it is being shut down.
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
 	stopping, over := s.stopping, s.over
@@ -106,7 +108,8 @@ var errShutdown = errors.New("http2: the server has been shut down")
 func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
 
 // GoAway tells all clients to send their next requests elsewhere; what they send on their
-// connections all the same is served.
+// connections all the same is served: it may have been on its way (RFC 9113 section 6.8). It
+// does not wait for clients that do not read.
 func (s *Server) GoAway() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // shaker accepts connections and makes them TLS connections.
@@ -17,9 +18,7 @@ type shaker struct{ addr string }
 func newShaker(t *testing.T, s *link.Server) shaker {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -49,9 +48,9 @@ func (s shaker) dial(from string) (net.Conn, error) {
 	return d.Dial("tcp", s.addr)
 }
 
-// crowd begins n handshakes from another address, each again when it has been ended. It
+// flood begins n handshakes from another address, each again when it has been ended. It
 // returns when all are there, and they end with the test.
-func (s shaker) crowd(t *testing.T, n int, each func(net.Conn)) {
+func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	t.Helper()
 	stop := make(chan struct{})
 	var running, there sync.WaitGroup
@@ -93,21 +92,17 @@ const waits = 5 * time.Second
 func (s shaker) honest(t *testing.T) {
 	t.Helper()
 	c, err := s.dial("127.0.0.1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(waits))
-	if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(); err != nil {
-		t.Errorf("got %v, want a handshake beside those of another client", err)
-	}
+	harness.Equal(t, tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake(), nil, "(a handshake beside those of another client)")
 }
 
 func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2)
 	s := newShaker(t, server)
-	s.crowd(t, 60, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
+	s.flood(t, 60, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
 	for range 3 {
 		s.honest(t)
 	}
@@ -119,7 +114,7 @@ func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 	server.SetMaxHandshakes(2)
 	s := newShaker(t, server)
 	record := append([]byte{22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3}, make([]byte, 200)...) // the beginning of a ClientHello
-	s.crowd(t, 8, func(c net.Conn) {
+	s.flood(t, 8, func(c net.Conn) {
 		for _, b := range record {
 			if _, err := c.Write([]byte{b}); err != nil {
 				return
@@ -141,9 +136,7 @@ func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 func TestADeadlineOfTheOwnerEndsAHandshake(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	l.SetReadDeadline(time.Unix(1, 0))
 	done := make(chan error, 1)
 	go func() {

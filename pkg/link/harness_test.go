@@ -99,9 +99,7 @@ func newPair(t testing.TB, config *tls.Config) pair {
 	t.Helper()
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	p := pair{wire: &holder{Conn: client}, link: l}
 	p.client = p.wire
 	if config == nil {
@@ -112,12 +110,8 @@ func newPair(t testing.TB, config *tls.Config) pair {
 	encrypted := tls.Client(p.wire, config)
 	done := make(chan error, 1)
 	go func() { done <- l.Handshake(server()) }()
-	if err := encrypted.Handshake(); err != nil {
-		t.Fatalf("the client's handshake: %v", err)
-	}
-	if err := <-done; err != nil {
-		t.Fatalf("the server's handshake: %v", err)
-	}
+	harness.NoError(t, encrypted.Handshake(), "the client's handshake")
+	harness.NoError(t, <-done, "the server's handshake")
 	p.client = encrypted
 	return p
 }

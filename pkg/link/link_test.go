@@ -155,9 +155,7 @@ func TestTheOwnSideCanBeEndedAlone(t *testing.T) {
 		if _, err := p.link.Write([]byte("bye")); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.link.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, p.link.CloseWrite())
 		if b, err := io.ReadAll(p.client); string(b) != "bye" || err != nil {
 			t.Errorf("the client got %q, %v, want bye and EOF", b, err)
 		}

@@ -28,13 +28,11 @@ func tryRead(t *testing.T, l *link.Conn) (string, error) {
 	var text string
 	var failed error
 	buf := make([]byte, 4096)
-	if err := l.WaitRead(func(fd uintptr) bool {
+	harness.NoError(t, l.WaitRead(func(fd uintptr) bool {
 		n, err := l.TryRead(fd, buf)
 		text, failed = string(buf[:n]), err
 		return true
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return text, failed
 }
 
@@ -90,9 +88,7 @@ func TestAPartOfARecordBehindAWholeOneIsStalled(t *testing.T) {
 func TestALongHandshakeIsRefused(t *testing.T) {
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- l.Handshake(server()) }()
 	hello := append([]byte{1, 0, 0xff, 0}, make([]byte, 64<<10)...) // a ClientHello that announces 65,280 bytes
@@ -123,9 +119,7 @@ func TestAHandshakeThatStallsGivesItsPlaceToOthers(t *testing.T) {
 	for range most {
 		_, accepted := tcpPair(t)
 		l, err := link.New(accepted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		go func() { stalled <- l.Handshake(server()) }()
 	}
 	var honest sync.WaitGroup
@@ -168,9 +162,7 @@ func TestOnlyAConnectionThatIsCutSaysNoGoodbye(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := p.wire.bytesRead()
-			if err := c.end(p.link); err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, c.end(p.link))
 			io.Copy(io.Discard, p.wire) // to its end
 			if got := p.wire.bytesRead() > before; got != c.goodbye {
 				t.Errorf("got a close_notify %t, want %t", got, c.goodbye)
@@ -196,9 +188,7 @@ func newForger(t *testing.T, keyLog string) *forger {
 		t.Fatalf("no secret in %q", keyLog)
 	}
 	secret, err := hex.DecodeString(strings.Fields(rest)[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	f := &forger{secret: secret}
 	f.makeKeys()
 	return f

@@ -39,9 +39,7 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 			for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 				c := proxy.Client(protocol)
 				r, err := c.Get("http://" + proxy.Address + "/")
-				if err != nil {
-					t.Fatal(err)
-				}
+				harness.NoError(t, err)
 				body, err := io.ReadAll(r.Body)
 				r.Body.Close()
 				if v.status == 0 && (err == nil || string(body) != "begun") {
@@ -64,9 +62,7 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 func TestAnUpgradeWhileATimerLooksIsNoRace(t *testing.T) {
 	const clock = 300 * time.Millisecond
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") == "" {
 			return

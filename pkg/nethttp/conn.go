@@ -17,10 +17,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// lastLook is how long a connection that is to be closed is still listened to, and a
-// listener is still accepted from.
-const lastLook = 20 * time.Millisecond
-
 // past is a deadline that has long gone by.
 var past = time.Unix(1, 0)
 
@@ -127,7 +123,7 @@ func (c *conn) receive(p []byte) (n int, err error) {
 
 // evict ends the connection, so that another one can be served, and reports whether
 // it does: not while a request is being served, nor when one is about to be read.
-// Any goroutine may call it. An HTTP/2 client gets GOAWAY, and has lastLook for
+// Any goroutine may call it. An HTTP/2 client gets GOAWAY, and has link.LastLook for
 // what has been written to it.
 func (c *conn) evict() bool {
 	c.ending.Lock()
@@ -137,7 +133,7 @@ func (c *conn) evict() bool {
 	case c.evicted:
 	case t != nil:
 		go t.GoAway()
-		time.AfterFunc(lastLook, func() { c.Cut() })
+		time.AfterFunc(link.LastLook, func() { c.Cut() })
 	case c.active || !c.Secure() && !c.Silent(): // inside TLS nobody can tell: what comes may be no part of a request
 		return false
 	default:

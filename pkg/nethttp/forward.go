@@ -146,21 +146,24 @@ func (x *exchange) forwardH1() (result queue.Result) {
 		}
 		return result
 	}
-	result.FirstByte = time.Now()
-	result.Status = r.Head.Status
+	result.FirstByte, result.Status = time.Now(), r.Head.Status
 	if r.Head.Status == http.StatusSwitchingProtocols {
 		x.tunnel(r, &result)
 		return result
 	}
-	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.state.Respond(string(contentType))
+	x.respond(&r.Head, r, c.Abort, func() { r.Close() }, &result)
+	return result
+}
+
+// respond passes a response on, settles what has come of it and closes it.
+func (x *exchange) respond(head *wire.Response, r response, abort, closed func(), result *queue.Result) {
+	forward.Respond(&x.state, head.Fields)
 	result.Begun = true
-	x.stream(&r.Head, r, c.Abort, &result)
-	x.settle(&result)
-	r.Close() // after settle: then nothing is there to abort
+	x.stream(head, r, abort, result)
+	x.settle(result)
+	closed() // after settle: then nothing is there to abort
 	result.In = x.body.moved()
 	x.broken = result.Reason != queue.OK
-	return result
 }
 
 // settle ends the reach of the alarm after a response. A client that leaves when
@@ -210,7 +213,7 @@ func (x *exchange) stream(head *wire.Response, r response, abort func(), result 
 			if len(trailer) > 0 {
 				x.Waiting() // so that the body is chunked
 			}
-			setTrailer(h, trailer)
+			x.setTrailer(h, trailer)
 			return
 		}
 		if err != nil {
@@ -362,9 +365,9 @@ func copyFields(h http.Header, fields []wire.Field) {
 // setTrailer sets the trailer fields behind the body, in net/http's way for those
 // that were not announced: of the others it sends one that was announced twice
 // twice, and a field of the head that has such a name.
-func setTrailer(h http.Header, fields []wire.Field) {
+func (x *exchange) setTrailer(h http.Header, fields []wire.Field) {
 	clear(h) // the head has been sent
-	for _, f := range forward.TrailerFields(fields) {
+	for _, f := range forward.TrailerFields(&x.state, fields) {
 		name := http.TrailerPrefix + textproto.CanonicalMIMEHeaderKey(string(f.Name))
 		h[name] = append(h[name], string(f.Value))
 	}

@@ -5,9 +5,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // ask puts a question to the user container, within the request's clocks. The
@@ -32,7 +30,7 @@ func (x *exchange) appOnlySpeaksH2(err error) bool {
 func (x *exchange) forwardH2() (result queue.Result) {
 	c := &h2client.Call{Request: &x.head, Origin: x}
 	if x.body != nil {
-		c.Body, c.Trailer = x.body, x.trailer
+		c.Body, c.Trailer, c.Expect100 = x.body, x.trailer, x.head.Expect100
 		x.fullDuplex()
 	}
 	c.Begin()
@@ -46,13 +44,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		result.In = x.body.moved()
 		return result
 	}
-	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
-	contentType, _ := wire.Find(r.Head.Fields, header.ContentType)
-	x.state.Respond(string(contentType))
-	x.stream(&r.Head, r, c.Abort, &result)
-	x.settle(&result)
-	r.Close() // after settle: then nothing is there to abort
-	result.In = x.body.moved()
-	x.broken = result.Reason != queue.OK
+	result.FirstByte, result.Status = time.Now(), r.Head.Status
+	x.respond(&r.Head, r, c.Abort, r.Close, &result)
 	return result
 }

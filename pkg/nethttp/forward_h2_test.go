@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // h2App starts an app that speaks HTTP/2 alone and returns its port.
@@ -64,9 +65,7 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 			defer open.Close()
 			go io.WriteString(open, "hello")
 			r, err := proxy.Client("HTTP/2").Post("http://"+proxy.Address+"/", "", rest)
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			body := make(chan string, 1) // which Go's own client reads for as long as the request lasts
 			go func() { b, _ := io.ReadAll(r.Body); body <- string(b) }()
 			if o := proxy.Observed(1)[0]; o.Reason != c.reason { // fails after a while
@@ -100,6 +99,21 @@ func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 	}
 }
 
+func TestTheStatusOfGRPCIsSeen(t *testing.T) {
+	for status, want := range map[string]bool{"0": false, "14": true} {
+		proxy := start(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/grpc")
+			io.WriteString(w, "ok")
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", status)
+		}), nil)
+		r, err := proxy.Client("HTTP/2").Get("http://" + proxy.Address + "/")
+		harness.NoError(t, err)
+		io.Copy(io.Discard, r.Body)
+		r.Body.Close()
+		harness.Equal(t, proxy.Observed(1)[0].RPCError, want, status)
+	}
+}
+
 func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
 	proxy := start(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Trailer"] = []string{"Proxy-Status, X-Sum"}
@@ -110,13 +124,9 @@ func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
 	}), nil)
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 		r, err := proxy.Client(protocol).Get("http://" + proxy.Address + "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		io.Copy(io.Discard, r.Body)
 		r.Body.Close()
-		if got := fmt.Sprint(r.Trailer); got != "map[Proxy-Status:[other; error=y] X-Sum:[7]]" {
-			t.Errorf("%s: got %s, want the other's Proxy-Status and X-Sum", protocol, got)
-		}
+		harness.Equal(t, fmt.Sprint(r.Trailer), "map[Proxy-Status:[other; error=y] X-Sum:[7]]", protocol, "(the other's Proxy-Status and X-Sum)")
 	}
 }

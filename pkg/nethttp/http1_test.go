@@ -44,9 +44,7 @@ func TestAHeadSentByteByByteIsServed(t *testing.T) {
 
 func TestTargetsArriveByteForByte(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	lines := make(chan string, 1)
 	go func() {
 		for {
@@ -75,9 +73,7 @@ func TestTargetsArriveByteForByte(t *testing.T) {
 			t.Errorf("%q: got %d %q, want 204", target, m.Status(), m.Body)
 			continue
 		}
-		if got, want := <-lines, "GET "+target+" HTTP/1.1"; got != want {
-			t.Errorf("the app got %q, want %q", got, want)
-		}
+		harness.Equal(t, <-lines, "GET "+target+" HTTP/1.1", "the app")
 	}
 }
 
@@ -179,13 +175,9 @@ func TestABodyOverTheLimitIsAnswered413(t *testing.T) {
 			"chunked":   io.MultiReader(bytes.NewReader(make([]byte, 1001))),
 		} {
 			r, err := proxy.Client(protocol).Post("http://"+proxy.Address+"/", "", body)
-			if err != nil {
-				t.Fatalf("%s, %s: %v", protocol, name, err)
-			}
+			harness.NoError(t, err, protocol, name)
 			r.Body.Close()
-			if r.StatusCode != 413 {
-				t.Errorf("%s, %s: got %d, want 413", protocol, name, r.StatusCode)
-			}
+			harness.Equal(t, r.StatusCode, 413, protocol, name)
 		}
 	}
 }

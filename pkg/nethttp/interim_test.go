@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
@@ -42,9 +43,7 @@ func TestAHintThatComesWhenItsRequestIsOverReachesNobody(t *testing.T) {
 	for name, port := range map[string]func(*testing.T) int{
 		"HTTP/1.1": func(t *testing.T) int {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			s := http.Server{Handler: hinting(90, fields)}
 			go s.Serve(ln)
 			t.Cleanup(func() { s.Close() })
@@ -103,9 +102,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 					return c.Control(func(fd uintptr) { syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10) })
 				}}
 				client, err := d.Dial("tcp", proxy.Address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				harness.NoError(t, err)
 				defer client.Close()
 				io.WriteString(client, "GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
 				proxy.InFlight(1)
@@ -133,9 +130,7 @@ func TestMoreThanAHundredHintsAreGarbage(t *testing.T) {
 			heard, status := 0, 0
 			for status < 200 {
 				r, err := http.ReadResponse(c.In, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				harness.NoError(t, err)
 				if status = r.StatusCode; status == 103 {
 					heard++
 				}

@@ -19,7 +19,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
 		if err != nil {
-			if s.hasStopped() { // net/http would try again
+			if s.listeners.Stopped() { // net/http would try again
 				l.Listener.Close()
 				err = net.ErrClosed
 			}
@@ -33,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		c := &conn{Conn: bytes, headTime: s.settings.HeaderTimeout, onClose: s.gone, secure: l.secure}
 		c.watch = s.watcher.Add(bytes.TCP(), c.hangup)
 		var ok bool
-		if c.place, ok = s.settings.Connections.Enter(c.evict, s.stop); !ok {
+		if c.place, ok = s.settings.Connections.Enter(c.evict, s.listeners.Stopping); !ok {
 			c.Close()
 			l.Listener.Close()
 			return nil, net.ErrClosed

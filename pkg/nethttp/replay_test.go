@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestARequestThatIsSentTwiceIsObservedAsReplayed(t *testing.T) {
@@ -31,13 +33,9 @@ func TestARequestThatIsSentTwiceIsObservedAsReplayed(t *testing.T) {
 		client := proxy.Client(protocol)
 		for _, path := range []string{"/first", "/it"} {
 			r, err := client.Get("http://" + proxy.Address + path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			r.Body.Close()
-			if r.StatusCode != 200 {
-				t.Errorf("%s %s: got %d, want 200", protocol, path, r.StatusCode)
-			}
+			harness.Equal(t, r.StatusCode, 200, protocol, path)
 		}
 		if o := proxy.Observed(2); o[0].Replayed || !o[1].Replayed {
 			t.Errorf("%s: observed as replayed: got %v, %v, want false, true", protocol, o[0].Replayed, o[1].Replayed)
@@ -65,9 +63,7 @@ func TestAFirstRequestThatIsSwallowedIsSentInHTTP2ToOneThatSpeaksNothingElse(t *
 			t.Cleanup(app.Close)
 			proxy := start(t, app.Listener.Addr().(*net.TCPAddr).Port, nil)
 			r, err := proxy.Client("HTTP/1.1").Post("http://"+proxy.Address+"/", "", strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			r.Body.Close()
 			want := map[bool]int{true: 502, false: 200}[both]
 			if r.StatusCode != want || seen.Load() != 1 {

@@ -60,15 +60,12 @@ type Server struct {
 	client   *h2client.Client // for an app that speaks HTTP/2
 	watcher  *hangup.Watcher
 	server   *http.Server
-	idle     sync.Pool     // of *exchange
-	buffers  sync.Pool     // of *[]byte, for bodies that come from the standard library
-	stop     chan struct{} // closed by Shutdown
+	idle     sync.Pool // of *exchange
+	buffers  sync.Pool // of *[]byte, for bodies that come from the standard library
 
+	listeners *link.Listeners
 	mu        sync.Mutex
-	listeners []net.Listener
-	serving   sync.WaitGroup // Serve
 	conns     map[*conn]struct{}
-	stopping  bool
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
@@ -81,7 +78,8 @@ func New(settings Settings, proxy *queue.Proxy, app *upstream.App, client *h2cli
 		client:   client,
 		watcher:  watcher,
 		conns:    make(map[*conn]struct{}),
-		stop:     make(chan struct{}),
+
+		listeners: link.NewListeners(),
 	}
 	s.idle.New = func() any { return s.newExchange() }
 	s.buffers.New = func() any { b := make([]byte, bodyBuffer); return &b }
@@ -124,21 +122,16 @@ func (s *Server) newExchange() *exchange {
 // Serve serves the connections of ln until Shutdown, whose return it does not
 // wait for. A config makes it speak TLS.
 func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		return ln.Close()
+	if !s.listeners.Add(ln) {
+		return nil
 	}
-	s.listeners = append(s.listeners, ln)
-	s.serving.Add(1)
-	s.mu.Unlock()
-	defer s.serving.Done()
+	defer s.listeners.Done()
 	l := &listener{Listener: ln, server: s}
 	if config != nil {
 		l.secure = link.NewServer(config, s.settings.HeaderTimeout)
 	}
 	err := s.server.Serve(l)
-	if s.hasStopped() {
+	if s.listeners.Stopped() {
 		return nil
 	}
 	return err
@@ -159,38 +152,17 @@ func (s *Server) GoAway() {
 	}
 }
 
-// stopListening accepts what the kernel has accepted, and then nothing more.
-func (s *Server) stopListening() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.stop)
-	s.stopping = true
-	for _, ln := range s.listeners {
-		if d, ok := ln.(interface{ SetDeadline(time.Time) error }); ok {
-			_ = d.SetDeadline(time.Now().Add(lastLook)) // Accept closes it then
-		} else {
-			ln.Close()
-		}
-	}
-}
-
 // Shutdown stops listening, serves what is on its way and closes each connection when
 // it is idle. When the context ends it closes those that are left. It does not wait
 // for tunnels.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.stopListening()
-	s.serving.Wait() // for what the kernel had accepted
+	s.listeners.Stop()
+	s.listeners.Wait() // for what the kernel had accepted
 	err := s.server.Shutdown(ctx)
 	if err != nil {
 		s.server.Close()
 	}
 	return err
-}
-
-func (s *Server) hasStopped() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopping
 }
 
 // open notes a connection.

@@ -16,9 +16,7 @@ func TestARequestOverTLSIsObservedAsSuch(t *testing.T) {
 	with := httptest.NewTLSServer(nil) // for its certificate
 	defer with.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	served := make(chan error, 1)
 	go func() {
 		served <- proxy.Serve(ln, &tls.Config{Certificates: with.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}})
@@ -32,9 +30,7 @@ func TestARequestOverTLSIsObservedAsSuch(t *testing.T) {
 		defer tr.CloseIdleConnections()
 		for range 2 {
 			r, err := (&http.Client{Transport: tr, Timeout: harness.Patience}).Get("https://" + ln.Addr().String() + "/")
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			r.Body.Close()
 		}
 		for _, o := range proxy.Observed(2*i + 2)[2*i:] {

@@ -136,7 +136,7 @@ func TestAbortEndsADial(t *testing.T) {
 }
 
 // Calls are used again and again while aborts fall on them whenever they like,
-// also between two requests. None may hear another's answer, and no connection
+// also between two requests. None may get another's answer, and no connection
 // may be kept with a deadline that an abort has left.
 func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) {

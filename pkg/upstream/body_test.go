@@ -90,9 +90,7 @@ func TestABodyThatComesByteByByteArrivesWhole(t *testing.T) {
 			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
 		})
 		newCall("POST", "/").with(iotest.OneByteReader(strings.NewReader("hello")), length).do(a).want(t, 204, "")
-		if got := <-arrived; got != "hello" {
-			t.Errorf("got %q, want hello", got)
-		}
+		harness.Equal(t, <-arrived, "hello")
 	}
 }
 
@@ -130,7 +128,7 @@ func TestABodyThatIsNotAsLongAsItSaysLeavesNoBytesOnAKeptConnection(t *testing.T
 	}
 }
 
-func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
+func TestAnEarlyAnswerIsForwardedWhileTheBodyIsStillComing(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		times int
@@ -168,9 +166,7 @@ func TestAnEarlyAnswerIsHeardWhileTheBodyIsStillComing(t *testing.T) {
 					t.Errorf("got sent %v, %d idle, want false, 0", got.sent, idle(a))
 				}
 			}
-			if heard != c.times {
-				t.Errorf("got %d answers, want %d", heard, c.times)
-			}
+			harness.Equal(t, heard, c.times, "answers")
 		})
 	}
 }
@@ -189,9 +185,7 @@ func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
 		return copy(p, "hello"), io.EOF
 	}), 5)
 	r, err := k.Do(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	if _, err := r.Next(); err != io.EOF {
 		t.Fatalf("got %v, want the end", err)
 	}
@@ -210,9 +204,7 @@ func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
 	})
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	nc, err := net.Dial("tcp", a.addresses[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	c := newConn(&lateWriter{TCPConn: nc.(*net.TCPConn), head: len(k.head()), cut: make(chan struct{})}, &a.buffers)
 	a.put(c, -1)
 	got := k.do(a)
@@ -302,9 +294,7 @@ func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
 			if name == "garbage" {
 				want = forward.Garbage
 			}
-			if fault(got.err) != want {
-				t.Errorf("got %v, want fault %d", got.err, want)
-			}
+			harness.Equal(t, fault(got.err), want, got.err)
 		})
 	}
 }
@@ -348,8 +338,8 @@ func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
 	k.Expect100 = true
 	begin := time.Now()
 	k.do(a).want(t, 200, "hello")
-	if took := time.Since(begin); took < continueTimeout {
-		t.Errorf("got the body after %v, want not before %v", took, continueTimeout)
+	if took := time.Since(begin); took < forward.ContinueTimeout {
+		t.Errorf("got the body after %v, want not before %v", took, forward.ContinueTimeout)
 	}
 }
 

@@ -16,9 +16,6 @@ import (
 const (
 	// maxHead bounds a response's head, in bytes.
 	maxHead = 256 << 10
-	// continueTimeout is how long a body waits for "100 Continue". RFC 9110 section
-	// 10.1.1 allows any time; servers that know nothing of it never say it.
-	continueTimeout = time.Second
 	// listenTimeout is how long the first body waits for a sign that the user
 	// container speaks something else than HTTP/1.1, while that is not known: a
 	// body that has been sent can't be sent again.
@@ -86,7 +83,7 @@ const (
 	running
 	complete // all of the body has been written
 	broken   // reading or writing has failed
-	refused_ // the response came first: never to be started
+	unwanted // the response came first: never to be started
 )
 
 // Begin makes c ready for its next request. It comes before Abort is handed to
@@ -134,7 +131,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return nil, err
 		}
 		conn.close()
-		if !again || !c.BodyUntouched() || isAborted(err) {
+		if !again || !c.bodyUntouched() || isAborted(err) {
 			return nil, err
 		}
 	}
@@ -198,6 +195,8 @@ func (c *Call) detach() (aborted bool) {
 
 // exchange sends the request on conn and reads the head of the final response.
 // again says that the request may be sent once more, if its body still can.
+//
+//nolint:gocognit // one loop over what may come, in its order
 func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error) {
 	if err := conn.send(c); err != nil {
 		return nil, true, &forward.Error{Fault: forward.Reset, Err: err}
@@ -206,7 +205,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	switch {
 	case c.Body == nil:
 	case c.Expect100:
-		c.startUploadIn(continueTimeout)
+		c.startUploadIn(forward.ContinueTimeout)
 	case h1 == unknown:
 		c.startUploadIn(listenTimeout)
 	default:
@@ -277,9 +276,9 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	return r, false, nil
 }
 
-// BodyUntouched reports whether not a byte of Body was asked for, after a Do
+// bodyUntouched reports whether not a byte of Body was asked for, after a Do
 // that has failed: the request can still be sent in another way.
-func (c *Call) BodyUntouched() bool {
+func (c *Call) bodyUntouched() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.upload.done == nil
@@ -292,11 +291,11 @@ func (c *Call) BodyUntouched() bool {
 // (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all.
 func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
 	var e *forward.Error
-	if !errors.As(err, &e) || !c.BodyUntouched() {
+	if !errors.As(err, &e) || !c.bodyUntouched() {
 		return false
 	}
 	if e.Silent {
-		only, err := a.SpeaksOnlyH2(ctx)
+		only, err := a.speaksOnlyH2(ctx)
 		return err == nil && only
 	}
 	return e.Fault == forward.Garbage && a.OnlyH2()
@@ -369,6 +368,8 @@ func (c *Call) send(conn *conn, done chan struct{}) {
 const chunkRoom = len("8000\r\n")
 
 // copyBody sends Body in the framing that Request says.
+//
+//nolint:gocognit // one loop with all of its ends; each piece of a body passes it
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	pooled := conn.buffers.get(pieceSize)
 	defer conn.buffers.put(pooled)
@@ -427,7 +428,7 @@ func (c *Call) refuseUpload() {
 	defer c.mu.Unlock()
 	u := &c.upload
 	if u.state == notStarted {
-		u.state = refused_
+		u.state = unwanted
 	}
 	if u.starter != nil {
 		u.starter.Stop()

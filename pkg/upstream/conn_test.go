@@ -14,30 +14,22 @@ import (
 
 // What comes before the request is written wakes nobody any more when the
 // response is waited for: it has to be looked for.
-func TestAUserContainerThatSpeaksFirstIsHeard(t *testing.T) {
+func TestAUserContainerThatSpeaksFirstIsForwarded(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer ln.Close()
 	a := New(Settings{Port: 1})
 	defer a.Close()
 	nc, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	app, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer app.Close()
 	io.WriteString(app, "220 hello\r\n")
 	c := newConn(nc, &a.buffers)
 	harness.Until(t, "the greeting", func() bool { return !c.alive() })
 	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
-	if fault(got.err) != forward.Garbage {
-		t.Errorf("got %v, want garbage", got.err)
-	}
+	harness.Equal(t, fault(got.err), forward.Garbage, got.err)
 }
 
 func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
@@ -66,9 +58,7 @@ func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {
 		k.Begin()
 		harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
 	}
-	if n := idle(a); n != 1 {
-		t.Errorf("got %d idle connections, want 1", n)
-	}
+	harness.Equal(t, idle(a), 1, "idle connections")
 }
 
 func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
@@ -78,21 +68,15 @@ func TestARequestThatCouldNotBeWrittenAtAllIsSentAgain(t *testing.T) {
 		conn.Hang()
 	})
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // does not say that it saw the end
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer silent.Close()
 	nc, err := net.Dial("tcp", silent.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	nc.(*net.TCPConn).CloseWrite()
 	a.put(newConn(nc, &a.buffers), -1)
 	k := newCall("POST", "/")
 	harness.Within(t, "an answer", func() outcome { return k.do(a) }).want(t, 204, "")
-	if k.sends != 2 {
-		t.Errorf("got %d attempts, want 2", k.sends)
-	}
+	harness.Equal(t, k.sends, 2, "attempts")
 }
 
 // heapUsed returns the bytes that are in use on the heap.

@@ -44,9 +44,7 @@ func TestAConnectionThatWasSilentBehindAHEADIsUsedAgain(t *testing.T) {
 		}
 		harness.Until(t, "connection that is kept", func() bool { return idle(a) > 0 })
 	}
-	if n := idle(a); n != 1 {
-		t.Errorf("got %d idle connections, want 1", n)
-	}
+	harness.Equal(t, idle(a), 1, "idle connections")
 }
 
 // An app may answer before it has read the body, and cut the connection off: what it

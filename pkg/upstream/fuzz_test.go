@@ -125,13 +125,11 @@ func FuzzSettings(f *testing.F) {
 			}
 		}
 		if couldBeSettings(b) && (len(b) >= 9 || !isSettings(append(bytes.Clone(b), make([]byte, 9)...)) && len(b) > 3) {
-			t.Errorf("%x: got it to be waited for, want it judged", b)
+			t.Errorf("%x: got it to be waited for, want it classified", b)
 		}
 
 		var written bytes.Buffer
-		if err := http2.NewFramer(&written, nil).WriteSettings(http2.Setting{ID: http2.SettingID(id), Val: value}); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, http2.NewFramer(&written, nil).WriteSettings(http2.Setting{ID: http2.SettingID(id), Val: value}))
 		if !isSettings(written.Bytes()) {
 			t.Errorf("%x: got no SETTINGS, want them", written.Bytes())
 		}

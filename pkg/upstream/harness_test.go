@@ -232,26 +232,16 @@ func (p *pipe) SetDeadline(t time.Time) error {
 func closedPort(t *testing.T) (port int, open func() net.Listener) {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	f := os.NewFile(uintptr(fd), "nobody")
 	t.Cleanup(func() { f.Close() })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	name, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return name.(*syscall.SockaddrInet4).Port, func() net.Listener {
-		if err := syscall.Listen(fd, 16); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, syscall.Listen(fd, 16))
 		ln, err := net.FileListener(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		return ln
 	}
 }

@@ -104,9 +104,7 @@ func TestAResponseThatHasBegunIsNotHeld(t *testing.T) {
 	k.Hold = true
 	k.Begin()
 	r, err := k.Do(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	k.Abort()
 	r.Close()
 	if k.Held() != nil {

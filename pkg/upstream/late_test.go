@@ -37,7 +37,5 @@ func TestAFinishedBodyWhoseSenderIsLateKeepsTheConnection(t *testing.T) {
 	k.arrived = true
 	k.stop = func() { t.Error("got a call to stop the body, want patience") }
 	k.do(a).want(t, 200, "ok")
-	if got := idle(a); got != 1 {
-		t.Errorf("got %d idle connections, want 1", got)
-	}
+	harness.Equal(t, idle(a), 1, "idle connections")
 }

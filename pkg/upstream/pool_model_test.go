@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // poolTick is the grain of time of the runs.
@@ -257,9 +259,7 @@ func TestEveryInterleavingOfASmallPoolLosesNoConnection(t *testing.T) {
 						at++
 						return path[at-1]
 					})
-					if err != nil {
-						t.Fatalf("%s: %v", moves, err)
-					}
+					harness.NoError(t, err, moves)
 					for len(path) > 0 && path[len(path)-1]+1 == branches[len(path)-1] {
 						path, branches = path[:len(path)-1], branches[:len(path)-1]
 					}
@@ -267,9 +267,7 @@ func TestEveryInterleavingOfASmallPoolLosesNoConnection(t *testing.T) {
 						path[len(path)-1]++
 					}
 				}
-				if runs != c.runs {
-					t.Errorf("got %d runs, want %d", runs, c.runs)
-				}
+				harness.Equal(t, runs, c.runs, "runs")
 			})
 		})
 	}

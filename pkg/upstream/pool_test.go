@@ -26,24 +26,18 @@ func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
 	var open []*Response
 	for range 5 {
 		r, err := newCall("GET", "/").Do(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		r.Next()
 		open = append(open, r)
 	}
 	for _, r := range open {
 		r.Close()
 	}
-	if n := idle(a); n != 2 {
-		t.Errorf("got %d idle connections, want 2", n)
-	}
+	harness.Equal(t, idle(a), 2, "idle connections")
 	for range 5 {
 		newCall("GET", "/").do(a).want(t, 204, "")
 	}
-	if n := s.Connections(); n != 5 {
-		t.Errorf("got %d connections, want 5", n)
-	}
+	harness.Equal(t, s.Connections(), 5, "connections")
 }
 
 func TestTheConnectionThatWasUsedLastIsUsedNext(t *testing.T) {
@@ -85,9 +79,7 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 		time.Sleep(idleTimeout / 2)
 		second := put(-1)
 		<-first
-		if n := idle(a); n != 1 {
-			t.Errorf("got %d idle connections, want the younger one left", n)
-		}
+		harness.Equal(t, idle(a), 1, "idle connections", "(the younger one left)")
 		<-second
 		late := put(-1)
 		a.Close()
@@ -118,16 +110,12 @@ func TestAClosedAppKeepsNothing(t *testing.T) {
 		}
 	})
 	r, err := newCall("GET", "/").Do(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	newCall("GET", "/").do(a).want(t, 204, "")
 	a.Close()
 	r.Next()
 	r.Close()
-	if n := idle(a); n != 0 {
-		t.Errorf("got %d idle connections, want 0", n)
-	}
+	harness.Equal(t, idle(a), 0, "idle connections")
 }
 
 func TestTheUserContainerIsReachedOnIPv6WhereNothingListensOnIPv4(t *testing.T) {
@@ -163,9 +151,7 @@ func TestARefusedConnectionIsTriedAgain(t *testing.T) {
 		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
 	})
 	(<-got).want(t, 200, "hello")
-	if k.sends != 1 {
-		t.Errorf("got %d sends, want 1", k.sends)
-	}
+	harness.Equal(t, k.sends, 1, "sends")
 }
 
 func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
@@ -175,7 +161,7 @@ func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 		begin := time.Now()
 		k := newCall("GET", "/")
 		got := harness.Within(t, "a dial", func() outcome { return k.do(a) })
-		if fault(got.err) != forward.Unreachable || k.sends != 0 || !k.BodyUntouched() {
+		if fault(got.err) != forward.Unreachable || k.sends != 0 || !k.bodyUntouched() {
 			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
 		}
 		if took := time.Since(begin); took < retry-dialAgain {
@@ -189,20 +175,12 @@ func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 // does not want to.
 func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer syscall.Close(fd)
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
+	harness.NoError(t, syscall.Listen(fd, 0))
 	name, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	a := New(Settings{Port: name.(*syscall.SockaddrInet4).Port})
 	defer a.Close()
 	for { // fill the backlog
@@ -229,9 +207,7 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 	near, far := pipes()
 	c := newConn(near, &a.buffers)
 	go func() { io.WriteString(far, "x"); far.Close() }()
-	if err := c.fill(bufferSize); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, c.fill(bufferSize))
 	c.close()
 	c.close()
 	if one, two := a.buffers.get(smallSize), a.buffers.get(smallSize); one == two {
@@ -250,9 +226,7 @@ func TestABufferIsAsLargeAsWhatComes(t *testing.T) {
 	fill := func(n int) string {
 		t.Helper()
 		go io.WriteString(far, strings.Repeat("x", n))
-		if err := c.fill(bufferSize); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, c.fill(bufferSize))
 		return fmt.Sprintf("%d of %d", c.w, len(c.buf))
 	}
 	for _, step := range []struct {
@@ -264,13 +238,9 @@ func TestABufferIsAsLargeAsWhatComes(t *testing.T) {
 		{9000, 13000, "13000 of 65536"}, // with what was there
 		{1000, 1000, "1000 of 65536"},
 	} {
-		if got := fill(step.sent); got != step.want {
-			t.Errorf("%d bytes: got %s, want %s", step.sent, got, step.want)
-		}
+		harness.Equal(t, fill(step.sent), step.want, step.sent, "bytes")
 		c.r += step.consumed
 	}
 	c.park()
-	if got := fill(10); got != "10 of 4096" {
-		t.Errorf("after a rest: got %s, want 10 of 4096", got)
-	}
+	harness.Equal(t, fill(10), "10 of 4096", "after a rest")
 }

@@ -131,9 +131,7 @@ func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
 	open := make([]*Response, 3)
 	for i := range open { // three connections, all of which will be useless
 		r, err := newCall("GET", "/").Do(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		open[i] = r
 	}
 	for _, r := range open {
@@ -174,9 +172,7 @@ func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.
 			a := unknownApp(t, s.Port)
 			a.speech.learnH1(true)
 			nc, err := net.Dial("tcp", a.addresses[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			a.put(newConn(&mute{nc.(*net.TCPConn), takes}, &a.buffers), -1)
 			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			got := k.do(a)

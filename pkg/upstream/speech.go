@@ -78,12 +78,6 @@ func (a *App) HeardH2() (speaks, known bool) {
 	return h2 == yes, h2 != unknown
 }
 
-// SpeaksH1 reports whether the user container has been heard to speak HTTP/1.1.
-func (a *App) SpeaksH1() bool {
-	h1, _ := a.speech.heard()
-	return h1 == yes
-}
-
 // SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
 // known it is asked, on a connection of its own. Its silence for a second means
 // no, and is remembered only of one that has been heard to speak HTTP/1.1. The
@@ -129,13 +123,13 @@ func (a *App) askH2(ctx context.Context) (bool, error) {
 	return speaks, nil
 }
 
-// SpeaksOnlyH2 reports whether the user container speaks HTTP/2 and not HTTP/1.1:
+// speaksOnlyH2 reports whether the user container speaks HTTP/2 and not HTTP/1.1:
 // then it can't have acted on what it has heard in HTTP/1.1 and swallowed. Where
 // that is not known it is asked, in both, on connections of its own: in HTTP/1.1
 // while one in HTTP/2 is open and lives on, and before another one is opened, since
 // one that dies or takes no more connections swallows the question as well. The
 // error is a *forward.Error where nothing could be dialled, or the context's cause.
-func (a *App) SpeaksOnlyH2(ctx context.Context) (bool, error) {
+func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 	if h2, err := a.SpeaksH2(ctx); err != nil || !h2 {
 		return false, err
 	}

@@ -42,8 +42,8 @@ func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *t
 					return 0, io.EOF
 				}), 5)
 				got := k.do(a)
-				if fault(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.BodyUntouched() {
-					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.BodyUntouched(), errSpeaksH2)
+				if fault(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
+					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
 				}
 				if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
 					t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
@@ -116,9 +116,7 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
 				}
 			}
-			if n := s.Connections(); n != 1 {
-				t.Errorf("got %d connections, want 1", n)
-			}
+			harness.Equal(t, s.Connections(), 1, "connections")
 			if a.OnlyH2() {
 				t.Error("got only HTTP/2, want not known")
 			}
@@ -168,24 +166,20 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 			s := harness.NewApp(t, c.serve)
 			a := unknownApp(t, s.Port)
 			for range 2 {
-				only, err := a.SpeaksOnlyH2(t.Context())
+				only, err := a.speaksOnlyH2(t.Context())
 				if h1, _ := a.speech.heard(); only != c.only || err != nil || h1 != c.h1 {
 					t.Errorf("got %v, %v, HTTP/1.1 %d, want %v, HTTP/1.1 %d", only, err, h1, c.only, c.h1)
 				}
 			}
-			if n := s.Connections(); n != c.connections {
-				t.Errorf("got %d connections, want %d", n, c.connections)
-			}
+			harness.Equal(t, s.Connections(), c.connections, "connections")
 		})
 	}
 }
 
 // Its connections in HTTP/2 may live on while it takes no more.
-func TestOneThatHasShutItsDoorIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T) {
+func TestOneThatClosesConnectionsIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	s := harness.ServeApp(t, ln, func(conn *harness.AppConn) {
 		if r := readHead(conn); r == nil || r.Method != "PRI" {
 			ln.Close()
@@ -197,7 +191,7 @@ func TestOneThatHasShutItsDoorIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T)
 		conn.Hang()
 	})
 	a := unknownApp(t, s.Port)
-	if only, err := a.SpeaksOnlyH2(t.Context()); only || err != nil {
+	if only, err := a.speaksOnlyH2(t.Context()); only || err != nil {
 		t.Errorf("got %v, %v, want false: it may speak HTTP/1.1 as well", only, err)
 	}
 	if h1, _ := a.speech.heard(); h1 != unknown {

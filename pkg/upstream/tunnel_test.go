@@ -34,18 +34,12 @@ func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *pas
 		serve(conn)
 	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer ln.Close()
 	outer, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	inner, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	outer.SetDeadline(time.Now().Add(harness.Patience))
 	h := &passage{client: outer, call: newCall("GET", "/"), ended: make(chan struct{})}
 	h.call.request.Upgrade = true
@@ -60,14 +54,12 @@ func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *pas
 	t.Cleanup(func() {
 		outer.Close()
 		harness.Receive(t, h.ended, "the tunnel's end")
-		if idle(a) != 0 {
-			t.Errorf("got %d idle connections, want 0", idle(a))
-		}
+		harness.Equal(t, idle(a), 0, "idle connections")
 	})
 	return h
 }
 
-// echo sends back what it hears.
+// echo sends back what it gets.
 func echo(conn *harness.AppConn) { io.Copy(conn, conn.In) }
 
 func TestATunnelPassesBytesBothWays(t *testing.T) {
@@ -125,9 +117,7 @@ func TestATunnelPassesAHalfCloseOnBothWays(t *testing.T) {
 		}
 		io.WriteString(h.client, "answer")
 		h.client.(*net.TCPConn).CloseWrite()
-		if got := <-heard; got != "answer" {
-			t.Errorf("got %q, want answer", got)
-		}
+		harness.Equal(t, <-heard, "answer")
 	})
 }
 
@@ -189,7 +179,7 @@ func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 }
 
 func TestAHalfClosedTunnelEndsInBoundedTime(t *testing.T) {
-	for name, story := range map[string]func(client, app *pipe){
+	for name, play := range map[string]func(client, app *pipe){
 		"both silent":                    func(client, app *pipe) { client.CloseWrite(); io.ReadAll(app) },
 		"the user container's side ends": func(client, app *pipe) { app.CloseWrite(); io.ReadAll(client) },
 		"nobody reads what still comes": func(client, app *pipe) {
@@ -209,7 +199,7 @@ func TestAHalfClosedTunnelEndsInBoundedTime(t *testing.T) {
 				defer client.Close()
 				defer app.Close()
 				begin := time.Now()
-				story(client, app)
+				play(client, app)
 				select {
 				case <-ended:
 				case <-time.After(10 * halfClosedTimeout):

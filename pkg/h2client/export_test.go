@@ -1,0 +1,18 @@
+package h2client
+
+import "slices"
+
+const LastIdleTimeouts = lastIdleTimeouts
+
+// ExpireIdle does what happens after idleTimeout, and returns how many connections are left.
+func (c *Client) ExpireIdle() int {
+	c.mu.Lock()
+	conns := slices.Clone(c.conns)
+	c.mu.Unlock()
+	for _, n := range conns {
+		n.endIfIdle()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.conns)
+}
