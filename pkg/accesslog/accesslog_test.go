@@ -22,6 +22,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -88,20 +89,16 @@ func written(t *testing.T, o Options, requests ...*queue.Observation) string {
 func mustNew(t testing.TB, o Options, w io.Writer) *Log {
 	t.Helper()
 	l, err := New(o, w)
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	harness.NoError(t, err, "New")
 	return l
 }
 
 func mustClose(t testing.TB, l *Log) {
 	t.Helper()
-	if err := l.Close(t.Context()); err != nil {
-		t.Fatalf("Close: got %v, want no error", err)
-	}
+	harness.NoError(t, l.Close(t.Context()), "Close")
 }
 
-func TestALineTellsTheWholeRequest(t *testing.T) {
+func TestALineHasTheWholeRequest(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/a?b=%zz", nil)
 	r.Host, r.RemoteAddr = "app.example.com", "192.0.2.1:1234"
 	r.Header.Set("User-Agent", `it's "me"`)
@@ -117,9 +114,7 @@ func TestALineTellsTheWholeRequest(t *testing.T) {
 		`"requestBytes":3,"responseBytes":5,"queueMs":2.000,"appMs":8.000,"firstByteMs":5.000,"totalMs":10.000,` +
 		`"remote":"192.0.2.1:1234","userAgent":"it's \"me\"","referer":"http://r/\\","traceId":"4bf92f3577b34da6a3ce929d0e0e4736",` +
 		`"namespace":"ns","service":"svc","configuration":"cfg","revision":"rev","pod":"pod-1","podIp":"10.0.0.1"}` + "\n"
-	if got != want {
-		t.Errorf("the line:\ngot  %s\nwant %s", got, want)
-	}
+	harness.Equal(t, got, want, "the line")
 }
 
 func TestWhatARequestHasNotComeToIsNull(t *testing.T) {
@@ -131,9 +126,7 @@ func TestWhatARequestHasNotComeToIsNull(t *testing.T) {
 		`"queueMs":10.000,"appMs":null,"firstByteMs":null,"totalMs":10.000`, `"severity":"WARNING"`,
 		`"reason":"queue-full","phase":"queued"`, `"traceId":""`,
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the line: got %s, want it to contain %s", got, want)
-		}
+		harness.Contains(t, got, want, "the line")
 	}
 }
 
@@ -168,9 +161,7 @@ func TestSwitchesSelect(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			c.options.Template = "{{.Request.RequestURI}}"
 			got := strings.Join(strings.Fields(written(t, c.options, all...)), " ")
-			if got != c.want {
-				t.Errorf("logged: got %s, want %s", got, c.want)
-			}
+			harness.Equal(t, got, c.want, "logged")
 		})
 	}
 }
@@ -193,9 +184,7 @@ func TestTheTraceIDIsOursOrTheClients(t *testing.T) {
 			h := o.Exchange.Request().Header
 			h.Set("Traceparent", c.parent)
 			h.Set("X-B3-Traceid", c.b3)
-			if got := traceID(o); got != c.want {
-				t.Errorf("trace id: got %q, want %q", got, c.want)
-			}
+			harness.Equal(t, traceID(o), c.want, "trace id")
 		})
 	}
 }
@@ -219,9 +208,7 @@ func TestStringsAreJSONWhateverTheyHold(t *testing.T) {
 		{strings.Repeat("\x01", 9), 15, `"\u0001\u0001…"`},
 	} {
 		got := string(appendString(nil, c.in, c.limit))
-		if got != c.want {
-			t.Errorf("%q in %d bytes: got %s, want %s", c.in, c.limit, got, c.want)
-		}
+		harness.Equal(t, got, c.want, c.in, "in", c.limit, "bytes")
 	}
 }
 
@@ -261,21 +248,13 @@ func TestAStuckWriterDropsLinesAndDelaysNobody(t *testing.T) {
 				for range 15 {
 					l.Observe(get("/x"))
 				}
-				if took := time.Since(began); took != 0 {
-					t.Errorf("15 requests waited %v, want 0", took)
-				}
-				if got := l.Dropped(); got != 5 {
-					t.Errorf("dropped: got %d, want 5", got)
-				}
+				harness.Equal(t, time.Since(began), 0, "15 requests waited")
+				harness.Equal(t, l.Dropped(), 5, "dropped")
 				close(w.open)
 				mustClose(t, l)
-				if got := strings.Count(w.String(), "\n"); got != 11 {
-					t.Errorf("written: got %d lines, want 11", got)
-				}
+				harness.Equal(t, strings.Count(w.String(), "\n"), 11, "written", "lines")
 				l.Observe(get("/late"))
-				if got := l.Dropped(); got != 6 {
-					t.Errorf("dropped after Close: got %d, want 6", got)
-				}
+				harness.Equal(t, l.Dropped(), 6, "dropped after Close")
 			})
 		})
 	}
@@ -296,9 +275,7 @@ func TestCloseEndsWithItsContextAndSaysWhatIsLeft(t *testing.T) {
 		}
 		close(w.open)
 		mustClose(t, l) // again, to its end
-		if got := strings.Count(w.String(), "\n"); got != 2 {
-			t.Errorf("written: got %d lines, want 2", got)
-		}
+		harness.Equal(t, strings.Count(w.String(), "\n"), 2, "written", "lines")
 	})
 }
 
@@ -312,12 +289,8 @@ func TestLinesOfAMomentAreOneWrite(t *testing.T) {
 		}
 		time.Sleep(2 * gather) // the bubble's clock
 		synctest.Wait()
-		if got := len(w.entered); got != 1 {
-			t.Errorf("writes: got %d, want 1", got)
-		}
-		if got := strings.Count(w.String(), "\n"); got != 100 {
-			t.Errorf("lines: got %d, want 100", got)
-		}
+		harness.Equal(t, len(w.entered), 1, "writes")
+		harness.Equal(t, strings.Count(w.String(), "\n"), 100, "lines")
 		mustClose(t, l)
 	})
 }
@@ -362,15 +335,9 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 				time.Sleep(2 * gather)
 				l.Observe(get("/3"))
 				mustClose(t, l)
-				if got := w.String(); got != c.want {
-					t.Errorf("written: got %q, want %q", got, c.want)
-				}
-				if got := l.Dropped(); got != c.dropped {
-					t.Errorf("dropped: got %d, want %d", got, c.dropped)
-				}
-				if len(reports) != 1 {
-					t.Errorf("reports: got %v, want 1", reports)
-				}
+				harness.Equal(t, w.String(), c.want, "written")
+				harness.Equal(t, l.Dropped(), c.dropped, "dropped")
+				harness.Equal(t, len(reports), 1, "reports", reports)
 			})
 		})
 	}
@@ -392,14 +359,10 @@ func TestManyGoroutinesLogWholeLines(t *testing.T) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(out.String()) {
 		var v struct{ Target string }
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			t.Fatalf("%s: got %v, want JSON", line, err)
-		}
+		harness.NoError(t, json.Unmarshal([]byte(line), &v), line, "(JSON)")
 		seen[v.Target] = true
 	}
-	if len(seen) != 1600 {
-		t.Errorf("requests in the log: got %d, want 1600", len(seen))
-	}
+	harness.Equal(t, len(seen), 1600, "requests in the log")
 }
 
 // shared is a file to which somebody else writes whenever it is free.
@@ -416,9 +379,7 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 	for name, blocks := range map[string]bool{"a pipe that blocks": true, "one that does not": false} {
 		t.Run(name, func(t *testing.T) {
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			defer r.Close()
 			if blocks {
 				w.Fd() // makes it so
@@ -430,9 +391,7 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 			}
 			go func() {
 				defer w.Close()
-				if err := l.Close(t.Context()); err != nil {
-					t.Errorf("Close: got %v, want no error", err)
-				}
+				harness.Equal(t, l.Close(t.Context()), nil, "Close")
 			}()
 			ours := 0
 			for in := bufio.NewScanner(r); in.Scan(); {
@@ -443,9 +402,7 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 					t.Errorf("got the line %q, want a whole one", line)
 				}
 			}
-			if ours != lines {
-				t.Errorf("got %d lines, want %d", ours, lines)
-			}
+			harness.Equal(t, ours, lines, "lines")
 		})
 	}
 }
@@ -476,9 +433,7 @@ func TestLinesAreWrittenInTimeAndFewPieces(t *testing.T) {
 		}
 		time.Sleep(gather)
 		synctest.Wait()
-		if got := strings.Count(w.String(), "\n"); got != seconds*each {
-			t.Errorf("got %d lines after a silence, want %d", got, seconds*each)
-		}
+		harness.Equal(t, strings.Count(w.String(), "\n"), seconds*each, "lines after a silence")
 		if got, most := w.n.Load(), int32(seconds*time.Second/gather)+1; got > most {
 			t.Errorf("got %d writes in %d s, want at most %d", got, seconds, most)
 		}
@@ -499,18 +454,14 @@ func TestAJSONLineCostsNoAllocation(t *testing.T) {
 	o := get("/a?b=c")
 	o.TraceID = "4bf92f3577b34da6a3ce929d0e0e4736"
 	b := make([]byte, 0, 4096)
-	if got := testing.AllocsPerRun(100, func() { b = l.appendLine(b[:0], o) }); got != 0 {
-		t.Errorf("allocations: got %v, want 0", got)
-	}
+	harness.Equal(t, testing.AllocsPerRun(100, func() { b = l.appendLine(b[:0], o) }), 0, "allocations")
 }
 
 func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 	f.Add("GET", "/", "h", "1.2.3.4:5", "curl/7", "", "", 200, 0, int64(1000), "pod")
 	f.Add("G\"T", "/\xff\n\\", "\x00", "\u2028", strings.Repeat("\x01", 5000), "é", `","x":"`, -1, 5, int64(-1), "\"")
 	knative, err := newTemplate(knativeHead, &Revision{})
-	if err != nil {
-		f.Fatal(err)
-	}
+	harness.NoError(f, err)
 	f.Fuzz(func(t *testing.T, method, target, host, remote, agent, referer, trace string, status, why int, nanos int64, pod string) {
 		o := get("/")
 		r := o.Exchange.Request()
@@ -533,9 +484,7 @@ func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 				t.Errorf("got %d bytes, want at most 16 KiB", len(line))
 			}
 			var v map[string]any
-			if err := json.Unmarshal(line, &v); err != nil {
-				t.Errorf("got %v, want an object", err)
-			}
+			harness.Equal(t, json.Unmarshal(line, &v), nil)
 			if made == nil && len(host) < maxField/6 {
 				checkHost(t, v["host"], host)
 			}
@@ -548,16 +497,10 @@ func FuzzALineIsAlwaysOneJSONObject(f *testing.F) {
 func checkHost(t *testing.T, got any, host string) {
 	t.Helper()
 	b, err := json.Marshal(host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var want string
-	if err := json.Unmarshal(b, &want); err != nil {
-		t.Fatal(err)
-	}
-	if got != want {
-		t.Errorf("host: got %q, want %q", got, want)
-	}
+	harness.NoError(t, json.Unmarshal(b, &want))
+	harness.Equal[any](t, got, want, "host")
 }
 
 func BenchmarkObserve(b *testing.B) {

@@ -4,16 +4,15 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
 	document, err := os.ReadFile("../../docs/request-log.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	_, table, ok := strings.Cut(string(document), "| field | meaning |")
 	if !ok {
 		t.Fatal("docs/request-log.md: got no table of fields, want one")
@@ -34,9 +33,7 @@ func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
 	var got []string
 	for name := true; ; name = !name { // names and values in turn
 		token, err := d.Token()
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		if token == json.Delim('}') {
 			break
 		}
@@ -48,7 +45,5 @@ func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
 			got = append(got, token.(string))
 		}
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("fields:\ngot  %v\nwant %v, as docs/request-log.md says", got, want)
-	}
+	harness.Equal(t, got, want, "fields (as docs/request-log.md says)")
 }

@@ -59,7 +59,24 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError 
 	b = strconv.AppendInt(b, o.In, 10)
 	b = append(b, `,"responseBytes":`...)
 	b = strconv.AppendInt(b, o.Out, 10)
+	b = appendTimes(b, o)
+	b = append(b, `,"remote":`...)
+	b = appendString(b, o.Remote, maxWord)
+	b = append(b, `,"userAgent":`...)
+	b = appendString(b, o.Exchange.Header(header.UserAgent), maxField)
+	b = append(b, `,"referer":`...)
+	b = appendString(b, o.Exchange.Header("Referer"), maxField)
+	b = append(b, `,"traceId":`...)
+	b = appendString(b, traceID, maxWord)
+	if templateError != "" {
+		b = append(b, `,"templateError":`...)
+		b = appendString(b, templateError, maxField)
+	}
+	return append(b, l.tail...)
+}
 
+// appendTimes appends how long the request took, and what of it.
+func appendTimes(b []byte, o *queue.Observation) []byte {
 	b = append(b, `,"queueMs":`...)
 	if o.Slot.IsZero() {
 		b = appendMillis(b, o.End.Sub(o.Start))
@@ -76,21 +93,7 @@ func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError 
 		b = appendMillis(b, o.FirstByte.Sub(o.Start))
 	}
 	b = append(b, `,"totalMs":`...)
-	b = appendMillis(b, o.End.Sub(o.Start))
-
-	b = append(b, `,"remote":`...)
-	b = appendString(b, o.Remote, maxWord)
-	b = append(b, `,"userAgent":`...)
-	b = appendString(b, o.Exchange.Header(header.UserAgent), maxField)
-	b = append(b, `,"referer":`...)
-	b = appendString(b, o.Exchange.Header("Referer"), maxField)
-	b = append(b, `,"traceId":`...)
-	b = appendString(b, traceID, maxWord)
-	if templateError != "" {
-		b = append(b, `,"templateError":`...)
-		b = appendString(b, templateError, maxField)
-	}
-	return append(b, l.tail...)
+	return appendMillis(b, o.End.Sub(o.Start))
 }
 
 // appendTail appends what all lines end with.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // The templates that Knative's control plane sends when nobody has changed them.
@@ -38,9 +39,7 @@ func TestKnativesTemplatesWork(t *testing.T) {
 				r.Header.Set(c.header, c.value)
 			}
 			got := written(t, Options{Template: c.template, Revision: revision}, observe(r))
-			if want := line(c.traceID); got != want {
-				t.Errorf("the line:\ngot  %s\nwant %s", got, want)
-			}
+			harness.Equal(t, got, line(c.traceID), "the line")
 		})
 	}
 }
@@ -64,9 +63,7 @@ func TestTemplatesSeeTheRequest(t *testing.T) {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header["X-Two"] = []string{"one", "two"}
 		got := written(t, Options{Template: c.template, Revision: Revision{"rev", "ns", "svc", "cfg", "pod", "ip"}}, observe(r))
-		if got != c.want+"\n" {
-			t.Errorf("%s: got %q, want %q", c.template, got, c.want+"\n")
-		}
+		harness.Equal(t, got, c.want+"\n", c.template)
 	}
 }
 
@@ -117,9 +114,7 @@ func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
 	}
 	for i, line := range lines {
 		var v struct{ Agent, Target, TemplateError string }
-		if err := json.Unmarshal([]byte(line), &v); err != nil {
-			t.Errorf("%s: got %v, want JSON", line, err)
-		}
+		harness.Equal(t, json.Unmarshal([]byte(line), &v), nil, line)
 		if !strings.HasSuffix(v.TemplateError, wantErrors[i]) || (v.TemplateError == "") != (wantErrors[i] == "") {
 			t.Errorf("line %d: got the error %q, want %q", i, v.TemplateError, wantErrors[i])
 		}
@@ -134,9 +129,7 @@ func TestARequestCannotKeepATemplateBusy(t *testing.T) {
 	r := httptest.NewRequest("POST", "/", nil)
 	r.ContentLength = 1<<63 - 1
 	got := written(t, Options{Template: `{"n":"{{range .Request.ContentLength}}{{end}}"}`}, observe(r))
-	if want := "the line takes more than 4096 steps"; !strings.Contains(got, want) {
-		t.Errorf("got %s, want a line of our own with %q", got, want)
-	}
+	harness.Contains(t, got, "the line takes more than 4096 steps")
 }
 
 // A request's context ends when its exchange does, which waits for the log.
@@ -144,9 +137,7 @@ func TestATemplateDoesNotWaitForTheRequest(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
-	if got, want := written(t, Options{Template: `{{range .Request.Context.Done}}{{end}}done`}, observe(r)), "done\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	harness.Equal(t, written(t, Options{Template: `{{range .Request.Context.Done}}{{end}}done`}, observe(r)), "done\n")
 }
 
 // Any method and any function of the library may be called; nothing that a template
@@ -163,9 +154,7 @@ func TestTemplatesSpeakAllOfTheLanguage(t *testing.T) {
 	} {
 		r := httptest.NewRequest("GET", "/a", nil)
 		r.Header["X-Two"] = []string{"one", "two"}
-		if got := written(t, Options{Template: text}, observe(r)); got != want+"\n" {
-			t.Errorf("%s: got %q, want %q", text, got, want+"\n")
-		}
+		harness.Equal(t, written(t, Options{Template: text}, observe(r)), want+"\n", text)
 		if r.Form != nil || len(r.Header) != 1 || r.URL.Path != "/a" {
 			t.Errorf("%s: got the request changed to %+v", text, r)
 		}
@@ -209,7 +198,5 @@ func FuzzTemplates(f *testing.F) {
 func TestARequestCannotForgeALine(t *testing.T) {
 	r := httptest.NewRequest("GET", "/a%0aforged%0d", nil)
 	got := written(t, Options{Template: "path={{.Request.URL.Path}}"}, observe(r))
-	if want := `path=/a\nforged\r` + "\n"; got != want {
-		t.Errorf("the line: got %q, want %q", got, want)
-	}
+	harness.Equal(t, got, `path=/a\nforged\r`+"\n", "the line")
 }

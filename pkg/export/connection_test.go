@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const fine = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -34,9 +36,7 @@ func fineHTTP2(f *http2.Framer, stream uint32) error {
 func senderTo(t *testing.T, exporter Protocol, s *server) Sender {
 	t.Helper()
 	send, release, err := New(Target{Protocol: exporter, Endpoint: "http://" + s.Addr().String(), Signal: Traces})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(release)
 	return send
 }
@@ -58,9 +58,7 @@ func TestExportsShareAConnection(t *testing.T) {
 		for range 5 {
 			mustSend(t, send)
 		}
-		if got := s.accepted.Load(); got != 1 {
-			t.Errorf("%s: got %d connections for 5 exports, want 1", exporter, got)
-		}
+		harness.Equal(t, s.accepted.Load(), 1, exporter, "connections for 5 exports")
 	}
 }
 
@@ -95,9 +93,7 @@ func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
 		for range 4 {
 			mustSend(t, send)
 		}
-		if got := s.accepted.Load(); got != 4 {
-			t.Errorf("%s: got %d connections, want 4: one failed under each export but the first", exporter, got)
-		}
+		harness.Equal(t, s.accepted.Load(), 4, exporter, "connections (one failed under each export but the first)")
 	}
 }
 
@@ -142,9 +138,7 @@ func TestAnExportThatIsGivenUpEndsTheLookUpOfItsName(t *testing.T) {
 		return nil, ctx.Err()
 	}}
 	send, release, err := New(Target{Protocol: OTLP, Endpoint: "http://collector.test", Timeout: shortTimeout, Signal: Traces})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer release()
 	if _, err := send(t.Context(), nil); err == nil {
 		t.Error("got no error, want one: the name does not resolve")
@@ -165,9 +159,7 @@ func TestAnExportThatIsGivenUpEndsTheLookUpOfItsName(t *testing.T) {
 func socketsTo(t *testing.T, port int) (n int) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	const timeWait = "06"
 	for line := range strings.Lines(string(table)) {
 		fields := strings.Fields(line) // number, local address, remote address, state
@@ -189,16 +181,14 @@ func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
 			send, release, err := New(Target{
 				Protocol: exporter, Endpoint: "http://" + s.Addr().String(), Timeout: shortTimeout, Signal: Traces,
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			defer release()
 			for range 3 {
 				if _, err := send(t.Context(), make([]byte, 8<<20)); err == nil {
 					t.Error("got no error from a collector that does not read")
 				}
 			}
-			becomes(t, "its sockets go", func() bool { return socketsTo(t, s.Addr().(*net.TCPAddr).Port) == 0 })
+			harness.Until(t, "end of its sockets", func() bool { return socketsTo(t, s.Addr().(*net.TCPAddr).Port) == 0 })
 		})
 	}
 }
@@ -228,7 +218,7 @@ func TestLittleIsLoggedOfAnUnsolicitedAnswer(t *testing.T) {
 	defer log.SetOutput(os.Stderr)
 	s := startServer(t, nil, h1(pieces(fine, "\x01")))
 	mustSend(t, senderTo(t, OTLP, s))
-	becomes(t, "net/http logs it", func() bool { return logged.String() != "" })
+	harness.Until(t, "line of net/http", func() bool { return logged.String() != "" })
 	if got := len(logged.String()); got > most {
 		t.Errorf("got %d bytes in the log, want %d at most", got, most)
 	}

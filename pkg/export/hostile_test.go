@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A server serves connections by hand. It takes next to no memory itself, so that what
@@ -37,9 +39,7 @@ type server struct {
 func startServer(t testing.TB, config *tls.Config, serve func(net.Conn)) *server {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	s := &server{Listener: l, serve: serve}
 	s.running.Go(func() {
 		for {
@@ -72,16 +72,6 @@ func startServer(t testing.TB, config *tls.Config, serve func(net.Conn)) *server
 		s.running.Wait()
 	})
 	return s
-}
-
-// becomes waits until a condition holds.
-func becomes(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: it did not in 20 s", what)
-		}
-	}
 }
 
 // silent neither reads nor writes for longer than exports to it may take, and then
@@ -237,15 +227,17 @@ func hostileHTTP1() []hostile {
 	}
 }
 
+// fieldsOf returns so many fields with the same value.
+func fieldsOf(n int, value string) (fields []string) {
+	for i := range n {
+		fields = append(fields, fmt.Sprint("x", i), value)
+	}
+	return fields
+}
+
 func hostileHTTP2() []hostile {
 	ok := block(":status", "200", "content-type", "application/grpc")
-	var long, short []string
-	for i := range 1300 {
-		long = append(long, fmt.Sprint("x-", i), strings.Repeat("v", 8000))
-	}
-	for i := range 200_000 {
-		short = append(short, fmt.Sprint("x", i), "v")
-	}
+	long, short := fieldsOf(1300, strings.Repeat("v", 8000)), fieldsOf(200_000, "v")
 	repeated := slices.Repeat([]string{"x", strings.Repeat("v", 4000)}, 50_000) // a byte each, but for the first
 	blocks := func(end bool, all ...[]byte) func(net.Conn) {
 		return h2(func(f *http2.Framer, stream uint32) error {
@@ -316,9 +308,7 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 					o.Timeout = shortTimeout
 				}
 				send, release, err := New(o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				harness.NoError(t, err)
 				defer release()
 				body := make([]byte, 100<<10)
 				var before, after runtime.MemStats
@@ -335,9 +325,9 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 				if h.mute && err == nil {
 					t.Error("got no error from a collector that never answers")
 				}
-				becomes(t, "the exporter closes its connections", func() bool { return s.open.Load() <= 1 })
+				harness.Until(t, "end of connections but one", func() bool { return s.open.Load() <= 1 })
 				release()
-				becomes(t, "the exporter closes the last of them", func() bool { return s.open.Load() == 0 })
+				harness.Until(t, "end of the last connection", func() bool { return s.open.Load() == 0 })
 			})
 		}
 	}

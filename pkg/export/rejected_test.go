@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // exportResponse is Export...ServiceResponse of opentelemetry-proto, as far as it
@@ -32,9 +34,7 @@ func FuzzRejected(f *testing.F) {
 	f.Add([]byte("\x0a\x0b\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))
 	f.Add([]byte("\x0a\x02\x08\x05\x0a\x03\x12\x01x"))
 	file, err := protodesc.NewFile(exportResponse, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	harness.NoError(f, err)
 	response := file.Messages().ByName("Response")
 	partial := response.Fields().ByName("partial")
 	rejected := partial.Message().Fields().ByName("rejected")
@@ -48,8 +48,6 @@ func FuzzRejected(f *testing.F) {
 			return
 		}
 		want := min(max(m.Get(partial).Message().Get(rejected).Int(), 0), math.MaxInt32)
-		if int64(got) != want {
-			t.Errorf("%x: got %d refused, want %d", answer, got, want)
-		}
+		harness.Equal(t, int64(got), want, answer, got, "refused")
 	})
 }

@@ -1,8 +1,9 @@
 package export
 
 import (
-	"slices"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheServiceHasTheFirstNameThatIsKnown(t *testing.T) {
@@ -18,10 +19,6 @@ func TestTheServiceHasTheFirstNameThatIsKnown(t *testing.T) {
 		forget()
 		got = append(got, all.Name())
 	}
-	if want := []string{"otel", "attribute", "svc", "cfg", "rev", "pod", "queue-proxy"}; !slices.Equal(got, want) {
-		t.Errorf("names: got %v, want %v", got, want)
-	}
-	if v := (&Resource{}).all()["service.version"]; v != "unknown" {
-		t.Errorf("service.version: got %v, want unknown", v)
-	}
+	harness.Equal(t, got, []string{"otel", "attribute", "svc", "cfg", "rev", "pod", "queue-proxy"}, "names")
+	harness.Equal(t, (&Resource{}).all()["service.version"], "unknown", "service.version")
 }

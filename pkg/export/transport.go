@@ -91,7 +91,7 @@ func New(t Target) (Sender, func(), error) {
 	if t.Resource == nil {
 		t.Resource = &Resource{}
 	}
-	target, err := Resolve(t.Endpoint)
+	target, err := resolve(t.Endpoint)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -150,14 +150,14 @@ func New(t Target) (Sender, func(), error) {
 	return export, conn.close, nil
 }
 
-// Resolve reads an endpoint. Knative takes name:port for TLS and stops at an address
+// resolve reads an endpoint. Knative takes name:port for TLS and stops at an address
 // with a port; an address hardly ever has a certificate, so that means plain text.
-func Resolve(endpoint string) (*url.URL, error) {
+func resolve(endpoint string) (*url.URL, error) {
 	whole := strings.TrimSpace(endpoint)
 	if whole == "" {
 		return nil, errors.New("there is no endpoint")
 	}
-	if !HasScheme(whole) {
+	if !hasScheme(whole) {
 		host, _, _ := strings.Cut(whole, "/")
 		if isAddress(host) {
 			whole = "http://" + whole
@@ -197,8 +197,17 @@ func (t *Target) isOurs(target *url.URL) bool {
 	return strings.EqualFold(host, "localhost") || ip.IsLoopback() || ip.IsUnspecified() || host == t.Resource.PodIP
 }
 
-// HasScheme reports whether an endpoint has a scheme.
-func HasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
+func hasScheme(endpoint string) bool { return strings.Contains(endpoint, "://") }
+
+// CheckEndpoint returns why nothing can be sent to the endpoint of a signal, and what to
+// tell whoever wrote it without a scheme; "": nothing.
+func CheckEndpoint(signal, endpoint, written string) (remark string, err error) {
+	target, err := resolve(endpoint)
+	if err == nil && !hasScheme(written) {
+		remark = fmt.Sprintf("the %s endpoint has no scheme; it is taken for %s", signal, target.Redacted())
+	}
+	return remark, err
+}
 
 // isAddress reports whether a host, with or without a port, is an IP address.
 func isAddress(host string) bool {

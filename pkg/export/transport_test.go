@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestEndpointsAreResolved(t *testing.T) {
@@ -19,16 +21,32 @@ func TestEndpointsAreResolved(t *testing.T) {
 		{"collector.observability.svc:4318/v1/traces", "https://collector.observability.svc:4318/v1/traces"},
 		{"http://collector#part", "http://collector"},
 	} {
-		got, err := Resolve(c.endpoint)
+		got, err := resolve(c.endpoint)
 		if err != nil || got.String() != c.want {
 			t.Errorf("%q: got %v, %v, want %s", c.endpoint, got, err, c.want)
 		}
 	}
 	for _, endpoint := range []string{"", "  ", "unix:///x", "http://", "http://host:0", "http://host:70000", "://x", "http://a b/"} {
-		if got, err := Resolve(endpoint); err == nil {
+		if got, err := resolve(endpoint); err == nil {
 			t.Errorf("%q: got %v, want an error", endpoint, got)
 		}
 	}
+}
+
+// FuzzResolve holds what an endpoint is resolved to to being an endpoint itself, the same.
+func FuzzResolve(f *testing.F) {
+	for _, endpoint := range []string{"c:4317", "http://z:9411/api/v2/spans", "https://u:p@c:4318/x?y#z", "[::1]"} {
+		f.Add(endpoint)
+	}
+	f.Fuzz(func(t *testing.T, endpoint string) {
+		target, err := resolve(endpoint)
+		if err != nil {
+			return
+		}
+		if again, err := resolve(target.String()); err != nil || again.String() != target.String() {
+			t.Errorf("%q: got %v (%v), want %v again", endpoint, again, err, target)
+		}
+	})
 }
 
 func TestRetryAfterIsRead(t *testing.T) {
@@ -38,9 +56,7 @@ func TestRetryAfterIsRead(t *testing.T) {
 			time.Now().Add(4 * time.Second).UTC().Format(http.TimeFormat):  4 * time.Second,
 			time.Now().Add(-4 * time.Second).UTC().Format(http.TimeFormat): 0,
 		} {
-			if got := retryAfter(in); got != want {
-				t.Errorf("%q: got %v, want %v", in, got, want)
-			}
+			harness.Equal(t, retryAfter(in), want, in)
 		}
 	})
 }

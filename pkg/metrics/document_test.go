@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // go test ./pkg/metrics -update writes what is made from the code: the tables of
@@ -21,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite what is made from the code")
 
 const guide = "../../docs/metrics.md"
 
-// everything is metrics with a set and a merge, after a story in which every metric has
+// everything is metrics with a set and a merge, after requests by which every metric has
 // got a series.
 func everything(t *testing.T, names string) *Metrics {
 	t.Helper()
@@ -30,7 +32,7 @@ func everything(t *testing.T, names string) *Metrics {
 		o.Merge.Port = 1
 	}
 	m := newMetrics(t, o)
-	story(m)
+	observeEveryKind(m)
 	unreachable := observed("GET", 1, 1, 502, queue.AppUnreachable)
 	unreachable.FirstByte = time.Time{}
 	m.Observe(&unreachable)
@@ -56,9 +58,7 @@ func shownBy(t *testing.T, names string) (all []shown) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 40)) // which has a metric
 	m := everything(t, names)
 	gathered, err := m.gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for _, f := range gathered {
 		labels := map[string]bool{}
 		for _, s := range f.GetMetric() {
@@ -108,6 +108,13 @@ func metricTable(all []shown, ours bool) string {
 	return b.String()
 }
 
+func limitReasons() (words []string) {
+	for _, r := range adapt.Reasons() {
+		words = append(words, string(r))
+	}
+	return words
+}
+
 // labelTable is the closed lists of our own labels.
 func labelTable() string {
 	var b strings.Builder
@@ -115,7 +122,7 @@ func labelTable() string {
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}} {
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}, {"reason of the limit", limitReasons()}, {"sure", []string{string(adapt.Low), string(adapt.Medium), string(adapt.High)}}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()
@@ -161,9 +168,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 			t.Errorf("%s: got no word on whose error it is, want one", word)
 		}
 	}
-	if got, want := len(blame), len(reasons); got != want {
-		t.Errorf("got %d explanations, want %d", got, want)
-	}
+	harness.Equal(t, len(blame), len(reasons), "explanations")
 }
 
 // The tables are made of what a scrape shows, so that must be everything.
@@ -191,9 +196,7 @@ func code(words []string) string {
 func contents(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return string(text)
 }
 
@@ -203,9 +206,7 @@ func asWritten(t *testing.T, name, got, want string) {
 	switch {
 	case got == want:
 	case *update:
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.WriteFile(name, []byte(want), 0o644))
 	default:
 		t.Errorf("%s is not what the code says; go test ./pkg/metrics -update writes it. Got\n%s\nwant\n%s", name, got, want)
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // rewritten reads an exposition and writes it again.
@@ -20,9 +22,7 @@ func rewritten(t testing.TB, body string, from, to bool, taken ...string) string
 		names[name] = true
 	}
 	var out strings.Builder
-	if err := x.write(&out, to, names); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, x.write(&out, to, names))
 	return out.String()
 }
 
@@ -34,89 +34,88 @@ const (
 // lines joins lines, each with its end.
 func lines(all ...string) string { return strings.Join(all, "\n") + "\n" }
 
+// What an app writes, and what scrapers get of it.
+var formats = []struct {
+	name           string
+	from           bool
+	in             string
+	text, openText string // in text, in OpenMetrics
+}{{
+	name: "counter and gauge of text",
+	from: inText,
+	in: lines("# HELP app_jobs_total Jobs \"done\"\\nand \\\\ over.", "# TYPE app_jobs_total counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000123`,
+		"", "# a comment", "# TYPE temperature gauge", "temperature -Inf"),
+	text: lines("# HELP app_jobs_total Jobs \"done\"\\nand \\\\ over.", "# TYPE app_jobs_total counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000123`,
+		"# TYPE temperature gauge", "temperature -Inf"),
+	openText: lines("# HELP app_jobs Jobs \\\"done\\\"\\nand \\\\ over.", "# TYPE app_jobs counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000.123`,
+		"# TYPE temperature gauge", "temperature -Inf"),
+}, {
+	name: "a counter of text without _total, and samples without a type",
+	from: inText,
+	in:   lines("# TYPE hits counter", "hits 1", "# TYPE old untyped", "old 2", "unknown_to_all 3"),
+	text: lines("# TYPE hits counter", "hits 1", "# TYPE old untyped", "old 2", "unknown_to_all 3"),
+	openText: lines("# TYPE hits unknown", "hits 1", "# TYPE old unknown", "old 2",
+		"unknown_to_all 3"),
+}, {
+	name:     "a counter of text beside a gauge of its name in OpenMetrics",
+	from:     inText,
+	in:       lines("# TYPE x_total counter", "x_total 1", "# TYPE x gauge", "x 2"),
+	text:     lines("# TYPE x_total counter", "x_total 1", "# TYPE x gauge", "x 2"),
+	openText: lines("# TYPE x_total unknown", "x_total 1", "# TYPE x gauge", "x 2"),
+}, {
+	name: "histogram and summary of text",
+	from: inText,
+	in: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
+		"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
+	text: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
+		"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
+	openText: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
+		"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
+}, {
+	name:     "blanks, trailing commas and needless escapes of text",
+	from:     inText,
+	in:       lines(`  x { a = "1" , b="\d\\\"\n" , }   5   6  `, "\ty\t1", "#TYPE y counter", `z{}7`, `z2{a="} 1"} 8`),
+	text:     lines(`x{a="1",b="\\d\\\"\n"} 5 6`, "y 1", "z 7", `z2{a="} 1"} 8`),
+	openText: lines(`x{a="1",b="\\d\\\"\n"} 5 0.006`, "y 1", "z 7", `z2{a="} 1"} 8`),
+}, {
+	name:     "one family in several pieces has one head",
+	from:     inText,
+	in:       lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", "# TYPE x gauge", `x{a="b"} 3`),
+	text:     lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", `x{a="b"} 3`),
+	openText: lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", `x{a="b"} 3`),
+}, {
+	name: "OpenMetrics with units, exemplars, times and types that text has not",
+	from: inOpenMetrics,
+	in: lines("# HELP took_seconds How \\\"long\\\".", "# TYPE took_seconds histogram", "# UNIT took_seconds seconds",
+		`took_seconds_bucket{le="1.0"} 1 # {trace_id="abc"} 0.5 1700000000.5`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5", "took_seconds_created 1.7e9",
+		"# HELP jobs Jobs.", "# TYPE jobs counter", `jobs_total 5.0 1700000000.123 # {} 1`, "jobs_created 1.7e9",
+		"# TYPE build info", `build_info{v="1"} 1`, "# TYPE mode stateset", `mode{mode="a"} 1`, "# TYPE odd unknown", "odd 1",
+		"# TYPE gh gaugehistogram", `gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2", "# EOF"),
+	text: lines("# HELP took_seconds How \"long\".", "# TYPE took_seconds histogram",
+		`took_seconds_bucket{le="1.0"} 1`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5",
+		"# HELP jobs_total Jobs.", "# TYPE jobs_total counter", "jobs_total 5.0 1700000000123",
+		"# TYPE build_info gauge", `build_info{v="1"} 1`, "# TYPE mode gauge", `mode{mode="a"} 1`, "# TYPE odd untyped", "odd 1",
+		`gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2"),
+	openText: lines("# HELP took_seconds How \\\"long\\\".", "# TYPE took_seconds histogram", "# UNIT took_seconds seconds",
+		`took_seconds_bucket{le="1.0"} 1 # {trace_id="abc"} 0.5 1700000000.5`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5", "took_seconds_created 1.7e9",
+		"# HELP jobs Jobs.", "# TYPE jobs counter", `jobs_total 5.0 1700000000.123 # {} 1`, "jobs_created 1.7e9",
+		"# TYPE build info", `build_info{v="1"} 1`, "# TYPE mode stateset", `mode{mode="a"} 1`, "# TYPE odd unknown", "odd 1",
+		"# TYPE gh gaugehistogram", `gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2"),
+}, {
+	name: "nothing",
+	from: inOpenMetrics,
+	in:   "# EOF\n",
+}, {
+	name: "a last line without an end",
+	from: inText,
+	in:   "x 1", text: "x 1\n", openText: "x 1\n",
+}}
+
 func TestTheAppsMetricsAreWrittenInTheScrapersFormat(t *testing.T) {
-	for _, c := range []struct {
-		name           string
-		from           bool
-		in             string
-		text, openText string // in text, in OpenMetrics
-	}{{
-		name: "counter and gauge of text",
-		from: inText,
-		in: lines("# HELP app_jobs_total Jobs \"done\"\\nand \\\\ over.", "# TYPE app_jobs_total counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000123`,
-			"", "# a comment", "# TYPE temperature gauge", "temperature -Inf"),
-		text: lines("# HELP app_jobs_total Jobs \"done\"\\nand \\\\ over.", "# TYPE app_jobs_total counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000123`,
-			"# TYPE temperature gauge", "temperature -Inf"),
-		openText: lines("# HELP app_jobs Jobs \\\"done\\\"\\nand \\\\ over.", "# TYPE app_jobs counter", `app_jobs_total{kind="a"} 3`, `app_jobs_total{kind="b"} 4 1700000000.123`,
-			"# TYPE temperature gauge", "temperature -Inf"),
-	}, {
-		name: "a counter of text without _total, and samples without a type",
-		from: inText,
-		in:   lines("# TYPE hits counter", "hits 1", "# TYPE old untyped", "old 2", "unknown_to_all 3"),
-		text: lines("# TYPE hits counter", "hits 1", "# TYPE old untyped", "old 2", "unknown_to_all 3"),
-		openText: lines("# TYPE hits unknown", "hits 1", "# TYPE old unknown", "old 2",
-			"unknown_to_all 3"),
-	}, {
-		name:     "a counter of text beside a gauge of its name in OpenMetrics",
-		from:     inText,
-		in:       lines("# TYPE x_total counter", "x_total 1", "# TYPE x gauge", "x 2"),
-		text:     lines("# TYPE x_total counter", "x_total 1", "# TYPE x gauge", "x 2"),
-		openText: lines("# TYPE x_total unknown", "x_total 1", "# TYPE x gauge", "x 2"),
-	}, {
-		name: "histogram and summary of text",
-		from: inText,
-		in: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
-			"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
-		text: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
-			"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
-		openText: lines("# TYPE h histogram", `h_bucket{le="1"} 1`, `h_bucket{le="+Inf"} 2`, "h_sum 3", "h_count 2",
-			"# TYPE s summary", `s{quantile="0.5"} NaN`, "s_sum 1e3", "s_count 7"),
-	}, {
-		name:     "blanks, trailing commas and needless escapes of text",
-		from:     inText,
-		in:       lines(`  x { a = "1" , b="\d\\\"\n" , }   5   6  `, "\ty\t1", "#TYPE y counter", `z{}7`, `z2{a="} 1"} 8`),
-		text:     lines(`x{a="1",b="\\d\\\"\n"} 5 6`, "y 1", "z 7", `z2{a="} 1"} 8`),
-		openText: lines(`x{a="1",b="\\d\\\"\n"} 5 0.006`, "y 1", "z 7", `z2{a="} 1"} 8`),
-	}, {
-		name:     "one family in several pieces has one head",
-		from:     inText,
-		in:       lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", "# TYPE x gauge", `x{a="b"} 3`),
-		text:     lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", `x{a="b"} 3`),
-		openText: lines("# TYPE x gauge", "x 1", "# TYPE y gauge", "y 2", `x{a="b"} 3`),
-	}, {
-		name: "OpenMetrics with units, exemplars, times and types that text has not",
-		from: inOpenMetrics,
-		in: lines("# HELP took_seconds How \\\"long\\\".", "# TYPE took_seconds histogram", "# UNIT took_seconds seconds",
-			`took_seconds_bucket{le="1.0"} 1 # {trace_id="abc"} 0.5 1700000000.5`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5", "took_seconds_created 1.7e9",
-			"# HELP jobs Jobs.", "# TYPE jobs counter", `jobs_total 5.0 1700000000.123 # {} 1`, "jobs_created 1.7e9",
-			"# TYPE build info", `build_info{v="1"} 1`, "# TYPE mode stateset", `mode{mode="a"} 1`, "# TYPE odd unknown", "odd 1",
-			"# TYPE gh gaugehistogram", `gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2", "# EOF"),
-		text: lines("# HELP took_seconds How \"long\".", "# TYPE took_seconds histogram",
-			`took_seconds_bucket{le="1.0"} 1`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5",
-			"# HELP jobs_total Jobs.", "# TYPE jobs_total counter", "jobs_total 5.0 1700000000123",
-			"# TYPE build_info gauge", `build_info{v="1"} 1`, "# TYPE mode gauge", `mode{mode="a"} 1`, "# TYPE odd untyped", "odd 1",
-			`gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2"),
-		openText: lines("# HELP took_seconds How \\\"long\\\".", "# TYPE took_seconds histogram", "# UNIT took_seconds seconds",
-			`took_seconds_bucket{le="1.0"} 1 # {trace_id="abc"} 0.5 1700000000.5`, `took_seconds_bucket{le="+Inf"} 1`, "took_seconds_count 1", "took_seconds_sum 0.5", "took_seconds_created 1.7e9",
-			"# HELP jobs Jobs.", "# TYPE jobs counter", `jobs_total 5.0 1700000000.123 # {} 1`, "jobs_created 1.7e9",
-			"# TYPE build info", `build_info{v="1"} 1`, "# TYPE mode stateset", `mode{mode="a"} 1`, "# TYPE odd unknown", "odd 1",
-			"# TYPE gh gaugehistogram", `gh_bucket{le="+Inf"} 1`, "gh_gcount 1", "gh_gsum 2"),
-	}, {
-		name: "nothing",
-		from: inOpenMetrics,
-		in:   "# EOF\n",
-	}, {
-		name: "a last line without an end",
-		from: inText,
-		in:   "x 1", text: "x 1\n", openText: "x 1\n",
-	}} {
+	for _, c := range formats {
 		t.Run(c.name, func(t *testing.T) {
-			if got := rewritten(t, c.in, c.from, inText); got != c.text {
-				t.Errorf("in text: got\n%s\nwant\n%s", got, c.text)
-			}
-			if got := rewritten(t, c.in, c.from, inOpenMetrics); got != c.openText {
-				t.Errorf("in OpenMetrics: got\n%s\nwant\n%s", got, c.openText)
-			}
+			harness.Equal(t, rewritten(t, c.in, c.from, inText), c.text, "in text")
+			harness.Equal(t, rewritten(t, c.in, c.from, inOpenMetrics), c.openText, "in OpenMetrics")
 		})
 	}
 }
@@ -147,9 +146,7 @@ func TestAnAppsMetricWhoseNameIsTakenGetsAPrefix(t *testing.T) {
 		want:  lines("app_app_app_x 1", "app_x 2"),
 	}} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := rewritten(t, c.in, inText, inText, c.taken...); got != c.want {
-				t.Errorf("got\n%s\nwant\n%s", got, c.want)
-			}
+			harness.Equal(t, rewritten(t, c.in, inText, inText, c.taken...), c.want)
 		})
 	}
 }
@@ -220,9 +217,7 @@ func TestTextIsReadByPrometheusOwnParser(t *testing.T) {
 	if err != nil || len(families) != 3 {
 		t.Errorf("got %v and %v, want 3 families", families, err)
 	}
-	if got, want := families["x_total"].GetHelp(), "A \\ \n \"thing\"."; got != want {
-		t.Errorf("got help %q, want %q", got, want)
-	}
+	harness.Equal(t, families["x_total"].GetHelp(), "A \\ \n \"thing\".", "help")
 }
 
 func BenchmarkExposition(b *testing.B) {

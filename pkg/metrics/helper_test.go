@@ -13,7 +13,9 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // zero is when the requests of these tests begin.
@@ -54,6 +56,8 @@ func options(names string) Options {
 			Load:            func() (int, int) { return 2, 3 },
 			OldestWaiter:    func() time.Time { return time.Now().Add(-time.Minute) },
 			Limit:           func() (int, int) { return 2, 20 },
+			Adaptive:        func() (adapt.State, bool) { return adapt.State{Limit: 2, Base: 2, Reason: adapt.Steady}, true },
+			Advice:          func() adapt.Advice { return adapt.Advice{Limit: 4, Sure: adapt.Medium} },
 			Ready:           func() (bool, string) { return false, "refused" },
 			Draining:        func() bool { return true },
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
@@ -66,9 +70,7 @@ func options(names string) Options {
 func newMetrics(t testing.TB, o Options) *Metrics {
 	t.Helper()
 	m, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return m
 }
 
@@ -158,9 +160,7 @@ func withoutBuckets(samples map[string]string) map[string]string {
 func gathered(t *testing.T, m *Metrics, name string) *dto.MetricFamily {
 	t.Helper()
 	all, err := m.gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for _, f := range all {
 		if f.GetName() == name {
 			return f

@@ -32,23 +32,10 @@ var (
 
 // method is the place of a method in both.
 func method(m string) int {
-	switch m {
-	case http.MethodGet:
-		return 0
-	case http.MethodHead:
-		return 1
-	case http.MethodPost:
-		return 2
-	case http.MethodPut:
-		return 3
-	case http.MethodPatch:
-		return 4
-	case http.MethodDelete:
-		return 5
-	case http.MethodOptions:
-		return 6
+	if i := slices.Index(otelMethods, m); i >= 0 {
+		return i
 	}
-	return 7
+	return len(otelMethods) - 1
 }
 
 // Protocols, likewise.

@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const openMetricsAccept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -81,9 +83,7 @@ func TestOneScrapeHasTheAppsMetricsAndOurs(t *testing.T) {
 	}, func(o *Merge) { o.Path = "/actuator/prometheus?all=1" })
 	got := scrape(t, m.Handler(), text)
 	app, errors := split(t, got)
-	if want := "# TYPE jobs_total counter\njobs_total 5\nprocess_cpu_seconds_total 7\n"; app != want {
-		t.Errorf("got of the app\n%s\nwant\n%s", app, want)
-	}
+	harness.Equal(t, app, "# TYPE jobs_total counter\njobs_total 5\nprocess_cpu_seconds_total 7\n", "of the app")
 	if len(errors) > 0 {
 		t.Errorf("got errors %v, want none", errors)
 	}
@@ -92,9 +92,7 @@ func TestOneScrapeHasTheAppsMetricsAndOurs(t *testing.T) {
 		t.Errorf("got %v, want something that can be read", err)
 	}
 	r := <-asked
-	if got, want := r.RequestURI, "/actuator/prometheus?all=1"; got != want {
-		t.Errorf("got %s at the app, want %s", got, want)
-	}
+	harness.Equal(t, r.RequestURI, "/actuator/prometheus?all=1", "at the app")
 	if got, want := r.Header.Get("Accept"), "text/plain"; !strings.HasPrefix(got, want) {
 		t.Errorf("got Accept %q at the app, want %q first", got, want)
 	}
@@ -131,33 +129,44 @@ func TestOursKeepTheirNamesInAMergedScrape(t *testing.T) {
 	}
 }
 
-func TestOursArriveWithoutTheApp(t *testing.T) {
-	packed := func(body string) http.HandlerFunc {
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
-		_, _ = io.WriteString(w, body)
-		w.Close()
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Encoding", "gzip")
-			_, _ = w.Write(b.Bytes())
-		}
+// packed answers by gzip.
+func packed(body string) http.HandlerFunc {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = io.WriteString(w, body)
+	w.Close()
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(b.Bytes())
 	}
+}
+
+func soon(o *Merge)  { o.timeout = 50 * time.Millisecond }
+func small(o *Merge) { o.maxSize = 1000 }
+
+// hang answers nothing more until the test has ended or the client has gone.
+func hang(t *testing.T) func(r *http.Request) {
+	t.Helper()
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop) })
-	hang := func(r *http.Request) {
+	return func(r *http.Request) {
 		select {
 		case <-r.Context().Done():
 		case <-stop:
 		}
 	}
-	soon := func(o *Merge) { o.timeout = 50 * time.Millisecond }
-	small := func(o *Merge) { o.maxSize = 1000 }
-	for _, c := range []struct {
-		name   string
-		app    http.HandlerFunc
-		change func(*Merge)
-		want   string
-	}{
+}
+
+// A broken app answers a scrape otherwise than it should.
+type brokenApp struct {
+	name   string
+	app    http.HandlerFunc
+	change func(*Merge) // nil: nothing but a long timeout
+	want   string       // the reason that is counted
+}
+
+func brokenApps(hang func(r *http.Request)) []brokenApp {
+	return []brokenApp{
 		{"silent", func(_ http.ResponseWriter, r *http.Request) { hang(r) }, soon, scrapeTimeout},
 		{"silent in the middle", func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "x 1\n")
@@ -187,7 +196,11 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 			_, _ = io.WriteString(w, "x 1\n")
 		}, nil, scrapeGarbage},
 		{"broken off", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, nil, scrapeUnreachable},
-	} {
+	}
+}
+
+func TestOursArriveWithoutTheApp(t *testing.T) {
+	for _, c := range brokenApps(hang(t)) {
 		t.Run(c.name, func(t *testing.T) {
 			if c.change == nil {
 				c.change = func(o *Merge) { o.timeout = time.Minute } // megabytes take a slow machine seconds
@@ -207,36 +220,24 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 
 	t.Run("down", func(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		ln.Close()
 		if _, errors := split(t, scrape(t, mergedAt(t, ln.Addr()).Handler(), text)); errors[scrapeUnreachable] != "1" {
 			t.Errorf("got errors %v, want 1 of %s", errors, scrapeUnreachable)
 		}
 	})
 
-	t.Run("packed, but fine", func(t *testing.T) {
-		app, errors := split(t, scrape(t, merged(t, packed("x 1\n")).Handler(), text))
-		if app != "x 1\n" || len(errors) > 0 {
-			t.Errorf("got %q and errors %v, want x 1", app, errors)
-		}
-	})
-
-	t.Run("as long as is allowed", func(t *testing.T) {
-		body := strings.Repeat("xxxxx 123\n", 100)
-		app, errors := split(t, scrape(t, merged(t, says(textType, body), small).Handler(), text))
-		if app != body || len(errors) > 0 {
-			t.Errorf("got %d bytes and errors %v, want %d", len(app), errors, len(body))
-		}
-	})
+	long := strings.Repeat("xxxxx 123\n", 100) // as is allowed
+	for want, app := range map[string]http.HandlerFunc{"x 1\n": packed("x 1\n"), long: says(textType, long)} {
+		app, errors := split(t, scrape(t, merged(t, app, small).Handler(), text))
+		harness.Equal(t, app, want, "an app that is fine")
+		harness.Equal(t, errors, nil, "errors")
+	}
 }
 
 func TestAnAppOnIPv6AloneIsFound(t *testing.T) {
 	ln, err := net.Listen("tcp", "[::1]:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	server := &httptest.Server{Listener: ln, Config: &http.Server{Handler: says(textType, "x 1\n")}}
 	server.Start()
 	defer server.Close()
@@ -257,9 +258,7 @@ func TestAScraperInAHurryIsAnsweredInTime(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodGet, path, nil)
 		r.Header.Set("X-Prometheus-Scrape-Timeout-Seconds", c.header)
-		if got := m.patience(r); got != c.want {
-			t.Errorf("%q: got %v, want %v", c.header, got, c.want)
-		}
+		harness.Equal(t, m.patience(r), c.want, c.header)
 	}
 }
 
@@ -313,9 +312,7 @@ func TestAScraperThatHasGoneIsNoErrorOfTheApp(t *testing.T) {
 	<-gone // the app was told
 	f := gathered(t, m, appScrapeErrorsTotal)
 	for _, s := range f.GetMetric() {
-		if s.GetCounter().GetValue() != 0 {
-			t.Errorf("got %v, want none", s)
-		}
+		harness.Equal(t, s.GetCounter().GetValue(), 0, s)
 	}
 }
 

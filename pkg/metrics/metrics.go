@@ -1,5 +1,5 @@
 // Package metrics counts requests, and serves the counts and the state of the sidecar to
-// Prometheus, or pushes them over OTLP. It is the only package that imports client_golang.
+// Prometheus, or pushes them over OTLP. pkg/inject/webhook has metrics of its own.
 //
 // Events are recorded by methods of [Metrics]. What can be read at any time is read at
 // each scrape, so no gauge is stale. docs/metrics.md lists every metric and is made from
@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -49,6 +50,8 @@ type Gauges struct {
 	Load            func() (running, waiting int) // requests in the user container, and in line
 	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
 	Limit           func() (running, waiting int) // how many of each may be; 0 running: no limit, and then waiting says nothing
+	Adaptive        func() (adapt.State, bool)    // what an adaptive limit has decided; false: it is fixed
+	Advice          func() adapt.Advice           // which limit would have been right
 	Ready           func() (bool, string)         // what a queue probe would be answered, and if not ready one of NotReadyReasons
 	Draining        func() bool                   // the pod is ending
 	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none

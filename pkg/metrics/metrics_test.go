@@ -13,14 +13,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const text = "text/plain;version=0.0.4"
 
-// story is requests of every kind: served, replayed, refused in line, broken off.
-func story(m *Metrics) {
+// observeEveryKind observes requests of every kind: served, replayed, refused in line, broken off.
+func observeEveryKind(m *Metrics) {
 	ok := observed("GET", 1, 1, 200, queue.OK)
 	m.Observe(&ok)
 	m.Observe(&ok)
@@ -48,7 +50,7 @@ func story(m *Metrics) {
 
 func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 	m := newMetrics(t, options("default"))
-	story(m)
+	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
 	wantSamples(t, samples(got, requestsTotal+"{"), map[string]string{
 		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
@@ -76,9 +78,9 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 	})
 }
 
-func TestTimeIsToldApartIntoWaitAndApp(t *testing.T) {
+func TestTimeIsSplitIntoWaitAndApp(t *testing.T) {
 	m := newMetrics(t, options("default"))
-	story(m)
+	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
 	wantSamples(t, withoutBuckets(samples(got, requestDurationSeconds, queueWaitSeconds, appDurationSeconds)), map[string]string{
 		requestDurationSeconds + `_count{code="1xx",protocol="http/1.1"}`: "1",
@@ -134,12 +136,13 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
 		m := newMetrics(t, o)
 		shown := []string{
-			runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit,
+			runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit, advisedLimit,
 			readyGauge, notReadyReason, drainingGauge, certificateExpiry, logLinesDroppedTotal, spansDroppedTotal, buildInfo,
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
 			runningRequests: "2", waitingRequests: "3", oldestWaiterAgeSeconds: "1.5", concurrencyLimit: "2", queueLimit: "20",
+			concurrencyLimitReason + `{reason="steady"}`: "1", advisedLimit + `{sure="medium"}`: "4",
 			readyGauge: "0", notReadyReason + `{reason="refused"}`: "1", drainingGauge: "1", certificateExpiry: "1.9e+09",
 			logLinesDroppedTotal: "7", spansDroppedTotal: "8",
 			buildInfo + `{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
@@ -161,14 +164,16 @@ func TestWhatIsNotThereHasNoMetric(t *testing.T) {
 	o := options("all")
 	o.Gauges = Gauges{}
 	got := scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit, readyGauge+" ", notReadyReason,
+	wantSamples(t, samples(got, runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit, advisedLimit, readyGauge+" ", notReadyReason,
 		drainingGauge, certificateExpiry, logLinesDroppedTotal, spansDroppedTotal, appScrapeErrorsTotal, "revision_queue_depth", "kn_serving_queue_depth"), nil)
 
 	o = options("all")
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
+	o.Gauges.Adaptive = func() (adapt.State, bool) { return adapt.State{}, false }
+	o.Gauges.Advice = func() adapt.Advice { return adapt.Advice{} }
 	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
 	got = scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, concurrencyLimit, queueLimit, certificateExpiry, "revision_queue_depth", "kn_serving_queue_depth"),
+	wantSamples(t, samples(got, concurrencyLimit, advisedLimit, queueLimit, certificateExpiry, "revision_queue_depth", "kn_serving_queue_depth"),
 		map[string]string{concurrencyLimit: "0"})
 }
 
@@ -263,9 +268,7 @@ func TestExcludedRequestsLeaveNoTrace(t *testing.T) {
 	o := observed("GET", 1, 1, 502, queue.AppUnreachable)
 	o.Excluded, o.Replayed = true, true
 	m.Observe(&o)
-	if got := requestLines(t, m); got != before {
-		t.Errorf("got\n%s\nwant, as before,\n%s", got, before)
-	}
+	harness.Equal(t, requestLines(t, m), before)
 	o.Excluded = false
 	m.Observe(&o)
 	if got := requestLines(t, m); got == before {
@@ -281,9 +284,7 @@ func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
 		o.Kind = kind
 		m.Observe(&o)
 	}
-	if got := requestLines(t, m); got != before {
-		t.Errorf("got\n%s\nwant, as before,\n%s", got, before)
-	}
+	harness.Equal(t, requestLines(t, m), before)
 
 	o := observed("GET", 1, 1, 503, queue.OK)
 	o.Kind = header.KubeletRequest
@@ -296,7 +297,7 @@ func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
 
 func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
 	m := newMetrics(t, options("knative-1.18"))
-	story(m)
+	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
 	const who = `configuration_name="cfg",container_name="queue-proxy",namespace_name="ns",pod_name="pod-0",`
 	label := func(code string) string {
@@ -328,12 +329,8 @@ func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
 	for series := range samples(got, "revision_app_request_latencies_bucket{"+label("201")+`service_name="svc"`) {
 		bounds = append(bounds, series)
 	}
-	if got, want := len(bounds), 27; got != want {
-		t.Errorf("got %d buckets, want %d", got, want)
-	}
-	if got, want := len(samples(got, "revision_go_")), 27; got != want {
-		t.Errorf("got %d numbers of the Go runtime, want %d", got, want)
-	}
+	harness.Equal(t, len(bounds), 27, "buckets")
+	harness.Equal(t, len(samples(got, "revision_go_")), 27, "numbers of the Go runtime")
 	wantSamples(t, samples(got, "queue_proxy_", "http_", "go_", "process_"), nil)
 }
 
@@ -348,7 +345,7 @@ func TestKnative118SaysUnknownForNoService(t *testing.T) {
 
 func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
 	m := newMetrics(t, options("knative-1.18"))
-	story(m)
+	observeEveryKind(m)
 	got := scrape(t, m.Handler(), "application/openmetrics-text;version=1.0.0,*/*;q=0.1")
 	if strings.Contains(got, "revision_request_count_total") || !strings.Contains(got, "revision_request_count{") {
 		t.Error("got revision_request_count with another name, want it as it is in Knative")
@@ -397,12 +394,8 @@ func TestKnativeHeadHasItsNamesLabelsAndUnits(t *testing.T) {
 	}
 	wantSamples(t, withoutBuckets(samples(got, "http_", "kn_", "target_info")), want)
 
-	if got, want := len(samples(got, "http_server_request_duration_seconds_bucket")), 2*15; got != want {
-		t.Errorf("got %d buckets of durations, want %d", got, want)
-	}
-	if got, want := len(samples(got, "http_server_request_body_size_bytes_bucket")), 2*16; got != want {
-		t.Errorf("got %d buckets of sizes, want %d", got, want)
-	}
+	harness.Equal(t, len(samples(got, "http_server_request_duration_seconds_bucket")), 2*15, "buckets of durations")
+	harness.Equal(t, len(samples(got, "http_server_request_body_size_bytes_bucket")), 2*16, "buckets of sizes")
 	for _, name := range []string{"go_memory_used_bytes{go_memory_type=\"stack\"", "go_goroutine_count{", "go_goroutines ", "process_cpu_seconds_total ", "promhttp_metric_handler_requests_total{"} {
 		if len(samples(got, name)) == 0 {
 			t.Errorf("%s: got none, want some", name)
@@ -420,12 +413,8 @@ func TestAStatusWithoutANameCountsAsTheFirstOfItsClass(t *testing.T) {
 		{498, "400", "4xx"}, {520, "500", "5xx"}, {599, "500", "5xx"},
 		{-1, "500", "5xx"}, {0, "500", "5xx"}, {99, "500", "5xx"}, {600, "500", "5xx"}, {999, "500", "5xx"},
 	} {
-		if got := statuses[status(c.status)]; got != c.code {
-			t.Errorf("%d: got code %s, want %s", c.status, got, c.code)
-		}
-		if got := classes[class(c.status)]; got != c.class {
-			t.Errorf("%d: got class %s, want %s", c.status, got, c.class)
-		}
+		harness.Equal(t, statuses[status(c.status)], c.code, c.status, "code")
+		harness.Equal(t, classes[class(c.status)], c.class, c.status, "class")
 	}
 }
 
@@ -436,13 +425,11 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	f.Add("get", 0, 9, 0, uint8(queue.NumReasons), "blue\xff", "true", int64(-1), int64(1<<62), false)
 	f.Add("\"}\n#", 3, 0, 999, uint8(255), "\n", "x", int64(0), int64(0), true)
 	m, err := New(options("all"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	harness.NoError(f, err)
 	allowed := map[string]bool{}
 	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
 		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
-		"listening", "first_probe", "first_ready", "first_request",
+		"listening", "first_probe", "first_ready", "first_request", string(adapt.Steady), string(adapt.Medium),
 		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
 		scopeHTTP, scopeVersion, scopeKnative, scopeRuntime,
 	}} {
@@ -463,9 +450,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 		}
 		m.Observe(&o)
 		gathered, err := m.gatherer.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		tags := map[string]bool{}
 		for _, g := range gathered {
 			for _, s := range g.GetMetric() {
@@ -507,11 +492,9 @@ func TestPromlintHasNothingToSayOfOurNames(t *testing.T) {
 	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
-	story(m)
+	observeEveryKind(m)
 	problems, err := promlint.New(strings.NewReader(scrape(t, m.Handler(), text))).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for _, p := range problems {
 		t.Errorf("%s: got %q, want no complaint", p.Metric, p.Text)
 	}
@@ -532,9 +515,7 @@ func TestRecordingAllocatesNothing(t *testing.T) {
 			m.Observe(&probe)
 			m.Answered(zero, true)
 		})
-		if got != 0 {
-			t.Errorf("%v: got %v allocations, want 0", names, got)
-		}
+		harness.Equal(t, got, 0, names, "allocations")
 	}
 }
 
@@ -574,13 +555,15 @@ func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 	}
 }
 
-func TestNoMetricsRecordNothing(t *testing.T) {
+func TestNoMetricsAreRecordedWithoutAllocations(t *testing.T) {
 	var m *Metrics
 	o := observed("GET", 1, 1, 200, queue.OK)
-	m.Observe(&o)
-	m.Listening(zero)
-	m.Answered(zero, true)
-	m.ReadinessChanged(false)
+	harness.Equal(t, testing.AllocsPerRun(10, func() {
+		m.Observe(&o)
+		m.Listening(zero)
+		m.Answered(zero, true)
+		m.ReadinessChanged(false)
+	}), 0, "allocations")
 }
 
 func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
@@ -601,9 +584,7 @@ func TestTheHandlerSpeaksWhatTheScraperLikesBest(t *testing.T) {
 		if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%q: got %q, want %q", c.accept, got, c.want)
 		}
-		if got := w.Header().Get("Content-Encoding"); got != "" {
-			t.Errorf("%q: got %q, want it uncompressed", c.accept, got)
-		}
+		harness.Equal(t, w.Header().Get("Content-Encoding"), "", c.accept)
 		if ended := strings.HasSuffix(w.Body.String(), "# EOF\n"); ended != strings.Contains(c.want, "openmetrics") {
 			t.Errorf("%q: got an end mark: %v", c.accept, ended)
 		}
@@ -621,9 +602,7 @@ func TestOnlyTheMetricsAreServed(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil))
-		if w.Code != c.want {
-			t.Errorf("%s %s: got %d, want %d", c.method, c.path, w.Code, c.want)
-		}
+		harness.Equal(t, w.Code, c.want, c.method, c.path)
 	}
 }
 

@@ -7,12 +7,42 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// deploy/monitoring and docs/metrics.md ask for our metrics by name; these tests
-// keep them asking for what there is.
+// deploy/monitoring and docs/metrics.md ask for our metrics by name, and for the injector's;
+// these tests keep them asking for what there is.
 
-const monitoring = "../../deploy/monitoring/"
+const (
+	monitoring = "../../deploy/monitoring/"
+	runbook    = "../../docs/runbook.md"
+)
+
+// injectors are the metrics of the injector, as the guide lists them. A test of
+// pkg/inject/webhook holds that list to the code.
+func injectors(t *testing.T) (all []shown) {
+	t.Helper()
+	_, table, _ := strings.Cut(contents(t, guide), "<!-- injector -->")
+	table, _, _ = strings.Cut(table, "<!-- /injector -->")
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.ReplaceAll(line, "`", ""), "|")
+		if len(cells) < 5 || !strings.HasPrefix(strings.TrimSpace(cells[1]), prefix) {
+			continue
+		}
+		one := shown{name: strings.TrimSpace(cells[1]), kind: strings.TrimSpace(cells[2]), ours: true}
+		for label := range strings.SplitSeq(cells[3], ",") {
+			if label = strings.TrimSpace(label); label != "" {
+				one.labels = append(one.labels, label)
+			}
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s: got no metric of the injector, want some", guide)
+	}
+	return all
+}
 
 // panel is what these tests look at of a panel of Grafana's.
 type panel struct {
@@ -36,9 +66,7 @@ type dashboard struct {
 func readDashboard(t testing.TB) dashboard {
 	t.Helper()
 	var d dashboard
-	if err := json.Unmarshal([]byte(contents(t, monitoring+"dashboard.json")), &d); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, json.Unmarshal([]byte(contents(t, monitoring+"dashboard.json")), &d))
 	return d
 }
 
@@ -72,7 +100,7 @@ var targetLabels = []string{"namespace", "pod", "job", "instance", "container", 
 func asked(t *testing.T, where, text string) map[string]bool {
 	t.Helper()
 	known := map[string]shown{}
-	for _, f := range shownBy(t, "default") {
+	for _, f := range append(shownBy(t, "default"), injectors(t)...) {
 		known[f.name] = f
 		if f.kind == "histogram" || f.kind == "summary" {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
@@ -114,7 +142,7 @@ func TestTheDashboardUsesExactlyTheMetricsThatExist(t *testing.T) {
 	for _, query := range readDashboard(t).queries() {
 		maps.Copy(inUse, asked(t, "dashboard.json", query))
 	}
-	for _, f := range shownBy(t, "default") {
+	for _, f := range append(shownBy(t, "default"), injectors(t)...) {
 		if f.ours && !inUse[f.name] {
 			t.Errorf("%s: got no panel, want one", f.name)
 		}
@@ -147,14 +175,68 @@ func TestRulesAskForMetricsThatExist(t *testing.T) {
 	}
 }
 
-func TestEveryRuleHasATest(t *testing.T) {
-	tests := contents(t, monitoring+"rules_test.yaml")
-	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(contents(t, monitoring+"rules.yaml"), -1) {
-		_, rest, ok := strings.Cut(tests, "alertname: "+m[1]+"\n        exp_alerts:")
-		if !ok || rest == "" {
-			t.Errorf("%s: got no test in which it rings, want one", m[1])
+// alerts are those of rules.yaml, each with its text.
+func alerts(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for text := range strings.SplitSeq(contents(t, monitoring+"rules.yaml"), "      - alert: ") {
+		if name, rest, ok := strings.Cut(text, "\n"); ok && !strings.HasPrefix(text, "#") {
+			all[name] = rest
 		}
 	}
+	if len(all) < 20 {
+		t.Fatalf("got %d alerts, want at least 20; has their spelling changed?", len(all))
+	}
+	return all
+}
+
+func TestEveryAlertHasATestInWhichItRingsAndOneInWhichItIsSilent(t *testing.T) {
+	type seen struct{ rings, silent bool }
+	tested := map[string]seen{}
+	for text := range strings.SplitSeq(contents(t, monitoring+"rules_test.yaml"), "        alertname: ") {
+		name, rest, _ := strings.Cut(text, "\n")
+		s := tested[name]
+		rings := strings.HasPrefix(rest, "        exp_alerts:\n          - ")
+		tested[name] = seen{s.rings || rings, s.silent || !rings}
+	}
+	for name := range alerts(t) {
+		if got := tested[name]; !got.rings || !got.silent {
+			t.Errorf("%s: got a test in which it rings: %v, and one in which it is silent: %v; want both", name, got.rings, got.silent)
+		}
+	}
+}
+
+// Whoever is woken by an alert finds what to do at its runbook_url.
+func TestEveryAlertLeadsToItsSectionOfTheRunbook(t *testing.T) {
+	text := contents(t, runbook)
+	sections := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^### (QueueProxy\w+)$`).FindAllStringSubmatch(text, -1) {
+		sections[m[1]] = true
+	}
+	for name, alert := range alerts(t) {
+		want := "runbook_url: 'https://github.com/queue-proxy/queue-proxy/blob/main/docs/runbook.md#" + strings.ToLower(name) + "'"
+		if !strings.Contains(alert, want) {
+			t.Errorf("%s: got no %s among its annotations, want it", name, want)
+		}
+		if !sections[name] {
+			t.Errorf("%s: got no section %s, want one", runbook, name)
+		}
+		_, section, _ := strings.Cut(text, "### "+name+"\n")
+		section, _, _ = strings.Cut(section, "\n### ")
+		for _, part := range []string{"**Means**", "**Seen**", "**Find**", "**Fix**"} {
+			if !strings.Contains(section, part) {
+				t.Errorf("%s: %s: got no %s, want it", runbook, name, part)
+			}
+		}
+		delete(sections, name)
+	}
+	for name := range sections {
+		t.Errorf("%s: got a section of %s, which is no alert", runbook, name)
+	}
+}
+
+func TestTheRunbookAsksForMetricsThatExist(t *testing.T) {
+	asked(t, runbook, strings.NewReplacer("{P}", "").Replace(contents(t, runbook)))
 }
 
 func TestTheGuideAsksForMetricsThatExist(t *testing.T) {

@@ -62,6 +62,8 @@ const (
 	waitingRequests        = "queue_proxy_waiting_requests"
 	oldestWaiterAgeSeconds = "queue_proxy_oldest_waiter_age_seconds"
 	concurrencyLimit       = "queue_proxy_concurrency_limit"
+	concurrencyLimitReason = "queue_proxy_concurrency_limit_reason"
+	advisedLimit           = "queue_proxy_advised_concurrency_limit"
 	queueLimit             = "queue_proxy_queue_limit"
 
 	readyGauge              = "queue_proxy_ready"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func attributesOf(all []*commonpb.KeyValue) map[string]string {
@@ -41,9 +42,7 @@ func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
 			if data.Sum.IsMonotonic {
 				got[m.Name] = counter
 			}
-			if data.Sum.AggregationTemporality != metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE {
-				t.Errorf("%s: got %v, want cumulative", m.Name, data.Sum.AggregationTemporality)
-			}
+			harness.Equal(t, data.Sum.AggregationTemporality, metricspb.AggregationTemporality_AGGREGATION_TEMPORALITY_CUMULATIVE, m.Name)
 		case *metricspb.Metric_Histogram:
 			got[m.Name] = histogram
 		}
@@ -60,9 +59,7 @@ func TestPushedMetricsAreOfTheKindsOfOpenTelemetry(t *testing.T) {
 		"go.memory.used":         upDown, "go.memory.limit": upDown, "go.memory.gc.goal": upDown, "go.goroutine.count": upDown,
 		"go.processor.limit": upDown, "go.config.gogc": upDown, "go.memory.allocated": counter, "go.memory.allocations": counter,
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	harness.Equal(t, got, want)
 }
 
 func TestAPointHasTheLabelsThatOpenTelemetryKnows(t *testing.T) {
@@ -98,9 +95,7 @@ func TestABucketOfOpenTelemetryCountsItsOwnValuesOnly(t *testing.T) {
 		Name: proto.String("http_server_request_duration_seconds"), Metric: []*dto.Metric{{Histogram: h}},
 	}}, started, started.Add(time.Second))
 	p := data.ResourceMetrics[0].ScopeMetrics[0].Metrics[0].GetHistogram().DataPoints[0]
-	if got, want := fmt.Sprint(p.Count, p.GetSum(), p.ExplicitBounds, p.BucketCounts), "4 1.5 [0.1 1] [3 0 1]"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	harness.Equal(t, fmt.Sprint(p.Count, p.GetSum(), p.ExplicitBounds, p.BucketCounts), "4 1.5 [0.1 1] [3 0 1]")
 	if p.StartTimeUnixNano != 1e9 || p.TimeUnixNano != 2e9 {
 		t.Errorf("got %d to %d, want a second from the start", p.StartTimeUnixNano, p.TimeUnixNano)
 	}

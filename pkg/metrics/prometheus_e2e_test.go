@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // These tests need prometheus and promtool on the PATH, and fail without them:
@@ -26,7 +28,7 @@ func TestPrometheusHasNothingToSayOfOurNames(t *testing.T) {
 	o := options("default")
 	o.Merge.Port = 1
 	m := newMetrics(t, o)
-	story(m)
+	observeEveryKind(m)
 	checkNames(t, scrape(t, m.Handler(), text))
 }
 
@@ -49,9 +51,7 @@ func TestPrometheusScrapesBothPortsOfTheSidecar(t *testing.T) {
 	api := startPrometheusOn(t, map[string]string{"statistics": statistics, "metrics": ours})
 	for range 7 {
 		answer, err := http.Get("http://" + port)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		answer.Body.Close()
 	}
 	for query, want := range map[string]string{
@@ -66,9 +66,7 @@ func TestPrometheusScrapesBothPortsOfTheSidecar(t *testing.T) {
 	}
 	for _, target := range []string{statistics, ours} {
 		answer, err := http.Get("http://" + target + "/metrics?format=prometheus")
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		exposition, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
 		if err != nil || answer.StatusCode != 200 || len(exposition) == 0 {
@@ -97,9 +95,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 		p.Env = append(p.Env, name+"="+port)
 		at = append(at, address)
 	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, p.Start())
 	t.Cleanup(func() {
 		_ = p.Process.Kill()
 		_ = p.Wait()
@@ -108,9 +104,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 		}
 	})
 	probe, err := http.NewRequest(http.MethodGet, "http://"+at[0], nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	probe.Header.Set("K-Network-Probe", "queue")
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		answer, err := http.DefaultClient.Do(probe)
@@ -130,9 +124,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer ln.Close()
 	return ln.Addr().String()
 }
@@ -146,17 +138,13 @@ func TestPrometheusReadsTheDashboard(t *testing.T) {
 		for _, target := range p.Targets {
 			query := strings.NewReplacer("$__rate_interval", "5m", "$namespace", ".*", "$pod", ".*").Replace(target.Expr)
 			quoted, err := json.Marshal(query)
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			fmt.Fprintf(&rules, "  - record: dashboard:%d\n    expr: %s\n", n, quoted)
 			n++
 		}
 	}
 	name := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(name, []byte(rules.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(name, []byte(rules.String()), 0o644))
 	if out, err := exec.Command("promtool", "check", "rules", name).CombinedOutput(); err != nil {
 		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
 	}
@@ -167,7 +155,7 @@ func TestPrometheusScrapesEveryFormatAndEveryMerge(t *testing.T) {
 	const appOpen = "# TYPE jobs counter\njobs_total{kind=\"a b\"} 5 # {trace_id=\"x\"} 1\n# TYPE build info\nbuild_info{v=\"1\"} 1\n# EOF\n"
 	merging := func(app http.HandlerFunc) *Metrics {
 		m := merged(t, app)
-		story(m)
+		observeEveryKind(m)
 		return m
 	}
 	text := merging(says(textType, appText))
@@ -234,16 +222,12 @@ func startPrometheusOn(t *testing.T, targets map[string]string) string {
 		fmt.Fprintf(&config, "- job_name: %s\n  static_configs:\n  - targets: ['%s']\n", name, target)
 	}
 	file := filepath.Join(dir, "prometheus.yaml")
-	if err := os.WriteFile(file, []byte(config.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(file, []byte(config.String()), 0o644))
 	address := freeAddress(t)
 	var said bytes.Buffer
 	p := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
 	p.Stdout, p.Stderr = &said, &said
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, p.Start())
 	t.Cleanup(func() {
 		_ = p.Process.Kill()
 		_ = p.Wait()

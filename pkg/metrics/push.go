@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,18 +15,10 @@ import (
 
 // PushConfig is what the settings say about pushing metrics. Zero values are unset.
 type PushConfig struct {
-	// Of Knative from 1.19 on: requestMetrics of its observability config.
-	Protocol        string
-	Endpoint        string
-	DefaultInterval time.Duration
+	export.Settings
 
-	// Of OpenTelemetry's variables.
-	Disabled    bool
-	ServiceName string
-	Attributes  map[string]string
-	Timeout     time.Duration
-	Collector   export.Collector
-	Interval    time.Duration // 0: DefaultInterval
+	DefaultInterval time.Duration // of Knative from 1.19 on
+	Interval        time.Duration // of OpenTelemetry's variables; 0: DefaultInterval
 }
 
 // PushOptions say where metrics are pushed. [PushConfig.Options] makes them from the
@@ -50,13 +41,10 @@ const (
 // Options makes one choice of all settings. Metrics are pushed where Protocol says so,
 // or where it is unset and there is an endpoint for metrics alone; everywhere else they
 // are scraped. What cannot be used falls back, or turns the push off: each warning says
-// which. The caller adds who we are.
+// which.
 func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	o.Target = export.Target{
-		Protocol: export.None, Timeout: c.Timeout, Signal: export.Metrics,
-		Resource: &export.Resource{ServiceName: c.ServiceName, Attributes: c.Attributes},
-	}
+	o.Target = c.Target(export.Metrics)
 	if c.Disabled {
 		return o, nil
 	}
@@ -76,8 +64,7 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", p)
 		return o, warnings
 	}
-	written := cmp.Or(c.Collector.Endpoint, c.Collector.BaseEndpoint, endpoint)
-	protocol, endpoint = c.Collector.Choose(protocol, endpoint, export.Metrics)
+	protocol, endpoint, written := c.Collector.Choose(protocol, endpoint, export.Metrics)
 	if protocol == export.OTLPJSON {
 		warn("metrics are not pushed as JSON; they are as http/protobuf")
 		protocol = export.OTLP
@@ -89,13 +76,13 @@ func (c PushConfig) Options() (o PushOptions, warnings []string) {
 		warn("metrics push: an interval of %v is too short; it is %v", o.Interval, minInterval)
 		o.Interval = minInterval
 	}
-	target, err := export.Resolve(endpoint)
+	remark, err := export.CheckEndpoint("metrics", endpoint, written)
 	if err != nil {
 		warn("metrics push: %v; it is off", err)
 		return o, warnings
 	}
-	if !export.HasScheme(written) {
-		warn("the metrics endpoint has no scheme; it is taken for %s", target.Redacted())
+	if remark != "" {
+		warn("%s", remark)
 	}
 	o.Protocol, o.Endpoint, o.Header = protocol, endpoint, c.Collector.Header
 	return o, warnings

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // nothing is gathered from it.
@@ -32,29 +33,21 @@ func pushed(t *testing.T, m *Metrics, o PushOptions) (got *metricspb.ResourceMet
 		path = r.URL.Path
 		body, _ := io.ReadAll(r.Body)
 		var all metricspb.MetricsData // field for field an ExportMetricsServiceRequest
-		if err := proto.Unmarshal(body, &all); err != nil {
-			t.Errorf("got %v, want it to decode", err)
-		}
+		harness.Equal(t, proto.Unmarshal(body, &all), nil)
 		got = all.ResourceMetrics[0]
 	}))
 	defer s.Close()
 	o.Protocol, o.Endpoint = export.OTLP, s.URL
 	p, err := m.Push(o)
-	if err != nil {
-		t.Fatalf("Push: got %v, want no error", err)
-	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Fatalf("Close: got %v, want no error", err)
-	}
+	harness.NoError(t, err, "Push")
+	harness.NoError(t, p.Close(t.Context()), "Close")
 	return got, path
 }
 
 func TestMetricsArriveOverHTTP(t *testing.T) {
 	o := PushOptions{Target: export.Target{Resource: &export.Resource{Service: "svc", Version: "v1"}}}
 	got, path := pushed(t, filled(t, "knative-head"), o)
-	if path != "/v1/metrics" {
-		t.Errorf("path: got %s, want /v1/metrics", path)
-	}
+	harness.Equal(t, path, "/v1/metrics", "path")
 	if a := attributesOf(got.Resource.Attributes); a["service.name"] != "svc" {
 		t.Errorf("resource: got %v, want service.name svc", a)
 	}
@@ -79,20 +72,14 @@ func TestMetricsArePushedEachInterval(t *testing.T) {
 		}, func() {})
 		time.Sleep(35 * time.Second) // the bubble's clock
 		synctest.Wait()
-		if got := pushes.Load(); got != 3 {
-			t.Errorf("pushes in 35s: got %d, want 3", got)
-		}
+		harness.Equal(t, pushes.Load(), 3, "pushes in 35s")
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		if len(reports) != 1 {
-			t.Errorf("reports: got %v, want 1 for two failures", reports)
-		}
+		harness.Equal(t, len(reports), 1, "reports", reports, "(1 for two failures)")
 		if err := p.Close(t.Context()); err == nil {
 			t.Error("Close: got no error, want that of the last push")
 		}
-		if got := pushes.Load(); got != 6 {
-			t.Errorf("pushes: got %d, want 6, one at the end", got)
-		}
+		harness.Equal(t, pushes.Load(), 6, "pushes (one at the end)")
 		_ = p.Close(t.Context()) // again, at once
 	})
 }
@@ -111,9 +98,7 @@ func TestClosingAPushEndsWithItsContext(t *testing.T) {
 		if err := p.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Close: got %v, want the deadline", err)
 		}
-		if took := time.Since(began); took != 2*time.Second {
-			t.Errorf("Close: got %v, want 2s", took)
-		}
+		harness.Equal(t, time.Since(began), 2*time.Second, "Close")
 	})
 }
 
@@ -145,24 +130,22 @@ func TestSettingsBecomePushOptions(t *testing.T) {
 		warns  string
 	}{
 		{"nothing", PushConfig{}, "none  0s", ""},
-		{"head, prometheus", PushConfig{Protocol: "prometheus", Endpoint: ":9091", DefaultInterval: 5 * second, Collector: otel("http://c", "")}, "none  0s", ""},
-		{"head, none", PushConfig{Protocol: "none", DefaultInterval: 5 * second}, "none  0s", ""},
-		{"head, gRPC", PushConfig{Protocol: "grpc", Endpoint: "http://c:4317", DefaultInterval: 5 * second}, "grpc http://c:4317 5s", ""},
-		{"head, HTTP", PushConfig{Protocol: "http/protobuf", Endpoint: "http://c/x", DefaultInterval: 5 * second, Interval: second}, "http/protobuf http://c/x 1s", ""},
-		{"head, an interval that is too short", PushConfig{Protocol: "grpc", Endpoint: "http://c:4317", DefaultInterval: 5 * second, Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
-		{"head, address", PushConfig{Protocol: "grpc", Endpoint: "10.0.0.1:4317", DefaultInterval: 5 * second}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
-		{"head, no endpoint", PushConfig{Protocol: "grpc", DefaultInterval: 5 * second}, "none  5s", "no endpoint"},
-		{"head, bad protocol", PushConfig{Protocol: "bogus", DefaultInterval: 5 * second}, "none  0s", "bogus"},
-		{"OTEL, for metrics", PushConfig{Collector: export.Collector{Endpoint: "http://c", BaseEndpoint: "http://d", Protocol: "http/json"}}, "http/protobuf http://c/ 0s", "JSON"},
-		{"OTEL, for all signals", PushConfig{Collector: otel("", "http://d")}, "none  0s", ""},
-		{"head and OTEL", PushConfig{Protocol: "http/protobuf", DefaultInterval: 5 * second, Collector: otel("", "http://d/o")}, "http/protobuf http://d/o/v1/metrics 5s", ""},
-		{"OTEL, disabled", PushConfig{Protocol: "grpc", Endpoint: "http://c", DefaultInterval: 5 * second, Disabled: true}, "none  0s", ""},
+		{"head, prometheus", PushConfig{Settings: export.Settings{Protocol: "prometheus", Endpoint: ":9091", Collector: otel("http://c", "")}, DefaultInterval: 5 * second}, "none  0s", ""},
+		{"head, none", PushConfig{Settings: export.Settings{Protocol: "none"}, DefaultInterval: 5 * second}, "none  0s", ""},
+		{"head, gRPC", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c:4317"}, DefaultInterval: 5 * second}, "grpc http://c:4317 5s", ""},
+		{"head, HTTP", PushConfig{Settings: export.Settings{Protocol: "http/protobuf", Endpoint: "http://c/x"}, DefaultInterval: 5 * second, Interval: second}, "http/protobuf http://c/x 1s", ""},
+		{"head, an interval that is too short", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c:4317"}, DefaultInterval: 5 * second, Interval: time.Millisecond}, "grpc http://c:4317 1s", "1ms"},
+		{"head, address", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "10.0.0.1:4317"}, DefaultInterval: 5 * second}, "grpc 10.0.0.1:4317 5s", "taken for http://10.0.0.1:4317"},
+		{"head, no endpoint", PushConfig{Settings: export.Settings{Protocol: "grpc"}, DefaultInterval: 5 * second}, "none  5s", "no endpoint"},
+		{"head, bad protocol", PushConfig{Settings: export.Settings{Protocol: "bogus"}, DefaultInterval: 5 * second}, "none  0s", "bogus"},
+		{"OTEL, for metrics", PushConfig{Settings: export.Settings{Collector: export.Collector{Endpoint: "http://c", BaseEndpoint: "http://d", Protocol: "http/json"}}}, "http/protobuf http://c/ 0s", "JSON"},
+		{"OTEL, for all signals", PushConfig{Settings: export.Settings{Collector: otel("", "http://d")}}, "none  0s", ""},
+		{"head and OTEL", PushConfig{Settings: export.Settings{Protocol: "http/protobuf", Collector: otel("", "http://d/o")}, DefaultInterval: 5 * second}, "http/protobuf http://d/o/v1/metrics 5s", ""},
+		{"OTEL, disabled", PushConfig{Settings: export.Settings{Protocol: "grpc", Endpoint: "http://c", Disabled: true}, DefaultInterval: 5 * second}, "none  0s", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, warnings := c.config.Options()
-			if got := fmt.Sprintf("%s %s %v", o.Protocol, o.Endpoint, o.Interval); got != c.want {
-				t.Errorf("options: got %q, want %q", got, c.want)
-			}
+			harness.Equal(t, fmt.Sprintf("%s %s %v", o.Protocol, o.Endpoint, o.Interval), c.want, "options")
 			if all := strings.Join(warnings, "|"); (c.warns == "") != (all == "") || !strings.Contains(all, c.warns) {
 				t.Errorf("warnings: got %q, want %q", all, c.warns)
 			}
@@ -171,10 +154,7 @@ func TestSettingsBecomePushOptions(t *testing.T) {
 }
 
 func TestPushOptionsTakeWhatIsCommonToBothSignals(t *testing.T) {
-	o, _ := PushConfig{
-		Collector: export.Collector{Endpoint: "http://c/x", Header: http.Header{"X-Tenant": {"7"}}},
-		Timeout:   3 * time.Second, ServiceName: "shop", Attributes: map[string]string{"service.name": "lost", "team": "a,b"},
-	}.Options()
+	o, _ := PushConfig{Settings: export.Settings{Collector: export.Collector{Endpoint: "http://c/x", Header: http.Header{"X-Tenant": {"7"}}}, Timeout: 3 * time.Second, Resource: export.Resource{ServiceName: "shop", Attributes: map[string]string{"service.name": "lost", "team": "a,b"}}}}.Options()
 	if o.Header.Get("X-Tenant") != "7" || o.Timeout != 3*time.Second {
 		t.Errorf("got %v, %v, want X-Tenant and 3s", o.Header, o.Timeout)
 	}

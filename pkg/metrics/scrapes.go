@@ -232,27 +232,20 @@ func (p *page) Header() http.Header { return p.header }
 func (p *page) WriteHeader(status int) { p.status = status }
 
 // Write implements http.ResponseWriter.
-func (p *page) Write(b []byte) (int, error) {
-	for rest := b; len(rest) > 0; {
-		last := p.last()
-		n := min(len(rest), cap(*last)-len(*last))
-		*last = append(*last, rest[:n]...)
-		rest = rest[n:]
-	}
-	p.size += len(b)
-	return len(b), nil
-}
+func (p *page) Write(b []byte) (int, error) { return write(p, b) }
 
 // WriteString implements io.StringWriter.
-func (p *page) WriteString(s string) (int, error) {
-	for rest := s; len(rest) > 0; {
+func (p *page) WriteString(s string) (int, error) { return write(p, s) }
+
+func write[T string | []byte](p *page, text T) (int, error) {
+	for rest := text; len(rest) > 0; {
 		last := p.last()
 		n := min(len(rest), cap(*last)-len(*last))
 		*last = append(*last, rest[:n]...)
 		rest = rest[n:]
 	}
-	p.size += len(s)
-	return len(s), nil
+	p.size += len(text)
+	return len(text), nil
 }
 
 // WriteByte implements io.ByteWriter.

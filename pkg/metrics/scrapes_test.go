@@ -8,12 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // megabytes is what an app says with so many megabytes of metrics.
@@ -33,9 +34,7 @@ func deaf(t *testing.T, server *httptest.Server, client string) net.Conn {
 		},
 	}
 	c, err := d.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path)
 	if _, err := c.Read(make([]byte, 1)); err != nil { // it is being sent
@@ -56,9 +55,7 @@ func TestScrapersThatDoNotReadHoldUpNoOther(t *testing.T) {
 	}
 	for range 3 {
 		r, err := http.Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		b, err := io.ReadAll(r.Body)
 		r.Body.Close()
 		if err != nil || r.StatusCode != 200 || !strings.HasSuffix(string(b), app) {
@@ -77,9 +74,7 @@ func TestAPageThatIsGivenUpIsCutOff(t *testing.T) {
 	deaf(t, server, "127.0.0.3")
 	_ = first.SetReadDeadline(time.Now().Add(20 * time.Second))
 	r, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("H"), first)), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	if n, err := io.Copy(io.Discard, r.Body); err == nil || n == r.ContentLength {
 		t.Errorf("got %d bytes of %d and no error, want it cut off", n, r.ContentLength)
 	}
@@ -120,15 +115,11 @@ func TestOneScrapeTooManyOfAClientIsRefused(t *testing.T) {
 			s.scrape("10.0.0.1")
 		}
 		s.scrape("10.0.0.1")
-		if got, want := <-s.answers, "10.0.0.1 429"; got != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		harness.Equal(t, <-s.answers, "10.0.0.1 429")
 		s.scrape("10.0.0.2")
 		s.leave <- struct{}{}
 		synctest.Wait()
-		if len(s.come) != maxRendered+1 {
-			t.Errorf("got %d scrapes rendered, want that of another client too", len(s.come))
-		}
+		harness.Equal(t, len(s.come), maxRendered+1, "scrapes rendered", "(that of another client too)")
 		close(s.leave)
 	})
 }
@@ -147,9 +138,7 @@ func TestScrapesHaveTheirTurnInTheOrderInWhichTheyCame(t *testing.T) {
 			s.leave <- struct{}{}
 			synctest.Wait()
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
+		harness.Equal(t, got, want)
 	})
 }
 
@@ -170,9 +159,7 @@ func TestAScrapeWaitsForItsTurnOnlySoLong(t *testing.T) {
 		for range maxRendered {
 			<-s.answers
 		}
-		if got, want := <-s.answers, "10.0.1.1 200"; got != want {
-			t.Errorf("afterwards: got %s, want %s", got, want)
-		}
+		harness.Equal(t, <-s.answers, "10.0.1.1 200", "afterwards")
 	})
 }
 
@@ -223,9 +210,7 @@ func TestTheOldestPagesAreGivenUpForThoseThatWait(t *testing.T) {
 			return n
 		}
 		for i, want := range []int{0, 2, 4, 4} { // two of the last wait no longer
-			if got := ended(); got != want {
-				t.Errorf("after %d s: got %d pages given up, want %d", i, got, want)
-			}
+			harness.Equal(t, ended(), want, "after", i, "s", "pages given up")
 			time.Sleep(takeTime + time.Millisecond)
 		}
 		for _, s := range all[4:] {

@@ -77,6 +77,20 @@ func addLoad(r *registry, g *Gauges) {
 		r.gauge(queueLimit, "How many requests may wait for a slot; absent without a limit on concurrency.",
 			sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
 	}
+	if g.Adaptive != nil {
+		r.gauge(concurrencyLimitReason, "1 for the reason why an adaptive limit is what it is; absent where the limit is fixed.", func(add func(float64, ...string)) {
+			if state, adaptive := g.Adaptive(); adaptive {
+				add(1, string(state.Reason))
+			}
+		}, "reason")
+	}
+	if g.Advice != nil {
+		r.gauge(advisedLimit, "Which limit on concurrency would have been right, by how sure that is; absent where it cannot be told.", func(add func(float64, ...string)) {
+			if a := g.Advice(); a.Limit > 0 {
+				add(float64(a.Limit), string(a.Sure))
+			}
+		}, "sure")
+	}
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {

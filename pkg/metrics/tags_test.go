@@ -12,14 +12,14 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // tagging is a request with a route tag.
 func tagging(tag, byDefault string, status int) *queue.Observation {
 	o := observed("GET", 1, 1, status, queue.OK)
-	o.Exchange = exchange{request: &http.Request{Header: http.Header{header.RouteTag: {tag}, header.DefaultRoute: {byDefault}}}}
+	o.Exchange = exchange{request: &http.Request{Header: http.Header{"Knative-Serving-Tag": {tag}, "Knative-Serving-Default-Route": {byDefault}}}}
 	return &o
 }
 
@@ -38,9 +38,7 @@ func tagsOf(t *testing.T, m *Metrics, metric, label string) map[string]string {
 
 func wantTags(t *testing.T, m *Metrics, want map[string]string) {
 	t.Helper()
-	if got := tagsOf(t, m, "revision_request_count", "route_tag"); !maps.Equal(got, want) {
-		t.Errorf("route_tag: got %v, want %v", got, want)
-	}
+	harness.Equal(t, tagsOf(t, m, "revision_request_count", "route_tag"), want, "route_tag")
 	head := map[string]string{}
 	for value, n := range want {
 		if upper := strings.ToUpper(value); upper == value && value != "" && value[0] >= 'A' {
@@ -48,9 +46,7 @@ func wantTags(t *testing.T, m *Metrics, want map[string]string) {
 		}
 		head[value] = n
 	}
-	if got := tagsOf(t, m, "http_server_request_duration_seconds_count", "kn_route_tag"); !maps.Equal(got, head) {
-		t.Errorf("kn_route_tag: got %v, want %v", got, head)
-	}
+	harness.Equal(t, tagsOf(t, m, "http_server_request_duration_seconds_count", "kn_route_tag"), head, "kn_route_tag")
 }
 
 func TestARouteTagIsALabelValueAsKnativeHasIt(t *testing.T) {
@@ -113,9 +109,7 @@ func TestSeriesWithNamesOfRouteTagsAreBounded(t *testing.T) {
 		}
 	}
 	families, err := m.gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for _, f := range families {
 		if f.GetName() != "http_server_request_duration_seconds" && f.GetName() != "http_client_request_duration_seconds" {
 			continue
@@ -179,9 +173,7 @@ func TestARequestWithARouteTagIsCountedWithoutAllocating(t *testing.T) {
 		"one tag too many": {full, tagging("blue", "", 200)},
 	} {
 		c.m.Observe(c.o)
-		if got := testing.AllocsPerRun(100, func() { c.m.Observe(c.o) }); got != 0 {
-			t.Errorf("%s: got %v allocations, want none", name, got)
-		}
+		harness.Equal(t, testing.AllocsPerRun(100, func() { c.m.Observe(c.o) }), 0, name, "allocations")
 	}
 }
 

@@ -33,11 +33,11 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	others := profiler() // a client far away cannot take the places of people on this host
 	all := http.NewServeMux()
 	all.Handle("/debug/pprof/", profiler())
-	all.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+	all.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(page)
 	})
-	all.HandleFunc("GET "+Path, b.serveJSON)
+	all.HandleFunc("GET "+path, b.serveJSON)
 	all.Handle("GET /log-level", level)
 	all.Handle("PUT /log-level", level)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -59,9 +59,9 @@ func (b *Board) Handler(level http.Handler, profiling bool) http.Handler {
 	})
 }
 
-// Path is where the page's facts are served as JSON; with ?ask the user
+// path is where the page's facts are served as JSON; with ?ask the user
 // container is asked first.
-const Path = "/status.json"
+const path = "/status.json"
 
 func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("ask") {
@@ -70,7 +70,7 @@ func (b *Board) serveJSON(w http.ResponseWriter, r *http.Request) {
 		_ = b.sources.Ask(ctx) // the snapshot says what came of it
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(b.Snapshot())
+	_ = json.NewEncoder(w).Encode(b.snapshot())
 }
 
 // isLocal reports whether a request comes from this host and was meant for it.

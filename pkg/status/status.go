@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -38,8 +39,8 @@ type Sources struct {
 	Pod       string // "": not known
 	Namespace string // "": not known
 	Started   time.Time
-	Limit     int // requests at once; 0: no limit
-	Depth     int // that may wait
+	Limit     func() (running, waiting int) // how many of each may be; 0 running: no limit
+	Adaptive  func() (adapt.State, bool)    // what an adaptive limit has decided; false: it is fixed
 	Settings  func() []Setting
 	Warnings  []string
 	Readiness func() probe.State
@@ -63,13 +64,13 @@ type Drain struct {
 	Oldest   *time.Time `json:"oldest,omitempty"` // since when the oldest request is in flight
 }
 
-// Sample is what happened in one interval, and the load at its end.
+// sample is what happened in one interval, and the load at its end.
 //
 // P50 and P99 are milliseconds that the app took, from the slot to the end, of the
 // requests that the app answered; 0 if there was none. QueuedP99 is how long those
 // had waited for the slot. Requests that got no slot or no answer of the app are not
 // among them, nor are upgraded connections, which last as long as people like.
-type Sample struct {
+type sample struct {
 	Running   int     `json:"running"`
 	Waiting   int     `json:"waiting"`
 	Requests  uint32  `json:"requests"`
@@ -79,8 +80,8 @@ type Sample struct {
 	QueuedP99 float64 `json:"queuedP99"`
 }
 
-// Failure is a request that did not go through.
-type Failure struct {
+// failure is a request that did not go through.
+type failure struct {
 	Time   time.Time `json:"time"`
 	Reason string    `json:"reason"`
 	Status int       `json:"status"`
@@ -94,33 +95,35 @@ type Failure struct {
 	number uint64 // in the order in which they were noted
 }
 
-// Snapshot is all that the page shows.
-type Snapshot struct {
-	Now       time.Time   `json:"now"`
-	Version   string      `json:"version"`
-	Pod       string      `json:"pod"`
-	Namespace string      `json:"namespace"`
-	Started   time.Time   `json:"started"`
-	Ready     bool        `json:"ready"` // and not draining
-	Reason    string      `json:"reason,omitempty"`
-	Problem   string      `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
-	Readiness probe.State `json:"readiness"`
-	Drain     Drain       `json:"drain"`
-	Running   int         `json:"running"`
-	Waiting   int         `json:"waiting"`
-	Limit     int         `json:"limit"`
-	Depth     int         `json:"depth"`
-	Interval  float64     `json:"intervalSeconds"`
-	Totals    Totals      `json:"totals"`
-	History   []Sample    `json:"history"`  // the oldest first
-	Failures  []Failure   `json:"failures"` // the newest first: the last ones, and the last of each reason
-	Settings  []Setting   `json:"settings"`
-	Warnings  []string    `json:"warnings"`
+// snapshot is all that the page shows.
+type snapshot struct {
+	Now       time.Time    `json:"now"`
+	Version   string       `json:"version"`
+	Pod       string       `json:"pod"`
+	Namespace string       `json:"namespace"`
+	Started   time.Time    `json:"started"`
+	Ready     bool         `json:"ready"` // and not draining
+	Reason    string       `json:"reason,omitempty"`
+	Problem   string       `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
+	Readiness probe.State  `json:"readiness"`
+	Drain     Drain        `json:"drain"`
+	Running   int          `json:"running"`
+	Waiting   int          `json:"waiting"`
+	Limit     int          `json:"limit"`
+	Depth     int          `json:"depth"`
+	Adaptive  *adaptive    `json:"adaptive,omitempty"` // absent: the limit is fixed
+	Advice    adapt.Advice `json:"advice"`
+	Interval  float64      `json:"intervalSeconds"`
+	Totals    totals       `json:"totals"`
+	History   []sample     `json:"history"`  // the oldest first
+	Failures  []failure    `json:"failures"` // the newest first: the last ones, and the last of each reason
+	Settings  []Setting    `json:"settings"`
+	Warnings  []string     `json:"warnings"`
 }
 
-// Totals are the requests since the start by reason, "ok" among them. What never
+// totals are the requests since the start by reason, "ok" among them. What never
 // happened is absent.
-type Totals map[string]uint64
+type totals map[string]uint64
 
 // NotHTTP says why nobody is served: a port that is open and speaks something else passes a
 // TCP probe, so its pod is ready.
@@ -132,10 +135,11 @@ type Board struct {
 	ended   [queue.NumReasons]atomic.Uint64 // requests since the start
 	took    histogram                       // by the app
 	queued  histogram                       // before that
+	curve   adapt.Curve                     // the same by how many were in flight
 	noHTTP  atomic.Bool                     // the first answer of the app was none of HTTP, and it was logged
 
 	mu       sync.Mutex // protects what follows
-	history  [samples]Sample
+	history  [samples]sample
 	taken    int    // samples ever taken
 	requests uint64 // up to the last sample
 	failed   uint64 // up to the last sample
@@ -147,7 +151,7 @@ type Board struct {
 // New returns a board.
 func New(s Sources) *Board { return &Board{sources: s} }
 
-// Observe notes a request. One that went through costs three atomic additions and
+// Observe notes a request. One that went through costs five atomic additions and
 // no memory.
 func (b *Board) Observe(o *queue.Observation) {
 	if o.Excluded {
@@ -157,6 +161,9 @@ func (b *Board) Observe(o *queue.Observation) {
 	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
 		b.took.add(o.End.Sub(o.Slot))
 		b.queued.add(o.Queued())
+		if o.Reason == queue.OK && !o.AppFailed() && !o.Stream {
+			b.curve.Note(o.InFlight, o.End.Sub(o.Slot))
+		}
 	}
 	if o.Reason != queue.OK {
 		b.note(o)
@@ -170,13 +177,13 @@ func (b *Board) FirstNotHTTP(o *queue.Observation) bool {
 }
 
 // notHTTP reports whether the user container has answered, and never in HTTP.
-func (t Totals) notHTTP() bool {
+func (t totals) notHTTP() bool {
 	return t[queue.AppGarbage.String()] > 0 && t[queue.OK.String()] == 0
 }
 
 // note keeps a failure.
 func (b *Board) note(o *queue.Observation) {
-	f := Failure{
+	f := failure{
 		Time:   o.End,
 		Reason: o.Reason.String(),
 		Status: o.Status,
@@ -199,11 +206,11 @@ func (b *Board) note(o *queue.Observation) {
 
 // A ring keeps the last failures.
 type ring struct {
-	kept []Failure
+	kept []failure
 	next int // the place of the oldest, once it is full
 }
 
-func (r *ring) add(f *Failure, size int) {
+func (r *ring) add(f *failure, size int) {
 	if len(r.kept) < size {
 		r.kept = append(r.kept, *f)
 		return
@@ -214,18 +221,18 @@ func (r *ring) add(f *Failure, size int) {
 
 // failures returns those that are kept, each once, the newest first. The caller holds
 // mu.
-func (b *Board) failures() []Failure {
+func (b *Board) failures() []failure {
 	all := slices.Clone(b.last.kept)
 	for i := range b.rare {
 		all = append(all, b.rare[i].kept...)
 	}
-	slices.SortFunc(all, func(f, g Failure) int { return cmp.Compare(g.number, f.number) })
-	return slices.CompactFunc(all, func(f, g Failure) bool { return f.number == g.number })
+	slices.SortFunc(all, func(f, g failure) int { return cmp.Compare(g.number, f.number) })
+	return slices.CompactFunc(all, func(f, g failure) bool { return f.number == g.number })
 }
 
 // totals returns the requests since the start.
-func (b *Board) totals() Totals {
-	t := Totals{}
+func (b *Board) totals() totals {
+	t := totals{}
 	for i := range b.ended {
 		if n := b.ended[i].Load(); n > 0 {
 			t[queue.Reason(i).String()] += n // some reasons share a word
@@ -235,7 +242,7 @@ func (b *Board) totals() Totals {
 }
 
 // sum returns the number of all requests and of those that failed.
-func (t Totals) sum() (requests, failed uint64) {
+func (t totals) sum() (requests, failed uint64) {
 	for word, n := range t {
 		requests += n
 		if word != queue.OK.String() {
@@ -260,7 +267,7 @@ func (b *Board) Run(ctx context.Context) error {
 }
 
 func (b *Board) sample() {
-	var s Sample
+	var s sample
 	s.Running, s.Waiting = b.sources.Load()
 	s.P50, s.P99 = b.took.take()
 	_, s.QueuedP99 = b.queued.take()
@@ -271,13 +278,16 @@ func (b *Board) sample() {
 	b.requests, b.failed = requests, failed
 	b.history[b.taken%samples] = s
 	b.taken++
+	if b.taken%int(adapt.AgeInterval/Interval) == 0 {
+		b.curve.Age()
+	}
 }
 
-// Snapshot returns what is known now.
-func (b *Board) Snapshot() Snapshot {
+// snapshot returns what is known now.
+func (b *Board) snapshot() snapshot {
 	s := &b.sources
 	readiness, drain := s.Readiness(), s.Drain()
-	snap := Snapshot{
+	snap := snapshot{
 		Now:       time.Now(),
 		Version:   s.Version,
 		Pod:       s.Pod,
@@ -287,8 +297,7 @@ func (b *Board) Snapshot() Snapshot {
 		Reason:    readiness.Reason(),
 		Readiness: readiness,
 		Drain:     drain,
-		Limit:     s.Limit,
-		Depth:     s.Depth,
+		Advice:    b.Advice(),
 		Interval:  Interval.Seconds(),
 		Totals:    b.totals(),
 		Settings:  s.Settings(),
@@ -301,6 +310,10 @@ func (b *Board) Snapshot() Snapshot {
 		snap.Reason = "draining: the pod is ending"
 	}
 	snap.Running, snap.Waiting = s.Load()
+	snap.Limit, snap.Depth = s.Limit()
+	if state, ok := s.Adaptive(); ok {
+		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := max(0, b.taken-samples); i < b.taken; i++ {

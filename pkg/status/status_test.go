@@ -6,21 +6,24 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func board(readiness probe.State, drain Drain) *Board {
 	return New(Sources{
 		Settings: func() []Setting { return nil },
-		Version:  "v1", Started: time.Now(), Limit: 2, Depth: 20, Pod: "hello-1", Namespace: "shop",
+		Version:  "v1", Started: time.Now(), Pod: "hello-1", Namespace: "shop",
+		Limit:     func() (int, int) { return 2, 20 },
+		Adaptive:  func() (adapt.State, bool) { return adapt.State{}, false },
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
@@ -59,7 +62,7 @@ func TestASampleHasWhatHappenedInItsInterval(t *testing.T) {
 	b.Observe(excluded)
 	b.sample()
 	b.sample()
-	h := b.Snapshot().History
+	h := b.snapshot().History
 	if len(h) != 2 {
 		t.Fatalf("got %d samples, want 2", len(h))
 	}
@@ -70,7 +73,7 @@ func TestASampleHasWhatHappenedInItsInterval(t *testing.T) {
 	if s.P50 < 10 || s.P50 > 12 || s.P99 < 1000 || s.P99 > 1200 {
 		t.Errorf("got p50 %v and p99 %v ms, want about 10 and 1000", s.P50, s.P99)
 	}
-	if h[1] != (Sample{Running: 2, Waiting: 3}) {
+	if h[1] != (sample{Running: 2, Waiting: 3}) {
 		t.Errorf("got %+v in an empty interval, want the load alone", h[1])
 	}
 }
@@ -94,7 +97,7 @@ func TestLatencyIsThatOfRequestsWhichTheAppAnswered(t *testing.T) {
 		b.Observe(observation(queue.AppUnreachable, 50*time.Microsecond))
 	}
 	b.sample()
-	s := b.Snapshot().History[0]
+	s := b.snapshot().History[0]
 	if s.P50 < 500 || s.P50 > 600 || s.P99 < 500 || s.P99 > 600 {
 		t.Errorf("got p50 %v and p99 %v ms, want about 500, which the app took", s.P50, s.P99)
 	}
@@ -117,7 +120,7 @@ func TestOnlyTheNewestSamplesAndFailuresAreKept(t *testing.T) {
 	for i := range lastFailures + 5 {
 		b.Observe(observation(queue.AppReset, time.Duration(i)*time.Second))
 	}
-	s := b.Snapshot()
+	s := b.snapshot()
 	if len(s.History) != samples || s.History[0].Requests != 10 || s.History[samples-1].Requests != uint32(samples+9) {
 		t.Errorf("got %d samples from %d to %d, want %d from 10 to %d", len(s.History), s.History[0].Requests, s.History[len(s.History)-1].Requests, samples, samples+9)
 	}
@@ -139,7 +142,7 @@ func TestARareFailureIsKeptBesideManyOfAnotherReason(t *testing.T) {
 	for range 10_000 {
 		b.Observe(refused(queue.QueueFull, time.Millisecond))
 	}
-	list := b.Snapshot().Failures
+	list := b.snapshot().Failures
 	if len(list) != lastFailures+ofEachReason {
 		t.Fatalf("got %d failures, want the last %d and %d of the rare reason", len(list), lastFailures, ofEachReason)
 	}
@@ -159,7 +162,7 @@ func TestFailuresOfAllReasonsAreKeptInBoundedNumber(t *testing.T) {
 	for i := range 10_000 {
 		b.Observe(observation(queue.QueueFull+queue.Reason(i)%(queue.NumReasons-1), time.Second))
 	}
-	s := b.Snapshot()
+	s := b.snapshot()
 	seen := map[string]int{}
 	for _, f := range s.Failures {
 		seen[f.Reason]++
@@ -176,7 +179,7 @@ func TestFailuresOfAllReasonsAreKeptInBoundedNumber(t *testing.T) {
 
 func TestTotalsAreByReasonSinceTheStart(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	if got := b.Snapshot().Totals; got == nil || len(got) != 0 {
+	if got := b.snapshot().Totals; got == nil || len(got) != 0 {
 		t.Errorf("at the start: got %v, want an empty map", got)
 	}
 	for range 500 {
@@ -190,18 +193,14 @@ func TestTotalsAreByReasonSinceTheStart(t *testing.T) {
 	excluded := observation(queue.AppReset, 0)
 	excluded.Excluded = true
 	b.Observe(excluded)
-	want := Totals{"queue-full": 500, "app-garbage": 1, "ok": 1, "bad-request": 2}
-	if got := b.Snapshot().Totals; !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	want := totals{"queue-full": 500, "app-garbage": 1, "ok": 1, "bad-request": 2}
+	harness.Equal(t, b.snapshot().Totals, want)
 }
 
 // Each request pays for Observe.
 func TestARequestThatWentThroughIsNotedWithoutMemory(t *testing.T) {
 	b, o := board(probe.State{}, Drain{}), observation(queue.OK, time.Second)
-	if got := testing.AllocsPerRun(100, func() { b.Observe(o) }); got != 0 {
-		t.Errorf("got %v allocations, want 0", got)
-	}
+	harness.Equal(t, testing.AllocsPerRun(100, func() { b.Observe(o) }), 0, "allocations")
 }
 
 func BenchmarkObserve(b *testing.B) {
@@ -223,7 +222,7 @@ func TestAFailureIsKeptInBoundedMemory(t *testing.T) {
 	o.Target, o.Method = "/"+strings.Repeat("x", 1<<20), strings.Repeat("M", 1<<20)
 	o.Err = errors.New(strings.Repeat("e", 1<<20))
 	b.Observe(o)
-	if f := b.Snapshot().Failures[0]; len(f.Path) > 512 || len(f.Method) > 512 || len(f.Detail) > 512 || !strings.HasPrefix(f.Path, "/xx") {
+	if f := b.snapshot().Failures[0]; len(f.Path) > 512 || len(f.Method) > 512 || len(f.Detail) > 512 || !strings.HasPrefix(f.Path, "/xx") {
 		t.Errorf("got a path of %d bytes, a method of %d and a detail of %d, want at most 512", len(f.Path), len(f.Method), len(f.Detail))
 	}
 }
@@ -256,9 +255,7 @@ func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		board(probe.State{}, Drain{}).Handler(level, v.profiling).ServeHTTP(w, r)
-		if w.Code != v.want {
-			t.Errorf("%+v: got %d, want %d", v, w.Code, v.want)
-		}
+		harness.Equal(t, w.Code, v.want, v)
 	}
 }
 
@@ -273,9 +270,7 @@ func TestNoOtherPageMayShowThisOneInAFrame(t *testing.T) {
 				"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 			"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
 		} {
-			if got := w.Result().Header.Get(name); got != want {
-				t.Errorf("%s: got %s %q, want %q", path, name, got, want)
-			}
+			harness.Equal(t, w.Result().Header.Get(name), want, path, name)
 		}
 	}
 }
@@ -285,7 +280,7 @@ func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	b.Observe(observation(queue.AppGarbage, time.Second))
 	b.sample()
-	r := httptest.NewRequest("GET", Path, nil)
+	r := httptest.NewRequest("GET", path, nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost:8008"
 	w := httptest.NewRecorder()
 	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, r)
@@ -293,16 +288,14 @@ func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
 		`"pod":"hello-1","namespace":"shop"`, `"totals":{"app-garbage":1}`,
 		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"p50":0,"p99":0,"queuedP99":0}]`, `"reason":"app-garbage","status":502,`,
 	} {
-		if got := w.Body.String(); !strings.Contains(got, want) {
-			t.Errorf("got %s, want it to have %s", got, want)
-		}
+		harness.Contains(t, w.Body.String(), want)
 	}
 }
 
 func TestWhySaysWhatIsKnown(t *testing.T) {
 	now := time.Now()
 	notReady := probe.State{At: now, Phase: probe.Starting, Since: now.Add(-time.Minute), Probes: []probe.ProbeState{{
-		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: probe.Starting, Tries: 7, Word: probe.Refused, Detail: "dial tcp: refused",
+		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: probe.Starting, Tries: 7, Word: "refused", Detail: "dial tcp: refused",
 	}}}
 	deadline := now.Add(20 * time.Second)
 	failing := board(probe.State{Phase: probe.Ready}, Drain{})
@@ -329,9 +322,7 @@ func TestWhySaysWhatIsKnown(t *testing.T) {
 			t.Errorf("%s: got %v, %v, want %v, nil", name, ready, err, v.ready)
 		}
 		for _, want := range v.want {
-			if !strings.Contains(text.String(), want) {
-				t.Errorf("%s: got %q, want it to say %q", name, text.String(), want)
-			}
+			harness.Contains(t, text.String(), want, name)
 		}
 		if ready, err = Why(t.Context(), server.Listener.Addr().String(), true, &asJSON); ready != v.ready || err != nil || !json.Valid(asJSON.Bytes()) || !strings.Contains(asJSON.String(), `"namespace": "shop"`) {
 			t.Errorf("%s as JSON: got %v, %v, %q, want %v, nil, JSON with the namespace", name, ready, err, asJSON.String(), v.ready)
@@ -351,9 +342,7 @@ func TestWhyWithoutASidecarIsAnError(t *testing.T) {
 // be seen elsewhere. An app that has answered in HTTP once speaks it.
 func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
-	if got := b.Snapshot().Problem; got != "" {
-		t.Errorf("got %q before any request, want nothing", got)
-	}
+	harness.Equal(t, b.snapshot().Problem, "", "before any request")
 	reset, garbage := observation(queue.AppReset, time.Second), observation(queue.AppGarbage, time.Second)
 	b.Observe(reset)
 	if b.FirstNotHTTP(reset) {
@@ -361,18 +350,14 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	}
 	for i := range 3 {
 		b.Observe(garbage)
-		if got, want := b.FirstNotHTTP(garbage), i == 0; got != want {
-			t.Errorf("request %d: got %v, want it said once", i, got)
-		}
+		harness.Equal(t, b.FirstNotHTTP(garbage), i == 0, "request", i)
 	}
-	s := b.Snapshot()
+	s := b.snapshot()
 	if s.Problem != NotHTTP || !strings.Contains(s.text(), "problem: the user container does not speak HTTP\n") {
 		t.Errorf("got %q and\n%s\nwant the problem", s.Problem, s.text())
 	}
 	b.Observe(observation(queue.OK, time.Second))
-	if got := b.Snapshot().Problem; got != "" {
-		t.Errorf("got %q after an answer in HTTP, want nothing", got)
-	}
+	harness.Equal(t, b.snapshot().Problem, "", "after an answer in HTTP")
 	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
 	fresh.Observe(observation(queue.OK, time.Second))
 	fresh.Observe(garbage)

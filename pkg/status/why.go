@@ -26,30 +26,12 @@ const (
 // pod is ready and, if not, why not. The answer is written to w, as text for
 // people or as JSON.
 func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready bool, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+Path+"?ask", nil)
+	s, err := get(ctx, address, path+"?ask")
 	if err != nil {
 		return false, err
 	}
-	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	res, err := client.Do(r)
-	if err != nil {
-		return false, fmt.Errorf("no sidecar answers on this host: %w", err)
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return false, fmt.Errorf("the sidecar answered %s", res.Status)
-	}
-	var s Snapshot
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&s); err != nil {
-		return false, fmt.Errorf("the sidecar's answer cannot be read: %w", err)
-	}
 	if asJSON {
-		out := json.NewEncoder(w)
-		out.SetIndent("", "  ")
-		return s.Ready, out.Encode(struct {
+		return s.Ready, writeJSON(w, struct {
 			Pod       string `json:"pod"`
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
@@ -59,15 +41,46 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Drain     Drain  `json:"drain"`
 			Running   int    `json:"running"`
 			Waiting   int    `json:"waiting"`
-			Totals    Totals `json:"totals"`
+			Totals    totals `json:"totals"`
 		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals})
 	}
 	_, err = io.WriteString(w, s.text())
 	return s.Ready, err
 }
 
+// writeJSON writes an answer for programs.
+func writeJSON(w io.Writer, answer any) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(answer)
+}
+
+// get asks for what the status page shows.
+func get(ctx context.Context, address, page string) (s snapshot, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+page, nil)
+	if err != nil {
+		return s, err
+	}
+	client := http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		return s, fmt.Errorf("no sidecar answers on this host: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("the sidecar answered %s", res.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxBody)).Decode(&s); err != nil {
+		return s, fmt.Errorf("the sidecar's answer cannot be read: %w", err)
+	}
+	return s, nil
+}
+
 // text is the answer for people.
-func (s *Snapshot) text() string {
+func (s *snapshot) text() string {
 	var b strings.Builder
 	since := func(t time.Time) time.Duration { return max(s.Now.Sub(t), 0).Round(time.Second) }
 	switch {
@@ -105,6 +118,9 @@ func (s *Snapshot) text() string {
 	if s.Limit > 0 {
 		fmt.Fprintf(&b, " (at most %d and %d)", s.Limit, s.Depth)
 	}
+	if s.Adaptive != nil {
+		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.Reason.Words())
+	}
 	requests, failed := s.Totals.sum()
 	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
 	if s.Pod != "" {
@@ -119,7 +135,7 @@ func (s *Snapshot) text() string {
 
 // reasons lists why requests failed, the most frequent reason first, as in
 // ": 20 queue-full, 1 app-garbage".
-func (t Totals) reasons() string {
+func (t totals) reasons() string {
 	words := slices.DeleteFunc(slices.Collect(maps.Keys(t)), func(word string) bool { return word == queue.OK.String() })
 	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(t[b], t[a]), cmp.Compare(a, b)) })
 	var b strings.Builder

@@ -32,6 +32,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A span as all formats have it.
@@ -233,9 +234,7 @@ func (c *collector) serveGRPC(t *testing.T, certificate *tls.Certificate) (addre
 		}}},
 	}, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -261,42 +260,51 @@ func identity() *export.Resource {
 	}
 }
 
-func TestSpansArriveWithTheRightParents(t *testing.T) {
+// An end is a way to a collector.
+type end struct {
+	name  string
+	start func(t *testing.T, c *collector) export.Target
+}
+
+func ends(t *testing.T) []end {
+	t.Helper()
 	certificate, trust := certificateFor(t)
-	ends := []struct {
-		name  string
-		start func(t *testing.T, c *collector) Options
-	}{
-		{"zipkin", func(t *testing.T, c *collector) Options {
-			s := httptest.NewServer(c)
-			t.Cleanup(s.Close)
-			return Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: s.URL + "/api/v2/spans"}}
+	return []end{
+		{"zipkin", func(t *testing.T, c *collector) export.Target {
+			return export.Target{Protocol: export.Zipkin, Endpoint: c.serve(t) + "/api/v2/spans"}
 		}},
-		{"zipkin by address", func(t *testing.T, c *collector) Options {
-			s := httptest.NewServer(c)
-			t.Cleanup(s.Close)
-			return Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: s.Listener.Addr().String()}}
+		{"zipkin by address", func(t *testing.T, c *collector) export.Target {
+			return export.Target{Protocol: export.Zipkin, Endpoint: strings.TrimPrefix(c.serve(t), "http://")}
 		}},
-		{"OTLP over HTTP", func(t *testing.T, c *collector) Options {
-			s := httptest.NewServer(c)
-			t.Cleanup(s.Close)
-			return Options{Target: export.Target{Protocol: export.OTLP, Endpoint: s.URL}}
+		{"OTLP over HTTP", func(t *testing.T, c *collector) export.Target {
+			return export.Target{Protocol: export.OTLP, Endpoint: c.serve(t)}
 		}},
-		{"OTLP as JSON over TLS", func(t *testing.T, c *collector) Options {
+		{"OTLP as JSON over TLS", func(t *testing.T, c *collector) export.Target {
 			s := httptest.NewTLSServer(c)
 			t.Cleanup(s.Close)
-			return Options{Target: export.Target{Protocol: export.OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}}
+			return export.Target{Protocol: export.OTLPJSON, Endpoint: s.URL, TLS: s.Client().Transport.(*http.Transport).TLSClientConfig}
 		}},
-		{"OTLP over gRPC", func(t *testing.T, c *collector) Options {
-			return Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}}
+		{"OTLP over gRPC", func(t *testing.T, c *collector) export.Target {
+			return export.Target{Protocol: export.OTLPGRPC, Endpoint: "http://" + c.serveGRPC(t, nil)}
 		}},
-		{"OTLP over gRPC by address", func(t *testing.T, c *collector) Options {
-			return Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}}
+		{"OTLP over gRPC by address", func(t *testing.T, c *collector) export.Target {
+			return export.Target{Protocol: export.OTLPGRPC, Endpoint: c.serveGRPC(t, nil)}
 		}},
-		{"OTLP over gRPC and TLS", func(t *testing.T, c *collector) Options {
-			return Options{Target: export.Target{Protocol: export.OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}}
+		{"OTLP over gRPC and TLS", func(t *testing.T, c *collector) export.Target {
+			return export.Target{Protocol: export.OTLPGRPC, Endpoint: "https://" + c.serveGRPC(t, certificate), TLS: trust}
 		}},
 	}
+}
+
+// serve returns the URL at which the collector answers over HTTP.
+func (c *collector) serve(t *testing.T) string {
+	t.Helper()
+	s := httptest.NewServer(c)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestSpansArriveWithTheRightParents(t *testing.T) {
 	parents := []struct {
 		name   string
 		in     http.Header
@@ -307,17 +315,14 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 		{"B3 single", fields("b3: " + tid + "-" + sid + "-1"), sid},
 		{"none", http.Header{}, ""},
 	}
-	for _, e := range ends {
+	for _, e := range ends(t) {
 		for _, p := range parents {
 			t.Run(e.name+", parent "+p.name, func(t *testing.T) {
 				c := &collector{}
-				o := e.start(t, c)
-				o.Sampling, o.Formats, o.Limited, o.AppPort, o.Resource = always, W3C|B3, true, 8080, identity()
-				o.Header = http.Header{"X-Token": {"secret"}}
+				o := Options{Target: e.start(t, c), Sampling: always, Formats: inW3C | inB3, Limited: true, AppPort: 8080}
+				o.Resource, o.Header = identity(), http.Header{"X-Token": {"secret"}}
 				tracer, err := New(o)
-				if err != nil {
-					t.Fatalf("New: got %v, want no error", err)
-				}
+				harness.NoError(t, err, "New")
 				r := tracer.Begin(carrying(p.in))
 				r.Enter(queue.Dialling)
 				id, told := strings.Clone(r.ID()), strings.Clone(onwards(r, p.in).Get("Traceparent")[spanAt:spanEnd])
@@ -325,45 +330,33 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 				request := httptest.NewRequest("GET", "http://app.example.com:81/a%20b?secret=1", nil)
 				request.Header.Set("User-Agent", "curl/8")
 				r.End(observe(request))
-				if err := tracer.Close(t.Context()); err != nil {
-					t.Fatalf("Close: got %v, want no error", err)
-				}
-				if tracer.export.sent.Load() != 3 || tracer.Dropped() != 0 {
-					t.Errorf("got %d sent, %d dropped, want 3, 0", tracer.export.sent.Load(), tracer.Dropped())
-				}
-				spans := c.got()
-				if len(spans) != 3 {
-					t.Fatalf("spans: got %+v, want 3", spans)
-				}
-				wait, app, server := spans[0], spans[1], spans[2]
-				for _, s := range spans {
-					if s.trace != id {
-						t.Errorf("%s: got trace %s, want %s", s.name, s.trace, id)
-					}
-				}
-				if server.parent != p.parent || wait.parent != server.id || app.parent != server.id {
-					t.Errorf("parents: got %q, %q, %q, want %q and twice %q", server.parent, wait.parent, app.parent, p.parent, server.id)
-				}
-				if told != app.id {
-					t.Errorf("the user container's parent: got %s, want %s", told, app.id)
-				}
-				if server.name != "GET" || wait.name != waitName || app.name != "HTTP GET" {
-					t.Errorf("names: got %q, %q, %q", server.name, wait.name, app.name)
-				}
-				if kinds := server.kind + " " + app.kind; kinds != "SERVER CLIENT" {
-					t.Errorf("kinds: got %s, want SERVER CLIENT", kinds)
-				}
-				if len(app.events) != 1 || app.events[0] != "first byte" {
-					t.Errorf("events: got %v, want the first byte", app.events)
-				}
-				if strings.Contains(strings.Join([]string{server.attributes["url.path"], app.attributes["url.full"]}, " "), "secret") {
-					t.Errorf("the query is shown: %v %v", server.attributes, app.attributes)
-				}
-				if got := c.header["X-Token"]; len(got) != 1 {
-					t.Errorf("the header of exports: got %v, want X-Token", c.header)
-				}
+				harness.NoError(t, tracer.Close(t.Context()), "Close")
+				harness.Equal(t, tracer.Dropped(), 0, "dropped")
+				wantTheThreeSpans(t, c.got(), id, p.parent, told)
+				harness.Equal(t, len(c.header["X-Token"]), 1, "X-Token in the header of exports", c.header)
 			})
 		}
+	}
+}
+
+// wantTheThreeSpans holds the spans of a request to its trace, to the parent that its
+// client named, and to the one that the user container got.
+func wantTheThreeSpans(t *testing.T, spans []span, trace, parent, told string) {
+	t.Helper()
+	if len(spans) != 3 {
+		t.Fatalf("spans: got %+v, want 3", spans)
+	}
+	wait, app, server := spans[0], spans[1], spans[2]
+	for _, s := range spans {
+		harness.Equal(t, s.trace, trace, s.name, "trace")
+	}
+	harness.Equal(t, []string{server.parent, wait.parent, app.parent}, []string{parent, server.id, server.id}, "parents")
+	harness.Equal(t, told, app.id, "the user container's parent")
+	harness.Equal(t, []string{server.name, wait.name, app.name}, []string{"GET", waitName, "HTTP GET"}, "names")
+	harness.Equal(t, server.kind+" "+app.kind, "SERVER CLIENT", "kinds")
+	harness.Equal(t, app.events, []string{"first byte"}, "events")
+	if strings.Contains(server.attributes["url.path"]+app.attributes["url.full"], "secret") {
+		t.Errorf("the query is shown: %v %v", server.attributes, app.attributes)
 	}
 }
 
@@ -372,12 +365,8 @@ const maxText = 512
 
 func TestSpansSayWhatHappened(t *testing.T) {
 	c := &collector{}
-	s := httptest.NewServer(c)
-	defer s.Close()
-	tracer, err := New(Options{Target: export.Target{Protocol: export.OTLP, Endpoint: s.URL, Resource: identity()}, Sampling: always, AppPort: 8080})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tracer, err := New(Options{Target: export.Target{Protocol: export.OTLP, Endpoint: c.serve(t), Resource: identity()}, Sampling: always, AppPort: 8080})
+	harness.NoError(t, err)
 	r := httptest.NewRequest("BREW", "http://[::1]:81/a%20b?secret=1", nil)
 	r.RemoteAddr = "192.0.2.1:1234"
 	r.Header.Set("User-Agent", "curl\xff"+strings.Repeat("é", maxText))
@@ -397,9 +386,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	teapot := get("/")
 	teapot.Status = 404
 	finish(tracer.Begin(carrying(http.Header{})), teapot)
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, tracer.Close(t.Context()))
 
 	spans := c.got()
 	var names []string
@@ -412,9 +399,7 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	check := func(what string, got map[string]string, want map[string]string) {
 		t.Helper()
 		for name, value := range want {
-			if got[name] != value {
-				t.Errorf("%s: %s: got %q, want %q", what, name, got[name], value)
-			}
+			harness.Equal(t, got[name], value, what, name)
 		}
 	}
 	check("server", spans[1].attributes, map[string]string{
@@ -434,29 +419,19 @@ func TestSpansSayWhatHappened(t *testing.T) {
 		"deployment.environment": "test", "telemetry.sdk.language": "go",
 	})
 	for i, want := range []string{"app-reset", "app-reset", "queue-full", "queue-full", "Not Found", ""} {
-		if spans[i].failed != want {
-			t.Errorf("span %d: got the error %q, want %q", i, spans[i].failed, want)
-		}
+		harness.Equal(t, spans[i].failed, want, "span", i, "the error")
 	}
-	if got := spans[3].attributes["tracestate"]; got != "" {
-		t.Errorf("a bad tracestate: got %q in the span, want none", got)
-	}
+	harness.Equal(t, spans[3].attributes["tracestate"], "", "a bad tracestate", "in the span")
 }
 
 func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	c := &collector{}
-	s := httptest.NewServer(c)
-	defer s.Close()
-	tracer, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: s.URL, Resource: identity()}, Sampling: follow})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tracer, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: c.serve(t), Resource: identity()}, Sampling: follow})
+	harness.NoError(t, err)
 	failed := get("/")
 	failed.Status = 500
 	finish(tracer.Begin(carrying(fields("b3: "+short+"-"+sid+"-1"))), failed)
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, tracer.Close(t.Context()))
 	spans := c.got()
 	if len(spans) != 2 {
 		t.Fatalf("spans: got %+v, want 2: nobody waits without a limit", spans)
@@ -464,22 +439,16 @@ func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	if spans[0].trace != short || spans[0].resource["service.name"] != "pod-1" || spans[0].resource["ip"] != "10.1.2.3" {
 		t.Errorf("got %+v, want trace %s of pod-1 at 10.1.2.3", spans[0], short)
 	}
-	if spans[1].failed != "Internal Server Error" {
-		t.Errorf("the error tag: got %q, want the status", spans[1].failed)
-	}
+	harness.Equal(t, spans[1].failed, "Internal Server Error", "the error tag")
 }
 
 func TestStandardOutputHasALineForEachSpan(t *testing.T) {
 	var out bytes.Buffer
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Stdout, Resource: identity()}, Output: &out, Sampling: always})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	finish(tracer.Begin(carrying(http.Header{})), get("/"))
 	finish(tracer.Begin(carrying(http.Header{})), get("/"))
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, tracer.Close(t.Context()))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 4 {
 		t.Fatalf("lines: got %d, want 4", len(lines))
@@ -497,35 +466,27 @@ func exported(t *testing.T, o Options) (tracer *Tracer, reports []error) {
 	o.Sampling = always
 	o.Report = func(err error) { reports = append(reports, err) }
 	tracer, err := New(o)
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	harness.NoError(t, err, "New")
 	finish(tracer.Begin(carrying(http.Header{})), get("/"))
-	if err := tracer.Close(t.Context()); err != nil {
-		t.Fatalf("Close: got %v, want no error", err)
-	}
+	harness.NoError(t, tracer.Close(t.Context()), "Close")
 	return tracer, reports
 }
 
 func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 	http200 := func(body string) func() (int, string) { return func() (int, string) { return 200, body } }
 	statusThenFine := func(code int) func() (int, string) {
-		calls := 0
+		first := true
 		return func() (int, string) {
-			if calls++; calls == 1 {
+			if first {
+				first = false
 				return code, "no"
 			}
 			return 200, ""
 		}
 	}
 	grpcThenFine := func(code codes.Code) func() error {
-		calls := 0
-		return func() error {
-			if calls++; calls == 1 {
-				return status.Error(code, "no")
-			}
-			return nil
-		}
+		answer := status.Error(code, "no")
+		return func() (err error) { err, answer = answer, nil; return err }
 	}
 	for _, c := range []struct {
 		name     string
@@ -553,17 +514,11 @@ func TestAnswersOfCollectorsAreUnderstood(t *testing.T) {
 			if c.exporter == export.OTLPGRPC {
 				o.Endpoint = c.c.serveGRPC(t, nil)
 			} else {
-				s := httptest.NewServer(c.c)
-				t.Cleanup(s.Close)
-				o.Endpoint = s.URL
+				o.Endpoint = c.c.serve(t)
 			}
 			tracer, reports := exported(t, o)
-			if c.c.calls != c.calls {
-				t.Errorf("exports: got %d, want %d", c.c.calls, c.calls)
-			}
-			if tracer.Dropped() != c.dropped || tracer.export.sent.Load() != 2-c.dropped {
-				t.Errorf("got %d dropped, %d sent, want %d, %d", tracer.Dropped(), tracer.export.sent.Load(), c.dropped, 2-c.dropped)
-			}
+			harness.Equal(t, c.c.calls, c.calls, "exports")
+			harness.Equal(t, tracer.Dropped(), c.dropped, "dropped")
 			if c.says == "" && len(reports) > 0 || c.says != "" && (len(reports) != 1 || !strings.Contains(reports[0].Error(), c.says)) {
 				t.Errorf("reports: got %v, want %q", reports, c.says)
 			}
@@ -585,9 +540,7 @@ func TestHTTPServersAreNoGRPCServers(t *testing.T) {
 
 func TestReportsHideSecrets(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	address := l.Addr().String()
 	l.Close() // nobody listens there any more
 	var reports []error
@@ -595,9 +548,7 @@ func TestReportsHideSecrets(t *testing.T) {
 		Target:   export.Target{Protocol: export.Zipkin, Endpoint: "http://user:hunter2@" + address},
 		Sampling: always, Report: func(err error) { reports = append(reports, err) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	finish(tracer.Begin(carrying(http.Header{})), get("/"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -625,12 +576,8 @@ func TestOurOwnPortsAreNoEndpoints(t *testing.T) {
 		for _, exporter := range []export.Protocol{export.OTLP, export.OTLPGRPC, export.Zipkin} {
 			o := Options{Target: export.Target{Protocol: exporter, Endpoint: endpoint, OwnPorts: []int{8012, 8112, 9091}, Resource: identity()}, Sampling: always}
 			tracer, err := New(o)
-			if (err != nil) != refused {
-				t.Errorf("%s, %s: got %v, want an error: %v", exporter, endpoint, err, refused)
-			}
-			if err := tracer.Close(t.Context()); err != nil {
-				t.Errorf("%s, %s: Close: got %v, want no error", exporter, endpoint, err)
-			}
+			harness.Equal(t, (err != nil), refused, exporter, endpoint, err)
+			harness.Equal(t, tracer.Close(t.Context()), nil, exporter, endpoint, "Close")
 		}
 	}
 }
@@ -652,33 +599,23 @@ func TestPathsAreCompleted(t *testing.T) {
 		srv := httptest.NewServer(s)
 		exported(t, Options{Target: export.Target{Protocol: c.exporter, Endpoint: srv.URL + c.path}})
 		srv.Close()
-		if s.path != c.want {
-			t.Errorf("%s %q: got %s, want %s", c.exporter, c.path, s.path, c.want)
-		}
+		harness.Equal(t, s.path, c.want, c.exporter, c.path)
 	}
 }
 
 func TestTheEncodingsAgree(t *testing.T) {
-	tracer := newTracer(t, always, W3C)
+	tracer := newTracer(t, always, inW3C)
 	o := get("/")
 	o.Status = 500
 	spans := spansOf(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
 	id := identity()
 	encoded, err := otlpProto(id)(spans)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	asJSON, err := otlpJSON(id)(spans)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var a, b tracepb.TracesData
-	if err := proto.Unmarshal(encoded, &a); err != nil {
-		t.Fatal(err)
-	}
-	if err := protojson.Unmarshal(hexToBase64(asJSON), &b); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, proto.Unmarshal(encoded, &a))
+	harness.NoError(t, protojson.Unmarshal(hexToBase64(asJSON), &b))
 	if !proto.Equal(&a, &b) {
 		t.Errorf("protobuf and JSON differ:\n%v\n%v", &a, &b)
 	}
@@ -692,24 +629,22 @@ func TestTheEncodingsAgree(t *testing.T) {
 func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 	for method, state := range map[string]string{"GET": "a=1,b=2", "BREW": "a=1"} {
 		var memory [][]byte
-		lent := func(s string) string {
+		borrowed := func(s string) string {
 			b := []byte(s)
 			memory = append(memory, b)
 			return unsafe.String(unsafe.SliceData(b), len(b))
 		}
 		x := carrying(http.Header{
-			"Traceparent": {lent("00-" + tid + "-" + sid + "-01")}, "Tracestate": {lent(state)},
-			"User-Agent": {lent("curl")}, "X-Forwarded-For": {lent("10.0.0.1, 10.0.0.2")}, "Knative-Serving-Tag": {lent("blue")},
+			"Traceparent": {borrowed("00-" + tid + "-" + sid + "-01")}, "Tracestate": {borrowed(state)},
+			"User-Agent": {borrowed("curl")}, "X-Forwarded-For": {borrowed("10.0.0.1, 10.0.0.2")}, "Knative-Serving-Tag": {borrowed("blue")},
 		})
 		o := get("/")
-		o.Exchange, o.Method, o.Target = x, lent(method), lent("/a/b?c=d")
-		o.Host, o.Remote = lent("example:80"), lent("10.0.0.3:4")
+		o.Exchange, o.Method, o.Target = x, borrowed(method), borrowed("/a/b?c=d")
+		o.Host, o.Remote = borrowed("example:80"), borrowed("10.0.0.3:4")
 		x.r.Method = o.Method
-		spans, id := spansOf(t, newTracer(t, always, W3C|B3), x, o), identity()
+		spans, id := spansOf(t, newTracer(t, always, inW3C|inB3), x, o), identity()
 		want, err := otlpProto(id)(spans)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		for _, b := range memory {
 			clear(b)
 		}
@@ -752,28 +687,20 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}
 		spans := spansOf(t, tracer, o.Exchange, o)
 		body, err := otlpProto(tracer.options.Resource)(spans)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		var m tracepb.TracesData
-		if err := proto.Unmarshal(body, &m); err != nil {
-			t.Errorf("protobuf: got %v, want it to decode", err)
-		}
+		harness.Equal(t, proto.Unmarshal(body, &m), nil, "protobuf")
 		if body, err = otlpJSON(tracer.options.Resource)(spans); err != nil {
 			t.Fatal(err)
 		}
 		var n tracepb.TracesData
-		if err := protojson.Unmarshal(hexToBase64(body), &n); err != nil {
-			t.Errorf("JSON: got %v, want it to decode", err)
-		}
+		harness.Equal(t, protojson.Unmarshal(hexToBase64(body), &n), nil, "JSON")
 		if !proto.Equal(&m, &n) {
 			t.Errorf("protobuf and JSON differ:\n%v\n%v", &m, &n)
 		}
 		if body, err = zipkinArray(tracer.options.Resource)(spans); err != nil {
 			t.Fatal(err)
 		}
-		if got := len(zipkinSpans(body)); got != 3 {
-			t.Errorf("zipkin: got %d spans, want 3", got)
-		}
+		harness.Equal(t, len(zipkinSpans(body)), 3, "zipkin", "spans")
 	})
 }

@@ -26,13 +26,13 @@ type encoder func([]*trace.SpanData) ([]byte, error)
 
 // An exporter holds spans until its goroutine has sent them.
 type exporter struct {
-	encode        encoder
-	send          export.Sender
-	release       func()      // called when nothing is sent any more
-	report        func(error) // may be nil
-	queue         chan *trace.SpanData
-	sent, dropped atomic.Uint64
-	outcome       export.Outcome // of run alone
+	encode  encoder
+	send    export.Sender
+	release func()      // called when nothing is sent any more
+	report  func(error) // may be nil
+	queue   chan *trace.SpanData
+	dropped atomic.Uint64
+	outcome export.Outcome // of run alone
 
 	closing   chan struct{} // Close was called
 	closeOnce sync.Once
@@ -160,7 +160,6 @@ func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trac
 		}
 	}
 	e.dropped.Add(uint64(rejected))
-	e.sent.Add(uint64(len(batch) - rejected))
 	if e.outcome.IsNews(err) && e.report != nil {
 		e.report(fmt.Errorf("tracing: %w; spans are lost", err))
 	}

@@ -11,6 +11,7 @@ import (
 	"go.opencensus.io/trace"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A wire is what an exporter sends to, on the clock of a test.
@@ -21,6 +22,7 @@ type wire struct {
 	encoded func([]*trace.SpanData) error // nil: fine
 	wait    func(ctx context.Context)     // before the answer; nil: not at all
 	answer  func(try int) error           // nil: yes
+	sent    uint64                        // spans that were answered with yes
 	reports []error                       // of the exporter
 }
 
@@ -41,8 +43,11 @@ func (w *wire) start() *exporter {
 			w.wait(ctx)
 		}
 		if w.answer != nil {
-			return 0, w.answer(len(w.sizes))
+			if err := w.answer(len(w.sizes)); err != nil {
+				return 0, err
+			}
 		}
+		w.sent += uint64(size)
 		return 0, nil
 	}, func() {}, func(err error) { w.reports = append(w.reports, err) })
 	return e
@@ -57,15 +62,13 @@ func add(e *exporter, n int) {
 
 func mustClose(t *testing.T, e *exporter) {
 	t.Helper()
-	if err := e.close(t.Context()); err != nil {
-		t.Errorf("close: got %v, want no error", err)
-	}
+	harness.Equal(t, e.close(t.Context()), nil, "close")
 }
 
-func checkCounts(t *testing.T, e *exporter, sent, dropped uint64) {
+func checkCounts(t *testing.T, w *wire, e *exporter, sent, dropped uint64) {
 	t.Helper()
-	if e.sent.Load() != sent || e.dropped.Load() != dropped {
-		t.Errorf("got %d sent, %d dropped, want %d, %d", e.sent.Load(), e.dropped.Load(), sent, dropped)
+	if w.sent != sent || e.dropped.Load() != dropped {
+		t.Errorf("got %d sent, %d dropped, want %d, %d", w.sent, e.dropped.Load(), sent, dropped)
 	}
 }
 
@@ -88,7 +91,7 @@ func TestSpansOfASecondAreOneBatch(t *testing.T) {
 			t.Errorf("batches: got %v, want a full one at once", w.sizes)
 		}
 		mustClose(t, e)
-		checkCounts(t, e, 30+maxBatch+1, 0)
+		checkCounts(t, w, e, 30+maxBatch+1, 0)
 	})
 }
 
@@ -101,20 +104,18 @@ func TestAFullQueueDropsAndNobodyWaits(t *testing.T) {
 		synctest.Wait() // a batch is on its way
 		began := time.Now()
 		add(e, maxQueued+7)
-		if took := time.Since(began); took != 0 {
-			t.Errorf("adding waited %v, want 0", took)
-		}
-		checkCounts(t, e, 0, 7)
+		harness.Equal(t, time.Since(began), 0, "adding waited")
+		checkCounts(t, w, e, 0, 7)
 		close(open)
 		mustClose(t, e)
-		checkCounts(t, e, maxBatch+maxQueued, 7)
+		checkCounts(t, w, e, maxBatch+maxQueued, 7)
 		for _, n := range w.sizes {
 			if n > maxBatch {
 				t.Errorf("a batch of %d, want at most %d", n, maxBatch)
 			}
 		}
 		add(e, 2)
-		checkCounts(t, e, maxBatch+maxQueued, 9)
+		checkCounts(t, w, e, maxBatch+maxQueued, 9)
 	})
 }
 
@@ -128,7 +129,7 @@ func TestABatchIsTriedAgainAndThenGivenUp(t *testing.T) {
 		if len(w.at) < 2 {
 			t.Errorf("tries: got %d, want more than one", len(w.at))
 		}
-		checkCounts(t, e, 0, 3)
+		checkCounts(t, w, e, 0, 3)
 		mustClose(t, e)
 	})
 }
@@ -145,10 +146,8 @@ func TestACollectorThatComesBackGetsTheBatch(t *testing.T) {
 		add(e, 3)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		checkCounts(t, e, 3, 0)
-		if len(w.reports) != 0 {
-			t.Errorf("reports: got %v, want none: nothing was lost", w.reports)
-		}
+		checkCounts(t, w, e, 3, 0)
+		harness.Equal(t, len(w.reports), 0, "reports", w.reports, "(none: nothing was lost)")
 		mustClose(t, e)
 	})
 }
@@ -167,10 +166,8 @@ func TestFailuresAreReportedOncePerSpell(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		mustClose(t, e)
-		if len(w.reports) != 2 {
-			t.Errorf("reports: got %v, want 2", w.reports)
-		}
-		checkCounts(t, e, 1, 4)
+		harness.Equal(t, len(w.reports), 2, "reports", w.reports)
+		checkCounts(t, w, e, 1, 4)
 	})
 }
 
@@ -191,9 +188,7 @@ func TestFailuresThatComeAndGoAreReportedOnceInAWhile(t *testing.T) {
 		}
 		mustClose(t, e)
 		// In seconds 1, 11, 21, 31 and 41, from which on it fails for good.
-		if got, want := len(w.reports), 5; got != want {
-			t.Errorf("reports: got %d in a minute, want %d", got, want)
-		}
+		harness.Equal(t, len(w.reports), 5, "reports", "in a minute")
 	})
 }
 
@@ -223,10 +218,8 @@ func TestWhatCannotBeEncodedIsDropped(t *testing.T) {
 		e := w.start()
 		add(e, 2)
 		mustClose(t, e)
-		checkCounts(t, e, 0, 2)
-		if len(w.sizes) != 0 {
-			t.Errorf("sent: got %v, want nothing", w.sizes)
-		}
+		checkCounts(t, w, e, 0, 2)
+		harness.Equal(t, len(w.sizes), 0, "sent", w.sizes)
 	})
 }
 
@@ -241,13 +234,11 @@ func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := e.close(ctx)
-		if took := time.Since(began); took != 3*time.Second {
-			t.Errorf("close: got %v, want 3s", took)
-		}
+		harness.Equal(t, time.Since(began), 3*time.Second, "close")
 		if err == nil || !strings.Contains(err.Error(), "517 spans") {
 			t.Errorf("close: got %v, want an error about 517 spans", err)
 		}
-		checkCounts(t, e, 0, maxBatch+5)
+		checkCounts(t, w, e, 0, maxBatch+5)
 	})
 }
 
@@ -262,7 +253,7 @@ func TestCloseInterruptsAPause(t *testing.T) {
 		if err := e.close(ctx); err == nil {
 			t.Error("close: got no error, want one about a lost span")
 		}
-		checkCounts(t, e, 0, 1)
+		checkCounts(t, w, e, 0, 1)
 	})
 }
 
@@ -278,9 +269,7 @@ func TestAStuckOutputDoesNotKeepClose(t *testing.T) {
 		if err := e.close(ctx); err == nil {
 			t.Error("close: got no error, want one")
 		}
-		if took := time.Since(began); took != 2*time.Second {
-			t.Errorf("close: got %v, want 1s and a second of grace", took)
-		}
+		harness.Equal(t, time.Since(began), 2*time.Second, "close", "(1s and a second of grace)")
 		close(open)
 		<-e.done
 	})

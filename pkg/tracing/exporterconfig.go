@@ -1,19 +1,16 @@
 package tracing
 
 import (
-	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
 
 // An ExporterConfig has the settings about exporting traces. Zero values are unset.
 type ExporterConfig struct {
-	// Of Knative from 1.19 on: tracing of its observability config.
-	Protocol     string
-	Endpoint     string
-	SamplingRate float64
+	export.Settings
+
+	SamplingRate float64 // of Knative from 1.19 on
 
 	// Of Knative before 1.19.
 	Backend        string
@@ -22,11 +19,6 @@ type ExporterConfig struct {
 	Debug          bool
 
 	// Of OpenTelemetry's variables.
-	Disabled    bool
-	ServiceName string
-	Attributes  map[string]string
-	Timeout     time.Duration
-	Collector   export.Collector
 	Propagators []string // unknown ones are not written; none: W3C and B3
 	Sampler     string
 	SamplerArg  *float64 // nil: unset
@@ -37,13 +29,10 @@ type ExporterConfig struct {
 // endpoint. OpenTelemetry's variables then override the rest.
 //
 // A value that cannot be used falls back to its default, or turns tracing off: each warning
-// names one. The caller adds who sends, the output, the port and so on.
+// names one. The caller adds the output, the port and so on.
 func (c ExporterConfig) Options() (o Options, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	o.Target = export.Target{
-		Protocol: export.None, Timeout: c.Timeout,
-		Resource: &export.Resource{ServiceName: c.ServiceName, Attributes: c.Attributes},
-	}
+	o.Target = c.Target(export.Traces)
 	if c.Disabled {
 		return o, nil
 	}
@@ -57,7 +46,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		if c.Debug {
 			o.Sampling = Sampling{Rate: 1}
 		}
-	case c.Collector.Endpoint != "" || c.Collector.BaseEndpoint != "":
+	case c.Collector.IsSet():
 		o.Protocol = export.OTLP
 		o.Sampling = Sampling{Rate: 1, Follow: true} // OpenTelemetry's default
 	}
@@ -69,8 +58,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 	case export.Stdout:
 		o.Sampling = Sampling{Rate: 1} // as Knative has it: this is for looking
 	case export.OTLP, export.OTLPJSON, export.OTLPGRPC:
-		written = cmp.Or(c.Collector.Endpoint, c.Collector.BaseEndpoint, o.Endpoint)
-		o.Protocol, o.Endpoint = c.Collector.Choose(o.Protocol, o.Endpoint, export.Traces)
+		o.Protocol, o.Endpoint, written = c.Collector.Choose(o.Protocol, o.Endpoint, export.Traces)
 		o.Header = c.Collector.Header
 	default:
 		warn("tracing protocol %q: not one of none, stdout, grpc, http/protobuf, http/json, zipkin; tracing is off", o.Protocol)
@@ -85,13 +73,13 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		return o, warnings
 	}
 	if o.Protocol != export.Stdout {
-		target, err := export.Resolve(o.Endpoint)
+		remark, err := export.CheckEndpoint("tracing", o.Endpoint, written)
 		switch {
 		case err != nil:
 			warn("tracing: %v; it is off", err)
 			o.Protocol = export.None
-		case !export.HasScheme(written):
-			warn("the tracing endpoint has no scheme; it is taken for %s", target.Redacted())
+		case remark != "":
+			warn("%s", remark)
 		}
 	}
 	return o, warnings
@@ -132,16 +120,16 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 // Knative did before 1.19: from then on B3 was lost.
 func (c *ExporterConfig) formats() (f Formats) {
 	if len(c.Propagators) == 0 {
-		return W3C | B3
+		return inW3C | inB3
 	}
 	for _, name := range c.Propagators {
 		switch name {
 		case "tracecontext":
-			f |= W3C
+			f |= inW3C
 		case "b3multi":
-			f |= B3
+			f |= inB3
 		case "b3":
-			f |= B3Single
+			f |= inB3Single
 		}
 	}
 	return f

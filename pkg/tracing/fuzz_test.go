@@ -79,8 +79,8 @@ func FuzzExporterConfig(f *testing.F) {
 			return // config falls back
 		}
 		c := ExporterConfig{
-			Protocol: knative, Endpoint: endpoint, SamplingRate: rate, Backend: backend, ZipkinEndpoint: zipkin, SampleRate: rate,
-			Collector: export.Collector{BaseEndpoint: base, Protocol: protocol}, Sampler: sampler, SamplerArg: &arg,
+			Settings:     export.Settings{Protocol: knative, Endpoint: endpoint, Collector: export.Collector{BaseEndpoint: base, Protocol: protocol}},
+			SamplingRate: rate, Backend: backend, ZipkinEndpoint: zipkin, SampleRate: rate, Sampler: sampler, SamplerArg: &arg,
 		}
 		o, _ := c.Options()
 		if !(o.Sampling.Rate >= 0 && o.Sampling.Rate <= 1) && o.Protocol != export.None {
@@ -94,13 +94,6 @@ func FuzzExporterConfig(f *testing.F) {
 				t.Fatalf("%+v: got an exporter to %q, which cannot be: %v", c, o.Endpoint, err)
 			}
 			release()
-			target, err := export.Resolve(o.Endpoint)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if again, err := export.Resolve(target.String()); err != nil || again.String() != target.String() {
-				t.Errorf("%q: got %v (%v), want %v again", o.Endpoint, again, err, target)
-			}
 		default:
 			t.Errorf("%+v: got the exporter %q", c, o.Protocol)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	ocb3 "go.opencensus.io/plugin/ochttp/propagation/b3"
 	octrace "go.opencensus.io/plugin/ochttp/propagation/tracecontext"
 	"go.opencensus.io/trace"
@@ -84,11 +85,7 @@ func TestParentsAreRead(t *testing.T) {
 		{"B3 before B3 single", []string{"X-B3-TraceId: " + tid, "X-B3-SpanId: " + sid, "b3: " + short + "-" + sid + "-1"}, b3of(undecided)},
 		{"bad B3, then B3 single", []string{"X-B3-TraceId: zz", "X-B3-SpanId: " + sid, "b3: " + tid + "-" + sid + "-1"}, b3of(yes)},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := parentOf(carrying(fields(c.lines...))); got != c.want {
-				t.Errorf("parent: got %+v, want %+v", got, c.want)
-			}
-		})
+		harness.Equal(t, parentOf(carrying(fields(c.lines...))), c.want, c.name)
 	}
 }
 
@@ -99,9 +96,9 @@ var (
 )
 
 // spelt reports whether s keeps to a format and has no id of zeros.
-func spelt(format *regexp.Regexp, s string, trace, span int) bool {
+func spelt(format *regexp.Regexp, s string, traceAt, spanAt int) bool {
 	parts := strings.Split(s, "-")
-	return format.MatchString(s) && (len(parts) == 1 || strings.Trim(parts[trace], "0") != "" && strings.Trim(parts[span], "0") != "")
+	return format.MatchString(s) && (len(parts) == 1 || strings.Trim(parts[traceAt], "0") != "" && strings.Trim(parts[spanAt], "0") != "")
 }
 
 // What we take, OpenCensus's own formats take as well, as the same. They take more;
@@ -140,7 +137,7 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 
 		// Whatever comes in, what goes out is well formed.
 		h := http.Header{"Traceparent": {traceparent}, b3TraceID: {id}, b3SpanID: {span}, b3Sampled: {sampled}, b3Flags: {flags}, b3: {single}}
-		tracer := unstarted(Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: W3C | B3 | B3Single})
+		tracer := unstarted(Options{Sampling: Sampling{Rate: 0.5, Follow: true}, Formats: inW3C | inB3 | inB3Single})
 		r := tracer.Begin(carrying(h))
 		r.Enter(queue.Dialling)
 		out := http.Header{}

@@ -3,17 +3,17 @@ package tracing
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheServerSpanHasTheRouteTag(t *testing.T) {
-	tracer := newTracer(t, always, W3C)
+	tracer := newTracer(t, always, inW3C)
 	for _, c := range []struct{ tag, byDefault, want string }{
 		{"", "", "kn:disabled"},
 		{"", "true", "kn:default"},
@@ -29,9 +29,7 @@ func TestTheServerSpanHasTheRouteTag(t *testing.T) {
 		o.Exchange = carrying(in)
 		spans := spansOf(t, tracer, carrying(in), o)
 		last := len(spans) - 1
-		if got := spans[last].Attributes["kn.route.tag"]; got != c.want {
-			t.Errorf("tag %q, default %q: got %v, want %s", c.tag, c.byDefault, got, c.want)
-		}
+		harness.Equal[any](t, spans[last].Attributes["kn.route.tag"], c.want, "tag", c.tag, "default", c.byDefault)
 		for _, s := range spans[:last] {
 			if got, ok := s.Attributes["kn.route.tag"]; ok {
 				t.Errorf("%s: got the tag %v, want it in the server span alone", s.Name, got)
@@ -61,9 +59,7 @@ func TestSpansLastAsLongAsWhatTheyAreOf(t *testing.T) {
 			}
 		}
 		want := []string{waitName + " 0s 2ms", "HTTP GET 2ms 10ms", "first byte 5ms", "GET 0s 10ms"}
-		if !slices.Equal(got, want) {
-			t.Errorf("spans: got %q, want %q", got, want)
-		}
+		harness.Equal(t, got, want, "spans")
 	})
 }
 

@@ -175,10 +175,10 @@ func (r *Trace) Fields() []queue.Field {
 	fields := r.fields[:0]
 	add := func(name, value string) { fields = append(fields, queue.Field{Name: name, Value: value}) }
 	formats := r.tracer.options.Formats
-	if formats&W3C != 0 {
+	if formats&inW3C != 0 {
 		add(traceparent, r.text)
 	}
-	if formats&(B3|B3Single) == 0 {
+	if formats&(inB3|inB3Single) == 0 {
 		return fields
 	}
 	id, span := r.text[idAt:idEnd], r.text[spanAt:spanEnd]
@@ -192,7 +192,7 @@ func (r *Trace) Fields() []queue.Field {
 	if r.server != nil {
 		server = r.server.SpanContext().SpanID.String()
 	}
-	if formats&B3 != 0 {
+	if formats&inB3 != 0 {
 		add(b3TraceID, id)
 		add(b3SpanID, span)
 		if server != "" {
@@ -204,7 +204,7 @@ func (r *Trace) Fields() []queue.Field {
 			add(b3Sampled, state)
 		}
 	}
-	if formats&B3Single != 0 {
+	if formats&inB3Single != 0 {
 		value := id + "-" + span + "-" + state
 		if server != "" {
 			value += "-" + server
@@ -223,9 +223,9 @@ func (r *Trace) Drop(name string) bool {
 	formats := r.tracer.options.Formats
 	switch name[0] | 0x20 {
 	case 't':
-		return formats&W3C != 0 && (strings.EqualFold(name, traceparent) || !r.parent.w3c && strings.EqualFold(name, tracestate))
+		return formats&inW3C != 0 && (strings.EqualFold(name, traceparent) || !r.parent.w3c && strings.EqualFold(name, tracestate))
 	case 'b', 'x': // readers of B3 take either form, so neither may be stale
-		if formats&(B3|B3Single) != 0 {
+		if formats&(inB3|inB3Single) != 0 {
 			for _, field := range [...]string{b3, b3TraceID, b3SpanID, b3ParentSpanID, b3Sampled, b3Flags} {
 				if strings.EqualFold(name, field) {
 					return true

@@ -15,6 +15,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -95,9 +96,7 @@ func get(target string) *queue.Observation {
 func newTracer(t testing.TB, s Sampling, f Formats) *Tracer {
 	t.Helper()
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Stdout}, Output: io.Discard, Sampling: s, Formats: f})
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	harness.NoError(t, err, "New")
 	t.Cleanup(func() {
 		if err := tracer.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Errorf("Close: got %v, want no error", err)
@@ -134,17 +133,17 @@ func TestATracedRequestGoesOnUnderOurSpan(t *testing.T) {
 		in      []string
 		want    []string // APP and SERVER stand for the ids of our spans
 	}{
-		{"W3C to W3C", W3C, []string{w3c, "tracestate: a=1", "tracestate: b=2", "baggage: k=v"},
+		{"W3C to W3C", inW3C, []string{w3c, "tracestate: a=1", "tracestate: b=2", "baggage: k=v"},
 			[]string{"traceparent: 00-" + tid + "-APP-01", "tracestate: a=1", "tracestate: b=2", "baggage: k=v"}},
-		{"W3C to both", W3C | B3, []string{w3c, "b3: 0", "X-B3-Flags: 1"},
+		{"W3C to both", inW3C | inB3, []string{w3c, "b3: 0", "X-B3-Flags: 1"},
 			[]string{"traceparent: 00-" + tid + "-APP-01", "X-B3-Traceid: " + tid, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Sampled: 1"}},
-		{"B3 to both", W3C | B3, append(b3in, "tracestate: a=1", "Baggage: k=v"),
+		{"B3 to both", inW3C | inB3, append(b3in, "tracestate: a=1", "Baggage: k=v"),
 			[]string{"traceparent: 00-" + tid + "-APP-01", "X-B3-Traceid: " + tid, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Sampled: 1", "Baggage: k=v"}},
-		{"B3 to B3 single", B3Single, append(b3in, "traceparent: stale", "tracestate: a=1"),
+		{"B3 to B3 single", inB3Single, append(b3in, "traceparent: stale", "tracestate: a=1"),
 			[]string{"traceparent: stale", "tracestate: a=1", "b3: " + tid + "-APP-1-SERVER"}},
-		{"B3 of 64 bits", W3C | B3, []string{"X-B3-TraceId: " + short, "X-B3-SpanId: " + sid, "X-B3-Flags: 1"},
+		{"B3 of 64 bits", inW3C | inB3, []string{"X-B3-TraceId: " + short, "X-B3-SpanId: " + sid, "X-B3-Flags: 1"},
 			[]string{"traceparent: 00-" + strings.Repeat("0", 16) + short + "-APP-01", "X-B3-Traceid: " + short, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Flags: 1"}},
-		{"B3 single, debug", B3 | B3Single, []string{"b3: " + tid + "-" + sid + "-d"},
+		{"B3 single, debug", inB3 | inB3Single, []string{"b3: " + tid + "-" + sid + "-d"},
 			[]string{"X-B3-Traceid: " + tid, "X-B3-Spanid: APP", "X-B3-Parentspanid: SERVER", "X-B3-Flags: 1", "b3: " + tid + "-APP-d-SERVER"}},
 		{"none written", 0, append(b3in, w3c), append(b3in, w3c)},
 	} {
@@ -195,13 +194,11 @@ func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := fields(c.in...)
-			r := newTracer(t, follow, W3C|B3).Begin(carrying(in))
+			r := newTracer(t, follow, inW3C|inB3).Begin(carrying(in))
 			if got, want := onwards(r, in), fields(c.want...); !equal(got, want) {
 				t.Errorf("onwards:\ngot  %v\nwant %v", got, want)
 			}
-			if r.ID() != tid {
-				t.Errorf("ID: got %q, want %q", r.ID(), tid)
-			}
+			harness.Equal(t, r.ID(), tid, "ID")
 		})
 	}
 }
@@ -209,10 +206,8 @@ func TestAnUntracedRequestKeepsItsParent(t *testing.T) {
 func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 	for line, want := range map[string]string{"b3: 0": "0", "b3: 1": "1", "X-B3-Sampled: 0": "0", "X-B3-Sampled: 1": "1", "X-B3-Nothing: 1": "0"} {
 		in := fields(line)
-		r := newTracer(t, follow, B3).Begin(carrying(in))
-		if got := onwards(r, in).Get(b3Sampled); got != want {
-			t.Errorf("%s: got X-B3-Sampled %q, want %q", line, got, want)
-		}
+		r := newTracer(t, follow, inB3).Begin(carrying(in))
+		harness.Equal(t, onwards(r, in).Get(b3Sampled), want, line, "X-B3-Sampled")
 		if r.id == (trace.TraceID{}) || r.next == (trace.SpanID{}) {
 			t.Errorf("%s: got trace %v, span %v, want new ids", line, r.id, r.next)
 		}
@@ -220,7 +215,7 @@ func TestADecisionAloneCountsForANewTrace(t *testing.T) {
 }
 
 func TestDropKnowsNamesInAnyCase(t *testing.T) {
-	r := newTracer(t, always, W3C|B3).Begin(carrying(http.Header{}))
+	r := newTracer(t, always, inW3C|inB3).Begin(carrying(http.Header{}))
 	for _, name := range []string{"traceparent", "TraceState", "b3", "x-b3-traceid", "X-B3-SPANID", "X-B3-ParentSpanId", "X-B3-Sampled", "x-b3-flags"} {
 		if !r.Drop(name) {
 			t.Errorf("%s: got kept, want dropped", name)
@@ -253,7 +248,7 @@ func TestSamplingDecides(t *testing.T) {
 		{"a yes that we do not follow goes on all the same", Sampling{Rate: math.SmallestNonzeroFloat64}, w3c + "-01", false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newTracer(t, c.sampling, W3C).Begin(carrying(fields(c.line)))
+			r := newTracer(t, c.sampling, inW3C).Begin(carrying(fields(c.line)))
 			if record := r.server != nil; record != c.record || r.sampled != c.sampled {
 				t.Errorf("got record %t, sampled %t, want %t, %t", record, r.sampled, c.record, c.sampled)
 			}
@@ -262,7 +257,7 @@ func TestSamplingDecides(t *testing.T) {
 }
 
 func TestTheRateIsAShareOfTracesOfAnyLength(t *testing.T) {
-	tracer := newTracer(t, Sampling{Rate: 0.25, Follow: true}, W3C)
+	tracer := newTracer(t, Sampling{Rate: 0.25, Follow: true}, inW3C)
 	for _, digits := range []int{32, 16} {
 		const n = 4000
 		recorded := 0
@@ -294,9 +289,7 @@ func TestOffIsNilAndDoesNothing(t *testing.T) {
 	if got := onwards(r, in); !equal(got, in) {
 		t.Errorf("onwards: got %v, want %v", got, in)
 	}
-	if got := r.ID(); got != "" {
-		t.Errorf("ID: got %q, want none", got)
-	}
+	harness.Equal(t, r.ID(), "", "ID")
 	r.End(get("/"))
 	if tracer.Dropped() != 0 || tracer.Close(t.Context()) != nil {
 		t.Error("the nil tracer did something, want nothing")
@@ -304,7 +297,7 @@ func TestOffIsNilAndDoesNothing(t *testing.T) {
 }
 
 func TestWhatIsNotTracedCostsNothing(t *testing.T) {
-	followed := newTracer(t, follow, W3C|B3)
+	followed := newTracer(t, follow, inW3C|inB3)
 	o := get("/")
 	for _, c := range []struct {
 		name   string
@@ -347,7 +340,7 @@ func BenchmarkTrace(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			var tracer *Tracer
 			if c.sampling != (Sampling{}) {
-				tracer = newTracer(b, c.sampling, W3C|B3)
+				tracer = newTracer(b, c.sampling, inW3C|inB3)
 			}
 			x := carrying(c.in)
 			b.ReportAllocs()

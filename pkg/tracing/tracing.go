@@ -26,9 +26,9 @@ type Formats uint8
 
 // The formats. None of them leaves the client's fields as they are.
 const (
-	W3C      Formats = 1 << iota // traceparent; tracestate goes on unchanged
-	B3                           // X-B3-*
-	B3Single                     // b3
+	inW3C      Formats = 1 << iota // traceparent; tracestate goes on unchanged
+	inB3                           // X-B3-*
+	inB3Single                     // b3
 )
 
 // Sampling decides which requests are traced. The zero value is none.

@@ -1,0 +1,252 @@
+//go:build e2e
+
+package metrics
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// An injector is a process of injector serve.
+type injector struct {
+	reviews, metrics string // addresses
+	client           *http.Client
+}
+
+// startInjector builds the program and starts it with a certificate of an hour.
+func startInjector(t *testing.T) injector {
+	t.Helper()
+	dir := t.TempDir()
+	program := filepath.Join(dir, "injector")
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/injector").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	roots := writeCertificate(t, dir)
+	p := exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
+	log, err := p.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		var line struct{ Message, Reviews, Metrics string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "listening" {
+			go func() { _, _ = io.Copy(io.Discard, log) }()
+			return injector{line.Reviews, line.Metrics, &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
+		}
+	}
+	t.Fatal("got no line that says listening, want one")
+	return injector{}
+}
+
+// writeCertificate writes tls.crt and tls.key for 127.0.0.1, and returns who trusts them.
+func writeCertificate(t *testing.T, dir string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == "tls.crt" {
+			roots.AppendCertsFromPEM(pem.EncodeToMemory(block))
+		}
+	}
+	return roots
+}
+
+// ask sends a review of a pod's creation, or whatever else body is.
+func (i injector) ask(t *testing.T, body string) {
+	t.Helper()
+	r, err := i.client.Post("https://"+i.reviews+"/inject", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	r.Body.Close()
+}
+
+func (i injector) review(t *testing.T, pod string) {
+	t.Helper()
+	i.ask(t, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},"object":`+pod+`}}`)
+}
+
+// load makes reviews of every kind.
+func (i injector) load(t *testing.T) {
+	t.Helper()
+	for range 3 {
+		i.review(t, `{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`)
+	}
+	i.review(t, `{"spec":{"hostNetwork":true,"containers":[{"name":"web"}]}}`)
+	i.review(t, `{"metadata":{"annotations":{"queue-proxy.dev/concurency":"1"}},"spec":{"containers":[{"name":"web"}]}}`)
+	i.ask(t, "{")
+	if c, err := tls.Dial("tcp", i.reviews, &tls.Config{RootCAs: x509.NewCertPool()}); err == nil {
+		c.Close()
+		t.Fatal("got a handshake with an authority that nobody trusts, want none")
+	}
+}
+
+func TestPrometheusScrapesTheInjector(t *testing.T) {
+	i := startInjector(t)
+	api := startPrometheusOn(t, map[string]string{"injector": i.metrics})
+	i.load(t)
+	for query, want := range map[string]string{
+		`queue_proxy_injector_reviews_total{verdict="injected"}`:                              "3",
+		`queue_proxy_injector_reviews_total{verdict="skipped",reason="host-network"}`:         "1",
+		`queue_proxy_injector_reviews_total{verdict="refused",reason="bad-option"}`:           "1",
+		`sum(queue_proxy_injector_reviews_total)`:                                             "5",
+		`queue_proxy_injector_review_failures_total{reason="not-a-review"}`:                   "1",
+		`sum(queue_proxy_injector_review_failures_total)`:                                     "1",
+		`queue_proxy_injector_tls_handshake_failures_total`:                                   "1",
+		`queue_proxy_injector_review_duration_seconds_count`:                                  "5",
+		`queue_proxy_injector_review_duration_seconds_bucket{le="5.0"}`:                       "5",
+		`queue_proxy_injector_build_info`:                                                     "1",
+		`process_resident_memory_bytes{job="injector"}`:                                       "?",
+		`go_goroutines{job="injector"}`:                                                       "?",
+		`queue_proxy_injector_certificate_expiry_timestamp_seconds - time() < 3600 > 0`:       "?",
+		`count(queue_proxy_injector_certificate_expiry_timestamp_seconds-time() < 7 * 86400)`: "1",
+	} {
+		eventually(t, api, query, want)
+	}
+	r, err := http.Get("http://" + i.metrics + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	exposition, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkNames(t, string(exposition))
+}
+
+// Every panel shows something of a sidecar and an injector that work, but for those that
+// show what has gone wrong or what these two do not have.
+func TestPrometheusAnswersTheDashboard(t *testing.T) {
+	empty := map[string]bool{
+		"Failures by reason": true, "Why not ready": true, "Readiness lost": true, "Telemetry that was lost": true, "Sidecars that cannot be scraped": true,
+		"Liveness and startup probes through the sidecar": true,
+		"In line now": true, "In the app now": true, "Memory": true, // without limits
+		"The certificate ends in": true, "The caBundle": true, "The caBundle was good": true, // without TLS, and without -self-managed
+		"Events": true,
+	}
+	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(app.Close)
+	requests, _, sidecar := startSidecar(t, app.Listener.Addr().(*net.TCPAddr).Port)
+	i := startInjector(t)
+	api := startPrometheusOn(t, map[string]string{"sidecar": sidecar, "injector": i.metrics})
+	eventually(t, api, `count(up == 1)`, "2")
+	for n := 1; n <= 2; n++ { // the first makes the series, the second is an increase
+		r, err := http.Get("http://" + requests)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		eventually(t, api, `sum(queue_proxy_requests_total)`, fmt.Sprint(n))
+	}
+	i.load(t)
+	eventually(t, api, `sum(rate(queue_proxy_requests_total[1m])) > 0`, "?")
+	eventually(t, api, `sum(rate(queue_proxy_injector_reviews_total[1m])) > 0`, "?")
+	for _, p := range readDashboard(t).Panels {
+		for _, target := range p.Targets {
+			// There is no pod or namespace without Kubernetes.
+			query := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$pod", ".*").Replace(target.Expr)
+			n, err := ask(api, query)
+			t.Logf("%s: %s: %d series", p.Title, query, n)
+			if err != nil || n == 0 && !empty[p.Title] {
+				t.Errorf("%s: %s: got %d series and %v, want some", p.Title, query, n, err)
+			}
+		}
+	}
+}
+
+// The query of KEDA's example counts one workload, and a pod that is not scraped is left out.
+func TestPrometheusAnswersTheAutoscaler(t *testing.T) {
+	const name = "../../deploy/autoscaling/keda-prometheus/scaledobject.yaml"
+	_, query, ok := strings.Cut(contents(t, name), "query: ")
+	if query, _, _ = strings.Cut(query, "\n"); !ok {
+		t.Fatalf("%s: got no query, want one", name)
+	}
+	quoted, err := json.Marshal(query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	test := fmt.Sprintf(`evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'queue_average_concurrent_requests_60s{namespace="shop",app="model",pod="model-6d4cf56db6-x2x5z"}', values: '2x10 stale'}
+      - {series: 'queue_average_concurrent_requests_60s{namespace="shop",app="model",pod="model-6d4cf56db6-7kqwv"}', values: '4x10 4x20'}
+      - {series: 'queue_average_concurrent_requests_60s{namespace="shop",app="model-canary",pod="model-canary-5f5b6c-9h2xk"}', values: '90x30'}
+      - {series: 'queue_average_concurrent_requests_60s{namespace="other",app="model",pod="model-6d4cf56db6-zzzzz"}', values: '90x30'}
+    promql_expr_test:
+      - {expr: %[1]s, eval_time: 5m, exp_samples: [{value: 3}]}
+      - {expr: %[1]s, eval_time: 15m, exp_samples: [{value: 4}]}
+      - {expr: %[1]s, eval_time: 2h, exp_samples: []}
+`, quoted)
+	file := filepath.Join(t.TempDir(), "test.yaml")
+	if err := os.WriteFile(file, []byte(test), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
+		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
+	}
+}
+
+// ask returns how many series a query has.
+func ask(api, query string) (int, error) {
+	r, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(query))
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          struct{ Result []any }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
+		return 0, err
+	}
+	if answer.Status != "success" {
+		return 0, fmt.Errorf("%s: %s", answer.Status, answer.Error)
+	}
+	return len(answer.Data.Result), nil
+}
