@@ -32,58 +32,70 @@ func list(item string, n int) string { return "[" + strings.Repeat(item+",", n-1
 // heaviest are reviews that are as long as may be, or have as many values, or both: of each
 // the kind that takes most memory for its bytes and values.
 func heaviest() map[string]string {
-	const values, bytes = mostValues - 100, mostBytes - 2000
-	full := fmt.Sprintf(`{"name":"%s"}`, strings.Repeat("x", bytes/(values/2)-13))
+	const values, size = mostValues - 100, mostBytes - 2000
+	full := fmt.Sprintf(`{"name":"%s"}`, strings.Repeat("x", size/(values/2)-13))
 	return map[string]string{
 		"volumes":                reviewOf("", `,"volumes":`+list(`{"name":""}`, values/2), ""),
 		"variables, full length": reviewOf("", "", `,"env":`+list(full, values/2)),
 		"ports":                  reviewOf("", `,"initContainers":[{"name":"a","restartPolicy":"Always","ports":`+list(`{"containerPort":1}`, values/2)+`}]`, ""),
 		"probes":                 reviewOf("", "", `,"livenessProbe":{"httpGet":{"port":8080,"httpHeaders":`+list(`{"name":"a"}`, values/2)+`}}`),
 		"small maps":             reviewOf("", `,"x":`+list(`{"a":0}`, values/2), ""),
-		"a long variable":        reviewOf("", "", `,"env":[{"name":"a","value":"`+strings.Repeat("x", bytes)+`"}]`),
-		"line separators":        reviewOf("", "", `,"lifecycle":{"preStop":{"exec":{"command":["`+strings.Repeat("\u2028", bytes/3)+`"]}}}`),
-		"less-than signs":        reviewOf("", "", `,"lifecycle":{"preStop":{"exec":{"command":["`+strings.Repeat("<", bytes)+`"]}}}`),
+		"a long variable":        reviewOf("", "", `,"env":[{"name":"a","value":"`+strings.Repeat("x", size)+`"}]`),
+		"line separators":        reviewOf("", "", `,"lifecycle":{"preStop":{"exec":{"command":["`+strings.Repeat("\u2028", size/3)+`"]}}}`),
+		"less-than signs":        reviewOf("", "", `,"lifecycle":{"preStop":{"exec":{"command":["`+strings.Repeat("<", size)+`"]}}}`),
 		"600000 variables":       reviewOf("", "", `,"env":`+list(`{"name":""}`, 600_000)),
 		"2500000 empty maps":     reviewOf("", `,"volumes":`+list(`{}`, 2_500_000), ""),
 	}
 }
 
-// Of each kind, 40 of the heaviest at once, beside as many connections as are kept, of which
+// Of each kind, 16 of the heaviest at once, beside as many connections as are kept, of which
 // each is in the midst of a review: they are decided as far as the time goes, in the memory
-// that deploy/ gives.
+// that deploy/ gives. Kinds run side by side, each with an injector of its own, because most
+// of the time is spent waiting for deadlines.
 func TestTheHeaviestReviewsAtOnceFitInTheMemory(t *testing.T) {
-	p := startInjector(t)
-	client := &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
+	program := buildInjector(t)
 	for name, body := range heaviest() {
-		if len(body) > mostBytes {
-			t.Fatalf("%s: got %d bytes, want at most %d", name, len(body), mostBytes)
-		}
-		p.forgetPeak(t)
-		others := inTheBody.come(t, p, betweenRequests.come(t, p, nil))
-		var mu sync.Mutex
-		var all sync.WaitGroup
-		got := map[string]int{}
-		for range 40 {
-			all.Go(func() {
-				answer := ask(t, client, p, body)
-				mu.Lock()
-				defer mu.Unlock()
-				got[answer]++
-			})
-		}
-		all.Wait()
-		for _, c := range others {
-			c.(*tls.Conn).NetConn().Close()
-		}
-		peak := p.memory(t, "VmHWM")
-		t.Logf("%-22s %7d bytes: at most %3d MB, %v", name, len(body), peak>>20, got)
-		if peak > injectorMemory {
-			t.Errorf("%s: it took up to %d MB, want at most %d", name, peak>>20, injectorMemory>>20)
-		}
-		if got["injected"]+got["too-large"]+got["unreadable"] == 0 {
-			t.Errorf("%s: got %v, want some of them decided", name, got)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if len(body) > mostBytes {
+				t.Fatalf("got %d bytes, want at most %d", len(body), mostBytes)
+			}
+			p := startInjector(t, program)
+			others := inTheBody.come(t, p, betweenRequests.come(t, p, nil))
+			got := answersTo(t, p, body, 16)
+			for _, c := range others {
+				c.(*tls.Conn).NetConn().Close()
+			}
+			peak := p.memory(t, "VmHWM")
+			t.Logf("%d bytes: at most %d MB, %v", len(body), peak>>20, got)
+			if peak > injectorMemory {
+				t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)
+			}
+			if got["injected"]+got["too-large"]+got["unreadable"] == 0 {
+				t.Errorf("got %v, want some of them decided", got)
+			}
+		})
 	}
+}
+
+// answersTo sends the same review so many times at once, and counts the answers.
+func answersTo(t *testing.T, p *served, body string, times int) map[string]int {
+	t.Helper()
+	client := &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}
+	defer client.CloseIdleConnections()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	got := map[string]int{}
+	for range times {
+		all.Go(func() {
+			answer := ask(t, client, p, body)
+			mu.Lock()
+			defer mu.Unlock()
+			got[answer]++
+		})
+	}
+	all.Wait()
+	return got
 }
 
 // ask sends a review and returns what became of it, in a word.

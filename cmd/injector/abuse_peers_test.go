@@ -16,24 +16,24 @@ import (
 // Connections that the injector keeps for reviews, and for metrics.
 const keptReviews, keptMetrics = 500, 100
 
-// A horde is a number of connections that come all at once.
-type horde struct {
+// A group is a number of connections that come all at once.
+type group struct {
 	name    string
-	n       int    // 0: those of the horde before, which go on
+	n       int    // 0: those of the group before, which go on
 	metrics bool   // to that port
 	within  bool   // TLS
 	sends   string // on each
-	hears   bool   // and waits for the beginning of an answer
+	reads   bool   // and waits for the beginning of an answer
 }
 
 // As many connections as may hold something, and more.
 var (
-	betweenRequests = horde{name: "between two requests", n: 600, within: true, sends: startOfHead + "\r\n", hears: true}
-	inTheBody       = horde{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
+	betweenRequests = group{name: "between two requests", n: 600, within: true, sends: startOfHead + "\r\n", reads: true}
+	inTheBody       = group{name: "of these with a long head, in the midst of a body", sends: longHead + "Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 31<<10)}
 )
 
-// hordes are 10 000 connections, or fewer, more than are kept, that cost as much time.
-var hordes = []horde{
+// groups are 10 000 connections, or fewer, more than are kept, that cost as much time.
+var groups = []group{
 	{name: "that say nothing", n: 10_000},
 	{name: "in the midst of a TLS handshake", n: 2000, sends: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"},
 	{name: "in the midst of a hello of 64 KiB", n: 2000, sends: "\x16\x03\x01\x40\x00\x01\x00\xff\xf0" + strings.Repeat("\x00", 16380) + strings.Repeat("\x16\x03\x01\x40\x00"+strings.Repeat("\x00", 16<<10), 2)},
@@ -63,8 +63,8 @@ func posted(body string) string {
 	return fmt.Sprintf("POST /inject HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// come opens a horde's connections, or uses those of the one before, and sends.
-func (h horde) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
+// come opens a group's connections, or uses those of the one before, and sends.
+func (h group) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
 	t.Helper()
 	addr := p.reviews
 	if h.metrics {
@@ -91,7 +91,7 @@ func (h horde) come(t *testing.T, p *served, all []net.Conn) []net.Conn {
 				}
 				_ = all[i].SetDeadline(time.Now().Add(10 * time.Second))
 				_, _ = io.WriteString(all[i], h.sends) // it may be ended for others
-				if h.hears {
+				if h.reads {
 					_, _ = all[i].Read(make([]byte, 1))
 				}
 			}
@@ -149,10 +149,10 @@ func (a *apiServer) goOn() (stop func()) {
 // the connection that it has and on a new one.
 func TestTheWebhookBearsManyPeers(t *testing.T) {
 	const patience = 5 * time.Second // timeoutSeconds of deploy/base
-	p := startInjector(t)
+	p := startInjector(t, buildInjector(t))
 	files := p.files(t)
 	var all []net.Conn
-	for i, h := range hordes {
+	for i, h := range groups {
 		p.forgetPeak(t)
 		api := &apiServer{url: "https://" + p.reviews + "/inject", client: http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}}}
 		api.ask()
@@ -181,7 +181,7 @@ func TestTheWebhookBearsManyPeers(t *testing.T) {
 		if got := p.memory(t, "VmHWM"); got > injectorMemory {
 			t.Errorf("%s: it took up to %d MB, want at most %d", h.name, got>>20, injectorMemory>>20)
 		}
-		if i+1 < len(hordes) && hordes[i+1].n == 0 {
+		if i+1 < len(groups) && groups[i+1].n == 0 {
 			continue
 		}
 		for _, c := range all {

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // injectorMemory is the limit of deploy/base, in bytes.
@@ -33,28 +35,30 @@ type served struct {
 	cmd              *exec.Cmd
 	reviews, metrics string // addresses
 	roots            *x509.CertPool
-	logged           chan int // hears in the end how many lines it has said
+	logged           chan int // gets in the end how many lines it has said
 }
 
-// startInjector starts one that ends with the test.
-func startInjector(t *testing.T) *served {
+// buildInjector returns the program's file.
+func buildInjector(t *testing.T) (program string) {
 	t.Helper()
-	dir := t.TempDir()
-	p := &served{roots: writeCertificate(t, dir), logged: make(chan int, 1)}
-	program := filepath.Join(t.TempDir(), "injector")
+	program = filepath.Join(t.TempDir(), "injector")
 	build := exec.Command("go", "build", "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
+	return program
+}
+
+// startInjector starts one that ends with the test.
+func startInjector(t *testing.T, program string) *served {
+	t.Helper()
+	dir := t.TempDir()
+	p := &served{roots: writeCertificate(t, dir), logged: make(chan int, 1)}
 	p.cmd = exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
 	p.cmd.Env = append(os.Environ(), "GOMEMLIMIT=200MiB") // as in deploy/base
 	log, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
+	harness.NoError(t, p.cmd.Start())
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); _ = p.cmd.Wait() })
 	lines := bufio.NewReaderSize(log, 64<<10)
 	var at struct{ Message, Reviews, Metrics string }
@@ -85,9 +89,7 @@ func startInjector(t *testing.T) *served {
 func (p *served) memory(t *testing.T, name string) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	n, _ := strconv.Atoi(regexp.MustCompile(name + `:\s+(\d+)`).FindStringSubmatch(string(b))[1])
 	return n << 10
 }
@@ -95,17 +97,13 @@ func (p *served) memory(t *testing.T, name string) int {
 // forgetPeak lets the peak of its memory begin anew.
 func (p *served) forgetPeak(t *testing.T) {
 	t.Helper()
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0))
 }
 
 func (p *served) files(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return len(all)
 }
 
@@ -124,14 +122,13 @@ func (e *endless) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Whatever is asked of the webhook, it says in 4xx what is wrong, fits into the memory
-// that deploy/ gives it, and goes on.
-func TestTheWebhookBearsAbuse(t *testing.T) {
-	p := startInjector(t)
+// A poster sends a body to the webhook and returns its answer.
+type poster func(contentType string, body io.Reader) (status int, text string, err error)
+
+func (p *served) poster() poster {
 	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
-	url := "https://" + p.reviews + "/inject"
-	ask := func(kind string, body io.Reader) (status int, text string, err error) {
-		r, err := client.Post(url, kind, body)
+	return func(contentType string, body io.Reader) (status int, text string, err error) {
+		r, err := client.Post("https://"+p.reviews+"/inject", contentType, body)
 		if err != nil {
 			return 0, "", err
 		}
@@ -139,8 +136,33 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 		b, err := io.ReadAll(r.Body)
 		return r.StatusCode, string(b), err
 	}
+}
 
-	// In bulk: a good review, spoilt.
+// Whatever is asked of the webhook, it says in 4xx what is wrong, fits into the memory
+// that deploy/ gives it, and goes on.
+func TestTheWebhookBearsAbuse(t *testing.T) {
+	p := startInjector(t, buildInjector(t))
+	post := p.poster()
+	postSpoiltReviews(t, post)
+	postTooMuch(t, post)
+	sendNoHTTP(t, p)
+	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
+		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
+	}
+	peak := p.memory(t, "VmHWM")
+	t.Logf("memory: at most %d MB", peak>>20)
+	if peak > injectorMemory {
+		t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)
+	}
+	_ = p.cmd.Process.Kill()
+	if n := <-p.logged; n < 1000 {
+		t.Errorf("it has said %d lines, want one for each that was no review", n)
+	}
+}
+
+// postSpoiltReviews sends a good review in bulk, with pieces taken out and put in.
+func postSpoiltReviews(t *testing.T, post poster) {
+	t.Helper()
 	nasty := []string{`"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `true`, `-1`, `1e999`, "\x00", "\xff", "\u2028", `\u0000`, `\ud800`, `"a":`, `"uid":{}`, `{"spec":[]}`, strings.Repeat("[", 5000), strings.Repeat(`{"a":`, 5000), "\n"}
 	r := rand.New(rand.NewPCG(3, 3))
 	bodies := make(chan string)
@@ -150,7 +172,7 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	for range 20 {
 		all.Go(func() {
 			for body := range bodies {
-				status, text, err := ask("application/json", strings.NewReader(body))
+				status, text, err := post("application/json", strings.NewReader(body))
 				mu.Lock()
 				got[status]++
 				mu.Unlock()
@@ -178,9 +200,13 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	if got[400] < 1000 {
 		t.Errorf("got 400 for %d of 3000: are they spoilt?", got[400])
 	}
+}
 
-	// Too much, too deep, of another kind.
-	if status, text, err := ask("application/json", &endless{100 << 20}); err == nil && (status != 413 || !strings.Contains(text, "more than 8388608 bytes")) {
+// postTooMuch sends what is too long, too deep, or of another type.
+func postTooMuch(t *testing.T, post poster) {
+	t.Helper()
+	var all sync.WaitGroup
+	if status, text, err := post("application/json", &endless{100 << 20}); err == nil && (status != 413 || !strings.Contains(text, "more than 8388608 bytes")) {
 		t.Errorf("100 MB: got %d %q, want 413 or a connection that ends", status, text)
 	}
 	for name, c := range map[string]struct {
@@ -196,14 +222,18 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	} {
 		for range 4 {
 			all.Go(func() {
-				if status, text, err := ask(c.kind, strings.NewReader(c.body)); err != nil || status != c.status || text == "" {
+				if status, text, err := post(c.kind, strings.NewReader(c.body)); err != nil || status != c.status || text == "" {
 					t.Errorf("%s: got %d %.100q, %v, want %d and a word", name, status, text, err, c.status)
 				}
 			})
 		}
 		all.Wait()
 	}
-	// What is no HTTP, on both ports.
+}
+
+// sendNoHTTP sends what is no HTTP to both ports.
+func sendNoHTTP(t *testing.T, p *served) {
+	t.Helper()
 	for _, text := range []string{"\x00\r\n\r\n", "GET /\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "GET / HTTP/9.9\r\nHost: a\r\n\r\n", "POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
 		"POST /inject HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: x\r\n\r\n", "GET /" + strings.Repeat("a", 100<<10) + " HTTP/1.1\r\nHost: a\r\n\r\n", "GET /metrics HTTP/1.1\r\nHost: a\r\n" + strings.Repeat("a: b\r\n", 20_000) + "\r\n"} {
 		for port, dial := range map[string]func() (net.Conn, error){
@@ -211,9 +241,7 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 			"metrics": func() (net.Conn, error) { return net.Dial("tcp", p.metrics) },
 		} {
 			c, err := dial()
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 			go func() { _, _ = io.WriteString(c, text) }() // it may be refused before its end
 			answer, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -222,18 +250,5 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 			}
 			c.Close()
 		}
-	}
-
-	if status, text, err := ask("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
-		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
-	}
-	peak := p.memory(t, "VmHWM")
-	t.Logf("memory: at most %d MB", peak>>20)
-	if peak > injectorMemory {
-		t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)
-	}
-	_ = p.cmd.Process.Kill()
-	if n := <-p.logged; n < 1000 {
-		t.Errorf("it has said %d lines, want one for each that was no review", n)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const deploy = "../../deploy"
@@ -43,9 +43,7 @@ func strict(t *testing.T, text []byte) runtime.Object {
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme, policyv1.AddToScheme, networkingv1.AddToScheme, autoscalingv2.AddToScheme, admissionregv1.AddToScheme,
 	} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, add(scheme))
 	}
 	object, _, err := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer().Decode(text, nil, nil)
 	if err != nil {
@@ -91,10 +89,9 @@ type (
 	}
 )
 
-// foreign are the objects of others that stand in deploy, as far as we use them, with
-// the names of their custom resource definitions.
-func foreign(apiVersion, kind string) any {
-	type meta struct {
+// Objects of other projects that stand in deploy, as far as we use them.
+type (
+	meta struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		Metadata   struct {
@@ -103,98 +100,98 @@ func foreign(apiVersion, kind string) any {
 			Labels    map[string]string `json:"labels"`
 		} `json:"metadata"`
 	}
-	switch apiVersion + " " + kind {
-	case "keda.sh/v1alpha1 ScaledObject":
-		return &struct {
-			meta
-			Spec struct {
-				ScaleTargetRef struct {
-					Name string `json:"name"`
-				} `json:"scaleTargetRef"`
-				PollingInterval int32 `json:"pollingInterval"`
-				MinReplicaCount int32 `json:"minReplicaCount"`
-				MaxReplicaCount int32 `json:"maxReplicaCount"`
-				Fallback        struct {
-					FailureThreshold int32 `json:"failureThreshold"`
-					Replicas         int32 `json:"replicas"`
-				} `json:"fallback"`
-				Triggers []struct {
-					Type       string            `json:"type"`
-					MetricType string            `json:"metricType"`
-					Metadata   map[string]string `json:"metadata"`
-				} `json:"triggers"`
-			} `json:"spec"`
-		}{}
-	case "monitoring.coreos.com/v1 PodMonitor":
-		return &struct {
-			meta
-			Spec struct {
-				NamespaceSelector struct {
-					Any bool `json:"any"`
-				} `json:"namespaceSelector"`
-				Selector            metav1.LabelSelector `json:"selector"`
-				PodTargetLabels     []string             `json:"podTargetLabels"`
-				PodMetricsEndpoints []struct {
-					Port     string `json:"port"`
-					Path     string `json:"path"`
-					Interval string `json:"interval"`
-				} `json:"podMetricsEndpoints"`
-			} `json:"spec"`
-		}{}
-	case "monitoring.coreos.com/v1 PrometheusRule":
-		return &struct {
-			meta
-			Spec struct {
-				Groups []struct {
-					Name  string `json:"name"`
-					Rules []struct {
-						Alert       string            `json:"alert"`
-						Expr        string            `json:"expr"`
-						For         string            `json:"for"`
-						Labels      map[string]string `json:"labels"`
-						Annotations map[string]string `json:"annotations"`
-					} `json:"rules"`
-				} `json:"groups"`
-			} `json:"spec"`
-		}{}
-	case "cert-manager.io/v1 Issuer":
-		return new(issuer)
-	case "cert-manager.io/v1 Certificate":
-		return new(certificate)
-	case "operator.knative.dev/v1beta1 KnativeServing":
-		return &struct {
-			meta
-			Spec struct {
-				Config map[string]map[string]string `json:"config"`
-			} `json:"spec"`
-		}{}
+	scaledObject struct {
+		meta
+		Spec struct {
+			ScaleTargetRef struct {
+				Name string `json:"name"`
+			} `json:"scaleTargetRef"`
+			PollingInterval int32 `json:"pollingInterval"`
+			MinReplicaCount int32 `json:"minReplicaCount"`
+			MaxReplicaCount int32 `json:"maxReplicaCount"`
+			Fallback        struct {
+				FailureThreshold int32  `json:"failureThreshold"`
+				Replicas         int32  `json:"replicas"`
+				Behavior         string `json:"behavior"`
+			} `json:"fallback"`
+			Advanced struct {
+				HorizontalPodAutoscalerConfig struct {
+					Behavior autoscalingv2.HorizontalPodAutoscalerBehavior `json:"behavior"`
+				} `json:"horizontalPodAutoscalerConfig"`
+			} `json:"advanced"`
+			Triggers []struct {
+				Type       string            `json:"type"`
+				MetricType string            `json:"metricType"`
+				Metadata   map[string]string `json:"metadata"`
+			} `json:"triggers"`
+		} `json:"spec"`
 	}
-	return nil
+	podMonitor struct {
+		meta
+		Spec struct {
+			NamespaceSelector struct {
+				Any bool `json:"any"`
+			} `json:"namespaceSelector"`
+			Selector            metav1.LabelSelector `json:"selector"`
+			PodTargetLabels     []string             `json:"podTargetLabels"`
+			PodMetricsEndpoints []struct {
+				Port     string `json:"port"`
+				Path     string `json:"path"`
+				Interval string `json:"interval"`
+			} `json:"podMetricsEndpoints"`
+		} `json:"spec"`
+	}
+	prometheusRule struct {
+		meta
+		Spec struct {
+			Groups []struct {
+				Name  string `json:"name"`
+				Rules []struct {
+					Alert       string            `json:"alert"`
+					Expr        string            `json:"expr"`
+					For         string            `json:"for"`
+					Labels      map[string]string `json:"labels"`
+					Annotations map[string]string `json:"annotations"`
+				} `json:"rules"`
+			} `json:"groups"`
+		} `json:"spec"`
+	}
+	knativeServing struct {
+		meta
+		Spec struct {
+			Config map[string]map[string]string `json:"config"`
+		} `json:"spec"`
+	}
+)
+
+// foreign returns an object of another project to decode into, by the name of its custom
+// resource definition, or nil.
+func foreign(apiVersion, kind string) any {
+	return map[string]any{
+		"keda.sh/v1alpha1 ScaledObject":               new(scaledObject),
+		"monitoring.coreos.com/v1 PodMonitor":         new(podMonitor),
+		"monitoring.coreos.com/v1 PrometheusRule":     new(prometheusRule),
+		"cert-manager.io/v1 Issuer":                   new(issuer),
+		"cert-manager.io/v1 Certificate":              new(certificate),
+		"operator.knative.dev/v1beta1 KnativeServing": new(knativeServing),
+	}[apiVersion+" "+kind]
 }
 
 // decode decodes every object of a stream strictly.
 func decode(t *testing.T, name string, text []byte) []runtime.Object {
 	t.Helper()
 	stream, err := manifest.Parse(name, text).JSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var objects []runtime.Object
 	for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
 		var raw json.RawMessage
-		if err := d.Decode(&raw); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, d.Decode(&raw))
 		var is metav1.TypeMeta
-		if err := json.Unmarshal(raw, &is); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, json.Unmarshal(raw, &is))
 		if into := foreign(is.APIVersion, is.Kind); into != nil {
 			one := json.NewDecoder(bytes.NewReader(raw))
 			one.DisallowUnknownFields()
-			if err := one.Decode(into); err != nil {
-				t.Errorf("%s: %s: got %v, want it decoded strictly", name, is.Kind, err)
-			}
+			harness.Equal(t, one.Decode(into), nil, name, is.Kind)
 			continue
 		}
 		objects = append(objects, strict(t, raw))
@@ -204,8 +201,8 @@ func decode(t *testing.T, name string, text []byte) []runtime.Object {
 
 func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 	// What is no object: the builds' own files, which are built below, the values of
-	// a chart, and Prometheus' files, which deploy/monitoring/check gives to promtool.
-	parts := []string{"kustomization.yaml", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/rules"}
+	// charts, the chart, which test/chart renders, and Prometheus' files, which deploy/monitoring/check gives to promtool.
+	parts := []string{"kustomization.yaml", "base/imagefields.yaml", "deploy/chart/", "hpa-prometheus-adapter/adapter-values.yaml", "monitoring/rules"}
 	seen := 0
 	err := filepath.WalkDir(deploy, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(name) != ".yaml" || slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(filepath.ToSlash(name), p) }) {
@@ -226,10 +223,6 @@ func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 	}
 }
 
-// kustomize is built by the go command, and kept in its cache: as a module of ours it
-// would bring twenty others with it, for a test.
-const kustomize = "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1"
-
 // build does what kubectl kustomize does.
 func build(t *testing.T, overlay string) []runtime.Object {
 	t.Helper()
@@ -238,13 +231,11 @@ func build(t *testing.T, overlay string) []runtime.Object {
 
 func buildIn(t *testing.T, folder, overlay string) []runtime.Object {
 	t.Helper()
-	cmd := exec.Command("go", "run", kustomize, "build", filepath.Join(folder, overlay))
+	cmd := exec.Command("../../hack/kustomize", "build", filepath.Join(folder, overlay))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", overlay, err, stderr.String())
-	}
+	harness.NoError(t, err, overlay, stderr.String())
 	return decode(t, overlay, text)
 }
 
@@ -277,17 +268,17 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 			c := d.Spec.Template.Spec.Containers[0]
 
 			// The program takes the arguments, and means the objects that are there.
-			args := slices.Clone(c.Args[1:])
-			for i := range args { // whoever applies it puts a digest in their place
-				args[i] = strings.ReplaceAll(args[i], strings.Repeat("0", 64), strings.Repeat("1", 64))
+			environ := []string{"POD_NAMESPACE=" + d.Namespace}
+			for _, v := range c.Env { // whoever applies it puts a digest in the place of zeros
+				if v.ValueFrom == nil {
+					environ = append(environ, v.Name+"="+strings.ReplaceAll(v.Value, strings.Repeat("0", 64), strings.Repeat("1", 64)))
+				}
 			}
-			s, err := (&command{}).readServing(args, []string{"POD_NAMESPACE=" + d.Namespace})
+			s, err := (&command{}).readServing(c.Args[1:], environ)
 			if c.Args[0] != "serve" || err != nil {
 				t.Fatalf("got the arguments %q, want serve and what it takes: %v", c.Args, err)
 			}
-			if s.service != service.Name || s.namespace != service.Namespace || s.configuration != hook.Name {
-				t.Errorf("got service %s/%s and configuration %s, want those of the objects: %s/%s, %s", s.namespace, s.service, s.configuration, service.Namespace, service.Name, hook.Name)
-			}
+			harness.Equal(t, []string{s.namespace, s.service, s.configuration}, []string{service.Namespace, service.Name, hook.Name}, "namespace, Service and configuration")
 			if !strings.Contains(c.Image, "@sha256:") || !strings.Contains(s.said["image"], "@sha256:") {
 				t.Errorf("got the images %s and %s, want both by digest", c.Image, s.said["image"])
 			}
@@ -301,9 +292,7 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 			wantPolicy := admissionregv1.Ignore
 			if overlay == "overlays/ha" {
 				wantPolicy = admissionregv1.Fail
-				if *d.Spec.Replicas != 2 {
-					t.Errorf("got %d replicas, want 2", *d.Spec.Replicas)
-				}
+				harness.Equal(t, *d.Spec.Replicas, 2, "replicas")
 				first[*policyv1.PodDisruptionBudget](t, objects)
 			}
 			wantEffects := admissionregv1.SideEffectClassNone
@@ -319,9 +308,7 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 				}
 			}
 			mounts := d.Spec.Template.Spec.AutomountServiceAccountToken
-			if needs := s.selfManaged || s.events; needs != (mounts != nil && *mounts) {
-				t.Errorf("got the token mounted %v, want it where it is needed: %v", mounts, needs)
-			}
+			harness.Equal(t, mounts != nil && *mounts, s.selfManaged || s.events, "the token is mounted")
 			for _, o := range objects {
 				if secret, ok := o.(*corev1.Secret); ok && secret.Name != s.secret {
 					t.Errorf("got the Secret %s, want %s", secret.Name, s.secret)
@@ -331,20 +318,51 @@ func TestOverlaysFitTheProgram(t *testing.T) {
 	}
 }
 
-// Who has set it in one place, and runs the overlay of another, would run an image of zeros.
-func TestTheSidecarsImageIsSetInOnePlace(t *testing.T) {
-	const set = "--image=sidecar.test/queue-proxy:1"
-	copied := t.TempDir()
-	if err := os.CopyFS(copied, os.DirFS(deploy)); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(copied, "base/deployment.yaml")
-	write(t, file, regexp.MustCompile(`--image=\S+`).ReplaceAllString(read(t, file), set))
-	for _, overlay := range overlays() {
-		d := first[*appsv1.Deployment](t, buildIn(t, copied, overlay))
-		if args := d.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, set) {
-			t.Errorf("%s: got the arguments %q, want %s among them, as the base has it", overlay, args, set)
+// imagesOf returns the images of the containers, and the sidecar's, of all objects.
+func imagesOf(t *testing.T, objects []runtime.Object) []string {
+	t.Helper()
+	var all []string
+	for _, o := range objects {
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
 		}
+		all = append(all, regexp.MustCompile(`[\w./-]+@sha256:[0-9a-f]{64}`).FindAllString(string(text), -1)...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Who has set them in one place, and runs the overlay of another, would run an image of zeros.
+func TestTheImagesAreSetInOnePlace(t *testing.T) {
+	ones := "@sha256:" + strings.Repeat("1", 64)
+	copied := t.TempDir()
+	harness.NoError(t, os.CopyFS(copied, os.DirFS(deploy)))
+	file := filepath.Join(copied, "images/kustomization.yaml")
+	write(t, file, strings.NewReplacer("ghcr.io/queue-proxy", "set.test", strings.Repeat("0", 64), strings.Repeat("1", 64)).Replace(read(t, file)))
+	for _, overlay := range append(overlays(), "overlays/policy") {
+		want := []string{"set.test/queue-proxy-injector" + ones, "set.test/queue-proxy" + ones}
+		if overlay == "overlays/policy" {
+			want = want[1:]
+		}
+		if got := imagesOf(t, buildIn(t, copied, overlay)); !slices.Equal(got, want) {
+			t.Errorf("%s: got the images %q, want %q", overlay, got, want)
+		}
+	}
+}
+
+func TestAKustomizationOnTopSetsBothImages(t *testing.T) {
+	copied := t.TempDir()
+	harness.NoError(t, os.CopyFS(copied, os.DirFS(deploy)))
+	text := "resources: [../overlays/ha]\nimages:\n"
+	for _, name := range []string{"queue-proxy", "queue-proxy-injector"} {
+		text += "  - name: ghcr.io/queue-proxy/" + name + "\n    newName: mirror.test/" + name + "\n    digest: sha256:" + strings.Repeat("2", 64) + "\n"
+	}
+	harness.NoError(t, os.Mkdir(filepath.Join(copied, "mine"), 0o755))
+	write(t, filepath.Join(copied, "mine/kustomization.yaml"), text)
+	twos := "@sha256:" + strings.Repeat("2", 64)
+	if got, want := imagesOf(t, buildIn(t, copied, "mine")), []string{"mirror.test/queue-proxy-injector" + twos, "mirror.test/queue-proxy" + twos}; !slices.Equal(got, want) {
+		t.Errorf("got the images %q, want %q", got, want)
 	}
 }
 
@@ -391,23 +409,17 @@ func TestARenewedCertificateHasTheAuthorityOfTheOldOne(t *testing.T) {
 	issuers, certificates := map[string]*issuer{}, map[string]*certificate{}
 	name := filepath.Join(deploy, "overlays/cert-manager/certificate.yaml")
 	stream, err := manifest.Parse(name, []byte(read(t, name))).JSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for d := json.NewDecoder(bytes.NewReader(stream)); d.More(); {
 		var c certificate // an Issuer has the same name and kind
 		var raw json.RawMessage
-		if err := errors.Join(d.Decode(&raw), json.Unmarshal(raw, &c)); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, errors.Join(d.Decode(&raw), json.Unmarshal(raw, &c)))
 		if c.Kind == "Certificate" {
 			certificates[c.Name] = &c
 			continue
 		}
 		i := new(issuer)
-		if err := json.Unmarshal(raw, i); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, json.Unmarshal(raw, i))
 		issuers[i.Name] = i
 	}
 	served := certificates["queue-proxy-injector"]
@@ -441,9 +453,7 @@ func TestRightsAreThoseThatAreUsed(t *testing.T) {
 		"events ":     "create",
 	}
 	for rule, verbs := range want {
-		if got[rule] != verbs {
-			t.Errorf("%s: got %q, want %q", rule, got[rule], verbs)
-		}
+		harness.Equal(t, got[rule], verbs, rule)
 	}
 	if len(got) != len(want) {
 		t.Errorf("got the rules %v, want only %v", got, want)
@@ -474,9 +484,7 @@ func TestOnlyTheWebhooksPortIsOpenToAll(t *testing.T) {
 				open[port.Port.IntVal] = len(rule.From) == 0
 			}
 		}
-		if want := map[int32]bool{ports["https"]: true, ports["metrics"]: false}; !maps.Equal(open, want) {
-			t.Errorf("%s: got the ports %v, open to all or not, want %v", overlay, open, want)
-		}
+		harness.Equal(t, open, map[int32]bool{ports["https"]: true, ports["metrics"]: false}, overlay, "the ports", "open to all or not")
 		// Who manages certificates and writes events must reach the API server, and nobody else anybody.
 		closed := slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 		if mounts := d.Spec.Template.Spec.AutomountServiceAccountToken; closed != (mounts == nil) || len(p.Spec.Egress) > 0 {
@@ -489,9 +497,7 @@ func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
 	hook := first[*admissionregv1.MutatingWebhookConfiguration](t, build(t, "overlays/self-managed"))
 	matches := func(s *metav1.LabelSelector, set labels.Set) bool {
 		selector, err := metav1.LabelSelectorAsSelector(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		return selector.Matches(set)
 	}
 	const key = "queue-proxy.dev/inject"
@@ -517,9 +523,7 @@ func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
 				got++
 			}
 		}
-		if got != c.want {
-			t.Errorf("namespace %s %q, pod %q: got %d webhooks, want %d", c.namespace, c.of, c.pod, got, c.want)
-		}
+		harness.Equal(t, got, c.want, "namespace", c.namespace, c.of, "pod", c.pod, "webhooks")
 	}
 }
 
@@ -555,11 +559,42 @@ func TestAutoscalingReadsWhatThereIs(t *testing.T) {
 			continue
 		}
 		gauge := strings.FieldsFunc(text[at:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') && (r < '0' || r > '9') })[0]
-		if !strings.Contains(stats, `"`+gauge+`"`) {
-			t.Errorf("%s: got the gauge %s, want one that the sidecar has", name, gauge)
-		}
+		harness.Contains(t, stats, `"`+gauge+`"`, name, "the gauge", gauge)
 	}
 	if !strings.Contains(after, "name: STATS_FORMAT\n              value: prometheus") {
 		t.Error("got a sidecar that answers protobuf to KEDA, want text")
+	}
+}
+
+// A scrape that breaks is no load of zero, and other workloads with a similar name are no
+// load of this one.
+func TestAutoscalingScalesNothingDownWhenAScrapeBreaks(t *testing.T) {
+	for _, name := range []string{"keda-prometheus/scaledobject.yaml", "keda-metrics-api/scaledobject.yaml"} {
+		text := read(t, filepath.Join(deploy, "autoscaling", name))
+		for _, want := range []string{"behavior: currentReplicasIfHigher", "metricType: Value", "failureThreshold: "} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: got no %s, want it", name, want)
+			}
+		}
+	}
+	text := read(t, filepath.Join(deploy, "autoscaling/keda-prometheus/scaledobject.yaml"))
+	if !strings.Contains(text, `ignoreNullValues: "false"`) {
+		t.Error("got an empty answer of Prometheus taken for no load, want ignoreNullValues: \"false\"")
+	}
+	if !strings.Contains(text, `query: avg(`) || !strings.Contains(text, `,app="model"}`) || strings.Contains(text, "=~") {
+		t.Error("got another query, want the average of the pods with the label of one workload")
+	}
+	if text := read(t, filepath.Join(deploy, "autoscaling/keda-metrics-api/scaledobject.yaml")); !strings.Contains(text, "aggregationType: average") {
+		t.Error("got a sum, want an average: a pod that does not answer is left out")
+	} else if !strings.Contains(text, "url: http://model-concurrency.shop.svc:9090/") {
+		t.Error("got a URL without .svc, want it: KEDA would take the port for a part of the namespace")
+	}
+	// The label is the Deployment's own, and the PodMonitor puts it on the series.
+	deployment := first[*appsv1.Deployment](t, decode(t, "before.yaml", []byte(read(t, filepath.Join(deploy, "example/before.yaml")))))
+	if got := deployment.Spec.Selector.MatchLabels["app"]; got != "model" {
+		t.Errorf("got the label app=%s, want model", got)
+	}
+	if monitor := read(t, filepath.Join(deploy, "autoscaling/hpa-prometheus-adapter/podmonitor.yaml")); !strings.Contains(monitor, "podTargetLabels: [app]") {
+		t.Error("got series without the label app, want it on them")
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
 )
@@ -21,9 +20,9 @@ type input struct {
 	path string // below the output folder: what -f named, or what is below it
 }
 
-// read reads files, the files of folders in the order of their names, and the standard
-// input, which is also what is read when nothing is named.
-func (c *command) read(from []string) ([]input, error) {
+// read reads and parses files, the files of folders in the order of their names, and the
+// standard input, which is also what is read when nothing is named.
+func (c *command) read(from []string) ([]input, []*manifest.File, error) {
 	if len(from) == 0 {
 		from = []string{"-"}
 	}
@@ -32,18 +31,22 @@ func (c *command) read(from []string) ([]input, error) {
 		if path == "-" {
 			text, err := io.ReadAll(c.stdin)
 			if err != nil {
-				return nil, fmt.Errorf("standard input: %w", err)
+				return nil, nil, fmt.Errorf("standard input: %w", err)
 			}
 			inputs = append(inputs, input{"<stdin>", text, "stdin.yaml"})
 			continue
 		}
 		found, err := readPath(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		inputs = append(inputs, found...)
 	}
-	return inputs, nil
+	var files []*manifest.File
+	for _, in := range inputs {
+		files = append(files, manifest.Parse(in.name, in.text))
+	}
+	return inputs, files, nil
 }
 
 func readPath(path string) ([]input, error) {
@@ -187,8 +190,8 @@ func writeBeside(name string, text []byte) (string, error) {
 	if err == nil {
 		err = f.Chmod(info.Mode().Perm())
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && err == nil {
-		_ = f.Chown(int(owner.Uid), int(owner.Gid)) // for root alone
+	if err == nil {
+		keepOwner(f, info)
 	}
 	if closed := f.Close(); err == nil {
 		err = closed

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // go test ./cmd/injector -update writes the outputs and reports. Look at them.
@@ -27,9 +29,7 @@ type pair struct {
 func pairs(t *testing.T) []pair {
 	t.Helper()
 	folders, err := os.ReadDir(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var all []pair
 	for _, f := range folders {
 		dir := filepath.Join(golden, f.Name())
@@ -62,9 +62,7 @@ func injector(t *testing.T, command string, in []byte, args ...string) (out, rep
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return string(text)
 }
 
@@ -91,18 +89,14 @@ func TestGoldenPairs(t *testing.T) {
 			if out != string(want) {
 				t.Errorf("%s: got\n%s\nwant\n%s\ndifference:\n%s", p.out, out, want, unified(p.out, want, []byte(out)))
 			}
-			if want := read(t, p.report); report != want {
-				t.Errorf("%s: got\n%s\nwant\n%s", p.report, report, want)
-			}
+			harness.Equal(t, report, read(t, p.report), p.report)
 		})
 	}
 }
 
 func write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(name, []byte(text), 0o644))
 }
 
 func TestEachGoldenPairSaysWhatAPolicyMakesOfIt(t *testing.T) {

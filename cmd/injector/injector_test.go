@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestInjectingOutputsChangesNothing(t *testing.T) {
@@ -48,9 +50,7 @@ func values(t *testing.T, stream string) []any {
 	var all []any
 	for d := json.NewDecoder(strings.NewReader(stream)); d.More(); {
 		var v any
-		if err := d.Decode(&v); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, d.Decode(&v))
 		all = append(all, v)
 	}
 	return all
@@ -70,9 +70,7 @@ func TestTheDifferenceIsAPatch(t *testing.T) {
 			}
 			continue
 		}
-		if code != differs {
-			t.Errorf("%s: got exit code %d, want %d", p.name, code, differs)
-		}
+		harness.Equal(t, code, differs, p.name, "exit code")
 		dir := t.TempDir()
 		file := filepath.Join(dir, "<stdin>")
 		write(t, file, string(in))
@@ -121,9 +119,7 @@ func TestJSONSaysWhatYAMLSays(t *testing.T) {
 		}
 		got, _, code := injector(t, "inject", []byte(read(t, p.in)), append(p.args, "-o", "json")...)
 		want, _, _ := injector(t, "uninject", []byte(read(t, p.out)), "-o", "json")
-		if code != done {
-			t.Errorf("%s: got exit code %d, want 0", p.name, code)
-		}
+		harness.Equal(t, code, done, p.name, "exit code")
 		again, _, _ := injector(t, "uninject", []byte(got), "-o", "json")
 		if !reflect.DeepEqual(values(t, again), values(t, want)) {
 			t.Errorf("%s: got\n%s\nwant what %s says", p.name, got, p.out)
@@ -149,7 +145,7 @@ func TestExitCodesAndErrors(t *testing.T) {
 	}{
 		{"no command", "", nil, 2, "", "usage:"},
 		{"an unknown command", "", []string{"enject"}, 2, "", `unknown command "enject"`},
-		{"help", "", []string{"--help"}, 0, "usage:", ""},
+		{"help", "", []string{"--help"}, 0, "\nUsage:\n", ""},
 		{"help of a command", "", []string{"inject", "-h"}, 0, "-concurrency", ""},
 		{"the version", "", []string{"version"}, 0, "injector dev", ""},
 		{"the options", "", []string{"options"}, 0, "INJECTOR_QUEUE_DEPTH, queue-proxy.dev/queue-depth", ""},
@@ -172,15 +168,11 @@ func TestExitCodesAndErrors(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(c.args, chosen, strings.NewReader(c.in), &stdout, &stderr)
-		if code != c.code {
-			t.Errorf("%s: got exit code %d, want %d", c.fact, code, c.code)
-		}
+		harness.Equal(t, code, c.code, c.fact, "exit code")
 		if !strings.Contains(stdout.String(), c.out) || c.out == "" && stdout.Len() > 0 {
 			t.Errorf("%s: got output %q, want %q", c.fact, stdout.String(), c.out)
 		}
-		if !strings.Contains(stderr.String(), c.said) {
-			t.Errorf("%s: got %q on the standard error, want %q", c.fact, stderr.String(), c.said)
-		}
+		harness.Contains(t, stderr.String(), c.said, c.fact, "on the standard error")
 	}
 }
 
@@ -204,9 +196,7 @@ func TestAFolderComesOutAsOneStream(t *testing.T) {
 	write(t, filepath.Join(dir, "b.yaml"), "kind: Secret\n")
 	write(t, filepath.Join(dir, "c.yaml"), "---\nkind: Role\n")
 	out, _, _ := injector(t, "inject", nil, "-f", dir)
-	if want := "kind: ConfigMap\n---\nkind: Secret\n---\nkind: Role\n"; out != want {
-		t.Errorf("got %q, want %q", out, want)
-	}
+	harness.Equal(t, out, "kind: ConfigMap\n---\nkind: Secret\n---\nkind: Role\n")
 }
 
 func TestTheEnvironmentSaysOptions(t *testing.T) {

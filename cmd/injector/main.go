@@ -45,20 +45,10 @@ var (
 
 // Exit codes.
 const (
-	done      = 0
-	differs   = 1
-	notAtAll  = 2
-	partly    = 3
-	usageText = `usage: injector inject   [-f FILE|DIR|-]... [-o yaml|json|diff] [options]
-       injector uninject [-f FILE|DIR|-]... [-o yaml|json|diff]
-       injector explain  [-f FILE|DIR|-]... [-o text|json] [options]
-       injector status   [-f FILE|DIR|-]...
-       injector serve    [flags] [options]
-       injector policy   [options]
-       injector options
-       injector completion bash|zsh|fish
-       injector version
-`
+	done     = 0
+	differs  = 1
+	notAtAll = 2
+	partly   = 3
 )
 
 func main() {
@@ -68,7 +58,7 @@ func main() {
 
 func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		fmt.Fprint(stderr, usageText)
+		fmt.Fprint(stderr, usage())
 		return notAtAll
 	}
 	c := &command{stdin: stdin, stdout: stdout, stderr: stderr}
@@ -83,15 +73,21 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	case "policy":
 		code, err = c.policy(args[1:], environ)
 	case "options":
-		c.listOptions()
+		if err = c.parse(newFlags(name), args[1:]); err == nil {
+			c.listOptions()
+		}
 	case "completion":
 		code, err = c.completion(args[1:])
 	case "version", "--version", "-version":
-		fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
+		if err = c.parse(newFlags("version"), args[1:]); err == nil {
+			fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
+		}
+	case "man":
+		code, err = c.man(args[1:])
 	case "help", "--help", "-help", "-h":
 		code, err = c.help(args[1:])
 	default:
-		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usageText)
+		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usage())
 		return notAtAll
 	}
 	if errors.Is(err, flag.ErrHelp) {
@@ -103,20 +99,34 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	return code
 }
 
-// help prints the usage of all commands, or what one of them says of itself and its flags.
+// help prints the help of the program, or of one of its commands.
 func (c *command) help(args []string) (int, error) {
-	if len(args) == 0 {
-		fmt.Fprint(c.stdout, usageText)
-		return done, nil
+	if len(args) > 0 && isHelp(args[0]) {
+		args = []string{"help"}
 	}
-	if len(args) > 1 || !slices.Contains(commandNames(), args[0]) {
+	switch {
+	case len(args) == 0:
+		fmt.Fprint(c.stdout, help(""))
+	case len(args) > 1 || !slices.Contains(commandNames(), args[0]):
 		return notAtAll, fmt.Errorf("help %s: no such command", strings.Join(args, " "))
+	default:
+		fmt.Fprint(c.stdout, help(args[0]))
 	}
-	flags := flagsOf(args[0])
-	if flags == nil { // it has none
-		flags = newFlags(args[0])
+	return done, nil
+}
+
+func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
+
+// man writes the manual pages into a folder. It is for who packs the program, and in no list
+// of commands.
+func (c *command) man(args []string) (int, error) {
+	if len(args) != 1 {
+		return notAtAll, errors.New("man: which folder?")
 	}
-	return done, c.parse(flags, []string{"-h"})
+	if err := pages().Write(args[0]); err != nil {
+		return notAtAll, err
+	}
+	return done, nil
 }
 
 // A command is one run of the program.
@@ -133,15 +143,25 @@ func newFlags(name string) *flag.FlagSet {
 	return flags
 }
 
-// parse reads the flags. After -h it has listed them and returns [flag.ErrHelp].
+// parse reads the flags. After -h it has printed the help of their command and returns
+// [flag.ErrHelp].
 func (c *command) parse(flags *flag.FlagSet, args []string) error {
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(c.stdout, helpOf(flags.Name()))
-		flags.SetOutput(c.stdout)
-		flags.PrintDefaults()
+		fmt.Fprint(c.stdout, help(strings.TrimPrefix(flags.Name(), "injector ")))
 	}
 	return err
+}
+
+// parseAll is parse for a command that takes no arguments; hint says what does instead.
+func (c *command) parseAll(flags *flag.FlagSet, args []string, hint string) error {
+	if err := c.parse(flags, args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%s: unknown argument %q%s", strings.TrimPrefix(flags.Name(), "injector "), flags.Arg(0), hint)
+	}
+	return nil
 }
 
 // filing is what the flags of inject, uninject and explain say.
@@ -242,11 +262,8 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	if name != "uninject" {
 		optionFlags(flags, said)
 	}
-	if err := c.parse(flags, args); err != nil {
+	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
 		return notAtAll, err
-	}
-	if flags.NArg() > 0 {
-		return notAtAll, fmt.Errorf("%s: unknown argument %q; files are given with -f", name, flags.Arg(0))
 	}
 	if err := f.check(name); err != nil {
 		return notAtAll, err
@@ -254,20 +271,15 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	// A run is short and keeps all that it reads: collecting garbage less often is a third
 	// of its time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	inputs, err := c.read(f.from)
+	inputs, files, err := c.read(f.from)
 	if err != nil {
 		return notAtAll, err
 	}
-	var files []*manifest.File
-	for _, in := range inputs {
-		files = append(files, manifest.Parse(in.name, in.text))
-	}
-
 	var results []*manifest.Result
 	if name == "uninject" {
 		results = manifest.Uninject(files)
 	} else {
-		results = manifest.InjectStep(files, said, inject.Step(f.step))
+		results = manifest.Inject(files, said, inject.Step(f.step))
 	}
 	if name == "explain" {
 		return codeOf(results), c.explain(f.output, results)
@@ -324,19 +336,12 @@ func statusFlags(from *[]string) *flag.FlagSet {
 func (c *command) status(args []string) (int, error) {
 	var from []string
 	flags := statusFlags(&from)
-	if err := c.parse(flags, args); err != nil {
+	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
 		return notAtAll, err
 	}
-	if flags.NArg() > 0 {
-		return notAtAll, fmt.Errorf("status: unknown argument %q; files are given with -f", flags.Arg(0))
-	}
-	inputs, err := c.read(from)
+	_, files, err := c.read(from)
 	if err != nil {
 		return notAtAll, err
-	}
-	var files []*manifest.File
-	for _, in := range inputs {
-		files = append(files, manifest.Parse(in.name, in.text))
 	}
 	code := done
 	all := manifest.Status(files)
@@ -365,11 +370,8 @@ func (c *command) policy(args, environ []string) (int, error) {
 	}
 	flags := newFlags("policy")
 	optionFlags(flags, said)
-	if err := c.parse(flags, args); err != nil {
+	if err := c.parseAll(flags, args, ""); err != nil {
 		return notAtAll, err
-	}
-	if flags.NArg() > 0 {
-		return notAtAll, fmt.Errorf("policy: unknown argument %q", flags.Arg(0))
 	}
 	text, err := inject.Policy(said)
 	if err != nil {

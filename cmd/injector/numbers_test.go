@@ -13,6 +13,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 var folders = flag.String("manifests", "", "folders of manifests to measure, with colons between them; none: the corpus")
@@ -27,13 +28,13 @@ type numbers struct {
 	followed  int            // Services that follow at once
 	later     int            // Services that follow in the second step
 
-	picks []string // of each workload, for whoever judges them
+	picks []string // of each workload, for whoever checks them
 }
 
 // measure injects one file, and takes it back.
 func (n *numbers) measure(name string, text []byte) {
 	file := manifest.Parse(name, text)
-	results := manifest.InjectStep([]*manifest.File{file}, nil, inject.Workloads)
+	results := manifest.Inject([]*manifest.File{file}, nil, inject.Workloads)
 	workloads := 0
 	for _, r := range results {
 		switch {
@@ -67,7 +68,7 @@ func (n *numbers) measure(name string, text []byte) {
 	}
 	n.changed++
 	again := manifest.Parse(name, out)
-	manifest.InjectStep([]*manifest.File{again}, nil, inject.Workloads)
+	manifest.Inject([]*manifest.File{again}, nil, inject.Workloads)
 	if string(again.Text()) != string(out) {
 		n.again++
 	}
@@ -89,9 +90,7 @@ func manifestsIn(t *testing.T, folders string) []string {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 	}
 	return all
 }
@@ -105,9 +104,7 @@ func TestNumbersOfManifests(t *testing.T) {
 	n := numbers{verdicts: map[string]int{}}
 	for _, name := range manifestsIn(t, from) {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		n.measure(name, text)
 	}
 	if *folders != "" {

@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 const (
@@ -66,16 +69,10 @@ func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
 	web, other, link := filepath.Join(dir, "web.yaml"), filepath.Join(dir, "other.yaml"), filepath.Join(t.TempDir(), "link.yaml")
 	write(t, web, goodPod)
 	write(t, other, "kind: ConfigMap\n")
-	if err := os.Chmod(web, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(web, link); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.Chmod(web, 0o640))
+	harness.NoError(t, os.Symlink(web, link))
 	before, err := os.Stat(other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	out, _, code := injector(t, "inject", nil, "-f", link, "-f", other, "-in-place")
 	if code != done || out != "" || !strings.Contains(read(t, web), "queue-proxy:dev") {
 		t.Errorf("got exit code %d, %q and\n%s\nwant the file injected", code, out, read(t, web))
@@ -100,9 +97,7 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	first, second := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	write(t, first, goodPod)
 	write(t, second, goodPod)
-	if err := os.Chmod(second, 0o444); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.Chmod(second, 0o444))
 	_, report, code := injector(t, "inject", nil, "-f", dir, "-in-place")
 	if want := "injector: " + second + ": it is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
 		t.Errorf("got exit code %d and %q, want 2 and %q", code, report, want)
@@ -117,17 +112,13 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 
 func TestAnOutputFolderHasAllFiles(t *testing.T) {
 	dir, to := t.TempDir(), filepath.Join(t.TempDir(), "new")
-	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o777))
 	write(t, filepath.Join(dir, "sub", "web.yaml"), goodPod)
 	write(t, filepath.Join(dir, "c.yaml"), "kind: ConfigMap\n")
 	if _, report, code := injector(t, "inject", nil, "-f", dir, "-output-dir", to); code != done {
 		t.Fatalf("got exit code %d: %s", code, report)
 	}
-	if got := read(t, filepath.Join(to, "c.yaml")); got != "kind: ConfigMap\n" {
-		t.Errorf("got %q, want the file as it was", got)
-	}
+	harness.Equal(t, read(t, filepath.Join(to, "c.yaml")), "kind: ConfigMap\n", "(the file as it was)")
 	if got := read(t, filepath.Join(to, "sub", "web.yaml")); !strings.Contains(got, "queue-proxy:dev") || read(t, filepath.Join(dir, "sub", "web.yaml")) != goodPod {
 		t.Errorf("got\n%s\nwant it injected there, and left here", got)
 	}
@@ -200,15 +191,54 @@ func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
 	}
 }
 
+// help of each command says what it is for, how it is called, and, but for the shortest, shows
+// it; a page of manual is made of it.
+func TestHelpHasADescriptionEveryFlagAndAnExample(t *testing.T) {
+	dir := t.TempDir()
+	if out, report, code := injector(t, "man", nil, dir); code != done || out != "" || report != "" {
+		t.Fatalf("man: got exit code %d, %q and %q, want pages alone", code, out, report)
+	}
+	for _, name := range append(commandNames(), "") {
+		text := help(name)
+		page := read(t, filepath.Join(dir, strings.TrimSuffix("injector-"+strings.TrimSuffix(name, "help"), "-")+".1"))
+		if !strings.HasPrefix(text, "injector ") || !strings.Contains(text, "\nUsage:\n\n  injector ") || !strings.Contains(text, "\nExample") {
+			t.Errorf("help %s: got\n%s\nwant a description, the usage and an example", name, text)
+		}
+		for line := range strings.Lines(text) {
+			if len(strings.TrimSuffix(line, "\n")) > 80 || strings.Contains(line, "\t") {
+				t.Errorf("help %s: got the line %q, want one that fits a terminal", name, line)
+			}
+		}
+		for _, section := range []string{".SH NAME\n", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n", ".SH EXAMPLES\n"} {
+			if !strings.Contains(page, section) {
+				t.Errorf("page of %q: got no %q", name, section)
+			}
+		}
+		if flags := flagsOf(name); flags != nil {
+			flags.VisitAll(func(f *flag.Flag) {
+				if !strings.Contains(text, "\n  -"+f.Name) || !strings.Contains(page, "\n.B "+strings.ReplaceAll("-"+f.Name, "-", `\-`)) {
+					t.Errorf("help and page of %s: got no -%s", name, f.Name)
+				}
+			})
+		}
+		if !strings.Contains(overview, "\n  injector "+name) {
+			t.Errorf("got help without %s", name)
+		}
+	}
+	if _, report, code := injector(t, "man", nil); code != notAtAll || !strings.Contains(report, "which folder?") {
+		t.Errorf("man without a folder: got exit code %d and %q, want 2", code, report)
+	}
+}
+
 func TestHelpOfACommandIsWhatItSaysBehindTheFlag(t *testing.T) {
 	for _, name := range commandNames() {
-		var help, flag, stderr bytes.Buffer
+		var help, behind, stderr bytes.Buffer
 		code := run([]string{"help", name}, nil, nil, &help, &stderr)
 		if code != done || help.Len() == 0 || stderr.Len() > 0 {
 			t.Errorf("help %s: got exit code %d, %q and %q, want help", name, code, help.String(), stderr.String())
 		}
-		if flagsOf(name) != nil && (run([]string{name, "-h"}, nil, nil, &flag, &stderr) != done || flag.String() != help.String()) {
-			t.Errorf("%s -h: got\n%s\nwant what help %s prints:\n%s", name, flag.String(), name, help.String())
+		if run([]string{name, "--help"}, nil, nil, &behind, &stderr) != done || behind.String() != help.String() {
+			t.Errorf("%s --help: got\n%s\nwant what help %s prints:\n%s", name, behind.String(), name, help.String())
 		}
 	}
 	if _, report, code := injector(t, "help", nil, "injetc"); code != notAtAll || !strings.Contains(report, "injetc") {

@@ -67,11 +67,9 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	}
 	flags := s.flags(environ)
 	optionFlags(flags, s.said)
-	switch err := c.parse(flags, args); {
+	switch err := c.parseAll(flags, args, ""); {
 	case err != nil:
 		return nil, err
-	case flags.NArg() > 0:
-		return nil, fmt.Errorf("serve: unknown argument %q", flags.Arg(0))
 	case oneOf("on-refusal", s.onRefusal, webhookRefusals()) != nil:
 		return nil, oneOf("on-refusal", s.onRefusal, webhookRefusals())
 	case s.said.IsPlaceholder():
@@ -105,7 +103,7 @@ func (s *serving) flags(environ []string) *flag.FlagSet {
 
 // server builds what serve runs.
 func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
-	metrics := new(webhook.Metrics)
+	metrics := webhook.NewMetrics(version, commit)
 	reviewer := webhook.NewReviewer(s.said, log, metrics)
 	reviewer.Lenient = s.onRefusal == "allow"
 	server := &webhook.Server{
@@ -129,7 +127,7 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 		}
 	}
 	if s.selfManaged {
-		self := &webhook.Self{Kube: kube, Namespace: s.namespace, Service: s.service, Secret: s.secret, Configuration: s.configuration, Log: log}
+		self := &webhook.Self{Kube: kube, Namespace: s.namespace, Service: s.service, Secret: s.secret, Configuration: s.configuration, Log: log, Metrics: metrics.AddAuthority()}
 		server.Certificate, server.NotAfter = self.GetCertificate, self.NotAfter
 		server.Beside = append(server.Beside, self.Run)
 	} else {
@@ -140,7 +138,7 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 		server.Certificate, server.NotAfter = files.GetCertificate, files.NotAfter
 		server.Beside = append(server.Beside, files.Run)
 	}
-	metrics.Expiry = server.NotAfter
+	metrics.AddCertificate(server.NotAfter)
 	if s.events {
 		events := webhook.NewEvents(kube, s.namespace, log, metrics)
 		reviewer.Events = events

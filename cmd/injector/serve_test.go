@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // TestMain lets the test be the program, for the tests that need a process.
@@ -37,12 +39,8 @@ func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--concurrency=3", "--image=queue-proxy:dev")
 	cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1")
 	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
+	harness.NoError(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill() }()
 
 	var at struct{ Message, Reviews, Metrics string }
@@ -56,18 +54,14 @@ func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 	const review = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","resource":{"version":"v1","resource":"pods"},` +
 		`"object":{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}}}`
 	r, err := client.Post("https://"+at.Reviews+"/inject", "application/json", strings.NewReader(review))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var got struct {
 		Response struct {
 			Allowed bool
 			Patch   []byte
 		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, json.NewDecoder(r.Body).Decode(&got))
 	r.Body.Close()
 	if !got.Response.Allowed || !bytes.Contains(got.Response.Patch, []byte(`{"name":"CONTAINER_CONCURRENCY","value":"3"}`)) {
 		t.Errorf("got %v %s, want a patch with the option of the flag", got.Response.Allowed, got.Response.Patch)
@@ -76,9 +70,7 @@ func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 		t.Errorf("got %v %v, want it ready", r, err)
 	}
 
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	rest, _ := io.ReadAll(log)
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("got %v, want exit code 0; %s", err, rest)
@@ -111,18 +103,12 @@ func TestServeRefusesWhatItCannotDo(t *testing.T) {
 func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	write(t, filepath.Join(dir, "tls.crt"), string(cert))
 	write(t, filepath.Join(dir, "tls.key"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A Service by number, whose pods run without a sidecar until they have rolled.
@@ -38,9 +40,7 @@ func TestTheFirstStepLeavesAServiceThatWouldLoseOldPods(t *testing.T) {
 	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {
 		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service as it was", code, first)
 	}
-	if want := "Service web: skipped (second-step): targetPort 5678 finds the app in old and new pods"; !strings.Contains(report, want) {
-		t.Errorf("got the report\n%s\nwant %q", report, want)
-	}
+	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 finds the app in old and new pods", "the report")
 	second, report, code := injector(t, "inject", []byte(first), "--step=services")
 	if code != done || !strings.Contains(second, "targetPort: 8012") || !strings.Contains(report, "Deployment web: skipped (already-injected)") {
 		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten, and the pods left", code, report, second)
@@ -49,9 +49,7 @@ func TestTheFirstStepLeavesAServiceThatWouldLoseOldPods(t *testing.T) {
 		t.Errorf("got\n%s\n%s\nwant both steps of the original at once", at, again)
 	}
 	back, _, _ := injector(t, "uninject", []byte(second))
-	if back != numbered {
-		t.Errorf("got\n%s\nwant it to be what it was:\n%s", back, numbered)
-	}
+	harness.Equal(t, back, numbered, "(to be what it was)")
 }
 
 // By a name that the app's port has, a Service finds old and new pods: it follows at once.

@@ -38,9 +38,7 @@ type authority struct {
 func newAuthority(t testing.TB, name string) *authority {
 	a := &authority{t: t}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	a.key = key
 	a.cert = a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
@@ -58,13 +56,9 @@ func (a *authority) issue(name string) (cert, key string) {
 
 func (a *authority) issueFor(name string, from, to time.Time) (cert, key string) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	harness.NoError(a.t, err)
 	der, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	harness.NoError(a.t, err)
 	leaf := a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, DNSNames: []string{"app.example"}, NotBefore: from, NotAfter: to,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -79,13 +73,9 @@ func (a *authority) sign(c *x509.Certificate, public *ecdsa.PublicKey) *x509.Cer
 		parent = c
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, public, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	harness.NoError(a.t, err)
 	signed, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	harness.NoError(a.t, err)
 	return signed
 }
 
@@ -99,9 +89,7 @@ func (a *authority) client(pair ...string) *tls.Config {
 	c.RootCAs.AddCert(a.cert)
 	if pair != nil {
 		shown, err := tls.X509KeyPair([]byte(pair[0]), []byte(pair[1]))
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		harness.NoError(a.t, err)
 		c.Certificates = []tls.Certificate{shown}
 	}
 	return c
@@ -109,9 +97,7 @@ func (a *authority) client(pair ...string) *tls.Config {
 
 func write(t testing.TB, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
 func writePair(t testing.TB, dir, cert, key string) {
@@ -126,28 +112,18 @@ func writePair(t testing.TB, dir, cert, key string) {
 func mount(t *testing.T, dir string) (exchange func(cert, key string)) {
 	t.Helper()
 	for _, name := range []string{certFile, keyFile} {
-		if err := os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)))
 	}
 	n := 0
 	return func(cert, key string) {
 		t.Helper()
 		n++
 		state := fmt.Sprintf("..state_%d", n)
-		if err := os.Mkdir(filepath.Join(dir, state), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.Mkdir(filepath.Join(dir, state), 0o700))
 		writePair(t, filepath.Join(dir, state), cert, key)
-		if err := os.Symlink(state, filepath.Join(dir, "..data_tmp")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..state_%d", n-1))); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.Symlink(state, filepath.Join(dir, "..data_tmp")))
+		harness.NoError(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		harness.NoError(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..state_%d", n-1))))
 	}
 }
 
@@ -166,9 +142,7 @@ func (h *heard) options() Options {
 func open(t *testing.T, dir string, o Options) *Watcher {
 	t.Helper()
 	w, err := Open(dir, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return w
 }
 
@@ -222,9 +196,7 @@ func want(t *testing.T, what string, got []string, want ...string) {
 	t.Helper()
 	if len(got) == len(want) {
 		for i := range got {
-			if !strings.Contains(got[i], want[i]) {
-				t.Errorf("%s %d: got %q, want it to contain %q", what, i, got[i], want[i])
-			}
+			harness.Contains(t, got[i], want[i], what, i)
 		}
 		return
 	}
@@ -290,9 +262,7 @@ func TestABadPairAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
 func TestAFileThatCannotBeReadAtStartIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	_, key := newAuthority(t, "ca").issue("one")
-	if err := os.Mkdir(filepath.Join(dir, certFile), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.Mkdir(filepath.Join(dir, certFile), 0o700))
 	write(t, filepath.Join(dir, keyFile), key)
 	if _, err := Open(dir, Options{}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, certFile)+": is a directory") {
 		t.Errorf("got %v, want that tls.crt is a directory", err)
@@ -337,9 +307,7 @@ func TestFilesThatAppearLaterAreServed(t *testing.T) {
 		if isClosed(w.First()) {
 			t.Error("First: got closed without files, want open")
 		}
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.Mkdir(dir, 0o700))
 		cert, key := a.issue("first")
 		writePair(t, dir, cert, key)
 		before := time.Now()
@@ -349,9 +317,7 @@ func TestFilesThatAppearLaterAreServed(t *testing.T) {
 		}
 		time.Sleep(Interval / 2)
 		wantServed(t, w, a, "first")
-		if got, want := w.NotAfter().Sub(before).Round(time.Minute), time.Hour; got != want {
-			t.Errorf("NotAfter: got %v from now, want %v", got, want)
-		}
+		harness.Equal(t, w.NotAfter().Sub(before).Round(time.Minute), time.Hour, "NotAfter", "from now")
 
 		cert, key = a.issue("second")
 		writePair(t, dir, cert, key)
@@ -360,9 +326,7 @@ func TestFilesThatAppearLaterAreServed(t *testing.T) {
 		wantServed(t, w, a, "second")
 
 		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: got %v, want nil", err)
-		}
+		harness.Equal(t, <-ended, nil, "Run")
 		want(t, "reloads", h.reloads, "first", "second")
 		want(t, "errors", h.errors)
 	}) // waits for every goroutine to end
@@ -387,9 +351,7 @@ func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var h heard
 			dir := filepath.Join(t.TempDir(), "certs")
-			if err := os.Mkdir(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, os.Mkdir(dir, 0o700))
 			writePair(t, dir, cert, key)
 			w := open(t, dir, h.options())
 			expiry := w.NotAfter()
@@ -398,14 +360,10 @@ func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
 			w.look()
 			w.look()
 			wantServed(t, w, a, "old")
-			if got := w.NotAfter(); got != expiry {
-				t.Errorf("NotAfter: got %v, want %v", got, expiry)
-			}
+			harness.Equal(t, w.NotAfter(), expiry, "NotAfter")
 			want(t, "errors", h.errors, c.want)
 
-			if err := os.MkdirAll(dir, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, os.MkdirAll(dir, 0o700))
 			writePair(t, dir, newCert, newKey)
 			w.look()
 			wantServed(t, w, a, "new")
@@ -479,9 +437,7 @@ func TestAnExchangeBetweenTwoReadsIsNoError(t *testing.T) {
 		if before < reads {
 			wanted = "new"
 		}
-		if got := p.certificate.Leaf.Subject.CommonName; got != wanted {
-			t.Errorf("exchange before read %d of %d: got %q, want %q", before, reads, got, wanted)
-		}
+		harness.Equal(t, p.certificate.Leaf.Subject.CommonName, wanted, "exchange before read", before, "of", reads)
 	}
 }
 
@@ -521,9 +477,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 	close(done)
 	clients.Wait()
 	wantServed(t, w, a, fmt.Sprintf("pair %d", rotations))
-	if len(h.reloads) != rotations+1 {
-		t.Errorf("got %d reloads, want %d", len(h.reloads), rotations+1)
-	}
+	harness.Equal(t, len(h.reloads), rotations+1, "reloads")
 	t.Logf("%d handshakes during %d rotations", handshakes.Load(), rotations)
 }
 
@@ -538,9 +492,7 @@ func TestAConnectionOutlivesItsCertificate(t *testing.T) {
 	defer out.Close()
 	go io.Copy(io.Discard, tls.Server(in, w.Config(Settings{})))
 	c := tls.Client(out, a.client())
-	if err := c.Handshake(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, c.Handshake())
 	cert, key = a.issue("new")
 	writePair(t, dir, cert, key)
 	w.look()
@@ -637,7 +589,7 @@ func TestWithoutHooksABadPairLeavesTheOldOneInUseToo(t *testing.T) {
 	wantServed(t, w, a, "one")
 }
 
-func TestMissingFilesAreTold(t *testing.T) {
+func TestMissingFilesAreReported(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := newAuthority(t, "ca").issue("one")
 	writePair(t, dir, cert, key)
@@ -653,9 +605,7 @@ func BenchmarkALookAtFilesThatHaveNotChanged(b *testing.B) {
 	cert, key := newAuthority(b, "ca").issue("one")
 	writePair(b, dir, cert, key)
 	w, err := Open(dir, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	harness.NoError(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
 		w.look()

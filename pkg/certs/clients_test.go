@@ -10,15 +10,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // below returns an authority that a signs.
 func (a *authority) below(name string) *authority {
 	b := &authority{t: a.t}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	harness.NoError(a.t, err)
 	b.key = key
 	b.cert = a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
@@ -32,9 +32,7 @@ func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
 	server := newAuthority(t, "server")
 	cert, key := server.issue("server")
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	root := newAuthority(t, "root")
 	authorities := x509.NewCertPool()
 	authorities.AddCert(root.cert)
@@ -45,9 +43,7 @@ func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
 		for n := 1; n <= maxChain+1; n++ {
 			cert, key := last.issue("client")
 			_, err := served(config, server.client(cert+chain, key))
-			if want := n <= maxChain; (err == nil) != want {
-				t.Errorf("%d certificates, optional %v: got %v, want served: %v", n, optional, err, want)
-			}
+			harness.Equal(t, (err == nil), n <= maxChain, n, "certificates, optional", optional, err)
 			last = last.below(fmt.Sprint(n))
 			chain = last.pem + chain
 		}
@@ -62,15 +58,11 @@ func TestACertificateThatIsNotForClientsOrNotTheirsIsRefused(t *testing.T) {
 	a := newAuthority(t, "ours")
 	cert, key := a.issue("server")
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	authorities := x509.NewCertPool()
 	authorities.AddCert(a.cert)
 	clientKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	forServers := a.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "client"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

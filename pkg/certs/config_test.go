@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheSettingsDecideTheVersion(t *testing.T) {
@@ -189,9 +191,7 @@ func TestNetHTTPServesHTTP2WithIt(t *testing.T) {
 			client.NextProtos = nil
 			transport := &http.Transport{TLSClientConfig: client, ForceAttemptHTTP2: c.http2}
 			r, err := (&http.Client{Transport: transport}).Get("https://" + server.Listener.Addr().String())
-			if err != nil {
-				t.Fatalf("client CA %q: %v", o.ClientCA, err)
-			}
+			harness.NoError(t, err, "client CA", o.ClientCA)
 			if got, err := io.ReadAll(r.Body); string(got) != c.want || err != nil {
 				t.Errorf("client CA %q: got %q, %v; want %q", o.ClientCA, got, err, c.want)
 			}

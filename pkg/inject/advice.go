@@ -19,16 +19,9 @@ func Advise(template any) []string {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	for i := range t.Spec.Containers {
 		c := &t.Spec.Containers[i]
-		for _, named := range []struct {
-			name string
-			*corev1.Probe
-		}{{"readiness", c.ReadinessProbe}, {"liveness", c.LivenessProbe}, {"startup", c.StartupProbe}} {
-			p := named.Probe
-			if p == nil {
-				continue
-			}
-			where := fmt.Sprintf("container %s: the %s probe", c.Name, named.name)
-			if missing := unset(p); p.PeriodSeconds != 0 && len(missing) > 0 {
+		for _, p := range probesOf(c) {
+			where := fmt.Sprintf("container %s: the %s probe", c.Name, p.name)
+			if missing := unset(p.Probe); p.PeriodSeconds != 0 && len(missing) > 0 {
 				say("%s sets periodSeconds but not %s; unset is not 0: timeoutSeconds is then 1, failureThreshold 3, successThreshold 1",
 					where, strings.Join(missing, " and "))
 			}
@@ -39,7 +32,7 @@ func Advise(template any) []string {
 				say("%s may take %d s but is asked every %d s: a slow answer delays the next question, so it takes up to %d s to notice a failure",
 					where, timeout, period, max(timeout, period)*max(p.FailureThreshold, usualFailures))
 			}
-			if named.name == "readiness" && p.Exec != nil {
+			if p.name == "readiness" && p.Exec != nil {
 				say("%s runs a command, which the kubelet goes on to run; an HTTP, TCP or gRPC probe could be run by the sidecar, next to the app", where)
 			}
 		}

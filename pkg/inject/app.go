@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
 // defaultContainer is the annotation by which kubectl finds a pod's main container.
@@ -41,14 +43,18 @@ func (in *injection) chooseApp() error {
 	return in.holdToPlainText()
 }
 
-// eligible are the containers that may be the app: the one that is named, or all.
+// eligible are the containers that may be the app: the one that is named, or all but those
+// of service meshes.
 func (in *injection) eligible() ([]*corev1.Container, error) {
 	name := in.options.get(containerOption)
 	var all []*corev1.Container
 	for i := range in.pod.Containers {
-		if c := &in.pod.Containers[i]; name == "" || c.Name == name {
+		if c := &in.pod.Containers[i]; c.Name == name || name == "" && !isMeshProxy(c) {
 			all = append(all, c)
 		}
+	}
+	if len(all) == 0 && name == "" {
+		return nil, skip(NoPort, "the pod has no container but those of a service mesh")
 	}
 	if len(all) == 0 {
 		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(containerNames(in.pod.Containers), ", "))
@@ -82,7 +88,7 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) error {
 	i := 0
 	if len(ways) > 1 { // several with the number: only its name tells one from another
 		if i = calledHTTP(ways); i < 0 {
-			return in.refuseWhichPort(ways)
+			return refuseWhichPort(ways)
 		}
 	}
 	in.take(ways[i], "the option "+portOption+" names it")
@@ -109,7 +115,7 @@ func (in *injection) chooseAmong(containers []*corev1.Container) error {
 	}
 	switch {
 	case len(all) == 0:
-		return in.skipNoPort(containers)
+		return skipNoPort(containers)
 	case len(usable) == 0:
 		return skipNotHTTP(all)
 	}
@@ -129,7 +135,7 @@ func (in *injection) chooseAmong(containers []*corev1.Container) error {
 		in.take(named[0], fmt.Sprintf("of its ports, Service %s names this one", service))
 		return nil
 	}
-	return in.refuseWhichPort(ways)
+	return refuseWhichPort(ways)
 }
 
 // take makes a way the one for requests.
@@ -266,7 +272,7 @@ func rank(s sign) int {
 	return len(most)
 }
 
-func (in *injection) skipNoPort(containers []*corev1.Container) error {
+func skipNoPort(containers []*corev1.Container) error {
 	if len(containers) > 1 {
 		return skip(NoPort, "no container declares a TCP port, and no Service at hand or readiness probe names one; if one serves: %s and %s",
 			cure(containerOption, containers[0].Name), cure(portOption, "8080"))
@@ -274,7 +280,7 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 	return skip(NoPort, "container %s declares no TCP port, and no Service at hand or readiness probe names one; if it serves: %s", containers[0].Name, cure(portOption, "8080"))
 }
 
-func (in *injection) refuseWhichPort(ways []way) error {
+func refuseWhichPort(ways []way) error {
 	var all []string
 	for _, w := range ways {
 		all = append(all, describePort(w.port))
@@ -348,15 +354,19 @@ type usualPort struct {
 	number int32
 }
 
-// usualPorts are the sidecar's, in the order in which they are chosen.
-func usualPorts() []usualPort {
+// usualPorts are the sidecar's, where config has them, in the order in which they are
+// chosen.
+var usualPorts = allPorts()
+
+func allPorts() []usualPort {
+	c := config.Default()
 	return []usualPort{
-		{"serving-port", 8012},
-		{"tls-port", 8112},
-		{"admin-port", 8022},
-		{"autoscaler-port", 9090},
-		{"metrics-port", 9091},
-		{"status-port", 8008},
+		{"serving-port", int32(c.Port.V)},
+		{"tls-port", int32(c.TLSPort.V)},
+		{"admin-port", int32(c.AdminPort.V)},
+		{"autoscaler-port", int32(c.AutoscalerPort.V)},
+		{"metrics-port", int32(c.MetricsPort.V)},
+		{"status-port", int32(c.StatusPort.V)},
 	}
 }
 
@@ -368,7 +378,7 @@ const higher = 10000
 // comes by the port's name or by an annotation, so the number is free.
 func (in *injection) choosePorts() error {
 	taken := map[int32]string{in.port.ContainerPort: in.app.Name}
-	wants := usualPorts()
+	wants := slices.Clone(usualPorts)
 	for i, want := range wants {
 		if said := in.options.get(want.option); said != "" {
 			number, _ := strconv.Atoi(said) // the option was validated

@@ -65,7 +65,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 	case map[string]any:
 		child := node[token]
 		switch {
-		case last && c.IfEmpty && !IsEmpty(child):
+		case last && c.IfEmpty && !isEmpty(child):
 		case last && c.Value == nil:
 			delete(node, token)
 		case last:
@@ -91,7 +91,7 @@ func put(node any, tokens []string, c Change, value any) (any, error) {
 			node = append(node, value)
 		case i < 0:
 			return nil, fmt.Errorf("nothing is called %q", token)
-		case last && c.IfEmpty && !IsEmpty(node[i]):
+		case last && c.IfEmpty && !isEmpty(node[i]):
 		case last && c.Value == nil:
 			node = slices.Delete(node, i, i+1)
 		case last:
@@ -116,9 +116,9 @@ func Missing(token string) any {
 	return map[string]any{}
 }
 
-// IsEmpty reports whether a value of [Decode] is nothing, or a map or list with
+// isEmpty reports whether a value of [Decode] is nothing, or a map or list with
 // nothing in it.
-func IsEmpty(value any) bool {
+func isEmpty(value any) bool {
 	switch v := value.(type) {
 	case nil:
 		return true
@@ -221,7 +221,7 @@ func JSONPatch(object any, changes []Change) ([]byte, error) {
 			case !last && child == nil && c.Value != nil:
 				child = Missing(token)
 				patch = append(patch, operation{op, pointer(way...), encode(child)})
-			case last && c.IfEmpty && !IsEmpty(child):
+			case last && c.IfEmpty && !isEmpty(child):
 			case last && c.Value != nil:
 				patch = append(patch, operation{op, pointer(way...), c.Value})
 			case last && there:

@@ -5,18 +5,35 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // FuzzOptions says anything in two annotations of a pod with any time to end. What is
 // not refused makes a sidecar that starts with those very settings, in a pod that
 // gives its drain time, no less than it had before; and what was said of one option is
 // what its variable holds.
+// wantTimeToDrain holds the time that a pod has to end, now and before, to the drain's.
+func wantTimeToDrain(t *testing.T, now *int64, before int64, drain time.Duration) {
+	t.Helper()
+	switch {
+	case now == nil:
+		if drain.Seconds() > 30-3 {
+			t.Errorf("got a drain of %v in a pod that says nothing of its end", drain)
+		}
+	case *now < before:
+		t.Errorf("got %d s to end, want the %d s that there were", *now, before)
+	case float64(*now) < drain.Seconds()+3:
+		t.Errorf("got a drain of %v in a pod with %d s to end", drain, *now)
+	}
+}
+
 func FuzzOptions(f *testing.F) {
 	for _, o := range Table() {
 		f.Add(o.Name, o.Default, "concurrency", "3", int64(30), int64(0))
@@ -42,20 +59,14 @@ func FuzzOptions(f *testing.F) {
 		}
 		before := parse(t, string(encode(pod)))
 		out := Inject(before, nil)
+		harness.Equal(t, strings.ContainsAny(out.Text, "\n\r"), false, "several lines", out.Text)
 		if out.Verdict != Injected {
-			if strings.ContainsAny(out.Text, "\n\r") {
-				t.Errorf("got the text %q, want one line", out.Text)
-			}
 			return
 		}
 		after, err := Apply(clone(before), out.Changes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		var got corev1.PodTemplateSpec
-		if err := json.Unmarshal(encode(after), &got); err != nil {
-			t.Fatalf("got %v of\n%s", err, encode(after))
-		}
+		harness.NoError(t, json.Unmarshal(encode(after), &got), "of", encode(after))
 		var environ []config.EnvVar
 		for _, e := range findSidecar(t, got.Spec).Env {
 			environ = append(environ, config.EnvVar{Name: e.Name, Value: expand(t, e.Value)})
@@ -67,36 +78,19 @@ func FuzzOptions(f *testing.F) {
 		if again := config.Environ(c); !slices.Equal(again, environ) {
 			t.Errorf("got the settings %v, which are read as %v", environ, again)
 		}
-		now := got.Spec.TerminationGracePeriodSeconds
-		switch {
-		case now == nil:
-			if c.DrainDeadline.V.Seconds() > 30-3 {
-				t.Errorf("got a drain of %v in a pod that says nothing of its end", c.DrainDeadline.V)
-			}
-		case *now < grace:
-			t.Errorf("got %d s to end, want the %d s that there were", *now, grace)
-		case float64(*now) < c.DrainDeadline.V.Seconds()+3:
-			t.Errorf("got a drain of %v in a pod with %d s to end", c.DrainDeadline.V, *now)
-		}
-
+		wantTimeToDrain(t, got.Spec.TerminationGracePeriodSeconds, grace, c.DrainDeadline.V)
 		if option, ok := find(name); ok && option.variable != "" && value != "" && name != other && name != drainMinOption && name != deadlineOption {
 			said := []config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: option.variable, Value: value}}
 			alone, err := config.Read(said)
 			if err != nil {
 				t.Fatalf("%s=%q: got it injected, config says %v", name, value, err)
 			}
-			if got, want := setting(t, c, option.variable), setting(t, alone, option.variable); got != want {
-				t.Errorf("%s=%q: got %s=%s, want %s", name, value, option.variable, got, want)
-			}
+			harness.Equal(t, setting(t, c, option.variable), setting(t, alone, option.variable), name, "=", value, option.variable, "=")
 		}
 
 		restored, err := Apply(clone(after), Uninject(after).Changes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := string(encode(restored)), string(encode(before)); got != want {
-			t.Errorf("undone: got\n%s\nwant\n%s", got, want)
-		}
+		harness.NoError(t, err)
+		harness.Equal(t, string(encode(restored)), string(encode(before)), "undone")
 	})
 }
 
@@ -161,24 +155,14 @@ func FuzzUninject(f *testing.F) {
 			return
 		}
 		after, err := Apply(clone(object), out.Changes)
-		if err != nil {
-			t.Fatalf("%s of\n%s: got %v", status, was, err)
-		}
+		harness.NoError(t, err, status, "of", was)
 		patch, err := JSONPatch(clone(object), out.Changes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		operations, err := jsonpatch.DecodePatch(patch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		patched, err := operations.Apply([]byte(was))
-		if err != nil {
-			t.Fatalf("%s of\n%s: got %v", patch, was, err)
-		}
-		if got, want := string(encode(parse(t, string(patched)))), string(encode(after)); got != want {
-			t.Errorf("%s of\n%s: got\n%s\nwant\n%s", status, was, got, want)
-		}
+		harness.NoError(t, err, patch, "of", was)
+		harness.Equal(t, string(encode(parse(t, string(patched)))), string(encode(after)), status, "of", was)
 		if got, want := string(encode(untouched(after))), string(encode(untouched(object))); got != want {
 			t.Errorf("%s: got changed what no injection changes:\n%s\nwas\n%s", status, got, want)
 		}
@@ -204,7 +188,7 @@ func untouched(pod any) any {
 		rest := []any{}
 		for i, item := range list {
 			c, _ := item.(map[string]any)
-			if c["name"] == Sidecar && i == Find(list, Sidecar) {
+			if c["name"] == sidecarName && i == Find(list, sidecarName) {
 				continue
 			}
 			if key == "containers" {
@@ -238,7 +222,7 @@ func untouched(pod any) any {
 }
 
 func dropEmpty(m map[string]any, key string) {
-	if IsEmpty(m[key]) {
+	if isEmpty(m[key]) {
 		delete(m, key)
 	}
 }
@@ -250,11 +234,7 @@ func FuzzPointer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		want := []string{a, b, c}
 		path := pointer(want...)
-		if got := Tokens(path); !slices.Equal(got, want) {
-			t.Errorf("%q: got %q, want %q", path, got, want)
-		}
-		if strings.Count(path, "/") != 3 {
-			t.Errorf("%q: got %d slashes, want 3", path, strings.Count(path, "/"))
-		}
+		harness.Equal(t, Tokens(path), want, path)
+		harness.Equal(t, strings.Count(path, "/"), 3, path, "slashes")
 	})
 }

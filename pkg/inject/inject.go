@@ -22,14 +22,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
-// Sidecar is the name of the container that is added.
-const Sidecar = "queue-proxy"
+// sidecarName is the name of the container that is added.
+const sidecarName = "queue-proxy"
 
 // mostContainers bounds the work for one pod, which grows with the square of them. No
 // kubelet would run so many.
@@ -136,9 +137,9 @@ type Outcome struct {
 	has *Outcome // of pods that have a sidecar already: those four and native
 }
 
-// Sidecar is the outcome of an injection that is done: this one, or the earlier one of pods
+// sidecar is the outcome of an injection that is done: this one, or the earlier one of pods
 // that have a sidecar already. nil is none.
-func (o *Outcome) Sidecar() *Outcome {
+func (o *Outcome) sidecar() *Outcome {
 	if o.Verdict == Injected {
 		return o
 	}
@@ -170,7 +171,7 @@ func decide(v Verdict, reason, format string, args []any) error {
 //
 // Its Changes are made by [Apply].
 func Inject(template any, said Options, services ...ServicePort) Outcome {
-	in := &injection{editor: editor{object: clone(template)}, services: services}
+	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, services: services}
 	err := in.read(template)
 	if err == nil {
 		err = in.run(said)
@@ -414,16 +415,16 @@ func checkQuantities(resources any, of string) error {
 
 // mayHaveSidecar looks for those who have one, or do not want one.
 func (in *injection) mayHaveSidecar() error {
-	has := hasContainer(in.pod, Sidecar)
+	has := hasContainer(in.pod, sidecarName)
 	status, injected := in.meta.Annotations[Prefix+statusKey]
 	switch {
 	case has && injected:
 		in.recognize()
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
-		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, Sidecar)
+		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, sidecarName)
 	case has:
-		return skip(HasQueueProxy, "a container is already called %s", Sidecar)
+		return skip(HasQueueProxy, "a container is already called %s", sidecarName)
 	case in.meta.Labels["serving.knative.dev/revision"] != "":
 		return skip(Knative, "Knative adds the queue-proxy to its pods itself; see deploy/knative")
 	case in.meta.Annotations["kubernetes.io/config.mirror"] != "":
@@ -523,23 +524,4 @@ func (in *injection) checkNames() error {
 		}
 	}
 	return nil
-}
-
-// clone copies an object of JSON. Texts and numbers, which nobody changes, are shared.
-func clone(object any) any {
-	switch object := object.(type) {
-	case map[string]any:
-		copied := make(map[string]any, len(object))
-		for key, child := range object {
-			copied[key] = clone(child)
-		}
-		return copied
-	case []any:
-		copied := make([]any, len(object))
-		for i, child := range object {
-			copied[i] = clone(child)
-		}
-		return copied
-	}
-	return object
 }

@@ -11,9 +11,11 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A property holds for every pod that is injected.
@@ -30,7 +32,11 @@ type injected struct {
 	out           Outcome
 }
 
+// clone copies an object of JSON, which Apply changes.
+func clone(object any) any { return runtime.DeepCopyJSONValue(object) }
+
 func TestRandomPods(t *testing.T) {
+	const many = 300
 	properties := []property{
 		{"injecting twice is the same as once", twiceIsOnce},
 		{"uninject brings back the pod", uninjectBringsBack},
@@ -55,9 +61,7 @@ func TestRandomPods(t *testing.T) {
 			continue
 		}
 		after, err := Apply(clone(p.before), p.out.Changes)
-		if err != nil {
-			t.Fatalf("seed %d: Apply: got %v, want no error", seed, err)
-		}
+		harness.NoError(t, err, "seed", seed, "Apply")
 		p.after = after
 		for _, property := range properties {
 			property.holds(t, p)
@@ -77,9 +81,7 @@ func TestRandomPods(t *testing.T) {
 
 func twiceIsOnce(t *testing.T, p *injected) {
 	again := Inject(p.before, p.said)
-	if got, want := string(encode(again.Changes)), string(encode(p.out.Changes)); got != want {
-		t.Errorf("the same pod: got other changes\n%s\nwant\n%s", got, want)
-	}
+	harness.Equal(t, string(encode(again.Changes)), string(encode(p.out.Changes)), "the same pod: other changes")
 	if got := Inject(p.after, p.said); got.Verdict != Skipped || got.Reason != AlreadyInjected {
 		t.Errorf("the injected pod: got %s (%s) %s, want it skipped as injected", got.Verdict, got.Reason, got.Text)
 	}
@@ -91,20 +93,14 @@ func uninjectBringsBack(t *testing.T, p *injected) {
 		t.Errorf("got %s %s %q, want it uninjected without warnings", out.Verdict, out.Text, out.Warnings)
 	}
 	restored, err := Apply(clone(p.after), out.Changes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := string(encode(restored)), string(encode(p.before)); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	harness.NoError(t, err)
+	harness.Equal(t, string(encode(restored)), string(encode(p.before)))
 }
 
 func TestUninjectKeepsWhatCameAfterwards(t *testing.T) {
 	before := parse(t, `{"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}]}]}}`)
 	after, err := Apply(clone(before), Inject(before, nil).Changes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	edits := []Change{
 		{Path: "/metadata/annotations/restarted", Value: encode("today")},
 		{Path: "/spec/containers/helper", Value: encode(map[string]any{"name": "helper"})},
@@ -118,32 +114,22 @@ func TestUninjectKeepsWhatCameAfterwards(t *testing.T) {
 	slices.Reverse(containers)
 
 	restored, err := Apply(clone(after), Uninject(after).Changes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	got := string(encode(restored))
 	want := `{"metadata":{"annotations":{"restarted":"today"}},"spec":{"containers":[{"name":"helper"},{"name":"web","ports":[{"containerPort":8080,"name":"http"}]}]}}`
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	harness.Equal(t, got, want)
 }
 
 func patchDoesTheSame(t *testing.T, p *injected) {
 	text, err := JSONPatch(clone(p.before), p.out.Changes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	patch, err := jsonpatch.DecodePatch(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	patched, err := patch.Apply(encode(p.before))
 	if err != nil {
 		t.Fatalf("got %v, want no error from\n%s", err, text)
 	}
-	if got, want := string(encode(parse(t, string(patched)))), string(encode(p.after)); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	harness.Equal(t, string(encode(parse(t, string(patched)))), string(encode(p.after)))
 }
 
 func defaultsDoNotMatter(t *testing.T, p *injected) {
@@ -154,12 +140,8 @@ func defaultsDoNotMatter(t *testing.T, p *injected) {
 		t.Fatalf("got %s (%s) %s, want it injected", out.Verdict, out.Reason, out.Text)
 	}
 	other, err := Apply(filled, p.out.Changes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := string(encode(sidecarOf(other))), string(encode(sidecarOf(p.after))); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	harness.NoError(t, err)
+	harness.Equal(t, string(encode(sidecarOf(other))), string(encode(sidecarOf(p.after))))
 }
 
 // fillIn does what an API server does to pods before it asks a webhook, as far as we
@@ -199,10 +181,10 @@ func fillIn(template any) {
 }
 
 func sidecarOf(template any) any {
-	if c := at(template, "spec", "containers", Sidecar); c != nil {
+	if c := at(template, "spec", "containers", sidecarName); c != nil {
 		return c
 	}
-	return at(template, "spec", "initContainers", Sidecar)
+	return at(template, "spec", "initContainers", sidecarName)
 }
 
 func settingsAreThePods(t *testing.T, p *injected) {
@@ -216,24 +198,18 @@ func settingsAreThePods(t *testing.T, p *injected) {
 		environ = append(environ, config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")})
 	}
 	settings, err := config.Read(environ)
-	if err != nil {
-		t.Fatalf("got %v, want settings that the sidecar takes", err)
-	}
-	if settings.OnKnative.V || settings.StatsFormat.V != config.Prometheus {
+	harness.NoError(t, err, "(settings that the sidecar takes)")
+	if settings.OnKnative.V || settings.StatsFormat.V != "prometheus" {
 		t.Errorf("got OnKnative %v and StatsFormat %s, want false and prometheus", settings.OnKnative.V, settings.StatsFormat.V)
 	}
-	if got, want := int32(settings.UserPort.V), p.out.AppPort; got != want {
-		t.Errorf("got USER_PORT %d, want %d", got, want)
-	}
+	harness.Equal(t, int32(settings.UserPort.V), p.out.AppPort, "USER_PORT")
 	wantProbes := 0
 	for _, was := range specOf(t, p.before).Containers {
 		if r := was.ReadinessProbe; r != nil && r.Exec == nil || was.Name == p.out.Container {
 			wantProbes++
 		}
 	}
-	if got := len(settings.Probes.V); got != wantProbes {
-		t.Errorf("got %d probes, want %d", got, wantProbes)
-	}
+	harness.Equal(t, len(settings.Probes.V), wantProbes, "probes")
 	grace := int64(30)
 	if pod.TerminationGracePeriodSeconds != nil {
 		grace = *pod.TerminationGracePeriodSeconds
@@ -280,9 +256,7 @@ func podIsValid(t *testing.T, p *injected) {
 	if wasApp.LivenessProbe != nil && wasApp.LivenessProbe.TCPSocket != nil {
 		got, _ := resolve(app.LivenessProbe.TCPSocket.Port, &app)
 		want, _ := resolve(wasApp.LivenessProbe.TCPSocket.Port, &wasApp)
-		if got != want {
-			t.Errorf("liveness: got port %d, want %d as p.before", got, want)
-		}
+		harness.Equal(t, got, want, "liveness: port (as p.before)")
 	}
 }
 
@@ -291,9 +265,7 @@ func nameLeadsToTheSidecar(t *testing.T, p *injected) {
 	if name == "" || portNamed(specOf(t, p.before), name) != app {
 		return // nobody found the app by it
 	}
-	if got := portNamed(specOf(t, p.after), name); got != p.out.ServingPort {
-		t.Errorf("got port %d by the name %s, want the sidecar's %d", got, name, p.out.ServingPort)
-	}
+	harness.Equal(t, portNamed(specOf(t, p.after), name), p.out.ServingPort, "port", "by the name", name)
 }
 
 func TestAServiceThatFollowsItsPodsLosesNoneWhileTheyRoll(t *testing.T) {
@@ -309,9 +281,7 @@ func TestAServiceThatFollowsItsPodsLosesNoneWhileTheyRoll(t *testing.T) {
 			service := parse(t, `{"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`)
 			out, _ := FollowService(service, []Pods{{Owner: "Pod web", Labels: map[string]string{"app": "web"}, Outcome: Inject(before, said)}}, Services)
 			after, err := Apply(clone(service), out.Changes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			want := want
 			if said != nil { // whose name is found by Kubernetes 1.33 only
 				want.targetPort, want.warned = `8012`, true
@@ -369,8 +339,7 @@ func portsAreTheSidecarsOwn(t *testing.T, p *injected) {
 
 // problemsOf holds a pod to those of Kubernetes' rules (core/v1 validation) that
 // concern what we write.
-func problemsOf(pod corev1.PodSpec) []string {
-	var all []string
+func problemsOf(pod corev1.PodSpec) (all []string) {
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	seen := map[string]bool{}
 	hostPorts := map[string]bool{}
@@ -400,23 +369,7 @@ func problemsOf(pod corev1.PodSpec) []string {
 				say("container %s: env %q: a bad name", c.Name, v.Name)
 			}
 		}
-		for name, p := range map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe, "startup": c.StartupProbe} {
-			if p == nil {
-				continue
-			}
-			if handlersOf(p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil, p.Exec != nil) != 1 {
-				say("container %s: %s: not exactly one handler", c.Name, name)
-			}
-			if name != "readiness" && p.SuccessThreshold > 1 {
-				say("container %s: %s: successThreshold is not 1", c.Name, name)
-			}
-		}
-		if l := c.Lifecycle; l != nil && l.PreStop != nil {
-			p := l.PreStop
-			if handlersOf(p.HTTPGet != nil, p.TCPSocket != nil, p.Sleep != nil, p.Exec != nil) != 1 {
-				say("container %s: preStop: not exactly one handler", c.Name)
-			}
-		}
+		handlerProblems(c, say)
 		for name, limit := range c.Resources.Limits {
 			if request, has := c.Resources.Requests[name]; has && request.Cmp(limit) > 0 {
 				say("container %s: %s: the request is above the limit", c.Name, name)
@@ -439,6 +392,27 @@ func problemsOf(pod corev1.PodSpec) []string {
 	return all
 }
 
+// handlerProblems says what is wrong with a container's probes and hooks.
+func handlerProblems(c corev1.Container, say func(format string, args ...any)) {
+	for name, p := range map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe, "startup": c.StartupProbe} {
+		if p == nil {
+			continue
+		}
+		if handlersOf(p.HTTPGet != nil, p.TCPSocket != nil, p.GRPC != nil, p.Exec != nil) != 1 {
+			say("container %s: %s: not exactly one handler", c.Name, name)
+		}
+		if name != "readiness" && p.SuccessThreshold > 1 {
+			say("container %s: %s: successThreshold is not 1", c.Name, name)
+		}
+	}
+	if l := c.Lifecycle; l != nil && l.PreStop != nil {
+		p := l.PreStop
+		if handlersOf(p.HTTPGet != nil, p.TCPSocket != nil, p.Sleep != nil, p.Exec != nil) != 1 {
+			say("container %s: preStop: not exactly one handler", c.Name)
+		}
+	}
+}
+
 func handlersOf(is ...bool) int {
 	n := 0
 	for _, b := range is {
@@ -452,16 +426,14 @@ func handlersOf(is ...bool) int {
 func specOf(t *testing.T, template any) corev1.PodSpec {
 	t.Helper()
 	var whole corev1.PodTemplateSpec // of which Inject reads a part
-	if err := json.Unmarshal(encode(template), &whole); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, json.Unmarshal(encode(template), &whole))
 	return whole.Spec
 }
 
 func findSidecar(t *testing.T, pod corev1.PodSpec) corev1.Container {
 	t.Helper()
 	for _, c := range slices.Concat(pod.Containers, pod.InitContainers) {
-		if c.Name == Sidecar {
+		if c.Name == sidecarName {
 			return c
 		}
 	}
@@ -472,9 +444,7 @@ func findSidecar(t *testing.T, pod corev1.PodSpec) corev1.Container {
 func parse(t *testing.T, text string) any {
 	t.Helper()
 	v, err := Decode([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return v
 }
 
@@ -499,17 +469,11 @@ func FuzzInject(f *testing.F) {
 			return
 		}
 		after, err := Apply(clone(before), out.Changes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		back := Uninject(after)
 		restored, err := Apply(clone(after), back.Changes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, want := string(encode(restored)), string(encode(before)); got != want {
-			t.Errorf("got\n%s\nwant\n%s", got, want)
-		}
+		harness.NoError(t, err)
+		harness.Equal(t, string(encode(restored)), string(encode(before)))
 	})
 }
 

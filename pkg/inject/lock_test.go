@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // annotated is a pod with an annotation.
@@ -87,17 +89,13 @@ func TestWhatIsSaidWithALockHolds(t *testing.T) {
 // it is left alone, as one that says any other.
 func TestAPolicyReadsNoLockedOption(t *testing.T) {
 	text, err := Policy(Options{lockOption: "concurrency,queue-depth,request-timeout"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	known := func(text string) string {
 		_, rest, _ := strings.Cut(text, "|| key in [")
 		list, _, _ := strings.Cut(rest, "]")
 		return list
 	}
-	if got, want := known(text), "'queue-proxy.dev/container', 'queue-proxy.dev/inject', 'queue-proxy.dev/port'"; got != want {
-		t.Errorf("got a policy for pods with %s, want %s", got, want)
-	}
+	harness.Equal(t, known(text), "'queue-proxy.dev/container', 'queue-proxy.dev/inject', 'queue-proxy.dev/port'", "policy for pods with")
 	free, err := Policy(nil)
 	if err != nil || !strings.Contains(known(free), "'queue-proxy.dev/concurrency'") {
 		t.Errorf("got %s, %v without a lock, want the concurrency too", known(free), err)

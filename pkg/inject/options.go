@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/spelling"
 )
 
 // Prefix begins the annotations and labels that are ours.
@@ -75,9 +76,15 @@ const (
 )
 
 // Table is every option, in the order in which people read about them. The tables of
-// docs/injection.md are made from it.
-func Table() []Option {
+// docs/injection.md are made from it. It must not be changed.
+func Table() []Option { return table }
+
+// table is made once: config finds the names of its settings by reflection.
+var table = allOptions()
+
+func allOptions() []Option {
 	const knative = "queue.sidecar.serving.knative.dev/"
+	c := config.Default()
 	return []Option{
 		{Name: injectOption, Default: "true", check: isBoolean,
 			Text: "`false` leaves the pod alone. The webhook asks for the label of this name."},
@@ -92,30 +99,30 @@ func Table() []Option {
 		{Name: pullOption, check: isOneOf("Always", "IfNotPresent", "Never"),
 			Text: "When it is pulled."},
 
-		{Name: "concurrency", variable: "CONTAINER_CONCURRENCY", Text: "Requests in the app at once; 0 is any number."},
-		{Name: "queue-depth", variable: "QUEUE_DEPTH", Text: "How many more may wait."},
-		{Name: "queue-timeout", variable: "QUEUE_TIMEOUT_SECONDS", Text: "How long one may wait."},
-		{Name: timeoutOption, variable: "REVISION_TIMEOUT_SECONDS", Text: "How long a request may take. The pod's grace period grows with it."},
-		{Name: "response-start-timeout", variable: "REVISION_RESPONSE_START_TIMEOUT_SECONDS", Text: "How long until the first byte of the response."},
-		{Name: "idle-timeout", variable: "REVISION_IDLE_TIMEOUT_SECONDS", Text: "How long nothing may move."},
-		{Name: deadlineOption, variable: "DRAIN_DEADLINE", Text: "When what still runs at the end of the pod is cut; unset is worked out, see above."},
-		{Name: "drain-quiet-period", variable: "DRAIN_QUIET_PERIOD", Text: "How long no new request must have come before the drain ends."},
-		{Name: drainMinOption, variable: "DRAIN_MIN", Text: "How long the drain takes at least; the app's own `sleep` before its end becomes this."},
-		{Name: "drain-streams", variable: "DRAIN_STREAMS", Text: "What becomes of WebSockets, event streams and gRPC streams at the end of the pod: `end` lets the app end them when it gets its SIGTERM, `wait` waits for them."},
-		{Name: "exclude-paths", variable: "EXCLUDE_PATHS", Text: "Paths that do not count as load."},
-		{Name: "exclude-user-agents", variable: "EXCLUDE_USER_AGENTS", Text: "Beginnings of User-Agent that do not count as load."},
-		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: "ENABLE_HTTP_FULL_DUPLEX",
+		{Name: "concurrency", variable: c.Concurrency.Name(), Text: "Requests in the app at once; 0 is any number."},
+		{Name: "queue-depth", variable: c.QueueDepth.Name(), Text: "How many more may wait."},
+		{Name: "queue-timeout", variable: c.QueueTimeout.Name(), Text: "How long one may wait."},
+		{Name: timeoutOption, variable: c.RequestTimeout.Name(), Text: "How long a request may take. The pod's grace period grows with it."},
+		{Name: "response-start-timeout", variable: c.ResponseStartTimeout.Name(), Text: "How long until the first byte of the response."},
+		{Name: "idle-timeout", variable: c.IdleTimeout.Name(), Text: "How long nothing may move."},
+		{Name: deadlineOption, variable: c.DrainDeadline.Name(), Text: "When what still runs at the end of the pod is cut; unset is worked out, see above."},
+		{Name: "drain-quiet-period", variable: c.DrainQuietPeriod.Name(), Text: "How long no new request must have come before the drain ends."},
+		{Name: drainMinOption, variable: c.DrainMin.Name(), Text: "How long the drain takes at least; the app's own `sleep` before its end becomes this."},
+		{Name: "drain-streams", variable: c.DrainStreams.Name(), Text: "What becomes of WebSockets, event streams and gRPC streams at the end of the pod: `end` lets the app end them when it gets its SIGTERM, `wait` waits for them."},
+		{Name: "exclude-paths", variable: c.ExcludePaths.Name(), Text: "Paths that do not count as load."},
+		{Name: "exclude-user-agents", variable: c.ExcludeUserAgents.Name(), Text: "Beginnings of User-Agent that do not count as load."},
+		{Name: duplexOption, Aliases: []string{"features.knative.dev/http-full-duplex"}, variable: c.FullDuplex.Name(),
 			Text: "Let an HTTP/1.1 response begin while its request is still being sent."},
-		{Name: "log-level", variable: "SERVING_LOGGING_LEVEL", Text: "The least level that the sidecar logs."},
+		{Name: "log-level", variable: c.LoggingLevel.Name(), Text: "The least level that the sidecar logs."},
 		{Name: settingsOption,
 			Text: "Any other setting of the sidecar: lines of `NAME=value`."},
 
-		{Name: "serving-port", check: isPort, variable: "QUEUE_SERVING_PORT", Text: "Where the sidecar takes requests."},
-		{Name: "tls-port", check: isPort, variable: "QUEUE_SERVING_TLS_PORT", Text: "Where it takes requests over TLS."},
-		{Name: "admin-port", check: isPort, variable: "ADMIN_PORT", Text: "Where preStop hooks ask it to drain."},
-		{Name: "autoscaler-port", check: isPort, variable: "AUTOSCALER_PORT", Text: "Where autoscalers read its statistics."},
-		{Name: "metrics-port", check: isPort, variable: "METRICS_PORT", Text: "Where Prometheus reads its metrics."},
-		{Name: "status-port", check: isPort, variable: "STATUS_PORT", Text: "Where its status page is, on the loopback address."},
+		{Name: "serving-port", check: isPort, variable: c.Port.Name(), Text: "Where the sidecar takes requests."},
+		{Name: "tls-port", check: isPort, variable: c.TLSPort.Name(), Text: "Where it takes requests over TLS."},
+		{Name: "admin-port", check: isPort, variable: c.AdminPort.Name(), Text: "Where preStop hooks ask it to drain."},
+		{Name: "autoscaler-port", check: isPort, variable: c.AutoscalerPort.Name(), Text: "Where autoscalers read its statistics."},
+		{Name: "metrics-port", check: isPort, variable: c.MetricsPort.Name(), Text: "Where Prometheus reads its metrics."},
+		{Name: "status-port", check: isPort, variable: c.StatusPort.Name(), Text: "Where its status page is, on the loopback address."},
 
 		{Name: "cpu-request", Aliases: []string{knative + "cpu-resource-request"}, Default: "25m", check: isQuantity, Text: "What the sidecar asks for."},
 		{Name: "cpu-limit", Aliases: []string{knative + "cpu-resource-limit"}, check: isQuantity, Text: "What it may use."},
@@ -129,7 +136,7 @@ func Table() []Option {
 		{Name: metricsOption, Default: "true", check: isBoolean,
 			Text: "Write the `prometheus.io/` annotations of the sidecar's metrics, if the pod has none."},
 
-		{Name: lockOption, operator: true, check: isLock,
+		{Name: lockOption, operator: true,
 			Text: "Options, with commas between them, that no annotation may say; `ports` and `resources` are all of these. A pod whose annotations do is refused. No annotation says this one."},
 	}
 }
@@ -143,7 +150,7 @@ type Options map[string]string
 func (o Options) Set(name, text string) error {
 	option, ok := find(name)
 	if !ok {
-		return unknown("option", name, names(Table()))
+		return unknown("option", name, optionNames())
 	}
 	if err := option.validate(text); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -161,15 +168,15 @@ func FromEnv(environ []string) (Options, error) {
 		if !strings.HasPrefix(name, "INJECTOR_") || text == "" || isServiceLink(name, text) {
 			continue
 		}
-		i := slices.IndexFunc(Table(), func(t Option) bool { return t.Env() == name })
+		i := slices.IndexFunc(table, func(t Option) bool { return t.Env() == name })
 		if i < 0 {
 			var all []string
-			for _, t := range Table() {
+			for _, t := range table {
 				all = append(all, t.Env())
 			}
 			return nil, unknown("variable", name, all)
 		}
-		if err := o.Set(Table()[i].Name, text); err != nil {
+		if err := o.Set(table[i].Name, text); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -192,7 +199,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 	if all == nil {
 		all = Options{}
 	}
-	for _, option := range Table() {
+	for _, option := range table {
 		for _, key := range option.annotations() {
 			value := annotations[key]
 			if value == "" {
@@ -235,7 +242,7 @@ func (o Option) annotations() []string {
 func (o Options) locked() []string {
 	var all []string
 	said, _ := lockedBy(o[lockOption]) // it was validated
-	for _, option := range Table() {
+	for _, option := range table {
 		if said[option.Name] {
 			all = append(all, option.Name)
 		}
@@ -265,28 +272,23 @@ func lockedBy(text string) (map[string]bool, error) {
 		switch {
 		case name == "":
 		case name == "ports":
-			for _, u := range usualPorts() {
+			for _, u := range usualPorts {
 				all[u.option] = true
 			}
 		case name == "resources":
 			all[percentOption] = true
-			for _, o := range Table() {
+			for _, o := range table {
 				all[o.Name] = all[o.Name] || strings.HasSuffix(o.Name, "-request") || strings.HasSuffix(o.Name, "-limit")
 			}
 		case name == injectOption:
 			return nil, fmt.Errorf("%s: a pod that says false is not asked about, so this cannot be locked", injectOption)
 		case !known || option.operator:
-			return nil, unknown("option", name, append(names(Table()), "ports", "resources"))
+			return nil, unknown("option", name, append(optionNames(), "ports", "resources"))
 		default:
 			all[name] = true
 		}
 	}
 	return all, nil
-}
-
-func isLock(text string) error {
-	_, err := lockedBy(text)
-	return err
 }
 
 // get is what was said of an option, or its default.
@@ -308,12 +310,20 @@ func (o Option) validate(text string) error {
 	case o.Name == settingsOption:
 		_, err := settings(text)
 		return err
+	case o.Name == lockOption:
+		_, err := lockedBy(text)
+		return err
 	case o.variable != "":
 		// Alone, with room for it: how it fits the others is seen when all are known.
-		_, err := config.Read([]config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: o.variable, Value: text}})
+		_, err := config.Read([]config.EnvVar{longDeadline(), {Name: o.variable, Value: text}})
 		return err
 	}
 	return nil
+}
+
+// longDeadline leaves room in the drain for any other setting.
+func longDeadline() config.EnvVar {
+	return config.EnvVar{Name: variableOf(deadlineOption), Value: "10000h"}
 }
 
 // settings reads the lines of the option of that name.
@@ -323,13 +333,15 @@ func settings(text string) ([]config.EnvVar, error) {
 	}
 	var all []config.EnvVar
 	known := map[string]bool{}
-	for _, s := range config.Default().Settings() {
+	c := config.Default()
+	for _, s := range c.Settings() {
 		known[s.Name] = true
 	}
 	taken := map[string]string{
-		"USER_PORT": portOption, "SERVING_READINESS_PROBE": "", "ENABLE_MULTI_CONTAINER_PROBES": "", "ON_KNATIVE": "", "DRAIN_ENDPOINT": modeOption,
+		c.UserPort.Name(): portOption, c.DrainEndpoint.Name(): modeOption,
+		c.Probes.Name(): "", c.ProbeArray.Name(): "", c.OnKnative.Name(): "",
 	}
-	for _, option := range Table() {
+	for _, option := range table {
 		if option.variable != "" {
 			taken[option.variable] = option.Name
 		}
@@ -365,8 +377,13 @@ func (o Options) IsPlaceholder() bool {
 	return o[imageOption] == "" || strings.HasSuffix(o[imageOption], "@sha256:"+strings.Repeat("0", 64))
 }
 
+// variableOf is the variable that an option sets.
+func variableOf(name string) string {
+	option, _ := find(name)
+	return option.variable
+}
+
 func find(name string) (Option, bool) {
-	table := Table()
 	i := slices.IndexFunc(table, func(o Option) bool { return o.Name == name })
 	if i < 0 {
 		return Option{}, false
@@ -374,7 +391,7 @@ func find(name string) (Option, bool) {
 	return table[i], true
 }
 
-func names(table []Option) []string {
+func optionNames() []string {
 	var all []string
 	for _, o := range table {
 		all = append(all, o.Name)
@@ -384,7 +401,7 @@ func names(table []Option) []string {
 
 func annotationKeys() []string {
 	var all []string
-	for _, o := range Table() {
+	for _, o := range table {
 		if !o.operator {
 			all = append(all, o.Annotation())
 		}
@@ -452,40 +469,11 @@ func isPercentage(text string) error {
 
 // unknown is the error of a name that nobody knows, with the nearest that is known.
 func unknown(what, name string, known []string) error {
-	const tooFar = 6   // edits: beyond them the nearest is a guess that misleads
-	const longest = 64 // letters: no name of ours comes near
+	const mostEdits = 5 // beyond them the nearest is a guess that misleads
+	const longest = 64  // letters: no name of ours comes near
 	if len(name) > longest {
 		return fmt.Errorf("unknown %s %q", what, strings.ToValidUTF8(name[:longest], "")+"...")
 	}
 	slices.Sort(known)
-	nearest, least := "", tooFar
-	for _, k := range known {
-		if d := distance(name, k); d < least {
-			nearest, least = k, d
-		}
-	}
-	if nearest == "" {
-		return fmt.Errorf("unknown %s %q", what, name)
-	}
-	return fmt.Errorf("unknown %s %q: did you mean %q?", what, name, nearest)
-}
-
-// distance is how many letters must be put in, taken out or changed to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j]+1, row[j+1]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
+	return spelling.Unknown(what, name, known, func(string) int { return mostEdits })
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
@@ -24,15 +25,11 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 		if !ok {
 			t.Fatalf("no option is called %s", name)
 		}
-		flag := Options{}
-		if err := flag.Set(name, value); err != nil {
-			t.Fatal(err)
-		}
+		flags := Options{}
+		harness.NoError(t, flags.Set(name, value))
 		environ, err := FromEnv([]string{"HOME=/", option.Env() + "=" + value})
-		if err != nil {
-			t.Fatal(err)
-		}
-		byFlag := Inject(bare, flag)
+		harness.NoError(t, err)
+		byFlag := Inject(bare, flags)
 		byEnv := Inject(bare, environ)
 		annotated := pod(option.Annotation(), value)
 		byAnnotation := Inject(annotated, nil)
@@ -40,20 +37,14 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 			t.Errorf("%s: got %s %q and %s %q, want it injected", name, byFlag.Verdict, byFlag.Text, byAnnotation.Verdict, byAnnotation.Text)
 			continue
 		}
-		if got, want := string(encode(byEnv.Changes)), string(encode(byFlag.Changes)); got != want {
-			t.Errorf("%s: the environment: got\n%s\nwant what the flag does\n%s", name, got, want)
-		}
+		harness.Equal(t, string(encode(byEnv.Changes)), string(encode(byFlag.Changes)), name, "the environment", "(what the flag does)")
 		got, want := sidecarIn(t, annotated, byAnnotation), sidecarIn(t, bare, byFlag)
-		if got != want {
-			t.Errorf("%s: the annotation: got\n%s\nwant what the flag does\n%s", name, got, want)
-		}
+		harness.Equal(t, got, want, name, "the annotation", "(what the flag does)")
 		// An annotation wins over a flag.
 		for _, other := range Table() {
 			if other.Name == name && other.variable == "CONTAINER_CONCURRENCY" {
 				over := Inject(annotated, Options{name: "99"})
-				if got := sidecarIn(t, annotated, over); got != want {
-					t.Errorf("%s: annotation over flag: got\n%s\nwant\n%s", name, got, want)
-				}
+				harness.Equal(t, sidecarIn(t, annotated, over), want, name, "annotation over flags")
 			}
 		}
 	}
@@ -62,9 +53,7 @@ func TestTheThreeWaysOfSayingAnOptionAreOne(t *testing.T) {
 func sidecarIn(t *testing.T, before any, out Outcome) string {
 	t.Helper()
 	after, err := Apply(clone(before), out.Changes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return string(encode(sidecarOf(after)))
 }
 
@@ -196,9 +185,7 @@ var update = flag.Bool("update", false, "rewrite the table of docs/injection.md"
 func TestGuideHasTheTable(t *testing.T) {
 	const guide, begin, end = "../../docs/injection.md", "<!-- options -->\n", "<!-- /options -->\n"
 	text, err := os.ReadFile(guide)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	head, rest, ok := strings.Cut(string(text), begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
@@ -206,9 +193,7 @@ func TestGuideHasTheTable(t *testing.T) {
 	}
 	want := head + begin + markdown() + end + tail
 	if *update {
-		if err := os.WriteFile(guide, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.WriteFile(guide, []byte(want), 0o644))
 		return
 	}
 	if string(text) != want {
@@ -239,24 +224,18 @@ func markdown() string {
 
 func TestGuideKnowsEveryReason(t *testing.T) {
 	text, err := os.ReadFile("../../docs/injection.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for reason := range reasonTexts {
 		if reason == NotInjected { // of uninject
 			continue
 		}
-		if !strings.Contains(string(text), "`"+reason+"`") {
-			t.Errorf("got no word about %s, want the guide to explain it", reason)
-		}
+		harness.Contains(t, string(text), "`"+reason+"`", "no word about", reason)
 	}
 }
 
 func TestALabelThatIsNeitherTrueNorFalseIsNotTakenForConsent(t *testing.T) {
 	for said, want := range map[string]string{"": "injected ", "true": "injected ", "1": "injected ", "false": "skipped opted-out", "F": "skipped opted-out", "no": "refused bad-option", "disabled": "refused bad-option"} {
 		out := Inject(parse(t, `{"metadata":{"labels":{"queue-proxy.dev/inject":`+string(encode(said))+`}},"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}]}}`), nil)
-		if got := string(out.Verdict) + " " + out.Reason; got != want {
-			t.Errorf("%q: got %s (%s), want %s", said, got, out.Text, want)
-		}
+		harness.Equal(t, string(out.Verdict)+" "+out.Reason, want, said, out.Text)
 	}
 }

@@ -107,7 +107,7 @@ func (p *policy) makeWhole(name string) error {
 // it moves to, can be another one's.
 func (p *policy) holdPortsApart() error {
 	seen := map[int32]string{}
-	for _, u := range usualPorts() {
+	for _, u := range usualPorts {
 		may := []int32{u.number, u.number + higher}
 		if n, err := strconv.Atoi(p.said[u.option]); err == nil {
 			may = []int32{int32(n)}
@@ -125,7 +125,7 @@ func (p *policy) holdPortsApart() error {
 // sample injects a pod that says nothing: what the sidecar is in all pods.
 func (p *policy) sample() error {
 	free := int32(1)
-	for slices.ContainsFunc(usualPorts(), func(u usualPort) bool { return p.said[u.option] == strconv.Itoa(int(free)) }) {
+	for slices.ContainsFunc(usualPorts, func(u usualPort) bool { return p.said[u.option] == strconv.Itoa(int(free)) }) {
 		free++
 	}
 	said := maps.Clone(p.said)
@@ -141,7 +141,7 @@ func (p *policy) sample() error {
 		return errors.New(out.Text)
 	}
 	for _, c := range out.Changes {
-		if strings.HasSuffix(c.Path, "/"+Sidecar) {
+		if strings.HasSuffix(c.Path, "/"+sidecarName) {
 			return json.Unmarshal(c.Value, &p.sidecar)
 		}
 	}
@@ -166,13 +166,15 @@ func (p *policy) environ() string {
 		}
 		entries = append(entries, e)
 	}
-	for _, s := range config.Default().Settings() {
+	c := config.Default()
+	onKnative := c.OnKnative.Name()
+	for _, s := range c.Settings() {
 		v, depends := ofPod[s.Name]
 		text, is := constant[s.Name]
 		switch {
 		case depends:
 			entry(s.Name, v.when, v.value)
-		case is && s.Name != "ON_KNATIVE":
+		case is && s.Name != onKnative:
 			entry(s.Name, "", quoteCEL(text))
 		}
 	}
@@ -180,7 +182,7 @@ func (p *policy) environ() string {
 	if serving {
 		when = ""
 	}
-	entry("ON_KNATIVE", when, "'false'")
+	entry(onKnative, when, "'false'")
 	return strings.Join(entries, "\n+ ")
 }
 

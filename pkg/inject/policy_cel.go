@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
@@ -132,6 +133,8 @@ func resolvedCEL(a string) string {
 }
 
 // conditions say which pods the policy takes. They cannot use variables.
+//
+//nolint:funlen // a table
 func (p *policy) conditions() []expression {
 	fill := strings.NewReplacer("{container}", "container", "{port}", "wanted", "{default}", "usual").Replace
 	ofOptions := func(cel string) string {
@@ -147,7 +150,7 @@ func (p *policy) conditions() []expression {
 			values = append(values, fmt.Sprintf("object.metadata.?annotations[?'%s%s'].orValue('').matches('%s|^$')", Prefix, name, pattern))
 		}
 	}
-	for _, o := range Table() {
+	for _, o := range table {
 		for _, alias := range o.Aliases {
 			aliases = append(aliases, "'"+alias+"'")
 		}
@@ -156,6 +159,7 @@ func (p *policy) conditions() []expression {
 	all := []expression{
 		{"not-injected", "", `!object.metadata.?annotations[?'queue-proxy.dev/status'].hasValue()`},
 		{"no-sidecar", "", `!(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.name == 'queue-proxy')`},
+		{"no-mesh-proxy", "A policy runs before the webhooks of meshes, which add theirs afterwards.", `!object.spec.containers.exists(c, c.name in ['` + strings.Join(meshProxies, "', '") + `'])`},
 		{"not-knative", "", `!object.metadata.?labels[?'serving.knative.dev/revision'].hasValue()`},
 		{"not-of-a-kubelet", "", `!object.metadata.?annotations[?'kubernetes.io/config.mirror'].hasValue()`},
 		{"wanted", "", `object.metadata.?labels[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues + `
@@ -176,7 +180,7 @@ func (p *policy) conditions() []expression {
 		{"no-budget", "With resources for the whole pod, the sidecar would ask for less.", `!has(object.spec.resources)`},
 		{"one-app", "It is clear which container serves.", ofOptions(`size(` + apps + `) == 1`)},
 		{"one-port", "It is clear on which port, and its new name is free.", ofApp(`size(` + portsOfApp + `) == 1
-&& !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['user-port', 'http-autometric', 'http-usermetric'])`)},
+&& !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['user-port', '` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe says that the port speaks TLS.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
@@ -227,7 +231,7 @@ const taken = `[port.containerPort] + ` + stay + `
 // there.
 func (p *policy) portsFree() string {
 	var fixed, moving, unasked []string
-	for i, u := range usualPorts() {
+	for i, u := range usualPorts {
 		passes := i < 2 // to these a probe may be meant to come through the sidecar
 		if said := p.said[u.option]; said != "" {
 			fixed = append(fixed, said)
@@ -262,27 +266,28 @@ func (p *policy) shortEnough() string {
 // written, "" for always, and what.
 func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
 	type entry = struct{ when, value string }
-	port := func(name string, usual int32) entry {
-		return entry{fmt.Sprintf("variables.%s != %d", name, usual), "string(variables." + name + ")"}
+	port := func(name string, p *config.Port) entry {
+		return entry{fmt.Sprintf("variables.%s != %d", name, p.V), "string(variables." + name + ")"}
 	}
+	c := config.Default()
 	all := map[string]entry{
-		"USER_PORT":                     port("port.containerPort", 8080),
-		"QUEUE_SERVING_PORT":            port("servingPort", 8012),
-		"QUEUE_SERVING_TLS_PORT":        port("tlsPort", 8112),
-		"ADMIN_PORT":                    port("adminPort", 8022),
-		"AUTOSCALER_PORT":               port("autoscalerPort", 9090),
-		"METRICS_PORT":                  port("metricsPort", 9091),
-		"STATUS_PORT":                   port("statusPort", 8008),
-		"CONTAINER_CONCURRENCY":         {"variables.concurrency != 0", "string(variables.concurrency)"},
-		"QUEUE_DEPTH":                   {"variables.queueDepth != '' && int(variables.queueDepth) != 10 * variables.concurrency", "variables.queueDepth"},
-		"REVISION_TIMEOUT_SECONDS":      {"variables.requestTimeout != 0", "string(variables.requestTimeout)"},
-		"ENABLE_MULTI_CONTAINER_PROBES": {"size(variables.questions) > 1", "'true'"},
-		"SERVING_READINESS_PROBE": {"size(variables.questions) > 0",
+		c.UserPort.Name():       port("port.containerPort", &c.UserPort),
+		c.Port.Name():           port("servingPort", &c.Port),
+		c.TLSPort.Name():        port("tlsPort", &c.TLSPort),
+		c.AdminPort.Name():      port("adminPort", &c.AdminPort),
+		c.AutoscalerPort.Name(): port("autoscalerPort", &c.AutoscalerPort),
+		c.MetricsPort.Name():    port("metricsPort", &c.MetricsPort),
+		c.StatusPort.Name():     port("statusPort", &c.StatusPort),
+		c.Concurrency.Name():    {"variables.concurrency != 0", "string(variables.concurrency)"},
+		c.QueueDepth.Name():     {"variables.queueDepth != '' && int(variables.queueDepth) != 10 * variables.concurrency", "variables.queueDepth"},
+		c.RequestTimeout.Name(): {"variables.requestTimeout != 0", "string(variables.requestTimeout)"},
+		c.ProbeArray.Name():     {"size(variables.questions) > 1", "'true'"},
+		c.Probes.Name(): {"size(variables.questions) > 0",
 			"(size(variables.questions) > 1 ? '[' + variables.questions.join(',') + ']' : variables.questions[0]).replace('$', '$$')"},
-		"DRAIN_MIN": {"variables.least > 0", inWords("variables.least")},
+		c.DrainMin.Name(): {"variables.least > 0", inWords("variables.least")},
 	}
 	if !fixedDeadline {
-		all["DRAIN_DEADLINE"] = entry{"variables.drain != 27", inWords("variables.drain")}
+		all[c.DrainDeadline.Name()] = entry{"variables.drain != 27", inWords("variables.drain")}
 	}
 	return all
 }
@@ -336,11 +341,15 @@ func usual(field string, n int) string {
 }
 
 // variables are worked out in order, once for a pod.
+//
+//nolint:funlen // a table
 func (p *policy) variables() []expression {
 	fill := strings.NewReplacer("{container}", "variables.containerOption", "{port}", "variables.portOption", "{default}", usualContainer).Replace
 	whole := func(name string) string { return fmt.Sprintf("[%s].map(n, n == '' ? 0 : int(n))[0]", p.option(name)) }
 
 	all := []expression{
+		// On its own, so that deploy/overlays/policy can set it.
+		{"image", "The sidecar's.", quoteCEL(p.sidecar.Image)},
 		{"containerOption", "", p.option(containerOption)},
 		{"portOption", "", p.option(portOption)},
 		{"concurrency", "", whole("concurrency")},
@@ -353,7 +362,7 @@ func (p *policy) variables() []expression {
 		{"portPath", "", `variables.appPath + '/ports/' + string(variables.app.?ports.orValue([]).map(p, p == variables.port).indexOf(true))`},
 		{"taken", "", "[variables.port].map(port, " + taken + ")[0]"},
 	}
-	for _, u := range usualPorts() {
+	for _, u := range usualPorts {
 		words := strings.Split(u.option, "-")
 		name := words[0] + "Port"
 		cel := p.said[u.option]
@@ -493,8 +502,8 @@ func (p *policy) container() string {
 	kind := "Object.spec." + p.list()
 	get := kind + ".readinessProbe.httpGet"
 	fields := []string{
-		"name: '" + Sidecar + "'",
-		"image: " + quoteCEL(p.sidecar.Image),
+		"name: '" + sidecarName + "'",
+		"image: variables.image",
 	}
 	if p.sidecar.ImagePullPolicy != "" {
 		fields = append(fields, "imagePullPolicy: "+quoteCEL(string(p.sidecar.ImagePullPolicy)))
@@ -507,8 +516,8 @@ func (p *policy) container() string {
 	}
 	return kind + "{\n  " + strings.Join(append(fields,
 		`ports: [
-    `+kind+`.ports{name: 'http-autometric', containerPort: variables.autoscalerPort, protocol: 'TCP'},
-    `+kind+`.ports{name: 'http-usermetric', containerPort: variables.metricsPort, protocol: 'TCP'},
+    `+kind+`.ports{name: '`+config.AutoscalerPortName+`', containerPort: variables.autoscalerPort, protocol: 'TCP'},
+    `+kind+`.ports{name: '`+config.MetricsPortName+`', containerPort: variables.metricsPort, protocol: 'TCP'},
     `+kind+`.ports{name: variables.portName == '' ? 'queue-port' : variables.portName, containerPort: variables.servingPort, protocol: 'TCP',
       ?hostPort: variables.port.?hostPort, ?hostIP: variables.port.?hostIP}]`,
 		"env: "+strings.ReplaceAll(p.environ(), "\n", "\n    "),

@@ -35,40 +35,30 @@ const (
 // asked by TCP. Whoever asks the sidecar does so with the timings of the first probe.
 func (in *injection) moveProbes() error {
 	in.timings = corev1.Probe{TimeoutSeconds: eagerTimeout, PeriodSeconds: eagerPeriod, SuccessThreshold: usualSuccesses, FailureThreshold: eagerFailures}
-	found := false
+	containers := []*corev1.Container{in.app}
+	for i := range in.pod.Containers {
+		if c := &in.pod.Containers[i]; c.Name != in.app.Name {
+			containers = append(containers, c)
+		}
+	}
 	longest := int32(0)
-	move := func(c *corev1.Container) error {
-		if !canMove(c.ReadinessProbe) {
-			return nil
+	for _, c := range containers {
+		if !movesProbe(c) {
+			continue
 		}
 		filled, p, err := convert(c)
 		if err != nil {
 			return err
 		}
-		in.probes = append(in.probes, p)
-		if !found {
+		if len(in.probes) == 0 {
 			in.timings = timingsOf(filled)
-			found = true
 		}
+		in.probes = append(in.probes, p)
 		longest = max(longest, filled.TimeoutSeconds)
 		in.note("the readiness probe of container %s moves to the sidecar, which answers the kubelet for it on %d", c.Name, in.ports.serving)
-		return nil
-	}
-	if err := move(in.app); err != nil {
-		return err
-	}
-	appHas := found
-	for i := range in.pod.Containers {
-		c := &in.pod.Containers[i]
-		if c.Name == in.app.Name {
-			continue
-		}
-		if err := move(c); err != nil {
-			return err
-		}
 	}
 	in.timings.TimeoutSeconds = max(in.timings.TimeoutSeconds, longest) // the sidecar waits for all of them
-	if appHas {
+	if movesProbe(in.app) {
 		return nil
 	}
 	if in.app.ReadinessProbe != nil {
@@ -86,16 +76,17 @@ func (in *injection) moveProbes() error {
 // canMove reports whether the sidecar can run a probe in the kubelet's place.
 func canMove(p *corev1.Probe) bool { return p != nil && p.Exec == nil }
 
+// movesProbe reports whether the readiness probe of a container moves to the sidecar.
+func movesProbe(c *corev1.Container) bool { return canMove(c.ReadinessProbe) && !isMeshProxy(c) }
+
 // convert makes the sidecar's probe of a container's: what Kubernetes fills in is filled
-// in, and names of ports become numbers. The first result is the same as Kubernetes'
-// type.
-func convert(c *corev1.Container) (*corev1.Probe, probe.Probe, error) {
+// in, and names of ports become numbers. theirs is the same as Kubernetes' type.
+func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err error) {
 	p := c.ReadinessProbe.DeepCopy()
 	fill(&p.TimeoutSeconds, usualTimeout)
 	fill(&p.PeriodSeconds, usualPeriod)
 	fill(&p.SuccessThreshold, usualSuccesses)
 	fill(&p.FailureThreshold, usualFailures)
-	var err error
 	switch {
 	case p.HTTPGet != nil:
 		if p.HTTPGet.Path == "" {
@@ -160,7 +151,7 @@ func timingsOf(p *corev1.Probe) corev1.Probe {
 // takeReadinessProbes removes the probes that the sidecar runs from the containers.
 func (in *injection) takeReadinessProbes() error {
 	for _, c := range in.pod.Containers {
-		if canMove(c.ReadinessProbe) {
+		if movesProbe(&c) {
 			in.remove("spec", "containers", c.Name, "readinessProbe")
 		}
 	}

@@ -292,10 +292,7 @@ const (
 // keeps away.
 func speaksHTTPCEL() string {
 	var numbers []string
-	for _, n := range slices.Sorted(maps.Keys(rawPorts)) {
-		numbers = append(numbers, fmt.Sprint(n))
-	}
-	for _, n := range slices.Sorted(maps.Keys(tlsPorts)) {
+	for _, n := range slices.Concat(slices.Sorted(maps.Keys(rawPorts)), slices.Sorted(maps.Keys(tlsPorts))) {
 		numbers = append(numbers, fmt.Sprint(n))
 	}
 	matches := func(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }

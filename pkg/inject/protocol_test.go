@@ -5,48 +5,52 @@ import (
 	"testing"
 )
 
+// asked is the field of a container before what asks it.
+const asked = `,"readinessProbe":`
+
+var protocols = []struct{ fact, container, why string }{ // why "": it is injected
+	{"a port that says nothing", `"ports":[{"containerPort":8080}]`, ""},
+	{"Redis by its number", `"ports":[{"containerPort":6379}]`, "6379 is the port of Redis"},
+	{"a web server on that number", `"ports":[{"containerPort":6379,"name":"http"}]`, ""},
+	{"one that is asked by HTTP", `"ports":[{"containerPort":6379}]` + asked + `{"httpGet":{"port":6379}}`, ""},
+	{"one that is asked by gRPC", `"ports":[{"containerPort":9092}]` + asked + `{"grpc":{"port":9092}}`, ""},
+	{"one whose other port is asked", `"ports":[{"containerPort":6379}]` + asked + `{"httpGet":{"port":8080}}`, "6379"},
+	{"one that is asked by TCP", `"ports":[{"containerPort":5432}]` + asked + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
+	{"a name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "it is called mysql"},
+	{"a name that ends so", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "it is called client-mqtt"},
+	{"Istio's name for bytes", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "it is called tcp-web"},
+	{"Istio's name for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
+	{"gRPC", `"ports":[{"containerPort":50051,"name":"grpc"}]`, ""},
+	{"a word within a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
+	{"TLS by its name", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "speaks TLS, and the sidecar plain HTTP: it is called web-https"},
+	{"TLS by its number", `"ports":[{"containerPort":8443}]`, "8443 is the port of HTTPS"},
+	{"TLS by a probe", `"ports":[{"containerPort":8080}]` + asked + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "its readiness probe asks it by HTTPS"},
+	{"a probe of another host", `"ports":[{"containerPort":443}]` + asked + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is the port of HTTPS"},
+	{"metrics alone", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "it is called metrics"},
+	{"metrics alone, which a probe asks", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + asked + `{"httpGet":{"port":8080}}`, "it is called envoy-prom"},
+	{"health alone", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: it is called health"},
+	{"metrics beside the web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
+	{"a database beside its metrics", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
+	{"the web beside a database's port", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
+	{"a client in a command", `"ports":[{"containerPort":7000}]` + asked + `{"exec":{"command":["/bin/sh","-c","/opt/bin/redis-cli -h x ping"]}}`, "runs redis-cli"},
+	{"a word like a client's", `"ports":[{"containerPort":7000}]` + asked + `{"exec":{"command":["check-mysqladmin-x"]}}`, ""},
+	{"an image", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "its image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
+	{"an image by its digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "its image is mysql"},
+	{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + asked + `{"httpGet":{"port":7000}}`, "its image is shop/redis_exporter:v1"},
+	{"an image of a console", `"image":"mongo-express:1","ports":[{"containerPort":8081}]`, ""},
+	{"a folder of that name", `"image":"registry.example/redis/web:1","ports":[{"containerPort":8081}]`, ""},
+	{"a database with a port that is asked by HTTP", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + asked + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
+	{"a helper beside a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
+	{"a web server beside a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
+	{"a broker of MQTT", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
+	{"PHP behind FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
+	{"PHP in a web server", `"image":"php:8.3-apache","ports":[{"containerPort":80}]`, ""},
+}
+
 // A port of which something says that it is for something else than requests by HTTP is
 // skipped, and named with what says so; where the option names it, it is not asked.
 func TestWhatDoesNotSpeakHTTPIsLeftAlone(t *testing.T) {
-	const probe = `,"readinessProbe":`
-	for _, c := range []struct{ fact, container, why string }{ // why "": it is injected
-		{"a port that says nothing", `"ports":[{"containerPort":8080}]`, ""},
-		{"Redis by its number", `"ports":[{"containerPort":6379}]`, "6379 is the port of Redis"},
-		{"a web server on that number", `"ports":[{"containerPort":6379,"name":"http"}]`, ""},
-		{"one that is asked by HTTP", `"ports":[{"containerPort":6379}]` + probe + `{"httpGet":{"port":6379}}`, ""},
-		{"one that is asked by gRPC", `"ports":[{"containerPort":9092}]` + probe + `{"grpc":{"port":9092}}`, ""},
-		{"one whose other port is asked", `"ports":[{"containerPort":6379}]` + probe + `{"httpGet":{"port":8080}}`, "6379"},
-		{"one that is asked by TCP", `"ports":[{"containerPort":5432}]` + probe + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
-		{"a name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "it is called mysql"},
-		{"a name that ends so", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "it is called client-mqtt"},
-		{"Istio's name for bytes", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "it is called tcp-web"},
-		{"Istio's name for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
-		{"gRPC", `"ports":[{"containerPort":50051,"name":"grpc"}]`, ""},
-		{"a word within a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
-		{"TLS by its name", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "speaks TLS, and the sidecar plain HTTP: it is called web-https"},
-		{"TLS by its number", `"ports":[{"containerPort":8443}]`, "8443 is the port of HTTPS"},
-		{"TLS by a probe", `"ports":[{"containerPort":8080}]` + probe + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "its readiness probe asks it by HTTPS"},
-		{"a probe of another host", `"ports":[{"containerPort":443}]` + probe + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is the port of HTTPS"},
-		{"metrics alone", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "it is called metrics"},
-		{"metrics alone, which a probe asks", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + probe + `{"httpGet":{"port":8080}}`, "it is called envoy-prom"},
-		{"health alone", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: it is called health"},
-		{"metrics beside the web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
-		{"a database beside its metrics", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
-		{"the web beside a database's port", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
-		{"a client in a command", `"ports":[{"containerPort":7000}]` + probe + `{"exec":{"command":["/bin/sh","-c","/opt/bin/redis-cli -h x ping"]}}`, "runs redis-cli"},
-		{"a word like a client's", `"ports":[{"containerPort":7000}]` + probe + `{"exec":{"command":["check-mysqladmin-x"]}}`, ""},
-		{"an image", `"image":"docker.io/bitnami/mongodb:7.0.2-debian-11","ports":[{"containerPort":7000}]`, "its image is docker.io/bitnami/mongodb:7.0.2-debian-11"},
-		{"an image by its digest", `"image":"mysql@sha256:aa","ports":[{"containerPort":7000}]`, "its image is mysql"},
-		{"an image of an exporter", `"image":"shop/redis_exporter:v1","ports":[{"containerPort":7000,"name":"http"}]` + probe + `{"httpGet":{"port":7000}}`, "its image is shop/redis_exporter:v1"},
-		{"an image of a console", `"image":"mongo-express:1","ports":[{"containerPort":8081}]`, ""},
-		{"a folder of that name", `"image":"registry.example/redis/web:1","ports":[{"containerPort":8081}]`, ""},
-		{"a database with a port that is asked by HTTP", `"image":"cockroachdb/cockroach:v24","ports":[{"containerPort":26257,"name":"grpc"},{"containerPort":8080,"name":"http"}]` + probe + `{"httpGet":{"port":"http"}}`, "its image is cockroachdb/cockroach:v24"},
-		{"a helper beside a database", `"ports":[{"containerPort":3306}]},{"name":"backup","ports":[{"containerPort":3307}]`, "3306 is the port of MySQL"},
-		{"a web server beside a database", `"ports":[{"containerPort":3306}]},{"name":"web","ports":[{"containerPort":8080}]`, ""},
-		{"a broker of MQTT", `"image":"eclipse-` + "mos" + `quitto:2","ports":[{"containerPort":7000}]`, "its image is eclipse-"},
-		{"PHP behind FastCGI", `"image":"php:8.3-fpm-alpine","ports":[{"containerPort":9000}]`, "its image is php:8.3-fpm-alpine"},
-		{"PHP in a web server", `"image":"php:8.3-apache","ports":[{"containerPort":80}]`, ""},
-	} {
+	for _, c := range protocols {
 		pod := `{"metadata":{%s},"spec":{"containers":[{"name":"app",` + c.container + `}]}}`
 		out := Inject(parse(t, strings.Replace(pod, "%s", "", 1)), nil)
 		switch {

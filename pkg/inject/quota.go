@@ -54,9 +54,9 @@ func wantedLimits(quota any) []string {
 		return nil
 	}
 	var all []string
-	for _, resource := range []string{"cpu", "memory"} {
-		if at(quota, "spec", "hard", "limits."+resource) != nil {
-			all = append(all, resource)
+	for _, name := range []string{"cpu", "memory"} {
+		if at(quota, "spec", "hard", "limits."+name) != nil {
+			all = append(all, name)
 		}
 	}
 	return all

@@ -10,6 +10,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "sigs.k8s.io/json"
 )
@@ -57,7 +58,8 @@ func (s ServicePort) finds(p corev1.ContainerPort) bool {
 	return s.Target.IntVal == p.ContainerPort
 }
 
-// A Service is the part of one that says on which ports its pods listen.
+// A Service is the part of one that says which pods it selects, and on which of their app's
+// ports they listen.
 type Service struct {
 	namespace string
 	selector  labels.Selector
@@ -65,16 +67,16 @@ type Service struct {
 }
 
 // ReadService reads a Service, a map as [Decode] returns it. ok is false where it cannot be
-// read, where it selects no pods, and where its ports are those of the sidecar already.
+// read, and where it selects no pods.
 func ReadService(service any) (_ *Service, ok bool) {
 	s := new(corev1.Service)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil || len(s.Spec.Selector) == 0 {
 		return nil, false
 	}
-	if _, done := s.Annotations[Prefix+statusKey]; done {
-		return nil, false
-	}
 	read := &Service{namespace: s.Namespace, selector: labels.SelectorFromSet(s.Spec.Selector)}
+	if _, done := s.Annotations[Prefix+statusKey]; done { // they are those of the sidecar
+		return read, true
+	}
 	for _, p := range s.Spec.Ports {
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
@@ -94,22 +96,14 @@ func asksForCertificate(s *corev1.Service) bool {
 	return s.Annotations["service.beta.openshift.io/serving-cert-secret-name"] != "" || s.Annotations["service.alpha.openshift.io/serving-cert-secret-name"] != ""
 }
 
-// ReadSelector is which pods a Service selects, by their namespace and labels. ok is false for
-// one without a selector.
-func ReadSelector(service any) (selects func(namespace string, pods map[string]string) bool, ok bool) {
-	var s corev1.Service
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), &s); err != nil || len(s.Spec.Selector) == 0 {
-		return nil, false
-	}
-	selector := labels.SelectorFromSet(s.Spec.Selector)
-	return func(namespace string, pods map[string]string) bool {
-		return near(s.Namespace, namespace) && selector.Matches(labels.Set(pods))
-	}, true
+// Selects reports whether the Service selects pods of a namespace with some labels.
+func (s *Service) Selects(namespace string, pods map[string]string) bool {
+	return near(s.namespace, namespace) && s.selector.Matches(labels.Set(pods))
 }
 
 // PortsOf are the Service's ports, if it selects pods of a namespace with some labels.
 func (s *Service) PortsOf(namespace string, pods map[string]string) []ServicePort {
-	if !near(s.namespace, namespace) || !s.selector.Matches(labels.Set(pods)) {
+	if !s.Selects(namespace, pods) {
 		return nil
 	}
 	return s.ports
@@ -132,9 +126,9 @@ func targetOf(p corev1.ServicePort) intstr.IntOrString {
 // By number, it finds the pods that have rolled alone. In the first step such a Service is left:
 // it finds the app, past the sidecar, in old and new pods, and no request is lost.
 //
-// The bools say, for each of all, whether the Service selects it.
-func FollowService(service any, all []Pods, step Step) (Outcome, []bool) {
-	selects := make([]bool, len(all))
+// selects says, for each of all, whether the Service selects it.
+func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []bool) {
+	selects = make([]bool, len(all))
 	s := new(corev1.Service)
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(encode(service), s); err != nil {
 		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("not a Service: %v", err)}, selects
@@ -149,32 +143,59 @@ func FollowService(service any, all []Pods, step Step) (Outcome, []bool) {
 	if _, done := s.Annotations[Prefix+statusKey]; done {
 		return Outcome{Verdict: Skipped, Reason: AlreadyInjected, Text: "it follows its pods already"}, selects
 	}
-	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.Sidecar() != nil })
+	injected := slices.IndexFunc(selected, func(p Pods) bool { return p.Outcome.sidecar() != nil })
 	if injected < 0 {
 		return Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it selects no pod that was injected"}, selects
 	}
-	like := selected[injected].Outcome.Sidecar()
+	like := selected[injected].Outcome.sidecar()
 	to := intstr.FromInt32(like.ServingPort)
 	text := fmt.Sprintf("the sidecar's %d", like.ServingPort)
 	if like.PortName != "" && !slices.ContainsFunc(selected, func(p Pods) bool {
-		o := p.Outcome.Sidecar()
+		o := p.Outcome.sidecar()
 		return o == nil || o.PortName != like.PortName || o.native
 	}) {
 		to = intstr.FromString(like.PortName)
 		text = fmt.Sprintf("%s, the sidecar's %d", like.PortName, like.ServingPort)
 	}
 
+	e := &editor{object: runtime.DeepCopyJSONValue(service)}
+	out := e.followPorts(s, selected, like, to, text)
+	switch {
+	case e.err != nil:
+		out = Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("a Service that cannot be changed: %v", e.err)}
+	case len(e.changes) == 0:
+	case to.Type == intstr.Int && step == Workloads:
+		out.Reason = SecondStep
+		out.Text = fmt.Sprintf("targetPort %d finds the app in old and new pods, past the sidecar; when they have rolled, --step=services makes it %s", like.AppPort, text)
+	default:
+		out.Verdict, out.Reason = Rewritten, ""
+		out.Text = fmt.Sprintf("targetPort %d is now %s", like.AppPort, text)
+		if to.Type == intstr.Int {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar have nothing on %d: apply it when all have rolled, as injector status says", like.ServingPort))
+		}
+		e.changes[0].Value = statusValue(e.back())
+		if n := len(e.changes[0].Value); n > mostAnnotations {
+			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("%d ports to rewrite: what takes that back is longer than annotations may be", len(e.changes)-1)}, selects
+		}
+		out.Changes = e.changes
+	}
+	return out, selects
+}
+
+// followPorts has the ports of a Service lead to the sidecar of the pods that it selects,
+// which is like another one: to a port, as text says. Its changes begin with a status.
+func (e *editor) followPorts(s *corev1.Service, selected []Pods, like *Outcome, to intstr.IntOrString, text string) Outcome {
 	out := Outcome{Verdict: Skipped, Reason: Unaffected, Text: "it finds the sidecar by the port's name, or another port"}
-	e := &editor{object: clone(service)}
+	other := slices.IndexFunc(selected, func(p Pods) bool {
+		o := p.Outcome.sidecar()
+		return o == nil || o.AppPort != like.AppPort || o.ServingPort != like.ServingPort
+	})
 	for i, p := range s.Spec.Ports {
 		target := targetOf(p)
 		if target.StrVal != "" || target.IntVal != like.AppPort || p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
-		if other := slices.IndexFunc(selected, func(p Pods) bool {
-			o := p.Outcome.Sidecar()
-			return o == nil || o.AppPort != like.AppPort || o.ServingPort != like.ServingPort
-		}); other >= 0 {
+		if other >= 0 {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("targetPort %d is left: it also selects %s, whose port is not the sidecar's; requests pass the sidecar by",
 				like.AppPort, selected[other].Owner))
 			continue
@@ -188,26 +209,7 @@ func FollowService(service any, all []Pods, step Step) (Outcome, []bool) {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("it is headless: clients that call a pod on %d pass the sidecar by; let them use %d", like.AppPort, like.ServingPort))
 		}
 	}
-	if e.err != nil {
-		return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("a Service that cannot be changed: %v", e.err)}, selects
-	}
-	if len(e.changes) > 0 && to.Type == intstr.Int && step == Workloads {
-		return Outcome{Verdict: Skipped, Reason: SecondStep, Notes: out.Notes, Warnings: out.Warnings,
-			Text: fmt.Sprintf("targetPort %d finds the app in old and new pods, past the sidecar; when they have rolled, --step=services makes it %s", like.AppPort, text)}, selects
-	}
-	if len(e.changes) > 0 {
-		out.Verdict, out.Reason = Rewritten, ""
-		out.Text = fmt.Sprintf("targetPort %d is now %s", like.AppPort, text)
-		if to.Type == intstr.Int {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar have nothing on %d: apply it when all have rolled, as injector status says", like.ServingPort))
-		}
-		e.changes[0].Value = statusValue(e.back())
-		if n := len(e.changes[0].Value); n > mostAnnotations {
-			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("%d ports to rewrite: what takes that back is longer than annotations may be", len(e.changes)-1)}, selects
-		}
-		out.Changes = e.changes
-	}
-	return out, selects
+	return out
 }
 
 // UninjectService takes back what [FollowService] did.
@@ -234,18 +236,12 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 	}
 	missing := map[string]bool{}
 	for _, pods := range all {
-		sidecar := pods.Outcome.Sidecar()
+		sidecar := pods.Outcome.sidecar()
 		if sidecar == nil {
 			continue
 		}
-		// The same peers may have the sidecar's port by another rule.
 		look := func(direction string, rules []rule) {
-			for _, r := range rules {
-				if !admits(r.ports, sidecar.AppPort) || slices.ContainsFunc(rules, func(other rule) bool {
-					return admits(other.ports, sidecar.ServingPort) && (len(other.peers) == 0 || reflect.DeepEqual(other.peers, r.peers))
-				}) {
-					continue
-				}
+			if shutOut(rules, sidecar) {
 				missing[fmt.Sprintf("it lets %s to port %d, but requests for %s now come to %d: add that port", direction, sidecar.AppPort, pods.Owner, sidecar.ServingPort)] = true
 			}
 		}
@@ -266,6 +262,16 @@ func WatchPolicy(policy any, all []Pods) Outcome {
 	}
 	out.Warnings = slices.Sorted(maps.Keys(missing))
 	return out
+}
+
+// shutOut reports whether a rule admits peers to the app's port that no rule admits to the
+// sidecar's. The same peers may have that by another rule.
+func shutOut(rules []rule, sidecar *Outcome) bool {
+	return slices.ContainsFunc(rules, func(r rule) bool {
+		return admits(r.ports, sidecar.AppPort) && !slices.ContainsFunc(rules, func(other rule) bool {
+			return admits(other.ports, sidecar.ServingPort) && (len(other.peers) == 0 || reflect.DeepEqual(other.peers, r.peers))
+		})
+	})
 }
 
 // A rule is one of a NetworkPolicy's, in or out.

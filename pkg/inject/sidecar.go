@@ -38,55 +38,81 @@ type settled struct {
 // settle writes the sidecar's settings, by config's own rules, so that what is wrong is
 // found here and not in a pod that does not start.
 func (in *injection) settle() error {
-	asked := []config.EnvVar{
+	c := config.Default() // which knows the names of its settings
+	asked, err := in.asked(c)
+	if err != nil {
+		return err
+	}
+	if err := checkLengths(asked, c.Probes.Name()); err != nil {
+		return err
+	}
+	if asked, err = in.planEnd(asked); err != nil {
+		return err
+	}
+	s := &in.settled
+	if s.config, err = config.Read(asked); err != nil {
+		return badSettings(err)
+	}
+	for _, w := range s.config.Warnings() {
+		in.warn("%s", w)
+	}
+	s.environ = config.Environ(s.config)
+	return nil
+}
+
+// asked are the variables that the pod and the options ask for.
+func (in *injection) asked(c *config.Config) ([]config.EnvVar, error) {
+	all := []config.EnvVar{
 		// SERVING_ variables would be taken for Knative's. KEDA asks for statistics
 		// without Accept and without its query where it asks every pod itself.
-		{Name: "ON_KNATIVE", Value: "false"},
-		{Name: "STATS_FORMAT", Value: "prometheus"},
-		{Name: "USER_PORT", Value: decimal(in.port.ContainerPort)},
-		{Name: "QUEUE_SERVING_PORT", Value: decimal(in.ports.serving)},
-		{Name: "QUEUE_SERVING_TLS_PORT", Value: decimal(in.ports.tls)},
-		{Name: "ADMIN_PORT", Value: decimal(in.ports.admin)},
-		{Name: "AUTOSCALER_PORT", Value: decimal(in.ports.autoscaler)},
-		{Name: "METRICS_PORT", Value: decimal(in.ports.metrics)},
-		{Name: "STATUS_PORT", Value: decimal(in.ports.status)},
-		{Name: "DRAIN_ENDPOINT", Value: strconv.FormatBool(in.native)},
+		{Name: c.OnKnative.Name(), Value: "false"},
+		{Name: c.StatsFormat.Name(), Value: "prometheus"},
+		{Name: c.UserPort.Name(), Value: decimal(in.port.ContainerPort)},
+		{Name: c.Port.Name(), Value: decimal(in.ports.serving)},
+		{Name: c.TLSPort.Name(), Value: decimal(in.ports.tls)},
+		{Name: c.AdminPort.Name(), Value: decimal(in.ports.admin)},
+		{Name: c.AutoscalerPort.Name(), Value: decimal(in.ports.autoscaler)},
+		{Name: c.MetricsPort.Name(), Value: decimal(in.ports.metrics)},
+		{Name: c.StatusPort.Name(), Value: decimal(in.ports.status)},
+		{Name: c.DrainEndpoint.Name(), Value: strconv.FormatBool(in.native)},
 	}
 	switch len(in.probes) {
 	case 0: // TCP to the app's port, which is the sidecar's own choice
 	case 1:
-		asked = append(asked, config.EnvVar{Name: "SERVING_READINESS_PROBE", Value: string(encode(in.probes[0]))})
+		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes[0]))})
 	default:
-		asked = append(asked, config.EnvVar{Name: "SERVING_READINESS_PROBE", Value: string(encode(in.probes))},
-			config.EnvVar{Name: "ENABLE_MULTI_CONTAINER_PROBES", Value: "true"})
+		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes))},
+			config.EnvVar{Name: c.ProbeArray.Name(), Value: "true"})
 	}
 	more, err := settings(in.options.get(settingsOption))
 	if err != nil {
-		return refuse(BadOption, "%s: %v", settingsOption, err)
+		return nil, refuse(BadOption, "%s: %v", settingsOption, err)
 	}
-	asked = append(asked, more...)
-	for _, option := range Table() {
+	all = append(all, more...)
+	for _, option := range table {
 		if said := in.options.get(option.Name); option.variable != "" && said != "" {
-			asked = append(asked, config.EnvVar{Name: option.variable, Value: said})
+			all = append(all, config.EnvVar{Name: option.variable, Value: said})
 		}
 	}
-	if err := checkLengths(asked); err != nil {
-		return err
-	}
+	return all, nil
+}
 
+// planEnd works out how long the end of the pod may take, and adds what the sidecar needs
+// to know of it.
+func (in *injection) planEnd(asked []config.EnvVar) ([]config.EnvVar, error) {
 	// The clocks decide how long the drain takes, so they are read first.
 	clocks := new(config.Config)
 	if in.options.get(timeoutOption) != "" || in.options.get(drainMinOption) != "" {
-		clocks, err = config.Read(append(slices.Clone(asked), config.EnvVar{Name: "DRAIN_DEADLINE", Value: "10000h"}))
-		if err != nil {
-			return in.badSettings(err)
+		var err error
+		if clocks, err = config.Read(append(slices.Clone(asked), longDeadline())); err != nil {
+			return nil, badSettings(err)
 		}
 	}
 	s := &in.settled
 	s.pause, s.holds = pauseOf(at(in.object, "spec", "containers", in.app.Name, "lifecycle", "preStop"))
 	least := max(clocks.DrainMin.V, s.pause)
 	if least > 0 {
-		asked = append(asked, config.EnvVar{Name: "DRAIN_MIN", Value: least.String()})
+		asked = append(asked, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
 	}
 	grace := usualGrace
 	if in.pod.TerminationGracePeriodSeconds != nil {
@@ -103,30 +129,20 @@ func (in *injection) settle() error {
 		}
 	}
 	s.grace = max(grace, time.Duration(ceilSeconds(s.deadline+afterDrain))*time.Second)
-	asked = append(asked, config.EnvVar{Name: "DRAIN_DEADLINE", Value: s.deadline.String()})
-
-	s.config, err = config.Read(asked)
-	if err != nil {
-		return in.badSettings(err)
-	}
-	for _, w := range s.config.Warnings() {
-		in.warn("%s", w)
-	}
-	s.environ = config.Environ(s.config)
-	return nil
+	return append(asked, config.EnvVar{Name: variableOf(deadlineOption), Value: s.deadline.String()}), nil
 }
 
 // mostVariable bounds a variable of the sidecar's, name and value, in bytes: Linux starts no
 // program with a longer one (MAX_ARG_STRLEN, execve(2)).
 const mostVariable = 128 << 10
 
-// checkLengths refuses variables with which no container starts.
-func checkLengths(asked []config.EnvVar) error {
+// checkLengths refuses variables with which no container starts; probes is the name of one.
+func checkLengths(asked []config.EnvVar, probes string) error {
 	for _, v := range asked {
 		n := len(v.Name) + len("=") + len(v.Value) + len("\x00")
 		switch {
 		case n <= mostVariable:
-		case v.Name == "SERVING_READINESS_PROBE":
+		case v.Name == probes:
 			return refuse(BadProbe, "readiness probes of %d bytes: no container starts with a variable of more than %d", n, mostVariable)
 		default:
 			return refuse(BadOption, "%s of %d bytes: no container starts with a variable of more than %d", v.Name, n, mostVariable)
@@ -144,9 +160,9 @@ func secondsOf(n int64) time.Duration {
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
 // badSettings is an error of config's, with the options' names beside the variables'.
-func (in *injection) badSettings(err error) error {
+func badSettings(err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
-	for _, option := range Table() {
+	for _, option := range table {
 		if option.variable != "" && strings.Contains(text, option.variable+": ") {
 			text = strings.ReplaceAll(text, option.variable+": ", "option "+option.Name+": ")
 		}
@@ -162,7 +178,7 @@ func pauseOf(hook any) (time.Duration, bool) {
 		return 0, true
 	}
 	switch sleep, exec := only(hook, "sleep"), only(hook, "exec"); {
-	case sleep != nil && IsEmpty(sleep):
+	case sleep != nil && isEmpty(sleep):
 		return 0, true
 	case sleep != nil:
 		n, ok := only(sleep, "seconds").(json.Number)
@@ -268,7 +284,7 @@ func (in *injection) addSidecar() error {
 	}
 	in.out.resources, in.out.shares = resources, in.shares(corev1.ResourceCPU) || in.shares(corev1.ResourceMemory)
 	c := corev1.Container{
-		Name:            Sidecar,
+		Name:            sidecarName,
 		Image:           in.options.get(imageOption),
 		ImagePullPolicy: corev1.PullPolicy(in.options.get(pullOption)),
 		Ports:           in.containerPorts(),
@@ -281,8 +297,8 @@ func (in *injection) addSidecar() error {
 		c.Env = append(c.Env, corev1.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$", "$$")})
 	}
 	if !in.native {
-		in.set(c, "spec", "containers", Sidecar)
-		in.note("the container %s is added last", Sidecar)
+		in.set(c, "spec", "containers", sidecarName)
+		in.note("the container %s is added last", sidecarName)
 		return nil
 	}
 	always := corev1.ContainerRestartPolicyAlways
@@ -299,16 +315,13 @@ func (in *injection) addSidecar() error {
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
 		HTTPGet: &corev1.HTTPGetAction{Path: "/drain", Port: intstr.FromInt32(in.ports.admin)},
 	}}
-	in.set(c, "spec", "initContainers", Sidecar)
-	in.note("the init container %s is added last, and stays: it starts before the app and ends after it", Sidecar)
+	in.set(c, "spec", "initContainers", sidecarName)
+	in.note("the init container %s is added last, and stays: it starts before the app and ends after it", sidecarName)
 	return nil
 }
 
 // unnamedPort is the name of the sidecar's port where the app's has none.
 const unnamedPort = "queue-port"
-
-// usualApp is where the app listens unless the sidecar is configured otherwise.
-const usualApp = 8080
 
 // containerPorts are the ports that others may find by name: Knative's names for the
 // statistics and metrics, the app's name for requests.
@@ -318,8 +331,8 @@ func (in *injection) containerPorts() []corev1.ContainerPort {
 		serving.Name = unnamedPort
 	}
 	all := []corev1.ContainerPort{
-		{Name: "http-autometric", ContainerPort: in.ports.autoscaler, Protocol: corev1.ProtocolTCP},
-		{Name: "http-usermetric", ContainerPort: in.ports.metrics, Protocol: corev1.ProtocolTCP},
+		{Name: config.AutoscalerPortName, ContainerPort: in.ports.autoscaler, Protocol: corev1.ProtocolTCP},
+		{Name: config.MetricsPortName, ContainerPort: in.ports.metrics, Protocol: corev1.ProtocolTCP},
 	}
 	for i := range all {
 		if all[i].Name == serving.Name { // an app that calls its port so

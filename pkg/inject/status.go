@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
 // format is the version of the status annotation. It counts up when an older injector
@@ -95,7 +98,7 @@ func TextOf(object any) string {
 func (in *injection) recognize() {
 	for _, list := range [][]corev1.Container{in.pod.Containers, in.pod.InitContainers} {
 		for _, c := range list {
-			if c.Name == Sidecar {
+			if c.Name == sidecarName {
 				in.out.has = in.readSidecar(c)
 				in.out.has.native = c.RestartPolicy != nil
 			}
@@ -105,11 +108,12 @@ func (in *injection) recognize() {
 
 // readSidecar is what the sidecar says of itself, with its usual ports where it says nothing.
 func (in *injection) readSidecar(c corev1.Container) *Outcome {
-	o := &Outcome{AppPort: usualApp, ServingPort: usualPorts()[0].number}
-	for name, to := range map[string]*int32{"USER_PORT": &o.AppPort, "QUEUE_SERVING_PORT": &o.ServingPort} {
-		env, _ := at(in.object, "spec", "containers", Sidecar, "env").([]any)
+	usual := config.Default()
+	o := &Outcome{AppPort: int32(usual.UserPort.V), ServingPort: int32(usual.Port.V)}
+	for name, to := range map[string]*int32{usual.UserPort.Name(): &o.AppPort, usual.Port.Name(): &o.ServingPort} {
+		env, _ := at(in.object, "spec", "containers", sidecarName, "env").([]any)
 		if env == nil {
-			env, _ = at(in.object, "spec", "initContainers", Sidecar, "env").([]any)
+			env, _ = at(in.object, "spec", "initContainers", sidecarName, "env").([]any)
 		}
 		if i := Find(env, name); i >= 0 {
 			if n, err := strconv.Atoi(text(env[i], "value")); err == nil && n > 0 && n < 1<<16 {
@@ -148,8 +152,8 @@ func Uninject(template any) Outcome {
 	}
 	text, injected := t.Annotations[Prefix+statusKey]
 	switch {
-	case !injected && hasContainer(t.Spec, Sidecar):
-		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "its container " + Sidecar + " was not injected: there is no annotation " + Prefix + statusKey}
+	case !injected && hasContainer(t.Spec, sidecarName):
+		return Outcome{Verdict: Skipped, Reason: HasQueueProxy, Text: "its container " + sidecarName + " was not injected: there is no annotation " + Prefix + statusKey}
 	case !injected:
 		return Outcome{Verdict: Skipped, Reason: NotInjected, Text: "there is nothing to take back"}
 	}
@@ -178,7 +182,7 @@ func takeBack(object any, text string, traces []trace) Outcome {
 		return refused("the annotation %s%s is not what an injection leaves: %v; nothing is changed", Prefix, statusKey, err)
 	}
 	out := Outcome{Verdict: Uninjected, Text: "it is as it was"}
-	object = clone(object)
+	object = runtime.DeepCopyJSONValue(object)
 	for _, u := range s.Undo {
 		c := Change{Path: u.Path, Value: u.Was, IfEmpty: u.IfEmpty}
 		if _, err := apply(object, c); err != nil { // then it has changed nothing

@@ -105,7 +105,7 @@ func checkUndo(object any, all []undo, traces []trace) error {
 // findTrace is the trace that a part of the way back follows.
 func findTrace(traces []trace, u undo) (trace, bool) {
 	parts := strings.Split(u.Path, "/")
-	if strings.Contains(u.Path, "/containers/"+Sidecar+"/") { // the sidecar goes as a whole
+	if strings.Contains(u.Path, "/containers/"+sidecarName+"/") { // the sidecar goes as a whole
 		return trace{}, false
 	}
 	for _, t := range traces {
@@ -193,7 +193,7 @@ func handlers(p *corev1.Probe) int {
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {
-			ports, _ := at(object, "spec", list, Sidecar, "ports").([]any)
+			ports, _ := at(object, "spec", list, sidecarName, "ports").([]any)
 			for _, p := range ports {
 				if now := at(p, field); now != nil && now == was {
 					return nil

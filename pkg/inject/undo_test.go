@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // wayBack is a status that an injection leaves, and more.
@@ -22,60 +24,56 @@ func marked(t *testing.T, status string) any {
 }
 
 // A status is an annotation, which whoever writes the manifest can write.
+var forgedUndos = map[string]string{
+	"a privileged container":         `{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}`,
+	"that of the sidecar":            `{"path":"/spec/containers/queue-proxy/securityContext","was":{"privileged":true}}`,
+	"a probe of the sidecar":         `{"path":"/spec/containers/queue-proxy/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"the network of the node":        `{"path":"/spec/hostNetwork","was":true}`,
+	"another namespace":              `{"path":"/metadata/namespace","was":"kube-system"}`,
+	"another image":                  `{"path":"/spec/containers/web/image","was":"evil:1"}`,
+	"another service account":        `{"path":"/spec/serviceAccountName","was":"admin"}`,
+	"a whole container":              `{"path":"/spec/containers/web","was":{"name":"web","image":"evil:1"}}`,
+	"a container more":               `{"path":"/spec/containers/evil","was":{"name":"evil","image":"evil:1"}}`,
+	"a container in its place":       `{"path":"/spec/initContainers/queue-proxy","was":{"name":"queue-proxy","image":"evil:1"}}`,
+	"all containers":                 `{"path":"/spec/containers","was":[{"name":"evil"}]}`,
+	"all containers, if empty":       `{"path":"/spec/initContainers","was":[{"name":"evil"}],"ifEmpty":true}`,
+	"the whole spec":                 `{"path":"/spec","was":{"hostNetwork":true}}`,
+	"the whole object":               `{"path":"","was":{"kind":"ClusterRoleBinding"}}`,
+	"a volume":                       `{"path":"/spec/volumes","was":[{"hostPath":{"path":"/"}}]}`,
+	"an annotation of others":        `{"path":"/metadata/annotations/seccomp","was":"unconfined"}`,
+	"a value of ours":                `{"path":"/metadata/annotations/prometheus.io~1scrape","was":"true"}`,
+	"another status":                 `{"path":"/metadata/annotations/queue-proxy.dev~1image","was":"evil"}`,
+	"a command as a probe":           `{"path":"/spec/containers/web/readinessProbe","was":{"exec":{"command":["evil"]}}}`,
+	"a command beside a probe":       `{"path":"/spec/containers/web/readinessProbe","was":{"tcpSocket":{"port":1},"exec":{"command":["evil"]}}}`,
+	"a probe that is none":           `{"path":"/spec/containers/web/readinessProbe","was":"evil"}`,
+	"a probe without a question":     `{"path":"/spec/containers/web/readinessProbe","was":{"periodSeconds":1}}`,
+	"a command before the end":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","evil"]}}}`,
+	"a command behind a sleep":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","sleep 1; evil"]}}}`,
+	"a command beside a sleep":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"sleep":{"seconds":1},"exec":{"command":["evil"]}}}`,
+	"a request before the end":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"httpGet":{"host":"evil","port":1}}}`,
+	"a hook after the start":         `{"path":"/spec/containers/web/lifecycle/postStart","was":{"exec":{"command":["evil"]}}}`,
+	"a whole lifecycle":              `{"path":"/spec/containers/web/lifecycle","was":{"postStart":{"exec":{"command":["evil"]}}},"ifEmpty":true}`,
+	"a liveness probe":               `{"path":"/spec/containers/web/livenessProbe","was":{"exec":{"command":["evil"]}}}`,
+	"the host of one":                `{"path":"/spec/containers/web/livenessProbe/httpGet/host","was":"evil"}`,
+	"a port that is an object":       `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":{"a":1}}`,
+	"a port that is a number":        `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":22}`,
+	"another port of the node":       `{"path":"/spec/containers/web/ports/http/hostPort","was":22}`,
+	"another address of the node":    `{"path":"/spec/containers/web/ports/http/hostIP","was":"0.0.0.0"}`,
+	"a name that is no name":         `{"path":"/spec/containers/web/ports/user-port/name","was":"../x"}`,
+	"the name of another port":       `{"path":"/spec/containers/web/ports/metrics/name","was":"http"}`,
+	"a time that is no number":       `{"path":"/spec/terminationGracePeriodSeconds","was":"1"}`,
+	"a time with a fraction":         `{"path":"/spec/terminationGracePeriodSeconds","was":0.5}`,
+	"a place in a list":              `{"path":"/spec/containers/#0/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"a path in other words":          `{"path":"/spec//containers/web/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"an escape in a path":            `{"path":"/spec/containers/web~1x/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
+	"a condition that is not there":  `{"path":"/spec/containers/web/lifecycle"}`,
+	"a condition that should not be": `{"path":"/spec/terminationGracePeriodSeconds","ifEmpty":true}`,
+	"the same twice":                 `{"path":"/spec/terminationGracePeriodSeconds"},{"path":"/spec/terminationGracePeriodSeconds","was":1}`,
+	"of a Service":                   `{"path":"/spec/ports/#0/targetPort","was":1}`,
+}
+
 func TestAStatusThatNoInjectionLeavesIsRefused(t *testing.T) {
-	for name, undo := range map[string]string{
-		"a privileged container":         `{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}`,
-		"that of the sidecar":            `{"path":"/spec/containers/queue-proxy/securityContext","was":{"privileged":true}}`,
-		"a probe of the sidecar":         `{"path":"/spec/containers/queue-proxy/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-		"the network of the node":        `{"path":"/spec/hostNetwork","was":true}`,
-		"another namespace":              `{"path":"/metadata/namespace","was":"kube-system"}`,
-		"another image":                  `{"path":"/spec/containers/web/image","was":"evil:1"}`,
-		"another service account":        `{"path":"/spec/serviceAccountName","was":"admin"}`,
-		"a whole container":              `{"path":"/spec/containers/web","was":{"name":"web","image":"evil:1"}}`,
-		"a container more":               `{"path":"/spec/containers/evil","was":{"name":"evil","image":"evil:1"}}`,
-		"a container in its place":       `{"path":"/spec/initContainers/queue-proxy","was":{"name":"queue-proxy","image":"evil:1"}}`,
-		"all containers":                 `{"path":"/spec/containers","was":[{"name":"evil"}]}`,
-		"all containers, if empty":       `{"path":"/spec/initContainers","was":[{"name":"evil"}],"ifEmpty":true}`,
-		"the whole spec":                 `{"path":"/spec","was":{"hostNetwork":true}}`,
-		"the whole object":               `{"path":"","was":{"kind":"ClusterRoleBinding"}}`,
-		"a volume":                       `{"path":"/spec/volumes","was":[{"hostPath":{"path":"/"}}]}`,
-		"an annotation of others":        `{"path":"/metadata/annotations/seccomp","was":"unconfined"}`,
-		"a value of ours":                `{"path":"/metadata/annotations/prometheus.io~1scrape","was":"true"}`,
-		"another status":                 `{"path":"/metadata/annotations/queue-proxy.dev~1image","was":"evil"}`,
-		"a command as a probe":           `{"path":"/spec/containers/web/readinessProbe","was":{"exec":{"command":["evil"]}}}`,
-		"a command beside a probe":       `{"path":"/spec/containers/web/readinessProbe","was":{"tcpSocket":{"port":1},"exec":{"command":["evil"]}}}`,
-		"a probe that is none":           `{"path":"/spec/containers/web/readinessProbe","was":"evil"}`,
-		"a probe without a question":     `{"path":"/spec/containers/web/readinessProbe","was":{"periodSeconds":1}}`,
-		"a command before the end":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","evil"]}}}`,
-		"a command behind a sleep":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"exec":{"command":["sh","-c","sleep 1; evil"]}}}`,
-		"a command beside a sleep":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"sleep":{"seconds":1},"exec":{"command":["evil"]}}}`,
-		"a request before the end":       `{"path":"/spec/containers/web/lifecycle/preStop","was":{"httpGet":{"host":"evil","port":1}}}`,
-		"a hook after the start":         `{"path":"/spec/containers/web/lifecycle/postStart","was":{"exec":{"command":["evil"]}}}`,
-		"a whole lifecycle":              `{"path":"/spec/containers/web/lifecycle","was":{"postStart":{"exec":{"command":["evil"]}}},"ifEmpty":true}`,
-		"a liveness probe":               `{"path":"/spec/containers/web/livenessProbe","was":{"exec":{"command":["evil"]}}}`,
-		"the host of one":                `{"path":"/spec/containers/web/livenessProbe/httpGet/host","was":"evil"}`,
-		"a port that is an object":       `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":{"a":1}}`,
-		"a port that is a number":        `{"path":"/spec/containers/web/livenessProbe/httpGet/port","was":22}`,
-		"another port of the node":       `{"path":"/spec/containers/web/ports/http/hostPort","was":22}`,
-		"another address of the node":    `{"path":"/spec/containers/web/ports/http/hostIP","was":"0.0.0.0"}`,
-		"a name that is no name":         `{"path":"/spec/containers/web/ports/user-port/name","was":"../x"}`,
-		"the name of another port":       `{"path":"/spec/containers/web/ports/metrics/name","was":"http"}`,
-		"a time that is no number":       `{"path":"/spec/terminationGracePeriodSeconds","was":"1"}`,
-		"a time with a fraction":         `{"path":"/spec/terminationGracePeriodSeconds","was":0.5}`,
-		"a place in a list":              `{"path":"/spec/containers/#0/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-		"a path in other words":          `{"path":"/spec//containers/web/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-		"an escape in a path":            `{"path":"/spec/containers/web~1x/readinessProbe","was":{"tcpSocket":{"port":1}}}`,
-		"a condition that is not there":  `{"path":"/spec/containers/web/lifecycle"}`,
-		"a condition that should not be": `{"path":"/spec/terminationGracePeriodSeconds","ifEmpty":true}`,
-		"the same twice":                 `{"path":"/spec/terminationGracePeriodSeconds"},{"path":"/spec/terminationGracePeriodSeconds","was":1}`,
-		"of a Service":                   `{"path":"/spec/ports/#0/targetPort","was":1}`,
-	} {
-		pod := marked(t, wayBack(undo))
-		if out := Uninject(pod); out.Verdict != Refused || out.Reason != BadStatus || len(out.Changes) > 0 {
-			t.Errorf("%s: got %s (%s) %s with %d changes, want it refused (bad-status) and none", name, out.Verdict, out.Reason, out.Text, len(out.Changes))
-		}
-	}
-	for name, status := range map[string]string{
+	statuses := map[string]string{
 		"nothing taken back": `{"format":1,"undo":[]}`,
 		"no status removed":  `{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"}]}`,
 		"no sidecar removed": `{"format":1,"undo":[{"path":"/metadata/annotations/queue-proxy.dev~1status"}]}`,
@@ -84,7 +82,11 @@ func TestAStatusThatNoInjectionLeavesIsRefused(t *testing.T) {
 		"a newer format":     strings.Replace(wayBack(), `"format":1`, `"format":2`, 1),
 		"no JSON":            `{`,
 		"too long a status":  wayBack() + strings.Repeat(" ", mostAnnotations),
-	} {
+	}
+	for name, undo := range forgedUndos {
+		statuses[name] = wayBack(undo)
+	}
+	for name, status := range statuses {
 		if out := Uninject(marked(t, status)); out.Verdict != Refused || out.Reason != BadStatus || len(out.Changes) > 0 {
 			t.Errorf("%s: got %s (%s) %s with %d changes, want it refused (bad-status) and none", name, out.Verdict, out.Reason, out.Text, len(out.Changes))
 		}
@@ -104,9 +106,7 @@ func TestAStatusThatAnInjectionLeavesIsFollowed(t *testing.T) {
 	}
 	want := `{"metadata":{"name":"web","namespace":"shop"},"spec":{"containers":[{"image":"web:1","lifecycle":{"preStop":{"sleep":{"seconds":3}}},"livenessProbe":{"exec":{"command":["true"]}},"name":"web",` +
 		`"ports":[{"containerPort":8080,"hostIP":"10.0.0.1","hostPort":80,"name":"http"}],"readinessProbe":{"httpGet":{"ofTheFuture":1,"port":"http"}}}],"serviceAccountName":"web","terminationGracePeriodSeconds":5}}`
-	if got := string(encode(after)); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	harness.Equal(t, string(encode(after)), want)
 }
 
 func TestAServicesStatusThatNoInjectionLeavesIsRefused(t *testing.T) {

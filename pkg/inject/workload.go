@@ -21,20 +21,18 @@ func Template(object any) (path []string, ok bool) {
 	case "batch/CronJob":
 		return []string{"spec", "jobTemplate", "spec", "template"}, true
 	}
-	path = []string{"spec", "template"}
 	if lengthOf(at(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
-		return path, true
+		return []string{"spec", "template"}, true
 	}
 	return nil, false
 }
 
 // groupOf is the API group of an object, "" for the core's.
 func groupOf(object any) string {
-	group, _, grouped := strings.Cut(text(object, "apiVersion"), "/")
-	if !grouped {
-		return ""
+	if group, _, grouped := strings.Cut(text(object, "apiVersion"), "/"); grouped {
+		return group
 	}
-	return group
+	return ""
 }
 
 // isOfKubernetes reports whether Kubernetes itself defines a group: its names have no dot, or

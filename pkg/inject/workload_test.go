@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestWorkloadsAreKnownByTheirTemplate(t *testing.T) {
@@ -80,8 +82,6 @@ func TestANetworkPolicyThatCoversTheSidecarIsNoWarning(t *testing.T) {
 		`{"ports":[{"port":"http"}]}`: 0,
 	} {
 		out := WatchPolicy(parse(t, `{"spec":{"podSelector":{},"ingress":[`+ingress+`]}}`), pods)
-		if len(out.Warnings) != want {
-			t.Errorf("%s: got %q, want %d warnings", ingress, out.Warnings, want)
-		}
+		harness.Equal(t, len(out.Warnings), want, ingress, out.Warnings)
 	}
 }

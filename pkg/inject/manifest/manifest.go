@@ -140,12 +140,8 @@ func lengthOfJSON(text []byte) int {
 
 func splitMarks(text []byte) [][]byte {
 	var chunks [][]byte
-	begin, content := 0, false
-	for i := 0; i < len(text); {
-		line := text[i:]
-		if n := bytes.IndexByte(line, '\n'); n >= 0 {
-			line = line[:n+1]
-		}
+	begin, content, i := 0, false, 0
+	for line := range bytes.Lines(text) {
 		marks := bytes.HasPrefix(line, []byte("---")) && (len(line) == 3 || isSpace(line[3]))
 		if marks && content {
 			chunks = append(chunks, text[begin:i])
@@ -261,47 +257,19 @@ func (f *File) JSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// Inject injects all objects of some files. Services and NetworkPolicies are looked at
+// Inject injects all objects of some files, up to a step. Services and NetworkPolicies are looked at
 // together with the pods of all files. The results are in the order of the objects; a
 // document that cannot be read has one, which is refused.
-func Inject(files []*File, said inject.Options) []*Result {
-	return InjectStep(files, said, inject.Services)
-}
-
-// InjectStep is Inject up to a step.
-func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result {
+func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	results := list(files)
-	served := map[*Result]bool{} // by a Service of these files
-	var owners []*Result
-	var templates [][]string // where the owners have theirs
-	var services []*inject.Service
-	var quotas []inject.Quota
-	for _, r := range results {
-		if r.object == nil {
-			continue
-		}
-		if isService(r) {
-			if s, ok := inject.ReadService(r.object); ok {
-				services = append(services, s)
-			}
-		}
-		if q, ok := inject.ReadQuota(r.object); ok {
-			quotas = append(quotas, q)
-		}
-		path, ok := inject.Template(r.object)
-		if !ok {
-			r.Outcome = inject.Leave(r.object)
-			continue
-		}
-		owners, templates = append(owners, r), append(templates, path)
-	}
-	all := make([]inject.Pods, len(owners))
-	each(len(owners), func(i int) {
-		r, path := owners[i], templates[i]
+	f := lookAround(results)
+	all := make([]inject.Pods, len(f.owners))
+	each(len(f.owners), func(i int) {
+		r, path := f.owners[i], f.templates[i]
 		template := dig(r.object, path)
 		labels := labelsOf(template)
 		var ports []inject.ServicePort
-		for _, s := range services {
+		for _, s := range f.services {
 			ports = append(ports, s.PortsOf(r.Namespace, labels)...)
 		}
 		r.Outcome = inject.Inject(template, said, ports...)
@@ -309,6 +277,7 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labels, Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
 	})
+	served := map[*Result]bool{} // by a Service of these files
 	for _, r := range results {
 		switch {
 		case r.object == nil:
@@ -316,15 +285,15 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 			var selects []bool
 			r.Outcome, selects = inject.FollowService(r.object, all, step)
 			for i, is := range selects {
-				served[owners[i]] = served[owners[i]] || is
+				served[f.owners[i]] = served[f.owners[i]] || is
 			}
 		case strings.HasPrefix(r.apiVersion(), "networking.k8s.io/") && r.Kind == "NetworkPolicy":
 			r.Outcome = inject.WatchPolicy(r.object, all)
 		}
 	}
-	for i, r := range owners {
+	for i, r := range f.owners {
 		if r.Verdict == inject.Injected {
-			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], quotas)...)
+			r.Warnings = append(r.Warnings, inject.Unadmitted(all[i], f.quotas)...)
 		}
 		if r.Verdict == inject.Injected && !served[r] {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
@@ -338,6 +307,37 @@ func InjectStep(files []*File, said inject.Options, step inject.Step) []*Result 
 		return anew, err
 	})
 	return results
+}
+
+// found are the objects of some files that matter to one another.
+type found struct {
+	owners    []*Result  // of pods
+	templates [][]string // where the owners have those
+	services  []*inject.Service
+	quotas    []inject.Quota
+}
+
+// lookAround finds them, and leaves what makes no pods.
+func lookAround(results []*Result) (f found) {
+	for _, r := range results {
+		if r.object == nil {
+			continue
+		}
+		if isService(r) {
+			if s, ok := inject.ReadService(r.object); ok {
+				f.services = append(f.services, s)
+			}
+		}
+		if q, ok := inject.ReadQuota(r.object); ok {
+			f.quotas = append(f.quotas, q)
+		}
+		if path, ok := inject.Template(r.object); ok {
+			f.owners, f.templates = append(f.owners, r), append(f.templates, path)
+		} else {
+			r.Outcome = inject.Leave(r.object)
+		}
+	}
+	return f
 }
 
 // Uninject takes back what [Inject] did.

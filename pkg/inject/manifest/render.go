@@ -172,22 +172,21 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 		}
 		b.WriteByte(']')
 	default:
-		v, err := decodeScalar(n)
-		if err != nil {
-			return err
-		}
-		switch v := v.(type) {
-		case string:
-			b.WriteString(quoted(v))
-		case json.Number:
-			b.WriteString(v.String())
-		default:
-			text, err := json.Marshal(v)
-			if err != nil {
-				return err
-			}
-			b.Write(text)
-		}
+		return writeScalar(b, n)
 	}
 	return nil
+}
+
+func writeScalar(b *bytes.Buffer, n *yaml.Node) error {
+	v, err := decodeScalar(n)
+	if err != nil {
+		return err
+	}
+	if text, ok := v.(string); ok {
+		b.WriteString(quoted(text))
+		return nil
+	}
+	text, err := json.Marshal(v)
+	b.Write(text)
+	return err
 }

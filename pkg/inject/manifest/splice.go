@@ -18,7 +18,8 @@ type splice struct {
 }
 
 // errLayout says that a change cannot be made in the text as it is written. Then the
-// whole document is written anew.
+// whole document is written anew. Whatever finds it panics with it, and [splicer.run]
+// returns it: nearly every line would have to pass it on.
 var errLayout = errors.New("a layout that cannot be edited in place")
 
 // A splicer turns the difference between nodes and text into splices. Whatever is not
@@ -75,10 +76,16 @@ func (s *splicer) learn(root *yaml.Node) {
 func isBlockStyle(n *yaml.Node) bool { return n.Style&yaml.FlowStyle == 0 }
 
 // run makes the splices and the new text.
-func (s *splicer) run(root *yaml.Node) ([]byte, error) {
-	if err := s.walk(root); err != nil {
-		return nil, err
-	}
+func (s *splicer) run(root *yaml.Node) (text []byte, err error) {
+	defer func() {
+		found := recover()
+		if failed, ok := found.(error); ok && errors.Is(failed, errLayout) {
+			text, err = nil, errLayout
+		} else if found != nil {
+			panic(found)
+		}
+	}()
+	s.walk(root)
 	// Inner nodes come before outer ones, so where they end at the same place what
 	// belongs to the inner one comes first.
 	slices.SortStableFunc(s.splices, func(a, b splice) int { return cmp.Compare(a.from, b.from) })
@@ -111,25 +118,18 @@ func (s *splicer) before(n *yaml.Node) []*yaml.Node {
 	return n.Content
 }
 
-func (s *splicer) walk(n *yaml.Node) error {
+func (s *splicer) walk(n *yaml.Node) {
 	if n.Line == 0 || n.Kind == yaml.ScalarNode || n.Kind == yaml.AliasNode {
-		return nil
+		return
 	}
 	was, changed := s.original[n]
 	if changed && (!isBlockStyle(n) || len(n.Content) == 0) {
-		from, err := s.start(n)
-		if err != nil {
-			return err
-		}
-		to, err := s.end(n)
-		if err != nil {
-			return err
-		}
+		from, to := s.start(n), s.end(n)
 		if !s.isOneLine(from, to) {
-			return errLayout
+			panic(errLayout)
 		}
 		s.splice(from, to, flow(n))
-		return nil
+		return
 	}
 	old := map[*yaml.Node]bool{}
 	for _, child := range was {
@@ -137,18 +137,15 @@ func (s *splicer) walk(n *yaml.Node) error {
 	}
 	for _, child := range n.Content {
 		if old[child] || !changed {
-			if err := s.walk(child); err != nil {
-				return err
-			}
+			s.walk(child)
 		}
 	}
 	switch {
 	case !changed:
-		return nil
 	case n.Kind == yaml.MappingNode:
-		return s.mapping(n, was)
+		s.mapping(n, was)
 	default:
-		return s.sequence(n, was)
+		s.sequence(n, was)
 	}
 }
 
@@ -158,7 +155,7 @@ func (s *splicer) isOneLine(from, to int) bool {
 }
 
 // mapping splices what has changed in a block map.
-func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) error {
+func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) {
 	values := map[*yaml.Node]*yaml.Node{} // by their keys, as they are now
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		values[n.Content[i]] = n.Content[i+1]
@@ -166,19 +163,15 @@ func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) error {
 	for i := 0; i+1 < len(was); i += 2 {
 		key, old := was[i], was[i+1]
 		now := values[key]
-		var err error
 		switch {
 		case now == nil:
 			var next *yaml.Node
 			if i+2 < len(was) {
 				next = was[i+2]
 			}
-			err = s.removeEntry(key, old, next)
+			s.removeEntry(key, old, next)
 		case now != old:
-			err = s.replaceValue(key, old, now)
-		}
-		if err != nil {
-			return err
+			s.replaceValue(key, old, now)
 		}
 	}
 	added := ""
@@ -187,81 +180,43 @@ func (s *splicer) mapping(n *yaml.Node, was []*yaml.Node) error {
 			added += s.style.entry(n.Content[i], n.Content[i+1], n.Column-1)
 		}
 	}
-	if added == "" {
-		return nil
+	if added != "" {
+		after := s.nextLine(s.endOfEntry(was[len(was)-2], was[len(was)-1]))
+		s.splice(after, after, added)
 	}
-	end, err := s.endOfEntry(was[len(was)-2], was[len(was)-1])
-	if err != nil {
-		return err
-	}
-	after, err := s.nextLine(end)
-	if err != nil {
-		return err
-	}
-	s.splice(after, after, added)
-	return nil
 }
 
-func (s *splicer) removeEntry(key, value, next *yaml.Node) error {
-	from, err := s.start(key)
-	if err != nil {
-		return err
-	}
+func (s *splicer) removeEntry(key, value, next *yaml.Node) {
+	from := s.start(key)
 	line := s.lines[key.Line-1]
 	if !isBlank(s.text[line:from]) { // the first key of an item stands behind its dash
 		if next == nil {
-			return errLayout
+			panic(errLayout)
 		}
-		to, err := s.start(next)
-		if err != nil {
-			return err
-		}
-		end, err := s.endOfEntry(key, value)
-		if err != nil {
-			return err
-		}
+		to := s.start(next)
+		end := s.endOfEntry(key, value)
 		if bytes.ContainsRune(s.text[end:to], '#') {
 			to = end // the next key stays on its line, below its comments
 		}
 		s.splice(from, to, "")
-		return nil
+		return
 	}
-	end, err := s.endOfEntry(key, value)
-	if err != nil {
-		return err
-	}
-	to, err := s.nextLine(end)
-	if err != nil {
-		return err
-	}
-	s.splice(line, to, "")
-	return nil
+	s.splice(line, s.nextLine(s.endOfEntry(key, value)), "")
 }
 
-func (s *splicer) replaceValue(key, old, now *yaml.Node) error {
-	colon, err := s.afterColon(key)
-	if err != nil {
-		return err
-	}
-	end, err := s.endOfEntry(key, old)
-	if err != nil {
-		return err
-	}
+func (s *splicer) replaceValue(key, old, now *yaml.Node) {
+	colon := s.afterColon(key)
+	end := s.endOfEntry(key, old)
 	if old.Kind == yaml.ScalarNode && !isNull(old) && old.Anchor == "" && now.Kind == yaml.ScalarNode {
-		from, err := s.start(old)
-		if err != nil {
-			return err
-		}
-		s.splice(from, end, scalarText(now))
-		return nil
+		s.splice(s.start(old), end, scalarText(now))
+		return
 	}
 	s.splice(colon, end, strings.TrimSuffix(s.style.after(now, key.Column-1), s.style.ending))
-	return nil
 }
 
 // sequence splices what has changed in a block list: items that went, and items that
 // were added at its end.
-func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) error {
+func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	stays := map[*yaml.Node]bool{}
 	for _, item := range n.Content {
 		stays[item] = true
@@ -273,136 +228,104 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) error {
 			continue
 		}
 		if stays[item] {
-			return errLayout
+			panic(errLayout)
 		}
-		dash, err := s.dash(item)
-		if err != nil {
-			return err
-		}
-		end, err := s.end(item)
-		if err != nil {
-			return err
-		}
-		to, err := s.nextLine(end)
-		if err != nil {
-			return err
-		}
+		dash, to := s.dash(item), s.nextLine(s.end(item))
 		line := bytes.LastIndexByte(s.text[:dash], '\n') + 1
 		if !isBlank(s.text[line:dash]) {
-			return errLayout
+			panic(errLayout)
 		}
 		s.splice(line, to, "")
 	}
 	added := ""
 	for _, item := range n.Content[kept:] {
 		if item.Line != 0 {
-			return errLayout
+			panic(errLayout)
 		}
 		added += s.style.item(item, n.Column-1)
 	}
-	if added == "" {
-		return nil
+	if added != "" {
+		after := s.nextLine(s.end(was[len(was)-1]))
+		s.splice(after, after, added)
 	}
-	end, err := s.end(was[len(was)-1])
-	if err != nil {
-		return err
-	}
-	after, err := s.nextLine(end)
-	if err != nil {
-		return err
-	}
-	s.splice(after, after, added)
-	return nil
 }
 
 // dash is where the dash of an item stands.
-func (s *splicer) dash(item *yaml.Node) (int, error) {
-	i, err := s.start(item)
-	if err != nil {
-		return 0, err
-	}
-	for i--; i >= 0; i-- {
+func (s *splicer) dash(item *yaml.Node) int {
+	for i := s.start(item) - 1; i >= 0; i-- {
 		switch s.text[i] {
 		case '-':
-			return i, nil
+			return i
 		case ' ', '\t', '\n', '\r':
 		default:
-			return 0, errLayout
+			panic(errLayout)
 		}
 	}
-	return 0, errLayout
+	panic(errLayout)
 }
 
 // start is where a node begins. The parser counts letters, not bytes.
-func (s *splicer) start(n *yaml.Node) (int, error) {
+func (s *splicer) start(n *yaml.Node) int {
 	if n.Line < 1 || n.Line > len(s.lines) {
-		return 0, errLayout
+		panic(errLayout)
 	}
 	i := s.lines[n.Line-1]
 	for range n.Column - 1 {
 		if i >= len(s.text) {
-			return 0, errLayout
+			panic(errLayout)
 		}
 		_, size := utf8.DecodeRune(s.text[i:])
 		i += size
 	}
-	return i, nil
+	return i
 }
 
 // endOfEntry is where a value ends; nothing ends at its key's colon.
-func (s *splicer) endOfEntry(key, value *yaml.Node) (int, error) {
+func (s *splicer) endOfEntry(key, value *yaml.Node) int {
 	if value.Kind == yaml.ScalarNode && value.Value == "" && value.Style == 0 {
 		return s.afterColon(key)
 	}
 	return s.end(value)
 }
 
-func (s *splicer) afterColon(key *yaml.Node) (int, error) {
-	i, err := s.end(key)
-	if err != nil {
-		return 0, err
-	}
-	for ; i < len(s.text); i++ {
+func (s *splicer) afterColon(key *yaml.Node) int {
+	for i := s.end(key); i < len(s.text); i++ {
 		switch s.text[i] {
 		case ':':
-			return i + 1, nil
+			return i + 1
 		case ' ', '\t':
 		default:
-			return 0, errLayout
+			panic(errLayout)
 		}
 	}
-	return 0, errLayout
+	panic(errLayout)
 }
 
 // end is where the text of a node ends, as it was before the changes.
-func (s *splicer) end(n *yaml.Node) (int, error) {
+func (s *splicer) end(n *yaml.Node) int {
 	if n.Line == 0 {
-		return 0, errLayout
+		panic(errLayout)
 	}
 	content := s.before(n)
 	if n.Kind != yaml.ScalarNode && n.Kind != yaml.AliasNode && isBlockStyle(n) {
 		switch {
 		case len(content) == 0:
-			return 0, errLayout
+			panic(errLayout)
 		case n.Kind == yaml.MappingNode:
 			return s.endOfEntry(content[len(content)-2], content[len(content)-1])
 		}
 		return s.end(content[len(content)-1])
 	}
-	i, err := s.start(n)
-	if err != nil {
-		return 0, err
-	}
-	i = s.skipProperties(i)
+	i := s.skipProperties(s.start(n))
 	if i >= len(s.text) {
-		return 0, errLayout
+		panic(errLayout)
 	}
 	switch {
 	case n.Kind == yaml.AliasNode:
 		for i < len(s.text) && !bytes.ContainsRune([]byte(" \t\r\n,]}"), rune(s.text[i])) {
 			i++
 		}
-		return i, nil
+		return i
 	case n.Kind != yaml.ScalarNode:
 		return s.endOfFlow(i)
 	case n.Style&yaml.DoubleQuotedStyle != 0, n.Style&yaml.SingleQuotedStyle != 0:
@@ -428,7 +351,7 @@ func (s *splicer) skipProperties(i int) int {
 
 // endOfPlain follows the value through the text, where any run of blanks and line ends
 // may stand for one of the value's.
-func (s *splicer) endOfPlain(i int, value string) (int, error) {
+func (s *splicer) endOfPlain(i int, value string) int {
 	for j := 0; j < len(value); {
 		if value[j] == ' ' || value[j] == '\n' || value[j] == '\t' {
 			before := i
@@ -439,23 +362,23 @@ func (s *splicer) endOfPlain(i int, value string) (int, error) {
 				j++
 			}
 			if i == before {
-				return 0, errLayout
+				panic(errLayout)
 			}
 			continue
 		}
 		if i >= len(s.text) || s.text[i] != value[j] {
-			return 0, errLayout
+			panic(errLayout)
 		}
 		i++
 		j++
 	}
-	return i, nil
+	return i
 }
 
-func (s *splicer) endOfQuoted(i int) (int, error) {
+func (s *splicer) endOfQuoted(i int) int {
 	mark := s.text[i]
 	if mark != '"' && mark != '\'' {
-		return 0, errLayout
+		panic(errLayout)
 	}
 	for i++; i < len(s.text); i++ {
 		switch {
@@ -464,33 +387,30 @@ func (s *splicer) endOfQuoted(i int) (int, error) {
 		case s.text[i] == mark && mark == '\'' && i+1 < len(s.text) && s.text[i+1] == mark:
 			i++
 		case s.text[i] == mark:
-			return i + 1, nil
+			return i + 1
 		}
 	}
-	return 0, errLayout
+	panic(errLayout)
 }
 
 // endOfLiteral is the end of a | or > text: the last of the lines that are as far in as
 // its first one, or blank.
-func (s *splicer) endOfLiteral(i int, value string) (int, error) {
+func (s *splicer) endOfLiteral(i int, value string) int {
 	header := i
 	for i < len(s.text) && s.text[i] != '\n' {
 		i++
 	}
 	if bytes.ContainsAny(firstWord(s.text[header:i]), "123456789") {
-		return 0, errLayout // its own indentation: how far in cannot be seen from its lines
+		panic(errLayout) // its own indentation: how far in cannot be seen from its lines
 	}
 	keepsBlanks := bytes.Contains(firstWord(s.text[header:i]), []byte("+"))
 	end := i
 	if strings.Trim(value, "\n") == "" {
-		return end, nil
+		return end
 	}
 	indent := -1
 	for i < len(s.text) {
-		line := s.text[i+1:]
-		if n := bytes.IndexByte(line, '\n'); n >= 0 {
-			line = line[:n]
-		}
+		line, _, _ := bytes.Cut(s.text[i+1:], []byte("\n"))
 		switch in := len(line) - len(bytes.TrimLeft(line, " ")); {
 		case isBlank(line):
 			if keepsBlanks {
@@ -502,17 +422,17 @@ func (s *splicer) endOfLiteral(i int, value string) (int, error) {
 			}
 			end = i + 1 + len(line)
 		default:
-			return end, nil
+			return end
 		}
 		if i += 1 + len(line); i >= len(s.text) {
 			break
 		}
 	}
-	return min(end, len(s.text)), nil
+	return min(end, len(s.text))
 }
 
 // endOfFlow is behind the bracket that closes the one at i.
-func (s *splicer) endOfFlow(i int) (int, error) {
+func (s *splicer) endOfFlow(i int) int {
 	depth := 0
 	for ; i < len(s.text); i++ {
 		switch c := s.text[i]; {
@@ -520,13 +440,10 @@ func (s *splicer) endOfFlow(i int) (int, error) {
 			depth++
 		case c == '}' || c == ']':
 			if depth--; depth == 0 {
-				return i + 1, nil
+				return i + 1
 			}
 		case c == '"' || c == '\'' && (isSpace(s.text[i-1]) || bytes.ContainsRune([]byte("[{,:"), rune(s.text[i-1]))):
-			end, err := s.endOfQuoted(i)
-			if err != nil {
-				return 0, err
-			}
+			end := s.endOfQuoted(i)
 			i = end - 1
 		case c == '#' && isSpace(s.text[i-1]):
 			for i+1 < len(s.text) && s.text[i+1] != '\n' {
@@ -534,20 +451,17 @@ func (s *splicer) endOfFlow(i int) (int, error) {
 			}
 		}
 	}
-	return 0, errLayout
+	panic(errLayout)
 }
 
 // nextLine is where the line after a place begins. Behind the place there may only be a
 // comment.
-func (s *splicer) nextLine(i int) (int, error) {
-	rest := s.text[i:]
-	if n := bytes.IndexByte(rest, '\n'); n >= 0 {
-		rest = rest[:n]
-	}
+func (s *splicer) nextLine(i int) int {
+	rest, _, _ := bytes.Cut(s.text[i:], []byte("\n"))
 	if trimmed := bytes.TrimLeft(rest, " \t\r"); len(trimmed) > 0 && trimmed[0] != '#' {
-		return 0, errLayout
+		panic(errLayout)
 	}
-	return min(i+len(rest)+1, len(s.text)), nil
+	return min(i+len(rest)+1, len(s.text))
 }
 
 func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\n' || b == '\r' }

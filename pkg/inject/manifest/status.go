@@ -44,12 +44,12 @@ func rolloutOf(s *Result, pods []*Result) (Rollout, bool) {
 	r := Rollout{File: s.File, Line: s.Line, Namespace: s.Namespace, Name: s.Name}
 	var found []inject.Pods
 	with, ready := 0, 0
-	selects, ok := inject.ReadSelector(s.object)
+	service, ok := inject.ReadService(s.object)
 	if !ok {
 		return r, false
 	}
 	for _, p := range pods {
-		if !selects(p.Namespace, labelsOf(p.object)) {
+		if !service.Selects(p.Namespace, labelsOf(p.object)) {
 			continue
 		}
 		out := inject.Inject(p.object, nil)

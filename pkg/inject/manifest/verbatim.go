@@ -119,7 +119,7 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	if len(linesOf(bytes.TrimSpace(was))) == 1 {
 		return
 	}
-	i := slices.IndexFunc(changes, func(c inject.Change) bool { return inject.IsStatus(c) })
+	i := slices.IndexFunc(changes, inject.IsStatus)
 	if i < 0 {
 		return
 	}

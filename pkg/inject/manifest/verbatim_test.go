@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func injectText(t *testing.T, text string) string {
 	t.Helper()
 	f := Parse("f", []byte(text))
-	if results := Inject([]*File{f}, nil); refused(results) {
+	if results := Inject([]*File{f}, nil, inject.Services); refused(results) {
 		t.Fatalf("got a refusal of\n%s", text)
 	}
 	return string(f.Text())
@@ -22,7 +23,7 @@ func injectText(t *testing.T, text string) string {
 func TestUninjectBringsBackEveryByte(t *testing.T) {
 	for name, text := range inputs(t) {
 		f := Parse(name, text)
-		if refused(Inject([]*File{f}, nil)) || bytes.Contains(text, []byte("queue-proxy.dev/status")) {
+		if refused(Inject([]*File{f}, nil, inject.Services)) || bytes.Contains(text, []byte("queue-proxy.dev/status")) {
 			continue
 		}
 		if got := takenBack(Parse(name, f.Text())); !bytes.Equal(got, text) {
@@ -49,9 +50,7 @@ spec:
 func TestAnEditAfterTheInjectionStaysAndTheCommentsComeBack(t *testing.T) {
 	edit := func(s string) string { return strings.Replace(s, "web:1 ", "web:2 ", 1) }
 	in := injectText(t, commented)
-	if got, want := string(takenBack(Parse("f", []byte(edit(in))))), edit(commented); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	harness.Equal(t, string(takenBack(Parse("f", []byte(edit(in))))), edit(commented))
 }
 
 // What is kept says how a document is written. Where it means anything else than the status
@@ -87,12 +86,8 @@ func TestWhatIsKeptDecidesNoMeaning(t *testing.T) {
 func TestJSONKeepsItsLayoutInTheStatus(t *testing.T) {
 	const text = "{\n   \"kind\": \"Pod\", \"apiVersion\": \"v1\",\n   \"metadata\": {\"name\": \"web\"},\n   \"spec\": {\"containers\": [\n      {\"name\": \"web\", \"image\": \"a\\/b\", \"ports\": [{\"containerPort\": 8080}]}\n   ]}\n}\n"
 	in := injectText(t, text)
-	if !strings.Contains(in, `\"text\":`) {
-		t.Errorf("got\n%s\nwant the text in the status", in)
-	}
-	if got := string(takenBack(Parse("f", []byte(in)))); got != text {
-		t.Errorf("got\n%s\nwant\n%s", got, text)
-	}
+	harness.Contains(t, in, `\"text\":`)
+	harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text)
 	if r := Uninject([]*File{Parse("f", []byte(in))}); r[0].Verdict != inject.Uninjected {
 		t.Errorf("got %s (%s), want it uninjected", r[0].Verdict, r[0].Text)
 	}
@@ -101,8 +96,6 @@ func TestJSONKeepsItsLayoutInTheStatus(t *testing.T) {
 func encoded(t *testing.T, v any) []byte {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return text
 }

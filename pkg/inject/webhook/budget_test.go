@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // nobody is a client like others.
@@ -43,9 +45,7 @@ func TestABudgetIsSharedInTheOrderOfComing(t *testing.T) {
 		if len(order) != 3 || order[0] == 2 || order[1] == 2 {
 			t.Errorf("got the order %v, want the last one last", order)
 		}
-		if b.left != 10 {
-			t.Errorf("got %d left, want 10", b.left)
-		}
+		harness.Equal(t, b.left, 10, "left")
 	})
 }
 

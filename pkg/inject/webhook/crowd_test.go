@@ -7,15 +7,15 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Whoever holds connections locks nobody out.
 func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
 	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler(), mostConnections)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
 	t.Cleanup(func() {
@@ -25,9 +25,7 @@ func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
 	var all []net.Conn
 	for range mostConnections + 1 {
 		c, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 	}

@@ -76,20 +76,20 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	defer cancel()
 	path := "/api/v1/namespaces/" + event.Namespace
 	var namespace corev1.Namespace
-	err := e.kube.Do(ctx, "GET", path, "", nil, &namespace)
+	err := e.kube.do(ctx, "GET", path, "", nil, &namespace)
 	if err == nil && namespace.Labels[chosen] != "true" {
-		e.metrics.event("not-chosen")
+		e.metrics.event(eventNotChosen)
 		return
 	}
 	if err == nil {
-		err = e.kube.Do(ctx, "POST", path+"/events", "application/json", event, nil)
+		err = e.kube.do(ctx, "POST", path+"/events", "application/json", event, nil)
 	}
 	if err != nil {
-		e.metrics.event("failed")
+		e.metrics.event(eventFailed)
 		e.log.Warn("an event was not written", zap.String("namespace", event.Namespace), zap.Error(err))
 		return
 	}
-	e.metrics.event("written")
+	e.metrics.event(eventWritten)
 }
 
 // about notes an event about the owner of a pod, which has no name yet. A pod without an
@@ -124,7 +124,7 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	select {
 	case e.waiting <- event:
 	default:
-		e.metrics.event("dropped")
+		e.metrics.event(eventDropped)
 	}
 }
 
@@ -141,7 +141,7 @@ func (e *Events) isNews(key string, now time.Time) bool {
 		e.filled = now.Add(-(now.Sub(e.filled) % eventEvery))
 	}
 	if e.tokens == 0 {
-		e.metrics.event("dropped")
+		e.metrics.event(eventDropped)
 		return false
 	}
 	e.tokens--

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // onHost is a pod that is skipped, of an owner.
@@ -38,9 +39,7 @@ func (e *eventful) ask(t *testing.T, namespace string, changes ...string) {
 	t.Helper()
 	pod := strings.NewReplacer(changes...).Replace(onHost)
 	asked, err := parse(question([]byte(pod), func(q *admissionv1.AdmissionRequest) { q.Namespace = namespace }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	if _, _, err := e.answer(t.Context(), asked.Request, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -108,9 +107,7 @@ func TestNothingThatAPodSaysStandsInAnEvent(t *testing.T) {
 	} {
 		owner := fmt.Sprintf(`,"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web-1","uid":"%d","controller":true}]`, i)
 		asked, err := parse(question([]byte(strings.NewReplacer("EVIL", evil, "OWNER", owner).Replace(pod)), nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		e.now = e.now.Add(time.Minute)
 		out, _, _ := e.answer(t.Context(), asked.Request, 1)
 		all := e.written(t)
@@ -139,9 +136,7 @@ func TestEventsAreFew(t *testing.T) {
 		want  int
 	}{{0, eventsAtOnce}, {0, 0}, {eventEvery, 1}, {3*eventEvery + eventEvery/2, 3}, {eventEvery / 2, 1}, {time.Hour, eventsAtOnce}} {
 		e.now = e.now.Add(c.later)
-		if got := many(); got != c.want {
-			t.Errorf("%v later: got %d events for 100 reviews, want %d", c.later, got, c.want)
-		}
+		harness.Equal(t, many(), c.want, c.later, "later", "events for 100 reviews")
 	}
 }
 
@@ -165,17 +160,12 @@ func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
 	now = now.Add(quietTime)
 	review(t, s, []byte(onHost), nil)
 
-	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+	harness.Until(t, "second event", func() bool {
 		f.mu.Lock()
-		n := len(f.events)
-		f.mu.Unlock()
-		if n == 2 {
-			break
-		}
-		if n > 2 || time.Since(begin) > 5*time.Second {
-			t.Fatalf("got %d events, want 2", n)
-		}
-	}
+		defer f.mu.Unlock()
+		return len(f.events) >= 2
+	})
+	harness.Equal(t, len(f.events), 2, "events")
 	e := f.events[0]
 	if e.InvolvedObject.Kind != "ReplicaSet" || e.InvolvedObject.Name != "web-1" || e.Namespace != "shop" || e.Reason != "QueueProxySkipped" || !strings.Contains(e.Message, "host-network") {
 		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", e)

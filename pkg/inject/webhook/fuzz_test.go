@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // FuzzMergeBundles makes bundles of certificates whose part is known, with any text
@@ -17,23 +19,24 @@ import (
 // Those that ought to be there are, once each and in order, and merging again changes
 // nothing. Text that looks like the border of a certificate may swallow those around
 // it, but lets in none.
-func FuzzMergeBundles(f *testing.F) {
-	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+// A pooled certificate is one of which bundles are made.
+type pooled struct {
+	cert *x509.Certificate
+	ours bool // known in what is published
+}
+
+func poolAt(f *testing.F, now time.Time) []pooled {
+	f.Helper()
 	made := func(template *x509.Certificate, by *keyPair) *keyPair {
 		pair, err := issue(template, by)
-		if err != nil {
-			f.Fatal(err)
-		}
+		harness.NoError(f, err)
 		return pair
 	}
 	authority := func(name string, until time.Time) *keyPair {
 		return made(&x509.Certificate{Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: until, IsCA: true, BasicConstraintsValid: true}, nil)
 	}
 	first := authority(authorityName, now.Add(time.Hour))
-	pool := []struct {
-		cert *x509.Certificate
-		ours bool // known in what is published
-	}{
+	return []pooled{
 		{first.cert, true},
 		{authority(authorityName, now.Add(time.Second)).cert, true},
 		{authority(authorityName, now.Add(2*time.Hour)).cert, true},
@@ -42,6 +45,11 @@ func FuzzMergeBundles(f *testing.F) {
 		{authority("another", now.Add(time.Hour)).cert, false},
 		{made(&x509.Certificate{Subject: pkix.Name{CommonName: authorityName}, NotBefore: now, NotAfter: now.Add(time.Hour)}, first).cert, false},
 	}
+}
+
+func FuzzMergeBundles(f *testing.F) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	pool := poolAt(f, now)
 	f.Add([]byte{}, []byte{})
 	f.Add([]byte{0x00, 0x20}, []byte("\n"))
 	f.Add([]byte{0x00, 0x11, 0x22, 0x21, 0x20}, []byte("a comment"))
@@ -82,9 +90,7 @@ func FuzzMergeBundles(f *testing.F) {
 				t.Fatalf("got %q, want nothing but certificates", rest)
 			}
 			c, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			if rest = after; !slices.ContainsFunc(seen, c.Equal) {
 				t.Errorf("%x between %q: got %v until %v, which is in none of the bundles, or has no place here", pick, between, c.Subject, c.NotAfter)
 			}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // clientOf makes a client's certificate, signed by an authority.
@@ -22,13 +24,9 @@ func clientOf(t *testing.T, by *keyPair, until time.Time, usage x509.ExtKeyUsage
 		Subject: pkix.Name{CommonName: "kube-apiserver"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}, by)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	certificate, err := tls.X509KeyPair(pair.encode())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return certificate
 }
 
@@ -36,33 +34,23 @@ func clientOf(t *testing.T, by *keyPair, until time.Time, usage x509.ExtKeyUsage
 func authorityOf(t *testing.T) *keyPair {
 	t.Helper()
 	made, err := newAuthority(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return made
 }
 
 func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 	ours, clients, others := authorityOf(t), authorityOf(t), authorityOf(t)
 	served, err := ours.sign("127.0.0.1.test", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	certificate, err := tls.X509KeyPair(served.encode())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(ours.cert)
 	pool, err := ParseClientCAs(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: clients.cert.Raw}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{Log: zap.NewNop(), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }, ClientCAs: pool}
+	harness.NoError(t, err)
+	s := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }, ClientCAs: pool}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	server := s.server(newReviewer(nil), mostConnections)
 	done := make(chan error, 1)
 	go func() { done <- s.serveTLS(server, l) }()
@@ -91,15 +79,13 @@ func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 				RootCAs: roots, ServerName: "127.0.0.1.test", MaxVersion: version, GetClientCertificate: sends}}}
 			for range 2 { // the second time, a session may be taken up again
 				got := 0
-				if r, err := client.Post("https://"+l.Addr().String()+Path, "application/json", strings.NewReader(string(question([]byte(goodPod), nil)))); err == nil {
+				if r, err := client.Post("https://"+l.Addr().String()+reviewPath, "application/json", strings.NewReader(string(question([]byte(goodPod), nil)))); err == nil {
 					_, _ = io.Copy(io.Discard, r.Body)
 					r.Body.Close()
 					got = r.StatusCode
 				}
 				client.CloseIdleConnections()
-				if got != c.want {
-					t.Errorf("TLS %x, %s: got status %d, want %d", version, c.fact, got, c.want)
-				}
+				harness.Equal(t, got, c.want, "TLS", version, c.fact, "status")
 			}
 		}
 	}
@@ -112,14 +98,10 @@ func TestAClientsCertificatesAreBounded(t *testing.T) {
 	pool.AddCert(clients.cert)
 	good := clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth)
 	served, err := tls.X509KeyPair(authorityOf(t).encode())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{Log: zap.NewNop(), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &served, nil }, ClientCAs: pool}
+	harness.NoError(t, err)
+	s := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &served, nil }, ClientCAs: pool}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	server := s.server(newReviewer(nil), mostConnections)
 	done := make(chan error, 1)
 	go func() { done <- s.serveTLS(server, l) }()
@@ -137,8 +119,6 @@ func TestAClientsCertificatesAreBounded(t *testing.T) {
 		if err == nil {
 			r.Body.Close()
 		}
-		if (err == nil) != want {
-			t.Errorf("%d certificates: got %v, want it taken %v", 1+more, err, want)
-		}
+		harness.Equal(t, (err == nil), want, 1+more, "certificates", err)
 	}
 }

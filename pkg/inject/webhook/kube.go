@@ -34,11 +34,11 @@ func InCluster(host, port string) (*Kube, error) {
 	if host == "" || port == "" {
 		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not in a cluster")
 	}
-	return NewKube("https://"+net.JoinHostPort(host, port), serviceAccount)
+	return newKube("https://"+net.JoinHostPort(host, port), serviceAccount)
 }
 
-// NewKube speaks with a given API server. dir holds ca.crt and token.
-func NewKube(base, dir string) (*Kube, error) {
+// newKube speaks with a given API server. dir holds ca.crt and token.
+func newKube(base, dir string) (*Kube, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
 	if err != nil {
 		return nil, err
@@ -61,24 +61,24 @@ func NewKube(base, dir string) (*Kube, error) {
 	}}, nil
 }
 
-// A StatusError is an answer of the API server that is no success.
-type StatusError struct {
+// A statusError is an answer of the API server that is no success.
+type statusError struct {
 	Code int // of HTTP
 	Text string
 }
 
-func (e *StatusError) Error() string {
+func (e *statusError) Error() string {
 	return fmt.Sprintf("the API server says %d: %s", e.Code, e.Text)
 }
 
 func isStatus(err error, code int) bool {
-	var s *StatusError
+	var s *statusError
 	return errors.As(err, &s) && s.Code == code
 }
 
-// Do sends one request and decodes the answer. body and into may be nil. The error is a
-// *[StatusError] where the API server answered.
-func (k *Kube) Do(ctx context.Context, method, path, contentType string, body, into any) error {
+// do sends one request and decodes the answer. body and into may be nil. The error is a
+// *[statusError] where the API server answered.
+func (k *Kube) do(ctx context.Context, method, path, contentType string, body, into any) error {
 	var text []byte
 	if body != nil {
 		var err error
@@ -114,7 +114,7 @@ func (k *Kube) Do(ctx context.Context, method, path, contentType string, body, i
 			Message string `json:"message"`
 		}
 		_ = json.Unmarshal(got, &status) // an answer without one has none
-		return &StatusError{answer.StatusCode, status.Message}
+		return &statusError{answer.StatusCode, status.Message}
 	}
 	if into == nil {
 		return nil

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // kubeAt is a Kube that speaks with a server over TLS.
@@ -18,14 +20,10 @@ func kubeAt(t *testing.T, s *httptest.Server) *Kube {
 		"ca.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
 		"token":  []byte("secret-token\n"),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	kube, err := NewKube(s.URL, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	kube, err := newKube(s.URL, dir)
+	harness.NoError(t, err)
 	t.Cleanup(kube.client.CloseIdleConnections)
 	return kube
 }
@@ -37,7 +35,7 @@ func TestTheTokenFollowsNoRedirect(t *testing.T) {
 	defer elsewhere.Close()
 	s := httptest.NewTLSServer(http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect))
 	defer s.Close()
-	if err := kubeAt(t, s).Do(t.Context(), http.MethodGet, "/x", "", nil, nil); !isStatus(err, http.StatusTemporaryRedirect) {
+	if err := kubeAt(t, s).do(t.Context(), http.MethodGet, "/x", "", nil, nil); !isStatus(err, http.StatusTemporaryRedirect) {
 		t.Errorf("got %v, want the status 307", err)
 	}
 }
@@ -47,7 +45,7 @@ func TestTheHeadOfAnAPIServersAnswerIsBounded(t *testing.T) {
 		w.Header().Set("X", strings.Repeat("x", 4<<20))
 	}))
 	defer s.Close()
-	if err := kubeAt(t, s).Do(t.Context(), http.MethodGet, "/x", "", nil, nil); err == nil {
+	if err := kubeAt(t, s).do(t.Context(), http.MethodGet, "/x", "", nil, nil); err == nil {
 		t.Error("4 MB of head: got no error, want one")
 	}
 }

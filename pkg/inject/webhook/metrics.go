@@ -1,101 +1,207 @@
 package webhook
 
 import (
-	"fmt"
-	"maps"
 	"net/http"
+	"runtime"
 	"slices"
-	"strings"
-	"sync"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 )
 
-// Metrics counts what a webhook does. It is an [http.Handler] that writes them as text
-// of Prometheus 0.0.4, and may be used concurrently. No label holds anything that came
-// from outside. The zero value is good.
+// prefix is before all names of our own. Those of the process and of the Go runtime have the
+// usual ones: nothing else is scraped from this process.
+const prefix = "queue_proxy_injector_"
+
+// mostScrapes are answered at once; one more gets 503. A page is 15 KB.
+const mostScrapes = 8
+
+// Why a request was answered with an HTTP error, and so without a decision about a pod. The
+// list is closed.
+const (
+	badMethod  = "method"
+	badType    = "content-type"
+	tooLong    = "too-long"     // more than mostBytes
+	cutOff     = "cut-off"      // the body ended too early, or came too slowly
+	noReview   = "not-a-review" // the body is no AdmissionReview
+	noBody     = "busy-bodies"  // no room for a long body in memoryOfTexts
+	noDecision = "busy-reviews" // no room in memoryOfLong or memoryOfShort
+	noAnswer   = "busy-answers" // no room for a long answer in memoryOfTexts
+	outOfTime  = "out-of-time"  // not decided within longestReview
+	internal   = "internal"     // a defect of ours
+)
+
+// What became of an event.
+const (
+	eventWritten   = "written"
+	eventFailed    = "failed"
+	eventDropped   = "dropped"
+	eventNotChosen = "not-chosen" // the namespace has not our label
+)
+
+// other is the reason of an outcome that is in neither list of skipReasons and refusalReasons.
+const other = "other"
+
+// skipReasons and refusalReasons are what a review may end with.
+var (
+	skipReasons = []string{
+		inject.OptedOut, inject.AlreadyInjected, inject.HasQueueProxy, inject.Knative, inject.MirrorPod, inject.HostNetwork,
+		inject.Windows, inject.Ends, inject.NoPort, inject.NotHTTP, inject.NoPods,
+	}
+	refusalReasons = []string{
+		inject.Unreadable, inject.BadOption, inject.Locked, inject.WhichContainer, inject.WhichPort, inject.PortTaken,
+		inject.BadProbe, inject.SpeaksTLS, inject.BadStatus, inject.TooLarge,
+	}
+	failureReasons = []string{badMethod, badType, tooLong, cutOff, noReview, noBody, noDecision, noAnswer, outOfTime, internal}
+	eventResults   = []string{eventWritten, eventFailed, eventDropped, eventNotChosen}
+)
+
+// Metrics counts what a webhook does. It is an [http.Handler] for Prometheus, and may be used
+// concurrently. No label holds anything that came from outside: all lists of values are
+// closed, and each series is there from zero on, so that the first event is an increase.
 type Metrics struct {
-	// Expiry, if not nil, is when the certificate in use ends; the zero time is none.
-	Expiry func() time.Time
-
-	mu       sync.Mutex
-	reviews  map[string]int // by verdict and reason
-	failures map[int]int    // by status
-	events   map[string]int // by what became of them
-	slow     [len(bounds) + 1]int
-	seconds  float64
+	registry   *prometheus.Registry
+	handler    http.Handler
+	reviews    *prometheus.CounterVec
+	failures   *prometheus.CounterVec
+	events     *prometheus.CounterVec
+	handshakes prometheus.Counter
+	duration   prometheus.Histogram
 }
 
-// bounds of the buckets of the review's duration, in seconds. A review takes well under
-// a millisecond; an API server waits up to 5 s.
-var bounds = [...]float64{0.001, 0.01, 0.1, 1, 5}
-
-func (m *Metrics) review(out inject.Outcome, took time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	count(&m.reviews, fmt.Sprintf(`{verdict="%s",reason="%s"}`, out.Verdict, out.Reason))
-	m.seconds += took.Seconds()
-	i := 0
-	for i < len(bounds) && took.Seconds() > bounds[i] {
-		i++
+// NewMetrics makes Metrics of a program of this version, built from this commit.
+func NewMetrics(version, commit string) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.reviews = m.counters("reviews_total", "Reviews that were answered, by what became of the object and why.", "verdict", "reason")
+	m.reviews.WithLabelValues(string(inject.Injected), "")
+	for verdict, reasons := range map[inject.Verdict][]string{inject.Skipped: skipReasons, inject.Refused: refusalReasons} {
+		for _, reason := range reasons {
+			m.reviews.WithLabelValues(string(verdict), reason)
+		}
 	}
-	m.slow[i]++
-}
-
-func (m *Metrics) failure(status int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	count(&m.failures, status)
-}
-
-func (m *Metrics) event(result string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	count(&m.events, result)
-}
-
-func count[K comparable](of *map[K]int, key K) {
-	if *of == nil {
-		*of = map[K]int{}
+	m.failures = m.counters("review_failures_total", "Requests that were answered with an HTTP error instead of a review, by reason.", "reason")
+	for _, reason := range failureReasons {
+		m.failures.WithLabelValues(reason)
 	}
-	(*of)[key]++
+	m.events = m.counters("events_total", "Events about pods that were not injected, by what became of the event.", "result")
+	for _, result := range eventResults {
+		m.events.WithLabelValues(result)
+	}
+	m.handshakes = m.counters("tls_handshake_failures_total",
+		"TLS handshakes that a client began and that failed: often an API server that does not trust our certificate.").WithLabelValues()
+	m.duration = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: prefix + "review_duration_seconds", Help: "From a review's head until its answer was ready, for reviews that were answered.",
+		// A review takes a millisecond; an API server waits up to 5 s.
+		Buckets: []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5},
+	})
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "build_info", Help: "1, with what is running.",
+		ConstLabels: prometheus.Labels{"version": version, "revision": commit, "goversion": runtime.Version()},
+	})
+	build.Set(1)
+	m.registry.MustRegister(m.duration, build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, DisableCompression: true, MaxRequestsInFlight: mostScrapes,
+	})
+	return m
+}
+
+func (m *Metrics) counters(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	m.registry.MustRegister(v)
+	return v
 }
 
 // ServeHTTP writes all metrics.
-func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	var b strings.Builder
-	head := func(name, kind, help string) { fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.ServeHTTP(w, r) }
 
-	m.mu.Lock()
-	head("injector_reviews_total", "counter", "Reviews that were answered, by what became of the object.")
-	for _, labels := range slices.Sorted(maps.Keys(m.reviews)) {
-		fmt.Fprintf(&b, "injector_reviews_total%s %d\n", labels, m.reviews[labels])
-	}
-	head("injector_review_failures_total", "counter", "Requests that were no review, by the status of the answer.")
-	for _, status := range slices.Sorted(maps.Keys(m.failures)) {
-		fmt.Fprintf(&b, "injector_review_failures_total{status=\"%d\"} %d\n", status, m.failures[status])
-	}
-	head("injector_events_total", "counter", "Events about pods that were not injected, by what became of the event.")
-	for _, result := range slices.Sorted(maps.Keys(m.events)) {
-		fmt.Fprintf(&b, "injector_events_total{result=\"%s\"} %d\n", result, m.events[result])
-	}
-	head("injector_review_duration_seconds", "histogram", "How long reviews took.")
-	sum := 0
-	for i, bound := range bounds {
-		sum += m.slow[i]
-		fmt.Fprintf(&b, "injector_review_duration_seconds_bucket{le=\"%g\"} %d\n", bound, sum)
-	}
-	sum += m.slow[len(bounds)]
-	fmt.Fprintf(&b, "injector_review_duration_seconds_bucket{le=\"+Inf\"} %d\ninjector_review_duration_seconds_sum %g\ninjector_review_duration_seconds_count %d\n", sum, m.seconds, sum)
-	m.mu.Unlock()
-
-	if m.Expiry != nil {
-		if at := m.Expiry(); !at.IsZero() {
-			head("injector_certificate_expiry_timestamp_seconds", "gauge", "When the certificate in use ends.")
-			fmt.Fprintf(&b, "injector_certificate_expiry_timestamp_seconds %d\n", at.Unix())
-		}
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write([]byte(b.String()))
+// AddCertificate adds when the certificate in use ends, which is asked at each scrape; the
+// zero time is none. It is called at most once, before anything is served.
+func (m *Metrics) AddCertificate(notAfter func() time.Time) {
+	m.registry.MustRegister(expiry{
+		prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "When the certificate in use ends, in seconds since 1970; absent without one.", nil, nil),
+		notAfter,
+	})
 }
+
+// expiry is a gauge that is absent where there is no certificate.
+type expiry struct {
+	desc     *prometheus.Desc
+	notAfter func() time.Time
+}
+
+// Describe implements prometheus.Collector.
+func (e expiry) Describe(descs chan<- *prometheus.Desc) { descs <- e.desc }
+
+// Collect implements prometheus.Collector.
+func (e expiry) Collect(series chan<- prometheus.Metric) {
+	if at := e.notAfter(); !at.IsZero() {
+		series <- prometheus.MustNewConstMetric(e.desc, prometheus.GaugeValue, float64(at.Unix()))
+	}
+}
+
+// AuthorityMetrics count what [Self] does to the caBundle of the webhook's configuration. The
+// nil *AuthorityMetrics count nothing.
+type AuthorityMetrics struct {
+	success           *prometheus.GaugeVec // of one series, which is absent until it is set
+	patches, failures prometheus.Counter
+}
+
+// AddAuthority adds them, for a webhook that publishes its authority itself. It is called at
+// most once.
+func (m *Metrics) AddAuthority() *AuthorityMetrics {
+	a := &AuthorityMetrics{
+		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: prefix + "ca_bundle_last_success_timestamp_seconds",
+			Help: "When every caBundle of the configuration was last known to hold our authority, in seconds since 1970; absent before.",
+		}, nil),
+		patches:  m.counters("ca_bundle_patches_total", "How often our authority was missing in a caBundle of the configuration and was put there.").WithLabelValues(),
+		failures: m.counters("ca_bundle_failures_total", "Looks at Secret and configuration that failed; the certificate in use stays in use.").WithLabelValues(),
+	}
+	m.registry.MustRegister(a.success)
+	return a
+}
+
+// looked notes a look at Secret and configuration, and how it ended.
+func (a *AuthorityMetrics) looked(at time.Time, err error) {
+	switch {
+	case a == nil:
+	case err != nil:
+		a.failures.Inc()
+	default:
+		a.success.WithLabelValues().Set(float64(at.Unix()))
+	}
+}
+
+// patched counts an authority that was put into the configuration.
+func (a *AuthorityMetrics) patched() {
+	if a != nil {
+		a.patches.Inc()
+	}
+}
+
+// review counts a review that was answered.
+func (m *Metrics) review(out inject.Outcome, took time.Duration) {
+	reason := out.Reason
+	switch {
+	case out.Verdict == inject.Injected:
+		reason = ""
+	case out.Verdict == inject.Skipped && !slices.Contains(skipReasons, reason), out.Verdict == inject.Refused && !slices.Contains(refusalReasons, reason):
+		reason = other
+	}
+	m.reviews.WithLabelValues(string(out.Verdict), reason).Inc()
+	m.duration.Observe(took.Seconds())
+}
+
+// failed counts a request that was answered with an HTTP error. reason is one of failureReasons.
+func (m *Metrics) failed(reason string) { m.failures.WithLabelValues(reason).Inc() }
+
+// event counts what became of an event. result is one of eventResults.
+func (m *Metrics) event(result string) { m.events.WithLabelValues(result).Inc() }
+
+// handshakeFailed counts a TLS handshake of which something came and that failed.
+func (m *Metrics) handshakeFailed() { m.handshakes.Inc() }

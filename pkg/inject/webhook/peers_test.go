@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Peers that are slow, on connections that hold nothing: what is written waits until
@@ -66,7 +68,7 @@ func peers(t *testing.T, most int, certificate *tls.Certificate) (connect func(t
 
 func startPeers(t *testing.T, v *Reviewer, most int, certificate *tls.Certificate) (s *http.Server, connect func(text string) peer) {
 	t.Helper()
-	server := &Server{Log: zap.NewNop(), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }}
+	server := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }}
 	s = server.server(v, most)
 	listener := &pipes{conns: make(chan net.Conn)}
 	listener.closed, listener.stop = context.WithCancel(t.Context())
@@ -94,7 +96,7 @@ func startPeers(t *testing.T, v *Reviewer, most int, certificate *tls.Certificat
 }
 
 func posted(body string) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", Path, len(body), body)
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reviewPath, len(body), body)
 }
 
 // heard reads an answer, or returns 0 where there comes none.
@@ -126,9 +128,7 @@ func TestAnswersThatAreNotTakenHoldUpNobody(t *testing.T) {
 					connect(text)
 				}
 				begin := time.Now()
-				if got := heard(connect(small)); got != http.StatusOK {
-					t.Errorf("got status %d, want 200", got)
-				}
+				harness.Equal(t, heard(connect(small)), http.StatusOK, "status")
 				if took := time.Since(begin); took != 0 {
 					t.Errorf("a review waited %v for answers that are not taken", took)
 				}
@@ -152,21 +152,15 @@ func TestOnlySoManyLongAnswersAreHeld(t *testing.T) {
 			t.Fatalf("a long answer: got %v, %v, want 200", answer, err)
 		}
 		length, err := io.Copy(io.Discard, answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		const held = 20
 		v.texts = newBudget(held*int(length) + smallBytes)
 		for range held {
 			connect(text)
 		}
-		if got := heard(connect(text)); got != http.StatusServiceUnavailable {
-			t.Errorf("one more than may be held: got status %d, want 503", got)
-		}
+		harness.Equal(t, heard(connect(text)), http.StatusServiceUnavailable, "one more than may be held: status")
 		time.Sleep(longestRequest + time.Second)
-		if got := heard(connect(text)); got != http.StatusOK {
-			t.Errorf("when their time is over: got status %d, want 200", got)
-		}
+		harness.Equal(t, heard(connect(text)), http.StatusOK, "when their time is over: status")
 	})
 }
 
@@ -201,18 +195,23 @@ func TestUnfinishedReviewsLockNobodyOut(t *testing.T) {
 						t.Fatalf("a connection that is used: got status %d, want 200", got)
 					}
 				}
-				if got := heard(connect(small)); got != http.StatusOK {
-					t.Errorf("a new one: got status %d, want 200", got)
-				}
+				harness.Equal(t, heard(connect(small)), http.StatusOK, "a new one: status")
 			})
 		})
 	}
 }
 
-// Every way of being slow ends at its clock.
-func TestSlowPeersAreEnded(t *testing.T) {
-	const goodbye = 5 * time.Second // that TLS may take more to say it
-	certificate, roots := bubbleCertificate(t)
+// A slow peer does something on its connection, and is closed when its time is over.
+type slowPeer struct {
+	name    string
+	within  bool // TLS
+	listens bool
+	do      func(c net.Conn)
+	want    time.Duration
+}
+
+func slowPeers(t *testing.T) []slowPeer {
+	t.Helper()
 	small := posted(string(question([]byte(goodPod), nil)))
 	head, body, _ := strings.Cut(small, "\r\n\r\n")
 	head += "\r\n\r\n"
@@ -226,13 +225,7 @@ func TestSlowPeersAreEnded(t *testing.T) {
 		}
 	}
 	const hello = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
-	for _, c := range []struct {
-		name    string
-		within  bool // TLS
-		listens bool
-		do      func(c net.Conn)
-		want    time.Duration
-	}{
+	return []slowPeer{
 		{"nothing", false, true, func(net.Conn) {}, longestHead},
 		{"half a handshake", false, true, func(c net.Conn) { says(c, hello) }, longestHead},
 		{"a handshake, a byte a second", false, true, func(c net.Conn) { drips(c, hello+strings.Repeat("\x03", 508)) }, longestHead},
@@ -246,7 +239,14 @@ func TestSlowPeersAreEnded(t *testing.T) {
 		{"answers not taken", true, false, func(c net.Conn) { says(c, strings.Repeat(small, 10)) }, longestRequest},
 		{"nothing after an answer", true, true, func(c net.Conn) { says(c, small) }, longestIdle},
 		{"half a head after an answer", true, true, func(c net.Conn) { says(c, small+head[:30]) }, longestHead},
-	} {
+	}
+}
+
+// Every way of being slow ends at its clock.
+func TestSlowPeersAreEnded(t *testing.T) {
+	const goodbye = 5 * time.Second // that TLS may take more to say it
+	certificate, roots := bubbleCertificate(t)
+	for _, c := range slowPeers(t) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := peers(t, mostConnections, certificate)("")
@@ -308,9 +308,7 @@ func TestLongHeadsAreRefused(t *testing.T) {
 	for length, want := range map[int]int{2 << 10: http.StatusOK, 6 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		synctest.Test(t, func(t *testing.T) {
 			text := strings.Replace(small, "Host: a\r\n", "Host: a\r\nAuthorization: Bearer "+strings.Repeat("a", length)+"\r\n", 1)
-			if got := heard(peers(t, mostConnections, nil)(text)); got != want {
-				t.Errorf("a token of %d bytes: got status %d, want %d", length, got, want)
-			}
+			harness.Equal(t, heard(peers(t, mostConnections, nil)(text)), want, "a token of", length, "bytes: status")
 		})
 	}
 }
@@ -325,12 +323,8 @@ func TestNoHTTP2IsOffered(t *testing.T) {
 			t.Errorf("to h2 alone: got %q, want no connection", c.ConnectionState().NegotiatedProtocol)
 		}
 		c = tls.Client(connect(""), &tls.Config{RootCAs: roots, ServerName: "a", NextProtos: []string{"h2", "http/1.1"}})
-		if err := c.Handshake(); err != nil {
-			t.Fatal(err)
-		}
-		if got := c.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
-			t.Errorf("to both: got %q, want http/1.1", got)
-		}
+		harness.NoError(t, c.Handshake())
+		harness.Equal(t, c.ConnectionState().NegotiatedProtocol, "http/1.1", "to both")
 		go func() {
 			_, _ = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		}()
@@ -375,17 +369,11 @@ func bubbleCertificate(t *testing.T) (*tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	begin := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	authority, err := newAuthority(begin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	pair, err := authority.sign("a", begin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	certificate, err := tls.X509KeyPair(pair.encode())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.cert)
 	return &certificate, roots
@@ -411,8 +399,6 @@ func helloOf(t *testing.T) string {
 	go func() { _ = tls.Client(theirs, &tls.Config{ServerName: "a"}).Handshake() }()
 	b := make([]byte, 4096)
 	n, err := ours.Read(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return string(b[:n])
 }

@@ -64,7 +64,8 @@ type Self struct {
 	Secret        string // in Namespace
 	Configuration string // the MutatingWebhookConfiguration
 	Log           *zap.Logger
-	Now           func() time.Time // nil: time.Now
+	Metrics       *AuthorityMetrics // nil: nothing is counted
+	Now           func() time.Time  // nil: time.Now
 
 	pair atomic.Pointer[tls.Certificate]
 }
@@ -90,7 +91,7 @@ func (s *Self) NotAfter() time.Time {
 func (s *Self) Run(ctx context.Context) error {
 	for {
 		wait := syncEvery
-		if err := s.Sync(ctx); err != nil && ctx.Err() == nil {
+		if err := s.sync(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Error("the certificate could not be looked after", zap.Error(err))
 			wait = retryAfter
 		}
@@ -104,11 +105,16 @@ func (s *Self) Run(ctx context.Context) error {
 	}
 }
 
-// Sync looks once, and makes, renews and publishes what is needed.
-func (s *Self) Sync(ctx context.Context) error {
-	var err error
+// sync looks, and makes, renews and publishes what is needed; again where another
+// replica was faster.
+func (s *Self) sync(ctx context.Context) (err error) {
+	defer func() {
+		if ctx.Err() == nil {
+			s.Metrics.looked(s.now(), err)
+		}
+	}()
 	for range mostTries {
-		if err = s.sync(ctx); !isStatus(err, http.StatusConflict) {
+		if err = s.syncOnce(ctx); !isStatus(err, http.StatusConflict) {
 			return err
 		}
 	}
@@ -122,7 +128,7 @@ func (s *Self) now() time.Time {
 	return time.Now()
 }
 
-func (s *Self) sync(ctx context.Context) error {
+func (s *Self) syncOnce(ctx context.Context) error {
 	secret, err := s.readSecret(ctx)
 	if err != nil {
 		return fmt.Errorf("secret %s: %w", s.Secret, err)
@@ -160,7 +166,7 @@ func (s *Self) secretPath() string { return "/api/v1/namespaces/" + s.Namespace 
 // readSecret is the Secret, or an empty one that is not there yet.
 func (s *Self) readSecret(ctx context.Context) (*corev1.Secret, error) {
 	secret := new(corev1.Secret)
-	err := s.Kube.Do(ctx, http.MethodGet, s.secretPath()+"/"+s.Secret, "", nil, secret)
+	err := s.Kube.do(ctx, http.MethodGet, s.secretPath()+"/"+s.Secret, "", nil, secret)
 	if isStatus(err, http.StatusNotFound) {
 		*secret, err = corev1.Secret{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -179,7 +185,7 @@ func (s *Self) writeSecret(ctx context.Context, secret *corev1.Secret) error {
 	if secret.ResourceVersion == "" {
 		method, path = http.MethodPost, s.secretPath()
 	}
-	return s.Kube.Do(ctx, method, path, "application/json", secret, nil)
+	return s.Kube.do(ctx, method, path, "application/json", secret, nil)
 }
 
 func (s *Self) configurationPath() string {
@@ -188,7 +194,7 @@ func (s *Self) configurationPath() string {
 
 func (s *Self) readConfiguration(ctx context.Context) (*admissionregv1.MutatingWebhookConfiguration, error) {
 	c := new(admissionregv1.MutatingWebhookConfiguration)
-	return c, s.Kube.Do(ctx, http.MethodGet, s.configurationPath(), "", nil, c)
+	return c, s.Kube.do(ctx, http.MethodGet, s.configurationPath(), "", nil, c)
 }
 
 // renew brings the Secret up to date and reports whether it has changed.
@@ -251,9 +257,12 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 	if len(patch) == 1 {
 		return nil
 	}
-	err := s.Kube.Do(ctx, http.MethodPatch, s.configurationPath(), "application/json-patch+json", patch, nil)
+	err := s.Kube.do(ctx, http.MethodPatch, s.configurationPath(), "application/json-patch+json", patch, nil)
 	if isStatus(err, http.StatusUnprocessableEntity) { // the test failed: somebody was faster
-		return &StatusError{http.StatusConflict, err.Error()}
+		return &statusError{http.StatusConflict, err.Error()}
+	}
+	if err == nil {
+		s.Metrics.patched()
 	}
 	return err
 }
@@ -271,9 +280,9 @@ func mergeBundles(now time.Time, authority, next, published []byte) []byte {
 			}
 		}
 	}
-	any := func(*x509.Certificate) bool { return true }
-	add(authority, any)
-	add(next, any)
+	whoever := func(*x509.Certificate) bool { return true }
+	add(authority, whoever)
+	add(next, whoever)
 	add(published, func(c *x509.Certificate) bool { return c.IsCA && c.Subject.CommonName == authorityName })
 	return bundle
 }

@@ -20,6 +20,8 @@ import (
 	admissionregv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A fakeKube is the part of an API server that we use, with its rules for writes at the
@@ -58,18 +60,21 @@ func (f *fakeKube) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	say := func(status int, v any) {
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(v)
+	status, answer := f.answer(r)
+	if answer == nil {
+		answer = map[string]string{"message": http.StatusText(status)}
 	}
-	fail := func(status int) { say(status, map[string]string{"message": http.StatusText(status)}) }
-	if r.Header.Get("Authorization") != "Bearer secret-token" {
-		fail(http.StatusUnauthorized)
-		return
-	}
-	if f.down {
-		fail(http.StatusInternalServerError)
-		return
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// answer returns what the API server answers; nil is an error's text. f.mu is held.
+func (f *fakeKube) answer(r *http.Request) (status int, answer any) {
+	switch {
+	case r.Header.Get("Authorization") != "Bearer secret-token":
+		return http.StatusUnauthorized, nil
+	case f.down:
+		return http.StatusInternalServerError, nil
 	}
 	body, _ := io.ReadAll(r.Body)
 	if r.Method != http.MethodGet {
@@ -78,55 +83,47 @@ func (f *fakeKube) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /api/v1/namespaces/qp/secrets/cert":
 		if f.secret == nil {
-			fail(http.StatusNotFound)
-			return
+			return http.StatusNotFound, nil
 		}
-		say(200, f.secret)
+		return http.StatusOK, f.secret
 	case "POST /api/v1/namespaces/qp/secrets", "PUT /api/v1/namespaces/qp/secrets/cert":
 		secret := new(corev1.Secret)
 		if err := json.Unmarshal(body, secret); err != nil {
-			fail(http.StatusBadRequest)
-			return
+			return http.StatusBadRequest, nil
 		}
 		if f.secret != nil && (r.Method == "POST" || secret.ResourceVersion != f.secret.ResourceVersion) {
-			fail(http.StatusConflict)
-			return
+			return http.StatusConflict, nil
 		}
 		f.touch(&secret.ResourceVersion)
 		f.secret = secret
-		say(200, secret)
+		return http.StatusOK, secret
 	case "GET /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hook":
-		say(200, f.configuration)
+		return http.StatusOK, f.configuration
 	case "PATCH /apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hook":
 		patch, err := jsonpatch.DecodePatch(body)
 		before, _ := json.Marshal(f.configuration)
 		after, err2 := patch.Apply(before)
 		if err != nil || err2 != nil {
-			fail(http.StatusUnprocessableEntity)
-			return
+			return http.StatusUnprocessableEntity, nil
 		}
 		f.configuration = new(admissionregv1.MutatingWebhookConfiguration)
 		_ = json.Unmarshal(after, f.configuration)
 		f.touch(&f.configuration.ResourceVersion)
-		say(200, f.configuration)
-	default:
-		var namespace string
-		if rest, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/"); ok {
-			namespace, _, _ = strings.Cut(rest, "/")
-		}
-		labels, is := f.namespaces[namespace]
-		switch {
-		case is && r.Method+" "+r.URL.Path == "GET /api/v1/namespaces/"+namespace:
-			say(200, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}})
-		case is && r.Method+" "+r.URL.Path == "POST /api/v1/namespaces/"+namespace+"/events":
-			var e corev1.Event
-			_ = json.Unmarshal(body, &e)
-			f.events = append(f.events, e)
-			say(201, e)
-		default:
-			fail(http.StatusForbidden)
-		}
+		return http.StatusOK, f.configuration
 	}
+	rest, _ := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
+	namespace, kind, _ := strings.Cut(rest, "/")
+	labels, is := f.namespaces[namespace]
+	switch {
+	case is && r.Method+kind == "GET":
+		return http.StatusOK, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: labels}}
+	case is && r.Method+kind == "POSTevents":
+		var e corev1.Event
+		_ = json.Unmarshal(body, &e)
+		f.events = append(f.events, e)
+		return http.StatusCreated, e
+	}
+	return http.StatusForbidden, nil
 }
 
 func newSelf(kube *Kube, now func() time.Time) *Self {
@@ -159,25 +156,19 @@ func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
 	if _, err := s.GetCertificate(nil); err == nil || !s.NotAfter().IsZero() {
 		t.Error("got a certificate before the first look, want none")
 	}
-	if err := s.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.sync(t.Context()))
 	if err := f.trusted(t, s, time.Now()); err != nil {
 		t.Error(err)
 	}
 	writes := f.writes
-	if err := s.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.sync(t.Context()))
 	if f.writes != writes {
 		t.Errorf("got %d writes for nothing, want none", f.writes-writes)
 	}
 
 	// Real TLS, as the API server does it.
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: s.GetCertificate, MinVersion: tls.VersionTLS12})
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer l.Close()
 	go func() {
 		if c, err := l.Accept(); err == nil {
@@ -188,9 +179,7 @@ func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(f.configuration.Webhooks[0].ClientConfig.CABundle)
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", l.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "injector.qp.svc"})
-	if err != nil {
-		t.Fatalf("got %v, want a handshake", err)
-	}
+	harness.NoError(t, err, "(a handshake)")
 	c.Close()
 }
 
@@ -202,7 +191,7 @@ func TestManyReplicasAgree(t *testing.T) {
 		s := newSelf(kube, nil)
 		replicas = append(replicas, s)
 		all.Go(func() {
-			if err := s.Sync(t.Context()); err != nil {
+			if err := s.sync(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -213,22 +202,16 @@ func TestManyReplicasAgree(t *testing.T) {
 			t.Errorf("replica %d: %v", i, err)
 		}
 	}
-	if n := len(readCertificates(f.configuration.Webhooks[0].ClientConfig.CABundle)); n != 1 {
-		t.Errorf("got %d authorities published, want 1", n)
-	}
+	harness.Equal(t, len(readCertificates(f.configuration.Webhooks[0].ClientConfig.CABundle)), 1, "authorities published")
 }
 
 func TestAConfigurationThatWasAppliedAnewIsPublishedAgain(t *testing.T) {
 	f, kube := newFakeKube(t)
 	s := newSelf(kube, nil)
-	if err := s.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.sync(t.Context()))
 	f.configuration.Webhooks[1].ClientConfig.CABundle = []byte("rubbish")
 	f.touch(&f.configuration.ResourceVersion)
-	if err := s.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.sync(t.Context()))
 	if err := f.trusted(t, s, time.Now()); err != nil {
 		t.Error(err)
 	}
@@ -245,18 +228,12 @@ func TestCertificatesRenewThemselvesForTenYears(t *testing.T) {
 	const step = 10 // days
 	for day := 0; day < 10*365; day += step {
 		now = now.Add(step * 24 * time.Hour)
-		if err := a.Sync(t.Context()); err != nil {
-			t.Fatalf("day %d: %v", day, err)
-		}
+		harness.NoError(t, a.sync(t.Context()), "day", day)
 		if day%(2*step) == 0 {
-			if err := b.Sync(t.Context()); err != nil {
-				t.Fatalf("day %d: %v", day, err)
-			}
+			harness.NoError(t, b.sync(t.Context()), "day", day)
 		}
 		for name, s := range map[string]*Self{"a": a, "b": b} {
-			if err := f.trusted(t, s, now); err != nil {
-				t.Fatalf("day %d: replica %s: %v", day, name, err)
-			}
+			harness.NoError(t, f.trusted(t, s, now), "day", day, "replica", name)
 		}
 		authorities[string(f.secret.Data[authorityCert])] = true
 		certificates[string(f.secret.Data[serverCert])] = true
@@ -275,9 +252,7 @@ func TestCertificatesRenewThemselvesForTenYears(t *testing.T) {
 func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 	f, kube := newFakeKube(t)
 	a, b := newSelf(kube, nil), newSelf(kube, nil)
-	if err := a.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, a.sync(t.Context()))
 	// While a looks again, somebody deletes the Secret and b makes everything anew,
 	// between a's reading and a's writing.
 	once := sync.Once{}
@@ -290,15 +265,13 @@ func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 			f.mu.Lock()
 			f.secret = nil
 			f.mu.Unlock()
-			if err := b.Sync(t.Context()); err != nil {
+			if err := b.sync(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	f.configuration.Webhooks[0].ClientConfig.CABundle = nil // so that a has something to publish
-	if err := a.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, a.sync(t.Context()))
 	for name, s := range map[string]*Self{"a": a, "b": b} {
 		if err := f.trusted(t, s, time.Now()); err != nil {
 			t.Errorf("replica %s: %v", name, err)
@@ -309,12 +282,10 @@ func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 func TestAnAPIServerThatIsDownChangesNothing(t *testing.T) {
 	f, kube := newFakeKube(t)
 	s := newSelf(kube, nil)
-	if err := s.Sync(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.sync(t.Context()))
 	before, _ := s.GetCertificate(nil)
 	f.down = true
-	if err := s.Sync(t.Context()); err == nil || !strings.Contains(err.Error(), "500") {
+	if err := s.sync(t.Context()); err == nil || !strings.Contains(err.Error(), "500") {
 		t.Errorf("got %v, want the API server's status", err)
 	}
 	if after, _ := s.GetCertificate(nil); after != before {

@@ -49,7 +49,8 @@ type Server struct {
 	Linger      time.Duration // how long reviews are still answered after ctx is done, while API servers learn that we go
 	Beside      []Runner      // run as long as reviews are answered
 
-	draining atomic.Bool
+	draining         atomic.Bool
+	failedHandshakes failures
 }
 
 // Run answers reviews until ctx is done, then for Linger more, then ends what is under
@@ -71,7 +72,7 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	}
 
 	main := http.NewServeMux()
-	main.Handle(Path, s.guarded(s.Reviewer))
+	main.Handle(reviewPath, s.guarded(s.Reviewer))
 	beside := http.NewServeMux()
 	beside.Handle("GET /metrics", s.Metrics)
 	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -156,7 +157,7 @@ func (s *Server) guarded(h http.Handler) http.Handler {
 		defer func() {
 			if p := recover(); p != nil {
 				s.Log.Error("a review failed", zap.Any("panic", p), zap.Stack("stack"))
-				s.Metrics.failure(http.StatusInternalServerError)
+				s.Metrics.failed(internal)
 				http.Error(w, "the review failed", http.StatusInternalServerError)
 			}
 		}()

@@ -29,8 +29,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 )
 
-// Path is where reviews are asked for.
-const Path = "/inject"
+// reviewPath is where reviews are asked for.
+const reviewPath = "/inject"
 
 // Bounds of a review.
 const (
@@ -92,21 +92,21 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	client := peerOf(r)
 	held := 0 // of v.texts
 	defer func() { v.texts.giveBack(client, held) }()
-	p, status, err := v.read(ctx, w, r, &held)
-	if err != nil {
-		v.fail(w, status, err.Error())
+	p, failed := v.read(ctx, w, r, &held)
+	if failed != nil {
+		v.fail(w, failed)
 		return
 	}
-	out, answer, status, err := v.decide(ctx, client, p)
-	if more := len(answer) - held; err == nil && len(answer) > smallBytes && more > 0 {
+	out, answer, failed := v.decide(ctx, client, p)
+	if more := len(answer) - held; failed == nil && len(answer) > smallBytes && more > 0 {
 		if v.texts.tryTake(client, more) {
 			held += more
 		} else { // and while it waited, the answer would be held
-			status, err = http.StatusServiceUnavailable, errors.New("too many large answers at once")
+			failed = &failure{noAnswer, "too many large answers at once"}
 		}
 	}
-	if err != nil {
-		v.fail(w, status, err.Error())
+	if failed != nil {
+		v.fail(w, failed)
 		return
 	}
 	v.Metrics.review(out, time.Since(begin))
@@ -118,35 +118,57 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// errTime is that of a review that is not decided in time.
-var errTime = errors.New("out of time")
+// A failure is why a request is answered with an HTTP error.
+type failure struct {
+	reason string // one of failureReasons
+	text   string
+}
 
-// decide makes an answer of a payload, which it releases, or returns with which status there
-// is none. It waits for its part of the memory, and holds it no longer: the answer is taken
+// status is that of the HTTP error.
+func (f *failure) status() int {
+	switch f.reason {
+	case badMethod:
+		return http.StatusMethodNotAllowed
+	case badType:
+		return http.StatusUnsupportedMediaType
+	case tooLong:
+		return http.StatusRequestEntityTooLarge
+	case cutOff, noReview:
+		return http.StatusBadRequest
+	case noBody, noDecision, noAnswer, outOfTime:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// late is the failure of a review that is not decided in time.
+func late() *failure { return &failure{outOfTime, "out of time"} }
+
+// decide makes an answer of a payload, which it releases, or returns why there is none. It waits for its part of the memory, and holds it no longer: the answer is taken
 // when its peer likes.
-func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (out inject.Outcome, answer []byte, status int, err error) {
+func (v *Reviewer) decide(ctx context.Context, client netip.Addr, p *payload) (out inject.Outcome, answer []byte, failed *failure) {
 	memory, cost := v.short, p.cost()
 	if len(p.text) >= smallBytes {
 		memory = v.long
 	}
 	if !memory.take(ctx, client, cost) {
-		return out, nil, http.StatusServiceUnavailable, errors.New("too many reviews at once")
+		return out, nil, &failure{noDecision, "too many reviews at once"}
 	}
 	defer memory.giveBack(client, cost)
 	asked, err := parse(p.text)
 	p.text = nil
 	if err != nil {
-		return out, nil, http.StatusBadRequest, err
+		return out, nil, &failure{noReview, err.Error()}
 	}
 	response := &admissionv1.AdmissionReview{TypeMeta: asked.TypeMeta}
-	if out, response.Response, err = v.answer(ctx, asked.Request, p.values); err != nil {
-		return out, nil, http.StatusServiceUnavailable, err
+	if out, response.Response, failed = v.answer(ctx, asked.Request, p.values); failed != nil {
+		return out, nil, failed
 	}
 	if answer, err = json.Marshal(response); err != nil {
 		v.Log.Error("an answer has no JSON form", zap.Error(err))
-		return out, nil, http.StatusInternalServerError, errors.New("the answer has no JSON form")
+		return out, nil, &failure{internal, "the answer has no JSON form"}
 	}
-	return out, answer, 0, nil
+	return out, answer, nil
 }
 
 // peerOf returns the address of who asks; the zero address where it has none.
@@ -155,29 +177,30 @@ func peerOf(r *http.Request) netip.Addr {
 	return peer.Addr().Unmap()
 }
 
-func (v *Reviewer) fail(w http.ResponseWriter, status int, text string) {
-	text = brief(text, longestText)
-	v.Metrics.failure(status)
-	v.Log.Warn("no review", zap.Int("status", status), zap.String("error", text))
-	http.Error(w, text, status)
+func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
+	text := brief(f.text, longestText)
+	v.Metrics.failed(f.reason)
+	v.Log.Warn("no review", zap.Int("status", f.status()), zap.String("reason", f.reason), zap.String("error", text))
+	http.Error(w, text, f.status())
 }
 
-// read reads a payload, or returns with which status it cannot be read. It adds to held
+// read reads a payload, or returns why it cannot be read. It adds to held
 // what the caller gives back to v.texts.
-func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int) (p *payload, status int, err error) {
-	tooLong := fmt.Errorf("a review of more than %d bytes", mostBytes)
+func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Request, held *int) (*payload, *failure) {
+	long := &failure{tooLong, fmt.Sprintf("a review of more than %d bytes", mostBytes)}
 	switch kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		return nil, http.StatusMethodNotAllowed, fmt.Errorf("method %s: POST is wanted", r.Method)
+		return nil, &failure{badMethod, fmt.Sprintf("method %s: POST is wanted", r.Method)}
 	case err != nil || kind != "application/json":
-		return nil, http.StatusUnsupportedMediaType, errors.New("a body of application/json is wanted")
+		return nil, &failure{badType, "a body of application/json is wanted"}
 	case r.ContentLength > mostBytes:
-		return nil, http.StatusRequestEntityTooLarge, tooLong
+		return nil, long
 	}
 	var count counter
 	body := io.TeeReader(http.MaxBytesReader(w, r.Body, mostBytes), &count)
 	var text []byte
+	var err error
 	portlimit.Waiting(ctx, func() { text, err = io.ReadAll(io.LimitReader(body, smallBytes)) })
 	if err == nil && len(text) == smallBytes {
 		length := int(r.ContentLength)
@@ -185,7 +208,7 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 			length = mostBytes
 		}
 		if !v.texts.take(ctx, peerOf(r), length) {
-			return nil, http.StatusServiceUnavailable, errors.New("too many large reviews at once")
+			return nil, &failure{noBody, "too many large reviews at once"}
 		}
 		*held = length
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(longestTransfer)) // a recorder has none
@@ -197,15 +220,15 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, http.StatusRequestEntityTooLarge, tooLong
+		return nil, long
 	case err != nil:
-		return nil, http.StatusBadRequest, errors.New("the body ended too early")
+		return nil, &failure{cutOff, "the body ended too early"}
 	}
-	return &payload{text: text, values: 1 + count.values}, 0, nil
+	return &payload{text: text, values: 1 + count.values}, nil
 }
 
-// answer decides about one object, in a review of so many values. The error is errTime.
-func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) (inject.Outcome, *admissionv1.AdmissionResponse, error) {
+// answer decides about one object, in a review of so many values. The failure is that of late.
+func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) (inject.Outcome, *admissionv1.AdmissionResponse, *failure) {
 	a := &admissionv1.AdmissionResponse{UID: q.UID, Allowed: true}
 	if q.Resource != (metav1.GroupVersionResource{Version: "v1", Resource: "pods"}) || q.SubResource != "" || q.Operation != admissionv1.Create {
 		return inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods}, a, nil
@@ -216,14 +239,14 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	// Each step is bounded by the length of the review and its values; between them, the
 	// time is looked at.
 	if ctx.Err() != nil {
-		return inject.Outcome{}, nil, errTime
+		return inject.Outcome{}, nil, late()
 	}
 	pod, problem := decodePod(q)
 	if problem != "" {
 		return v.refuse(q, a, nil, refusal(inject.Unreadable, problem)), a, nil
 	}
 	if ctx.Err() != nil {
-		return inject.Outcome{}, nil, errTime
+		return inject.Outcome{}, nil, late()
 	}
 	out := inject.Inject(pod, v.Options)
 	switch out.Verdict {
@@ -233,7 +256,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 		v.tell(q, pod, out)
 	case inject.Injected:
 		if ctx.Err() != nil {
-			return inject.Outcome{}, nil, errTime
+			return inject.Outcome{}, nil, late()
 		}
 		patch, err := inject.JSONPatch(pod, out.Changes)
 		if err != nil {

@@ -1,0 +1,237 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/queue-proxy/queue-proxy/pkg/inject"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// scraped is a scrape, after a line end.
+func scraped(m *Metrics) string {
+	w := httptest.NewRecorder()
+	m.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return "\n" + w.Body.String()
+}
+
+// wantMetrics wants lines of a scrape.
+func wantMetrics(t *testing.T, m *Metrics, lines ...string) {
+	t.Helper()
+	got := scraped(m)
+	for _, want := range lines {
+		if !strings.Contains(got, "\n"+want+"\n") {
+			t.Errorf("got\n%s\nwant the line %s", got, want)
+		}
+	}
+}
+
+func TestMetricsCountReviews(t *testing.T) {
+	v := newReviewer(nil)
+	v.Metrics.AddCertificate(func() time.Time { return time.Unix(1_800_000_000, 0) })
+	s := serve(t, v)
+	review(t, s, []byte(goodPod), nil)
+	review(t, s, []byte(`{"spec":{"hostNetwork":true,"containers":[{"name":"a"}]}}`), nil)
+	review(t, s, []byte(`{"metadata":{"annotations":{"queue-proxy.dev/concurency":"1"}},"spec":{"containers":[{"name":"a"}]}}`), nil)
+	wantMetrics(t, v.Metrics,
+		`queue_proxy_injector_reviews_total{reason="",verdict="injected"} 1`,
+		`queue_proxy_injector_reviews_total{reason="host-network",verdict="skipped"} 1`,
+		`queue_proxy_injector_reviews_total{reason="bad-option",verdict="refused"} 1`,
+		`queue_proxy_injector_reviews_total{reason="no-port",verdict="skipped"} 0`,
+		`queue_proxy_injector_review_failures_total{reason="internal"} 0`,
+		`queue_proxy_injector_review_duration_seconds_count 3`,
+		`queue_proxy_injector_certificate_expiry_timestamp_seconds 1.8e+09`,
+	)
+}
+
+func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
+	long := []byte(`{"a":"` + strings.Repeat("x", smallBytes) + `"}`)
+	post := func(body string) *http.Request {
+		r := httptest.NewRequest("POST", reviewPath, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		return r
+	}
+	declared := post("{}")
+	declared.ContentLength = mostBytes + 1
+	short := httptest.NewRequest("POST", reviewPath, errorReader{})
+	short.Header.Set("Content-Type", "application/json")
+	all := func(b func(*Reviewer) *budget) func(*Reviewer) {
+		return func(v *Reviewer) { b(v).tryTake(netip.Addr{}, b(v).all) }
+	}
+	for _, c := range []struct {
+		reason  string
+		status  int
+		request *http.Request
+		before  func(*Reviewer)
+	}{
+		{badMethod, 405, httptest.NewRequest("GET", reviewPath, nil), nil},
+		{badType, 415, httptest.NewRequest("POST", reviewPath, strings.NewReader("{}")), nil},
+		{tooLong, 413, declared, nil},
+		{cutOff, 400, short, nil},
+		{noReview, 400, post("{"), nil},
+		{noBody, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
+		{noDecision, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
+		{outOfTime, 503, post(string(question([]byte(goodPod), nil))), func(*Reviewer) {}},
+	} {
+		v := newReviewer(nil)
+		if c.before != nil {
+			c.before(v)
+		}
+		w := httptest.NewRecorder()
+		// The API server hangs up, so that nobody waits for what is taken.
+		ctx, cancel := context.WithCancel(t.Context())
+		if c.before != nil {
+			cancel()
+		}
+		v.ServeHTTP(w, c.request.WithContext(ctx))
+		cancel()
+		harness.Equal(t, w.Code, c.status, c.reason, "status", w.Body)
+		wantMetrics(t, v.Metrics, fmt.Sprintf("queue_proxy_injector_review_failures_total{reason=%q} 1", c.reason), "queue_proxy_injector_review_duration_seconds_count 0")
+	}
+}
+
+func TestAReviewThatPanicsIsCounted(t *testing.T) {
+	m := NewMetrics("", "")
+	s := &Server{Metrics: m, Log: zap.NewNop()}
+	w := httptest.NewRecorder()
+	s.guarded(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("no") })).ServeHTTP(w, httptest.NewRequest("POST", reviewPath, nil))
+	harness.Equal(t, w.Code, http.StatusInternalServerError, "status")
+	wantMetrics(t, m, `queue_proxy_injector_review_failures_total{reason="internal"} 1`)
+}
+
+// An API server that does not trust the certificate says so in the handshake, and asks nothing.
+func TestAHandshakeThatAClientRefusesIsCounted(t *testing.T) {
+	served, err := authorityOf(t).sign("injector.test", time.Now())
+	harness.NoError(t, err)
+	certificate, err := tls.X509KeyPair(served.encode())
+	harness.NoError(t, err)
+	m := NewMetrics("", "")
+	core, log := observer.New(zap.InfoLevel)
+	s := &Server{Log: zap.New(core), Metrics: m, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	harness.NoError(t, err)
+	server, done := s.server(newReviewer(nil), mostConnections), make(chan error, 1)
+	go func() { done <- s.serveTLS(server, l) }()
+	for range 3 {
+		if c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "injector.test"}); err == nil {
+			c.Close()
+			t.Error("got a handshake with an authority that nobody trusts, want none")
+		}
+	}
+	harness.Until(t, "three handshakes that failed are counted", func() bool {
+		return strings.Contains(scraped(m), "\nqueue_proxy_injector_tls_handshake_failures_total 3\n")
+	})
+	server.Close()
+	<-done
+	lines := log.FilterMessage("TLS handshakes failed").All()
+	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "bad certificate") {
+		t.Errorf("got the lines %v, want one in a minute, which says that the certificate was refused", lines)
+	}
+}
+
+func TestFailuresAreSaidOnceInAMinute(t *testing.T) {
+	var f failures
+	now := time.Unix(1_800_000_000, 0)
+	got := []int{f.add(now), f.add(now.Add(time.Second)), f.add(now.Add(59 * time.Second)), f.add(now.Add(time.Minute)), f.add(now.Add(61 * time.Second))}
+	if want := []int{1, 0, 0, 3, 0}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A reason that is in no list would be a label value that nobody has thought of.
+func TestReasonsOfReviewsAreThoseOfInjection(t *testing.T) {
+	for _, reason := range append(append([]string{}, skipReasons...), refusalReasons...) {
+		if inject.ReasonText(reason) == "" {
+			t.Errorf("got the reason %s, want one that package inject knows", reason)
+		}
+	}
+	m := NewMetrics("", "")
+	m.review(inject.Outcome{Verdict: inject.Refused, Reason: "never-seen"}, 0)
+	wantMetrics(t, m, `queue_proxy_injector_reviews_total{reason="other",verdict="refused"} 1`)
+}
+
+func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
+	f, kube := newFakeKube(t)
+	m := NewMetrics("", "")
+	now := time.Unix(1_800_000_000, 0)
+	s := newSelf(kube, func() time.Time { return now })
+	s.Metrics = m.AddAuthority()
+	const success, patches, failures = "queue_proxy_injector_ca_bundle_last_success_timestamp_seconds", "queue_proxy_injector_ca_bundle_patches_total", "queue_proxy_injector_ca_bundle_failures_total"
+
+	f.down = true
+	if err := s.sync(t.Context()); err == nil {
+		t.Fatal("got no error of an API server that is down, want one")
+	}
+	if strings.Contains(scraped(m), success) {
+		t.Errorf("got %s before the first success, want none", success)
+	}
+	wantMetrics(t, m, patches+" 0", failures+" 1")
+
+	f.down = false
+	for range 2 { // the second look has nothing to do
+		harness.NoError(t, s.sync(t.Context()))
+	}
+	wantMetrics(t, m, success+" 1.8e+09", patches+" 1", failures+" 1")
+
+	now = now.Add(time.Minute)
+	f.configuration.Webhooks[1].ClientConfig.CABundle = nil // as somebody does who applies the manifest anew
+	harness.NoError(t, s.sync(t.Context()))
+	wantMetrics(t, m, success+" 1.80000006e+09", patches+" 2", failures+" 1")
+}
+
+var update = flag.Bool("update", false, "rewrite the table of the injector's metrics in docs/metrics.md")
+
+func TestTheGuideHasEveryMetricOfTheInjector(t *testing.T) {
+	const guide, begin, end = "../../../docs/metrics.md", "<!-- injector -->\n", "<!-- /injector -->\n"
+	m := NewMetrics("v1", "abc")
+	m.AddCertificate(time.Now)
+	m.AddAuthority().looked(time.Now(), nil)
+	families, err := m.registry.Gather()
+	harness.NoError(t, err)
+	var table strings.Builder
+	table.WriteString("\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), prefix) {
+			continue // client_golang's
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
+	}
+	text, err := os.ReadFile(guide)
+	harness.NoError(t, err)
+	head, rest, ok := strings.Cut(string(text), begin)
+	got, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s: got no marks, want %q and %q", guide, begin, end)
+	}
+	want := table.String() + "\n"
+	if *update {
+		harness.NoError(t, os.WriteFile(guide, []byte(head+begin+want+end+tail), 0o644))
+	} else if got != want {
+		t.Errorf("%s: got\n%s\nwant (go test ./pkg/inject/webhook -update writes it)\n%s", guide, got, want)
+	}
+}
+
+// errorReader is a body that ends too early.
+type errorReader struct{}
+
+func (errorReader) Read([]byte) (int, error) { return 0, errors.New("reset") }
