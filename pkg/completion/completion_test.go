@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func sample() Program {
@@ -32,17 +34,13 @@ func offered(t *testing.T, script, line string) string {
 	}
 	ask := script + "\nCOMP_WORDS=(" + strings.Join(words, " ") + ")\nCOMP_CWORD=" + strconv.Itoa(len(words)-1) + "\n_some_program\necho \"${COMPREPLY[@]}\"\n"
 	out, err := exec.Command("bash", "-c", ask).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v: %s", line, err, out)
-	}
+	harness.NoError(t, err, line, out)
 	return strings.TrimSuffix(string(out), "\n")
 }
 
 func TestBashOffersCommandsFlagsAndTheirValues(t *testing.T) {
 	script, err := sample().Script("bash")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	for line, want := range map[string]string{
 		"some-program ":                         "edit end",
 		"some-program ed":                       "edit",
@@ -71,25 +69,19 @@ func TestBashOffersCommandsFlagsAndTheirValues(t *testing.T) {
 		"some-program another -":                "",
 		"some-program edit -on-refusal skip -q": "-quiet",
 	} {
-		if got := offered(t, script, line); got != want {
-			t.Errorf("%q: got %q, want %q", line, got, want)
-		}
+		harness.Equal(t, offered(t, script, line), want, line)
 	}
 }
 
 func TestFishKnowsWhichFlagsTakeAValue(t *testing.T) {
 	script, err := sample().Script("fish")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	const edit = "complete -c some-program -n '__fish_seen_subcommand_from edit' "
 	for _, want := range []string{
 		"complete -c some-program -n __fish_use_subcommand -f -a 'edit end'\n", edit + "-s o -x -a 'yaml json'\n", edit + "-o file -l file -r\n", edit + "-o quiet -l quiet\n",
 		"complete -c some-program -n '__fish_seen_subcommand_from end' -f -a 'now never'\n",
 	} {
-		if !strings.Contains(script, want) {
-			t.Errorf("got\n%s\nwant the line %q", script, want)
-		}
+		harness.Contains(t, script, want)
 	}
 }
 

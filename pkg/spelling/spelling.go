@@ -2,6 +2,35 @@
 // misspelt ones.
 package spelling
 
+import (
+	"fmt"
+	"strings"
+)
+
+// Unknown is the error of a word that is not one of those known: "unknown flag "-f": did
+// you mean "-h"?". The nearest is named, the first of equals, if so many edits as
+// tolerance returns for it are enough to make it of the word, whose case does not count.
+// what says what both are.
+func Unknown(what, word string, known []string, tolerance func(known string) int) error {
+	meant, least := "", len(word)
+	for _, k := range known {
+		most := tolerance(k)
+		if d := Distance(strings.ToLower(word), strings.ToLower(k), most); d <= most && d < least {
+			meant, least = k, d
+		}
+	}
+	if meant == "" {
+		return fmt.Errorf("unknown %s %q", what, word)
+	}
+	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, meant)
+}
+
+// UnknownWord is [Unknown] for short words, as commands and flags are: in three letters, one
+// may be wrong, and no more than two in all.
+func UnknownWord(what, word string, known []string) error {
+	return Unknown(what, word, known, func(k string) int { return min(2, len(k)/3) })
+}
+
 // Distance is how many letters must be put in, taken out, changed, or swapped
 // with their neighbour to make b of a, or most+1 if they are more than most. No
 // part of a takes part in two changes (the optimal string alignment distance).

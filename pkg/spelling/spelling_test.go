@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestDistanceCountsASwapAsOne(t *testing.T) {
@@ -26,9 +28,7 @@ func TestDistanceCountsASwapAsOne(t *testing.T) {
 		{strings.Repeat("a", 100), strings.Repeat("a", 99) + "b", 2, 1},
 		{strings.Repeat("ab", 1000), strings.Repeat("ba", 1000), 2, 2},
 	} {
-		if got := Distance(test.a, test.b, test.most); got != test.want {
-			t.Errorf("%.30q, %.30q, at most %d: got %d, want %d", test.a, test.b, test.most, got, test.want)
-		}
+		harness.Equal(t, Distance(test.a, test.b, test.most), test.want, test.a, test.b, "at most", test.most)
 	}
 }
 

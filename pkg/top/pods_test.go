@@ -1,0 +1,44 @@
+package top
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestASidecarIsFoundWhereverItStandsInAPod(t *testing.T) {
+	const running = `"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"queue-proxy","ready":true,"state":{"running":{}}}]}`
+	found := Sidecar{Namespace: "shop", Pod: "web", Metrics: 9091, Stats: 9090, Ready: true}
+	ports := func(metrics, stats int) Sidecar { return Sidecar{"shop", "web", metrics, stats, true, ""} }
+	absent := func(why string) Sidecar { return Sidecar{"shop", "web", 9091, 9090, false, why} }
+	status := func(state string) string {
+		return `"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Running","podIP":"10.0.0.1","containerStatuses":[{"name":"queue-proxy","state":` + state + `}]}`
+	}
+	for name, c := range map[string]struct {
+		pod  string
+		want []Sidecar
+	}{
+		"beside the app":         {`"spec":{"containers":[{"name":"app"},{"name":"queue-proxy"}]},` + running, []Sidecar{found}},
+		"an init container":      {`"spec":{"initContainers":[{"name":"queue-proxy","restartPolicy":"Always"}]},` + strings.Replace(running, "containerStatuses", "initContainerStatuses", 1), []Sidecar{found}},
+		"one that only begins":   {`"spec":{"initContainers":[{"name":"queue-proxy"}]},` + running, nil},
+		"no sidecar":             {`"spec":{"containers":[{"name":"app"}]},` + running, nil},
+		"a pod that has ended":   {`"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Succeeded"}`, nil},
+		"ports of its own":       {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"19091"},{"name":"AUTOSCALER_PORT","value":"19090"}]}]},` + running, []Sidecar{ports(19091, 19090)}},
+		"Knative's endpoint":     {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"SERVING_POD","valueFrom":{}},{"name":"OBSERVABILITY_CONFIG","value":"{\"requestMetrics\":{\"protocol\":\"prometheus\",\"endpoint\":\":9099\"}}"}]}]},` + running, []Sidecar{ports(9099, 9090)}},
+		"settings that are bad":  {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"x"}],"ports":[{"name":"http-usermetric","containerPort":9093},{"name":"http-autometric","containerPort":9092}]}]},` + running, []Sidecar{ports(9093, 9092)}},
+		"a service link":         {`"spec":{"containers":[{"name":"queue-proxy","env":[{"name":"METRICS_PORT","value":"tcp://10.0.0.1:80"}]}]},` + running, []Sidecar{found}},
+		"one that waits":         {status(`{"waiting":{"reason":"ImagePullBackOff"}}`), []Sidecar{absent("ImagePullBackOff")}},
+		"one that has ended":     {status(`{"terminated":{"reason":"OOMKilled"}}`), []Sidecar{absent("OOMKilled")}},
+		"a pod without a node":   {`"spec":{"containers":[{"name":"queue-proxy"}]},"status":{"phase":"Pending"}`, []Sidecar{absent("Pending")}},
+		"one that is not ready":  {status(`{"running":{}}`), []Sidecar{absent("")}},
+		"another container name": {`"spec":{"containers":[{"name":"queue"}]},` + running, nil},
+	} {
+		page, err := ReadPods(strings.NewReader(`{"metadata":{"continue":"next"},"items":[{"metadata":{"name":"web","namespace":"shop"},`+c.pod+`}]}`), "queue-proxy")
+		if err != nil || page.Continue != "next" || !reflect.DeepEqual(page.Sidecars, c.want) {
+			t.Errorf("%s: got %+v, %v, want %+v", name, page, err, c.want)
+		}
+	}
+	if _, err := ReadPods(strings.NewReader(`<html>`), "queue-proxy"); err == nil || !strings.HasPrefix(err.Error(), "list of pods: ") {
+		t.Errorf("got %v, want an error that names the list", err)
+	}
+}

@@ -1,0 +1,113 @@
+package top
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+func sampleRows() []Row {
+	failed := after(-90)
+	return []Row{
+		{Namespace: "shop", Pod: "checkout-7d9c5b8f66-q8w2z", State: Ready, Running: new(2), Waiting: new(5), Limit: new(2), Rate: new(36.04), P99: new(2.27), Failure: "queue-full", FailedAt: &failed},
+		{Namespace: "shop", Pod: "a-name-that-is-much-longer-than-others-6f5d88c9c7-2xvbn", State: Ready, Running: new(0), Waiting: new(0), Limit: new(0), Rate: new(1234.5), P99: new(0.0042)},
+		{Namespace: "other", Pod: "payments-58b7c6f9d4-zr9tt", State: NotReady, Running: new(0), Waiting: new(0), Limit: new(4), Rate: new(0.0), Failure: "app-reset", Note: "not ready: refused"},
+		{Namespace: "other", Pod: "ledger-0", State: Unknown, Note: "port 9091: \x1b[2Jconnection refused"},
+	}
+}
+
+func TestTextHasEveryNameInFull(t *testing.T) {
+	const want = `NAMESPACE  POD                                                      READY  RUNNING  WAITING  LIMIT  REQ/S    P99  LAST FAILURE       NOTE
+shop       checkout-7d9c5b8f66-q8w2z                                yes          2        5      2   36.0  2.27s  queue-full 1m ago
+shop       a-name-that-is-much-longer-than-others-6f5d88c9c7-2xvbn  yes          0        0   none   1234  4.2ms  -
+other      payments-58b7c6f9d4-zr9tt                                no           0        0      4      0      -  app-reset earlier  not ready: refused
+other      ledger-0                                                 ?            -        -      -      -      -  -                  port 9091: �[2Jconnection refused
+`
+	harness.Equal(t, Text(sampleRows(), true, start), want)
+}
+
+func TestAScreenIsNeverLargerThanTheWindow(t *testing.T) {
+	for width := range 200 {
+		for height := range 10 {
+			lines := Screen{Width: width, Height: height, Title: "namespace shop", Keys: "q quit", Now: start}.Lines(sampleRows())
+			if len(lines) > height {
+				t.Fatalf("%d x %d: got %d lines", width, height, len(lines))
+			}
+			for _, line := range lines {
+				if length(line) > width {
+					t.Fatalf("%d x %d: got %q, %d characters long", width, height, line, length(line))
+				}
+			}
+		}
+	}
+}
+
+func TestANarrowScreenCutsNamesInTheMiddle(t *testing.T) {
+	lines := Screen{Width: 100, Height: 6, Title: "namespace shop", Keys: "q quit", Now: start}.Lines(sampleRows())
+	harness.Equal(t, lines[0], "namespace shop   4 sidecars, 1 not ready, 1 unknown"+strings.Repeat(" ", 32)+"q quit   03:04:05", "the first line")
+	if !strings.HasPrefix(lines[4], "a-name-th") || !strings.Contains(lines[4], "…") || !strings.Contains(lines[4], "-2xvbn ") {
+		t.Errorf("got %q, want a name with its end", lines[4])
+	}
+	harness.Equal(t, lines[5], "2 more", "the last line", "(how many rows do not fit: 2 more)")
+}
+
+func TestColoursSayWhatNeedsALook(t *testing.T) {
+	screen := Screen{Width: 200, Height: 20, Colour: true, Title: "namespace shop", Now: start, Problem: "the list is old"}
+	lines := screen.Lines(sampleRows())
+	for n, want := range map[int]string{0: bold, 1: red, 2: bold, 3: "checkout", 5: red, 6: yellow} {
+		if !strings.HasPrefix(lines[n], want) || strings.HasPrefix(want, "\x1b") != strings.HasSuffix(lines[n], plain) {
+			t.Errorf("line %d: got %q, want it to begin with %q", n, lines[n], want)
+		}
+	}
+	screen.Colour = false
+	if got := strings.Join(screen.Lines(sampleRows()), "\n"); strings.Contains(got, "\x1b") {
+		t.Errorf("got %q, want no colours", got)
+	}
+}
+
+func TestEachKeySortsByItsColumn(t *testing.T) {
+	early, late := after(-9), after(-1)
+	rows := func() []Row {
+		return []Row{
+			{Pod: "a", State: Ready, Running: new(1), Waiting: new(0), Limit: new(9), Rate: new(3.0), P99: new(0.1)},
+			{Pod: "b", State: NotReady, Running: new(2), Waiting: new(0), Limit: new(2), Rate: new(9.0), Failure: "app-reset", FailedAt: &early},
+			{Pod: "c", State: Draining, Running: new(1), Waiting: new(4), Limit: new(3), Rate: new(5.0), P99: new(2.0), Failure: "queue-full", FailedAt: &late},
+			{Pod: "d", State: Unknown},
+			{Pod: "e", State: Ready, Failure: "app-reset"},
+		}
+	}
+	for key, want := range map[string]string{
+		"waiting": "cbade", "running": "bcade", "requests": "bcade", "p99": "cabde", "limit": "acbde", "failure": "cbead", "ready": "dbcae", "name": "abcde",
+	} {
+		sorted, got := rows(), ""
+		Sort(sorted, key)
+		for _, r := range sorted {
+			got += r.Pod
+		}
+		harness.Equal(t, got, want, key)
+	}
+	harness.Equal(t, len(Keys()), 8, "keys", "(each tried above)")
+}
+
+// Programs read these names.
+func TestTheNamesInJSONStay(t *testing.T) {
+	var out bytes.Buffer
+	harness.NoError(t, WriteJSON(&out, sampleRows()[:1], start))
+	var got struct {
+		At       string
+		Sidecars []map[string]any
+	}
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil || len(got.Sidecars) != 1 {
+		t.Fatalf("got %s, %v, want a row", out.Bytes(), err)
+	}
+	const want = "2026-01-02T03:04:05Z map[failures:<nil> lastFailure:queue-full lastFailureAt:2026-01-02T03:02:35Z limit:2 namespace:shop note: p99Seconds:2.27 pod:checkout-7d9c5b8f66-q8w2z queueLimit:<nil> requestsPerSecond:36.04 running:2 state:ready waiting:5]"
+	harness.Equal(t, fmt.Sprint(got.At, " ", got.Sidecars[0]), want)
+	out.Reset()
+	if err := WriteJSON(&out, nil, start); err != nil || !strings.Contains(out.String(), `"sidecars": []`) {
+		t.Errorf("got %s, %v, want an empty list", out.Bytes(), err)
+	}
+}

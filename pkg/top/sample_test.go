@@ -1,0 +1,147 @@
+package top
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// page is what a sidecar of ours serves, cut to what is read, with an app's metrics behind it.
+const page = `# HELP queue_proxy_ready 1 when a readiness probe is answered with success.
+# TYPE queue_proxy_ready gauge
+queue_proxy_ready 0
+# TYPE queue_proxy_not_ready_reason gauge
+queue_proxy_not_ready_reason{reason="refused"} 1
+# TYPE queue_proxy_draining gauge
+queue_proxy_draining 0
+# TYPE queue_proxy_running_requests gauge
+queue_proxy_running_requests 2
+# TYPE queue_proxy_waiting_requests gauge
+queue_proxy_waiting_requests 5
+# TYPE queue_proxy_concurrency_limit gauge
+queue_proxy_concurrency_limit 2
+# TYPE queue_proxy_queue_limit gauge
+queue_proxy_queue_limit 20
+# TYPE queue_proxy_process_start_time_seconds gauge
+queue_proxy_process_start_time_seconds 1.7e+09
+# TYPE queue_proxy_request_failures_total counter
+queue_proxy_request_failures_total{reason="queue-full"} 3
+queue_proxy_request_failures_total{reason="app-reset"} 0
+# TYPE queue_proxy_request_duration_seconds histogram
+queue_proxy_request_duration_seconds_bucket{code="2xx",protocol="http/1.1",le="0.1"} 6
+queue_proxy_request_duration_seconds_bucket{code="2xx",protocol="http/1.1",le="1"} 8
+queue_proxy_request_duration_seconds_bucket{code="2xx",protocol="http/1.1",le="+Inf"} 8
+queue_proxy_request_duration_seconds_sum{code="2xx",protocol="http/1.1"} 2
+queue_proxy_request_duration_seconds_count{code="2xx",protocol="http/1.1"} 8
+queue_proxy_request_duration_seconds_bucket{code="1xx",protocol="http/1.1",le="0.1"} 0
+queue_proxy_request_duration_seconds_bucket{code="1xx",protocol="http/1.1",le="1"} 0
+queue_proxy_request_duration_seconds_bucket{code="1xx",protocol="http/1.1",le="+Inf"} 1
+queue_proxy_request_duration_seconds_sum{code="1xx",protocol="http/1.1"} 3000
+queue_proxy_request_duration_seconds_count{code="1xx",protocol="http/1.1"} 1
+`
+
+func read(t *testing.T, text string) Sample {
+	t.Helper()
+	s, err := ReadMetrics(strings.NewReader(text), time.Unix(0, 0))
+	harness.NoError(t, err)
+	return s
+}
+
+func TestAPageOfMetricsIsRead(t *testing.T) {
+	s := read(t, page)
+	got := fmt.Sprintln(*s.Ready, s.Draining, s.Reason, *s.Running, *s.Waiting, *s.Limit, *s.QueueLimit, s.Start, *s.Requests, s.Failures, s.Buckets[0.1], s.Buckets[1], s.Buckets[math.Inf(1)])
+	const want = "false false refused 2 5 2 20 1.7e+09 9 map[app-reset:0 queue-full:3] 6 8 8\n"
+	harness.Equal(t, got, want)
+}
+
+// An app's metrics stand behind ours in one page, and may be anything, or cut in the middle.
+func TestWhatStandsBehindOurMetricsDoesNotMatter(t *testing.T) {
+	for name, behind := range map[string]string{
+		"garbage":         "!!! {\n\x00\n",
+		"a cut line":      "queue_proxy_waiting_requests 7",
+		"names like ours": "queue_proxy_readyish 1\nqueue_proxy_ready_total{ 1\n",
+	} {
+		if got := read(t, page+behind); *got.Waiting != 5 || *got.Requests != 9 {
+			t.Errorf("%s: got %+v, want what is read without it", name, got)
+		}
+	}
+}
+
+func TestASidecarBeforeItsFirstRequestHasHadNone(t *testing.T) {
+	if s := read(t, "# TYPE queue_proxy_ready gauge\nqueue_proxy_ready 1\n"); s.Requests == nil || *s.Requests != 0 {
+		t.Errorf("got %v requests, want 0", s.Requests)
+	}
+}
+
+func TestKnativesNamesAreReadWhereThereAreNoOthers(t *testing.T) {
+	const head = "# TYPE http_server_request_duration_seconds histogram\n" +
+		`http_server_request_duration_seconds_bucket{http_response_status_code="200",le="0.5"} 4` + "\n" +
+		`http_server_request_duration_seconds_bucket{http_response_status_code="200",le="+Inf"} 5` + "\n" +
+		`http_server_request_duration_seconds_count{http_response_status_code="200"} 5` + "\n"
+	const old = "# TYPE revision_request_latencies histogram\n" +
+		`revision_request_latencies_bucket{response_code_class="2xx",le="500"} 4` + "\n" +
+		`revision_request_latencies_bucket{response_code_class="2xx",le="+Inf"} 5` + "\n" +
+		`revision_request_latencies_count{response_code_class="2xx"} 5` + "\n"
+	for name, text := range map[string]string{"head": head, "1.18": old, "both": head + old} {
+		if s := read(t, text); *s.Requests != 5 || s.Buckets[0.5] != 4 || s.Ready != nil {
+			t.Errorf("%s: got %v requests, %v, want 5 and 4 within 0.5 s", name, *s.Requests, s.Buckets)
+		}
+	}
+	if s := read(t, page+head+old); *s.Requests != 9 {
+		t.Errorf("got %v requests of all names, want each once: 9", *s.Requests)
+	}
+}
+
+func TestAPageWithoutOurMetricsIsAnErrorOfItsOwn(t *testing.T) {
+	for _, text := range []string{"", "up 1\n", "<html>\n"} {
+		if _, err := ReadMetrics(strings.NewReader(text), time.Time{}); !errors.Is(err, ErrNoMetrics) {
+			t.Errorf("%q: got %v, want %v", text, err, ErrNoMetrics)
+		}
+	}
+	if _, err := ReadMetrics(strings.NewReader("queue_proxy_ready yes\n"), time.Time{}); err == nil || errors.Is(err, ErrNoMetrics) {
+		t.Errorf("got %v, want an error about what stands there", err)
+	}
+}
+
+func TestStatisticsAreReadWhereThereAreNoMetrics(t *testing.T) {
+	s, err := ReadStats(strings.NewReader(`{"queue_average_concurrent_requests":1.6,"queue_requests_per_second_6s":2.5}`), time.Time{})
+	if err != nil || *s.Running != 1.6 || *s.Rate != 2.5 {
+		t.Errorf("got %+v, %v, want 1.6 running and 2.5 a second", s, err)
+	}
+	for _, text := range []string{"", "{}", "\x0a\x03web"} {
+		if _, err := ReadStats(strings.NewReader(text), time.Time{}); err == nil {
+			t.Errorf("%q: got no error, want one", text)
+		}
+	}
+}
+
+// Whatever a pod answers, a row of it can be shown: JSON is JSON, a line is no longer than the
+// screen, and no byte of it is a command to the terminal.
+func FuzzAnyPageMakesARowThatCanBeShown(f *testing.F) {
+	f.Add(page, 80)
+	f.Add(strings.ReplaceAll(page, "refused", "\\u001b[2J"), 40)
+	f.Add(strings.ReplaceAll(page, " 8\n", " NaN\n"), 10)
+	f.Fuzz(func(t *testing.T, text string, width int) {
+		w := Watch{Window: time.Minute}
+		one := Sidecar{Namespace: "n", Pod: "p"}
+		w.List([]Sidecar{one})
+		for i := range 2 {
+			s, err := ReadMetrics(strings.NewReader(text), time.Unix(int64(i), 0))
+			w.Add(one, s, err)
+		}
+		rows := w.Rows()
+		harness.Equal(t, WriteJSON(io.Discard, rows, time.Unix(2, 0)), nil)
+		width = max(0, width%200)
+		for _, line := range (Screen{Width: width, Height: 5, Now: time.Unix(2, 0)}).Lines(rows) {
+			if length(line) > width || strings.ContainsAny(line, "\x1b\r\n") {
+				t.Errorf("got the line %q, want at most %d characters and no control", line, width)
+			}
+		}
+	})
+}
