@@ -17,9 +17,15 @@ type commandLine struct {
 	command string // one of commandNames, or probing
 	topic   string // of help: a command, or "" for all of them
 	asJSON  bool   // of why and config
+	limit   bool   // of why: the question is which limit would be right
 	shell   string // of completion
+	folder  string // of man
 	ask     execProbe
 }
+
+// packing is the command that writes manual pages. It is for who packs the program, and in no
+// list of commands.
+const packing = "man"
 
 // probing is the command that the flags of the exec probes stand for.
 const probing = "probe"
@@ -53,6 +59,9 @@ func (line *commandLine) flagsOf(name string) *flag.FlagSet {
 			line.asJSON = format == "json"
 			return nil
 		})
+	}
+	if name == "why" {
+		flags.BoolVar(&line.limit, "limit", false, "")
 	}
 	return flags
 }
@@ -99,10 +108,16 @@ func parse(args []string) (commandLine, error) {
 
 // parseCommand reads a command and what stands behind it.
 func (line commandLine) parseCommand(name string, args []string) (commandLine, error) {
-	if !slices.Contains(commandNames(), name) {
-		return line, unknown("command", name, commandNames())
+	if !slices.Contains(commandNames(), name) && name != packing {
+		return line, spelling.UnknownWord("command", name, commandNames())
 	}
-	line.command = name
+	if line.command = name; name == packing {
+		if len(args) != 1 {
+			return line, errors.New("man: which folder?")
+		}
+		line.folder = args[0]
+		return line, nil
+	}
 	flags := line.flagsOf(name)
 	err := parseFlags(flags, args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -112,7 +127,7 @@ func (line commandLine) parseCommand(name string, args []string) (commandLine, e
 	rest := flags.Args()
 	if err == nil && name == "help" && len(rest) > 0 {
 		if !slices.Contains(commandNames(), rest[0]) {
-			return line, unknown("command", rest[0], commandNames())
+			return line, spelling.UnknownWord("command", rest[0], commandNames())
 		}
 		line.topic, rest = rest[0], rest[1:]
 	}
@@ -157,21 +172,5 @@ func parseFlags(flags *flag.FlagSet, args []string) error {
 	}
 	var known []string
 	flags.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
-	return unknown("flag", "-"+name, known)
-}
-
-// unknown is the error of a word that is not one of those known, with the one that was
-// probably meant.
-func unknown(what, word string, known []string) error {
-	meant, least := "", len(word)
-	for _, k := range known {
-		tolerance := min(2, len(k)/3) // letters: in three, one may be wrong
-		if d := spelling.Distance(strings.ToLower(word), k, tolerance); d <= tolerance && d < least {
-			meant, least = k, d
-		}
-	}
-	if meant == "" {
-		return fmt.Errorf("unknown %s %q", what, word)
-	}
-	return fmt.Errorf("unknown %s %q: did you mean %q?", what, word, meant)
+	return spelling.UnknownWord("flag", "-"+name, known)
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,6 +54,33 @@ func TestHelpNamesEveryCommandAndFlag(t *testing.T) {
 		if !strings.Contains(stdout, word) {
 			t.Errorf("got help without %s:\n%s", word, stdout)
 		}
+	}
+}
+
+func TestEachCommandHasAPageOfManual(t *testing.T) {
+	dir := t.TempDir()
+	if stdout, stderr, code := ran(t, "man "+dir); code != 0 || stdout+stderr != "" {
+		t.Fatalf("got code %d, %q and %q, want pages alone", code, stdout, stderr)
+	}
+	for _, name := range commandNames() {
+		page, err := os.ReadFile(filepath.Join(dir, strings.TrimSuffix("queue-proxy-"+strings.TrimSuffix(name, "help"), "-")+".1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wanted := []string{".SH NAME\n", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n"}
+		flags := new(commandLine).flagsOf(name)
+		if name == "help" {
+			flags = new(commandLine).flags(new(bool))
+		}
+		flags.VisitAll(func(f *flag.Flag) { wanted = append(wanted, strings.ReplaceAll("-"+f.Name, "-", `\-`)) })
+		for _, want := range wanted {
+			if !strings.Contains(string(page), want) {
+				t.Errorf("%s: got no %q in\n%s", name, want, page)
+			}
+		}
+	}
+	if _, stderr, code := ran(t, "man"); code != 2 || !strings.Contains(stderr, "man: which folder?") {
+		t.Errorf("got code %d and %q without a folder, want 2", code, stderr)
 	}
 }
 

@@ -1,5 +1,12 @@
 package main
 
+import "github.com/queue-proxy/queue-proxy/pkg/manual"
+
+// pages are what the manual pages are made of.
+func pages() manual.Program {
+	return manual.Program{Name: "queue-proxy", Version: version, Commands: commandNames(), Help: help}
+}
+
 // help is the text about a command, or about all of them.
 func help(command string) string {
 	switch command {
@@ -82,19 +89,25 @@ ready. If it is not, it prints the reason and what became of each probe.
 
 Usage:
 
-  queue-proxy why [-o text|json]
+  queue-proxy why [--limit] [-o text|json]
 
+  --limit       ask instead which limit on concurrency is in force, and which
+                would have been right for the requests of the last minutes
   -o text|json  what to print; text is the default
 
 It asks on the STATUS_PORT (8008) of its environment, which is the sidecar's.
 The sidecar asks the app once more; all of it takes at most 5 seconds.
 
-Exit codes: 0 ready; 1 not ready, or no sidecar answers.
+Exit codes: 0 ready; 1 not ready, or no sidecar answers. With --limit: 0; 1 if
+no sidecar answers.
 
 Examples:
 
   kubectl exec POD -c queue-proxy -- /ko-app/queue why
   kubectl exec POD -c queue-proxy -- /ko-app/queue why -o json | jq .reason
+
+  A number for CONTAINER_CONCURRENCY:
+    kubectl exec POD -c queue-proxy -- /ko-app/queue why --limit
 `
 
 const configHelp = `queue-proxy config prints each setting in force and where it came from: the

@@ -2,6 +2,7 @@
 //
 //	queue-proxy [serve]           serve until the pod ends
 //	queue-proxy why [-o json]     say whether the pod is ready, and why not; exit 0 or 1
+//	queue-proxy why --limit       say which limit on concurrency would have been right
 //	queue-proxy config [-o json]  print the settings in force and where each came from
 //	queue-proxy version           print the version
 //	queue-proxy completion SHELL  print a script for the shell
@@ -65,8 +66,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprint(stdout, script)
 		return 0
+	case packing:
+		if err := pages().Write(line.folder); err != nil {
+			return fail(stderr, err)
+		}
+		return 0
 	}
+	return runConfigured(line, stdout, stderr)
+}
 
+// runConfigured is run for the commands that need settings.
+func runConfigured(line commandLine, stdout, stderr io.Writer) int {
 	c, err := config.Load()
 	switch {
 	case err != nil && line.command == "serve":
@@ -85,6 +95,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case "why":
 		ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
 		defer cancel()
+		if line.limit {
+			if err := sidecar.WhyLimit(ctx, c.StatusPort.V, line.asJSON, stdout); err != nil {
+				return fail(stderr, err)
+			}
+			return 0
+		}
 		ready, err := sidecar.Why(ctx, c.StatusPort.V, line.asJSON, stdout)
 		if err != nil {
 			return fail(stderr, err)

@@ -81,9 +81,11 @@ type Ports struct {
 // Queueing bounds the requests in the user container (docs/promises.md 3.1). The
 // bound of QueueDepth is ten times that of Concurrency, and still fits in an int.
 type Queueing struct {
-	Concurrency  Number[int] `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number."`
-	QueueDepth   Number[int] `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY'" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
-	QueueTimeout Duration    `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
+	Concurrency     Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number. The ceiling of an adaptive limit, for which 0 is 1000."`
+	ConcurrencyMode Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"Whether that many may be there at all times, or as many as the user container can take, at most that many. See [limits](limits.md)."`
+	ConcurrencyMin  Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"How many may be there at least, whatever an adaptive limit finds."`
+	QueueDepth      Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', 10000 without it where the limit is adaptive" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
+	QueueTimeout    Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
 }
 
 // Clocks bound the time of a request (docs/promises.md 3.2, 3.7).
@@ -105,13 +107,13 @@ type Readiness struct {
 
 // Traffic is how requests are handled.
 type Traffic struct {
-	Engine            EngineName          `envconfig:"ENGINE" default:"own" oneof:"own,net/http" desc:"What serves requests: our own engines, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support."`
-	EngineAlias       Alias               `envconfig:"FAST_LANE"`
-	FullDuplex        Bool                `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Let an HTTP/1.1 response begin while its request is still being sent."`
-	ServerTiming      Bool                `envconfig:"SERVER_TIMING" default:"false" desc:"Tell clients in a Server-Timing field how long a request waited in the queue and for the app."`
-	ExcludePaths      Paths               `envconfig:"EXCLUDE_PATHS" desc:"Requests for these paths, as they stand in the request line, not decoded, are served and limited, but count neither for scaling nor for metrics nor in the request log."`
-	ExcludeUserAgents Prefixes            `envconfig:"EXCLUDE_USER_AGENTS" desc:"The same for requests whose User-Agent begins so."`
-	StatsFormat       Choice[StatsFormat] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"What the autoscaler's port answers to those who do not say what they read. Knative up to 0.16 reads 'prometheus'."`
+	Engine            EngineName     `envconfig:"ENGINE" default:"own" oneof:"own,net/http" desc:"What serves requests: our own engines, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support."`
+	EngineAlias       Alias          `envconfig:"FAST_LANE"`
+	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Let an HTTP/1.1 response begin while its request is still being sent."`
+	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Tell clients in a Server-Timing field how long a request waited in the queue and for the app."`
+	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Requests for these paths, as they stand in the request line, not decoded, are served and limited, but count neither for scaling nor for metrics nor in the request log."`
+	ExcludeUserAgents Prefixes       `envconfig:"EXCLUDE_USER_AGENTS" desc:"The same for requests whose User-Agent begins so."`
+	StatsFormat       Choice[string] `envconfig:"STATS_FORMAT" default:"protobuf" oneof:"protobuf,prometheus" desc:"What the autoscaler's port answers to those who do not say what they read. Knative up to 0.16 reads 'prometheus'."`
 }
 
 // Ending is the drain (docs/promises.md 3.5). DrainQuietPeriod is at most half of
@@ -230,13 +232,28 @@ type OTel struct {
 	Timeout            Duration       `envconfig:"OTEL_EXPORTER_OTLP_TIMEOUT" default:"10000" unit:"milliseconds" desc:"How long one push may take."`
 }
 
-// Engine is what serves HTTP/1.
+// Names of the sidecar's ports for numbers in a pod, as Knative calls them.
+const (
+	AutoscalerPortName = "http-autometric"
+	MetricsPortName    = "http-usermetric"
+)
+
+// Engine is what serves requests.
 type Engine string
 
 // The engines.
 const (
 	OwnEngine Engine = "own"
-	NetHTTP   Engine = "net/http" // the standard library's, which serves HTTP/2 in any case
+	NetHTTP   Engine = "net/http" // the standard library's
+)
+
+// ConcurrencyMode says how the limit on concurrency is chosen.
+type ConcurrencyMode string
+
+// The modes.
+const (
+	FixedConcurrency    ConcurrencyMode = "fixed"
+	AdaptiveConcurrency ConcurrencyMode = "adaptive" // it follows what the user container can take
 )
 
 // DrainStreams says whether the drain waits for WebSockets, event streams and gRPC
@@ -256,13 +273,4 @@ type RequestTimeoutScope string
 const (
 	WholeRequest RequestTimeoutScope = "request"
 	FirstByte    RequestTimeoutScope = "first-byte" // until the first byte of the response
-)
-
-// A StatsFormat is a way of writing the autoscaler's statistics.
-type StatsFormat string
-
-// The formats of the statistics.
-const (
-	Protobuf   StatsFormat = "protobuf"
-	Prometheus StatsFormat = "prometheus"
 )

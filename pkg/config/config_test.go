@@ -3,15 +3,14 @@ package config
 import (
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // settings is what a Config says, without where it was read: two Configs are equal
@@ -37,9 +36,7 @@ func env(pairs ...string) []EnvVar {
 func read(t *testing.T, pairs ...string) *Config {
 	t.Helper()
 	c, err := Read(env(pairs...))
-	if err != nil {
-		t.Fatalf("%q: got error %v, want none", pairs, err)
-	}
+	harness.NoError(t, err, pairs)
 	return c
 }
 
@@ -51,7 +48,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 	want := map[string]string{
 		"ON_KNATIVE": "false", "USER_PORT": "8080", "QUEUE_SERVING_PORT": "8012", "QUEUE_SERVING_TLS_PORT": "8112", "ADMIN_PORT": "8022",
 		"AUTOSCALER_PORT": "9090", "METRICS_PORT": "9091", "STATUS_PORT": "8008",
-		"CONTAINER_CONCURRENCY": "0", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
+		"CONTAINER_CONCURRENCY": "0", "CONCURRENCY_MODE": "fixed", "CONCURRENCY_MIN": "1", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
 		"REVISION_TIMEOUT_SECONDS": "0", "REVISION_TIMEOUT_SCOPE": "request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS": "0",
 		"REVISION_IDLE_TIMEOUT_SECONDS": "0", "CLIENT_GONE_GRACE": "10s", "CONNECT_RETRY": "500ms",
 		"ENABLE_MULTI_CONTAINER_PROBES": "false", "SERVING_READINESS_PROBE": `{"tcpSocket":{"port":8080}}`, "ENABLE_HTTP2_AUTO_DETECTION": "false",
@@ -81,9 +78,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 				got[f.Name()] = value
 			}
 		}
-		if !maps.Equal(got, want) {
-			t.Errorf("%s:\ngot  %v\nwant %v", name, got, want)
-		}
+		harness.Equal(t, got, want, name)
 		if got := c.Warnings(); len(got) > 0 {
 			t.Errorf("%s: got warnings %q, want none", name, got)
 		}
@@ -125,16 +120,10 @@ func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
 				t.Setenv(v.Name, v.Value)
 			}
 			got, err := Load()
-			if err != nil {
-				t.Fatalf("got error %v, want none", err)
-			}
+			harness.NoError(t, err)
 			want, err := Read(e.vars)
-			if err != nil {
-				t.Fatalf("got error %v, want none", err)
-			}
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("got  %+v\nwant %+v", got, want)
-			}
+			harness.NoError(t, err)
+			harness.Equal(t, *got, *want)
 		})
 	}
 	t.Run("bad", func(t *testing.T) {
@@ -149,164 +138,171 @@ func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
 	})
 }
 
+func versionRange(c *Config) any { return []any{c.TLSMinVersion.V, c.TLSMaxVersion.V} }
+
+var validValues = []struct {
+	name, value string
+	got         func(*Config) any
+	want        any
+}{
+	{"QUEUE_SERVING_PORT", "8013", func(c *Config) any { return c.Port.V }, 8013},
+	{"QUEUE_SERVING_TLS_PORT", "0x1FB1", func(c *Config) any { return c.TLSPort.V }, 8113},
+	{"USER_PORT", "3000", func(c *Config) any { return c.UserPort.V }, 3000},
+	{"PORT", "3000", func(c *Config) any { return c.UserPort.V }, 3000},
+	{"ADMIN_PORT", "1", func(c *Config) any { return c.AdminPort.V }, 1},
+	{"AUTOSCALER_PORT", "65535", func(c *Config) any { return c.AutoscalerPort.V }, 65535},
+	{"METRICS_PORT", "9999", func(c *Config) any { return c.MetricsPort.V }, 9999},
+	{"METRICS_PROMETHEUS_PORT", "9999", func(c *Config) any { return c.MetricsPort.V }, 9999},
+	{"STATUS_PORT", "8009", func(c *Config) any { return c.StatusPort.V }, 8009},
+	{"PROFILING_PORT", "8009", func(c *Config) any { return c.StatusPort.V }, 8009},
+
+	{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency.V, c.QueueDepth.V} }, []int{7, 70}},
+	{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency.V }, 8},
+	{"CONCURRENCY_MODE", "adaptive", func(c *Config) any { return []any{c.ConcurrencyMode.V, c.Concurrency.V, c.QueueDepth.V} }, []any{AdaptiveConcurrency, 0, 10000}},
+	{"CONCURRENCY_MIN", "3", func(c *Config) any { return c.ConcurrencyMin.V }, 3},
+	{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth.V }, 3},
+	{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout.V }, 30 * time.Second},
+	{"REVISION_TIMEOUT_SECONDS", "300", func(c *Config) any { return c.RequestTimeout.V }, 5 * time.Minute},
+	{"REVISION_TIMEOUT_SECONDS", "250ms", func(c *Config) any { return c.RequestTimeout.V }, 250 * time.Millisecond},
+	{"REVISION_TIMEOUT_SECONDS", "0", func(c *Config) any { return c.RequestTimeout.V }, time.Duration(0)},
+	{"REVISION_TIMEOUT_SCOPE", "first-byte", func(c *Config) any { return c.RequestTimeoutScope.V }, FirstByte},
+	{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "5s", func(c *Config) any { return c.ResponseStartTimeout.V }, 5 * time.Second},
+	{"REVISION_IDLE_TIMEOUT_SECONDS", "1m", func(c *Config) any { return c.IdleTimeout.V }, time.Minute},
+	{"CONNECT_RETRY", "0", func(c *Config) any { return c.ConnectRetry.V }, time.Duration(0)},
+
+	{"SERVING_READINESS_PROBE", `{"tcpSocket":{"port":9000}}`, func(c *Config) any { return c.Probes.V }, tcp(9000)},
+	{"ENABLE_HTTP2_AUTO_DETECTION", "true", func(c *Config) any { return c.AutoDetectHTTP2.V }, true},
+	{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex.V }, true},
+	{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths.V }, []string{"/healthz", "/metrics/*"}},
+	{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents.V }, []string{"Prometheus/", "ELB-HealthChecker"}},
+	{"ENGINE", "net/http", func(c *Config) any { return c.Engine.V }, NetHTTP},
+	{"FAST_LANE", "false", func(c *Config) any { return c.Engine.V }, NetHTTP},
+	{"FAST_LANE", "true", func(c *Config) any { return c.Engine.V }, OwnEngine},
+	{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming.V }, true},
+	{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat.V }, "prometheus"},
+
+	{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline.V }, 90 * time.Second},
+	{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod.V }, 5 * time.Second},
+	{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin.V }, 5 * time.Second},
+	{"DRAIN_STREAMS", "wait", func(c *Config) any { return c.DrainStreams.V }, WaitForStreams},
+	{"DRAIN_ENDPOINT", "true", func(c *Config) any { return c.DrainEndpoint.V }, true},
+
+	{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes.V }, 8192},
+	{"MAX_BODY_BYTES", "9223372036854775807", func(c *Config) any { return c.MaxBodyBytes.V }, int64(1<<63 - 1)},
+	{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections.V }, 10000},
+	{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout.V }, 5 * time.Second},
+	{"BODY_TIMEOUT", "0", func(c *Config) any { return c.BodyTimeout.V }, time.Duration(0)},
+	{"SEND_TIMEOUT", "90s", func(c *Config) any { return c.SendTimeout.V }, 90 * time.Second},
+
+	{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir.V }, "/certs"},
+	{"QUEUE_PROXY_TLS_MIN_VERSION", "1.2", versionRange, []any{uint16(tls.VersionTLS12), uint16(0)}},
+	{"QUEUE_PROXY_TLS_MAX_VERSION", "1.3", versionRange, []any{uint16(tls.VersionTLS13), uint16(tls.VersionTLS13)}},
+	{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256, ,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+		func(c *Config) any { return c.TLSCipherSuites.V }, []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}},
+	{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-256,CurveP384,X25519,X25519MLKEM768",
+		func(c *Config) any { return c.TLSCurves.V }, []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.X25519, tls.X25519MLKEM768}},
+	{"QUEUE_PROXY_TLS_CLIENT_CA", "/ca.crt", func(c *Config) any { return c.TLSClientCA.V }, "/ca.crt"},
+
+	{"SERVING_LOGGING_CONFIG", "{broken", func(c *Config) any { return c.LoggingConfig.V }, "{broken"},
+	{"SERVING_LOGGING_LEVEL", "loud", func(c *Config) any { return c.LoggingLevel.V }, "loud"},
+
+	{"SERVING_POD", "p", func(c *Config) any { return c.Pod.V }, "p"},
+	{"POD_NAME", "p", func(c *Config) any { return c.Pod.V }, "p"},
+	{"HOSTNAME", "p", func(c *Config) any { return c.Pod.V }, "p"},
+	{"SERVING_POD_IP", "10.0.0.1", func(c *Config) any { return c.PodIP.V }, "10.0.0.1"},
+	{"SERVING_SERVICE", "s", func(c *Config) any { return c.Service.V }, "s"},
+
+	{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.MetricsBackend.V }, "prometheus"},
+	{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.TracingSampleRate.V }, 0.1},
+	{"METRICS_NAMES", "all", func(c *Config) any { return c.MetricsNames.V }, "all"},
+	{"SERVING_REQUEST_METRICS_BACKEND", "prometheus", func(c *Config) any { return c.MetricsNames.V }, "knative-1.18"},
+	{"OBSERVABILITY_CONFIG", `{"requestMetrics":{"protocol":"prometheus"}}`, func(c *Config) any { return c.MetricsNames.V }, "knative-head"},
+	{"SERVING_REVISION", "rev", func(c *Config) any { return c.MetricsNames.V }, "off"},
+	{"REQUEST_LOG_SAMPLE", "10", func(c *Config) any { return c.RequestLogSample.V }, 10},
+	{"OTEL_METRIC_EXPORT_INTERVAL", "60000", func(c *Config) any { return c.OTel.MetricInterval.V }, time.Minute},
+	{"OTEL_PROPAGATORS", "tracecontext,b3", func(c *Config) any { return c.OTel.Propagators.V }, []string{"tracecontext", "b3"}},
+	{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", func(c *Config) any { return c.OTel.Protocol.V }, "http/json"},
+	{"OBSERVABILITY_CONFIG", `{"a":1}`, func(c *Config) any { return c.Observability.String() }, `{"a":1}`},
+	{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Observability.String() }, ``},
+}
+
 func TestValuesAreRead(t *testing.T) {
-	both := func(c *Config) any { return []any{c.TLSMinVersion.V, c.TLSMaxVersion.V} }
-	tests := []struct {
-		name, value string
-		got         func(*Config) any
-		want        any
-	}{
-		{"QUEUE_SERVING_PORT", "8013", func(c *Config) any { return c.Port.V }, 8013},
-		{"QUEUE_SERVING_TLS_PORT", "0x1FB1", func(c *Config) any { return c.TLSPort.V }, 8113},
-		{"USER_PORT", "3000", func(c *Config) any { return c.UserPort.V }, 3000},
-		{"PORT", "3000", func(c *Config) any { return c.UserPort.V }, 3000},
-		{"ADMIN_PORT", "1", func(c *Config) any { return c.AdminPort.V }, 1},
-		{"AUTOSCALER_PORT", "65535", func(c *Config) any { return c.AutoscalerPort.V }, 65535},
-		{"METRICS_PORT", "9999", func(c *Config) any { return c.MetricsPort.V }, 9999},
-		{"METRICS_PROMETHEUS_PORT", "9999", func(c *Config) any { return c.MetricsPort.V }, 9999},
-		{"STATUS_PORT", "8009", func(c *Config) any { return c.StatusPort.V }, 8009},
-		{"PROFILING_PORT", "8009", func(c *Config) any { return c.StatusPort.V }, 8009},
-
-		{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency.V, c.QueueDepth.V} }, []int{7, 70}},
-		{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency.V }, 8},
-		{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth.V }, 3},
-		{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout.V }, 30 * time.Second},
-		{"REVISION_TIMEOUT_SECONDS", "300", func(c *Config) any { return c.RequestTimeout.V }, 5 * time.Minute},
-		{"REVISION_TIMEOUT_SECONDS", "250ms", func(c *Config) any { return c.RequestTimeout.V }, 250 * time.Millisecond},
-		{"REVISION_TIMEOUT_SECONDS", "0", func(c *Config) any { return c.RequestTimeout.V }, time.Duration(0)},
-		{"REVISION_TIMEOUT_SCOPE", "first-byte", func(c *Config) any { return c.RequestTimeoutScope.V }, FirstByte},
-		{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "5s", func(c *Config) any { return c.ResponseStartTimeout.V }, 5 * time.Second},
-		{"REVISION_IDLE_TIMEOUT_SECONDS", "1m", func(c *Config) any { return c.IdleTimeout.V }, time.Minute},
-		{"CONNECT_RETRY", "0", func(c *Config) any { return c.ConnectRetry.V }, time.Duration(0)},
-
-		{"SERVING_READINESS_PROBE", `{"tcpSocket":{"port":9000}}`, func(c *Config) any { return c.Probes.V }, tcp(9000)},
-		{"ENABLE_HTTP2_AUTO_DETECTION", "true", func(c *Config) any { return c.AutoDetectHTTP2.V }, true},
-		{"ENABLE_HTTP_FULL_DUPLEX", "T", func(c *Config) any { return c.FullDuplex.V }, true},
-		{"EXCLUDE_PATHS", "/healthz, /metrics/*,,", func(c *Config) any { return c.ExcludePaths.V }, []string{"/healthz", "/metrics/*"}},
-		{"EXCLUDE_USER_AGENTS", "Prometheus/,ELB-HealthChecker", func(c *Config) any { return c.ExcludeUserAgents.V }, []string{"Prometheus/", "ELB-HealthChecker"}},
-		{"ENGINE", "net/http", func(c *Config) any { return c.Engine.V }, NetHTTP},
-		{"FAST_LANE", "false", func(c *Config) any { return c.Engine.V }, NetHTTP},
-		{"FAST_LANE", "true", func(c *Config) any { return c.Engine.V }, OwnEngine},
-		{"SERVER_TIMING", "true", func(c *Config) any { return c.ServerTiming.V }, true},
-		{"STATS_FORMAT", "prometheus", func(c *Config) any { return c.StatsFormat.V }, Prometheus},
-
-		{"DRAIN_DEADLINE", "90s", func(c *Config) any { return c.DrainDeadline.V }, 90 * time.Second},
-		{"DRAIN_QUIET_PERIOD", "5s", func(c *Config) any { return c.DrainQuietPeriod.V }, 5 * time.Second},
-		{"DRAIN_MIN", "5s", func(c *Config) any { return c.DrainMin.V }, 5 * time.Second},
-		{"DRAIN_STREAMS", "wait", func(c *Config) any { return c.DrainStreams.V }, WaitForStreams},
-		{"DRAIN_ENDPOINT", "true", func(c *Config) any { return c.DrainEndpoint.V }, true},
-
-		{"MAX_HEADER_BYTES", "8192", func(c *Config) any { return c.MaxHeaderBytes.V }, 8192},
-		{"MAX_BODY_BYTES", "9223372036854775807", func(c *Config) any { return c.MaxBodyBytes.V }, int64(1<<63 - 1)},
-		{"MAX_CONNECTIONS", "10_000", func(c *Config) any { return c.MaxConnections.V }, 10000},
-		{"HEADER_TIMEOUT", "5s", func(c *Config) any { return c.HeaderTimeout.V }, 5 * time.Second},
-		{"BODY_TIMEOUT", "0", func(c *Config) any { return c.BodyTimeout.V }, time.Duration(0)},
-		{"SEND_TIMEOUT", "90s", func(c *Config) any { return c.SendTimeout.V }, 90 * time.Second},
-
-		{"TLS_CERT_DIR", "/certs", func(c *Config) any { return c.CertDir.V }, "/certs"},
-		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.2", both, []any{uint16(tls.VersionTLS12), uint16(0)}},
-		{"QUEUE_PROXY_TLS_MAX_VERSION", "1.3", both, []any{uint16(tls.VersionTLS13), uint16(tls.VersionTLS13)}},
-		{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256, ,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-			func(c *Config) any { return c.TLSCipherSuites.V }, []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256}},
-		{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-256,CurveP384,X25519,X25519MLKEM768",
-			func(c *Config) any { return c.TLSCurves.V }, []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.X25519, tls.X25519MLKEM768}},
-		{"QUEUE_PROXY_TLS_CLIENT_CA", "/ca.crt", func(c *Config) any { return c.TLSClientCA.V }, "/ca.crt"},
-
-		{"SERVING_LOGGING_CONFIG", "{broken", func(c *Config) any { return c.LoggingConfig.V }, "{broken"},
-		{"SERVING_LOGGING_LEVEL", "loud", func(c *Config) any { return c.LoggingLevel.V }, "loud"},
-
-		{"SERVING_POD", "p", func(c *Config) any { return c.Pod.V }, "p"},
-		{"POD_NAME", "p", func(c *Config) any { return c.Pod.V }, "p"},
-		{"HOSTNAME", "p", func(c *Config) any { return c.Pod.V }, "p"},
-		{"SERVING_POD_IP", "10.0.0.1", func(c *Config) any { return c.PodIP.V }, "10.0.0.1"},
-		{"SERVING_SERVICE", "s", func(c *Config) any { return c.Service.V }, "s"},
-
-		{"SERVING_REQUEST_METRICS_BACKEND", "Prometheus", func(c *Config) any { return c.MetricsBackend.V }, "prometheus"},
-		{"TRACING_CONFIG_SAMPLE_RATE", "0.1", func(c *Config) any { return c.TracingSampleRate.V }, 0.1},
-		{"METRICS_NAMES", "all", func(c *Config) any { return c.MetricsNames.V }, "all"},
-		{"SERVING_REQUEST_METRICS_BACKEND", "prometheus", func(c *Config) any { return c.MetricsNames.V }, "knative-1.18"},
-		{"OBSERVABILITY_CONFIG", `{"requestMetrics":{"protocol":"prometheus"}}`, func(c *Config) any { return c.MetricsNames.V }, "knative-head"},
-		{"SERVING_REVISION", "rev", func(c *Config) any { return c.MetricsNames.V }, "off"},
-		{"REQUEST_LOG_SAMPLE", "10", func(c *Config) any { return c.RequestLogSample.V }, 10},
-		{"OTEL_METRIC_EXPORT_INTERVAL", "60000", func(c *Config) any { return c.OTel.MetricInterval.V }, time.Minute},
-		{"OTEL_PROPAGATORS", "tracecontext,b3", func(c *Config) any { return c.OTel.Propagators.V }, []string{"tracecontext", "b3"}},
-		{"OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", func(c *Config) any { return c.OTel.Protocol.V }, "http/json"},
-		{"OBSERVABILITY_CONFIG", `{"a":1}`, func(c *Config) any { return c.Observability.String() }, `{"a":1}`},
-		{"OBSERVABILITY_CONFIG", ``, func(c *Config) any { return c.Observability.String() }, ``},
-	}
-	for _, test := range tests {
+	for _, test := range validValues {
 		c, err := Read(env(test.name, test.value))
 		if err != nil {
 			t.Errorf("%s=%s: got error %v, want none", test.name, test.value, err)
 			continue
 		}
-		if got := test.got(c); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%s=%s: got %v, want %v", test.name, test.value, got, test.want)
-		}
+		harness.Equal(t, test.got(c), test.want, test.name, "=", test.value)
 	}
 }
 
+// What errors allow.
+const (
+	aPort     = "a port, 1 to 65535"
+	aDuration = "a duration such as 30s or 250ms"
+	seconds   = "whole seconds, or a duration such as 30s or 250ms; 0 is off"
+)
+
+var refusedValues = []struct{ name, value, allowed string }{
+	{"QUEUE_SERVING_PORT", "0", aPort},
+	{"QUEUE_SERVING_PORT", "65536", aPort},
+	{"QUEUE_SERVING_PORT", "http", aPort},
+	{"QUEUE_SERVING_TLS_PORT", "-1", aPort},
+	{"USER_PORT", " 8080", aPort},
+	{"PORT", "8080\n", aPort},
+	{"ADMIN_PORT", "8022.0", aPort},
+	{"AUTOSCALER_PORT", "99999999999999999999", aPort},
+	{"METRICS_PORT", ":9091", aPort},
+	{"METRICS_PROMETHEUS_PORT", "x", aPort},
+	{"STATUS_PORT", "''", aPort},
+	{"CONTAINER_CONCURRENCY", "-1", "a whole number, 0 to 1000000"},
+	{"CONCURRENCY_MODE", "auto", "one of fixed, adaptive"},
+	{"CONCURRENCY_MIN", "0", "a whole number, 1 to 1000000"},
+	{"CONTAINER_CONCURRENCY", "1.5", "a whole number, 0 to 1000000"},
+	{"CONTAINER_CONCURRENCY", "1000001", "a whole number, 0 to 1000000"},
+	{"QUEUE_DEPTH", "-1", "a whole number, 0 to 10000000"},
+	{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
+	{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
+	{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
+	{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
+	{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
+	{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
+	{"CONNECT_RETRY", "500", aDuration},
+	{"CONNECT_RETRY", "-1s", aDuration},
+	{"CONNECT_RETRY", "2562047h", aDuration},
+	{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
+	{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
+	{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
+	{"EXCLUDE_PATHS", "healthz", "a comma list of paths that begin with /; a * may stand at the end"},
+	{"EXCLUDE_PATHS", "/ok,/a*b", "a comma list of paths that begin with /; a * may stand at the end"},
+	{"EXCLUDE_PATHS", "*", "a comma list of paths that begin with /; a * may stand at the end"},
+	{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma list of beginnings of User-Agent, without *"},
+	{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
+	{"DRAIN_QUIET_PERIOD", "30", aDuration},
+	{"DRAIN_DEADLINE", "0s", aDuration + ", 1ms or more"},
+	{"DRAIN_MIN", "-1s", aDuration},
+	{"MAX_HEADER_BYTES", "4095", "a whole number, 4096 to 67108864"},
+	{"MAX_BODY_BYTES", "1Gi", "a whole number, 0 or more"},
+	{"MAX_CONNECTIONS", "-1", "a whole number, 0 to 2147483647"},
+	{"HEADER_TIMEOUT", "0", aDuration + ", 1ms or more"},
+	{"SEND_TIMEOUT", "0", aDuration + ", 1ms or more"},
+	{"QUEUE_PROXY_TLS_MIN_VERSION", "1.1", "one of 1.2, 1.3"},
+	{"QUEUE_PROXY_TLS_MAX_VERSION", "TLS1.3", "one of 1.2, 1.3"},
+	{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
+	{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-224", "a comma list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"},
+	{"ON_KNATIVE", "maybe", "true or false"},
+	{"ADMIN_PORT", "8080", "a port of its own; USER_PORT has the same"},
+	{"QUEUE_SERVING_PORT", "8112", "a port of its own; QUEUE_SERVING_TLS_PORT has the same"},
+	{"USER_PORT", "9090", "a port of its own; AUTOSCALER_PORT has the same"},
+	{"QUEUE_PROXY_TLS_MAX_VERSION", "1.2", "at least QUEUE_PROXY_TLS_MIN_VERSION, which is 1.3"},
+	{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
+}
+
 func TestAnErrorSaysVariableValueAndWhatIsAllowed(t *testing.T) {
-	const (
-		aPort     = "a port, 1 to 65535"
-		aDuration = "a duration such as 30s or 250ms"
-		seconds   = "whole seconds, or a duration such as 30s or 250ms; 0 is off"
-	)
-	tests := []struct{ name, value, allowed string }{
-		{"QUEUE_SERVING_PORT", "0", aPort},
-		{"QUEUE_SERVING_PORT", "65536", aPort},
-		{"QUEUE_SERVING_PORT", "http", aPort},
-		{"QUEUE_SERVING_TLS_PORT", "-1", aPort},
-		{"USER_PORT", " 8080", aPort},
-		{"PORT", "8080\n", aPort},
-		{"ADMIN_PORT", "8022.0", aPort},
-		{"AUTOSCALER_PORT", "99999999999999999999", aPort},
-		{"METRICS_PORT", ":9091", aPort},
-		{"METRICS_PROMETHEUS_PORT", "x", aPort},
-		{"STATUS_PORT", "''", aPort},
-		{"CONTAINER_CONCURRENCY", "-1", "a whole number, 0 to 1000000"},
-		{"CONTAINER_CONCURRENCY", "1.5", "a whole number, 0 to 1000000"},
-		{"CONTAINER_CONCURRENCY", "1000001", "a whole number, 0 to 1000000"},
-		{"QUEUE_DEPTH", "-1", "a whole number, 0 to 10000000"},
-		{"QUEUE_TIMEOUT_SECONDS", "-1", seconds},
-		{"QUEUE_TIMEOUT_SECONDS", "1.5", seconds},
-		{"REVISION_TIMEOUT_SECONDS", "-5s", seconds},
-		{"REVISION_TIMEOUT_SECONDS", "9223372036854775807", seconds},
-		{"REVISION_TIMEOUT_SECONDS", "9223372036854775808", seconds},
-		{"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "five", seconds},
-		{"REVISION_IDLE_TIMEOUT_SECONDS", "5 s", seconds},
-		{"REVISION_TIMEOUT_SCOPE", "header", "one of request, first-byte"},
-		{"CONNECT_RETRY", "500", aDuration},
-		{"CONNECT_RETRY", "-1s", aDuration},
-		{"CONNECT_RETRY", "2562047h", aDuration},
-		{"ENABLE_MULTI_CONTAINER_PROBES", "enabled", "true or false"},
-		{"ENABLE_HTTP2_AUTO_DETECTION", "yes", "true or false"},
-		{"ENABLE_HTTP_FULL_DUPLEX", "on", "true or false"},
-		{"EXCLUDE_PATHS", "healthz", "a comma list of paths that begin with /; a * may stand at the end"},
-		{"EXCLUDE_PATHS", "/ok,/a*b", "a comma list of paths that begin with /; a * may stand at the end"},
-		{"EXCLUDE_PATHS", "*", "a comma list of paths that begin with /; a * may stand at the end"},
-		{"EXCLUDE_USER_AGENTS", "Prometheus*", "a comma list of beginnings of User-Agent, without *"},
-		{"STATS_FORMAT", "json", "one of protobuf, prometheus"},
-		{"DRAIN_QUIET_PERIOD", "30", aDuration},
-		{"DRAIN_DEADLINE", "0s", aDuration + ", 1ms or more"},
-		{"DRAIN_MIN", "-1s", aDuration},
-		{"MAX_HEADER_BYTES", "4095", "a whole number, 4096 to 67108864"},
-		{"MAX_BODY_BYTES", "1Gi", "a whole number, 0 or more"},
-		{"MAX_CONNECTIONS", "-1", "a whole number, 0 to 2147483647"},
-		{"HEADER_TIMEOUT", "0", aDuration + ", 1ms or more"},
-		{"SEND_TIMEOUT", "0", aDuration + ", 1ms or more"},
-		{"QUEUE_PROXY_TLS_MIN_VERSION", "1.1", "one of 1.2, 1.3"},
-		{"QUEUE_PROXY_TLS_MAX_VERSION", "TLS1.3", "one of 1.2, 1.3"},
-		{"QUEUE_PROXY_TLS_CIPHER_SUITES", "TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA", "a comma list of Go's names of secure cipher suites, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
-		{"QUEUE_PROXY_TLS_CURVE_PREFERENCES", "P-224", "a comma list of X25519MLKEM768, X25519, P-256, CurveP256, P-384, CurveP384, P-521, CurveP521"},
-		{"ON_KNATIVE", "maybe", "true or false"},
-		{"ADMIN_PORT", "8080", "a port of its own; USER_PORT has the same"},
-		{"QUEUE_SERVING_PORT", "8112", "a port of its own; QUEUE_SERVING_TLS_PORT has the same"},
-		{"USER_PORT", "9090", "a port of its own; AUTOSCALER_PORT has the same"},
-		{"QUEUE_PROXY_TLS_MAX_VERSION", "1.2", "at least QUEUE_PROXY_TLS_MIN_VERSION, which is 1.3"},
-		{"DRAIN_MIN", "28s", "at most DRAIN_DEADLINE, which is 27s"},
-	}
-	for _, test := range tests {
+	for _, test := range refusedValues {
 		c, err := Read(env(test.name, test.value))
 		want := fmt.Sprintf("%s: %q: %s", test.name, test.value, test.allowed)
 		if err == nil || err.Error() != want || c != nil {
@@ -351,12 +347,10 @@ func TestAllErrorsAreReportedAtOnce(t *testing.T) {
 		name, _, _ := strings.Cut(line, ":")
 		got = append(got, name)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got lines for %v\nwant %v", got, want)
-	}
+	harness.Equal(t, got, want, "lines for")
 }
 
-func TestABadValueIsNotJudgedASecondTime(t *testing.T) {
+func TestABadValueIsNotValidatedASecondTime(t *testing.T) {
 	_, err := Read(env("DRAIN_DEADLINE", "x", "DRAIN_MIN", "1h", "USER_PORT", "x", "ADMIN_PORT", "8080"))
 	want := "USER_PORT: \"x\": a port, 1 to 65535\nDRAIN_DEADLINE: \"x\": a duration such as 30s or 250ms, 1ms or more"
 	if err == nil || err.Error() != want {
@@ -386,9 +380,7 @@ func TestTelemetryNeverStopsTheProcess(t *testing.T) {
 			continue
 		}
 		c := read(t, f.Name(), value)
-		if got, want := settings(c), settings(readNamespace(t, f.Name())); got != want {
-			t.Errorf("%s=%s:\ngot  %s\nwant the defaults %s", f.Name(), value, got, want)
-		}
+		harness.Equal(t, settings(c), settings(readNamespace(t, f.Name())), f.Name(), "=", value)
 		warnings := c.Warnings()
 		if f.Name() != "SERVING_NAMESPACE" && isServing(f.Name()) {
 			warnings = warnings[:1] // the second says that this looks like half a Knative
@@ -412,12 +404,8 @@ func readNamespace(t *testing.T, name string) *Config {
 func TestABadObservabilityConfigIsStillPresent(t *testing.T) {
 	for _, value := range []string{"{", "null", "[]", "1", `"x"`, " "} {
 		c := read(t, "SERVING_NAMESPACE", "n", "OBSERVABILITY_CONFIG", value)
-		if got, want := c.Observability.String(), "{}"; got != want {
-			t.Errorf("%s: got %q, want %q", value, got, want)
-		}
-		if got, want := c.RequestTimeoutScope.V, WholeRequest; got != want {
-			t.Errorf("%s: got scope %s, want %s", value, got, want)
-		}
+		harness.Equal(t, c.Observability.String(), "{}", value)
+		harness.Equal(t, c.RequestTimeoutScope.V, WholeRequest, value, "scope")
 		if got := c.Warnings(); len(got) != 1 {
 			t.Errorf("%s: got warnings %q, want one", value, got)
 		}
@@ -447,9 +435,7 @@ func TestKnativeIsKnownByItsVariables(t *testing.T) {
 			t.Errorf("%v: got error %v, want none", test.vars, err)
 			continue
 		}
-		if c.OnKnative.V != test.want {
-			t.Errorf("%v: got %v, want %v", test.vars, c.OnKnative.V, test.want)
-		}
+		harness.Equal(t, c.OnKnative.V, test.want, test.vars)
 		if got := c.Warnings(); len(got) != test.warnings {
 			t.Errorf("%v: got warnings %q, want %d", test.vars, got, test.warnings)
 		}
@@ -496,9 +482,7 @@ func TestDefaultsDependOnOthers(t *testing.T) {
 			t.Errorf("%v: got error %v, want none", test.vars, err)
 			continue
 		}
-		if got := test.got(c); !reflect.DeepEqual(got, test.want) {
-			t.Errorf("%v: got %v, want %v", test.vars, got, test.want)
-		}
+		harness.Equal(t, test.got(c), test.want, test.vars)
 	}
 }
 
@@ -515,9 +499,7 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 			t.Errorf("%v: got error %v, want none", vars, err)
 			continue
 		}
-		if got, want := c.UserPort.V, 3000; got != want {
-			t.Errorf("%v: got %d, want %d", vars, got, want)
-		}
+		harness.Equal(t, c.UserPort.V, 3000, vars)
 	}
 	_, err := Read(env("USER_PORT", "nonsense", "PORT", "4000"))
 	if want := `USER_PORT: "nonsense": a port, 1 to 65535`; err == nil || err.Error() != want {
@@ -528,16 +510,12 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 // A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
 func TestServiceLinksAreNoPorts(t *testing.T) {
 	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
-	if got, want := []int{c.MetricsPort.V, c.UserPort.V}, []int{9091, 3000}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	harness.Equal(t, []int{c.MetricsPort.V, c.UserPort.V}, []int{9091, 3000})
 	want := []string{
 		`USER_PORT: "udp://10.96.0.1:53": a Kubernetes service link, not a setting; it is ignored`,
 		`METRICS_PORT: "tcp://10.96.0.1:80": a Kubernetes service link, not a setting; it is ignored`,
 	}
-	if got := c.Warnings(); !slices.Equal(got, want) {
-		t.Errorf("got warnings %q, want %q", got, want)
-	}
+	harness.Equal(t, c.Warnings(), want, "warnings")
 }
 
 func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
@@ -553,6 +531,8 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
+		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: without effect, because CONCURRENCY_MODE is fixed"},
+		{env("CONCURRENCY_MIN", "2", "CONCURRENCY_MODE", "adaptive", "QUEUE_DEPTH", "9", "QUEUE_TIMEOUT_SECONDS", "5"), ""},
 	}
 	for _, test := range tests {
 		c, err := Read(test.vars)
@@ -560,18 +540,14 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 			t.Errorf("%v: got error %v, want none", test.vars, err)
 			continue
 		}
-		if got := strings.Join(c.Warnings(), "\n"); got != test.want {
-			t.Errorf("%v: got %q, want %q", test.vars, got, test.want)
-		}
+		harness.Equal(t, strings.Join(c.Warnings(), "\n"), test.want, test.vars)
 	}
 }
 
 // A certificate may come later, and by default there is none.
 func TestAnEmptyCertificateDirectoryIsWarnedOfWhereSomebodySetIt(t *testing.T) {
 	empty, one := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(one+"/tls.key", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(one+"/tls.key", nil, 0o600))
 	for _, test := range []struct {
 		name, dir, knative string // knative: ON_KNATIVE, beside a variable of Knative's
 		want               []string
@@ -586,12 +562,8 @@ func TestAnEmptyCertificateDirectoryIsWarnedOfWhereSomebodySetIt(t *testing.T) {
 		t.Setenv("SERVING_NAMESPACE", "n")
 		t.Setenv("ON_KNATIVE", test.knative)
 		c, err := Load()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := c.Warnings(); !slices.Equal(got, test.want) {
-			t.Errorf("%s: got warnings %q, want %q", test.name, got, test.want)
-		}
+		harness.NoError(t, err)
+		harness.Equal(t, c.Warnings(), test.want, test.name, "warnings")
 		if got := read(t, "TLS_CERT_DIR", test.dir).Warnings(); len(got) > 0 {
 			t.Errorf("%s: got warnings %q of an environment that may be another machine's, want none", test.name, got)
 		}
@@ -606,14 +578,14 @@ type environment struct {
 // knativeEnvironments are what the control planes write, in their order.
 func knativeEnvironments() []environment {
 	const (
-		probe   = `{"tcpSocket":{"port":8080,"host":"127.0.0.1"},"successThreshold":1}`
+		asked   = `{"tcpSocket":{"port":8080,"host":"127.0.0.1"},"successThreshold":1}`
 		logging = `{"level":"info","encoding":"json","outputPaths":["stdout"],"errorOutputPaths":["stderr"]}`
 	)
 	return []environment{
 		{"knative 0.9", env(
 			"SERVING_NAMESPACE", "default", "SERVING_SERVICE", "hello", "SERVING_CONFIGURATION", "hello", "SERVING_REVISION", "hello-00001",
 			"SERVING_POD", "hello-00001-deployment-1", "SERVING_POD_IP", "10.1.2.3", "QUEUE_SERVING_PORT", "8012", "USER_PORT", "8080",
-			"CONTAINER_CONCURRENCY", "0", "REVISION_TIMEOUT_SECONDS", "300", "SERVING_READINESS_PROBE", probe,
+			"CONTAINER_CONCURRENCY", "0", "REVISION_TIMEOUT_SECONDS", "300", "SERVING_READINESS_PROBE", asked,
 			"SERVING_LOGGING_CONFIG", logging, "SERVING_LOGGING_LEVEL", "", "SERVING_REQUEST_LOG_TEMPLATE", "",
 			"SERVING_REQUEST_METRICS_BACKEND", "prometheus", "TRACING_CONFIG_BACKEND", "none", "TRACING_CONFIG_ENABLE", "false",
 			"TRACING_CONFIG_ZIPKIN_ENDPOINT", "", "TRACING_CONFIG_STACKDRIVER_PROJECT_ID", "", "TRACING_CONFIG_DEBUG", "false",
@@ -628,7 +600,7 @@ func knativeEnvironments() []environment {
 			"SERVING_REQUEST_METRICS_BACKEND", "prometheus", "SERVING_REQUEST_METRICS_REPORTING_PERIOD_SECONDS", "5",
 			"TRACING_CONFIG_BACKEND", "none", "TRACING_CONFIG_ZIPKIN_ENDPOINT", "", "TRACING_CONFIG_DEBUG", "false",
 			"TRACING_CONFIG_SAMPLE_RATE", "0.1", "USER_PORT", "8080", "SYSTEM_NAMESPACE", "knative-serving",
-			"METRICS_DOMAIN", "knative.dev/internal/serving", "SERVING_READINESS_PROBE", probe, "ENABLE_PROFILING", "false",
+			"METRICS_DOMAIN", "knative.dev/internal/serving", "SERVING_READINESS_PROBE", asked, "ENABLE_PROFILING", "false",
 			"SERVING_ENABLE_PROBE_REQUEST_LOG", "false", "METRICS_COLLECTOR_ADDRESS", "", "HOST_IP", "10.0.0.9",
 			"ENABLE_HTTP2_AUTO_DETECTION", "false", "ENABLE_HTTP_FULL_DUPLEX", "false", "ROOT_CA", "", "ENABLE_MULTI_CONTAINER_PROBES", "false")},
 		{"knative head", env(
@@ -636,7 +608,7 @@ func knativeEnvironments() []environment {
 			"QUEUE_SERVING_PORT", "8013", "QUEUE_SERVING_TLS_PORT", "8112", "CONTAINER_CONCURRENCY", "10", "REVISION_TIMEOUT_SECONDS", "300",
 			"REVISION_RESPONSE_START_TIMEOUT_SECONDS", "0", "REVISION_IDLE_TIMEOUT_SECONDS", "0", "SERVING_POD", "hello-00001-deployment-1",
 			"SERVING_POD_IP", "10.1.2.3", "SERVING_LOGGING_CONFIG", logging, "SERVING_LOGGING_LEVEL", "info", "USER_PORT", "8080",
-			"SYSTEM_NAMESPACE", "knative-serving", "SERVING_READINESS_PROBE", "["+probe+",null]", "HOST_IP", "10.0.0.9",
+			"SYSTEM_NAMESPACE", "knative-serving", "SERVING_READINESS_PROBE", "["+asked+",null]", "HOST_IP", "10.0.0.9",
 			"ENABLE_HTTP2_AUTO_DETECTION", "false", "ENABLE_HTTP_FULL_DUPLEX", "true", "ROOT_CA", "", "QUEUE_PROXY_TLS_MIN_VERSION", "",
 			"QUEUE_PROXY_TLS_MAX_VERSION", "", "QUEUE_PROXY_TLS_CIPHER_SUITES", "", "QUEUE_PROXY_TLS_CURVE_PREFERENCES", "",
 			"ENABLE_MULTI_CONTAINER_PROBES", "true", "OBSERVABILITY_CONFIG",
@@ -672,9 +644,7 @@ func TestVariablesOfReleasesInBetweenAreKnown(t *testing.T) {
 		if !slices.Contains(everyName(), name) {
 			t.Errorf("%s: it is unknown, want it known", name)
 		}
-		if got, want := settings(read(t, name, "/etc/podinfo/labels")), settings(Default()); got != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
-		}
+		harness.Equal(t, settings(read(t, name, "/etc/podinfo/labels")), settings(Default()), name)
 	}
 }
 
@@ -707,6 +677,16 @@ func TestOurOwnPortsAreNotMerged(t *testing.T) {
 		}
 		if warned := len(c.Warnings()) > 0; warned != (want == 0) {
 			t.Errorf("%s: got warnings %q, want one: %v", value, c.Warnings(), want == 0)
+		}
+	}
+}
+
+func TestTheFloorOfAnAdaptiveLimitIsNotAboveItsCeiling(t *testing.T) {
+	for _, ceiling := range []string{"7", "0"} {
+		_, err := Read(env("CONCURRENCY_MODE", "adaptive", "CONTAINER_CONCURRENCY", ceiling, "CONCURRENCY_MIN", "1001"))
+		want := `CONCURRENCY_MIN: "1001": at most CONTAINER_CONCURRENCY, which is ` + map[string]string{"7": "7", "0": "1000"}[ceiling]
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", ceiling, err, want)
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // go test ./pkg/config -update writes the parts of these files that are made from the
@@ -51,16 +53,12 @@ func TestExampleIsTheDefault(t *testing.T) {
 			t.Errorf("%s: got error %v, want none", name, err)
 			continue
 		}
-		if got, want := settings(c), settings(Default()); got != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
-		}
+		harness.Equal(t, settings(c), settings(Default()), name)
 		if got := c.Warnings(); len(got) > 0 {
 			t.Errorf("%s: got warnings %q, want none", name, got)
 		}
 	}
-	if got, want := len(assignments(t, everything)), len(new(Config).fields()); got != want {
-		t.Errorf("got %d variables, want all %d", got, want)
-	}
+	harness.Equal(t, len(assignments(t, everything)), len(new(Config).fields()), "variables")
 }
 
 func TestGuideExamplesAreAllowed(t *testing.T) {
@@ -89,9 +87,7 @@ func TestGuideShowsErrorsAsTheyAre(t *testing.T) {
 		t.Fatal("got no error, want two lines")
 	}
 	for line := range strings.Lines(err.Error() + "\n") {
-		if text := contents(t, guide); !strings.Contains(text, "      "+line) {
-			t.Errorf("got a guide without %q, want the line as it is", line)
-		}
+		harness.Contains(t, contents(t, guide), "      "+line, "guide without", line)
 	}
 }
 
@@ -261,9 +257,7 @@ func literals(t *testing.T, dir string) []string {
 			continue
 		}
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		ast.Inspect(tree, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.Field:
@@ -285,9 +279,7 @@ func contents(t *testing.T, file string) string {
 	if os.IsNotExist(err) && *update {
 		return "" // it is about to be written
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return string(text)
 }
 
@@ -297,9 +289,7 @@ func same(t *testing.T, file, got, want string) {
 		return
 	}
 	if *update {
-		if err := os.WriteFile(file, []byte(want), fs.FileMode(0o644)); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, os.WriteFile(file, []byte(want), fs.FileMode(0o644)))
 		return
 	}
 	t.Errorf("%s: got a file that differs from the settings, want what go test ./pkg/config -update writes", file)

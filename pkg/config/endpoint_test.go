@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func prometheusAt(endpoint string) string {
@@ -25,9 +27,7 @@ func TestMetricsAreServedWhereKnativeSays(t *testing.T) {
 		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("0.0.0.0:9191"), "METRICS_PROMETHEUS_HOST", "127.0.0.1"}, "127.0.0.1", 9191},
 	} {
 		got, err := Read(env(c.settings...))
-		if err != nil {
-			t.Fatalf("%q: %v", c.settings, err)
-		}
+		harness.NoError(t, err, c.settings)
 		if got.MetricsHost.V != c.host || got.MetricsPort.V != c.port {
 			t.Errorf("%q: got %q, %d, want %q, %d", c.settings, got.MetricsHost.V, got.MetricsPort.V, c.host, c.port)
 		}
@@ -48,8 +48,6 @@ func TestAnUnusableMetricsEndpointIsReportedAndNotUsed(t *testing.T) {
 		if c.MetricsPort.V != 9091 || c.MetricsHost.V != "" {
 			t.Errorf("%s: got %q, %d, want the default", endpoint, c.MetricsHost.V, c.MetricsPort.V)
 		}
-		if w := strings.Join(c.Warnings(), "\n"); !strings.Contains(w, "requestMetrics.endpoint") {
-			t.Errorf("%s: got warnings %q, want one that names it", endpoint, w)
-		}
+		harness.Contains(t, strings.Join(c.Warnings(), "\n"), "requestMetrics.endpoint", endpoint, "warnings")
 	}
 }

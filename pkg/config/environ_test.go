@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestEnvironIsEmptyForTheDefault(t *testing.T) {
@@ -27,9 +28,7 @@ func TestEnvironSaysWhatAnInjectorWants(t *testing.T) {
 	want := env("USER_PORT", "3000", "CONTAINER_CONCURRENCY", "1", "REVISION_TIMEOUT_SECONDS", "120",
 		"SERVING_READINESS_PROBE", `{"httpGet":{"path":"/a?b=1&c=<d>","port":3000},"periodSeconds":5}`,
 		"ON_KNATIVE", "false")
-	if got := Environ(c); !slices.Equal(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
+	harness.Equal(t, Environ(c), want)
 }
 
 func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
@@ -47,9 +46,7 @@ func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
 				t.Errorf("knative %v, %d probes: got error %v, want none", knative, n, err)
 				continue
 			}
-			if got, want := settings(got), settings(c); got != want {
-				t.Errorf("knative %v, %d probes:\ngot  %s\nwant %s", knative, n, got, want)
-			}
+			harness.Equal(t, settings(got), settings(c), "knative", knative, n, "probes")
 		}
 	}
 }
@@ -71,9 +68,7 @@ func TestEnvironIsTheWayBack(t *testing.T) {
 	}
 	for _, e := range knativeEnvironments() {
 		want, err := Read(e.vars)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		back(t, want)
 	}
 }
@@ -82,9 +77,7 @@ func back(t *testing.T, want *Config) {
 	t.Helper()
 	environ := Environ(want)
 	got, err := Read(environ)
-	if err != nil {
-		t.Fatalf("%v: got error %v, want none", environ, err)
-	}
+	harness.NoError(t, err, environ)
 	if g, w := settings(got), settings(want); g != w {
 		t.Fatalf("%v:\ngot  %s\nwant %s", environ, g, w)
 	}
@@ -134,19 +127,13 @@ func FuzzRead(f *testing.F) {
 		// other is another name with the value true or 1, or another value of the name.
 		c, err := Read(env(name, value, other, "1"))
 		if err != nil {
-			if c != nil {
-				t.Errorf("got a Config beside the error %v, want none", err)
-			}
+			harness.Equal(t, c, nil, "Config beside the error", err)
 			return
 		}
 		environ := Environ(c)
 		again, err := Read(environ)
-		if err != nil {
-			t.Fatalf("%q: got error %v, want none", environ, err)
-		}
-		if got, want := settings(again), settings(c); got != want {
-			t.Errorf("%q:\ngot  %s\nwant %s", environ, got, want)
-		}
+		harness.NoError(t, err, environ)
+		harness.Equal(t, settings(again), settings(c), environ)
 		c.Settings()
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAMisspeltVariableIsNamedWithTheOneThatWasMeant(t *testing.T) {
@@ -33,12 +35,8 @@ func TestAMisspeltVariableIsNamedWithTheOneThatWasMeant(t *testing.T) {
 	} {
 		c := read(t, name, "s3cret")
 		want := []string{name + ": unknown, so it is ignored; did you mean " + meant + "?"}
-		if got := c.Warnings(); !slices.Equal(got, want) {
-			t.Errorf("%s: got warnings %q, want %q", name, got, want)
-		}
-		if got, want := settings(c), settings(Default()); got != want {
-			t.Errorf("%s:\ngot  %s\nwant the defaults %s", name, got, want)
-		}
+		harness.Equal(t, c.Warnings(), want, name, "warnings")
+		harness.Equal(t, settings(c), settings(Default()), name)
 		if got := read(t, name, "").Warnings(); len(got) > 0 {
 			t.Errorf("%s without a value: got warnings %q, want none", name, got)
 		}
@@ -126,15 +124,11 @@ func TestMisspeltVariablesOfTheProcessAreNamedInTheirOrder(t *testing.T) {
 	t.Setenv("\x1b[2JUSER_PORT", "3000") // five letters more: not ours
 	t.Setenv("\x1bUSER_PORT", "3000")
 	c, err := Load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	want := []string{
 		`\x1bUSER_PORT: unknown, so it is ignored; did you mean USER_PORT?`,
 		"CONTAINER_CONCURENCY: unknown, so it is ignored; did you mean CONTAINER_CONCURRENCY?",
 		"QUEUE_DETPH: unknown, so it is ignored; did you mean QUEUE_DEPTH?",
 	}
-	if got := c.Warnings(); !slices.Equal(got, want) {
-		t.Errorf("got warnings %q\nwant %q", got, want)
-	}
+	harness.Equal(t, c.Warnings(), want, "warnings")
 }

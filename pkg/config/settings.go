@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -20,9 +21,9 @@ type Setting struct {
 
 // Where a setting comes from.
 const (
-	FromEnvironment = "environment"
-	FromDefault     = "default"
-	FromOthers      = "derived" // from other settings, or set by the program
+	fromEnvironment = "environment"
+	fromDefault     = "default"
+	fromOthers      = "derived" // from other settings, or set by the program
 )
 
 // Settings is every setting in force, always in the same order. The user, password and
@@ -34,15 +35,29 @@ func (c *Config) Settings() []Setting {
 		s := Setting{Name: f.name, Value: shown(f), From: f.at().from, Secret: f.tag.Get("hide") == hideAll}
 		switch {
 		case s.From != "":
-			s.Source = FromEnvironment
+			s.Source = fromEnvironment
 		case f.tag.Get("derived") == "" && f.String() == unset[i].String():
-			s.Source = FromDefault
+			s.Source = fromDefault
 		default:
-			s.Source = FromOthers
+			s.Source = fromOthers
 		}
 		all = append(all, s)
 	}
 	return all
+}
+
+// Values yields the name and the value of every setting in force that has a value, as
+// in [Config.Settings]. Where a value comes from is not worked out, which at start
+// costs more than all the rest.
+func (c *Config) Values() iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		bound := *c
+		for _, f := range bound.fields() {
+			if value := shown(f); value != "" && !yield(f.name, value) {
+				return
+			}
+		}
+	}
 }
 
 // Warnings says, a line each, which variables are probably misspelt, which values were

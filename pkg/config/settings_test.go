@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func settingOf(t *testing.T, c *Config, name string) Setting {
@@ -32,15 +34,11 @@ func TestASettingSaysWhereItComesFrom(t *testing.T) {
 		{Name: "SERVING_NAMESPACE", Value: "", Source: "default"},
 		{Name: "OTEL_EXPORTER_OTLP_HEADERS", Value: "***", Source: "environment", From: "OTEL_EXPORTER_OTLP_HEADERS", Secret: true},
 	} {
-		if got := settingOf(t, c, want.Name); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		harness.Equal(t, settingOf(t, c, want.Name), want)
 	}
 	c = Default()
 	c.UserPort.V = 3000
-	if got, want := settingOf(t, c, "USER_PORT").Source, "derived"; got != want {
-		t.Errorf("set by hand: got source %s, want %s", got, want)
-	}
+	harness.Equal(t, settingOf(t, c, "USER_PORT").Source, "derived", "set by hand: source")
 }
 
 func TestSettingsHaveAFixedOrder(t *testing.T) {
@@ -53,12 +51,8 @@ func TestSettingsHaveAFixedOrder(t *testing.T) {
 	want := order(Default())
 	for _, e := range knativeEnvironments() {
 		c, err := Read(e.vars)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := order(c); !slices.Equal(got, want) {
-			t.Errorf("%s: got %v, want %v", e.name, got, want)
-		}
+		harness.NoError(t, err)
+		harness.Equal(t, order(c), want, e.name)
 	}
 }
 
@@ -75,9 +69,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"SERVING_READINESS_PROBE", `{"httpGet":{"port":8080,"path":"/ready","httpHeaders":[{"name":"Authorization","value":"`+secret+`"}]}}`,
 	)
 	c, err := Read(vars)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var b strings.Builder
 	c.Write(&b)
 	for _, s := range c.Settings() {
@@ -86,15 +78,9 @@ func TestNoSecretIsShown(t *testing.T) {
 	if got := b.String(); strings.Contains(got, secret) {
 		t.Errorf("got %s\nwant no %s", got, secret)
 	}
-	if got, want := settingOf(t, c, "SERVING_READINESS_PROBE").Value, `{"httpGet":{"path":"/ready","port":8080,"httpHeaders":[{"name":"Authorization","value":"***"}]}}`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got, want := settingOf(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
-	if got := c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value; got != secret {
-		t.Errorf("got header value %q in the probe, want it untouched", got)
-	}
+	harness.Equal(t, settingOf(t, c, "SERVING_READINESS_PROBE").Value, `{"httpGet":{"path":"/ready","port":8080,"httpHeaders":[{"name":"Authorization","value":"***"}]}}`)
+	harness.Equal(t, settingOf(t, c, "OTEL_EXPORTER_OTLP_ENDPOINT").Value, "https://***@collector:4318/a@b")
+	harness.Equal(t, c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value, secret, "header value", "in the probe")
 
 	// Nor in what is said of bad values.
 	_, err = Read(env("USER_PORT", "http://u:"+secret+"@host"))
@@ -125,9 +111,7 @@ func TestAnEndpointIsShownWithoutUserAndQuery(t *testing.T) {
 	} {
 		for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "TRACING_CONFIG_ZIPKIN_ENDPOINT"} {
 			c := read(t, name, value)
-			if got := settingOf(t, c, name).Value; got != want {
-				t.Errorf("%s=%s: got %s, want %s", name, value, got, want)
-			}
+			harness.Equal(t, settingOf(t, c, name).Value, want, name, "=", value)
 			if got := Environ(c); value != "" && !slices.Equal(got, env(name, value)) {
 				t.Errorf("got %v, want the value as it was written", got)
 			}
@@ -146,12 +130,8 @@ func TestEndpointsInJSONAreShownWithoutUserAndQuery(t *testing.T) {
 		`{"requestLogTemplate":"{{.Request.URL}}?<&>"}`:                                                  `{"requestLogTemplate":"{{.Request.URL}}?<&>"}`,
 	} {
 		c := read(t, "OBSERVABILITY_CONFIG", value)
-		if got := settingOf(t, c, "OBSERVABILITY_CONFIG").Value; got != want {
-			t.Errorf("%s:\ngot  %s\nwant %s", value, got, want)
-		}
-		if got := c.Observability.String(); got != value {
-			t.Errorf("got %s, want %s as it was written", got, value)
-		}
+		harness.Equal(t, settingOf(t, c, "OBSERVABILITY_CONFIG").Value, want, value)
+		harness.Equal(t, c.Observability.String(), value, "(as it was written)")
 		// One that is not JSON is shown where it is complained of.
 		broken := "x" + value
 		for _, w := range read(t, "OBSERVABILITY_CONFIG", broken).Warnings() {
@@ -168,9 +148,7 @@ func FuzzSafe(f *testing.F) {
 	f.Add(`"endpoint": "a?b" : "c?d"`)
 	f.Fuzz(func(t *testing.T, text string) {
 		got := safe(text)
-		if again := safe(got); again != got {
-			t.Errorf("%q: got %q, then %q, want the same", text, got, again)
-		}
+		harness.Equal(t, safe(got), got, text, "then")
 		if json.Valid([]byte(text)) && !json.Valid([]byte(got)) {
 			t.Errorf("%q: got %q, want JSON", text, got)
 		}
@@ -218,12 +196,8 @@ func TestWriteJSONHoldsWhatWriteDoes(t *testing.T) {
 			Settings []Setting
 			Warnings []string
 		}
-		if err := json.Unmarshal([]byte(b.String()), &got); err != nil {
-			t.Fatalf("got %v from\n%s", err, b.String())
-		}
-		if want := c.Settings(); !slices.Equal(got.Settings, want) {
-			t.Errorf("got settings %+v\nwant %+v", got.Settings, want)
-		}
+		harness.NoError(t, json.Unmarshal([]byte(b.String()), &got), "from", b.String())
+		harness.Equal(t, got.Settings, c.Settings(), "settings")
 		if want := c.Warnings(); !slices.Equal(got.Warnings, want) || got.Warnings == nil {
 			t.Errorf("got warnings %#v, want %q, [] where there are none", got.Warnings, want)
 		}
@@ -253,9 +227,7 @@ func TestWriteIsATable(t *testing.T) {
 		"SERVING_READINESS_PROBE": {`{"httpGet":{"path":"/a/long/path/to/health","port":3000}}`, "environment"},
 		"REVISION_TIMEOUT_SCOPE":  {"first-byte", "derived"},
 	} {
-		if !slices.Equal(got[name], want) {
-			t.Errorf("%s: got %q, want %q", name, got[name], want)
-		}
+		harness.Equal(t, got[name], want, name)
 	}
 	column := -1
 	for line := range strings.Lines(b.String()) {

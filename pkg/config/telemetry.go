@@ -32,8 +32,8 @@ type ObservabilityConfig struct {
 	text string
 }
 
-// Sent reports whether the control plane sent one, be it empty.
-func (o *ObservabilityConfig) Sent() bool { return o.text != "" }
+// sent reports whether the control plane sent one, be it empty.
+func (o *ObservabilityConfig) sent() bool { return o.text != "" }
 
 // Observability is a JSON object. What is not one counts as an empty one, because it
 // says all the same that somebody sent it.

@@ -2,11 +2,12 @@ package config
 
 import (
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestHeadersAndAttributesAreRead(t *testing.T) {
@@ -17,9 +18,7 @@ func TestHeadersAndAttributesAreRead(t *testing.T) {
 	if got := h.Get("Authorization") + "|" + h.Get("X-Tenant"); got != "Basic abc=|7" || len(h) != 2 {
 		t.Errorf("got headers %v, want Authorization and X-Tenant", h)
 	}
-	if got, want := c.OTel.Metrics().Header.Get("Never"), "sent"; got != want {
-		t.Errorf("got the metrics' header %q, want %q", got, want)
-	}
+	harness.Equal(t, c.OTel.Metrics().Header.Get("Never"), "sent", "the metrics' header")
 	if got := c.OTel.ResourceAttributes.V.Of; len(got) != 2 || got["deployment.environment"] != "prod" || got["team"] != "a,b" {
 		t.Errorf("got attributes %v, want prod and a,b", got)
 	}
@@ -27,9 +26,7 @@ func TestHeadersAndAttributesAreRead(t *testing.T) {
 		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "bad name" is not a header field; it is not sent`,
 		`OTEL_EXPORTER_OTLP_TRACES_HEADERS: "x-bad" is not a header field; it is not sent`,
 	}
-	if got := c.Warnings(); !slices.Equal(got, want) {
-		t.Errorf("got warnings %q\nwant %q", got, want)
-	}
+	harness.Equal(t, c.Warnings(), want, "warnings")
 }
 
 // What is wrong with one of them costs that one, and is said in one line.
@@ -42,9 +39,7 @@ func TestABadExporterSettingIsLeftOut(t *testing.T) {
 		"OTEL_PROPAGATORS":           {"tracecontext,jaeger", `"jaeger" is not written; its fields go through unchanged`},
 	} {
 		got := read(t, name, c.value)
-		if want := []string{name + ": " + c.want}; !slices.Equal(got.Warnings(), want) {
-			t.Errorf("%s=%s: got warnings %q, want %q", name, c.value, got.Warnings(), want)
-		}
+		harness.Equal(t, got.Warnings(), []string{name + ": " + c.want}, name, "=", c.value, "warnings")
 		if h, a := got.OTel.Traces().Header, got.OTel.ResourceAttributes.V.Of; len(h)+len(a) > 0 || got.OTel.Sampler.V != "" || got.OTel.SamplerArg.V != nil {
 			t.Errorf("%s=%s: got %v, %v, %q, %v, want nothing", name, c.value, h, a, got.OTel.Sampler.V, got.OTel.SamplerArg.V)
 		}
@@ -80,16 +75,12 @@ func TestClientAuthenticationOfScrapersIsValidated(t *testing.T) {
 		{env(auth, "require", ca, "a"), auth + ": it needs " + cert},
 	} {
 		settings, err := Read(c.vars)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		got := ""
 		if err := settings.MetricsTLS.Validate(); err != nil {
 			got = err.Error()
 		}
-		if got != c.want {
-			t.Errorf("%v: got %q, want %q", c.vars, got, c.want)
-		}
+		harness.Equal(t, got, c.want, c.vars)
 	}
 }
 
@@ -99,9 +90,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add("a=b%0Ac,\xff=1")
 	f.Fuzz(func(t *testing.T, list string) {
 		c, err := Read(env("OTEL_EXPORTER_OTLP_HEADERS", list))
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		for name, values := range c.OTel.Traces().Header {
 			if !httpguts.ValidHeaderFieldName(name) || len(values) != 1 || !httpguts.ValidHeaderFieldValue(values[0]) {
 				t.Errorf("%q: got the field %q: %q, which cannot be sent", list, name, values)
@@ -149,9 +138,7 @@ func FuzzPairs(f *testing.F) {
 			t.Fatalf("%q: got %v (%v), want %v", written, again, err, pairs)
 		}
 		for name, value := range pairs {
-			if again[name] != value {
-				t.Errorf("%q: got %s=%q, want %q", written, name, again[name], value)
-			}
+			harness.Equal(t, again[name], value, written, name, "=")
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 )
 
@@ -25,6 +26,15 @@ const (
 	graceDeadline = 27 * time.Second // Kubernetes' default grace of 30 s less afterDrain
 	afterDrain    = 3 * time.Second  // what the end of the process may take after the drain
 )
+
+// ceiling returns how many requests may be in the user container at once, whatever an
+// adaptive limit finds; 0: any number.
+func (c *Config) ceiling() int {
+	if c.ConcurrencyMode.V == AdaptiveConcurrency {
+		return adapt.Settings{Max: c.Concurrency.V}.Ceiling()
+	}
+	return c.Concurrency.V
+}
 
 // derive gives the settings that nobody has set, and that depend on others, their
 // values. Each reads those above it.
@@ -39,11 +49,11 @@ func (c *Config) derive() {
 		}
 	}
 	if c.QueueDepth.unset() {
-		c.QueueDepth.V = depthPerSlot * c.Concurrency.V
+		c.QueueDepth.V = depthPerSlot * c.ceiling()
 	}
 	if c.RequestTimeoutScope.unset() {
 		c.RequestTimeoutScope.V = WholeRequest
-		if c.OnKnative.V && !c.Observability.V.Sent() {
+		if c.OnKnative.V && !c.Observability.V.sent() {
 			c.RequestTimeoutScope.V = FirstByte
 		}
 	}
@@ -137,6 +147,7 @@ func (in *reading) validate() {
 				c.Observability.Name(), quote(asked.Endpoint), leastMetricsPort)
 		}
 	}
+	in.validateConcurrency()
 	in.validateTLS()
 	in.warnOfNoEffect()
 	in.validateDrain()
@@ -175,6 +186,19 @@ func (in *reading) validatePorts() {
 	}
 }
 
+// validateConcurrency holds the floor of an adaptive limit below its ceiling.
+func (in *reading) validateConcurrency() {
+	c := in.c
+	least, most := &c.ConcurrencyMin, &c.Concurrency
+	switch {
+	case least.bad || most.bad || c.ConcurrencyMode.bad || least.V == 1:
+	case c.ConcurrencyMode.V != AdaptiveConcurrency:
+		in.warn("%s: without effect, because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+	case least.V > c.ceiling():
+		in.problem("%s: %s: at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.ceiling())
+	}
+}
+
 func (in *reading) validateTLS() {
 	c := in.c
 	least, most := &c.TLSMinVersion, &c.TLSMaxVersion
@@ -207,7 +231,7 @@ func (in *reading) warnOfNoCertificate() {
 // warnOfNoEffect names the settings that others make pointless.
 func (in *reading) warnOfNoEffect() {
 	c := in.c
-	if c.Concurrency.V == 0 && !c.Concurrency.bad {
+	if c.ceiling() == 0 && !c.Concurrency.bad && !c.ConcurrencyMode.bad {
 		if !c.QueueDepth.bad && c.QueueDepth.V != 0 {
 			in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
 		}

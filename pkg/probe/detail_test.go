@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // An app that answers a probe with 100 KiB of something else made a log line and
@@ -17,12 +19,12 @@ func TestGarbageInAnAnswerIsCutInTheDetail(t *testing.T) {
 	p := newReal(t, Options{OnChange: func(c Change) { told <- c.Now.Detail() }},
 		fmt.Sprintf(`[{"httpGet":{"port":%d},"periodSeconds":1,"timeoutSeconds":20}]`, app.port))
 	err := p.Ready(t.Context())
-	wantWord(t, err, Garbage)
+	wantWord(t, err, wordGarbage)
 	got := p.State().Probes[0].Detail
 	if !strings.Contains(got, `malformed HTTP response "`) || !strings.HasSuffix(got, "…") || len(got) > maxDetail || !utf8.ValidString(got) {
 		t.Errorf("got a detail of %d bytes that ends in %q, want its beginning, at most %d bytes, and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)
 	}
-	for _, line := range []string{<-told, err.(*NotReady).Detail()} {
+	for _, line := range []string{<-told, err.(*notReady).detail()} {
 		if len(line) > maxDetail+256 {
 			t.Errorf("got a line of %d bytes, want at most %d", len(line), maxDetail+256)
 		}
@@ -47,9 +49,7 @@ func TestAWarningIsCutToo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		_, target := standard(time.Second, always(warning(strings.Repeat("w", 100<<10))))
 		p := start(t, Options{}, target)
-		if err := p.Ready(t.Context()); err != nil {
-			t.Fatalf("got %v, want nil", err)
-		}
+		harness.NoError(t, p.Ready(t.Context()))
 		if got := p.State().Probes[0].Warning; len(got) > maxDetail || !strings.HasPrefix(got, "www") {
 			t.Errorf("got a warning of %d bytes, want the first %d", len(got), maxDetail)
 		}

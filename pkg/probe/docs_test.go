@@ -4,13 +4,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestThePageExplainsEveryWordAndShowsRealMessages(t *testing.T) {
 	text, err := os.ReadFile("../../docs/probes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	page := string(text)
 	for _, w := range Words() {
 		if !strings.Contains(page, "\n| `"+string(w)+"` |") && !strings.Contains(page, "\n| `"+string(w)+" N` |") {
@@ -24,8 +24,6 @@ func TestThePageExplainsEveryWordAndShowsRealMessages(t *testing.T) {
 	_, one := Parse(`{"httpGet":{"port":70000}}`, false)
 	_, list := Parse(`[null,{"tcpSocket":{"port":"http"}},{}]`, true)
 	for _, problem := range append(one, list...) {
-		if line := "SERVING_READINESS_PROBE: " + problem.Error() + "\n"; !strings.Contains(page, line) {
-			t.Errorf("got no line %q, want it", line)
-		}
+		harness.Contains(t, page, "SERVING_READINESS_PROBE: "+problem.Error()+"\n", "no line")
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // FuzzRequest writes the request of an HTTP probe and reads it again: whatever the
@@ -24,9 +26,7 @@ func FuzzRequest(f *testing.F) {
 		said, err := json.Marshal(map[string]any{"httpGet": map[string]any{
 			"path": path, "port": 80, "host": host, "httpHeaders": []any{map[string]any{"name": name, "value": value}},
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		probes, errs := Parse(string(said), false)
 		if errs != nil {
 			return // it is refused when the process starts
@@ -44,9 +44,7 @@ func FuzzRequest(f *testing.F) {
 		}
 		br := bufio.NewReader(&wire)
 		got, err := http.ReadRequest(br)
-		if err != nil {
-			t.Fatalf("path %q, %q: %q: got %v, want a request", path, name, value, err)
-		}
+		harness.NoError(t, err, "path", path, name, value, "(a request)")
 		if br.Buffered() > 0 {
 			t.Errorf("path %q: got something behind the request", path)
 		}

@@ -34,7 +34,7 @@ const (
 // askGRPC passes when grpc.health.v1.Health/Check answers SERVING. It speaks gRPC
 // over HTTP/2 (grpc/doc/PROTOCOL-HTTP2.md) with the few bytes of protobuf that
 // this takes, because the gRPC module would make the binary half as large again.
-func askGRPC(a *GRPCAction) (ask, string) {
+func askGRPC(a *GRPCAction) (try ask, where string) {
 	host, d := hostOf("")
 	target := &url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(int(a.Port))), Path: healthMethod}
 	var protocols http.Protocols
@@ -49,7 +49,7 @@ func askGRPC(a *GRPCAction) (ask, string) {
 		service = *a.Service
 	}
 	message := healthRequest(service)
-	via := newOneShot(d.Dial, protocols)
+	via := newOneShot(d.dial, protocols)
 	return func(ctx context.Context) error {
 		req := &http.Request{
 			Method:        http.MethodPost,
@@ -82,7 +82,7 @@ func askGRPC(a *GRPCAction) (ask, string) {
 // time, and resets the stream when it is over.
 func givenUp(ctx context.Context, err error) error {
 	const apart = 10 * time.Millisecond // two clocks' rounding and the way back
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == Garbage {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < apart && wordOf(err) == wordGarbage {
 		return fmt.Errorf("%w: %v", context.DeadlineExceeded, err) //nolint:errorlint // it is late, whatever the connection says
 	}
 	return err
@@ -109,28 +109,28 @@ func healthVerdict(resp *http.Response, body []byte) error {
 		status, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
 	}
 	if resp.StatusCode != http.StatusOK && status == "" {
-		return &failure{word: Status, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC answer", resp.StatusCode)}
+		return &failure{word: wordStatus, code: resp.StatusCode, err: fmt.Errorf("HTTP status %d instead of a gRPC answer", resp.StatusCode)}
 	}
 	if !strings.HasPrefix(resp.Header.Get(header.ContentType), "application/grpc") && status == "" {
-		return &failure{word: Garbage, err: errors.New("the answer is not gRPC")}
+		return &failure{word: wordGarbage, err: errors.New("the answer is not gRPC")}
 	}
 	code, err := strconv.Atoi(status)
 	switch {
 	case err != nil:
-		return &failure{word: Garbage, err: fmt.Errorf("the answer has the grpc-status %q", status)}
+		return &failure{word: wordGarbage, err: fmt.Errorf("the answer has the grpc-status %q", status)}
 	case code == grpcUnimplemented:
-		return &failure{word: Unimplemented, err: fmt.Errorf("this server does not implement grpc.health.v1.Health: %q", message)}
+		return &failure{word: wordUnimplemented, err: fmt.Errorf("this server does not implement grpc.health.v1.Health: %q", message)}
 	case code == grpcDeadlineExceeded:
-		return &failure{word: Timeout, err: fmt.Errorf("the server gave up in time: %q", message)}
+		return &failure{word: wordTimeout, err: fmt.Errorf("the server gave up in time: %q", message)}
 	case code != grpcOK:
-		return &failure{word: RPC, code: code, err: fmt.Errorf("grpc-status %d: %q", code, message)}
+		return &failure{word: wordRPC, code: code, err: fmt.Errorf("grpc-status %d: %q", code, message)}
 	}
 	answer, err := servingStatus(body)
 	if err != nil {
-		return &failure{word: Garbage, err: err}
+		return &failure{word: wordGarbage, err: err}
 	}
 	if answer != serving {
-		return &failure{word: NotServing, code: answer, err: fmt.Errorf("the service answered %s", servingName(answer))}
+		return &failure{word: wordNotServing, code: answer, err: fmt.Errorf("the service answered %s", servingName(answer))}
 	}
 	return nil
 }

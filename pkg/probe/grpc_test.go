@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // healthFunc is a health service that answers as it is told.
@@ -41,9 +43,7 @@ func (healthFunc) Watch(*healthpb.HealthCheckRequest, grpc.ServerStreamingServer
 func serveGRPC(t *testing.T, service healthpb.HealthServer, o ...grpc.ServerOption) int32 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	server := grpc.NewServer(o...)
 	if service != nil {
 		healthpb.RegisterHealthServer(server, service)
@@ -74,21 +74,21 @@ func TestGRPCHealth(t *testing.T) {
 		code    int
 	}{
 		{"G01 SERVING", answers(healthpb.HealthCheckResponse_SERVING), "", 0},
-		{"G02 NOT_SERVING", answers(healthpb.HealthCheckResponse_NOT_SERVING), NotServing, 2},
-		{"G02 UNKNOWN", answers(healthpb.HealthCheckResponse_UNKNOWN), NotServing, 0},
-		{"G02 SERVICE_UNKNOWN", answers(healthpb.HealthCheckResponse_SERVICE_UNKNOWN), NotServing, 3},
-		{"G02 9", answers(9), NotServing, 9},
-		{"G02 -1", answers(-1), NotServing, -1},
-		{"G03 no health service", nil, Unimplemented, 0},
-		{"G03 UNIMPLEMENTED", gives(codes.Unimplemented), Unimplemented, 0},
-		{"G04 NOT_FOUND", gives(codes.NotFound), RPC, 5},
-		{"G05 CANCELLED", gives(codes.Canceled), RPC, 1},
-		{"G05 UNKNOWN", gives(codes.Unknown), RPC, 2},
-		{"G05 PERMISSION_DENIED", gives(codes.PermissionDenied), RPC, 7},
-		{"G05 INTERNAL", gives(codes.Internal), RPC, 13},
-		{"G05 UNAVAILABLE", gives(codes.Unavailable), RPC, 14},
-		{"G05 UNAUTHENTICATED", gives(codes.Unauthenticated), RPC, 16},
-		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), Timeout, 0},
+		{"G02 NOT_SERVING", answers(healthpb.HealthCheckResponse_NOT_SERVING), wordNotServing, 2},
+		{"G02 UNKNOWN", answers(healthpb.HealthCheckResponse_UNKNOWN), wordNotServing, 0},
+		{"G02 SERVICE_UNKNOWN", answers(healthpb.HealthCheckResponse_SERVICE_UNKNOWN), wordNotServing, 3},
+		{"G02 9", answers(9), wordNotServing, 9},
+		{"G02 -1", answers(-1), wordNotServing, -1},
+		{"G03 no health service", nil, wordUnimplemented, 0},
+		{"G03 UNIMPLEMENTED", gives(codes.Unimplemented), wordUnimplemented, 0},
+		{"G04 NOT_FOUND", gives(codes.NotFound), wordRPC, 5},
+		{"G05 CANCELLED", gives(codes.Canceled), wordRPC, 1},
+		{"G05 UNKNOWN", gives(codes.Unknown), wordRPC, 2},
+		{"G05 PERMISSION_DENIED", gives(codes.PermissionDenied), wordRPC, 7},
+		{"G05 INTERNAL", gives(codes.Internal), wordRPC, 13},
+		{"G05 UNAVAILABLE", gives(codes.Unavailable), wordRPC, 14},
+		{"G05 UNAUTHENTICATED", gives(codes.Unauthenticated), wordRPC, 16},
+		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), wordTimeout, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			call, _ := askGRPC(&GRPCAction{Port: serveGRPC(t, v.service)})
@@ -121,12 +121,8 @@ func TestGRPCCallsAsTheKubeletDoes(t *testing.T) { // G01, G09, G10
 		if service != nil {
 			want = *service
 		}
-		if got.service != want {
-			t.Errorf("service: got %q, want %q", got.service, want)
-		}
-		if got.agent != agent {
-			t.Errorf("user agent: got %q, want %q", got.agent, agent)
-		}
+		harness.Equal(t, got.service, want, "service")
+		harness.Equal(t, got.agent, agent, "user agent")
 		if got.deadline <= 0 || got.deadline > 5*time.Second {
 			t.Errorf("deadline: got %v, want what is left of 5 s", got.deadline)
 		}
@@ -142,11 +138,11 @@ func TestTheRealHealthServiceIsUnderstood(t *testing.T) {
 	port := serveGRPC(t, service)
 	name := "my.Svc"
 	call, _ := askGRPC(&GRPCAction{Port: port, Service: &name})
-	wantOutcome(t, try(t, call, 5*time.Second), RPC, 5)
+	wantOutcome(t, try(t, call, 5*time.Second), wordRPC, 5)
 	service.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	wantOutcome(t, try(t, call, 5*time.Second), "", 0)
 	service.Shutdown()
-	wantOutcome(t, try(t, call, 5*time.Second), NotServing, 2)
+	wantOutcome(t, try(t, call, 5*time.Second), wordNotServing, 2)
 }
 
 func TestAGRPCServerThatHangsTimesOut(t *testing.T) { // G07
@@ -155,7 +151,7 @@ func TestAGRPCServerThatHangsTimesOut(t *testing.T) { // G07
 		return nil, ctx.Err()
 	}))
 	call, _ := askGRPC(&GRPCAction{Port: port})
-	wantOutcome(t, try(t, call, 50*time.Millisecond), Timeout, 0)
+	wantOutcome(t, try(t, call, 50*time.Millisecond), wordTimeout, 0)
 }
 
 func TestGRPCInsideTLS(t *testing.T) {
@@ -166,9 +162,7 @@ func TestGRPCInsideTLS(t *testing.T) {
 	port := serveGRPC(t, answers(healthpb.HealthCheckResponse_SERVING), grpc.Creds(over))
 	mode := "TLS"
 	call, target := askGRPC(&GRPCAction{Port: port, Mode: &mode})
-	if err := try(t, call, 5*time.Second); err != nil {
-		t.Errorf("%s: got %v, want nil", target, err)
-	}
+	harness.Equal(t, try(t, call, 5*time.Second), nil, target)
 	plain, _ := askGRPC(&GRPCAction{Port: port})
 	if err := try(t, plain, 500*time.Millisecond); passes(err) {
 		t.Error("plaintext to a TLS server: got a pass, want a failure")
@@ -178,15 +172,15 @@ func TestGRPCInsideTLS(t *testing.T) {
 func TestAnAppThatIsNotGRPC(t *testing.T) { // G08
 	h1 := newWebApp(t, 200, 0)
 	call, _ := askGRPC(&GRPCAction{Port: h1.port})
-	if w := failed(try(t, call, 5*time.Second)).word; w != Garbage && w != Reset {
+	if w := failed(try(t, call, 5*time.Second)).word; w != wordGarbage && w != wordReset {
 		t.Errorf("an HTTP/1.1 server: got %s, want garbage, or reset when it closes first", w)
 	}
 	h2 := newWebApp(t, 0, 200)
 	call, _ = askGRPC(&GRPCAction{Port: h2.port})
-	wantOutcome(t, try(t, call, 5*time.Second), Garbage, 0)
+	wantOutcome(t, try(t, call, 5*time.Second), wordGarbage, 0)
 	down := newWebApp(t, 0, 502)
 	call, _ = askGRPC(&GRPCAction{Port: down.port})
-	wantOutcome(t, try(t, call, 5*time.Second), Status, 502)
+	wantOutcome(t, try(t, call, 5*time.Second), wordStatus, 502)
 }
 
 func TestServingStatusReadsAMessage(t *testing.T) {
@@ -227,9 +221,7 @@ func TestGRPCTimeoutHasEightDigits(t *testing.T) {
 		100000 * time.Second:        "100000S",
 		2147483647 * time.Second:    "99999999S",
 	} {
-		if got := grpcTimeout(d); got != want {
-			t.Errorf("%v: got %s, want %s", d, got, want)
-		}
+		harness.Equal(t, grpcTimeout(d), want, d)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 	var speaks atomic.Bool // the app has answered the preface of this try
 	h2c := overH2C(func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := d.Dial(ctx, network, address)
+		conn, err := d.dial(ctx, network, address)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +52,7 @@ func detect(d *dialer, overH2C func(dialFunc) ask, overHTTP1 ask) ask {
 			learnt.Store(&h2c)
 			return err2
 		}
-		if wordOf(err2) == Refused {
+		if wordOf(err2) == wordRefused {
 			return err2 // nobody is there, in whatever language
 		}
 		err1 := overHTTP1(ctx)

@@ -68,14 +68,14 @@ func TestAutoDetection(t *testing.T) {
 		code             int
 		hits             []string // of two tries
 	}{
-		{"H01 off, h2c only", false, 0, 200, Garbage, 0, nil},
+		{"H01 off, h2c only", false, 0, 200, wordGarbage, 0, nil},
 		{"H02 h2c only", true, 0, 200, "", 0, []string{h2, h2}},
 		{"H03 H08 HTTP/1.1 only", true, 200, 0, "", 0, []string{h1, h1}},
 		{"H04 HTTP/1.1 passes, h2c does not", true, 200, 503, "", 0, []string{h2, h1, h1}},
 		{"H05 h2c passes, HTTP/1.1 does not", true, 503, 200, "", 0, []string{h2, h2}},
-		{"H06 neither passes", true, 503, 500, Status, 503, []string{h2, h1, h2, h1}},
+		{"H06 neither passes", true, 503, 500, wordStatus, 503, []string{h2, h1, h2, h1}},
 		{"H07 both pass", true, 200, 200, "", 0, []string{h2, h2}},
-		{"- h2c only and not ready", true, 0, 503, Status, 503, []string{h2, h2}},
+		{"- h2c only and not ready", true, 0, 503, wordStatus, 503, []string{h2, h2}},
 		{"- off, both", false, 200, 200, "", 0, []string{h1, h1}},
 	} {
 		t.Run(v.id, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestAutoDetection(t *testing.T) {
 			}, v.auto)
 			for range 2 {
 				err := try(t, get, 5*time.Second)
-				if v.word == Garbage && !passes(err) { // the app may close before it is understood
+				if v.word == wordGarbage && !passes(err) { // the app may close before it is understood
 					continue
 				}
 				wantOutcome(t, err, v.word, v.code)
@@ -99,9 +99,7 @@ func TestAutoDetection(t *testing.T) {
 
 func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	address := l.Addr().String()
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, l.Addr())}}, true)
 	serve := func(l net.Listener, h2c bool) *http.Server {
@@ -137,9 +135,7 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 	wantOutcome(t, try(t, get, time.Second), "", 0)
 	// What was learnt: the preface is not sent again.
 	wantOutcome(t, try(t, get, time.Second), "", 0)
-	if got := len(app.hits()); got != 3 {
-		t.Errorf("got %d hits, want 3", got)
-	}
+	harness.Equal(t, len(app.hits()), 3, "hits")
 }
 
 func TestASlowH2CAppHasTheWholeTry(t *testing.T) {

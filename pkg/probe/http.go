@@ -28,7 +28,7 @@ const (
 
 // askHTTP passes on a status from 200 to 399. Its rules are the kubelet's
 // (docs/promises.md 2.3); a 1xx or 101 is not an answer. own are the sidecar's ports.
-func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (ask, string) {
+func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (try ask, where string) {
 	host, d := hostOf(a.Host)
 	target := urlOf(a, host)
 	req := requestOf(a, target)
@@ -48,11 +48,11 @@ func askHTTP(a *HTTPGetAction, autoDetectHTTP2 bool, own ...int) (ask, string) {
 	h2c.SetUnencryptedHTTP2(true)
 	switch {
 	case a.Protocol != nil && *a.Protocol == "HTTP2":
-		return get(newOneShot(d.Dial, h2c)), target.String()
+		return get(newOneShot(d.dial, h2c)), target.String()
 	case autoDetectHTTP2 && target.Scheme == "http":
-		return detect(d, func(dial dialFunc) ask { return get(newOneShot(dial, h2c)) }, get(newOneShot(d.Dial, h1))), target.String()
+		return detect(d, func(dial dialFunc) ask { return get(newOneShot(dial, h2c)) }, get(newOneShot(d.dial, h1))), target.String()
 	}
-	return get(newOneShot(d.Dial, h1)), target.String()
+	return get(newOneShot(d.dial, h1)), target.String()
 }
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
@@ -87,7 +87,7 @@ func (o oneShot) RoundTrip(req *http.Request) (*http.Response, error) {
 		if secure != nil {
 			// An alert closes the connection on which the request is being written, and the
 			// transport tells of the one or the other. TLS remembers an alert.
-			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == TLS {
+			if _, cause := secure.Read(make([]byte, 1)); wordOf(cause) == wordTLS {
 				err = cause
 			}
 		}
@@ -129,10 +129,10 @@ func dialTLS(dial dialFunc, protocols http.Protocols) dialFunc {
 		secure := tls.Client(conn, &tls.Config{ServerName: host, NextProtos: alpn, InsecureSkipVerify: true}) //nolint:gosec // the kubelet does not verify either (kubernetes#92647)
 		if err := secure.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
-			if wordOf(err) == Timeout {
+			if wordOf(err) == wordTimeout {
 				return nil, err
 			}
-			return nil, &failure{word: TLS, err: err}
+			return nil, &failure{word: wordTLS, err: err}
 		}
 		if place, ok := ctx.Value(shaken{}).(**tls.Conn); ok {
 			*place = secure
@@ -151,10 +151,10 @@ func (own ownPorts) checkRedirect(req *http.Request, via []*http.Request) error 
 		return http.ErrUseLastResponse
 	}
 	if len(via) >= maxRedirects {
-		return &failure{word: Redirect, err: fmt.Errorf("stopped after %d redirects", maxRedirects)}
+		return &failure{word: wordRedirect, err: fmt.Errorf("stopped after %d redirects", maxRedirects)}
 	}
 	if s := req.URL.Scheme; s != "http" && s != "https" {
-		return &failure{word: Redirect, err: fmt.Errorf("redirected to the scheme %q", s)}
+		return &failure{word: wordRedirect, err: fmt.Errorf("redirected to the scheme %q", s)}
 	}
 	return nil
 }
@@ -195,7 +195,7 @@ func (own ownPorts) verdict(resp *http.Response) error {
 		}
 	default:
 		if code < 200 || code > 399 {
-			return &failure{word: Status, code: code, err: fmt.Errorf("HTTP status %d", code)}
+			return &failure{word: wordStatus, code: code, err: fmt.Errorf("HTTP status %d", code)}
 		}
 	}
 	_, _ = io.CopyN(io.Discard, resp.Body, maxBody)
@@ -258,5 +258,5 @@ func requestOf(a *HTTPGetAction, target *url.URL) *http.Request {
 // isStatus reports whether an answer came that was HTTP.
 func isStatus(err error) bool {
 	var f *failure
-	return errors.As(err, &f) && f.word == Status
+	return errors.As(err, &f) && f.word == wordStatus
 }

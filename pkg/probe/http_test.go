@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // portOf is the port of a listener's address.
@@ -150,11 +152,11 @@ func TestTheStatusDecides(t *testing.T) {
 		word       Word
 		code       int
 	}{
-		{"S01 100 then close", "HTTP/1.1 100 Continue\r\n\r\n", Reset, 0},
-		{"S01 103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", Reset, 0},
-		{"S01 199 then close", "HTTP/1.1 199 X\r\n\r\n", Reset, 0},
+		{"S01 100 then close", "HTTP/1.1 100 Continue\r\n\r\n", wordReset, 0},
+		{"S01 103 then close", "HTTP/1.1 103 Early Hints\r\n\r\n", wordReset, 0},
+		{"S01 199 then close", "HTTP/1.1 199 X\r\n\r\n", wordReset, 0},
 		{"S02 100 then 200", "HTTP/1.1 100 Continue\r\n\r\n" + httpStatus(200), "", 0},
-		{"S03 101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", Status, 101},
+		{"S03 101", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", wordStatus, 101},
 		{"S04 200", httpStatus(200), "", 0},
 		{"S04 204", httpStatus(204), "", 0},
 		{"S04 206", httpStatus(206), "", 0},
@@ -162,32 +164,30 @@ func TestTheStatusDecides(t *testing.T) {
 		{"S05 300", httpStatus(300), "", 0},
 		{"S05 304", httpStatus(304), "", 0},
 		{"S05 399", httpStatus(399), "", 0},
-		{"S06 400", httpStatus(400), Status, 400},
-		{"S06 401", httpStatus(401), Status, 401},
-		{"S06 404", httpStatus(404), Status, 404},
-		{"S06 429", httpStatus(429), Status, 429},
-		{"S06 500", httpStatus(500), Status, 500},
-		{"S06 503", httpStatus(503), Status, 503},
-		{"S06 599", httpStatus(599), Status, 599},
-		{"S07 600", httpStatus(600), Status, 600},
-		{"S07 999", httpStatus(999), Status, 999},
+		{"S06 400", httpStatus(400), wordStatus, 400},
+		{"S06 401", httpStatus(401), wordStatus, 401},
+		{"S06 404", httpStatus(404), wordStatus, 404},
+		{"S06 429", httpStatus(429), wordStatus, 429},
+		{"S06 500", httpStatus(500), wordStatus, 500},
+		{"S06 503", httpStatus(503), wordStatus, 503},
+		{"S06 599", httpStatus(599), wordStatus, 599},
+		{"S07 600", httpStatus(600), wordStatus, 600},
+		{"S07 999", httpStatus(999), wordStatus, 999},
 		{"S08 HTTP/1.0", "HTTP/1.0 200 OK\r\n\r\nhello", "", 0},
 		{"S09 a body cut short", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "", 0},
 		{"S09 bad gzip", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello", "", 0},
 		{"S10 a large body", big, "", 0},
-		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", Garbage, 0},
-		{"S13 accepts and closes", "", Reset, 0},
+		{"S12 not HTTP", "SSH-2.0-OpenSSH_9.2p1\r\n", wordGarbage, 0},
+		{"S13 accepts and closes", "", wordReset, 0},
 		{"R03 302 without Location", httpStatus(302), "", 0},
 		{"R04 304 with Location", httpStatus(304, "Location: /bad"), "", 0},
-		{"- a head without an end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), Garbage, 0},
+		{"- a head without an end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 2*maxHead), wordGarbage, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
 			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
 			wantOutcome(t, try(t, get, 5*time.Second), v.word, v.code)
-			if got := len(app.hits()); got != 1 {
-				t.Errorf("got %d hits, want 1", got)
-			}
+			harness.Equal(t, len(app.hits()), 1, "hits")
 		})
 	}
 }
@@ -195,14 +195,14 @@ func TestTheStatusDecides(t *testing.T) {
 func TestAResetIsNamed(t *testing.T) { // S13
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), Reset, 0)
+	wantOutcome(t, try(t, get, 5*time.Second), wordReset, 0)
 }
 
 func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 	over := make(chan struct{})
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: silent.port}}, false)
-	wantOutcome(t, try(t, get, 50*time.Millisecond), Timeout, 0)
+	wantOutcome(t, try(t, get, 50*time.Millisecond), wordTimeout, 0)
 
 	slow := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx")
@@ -210,9 +210,7 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 	})
 	t.Cleanup(func() { close(over) }) // before the apps are waited for
 	get, _ = askHTTP(&HTTPGetAction{Port: Port{Number: slow.port}}, false)
-	if err := try(t, get, 50*time.Millisecond); err != nil {
-		t.Errorf("200 and an endless body: got %v, want nil", err)
-	}
+	harness.Equal(t, try(t, get, 50*time.Millisecond), nil, "200 and an endless body")
 }
 
 func TestNobodyListens(t *testing.T) { // S17, T03
@@ -223,14 +221,14 @@ func TestNobodyListens(t *testing.T) { // S17, T03
 	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: port}})
 	call, _ := askGRPC(&GRPCAction{Port: port})
 	for name, a := range map[string]ask{"http": get, "h2c or http": both, "https": secure, "tcp": connect, "grpc": call} {
-		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), Refused, 0) })
+		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), wordRefused, 0) })
 	}
 }
 
 func TestNoSuchHostIsUnreachable(t *testing.T) {
 	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
 	err := try(t, connect, 5*time.Second)
-	if w := failed(err).word; w != Unreachable && w != Timeout { // a resolver may be slow
+	if w := failed(err).word; w != wordUnreachable && w != wordTimeout { // a resolver may be slow
 		t.Errorf("got %s (%v), want unreachable", w, err)
 	}
 }
@@ -256,26 +254,22 @@ func TestRedirects(t *testing.T) {
 		warned  bool
 	}{
 		{"R01 to 200", map[string]string{"/h": httpStatus(302, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
-		{"R02 to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, Status, 500, 2, false},
+		{"R02 to 500", map[string]string{"/h": httpStatus(302, "Location: /bad"), "/bad": httpStatus(500)}, wordStatus, 500, 2, false},
 		{"R04 307", map[string]string{"/h": httpStatus(307, "Location: /final"), "/final": httpStatus(200)}, "", 0, 2, false},
 		{"R05 to another host", map[string]string{"/h": httpStatus(302, "Location: http://192.0.2.1/final")}, "", 0, 1, true},
 		{"R05 to another name", map[string]string{"/h": httpStatus(301, "Location: https://example.com/login")}, "", 0, 1, true},
-		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, Redirect, 0, 1, false},
+		{"R07 to another scheme", map[string]string{"/h": httpStatus(301, "Location: ftp://127.0.0.1/x")}, wordRedirect, 0, 1, false},
 		{"R08 nine hops", hops(9), "", 0, 10, false},
-		{"R08 ten hops", hops(10), Redirect, 0, 10, false},
-		{"R08 in a circle", map[string]string{"/h": httpStatus(302, "Location: /h")}, Redirect, 0, 10, false},
+		{"R08 ten hops", hops(10), wordRedirect, 0, 10, false},
+		{"R08 in a circle", map[string]string{"/h": httpStatus(302, "Location: /h")}, wordRedirect, 0, 10, false},
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
 			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
 			err := try(t, get, 5*time.Second)
 			wantOutcome(t, err, v.word, v.code)
-			if warned := passes(err) && err != nil; warned != v.warned {
-				t.Errorf("warning: got %v (%v), want %v", warned, err, v.warned)
-			}
-			if got := len(app.hits()); got != v.hits {
-				t.Errorf("got %d hits, want %d", got, v.hits)
-			}
+			harness.Equal(t, passes(err) && err != nil, v.warned, "warning", err)
+			harness.Equal(t, len(app.hits()), v.hits, "hits")
 		})
 	}
 }
@@ -284,12 +278,8 @@ func TestARedirectMayChangeThePort(t *testing.T) {
 	final := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(302, fmt.Sprintf("Location: http://127.0.0.1:%d/final", final.port))))
 	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
-	if err := try(t, get, 5*time.Second); err != nil {
-		t.Errorf("got %v, want nil", err)
-	}
-	if got := len(final.hits()); got != 1 {
-		t.Errorf("got %d hits at the other port, want 1", got)
-	}
+	harness.Equal(t, try(t, get, 5*time.Second), nil)
+	harness.Equal(t, len(final.hits()), 1, "hits at the other port")
 }
 
 // It passes like one to another host: the app has answered. A kubelet would follow it.
@@ -321,7 +311,7 @@ func TestARedirectToHTTPSOnAPlainPortFailsByTLS(t *testing.T) { // R07
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
+	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
 }
 
 func TestTheRequestOnTheWire(t *testing.T) {
@@ -352,9 +342,7 @@ func TestTheRequestOnTheWire(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 			v.get.Port.Number = app.port
 			get, _ := askHTTP(&v.get, false)
-			if err := try(t, get, 5*time.Second); err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, try(t, get, 5*time.Second))
 			got := strings.Split(strings.TrimSuffix(app.hits()[0], "\r\n"), "\r\n")
 			want := strings.ReplaceAll(strings.Join(v.want, "\n"), "PORT", fmt.Sprint(app.port))
 			if !equalHeads(got, strings.Split(want, "\n")) {
@@ -408,13 +396,9 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 			get, _ := askHTTP(&HTTPGetAction{Path: path, Port: Port{Number: app.port}}, false)
-			if err := try(t, get, 5*time.Second); err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, try(t, get, 5*time.Second))
 			line, _, _ := strings.Cut(app.hits()[0], "\r\n")
-			if want := "GET " + want + " HTTP/1.1"; line != want {
-				t.Errorf("got %q, want %q", line, want)
-			}
+			harness.Equal(t, line, "GET "+want+" HTTP/1.1")
 		})
 	}
 	t.Run("60000 bytes", func(t *testing.T) { // P33
@@ -425,7 +409,7 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 }
 
 func TestAProxyIsNotUsed(t *testing.T) { // P40
-	if got := newOneShot(new(dialer).Dial, http.Protocols{}).transport.Proxy; got != nil {
+	if got := newOneShot(new(dialer).dial, http.Protocols{}).transport.Proxy; got != nil {
 		t.Error("got a proxy, want none")
 	}
 }
@@ -433,9 +417,7 @@ func TestAProxyIsNotUsed(t *testing.T) { // P40
 func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
 	open := make(chan net.Conn, 10)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -454,7 +436,7 @@ func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
 		"grpc":  first(askGRPC(&GRPCAction{Port: port})),
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantOutcome(t, try(t, a, 50*time.Millisecond), Timeout, 0)
+			wantOutcome(t, try(t, a, 50*time.Millisecond), wordTimeout, 0)
 			c := <-open
 			defer c.Close()
 			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -474,16 +456,12 @@ func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
 		t.Cleanup(app.Close)
 		for _, auto := range []bool{false, true} {
 			get, target := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
-			if err := try(t, get, 5*time.Second); err != nil {
-				t.Errorf("HTTP/2 %v: got %v, want nil", h2, err)
-			}
+			harness.Equal(t, try(t, get, 5*time.Second), nil, "HTTP/2", h2)
 			want := "HTTP/1.1"
 			if h2 {
 				want = "HTTP/2.0"
 			}
-			if got := proto.Load(); got != want {
-				t.Errorf("protocol: got %v, want %v", got, want)
-			}
+			harness.Equal[any](t, proto.Load(), want, "protocol")
 			if !strings.HasPrefix(target, "https://127.0.0.1:") {
 				t.Errorf("target: got %s, want https://127.0.0.1:...", target)
 			}
@@ -494,7 +472,7 @@ func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
 func TestHTTPSToAPlainPortFailsByTLS(t *testing.T) { // P24
 	plain := newWebApp(t, 200, 0)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
+	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
 }
 
 func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
@@ -503,7 +481,7 @@ func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
 	app.StartTLS()
 	t.Cleanup(app.Close)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), Status, 400)
+	wantOutcome(t, try(t, get, 5*time.Second), wordStatus, 400)
 }
 
 func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
@@ -513,11 +491,11 @@ func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
 	app.StartTLS()
 	t.Cleanup(app.Close)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}, Scheme: "HTTPS"}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), TLS, 0)
+	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
 }
 
 // The request may be on its way when the alert comes, and fail by that.
-func TestAnAlertIsToldThoughTheRequestCannotBeWritten(t *testing.T) {
+func TestAnAlertIsReadThoughTheRequestCannotBeWritten(t *testing.T) {
 	app := httptest.NewUnstartedServer(http.NotFoundHandler())
 	app.Config.ErrorLog = discardLog()
 	app.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
@@ -532,8 +510,8 @@ func TestAnAlertIsToldThoughTheRequestCannotBeWritten(t *testing.T) {
 	}, h1)
 	req, _ := http.NewRequestWithContext(t.Context(), "POST", app.URL, late)
 	req.ContentLength = 1
-	if _, err := o.RoundTrip(req); wordOf(err) != TLS {
-		t.Errorf("got %q, %v, want %q", wordOf(err), err, TLS)
+	if _, err := o.RoundTrip(req); wordOf(err) != wordTLS {
+		t.Errorf("got %q, %v, want %q", wordOf(err), err, wordTLS)
 	}
 }
 
@@ -574,7 +552,7 @@ func TestIPv6(t *testing.T) { // P15, P16
 		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), "", 0) })
 	}
 	t.Run("a named IPv4 host means IPv4", func(t *testing.T) {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), 5*time.Second), Refused, 0)
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), 5*time.Second), wordRefused, 0)
 	})
 	for _, head := range app.hits() {
 		if strings.Contains(head, "[[") {
@@ -595,9 +573,7 @@ func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -616,14 +592,12 @@ func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 
 func TestEveryErrorHasAWord(t *testing.T) {
 	for want, err := range map[Word]error{
-		Timeout: fmt.Errorf("x: %w", context.DeadlineExceeded),
-		Garbage: errors.New("anything else"),
-		Reset:   fmt.Errorf("x: %w", io.ErrUnexpectedEOF),
-		Status:  fmt.Errorf("x: %w", &failure{word: Status, code: 500, err: errors.New("y")}),
+		wordTimeout: fmt.Errorf("x: %w", context.DeadlineExceeded),
+		wordGarbage: errors.New("anything else"),
+		wordReset:   fmt.Errorf("x: %w", io.ErrUnexpectedEOF),
+		wordStatus:  fmt.Errorf("x: %w", &failure{word: wordStatus, code: 500, err: errors.New("y")}),
 	} {
-		if got := failed(err).word; got != want {
-			t.Errorf("%v: got %s, want %s", err, got, want)
-		}
+		harness.Equal(t, failed(err).word, want, err)
 	}
 	seen := map[Word]bool{}
 	for _, w := range Words() {
@@ -639,9 +613,7 @@ func TestARedirectWithoutAPortGoesToThatOfItsScheme(t *testing.T) {
 		"http://127.0.0.1/": "127.0.0.1:80", "https://127.0.0.1/": "127.0.0.1:443", "http://[::1]/": "[::1]:80", "http://127.0.0.1:81/": "127.0.0.1:81",
 	} {
 		req, err := http.NewRequest("GET", target, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		var got string
 		var protocols http.Protocols
 		protocols.SetHTTP1(true)
@@ -652,8 +624,6 @@ func TestARedirectWithoutAPortGoesToThatOfItsScheme(t *testing.T) {
 		if resp, err := newOneShot(dial, protocols).RoundTrip(req); err == nil {
 			resp.Body.Close()
 		}
-		if got != want {
-			t.Errorf("%s: dialled %q, want %q", target, got, want)
-		}
+		harness.Equal(t, got, want, target, "dialled")
 	}
 }

@@ -101,9 +101,9 @@ func (p Port) String() string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// Kind is the JSON name of the handler: httpGet, tcpSocket, grpc or exec; ""
+// kind is the JSON name of the handler: httpGet, tcpSocket, grpc or exec; ""
 // when there is none.
-func (p Probe) Kind() string {
+func (p Probe) kind() string {
 	switch {
 	case p.Exec != nil:
 		return "exec"
@@ -117,8 +117,8 @@ func (p Probe) Kind() string {
 	return ""
 }
 
-// Aggressive reports whether periodSeconds is absent or 0 (docs/promises.md 2.2).
-func (p Probe) Aggressive() bool { return p.PeriodSeconds == 0 }
+// aggressive reports whether periodSeconds is absent or 0 (docs/promises.md 2.2).
+func (p Probe) aggressive() bool { return p.PeriodSeconds == 0 }
 
 // Parse reads one probe, or with array a list of them, from JSON and validates
 // it (docs/promises.md 2.1). Unknown fields are ignored, keys match without
@@ -233,7 +233,7 @@ func value[T any](l *problems, field string, text json.RawMessage, into *T, want
 	}
 }
 
-// Validate holds the probe to Kubernetes' rules for a readiness probe, as far as
+// validate holds the probe to Kubernetes' rules for a readiness probe, as far as
 // they matter to a sidecar (docs/promises.md 2.1): exactly one handler, not exec;
 // numbers that are not negative; ports that are numbers from 1 to 65535; schemes,
 // hosts and header fields that can go on the wire. The texts are those of [Parse].
@@ -241,12 +241,6 @@ func value[T any](l *problems, field string, text json.RawMessage, into *T, want
 // Where Kubernetes is stricter than Knative, and Knative's probes work, it is
 // lenient: a scheme in lower case, a header name with an underscore and a
 // terminationGracePeriodSeconds, which no one uses, are let through.
-func (p Probe) Validate() []error {
-	l := new(problems)
-	p.validate(l)
-	return l.errs
-}
-
 func (p Probe) validate(l *problems) {
 	handlers := 0
 	handler := func(kind string) {

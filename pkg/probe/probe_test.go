@@ -12,6 +12,8 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,9 +29,7 @@ type parseVector struct {
 func parseVectors(t testing.TB) []parseVector {
 	t.Helper()
 	f, err := os.Open("testdata/parse.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer f.Close()
 	var vectors []parseVector
 	lines := bufio.NewScanner(f)
@@ -57,9 +57,7 @@ func parseVectors(t testing.TB) []parseVector {
 			v.bad = append(v.bad, rest)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, lines.Err())
 	return vectors
 }
 
@@ -74,9 +72,7 @@ func TestParseKeepsTheVectors(t *testing.T) {
 			if !reflect.DeepEqual(got, v.bad) {
 				t.Errorf("problems:\n got %s\nwant %s", strings.Join(got, "\n     "), strings.Join(v.bad, "\n     "))
 			}
-			if len(probes) != v.good {
-				t.Errorf("got %d probes, want %d", len(probes), v.good)
-			}
+			harness.Equal(t, len(probes), v.good, "probes")
 		})
 	}
 }
@@ -120,18 +116,14 @@ func coreProbes() []corev1.Probe {
 func TestACoreProbeComesBackByteForByte(t *testing.T) {
 	for _, core := range coreProbes() {
 		text, err := json.Marshal(core)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		probes, errs := Parse(string(text), false)
 		if errs != nil {
 			t.Errorf("%s: %v", text, errs)
 			continue
 		}
 		got, err := json.Marshal(probes[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		if string(got) != string(text) {
 			t.Errorf("got  %s\nwant %s", got, text)
 		}
@@ -142,9 +134,7 @@ func TestEveryFieldOfACoreProbeIsKnown(t *testing.T) {
 	got, want := map[string]bool{}, map[string]bool{}
 	fieldNames(reflect.TypeFor[Probe](), "", got)
 	fieldNames(reflect.TypeFor[corev1.Probe](), "", want)
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("fields: got %v, want %v", got, want)
-	}
+	harness.Equal(t, got, want, "fields")
 }
 
 func fieldNames(t reflect.Type, path string, into map[string]bool) {
@@ -183,22 +173,19 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("got %d probes beside %d problems, want none", len(probes), len(errs))
 		}
 		for _, p := range probes {
-			if errs := p.Validate(); errs != nil {
-				t.Errorf("Parse let %+v through, Validate says %v", p, errs)
+			l := new(problems)
+			if p.validate(l); l.errs != nil {
+				t.Errorf("Parse let %+v through, validate says %v", p, l.errs)
 			}
 			again, err := json.Marshal(p)
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			if _, errs := Parse(string(again), false); errs != nil {
 				t.Errorf("%s came back as %s: %v", text, again, errs)
 			}
 			if array {
 				continue
 			}
-			if got, want := asKubernetes(t, again), asKubernetes(t, []byte(text)); got != want {
-				t.Errorf("%s: got %s, want %s", text, got, want)
-			}
+			harness.Equal(t, asKubernetes(t, again), asKubernetes(t, []byte(text)), text)
 		}
 	})
 }
@@ -207,12 +194,8 @@ func FuzzParse(f *testing.F) {
 func asKubernetes(t *testing.T, text []byte) string {
 	t.Helper()
 	var p corev1.Probe
-	if err := json.Unmarshal(text, &p); err != nil {
-		t.Fatalf("%s: got %v of Kubernetes' own type, want none", text, err)
-	}
+	harness.NoError(t, json.Unmarshal(text, &p), text, "of Kubernetes' own type")
 	again, err := json.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	return string(again)
 }

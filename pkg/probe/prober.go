@@ -103,17 +103,17 @@ type target struct {
 type run struct {
 	askers int           // protected by Prober.mu
 	done   chan struct{} // closed when err is set
-	err    *NotReady     // nil: ready
+	err    *notReady     // nil: ready
 }
 
-// New returns a Prober for probes that [Probe.Validate] has no complaint about. All
+// New returns a Prober for probes that [Probe.validate] has no complaint about. All
 // of them are asked, and all must pass; with none of them the user container is
 // always ready.
 func New(probes []Probe, o Options) *Prober {
 	var targets []*target
 	for _, p := range probes {
-		t := &target{aggressive: p.Aggressive(), threshold: max(1, int(p.SuccessThreshold))}
-		t.known.Kind = p.Kind()
+		t := &target{aggressive: p.aggressive(), threshold: max(1, int(p.SuccessThreshold))}
+		t.known.Kind = p.kind()
 		switch {
 		case p.HTTPGet != nil:
 			t.ask, t.known.Target = askHTTP(p.HTTPGet, o.AutoDetectHTTP2, o.OwnPorts...)
@@ -140,7 +140,7 @@ func newProber(targets []*target, o Options) *Prober {
 	}
 	for i, t := range targets {
 		t.known.Index, t.known.Aggressive = i, t.aggressive
-		t.known.Phase, t.known.Since, t.known.Word = Starting, now, Pending
+		t.known.Phase, t.known.Since, t.known.Word = Starting, now, wordPending
 	}
 	p.life, p.end = context.WithCancel(context.Background())
 	p.announced, p.announcedKey = p.state(now), p.key()
@@ -159,7 +159,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 	switch {
 	case p.stopped:
 		defer p.mu.Unlock()
-		return p.notReady(Stopped, nil)
+		return p.notReady(wordStopped, nil)
 	case ctx.Err() != nil:
 		defer p.mu.Unlock()
 		return p.notReady("", context.Cause(ctx))
@@ -168,7 +168,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 		go p.answer(p.run)
 	case p.run.askers >= maxCallers:
 		defer p.mu.Unlock()
-		return p.notReady(Crowded, nil)
+		return p.notReady(wordCrowded, nil)
 	}
 	r := p.run
 	r.askers++
@@ -196,7 +196,7 @@ func (p *Prober) State() State {
 }
 
 // Stop ends the run that is going on; its callers and all later ones get
-// [Stopped]. It waits for the run, and OnChange is not called after that; or, when
+// [wordStopped]. It waits for the run, and OnChange is not called after that; or, when
 // ctx is done before, it returns ctx's error. With no probes Ready stays nil.
 func (p *Prober) Stop(ctx context.Context) error {
 	p.mu.Lock()
@@ -235,7 +235,7 @@ func (p *Prober) answer(r *run) {
 	p.run = nil
 	switch {
 	case p.stopped:
-		r.err = p.notReady(Stopped, nil)
+		r.err = p.notReady(wordStopped, nil)
 	case slices.Contains(ready, false):
 		r.err = p.notReady("", nil)
 	}
@@ -274,13 +274,13 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	if passes(err) {
 		t.row++
 		if t.row < t.threshold && t.aggressive {
-			f = &failure{word: Threshold, err: errors.New("passes, but not yet often enough in a row")}
+			f = &failure{word: wordThreshold, err: errors.New("passes, but not yet often enough in a row")}
 		}
 	} else {
 		t.row = 0
 		f = failed(err)
 	}
-	if f == nil || f.word != Refused {
+	if f == nil || f.word != wordRefused {
 		t.refused = time.Time{}
 	} else {
 		if t.refused.IsZero() {
@@ -291,7 +291,7 @@ func (p *Prober) record(t *target, start, end time.Time, err error) bool {
 	}
 	if t.aggressive {
 		switch {
-		case f != nil && f.word == Timeout:
+		case f != nil && f.word == wordTimeout:
 			t.tryTime = min(2*t.tryTime, longestTry)
 		case end.Sub(start) < firstTryTime:
 			t.tryTime = firstTryTime
@@ -384,11 +384,11 @@ func (p *Prober) state(now time.Time) State {
 }
 
 // notReady is the answer from what is known. The caller holds mu.
-func (p *Prober) notReady(word Word, cause error) *NotReady {
+func (p *Prober) notReady(word Word, cause error) *notReady {
 	if word == "" && p.phase == Ready {
-		word = Pending // the asker left before this run knew anything
+		word = wordPending // the asker left before this run knew anything
 	}
-	return &NotReady{Word: word, State: p.state(time.Now()), cause: cause}
+	return &notReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
 // key differs between states that are announced apart. The caller holds mu.

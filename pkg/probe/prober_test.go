@@ -12,12 +12,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // errs a script may answer with.
 var (
 	refused   = syscall.ECONNREFUSED
-	status500 = &failure{word: Status, code: 500, err: errors.New("HTTP status 500")}
+	status500 = &failure{word: wordStatus, code: 500, err: errors.New("HTTP status 500")}
 )
 
 // A script is a user container that answers its tries as it is told, on the
@@ -86,39 +88,33 @@ func standard(timeout time.Duration, then func(int, context.Context) error) (*sc
 	return s, t
 }
 
-// inBubble runs a story on a clock of its own, and stops the Prober after it.
-func inBubble(t *testing.T, story func(t *testing.T)) {
+// inBubble runs a test on a clock of its own, and stops the Prober after it.
+func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	synctest.Test(t, story)
+	synctest.Test(t, test)
 }
 
 func start(t *testing.T, o Options, targets ...*target) *Prober {
 	t.Helper()
 	p := newProber(targets, o)
 	t.Cleanup(func() {
-		if err := p.Stop(context.Background()); err != nil {
-			t.Errorf("Stop: got %v, want nil", err)
-		}
+		harness.Equal(t, p.Stop(context.Background()), nil, "Stop")
 	})
 	return p
 }
 
 func wantTook(t *testing.T, since time.Time, want time.Duration) {
 	t.Helper()
-	if got := time.Since(since); got != want {
-		t.Errorf("answered after %v, want %v", got, want)
-	}
+	harness.Equal(t, time.Since(since), want, "answered after")
 }
 
 func wantWord(t *testing.T, err error, want Word) {
 	t.Helper()
-	var e *NotReady
+	var e *notReady
 	if !errors.As(err, &e) {
 		t.Fatalf("got %v, want a NotReady", err)
 	}
-	if got := e.State.Probes[0].Word; got != want {
-		t.Errorf("word: got %q, want %q", got, want)
-	}
+	harness.Equal(t, e.State.Probes[0].Word, want, "word")
 }
 
 func TestWithoutProbesItIsAlwaysReady(t *testing.T) { // E02, E11, E12
@@ -138,11 +134,9 @@ func TestAnAppThatAnswersIsAskedEvery50ms(t *testing.T) { // A04
 		s, target := aggressive(1, always(status500))
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		wantWord(t, p.Ready(t.Context()), Status)
+		wantWord(t, p.Ready(t.Context()), wordStatus)
 		wantTook(t, begin, 10*time.Second)
-		if got := s.count(); got != 200 {
-			t.Errorf("got %d tries in 10 s, want 200", got)
-		}
+		harness.Equal(t, s.count(), 200, "tries in 10 s")
 		for i, at := range s.tries {
 			if want := time.Duration(i) * 50 * time.Millisecond; at != want {
 				t.Fatalf("try %d began at %v, want %v", i, at, want)
@@ -162,13 +156,9 @@ func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
 		}
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("got %v, want nil", err)
-		}
+		harness.Equal(t, p.Ready(t.Context()), nil)
 		wantTook(t, begin, 2010*time.Millisecond)
-		if got := s.count(); got != 202 {
-			t.Errorf("got %d tries, want 202", got)
-		}
+		harness.Equal(t, s.count(), 202, "tries")
 	})
 }
 
@@ -177,16 +167,14 @@ func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
 		s, target := aggressive(1, always(refused))
 		p := start(t, Options{}, target)
 		for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
-			wantWord(t, p.Ready(t.Context()), Refused)
+			wantWord(t, p.Ready(t.Context()), wordRefused)
 		}
 		n := len(s.tries)
 		for _, v := range []struct {
 			i    int
 			want time.Duration
 		}{{1, redialEvery}, {n - 1, askEvery}} {
-			if got := s.tries[v.i] - s.tries[v.i-1]; got != v.want {
-				t.Errorf("between tries %d and %d: got %v, want %v", v.i-1, v.i, got, v.want)
-			}
+			harness.Equal(t, s.tries[v.i]-s.tries[v.i-1], v.want, "between tries", v.i-1, "and", v.i)
 		}
 		s.then = always(status500) // something listens: the next refusal begins anew
 		_ = p.Ready(t.Context())
@@ -195,9 +183,7 @@ func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		n = len(s.tries) - 400 // among the tries of the last run, the first 250 of which are 10 ms apart
-		if got := s.tries[n+1] - s.tries[n]; got != redialEvery {
-			t.Errorf("after an answer: got %v between refused tries, want %v", got, redialEvery)
-		}
+		harness.Equal(t, s.tries[n+1]-s.tries[n], redialEvery, "after an answer", "between refused tries")
 	})
 }
 
@@ -206,9 +192,7 @@ func TestATryGetsMoreTimeWhileTriesTimeOut(t *testing.T) { // A03, A07
 		s, target := aggressive(1, takes(600*time.Millisecond, nil))
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("an endpoint that takes 600 ms: got %v, want nil", err)
-		}
+		harness.Equal(t, p.Ready(t.Context()), nil, "an endpoint that takes 600 ms")
 		// 100 + 200 + 400 ms in vain, then it passes within 800.
 		wantTook(t, begin, 1300*time.Millisecond)
 
@@ -222,9 +206,7 @@ func TestATryGetsMoreTimeWhileTriesTimeOut(t *testing.T) { // A03, A07
 		if err := p.Ready(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if target.tryTime != firstTryTime {
-			t.Errorf("time of the next try: got %v, want %v", target.tryTime, firstTryTime)
-		}
+		harness.Equal(t, target.tryTime, firstTryTime, "time of the next try")
 	})
 }
 
@@ -233,15 +215,11 @@ func TestAnAppThatHangsIsNotReadyAfter10s(t *testing.T) { // A03, G12
 		s, target := aggressive(1, hangs())
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		wantWord(t, p.Ready(t.Context()), Timeout)
+		wantWord(t, p.Ready(t.Context()), wordTimeout)
 		wantTook(t, begin, 10*time.Second)
 		// 0.1 0.2 0.4 0.8 s, then 1 s each: the thirteenth is cut short.
-		if got := s.count(); got != 13 {
-			t.Errorf("got %d tries, want 13", got)
-		}
-		if got := p.State().Probes[0].Tries; got != 12 {
-			t.Errorf("got %d tries noted, want 12: one that we cut short says nothing", got)
-		}
+		harness.Equal(t, s.count(), 13, "tries")
+		harness.Equal(t, p.State().Probes[0].Tries, 12, "tries noted (one that we cut short says nothing)")
 	})
 }
 
@@ -250,31 +228,19 @@ func TestSuccessThresholdCountsPassesInARow(t *testing.T) { // A09 A10 A11
 		s, target := aggressive(3, says(nil, status500))
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("got %v, want nil", err)
-		}
+		harness.Equal(t, p.Ready(t.Context()), nil)
 		wantTook(t, begin, 200*time.Millisecond)
-		if got := s.count(); got != 5 {
-			t.Errorf("200 500 200 200 200: got %d tries, want 5", got)
-		}
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("got %v, want nil", err)
-		}
-		if got := s.count(); got != 6 {
-			t.Errorf("the row goes on in the next run: got %d tries, want 6", got)
-		}
+		harness.Equal(t, s.count(), 5, "200 500 200 200 200", "tries")
+		harness.Equal(t, p.Ready(t.Context()), nil)
+		harness.Equal(t, s.count(), 6, "the row goes on in the next run", "tries")
 		s.then = func(n int, _ context.Context) error {
 			if n == 6 {
 				return status500
 			}
 			return nil
 		}
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("got %v, want nil", err)
-		}
-		if got := s.count(); got != 10 {
-			t.Errorf("a failure begins the row anew: got %d tries, want 10", got)
-		}
+		harness.Equal(t, p.Ready(t.Context()), nil)
+		harness.Equal(t, s.count(), 10, "a failure begins the row anew", "tries")
 	})
 }
 
@@ -283,7 +249,7 @@ func TestAThresholdOutOfReachIsNamed(t *testing.T) { // A13
 		_, target := aggressive(1000, always(nil))
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		wantWord(t, p.Ready(t.Context()), Threshold)
+		wantWord(t, p.Ready(t.Context()), wordThreshold)
 		wantTook(t, begin, 10*time.Second)
 	})
 }
@@ -293,15 +259,11 @@ func TestAStandardProbeIsTriedOnce(t *testing.T) { // A14, S14, S16
 		s, target := standard(time.Second, hangs())
 		p := start(t, Options{}, target)
 		begin := time.Now()
-		wantWord(t, p.Ready(t.Context()), Timeout)
+		wantWord(t, p.Ready(t.Context()), wordTimeout)
 		wantTook(t, begin, time.Second)
-		if got := s.count(); got != 1 {
-			t.Errorf("got %d tries, want 1", got)
-		}
+		harness.Equal(t, s.count(), 1, "tries")
 		s.then = always(nil)
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("asked anew: got %v, want nil", err)
-		}
+		harness.Equal(t, p.Ready(t.Context()), nil, "asked anew")
 	})
 }
 
@@ -336,15 +298,11 @@ func TestFiftyAskersShareARun(t *testing.T) { // C01
 		var askers sync.WaitGroup
 		for range 50 {
 			askers.Go(func() {
-				if err := p.Ready(t.Context()); err != nil {
-					t.Errorf("got %v, want nil", err)
-				}
+				harness.Equal(t, p.Ready(t.Context()), nil)
 			})
 		}
 		askers.Wait()
-		if got := s.count(); got != 1 {
-			t.Errorf("got %d tries for 50 askers, want 1", got)
-		}
+		harness.Equal(t, s.count(), 1, "tries for 50 askers")
 	})
 }
 
@@ -365,7 +323,7 @@ func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
 					want = 300 * time.Millisecond
 				}
 				err := p.Ready(ctx)
-				wantWord(t, err, Timeout)
+				wantWord(t, err, wordTimeout)
 				wantTook(t, begin, want)
 				if left := errors.Is(err, context.DeadlineExceeded); left != (i < 2) {
 					t.Errorf("asker %d: error is the context's: got %v, want %v", i, left, i < 2)
@@ -373,13 +331,11 @@ func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
 			})
 		}
 		askers.Wait()
-		if got := s.count(); got != 13 {
-			t.Errorf("got %d tries, want the 13 of one run", got)
-		}
+		harness.Equal(t, s.count(), 13, "tries", "(the 13 of one run)")
 	})
 }
 
-func TestAnAskerThatLeavesBeforeAnythingIsKnownHearsPending(t *testing.T) {
+func TestAnAskerThatLeavesBeforeAnythingIsKnownGetsPending(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		_, target := standard(time.Second, takes(500*time.Millisecond, nil))
 		p := start(t, Options{}, target)
@@ -393,9 +349,7 @@ func TestAnAskerThatLeavesBeforeAnythingIsKnownHearsPending(t *testing.T) {
 			if err == nil || err.Error() != want {
 				t.Errorf("got %v, want %q", err, want)
 			}
-			if err := p.Ready(t.Context()); err != nil {
-				t.Errorf("who stays: got %v, want nil", err)
-			}
+			harness.Equal(t, p.Ready(t.Context()), nil, "who stays")
 		}
 	})
 }
@@ -410,9 +364,7 @@ func TestNoRunBeginsForWhoHasAlreadyLeft(t *testing.T) {
 			t.Errorf("got %v, want the context's error", err)
 		}
 		synctest.Wait()
-		if got := s.count(); got != 0 {
-			t.Errorf("got %d tries, want 0", got)
-		}
+		harness.Equal(t, s.count(), 0, "tries")
 	})
 }
 
@@ -447,19 +399,15 @@ func TestRunsInARowDoNotAskFasterThanEvery50ms(t *testing.T) {
 				s, target := build(always(nil))
 				p := start(t, Options{}, target)
 				for begin := time.Now(); time.Since(begin) < time.Second; {
-					if err := p.Ready(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					harness.NoError(t, p.Ready(t.Context()))
 				}
-				if got := s.count(); got != 21 {
-					t.Errorf("an app that is ready, asked all the time: got %d tries in a second, want 21", got)
-				}
+				harness.Equal(t, s.count(), 21, "an app that is ready, asked all the time", "tries in a second")
 			})
 		})
 	}
 }
 
-func TestTooManyAskersAreToldAtOnce(t *testing.T) {
+func TestTooManyAskersAreAnsweredAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		_, target := aggressive(1, always(status500))
 		p := start(t, Options{}, target)
@@ -469,9 +417,7 @@ func TestTooManyAskersAreToldAtOnce(t *testing.T) {
 			askers.Go(func() { _ = p.Ready(ctx) })
 		}
 		synctest.Wait()
-		if got := p.State().Askers; got != maxCallers {
-			t.Errorf("got %d askers, want %d", got, maxCallers)
-		}
+		harness.Equal(t, p.State().Askers, maxCallers, "askers")
 		begin := time.Now()
 		err := p.Ready(t.Context())
 		wantTook(t, begin, 0)
@@ -480,10 +426,8 @@ func TestTooManyAskersAreToldAtOnce(t *testing.T) {
 		}
 		leave()
 		askers.Wait()
-		if got := p.State().Askers; got != 0 {
-			t.Errorf("after they left: got %d askers, want 0", got)
-		}
-		wantWord(t, p.Ready(t.Context()), Status)
+		harness.Equal(t, p.State().Askers, 0, "after they left", "askers")
+		wantWord(t, p.Ready(t.Context()), wordStatus)
 		wantTook(t, begin, 10*time.Second)
 	})
 }
@@ -508,9 +452,7 @@ func TestAllProbesMustPassAndAllAreWaitedFor(t *testing.T) { // M01 to M05
 			t.Errorf("one of two: got %v, want %q", err, want)
 		}
 		std.then = always(nil)
-		if err := p.Ready(t.Context()); err != nil {
-			t.Errorf("both: got %v, want nil", err)
-		}
+		harness.Equal(t, p.Ready(t.Context()), nil, "both")
 	})
 }
 
@@ -536,19 +478,15 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 			t.Errorf("got %+v, want a run with an asker, starting since the beginning", s)
 		}
 		probe := s.Probes[0]
-		if probe.Word != Status || probe.Code != 500 || probe.Tries != 107 {
+		if probe.Word != wordStatus || probe.Code != 500 || probe.Tries != 107 {
 			t.Errorf("got %s %d after %d tries, want status 500 after 107", probe.Word, probe.Code, probe.Tries)
 		}
 		want := []Tries{
-			{Count: 96, From: begin, To: begin.Add(950 * time.Millisecond), Word: Refused},
-			{Count: 11, From: begin.Add(960 * time.Millisecond), To: begin.Add(1460 * time.Millisecond), Word: Status, Code: 500},
+			{Count: 96, From: begin, To: begin.Add(950 * time.Millisecond), Word: wordRefused},
+			{Count: 11, From: begin.Add(960 * time.Millisecond), To: begin.Add(1460 * time.Millisecond), Word: wordStatus, Code: 500},
 		}
-		if !reflect.DeepEqual(probe.Last, want) {
-			t.Errorf("last tries:\n got %v\nwant %v", probe.Last, want)
-		}
-		if got, want := s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, tries: 107, for 1.5s: HTTP status 500"; got != want {
-			t.Errorf("detail:\n got %s\nwant %s", got, want)
-		}
+		harness.Equal(t, probe.Last, want, "last tries")
+		harness.Equal(t, s.Detail(), "probe 0 (httpGet) starting: status 500: http://10.1.2.3:8080/secret, tries: 107, for 1.5s: HTTP status 500", "detail")
 
 		time.Sleep(time.Second)
 		if s := p.State(); !s.Ready() || s.Asking || s.Since != begin.Add(2010*time.Millisecond) || s.Reason() != "" || s.Detail() != "" {
@@ -560,7 +498,7 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 func TestOnlyTheLastTriesAreKept(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		_, target := aggressive(1, func(n int, _ context.Context) error {
-			return &failure{word: Status, code: 500 + n, err: errors.New("x")}
+			return &failure{word: wordStatus, code: 500 + n, err: errors.New("x")}
 		})
 		p := start(t, Options{}, target)
 		_ = p.Ready(t.Context())
@@ -571,7 +509,7 @@ func TestOnlyTheLastTriesAreKept(t *testing.T) {
 	})
 }
 
-func TestEachChangeIsToldOnce(t *testing.T) {
+func TestEachChangeIsReportedOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		begin := time.Now()
 		var told []string
@@ -586,7 +524,7 @@ func TestEachChangeIsToldOnce(t *testing.T) {
 			case since < time.Minute:
 				return nil
 			}
-			return &failure{word: Status, code: 503, err: errors.New("HTTP status 503")}
+			return &failure{word: wordStatus, code: 503, err: errors.New("HTTP status 503")}
 		}
 		p = start(t, Options{OnChange: func(c Change) {
 			_ = p.State() // allowed
@@ -628,9 +566,7 @@ func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
 			t.Errorf("got %d changes told in 10 s, want ten at once and one a second", got)
 		}
 		time.Sleep(5 * time.Second)
-		if got, want := last.Load(), p.State().Probes[0].Word; got != want {
-			t.Errorf("told last: got %v, want what is so: %v", got, want)
-		}
+		harness.Equal[any](t, last.Load(), p.State().Probes[0].Word, "told last", "(what is so)")
 	})
 }
 
@@ -667,19 +603,15 @@ func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
 	})
 }
 
-func TestAWarningPassesAndIsTold(t *testing.T) {
+func TestAWarningPassesAndIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		var told []string
 		_, target := standard(time.Second, says(warning("look here"), warning("look here")))
 		p := start(t, Options{OnChange: func(c Change) { told = append(told, c.Now.Detail()) }}, target)
 		for range 3 {
-			if err := p.Ready(t.Context()); err != nil {
-				t.Errorf("got %v, want nil", err)
-			}
+			harness.Equal(t, p.Ready(t.Context()), nil)
 		}
-		if want := []string{"probe 0 (tcpSocket) ready: tcp://10.1.2.3:8080: look here", ""}; !reflect.DeepEqual(told, want) {
-			t.Errorf("got %q, want %q", told, want)
-		}
+		harness.Equal(t, told, []string{"probe 0 (tcpSocket) ready: tcp://10.1.2.3:8080: look here", ""})
 	})
 }
 
@@ -691,13 +623,11 @@ func TestStopReleasesEverybody(t *testing.T) {
 		go func() { heard <- p.Ready(t.Context()) }()
 		synctest.Wait()
 		begin := time.Now()
-		if err := p.Stop(t.Context()); err != nil {
-			t.Errorf("Stop: got %v, want nil", err)
-		}
+		harness.Equal(t, p.Stop(t.Context()), nil, "Stop")
 		if want, err := "not ready: stopped; probe 0 (httpGet) starting: pending", <-heard; err == nil || err.Error() != want {
 			t.Errorf("who waited: got %v, want %q", err, want)
 		}
-		if err := p.Ready(t.Context()); err == nil || err.(*NotReady).Word != Stopped {
+		if err := p.Ready(t.Context()); err == nil || err.(*notReady).Word != wordStopped {
 			t.Errorf("who came later: got %v, want stopped", err)
 		}
 		wantTook(t, begin, 0)
@@ -729,8 +659,6 @@ func TestTheBodyOfA503TellsNothingPrivate(t *testing.T) {
 		if got := err.Error(); strings.ContainsAny(got, "/\n") || strings.Contains(got, "10.1.2.3") || strings.Contains(got, "8080") {
 			t.Errorf("got %q, want one line without address and path", got)
 		}
-		if got := err.(*NotReady).Detail(); !strings.Contains(got, "10.1.2.3:8080/secret") {
-			t.Errorf("detail: got %q, want the whole story", got)
-		}
+		harness.Contains(t, err.(*notReady).detail(), "10.1.2.3:8080/secret", "detail")
 	})
 }

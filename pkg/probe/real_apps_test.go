@@ -24,9 +24,7 @@ func newReal(t *testing.T, o Options, list string) *Prober {
 	}
 	p := New(probes, o)
 	t.Cleanup(func() {
-		if err := p.Stop(context.Background()); err != nil {
-			t.Errorf("Stop: got %v, want nil", err)
-		}
+		harness.Equal(t, p.Stop(context.Background()), nil, "Stop")
 	})
 	return p
 }
@@ -41,7 +39,7 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		word := c.Now.Probes[0].Word
-		if now := string(c.Now.Phase) + " " + string(word); word != Timeout && (len(told) == 0 || now != told[len(told)-1]) { // a busy host may let a try of 100 ms time out
+		if now := string(c.Now.Phase) + " " + string(word); word != wordTimeout && (len(told) == 0 || now != told[len(told)-1]) { // a busy host may let a try of 100 ms time out
 			told = append(told, now)
 		}
 	}}, fmt.Sprintf(`[null,{"httpGet":{"port":%d,"path":"/health"}}]`, port))
@@ -58,17 +56,17 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 		}
 	}
 
-	harness.Until(t, "refused", is(Starting, Refused))
+	harness.Until(t, "refused", is(Starting, wordRefused))
 	var status atomic.Int32
 	status.Store(503)
 	app := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) })}
 	l := harness.ListenOn(t, fmt.Sprintf("127.0.0.1:%d", port))
 	go func() { _ = app.Serve(l) }()
-	harness.Until(t, "503", is(Starting, Status))
+	harness.Until(t, "503", is(Starting, wordStatus))
 	status.Store(200)
 	harness.Until(t, "ready", is(Ready, ""))
 	_ = app.Close()
-	harness.Until(t, "refused again", is(Failing, Refused))
+	harness.Until(t, "refused again", is(Failing, wordRefused))
 
 	mu.Lock()
 	defer mu.Unlock()
@@ -88,9 +86,7 @@ func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
 	var askers sync.WaitGroup
 	for range 50 {
 		askers.Go(func() {
-			if err := p.Ready(t.Context()); err != nil {
-				t.Errorf("got %v, want nil", err)
-			}
+			harness.Equal(t, p.Ready(t.Context()), nil)
 		})
 	}
 	harness.Until(t, "all 50 wait", func() bool { return p.State().Askers == 50 })
@@ -111,11 +107,9 @@ func TestStopEndsARunOnAnAppThatHangs(t *testing.T) {
 	harness.Until(t, "the app is asked", func() bool { return len(app.hits()) == 1 })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := p.Stop(ctx); err != nil {
-		t.Errorf("Stop: got %v, want nil", err)
-	}
-	var e *NotReady
-	if err := <-heard; !errors.As(err, &e) || e.Word != Stopped {
+	harness.Equal(t, p.Stop(ctx), nil, "Stop")
+	var e *notReady
+	if err := <-heard; !errors.As(err, &e) || e.Word != wordStopped {
 		t.Errorf("who waited: got %v, want stopped", err)
 	}
 }

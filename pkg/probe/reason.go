@@ -15,33 +15,33 @@ type Word string
 
 // Words about a probe.
 const (
-	Pending       Word = "pending"       // no try has ended yet
-	Refused       Word = "refused"       // nothing listens on the port
-	Timeout       Word = "timeout"       // no answer in time
-	Reset         Word = "reset"         // the connection was closed before an answer came
-	Unreachable   Word = "unreachable"   // no way to the host, or no such host
-	TLS           Word = "tls"           // the TLS handshake failed
-	Status        Word = "status"        // an HTTP status that does not pass; the code is with it
-	Redirect      Word = "redirect"      // redirected too often, or to something that cannot be asked
-	Garbage       Word = "garbage"       // the answer is not in the protocol that was spoken
-	NotServing    Word = "not-serving"   // the gRPC health service says so; its serving status is with it
-	Unimplemented Word = "unimplemented" // the gRPC server has no health service
-	RPC           Word = "rpc-status"    // the gRPC call failed; its status code is with it
-	Threshold     Word = "threshold"     // passes, but not yet successThreshold times in a row
-	Local         Word = "local"         // the sidecar itself cannot connect: out of files or of memory
+	wordPending       Word = "pending"       // no try has ended yet
+	wordRefused       Word = "refused"       // nothing listens on the port
+	wordTimeout       Word = "timeout"       // no answer in time
+	wordReset         Word = "reset"         // the connection was closed before an answer came
+	wordUnreachable   Word = "unreachable"   // no way to the host, or no such host
+	wordTLS           Word = "tls"           // the TLS handshake failed
+	wordStatus        Word = "status"        // an HTTP status that does not pass; the code is with it
+	wordRedirect      Word = "redirect"      // redirected too often, or to something that cannot be asked
+	wordGarbage       Word = "garbage"       // the answer is not in the protocol that was spoken
+	wordNotServing    Word = "not-serving"   // the gRPC health service says so; its serving status is with it
+	wordUnimplemented Word = "unimplemented" // the gRPC server has no health service
+	wordRPC           Word = "rpc-status"    // the gRPC call failed; its status code is with it
+	wordThreshold     Word = "threshold"     // passes, but not yet successThreshold times in a row
+	wordLocal         Word = "local"         // the sidecar itself cannot connect: out of files or of memory
 )
 
 // Words about the one who asked.
 const (
-	Crowded Word = "crowded" // too many wait for the answer already
-	Stopped Word = "stopped" // the process is ending
+	wordCrowded Word = "crowded" // too many wait for the answer already
+	wordStopped Word = "stopped" // the process is ending
 )
 
 // Words are all of them, for a metric that counts from zero.
 func Words() []Word {
 	return []Word{
-		Pending, Refused, Timeout, Reset, Unreachable, TLS, Status, Redirect, Garbage,
-		NotServing, Unimplemented, RPC, Threshold, Local, Crowded, Stopped,
+		wordPending, wordRefused, wordTimeout, wordReset, wordUnreachable, wordTLS, wordStatus, wordRedirect, wordGarbage,
+		wordNotServing, wordUnimplemented, wordRPC, wordThreshold, wordLocal, wordCrowded, wordStopped,
 	}
 }
 
@@ -92,17 +92,17 @@ func wordOf(err error) Word {
 	var op *net.OpError
 	switch {
 	case is(context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return Timeout
+		return wordTimeout
 	case is(syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS):
-		return Local
+		return wordLocal
 	case is(syscall.ECONNREFUSED):
-		return Refused
+		return wordRefused
 	case is(syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF):
-		return Reset
+		return wordReset
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls: an alert, after the handshake
-		return TLS
+		return wordTLS
 	case errors.As(err, &op):
-		return Unreachable
+		return wordUnreachable
 	}
-	return Garbage
+	return wordGarbage
 }

@@ -31,7 +31,7 @@ type State struct {
 // ProbeState is what is known of one probe.
 type ProbeState struct { //nolint:revive // State is that of all probes
 	Index      int       `json:"index"`  // place among the probes, from 0
-	Kind       string    `json:"kind"`   // see [Probe.Kind]
+	Kind       string    `json:"kind"`   // httpGet, tcpSocket, grpc or exec
 	Target     string    `json:"target"` // what is asked, with address and path
 	Aggressive bool      `json:"aggressive"`
 	Phase      Phase     `json:"phase"`
@@ -63,12 +63,12 @@ type Tries struct {
 // Ready reports whether every probe passed when it was last asked.
 func (s State) Ready() bool { return s.Phase == Ready }
 
-// Reason says in one line why not, as [NotReady.Error] does; "" when ready.
+// Reason says in one line why not, as [notReady.Error] does; "" when ready.
 func (s State) Reason() string {
 	if s.Ready() {
 		return ""
 	}
-	return (&NotReady{State: s}).Error()
+	return (&notReady{State: s}).Error()
 }
 
 // Detail says in one line all that is known of why not, for logs: addresses,
@@ -109,14 +109,14 @@ func detail(err error) string {
 
 func (p ProbeState) reason() string {
 	s := fmt.Sprintf("probe %d (%s) %s: %s", p.Index, p.Kind, p.Phase, p.Word)
-	if p.Code != 0 || p.Word == NotServing {
+	if p.Code != 0 || p.Word == wordNotServing {
 		s += " " + strconv.Itoa(p.Code)
 	}
 	return s
 }
 
-// NotReady is the error of [Prober.Ready]. It does not change any more.
-type NotReady struct {
+// notReady is the error of [Prober.Ready]. It does not change any more.
+type notReady struct {
 	Word  Word  // about the asker: Crowded, Stopped, Pending (left before anything was known), or ""
 	State State // what was known
 	cause error
@@ -128,7 +128,7 @@ type NotReady struct {
 //	not ready: probe 0 (httpGet) starting: status 503
 //
 // and never an address, a path or a header (docs/promises.md 2.4).
-func (e *NotReady) Error() string {
+func (e *notReady) Error() string {
 	var why []string
 	if e.Word != "" {
 		why = append(why, string(e.Word))
@@ -141,8 +141,8 @@ func (e *NotReady) Error() string {
 	return "not ready: " + strings.Join(why, "; ")
 }
 
-// Detail is the same with all that is known, for logs: see [State.Detail].
-func (e *NotReady) Detail() string {
+// detail is the same with all that is known, for logs: see [State.Detail].
+func (e *notReady) detail() string {
 	var why []string
 	if e.Word != "" {
 		why = append(why, string(e.Word))
@@ -154,4 +154,4 @@ func (e *NotReady) Detail() string {
 }
 
 // Unwrap is the asker's context error when that is what ended the wait, else nil.
-func (e *NotReady) Unwrap() error { return e.cause }
+func (e *notReady) Unwrap() error { return e.cause }

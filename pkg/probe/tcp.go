@@ -39,8 +39,8 @@ func hostOf(named string) (string, *dialer) {
 	return bare(named), &dialer{}
 }
 
-// Dial connects, and returns the first error when neither address answers.
-func (d *dialer) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dial connects, and returns the first error when neither address answers.
+func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := connect(ctx, network, address)
 	if err != nil && d.either && nothingListens(err) && time.Since(d.asked6) >= ask6Every {
 		if host, port, _ := net.SplitHostPort(address); host == loopback {
@@ -62,7 +62,7 @@ func (d *dialer) Dial(ctx context.Context, network, address string) (net.Conn, e
 // nothingListens reports whether a dial found no listener: the port is closed, or,
 // in a pod of IPv6 alone, the address is not there.
 func nothingListens(err error) bool {
-	return wordOf(err) == Refused || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL)
+	return wordOf(err) == wordRefused || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }
 
 // connect dials. A loopback address accepts or refuses at once, so it is dialled
@@ -74,7 +74,7 @@ func connect(ctx context.Context, network, address string) (net.Conn, error) {
 	if to, err := netip.ParseAddrPort(address); err == nil && to.Addr().IsLoopback() && ctx.Err() == nil {
 		const atOnce = 20 * time.Millisecond
 		conn, err := d.DialContext(unwatched{ctx, time.Now().Add(atOnce)}, network, address)
-		if err == nil || wordOf(err) != Timeout {
+		if err == nil || wordOf(err) != wordTimeout {
 			return conn, err
 		}
 	}
@@ -92,11 +92,11 @@ func (u unwatched) Done() <-chan struct{}       { return nil }
 func (u unwatched) Err() error                  { return nil }
 
 // askTCP passes when the port accepts a connection. Nothing is sent.
-func askTCP(a *TCPSocketAction) (ask, string) {
+func askTCP(a *TCPSocketAction) (try ask, where string) {
 	host, d := hostOf(a.Host)
 	address := net.JoinHostPort(host, strconv.Itoa(a.Port.number()))
 	return func(ctx context.Context) error {
-		conn, err := d.Dial(ctx, "tcp", address)
+		conn, err := d.dial(ctx, "tcp", address)
 		if errors.Is(err, syscall.ECONNRESET) {
 			return nil // accepted, and reset before we looked; a closed port says ECONNREFUSED
 		}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // What an ordinary request costs in the whole sidecar, with all on that is on by
@@ -72,9 +73,7 @@ func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func()
 	t.Helper()
 	listen := func() net.Listener {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		t.Cleanup(func() { ln.Close() })
 		return ln
 	}
@@ -89,21 +88,15 @@ func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func()
 	c.RequestTimeout.V, c.ResponseStartTimeout.V, c.IdleTimeout.V = 5*time.Minute, 5*time.Minute, 5*time.Minute
 	c.MetricsNames.V = "all"
 	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
-	if err := s.build(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.build())
 	main := listen()
 	s.start(func() error { return s.http1.Serve(main, nil) })
 	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			t.Errorf("stop: got %v, want nil", err)
-		}
+		harness.Equal(t, s.stop(), nil, "stop")
 	})
 	return s, a, func() net.Conn {
 		nc, err := net.Dial("tcp", main.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		t.Cleanup(func() { nc.Close() })
 		nc.SetDeadline(time.Now().Add(time.Minute))
 		return nc
@@ -136,9 +129,7 @@ func sizeOf(t testing.TB, c net.Conn, request []byte) (n int) {
 		}
 		for n = 0; !bytes.HasSuffix(b[:n], []byte("hello")) && !bytes.HasSuffix(b[:n], []byte("hello\r\n0\r\n\r\n")); {
 			k, err := c.Read(b[n:])
-			if err != nil {
-				t.Fatal(err)
-			}
+			harness.NoError(t, err)
 			n += k
 		}
 	}
@@ -161,9 +152,7 @@ func TestAnOrdinaryRequestAllocatesNothing(t *testing.T) {
 			answer := make([]byte, sizeOf(t, c, request))
 			served, _ := s.http1.Counts()
 			defer debug.SetGCPercent(debug.SetGCPercent(-1))
-			if got := testing.AllocsPerRun(500, func() { talk(t, c, request, answer) }); got != 0 {
-				t.Errorf("got %v allocations, want 0", got)
-			}
+			harness.Equal(t, testing.AllocsPerRun(500, func() { talk(t, c, request, answer) }), 0, "allocations")
 			if now, _ := s.http1.Counts(); now-served != 501 {
 				t.Errorf("got %d requests in http1, want 501", now-served)
 			}

@@ -199,9 +199,9 @@ func (s *sidecar) adminHandler() http.Handler {
 // user container ends itself, or after a second when the pod is not ending at all and
 // the user container alone is restarted.
 func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
-	ctx, leave, status := s.hooks.enter(r)
-	if status != 0 {
-		s.refuseHook(w, r, status)
+	ctx, leave, code := s.hooks.enter(r)
+	if code != 0 {
+		s.refuseHook(w, r, code)
 		return
 	}
 	control := http.NewResponseController(w)
@@ -224,9 +224,9 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuseHook answers a hook for which there is no place.
-func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, status int) {
+func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
 	if n := s.refusedHooks.add(time.Now()); n > 0 {
 		s.log.Warn("too many preStop hooks wait, some were refused", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
 	}
-	http.Error(w, "too many hooks wait", status)
+	http.Error(w, "too many hooks wait", code)
 }

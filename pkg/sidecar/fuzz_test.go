@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 var (
@@ -52,9 +53,7 @@ func FuzzContainerLimits(f *testing.F) {
 				memory = n.Int64()
 			}
 		}
-		if got := containerMemory(files); got != memory {
-			t.Errorf("%q, %q: got %d bytes, want %d", max2, max1, got, memory)
-		}
+		harness.Equal(t, containerMemory(files), memory, max2, max1, "bytes")
 
 		share, of := natural.FindStringSubmatch(quota), natural.FindStringSubmatch(period)
 		cpus := math.Inf(1)
@@ -63,9 +62,7 @@ func FuzzContainerLimits(f *testing.F) {
 		} else if !strings.Contains(strings.TrimSpace(cpu2), " ") && share != nil && of != nil {
 			cpus = ratio(share[1], of[1])
 		}
-		if got := containerCPUs(files); got != cpus {
-			t.Errorf("%q, %q of %q: got %v CPUs, want %v", cpu2, quota, period, got, cpus)
-		}
+		harness.Equal(t, containerCPUs(files), cpus, cpu2, quota, "of", period, "CPUs")
 	})
 }
 
@@ -89,9 +86,7 @@ func FuzzLogging(f *testing.F) {
 	f.Add(`null`, "-1")
 	f.Add(`{"level":"info","encoding":"none"`, "error")
 	out, err := os.Create(filepath.Join(f.TempDir(), "stderr"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	harness.NoError(f, err)
 	was := os.Stderr
 	f.Cleanup(func() { os.Stderr = was; out.Close() })
 	f.Fuzz(func(t *testing.T, text, level string) {
@@ -102,9 +97,7 @@ func FuzzLogging(f *testing.F) {
 				return
 			}
 		}
-		if err := out.Truncate(0); err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, out.Truncate(0))
 		if _, err := out.Seek(0, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -114,22 +107,16 @@ func FuzzLogging(f *testing.F) {
 		log, now := NewLogger(c)
 		log.Error("something", zap.String("name", text), zap.Ints("numbers", []int{1}))
 		os.Stderr = was
-		if got, want := log.Level(), now.Level(); got != want {
-			t.Errorf("%q, %q: got the level %v, want %v", text, level, got, want)
-		}
+		harness.Equal(t, log.Level(), now.Level(), text, level, "the level")
 		if text == "" || isObject || level != "" {
 			return
 		}
 		written, err := os.ReadFile(out.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		lines := bytes.SplitAfter(bytes.TrimSuffix(written, []byte("\n")), []byte("\n"))
 		for _, line := range lines {
 			var v map[string]any
-			if err := json.Unmarshal(line, &v); err != nil {
-				t.Errorf("%q: got the line %q, want JSON", text, line)
-			}
+			harness.Equal(t, json.Unmarshal(line, &v), nil, text, "the line", line)
 		}
 		if len(lines) != 2 || !bytes.Contains(lines[0], []byte("SERVING_LOGGING_CONFIG")) {
 			t.Errorf("%q: got %q, want a line that says what is wrong, and ours", text, lines)

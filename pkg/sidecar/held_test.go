@@ -102,9 +102,7 @@ func crowded(t *testing.T, engine config.Engine) (*sidecar, map[string]func() (n
 	t.Helper()
 	listen := func() net.Listener {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		t.Cleanup(func() { ln.Close() })
 		return ln
 	}
@@ -116,21 +114,17 @@ func crowded(t *testing.T, engine config.Engine) (*sidecar, map[string]func() (n
 	c.Probes.V, c.Engine.V = nil, engine
 	c.Concurrency.V, c.QueueDepth.V = 1, 100
 	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
-	if err := s.build(); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, s.build())
 	s.start(func() error { return s.serveClients(main, nil) })
 	pair := httptest.NewUnstartedServer(nil)
 	pair.StartTLS()
-	config := pair.TLS.Clone()
+	settings := pair.TLS.Clone()
 	pair.Close()
-	config.NextProtos = []string{"h2", "http/1.1"}
-	s.start(func() error { return s.serveClients(secure, config) })
+	settings.NextProtos = []string{"h2", "http/1.1"}
+	s.start(func() error { return s.serveClients(secure, settings) })
 	t.Cleanup(func() {
 		s.proxy.Drain.Abort()
-		if err := s.stop(); err != nil {
-			t.Errorf("stop: got %v, want nil", err)
-		}
+		harness.Equal(t, s.stop(), nil, "stop")
 	})
 	plain := func() (net.Conn, error) { return net.Dial("tcp", main.Addr().String()) }
 	over := func(alpn string) func() (net.Conn, error) {
@@ -140,9 +134,7 @@ func crowded(t *testing.T, engine config.Engine) (*sidecar, map[string]func() (n
 	}
 	for _, text := range []string{ordinaryGET, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"} {
 		nc, err := plain()
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		t.Cleanup(func() { nc.Close() })
 		io.WriteString(nc, text)
 		if text == ordinaryGET {
@@ -182,9 +174,7 @@ func TestTheHeadOfARequestThatWaitsHoldsWhatSecuritySays(t *testing.T) {
 				var all []net.Conn
 				for range each {
 					nc, err := dial()
-					if err != nil {
-						t.Fatal(err)
-					}
+					harness.NoError(t, err)
 					if _, err := nc.Write(text); err != nil {
 						t.Fatalf("%s over %s: %v", head.name, over, err)
 					}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // hookFrom is a hook of the client with this address.
@@ -41,9 +43,7 @@ func TestOneClientHasSoManyHooksAndNoMore(t *testing.T) {
 	if _, _, status := h.enter(hookFrom("10.0.0.2:1000")); status != 0 {
 		t.Errorf("a hook of another address: got status %d, want a place", status)
 	}
-	if left := leave(); left != hooksPerClient {
-		t.Errorf("got %d hooks left, want %d", left, hooksPerClient)
-	}
+	harness.Equal(t, leave(), hooksPerClient, "hooks left")
 	if _, _, status := h.enter(hookFrom("10.0.0.1:3000")); status != 0 {
 		t.Errorf("after one has left: got status %d, want a place", status)
 	}
@@ -67,9 +67,7 @@ func TestAClientWithManyHooksLosesItsNewestToOneWithFewer(t *testing.T) {
 	if ended != 1 || own[0].Err() != nil {
 		t.Errorf("got %d of the newest ended, and the new one %v, want one and not the new one", ended, own[0].Err())
 	}
-	if h.n != hooksAtOnce {
-		t.Errorf("got %d hooks, want %d", h.n, hooksAtOnce)
-	}
+	harness.Equal(t, h.n, hooksAtOnce, "hooks")
 }
 
 func TestAHookIsRefusedWhereAllClientsHaveOneEach(t *testing.T) {
@@ -89,8 +87,6 @@ func TestManyEventsAreOneLineAMinute(t *testing.T) {
 		after time.Duration
 		want  int
 	}{{0, 1}, {0, 0}, {59 * time.Second, 0}, {time.Minute, 3}, {119 * time.Second, 0}, {time.Hour, 2}} {
-		if got := p.add(at.Add(row.after)); got != row.want {
-			t.Errorf("event %d, after %v: got %d in a line, want %d", i+1, row.after, got, row.want)
-		}
+		harness.Equal(t, p.add(at.Add(row.after)), row.want, "event", i+1, "after", row.after, "in a line")
 	}
 }

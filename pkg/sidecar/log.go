@@ -3,6 +3,7 @@ package sidecar
 import (
 	"encoding/json"
 	"fmt"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -94,10 +95,8 @@ func severity(l zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
 // that they are seen where no line of a lower level is.
 func (s *sidecar) sayStarted() {
 	settings := func(to zapcore.ObjectEncoder) error {
-		for _, v := range s.config.Settings() {
-			if v.Value != "" {
-				to.AddString(v.Name, v.Value)
-			}
+		for name, value := range s.config.Values() {
+			to.AddString(name, value)
 		}
 		return nil
 	}

@@ -28,9 +28,7 @@ func logged(t *testing.T, c *config.Config, use func(*zap.Logger)) []map[string]
 	use(log)
 	_ = log.Sync()
 	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	var lines []map[string]any
 	for line := range strings.Lines(string(text)) {
 		var m map[string]any
@@ -54,9 +52,7 @@ func TestTheBaseConfigurationIsKnatives(t *testing.T) {
 		"severity": "WARNING", "logger": "queueproxy", "message": "a message",
 		"knative.dev/key": "ns/rev", "knative.dev/pod": "pod1",
 	} {
-		if got := lines[0][key]; got != want {
-			t.Errorf("%s: got %v, want %q", key, got, want)
-		}
+		harness.Equal[any](t, lines[0][key], want, key)
 	}
 }
 
@@ -94,9 +90,7 @@ func TestALineAboutAFailureIsBounded(t *testing.T) {
 func TestTheStartLineIsAWarningWhenThereAreSome(t *testing.T) {
 	for level, want := range map[string]int{"info": 2, "warn": 1} {
 		misspelt, err := config.Read([]config.EnvVar{{Name: "CONTAINER_CONCURENCY", Value: "4"}, {Name: "METRICS_NAMES", Value: "x"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		misspelt.LoggingConfig.V, misspelt.LoggingLevel.V = `{"outputPaths":["OUT"]}`, level
 		lines := logged(t, misspelt, func(l *zap.Logger) {
 			(&sidecar{log: l, config: misspelt}).sayStarted()
@@ -129,13 +123,9 @@ func TestLoggingNeverTakesTrafficDown(t *testing.T) {
 // An output is stuck when its reader has stopped and a pipe is full.
 func TestAStuckOutputCostsLinesAndNothingElse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, syscall.Mkfifo(path, 0o600))
 	r, err := os.OpenFile(path, os.O_RDWR, 0) // a pipe with no reader could not be opened
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer r.Close()
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["` + path + `"],"sampling":null}`
@@ -176,9 +166,7 @@ func lostLines(t *testing.T, log io.Reader) int {
 			Message string
 			Lines   int
 		}
-		if err := json.Unmarshal(in.Bytes(), &line); err != nil {
-			t.Errorf("got the line %q, want JSON", in.Text())
-		}
+		harness.Equal(t, json.Unmarshal(in.Bytes(), &line), nil, "the line", in.Text())
 		if line.Message == "lines of this log are lost" {
 			return line.Lines
 		}
@@ -209,9 +197,7 @@ func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
 	level.SetLevel(zap.DebugLevel)
 	log.Debug("after")
 	text, err := os.ReadFile(out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	if strings.Contains(string(text), "before") || !strings.Contains(string(text), "after") {
 		t.Errorf("got %q, want only the line after the change", text)
 	}

@@ -5,6 +5,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"testing/fstest"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
@@ -28,9 +30,7 @@ func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
 			}
 			defer debug.SetMemoryLimit(debug.SetMemoryLimit(before))
 			limitMemory(fstest.MapFS{row.file: &fstest.MapFile{Data: []byte(row.text)}})
-			if got := debug.SetMemoryLimit(-1); got != row.want {
-				t.Errorf("got a limit of %d, want %d", got, row.want)
-			}
+			harness.Equal(t, debug.SetMemoryLimit(-1), row.want, "limit of")
 		})
 	}
 }

@@ -8,16 +8,17 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
@@ -140,24 +141,22 @@ func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
 	var wrong []error
-	var large net.ListenConfig
-	small := net.ListenConfig{Control: smallBuffers}
-	listen := func(how net.ListenConfig, host string, port *config.Port) net.Listener {
-		ln, err := how.Listen(context.Background(), "tcp", net.JoinHostPort(host, port.String()))
+	listen := func(set control, host string, port *config.Port) net.Listener {
+		ln, err := listenTCP(context.Background(), net.JoinHostPort(host, port.String()), set)
 		if err != nil {
 			wrong = append(wrong, notServed(port, err))
 			return nil
 		}
 		return ln
 	}
-	l.main = listen(large, "", &c.Port)
-	l.admin = listen(small, "", &c.AdminPort)
-	l.autoscaler = listen(small, "", &c.AutoscalerPort)
+	l.main = listen(nil, "", &c.Port)
+	l.admin = listen(smallBuffers, "", &c.AdminPort)
+	l.autoscaler = listen(smallBuffers, "", &c.AutoscalerPort)
 	statusHost := "127.0.0.1"
 	if c.Profiling.V {
 		statusHost = "" // the profiler alone is served to others
 	}
-	l.status = listen(small, statusHost, &c.StatusPort)
+	l.status = listen(smallBuffers, statusHost, &c.StatusPort)
 	var err error
 	if l.metrics, err = s.listenMetrics(); err != nil {
 		wrong = append(wrong, notServed(&c.MetricsPort, err))
@@ -165,7 +164,7 @@ func (s *sidecar) bind() (*listeners, error) {
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, err)
 	} else if hasPair(s.pair) {
-		l.tls = listen(large, "", &c.TLSPort)
+		l.tls = listen(nil, "", &c.TLSPort)
 	}
 	if len(wrong) > 0 {
 		l.close()
@@ -205,7 +204,7 @@ func (s *sidecar) build() (err error) {
 
 			WaitForStreams: c.DrainStreams.V == config.WaitForStreams,
 		}),
-		Limit: queue.NewLimit(c.Concurrency.V, c.QueueDepth.V),
+		Limit: newLimit(c),
 		Grace: c.ClientGoneGrace.V,
 		Clocks: queue.Clocks{
 			Request:       c.RequestTimeout.V,
@@ -221,6 +220,18 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
+	s.buildEngines()
+	s.board = status.New(s.statusSources())
+	s.tell()
+	if s.telemetry.tracer != nil {
+		s.proxy.Trace = s.trace
+	}
+	return nil
+}
+
+// buildEngines makes what serves requests.
+func (s *sidecar) buildEngines() {
+	c := s.config
 	connections := connlimit.New(c.MaxConnections.V)
 	appHost := net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V))
 	s.appH2 = h2client.New(h2client.Settings{Dial: s.app.Dial, Unsettled: s.app.Forget})
@@ -258,12 +269,6 @@ func (s *sidecar) build() (err error) {
 			WebSockets:     &s.webSockets,
 		}, s.proxy, s.app, s.appH2, s.watcher, zap.NewStdLog(s.log))
 	}
-	s.board = status.New(s.statusSources())
-	s.tell()
-	if s.telemetry.tracer != nil {
-		s.proxy.Trace = s.trace
-	}
-	return nil
 }
 
 // statusSources are the facts of the status page.
@@ -280,8 +285,8 @@ func (s *sidecar) statusSources() status.Sources {
 		Pod:       s.config.Pod.V,
 		Namespace: s.config.Namespace.V,
 		Started:   s.process.Started,
-		Limit:     s.config.Concurrency.V,
-		Depth:     s.config.QueueDepth.V,
+		Limit:     s.limit,
+		Adaptive:  s.proxy.Limit.Adaptive,
 		Settings:  settings,
 		Warnings:  s.config.Warnings(),
 		Readiness: s.prober.State,
@@ -289,6 +294,27 @@ func (s *sidecar) statusSources() status.Sources {
 		Load:      s.load,
 		Drain:     s.drainState,
 	}
+}
+
+// newLimit returns the limit on concurrency that the settings ask for.
+func newLimit(c *config.Config) *queue.Limit {
+	if c.ConcurrencyMode.V != config.AdaptiveConcurrency {
+		return queue.NewLimit(c.Concurrency.V, c.QueueDepth.V)
+	}
+	return queue.NewAdaptiveLimit(adapt.Settings{
+		Min:  c.ConcurrencyMin.V,
+		Max:  c.Concurrency.V,
+		Seed: rand.Uint64(), // so that the pods of a workload do not measure in step
+	}, c.QueueDepth.V)
+}
+
+// limit returns how many requests may be with the user container now, and how many may wait;
+// 0 running: any number.
+func (s *sidecar) limit() (running, waiting int) {
+	if state, adaptive := s.proxy.Limit.Adaptive(); adaptive {
+		return state.Limit, s.config.QueueDepth.V
+	}
+	return s.config.Concurrency.V, s.config.QueueDepth.V
 }
 
 // load returns how many requests are with the user container and how many wait.
@@ -325,12 +351,12 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.start(func() error { return s.serveTLS(ctx, l.tls) })
 }
 
-// serveClients serves requests on a listener; a config makes it speak TLS.
-func (s *sidecar) serveClients(ln net.Listener, config *tls.Config) error {
+// serveClients serves requests on a listener; secure makes it speak TLS.
+func (s *sidecar) serveClients(ln net.Listener, secure *tls.Config) error {
 	if s.http1 != nil {
-		return s.http1.Serve(ln, config)
+		return s.http1.Serve(ln, secure)
 	}
-	return s.nethttp.Serve(ln, config)
+	return s.nethttp.Serve(ln, secure)
 }
 
 // start runs what serves; its error ends the process.
@@ -360,17 +386,6 @@ const (
 	smallAnswer      = 30 * time.Second // from then on until the answer has been taken: a merged scrape may ask the app for 5 s
 	smallIdle        = 3 * time.Minute  // longer than scrapers wait
 )
-
-// smallBuffers bounds what the kernel keeps for the connections of a listener, which it
-// charges the container with: it would be up to 4 MiB for each that does not read.
-func smallBuffers(_, _ string, c syscall.RawConn) error {
-	var in, out error
-	err := c.Control(func(fd uintptr) {
-		in = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, smallUnread)
-		out = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, smallUnsent)
-	})
-	return errors.Join(err, in, out)
-}
 
 // startServer serves a small port.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {

@@ -27,7 +27,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/test/harness"
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // What an ordinary request costs in system calls, in the whole sidecar with all on that
@@ -83,9 +83,7 @@ func TestAnOrdinaryRequestTakesFewSystemCalls(t *testing.T) {
 			answer := make([]byte, sizeOf(t, c, request))
 			talkOften := func() {
 				for range requests {
-					if err := calls.rest(); err != nil {
-						t.Fatal(err)
-					}
+					harness.NoError(t, calls.rest())
 					talk(t, c, request, answer)
 				}
 			}
@@ -118,12 +116,8 @@ func beCounted(t *testing.T) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	c, err := config.Load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := Run(ctx, c, Process{Log: zap.NewNop(), Started: time.Now()}); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
+	harness.NoError(t, Run(ctx, c, Process{Log: zap.NewNop(), Started: time.Now()}))
 }
 
 // counted starts a sidecar in front of an app, and counts its system calls. It returns a
@@ -136,9 +130,7 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	go (&frugal{before: func() { _ = calls.rest() }}).serve(t, app, ordinaryAnswer)
 
 	dir := t.TempDir()
-	if err := visit.WritePair(dir); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, ledger.WritePair(dir))
 	env := append(os.Environ(), countedRole+"=1", "GOMAXPROCS=1", "TLS_CERT_DIR="+dir, "USER_PORT="+strconv.Itoa(app.Addr().(*net.TCPAddr).Port))
 	names := []string{"QUEUE_SERVING_PORT", "QUEUE_SERVING_TLS_PORT", "ADMIN_PORT", "AUTOSCALER_PORT", "METRICS_PORT", "STATUS_PORT"}
 	ports := freePorts(t, len(names))
@@ -180,9 +172,7 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {
 		ln, err := net.Listen("tcp", ":0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		defer ln.Close() // no port twice
 		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
 	}
@@ -282,9 +272,7 @@ func (c *callCounter) since(before map[string]int, requests int) map[string]floa
 func trace(t *testing.T, c *callCounter, args, env []string, output string) {
 	t.Helper()
 	out, err := os.Create(output)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	t.Cleanup(func() { out.Close() })
 	started, ended := make(chan int), make(chan error, 1)
 	go func() {

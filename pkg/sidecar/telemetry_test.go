@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
@@ -14,11 +15,7 @@ func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
 		c.OTel.Endpoint.V = endpoint
 		s := &sidecar{log: zap.NewNop(), config: c}
 		tracer := s.tracer()
-		if (tracer != nil) != on {
-			t.Errorf("%s: got tracing %v, want %v", endpoint, tracer != nil, on)
-		}
-		if err := tracer.Close(t.Context()); err != nil {
-			t.Errorf("%s: got %v, want no error", endpoint, err)
-		}
+		harness.Equal(t, (tracer != nil), on, endpoint, "tracing", tracer != nil)
+		harness.Equal(t, tracer.Close(t.Context()), nil, endpoint)
 	}
 }

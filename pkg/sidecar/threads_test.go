@@ -6,9 +6,10 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestTheContainersCPUsAreReadFromEitherVersion(t *testing.T) {
@@ -30,9 +31,7 @@ func TestTheContainersCPUsAreReadFromEitherVersion(t *testing.T) {
 		{"half of it", fstest.MapFS{"cpu/cpu.cfs_quota_us": {Data: []byte("5000\n")}}, math.Inf(1)},
 		{"no cgroup", fstest.MapFS{}, math.Inf(1)},
 	} {
-		if got := containerCPUs(c.files); got != c.want {
-			t.Errorf("%s: got %v CPUs, want %v", c.name, got, c.want)
-		}
+		harness.Equal(t, containerCPUs(c.files), c.want, c.name, "CPUs")
 	}
 }
 
@@ -56,11 +55,7 @@ func TestLittleCPUMakesOneThreadUnlessTheEnvironmentSaysOtherwise(t *testing.T) 
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 		cmd.Env = []string{"CPU_LIMIT=" + c.limit, c.env}
 		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v: %s", c.limit, err, out)
-		}
-		if want := fmt.Sprintf("threads: %d;", c.want); !strings.Contains(string(out), want) {
-			t.Errorf("%s, %q: got %s, want %s", c.limit, c.env, out, want)
-		}
+		harness.NoError(t, err, c.limit, out)
+		harness.Contains(t, string(out), fmt.Sprintf("threads: %d;", c.want), c.limit, c.env)
 	}
 }

@@ -56,23 +56,6 @@ func hasPair(w *certs.Watcher) bool {
 	}
 }
 
-// metricsTLS returns the certificate of the metrics' port, nil where it has none.
-// The settings are those of Knative's head. What cannot be used is an error.
-func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
-	c := &s.config.MetricsTLS
-	if err := c.Validate(); err != nil || c.Cert.V == "" {
-		return nil, err
-	}
-	return certs.OpenFiles(c.Cert.V, c.Key.V, certs.Options{
-		ClientCA:       c.ClientCA.V,
-		ClientOptional: c.ClientOptional(),
-		OnReload: func(leaf *x509.Certificate) {
-			s.log.Info("metrics: certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
-		},
-		OnError: func(err error) { s.log.Warn("metrics: certificate not in use", zap.Error(err)) },
-	})
-}
-
 // serveTLS serves requests over TLS from the moment on when there is a
 // certificate.
 func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
@@ -83,7 +66,7 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		case <-s.pair.First():
 		}
 		var err error
-		if ln, err = net.Listen("tcp", ":"+s.config.TLSPort.String()); err != nil {
+		if ln, err = listenTCP(ctx, ":"+s.config.TLSPort.String(), nil); err != nil {
 			// Plain requests are still served: a certificate that comes late must not
 			// take them down.
 			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("%s: %w", s.config.TLSPort.Name(), err)))

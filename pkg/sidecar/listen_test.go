@@ -1,11 +1,12 @@
 package sidecar
 
 import (
-	"context"
 	"net"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // stuff returns how many bytes can be sent before nothing more is taken.
@@ -31,22 +32,15 @@ func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
 			return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, bytes) })
 		}
 	}
-	how := net.ListenConfig{Control: smallBuffers}
-	ln, err := how.Listen(context.Background(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln, err := listenTCP(t.Context(), "127.0.0.1:0", smallBuffers)
+	harness.NoError(t, err)
 	defer ln.Close()
 	d := net.Dialer{Control: small(4096)}
 	client, err := d.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer client.Close()
 	server, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer server.Close()
 	const most = 128 << 10
 	if got := stuff(t, server); got > most {
@@ -55,5 +49,22 @@ func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
 	_ = client.(*net.TCPConn).SetWriteBuffer(4096)
 	if got := stuff(t, client); got > most {
 		t.Errorf("got %d bytes of a request taken that nobody reads, want at most %d", got, most)
+	}
+}
+
+func TestListenersAreOfPlainTCP(t *testing.T) {
+	ln, err := listenTCP(t.Context(), "127.0.0.1:0", nil)
+	harness.NoError(t, err)
+	defer ln.Close()
+	raw, err := ln.(*net.TCPListener).SyscallConn()
+	harness.NoError(t, err)
+	err = raw.Control(func(fd uintptr) {
+		got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PROTOCOL)
+		if err != nil || got != syscall.IPPROTO_TCP {
+			t.Errorf("the socket is of protocol %d, %v, want %d", got, err, syscall.IPPROTO_TCP)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,0 +1,80 @@
+package sidecar
+
+import (
+	"os"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"github.com/queue-proxy/queue-proxy/pkg/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/tracing"
+)
+
+// tracer returns the tracer, nil when nobody asks for one.
+func (s *sidecar) tracer() *tracing.Tracer {
+	c, asked := s.config, &s.config.Observability.V.Tracing
+	o, warnings := tracing.ExporterConfig{
+		Settings: s.exportSettings(asked.Protocol, asked.Endpoint, c.OTel.Traces()), SamplingRate: asked.SamplingRate,
+		Backend: c.TracingBackend.V, ZipkinEndpoint: c.ZipkinEndpoint.V, SampleRate: c.TracingSampleRate.V, Debug: c.TracingDebug.V,
+		Propagators: c.Propagators.V, Sampler: c.Sampler.V, SamplerArg: c.SamplerArg.V,
+	}.Options()
+	for _, w := range warnings {
+		s.log.Warn("tracing", zap.String("problem", w))
+	}
+	o.Limited = c.Concurrency.V > 0 || c.ConcurrencyMode.V == config.AdaptiveConcurrency
+	o.AppPort, o.Output = c.UserPort.V, os.Stdout
+	o.Report = func(err error) { s.log.Warn("spans are lost", zap.Error(err)) }
+	tracer, err := tracing.New(o)
+	if err != nil {
+		s.log.Warn("tracing is off", zap.Error(err))
+	}
+	return tracer
+}
+
+// pushOptions says where metrics are pushed, if anybody asks for that.
+func (s *sidecar) pushOptions() metrics.PushOptions {
+	otel, asked := &s.config.OTel, &s.config.Observability.V.RequestMetrics
+	o, warnings := metrics.PushConfig{
+		Settings:        s.exportSettings(asked.Protocol, asked.Endpoint, otel.Metrics()),
+		DefaultInterval: asked.ExportInterval, Interval: otel.MetricInterval.V,
+	}.Options()
+	for _, w := range warnings {
+		s.log.Warn("metrics push", zap.String("problem", w))
+	}
+	o.Report = func(err error) { s.log.Warn("metrics push", zap.Error(err)) }
+	return o
+}
+
+// exportSettings are what the settings say about sending one signal: Knative's protocol
+// and endpoint for it, and OpenTelemetry's collector.
+func (s *sidecar) exportSettings(protocol, endpoint string, collector config.Collector) export.Settings {
+	c := s.config
+	return export.Settings{
+		Protocol: protocol, Endpoint: endpoint,
+		Disabled: c.OTel.Disabled.V, Timeout: c.OTel.Timeout.V, Collector: export.Collector(collector),
+		Resource: export.Resource{
+			Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V,
+			Pod: c.Pod.V, PodIP: c.PodIP.V, Version: s.process.Version,
+			ServiceName: c.OTel.ServiceName.V, Attributes: c.OTel.ResourceAttributes.V.Of,
+		},
+		OwnPorts: s.ownPorts(),
+	}
+}
+
+// ownPorts are those that this process listens on.
+func (s *sidecar) ownPorts() []int {
+	c := s.config
+	all := []int{c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.MetricsPort.V, c.StatusPort.V}
+	return slices.DeleteFunc(all, func(port int) bool { return port == c.UserPort.V }) // where TLS would be, and is not
+}
+
+// trace begins the trace of a request.
+func (s *sidecar) trace(x queue.Exchange) queue.Trace {
+	if t := s.telemetry.tracer.Begin(x); t != nil {
+		return t
+	}
+	return nil
+}

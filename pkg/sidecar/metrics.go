@@ -1,0 +1,139 @@
+package sidecar
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/certs"
+	"github.com/queue-proxy/queue-proxy/pkg/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// makeMetrics returns the metrics, nil when nobody asks for them.
+func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
+	c := s.config
+	if c.MetricsNames.V == "off" && !pushed {
+		return nil
+	}
+	var reasons []string
+	for _, w := range probe.Words() {
+		reasons = append(reasons, string(w))
+	}
+	o := metrics.Options{
+		Names: c.MetricsNames.V, Pushed: pushed, Version: s.process.Version, Commit: s.process.Commit, Start: s.process.Started,
+		Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V, Pod: c.Pod.V,
+		UserPort:        c.UserPort.V,
+		NotReadyReasons: append(reasons, queue.Draining.String()),
+		Merge:           metrics.Merge{Port: c.MergePort.V, Path: c.MergePath.V},
+		Gauges: metrics.Gauges{
+			Load:         s.load,
+			OldestWaiter: s.proxy.Limit.OldestWaiter,
+			Limit:        s.limit,
+			Adaptive:     s.proxy.Limit.Adaptive,
+			Advice:       s.board.Advice,
+			Ready:        s.readyReason,
+			Draining:     s.proxy.Drain.Draining,
+			CertExpiry:   s.pair.NotAfter,
+		},
+	}
+	if s.telemetry.log != nil {
+		o.Gauges.LogLinesDropped = s.telemetry.log.Dropped
+	}
+	if s.telemetry.tracer != nil {
+		o.Gauges.SpansDropped = s.telemetry.tracer.Dropped
+	}
+	m, err := metrics.New(o)
+	if err != nil {
+		s.log.Warn("the app's metrics are not merged", zap.Error(err))
+		o.Merge = metrics.Merge{}
+		m, _ = metrics.New(o) // the names are one of config's
+	}
+	return m
+}
+
+// readyReason is what a queue probe would be answered, as far as is known.
+func (s *sidecar) readyReason() (ready bool, reason string) {
+	if s.proxy.Drain.Draining() {
+		return false, queue.Draining.String()
+	}
+	state := s.prober.State()
+	for _, p := range state.Probes {
+		if p.Phase != probe.Ready {
+			return false, string(p.Word)
+		}
+	}
+	return state.Ready(), ""
+}
+
+// resolveTime is how long the name of the metrics' host may take, which nothing is
+// served before.
+const resolveTime = time.Second
+
+// listenMetrics takes the port of the metrics; nil: they are not served.
+func (s *sidecar) listenMetrics() (net.Listener, error) {
+	t := s.config
+	if t.MetricsNames.V == "off" {
+		return nil, nil
+	}
+	var err error
+	if s.metricsPair, err = s.metricsTLS(); err != nil {
+		s.log.Warn("metrics are not served", zap.Error(err))
+		return nil, nil
+	}
+	if s.metricsPair != nil && !hasPair(s.metricsPair) {
+		s.log.Warn("metrics: no certificate yet", zap.String("file", t.MetricsTLS.Cert.V))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
+	defer cancel()
+	ln, err := listenTCP(ctx, net.JoinHostPort(t.MetricsHost.V, s.config.MetricsPort.String()), smallBuffers)
+	if err != nil && t.MetricsHost.V != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
+		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("%s: %w", s.config.MetricsHost.Name(), err)))
+		return nil, nil
+	}
+	if err != nil || s.metricsPair == nil {
+		return ln, err
+	}
+	return portlimit.Handshakes{
+		Config: s.metricsPair.Config(certs.Settings{
+			MinVersion:   t.MetricsTLS.MinVersion.V,
+			MaxVersion:   t.MetricsTLS.MaxVersion.V,
+			CipherSuites: t.MetricsTLS.CipherSuites.V,
+			Curves:       t.MetricsTLS.Curves.V,
+			HTTP1:        true, // scrapers need no streams, and each would have to be bounded
+		}),
+		Max:   smallHandshakes,
+		Bytes: smallShake,
+		Time:  min(s.config.HeaderTimeout.V, smallRequest),
+		Failed: func(client net.Addr, err error) {
+			if n := s.failedHandshakes.add(time.Now()); n > 0 {
+				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", queue.Shown(err.Error())))
+			}
+		},
+	}.Listener(ln), nil
+}
+
+// metricsTLS returns the certificate of the metrics' port, nil where it has none.
+// The settings are those of Knative's head. What cannot be used is an error.
+func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
+	c := &s.config.MetricsTLS
+	if err := c.Validate(); err != nil || c.Cert.V == "" {
+		return nil, err
+	}
+	return certs.OpenFiles(c.Cert.V, c.Key.V, certs.Options{
+		ClientCA:       c.ClientCA.V,
+		ClientOptional: c.ClientOptional(),
+		OnReload: func(leaf *x509.Certificate) {
+			s.log.Info("metrics: certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
+		},
+		OnError: func(err error) { s.log.Warn("metrics: certificate not in use", zap.Error(err)) },
+	})
+}

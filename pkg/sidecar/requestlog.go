@@ -1,0 +1,45 @@
+package sidecar
+
+import (
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/accesslog"
+)
+
+// requestLog returns the request log, nil when nobody asks for one.
+func (s *sidecar) requestLog() *accesslog.Log {
+	t := s.config
+	o := &t.Observability.V
+	if !t.WantRequestLog.V && !t.RequestLog.V && !o.EnableRequestLog {
+		return nil
+	}
+	options := accesslog.Options{
+		Probes:     t.ProbeRequestLog.V || o.EnableProbeRequestLog,
+		ErrorsOnly: t.RequestLogErrorsOnly.V,
+		SlowerThan: t.RequestLogSlowerThan.V,
+		Sample:     t.RequestLogSample.V,
+		Revision: accesslog.Revision{
+			Name: s.config.Revision.V, Namespace: s.config.Namespace.V, Service: s.config.Service.V,
+			Configuration: s.config.Configuration.V, PodName: s.config.Pod.V, PodIP: s.config.PodIP.V,
+		},
+		Report: func(err error) { s.log.Warn("request log", zap.Error(err)) },
+	}
+	if !t.WantRequestLog.V { // ours is JSON
+		options.Template = t.RequestLogTemplate.V
+		if o.EnableRequestLog {
+			options.Template = o.RequestLogTemplate
+		}
+	}
+	l, err := accesslog.New(options, os.Stdout)
+	if err != nil {
+		s.log.Warn("the request log falls back to JSON", zap.Error(err))
+		options.Template = ""
+		l, err = accesslog.New(options, os.Stdout)
+	}
+	if err != nil {
+		s.log.Warn("the request log is off", zap.Error(err))
+	}
+	return l
+}
