@@ -1,0 +1,285 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// What the chart's values decide, as conditions of Helm.
+const (
+	webhook     = `eq .Values.admission "webhook"`
+	selfManaged = `eq .Values.certificate.mode "self-managed"`
+	certManager = `eq .Values.certificate.mode "cert-manager"`
+	several     = `gt (int .Values.replicas) 1`
+)
+
+// A hole is a place in all objects of a kind that a value of the chart sets. The path is of
+// keys, numbers of items, * for all items, and name=... for the one of that name.
+type hole struct {
+	kind, path, text string
+}
+
+// values are the holes in the place of what the overlays have.
+func values() []hole {
+	return []hole{
+		{"Deployment", "spec/replicas", "{{ .Values.replicas }}"},
+		{"Deployment", "spec/template/metadata/annotations", "{{- toYaml .Values.podAnnotations | nindent BELOW }}"},
+		{"Deployment", "spec/template/spec/containers/0/image", "{{ .Values.images.injector | quote }}"},
+		{"Deployment", "spec/template/spec/containers/0/env/name=INJECTOR_IMAGE/value", "{{ .Values.images.sidecar | quote }}"},
+		{"Deployment", "spec/template/spec/containers/0/env/name=GOMEMLIMIT/value", "{{ .Values.memoryTarget | quote }}"},
+		{"Deployment", "spec/template/spec/containers/0/resources", "{{- toYaml .Values.resources | nindent BELOW }}"},
+		{"MutatingWebhookConfiguration", "webhooks/*/failurePolicy", "{{ .Values.failurePolicy }}"},
+		{"MutatingWebhookConfiguration", "webhooks/*/timeoutSeconds", "{{ .Values.timeoutSeconds }}"},
+		{"MutatingAdmissionPolicy", "spec/variables/name=image/expression", `{{ printf "'%s'" .Values.images.sidecar | quote }}`},
+		{"NetworkPolicy", "spec/ingress/1/from/0/namespaceSelector/matchLabels/kubernetes.io~1metadata.name", "{{ .Values.networkPolicy.metricsNamespace | quote }}"},
+		{"PodDisruptionBudget", "spec/minAvailable", "{{ .Values.podDisruptionBudget.minAvailable }}"},
+		// Both have braces of their own; the files are those of deploy/monitoring.
+		{"PrometheusRule", "spec", `{{- .Files.Get "files/rules.yaml" | nindent BELOW }}`},
+		{"ConfigMap", "data/queue-proxy.json", `|{{- .Files.Get "files/dashboard.json" | nindent BELOW }}`},
+	}
+}
+
+// additions are the holes of what no overlay has: lines at the end of a mapping or sequence.
+// The affinity is what the overlay for several replicas has, unless a value names another.
+func additions(affinity string) []hole {
+	pod := "spec/template/spec"
+	optional := func(key string) hole {
+		return hole{"Deployment", pod, "{{- with .Values." + key + " }}\n" + key + ": {{- toYaml . | nindent BELOW }}\n{{- end }}"}
+	}
+	return []hole{
+		{"Deployment", pod + "/containers/0/args", "{{- with .Values.args }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"},
+		{"Deployment", "spec/template/metadata/labels", "{{- with .Values.podLabels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"},
+		optional("imagePullSecrets"),
+		{"Deployment", pod, "{{- with .Values.priorityClassName }}\npriorityClassName: {{ . | quote }}\n{{- end }}"},
+		optional("nodeSelector"),
+		optional("tolerations"),
+		{"Deployment", pod, "{{- if .Values.affinity }}\naffinity: {{- toYaml .Values.affinity | nindent BELOW }}\n{{- else if " + several + " }}\naffinity:\n" + affinity + "{{- end }}"},
+		optional("topologySpreadConstraints"),
+		{"NetworkPolicy", "spec/ingress/0", "{{- with .Values.networkPolicy.apiServers }}\nfrom:\n  {{- range . }}\n  - ipBlock:\n      cidr: {{ . | quote }}\n  {{- end }}\n{{- end }}"},
+		{"PodMonitor", "metadata/labels", monitoringLabels},
+		{"PrometheusRule", "metadata/labels", monitoringLabels},
+		{"ConfigMap", "metadata/labels", "{{- with .Values.monitoring.dashboardLabels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"},
+	}
+}
+
+const monitoringLabels = "{{- with .Values.monitoring.labels }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"
+
+// conditions are when an object is in the chart beyond the overlay that it comes from.
+func conditions() map[string]string {
+	return map[string]string{
+		"NetworkPolicy":       ".Values.networkPolicy.enabled",
+		"PodDisruptionBudget": ".Values.podDisruptionBudget.enabled",
+		"PodMonitor":          ".Values.monitoring.podMonitors",
+		"PrometheusRule":      ".Values.monitoring.rules",
+		"ConfigMap":           ".Values.monitoring.dashboard",
+	}
+}
+
+// find calls f with the parent of each place of a path and with the place's index in it.
+func find(node *yaml.Node, path []string, f func(parent *yaml.Node, at int)) {
+	for i := range node.Content {
+		if node.Kind == yaml.MappingNode && i%2 == 0 {
+			continue // a key
+		}
+		if !matches(node, i, strings.ReplaceAll(path[0], "~1", "/")) {
+			continue
+		}
+		if len(path) == 1 {
+			f(node, i)
+			continue
+		}
+		find(node.Content[i], path[1:], f)
+	}
+}
+
+func matches(parent *yaml.Node, i int, step string) bool {
+	if parent.Kind == yaml.MappingNode {
+		return parent.Content[i-1].Value == step
+	}
+	if name, ok := strings.CutPrefix(step, "name="); ok {
+		n := field(parent.Content[i], "name")
+		return n != nil && n.Value == name
+	}
+	return step == "*" || step == strconv.Itoa(i)
+}
+
+// fill puts the holes of an object in place. One whose place is not there is an error: the
+// manifest has changed.
+func (t *template) fill(o object, affinity string) error {
+	for _, h := range values() {
+		if err := t.at(o, h, func(parent *yaml.Node, at int) { parent.Content[at] = t.value(h.text) }); err != nil {
+			return err
+		}
+	}
+	for _, h := range additions(affinity) {
+		err := t.at(o, h, func(parent *yaml.Node, at int) {
+			if node := parent.Content[at]; node.Kind == yaml.MappingNode {
+				node.Content = append(node.Content, t.entry(h.text)...)
+			} else {
+				node.Content = append(node.Content, t.lines(h.text))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	t.namespaces(o.node, "")
+	return nil
+}
+
+func (t *template) at(o object, h hole, f func(parent *yaml.Node, at int)) error {
+	if o.kind != h.kind {
+		return nil
+	}
+	found := false
+	find(o.node, strings.Split(h.path, "/"), func(parent *yaml.Node, at int) { found = true; f(parent, at) })
+	if !found {
+		return fmt.Errorf("%s %s has no %s", o.kind, o.name, h.path)
+	}
+	return nil
+}
+
+// namespaces puts the namespace of the release in the place of the overlays', and the excluded
+// ones in the place of theirs.
+func (t *template) namespaces(node *yaml.Node, key string) {
+	switch node.Kind {
+	case yaml.ScalarNode:
+		switch {
+		case node.Value == "queue-proxy" && (key == "namespace" || key == "matchNames"):
+			*node = *t.value("{{ .Release.Namespace | quote }}")
+		case node.Value == "monitoring" && key == "namespace":
+			*node = *t.value("{{ .Values.monitoring.namespace | default .Release.Namespace | quote }}")
+		case node.Value == "queue-proxy-injector.queue-proxy.svc":
+			*node = *t.value("queue-proxy-injector.{{ .Release.Namespace }}.svc")
+		case node.Value == "queue-proxy/queue-proxy-injector":
+			*node = *t.value("{{ .Release.Namespace }}/queue-proxy-injector")
+		}
+	case yaml.MappingNode:
+		if name := field(node, "key"); name != nil && name.Value == "kubernetes.io/metadata.name" {
+			*field(node, "values") = *t.value("{{- toYaml (prepend .Values.namespaces.exclude .Release.Namespace) | nindent BELOW }}")
+		}
+		for i := 0; i < len(node.Content); i += 2 {
+			t.namespaces(node.Content[i+1], node.Content[i].Value)
+		}
+	case yaml.SequenceNode:
+		excludes := false
+		for _, item := range node.Content {
+			name := field(item, "key")
+			excludes = excludes || name != nil && name.Value == "kubernetes.io/metadata.name"
+			t.namespaces(item, key)
+		}
+		if excludes {
+			node.Content = append(node.Content, t.lines("{{- with .Values.namespaces.matchExpressions }}\n{{- toYaml . | nindent BESIDE }}\n{{- end }}"))
+		}
+	}
+}
+
+// A part is an object under the condition that it is in the chart.
+type part struct {
+	object
+	condition string
+}
+
+// parts are all objects of the chart, those of two overlays as one.
+func (t *template) parts(built map[string][]object) ([]part, error) {
+	var all []part
+	get := func(folder, kind, name string) *object {
+		for i, o := range built[folder] {
+			if o.kind == kind && o.name == name {
+				return &built[folder][i]
+			}
+		}
+		return nil
+	}
+	const self, cert = "overlays/self-managed", "overlays/cert-manager"
+	for _, o := range built[self] {
+		other := get(cert, o.kind, o.name)
+		if other == nil {
+			all = append(all, part{o, "and (" + webhook + ") (" + selfManaged + ")"})
+			continue
+		}
+		merged, err := t.merge(o.node, other.node, selfManaged, certManager)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", o.kind, o.name, err)
+		}
+		all = append(all, part{object{o.kind, o.name, merged}, webhook})
+	}
+	for _, o := range built[cert] {
+		if get(self, o.kind, o.name) == nil {
+			all = append(all, part{o, "and (" + webhook + ") (" + certManager + ")"})
+		}
+	}
+	for _, o := range built["overlays/ha"] {
+		if get(self, o.kind, o.name) == nil {
+			all = append(all, part{o, "and (" + webhook + ") (" + several + ")"})
+		}
+	}
+	for _, o := range built["overlays/policy"] {
+		all = append(all, part{o, "not (" + webhook + ")"})
+	}
+	for _, o := range built["monitoring"] {
+		all = append(all, part{o, ".Values.monitoring.enabled"})
+	}
+	return slices.DeleteFunc(all, func(p part) bool { return p.kind == "Namespace" }), nil // which is Helm's: --create-namespace
+}
+
+const made = "{{- /* Made from deploy/overlays by go test ./hack/chart -update. Do not edit. */ -}}\n"
+
+// write returns the templates: one file for each kind.
+func write(built map[string][]object) (map[string]string, error) {
+	t := &template{}
+	affinity, err := affinityOf(built["overlays/ha"])
+	if err != nil {
+		return nil, err
+	}
+	parts, err := t.parts(built)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{}
+	for _, p := range parts {
+		if err := t.fill(p.object, affinity); err != nil {
+			return nil, err
+		}
+		text, err := t.text(p.node)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", p.kind, p.name, err)
+		}
+		condition := p.condition
+		if extra := conditions()[p.kind]; extra != "" {
+			condition = "and (" + condition + ") " + extra
+		}
+		name := strings.ToLower(p.kind) + ".yaml"
+		files[name] += "{{- if " + condition + " }}\n---\n" + text + "{{- end }}\n"
+	}
+	for name := range maps.Keys(files) {
+		files[name] = made + files[name]
+	}
+	return files, nil
+}
+
+// affinityOf returns the affinity of the overlay for several replicas, as text below its key.
+func affinityOf(objects []object) (string, error) {
+	for _, o := range objects {
+		if o.kind != "Deployment" {
+			continue
+		}
+		var found *yaml.Node
+		find(o.node, strings.Split("spec/template/spec/affinity", "/"), func(parent *yaml.Node, at int) { found = parent.Content[at] })
+		if found == nil {
+			return "", fmt.Errorf("the overlay ha has no affinity")
+		}
+		text, err := (&template{}).text(found)
+		var b strings.Builder
+		for line := range strings.Lines(text) {
+			b.WriteString("  " + line)
+		}
+		return b.String(), err
+	}
+	return "", fmt.Errorf("the overlay ha has no Deployment")
+}

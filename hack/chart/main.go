@@ -1,0 +1,49 @@
+// Command chart writes the templates of the Helm chart in deploy/chart from what kustomize
+// builds of deploy/overlays and deploy/monitoring. A manifest is written there alone: what
+// differs between two overlays becomes a condition, and what a value of the chart sets is
+// listed in holes.go.
+//
+//	go run ./hack/chart          at the root of the repository, or go test ./hack/chart -update
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// templates is where the chart has its templates, relative to the root of the repository.
+const templates = "deploy/chart/queue-proxy-injector/templates"
+
+func main() {
+	files, err := generate(".")
+	for name, text := range files {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(templates, name), []byte(text), 0o644)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "chart:", err)
+		os.Exit(1)
+	}
+}
+
+// generate returns the templates by their file names.
+func generate(root string) (map[string]string, error) {
+	built := map[string][]object{}
+	for _, folder := range []string{"overlays/self-managed", "overlays/cert-manager", "overlays/ha", "overlays/policy", "monitoring"} {
+		cmd := exec.Command(filepath.Join(root, "hack/kustomize"), "build", filepath.Join(root, "deploy", folder))
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		text, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", folder, err, stderr.Bytes())
+		}
+		if built[folder], err = parse(text); err != nil {
+			return nil, fmt.Errorf("%s: %w", folder, err)
+		}
+	}
+	return write(built)
+}

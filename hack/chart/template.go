@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// An object is one of Kubernetes'.
+type object struct {
+	kind, name string
+	node       *yaml.Node // a mapping
+}
+
+func parse(text []byte) ([]object, error) {
+	var all []object
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		var document yaml.Node
+		if err := d.Decode(&document); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		node := document.Content[0]
+		kind, metadata := field(node, "kind"), field(node, "metadata")
+		if kind == nil || metadata == nil || field(metadata, "name") == nil {
+			return nil, errors.New("an object without kind or name")
+		}
+		all = append(all, object{kind.Value, field(metadata, "name").Value, node})
+	}
+}
+
+// field returns the value of a mapping's key, or nil.
+func field(node *yaml.Node, key string) *yaml.Node {
+	if node.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i < len(node.Content); i += 2 {
+		if node.Content[i].Value == key {
+			return node.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func scalar(value string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: value}
+}
+
+// A template is YAML with marks in the places of what Helm executes: a mark is a scalar in
+// the place of a value, or a key or an item in the place of lines. YAML's own library writes
+// all the rest.
+type template struct {
+	texts []string // of the marks, by number
+}
+
+// value returns a mark for a text in the place of a value. BELOW in it is the indent of what
+// stands in a block below its key.
+func (t *template) value(text string) *yaml.Node {
+	t.texts = append(t.texts, text)
+	return scalar(fmt.Sprintf("VALUE%d", len(t.texts)-1))
+}
+
+// lines returns a mark for whole lines: an item of a sequence. BESIDE is their indent, BELOW
+// that of a block below a key of theirs.
+func (t *template) lines(text string) *yaml.Node {
+	t.texts = append(t.texts, text)
+	return scalar(fmt.Sprintf("LINES%d", len(t.texts)-1))
+}
+
+// entry returns the same as an entry of a mapping.
+func (t *template) entry(text string) []*yaml.Node {
+	return []*yaml.Node{t.lines(text), {Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}}
+}
+
+var (
+	valueMark = regexp.MustCompile(`VALUE(\d+)\b`)
+	linesMark = regexp.MustCompile(`^( *)(- )?LINES(\d+)(?:: null)?$`)
+)
+
+// text returns a node as the text of a template.
+func (t *template) text(node *yaml.Node) (string, error) {
+	var encoded bytes.Buffer
+	e := yaml.NewEncoder(&encoded)
+	e.SetIndent(2)
+	if err := e.Encode(node); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for line := range strings.Lines(encoded.String()) {
+		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "{{", `{{ "{{" }}`)
+		if m := linesMark.FindStringSubmatch(line); m != nil {
+			for l := range strings.Lines(t.mark(m[3], len(m[1]))) {
+				b.WriteString(m[1] + strings.TrimSuffix(l, "\n") + "\n")
+			}
+			continue
+		}
+		indent := len(line) - len(strings.TrimLeft(line, " -"))
+		line = valueMark.ReplaceAllStringFunc(line, func(mark string) string { return t.mark(mark[len("VALUE"):], indent) })
+		b.WriteString(line + "\n")
+	}
+	return b.String(), nil
+}
+
+func (t *template) mark(number string, indent int) string {
+	n, err := strconv.Atoi(number)
+	if err != nil || n >= len(t.texts) {
+		return number // no mark of ours
+	}
+	return strings.NewReplacer("BESIDE", strconv.Itoa(indent), "BELOW", strconv.Itoa(indent+2)).Replace(t.texts[n])
+}
+
+// merge returns what both variants of a node have in common, and conditions around the rest:
+// holds for what only a has, and fails for what only b has.
+func (t *template) merge(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
+	switch {
+	case equal(a, b):
+		return a, nil
+	case a.Kind == yaml.ScalarNode && b.Kind == yaml.ScalarNode:
+		return t.value(fmt.Sprintf("{{ if %s }}%s{{ else }}%s{{ end }}", holds, a.Value, b.Value)), nil
+	case a.Kind == yaml.MappingNode && b.Kind == yaml.MappingNode:
+		return t.mergeMappings(a, b, holds, fails)
+	case a.Kind == yaml.SequenceNode && b.Kind == yaml.SequenceNode:
+		return t.mergeSequences(a, b, holds, fails)
+	}
+	return nil, fmt.Errorf("line %d and line %d are of different kinds", a.Line, b.Line)
+}
+
+func (t *template) mergeMappings(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
+	merged := &yaml.Node{Kind: yaml.MappingNode}
+	add := func(of *yaml.Node, i int, condition string) {
+		merged.Content = append(merged.Content, t.entry("{{- if "+condition+" }}")...)
+		merged.Content = append(merged.Content, of.Content[i], of.Content[i+1])
+		merged.Content = append(merged.Content, t.entry("{{- end }}")...)
+	}
+	for i := 0; i < len(a.Content); i += 2 {
+		other := field(b, a.Content[i].Value)
+		if other == nil {
+			add(a, i, holds)
+			continue
+		}
+		both, err := t.merge(a.Content[i+1], other, holds, fails)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", a.Content[i].Value, err)
+		}
+		merged.Content = append(merged.Content, a.Content[i], both)
+	}
+	for i := 0; i < len(b.Content); i += 2 {
+		if field(a, b.Content[i].Value) == nil {
+			add(b, i, fails)
+		}
+	}
+	return merged, nil
+}
+
+// mergeSequences merges item by item; those that one has more stand at its end.
+func (t *template) mergeSequences(a, b *yaml.Node, holds, fails string) (*yaml.Node, error) {
+	merged := &yaml.Node{Kind: yaml.SequenceNode}
+	common := min(len(a.Content), len(b.Content))
+	if a.Content[0].Kind == yaml.ScalarNode { // of words, what begins in the same way
+		common = 0
+		for common < min(len(a.Content), len(b.Content)) && equal(a.Content[common], b.Content[common]) {
+			common++
+		}
+	}
+	for i := range common {
+		both, err := t.merge(a.Content[i], b.Content[i], holds, fails)
+		if err != nil {
+			return nil, err
+		}
+		merged.Content = append(merged.Content, both)
+	}
+	for _, rest := range []struct {
+		nodes     []*yaml.Node
+		condition string
+	}{{a.Content[common:], holds}, {b.Content[common:], fails}} {
+		if len(rest.nodes) > 0 {
+			merged.Content = append(merged.Content, t.lines("{{- if "+rest.condition+" }}"))
+			merged.Content = append(merged.Content, rest.nodes...)
+			merged.Content = append(merged.Content, t.lines("{{- end }}"))
+		}
+	}
+	return merged, nil
+}
+
+func equal(a, b *yaml.Node) bool {
+	return a.Kind == b.Kind && a.Value == b.Value && slices.EqualFunc(a.Content, b.Content, equal)
+}
