@@ -32,7 +32,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build test conformance fuzzers fuzz admission h2spec interop knative cluster cluster-shell e2e soak reproducible linters lint check bench image clean
+.PHONY: help run build man test conformance fuzzers fuzz admission h2spec interop knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -42,14 +42,23 @@ run: ## Start a sample app and the sidecar in front of it, and say what to try.
 	@$(GO_BUILD) -o bin/ ./cmd/queue-proxy ./test/app
 	@hack/run
 
+# Where to, and what: a release builds for other systems into folders of its own.
+OUT      ?= bin/
+PROGRAMS ?= ./cmd/...
+
 build: ## Build every program of cmd/ into bin/, static.
-	@mkdir -p bin
-	$(GO_BUILD) -o bin/ ./cmd/...
+	@mkdir -p $(OUT)
+	$(GO_BUILD) -o $(OUT) $(PROGRAMS)
+
+man: build ## Write the manual pages of every program into bin/man.
+	@rm -rf bin/man
+	for program in $(notdir $(wildcard cmd/*)); do bin/$$program man bin/man || exit 1; done
 
 test: ## Run all tests but the conformance suite, with the race detector.
 	@packages=$$($(GO) list ./...) || exit 1; \
 	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
 	$(GO) test ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
+	$(GO) test ./test/limits/... # one goroutine, and much to compute
 
 # Another queue-proxy has one engine.
 ENGINES = $(or $(ENGINE),own $(if $(QUEUE_PROXY_FIXED_PORTS),,net/http))
@@ -63,6 +72,9 @@ conformance: ## Run the black-box suite with both engines; ENGINE=own chooses on
 
 admission: ## Run the API server's own admission code against the injector; minutes the first time.
 	cd test/admission && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
+
+chart: ## Compare the Helm chart with the overlays by Helm's own code; minutes the first time.
+	cd test/chart && $(GO) vet ./... && $(GO) test -count=1 -timeout 8m ./...
 
 h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
@@ -84,6 +96,17 @@ cluster: ## Run both images in a real Kubernetes with Knative Serving; Debian an
 	test/cluster/setup
 	$(GO) vet -tags cluster ./test/cluster
 	$(GO) test -tags cluster -count=1 -timeout 25m -parallel 4 -v ./test/cluster $(if $(CLUSTER),-run '$(CLUSTER)')
+
+cluster-full: ## In that cluster: Knative's own image beside ours, KEDA and an HPA by our numbers. CLUSTER=NAME is a part; ARGS=-update writes the tables of the documents.
+	test/cluster/setup full
+	$(GO) vet -tags cluster,clusterfull ./test/cluster
+	$(GO) test -tags cluster,clusterfull -count=1 -timeout 90m -v ./test/cluster -run '$(or $(CLUSTER),^TestFull)' $(ARGS)
+	$(if $(CLUSTER),,set -e; for release in v1.18 v0.26; do \
+		$(GO) test -tags cluster -count=1 -timeout 30m -parallel 2 -v ./test/cluster -knative knative-$$release -run '$(CONTROL_PLANES)'; \
+	done)
+
+# What each release of Knative must do with our image.
+CONTROL_PLANES := ^TestAServiceGoesToZero|^TestTheAutoscalerScales|^TestRollOuts|^TestInternalTLS
 
 cluster-shell: ## Start that cluster, leave it running until Ctrl-C, and say how to reach it.
 	test/cluster/setup
@@ -112,6 +135,29 @@ soak: ## Run the sidecar for SOAKTIME (30m) under mixed traffic and faults; memo
 reproducible: ## Build both images twice, from nothing, and compare; Debian and root.
 	test/e2e/setup reproducible
 
+install-yaml: ## Write each way to install as one file into bin/install, with the images IMAGE and WEBHOOK_IMAGE.
+	$(GO) run ./hack/release install -version '$(VERSION)' -image '$(IMAGE)' -webhook-image '$(WEBHOOK_IMAGE)'
+
+# The organisation is that of the module; this variable changes it.
+REGISTRY ?= ghcr.io/$(shell $(GO) list -m | cut -d/ -f2)
+# A dry run pushes and signs nothing, and needs no tag. SHORT=1 leaves out the images and PLATFORMS
+# all but some: .ci/run has that.
+DRY_RUN   ?=
+SHORT     ?=
+PLATFORMS ?=
+RELEASE   ?= $(if $(DRY_RUN),v0.0.0-dev,$(shell git tag --points-at HEAD --list 'v*' | head -n 1))
+
+release: ## Make a release of the tagged commit: docs/releases.md. DRY_RUN=1 does all but push and sign.
+	$(GO) run ./hack/release make -version '$(RELEASE)' -commit '$(COMMIT)' -epoch '$(EPOCH)' -registry '$(REGISTRY)' \
+		$(if $(DRY_RUN),-dry-run) $(if $(SHORT),-short) $(if $(PLATFORMS),-platforms $(PLATFORMS)) -image-flags '$(IMAGE_FLAGS)'
+
+release-dry: ## Do all of a release but push and sign, with buildah. SHORT=1 leaves out images, PLATFORMS=linux/arm64 all others.
+	@$(MAKE) --no-print-directory workflows
+	@$(MAKE) --no-print-directory release DRY_RUN=1
+
+workflows: ## Check the syntax of the workflows.
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 -shellcheck= -pyflakes=
+
 lint: $(LINT) ## Run the linters of .golangci.yml; builds them the first time.
 	$(LINT) run ./...
 
@@ -127,6 +173,13 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 	$(GO) mod tidy -diff
 	$(GO) test -count=1 ./test/rules/...
 	@$(MAKE) --no-print-directory lint
+
+limits: ## Compare limits in front of two real apps; a quarter of an hour on a quiet machine.
+	$(GO_BUILD) -o bin/ ./cmd/queue-proxy
+	$(GO) run ./test/limits/measure
+
+plots: ## Draw the plots of docs/limits.md: the adaptive limit against simulated apps.
+	$(GO) run ./test/limits/plot docs/limits
 
 bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part.
 	test/bench/setup

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A platform is one that programs are built for.
+type platform struct {
+	os, arch string
+
+	// sidecar is whether the sidecar runs there: it needs Linux. Those have images, too.
+	sidecar bool
+}
+
+func platforms() []platform {
+	return []platform{
+		{"linux", "amd64", true},
+		{"linux", "arm64", true},
+		{"linux", "ppc64le", true},
+		{"linux", "s390x", true},
+		{"darwin", "amd64", false},
+		{"darwin", "arm64", false},
+		{"windows", "amd64", false},
+		{"windows", "arm64", false},
+	}
+}
+
+// programs are those of cmd/ that run on a platform.
+func (p platform) programs(root string) ([]string, error) {
+	folders, err := os.ReadDir(filepath.Join(root, "cmd"))
+	var names []string
+	for _, f := range folders {
+		if f.IsDir() && (p.sidecar || f.Name() != "queue-proxy") {
+			names = append(names, f.Name())
+		}
+	}
+	return names, err
+}
+
+// file is the name of a program's file.
+func (p platform) file(program string) string {
+	if p.os == "windows" {
+		return program + ".exe"
+	}
+	return program
+}
+
+// A builder builds programs by the Makefile of a tree, which knows the flags.
+type builder struct {
+	root, version, commit string
+
+	// cache is the folder of Go's build cache; empty is the usual one.
+	cache string
+}
+
+// build builds the programs of a platform into a folder.
+func (b builder) build(p platform, out string) error {
+	programs, err := p.programs(b.root)
+	if err != nil {
+		return err
+	}
+	out, err = filepath.Abs(out)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("make", "--no-print-directory", "-C", b.root, "build", "OUT="+out+"/", "PROGRAMS=./cmd/"+strings.Join(programs, " ./cmd/"),
+		"VERSION="+b.version, "COMMIT="+b.commit)
+	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch) //nolint:forbidigo // what make needs, and go below it
+	if b.cache != "" {
+		cmd.Env = append(cmd.Env, "GOCACHE="+b.cache)
+	}
+	if _, err = output(cmd); err != nil {
+		return fmt.Errorf("%s/%s: %w", p.os, p.arch, err)
+	}
+	return nil
+}
+
+// rebuild builds a platform once more, from a copy of the tree in another folder, and compares
+// the bytes with those of the first build.
+func rebuild(b builder, p platform, first string) error {
+	work, err := os.MkdirTemp("", "rebuild")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	tree := filepath.Join(work, "tree")
+	if err := copyTree(b.root, tree); err != nil {
+		return err
+	}
+	b.root = tree
+	if err := b.build(p, filepath.Join(work, "out")); err != nil {
+		return err
+	}
+	programs, err := p.programs(tree)
+	if err != nil {
+		return err
+	}
+	for _, program := range programs {
+		one, err := os.ReadFile(filepath.Join(first, p.file(program)))
+		if err != nil {
+			return err
+		}
+		two, err := os.ReadFile(filepath.Join(work, "out", p.file(program)))
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(one, two) {
+			return fmt.Errorf("%s/%s: two builds of %s differ", p.os, p.arch, program)
+		}
+	}
+	return nil
+}
+
+// copyTree copies what git has or would have of a tree.
+func copyTree(from, to string) error {
+	list, err := output(gitIn(from, "ls-files", "-z", "--cached", "--others", "--exclude-standard"))
+	if err != nil {
+		return err
+	}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		if os.IsNotExist(err) {
+			continue // removed, and not yet committed
+		}
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(to, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Command release makes what a release consists of.
+//
+//	release install -image REF -webhook-image REF [-version V] [-out DIR]
+//	        one file for each way to install
+//	release make -version V -commit C -epoch SECONDS -registry R [-dry-run [-short] [-platforms P]] [-image-flags F] [-out DIR]
+//	        all of a release: programs, archives, checksums, images, installations, chart, notes
+//
+// It is called by the Makefile, at the root of the repository. docs/releases.md says what a
+// release has.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		return errors.New("which command? install, make")
+	}
+	switch args[0] {
+	case "install":
+		return install(args[1:], stdout)
+	case "make":
+		r, err := parse(args[1:], stdout)
+		if err != nil {
+			return err
+		}
+		return r.make()
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+func install(args []string, stdout io.Writer) error {
+	flags := flag.NewFlagSet("release install", flag.ContinueOnError)
+	var i images
+	flags.StringVar(&i.sidecar, "image", "", "the sidecar's image")
+	flags.StringVar(&i.injector, "webhook-image", "", "the injector's image")
+	version := flags.String("version", "dev", "the version in the files' first line")
+	out := flags.String("out", "bin/install", "the folder to write to")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := writeInstallations(".", *out, *version, i); err != nil {
+		return err
+	}
+	for _, in := range installations() {
+		fmt.Fprintf(stdout, "%s/%s\n", *out, in.file)
+	}
+	return nil
+}
+
+func parse(args []string, stdout io.Writer) (*release, error) {
+	r := &release{root: ".", stdout: stdout, platforms: platforms()}
+	flags := flag.NewFlagSet("release make", flag.ContinueOnError)
+	flags.StringVar(&r.version, "version", "", "the tag, such as v1.2.3")
+	flags.StringVar(&r.commit, "commit", "", "the commit")
+	epoch := flags.Int64("epoch", 0, "the time of the commit, in seconds, which all archives have")
+	flags.StringVar(&r.registry, "registry", "", "where the images are pushed to, such as ghcr.io/organisation")
+	flags.StringVar(&r.imageFlags, "image-flags", "", "more flags for the image tool")
+	flags.StringVar(&r.out, "out", "bin/release", "the folder to write to")
+	flags.BoolVar(&r.dry, "dry-run", false, "push, sign and require nothing: images go into archives, notes may be those not released yet")
+	flags.BoolVar(&r.short, "short", false, "with -dry-run: no images, and the second build uses what the first has left")
+	some := flags.String("platforms", "", "with -dry-run: these alone, such as linux/arm64,windows/amd64")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	r.epoch = time.Unix(*epoch, 0).UTC()
+	switch {
+	case !tag.MatchString(r.version):
+		return nil, fmt.Errorf("-version %q: want one such as v1.2.3 or v1.2.3-rc.1", r.version)
+	case r.registry == "" || r.commit == "":
+		return nil, errors.New("-registry and -commit are needed")
+	case (r.short || *some != "") && !r.dry:
+		return nil, errors.New("-short and -platforms go with -dry-run alone")
+	case *some != "":
+		return r, r.choose(strings.Split(*some, ","))
+	}
+	return r, nil
+}
+
+// choose keeps these platforms alone.
+func (r *release) choose(names []string) error {
+	r.platforms = nil
+	for _, name := range names {
+		at := slices.IndexFunc(platforms(), func(p platform) bool { return p.os+"/"+p.arch == name })
+		if at < 0 {
+			return fmt.Errorf("-platforms: %q is none of a release's", name)
+		}
+		r.platforms = append(r.platforms, platforms()[at])
+	}
+	return nil
+}
+
+// output runs a command and returns its standard output; an error has its standard error.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, nil
+}

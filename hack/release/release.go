@@ -1,0 +1,207 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A release is one version of everything. What it writes is below out: assets/ is what is
+// attached, NOTES.md what is said of it, and oci/ has the images of a dry run.
+type release struct {
+	root, out       string
+	version, commit string
+	epoch           time.Time
+	registry        string
+	imageFlags      string
+	dry, short      bool
+	platforms       []platform
+	stdout          io.Writer
+}
+
+func (r *release) say(format string, args ...any) { fmt.Fprintf(r.stdout, format+"\n", args...) }
+
+func (r *release) asset(name string) string { return filepath.Join(r.out, "assets", name) }
+
+// make makes all of a release, in the order in which it can fail: what is checked first costs
+// nothing, and nothing is pushed before all programs are built twice.
+func (r *release) make() error {
+	if err := os.RemoveAll(r.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(r.out, "assets"), 0o755); err != nil {
+		return err
+	}
+	for _, step := range []func() error{r.writeNotes, r.buildPrograms, r.buildAgain, r.packPrograms, r.publish, r.checkSums} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *release) writeNotes() error {
+	changelog, err := os.ReadFile(filepath.Join(r.root, "CHANGELOG.md"))
+	if err != nil {
+		return err
+	}
+	text, err := notes(string(changelog), r.version)
+	if err != nil && r.dry {
+		r.say("notes: those not released yet")
+		text, err = notes(string(changelog), unreleased)
+	}
+	if err != nil {
+		return err
+	}
+	if !r.dry {
+		if err := checkTree(r.root, r.version); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(r.out, "NOTES.md"), []byte(withLinks(text, r.version)), 0o644)
+}
+
+func (r *release) folder(p platform) string { return filepath.Join(r.out, "build", p.os+"-"+p.arch) }
+
+func (r *release) buildPrograms() error {
+	for _, p := range r.platforms {
+		r.say("programs of %s/%s", p.os, p.arch)
+		if err := (builder{root: r.root, version: r.version, commit: r.commit}).build(p, r.folder(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buildAgain builds all programs once more and compares: from another folder and, but for the
+// short form, with nothing that the first build has left.
+func (r *release) buildAgain() error {
+	b := builder{root: r.root, version: r.version, commit: r.commit}
+	if !r.short {
+		cache, err := os.MkdirTemp("", "cache")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(cache)
+		b.cache = cache
+	}
+	for _, p := range r.platforms {
+		if err := rebuild(b, p, r.folder(p)); err != nil {
+			return err
+		}
+		r.say("programs of %s/%s: two builds are the same", p.os, p.arch)
+	}
+	return nil
+}
+
+// packPrograms puts each program, what it is made of, its manual and the licence into an archive.
+func (r *release) packPrograms() error {
+	if _, err := output(exec.Command("make", "--no-print-directory", "-C", r.root, "man", "VERSION="+r.version, "COMMIT="+r.commit)); err != nil {
+		return err
+	}
+	licence, err := os.ReadFile(filepath.Join(r.root, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	for _, p := range r.platforms {
+		programs, err := p.programs(r.root)
+		if err != nil {
+			return err
+		}
+		for _, program := range programs {
+			if err := r.packProgram(p, program, licence); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *release) packProgram(p platform, program string, licence []byte) error {
+	path := filepath.Join(r.folder(p), p.file(program))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	document, err := output(exec.Command("go", "run", "./hack/sbom", path, r.version))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(r.folder(p), program+".cdx.json"), document, 0o644); err != nil {
+		return err
+	}
+	entries := []entry{{"LICENSE", 0o644, licence}, {p.file(program), 0o755, text}, {program + ".cdx.json", 0o644, document}}
+	pages, err := manual(filepath.Join(r.root, "bin/man"), program)
+	if err != nil {
+		return err
+	}
+	entries = append(entries, pages...)
+	name := strings.Join([]string{program, r.version, p.os, p.arch}, "-")
+	pack, extension := packTar, ".tar.gz"
+	if p.os == "windows" {
+		pack, extension = packZip, ".zip"
+	}
+	packed, err := pack(entries, r.epoch)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(r.asset(name+extension), packed, 0o644)
+}
+
+// manual returns a program's pages: its own, and one for each command.
+func manual(folder, program string) ([]entry, error) {
+	names, err := filepath.Glob(filepath.Join(folder, program+`[.\-]*`))
+	if err == nil && len(names) == 0 {
+		err = fmt.Errorf("%s: no manual of %s", folder, program)
+	}
+	var pages []entry
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, entry{"man/" + filepath.Base(name), 0o644, text})
+	}
+	return pages, err
+}
+
+// publish pushes the images, and writes what names them by digest.
+func (r *release) publish() error {
+	zeros := "@sha256:" + strings.Repeat("0", 64)
+	i := images{sidecar: r.registry + "/queue-proxy" + zeros, injector: r.registry + "/queue-proxy-injector" + zeros}
+	if r.short {
+		r.say("images: not built, the digests are zeros")
+	} else {
+		var err error
+		if i, err = r.buildImages(); err != nil {
+			return err
+		}
+	}
+	if err := writeInstallations(r.root, filepath.Join(r.out, "assets"), r.version, i); err != nil {
+		return err
+	}
+	name, packed, err := packChart(r.root, r.version, i, r.epoch)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.asset(name), packed, 0o644); err != nil {
+		return err
+	}
+	return writeSums(filepath.Join(r.out, "assets"))
+}
+
+// checkSums lets sha256sum read what was written.
+func (r *release) checkSums() error {
+	cmd := exec.Command("sha256sum", "--check", "--strict", "--quiet", sums)
+	cmd.Dir = filepath.Join(r.out, "assets")
+	if _, err := output(cmd); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(cmd.Dir)
+	r.say("%s: %d files, checksums verified", cmd.Dir, len(files))
+	return err
+}

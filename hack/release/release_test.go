@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const changelog = `# Changes
+
+## Not released yet
+
+### Texts
+
+* One.
+
+## v1.2.3, 2026-12-01
+
+* Two.
+
+## v1.2.2
+
+* Three.
+
+## v1.2.1, 2026-11-01
+
+`
+
+func TestTheNotesAreTheSectionOfTheVersion(t *testing.T) {
+	for version, want := range map[string]string{unreleased: "### Texts\n\n* One.\n", "v1.2.3": "* Two.\n"} {
+		if got, err := notes(changelog, version); got != want || err != nil {
+			t.Errorf("%s: got %q, %v, want %q", version, got, err, want)
+		}
+	}
+	for version, want := range map[string]string{
+		"v1.2.2": "has no date", "v1.2.1": "is empty", "v1.2": "there is no section ## v1.2", "v9.9.9": "there is no section",
+	} {
+		if got, err := notes(changelog, version); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %q, %v, want an error with %q", version, got, err, want)
+		}
+	}
+}
+
+func TestLinksOfTheNotesLeadToTheTag(t *testing.T) {
+	got := withLinks("[a](docs/a.md#b), [c](https://c.test/d)", "v1.2.3")
+	if want := "[a](https://github.com/queue-proxy/queue-proxy/blob/v1.2.3/docs/a.md#b), [c](https://c.test/d)"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestTheChangelogOfTheTreeHasNotes(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := notes(string(text), unreleased); err != nil {
+		t.Errorf("got %v, want what is not released yet", err)
+	}
+}
+
+func TestOnlySemanticVersionsAreReleased(t *testing.T) {
+	for version, want := range map[string]bool{
+		"v1.2.3": true, "v0.1.0-rc.1": true, "1.2.3": false, "v1.2": false, "v01.2.3": false, "v1.2.3+meta": false, "v1.2.3-": false, "": false, "v1.2.3 ": false,
+	} {
+		_, err := parse([]string{"-version", version, "-registry", "ghcr.io/o", "-commit", "c"}, io.Discard)
+		if got := err == nil; got != want {
+			t.Errorf("%q: got accepted %v (%v), want %v", version, got, err, want)
+		}
+	}
+}
+
+func TestPartsOfAReleaseAreDryRuns(t *testing.T) {
+	whole := []string{"-version", "v1.2.3", "-registry", "r", "-commit", "c"}
+	for _, part := range [][]string{{"-short"}, {"-platforms", "linux/arm64"}, {"-dry-run", "-platforms", "linux/riscv64"}} {
+		if _, err := parse(append(slices.Clone(whole), part...), io.Discard); err == nil {
+			t.Errorf("%q: got it accepted, want it refused", part)
+		}
+	}
+	r, err := parse(append(whole, "-dry-run", "-platforms", "linux/s390x,windows/arm64"), io.Discard)
+	if err != nil || !slices.Equal(r.platforms, []platform{{"linux", "s390x", true}, {"windows", "arm64", false}}) {
+		t.Errorf("got %v, %v, want both platforms", r, err)
+	}
+}
+
+// repository makes a repository of one commit.
+func repository(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"add", "f"}, {"-c", "user.name=n", "-c", "user.email=e@x.test", "commit", "-qm", "m"}, {"tag", "v1.2.3"}} {
+		if _, err := output(gitIn(dir, args...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestOnlyACleanTaggedTreeIsReleased(t *testing.T) {
+	dir := repository(t)
+	if err := checkTree(dir, "v1.2.3"); err != nil {
+		t.Errorf("got %v, want the tagged commit taken", err)
+	}
+	if err := checkTree(dir, "v1.2.4"); err == nil || !strings.Contains(err.Error(), "no tag v1.2.4") {
+		t.Errorf("got %v, want another tag refused", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkTree(dir, "v1.2.3"); err == nil || !strings.Contains(err.Error(), "changes that are in no commit") {
+		t.Errorf("got %v, want a file that is in no commit refused", err)
+	}
+}
+
+func TestACopyOfTheTreeHasWhatGitHas(t *testing.T) {
+	from, to := repository(t), t.TempDir()
+	for name, text := range map[string]string{"f": "2", "new": "3", ".gitignore": "ignored\n", "ignored": "4"} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := copyTree(from, to); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"f": "2", "new": "3", "ignored": ""} {
+		if got, _ := os.ReadFile(filepath.Join(to, name)); string(got) != want {
+			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestArchivesOfTheSameEntriesAreTheSame(t *testing.T) {
+	entries := []entry{{"a", 0o755, []byte("1")}, {"b/c", 0o644, []byte("2")}}
+	made := time.Unix(1_700_000_000, 0).UTC()
+	for name, pack := range map[string]func([]entry, time.Time) ([]byte, error){"tar": packTar, "zip": packZip} {
+		one, err := pack(entries, made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if two, err := pack(entries, made); err != nil || !bytes.Equal(one, two) {
+			t.Errorf("%s: got two archives that differ (%v), want the same bytes", name, err)
+		}
+	}
+	packed, err := packTar(entries, made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := exec.Command("tar", "--list", "--verbose", "--gzip", "--utc", "--file", "-")
+	list.Stdin = bytes.NewReader(packed)
+	got, err := output(list)
+	if err != nil || !strings.Contains(string(got), "-rwxr-xr-x 0/0") || !strings.Contains(string(got), "2023-11-14 22:13 b/c") {
+		t.Errorf("got %s, %v, want the modes, and the time of the commit", got, err)
+	}
+}
+
+func TestAProgramsManualHasItsPagesAndNoOthers(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"injector.1", "injector-inject.1", "injectors.1", "queue-proxy.1"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages, err := manual(dir, "injector")
+	if err != nil || len(pages) != 2 || pages[0].name != "man/injector-inject.1" || pages[1].name != "man/injector.1" {
+		t.Errorf("got %v, %v, want both pages of the injector", pages, err)
+	}
+	if _, err := manual(dir, "top"); err == nil {
+		t.Error("got no error, want one for a program without a manual")
+	}
+}
+
+func TestSha256sumReadsTheChecksums(t *testing.T) {
+	r := &release{out: t.TempDir(), stdout: io.Discard}
+	folder := filepath.Join(r.out, "assets")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "a"), []byte("1"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSums(folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.checkSums(); err != nil {
+		t.Errorf("got %v, want them verified", err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "a"), []byte("2"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.checkSums(); err == nil {
+		t.Error("got another file verified, want an error")
+	}
+}
+
+func TestThePackedChartHasVersionImagesAndLinkedFiles(t *testing.T) {
+	i := images{sidecar: "r.example/q@sha256:" + strings.Repeat("1", 64), injector: "r.example/i:2"}
+	name, packed, err := packChart(root, "v1.2.3-rc.1", i, time.Unix(0, 0))
+	if err != nil || name != "queue-proxy-injector-1.2.3-rc.1.tgz" {
+		t.Fatalf("got %s, %v, want queue-proxy-injector-1.2.3-rc.1.tgz", name, err)
+	}
+	dir := t.TempDir()
+	extract := exec.Command("tar", "--extract", "--gzip", "--directory", dir)
+	extract.Stdin = bytes.NewReader(packed)
+	if _, err := output(extract); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{
+		"Chart.yaml":                "\nversion: 1.2.3-rc.1\nappVersion: 1.2.3-rc.1\n",
+		"values.yaml":               "  injector: r.example/i:2\n  sidecar: " + i.sidecar + "\n",
+		"values.schema.json":        `"additionalProperties": false`,
+		".helmignore":               "*",
+		"templates/deployment.yaml": "kind: Deployment",
+		"templates/NOTES.txt":       "rollout restart",
+		"files/rules.yaml":          "alert: ",
+		"files/dashboard.json":      `"panels"`,
+	} {
+		path := filepath.Join(dir, chartName, file)
+		got, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: got %.200s, %v, want %q in it", file, got, err, want)
+		}
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%s: got %v, want a regular file", file, err)
+		}
+	}
+}
+
+// The chart of a checkout has the images of deploy/images.
+func TestTheChartHasTheImagesOfTheOverlays(t *testing.T) {
+	values, err := os.ReadFile(filepath.Join(root, chartFolder, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	component, err := os.ReadFile(filepath.Join(root, "deploy/images/kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range chartImage.FindAllString(string(values), -1) {
+		name, _, digest := splitReference(strings.Fields(m)[1])
+		if want := "newName: " + name + "\n    digest: " + digest + "\n"; !strings.Contains(string(component), want) {
+			t.Errorf("got %s in the chart, want what deploy/images has:\n%s", m, component)
+		}
+	}
+}
+
+func TestEveryProgramIsBuiltForLinuxAndAllButTheSidecarElsewhere(t *testing.T) {
+	folders, err := filepath.Glob(filepath.Join(root, "cmd/*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range platforms() {
+		got, err := p.programs(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := len(folders)
+		if p.os != "linux" {
+			want--
+		}
+		if len(got) != want || slices.Contains(got, "queue-proxy") != (p.os == "linux") {
+			t.Errorf("%s/%s: got %q, want %d programs, the sidecar on Linux alone", p.os, p.arch, got, want)
+		}
+	}
+}
