@@ -193,10 +193,10 @@ func overlay(t *testing.T, name string) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	const zeros = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
-	injector, sidecar := byDigest(t, injectorImage), byDigest(t, sidecarImage)
-	at, digest, _ := strings.Cut(injector, "@")
-	edit(t, dir+"/deploy/base/kustomization.yaml", "    digest: "+zeros, "    newName: "+at+"\n    digest: "+digest)
-	edit(t, dir+"/deploy/base/deployment.yaml", "--image=queue-proxy@"+zeros, "--image="+sidecar)
+	for name, image := range map[string]string{"queue-proxy-injector": injectorImage, "queue-proxy": sidecarImage} {
+		at, digest, _ := strings.Cut(byDigest(t, image), "@")
+		edit(t, dir+"/deploy/images/kustomization.yaml", "ghcr.io/queue-proxy/"+name+"\n    digest: "+zeros, at+"\n    digest: "+digest)
+	}
 	return filepath.Join(dir, "deploy/overlays", name)
 }
 

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // These tests change the whole cluster, so they run one after the other and before those
@@ -44,7 +44,7 @@ func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) 
 	s.ready("app=shop", 2)
 	shell := func(line string) string {
 		t.Helper()
-		line = strings.NewReplacer("bin/injector", "../../bin/injector", "app.yaml", file, "kubectl", "kubectl -n "+s.name).Replace(line)
+		line = strings.NewReplacer("bin/injector", "../../bin/injector", "deploy/example/before.yaml", file, "app.yaml", file, "kubectl", "kubectl -n "+s.name).Replace(line)
 		c := exec.Command("bash", "-o", "pipefail", "-c", line)
 		var said bytes.Buffer
 		c.Stderr = &said
@@ -66,7 +66,7 @@ func TestTheReadmesCommandsInjectAndTakeBackAWorkloadUnderTraffic(t *testing.T) 
 		t.Errorf("%s: got %q, want that it is ready", readme[2], said)
 	}
 
-	c := newCrowd(s, s.service("shop"))
+	c := newClients(s, s.service("shop"))
 	c.come("kept", false, nil)
 	c.come("fresh", true, nil)
 	time.Sleep(time.Second)
@@ -93,7 +93,7 @@ func TestTheReadmesTwoStepsLoseNoRequest(t *testing.T) {
 		app{name: "shop", replicas: 2, more: `lifecycle: {preStop: {sleep: {seconds: 5}}}`}.manifest())
 	s.apply(original)
 	s.ready("app=shop", 2)
-	// What goes past the sidecar is in no log of it, so these visitors count for themselves.
+	// What goes past the sidecar is in no log of it, so these clients count for themselves.
 	address := s.service("shop")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -304,9 +304,9 @@ func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
 	webhook(t)
 	s := newSpace(t, "restart", restricted, wanted)
 	address := s.run(app{name: "web", replicas: 2, annotations: logged()})
-	c := newCrowd(s, address)
+	c := newClients(s, address)
 	c.come("kept", false, nil)
-	c.come("post", true, func(v *visit.Visitor) { v.Wishes = []visit.Wish{visit.Post("/sink", 1000)} })
+	c.come("post", true, func(v *ledger.Client) { v.Requests = []ledger.Request{ledger.Post("/sink", 1000)} })
 	time.Sleep(2 * time.Second)
 	if err := it.restartNode(); err != nil {
 		t.Fatal(err)
@@ -330,8 +330,8 @@ func TestANodeThatStartsAgainLosesNoRequest(t *testing.T) {
 		return nil
 	})
 	time.Sleep(2 * time.Second)
-	row := c.judge("the node is killed, and starts again", visit.Excuses{Log: true, End: true})
-	if row.count[visit.ByApp] == 0 || row.count[visit.Broken] == 0 {
+	row := c.reconcile("the node is killed, and starts again", ledger.Exceptions{Log: true, End: true})
+	if row.count[ledger.ByApp] == 0 || row.count[ledger.Broken] == 0 {
 		t.Errorf("got %v, want answers of the app, and broken ones: else there was no restart", row.count)
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // ingress is where requests for Knative Services go.
@@ -55,10 +55,10 @@ func TestTheAutoscalerScalesByTheSidecarsStatisticsAlone(t *testing.T) {
 	host := s.deploy(kservice{name: "web", annotations: append(direct, `autoscaling.knative.dev/max-scale: "3"`, `autoscaling.knative.dev/target: "2"`)})
 	through(host, "/echo")
 	s.mode("web", "Serve")
-	c := newCrowd(s, ingress)
+	c := newClients(s, ingress)
 	for i := range 8 {
-		c.come(fmt.Sprint("slow", i), true, func(v *visit.Visitor) {
-			v.Host, v.Wishes = host, []visit.Wish{visit.Get("/slow?ms=400", 5)}
+		c.come(fmt.Sprint("slow", i), true, func(v *ledger.Client) {
+			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/slow?ms=400", 5)}
 		})
 	}
 	s.scaled("web", func(n int) bool { return n == 3 }, "3")
@@ -72,10 +72,10 @@ func TestContainerConcurrencyHoldsInEachPodOfARevision(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t, "concurrency")
 	host := s.deploy(kservice{name: "web", annotations: always(`autoscaling.knative.dev/max-scale: "3"`), spec: []string{"containerConcurrency: 2"}})
-	c := newCrowd(s, ingress)
+	c := newClients(s, ingress)
 	for i := range 8 {
-		c.come(fmt.Sprint("slow", i), true, func(v *visit.Visitor) {
-			v.Host, v.Wishes = host, []visit.Wish{visit.Get("/slow?ms=300", 5)}
+		c.come(fmt.Sprint("slow", i), true, func(v *ledger.Client) {
+			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/slow?ms=300", 5)}
 		})
 	}
 	s.scaled("web", func(n int) bool { return n == 3 }, "3")
@@ -143,15 +143,15 @@ func TestEveryProtocolReachesARevision(t *testing.T) {
 	s := newSpace(t, "protocols")
 	one := s.deploy(kservice{name: "one", annotations: always()})
 	two := s.deploy(kservice{name: "two", annotations: always(), port: "h2c"})
-	c := newCrowd(s, ingress)
+	c := newClients(s, ingress)
 	c.host = one
-	c.come("one", false, func(v *visit.Visitor) {
-		v.Host, v.Wishes = one, []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Post("/sink", 10000).InChunks()}
+	c.come("one", false, func(v *ledger.Client) {
+		v.Host, v.Requests = one, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 10000).InChunks()}
 	})
-	c.come("two", false, func(v *visit.Visitor) {
-		v.Host, v.Wishes = two, []visit.Wish{visit.Get("/bytes/3000", 3000).OverH2(), visit.Post("/sink", 10000).OverH2()}
+	c.come("two", false, func(v *ledger.Client) {
+		v.Host, v.Requests = two, []ledger.Request{ledger.Get("/bytes/3000", 3000).OverH2(), ledger.Post("/sink", 10000).OverH2()}
 	})
-	c.come("grpc", false, func(v *visit.Visitor) { speakGRPC(v); v.Host = two })
+	c.come("grpc", false, func(v *ledger.Client) { speakGRPC(v); v.Host = two })
 	c.streams()
 	time.Sleep(8 * time.Second)
 	c.allServed("Knative: HTTP/1.1, h2c, gRPC, WebSocket, events")
@@ -244,14 +244,14 @@ func TestATagHasAnAddressOfItsOwn(t *testing.T) {
 func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 	serving(t)
 	s := newSpace(t, "switch")
-	crowd := func() *crowd {
-		c := newCrowd(s, ingress)
+	start := func() *clients {
+		c := newClients(s, ingress)
 		for i, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
 			host := s.deployed(k.name)
-			c.come(fmt.Sprint("kept", i), false, func(v *visit.Visitor) {
-				v.Host, v.Wishes = host, []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Get("/slow?ms=50", 5)}
+			c.come(fmt.Sprint("kept", i), false, func(v *ledger.Client) {
+				v.Host, v.Requests = host, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Get("/slow?ms=50", 5)}
 			})
-			c.come(fmt.Sprint("fresh", i), true, func(v *visit.Visitor) { v.Host, v.Wishes = host, []visit.Wish{visit.Post("/sink", 1000)} })
+			c.come(fmt.Sprint("fresh", i), true, func(v *ledger.Client) { v.Host, v.Requests = host, []ledger.Request{ledger.Post("/sink", 1000)} })
 		}
 		return c
 	}
@@ -259,7 +259,7 @@ func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 		s.deploy(k)
 	}
 	s.mode("direct", "Serve")
-	c := crowd()
+	c := start()
 	time.Sleep(time.Second)
 	for _, k := range []kservice{{name: "direct", annotations: always(append(direct, `test: "2"`)...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`, `test: "2"`)}} {
 		s.deploy(k)
@@ -268,9 +268,9 @@ func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 	c.allServed("Knative: new Revisions of two Services")
 
 	// From ours to Knative's own and back: every Revision rolls.
-	c = crowd()
+	c = start()
 	for _, image := range []string{knativeQueue, sidecarImage} {
-		if err := patchConfig("deployment", `{"queue-sidecar-image":"`+image+`"}`); err != nil {
+		if err := setQueueImage(image); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "every pod has "+image+", and the old ones are gone", func() error {
@@ -293,9 +293,9 @@ func TestRollOutsAndAnImageSwitchUnderTrafficLoseNoRequest(t *testing.T) {
 	results.Lock()
 	results.all = append(results.all, row)
 	results.Unlock()
-	t.Logf("%s: %d requests, %d by the app, %v", row.scenario, row.sent(), row.count[visit.ByApp], row.words)
-	if row.count[visit.ByApp] != row.sent() {
-		t.Errorf("got %d of %d requests answered by the app, want all: %v", row.count[visit.ByApp], row.sent(), row.words)
+	t.Logf("%s: %d requests, %d by the app, %v", row.scenario, row.sent(), row.count[ledger.ByApp], row.words)
+	if row.count[ledger.ByApp] != row.sent() {
+		t.Errorf("got %d of %d requests answered by the app, want all: %v", row.count[ledger.ByApp], row.sent(), row.words)
 	}
 }
 
@@ -318,6 +318,13 @@ func TestKnativesPodsAreLeftAloneByTheInjector(t *testing.T) {
 }
 
 func TestInternalTLSReachesTheSidecar(t *testing.T) {
+	manifest, err := servingManifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(manifest, "system-internal-tls") {
+		t.Skipf("%s has no system-internal-tls", *release)
+	}
 	serving(t)
 	if err := patchConfig("network", `{"system-internal-tls":"Enabled"}`); err != nil {
 		t.Fatal(err)
@@ -333,14 +340,17 @@ func TestInternalTLSReachesTheSidecar(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSpace(t, "internal-tls")
-	c := newCrowd(s, ingress)
+	c := newClients(s, ingress)
 	for _, k := range []kservice{{name: "direct", annotations: always(direct...)}, {name: "activated", annotations: always(`autoscaling.knative.dev/target-burst-capacity: "-1"`)}} {
 		host := s.deploy(k)
-		c.come(k.name, true, func(v *visit.Visitor) {
-			v.Host, v.Wishes = host, []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Post("/sink", 1000)}
+		c.come(k.name, true, func(v *ledger.Client) {
+			v.Host, v.Requests = host, []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 1000)}
 		})
 	}
-	s.mode("direct", "Serve")
+	// Earlier releases keep the activator in the way of all Revisions with internal TLS.
+	if *release == newestRelease {
+		s.mode("direct", "Serve")
+	}
 	pod := s.ready("serving.knative.dev/service=direct", 1)[0]
 	eventually(t, "the sidecar speaks TLS", func() error {
 		if status, body := askOver(overTLS(), "GET", "https://"+pod.text("status", "podIP")+":8112/echo"); status != 200 {

@@ -340,7 +340,7 @@ func (m *machine) stop(names ...string) {
 }
 
 func (m *machine) stopAll() {
-	m.stop("ingress", "dns", "kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "containerd", "etcd")
+	m.stop("prometheus", "ingress", "dns", "kubelet", "kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "containerd", "etcd")
 }
 
 // until asks until the answer is nil. It gives up when patience is over, and when one of

@@ -33,9 +33,13 @@ const (
 	roleTests = "tests"
 )
 
+// newestRelease is the folder of the newest Knative here.
+const newestRelease = "knative"
+
 var (
-	shell  = flag.Bool("shell", false, "start the cluster, run no test, and leave it running until this program is interrupted")
-	update = flag.Bool("update", false, "write the tables of the results into docs/reliability.md")
+	shell   = flag.Bool("shell", false, "start the cluster, run no test, and leave it running until this program is interrupted")
+	release = flag.String("knative", newestRelease, "folder of the go.mod that names Knative's release: knative or knative-VERSION")
+	update  = flag.Bool("update", false, "write the tables of the results into the documents")
 )
 
 func TestMain(m *testing.M) {
@@ -92,7 +96,11 @@ func enclose() (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	return runEnclosed(state, group)
+}
 
+// runEnclosed runs this program again, as the first process in namespaces of its own.
+func runEnclosed(state, group string) (code int, err error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	again := exec.Command("/proc/self/exe", os.Args[1:]...)

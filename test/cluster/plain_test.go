@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // modes are the two ways in which the sidecar is in a pod.
@@ -24,7 +24,7 @@ func TestARollOutLosesNoRequest(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t, "roll-"+mode, restricted, wanted)
-			c := newCrowd(s, s.run(app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}))
+			c := newClients(s, s.run(app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}))
 			c.comeAll()
 			for range 2 {
 				time.Sleep(2 * time.Second)
@@ -47,7 +47,7 @@ func TestASwitchOfTheEngineInARollOutLosesNoRequest(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t, "engine-"+mode, restricted, wanted)
 			a := app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}
-			c := newCrowd(s, s.run(a))
+			c := newClients(s, s.run(a))
 			c.comeAll()
 			for _, engine := range engines {
 				time.Sleep(2 * time.Second)
@@ -91,7 +91,7 @@ func TestAPodThatIsDeletedOrEvictedAnswersWhatItHasAccepted(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t, "delete-"+mode, restricted, wanted)
-			c := newCrowd(s, s.run(app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}))
+			c := newClients(s, s.run(app{name: "web", replicas: 2, annotations: logged("mode=" + mode)}))
 			c.comeAll()
 			for _, how := range []string{"delete", "evict"} {
 				pod := s.ready("app=web", 2)[0]
@@ -245,7 +245,7 @@ func TestTheKubeletsProbesOfEachKindPassWithASidecar(t *testing.T) {
 // must be quick to change its mind.
 func (s *space) switches(pod object) {
 	s.t.Helper()
-	// To the app itself: an app that is not ready must still hear it.
+	// To the app itself: an app that is not ready must still get it.
 	app := "http://" + pod.text("status", "podIP") + ":8080/ready?status="
 	isReady := func() bool {
 		o, err := s.one("pods", pod.name())
@@ -308,7 +308,7 @@ func TestAKilledContainerLosesNoRequest(t *testing.T) {
 			t.Parallel()
 			s := newSpace(t, "kill-"+victim, restricted, wanted)
 			address := s.run(app{name: "web", replicas: 2, annotations: logged()})
-			c := newCrowd(s, address)
+			c := newClients(s, address)
 			c.come("kept", false, nil)
 			c.come("fresh", true, nil)
 			c.come("grpc", false, speakGRPC)
@@ -331,8 +331,8 @@ func TestAKilledContainerLosesNoRequest(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			name := map[string]string{"app": "SIGKILL of the app, twice", sidecarName: "SIGKILL of the sidecar, twice"}[victim]
-			row := c.judge(name, visit.Excuses{Log: victim == sidecarName, End: victim == sidecarName})
-			if row.count[visit.ByApp] == 0 {
+			row := c.reconcile(name, ledger.Exceptions{Log: victim == sidecarName, End: victim == sidecarName})
+			if row.count[ledger.ByApp] == 0 {
 				t.Error("got no answer of the app, want some")
 			}
 		})
@@ -356,7 +356,7 @@ func TestASidecarThatRunsOutOfMemoryLosesNoRequest(t *testing.T) {
 	annotations := logged("memory-limit=64Mi", "memory-request=32Mi")
 	annotations["queue-proxy.dev/settings"] = "REQUEST_LOG=true\nMAX_HEADER_BYTES=1048576\n"
 	address := s.run(app{name: "web", replicas: 2, annotations: annotations})
-	c := newCrowd(s, address)
+	c := newClients(s, address)
 	c.come("kept", false, nil)
 	c.come("fresh", true, nil)
 	time.Sleep(time.Second)
@@ -371,7 +371,7 @@ func TestASidecarThatRunsOutOfMemoryLosesNoRequest(t *testing.T) {
 	})
 	s.ready("app=web", 2)
 	time.Sleep(2 * time.Second)
-	c.judge("the sidecar is out of memory, and killed", visit.Excuses{Log: true, End: true})
+	c.reconcile("the sidecar is out of memory, and killed", ledger.Exceptions{Log: true, End: true})
 }
 
 func TestAJobWithANativeSidecarEnds(t *testing.T) {
@@ -433,17 +433,12 @@ spec:
 	}
 }
 
-func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
-	t.Parallel()
-	s := newSpace(t, "tls", restricted)
-	dir := t.TempDir()
-	if err := visit.WritePair(dir); err != nil {
-		t.Fatal(err)
-	}
-	s.kubectl("create", "secret", "tls", "pair", "--cert="+dir+"/tls.crt", "--key="+dir+"/tls.key")
+// injectedWithPair are the injected app and its Service for HTTPS, with the Secret pair
+// as the sidecar's certificate.
+func injectedWithPair(t *testing.T) (objects []string) {
+	t.Helper()
 	// A volume is not among the injector's options: it is added to what the command made.
 	made := injector(t, app{name: "web", replicas: 2, annotations: logged()}.manifest(), "inject", "-f", "-", "--image="+sidecarImage, "-o", "json")
-	var objects []string
 	for d := json.NewDecoder(strings.NewReader(made)); d.More(); {
 		var o object
 		if err := d.Decode(&o); err != nil {
@@ -467,7 +462,18 @@ func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
 		}
 		objects = append(objects, string(text))
 	}
-	for _, o := range objects {
+	return objects
+}
+
+func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t, "tls", restricted)
+	dir := t.TempDir()
+	if err := ledger.WritePair(dir); err != nil {
+		t.Fatal(err)
+	}
+	s.kubectl("create", "secret", "tls", "pair", "--cert="+dir+"/tls.crt", "--key="+dir+"/tls.key")
+	for _, o := range injectedWithPair(t) {
 		s.apply(o)
 	}
 	s.ready("app=web", 2)
@@ -478,13 +484,13 @@ func TestTrafficOverTLSLosesNoRequestInARollOut(t *testing.T) {
 		}
 		return nil
 	})
-	c := newCrowd(s, address)
-	secure := func(v *visit.Visitor) { v.TLS = overTLS().TLSClientConfig }
-	c.come("kept", false, func(v *visit.Visitor) {
+	c := newClients(s, address)
+	secure := func(v *ledger.Client) { v.TLS = overTLS().TLSClientConfig }
+	c.come("kept", false, func(v *ledger.Client) {
 		secure(v)
-		v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Post("/sink", 1000)}
+		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Post("/sink", 1000)}
 	})
-	c.come("fresh", true, func(v *visit.Visitor) { secure(v); v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000)} })
+	c.come("fresh", true, func(v *ledger.Client) { secure(v); v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000)} })
 	time.Sleep(time.Second)
 	s.kubectl("rollout", "restart", "deployment/web")
 	s.rolled("web")

@@ -9,13 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
-)
-
-const (
-	tableBegin = "<!-- cluster -->\n"
-	tableEnd   = "<!-- /cluster -->\n"
-	page       = "../../docs/reliability.md"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // report prints the table of all scenarios with traffic, and with -update writes it into
@@ -29,28 +23,34 @@ func report(well bool) error {
 	b.WriteString("| scenario | sent | by the app | by us | broken | lost |\n|---|---|---|---|---|---|\n")
 	var sum result
 	for _, r := range results.all {
-		byUs := fmt.Sprint(r.count[visit.ByUs])
-		if r.count[visit.ByUs] > 0 {
-			byUs += ": " + strings.Join(slices.Sorted(maps.Keys(r.words[visit.ByUs])), ", ")
+		byUs := fmt.Sprint(r.count[ledger.ByUs])
+		if r.count[ledger.ByUs] > 0 {
+			byUs += ": " + strings.Join(slices.Sorted(maps.Keys(r.words[ledger.ByUs])), ", ")
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %s | %d | %d |\n", r.scenario, r.sent(), r.count[visit.ByApp], byUs, r.count[visit.Broken], r.count[visit.Lost])
+		fmt.Fprintf(&b, "| %s | %d | %d | %s | %d | %d |\n", r.scenario, r.sent(), r.count[ledger.ByApp], byUs, r.count[ledger.Broken], r.count[ledger.Lost])
 		for v, n := range r.count {
 			sum.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | %d | %d | %d | %d | **%d** |\n", sum.sent(), sum.count[visit.ByApp], sum.count[visit.ByUs], sum.count[visit.Broken], sum.count[visit.Lost])
+	fmt.Fprintf(&b, "| **all** | %d | %d | %d | %d | **%d** |\n", sum.sent(), sum.count[ledger.ByApp], sum.count[ledger.ByUs], sum.count[ledger.Broken], sum.count[ledger.Lost])
 	fmt.Printf("\n%s\n", b.String())
 	if !*update || !well {
 		return nil
 	}
-	text, err := os.ReadFile(page)
+	return writeBetween("../../docs/reliability.md", "cluster", b.String())
+}
+
+// writeBetween puts a text into a document, between the comments with a name.
+func writeBetween(page, name, text string) error {
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"
+	old, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
-	before, rest, ok := strings.Cut(string(text), tableBegin)
-	_, after, ok2 := strings.Cut(rest, tableEnd)
+	before, rest, ok := strings.Cut(string(old), begin)
+	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		return fmt.Errorf("%s: no place for the table", page)
+		return fmt.Errorf("%s: no place for the table %s", page, name)
 	}
-	return os.WriteFile(page, []byte(before+tableBegin+"\n"+b.String()+"\n"+tableEnd+after), 0o644)
+	return os.WriteFile(page, []byte(before+begin+"\n"+text+"\n"+end+after), 0o644)
 }

@@ -47,13 +47,8 @@ func (m *machine) startServing() error {
 }
 
 func (m *machine) installServing() error {
-	for name, ref := range map[string]string{"controller": "", "webhook": "", "autoscaler": "", "activator": "", "queue": knativeQueue, "wsserver": wsserver, "grpc-ping": grpcPing} {
-		if ref == "" {
-			ref = "dev.local/knative-" + name + ":dev"
-		}
-		if err := m.importProgram(m.knative+"/"+name, ref, "/ko-app/"+name); err != nil {
-			return err
-		}
+	if err := m.importServing(); err != nil {
+		return err
 	}
 	manifest, err := servingManifest()
 	if err != nil {
@@ -74,9 +69,11 @@ func (m *machine) installServing() error {
 		return err
 	}
 	for name, data := range map[string]string{
-		"network":       `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev"}`,
+		// Releases before 1.0 know the names with a dot.
+		"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
+			`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
 		"domain":        `{"example.com":""}`,
-		"deployment":    `{"queue-sidecar-image":"` + sidecarImage + `"}`,
+		"deployment":    queueImage(sidecarImage),
 		"autoscaler":    `{"stable-window":"12s","scale-to-zero-grace-period":"10s"}`,
 		"features":      `{"multi-container-probing":"enabled"}`,
 		"observability": `{"logging.enable-request-log":"true","logging.request-log-template":` + strconv.Quote(ledgerTemplate) + `}`,
@@ -106,6 +103,23 @@ ports: [{name: http, port: 80, protocol: TCP}]
 	return m.rollouts("controller", "autoscaler", "activator")
 }
 
+// importServing gives containerd the programs of the chosen release.
+func (m *machine) importServing() error {
+	bin, err := programs(*release)
+	if err != nil {
+		return err
+	}
+	for name, ref := range map[string]string{"controller": "", "webhook": "", "autoscaler": "", "activator": "", "queue": knativeQueue, "wsserver": wsserver, "grpc-ping": grpcPing} {
+		if ref == "" {
+			ref = "dev.local/knative-" + name + ":dev"
+		}
+		if err := m.importProgram(bin+"/"+name, ref, "/ko-app/"+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (m *machine) rollouts(names ...string) error {
 	for _, name := range names {
 		if _, err := run(nil, "kubectl", "-n", "knative-serving", "rollout", "status", "deployment/"+name, "--timeout=110s"); err != nil {
@@ -121,18 +135,35 @@ func patchConfig(name, data string) error {
 	return err
 }
 
+// queueImage returns the setting that names the image of the queue-proxy. Releases before
+// 1.0 know another name.
+func queueImage(image string) string {
+	return fmt.Sprintf(`{"queue-sidecar-image":%q,"queueSidecarImage":%[1]q}`, image)
+}
+
+func setQueueImage(image string) error { return patchConfig("deployment", queueImage(image)) }
+
+// moduleField returns a field, as go list has it, of a module that a go.mod here names.
+func moduleField(in, module, field string) (string, error) {
+	c := exec.Command("go", "list", "-m", "-f", "{{."+field+"}}", module)
+	c.Dir = in
+	out, err := c.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", module, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 // servingManifest puts together what Knative's release files are made of: they are in
 // the modules of Serving, networking and caching.
 func servingManifest() (string, error) {
 	dirs := map[string]string{}
 	for _, module := range []string{"serving", "networking", "caching"} {
-		c := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "knative.dev/"+module)
-		c.Dir = "knative"
-		out, err := c.Output()
+		dir, err := moduleField(*release, "knative.dev/"+module, "Dir")
 		if err != nil {
-			return "", fmt.Errorf("knative.dev/%s: %w", module, err)
+			return "", err
 		}
-		dirs[module] = strings.TrimSpace(string(out))
+		dirs[module] = dir
 	}
 	core := dirs["serving"] + "/config/core"
 	var files []string
@@ -143,7 +174,9 @@ func servingManifest() (string, error) {
 		core + "/deployments/webhook.yaml", core + "/webhooks/*.yaml",
 	} {
 		found, err := filepath.Glob(pattern)
-		if err != nil || len(found) == 0 {
+		// Not every release has the objects that its kinds need first.
+		optional := pattern == core+"/200-*.yaml" || pattern == core+"/300-*.yaml"
+		if err != nil || len(found) == 0 && !optional {
 			return "", errors.Join(err, fmt.Errorf("%s: nothing there", pattern))
 		}
 		files = append(files, found...)
@@ -201,6 +234,10 @@ spec:
 `, k.name, strings.Join(k.annotations, ", "), strings.Join(spec, ", "))
 	if k.traffic != "" {
 		text += "  traffic: " + k.traffic + "\n"
+	}
+	if strings.HasPrefix(*release, "knative-v0.") {
+		// The names with hyphens came with 1.0.
+		text = strings.NewReplacer("/min-scale:", "/minScale:", "/max-scale:", "/maxScale:", "/target-burst-capacity:", "/targetBurstCapacity:").Replace(text)
 	}
 	return text
 }

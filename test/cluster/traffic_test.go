@@ -17,11 +17,11 @@ import (
 
 	"github.com/coder/websocket"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
-// A crowd is clients that come until they are stopped, each with a ledger.
-type crowd struct {
+// clients send requests until they are stopped, each with a ledger.
+type clients struct {
 	s      *space
 	target string // host:port
 	host   string // of streams; "": the target
@@ -30,7 +30,7 @@ type crowd struct {
 	group  sync.WaitGroup
 
 	mu      sync.Mutex // protects all below
-	entries []visit.Entry
+	entries []ledger.Entry
 	remarks []string // on the first requests that were not answered
 }
 
@@ -38,22 +38,22 @@ type crowd struct {
 // because the machine is small and everything else runs on it too.
 func pause(r *rand.Rand) time.Duration { return time.Duration(20+r.IntN(60)) * time.Millisecond }
 
-// newCrowd returns a crowd for an address, with nobody in it.
-func newCrowd(s *space, target string) *crowd {
-	c := &crowd{s: s, target: target}
+// newClients returns none yet, for an address.
+func newClients(s *space, target string) *clients {
+	c := &clients{s: s, target: target}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	s.t.Cleanup(func() { c.end(); c.group.Wait() })
 	return c
 }
 
-func (c *crowd) dial(ctx context.Context) (net.Conn, error) {
+func (c *clients) dial(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "tcp", c.target)
 }
 
 // come starts a client. A fresh one keeps no connection from one request to the next.
-func (c *crowd) come(name string, fresh bool, change func(*visit.Visitor)) {
-	v := &visit.Visitor{Name: c.s.name + "." + name, Dial: c.dial, Wishes: visit.Usual(), Rand: rand.New(rand.NewPCG(uint64(len(name)), 1))}
+func (c *clients) come(name string, fresh bool, change func(*ledger.Client)) {
+	v := &ledger.Client{Name: c.s.name + "." + name, Dial: c.dial, Requests: ledger.Usual(), Rand: rand.New(rand.NewPCG(uint64(len(name)), 1))}
 	if change != nil {
 		change(v)
 	}
@@ -61,7 +61,7 @@ func (c *crowd) come(name string, fresh bool, change func(*visit.Visitor)) {
 		defer v.Leave()
 		for c.ctx.Err() == nil {
 			begun := time.Now()
-			if e := v.Ask(v.Wish()); e.Verdict != visit.ByApp && e.Verdict != visit.ByUs {
+			if e := v.Ask(v.Next()); e.Verdict != ledger.ByApp && e.Verdict != ledger.ByUs {
 				c.remark(fmt.Sprintf("%s: %s %s after %v: %s", begun.Format(time.TimeOnly), e.ID, e.Verdict, time.Since(begun).Round(time.Millisecond), e.Word))
 			}
 			if fresh {
@@ -78,42 +78,42 @@ func (c *crowd) come(name string, fresh bool, change func(*visit.Visitor)) {
 
 // comeAll starts one client of each kind: HTTP/1.1 on kept and on fresh connections,
 // POST, HTTP/2, gRPC, WebSocket and server-sent events.
-func (c *crowd) comeAll() {
-	c.come("kept", false, func(v *visit.Visitor) {
-		v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000), visit.Get("/slow?ms=20", 5)}
+func (c *clients) comeAll() {
+	c.come("kept", false, func(v *ledger.Client) {
+		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000), ledger.Get("/slow?ms=20", 5)}
 	})
-	c.come("fresh", true, func(v *visit.Visitor) { v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000)} })
-	c.come("post", false, func(v *visit.Visitor) {
-		v.Wishes = []visit.Wish{visit.Post("/sink", 10000), visit.Post("/sink", 10000).InChunks()}
+	c.come("fresh", true, func(v *ledger.Client) { v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000)} })
+	c.come("post", false, func(v *ledger.Client) {
+		v.Requests = []ledger.Request{ledger.Post("/sink", 10000), ledger.Post("/sink", 10000).InChunks()}
 	})
-	c.come("h2c", false, func(v *visit.Visitor) {
-		v.Wishes = []visit.Wish{visit.Get("/bytes/3000", 3000).OverH2(), visit.Post("/sink", 10000).OverH2()}
+	c.come("h2c", false, func(v *ledger.Client) {
+		v.Requests = []ledger.Request{ledger.Get("/bytes/3000", 3000).OverH2(), ledger.Post("/sink", 10000).OverH2()}
 	})
 	c.come("grpc", false, speakGRPC)
 	c.streams()
 }
 
 // speakGRPC makes a client send gRPC calls, whose message comes back.
-func speakGRPC(v *visit.Visitor) {
+func speakGRPC(v *ledger.Client) {
 	v.Fields = append(v.Fields, [2]string{"Content-Type", "application/grpc"}, [2]string{"Te", "trailers"})
-	v.Wishes = []visit.Wish{{Method: http.MethodPost, Path: "/grpc/echo", Body: 500, H2: true, Want: 500}}
+	v.Requests = []ledger.Request{{Method: http.MethodPost, Path: "/grpc/echo", Body: 500, H2: true, Want: 500}}
 }
 
 // streams starts a client of WebSockets and one of server-sent events, each stream half a
 // second long.
-func (c *crowd) streams() {
+func (c *clients) streams() {
 	for name, ask := range map[string]func(context.Context, string) error{"ws": c.webSocket, "sse": c.events} {
 		c.group.Go(func() {
 			r := rand.New(rand.NewPCG(7, uint64(len(name))))
 			for i := 1; c.ctx.Err() == nil; i++ {
-				e := visit.Entry{ID: fmt.Sprintf("%s.%s-%d", c.s.name, name, i), Method: http.MethodGet, Path: "/" + name, Conn: true}
+				e := ledger.Entry{ID: fmt.Sprintf("%s.%s-%d", c.s.name, name, i), Method: http.MethodGet, Path: "/" + name, Conn: true}
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				begun := time.Now()
 				if err := ask(ctx, e.ID); err != nil {
 					e.Fail(err, time.Since(begun))
 					c.remark(fmt.Sprintf("%s: %s after %v: %v", begun.Format(time.TimeOnly), e.ID, time.Since(begun).Round(time.Millisecond), err))
 				} else {
-					e.Verdict, e.Status = visit.ByApp, http.StatusOK
+					e.Verdict, e.Status = ledger.ByApp, http.StatusOK
 					if name == "ws" {
 						e.Status = http.StatusSwitchingProtocols
 					}
@@ -127,10 +127,10 @@ func (c *crowd) streams() {
 }
 
 // webSocket says five messages, each of which must come back, and closes.
-func (c *crowd) webSocket(ctx context.Context, id string) error {
+func (c *clients) webSocket(ctx context.Context, id string) error {
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}}
-	ws, _, err := websocket.Dial(ctx, "ws://"+c.target+visit.Target("/ws", id), &websocket.DialOptions{
-		HTTPClient: client, Host: c.host, HTTPHeader: http.Header{visit.IDField: {id}}})
+	ws, _, err := websocket.Dial(ctx, "ws://"+c.target+ledger.Target("/ws", id), &websocket.DialOptions{
+		HTTPClient: client, Host: c.host, HTTPHeader: http.Header{ledger.IDField: {id}}})
 	if err != nil {
 		return err
 	}
@@ -153,12 +153,12 @@ func (c *crowd) webSocket(ctx context.Context, id string) error {
 }
 
 // events reads five events, each whole and in its place.
-func (c *crowd) events(ctx context.Context, id string) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.target+visit.Target("/sse?n=5&ms=100", id), nil)
+func (c *clients) events(ctx context.Context, id string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.target+ledger.Target("/sse?n=5&ms=100", id), nil)
 	if err != nil {
 		return err
 	}
-	r.Header.Set(visit.IDField, id)
+	r.Header.Set(ledger.IDField, id)
 	if c.host != "" {
 		r.Host = c.host
 	}
@@ -183,13 +183,13 @@ func (c *crowd) events(ctx context.Context, id string) error {
 	return nil
 }
 
-func (c *crowd) note(e ...visit.Entry) {
+func (c *clients) note(e ...ledger.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entries = append(c.entries, e...)
 }
 
-func (c *crowd) remark(text string) {
+func (c *clients) remark(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.remarks) < 10 {
@@ -198,7 +198,7 @@ func (c *crowd) remark(text string) {
 }
 
 // leave ends the visits: the requests under way are finished. It returns all ledgers.
-func (c *crowd) leave() []visit.Entry {
+func (c *clients) leave() []ledger.Entry {
 	c.end()
 	c.group.Wait()
 	return c.entries
@@ -207,8 +207,8 @@ func (c *crowd) leave() []visit.Entry {
 // A result is what became of the requests of one scenario.
 type result struct {
 	scenario string
-	count    [visit.Verdicts]int
-	words    [visit.Verdicts]map[string]int
+	count    [ledger.Verdicts]int
+	words    [ledger.Verdicts]map[string]int
 }
 
 func (r *result) sent() int {
@@ -219,7 +219,7 @@ func (r *result) sent() int {
 	return n
 }
 
-func (r *result) add(v visit.Verdict, word string) {
+func (r *result) add(v ledger.Verdict, word string) {
 	r.count[v]++
 	if r.words[v] == nil {
 		r.words[v] = map[string]int{}
@@ -232,16 +232,16 @@ var results struct {
 	all []*result
 }
 
-// judge holds the ledgers of the clients, of the app and of the sidecar against each
+// reconcile holds the ledgers of the clients, of the app and of the sidecar against each
 // other, and notes the scenario's row. Nothing may be lost. The logs of the app and of
 // the sidecar may be a moment late.
-func (c *crowd) judge(scenario string, x visit.Excuses) *result {
+func (c *clients) reconcile(scenario string, x ledger.Exceptions) *result {
 	c.s.t.Helper()
 	entries := c.leave()
 	var row *result
 	var lost []string
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(200 * time.Millisecond) {
-		books := visit.NewBooks()
+		books := ledger.NewBooks()
 		for _, l := range c.s.pod.all() {
 			for _, line := range l.lines {
 				if l.container == sidecarName {
@@ -254,9 +254,9 @@ func (c *crowd) judge(scenario string, x visit.Excuses) *result {
 		row, lost = &result{scenario: scenario}, nil
 		for i := range entries {
 			e := &entries[i]
-			v, word := books.Judge(e, x)
+			v, word := books.Reconcile(e, x)
 			row.add(v, word)
-			if v == visit.Lost {
+			if v == ledger.Lost {
 				lost = append(lost, fmt.Sprintf("%s %s %s: %s", e.Method, e.Path, e.ID, word))
 			}
 		}
@@ -270,17 +270,17 @@ func (c *crowd) judge(scenario string, x visit.Excuses) *result {
 	if lost != nil {
 		c.s.t.Errorf("%s: got %d of %d requests lost, want 0:\n%s", scenario, len(lost), row.sent(), strings.Join(lost[:min(10, len(lost))], "\n"))
 	}
-	c.s.t.Logf("%s: %d requests, %d by the app, %d by us %v, %d broken %v, %d lost", scenario, row.sent(), row.count[visit.ByApp],
-		row.count[visit.ByUs], row.words[visit.ByUs], row.count[visit.Broken], row.words[visit.Broken], row.count[visit.Lost])
+	c.s.t.Logf("%s: %d requests, %d by the app, %d by us %v, %d broken %v, %d lost", scenario, row.sent(), row.count[ledger.ByApp],
+		row.count[ledger.ByUs], row.words[ledger.ByUs], row.count[ledger.Broken], row.words[ledger.Broken], row.count[ledger.Lost])
 	return row
 }
 
-// allServed is judge, where every request must have been answered by the app.
-func (c *crowd) allServed(scenario string) {
+// allServed is reconcile, where every request must have been answered by the app.
+func (c *clients) allServed(scenario string) {
 	c.s.t.Helper()
-	row := c.judge(scenario, visit.Excuses{})
-	if n := row.count[visit.ByApp]; n != row.sent() || n == 0 {
-		c.s.t.Errorf("%s: got %d of %d requests answered by the app, want all; by us %v, broken %v:\n%s", scenario, n, row.sent(), row.words[visit.ByUs], row.words[visit.Broken], strings.Join(c.remarks, "\n"))
+	row := c.reconcile(scenario, ledger.Exceptions{})
+	if n := row.count[ledger.ByApp]; n != row.sent() || n == 0 {
+		c.s.t.Errorf("%s: got %d of %d requests answered by the app, want all; by us %v, broken %v:\n%s", scenario, n, row.sent(), row.words[ledger.ByUs], row.words[ledger.Broken], strings.Join(c.remarks, "\n"))
 	}
 }
 

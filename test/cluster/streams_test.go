@@ -1,0 +1,252 @@
+//go:build cluster && clusterfull
+
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// A stream is one to a pod that is then deleted. Its client goes on sending until it ends.
+type stream struct {
+	kind   string
+	opened chan error
+
+	mu      sync.Mutex // protects all below
+	deleted time.Time  // when the pod was
+	goaway  string     // when GOAWAY came; "": it did not
+	own     bool       // the app's own end arrived
+	end     string     // how it ended; "": it has not
+	done    chan struct{}
+}
+
+// openStream opens a stream of a kind: WebSocket, SSE or gRPC, straight to a pod.
+func openStream(ctx context.Context, kind, address string) *stream {
+	s := &stream{kind: kind, opened: make(chan error, 1), done: make(chan struct{})}
+	follow := map[string]func(context.Context, string) error{"WebSocket": s.webSocket, "SSE": s.events, "gRPC": s.grpc}[kind]
+	go func() {
+		defer close(s.done)
+		err := follow(ctx, address)
+		select {
+		case s.opened <- err: // it was never open
+		default:
+		}
+		if err != nil {
+			s.ended(false, "cut: "+err.Error())
+		}
+	}()
+	return s
+}
+
+// since returns the time since the deletion of the pod.
+func (s *stream) since() string {
+	if s.deleted.IsZero() {
+		return "before the deletion"
+	}
+	return fmt.Sprintf("%.1f s", time.Since(s.deleted).Seconds())
+}
+
+func (s *stream) ended(own bool, how string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end == "" {
+		s.own, s.end = own, how+" after "+s.since()
+	}
+}
+
+func (s *stream) delete() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleted = time.Now()
+}
+
+// result waits for the end of the stream.
+func (s *stream) result() (own bool, how string) {
+	<-s.done
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.goaway != "" {
+		return s.own, s.end + "; GOAWAY after " + s.goaway
+	}
+	return s.own, s.end
+}
+
+// webSocket sends a message every half a second; wsserver sends it back.
+func (s *stream) webSocket(ctx context.Context, address string) error {
+	ws, _, err := websocket.Dial(ctx, "ws://"+address+"/", nil)
+	if err != nil {
+		return err
+	}
+	defer ws.CloseNow()
+	for {
+		if err = ws.Write(ctx, websocket.MessageText, []byte("hello")); err == nil {
+			_, _, err = ws.Read(ctx)
+		}
+		var closed websocket.CloseError
+		switch {
+		case errors.As(err, &closed):
+			s.ended(closed.Code == websocket.StatusNormalClosure, fmt.Sprintf("close frame %d", closed.Code))
+			return nil
+		case err != nil:
+			return plain(err)
+		}
+		s.open()
+		time.Sleep(500 * time.Millisecond) // real time: the pace of a client
+	}
+}
+
+// open says that the stream is open.
+func (s *stream) open() {
+	select {
+	case s.opened <- nil:
+	default:
+	}
+}
+
+// events reads an event every half a second.
+func (s *stream) events(ctx context.Context, address string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/sse?n=1000&ms=500", nil)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	a, err := transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	last := ""
+	lines := bufio.NewScanner(a.Body)
+	for lines.Scan() {
+		if line := lines.Text(); strings.HasPrefix(line, "data: ") || line == "request timeout" {
+			s.open()
+			last = line
+		}
+	}
+	switch err := lines.Err(); {
+	case err != nil:
+		return plain(err)
+	case last == "data: end":
+		s.ended(true, "the app's last event")
+	default:
+		s.ended(false, fmt.Sprintf("as if complete, with %q last,", strings.TrimPrefix(last, "data: ")))
+	}
+	return nil
+}
+
+// grpc sends a message every half a second on one stream, and reads the frames itself:
+// a client library hides GOAWAY.
+func (s *stream) grpc(ctx context.Context, address string) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	var writes sync.Mutex
+	framer := http2.NewFramer(c, c)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	var head bytes.Buffer
+	e := hpack.NewEncoder(&head)
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/grpc/stream"}, {":authority", "example"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+		_ = e.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]})
+	}
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		return err
+	}
+	if err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true})); err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			writes.Lock()
+			_ = framer.WriteData(1, false, []byte("\x00\x00\x00\x00\x05hello"))
+			writes.Unlock()
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+		}
+	}()
+	for {
+		f, err := framer.ReadFrame()
+		if err != nil {
+			return plain(err)
+		}
+		writes.Lock()
+		ended := s.frame(framer, f)
+		writes.Unlock()
+		if ended {
+			return nil
+		}
+	}
+}
+
+// frame takes note of a frame, and reports whether the stream has ended with it.
+func (s *stream) frame(framer *http2.Framer, f http2.Frame) bool {
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			_ = framer.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			_ = framer.WritePing(true, f.Data)
+		}
+	case *http2.DataFrame:
+		s.open()
+	case *http2.GoAwayFrame:
+		s.mu.Lock()
+		if s.goaway == "" {
+			s.goaway = s.since()
+		}
+		s.mu.Unlock()
+	case *http2.MetaHeadersFrame:
+		if !f.StreamEnded() {
+			return false
+		}
+		status := ""
+		for _, h := range f.Fields {
+			if h.Name == "grpc-status" {
+				status = h.Value
+			}
+		}
+		s.ended(status == "14", "grpc-status "+status)
+		return true
+	case *http2.RSTStreamFrame:
+		s.ended(false, "RST_STREAM "+f.ErrCode.String())
+		return true
+	}
+	return false
+}
+
+// plain returns an error without addresses, which differ from run to run.
+func plain(err error) error {
+	for _, known := range []string{"connection reset by peer", "unexpected EOF", "EOF", "broken pipe"} {
+		if strings.Contains(err.Error(), known) {
+			return errors.New(known)
+		}
+	}
+	return err
+}
