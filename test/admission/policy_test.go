@@ -190,123 +190,147 @@ func TestThePolicyTakesRandomPodsAsTheCommandLineOrLeavesThem(t *testing.T) {
 	}
 }
 
+// A podMaker makes random pods.
+type podMaker struct{ *rand.Rand }
+
+func (m podMaker) maybe(percent int) bool    { return m.IntN(100) < percent }
+func (m podMaker) number(all ...int32) int32 { return all[m.IntN(len(all))] }
+func (m podMaker) word(all ...string) string { return all[m.IntN(len(all))] }
+
+func (m podMaker) annotations() map[string]string {
+	annotations := map[string]string{"a": "b"}
+	all := map[string][]string{
+		"queue-proxy.dev/concurrency": {"", "0", "7", "100", "-1", "x"}, "queue-proxy.dev/queue-depth": {"0", "70", "71"}, "queue-proxy.dev/request-timeout": {"0", "29", "3600", "5m"},
+		"queue-proxy.dev/container": {"c0", "c1"}, "queue-proxy.dev/port": {"8080", "http", "5000", "0"}, "queue-proxy.dev/inject": {"true", "false", "1"},
+		"prometheus.io/port": {"1"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
+	}
+	for _, key := range slices.Sorted(maps.Keys(all)) { // so a seed makes the same pods each time
+		if m.maybe(8) {
+			annotations[key] = m.word(all[key]...)
+		}
+	}
+	return annotations
+}
+
+func (m podMaker) port(names ...string) intstr.IntOrString {
+	if m.maybe(50) {
+		return intstr.FromInt32(m.number(8080, 8080, 5000, 5000, 80, 80, 9090, 0))
+	}
+	return intstr.FromString(m.word(append(names, "http", "8080")...))
+}
+
+func (m podMaker) handler() corev1.ProbeHandler {
+	switch m.IntN(4) {
+	case 0:
+		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: m.port("metrics"), Host: m.word("", "", "localhost", "::1")}}
+	case 1:
+		g := &corev1.GRPCAction{Port: m.number(8080, 50051)}
+		if m.maybe(50) {
+			service := m.word("", `a"b\c`, "ä")
+			g.Service = &service
+		}
+		return corev1.ProbeHandler{GRPC: g}
+	case 2:
+		if m.maybe(30) {
+			return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{m.word("true", "redis-cli", "x; /bin/pg_isready -q", "redis-clip", "curl https://localhost:8080/", "curl http://localhost:5000/", "grpc_health_probe -addr=:80 -tls")}}}
+		}
+	}
+	get := &corev1.HTTPGetAction{Path: m.word("", "/", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: m.port("metrics"), Scheme: corev1.URIScheme(m.word("", "HTTP", "HTTP", "HTTPS"))}
+	if m.maybe(30) {
+		get.HTTPHeaders = []corev1.HTTPHeader{{Name: m.word("X-A", "Host", "x_b"), Value: m.word("", "$x", `q"`, "a.b:80")}, {Name: "Accept", Value: "*/*"}}
+	}
+	return corev1.ProbeHandler{HTTPGet: get}
+}
+
+func (m podMaker) probe(percent int) *corev1.Probe {
+	if !m.maybe(percent) {
+		return nil
+	}
+	return &corev1.Probe{ProbeHandler: m.handler(), InitialDelaySeconds: m.number(0, 0, 5), TimeoutSeconds: m.number(0, 1, 7), PeriodSeconds: m.number(0, 3), SuccessThreshold: m.number(0, 1), FailureThreshold: m.number(0, 1, 9)}
+}
+
+func (m podMaker) lifecycle() *corev1.Lifecycle {
+	l := &corev1.Lifecycle{}
+	switch m.IntN(5) {
+	case 0:
+		l.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(m.number(0, 5, 90, 4000))}}
+	case 1, 2:
+		l.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: [][]string{
+			{"sleep", "5"}, {"/bin/sleep", "15s"}, {"sh", "-c", "sleep 20"}, {"/bin/bash", "-c", " sleep  3s "}, {"sleep", "1.5"}, {"sh", "-c", "sleep 5; kill 1"},
+			{"sh", "-c", "sleep 5m"}, {"nginx", "-s", "quit"}, {"sleep"}, {"sh", "-c", "/usr/bin/sleep 04"}, {"sh", "-c", "a\tb\n"},
+		}[m.IntN(11)]}}
+	case 3:
+		l.PreStop = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/quit", Port: m.port("web")}}
+	}
+	if m.maybe(20) {
+		l.PostStart = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: m.port("web")}}
+	}
+	return l
+}
+
+func (m podMaker) ports(first bool) (all []corev1.ContainerPort) {
+	name := m.word("http", "http", "http", "web", "")
+	if m.maybe(5) {
+		name = m.word("redis", "https", "http-admin")
+	}
+	if !first && m.maybe(80) { // a pod with the app's name in a second container is left alone
+		name = m.word("api", "")
+	}
+	for _, name := range []string{name, "metrics"}[:1+m.IntN(2)] {
+		p := corev1.ContainerPort{Name: name, ContainerPort: m.number(8080, 5000, 80, 9090, 8012, 19090, 8080, 5000, 80, 9090, 8012, 19090, 6379), Protocol: corev1.Protocol(m.word("", "TCP", "TCP", "UDP"))}
+		if m.maybe(10) {
+			p.HostPort, p.HostIP = 80, m.word("", "10.0.0.1")
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func (m podMaker) containers(n int, prefix string) []corev1.Container {
+	var all []corev1.Container
+	for i := range n {
+		c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: m.word("x", "x", "x", "x", "x", "x", "x", "x", "x", "x", "redis:7", "shop/redis-exporter"), ReadinessProbe: m.probe(60), LivenessProbe: m.probe(30), StartupProbe: m.probe(20)}
+		if i == 0 || m.maybe(30) {
+			c.Ports = m.ports(i == 0)
+		}
+		if m.maybe(15) {
+			c.Command, c.Args = []string{"serve"}, []string{m.word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80"),
+				m.word("--tls-cert=/c/tls.crt --tls-key=/c/tls.key", "--cert-dir=/c", "--client-cert=/c/x --client-key=/c/y", "--verbose", "--verbose")}
+		}
+		if m.maybe(15) {
+			c.Env = []corev1.EnvVar{{Name: m.word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: m.word("8080", "5000", "80")}, {Name: m.word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS"), Value: m.word("true", "https://+:5000;http://+:80")}}
+		}
+		if m.maybe(15) {
+			c.VolumeMounts = []corev1.VolumeMount{{Name: m.word("tls", "data"), MountPath: m.word("/etc/app/tls", "/data", "/etc/mysql/certs")}}
+		}
+		if m.maybe(40) {
+			c.Lifecycle = m.lifecycle()
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
 // randomPod is a pod of which each part may be there, or be strange.
 func randomPod(random *rand.Rand) *corev1.Pod {
-	maybe := func(percent int) bool { return random.IntN(100) < percent }
-	number := func(all ...int32) int32 { return all[random.IntN(len(all))] }
-	word := func(all ...string) string { return all[random.IntN(len(all))] }
+	m := podMaker{random}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "web-"}}
-	if maybe(50) {
-		pod.Annotations = map[string]string{"a": "b"}
-		all := map[string][]string{
-			"queue-proxy.dev/concurrency": {"", "0", "7", "100", "-1", "x"}, "queue-proxy.dev/queue-depth": {"0", "70", "71"}, "queue-proxy.dev/request-timeout": {"0", "29", "3600", "5m"},
-			"queue-proxy.dev/container": {"c0", "c1"}, "queue-proxy.dev/port": {"8080", "http", "5000", "0"}, "queue-proxy.dev/inject": {"true", "false", "1"},
-			"prometheus.io/port": {"1"}, "kubectl.kubernetes.io/default-container": {"c0", "c1", "none"}, "queue-proxy.dev/log-level": {"debug"},
-		}
-		for _, key := range slices.Sorted(maps.Keys(all)) { // so a seed makes the same pods each time
-			if maybe(8) {
-				pod.Annotations[key] = word(all[key]...)
-			}
-		}
+	if m.maybe(50) {
+		pod.Annotations = m.annotations()
 	}
-	if maybe(50) {
-		grace := int64(number(0, 1, 5, 30, 31, 60, 3600, 100000))
+	if m.maybe(50) {
+		grace := int64(m.number(0, 1, 5, 30, 31, 60, 3600, 100000))
 		pod.Spec.TerminationGracePeriodSeconds = &grace
 	}
-	if maybe(10) {
-		user := int64(number(0, 1000))
+	if m.maybe(10) {
+		user := int64(m.number(0, 1000))
 		pod.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsUser: &user}
 	}
-	pod.Spec.RestartPolicy = corev1.RestartPolicy(word("", "Always", "Always", "Always", "Never"))
-	port := func(names ...string) intstr.IntOrString {
-		if maybe(50) {
-			return intstr.FromInt32(number(8080, 8080, 5000, 5000, 80, 80, 9090, 0))
-		}
-		return intstr.FromString(word(append(names, "http", "8080")...))
-	}
-	handler := func() corev1.ProbeHandler {
-		switch random.IntN(4) {
-		case 0:
-			return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port("metrics"), Host: word("", "", "localhost", "::1")}}
-		case 1:
-			g := &corev1.GRPCAction{Port: number(8080, 50051)}
-			if maybe(50) {
-				service := word("", `a"b\c`, "ä")
-				g.Service = &service
-			}
-			return corev1.ProbeHandler{GRPC: g}
-		case 2:
-			if maybe(30) {
-				return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{word("true", "redis-cli", "x; /bin/pg_isready -q", "redis-clip", "curl https://localhost:8080/", "curl http://localhost:5000/", "grpc_health_probe -addr=:80 -tls")}}}
-			}
-		}
-		get := &corev1.HTTPGetAction{Path: word("", "/", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: port("metrics"), Scheme: corev1.URIScheme(word("", "HTTP", "HTTP", "HTTPS"))}
-		if maybe(30) {
-			get.HTTPHeaders = []corev1.HTTPHeader{{Name: word("X-A", "Host", "x_b"), Value: word("", "$x", `q"`, "a.b:80")}, {Name: "Accept", Value: "*/*"}}
-		}
-		return corev1.ProbeHandler{HTTPGet: get}
-	}
-	probe := func(percent int) *corev1.Probe {
-		if !maybe(percent) {
-			return nil
-		}
-		return &corev1.Probe{ProbeHandler: handler(), InitialDelaySeconds: number(0, 0, 5), TimeoutSeconds: number(0, 1, 7), PeriodSeconds: number(0, 3), SuccessThreshold: number(0, 1), FailureThreshold: number(0, 1, 9)}
-	}
-	containers := func(n int, prefix string) []corev1.Container {
-		var all []corev1.Container
-		for i := range n {
-			c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: word("x", "x", "x", "x", "x", "x", "x", "x", "x", "x", "redis:7", "shop/redis-exporter"), ReadinessProbe: probe(60), LivenessProbe: probe(30), StartupProbe: probe(20)}
-			if i == 0 || maybe(30) {
-				first := word("http", "http", "http", "web", "")
-				if maybe(5) {
-					first = word("redis", "https", "http-admin")
-				}
-				if i > 0 && maybe(80) { // a pod with the app's name in a second container is left alone
-					first = word("api", "")
-				}
-				for _, name := range []string{first, "metrics"}[:1+random.IntN(2)] {
-					p := corev1.ContainerPort{Name: name, ContainerPort: number(8080, 5000, 80, 9090, 8012, 19090, 8080, 5000, 80, 9090, 8012, 19090, 6379), Protocol: corev1.Protocol(word("", "TCP", "TCP", "UDP"))}
-					if maybe(10) {
-						p.HostPort, p.HostIP = 80, word("", "10.0.0.1")
-					}
-					c.Ports = append(c.Ports, p)
-				}
-			}
-			if maybe(15) {
-				c.Command, c.Args = []string{"serve"}, []string{word("--https-port=8080", "--tls-addr :5000", "--port=80", "--metrics-addr=:5000", "-httpPort=5000", "--health-port=80", "sh -c 'x --listen https://0.0.0.0:80'", "tcp-listen:80"),
-					word("--tls-cert=/c/tls.crt --tls-key=/c/tls.key", "--cert-dir=/c", "--client-cert=/c/x --client-key=/c/y", "--verbose", "--verbose")}
-			}
-			if maybe(15) {
-				c.Env = []corev1.EnvVar{{Name: word("HTTPS_PORT", "PORT", "METRICS_PORT", "HTTP_PORT"), Value: word("8080", "5000", "80")}, {Name: word("A", "SERVER_SSL_ENABLED", "LISTEN_URLS"), Value: word("true", "https://+:5000;http://+:80")}}
-			}
-			if maybe(15) {
-				c.VolumeMounts = []corev1.VolumeMount{{Name: word("tls", "data"), MountPath: word("/etc/app/tls", "/data", "/etc/mysql/certs")}}
-			}
-			if maybe(40) {
-				c.Lifecycle = &corev1.Lifecycle{}
-				switch random.IntN(5) {
-				case 0:
-					c.Lifecycle.PreStop = &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(number(0, 5, 90, 4000))}}
-				case 1, 2:
-					c.Lifecycle.PreStop = &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: [][]string{
-						{"sleep", "5"}, {"/bin/sleep", "15s"}, {"sh", "-c", "sleep 20"}, {"/bin/bash", "-c", " sleep  3s "}, {"sleep", "1.5"}, {"sh", "-c", "sleep 5; kill 1"},
-						{"sh", "-c", "sleep 5m"}, {"nginx", "-s", "quit"}, {"sleep"}, {"sh", "-c", "/usr/bin/sleep 04"}, {"sh", "-c", "a\tb\n"},
-					}[random.IntN(11)]}}
-				case 3:
-					c.Lifecycle.PreStop = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/quit", Port: port("web")}}
-				}
-				if maybe(20) {
-					c.Lifecycle.PostStart = &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Port: port("web")}}
-				}
-			}
-			all = append(all, c)
-		}
-		return all
-	}
-	pod.Spec.Containers = containers(1+random.IntN(3), "c")
-	if maybe(30) {
-		pod.Spec.InitContainers = containers(1+random.IntN(2), "i")
-		if maybe(50) {
+	pod.Spec.RestartPolicy = corev1.RestartPolicy(m.word("", "Always", "Always", "Always", "Never"))
+	pod.Spec.Containers = m.containers(1+m.IntN(3), "c")
+	if m.maybe(30) {
+		pod.Spec.InitContainers = m.containers(1+m.IntN(2), "i")
+		if m.maybe(50) {
 			always := corev1.ContainerRestartPolicyAlways
 			pod.Spec.InitContainers[0].RestartPolicy = &always
 		}
@@ -314,7 +338,7 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 	for _, name := range []string{"tls", "data"} {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "x"}}})
 	}
-	if maybe(50) {
+	if m.maybe(50) {
 		return withDefaults(pod)
 	}
 	return pod

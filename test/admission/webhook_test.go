@@ -44,7 +44,7 @@ var built = map[string][]byte{}
 func configuration(t *testing.T, overlay string, authority []byte) *admissionregv1.MutatingWebhookConfiguration {
 	t.Helper()
 	if built[overlay] == nil {
-		cmd := exec.Command("go", "run", "sigs.k8s.io/kustomize/kustomize/v5@v5.7.1", "build", filepath.Join(root, "deploy/overlays", overlay))
+		cmd := exec.Command(filepath.Join(root, "hack/kustomize"), "build", filepath.Join(root, "deploy/overlays", overlay))
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		text, err := cmd.Output()
@@ -93,7 +93,7 @@ func (w *webhook) asked(t *testing.T) int {
 	defer r.Body.Close()
 	n := -1
 	for lines := bufio.NewScanner(r.Body); lines.Scan(); {
-		if count, ok := strings.CutPrefix(lines.Text(), "injector_review_duration_seconds_count "); ok {
+		if count, ok := strings.CutPrefix(lines.Text(), "queue_proxy_injector_review_duration_seconds_count "); ok {
 			_, _ = fmt.Sscan(count, &n)
 		}
 	}
@@ -284,7 +284,7 @@ func TestAWebhookWithAnotherCertificateIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestTheAPIServerHearsWarningsAndNotes(t *testing.T) {
+func TestTheAPIServerGetsWarningsAndNotes(t *testing.T) {
 	pod := plainPod("")
 	pod.Annotations = map[string]string{"prometheus.io/scrape": "true"}
 	w := start(t)
@@ -308,6 +308,56 @@ func TestTheAPIServerHearsWarningsAndNotes(t *testing.T) {
 	}
 }
 
+// standIn is the configuration of another webhook, which patches the pod when it is first asked.
+func standIn(t *testing.T, name, patch string) *admissionregv1.MutatingWebhookConfiguration {
+	t.Helper()
+	times := 0
+	other := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		kind := admissionv1.PatchTypeJSONPatch
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
+		if times++; times == 1 {
+			review.Response.Patch, review.Response.PatchType = []byte(patch), &kind
+		}
+		_ = json.NewEncoder(rw).Encode(review)
+	}))
+	t.Cleanup(other.Close)
+	c := configuration(t, "self-managed", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw}))
+	c.Name, c.Webhooks = name, c.Webhooks[:1]
+	c.Webhooks[0].Name, c.Webhooks[0].MatchConditions = "another.example.com", nil
+	c.Webhooks[0].ClientConfig.Service, c.Webhooks[0].ClientConfig.URL = nil, &other.URL
+	fail := admissionregv1.Fail
+	c.Webhooks[0].FailurePolicy = &fail
+	return c
+}
+
+// Webhooks are called in the order of their configurations' names, so those of meshes come
+// before ours, and the pod has their proxy when ours is asked (docs/service-mesh.md).
+func TestAPodThatAMeshHasChangedIsInjectedAndTheMeshsProxyKept(t *testing.T) {
+	w := start(t)
+	const probe = `"readinessProbe":{"httpGet":{"path":"/ready","port":4191}}`
+	for name, patch := range map[string]string{
+		"linkerd-proxy-injector-webhook-config": `[{"op":"add","path":"/spec/containers/0","value":{"name":"linkerd-proxy","image":"proxy:1","ports":[{"name":"linkerd-proxy","containerPort":4143},{"name":"linkerd-admin","containerPort":4191}],` + probe + `}}]`,
+		"istio-sidecar-injector":                `[{"op":"add","path":"/spec/containers/-","value":{"name":"istio-proxy","image":"proxy:1","ports":[{"name":"http-envoy-prom","containerPort":15090}],` + probe + `}}]`,
+	} {
+		before := w.asked(t)
+		made, err := withWebhook(t, w, "self-managed", standIn(t, name, patch)).create("chosen", plainPod(""))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := w.asked(t) - before; got != 1 || sidecars(made) != 1 {
+			t.Errorf("%s: got %d reviews and %d sidecars, want 1 and 1", name, got, sidecars(made))
+		}
+		for _, c := range made.Spec.Containers {
+			isProxy := strings.HasSuffix(c.Name, "-proxy") && c.Name != "queue-proxy"
+			if isProxy && (c.ReadinessProbe == nil || c.ReadinessProbe.HTTPGet.Port.IntVal != 4191 || c.Lifecycle != nil) {
+				t.Errorf("%s: got %+v, want it as the mesh has it", name, c)
+			}
+		}
+	}
+}
+
 // Another webhook comes after ours and changes the pod: ours is asked again if it has not
 // injected yet (reinvocationPolicy IfNeeded), and leaves alone what it has injected.
 func TestAnotherWebhookAfterOursDoesNoHarm(t *testing.T) {
@@ -321,25 +371,7 @@ func TestAnotherWebhookAfterOursDoesNoHarm(t *testing.T) {
 		{"a container more", `[{"op":"add","path":"/spec/containers/-","value":{"name":"mesh","image":"mesh:1","ports":[{"containerPort":15090}]}}]`, plainPod(""), 1},
 		{"the port that was missing", `[{"op":"add","path":"/spec/containers/0/ports","value":[{"name":"http","containerPort":8080}]}]`, &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}}}}, 2},
 	} {
-		times := 0
-		other := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			var review admissionv1.AdmissionReview
-			_ = json.NewDecoder(r.Body).Decode(&review)
-			kind := admissionv1.PatchTypeJSONPatch
-			review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-			if times++; times == 1 {
-				review.Response.Patch, review.Response.PatchType = []byte(c.patch), &kind
-			}
-			_ = json.NewEncoder(rw).Encode(review)
-		}))
-		defer other.Close()
-		after := configuration(t, "self-managed", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw}))
-		after.Name, after.Webhooks = "zz-another", after.Webhooks[:1]
-		after.Webhooks[0].Name, after.Webhooks[0].MatchConditions = "another.example.com", nil
-		after.Webhooks[0].ClientConfig.Service, after.Webhooks[0].ClientConfig.URL = nil, &other.URL
-		fail := admissionregv1.Fail
-		after.Webhooks[0].FailurePolicy = &fail
-
+		after := standIn(t, "zz-another", c.patch)
 		before := w.asked(t)
 		made, err := withWebhook(t, w, "self-managed", after).create("chosen", c.pod)
 		if err != nil {

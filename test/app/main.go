@@ -26,6 +26,7 @@ func main() {
 	keepAlive := flag.Duration("keepalive-timeout", 0, "idle connections are closed after this, and HTTP/1.1 clients are told so (0: never)")
 	host := flag.String("host", "", "address to listen on (all)")
 	ledger := flag.Bool("ledger", false, "print a line for each request with an X-Id")
+	endStreams := flag.Bool("end-streams", false, "at SIGTERM, end event streams with an event and gRPC streams with a status")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -33,6 +34,9 @@ func main() {
 	app := sample.New()
 	if *ledger {
 		app.Ledger = os.Stdout
+	}
+	if *endStreams {
+		app.Ending = ctx.Done()
 	}
 	if err := serve(ctx, app, net.JoinHostPort(*host, *port), *protocols, *delay, *keepAlive); err != nil {
 		fmt.Fprintln(os.Stderr, "app:", err)

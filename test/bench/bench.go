@@ -236,8 +236,7 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &running{peer: p, at: at}
-	g := program{name: p.name}
+	r, g := &running{peer: p, at: at}, program{name: p.name}
 	switch p.tells {
 	case "line":
 		r.lines = &lineCounter{}
@@ -282,16 +281,15 @@ func (b *bench) start(p *peer, in circumstances) (_ *running, err error) {
 		r.took, err = r.answers(at.Address, p.ask())
 		return err
 	}
-	if in.pod {
-		err = insideNetwork(in.app.pid(), ask)
-	} else {
+	if !in.pod {
 		err = ask()
+	} else {
+		err = insideNetwork(in.app.pid(), ask)
 	}
 	if err != nil {
 		r.process.stop()
-		return nil, err
 	}
-	return r, nil
+	return r, err
 }
 
 // place finds ports and a folder for a peer.
@@ -844,7 +842,7 @@ func steadyWaits(took [][]time.Duration) ([]time.Duration, error) {
 		}
 	}
 	if len(waits) < len(took) {
-		return nil, fmt.Errorf("only %d waits of %d clients are left to judge by", len(waits), len(took))
+		return nil, fmt.Errorf("only %d waits of %d clients are left to compare", len(waits), len(took))
 	}
 	return waits, nil
 }

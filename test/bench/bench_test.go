@@ -242,7 +242,7 @@ func TestSpansAreCounted(t *testing.T) {
 	}
 }
 
-func TestNothingToldIsAnErrorAndLittleIsANote(t *testing.T) {
+func TestNoNumbersAreAnErrorAndFewAreANote(t *testing.T) {
 	for _, c := range []struct {
 		got  int
 		want float64

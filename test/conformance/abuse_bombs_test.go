@@ -50,10 +50,10 @@ func TestWhatNeverEndsIsEnded(t *testing.T) {
 		mostBytes = 24 << 20
 		mostTime  = 5 * time.Second // of which a second is given to the reading of the answer
 	)
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.sidecar(inSmallPod("MAX_BODY_BYTES=1000000")...)
+	p.start(inSmallPod("MAX_BODY_BYTES=1000000")...)
 	before := p.footprint()
 	var ports sync.WaitGroup
 	for i, w := range p.ways() {
@@ -98,8 +98,8 @@ func TestWhatNeverEndsIsEnded(t *testing.T) {
 
 // What is asked of a small port is taken apart, so it must be short.
 func TestSmallPortsTakeSmallHeads(t *testing.T) {
-	p := newPod(t)
-	p.sidecar(inSmallPod()...)
+	p := newProxy(t)
+	p.start(inSmallPod()...)
 	before := p.footprint()
 	for _, w := range p.ways()[2:] {
 		for _, row := range []struct {
@@ -153,9 +153,9 @@ func TestAHundredThousandChunksOfOneByteArrive(t *testing.T) {
 	const chunks = 100_000
 	body := strings.Repeat("x", chunks)
 	want := fmt.Sprintf(`"sha256": "%x"`, sha256.Sum256([]byte(body)))
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar(inSmallPod()...)
+	p.start(inSmallPod()...)
 	before := p.footprint()
 	c := dial(t, p.addr())
 	c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")

@@ -3,6 +3,7 @@ package conformance
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -40,7 +41,7 @@ type attacker struct {
 }
 
 // attacker connects by h2c or TLS h2. One that is deaf reads nothing.
-func (p *pod) attacker(protocol string, deaf bool, settings ...http2.Setting) (*attacker, error) {
+func (p *proxy) attacker(protocol string, deaf bool, settings ...http2.Setting) (*attacker, error) {
 	p.t.Helper()
 	var c net.Conn
 	var err error
@@ -97,7 +98,7 @@ func asks(method, path string, fields ...string) []string {
 // A victim is a pod that is attacked: its user container keeps count, and honest
 // clients use it all the time.
 type victim struct {
-	*pod
+	*proxy
 	limit  int // CONTAINER_CONCURRENCY
 	app    *countingApp
 	honest []*honest
@@ -123,7 +124,7 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.came.Add(1)
 	}
 	if a.limit > 0 {
-		defer a.leave(a.enter())
+		defer a.leave(a.enter(r.Context()))
 	}
 	switch {
 	case r.URL.Path == "/never":
@@ -146,8 +147,8 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // enter counts a request. One whose client has gone may take a moment to notice:
-// those that came earlier have a second for that.
-func (a *countingApp) enter() (me int) {
+// those that came earlier have a second for that. It has noticed when its context is done.
+func (a *countingApp) enter(ctx context.Context) (me int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last++
@@ -157,8 +158,14 @@ func (a *countingApp) enter() (me int) {
 	end := time.Now().Add(time.Second)
 	for a.before(me) >= a.limit && time.Now().Before(end) {
 		a.mu.Unlock()
-		time.Sleep(time.Millisecond) // the app works on it, while there are too many
+		select { // the app works on it, while there are too many
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
 		a.mu.Lock()
+		if ctx.Err() != nil {
+			return me
+		}
 	}
 	a.most = max(a.most, a.before(me)+1)
 	return me
@@ -193,11 +200,11 @@ func (a *countingApp) leave(me int) {
 // newVictim starts a pod and two honest clients for each way in.
 func newVictim(t *testing.T, limit int, app string, env ...string) *victim {
 	t.Helper()
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	v := &victim{pod: p, limit: limit, app: &countingApp{limit: limit, running: map[int]bool{}}}
+	v := &victim{proxy: p, limit: limit, app: &countingApp{limit: limit, running: map[int]bool{}}}
 	p.appSpeaking(v.app, app)
-	p.sidecar(append([]string{"METRICS_NAMES=default", "CONTAINER_CONCURRENCY=" + strconv.Itoa(limit)}, env...)...)
+	p.start(append([]string{"METRICS_NAMES=default", "CONTAINER_CONCURRENCY=" + strconv.Itoa(limit)}, env...)...)
 	for _, protocol := range []string{"h1", "h2c", "tls-h2"} {
 		v.honest = append(v.honest, newHonest(t, p, protocol))
 	}
@@ -214,7 +221,7 @@ type honest struct {
 	wrong    error
 }
 
-func newHonest(t *testing.T, p *pod, protocol string) *honest {
+func newHonest(t *testing.T, p *proxy, protocol string) *honest {
 	h := &honest{protocol: protocol}
 	client := httpClient(t, protocol)
 	client.Timeout = patience
@@ -266,11 +273,30 @@ func (h *honest) take() (answered, turned int, longest time.Duration, wrong erro
 }
 
 // forgetPeak makes VmHWM begin anew at what is resident now.
-func (p *pod) forgetPeak() {
+func (p *proxy) forgetPeak() {
 	p.t.Helper()
 	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// honestAnswers is what honest clients got in an attack: each an answer within patience,
+// and only where the attacker contends for slots 503.
+func (v *victim) honestAnswers(name string, contends bool) (answered, turned int, longest time.Duration) {
+	for _, h := range v.honest {
+		a, n, l, wrong := h.take()
+		answered, turned, longest = answered+a, turned+n, max(longest, l)
+		if wrong != nil {
+			v.t.Errorf("%s: an honest client over %s got %v", name, h.protocol, wrong)
+		}
+		if n > 0 && !contends {
+			v.t.Errorf("%s: an honest client over %s was turned away %d times", name, h.protocol, n)
+		}
+		if l > patience {
+			v.t.Errorf("%s: an honest client over %s waited for %v", name, h.protocol, l)
+		}
+	}
+	return answered, turned, longest
 }
 
 // bear runs an attack and holds the sidecar to its bounds. contends says that the
@@ -316,21 +342,7 @@ func (v *victim) bear(name string, memory int64, contends bool, attack func()) {
 		}
 		return nil
 	})
-	var answered, turned int
-	var longest time.Duration
-	for _, h := range v.honest {
-		a, n, l, wrong := h.take()
-		answered, turned, longest = answered+a, turned+n, max(longest, l)
-		if wrong != nil {
-			t.Errorf("%s: an honest client over %s got %v", name, h.protocol, wrong)
-		}
-		if n > 0 && !contends {
-			t.Errorf("%s: an honest client over %s was turned away %d times", name, h.protocol, n)
-		}
-		if l > 5*time.Second {
-			t.Errorf("%s: an honest client over %s waited for %v", name, h.protocol, l)
-		}
-	}
+	answered, turned, longest := v.honestAnswers(name, contends)
 	v.app.mu.Lock()
 	defer v.app.mu.Unlock()
 	if v.app.most > v.limit && v.limit > 0 {
@@ -681,9 +693,9 @@ func TestHTTP2BombsAreBorne(t *testing.T) {
 
 // Whoever announces a long frame makes the receiver get ready for it: 64 KB at most.
 func TestALongHTTP2FrameIsRefusedWhenItIsAnnounced(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar()
+	p.start()
 	for length, want := range map[string]http2.ErrCode{"\x00\x40\x00": http2.ErrCodeNo, "\x01\x00\x01": http2.ErrCodeFrameSize, "\xff\xff\xff": http2.ErrCodeFrameSize} {
 		h := dialH2(t, p.addr())
 		h.open(1, false, "POST", "/sink")

@@ -15,9 +15,9 @@ func TestHeadsThatDoNotEndFitIntoASmallPod(t *testing.T) {
 		"many empty lines": strings.Repeat("\r\n", 7000),
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
-			p.sidecar(inSmallPod()...)
+			p.start(inSmallPod()...)
 			before := p.footprint()
 			ports := map[int]int{p.port.admin: 404, p.port.autoscaler: 200, p.port.metrics: 200, p.port.status: 403} // of a test's Host
 			var hordes []horde

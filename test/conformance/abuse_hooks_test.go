@@ -15,17 +15,17 @@ import (
 // Floods of preStop hooks on the admin port: SECURITY.md, "The small ports".
 
 // dialFrom opens a connection from one of the addresses of the loopback device.
-func dialFrom(t *testing.T, client, addr string) *wire {
+func dialFrom(t *testing.T, client, addr string) *client {
 	t.Helper()
 	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newWire(t, c)
+	return newClient(t, c)
 }
 
 // floodHooks opens n connections from an address and sends on each 600 hooks at once.
-func floodHooks(t *testing.T, p *pod, client string, n int) horde {
+func floodHooks(t *testing.T, p *proxy, client string, n int) horde {
 	t.Helper()
 	text := strings.Repeat(request("GET", "/wait-for-drain"), 600)
 	h := make(horde, n)
@@ -41,12 +41,12 @@ func floodHooks(t *testing.T, p *pod, client string, n int) horde {
 // The kubelet takes a hook without an answer for a failed one, and ends the user
 // container at once.
 func TestAFloodOfHooksDoesNotEndAHookOfAnotherClient(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := p.holder()
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "SERVING_READINESS_PROBE=")
+	p.start("DRAIN_QUIET_PERIOD=100ms", "SERVING_READINESS_PROBE=")
 	running := p.sendGet("/long")
 	app.wait(t, "/long")
-	var hooks []*wire
+	var hooks []*client
 	for i := range 12 { // addresses of attackers
 		floodHooks(t, p, fmt.Sprintf("127.0.0.%d", 2+i), 100)
 		if i == 0 {
@@ -75,9 +75,9 @@ func TestAFloodOfHooksDoesNotEndAHookOfAnotherClient(t *testing.T) {
 
 // All hooks of a pod come from one address, its node's.
 func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := p.holder()
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	p.start("DRAIN_QUIET_PERIOD=100ms")
 	running := p.sendGet("/long")
 	app.wait(t, "/long")
 	answers := make(chan int)
@@ -107,8 +107,8 @@ func TestSixteenHooksOfOneClientWaitAndAnotherIsRefused(t *testing.T) {
 }
 
 func TestTheAdminPortServesOneRequestAConnection(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	for _, path := range []string{"/", "/wait-for-drain"} {
 		w := dial(t, local(p.port.admin))
 		w.send(strings.Repeat(request("GET", path), 5))
@@ -121,8 +121,8 @@ func TestTheAdminPortServesOneRequestAConnection(t *testing.T) {
 
 // Its connection would stay as long as its client likes.
 func TestAHookWithHalfABodyIsOverWhenItIsAnswered(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	for name, half := range map[string]string{
 		"a length": "Content-Length: 10\r\n\r\nhalf",
 		"chunks":   "Transfer-Encoding: chunked\r\n\r\n5\r\nhal",
@@ -140,13 +140,13 @@ func TestAHookWithHalfABodyIsOverWhenItIsAnswered(t *testing.T) {
 // An app whose health endpoint redirects to the admin port would make the pod unready by
 // each probe.
 func TestAProbeStartsNoDrainByARedirect(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	var asked atomic.Int32
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
 		http.Redirect(w, r, "http://"+local(p.port.admin)+"/wait-for-drain", http.StatusFound)
 	}))
-	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"path":"/","port":%d}}`, p.port.user))
+	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"path":"/","port":%d}}`, p.port.user))
 	for range 5 {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
 			t.Fatalf("got %q with %q, want 200: the app has answered", m.Start, m.Body)

@@ -19,11 +19,11 @@ func names(size int) string {
 // Lists of field names that each field is looked up in, or that are taken apart into
 // many times their length, are refused where they are longer than anybody needs.
 func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := newLedger()
 	p.app(app)
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p.start("CONTAINER_CONCURRENCY=1")
 	for _, c := range []struct {
 		name   string
 		size   int
@@ -55,12 +55,12 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 
 // The app cannot make the sidecar search its fields in a long list either.
 func TestAnAppsLongConnectionListIsGarbage(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.bare(func(c *bareConn, m *message) bool {
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: "+names(100_000)+"\r\nContent-Length: 0\r\n\r\n")
 		return true
 	})
-	p.sidecar()
+	p.start()
 	if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
 		t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
 	}

@@ -25,11 +25,11 @@ func TestNoClientWritesIntoTheLog(t *testing.T) {
 		"a template":    {"SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE=" + knativeTemplate},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			if name != "the app is no" {
 				p.sample()
 			}
-			p.sidecar(append([]string{"SERVING_LOGGING_CONFIG={\"sampling\":null}"}, env...)...)
+			p.start(append([]string{"SERVING_LOGGING_CONFIG={\"sampling\":null}"}, env...)...)
 			before := len(requestLines(p, name))
 			sent, logged := sendEvil(t, p)
 			if name == "a template" {
@@ -59,7 +59,7 @@ func TestNoClientWritesIntoTheLog(t *testing.T) {
 
 // requestLines returns the lines of a log about requests. The test fails where one is not
 // what it must be.
-func requestLines(p *pod, name string) (lines []map[string]any) {
+func requestLines(p *proxy, name string) (lines []map[string]any) {
 	all := p.logIsJSON
 	if name == "a template" { // what it makes is as printable as it has it, and longer
 		all = func() []map[string]any { return p.logIs(64<<10, func(rune) bool { return false }) }
@@ -74,7 +74,7 @@ func requestLines(p *pod, name string) (lines []map[string]any) {
 
 // sendEvil sends requests with what is evil in every part of them. It returns how many
 // were answered, and how many of them ought to be logged.
-func sendEvil(t *testing.T, p *pod) (sent, logged int) {
+func sendEvil(t *testing.T, p *proxy) (sent, logged int) {
 	t.Helper()
 	send := func(method, target string, fields ...string) {
 		c := dial(t, p.addr())

@@ -41,7 +41,7 @@ type footprint struct{ goroutines, files int }
 
 var goroutineCount = regexp.MustCompile(`(?m)^queue_proxy_go_goroutines (\d+)$`)
 
-func (p *pod) footprint() footprint {
+func (p *proxy) footprint() footprint {
 	p.t.Helper()
 	c := dial(p.t, local(p.port.metrics)) // its own, and closed: another would be counted next time
 	defer c.Close()
@@ -66,7 +66,7 @@ func (p *process) files() int {
 
 // givenBack returns when the sidecar holds no more goroutines and files than
 // before, within so many of each.
-func (p *pod) givenBack(what string, before footprint, some int) {
+func (p *proxy) givenBack(what string, before footprint, some int) {
 	p.t.Helper()
 	p.poll(what+": goroutines and files are given back", func() error {
 		if now := p.footprint(); now.goroutines > before.goroutines+some || now.files > before.files+some {
@@ -84,7 +84,7 @@ const few = 10
 // unharmed fails the test unless the sidecar holds no more goroutines and files
 // than before, within a few, has not held more than the small pod's memory, and has
 // said nothing but lines of JSON.
-func (p *pod) unharmed(before footprint) {
+func (p *proxy) unharmed(before footprint) {
 	p.t.Helper()
 	p.givenBack("after that", before, few)
 	peak := p.memory("VmHWM")
@@ -101,9 +101,9 @@ const maxLine = 16 << 10
 // logIsJSON fails the test unless all that the sidecar has said is one JSON object
 // a line, none of them long, and nothing in it moves a terminal's cursor. It returns
 // the objects.
-func (p *pod) logIsJSON() []map[string]any { return p.logIs(maxLine, unprintable) }
+func (p *proxy) logIsJSON() []map[string]any { return p.logIs(maxLine, unprintable) }
 
-func (p *pod) logIs(most int, bad func(rune) bool) (all []map[string]any) {
+func (p *proxy) logIs(most int, bad func(rune) bool) (all []map[string]any) {
 	p.t.Helper()
 	said := p.out.String()
 	if i := strings.LastIndexByte(said, '\n'); i < len(said)-1 {
@@ -261,7 +261,7 @@ type way struct {
 }
 
 // ways are all ports but the status page's, which is for this host alone.
-func (p *pod) ways() []way {
+func (p *proxy) ways() []way {
 	plain := func(port int) func() (net.Conn, error) {
 		return func() (net.Conn, error) { return net.DialTimeout("tcp", local(port), patience) }
 	}
@@ -277,25 +277,54 @@ func (p *pod) ways() []way {
 	}
 }
 
+// verdicts count what became of malformed requests.
+type verdicts struct{ byApp, refused, ours, silent atomic.Int64 }
+
+// count notes the answers to a text. On a port of ours alone we answer 200 as well.
+func (n *verdicts) count(t *testing.T, port string, oursAlone bool, text string, v verdict) {
+	t.Helper()
+	if v.err != nil {
+		t.Errorf("%s: %.300q gets what is no answer: %v", port, text, v.err)
+	}
+	if len(v.answers) == 0 {
+		n.silent.Add(1)
+		if !v.closed {
+			t.Errorf("%s: %.300q gets nothing, and its connection stays", port, text)
+		}
+	}
+	for _, m := range v.answers {
+		switch s := m.status(); {
+		case m.get("X-From") == "app":
+			n.byApp.Add(1)
+		case 400 <= s && s < 500, s == 501, s == 505, port == "metrics" && s == 307: // a coding, a version and a path that net/http does not know
+			n.refused.Add(1)
+		case oursAlone && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // a probe that is none the worse
+			n.ours.Add(1)
+		default:
+			t.Errorf("%s: %.300q gets %q with %q, want 4xx", port, text, m.Start, m.Fields)
+		}
+	}
+}
+
 // Malformed requests in bulk: each is refused, or the connection ends; what is
 // well-formed after all is the app's to answer, and nothing else reaches it.
 // Nothing is left of them.
 func TestMalformedRequestsInBulkLeaveNothingBehind(t *testing.T) {
 	const atOnce, seed = 40, 20
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 200 OK\r\nX-From: app\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
 		return false
 	})
-	p.sidecar(inSmallPod()...)
+	p.start(inSmallPod()...)
 	before := p.footprint()
 	for i, w := range p.ways() {
 		each := 2000
 		if w.name == "TLS" {
 			each = 1000
 		}
-		var byApp, refused, ours, silent atomic.Int64
+		var got verdicts
 		var all sync.WaitGroup
 		texts := make(chan string)
 		for range atOnce {
@@ -306,28 +335,7 @@ func TestMalformedRequestsInBulkLeaveNothingBehind(t *testing.T) {
 						t.Errorf("%s: %v", w.name, err)
 						continue
 					}
-					v := try(c, text, 100*time.Millisecond)
-					if v.err != nil {
-						t.Errorf("%s: %.300q hears what is no answer: %v", w.name, text, v.err)
-					}
-					if len(v.answers) == 0 {
-						silent.Add(1)
-						if !v.closed {
-							t.Errorf("%s: %.300q hears nothing, and its connection stays", w.name, text)
-						}
-					}
-					for _, m := range v.answers {
-						switch s := m.status(); {
-						case m.get("X-From") == "app":
-							byApp.Add(1)
-						case 400 <= s && s < 500, s == 501, s == 505, w.name == "metrics" && s == 307: // a coding, a version and a path that net/http does not know
-							refused.Add(1)
-						case i > 1 && s == 200, word(m.get("Proxy-Status")) == "no reason" && s == 200: // a probe that is none the worse
-							ours.Add(1)
-						default:
-							t.Errorf("%s: %.300q hears %q with %q, want 4xx", w.name, text, m.Start, m.Fields)
-						}
-					}
+					got.count(t, w.name, i > 1, text, try(c, text, 100*time.Millisecond))
 				}
 			})
 		}
@@ -337,25 +345,25 @@ func TestMalformedRequestsInBulkLeaveNothingBehind(t *testing.T) {
 		}
 		close(texts)
 		all.Wait()
-		t.Logf("%s: %d refused, %d closed without a word, %d answered by the app, %d by us", w.name, refused.Load(), silent.Load(), byApp.Load(), ours.Load())
-		if refused.Load() < int64(each/4) {
-			t.Errorf("%s: %d of %d were refused: is anything malformed?", w.name, refused.Load(), each)
+		t.Logf("%s: %d refused, %d closed without a word, %d answered by the app, %d by us", w.name, got.refused.Load(), got.silent.Load(), got.byApp.Load(), got.ours.Load())
+		if got.refused.Load() < int64(each/4) {
+			t.Errorf("%s: %d of %d were refused: is anything malformed?", w.name, got.refused.Load(), each)
 		}
 		c, err := w.dial()
 		if err != nil {
 			t.Fatalf("%s: after that: %v", w.name, err)
 		}
-		after := newWire(t, c)
+		after := newClient(t, c)
 		if m := after.ask("/metrics"); m.status() != 200 && (w.name != "admin" || m.status() != 404) {
 			t.Errorf("%s: after that: got %q, want an answer as before", w.name, m.Start)
 		}
 		after.Close()
 		heard, broken := app.requests()
 		if len(broken) > 0 {
-			t.Errorf("%s: the app has heard what is no request: %q", w.name, broken)
+			t.Errorf("%s: the app got what is no request: %q", w.name, broken)
 		}
 		if i < 2 && len(heard) == 0 {
-			t.Errorf("%s: the app has heard nothing: are all of them refused?", w.name)
+			t.Errorf("%s: the app got nothing: are all of them refused?", w.name)
 		}
 	}
 	p.unharmed(before)

@@ -91,8 +91,8 @@ func sends(text string) func(net.Conn) error {
 	}
 }
 
-// hears sends and waits for the beginning of an answer.
-func hears(text string) func(net.Conn) error {
+// awaitAnswer sends and waits for the beginning of an answer.
+func awaitAnswer(text string) func(net.Conn) error {
 	return func(c net.Conn) error {
 		c.SetDeadline(time.Now().Add(patience))
 		io.WriteString(c, text)
@@ -113,7 +113,7 @@ var hordes = []struct {
 }{
 	{"that say nothing", false, 10000, 8 << 10, sends(""), false, 2},
 	{"in the midst of a head", false, 10000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
-	{"between two requests", false, 10000, 8 << 10, hears(request("GET", "/now")), true, 0},
+	{"between two requests", false, 10000, 8 << 10, awaitAnswer(request("GET", "/now")), true, 0},
 	{"in the midst of the HTTP/2 preface", false, 2000, 10 << 10, sends("PRI * HTTP/2.0\r\n\r"), false, 2},
 	{"of HTTP/2 without a stream", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"), true, 0},
 	{"of HTTP/2 in the midst of a head", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
@@ -158,9 +158,9 @@ func TestManyConnectionsAreBorne(t *testing.T) {
 // same.
 func TestManyConnectionsToTheSmallPortsAreBorne(t *testing.T) {
 	const kept = 256
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("METRICS_NAMES=default")
+	p.start("METRICS_NAMES=default")
 	for name, row := range map[string]struct {
 		port   int
 		path   string
@@ -207,9 +207,9 @@ func TestManyConnectionsToTheSmallPortsAreBorne(t *testing.T) {
 // A preStop hook waits for the drain however many connect meanwhile, and however
 // long it takes.
 func TestAPreStopHookIsNotEndedForOthers(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	h := p.holder()
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=19s", "SERVING_READINESS_PROBE=")
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=19s", "SERVING_READINESS_PROBE=")
 	running := p.sendGet("/long")
 	h.wait(t, "/long")
 	hook := p.preStop("/wait-for-drain")
@@ -230,21 +230,21 @@ func TestAPreStopHookIsNotEndedForOthers(t *testing.T) {
 }
 
 // stallers ask for a large answer and do not take it.
-var stallers = map[string]func(t *testing.T, p *pod){
-	"HTTP/1.1": func(t *testing.T, p *pod) { p.sendGet("/stream/1000000000") },
-	"HTTP/1.0": func(t *testing.T, p *pod) {
+var stallers = map[string]func(t *testing.T, p *proxy){
+	"HTTP/1.1": func(t *testing.T, p *proxy) { p.sendGet("/stream/1000000000") },
+	"HTTP/1.0": func(t *testing.T, p *proxy) {
 		dial(t, p.addr()).send("GET /stream/1000000000 HTTP/1.0\r\nHost: a.test\r\n\r\n")
 	},
-	"TLS": func(t *testing.T, p *pod) {
+	"TLS": func(t *testing.T, p *proxy) {
 		dialTLS(t, p.tlsAddr(), "http/1.1").send(request("GET", "/stream/1000000000"))
 	},
-	"h2c, a window of 0":    func(t *testing.T, p *pod) { stall(t, p, "h2c", 0) },
-	"h2c, deaf":             func(t *testing.T, p *pod) { stall(t, p, "h2c", 1<<31-1) },
-	"TLS h2, a window of 0": func(t *testing.T, p *pod) { stall(t, p, "TLS h2", 0) },
-	"TLS h2, deaf":          func(t *testing.T, p *pod) { stall(t, p, "TLS h2", 1<<31-1) },
+	"h2c, a window of 0":    func(t *testing.T, p *proxy) { stall(t, p, "h2c", 0) },
+	"h2c, deaf":             func(t *testing.T, p *proxy) { stall(t, p, "h2c", 1<<31-1) },
+	"TLS h2, a window of 0": func(t *testing.T, p *proxy) { stall(t, p, "TLS h2", 0) },
+	"TLS h2, deaf":          func(t *testing.T, p *proxy) { stall(t, p, "TLS h2", 1<<31-1) },
 }
 
-func stall(t *testing.T, p *pod, protocol string, window uint32) {
+func stall(t *testing.T, p *proxy, protocol string, window uint32) {
 	t.Helper()
 	a, err := p.attacker(protocol, true, http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
 	if err != nil {
@@ -264,10 +264,10 @@ func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
 		for _, setting := range []string{"SEND_TIMEOUT=400ms", "REVISION_TIMEOUT_SECONDS=400ms"} {
 			const limit = 400*time.Millisecond + 5*time.Second // and what is left for ending a connection, over HTTP/2 that of others as well
 			t.Run(name+"/"+setting, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				writeCertificate(t, p.dir)
 				app := p.sample()
-				p.sidecar("REVISION_TIMEOUT_SECONDS=0", "REVISION_TIMEOUT_SCOPE=request", "DRAIN_DEADLINE=10s", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10", setting)
+				p.start("REVISION_TIMEOUT_SECONDS=0", "REVISION_TIMEOUT_SCOPE=request", "DRAIN_DEADLINE=10s", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10", setting)
 				ask(t, p)
 				began := time.Now()
 				p.poll("it is at the app", func() error {
@@ -303,9 +303,9 @@ func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
 
 // One that reads slowly, but does, is served to the end.
 func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("SEND_TIMEOUT=2s")
+	p.start("SEND_TIMEOUT=2s")
 	const size = 12 << 20 // more than the sockets hold
 	w := dial(t, p.addr())
 	w.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
@@ -320,12 +320,12 @@ func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
 	}
 }
 
-// TLS clients that want to negotiate anew are shown the door (CVE-2011-1473).
+// TLS clients that want to negotiate anew are closed (CVE-2011-1473).
 func TestTLSRenegotiationIsRefused(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.sidecar("QUEUE_PROXY_TLS_MIN_VERSION=1.2")
+	p.start("QUEUE_PROXY_TLS_MIN_VERSION=1.2")
 	client := exec.Command("openssl", "s_client", "-tls1_2", "-connect", p.tlsAddr())
 	in, err := client.StdinPipe()
 	if err != nil {
@@ -360,10 +360,10 @@ func TestTLSRenegotiationIsRefused(t *testing.T) {
 
 // What is no TLS, or no end of it, costs its sender the connection at once.
 func TestTLSGarbageEndsTheConnection(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.sidecar()
+	p.start()
 	hello := func() []byte { // a client's first record
 		var b bytes.Buffer
 		c := tls.Client(&recorder{out: &b}, &tls.Config{InsecureSkipVerify: true})

@@ -62,8 +62,14 @@ func floodFrom(from, addr string, n int, got func(status int), fields ...string)
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(patience))
-	framer := http2.NewFramer(c, c)
-	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if _, err := c.Write(requestsH2(n, fields)); err != nil {
+		return err
+	}
+	return readStatuses(c, n, got)
+}
+
+// requestsH2 are so many requests over HTTP/2 at once, from the preface on.
+func requestsH2(n int, fields []string) []byte {
 	all := []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "a.test"}, {Name: ":path", Value: "/h"}}
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
@@ -81,9 +87,14 @@ func floodFrom(from, addr string, n int, got func(status int), fields ...string)
 		}
 		writer.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true})
 	}
-	if _, err := c.Write(text.Bytes()); err != nil {
-		return err
-	}
+	return text.Bytes()
+}
+
+// readStatuses reads so many answers, and hands on the status of each; one that was
+// reset has its error code, negative.
+func readStatuses(c net.Conn, n int, got func(status int)) error {
+	framer := http2.NewFramer(c, c)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	status := map[uint32]int{}
 	for ended := 0; ended < n; {
 		f, err := framer.ReadFrame()
@@ -133,43 +144,31 @@ func (p *process) cpu(t *testing.T) time.Duration {
 // streams is how many requests a connection may carry at once.
 const streams = 250
 
-// Ten thousand probes at once, and again as soon as they are answered, while the
-// app hangs: it is asked by one probe after the other, traffic is served meanwhile,
-// and all of it fits into so much memory for each probe.
-func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
-	const (
-		probes, rounds = 10_000, 2
-		// Of a stream that waits: what HTTP/2 in net/http keeps for it.
-		bytesEach, goroutinesEach = 24 << 10, 1.05
-	)
-	p := newPod(t)
-	app := &hangingApp{}
-	p.appSpeaking(app, "h1")
-	p.sidecar("METRICS_NAMES=default", fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":1}`, p.port.user))
-	if m := dial(t, p.addr()).ask("/warm"); m.status() != 200 {
-		t.Fatalf("got %q, want 200", m.Start)
-	}
-	before, small, cpu := p.footprint(), p.memory("VmHWM"), p.cpu(t)
+// probeAnswers counts answers to probes.
+type probeAnswers struct {
+	refused, dropped atomic.Int64
+	others           sync.Map // statuses but 503
+}
 
-	began := time.Now()
-	var answered, dropped atomic.Int64
-	var kinds sync.Map // statuses but 503
+// flood sends probes over so many connections, rounds times; the channel is closed when
+// all are answered.
+func (n *probeAnswers) flood(t *testing.T, addr string, connections, rounds int) <-chan struct{} {
 	var all sync.WaitGroup
-	for range probes / streams {
+	for range connections {
 		all.Go(func() {
 			for range rounds {
-				err := flood(p.addr(), streams, func(status int) {
+				err := flood(addr, streams, func(status int) {
 					switch status {
 					case 503:
-						answered.Add(1)
+						n.refused.Add(1)
 					case -int(http2.ErrCodeInternal): // the answer could not be written within 5 s: a busy machine
-						dropped.Add(1)
+						n.dropped.Add(1)
 					default:
-						kinds.Store(status, true)
+						n.others.Store(status, true)
 					}
 				}, "K-Network-Probe: queue", "User-Agent: kube-probe/1.31")
 				if err != nil { // net/http gives a connection two seconds to begin, and this machine may be busy
-					dropped.Add(streams)
+					n.dropped.Add(streams)
 					t.Log(err)
 				}
 			}
@@ -177,9 +176,12 @@ func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { all.Wait(); close(done) }()
+	return done
+}
 
-	traffic, most := 0, 0
-	slowest := time.Duration(0)
+// askMeanwhile sends requests until done is closed, and counts them and goroutines.
+func (p *proxy) askMeanwhile(t *testing.T, done <-chan struct{}) (traffic, goroutines int, slowest time.Duration) {
+	t.Helper()
 	w := dial(t, p.addr())
 	for waiting := true; waiting; traffic++ {
 		select {
@@ -193,14 +195,39 @@ func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
 		}
 		slowest = max(slowest, time.Since(sent))
 		if traffic%25 == 0 {
-			most = max(most, p.footprint().goroutines)
+			goroutines = max(goroutines, p.footprint().goroutines)
 		}
 	}
-	took := time.Since(began)
-	if got := answered.Load(); got < probes*rounds-dropped.Load() || got < probes {
-		t.Errorf("%d probes were answered, want %d", got, probes*rounds)
+	return traffic, goroutines, slowest
+}
+
+// Ten thousand probes at once, and again as soon as they are answered, while the
+// app hangs: it is asked by one probe after the other, traffic is served meanwhile,
+// and all of it fits into so much memory for each probe.
+func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
+	const (
+		probes, rounds = 10_000, 2
+		// Of a stream that waits: what HTTP/2 in net/http keeps for it.
+		bytesEach, goroutinesEach = 24 << 10, 1.05
+	)
+	p := newProxy(t)
+	app := &hangingApp{}
+	p.appSpeaking(app, "h1")
+	p.start("METRICS_NAMES=default", fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":1}`, p.port.user))
+	if m := dial(t, p.addr()).ask("/warm"); m.status() != 200 {
+		t.Fatalf("got %q, want 200", m.Start)
 	}
-	kinds.Range(func(status, _ any) bool {
+	before, small, cpu := p.footprint(), p.memory("VmHWM"), p.cpu(t)
+
+	began := time.Now()
+	var got probeAnswers
+	done := got.flood(t, p.addr(), probes/streams, rounds)
+	traffic, most, slowest := p.askMeanwhile(t, done)
+	took := time.Since(began)
+	if n := got.refused.Load(); n < probes*rounds-got.dropped.Load() || n < probes {
+		t.Errorf("%d probes were answered, want %d", n, probes*rounds)
+	}
+	got.others.Range(func(status, _ any) bool {
 		t.Errorf("a probe got %v, want 503", status)
 		return true
 	})
@@ -226,9 +253,9 @@ func TestTenThousandProbesAskAHangingAppOnce(t *testing.T) {
 // is full.
 func TestAFloodOfForgedKubeletProbesStaysInLine(t *testing.T) {
 	const running, waiting, requests = 1, 10, 2000
-	p := newPod(t)
+	p := newProxy(t)
 	h := p.holder()
-	p.sidecar("METRICS_NAMES=default", fmt.Sprint("CONTAINER_CONCURRENCY=", running), fmt.Sprint("QUEUE_DEPTH=", waiting))
+	p.start("METRICS_NAMES=default", fmt.Sprint("CONTAINER_CONCURRENCY=", running), fmt.Sprint("QUEUE_DEPTH=", waiting))
 	before := p.footprint()
 	var full, through, other atomic.Int64
 	var all sync.WaitGroup

@@ -20,7 +20,7 @@ import (
 // Abuse of the metrics port by those who may speak to it: SECURITY.md, "The small ports".
 
 // secured are the settings of metrics over TLS, where clients may show a certificate.
-func (p *pod) secured() []string {
+func (p *proxy) secured() []string {
 	writeCertificate(p.t, p.dir)
 	cert := filepath.Join(p.dir, "tls.crt")
 	return inSmallPod(
@@ -30,7 +30,7 @@ func (p *pod) secured() []string {
 }
 
 // securedScrape is an honest one over TLS, on a connection of its own. It returns the status.
-func (p *pod) securedScrape() int {
+func (p *proxy) securedScrape() int {
 	p.t.Helper()
 	w := dialTLS(p.t, local(p.port.metrics), "http/1.1")
 	defer w.Close()
@@ -74,9 +74,9 @@ func (s *shortOf) Write(b []byte) (int, error) {
 
 // 250 clients that shake hands with a certificate of 250 KB, all but its end.
 func TestLongTLSHandshakesWithTheMetricsPortAreBorne(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar(p.secured()...)
+	p.start(p.secured()...)
 	if got := p.securedScrape(); got != 200 {
 		t.Fatalf("got %d before, want 200", got)
 	}
@@ -107,9 +107,9 @@ func TestLongTLSHandshakesWithTheMetricsPortAreBorne(t *testing.T) {
 
 // 250 streams on each of 250 connections were more than a small pod has.
 func TestTheMetricsPortOffersNoHTTP2(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar(p.secured()...)
+	p.start(p.secured()...)
 	c, err := tls.Dial("tcp", local(p.port.metrics), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestTheMetricsPortOffersNoHTTP2(t *testing.T) {
 	if _, err := tls.Dial("tcp", local(p.port.metrics), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err == nil {
 		t.Error("a client of HTTP/2 alone: got no error, want one")
 	}
-	w := newWire(t, c)
+	w := newClient(t, c)
 	w.send(http2.ClientPreface)
 	if m := w.receive("PRI"); m.status() < 400 {
 		t.Errorf("the preface got %q, want an error", m.Start)

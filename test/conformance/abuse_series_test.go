@@ -11,7 +11,7 @@ import (
 
 // series asks for metrics and returns the names of all series, with their labels,
 // and the text.
-func (p *pod) series(port int) (names map[string]bool, text string) {
+func (p *proxy) series(port int) (names map[string]bool, text string) {
 	p.t.Helper()
 	answer, text := get(p.t, httpClient(p.t, "h1"), "http://"+local(port)+"/metrics?format=prometheus", "Accept: text/plain")
 	if answer.StatusCode != 200 {
@@ -30,6 +30,40 @@ func (p *pod) series(port int) (names map[string]bool, text string) {
 	return names, text
 }
 
+// asker sends requests over one connection, and over another where that ends.
+func (p *proxy) asker(t *testing.T) func(method, host, target string, fields ...string) {
+	t.Helper()
+	w := dial(t, p.addr())
+	return func(method, host, target string, fields ...string) {
+		w.send(method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\n" + strings.Join(fields, "\r\n") + "\r\n\r\n")
+		m, err := readResponse(w.r, method)
+		if err != nil || m.Cut != nil || strings.EqualFold(m.get("Connection"), "close") || m.status() == 101 {
+			w.Close()
+			w = dial(t, p.addr())
+		}
+	}
+}
+
+// askForEverySeries sends every status, and random text in all that a client can choose.
+func askForEverySeries(r *rand.Rand, name func() string, ask func(method, host, target string, fields ...string)) {
+	for status := 200; status < 1000; status++ {
+		ask("GET", "a.test", "/", fmt.Sprint("X-Status: ", status))
+	}
+	known := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
+	for i := range 600 {
+		method := strings.ToUpper(name())
+		if i%2 == 0 {
+			method = known[i/2%len(known)]
+		}
+		ask(method, name()+".test", "/"+name()+"?"+name(),
+			"X-Status: "+strconv.Itoa(200+r.IntN(400)),
+			"User-Agent: "+name(), "Referer: "+name(), "X-Forwarded-For: "+name(), "X-Forwarded-Proto: "+name(), "X-Forwarded-Host: "+name(),
+			"Knative-Serving-Namespace: "+name(), "Knative-Serving-Revision: "+name(), "Knative-Serving-Tag: "+name(), "Knative-Serving-Default-Route: "+[]string{"true", "false", name()}[r.IntN(3)],
+			"K-Proxy-Request: "+name(), "K-Original-Host: "+name(), "K-Kubelet-Probe: "+[]string{"", name()}[r.IntN(2)], "Traceparent: "+name(), "Content-Type: "+name()+"/"+name())
+		ask("GET", name(), "/", "K-Network-Probe: "+name())
+	}
+}
+
 // The number of series is bounded, whatever clients and the app say.
 func TestSeriesAreBounded(t *testing.T) {
 	for names, row := range map[string]struct {
@@ -42,42 +76,19 @@ func TestSeriesAreBounded(t *testing.T) {
 		"all":          {200, 27000},
 	} {
 		t.Run(names, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if s, err := strconv.Atoi(r.Header.Get("X-Status")); err == nil {
 					w.WriteHeader(s)
 				}
 			}))
-			p.sidecar("METRICS_NAMES="+names, "CONTAINER_CONCURRENCY=100")
+			p.start("METRICS_NAMES="+names, "CONTAINER_CONCURRENCY=100")
 			stats, _ := p.series(p.port.autoscaler)
 			first, _ := p.series(p.port.metrics)
 			r := rand.New(rand.NewPCG(7, 7))
-			w := dial(t, p.addr())
-			ask := func(method, host, target string, fields ...string) {
-				w.send(method + " " + target + " HTTP/1.1\r\nHost: " + host + "\r\n" + strings.Join(fields, "\r\n") + "\r\n\r\n")
-				m, err := readResponse(w.r, method)
-				if err != nil || m.Cut != nil || strings.EqualFold(m.get("Connection"), "close") || m.status() == 101 {
-					w.Close()
-					w = dial(t, p.addr())
-				}
-			}
 			name := func() string { return fmt.Sprintf("n%x", r.Uint64()) }
-			for status := 200; status < 1000; status++ {
-				ask("GET", "a.test", "/", fmt.Sprint("X-Status: ", status))
-			}
-			closed := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
-			for i := range 600 {
-				method := strings.ToUpper(name())
-				if i%2 == 0 {
-					method = closed[i/2%len(closed)]
-				}
-				ask(method, name()+".test", "/"+name()+"?"+name(),
-					"X-Status: "+strconv.Itoa(200+r.IntN(400)),
-					"User-Agent: "+name(), "Referer: "+name(), "X-Forwarded-For: "+name(), "X-Forwarded-Proto: "+name(), "X-Forwarded-Host: "+name(),
-					"Knative-Serving-Namespace: "+name(), "Knative-Serving-Revision: "+name(), "Knative-Serving-Tag: "+name(), "Knative-Serving-Default-Route: "+[]string{"true", "false", name()}[r.IntN(3)],
-					"K-Proxy-Request: "+name(), "K-Original-Host: "+name(), "K-Kubelet-Probe: "+[]string{"", name()}[r.IntN(2)], "Traceparent: "+name(), "Content-Type: "+name()+"/"+name())
-				ask("GET", name(), "/", "K-Network-Probe: "+name())
-			}
+			ask := p.asker(t)
+			askForEverySeries(r, name, ask)
 			after, text := p.series(p.port.metrics)
 			statsAfter, _ := p.series(p.port.autoscaler)
 			t.Logf("%d series at first, %d after all that; %d and %d of statistics", len(first), len(after), len(stats), len(statsAfter))

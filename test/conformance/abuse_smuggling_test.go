@@ -30,7 +30,7 @@ var backendNames = flag.String("backends", "net/http", "the servers behind the s
 // HTTP/1.1 and answers every request with "X-From: app" and, in X-Target, its
 // target. What it returns is its record: "METHOD target" of each request in their
 // order, and what was no request.
-func newBackend(t *testing.T, p *pod, name string) func() (requests, bad []string) {
+func newBackend(t *testing.T, p *proxy, name string) func() (requests, bad []string) {
 	t.Helper()
 	switch name {
 	case "net/http":
@@ -97,7 +97,7 @@ server.listen(PORT, '127.0.0.1');
 `
 
 // served runs a server from a file, until the test ends.
-func served(t *testing.T, p *pod, text string, command func(file string) *exec.Cmd) func() (requests, bad []string) {
+func served(t *testing.T, p *proxy, text string, command func(file string) *exec.Cmd) func() (requests, bad []string) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "server")
@@ -276,9 +276,9 @@ var caseOf = regexp.MustCompile(`/([fmv])/(\d{4})`)
 func TestNoServerSeesAHiddenRequest(t *testing.T) {
 	for name := range strings.SplitSeq(*backendNames, ",") {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			seen := newBackend(t, p, name)
-			p.sidecar()
+			p.start()
 			forms := smuggles()
 			answers := make([]map[string]int, len(forms)) // by what the server said it was asked
 			total := make([]int, len(forms))
@@ -296,7 +296,7 @@ func TestNoServerSeesAHiddenRequest(t *testing.T) {
 						}
 						v := try(c, text, 100*time.Millisecond)
 						if v.left {
-							total[i]++ // who leaves early hears nothing of what has begun
+							total[i]++ // who leaves early gets nothing of what has begun
 						}
 						for _, m := range v.answers {
 							total[i]++
@@ -310,7 +310,7 @@ func TestNoServerSeesAHiddenRequest(t *testing.T) {
 							t.Error(err)
 							continue
 						}
-						w := newWire(t, other)
+						w := newClient(t, other)
 						w.SetDeadline(time.Now().Add(patience))
 						w.Write([]byte(request("GET", victim, "Connection: close")))
 						m, err := readResponse(w.r, "GET")
@@ -405,9 +405,9 @@ func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
 	}
 	for name := range strings.SplitSeq(*backendNames, ",") {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			seen := newBackend(t, p, name)
-			p.sidecar()
+			p.start()
 			answers, total := make([]map[string]int, len(forms)), make([]int, len(forms))
 			for i, f := range forms {
 				answers[i], total[i] = f.send(t, p, i)
@@ -480,7 +480,7 @@ func withNumber(s string, i int) string { return strings.ReplaceAll(s, "/N", fmt
 
 // send sends a form on a connection of its own. It returns how many answers came from the
 // app, by what they answer, and how many in all.
-func (f formH2) send(t *testing.T, p *pod, i int) (answers map[string]int, total int) {
+func (f formH2) send(t *testing.T, p *proxy, i int) (answers map[string]int, total int) {
 	t.Helper()
 	fields := []field{{":method", "POST"}, {":scheme", "http"}, {":authority", "a.test"}, {":path", "/f/N"}}
 	for j := range fields {

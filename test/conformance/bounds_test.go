@@ -18,7 +18,7 @@ import (
 
 // cutBy fails the test unless the sidecar ends the connection, and not before
 // the time. It returns what came.
-func (w *wire) cutBy(least time.Duration, since time.Time) string {
+func (w *client) cutBy(least time.Duration, since time.Time) string {
 	w.t.Helper()
 	b, err := io.ReadAll(w.r)
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
@@ -55,12 +55,12 @@ func TestASlowHeadIsCut(t *testing.T) {
 		"a second one that goes so, too": {false, false, "*"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			p.sample()
-			p.sidecar("HEADER_TIMEOUT=" + limit.String())
+			p.start("HEADER_TIMEOUT=" + limit.String())
 			began := time.Now()
-			var w *wire
+			var w *client
 			switch {
 			case row.tls && row.first: // the handshake itself
 				w = dial(t, p.tlsAddr())
@@ -94,7 +94,7 @@ func TestASlowHeadIsCut(t *testing.T) {
 }
 
 // sendSlowly sends a byte every 50 ms, until the test or the connection ends.
-func (w *wire) sendSlowly(t *testing.T, text string) {
+func (w *client) sendSlowly(t *testing.T, text string) {
 	for _, c := range text {
 		select {
 		case <-t.Context().Done():
@@ -108,13 +108,13 @@ func (w *wire) sendSlowly(t *testing.T, text string) {
 }
 
 func TestALongHeadIs431(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
-	p.sidecar("MAX_HEADER_BYTES=8192")
-	for name, c := range map[string]func() *wire{
-		"plain": func() *wire { return dial(t, p.addr()) },
-		"TLS":   func() *wire { return dialTLS(t, p.tlsAddr(), "http/1.1") },
+	p.start("MAX_HEADER_BYTES=8192")
+	for name, c := range map[string]func() *client{
+		"plain": func() *client { return dial(t, p.addr()) },
+		"TLS":   func() *client { return dialTLS(t, p.tlsAddr(), "http/1.1") },
 	} {
 		w := c()
 		if m := w.ask("/", "X-Long: "+strings.Repeat("x", 7000)); m.status() != 200 {
@@ -148,9 +148,9 @@ func TestALongHeadIs431(t *testing.T) {
 }
 
 func TestALongBodyIs413(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := p.sample()
-	p.sidecar("MAX_BODY_BYTES=1000", "CONTAINER_CONCURRENCY=1")
+	p.start("MAX_BODY_BYTES=1000", "CONTAINER_CONCURRENCY=1")
 	for name, row := range map[string]struct {
 		head, body string
 		status     int
@@ -194,18 +194,18 @@ func TestALongBodyIs413(t *testing.T) {
 
 // The drain ends also where every place is taken and more connections wait.
 func TestAFullSidecarDrains(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
 	p.launch("MAX_CONNECTIONS=2", "DRAIN_QUIET_PERIOD=200ms", "DRAIN_DEADLINE=10s")
-	var first *wire
+	var first *client
 	p.poll("the sidecar listens", func() error {
 		c, err := net.Dial("tcp", p.addr())
 		if err == nil {
-			first = newWire(t, c)
+			first = newClient(t, c)
 		}
 		return err
 	})
-	for _, w := range []*wire{first, dial(t, p.addr())} {
+	for _, w := range []*client{first, dial(t, p.addr())} {
 		if m := w.ask("/bytes/2"); m.status() != 200 {
 			t.Fatalf("got %q, want 200", m.Start)
 		}
@@ -224,9 +224,9 @@ func TestAFullSidecarDrains(t *testing.T) {
 
 // A 504 for a slow body reaches the client that is still sending.
 func TestASenderThatIsCutCanReadWhy(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.app(newChatty())
-	p.sidecar(requestClock.settings()...)
+	p.start(requestClock.settings()...)
 	w := dial(t, p.addr())
 	w.send("POST /wait HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
 	stop := make(chan struct{})

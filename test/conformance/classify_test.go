@@ -71,13 +71,13 @@ var protocols = []string{"HTTP/1.0", "HTTP/1.1", "h2c", "TLS HTTP/1.1", "TLS h2"
 
 // ask sends the row's request on a connection of its own. The id marks it for
 // the user container's ledger.
-func (r *row) ask(t *testing.T, p *pod, protocol, id string) (*message, error) {
+func (r *row) ask(t *testing.T, p *proxy, protocol, id string) (*message, error) {
 	t.Helper()
 	fields := append(slices.Clone(r.fields), field{"X-Id", id})
 	if r.body != "" {
 		fields = append(fields, field{"Content-Length", strconv.Itoa(len(r.body))})
 	}
-	var c *wire
+	var c *client
 	switch protocol {
 	case "HTTP/1.0", "HTTP/1.1", "h2c":
 		c = dial(t, p.addr())
@@ -115,7 +115,7 @@ const (
 	byTheApp     = "answered by the app"
 )
 
-// heard is what one kind of request is to hear.
+// heard is what one kind of request is to get.
 type heard struct {
 	status    int
 	body      string // byTheApp: the user container's; anyText: not compared
@@ -236,9 +236,9 @@ func (a *ledgerApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Every row of the table, over every protocol, to a ready sidecar and then to
 // one that drains (a request is being held, so the drain goes on).
 func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	p.sidecar("DRAIN_QUIET_PERIOD=1s")
+	p.start("DRAIN_QUIET_PERIOD=1s")
 	app := newLedger()
 	p.app(app)
 	t.Run("ready", func(t *testing.T) { classify(t, p, app, false) })
@@ -255,7 +255,7 @@ func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
 		return nil
 	})
 	p.signal(syscall.SIGTERM)
-	p.poll("probes hear of the drain", func() error {
+	p.poll("probes notice the drain", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -273,7 +273,7 @@ func TestEveryRequestIsWhatTheTableSays(t *testing.T) {
 	}
 }
 
-func classify(t *testing.T, p *pod, app *ledgerApp, draining bool) {
+func classify(t *testing.T, p *proxy, app *ledgerApp, draining bool) {
 	for _, r := range rows(t) {
 		t.Run(r.title, func(t *testing.T) {
 			skipBeyondNetHTTP(t)

@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Each clock in each phase over each protocol: docs/promises.md 3.2. Each story
-// looks from three sides: what the client hears, that the user container's part
+// Each clock in each phase over each protocol: docs/promises.md 3.2. Each test
+// looks from three sides: what the client gets, that the user container's part
 // of the exchange ends, and what the log says.
 
 // A clock is a setting, and what is said when it has run out.
@@ -46,7 +46,7 @@ func (c clock) settings(more ...string) []string {
 }
 
 // logged fails the test unless a line of the log names the clock and the phase.
-func (c clock) logged(t *testing.T, p *pod, phase string) {
+func (c clock) logged(t *testing.T, p *proxy, phase string) {
 	t.Helper()
 	poll(t, "the log names clock and phase", func() error {
 		if !p.out.says(`"reason":"`+c.word+`"`, `"phase":"`+phase+`"`) {
@@ -60,9 +60,9 @@ func (c clock) logged(t *testing.T, p *pod, phase string) {
 // sent, and what is heard.
 var early = []string{"HTTP/1.1", "HTTP/1.0", "HEAD", "h2c", "gRPC", "TLS", "TLS h2", "WebSocket"}
 
-// askEarly sends one request and checks what it hears when the clock runs out.
+// askEarly sends one request and checks what it gets when the clock runs out.
 // method POST has a body that is never complete.
-func (c clock) askEarly(t *testing.T, p *pod, protocol, method string) {
+func (c clock) askEarly(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
 	rest := "\r\nHost: a.test\r\n\r\n"
 	if method == "POST" {
@@ -104,7 +104,7 @@ func (c clock) askEarly(t *testing.T, p *pod, protocol, method string) {
 }
 
 // response is what a client gets when the clock has run out before a response began.
-func (c clock) response() (status int, body string) {
+func (c clock) response() (code int, body string) {
 	if c.name == "queue" {
 		return 503, "pending request queue full\n"
 	}
@@ -112,9 +112,9 @@ func (c clock) response() (status int, body string) {
 }
 
 // wantHTTP1 reads the response to a request with the method.
-func (c clock) wantHTTP1(t *testing.T, p *pod, w *wire, method string) {
+func (c clock) wantHTTP1(t *testing.T, p *proxy, w *client, method string) {
 	t.Helper()
-	status, body := c.response()
+	code, body := c.response()
 	m := w.receive(method)
 	if method == "HEAD" {
 		m.Body = body // there is none
@@ -122,20 +122,20 @@ func (c clock) wantHTTP1(t *testing.T, p *pod, w *wire, method string) {
 	if m.Body != body {
 		t.Errorf("got the body %q, want %q", m.Body, body)
 	}
-	checkOurs(t, p, m, status, c.kind, c.word)
+	checkOurs(t, p, m, code, c.kind, c.word)
 	if got := m.get("Retry-After"); (got == "1") != (c.name == "queue") {
 		t.Errorf("got Retry-After %q", got)
 	}
 }
 
-func (c clock) askEarlyH2(t *testing.T, p *pod, protocol, method string) {
+func (c clock) askEarlyH2(t *testing.T, p *proxy, protocol, method string) {
 	t.Helper()
-	status, body := c.response()
+	code, body := c.response()
 	h := p.h2Peer(protocol)
 	h.open(1, method == "GET", method, "/wait")
 	a := h.answer(1)
-	if a.status != status || a.body != body || a.cut || word(a.get("proxy-status")) != c.word {
-		t.Errorf("got %+v, want %d with %q and the word %s", a, status, body, c.word)
+	if a.status != code || a.body != body || a.cut || word(a.get("proxy-status")) != c.word {
+		t.Errorf("got %+v, want %d with %q and the word %s", a, code, body, c.word)
 	}
 	// The connection is as good as before.
 	h.open(3, true, "GET", "/now")
@@ -145,7 +145,7 @@ func (c clock) askEarlyH2(t *testing.T, p *pod, protocol, method string) {
 }
 
 // h2Peer opens a connection by its protocol: h2c or TLS h2.
-func (p *pod) h2Peer(protocol string) *h2Peer {
+func (p *proxy) h2Peer(protocol string) *h2Peer {
 	p.t.Helper()
 	if protocol == "h2c" {
 		return dialH2(p.t, p.addr())
@@ -161,14 +161,14 @@ func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
 				continue
 			}
 			t.Run(c.name+"/"+scope, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				writeCertificate(t, p.dir)
 				app := newChatty()
 				p.app(app)
-				p.sidecar(append(c.settings(), "REVISION_TIMEOUT_SCOPE="+scope)...)
+				p.start(append(c.settings(), "REVISION_TIMEOUT_SCOPE="+scope)...)
 				for _, protocol := range early {
 					c.askEarly(t, p, protocol, "GET")
-					if got := receive(t, protocol+": the app hears that the exchange is over", app.over); got != "/wait" {
+					if got := receive(t, protocol+": the app notices that the exchange is over", app.over); got != "/wait" {
 						t.Errorf("%s: got the end of %s", protocol, got)
 					}
 					for len(app.over) > 0 {
@@ -181,14 +181,14 @@ func TestAClockThatRunsOutWhileWaitingForTheAppIs504(t *testing.T) {
 	}
 }
 
-func TestAClockThatRunsOutInTheQueueIsToldAndNeverReachesTheApp(t *testing.T) {
+func TestAClockThatRunsOutInTheQueueIsAnsweredAndNeverReachesTheApp(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			h := p.tunnelHolder()
-			p.sidecar(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")...)
+			p.start(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")...)
 			h.hold(t, p)
 			for _, protocol := range early {
 				if protocol == "TLS h2" || protocol == "h2c" {
@@ -217,16 +217,16 @@ func TestAClockThatRunsOutInTheQueueIsToldAndNeverReachesTheApp(t *testing.T) {
 // alone, and that never runs out.
 type slotHolder struct {
 	app *bareApp
-	c   *wire
+	c   *client
 	err chan error
 }
 
 // tunnelHolder starts a user container that accepts upgrades and echoes.
-func (p *pod) tunnelHolder() *slotHolder {
+func (p *proxy) tunnelHolder() *slotHolder {
 	return &slotHolder{app: p.bare(upgrading), err: make(chan error, 1)}
 }
 
-func (h *slotHolder) hold(t *testing.T, p *pod) {
+func (h *slotHolder) hold(t *testing.T, p *proxy) {
 	t.Helper()
 	h.c = dial(t, p.addr())
 	h.c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: echo"))
@@ -270,13 +270,13 @@ func (h *slotHolder) check() error {
 }
 
 // While we try again to reach an app that is not there, the clocks run.
-func TestAClockThatRunsOutWhileDiallingIsTold(t *testing.T) {
+func TestAClockThatRunsOutWhileDiallingIsAnswered(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
-			p.sidecar(c.settings("CONNECT_RETRY=60s")...)
+			p.start(c.settings("CONNECT_RETRY=60s")...)
 			for _, protocol := range early {
 				if protocol != "h2c" && protocol != "TLS h2" {
 					c.askEarly(t, p, protocol, "GET")
@@ -297,11 +297,11 @@ func TestAClockThatRunsOutInTheMidstOfAResponseAbortsIt(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			app := newChatty()
 			p.app(app)
-			p.sidecar(c.settings()...)
+			p.start(c.settings()...)
 			chunked, fixed, grpc := "/chunked", "/fixed", "/chunked"
 			if c.name == "idle" {
 				chunked, fixed, grpc = "/silent", "/silent-fixed", "/grpc"
@@ -356,7 +356,7 @@ type cutResponse struct {
 	reset                   bool // nothing else shows that it is cut
 }
 
-func (r cutResponse) check(t *testing.T, p *pod) {
+func (r cutResponse) check(t *testing.T, p *proxy) {
 	t.Helper()
 	w := dial(t, r.addr)
 	if r.addr == p.tlsAddr() {
@@ -383,9 +383,9 @@ func (r cutResponse) check(t *testing.T, p *pod) {
 
 // gRPC's own client, in a stream that both sides have begun.
 func TestAClockInTheMidstOfAGRPCStreamIsAnError(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	ended := p.grpcHolder()
-	p.sidecar(idleClock.settings()...)
+	p.start(idleClock.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out []byte
@@ -396,7 +396,7 @@ func TestAClockInTheMidstOfAGRPCStreamIsAnError(t *testing.T) {
 	if code := status.Code(err); code != codes.Internal && code != codes.Unavailable && code != codes.DeadlineExceeded && code != codes.Canceled {
 		t.Errorf("got %v, want a code that says that it was not the app", err)
 	}
-	if err := receive(t, "the app hears of it", ended); !errors.Is(err, context.Canceled) {
+	if err := receive(t, "the app notices it", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("the app got %v, want %v", err, context.Canceled)
 	}
 	idleClock.logged(t, p, "streaming")
@@ -414,9 +414,9 @@ func TestAResponseThatGoesOnOutlivesTheClocksOfItsBeginning(t *testing.T) {
 		"queue":               queueClock.settings("CONTAINER_CONCURRENCY=1"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
-			p.sidecar(settings...)
+			p.start(settings...)
 			for _, protocol := range both {
 				answer, body := get(t, httpClient(t, protocol), p.url("/sse?n=12&ms=100"))
 				if got := strings.Count(body, "data: "); got != 12 || answer.StatusCode != 200 {
@@ -429,9 +429,9 @@ func TestAResponseThatGoesOnOutlivesTheClocksOfItsBeginning(t *testing.T) {
 
 // From 1.19 on Knative means the whole request by REVISION_TIMEOUT_SECONDS.
 func TestTheControlPlaneDecidesWhatTheRequestClockCovers(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("REVISION_TIMEOUT_SECONDS="+tick, "DRAIN_DEADLINE=10s", "OBSERVABILITY_CONFIG={}")
+	p.start("REVISION_TIMEOUT_SECONDS="+tick, "DRAIN_DEADLINE=10s", "OBSERVABILITY_CONFIG={}")
 	answer, err := httpClient(t, "h1").Get(p.url("/sse?n=12&ms=100"))
 	if err != nil {
 		t.Fatal(err)
@@ -447,9 +447,9 @@ func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
 	for _, c := range []clock{idleClock, bodyClock} {
 		for _, protocol := range both {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				p.sample()
-				p.sidecar(c.settings()...)
+				p.start(c.settings()...)
 				r, w := io.Pipe()
 				go func() {
 					for range 12 {
@@ -476,7 +476,7 @@ func TestAnUploadThatGoesOnOutlivesTheIdleClocks(t *testing.T) {
 func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
 	for _, c := range []clock{requestClock, startClock, idleClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.bare(func(c *bareConn, m *message) bool {
 				c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
 				if m.Start == "GET /app-talks HTTP/1.1" {
@@ -494,7 +494,7 @@ func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
 				io.Copy(c, c.r)
 				return false
 			})
-			p.sidecar(c.settings()...)
+			p.start(c.settings()...)
 			for _, who := range []string{"/app-talks", "/client-talks", "/both"} {
 				w := p.sendGet(who, "Connection: Upgrade", "Upgrade: x")
 				if m := w.receive("GET"); m.status() != 101 {
@@ -517,9 +517,9 @@ func TestALiveWebSocketOutlivesEveryClock(t *testing.T) {
 }
 
 func TestAnIdleWebSocketIsCutByTheIdleClockAlone(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar(idleClock.settings()...)
+	p.start(idleClock.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, "ws://"+p.addr()+"/ws", nil)
@@ -537,9 +537,9 @@ func TestAnIdleWebSocketIsCutByTheIdleClockAlone(t *testing.T) {
 	idleClock.logged(t, p, "streaming")
 }
 
-// The app hears of the end of a tunnel that the idle clock has cut.
-func TestTheAppHearsOfATunnelThatWasCut(t *testing.T) {
-	p := newPod(t)
+// The app notices the end of a tunnel that the idle clock has cut.
+func TestTheAppNoticesATunnelThatWasCut(t *testing.T) {
+	p := newProxy(t)
 	over := make(chan error, 1)
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
@@ -547,10 +547,10 @@ func TestTheAppHearsOfATunnelThatWasCut(t *testing.T) {
 		over <- err
 		return false
 	})
-	p.sidecar(idleClock.settings()...)
+	p.start(idleClock.settings()...)
 	w := p.sendGet("/", "Connection: Upgrade", "Upgrade: x")
 	w.receive("GET")
-	if err := receive(t, "the app hears of it", over); !ended(err) {
+	if err := receive(t, "the app notices it", over); !ended(err) {
 		t.Errorf("the app got %v, want the end of the connection", err)
 	}
 	w.closed()
@@ -561,9 +561,9 @@ func TestAnIdleTunnelIsLeftAloneByTheOtherClocks(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, queueClock, bodyClock} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.bare(upgrading)
-			p.sidecar(c.settings()...)
+			p.start(c.settings()...)
 			w := p.sendGet("/", "Connection: Upgrade", "Upgrade: echo")
 			w.receive("GET")
 			io.ReadFull(w.r, make([]byte, len("hello")))
@@ -588,13 +588,13 @@ func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
 	for _, c := range []clock{bodyClock, idleClock, requestClock, startClock} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/1.0", "h2c", "TLS", "TLS h2"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				writeCertificate(t, p.dir)
 				app := newChatty()
 				p.app(app)
-				p.sidecar(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+				p.start(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
 				c.askEarly(t, p, protocol, "POST")
-				receive(t, "the app hears that the exchange is over", app.over)
+				receive(t, "the app notices that the exchange is over", app.over)
 				// The slot is free: the next one does not wait.
 				w := dial(t, p.addr())
 				w.send(request("GET", "/chunked"))
@@ -607,9 +607,9 @@ func TestASlowSenderCannotHoldASlotForEver(t *testing.T) {
 
 // gRPC streams are silent for long, and not for want of a sender.
 func TestTheBodyClockLeavesGRPCAlone(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.grpcApp()
-	p.sidecar(bodyClock.settings()...)
+	p.start(bodyClock.settings()...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	s, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/test.Echo/Many")
@@ -628,10 +628,10 @@ func TestTheMediaTypeOfGRPCDoesNotStopTheBodyClockOverHTTP1(t *testing.T) {
 	alongside(t)
 	for _, protocol := range []string{"HTTP/1.1", "TLS"} {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			p.app(newChatty())
-			p.sidecar(bodyClock.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+			p.start(bodyClock.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
 			w := dial(t, p.addr())
 			if protocol == "TLS" {
 				w = dialTLS(t, p.tlsAddr(), "http/1.1")
@@ -652,10 +652,10 @@ func TestASlowReaderIsCut(t *testing.T) {
 	for _, c := range []clock{idleClock, requestClock} {
 		for _, protocol := range []string{"HTTP/1.1", "h2c", "TLS"} {
 			t.Run(c.name+"/"+protocol, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				writeCertificate(t, p.dir)
 				app := p.sample()
-				p.sidecar(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
+				p.start(c.settings("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")...)
 				switch protocol {
 				case "HTTP/1.1":
 					p.sendGet("/stream/1000000000")
@@ -689,10 +689,10 @@ func TestTheEarliestClockIsTheOneThatIsNamed(t *testing.T) {
 	alongside(t)
 	for _, c := range []clock{requestClock, startClock, idleClock} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.app(newChatty())
 			settings := []string{"REVISION_TIMEOUT_SECONDS=30s", "REVISION_TIMEOUT_SCOPE=request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=20s", "REVISION_IDLE_TIMEOUT_SECONDS=20s", "QUEUE_TIMEOUT_SECONDS=20s"}
-			p.sidecar(append(settings, c.setting)...)
+			p.start(append(settings, c.setting)...)
 			m := dial(t, p.addr()).ask("/wait")
 			checkOurs(t, p, m, 504, c.kind, c.word)
 		})
@@ -701,9 +701,9 @@ func TestTheEarliestClockIsTheOneThatIsNamed(t *testing.T) {
 
 // 0 is off (Knative's own means "at once").
 func TestAClockOfZeroIsOff(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("REVISION_TIMEOUT_SECONDS=0", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=0", "REVISION_IDLE_TIMEOUT_SECONDS=0", "QUEUE_TIMEOUT_SECONDS=0", "BODY_TIMEOUT=0", "DRAIN_DEADLINE=10s")
+	p.start("REVISION_TIMEOUT_SECONDS=0", "REVISION_RESPONSE_START_TIMEOUT_SECONDS=0", "REVISION_IDLE_TIMEOUT_SECONDS=0", "QUEUE_TIMEOUT_SECONDS=0", "BODY_TIMEOUT=0", "DRAIN_DEADLINE=10s")
 	for _, protocol := range both {
 		if answer, body := get(t, httpClient(t, protocol), p.url("/slow?ms=300")); answer.StatusCode != 200 || body != "slow\n" {
 			t.Errorf("%s: got %s with %q, want the app's 200", protocol, answer.Status, body)
@@ -713,9 +713,9 @@ func TestAClockOfZeroIsOff(t *testing.T) {
 
 // The end of one request by a clock leaves the next one of its connection whole.
 func TestAClockCostsAnHTTP1ClientNothingButItsRequest(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.app(newChatty())
-	p.sidecar(requestClock.settings()...)
+	p.start(requestClock.settings()...)
 	w := dial(t, p.addr())
 	for range 3 {
 		checkOurs(t, p, w.ask("/wait"), 504, requestClock.kind, requestClock.word)

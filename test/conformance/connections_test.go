@@ -18,18 +18,18 @@ import (
 // MAX_CONNECTIONS: one limit over both ports for requests, at which the connection
 // that is idle for longest makes room (SECURITY.md, "Bounds").
 
-// fullPod starts a sidecar with a certificate that keeps so many connections, and an
+// fullProxy starts a sidecar with a certificate that keeps so many connections, and an
 // app that holds requests.
-func fullPod(t *testing.T, most int) (*pod, *holder) {
-	p := newPod(t)
+func fullProxy(t *testing.T, most int) (*proxy, *holder) {
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	h := p.holder()
-	p.sidecar(fmt.Sprint("MAX_CONNECTIONS=", most))
+	p.start(fmt.Sprint("MAX_CONNECTIONS=", most))
 	return p, h
 }
 
 // probe is what a kubelet sends on a connection of its own.
-func (p *pod) probe(t *testing.T, addr string) {
+func (p *proxy) probe(t *testing.T, addr string) {
 	t.Helper()
 	if m := dial(t, addr).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
 		t.Errorf("a probe got %q, want 200", m.Start)
@@ -38,7 +38,7 @@ func (p *pod) probe(t *testing.T, addr string) {
 
 // probeAtOnce is probe by a client that surely asks in the time that a new connection
 // has: on a busy machine this one may be late.
-func (p *pod) probeAtOnce(t *testing.T) {
+func (p *proxy) probeAtOnce(t *testing.T) {
 	t.Helper()
 	for {
 		start := time.Now()
@@ -56,7 +56,7 @@ func (p *pod) probeAtOnce(t *testing.T) {
 }
 
 // isOpen reports whether the sidecar has left a connection open.
-func isOpen(w *wire) bool {
+func isOpen(w *client) bool {
 	w.t.Helper()
 	c := w.Conn
 	if t, ok := c.(interface{ NetConn() net.Conn }); ok {
@@ -66,7 +66,7 @@ func isOpen(w *wire) bool {
 }
 
 // opens returns which of the connections are open: "ox" the first of two.
-func opens(all []*wire) (s string) {
+func opens(all []*client) (s string) {
 	for _, w := range all {
 		if isOpen(w) {
 			s += "o"
@@ -78,14 +78,14 @@ func opens(all []*wire) (s string) {
 }
 
 func TestAnIdleConnectionMakesRoom(t *testing.T) {
-	p, _ := fullPod(t, 3)
-	ask := func(w *wire) *wire {
+	p, _ := fullProxy(t, 3)
+	ask := func(w *client) *client {
 		if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
 			t.Errorf("got %q, want 200", m.Start)
 		}
 		return w
 	}
-	var all []*wire
+	var all []*client
 	for range 3 {
 		all = append(all, ask(dial(t, p.addr())))
 	}
@@ -107,7 +107,7 @@ func TestAnIdleConnectionMakesRoom(t *testing.T) {
 // With connections that say nothing, half a head or half a handshake, on either port,
 // nobody is locked out.
 func TestSilentConnectionsLockNobodyOut(t *testing.T) {
-	p, _ := fullPod(t, 20)
+	p, _ := fullProxy(t, 20)
 	for name, row := range map[string]struct{ addr, text string }{
 		"nothing":                {p.addr(), ""},
 		"half a head":            {p.addr(), "GET / HTTP/1.1\r\nHost: a.te"},
@@ -138,8 +138,8 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 
 // Those that say nothing close one another, and none of those that are in use.
 func TestSilentConnectionsCloseNoneThatIsInUse(t *testing.T) {
-	p, _ := fullPod(t, 12)
-	var used []*wire
+	p, _ := fullProxy(t, 12)
+	var used []*client
 	for range 5 {
 		w := dial(t, p.addr())
 		w.ask("/", "K-Network-Probe: queue")
@@ -153,7 +153,7 @@ func TestSilentConnectionsCloseNoneThatIsInUse(t *testing.T) {
 }
 
 func TestOneConnectionServesBothPorts(t *testing.T) {
-	p, _ := fullPod(t, 1)
+	p, _ := fullProxy(t, 1)
 	for range 3 {
 		p.probe(t, p.addr())
 		for _, alpn := range []string{"http/1.1", "h2"} {
@@ -173,7 +173,7 @@ func TestOneConnectionServesBothPorts(t *testing.T) {
 // A connection whose request is being served is never closed for another one: a new
 // one waits, on either port.
 func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
-	p, h := fullPod(t, 4)
+	p, h := fullProxy(t, 4)
 	plain := p.sendGet("/plain")
 	post := dial(t, p.addr())
 	post.send(request("POST", "/post", "Content-Length: 5") + "he")
@@ -200,7 +200,7 @@ func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
 		t.Errorf("the one that waited got %q, want 200", m.Start)
 	}
 	post.send("llo")
-	for path, w := range map[string]*wire{"/plain": plain, "/post": post, "/secure": secure} {
+	for path, w := range map[string]*client{"/plain": plain, "/post": post, "/secure": secure} {
 		h.free(path)
 		if m := w.receive("GET"); m.status() != 200 || m.Body != path {
 			t.Errorf("%s: got %q with %q, want 200", path, m.Start, m.Body)
@@ -209,7 +209,7 @@ func TestAConnectionThatIsServedIsNotClosed(t *testing.T) {
 }
 
 func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
-	p, _ := fullPod(t, 1)
+	p, _ := fullProxy(t, 1)
 	multi := dialH2(t, p.addr())
 	for stream := uint32(1); stream < 9; stream += 2 {
 		multi.open(stream, true, "GET", "/", "k-network-probe: queue")
@@ -231,9 +231,9 @@ func TestAnHTTP2ConnectionWithoutStreamsMakesRoom(t *testing.T) {
 
 // A tunnel keeps its place until it ends, and one that waits gets it then.
 func TestATunnelKeepsItsPlace(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.bare(upgrading)
-	p.sidecar("MAX_CONNECTIONS=1")
+	p.start("MAX_CONNECTIONS=1")
 	for range 2 {
 		w := p.sendGet("/", "Connection: Upgrade", "Upgrade: echo")
 		w.receive("GET")
@@ -253,7 +253,7 @@ func TestATunnelKeepsItsPlace(t *testing.T) {
 
 // Connections that send one request right behind the other let others in as well.
 func TestBusyConnectionsTakeTurns(t *testing.T) {
-	p, _ := fullPod(t, 2)
+	p, _ := fullProxy(t, 2)
 	for _, keep := range []func(stop <-chan struct{}){
 		func(stop <-chan struct{}) { keepAsking(p, false, stop) },
 		func(stop <-chan struct{}) { keepAsking(p, true, stop) },
@@ -278,7 +278,7 @@ func TestBusyConnectionsTakeTurns(t *testing.T) {
 
 // keepAsking sends one probe right behind the other on one connection, until that is
 // closed.
-func keepAsking(p *pod, secure bool, stop <-chan struct{}) {
+func keepAsking(p *proxy, secure bool, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if secure {
 		c, err = tls.Dial("tcp", p.tlsAddr(), &tls.Config{InsecureSkipVerify: true})
@@ -297,7 +297,7 @@ func keepAsking(p *pod, secure bool, stop <-chan struct{}) {
 
 // keepOpening opens one stream right behind the other on one connection, whatever the
 // server says of it, until that is closed.
-func keepOpening(p *pod, stop <-chan struct{}) {
+func keepOpening(p *proxy, stop <-chan struct{}) {
 	c, err := net.Dial("tcp", p.addr())
 	if err != nil {
 		return
@@ -336,7 +336,7 @@ func isClosed(c <-chan struct{}) bool {
 
 // A head that has begun to arrive is waited for while another connection is idle.
 func TestAHeadThatArrivesIsWaitedFor(t *testing.T) {
-	p, _ := fullPod(t, 4)
+	p, _ := fullProxy(t, 4)
 	used := dial(t, p.addr())
 	used.ask("/", "K-Network-Probe: queue")
 	half := dial(t, p.addr())

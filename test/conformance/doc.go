@@ -12,11 +12,11 @@
 //
 // The real clients curl and h2load must be there; the script setup installs them.
 //
-// # Stories and vectors
+// # Tests and vectors
 //
-// A story is a Go test of three actors: client, sidecar, user container. It is
-// told with real sockets; where an actor must misbehave it is a bare connection
-// whose bytes the story chooses.
+// A test has three actors, client, sidecar and user container, and real sockets
+// between them. Where an actor must misbehave, it is a bare connection whose bytes
+// the test chooses.
 //
 // A vector is a block of a text file under testdata: a sentence after "==", then
 // lines. Lines that start with # say why. In all of them \r, \n, \t, \0, \\ and

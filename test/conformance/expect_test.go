@@ -9,7 +9,7 @@ import (
 
 // saysContinueAfter starts a user container that reads the head of a request and answers it in its own
 // time: with a 100 after so long, and then with what the body was.
-func (p *pod) saysContinueAfter(d time.Duration) {
+func (p *proxy) saysContinueAfter(d time.Duration) {
 	p.bareHeads(func(c *bareConn, m *message) bool {
 		time.Sleep(d) // real time: the app takes so long
 		c.send("HTTP/1.1 100 Continue\r\n\r\n")
@@ -28,8 +28,8 @@ const asksFirst = "PUT / HTTP/1.1\r\nHost: a.test\r\nExpect: 100-continue\r\nCon
 func TestAClientGetsOne100Alone(t *testing.T) {
 	for name, d := range map[string]time.Duration{"the app's": 0, "ours, and the app's comes late": 1500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			p.saysContinueAfter(d)
 			c := dial(t, p.addr())
 			c.send(asksFirst)
@@ -47,8 +47,8 @@ func TestAClientGetsOne100Alone(t *testing.T) {
 
 // A client that sends its body without waiting does not wait for a second either.
 func TestABodyThatIsThereDoesNotWaitForA100(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.bare(func(c *bareConn, m *message) bool { // knows nothing of Expect
 		c.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + m.Body)
 		return true

@@ -10,8 +10,8 @@ import (
 // docs/promises.md 3.4: a request that came in over our own TLS port, and that no proxy
 // has spoken for, is told to the app as one of https. A registry behind us would
 // otherwise send its clients to http.
-func TestOurOwnTLSIsToldToTheApp(t *testing.T) {
-	p := newPod(t)
+func TestTheAppGetsThatOurTLSWasUsed(t *testing.T) {
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, values := range r.Header {
@@ -20,7 +20,7 @@ func TestOurOwnTLSIsToldToTheApp(t *testing.T) {
 			}
 		}
 	}))
-	p.sidecar()
+	p.start()
 	for _, c := range []struct{ sent, want string }{
 		{"", "X-Forwarded-Proto=https;"},
 		{"X-Forwarded-Proto: http", "X-Forwarded-Proto=http;Forwarded=proto=http;"},

@@ -68,7 +68,7 @@ var echoDesc = grpc.ServiceDesc{
 }
 
 // grpcApp serves test.Echo where the sidecar looks for the user container.
-func (p *pod) grpcApp() {
+func (p *proxy) grpcApp() {
 	s := grpc.NewServer(grpc.ForceServerCodec(plain{}))
 	s.RegisterService(&echoDesc, nil)
 	go s.Serve(p.listen())
@@ -77,7 +77,7 @@ func (p *pod) grpcApp() {
 
 // grpcHolder starts a user container that echoes the first message of a stream and
 // then holds it, and says how it has ended.
-func (p *pod) grpcHolder() (ended <-chan error) {
+func (p *proxy) grpcHolder() (ended <-chan error) {
 	end := make(chan error, 1)
 	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
 		var b []byte
@@ -94,7 +94,7 @@ func (p *pod) grpcHolder() (ended <-chan error) {
 }
 
 // held opens a stream to a grpcHolder, and returns when both sides have spoken.
-func (p *pod) held(ctx context.Context) grpc.ClientStream {
+func (p *proxy) held(ctx context.Context) grpc.ClientStream {
 	p.t.Helper()
 	stream, err := p.grpcClient().NewStream(ctx, &echoDesc.Streams[0], "/any/Thing")
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *pod) held(ctx context.Context) grpc.ClientStream {
 	return stream
 }
 
-func (p *pod) grpcClient(more ...grpc.DialOption) *grpc.ClientConn {
+func (p *proxy) grpcClient(more ...grpc.DialOption) *grpc.ClientConn {
 	p.t.Helper()
 	c, err := grpc.NewClient("passthrough:///"+p.addr(), append(more,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -120,8 +120,8 @@ func (p *pod) grpcClient(more ...grpc.DialOption) *grpc.ClientConn {
 }
 
 func TestGRPCCallsPassWithTheirStatusInTrailers(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.grpcApp()
 	c := p.grpcClient()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -150,8 +150,8 @@ func TestGRPCCallsPassWithTheirStatusInTrailers(t *testing.T) {
 // A bidirectional stream: each message is echoed before the next is sent, so
 // nothing may be held back; the status and a trailer come at the end.
 func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.grpcApp()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -184,22 +184,22 @@ func TestAGRPCStreamOfAThousandMessages(t *testing.T) {
 }
 
 func TestACancelledGRPCStreamEndsAtTheApp(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	ended := p.grpcHolder()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	p.held(ctx)
 	cancel()
-	if err := receive(t, "the app hears of the cancel", ended); !errors.Is(err, context.Canceled) {
+	if err := receive(t, "the app notices the cancel", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("the app got %v, want %v", err, context.Canceled)
 	}
 }
 
-// docs/promises.md 3.2: gRPC requests hear a grpc-status, never a bare HTTP error.
-func TestGRPCHearsOurAnswersAsGRPC(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONNECT_RETRY=20ms", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=2")
+// docs/promises.md 3.2: gRPC requests get a grpc-status, never a bare HTTP error.
+func TestGRPCGetsOurAnswersAsGRPC(t *testing.T) {
+	p := newProxy(t)
+	p.start("CONNECT_RETRY=20ms", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=2")
 	c := p.grpcClient()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -240,8 +240,8 @@ func TestGRPCHearsOurAnswersAsGRPC(t *testing.T) {
 
 // An ordinary retry policy of a client gets over a full queue, as with Knative.
 func TestAGRPCClientTriesAgainWhenTheQueueIsFull(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	p.grpcApp()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -266,9 +266,9 @@ func TestAGRPCClientTriesAgainWhenTheQueueIsFull(t *testing.T) {
 }
 
 // The whole-request clock, before the first byte.
-func TestGRPCHearsOfAClockAsGRPC(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("REVISION_TIMEOUT_SECONDS=1", "REVISION_TIMEOUT_SCOPE=request")
+func TestGRPCGetsTheReasonOfAClockAsGRPC(t *testing.T) {
+	p := newProxy(t)
+	p.start("REVISION_TIMEOUT_SECONDS=1", "REVISION_TIMEOUT_SCOPE=request")
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	s := grpc.NewServer(grpc.ForceServerCodec(plain{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {

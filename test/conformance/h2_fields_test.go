@@ -7,11 +7,11 @@ import (
 
 // What HTTP/1.1 refuses because an app might read it as framing, HTTP/2 refuses too.
 func TestAliasesOfFramingFieldsAreRefusedOverHTTP2(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := newLedger()
 	p.app(app)
-	p.sidecar()
+	p.start()
 	for _, protocol := range []string{"h2c", "TLS h2"} {
 		for what, fields := range map[string][]string{
 			"Content_Length":              {"content_length: 5"},

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Actors of the stories about the end of a pod, about clocks and about restarts:
+// Actors of the tests about the end of a pod, about clocks and about restarts:
 // an HTTP/2 client that shows each frame, and clients under load that keep a
 // ledger of what became of each request.
 
@@ -286,9 +286,9 @@ func (p *h2Peer) answer(stream uint32) (a h2Answer) {
 }
 
 // draining returns when the sidecar says that the pod is ending.
-func (p *pod) draining() {
+func (p *proxy) draining() {
 	p.t.Helper()
-	p.poll("probes hear that the pod is ending", func() error {
+	p.poll("probes notice that the pod is ending", func() error {
 		if m := dial(p.t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 || m.Body != shuttingDown {
 			return fmt.Errorf("got %q with %q", m.Start, m.Body)
 		}
@@ -297,7 +297,7 @@ func (p *pod) draining() {
 }
 
 // awaitLog returns when a line of the output holds all the words.
-func (p *pod) awaitLog(words ...string) {
+func (p *proxy) awaitLog(words ...string) {
 	p.t.Helper()
 	p.poll(fmt.Sprintf("the log says %q", words), func() error {
 		if !p.out.says(words...) {
@@ -332,7 +332,7 @@ func (a attempt) String() string {
 // they are told to stop, and the ledger of what they saw.
 type traffic struct {
 	t    *testing.T
-	p    *pod
+	p    *proxy
 	stop chan struct{}
 	halt sync.Once
 	all  sync.WaitGroup
@@ -344,7 +344,7 @@ type traffic struct {
 	echoed  int                    // messages of WebSockets
 }
 
-func newTraffic(t *testing.T, p *pod) *traffic {
+func newTraffic(t *testing.T, p *proxy) *traffic {
 	c := &traffic{t: t, p: p, stop: make(chan struct{})}
 	t.Cleanup(c.end)
 	return c
@@ -568,7 +568,7 @@ func word(status string) string {
 
 // A restarting user container: one address, and servers that come and go on it.
 type restarting struct {
-	p       *pod
+	p       *proxy
 	handler http.Handler
 
 	mu     sync.Mutex

@@ -10,14 +10,14 @@ import (
 // the limit, one for each client address.
 
 // sendFrom opens a connection from an address of this host and sends a GET on it.
-func (p *pod) sendFrom(address, path string, fields ...string) *wire {
+func (p *proxy) sendFrom(address, path string, fields ...string) *client {
 	p.t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 	c, err := d.Dial("tcp", p.addr())
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	w := newWire(p.t, c)
+	w := newClient(p.t, c)
 	w.send(request("GET", path, fields...))
 	return w
 }
@@ -28,10 +28,10 @@ func TestTwoKubeletProbesRunBesideTheLimitOneForEachAddress(t *testing.T) {
 	alongside(t)
 	for name, field := range map[string]string{"user agent": kubeletAgent, "header": "K-Kubelet-Probe: x"} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+			p := newProxy(t)
+			p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 			h := p.holder()
-			held := []*wire{p.sendGet("/traffic")}
+			held := []*client{p.sendGet("/traffic")}
 			h.wait(t, "/traffic")
 			first := p.sendFrom("127.0.0.1", "/k1", field)
 			h.wait(t, "/k1")
@@ -69,8 +69,8 @@ func TestTwoKubeletProbesRunBesideTheLimitOneForEachAddress(t *testing.T) {
 // Whoever would hold a place for long is traffic: a WebSocket, a body that does not
 // end, and whoever is behind a proxy, which is no kubelet.
 func TestWhoCouldHoldAKubeletsPlaceIsTraffic(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	h := p.holder()
 	p.sendGet("/traffic")
 	h.wait(t, "/traffic")
@@ -96,8 +96,8 @@ func TestWhoCouldHoldAKubeletsPlaceIsTraffic(t *testing.T) {
 
 // A kubelet probe that finds the slots free does not take one.
 func TestAKubeletProbeTakesNoSlot(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	h := p.holder()
 	probe := p.sendGet("/k", "User-Agent: kube-probe/1.31")
 	h.wait(t, "/k")
@@ -106,7 +106,7 @@ func TestAKubeletProbeTakesNoSlot(t *testing.T) {
 	for _, path := range []string{"/k", "/traffic"} {
 		h.free(path)
 	}
-	for _, c := range []*wire{probe, traffic} {
+	for _, c := range []*client{probe, traffic} {
 		if m := c.receive("GET"); m.status() != 200 {
 			t.Errorf("got %q, want 200", m.Start)
 		}

@@ -11,11 +11,14 @@ import (
 	"net/http/httptrace"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/app/sample"
 )
 
 // A holder is a user container that holds every request until the test lets it
@@ -27,7 +30,7 @@ type holder struct {
 	gates    map[string]chan struct{}
 }
 
-func (p *pod) holder() *holder {
+func (p *proxy) holder() *holder {
 	h := &holder{gates: map[string]chan struct{}{}}
 	p.app(h)
 	return h
@@ -79,7 +82,7 @@ func (h *holder) wait(t *testing.T, path string) {
 }
 
 // sendGet opens a connection and sends a GET without waiting for anything.
-func (p *pod) sendGet(path string, fields ...string) *wire {
+func (p *proxy) sendGet(path string, fields ...string) *client {
 	p.t.Helper()
 	c := dial(p.t, p.addr())
 	c.send(request("GET", path, fields...))
@@ -87,12 +90,12 @@ func (p *pod) sendGet(path string, fields ...string) *wire {
 }
 
 func TestAFullQueueSaysSo(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=2")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=2")
 	h := p.holder()
 	running := p.sendGet("/running")
 	h.wait(t, "/running")
-	waiting := []*wire{p.sendGet("/w1")}
+	waiting := []*client{p.sendGet("/w1")}
 	fence(t, p)
 	waiting = append(waiting, p.sendGet("/w2"))
 	fence(t, p)
@@ -134,10 +137,10 @@ func TestAFullQueueSaysSo(t *testing.T) {
 	}
 }
 
-// With Knative's numbers: one runs, ten wait, so two of thirteen hear 503.
+// With Knative's numbers: one runs, ten wait, so two of thirteen get 503.
 func TestTheQueueIsTenTimesTheConcurrency(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1")
 	h := p.holder()
 	statuses := make(chan int, 13)
 	for i := range 13 {
@@ -171,10 +174,10 @@ func TestTheQueueIsTenTimesTheConcurrency(t *testing.T) {
 
 func TestWaitingIsFirstComeFirstServed(t *testing.T) {
 	const waiters = 10
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
 	h := p.holder()
-	conns := []*wire{p.sendGet("/first")}
+	conns := []*client{p.sendGet("/first")}
 	h.wait(t, "/first")
 	want := []string{"/first"}
 	for i := range waiters {
@@ -195,49 +198,53 @@ func TestWaitingIsFirstComeFirstServed(t *testing.T) {
 	}
 }
 
+// waitInLine sends a request that waits for a slot, and returns how its client leaves.
+func (p *proxy) waitInLine(t *testing.T, protocol string) (leave func()) {
+	t.Helper()
+	if protocol != "h2c cancel" {
+		c := p.sendGet("/leaves")
+		return func() {
+			if protocol == "RST" {
+				c.Conn.(*net.TCPConn).SetLinger(0)
+			}
+			c.Close()
+		}
+	}
+	ended, sent := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
+	}))
+	go func() {
+		defer close(ended)
+		r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/leaves"), nil)
+		if answer, err := httpClient(t, "h2c").Do(r); err == nil {
+			answer.Body.Close()
+			t.Errorf("the client that leaves got %s", answer.Status)
+		}
+	}()
+	receiveClose(t, "the request is sent", sent)
+	return func() { cancel(); <-ended }
+}
+
 // A waiting client that goes away frees its place at once.
 func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 	alongside(t)
 	for _, protocol := range []string{"FIN", "RST", "h2c cancel"} {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
+			p := newProxy(t)
+			p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
 			h := p.holder()
 			running := p.sendGet("/running")
 			h.wait(t, "/running")
-			var leave func()
-			if protocol == "h2c cancel" {
-				ended, sent := make(chan struct{}), make(chan struct{})
-				ctx, cancel := context.WithCancel(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-					WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) },
-				}))
-				go func() {
-					defer close(ended)
-					r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/leaves"), nil)
-					if answer, err := httpClient(t, "h2c").Do(r); err == nil {
-						answer.Body.Close()
-						t.Errorf("the client that leaves got %s", answer.Status)
-					}
-				}()
-				receiveClose(t, "the request is sent", sent)
-				leave = func() { cancel(); <-ended }
-			} else {
-				c := p.sendGet("/leaves")
-				leave = func() {
-					if protocol == "RST" {
-						c.Conn.(*net.TCPConn).SetLinger(0)
-					}
-					c.Close()
-				}
-			}
+			leave := p.waitInLine(t, protocol)
 			fence(t, p)
 			if m := dial(t, p.addr()).ask("/full"); m.status() != 503 {
 				t.Fatalf("got %q while the only place is taken, want 503", m.Start)
 			}
 			leave()
 
-			// Until the place is free a newcomer hears 503; then it waits.
-			var newcomer *wire
+			// Until the place is free a newcomer gets 503; then it waits.
+			var newcomer *client
 			p.poll("the place is free", func() error {
 				c := p.sendGet("/newcomer")
 				c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
@@ -267,8 +274,8 @@ func TestAWaitingClientThatLeavesFreesItsPlace(t *testing.T) {
 // A slot is held until the exchange with the app has really ended: when the
 // next request arrives there, the one whose client left has been ended before.
 func TestASlotIsHeldUntilTheExchangeHasEnded(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
 	var mu sync.Mutex
 	open := map[*bareConn]bool{} // connections on which an answer is owed
 	var overlaps atomic.Int32
@@ -328,8 +335,8 @@ func hungUp(c *net.TCPConn) bool {
 
 // Probes that the sidecar answers wait for nobody.
 func TestProbesPassAFullQueue(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=1")
 	h := p.holder()
 	p.sendGet("/running")
 	h.wait(t, "/running")
@@ -342,9 +349,9 @@ func TestProbesPassAFullQueue(t *testing.T) {
 	}
 }
 
-func TestWaitingTooLongIsToldWithItsReason(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_TIMEOUT_SECONDS=1")
+func TestWaitingTooLongIsAnsweredWithItsReason(t *testing.T) {
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_TIMEOUT_SECONDS=1")
 	h := p.holder()
 	p.sendGet("/running")
 	h.wait(t, "/running")
@@ -358,11 +365,34 @@ func TestWaitingTooLongIsToldWithItsReason(t *testing.T) {
 	}
 }
 
-// Never more than N in the app, nothing lost, with clients that leave at random.
+// Never more than N in the app, nothing lost, with many clients.
 func TestTheLimitHoldsUnderLoad(t *testing.T) {
-	const limit, clients, each = 3, 30, 40
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY="+strconv.Itoa(limit), "QUEUE_DEPTH=1000")
+	const limit = 3
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY="+strconv.Itoa(limit), "QUEUE_DEPTH=1000")
+	if got := p.load(30, 40, 1).Max; got > limit {
+		t.Errorf("%d requests were in the app at once, want at most %d", got, limit)
+	}
+}
+
+// Whatever an adaptive limit finds: 30 clients would gain by more than the ceiling.
+func TestAnAdaptiveLimitStaysBelowItsCeiling(t *testing.T) {
+	const ceiling, least = 6, 2
+	p := newProxy(t)
+	p.start("CONCURRENCY_MODE=adaptive", "CONTAINER_CONCURRENCY="+strconv.Itoa(ceiling), "CONCURRENCY_MIN="+strconv.Itoa(least))
+	if got := p.load(30, 60, 5).Max; got < least || got > ceiling {
+		t.Errorf("%d requests were in the app at once, want %d to %d", got, least, ceiling)
+	}
+	if _, got := get(t, httpClient(t, "h1"), "http://"+local(p.port.status)+"/status.json"); !strings.Contains(got, `"adaptive":`) {
+		t.Errorf("got no adaptive limit in the status, want one: %s", got)
+	}
+}
+
+// load sends so many requests from each of so many clients, of which each takes the app
+// some milliseconds, and wants each to be served once. It returns what the app noted.
+func (p *proxy) load(clients, each, ms int) sample.Running {
+	t := p.t
+	t.Helper()
 	app := p.sample()
 	var served atomic.Int32
 	var all sync.WaitGroup
@@ -378,7 +408,7 @@ func TestTheLimitHoldsUnderLoad(t *testing.T) {
 			r := bufio.NewReader(c)
 			for i := range each {
 				id := fmt.Sprintf("c%d-%d", client, i)
-				io.WriteString(c, request("GET", "/slow?ms=1", "X-Id: "+id))
+				io.WriteString(c, request("GET", fmt.Sprintf("/slow?ms=%d", ms), "X-Id: "+id))
 				m, err := readResponse(r, "GET")
 				if err != nil || m.status() != 200 {
 					t.Errorf("%s: got %v, %v, want 200", id, m, err)
@@ -392,18 +422,16 @@ func TestTheLimitHoldsUnderLoad(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if got := served.Load(); got != clients*each {
+	if got := int(served.Load()); got != clients*each {
 		t.Errorf("%d requests were served, want %d", got, clients*each)
 	}
-	if got := app.Running().Max; got > limit {
-		t.Errorf("%d requests were in the app at once, want at most %d", got, limit)
-	}
+	return app.Running()
 }
 
 // Streams of a connection share its window. Bodies that nobody reads yet, since their
 // requests wait for a slot, must leave some of it to the one that has the slot.
 func TestBodiesThatWaitLeaveTheirConnectionToTheOneThatIsRead(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	arrived := make(chan string, 1)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/first" {
@@ -412,7 +440,7 @@ func TestBodiesThatWaitLeaveTheirConnectionToTheOneThatIsRead(t *testing.T) {
 		n, err := io.Copy(io.Discard, r.Body)
 		fmt.Fprint(w, n, err)
 	}))
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p.start("CONTAINER_CONCURRENCY=1")
 	client := httpClient(t, "h2c")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -12,10 +12,10 @@ import (
 // Handshakes with the TLS port of requests are bounded by either engine, as those with the
 // metrics' port are.
 func TestLongTLSHandshakesWithThePortOfRequestsAreBorne(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.sidecar("QUEUE_PROXY_TLS_CLIENT_CA=" + filepath.Join(p.dir, "tls.crt"))
+	p.start("QUEUE_PROXY_TLS_CLIENT_CA=" + filepath.Join(p.dir, "tls.crt"))
 	long := longCertificate(t, 250<<10)
 	before := p.memory("VmRSS")
 	newHorde(t, p.tlsAddr(), 250, func(c net.Conn) error {

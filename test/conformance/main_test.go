@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel")
 	if parallel.Value.String() == parallel.DefValue {
-		parallel.Value.Set("8") // most stories wait for a clock, not for the processor
+		parallel.Value.Set("8") // most tests wait for a clock, not for the processor
 	}
 	os.Exit(testMain(m))
 }

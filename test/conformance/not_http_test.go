@@ -11,12 +11,12 @@ import (
 // A Redis behind the sidecar passes a TCP probe: the pod is ready and serves nobody. The log
 // says why, once.
 func TestAnAppThatDoesNotSpeakHTTPIsNamedInTheLogOnce(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.bare(func(c *bareConn, m *message) bool {
 		io.WriteString(c, "-ERR Protocol error, got \"H\" from client\r\n")
 		return false
 	})
-	p.sidecar()
+	p.start()
 	for range 3 {
 		if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
 			t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))

@@ -7,10 +7,10 @@ import (
 
 // Of a head with two oddities the second one counts as much as the first.
 func TestAnOddTargetHidesNothingElseThatIsOdd(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := newLedger()
 	p.app(app)
-	p.sidecar()
+	p.start()
 	for what, c := range map[string]struct {
 		lines []string
 		want  int
@@ -30,10 +30,10 @@ func TestAnOddTargetHidesNothingElseThatIsOdd(t *testing.T) {
 // A client may send what is meant for the tunnel right behind its CONNECT. Where there is
 // none that is no request of its own.
 func TestWhatFollowsARefusedConnectIsNoRequest(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := newLedger()
 	p.app(app)
-	p.sidecar()
+	p.start()
 	id := newID()
 	w := dial(t, p.addr())
 	w.send("CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n" + "GET / HTTP/1.1\r\nHost: a\r\nX-Id: " + id + "\r\n\r\n")

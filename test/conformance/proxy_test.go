@@ -33,8 +33,8 @@ func TestNoRequestIsSmuggled(t *testing.T) { perform(t, "smuggling.txt") }
 var both = []string{"h1", "h2c"}
 
 func TestTwoRequestsInOnePacketAreAnsweredInTurn(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(m.Start), m.Start))
 		return true
@@ -48,27 +48,29 @@ func TestTwoRequestsInOnePacketAreAnsweredInTurn(t *testing.T) {
 	}
 }
 
+// answerWithSize is an app that answers with as much as the query asks, in the framing
+// it asks, and tells the hash of what it got.
+func answerWithSize(w http.ResponseWriter, r *http.Request) {
+	h := sha256.New()
+	n, err := io.Copy(h, r.Body)
+	if err != nil {
+		n = -1
+	}
+	w.Header().Set("X-Got", fmt.Sprintf("%d %d %x", r.ContentLength, n, h.Sum(nil)))
+	size, _ := strconv.Atoi(r.URL.Query().Get("size"))
+	if r.URL.Query().Get("framing") == "length" {
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+	} else {
+		w.WriteHeader(200)
+		http.NewResponseController(w).Flush()
+	}
+	w.Write(noise(size))
+}
+
 func TestBodiesOfAnySizePassBothWays(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
-	// The app answers with as much as the query asks, in the framing it asks,
-	// and tells the hash of what it got.
-	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := sha256.New()
-		n, err := io.Copy(h, r.Body)
-		if err != nil {
-			t.Errorf("app: reading the body: %v", err)
-		}
-		w.Header().Set("X-Got", fmt.Sprintf("%d %d %x", r.ContentLength, n, h.Sum(nil)))
-		size, _ := strconv.Atoi(r.URL.Query().Get("size"))
-		if r.URL.Query().Get("framing") == "length" {
-			w.Header().Set("Content-Length", strconv.Itoa(size))
-		} else {
-			w.WriteHeader(200)
-			http.NewResponseController(w).Flush()
-		}
-		w.Write(noise(size))
-	}))
+	p := newProxy(t)
+	p.start()
+	p.app(http.HandlerFunc(answerWithSize))
 	for _, protocol := range both {
 		client := httpClient(t, protocol)
 		for _, framing := range []string{"length", "chunked"} {
@@ -126,8 +128,8 @@ func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			gone := make(chan struct{})
 			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				defer close(gone)
@@ -150,7 +152,7 @@ func TestAnEndlessDownloadStreamsAndEndsWithItsClient(t *testing.T) {
 			}
 			cancel()
 			answer.Body.Close()
-			receiveClose(t, "the app hears that the client has gone", gone)
+			receiveClose(t, "the app notices that the client has gone", gone)
 		})
 	}
 }
@@ -159,8 +161,8 @@ func TestAnEndlessUploadStreamsAndCanBeAnswered(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				n, err := io.CopyN(io.Discard, r.Body, 20<<20)
 				if err != nil {
@@ -196,7 +198,7 @@ func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 // rawUpload sends a POST with that many bytes (-1: chunks without end), reads
 // the answer meanwhile and returns its status.
-func rawUpload(t *testing.T, p *pod, length int) (int, error) {
+func rawUpload(t *testing.T, p *proxy, length int) (int, error) {
 	c, err := net.Dial("tcp", p.addr())
 	if err != nil {
 		return 0, err
@@ -247,9 +249,9 @@ func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
 		io.Copy(io.Discard, c) // a lingering close, as RFC 9112 9.6 asks of servers
 		return false
 	}
-	upload := map[string]func(t *testing.T, p *pod) (int, error){
-		"h1": func(t *testing.T, p *pod) (int, error) { return rawUpload(t, p, length) },
-		"h2c": func(t *testing.T, p *pod) (int, error) {
+	upload := map[string]func(t *testing.T, p *proxy) (int, error){
+		"h1": func(t *testing.T, p *proxy) (int, error) { return rawUpload(t, p, length) },
+		"h2c": func(t *testing.T, p *proxy) (int, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			r, _ := http.NewRequestWithContext(ctx, "POST", p.url("/early"), bytes.NewReader(make([]byte, length)))
@@ -264,8 +266,8 @@ func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
 	for _, protocol := range both {
 		for _, app := range []string{"bare", "net/http"} {
 			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {
-				p := newPod(t)
-				p.sidecar()
+				p := newProxy(t)
+				p.start()
 				if app == "bare" {
 					p.bareHeads(refuse)
 				} else {
@@ -290,8 +292,8 @@ func TestAnEarlyRefusalOfAnUploadIsDelivered(t *testing.T) {
 
 // A 200 to a finished POST must not cost the client its connection.
 func TestAFinishedPostKeepsTheConnection(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.sample()
 	c := dial(t, p.addr())
 	for i := range 20 {
@@ -307,8 +309,8 @@ func TestEventsArriveOneByOne(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			next := make(chan struct{})
 			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")
@@ -351,8 +353,8 @@ func TestEventsArriveOneByOne(t *testing.T) {
 // Over HTTP/2 a path that is no path makes its request malformed, and only its
 // stream is reset (RFC 9113 8.1.1, 8.3.1).
 func TestABadEscapeOverHTTP2EndsItsStreamAlone(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	app := p.bare(answers(ok))
 	if m, err := exchangeH2(dial(t, p.addr()), "GET", "/a%zz", "http", "a.test:80", nil, ""); err == nil || !strings.Contains(err.Error(), "PROTOCOL_ERROR") {
 		t.Errorf("got %v, %v, want the stream reset with PROTOCOL_ERROR", m, err)
@@ -364,8 +366,8 @@ func TestABadEscapeOverHTTP2EndsItsStreamAlone(t *testing.T) {
 
 // Over HTTP/2 the target and the fields pass as they do over HTTP/1.1.
 func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	app := p.bare(answers(ok))
 	for _, target := range []string{
 		"/?x=1;y=2&z=%zz", "/a;b=c/d", "//a//b", "/a%2fb%2Fc", "/a/../b/./c", "/\xc3\xa9/%2f", `/p"q|r`, "/a?", "*",
@@ -407,8 +409,8 @@ func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
 }
 
 func TestSixtyKilobytesOfFieldsPassOverHTTP2(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	long := strings.Repeat("x", 30_000)
 	app := p.bare(answers("HTTP/1.1 200 OK\r\nX-C: " + long + "\r\nX-D: " + long + "\r\nContent-Length: 0\r\n\r\n"))
 	m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", []field{{"x-a", long}, {"x-b", long}}, "")
@@ -421,8 +423,8 @@ func TestSixtyKilobytesOfFieldsPassOverHTTP2(t *testing.T) {
 }
 
 func TestTrailersPassOverHTTP2(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.sample()
 	r, _ := http.NewRequest("POST", p.url("/trailers"), io.MultiReader(strings.NewReader("hello")))
 	r.Trailer = http.Header{"X-Sum": {"532"}}
@@ -442,8 +444,8 @@ func TestTrailersPassOverHTTP2(t *testing.T) {
 }
 
 func TestEarlyHintsAndTheFinalStatusPassOverHTTP2(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.sample()
 	var interim []int
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
@@ -466,8 +468,8 @@ func TestEarlyHintsAndTheFinalStatusPassOverHTTP2(t *testing.T) {
 // A client that waits for 100 Continue sends its body only when the app has
 // asked for it, and never when the app refuses.
 func TestExpectContinueIsTheAppsDecision(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.bareHeads(func(c *bareConn, m *message) bool {
 		if strings.Contains(m.Start, "/refuse") {
 			c.send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -499,13 +501,13 @@ func TestExpectContinueIsTheAppsDecision(t *testing.T) {
 }
 
 // A client that goes away while the app works on its request is noticed there.
-func TestTheAppHearsThatTheClientHasGone(t *testing.T) {
+func TestTheAppNoticesThatTheClientHasGone(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		for _, phase := range []string{"before the head", "in the body"} {
 			t.Run(protocol+" "+phase, func(t *testing.T) {
-				p := newPod(t)
-				p.sidecar()
+				p := newProxy(t)
+				p.start()
 				there, gone := make(chan struct{}), make(chan struct{})
 				p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if phase == "in the body" {
@@ -527,7 +529,7 @@ func TestTheAppHearsThatTheClientHasGone(t *testing.T) {
 				}()
 				receiveClose(t, "the request is at the app", there)
 				cancel()
-				receiveClose(t, "the app hears that the client has gone", gone)
+				receiveClose(t, "the app notices that the client has gone", gone)
 			})
 		}
 	}
@@ -536,8 +538,8 @@ func TestTheAppHearsThatTheClientHasGone(t *testing.T) {
 // docs/promises.md 3.4: a client's FIN after a complete request means that it
 // has gone.
 func TestAHalfClosedClientHasGone(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	there, gone := make(chan struct{}), make(chan struct{})
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		close(there)
@@ -548,12 +550,12 @@ func TestAHalfClosedClientHasGone(t *testing.T) {
 	c.send(request("GET", "/"))
 	receiveClose(t, "the request is at the app", there)
 	c.Conn.(*net.TCPConn).CloseWrite()
-	receiveClose(t, "the app hears that the client has gone", gone)
+	receiveClose(t, "the app notices that the client has gone", gone)
 }
 
 func TestAnAppThatDiesInTheBodyBreaksTheAnswer(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/length" {
 			w.Header().Set("Content-Length", "1000000")
@@ -581,7 +583,7 @@ func TestAnAppThatDiesInTheBodyBreaksTheAnswer(t *testing.T) {
 // checkOurs fails the test unless m is an answer of the sidecar itself: the
 // status, a Proxy-Status of the type and word, a short text that gives no
 // address away.
-func checkOurs(t *testing.T, p *pod, m *message, status int, kind, word string) {
+func checkOurs(t *testing.T, p *proxy, m *message, status int, kind, word string) {
 	t.Helper()
 	if m.status() != status {
 		t.Errorf("got %q, want %d", m.Start, status)
@@ -601,8 +603,8 @@ func checkOurs(t *testing.T, p *pod, m *message, status int, kind, word string) 
 }
 
 func TestAnAppThatIsDownIs502(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONNECT_RETRY=50ms")
+	p := newProxy(t)
+	p.start("CONNECT_RETRY=50ms")
 	c := dial(t, p.addr())
 	m := c.ask("/")
 	checkOurs(t, p, m, 502, "connection_refused", "app-unreachable")
@@ -619,8 +621,8 @@ func TestAnAppThatIsRestartingIsWaitedFor(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("CONNECT_RETRY=15s")
+			p := newProxy(t)
+			p.start("CONNECT_RETRY=15s")
 			later := time.AfterFunc(200*time.Millisecond, func() { p.sample() })
 			defer later.Stop()
 			answer, _ := get(t, httpClient(t, protocol), p.url("/status/204"))
@@ -632,8 +634,8 @@ func TestAnAppThatIsRestartingIsWaitedFor(t *testing.T) {
 }
 
 func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	l, err := net.Listen("tcp6", net.JoinHostPort("::1", strconv.Itoa(p.port.user)))
 	if err != nil {
 		t.Fatal(err)
@@ -650,8 +652,8 @@ func TestTheAppIsReachedOnIPv6WhenNothingListensOnIPv4(t *testing.T) {
 // (RFC 9112 2.3, RFC 9110 2.5 and 15.6.6): nor is the preface of HTTP/2 where it is
 // broken, or not the first that comes (RFC 9113 3.4).
 func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	app := p.bare(answers(ok))
 	for _, text := range []string{
 		preface + "\r\n\r\nXX\r\n\r\n",
@@ -704,7 +706,7 @@ func TestOtherVersionsAreRefusedAndNeverReachTheApp(t *testing.T) {
 	}
 }
 
-func refusedVersion(t *testing.T, text string, c *wire) {
+func refusedVersion(t *testing.T, text string, c *client) {
 	t.Helper()
 	if b, err := c.r.Peek(5); string(b) != "HTTP/" {
 		t.Errorf("%q: got %q, %v, want an answer in HTTP/1.1", text, b, err)
@@ -719,8 +721,8 @@ func refusedVersion(t *testing.T, text string, c *wire) {
 // The app closes every idle connection after its answer, without having said so.
 // When that FIN has arrived before the next request, nobody notices.
 func TestAConnectionThatTheAppHasClosedIsNotUsed(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	app := p.bare(func(c *bareConn, m *message) bool {
 		c.send(ok)
 		return false
@@ -755,8 +757,8 @@ func TestOnlyWhatMayBeRepeatedIsRepeated(t *testing.T) {
 		{"PATCH", "PATCH /x HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello", 502, 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			var seen, lost atomic.Int32
 			p.bare(func(c *bareConn, m *message) bool {
 				if strings.HasSuffix(m.Start, " /warm HTTP/1.1") {
@@ -809,8 +811,8 @@ func TestAnAppThatHangsUpIs502(t *testing.T) {
 		"resets": func(c *bareConn) { c.reset() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			var seen atomic.Int32
 			p.bare(func(c *bareConn, m *message) bool {
 				seen.Add(1)
@@ -828,8 +830,8 @@ func TestAnAppThatHangsUpIs502(t *testing.T) {
 
 // A close-delimited answer that is cut by RST is broken, not complete.
 func TestAResetIsNotTheEndOfAnAnswer(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	written := make(chan struct{})
 	seen := make(chan struct{})
 	p.bare(func(c *bareConn, m *message) bool {
@@ -858,8 +860,8 @@ func TestFullDuplex(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("ENABLE_HTTP_FULL_DUPLEX=true")
+			p := newProxy(t)
+			p.start("ENABLE_HTTP_FULL_DUPLEX=true")
 			p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				http.NewResponseController(w).EnableFullDuplex()
 				b := make([]byte, 4096)
@@ -887,7 +889,7 @@ func TestFullDuplex(t *testing.T) {
 
 // duplexClient opens a POST and returns how to send a piece of its body and how
 // to read as much of the answer.
-func duplexClient(t *testing.T, p *pod, protocol string) (send func(string), reply func() (string, error)) {
+func duplexClient(t *testing.T, p *proxy, protocol string) (send func(string), reply func() (string, error)) {
 	const size = len("message 00")
 	if protocol == "h1" {
 		c := dial(t, p.addr())
@@ -947,13 +949,13 @@ func duplexClient(t *testing.T, p *pod, protocol string) (send func(string), rep
 }
 
 // What the app speaks is learnt, never by sending a body twice. The app needs the
-// processor soon: a first body is let go after 25 ms without a sign.
+// processor soon: a first body is released after 25 ms without a sign.
 func TestClientAndAppMaySpeakDifferentVersions(t *testing.T) {
 	for _, app := range []string{"h1", "h2"} {
 		for _, protocol := range both {
 			t.Run(protocol+" client, "+app+" app", func(t *testing.T) {
-				p := newPod(t)
-				p.sidecar()
+				p := newProxy(t)
+				p.start()
 				var seen atomic.Int32
 				p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if r.Method != "PRI" { // the question what the app speaks, by an HTTP/2 preface

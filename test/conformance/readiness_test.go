@@ -31,7 +31,7 @@ func TestReadinessIsWhatTheEnvironmentSays(t *testing.T) {
 
 type probeVector struct {
 	t       *testing.T
-	p       *pod
+	p       *proxy
 	env     []string
 	app     string
 	outcome string
@@ -39,7 +39,7 @@ type probeVector struct {
 }
 
 func newProbeVector(t *testing.T, v vector) *probeVector {
-	p := newPod(t)
+	p := newProxy(t)
 	closed := freePort(t)
 	names := strings.NewReplacer("$PORT", strconv.Itoa(p.port.user), "$CLOSED", strconv.Itoa(closed))
 	pv := &probeVector{t: t, p: p, app: "200"}
@@ -79,7 +79,7 @@ func (v *probeVector) run() {
 		}
 		return
 	}
-	p.sidecar(v.env...)
+	p.start(v.env...)
 	m := dial(t, p.addr()).ask("/", "User-Agent: Knative-Activator-Probe", "K-Network-Probe: queue")
 	if v.outcome == "ready" {
 		if m.status() != 200 || m.Body != "queue" {
@@ -97,8 +97,8 @@ func (v *probeVector) run() {
 }
 
 // checkReason fails the test unless m says in one line why the pod is not
-// ready, and tells a stranger nothing about its insides.
-func checkReason(t *testing.T, p *pod, m *message) {
+// ready, and tells clients nothing about its insides.
+func checkReason(t *testing.T, p *proxy, m *message) {
 	t.Helper()
 	if m.status() != 503 {
 		t.Errorf("got %q with %q, want 503", m.Start, m.Body)
@@ -293,7 +293,7 @@ func (a *probedApp) answering(t *testing.T, list string) http.Handler {
 
 // Plain Kubernetes: no SERVING_* variable at all.
 func TestOffKnativeReadinessIsTheUserPort(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.process = run(t, without(p.environment(), "SERVING_"))
 	answer := make(chan *message, 1)
 	p.poll("the sidecar listens", func() error {
@@ -325,7 +325,7 @@ func TestOffKnativeReadinessIsTheUserPort(t *testing.T) {
 }
 
 func TestAskersShareARun(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	a := &probedApp{}
 	release := make(chan struct{})
 	p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -333,7 +333,7 @@ func TestAskersShareARun(t *testing.T) {
 			<-release
 		}
 	}), "h1")
-	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":10}`, p.port.user))
+	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":10}`, p.port.user))
 	const askers = 50
 	answers := make(chan *message, askers)
 	for range askers {
@@ -363,7 +363,7 @@ func TestAskersShareARun(t *testing.T) {
 }
 
 func TestAnAskerThatHangsUpDoesNotEndTheRun(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	asked, gone := make(chan struct{}, 10), make(chan struct{})
 	release := make(chan struct{})
 	p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -374,7 +374,7 @@ func TestAnAskerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 			close(gone)
 		}
 	}), "h1")
-	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":15}`, p.port.user))
+	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/h"},"periodSeconds":1,"timeoutSeconds":15}`, p.port.user))
 	first, second := dial(t, p.addr()), dial(t, p.addr())
 	first.send(request("GET", "/", "K-Network-Probe: queue"))
 	receive(t, "the app is asked", asked)
@@ -395,10 +395,10 @@ func TestAnAskerThatHangsUpDoesNotEndTheRun(t *testing.T) {
 
 // Readiness is asked anew each time, before and after the first success.
 func TestReadinessFollowsTheApp(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := p.sample()
 	_ = app
-	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/ready"},"periodSeconds":1}`, p.port.user))
+	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/ready"},"periodSeconds":1}`, p.port.user))
 	user := "http://" + local(p.port.user)
 	for _, status := range []int{200, 503, 200, 500, 404, 200} {
 		answer, err := http.Post(user+"/ready?status="+strconv.Itoa(status), "", nil)
@@ -418,7 +418,7 @@ func TestReadinessFollowsTheApp(t *testing.T) {
 
 // fence returns when the sidecar has certainly had the chance to act on all
 // that was sent before: a probe has gone in and its answer has come out.
-func fence(t *testing.T, p *pod) {
+func fence(t *testing.T, p *proxy) {
 	t.Helper()
 	settled(t, p)
 	for range 3 {

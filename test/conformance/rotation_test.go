@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -95,35 +96,15 @@ func pair(t *testing.T) (files map[string][]byte, serial string) {
 // Certificates are exchanged under load, then replaced by rubbish: not one
 // handshake fails, the old pair stays, and the log says so.
 func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
 	first, firstSerial := pair(t)
 	mount(t, p.dir, first)
-	p.sidecar()
+	p.start()
 	old := dialTLS(t, p.tlsAddr(), "http/1.1")
 	oldH2 := newH2Peer(t, dialTLS(t, p.tlsAddr(), "h2").Conn)
 	old.SetDeadline(time.Now().Add(3 * patience))
-	stop := make(chan struct{})
-	var failed, shaken atomic.Int32
-	done := make(chan struct{})
-	for range 4 {
-		go func() {
-			defer func() { done <- struct{}{} }()
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if _, err := shakeHands(p.tlsAddr(), unverified(nil)); err != nil {
-					failed.Add(1)
-					t.Errorf("a handshake: %v", err)
-				}
-				shaken.Add(1)
-				time.Sleep(10 * time.Millisecond) // real time: the pace of a client
-			}
-		}()
-	}
+	stop := shakeHandsAllTheTime(t, p.tlsAddr())
 	serial := func() string {
 		t.Helper()
 		state, err := shakeHands(p.tlsAddr(), unverified(nil))
@@ -132,17 +113,19 @@ func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
 		}
 		return state.PeerCertificates[0].SerialNumber.String()
 	}
-	if got := serial(); got != firstSerial {
-		t.Errorf("got the certificate %s, want %s", got, firstSerial)
+	inUse := func(what, want string) {
+		t.Helper()
+		p.poll(what+" certificate is in use", func() error {
+			if got := serial(); got != want {
+				return fmt.Errorf("got %s, want %s", got, want)
+			}
+			return nil
+		})
 	}
+	inUse("the first", firstSerial)
 	second, secondSerial := pair(t)
 	mount(t, p.dir, second)
-	p.poll("the new certificate is in use", func() error {
-		if got := serial(); got != secondSerial {
-			return fmt.Errorf("got %s, want %s", got, secondSerial)
-		}
-		return nil
-	})
+	inUse("the new", secondSerial)
 	mount(t, p.dir, map[string][]byte{"tls.crt": []byte("rubbish"), "tls.key": second["tls.key"]})
 	p.awaitLog("certificate not in use", "tls.crt")
 	if got := serial(); got != secondSerial {
@@ -151,16 +134,8 @@ func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
 	// And a good one after that.
 	third, thirdSerial := pair(t)
 	mount(t, p.dir, third)
-	p.poll("the third certificate is in use", func() error {
-		if got := serial(); got != thirdSerial {
-			return fmt.Errorf("got %s, want %s", got, thirdSerial)
-		}
-		return nil
-	})
-	close(stop)
-	for range 4 {
-		<-done
-	}
+	inUse("the third", thirdSerial)
+	stop()
 	if m := old.ask("/bytes/2"); m.status() != 200 {
 		t.Errorf("a connection of before all that: got %q, want 200", m.Start)
 	}
@@ -168,14 +143,43 @@ func TestCertificatesAreExchangedWithoutAFailedHandshake(t *testing.T) {
 	if a := oldH2.answer(1); a.status != 200 {
 		t.Errorf("an HTTP/2 connection of before all that: got %+v, want 200", a)
 	}
-	t.Logf("%d handshakes, %d failed", shaken.Load(), failed.Load())
+}
+
+// shakeHandsAllTheTime begins handshakes from four clients, none of which may fail, until
+// stop is called.
+func shakeHandsAllTheTime(t *testing.T, addr string) (stop func()) {
+	t.Helper()
+	end := make(chan struct{})
+	var shaken atomic.Int32
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				if _, err := shakeHands(addr, unverified(nil)); err != nil {
+					t.Errorf("a handshake: %v", err)
+				}
+				shaken.Add(1)
+				time.Sleep(10 * time.Millisecond) // real time: the pace of a client
+			}
+		})
+	}
+	return func() {
+		close(end)
+		all.Wait()
+		t.Logf("%d handshakes", shaken.Load())
+	}
 }
 
 // TLS begins when the certificate appears, and nothing else has to happen.
 func TestACertificateMayComeLate(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar()
+	p.start()
 	if c, err := net.Dial("tcp", p.tlsAddr()); err == nil {
 		c.Close()
 		t.Error("the port for TLS is open without a certificate")
@@ -195,10 +199,10 @@ func TestACertificateMayComeLate(t *testing.T) {
 }
 
 func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.sidecar()
+	p.start()
 	for _, row := range []struct{ client, want string }{
 		{"h2 http/1.1", "h2"}, {"http/1.1 h2", "h2"}, {"http/1.1", "http/1.1"}, {"h2", "h2"}, {"", ""},
 	} {
@@ -260,10 +264,10 @@ func TestTheTLSSettingsAreHonoured(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			p.sample()
-			p.sidecar(row.env...)
+			p.start(row.env...)
 			state, err := shakeHands(p.tlsAddr(), unverified(row.client))
 			switch {
 			case row.check == nil && err == nil:
@@ -298,7 +302,7 @@ func TestBadTLSSettingsAreClearErrors(t *testing.T) {
 		"QUEUE_PROXY_TLS_CURVE_PREFERENCES=P-111",
 	} {
 		t.Run(setting, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.launch(setting)
 			if got := p.code(); got != 1 {
 				t.Errorf("got exit code %d, want 1", got)
@@ -363,7 +367,7 @@ func (a *authority) client() tls.Certificate {
 }
 
 func TestClientsMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
 	ours, theirs := newAuthority(t), newAuthority(t)
@@ -371,7 +375,7 @@ func TestClientsMustShowACertificateWhereOneIsAskedFor(t *testing.T) {
 	if err := os.WriteFile(file, ours.pem(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.sidecar("QUEUE_PROXY_TLS_CLIENT_CA=" + file)
+	p.start("QUEUE_PROXY_TLS_CLIENT_CA=" + file)
 	with := func(cert tls.Certificate) *tls.Config {
 		return unverified(func(c *tls.Config) {
 			// Whatever the server says it takes.
@@ -406,7 +410,7 @@ func TestAClientCAThatCannotBeReadIsAClearError(t *testing.T) {
 	alongside(t)
 	for name, text := range map[string]string{"missing": "", "rubbish": "rubbish"} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			file := filepath.Join(t.TempDir(), "ca.crt")
 			if text != "" {
@@ -425,12 +429,12 @@ func TestAClientCAThatCannotBeReadIsAClearError(t *testing.T) {
 	}
 }
 
-// Whoever speaks the wrong protocol is let go at once.
+// Whoever speaks the wrong protocol is closed at once.
 func TestPlainHTTPToTheTLSPortDoesNotHang(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
-	p.sidecar()
+	p.start()
 	for name, text := range map[string]string{
 		"HTTP/1.1": request("GET", "/"), "HTTP/1.0": "GET / HTTP/1.0\r\n\r\n", "h2c": preface + "\r\n\r\nSM\r\n\r\n", "noise": "\x00\x01\x02\x03\x04\x05",
 		"a queue probe": request("GET", "/", "K-Network-Probe: queue"),
@@ -460,10 +464,10 @@ func TestPlainHTTPToTheTLSPortDoesNotHang(t *testing.T) {
 // What is refused in plain text is refused inside TLS, and nothing is served
 // behind a head that is in doubt.
 func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
-	p.sidecar()
+	p.start()
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a.test\r\n\r\n"
 	for name, row := range map[string]struct {
 		text    string
@@ -493,13 +497,13 @@ func TestAttacksAreRefusedInsideTLSToo(t *testing.T) {
 	}
 }
 
-// Who agrees on HTTP/2 and then speaks something else is let go without a word (RFC
+// Who agrees on HTTP/2 and then speaks something else is closed without a word (RFC
 // 9113 section 3.4), as every server on net/http does it.
 func TestWhoAgreesOnHTTP2IsNotServedHTTP1(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	app := p.bare(answers(ok))
-	p.sidecar()
+	p.start()
 	for name, text := range map[string]string{
 		"HTTP/1.1":               request("GET", "/"),
 		"a queue probe":          request("GET", "/", "K-Network-Probe: queue"),
@@ -519,7 +523,7 @@ func TestWhoAgreesOnHTTP2IsNotServedHTTP1(t *testing.T) {
 
 // scrapeTLS asks the metrics' port over TLS as Prometheus does.
 // It shows a certificate, if there is one, whatever the server says it takes.
-func (p *pod) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
+func (p *proxy) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(certificate)
 	config := &tls.Config{RootCAs: roots}
@@ -541,12 +545,12 @@ func (p *pod) scrapeTLS(certificate []byte, shown ...tls.Certificate) error {
 }
 
 func TestMetricsAreServedOverTLSAlone(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
 	dir := t.TempDir()
 	first, key := newCertificate(t)
 	mount(t, dir, map[string][]byte{"cert.pem": first, "key.pem": key})
-	p.sidecar("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(dir, "cert.pem"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(dir, "key.pem"))
+	p.start("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(dir, "cert.pem"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(dir, "key.pem"))
 	if err := p.scrapeTLS(first); err != nil {
 		t.Errorf("over TLS: %v", err)
 	}
@@ -565,7 +569,7 @@ func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
 	alongside(t)
 	for auth, without := range map[string]bool{"require": false, " Optional": true} {
 		t.Run(auth, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
 			writeCertificate(t, p.dir)
 			ours, theirs := newAuthority(t), newAuthority(t)
@@ -573,7 +577,7 @@ func TestScrapersShowCertificatesWhenAsked(t *testing.T) {
 			if err := os.WriteFile(ca, ours.pem(), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			p.sidecar("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(p.dir, "tls.crt"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(p.dir, "tls.key"),
+			p.start("METRICS_NAMES=default", "METRICS_PROMETHEUS_TLS_CERT="+filepath.Join(p.dir, "tls.crt"), "METRICS_PROMETHEUS_TLS_KEY="+filepath.Join(p.dir, "tls.key"),
 				"METRICS_PROMETHEUS_TLS_CLIENT_AUTH="+auth, "METRICS_PROMETHEUS_TLS_CLIENT_CA_FILE="+ca)
 			server, err := os.ReadFile(filepath.Join(p.dir, "tls.crt"))
 			if err != nil {
@@ -620,9 +624,9 @@ func TestMetricsTLSThatCannotBeUsedIsOff(t *testing.T) {
 		"clients without us": {[]string{auth + "require", ca + good}, "METRICS_PROMETHEUS_TLS_CERT"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
-			p.sidecar(append(v.env, "METRICS_NAMES=default")...)
+			p.start(append(v.env, "METRICS_NAMES=default")...)
 			p.awaitLog("metrics are not served", v.want)
 			if c, err := net.DialTimeout("tcp", local(p.port.metrics), patience); err == nil {
 				c.Close()

@@ -35,8 +35,8 @@ const endlessID = 1<<31 - 1
 // second later: each request was answered by the app, and reached it once.
 func TestNothingIsLostWhenAPodEndsUnderLoad(t *testing.T) {
 	const quiet, longest = 500 * time.Millisecond, 400 * time.Millisecond
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD="+quiet.String(), "DRAIN_DEADLINE=15s")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD="+quiet.String(), "DRAIN_DEADLINE=15s")
 	app := p.sample()
 	c := newTraffic(t, p)
 	c.http1(60, true, "GET", "/bytes/300")
@@ -92,8 +92,8 @@ func (c *traffic) until(what string, is func() bool) {
 // Clients that never stop: the deadline ends it, and whoever is cut is told why.
 func TestClientsThatNeverStopAreCutAtTheDeadlineWithTheReason(t *testing.T) {
 	const deadline = 2 * time.Second
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE="+deadline.String())
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE="+deadline.String())
 	app := p.sample()
 	c := newTraffic(t, p)
 	c.http1(30, true, "GET", "/bytes/300")
@@ -199,7 +199,7 @@ func (a *chatty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // begunOn waits for the first bytes of a response's body on a bare connection.
-func (w *wire) begunOn(method, target string) *message {
+func (w *client) begunOn(method, target string) *message {
 	w.t.Helper()
 	m, err := readHead(w.r)
 	if err != nil {
@@ -212,9 +212,9 @@ func (w *wire) begunOn(method, target string) *message {
 }
 
 // What the deadline cuts, and how each protocol tells it.
-func TestTheDeadlineTellsEachProtocolInItsOwnWay(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
+func TestTheDeadlineAnswersEachProtocolInItsOwnWay(t *testing.T) {
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
 	app := newChatty()
 	p.app(app)
 
@@ -238,13 +238,13 @@ func TestTheDeadlineTellsEachProtocolInItsOwnWay(t *testing.T) {
 	})
 	p.signal(syscall.SIGTERM)
 
-	for name, c := range map[string]*wire{"HTTP/1.1": waiting1, "HTTP/1.0": waiting0, "an upload": uploading} {
+	for name, c := range map[string]*client{"HTTP/1.1": waiting1, "HTTP/1.0": waiting0, "an upload": uploading} {
 		m := c.receive("GET")
 		if m.status() != 503 || m.Body != shuttingDown || word(m.get("Proxy-Status")) != "draining" {
 			t.Errorf("%s, no response yet: got %q with %q, Proxy-Status %q; want 503 shutting down, draining", name, m.Start, m.Body, m.get("Proxy-Status"))
 		}
 	}
-	for name, c := range map[string]*wire{"chunked": chunked, "of fixed length": fixed} {
+	for name, c := range map[string]*client{"chunked": chunked, "of fixed length": fixed} {
 		b, err := io.ReadAll(c.r)
 		if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v", name, err)
@@ -258,7 +258,7 @@ func TestTheDeadlineTellsEachProtocolInItsOwnWay(t *testing.T) {
 	}
 	wantCutOverH2(t, h2)
 	for range 11 {
-		receive(t, "the app hears of the end of a request", app.over)
+		receive(t, "the app notices the end of a request", app.over)
 	}
 	if got := p.code(); got != 0 {
 		t.Errorf("got exit code %d, want 0", got)
@@ -272,7 +272,7 @@ func TestTheDeadlineTellsEachProtocolInItsOwnWay(t *testing.T) {
 
 // beginOverH2 sends five requests to a chatty app on one connection, of which the
 // responses of 3, 5 and 9 begin.
-func beginOverH2(t *testing.T, p *pod) *h2Peer {
+func beginOverH2(t *testing.T, p *proxy) *h2Peer {
 	t.Helper()
 	h2 := dialH2(t, p.addr())
 	h2.open(1, true, "GET", "/wait")
@@ -302,10 +302,10 @@ func wantCutOverH2(t *testing.T, h2 *h2Peer) {
 	}
 }
 
-// gRPC's own client hears Unavailable, which is what lets it try elsewhere.
+// gRPC's own client gets Unavailable, which is what lets it try elsewhere.
 func TestAGRPCCallCutByTheDeadlineIsUnavailable(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
 	app := newChatty()
 	p.app(app)
 	ended := make(chan error, 1)
@@ -332,13 +332,13 @@ func TestAGRPCCallCutByTheDeadlineIsUnavailable(t *testing.T) {
 }
 
 // Requests that wait for a slot when the deadline comes never reach the app.
-func TestTheDeadlineTellsThoseThatWaitInTheQueue(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
+func TestTheDeadlineAnswersThoseThatWaitInTheQueue(t *testing.T) {
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=700ms")
 	h := p.holder()
 	running := p.sendGet("/running")
 	h.wait(t, "/running")
-	waiting := []*wire{p.sendGet("/w1"), p.sendGet("/w2")}
+	waiting := []*client{p.sendGet("/w1"), p.sendGet("/w2")}
 	fence(t, p)
 	p.signal(syscall.SIGTERM)
 	for _, c := range append(waiting, running) {
@@ -359,10 +359,10 @@ func TestTheDeadlineTellsThoseThatWaitInTheQueue(t *testing.T) {
 
 // A drain does not wait for the deadline when the queue empties before.
 func TestTheQueueIsServedInItsOrderWhileDraining(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
-	conns := []*wire{p.sendGet("/0")}
+	conns := []*client{p.sendGet("/0")}
 	h.wait(t, "/0")
 	for i := 1; i < 5; i++ {
 		conns = append(conns, p.sendGet(fmt.Sprintf("/%d", i)))
@@ -384,11 +384,11 @@ func TestTheQueueIsServedInItsOrderWhileDraining(t *testing.T) {
 }
 
 // RFC 9113 6.8: the first GOAWAY refuses nothing, the last one nothing that was
-// opened; idle connections hear it too.
-func TestHTTP2ConnectionsHearGOAWAYAndLoseNoStream(t *testing.T) {
-	p := newPod(t)
+// opened; idle connections get it too.
+func TestHTTP2ConnectionsGetGOAWAYAndLoseNoStream(t *testing.T) {
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	p.sidecar("DRAIN_QUIET_PERIOD=300ms")
+	p.start("DRAIN_QUIET_PERIOD=300ms")
 	h := p.holder()
 	idle, fresh, busy := dialH2(t, p.addr()), dialH2(t, p.addr()), dialH2(t, p.addr())
 	overTLS := newH2Peer(t, dialTLS(t, p.tlsAddr(), "h2").Conn)
@@ -438,10 +438,10 @@ func TestHTTP2ConnectionsHearGOAWAYAndLoseNoStream(t *testing.T) {
 	}
 }
 
-// A connection that is opened while we drain hears GOAWAY with its first answer.
-func TestANewHTTP2ConnectionHearsGOAWAYWithItsFirstAnswer(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=300ms")
+// A connection that is opened while we drain gets GOAWAY with its first answer.
+func TestANewHTTP2ConnectionGetsGOAWAYWithItsFirstAnswer(t *testing.T) {
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=300ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
@@ -465,11 +465,11 @@ func TestANewHTTP2ConnectionHearsGOAWAYWithItsFirstAnswer(t *testing.T) {
 
 // A reset would destroy what is still on its way to the client.
 func TestIdleConnectionsEndWithAFINNotAReset(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	p.sidecar("DRAIN_QUIET_PERIOD=200ms")
+	p.start("DRAIN_QUIET_PERIOD=200ms")
 	p.sample()
-	var idle []*wire
+	var idle []*client
 	for range 20 {
 		idle = append(idle, dial(t, p.addr()), dialTLS(t, p.tlsAddr(), "http/1.1"))
 	}
@@ -498,10 +498,10 @@ func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
 	const quiet = 150 * time.Millisecond
 	for round := range 5 {
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("DRAIN_QUIET_PERIOD="+quiet.String(), "EXCLUDE_PATHS=/bytes/2") // which does not put the end off
+			p := newProxy(t)
+			p.start("DRAIN_QUIET_PERIOD="+quiet.String(), "EXCLUDE_PATHS=/bytes/2") // which does not put the end off
 			app := p.sample()
-			var conns []*wire
+			var conns []*client
 			for range 100 {
 				c := dial(t, p.addr())
 				c.ask("/bytes/2")
@@ -544,8 +544,8 @@ func TestAnIdleConnectionIsNeverClosedOnARequestThatWasRead(t *testing.T) {
 // A request whose head is complete is accepted, however late, and may take until
 // the deadline: also one that was half sent when the drain was over.
 func TestARequestAcceptedAtTheVeryEndIsAnswered(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
 	p.sample()
 	c := dial(t, p.addr())
 	c.send("GET /slow?ms=6000 HTTP/1.1\r\nHost: a.test\r\n")
@@ -569,9 +569,9 @@ func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
 	const deadline = time.Second
 	for name, hold := range holders {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
-			p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE="+deadline.String())
+			p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE="+deadline.String())
 			p.sample()
 			hold(t, p)
 			if !strings.Contains(name, "not read") && !strings.Contains(name, "goes on") {
@@ -590,35 +590,35 @@ func TestNobodyHoldsThePodBeyondTheDeadline(t *testing.T) {
 }
 
 // holders are clients of all ports that never come to an end.
-var holders = map[string]func(t *testing.T, p *pod){
-	"half a head":        func(t *testing.T, p *pod) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
-	"half a second head": func(t *testing.T, p *pod) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
-	"half a body": func(t *testing.T, p *pod) {
+var holders = map[string]func(t *testing.T, p *proxy){
+	"half a head":        func(t *testing.T, p *proxy) { dial(t, p.addr()).send("GET / HTTP/1.1\r\nHost: a.test\r\n") },
+	"half a second head": func(t *testing.T, p *proxy) { c := dial(t, p.addr()); c.ask("/bytes/1"); c.send("GET / HT") },
+	"half a body": func(t *testing.T, p *proxy) {
 		dial(t, p.addr()).send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 10\r\n\r\nabc")
 	},
-	"an upload that goes on": func(t *testing.T, p *pod) {
+	"an upload that goes on": func(t *testing.T, p *proxy) {
 		c := dial(t, p.addr())
 		c.send("POST /sink HTTP/1.1\r\nHost: a.test\r\nContent-Length: 1000000000\r\n\r\n")
 		go io.Copy(c, endless{})
 	},
-	"an answer that is not read": func(t *testing.T, p *pod) {
+	"an answer that is not read": func(t *testing.T, p *proxy) {
 		p.sendGet("/bytes/1000000000")
 	},
-	"an HTTP/2 client that does not read": func(t *testing.T, p *pod) {
+	"an HTTP/2 client that does not read": func(t *testing.T, p *proxy) {
 		c := dial(t, p.addr())
 		c.send(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 		c.send("\x00\x00\x0e\x01\x05\x00\x00\x00\x01\x82\x86\x41\x06a.test\x04\x02/w") // GET /w
 	},
-	"a silent connection to the hooks":      func(t *testing.T, p *pod) { dial(t, local(p.port.admin)) },
-	"half a request to the hooks":           func(t *testing.T, p *pod) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
-	"a silent connection to the autoscaler": func(t *testing.T, p *pod) { dial(t, local(p.port.autoscaler)) },
-	"half an HTTP/2 preface":                func(t *testing.T, p *pod) { dial(t, p.addr()).send("PRI * HTT") },
-	"half a handshake":                      func(t *testing.T, p *pod) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
+	"a silent connection to the hooks":      func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)) },
+	"half a request to the hooks":           func(t *testing.T, p *proxy) { dial(t, local(p.port.admin)).send("GET /wait-for-drain HT") },
+	"a silent connection to the autoscaler": func(t *testing.T, p *proxy) { dial(t, local(p.port.autoscaler)) },
+	"half an HTTP/2 preface":                func(t *testing.T, p *proxy) { dial(t, p.addr()).send("PRI * HTT") },
+	"half a handshake":                      func(t *testing.T, p *proxy) { dial(t, p.tlsAddr()).send("\x16\x03\x01\x02\x00\x01") },
 	"a WebSocket that is not read":          holdByWebSocket,
 }
 
 // holdByWebSocket sends messages, and reads none, until it can't write any more either.
-func holdByWebSocket(t *testing.T, p *pod) {
+func holdByWebSocket(t *testing.T, p *proxy) {
 	c := dial(t, p.addr())
 	c.send(request("GET", "/ws", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="))
 	c.receive("GET")
@@ -651,9 +651,9 @@ func TestHalfARequestDoesNotHoldThePodUntilTheDeadline(t *testing.T) {
 	} {
 		for _, port := range []string{"plain", "TLS"} {
 			t.Run(name+"/"+port, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				writeCertificate(t, p.dir)
-				p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
+				p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=15s")
 				p.sample()
 				c := dial(t, p.addr())
 				if port == "TLS" {
@@ -678,8 +678,8 @@ func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+			p := newProxy(t)
+			p.start("DRAIN_QUIET_PERIOD=100ms")
 			p.sample()
 			answer, err := httpClient(t, protocol).Get(p.url("/sse?n=12&ms=100"))
 			if err != nil {
@@ -700,9 +700,9 @@ func TestALongResponseBegunBeforeTheSignalEndsWhole(t *testing.T) {
 
 // A WebSocket that is in the midst of a long message when the deadline nears gets
 // its Close behind that message, not into it.
-func TestAWebSocketHearsItsCloseBetweenTwoMessages(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s")
+func TestAWebSocketGetsItsCloseBetweenTwoMessages(t *testing.T) {
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s")
 	const size = 200_000
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
@@ -760,7 +760,7 @@ func TestAWebSocketHearsItsCloseBetweenTwoMessages(t *testing.T) {
 }
 
 // preStop opens the user container's preStop hook and does not wait for it.
-func (p *pod) preStop(path string) *wire {
+func (p *proxy) preStop(path string) *client {
 	p.t.Helper()
 	c := dial(p.t, local(p.port.admin))
 	c.send(request("GET", path, "Connection: close"))
@@ -768,7 +768,7 @@ func (p *pod) preStop(path string) *wire {
 }
 
 // returned reports when a preStop hook has returned.
-func returned(c *wire) <-chan time.Time {
+func returned(c *client) <-chan time.Time {
 	done := make(chan time.Time, 1)
 	go func() {
 		m, err := readResponse(c.r, "GET")
@@ -782,8 +782,8 @@ func returned(c *wire) <-chan time.Time {
 
 // What Kubernetes does: the hook first, the signal half a second later.
 func TestThePreStopHookReturnsWhenTheAppMayStop(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=200ms")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=200ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
@@ -826,7 +826,7 @@ func TestThePreStopHookReturnsWhenTheAppMayStop(t *testing.T) {
 }
 
 // watch looks again and again for so long.
-func (p *pod) watch(d time.Duration, look func()) {
+func (p *proxy) watch(d time.Duration, look func()) {
 	p.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		look()
@@ -835,8 +835,8 @@ func (p *pod) watch(d time.Duration, look func()) {
 
 // The app alone is restarted: a second of 503 to probes, and nothing else happens.
 func TestAPreStopHookWithoutASignalTakesASecond(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=10s")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=10s")
 	h := p.holder()
 	h.free("/short")
 	held := p.sendGet("/held")
@@ -871,8 +871,8 @@ func TestAPreStopHookWithoutASignalTakesASecond(t *testing.T) {
 
 func TestASignalAloneDrains(t *testing.T) {
 	const quiet = 1500 * time.Millisecond // longer than a busy machine takes from one request to the next
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=" + quiet.String())
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=" + quiet.String())
 	p.sample()
 	// Each new request begins the quiet period anew.
 	p.signal(syscall.SIGTERM)
@@ -894,8 +894,8 @@ func TestASignalAloneDrains(t *testing.T) {
 
 // Probes, health checks and scrapes do not keep a pod alive.
 func TestOnlyTrafficHoldsTheQuietPeriodOff(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=15s", "EXCLUDE_PATHS=/healthz", "EXCLUDE_USER_AGENTS=Prometheus/")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=15s", "EXCLUDE_PATHS=/healthz", "EXCLUDE_USER_AGENTS=Prometheus/")
 	p.sample()
 	began := time.Now()
 	p.signal(syscall.SIGTERM)
@@ -919,8 +919,8 @@ func TestOnlyTrafficHoldsTheQuietPeriodOff(t *testing.T) {
 }
 
 func TestARequestLongerThanTheQuietPeriodIsWaitedFor(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=50ms")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=50ms")
 	p.sample()
 	c := p.sendGet("/slow?ms=1200")
 	settled(t, p)
@@ -935,8 +935,8 @@ func TestARequestLongerThanTheQuietPeriodIsWaitedFor(t *testing.T) {
 
 func TestTheDrainTakesAtLeastDRAIN_MIN(t *testing.T) {
 	const least = 1200 * time.Millisecond
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=50ms", "DRAIN_MIN="+least.String())
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=50ms", "DRAIN_MIN="+least.String())
 	p.sample()
 	began := time.Now()
 	p.signal(syscall.SIGTERM)
@@ -955,8 +955,8 @@ func TestTheDrainTakesAtLeastDRAIN_MIN(t *testing.T) {
 
 // Two signals: somebody does not want to wait.
 func TestTwoSignalsEndItWithOneAtOnce(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=10s")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=10s")
 	h := p.holder()
 	c := p.sendGet("/held")
 	h.wait(t, "/held")
@@ -975,8 +975,8 @@ func TestTwoSignalsEndItWithOneAtOnce(t *testing.T) {
 
 // The preStop hook of a native sidecar: its own signal comes after the app is dead.
 func TestDrainSaysThatThePodIsEnding(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms")
+	p := newProxy(t)
+	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
@@ -1024,8 +1024,8 @@ func TestDrainSaysThatThePodIsEnding(t *testing.T) {
 
 // A signal that comes while /drain drains does not cut anything short.
 func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=100ms")
+	p := newProxy(t)
+	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
@@ -1045,7 +1045,7 @@ func TestASignalAfterDrainGoesOnDraining(t *testing.T) {
 	}
 }
 
-// The kubelet tries a hook once; a stranger may try everything.
+// The kubelet tries a hook once; others may try everything.
 func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
 	alongside(t)
 	for name, row := range map[string]struct {
@@ -1058,11 +1058,11 @@ func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
 		"said to be off":     {[]string{"DRAIN_ENDPOINT=false"}, 404, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			if row.overTLS {
 				writeCertificate(t, p.dir)
 			}
-			p.sidecar(row.env...)
+			p.start(row.env...)
 			for _, path := range []string{"/drain", "/", "/drain/", "/wait-for-drain/", "/wait-for-drain/x", "/healthz", "/metrics", "/quitquitquit", "/debug/pprof/", "//drain", "/x/../wait-for-drain", "http://a.test"} {
 				if m := dial(t, local(p.port.admin)).ask(path); m.status() != 404 {
 					t.Errorf("%s: got %q, want 404", path, m.Start)
@@ -1078,8 +1078,8 @@ func TestTheAdminPortServesTheHooksAlone(t *testing.T) {
 
 // Who hangs up stops waiting; the drain goes its way.
 func TestAHookThatHangsUpUndoesNothing(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")

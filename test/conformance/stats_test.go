@@ -66,14 +66,14 @@ func decodeStat(b []byte) (stat, error) {
 }
 
 // scrape asks for the statistics; fields as "Name: value".
-func (p *pod) scrape(path string, fields ...string) *message {
+func (p *proxy) scrape(path string, fields ...string) *message {
 	p.t.Helper()
 	c := dial(p.t, local(p.port.autoscaler))
 	defer c.Close()
 	return c.ask(path, fields...)
 }
 
-func (p *pod) stat() stat {
+func (p *proxy) stat() stat {
 	p.t.Helper()
 	s, err := p.tryStat()
 	if err != nil {
@@ -83,7 +83,7 @@ func (p *pod) stat() stat {
 }
 
 // tryStat is stat for any goroutine.
-func (p *pod) tryStat() (stat, error) {
+func (p *proxy) tryStat() (stat, error) {
 	r, _ := http.NewRequest("GET", "http://"+local(p.port.autoscaler)+"/metrics", nil)
 	r.Header.Set("Accept", "application/protobuf")
 	answer, err := http.DefaultClient.Do(r)
@@ -99,8 +99,8 @@ func (p *pod) tryStat() (stat, error) {
 }
 
 func TestStatisticsAreKnativesBytes(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	var body string
 	p.poll("a full second has passed", func() error {
 		m := p.scrape("/metrics", "Accept: application/protobuf")
@@ -123,20 +123,42 @@ func TestStatisticsAreKnativesBytes(t *testing.T) {
 	}
 }
 
+// checkStatistics checks that statistics are in the format of a media type.
+func checkStatistics(t *testing.T, media, body string) {
+	t.Helper()
+	switch media {
+	case "application/protobuf":
+		if s, err := decodeStat([]byte(body)); err != nil || s.pod != "pod1" {
+			t.Errorf("got %+v, %v, want the pod's name", s, err)
+		}
+		return
+	case "application/json":
+		if !json.Valid([]byte(body)) {
+			t.Errorf("got %q, want JSON", body)
+		}
+		return
+	case "application/openmetrics-text":
+		if !strings.HasSuffix(body, "# EOF\n") {
+			t.Errorf("OpenMetrics does not end with # EOF: %q", body)
+		}
+	}
+	checkExposition(t, body)
+}
+
 func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 	alongside(t)
 	const (
 		protobuf   = "application/protobuf"
 		text       = "text/plain"
 		open       = "application/openmetrics-text"
-		any        = "text/plain or application/openmetrics-text"
+		either     = "text/plain or application/openmetrics-text"
 		prometheus = "Accept: application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited;q=0.7," +
 			"application/openmetrics-text;version=1.0.0;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5," +
 			"text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 	)
 	for _, format := range []string{"", "protobuf", "prometheus"} {
 		t.Run("STATS_FORMAT="+format, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			var env []string
 			unsaid := protobuf
 			if format != "" {
@@ -145,7 +167,7 @@ func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 			if format == "prometheus" {
 				unsaid = text
 			}
-			p.sidecar(env...)
+			p.start(env...)
 			for _, row := range []struct{ accept, query, want string }{
 				{"", "", unsaid},
 				{"Accept: */*", "", unsaid},
@@ -153,7 +175,7 @@ func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 				{"Accept: text/plain", "", text},
 				{"Accept: text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "", text},
 				{"Accept: application/openmetrics-text; version=1.0.0", "", open},
-				{prometheus, "", any},
+				{prometheus, "", either},
 				{"", "?format=prometheus", text},
 				{"Accept: application/protobuf", "?format=prometheus", text},
 				{"", "?format=json", "application/json"},
@@ -169,23 +191,7 @@ func TestTheFormatOfStatisticsIsNegotiated(t *testing.T) {
 					if m.status() != 200 || !strings.Contains(row.want, got) || got == "" {
 						t.Fatalf("got %q with Content-Type %q, want 200 with %s", m.Start, got, row.want)
 					}
-					switch got {
-					case protobuf:
-						if s, err := decodeStat([]byte(m.Body)); err != nil || s.pod != "pod1" {
-							t.Errorf("got %+v, %v, want the pod's name", s, err)
-						}
-					case "application/json":
-						if !json.Valid([]byte(m.Body)) {
-							t.Errorf("got %q, want JSON", m.Body)
-						}
-					case open:
-						if !strings.HasSuffix(m.Body, "# EOF\n") {
-							t.Errorf("OpenMetrics does not end with # EOF: %q", m.Body)
-						}
-						checkExposition(t, m.Body)
-					default:
-						checkExposition(t, m.Body)
-					}
+					checkStatistics(t, got, m.Body)
 				})
 			}
 		})
@@ -237,8 +243,8 @@ func checkExposition(t *testing.T, text string) {
 }
 
 func TestOnlyMetricsIsServedOnTheAutoscalersPort(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	for _, path := range []string{"/", "/metrics/", "/debug/pprof/", "/metricsx"} {
 		if m := p.scrape(path, "User-Agent: kube-probe/1.31", "K-Network-Probe: queue"); m.status() != 404 {
 			t.Errorf("%s: got %q, want 404", path, m.Start)
@@ -254,8 +260,8 @@ func TestOnlyMetricsIsServedOnTheAutoscalersPort(t *testing.T) {
 // Two requests are in the pod for some seconds, one of them through the
 // activator: the average over a full second is exactly 2 and 1.
 func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	h := p.holder()
 	direct := p.sendGet("/direct")
 	proxied := p.sendGet("/proxied", "K-Proxy-Request: activator")
@@ -272,7 +278,7 @@ func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
 	for _, path := range []string{"/direct", "/proxied", "/not-quite"} {
 		h.free(path)
 	}
-	for _, c := range []*wire{direct, proxied, notQuite} {
+	for _, c := range []*client{direct, proxied, notQuite} {
 		c.receive("GET")
 	}
 	p.poll("the average is nothing again", func() error {
@@ -285,8 +291,8 @@ func TestConcurrencyIsAveragedOverTheLastSecond(t *testing.T) {
 
 // Waiting requests are load too.
 func TestWaitingRequestsCountAsConcurrency(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1")
 	h := p.holder()
 	p.sendGet("/running")
 	h.wait(t, "/running")
@@ -304,8 +310,8 @@ func TestWaitingRequestsCountAsConcurrency(t *testing.T) {
 // Requests are counted once; proxied ones in both counts; probes and excluded
 // ones in none.
 func TestWhatIsCounted(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("EXCLUDE_PATHS=/healthz,/internal/*", "EXCLUDE_USER_AGENTS=UptimeRobot/")
+	p := newProxy(t)
+	p.start("EXCLUDE_PATHS=/healthz,/internal/*", "EXCLUDE_USER_AGENTS=UptimeRobot/")
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "ok") }))
 	stop, sum := make(chan struct{}), make(chan stat, 1)
 	go func() {
@@ -314,7 +320,7 @@ func TestWhatIsCounted(t *testing.T) {
 		for {
 			s, err := p.tryStat()
 			if err != nil {
-				close(sum) // the test hears of it when it takes the sum
+				close(sum) // the test notices it when it takes the sum
 				return
 			}
 			if s.uptime != last { // each window once

@@ -82,8 +82,8 @@ type stream struct {
 }
 
 // streamKinds opens the streams that a drain does not wait for, each over its protocol.
-var streamKinds = map[string]func(t *testing.T, p *pod) stream{
-	"WebSocket": func(t *testing.T, p *pod) stream {
+var streamKinds = map[string]func(t *testing.T, p *proxy) stream{
+	"WebSocket": func(t *testing.T, p *proxy) stream {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 		t.Cleanup(cancel)
 		c, _, err := websocket.Dial(ctx, "ws://"+p.addr()+"/ws", nil)
@@ -106,9 +106,9 @@ var streamKinds = map[string]func(t *testing.T, p *pod) stream{
 			return "goodbye\n", nil
 		}}
 	},
-	"event stream over HTTP/1.1": func(t *testing.T, p *pod) stream { return openEvents(t, p, "h1") },
-	"event stream over HTTP/2":   func(t *testing.T, p *pod) stream { return openEvents(t, p, "h2c") },
-	"gRPC call": func(t *testing.T, p *pod) stream {
+	"event stream over HTTP/1.1": func(t *testing.T, p *proxy) stream { return openEvents(t, p, "h1") },
+	"event stream over HTTP/2":   func(t *testing.T, p *proxy) stream { return openEvents(t, p, "h2c") },
+	"gRPC call": func(t *testing.T, p *proxy) stream {
 		c := dialH2(t, p.addr())
 		c.open(1, true, "POST", "/grpc", "Content-Type: application/grpc", "TE: trailers")
 		return stream{func() (string, error) {
@@ -143,7 +143,7 @@ func lastLine(text string) string {
 	return text[strings.LastIndex(strings.TrimSuffix(text, "\n"), "\n")+1:]
 }
 
-func openEvents(t *testing.T, p *pod, protocol string) stream {
+func openEvents(t *testing.T, p *proxy, protocol string) stream {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, "GET", p.url("/events"), nil)
@@ -182,7 +182,7 @@ func (s stream) expectGoodbye(t *testing.T) {
 }
 
 // refused reports whether new connections are.
-func (p *pod) refused() error {
+func (p *proxy) refused() error {
 	c, err := net.DialTimeout("tcp", p.addr(), time.Second)
 	if err == nil {
 		c.Close()
@@ -196,8 +196,8 @@ func (p *pod) refused() error {
 func TestAnAppMayEndItsStreamsAfterTheQuietPeriod(t *testing.T) {
 	for name, open := range streamKinds {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
+			p := newProxy(t)
+			p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
 			app := newStreamer()
 			p.app(app)
 			s := open(t, p)
@@ -232,8 +232,8 @@ func TestAnAppMayEndItsStreamsAfterTheQuietPeriod(t *testing.T) {
 
 // Idle connections of HTTP/2 do not wait for the streams of others.
 func TestIdleHTTP2ConnectionsEndBeforeTheStreamsOfHTTP1(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
 	app := newStreamer()
 	p.app(app)
 	s := streamKinds["event stream over HTTP/1.1"](t, p)
@@ -266,8 +266,8 @@ func TestTheDrainWaitsForAllOtherResponsesThatHaveBegun(t *testing.T) {
 		"WebSocket, with DRAIN_STREAMS": {"DRAIN_STREAMS=wait", "GET", "/ws"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1h", c.env)
+			p := newProxy(t)
+			p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1h", c.env)
 			app := newStreamer()
 			p.app(app)
 			w := dial(t, p.addr())
@@ -303,8 +303,8 @@ func TestTheDrainWaitsForAllOtherResponsesThatHaveBegun(t *testing.T) {
 
 // A native sidecar gets its own SIGTERM when the app is dead.
 func TestAnAppBesideANativeSidecarMayEndItsStreams(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
+	p := newProxy(t)
+	p.start("DRAIN_ENDPOINT=true", "DRAIN_QUIET_PERIOD=300ms", "DRAIN_DEADLINE=1h")
 	app := newStreamer()
 	p.app(app)
 	s := streamKinds["WebSocket"](t, p)
@@ -327,8 +327,8 @@ func TestAnAppBesideANativeSidecarMayEndItsStreams(t *testing.T) {
 
 // An app that does not end its streams loses them at the deadline.
 func TestStreamsThatGoOnAreCutAtTheDeadline(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1500ms")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1500ms")
 	p.app(newStreamer())
 	socket := streamKinds["WebSocket"](t, p)
 	socket.expectEvent(t, "at first")

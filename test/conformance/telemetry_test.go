@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,27 +28,24 @@ import (
 // Nobody has to guess why a pod is not ready.
 func TestWhyExplainsEachReason(t *testing.T) {
 	alongside(t)
-	probeOf := func(p *pod, handler string) string {
-		return "SERVING_READINESS_PROBE=" + fmt.Sprintf(`{`+handler+`,"periodSeconds":1}`, p.port.user)
-	}
 	const httpGet = `"httpGet":{"port":%d,"path":"/h"}`
 	for name, v := range map[string]struct {
 		probe string
-		app   func(*pod)
-		then  func(*pod)
+		app   func(*proxy)
+		then  func(*proxy)
 		want  string
 	}{
-		"refused": {httpGet, func(*pod) {}, nil, "refused"},
-		"timed out": {httpGet, func(p *pod) {
+		"refused": {httpGet, func(*proxy) {}, nil, "refused"},
+		"timed out": {httpGet, func(p *proxy) {
 			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
 		}, nil, "timeout"},
-		"wrong status": {httpGet, func(p *pod) {
+		"wrong status": {httpGet, func(p *proxy) {
 			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "h1")
 		}, nil, "status 500"},
-		"TLS failure": {`"httpGet":{"port":%d,"path":"/h","scheme":"HTTPS"}`, func(p *pod) {
+		"TLS failure": {`"httpGet":{"port":%d,"path":"/h","scheme":"HTTPS"}`, func(p *proxy) {
 			p.appSpeaking(http.NotFoundHandler(), "h1")
 		}, nil, "tls"},
-		"not serving": {`"grpc":{"port":%d}`, func(p *pod) {
+		"not serving": {`"grpc":{"port":%d}`, func(p *proxy) {
 			s, h := grpc.NewServer(), health.NewServer()
 			h.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
 			healthpb.RegisterHealthServer(s, h)
@@ -55,17 +53,17 @@ func TestWhyExplainsEachReason(t *testing.T) {
 			go s.Serve(l)
 			t.Cleanup(s.Stop)
 		}, nil, "not-serving"},
-		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *pod) { // its first answer is still to come
+		"still starting": {httpGet + `,"timeoutSeconds":60`, func(p *proxy) { // its first answer is still to come
 			p.appSpeaking(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), "h1")
 		}, nil, "starting: pending"},
-		"draining": {httpGet, func(p *pod) {
+		"draining": {httpGet, func(p *proxy) {
 			p.appSpeaking(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), "h1")
-		}, func(p *pod) { p.signal(syscall.SIGTERM) }, "draining"},
+		}, func(p *proxy) { p.signal(syscall.SIGTERM) }, "draining"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			v.app(p)
-			p.sidecar(probeOf(p, v.probe))
+			p.start("SERVING_READINESS_PROBE=" + fmt.Sprintf(`{`+v.probe+`,"periodSeconds":1}`, p.port.user))
 			if v.then != nil {
 				v.then(p)
 			}
@@ -89,16 +87,16 @@ func TestWhyExplainsEachReason(t *testing.T) {
 }
 
 func TestWhyOfAReadyPodIsZero(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d}}`, p.port.user))
+	p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d}}`, p.port.user))
 	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.HasPrefix(out, "ready for ") {
 		t.Errorf("got code %d and %q, want 0 and ready", code, out)
 	}
 }
 
 func TestWhyWithoutASidecarSaysSo(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	if out, code := command(t, p.environment(), "why"); code != 1 || !strings.Contains(out, "no sidecar answers") {
 		t.Errorf("got code %d and %q, want 1 and that there is none", code, out)
 	}
@@ -106,9 +104,9 @@ func TestWhyWithoutASidecarSaysSo(t *testing.T) {
 
 // Of everything in a pod only this host may see the insides.
 func TestTheStatusPageIsForThisHost(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar()
+	p.start()
 	page := "http://" + local(p.port.status)
 	if r, body := get(t, httpClient(t, "h1"), page+"/"); r.StatusCode != 200 || !strings.Contains(body, "queue-proxy") {
 		t.Errorf("got %d, want the page", r.StatusCode)
@@ -138,9 +136,9 @@ func otherAddress() string {
 }
 
 func TestMetricsCountWhatWasServed(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("METRICS_NAMES=default", "EXCLUDE_PATHS=/healthz")
+	p.start("METRICS_NAMES=default", "EXCLUDE_PATHS=/healthz")
 	for _, protocol := range []string{"h1", "h2c"} {
 		c := httpClient(t, protocol)
 		get(t, c, p.url("/status/200"))
@@ -169,9 +167,9 @@ func TestMetricsCountWhatWasServed(t *testing.T) {
 }
 
 func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("REQUEST_LOG=true", "EXCLUDE_PATHS=/healthz")
+	p.start("REQUEST_LOG=true", "EXCLUDE_PATHS=/healthz")
 	get(t, httpClient(t, "h1"), p.url(`/echo?q="\`), "User-Agent: a\"b\\c")
 	get(t, httpClient(t, "h1"), p.url("/healthz"))
 	get(t, httpClient(t, "h2c"), p.url("/status/404"))
@@ -199,8 +197,8 @@ func TestTheRequestLogHasALineForEachRequest(t *testing.T) {
 
 // Answers of our own are as long as they are, in each signal, and whole.
 func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=1", "CONNECT_RETRY=1ms", "METRICS_NAMES=knative-head",
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0", "REVISION_TIMEOUT_SECONDS=1", "CONNECT_RETRY=1ms", "METRICS_NAMES=knative-head",
 		"SERVING_ENABLE_PROBE_REQUEST_LOG=true", "REQUEST_LOG=true")
 	client := httpClient(t, "h1")
 	get(t, client, p.url("/unreachable"))
@@ -232,11 +230,39 @@ func TestOurOwnAnswersHaveTheirSize(t *testing.T) {
 }
 
 func TestKnativesTemplateShowsTheSizeOfATimeout(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("REVISION_TIMEOUT_SECONDS=1", "SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE="+knativeTemplate)
+	p := newProxy(t)
+	p.start("REVISION_TIMEOUT_SECONDS=1", "SERVING_ENABLE_REQUEST_LOG=true", "SERVING_REQUEST_LOG_TEMPLATE="+knativeTemplate)
 	p.holder()
 	get(t, httpClient(t, "h1"), p.url("/late"))
 	p.awaitLog(`"status": 504, "responseSize": "15"`)
+}
+
+// collectSpans starts a collector of OTLP over HTTP, and returns its URL and what it has.
+func collectSpans(t *testing.T) (url string, collected func() []*otlp.Span) {
+	t.Helper()
+	var mu sync.Mutex
+	var spans []*otlp.Span
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		var data otlp.TracesData
+		if err := proto.Unmarshal(b, &data); err != nil {
+			t.Errorf("what was sent is not OTLP: %v", err)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, resource := range data.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
+				spans = append(spans, scope.Spans...)
+			}
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, func() []*otlp.Span {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(spans)
+	}
 }
 
 // A traced request reaches the app with the app's span as its parent, in both
@@ -251,41 +277,23 @@ func TestSpansHaveTheRightParents(t *testing.T) {
 	for name, fields := range formats {
 		for _, protocol := range both {
 			t.Run(name+" over "+protocol, func(t *testing.T) {
-				var mu sync.Mutex
-				var spans []*otlp.Span
-				collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					b, _ := io.ReadAll(r.Body)
-					var data otlp.TracesData
-					if err := proto.Unmarshal(b, &data); err != nil {
-						t.Errorf("what was sent is not OTLP: %v", err)
-						return
-					}
-					mu.Lock()
-					defer mu.Unlock()
-					for _, resource := range data.ResourceSpans {
-						for _, scope := range resource.ScopeSpans {
-							spans = append(spans, scope.Spans...)
-						}
-					}
-				}))
-				t.Cleanup(collector.Close)
-				p := newPod(t)
+				collector, collected := collectSpans(t)
+				p := newProxy(t)
 				atApp := make(chan http.Header, 1)
 				p.app(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if r.Method == "GET" {
 						atApp <- r.Header.Clone()
 					}
 				}))
-				p.sidecar("CONTAINER_CONCURRENCY=1", "OTEL_PROPAGATORS=tracecontext,b3multi",
-					`OBSERVABILITY_CONFIG={"tracing":{"protocol":"http/protobuf","endpoint":"`+collector.URL+`/v1/traces","samplingRate":1}}`)
+				p.start("CONTAINER_CONCURRENCY=1", "OTEL_PROPAGATORS=tracecontext,b3multi",
+					`OBSERVABILITY_CONFIG={"tracing":{"protocol":"http/protobuf","endpoint":"`+collector+`/v1/traces","samplingRate":1}}`)
 				get(t, httpClient(t, protocol), p.url("/a"), fields...)
 				get(t, httpClient(t, protocol), p.url("/"), append(fields, "K-Network-Probe: queue")...)
 				got := receive(t, "the app's request", atApp)
 
 				byName := map[string]*otlp.Span{}
 				p.poll("the spans arrive", func() error {
-					mu.Lock()
-					defer mu.Unlock()
+					spans := collected()
 					for _, s := range spans {
 						byName[s.Kind.String()] = s
 					}
@@ -311,7 +319,7 @@ func TestSpansHaveTheRightParents(t *testing.T) {
 }
 
 func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	arrived := make(chan []zipkin.SpanModel, 10)
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var spans []zipkin.SpanModel
@@ -323,7 +331,7 @@ func TestZipkinGetsWhatKnative118AsksFor(t *testing.T) {
 	}))
 	t.Cleanup(collector.Close)
 	p.sample()
-	p.sidecar("TRACING_CONFIG_BACKEND=zipkin", "TRACING_CONFIG_ZIPKIN_ENDPOINT="+collector.URL+"/api/v2/spans", "TRACING_CONFIG_DEBUG=true")
+	p.start("TRACING_CONFIG_BACKEND=zipkin", "TRACING_CONFIG_ZIPKIN_ENDPOINT="+collector.URL+"/api/v2/spans", "TRACING_CONFIG_DEBUG=true")
 	get(t, httpClient(t, "h1"), p.url("/"))
 	if spans := receive(t, "the spans", arrived); len(spans) == 0 || spans[0].LocalEndpoint == nil || spans[0].LocalEndpoint.ServiceName != "pod1" {
 		t.Errorf("got %v, want spans of pod1", spans)
@@ -350,10 +358,10 @@ func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
 	} {
 		for _, protocol := range []string{"http/protobuf", "grpc"} {
 			t.Run(name+"/"+protocol, func(t *testing.T) {
-				p := newPod(t)
+				p := newProxy(t)
 				p.sample()
 				at := `"protocol":"` + protocol + `","endpoint":"` + collector(t) + `"`
-				p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s",
+				p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s",
 					`OBSERVABILITY_CONFIG={"tracing":{`+at+`,"samplingRate":1},"requestMetrics":{`+at+`}}`)
 				get(t, httpClient(t, "h1"), p.url("/"))
 				began := time.Now()
@@ -372,12 +380,12 @@ func TestACollectorThatIsAwaySpoilsNoEnd(t *testing.T) {
 }
 
 func TestTheLastMetricsArriveThoughNobodyTakesSpans(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
 	var pushes atomic.Int32
 	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { pushes.Add(1) }))
 	t.Cleanup(collector.Close)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s",
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=2s",
 		`OBSERVABILITY_CONFIG={"tracing":{"protocol":"http/protobuf","endpoint":"`+silent(t)+`","samplingRate":1},
 			"requestMetrics":{"protocol":"http/protobuf","endpoint":"`+collector.URL+`"}}`)
 	get(t, httpClient(t, "h1"), p.url("/"))
@@ -393,9 +401,9 @@ func TestMetricsForAnAddressThatIsNotOursAreOff(t *testing.T) {
 	alongside(t)
 	for _, host := range []string{"192.0.2.1", "no.such.host.invalid", "2001:db8::1"} {
 		t.Run(host, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
-			p.sidecar("METRICS_NAMES=default", "METRICS_PROMETHEUS_HOST="+host)
+			p.start("METRICS_NAMES=default", "METRICS_PROMETHEUS_HOST="+host)
 			p.awaitLog("metrics are not served", "METRICS_PROMETHEUS_HOST", host)
 			if m := dial(t, p.addr()).ask("/bytes/2"); m.status() != 200 {
 				t.Errorf("a request: got %q, want 200", m.Start)
@@ -407,9 +415,9 @@ func TestMetricsForAnAddressThatIsNotOursAreOff(t *testing.T) {
 // Who reads the log may die, as a container's runtime does that is killed for its
 // memory; Go would then end a process that writes to its standard output.
 func TestTheSidecarOutlivesTheReaderOfItsLog(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.sample()
-	p.sidecar("REQUEST_LOG=true")
+	p.start("REQUEST_LOG=true")
 	p.out.goDeaf()
 	after := 0 // requests that were answered with nobody reading
 	p.poll("20 requests after the log has lost its reader", func() error {

@@ -14,7 +14,7 @@ func TestAnnouncedTrailersMayStayAway(t *testing.T) {
 	alongside(t)
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Trailer", "X-Sum, Proxy-Status")
@@ -26,7 +26,7 @@ func TestAnnouncedTrailersMayStayAway(t *testing.T) {
 					w.Header().Set("X-Sum", "1")
 				}
 			}), app)
-			p.sidecar()
+			p.start()
 			for _, protocol := range []string{"h1", "h2c", "tls", "tls-h2"} {
 				url := p.url("")
 				if strings.HasPrefix(protocol, "tls") {
@@ -52,13 +52,13 @@ func TestALongListOfAnnouncedTrailersCostsNoTrailer(t *testing.T) {
 	alongside(t)
 	for _, app := range []string{"h1", "h2"} {
 		t.Run(app, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Trailer", names(5000)+"y, x-sum")
 				io.WriteString(w, "ok")
 				w.Header().Set("X-Sum", "1")
 			}), app)
-			p.sidecar()
+			p.start()
 			m, err := exchangeH2(dial(t, p.addr()), "GET", "/", "http", "a.test", nil, "")
 			if err != nil || m.status() != 200 || m.Body != "ok" {
 				t.Fatalf("got %v, %v, want 200 with ok", m, err)
@@ -75,9 +75,9 @@ func TestALongListOfAnnouncedTrailersCostsNoTrailer(t *testing.T) {
 
 // net/http keeps the trailers of a request that its Trailer field announces, and no others.
 func TestTrailersOfAnHTTP2RequestThatNobodyAnnouncedReachTheApp(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	app := p.bare(answers(ok))
-	p.sidecar()
+	p.start()
 	h := dialH2(t, p.addr())
 	h.open(1, false, "POST", "/")
 	h.data(1, false, "hello")

@@ -16,8 +16,8 @@ import (
 )
 
 func TestWebSocketMessagesOfAnySizeAreEchoed(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("REVISION_RESPONSE_START_TIMEOUT_SECONDS=300")
+	p := newProxy(t)
+	p.start("REVISION_RESPONSE_START_TIMEOUT_SECONDS=300")
 	p.sample()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -62,15 +62,15 @@ func upgrading(c *bareConn, m *message) bool {
 
 // The app cannot speak in our name in a 101 either (docs/promises.md 3.6).
 func TestA101HasNoProxyStatusOfOurs(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	p.sidecar()
+	p.start()
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n" +
 			"Proxy-Status: queue-proxy; error=connection_refused, other; error=dns_error\r\nProxy-Status: queue-proxy\r\n\r\n")
 		return false
 	})
-	for name, w := range map[string]*wire{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
+	for name, w := range map[string]*client{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
 		m := w.ask("/", "Connection: Upgrade", "Upgrade: x")
 		if got := values(m.Fields, "Proxy-Status"); m.status() != 101 || !slices.Equal(got, []string{"other; error=dns_error"}) {
 			t.Errorf("%s: got %q with Proxy-Status %q, want 101 with the member of the other", name, m.Start, got)
@@ -80,8 +80,8 @@ func TestA101HasNoProxyStatusOfOurs(t *testing.T) {
 
 // Bytes right behind the upgrade request, and right behind its 101, are not lost.
 func TestBytesBehindAnUpgradeAreNotLost(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.bare(upgrading)
 	for i := range 20 {
 		c := dial(t, p.addr())
@@ -107,10 +107,10 @@ func TestBytesBehindAnUpgradeAreNotLost(t *testing.T) {
 	}
 }
 
-// When one side of an upgraded connection ends, the other hears of it.
+// When one side of an upgraded connection ends, the other notices it.
 func TestTheEndOfAnUpgradedConnectionReachesTheOtherSide(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	appEnded := make(chan struct{}, 1)
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
@@ -126,7 +126,7 @@ func TestTheEndOfAnUpgradedConnectionReachesTheOtherSide(t *testing.T) {
 	c.send(request("GET", "/client-ends", "Connection: Upgrade", "Upgrade: echo"))
 	c.receive("GET")
 	c.Close()
-	receive(t, "the app hears of the end", appEnded)
+	receive(t, "the app notices the end", appEnded)
 
 	c = dial(t, p.addr())
 	c.send(request("GET", "/app-ends", "Connection: Upgrade", "Upgrade: echo"))
@@ -136,8 +136,8 @@ func TestTheEndOfAnUpgradedConnectionReachesTheOtherSide(t *testing.T) {
 
 // An upgraded connection is in the user container for its whole life.
 func TestAnUpgradedConnectionKeepsItsSlot(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
 	p.bare(upgrading)
 	c := dial(t, p.addr())
 	c.send(request("GET", "/", "Connection: Upgrade", "Upgrade: echo"))
@@ -156,10 +156,10 @@ func TestAnUpgradedConnectionKeepsItsSlot(t *testing.T) {
 
 // Two tunnels do not see one another's bytes, and each lasts as long as it will.
 func TestManyUpgradedConnectionsAtOnce(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	p.bare(upgrading)
-	var conns []*wire
+	var conns []*client
 	for range 50 {
 		c := dial(t, p.addr())
 		c.send(request("GET", "/", "Connection: upgrade", "Upgrade: echo"))
@@ -184,9 +184,9 @@ func TestManyUpgradedConnectionsAtOnce(t *testing.T) {
 // What an app says of framing and of its connection does not reach the client with a
 // 101, and one that does not say to what it switches is no switch (RFC 9110 15.2.2).
 func TestA101IsASwitchAndNothingElse(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	p.sidecar()
+	p.start()
 	p.bare(func(c *bareConn, m *message) bool {
 		if strings.HasPrefix(m.Start, "GET /no-upgrade ") {
 			c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n\r\n")
@@ -196,8 +196,8 @@ func TestA101IsASwitchAndNothingElse(t *testing.T) {
 			"Content-Length: 5\r\nKeep-Alive: timeout=5\r\nSec-WebSocket-Accept: y\r\n\r\n")
 		return false
 	})
-	for name, open := range map[string]func() *wire{
-		"plain": func() *wire { return dial(t, p.addr()) }, "TLS": func() *wire { return dialTLS(t, p.tlsAddr(), "http/1.1") },
+	for name, open := range map[string]func() *client{
+		"plain": func() *client { return dial(t, p.addr()) }, "TLS": func() *client { return dialTLS(t, p.tlsAddr(), "http/1.1") },
 	} {
 		m := open().ask("/", "Connection: Upgrade", "Upgrade: x")
 		if m.status() != 101 || m.get("Upgrade") != "x" || m.get("Connection") != "Upgrade" || m.get("Sec-WebSocket-Accept") != "y" {
@@ -217,8 +217,8 @@ func TestA101IsASwitchAndNothingElse(t *testing.T) {
 // A WebSocket has no half-close: when its client has gone, its slot is free after a
 // second, also where the app never closes its side (docs/promises.md 3.7a).
 func TestAWebSocketWhoseClientHasGoneFreesItsSlot(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10")
 	forever := make(chan struct{})
 	defer close(forever)
 	p.bare(func(c *bareConn, m *message) bool {

@@ -229,8 +229,8 @@ func checkFields(t *testing.T, who, what string, got, want []field) {
 // The host a.test is in each of them another one of the same length, so that a
 // request that comes late to the app is known for what it is.
 func perform(t *testing.T, file string, env ...string) {
-	p := newPod(t)
-	p.sidecar(env...)
+	p := newProxy(t)
+	p.start(env...)
 	app := p.bare(answers(ok))
 	played := map[string]*play{}
 	for i, v := range vectors(t, file) {
@@ -282,7 +282,7 @@ func of(host string, heard []*message) []*message {
 	})
 }
 
-func (pl *play) perform(t *testing.T, p *pod, app *bareApp, host string) {
+func (pl *play) perform(t *testing.T, p *proxy, app *bareApp, host string) {
 	before, brokenBefore := app.requests()
 	app.play(func(c *bareConn, m *message) bool {
 		if strings.HasPrefix(m.Start, "GET /second ") {

@@ -54,8 +54,8 @@ func switching(m *message) string {
 
 func TestAWebSocketOverHTTP2IsOneOverHTTP1ToTheApp(t *testing.T) {
 	skipBeyondNetHTTP(t)
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1")
 	heads, ended := make(chan *message, 1), make(chan string, 1)
 	p.bare(func(c *bareConn, m *message) bool {
 		if m.get("Upgrade") == "" {
@@ -102,8 +102,8 @@ func TestAWebSocketOverHTTP2IsOneOverHTTP1ToTheApp(t *testing.T) {
 
 func TestAWebSocketOverHTTP2ThatTheAppDoesNotOpen(t *testing.T) {
 	skipBeyondNetHTTP(t)
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1")
 	p.bare(func(c *bareConn, m *message) bool {
 		switch m.Start {
 		case "GET /forbidden HTTP/1.1":
@@ -139,8 +139,8 @@ func TestAWebSocketOverHTTP2ThatTheAppDoesNotOpen(t *testing.T) {
 // The limit holds where a client leaves before its WebSocket is open (docs/promises.md 3.1).
 func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
 	skipBeyondNetHTTP(t)
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=1")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1")
 	w := &worker{time: 500 * time.Millisecond}
 	p.appSpeaking(w, "h1")
 	c := dialH2(t, p.addr())
@@ -166,8 +166,8 @@ func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
 // section 7.4.1), and the end of the stream.
 func TestAWebSocketOverHTTP2IsClosedWhenThePodEnds(t *testing.T) {
 	skipBeyondNetHTTP(t)
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms", "DRAIN_DEADLINE=1s")
 	p.bare(func(c *bareConn, m *message) bool {
 		c.send(switching(m))
 		io.Copy(io.Discard, c.r)

@@ -18,40 +18,40 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 var (
-	seed = flag.Uint64("seed", 1, "of what the visitors send, and when")
+	seed = flag.Uint64("seed", 1, "of what the clients send, and when")
 	only = flag.String("fault", "", "run the faults whose name matches this pattern, and write no table")
 )
 
-// visitors is how many clients there are where a fault says nothing else.
-const visitors = 8
+// usualClients is how many clients there are where a fault says nothing else.
+const usualClients = 8
 
-// A fault is a row of docs/reliability.md: what goes wrong while visitors come.
+// A fault is a row of docs/reliability.md: what goes wrong while clients come.
 type fault struct {
 	name string // as a fact
 	what string // how it is done
 	must string // what must be among what happened, or the fault was none: a pattern on "verdict word"
 
-	flags         []string     // of the injector
-	app           []string     // arguments of the sample app
-	visitors      int          // 0: the usual number
-	others        int          // requests at once beside theirs, at most
-	wishes        []visit.Wish // nil: the usual
-	clientSuffers bool         // a client, or the wire to it, is at fault
-	logSuffers    bool         // so is the log, or its writer
-	tinyLog       bool         // it is on a file system of 128 KB
-	orphan        bool         // podman cannot say how the sidecar ended
-	closes        bool         // the sidecar ends: connections may, and the app is not asked again
-	code          int          // exit code of the sidecar
+	flags         []string         // of the injector
+	app           []string         // arguments of the sample app
+	clients       int              // 0: the usual number
+	others        int              // requests at once beside theirs, at most
+	requests      []ledger.Request // nil: the usual
+	clientSuffers bool             // a client, or the wire to it, is at fault
+	logSuffers    bool             // so is the log, or its writer
+	tinyLog       bool             // it is on a file system of 128 KB
+	orphan        bool             // podman cannot say how the sidecar ended
+	closes        bool             // the sidecar ends: connections may, and the app is not asked again
+	code          int              // exit code of the sidecar
 
 	// All of these may be nil.
 	spec    func(*stage, *corev1.Pod)    // what else the pod needs
 	prepare func(*stage)                 // before the sidecar is asked whether it is ready
-	change  func(*stage, *visit.Visitor) // what is special about a visitor
-	strike  func(*stage)                 // while the visitors come
+	change  func(*stage, *ledger.Client) // what is special about a client
+	strike  func(*stage)                 // while the clients come
 	heal    func(*stage)                 // afterwards
 }
 
@@ -60,29 +60,29 @@ type stage struct {
 	*pod
 	f       *fault
 	rng     *rand.Rand
-	address string          // where visitors go
+	address string          // where clients connect to
 	certs   string          // a directory of certificates, if there is one
 	ctx     context.Context // ends with the visits
 
 	mu      sync.Mutex // protects entries
-	entries []visit.Entry
-	crowd   sync.WaitGroup
+	entries []ledger.Entry
+	clients sync.WaitGroup
 }
 
-// come starts visitors who stay until the stage ends.
-func (s *stage) come(n int, wishes []visit.Wish) {
+// come starts clients that stay until the stage ends.
+func (s *stage) come(n int, requests []ledger.Request) {
 	for i := range n {
-		v := s.visitor(fmt.Sprintf("v%d", i))
-		v.Wishes = wishes
-		s.crowd.Go(func() {
-			v.Visit(s.ctx)
+		v := s.client(fmt.Sprintf("v%d", i))
+		v.Requests = requests
+		s.clients.Go(func() {
+			v.Run(s.ctx)
 			s.note(v.Entries...)
 		})
 	}
 }
 
-func (s *stage) visitor(name string) *visit.Visitor {
-	v := &visit.Visitor{Name: name, Dial: s.to(s.address), Wishes: visit.Usual(), Rand: rand.New(rand.NewPCG(s.rng.Uint64(), 0))}
+func (s *stage) client(name string) *ledger.Client {
+	v := &ledger.Client{Name: name, Dial: s.to(s.address), Requests: ledger.Usual(), Rand: rand.New(rand.NewPCG(s.rng.Uint64(), 0))}
 	if s.f.change != nil {
 		s.f.change(s, v)
 	}
@@ -94,13 +94,13 @@ func (s *stage) to(address string) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) { return s.dial(ctx, address) }
 }
 
-func (s *stage) note(e ...visit.Entry) {
+func (s *stage) note(e ...ledger.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries = append(s.entries, e...)
 }
 
-// length is how long visitors come to each fault.
+// length is how long clients come to each fault.
 const length = 4 * time.Second
 
 // Each fault is played on a pod of its own, and no request may be lost in any. The
@@ -125,7 +125,7 @@ func TestFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			if row := f.play(t, manifest); row != nil {
 				rows = append(rows, row)
-				t.Logf("sent %d, by the app %s, by us %s, broken %s, lost %s", row.sent(), row.cell(visit.ByApp), row.cell(visit.ByUs), row.cell(visit.Broken), row.cell(visit.Lost))
+				t.Logf("sent %d, by the app %s, by us %s, broken %s, lost %s", row.sent(), row.cell(ledger.ByApp), row.cell(ledger.ByUs), row.cell(ledger.Broken), row.cell(ledger.Lost))
 			}
 		})
 	}
@@ -173,14 +173,14 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	ctx, end := context.WithTimeout(t.Context(), length)
 	defer end()
 	s.ctx = ctx
-	n, wishes := f.visitors, f.wishes
+	n, requests := f.clients, f.requests
 	if n == 0 {
-		n = visitors
+		n = usualClients
 	}
-	if wishes == nil {
-		wishes = visit.Usual()
+	if requests == nil {
+		requests = ledger.Usual()
 	}
-	s.come(n, wishes)
+	s.come(n, requests)
 	n += f.others
 	if f.strike != nil {
 		f.strike(s)
@@ -189,14 +189,25 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	if f.heal != nil {
 		f.heal(s)
 	}
-	s.crowd.Wait()
+	s.clients.Wait()
 
+	f.end(t, s, before+2*n+10)
+	y := join(t, f, s.pod, s.entries)
+	if must := regexp.MustCompile(f.must); !must.MatchString(y.all()) {
+		t.Errorf("got\n%swant %q among it: the fault was none", y.all(), f.must)
+	}
+	return y
+}
+
+// end holds the sidecar to what is left of a fault: files that are open, at most so many,
+// and its exit code.
+func (f *fault) end(t *testing.T, s *stage, most int) {
+	t.Helper()
 	if !f.closes {
 		s.servesAgain()
 		// Connections to the app are kept: one for each request at once, and now and then
 		// one more, where a client was faster than we at the end of an exchange. A leak
 		// would be one for each of a thousand requests.
-		most := before + 2*n + 10
 		eventually(t, fmt.Sprintf("the sidecar has at most %d files open", most), func() bool { return s.files(sidecarName) <= most })
 		if f.orphan {
 			s.signal(sidecarName, syscall.SIGTERM)
@@ -207,22 +218,17 @@ func (f *fault) play(t *testing.T, manifest []byte) *tally {
 	} else if code := s.ended(sidecarName, patience); code != f.code {
 		t.Errorf("got exit code %d of the sidecar, want %d", code, f.code)
 	}
-	y := join(t, f, s.pod, s.entries)
-	if must := regexp.MustCompile(f.must); !must.MatchString(y.all()) {
-		t.Errorf("got\n%swant %q among it: the fault was none", y.all(), f.must)
-	}
-	return y
 }
 
 // servesAgain fails unless the app answers again once the fault is over, ten times
 // in a row.
 func (s *stage) servesAgain() {
 	s.t.Helper()
-	v := s.visitor("after")
+	v := s.client("after")
 	defer v.Leave()
 	row := 0
 	eventually(s.t, "the app answers ten requests in a row", func() bool {
-		if v.Ask(v.Wish()).Verdict == visit.ByApp {
+		if v.Ask(v.Next()).Verdict == ledger.ByApp {
 			row++
 		} else {
 			row = 0
@@ -246,7 +252,7 @@ func (y *tally) all() string {
 	var b strings.Builder
 	for v, words := range y.words {
 		for word, n := range words {
-			fmt.Fprintf(&b, "%s %s (%d)\n", visit.Verdict(v), word, n)
+			fmt.Fprintf(&b, "%s %s (%d)\n", ledger.Verdict(v), word, n)
 		}
 	}
 	return b.String()
@@ -274,16 +280,16 @@ func writeTable(t *testing.T, rows []*tally) {
 	b.WriteString("| fault | how | sent | by the app | by us | broken | lost |\n|---|---|---|---|---|---|---|\n")
 	total := &tally{}
 	for _, y := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(visit.ByApp), y.cell(visit.ByUs), y.cell(visit.Broken), y.cell(visit.Lost))
+		fmt.Fprintf(&b, "| %s | %s | %d | %s | %s | %s | %s |\n", y.name, y.what, y.sent(), y.cell(ledger.ByApp), y.cell(ledger.ByUs), y.cell(ledger.Broken), y.cell(ledger.Lost))
 		for v, n := range y.count {
 			total.count[v] += n
 		}
 	}
-	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[visit.ByApp], total.count[visit.ByUs], total.count[visit.Broken], total.count[visit.Lost])
+	fmt.Fprintf(&b, "| **all** | | %d | %d | %d | %d | **%d** |\n\n", total.sent(), total.count[ledger.ByApp], total.count[ledger.ByUs], total.count[ledger.Broken], total.count[ledger.Lost])
 	if err := os.WriteFile(page, []byte(before+tableBegin+b.String()+tableEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[visit.Lost])
+	t.Logf("%d faults, %d requests, %d lost; the table is in docs/reliability.md", len(rows), total.sent(), total.count[ledger.Lost])
 }
 
 // bare connects to the pod and sends a text; what becomes of it is the fault's.

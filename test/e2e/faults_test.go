@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // firstByte makes the sidecar give up on an app that says nothing for a second.
@@ -51,30 +51,30 @@ var faults = []fault{
 	},
 	{
 		name: "the app is slow", what: "150 ms a request, 2 at once, 2 may wait, for 100 ms",
-		flags:  []string{"--concurrency", "2", "--queue-depth", "2", "--queue-timeout", "100ms"},
-		wishes: []visit.Wish{visit.Get("/slow?ms=150", 5), visit.Get("/slow?ms=150", 5).OverH2()},
-		must:   "by us queue-full",
+		flags:    []string{"--concurrency", "2", "--queue-depth", "2", "--queue-timeout", "100ms"},
+		requests: []ledger.Request{ledger.Get("/slow?ms=150", 5), ledger.Get("/slow?ms=150", 5).OverH2()},
+		must:     "by us queue-full",
 	},
 	{
 		name: "the app resets", what: "RST before the answer, the end in its midst, chunked or not",
-		wishes: append([]visit.Wish{
-			visit.Get("/reset", -1), visit.Post("/reset", 10000), visit.Get("/die?after=0", -1),
-			visit.Get("/die?after=70000", -1), visit.Get("/die?after=70000", -1).OverH2(),
-		}, visit.Usual()...),
+		requests: append([]ledger.Request{
+			ledger.Get("/reset", -1), ledger.Post("/reset", 10000), ledger.Get("/die?after=0", -1),
+			ledger.Get("/die?after=70000", -1), ledger.Get("/die?after=70000", -1).OverH2(),
+		}, ledger.Usual()...),
 		must: "(?s)by us app-reset.*broken|broken.*by us app-reset",
 	},
 	{
 		name: "the app answers garbage", what: "what is not HTTP",
-		wishes: append([]visit.Wish{visit.Get("/garbage", -1), visit.Post("/garbage", 10)}, visit.Usual()...),
-		must:   "by us app-garbage",
+		requests: append([]ledger.Request{ledger.Get("/garbage", -1), ledger.Post("/garbage", 10)}, ledger.Usual()...),
+		must:     "by us app-garbage",
 	},
 	{
 		name: "the app closes idle connections", what: "after 5 ms, without a word",
-		app: []string{"-keepalive-timeout", "5ms"}, visitors: 3, must: "by the app",
+		app: []string{"-keepalive-timeout", "5ms"}, clients: 3, must: "by the app",
 	},
 	{
 		name: "the app's backlog is full", what: "somaxconn 1, SIGSTOP for 2 s, 24 clients",
-		flags: firstByte, visitors: 24, must: "by us response-start-timeout",
+		flags: firstByte, clients: 24, must: "by us response-start-timeout",
 		prepare: func(s *stage) {
 			s.inside("sysctl", "-q", "-w", "net.core.somaxconn=1")
 			s.signal("app", syscall.SIGKILL)
@@ -85,7 +85,7 @@ var faults = []fault{
 	},
 	{
 		name: "the app is out of files", what: "RLIMIT_NOFILE below what is open, for 2 s, 24 clients; idle connections end",
-		flags: firstByte, app: []string{"-keepalive-timeout", "5ms"}, visitors: 24, must: "by us response-start-timeout",
+		flags: firstByte, app: []string{"-keepalive-timeout", "5ms"}, clients: 24, must: "by us response-start-timeout",
 		strike: func(s *stage) { s.outOfFiles("app", 2*time.Second) },
 	},
 
@@ -143,11 +143,11 @@ var faults = []fault{
 		name: "clients send a byte a second", what: "20 bodies of 4 bytes", others: 20, must: "by the app",
 		strike: func(s *stage) {
 			for i := range 20 {
-				s.crowd.Go(func() {
-					v := s.visitor(fmt.Sprintf("slow%d", i))
+				s.clients.Go(func() {
+					v := s.client(fmt.Sprintf("slow%d", i))
 					defer v.Leave()
 					v.Trickle = time.Second
-					v.Ask(visit.Post("/sink", 4))
+					v.Ask(ledger.Post("/sink", 4))
 					s.note(v.Entries...)
 				})
 			}
@@ -164,7 +164,7 @@ var faults = []fault{
 	},
 	{
 		name: "a dual-stack pod", what: "the app on ::1 alone, clients on both", app: []string{"-host", "::1"}, must: "^by the app [^\n]*\n$",
-		change: func(s *stage, v *visit.Visitor) {
+		change: func(s *stage, v *ledger.Client) {
 			if s.rng.IntN(2) == 0 {
 				v.Dial = s.to("[::1]:8012")
 			}
@@ -174,7 +174,7 @@ var faults = []fault{
 	// What the sidecar lives on.
 	{
 		name: "files run out", what: "RLIMIT_NOFILE of the sidecar below what is open, for 2 s, 24 clients",
-		visitors: 24, clientSuffers: true, must: "by the app",
+		clients: 24, clientSuffers: true, must: "by the app",
 		strike: func(s *stage) { s.outOfFiles(sidecarName, 2*time.Second) },
 	},
 	{
@@ -218,7 +218,7 @@ var faults = []fault{
 		},
 	},
 	{
-		name: "a crowd comes", what: "400 clients at 64 MiB and half a processor", visitors: 400, must: "^by the app [^\n]*\n$",
+		name: "many clients come at once", what: "400 clients at 64 MiB and half a processor", clients: 400, must: "^by the app [^\n]*\n$",
 	},
 	{
 		name: "certificates become rubbish", what: "TLS; the pair is overwritten with rubbish after 1 s, and one is right again after 3 s",
@@ -231,7 +231,7 @@ var faults = []fault{
 			c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "certs", MountPath: "/var/lib/knative/certs", ReadOnly: true})
 			s.address = "127.0.0.1:8112"
 		},
-		change: func(_ *stage, v *visit.Visitor) { v.TLS = &tls.Config{InsecureSkipVerify: true} },
+		change: func(_ *stage, v *ledger.Client) { v.TLS = &tls.Config{InsecureSkipVerify: true} },
 		strike: func(s *stage) {
 			time.Sleep(time.Second)
 			for _, name := range []string{"tls.crt", "tls.key"} {
@@ -293,24 +293,24 @@ var faults = []fault{
 	},
 	{
 		name: "SIGTERM while requests wait", what: "one at once, seven wait", closes: true, must: "by the app",
-		flags:  []string{"--concurrency", "1", "--queue-depth", "20"},
-		wishes: []visit.Wish{visit.Get("/slow?ms=100", 5), visit.Get("/slow?ms=100", 5).OverH2()},
-		strike: func(s *stage) { s.sigterm(time.Second) },
+		flags:    []string{"--concurrency", "1", "--queue-depth", "20"},
+		requests: []ledger.Request{ledger.Get("/slow?ms=100", 5), ledger.Get("/slow?ms=100", 5).OverH2()},
+		strike:   func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
 		name: "SIGTERM while bodies stream", what: "up and down, for a second", closes: true, must: "by the app",
-		wishes: []visit.Wish{visit.Get("/sse?n=10&ms=100", 90), visit.Get("/sse?n=10&ms=100", 90).OverH2(), visit.Post("/sink", 3_000_000).InChunks()},
-		strike: func(s *stage) { s.sigterm(time.Second) },
+		requests: []ledger.Request{ledger.Get("/sse?n=10&ms=100", 90), ledger.Get("/sse?n=10&ms=100", 90).OverH2(), ledger.Post("/sink", 3_000_000).InChunks()},
+		strike:   func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
 		name: "SIGTERM, and the deadline comes", what: "answers of 3 s, a deadline of 1 s", closes: true, must: "(?s)broken|by us draining",
-		flags:  []string{"--drain-deadline", "1s"},
-		wishes: []visit.Wish{visit.Get("/sse?n=30&ms=100", 270), visit.Get("/slow?ms=3000", 5), visit.Get("/slow?ms=3000", 5).OverH2()},
-		strike: func(s *stage) { s.sigterm(time.Second) },
+		flags:    []string{"--drain-deadline", "1s"},
+		requests: []ledger.Request{ledger.Get("/sse?n=30&ms=100", 270), ledger.Get("/slow?ms=3000", 5), ledger.Get("/slow?ms=3000", 5).OverH2()},
+		strike:   func(s *stage) { s.sigterm(time.Second) },
 	},
 	{
 		name: "SIGTERM twice", what: "the second ends it at once", closes: true, clientSuffers: true, logSuffers: true, code: 1, must: "broken",
-		wishes: []visit.Wish{visit.Get("/slow?ms=300", 5)},
+		requests: []ledger.Request{ledger.Get("/slow?ms=300", 5)},
 		strike: func(s *stage) {
 			s.sigterm(time.Second)
 			time.Sleep(100 * time.Millisecond)
@@ -362,8 +362,8 @@ func (s *stage) outOfFiles(name string, d time.Duration) {
 // by its client, who notices.
 func (s *stage) rude(n int, behave func(net.Conn), text string) {
 	id := "rude-" + strconv.Itoa(n)
-	s.note(visit.Entry{ID: id, Method: "rude", Verdict: visit.Broken, Word: "by its client"})
-	s.crowd.Go(func() {
+	s.note(ledger.Entry{ID: id, Method: "rude", Verdict: ledger.Broken, Word: "by its client"})
+	s.clients.Go(func() {
 		c, err := s.bare(fmt.Sprintf(text, id))
 		if err != nil {
 			return
@@ -408,7 +408,7 @@ func (s *stage) step(by time.Duration) {
 }
 
 func (s *stage) writePair() {
-	if err := visit.WritePair(s.certs); err != nil {
+	if err := ledger.WritePair(s.certs); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // A tally is a row of docs/reliability.md.
 type tally struct {
 	name, what string
-	count      [visit.Verdicts]int
-	words      [visit.Verdicts]map[string]int
+	count      [ledger.Verdicts]int
+	words      [ledger.Verdicts]map[string]int
 }
 
 func (y *tally) sent() int {
@@ -26,7 +26,7 @@ func (y *tally) sent() int {
 	return n
 }
 
-func (y *tally) add(v visit.Verdict, word string) {
+func (y *tally) add(v ledger.Verdict, word string) {
 	y.count[v]++
 	if y.words[v] == nil {
 		y.words[v] = map[string]int{}
@@ -35,8 +35,8 @@ func (y *tally) add(v visit.Verdict, word string) {
 }
 
 // cell returns a count and, in brackets, the words of it.
-func (y *tally) cell(v visit.Verdict) string {
-	if v != visit.ByUs || y.count[v] == 0 {
+func (y *tally) cell(v ledger.Verdict) string {
+	if v != ledger.ByUs || y.count[v] == 0 {
 		return fmt.Sprint(y.count[v])
 	}
 	var words []string
@@ -50,9 +50,9 @@ func (y *tally) cell(v visit.Verdict) string {
 // join holds the three ledgers against each other, request by request, when the
 // sidecar has ended, and returns the row. A sidecar that ends may close a connection
 // on which it has not read a head.
-func join(t *testing.T, f *fault, p *pod, entries []visit.Entry) *tally {
+func join(t *testing.T, f *fault, p *pod, entries []ledger.Entry) *tally {
 	t.Helper()
-	books := visit.NewBooks()
+	books := ledger.NewBooks()
 	for _, line := range p.log("app") {
 		books.App(line)
 	}
@@ -62,13 +62,13 @@ func join(t *testing.T, f *fault, p *pod, entries []visit.Entry) *tally {
 	y := &tally{name: f.name, what: f.what}
 	for i := range entries {
 		e := &entries[i]
-		v, word := books.Judge(e, visit.Excuses{Client: f.clientSuffers, Log: f.logSuffers, End: f.closes})
+		v, word := books.Reconcile(e, ledger.Exceptions{Client: f.clientSuffers, Log: f.logSuffers, End: f.closes})
 		y.add(v, word)
-		if v == visit.Lost && y.count[v] <= 10 {
+		if v == ledger.Lost && y.count[v] <= 10 {
 			t.Errorf("%s %s: got it lost: %s", e.Method, e.ID, word)
 		}
 	}
-	if n := y.count[visit.Lost]; n > 0 {
+	if n := y.count[ledger.Lost]; n > 0 {
 		t.Errorf("got %d requests lost, want 0", n)
 	}
 	return y

@@ -26,7 +26,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 )
 
 // patience bounds every wait for something that must happen, on a slow machine.
-const patience = visit.Patience
+const patience = ledger.Patience
 
 // A pod is a pod that podman runs, with what the kubelet knows of it. Its methods
 // are for one goroutine, except dial.

@@ -100,6 +100,35 @@ func TestAnImageRunsAsNobodyAndKnowsItsVersion(t *testing.T) {
 	}
 }
 
+// askAllTheTime sends requests from eight clients, on a new connection each, until stop
+// is called, and counts them.
+func (p *pod) askAllTheTime(sent, served, refused *atomic.Int64) (stop func()) {
+	end := make(chan struct{})
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				sent.Add(1)
+				status, body, err := p.get(8012, "/slow?ms=40", []corev1.HTTPHeader{{Name: "User-Agent", Value: "client"}}, patience)
+				switch {
+				case err == nil && status == http.StatusOK && body == "slow\n":
+					served.Add(1)
+				case err != nil && isRefused(err):
+					refused.Add(1)
+				default:
+					p.t.Errorf("got %d %q %v, want what the app answers", status, body, err)
+				}
+			}
+		})
+	}
+	return func() { close(end); clients.Wait() }
+}
+
 // The example of deploy/example, in containers: what the injector makes of it is
 // ready through the sidecar, serves, and loses nothing when the pod ends.
 func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
@@ -121,31 +150,8 @@ func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
 	p := play(t, spec, nil)
 	p.becomesReady()
 
-	// Eight clients until the pod has gone: a new connection for each request.
 	var sent, served, refused atomic.Int64
-	stop := make(chan struct{})
-	var clients sync.WaitGroup
-	for range 8 {
-		clients.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
-				sent.Add(1)
-				status, body, err := p.get(8012, "/slow?ms=40", []corev1.HTTPHeader{{Name: "User-Agent", Value: "client"}}, patience)
-				switch {
-				case err == nil && status == http.StatusOK && body == "slow\n":
-					served.Add(1)
-				case err != nil && isRefused(err):
-					refused.Add(1)
-				default:
-					t.Errorf("got %d %q %v, want what the app answers", status, body, err)
-				}
-			}
-		})
-	}
+	stop := p.askAllTheTime(&sent, &served, &refused)
 	eventually(t, "50 requests are served", func() bool { return served.Load() >= 50 })
 
 	codes := make(chan map[string]int)
@@ -157,8 +163,7 @@ func TestTheInjectedExampleServesAndDrainsWithoutLoss(t *testing.T) {
 	})
 	since := served.Load()
 	eventually(t, "50 more requests are served during the drain", func() bool { return served.Load() >= since+50 })
-	close(stop) // the endpoints have changed everywhere
-	clients.Wait()
+	stop() // the endpoints have changed everywhere
 	if refused.Load() != 0 || sent.Load() != served.Load() {
 		t.Errorf("got %d answers of the app and %d refusals for %d requests, want an answer for each", served.Load(), refused.Load(), sent.Load())
 	}

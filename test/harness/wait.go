@@ -1,6 +1,6 @@
 // Package harness has what the tests of several packages share: an app that a test
 // scripts byte by byte, a client whose bytes a test writes by hand, the messages
-// between them as they stand on the wire, frames of HTTP/2, certificates, and waiting
+// between them as they stand on the wire, frames of HTTP/2, certificates, comparisons, and waiting
 // with a bound. Only tests import it. It imports nothing of this module's production
 // code, so that the tests inside any package may use it; test/proxytest starts the proxy
 // that stands between a client and an app.

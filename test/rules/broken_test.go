@@ -67,7 +67,7 @@ func TestTheBlackBoxSuiteMayNotLookInside(t *testing.T) {
 	})))
 }
 
-func TestAnOutsideModuleBesideItsDoorIsRefused(t *testing.T) {
+func TestAnOutsideModuleBesideItsImporterIsRefused(t *testing.T) {
 	for _, c := range []struct{ name, path, imported, want string }{
 		{"another folder's module", "pkg/queue/a.go", "github.com/kelseyhightower/envconfig", "pkg/config"},
 		{"a module without an importer", "pkg/queue/a.go", "github.com/pkg/errors", "no importer"},

@@ -37,14 +37,78 @@ func documents(t *testing.T) map[string]string {
 	return docs
 }
 
-// link matches a Markdown link to a file of ours; the first group is its path.
-var link = regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
+// link matches a Markdown link to a file of ours, or to a place of the same one; the groups
+// are its path and its place.
+var link = regexp.MustCompile(`\]\(([^)#:\s]*)(?:#([^)\s]*))?\)`)
 
-func TestEveryLinkInADocumentLeadsToAFile(t *testing.T) {
-	for name, text := range documents(t) {
+func TestEveryLinkInADocumentLeadsToAFileAndToAPlaceInIt(t *testing.T) {
+	docs := documents(t)
+	for name, text := range docs {
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1])); err != nil {
+			target := name
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(name), m[1])
+			}
+			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s: got a link to %s, which is not there; want one that leads to a file", name, m[1])
+			} else if page, ok := docs[target]; ok && m[2] != "" && !slices.Contains(places(page), m[2]) {
+				t.Errorf("%s: got a link to %s#%s, want one of its headings: %q", name, m[1], m[2], places(page))
+			}
+		}
+	}
+}
+
+var (
+	heading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	fenced  = regexp.MustCompile("(?ms)^```.*?^```")
+	// unplaced is what GitHub leaves out where it makes a place of a heading.
+	unplaced = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// places are those of a page's headings, as GitHub names them.
+func places(page string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
+		all = append(all, strings.ReplaceAll(unplaced.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
+}
+
+// filePath matches a path of the repository in code, or among the words of a command:
+// with a folder that we have at the top.
+var filePath = regexp.MustCompile("(?:`|[ =])((?:cmd|config|deploy|docs|hack|pkg|test)/[\\w./-]*[\\w-])/?(?:[`: ,)]|$)")
+
+func TestEveryPathInADocumentExists(t *testing.T) {
+	found := 0
+	for name, text := range documents(t) {
+		if base := filepath.Base(name); base == "CHANGELOG.md" || base == "comparison.md" {
+			continue // what was there may be gone; and the paths are those of others' repositories
+		}
+		for i, line := range strings.Split(text, "\n") {
+			for _, m := range filePath.FindAllStringSubmatch(line, -1) {
+				found++
+				// As from the page's folder, or the root.
+				_, fromRoot := os.Stat(filepath.Join(root, m[1]))
+				if _, err := os.Stat(filepath.Join(filepath.Dir(name), m[1])); fromRoot != nil && err != nil {
+					t.Errorf("%s:%d: got the path %s, which is not there; want one that is", name, i+1, m[1])
+				}
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("got %d paths, want at least 100; has their spelling changed?", found)
+	}
+}
+
+func TestTheIndexOfTheDocumentsNamesEveryPageOnce(t *testing.T) {
+	index, err := os.ReadFile(filepath.Join(root, "docs/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range documents(t) {
+		if base := filepath.Base(name); filepath.Dir(name) == filepath.Join(root, "docs") && base != "README.md" {
+			if n := strings.Count(string(index), "]("+base+")"); n != 1 {
+				t.Errorf("docs/README.md: got %s %d times, want once", base, n)
 			}
 		}
 	}

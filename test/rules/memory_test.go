@@ -30,7 +30,7 @@ var pure = []string{
 // its value from the start and to which nothing is assigned later, here or in
 // another package.
 //
-// It judges by the text and the names in it, so it does not see a write through
+// It goes by the text and the names in it, so it does not see a write through
 // a pointer, a method or an alias; reviewers do.
 func memories(tr tree) []string {
 	var complaints []string
@@ -61,7 +61,7 @@ func memories(tr tree) []string {
 	return complaints
 }
 
-// variables judges one var declaration of a file.
+// variables checks one var declaration of a file.
 func variables(folder string, s source, d *ast.GenDecl, sources []source, written map[string]bool) []string {
 	var complaints []string
 	for _, spec := range d.Specs {

@@ -24,10 +24,13 @@ var plan = []folder{
 	{path: "pkg/portlimit"},
 	{path: "pkg/spelling"},
 	{path: "pkg/completion"},
+	{path: "pkg/manual"},
+	{path: "pkg/terminal"},
+	{path: "pkg/adapt"},
 	{path: "pkg/link", may: []string{"pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
-	{path: "pkg/queue", may: []string{"pkg/header", "pkg/stats"}},
+	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
 	{path: "pkg/forward", may: []string{"pkg/queue", "pkg/header", "pkg/wire"}},
 	{path: "pkg/upstream", may: []string{"pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2", may: []string{"pkg/link", "pkg/wire"}},
@@ -40,23 +43,35 @@ var plan = []folder{
 	{path: "pkg/http2", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
-	{path: "pkg/metrics", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
+	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
-	{path: "pkg/status", may: []string{"pkg/probe", "pkg/queue"}},
-	{path: "pkg/config", may: []string{"pkg/probe", "pkg/header", "pkg/spelling"}},
-	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header"}},
+	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/probe", "pkg/header", "pkg/spelling"}},
+	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
-	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion"}},
-	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	// What shows the sidecars of a cluster, from outside of it.
+	{path: "pkg/top", may: []string{"pkg/config"}},
+	{path: "pkg/kubectl", may: []string{"pkg/top"}},
+
+	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion", "pkg/manual"}},
+	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/manual", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/spelling", "pkg/completion", "pkg/manual", "pkg/kubectl", "pkg/terminal", "pkg/top"}},
 	{path: "hack/sbom"},
+	{path: "hack/release"},
+	{path: "hack/chart"},
+
+	// For tests and plots alone.
+	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
+	{path: "test/limits/measure"},
+	{path: "test/limits/plot", may: []string{"test/limits/simulation"}},
 
 	// For tests alone. What all of them share is test/harness, which imports nothing of ours.
 	{path: "test/proxytest", may: []string{
@@ -75,7 +90,7 @@ var outside = []string{
 	"test/e2e",
 	"test/harness",
 	"test/soak",
-	"test/visit",
+	"test/ledger",
 	"test/rules",
 }
 
@@ -90,7 +105,9 @@ type importer struct {
 // matches no prefix is not let in anywhere.
 var importers = []importer{
 	{prefix: "github.com/kelseyhightower/envconfig", folders: []string{"pkg/config"}},
-	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics"}},
+	{prefix: "github.com/prometheus/client_model", folders: []string{"pkg/metrics", "pkg/top"}},
+	{prefix: "github.com/prometheus/common", folders: []string{"pkg/metrics", "pkg/top"}},
+	{prefix: "github.com/prometheus/", folders: []string{"pkg/metrics", "pkg/inject/webhook"}},
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP; those of its services, under collector/, would bring grpc.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
@@ -98,11 +115,11 @@ var importers = []importer{
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
-	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest"}},
+	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart"}},
 	// Header compression of HTTP/2, and nothing else of that module.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
-	// The number of a system call that package syscall does not have.
-	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket"}},
+	// What package syscall does not have: the number of a system call, and a terminal's modes.
+	{prefix: "golang.org/x/sys", folders: []string{"pkg/socket", "pkg/terminal"}},
 	// The logger is made in main and passed on as a value to the edges.
 	{prefix: "go.uber.org/zap", folders: []string{"cmd/queue-proxy", "cmd/injector", "pkg/sidecar", "pkg/accesslog", "pkg/inject/webhook"}},
 }
@@ -142,4 +159,7 @@ var remembered = map[string]string{
 	"pkg/status.page":         "embedded by the compiler",
 	"cmd/injector.version":    "written by the linker, -X main.version",
 	"cmd/injector.commit":     "written by the linker, -X main.commit",
+
+	"cmd/kubectl-queue_proxy.version": "written by the linker, -X main.version",
+	"cmd/kubectl-queue_proxy.commit":  "written by the linker, -X main.commit",
 }

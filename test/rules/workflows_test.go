@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -27,6 +28,9 @@ func TestWorkflowsPinTheirActionsByCommit(t *testing.T) {
 		}
 		for _, m := range uses.FindAllStringSubmatch(string(text), -1) {
 			seen++
+			if strings.HasPrefix(m[1], "./") {
+				continue // a workflow of this commit
+			}
 			if !pinned.MatchString(m[1]) {
 				t.Errorf("%s: got the action %s, want one at a full commit: a tag can be moved", name, m[1])
 			}

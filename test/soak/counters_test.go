@@ -20,7 +20,7 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // sums are what the request log amounts to, since the start. The keys are labels as
@@ -37,7 +37,7 @@ func newSums() sums {
 		app: map[string]int{}, traces: map[string]int{}}
 }
 
-func (u *sums) add(l *visit.Line) {
+func (u *sums) add(l *ledger.Line) {
 	u.lines++
 	code := fmt.Sprintf(`code="%dxx"`, l.Status/100)
 	reason := fmt.Sprintf(`reason="%s"`, l.Reason)

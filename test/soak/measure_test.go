@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // A sample is what the sidecar holds in one rest. Sizes are in bytes.
@@ -121,7 +121,7 @@ func (s *soak) files(dir string) (others, kept int, err error) {
 func (s *soak) atRest() (now sample) {
 	s.t.Helper()
 	since, looks := time.Now(), 0
-	s.eventuallyWithin("the sidecar holds what it held in the first rest", 4*visit.Patience, func() error {
+	s.eventuallyWithin("the sidecar holds what it held in the first rest", 4*ledger.Patience, func() error {
 		next, err := s.look()
 		if err != nil {
 			return err
@@ -270,12 +270,17 @@ func (s *soak) report() {
 		s.t.Errorf("got %d threads more than in the first rest, want at most %d", more, moreThreads)
 	}
 	if !long() {
-		s.t.Logf("too short for slopes, which were not judged; memory has not grown by more than %.0f MB in the heap and %.0f in the process", heapGrowth/1e6, processGrowth/1e6)
+		s.t.Logf("too short for slopes, which were not looked at; memory has not grown by more than %.0f MB in the heap and %.0f in the process", heapGrowth/1e6, processGrowth/1e6)
 	}
 	s.t.Log(b.String())
-	if s.t.Failed() || !long() {
-		return
+	if !s.t.Failed() && long() {
+		s.writePage(b.String())
 	}
+}
+
+// writePage puts the report into the page of documentation.
+func (s *soak) writePage(report string) {
+	s.t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		s.t.Fatal(err)
@@ -285,7 +290,7 @@ func (s *soak) report() {
 	if !ok || !ok2 {
 		s.t.Fatalf("%s: got no place for a table between %q and %q", page, tableBegin, tableEnd)
 	}
-	if err := os.WriteFile(page, []byte(before+tableBegin+b.String()+tableEnd+after), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(before+tableBegin+report+tableEnd+after), 0o644); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -299,5 +304,5 @@ func (s *soak) all() (n int) {
 
 func (s *soak) sent() string {
 	return fmt.Sprintf("%d sent, %d answered by the app, %d by us, %d broken (%d of them by their clients), **%d lost**", s.all(),
-		s.verdicts[visit.ByApp], s.verdicts[visit.ByUs], s.verdicts[visit.Broken], s.left, s.verdicts[visit.Lost])
+		s.verdicts[ledger.ByApp], s.verdicts[ledger.ByUs], s.verdicts[ledger.Broken], s.left, s.verdicts[ledger.Lost])
 }

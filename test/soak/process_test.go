@@ -17,8 +17,8 @@ type process struct {
 }
 
 // start starts a program with exactly this environment. Each line that it prints is
-// handed to hear, by one goroutine.
-func start(t *testing.T, path string, env []string, hear func(string), args ...string) *process {
+// handed to each, by one goroutine.
+func start(t *testing.T, path string, env []string, each func(string), args ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Env, p.cmd.Dir = env, t.TempDir()
@@ -36,7 +36,7 @@ func start(t *testing.T, path string, env []string, hear func(string), args ...s
 		lines := bufio.NewScanner(said)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
-			hear(lines.Text())
+			each(lines.Text())
 		}
 		if err := lines.Err(); err != nil {
 			t.Errorf("%s: %v", path, err)

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 var (
@@ -60,12 +60,12 @@ type soak struct {
 	looking   sync.Mutex // held by who measures, and by who scrapes meanwhile
 
 	mu      sync.Mutex // protects all below
-	books   *visit.Books
-	entries []visit.Entry
+	books   *ledger.Books
+	entries []ledger.Entry
 	sums    sums
 	strange []string // what the sidecar said that it must not
 
-	verdicts [visit.Verdicts]int
+	verdicts [ledger.Verdicts]int
 	left     int // broken because the client went away
 	unread   int // of these, those that the sidecar never knew
 	faults   map[string]int
@@ -98,8 +98,8 @@ func long() bool { return *length >= 30*time.Minute }
 func begin(t *testing.T) *soak {
 	s := &soak{
 		t: t, rng: rand.New(rand.NewPCG(*seed, 0)), begun: time.Now(), dir: t.TempDir(),
-		books: visit.NewBooks(), sums: newSums(), faults: map[string]int{},
-		scraper: &http.Client{Timeout: visit.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}},
+		books: ledger.NewBooks(), sums: newSums(), faults: map[string]int{},
+		scraper: &http.Client{Timeout: ledger.Patience, Transport: &http.Transport{MaxConnsPerHost: 1}},
 	}
 	t.Logf("seed %d, %v", *seed, *length)
 	for name, path := range map[string]string{"queue-proxy": "cmd/queue-proxy", "app": "test/app"} {
@@ -109,7 +109,7 @@ func begin(t *testing.T) *soak {
 			t.Fatalf("%s: %v\n%s", path, err, out)
 		}
 	}
-	if err := visit.WritePair(s.dir); err != nil {
+	if err := ledger.WritePair(s.dir); err != nil {
 		t.Fatal(err)
 	}
 	next := 20000 + os.Getpid()%1000*10 // below what clients' sockets take
@@ -125,7 +125,7 @@ func begin(t *testing.T) *soak {
 	}
 	s.collector = newCollector(t)
 	s.startApp()
-	s.sidecar = start(t, filepath.Join(s.dir, "queue-proxy"), s.environment(), s.hear)
+	s.sidecar = start(t, filepath.Join(s.dir, "queue-proxy"), s.environment(), s.logged)
 	t.Cleanup(func() {
 		s.scraper.CloseIdleConnections()
 		s.app.kill()
@@ -187,8 +187,8 @@ func (s *soak) startApp() {
 	}, "-ledger", "-host", "127.0.0.1", "-port", strconv.Itoa(s.port.user), "-keepalive-timeout", idle)
 }
 
-// hear notes a line that the sidecar has printed.
-func (s *soak) hear(line string) {
+// logged notes a line that the sidecar has printed.
+func (s *soak) logged(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.books.Sidecar(line); l != nil {
@@ -207,10 +207,10 @@ func (s *soak) hear(line string) {
 func (s *soak) traffic(n int, d time.Duration) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), d)
 	defer cancel()
-	var crowd sync.WaitGroup
-	s.come(ctx, &crowd, fmt.Sprintf("t%d", n))
-	s.breakThings(ctx, &crowd, fmt.Sprintf("f%d", n))
-	crowd.Wait()
+	var clients sync.WaitGroup
+	s.come(ctx, &clients, fmt.Sprintf("t%d", n))
+	s.breakThings(ctx, &clients, fmt.Sprintf("f%d", n))
+	clients.Wait()
 }
 
 // rest lets the sidecar come to rest in the same state each time: no client is
@@ -231,7 +231,7 @@ func (s *soak) rest(n int) {
 	}
 }
 
-// join judges all requests since the last rest, and closes the books.
+// join reconciles all requests since the last rest, and closes the books.
 func (s *soak) join() {
 	s.t.Helper()
 	s.mu.Lock()
@@ -246,23 +246,37 @@ func (s *soak) join() {
 	for i := range s.entries {
 		e := &s.entries[i]
 		known[e.ID] = true
-		v, word := s.books.Judge(e, visit.Excuses{})
+		v, word := s.books.Reconcile(e, ledger.Exceptions{})
 		s.verdicts[v]++
-		if v == visit.Lost {
+		if v == ledger.Lost {
 			lose("%s %s (%s): got it lost: %s", e.Method, e.Path, e.ID, word)
 			if i > 0 {
 				before := &s.entries[i-1]
-				s.t.Logf("before it came %s %s (%s): %+v, logged as %+v", before.Method, before.Path, before.ID, *before, s.books.Told[before.ID])
+				s.t.Logf("before it came %s %s (%s): %+v, logged as %+v", before.Method, before.Path, before.ID, *before, s.books.Logged[before.ID])
 			}
 		}
 		if e.Left {
 			s.left++
 		}
-		if len(s.books.Told[e.ID]) == 0 {
+		if len(s.books.Logged[e.ID]) == 0 {
 			s.unread++
 		}
 	}
-	for id, lines := range s.books.Told {
+	s.reconcileLog(known, lose)
+	if lost > 10 {
+		s.t.Errorf("and %d more", lost-10)
+	}
+	s.books, s.entries = ledger.NewBooks(), nil
+	for _, line := range s.strange {
+		s.t.Errorf("the sidecar said %s", line)
+	}
+	s.strange = nil
+}
+
+// reconcileLog holds the request log and the app's ledger against the ids that clients
+// have sent. s.mu is held.
+func (s *soak) reconcileLog(known map[string]bool, lose func(format string, args ...any)) {
+	for id, lines := range s.books.Logged {
 		seen, again, ok := s.books.Seen[id], 0, 0
 		for _, l := range lines {
 			if l.Replayed {
@@ -284,21 +298,13 @@ func (s *soak) join() {
 		}
 	}
 	for id := range s.books.Seen {
-		if len(s.books.Told[id]) == 0 {
+		if len(s.books.Logged[id]) == 0 {
 			lose("%s: came to the app, and is not in the request log", id)
 		}
 	}
-	if lost > 10 {
-		s.t.Errorf("and %d more", lost-10)
-	}
-	s.books, s.entries = visit.NewBooks(), nil
-	for _, line := range s.strange {
-		s.t.Errorf("the sidecar said %s", line)
-	}
-	s.strange = nil
 }
 
-func (s *soak) note(e ...visit.Entry) {
+func (s *soak) note(e ...ledger.Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries = append(s.entries, e...)
@@ -324,7 +330,7 @@ func (s *soak) end() {
 	s.sidecar.signal(syscall.SIGTERM)
 	select {
 	case <-s.sidecar.done:
-	case <-time.After(visit.Patience):
+	case <-time.After(ledger.Patience):
 		s.leave()
 		s.t.Fatal("got a sidecar that has not ended, want one that has nothing left to do")
 	}
@@ -379,7 +385,7 @@ func (s *soak) get(port int, path string, fields ...[2]string) (string, error) {
 // eventually fails unless something becomes true.
 func (s *soak) eventually(what string, ask func() error) {
 	s.t.Helper()
-	s.eventuallyWithin(what, visit.Patience, ask)
+	s.eventuallyWithin(what, ledger.Patience, ask)
 }
 
 func (s *soak) eventuallyWithin(what string, limit time.Duration, ask func() error) {
@@ -399,8 +405,8 @@ func (s *soak) eventuallyWithin(what string, limit time.Duration, ask func() err
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // plainly and securely are the two ways in.
-func (s *soak) visitor(name string, secure bool, rng *rand.Rand) *visit.Visitor {
-	v := &visit.Visitor{Name: name, Wishes: visit.Usual(), Rand: rng}
+func (s *soak) client(name string, secure bool, rng *rand.Rand) *ledger.Client {
+	v := &ledger.Client{Name: name, Requests: ledger.Usual(), Rand: rng}
 	address := local(s.port.serving)
 	if secure {
 		address, v.TLS = local(s.port.tls), &tls.Config{InsecureSkipVerify: true}
@@ -421,7 +427,7 @@ func (s *soak) told() string {
 		sent += n
 	}
 	return fmt.Sprintf("%d sent, %d by the app, %d by us, %d broken, %d lost; %v", sent,
-		s.verdicts[visit.ByApp], s.verdicts[visit.ByUs], s.verdicts[visit.Broken], s.verdicts[visit.Lost], sorted(s.faults))
+		s.verdicts[ledger.ByApp], s.verdicts[ledger.ByUs], s.verdicts[ledger.Broken], s.verdicts[ledger.Lost], sorted(s.faults))
 }
 
 func sorted(m map[string]int) string {

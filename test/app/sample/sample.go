@@ -81,6 +81,10 @@ type App struct {
 	// answered: it outlives the process. Nil: nobody keeps it.
 	Ledger io.Writer
 
+	// Ending is closed when the app is to end: event streams then get a last event named
+	// end, and gRPC streams the status 14, UNAVAILABLE. Nil: they are not told.
+	Ending <-chan struct{}
+
 	mu      sync.Mutex // protects all below
 	running Running
 	seen    map[string]int
@@ -112,17 +116,29 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/max":
 		a.max(w, r)
-		return
 	case "/seen":
 		a.list(w, r)
-		return
 	case "/ready":
 		a.readiness(w, r)
-		return
 	case "/grpc.health.v1.Health/Check":
 		a.health(w)
+	default:
+		a.serve(w, r)
+	}
+}
+
+// guide says what the app can do; what does not ask for that is echoed.
+func guide(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path != "/" || r.Method != http.MethodGet {
+		echo(w, r)
 		return
 	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	io.WriteString(w, Guide)
+}
+
+// serve answers a request that counts as one of the app's.
+func (a *App) serve(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(IDHeader)
 	a.enter(id)
 	defer a.leave()
@@ -133,12 +149,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	first, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	switch first {
 	case "":
-		if r.URL.Path != "/" || r.Method != http.MethodGet {
-			echo(w, r)
-			return
-		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		io.WriteString(w, Guide)
+		guide(w, r)
 	case "status":
 		status(w, rest)
 	case "bytes":
@@ -157,7 +168,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		io.WriteString(w, "slow\n")
 	case "sse":
-		if !events(w, r) {
+		if !a.events(w, r) {
 			a.abandoned()
 		}
 	case "hints":
@@ -182,7 +193,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "ws":
 		talk(w, r)
 	case "grpc":
-		call(w, r)
+		a.call(w, r)
 	default:
 		echo(w, r)
 	}
@@ -318,13 +329,17 @@ func breakOff(w http.ResponseWriter, text string) {
 }
 
 // events writes n server-sent events ms apart; false when the client left.
-func events(w http.ResponseWriter, r *http.Request) bool {
+func (a *App) events(w http.ResponseWriter, r *http.Request) bool {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	n, ms := query(r, "n", 10), query(r, "ms", 100)
 	for i := range n {
-		if i > 0 && !wait(r, ms) {
+		if i > 0 && !a.waitOrEnd(r, ms) {
 			return false
+		}
+		if a.isEnding() {
+			io.WriteString(w, "event: end\ndata: end\n\n")
+			return true
 		}
 		fmt.Fprintf(w, "data: %d\n\n", i)
 		if http.NewResponseController(w).Flush() != nil {
@@ -355,12 +370,24 @@ func talk(w http.ResponseWriter, r *http.Request) {
 
 // call echoes the messages of a gRPC call as they come. They need not be taken apart
 // for that: they are bytes with their length in front of them.
-func call(w http.ResponseWriter, r *http.Request) {
+func (a *App) call(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Trailer", "Grpc-Status")
-	flush := http.NewResponseController(w).Flush
+	control := http.NewResponseController(w)
+	flush := control.Flush
 	if flush() != nil {
 		return
+	}
+	if a.Ending != nil {
+		over := make(chan struct{})
+		defer close(over)
+		go func() {
+			select {
+			case <-a.Ending:
+				_ = control.SetReadDeadline(time.Now()) // the read below returns
+			case <-over:
+			}
+		}()
 	}
 	b := make([]byte, 32<<10)
 	for {
@@ -375,8 +402,35 @@ func call(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err != nil {
+			if a.isEnding() {
+				w.Header().Set("Grpc-Status", "14")
+			}
 			return
 		}
+	}
+}
+
+// isEnding reports whether the app has been told to end.
+func (a *App) isEnding() bool {
+	select {
+	case <-a.Ending:
+		return true
+	default:
+		return false
+	}
+}
+
+// waitOrEnd is wait that returns at once when the app is to end.
+func (a *App) waitOrEnd(r *http.Request, ms int64) bool {
+	t := time.NewTimer(time.Duration(ms) * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-a.Ending:
+		return true
+	case <-r.Context().Done():
+		return false
 	}
 }
 

@@ -57,7 +57,7 @@ func TestThePathChoosesTheAnswer(t *testing.T) {
 	}
 }
 
-func TestEchoTellsTheRawTargetAndTheBody(t *testing.T) {
+func TestEchoReturnsTheRawTargetAndTheBody(t *testing.T) {
 	s := httptest.NewServer(New())
 	defer s.Close()
 	_, body := ask(t, s, "POST", "/a%2fb?x=1;y=%zz", "hello")
@@ -68,6 +68,43 @@ func TestEchoTellsTheRawTargetAndTheBody(t *testing.T) {
 	const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 	if got.Target != "/a%2fb?x=1;y=%zz" || got.BodyLength != 5 || got.BodySHA256 != hello {
 		t.Errorf("got %+v, want the target as sent, 5 bytes and the hash of hello", got)
+	}
+}
+
+func TestStreamsEndWithAWordWhenTheAppEnds(t *testing.T) {
+	app, ending := New(), make(chan struct{})
+	app.Ending = ending
+	s := httptest.NewUnstartedServer(app)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	defer s.Close()
+	events, err := http.Get(s.URL + "/sse?n=100&ms=60000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Body.Close()
+	message, sender := io.Pipe()
+	defer sender.Close()
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequest(http.MethodPost, s.URL+"/grpc/stream", message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer call.Body.Close()
+	close(ending)
+	if body, err := io.ReadAll(events.Body); err != nil || !strings.HasSuffix(string(body), "event: end\ndata: end\n\n") {
+		t.Errorf("got %q, %v, want the event end as the last", body, err)
+	}
+	if _, err := io.ReadAll(call.Body); err != nil || call.Trailer.Get("Grpc-Status") != "14" {
+		t.Errorf("got %v and the trailers %v, want Grpc-Status 14", err, call.Trailer)
 	}
 }
 

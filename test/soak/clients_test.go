@@ -22,79 +22,79 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/queue-proxy/queue-proxy/test/visit"
+	"github.com/queue-proxy/queue-proxy/test/ledger"
 )
 
 // come starts all clients; they stay until ctx ends. Their names begin with the
 // name of the turn.
-func (s *soak) come(ctx context.Context, crowd *sync.WaitGroup, name string) {
-	join := func(kind string, n int, secure bool, change func(*visit.Visitor)) {
+func (s *soak) come(ctx context.Context, clients *sync.WaitGroup, name string) {
+	join := func(kind string, n int, secure bool, change func(*ledger.Client)) {
 		for i := range n {
-			v := s.visitor(fmt.Sprintf("%s-%s%d", name, kind, i), secure, s.seeded())
+			v := s.client(fmt.Sprintf("%s-%s%d", name, kind, i), secure, s.seeded())
 			change(v)
-			crowd.Go(func() {
+			clients.Go(func() {
 				s.wander(ctx, v)
 				s.note(v.Entries...)
 			})
 		}
 	}
-	mixed := append(visit.Usual(),
-		visit.Get("/sse?n=5&ms=20", 45),
-		visit.Get("/sse?n=5&ms=20", 45).OverH2(),
-		visit.Get("/stream/2000000", 2000000),
-		visit.Get("/bytes/2000000", 2000000).OverH2(),
-		visit.Post("/sink", 1000000),
-		visit.Post("/sink", 1000000).InChunks(),
-		visit.Post("/trailers", 3000).InChunks(),
-		visit.Wish{Method: "HEAD", Path: "/bytes/3000", Body: -1, Want: -1},
+	mixed := append(ledger.Usual(),
+		ledger.Get("/sse?n=5&ms=20", 45),
+		ledger.Get("/sse?n=5&ms=20", 45).OverH2(),
+		ledger.Get("/stream/2000000", 2000000),
+		ledger.Get("/bytes/2000000", 2000000).OverH2(),
+		ledger.Post("/sink", 1000000),
+		ledger.Post("/sink", 1000000).InChunks(),
+		ledger.Post("/trailers", 3000).InChunks(),
+		ledger.Request{Method: "HEAD", Path: "/bytes/3000", Body: -1, Want: -1},
 	)
-	join("plain", 4, false, func(v *visit.Visitor) { v.Wishes = mixed })
-	join("tls", 3, true, func(v *visit.Visitor) { v.Wishes = mixed })
-	join("activator", 1, false, func(v *visit.Visitor) {
+	join("plain", 4, false, func(v *ledger.Client) { v.Requests = mixed })
+	join("tls", 3, true, func(v *ledger.Client) { v.Requests = mixed })
+	join("activator", 1, false, func(v *ledger.Client) {
 		v.Fields = [][2]string{{"K-Proxy-Request", "activator"}, {"Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}
 	})
-	join("kubelet", 3, false, func(v *visit.Visitor) { // more than have a place beside the limit
-		v.Wishes = []visit.Wish{visit.Get("/status/200", 0), visit.Get("/status/200", 0).OverH2()}
+	join("kubelet", 3, false, func(v *ledger.Client) { // more than have a place beside the limit
+		v.Requests = []ledger.Request{ledger.Get("/status/200", 0), ledger.Get("/status/200", 0).OverH2()}
 		v.Fields = [][2]string{{"User-Agent", "kube-probe/1.35"}}
 	})
-	join("trouble", 1, false, func(v *visit.Visitor) {
-		v.Wishes = append(visit.Usual(),
-			visit.Get("/reset", -1),
-			visit.Post("/reset", 10000),
-			visit.Get("/die?after=0", -1),
-			visit.Get("/die?after=70000", -1),
-			visit.Get("/die?after=70000", -1).OverH2(),
-			visit.Get("/garbage", -1),
-			visit.Post("/early?status=413", 100000),
-			visit.Get("/hints?status=200", 0),
+	join("trouble", 1, false, func(v *ledger.Client) {
+		v.Requests = append(ledger.Usual(),
+			ledger.Get("/reset", -1),
+			ledger.Post("/reset", 10000),
+			ledger.Get("/die?after=0", -1),
+			ledger.Get("/die?after=70000", -1),
+			ledger.Get("/die?after=70000", -1).OverH2(),
+			ledger.Get("/garbage", -1),
+			ledger.Post("/early?status=413", 100000),
+			ledger.Get("/hints?status=200", 0),
 		)
 	})
 	for i := range 2 {
 		rng := s.seeded()
-		crowd.Go(func() { s.call(ctx, fmt.Sprintf("%s-grpc%d", name, i), rng) })
+		clients.Go(func() { s.call(ctx, fmt.Sprintf("%s-grpc%d", name, i), rng) })
 		rng2 := s.seeded()
-		crowd.Go(func() { s.talk(ctx, fmt.Sprintf("%s-ws%d", name, i), rng2) })
+		clients.Go(func() { s.talk(ctx, fmt.Sprintf("%s-ws%d", name, i), rng2) })
 	}
 	for every, kind := range map[time.Duration]string{25 * time.Millisecond: "queue", 40 * time.Millisecond: "queue", 50 * time.Millisecond: "probe"} {
-		crowd.Go(func() { s.probes.follow(ctx, local(s.port.serving), kind, every) })
+		clients.Go(func() { s.probes.follow(ctx, local(s.port.serving), kind, every) })
 	}
 }
 
 func (s *soak) seeded() *rand.Rand { return rand.New(rand.NewPCG(s.rng.Uint64(), 0)) }
 
-// wander is what a visitor does: it asks, asks for several things at once, goes away
+// wander is what a client does: it asks, asks for several things at once, goes away
 // in the midst of an exchange, comes again on a new connection.
-func (s *soak) wander(ctx context.Context, v *visit.Visitor) {
+func (s *soak) wander(ctx context.Context, v *ledger.Client) {
 	defer v.Leave()
 	for ctx.Err() == nil {
-		q := v.Wish()
+		q := v.Next()
 		switch chance := v.Rand.IntN(30); {
 		case chance == 0:
 			v.AskAndLeave(q, time.Duration(v.Rand.IntN(40_000))*time.Microsecond)
 		case chance < 3:
-			several := make([]visit.Wish, 2+v.Rand.IntN(4))
+			several := make([]ledger.Request, 2+v.Rand.IntN(4))
 			for i := range several {
-				several[i] = v.Wish()
+				several[i] = v.Next()
 			}
 			v.AskAtOnce(several)
 		default:
@@ -124,10 +124,10 @@ func (s *soak) call(ctx context.Context, name string, rng *rand.Rand) {
 	}
 	defer c.Close()
 	for n := 0; ctx.Err() == nil; n++ {
-		e := visit.Entry{ID: fmt.Sprintf("%s-%d", name, n), Method: "POST", Conn: true}
+		e := ledger.Entry{ID: fmt.Sprintf("%s-%d", name, n), Method: "POST", Conn: true}
 		begun := time.Now()
-		mine, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), visit.IDField, e.ID), visit.Patience)
-		header, trailer, err := s.messages(mine, cancel, c, visit.Target("/grpc/echo", e.ID), rng, &e)
+		mine, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), ledger.IDField, e.ID), ledger.Patience)
+		header, trailer, err := s.messages(mine, cancel, c, ledger.Target("/grpc/echo", e.ID), rng, &e)
 		cancel()
 		a := http.Response{StatusCode: http.StatusOK, Header: http.Header{}}
 		for _, md := range []metadata.MD{header, trailer} {
@@ -137,14 +137,14 @@ func (s *soak) call(ctx context.Context, name string, rng *rand.Rand) {
 		}
 		switch {
 		case e.Left:
-			e.Verdict, e.Word = visit.Broken, "by its client"
+			e.Verdict, e.Word = ledger.Broken, "by its client"
 		case err != nil && a.Header.Get("Proxy-Status") == "":
 			e.Fail(err, time.Since(begun))
 		default:
 			if err != nil {
 				a.Header.Set("Grpc-Status", "refused") // gRPC keeps the field to itself
 			}
-			e.Judge(-1, &a, nil)
+			e.Classify(-1, &a, nil)
 		}
 		s.note(e)
 		time.Sleep(time.Duration(10+rng.IntN(30)) * time.Millisecond)
@@ -152,7 +152,7 @@ func (s *soak) call(ctx context.Context, name string, rng *rand.Rand) {
 }
 
 // messages makes one call.
-func (s *soak) messages(ctx context.Context, cancel func(), c *grpc.ClientConn, method string, rng *rand.Rand, e *visit.Entry) (header, trailer metadata.MD, err error) {
+func (s *soak) messages(ctx context.Context, cancel func(), c *grpc.ClientConn, method string, rng *rand.Rand, e *ledger.Entry) (header, trailer metadata.MD, err error) {
 	in, out := bytes.Repeat([]byte("m"), rng.IntN(30_000)), []byte(nil)
 	echoed := func(err error) error {
 		if err == nil && !bytes.Equal(in, out) {
@@ -200,21 +200,21 @@ func (s *soak) talk(ctx context.Context, name string, rng *rand.Rand) {
 	c := &http.Client{Transport: &http.Transport{}}
 	defer c.CloseIdleConnections()
 	for n := 0; ctx.Err() == nil; n++ {
-		e := visit.Entry{ID: fmt.Sprintf("%s-%d", name, n), Method: "GET", Conn: true}
+		e := ledger.Entry{ID: fmt.Sprintf("%s-%d", name, n), Method: "GET", Conn: true}
 		s.converse(ctx, c, rng, &e)
 		s.note(e)
 		time.Sleep(time.Duration(20+rng.IntN(50)) * time.Millisecond)
 	}
 }
 
-func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *visit.Entry) {
+func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *ledger.Entry) {
 	begun := time.Now()
-	mine, cancel := context.WithTimeout(context.Background(), visit.Patience)
+	mine, cancel := context.WithTimeout(context.Background(), ledger.Patience)
 	defer cancel()
-	ws, a, err := websocket.Dial(mine, "ws://"+local(s.port.serving)+visit.Target("/ws", e.ID), &websocket.DialOptions{HTTPClient: c, HTTPHeader: http.Header{visit.IDField: {e.ID}}})
+	ws, a, err := websocket.Dial(mine, "ws://"+local(s.port.serving)+ledger.Target("/ws", e.ID), &websocket.DialOptions{HTTPClient: c, HTTPHeader: http.Header{ledger.IDField: {e.ID}}})
 	if err != nil {
 		if a != nil {
-			e.Judge(-1, a, nil)
+			e.Classify(-1, a, nil)
 		} else {
 			e.Fail(err, time.Since(begun))
 		}
@@ -238,7 +238,7 @@ func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *
 	}
 	switch {
 	case e.Left:
-		e.Verdict, e.Word = visit.Broken, "by its client"
+		e.Verdict, e.Word = ledger.Broken, "by its client"
 	case err == nil:
 		err = ws.Close(websocket.StatusNormalClosure, "")
 		fallthrough
@@ -247,7 +247,7 @@ func (s *soak) converse(ctx context.Context, c *http.Client, rng *rand.Rand, e *
 			e.Fail(err, time.Since(begun))
 			return
 		}
-		e.Judge(-1, a, nil)
+		e.Classify(-1, a, nil)
 	}
 }
 
@@ -305,7 +305,7 @@ func (p *probes) ask(c *http.Client, address, kind string) error {
 }
 
 // breakThings breaks one thing after the other until ctx ends.
-func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name string) {
+func (s *soak) breakThings(ctx context.Context, clients *sync.WaitGroup, name string) {
 	sleep := func(least, most int) {
 		select {
 		case <-ctx.Done():
@@ -315,19 +315,7 @@ func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name stri
 	n := 0
 	rude := func(behave func(net.Conn), text string) {
 		n++
-		id := fmt.Sprintf("%s-rude%d", name, n)
-		s.note(visit.Entry{ID: id, Method: "rude", Verdict: visit.Broken, Word: "by its client", Left: true})
-		crowd.Go(func() {
-			c, err := net.Dial("tcp", local(s.port.serving))
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			c.SetDeadline(time.Now().Add(visit.Patience))
-			if _, err := io.WriteString(c, strings.ReplaceAll(text, "ID", id)); err == nil {
-				behave(c)
-			}
-		})
+		s.sendRudely(clients, fmt.Sprintf("%s-rude%d", name, n), behave, text)
 	}
 	toTheEnd := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	faults := []struct {
@@ -344,18 +332,9 @@ func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name stri
 			sleep(300, 2500)
 			s.app.signal(syscall.SIGCONT)
 		}},
-		{"crowd", func() {
-			for i := range 80 {
-				v := s.visitor(fmt.Sprintf("%s-crowd%d-%d", name, n, i), false, s.seeded())
-				crowd.Go(func() {
-					defer v.Leave()
-					q := visit.Get("/slow?ms=300", 5)
-					q.H2 = i%2 == 0
-					v.Ask(q)
-					s.note(v.Entries...)
-				})
-			}
+		{"burst", func() {
 			n++
+			s.burst(clients, fmt.Sprintf("%s-burst%d", name, n))
 		}},
 		{"stall", func() {
 			for range 5 {
@@ -374,26 +353,8 @@ func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name stri
 				rude(half, "POST /sink?id=ID HTTP/1.1\r\nHost: a\r\nX-Id: ID\r\nContent-Length: 50\r\n\r\nhalf of it")
 			}
 		}},
-		{"certificate", func() {
-			if err := visit.WritePair(s.dir); err != nil {
-				s.t.Error(err)
-			}
-		}},
-		{"log level", func() {
-			level := []string{"debug", "info", "error"}[s.rng.IntN(3)]
-			r, err := http.NewRequest(http.MethodPut, "http://"+local(s.port.status)+"/log-level", strings.NewReader(`{"level":"`+level+`"}`))
-			if err != nil {
-				s.t.Error(err)
-				return
-			}
-			a, err := s.scraper.Do(r)
-			if err != nil || a.StatusCode != http.StatusOK {
-				s.t.Errorf("log level: got %v %v, want 200", a, err)
-				return
-			}
-			_, _ = io.Copy(io.Discard, a.Body)
-			a.Body.Close()
-		}},
+		{"certificate", s.writeCertificate},
+		{"log level", func() { s.setLogLevel([]string{"debug", "info", "error"}[s.rng.IntN(3)]) }},
 	}
 	for sleep(500, 1500); ctx.Err() == nil; sleep(500, 3000) {
 		f := faults[s.rng.IntN(len(faults))]
@@ -402,4 +363,55 @@ func (s *soak) breakThings(ctx context.Context, crowd *sync.WaitGroup, name stri
 		s.faults[f.name]++
 		s.mu.Unlock()
 	}
+}
+
+// sendRudely sends a part of a request, and then behaves as it likes.
+func (s *soak) sendRudely(clients *sync.WaitGroup, id string, behave func(net.Conn), text string) {
+	s.note(ledger.Entry{ID: id, Method: "rude", Verdict: ledger.Broken, Word: "by its client", Left: true})
+	clients.Go(func() {
+		c, err := net.Dial("tcp", local(s.port.serving))
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(ledger.Patience))
+		if _, err := io.WriteString(c, strings.ReplaceAll(text, "ID", id)); err == nil {
+			behave(c)
+		}
+	})
+}
+
+// burst sends 80 requests at once, each from a client of its own.
+func (s *soak) burst(clients *sync.WaitGroup, name string) {
+	for i := range 80 {
+		v := s.client(fmt.Sprintf("%s-%d", name, i), false, s.seeded())
+		clients.Go(func() {
+			defer v.Leave()
+			q := ledger.Get("/slow?ms=300", 5)
+			q.H2 = i%2 == 0
+			v.Ask(q)
+			s.note(v.Entries...)
+		})
+	}
+}
+
+func (s *soak) writeCertificate() {
+	if err := ledger.WritePair(s.dir); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func (s *soak) setLogLevel(level string) {
+	r, err := http.NewRequest(http.MethodPut, "http://"+local(s.port.status)+"/log-level", strings.NewReader(`{"level":"`+level+`"}`))
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	a, err := s.scraper.Do(r)
+	if err != nil || a.StatusCode != http.StatusOK {
+		s.t.Errorf("log level: got %v %v, want 200", a, err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, a.Body)
+	a.Body.Close()
 }

@@ -28,21 +28,21 @@ import (
 // patience bounds every wait of this suite. Nothing waits that long when all is well.
 const patience = 20 * time.Second
 
-// A pod is one user container and one sidecar on ports of their own.
-type pod struct {
+// A proxy is the sidecar under test, on ports of its own and with one for its app.
+type proxy struct {
 	t    *testing.T
 	port struct{ serving, tls, user, admin, autoscaler, metrics, status int }
 	dir  string // an empty folder: where certificates would be
 	*process
 }
 
-// newPod picks the ports. The test then starts app and sidecar in the order that
-// its story needs. It marks the test as parallel unless the ports are fixed.
-func newPod(t *testing.T) *pod {
+// newProxy picks the ports. The test then starts app and proxy in the order that it
+// needs. It marks the test as parallel unless the ports are fixed.
+func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	skipBeyondNetHTTP(t)
 	alongside(t)
-	p := &pod{t: t, dir: t.TempDir()}
+	p := &proxy{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
 	if fixedPorts {
 		p.port.admin, p.port.autoscaler, p.port.metrics, p.port.status = 8022, 9090, 9091, 8008
@@ -65,7 +65,7 @@ func alongside(t *testing.T) {
 
 // environment is what Knative would set, with the ports of this pod. Later
 // entries win, so a test's own settings follow it.
-func (p *pod) environment() []string {
+func (p *proxy) environment() []string {
 	port := strconv.Itoa
 	return []string{
 		"PATH=" + os.Getenv("PATH"),
@@ -91,14 +91,14 @@ func (p *pod) environment() []string {
 }
 
 // launch starts the sidecar and returns at once.
-func (p *pod) launch(env ...string) {
+func (p *proxy) launch(env ...string) {
 	p.t.Helper()
 	p.process = run(p.t, merge(p.environment(), env))
 }
 
-// sidecar starts the sidecar and returns when it serves: when a network probe,
+// start starts the sidecar and returns when it serves: when a network probe,
 // which asks nothing of the user container, is answered.
-func (p *pod) sidecar(env ...string) {
+func (p *proxy) start(env ...string) {
 	p.t.Helper()
 	p.launch(env...)
 	p.poll("the sidecar serves", func() error {
@@ -120,14 +120,14 @@ func (p *pod) sidecar(env ...string) {
 	})
 }
 
-func (p *pod) addr() string           { return local(p.port.serving) }
-func (p *pod) tlsAddr() string        { return local(p.port.tls) }
-func (p *pod) url(path string) string { return "http://" + p.addr() + path }
+func (p *proxy) addr() string           { return local(p.port.serving) }
+func (p *proxy) tlsAddr() string        { return local(p.port.tls) }
+func (p *proxy) url(path string) string { return "http://" + p.addr() + path }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // poll asks until the answer is nil.
-func (p *pod) poll(what string, ask func() error) {
+func (p *proxy) poll(what string, ask func() error) {
 	p.t.Helper()
 	poll(p.t, what, ask)
 }
@@ -148,9 +148,9 @@ func poll(t *testing.T, what string, ask func() error) {
 }
 
 // app starts a user container that speaks HTTP/1.1 and h2c.
-func (p *pod) app(h http.Handler) *http.Server { return p.appSpeaking(h, "both") }
+func (p *proxy) app(h http.Handler) *http.Server { return p.appSpeaking(h, "both") }
 
-func (p *pod) appSpeaking(h http.Handler, protocols string) *http.Server {
+func (p *proxy) appSpeaking(h http.Handler, protocols string) *http.Server {
 	p.t.Helper()
 	var speaks http.Protocols
 	speaks.SetHTTP1(protocols != "h2")
@@ -164,14 +164,14 @@ func (p *pod) appSpeaking(h http.Handler, protocols string) *http.Server {
 }
 
 // sample starts the sample app and returns its ledgers.
-func (p *pod) sample() *sample.App {
+func (p *proxy) sample() *sample.App {
 	a := sample.New()
 	p.app(a)
 	return a
 }
 
 // listen opens the user container's port.
-func (p *pod) listen() net.Listener {
+func (p *proxy) listen() net.Listener {
 	p.t.Helper()
 	var l net.Listener
 	// Where an app has just closed it, a process that another test is about to start
@@ -466,7 +466,7 @@ func get(t *testing.T, c *http.Client, url string, fields ...string) (*http.Resp
 	return answer, string(b)
 }
 
-// within runs a step of a story in a goroutine of its own and fails the test if
+// within runs a step of a test in a goroutine of its own and fails the test if
 // it has not ended in time.
 func within[T any](t *testing.T, what string, step func() (T, error)) T {
 	t.Helper()

@@ -1,7 +1,7 @@
-// Package visit has what tests of a running sidecar share: clients that keep a
+// Package ledger has what tests of a running sidecar share: clients that keep a
 // ledger of what became of each request, and the books in which that ledger is held
 // against what the app and the request log say.
-package visit
+package ledger
 
 import (
 	"bufio"
@@ -49,13 +49,13 @@ type Entry struct {
 	Verdict    Verdict
 	Word       string // the sidecar's reason; what the client noticed; why it is lost
 	Conn       bool   // there was a connection to send it on
-	Left       bool   // its client went away and heard nothing
+	Left       bool   // its client went away and got nothing
 	Status     int
 }
 
-// Judge says what a whole answer is. want is how long it must be if it is the
+// Classify says what a whole answer is. want is how long it must be if it is the
 // app's; -1: that is not known.
-func (e *Entry) Judge(want int, a *http.Response, body []byte) {
+func (e *Entry) Classify(want int, a *http.Response, body []byte) {
 	e.Status = a.StatusCode
 	ours := a.Header.Get("Proxy-Status")
 	_, word, said := strings.Cut(ours, `details="`)
@@ -84,8 +84,8 @@ func (e *Entry) Fail(err error, took time.Duration) {
 	}
 }
 
-// A Wish is a request that a visitor might send, and how much it then expects.
-type Wish struct {
+// A Request is one that a client might send, and how much it then expects.
+type Request struct {
 	Method, Path string
 	Body         int  // bytes; -1: none
 	Chunked      bool // the body's framing
@@ -94,31 +94,31 @@ type Wish struct {
 }
 
 // Get is a GET over HTTP/1.1.
-func Get(path string, want int) Wish {
-	return Wish{Method: http.MethodGet, Path: path, Body: -1, Want: want}
+func Get(path string, want int) Request {
+	return Request{Method: http.MethodGet, Path: path, Body: -1, Want: want}
 }
 
 // Post is a POST with a length over HTTP/1.1, to which any answer is welcome.
-func Post(path string, body int) Wish {
-	return Wish{Method: http.MethodPost, Path: path, Body: body, Want: -1}
+func Post(path string, body int) Request {
+	return Request{Method: http.MethodPost, Path: path, Body: body, Want: -1}
 }
 
-// InChunks returns the wish with its body in chunks.
-func (q Wish) InChunks() Wish {
+// InChunks returns the request with its body in chunks.
+func (q Request) InChunks() Request {
 	q.Chunked = true
 	return q
 }
 
-// OverH2 returns the wish over HTTP/2.
-func (q Wish) OverH2() Wish {
+// OverH2 returns the request over HTTP/2.
+func (q Request) OverH2() Request {
 	q.H2 = true
 	return q
 }
 
-// Usual returns what visitors send where nothing else is needed: repeated entries
+// Usual returns what clients send where nothing else is needed: repeated entries
 // are more likely.
-func Usual() []Wish {
-	return []Wish{
+func Usual() []Request {
+	return []Request{
 		Get("/bytes/3000", 3000),
 		Get("/bytes/3000", 3000),
 		Get("/stream/60000", 60000),
@@ -130,19 +130,19 @@ func Usual() []Wish {
 	}
 }
 
-// A Visitor is one client: it sends one request after the other over HTTP/1.1, on
+// A Client sends one request after the other over HTTP/1.1, on
 // a connection that it keeps for a while, or over HTTP/2. It never sends one
 // again, so that what is sent twice was so by others. It is for one goroutine.
-type Visitor struct {
-	Name    string // its ids begin with it
-	Dial    func(context.Context) (net.Conn, error)
-	TLS     *tls.Config // nil: plain
-	Host    string      // of each request; "": example
-	Wishes  []Wish
-	Rand    *rand.Rand
-	Trickle time.Duration // between two bytes of a body; 0: all is sent at once
-	Fields  [][2]string   // of each request, besides its id
-	Entries []Entry       // its ledger
+type Client struct {
+	Name     string // its ids begin with it
+	Dial     func(context.Context) (net.Conn, error)
+	TLS      *tls.Config // nil: plain
+	Host     string      // of each request; "": example
+	Requests []Request
+	Rand     *rand.Rand
+	Trickle  time.Duration // between two bytes of a body; 0: all is sent at once
+	Fields   [][2]string   // of each request, besides its id
+	Entries  []Entry       // its ledger
 
 	c    net.Conn
 	r    *bufio.Reader
@@ -176,11 +176,11 @@ func (s *conns) close() {
 	}
 }
 
-// Visit sends requests until ctx ends; the one under way is finished.
-func (v *Visitor) Visit(ctx context.Context) {
+// Run sends requests until ctx ends; the one under way is finished.
+func (v *Client) Run(ctx context.Context) {
 	defer v.Leave()
 	for ctx.Err() == nil {
-		v.Ask(v.Wish())
+		v.Ask(v.Next())
 		if v.Rand.IntN(10) == 0 {
 			v.hangUp()
 		}
@@ -188,11 +188,11 @@ func (v *Visitor) Visit(ctx context.Context) {
 	}
 }
 
-// Wish returns one of the wishes.
-func (v *Visitor) Wish() Wish { return v.Wishes[v.Rand.IntN(len(v.Wishes))] }
+// Next returns one of the requests.
+func (v *Client) Next() Request { return v.Requests[v.Rand.IntN(len(v.Requests))] }
 
 // Pause waits for the time between two requests, or until ctx ends.
-func (v *Visitor) Pause(ctx context.Context) {
+func (v *Client) Pause(ctx context.Context) {
 	pause := time.Duration(v.Rand.IntN(15)) * time.Millisecond
 	if v.Entries[len(v.Entries)-1].Verdict == Broken {
 		pause += 20 * time.Millisecond // a port that is closed is not a race track
@@ -203,8 +203,8 @@ func (v *Visitor) Pause(ctx context.Context) {
 	}
 }
 
-// Leave closes the visitor's connections. It may come again.
-func (v *Visitor) Leave() {
+// Leave closes the client's connections. It may go on afterwards.
+func (v *Client) Leave() {
 	v.hangUp()
 	if v.h2 != nil {
 		v.h2.CloseIdleConnections()
@@ -213,7 +213,7 @@ func (v *Visitor) Leave() {
 	}
 }
 
-func (v *Visitor) hangUp() {
+func (v *Client) hangUp() {
 	if v.c != nil {
 		v.c.Close()
 		v.c = nil
@@ -221,13 +221,13 @@ func (v *Visitor) hangUp() {
 }
 
 // note begins the entry of a request; it is valid until the next one.
-func (v *Visitor) note(q Wish) *Entry {
+func (v *Client) note(q Request) *Entry {
 	v.Entries = append(v.Entries, Entry{ID: fmt.Sprintf("%s-%d", v.Name, len(v.Entries)+1), Method: q.Method, Path: q.Path})
 	return &v.Entries[len(v.Entries)-1]
 }
 
 // Ask sends one request and notes how it ended.
-func (v *Visitor) Ask(q Wish) *Entry {
+func (v *Client) Ask(q Request) *Entry {
 	e := v.note(q)
 	start := time.Now()
 	var a *http.Response
@@ -246,7 +246,7 @@ func (v *Visitor) Ask(q Wish) *Entry {
 	if err != nil {
 		e.Fail(err, time.Since(start))
 	} else {
-		e.Judge(q.Want, a, body)
+		e.Classify(q.Want, a, body)
 	}
 	if e.Verdict != ByApp && e.Verdict != ByUs || a.Close {
 		v.hangUp()
@@ -257,7 +257,7 @@ func (v *Visitor) Ask(q Wish) *Entry {
 // AskAtOnce sends HTTP/1.1 requests without waiting for answers in between (RFC 9112
 // section 9.3.2). Those behind one after which the connection ended are broken: nobody
 // has to have read them.
-func (v *Visitor) AskAtOnce(all []Wish) {
+func (v *Client) AskAtOnce(all []Request) {
 	start, first := time.Now(), len(v.Entries)
 	var text strings.Builder
 	for _, q := range all {
@@ -269,7 +269,7 @@ func (v *Visitor) AskAtOnce(all []Wish) {
 		v.c.SetDeadline(time.Now().Add(Patience))
 		go func() {
 			defer close(wrote)
-			_, _ = io.WriteString(v.c, text.String()) // the reader hears of it
+			_, _ = io.WriteString(v.c, text.String()) // the reader notices it
 		}()
 	} else {
 		close(wrote)
@@ -290,7 +290,7 @@ func (v *Visitor) AskAtOnce(all []Wish) {
 			e.Fail(err, time.Since(start))
 			continue
 		}
-		e.Judge(q.Want, a, body)
+		e.Classify(q.Want, a, body)
 		if a.Close {
 			err = errors.New("the connection ended before its turn")
 		}
@@ -306,7 +306,7 @@ func (v *Visitor) AskAtOnce(all []Wish) {
 
 // AskAndLeave sends a request, or the beginning of one, and goes away after a while,
 // wherever the exchange then is: with a reset of the connection, or of the stream.
-func (v *Visitor) AskAndLeave(q Wish, after time.Duration) {
+func (v *Client) AskAndLeave(q Request, after time.Duration) {
 	e := v.note(q)
 	e.Verdict, e.Word, e.Left = Broken, "by its client", true
 	if q.H2 {
@@ -342,7 +342,7 @@ func (v *Visitor) AskAndLeave(q Wish, after time.Duration) {
 }
 
 // connect makes sure that there is a connection for HTTP/1.1.
-func (v *Visitor) connect() error {
+func (v *Client) connect() error {
 	if v.c != nil {
 		return nil
 	}
@@ -365,7 +365,7 @@ func (v *Visitor) connect() error {
 }
 
 // send1 speaks HTTP/1.1.
-func (v *Visitor) send1(q Wish, e *Entry) (*http.Response, error) {
+func (v *Client) send1(q Request, e *Entry) (*http.Response, error) {
 	if err := v.connect(); err != nil {
 		return nil, err
 	}
@@ -381,7 +381,7 @@ func (v *Visitor) send1(q Wish, e *Entry) (*http.Response, error) {
 }
 
 // answer reads the head of a final answer.
-func (v *Visitor) answer(method string) (*http.Response, error) {
+func (v *Client) answer(method string) (*http.Response, error) {
 	for {
 		a, err := http.ReadResponse(v.r, &http.Request{Method: method})
 		if err != nil || a.StatusCode >= http.StatusOK {
@@ -390,8 +390,8 @@ func (v *Visitor) answer(method string) (*http.Response, error) {
 	}
 }
 
-// write sends a request, its body byte by byte if that is how the visitor is.
-func (v *Visitor) write(text string) error {
+// write sends a request, its body byte by byte if that is how the client is.
+func (v *Client) write(text string) error {
 	now := len(text)
 	if v.Trickle > 0 {
 		now = strings.Index(text, "\r\n\r\n") + 4
@@ -405,7 +405,7 @@ func (v *Visitor) write(text string) error {
 }
 
 // message returns a request as it stands on the wire in HTTP/1.1.
-func (v *Visitor) message(q Wish, id string) string {
+func (v *Client) message(q Request, id string) string {
 	head := q.Method + " " + Target(q.Path, id) + " HTTP/1.1\r\nHost: " + cmp.Or(v.Host, "example") + "\r\n" + IDField + ": " + id + "\r\n"
 	for _, f := range v.Fields {
 		head += f[0] + ": " + f[1] + "\r\n"
@@ -431,7 +431,7 @@ func Target(path, id string) string {
 }
 
 // send2 speaks HTTP/2, by prior knowledge or as TLS agrees.
-func (v *Visitor) send2(ctx context.Context, q Wish, id string) (*http.Response, error) {
+func (v *Client) send2(ctx context.Context, q Request, id string) (*http.Response, error) {
 	if v.h2 == nil {
 		speaks := new(http.Protocols)
 		speaks.SetHTTP2(v.TLS != nil)

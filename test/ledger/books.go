@@ -1,4 +1,4 @@
-package visit
+package ledger
 
 import (
 	"encoding/json"
@@ -17,12 +17,12 @@ type Line struct {
 
 // Books are the ledgers of the app and of the sidecar, by request id.
 type Books struct {
-	Seen map[string]int    // how often a request came to the app
-	Told map[string][]Line // what the request log says of it
+	Seen   map[string]int    // how often a request came to the app
+	Logged map[string][]Line // what the request log says of it
 }
 
 // NewBooks returns books in which nothing is written yet.
-func NewBooks() *Books { return &Books{Seen: map[string]int{}, Told: map[string][]Line{}} }
+func NewBooks() *Books { return &Books{Seen: map[string]int{}, Logged: map[string][]Line{}} }
 
 // App notes a line that the app has printed.
 func (b *Books) App(line string) {
@@ -39,18 +39,18 @@ func (b *Books) Sidecar(line string) *Line {
 		return nil
 	}
 	_, id, _ := strings.Cut(l.Target, "id=")
-	b.Told[id] = append(b.Told[id], l)
+	b.Logged[id] = append(b.Logged[id], l)
 	return &l
 }
 
-// Excuses are what the ledgers need not agree on.
-type Excuses struct {
+// Exceptions are what the ledgers need not agree on.
+type Exceptions struct {
 	Client bool // clients, or the wire to them, are at fault
 	Log    bool // the log was a victim itself, or its writer was killed: it can accuse nobody
 	End    bool // the sidecar ended, and may have closed a connection on which it has not read a head
 }
 
-// Judge holds the three ledgers against each other when a request has ended, and
+// Reconcile holds the three ledgers against each other when a request has ended, and
 // returns what it is in the light of all. What they do not agree on is lost:
 //
 //   - the app's answer to a request that the app does not know;
@@ -61,8 +61,8 @@ type Excuses struct {
 //     looks the same whoever wanted it;
 //   - a request on an open connection that broke and that the log does not know,
 //     with the same exceptions.
-func (b *Books) Judge(e *Entry, x Excuses) (Verdict, string) {
-	lines, seen := b.Told[e.ID], b.Seen[e.ID]
+func (b *Books) Reconcile(e *Entry, x Exceptions) (Verdict, string) {
+	lines, seen := b.Logged[e.ID], b.Seen[e.ID]
 	lose := func(format string, args ...any) (Verdict, string) { return Lost, fmt.Sprintf(format, args...) }
 	excused := x.Client || e.Left
 	switch {

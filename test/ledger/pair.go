@@ -1,4 +1,4 @@
-package visit
+package ledger
 
 import (
 	"crypto/ecdsa"

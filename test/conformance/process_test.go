@@ -53,13 +53,13 @@ func TestNothingIsRequired(t *testing.T) {
 
 func TestATakenPortIsAClearError(t *testing.T) {
 	alongside(t)
-	for name, port := range map[string]func(*pod) int{
-		"QUEUE_SERVING_PORT": func(p *pod) int { return p.port.serving },
-		"ADMIN_PORT":         func(p *pod) int { return p.port.admin },
-		"AUTOSCALER_PORT":    func(p *pod) int { return p.port.autoscaler },
+	for name, port := range map[string]func(*proxy) int{
+		"QUEUE_SERVING_PORT": func(p *proxy) int { return p.port.serving },
+		"ADMIN_PORT":         func(p *proxy) int { return p.port.admin },
+		"AUTOSCALER_PORT":    func(p *proxy) int { return p.port.autoscaler },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			number := strconv.Itoa(port(p))
 			l, err := net.Listen("tcp", ":"+number)
 			if err != nil {
@@ -78,7 +78,7 @@ func TestATakenPortIsAClearError(t *testing.T) {
 }
 
 func TestEveryBadSettingIsNamedAtOnce(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.launch("CONTAINER_CONCURRENCY=-1", "REVISION_TIMEOUT_SECONDS=soon", "CONNECT_RETRY=5 parsecs",
 		"REVISION_TIMEOUT_SCOPE=half", "STATS_FORMAT=xml", "QUEUE_DEPTH=many")
 	if got := p.code(); got != 1 {
@@ -105,7 +105,7 @@ func TestABadCertificateIsAClearError(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			spoil(t, p.dir)
 			p.launch()
@@ -135,8 +135,8 @@ func TestBadTelemetryIsReportedAndServed(t *testing.T) {
 	} {
 		name, _, _ := strings.Cut(setting, "=")
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar(setting, "SERVING_ENABLE_REQUEST_LOG=true")
+			p := newProxy(t)
+			p.start(setting, "SERVING_ENABLE_REQUEST_LOG=true")
 			p.sample()
 			if m := dial(t, p.addr()).ask("/status/204"); m.status() != 204 {
 				t.Errorf("got %q, want the app's 204", m.Start)
@@ -164,13 +164,13 @@ func TestEveryKnativeEnvironmentStarts(t *testing.T) {
 			`OBSERVABILITY_CONFIG={"tracing":{},"metrics":{},"runtime":{},"requestMetrics":{}}`},
 	} {
 		t.Run(release, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			probe := fmt.Sprintf(`{"tcpSocket":{"port":%d,"host":"127.0.0.1"},"successThreshold":1}`, p.port.user)
 			if release == "head" {
 				probe = "[" + probe + "]"
 			}
 			p.sample()
-			p.sidecar(append(settings, "SERVING_READINESS_PROBE="+probe)...)
+			p.start(append(settings, "SERVING_READINESS_PROBE="+probe)...)
 			if m := dial(t, p.addr()).ask("/", "User-Agent: kube-probe/1.31", "K-Network-Probe: queue"); m.Body != "queue" {
 				t.Errorf("got %q with %q, want queue", m.Start, m.Body)
 			}
@@ -182,8 +182,8 @@ func TestSIGTERMLetsRequestsFinish(t *testing.T) {
 	alongside(t)
 	for _, protocol := range both {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+			p := newProxy(t)
+			p.start("DRAIN_QUIET_PERIOD=100ms")
 			h := p.holder()
 			type result struct {
 				status int
@@ -203,7 +203,7 @@ func TestSIGTERMLetsRequestsFinish(t *testing.T) {
 			}()
 			h.wait(t, "/held")
 			p.signal(syscall.SIGTERM)
-			p.poll("probes hear 503", func() error {
+			p.poll("probes get 503", func() error {
 				m := dial(t, p.addr()).ask("/", "User-Agent: kube-probe/1.31", "K-Network-Probe: queue")
 				if m.status() != 503 || m.Body != shuttingDown {
 					return fmt.Errorf("got %q with %q", m.Start, m.Body)
@@ -227,14 +227,14 @@ func TestSIGTERMLetsRequestsFinish(t *testing.T) {
 // While draining, traffic is served on, and each answer says that the
 // connection ends.
 func TestTrafficIsServedOnWhileDraining(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	p := newProxy(t)
+	p.start("DRAIN_QUIET_PERIOD=100ms")
 	h := p.holder()
 	held := p.sendGet("/held")
 	h.wait(t, "/held")
 	h.free("/more")
 	p.signal(syscall.SIGTERM)
-	p.poll("probes hear 503", func() error {
+	p.poll("probes get 503", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -260,8 +260,8 @@ func TestAnIdleSidecarEndsWithZero(t *testing.T) {
 	alongside(t)
 	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+			p := newProxy(t)
+			p.start("DRAIN_QUIET_PERIOD=100ms")
 			idle := dial(t, p.addr()) // a kept-alive connection is no reason to stay
 			idle.ask("/", "K-Network-Probe: queue")
 			p.signal(s)
@@ -273,13 +273,13 @@ func TestAnIdleSidecarEndsWithZero(t *testing.T) {
 }
 
 func TestASecondSignalEndsItAtOnce(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	h := p.holder()
 	p.sendGet("/held")
 	h.wait(t, "/held")
 	p.signal(syscall.SIGTERM)
-	p.poll("probes hear 503", func() error {
+	p.poll("probes get 503", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -292,8 +292,8 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 }
 
 func TestThePreStopPortServesNothingElse(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	for _, path := range []string{"/", "/health", "/metrics", "/debug/pprof/"} {
 		if m := dial(t, local(p.port.admin)).ask(path, "User-Agent: kube-probe/1.31"); m.status() != 404 {
 			t.Errorf("%s: got %q, want 404", path, m.Start)
@@ -301,14 +301,14 @@ func TestThePreStopPortServesNothingElse(t *testing.T) {
 	}
 }
 
-// A /wait-for-drain without a SIGTERM: the app alone was restarted. Probes hear
+// A /wait-for-drain without a SIGTERM: the app alone was restarted. Probes get
 // of a drain for a moment, and then all is as before.
 func TestAPreStopWithoutASignalIsUndone(t *testing.T) {
-	p := newPod(t)
-	p.sidecar()
+	p := newProxy(t)
+	p.start()
 	waiting := dial(t, local(p.port.admin))
 	waiting.send(request("GET", "/wait-for-drain"))
-	p.poll("probes hear 503", func() error {
+	p.poll("probes get 503", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 503 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -317,7 +317,7 @@ func TestAPreStopWithoutASignalIsUndone(t *testing.T) {
 	if m := waiting.receive("GET"); m.status() != 200 {
 		t.Errorf("wait-for-drain got %q, want 200", m.Start)
 	}
-	p.poll("probes hear queue", func() error {
+	p.poll("probes get queue", func() error {
 		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
 			return fmt.Errorf("got %q", m.Start)
 		}
@@ -393,9 +393,9 @@ func TestExecProbes(t *testing.T) {
 	alongside(t)
 	for _, flags := range [][]string{{"-probe-period", "0"}, {"-probe-period", "2"}, {"-probe-period=2s"}, {"-probe-timeout", "2s"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
-			p.sidecar(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/ready"},"periodSeconds":1}`, p.port.user))
+			p.start(fmt.Sprintf(`SERVING_READINESS_PROBE={"httpGet":{"port":%d,"path":"/ready"},"periodSeconds":1}`, p.port.user))
 			if out, code := command(t, p.environment(), flags...); code != 0 {
 				t.Errorf("a ready pod: got code %d and %q, want 0", code, out)
 			}
@@ -413,7 +413,7 @@ func TestExecProbes(t *testing.T) {
 		})
 	}
 	t.Run("without a sidecar", func(t *testing.T) {
-		p := newPod(t)
+		p := newProxy(t)
 		if out, code := command(t, p.environment(), "-probe-period", "1"); code != 1 || strings.TrimSpace(out) == "" {
 			t.Errorf("got code %d and %q, want 1 and a word on stderr", code, out)
 		}
@@ -424,9 +424,9 @@ func TestExecProbes(t *testing.T) {
 func TestTheMemoryProfilerRunsOnlyWhenItIsAskedFor(t *testing.T) {
 	for setting, rate := range map[string]string{"false": "@ heap/0\n", "true": "@ heap/1048576\n"} {
 		t.Run(setting, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			p.sample()
-			p.sidecar("ENABLE_PROFILING=" + setting)
+			p.start("ENABLE_PROFILING=" + setting)
 			_, heap := get(t, httpClient(t, "h1"), "http://"+local(p.port.status)+"/debug/pprof/heap?debug=1")
 			if first, _, _ := strings.Cut(heap, "\n"); !strings.HasSuffix(first+"\n", rate) {
 				t.Errorf("got %q, want it to end with %q", first, rate)

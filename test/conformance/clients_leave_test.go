@@ -39,7 +39,7 @@ func (w *worker) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // askAndLeave sends a request and closes the connection when the app works on it, or,
 // where others are before it, after a moment.
-func (p *pod) askAndLeave(h1 bool) {
+func (p *proxy) askAndLeave(h1 bool) {
 	p.t.Helper()
 	if h1 {
 		c := p.sendGet("/work")
@@ -58,10 +58,10 @@ func (p *pod) askAndLeave(h1 bool) {
 func TestTheLimitHoldsWhenClientsLeave(t *testing.T) {
 	for _, protocol := range []string{"h1", "h2c"} {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			w := &worker{time: 300 * time.Millisecond}
 			p.appSpeaking(w, "h1")
-			p.sidecar("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
+			p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=100")
 			for range 20 {
 				p.askAndLeave(protocol == "h1")
 			}
@@ -79,9 +79,9 @@ func TestTheLimitHoldsWhenClientsLeave(t *testing.T) {
 }
 
 func TestAnAppThatLooksFreesItsSlotAtOnce(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	p.appSpeaking(&worker{time: time.Minute, looks: true}, "h1")
-	p.sidecar("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE=1m")
+	p.start("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE=1m")
 	p.askAndLeave(true)
 	start := time.Now()
 	get(t, httpClient(t, "h1"), p.url("/now"))
@@ -93,11 +93,11 @@ func TestAnAppThatLooksFreesItsSlotAtOnce(t *testing.T) {
 func TestASlotIsHeldForTheGraceAtMost(t *testing.T) {
 	for grace, held := range map[string]time.Duration{"0": 0, "500ms": 400 * time.Millisecond} {
 		t.Run(grace, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			w := &worker{time: time.Minute}
 			p.appSpeaking(w, "h1")
 			t.Cleanup(func() { w.looks = true })
-			p.sidecar("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE="+grace)
+			p.start("CONTAINER_CONCURRENCY=1", "CLIENT_GONE_GRACE="+grace)
 			start := time.Now()
 			p.askAndLeave(true)
 			answer, _ := get(t, httpClient(t, "h1"), p.url("/now"))
@@ -110,10 +110,10 @@ func TestASlotIsHeldForTheGraceAtMost(t *testing.T) {
 }
 
 func TestARequestThatTimedOutHoldsItsSlot(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	w := &worker{time: 1500 * time.Millisecond}
 	p.appSpeaking(w, "h1")
-	p.sidecar("CONTAINER_CONCURRENCY=1", "REVISION_TIMEOUT_SECONDS=1")
+	p.start("CONTAINER_CONCURRENCY=1", "REVISION_TIMEOUT_SECONDS=1")
 	answer, _ := get(t, httpClient(t, "h1"), p.url("/work"))
 	if answer.StatusCode != 504 {
 		t.Fatalf("got %s, want 504", answer.Status)

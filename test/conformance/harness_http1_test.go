@@ -199,24 +199,24 @@ func readResponse(r *bufio.Reader, method string) (*message, error) {
 	}
 }
 
-// A wire is a client's bare connection.
-type wire struct {
+// A client is a bare connection to the proxy, whose bytes the test chooses.
+type client struct {
 	t *testing.T
 	net.Conn
 	r *bufio.Reader
 }
 
 // dial opens a connection whose every use must end within patience.
-func dial(t *testing.T, addr string) *wire {
+func dial(t *testing.T, addr string) *client {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newWire(t, c)
+	return newClient(t, c)
 }
 
-func dialTLS(t *testing.T, addr, alpn string) *wire {
+func dialTLS(t *testing.T, addr, alpn string) *client {
 	t.Helper()
 	c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{alpn}})
 	if err != nil {
@@ -225,17 +225,17 @@ func dialTLS(t *testing.T, addr, alpn string) *wire {
 	if got := c.ConnectionState().NegotiatedProtocol; got != alpn {
 		t.Fatalf("ALPN: got %q, want %q", got, alpn)
 	}
-	return newWire(t, c)
+	return newClient(t, c)
 }
 
-func newWire(t *testing.T, c net.Conn) *wire {
+func newClient(t *testing.T, c net.Conn) *client {
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(patience))
-	return &wire{t, c, bufio.NewReaderSize(c, 64<<10)}
+	return &client{t, c, bufio.NewReaderSize(c, 64<<10)}
 }
 
 // send writes all of it.
-func (w *wire) send(text string) {
+func (w *client) send(text string) {
 	w.t.Helper()
 	if _, err := io.WriteString(w, text); err != nil {
 		w.t.Fatalf("sending: %v", err)
@@ -243,7 +243,7 @@ func (w *wire) send(text string) {
 }
 
 // receive reads the response to a request of this method.
-func (w *wire) receive(method string) *message {
+func (w *client) receive(method string) *message {
 	w.t.Helper()
 	m, err := readResponse(w.r, method)
 	if err != nil {
@@ -253,14 +253,14 @@ func (w *wire) receive(method string) *message {
 }
 
 // ask sends a GET and receives.
-func (w *wire) ask(target string, fields ...string) *message {
+func (w *client) ask(target string, fields ...string) *message {
 	w.t.Helper()
 	w.send(request("GET", target, fields...))
 	return w.receive("GET")
 }
 
 // closed fails the test unless the connection ends with nothing more on it.
-func (w *wire) closed() {
+func (w *client) closed() {
 	w.t.Helper()
 	b, err := io.ReadAll(io.LimitReader(w.r, 4096))
 	if len(b) > 0 {
@@ -308,14 +308,14 @@ func (c *bareConn) reset() {
 
 // bare starts a bareApp. The script is called for each request, after its body
 // was read; it answers and says whether the connection stays open.
-func (p *pod) bare(script func(c *bareConn, m *message) bool) *bareApp {
+func (p *proxy) bare(script func(c *bareConn, m *message) bool) *bareApp {
 	a := &bareApp{t: p.t, script: script}
 	a.serve(p.listen(), true)
 	return a
 }
 
 // bareHeads is bare for scripts that read the body themselves, or do not.
-func (p *pod) bareHeads(script func(c *bareConn, m *message) bool) *bareApp {
+func (p *proxy) bareHeads(script func(c *bareConn, m *message) bool) *bareApp {
 	a := &bareApp{t: p.t, script: script}
 	a.serve(p.listen(), false)
 	return a

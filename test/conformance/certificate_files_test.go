@@ -15,7 +15,7 @@ func TestACertificateThatIsNoRegularFileStopsTheStart(t *testing.T) {
 		"directory":  func(path string) error { return os.Mkdir(path, 0o700) },
 	} {
 		t.Run(kind, func(t *testing.T) {
-			p := newPod(t)
+			p := newProxy(t)
 			writeCertificate(t, p.dir)
 			path := filepath.Join(p.dir, "tls.crt")
 			os.Remove(path)
@@ -36,10 +36,10 @@ func TestACertificateThatIsNoRegularFileStopsTheStart(t *testing.T) {
 // One that becomes a pipe later is reported, and the old one stays. The end does not wait
 // for it.
 func TestACertificateThatBecomesAPipeIsReported(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.sidecar("DRAIN_QUIET_PERIOD=100ms")
+	p.start("DRAIN_QUIET_PERIOD=100ms")
 	path := filepath.Join(p.dir, "tls.crt")
 	os.Remove(path)
 	if err := syscall.Mkfifo(path, 0o600); err != nil {

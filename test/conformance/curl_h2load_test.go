@@ -35,8 +35,8 @@ func TestH2loadLosesNothing(t *testing.T) {
 		"one h2c": {"-c", "1", "-m", "100"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			app := p.sample()
 			out := tool(t, "h2load", append(args, "-n", "10000", p.url("/bytes/1000"))...)
 			for _, want := range []string{
@@ -55,8 +55,8 @@ func TestH2loadLosesNothing(t *testing.T) {
 }
 
 func TestH2loadThroughALimitLosesNothing(t *testing.T) {
-	p := newPod(t)
-	p.sidecar("CONTAINER_CONCURRENCY=4", "QUEUE_DEPTH=1000")
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=4", "QUEUE_DEPTH=1000")
 	app := p.sample()
 	out := tool(t, "h2load", "-c", "10", "-m", "10", "-n", "5000", p.url("/bytes/100"))
 	if !strings.Contains(out, "5000 succeeded, 0 failed, 0 errored, 0 timeout") {
@@ -73,7 +73,7 @@ const gigabyte = 1 << 30
 func TestAGigabyteUpAndDownInFlatMemory(t *testing.T) {
 	const bound = 64 << 20
 	if os.Getenv("QUEUE_PROXY_RACE") != "" {
-		t.Log("built with the race detector: memory is reported, not judged")
+		t.Log("built with the race detector: memory is reported, not asserted")
 	}
 	file := filepath.Join(t.TempDir(), "gigabyte")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -84,8 +84,8 @@ func TestAGigabyteUpAndDownInFlatMemory(t *testing.T) {
 	}
 	for protocol, flag := range map[string]string{"h1": "--http1.1", "h2c": "--http2-prior-knowledge"} {
 		t.Run(protocol, func(t *testing.T) {
-			p := newPod(t)
-			p.sidecar()
+			p := newProxy(t)
+			p.start()
 			p.sample()
 			common := []string{"-sS", "--fail", "--max-time", "110", flag}
 
@@ -127,9 +127,9 @@ func (zero) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // curl as people use it.
 func TestCurl(t *testing.T) {
-	p := newPod(t)
+	p := newProxy(t)
 	writeCertificate(t, p.dir)
-	p.sidecar()
+	p.start()
 	p.sample()
 	upload := filepath.Join(t.TempDir(), "upload")
 	if err := os.WriteFile(upload, noise(2_000_000), 0o600); err != nil {

@@ -1,0 +1,259 @@
+package simulation
+
+import (
+	"math"
+	"time"
+)
+
+// An App is a synthetic app: the requests that are let in go through its stations. An App
+// is used for one run.
+type App interface {
+	begin(*world)
+	start(*world, *job)
+	event(w *world, j *job, what int)
+}
+
+// The events of the stations.
+const (
+	served = iota // by a worker of the pool
+	onCPU         // the next request on the CPU is ready
+	local         // the part of a request before the pool is over
+	batch         // the device has finished its batch
+	gather        // the device waits no longer for its batch to fill
+)
+
+// A station is a pool of workers, each of which serves one request at a time; those that
+// find none free wait inside the app, first come first served. With one worker it is a
+// lock.
+type station struct {
+	workers int
+	busy    int
+	line    []*job
+}
+
+// enter gives the request a worker, if there is one, and reports whether it did.
+func (s *station) enter(j *job) bool {
+	if s.busy < s.workers {
+		s.busy++
+		return true
+	}
+	s.line = append(s.line, j)
+	return false
+}
+
+// leave frees a worker and returns who has it now; nil: nobody.
+func (s *station) leave() *job {
+	if len(s.line) == 0 {
+		s.busy--
+		return nil
+	}
+	j := s.line[0]
+	s.line = s.line[1:]
+	return j
+}
+
+// Pool is an app with a fixed pool of workers: threads, or connections to a database. Its
+// requests first do something for Local that needs no worker, if that is set.
+type Pool struct {
+	Workers int
+	Time    time.Duration // mean that a worker takes
+	Spread  float64       // 0: always the same; 1: exponential
+	Local   time.Duration
+	Factor  func(at time.Duration) float64                    // of Time, at a moment; nil: 1
+	Convoy  float64                                           // how much longer a worker takes for each request that waits for it
+	Hits    func(served int) float64                          // the part of requests that need no worker, after so many; nil: none
+	Errors  func(at time.Duration, inApp int) (share float64) // of requests that fail at once; nil: none
+
+	station station
+	inApp   int
+	served  int
+}
+
+func (p *Pool) begin(*world) { p.station.workers = p.Workers }
+
+func (p *Pool) start(w *world, j *job) {
+	p.inApp++
+	if p.Errors != nil && j.luck < p.Errors(time.Duration(w.now), p.inApp) {
+		j.failed = true
+		w.after(fast, j, local)
+		return
+	}
+	if p.Hits != nil && j.luck < p.Hits(p.served) {
+		j.hit = true
+		w.after(time.Duration(float64(fast)*j.first), j, local)
+		return
+	}
+	if p.Local > 0 {
+		w.after(time.Duration(float64(p.Local)*j.last), j, local)
+		return
+	}
+	p.queue(w, j)
+}
+
+// fast is how long an answer from a cache takes, or a failure.
+const fast = 2 * time.Millisecond
+
+func (p *Pool) queue(w *world, j *job) {
+	if p.station.enter(j) {
+		w.after(p.time(w, j), j, served)
+	}
+}
+
+func (p *Pool) time(w *world, j *job) time.Duration {
+	t := float64(p.Time) * (1 - p.Spread + p.Spread*j.first)
+	if p.Factor != nil {
+		t *= p.Factor(time.Duration(w.now))
+	}
+	return time.Duration(t * (1 + p.Convoy*float64(len(p.station.line))))
+}
+
+func (p *Pool) event(w *world, j *job, what int) {
+	if what == local && !j.failed && !j.hit {
+		p.queue(w, j)
+		return
+	}
+	if what == served {
+		if next := p.station.leave(); next != nil {
+			w.after(p.time(w, next), next, served)
+		}
+	}
+	p.inApp--
+	p.served++
+	w.done(j)
+}
+
+// CPU is an app whose requests share cores, each the same part of them, and then wait for
+// something else for Wait.
+type CPU struct {
+	Cores  float64
+	Time   time.Duration                  // mean of CPU, exponential
+	Wait   time.Duration                  // mean, exponential
+	Factor func(at time.Duration) float64 // of Time; nil: 1
+	Share  func(at time.Duration) float64 // of the cores that is there, looked at each 100 ms; nil: 1
+	Switch float64                        // how much slower all is for each request beyond the cores
+
+	share   float64
+	virtual float64 // ns of CPU that each request has had that has been there all the time
+	at      int64   // when virtual was computed
+	version int
+	ready   heap // by the virtual time at which a request has had enough
+}
+
+func (c *CPU) begin(w *world) {
+	c.share = 1
+	if c.Share != nil {
+		w.after(0, nil, gather)
+	}
+}
+
+// rate is how much CPU each request gets, of one core.
+func (c *CPU) rate() float64 {
+	n := float64(len(c.ready))
+	if n == 0 {
+		return 0
+	}
+	cores := c.Cores * c.share
+	return min(1, cores/n) / (1 + c.Switch*max(0, n-cores))
+}
+
+func (c *CPU) advance(w *world) {
+	c.virtual += float64(w.now-c.at) * c.rate()
+	c.at = w.now
+}
+
+// plan schedules the next moment at which a request has had enough.
+func (c *CPU) plan(w *world) {
+	c.version++
+	if len(c.ready) > 0 {
+		left := (float64(c.ready[0].at) - c.virtual) / c.rate()
+		w.after(time.Duration(math.Ceil(max(left, 0))), nil, onCPU+16*c.version)
+	}
+}
+
+func (c *CPU) start(w *world, j *job) {
+	c.advance(w)
+	t := float64(c.Time) * j.first
+	if c.Factor != nil {
+		t *= c.Factor(time.Duration(w.now))
+	}
+	w.seq++
+	c.ready.push(event{at: int64(c.virtual + t), seq: w.seq, job: j})
+	c.plan(w)
+}
+
+func (c *CPU) event(w *world, j *job, what int) {
+	switch {
+	case what == gather:
+		c.advance(w)
+		c.share = c.Share(time.Duration(w.now))
+		c.plan(w)
+		w.after(100*time.Millisecond, nil, gather)
+	case what == local:
+		w.done(j)
+	case what>>4 == c.version:
+		c.advance(w)
+		j := c.ready.pop().job
+		c.plan(w)
+		if c.Wait > 0 {
+			w.after(time.Duration(float64(c.Wait)*j.last), j, local)
+		} else {
+			w.done(j)
+		}
+	}
+}
+
+// Batch is a device that takes what has gathered, Size at most, as one batch; one that is
+// not full it waits for.
+type Batch struct {
+	Size   int
+	Gather time.Duration // how long it waits for a batch to fill
+	Fixed  time.Duration // of a batch
+	Each   time.Duration // more for each request of it
+
+	line    []*job
+	current []*job
+	version int
+}
+
+func (b *Batch) begin(*world) {}
+
+func (b *Batch) start(w *world, j *job) {
+	b.line = append(b.line, j)
+	b.next(w, false)
+}
+
+// next begins a batch, if there is one.
+func (b *Batch) next(w *world, now bool) {
+	switch {
+	case len(b.current) > 0 || len(b.line) == 0:
+	case len(b.line) >= b.Size || now:
+		n := min(len(b.line), b.Size)
+		b.current = append(b.current, b.line[:n]...)
+		b.line = b.line[n:]
+		b.version++
+		w.after(b.Fixed+time.Duration(n)*b.Each, nil, batch)
+	case len(b.line) == 1:
+		b.version++
+		w.after(b.Gather, nil, gather+16*b.version)
+	}
+}
+
+func (b *Batch) event(w *world, _ *job, what int) {
+	if what != batch {
+		if what>>4 == b.version {
+			b.next(w, true)
+		}
+		return
+	}
+	over := b.current
+	b.current = nil
+	rest := len(b.line) > 0
+	if rest {
+		b.version++
+		w.after(b.Gather, nil, gather+16*b.version)
+		b.next(w, false)
+	}
+	for _, j := range over {
+		w.done(j)
+	}
+}

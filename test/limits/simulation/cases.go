@@ -1,0 +1,123 @@
+package simulation
+
+import (
+	"math"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+)
+
+// A Case is a synthetic app with more clients than it can serve at once.
+type Case struct {
+	Name string
+	What string
+	App  func() App
+	For  time.Duration
+}
+
+const (
+	// Ceiling is that of the adaptive limit in all cases.
+	Ceiling = 100
+
+	// Settled is when a limit must have been found. What is measured begins then.
+	Settled = 30 * time.Second
+
+	clients = 100
+	usual   = 90 * time.Second
+)
+
+// Cases returns the synthetic apps.
+func Cases() []Case {
+	const ms = time.Millisecond
+	return []Case{
+		{"fixed pool", "13 workers, 20 ms each",
+			func() App { return &Pool{Workers: 13, Time: 20 * ms, Spread: 1} }, usual},
+		{"CPU-bound", "8 cores, 10 ms of CPU and 10 ms of waiting each",
+			func() App { return &CPU{Cores: 8, Time: 10 * ms, Wait: 10 * ms, Switch: 0.002} }, usual},
+		{"lock-bound", "20 ms, then a lock that is held for 1.5 ms, longer when many wait for it",
+			func() App { return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005} }, usual},
+		{"GPU batch", "batches of 8, 24 ms and 2 ms for each request in them",
+			func() App { return &Batch{Size: 8, Gather: 2 * ms, Fixed: 24 * ms, Each: 2 * ms} }, usual},
+		{"slow start", "13 workers, 20 ms each, at first six times that",
+			func() App {
+				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
+					return 1 + 5*math.Exp(-at.Seconds()/6)
+				}}
+			}, usual},
+		{"noisy neighbour", "10 cores, half of them gone from 45 s to 65 s, 10 ms of CPU each",
+			func() App {
+				return &CPU{Cores: 10, Time: 10 * ms, Switch: 0.002, Share: func(at time.Duration) float64 {
+					if at >= 45*time.Second && at < 65*time.Second {
+						return 0.5
+					}
+					return 1
+				}}
+			}, 120 * time.Second},
+		{"leak", "12 workers, 15 ms each, and 0.5 % more each second",
+			func() App {
+				return &Pool{Workers: 12, Time: 15 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
+					return math.Exp(0.005 * at.Seconds())
+				}}
+			}, usual},
+		{"cold cache", "10 connections to a database, 25 ms each; 4 of 5 requests need none once the cache is warm",
+			func() App {
+				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(served int) float64 {
+					return 0.8 * (1 - math.Exp(-float64(served)/4000))
+				}}
+			}, usual},
+	}
+}
+
+// Sweep is the fixed limits that the adaptive one is compared with.
+func Sweep() []int { return []int{8, 9, 10, 12, 13, 14, 16, 18, 20, 24, Ceiling} }
+
+// Requests is the usual seed of the requests.
+const Requests = 1
+
+// run returns one with requests of that seed.
+func (c *Case) run(requests uint64) Run {
+	return Run{App: c.App(), Load: Load{Clients: clients}, For: c.For, From: Settled, Seed: requests}
+}
+
+// Fixed runs the case with a fixed limit.
+func (c *Case) Fixed(limit int, requests uint64) Result {
+	r := c.run(requests)
+	r.Limiter = Fixed(limit)
+	return r.Do()
+}
+
+// Best returns the best of all fixed limits: the least with which throughput is within
+// one in a hundred of the greatest.
+func Best(limits []int, results []Result) (limit int, result Result) {
+	most := 0.0
+	for i := range results {
+		most = max(most, results[i].Throughput)
+	}
+	for i := range results {
+		if results[i].Throughput >= 0.99*most {
+			return limits[i], results[i]
+		}
+	}
+	return 0, Result{}
+}
+
+// A Point is the limit from a moment on.
+type Point struct {
+	At    time.Duration
+	State adapt.State
+}
+
+// Adaptive runs the case with the adaptive limit, whose jitter has a seed of its own, and
+// returns how that went.
+func (c *Case) Adaptive(requests, jitter uint64) (Result, []Point) {
+	r := c.run(requests)
+	return follow(&r, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))
+}
+
+// follow runs with an adaptive limit and notes each change of it.
+func follow(r *Run, l *adapt.Limiter) (Result, []Point) {
+	var points []Point
+	r.Limiter = l
+	r.Trace = func(at time.Duration) { points = append(points, Point{at, l.State()}) }
+	return r.Do(), points
+}

@@ -1,0 +1,262 @@
+//go:build !race
+
+package simulation
+
+import (
+	"flag"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+)
+
+// How many seeds the adaptive limit is held to the best fixed one with: of the requests, and
+// of the jitter. docs/limits.md says what came of more.
+var (
+	sequences = flag.Int("sequences", 1, "how many sequences of requests")
+	jitters   = flag.Int("jitters", 2, "how many adaptive limits for each of them")
+)
+
+func TestTheAdaptiveLimitIsNearlyAsGoodAsTheBestFixedOne(t *testing.T) {
+	for _, c := range Cases() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			for requests := range uint64(*sequences) {
+				requests += Requests
+				var results []Result
+				for _, limit := range Sweep() {
+					results = append(results, c.Fixed(limit, requests))
+				}
+				limit, best := Best(Sweep(), results)
+				for jitter := range uint64(*jitters) {
+					r, points := c.Adaptive(requests, jitter)
+					t.Logf("seeds %d, %d: best fixed limit %d", requests, jitter, limit)
+					isNearlyAsGood(t, &r, &best, points)
+				}
+			}
+		})
+	}
+}
+
+// isNearlyAsGood fails the test unless an adaptive limit did nearly as well as the best
+// fixed one.
+func isNearlyAsGood(t *testing.T, r, best *Result, points []Point) {
+	t.Helper()
+	if got := r.Throughput / best.Throughput; got < 0.95 {
+		t.Errorf("got %.3f of its throughput, want 0.95\n%v", got, points)
+	}
+	if got := r.P99 / best.P99; got > 1.3 {
+		t.Errorf("got %.2f times its 99th percentile, want 1.3 at most", got)
+	}
+	if got := r.AppP99 / best.AppP99; got > 1.3 {
+		t.Errorf("got %.2f times its 99th percentile in the app, want 1.3 at most", got)
+	}
+	if r.MaxRunning > Ceiling {
+		t.Errorf("got %d requests in the app at once, want %d at most", r.MaxRunning, Ceiling)
+	}
+	if got := swings(points); got > 2 {
+		t.Errorf("got %d swings, want 2 at most\n%v", got, points)
+	}
+}
+
+func TestTheSlowerAnAppTheLongerTheSearch(t *testing.T) {
+	for took, within := range map[time.Duration]time.Duration{ // as docs/limits.md says
+		20 * time.Millisecond:  30 * time.Second,
+		100 * time.Millisecond: 30 * time.Second,
+		400 * time.Millisecond: time.Minute,
+		2 * time.Second:        10 * time.Minute,
+	} {
+		for jitter := range uint64(4) {
+			c := Case{App: func() App { return &Pool{Workers: 13, Time: took, Spread: 1} }, For: within}
+			_, points := c.Adaptive(Requests, jitter)
+			if got := points[len(points)-1].State; got.Base < 12 || got.Base > 16 {
+				t.Errorf("%v a request, seed %d: got %+v after %v, want 12 to 16", took, jitter, got, within)
+			}
+		}
+	}
+}
+
+func TestTheLimitFollowsAnAppThatLosesHalfOfItsCores(t *testing.T) {
+	const lost = 45 * time.Second
+	share := func(at time.Duration) float64 {
+		if at < lost {
+			return 1
+		}
+		return 0.5
+	}
+	app := func() App { return &CPU{Cores: 10, Time: 10 * time.Millisecond, Switch: 0.002, Share: share} }
+	c := Case{App: app, For: lost + 15*time.Second}
+	for jitter := range uint64(4) {
+		_, points := c.Adaptive(Requests, jitter)
+		if got := points[len(points)-1].State; got.Base > 7 {
+			t.Errorf("seed %d: got %+v after 15 s, want 7 at most", jitter, got)
+		}
+	}
+}
+
+// swings counts how often, once it should be settled, the chosen limit has turned round by
+// more than a fourth: what goes up by as much, down and up again oscillates.
+func swings(points []Point) (n int) {
+	const swing = 1.25
+	var last, direction, extreme float64
+	for _, p := range points {
+		base := float64(p.State.Base)
+		if p.At < Settled || base == last {
+			continue
+		}
+		last = base
+		switch {
+		case extreme == 0:
+			extreme = base
+		case direction >= 0 && base > extreme, direction <= 0 && base < extreme:
+			direction, extreme = base-extreme, base
+		case math.Abs(math.Log(base/extreme)) > math.Log(swing):
+			n++
+			direction, extreme = base-extreme, base
+		}
+	}
+	return n
+}
+
+// pool is the usual app of the other tests: 13 workers serve 650 requests a second.
+func pool() *Pool { return &Pool{Workers: 13, Time: 20 * time.Millisecond, Spread: 1} }
+
+func steady(rate float64) func(time.Duration) float64 {
+	return func(time.Duration) float64 { return rate }
+}
+
+func TestALimitThatIsNotReachedStays(t *testing.T) {
+	// By the rate: 4 is where it begins, and 100 a second are 4 at once every now and then.
+	for rate, most := range map[float64]int{1: 4, 20: 4, 100: 8} {
+		l := adapt.New(adapt.Settings{Max: Ceiling})
+		follow(&Run{App: pool(), Load: Load{Rate: steady(rate)}, For: 10 * time.Minute, Seed: 3}, l)
+		if got := l.State(); got.Reason != adapt.Idle || got.Base < 4 || got.Base > most {
+			t.Errorf("%v requests a second: got %+v, want 4 to %d, idle", rate, got, most)
+		}
+	}
+}
+
+func TestALimitThatWasFoundOutlivesAQuietHour(t *testing.T) {
+	l := adapt.New(adapt.Settings{Max: Ceiling})
+	busy := time.Minute
+	rate := func(at time.Duration) float64 {
+		if at < busy {
+			return 800
+		}
+		return 50
+	}
+	r := Run{App: pool(), Load: Load{Rate: rate, Depth: 100}, For: time.Hour, Seed: 3}
+	_, points := follow(&r, l)
+	found := 0
+	for _, p := range points {
+		if p.At < busy {
+			found = p.State.Base
+		}
+	}
+	if got := l.State().Base; got != found || got < 12 || got > 16 {
+		t.Errorf("got %d after the hour and %d before, want the same, about 13", got, found)
+	}
+}
+
+func TestUnderOverloadTheLimitIsThatOfTheApp(t *testing.T) {
+	for _, overload := range []float64{1.1, 1.5, 3} {
+		load := Load{Rate: steady(overload * 650), Depth: 130}
+		run := func() Run { return Run{App: pool(), Load: load, For: 90 * time.Second, From: Settled, Seed: 5} }
+		fixed := run()
+		fixed.Limiter = Fixed(13)
+		want := fixed.Do()
+		adaptive := run()
+		got, _ := follow(&adaptive, adapt.New(adapt.Settings{Max: Ceiling}))
+		if got.Throughput < 0.95*want.Throughput || got.AppP99 > 1.3*want.AppP99 {
+			t.Errorf("%v times what the app can: got %.0f/s and %.3f s, want at least 0.95 of %.0f/s and at most 1.3 times %.3f s",
+				overload, got.Throughput, got.AppP99, want.Throughput, want.AppP99)
+		}
+	}
+}
+
+func TestFewFastAndManySlowRequestsTogetherGetTheLimitOfBoth(t *testing.T) {
+	app := func() App {
+		return &Pool{Workers: 10, Time: 60 * time.Millisecond, Spread: 1, Hits: func(int) float64 { return 0.5 }}
+	}
+	c := Case{App: app, For: 3 * time.Minute}
+	limits, results := []int{6, 8, 10, 11, 12, 14, 16, 20}, []Result(nil)
+	for _, limit := range limits {
+		results = append(results, c.Fixed(limit, Requests))
+	}
+	limit, best := Best(limits, results)
+	got, points := c.Adaptive(Requests, 1)
+	if got.Throughput < 0.95*best.Throughput || got.AppP99 > 1.3*best.AppP99 {
+		t.Errorf("got %.0f/s and %.3f s, want nearly the %.0f/s and %.3f s of %d\n%v", got.Throughput, got.AppP99, best.Throughput, best.AppP99, limit, points)
+	}
+}
+
+func TestErrorsThatAreFastRaiseNoLimit(t *testing.T) {
+	for name, errors := range map[string]func(at time.Duration, inApp int) float64{
+		"of an app that turns away what is too much": func(_ time.Duration, inApp int) float64 {
+			if inApp > 16 {
+				return 1
+			}
+			return 0
+		},
+		"of an app that is broken":      func(at time.Duration, _ int) float64 { return math.Min(1, at.Seconds()/30) },
+		"of an app that is half broken": func(at time.Duration, _ int) float64 { return math.Min(0.5, at.Seconds()/30) },
+	} {
+		app := pool()
+		app.Errors = errors
+		l := adapt.New(adapt.Settings{Max: Ceiling})
+		_, points := follow(&Run{App: app, Load: Load{Clients: clients}, For: 2 * time.Minute, Seed: 2}, l)
+		for _, p := range points {
+			if p.At > 10*time.Second && p.State.Base > 17 {
+				t.Errorf("%s: got %+v at %v, want 17 at most", name, p.State, p.At)
+				break
+			}
+		}
+	}
+}
+
+func TestTheLimitStaysWithinItsBounds(t *testing.T) {
+	for _, s := range []adapt.Settings{{Min: 1, Max: 1}, {Min: 3, Max: 3}, {Min: 2, Max: 6}, {Min: 20, Max: 40}} {
+		l := adapt.New(s)
+		r, points := follow(&Run{App: pool(), Load: Load{Clients: clients}, For: time.Minute, Seed: 4}, l)
+		for _, p := range points {
+			if p.State.Limit < s.Min || p.State.Limit > s.Max || p.State.Base < s.Min || p.State.Base > s.Max {
+				t.Errorf("%+v: got %+v at %v", s, p.State, p.At)
+			}
+		}
+		want := adapt.Ceiling
+		if s.Min == 20 || s.Min == s.Max {
+			want = adapt.Floor
+		}
+		if got := l.State(); r.MaxRunning > s.Max || got.Reason != want && got.Reason != adapt.Measuring {
+			t.Errorf("%+v: got %d at once, %+v in the end, want %q", s, r.MaxRunning, got, want)
+		}
+	}
+}
+
+func TestAnAppForOneRequestAtATimeGetsOne(t *testing.T) {
+	l := adapt.New(adapt.Settings{Max: Ceiling})
+	app := &Pool{Workers: 1, Time: 10 * time.Millisecond, Spread: 0.3}
+	_, points := follow(&Run{App: app, Load: Load{Clients: 20}, For: time.Minute, Seed: 4}, l)
+	if got := l.State(); got.Base != 1 {
+		t.Errorf("got %+v, want 1\n%v", got, points)
+	}
+}
+
+func TestTheSameSeedIsTheSameRunAndAnotherIsAnother(t *testing.T) {
+	c := Cases()[0]
+	c.For = Settled + 5*time.Second
+	first, _ := c.Adaptive(Requests, 7)
+	second, _ := c.Adaptive(Requests, 7)
+	if first != second {
+		t.Errorf("got %+v, then %+v", first, second)
+	}
+	seen := map[Result]uint64{}
+	for jitter := range uint64(8) {
+		r, _ := c.Adaptive(Requests, jitter)
+		if other, ok := seen[r]; ok {
+			t.Errorf("got the same %+v with seed %d and %d", r, other, jitter)
+		}
+		seen[r] = jitter
+	}
+}
