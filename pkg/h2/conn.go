@@ -612,7 +612,7 @@ func (c *Conn) end(err error) {
 	streams := c.streams
 	c.streams, c.ring = nil, ring{}
 	for _, s := range streams {
-		s.gone = true
+		s.gone, s.dropped = true, s.pending.any
 	}
 	if wrong != nil {
 		c.room()

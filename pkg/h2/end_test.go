@@ -152,8 +152,8 @@ func TestResetsBothWays(t *testing.T) {
 	three.Reset(h2.InternalError)
 	p.us.Flush(false)
 	p.expect("RST_STREAM 3 INTERNAL_ERROR")
-	if three.Waits() {
-		t.Error("what was dropped waits")
+	if three.Waits() || !three.Dropped() || one.Dropped() {
+		t.Errorf("got %v, %v, %v, want that what waited was dropped, and nothing waits", three.Waits(), three.Dropped(), one.Dropped())
 	}
 	p.must(p.WriteWindowUpdate(3, 1000))
 	p.alive()
@@ -289,6 +289,32 @@ func TestAPeerThatReadsNothingCannotMakeUsKeepReplies(t *testing.T) {
 			var wrong *h2.Error
 			if err := p.ended(); !errors.As(err, &wrong) || wrong.Code != h2.EnhanceYourCalm {
 				t.Errorf("got %v, want that it is too much", err)
+			}
+		})
+	}
+}
+
+// When a peer has ended a stream, or its connection, the stream knows that not all was sent
+// as soon as nothing waits.
+func TestWhatWaitedWhenThePeerEndedItWasDropped(t *testing.T) {
+	for name, end := range map[string]func(p *peer){
+		"the stream":     func(p *peer) { p.must(p.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"the connection": func(p *peer) { p.Conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := connect(t, serverConfig())
+			p.greet(initialWindow(5))
+			one := p.request(1, true)
+			one.sendHead(p, false)
+			one.sendData(p, 10, true)
+			p.expect("HEADERS 1", "DATA 1 5")
+			if one.Dropped() {
+				t.Error("got that what waits was dropped")
+			}
+			end(p)
+			one.await(t, 1)
+			if one.Waits() || !one.Dropped() {
+				t.Errorf("got %v, %v, want that nothing waits and something was dropped", one.Waits(), one.Dropped())
 			}
 		})
 	}

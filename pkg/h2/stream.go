@@ -28,6 +28,7 @@ type Stream struct {
 	localEnded  bool // END_STREAM has been sent
 	remoteEnded bool // or has come
 	gone        bool // it is not in conn.streams any more
+	dropped     bool // something was pending when it went
 	bothWays    bool // see BothWays
 }
 
@@ -220,6 +221,15 @@ func (s *Stream) Waits() bool {
 	return s.pending.any && !s.gone
 }
 
+// Dropped reports whether the stream ended before all that was sent could be added to the
+// output. It is known from when Waits becomes false, before the owner hears that the stream
+// has failed.
+func (s *Stream) Dropped() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.dropped
+}
+
 // Ended reports whether all has been sent, and the end.
 func (s *Stream) Ended() bool {
 	s.conn.mu.Lock()
@@ -348,7 +358,7 @@ func (s *Stream) failed(by *Conn, err error) {
 // remove forgets a stream. c.mu is held.
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
-		s.gone = true
+		s.gone, s.dropped = true, s.pending.any
 		s.pending = pending{}
 		delete(c.streams, s.id)
 		c.endIfIdle()

@@ -247,11 +247,15 @@ func (x *exchange) awaitTaken() error {
 			return h2.ErrGone
 		}
 	}
-	if x.hasGone() {
+	if !x.tookAll() {
 		return h2.ErrGone
 	}
 	return nil
 }
+
+// tookAll reports, when nothing waits for the client any more, whether that is because it
+// has taken it.
+func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.hasGone() }
 
 // caller is an exchange as upstream's client.
 type caller exchange

@@ -137,10 +137,13 @@ func (y *relay) wait() error {
 		case finished && err != nil:
 			return err
 		case finished && !x.stream.Waits():
-			if x.hasGone() { // before it had all
-				return h2.ErrGone
+			switch {
+			case x.tookAll():
+				return nil
+			case bodyErr != nil:
+				return &forward.Error{Fault: forward.Body, Err: bodyErr}
 			}
-			return nil
+			return h2.ErrGone
 		case bodyErr != nil && !finished:
 			return &forward.Error{Fault: forward.Body, Err: bodyErr}
 		}
