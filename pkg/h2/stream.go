@@ -222,8 +222,8 @@ func (s *Stream) Waits() bool {
 }
 
 // Dropped reports whether the stream ended before all that was sent could be added to the
-// output. It is known from when Waits becomes false, before the owner hears that the stream
-// has failed.
+// output. It is known from when Waits becomes false, before the owner is notified that
+// the stream has failed.
 func (s *Stream) Dropped() bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
