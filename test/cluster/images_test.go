@@ -50,14 +50,19 @@ func (m *machine) importProgram(program, ref, as string) error {
 	if err != nil {
 		return err
 	}
-	layer, err := tarball(map[string][]byte{strings.TrimPrefix(as, "/"): text})
+	return m.importFiles(ref, as, map[string][]byte{strings.TrimPrefix(as, "/"): text})
+}
+
+// importFiles gives containerd an image of executable files that starts one of them.
+func (m *machine) importFiles(ref, entrypoint string, files map[string][]byte) error {
+	layer, err := tarball(files)
 	if err != nil {
 		return err
 	}
 	diff := fmt.Sprintf("%x", sha256.Sum256(layer))
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"User": "65532:65532", "Entrypoint": []string{as}, "Env": []string{"PATH=/:/ko-app"}},
+		"config": map[string]any{"User": "65532:65532", "Entrypoint": []string{entrypoint}, "Env": []string{"PATH=/:/ko-app"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + diff}},
 	})
 	if err != nil {
@@ -71,7 +76,7 @@ func (m *machine) importProgram(program, ref, as string) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(m.state, "images", filepath.Base(program)+".tar")
+	file := filepath.Join(m.state, "images", diff+".tar")
 	if err := os.WriteFile(file, archive, 0o644); err != nil {
 		return err
 	}

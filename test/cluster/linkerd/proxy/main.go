@@ -1,0 +1,204 @@
+// Command proxy stands in for Linkerd's proxy, which is written in Rust. It takes the
+// connections that Linkerd's rules for iptables redirect to it, and forwards each to where it
+// was going. It knows no TLS, no HTTP and no policy. Its addresses are in the variables that
+// Linkerd's injector sets, and it ends as the real one does: at SIGTERM it takes no new
+// connection, and waits until those that it has are closed.
+//
+// By other names it is the two programs that the injector's hooks call: linkerd-await, which
+// waits until the proxy is ready, and sleep.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	var err error
+	switch filepath.Base(os.Args[0]) {
+	case "linkerd-await":
+		err = await(os.Args[1:])
+	case "sleep":
+		err = sleep(os.Args[1:])
+	default:
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		err = serve(ctx, os.Getenv)
+		stop()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, os.Args[0]+":", err)
+		os.Exit(1)
+	}
+}
+
+// await asks the proxy whether it is ready, for as long as --timeout says.
+func await(args []string) error {
+	timeout := time.Minute
+	for _, arg := range args {
+		if text, is := strings.CutPrefix(arg, "--timeout="); is {
+			var err error
+			if timeout, err = time.ParseDuration(text); err != nil {
+				return err
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:4191/ready", nil)
+		if err != nil {
+			return err
+		}
+		a, err := http.DefaultClient.Do(r)
+		if err == nil {
+			a.Body.Close()
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+func sleep(args []string) error {
+	if len(args) != 1 {
+		return errors.New("wants a number of seconds")
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(n) * time.Second)
+	return nil
+}
+
+// A proxy counts what it forwards.
+type proxy struct {
+	connections sync.WaitGroup
+
+	mu        sync.Mutex
+	forwarded map[string]int // connections to each port of the pod
+}
+
+// serve forwards until ctx ends, and then until no connection is open.
+func serve(ctx context.Context, variable func(string) string) error {
+	p := &proxy{forwarded: map[string]int{}}
+	var accepting sync.WaitGroup
+	for _, name := range []string{"INBOUND", "OUTBOUND"} {
+		l, err := net.Listen("tcp4", variable("LINKERD2_PROXY_"+name+"_LISTEN_ADDR"))
+		if err != nil {
+			return err
+		}
+		context.AfterFunc(ctx, func() { l.Close() })
+		accepting.Go(func() { p.accept(l, name == "INBOUND") })
+	}
+	admin, err := net.Listen("tcp4", variable("LINKERD2_PROXY_ADMIN_LISTEN_ADDR"))
+	if err != nil {
+		return err
+	}
+	go func() { _ = http.Serve(admin, p.admin()) }() // ends with the process
+	accepting.Wait()
+	p.connections.Wait()
+	return nil
+}
+
+// admin answers the probes, and says what was forwarded.
+func (p *proxy) admin() http.Handler {
+	m := http.NewServeMux()
+	fine := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") }
+	m.HandleFunc("/live", fine)
+	m.HandleFunc("/ready", fine)
+	m.HandleFunc("/forwarded", func(w http.ResponseWriter, _ *http.Request) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(p.forwarded)
+	})
+	return m
+}
+
+func (p *proxy) accept(l net.Listener, inbound bool) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return // it is closed
+		}
+		p.connections.Go(func() {
+			defer c.Close()
+			p.forward(c.(*net.TCPConn), inbound)
+		})
+	}
+}
+
+// forward connects to where a connection was going, and copies until both sides have ended.
+func (p *proxy) forward(c *net.TCPConn, inbound bool) {
+	target, err := original(c)
+	if err != nil || target == c.LocalAddr().String() {
+		return // nobody was redirected: there is nowhere to go
+	}
+	if inbound {
+		_, port, _ := net.SplitHostPort(target)
+		p.mu.Lock()
+		p.forwarded[port]++
+		p.mu.Unlock()
+	}
+	to, err := net.DialTimeout("tcp4", target, time.Second)
+	if err != nil {
+		// As the real one does, so that the client sees that it failed.
+		_ = c.SetLinger(0)
+		return
+	}
+	defer to.Close()
+	var both sync.WaitGroup
+	both.Go(func() { pass(to.(*net.TCPConn), c) })
+	both.Go(func() { pass(c, to.(*net.TCPConn)) })
+	both.Wait()
+}
+
+// pass copies one direction, and its end. What has failed on one side fails on the other.
+func pass(to, from *net.TCPConn) {
+	if _, err := io.Copy(to, from); err != nil {
+		_ = to.SetLinger(0)
+		_ = to.Close()
+		_ = from.Close()
+		return
+	}
+	_ = to.CloseWrite()
+}
+
+// original is where a connection was going before iptables redirected it.
+func original(c *net.TCPConn) (string, error) {
+	const originalDestination = 80 // SO_ORIGINAL_DST of linux/netfilter_ipv4.h
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	var address *syscall.IPv6Mreq // the result has the size of a sockaddr_in, and is one
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		address, failed = syscall.GetsockoptIPv6Mreq(int(fd), syscall.IPPROTO_IP, originalDestination)
+	}); err != nil {
+		return "", err
+	}
+	if failed != nil {
+		return "", failed
+	}
+	b := address.Multiaddr
+	return net.JoinHostPort(net.IP(b[4:8]).String(), strconv.Itoa(int(b[2])<<8|int(b[3]))), nil
+}

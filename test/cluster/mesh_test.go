@@ -1,0 +1,374 @@
+//go:build cluster && clusterfull
+
+package cluster
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// What Linkerd calls its parts of a pod, and the images that stand for its own.
+const (
+	linkerdProxy = "linkerd-proxy"
+	linkerdInit  = "linkerd-init"
+	proxyImage   = "dev.local/linkerd-proxy"
+	initImage    = "dev.local/linkerd-init"
+)
+
+// linkerdFolder is where Linkerd's injector reads its files.
+const linkerdFolder = "/var/run/linkerd"
+
+// injectorAddress is where Linkerd's injector listens, on the node.
+const injectorAddress = nodeAddress + ":8453"
+
+// A meshOrder is a way in which the API server asks both injectors, by the name of the
+// configuration of Linkerd's: ours is queue-proxy-injector.
+type meshOrder struct {
+	name, configuration string
+	reinvocation        string
+}
+
+var meshOrders = []meshOrder{
+	{"first", "linkerd-proxy-injector-webhook-config", "Never"}, // Linkerd's own
+	{"again", "linkerd-proxy-injector-webhook-again", "IfNeeded"},
+	{"last", "zz-linkerd-proxy-injector", "Never"},
+}
+
+func TestFullAPodOfLinkerdsInjectorAndOursServesInARollOut(t *testing.T) {
+	webhook(t)
+	startLinkerd(t)
+	for _, order := range meshOrders {
+		for _, mode := range modes {
+			t.Run(order.name+" "+mode, func(t *testing.T) {
+				t.Parallel()
+				s := newSpace(t, "mesh-"+order.name+"-"+mode, wanted)
+				s.kubectl("annotate", "namespace", s.name, "linkerd.io/inject=enabled")
+				s.linkerdWebhook(order)
+				a := app{name: "web", replicas: 2, annotations: meshed(mode)}
+				s.wholePod(s.admitted(a.pod()), order, mode)
+				c := newClients(s, s.run(a))
+				c.comeAll()
+				for range 2 {
+					time.Sleep(2 * time.Second)
+					s.kubectl("rollout", "restart", "deployment/web")
+					s.rolled("web")
+				}
+				time.Sleep(time.Second)
+				c.allServed("two roll-outs with Linkerd's injector " + order.name + ", " + mode)
+				for _, pod := range s.ready("app=web", 2) {
+					s.hasSidecar(pod)
+					s.cameThroughTheMesh(pod)
+				}
+			})
+		}
+	}
+}
+
+// meshed are the annotations that docs/service-mesh.md asks for, and those of the ledger.
+func meshed(mode string) map[string]string {
+	all := logged("mode=" + mode)
+	all["config.linkerd.io/skip-inbound-ports"] = "8022,9090,9091"
+	all["config.alpha.linkerd.io/proxy-wait-before-exit-seconds"] = "30"
+	return all
+}
+
+// startLinkerd starts Linkerd's injector on the node, with the values of Linkerd's own chart
+// but for the images.
+func startLinkerd(t *testing.T) {
+	t.Helper()
+	bin, err := programs("linkerd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := moduleField("linkerd", "github.com/linkerd/linkerd2", "Dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	importLinkerd(t, bin)
+	authority, err := newAuthority(t.TempDir(), "linkerd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := authority.sign("", "linkerd-proxy-injector", []string{nodeAddress})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{
+		"config/values":                      linkerdValues(t, dir+"/charts/linkerd-control-plane/values.yaml"),
+		"identity/trust-roots/ca-bundle.crt": authority.pem,
+		"tls/ca.crt":                         authority.pem, // for the webhook's configuration
+		"tls/tls.crt":                        cert,
+		"tls/tls.key":                        key,
+	} {
+		file := filepath.Join(linkerdFolder, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const admin = nodeAddress + ":9995"
+	it.define("linkerd-injector", "env", "LINKERD_CHARTS="+dir+"/charts", bin+"/injector", "-addr="+injectorAddress, "-metrics-addr="+admin,
+		"-kubeconfig="+it.state+"/pki/admin.kubeconfig")
+	if err := it.start("linkerd-injector"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { it.stop("linkerd-injector") })
+	if err := it.until("Linkerd's injector is ready", func() error {
+		if status, body := ask("GET", "http://"+admin+"/ready"); status != 200 {
+			return fmt.Errorf("%d %s", status, body)
+		}
+		return nil
+	}, "linkerd-injector"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// linkerdValues are the values of a chart, with images that the node has. The rules are made
+// by the iptables that the node has, which is run as root.
+func linkerdValues(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		t.Fatal(err)
+	}
+	values["imagePullPolicy"] = "Never"
+	for key, image := range map[string]string{"proxy": proxyImage, "proxyInit": initImage} {
+		part, ok := values[key].(map[string]any)
+		if !ok {
+			t.Fatalf("%s: got no map %q", file, key)
+		}
+		part["image"] = map[string]any{"name": image, "version": "dev"}
+		if key == "proxyInit" {
+			part["iptablesMode"], part["runAsRoot"] = "nft", true
+		}
+	}
+	text, err = yaml.Marshal(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// importLinkerd gives containerd the stand-in for the proxy, and Linkerd's own program that
+// makes the rules, with the node's iptables beside it.
+func importLinkerd(t *testing.T, bin string) {
+	t.Helper()
+	proxy, err := os.ReadFile(bin + "/proxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := it.importFiles(proxyImage+":dev", "/proxy", map[string][]byte{"proxy": proxy, "usr/lib/linkerd/linkerd-await": proxy, "bin/sleep": proxy}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := iptablesFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files["proxy-init"], err = os.ReadFile(bin + "/linkerd2-proxy-init"); err != nil {
+		t.Fatal(err)
+	}
+	if err := it.importFiles(initImage+":dev", "/proxy-init", files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// iptablesFiles are the machine's iptables, the libraries that it is linked with, and its
+// extensions, at the paths where they are looked for.
+func iptablesFiles() (map[string][]byte, error) {
+	program, err := filepath.EvalSymlinks("/usr/sbin/xtables-nft-multi")
+	if err != nil {
+		return nil, err
+	}
+	linked, err := run(nil, "ldd", program)
+	if err != nil {
+		return nil, err
+	}
+	var needed []string
+	for _, word := range strings.Fields(linked) {
+		if strings.HasPrefix(word, "/") {
+			needed = append(needed, word)
+		}
+	}
+	for _, name := range []string{"REDIRECT", "NAT", "comment", "multiport", "owner", "standard", "tcp"} {
+		found, err := filepath.Glob("/usr/lib/*/xtables/libxt_" + name + ".so")
+		if err != nil {
+			return nil, err
+		}
+		needed = append(needed, found...)
+	}
+	files := map[string][]byte{}
+	for _, name := range needed {
+		if files[strings.TrimPrefix(name, "/")], err = os.ReadFile(name); err != nil {
+			return nil, err
+		}
+	}
+	text, err := os.ReadFile(program)
+	files["iptables-nft"], files["iptables-nft-save"] = text, text
+	return files, err
+}
+
+// linkerdWebhook makes the API server ask Linkerd's injector about the pods of this
+// namespace, and waits until it does.
+func (s *space) linkerdWebhook(order meshOrder) {
+	s.t.Helper()
+	authority, err := os.ReadFile(linkerdFolder + "/tls/ca.crt")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	name := order.configuration + "-" + s.name
+	apply(s.t, fmt.Sprintf(`apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata: {name: %s}
+webhooks:
+- name: linkerd-proxy-injector.linkerd.io
+  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}
+  clientConfig: {url: "https://%s/", caBundle: %s}
+  failurePolicy: Fail
+  reinvocationPolicy: %s
+  admissionReviewVersions: [v1, v1beta1]
+  rules: [{operations: [CREATE], apiGroups: [""], apiVersions: [v1], resources: [pods, services]}]
+  sideEffects: None
+`, name, s.name, injectorAddress, base64.StdEncoding.EncodeToString(authority), order.reinvocation))
+	s.t.Cleanup(func() { _, _ = run(nil, "kubectl", "delete", "mutatingwebhookconfiguration", name) })
+	eventually(s.t, "both injectors are asked", func() error {
+		pod, err := s.tryPod(app{name: "try"}.pod())
+		if err == nil && (pod.spec(linkerdProxy) == nil || pod.spec(sidecarName) == nil) {
+			err = fmt.Errorf("the containers are %v", containerNames(pod))
+		}
+		return err
+	})
+}
+
+// tryPod returns a pod as the API server would keep it.
+func (s *space) tryPod(manifest string) (object, error) {
+	out, err := run([]byte(manifest), "kubectl", "-n", s.name, "create", "--dry-run=server", "-o", "json", "-f", "-")
+	if err != nil {
+		return nil, err
+	}
+	var pod object
+	return pod, json.Unmarshal([]byte(out), &pod)
+}
+
+func (s *space) admitted(manifest string) object {
+	s.t.Helper()
+	pod, err := s.tryPod(manifest)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return pod
+}
+
+// containerNames are the names of a pod's containers, those of the init containers first.
+func containerNames(pod object) []string {
+	var all []string
+	for _, c := range append(pod.each("spec", "initContainers"), pod.each("spec", "containers")...) {
+		all = append(all, c.text("name"))
+	}
+	return all
+}
+
+// wholePod fails the test unless a pod is as docs/service-mesh.md says.
+func (s *space) wholePod(pod object, order meshOrder, mode string) {
+	s.t.Helper()
+	want := map[string][]string{
+		"first sidecar": {linkerdInit, linkerdProxy, "app", sidecarName}, "first native": {linkerdInit, sidecarName, linkerdProxy, "app"},
+		"last sidecar": {linkerdInit, linkerdProxy, "app", sidecarName}, "last native": {sidecarName, linkerdInit, linkerdProxy, "app"},
+	}
+	want["again sidecar"], want["again native"] = want["first sidecar"], want["first native"]
+	if got := containerNames(pod); !slices.Equal(got, want[order.name+" "+mode]) {
+		s.t.Fatalf("got the containers %v, want %v", got, want[order.name+" "+mode])
+	}
+	proxy, ours, web := pod.spec(linkerdProxy), pod.spec(sidecarName), pod.spec("app")
+	for _, probe := range []string{"readinessProbe", "livenessProbe"} {
+		if n := proxy.number(probe, "httpGet", "port"); n != 4191 {
+			s.t.Errorf("got the %s of %s at port %d, want Linkerd's at 4191", probe, linkerdProxy, n)
+		}
+	}
+	if hook := fmt.Sprint(proxy.at("lifecycle", "preStop", "exec", "command")); hook != "[/bin/sleep 30]" {
+		s.t.Errorf("got the hook %s before the end of %s, want Linkerd's", hook, linkerdProxy)
+	}
+	if web.at("readinessProbe") != nil || web.number("lifecycle", "preStop", "httpGet", "port") != 8022 {
+		s.t.Errorf("got %v, want the app's probe moved and its end held", web)
+	}
+	for _, e := range ours.each("env") {
+		if e.text("name") == "SERVING_READINESS_PROBE" && (!strings.Contains(e.text("value"), "8080") || strings.Contains(e.text("value"), "4191")) {
+			s.t.Errorf("got the probe %s, want the app's alone", e.text("value"))
+		}
+	}
+	s.wholePorts(pod)
+	s.comesBackTheSame(pod)
+}
+
+// wholePorts fails the test unless the ports are named and excluded as documented.
+func (s *space) wholePorts(pod object) {
+	s.t.Helper()
+	ports := map[string]int{}
+	for _, name := range []string{"app", sidecarName} {
+		for _, p := range pod.spec(name).each("ports") {
+			ports[name+" "+p.text("name")] = p.number("containerPort")
+		}
+	}
+	if want := map[string]int{"app user-port": 8080, "queue-proxy http": 8012, "queue-proxy http-autometric": 9090, "queue-proxy http-usermetric": 9091}; !reflect.DeepEqual(ports, want) {
+		s.t.Errorf("got the ports %v, want %v", ports, want)
+	}
+	const ignored = "--inbound-ports-to-ignore 4190,4191,8022,9090,9091 "
+	args := fmt.Sprint(pod.spec(linkerdInit).at("args"))
+	if !strings.Contains(args, ignored) {
+		s.t.Errorf("got the rules %s, want %s", args, ignored)
+	}
+}
+
+// comesBackTheSame fails the test if a pod that has both is changed by either, or by the
+// injector's command line.
+func (s *space) comesBackTheSame(pod object) {
+	s.t.Helper()
+	delete(pod, "status")
+	if m, ok := pod["metadata"].(map[string]any); ok {
+		for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"} {
+			delete(m, key)
+		}
+	}
+	text, err := json.Marshal(pod)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var again object
+	if err := json.Unmarshal([]byte(injector(s.t, string(text), "inject", "--image="+sidecarImage)), &again); err != nil {
+		s.t.Fatal(err)
+	}
+	for who, got := range map[string]object{"the command line": again, "the API server": s.admitted(string(text))} {
+		if !reflect.DeepEqual(got.at("spec"), pod.at("spec")) {
+			s.t.Errorf("%s: got %v of a pod that has both sidecars, want it unchanged: %v", who, got.at("spec"), pod.at("spec"))
+		}
+	}
+}
+
+// cameThroughTheMesh fails the test unless requests and probes of a pod came through the
+// proxy, and what is excluded did not.
+func (s *space) cameThroughTheMesh(pod object) {
+	s.t.Helper()
+	status, text := ask("GET", "http://"+pod.text("status", "podIP")+":4191/forwarded")
+	var forwarded map[string]int
+	if err := json.Unmarshal([]byte(text), &forwarded); err != nil {
+		s.t.Fatalf("got %d %q of the proxy, want what it has forwarded", status, text)
+	}
+	if forwarded["8012"] == 0 || len(forwarded) != 1 {
+		s.t.Errorf("%s: got connections %v forwarded, want some to 8012 alone", pod.name(), forwarded)
+	}
+}
