@@ -303,13 +303,10 @@ func (in *injection) addSidecar() error {
 	}
 	always := corev1.ContainerRestartPolicyAlways
 	c.RestartPolicy = &always
-	// The app starts after this probe, so it must not depend on the app.
-	c.StartupProbe = &corev1.Probe{
-		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(in.ports.serving)}},
-		TimeoutSeconds:   usualTimeout,
-		PeriodSeconds:    1,
-		SuccessThreshold: usualSuccesses,
-		FailureThreshold: 30,
+	// What a mesh redirects to an ordinary container reaches nobody yet, and the pod would wait
+	// for this probe forever.
+	if !slices.ContainsFunc(in.pod.Containers, func(c corev1.Container) bool { return isMeshProxy(&c) }) {
+		c.StartupProbe = in.startupProbe()
 	}
 	// It is ended after the app, so its own SIGTERM comes too late to begin a drain.
 	c.Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{
@@ -318,6 +315,18 @@ func (in *injection) addSidecar() error {
 	in.set(c, "spec", "initContainers", sidecarName)
 	in.note("the init container %s is added last, and stays: it starts before the app and ends after it", sidecarName)
 	return nil
+}
+
+// startupProbe asks whether a native sidecar listens. The app starts after this probe, so it
+// must not depend on the app.
+func (in *injection) startupProbe() *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(in.ports.serving)}},
+		TimeoutSeconds:   usualTimeout,
+		PeriodSeconds:    1,
+		SuccessThreshold: usualSuccesses,
+		FailureThreshold: 30,
+	}
 }
 
 // unnamedPort is the name of the sidecar's port where the app's has none.
