@@ -311,12 +311,16 @@ func (s *space) wholePod(pod object, order meshOrder, mode string) {
 			s.t.Errorf("got the probe %s, want the app's alone", e.text("value"))
 		}
 	}
-	s.wholePorts(pod)
+	if got, want := ours.at("startupProbe") != nil, mode == "native" && order.name == "last"; got != want {
+		s.t.Errorf("got a startup probe of %s: %v, want %v", sidecarName, got, want)
+	}
+	s.wholePorts(pod, order.name == "last" && mode == "sidecar")
 	s.comesBackTheSame(pod)
 }
 
-// wholePorts fails the test unless the ports are named and excluded as documented.
-func (s *space) wholePorts(pod object) {
+// wholePorts fails the test unless the ports are named and excluded as documented. Linkerd
+// lists those that ordinary containers declare when its injector is asked.
+func (s *space) wholePorts(pod object, lists bool) {
 	s.t.Helper()
 	ports := map[string]int{}
 	for _, name := range []string{"app", sidecarName} {
@@ -326,6 +330,15 @@ func (s *space) wholePorts(pod object) {
 	}
 	if want := map[string]int{"app user-port": 8080, "queue-proxy http": 8012, "queue-proxy http-autometric": 9090, "queue-proxy http-usermetric": 9091}; !reflect.DeepEqual(ports, want) {
 		s.t.Errorf("got the ports %v, want %v", ports, want)
+	}
+	listed := ""
+	for _, e := range pod.spec(linkerdProxy).each("env") {
+		if e.text("name") == "LINKERD2_PROXY_INBOUND_PORTS" {
+			listed = e.text("value")
+		}
+	}
+	if got := strings.Contains(listed, "8012"); got != lists || !strings.Contains(listed, "8080") {
+		s.t.Errorf("got the ports %q listed for %s, want 8080, and 8012: %v", listed, linkerdProxy, lists)
 	}
 	const ignored = "--inbound-ports-to-ignore 4190,4191,8022,9090,9091 "
 	args := fmt.Sprint(pod.spec(linkerdInit).at("args"))
