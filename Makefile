@@ -97,7 +97,7 @@ cluster: ## Run both images in a real Kubernetes with Knative Serving; Debian an
 	$(GO) vet -tags cluster ./test/cluster
 	$(GO) test -tags cluster -count=1 -timeout 25m -parallel 4 -v ./test/cluster $(if $(CLUSTER),-run '$(CLUSTER)')
 
-cluster-full: ## In that cluster: Knative's own image beside ours, KEDA and an HPA by our numbers. CLUSTER=NAME is a part; ARGS=-update writes the tables of the documents.
+cluster-full: ## In that cluster: Knative's own image beside ours, its own tests, KEDA and an HPA by our numbers. CLUSTER=NAME is a part; ARGS=-update writes the tables of the documents.
 	test/cluster/setup full
 	$(GO) vet -tags cluster,clusterfull ./test/cluster
 	$(GO) test -tags cluster,clusterfull -count=1 -timeout 90m -v ./test/cluster -run '$(or $(CLUSTER),^TestFull)' $(ARGS)

@@ -53,9 +53,10 @@ func (m *machine) importProgram(program, ref, as string) error {
 	return m.importFiles(ref, as, map[string][]byte{strings.TrimPrefix(as, "/"): text})
 }
 
-// importFiles gives containerd an image of executable files that starts one of them.
+// importFiles gives containerd an image of executable files that starts one of them,
+// with a /tmp as other base images have.
 func (m *machine) importFiles(ref, entrypoint string, files map[string][]byte) error {
-	layer, err := tarball(files)
+	layer, err := tarball(files, "tmp")
 	if err != nil {
 		return err
 	}
@@ -84,10 +85,16 @@ func (m *machine) importFiles(ref, entrypoint string, files map[string][]byte) e
 	return errors.Join(err, os.Remove(file))
 }
 
-// tarball returns an archive of executable files, with the folders that they are in.
-func tarball(files map[string][]byte) ([]byte, error) {
+// tarball returns an archive of executable files, with the folders that they are in, and
+// of folders that everybody may write to.
+func tarball(files map[string][]byte, folders ...string) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
+	for _, name := range folders {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o1777}); err != nil {
+			return nil, err
+		}
+	}
 	for name, text := range files {
 		if dir, _, ok := strings.Cut(name, "/"); ok {
 			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755}); err != nil {

@@ -26,6 +26,18 @@ const (
 const ledgerTemplate = `{"message":"request","target":"{{js .Request.URL.RequestURI}}","status":{{.Response.Code}},` +
 	`"protocol":"{{.Request.Proto}}","reason":"{{if lt .Response.Code 500}}ok{{else}}failed{{end}}"}`
 
+// servingConfig is what the tests set in Knative's ConfigMaps, by their names.
+var servingConfig = map[string]string{
+	// Releases before 1.0 know the names with a dot.
+	"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
+		`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
+	"domain":        `{"example.com":""}`,
+	"deployment":    queueImage(sidecarImage),
+	"autoscaler":    `{"stable-window":"12s","scale-to-zero-grace-period":"10s"}`,
+	"features":      `{"multi-container-probing":"enabled"}`,
+	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"false","logging.request-log-template":` + strconv.Quote(ledgerTemplate) + `}`,
+}
+
 // knativeState is whether Knative runs, and why not.
 type knativeState struct {
 	once sync.Once
@@ -68,16 +80,7 @@ func (m *machine) installServing() error {
 	if err := m.rollouts("webhook"); err != nil {
 		return err
 	}
-	for name, data := range map[string]string{
-		// Releases before 1.0 know the names with a dot.
-		"network": `{"ingress-class":"test.ingress.networking.knative.dev","certificate-class":"test.ingress.networking.knative.dev",` +
-			`"ingress.class":"test.ingress.networking.knative.dev","certificate.class":"test.ingress.networking.knative.dev"}`,
-		"domain":        `{"example.com":""}`,
-		"deployment":    queueImage(sidecarImage),
-		"autoscaler":    `{"stable-window":"12s","scale-to-zero-grace-period":"10s"}`,
-		"features":      `{"multi-container-probing":"enabled"}`,
-		"observability": `{"logging.enable-request-log":"true","logging.request-log-template":` + strconv.Quote(ledgerTemplate) + `}`,
-	} {
+	for name, data := range servingConfig {
 		if err := m.until("config-"+name+" is set", func() error { return patchConfig(name, data) }); err != nil {
 			return err
 		}

@@ -1,0 +1,354 @@
+//go:build cluster && clusterfull
+
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	upstreamQueue = flag.String("queue", sidecarImage, "image of the queue-proxy that Knative's own tests run with; "+knativeQueue+" is Knative's")
+	upstreamOnly  = flag.String("only", "", "regular expression of those of Knative's own tests that run, as PACKAGE.TEST; -update writes nothing then")
+)
+
+// upstreamModule is the folder of the go.mod that names Knative's tests.
+const upstreamModule = "knative-tests"
+
+// upstreamBound is how long the tests of one package may take.
+const upstreamBound = 40 * time.Minute
+
+// upstreamPackages are the packages of knative.dev/serving/test whose tests run, in the
+// order in which they do.
+var upstreamPackages = []string{"conformance/runtime", "conformance/api/v1", "e2e", "e2e/multicontainerprobing"}
+
+// upstreamImages are the programs of test images, by their names in the tests.
+var upstreamImages = []string{
+	"autoscale", "failing", "grpc-ping", "hellohttp2", "helloworld", "httpproxy", "readiness", "runtime",
+	"servingcontainer", "sidecarcontainer", "singlethreaded", "slowstart", "timeout", "wsserver",
+}
+
+// upstreamConfig is what Knative's own runs of these tests set, and what they take for
+// granted, as the defaults of the release.
+var upstreamConfig = map[string]string{
+	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s"}`,
+	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"true","logging.request-log-template":` + strconv.Quote(
+		`{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", `+
+			`"status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", `+
+			`"serverIp": "{{.Revision.PodIP}}", "referer": "{{js .Request.Referer}}", "latency": "{{.Response.Latency}}s", "protocol": "{{.Request.Proto}}"}, "traceId": "{{.TraceID}}"}`) + `}`,
+}
+
+// What becomes of a test that does not pass.
+const (
+	byDesign  = "fails by design"
+	cannotRun = "cannot run here"
+	passed    = "passed"
+)
+
+// A deviation says why a test does not pass.
+type deviation struct{ status, why string }
+
+// upstreamDeviations are the tests, or cases of tests, that do not pass.
+var upstreamDeviations = map[string]deviation{
+	"e2e.TestHelloHTTP2WithEmptyPortName": {cannotRun, "Knative skips it: knative/serving issue 4283"},
+}
+
+// upstreamOther are the tests that are not run because they are about something else, by
+// what that is.
+var upstreamOther = map[string][]string{
+	"the autoscaler": {
+		"e2e.TestAutoscaleUpDownUp", "e2e.TestAutoscaleUpCountPods", "e2e.TestRPSBasedAutoscaleUpCountPods", "e2e.TestAutoscaleSustaining",
+		"e2e.TestTargetBurstCapacity", "e2e.TestTargetBurstCapacityMinusOne", "e2e.TestTargetBurstCapacityZero", "e2e.TestFastScaleToZero",
+		"e2e.TestActivationScale", "e2e.TestInitScalePositive", "e2e.TestMinScaleTransition", "e2e.TestMinScale", "e2e.TestMinScaleAnnotationChange",
+	},
+	"Routes and the ingress": {
+		"e2e.TestEgressTraffic", "e2e.TestMultipleNamespace", "e2e.TestConflictingRouteService", "e2e.TestGradualRollout", "e2e.TestRollbackBYOName",
+		"e2e.TestRoutesNotReady", "e2e.TestRouteVisibilityChanges", "e2e.TestServiceToServiceCall", "e2e.TestSvcToSvcViaActivator", "e2e.TestCallToPublicService",
+		"e2e.TestSubrouteLocalSTS", "e2e.TestSubrouteVisibilityPublicToPrivate", "e2e.TestSubrouteVisibilityPrivateToPublic",
+		"conformance/api/v1.TestBlueGreenRoute", "conformance/api/v1.TestRouteGetAndList", "conformance/api/v1.TestRouteCreation",
+		"conformance/api/v1.TestServiceWithTrafficSplit",
+	},
+	"the objects of the API": {
+		"e2e.TestEmptyDir", "e2e.TestImagePullError", "e2e.TestPodScheduleError", "e2e.TestResourceQuotaError", "e2e.TestServiceDryRunValidationWithInvalidPodSpec",
+		"conformance/api/v1.TestConfigurationGetAndList", "conformance/api/v1.TestUpdateConfigurationMetadata", "conformance/api/v1.TestContainerErrorMsg",
+		"conformance/api/v1.TestServiceGenerateName", "conformance/api/v1.TestRouteAndConfigGenerateName",
+		"conformance/api/v1.TestRevisionGetAndList", "conformance/api/v1.TestServiceAccountValidation", "conformance/api/v1.TestServiceCreateListAndDelete",
+		"conformance/api/v1.TestServiceCreateAndUpdate", "conformance/api/v1.TestServiceBYOName", "conformance/api/v1.TestAnnotationPropagation",
+		"conformance/api/v1.TestLabelPropagation", "conformance/api/v1.TestServiceCreateWithEmptyDir", "conformance/api/v1.TestConfigMapVolume",
+		"conformance/api/v1.TestProjectedConfigMapVolume", "conformance/api/v1.TestSecretVolume", "conformance/api/v1.TestProjectedSecretVolume",
+		"conformance/api/v1.TestProjectedComplex", "conformance/api/v1.TestProjectedServiceAccountToken",
+	},
+}
+
+func TestFullKnativesOwnTestsPassWithOurImage(t *testing.T) {
+	serving(t)
+	prepareUpstream(t)
+	results := map[string]upstreamResult{}
+	for _, p := range upstreamPackages {
+		tests := upstreamTests(t, p)
+		if len(tests) == 0 {
+			continue
+		}
+		maps.Copy(results, runUpstream(t, p, tests))
+		for _, name := range tests {
+			if results[name].status == "" {
+				t.Errorf("%s: got no result, want one", name)
+			}
+		}
+	}
+	if len(results) == 0 {
+		t.Fatal("got no test to run, want some")
+	}
+	compareUpstream(t, results)
+	text := upstreamTable(moduleVersion(t, upstreamModule, "knative.dev/serving"), results)
+	fmt.Printf("\n%s\n", text)
+	if *update && !t.Failed() && *upstreamOnly == "" && *upstreamQueue == sidecarImage {
+		if err := writeBetween("../../docs/knative.md", "upstream", text); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// prepareUpstream gives Knative's tests what they expect of a cluster: their images and
+// namespaces, the configuration, and the Service at which they look for an ingress.
+func prepareUpstream(t *testing.T) {
+	t.Helper()
+	bin, err := programs(upstreamModule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range upstreamImages {
+		if err := it.importProgram(bin+"/"+name, "dev.local/"+name+":dev", "/ko-app/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, data := range upstreamConfig {
+		if err := patchConfig(name, data); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = patchConfig(name, servingConfig[name]) })
+	}
+	if err := setQueueImage(*upstreamQueue); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = setQueueImage(sidecarImage) })
+	dir, err := moduleField(upstreamModule, "knative.dev/serving", "Dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The address is a flag: of this Service they only want to know that it has no other ports.
+	files := []string{it.state + "/upstream.yaml", dir + "/test/config/cluster-resources.yaml", dir + "/test/config/test-resources.yaml"}
+	if err := os.WriteFile(files[0], []byte(`apiVersion: v1
+kind: Namespace
+metadata: {name: istio-system}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: istio-ingressgateway, namespace: istio-system}
+spec: {clusterIP: None}
+`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		kubectl(t, "apply", "-f", f)
+		t.Cleanup(func() { _, _ = run(nil, "kubectl", "delete", "--wait=false", "-f", f) })
+	}
+	eventually(t, "the namespace of Knative's tests has a service account", func() error {
+		return it.api.ok("/api/v1/namespaces/serving-tests/serviceaccounts/default")
+	})
+}
+
+// upstreamProgram returns the file of a package's tests: see test/cluster/build.
+func upstreamProgram(t *testing.T, p string) string {
+	t.Helper()
+	bin, err := programs(upstreamModule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bin + "/" + strings.ReplaceAll(p, "/", "-") + ".test"
+}
+
+// upstreamTests returns the names of a package's tests but for those that are about
+// something else. They begin with the package's.
+func upstreamTests(t *testing.T, p string) []string {
+	t.Helper()
+	out, err := run(nil, upstreamProgram(t, p), "-test.list", ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := map[string]bool{}
+	for _, names := range upstreamOther {
+		for _, name := range names {
+			if strings.HasPrefix(name, p+".") {
+				others[name] = true
+			}
+		}
+	}
+	only, err := regexp.Compile(*upstreamOnly)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests []string
+	for line := range strings.FieldsSeq(out) {
+		name := p + "." + line
+		if !others[name] && only.MatchString(name) {
+			tests = append(tests, name)
+		}
+		delete(others, name)
+	}
+	for name := range others {
+		t.Errorf("%s: got no such test in Knative, want the table of those that are not run to be up to date", name)
+	}
+	return tests
+}
+
+// An upstreamResult is what became of a test, or of a case of one.
+type upstreamResult struct {
+	status string // pass, fail or skip
+	output []string
+}
+
+// runUpstream runs tests of a package and returns what became of them and their cases.
+func runUpstream(t *testing.T, p string, tests []string) map[string]upstreamResult {
+	t.Helper()
+	var names []string
+	for _, name := range tests {
+		names = append(names, strings.TrimPrefix(name, p+"."))
+	}
+	c := exec.CommandContext(t.Context(), "go", "tool", "test2json", "-t", upstreamProgram(t, p), "-test.v=test2json", "-test.parallel=6",
+		"-test.timeout="+upstreamBound.String(), "-test.run=^("+strings.Join(names, "|")+")$",
+		"-dockerrepo=dev.local", "-tag=dev", "-ingressendpoint="+nodeAddress, "-ingress-class=test.ingress.networking.knative.dev",
+		"-enable-alpha", "-enable-beta", "-disable-logstream")
+	c.Env = append(os.Environ(), "SYSTEM_NAMESPACE=knative-serving")
+	log, err := os.Create(it.logs + "/upstream-" + strings.ReplaceAll(p, "/", "-") + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	c.Stderr = log
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	results, err := readUpstream(p, out, log)
+	// It also exits with an error when a test has failed, which the results say.
+	if wait := c.Wait(); err != nil {
+		t.Fatalf("%s: %v", p, errors.Join(err, wait))
+	}
+	return results
+}
+
+// readUpstream reads the events of test2json.
+func readUpstream(p string, events io.Reader, log io.Writer) (map[string]upstreamResult, error) {
+	results := map[string]upstreamResult{}
+	for d := json.NewDecoder(events); ; {
+		var e struct{ Action, Test, Output string }
+		err := d.Decode(&e)
+		if errors.Is(err, io.EOF) {
+			return results, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		r := results[p+"."+e.Test]
+		switch e.Action {
+		case "output":
+			r.output = append(r.output, e.Output)
+			fmt.Fprint(log, e.Output)
+		case "pass", "fail", "skip":
+			r.status = e.Action
+			if e.Test != "" {
+				fmt.Printf("    %s.%s: %s\n", p, e.Test, e.Action)
+			}
+		}
+		if e.Test != "" {
+			results[p+"."+e.Test] = r
+		}
+	}
+}
+
+// compareUpstream fails the test where a result is not what upstreamDeviations says.
+func compareUpstream(t *testing.T, results map[string]upstreamResult) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		r := results[name]
+		_, known := upstreamDeviations[name]
+		switch {
+		case len(casesOf(name, results)) > 0:
+			// It is what its cases are.
+		case r.status == "pass" && known:
+			t.Errorf("%s: got a pass, want what the table says: %v", name, upstreamDeviations[name])
+		case r.status != "pass" && !known:
+			t.Errorf("%s: got %q, want pass:\n%s", name, r.status, strings.Join(r.output[max(0, len(r.output)-25):], ""))
+		}
+	}
+	for name := range upstreamDeviations {
+		if _, ok := results[name]; !ok && *upstreamOnly == "" {
+			t.Errorf("%s: got no result, want the one of the table", name)
+		}
+	}
+}
+
+// casesOf returns the names of a test's cases that have none themselves, sorted.
+func casesOf(name string, results map[string]upstreamResult) []string {
+	var all []string
+	for _, other := range slices.Sorted(maps.Keys(results)) {
+		if strings.HasPrefix(other, name+"/") && len(casesOf(other, results)) == 0 {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// upstreamTable is what became of each test, in Markdown.
+func upstreamTable(version string, results map[string]upstreamResult) string {
+	var rows strings.Builder
+	count := map[string]int{}
+	row := func(name string) string {
+		d, known := upstreamDeviations[name]
+		if !known {
+			d.status = passed
+		}
+		count[d.status]++
+		return strings.TrimSuffix(d.status+": "+d.why, ": ")
+	}
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		p, test, _ := strings.Cut(name, ".")
+		if strings.Contains(test, "/") {
+			continue
+		}
+		cases := casesOf(name, results)
+		failing := slices.DeleteFunc(slices.Clone(cases), func(c string) bool { _, known := upstreamDeviations[c]; return !known })
+		if len(failing) == 0 {
+			fmt.Fprintf(&rows, "| %s | `%s` | %s |\n", p, test, row(name))
+			continue
+		}
+		fmt.Fprintf(&rows, "| %s | `%s` | %d of %d cases passed |\n", p, test, len(cases)-len(failing), len(cases))
+		for _, c := range failing {
+			fmt.Fprintf(&rows, "| | `%s` | %s |\n", strings.TrimPrefix(c, name), row(c))
+		}
+	}
+	head := fmt.Sprintf("Knative Serving %s: %d tests passed, %d failed by design, %d cannot run here.\n\n| package | test | |\n|---|---|---|\n",
+		version, count[passed], count[byDesign], count[cannotRun])
+	tail := "\nThe other tests of these packages are not run, because they are about something else:\n\n| about | tests |\n|---|---|\n"
+	for _, subject := range slices.Sorted(maps.Keys(upstreamOther)) {
+		names := slices.Sorted(slices.Values(upstreamOther[subject]))
+		tail += fmt.Sprintf("| %s | `%s` |\n", subject, strings.Join(names, "`, `"))
+	}
+	return head + rows.String() + tail
+}
