@@ -8,17 +8,14 @@ tool (
 	knative.dev/serving/test/e2e
 	knative.dev/serving/test/e2e/multicontainerprobing
 	knative.dev/serving/test/test_images/autoscale
-	knative.dev/serving/test/test_images/failing
 	knative.dev/serving/test/test_images/grpc-ping
 	knative.dev/serving/test/test_images/hellohttp2
 	knative.dev/serving/test/test_images/helloworld
-	knative.dev/serving/test/test_images/httpproxy
 	knative.dev/serving/test/test_images/multicontainer/servingcontainer
 	knative.dev/serving/test/test_images/multicontainer/sidecarcontainer
 	knative.dev/serving/test/test_images/readiness
 	knative.dev/serving/test/test_images/runtime
 	knative.dev/serving/test/test_images/singlethreaded
-	knative.dev/serving/test/test_images/slowstart
 	knative.dev/serving/test/test_images/timeout
 	knative.dev/serving/test/test_images/wsserver
 )
