@@ -41,9 +41,10 @@ var upstreamImages = []string{
 }
 
 // upstreamConfig is what Knative's own runs of these tests set, and what they take for
-// granted, as the defaults of the release.
+// granted, as the defaults of the release. But the activator is only where a test asks for
+// it: its timeouts would hide those of the queue-proxy.
 var upstreamConfig = map[string]string{
-	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s"}`,
+	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s","target-burst-capacity":"0"}`,
 	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"true","logging.request-log-template":` + strconv.Quote(
 		`{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", `+
 			`"status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", `+
@@ -341,17 +342,36 @@ func upstreamTable(version string, results map[string]upstreamResult) string {
 			fmt.Fprintf(&rows, "| %s | `%s` | %s |\n", p, test, row(name))
 			continue
 		}
-		fmt.Fprintf(&rows, "| %s | `%s` | %d of %d cases passed |\n", p, test, len(cases)-len(failing), len(cases))
+		if results[name].status == "pass" { // a case that is skipped doesn't fail its test
+			count[passed]++
+		}
+		fmt.Fprintf(&rows, "| %s | `%s` | passed, but for |\n", p, test)
 		for _, c := range failing {
 			fmt.Fprintf(&rows, "| | `%s` | %s |\n", strings.TrimPrefix(c, name), row(c))
 		}
 	}
 	head := fmt.Sprintf("Knative Serving %s: %d tests passed, %d failed by design, %d cannot run here.\n\n| package | test | |\n|---|---|---|\n",
 		version, count[passed], count[byDesign], count[cannotRun])
-	tail := "\nThe other tests of these packages are not run, because they are about something else:\n\n| about | tests |\n|---|---|\n"
+	tail := "\nThe other tests of these packages are not run, because they are about something else:\n\n"
 	for _, subject := range slices.Sorted(maps.Keys(upstreamOther)) {
-		names := slices.Sorted(slices.Values(upstreamOther[subject]))
-		tail += fmt.Sprintf("| %s | `%s` |\n", subject, strings.Join(names, "`, `"))
+		tail += wrapped("* **"+subject+"**:", slices.Sorted(slices.Values(upstreamOther[subject])))
 	}
 	return head + rows.String() + tail
+}
+
+// wrapped is an item of a list that begins with line, in lines of at most 120 characters.
+func wrapped(line string, names []string) string {
+	var b strings.Builder
+	for i, name := range names {
+		word := " `" + name + "`"
+		if i < len(names)-1 {
+			word += ","
+		}
+		if len(line)+len(word) > 120 {
+			b.WriteString(line + "\n")
+			line = " "
+		}
+		line += word
+	}
+	return b.String() + line + "\n"
 }
