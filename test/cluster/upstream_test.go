@@ -41,10 +41,9 @@ var upstreamImages = []string{
 }
 
 // upstreamConfig is what Knative's own runs of these tests set, and what they take for
-// granted, as the defaults of the release. But the activator is only where a test asks for
-// it: its timeouts would hide those of the queue-proxy.
+// granted, as the defaults of the release.
 var upstreamConfig = map[string]string{
-	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s","target-burst-capacity":"0"}`,
+	"autoscaler": `{"stable-window":"60s","scale-to-zero-grace-period":"30s"}`,
 	"observability": `{"logging.enable-request-log":"true","logging.enable-probe-request-log":"true","logging.request-log-template":` + strconv.Quote(
 		`{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", `+
 			`"status": {{.Response.Code}}, "responseSize": "{{.Response.Size}}", "userAgent": "{{js .Request.UserAgent}}", "remoteIp": "{{js .Request.RemoteAddr}}", `+
