@@ -83,7 +83,7 @@ func TestFullOurImageBesideKnativesOwn(t *testing.T) {
 	t.Run("cold starts", func(t *testing.T) { coldStarts(t, both) })
 	t.Run("roll-outs", func(t *testing.T) { rollOuts(t, both) })
 	t.Run("streams", func(t *testing.T) { endsOfStreams(t, both) })
-	text := fmt.Sprintf("Kubernetes %s, Knative Serving %s, %d cold starts each, alternating. %s; load average %s before and %s after.\n\n%s",
+	text := fmt.Sprintf("Kubernetes %s, Knative Serving %s, %d cold starts each, alternating. %s;\nload average %s before and %s after.\n\n%s",
 		it.version(), moduleVersion(t, *release, "knative.dev/serving"), *rounds, machineLine(), before, loadAverage(), besideTable(both))
 	fmt.Printf("\n%s\n", text)
 	if *update && !t.Failed() {
