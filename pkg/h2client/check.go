@@ -80,7 +80,10 @@ func garbage(err error) error { return &forward.Error{Fault: forward.Garbage, Er
 // nothing.
 func contentLength(fields []wire.Field) int64 {
 	value, ok := wire.Find(fields, header.ContentLength)
-	if n, err := strconv.ParseUint(wire.String(value), 10, 63); ok && err == nil {
+	if !ok { // gRPC never says it, and an error of strconv is allocated
+		return -1
+	}
+	if n, err := strconv.ParseUint(wire.String(value), 10, 63); err == nil {
 		return int64(n)
 	}
 	return -1
