@@ -397,13 +397,13 @@ func TestEachPeerIsFirstInTurn(t *testing.T) {
 }
 
 func TestThePeersConfigurationsAreFilled(t *testing.T) {
-	at := &place{Dir: t.TempDir(), App: "127.0.0.1:1", Address: "127.0.0.1:2", TLS: "127.0.0.1:3", Cert: "/c", Key: "/k", Pair: "/p", Concurrency: 7, Sink: "127.0.0.1:4"}
+	at := &place{Dir: t.TempDir(), App: "127.0.0.1:1", Address: "127.0.0.1:2", TLS: "127.0.0.1:3", Cert: "/c", Key: "/k", Pair: "/p", Concurrency: 7, Sink: "127.0.0.1:4", status: "5"}
 	for name, p := range map[string]struct {
 		command func(string, *place) ([]string, []string, error)
 		want    []string
 	}{
 		haproxy: {haproxyCommand, []string{"bind 127.0.0.1:2\n", "bind 127.0.0.1:3 ssl crt /p ", "server app 127.0.0.1:1 maxconn 7\n"}},
-		nginx:   {nginxCommand, []string{"listen 127.0.0.1:2;", "listen 127.0.0.1:3 ssl", "server 127.0.0.1:1;", "ssl_certificate /c;"}},
+		nginx:   {nginxCommand, []string{"listen 127.0.0.1:2;", "listen 127.0.0.1:5 http2;", "listen 127.0.0.1:3 ssl", "server 127.0.0.1:1;", "ssl_certificate /c;"}},
 	} {
 		argv, _, err := p.command("program", at)
 		if err != nil {

@@ -193,11 +193,8 @@ func haproxyCommand(program string, at *place) ([]string, []string, error) {
 var nginxConfig string
 
 func nginxCommand(program string, at *place) ([]string, []string, error) {
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, nil, err
-	}
-	at.H2C = net.JoinHostPort("127.0.0.1", ports[0])
+	// A port that was looked for now could be one of the place's, to which nobody listens yet.
+	at.H2C = net.JoinHostPort("127.0.0.1", at.status)
 	name, err := writeFilled(at, "nginx.conf", nginxConfig)
 	return []string{program, "-p", at.Dir, "-e", "stderr", "-c", name}, nil, err
 }
