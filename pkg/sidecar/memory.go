@@ -3,10 +3,25 @@ package sidecar
 import (
 	"io/fs"
 	"math"
+	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
 )
+
+// garbage is how large the heap grows between two collections, in percent of what
+// survives the first, stacks included. Go's own 100 takes a tenth more memory of a pod
+// with 1000 connections. The engines make so little garbage that collecting it more
+// often costs nothing that could be measured (docs/configuration.md).
+const garbage = 75
+
+// limitGarbage collects garbage sooner than Go does by itself. A GOGC in the environment
+// wins.
+func limitGarbage() {
+	if os.Getenv("GOGC") == "" { //nolint:forbidigo // it is the Go runtime's, which does not tell
+		debug.SetGCPercent(garbage)
+	}
+}
 
 // limitMemory tells the garbage collector how much memory the container has, which
 // it would otherwise let garbage fill until the kernel kills the process. A fifth

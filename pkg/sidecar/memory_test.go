@@ -34,3 +34,15 @@ func TestTheCollectorKnowsTheMemoryOfTheContainer(t *testing.T) {
 		})
 	}
 }
+
+func TestGarbageIsCollectedSoonerUnlessGOGCIsSet(t *testing.T) {
+	for chosen, want := range map[string]int{"": 75, "100": 100, "off": 100} { // 100 is what it is before
+		t.Run("GOGC="+chosen, func(t *testing.T) {
+			defer debug.SetGCPercent(debug.SetGCPercent(100))
+			t.Setenv("GOGC", chosen)
+			limitGarbage()
+			got := debug.SetGCPercent(100)
+			harness.Equal(t, got, want, "percent")
+		})
+	}
+}

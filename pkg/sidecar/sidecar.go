@@ -89,6 +89,7 @@ type sidecar struct {
 func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	cgroup := os.DirFS("/sys/fs/cgroup")
 	limitMemory(cgroup)
+	limitGarbage()
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	listeners, err := s.bind()
