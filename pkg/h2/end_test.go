@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http2"
 
@@ -260,6 +261,14 @@ func stuck(t *testing.T) *peer {
 	one := p.request(1, true)
 	one.sendHead(p, false)
 	one.sendData(p, 16<<20, true)
+	// Until the kernel's buffers are full, replies are written and so do not wait.
+	taken, since := 0, time.Now()
+	harness.Until(t, "nothing is written any more", func() bool {
+		if n := p.us.Taken(); n != taken {
+			taken, since = n, time.Now()
+		}
+		return time.Since(since) > 200*time.Millisecond
+	})
 	return p
 }
 
