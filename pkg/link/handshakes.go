@@ -62,7 +62,8 @@ func (h *handshake) idle(now time.Time) time.Duration {
 // by client, by addresses, so that one that begins many keeps no other waiting. While
 // some wait, those are ended that have waited too long for their clients.
 type handshakes struct {
-	most int // that go on
+	most  int           // that go on
+	stall time.Duration // see stallTime
 
 	mu      sync.Mutex
 	going   map[*handshake]struct{}
@@ -80,7 +81,7 @@ type client struct {
 }
 
 func (s *handshakes) init() {
-	s.most = maxHandshakes
+	s.most, s.stall = maxHandshakes, stallTime
 	s.going = make(map[*handshake]struct{})
 	s.clients = make(map[netip.Addr]*client)
 }
@@ -166,7 +167,7 @@ func (s *handshakes) endStalled() {
 	}
 	now := time.Now()
 	for h := range s.going {
-		if h.idle(now) >= stallTime {
+		if h.idle(now) >= s.stall {
 			_ = h.conn.Cut()
 		}
 	}

@@ -97,6 +97,12 @@ type pair struct {
 // pairs returns a link over TCP, or over TLS where a config is given to the client.
 func newPair(t testing.TB, config *tls.Config) pair {
 	t.Helper()
+	return newPairOf(t, config, server())
+}
+
+// newPairOf is newPair with another server.
+func newPairOf(t testing.TB, config *tls.Config, server *link.Server) pair {
+	t.Helper()
 	client, accepted := tcpPair(t)
 	l, err := link.New(accepted)
 	harness.NoError(t, err)
@@ -109,7 +115,7 @@ func newPair(t testing.TB, config *tls.Config) pair {
 	config.InsecureSkipVerify = true
 	encrypted := tls.Client(p.wire, config)
 	done := make(chan error, 1)
-	go func() { done <- l.Handshake(server()) }()
+	go func() { done <- l.Handshake(server) }()
 	harness.NoError(t, encrypted.Handshake(), "the client's handshake")
 	harness.NoError(t, <-done, "the server's handshake")
 	p.client = encrypted
