@@ -202,6 +202,10 @@ func rollOuts(t *testing.T, both [2]*contender) {
 				// Pods of Knative's may last until the grace period ends, five minutes, for a
 				// stream of HTTP/2. After one minute the new ones have served for long.
 				_, _ = run(nil, "kubectl", "-n", s.name, "wait", "--for=delete", "pod/"+one[i], "pod/"+two[i], "--timeout=60s")
+				if c.image == sidecarImage {
+					s.gone(one[i])
+					s.gone(two[i])
+				}
 			}
 		})
 	})
