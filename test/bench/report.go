@@ -137,7 +137,7 @@ var targets = []target{
 	{"cpu/tls-post-10k", ours, haproxy, 1},
 	{"cpu/tls-100k", ours, haproxy, 1},
 	{"cpu/h2c-1x1", ours, haproxy, 1.6}, {"cpu/h2c-1x100", ours, haproxy, 1.4},
-	{"cpu/h2c-4x16", ours, haproxy, 1.4}, {"cpu/h2c-100k-4x4", ours, haproxy, 1.8},
+	{"cpu/h2c-4x16", ours, baseline, 1}, {"cpu/h2c-4x16", ours, haproxy, 1.4}, {"cpu/h2c-100k-4x4", ours, haproxy, 1.8},
 	{"cpu/h2tls-4x16", ours, haproxy, 1.3},
 	{"cpu/grpc-1x1", ours, haproxy, 1.2}, {"cpu/grpc-1x64", ours, haproxy, 1},
 	{"cpu/grpc-16x4", ours, haproxy, 1}, {"latency/grpc-1x64", ours, haproxy, 1},
