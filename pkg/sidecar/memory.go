@@ -10,8 +10,8 @@ import (
 )
 
 // garbage is how large the heap grows between two collections, in percent of what
-// survives the first, stacks included. Go's own 100 takes a tenth more memory of a pod
-// with 1000 connections. The engines make so little garbage that collecting it more
+// survives the first, stacks included. Go's own 100 takes a seventh more for a busy
+// connection of HTTP/2. The engines make so little garbage that collecting it more
 // often costs nothing that could be measured (docs/configuration.md).
 const garbage = 75
 
