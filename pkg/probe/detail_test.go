@@ -24,7 +24,7 @@ func TestGarbageInAnAnswerIsCutInTheDetail(t *testing.T) {
 	if !strings.Contains(got, `malformed HTTP response "`) || !strings.HasSuffix(got, "…") || len(got) > maxDetail || !utf8.ValidString(got) {
 		t.Errorf("got a detail of %d bytes that ends in %q, want its beginning, at most %d bytes, and an ellipsis", len(got), got[max(0, len(got)-20):], maxDetail)
 	}
-	for _, line := range []string{<-told, err.(*notReady).detail()} {
+	for _, line := range []string{<-told, err.(*notReady).State.Detail()} {
 		if len(line) > maxDetail+256 {
 			t.Errorf("got a line of %d bytes, want at most %d", len(line), maxDetail+256)
 		}

@@ -14,13 +14,16 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// The gRPC health protocol (grpc/doc/health-checking.md): its method, and the one
-// answer that passes.
+// The gRPC health protocol (grpc/doc/health-checking.md): its method, the one field of
+// either message, and the one answer that passes.
 const (
 	healthMethod = "/grpc.health.v1.Health/Check"
+	healthField  = 1
 	serving      = 1
 )
 
@@ -93,9 +96,8 @@ func givenUp(ctx context.Context, err error) error {
 func healthRequest(service string) []byte {
 	var message []byte
 	if service != "" {
-		const serviceField = 1<<3 | lengthDelimited
-		message = binary.AppendUvarint([]byte{serviceField}, uint64(len(service)))
-		message = append(message, service...)
+		message = protowire.AppendTag(nil, healthField, protowire.BytesType)
+		message = protowire.AppendString(message, service)
 	}
 	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
 	return append(frame, message...)
@@ -143,16 +145,6 @@ func servingName(status int) string {
 	return strconv.Itoa(status)
 }
 
-// Wire types of protobuf (protobuf.dev/programming-guides/encoding).
-const (
-	varint          = 0
-	fixed64         = 1
-	lengthDelimited = 2
-	fixed32         = 5
-
-	mostField = 1<<29 - 1 // the highest number of a field; 1 is the lowest
-)
-
 var errMessage = errors.New("the answer is not a HealthCheckResponse")
 
 // servingStatus reads a HealthCheckResponse{ServingStatus status = 1} from its
@@ -163,39 +155,19 @@ func servingStatus(frame []byte) (int, error) {
 	}
 	status := 0
 	for m := frame[5:]; len(m) > 0; {
-		tag, n := binary.Uvarint(m)
-		if n <= 0 || tag>>3 == 0 || tag>>3 > mostField {
+		field, kind, n := protowire.ConsumeTag(m)
+		if n < 0 || field > protowire.MaxValidNumber {
 			return 0, errMessage
 		}
 		m = m[n:]
-		size := uint64(0)
-		switch tag & 7 {
-		case varint:
-			v, n := binary.Uvarint(m)
-			if n <= 0 {
-				return 0, errMessage
-			}
-			if tag>>3 == 1 {
-				status = int(int32(v))
-			}
-			size = uint64(n)
-		case fixed64:
-			size = 8
-		case fixed32:
-			size = 4
-		case lengthDelimited:
-			length, n := binary.Uvarint(m)
-			if n <= 0 {
-				return 0, errMessage
-			}
-			m, size = m[n:], length
-		default:
+		if n = protowire.ConsumeFieldValue(field, kind, m); n < 0 {
 			return 0, errMessage
 		}
-		if size > uint64(len(m)) {
-			return 0, errMessage
+		if field == healthField && kind == protowire.VarintType {
+			v, _ := protowire.ConsumeVarint(m)
+			status = int(int32(v))
 		}
-		m = m[size:]
+		m = m[n:]
 	}
 	return status, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -74,12 +73,11 @@ type Prober struct {
 	since   time.Time // of phase
 	stopped bool
 
-	telling      sync.Mutex  // held while OnChange runs; taken before mu
-	announced    State       // protected by telling
-	announcedKey string      // protected by telling
-	credit       int         // of changes, protected by telling
-	earned       time.Time   // when credit was last added to, protected by telling
-	later        *time.Timer // tells what had no credit, protected by telling
+	telling   sync.Mutex  // held while OnChange runs; taken before mu
+	announced State       // protected by telling
+	credit    int         // of changes, protected by telling
+	earned    time.Time   // when credit was last added to, protected by telling
+	later     *time.Timer // tells what had no credit, protected by telling
 }
 
 // A target is one probe and what is known of it.
@@ -143,7 +141,7 @@ func newProber(targets []*target, o Options) *Prober {
 		t.known.Phase, t.known.Since, t.known.Word = Starting, now, wordPending
 	}
 	p.life, p.end = context.WithCancel(context.Background())
-	p.announced, p.announcedKey = p.state(now), p.key()
+	p.announced = p.state(now)
 	return p
 }
 
@@ -346,12 +344,10 @@ func (t *target) note(start, end time.Time, f *failure, err error) bool {
 // rephase draws the whole from the parts. The caller holds mu.
 func (p *Prober) rephase(now time.Time) {
 	phase := Ready
-	for _, t := range p.targets {
-		if t.known.Phase != Ready {
-			phase = Failing
-			if p.phase == Starting {
-				phase = Starting
-			}
+	if slices.ContainsFunc(p.targets, func(t *target) bool { return t.known.Phase != Ready }) {
+		phase = Failing
+		if p.phase == Starting {
+			phase = Starting
 		}
 	}
 	if phase == p.phase {
@@ -391,17 +387,11 @@ func (p *Prober) notReady(word Word, cause error) *notReady {
 	return &notReady{Word: word, State: p.state(time.Now()), cause: cause}
 }
 
-// key differs between states that are announced apart. The caller holds mu.
-func (p *Prober) key() string {
-	var b strings.Builder
-	for _, t := range p.targets {
-		b.WriteString(string(t.known.Phase) + " " + string(t.known.Word))
-		if t.warned {
-			b.WriteString(" warned")
-		}
-		b.WriteByte(';')
-	}
-	return b.String()
+// sameAnnouncement reports whether two states differ in nothing that is announced.
+func sameAnnouncement(a, b State) bool {
+	return slices.EqualFunc(a.Probes, b.Probes, func(a, b ProbeState) bool {
+		return a.Phase == b.Phase && a.Word == b.Word && (a.Warning == "") == (b.Warning == "")
+	})
 }
 
 // tell calls OnChange when there is something new to tell and credit to tell it;
@@ -412,15 +402,11 @@ func (p *Prober) tell() {
 	if p.onChange == nil {
 		return
 	}
-	p.mu.Lock()
-	now, key := time.Now(), p.key()
-	if key == p.announcedKey {
-		p.mu.Unlock()
+	state := p.State()
+	if sameAnnouncement(state, p.announced) {
 		return
 	}
-	state := p.state(now)
-	p.mu.Unlock()
-
+	now := state.At
 	if earned := int(now.Sub(p.earned) / changeEvery); earned > 0 {
 		p.credit = min(p.credit+earned, changesAtOnce)
 		p.earned = p.earned.Add(time.Duration(earned) * changeEvery)
@@ -433,7 +419,7 @@ func (p *Prober) tell() {
 	}
 	p.credit--
 	before := p.announced
-	p.announced, p.announcedKey = state, key
+	p.announced = state
 	p.onChange(Change{Before: before, Now: state})
 }
 

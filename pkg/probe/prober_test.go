@@ -659,6 +659,6 @@ func TestTheBodyOfA503TellsNothingPrivate(t *testing.T) {
 		if got := err.Error(); strings.ContainsAny(got, "/\n") || strings.Contains(got, "10.1.2.3") || strings.Contains(got, "8080") {
 			t.Errorf("got %q, want one line without address and path", got)
 		}
-		harness.Contains(t, err.(*notReady).detail(), "10.1.2.3:8080/secret", "detail")
+		harness.Contains(t, err.(*notReady).State.Detail(), "10.1.2.3:8080/secret", "detail")
 	})
 }

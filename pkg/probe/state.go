@@ -141,17 +141,5 @@ func (e *notReady) Error() string {
 	return "not ready: " + strings.Join(why, "; ")
 }
 
-// detail is the same with all that is known, for logs: see [State.Detail].
-func (e *notReady) detail() string {
-	var why []string
-	if e.Word != "" {
-		why = append(why, string(e.Word))
-	}
-	if d := e.State.Detail(); d != "" {
-		why = append(why, d)
-	}
-	return "not ready: " + strings.Join(why, "; ")
-}
-
 // Unwrap is the asker's context error when that is what ended the wait, else nil.
 func (e *notReady) Unwrap() error { return e.cause }

@@ -111,7 +111,7 @@ var importers = []importer{
 	{prefix: "go.opencensus.io", folders: []string{"pkg/tracing"}},
 	// The messages of OTLP; those of its services, under collector/, would bring grpc.
 	{prefix: "go.opentelemetry.io/proto/otlp/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
-	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/export", "pkg/metrics", "pkg/tracing"}},
+	{prefix: "google.golang.org/protobuf/", folders: []string{"pkg/export", "pkg/metrics", "pkg/probe", "pkg/tracing"}},
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
