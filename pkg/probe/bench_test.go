@@ -19,7 +19,7 @@ func refusedPort(t testing.TB) int {
 	t.Helper()
 	ln := harness.Listen(t)
 	defer ln.Close()
-	return int(portOf(t, ln.Addr()))
+	return int(portOf(ln.Addr()))
 }
 
 // BenchmarkTry is what one try costs; a refused one is made 100 times a second

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 	"unicode/utf8"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -46,9 +46,8 @@ func TestADetailIsCutBetweenCharacters(t *testing.T) {
 }
 
 func TestAWarningIsCutToo(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		_, target := standard(time.Second, always(warning(strings.Repeat("w", 100<<10))))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		_, p := asking(t, standard(always(warning(strings.Repeat("w", 100<<10)))))
 		harness.NoError(t, p.Ready(t.Context()))
 		if got := p.State().Probes[0].Warning; len(got) > maxDetail || !strings.HasPrefix(got, "www") {
 			t.Errorf("got a warning of %d bytes, want the first %d", len(got), maxDetail)

@@ -2,11 +2,8 @@ package probe
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -41,8 +38,7 @@ func (healthFunc) Watch(*healthpb.HealthCheckRequest, grpc.ServerStreamingServer
 // serveGRPC runs a real gRPC server; a nil service is none.
 func serveGRPC(t *testing.T, service healthpb.HealthServer, o ...grpc.ServerOption) int32 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
+	l := harness.Listen(t)
 	server := grpc.NewServer(o...)
 	if service != nil {
 		healthpb.RegisterHealthServer(server, service)
@@ -50,7 +46,7 @@ func serveGRPC(t *testing.T, service healthpb.HealthServer, o ...grpc.ServerOpti
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Stop(); <-ended })
-	return portOf(t, l.Addr())
+	return portOf(l.Addr())
 }
 
 func answers(s healthpb.HealthCheckResponse_ServingStatus) healthFunc {
@@ -90,8 +86,7 @@ func TestGRPCHealth(t *testing.T) {
 		{"G06 DEADLINE_EXCEEDED", gives(codes.DeadlineExceeded), wordTimeout, 0},
 	} {
 		t.Run(v.id, func(t *testing.T) {
-			call, _ := askGRPC(&GRPCAction{Port: serveGRPC(t, v.service)})
-			wantOutcome(t, try(t, call, 5*time.Second), v.word, v.code)
+			wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: serveGRPC(t, v.service)})), 5*time.Second), v.word, v.code)
 		})
 	}
 }
@@ -149,15 +144,13 @@ func TestAGRPCServerThatHangsTimesOut(t *testing.T) { // G07
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}))
-	call, _ := askGRPC(&GRPCAction{Port: port})
-	wantOutcome(t, try(t, call, 50*time.Millisecond), wordTimeout, 0)
+	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: port})), 50*time.Millisecond), wordTimeout, 0)
 }
 
 func TestGRPCInsideTLS(t *testing.T) {
-	certs := httptest.NewUnstartedServer(http.NotFoundHandler())
-	certs.StartTLS()
-	t.Cleanup(certs.Close)
-	over := credentials.NewTLS(&tls.Config{Certificates: certs.TLS.Certificates, NextProtos: []string{"h2"}})
+	server, _ := harness.TLS(t)
+	server.NextProtos = []string{"h2"}
+	over := credentials.NewTLS(server)
 	port := serveGRPC(t, answers(healthpb.HealthCheckResponse_SERVING), grpc.Creds(over))
 	mode := "TLS"
 	call, target := askGRPC(&GRPCAction{Port: port, Mode: &mode})
@@ -175,11 +168,9 @@ func TestAnAppThatIsNotGRPC(t *testing.T) { // G08
 		t.Errorf("an HTTP/1.1 server: got %s, want garbage, or reset when it closes first", w)
 	}
 	h2 := newWebApp(t, 0, 200)
-	call, _ = askGRPC(&GRPCAction{Port: h2.port})
-	wantOutcome(t, try(t, call, 5*time.Second), wordGarbage, 0)
+	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: h2.port})), 5*time.Second), wordGarbage, 0)
 	down := newWebApp(t, 0, 502)
-	call, _ = askGRPC(&GRPCAction{Port: down.port})
-	wantOutcome(t, try(t, call, 5*time.Second), wordStatus, 502)
+	wantOutcome(t, try(t, first(askGRPC(&GRPCAction{Port: down.port})), 5*time.Second), wordStatus, 502)
 }
 
 func TestServingStatusReadsAMessage(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,8 +20,7 @@ func discardLog() *log.Logger { return log.New(io.Discard, "", 0) }
 // keeps what it was asked.
 type webApp struct {
 	port int32
-	mu   sync.Mutex
-	seen []string
+	record
 }
 
 func newWebApp(t *testing.T, status1, status2 int) *webApp {
@@ -33,9 +31,7 @@ func newWebApp(t *testing.T, status1, status2 int) *webApp {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		app.mu.Lock()
-		app.seen = append(app.seen, fmt.Sprintf("%s %s %s", r.Proto, r.URL, r.Header.Get("X-A")))
-		app.mu.Unlock()
+		app.add(fmt.Sprintf("%s %s %s", r.Proto, r.URL, r.Header.Get("X-A")))
 		if r.ProtoMajor == 2 {
 			w.WriteHeader(status2)
 			return
@@ -48,14 +44,8 @@ func newWebApp(t *testing.T, status1, status2 int) *webApp {
 	server.Config.Protocols.SetUnencryptedHTTP2(status2 != 0)
 	server.Start()
 	t.Cleanup(server.Close)
-	app.port = portOf(t, server.Listener.Addr())
+	app.port = portOf(server.Listener.Addr())
 	return app
-}
-
-func (a *webApp) hits() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return append([]string(nil), a.seen...)
 }
 
 func TestAutoDetection(t *testing.T) {
@@ -90,18 +80,15 @@ func TestAutoDetection(t *testing.T) {
 				}
 				wantOutcome(t, err, v.word, v.code)
 			}
-			if got := app.hits(); strings.Join(got, ", ") != strings.Join(v.hits, ", ") {
-				t.Errorf("hits: got %q, want %q", got, v.hits)
-			}
+			harness.Equal(t, app.hits(), v.hits, "hits")
 		})
 	}
 }
 
 func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
+	l := harness.Listen(t)
 	address := l.Addr().String()
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, l.Addr())}}, true)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(l.Addr())}}, true)
 	serve := func(l net.Listener, h2c bool) *http.Server {
 		server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ErrorLog: discardLog(), Protocols: new(http.Protocols)}
 		server.Protocols.SetHTTP1(!h2c)
@@ -149,7 +136,7 @@ func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Start()
 	t.Cleanup(server.Close)
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, server.Listener.Addr())}}, true)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(server.Listener.Addr())}}, true)
 	wantOutcome(t, try(t, get, time.Second), "", 0)
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/textproto"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,27 +23,31 @@ import (
 )
 
 // portOf is the port of a listener's address.
-func portOf(t testing.TB, a net.Addr) int32 {
-	t.Helper()
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		t.Fatalf("address: got %T, want TCP", a)
-	}
-	return int32(tcp.Port)
+func portOf(a net.Addr) int32 { return int32(a.(*net.TCPAddr).Port) }
+
+// A record is what an app was asked.
+type record struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (r *record) add(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, what)
+}
+
+func (r *record) hits() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.asked)
 }
 
 // A rawApp answers each connection by hand, so that it can say what no server
 // library would, and keeps the heads of the requests.
 type rawApp struct {
-	port  int32
-	mu    sync.Mutex
-	heads []string
-}
-
-func (a *rawApp) hits() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return append([]string(nil), a.heads...)
+	port int32
+	record
 }
 
 // newRawApp calls answer for each request with its first line.
@@ -52,7 +57,7 @@ func newRawApp(t testing.TB, address string, answer func(c *net.TCPConn, line st
 	if err != nil {
 		t.Skipf("cannot listen on %s: %v", address, err)
 	}
-	app := &rawApp{port: portOf(t, l.Addr())}
+	app := &rawApp{port: portOf(l.Addr())}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
@@ -66,9 +71,7 @@ func newRawApp(t testing.TB, address string, answer func(c *net.TCPConn, line st
 				if err != nil && head == "" {
 					return
 				}
-				app.mu.Lock()
-				app.heads = append(app.heads, head)
-				app.mu.Unlock()
+				app.add(head)
 				line, _, _ := strings.Cut(head, "\r\n")
 				answer(c.(*net.TCPConn), line)
 			})
@@ -185,8 +188,7 @@ func TestTheStatusDecides(t *testing.T) {
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
-			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
-			wantOutcome(t, try(t, get, 5*time.Second), v.word, v.code)
+			wantOutcome(t, try(t, get(app.port), 5*time.Second), v.word, v.code)
 			harness.Equal(t, len(app.hits()), 1, "hits")
 		})
 	}
@@ -194,33 +196,31 @@ func TestTheStatusDecides(t *testing.T) {
 
 func TestAResetIsNamed(t *testing.T) { // S13
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), wordReset, 0)
+	wantOutcome(t, try(t, get(app.port), 5*time.Second), wordReset, 0)
 }
 
 func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 	over := make(chan struct{})
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) { <-over })
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: silent.port}}, false)
-	wantOutcome(t, try(t, get, 50*time.Millisecond), wordTimeout, 0)
+	wantOutcome(t, try(t, get(silent.port), 50*time.Millisecond), wordTimeout, 0)
 
 	slow := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\nx")
 		<-over
 	})
 	t.Cleanup(func() { close(over) }) // before the apps are waited for
-	get, _ = askHTTP(&HTTPGetAction{Port: Port{Number: slow.port}}, false)
-	harness.Equal(t, try(t, get, 50*time.Millisecond), nil, "200 and an endless body")
+	harness.Equal(t, try(t, get(slow.port), 50*time.Millisecond), nil, "200 and an endless body")
 }
 
 func TestNobodyListens(t *testing.T) { // S17, T03
 	port := int32(refusedPort(t))
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: port}}, false)
-	both, _ := askHTTP(&HTTPGetAction{Port: Port{Number: port}}, true)
-	secure, _ := askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)
-	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: port}})
-	call, _ := askGRPC(&GRPCAction{Port: port})
-	for name, a := range map[string]ask{"http": get, "h2c or http": both, "https": secure, "tcp": connect, "grpc": call} {
+	for name, a := range map[string]ask{
+		"http":        get(port),
+		"h2c or http": first(askHTTP(&HTTPGetAction{Port: Port{Number: port}}, true)),
+		"https":       first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
+		"tcp":         first(askTCP(&TCPSocketAction{Port: Port{Number: port}})),
+		"grpc":        first(askGRPC(&GRPCAction{Port: port})),
+	} {
 		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), wordRefused, 0) })
 	}
 }
@@ -265,8 +265,7 @@ func TestRedirects(t *testing.T) {
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
-			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
-			err := try(t, get, 5*time.Second)
+			err := try(t, get(app.port), 5*time.Second)
 			wantOutcome(t, err, v.word, v.code)
 			harness.Equal(t, passes(err) && err != nil, v.warned, "warning", err)
 			harness.Equal(t, len(app.hits()), v.hits, "hits")
@@ -277,8 +276,7 @@ func TestRedirects(t *testing.T) {
 func TestARedirectMayChangeThePort(t *testing.T) {
 	final := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(302, fmt.Sprintf("Location: http://127.0.0.1:%d/final", final.port))))
-	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, false)
-	harness.Equal(t, try(t, get, 5*time.Second), nil)
+	harness.Equal(t, try(t, get(app.port), 5*time.Second), nil)
 	harness.Equal(t, len(final.hits()), 1, "hits at the other port")
 }
 
@@ -310,8 +308,7 @@ func TestARedirectToAPortOfTheSidecarIsNotFollowed(t *testing.T) {
 func TestARedirectToHTTPSOnAPlainPortFailsByTLS(t *testing.T) { // R07
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
+	wantOutcome(t, try(t, get(app.port), 5*time.Second), wordTLS, 0)
 }
 
 func TestTheRequestOnTheWire(t *testing.T) {
@@ -344,35 +341,21 @@ func TestTheRequestOnTheWire(t *testing.T) {
 			get, _ := askHTTP(&v.get, false)
 			harness.NoError(t, try(t, get, 5*time.Second))
 			got := strings.Split(strings.TrimSuffix(app.hits()[0], "\r\n"), "\r\n")
-			want := strings.ReplaceAll(strings.Join(v.want, "\n"), "PORT", fmt.Sprint(app.port))
-			if !equalHeads(got, strings.Split(want, "\n")) {
-				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
-			}
+			want := strings.Split(strings.ReplaceAll(strings.Join(v.want, "\n"), "PORT", fmt.Sprint(app.port)), "\n")
+			harness.Equal(t, byName(got), byName(want))
 		})
 	}
 }
 
-// equalHeads compares first lines, and fields as sets of lines, in which equal
-// names keep their order.
-func equalHeads(got, want []string) bool {
-	if len(got) != len(want) || got[0] != want[0] {
-		return false
-	}
-	byName := func(lines []string) map[string]string {
-		m := map[string]string{}
-		for _, l := range lines[1:] {
-			name, value, _ := strings.Cut(l, ": ")
-			m[name] += value + "|"
-		}
-		return m
-	}
-	g, w := byName(got), byName(want)
-	for name, values := range w {
-		if g[name] != values {
-			return false
-		}
-	}
-	return len(g) == len(w)
+// byName is a head with its fields in the order of their names. Those with the same name
+// keep their order.
+func byName(head []string) string {
+	slices.SortStableFunc(head[1:], func(a, b string) int {
+		nameA, _, _ := strings.Cut(a, ":")
+		nameB, _, _ := strings.Cut(b, ":")
+		return strings.Compare(nameA, nameB)
+	})
+	return strings.Join(head, "\n")
 }
 
 func TestThePathGoesOutAsItIsWritten(t *testing.T) {
@@ -416,8 +399,7 @@ func TestAProxyIsNotUsed(t *testing.T) { // P40
 
 func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
 	open := make(chan net.Conn, 10)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
+	l := harness.Listen(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -428,9 +410,9 @@ func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
 			open <- c
 		}
 	}()
-	port, http2 := portOf(t, l.Addr()), "HTTP2"
+	port, http2 := portOf(l.Addr()), "HTTP2"
 	for name, a := range map[string]ask{
-		"http":  first(askHTTP(&HTTPGetAction{Port: Port{Number: port}}, false)),
+		"http":  get(port),
 		"https": first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Scheme: "HTTPS"}, false)),
 		"h2c":   first(askHTTP(&HTTPGetAction{Port: Port{Number: port}, Protocol: &http2}, false)),
 		"grpc":  first(askGRPC(&GRPCAction{Port: port})),
@@ -455,7 +437,7 @@ func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
 		app.StartTLS()
 		t.Cleanup(app.Close)
 		for _, auto := range []bool{false, true} {
-			get, target := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
+			get, target := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
 			harness.Equal(t, try(t, get, 5*time.Second), nil, "HTTP/2", h2)
 			want := "HTTP/1.1"
 			if h2 {
@@ -475,32 +457,31 @@ func TestHTTPSToAPlainPortFailsByTLS(t *testing.T) { // P24
 	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
 }
 
-func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
+// newTLSApp starts an app that speaks HTTP inside TLS alone.
+func newTLSApp(t *testing.T, clients tls.ClientAuthType) *httptest.Server {
+	t.Helper()
 	app := httptest.NewUnstartedServer(http.NotFoundHandler())
 	app.Config.ErrorLog = discardLog()
+	app.TLS = &tls.Config{ClientAuth: clients}
 	app.StartTLS()
 	t.Cleanup(app.Close)
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), wordStatus, 400)
+	return app
+}
+
+func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
+	app := newTLSApp(t, tls.NoClientCert)
+	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), 5*time.Second), wordStatus, 400)
 }
 
 func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
-	app := httptest.NewUnstartedServer(http.NotFoundHandler())
-	app.Config.ErrorLog = discardLog()
-	app.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
-	app.StartTLS()
-	t.Cleanup(app.Close)
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(t, app.Listener.Addr())}, Scheme: "HTTPS"}, false)
+	app := newTLSApp(t, tls.RequireAnyClientCert)
+	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, false)
 	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
 }
 
 // The request may be on its way when the alert comes, and fail by that.
 func TestAnAlertIsReadThoughTheRequestCannotBeWritten(t *testing.T) {
-	app := httptest.NewUnstartedServer(http.NotFoundHandler())
-	app.Config.ErrorLog = discardLog()
-	app.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
-	app.StartTLS()
-	t.Cleanup(app.Close)
+	app := newTLSApp(t, tls.RequireAnyClientCert)
 	var h1 http.Protocols
 	h1.SetHTTP1(true)
 	late := make(lateBody)
@@ -545,7 +526,7 @@ func TestIPv6(t *testing.T) { // P15, P16
 	for name, a := range map[string]ask{
 		"http, named":          first(askHTTP(&HTTPGetAction{Port: port, Host: "::1"}, false)),
 		"http, in brackets":    first(askHTTP(&HTTPGetAction{Port: port, Host: "[::1]"}, false)),
-		"http, nobody on IPv4": first(askHTTP(&HTTPGetAction{Port: port}, false)),
+		"http, nobody on IPv4": get(app.port),
 		"tcp, named":           first(askTCP(&TCPSocketAction{Port: port, Host: "::1"})),
 		"tcp, nobody on IPv4":  first(askTCP(&TCPSocketAction{Port: port})),
 	} {
@@ -563,6 +544,11 @@ func TestIPv6(t *testing.T) { // P15, P16
 
 func first(a ask, _ string) ask { return a }
 
+// get asks for /h on a port, over HTTP/1.1.
+func get(port int32) ask {
+	return first(askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: port}}, false))
+}
+
 func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) {})
 	for range 3 {
@@ -572,8 +558,7 @@ func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 		t.Errorf("got %q sent to the app, want nothing", got)
 	}
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
+	l := harness.Listen(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -586,7 +571,7 @@ func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 		}
 	}()
 	for range 10 {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: portOf(t, l.Addr())}})), 5*time.Second), "", 0)
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: portOf(l.Addr())}})), 5*time.Second), "", 0)
 	}
 }
 

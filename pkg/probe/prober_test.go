@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +28,8 @@ type script struct {
 	begun time.Time
 	tries []time.Duration // when each began, since begun
 	then  func(n int, ctx context.Context) error
+
+	target *target
 }
 
 func (s *script) ask(ctx context.Context) error {
@@ -73,34 +74,41 @@ func says(errs ...error) func(int, context.Context) error {
 	}
 }
 
-// aggressive and standard make a Prober of one script each.
-func aggressive(threshold int, then func(int, context.Context) error) (*script, *target) {
-	s := &script{begun: time.Now(), then: then}
-	t := &target{ask: s.ask, aggressive: true, threshold: threshold, tryTime: firstTryTime}
-	t.known.Kind, t.known.Target = "httpGet", "http://10.1.2.3:8080/secret"
-	return s, t
+// aggressive and standard make a script that answers a probe.
+func aggressive(threshold int, then func(int, context.Context) error) *script {
+	known := ProbeState{Kind: "httpGet", Target: "http://10.1.2.3:8080/secret"}
+	return newScript(then, &target{aggressive: true, threshold: threshold, tryTime: firstTryTime, known: known})
 }
 
-func standard(timeout time.Duration, then func(int, context.Context) error) (*script, *target) {
-	s := &script{begun: time.Now(), then: then}
-	t := &target{ask: s.ask, threshold: 1, tryTime: timeout}
-	t.known.Kind, t.known.Target = "tcpSocket", "tcp://10.1.2.3:8080"
-	return s, t
+func standard(then func(int, context.Context) error) *script {
+	known := ProbeState{Kind: "tcpSocket", Target: "tcp://10.1.2.3:8080"}
+	return newScript(then, &target{threshold: 1, tryTime: time.Second, known: known})
 }
 
-// inBubble runs a test on a clock of its own, and stops the Prober after it.
-func inBubble(t *testing.T, test func(t *testing.T)) {
+func newScript(then func(int, context.Context) error, of *target) *script {
+	s := &script{begun: time.Now(), then: then, target: of}
+	of.ask = s.ask
+	return s
+}
+
+// start makes a Prober of scripts, which ends with the test.
+func start(t *testing.T, o Options, scripts ...*script) *Prober {
 	t.Helper()
-	synctest.Test(t, test)
-}
-
-func start(t *testing.T, o Options, targets ...*target) *Prober {
-	t.Helper()
+	var targets []*target
+	for _, s := range scripts {
+		targets = append(targets, s.target)
+	}
 	p := newProber(targets, o)
 	t.Cleanup(func() {
 		harness.Equal(t, p.Stop(context.Background()), nil, "Stop")
 	})
 	return p
+}
+
+// asking makes a Prober of one script.
+func asking(t *testing.T, s *script) (*script, *Prober) {
+	t.Helper()
+	return s, start(t, Options{}, s)
 }
 
 func wantTook(t *testing.T, since time.Time, want time.Duration) {
@@ -130,12 +138,10 @@ func TestWithoutProbesItIsAlwaysReady(t *testing.T) { // E02, E11, E12
 }
 
 func TestAnAppThatAnswersIsAskedEvery50ms(t *testing.T) { // A04
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, always(status500))
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, always(status500)))
 		wantWord(t, p.Ready(t.Context()), wordStatus)
-		wantTook(t, begin, 10*time.Second)
+		wantTook(t, s.begun, 10*time.Second)
 		harness.Equal(t, s.count(), 200, "tries in 10 s")
 		for i, at := range s.tries {
 			if want := time.Duration(i) * 50 * time.Millisecond; at != want {
@@ -146,26 +152,23 @@ func TestAnAppThatAnswersIsAskedEvery50ms(t *testing.T) { // A04
 }
 
 func TestARefusedConnectIsTriedAgainAfter10ms(t *testing.T) { // A01, A05
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, nil)
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, nil))
 		s.then = func(_ int, _ context.Context) error {
 			if time.Since(s.begun) < 2*time.Second+time.Millisecond {
 				return refused
 			}
 			return nil
 		}
-		p := start(t, Options{}, target)
-		begin := time.Now()
 		harness.Equal(t, p.Ready(t.Context()), nil)
-		wantTook(t, begin, 2010*time.Millisecond)
+		wantTook(t, s.begun, 2010*time.Millisecond)
 		harness.Equal(t, s.count(), 202, "tries")
 	})
 }
 
 func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, always(refused))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, always(refused)))
 		for begin := time.Now(); time.Since(begin) < 10*time.Minute; {
 			wantWord(t, p.Ready(t.Context()), wordRefused)
 		}
@@ -188,35 +191,27 @@ func TestAnAppThatNeverListensIsAskedLessOften(t *testing.T) {
 }
 
 func TestATryGetsMoreTimeWhileTriesTimeOut(t *testing.T) { // A03, A07
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, takes(600*time.Millisecond, nil))
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, takes(600*time.Millisecond, nil)))
 		harness.Equal(t, p.Ready(t.Context()), nil, "an endpoint that takes 600 ms")
 		// 100 + 200 + 400 ms in vain, then it passes within 800.
-		wantTook(t, begin, 1300*time.Millisecond)
+		wantTook(t, s.begun, 1300*time.Millisecond)
 
 		// What was learnt is kept while it passes, and forgotten when it is fast again.
-		begin = time.Now()
-		if err := p.Ready(t.Context()); err != nil {
-			t.Error(err)
-		}
+		begin := time.Now()
+		harness.Equal(t, p.Ready(t.Context()), nil)
 		wantTook(t, begin, 600*time.Millisecond)
 		s.then = always(nil)
-		if err := p.Ready(t.Context()); err != nil {
-			t.Error(err)
-		}
-		harness.Equal(t, target.tryTime, firstTryTime, "time of the next try")
+		harness.Equal(t, p.Ready(t.Context()), nil)
+		harness.Equal(t, s.target.tryTime, firstTryTime, "time of the next try")
 	})
 }
 
 func TestAnAppThatHangsIsNotReadyAfter10s(t *testing.T) { // A03, G12
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, hangs())
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, hangs()))
 		wantWord(t, p.Ready(t.Context()), wordTimeout)
-		wantTook(t, begin, 10*time.Second)
+		wantTook(t, s.begun, 10*time.Second)
 		// 0.1 0.2 0.4 0.8 s, then 1 s each: the thirteenth is cut short.
 		harness.Equal(t, s.count(), 13, "tries")
 		harness.Equal(t, p.State().Probes[0].Tries, 12, "tries noted (one that we cut short says nothing)")
@@ -224,12 +219,10 @@ func TestAnAppThatHangsIsNotReadyAfter10s(t *testing.T) { // A03, G12
 }
 
 func TestSuccessThresholdCountsPassesInARow(t *testing.T) { // A09 A10 A11
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(3, says(nil, status500))
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(3, says(nil, status500)))
 		harness.Equal(t, p.Ready(t.Context()), nil)
-		wantTook(t, begin, 200*time.Millisecond)
+		wantTook(t, s.begun, 200*time.Millisecond)
 		harness.Equal(t, s.count(), 5, "200 500 200 200 200", "tries")
 		harness.Equal(t, p.Ready(t.Context()), nil)
 		harness.Equal(t, s.count(), 6, "the row goes on in the next run", "tries")
@@ -245,22 +238,18 @@ func TestSuccessThresholdCountsPassesInARow(t *testing.T) { // A09 A10 A11
 }
 
 func TestAThresholdOutOfReachIsNamed(t *testing.T) { // A13
-	inBubble(t, func(t *testing.T) {
-		_, target := aggressive(1000, always(nil))
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1000, always(nil)))
 		wantWord(t, p.Ready(t.Context()), wordThreshold)
-		wantTook(t, begin, 10*time.Second)
+		wantTook(t, s.begun, 10*time.Second)
 	})
 }
 
 func TestAStandardProbeIsTriedOnce(t *testing.T) { // A14, S14, S16
-	inBubble(t, func(t *testing.T) {
-		s, target := standard(time.Second, hangs())
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, standard(hangs()))
 		wantWord(t, p.Ready(t.Context()), wordTimeout)
-		wantTook(t, begin, time.Second)
+		wantTook(t, s.begun, time.Second)
 		harness.Equal(t, s.count(), 1, "tries")
 		s.then = always(nil)
 		harness.Equal(t, p.Ready(t.Context()), nil, "asked anew")
@@ -292,9 +281,8 @@ func TestNumbersOfAProbeBecomeClocks(t *testing.T) {
 }
 
 func TestFiftyAskersShareARun(t *testing.T) { // C01
-	inBubble(t, func(t *testing.T) {
-		s, target := standard(time.Second, takes(300*time.Millisecond, nil))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, standard(takes(300*time.Millisecond, nil)))
 		var askers sync.WaitGroup
 		for range 50 {
 			askers.Go(func() {
@@ -307,10 +295,8 @@ func TestFiftyAskersShareARun(t *testing.T) { // C01
 }
 
 func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, hangs())
-		p := start(t, Options{}, target)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, hangs()))
 		var askers sync.WaitGroup
 		for i := range 5 {
 			askers.Go(func() {
@@ -324,7 +310,7 @@ func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
 				}
 				err := p.Ready(ctx)
 				wantWord(t, err, wordTimeout)
-				wantTook(t, begin, want)
+				wantTook(t, s.begun, want)
 				if left := errors.Is(err, context.DeadlineExceeded); left != (i < 2) {
 					t.Errorf("asker %d: error is the context's: got %v, want %v", i, left, i < 2)
 				}
@@ -336,9 +322,8 @@ func TestAnAskerThatHangsUpIsReleasedAndTheRunGoesOn(t *testing.T) { // C02
 }
 
 func TestAnAskerThatLeavesBeforeAnythingIsKnownGetsPending(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		_, target := standard(time.Second, takes(500*time.Millisecond, nil))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		_, p := asking(t, standard(takes(500*time.Millisecond, nil)))
 		for _, want := range []string{
 			"not ready: probe 0 (tcpSocket) starting: pending",
 			"not ready: pending", // it was ready when it was last asked
@@ -346,18 +331,15 @@ func TestAnAskerThatLeavesBeforeAnythingIsKnownGetsPending(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			err := p.Ready(ctx)
 			cancel()
-			if err == nil || err.Error() != want {
-				t.Errorf("got %v, want %q", err, want)
-			}
+			harness.Equal(t, fmt.Sprint(err), want)
 			harness.Equal(t, p.Ready(t.Context()), nil, "who stays")
 		}
 	})
 }
 
 func TestNoRunBeginsForWhoHasAlreadyLeft(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, always(nil))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, always(nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := p.Ready(ctx); !errors.Is(err, context.Canceled) {
@@ -369,9 +351,8 @@ func TestNoRunBeginsForWhoHasAlreadyLeft(t *testing.T) {
 }
 
 func TestNobodyIsAskedWhenNobodyAsks(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		s, target := aggressive(1, always(status500))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		s, p := asking(t, aggressive(1, always(status500)))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		_ = p.Ready(ctx)
@@ -388,29 +369,20 @@ func TestNobodyIsAskedWhenNobodyAsks(t *testing.T) {
 }
 
 func TestRunsInARowDoNotAskFasterThanEvery50ms(t *testing.T) {
-	for name, build := range map[string]func(func(int, context.Context) error) (*script, *target){
-		"aggressive": func(then func(int, context.Context) error) (*script, *target) { return aggressive(1, then) },
-		"standard": func(then func(int, context.Context) error) (*script, *target) {
-			return standard(time.Second, then)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				s, target := build(always(nil))
-				p := start(t, Options{}, target)
-				for begin := time.Now(); time.Since(begin) < time.Second; {
-					harness.NoError(t, p.Ready(t.Context()))
-				}
-				harness.Equal(t, s.count(), 21, "an app that is ready, asked all the time", "tries in a second")
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, s := range []*script{aggressive(1, always(nil)), standard(always(nil))} {
+			p := start(t, Options{}, s)
+			for begin := time.Now(); time.Since(begin) < time.Second; {
+				harness.NoError(t, p.Ready(t.Context()))
+			}
+			harness.Equal(t, s.count(), 21, s.target.known.Kind, "of an app that is ready, asked all the time", "tries in a second")
+		}
+	})
 }
 
 func TestTooManyAskersAreAnsweredAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		_, target := aggressive(1, always(status500))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		_, p := asking(t, aggressive(1, always(status500)))
 		ctx, leave := context.WithCancel(t.Context())
 		var askers sync.WaitGroup
 		for range maxCallers {
@@ -421,9 +393,7 @@ func TestTooManyAskersAreAnsweredAtOnce(t *testing.T) {
 		begin := time.Now()
 		err := p.Ready(t.Context())
 		wantTook(t, begin, 0)
-		if want := "not ready: crowded; probe 0 (httpGet) starting: status 500"; err == nil || err.Error() != want {
-			t.Errorf("got %v, want %q", err, want)
-		}
+		harness.Equal(t, fmt.Sprint(err), "not ready: crowded; probe 0 (httpGet) starting: status 500")
 		leave()
 		askers.Wait()
 		harness.Equal(t, p.State().Askers, 0, "after they left", "askers")
@@ -433,34 +403,27 @@ func TestTooManyAskersAreAnsweredAtOnce(t *testing.T) {
 }
 
 func TestAllProbesMustPassAndAllAreWaitedFor(t *testing.T) { // M01 to M05
-	inBubble(t, func(t *testing.T) {
-		std, one := standard(time.Second, always(refused))
-		agg, two := aggressive(1, always(status500))
-		p := start(t, Options{}, one, two)
-		begin := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		std, agg := standard(always(refused)), aggressive(1, always(status500))
+		p := start(t, Options{}, std, agg)
 		err := p.Ready(t.Context())
-		wantTook(t, begin, 10*time.Second)
-		if want := "not ready: probe 0 (tcpSocket) starting: refused; probe 1 (httpGet) starting: status 500"; err == nil || err.Error() != want {
-			t.Errorf("got  %v\nwant %s", err, want)
-		}
+		wantTook(t, std.begun, 10*time.Second)
+		harness.Equal(t, fmt.Sprint(err), "not ready: probe 0 (tcpSocket) starting: refused; probe 1 (httpGet) starting: status 500")
 		if std.count() != 1 || agg.count() != 200 {
 			t.Errorf("got %d and %d tries, want 1 and 200", std.count(), agg.count())
 		}
 
 		agg.then = always(nil)
-		if err, want := p.Ready(t.Context()), "not ready: probe 0 (tcpSocket) starting: refused"; err == nil || err.Error() != want {
-			t.Errorf("one of two: got %v, want %q", err, want)
-		}
+		harness.Equal(t, fmt.Sprint(p.Ready(t.Context())), "not ready: probe 0 (tcpSocket) starting: refused", "one of two")
 		std.then = always(nil)
 		harness.Equal(t, p.Ready(t.Context()), nil, "both")
 	})
 }
 
 func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		_, target := aggressive(1, nil)
-		target.ask = func(context.Context) error {
+		_, p := asking(t, aggressive(1, func(int, context.Context) error {
 			switch since := time.Since(begin); {
 			case since < 960*time.Millisecond:
 				return fmt.Errorf("dial tcp 10.1.2.3:8080: %w", refused)
@@ -468,8 +431,7 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 				return status500
 			}
 			return nil
-		}
-		p := start(t, Options{}, target)
+		}))
 		go func() { _ = p.Ready(t.Context()) }()
 
 		time.Sleep(1500*time.Millisecond + time.Microsecond)
@@ -496,11 +458,10 @@ func TestWhatIsKnownIsKnownDuringTheRun(t *testing.T) {
 }
 
 func TestOnlyTheLastTriesAreKept(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		_, target := aggressive(1, func(n int, _ context.Context) error {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := asking(t, aggressive(1, func(n int, _ context.Context) error {
 			return &failure{word: wordStatus, code: 500 + n, err: errors.New("x")}
-		})
-		p := start(t, Options{}, target)
+		}))
 		_ = p.Ready(t.Context())
 		last := p.State().Probes[0].Last
 		if len(last) != lastTries || last[0].Code != 692 || last[7].Code != 699 {
@@ -510,12 +471,11 @@ func TestOnlyTheLastTriesAreKept(t *testing.T) {
 }
 
 func TestEachChangeIsReportedOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		var told []string
 		var p *Prober
-		_, target := aggressive(1, nil)
-		target.ask = func(context.Context) error {
+		s := aggressive(1, func(int, context.Context) error {
 			switch since := time.Since(begin); {
 			case since < time.Second:
 				return refused
@@ -525,14 +485,12 @@ func TestEachChangeIsReportedOnce(t *testing.T) {
 				return nil
 			}
 			return &failure{word: wordStatus, code: 503, err: errors.New("HTTP status 503")}
-		}
+		})
 		p = start(t, Options{OnChange: func(c Change) {
 			_ = p.State() // allowed
 			told = append(told, fmt.Sprintf("%v %s -> %s %s", time.Since(begin), c.Before.Phase, c.Now.Phase, c.Now.Reason()))
-		}}, target)
-		if err := p.Ready(t.Context()); err != nil {
-			t.Error(err)
-		}
+		}}, s)
+		harness.Equal(t, p.Ready(t.Context()), nil)
 		time.Sleep(time.Minute)
 		_ = p.Ready(t.Context())
 		want := []string{
@@ -541,17 +499,15 @@ func TestEachChangeIsReportedOnce(t *testing.T) {
 			"2s starting -> ready ",
 			"1m2s ready -> failing not ready: probe 0 (httpGet) failing: status 503",
 		}
-		if !reflect.DeepEqual(told, want) {
-			t.Errorf("got\n%s\nwant\n%s", strings.Join(told, "\n"), strings.Join(want, "\n"))
-		}
+		harness.Equal(t, strings.Join(told, "\n"), strings.Join(want, "\n"))
 	})
 }
 
 func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32
 		var last atomic.Value
-		_, target := aggressive(1, func(n int, _ context.Context) error {
+		s := aggressive(1, func(n int, _ context.Context) error {
 			if n%2 == 0 {
 				return status500
 			}
@@ -560,7 +516,7 @@ func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
 		p := start(t, Options{OnChange: func(c Change) {
 			told.Add(1)
 			last.Store(c.Now.Probes[0].Word)
-		}}, target)
+		}}, s)
 		_ = p.Ready(t.Context())
 		if got := told.Load(); got < 11 || got > 20 {
 			t.Errorf("got %d changes told in 10 s, want ten at once and one a second", got)
@@ -571,10 +527,10 @@ func TestAnAppThatFlapsDoesNotFillTheLog(t *testing.T) {
 }
 
 func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		const flaps = 100
 		told, lost, won := 0, 0, 0
-		_, target := standard(time.Second, func(n int, _ context.Context) error {
+		s := standard(func(n int, _ context.Context) error {
 			if n%2 == 0 {
 				return status500
 			}
@@ -589,7 +545,7 @@ func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
 					lost++
 				}
 			},
-		}, target)
+		}, s)
 		for range 2 * flaps {
 			_ = p.Ready(t.Context())
 			time.Sleep(time.Millisecond)
@@ -604,10 +560,10 @@ func TestEveryFlapIsCountedHoweverFastTheyCome(t *testing.T) {
 }
 
 func TestAWarningPassesAndIsReported(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var told []string
-		_, target := standard(time.Second, says(warning("look here"), warning("look here")))
-		p := start(t, Options{OnChange: func(c Change) { told = append(told, c.Now.Detail()) }}, target)
+		s := standard(says(warning("look here"), warning("look here")))
+		p := start(t, Options{OnChange: func(c Change) { told = append(told, c.Now.Detail()) }}, s)
 		for range 3 {
 			harness.Equal(t, p.Ready(t.Context()), nil)
 		}
@@ -616,17 +572,14 @@ func TestAWarningPassesAndIsReported(t *testing.T) {
 }
 
 func TestStopReleasesEverybody(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		_, tgt := aggressive(1, hangs())
-		p := newProber([]*target{tgt}, Options{OnChange: func(Change) { t.Error("told of a change, want silence: no try has ended") }})
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, Options{OnChange: func(Change) { t.Error("told of a change, want silence: no try has ended") }}, aggressive(1, hangs()))
 		heard := make(chan error, 1)
 		go func() { heard <- p.Ready(t.Context()) }()
 		synctest.Wait()
 		begin := time.Now()
 		harness.Equal(t, p.Stop(t.Context()), nil, "Stop")
-		if want, err := "not ready: stopped; probe 0 (httpGet) starting: pending", <-heard; err == nil || err.Error() != want {
-			t.Errorf("who waited: got %v, want %q", err, want)
-		}
+		harness.Equal(t, fmt.Sprint(<-heard), "not ready: stopped; probe 0 (httpGet) starting: pending", "who waited")
 		if err := p.Ready(t.Context()); err == nil || err.(*notReady).Word != wordStopped {
 			t.Errorf("who came later: got %v, want stopped", err)
 		}
@@ -635,10 +588,9 @@ func TestStopReleasesEverybody(t *testing.T) {
 }
 
 func TestStopWaitsNoLongerThanItsCallerDoes(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		deaf := make(chan struct{})
-		_, tgt := aggressive(1, func(int, context.Context) error { <-deaf; return nil })
-		p := newProber([]*target{tgt}, Options{})
+		_, p := asking(t, aggressive(1, func(int, context.Context) error { <-deaf; return nil }))
 		go func() { _ = p.Ready(t.Context()) }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -652,9 +604,8 @@ func TestStopWaitsNoLongerThanItsCallerDoes(t *testing.T) {
 }
 
 func TestTheBodyOfA503TellsNothingPrivate(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		_, target := aggressive(1, always(fmt.Errorf(`Get "http://10.1.2.3:8080/secret": %w`, refused)))
-		p := start(t, Options{}, target)
+	synctest.Test(t, func(t *testing.T) {
+		_, p := asking(t, aggressive(1, always(fmt.Errorf(`Get "http://10.1.2.3:8080/secret": %w`, refused))))
 		err := p.Ready(t.Context())
 		if got := err.Error(); strings.ContainsAny(got, "/\n") || strings.Contains(got, "10.1.2.3") || strings.Contains(got, "8080") {
 			t.Errorf("got %q, want one line without address and path", got)

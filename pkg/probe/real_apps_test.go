@@ -70,10 +70,7 @@ func TestAnAppStartsServesAndDies(t *testing.T) {
 
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"starting refused", "starting status", "ready ", "failing refused"}
-	if fmt.Sprint(told) != fmt.Sprint(want) {
-		t.Errorf("changes: got %q, want %q", told, want)
-	}
+	harness.Equal(t, told, []string{"starting refused", "starting status", "ready ", "failing refused"}, "changes")
 }
 
 func TestFiftyAskersCostARealAppTwoRequestsAtMost(t *testing.T) { // C01
