@@ -225,7 +225,7 @@ func (s *sidecar) waitForDrain(w http.ResponseWriter, r *http.Request) {
 
 // refuseHook answers a hook for which there is no place.
 func (s *sidecar) refuseHook(w http.ResponseWriter, r *http.Request, code int) {
-	if n := s.refusedHooks.add(time.Now()); n > 0 {
+	if n := s.refusedHooks.Add(time.Now()); n > 0 {
 		s.log.Warn("too many preStop hooks wait, some were refused", zap.Int("refused", n), zap.String("client", r.RemoteAddr))
 	}
 	http.Error(w, "too many hooks wait", code)

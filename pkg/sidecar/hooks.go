@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"time"
 )
 
 // Bounds on preStop hooks that wait at once. A hook that gets no answer, or a bad one,
@@ -96,26 +95,4 @@ func (h *hooks) remove(client string, one *hook) {
 		return
 	}
 	h.waiting[client] = slices.Delete(all, i, i+1)
-}
-
-// A perMinute counts events of which there may be too many for a line of the log each.
-// The zero value has counted none. It is safe for concurrent use.
-type perMinute struct {
-	mu    sync.Mutex
-	count int
-	next  time.Time // for a line
-}
-
-// add counts one more. When it is time for a line, it returns how many there were
-// since the last, else 0.
-func (p *perMinute) add(now time.Time) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.count++
-	if now.Before(p.next) {
-		return 0
-	}
-	n := p.count
-	p.count, p.next = 0, now.Add(time.Minute)
-	return n
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -77,16 +76,5 @@ func TestAHookIsRefusedWhereAllClientsHaveOneEach(t *testing.T) {
 	}
 	if _, _, status := h.enter(hookFrom("10.0.0.1:1000")); status != http.StatusServiceUnavailable {
 		t.Errorf("got status %d, want 503", status)
-	}
-}
-
-func TestManyEventsAreOneLineAMinute(t *testing.T) {
-	var p perMinute
-	at := time.Now()
-	for i, row := range []struct {
-		after time.Duration
-		want  int
-	}{{0, 1}, {0, 0}, {59 * time.Second, 0}, {time.Minute, 3}, {119 * time.Second, 0}, {time.Hour, 2}} {
-		harness.Equal(t, p.add(at.Add(row.after)), row.want, "event", i+1, "after", row.after, "in a line")
 	}
 }

@@ -114,7 +114,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 		Bytes: smallShake,
 		Time:  min(s.config.HeaderTimeout.V, smallRequest),
 		Failed: func(client net.Addr, err error) {
-			if n := s.failedHandshakes.add(time.Now()); n > 0 {
+			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
 				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", queue.Shown(err.Error())))
 			}
 		},

@@ -75,9 +75,9 @@ type sidecar struct {
 	end          sync.Once     // closes it
 	leave        sync.Once     // for stopAccepting
 	hooks        hooks         // of the user container, that wait
-	refusedHooks perMinute
+	refusedHooks portlimit.PerMinute
 
-	failedHandshakes perMinute // with scrapers
+	failedHandshakes portlimit.PerMinute // with scrapers
 
 	running sync.WaitGroup
 	failed  chan error // the first server that fails

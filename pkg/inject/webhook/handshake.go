@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -25,8 +24,6 @@ const (
 	// handshakeTime is how long one may take: an API server does not wait much longer for
 	// the answer.
 	handshakeTime = 5 * time.Second
-	// handshakeLogEvery is how often the log may have a line about those that fail.
-	handshakeLogEvery = time.Minute
 )
 
 // serveTLS serves HTTPS on a listener until server is closed.
@@ -35,32 +32,11 @@ func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
 		Config: s.tlsConfig(), Max: mostHandshakes, Bytes: mostHandshake, Time: handshakeTime,
 		Failed: func(client net.Addr, err error) {
 			s.Metrics.handshakeFailed()
-			if n := s.failedHandshakes.add(time.Now()); n > 0 {
+			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
 				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", brief(err.Error(), longestText)))
 			}
 		},
 	}.Listener(l))
-}
-
-// failures counts what fails as often as a client likes, so that the log has one line in a
-// while. It may be used concurrently.
-type failures struct {
-	mu     sync.Mutex
-	unsaid int
-	said   time.Time
-}
-
-// add counts one, and returns how many there are to be said now, 0 for none.
-func (f *failures) add(now time.Time) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.unsaid++
-	if now.Sub(f.said) < handshakeLogEvery {
-		return 0
-	}
-	n := f.unsaid
-	f.unsaid, f.said = 0, now
-	return n
 }
 
 // tlsConfig offers HTTP/1.1 alone.

@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,15 +141,6 @@ func TestAHandshakeThatAClientRefusesIsCounted(t *testing.T) {
 	lines := log.FilterMessage("TLS handshakes failed").All()
 	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "bad certificate") {
 		t.Errorf("got the lines %v, want one in a minute, which says that the certificate was refused", lines)
-	}
-}
-
-func TestFailuresAreSaidOnceInAMinute(t *testing.T) {
-	var f failures
-	now := time.Unix(1_800_000_000, 0)
-	got := []int{f.add(now), f.add(now.Add(time.Second)), f.add(now.Add(59 * time.Second)), f.add(now.Add(time.Minute)), f.add(now.Add(61 * time.Second))}
-	if want := []int{1, 0, 0, 3, 0}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }
 

@@ -50,7 +50,7 @@ type Server struct {
 	Beside      []Runner      // run as long as reviews are answered
 
 	draining         atomic.Bool
-	failedHandshakes failures
+	failedHandshakes portlimit.PerMinute
 }
 
 // Run answers reviews until ctx is done, then for Linger more, then ends what is under
