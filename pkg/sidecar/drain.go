@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -48,18 +49,15 @@ func (s *sidecar) drain() {
 		zap.Duration("quietPeriod", s.config.DrainQuietPeriod.V), zap.Duration("deadline", s.config.DrainDeadline.V))
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.accompany(ctx)
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { s.accompany(ctx) })
 	outcome := s.proxy.Drain.Wait(ctx)
 	if outcome == queue.OnlyStreams {
 		s.log.Info("only streams are left, the user container may end them", s.inFlight()...)
 		s.leave.Do(s.stopAccepting)
 	}
 	cancel()
-	<-done
+	beside.Wait()
 	if outcome == queue.Deadline {
 		s.cut()
 		ctx, cancel := context.WithTimeout(context.Background(), abortTime)
@@ -104,11 +102,9 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 		defer close(done)
 		_ = s.http1.Shutdown(ctx)
 	}()
-	timer := time.NewTimer(http1.GiveTime)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(http1.GiveTime):
 	}
 	_ = s.http2.Shutdown(ctx)
 	<-done
@@ -135,15 +131,14 @@ func (s *sidecar) accompany(ctx context.Context) {
 	progress := time.NewTicker(progressInterval)
 	defer progress.Stop()
 	lead := min(farewellLead, s.config.DrainDeadline.V/10)
-	farewell := time.NewTimer(time.Until(s.proxy.Drain.DeadlineAt()) - lead)
-	defer farewell.Stop()
+	farewell := time.After(time.Until(s.proxy.Drain.DeadlineAt()) - lead)
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-progress.C:
 			s.log.Info("draining", s.inFlight()...)
-		case <-farewell.C:
+		case <-farewell:
 			s.webSockets.GoAway()
 		}
 	}

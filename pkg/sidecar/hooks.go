@@ -24,13 +24,13 @@ const (
 // concurrent use.
 type hooks struct {
 	mu      sync.Mutex
-	waiting map[string][]*hook // by the client's address, the oldest first
-	n       int                // of all
+	waiting []*hook // the oldest first
 }
 
 // A hook is one that waits.
 type hook struct {
-	end context.CancelFunc // gives its place to another
+	client string             // its address
+	end    context.CancelFunc // gives its place to another
 }
 
 // enter takes a place for a hook, or says with which status it is refused (0: it is
@@ -41,58 +41,46 @@ func (h *hooks) enter(r *http.Request) (ctx context.Context, leave func() (left 
 	client, _, _ := net.SplitHostPort(r.RemoteAddr)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	own := len(h.waiting[client])
+	held := map[string]int{}
+	for _, one := range h.waiting {
+		held[one.client]++
+	}
 	switch {
-	case own >= hooksPerClient:
+	case held[client] >= hooksPerClient:
 		return nil, nil, http.StatusTooManyRequests
-	case h.n >= hooksAtOnce && !h.endOne(own+1):
+	case len(h.waiting) >= hooksAtOnce && !h.endOne(held, held[client]+1):
 		return nil, nil, http.StatusServiceUnavailable
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	one := &hook{end: cancel}
-	if h.waiting == nil {
-		h.waiting = make(map[string][]*hook)
-	}
-	h.waiting[client] = append(h.waiting[client], one)
-	h.n++
+	one := &hook{client, cancel}
+	h.waiting = append(h.waiting, one)
 	return ctx, func() int {
 		cancel()
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.remove(client, one)
-		return h.n
+		h.remove(one)
+		return len(h.waiting)
 	}, 0
 }
 
-// endOne ends the newest hook of the client that has the most, if that is more than
+// endOne ends the newest hook of the client that holds the most, if that is more than
 // some. h.mu is held.
-func (h *hooks) endOne(some int) bool {
-	client, most := "", 0
-	for c, all := range h.waiting {
-		if len(all) > most {
-			client, most = c, len(all)
+func (h *hooks) endOne(held map[string]int, some int) bool {
+	newest := h.waiting[0]
+	for _, one := range h.waiting {
+		if held[one.client] >= held[newest.client] {
+			newest = one
 		}
 	}
-	if most <= some {
+	if held[newest.client] <= some {
 		return false
 	}
-	newest := h.waiting[client][most-1]
 	newest.end()
-	h.remove(client, newest)
+	h.remove(newest)
 	return true
 }
 
 // remove takes a hook out, if it still is there. h.mu is held.
-func (h *hooks) remove(client string, one *hook) {
-	all := h.waiting[client]
-	i := slices.Index(all, one)
-	if i < 0 {
-		return
-	}
-	h.n--
-	if len(all) == 1 {
-		delete(h.waiting, client)
-		return
-	}
-	h.waiting[client] = slices.Delete(all, i, i+1)
+func (h *hooks) remove(one *hook) {
+	h.waiting = slices.DeleteFunc(h.waiting, func(other *hook) bool { return other == one })
 }

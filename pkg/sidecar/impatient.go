@@ -86,12 +86,10 @@ func (o *output) enter() bool {
 	if o.stuck.Load() {
 		return false
 	}
-	timer := time.NewTimer(lineTime)
-	defer timer.Stop()
 	select {
 	case o.turn <- struct{}{}:
 		return true
-	case <-timer.C:
+	case <-time.After(lineTime):
 		return false
 	}
 }
@@ -105,12 +103,10 @@ func (o *output) wait(f func() error) error {
 		<-o.turn
 		done <- err
 	}()
-	timer := time.NewTimer(lineTime)
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
+	case <-time.After(lineTime):
 		o.stuck.Store(true)
 		return nil
 	}

@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -89,7 +88,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 		s.log.Warn("metrics are not served", zap.Error(err))
 		return nil, nil
 	}
-	if s.metricsPair != nil && !hasPair(s.metricsPair) {
+	if s.metricsPair != nil && s.metricsPair.NotAfter().IsZero() {
 		s.log.Warn("metrics: no certificate yet", zap.String("file", t.MetricsTLS.Cert.V))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
@@ -128,12 +127,7 @@ func (s *sidecar) metricsTLS() (*certs.Watcher, error) {
 	if err := c.Validate(); err != nil || c.Cert.V == "" {
 		return nil, err
 	}
-	return certs.OpenFiles(c.Cert.V, c.Key.V, certs.Options{
-		ClientCA:       c.ClientCA.V,
-		ClientOptional: c.ClientOptional(),
-		OnReload: func(leaf *x509.Certificate) {
-			s.log.Info("metrics: certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
-		},
-		OnError: func(err error) { s.log.Warn("metrics: certificate not in use", zap.Error(err)) },
-	})
+	o := s.certificateOptions("metrics: ")
+	o.ClientCA, o.ClientOptional = c.ClientCA.V, c.ClientOptional()
+	return certs.OpenFiles(c.Cert.V, c.Key.V, o)
 }

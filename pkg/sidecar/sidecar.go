@@ -164,7 +164,7 @@ func (s *sidecar) bind() (*listeners, error) {
 	}
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, err)
-	} else if hasPair(s.pair) {
+	} else if !s.pair.NotAfter().IsZero() {
 		l.tls = listen(nil, "", &c.TLSPort)
 	}
 	if len(wrong) > 0 {

@@ -16,15 +16,20 @@ import (
 // openCertificates reads the certificate, which may also appear later. A pair
 // that cannot be used is an error.
 func (s *sidecar) openCertificates() (*certs.Watcher, error) {
-	c := s.config
-	pair, err := certs.Open(c.CertDir.V, certs.Options{
-		ClientCA: c.TLSClientCA.V,
-		OnReload: func(leaf *x509.Certificate) {
-			s.log.Info("certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
-		},
-		OnError: func(err error) { s.log.Warn("certificate not in use", zap.Error(err)) },
-	})
+	o := s.certificateOptions("")
+	o.ClientCA = s.config.TLSClientCA.V
+	pair, err := certs.Open(s.config.CertDir.V, o)
 	return pair, s.nameFiles(err)
+}
+
+// certificateOptions make the log say what becomes of a certificate; of begins each line.
+func (s *sidecar) certificateOptions(of string) certs.Options {
+	return certs.Options{
+		OnReload: func(leaf *x509.Certificate) {
+			s.log.Info(of+"certificate in use", zap.Strings("names", leaf.DNSNames), zap.Time("notAfter", leaf.NotAfter))
+		},
+		OnError: func(err error) { s.log.Warn(of+"certificate not in use", zap.Error(err)) },
+	}
 }
 
 // nameFiles says of each error about files which setting has named them.
@@ -44,16 +49,6 @@ func (s *sidecar) nameFiles(err error) error {
 		all[i] = fmt.Errorf("%s: %w", variable, err)
 	}
 	return errors.Join(all...)
-}
-
-// hasPair reports whether there is a certificate already.
-func hasPair(w *certs.Watcher) bool {
-	select {
-	case <-w.First():
-		return true
-	default:
-		return false
-	}
 }
 
 // serveTLS serves requests over TLS from the moment on when there is a
