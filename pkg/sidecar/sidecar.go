@@ -187,7 +187,7 @@ func (s *sidecar) build() (err error) {
 	}
 	s.prober = probe.New(c.Probes.V, probe.Options{
 		AutoDetectHTTP2: c.AutoDetectHTTP2.V,
-		OwnPorts:        []int{c.Port.V, c.TLSPort.V, c.AdminPort.V, c.AutoscalerPort.V, c.MetricsPort.V, c.StatusPort.V},
+		OwnPorts:        s.ownPorts(),
 		OnChange:        s.sayReadiness,
 		OnReady:         func(ready bool) { s.telemetry.metrics.ReadinessChanged(ready) },
 	})

@@ -1,11 +1,16 @@
 package sidecar
 
 import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -18,4 +23,18 @@ func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
 		harness.Equal(t, (tracer != nil), on, endpoint, "tracing", tracer != nil)
 		harness.Equal(t, tracer.Close(t.Context()), nil, endpoint)
 	}
+}
+
+// Where the port for TLS is the app's, TLS is not served, and the port is not ours.
+func TestAProbeFollowsARedirectToTheAppsOwnPort(t *testing.T) {
+	app := httptest.NewServer(http.RedirectHandler("/", http.StatusFound))
+	defer app.Close()
+	c := config.Default()
+	c.UserPort.V = app.Listener.Addr().(*net.TCPAddr).Port
+	c.TLSPort.V = c.UserPort.V
+	c.Probes.V = []probe.Probe{{HTTPGet: &probe.HTTPGetAction{Port: probe.Port{Number: int32(c.UserPort.V)}}, PeriodSeconds: 1}}
+	s := &sidecar{log: zap.NewNop(), config: c}
+	harness.NoError(t, s.build())
+	t.Cleanup(func() { harness.Equal(t, s.stop(), nil, "stop") })
+	harness.Contains(t, fmt.Sprint(s.prober.Ready(t.Context())), "redirect", "a redirect without an end")
 }
