@@ -34,12 +34,10 @@ type exporter struct {
 	dropped atomic.Uint64
 	outcome export.Outcome // of run alone
 
-	closing   chan struct{} // Close was called
-	closeOnce sync.Once
-	mu        sync.RWMutex // between ExportSpan and closing, so that no span is left in the queue
-	closed    bool
-	cut       context.CancelFunc // ends what runs
-	done      chan struct{}
+	mu     sync.RWMutex       // between ExportSpan and close, so that nothing is sent to a closed queue
+	closed bool               // the queue is
+	cut    context.CancelFunc // ends what runs
+	done   chan struct{}
 }
 
 // startExporter starts the goroutine that sends.
@@ -47,7 +45,7 @@ func startExporter(encode encoder, send export.Sender, release func(), report fu
 	ctx, cut := context.WithCancel(context.Background())
 	e := &exporter{
 		encode: encode, send: send, release: release, report: report, cut: cut,
-		queue: make(chan *trace.SpanData, maxQueued), closing: make(chan struct{}), done: make(chan struct{}),
+		queue: make(chan *trace.SpanData, maxQueued), done: make(chan struct{}),
 	}
 	go e.run(ctx)
 	return e
@@ -70,12 +68,12 @@ func (e *exporter) ExportSpan(s *trace.SpanData) {
 
 // close is [Tracer.Close].
 func (e *exporter) close(ctx context.Context) error {
-	e.closeOnce.Do(func() {
-		e.mu.Lock()
+	e.mu.Lock()
+	if !e.closed {
 		e.closed = true
-		e.mu.Unlock()
-		close(e.closing)
-	})
+		close(e.queue)
+	}
+	e.mu.Unlock()
 	before := e.dropped.Load()
 	select {
 	case <-e.done:
@@ -103,47 +101,26 @@ func (e *exporter) run(ctx context.Context) {
 	var batch []*trace.SpanData
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for last := false; !last; {
-		select {
-		case s := <-e.queue:
-			batch = append(batch, s)
-		case <-e.closing:
-			last = true
-		}
+	for s := range e.queue {
+		batch = append(batch, s)
 		timer.Reset(gather)
-		for waiting := true; waiting && !last && len(batch) < maxBatch; {
+		for waiting := true; waiting && len(batch) < maxBatch; {
 			select {
-			case s := <-e.queue:
-				batch = append(batch, s)
+			case s, waiting = <-e.queue:
+				if waiting {
+					batch = append(batch, s)
+				}
 			case <-timer.C:
 				waiting = false
-			case <-e.closing:
-				last = true
 			}
 		}
-		if !last {
-			batch = e.deliver(ctx, batch)
-		}
+		batch = e.deliver(ctx, batch)
 	}
-	for left := true; left; { // nothing is added any more
-		select {
-		case s := <-e.queue:
-			if batch = append(batch, s); len(batch) == maxBatch {
-				batch = e.deliver(ctx, batch)
-			}
-		default:
-			left = false
-		}
-	}
-	e.deliver(ctx, batch)
 }
 
 // deliver sends a batch, again and again while there is hope, and counts what became
 // of it. It returns the memory for the next one.
 func (e *exporter) deliver(ctx context.Context, batch []*trace.SpanData) []*trace.SpanData {
-	if len(batch) == 0 {
-		return batch
-	}
 	rejected := len(batch)
 	var body []byte
 	err := ctx.Err() // what cannot be sent any more need not be encoded
