@@ -25,7 +25,7 @@ type Settings struct {
 
 // Target returns a target for a signal, which nothing is sent to yet.
 func (s *Settings) Target(signal Signal) Target {
-	return Target{Protocol: None, Timeout: s.Timeout, Signal: signal, Resource: &s.Resource, OwnPorts: s.OwnPorts}
+	return Target{Protocol: None, Timeout: s.Timeout, Signal: signal, Resource: s.Resource, OwnPorts: s.OwnPorts}
 }
 
 // A Collector is where OpenTelemetry's variables send one signal, and how.

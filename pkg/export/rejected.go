@@ -40,21 +40,19 @@ func rejectedProto(answer []byte) int {
 	return int(min(max(int64(rejected), 0), math.MaxInt32))
 }
 
-// rejectedJSON is rejectedProto of OTLP/HTTP with JSON.
+// rejectedJSON is rejectedProto of OTLP/HTTP with JSON, by which spans alone are sent.
 func rejectedJSON(answer []byte) int {
 	var v struct {
 		PartialSuccess struct {
-			RejectedSpans      json.Number `json:"rejectedSpans"` // a string by protobuf's rules, a number by some
-			RejectedDataPoints json.Number `json:"rejectedDataPoints"`
+			RejectedSpans json.Number `json:"rejectedSpans"` // a string by protobuf's rules, a number by some
 		} `json:"partialSuccess"`
 	}
 	if json.Unmarshal(answer, &v) != nil {
 		return 0
 	}
-	for _, s := range []json.Number{v.PartialSuccess.RejectedSpans, v.PartialSuccess.RejectedDataPoints} {
-		if n, err := s.Int64(); err == nil && n > 0 {
-			return int(n)
-		}
+	n, err := v.PartialSuccess.RejectedSpans.Int64()
+	if err != nil {
+		return 0
 	}
-	return 0
+	return int(max(n, 0))
 }

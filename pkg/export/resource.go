@@ -28,30 +28,25 @@ func (r *Resource) Name() string {
 
 // all returns what OpenTelemetry knows of us, by the names that Knative uses.
 func (r *Resource) all() map[string]string {
-	version := cmp.Or(Text(r.Version), "unknown")
+	version := cmp.Or(r.Version, "unknown")
 	a := map[string]string{
 		"container.name":         "queue-proxy",
 		"service.version":        version,
 		"telemetry.sdk.name":     "queue-proxy",
 		"telemetry.sdk.language": "go",
 		"telemetry.sdk.version":  version,
+		"k8s.namespace.name":     r.Namespace,
+		"k8s.pod.name":           r.Pod,
+		"service.instance.id":    r.Pod,
+		"kn.service.name":        r.Service,
+		"kn.configuration.name":  r.Configuration,
+		"kn.revision.name":       r.Revision,
 	}
-	for name, value := range map[string]string{
-		"k8s.namespace.name":    r.Namespace,
-		"k8s.pod.name":          r.Pod,
-		"service.instance.id":   r.Pod,
-		"kn.service.name":       r.Service,
-		"kn.configuration.name": r.Configuration,
-		"kn.revision.name":      r.Revision,
-	} {
-		if value != "" {
-			a[name] = Text(value)
-		}
-	}
+	maps.DeleteFunc(a, func(_, value string) bool { return value == "" })
 	for name, value := range r.Attributes {
-		a[Text(name)] = Text(value)
+		a[Text(name)] = value
 	}
-	a["service.name"] = Text(r.Name())
+	a["service.name"] = r.Name()
 	return a
 }
 
@@ -60,7 +55,7 @@ func (r *Resource) OTLP() *resourcepb.Resource {
 	a := r.all()
 	resource := &resourcepb.Resource{}
 	for _, name := range slices.Sorted(maps.Keys(a)) {
-		resource.Attributes = append(resource.Attributes, StringAttribute(name, a[name]))
+		resource.Attributes = append(resource.Attributes, StringAttribute(name, Text(a[name])))
 	}
 	return resource
 }

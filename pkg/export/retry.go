@@ -31,11 +31,9 @@ func (s Sender) Retry(ctx context.Context, body []byte) (rejected int, err error
 		if time.Now().Add(pause).After(end) {
 			return rejected, err
 		}
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
-			timer.Stop()
 			return rejected, err
 		}
 	}

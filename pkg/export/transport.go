@@ -63,8 +63,8 @@ type Target struct {
 	Timeout  time.Duration // of one export; 0: 10 s
 	TLS      *tls.Config   // towards https endpoints; nil: the system's roots
 	Signal   Signal
-	Resource *Resource // whose version is named, and to whose address nothing is sent; nil: unknown
-	OwnPorts []int     // of this process: nothing is sent there
+	Resource Resource // whose version is named, and to whose address nothing is sent
+	OwnPorts []int    // of this process: nothing is sent there
 }
 
 // A Sender exports a body. It returns how many of the spans or points in it the
@@ -88,9 +88,6 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // New returns a sender, and a func that closes its connections. The error is about the
 // protocol or the endpoint. The sender is for one export at a time.
 func New(t Target) (Sender, func(), error) {
-	if t.Resource == nil {
-		t.Resource = &Resource{}
-	}
 	target, err := resolve(t.Endpoint)
 	if err != nil {
 		return nil, nil, err
@@ -235,9 +232,7 @@ func (e *end) roundTrip(ctx context.Context, body []byte) (*http.Response, []byt
 	if err != nil {
 		return nil, nil, &Refusal{Err: err}
 	}
-	for name, values := range e.fields {
-		req.Header[name] = values
-	}
+	req.Header = e.fields.Clone()
 	res, err := e.client.Do(req)
 	if err != nil {
 		return nil, nil, &Refusal{Err: shortError(plainError(err)), Again: true}

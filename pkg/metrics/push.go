@@ -117,9 +117,6 @@ func (m *Metrics) Push(o PushOptions) (*Push, error) {
 	default:
 		return nil, fmt.Errorf("metrics push: exporter %q: neither http/protobuf nor grpc", o.Protocol)
 	}
-	if o.Resource == nil {
-		o.Resource = &export.Resource{}
-	}
 	o.Signal = export.Metrics
 	send, release, err := export.New(o.Target)
 	if err != nil {
@@ -164,7 +161,7 @@ func (p *Push) run(ctx context.Context) {
 func (p *Push) push(ctx context.Context) error {
 	gathered, err := p.gatherer.Gather() // with an error, what there is
 	now := p.start.Add(time.Since(p.start))
-	body, wrong := proto.Marshal(metricsData(p.options.Resource, gathered, p.start, now))
+	body, wrong := proto.Marshal(metricsData(&p.options.Resource, gathered, p.start, now))
 	err = errors.Join(err, wrong)
 	if wrong == nil {
 		rejected, wrong := p.send(ctx, body)

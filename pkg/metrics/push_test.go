@@ -45,7 +45,7 @@ func pushed(t *testing.T, m *Metrics, o PushOptions) (got *metricspb.ResourceMet
 }
 
 func TestMetricsArriveOverHTTP(t *testing.T) {
-	o := PushOptions{Target: export.Target{Resource: &export.Resource{Service: "svc", Version: "v1"}}}
+	o := PushOptions{Target: export.Target{Resource: export.Resource{Service: "svc", Version: "v1"}}}
 	got, path := pushed(t, filled(t, "knative-head"), o)
 	harness.Equal(t, path, "/v1/metrics", "path")
 	if a := attributesOf(got.Resource.Attributes); a["service.name"] != "svc" {
@@ -62,7 +62,7 @@ func TestMetricsArePushedEachInterval(t *testing.T) {
 		var pushes atomic.Int32
 		var reports []error
 		p := startPush(PushOptions{
-			Target:   export.Target{Resource: &export.Resource{}},
+			Target:   export.Target{Resource: export.Resource{}},
 			Interval: 10 * time.Second, Report: func(err error) { reports = append(reports, err) },
 		}, nothing{}, func(context.Context, []byte) (int, error) {
 			if pushes.Add(1) > 3 {
@@ -86,7 +86,7 @@ func TestMetricsArePushedEachInterval(t *testing.T) {
 
 func TestClosingAPushEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := PushOptions{Target: export.Target{Resource: &export.Resource{}}, Interval: time.Second}
+		o := PushOptions{Target: export.Target{Resource: export.Resource{}}, Interval: time.Second}
 		p := startPush(o, nothing{}, func(ctx context.Context, _ []byte) (int, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()

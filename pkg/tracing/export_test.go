@@ -253,8 +253,8 @@ func certificateFor(t *testing.T) (*tls.Certificate, *tls.Config) {
 	return &s.TLS.Certificates[0], client
 }
 
-func identity() *export.Resource {
-	return &export.Resource{
+func identity() export.Resource {
+	return export.Resource{
 		Namespace: "ns", Service: "svc", Configuration: "cfg", Revision: "rev", Pod: "pod-1", PodIP: "10.1.2.3", Version: "v1",
 		Attributes: map[string]string{"deployment.environment": "test"},
 	}
@@ -609,9 +609,9 @@ func TestTheEncodingsAgree(t *testing.T) {
 	o.Status = 500
 	spans := spansOf(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
 	id := identity()
-	encoded, err := otlpProto(id)(spans)
+	encoded, err := otlpProto(&id)(spans)
 	harness.NoError(t, err)
-	asJSON, err := otlpJSON(id)(spans)
+	asJSON, err := otlpJSON(&id)(spans)
 	harness.NoError(t, err)
 	var a, b tracepb.TracesData
 	harness.NoError(t, proto.Unmarshal(encoded, &a))
@@ -643,12 +643,12 @@ func TestSpansKeepNoStringOfTheRequest(t *testing.T) {
 		o.Host, o.Remote = borrowed("example:80"), borrowed("10.0.0.3:4")
 		x.r.Method = o.Method
 		spans, id := spansOf(t, newTracer(t, always, inW3C|inB3), x, o), identity()
-		want, err := otlpProto(id)(spans)
+		want, err := otlpProto(&id)(spans)
 		harness.NoError(t, err)
 		for _, b := range memory {
 			clear(b)
 		}
-		if got, err := otlpProto(id)(spans); err != nil || !bytes.Equal(got, want) {
+		if got, err := otlpProto(&id)(spans); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: got %q, %v once the request's memory was used again, want %q", method, got, err, want)
 		}
 	}
@@ -678,7 +678,7 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 	f.Add("\xff", "/\xff", "[::", "\x00", "\xc3", "=", ",\xff", -1, 7)
 	f.Fuzz(func(t *testing.T, method, path, host, remote, agent, state, forwarded string, code, why int) {
 		tracer := unstarted(Options{
-			Target: export.Target{Resource: &export.Resource{Pod: agent, Service: host, Version: path}}, Sampling: always, Limited: true,
+			Target: export.Target{Resource: export.Resource{Pod: agent, Service: host, Version: path}}, Sampling: always, Limited: true,
 		})
 		o := get("/")
 		o.Target, o.Host, o.Remote, o.Method, o.Status, o.Reason = path, host, remote, method, code, queue.Reason(uint(why)%uint(queue.NumReasons))
@@ -686,11 +686,11 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		r.Method = method
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}
 		spans := spansOf(t, tracer, o.Exchange, o)
-		body, err := otlpProto(tracer.options.Resource)(spans)
+		body, err := otlpProto(&tracer.options.Resource)(spans)
 		harness.NoError(t, err)
 		var m tracepb.TracesData
 		harness.Equal(t, proto.Unmarshal(body, &m), nil, "protobuf")
-		if body, err = otlpJSON(tracer.options.Resource)(spans); err != nil {
+		if body, err = otlpJSON(&tracer.options.Resource)(spans); err != nil {
 			t.Fatal(err)
 		}
 		var n tracepb.TracesData
@@ -698,7 +698,7 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		if !proto.Equal(&m, &n) {
 			t.Errorf("protobuf and JSON differ:\n%v\n%v", &m, &n)
 		}
-		if body, err = zipkinArray(tracer.options.Resource)(spans); err != nil {
+		if body, err = zipkinArray(&tracer.options.Resource)(spans); err != nil {
 			t.Fatal(err)
 		}
 		harness.Equal(t, len(zipkinSpans(body)), 3, "zipkin", "spans")

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
 )
@@ -92,19 +93,13 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	if given {
 		rate = *c.SamplerArg
 	}
-	switch c.Sampler {
+	switch sampler, follow := strings.CutPrefix(c.Sampler, "parentbased_"); sampler {
 	case "always_on":
-		o.Sampling = Sampling{Rate: 1}
+		o.Sampling = Sampling{Rate: 1, Follow: follow}
 	case "always_off":
-		o.Sampling = Sampling{}
+		o.Sampling = Sampling{Follow: follow}
 	case "traceidratio":
-		o.Sampling = Sampling{Rate: rate}
-	case "parentbased_always_on":
-		o.Sampling = Sampling{Rate: 1, Follow: true}
-	case "parentbased_always_off":
-		o.Sampling = Sampling{Follow: true}
-	case "parentbased_traceidratio":
-		o.Sampling = Sampling{Rate: rate, Follow: true}
+		o.Sampling = Sampling{Rate: rate, Follow: follow}
 	default:
 		if given && o.Protocol != export.Stdout {
 			o.Sampling = Sampling{Rate: rate, Follow: rate > 0 && rate < 1}

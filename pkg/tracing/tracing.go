@@ -75,9 +75,6 @@ func New(o Options) (*Tracer, error) {
 	if o.Protocol == export.None || o.Protocol == "" || o.Sampling.never() {
 		return nil, nil
 	}
-	if o.Resource == nil {
-		o.Resource = &export.Resource{}
-	}
 	encode, send, release, err := route(&o)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
@@ -106,7 +103,7 @@ func route(o *Options) (encoder, export.Sender, func(), error) {
 		if o.Output == nil {
 			return nil, nil, nil, fmt.Errorf("%s has no output", o.Protocol)
 		}
-		return zipkinLines(o.Resource), writeTo(o.Output), func() {}, nil
+		return zipkinLines(&o.Resource), writeTo(o.Output), func() {}, nil
 	}
 	o.Signal = export.Traces
 	send, release, err := export.New(o.Target)
@@ -117,7 +114,7 @@ func route(o *Options) (encoder, export.Sender, func(), error) {
 	case export.OTLPJSON:
 		encode = otlpJSON
 	}
-	return encode(o.Resource), send, release, err
+	return encode(&o.Resource), send, release, err
 }
 
 // Dropped returns how many spans were lost: the queue was full, or they could not be
