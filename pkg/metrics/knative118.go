@@ -46,9 +46,7 @@ func newKnative118(r *registry, o *Options, tags *routeTags) *knative118 {
 			return &series118{counter{counts.WithLabelValues(values...)}, histogram{latencies.WithLabelValues(values...)}}
 		}
 	}
-	if load, limit := o.Gauges.Load, o.Gauges.Limit; load != nil && limit != nil {
-		who.gauge("revision_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
-	}
+	who.gauge("revision_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
 	addMemStats(r)
 	return &knative118{
 		requests: &tagTable[series118]{

@@ -54,9 +54,7 @@ func newKnativeHead(r *registry, o *Options, tags *routeTags) *knativeHead {
 		invocation: histogramsOf(knative.histograms("kn_serving_invocation_duration_seconds",
 			"From the slot to the end of the exchange with the user container.", otelDurations(), "http_response_status_code"), dim(statuses...)),
 	}
-	if load, limit := o.Gauges.Load, o.Gauges.Limit; load != nil && limit != nil {
-		knative.gauge("kn_serving_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
-	}
+	knative.gauge("kn_serving_queue_depth", "Requests that run or wait now; absent without a limit on concurrency.", sometimes(o.Gauges.depth))
 	// OpenTelemetry's resource.
 	r.with("container_name", "queue-proxy", "k8s_namespace_name", o.Namespace, "k8s_pod_name", o.Pod, "service_instance_id", o.Pod,
 		"service_name", cmp.Or(o.Service, o.Configuration, o.Revision, o.Pod), "service_version", cmp.Or(o.Commit, "unknown"),

@@ -105,7 +105,7 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 		m.size = mergeSize
 	}
 	reasons := []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy}
-	failed := r.counters(appScrapeErrorsTotal, "Scrapes that had to do without the user container's own metrics, by reason.", "reason")
+	failed := r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason")
 	for _, reason := range reasons {
 		m.errors[reason] = failed.WithLabelValues(reason)
 	}

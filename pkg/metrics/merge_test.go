@@ -59,18 +59,18 @@ const (
 // something that a parser can read.
 func split(t *testing.T, got string) (app string, errors map[string]string) {
 	t.Helper()
-	ours := buildInfo + "{"
-	if !strings.Contains(got, ours) || !strings.Contains(got, runningRequests+" 2") {
+	ours := "queue_proxy_build_info{"
+	if !strings.Contains(got, ours) || !strings.Contains(got, "queue_proxy_running_requests 2") {
 		t.Fatalf("got none of our metrics, want them in\n%s", got)
 	}
 	errors = map[string]string{}
-	for series, n := range samples(got, appScrapeErrorsTotal+"{") {
+	for series, n := range samples(got, "queue_proxy_app_scrape_errors_total{") {
 		if n != "0" && n != "0.0" {
-			reason, _ := strings.CutPrefix(series, appScrapeErrorsTotal+`{reason="`)
+			reason, _ := strings.CutPrefix(series, `queue_proxy_app_scrape_errors_total{reason="`)
 			errors[strings.TrimSuffix(reason, `"}`)] = n
 		}
 	}
-	last := waitingRequests + " "
+	last := "queue_proxy_waiting_requests "
 	_, app, _ = strings.Cut(got[strings.LastIndex(got, "\n"+last)+1:], "\n")
 	return app, errors
 }
@@ -118,10 +118,10 @@ func TestAMergedScrapeIsInTheScrapersFormat(t *testing.T) {
 }
 
 func TestOursKeepTheirNamesInAMergedScrape(t *testing.T) {
-	m := merged(t, says(textType, lines("# TYPE "+requestsTotal+" gauge", requestsTotal+` 1`, "# TYPE "+queueWaitSeconds+"_count counter", queueWaitSeconds+"_count 2")))
+	m := merged(t, says(textType, lines("# TYPE queue_proxy_requests_total gauge", `queue_proxy_requests_total 1`, "# TYPE queue_proxy_queue_wait_seconds_count counter", "queue_proxy_queue_wait_seconds_count 2")))
 	for accept, want := range map[string]string{
-		text:              lines("# TYPE app_"+requestsTotal+" gauge", "app_"+requestsTotal+" 1", "# TYPE app_"+queueWaitSeconds+"_count counter", "app_"+queueWaitSeconds+"_count 2"),
-		openMetricsAccept: lines("# TYPE app_"+requestsTotal+" gauge", "app_"+requestsTotal+" 1", "# TYPE app_"+queueWaitSeconds+"_count unknown", "app_"+queueWaitSeconds+"_count 2", "# EOF"),
+		text:              lines("# TYPE app_queue_proxy_requests_total gauge", "app_queue_proxy_requests_total 1", "# TYPE app_queue_proxy_queue_wait_seconds_count counter", "app_queue_proxy_queue_wait_seconds_count 2"),
+		openMetricsAccept: lines("# TYPE app_queue_proxy_requests_total gauge", "app_queue_proxy_requests_total 1", "# TYPE app_queue_proxy_queue_wait_seconds_count unknown", "app_queue_proxy_queue_wait_seconds_count 2", "# EOF"),
 	} {
 		if app, _ := split(t, scrape(t, m.Handler(), accept)); app != want {
 			t.Errorf("got\n%s\nwant\n%s", app, want)
@@ -310,7 +310,7 @@ func TestAScraperThatHasGoneIsNoErrorOfTheApp(t *testing.T) {
 	w := httptest.NewRecorder()
 	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil).WithContext(ctx))
 	<-gone // the app was told
-	f := gathered(t, m, appScrapeErrorsTotal)
+	f := gathered(t, m, "queue_proxy_app_scrape_errors_total")
 	for _, s := range f.GetMetric() {
 		harness.Equal(t, s.GetCounter().GetValue(), 0, s)
 	}

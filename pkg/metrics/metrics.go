@@ -44,8 +44,8 @@ type Options struct {
 	UserPort int
 }
 
-// Gauges are asked at each scrape, possibly by several goroutines at once. One that
-// is nil leaves its metrics out.
+// Gauges are asked at each scrape, possibly by several goroutines at once. What counts
+// the dropped may be nil, which leaves its metric out.
 type Gauges struct {
 	Load            func() (running, waiting int) // requests in the user container, and in line
 	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
@@ -59,8 +59,7 @@ type Gauges struct {
 	SpansDropped    func() uint64                 // since the start
 }
 
-// depth is how many requests run or wait; absent without a limit. It needs Load and
-// Limit.
+// depth is how many requests run or wait; absent without a limit.
 func (g *Gauges) depth() (float64, bool) {
 	most, _ := g.Limit()
 	running, waiting := g.Load()
@@ -156,7 +155,7 @@ func (m *Metrics) Observe(o *queue.Observation) {
 		return
 	}
 	if m.requests != nil {
-		m.state.first(&m.state.firstRequest, o.Start)
+		m.state.first(firstRequest, o.Start)
 		m.requests.observe(o)
 	}
 	if m.v118 == nil && m.head == nil {
@@ -177,7 +176,7 @@ func (m *Metrics) Observe(o *queue.Observation) {
 // Listening records that requests are being accepted. The first call counts.
 func (m *Metrics) Listening(at time.Time) {
 	if m != nil && m.state != nil {
-		m.state.first(&m.state.listening, at)
+		m.state.first(listening, at)
 	}
 }
 
@@ -188,9 +187,9 @@ func (m *Metrics) Answered(asked time.Time, ready bool) {
 		return
 	}
 	now := time.Now()
-	m.state.first(&m.state.firstProbe, asked)
+	m.state.first(firstProbe, asked)
 	if ready {
-		m.state.first(&m.state.firstReady, now)
+		m.state.first(firstReady, now)
 	}
 	m.state.answers.at(placeOfReady(ready)).took(now.Sub(asked))
 }
@@ -200,7 +199,7 @@ func (m *Metrics) ReadinessChanged(ready bool) {
 	switch {
 	case m == nil || m.state == nil:
 	case ready:
-		m.state.first(&m.state.firstReady, time.Now())
+		m.state.first(firstReady, time.Now())
 	default:
 		m.state.flaps.Inc()
 	}

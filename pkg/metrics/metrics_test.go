@@ -52,29 +52,29 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, samples(got, requestsTotal+"{"), map[string]string{
-		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
-		requestsTotal + `{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
-		requestsTotal + `{code="5xx",method="post",protocol="http/1.1",reason="queue-full"}`:   "1",
-		requestsTotal + `{code="4xx",method="other",protocol="http/1.0",reason="client-gone"}`: "1",
-		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="app-reset"}`:     "1",
-		requestsTotal + `{code="1xx",method="get",protocol="http/1.1",reason="ok"}`:            "1",
+	wantSamples(t, samples(got, "queue_proxy_requests_total{"), map[string]string{
+		`queue_proxy_requests_total{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:            "2",
+		`queue_proxy_requests_total{code="2xx",method="post",protocol="http/2",reason="ok"}`:             "1",
+		`queue_proxy_requests_total{code="5xx",method="post",protocol="http/1.1",reason="queue-full"}`:   "1",
+		`queue_proxy_requests_total{code="4xx",method="other",protocol="http/1.0",reason="client-gone"}`: "1",
+		`queue_proxy_requests_total{code="2xx",method="get",protocol="http/1.1",reason="app-reset"}`:     "1",
+		`queue_proxy_requests_total{code="1xx",method="get",protocol="http/1.1",reason="ok"}`:            "1",
 	})
-	wantSamples(t, samples(got, requestFailuresTotal+"{", replaysTotal+" ", kubeletProbesTotal+"{"), map[string]string{
-		replaysTotal: "1",
-		requestFailuresTotal + `{reason="queue-full"}`:             "1",
-		requestFailuresTotal + `{reason="client-gone"}`:            "1",
-		requestFailuresTotal + `{reason="app-reset"}`:              "1",
-		requestFailuresTotal + `{reason="queue-timeout"}`:          "0",
-		requestFailuresTotal + `{reason="not-ready"}`:              "0",
-		requestFailuresTotal + `{reason="draining"}`:               "0",
-		requestFailuresTotal + `{reason="request-timeout"}`:        "0",
-		requestFailuresTotal + `{reason="response-start-timeout"}`: "0",
-		requestFailuresTotal + `{reason="idle-timeout"}`:           "0",
-		requestFailuresTotal + `{reason="app-unreachable"}`:        "0",
-		requestFailuresTotal + `{reason="app-garbage"}`:            "0",
-		requestFailuresTotal + `{reason="bad-request"}`:            "0",
-		requestFailuresTotal + `{reason="other"}`:                  "0",
+	wantSamples(t, samples(got, "queue_proxy_request_failures_total{", "queue_proxy_replays_total ", "queue_proxy_kubelet_probes_total{"), map[string]string{
+		"queue_proxy_replays_total":                                           "1",
+		`queue_proxy_request_failures_total{reason="queue-full"}`:             "1",
+		`queue_proxy_request_failures_total{reason="client-gone"}`:            "1",
+		`queue_proxy_request_failures_total{reason="app-reset"}`:              "1",
+		`queue_proxy_request_failures_total{reason="queue-timeout"}`:          "0",
+		`queue_proxy_request_failures_total{reason="not-ready"}`:              "0",
+		`queue_proxy_request_failures_total{reason="draining"}`:               "0",
+		`queue_proxy_request_failures_total{reason="request-timeout"}`:        "0",
+		`queue_proxy_request_failures_total{reason="response-start-timeout"}`: "0",
+		`queue_proxy_request_failures_total{reason="idle-timeout"}`:           "0",
+		`queue_proxy_request_failures_total{reason="app-unreachable"}`:        "0",
+		`queue_proxy_request_failures_total{reason="app-garbage"}`:            "0",
+		`queue_proxy_request_failures_total{reason="bad-request"}`:            "0",
+		`queue_proxy_request_failures_total{reason="other"}`:                  "0",
 	})
 }
 
@@ -82,27 +82,27 @@ func TestTimeIsSplitIntoWaitAndApp(t *testing.T) {
 	m := newMetrics(t, options("default"))
 	observeEveryKind(m)
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, withoutBuckets(samples(got, requestDurationSeconds, queueWaitSeconds, appDurationSeconds)), map[string]string{
-		requestDurationSeconds + `_count{code="1xx",protocol="http/1.1"}`: "1",
-		requestDurationSeconds + `_sum{code="1xx",protocol="http/1.1"}`:   "3600",
-		requestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`: "3",
-		requestDurationSeconds + `_sum{code="2xx",protocol="http/1.1"}`:   "0.126",
-		requestDurationSeconds + `_count{code="2xx",protocol="http/2"}`:   "1",
-		requestDurationSeconds + `_sum{code="2xx",protocol="http/2"}`:     "0.042",
-		requestDurationSeconds + `_count{code="4xx",protocol="http/1.0"}`: "1",
-		requestDurationSeconds + `_sum{code="4xx",protocol="http/1.0"}`:   "0.042",
-		requestDurationSeconds + `_count{code="5xx",protocol="http/1.1"}`: "1",
-		requestDurationSeconds + `_sum{code="5xx",protocol="http/1.1"}`:   "0.001",
+	wantSamples(t, withoutBuckets(samples(got, "queue_proxy_request_duration_seconds", "queue_proxy_queue_wait_seconds", "queue_proxy_app_duration_seconds")), map[string]string{
+		`queue_proxy_request_duration_seconds_count{code="1xx",protocol="http/1.1"}`: "1",
+		`queue_proxy_request_duration_seconds_sum{code="1xx",protocol="http/1.1"}`:   "3600",
+		`queue_proxy_request_duration_seconds_count{code="2xx",protocol="http/1.1"}`: "3",
+		`queue_proxy_request_duration_seconds_sum{code="2xx",protocol="http/1.1"}`:   "0.126",
+		`queue_proxy_request_duration_seconds_count{code="2xx",protocol="http/2"}`:   "1",
+		`queue_proxy_request_duration_seconds_sum{code="2xx",protocol="http/2"}`:     "0.042",
+		`queue_proxy_request_duration_seconds_count{code="4xx",protocol="http/1.0"}`: "1",
+		`queue_proxy_request_duration_seconds_sum{code="4xx",protocol="http/1.0"}`:   "0.042",
+		`queue_proxy_request_duration_seconds_count{code="5xx",protocol="http/1.1"}`: "1",
+		`queue_proxy_request_duration_seconds_sum{code="5xx",protocol="http/1.1"}`:   "0.001",
 
-		queueWaitSeconds + `_count`: "7",
-		queueWaitSeconds + `_sum`:   "0.013", // 6 that got a slot after 2 ms, and one that was refused after 1 ms
+		`queue_proxy_queue_wait_seconds_count`: "7",
+		`queue_proxy_queue_wait_seconds_sum`:   "0.013", // 6 that got a slot after 2 ms, and one that was refused after 1 ms
 
-		appDurationSeconds + `_count{code="1xx"}`: "1",
-		appDurationSeconds + `_sum{code="1xx"}`:   "3599.998",
-		appDurationSeconds + `_count{code="2xx"}`: "4",
-		appDurationSeconds + `_sum{code="2xx"}`:   "0.16",
-		appDurationSeconds + `_count{code="4xx"}`: "1",
-		appDurationSeconds + `_sum{code="4xx"}`:   "0.04",
+		`queue_proxy_app_duration_seconds_count{code="1xx"}`: "1",
+		`queue_proxy_app_duration_seconds_sum{code="1xx"}`:   "3599.998",
+		`queue_proxy_app_duration_seconds_count{code="2xx"}`: "4",
+		`queue_proxy_app_duration_seconds_sum{code="2xx"}`:   "0.16",
+		`queue_proxy_app_duration_seconds_count{code="4xx"}`: "1",
+		`queue_proxy_app_duration_seconds_sum{code="4xx"}`:   "0.04",
 	})
 }
 
@@ -114,13 +114,13 @@ func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
 		m.Observe(&o)
 	}
 	wantSamples(t, samples(scrape(t, m.Handler(), text),
-		appDurationSeconds+`_bucket{code="2xx",le="0.001"}`, appDurationSeconds+`_bucket{code="2xx",le="0.0025"}`,
-		appDurationSeconds+`_bucket{code="2xx",le="300"}`, appDurationSeconds+`_bucket{code="2xx",le="+Inf"}`,
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.001"}`, `queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.0025"}`,
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="300"}`, `queue_proxy_app_duration_seconds_bucket{code="2xx",le="+Inf"}`,
 	), map[string]string{
-		appDurationSeconds + `_bucket{code="2xx",le="0.001"}`:  "4", // what ended before it began counts as 0
-		appDurationSeconds + `_bucket{code="2xx",le="0.0025"}`: "5",
-		appDurationSeconds + `_bucket{code="2xx",le="300"}`:    "5",
-		appDurationSeconds + `_bucket{code="2xx",le="+Inf"}`:   "6",
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.001"}`:  "4", // what ended before it began counts as 0
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="0.0025"}`: "5",
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="300"}`:    "5",
+		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="+Inf"}`:   "6",
 	})
 }
 
@@ -136,45 +136,41 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		o.Gauges.CertExpiry = func() time.Time { return time.Unix(1_900_000_000, 0) }
 		m := newMetrics(t, o)
 		shown := []string{
-			runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit, advisedLimit,
-			readyGauge, notReadyReason, drainingGauge, certificateExpiry, logLinesDroppedTotal, spansDroppedTotal, buildInfo,
+			"queue_proxy_running_requests", "queue_proxy_waiting_requests", "queue_proxy_oldest_waiter_age_seconds", "queue_proxy_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_advised_concurrency_limit",
+			"queue_proxy_ready", "queue_proxy_not_ready_reason", "queue_proxy_draining", "queue_proxy_tls_certificate_expiry_timestamp_seconds", "queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_build_info",
 		}
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
-			runningRequests: "2", waitingRequests: "3", oldestWaiterAgeSeconds: "1.5", concurrencyLimit: "2", queueLimit: "20",
-			concurrencyLimitReason + `{reason="steady"}`: "1", advisedLimit + `{sure="medium"}`: "4",
-			readyGauge: "0", notReadyReason + `{reason="refused"}`: "1", drainingGauge: "1", certificateExpiry: "1.9e+09",
-			logLinesDroppedTotal: "7", spansDroppedTotal: "8",
-			buildInfo + `{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
+			"queue_proxy_running_requests": "2", "queue_proxy_waiting_requests": "3", "queue_proxy_oldest_waiter_age_seconds": "1.5", "queue_proxy_concurrency_limit": "2", "queue_proxy_queue_limit": "20",
+			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit{sure="medium"}`: "4",
+			"queue_proxy_ready": "0", `queue_proxy_not_ready_reason{reason="refused"}`: "1", "queue_proxy_draining": "1", "queue_proxy_tls_certificate_expiry_timestamp_seconds": "1.9e+09",
+			"queue_proxy_log_lines_dropped_total": "7", "queue_proxy_spans_dropped_total": "8",
+			`queue_proxy_build_info{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
 		}
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 
 		running, since, ready = 1, time.Time{}, true
-		want[runningRequests], want[oldestWaiterAgeSeconds], want[readyGauge] = "1", "0", "1"
-		delete(want, notReadyReason+`{reason="refused"}`)
+		want["queue_proxy_running_requests"], want["queue_proxy_oldest_waiter_age_seconds"], want["queue_proxy_ready"] = "1", "0", "1"
+		delete(want, `queue_proxy_not_ready_reason{reason="refused"}`)
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 
 		ready, reason = false, "a word that a client could have sent"
-		want[readyGauge], want[notReadyReason+`{reason="other"}`] = "0", "1"
+		want["queue_proxy_ready"], want[`queue_proxy_not_ready_reason{reason="other"}`] = "0", "1"
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 	})
 }
 
 func TestWhatIsNotThereHasNoMetric(t *testing.T) {
 	o := options("all")
-	o.Gauges = Gauges{}
-	got := scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, runningRequests, waitingRequests, oldestWaiterAgeSeconds, concurrencyLimit, queueLimit, advisedLimit, readyGauge+" ", notReadyReason,
-		drainingGauge, certificateExpiry, logLinesDroppedTotal, spansDroppedTotal, appScrapeErrorsTotal, "revision_queue_depth", "kn_serving_queue_depth"), nil)
-
-	o = options("all")
+	o.Gauges.LogLinesDropped, o.Gauges.SpansDropped = nil, nil
 	o.Gauges.Limit = func() (int, int) { return 0, 0 }
 	o.Gauges.Adaptive = func() (adapt.State, bool) { return adapt.State{}, false }
 	o.Gauges.Advice = func() adapt.Advice { return adapt.Advice{} }
 	o.Gauges.CertExpiry = func() time.Time { return time.Time{} }
-	got = scrape(t, newMetrics(t, o).Handler(), text)
-	wantSamples(t, samples(got, concurrencyLimit, advisedLimit, queueLimit, certificateExpiry, "revision_queue_depth", "kn_serving_queue_depth"),
-		map[string]string{concurrencyLimit: "0"})
+	got := scrape(t, newMetrics(t, o).Handler(), text)
+	wantSamples(t, samples(got, "queue_proxy_concurrency_limit", "queue_proxy_advised_concurrency_limit", "queue_proxy_queue_limit", "queue_proxy_tls_certificate_expiry_timestamp_seconds",
+		"queue_proxy_log_lines_dropped_total", "queue_proxy_spans_dropped_total", "queue_proxy_app_scrape_errors_total", "revision_queue_depth", "kn_serving_queue_depth"),
+		map[string]string{"queue_proxy_concurrency_limit": "0"})
 }
 
 func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
@@ -182,7 +178,7 @@ func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
 		o := options("default")
 		o.Start = time.Now()
 		m := newMetrics(t, o)
-		wantSamples(t, samples(scrape(t, m.Handler(), text), startupSeconds), nil)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_startup_seconds"), nil)
 		step := func() { time.Sleep(250 * time.Millisecond) }
 
 		step()
@@ -203,19 +199,19 @@ func TestTheColdStartIsATimelineOfFirsts(t *testing.T) {
 		m.Observe(&first)
 
 		want := map[string]string{
-			startupSeconds + `{event="listening"}`:     "0.25",
-			startupSeconds + `{event="first_probe"}`:   "0.5",
-			startupSeconds + `{event="first_ready"}`:   "1",
-			startupSeconds + `{event="first_request"}`: "1.25",
+			`queue_proxy_startup_seconds{event="listening"}`:     "0.25",
+			`queue_proxy_startup_seconds{event="first_probe"}`:   "0.5",
+			`queue_proxy_startup_seconds{event="first_ready"}`:   "1",
+			`queue_proxy_startup_seconds{event="first_request"}`: "1.25",
 		}
-		wantSamples(t, samples(scrape(t, m.Handler(), text), startupSeconds), want)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_startup_seconds"), want)
 
 		step()
 		m.Listening(time.Now())
 		m.Answered(time.Now(), true)
 		m.ReadinessChanged(true)
 		m.Observe(&second)
-		wantSamples(t, samples(scrape(t, m.Handler(), text), startupSeconds), want)
+		wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_startup_seconds"), want)
 	})
 }
 
@@ -230,12 +226,12 @@ func TestAFlapIsReadinessLost(t *testing.T) {
 		m.Answered(asked, false)
 		m.Answered(asked, false)
 		m.Answered(time.Now(), true)
-		wantSamples(t, withoutBuckets(samples(scrape(t, m.Handler(), text), readinessFlapsTotal, readinessAnswersSeconds)), map[string]string{
-			readinessFlapsTotal:                             "2",
-			readinessAnswersSeconds + `_count{ready="no"}`:  "2",
-			readinessAnswersSeconds + `_sum{ready="no"}`:    "0.06",
-			readinessAnswersSeconds + `_count{ready="yes"}`: "1",
-			readinessAnswersSeconds + `_sum{ready="yes"}`:   "0",
+		wantSamples(t, withoutBuckets(samples(scrape(t, m.Handler(), text), "queue_proxy_readiness_flaps_total", "queue_proxy_readiness_answer_seconds")), map[string]string{
+			"queue_proxy_readiness_flaps_total":                       "2",
+			`queue_proxy_readiness_answer_seconds_count{ready="no"}`:  "2",
+			`queue_proxy_readiness_answer_seconds_sum{ready="no"}`:    "0.06",
+			`queue_proxy_readiness_answer_seconds_count{ready="yes"}`: "1",
+			`queue_proxy_readiness_answer_seconds_sum{ready="yes"}`:   "0",
 		})
 	})
 }
@@ -243,7 +239,7 @@ func TestAFlapIsReadinessLost(t *testing.T) {
 // own are the metrics that no request may change: those of the process and the
 // runtime.
 func own(series string) bool {
-	for _, prefix := range []string{"queue_proxy_process_", "queue_proxy_go_", "process_", "go_", "revision_go_", "promhttp_", oldestWaiterAgeSeconds} {
+	for _, prefix := range []string{"queue_proxy_process_", "queue_proxy_go_", "process_", "go_", "revision_go_", "promhttp_", "queue_proxy_oldest_waiter_age_seconds"} {
 		if strings.HasPrefix(series, prefix) {
 			return true
 		}
@@ -289,7 +285,7 @@ func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
 	o := observed("GET", 1, 1, 503, queue.OK)
 	o.Kind = header.KubeletRequest
 	m.Observe(&o)
-	line := kubeletProbesTotal + `{code="5xx",reason="ok"} 1` + "\n"
+	line := `queue_proxy_kubelet_probes_total{code="5xx",reason="ok"} 1` + "\n"
 	if got := strings.Replace(requestLines(t, m), line, "", 1); got != before {
 		t.Errorf("got\n%s\nwant, beside %s,\n%s", got, line, before)
 	}
@@ -540,13 +536,13 @@ func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 	}
 	all.Wait()
 	got := scrape(t, m.Handler(), text)
-	wantSamples(t, withoutBuckets(samples(got, requestsTotal, requestDurationSeconds+"_count", queueWaitSeconds+"_count", appDurationSeconds+"_count", readinessFlapsTotal)), map[string]string{
-		requestsTotal + `{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:  strconv.Itoa(writers * each / 2),
-		requestsTotal + `{code="2xx",method="post",protocol="http/1.1",reason="ok"}`: strconv.Itoa(writers * each / 2),
-		requestDurationSeconds + `_count{code="2xx",protocol="http/1.1"}`:            strconv.Itoa(writers * each),
-		queueWaitSeconds + `_count`:               strconv.Itoa(writers * each),
-		appDurationSeconds + `_count{code="2xx"}`: strconv.Itoa(writers * each),
-		readinessFlapsTotal:                       strconv.Itoa(writers * each),
+	wantSamples(t, withoutBuckets(samples(got, "queue_proxy_requests_total", "queue_proxy_request_duration_seconds_count", "queue_proxy_queue_wait_seconds_count", "queue_proxy_app_duration_seconds_count", "queue_proxy_readiness_flaps_total")), map[string]string{
+		`queue_proxy_requests_total{code="2xx",method="get",protocol="http/1.1",reason="ok"}`:  strconv.Itoa(writers * each / 2),
+		`queue_proxy_requests_total{code="2xx",method="post",protocol="http/1.1",reason="ok"}`: strconv.Itoa(writers * each / 2),
+		`queue_proxy_request_duration_seconds_count{code="2xx",protocol="http/1.1"}`:           strconv.Itoa(writers * each),
+		`queue_proxy_queue_wait_seconds_count`:                                                 strconv.Itoa(writers * each),
+		`queue_proxy_app_duration_seconds_count{code="2xx"}`:                                   strconv.Itoa(writers * each),
+		"queue_proxy_readiness_flaps_total":                                                    strconv.Itoa(writers * each),
 	})
 	for series, value := range samples(got, "revision_request_count{") {
 		if value != strconv.Itoa(each) {

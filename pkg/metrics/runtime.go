@@ -58,12 +58,12 @@ func addProcess(r *registry) {
 			collectors.WithoutGoCollectorRuntimeMetrics(regexp.MustCompile("")),
 		),
 	)
-	r.gauge(goMaxProcs, "Threads that may run Go code at once (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
-	r.gauge(goMemoryBytes, "Memory that the Go runtime holds: what GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
-	r.gauge(goMemoryLimitBytes, "GOMEMLIMIT, or four fifths of the container's memory; absent without either.", sometimes(runtimeNumber(runtimeLimit)))
-	r.gauge(goHeapBytes, "Memory of objects, those included that the garbage collector has not freed yet.",
+	r.gauge("queue_proxy_go_max_procs", "Threads that may run Go code at once (GOMAXPROCS).", sometimes(runtimeNumber(runtimeMaxProcs)))
+	r.gauge("queue_proxy_go_memory_bytes", "Memory that the Go runtime holds: what GOMEMLIMIT limits.", sometimes(runtimeNumber(runtimeMemory, runtimeReleased)))
+	r.gauge("queue_proxy_go_memory_limit_bytes", "GOMEMLIMIT, or four fifths of the container's memory; absent without either.", sometimes(runtimeNumber(runtimeLimit)))
+	r.gauge("queue_proxy_go_heap_bytes", "Memory of objects, those included that the garbage collector has not freed yet.",
 		sometimes(runtimeNumber("/memory/classes/heap/objects:bytes")))
-	r.counter(goAllocatedBytesTotal, "Memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
-	r.counter(goGCCPUSecondsTotal, "CPU time that the garbage collector has used, as of the end of its last run.",
+	r.counter("queue_proxy_go_allocated_bytes_total", "Memory that was allocated for objects.", sometimes(runtimeNumber(runtimeAllocated)))
+	r.counter("queue_proxy_go_gc_cpu_seconds_total", "CPU time that the garbage collector has used, as of the end of its last run.",
 		sometimes(runtimeNumber("/cpu/classes/gc/total:cpu-seconds")))
 }
