@@ -60,8 +60,8 @@ type merge struct {
 	size        int64
 	client      *http.Client
 	slots       chan struct{}
-	errors      map[string]prometheus.Counter
-	openMetrics bool // may be spoken
+	failed      *prometheus.CounterVec // by reason
+	openMetrics bool                   // may be spoken
 	registry    *registry
 	gatherer    prometheus.Gatherer
 }
@@ -83,7 +83,7 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 		timeout:  o.timeout,
 		size:     o.maxSize,
 		slots:    make(chan struct{}, maxMerges),
-		errors:   map[string]prometheus.Counter{},
+		failed:   r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason"),
 		client: &http.Client{
 			// Another place is not the configured one.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -104,10 +104,8 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 	if m.size <= 0 {
 		m.size = mergeSize
 	}
-	reasons := []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy}
-	failed := r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason")
-	for _, reason := range reasons {
-		m.errors[reason] = failed.WithLabelValues(reason)
+	for _, reason := range []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy} {
+		m.failed.WithLabelValues(reason) // is there from zero on
 	}
 	return m, nil
 }
@@ -143,7 +141,7 @@ func (m *merge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // the scraper has gone
 	}
 	if reason != "" {
-		m.errors[reason].Inc()
+		m.failed.WithLabelValues(reason).Inc()
 	}
 	ours, err := m.gatherer.Gather()
 	if err != nil && len(ours) == 0 {

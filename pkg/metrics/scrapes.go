@@ -2,13 +2,13 @@ package metrics
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
-	"unicode/utf8"
 )
 
 // Limits on scrapes, which any client that reaches the port can ask for.
@@ -75,7 +75,11 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.leave(one)
-	if !one.wait(r.Context()) {
+	ctx, cancel := context.WithTimeout(r.Context(), turnTime)
+	defer cancel()
+	select {
+	case <-one.come:
+	case <-ctx.Done():
 		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
 		return
 	}
@@ -86,18 +90,6 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = control.SetWriteDeadline(time.Now().Add(writeTime)) // where there is a connection
 	s.send(one, p, func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
 	p.send(w)
-}
-
-// wait waits for the turn of a scrape, and reports whether it has come.
-func (one *turn) wait(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, turnTime)
-	defer cancel()
-	select {
-	case <-one.come:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // enter puts a scrape behind all others, or reports that its client has too many.
@@ -216,8 +208,7 @@ func (s *scrapes) remove(one *turn) {
 	}
 }
 
-// A page is a response in memory. It has the methods that expfmt looks for, so as not to
-// buffer once more.
+// A page is a response in memory.
 type page struct {
 	header http.Header
 	status int // 0: 200
@@ -232,33 +223,15 @@ func (p *page) Header() http.Header { return p.header }
 func (p *page) WriteHeader(status int) { p.status = status }
 
 // Write implements http.ResponseWriter.
-func (p *page) Write(b []byte) (int, error) { return write(p, b) }
-
-// WriteString implements io.StringWriter.
-func (p *page) WriteString(s string) (int, error) { return write(p, s) }
-
-func write[T string | []byte](p *page, text T) (int, error) {
-	for rest := text; len(rest) > 0; {
+func (p *page) Write(b []byte) (int, error) {
+	for rest := b; len(rest) > 0; {
 		last := p.last()
 		n := min(len(rest), cap(*last)-len(*last))
 		*last = append(*last, rest[:n]...)
 		rest = rest[n:]
 	}
-	p.size += len(text)
-	return len(text), nil
-}
-
-// WriteByte implements io.ByteWriter.
-func (p *page) WriteByte(c byte) error {
-	last := p.last()
-	*last = append(*last, c)
-	p.size++
-	return nil
-}
-
-// WriteRune writes a rune as bufio.Writer does.
-func (p *page) WriteRune(r rune) (int, error) {
-	return p.Write(utf8.AppendRune(nil, r))
+	p.size += len(b)
+	return len(b), nil
 }
 
 // last returns a chunk that is not full.
@@ -271,11 +244,8 @@ func (p *page) last() *[]byte {
 
 // send sends it. An error is the scraper's: who hangs up asks again.
 func (p *page) send(w http.ResponseWriter) {
-	header := w.Header()
-	for name, values := range p.header {
-		header[name] = values
-	}
-	header.Set("Content-Length", strconv.Itoa(p.size))
+	maps.Copy(w.Header(), p.header)
+	w.Header().Set("Content-Length", strconv.Itoa(p.size))
 	if p.status != 0 {
 		w.WriteHeader(p.status)
 	}
@@ -290,11 +260,9 @@ func (p *page) send(w http.ResponseWriter) {
 func (p *page) reset() {
 	clear(p.header)
 	p.status, p.size = 0, 0
-	if len(p.chunks) > 1 {
+	if len(p.chunks) > 0 {
 		clear(p.chunks[1:])
 		p.chunks = p.chunks[:1]
-	}
-	if len(p.chunks) == 1 {
 		p.chunks[0] = p.chunks[0][:0]
 	}
 }
