@@ -8,7 +8,6 @@ package accesslog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -32,8 +31,6 @@ type Options struct {
 	SlowerThan time.Duration // log requests that took so long; 0: off
 	Sample     int           // log one in so many; 0 and 1: all
 	Revision   Revision      // who we are
-	MaxBytes   int           // of lines that wait to be written; 0: 1 MiB
-	MaxLines   int           // that wait to be written; 0: 4096
 
 	// Report is called when writing or the template fails, once until it works again.
 	// Any goroutine that logs may call it. It may be nil.
@@ -46,13 +43,6 @@ type Revision struct {
 	Name, Namespace, Service, Configuration string
 	PodName, PodIP                          string
 }
-
-// Defaults of Options: a tenth of a second of the busiest sidecar that was measured
-// fits many times over, and a stuck reader costs no more memory than this.
-const (
-	defaultBytes = 1 << 20
-	defaultLines = 4096
-)
 
 // A Log writes the request log. Observe may be called by many goroutines at once.
 type Log struct {
@@ -81,13 +71,7 @@ func New(o Options, w io.Writer) (*Log, error) {
 		}
 		l.template = t
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = defaultBytes
-	}
-	if o.MaxLines <= 0 {
-		o.MaxLines = defaultLines
-	}
-	l.buffer = newBuffer(w, o.MaxBytes, o.MaxLines, o.Report)
+	l.buffer = newBuffer(w, o.Report)
 	return l, nil
 }
 
@@ -160,5 +144,3 @@ func (l *Log) Dropped() uint64 { return l.buffer.dropped.Load() }
 func (l *Log) Close(ctx context.Context) error {
 	return l.buffer.close(ctx)
 }
-
-var errStuck = errors.New("the writer takes nothing")

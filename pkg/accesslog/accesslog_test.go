@@ -56,28 +56,10 @@ func get(target string) *queue.Observation {
 	return observe(httptest.NewRequest(http.MethodGet, target, nil))
 }
 
-// page is where lines go.
-type page struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.Write(b)
-}
-
-func (p *page) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.String()
-}
-
 // written returns what a log with these options makes of the requests.
 func written(t *testing.T, o Options, requests ...*queue.Observation) string {
 	t.Helper()
-	var out page
+	var out harness.Buffer
 	l := mustNew(t, o, &out)
 	for _, r := range requests {
 		l.Observe(r)
@@ -214,7 +196,7 @@ func TestStringsAreJSONWhateverTheyHold(t *testing.T) {
 
 // blocked is a writer that takes nothing until it is opened.
 type blocked struct {
-	page
+	harness.Buffer
 	entered chan struct{}
 	open    chan struct{}
 }
@@ -226,34 +208,29 @@ func newBlocked() *blocked {
 func (w *blocked) Write(b []byte) (int, error) {
 	w.entered <- struct{}{}
 	<-w.open
-	return w.page.Write(b)
+	return w.Buffer.Write(b)
 }
 
 func TestAStuckWriterDropsLinesAndDelaysNobody(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		options Options
-	}{
-		{"by lines", Options{MaxLines: 10}},
-		{"by bytes", Options{MaxBytes: 10 * len("/x\n")}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	for name, line := range map[string]int{"by lines": len("/\n"), "by bytes": 32 << 10} { // bytes of each
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newBlocked()
-				c.options.Template = "{{.Request.RequestURI}}"
-				l := mustNew(t, c.options, w)
-				l.Observe(get("/x"))
+				l := mustNew(t, Options{Template: "{{.Request.RequestURI}}"}, w)
+				o := get("/" + strings.Repeat("x", line-len("/\n")))
+				l.Observe(o)
 				<-w.entered // one line is being written
 				began := time.Now()
-				for range 15 {
-					l.Observe(get("/x"))
+				fit := min(maxLines, maxBytes/line)
+				for range fit + 5 {
+					l.Observe(o)
 				}
-				harness.Equal(t, time.Since(began), 0, "15 requests waited")
+				harness.Equal(t, time.Since(began), 0, "requests waited")
 				harness.Equal(t, l.Dropped(), 5, "dropped")
 				close(w.open)
 				mustClose(t, l)
-				harness.Equal(t, strings.Count(w.String(), "\n"), 11, "written", "lines")
-				l.Observe(get("/late"))
+				harness.Equal(t, strings.Count(w.String(), "\n"), 1+fit, "written", "lines")
+				l.Observe(o)
 				harness.Equal(t, l.Dropped(), 6, "dropped after Close")
 			})
 		})
@@ -297,7 +274,7 @@ func TestLinesOfAMomentAreOneWrite(t *testing.T) {
 
 // full is a disk that takes some bytes, refuses one write and is then emptied.
 type full struct {
-	page
+	harness.Buffer
 	takes int
 	err   error
 	calls int
@@ -306,9 +283,9 @@ type full struct {
 func (w *full) Write(b []byte) (int, error) {
 	w.calls++
 	if w.calls > 1 {
-		return w.page.Write(b)
+		return w.Buffer.Write(b)
 	}
-	_, _ = w.page.Write(b[:w.takes])
+	_, _ = w.Buffer.Write(b[:w.takes])
 	return w.takes, w.err
 }
 
@@ -344,8 +321,8 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 }
 
 func TestManyGoroutinesLogWholeLines(t *testing.T) {
-	var out page
-	l := mustNew(t, Options{MaxBytes: 64 << 20, MaxLines: 1 << 20}, &out)
+	var out harness.Buffer
+	l := mustNew(t, Options{}, &out)
 	var all sync.WaitGroup
 	for g := range 8 {
 		all.Go(func() {
@@ -385,7 +362,7 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 				w.Fd() // makes it so
 			}
 			const lines = 1000 // several times what a pipe takes
-			l := mustNew(t, Options{MaxBytes: 64 << 20, MaxLines: 1 << 20}, shared{w})
+			l := mustNew(t, Options{}, shared{w})
 			for range lines {
 				l.Observe(get("/"))
 			}
@@ -409,13 +386,13 @@ func TestLinesOfOthersStandBetweenOurs(t *testing.T) {
 
 // writes counts how often it is written to.
 type writes struct {
-	page
+	harness.Buffer
 	n atomic.Int32
 }
 
 func (w *writes) Write(b []byte) (int, error) {
 	w.n.Add(1)
-	return w.page.Write(b)
+	return w.Buffer.Write(b)
 }
 
 func TestLinesAreWrittenInTimeAndFewPieces(t *testing.T) {
@@ -449,7 +426,7 @@ func TestLinesAreWrittenInTimeAndFewPieces(t *testing.T) {
 }
 
 func TestAJSONLineCostsNoAllocation(t *testing.T) {
-	l := mustNew(t, Options{MaxLines: 1 << 20, MaxBytes: 1 << 24}, io.Discard)
+	l := mustNew(t, Options{}, io.Discard)
 	defer mustClose(t, l)
 	o := get("/a?b=c")
 	o.TraceID = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,13 +17,19 @@ import (
 )
 
 const (
+	// The lines that wait have bounds: a tenth of a second of the busiest sidecar that was
+	// measured fits many times over, and a stuck reader costs no more memory than this.
+	maxBytes = 1 << 20
+	maxLines = 4096
+
 	// gather is how long lines wait for others to be written with: a write for each
 	// request would cost more than making the line.
 	gather = 50 * time.Millisecond
 
-	// enough is how much is not kept waiting, in bytes: what an empty pipe of 64 KB
-	// takes at once, and what comes while the writer wakes.
-	enough = 56 << 10
+	// So much is not kept waiting: what an empty pipe of 64 KB takes at once, and what comes
+	// while the writer wakes.
+	muchBytes = 56 << 10
+	muchLines = maxLines / 2
 
 	// keepBatch is the largest batch whose memory is kept: that of a writer that has
 	// been held up for a while.
@@ -31,14 +38,12 @@ const (
 
 // A buffer holds lines until its goroutine has written them.
 type buffer struct {
-	w                    io.Writer
-	file                 syscall.RawConn // of w; nil: it has none
-	maxBytes, maxLines   int
-	muchBytes, muchLines int         // either is reason enough to write at once
-	report               func(error) // may be nil
-	dropped              atomic.Uint64
-
-	some, much, closing, done chan struct{}
+	w       io.Writer
+	file    syscall.RawConn // of w; nil: it has none
+	report  func(error)     // may be nil
+	dropped atomic.Uint64
+	wake    chan struct{} // with room for the first line after a silence, and for much; closed: no more are added
+	done    chan struct{}
 
 	mu      sync.Mutex
 	pending []byte
@@ -52,14 +57,8 @@ type buffer struct {
 }
 
 // newBuffer starts the goroutine that writes to w.
-func newBuffer(w io.Writer, maxBytes, maxLines int, report func(error)) *buffer {
-	b := &buffer{
-		w: w, maxBytes: maxBytes, maxLines: maxLines, report: report,
-		idle:      true,
-		muchBytes: min(maxBytes/2, enough), muchLines: max(maxLines/2, 1),
-		some: make(chan struct{}, 1), much: make(chan struct{}, 1),
-		closing: make(chan struct{}), done: make(chan struct{}),
-	}
+func newBuffer(w io.Writer, report func(error)) *buffer {
+	b := &buffer{w: w, report: report, idle: true, wake: make(chan struct{}, 2), done: make(chan struct{})}
 	if f, ok := w.(syscall.Conn); ok {
 		b.file, _ = f.SyscallConn() // without it, it is written all the same
 	}
@@ -70,31 +69,20 @@ func newBuffer(w io.Writer, maxBytes, maxLines int, report func(error)) *buffer 
 // add takes a line, or drops it.
 func (b *buffer) add(line []byte) {
 	b.mu.Lock()
-	if b.closed || b.lines >= b.maxLines || len(b.pending)+len(line) > b.maxBytes {
-		b.mu.Unlock()
+	defer b.mu.Unlock()
+	if b.closed || b.lines >= maxLines || len(b.pending)+len(line) > maxBytes {
 		b.dropped.Add(1)
 		return
 	}
 	before := len(b.pending)
 	b.pending = append(b.pending, line...)
 	b.lines++
-	first := b.idle
-	b.idle = false
-	much := b.lines == b.muchLines || before < b.muchBytes && len(b.pending) >= b.muchBytes
-	b.mu.Unlock()
-	if first {
-		signal(b.some)
-	}
-	if much {
-		signal(b.much)
-	}
-}
-
-// signal wakes the goroutine; a signal that is already there is enough.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+	if b.idle || b.lines == muchLines || before < muchBytes && len(b.pending) >= muchBytes {
+		b.idle = false
+		select {
+		case b.wake <- struct{}{}:
+		default: // it will look in any case
+		}
 	}
 }
 
@@ -107,17 +95,13 @@ func (b *buffer) run() {
 	var spare []byte
 	for silent, last := true, false; !last; {
 		if silent {
-			select {
-			case <-b.some:
-			case <-b.closing:
-			}
+			<-b.wake
 		}
 		timer.Reset(gather)
 		select {
 		case <-timer.C:
-		case <-b.much:
-		case <-b.closing:
-			last = true // nothing is added any more
+		case _, open := <-b.wake:
+			last = !open
 		}
 		batch, lines := b.take(spare)
 		if silent = lines == 0; silent {
@@ -148,24 +132,25 @@ func (b *buffer) take(spare []byte) (batch []byte, lines int) {
 // not stop the lines that come later.
 func (b *buffer) write(batch []byte, lines int) {
 	if b.torn { // the next line must begin on a line of its own
-		if _, err := b.w.Write([]byte{'\n'}); err != nil {
-			b.lost(lines, err)
-			return
-		}
-		b.torn = false
+		batch = slices.Insert(batch, 0, '\n')
 	}
 	n, err := b.writeAll(batch)
 	if err == nil && n < len(batch) {
 		err = io.ErrShortWrite
 	}
-	if err != nil {
-		n = min(max(n, 0), len(batch))
-		b.torn = n > 0 && batch[n-1] != '\n'
-		b.lost(bytes.Count(batch[n:], []byte{'\n'}), err)
-		return
+	if n = min(max(n, 0), len(batch)); n > 0 {
+		b.torn = batch[n-1] != '\n'
 	}
-	b.failed = false
-	b.setWritten()
+	if err != nil {
+		b.dropped.Add(uint64(min(bytes.Count(batch[n:], []byte{'\n'}), lines)))
+		if !b.failed && b.report != nil {
+			b.report(fmt.Errorf("request log: %w; lines are dropped", err))
+		}
+	}
+	b.failed = err != nil
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writing = 0
 }
 
 // writeAll writes to a file first what it takes without waiting. The runtime knows
@@ -196,28 +181,12 @@ func (b *buffer) writeAll(batch []byte) (n int, err error) {
 	return n, cmp.Or(err, wrong)
 }
 
-// lost counts lines that the writer did not take.
-func (b *buffer) lost(lines int, err error) {
-	b.dropped.Add(uint64(lines))
-	if !b.failed && b.report != nil {
-		b.report(fmt.Errorf("request log: %w; lines are dropped", err))
-	}
-	b.failed = true
-	b.setWritten()
-}
-
-func (b *buffer) setWritten() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.writing = 0
-}
-
 // close is [Log.Close].
 func (b *buffer) close(ctx context.Context) error {
 	b.mu.Lock()
 	if !b.closed {
 		b.closed = true
-		close(b.closing)
+		close(b.wake)
 	}
 	b.mu.Unlock()
 	select {
@@ -227,5 +196,5 @@ func (b *buffer) close(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return fmt.Errorf("request log: %d lines are not written: %w", b.lines+b.writing, errStuck)
+	return fmt.Errorf("request log: %d lines are not written: the writer takes nothing", b.lines+b.writing)
 }

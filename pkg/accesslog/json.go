@@ -22,78 +22,48 @@ const (
 // request has not come to is null. templateError says why the line is not what the
 // template makes of it; "": there is none.
 func (l *Log) appendJSON(b []byte, o *queue.Observation, traceID, templateError string) []byte {
-	b = append(b, `{"timestamp":"`...)
-	b = l.appendTime(b, o.Start)
+	severity := "INFO"
 	if failed(o) && o.Reason != queue.ClientGone {
-		b = append(b, `","severity":"WARNING"`...)
-	} else {
-		b = append(b, `","severity":"INFO"`...)
+		severity = "WARNING"
 	}
-	b = append(b, `,"logger":"queueproxy.request","message":"request","kind":"`...)
-	b = append(b, o.Kind.String()...)
-	b = append(b, `","method":`...)
-	b = appendString(b, o.Method, maxWord)
-	b = append(b, `,"target":`...)
-	b = appendString(b, o.Target, maxTarget)
-	b = append(b, `,"host":`...)
-	b = appendString(b, o.Host, maxField)
-	b = append(b, `,"protocol":"HTTP/`...)
-	b = strconv.AppendInt(b, int64(o.Major), 10)
-	b = append(b, '.')
-	b = strconv.AppendInt(b, int64(o.Minor), 10)
-	b = append(b, `","status":`...)
-	b = strconv.AppendInt(b, int64(o.Status), 10)
-	b = append(b, `,"reason":"`...)
-	b = append(b, o.Reason.String()...)
-	b = append(b, `","phase":"`...)
-	b = append(b, o.Phase.String()...)
-	b = append(b, `","cutShort":`...)
-	b = strconv.AppendBool(b, o.Begun && o.Reason != queue.OK)
-	b = append(b, `,"upgraded":`...)
-	b = strconv.AppendBool(b, o.Upgraded)
-	b = append(b, `,"replayed":`...)
-	b = strconv.AppendBool(b, o.Replayed)
-	b = append(b, `,"activator":`...)
-	b = strconv.AppendBool(b, o.Proxied)
-	b = append(b, `,"requestBytes":`...)
-	b = strconv.AppendInt(b, o.In, 10)
-	b = append(b, `,"responseBytes":`...)
-	b = strconv.AppendInt(b, o.Out, 10)
-	b = appendTimes(b, o)
-	b = append(b, `,"remote":`...)
-	b = appendString(b, o.Remote, maxWord)
-	b = append(b, `,"userAgent":`...)
-	b = appendString(b, o.Exchange.Header(header.UserAgent), maxField)
-	b = append(b, `,"referer":`...)
-	b = appendString(b, o.Exchange.Header("Referer"), maxField)
-	b = append(b, `,"traceId":`...)
-	b = appendString(b, traceID, maxWord)
+	b = l.appendTime(append(b, `{"timestamp":"`...), o.Start)
+	b = append(append(b, `","severity":"`...), severity...)
+	b = append(append(b, `","logger":"queueproxy.request","message":"request","kind":"`...), o.Kind.String()...)
+	b = appendString(append(b, `","method":`...), o.Method, maxWord)
+	b = appendString(append(b, `,"target":`...), o.Target, maxTarget)
+	b = appendString(append(b, `,"host":`...), o.Host, maxField)
+	b = strconv.AppendInt(append(b, `,"protocol":"HTTP/`...), int64(o.Major), 10)
+	b = strconv.AppendInt(append(b, '.'), int64(o.Minor), 10)
+	b = strconv.AppendInt(append(b, `","status":`...), int64(o.Status), 10)
+	b = append(append(b, `,"reason":"`...), o.Reason.String()...)
+	b = append(append(b, `","phase":"`...), o.Phase.String()...)
+	b = strconv.AppendBool(append(b, `","cutShort":`...), o.Begun && o.Reason != queue.OK)
+	b = strconv.AppendBool(append(b, `,"upgraded":`...), o.Upgraded)
+	b = strconv.AppendBool(append(b, `,"replayed":`...), o.Replayed)
+	b = strconv.AppendBool(append(b, `,"activator":`...), o.Proxied)
+	b = strconv.AppendInt(append(b, `,"requestBytes":`...), o.In, 10)
+	b = strconv.AppendInt(append(b, `,"responseBytes":`...), o.Out, 10)
+	b = appendMillis(append(b, `,"queueMs":`...), o.Queued())
+	b = appendSpan(append(b, `,"appMs":`...), o.Slot, o.End)
+	b = appendSpan(append(b, `,"firstByteMs":`...), o.Start, o.FirstByte)
+	b = appendMillis(append(b, `,"totalMs":`...), o.End.Sub(o.Start))
+	b = appendString(append(b, `,"remote":`...), o.Remote, maxWord)
+	b = appendString(append(b, `,"userAgent":`...), o.Exchange.Header(header.UserAgent), maxField)
+	b = appendString(append(b, `,"referer":`...), o.Exchange.Header("Referer"), maxField)
+	b = appendString(append(b, `,"traceId":`...), traceID, maxWord)
 	if templateError != "" {
-		b = append(b, `,"templateError":`...)
-		b = appendString(b, templateError, maxField)
+		b = appendString(append(b, `,"templateError":`...), templateError, maxField)
 	}
 	return append(b, l.tail...)
 }
 
-// appendTimes appends how long the request took, and what of it.
-func appendTimes(b []byte, o *queue.Observation) []byte {
-	b = append(b, `,"queueMs":`...)
-	if o.Slot.IsZero() {
-		b = appendMillis(b, o.End.Sub(o.Start))
-		b = append(b, `,"appMs":null`...)
-	} else {
-		b = appendMillis(b, o.Slot.Sub(o.Start))
-		b = append(b, `,"appMs":`...)
-		b = appendMillis(b, o.End.Sub(o.Slot))
+// appendSpan appends how long it was from one moment to another; null, if one of them
+// has not come.
+func appendSpan(b []byte, from, to time.Time) []byte {
+	if from.IsZero() || to.IsZero() {
+		return append(b, "null"...)
 	}
-	b = append(b, `,"firstByteMs":`...)
-	if o.FirstByte.IsZero() {
-		b = append(b, "null"...)
-	} else {
-		b = appendMillis(b, o.FirstByte.Sub(o.Start))
-	}
-	b = append(b, `,"totalMs":`...)
-	return appendMillis(b, o.End.Sub(o.Start))
+	return appendMillis(b, to.Sub(from))
 }
 
 // appendTail appends what all lines end with.
@@ -103,10 +73,7 @@ func appendTail(b []byte, r *Revision) []byte {
 		{"pod", r.PodName}, {"podIp", r.PodIP},
 	} {
 		if f.value != "" {
-			b = append(b, `,"`...)
-			b = append(b, f.name...)
-			b = append(b, `":`...)
-			b = appendString(b, f.value, maxField)
+			b = appendString(append(b, `,"`+f.name+`":`...), f.value, maxField)
 		}
 	}
 	return append(b, "}\n"...)

@@ -198,21 +198,15 @@ func index(item any, keys ...any) (any, error) {
 			}
 			v = e
 		case reflect.Slice, reflect.Array, reflect.String:
-			var i int
-			switch {
-			case k.IsValid() && k.CanInt():
-				i = int(k.Int())
-			case k.IsValid() && k.CanUint():
-				i = int(k.Uint())
-			default:
+			if !k.IsValid() || !k.CanInt() && !k.CanUint() {
 				return nil, fmt.Errorf("%v cannot be an index", key)
 			}
-			switch {
-			case i >= 0 && i < v.Len():
-				v = v.Index(i)
-			case v.Kind() == reflect.String:
-				v = reflect.Zero(reflect.TypeFor[byte]())
-			default:
+			if v.Kind() == reflect.String {
+				v = reflect.ValueOf([]byte(v.String()))
+			}
+			if i := k.Convert(reflect.TypeFor[int]()).Int(); i >= 0 && i < int64(v.Len()) {
+				v = v.Index(int(i))
+			} else {
 				v = reflect.Zero(v.Type().Elem())
 			}
 		case reflect.Invalid:
@@ -230,13 +224,7 @@ func index(item any, keys ...any) (any, error) {
 // js is text/template's, but escapes as JSON does: Knative's templates are JSON, in
 // which the \' of JavaScript is an error.
 func js(args ...any) string {
-	s := fmt.Sprint(args...)
-	if len(args) == 1 {
-		if one, ok := args[0].(string); ok {
-			s = one
-		}
-	}
-	quoted := appendString(nil, s, maxRendered)
+	quoted := appendString(nil, fmt.Sprint(args...), maxRendered)
 	return string(quoted[1 : len(quoted)-1])
 }
 

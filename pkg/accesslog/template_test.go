@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -84,7 +85,7 @@ func TestABadTemplateIsRefusedAtStart(t *testing.T) {
 		{`{{define "a"}}{{template "a"}}{{end}}{{template "a"}}`, "more than 4096 steps"},
 		{`{{define "a"}}{{if true}}{{template "b"}}{{end}}{{end}}{{define "b"}}{{template "a"}}{{end}}{{template "a"}}`, "more than 4096 steps"},
 	} {
-		l, err := New(Options{Template: c.template}, &page{})
+		l, err := New(Options{Template: c.template}, io.Discard)
 		if err == nil {
 			mustClose(t, l)
 		}
@@ -96,7 +97,7 @@ func TestABadTemplateIsRefusedAtStart(t *testing.T) {
 
 func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
 	var reports []error
-	var out page
+	var out harness.Buffer
 	l := mustNew(t, Options{Template: `{"agent": "{{.Request.UserAgent}}"}`, Report: func(err error) { reports = append(reports, err) }}, &out)
 	with := func(agent string) *queue.Observation {
 		r := httptest.NewRequest("GET", "/x", nil)
