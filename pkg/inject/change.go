@@ -17,16 +17,17 @@ type Change struct {
 	// is the name of an item, so that the change means the same after somebody has
 	// put another item before it. An item without a name is called by the number of
 	// its TCP port, or by its place, as in #0.
-	Path string
+	Path string `json:"path"`
 
 	// Value is any JSON; nil takes away what stands at Path. Maps, and the lists
 	// initContainers and containers, are made where they are missing on the way; a
-	// new item goes to the end of its list.
-	Value json.RawMessage
+	// new item goes to the end of its list. Its key is that of a status, where a change
+	// brings back what was there.
+	Value json.RawMessage `json:"was,omitempty"`
 
 	// IfEmpty makes the change only if nothing, or an empty map or list, stands at
 	// Path. That is how what was made on the way to a Path is taken away again.
-	IfEmpty bool
+	IfEmpty bool `json:"ifEmpty,omitempty"`
 }
 
 // Apply makes the changes, in their order, in an object of JSON as [Decode] returns
@@ -61,51 +62,47 @@ func apply(object any, c Change) (any, error) {
 // in the node's place.
 func put(node any, tokens []string, c Change, value any) (any, error) {
 	token, last := tokens[0], len(tokens) == 1
-	switch node := node.(type) {
-	case map[string]any:
-		child := node[token]
-		switch {
-		case last && c.IfEmpty && !isEmpty(child):
-		case last && c.Value == nil:
-			delete(node, token)
-		case last:
-			node[token] = value
-		case child == nil && c.Value == nil:
-			// There is nothing to take away, and nothing is made on the way to it.
-		default:
-			if child == nil {
-				child = Missing(token)
-			}
-			child, err := put(child, tokens[1:], c, value)
-			if err != nil {
-				return nil, err
-			}
-			node[token] = child
-		}
-		return node, nil
-	case []any:
-		i := Find(node, token)
-		switch {
-		case i < 0 && c.Value == nil:
-		case i < 0 && last:
-			node = append(node, value)
-		case i < 0:
-			return nil, fmt.Errorf("nothing is called %q", token)
-		case last && c.IfEmpty && !isEmpty(node[i]):
-		case last && c.Value == nil:
-			node = slices.Delete(node, i, i+1)
-		case last:
-			node[i] = value
-		default:
-			child, err := put(node[i], tokens[1:], c, value)
-			if err != nil {
-				return nil, err
-			}
-			node[i] = child
-		}
-		return node, nil
+	object, isMap := node.(map[string]any)
+	list, isList := node.([]any)
+	if !isMap && !isList {
+		return nil, fmt.Errorf("%q is looked for in something that is neither a map nor a list", token)
 	}
-	return nil, fmt.Errorf("%q is looked for in something that is neither a map nor a list", token)
+	child, i := object[token], Find(list, token)
+	if i >= 0 {
+		child = list[i]
+	}
+	there := child != nil || i >= 0
+	switch {
+	case last && c.IfEmpty && !isEmpty(child), !last && !there && c.Value == nil:
+		return node, nil // nothing is made on the way to what is taken away
+	case !last && !there && isList:
+		return nil, fmt.Errorf("nothing is called %q", token)
+	case !last:
+		if !there {
+			child = Missing(token)
+		}
+		var err error
+		if value, err = put(child, tokens[1:], c, value); err != nil {
+			return nil, err
+		}
+	}
+	remove := last && c.Value == nil
+	switch {
+	case isMap && remove:
+		delete(object, token)
+	case isMap:
+		object[token] = value
+	case i >= 0 && remove:
+		list = slices.Delete(list, i, i+1)
+	case i >= 0:
+		list[i] = value
+	case !remove:
+		list = append(list, value)
+	}
+	if isMap {
+		return object, nil
+	}
+	return list, nil
 }
 
 // Missing is what is made where a token leads to nothing.

@@ -19,16 +19,9 @@ const format = 1
 // A status is what the annotation queue-proxy.dev/status holds, as JSON: how to take
 // the injection back, in this order.
 type status struct {
-	Format int    `json:"format"`
-	Undo   []undo `json:"undo"`
-	Text   string `json:"text,omitempty"` // how a file was written: see [WithText]
-}
-
-// An undo is a [Change] in the annotation.
-type undo struct {
-	Path    string          `json:"path"`
-	Was     json.RawMessage `json:"was,omitempty"`
-	IfEmpty bool            `json:"ifEmpty,omitempty"`
+	Format int      `json:"format"`
+	Undo   []Change `json:"undo"`
+	Text   string   `json:"text,omitempty"` // how a file was written: see [WithText]
 }
 
 // beginStatus makes the status annotation first, so that what it takes to have one is
@@ -60,11 +53,7 @@ func (in *injection) annotated() int {
 
 // statusValue is the annotation's value, as JSON.
 func statusValue(back []Change) json.RawMessage {
-	s := status{Format: format}
-	for _, c := range back {
-		s.Undo = append(s.Undo, undo{c.Path, c.Value, c.IfEmpty})
-	}
-	return encode(string(encode(s)))
+	return encode(string(encode(status{Format: format, Undo: back})))
 }
 
 // IsStatus reports whether a change writes a status annotation.
@@ -183,8 +172,7 @@ func takeBack(object any, text string, traces []trace) Outcome {
 	}
 	out := Outcome{Verdict: Uninjected, Text: "it is as it was"}
 	object = runtime.DeepCopyJSONValue(object)
-	for _, u := range s.Undo {
-		c := Change{Path: u.Path, Value: u.Was, IfEmpty: u.IfEmpty}
+	for _, c := range s.Undo {
 		if _, err := apply(object, c); err != nil { // then it has changed nothing
 			out.Warnings = append(out.Warnings, fmt.Sprintf("what stood there is lost: %v", err))
 			continue

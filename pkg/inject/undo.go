@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,124 +20,91 @@ import (
 
 // A trace is one kind of place that an injection changes.
 type trace struct {
-	path    string                          // as in a [Change], where {x} is one of tokens
+	path    string                          // as in a [Change], where <x> is one of tokens
 	was     func(object any, was any) error // what may have stood there, nil for nothing; nil: nothing alone
 	ifEmpty bool                            // as in a [Change]
 	must    bool                            // each injection leaves it
+
+	whole *regexp.Regexp // of path
 }
 
 // podTraces are those in pods, serviceTraces those in Services.
 var (
-	podTraces = []trace{
+	podTraces = compiled([]trace{
 		{path: "/metadata", ifEmpty: true},
 		{path: "/metadata/annotations", ifEmpty: true},
 		{path: "/metadata/annotations/queue-proxy.dev~1status", must: true},
-		{path: "/metadata/annotations/prometheus.io~1{metrics}"},
-		{path: "/spec/{list}/queue-proxy", must: true},
+		{path: "/metadata/annotations/prometheus.io~1<metrics>"},
+		{path: "/spec/<list>/queue-proxy", must: true},
 		{path: "/spec/initContainers", ifEmpty: true},
 		{path: "/spec/terminationGracePeriodSeconds", was: wasNumber},
-		{path: "/spec/containers/{container}/readinessProbe", was: wasProbeMoved},
-		{path: "/spec/containers/{container}/lifecycle", ifEmpty: true},
-		{path: "/spec/containers/{container}/lifecycle/preStop", was: wasPause},
-		{path: "/spec/containers/{container}/lifecycle/{hook}/{handler}/port", was: wasPortName},
-		{path: "/spec/containers/{container}/{probe}/{handler}/port", was: wasPortName},
-		{path: "/spec/containers/{container}/ports/{renamed}/name", was: wasPortName},
-		{path: "/spec/containers/{container}/ports/{port}/hostPort", was: wasOfSidecar("hostPort")},
-		{path: "/spec/containers/{container}/ports/{port}/hostIP", was: wasOfSidecar("hostIP")},
-	}
-	serviceTraces = []trace{
+		{path: "/spec/containers/<container>/readinessProbe", was: wasProbeMoved},
+		{path: "/spec/containers/<container>/lifecycle", ifEmpty: true},
+		{path: "/spec/containers/<container>/lifecycle/preStop", was: wasPause},
+		{path: "/spec/containers/<container>/lifecycle/<hook>/<handler>/port", was: wasPortName},
+		{path: "/spec/containers/<container>/<probe>/<handler>/port", was: wasPortName},
+		{path: "/spec/containers/<container>/ports/<renamed>/name", was: wasPortName},
+		{path: "/spec/containers/<container>/ports/<port>/hostPort", was: wasOfSidecar("hostPort")},
+		{path: "/spec/containers/<container>/ports/<port>/hostIP", was: wasOfSidecar("hostIP")},
+	})
+	serviceTraces = compiled([]trace{
 		{path: "/metadata", ifEmpty: true},
 		{path: "/metadata/annotations", ifEmpty: true},
 		{path: "/metadata/annotations/queue-proxy.dev~1status", must: true},
-		{path: "/spec/ports/{place}/targetPort", was: wasTarget},
-	}
-	// tokens are what stands for a name in a trace.
-	tokens = map[string]*regexp.Regexp{
-		"{metrics}":   regexp.MustCompile(`^(scrape|port|path)$`),
-		"{list}":      regexp.MustCompile(`^(containers|initContainers)$`),
-		"{container}": regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`), // validation.IsDNS1123Label
-		"{hook}":      regexp.MustCompile(`^(postStart|preStop)$`),
-		"{handler}":   regexp.MustCompile(`^(httpGet|tcpSocket)$`),
-		"{probe}":     regexp.MustCompile(`^(livenessProbe|startupProbe)$`),
-		"{renamed}":   regexp.MustCompile(`^user-port(-[0-9]+)?$`),
-		"{port}":      regexp.MustCompile(`^[a-z0-9-]{1,15}$`),
-		"{place}":     regexp.MustCompile(`^#[0-9]{1,5}$`),
-	}
+		{path: "/spec/ports/<place>/targetPort", was: wasTarget},
+	})
 )
 
+// compiled adds the expressions of traces.
+func compiled(traces []trace) []trace {
+	tokens := strings.NewReplacer(
+		"<metrics>", "(scrape|port|path)",
+		"<list>", "(containers|initContainers)",
+		"<container>", "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", // validation.IsDNS1123Label
+		"<hook>", "(postStart|preStop)",
+		"<handler>", "(httpGet|tcpSocket)",
+		"<probe>", "(livenessProbe|startupProbe)",
+		"<renamed>", "user-port(-[0-9]+)?",
+		"<port>", "[a-z0-9-]{1,15}",
+		"<place>", "#[0-9]{1,5}",
+	)
+	for i, t := range traces {
+		traces[i].whole = regexp.MustCompile("^" + tokens.Replace(regexp.QuoteMeta(t.path)) + "$")
+	}
+	return traces
+}
+
 // checkUndo returns what is wrong with the way back of an object.
-func checkUndo(object any, all []undo, traces []trace) error {
+func checkUndo(object any, all []Change, traces []trace) error {
 	seen := map[string]bool{}
 	left := map[string]bool{}
-	for _, u := range all {
-		t, ok := findTrace(traces, u)
-		if !ok {
-			return fmt.Errorf("%.100q is no place that an injection changes", u.Path)
+	for _, c := range all {
+		i := slices.IndexFunc(traces, func(t trace) bool { return t.ifEmpty == c.IfEmpty && t.whole.MatchString(c.Path) })
+		if i < 0 || strings.Contains(c.Path, "/containers/"+sidecarName+"/") { // the sidecar goes as a whole
+			return fmt.Errorf("%.100q is no place that an injection changes", c.Path)
 		}
-		if seen[u.Path] {
-			return fmt.Errorf("%s stands there twice", u.Path)
+		t := traces[i]
+		if seen[c.Path] {
+			return fmt.Errorf("%s stands there twice", c.Path)
 		}
-		seen[u.Path], left[t.path] = true, true
-		var was any
-		if u.Was != nil {
-			var err error
-			if was, err = Decode(u.Was); err != nil {
-				return fmt.Errorf("%s: %w", u.Path, err)
-			}
-		}
+		seen[c.Path], left[t.path] = true, true
+		was, _ := Decode(c.Value) // JSON, or nothing
 		switch {
 		case was == nil:
 		case t.was == nil:
-			return fmt.Errorf("%s: an injection puts it where nothing stood", u.Path)
+			return fmt.Errorf("%s: an injection puts it where nothing stood", c.Path)
 		default:
 			if err := t.was(object, was); err != nil {
-				return fmt.Errorf("%s: %w", u.Path, err)
+				return fmt.Errorf("%s: %w", c.Path, err)
 			}
 		}
 	}
 	for _, t := range traces {
 		if t.must && !left[t.path] {
-			return fmt.Errorf("%s is missing", strings.ReplaceAll(t.path, "{list}", "containers"))
+			return fmt.Errorf("%s is missing", strings.ReplaceAll(t.path, "<list>", "containers"))
 		}
 	}
 	return nil
-}
-
-// findTrace is the trace that a part of the way back follows.
-func findTrace(traces []trace, u undo) (trace, bool) {
-	parts := strings.Split(u.Path, "/")
-	if strings.Contains(u.Path, "/containers/"+sidecarName+"/") { // the sidecar goes as a whole
-		return trace{}, false
-	}
-	for _, t := range traces {
-		want := strings.Split(t.path, "/")
-		matches := len(parts) == len(want) && u.IfEmpty == t.ifEmpty
-		for i := 0; matches && i < len(want); i++ {
-			before, token, after := cutToken(want[i])
-			switch part, ok := strings.CutPrefix(parts[i], before); {
-			case token == "":
-				matches = parts[i] == want[i]
-			case !ok || !strings.HasSuffix(part, after):
-				matches = false
-			default:
-				matches = tokens[token].MatchString(strings.TrimSuffix(part, after))
-			}
-		}
-		if matches {
-			return t, true
-		}
-	}
-	return trace{}, false
-}
-
-// cutToken finds a name in braces, "" for none, in a part of a trace's path.
-func cutToken(part string) (before, token, after string) {
-	from := strings.IndexByte(part, '{')
-	if from < 0 {
-		return part, "", ""
-	}
-	to := strings.IndexByte(part, '}') + 1
-	return part[:from], part[from:to], part[to:]
 }
 
 func wasNumber(_, was any) error {
