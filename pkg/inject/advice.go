@@ -1,7 +1,9 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,12 +27,9 @@ func Advise(template any) []string {
 				say("%s sets periodSeconds but not %s; unset is not 0: timeoutSeconds is then 1, failureThreshold 3, successThreshold 1",
 					where, strings.Join(missing, " and "))
 			}
-			timeout, period := p.TimeoutSeconds, p.PeriodSeconds
-			fill(&timeout, usualTimeout)
-			fill(&period, usualPeriod)
-			if timeout > period {
+			if timeout, period := cmp.Or(p.TimeoutSeconds, usualTimeout), cmp.Or(p.PeriodSeconds, usualPeriod); timeout > period {
 				say("%s may take %d s but is asked every %d s: a slow answer delays the next question, so it takes up to %d s to notice a failure",
-					where, timeout, period, max(timeout, period)*max(p.FailureThreshold, usualFailures))
+					where, timeout, period, timeout*max(p.FailureThreshold, usualFailures))
 			}
 			if p.name == "readiness" && p.Exec != nil {
 				say("%s runs a command, which the kubelet goes on to run; an HTTP, TCP or gRPC probe could be run by the sidecar, next to the app", where)
@@ -73,7 +72,7 @@ func sameQuestion(a, b *corev1.Probe, c *corev1.Container) bool {
 	case a.GRPC != nil && b.GRPC != nil:
 		return a.GRPC.Port == b.GRPC.Port && serviceOf(a) == serviceOf(b)
 	case a.Exec != nil && b.Exec != nil:
-		return strings.Join(a.Exec.Command, "\x00") == strings.Join(b.Exec.Command, "\x00")
+		return slices.Equal(a.Exec.Command, b.Exec.Command)
 	}
 	return false
 }

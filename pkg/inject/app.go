@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -30,17 +31,9 @@ func (in *injection) chooseApp() error {
 		return err
 	}
 	if in.options.get(portOption) != "" {
-		err = in.chooseNamedPort(containers)
-	} else {
-		err = in.chooseAmong(containers)
+		return in.chooseNamedPort(containers)
 	}
-	if err != nil {
-		return err
-	}
-	if err := in.holdNameFree(); err != nil {
-		return err
-	}
-	return in.holdToPlainText()
+	return in.chooseAmong(containers)
 }
 
 // eligible are the containers that may be the app: the one that is named, or all but those
@@ -65,12 +58,7 @@ func (in *injection) eligible() ([]*corev1.Container, error) {
 // chooseNamedPort finds the port that the option names. What it speaks is not asked.
 func (in *injection) chooseNamedPort(containers []*corev1.Container) error {
 	wanted := in.options.get(portOption)
-	var ways []way
-	for _, w := range in.declared(containers) {
-		if w.port.Name == wanted || strconv.Itoa(int(w.port.ContainerPort)) == wanted {
-			ways = append(ways, w)
-		}
-	}
+	ways := slices.DeleteFunc(in.declared(containers), func(w way) bool { return w.port.Name != wanted && decimal(w.port.ContainerPort) != wanted })
 	n, err := strconv.Atoi(wanted)
 	switch {
 	case len(ways) == 0 && len(containers) > 1:
@@ -260,7 +248,7 @@ func whyOnly(w way, all []way) string {
 func skipNotHTTP(all []way) error {
 	w := slices.MinFunc(all, func(a, b way) int { return rank(a.sign) - rank(b.sign) })
 	does := map[protocol]string{notHTTP: "does not speak HTTP", overTLS: "speaks TLS, and the sidecar plain HTTP", notForRequests: "is not for requests"}[w.sign.protocol]
-	return skip(NotHTTP, "port %s of container %s %s: %s; if that is wrong, say so: %s", describePort(w.port), w.container.Name, does, w.sign.why, cure(portOption, strconv.Itoa(int(w.port.ContainerPort))))
+	return skip(NotHTTP, "port %s of container %s %s: %s; if that is wrong, say so: %s", describePort(w.port), w.container.Name, does, w.sign.why, cure(portOption, decimal(w.port.ContainerPort)))
 }
 
 // rank puts first what says most about why a pod is left alone.
@@ -286,7 +274,7 @@ func refuseWhichPort(ways []way) error {
 		all = append(all, describePort(w.port))
 	}
 	return refuse(WhichPort, "container %s has the ports %s; say which is for requests: %s", ways[0].container.Name, strings.Join(all, " and "),
-		cure(portOption, strconv.Itoa(int(ways[0].port.ContainerPort))))
+		cure(portOption, decimal(ways[0].port.ContainerPort)))
 }
 
 // cure says how an option is given.
@@ -461,27 +449,24 @@ func (in *injection) swapPort() error {
 	if in.native {
 		in.note("before Kubernetes 1.33, Services that say %s must say %d: they find no port of an init container by its name", old, in.ports.serving)
 	}
-	for _, place := range [][]string{
-		{"livenessProbe", "httpGet"}, {"livenessProbe", "tcpSocket"},
-		{"startupProbe", "httpGet"}, {"startupProbe", "tcpSocket"},
-		{"lifecycle", "postStart", "httpGet"}, {"lifecycle", "postStart", "tcpSocket"},
-		{"lifecycle", "preStop", "httpGet"}, {"lifecycle", "preStop", "tcpSocket"},
-	} {
-		path := append([]string{"spec", "containers", in.app.Name}, append(place, "port")...)
+	for _, place := range namers {
+		path := slices.Concat([]string{"spec", "containers", in.app.Name}, strings.Split(place, "."), []string{"port"})
 		if at(in.object, path...) == old {
 			in.set(in.port.ContainerPort, path...)
-			in.note("%s says the port's number, because its name has moved", strings.Join(place, "."))
+			in.note("%s says the port's number, because its name has moved", place)
 		}
 	}
 	return nil
 }
 
+// namers are what may name a port of a container, and stays there.
+var namers = []string{
+	"livenessProbe.httpGet", "livenessProbe.tcpSocket", "startupProbe.httpGet", "startupProbe.tcpSocket",
+	"lifecycle.postStart.httpGet", "lifecycle.postStart.tcpSocket", "lifecycle.preStop.httpGet", "lifecycle.preStop.tcpSocket",
+}
+
 func (in *injection) removeFromPort(key string) {
-	token := in.port.Name
-	if token == "" {
-		token = strconv.Itoa(int(in.port.ContainerPort))
-	}
-	in.remove("spec", "containers", in.app.Name, "ports", token, key)
+	in.remove("spec", "containers", in.app.Name, "ports", cmp.Or(in.port.Name, decimal(in.port.ContainerPort)), key)
 }
 
 func containerNames(containers []corev1.Container) []string {
@@ -494,7 +479,7 @@ func containerNames(containers []corev1.Container) []string {
 
 func describePort(p corev1.ContainerPort) string {
 	if p.Name == "" {
-		return strconv.Itoa(int(p.ContainerPort))
+		return decimal(p.ContainerPort)
 	}
 	return fmt.Sprintf("%s (%d)", p.Name, p.ContainerPort)
 }

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -73,9 +74,6 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		return h
 	}
 	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]bool{}}
-	if in.hints == nil {
-		in.hints = map[string]*hints{}
-	}
 	in.hints[c.Name] = h
 	h.readProbes(c)
 	raw := at(in.object, "spec", "containers", c.Name)
@@ -132,23 +130,18 @@ func (h *hints) readProbes(c *corev1.Container) {
 		}
 		text := strings.Join(probe.Exec.Command, " ")
 		for _, m := range localURL.FindAllStringSubmatch(text, 100) {
-			secure, port := m[1] == "https", m[2]
-			if port == "" {
-				port = map[bool]string{false: "80", true: "443"}[secure]
-			}
-			if secure {
-				add(h.probed, port, sign{overTLS, fmt.Sprintf("its %s probe asks it by HTTPS", probe.name)})
+			if m[1] == "https" {
+				add(h.probed, cmp.Or(m[2], "443"), probe.asksBy("HTTPS", overTLS))
 			} else {
-				add(h.probed, port, sign{plainHTTP, fmt.Sprintf("its %s probe asks it by HTTP", probe.name)})
+				add(h.probed, cmp.Or(m[2], "80"), probe.asksBy("HTTP", plainHTTP))
 			}
 		}
-		if !grpcProbe.MatchString(text) {
-			continue
-		}
-		if m := dialed.FindStringSubmatch(text); m != nil && dialedTLS.MatchString(text) {
-			add(h.probed, m[1], sign{overTLS, fmt.Sprintf("its %s probe asks it by gRPC over TLS", probe.name)})
-		} else if m != nil {
-			add(h.probed, m[1], sign{plainHTTP, fmt.Sprintf("its %s probe asks it by gRPC", probe.name)})
+		switch m := dialed.FindStringSubmatch(text); {
+		case m == nil || !grpcProbe.MatchString(text):
+		case dialedTLS.MatchString(text):
+			add(h.probed, m[1], probe.asksBy("gRPC over TLS", overTLS))
+		default:
+			add(h.probed, m[1], probe.asksBy("gRPC", plainHTTP))
 		}
 	}
 }
@@ -167,7 +160,7 @@ func add(all map[int32]sign, port string, s sign) {
 // readParameters reads the command line and the environment.
 func (h *hints) readParameters(container any) {
 	var cert, key string
-	each := func(s parameter) {
+	parametersOf(container, func(s parameter) {
 		h.readListener(s)
 		if len(s.words) == 0 || !certifies(s) {
 			return
@@ -183,8 +176,7 @@ func (h *hints) readParameters(container any) {
 		case anyOf(s.words, []string{"enabled", "enable", "use", "serve"}) && anyOf(s.words, tlsWords) && allOf(s.words, ownCerts) && slices.Contains([]string{"true", "1", "yes", "on"}, strings.ToLower(s.value)):
 			cert, key = s.name, s.name
 		}
-	}
-	parametersOf(container, each)
+	})
 	if cert != "" && key != "" {
 		h.pair = sign{overTLS, fmt.Sprintf("its container is given %.60s, and nothing else is said of the port", cert)}
 	}
@@ -201,21 +193,17 @@ func parametersOf(container any, each func(parameter)) {
 			line, _ := word.(string)
 			for text := range strings.FieldsSeq(line) { // of a shell's, too
 				name, value, whole := strings.Cut(text, "=")
-				relay := relays.FindStringSubmatch(text)
+				relay, before := relays.FindStringSubmatch(text), flag
+				flag = ""
 				switch {
 				case len(text) > longest:
-					flag = ""
 				case relay != nil:
 					each(parameter{name: relay[0], value: relay[1]})
-					flag = ""
+				case !strings.HasPrefix(text, "-") && before != "":
+					each(parameter{name: before, words: wordsOf(before), value: unquoted(text)})
 				case !strings.HasPrefix(text, "-"):
-					if flag != "" {
-						each(parameter{name: flag, words: wordsOf(flag), value: unquoted(text)})
-					}
-					flag = ""
 				case whole:
 					each(parameter{name: name, words: wordsOf(name), value: unquoted(value)})
-					flag = ""
 				default:
 					flag = name
 				}
@@ -290,9 +278,7 @@ func (h *hints) readListener(s parameter) {
 			}
 		case anyOf(s.words, sideWords):
 			add(h.flags, m[1], sign{notForRequests, why})
-		case slices.Contains(s.words, "insecure"):
-			add(h.flags, m[1], sign{plainHTTP, why})
-		case anyOf(s.words, tlsWords):
+		case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
 			add(h.flags, m[1], sign{overTLS, why})
 		case anyOf(s.words, plainWords):
 			add(h.flags, m[1], sign{plainHTTP, why})

@@ -171,7 +171,7 @@ func decide(v Verdict, reason, format string, args []any) error {
 //
 // Its Changes are made by [Apply].
 func Inject(template any, said Options, services ...ServicePort) Outcome {
-	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, services: services}
+	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, services: services, hints: map[string]*hints{}}
 	err := in.read(template)
 	if err == nil {
 		err = in.run(said)
@@ -216,6 +216,8 @@ func (in *injection) run(said Options) error {
 		func() error { return in.readOptions(said) },
 		in.canHaveSidecar,
 		in.chooseApp,
+		in.holdNameFree,
+		in.holdToPlainText,
 		in.choosePorts,
 		in.moveProbes,
 		in.settle,
@@ -280,93 +282,69 @@ func (in *injection) checkAnnotations(ours int) error {
 	return refuse(Unreadable, "annotations of %d bytes, with what takes the injection back: Kubernetes takes %d", size, mostAnnotations)
 }
 
+// fields are the keys of a map that are read, and what is read below them; nil is all of it.
+type fields map[string]fields
+
 // What is read of a pod. Nothing else is decoded into Kubernetes' types, in which a volume
 // of two bytes takes 250, and a quantity of twenty takes minutes (see checkQuantities).
 var (
-	metadataFields  = []string{"labels", "annotations"}
-	specFields      = []string{"containers", "initContainers", "hostNetwork", "os", "nodeSelector", "affinity", "restartPolicy", "terminationGracePeriodSeconds", "securityContext", "resources"}
-	containerFields = []string{"name", "image", "ports", "resources", "readinessProbe", "livenessProbe", "startupProbe", "lifecycle", "restartPolicy"}
-	securityFields  = []string{"runAsUser"}
-	resourceFields  = []string{"requests", "limits"}
-	affinityFields  = []string{"requiredDuringSchedulingIgnoredDuringExecution"}
+	resourceFields  = fields{"requests": nil, "limits": nil}
+	containerFields = fields{
+		"name": nil, "image": nil, "ports": nil, "resources": resourceFields, "readinessProbe": nil, "livenessProbe": nil, "startupProbe": nil, "lifecycle": nil, "restartPolicy": nil,
+	}
+	templateFields = fields{
+		"metadata": {"labels": nil, "annotations": nil},
+		"spec": {
+			"containers": containerFields, "initContainers": containerFields, "hostNetwork": nil, "os": nil, "nodeSelector": nil,
+			"affinity":      {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": nil}},
+			"restartPolicy": nil, "terminationGracePeriodSeconds": nil, "securityContext": {"runAsUser": nil}, "resources": resourceFields,
+		},
+	}
 )
+
+// pick is a map with some of its keys, or a list of such maps, and anything else as it is: what is
+// not as it should be is left for the decoder to report.
+func pick(node any, read fields) any {
+	if read == nil {
+		return node
+	}
+	switch node := node.(type) {
+	case map[string]any:
+		picked := map[string]any{}
+		for key, below := range read {
+			if v, has := node[key]; has {
+				picked[key] = pick(v, below)
+			}
+		}
+		return picked
+	case []any:
+		all := make([]any, len(node))
+		for i, item := range node {
+			all[i] = pick(item, read)
+		}
+		return all
+	}
+	return node
+}
 
 // decodeTemplate decodes what is read of a pod's template.
 func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 	if _, ok := template.(map[string]any); !ok {
 		return nil, errors.New("not a map")
 	}
-	projected, err := projectSpec(at(template, "spec"))
-	if err != nil {
+	spec := at(template, "spec")
+	if n := lengthOf(at(spec, "containers")) + lengthOf(at(spec, "initContainers")); n > mostContainers {
+		return nil, fmt.Errorf("%d containers: a pod of at most %d can be injected", n, mostContainers)
+	}
+	if err := checkQuantities(spec); err != nil {
 		return nil, err
 	}
-	read := map[string]any{"metadata": pick(at(template, "metadata"), metadataFields), "spec": projected}
+	read := pick(template, templateFields)
 	if n := textsOf(read); n > mostTexts {
 		return nil, fmt.Errorf("%d bytes of labels, annotations, ports, probes and hooks: more than %d", n, mostTexts)
 	}
 	t := new(corev1.PodTemplateSpec)
-	whole := encode(read)
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(whole, t); err != nil {
-		return nil, err
-	}
-	return t, nil
-}
-
-// projectSpec is the part of a pod's spec that is read. What is not as it should be is
-// left for the decoder to report.
-func projectSpec(spec any) (any, error) {
-	if n := lengthOf(at(spec, "containers")) + lengthOf(at(spec, "initContainers")); n > mostContainers {
-		return nil, fmt.Errorf("%d containers: a pod of at most %d can be injected", n, mostContainers)
-	}
-	picked, ok := pick(spec, specFields).(map[string]any)
-	if !ok {
-		return spec, nil
-	}
-	for key, child := range picked {
-		switch key {
-		case "securityContext":
-			picked[key] = pick(child, securityFields)
-		case "affinity": // of which only the nodes are asked for
-			picked[key] = map[string]any{"nodeAffinity": pick(at(child, "nodeAffinity"), affinityFields)}
-		case "resources":
-			if err := checkQuantities(child, "the pod"); err != nil {
-				return nil, err
-			}
-			picked[key] = pick(child, resourceFields)
-		case "containers", "initContainers":
-			list, _ := child.([]any)
-			all := make([]any, len(list))
-			for i, item := range list {
-				if err := checkQuantities(at(item, "resources"), fmt.Sprintf("container %.64q", text(item, "name"))); err != nil {
-					return nil, err
-				}
-				container := pick(item, containerFields)
-				if m, ok := container.(map[string]any); ok && m["resources"] != nil {
-					m["resources"] = pick(m["resources"], resourceFields)
-				}
-				all[i] = container
-			}
-			if list != nil {
-				picked[key] = all
-			}
-		}
-	}
-	return picked, nil
-}
-
-// pick is a map with some of its keys, and anything else as it is.
-func pick(node any, keys []string) any {
-	m, ok := node.(map[string]any)
-	if !ok {
-		return node
-	}
-	picked := map[string]any{}
-	for _, key := range keys {
-		if v, has := m[key]; has {
-			picked[key] = v
-		}
-	}
-	return picked
+	return t, kjson.UnmarshalCaseSensitivePreserveInts(encode(read), t)
 }
 
 // mostTexts bounds the texts of what is read of a pod, in bytes: some are written again
@@ -400,8 +378,23 @@ func lengthOf(node any) int {
 
 // checkQuantities refuses resources that would take long to read or to compare: to bring
 // 1 and 1e99999999 to the same exponent takes a minute.
-func checkQuantities(resources any, of string) error {
-	for _, field := range resourceFields {
+func checkQuantities(spec any) error {
+	if err := checkResources(at(spec, "resources"), "the pod"); err != nil {
+		return err
+	}
+	for _, list := range []string{"containers", "initContainers"} {
+		containers, _ := at(spec, list).([]any)
+		for _, c := range containers {
+			if err := checkResources(at(c, "resources"), fmt.Sprintf("container %.64q", text(c, "name"))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkResources(resources any, of string) error {
+	for _, field := range []string{"requests", "limits"} {
 		amounts, _ := at(resources, field).(map[string]any)
 		for _, name := range slices.Sorted(maps.Keys(amounts)) {
 			amount := text(amounts, name)

@@ -170,11 +170,7 @@ func FromEnv(environ []string) (Options, error) {
 		}
 		i := slices.IndexFunc(table, func(t Option) bool { return t.Env() == name })
 		if i < 0 {
-			var all []string
-			for _, t := range table {
-				all = append(all, t.Env())
-			}
-			return nil, unknown("variable", name, all)
+			return nil, unknown("variable", name, called(Option.Env))
 		}
 		if err := o.Set(table[i].Name, text); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -224,7 +220,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 			continue
 		}
 		if option, known := find(name); !known || option.operator {
-			return nil, unknown("annotation", key, annotationKeys())
+			return nil, unknown("annotation", key, called(Option.Annotation))
 		}
 	}
 	return all, nil
@@ -391,19 +387,14 @@ func find(name string) (Option, bool) {
 	return table[i], true
 }
 
-func optionNames() []string {
-	var all []string
-	for _, o := range table {
-		all = append(all, o.Name)
-	}
-	return all
-}
+func optionNames() []string { return called(func(o Option) string { return o.Name }) }
 
-func annotationKeys() []string {
+// called is what the options are called in one of the ways of saying them, those that can be said so.
+func called(in func(Option) string) []string {
 	var all []string
 	for _, o := range table {
-		if !o.operator {
-			all = append(all, o.Annotation())
+		if name := in(o); name != "" {
+			all = append(all, name)
 		}
 	}
 	return all

@@ -140,12 +140,8 @@ func (p *policy) sample() error {
 	if out.Verdict != Injected {
 		return errors.New(out.Text)
 	}
-	for _, c := range out.Changes {
-		if strings.HasSuffix(c.Path, "/"+sidecarName) {
-			return json.Unmarshal(c.Value, &p.sidecar)
-		}
-	}
-	return errors.New("no sidecar in the sample") // a bug of ours
+	i := slices.IndexFunc(out.Changes, func(c Change) bool { return strings.HasSuffix(c.Path, "/"+sidecarName) })
+	return json.Unmarshal(out.Changes[i].Value, &p.sidecar)
 }
 
 // environ is the sidecar's environment as CEL: the constants of the sample, and between

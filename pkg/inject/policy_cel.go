@@ -266,18 +266,12 @@ func (p *policy) shortEnough() string {
 // written, "" for always, and what.
 func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
 	type entry = struct{ when, value string }
-	port := func(name string, p *config.Port) entry {
-		return entry{fmt.Sprintf("variables.%s != %d", name, p.V), "string(variables." + name + ")"}
+	port := func(name string, usual int32) entry {
+		return entry{fmt.Sprintf("variables.%s != %d", name, usual), "string(variables." + name + ")"}
 	}
 	c := config.Default()
 	all := map[string]entry{
-		c.UserPort.Name():       port("port.containerPort", &c.UserPort),
-		c.Port.Name():           port("servingPort", &c.Port),
-		c.TLSPort.Name():        port("tlsPort", &c.TLSPort),
-		c.AdminPort.Name():      port("adminPort", &c.AdminPort),
-		c.AutoscalerPort.Name(): port("autoscalerPort", &c.AutoscalerPort),
-		c.MetricsPort.Name():    port("metricsPort", &c.MetricsPort),
-		c.StatusPort.Name():     port("statusPort", &c.StatusPort),
+		c.UserPort.Name():       port("port.containerPort", int32(c.UserPort.V)),
 		c.Concurrency.Name():    {"variables.concurrency != 0", "string(variables.concurrency)"},
 		c.QueueDepth.Name():     {"variables.queueDepth != '' && int(variables.queueDepth) != 10 * variables.concurrency", "variables.queueDepth"},
 		c.RequestTimeout.Name(): {"variables.requestTimeout != 0", "string(variables.requestTimeout)"},
@@ -286,11 +280,17 @@ func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
 			"(size(variables.questions) > 1 ? '[' + variables.questions.join(',') + ']' : variables.questions[0]).replace('$', '$$')"},
 		c.DrainMin.Name(): {"variables.least > 0", inWords("variables.least")},
 	}
+	for _, u := range usualPorts {
+		all[variableOf(u.option)] = port(u.variable(), u.number)
+	}
 	if !fixedDeadline {
 		all[c.DrainDeadline.Name()] = entry{"variables.drain != 27", inWords("variables.drain")}
 	}
 	return all
 }
+
+// variable is that of the policy which holds the port.
+func (u usualPort) variable() string { return strings.TrimSuffix(u.option, "-port") + "Port" }
 
 // inWords writes seconds as Go writes a duration: 1h0m5s.
 func inWords(seconds string) string {
@@ -363,13 +363,11 @@ func (p *policy) variables() []expression {
 		{"taken", "", "[variables.port].map(port, " + taken + ")[0]"},
 	}
 	for _, u := range usualPorts {
-		words := strings.Split(u.option, "-")
-		name := words[0] + "Port"
 		cel := p.said[u.option]
 		if cel == "" {
 			cel = fmt.Sprintf("%[1]d in variables.taken ? %[2]d : %[1]d", u.number, u.number+higher)
 		}
-		all = append(all, expression{name, "", cel})
+		all = append(all, expression{u.variable(), "", cel})
 	}
 	drain := fmt.Sprintf(`[%d, variables.grace - %d, variables.least + variables.requestTimeout, variables.requestTimeout > 0 ? %d + variables.requestTimeout : 0].max()`,
 		int(usualDrain.Seconds()), int(afterDrain.Seconds()), int(longestQuiet.Seconds()))
@@ -431,12 +429,9 @@ func (p *policy) scraped() string {
 // renamed are the places of the app's container that name its port, the last first.
 func (p *policy) renamed() string {
 	var all []string
-	for _, hook := range []string{"lifecycle.preStop", "lifecycle.postStart", "startupProbe", "livenessProbe"} {
-		for _, kind := range []string{"tcpSocket", "httpGet"} {
-			place := hook + "." + kind + ".port"
-			all = append(all, fmt.Sprintf("(variables.app.?%s.orValue('') == variables.portName ? ['/%s'] : [])",
-				strings.ReplaceAll(place, ".", ".?"), strings.ReplaceAll(place, ".", "/")))
-		}
+	for _, place := range slices.Backward(namers) {
+		all = append(all, fmt.Sprintf("(variables.app.?%s.?port.orValue('') == variables.portName ? ['/%s/port'] : [])",
+			strings.ReplaceAll(place, ".", ".?"), strings.ReplaceAll(place, ".", "/")))
 	}
 	return "variables.portName == '' ? []\n: " + strings.Join(all, "\n+ ")
 }

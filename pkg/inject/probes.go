@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -51,7 +52,8 @@ func (in *injection) moveProbes() error {
 			return err
 		}
 		if len(in.probes) == 0 {
-			in.timings = timingsOf(filled)
+			in.timings = *filled
+			in.timings.ProbeHandler = corev1.ProbeHandler{} // without its question
 		}
 		in.probes = append(in.probes, p)
 		longest = max(longest, filled.TimeoutSeconds)
@@ -83,18 +85,14 @@ func movesProbe(c *corev1.Container) bool { return canMove(c.ReadinessProbe) && 
 // in, and names of ports become numbers. theirs is the same as Kubernetes' type.
 func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err error) {
 	p := c.ReadinessProbe.DeepCopy()
-	fill(&p.TimeoutSeconds, usualTimeout)
-	fill(&p.PeriodSeconds, usualPeriod)
-	fill(&p.SuccessThreshold, usualSuccesses)
-	fill(&p.FailureThreshold, usualFailures)
+	p.TimeoutSeconds = cmp.Or(p.TimeoutSeconds, usualTimeout)
+	p.PeriodSeconds = cmp.Or(p.PeriodSeconds, usualPeriod)
+	p.SuccessThreshold = cmp.Or(p.SuccessThreshold, usualSuccesses)
+	p.FailureThreshold = cmp.Or(p.FailureThreshold, usualFailures)
 	switch {
 	case p.HTTPGet != nil:
-		if p.HTTPGet.Path == "" {
-			p.HTTPGet.Path = "/"
-		}
-		if p.HTTPGet.Scheme == "" {
-			p.HTTPGet.Scheme = corev1.URISchemeHTTP
-		}
+		p.HTTPGet.Path = cmp.Or(p.HTTPGet.Path, "/")
+		p.HTTPGet.Scheme = cmp.Or(p.HTTPGet.Scheme, corev1.URISchemeHTTP)
 		p.HTTPGet.Port, err = resolved(p.HTTPGet.Port, c)
 	case p.TCPSocket != nil:
 		p.TCPSocket.Port, err = resolved(p.TCPSocket.Port, c)
@@ -109,12 +107,6 @@ func convert(c *corev1.Container) (theirs *corev1.Probe, ours probe.Probe, err e
 		return nil, probe.Probe{}, refuse(BadProbe, "the readiness probe of container %s: %v", c.Name, problems[0])
 	}
 	return p, converted[0], nil
-}
-
-func fill(field *int32, usual int32) {
-	if *field == 0 {
-		*field = usual
-	}
 }
 
 // resolved is a port by number.
@@ -139,13 +131,6 @@ func resolve(port intstr.IntOrString, c *corev1.Container) (int32, error) {
 		return 0, fmt.Errorf("no port of the container is called %q", port.StrVal)
 	}
 	return int32(n), nil
-}
-
-// timingsOf is a probe without its question.
-func timingsOf(p *corev1.Probe) corev1.Probe {
-	timings := *p
-	timings.ProbeHandler = corev1.ProbeHandler{}
-	return timings
 }
 
 // takeReadinessProbes removes the probes that the sidecar runs from the containers.

@@ -39,31 +39,31 @@ func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.p
 
 // What names of ports say, in the order in which they are asked. A name is words with dashes
 // between them (RFC 6335 section 5.1), and Istio's and many charts' begin with the protocol. The
-// policy of the API server has the same expressions, so they are of RE2.
-const (
-	sideNames = `(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
-		`health|healthz|healthcheck|liveness|readiness|probe|probes|debug|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`
-	tlsNames  = `(^|-)(https|https2|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`
-	httpNames = `^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`
-	rawNames  = `(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
+// policy of the API server has the same expressions.
+var (
+	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
+		`health|healthz|healthcheck|liveness|readiness|probe|probes|debug|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
+	tlsName  = regexp.MustCompile(`(^|-)(https|https2|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
+	httpName = regexp.MustCompile(`^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
+	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
 		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
-		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`
+		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`)
 )
 
 // Commands of probes that are clients of something else than HTTP, and images that are
 // servers of it. An image is known by the last part of its name: redis and redis-server are,
 // redis-exporter and redis-commander are not. (mosquit+o is MQTT's broker, for a linter that knows the
 // animal alone.)
-const (
-	clientCommands = `(^|[/ \t\n;&|("'\x60])(redis-cli|valkey-cli|keydb-cli|mysql|mysqladmin|mariadb|mariadb-admin|healthcheck\.sh --connect|pg_isready|psql|mongo|mongosh|` +
+var (
+	clientCommand = regexp.MustCompile(`(^|[/ \t\n;&|("'\x60])(redis-cli|valkey-cli|keydb-cli|mysql|mysqladmin|mariadb|mariadb-admin|healthcheck\.sh --connect|pg_isready|psql|mongo|mongosh|` +
 		`kafka-topics(\.sh)?|kafka-broker-api-versions(\.sh)?|kafka-cluster(\.sh)?|zkServer\.sh|zkOk\.sh|zkCli\.sh|zookeeper-ready|etcdctl|cqlsh|nodetool|rabbitmqctl|rabbitmq-diagnostics|` +
-		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquit+o_sub)($|[ \t\n;&|)"'\x60])`
-	serverImages = `(^|/)(redis|valkey|keydb|dragonfly|mysql|mysql57|mariadb|mariadb-galera|percona|percona-xtradb|percona-xtradb-cluster|percona-server|percona-server-mongodb|postgres|postgresql|` +
+		`ldapsearch|sqlcmd|cypher-shell|nats-server|asinfo|mqtt_sub|mosquit+o_sub)($|[ \t\n;&|)"'\x60])`)
+	serverImage = regexp.MustCompile(`(^|/)(redis|valkey|keydb|dragonfly|mysql|mysql57|mariadb|mariadb-galera|percona|percona-xtradb|percona-xtradb-cluster|percona-server|percona-server-mongodb|postgres|postgresql|` +
 		`postgresql-repmgr|postgis|timescaledb|pgbouncer|pgpool|pgvector|spilo|spilo-[0-9]+|mongo|mongodb|mongodb-sharded|mongodb-community|kafka|cp-kafka|cp-server|zookeeper|cp-zookeeper|kubernetes-zookeeper|` +
 		`etcd|cassandra|scylla|memcached|rabbitmq|nats|nats-streaming|activemq|activemq-artemis|(eclipse-)?mosquit+o|emqx|vernemq|openldap|mssql|mssql-server-linux|mssql/server|oracle-xe|aerospike|cockroach|socat|gb-redisslave|gb-redis-follower)` +
 		`(-(server|alpine|debian|node|broker|master|slave|primary|replica|leader|follower|standalone|ha|cluster|sentinel|single|db|database|server-linux|community|enterprise))*` +
-		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`
-	exporterImages = `[-_]exporter([:@]|$)` // of the metrics of another server, whatever their port is called
+		`([:@]|$)|:([^/@]*-)?fpm(-[^/@]*)?(@|$)|(^|/)php-fpm([:@]|$)`)
+	exporterImage = regexp.MustCompile(`[-_]exporter([:@]|$)`) // of the metrics of another server, whatever their port is called
 )
 
 // rawPorts are the ports of what is not HTTP (IANA, and what the servers listen on unless configured
@@ -82,17 +82,6 @@ var tlsPorts = map[int32]string{
 	443: "HTTPS", 853: "DNS over TLS", 2376: "Docker over TLS", 4443: "HTTPS", 6443: "the Kubernetes API", 6514: "syslog over TLS", 8443: "HTTPS", 8444: "HTTPS", 9443: "HTTPS, and webhooks",
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
 }
-
-// expressions are compiled once.
-var (
-	sideName      = regexp.MustCompile(sideNames)
-	tlsName       = regexp.MustCompile(tlsNames)
-	httpName      = regexp.MustCompile(httpNames)
-	rawName       = regexp.MustCompile(rawNames)
-	clientCommand = regexp.MustCompile(clientCommands)
-	serverImage   = regexp.MustCompile(serverImages)
-	exporterImage = regexp.MustCompile(exporterImages)
-)
 
 // byName is what the name of a port says. what is whose, for people.
 func byName(what, name string) sign {
@@ -141,15 +130,13 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 // signBeforeCertificates is signOf without what is asked last.
 func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
 	var services []ServicePort
+	var protocols, names []sign
 	for _, s := range in.services {
 		if s.finds(p) {
 			services = append(services, s)
+			protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
+			names = append(names, byName("the port of Service "+s.Service, s.Name))
 		}
-	}
-	var protocols, names []sign
-	for _, s := range services {
-		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
-		names = append(names, byName("the port of Service "+s.Service, s.Name))
 	}
 	probes := []sign{h.probed[p.ContainerPort]}
 	for _, probe := range probesOf(c) {
@@ -180,16 +167,10 @@ func firstOf(all ...sign) sign {
 
 // agree is the first of some signs that says HTTP, or else the first that says anything.
 func agree(all []sign) sign {
-	var first sign
-	for _, s := range all {
-		if s.protocol == plainHTTP {
-			return s
-		}
-		if first.protocol == unknownProtocol {
-			first = s
-		}
+	if i := slices.IndexFunc(all, func(s sign) bool { return s.protocol == plainHTTP }); i >= 0 {
+		return all[i]
 	}
-	return first
+	return firstOf(all...)
 }
 
 // byProbe is what a probe says of a port that it asks. A TCP probe says nothing.
@@ -200,11 +181,11 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 			return sign{}
 		}
 		if probe.HTTPGet.Scheme == corev1.URISchemeHTTPS {
-			return sign{overTLS, fmt.Sprintf("its %s probe asks it by HTTPS", probe.name)}
+			return probe.asksBy("HTTPS", overTLS)
 		}
-		return sign{plainHTTP, fmt.Sprintf("its %s probe asks it by HTTP", probe.name)}
+		return probe.asksBy("HTTP", plainHTTP)
 	case probe.GRPC != nil && probe.GRPC.Port == p.ContainerPort:
-		return sign{plainHTTP, fmt.Sprintf("its %s probe asks it by gRPC", probe.name)}
+		return probe.asksBy("gRPC", plainHTTP)
 	}
 	return sign{}
 }
@@ -219,13 +200,8 @@ func byNumber(p corev1.ContainerPort, services []ServicePort) sign {
 	if p.ContainerPort%1000 == 443 {
 		return sign{overTLS, fmt.Sprintf("%d is a port of HTTPS, as its last digits say", p.ContainerPort)}
 	}
-	for i, s := range services {
-		if s.Number != 443 {
-			return sign{}
-		}
-		if i == len(services)-1 {
-			return sign{overTLS, fmt.Sprintf("Service %s offers it as 443, the port of HTTPS", s.Service)}
-		}
+	if len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
+		return sign{overTLS, fmt.Sprintf("Service %s offers it as 443, the port of HTTPS", services[len(services)-1].Service)}
 	}
 	return sign{}
 }
@@ -271,6 +247,11 @@ type namedProbe struct {
 	*corev1.Probe
 }
 
+// asksBy is the sign of a port that the probe asks.
+func (p namedProbe) asksBy(how string, speaks protocol) sign {
+	return sign{speaks, fmt.Sprintf("its %s probe asks it by %s", p.name, how)}
+}
+
 // probesOf are the probes that a container has.
 func probesOf(c *corev1.Container) []namedProbe {
 	all := []namedProbe{{"readiness", c.ReadinessProbe}, {"liveness", c.LivenessProbe}, {"startup", c.StartupProbe}}
@@ -305,13 +286,13 @@ func speaksHTTPCEL() string {
 		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + tells("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
 	}
 	return `  [port.?name.orValue('')].all(name,
-    !` + matches("name", sideNames) + `
-    && !` + matches("name", tlsNames) + `
-    && !` + matches("app.?image.orValue('')", serverImages) + `
-    && !` + matches("app.?image.orValue('')", exporterImages) + `
+    !` + matches("name", sideName.String()) + `
+    && !` + matches("name", tlsName.String()) + `
+    && !` + matches("app.?image.orValue('')", serverImage.String()) + `
+    && !` + matches("app.?image.orValue('')", exporterImage.String()) + `
     && !` + commands(tlsCommands) + `
-    && (` + matches("name", httpNames) + `
-      || !` + matches("name", rawNames) + `
+    && (` + matches("name", httpName.String()) + `
+      || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
       && port.containerPort % 1000 != 443
       && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
@@ -319,5 +300,5 @@ func speaksHTTPCEL() string {
       && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
       && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
       && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
-      && !` + commands(clientCommands) + `))`
+      && !` + commands(clientCommand.String()) + `))`
 }

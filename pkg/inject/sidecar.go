@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -39,14 +40,12 @@ type settled struct {
 // found here and not in a pod that does not start.
 func (in *injection) settle() error {
 	c := config.Default() // which knows the names of its settings
-	asked, err := in.asked(c)
-	if err != nil {
-		return err
-	}
+	asked := in.asked(c)
 	if err := checkLengths(asked, c.Probes.Name()); err != nil {
 		return err
 	}
-	if asked, err = in.planEnd(asked); err != nil {
+	asked, err := in.planEnd(asked)
+	if err != nil {
 		return err
 	}
 	s := &in.settled
@@ -61,7 +60,7 @@ func (in *injection) settle() error {
 }
 
 // asked are the variables that the pod and the options ask for.
-func (in *injection) asked(c *config.Config) ([]config.EnvVar, error) {
+func (in *injection) asked(c *config.Config) []config.EnvVar {
 	all := []config.EnvVar{
 		// SERVING_ variables would be taken for Knative's. KEDA asks for statistics
 		// without Accept and without its query where it asks every pod itself.
@@ -84,17 +83,14 @@ func (in *injection) asked(c *config.Config) ([]config.EnvVar, error) {
 		all = append(all, config.EnvVar{Name: c.Probes.Name(), Value: string(encode(in.probes))},
 			config.EnvVar{Name: c.ProbeArray.Name(), Value: "true"})
 	}
-	more, err := settings(in.options.get(settingsOption))
-	if err != nil {
-		return nil, refuse(BadOption, "%s: %v", settingsOption, err)
-	}
+	more, _ := settings(in.options.get(settingsOption)) // it was validated
 	all = append(all, more...)
 	for _, option := range table {
 		if said := in.options.get(option.Name); option.variable != "" && said != "" {
 			all = append(all, config.EnvVar{Name: option.variable, Value: said})
 		}
 	}
-	return all, nil
+	return all
 }
 
 // planEnd works out how long the end of the pod may take, and adds what the sidecar needs
@@ -301,8 +297,7 @@ func (in *injection) addSidecar() error {
 		in.note("the container %s is added last", sidecarName)
 		return nil
 	}
-	always := corev1.ContainerRestartPolicyAlways
-	c.RestartPolicy = &always
+	c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 	// What a mesh redirects to an ordinary container reaches nobody yet, and the pod would wait
 	// for this probe forever.
 	if !slices.ContainsFunc(in.pod.Containers, func(c corev1.Container) bool { return isMeshProxy(&c) }) {
@@ -335,10 +330,7 @@ const unnamedPort = "queue-port"
 // containerPorts are the ports that others may find by name: Knative's names for the
 // statistics and metrics, the app's name for requests.
 func (in *injection) containerPorts() []corev1.ContainerPort {
-	serving := corev1.ContainerPort{Name: in.port.Name, ContainerPort: in.ports.serving, HostPort: in.port.HostPort, HostIP: in.port.HostIP, Protocol: corev1.ProtocolTCP}
-	if serving.Name == "" {
-		serving.Name = unnamedPort
-	}
+	serving := corev1.ContainerPort{Name: cmp.Or(in.port.Name, unnamedPort), ContainerPort: in.ports.serving, HostPort: in.port.HostPort, HostIP: in.port.HostIP, Protocol: corev1.ProtocolTCP}
 	all := []corev1.ContainerPort{
 		{Name: config.AutoscalerPortName, ContainerPort: in.ports.autoscaler, Protocol: corev1.ProtocolTCP},
 		{Name: config.MetricsPortName, ContainerPort: in.ports.metrics, Protocol: corev1.ProtocolTCP},
@@ -357,17 +349,15 @@ const imageUser = 65532
 // securityContext is what the restricted Pod Security Standard wants. A pod that runs
 // as root would make our image root as well, which runAsNonRoot forbids.
 func (in *injection) securityContext() *corev1.SecurityContext {
-	yes, no := true, false
 	s := &corev1.SecurityContext{
-		AllowPrivilegeEscalation: &no,
+		AllowPrivilegeEscalation: new(false),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		ReadOnlyRootFilesystem:   &yes,
-		RunAsNonRoot:             &yes,
+		ReadOnlyRootFilesystem:   new(true),
+		RunAsNonRoot:             new(true),
 		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	if p := in.pod.SecurityContext; p != nil && p.RunAsUser != nil && *p.RunAsUser == 0 {
-		user := int64(imageUser)
-		s.RunAsUser = &user
+		s.RunAsUser = new(int64(imageUser))
 	}
 	return s
 }
@@ -449,12 +439,7 @@ func shareOf(q resource.Quantity, percent float64, low, high string) resource.Qu
 // isGuaranteed reports whether all containers ask for exactly what they may use, which
 // is Kubernetes' rule for the QoS class Guaranteed.
 func (in *injection) isGuaranteed() bool {
-	for _, c := range slices.Concat(in.pod.InitContainers, in.pod.Containers) {
-		if !isGuaranteed(c.Resources) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(slices.Concat(in.pod.InitContainers, in.pod.Containers), func(c corev1.Container) bool { return !isGuaranteed(c.Resources) })
 }
 
 func isGuaranteed(r corev1.ResourceRequirements) bool {

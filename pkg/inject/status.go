@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
@@ -83,39 +82,29 @@ func TextOf(object any) string {
 	return s.Text
 }
 
-// recognize reads back what an earlier injection has chosen.
+// recognize reads back what an earlier injection has chosen: what the sidecar says of itself, with
+// its usual ports where it says nothing.
 func (in *injection) recognize() {
-	for _, list := range [][]corev1.Container{in.pod.Containers, in.pod.InitContainers} {
-		for _, c := range list {
-			if c.Name == sidecarName {
-				in.out.has = in.readSidecar(c)
-				in.out.has.native = c.RestartPolicy != nil
-			}
-		}
-	}
-}
-
-// readSidecar is what the sidecar says of itself, with its usual ports where it says nothing.
-func (in *injection) readSidecar(c corev1.Container) *Outcome {
 	usual := config.Default()
-	o := &Outcome{AppPort: int32(usual.UserPort.V), ServingPort: int32(usual.Port.V)}
-	for name, to := range map[string]*int32{usual.UserPort.Name(): &o.AppPort, usual.Port.Name(): &o.ServingPort} {
-		env, _ := at(in.object, "spec", "containers", sidecarName, "env").([]any)
-		if env == nil {
-			env, _ = at(in.object, "spec", "initContainers", sidecarName, "env").([]any)
+	for _, list := range []string{"containers", "initContainers"} {
+		sidecar := at(in.object, "spec", list, sidecarName)
+		if sidecar == nil {
+			continue
 		}
-		if i := Find(env, name); i >= 0 {
-			if n, err := strconv.Atoi(text(env[i], "value")); err == nil && n > 0 && n < 1<<16 {
+		o := &Outcome{AppPort: int32(usual.UserPort.V), ServingPort: int32(usual.Port.V), native: at(sidecar, "restartPolicy") != nil}
+		for name, to := range map[string]*int32{usual.UserPort.Name(): &o.AppPort, usual.Port.Name(): &o.ServingPort} {
+			if n, err := strconv.Atoi(text(at(sidecar, "env", name), "value")); err == nil && n > 0 && n < 1<<16 {
 				*to = int32(n)
 			}
 		}
-	}
-	for _, p := range c.Ports {
-		if p.ContainerPort == o.ServingPort && p.Name != unnamedPort {
-			o.PortName = p.Name
+		ports, _ := at(sidecar, "ports").([]any)
+		for _, p := range ports {
+			if name := text(p, "name"); text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort {
+				o.PortName = name
+			}
 		}
+		in.out.has = o
 	}
-	return o
 }
 
 // describeStatus says by whom a pod was injected.
