@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -25,45 +23,37 @@ import (
 // A frugal app answers each request with the same bytes and allocates nothing. A
 // request whose target is /hold is answered when somebody says so.
 type frugal struct {
+	answer     []byte
 	held, free chan struct{}
 	before     func() // before each answer; nil: nothing
 }
 
-func (a *frugal) serve(t testing.TB, ln net.Listener, answer string) {
-	for {
-		c, err := ln.Accept()
+func (a *frugal) serve(c *harness.AppConn) {
+	in := make([]byte, 64<<10)
+	for n := 0; ; {
+		k, err := c.In.Read(in[n:])
 		if err != nil {
 			return
 		}
-		t.Cleanup(func() { c.Close() })
-		go func() {
-			said, in := []byte(answer), make([]byte, 64<<10)
-			for n := 0; ; {
-				k, err := c.Read(in[n:])
-				if err != nil {
-					return
-				}
-				n += k
-				end := "\r\n\r\n"
-				if bytes.HasPrefix(in, []byte("POST ")) {
-					end = "end" // of the body, which may come later than the head
-				}
-				if !bytes.HasSuffix(in[:n], []byte(end)) {
-					continue
-				}
-				if bytes.HasPrefix(in, []byte("GET /hold ")) {
-					a.held <- struct{}{}
-					<-a.free
-				}
-				if a.before != nil {
-					a.before()
-				}
-				n = 0
-				if _, err := c.Write(said); err != nil {
-					return
-				}
-			}
-		}()
+		n += k
+		end := "\r\n\r\n"
+		if bytes.HasPrefix(in, []byte("POST ")) {
+			end = "end" // of the body, which may come later than the head
+		}
+		if !bytes.HasSuffix(in[:n], []byte(end)) {
+			continue
+		}
+		if bytes.HasPrefix(in, []byte("GET /hold ")) {
+			a.held <- struct{}{}
+			<-a.free
+		}
+		if a.before != nil {
+			a.before()
+		}
+		n = 0
+		if _, err := c.Write(a.answer); err != nil {
+			return
+		}
 	}
 }
 
@@ -71,36 +61,17 @@ func (a *frugal) serve(t testing.TB, ln net.Listener, answer string) {
 // way to make connections to it.
 func frugally(t testing.TB, answer string, limit int) (*sidecar, *frugal, func() net.Conn) {
 	t.Helper()
-	listen := func() net.Listener {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		harness.NoError(t, err)
-		t.Cleanup(func() { ln.Close() })
-		return ln
-	}
-	app := listen()
-	a := &frugal{held: make(chan struct{}), free: make(chan struct{})}
-	go a.serve(t, app, answer)
-
-	c := config.Default()
-	c.UserPort.V = app.Addr().(*net.TCPAddr).Port
-	c.Probes.V = nil
-	c.Concurrency.V, c.QueueDepth.V, c.QueueTimeout.V = limit, 10, time.Minute
-	c.RequestTimeout.V, c.ResponseStartTimeout.V, c.IdleTimeout.V = 5*time.Minute, 5*time.Minute, 5*time.Minute
-	c.MetricsNames.V = "all"
-	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
-	harness.NoError(t, s.build())
-	main := listen()
-	s.start(func() error { return s.http1.Serve(main, nil) })
-	t.Cleanup(func() {
-		harness.Equal(t, s.stop(), nil, "stop")
+	a := &frugal{answer: []byte(answer), held: make(chan struct{}), free: make(chan struct{})}
+	app := harness.NewApp(t, a.serve)
+	s := built(t, func(c *config.Config) {
+		c.UserPort.V = app.Port
+		c.Concurrency.V, c.QueueDepth.V, c.QueueTimeout.V = limit, 10, time.Minute
+		c.RequestTimeout.V, c.ResponseStartTimeout.V, c.IdleTimeout.V = 5*time.Minute, 5*time.Minute, 5*time.Minute
+		c.MetricsNames.V = "all"
 	})
-	return s, a, func() net.Conn {
-		nc, err := net.Dial("tcp", main.Addr().String())
-		harness.NoError(t, err)
-		t.Cleanup(func() { nc.Close() })
-		nc.SetDeadline(time.Now().Add(time.Minute))
-		return nc
-	}
+	main := harness.Listen(t)
+	s.start(func() error { return s.http1.Serve(main, nil) })
+	return s, a, func() net.Conn { return harness.Dial(t, main.Addr().String()) }
 }
 
 const (

@@ -8,13 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -100,37 +97,22 @@ func headOver2(fields [][2]string) []byte {
 // wait, and returns ways to dial it: "1" and "2" for versions of HTTP, "t" for TLS.
 func crowded(t *testing.T, engine config.Engine) (*sidecar, map[string]func() (net.Conn, error)) {
 	t.Helper()
-	listen := func() net.Listener {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		harness.NoError(t, err)
-		t.Cleanup(func() { ln.Close() })
-		return ln
-	}
-	app, main, secure := listen(), listen(), listen()
-	a := &frugal{held: make(chan struct{}), free: make(chan struct{})}
-	go a.serve(t, app, ordinaryAnswer)
-	c := config.Default()
-	c.UserPort.V = app.Addr().(*net.TCPAddr).Port
-	c.Probes.V, c.Engine.V = nil, engine
-	c.Concurrency.V, c.QueueDepth.V = 1, 100
-	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
-	harness.NoError(t, s.build())
+	a := &frugal{answer: []byte(ordinaryAnswer), held: make(chan struct{}), free: make(chan struct{})}
+	app := harness.NewApp(t, a.serve)
+	s := built(t, func(c *config.Config) {
+		c.UserPort.V, c.Engine.V = app.Port, engine
+		c.Concurrency.V, c.QueueDepth.V = 1, 100
+	})
+	main, secure := harness.Listen(t), harness.Listen(t)
 	s.start(func() error { return s.serveClients(main, nil) })
-	pair := httptest.NewUnstartedServer(nil)
-	pair.StartTLS()
-	settings := pair.TLS.Clone()
-	pair.Close()
+	settings, client := harness.TLS(t)
 	settings.NextProtos = []string{"h2", "http/1.1"}
 	s.start(func() error { return s.serveClients(secure, settings) })
-	t.Cleanup(func() {
-		s.proxy.Drain.Abort()
-		harness.Equal(t, s.stop(), nil, "stop")
-	})
 	plain := func() (net.Conn, error) { return net.Dial("tcp", main.Addr().String()) }
 	over := func(alpn string) func() (net.Conn, error) {
-		return func() (net.Conn, error) {
-			return tls.Dial("tcp", secure.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{alpn}})
-		}
+		c := client.Clone()
+		c.NextProtos = []string{alpn}
+		return func() (net.Conn, error) { return tls.Dial("tcp", secure.Addr().String(), c) }
 	}
 	for _, text := range []string{ordinaryGET, "GET /hold HTTP/1.1\r\nHost: a\r\n\r\n"} {
 		nc, err := plain()

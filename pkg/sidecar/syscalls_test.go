@@ -124,14 +124,12 @@ func beCounted(t *testing.T) {
 // connection to it.
 func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	t.Helper()
-	app := harness.Listen(t)
-	t.Cleanup(func() { app.Close() })
 	calls := newCallCounter()
-	go (&frugal{before: func() { _ = calls.rest() }}).serve(t, app, ordinaryAnswer)
+	app := harness.NewApp(t, (&frugal{answer: []byte(ordinaryAnswer), before: func() { _ = calls.rest() }}).serve)
 
 	dir := t.TempDir()
 	harness.NoError(t, ledger.WritePair(dir))
-	env := append(os.Environ(), countedRole+"=1", "GOMAXPROCS=1", "TLS_CERT_DIR="+dir, "USER_PORT="+strconv.Itoa(app.Addr().(*net.TCPAddr).Port))
+	env := append(os.Environ(), countedRole+"=1", "GOMAXPROCS=1", "TLS_CERT_DIR="+dir, "USER_PORT="+strconv.Itoa(app.Port))
 	names := []string{"QUEUE_SERVING_PORT", "QUEUE_SERVING_TLS_PORT", "ADMIN_PORT", "AUTOSCALER_PORT", "METRICS_PORT", "STATUS_PORT"}
 	ports := freePorts(t, len(names))
 	for i, name := range names {

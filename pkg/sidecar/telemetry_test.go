@@ -29,12 +29,10 @@ func TestTracesDoNotLeadBackToTheSidecar(t *testing.T) {
 func TestAProbeFollowsARedirectToTheAppsOwnPort(t *testing.T) {
 	app := httptest.NewServer(http.RedirectHandler("/", http.StatusFound))
 	defer app.Close()
-	c := config.Default()
-	c.UserPort.V = app.Listener.Addr().(*net.TCPAddr).Port
-	c.TLSPort.V = c.UserPort.V
-	c.Probes.V = []probe.Probe{{HTTPGet: &probe.HTTPGetAction{Port: probe.Port{Number: int32(c.UserPort.V)}}, PeriodSeconds: 1}}
-	s := &sidecar{log: zap.NewNop(), config: c}
-	harness.NoError(t, s.build())
-	t.Cleanup(func() { harness.Equal(t, s.stop(), nil, "stop") })
+	port := app.Listener.Addr().(*net.TCPAddr).Port
+	s := built(t, func(c *config.Config) {
+		c.UserPort.V, c.TLSPort.V = port, port
+		c.Probes.V = []probe.Probe{{HTTPGet: &probe.HTTPGetAction{Port: probe.Port{Number: int32(port)}}, PeriodSeconds: 1}}
+	})
 	harness.Contains(t, fmt.Sprint(s.prober.Ready(t.Context())), "redirect", "a redirect without an end")
 }

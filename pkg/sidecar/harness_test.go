@@ -1,0 +1,27 @@
+package sidecar
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// built is a sidecar that asks no probes, with the settings that change says. It serves
+// nothing yet, and stops with the test.
+func built(t testing.TB, change func(c *config.Config)) *sidecar {
+	t.Helper()
+	c := config.Default()
+	c.Probes.V = nil
+	change(c)
+	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
+	harness.NoError(t, s.build())
+	t.Cleanup(func() {
+		s.proxy.Drain.Abort()
+		harness.Equal(t, s.stop(), nil, "stop")
+	})
+	return s
+}
