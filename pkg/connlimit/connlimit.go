@@ -174,70 +174,57 @@ func (l *Limit) lookAgain(now time.Time) {
 	})
 }
 
-// Handled replaces how the connection is closed for another one, because somebody
-// else serves it now. The connection must not be idle.
-func (p *Place) Handled(end func() bool) {
+// locked runs f with the limit locked, unless there is none.
+func (p *Place) locked(f func()) {
 	if p == nil {
 		return
 	}
 	p.limit.mu.Lock()
 	defer p.limit.mu.Unlock()
-	p.end = end
+	f()
 }
+
+// Handled replaces how the connection is closed for another one, because somebody
+// else serves it now. The connection must not be idle.
+func (p *Place) Handled(end func() bool) { p.locked(func() { p.end = end }) }
 
 // Idle says that the connection waits for a request; answered, that it has had one.
 func (p *Place) Idle(answered bool) {
-	if p == nil {
-		return
-	}
-	p.limit.mu.Lock()
-	defer p.limit.mu.Unlock()
-	if answered && !p.known && !p.left {
-		p.known = true
-		p.limit.unknown--
-	}
-	if p.known {
-		p.move(idle)
-	} else {
-		p.move(newcomer)
-	}
-	p.limit.admit()
+	p.locked(func() {
+		if answered && !p.known && !p.left {
+			p.known = true
+			p.limit.unknown--
+		}
+		if p.known {
+			p.move(idle)
+		} else {
+			p.move(newcomer)
+		}
+		p.limit.admit()
+	})
 }
 
 // Reading says that a part of a request's head is there.
 func (p *Place) Reading() {
-	if p == nil {
-		return
-	}
-	p.limit.mu.Lock()
-	defer p.limit.mu.Unlock()
-	p.move(reading)
-	p.limit.admit()
+	p.locked(func() {
+		p.move(reading)
+		p.limit.admit()
+	})
 }
 
 // Stir is Reading for a connection that may serve other requests at the same time:
 // these go on.
 func (p *Place) Stir() {
-	if p == nil {
-		return
-	}
-	p.limit.mu.Lock()
-	defer p.limit.mu.Unlock()
-	if p.state != serving {
-		p.move(reading)
-	}
+	p.locked(func() {
+		if p.state != serving {
+			p.move(reading)
+		}
+	})
 }
 
 // Serving says that the connection is not to be closed for another one, until Idle
 // or Reading.
-func (p *Place) Serving() {
-	if p == nil {
-		return
-	}
-	p.limit.mu.Lock()
-	defer p.limit.mu.Unlock()
-	p.move(serving)
-}
+func (p *Place) Serving() { p.locked(func() { p.move(serving) }) }
 
 // Wanted reports whether another connection waits for a place: then this one had
 // better end with its response. Else those that send one request right behind the
@@ -246,13 +233,10 @@ func (p *Place) Wanted() bool { return p != nil && p.limit.wanted.Load() }
 
 // Leave says that the connection has been closed.
 func (p *Place) Leave() {
-	if p == nil {
-		return
-	}
-	p.limit.mu.Lock()
-	defer p.limit.mu.Unlock()
-	p.free()
-	p.limit.admit()
+	p.locked(func() {
+		p.free()
+		p.limit.admit()
+	})
 }
 
 // move puts the place into the list of its new state. limit.mu is held.
