@@ -1,6 +1,7 @@
 package portlimit
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -43,12 +44,14 @@ type Handshakes struct {
 func (h Handshakes) Listener(ln net.Listener) net.Listener {
 	unfinished := newLimit(Limits{Connections: h.Max})
 	unfinished.patient = true
+	closing, end := context.WithCancel(context.Background())
 	return &handshakes{
 		Listener: ln,
 		settings: h,
 		limit:    unfinished,
 		done:     make(chan accepted),
-		closing:  make(chan struct{}),
+		closing:  closing,
+		end:      end,
 	}
 }
 
@@ -60,8 +63,8 @@ type handshakes struct {
 
 	begin   sync.Once
 	done    chan accepted
-	end     sync.Once
-	closing chan struct{}
+	closing context.Context
+	end     context.CancelFunc // of closing
 	running sync.WaitGroup
 }
 
@@ -77,7 +80,7 @@ func (l *handshakes) Accept() (net.Conn, error) {
 	select {
 	case a := <-l.done:
 		return a.conn, a.err
-	case <-l.closing:
+	case <-l.closing.Done():
 		return nil, net.ErrClosed
 	}
 }
@@ -86,14 +89,12 @@ func (l *handshakes) Accept() (net.Conn, error) {
 func (l *handshakes) Close() error {
 	err := l.Listener.Close()
 	l.begin.Do(func() {}) // it never will
-	l.end.Do(func() {
-		close(l.closing)
-		l.limit.mu.Lock()
-		defer l.limit.mu.Unlock()
-		for conn := range l.limit.all {
-			_ = conn.Close()
-		}
-	})
+	l.end()
+	l.limit.mu.Lock()
+	for conn := range l.limit.all {
+		_ = conn.Close()
+	}
+	l.limit.mu.Unlock()
 	l.running.Wait()
 	return err
 }
@@ -123,18 +124,16 @@ func (l *handshakes) hand(a accepted) bool {
 	select {
 	case l.done <- a:
 		return true
-	case <-l.closing:
+	case <-l.closing.Done():
 		return false
 	}
 }
 
 // shake does one handshake.
 func (l *handshakes) shake(c *countedConn) {
-	select {
-	case <-l.closing: // and Close may not have seen it
+	if l.closing.Err() != nil { // and Close may not have seen it
 		_ = c.Close()
 		return
-	default:
 	}
 	secure := tls.Server(c, l.settings.Config)
 	if err := secure.Handshake(); err != nil {

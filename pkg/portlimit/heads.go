@@ -2,9 +2,12 @@ package portlimit
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // Listener returns a listener for the server, whose connections count what is read of
@@ -92,18 +95,12 @@ func (l *Limit) came(w *watched, b []byte) bool {
 
 // longestHead returns the connection with the most bytes of a head, of the client with
 // the most. l.mu is held, and there are such bytes.
-func (l *Limit) longestHead() (conn net.Conn, longest *tracked) {
+func (l *Limit) longestHead() *tracked {
 	heads := make(map[netip.Addr]int)
 	for _, t := range l.all {
 		heads[t.client] += t.head
 	}
-	for c, t := range l.all {
-		if t.head == 0 {
-			continue
-		}
-		if longest == nil || heads[t.client] > heads[longest.client] || heads[t.client] == heads[longest.client] && t.head > longest.head {
-			conn, longest = c, t
-		}
-	}
-	return conn, longest
+	return slices.MaxFunc(slices.Collect(maps.Values(l.all)), func(a, b *tracked) int {
+		return cmp.Or(cmp.Compare(heads[a.client], heads[b.client]), cmp.Compare(a.head, b.head))
+	})
 }

@@ -81,6 +81,7 @@ type Limit struct {
 
 // A tracked connection; guarded by Limit.mu.
 type tracked struct {
+	conn     net.Conn
 	client   netip.Addr
 	since    time.Time // that it has no request
 	requests int       // that have been read; more than one in HTTP/2
@@ -172,7 +173,7 @@ func (l *Limit) state(conn net.Conn, state http.ConnState) {
 	defer l.mu.Unlock()
 	switch state {
 	case http.StateNew:
-		t := &tracked{client: clientOf(conn), since: time.Now()}
+		t := &tracked{conn: conn, client: clientOf(conn), since: time.Now()}
 		l.all[conn] = t
 		if w, ok := conn.(*watched); ok {
 			w.tracked = t
@@ -180,7 +181,7 @@ func (l *Limit) state(conn net.Conn, state http.ConnState) {
 		l.shares[t.client]++
 		l.live++
 		l.strange++
-		l.makeRoom(conn, t)
+		l.makeRoom(t)
 		t.since = time.Now() // it begins only now
 	case http.StateClosed, http.StateHijacked:
 		if t := l.all[conn]; t != nil {
@@ -226,9 +227,9 @@ func (l *Limit) forget(t *tracked) {
 
 // makeRoom returns when no more than so many are left: when one has ended, or been
 // closed, which may be the newest. l.mu is held, but not while it waits.
-func (l *Limit) makeRoom(newest net.Conn, n *tracked) {
+func (l *Limit) makeRoom(newest *tracked) {
 	for l.live > l.Connections {
-		conn, t := l.choose(newest, n)
+		t := l.choose(newest)
 		if t == nil && l.patient {
 			l.mu.Unlock()
 			<-l.freed
@@ -236,36 +237,34 @@ func (l *Limit) makeRoom(newest net.Conn, n *tracked) {
 			continue
 		}
 		if t == nil {
-			conn, t = newest, n
+			t = newest
 		}
 		now := time.Now()
 		pause := min(grace-now.Sub(t.since), l.pauses.left(now))
 		if pause <= 0 {
-			l.close(conn, t)
+			l.close(t)
 			continue
 		}
 		l.mu.Unlock()
-		timer := time.NewTimer(pause)
 		select {
 		case <-l.freed:
-		case <-timer.C:
+		case <-time.After(pause):
 		}
-		timer.Stop()
 		l.mu.Lock()
 		l.pauses.spend(now, time.Now())
 	}
 }
 
 // close closes a connection for others. l.mu is held.
-func (l *Limit) close(conn net.Conn, t *tracked) {
+func (l *Limit) close(t *tracked) {
 	l.forget(t)
-	_ = bare(conn).Close() // TLS would say goodbye first, and wait for that
+	_ = bare(t.conn).Close() // TLS would say goodbye first, and wait for that
 }
 
 // choose returns the connection to close for the newest, by the rules of [Bound]: it is
 // the newest itself where its client has the most. nil: all are being served. l.mu is
 // held.
-func (l *Limit) choose(newest net.Conn, n *tracked) (conn net.Conn, chosen *tracked) {
+func (l *Limit) choose(newest *tracked) (chosen *tracked) {
 	known := l.strange <= l.Connections/2 // that is to be closed
 	before := func(a, b *tracked) bool {
 		switch sa, sb := l.shares[a.client], l.shares[b.client]; {
@@ -276,15 +275,15 @@ func (l *Limit) choose(newest net.Conn, n *tracked) (conn net.Conn, chosen *trac
 		}
 		return a.since.Before(b.since)
 	}
-	for c, t := range l.all {
-		if t != n && !t.closed && t.idle() && (chosen == nil || before(t, chosen)) {
-			conn, chosen = c, t
+	for _, t := range l.all {
+		if t != newest && !t.closed && t.idle() && (chosen == nil || before(t, chosen)) {
+			chosen = t
 		}
 	}
-	if chosen != nil && l.shares[n.client] > l.shares[chosen.client] {
-		return newest, n
+	if chosen != nil && l.shares[newest.client] > l.shares[chosen.client] {
+		return newest
 	}
-	return conn, chosen
+	return chosen
 }
 
 // pauses limit how long acceptance waits: a second at first, and from then on a tenth of
