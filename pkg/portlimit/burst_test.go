@@ -63,20 +63,13 @@ func TestABurstBeyondTheBoundIsServed(t *testing.T) {
 func TestAClientWithManyConnectionsEndsNoneOfAnother(t *testing.T) {
 	t.Parallel()
 	addr, _ := serve(t, 6)
-	from := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	half, err := from.Dial("tcp", addr)
-	harness.NoError(t, err)
-	defer half.Close()
-	half.SetDeadline(time.Now().Add(harness.Patience))
-	fmt.Fprint(half, "GET / HTTP/1.1\r\nHos")
+	half := dialFrom(t, "127.0.0.2", addr, "GET / HTTP/1.1\r\nHos")
 	for range 5 {
 		for _, text := range []string{"", "GET / HTTP/1.1\r\nHos", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"} {
 			for range 10 {
 				dial(t, addr, text)
 			}
-			if err := ask(dial(t, addr, ""), "/"); err != nil { // they have all been seen
-				t.Fatalf("one more: %v", err)
-			}
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // they have all been seen
 		}
 	}
 	fmt.Fprint(half, "t: a\r\n\r\n")

@@ -5,23 +5,9 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
-
-// dialFrom connects from another address of this machine.
-func dialFrom(t *testing.T, client, addr, text string) net.Conn {
-	t.Helper()
-	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).Dial("tcp", addr)
-	harness.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(harness.Patience))
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
 
 func TestHeadsThatDoNotEndAreBoundedTogether(t *testing.T) {
 	t.Parallel()

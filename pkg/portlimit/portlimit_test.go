@@ -58,13 +58,14 @@ func serveWaiting(t *testing.T, most int) (addr string, release, waiting chan st
 
 func dial(t *testing.T, addr, text string) net.Conn {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	harness.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(harness.Patience))
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	return dialFrom(t, "127.0.0.1", addr, text)
+}
+
+// dialFrom connects from another address of this machine.
+func dialFrom(t *testing.T, client, addr, text string) net.Conn {
+	t.Helper()
+	c := harness.DialBy(t, &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}, addr)
+	c.Send(text)
 	return c
 }
 
@@ -77,7 +78,7 @@ func ask(c net.Conn, path string) error {
 // answered reads the head of an answer, which must be 200.
 func answered(c net.Conn) error {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err == nil && r.StatusCode != 200 {
+	if err == nil && r.StatusCode != http.StatusOK {
 		err = errors.New(r.Status)
 	}
 	return err
@@ -139,9 +140,7 @@ func TestConnectionsThatSayNothingEndNoneThatWasAnswered(t *testing.T) {
 			for range 6 {
 				dial(t, addr, text)
 			}
-			if err := ask(dial(t, addr, ""), "/"); err != nil { // they have all been seen
-				t.Fatalf("one more: %v", err)
-			}
+			harness.NoError(t, ask(dial(t, addr, ""), "/"), "one more") // they have all been seen
 		}
 	}
 }
