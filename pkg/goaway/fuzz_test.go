@@ -21,18 +21,9 @@ func FuzzGoAway(f *testing.F) {
 		if webSocket {
 			c = WebSocket(out)
 		}
-		write := func(p []byte) {
-			for len(p) > 0 {
-				n := min(max(piece, 1), len(p))
-				if m, err := c.Write(p[:n]); m != n || err != nil {
-					t.Fatalf("Write: got %d, %v, want %d, nil", m, err, n)
-				}
-				p = p[n:]
-			}
-		}
-		write(frames[:asked])
+		write(t, c, frames[:asked], piece)
 		c.GoAway()
-		write(frames[asked:])
+		write(t, c, frames[asked:], piece)
 
 		at, begun := 0, webSocket // the first place between two frames from asked on
 		for at < len(frames) && (at < asked || !begun) {

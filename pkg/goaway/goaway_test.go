@@ -49,16 +49,21 @@ func TestTheLastFrameStandsBetweenTwoOthers(t *testing.T) {
 		// pieces of every size.
 		for asked := 0; asked <= len(all); asked++ {
 			for piece := 1; piece <= len(all); piece += 1 + piece/3 {
-				out, last := sendAway(t, v.conn, all[:asked], all[asked:], piece)
+				out := &sink{}
+				c := v.conn(out)
+				write(t, c, []byte(all[:asked]), piece)
+				c.GoAway()
+				c.GoAway()
+				write(t, c, []byte(all[asked:]), piece)
 				at := asked
 				for !ends[at] || at == 0 && !v.final { // HTTP/2 begins with SETTINGS
 					at++
 				}
-				want := all[:at] + last
+				want := all[:at] + c.last
 				if !v.final {
 					want += all[at:]
 				}
-				if got := out; got != want {
+				if got := out.String(); got != want {
 					t.Fatalf("%s, asked after %d bytes, pieces of %d: got %q, want %q", name, asked, piece, got, want)
 				}
 			}
@@ -66,24 +71,14 @@ func TestTheLastFrameStandsBetweenTwoOthers(t *testing.T) {
 	}
 }
 
-// sendAway writes frames in pieces, says farewell behind the first part of them, and
-// returns what has been sent and the farewell.
-func sendAway(t *testing.T, conn func(net.Conn) *Conn, before, after string, piece int) (sent, last string) {
+// write writes frames in pieces.
+func write(t *testing.T, c *Conn, p []byte, piece int) {
 	t.Helper()
-	out := &sink{}
-	c := conn(out)
-	write := func(text string) {
-		for len(text) > 0 {
-			n := min(piece, len(text))
-			if m, err := c.Write([]byte(text[:n])); m != n || err != nil {
-				t.Fatalf("Write: got %d, %v, want %d, nil", m, err, n)
-			}
-			text = text[n:]
+	for len(p) > 0 {
+		n := min(max(piece, 1), len(p))
+		if m, err := c.Write(p[:n]); m != n || err != nil {
+			t.Fatalf("Write: got %d, %v, want %d, nil", m, err, n)
 		}
+		p = p[n:]
 	}
-	write(before)
-	c.GoAway()
-	c.GoAway()
-	write(after)
-	return out.String(), c.last
 }
