@@ -11,20 +11,21 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
 // Config says how a connection behaves.
 type Config struct {
-	Client       bool          // we open the streams
-	Window       int           // bytes of a stream that may come before they are credited
-	ConnWindow   int           // the same for all streams of the connection together; they are credited at once
-	MaxStreams   int           // that the peer may open at once; 0 of a client
-	MaxHeadBytes int           // of a header block, decoded as RFC 9113 section 6.5.2 counts, and encoded
-	HeadTimeout  time.Duration // for the rest of a header block, or of another frame that is no DATA, once it has begun; 0: none
-	SendTimeout  time.Duration // for the peer to take the next bytes of what is written; 0: none
-	Connect      bool          // extended CONNECT is understood (RFC 8441)
-	Buffers      *Buffers
+	Client       bool            // we open the streams
+	Window       int             // bytes of a stream that may come before they are credited
+	ConnWindow   int             // the same for all streams of the connection together; they are credited at once
+	MaxStreams   int             // that the peer may open at once; 0 of a client
+	MaxHeadBytes int             // of a header block, decoded as RFC 9113 section 6.5.2 counts, and encoded
+	HeadTimeout  time.Duration   // for the rest of a header block, or of another frame that is no DATA, once it has begun; 0: none
+	SendTimeout  time.Duration   // for the peer to take the next bytes of what is written; 0: none
+	Connect      bool            // extended CONNECT is understood (RFC 8441)
+	Buffers      *socket.Buffers // of NewBuffers
 }
 
 // A Handler gets the events of the connection. All methods are called by the
@@ -94,34 +95,8 @@ const (
 	lingerBytes = 8 << 20
 )
 
-// Buffers are those that connections do not use at the moment. It is safe for concurrent
-// use; connections may share one. The zero value is ready.
-type Buffers struct{ read, small, large sync.Pool } // of *[]byte
-
-func (b *Buffers) get(size int) *[]byte {
-	if p, ok := b.of(size).Get().(*[]byte); ok {
-		return p
-	}
-	p := make([]byte, size)
-	return &p
-}
-
-// put takes a buffer back; nil is none.
-func (b *Buffers) put(p *[]byte) {
-	if p != nil {
-		b.of(len(*p)).Put(p)
-	}
-}
-
-func (b *Buffers) of(size int) *sync.Pool {
-	switch size {
-	case readSize:
-		return &b.read
-	case smallSize:
-		return &b.small
-	}
-	return &b.large
-}
+// NewBuffers returns buffers for connections, which may share them.
+func NewBuffers() *socket.Buffers { return socket.NewBuffers(smallSize, readSize, largeOut) }
 
 // Conn is a connection. Its exported methods may be called by any goroutine.
 type Conn struct {
@@ -316,7 +291,7 @@ func (c *Conn) Run(early []byte) error {
 			err = c.receive((*c.pooled)[:c.n])
 			c.bulk = c.n == len(*c.pooled) || c.bulk && c.n > smallSize
 		}
-		c.config.Buffers.put(c.pooled)
+		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
 	}
 	c.end(err)
@@ -353,11 +328,11 @@ func (c *Conn) tryRead(fd uintptr) (done bool) {
 		if c.bulk {
 			size = readSize
 		}
-		c.pooled = c.config.Buffers.get(size)
+		c.pooled = c.config.Buffers.Get(size)
 	}
 	c.n, c.err = c.link.TryRead(fd, *c.pooled)
 	if errors.Is(c.err, link.ErrAgain) {
-		c.config.Buffers.put(c.pooled)
+		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
 		return false
 	}

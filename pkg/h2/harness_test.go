@@ -193,7 +193,7 @@ func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 	there, here := harness.Pair(t)
 	l, err := link.New(here)
 	harness.NoError(t, err)
-	config.Buffers = &h2.Buffers{}
+	config.Buffers = h2.NewBuffers()
 	p := &peer{TB: t, Frames: harness.NewFrames(there), ran: make(chan error, 1)}
 	p.us = h2.New(l, config, h)
 	there.SetDeadline(time.Now().Add(harness.Patience))

@@ -198,7 +198,7 @@ func (c *Conn) tellDrained(by *Conn, drained []*Stream) {
 // room sees to it that there is a buffer for the output. c.mu is held.
 func (c *Conn) room() {
 	if c.out == nil {
-		c.outOf = c.config.Buffers.get(smallSize)
+		c.outOf = c.config.Buffers.Get(smallSize)
 		c.out = (*c.outOf)[:0]
 	}
 }
@@ -218,13 +218,13 @@ func (c *Conn) grow(n int) {
 	var large *[]byte
 	var out []byte
 	if need <= largeOut {
-		large = c.config.Buffers.get(largeOut)
+		large = c.config.Buffers.Get(largeOut)
 		out = (*large)[:0]
 	} else {
 		out = make([]byte, 0, need) // of a long header block: no more than it needs
 	}
 	out = append(out, c.out...)
-	c.config.Buffers.put(c.outOf)
+	c.config.Buffers.Put(c.outOf)
 	c.out, c.outOf = out, large
 }
 
@@ -263,7 +263,7 @@ func (c *Conn) writeOut() {
 			go c.writeSlowly(of)
 			return
 		}
-		c.config.Buffers.put(of)
+		c.config.Buffers.Put(of)
 		if err != nil {
 			c.cannotWrite(err)
 		}
@@ -279,7 +279,7 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 		c.flushing = false
 		c.written.Broadcast()
 		if c.out != nil && len(c.out) == 0 {
-			c.config.Buffers.put(c.outOf)
+			c.config.Buffers.Put(c.outOf)
 			c.out, c.outOf = nil, nil
 		}
 		c.mu.Unlock()
@@ -320,7 +320,7 @@ func (c *Conn) writeSlowly(of *[]byte) {
 	if c.config.SendTimeout > 0 && err == nil {
 		c.link.SetWriteDeadline(time.Time{})
 	}
-	c.config.Buffers.put(of)
+	c.config.Buffers.Put(of)
 	if err != nil {
 		c.cannotWrite(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 // Settings of a client.
@@ -65,7 +66,7 @@ const (
 // Client holds the connections to the user container. It is safe for concurrent use.
 type Client struct {
 	settings Settings
-	buffers  h2.Buffers
+	buffers  *socket.Buffers
 	bodies   sync.Pool       // of *[window]byte, for responses that wait to be read
 	running  context.Context // until Close
 	stop     context.CancelFunc
@@ -87,7 +88,7 @@ type dial struct {
 // New returns a client. Nothing is dialled before the first request.
 func New(s Settings) *Client {
 	s.Silence = cmp.Or(s.Silence, silence)
-	c := &Client{settings: s, since: time.Now()}
+	c := &Client{settings: s, since: time.Now(), buffers: h2.NewBuffers()}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
 	return c
@@ -358,7 +359,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 	}
 	n := &conn{client: c}
 	n.Conn = h2.New(l, h2.Config{
-		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: maxHead, Buffers: &c.buffers,
+		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: maxHead, Buffers: c.buffers,
 	}, n)
 	n.idle = time.AfterFunc(idleTimeout, n.endIfIdle)
 	return n, nil

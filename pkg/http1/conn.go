@@ -424,7 +424,7 @@ func (c *conn) makeRoom(n int) {
 		c.buf = make([]byte, max(n, 2*len(old)))
 	}
 	copy(c.buf, old[:w])
-	c.server.putBack(pooled)
+	c.server.buffers.Put(pooled)
 }
 
 // hold sees to it that there is a buffer.
@@ -432,7 +432,7 @@ func (c *conn) hold() {
 	if c.buf != nil {
 		return
 	}
-	c.pooled = c.server.buffer(c.need)
+	c.pooled = c.server.buffers.Get(c.need)
 	c.buf = *c.pooled
 }
 
@@ -535,7 +535,7 @@ func (c *conn) offer() {
 
 // release gives the buffer back.
 func (c *conn) release() {
-	c.server.putBack(c.pooled)
+	c.server.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 

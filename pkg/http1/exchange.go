@@ -246,14 +246,14 @@ func (x *exchange) appendConnection(b []byte, minor int) []byte {
 // room makes sure that there is a buffer to write from.
 func (x *exchange) room() {
 	if x.pooled == nil {
-		x.pooled = x.c.server.buffer(bufferSize)
+		x.pooled = x.c.server.buffers.Get(bufferSize)
 		x.out = (*x.pooled)[:0]
 	}
 }
 
 // leaveRoom gives the buffer back, until there is something to write.
 func (x *exchange) leaveRoom() {
-	x.c.server.putBack(x.pooled)
+	x.c.server.buffers.Put(x.pooled)
 	x.pooled, x.out = nil, nil
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -45,12 +46,6 @@ type Settings struct {
 // bytes. A head that is longer grows its own.
 const bufferSize = 32 << 10
 
-// sizes are those of the buffers, in bytes. A connection reads into one that has
-// room for what came last time, and goes on in the next larger one when it is
-// full: it holds the head while the request is with the user container, and nearly
-// all heads are short.
-var sizes = [...]int{1 << 10, 4 << 10, bufferSize}
-
 // Server serves clients. Serve may be called for several listeners.
 type Server struct {
 	settings Settings
@@ -58,7 +53,7 @@ type Server struct {
 	app      *upstream.App
 	client   *h2client.Client // for an app that speaks HTTP/2 alone
 	watcher  *hangup.Watcher
-	buffers  [len(sizes)]sync.Pool // of *[]byte, by sizes
+	buffers  *socket.Buffers
 	date     forward.Date
 	served   atomic.Uint64
 	given    atomic.Uint64
@@ -75,9 +70,10 @@ type Server struct {
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher}
 	l.conns, l.listeners = make(map[*conn]struct{}), link.NewListeners()
-	for i, size := range sizes {
-		l.buffers[i].New = func() any { b := make([]byte, size); return &b }
-	}
+	// A connection reads into a buffer that has room for what came last time, and goes on in
+	// the next larger one when it is full: it holds the head while the request is with the
+	// user container, and nearly all heads are short.
+	l.buffers = socket.NewBuffers(1<<10, 4<<10, bufferSize)
 	return l
 }
 
@@ -189,22 +185,4 @@ func (l *Server) Shutdown(ctx context.Context) error {
 	l.mu.Unlock()
 	<-done
 	return ctx.Err()
-}
-
-// buffer returns one of at least n bytes, at most bufferSize.
-func (l *Server) buffer(n int) *[]byte {
-	i := 0
-	for sizes[i] < n {
-		i++
-	}
-	return l.buffers[i].Get().(*[]byte)
-}
-
-// putBack takes a buffer back from who held it; nil: nobody held one.
-func (l *Server) putBack(b *[]byte) {
-	for i, size := range sizes {
-		if b != nil && len(*b) == size {
-			l.buffers[i].Put(b)
-		}
-	}
 }

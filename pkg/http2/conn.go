@@ -42,7 +42,7 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	}
 	c.Conn = h2.New(l, h2.Config{
 		Window: window, ConnWindow: connWindow, MaxStreams: maxStreams, MaxHeadBytes: s.settings.MaxHeaderBytes,
-		HeadTimeout: s.settings.HeaderTimeout, SendTimeout: send, Connect: true, Buffers: &s.buffers,
+		HeadTimeout: s.settings.HeaderTimeout, SendTimeout: send, Connect: true, Buffers: s.buffers,
 	}, c)
 	return c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
@@ -48,7 +49,7 @@ type Server struct {
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client
-	buffers  h2.Buffers
+	buffers  *socket.Buffers
 	workers  workers
 	blocks   sync.Pool // of *h2.Block
 	date     forward.Date
@@ -63,7 +64,7 @@ type Server struct {
 // New returns a server that runs requests through proxy and forwards them to app, or by
 // client where the app speaks HTTP/2.
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
-	server := &Server{settings: s, proxy: proxy, app: app, client: client, conns: make(map[*conn]struct{})}
+	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers(), conns: make(map[*conn]struct{})}
 	server.workers.init(server)
 	server.blocks.New = func() any { return new(h2.Block) }
 	return server

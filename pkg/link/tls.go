@@ -52,22 +52,20 @@ const (
 // Server is what the TLS connections of a listener share. It is safe for concurrent
 // use.
 type Server struct {
-	config       *tls.Config
-	timeout      time.Duration // for a handshake
-	small, large sync.Pool     // of *[]byte, for what waits to be sent
-	handshakes   handshakes
+	config     *tls.Config
+	timeout    time.Duration // for a handshake
+	buffers    *socket.Buffers
+	handshakes handshakes
 }
 
 // NewServer returns a server that makes handshakes by config. The client gets as long
 // as limit for its part, and no longer than 10 s; 0 is no limit of its own.
 func NewServer(config *tls.Config, limit time.Duration) *Server {
-	s := &Server{config: config, timeout: handshakeTime}
+	s := &Server{config: config, timeout: handshakeTime, buffers: socket.NewBuffers(smallOut, largeOut)}
 	s.handshakes.init()
 	if limit > 0 {
 		s.timeout = min(limit, handshakeTime)
 	}
-	s.small.New = func() any { b := make([]byte, 0, smallOut); return &b }
-	s.large.New = func() any { b := make([]byte, 0, largeOut); return &b }
 	return s
 }
 
@@ -205,24 +203,13 @@ func (e *encryption) Write(p []byte) (int, error) {
 
 // take takes a buffer for n encrypted bytes. e.mu is held.
 func (e *encryption) take(n int) {
-	if n <= smallOut {
-		e.pooled = e.server.small.Get().(*[]byte)
-	} else {
-		e.pooled = e.server.large.Get().(*[]byte)
-	}
+	e.pooled = e.server.buffers.Get(min(n, largeOut))
 	e.out = (*e.pooled)[:0]
 }
 
 // putBack gives the buffer back. e.mu is held.
 func (e *encryption) putBack() {
-	if e.pooled == nil {
-		return
-	}
-	if cap(*e.pooled) == smallOut {
-		e.server.small.Put(e.pooled)
-	} else {
-		e.server.large.Put(e.pooled)
-	}
+	e.server.buffers.Put(e.pooled)
 	e.pooled, e.out = nil, nil
 }
 

@@ -3,4 +3,6 @@
 //
 // The errors are of type [syscall.Errno]. [syscall.EAGAIN] says that nothing can
 // be done now; return false to wait. Signals that come between are no errors.
+//
+// It also has the buffers for who reads and writes so: [Buffers].
 package socket

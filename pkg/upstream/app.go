@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 // Settings say where the user container is and how it is treated.
@@ -41,7 +42,7 @@ const (
 type App struct {
 	settings  Settings
 	addresses [2]string
-	buffers   buffers
+	buffers   *socket.Buffers
 
 	mu     sync.Mutex
 	idle   []*conn // the most recently used one last
@@ -59,11 +60,11 @@ func New(s Settings) *App {
 		s.MaxIdle = defaultMaxIdle
 	}
 	port := strconv.Itoa(s.Port)
-	a := &App{
+	return &App{
 		settings:  s,
+		buffers:   socket.NewBuffers(smallSize, pieceSize, bufferSize),
 		addresses: [2]string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)},
 	}
-	return a
 }
 
 // Close closes the idle connections; those in use are closed after their use.

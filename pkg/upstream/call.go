@@ -159,7 +159,7 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		n = newConn(nc, &a.buffers)
+		n = newConn(nc, a.buffers)
 	}
 	if !c.attach(n) {
 		n.close()
@@ -371,8 +371,8 @@ const chunkRoom = len("8000\r\n")
 //
 //nolint:gocognit // one loop with all of its ends; each piece of a body passes it
 func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
-	pooled := conn.buffers.get(pieceSize)
-	defer conn.buffers.put(pooled)
+	pooled := conn.buffers.Get(pieceSize)
+	defer conn.buffers.Put(pooled)
 	buf := *pooled
 	chunked, left := c.Request.Chunked, c.Request.Length
 	room := buf

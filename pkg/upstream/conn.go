@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
@@ -24,38 +23,10 @@ const (
 	pieceSize = 32 << 10
 )
 
-// buffers are those of the three sizes that are not in use.
-type buffers struct{ small, piece, whole sync.Pool }
-
-func (b *buffers) of(size int) *sync.Pool {
-	switch size {
-	case smallSize:
-		return &b.small
-	case pieceSize:
-		return &b.piece
-	}
-	return &b.whole
-}
-
-func (b *buffers) get(size int) *[]byte {
-	if p, ok := b.of(size).Get().(*[]byte); ok {
-		return p
-	}
-	p := make([]byte, size)
-	return &p
-}
-
-// put takes a buffer back; nil is none.
-func (b *buffers) put(p *[]byte) {
-	if p != nil {
-		b.of(len(*p)).Put(p)
-	}
-}
-
 // conn is one connection to the user container. One exchange at a time uses it.
 type conn struct {
 	net.Conn
-	buffers *buffers
+	buffers *socket.Buffers
 	raw     syscall.RawConn // nil where there is none
 	bare    bool            // Conn is the socket itself: raw may read and write in its place
 	pooled  *[]byte         // from buffers; nil while idle
@@ -80,7 +51,7 @@ type conn struct {
 	err    error // and what went wrong
 }
 
-func newConn(c net.Conn, buffers *buffers) *conn {
+func newConn(c net.Conn, buffers *socket.Buffers) *conn {
 	n := &conn{Conn: c, buffers: buffers, most: bufferSize}
 	if s, ok := c.(syscall.Conn); ok {
 		n.raw, _ = s.SyscallConn()
@@ -98,7 +69,7 @@ func (c *conn) buffered() []byte { return c.buf[c.r:c.w] }
 func (c *conn) begin(k *Call) {
 	k.Sends++
 	k.Client.Sending()
-	c.room = c.buffers.get(pieceSize)
+	c.room = c.buffers.Get(pieceSize)
 	c.head, c.content = k.Request.AppendHTTP1((*c.room)[:0]), k.Content
 	if len(c.head)+len(c.content) <= cap(c.head) {
 		c.head, c.content = append(c.head, c.content...), nil
@@ -123,7 +94,7 @@ func (c *conn) finish(n int) error {
 
 // sent releases a request that has been written.
 func (c *conn) sent() {
-	c.buffers.put(c.room)
+	c.buffers.Put(c.room)
 	c.room, c.head, c.content = nil, nil, nil
 }
 
@@ -256,7 +227,7 @@ func (c *conn) hold() {
 	if c.much {
 		size = c.most
 	}
-	c.pooled = c.buffers.get(size)
+	c.pooled = c.buffers.Get(size)
 	c.buf = *c.pooled
 }
 
@@ -266,12 +237,12 @@ func (c *conn) enlarge() {
 	c.buf = nil
 	c.hold()
 	copy(c.buf, (*small)[:c.w])
-	c.buffers.put(small)
+	c.buffers.Put(small)
 }
 
 // park gives the buffer back: an idle connection holds none.
 func (c *conn) park() {
-	c.buffers.put(c.pooled)
+	c.buffers.Put(c.pooled)
 	c.pooled, c.buf, c.r, c.w = nil, nil, 0, 0
 }
 

@@ -63,7 +63,7 @@ func answerWith(t *testing.T, a *App, k *testCall, first, rest []byte) (got outc
 		far.Write(rest)
 		far.CloseWrite()
 	}()
-	got = harness.Within(t, "the end", func() outcome { return k.doOn(a, newConn(near, &a.buffers)) })
+	got = harness.Within(t, "the end", func() outcome { return k.doOn(a, newConn(near, a.buffers)) })
 	kept = idle(a) > 0
 	for _, c := range a.idle {
 		c.close()

@@ -163,7 +163,7 @@ func (r *poolRun) taken() error {
 	case got == nil: // the call dials
 		l := &line{id: len(r.lines)}
 		r.lines = append(r.lines, l)
-		r.users = append(r.users, newConn(l, &r.app.buffers))
+		r.users = append(r.users, newConn(l, r.app.buffers))
 		return nil
 	case len(r.idle) == 0 || got != r.idle[len(r.idle)-1]:
 		return fmt.Errorf("got connection %d, want the one that was used last", got.Conn.(*line).id)

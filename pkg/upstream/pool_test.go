@@ -45,8 +45,8 @@ func TestTheConnectionThatWasUsedLastIsUsedNext(t *testing.T) {
 	defer a.Close()
 	first, _ := pipes()
 	last, _ := pipes()
-	a.put(newConn(first, &a.buffers), -1)
-	a.put(newConn(last, &a.buffers), -1)
+	a.put(newConn(first, a.buffers), -1)
+	a.put(newConn(last, a.buffers), -1)
 	if c := a.idle[len(a.idle)-1].Conn; c != last {
 		t.Error("got the first, want the last")
 	}
@@ -63,7 +63,7 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 				far.Read(make([]byte, 1))
 				close(closed)
 			}()
-			a.put(newConn(near, &a.buffers), keepAlive)
+			a.put(newConn(near, a.buffers), keepAlive)
 			return closed
 		}
 		for range 2 { // the sweep starts again with the next connection
@@ -205,12 +205,12 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 	a := New(Settings{Port: 1})
 	defer a.Close()
 	near, far := pipes()
-	c := newConn(near, &a.buffers)
+	c := newConn(near, a.buffers)
 	go func() { io.WriteString(far, "x"); far.Close() }()
 	harness.NoError(t, c.fill(bufferSize))
 	c.close()
 	c.close()
-	if one, two := a.buffers.get(smallSize), a.buffers.get(smallSize); one == two {
+	if one, two := a.buffers.Get(smallSize), a.buffers.Get(smallSize); one == two {
 		t.Error("got the same buffer twice, want two")
 	}
 }
@@ -218,10 +218,9 @@ func TestBuffersAreReturnedOnce(t *testing.T) {
 // A thousand connections that are answered in a kilobyte need no large buffers, and
 // a long answer must not come in small pieces.
 func TestABufferIsAsLargeAsWhatComes(t *testing.T) {
-	var all buffers
 	near, far := pipes()
 	defer far.Close()
-	c := newConn(near, &all)
+	c := newConn(near, New(Settings{Port: 1}).buffers)
 	defer c.close()
 	fill := func(n int) string {
 		t.Helper()

@@ -173,7 +173,7 @@ func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.
 			a.speech.learnH1(true)
 			nc, err := net.Dial("tcp", a.addresses[0])
 			harness.NoError(t, err)
-			a.put(newConn(&mute{nc.(*net.TCPConn), takes}, &a.buffers), -1)
+			a.put(newConn(&mute{nc.(*net.TCPConn), takes}, a.buffers), -1)
 			k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 			got := k.do(a)
 			if takes == 0 {

@@ -91,7 +91,7 @@ func TestResponsesMayBeSplitAtEveryByte(t *testing.T) {
 				far.Write([]byte(f.say[:i]))
 				far.Write([]byte(f.say[i:]))
 			}()
-			got := k.doOn(a, newConn(near, &a.buffers))
+			got := k.doOn(a, newConn(near, a.buffers))
 			got.want(t, f.status, f.body)
 			if got.trailer != f.trailer || fmt.Sprint(k.infos) != fmt.Sprint(f.infos) {
 				t.Errorf("%s split at %d: got trailer %q, infos %v, want %q, %v", f.name, i, got.trailer, k.infos, f.trailer, f.infos)

@@ -85,7 +85,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 	small := make([]byte, tunnelSize)
 	buf := small
 	var pooled *[]byte
-	defer func() { t.app.buffers.put(pooled) }()
+	defer func() { t.app.buffers.Put(pooled) }()
 	for {
 		if len(first) > 0 {
 			t.touch()
@@ -98,10 +98,10 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		}
 		switch full := len(first) == len(buf); {
 		case full && pooled == nil:
-			pooled = t.app.buffers.get(pieceSize)
+			pooled = t.app.buffers.Get(pieceSize)
 			buf = *pooled
 		case !full && pooled != nil:
-			t.app.buffers.put(pooled)
+			t.app.buffers.Put(pooled)
 			pooled, buf = nil, small
 		}
 		t.patience(dst, src)

@@ -167,7 +167,7 @@ func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 	inner, client := pipes()
 	near, app := pipes()
 	k := newCall("GET", "/")
-	c := newConn(near, &a.buffers)
+	c := newConn(near, a.buffers)
 	k.attach(c)
 	r := &Response{call: &k.Call, app: a, conn: c}
 	ended = make(chan struct{})

@@ -33,14 +33,14 @@ var plan = []folder{
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
 	{path: "pkg/forward", may: []string{"pkg/queue", "pkg/header", "pkg/wire"}},
 	{path: "pkg/upstream", may: []string{"pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
-	{path: "pkg/h2", may: []string{"pkg/link", "pkg/wire"}},
-	{path: "pkg/h2client", may: []string{"pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link"}},
+	{path: "pkg/h2", may: []string{"pkg/link", "pkg/wire", "pkg/socket"}},
+	{path: "pkg/h2client", may: []string{"pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
 	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http2", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http2", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
 	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/queue", "pkg/header", "pkg/export"}},
