@@ -14,28 +14,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Origin is where the request of a [Call] has come from. All methods are called on the
-// goroutine of Do, Next and Close.
-type Origin interface {
-	Sending()            // the request is about to be sent, once for each time that it is
-	Info(*wire.Response) // an informational response; valid during the call
-	Waiting()            // the next byte of the response's body is not there yet
-	StopBody()           // makes a blocked Body.Read return
-}
-
 // Call is one request, for those who want to block: [Call.Do] returns the response, whose
 // body is read by [Response.Next]. Its memory may be used for the next one, by way of
 // [Call.Begin], once [Response.Close] or a failed Do has returned.
 type Call struct {
-	Request *forward.Request
-	Content []byte              // a body of which all is here; nil: none, or Body
-	Body    io.Reader           // one that is still to come; nil: none, or Content
-	Trailer func() []wire.Field // the trailer fields once Body has ended; nil: none
-	Origin  Origin
-
-	Expect100 bool // Body waits for an informational response 100
-
-	Sends int // how often Do has sent the request
+	forward.Call
 
 	client   *Client
 	response Response
@@ -160,7 +143,7 @@ func (c *Call) send(since int) (reused bool, err error) {
 		return false, err
 	}
 	c.Sends++
-	c.Origin.Sending()
+	c.Client.Sending()
 	if len(c.Content) > 0 {
 		_, _ = stream.SendData(c.Content, true) // if the stream has ended, the owner gets the reason
 	}
@@ -191,7 +174,7 @@ func (c *Call) awaitHead() error {
 		c.infos = nil
 		c.mu.Unlock()
 		for i := range infos {
-			c.Origin.Info(&infos[i])
+			c.Client.Info(&infos[i])
 		}
 		switch {
 		case headed && (err == nil || isReset(err)): // what has come is passed on before the error
@@ -260,7 +243,7 @@ func (r *Response) Next() ([]byte, error) {
 		if data != nil || err != nil {
 			return data, err
 		}
-		c.Origin.Waiting()
+		c.Client.Waiting()
 		<-c.woken
 	}
 }
@@ -297,7 +280,7 @@ func (c *Call) leave() {
 		select {
 		case <-c.uploaded:
 		default:
-			c.Origin.StopBody()
+			c.Client.StopBody()
 			<-c.uploaded
 		}
 	}

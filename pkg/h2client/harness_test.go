@@ -163,6 +163,7 @@ func (o *origin) Waiting() {
 		o.waiting()
 	}
 }
+func (o *origin) BodyArrived() bool { return false }
 func (o *origin) StopBody() {
 	if o.stop != nil {
 		o.stop()
@@ -172,9 +173,9 @@ func (o *origin) StopBody() {
 // newCall returns a call that has begun, of a request without a body.
 func newCall(method string) (*h2client.Call, *origin) {
 	o := &origin{}
-	c := &h2client.Call{Request: &forward.Request{
+	c := &h2client.Call{Call: forward.Call{Client: o, Request: &forward.Request{
 		Method: method, Target: "/a%2f;b//", Host: "app.example", AppHost: "app", Peer: "192.0.2.1", Length: -1,
-	}, Origin: o}
+	}}}
 	c.Begin()
 	return c, o
 }

@@ -30,6 +30,7 @@ type exchange struct {
 	alarm   *queue.Alarm
 	head    forward.Request // what the user container gets
 	call    upstream.Call
+	running call // that which the alarm breaks off: call, or one over HTTP/2
 	body    body
 	pooled  *[]byte // from the engine's buffers; what is written is made here
 	out     []byte
@@ -61,11 +62,11 @@ func (x *exchange) init(c *conn) {
 	}
 	x.head.AppHost = c.server.settings.AppHost
 	x.abortApp = func() {
-		x.call.Abort()
+		x.running.Abort()
 		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
 	}
 	x.abortBoth = func() {
-		x.call.Abort()
+		x.running.Abort()
 		c.nc.SetDeadline(past)
 	}
 	x.call.Request, x.call.Client = &x.head, x
@@ -73,22 +74,22 @@ func (x *exchange) init(c *conn) {
 	x.body.chunks.MaxTrailer = wire.MaxRequestTrailer
 }
 
-// Sending implements upstream.Client.
+// Sending implements forward.Client.
 func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
-// Waiting implements upstream.Client.
+// Waiting implements forward.Client.
 func (x *exchange) Waiting() {
 	_ = x.flush(nil) // whoever writes next gets the error
 	x.leaveRoom()
 }
 
-// StopBody implements upstream.Client.
+// StopBody implements forward.Client.
 func (x *exchange) StopBody() {
 	x.stopped = true
 	x.c.nc.SetReadDeadline(past)
 }
 
-// BodyArrived implements upstream.Client.
+// BodyArrived implements forward.Client.
 func (x *exchange) BodyArrived() bool { return x.body.here() }
 
 // hasGone reports whether the client has. In a tunnel one that ends its side has not.
@@ -109,6 +110,7 @@ func (x *exchange) begin(n int) {
 func (x *exchange) end() bool {
 	x.alarm.Reset()
 	x.leaveRequest()
+	x.running = nil
 	x.mu.Lock()
 	x.built, x.cancel = nil, nil
 	x.mu.Unlock()

@@ -1,13 +1,14 @@
 package http1
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
@@ -31,42 +32,93 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	if x.c.server.app.OnlyH2() && !x.head.Upgrade {
 		return x.forwardH2()
 	}
+	return x.forwardH1(state)
+}
+
+// forwardH1 forwards a request to a user container that speaks HTTP/1.1.
+func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
+	c := &x.call
 	c.Hold = state.Holds()
-	c.Begin()
-	if reason := x.alarm.Abortable(x.abortApp); reason != queue.OK {
-		return queue.Result{Reason: reason}
+	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
+		return result
 	}
 	r, err := c.Do(x.c.server.app)
-	result.Replayed = c.Sends > 1
-	if err != nil {
+	switch {
+	case err != nil:
 		killed := x.alarm.Abortable(nil)
 		if killed == queue.OK && !x.head.Upgrade && x.appOnlySpeaksH2(err) {
 			return x.forwardH2()
 		}
-		x.blame(&result, killed, err)
-		result.In = x.body.moved()
-		if held := c.Held(); held != nil {
-			result.Held = held
-		}
+		x.failed(&c.Call, &result, killed, err)
+	case r.Head.Status == http.StatusSwitchingProtocols:
+		c.Began(&result, r.Head.Status)
+		x.tunnel(r, &result)
+	default:
+		x.respond(&c.Call, &r.Head, r, &result)
+	}
+	return result
+}
+
+// forwardH2 forwards a request to a user container that speaks HTTP/2 alone.
+func (x *exchange) forwardH2() (result queue.Result) {
+	c := &h2client.Call{Call: x.call.Call}
+	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
 		return result
 	}
+	r, err := c.Do(x.c.server.client)
+	if err != nil {
+		x.failed(&c.Call, &result, x.alarm.Abortable(nil), err)
+	} else {
+		x.respond(&c.Call, &r.Head, r, &result)
+	}
+	return result
+}
+
+// appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
+func (x *exchange) appOnlySpeaksH2(err error) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if x.alarm.Abortable(cancel) != queue.OK {
+		return false
+	}
+	defer x.alarm.Abortable(nil)
+	return x.call.OnlyH2Behind(ctx, x.c.server.app, err)
+}
+
+// call is a request to the user container, in whatever HTTP it speaks.
+type call interface {
+	Begin()
+	Abort()
+}
+
+// beginCall begins a call that the alarm can break off, and returns the reason for which it
+// has been by now.
+func (x *exchange) beginCall(c call) queue.Reason {
+	x.running = c
+	c.Begin()
+	return x.alarm.Abortable(x.abortApp)
+}
+
+// failed notes why there is no response.
+func (x *exchange) failed(c *forward.Call, result *queue.Result, killed queue.Reason, err error) {
+	c.Failed(result, killed, err, x.body.failed())
+	result.In = x.body.moved()
+}
+
+// respond passes the response on and settles what has come of it.
+func (x *exchange) respond(c *forward.Call, head *wire.Response, r forward.Response, result *queue.Result) {
+	c.Began(result, head.Status)
 	if c.Body == nil {
 		x.body.sent()
 	}
-	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
-	if r.Head.Status == http.StatusSwitchingProtocols {
-		x.tunnel(r, &result)
-		return result
-	}
-	forward.Respond(state, r.Head.Fields)
+	forward.Respond(&x.state, head.Fields)
 	x.alarm.Abortable(x.abortBoth)
-	x.stream(&r.Head, r, &result)
+	x.stream(head, r, result)
 	if x.alarm.Abortable(nil) != queue.OK { // before Close, after which nothing is there to abort
 		x.last = true // what came behind the last byte came too late, but it has cut the connection off
 	}
 	r.Close()
-	x.conclude(&result)
-	return result
+	x.conclude(result)
 }
 
 // conclude settles what a response that has begun has come to. One of which not a byte was
@@ -117,21 +169,9 @@ func (b *body) sent() {
 	}
 }
 
-// blame notes what ended a forward. A kill is the cause of whatever error it made.
-func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
-	forward.Fail(result, killed, err, x.body.failed())
-}
-
-// response is that of the user container, in whatever HTTP it speaks.
-type response interface {
-	Length() int64 // of the body in bytes; -1: it is not known
-	Next() ([]byte, error)
-	Trailer() []wire.Field
-}
-
 // stream passes the response on to its end: its head with the first bytes of the
 // body in one write, and the rest as it arrives.
-func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
+func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Result) {
 	chunked := x.beginResponse(h.Status, wire.String(h.Reason), h.Fields, r.Length(), h.ContentLength)
 	for {
 		data, err := r.Next()
@@ -147,7 +187,7 @@ func (x *exchange) stream(h *wire.Response, r response, result *queue.Result) {
 			return
 		}
 		if err != nil {
-			x.blame(result, x.alarm.Abortable(x.abortBoth), err)
+			forward.Fail(result, x.alarm.Abortable(x.abortBoth), err, x.body.failed())
 			_ = x.flush(nil) // what has come is the client's, in its own time; that it is not all, it will see
 			return
 		}

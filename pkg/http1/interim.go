@@ -51,7 +51,7 @@ func (x *exchange) sayContinue() error {
 	return nil
 }
 
-// Info implements upstream.Client: it passes an informational response on. A client of
+// Info implements forward.Client: it passes an informational response on. A client of
 // HTTP/1.0 knows none (RFC 9110 section 15.2).
 func (x *exchange) Info(head *wire.Response) {
 	if x.request.Minor == 0 {

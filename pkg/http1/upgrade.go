@@ -12,7 +12,7 @@ import (
 // tunnel passes a 101 on and then bytes both ways, until the end of the connection.
 func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	c := x.c
-	result.Begun, result.Upgraded = true, true
+	result.Upgraded = true
 	x.state.Enter(queue.Tunnelled)    // from now on a client that ends its side has not gone
 	c.watch.Stop()                    // the tunnel itself reads to the client's end
 	x.broken, c.clocked = true, false // nothing of ours comes behind it

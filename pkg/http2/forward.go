@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -92,16 +91,12 @@ func (x *exchange) do(state *queue.RequestState, result *queue.Result) *upstream
 		return nil
 	}
 	r, err := c.Do(x.server.app)
-	result.Replayed = c.Sends > 1
 	if err != nil {
-		x.blame(result, x.alarm.Abortable(nil), err)
+		c.Failed(result, x.alarm.Abortable(nil), err, x.body.failed())
 		result.In = x.body.moved()
-		if held := c.Held(); held != nil {
-			result.Held = held
-		}
 		return nil
 	}
-	result.FirstByte, result.Status, result.Begun = time.Now(), r.Head.Status, true
+	c.Began(result, r.Head.Status)
 	return r
 }
 
@@ -257,26 +252,26 @@ func (x *exchange) awaitTaken() error {
 // has taken it.
 func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.hasGone() }
 
-// caller is an exchange as upstream's client.
+// caller is an exchange as where a call has come from.
 type caller exchange
 
-// Sending implements upstream.Client.
+// Sending implements forward.Client.
 func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
 
-// Info implements upstream.Client: it passes an informational response on.
+// Info implements forward.Client: it passes an informational response on.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)
 	x.conn.Flush(false)
 }
 
-// Waiting implements upstream.Client.
+// Waiting implements forward.Client.
 func (c *caller) Waiting() { (*exchange)(c).conn.Flush(false) }
 
-// StopBody implements upstream.Client.
+// StopBody implements forward.Client.
 func (c *caller) StopBody() { c.body.stop() }
 
-// BodyArrived implements upstream.Client.
+// BodyArrived implements forward.Client.
 func (c *caller) BodyArrived() bool { return c.body.complete() }
 
 // sendInfo sends an informational response.

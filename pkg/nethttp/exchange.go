@@ -25,10 +25,11 @@ type exchange struct {
 	conn   *conn
 	h2     bool
 
-	state queue.RequestState
-	call  upstream.Call
-	head  forward.Request // what the user container gets
-	body  *body           // nil: none
+	state   queue.RequestState
+	call    upstream.Call
+	running call            // that which the alarm breaks off: call, or one over HTTP/2
+	head    forward.Request // what the user container gets
+	body    *body           // nil: none
 
 	alarm *queue.Alarm
 
@@ -62,7 +63,7 @@ func (x *exchange) end() {
 		x.hurried = false
 		x.conn.calm()
 	}
-	x.w, x.r, x.conn, x.body = nil, nil, nil, nil
+	x.w, x.r, x.conn, x.body, x.running = nil, nil, nil, nil, nil
 	x.head = forward.Request{}
 }
 

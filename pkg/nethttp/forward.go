@@ -3,6 +3,7 @@ package nethttp
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
@@ -38,7 +40,7 @@ func (x *exchange) Forward(state *queue.RequestState) queue.Result {
 		h2, err := x.ask(x.server.app.SpeaksH2)
 		if err != nil {
 			var result queue.Result
-			x.blame(&result, x.alarm.Abortable(nil), err)
+			forward.Fail(&result, x.alarm.Abortable(nil), err, x.body.failed())
 			return result
 		}
 		if h2 {
@@ -113,55 +115,102 @@ func (x *exchange) lengthsAgree() bool {
 	return true
 }
 
-// blame notes what ended a forward. A kill is the cause of whatever error it made.
-func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
-	forward.Fail(result, killed, err, x.body.failed())
+// setBody sets the body of a call.
+func (x *exchange) setBody() {
+	c := &x.call
+	c.Body, c.Trailer, c.Expect100 = nil, nil, false
+	if x.body != nil {
+		c.Body, c.Trailer, c.Expect100 = x.body, x.trailer, x.head.Expect100
+		x.fullDuplex()
+	}
 }
 
 // forwardH1 is the way of a request to a user container that speaks HTTP/1.1.
 func (x *exchange) forwardH1() (result queue.Result) {
+	x.setBody()
 	c := &x.call
-	c.Body, c.Trailer, c.Expect100, c.Many = nil, nil, false, x.h2
-	if x.body != nil {
-		c.Body, c.Expect100 = x.body, x.head.Expect100
-		c.Trailer = x.trailer
-		x.fullDuplex()
-	}
-	c.Hold = x.state.Holds()
-	c.Begin()
-	if reason := x.alarm.Abortable(func() { c.Abort(); x.boundWrites() }); reason != queue.OK {
-		return queue.Result{Reason: reason}
+	c.Many, c.Hold = x.h2, x.state.Holds()
+	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
+		return result
 	}
 	r, err := c.Do(x.server.app)
-	result.Replayed = c.Sends > 1
-	if err != nil {
+	switch {
+	case err != nil:
 		killed := x.alarm.Abortable(nil)
 		if killed == queue.OK && !x.head.Upgrade && x.appOnlySpeaksH2(err) {
 			return x.forwardH2()
 		}
-		x.blame(&result, killed, err)
-		result.In = x.body.moved()
-		if held := c.Held(); held != nil {
-			result.Held = held
-		}
-		return result
-	}
-	result.FirstByte, result.Status = time.Now(), r.Head.Status
-	if r.Head.Status == http.StatusSwitchingProtocols {
+		x.failed(&c.Call, &result, killed, err)
+	case r.Head.Status == http.StatusSwitchingProtocols:
+		c.Began(&result, r.Head.Status)
 		x.tunnel(r, &result)
-		return result
+	default:
+		x.respond(&c.Call, &r.Head, r, &result)
 	}
-	x.respond(&r.Head, r, c.Abort, func() { r.Close() }, &result)
 	return result
 }
 
+// forwardH2 is the way of a request to a user container that speaks HTTP/2.
+func (x *exchange) forwardH2() (result queue.Result) {
+	x.setBody()
+	c := &h2client.Call{Call: x.call.Call}
+	if result.Reason = x.beginCall(c); result.Reason != queue.OK {
+		return result
+	}
+	r, err := c.Do(x.server.client)
+	if err != nil {
+		x.failed(&c.Call, &result, x.alarm.Abortable(nil), err)
+	} else {
+		x.respond(&c.Call, &r.Head, r, &result)
+	}
+	return result
+}
+
+// ask puts a question to the user container, within the request's clocks. The
+// caller ends the reach of the alarm.
+func (x *exchange) ask(question func(context.Context) (bool, error)) (bool, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if reason := x.alarm.Abortable(cancel); reason != queue.OK {
+		return false, context.Canceled
+	}
+	return question(ctx)
+}
+
+// appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
+func (x *exchange) appOnlySpeaksH2(err error) bool {
+	only, _ := x.ask(func(ctx context.Context) (bool, error) { return x.call.OnlyH2Behind(ctx, x.server.app, err), nil })
+	x.alarm.Abortable(nil)
+	return only
+}
+
+// call is a request to the user container, in whatever HTTP it speaks.
+type call interface {
+	Begin()
+	Abort()
+}
+
+// beginCall begins a call that the alarm can break off, and returns the reason for which
+// it has been by now.
+func (x *exchange) beginCall(c call) queue.Reason {
+	x.running = c
+	c.Begin()
+	return x.alarm.Abortable(func() { c.Abort(); x.boundWrites() })
+}
+
+// failed notes why there is no response.
+func (x *exchange) failed(c *forward.Call, result *queue.Result, killed queue.Reason, err error) {
+	c.Failed(result, killed, err, x.body.failed())
+	result.In = x.body.moved()
+}
+
 // respond passes a response on, settles what has come of it and closes it.
-func (x *exchange) respond(head *wire.Response, r response, abort, closed func(), result *queue.Result) {
+func (x *exchange) respond(c *forward.Call, head *wire.Response, r forward.Response, result *queue.Result) {
+	c.Began(result, head.Status)
 	forward.Respond(&x.state, head.Fields)
-	result.Begun = true
-	x.stream(head, r, abort, result)
+	x.stream(head, r, result)
 	x.settle(result)
-	closed() // after settle: then nothing is there to abort
+	r.Close() // after settle: then nothing is there to abort
 	result.In = x.body.moved()
 	x.broken = result.Reason != queue.OK
 }
@@ -181,15 +230,8 @@ func (x *exchange) settle(result *queue.Result) {
 	}
 }
 
-// response is that of the user container, in whatever HTTP it speaks.
-type response interface {
-	Length() int64 // of the body in bytes; -1: it is not known
-	Next() ([]byte, error)
-	Trailer() []wire.Field
-}
-
-// stream passes the response on to its end. abort makes its Next return.
-func (x *exchange) stream(head *wire.Response, r response, abort func(), result *queue.Result) {
+// stream passes the response on to its end.
+func (x *exchange) stream(head *wire.Response, r forward.Response, result *queue.Result) {
 	h := x.w.Header()
 	copyFields(h, head.Fields)
 	if n := r.Length(); n >= 0 && (n > 0 || head.ContentLength == 0) {
@@ -202,7 +244,7 @@ func (x *exchange) stream(head *wire.Response, r response, abort func(), result 
 	}
 	x.addTiming(h)
 	x.closeIfLast(h, x.server.settings.FullDuplex)
-	x.begun(head.Status, r.Length() < 0, abort)
+	x.begun(head.Status, r.Length() < 0)
 
 	x.pending = true // the head, for now
 	defer func() { x.pending = false }()
@@ -217,7 +259,7 @@ func (x *exchange) stream(head *wire.Response, r response, abort func(), result 
 			return
 		}
 		if err != nil {
-			x.blame(result, x.alarm.Abortable(nil), err)
+			forward.Fail(result, x.alarm.Abortable(nil), err, x.body.failed())
 			return
 		}
 		x.state.Touch()
@@ -233,10 +275,10 @@ func (x *exchange) stream(head *wire.Response, r response, abort func(), result 
 	}
 }
 
-// Sending implements upstream.Client.
+// Sending implements forward.Client.
 func (x *exchange) Sending() { x.state.Enter(queue.Waiting) }
 
-// Waiting implements upstream.Client.
+// Waiting implements forward.Client.
 func (x *exchange) Waiting() {
 	if x.pending {
 		_ = x.flush() // whoever writes next gets the error
@@ -244,23 +286,23 @@ func (x *exchange) Waiting() {
 	}
 }
 
-// StopBody implements upstream.Client.
+// StopBody implements forward.Client.
 func (x *exchange) StopBody() {
 	x.stopped.Store(true)
 	http.NewResponseController(x.w).SetReadDeadline(past)
 }
 
-// BodyArrived implements upstream.Client: net/http does not say it.
+// BodyArrived implements forward.Client: net/http does not say it.
 func (x *exchange) BodyArrived() bool { return false }
 
 // begun sends the head of the final response. From now on an abort also cuts the
 // client's side: it may be what we wait for.
-func (x *exchange) begun(status int, lengthUnknown bool, abort func()) {
+func (x *exchange) begun(status int, lengthUnknown bool) {
 	x.untilClose = lengthUnknown && !x.r.ProtoAtLeast(1, 1)
 	x.answered = true
 	x.w.WriteHeader(status)
 	x.alarm.Abortable(func() {
-		abort()
+		x.running.Abort()
 		x.unblock()
 	})
 }
@@ -270,7 +312,7 @@ func (x *exchange) expects() bool {
 	return x.r.ProtoAtLeast(1, 1) && strings.EqualFold(x.r.Header.Get(header.Expect), "100-continue")
 }
 
-// Info implements upstream.Client: it passes an informational response on (RFC 9110 section 15.2).
+// Info implements forward.Client: it passes an informational response on (RFC 9110 section 15.2).
 func (x *exchange) Info(head *wire.Response) {
 	if !x.r.ProtoAtLeast(1, 1) {
 		return
@@ -285,11 +327,11 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	if err != nil {
 		x.alarm.Abortable(nil)
 		r.Close()
-		result.Status, result.Reason = 0, queue.AppGarbage
+		result.Begun, result.Status, result.Reason = false, 0, queue.AppGarbage
 		return
 	}
 	defer client.Close()
-	x.answered, result.Begun, result.Upgraded = true, true, true
+	x.answered, result.Upgraded = true, true
 	x.state.Enter(queue.Tunnelled)
 	early := unread(rw.Reader)
 	conn := client

@@ -49,9 +49,6 @@ const http2Frame = 64 << 10
 // wait for a slot could fill it, and the one that has the slot would wait for them.
 const http2Window = 64 << 10
 
-// bodyBuffer is how much of a body is read at once.
-const bodyBuffer = 32 << 10
-
 // Server serves clients by net/http. Serve may be called for several listeners.
 type Server struct {
 	settings Settings
@@ -61,7 +58,6 @@ type Server struct {
 	watcher  *hangup.Watcher
 	server   *http.Server
 	idle     sync.Pool // of *exchange
-	buffers  sync.Pool // of *[]byte, for bodies that come from the standard library
 
 	listeners *link.Listeners
 	mu        sync.Mutex
@@ -82,7 +78,6 @@ func New(settings Settings, proxy *queue.Proxy, app *upstream.App, client *h2cli
 		listeners: link.NewListeners(),
 	}
 	s.idle.New = func() any { return s.newExchange() }
-	s.buffers.New = func() any { b := make([]byte, bodyBuffer); return &b }
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // which is what it sees of a TLS connection

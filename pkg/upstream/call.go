@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
 	"sync"
 	"time"
 
@@ -31,33 +30,15 @@ const (
 // past is a deadline that has long gone by.
 var past = time.Unix(1, 0)
 
-// A Client is where the request of a [Call] has come from. All methods are called on the
-// goroutine of Do, Next and Close.
-type Client interface {
-	Sending()            // a connection is there, the request is about to be sent; once for each time that it is
-	Info(*wire.Response) // an informational response; valid during the call
-	Waiting()            // the next byte of the response's body is not there yet
-	StopBody()           // makes a blocked Body.Read return
-	BodyArrived() bool   // whether all of Body has come; false where nobody knows
-}
-
 // Call is one request to the user container in HTTP/1.1. Its memory may be used
 // for the next one, by way of [Call.Begin], once [Response.Close],
 // [Response.Tunnel] or a failed [Call.Do] has returned.
 type Call struct {
-	Request   *forward.Request    // whose head is made for each sending
-	Content   []byte              // a body of which all is here: it is sent with the head; nil: none, or Body
-	Body      io.Reader           // one that is still to come, as Request says how; nil: none, or Content
-	Trailer   func() []wire.Field // the trailer fields once Body has ended; nil: none
-	Expect100 bool                // Body waits for "100 Continue"
-	Hold      bool                // a Do that is broken off leaves its connection to Held
-	Many      bool                // the client has others like it: the response is read in pieces of 32 KB, not 64
-	Client    Client
-
-	Sends int // how often Do has sent the request, or begun to
+	forward.Call
+	Hold bool // a Do that is broken off leaves its connection to Held
+	Many bool // the client has others like it: the response is read in pieces of 32 KB, not 64
 
 	response Response
-	held     *Held
 
 	mu      sync.Mutex
 	conn    *conn
@@ -91,7 +72,7 @@ const (
 func (c *Call) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.aborted = false
+	c.aborted, c.Held = false, nil
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
@@ -377,18 +358,18 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 	chunked, left := c.Request.Chunked, c.Request.Length
 	room := buf
 	if chunked {
-		room = buf[chunkRoom : len(buf)-len("\r\n")]
+		room = buf[chunkRoom : len(buf)-len(wire.ChunkTail)]
 	}
 	for {
 		n, err := c.Body.Read(room)
 		out := room[:n]
 		if chunked && n > 0 {
 			var size [chunkRoom]byte
-			head := append(strconv.AppendInt(size[:0], int64(n), 16), '\r', '\n')
+			head := wire.AppendChunkHead(size[:0], n)
 			start := chunkRoom - len(head)
 			copy(buf[start:], head)
 			end := chunkRoom + n
-			end += copy(buf[end:], "\r\n")
+			end += copy(buf[end:], wire.ChunkTail)
 			out = buf[start:end]
 		}
 		if !chunked {
@@ -404,13 +385,11 @@ func (c *Call) copyBody(conn *conn) (state uploadState, bodyErr error) {
 		}
 		switch {
 		case err == io.EOF && chunked:
-			tail := append(buf[:0], "0\r\n"...)
+			var trailer []wire.Field
 			if c.Trailer != nil {
-				for _, f := range c.Trailer() {
-					tail = wire.AppendField(tail, f.Name, f.Value)
-				}
+				trailer = c.Trailer()
 			}
-			if _, werr := conn.Write(append(tail, "\r\n"...)); werr != nil {
+			if _, werr := conn.Write(wire.AppendLastChunk(buf[:0], trailer)); werr != nil {
 				return broken, nil
 			}
 			return complete, nil

@@ -128,7 +128,6 @@ type outcome struct {
 	body    string
 	trailer string
 	err     error
-	sent    bool
 }
 
 // do sends the request and takes the response to its end.
@@ -159,7 +158,7 @@ func (k *testCall) finish(r *Response) (got outcome) {
 		}
 	}
 	got.body = body.String()
-	got.sent = r.Close()
+	r.Close()
 	return got
 }
 

@@ -8,33 +8,26 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Held is the connection of a [Call] that was broken off after the user container had
+// heldConn is the connection of a [Call] that was broken off after the user container had
 // got some of the request and before its response began. The user container may still
 // be at work on it.
-type Held struct{ conn *conn }
+type heldConn struct{ conn *conn }
 
-// hold keeps conn as what [Call.Held] returns, if the caller wants it and err is not the
+// hold keeps conn as what is Held, if the caller wants it and err is not the
 // user container's own doing.
 func (c *Call) hold(conn *conn, err error) bool {
 	var e *forward.Error
 	if !c.Hold || !conn.written || !errors.As(err, &e) || e.Fault != forward.Aborted && e.Fault != forward.Body {
 		return false
 	}
-	c.held = &Held{conn}
+	c.Held = &heldConn{conn}
 	return true
-}
-
-// Held returns what is left of a Do that has failed; nil: nothing. The caller waits for it.
-func (c *Call) Held() *Held {
-	h := c.held
-	c.held = nil
-	return h
 }
 
 // Wait ends our side of the connection, so that a user container that looks can stop,
 // and returns when its final response begins, when it closes the connection, or after
 // most. Then the connection is closed.
-func (h *Held) Wait(most time.Duration) {
+func (h *heldConn) Wait(most time.Duration) {
 	c := h.conn
 	defer c.close()
 	c.SetDeadline(time.Now().Add(most))

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // heldCall returns a call that was aborted when its request was with the user container.
-func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) *Held {
+func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) queue.Held {
 	t.Helper()
 	k.Hold = true
 	done := make(chan outcome, 1)
@@ -23,7 +24,7 @@ func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) *Held 
 	if fault(got.err) != forward.Aborted {
 		t.Fatalf("got %v, want aborted", got.err)
 	}
-	return k.Held()
+	return k.Held
 }
 
 func TestAHeldCallEndsWithTheUserContainersAnswer(t *testing.T) {
@@ -78,7 +79,7 @@ func TestOnlyWhatTheUserContainerHasGotIsHeld(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	k.do(a)
-	if k.Held() != nil {
+	if k.Held != nil {
 		t.Error("got a held call, want none: nothing was sent")
 	}
 }
@@ -89,7 +90,7 @@ func TestWhatTheUserContainerEndsIsNotHeld(t *testing.T) {
 	k.Hold = true
 	k.Begin()
 	k.do(a)
-	if k.Held() != nil {
+	if k.Held != nil {
 		t.Error("got a held call, want none: the user container has answered")
 	}
 }
@@ -107,7 +108,7 @@ func TestAResponseThatHasBegunIsNotHeld(t *testing.T) {
 	harness.NoError(t, err)
 	k.Abort()
 	r.Close()
-	if k.Held() != nil {
+	if k.Held != nil {
 		t.Error("got a held call, want none: it is reset")
 	}
 }

@@ -112,10 +112,9 @@ func (r *Response) Trailer() []wire.Field {
 	return r.chunks.Trailer()
 }
 
-// Close ends the exchange, wherever it is, and reports whether the whole request
-// had been sent. The connection is kept for the next request if both messages
-// came to their end on it.
-func (r *Response) Close() (sent bool) {
+// Close ends the exchange, wherever it is. The connection is kept for the next request
+// if both messages came to their end on it.
+func (r *Response) Close() {
 	c := r.call
 	lag := time.Duration(0)
 	if r.ended {
@@ -124,7 +123,7 @@ func (r *Response) Close() (sent bool) {
 			lag = arrivedTimeout
 		}
 	}
-	sent = c.endUpload(lag)
+	sent := c.endUpload(lag)
 	aborted := c.detach()
 	keepAlive := time.Duration(r.Head.KeepAliveTimeout) * time.Second
 	switch {
@@ -137,5 +136,4 @@ func (r *Response) Close() (sent bool) {
 	}
 	r.conn = nil
 	r.Head.Reset() // which would keep the buffer
-	return sent
 }

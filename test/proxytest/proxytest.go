@@ -191,10 +191,10 @@ func (noClient) BodyArrived() bool   { return false }
 // counts nowhere.
 func (p *Proxy) LearnProtocol() {
 	p.T.Helper()
-	c := &upstream.Call{
+	c := &upstream.Call{Call: forward.Call{
 		Request: &forward.Request{Method: "GET", Target: harness.ProtocolRequest, Host: "a", Length: -1},
 		Client:  noClient{},
-	}
+	}}
 	c.Begin()
 	r, err := c.Do(p.app)
 	for err == nil {
