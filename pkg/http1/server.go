@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -59,17 +58,14 @@ type Server struct {
 	given    atomic.Uint64
 
 	listeners *link.Listeners
-	running   sync.WaitGroup // connections; those that are given away are not
-	mu        sync.Mutex
-	conns     map[*conn]struct{}
-	over      bool // Shutdown's time is over
+	conns     *link.Conns[*conn] // those that are given away are not among them
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
 // client where the app speaks HTTP/2 alone.
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher) *Server {
 	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher}
-	l.conns, l.listeners = make(map[*conn]struct{}), link.NewListeners()
+	l.conns, l.listeners = link.NewConns((*conn).retire, (*conn).abandon), link.NewListeners()
 	// A connection reads into a buffer that has room for what came last time, and goes on in
 	// the next larger one when it is full: it holds the head while the request is with the
 	// user container, and nearly all heads are short.
@@ -131,21 +127,8 @@ func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
 		c.close()
 		return false
 	}
-	l.mu.Lock()
-	l.conns[c] = struct{}{}
-	if l.listeners.Stopped() {
-		c.retire()
-	}
-	if l.over {
-		c.abandon()
-	}
-	l.mu.Unlock()
-	l.running.Go(func() {
-		given := c.serve(secure)
-		l.mu.Lock()
-		delete(l.conns, c)
-		l.mu.Unlock()
-		if !given {
+	l.conns.Serve(c, func() {
+		if given := c.serve(secure); !given {
 			c.place.Leave()
 		}
 	})
@@ -161,28 +144,8 @@ func (l *Server) closing() bool { return l.proxy.Drain.Draining() }
 // away are not its own any more. It may be called once.
 func (l *Server) Shutdown(ctx context.Context) error {
 	l.listeners.Stop()
-	l.mu.Lock()
-	for c := range l.conns {
-		c.retire()
-	}
-	l.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
+	return l.conns.Shutdown(ctx, func() {
 		l.listeners.Wait()
-		l.running.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-	}
-	l.mu.Lock()
-	l.over = true
-	for c := range l.conns {
-		c.abandon()
-	}
-	l.mu.Unlock()
-	<-done
-	return ctx.Err()
+		l.conns.Wait()
+	})
 }

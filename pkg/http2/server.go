@@ -54,17 +54,14 @@ type Server struct {
 	blocks   sync.Pool // of *h2.Block
 	date     forward.Date
 
-	mu       sync.Mutex
-	conns    map[*conn]struct{}
-	stopping bool
-	over     bool // Shutdown's time is over
-	running  sync.WaitGroup
+	conns *link.Conns[*conn]
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
 // client where the app speaks HTTP/2.
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
-	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers(), conns: make(map[*conn]struct{})}
+	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers()}
+	server.conns = link.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
 	server.workers.init(server)
 	server.blocks.New = func() any { return new(h2.Block) }
 	return server
@@ -77,30 +74,13 @@ func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	c := newConn(s, l, place)
 	place.Handled(c.evict)
 	place.Idle(false)
-	// Under the lock that Shutdown takes: it finds the connection, or the connection sees
-	// that it is being shut down.
-	s.mu.Lock()
-	s.conns[c] = struct{}{}
-	stopping, over := s.stopping, s.over
-	s.running.Add(1)
-	s.mu.Unlock()
-	if s.closing() {
-		c.GoAway()
-	}
-	if stopping {
-		c.End()
-	}
-	if over {
-		c.Close(errShutdown)
-	}
-	go func() {
-		defer s.running.Done()
+	s.conns.Serve(c, func() {
 		_ = c.Run(early) // all who had a part in it have been notified
 		place.Leave()
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
-	}()
+	})
+	if s.closing() { // only now: GoAway finds the connection, or it is seen here that it was called
+		c.GoAway()
+	}
 }
 
 var errShutdown = errors.New("http2: the server has been shut down")
@@ -112,41 +92,16 @@ func (s *Server) closing() bool { return s.proxy.Drain.Draining() }
 // connections all the same is served: it may have been on its way (RFC 9113 section 6.8). It
 // does not wait for clients that do not read.
 func (s *Server) GoAway() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		go c.GoAway()
-	}
+	s.conns.Each(func(c *conn) { go c.GoAway() })
 }
 
 // Shutdown serves the requests that have come, and then closes each connection. When the
 // context ends it closes those that are left. It may be called once.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.stopping = true
-	for c := range s.conns {
-		go c.End()
-	}
-	s.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
-		s.running.Wait()
+	return s.conns.Shutdown(ctx, func() {
+		s.conns.Wait()
 		s.workers.wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	s.over = true
-	for c := range s.conns {
-		c.Close(errShutdown)
-	}
-	s.mu.Unlock()
-	<-done
-	return ctx.Err()
+	})
 }
 
 // block returns an empty header block, which putBlock takes back. A long one is kept too,
