@@ -84,7 +84,7 @@ func newConn(l *Server, nc *link.Conn) *conn {
 func (c *conn) hangup() {
 	c.gone.Store(true)
 	c.alarm.Notify()
-	c.leaveRequest()
+	c.built.Leave()
 }
 
 // serve serves requests until the connection ends or, given away, is not ours any

@@ -3,11 +3,9 @@ package http1
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"io"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"sync"
 	"time"
@@ -47,10 +45,7 @@ type exchange struct {
 	stopped    bool // StopBody has been called
 
 	interim interim
-
-	mu     sync.Mutex
-	built  *http.Request // by Request
-	cancel func()        // ends its context
+	built   forward.Built // by Request
 }
 
 func (x *exchange) init(c *conn) {
@@ -109,11 +104,8 @@ func (x *exchange) begin(n int) {
 // one begins.
 func (x *exchange) end() bool {
 	x.alarm.Reset()
-	x.leaveRequest()
+	x.built.Reset()
 	x.running = nil
-	x.mu.Lock()
-	x.built, x.cancel = nil, nil
-	x.mu.Unlock()
 	x.leaveRoom()
 	if !x.body.discard() {
 		x.last = true
@@ -149,40 +141,15 @@ func (x *exchange) Line() queue.Line {
 // Request implements queue.Exchange. It is read again by net/http, from a copy of
 // the head: few ask for it, and the engine keeps nothing in net/http's form.
 func (x *exchange) Request() *http.Request {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.built != nil {
-		return x.built
-	}
-	head := bytes.Clone(x.c.buf[x.c.r : x.c.r+x.size])
-	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
-	if err != nil { // a target that net/http does not take
-		r = &http.Request{
-			Method: string(x.request.Method), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-			RequestURI: string(x.request.Target), URL: &url.URL{Path: string(x.request.Target)},
-			Host: string(x.request.Host), Header: http.Header{},
+	return x.built.Get(x.c.gone.Load, func() *http.Request {
+		head := bytes.Clone(x.c.buf[x.c.r : x.c.r+x.size])
+		r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+		if err != nil { // a target that net/http does not take
+			return forward.Build(x.Line(), x.request.Fields)
 		}
-		for _, f := range x.request.Fields {
-			r.Header.Add(string(f.Name), string(f.Value))
-		}
-	}
-	r.Body = http.NoBody
-	r.RemoteAddr = x.remote
-	ctx, cancel := context.WithCancel(context.Background())
-	if x.c.gone.Load() {
-		cancel()
-	}
-	x.built, x.cancel = r.WithContext(ctx), cancel
-	return x.built
-}
-
-// leaveRequest ends the context of a request that was built.
-func (x *exchange) leaveRequest() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.cancel != nil {
-		x.cancel()
-	}
+		r.Body, r.RemoteAddr = http.NoBody, x.remote
+		return r
+	})
 }
 
 // Wait implements queue.Exchange.

@@ -1,9 +1,7 @@
 package http2
 
 import (
-	"context"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,10 +33,10 @@ type exchange struct {
 
 	woken chan struct{} // holds a sign that the goroutine which serves has to look
 
-	mu     sync.Mutex
-	gone   bool          // the client has
-	built  *http.Request // by Request
-	cancel func()        // ends its context
+	built forward.Built // by Request
+
+	mu   sync.Mutex
+	gone bool // the client has
 }
 
 var _ queue.Exchange = (*exchange)(nil)
@@ -179,7 +177,7 @@ func (x *exchange) serve() {
 // end releases the request.
 func (x *exchange) end() {
 	x.alarm.Reset()
-	x.leaveRequest()
+	x.built.Reset()
 	x.body.stop()
 	if !x.stream.Ended() {
 		x.awaitAnswer()
@@ -189,7 +187,7 @@ func (x *exchange) end() {
 	x.conn.Flush(true)
 	x.conn.leave()
 	x.mu.Lock()
-	x.built, x.cancel, x.gone = nil, nil, false
+	x.gone = false
 	x.mu.Unlock()
 	select {
 	case <-x.woken:
@@ -260,38 +258,7 @@ func (x *exchange) Line() queue.Line {
 
 // Request implements queue.Exchange.
 func (x *exchange) Request() *http.Request {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.built != nil {
-		return x.built
-	}
-	q := &x.request
-	r := &http.Request{
-		Method: q.Method, Proto: "HTTP/2.0", ProtoMajor: 2, RequestURI: q.Target, Host: q.Host,
-		Header: make(http.Header, len(q.Fields)), Body: http.NoBody, RemoteAddr: x.conn.remote,
-	}
-	var err error
-	if r.URL, err = url.ParseRequestURI(q.Target); err != nil {
-		r.URL = &url.URL{Path: q.Target}
-	}
-	for _, f := range q.Fields {
-		r.Header.Add(string(f.Name), string(f.Value))
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	if x.gone {
-		cancel()
-	}
-	x.built, x.cancel = r.WithContext(ctx), cancel
-	return x.built
-}
-
-// leaveRequest ends the context of a request that was built.
-func (x *exchange) leaveRequest() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.cancel != nil {
-		x.cancel()
-	}
+	return x.built.Get(x.hasGone, func() *http.Request { return forward.Build(x.Line(), x.request.Fields) })
 }
 
 // Wait implements queue.Exchange.
@@ -356,7 +323,7 @@ func (f *fromClient) Failed(*h2.Conn, error) {
 	x.mu.Unlock()
 	x.body.fail(errReset)
 	x.alarm.Notify()
-	x.leaveRequest()
+	x.built.Leave()
 	x.wake()
 }
 
