@@ -59,15 +59,9 @@ func (h *Head) add(f hpack.HeaderField, most int) {
 		return
 	}
 	h.began = true
-	value := f.Value
-	for len(value) > 0 && blank(value[0]) {
-		value = value[1:]
-	}
-	for len(value) > 0 && blank(value[len(value)-1]) {
-		value = value[:len(value)-1]
-	}
+	value := wire.Trim(f.Value)
 	specific := connectionSpecific(f.Name, value)
-	if !validName(f.Name) || !validValue(value) || specific && !h.lenient {
+	if !validName(f.Name) || !wire.ValidValue(value) || specific && !h.lenient {
 		h.Malformed = true
 		return
 	}
@@ -95,7 +89,7 @@ func (h *Head) addPseudo(f hpack.HeaderField) {
 	case ":status":
 		to = &h.status
 	}
-	if to == nil || *to != "" || to == &h.Authority && h.empty || h.began || !validValue(f.Value) {
+	if to == nil || *to != "" || to == &h.Authority && h.empty || h.began || !wire.ValidValue(f.Value) {
 		h.Malformed = true
 		return
 	}
@@ -122,8 +116,6 @@ func (h *Head) pseudo() bool {
 	return h.Method != "" || h.Scheme != "" || h.Authority != "" || h.Path != "" || h.Protocol != "" || h.status != ""
 }
 
-func blank(c byte) bool { return c == ' ' || c == '\t' }
-
 // validName reports whether a name is a token without upper case (RFC 9113 section
 // 8.2.1).
 func validName(name string) bool {
@@ -133,16 +125,6 @@ func validName(name string) bool {
 		}
 	}
 	return wire.ValidToken(name)
-}
-
-// validValue reports whether a value has no control characters, as in HTTP/1.1.
-func validValue(value string) bool {
-	for i := range len(value) {
-		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // connectionSpecific reports whether a field is one of HTTP/1.1's connections (RFC 9113

@@ -310,7 +310,7 @@ func oneRequest(b []byte) (n int, method string, strict bool, then ending) {
 		return 0, "", false, more // read strictly here and as net/http has it there
 	case err != nil:
 		return len(b), "GET", false, refused
-	case n == 0, q.BadEscape, q.Minor == 0 && q.Chunked: // net/http refuses the one, and sees no chunks in the other
+	case n == 0, wire.BadEscape(q.Target), q.Minor == 0 && q.Chunked: // net/http refuses the one, and sees no chunks in the other
 		return 0, "", false, more
 	}
 	method, strict = string(q.Method), err == nil

@@ -2,16 +2,11 @@ package wire
 
 import "strconv"
 
-// What is written around a chunk's data, and behind the last chunk when there
-// are no trailers (RFC 9112 7.1).
-const (
-	maxChunkHead = 18 // bytes that AppendChunkHead may append: 16 digits and a line end
-	ChunkTail    = "\r\n"
-	lastChunk    = "0\r\n\r\n"
-)
+// ChunkTail is what is written behind a chunk's data (RFC 9112 7.1).
+const ChunkTail = "\r\n"
 
 // AppendField appends one field line. The caller answers for name and value:
-// [ValidToken], [validValue].
+// [ValidToken], [ValidValue].
 //
 //go:noinline
 func AppendField[N, V text](dst []byte, name N, value V) []byte {

@@ -6,9 +6,4 @@ const (
 	MaxConnection = maxConnection
 	MaxTrailer    = maxTrailer
 	MaxExtension  = maxExtension
-	MaxChunkHead  = maxChunkHead
-	LastChunk     = lastChunk
 )
-
-// ValidValue is validValue.
-func ValidValue[T ~string | ~[]byte](s T) bool { return validValue(s) }

@@ -89,7 +89,7 @@ func FuzzRequest(f *testing.F) {
 func agreesWithNetHTTP(t *testing.T, r *wire.Request, head []byte) {
 	br := bufio.NewReader(bytes.NewReader(head))
 	std, err := http.ReadRequest(br)
-	if r.BadEscape {
+	if wire.BadEscape(r.Target) {
 		if err == nil {
 			t.Errorf("%q: net/http: got no error, want one for the bad escape", head)
 		}

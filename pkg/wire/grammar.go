@@ -32,9 +32,9 @@ func ValidToken[T text](s T) bool {
 	return len(s) > 0
 }
 
-// validValue reports whether every byte of s may stand in a field value: no
+// ValidValue reports whether every byte of s may stand in a field value: no
 // control characters but the tab (RFC 9110 5.5). The empty string is valid.
-func validValue[T text](s T) bool {
+func ValidValue[T text](s T) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false
@@ -65,7 +65,7 @@ func HasToken[A, B text](value A, token B) bool {
 		for end < len(value) && value[end] != ',' {
 			end++
 		}
-		if EqualFold(trim(value[begin:end]), token) {
+		if EqualFold(Trim(value[begin:end]), token) {
 			return true
 		}
 		begin = end + 1
@@ -79,7 +79,7 @@ func countTokens(value []byte) (n int, ok bool) {
 	for more := true; more; {
 		var token []byte
 		token, value, more = bytes.Cut(value, []byte{','})
-		if token = trim(token); len(token) == 0 {
+		if token = Trim(token); len(token) == 0 {
 			continue
 		}
 		if n++; !ValidToken(token) {
@@ -137,8 +137,8 @@ func hex(c byte) int {
 	return -1
 }
 
-// trim removes optional white space from both ends (OWS, RFC 9110 5.6.3).
-func trim[T text](s T) T {
+// Trim removes optional white space from both ends (OWS, RFC 9110 5.6.3).
+func Trim[T text](s T) T {
 	for len(s) > 0 && blank(s[0]) {
 		s = s[1:]
 	}

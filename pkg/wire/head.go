@@ -44,43 +44,25 @@ const (
 // framing reports whether the field decides where a request ends or where it goes.
 func (k known) framing() bool { return k == hostField || k == lengthField || k == codingField }
 
+// knownFields has the fields by the lengths of their names.
+var knownFields = [18][]struct {
+	name  string
+	known known
+}{
+	4:  {{"host", hostField}},
+	6:  {{"expect", expectField}},
+	7:  {{"upgrade", upgradeField}, {"trailer", trailerField}},
+	10: {{"connection", connectionField}, {"keep-alive", keepAliveField}},
+	14: {{"content-length", lengthField}, {"content_length", aliasField}},
+	17: {{"transfer-encoding", codingField}, {"transfer_encoding", aliasField}},
+}
+
 func knownField(name []byte) known {
-	switch len(name) {
-	case 4:
-		if EqualFold(name, "host") {
-			return hostField
-		}
-	case 6:
-		if EqualFold(name, "expect") {
-			return expectField
-		}
-	case 7:
-		switch {
-		case EqualFold(name, "upgrade"):
-			return upgradeField
-		case EqualFold(name, "trailer"):
-			return trailerField
-		}
-	case 10:
-		switch {
-		case EqualFold(name, "connection"):
-			return connectionField
-		case EqualFold(name, "keep-alive"):
-			return keepAliveField
-		}
-	case 14:
-		switch {
-		case EqualFold(name, "content-length"):
-			return lengthField
-		case EqualFold(name, "content_length"):
-			return aliasField
-		}
-	case 17:
-		switch {
-		case EqualFold(name, "transfer-encoding"):
-			return codingField
-		case EqualFold(name, "transfer_encoding"):
-			return aliasField
+	if len(name) < len(knownFields) {
+		for _, f := range knownFields[len(name)] {
+			if EqualFold(name, f.name) {
+				return f.known
+			}
 		}
 	}
 	return other
@@ -165,7 +147,7 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 				for i := lastEnd; i < pos; i++ {
 					b[i] = ' '
 				}
-				h.fields[len(h.fields)-1].Value = trim(b[lastValue:eol])
+				h.fields[len(h.fields)-1].Value = Trim(b[lastValue:eol])
 			}
 		} else {
 			colon, word := h.line(line, how)
@@ -224,8 +206,8 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 			return 0, WordBlankName
 		}
 	}
-	value := trim(line[colon+1:])
-	if !validValue(value) {
+	value := Trim(line[colon+1:])
+	if !ValidValue(value) {
 		return 0, WordFieldValue
 	}
 	h.fields = append(h.fields, Field{name, value})
@@ -235,15 +217,15 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 // fold validates a line that continues the field before it.
 func (h *head) fold(line []byte, last known) Word {
 	h.folded = true
-	text := trim(line)
+	text := Trim(line)
 	switch {
 	case len(h.fields) == 0 || last.framing() || len(text) == 0:
 		return WordFold // nothing to continue, a number torn in two, or what some take for the empty line
-	case !validValue(text):
+	case !ValidValue(text):
 		return WordFieldValue
 	}
 	name, _, ok := bytes.Cut(text, []byte{':'})
-	if k := knownField(trim(name)); ok && (k.framing() || k == aliasField) {
+	if k := knownField(Trim(name)); ok && (k.framing() || k == aliasField) {
 		return WordFold // a reader that only trims lines sees a field of its own
 	}
 	return ""
@@ -289,7 +271,7 @@ func (h *head) noteLength(value []byte) Word {
 		var number []byte
 		number, value, more = bytes.Cut(value, []byte{','})
 		h.lengthList = h.lengthList || more
-		number = trim(number)
+		number = Trim(number)
 		n, ok := decimal(number)
 		if !ok || h.lengthText != nil && !bytes.Equal(number, h.lengthText) {
 			return WordContentLength
@@ -306,7 +288,7 @@ func (h *head) noteCoding(value []byte) Word {
 	for more := true; more; {
 		var coding []byte
 		coding, value, more = bytes.Cut(value, []byte{','})
-		coding = trim(coding)
+		coding = Trim(coding)
 		if !ValidToken(coding) || h.chunked {
 			return WordTransferCoding
 		}
@@ -323,7 +305,7 @@ func (h *head) noteKeepAlive(value []byte) {
 		var part []byte
 		part, value, more = bytes.Cut(value, []byte{','})
 		name, number, _ := bytes.Cut(part, []byte{'='})
-		if n, ok := decimal(trim(number)); ok && n <= 1<<31-1 && EqualFold(trim(name), "timeout") {
+		if n, ok := decimal(Trim(number)); ok && n <= 1<<31-1 && EqualFold(Trim(name), "timeout") {
 			h.timeout = int(n)
 		}
 	}

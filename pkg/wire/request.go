@@ -39,11 +39,6 @@ type Request struct {
 	Form   Form
 	Minor  int // of HTTP/1.x: 1, or 0 if the head is Odd
 
-	// BadEscape says that the path has a "%" without two hexadecimal digits
-	// behind it. No grammar allows it and net/http refuses it; we pass it on
-	// (docs/promises.md 3.4).
-	BadEscape bool
-
 	// Host is where the request goes: the authority of the target if it has one,
 	// the Host field otherwise (RFC 9112 3.2.2). Forward this one, not the field.
 	Host []byte
@@ -89,7 +84,7 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // line is reported as soon as it is there; all else waits for the whole head.
 //
 // Whatever Parse takes without an error, net/http takes with the same meaning,
-// but for BadEscape.
+// but for a target with a [BadEscape].
 func (r *Request) Parse(b []byte) (n int, err error) {
 	n, refused := r.parse(b)
 	switch {
@@ -180,7 +175,7 @@ func skipEmpty(b []byte, from int) int {
 // line reads the request line: method SP request-target SP HTTP-version
 // (RFC 9112 3). net/http takes no other blanks either.
 func (r *Request) line(b []byte) *Refused {
-	r.odd, r.BadEscape = nil, false
+	r.odd = nil
 	line := b[r.begin:r.lineEnd]
 	if line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
@@ -212,7 +207,6 @@ func (r *Request) target() {
 	r.Form, r.Host = Origin, nil
 	switch {
 	case t[0] == '/' && string(r.Method) != "CONNECT":
-		r.BadEscape = BadEscape(t)
 	case string(t) == "*" && string(r.Method) == "OPTIONS":
 		r.Form = Asterisk
 	case string(r.Method) == "CONNECT":
@@ -223,13 +217,10 @@ func (r *Request) target() {
 	default:
 		r.Form = Absolute
 		scheme := schemeLength(t)
-		rest := t[scheme:]
-		end := bytes.IndexAny(rest, "/?")
-		if end < 0 {
-			end = len(rest)
+		r.Host = t[scheme:]
+		if end := bytes.IndexAny(r.Host, "/?"); end >= 0 {
+			r.Host = r.Host[:end]
 		}
-		r.Host = rest[:end]
-		r.BadEscape = BadEscape(rest[end:])
 		if scheme == 0 || plainHost(r.Host) < 0 {
 			r.oddTarget()
 		}
@@ -315,7 +306,8 @@ func visible(s []byte) bool {
 }
 
 // BadEscape reports whether the path of "/path?query" has a "%" without two hexadecimal
-// digits behind it.
+// digits behind it. No grammar allows that and net/http refuses it; in HTTP/1.1 we pass it
+// on (docs/promises.md 3.4).
 func BadEscape[T text](s T) bool {
 	for i := 0; i < len(s) && s[i] != '?'; i++ {
 		if s[i] != '%' {

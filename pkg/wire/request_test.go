@@ -42,8 +42,8 @@ func describe(r *wire.Request, n int, err error) string {
 	if n == 0 {
 		return fmt.Sprint(n, err)
 	}
-	return fmt.Sprintf("%d %v %s %s %d %d %v %s %q %d %v %v %v %v", n, err, r.Method, r.Target, r.Form, r.Minor,
-		r.BadEscape, r.Host, r.Fields, r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
+	return fmt.Sprintf("%d %v %s %s %d %d %s %q %d %v %v %v %v", n, err, r.Method, r.Target, r.Form, r.Minor,
+		r.Host, r.Fields, r.ContentLength, r.Chunked, r.Close, r.Upgrade, r.Expect100)
 }
 
 // parseBytewise gives the parser one more byte a call, each time in other memory.
@@ -121,9 +121,9 @@ func TestRequestTargetDecidesFormAndHost(t *testing.T) {
 			t.Errorf("%s %s: got %v, want a request", tt.method, tt.target, err)
 			continue
 		}
-		if r.Form != tt.form || string(r.Host) != tt.host || r.BadEscape != tt.badEscape {
+		if r.Form != tt.form || string(r.Host) != tt.host || wire.BadEscape(tt.target) != tt.badEscape {
 			t.Errorf("%s %s: got form %d, host %s, bad escape %v, want %d, %s, %v",
-				tt.method, tt.target, r.Form, r.Host, r.BadEscape, tt.form, tt.host, tt.badEscape)
+				tt.method, tt.target, r.Form, r.Host, wire.BadEscape(tt.target), tt.form, tt.host, tt.badEscape)
 		}
 	}
 }

@@ -22,8 +22,7 @@ type Response struct {
 	// says nothing about a body that only the close ends.
 	Close bool
 
-	Upgrade          bool // Connection lists upgrade, and an Upgrade field has a value
-	KeepAliveTimeout int  // of Keep-Alive: timeout=, seconds from 0; -1: none
+	KeepAliveTimeout int // of Keep-Alive: timeout=, seconds from 0; -1: none
 
 	head    head
 	lineEnd int // index of the LF of the status line; 0: not there yet
@@ -144,7 +143,7 @@ func (r *Response) line(b []byte) bool {
 		}
 		r.Reason = r.Reason[1:]
 	}
-	return validValue(r.Reason)
+	return ValidValue(r.Reason)
 }
 
 // validate weighs what the field lines said.
@@ -160,7 +159,6 @@ func (r *Response) validate() Word {
 	}
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
 	r.Close = h.close || h.bare || r.Minor == 0 && !h.keepAlive || r.Status == 204 && (h.length > 0 || h.chunked)
-	r.Upgrade = h.upgrades && h.upgrade
 	r.KeepAliveTimeout = h.timeout
 	return ""
 }

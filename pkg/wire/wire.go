@@ -68,17 +68,7 @@ const (
 )
 
 func (f Framing) String() string {
-	switch f {
-	case None:
-		return "none"
-	case Length:
-		return "length"
-	case Chunked:
-		return "chunked"
-	case UntilClose:
-		return "until close"
-	}
-	return "unknown"
+	return [...]string{"none", "length", "chunked", "until close"}[f]
 }
 
 // Word names what is wrong with a message. The list is closed, so that a word
