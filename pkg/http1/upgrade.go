@@ -34,11 +34,5 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		return
 	}
 	early := bytes.Clone(c.buf[x.at:c.w]) // came behind the head, and is not HTTP any more
-	x.alarm.Abortable(func() {
-		x.call.Abort()
-		client.SetDeadline(past)
-	})
-	x.alarm.Watch(&x.state)
-	result.In, result.Out = r.Tunnel(client, early, x.state.Touch)
-	result.Reason = x.alarm.Abortable(nil)
+	r.Tunnel(client, early, x.alarm, &x.state, result)
 }

@@ -92,13 +92,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	w := goaway.WebSocket(client)
 	x.server.settings.WebSockets.Add(w)
 	defer x.server.settings.WebSockets.Remove(w)
-	x.alarm.Abortable(func() {
-		x.call.Abort()
-		client.cut()
-	})
-	x.alarm.Watch(&x.state)
-	result.In, result.Out = r.Tunnel(w, nil, x.state.Touch)
-	result.Reason = x.alarm.Abortable(nil)
+	r.Tunnel(w, nil, x.alarm, &x.state, result)
 }
 
 // withoutAccept leaves out what only HTTP/1.1 has of the WebSocket handshake (RFC 8441

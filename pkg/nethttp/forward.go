@@ -1,13 +1,14 @@
 package nethttp
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,7 +68,7 @@ func (x *exchange) describe(state *queue.RequestState) {
 		x.head.Length = -1
 	}
 	if len(r.Trailer) > 0 { // which net/http has taken out of the fields
-		announced := wire.Field{Name: []byte(header.Trailer), Value: []byte(trailerNames(r.Trailer))}
+		announced := wire.Field{Name: []byte(header.Trailer), Value: []byte(strings.Join(slices.Collect(maps.Keys(r.Trailer)), ", "))}
 		x.head.Fields = append(x.head.Fields, announced)
 	}
 	x.head.Upgrade = !x.h2 && r.ProtoAtLeast(1, 1) && x.head.OffersUpgrade()
@@ -333,7 +334,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	defer client.Close()
 	x.answered, result.Upgraded = true, true
 	x.state.Enter(queue.Tunnelled)
-	early := unread(rw.Reader)
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // what the client has sent behind its request
 	conn := client
 	if r.IsWebSocket() {
 		t := goaway.WebSocket(client)
@@ -347,27 +348,7 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 		result.Reason = queue.ClientGone
 		return
 	}
-	x.alarm.Abortable(func() {
-		x.call.Abort()
-		conn.SetDeadline(past)
-	})
-	x.alarm.Watch(&x.state)
-	result.In, result.Out = r.Tunnel(conn, early, x.state.Touch)
-	result.Reason = x.alarm.Abortable(nil)
-}
-
-// unread returns what the client has sent behind its request.
-func unread(r *bufio.Reader) []byte {
-	early, _ := r.Peek(r.Buffered())
-	return bytes.Clone(early)
-}
-
-func trailerNames(t http.Header) string {
-	names := make([]string, 0, len(t))
-	for name := range t {
-		names = append(names, name)
-	}
-	return strings.Join(names, ", ")
+	r.Tunnel(conn, bytes.Clone(early), x.alarm, &x.state, result)
 }
 
 // trailer returns the request's trailer fields, which net/http has put into place at the

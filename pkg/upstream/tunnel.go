@@ -9,6 +9,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -46,11 +47,22 @@ func (r *Response) IsWebSocket() bool {
 const tunnelSize = 4 << 10
 
 // Tunnel copies bytes both ways between the client and the user container after
-// a 101, until both directions have ended or one has failed. early is what the
-// client has sent behind its request. touch is called for each piece that moves,
-// from two goroutines. Head is empty from now on. Both connections are closed on
-// return.
-func (r *Response) Tunnel(client net.Conn, early []byte, touch func()) (in, out int64) {
+// a 101, until both directions have ended, one has failed, or the alarm breaks it off. What
+// came of it is noted in result. early is what the client has sent behind its request. Head
+// is empty from now on. Both connections are closed on return.
+func (r *Response) Tunnel(client net.Conn, early []byte, alarm *queue.Alarm, state *queue.RequestState, result *queue.Result) {
+	alarm.Abortable(func() {
+		r.call.Abort()
+		client.SetDeadline(past)
+	})
+	alarm.Watch(state)
+	result.In, result.Out = r.copyBoth(client, early, state.Touch)
+	result.Reason = alarm.Abortable(nil)
+}
+
+// copyBoth copies bytes both ways. touch is called for each piece that moves, from two
+// goroutines.
+func (r *Response) copyBoth(client net.Conn, early []byte, touch func()) (in, out int64) {
 	app := r.conn
 	webSocket := r.IsWebSocket()
 	behind := append([]byte(nil), app.buffered()...) // what came right behind the 101

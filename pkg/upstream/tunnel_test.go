@@ -49,7 +49,7 @@ func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *pas
 	}
 	go func() {
 		defer close(h.ended)
-		h.in, h.out = r.Tunnel(inner, []byte(early), func() { h.moved.Add(1) })
+		h.in, h.out = r.copyBoth(inner, []byte(early), func() { h.moved.Add(1) })
 	}()
 	t.Cleanup(func() {
 		outer.Close()
@@ -173,7 +173,7 @@ func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
 	ended = make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.Tunnel(inner, nil, func() {})
+		r.copyBoth(inner, nil, func() {})
 	}()
 	return client, app, ended
 }
