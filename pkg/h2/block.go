@@ -19,32 +19,22 @@ func (k *Block) Reset() { k.b = k.b[:0] }
 // Grow makes room for n more bytes.
 func (k *Block) Grow(n int) { k.b = slices.Grow(k.b, n) }
 
+// statuses are those of the static table, the first of which has the index 8 (RFC 7541
+// appendix A).
+var statuses = [...]int{200, 204, 206, 304, 400, 404, 500}
+
 // Status adds the status of a response.
 func (k *Block) Status(status int) {
-	switch status {
-	case 200:
-		k.b = append(k.b, 0x80|8)
-	case 204:
-		k.b = append(k.b, 0x80|9)
-	case 206:
-		k.b = append(k.b, 0x80|10)
-	case 304:
-		k.b = append(k.b, 0x80|11)
-	case 400:
-		k.b = append(k.b, 0x80|12)
-	case 404:
-		k.b = append(k.b, 0x80|13)
-	case 500:
-		k.b = append(k.b, 0x80|14)
-	default:
-		k.b = append(k.b, 8, 3)
-		k.b = strconv.AppendInt(k.b, int64(status), 10)
+	if i := slices.Index(statuses[:], status); i >= 0 {
+		k.b = append(k.b, 0x80|byte(8+i))
+		return
 	}
+	k.b = append(k.b, 8, 3)
+	k.b = strconv.AppendInt(k.b, int64(status), 10)
 }
 
-// Request adds what stands in an HTTP/1.1 request line, and the host. protocol is that
-// of an extended CONNECT (RFC 8441), "" for other requests.
-func (k *Block) Request(method, scheme, authority, path, protocol string) {
+// Request adds what stands in an HTTP/1.1 request line, and the host. The scheme is http.
+func (k *Block) Request(method, authority, path string) {
 	switch method {
 	case "GET":
 		k.b = append(k.b, 0x80|2)
@@ -53,16 +43,9 @@ func (k *Block) Request(method, scheme, authority, path, protocol string) {
 	default:
 		k.Field(":method", method)
 	}
-	if scheme == "https" {
-		k.b = append(k.b, 0x80|7)
-	} else {
-		k.b = append(k.b, 0x80|6)
-	}
+	k.b = append(k.b, 0x80|6)
 	k.Field(":authority", authority)
 	k.Field(":path", path)
-	if protocol != "" {
-		k.Field(":protocol", protocol)
-	}
 }
 
 // Field adds a field, whose name may be in any case. It is a forward.Encoder.

@@ -38,7 +38,6 @@ const (
 
 // Settings (RFC 9113 section 6.5.2, RFC 8441 section 3).
 const (
-	settingHeaderTableSize   = 1
 	settingEnablePush        = 2
 	settingMaxStreams        = 3
 	settingInitialWindow     = 4
@@ -63,17 +62,16 @@ type Code uint32
 
 // The codes.
 const (
-	NoError            Code = 0
-	ProtocolError      Code = 1
-	InternalError      Code = 2
-	FlowControlError   Code = 3
-	StreamClosed       Code = 5
-	FrameSizeError     Code = 6
-	RefusedStream      Code = 7
-	Cancel             Code = 8
-	CompressionError   Code = 9
-	EnhanceYourCalm    Code = 11
-	InadequateSecurity Code = 12
+	NoError          Code = 0
+	ProtocolError    Code = 1
+	InternalError    Code = 2
+	FlowControlError Code = 3
+	StreamClosed     Code = 5
+	FrameSizeError   Code = 6
+	RefusedStream    Code = 7
+	Cancel           Code = 8
+	CompressionError Code = 9
+	EnhanceYourCalm  Code = 11
 )
 
 // An Error ends a connection, and is sent to the peer as its code.

@@ -297,7 +297,7 @@ func (p *peer) open(end bool) *owner {
 	p.Helper()
 	o := newOwner(false)
 	var k h2.Block
-	k.Request("GET", "http", "app", "/", "")
+	k.Request("GET", "app", "/")
 	var err error
 	o.Stream, err = p.us.Open(o, &k, end)
 	p.must(err)

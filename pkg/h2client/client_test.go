@@ -249,7 +249,7 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 	second, joined := make(chan string, 1), make(chan struct{})
 	go func() {
 		k := new(h2.Block)
-		k.Request("GET", "http", "app", "/", "")
+		k.Request("GET", "app", "/")
 		r := newReceiver()
 		_, _, err := client.Open(func() (context.Context, context.CancelFunc) {
 			close(joined)

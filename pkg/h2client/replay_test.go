@@ -21,7 +21,7 @@ func noContext() (context.Context, context.CancelFunc) {
 // newHead returns the head of a GET.
 func newHead() *h2.Block {
 	k := new(h2.Block)
-	k.Request("GET", "http", "app", "/", "")
+	k.Request("GET", "app", "/")
 	return k
 }
 

@@ -11,7 +11,7 @@ import (
 // AppendRequest adds the head of a request to a user container that speaks HTTP/2.
 func AppendRequest(k *h2.Block, q *forward.Request) {
 	k.Grow(q.Size())
-	k.Request(q.Method, "http", q.Authority(), q.Path(), "")
+	k.Request(q.Method, q.Authority(), q.Path())
 	q.EachField(k)
 	if q.WantsTrailers() {
 		k.Field(header.TE, "trailers")
