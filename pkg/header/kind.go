@@ -16,19 +16,7 @@ const (
 )
 
 func (k Kind) String() string {
-	switch k {
-	case Traffic:
-		return "traffic"
-	case QueueProbe:
-		return "queue probe"
-	case NetworkProbe:
-		return "network probe"
-	case UnknownProbe:
-		return "unknown probe"
-	case KubeletRequest:
-		return "kubelet probe"
-	}
-	return "unknown"
+	return [...]string{"traffic", "queue probe", "network probe", "unknown probe", "kubelet probe"}[k]
 }
 
 // Answered reports whether the sidecar answers this kind itself, so that the

@@ -180,18 +180,14 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	b := appendStatus(x.out[:0], minor, a.Status, http.StatusText(a.Status))
 	a.Fields(func(name, value string) { b = wire.AppendField(b, name, value) })
 	b = wire.AppendField(b, header.Date, x.c.server.date.Now())
-	body := a.Body
-	if a.GRPC >= 0 {
-		body = ""
-	}
 	b = append(b, "Content-Length: "...)
-	b = strconv.AppendInt(b, int64(len(body)), 10)
+	b = strconv.AppendInt(b, int64(len(a.Body)), 10)
 	b = append(b, "\r\n"...)
 	b = x.appendConnection(b, minor)
 	b = append(b, "\r\n"...)
 	// The head of an answer to HEAD is that of one to GET (RFC 9110 section 9.3.2).
 	if wire.String(x.request.Method) != http.MethodHead {
-		b = append(b, body...)
+		b = append(b, a.Body...)
 	}
 	x.out, x.waiting = b, true
 	x.c.clocked = false

@@ -275,9 +275,7 @@ func (x *exchange) Answer(a *queue.Answer) {
 	a.Fields(k.Field)
 	k.Field(header.Date, x.server.date.Now())
 	body := a.Body
-	if a.GRPC >= 0 {
-		body = ""
-	} else {
+	if a.GRPC < 0 {
 		k.Field(header.ContentLength, strconv.Itoa(len(body)))
 	}
 	if x.request.Method == http.MethodHead {

@@ -29,7 +29,7 @@ const askersRetryAfter = "1"
 // the user container's by its Proxy-Status field (RFC 9209; docs/promises.md 3.6).
 type Answer struct {
 	Status int
-	Body   string
+	Body   string // "" for gRPC
 	Reason Reason // OK for a good answer to a probe
 	Hash   string // K-Network-Hash to echo; "": none
 	GRPC   int    // grpc-status, sent as trailers only; -1: not a gRPC call
@@ -41,7 +41,7 @@ type Answer struct {
 
 // size returns how many bytes of content the client of a request gets.
 func (a *Answer) size(method string) int64 {
-	if method == http.MethodHead || a.GRPC >= 0 {
+	if method == http.MethodHead {
 		return 0
 	}
 	return int64(len(a.Body))

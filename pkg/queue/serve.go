@@ -10,6 +10,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -187,20 +188,16 @@ func (p *Proxy) hold(limit *Limit, counted, proxied bool, held Held) {
 func (e *Exclude) has(o *Observation) bool {
 	if len(e.UserAgents) > 0 {
 		agent := o.Exchange.Header(header.UserAgent)
-		for _, prefix := range e.UserAgents {
-			if strings.HasPrefix(agent, prefix) {
-				return true
-			}
+		if slices.ContainsFunc(e.UserAgents, func(prefix string) bool { return strings.HasPrefix(agent, prefix) }) {
+			return true
 		}
 	}
-	if len(e.Paths) > 0 {
-		path := o.Path()
-		for _, want := range e.Paths {
-			prefix, more := strings.CutSuffix(want, "*")
-			if path == want || more && strings.HasPrefix(path, prefix) {
-				return true
-			}
-		}
-	}
-	return false
+	return len(e.Paths) > 0 && e.hasPath(o.Path())
+}
+
+func (e *Exclude) hasPath(path string) bool {
+	return slices.ContainsFunc(e.Paths, func(want string) bool {
+		prefix, more := strings.CutSuffix(want, "*")
+		return path == want || more && strings.HasPrefix(path, prefix)
+	})
 }

@@ -11,6 +11,7 @@ package upstream
 import (
 	"context"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -155,17 +156,15 @@ func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
 func (a *App) expire() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, kept := time.Now(), a.idle[:0]
-	for _, c := range a.idle {
-		if now.Before(c.expires) {
-			kept = append(kept, c)
-		} else {
+	now := time.Now()
+	a.idle = slices.DeleteFunc(a.idle, func(c *conn) bool {
+		expired := !now.Before(c.expires)
+		if expired {
 			c.close()
 		}
-	}
-	clear(a.idle[len(kept):])
-	a.idle = kept
-	if len(kept) > 0 {
+		return expired
+	})
+	if len(a.idle) > 0 {
 		a.sweep.Reset(idleTimeout / 2)
 	}
 }
