@@ -1,6 +1,7 @@
 package http2_test
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log"
@@ -98,7 +99,8 @@ func (s *script) stricter() bool {
 		}
 	}
 	path := s.value(":path")
-	return path == "*" && s.value(":method") != "OPTIONS" || path != "*" && !strings.HasPrefix(path, "/") || !wire.ValidHost(authority)
+	return path == "*" && s.value(":method") != "OPTIONS" || path != "*" && !strings.HasPrefix(path, "/") ||
+		!wire.ValidHost(cmp.Or(authority, s.value("host")))
 }
 
 // A setup is a proxy in front of an app.
@@ -419,6 +421,7 @@ var seeds = []struct{ name, text, body, content string }{
 	{"cookies", begin + "cookie: a=b\ncookie: c=d\n\n\n200\nset-cookie: a\nset-cookie: b\ncontent-type: a/b", "", "x"},
 	{"an authority with a blank", ":method: GET\n:scheme: http\n:authority: a b\n:path: /\n\n\n200", "", ""},
 	{"no authority", ":method: GET\n:scheme: http\n:path: /\nhost: b\n\n\n200\ncontent-type: a/b", "", "x"},
+	{"no authority, and a host that is none", ":method: GET\n:scheme: http\n:path: /\nhost: \x8e\n\n\n200\ncontent-type: a/b", "", "x"},
 	{"another host", begin + "host: b\n\n\n200", "", ""},
 	{"forwarded", begin + "x-forwarded-for: 1.2.3.4\nx-forwarded-proto: https\nforwarded: for=x\n\n\n404\ncontent-type: a/b", "", "x"},
 	{"options", ":method: OPTIONS\n:scheme: http\n:authority: a\n:path: *\n\n\n200\ncontent-type: a/b", "", ""},
