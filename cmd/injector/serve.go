@@ -115,7 +115,7 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 		if err != nil {
 			return nil, fmt.Errorf("-client-ca: %w", err)
 		}
-		if server.ClientCAs, err = webhook.ParseClientCAs(text); err != nil {
+		if server.ClientCAs, err = webhook.ParseAuthorities(text); err != nil {
 			return nil, fmt.Errorf("-client-ca %s: %w", s.clientCA, err)
 		}
 	}
@@ -127,7 +127,7 @@ func (s *serving) server(log *zap.Logger) (*webhook.Server, error) {
 		}
 	}
 	if s.selfManaged {
-		self := &webhook.Self{Kube: kube, Namespace: s.namespace, Service: s.service, Secret: s.secret, Configuration: s.configuration, Log: log, Metrics: metrics.AddAuthority()}
+		self := &webhook.Self{Kube: kube, Namespace: s.namespace, Service: s.service, Secret: s.secret, Configuration: s.configuration, Log: log, Metrics: metrics.AddAuthority(), Now: time.Now}
 		server.Certificate, server.NotAfter = self.GetCertificate, self.NotAfter
 		server.Beside = append(server.Beside, self.Run)
 	} else {

@@ -176,8 +176,7 @@ func Inject(template any, said Options, services ...ServicePort) Outcome {
 	if err == nil {
 		err = in.run(said)
 	}
-	var d *decided
-	if errors.As(err, &d) {
+	if d, is := errors.AsType[*decided](err); is {
 		d.Warnings = in.out.Warnings
 		d.has = in.out.has
 		return d.Outcome

@@ -48,15 +48,12 @@ func (b *budget) take(ctx context.Context, client netip.Addr, amount int) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, other := range b.waiting {
-		if other == s {
-			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
-			b.give() // those behind may want less
-			return false
-		}
+	if i := slices.Index(b.waiting, s); i >= 0 {
+		b.waiting = slices.Delete(b.waiting, i, i+1)
+	} else { // it was given at the same time
+		b.pay(client, -s.amount)
 	}
-	b.pay(client, -s.amount) // it was given at the same time
-	b.give()
+	b.give() // those behind may want less
 	return false
 }
 
@@ -93,18 +90,13 @@ func (b *budget) pay(client netip.Addr, amount int) {
 // give serves those who wait, as far as it goes. b.mu is held.
 func (b *budget) give() {
 	for len(b.waiting) > 0 {
-		next := 0
-		for i, s := range b.waiting {
-			if b.taken[s.client] < b.taken[b.waiting[next].client] {
-				next = i
-			}
-		}
-		s := b.waiting[next]
+		s := slices.MinFunc(b.waiting, func(x, y *share) int { return b.taken[x.client] - b.taken[y.client] })
 		if s.amount > b.left {
 			return
 		}
 		b.pay(s.client, s.amount)
 		close(s.given)
-		b.waiting = slices.Delete(b.waiting, next, next+1)
+		i := slices.Index(b.waiting, s)
+		b.waiting = slices.Delete(b.waiting, i, i+1)
 	}
 }

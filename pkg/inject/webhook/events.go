@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"encoding/json"
 	"regexp"
 	"strings"
 	"sync"
@@ -172,7 +173,7 @@ func isOwner(o *metav1.OwnerReference) bool {
 func ownerOf(pod any) *metav1.OwnerReference {
 	m, _ := pod.(map[string]any)
 	metadata := new(metav1.ObjectMeta)
-	text, err := encode(m["metadata"])
+	text, err := json.Marshal(m["metadata"])
 	if err != nil || kjson.UnmarshalCaseSensitivePreserveInts(text, metadata) != nil {
 		return nil
 	}

@@ -31,7 +31,7 @@ func (s *Server) serveTLS(server *http.Server, l net.Listener) error {
 	return server.Serve(portlimit.Handshakes{
 		Config: s.tlsConfig(), Max: mostHandshakes, Bytes: mostHandshake, Time: handshakeTime,
 		Failed: func(client net.Addr, err error) {
-			s.Metrics.handshakeFailed()
+			s.Metrics.handshakes.Inc()
 			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
 				s.Log.Warn("TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", brief(err.Error(), longestText)))
 			}
@@ -48,8 +48,8 @@ func (s *Server) tlsConfig() *tls.Config {
 	return c
 }
 
-// ParseClientCAs reads the authorities of [Server.ClientCAs], as PEM.
-func ParseClientCAs(text []byte) (*x509.CertPool, error) {
+// ParseAuthorities reads those whose certificates are believed, as PEM.
+func ParseAuthorities(text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
 		return nil, errors.New("no certificate in it")

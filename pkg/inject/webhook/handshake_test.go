@@ -46,7 +46,7 @@ func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 	harness.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(ours.cert)
-	pool, err := ParseClientCAs(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: clients.cert.Raw}))
+	pool, err := ParseAuthorities(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: clients.cert.Raw}))
 	harness.NoError(t, err)
 	s := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }, ClientCAs: pool}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

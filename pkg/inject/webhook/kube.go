@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,13 +38,14 @@ func InCluster(host, port string) (*Kube, error) {
 
 // newKube speaks with a given API server. dir holds ca.crt and token.
 func newKube(base, dir string) (*Kube, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	name := filepath.Join(dir, "ca.crt")
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: no certificate in it", filepath.Join(dir, "ca.crt"))
+	authorities, err := ParseAuthorities(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return &Kube{base: base, tokenFile: filepath.Join(dir, "token"), client: &http.Client{
 		Timeout: 15 * time.Second,
@@ -72,8 +72,8 @@ func (e *statusError) Error() string {
 }
 
 func isStatus(err error, code int) bool {
-	var s *statusError
-	return errors.As(err, &s) && s.Code == code
+	s, ok := errors.AsType[*statusError](err)
+	return ok && s.Code == code
 }
 
 // do sends one request and decodes the answer. body and into may be nil. The error is a
@@ -82,7 +82,7 @@ func (k *Kube) do(ctx context.Context, method, path, contentType string, body, i
 	var text []byte
 	if body != nil {
 		var err error
-		if text, err = encode(body); err != nil {
+		if text, err = json.Marshal(body); err != nil {
 			return err
 		}
 	}
@@ -121,5 +121,3 @@ func (k *Kube) do(ctx context.Context, method, path, contentType string, body, i
 	}
 	return json.Unmarshal(got, into)
 }
-
-func encode(v any) ([]byte, error) { return json.Marshal(v) }

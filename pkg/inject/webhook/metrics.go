@@ -35,6 +35,20 @@ const (
 	internal   = "internal"     // a defect of ours
 )
 
+// failureStatuses are those of the HTTP errors.
+var failureStatuses = map[string]int{
+	badMethod:  http.StatusMethodNotAllowed,
+	badType:    http.StatusUnsupportedMediaType,
+	tooLong:    http.StatusRequestEntityTooLarge,
+	cutOff:     http.StatusBadRequest,
+	noReview:   http.StatusBadRequest,
+	noBody:     http.StatusServiceUnavailable,
+	noDecision: http.StatusServiceUnavailable,
+	noAnswer:   http.StatusServiceUnavailable,
+	outOfTime:  http.StatusServiceUnavailable,
+	internal:   http.StatusInternalServerError,
+}
+
 // What became of an event.
 const (
 	eventWritten   = "written"
@@ -56,8 +70,7 @@ var (
 		inject.Unreadable, inject.BadOption, inject.Locked, inject.WhichContainer, inject.WhichPort, inject.PortTaken,
 		inject.BadProbe, inject.SpeaksTLS, inject.BadStatus, inject.TooLarge,
 	}
-	failureReasons = []string{badMethod, badType, tooLong, cutOff, noReview, noBody, noDecision, noAnswer, outOfTime, internal}
-	eventResults   = []string{eventWritten, eventFailed, eventDropped, eventNotChosen}
+	eventResults = []string{eventWritten, eventFailed, eventDropped, eventNotChosen}
 )
 
 // Metrics counts what a webhook does. It is an [http.Handler] for Prometheus, and may be used
@@ -69,7 +82,7 @@ type Metrics struct {
 	reviews    *prometheus.CounterVec
 	failures   *prometheus.CounterVec
 	events     *prometheus.CounterVec
-	handshakes prometheus.Counter
+	handshakes prometheus.Counter // that failed after something of them came
 	duration   prometheus.Histogram
 }
 
@@ -84,7 +97,7 @@ func NewMetrics(version, commit string) *Metrics {
 		}
 	}
 	m.failures = m.counters("review_failures_total", "Requests that were answered with an HTTP error instead of a review, by reason.", "reason")
-	for _, reason := range failureReasons {
+	for reason := range failureStatuses {
 		m.failures.WithLabelValues(reason)
 	}
 	m.events = m.counters("events_total", "Events about pods that were not injected, by what became of the event.", "result")
@@ -144,8 +157,7 @@ func (e expiry) Collect(series chan<- prometheus.Metric) {
 	}
 }
 
-// AuthorityMetrics count what [Self] does to the caBundle of the webhook's configuration. The
-// nil *AuthorityMetrics count nothing.
+// AuthorityMetrics count what [Self] does to the caBundle of the webhook's configuration.
 type AuthorityMetrics struct {
 	success           *prometheus.GaugeVec // of one series, which is absent until it is set
 	patches, failures prometheus.Counter
@@ -168,20 +180,11 @@ func (m *Metrics) AddAuthority() *AuthorityMetrics {
 
 // looked notes a look at Secret and configuration, and how it ended.
 func (a *AuthorityMetrics) looked(at time.Time, err error) {
-	switch {
-	case a == nil:
-	case err != nil:
+	if err != nil {
 		a.failures.Inc()
-	default:
-		a.success.WithLabelValues().Set(float64(at.Unix()))
+		return
 	}
-}
-
-// patched counts an authority that was put into the configuration.
-func (a *AuthorityMetrics) patched() {
-	if a != nil {
-		a.patches.Inc()
-	}
+	a.success.WithLabelValues().Set(float64(at.Unix()))
 }
 
 // review counts a review that was answered.
@@ -197,11 +200,8 @@ func (m *Metrics) review(out inject.Outcome, took time.Duration) {
 	m.duration.Observe(took.Seconds())
 }
 
-// failed counts a request that was answered with an HTTP error. reason is one of failureReasons.
+// failed counts a request that was answered with an HTTP error. reason is one of failureStatuses.
 func (m *Metrics) failed(reason string) { m.failures.WithLabelValues(reason).Inc() }
 
 // event counts what became of an event. result is one of eventResults.
 func (m *Metrics) event(result string) { m.events.WithLabelValues(result).Inc() }
-
-// handshakeFailed counts a TLS handshake of which something came and that failed.
-func (m *Metrics) handshakeFailed() { m.handshakes.Inc() }

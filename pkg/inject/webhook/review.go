@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"unicode/utf8"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -75,9 +74,7 @@ type counter struct {
 	inText, escaped bool
 }
 
-var _ io.Writer = (*counter)(nil)
-
-// Write implements io.Writer. It returns no error.
+// Write implements [io.Writer]. It returns no error.
 func (c *counter) Write(p []byte) (int, error) {
 	for _, b := range p {
 		switch {

@@ -12,8 +12,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -64,8 +64,8 @@ type Self struct {
 	Secret        string // in Namespace
 	Configuration string // the MutatingWebhookConfiguration
 	Log           *zap.Logger
-	Metrics       *AuthorityMetrics // nil: nothing is counted
-	Now           func() time.Time  // nil: time.Now
+	Metrics       *AuthorityMetrics
+	Now           func() time.Time // as [time.Now]
 
 	pair atomic.Pointer[tls.Certificate]
 }
@@ -95,12 +95,10 @@ func (s *Self) Run(ctx context.Context) error {
 			s.Log.Error("the certificate could not be looked after", zap.Error(err))
 			wait = retryAfter
 		}
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return nil
-		case <-t.C:
+		case <-time.After(wait):
 		}
 	}
 }
@@ -110,7 +108,7 @@ func (s *Self) Run(ctx context.Context) error {
 func (s *Self) sync(ctx context.Context) (err error) {
 	defer func() {
 		if ctx.Err() == nil {
-			s.Metrics.looked(s.now(), err)
+			s.Metrics.looked(s.Now(), err)
 		}
 	}()
 	for range mostTries {
@@ -121,20 +119,13 @@ func (s *Self) sync(ctx context.Context) (err error) {
 	return err
 }
 
-func (s *Self) now() time.Time {
-	if s.Now != nil {
-		return s.Now()
-	}
-	return time.Now()
-}
-
 func (s *Self) syncOnce(ctx context.Context) error {
 	secret, err := s.readSecret(ctx)
 	if err != nil {
 		return fmt.Errorf("secret %s: %w", s.Secret, err)
 	}
-	published, err := s.readConfiguration(ctx)
-	if err != nil {
+	published := new(admissionregv1.MutatingWebhookConfiguration)
+	if err := s.Kube.do(ctx, http.MethodGet, s.configurationPath(), "", nil, published); err != nil {
 		return fmt.Errorf("configuration %s: %w", s.Configuration, err)
 	}
 	changed, err := s.renew(secret, published)
@@ -192,46 +183,38 @@ func (s *Self) configurationPath() string {
 	return "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + s.Configuration
 }
 
-func (s *Self) readConfiguration(ctx context.Context) (*admissionregv1.MutatingWebhookConfiguration, error) {
-	c := new(admissionregv1.MutatingWebhookConfiguration)
-	return c, s.Kube.do(ctx, http.MethodGet, s.configurationPath(), "", nil, c)
-}
-
 // renew brings the Secret up to date and reports whether it has changed.
-func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWebhookConfiguration) (bool, error) {
-	changed := false
+func (s *Self) renew(secret *corev1.Secret, published *admissionregv1.MutatingWebhookConfiguration) (changed bool, err error) {
+	now := s.Now()
 	authority := readPair(secret.Data[authorityCert], secret.Data[authorityKey])
 	next := readPair(secret.Data[nextCert], secret.Data[nextKey])
+	var instead *keyPair // the authority from now on
 	switch {
-	case authority == nil || authority.isOver(s.now()):
-		made, err := newAuthority(s.now())
-		if err != nil {
-			return false, err
-		}
-		secret.Data[authorityCert], secret.Data[authorityKey] = made.encode()
-		delete(secret.Data, nextCert)
-		delete(secret.Data, nextKey)
-		authority, changed = made, true
+	case authority == nil || now.After(authority.cert.NotAfter):
+		instead, err = newAuthority(now)
 	case next != nil && isPublished(published, next):
-		secret.Data[authorityCert], secret.Data[authorityKey] = next.encode()
+		instead = next
+	case next == nil && authority.isOld(now):
+		if next, err = newAuthority(now); err == nil {
+			secret.Data[nextCert], secret.Data[nextKey] = next.encode()
+			changed = true
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if instead != nil {
+		secret.Data[authorityCert], secret.Data[authorityKey] = instead.encode()
 		delete(secret.Data, nextCert)
 		delete(secret.Data, nextKey)
-		authority, changed = next, true
-	case next == nil && authority.isOld(s.now()):
-		made, err := newAuthority(s.now())
-		if err != nil {
-			return false, err
-		}
-		secret.Data[nextCert], secret.Data[nextKey] = made.encode()
-		changed = true
+		authority, changed = instead, true
 	}
 	server := readPair(secret.Data[serverCert], secret.Data[serverKey])
-	if server == nil || server.isOld(s.now()) || !server.isFor(s.host()) || server.cert.CheckSignatureFrom(authority.cert) != nil {
-		made, err := authority.sign(s.host(), s.now())
-		if err != nil {
+	if server == nil || server.isOld(now) || server.cert.VerifyHostname(s.host()) != nil || server.cert.CheckSignatureFrom(authority.cert) != nil {
+		if server, err = authority.sign(s.host(), now); err != nil {
 			return false, err
 		}
-		secret.Data[serverCert], secret.Data[serverKey] = made.encode()
+		secret.Data[serverCert], secret.Data[serverKey] = server.encode()
 		changed = true
 	}
 	return changed, nil
@@ -249,7 +232,7 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 	}
 	patch := []operation{{"test", "/metadata/resourceVersion", c.ResourceVersion}}
 	for i, w := range c.Webhooks {
-		bundle := mergeBundles(s.now(), secret.Data[authorityCert], secret.Data[nextCert], w.ClientConfig.CABundle)
+		bundle := mergeBundles(s.Now(), secret.Data[authorityCert], secret.Data[nextCert], w.ClientConfig.CABundle)
 		if !bytes.Equal(bundle, w.ClientConfig.CABundle) {
 			patch = append(patch, operation{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
 		}
@@ -262,7 +245,7 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 		return &statusError{http.StatusConflict, err.Error()}
 	}
 	if err == nil {
-		s.Metrics.patched()
+		s.Metrics.patches.Inc()
 	}
 	return err
 }
@@ -272,18 +255,13 @@ func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookCon
 func mergeBundles(now time.Time, authority, next, published []byte) []byte {
 	var bundle []byte
 	seen := map[string]bool{}
-	add := func(text []byte, known func(*x509.Certificate) bool) {
-		for _, c := range readCertificates(text) {
-			if !seen[string(c.Raw)] && now.Before(c.NotAfter) && known(c) {
-				seen[string(c.Raw)] = true
-				bundle = append(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
-			}
+	ours := slices.DeleteFunc(readCertificates(published), func(c *x509.Certificate) bool { return !c.IsCA || c.Subject.CommonName != authorityName })
+	for _, c := range slices.Concat(readCertificates(authority), readCertificates(next), ours) {
+		if !seen[string(c.Raw)] && now.Before(c.NotAfter) {
+			seen[string(c.Raw)] = true
+			bundle = append(bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
 		}
 	}
-	whoever := func(*x509.Certificate) bool { return true }
-	add(authority, whoever)
-	add(next, whoever)
-	add(published, func(c *x509.Certificate) bool { return c.IsCA && c.Subject.CommonName == authorityName })
 	return bundle
 }
 
@@ -303,11 +281,7 @@ func readCertificates(text []byte) []*x509.Certificate {
 // isPublished reports whether every webhook of a configuration trusts an authority.
 func isPublished(c *admissionregv1.MutatingWebhookConfiguration, a *keyPair) bool {
 	for _, w := range c.Webhooks {
-		trusted := false
-		for _, other := range readCertificates(w.ClientConfig.CABundle) {
-			trusted = trusted || other.Equal(a.cert)
-		}
-		if !trusted {
+		if !slices.ContainsFunc(readCertificates(w.ClientConfig.CABundle), a.cert.Equal) {
 			return false
 		}
 	}
@@ -322,10 +296,7 @@ type keyPair struct {
 
 // readPair is nil for what cannot be used: then it is made anew.
 func readPair(cert, key []byte) *keyPair {
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return nil
-	}
+	pair, _ := tls.X509KeyPair(cert, key) // after an error, without a key
 	private, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
 		return nil
@@ -341,14 +312,10 @@ func (p *keyPair) encode() (cert, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-func (p *keyPair) isOver(now time.Time) bool { return now.After(p.cert.NotAfter) }
-
 // isOld reports whether less than a third of its time is left.
 func (p *keyPair) isOld(now time.Time) bool {
 	return now.After(p.cert.NotAfter.Add(-p.cert.NotAfter.Sub(p.cert.NotBefore) / 3))
 }
-
-func (p *keyPair) isFor(host string) bool { return p.cert.VerifyHostname(host) == nil }
 
 func newAuthority(now time.Time) (*keyPair, error) {
 	return issue(&x509.Certificate{
@@ -382,9 +349,6 @@ func (p *keyPair) sign(host string, now time.Time) (*keyPair, error) {
 func issue(template *x509.Certificate, by *keyPair) (*keyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
-	}
-	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
 		return nil, err
 	}
 	if by == nil {

@@ -127,7 +127,10 @@ func (f *fakeKube) answer(r *http.Request) (status int, answer any) {
 }
 
 func newSelf(kube *Kube, now func() time.Time) *Self {
-	return &Self{Kube: kube, Namespace: "qp", Service: "injector", Secret: "cert", Configuration: "hook", Log: zap.NewNop(), Now: now}
+	return &Self{
+		Kube: kube, Namespace: "qp", Service: "injector", Secret: "cert", Configuration: "hook",
+		Log: zap.NewNop(), Metrics: NewMetrics("", "").AddAuthority(), Now: now,
+	}
 }
 
 // trusted reports whether an API server that follows the configuration would speak with
@@ -152,7 +155,7 @@ func (f *fakeKube) trusted(t *testing.T, s *Self, now time.Time) error {
 
 func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
 	f, kube := newFakeKube(t)
-	s := newSelf(kube, nil)
+	s := newSelf(kube, time.Now)
 	if _, err := s.GetCertificate(nil); err == nil || !s.NotAfter().IsZero() {
 		t.Error("got a certificate before the first look, want none")
 	}
@@ -188,7 +191,7 @@ func TestManyReplicasAgree(t *testing.T) {
 	var replicas []*Self
 	var all sync.WaitGroup
 	for range 8 {
-		s := newSelf(kube, nil)
+		s := newSelf(kube, time.Now)
 		replicas = append(replicas, s)
 		all.Go(func() {
 			if err := s.sync(t.Context()); err != nil {
@@ -207,7 +210,7 @@ func TestManyReplicasAgree(t *testing.T) {
 
 func TestAConfigurationThatWasAppliedAnewIsPublishedAgain(t *testing.T) {
 	f, kube := newFakeKube(t)
-	s := newSelf(kube, nil)
+	s := newSelf(kube, time.Now)
 	harness.NoError(t, s.sync(t.Context()))
 	f.configuration.Webhooks[1].ClientConfig.CABundle = []byte("rubbish")
 	f.touch(&f.configuration.ResourceVersion)
@@ -251,7 +254,7 @@ func TestCertificatesRenewThemselvesForTenYears(t *testing.T) {
 
 func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 	f, kube := newFakeKube(t)
-	a, b := newSelf(kube, nil), newSelf(kube, nil)
+	a, b := newSelf(kube, time.Now), newSelf(kube, time.Now)
 	harness.NoError(t, a.sync(t.Context()))
 	// While a looks again, somebody deletes the Secret and b makes everything anew,
 	// between a's reading and a's writing.
@@ -281,7 +284,7 @@ func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 
 func TestAnAPIServerThatIsDownChangesNothing(t *testing.T) {
 	f, kube := newFakeKube(t)
-	s := newSelf(kube, nil)
+	s := newSelf(kube, time.Now)
 	harness.NoError(t, s.sync(t.Context()))
 	before, _ := s.GetCertificate(nil)
 	f.down = true

@@ -54,8 +54,7 @@ type Server struct {
 }
 
 // Run answers reviews until ctx is done, then for Linger more, then ends what is under
-// way. Both addresses are bound before anything starts; listening, if not nil, is called with
-// them. The error is the first thing that failed.
+// way. Both addresses are bound before anything starts; listening is called with them. The error is the first thing that failed.
 func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Addr)) error {
 	reviews, err := net.Listen("tcp", s.Addr)
 	if err != nil {
@@ -67,9 +66,7 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 		return err
 	}
 	defer metrics.Close()
-	if listening != nil {
-		listening(reviews.Addr(), metrics.Addr())
-	}
+	listening(reviews.Addr(), metrics.Addr())
 
 	main := http.NewServeMux()
 	main.Handle(reviewPath, s.guarded(s.Reviewer))
@@ -101,12 +98,10 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	case <-ctx.Done():
 		s.draining.Store(true)
 		s.Log.Info("draining", zap.Duration("linger", s.Linger))
-		t := time.NewTimer(s.Linger)
 		select {
-		case <-t.C:
+		case <-time.After(s.Linger):
 		case <-running.Done():
 		}
-		t.Stop()
 	case <-running.Done():
 	}
 	end(context.WithoutCancel(ctx), mainServer, besideServer)
@@ -131,10 +126,7 @@ func end(ctx context.Context, servers ...*http.Server) {
 // server speaks HTTP/1.1 alone, as API servers do with webhooks: what HTTP/2 lets one
 // connection do would have to be bounded too.
 func (s *Server) server(h http.Handler, most int) *http.Server {
-	quiet, err := zap.NewStdLogAt(s.Log, zap.DebugLevel) // what unknown clients do to a port is no news
-	if err != nil {
-		quiet = zap.NewStdLog(s.Log)
-	}
+	quiet, _ := zap.NewStdLogAt(s.Log, zap.DebugLevel) // a level that zap knows: what unknown clients do to a port is no news
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	server := &http.Server{

@@ -10,6 +10,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,25 +121,8 @@ func (v *Reviewer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // A failure is why a request is answered with an HTTP error.
 type failure struct {
-	reason string // one of failureReasons
+	reason string // one of failureStatuses
 	text   string
-}
-
-// status is that of the HTTP error.
-func (f *failure) status() int {
-	switch f.reason {
-	case badMethod:
-		return http.StatusMethodNotAllowed
-	case badType:
-		return http.StatusUnsupportedMediaType
-	case tooLong:
-		return http.StatusRequestEntityTooLarge
-	case cutOff, noReview:
-		return http.StatusBadRequest
-	case noBody, noDecision, noAnswer, outOfTime:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
 }
 
 // late is the failure of a review that is not decided in time.
@@ -178,10 +162,10 @@ func peerOf(r *http.Request) netip.Addr {
 }
 
 func (v *Reviewer) fail(w http.ResponseWriter, f *failure) {
-	text := brief(f.text, longestText)
+	text, status := brief(f.text, longestText), failureStatuses[f.reason]
 	v.Metrics.failed(f.reason)
-	v.Log.Warn("no review", zap.Int("status", f.status()), zap.String("reason", f.reason), zap.String("error", text))
-	http.Error(w, text, f.status())
+	v.Log.Warn("no review", zap.Int("status", status), zap.String("reason", f.reason), zap.String("error", text))
+	http.Error(w, text, status)
 }
 
 // read reads a payload, or returns why it cannot be read. It adds to held
@@ -217,11 +201,10 @@ func (v *Reviewer) read(ctx context.Context, w http.ResponseWriter, r *http.Requ
 		portlimit.Waiting(ctx, func() { _, err = whole.ReadFrom(body) })
 		text = whole.Bytes()
 	}
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
+	if _, is := errors.AsType[*http.MaxBytesError](err); is {
 		return nil, long
-	case err != nil:
+	}
+	if err != nil {
 		return nil, &failure{cutOff, "the body ended too early"}
 	}
 	return &payload{text: text, values: 1 + count.values}, nil
@@ -241,10 +224,11 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	if ctx.Err() != nil {
 		return inject.Outcome{}, nil, late()
 	}
-	pod, problem := decodePod(q)
-	if problem != "" {
-		return v.refuse(q, a, nil, refusal(inject.Unreadable, problem)), a, nil
+	pod, err := inject.Decode(q.Object)
+	if err != nil {
+		return v.refuse(q, a, nil, refusal(inject.Unreadable, "not a pod: "+err.Error())), a, nil
 	}
+	q.Object = nil
 	if ctx.Err() != nil {
 		return inject.Outcome{}, nil, late()
 	}
@@ -272,16 +256,6 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 	}
 	a.AuditAnnotations = audit(out)
 	return out, a, nil
-}
-
-// decodePod takes the pod out of a request, or returns why it cannot be read.
-func decodePod(q *admissionRequest) (pod any, problem string) {
-	pod, err := inject.Decode(q.Object)
-	q.Object = nil
-	if err != nil {
-		return nil, "not a pod: " + err.Error()
-	}
-	return pod, ""
 }
 
 func refusal(reason, text string) inject.Outcome {
@@ -322,12 +296,9 @@ func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
 func nameOf(pod any) string {
 	m, _ := pod.(map[string]any)
 	metadata, _ := m["metadata"].(map[string]any)
-	for _, key := range []string{"name", "generateName"} {
-		if name, _ := metadata[key].(string); name != "" {
-			return name
-		}
-	}
-	return ""
+	name, _ := metadata["name"].(string)
+	begin, _ := metadata["generateName"].(string)
+	return cmp.Or(name, begin)
 }
 
 func audit(out inject.Outcome) map[string]string {

@@ -477,7 +477,7 @@ func TestATakenPortIsAnError(t *testing.T) {
 	harness.NoError(t, err)
 	defer l.Close()
 	s := &Server{Addr: l.Addr().String(), MetricsAddr: "127.0.0.1:0"}
-	if err := s.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if err := s.Run(t.Context(), func(net.Addr, net.Addr) {}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("got %v, want the address that is taken", err)
 	}
 }
