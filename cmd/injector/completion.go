@@ -56,14 +56,6 @@ func argsOf(name string) []string {
 	return nil
 }
 
-// valuesOf are what the flags of a command may say, of those that may say one of a few things.
-func valuesOf(name string) map[string][]string {
-	if name == "serve" {
-		return map[string][]string{"on-refusal": webhookRefusals()}
-	}
-	return map[string][]string{"o": outputs(name), "on-refusal": refusals(), "step": steps()}
-}
-
 // completion prints the script by which a shell completes our commands and flags.
 func (c *command) completion(args []string) (int, error) {
 	flags := newFlags("completion")

@@ -13,41 +13,33 @@ const around = 3
 
 // unified writes the difference of two texts as diff -u does; "" for none.
 func unified(name string, before, after []byte) string {
-	a, b := linesOf(before), linesOf(after)
-	edits := manifest.Compare(a, b)
-	var out strings.Builder
-	for i := 0; i < len(edits); {
-		if edits[i].Mark == ' ' {
-			i++
+	edits := manifest.Compare(linesOf(before), linesOf(after))
+	shown := make([]bool, len(edits)) // it differs, or is close to what does
+	for i, e := range edits {
+		if e.Mark == ' ' {
 			continue
 		}
-		from, to := max(0, i-around), i
-		for same := 0; to < len(edits) && same <= 2*around; to++ {
-			if same++; edits[to].Mark != ' ' {
-				same = 0
-			}
+		for near := max(0, i-around); near <= min(i+around, len(edits)-1); near++ {
+			shown[near] = true
 		}
-		for to > 0 && to-i > 0 && tailOfSame(edits[i:to]) > around {
-			to--
+	}
+	var out strings.Builder
+	for from, to := 0, 0; from < len(edits); from = to + 1 {
+		for to = from; to < len(edits) && shown[to]; {
+			to++
+		}
+		if to == from {
+			continue
 		}
 		if out.Len() == 0 {
 			fmt.Fprintf(&out, "--- %s\n+++ %s\n", name, name)
 		}
 		hunk(&out, edits[from:to])
-		i = to
 	}
 	return out.String()
 }
 
 func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(text))) }
-
-func tailOfSame(edits []manifest.Line) int {
-	n := 0
-	for n < len(edits) && edits[len(edits)-1-n].Mark == ' ' {
-		n++
-	}
-	return n
-}
 
 func hunk(out *strings.Builder, edits []manifest.Line) {
 	inA, inB := 0, 0

@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"slices"
 	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
@@ -39,12 +40,7 @@ func help(command string) string {
 }
 
 func isOption(name string) bool {
-	for _, o := range inject.Table() {
-		if o.Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(inject.Table(), func(o inject.Option) bool { return o.Name == name })
 }
 
 // pages are what the manual pages are made of.
@@ -58,6 +54,12 @@ func usage() string {
 	list, _, _ = strings.Cut(list, "\n\n")
 	return "usage:\n" + list + "\n"
 }
+
+// filesExit is what the commands that write manifests say of their exit codes.
+const filesExit = `Exit codes: 0 done; 1 with -o diff, there is a difference; 2 refused or
+unreadable, and nothing is written; 3 with -on-refusal=skip, something was
+refused and the rest is done.
+`
 
 const overview = `injector puts a queue-proxy into the pods of workloads, and takes it out again:
 in manifests, as a webhook, or as a policy of the API server.
@@ -85,10 +87,7 @@ Examples:
     injector inject -f app.yaml --image registry.example/queue-proxy:1 |
       kubectl apply -f -
 
-Exit codes: 0 done; 1 with -o diff, there is a difference; 2 refused or
-unreadable, and nothing is written; 3 with -on-refusal=skip, something was
-refused and the rest is done.
-`
+` + filesExit
 
 const injectHelp = `injector inject puts a queue-proxy into the pods of manifests, and lets their
 Services follow. Files are edited: comments, order and blanks stay, and
@@ -117,10 +116,7 @@ Examples:
     injector inject -f app.yaml --container web --port 8080 \
       --image registry.example/queue-proxy:1
 
-Exit codes: 0 done; 1 with -o diff, there is a difference; 2 refused or
-unreadable, and nothing is written; 3 with -on-refusal=skip, something was
-refused and the rest is done.
-`
+` + filesExit
 
 const uninjectHelp = `injector uninject takes the queue-proxy out of manifests again: every byte that
 is not the injector's is as it was.
@@ -136,10 +132,7 @@ Examples:
 
   kubectl get deployment web -o yaml | injector uninject | kubectl apply -f -
 
-Exit codes: 0 done; 1 with -o diff, there is a difference; 2 refused or
-unreadable, and nothing is written; 3 with -on-refusal=skip, something was
-refused and the rest is done.
-`
+` + filesExit
 
 const explainHelp = `injector explain says of each object what inject would do, and why: which port
 is for requests, what moves, what looks wrong in its probes. Nothing is written.

@@ -158,10 +158,17 @@ func (c *command) parseAll(flags *flag.FlagSet, args []string, hint string) erro
 	if err := c.parse(flags, args); err != nil {
 		return err
 	}
+	name := strings.TrimPrefix(flags.Name(), "injector ")
 	if flags.NArg() > 0 {
-		return fmt.Errorf("%s: unknown argument %q%s", strings.TrimPrefix(flags.Name(), "injector "), flags.Arg(0), hint)
+		return fmt.Errorf("%s: unknown argument %q%s", name, flags.Arg(0), hint)
 	}
-	return nil
+	var err error
+	flags.VisitAll(func(f *flag.Flag) {
+		if may, few := valuesOf(name)[f.Name]; few && err == nil {
+			err = oneOf(f.Name, f.Value.String(), may)
+		}
+	})
+	return err
 }
 
 // filing is what the flags of inject, uninject and explain say.
@@ -201,19 +208,19 @@ func (f *filing) flags(name string) *flag.FlagSet {
 	return flags
 }
 
-// outputs are what -o may say.
-func outputs(name string) []string {
-	if name == "explain" {
-		return []string{"text", "json"}
+// valuesOf are what the flags of a command may say, of those that may say one of a few things.
+func valuesOf(name string) map[string][]string {
+	steps := []string{string(inject.Workloads), string(inject.Services)}
+	switch name {
+	case "inject", "uninject":
+		return map[string][]string{"o": {"yaml", "json", "diff"}, "on-refusal": {"fail", "skip"}, "step": steps}
+	case "explain":
+		return map[string][]string{"o": {"text", "json"}, "step": steps}
+	case "serve":
+		return map[string][]string{"on-refusal": {"deny", "allow"}}
 	}
-	return []string{"yaml", "json", "diff"}
+	return nil
 }
-
-// refusals are what -on-refusal may say.
-func refusals() []string { return []string{"fail", "skip"} }
-
-// steps are what -step may say.
-func steps() []string { return []string{string(inject.Workloads), string(inject.Services)} }
 
 // oneOf returns an error if a flag says nothing of what it may.
 func oneOf(name, text string, may []string) error {
@@ -225,21 +232,7 @@ func oneOf(name, text string, may []string) error {
 }
 
 // check returns what is wrong with the flags together.
-func (f *filing) check(name string) error {
-	if err := oneOf("o", f.output, outputs(name)); err != nil {
-		return err
-	}
-	if name != "uninject" {
-		if err := oneOf("step", f.step, steps()); err != nil {
-			return err
-		}
-	}
-	if name == "explain" {
-		return nil
-	}
-	if err := oneOf("on-refusal", f.onRefusal, refusals()); err != nil {
-		return err
-	}
+func (f *filing) check() error {
 	switch {
 	case f.inPlace && f.outputDir != "":
 		return errors.New("-in-place and -output-dir: one of them")
@@ -265,7 +258,7 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
 		return notAtAll, err
 	}
-	if err := f.check(name); err != nil {
+	if err := f.check(); err != nil {
 		return notAtAll, err
 	}
 	// A run is short and keeps all that it reads: collecting garbage less often is a third
@@ -435,26 +428,23 @@ func concernsNobody(r *manifest.Result) bool {
 
 // summary counts what became of objects: "2 injected, 3 skipped (2 no-pods, 1 no-port)".
 func summary(results []*manifest.Result) string {
-	counts := map[inject.Verdict]int{}
-	reasons := map[inject.Verdict]map[string]int{}
-	for _, r := range results {
-		counts[r.Verdict]++
-		if reasons[r.Verdict] == nil {
-			reasons[r.Verdict] = map[string]int{}
-		}
-		reasons[r.Verdict][r.Reason]++
-	}
 	var all []string
 	for _, v := range []inject.Verdict{inject.Injected, inject.Uninjected, inject.Rewritten, inject.Skipped, inject.Refused} {
-		if counts[v] == 0 {
+		count, reasons := 0, map[string]int{}
+		for _, r := range results {
+			if r.Verdict == v {
+				count++
+				reasons[r.Reason]++
+			}
+		}
+		if count == 0 {
 			continue
 		}
-		text := fmt.Sprintf("%d %s", counts[v], v)
+		text := fmt.Sprintf("%d %s", count, v)
+		delete(reasons, "")
 		var why []string
-		for _, reason := range slices.Sorted(maps.Keys(reasons[v])) {
-			if reason != "" {
-				why = append(why, fmt.Sprintf("%d %s", reasons[v][reason], reason))
-			}
+		for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+			why = append(why, fmt.Sprintf("%d %s", reasons[reason], reason))
 		}
 		if len(why) > 0 {
 			text += " (" + strings.Join(why, ", ") + ")"

@@ -70,8 +70,6 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	switch err := c.parseAll(flags, args, ""); {
 	case err != nil:
 		return nil, err
-	case oneOf("on-refusal", s.onRefusal, webhookRefusals()) != nil:
-		return nil, oneOf("on-refusal", s.onRefusal, webhookRefusals())
 	case s.said.IsPlaceholder():
 		return nil, inject.ErrPlaceholder
 	case s.selfManaged && s.namespace == "":
@@ -79,9 +77,6 @@ func (c *command) readServing(args, environ []string) (*serving, error) {
 	}
 	return s, nil
 }
-
-// webhookRefusals are what -on-refusal of serve may say.
-func webhookRefusals() []string { return []string{"deny", "allow"} }
 
 // flags are those of serve alone.
 func (s *serving) flags(environ []string) *flag.FlagSet {
