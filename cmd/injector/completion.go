@@ -57,21 +57,18 @@ func argsOf(name string) []string {
 }
 
 // completion prints the script by which a shell completes our commands and flags.
-func (c *command) completion(args []string) (int, error) {
+func (c *command) completion(args []string) error {
 	flags := newFlags("completion")
 	if err := c.parse(flags, args); err != nil {
-		return notAtAll, err
+		return err
 	}
 	if flags.NArg() != 1 {
-		return notAtAll, fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
+		return fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
 	}
 	script, err := program().Script(flags.Arg(0))
 	if err != nil {
-		return notAtAll, fmt.Errorf("completion: %w", err)
+		return fmt.Errorf("completion: %w", err)
 	}
 	_, err = io.WriteString(c.stdout, script)
-	if err != nil {
-		return notAtAll, err
-	}
-	return done, nil
+	return err
 }

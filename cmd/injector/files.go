@@ -87,7 +87,7 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) (
 		case "json":
 			text, err := f.JSON()
 			if err != nil {
-				return notAtAll, err
+				return 0, err
 			}
 			out.Write(text)
 		default:
@@ -104,7 +104,7 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) (
 		}
 	}
 	if _, err := c.stdout.Write(out.Bytes()); err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	if output == "diff" && out.Len() > 0 {
 		return differs, nil

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"unicode"
 
@@ -150,6 +151,8 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"the version", "", []string{"version"}, 0, "injector dev", ""},
 		{"the options", "", []string{"options"}, 0, "INJECTOR_QUEUE_DEPTH, queue-proxy.dev/queue-depth", ""},
 		{"an unknown flag", "", []string{"inject", "-x"}, 2, "", "-x"},
+		{"an unknown flag of options", "", []string{"options", "-x"}, 2, "", "-x"},
+		{"an unknown flag of version", "", []string{"version", "-x"}, 2, "", "-x"},
 		{"a file without -f", "", []string{"inject", "pod.yaml"}, 2, "", "files are given with -f"},
 		{"no such file", "", []string{"inject", "-f", dir + "/none"}, 2, "", "none"},
 		{"an unknown output", "", []string{"inject", "-o", "xml"}, 2, "", "yaml, json or diff"},
@@ -173,6 +176,20 @@ func TestExitCodesAndErrors(t *testing.T) {
 			t.Errorf("%s: got output %q, want %q", c.fact, stdout.String(), c.out)
 		}
 		harness.Contains(t, stderr.String(), c.said, c.fact, "on the standard error")
+	}
+}
+
+// full is a disk on which nothing can be written any more.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+func TestWhatCannotBeWrittenIsNotDone(t *testing.T) {
+	for _, args := range [][]string{{"inject"}, {"inject", "-o", "diff"}, {"uninject"}, {"explain", "-o", "json"}, {"policy"}, {"completion", "bash"}} {
+		var stderr bytes.Buffer
+		if code := run(args, chosen, strings.NewReader(goodPod), full{}, &stderr); code != notAtAll || !strings.Contains(stderr.String(), "no space left") {
+			t.Errorf("%q: got exit code %d and %q, want 2 and why", args, code, stderr.String())
+		}
 	}
 }
 

@@ -69,23 +69,23 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	case "status":
 		code, err = c.status(args[1:])
 	case "serve":
-		code, err = c.serve(args[1:], environ)
+		err = c.serve(args[1:], environ)
 	case "policy":
-		code, err = c.policy(args[1:], environ)
+		err = c.policy(args[1:], environ)
 	case "options":
 		if err = c.parse(newFlags(name), args[1:]); err == nil {
 			c.listOptions()
 		}
 	case "completion":
-		code, err = c.completion(args[1:])
+		err = c.completion(args[1:])
 	case "version", "--version", "-version":
 		if err = c.parse(newFlags("version"), args[1:]); err == nil {
 			fmt.Fprintf(stdout, "injector %s (commit %s)\n", version, commit)
 		}
 	case "man":
-		code, err = c.man(args[1:])
+		err = c.man(args[1:])
 	case "help", "--help", "-help", "-h":
-		code, err = c.help(args[1:])
+		err = c.help(args[1:])
 	default:
 		fmt.Fprintf(stderr, "injector: unknown command %q\n%s", name, usage())
 		return notAtAll
@@ -95,12 +95,13 @@ func run(args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int 
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "injector: %v\n", err)
+		return notAtAll
 	}
 	return code
 }
 
 // help prints the help of the program, or of one of its commands.
-func (c *command) help(args []string) (int, error) {
+func (c *command) help(args []string) error {
 	if len(args) > 0 && isHelp(args[0]) {
 		args = []string{"help"}
 	}
@@ -108,25 +109,22 @@ func (c *command) help(args []string) (int, error) {
 	case len(args) == 0:
 		fmt.Fprint(c.stdout, help(""))
 	case len(args) > 1 || !slices.Contains(commandNames(), args[0]):
-		return notAtAll, fmt.Errorf("help %s: no such command", strings.Join(args, " "))
+		return fmt.Errorf("help %s: no such command", strings.Join(args, " "))
 	default:
 		fmt.Fprint(c.stdout, help(args[0]))
 	}
-	return done, nil
+	return nil
 }
 
 func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
 
 // man writes the manual pages into a folder. It is for who packs the program, and in no list
 // of commands.
-func (c *command) man(args []string) (int, error) {
+func (c *command) man(args []string) error {
 	if len(args) != 1 {
-		return notAtAll, errors.New("man: which folder?")
+		return errors.New("man: which folder?")
 	}
-	if err := pages().Write(args[0]); err != nil {
-		return notAtAll, err
-	}
-	return done, nil
+	return pages().Write(args[0])
 }
 
 // A command is one run of the program.
@@ -250,23 +248,23 @@ func (c *command) files(name string, args, environ []string) (int, error) {
 	flags := f.flags(name)
 	said, err := inject.FromEnv(environ)
 	if err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	if name != "uninject" {
 		optionFlags(flags, said)
 	}
 	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	if err := f.check(); err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	// A run is short and keeps all that it reads: collecting garbage less often is a third
 	// of its time.
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	inputs, files, err := c.read(f.from)
 	if err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	var results []*manifest.Result
 	if name == "uninject" {
@@ -289,7 +287,7 @@ func (c *command) finish(f *filing, name string, results []*manifest.Result, inp
 	}
 	if name == "inject" && f.output != "diff" { // which shows, and is not applied
 		if err := holdImage(results); err != nil {
-			return notAtAll, err
+			return 0, err
 		}
 	}
 	if code != done {
@@ -302,7 +300,7 @@ func (c *command) finish(f *filing, name string, results []*manifest.Result, inp
 		written, err = c.print(f.output, inputs, files)
 	}
 	if err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	return max(code, written), nil
 }
@@ -330,11 +328,11 @@ func (c *command) status(args []string) (int, error) {
 	var from []string
 	flags := statusFlags(&from)
 	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	_, files, err := c.read(from)
 	if err != nil {
-		return notAtAll, err
+		return 0, err
 	}
 	code := done
 	all := manifest.Status(files)
@@ -356,22 +354,22 @@ func (c *command) status(args []string) (int, error) {
 }
 
 // policy prints the injection as objects for the API server.
-func (c *command) policy(args, environ []string) (int, error) {
+func (c *command) policy(args, environ []string) error {
 	said, err := inject.FromEnv(environ)
 	if err != nil {
-		return notAtAll, err
+		return err
 	}
 	flags := newFlags("policy")
 	optionFlags(flags, said)
 	if err := c.parseAll(flags, args, ""); err != nil {
-		return notAtAll, err
+		return err
 	}
 	text, err := inject.Policy(said)
 	if err != nil {
-		return notAtAll, fmt.Errorf("policy: %w", err)
+		return fmt.Errorf("policy: %w", err)
 	}
 	_, err = io.WriteString(c.stdout, text)
-	return done, err
+	return err
 }
 
 // optionFlags makes a flag of each option; what is said in a flag goes to said, over

@@ -35,15 +35,15 @@ type serving struct {
 
 // serve is the webhook: it runs until SIGTERM or SIGINT, then drains; a second signal
 // ends it at once.
-func (c *command) serve(args, environ []string) (int, error) {
+func (c *command) serve(args, environ []string) error {
 	s, err := c.readServing(args, environ)
 	if err != nil {
-		return notAtAll, err
+		return err
 	}
 	log := logger(c.stderr)
 	server, err := s.server(log)
 	if err != nil {
-		return notAtAll, err
+		return err
 	}
 	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more must not end us
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -53,10 +53,10 @@ func (c *command) serve(args, environ []string) (int, error) {
 		log.Info("listening", zap.String("version", version), zap.Stringer("reviews", reviews), zap.Stringer("metrics", metrics))
 	})
 	if err != nil {
-		return notAtAll, err
+		return err
 	}
 	log.Info("ended")
-	return done, nil
+	return nil
 }
 
 func (c *command) readServing(args, environ []string) (*serving, error) {
