@@ -19,15 +19,12 @@ import (
 	"time"
 )
 
-// Interval is how often the files are looked at by default. Reading two small
-// files is cheap, and a kubelet takes up to a minute to bring a new Secret.
-const Interval = 5 * time.Second
+// interval is how often the files are looked at. Reading two small files is cheap,
+// and a kubelet takes up to a minute to bring a new Secret.
+const interval = 5 * time.Second
 
 // Options of a [Watcher]. The zero value is good.
 type Options struct {
-	// Interval between two looks at the files. 0 or less: [Interval].
-	Interval time.Duration
-
 	// ClientCA is a PEM file of the authorities whose client certificates are
 	// accepted. If it is set, every client must show one. It is renewed as the
 	// pair is. Empty: no client is asked.
@@ -73,9 +70,6 @@ func Open(dir string, o Options) (*Watcher, error) {
 // pair that has expired, or is not valid yet, is used for want of a better one,
 // and OnError is called: clients validate it by their own clocks.
 func OpenFiles(cert, key string, o Options) (*Watcher, error) {
-	if o.Interval <= 0 {
-		o.Interval = Interval
-	}
 	w := &Watcher{cert: cert, key: key, opts: o, first: make(chan struct{})}
 	inPair, inClientCA := w.renewPair(), w.renewClientCA()
 	if w.pair.Load() != nil || errors.Is(inPair, fs.ErrNotExist) {
@@ -91,7 +85,7 @@ func OpenFiles(cert, key string, o Options) (*Watcher, error) {
 // Run looks at the files every interval until ctx is done, and returns nil. It
 // is called at most once.
 func (w *Watcher) Run(ctx context.Context) error {
-	tick := time.NewTicker(w.opts.Interval)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {

@@ -35,12 +35,20 @@ type authority struct {
 	pem  string
 }
 
-func newAuthority(t testing.TB, name string) *authority {
-	a := &authority{t: t}
+// newAuthority makes one that signs itself.
+func newAuthority(t testing.TB, name string) *authority { return makeAuthority(t, name, nil) }
+
+// below makes an authority that a signs.
+func (a *authority) below(name string) *authority { return makeAuthority(a.t, name, a) }
+
+func makeAuthority(t testing.TB, name string, above *authority) *authority {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	harness.NoError(t, err)
-	a.key = key
-	a.cert = a.sign(&x509.Certificate{
+	a := &authority{t: t, key: key}
+	if above == nil {
+		above = a
+	}
+	a.cert = above.sign(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(1000 * time.Hour),
 	}, &key.PublicKey)
@@ -66,6 +74,36 @@ func (a *authority) issueFor(name string, from, to time.Time) (cert, key string)
 	return certPEM(leaf), string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
 }
 
+// put writes a pair into a folder.
+func (a *authority) put(dir, name string) {
+	a.t.Helper()
+	cert, key := a.issue(name)
+	writePair(a.t, dir, cert, key)
+}
+
+func (a *authority) putFor(dir, name string, from, to time.Time) {
+	a.t.Helper()
+	cert, key := a.issueFor(name, from, to)
+	writePair(a.t, dir, cert, key)
+}
+
+// folder returns a new folder with a pair.
+func (a *authority) folder(name string) string {
+	a.t.Helper()
+	dir := a.t.TempDir()
+	a.put(dir, name)
+	return dir
+}
+
+// pair is one for [tls.Config].
+func (a *authority) pair(name string) tls.Certificate {
+	a.t.Helper()
+	cert, key := a.issue(name)
+	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
+	harness.NoError(a.t, err)
+	return pair
+}
+
 func (a *authority) sign(c *x509.Certificate, public *ecdsa.PublicKey) *x509.Certificate {
 	c.SerialNumber = big.NewInt(1)
 	parent := a.cert
@@ -84,14 +122,9 @@ func certPEM(c *x509.Certificate) string {
 }
 
 // client trusts a, and shows the pair if there is one.
-func (a *authority) client(pair ...string) *tls.Config {
-	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "app.example", NextProtos: []string{"h2", "http/1.1"}}
+func (a *authority) client(shown ...tls.Certificate) *tls.Config {
+	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "app.example", NextProtos: []string{"h2", "http/1.1"}, Certificates: shown}
 	c.RootCAs.AddCert(a.cert)
-	if pair != nil {
-		shown, err := tls.X509KeyPair([]byte(pair[0]), []byte(pair[1]))
-		harness.NoError(a.t, err)
-		c.Certificates = []tls.Certificate{shown}
-	}
 	return c
 }
 
@@ -137,6 +170,13 @@ func (h *heard) options() Options {
 		OnReload: func(leaf *x509.Certificate) { h.reloads = append(h.reloads, leaf.Subject.CommonName) },
 		OnError:  func(err error) { h.errors = append(h.errors, err.Error()) },
 	}
+}
+
+// watch opens the pair in a folder, and collects what is told of it.
+func watch(t *testing.T, dir string) (*Watcher, *heard) {
+	t.Helper()
+	h := new(heard)
+	return open(t, dir, h.options()), h
 }
 
 func open(t *testing.T, dir string, o Options) *Watcher {
@@ -214,8 +254,7 @@ func isClosed(c <-chan struct{}) bool {
 
 func TestNoFilesAreNoError(t *testing.T) {
 	for _, dir := range []string{t.TempDir(), "/no/such/directory"} {
-		var h heard
-		w := open(t, dir, h.options())
+		w, h := watch(t, dir)
 		w.look()
 		if isClosed(w.First()) {
 			t.Errorf("%s: First: got closed, want open", dir)
@@ -281,10 +320,9 @@ func TestAllThatIsWrongAtStartIsSaidAtOnce(t *testing.T) {
 
 func TestAFileAloneIsNoPairAndIsReported(t *testing.T) {
 	for alone, missing := range map[string]string{certFile: keyFile, keyFile: certFile} {
-		var h heard
 		dir := t.TempDir()
 		write(t, filepath.Join(dir, alone), "anything")
-		w := open(t, dir, h.options())
+		w, h := watch(t, dir)
 		w.look()
 		if isClosed(w.First()) {
 			t.Errorf("%s alone: First: got closed, want open", alone)
@@ -295,33 +333,30 @@ func TestAFileAloneIsNoPairAndIsReported(t *testing.T) {
 
 func TestFilesThatAppearLaterAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var h heard
 		a := newAuthority(t, "ca")
 		dir := filepath.Join(t.TempDir(), "certs")
 		ctx, stop := context.WithCancel(t.Context())
-		w := open(t, dir, h.options())
+		w, h := watch(t, dir)
 		ended := make(chan error)
 		go func() { ended <- w.Run(ctx) }()
 
-		time.Sleep(time.Hour + Interval/2) // between two looks, here and below
+		time.Sleep(time.Hour + interval/2) // between two looks, here and below
 		if isClosed(w.First()) {
 			t.Error("First: got closed without files, want open")
 		}
 		harness.NoError(t, os.Mkdir(dir, 0o700))
-		cert, key := a.issue("first")
-		writePair(t, dir, cert, key)
+		a.put(dir, "first")
 		before := time.Now()
 		<-w.First()
-		if waited := time.Since(before); waited > Interval {
-			t.Errorf("took %v to be noticed, want at most %v", waited, Interval)
+		if waited := time.Since(before); waited > interval {
+			t.Errorf("took %v to be noticed, want at most %v", waited, interval)
 		}
-		time.Sleep(Interval / 2)
+		time.Sleep(interval / 2)
 		wantServed(t, w, a, "first")
 		harness.Equal(t, w.NotAfter().Sub(before).Round(time.Minute), time.Hour, "NotAfter", "from now")
 
-		cert, key = a.issue("second")
-		writePair(t, dir, cert, key)
-		time.Sleep(Interval)
+		a.put(dir, "second")
+		time.Sleep(interval)
 		synctest.Wait()
 		wantServed(t, w, a, "second")
 
@@ -349,11 +384,10 @@ func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
 		{"both gone", "tls.key: file does not exist any more", func(dir string) { os.RemoveAll(dir) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var h heard
 			dir := filepath.Join(t.TempDir(), "certs")
 			harness.NoError(t, os.Mkdir(dir, 0o700))
 			writePair(t, dir, cert, key)
-			w := open(t, dir, h.options())
+			w, h := watch(t, dir)
 			expiry := w.NotAfter()
 
 			c.spoil(dir)
@@ -380,11 +414,10 @@ func TestWhatIsBadKeepsTheOldPairAndIsReportedOnce(t *testing.T) {
 }
 
 func TestTheOldPairComingBackIsNoReload(t *testing.T) {
-	var h heard
-	cert, key := newAuthority(t, "ca").issue("old")
 	dir := t.TempDir()
+	cert, key := newAuthority(t, "ca").issue("old")
 	writePair(t, dir, cert, key)
-	w := open(t, dir, h.options())
+	w, h := watch(t, dir)
 	writePair(t, dir, "rubbish", "rubbish")
 	w.look()
 	writePair(t, dir, cert, key)
@@ -394,12 +427,11 @@ func TestTheOldPairComingBackIsNoReload(t *testing.T) {
 }
 
 func TestASecretIsExchangedAsAWhole(t *testing.T) {
-	var h heard
 	a := newAuthority(t, "ca")
 	dir := t.TempDir()
 	exchange := mount(t, dir)
 	exchange(a.issue("0"))
-	w := open(t, dir, h.options())
+	w, h := watch(t, dir)
 	for i := range 5 {
 		exchange(a.issue(fmt.Sprint(i + 1)))
 		w.look()
@@ -446,8 +478,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 	dir := t.TempDir()
 	exchange := mount(t, dir)
 	exchange(a.issue("pair 0"))
-	var h heard
-	w := open(t, dir, h.options())
+	w, h := watch(t, dir)
 	config, client := w.Config(Settings{}), a.client()
 
 	var handshakes atomic.Int64
@@ -483,9 +514,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 
 func TestAConnectionOutlivesItsCertificate(t *testing.T) {
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("old")
-	writePair(t, dir, cert, key)
+	dir := a.folder("old")
 	w := open(t, dir, Options{})
 	in, out := net.Pipe()
 	defer in.Close()
@@ -493,8 +522,7 @@ func TestAConnectionOutlivesItsCertificate(t *testing.T) {
 	go io.Copy(io.Discard, tls.Server(in, w.Config(Settings{})))
 	c := tls.Client(out, a.client())
 	harness.NoError(t, c.Handshake())
-	cert, key = a.issue("new")
-	writePair(t, dir, cert, key)
+	a.put(dir, "new")
 	w.look()
 	if _, err := c.Write([]byte("still here")); err != nil {
 		t.Errorf("write after the renewal: got %v, want no error", err)
@@ -504,19 +532,16 @@ func TestAConnectionOutlivesItsCertificate(t *testing.T) {
 
 func TestAnExpiredPairIsServedForWantOfABetterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var h heard
 		a := newAuthority(t, "ca")
 		dir := t.TempDir()
 		now := time.Now()
-		cert, key := a.issueFor("expired", now.Add(-2*time.Hour), now.Add(-time.Hour))
-		writePair(t, dir, cert, key)
-		w := open(t, dir, h.options())
+		a.putFor(dir, "expired", now.Add(-2*time.Hour), now.Add(-time.Hour))
+		w, h := watch(t, dir)
 		w.look()
 		want(t, "reloads", h.reloads, "expired")
 		want(t, "errors", h.errors, "tls.crt: expired at 1999-12-31T23:00:00Z")
 
-		cert, key = a.issueFor("expired too", now.Add(-2*time.Hour), now.Add(-time.Minute))
-		writePair(t, dir, cert, key)
+		a.putFor(dir, "expired too", now.Add(-2*time.Hour), now.Add(-time.Minute))
 		w.look()
 		want(t, "reloads", h.reloads, "expired", "expired too")
 		want(t, "errors", h.errors, "expired", "tls.crt: expired at 1999-12-31T23:59:00Z")
@@ -524,14 +549,10 @@ func TestAnExpiredPairIsServedForWantOfABetterOne(t *testing.T) {
 }
 
 func TestAnExpiredPairNeverReplacesAValidOne(t *testing.T) {
-	var h heard
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("valid")
-	writePair(t, dir, cert, key)
-	w := open(t, dir, h.options())
-	cert, key = a.issueFor("expired", time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
-	writePair(t, dir, cert, key)
+	dir := a.folder("valid")
+	w, h := watch(t, dir)
+	a.putFor(dir, "expired", time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
 	w.look()
 	wantServed(t, w, a, "valid")
 	want(t, "reloads", h.reloads, "valid")
@@ -540,15 +561,11 @@ func TestAnExpiredPairNeverReplacesAValidOne(t *testing.T) {
 
 func TestAPairThatIsNotValidYetIsTakenWhenItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var h heard
 		a := newAuthority(t, "ca")
-		dir := t.TempDir()
-		cert, key := a.issue("old")
-		writePair(t, dir, cert, key)
-		w := open(t, dir, h.options())
+		dir := a.folder("old")
+		w, h := watch(t, dir)
 		now := time.Now()
-		cert, key = a.issueFor("new", now.Add(time.Minute), now.Add(time.Hour))
-		writePair(t, dir, cert, key)
+		a.putFor(dir, "new", now.Add(time.Minute), now.Add(time.Hour))
 		w.look()
 		wantServed(t, w, a, "old")
 		time.Sleep(time.Minute - time.Second)
@@ -564,11 +581,8 @@ func TestAPairThatIsNotValidYetIsTakenWhenItIs(t *testing.T) {
 
 func TestAPairThatExpiresInUseIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var h heard
-		dir := t.TempDir()
-		cert, key := newAuthority(t, "ca").issue("one")
-		writePair(t, dir, cert, key)
-		w := open(t, dir, h.options())
+		dir := newAuthority(t, "ca").folder("one")
+		w, h := watch(t, dir)
 		w.look()
 		want(t, "errors", h.errors)
 		time.Sleep(time.Hour + time.Second)
@@ -579,10 +593,8 @@ func TestAPairThatExpiresInUseIsReported(t *testing.T) {
 }
 
 func TestWithoutHooksABadPairLeavesTheOldOneInUseToo(t *testing.T) {
-	dir := t.TempDir()
 	a := newAuthority(t, "ca")
-	cert, key := a.issue("one")
-	writePair(t, dir, cert, key)
+	dir := a.folder("one")
 	w := open(t, dir, Options{})
 	writePair(t, dir, "", "")
 	w.look()
@@ -590,9 +602,7 @@ func TestWithoutHooksABadPairLeavesTheOldOneInUseToo(t *testing.T) {
 }
 
 func TestMissingFilesAreReported(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := newAuthority(t, "ca").issue("one")
-	writePair(t, dir, cert, key)
+	dir := newAuthority(t, "ca").folder("one")
 	w := open(t, dir, Options{})
 	os.RemoveAll(dir)
 	if err := w.renewPair(); !errors.Is(err, fs.ErrNotExist) {
@@ -601,9 +611,7 @@ func TestMissingFilesAreReported(t *testing.T) {
 }
 
 func BenchmarkALookAtFilesThatHaveNotChanged(b *testing.B) {
-	dir := b.TempDir()
-	cert, key := newAuthority(b, "ca").issue("one")
-	writePair(b, dir, cert, key)
+	dir := newAuthority(b, "ca").folder("one")
 	w, err := Open(dir, Options{})
 	harness.NoError(b, err)
 	b.ReportAllocs()

@@ -14,51 +14,34 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// below returns an authority that a signs.
-func (a *authority) below(name string) *authority {
-	b := &authority{t: a.t}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	harness.NoError(a.t, err)
-	b.key = key
-	b.cert = a.sign(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}, &key.PublicKey)
-	b.pem = certPEM(b.cert)
-	return b
-}
-
 func TestChainsOfAFewCertificatesAloneAreVerified(t *testing.T) {
 	server := newAuthority(t, "server")
-	cert, key := server.issue("server")
-	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	harness.NoError(t, err)
+	pair := server.pair("server")
 	root := newAuthority(t, "root")
 	authorities := x509.NewCertPool()
 	authorities.AddCert(root.cert)
 	for _, optional := range []bool{false, true} {
 		config := &tls.Config{Certificates: []tls.Certificate{pair}}
 		VerifyClients(config, authorities, optional)
-		chain, last := "", root
+		var between [][]byte
+		last := root
 		for n := 1; n <= maxChain+1; n++ {
-			cert, key := last.issue("client")
-			_, err := served(config, server.client(cert+chain, key))
+			shown := last.pair("client")
+			shown.Certificate = append(shown.Certificate, between...)
+			_, err := served(config, server.client(shown))
 			harness.Equal(t, (err == nil), n <= maxChain, n, "certificates, optional", optional, err)
 			last = last.below(fmt.Sprint(n))
-			chain = last.pem + chain
+			between = append([][]byte{last.cert.Raw}, between...)
 		}
-		if _, err := served(config, server.client()); (err == nil) != optional {
-			t.Errorf("no certificate, optional %v: got %v", optional, err)
-		}
+		_, err := served(config, server.client())
+		harness.Equal(t, err == nil, optional, "no certificate, optional", optional, err)
 	}
 }
 
 // The rules are those of crypto/tls.
 func TestACertificateThatIsNotForClientsOrNotTheirsIsRefused(t *testing.T) {
 	a := newAuthority(t, "ours")
-	cert, key := a.issue("server")
-	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	harness.NoError(t, err)
+	pair := a.pair("server")
 	authorities := x509.NewCertPool()
 	authorities.AddCert(a.cert)
 	clientKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -15,9 +15,7 @@ import (
 
 func TestTheSettingsDecideTheVersion(t *testing.T) {
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("one")
-	writePair(t, dir, cert, key)
+	dir := a.folder("one")
 	w := open(t, dir, Options{})
 	for _, c := range []struct {
 		name           string
@@ -46,9 +44,7 @@ func TestTheSettingsDecideTheVersion(t *testing.T) {
 
 func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("one")
-	writePair(t, dir, cert, key)
+	dir := a.folder("one")
 	w := open(t, dir, Options{})
 	state, err := connect(w.Config(Settings{
 		MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12,
@@ -62,9 +58,7 @@ func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
 
 func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("one")
-	writePair(t, dir, cert, key)
+	dir := a.folder("one")
 	ca := filepath.Join(dir, "ca.crt")
 	write(t, ca, a.pem)
 	for _, o := range []Options{{}, {ClientCA: ca}} {
@@ -79,7 +73,7 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 			{[]string{"http/1.1"}, false, "http/1.1"},
 			{nil, false, ""},
 		} {
-			client := a.client(cert, key)
+			client := a.client(a.pair("client"))
 			client.NextProtos = c.offered
 			state, err := connect(w.Config(Settings{HTTP1: c.http1}), client)
 			if err != nil || state.NegotiatedProtocol != c.want {
@@ -91,9 +85,7 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 
 func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
 	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	dir := t.TempDir()
-	cert, key := ours.issue("server")
-	writePair(t, dir, cert, key)
+	dir := ours.folder("server")
 	ca := filepath.Join(dir, "clients.crt")
 	write(t, ca, ours.pem)
 	var h heard
@@ -107,9 +99,8 @@ func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
 		c.ClientSessionCache = tls.NewLRUClientSessionCache(8)
 		return c
 	}
-	ourCert, ourKey := ours.issue("our client")
-	theirCert, theirKey := theirs.issue("their client")
-	our, their, nobody := sessions(ours.client(ourCert, ourKey)), sessions(ours.client(theirCert, theirKey)), sessions(ours.client())
+	our, their := sessions(ours.client(ours.pair("our client"))), sessions(ours.client(theirs.pair("their client")))
+	nobody := sessions(ours.client())
 	wantClients := func(when string, wantOur, wantTheir bool) {
 		t.Helper()
 		for _, c := range []struct {
@@ -148,9 +139,7 @@ func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
 
 func TestABadClientCAAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("one")
-	writePair(t, dir, cert, key)
+	dir := a.folder("one")
 	ca := filepath.Join(dir, "clients.crt")
 	for content, wanted := range map[string]string{
 		"": ca + ": no PEM block of type CERTIFICATE",
@@ -171,9 +160,7 @@ func TestABadClientCAAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
 
 func TestNetHTTPServesHTTP2WithIt(t *testing.T) {
 	a := newAuthority(t, "ca")
-	dir := t.TempDir()
-	cert, key := a.issue("one")
-	writePair(t, dir, cert, key)
+	dir := a.folder("one")
 	ca := filepath.Join(dir, "ca.crt")
 	write(t, ca, a.pem)
 	for _, o := range []Options{{}, {ClientCA: ca}} {
@@ -187,7 +174,7 @@ func TestNetHTTPServesHTTP2WithIt(t *testing.T) {
 			http2 bool
 			want  string
 		}{{true, "HTTP/2.0"}, {false, "HTTP/1.1"}} {
-			client := a.client(cert, key)
+			client := a.client(a.pair("client"))
 			client.NextProtos = nil
 			transport := &http.Transport{TLSClientConfig: client, ForceAttemptHTTP2: c.http2}
 			r, err := (&http.Client{Transport: transport}).Get("https://" + server.Listener.Addr().String())
