@@ -35,8 +35,13 @@ func env(pairs ...string) []EnvVar {
 
 func read(t *testing.T, pairs ...string) *Config {
 	t.Helper()
-	c, err := Read(env(pairs...))
-	harness.NoError(t, err, pairs)
+	return readAll(t, env(pairs...))
+}
+
+func readAll(t *testing.T, environ []EnvVar) *Config {
+	t.Helper()
+	c, err := Read(environ)
+	harness.NoError(t, err, environ)
 	return c
 }
 
@@ -67,11 +72,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 		"unknown": env("FOO", "bar", "SERVING_SERVICE_HOST", "10.0.0.1", "QUEUE_SERVING_HOST", "x"),
 		"empty":   everyNameEmpty(),
 	} {
-		c, err := Read(environ)
-		if err != nil {
-			t.Errorf("%s: got error %v, want none", name, err)
-			continue
-		}
+		c := readAll(t, environ)
 		got := map[string]string{}
 		for _, f := range c.fields() {
 			if value := f.String(); value != "" {
@@ -79,9 +80,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 			}
 		}
 		harness.Equal(t, got, want, name)
-		if got := c.Warnings(); len(got) > 0 {
-			t.Errorf("%s: got warnings %q, want none", name, got)
-		}
+		harness.Equal(t, c.Warnings(), nil, name, "warnings")
 	}
 }
 
@@ -121,8 +120,7 @@ func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
 			}
 			got, err := Load()
 			harness.NoError(t, err)
-			want, err := Read(e.vars)
-			harness.NoError(t, err)
+			want := readAll(t, e.vars)
 			harness.Equal(t, *got, *want)
 		})
 	}
@@ -132,9 +130,7 @@ func TestLoadReadsTheProcessAsReadReadsAList(t *testing.T) {
 		_, err := Load()
 		want := "CONTAINER_CONCURRENCY: \"-1\": a whole number, 0 to 1000000\n" +
 			"ENABLE_HTTP_FULL_DUPLEX: \"enabled\": true or false"
-		if err == nil || err.Error() != want {
-			t.Errorf("got error %v\nwant %s", err, want)
-		}
+		harness.Equal(t, fmt.Sprint(err), want)
 	})
 }
 
@@ -228,11 +224,7 @@ var validValues = []struct {
 
 func TestValuesAreRead(t *testing.T) {
 	for _, test := range validValues {
-		c, err := Read(env(test.name, test.value))
-		if err != nil {
-			t.Errorf("%s=%s: got error %v, want none", test.name, test.value, err)
-			continue
-		}
+		c := read(t, test.name, test.value)
 		harness.Equal(t, test.got(c), test.want, test.name, "=", test.value)
 	}
 }
@@ -353,9 +345,7 @@ func TestAllErrorsAreReportedAtOnce(t *testing.T) {
 func TestABadValueIsNotValidatedASecondTime(t *testing.T) {
 	_, err := Read(env("DRAIN_DEADLINE", "x", "DRAIN_MIN", "1h", "USER_PORT", "x", "ADMIN_PORT", "8080"))
 	want := "USER_PORT: \"x\": a port, 1 to 65535\nDRAIN_DEADLINE: \"x\": a duration such as 30s or 250ms, 1ms or more"
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v\nwant %s", err, want)
-	}
+	harness.Equal(t, fmt.Sprint(err), want)
 }
 
 func TestTelemetryNeverStopsTheProcess(t *testing.T) {
@@ -406,9 +396,7 @@ func TestABadObservabilityConfigIsStillPresent(t *testing.T) {
 		c := read(t, "SERVING_NAMESPACE", "n", "OBSERVABILITY_CONFIG", value)
 		harness.Equal(t, c.Observability.String(), "{}", value)
 		harness.Equal(t, c.RequestTimeoutScope.V, WholeRequest, value, "scope")
-		if got := c.Warnings(); len(got) != 1 {
-			t.Errorf("%s: got warnings %q, want one", value, got)
-		}
+		harness.Equal(t, len(c.Warnings()), 1, value, "warnings", c.Warnings())
 	}
 }
 
@@ -430,15 +418,9 @@ func TestKnativeIsKnownByItsVariables(t *testing.T) {
 		{env("POD_NAME", "p", "REVISION_TIMEOUT_SECONDS", "5"), false, 0},
 	}
 	for _, test := range tests {
-		c, err := Read(test.vars)
-		if err != nil {
-			t.Errorf("%v: got error %v, want none", test.vars, err)
-			continue
-		}
+		c := readAll(t, test.vars)
 		harness.Equal(t, c.OnKnative.V, test.want, test.vars)
-		if got := c.Warnings(); len(got) != test.warnings {
-			t.Errorf("%v: got warnings %q, want %d", test.vars, got, test.warnings)
-		}
+		harness.Equal(t, len(c.Warnings()), test.warnings, test.vars, "warnings", c.Warnings())
 	}
 }
 
@@ -477,11 +459,7 @@ func TestDefaultsDependOnOthers(t *testing.T) {
 		{env(knative, n), probes, []probe.Probe(nil)},
 	}
 	for _, test := range tests {
-		c, err := Read(test.vars)
-		if err != nil {
-			t.Errorf("%v: got error %v, want none", test.vars, err)
-			continue
-		}
+		c := readAll(t, test.vars)
 		harness.Equal(t, test.got(c), test.want, test.vars)
 	}
 }
@@ -494,17 +472,11 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 		env("USER_PORT", "", "PORT", "3000"),
 		env("USER_PORT", "1", "USER_PORT", "3000"),
 	} {
-		c, err := Read(vars)
-		if err != nil {
-			t.Errorf("%v: got error %v, want none", vars, err)
-			continue
-		}
+		c := readAll(t, vars)
 		harness.Equal(t, c.UserPort.V, 3000, vars)
 	}
 	_, err := Read(env("USER_PORT", "nonsense", "PORT", "4000"))
-	if want := `USER_PORT: "nonsense": a port, 1 to 65535`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	harness.Equal(t, fmt.Sprint(err), `USER_PORT: "nonsense": a port, 1 to 65535`)
 }
 
 // A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
@@ -535,11 +507,7 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 		{env("CONCURRENCY_MIN", "2", "CONCURRENCY_MODE", "adaptive", "QUEUE_DEPTH", "9", "QUEUE_TIMEOUT_SECONDS", "5"), ""},
 	}
 	for _, test := range tests {
-		c, err := Read(test.vars)
-		if err != nil {
-			t.Errorf("%v: got error %v, want none", test.vars, err)
-			continue
-		}
+		c := readAll(t, test.vars)
 		harness.Equal(t, strings.Join(c.Warnings(), "\n"), test.want, test.vars)
 	}
 }
@@ -564,9 +532,7 @@ func TestAnEmptyCertificateDirectoryIsWarnedOfWhereSomebodySetIt(t *testing.T) {
 		c, err := Load()
 		harness.NoError(t, err)
 		harness.Equal(t, c.Warnings(), test.want, test.name, "warnings")
-		if got := read(t, "TLS_CERT_DIR", test.dir).Warnings(); len(got) > 0 {
-			t.Errorf("%s: got warnings %q of an environment that may be another machine's, want none", test.name, got)
-		}
+		harness.Equal(t, read(t, "TLS_CERT_DIR", test.dir).Warnings(), nil, test.name, "warnings of an environment that may be another machine's")
 	}
 }
 
@@ -618,14 +584,8 @@ func knativeEnvironments() []environment {
 
 func TestKnativeOfEveryAgeCanStartUs(t *testing.T) {
 	for _, e := range knativeEnvironments() {
-		c, err := Read(e.vars)
-		if err != nil {
-			t.Errorf("%s: got error %v, want none", e.name, err)
-			continue
-		}
-		if got := c.Warnings(); len(got) > 0 {
-			t.Errorf("%s: got warnings %q, want none", e.name, got)
-		}
+		c := readAll(t, e.vars)
+		harness.Equal(t, c.Warnings(), nil, e.name, "warnings")
 		if !c.OnKnative.V || c.Namespace.V != "default" || c.Revision.V != "hello-00001" || c.Pod.V != "hello-00001-deployment-1" ||
 			c.PodIP.V != "10.1.2.3" || c.UserPort.V != 8080 || c.RequestTimeout.V != 5*time.Minute || len(c.Probes.V) != 1 {
 			t.Errorf("%s: got %+v, want what the environment says", e.name, c)
@@ -650,10 +610,8 @@ func TestVariablesOfReleasesInBetweenAreKnown(t *testing.T) {
 
 // We push over OTLP alone: what Knative up to 1.18 asks for otherwise is off, and said so.
 func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
-	c, err := Read(env("SERVING_REQUEST_METRICS_BACKEND", "opencensus", "METRICS_COLLECTOR_ADDRESS", "collector:55678"))
-	if err != nil || c.MetricsNames.V != "off" {
-		t.Errorf("got metrics %q, %v, want off", c.MetricsNames.V, err)
-	}
+	c := read(t, "SERVING_REQUEST_METRICS_BACKEND", "opencensus", "METRICS_COLLECTOR_ADDRESS", "collector:55678")
+	harness.Equal(t, c.MetricsNames.V, "off", "metrics")
 	if got := c.Warnings(); !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "SERVING_REQUEST_METRICS_BACKEND") }) {
 		t.Errorf("got warnings %q, want one about SERVING_REQUEST_METRICS_BACKEND", got)
 	}
@@ -662,22 +620,18 @@ func TestPushingToOpenCensusIsSaidToBeOff(t *testing.T) {
 // Knative grants no less than a second, but a duration may be written with its unit.
 func TestADrainHasADeadlineHoweverShortRequestsAre(t *testing.T) {
 	for _, timeout := range []string{"1ns", "1", "3", "300"} {
-		c, err := Read(env("SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", timeout))
-		if err != nil || c.DrainDeadline.V < time.Millisecond {
-			t.Errorf("%s: got the deadline %v, %v, want a millisecond at least", timeout, c.DrainDeadline.V, err)
+		c := read(t, "SERVING_NAMESPACE", "n", "REVISION_TIMEOUT_SECONDS", timeout)
+		if c.DrainDeadline.V < time.Millisecond {
+			t.Errorf("%s: got the deadline %v, want a millisecond at least", timeout, c.DrainDeadline.V)
 		}
 	}
 }
 
 func TestOurOwnPortsAreNotMerged(t *testing.T) {
 	for value, want := range map[string]int{"9091": 0, "8012": 0, "8080": 8080, "9000": 9000} {
-		c, err := Read(env("METRICS_MERGE_PORT", value))
-		if err != nil || c.MergePort.V != want {
-			t.Errorf("%s: got %d, %v, want %d", value, c.MergePort.V, err, want)
-		}
-		if warned := len(c.Warnings()) > 0; warned != (want == 0) {
-			t.Errorf("%s: got warnings %q, want one: %v", value, c.Warnings(), want == 0)
-		}
+		c := read(t, "METRICS_MERGE_PORT", value)
+		harness.Equal(t, c.MergePort.V, want, value)
+		harness.Equal(t, len(c.Warnings()) > 0, want == 0, value, "warned", c.Warnings())
 	}
 }
 
@@ -685,8 +639,6 @@ func TestTheFloorOfAnAdaptiveLimitIsNotAboveItsCeiling(t *testing.T) {
 	for _, ceiling := range []string{"7", "0"} {
 		_, err := Read(env("CONCURRENCY_MODE", "adaptive", "CONTAINER_CONCURRENCY", ceiling, "CONCURRENCY_MIN", "1001"))
 		want := `CONCURRENCY_MIN: "1001": at most CONTAINER_CONCURRENCY, which is ` + map[string]string{"7": "7", "0": "1000"}[ceiling]
-		if err == nil || err.Error() != want {
-			t.Errorf("%s: got %v, want %s", ceiling, err, want)
-		}
+		harness.Equal(t, fmt.Sprint(err), want, ceiling)
 	}
 }

@@ -48,36 +48,20 @@ func TestExampleIsTheDefault(t *testing.T) {
 		"as it is":       assignments(t, text),
 		"with Knative's": append(assignments(t, everything), EnvVar{"ON_KNATIVE", "false"}),
 	} {
-		c, err := Read(environ)
-		if err != nil {
-			t.Errorf("%s: got error %v, want none", name, err)
-			continue
-		}
+		c := readAll(t, environ)
 		harness.Equal(t, settings(c), settings(Default()), name)
-		if got := c.Warnings(); len(got) > 0 {
-			t.Errorf("%s: got warnings %q, want none", name, got)
-		}
+		harness.Equal(t, c.Warnings(), nil, name, "warnings")
 	}
 	harness.Equal(t, len(assignments(t, everything)), len(new(Config).fields()), "variables")
 }
 
 func TestGuideExamplesAreAllowed(t *testing.T) {
 	blocks := regexp.MustCompile("(?s)```env\n(.*?)```").FindAllStringSubmatch(contents(t, guide), -1)
-	if got, want := len(blocks), 3; got != want {
-		t.Fatalf("got %d examples, want %d", got, want)
-	}
+	harness.Equal(t, len(blocks), 3, "examples")
 	for _, block := range blocks {
-		c, err := Read(assignments(t, block[1]))
-		if err != nil {
-			t.Errorf("got %v, want no error from\n%s", err, block[1])
-			continue
-		}
-		if got := c.Warnings(); len(got) > 0 {
-			t.Errorf("got warnings %q, want none from\n%s", got, block[1])
-		}
-		if c.OnKnative.V {
-			t.Errorf("got an example on Knative, want none:\n%s", block[1])
-		}
+		c := readAll(t, assignments(t, block[1]))
+		harness.Equal(t, c.Warnings(), nil, block[1], "warnings")
+		harness.Equal(t, c.OnKnative.V, false, block[1], "on Knative")
 	}
 }
 

@@ -26,28 +26,19 @@ func TestMetricsAreServedWhereKnativeSays(t *testing.T) {
 		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("0.0.0.0:9191"), "METRICS_PROMETHEUS_PORT", "9292"}, "0.0.0.0", 9292},
 		{[]string{"OBSERVABILITY_CONFIG", prometheusAt("0.0.0.0:9191"), "METRICS_PROMETHEUS_HOST", "127.0.0.1"}, "127.0.0.1", 9191},
 	} {
-		got, err := Read(env(c.settings...))
-		harness.NoError(t, err, c.settings)
-		if got.MetricsHost.V != c.host || got.MetricsPort.V != c.port {
-			t.Errorf("%q: got %q, %d, want %q, %d", c.settings, got.MetricsHost.V, got.MetricsPort.V, c.host, c.port)
-		}
-		if w := got.Warnings(); len(w) > 0 {
-			t.Errorf("%q: got warnings %q, want none", c.settings, w)
-		}
+		got := read(t, c.settings...)
+		harness.Equal(t, got.MetricsHost.V, c.host, c.settings, "host")
+		harness.Equal(t, got.MetricsPort.V, c.port, c.settings, "port")
+		harness.Equal(t, got.Warnings(), nil, c.settings, "warnings")
 	}
 }
 
 // docs/promises.md 3.9: telemetry never takes traffic down.
 func TestAnUnusableMetricsEndpointIsReportedAndNotUsed(t *testing.T) {
 	for _, endpoint := range []string{"9191", "host", "0.0.0.0:80", "0.0.0.0:70000", "0.0.0.0:http", ":8012", ":8008"} {
-		c, err := Read(env("OBSERVABILITY_CONFIG", prometheusAt(endpoint)))
-		if err != nil {
-			t.Errorf("%s: got %v, want it to be ignored", endpoint, err)
-			continue
-		}
-		if c.MetricsPort.V != 9091 || c.MetricsHost.V != "" {
-			t.Errorf("%s: got %q, %d, want the default", endpoint, c.MetricsHost.V, c.MetricsPort.V)
-		}
+		c := read(t, "OBSERVABILITY_CONFIG", prometheusAt(endpoint))
+		harness.Equal(t, c.MetricsPort.V, 9091, endpoint, "port")
+		harness.Equal(t, c.MetricsHost.V, "", endpoint, "host")
 		harness.Contains(t, strings.Join(c.Warnings(), "\n"), "requestMetrics.endpoint", endpoint, "warnings")
 	}
 }

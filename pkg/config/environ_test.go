@@ -2,8 +2,6 @@ package config
 
 import (
 	"math/rand/v2"
-	"reflect"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -13,9 +11,7 @@ import (
 )
 
 func TestEnvironIsEmptyForTheDefault(t *testing.T) {
-	if got := Environ(Default()); len(got) > 0 {
-		t.Errorf("got %v, want nothing", got)
-	}
+	harness.Equal(t, Environ(Default()), nil)
 }
 
 func TestEnvironSaysWhatAnInjectorWants(t *testing.T) {
@@ -41,11 +37,7 @@ func TestEnvironWritesProbesOfAnyNumber(t *testing.T) {
 				c.Probes.V = append(c.Probes.V, tcp(int32(9000+i))...)
 			}
 			c.RequestTimeoutScope.V = WholeRequest
-			got, err := Read(Environ(c))
-			if err != nil {
-				t.Errorf("knative %v, %d probes: got error %v, want none", knative, n, err)
-				continue
-			}
+			got := readAll(t, Environ(c))
 			harness.Equal(t, settings(got), settings(c), "knative", knative, n, "probes")
 		}
 	}
@@ -67,8 +59,7 @@ func TestEnvironIsTheWayBack(t *testing.T) {
 		t.Errorf("got %d environments without errors, want at least 200", good)
 	}
 	for _, e := range knativeEnvironments() {
-		want, err := Read(e.vars)
-		harness.NoError(t, err)
+		want := readAll(t, e.vars)
 		back(t, want)
 	}
 }
@@ -76,17 +67,10 @@ func TestEnvironIsTheWayBack(t *testing.T) {
 func back(t *testing.T, want *Config) {
 	t.Helper()
 	environ := Environ(want)
-	got, err := Read(environ)
-	harness.NoError(t, err, environ)
-	if g, w := settings(got), settings(want); g != w {
-		t.Fatalf("%v:\ngot  %s\nwant %s", environ, g, w)
-	}
-	if !reflect.DeepEqual(got.Probes.V, want.Probes.V) {
-		t.Fatalf("%v: got probes %+v, want %+v", environ, got.Probes.V, want.Probes.V)
-	}
-	if again := Environ(got); !slices.Equal(again, environ) {
-		t.Fatalf("got  %v\nwant %v", again, environ)
-	}
+	got := readAll(t, environ)
+	harness.Equal(t, settings(got), settings(want), environ)
+	harness.Equal(t, got.Probes.V, want.Probes.V, environ, "probes")
+	harness.Equal(t, Environ(got), environ, "once more")
 }
 
 // randomEnviron sets about a third of all variables, by any of their names, to values
@@ -131,8 +115,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		environ := Environ(c)
-		again, err := Read(environ)
-		harness.NoError(t, err, environ)
+		again := readAll(t, environ)
 		harness.Equal(t, settings(again), settings(c), environ)
 		c.Settings()
 	})

@@ -37,9 +37,7 @@ func TestAMisspeltVariableIsNamedWithTheOneThatWasMeant(t *testing.T) {
 		want := []string{name + ": unknown, so it is ignored; did you mean " + meant + "?"}
 		harness.Equal(t, c.Warnings(), want, name, "warnings")
 		harness.Equal(t, settings(c), settings(Default()), name)
-		if got := read(t, name, "").Warnings(); len(got) > 0 {
-			t.Errorf("%s without a value: got warnings %q, want none", name, got)
-		}
+		harness.Equal(t, read(t, name, "").Warnings(), nil, name, "without a value: warnings")
 	}
 }
 
@@ -74,9 +72,7 @@ func TestVariablesOfOthersAreNotTakenForMisspeltOnes(t *testing.T) {
 		OTEL_METRICS_EXPORTER OTEL_METRIC_EXPORT_TIMEOUT OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT OTEL_SPAN_EVENT_COUNT_LIMIT OTEL_SPAN_LINK_COUNT_LIMIT
 		OTEL_TRACES_EXPORTER OTEL_NODE_RESOURCE_DETECTORS OTEL_RESOURCE_ATTRIBUTES_NODE_NAME OTEL_RESOURCE_ATTRIBUTES_POD_NAME`)
 	for _, name := range others {
-		if c := read(t, name, "3000"); len(c.Warnings()) > 0 {
-			t.Errorf("%s: got warnings %q, want none", name, c.Warnings())
-		}
+		harness.Equal(t, read(t, name, "3000").Warnings(), nil, name, "warnings")
 	}
 }
 
@@ -93,10 +89,7 @@ func TestServiceLinksAreNotTakenForMisspeltOnes(t *testing.T) {
 				vars = append(vars, EnvVar{name, value})
 			}
 		}
-		c, err := Read(vars)
-		if err != nil || len(c.Warnings()) > 0 {
-			t.Errorf("%s: got warnings %q, %v, want none", service, c.Warnings(), err)
-		}
+		harness.Equal(t, readAll(t, vars).Warnings(), nil, service, "warnings")
 	}
 }
 

@@ -50,8 +50,7 @@ func TestSettingsHaveAFixedOrder(t *testing.T) {
 	}
 	want := order(Default())
 	for _, e := range knativeEnvironments() {
-		c, err := Read(e.vars)
-		harness.NoError(t, err)
+		c := readAll(t, e.vars)
 		harness.Equal(t, order(c), want, e.name)
 	}
 }
@@ -68,8 +67,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"OBSERVABILITY_CONFIG", `{"tracing":{"endpoint":"https://u:`+secret+`@t"},"metrics":{"endpoint":"https://u:`+secret+`@m"}}`,
 		"SERVING_READINESS_PROBE", `{"httpGet":{"port":8080,"path":"/ready","httpHeaders":[{"name":"Authorization","value":"`+secret+`"}]}}`,
 	)
-	c, err := Read(vars)
-	harness.NoError(t, err)
+	c := readAll(t, vars)
 	var b strings.Builder
 	c.Write(&b)
 	for _, s := range c.Settings() {
@@ -83,7 +81,7 @@ func TestNoSecretIsShown(t *testing.T) {
 	harness.Equal(t, c.Probes.V[0].HTTPGet.HTTPHeaders[0].Value, secret, "header value", "in the probe")
 
 	// Nor in what is said of bad values.
-	_, err = Read(env("USER_PORT", "http://u:"+secret+"@host"))
+	_, err := Read(env("USER_PORT", "http://u:"+secret+"@host"))
 	if err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("got error %v, want one without %s", err, secret)
 	}

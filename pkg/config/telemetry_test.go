@@ -74,8 +74,7 @@ func TestClientAuthenticationOfScrapersIsValidated(t *testing.T) {
 		{env(cert, "c", key, "k", ca, "a"), ca + ": it needs " + auth + " to be optional or require, which need it"},
 		{env(auth, "require", ca, "a"), auth + ": it needs " + cert},
 	} {
-		settings, err := Read(c.vars)
-		harness.NoError(t, err)
+		settings := readAll(t, c.vars)
 		got := ""
 		if err := settings.MetricsTLS.Validate(); err != nil {
 			got = err.Error()
@@ -89,8 +88,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add("authorization=Bearer%20x,bad name=1")
 	f.Add("a=b%0Ac,\xff=1")
 	f.Fuzz(func(t *testing.T, list string) {
-		c, err := Read(env("OTEL_EXPORTER_OTLP_HEADERS", list))
-		harness.NoError(t, err)
+		c := read(t, "OTEL_EXPORTER_OTLP_HEADERS", list)
 		for name, values := range c.OTel.Traces().Header {
 			if !httpguts.ValidHeaderFieldName(name) || len(values) != 1 || !httpguts.ValidHeaderFieldValue(values[0]) {
 				t.Errorf("%q: got the field %q: %q, which cannot be sent", list, name, values)
