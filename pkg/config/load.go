@@ -169,14 +169,11 @@ type field struct {
 	name    string
 	tag     reflect.StructTag
 	soft    bool      // a bad value falls back to the default with a warning (docs/promises.md 3.9)
-	origins []*origin // the setting's and its aliases', in the order in which they count
+	origins []*origin // the setting's, if there is one, and its aliases', in the order in which they count
 }
 
 // names are all the names by which the variable is read, the first first.
 func (f *field) names() []string {
-	if f.setting == nil {
-		return []string{f.name}
-	}
 	var all []string
 	for _, o := range f.origins {
 		all = append(all, o.name)
@@ -208,7 +205,7 @@ func fieldsOf(of reflect.Value, soft bool) []*field {
 			fields = append(fields, fieldsOf(of.Field(i), soft)...)
 			continue
 		case t.Name == "_":
-			fields = append(fields, &field{name: name, tag: t.Tag})
+			fields = append(fields, &field{name: name, tag: t.Tag, origins: []*origin{{name: name}}})
 			continue
 		}
 		switch s := of.Field(i).Addr().Interface().(type) {

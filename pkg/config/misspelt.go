@@ -19,8 +19,7 @@ const (
 )
 
 // warnOfMisspelt says of each variable that looks like a misspelt one of ours that it
-// has no effect. Its value is not shown, because it may be a secret. The work is linear
-// in the size of the environment.
+// has no effect. Its value is not shown, because it may be a secret.
 func (in *reading) warnOfMisspelt() {
 	known := map[string]bool{}
 	for _, s := range in.sections {
@@ -30,17 +29,13 @@ func (in *reading) warnOfMisspelt() {
 			}
 		}
 	}
-	meant := map[string]string{}
-	for name, value := range in.values {
-		if value == "" || known[name] || isServiceLink(name, value) {
+	for _, name := range slices.Sorted(maps.Keys(in.values)) {
+		if value := in.values[name]; value == "" || known[name] || isServiceLink(name, value) {
 			continue
 		}
 		if nearest := in.nearest(name); nearest != "" {
-			meant[name] = nearest
+			in.warn("%s: unknown, so it is ignored; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), nearest)
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(meant)) {
-		in.warn("%s: unknown, so it is ignored; did you mean %s?", strings.Trim(strconv.Quote(name), `"`), meant[name])
 	}
 }
 

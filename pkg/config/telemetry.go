@@ -57,15 +57,25 @@ func (o *Observability) parse(text string) error {
 	return nil
 }
 
-// Pairs are a list of name=value with percent-encoded values.
-type Pairs struct {
-	Of   map[string]string
+// pairs are a list of name=value with percent-encoded values.
+type pairs struct {
+	Value[map[string]string]
 	text string
+}
+
+func (*pairs) allowed() string  { return "text" }
+func (p *pairs) String() string { return p.text }
+
+// read keeps the text of a list with an error, too.
+func (p *pairs) read(text string) (err error) {
+	p.text = text
+	p.V, err = parsePairs(text)
+	return err
 }
 
 // parsePairs reads the list. The error never shows a value, which may be a secret.
 func parsePairs(text string) (map[string]string, error) {
-	pairs := map[string]string{}
+	all := map[string]string{}
 	for pair := range strings.SplitSeq(text, ",") {
 		if strings.TrimSpace(pair) == "" {
 			continue
@@ -73,27 +83,22 @@ func parsePairs(text string) (map[string]string, error) {
 		name, value, ok := strings.Cut(pair, "=")
 		name = strings.TrimSpace(name)
 		if !ok || name == "" {
-			return nil, fmt.Errorf("entry %d is not name=value", len(pairs)+1)
+			return nil, fmt.Errorf("entry %d is not name=value", len(all)+1)
 		}
 		value, err := url.PathUnescape(strings.TrimSpace(value))
 		if err != nil {
 			return nil, fmt.Errorf("the value of %q is not percent-encoded", name)
 		}
-		pairs[name] = value
+		all[name] = value
 	}
-	return pairs, nil
+	return all, nil
 }
 
 // Attributes are those of OpenTelemetry's resource.
-type Attributes struct{ Value[Pairs] }
-
-func (*Attributes) allowed() string  { return "text" }
-func (a *Attributes) String() string { return a.V.text }
+type Attributes struct{ pairs }
 
 func (a *Attributes) parse(text string) error {
-	pairs, err := parsePairs(text)
-	a.V = Pairs{pairs, text}
-	if err != nil {
+	if err := a.read(text); err != nil {
 		return remarks{err.Error() + "; they are left out"}
 	}
 	return nil
@@ -101,22 +106,17 @@ func (a *Attributes) parse(text string) error {
 
 // Headers are fields of the requests to a collector. Only those are kept that net/http
 // would send.
-type Headers struct{ Value[Pairs] }
-
-func (*Headers) allowed() string  { return "text" }
-func (h *Headers) String() string { return h.V.text }
+type Headers struct{ pairs }
 
 func (h *Headers) parse(text string) error {
-	pairs, err := parsePairs(text)
-	h.V = Pairs{pairs, text}
-	if err != nil {
+	if err := h.read(text); err != nil {
 		return remarks{err.Error() + "; none are sent"}
 	}
 	var bad remarks
-	for _, name := range slices.Sorted(maps.Keys(pairs)) {
-		if !isField(name, pairs[name]) {
+	for _, name := range slices.Sorted(maps.Keys(h.V)) {
+		if !isField(name, h.V[name]) {
 			bad = append(bad, fmt.Sprintf("%q is not a header field; it is not sent", name))
-			delete(pairs, name)
+			delete(h.V, name)
 		}
 	}
 	if bad != nil {
@@ -128,7 +128,7 @@ func (h *Headers) parse(text string) error {
 // header is the fields as they are sent; nil: none.
 func (h *Headers) header() http.Header {
 	var all http.Header
-	for name, value := range h.V.Of {
+	for name, value := range h.V {
 		if all == nil {
 			all = http.Header{}
 		}
@@ -227,7 +227,7 @@ func (o *OTel) collector(endpoint *Text, protocol *Choice[string], headers *Head
 	if protocol.V == "" {
 		protocol = &o.Protocol
 	}
-	if headers.V.text == "" {
+	if headers.text == "" {
 		headers = &o.Headers
 	}
 	return Collector{Endpoint: endpoint.V, BaseEndpoint: o.Endpoint.V, Protocol: protocol.V, Header: headers.header()}

@@ -19,7 +19,7 @@ func TestHeadersAndAttributesAreRead(t *testing.T) {
 		t.Errorf("got headers %v, want Authorization and X-Tenant", h)
 	}
 	harness.Equal(t, c.OTel.Metrics().Header.Get("Never"), "sent", "the metrics' header")
-	if got := c.OTel.ResourceAttributes.V.Of; len(got) != 2 || got["deployment.environment"] != "prod" || got["team"] != "a,b" {
+	if got := c.OTel.ResourceAttributes.V; len(got) != 2 || got["deployment.environment"] != "prod" || got["team"] != "a,b" {
 		t.Errorf("got attributes %v, want prod and a,b", got)
 	}
 	want := []string{
@@ -40,7 +40,7 @@ func TestABadExporterSettingIsLeftOut(t *testing.T) {
 	} {
 		got := read(t, name, c.value)
 		harness.Equal(t, got.Warnings(), []string{name + ": " + c.want}, name, "=", c.value, "warnings")
-		if h, a := got.OTel.Traces().Header, got.OTel.ResourceAttributes.V.Of; len(h)+len(a) > 0 || got.OTel.Sampler.V != "" || got.OTel.SamplerArg.V != nil {
+		if h, a := got.OTel.Traces().Header, got.OTel.ResourceAttributes.V; len(h)+len(a) > 0 || got.OTel.Sampler.V != "" || got.OTel.SamplerArg.V != nil {
 			t.Errorf("%s=%s: got %v, %v, %q, %v, want nothing", name, c.value, h, a, got.OTel.Sampler.V, got.OTel.SamplerArg.V)
 		}
 	}

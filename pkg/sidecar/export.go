@@ -58,7 +58,7 @@ func (s *sidecar) exportSettings(protocol, endpoint string, collector config.Col
 		Resource: export.Resource{
 			Namespace: c.Namespace.V, Service: c.Service.V, Configuration: c.Configuration.V, Revision: c.Revision.V,
 			Pod: c.Pod.V, PodIP: c.PodIP.V, Version: s.process.Version,
-			ServiceName: c.OTel.ServiceName.V, Attributes: c.OTel.ResourceAttributes.V.Of,
+			ServiceName: c.OTel.ServiceName.V, Attributes: c.OTel.ResourceAttributes.V,
 		},
 		OwnPorts: s.ownPorts(),
 	}
