@@ -18,8 +18,7 @@ type commandLine struct {
 	topic   string // of help: a command, or "" for all of them
 	asJSON  bool   // of why and config
 	limit   bool   // of why: the question is which limit would be right
-	shell   string // of completion
-	folder  string // of man
+	arg     string // of completion: a shell; of man: a folder
 	ask     execProbe
 }
 
@@ -41,8 +40,8 @@ func formats() []string { return []string{"text", "json"} }
 // flags are those of the program without a command. showVersion is set where one of them asks for it.
 func (line *commandLine) flags(showVersion *bool) *flag.FlagSet {
 	flags := newFlags()
-	flags.Var(&line.ask.period, "probe-period", "")
-	flags.Var(&line.ask.timeout, "probe-timeout", "")
+	flags.Func("probe-period", "", setSpan(&line.ask.period))
+	flags.Func("probe-timeout", "", setSpan(&line.ask.timeout))
 	flags.BoolVar(showVersion, "version", false, "")
 	flags.BoolVar(showVersion, "v", false, "")
 	return flags
@@ -86,7 +85,7 @@ func program() completion.Program {
 // parse reads a command line. Where the error is not nil, the topic is the help that
 // its writer should read.
 func parse(args []string) (commandLine, error) {
-	line := commandLine{command: "serve"}
+	line := commandLine{command: "serve", ask: execProbe{period: -1, timeout: -1}}
 	showVersion := false
 	flags := line.flags(&showVersion)
 	switch err := parseFlags(flags, args); {
@@ -111,41 +110,32 @@ func (line commandLine) parseCommand(name string, args []string) (commandLine, e
 	if !slices.Contains(commandNames(), name) && name != packing {
 		return line, spelling.UnknownWord("command", name, commandNames())
 	}
-	if line.command = name; name == packing {
-		if len(args) != 1 {
-			return line, errors.New("man: which folder?")
-		}
-		line.folder = args[0]
-		return line, nil
+	if line.command = name; name != "help" && name != packing {
+		line.topic = name
 	}
 	flags := line.flagsOf(name)
-	err := parseFlags(flags, args)
-	if errors.Is(err, flag.ErrHelp) {
+	switch err := parseFlags(flags, args); {
+	case errors.Is(err, flag.ErrHelp):
 		line.command, line.topic = "help", name
 		return line, nil
+	case err != nil:
+		return line, fmt.Errorf("%s: %w", name, err)
 	}
 	rest := flags.Args()
-	if err == nil && name == "help" && len(rest) > 0 {
-		if !slices.Contains(commandNames(), rest[0]) {
-			return line, spelling.UnknownWord("command", rest[0], commandNames())
-		}
+	switch {
+	case name == packing && len(rest) != 1:
+		return line, errors.New("man: which folder?")
+	case name == "completion" && (len(rest) == 0 || !slices.Contains(completion.Shells(), rest[0])):
+		return line, fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
+	case name == "help" && len(rest) > 0 && !slices.Contains(commandNames(), rest[0]):
+		return line, spelling.UnknownWord("command", rest[0], commandNames())
+	case name == "help" && len(rest) > 0:
 		line.topic, rest = rest[0], rest[1:]
+	case name == packing || name == "completion":
+		line.arg, rest = rest[0], rest[1:]
 	}
-	if err == nil && name == "completion" {
-		if len(rest) == 0 || !slices.Contains(completion.Shells(), rest[0]) {
-			line.topic = name
-			return line, fmt.Errorf("completion: which shell? %s", strings.Join(completion.Shells(), ", "))
-		}
-		line.shell, rest = rest[0], rest[1:]
-	}
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("unexpected argument %q", rest[0])
-	}
-	if err != nil {
-		if name != "help" {
-			line.topic = name
-		}
-		return line, fmt.Errorf("%s: %w", name, err)
+	if len(rest) > 0 {
+		return line, fmt.Errorf("%s: unexpected argument %q", name, rest[0])
 	}
 	return line, nil
 }

@@ -52,37 +52,39 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "queue-proxy: %v\nRun '%s' for usage.\n", err, strings.TrimSpace("queue-proxy help "+line.topic))
 		return 2
 	}
+	done := true
 	switch line.command {
 	case "help":
 		fmt.Fprint(stdout, help(line.topic))
-		return 0
 	case "version":
 		fmt.Fprintf(stdout, "queue-proxy %s (commit %s)\n", version, commit)
-		return 0
 	case "completion":
-		script, err := program().Script(line.shell)
-		if err != nil {
-			return fail(stderr, err)
-		}
+		var script string
+		script, err = program().Script(line.arg)
 		fmt.Fprint(stdout, script)
-		return 0
 	case packing:
-		if err := pages().Write(line.folder); err != nil {
-			return fail(stderr, err)
-		}
-		return 0
+		err = pages().Write(line.arg)
+	default:
+		done, err = runConfigured(line, stdout)
 	}
-	return runConfigured(line, stdout, stderr)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		if line.command == "serve" {
+			lastWords(err)
+		}
+	}
+	if err != nil || !done {
+		return 1
+	}
+	return 0
 }
 
-// runConfigured is run for the commands that need settings.
-func runConfigured(line commandLine, stdout, stderr io.Writer) int {
+// runConfigured is run for the commands that need settings. It reports false where the
+// answer is no.
+func runConfigured(line commandLine, stdout io.Writer) (bool, error) {
 	c, err := config.Load()
-	switch {
-	case err != nil && line.command == "serve":
-		return refuse(stderr, err)
-	case err != nil:
-		return fail(stderr, err)
+	if err != nil {
+		return false, err
 	}
 	switch line.command {
 	case "config":
@@ -91,34 +93,23 @@ func runConfigured(line commandLine, stdout, stderr io.Writer) int {
 		} else {
 			c.Write(stdout)
 		}
-		return 0
+		return true, nil
 	case "why":
-		ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
-		defer cancel()
-		if line.limit {
-			if err := sidecar.WhyLimit(ctx, c.StatusPort.V, line.asJSON, stdout); err != nil {
-				return fail(stderr, err)
-			}
-			return 0
-		}
-		ready, err := sidecar.Why(ctx, c.StatusPort.V, line.asJSON, stdout)
-		if err != nil {
-			return fail(stderr, err)
-		}
-		if !ready {
-			return 1
-		}
-		return 0
+		return why(line, c.StatusPort.V, stdout)
 	case probing:
-		if err := line.ask.run(c.Port.V); err != nil {
-			return fail(stderr, err)
-		}
-		return 0
+		return true, line.ask.run(c.Port.V)
 	}
-	if err := serve(c); err != nil {
-		return refuse(stderr, err)
+	return true, serve(c)
+}
+
+// why asks the sidecar that runs here whether it is ready, or which limit would be right.
+func why(line commandLine, statusPort int, stdout io.Writer) (bool, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), whyTimeout)
+	defer cancel()
+	if line.limit {
+		return true, sidecar.WhyLimit(ctx, statusPort, line.asJSON, stdout)
 	}
-	return 0
+	return sidecar.Why(ctx, statusPort, line.asJSON, stdout)
 }
 
 // serve runs the sidecar until a signal says that the pod is ending. A second
@@ -147,18 +138,10 @@ func serve(c *config.Config) error {
 	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Commit: commit, Started: started, Log: log, Level: level})
 }
 
-// fail says what could not be done.
-func fail(stderr io.Writer, err error) int {
-	fmt.Fprintln(stderr, err)
-	return 1
-}
-
-// refuse says why the sidecar does not serve, also where `kubectl describe pod`
-// shows it.
-func refuse(stderr io.Writer, err error) int {
+// lastWords says why the sidecar does not serve where `kubectl describe pod` shows it.
+func lastWords(err error) {
 	if f, openErr := os.OpenFile(terminationLog, os.O_WRONLY|os.O_APPEND, 0); openErr == nil {
 		fmt.Fprintln(f, err)
 		f.Close()
 	}
-	return fail(stderr, err)
 }
