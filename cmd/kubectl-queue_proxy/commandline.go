@@ -139,44 +139,37 @@ func parse(args []string) (commandLine, error) {
 }
 
 // positional reads flags wherever they stand, as kubectl does, and returns the words between.
-func positional(flags *flag.FlagSet, args []string) ([]string, error) {
-	var words []string
-	for {
-		if err := flags.Parse(detach(flags, args)); err != nil {
+// Behind -- all are words.
+func positional(flags *flag.FlagSet, args []string) (words []string, err error) {
+	for len(args) > 0 {
+		arg, n := args[0], 1
+		if arg == "--" {
+			return append(words, args[1:]...), nil
+		}
+		name, _, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case !strings.HasPrefix(arg, "-"):
+		case takesValue(flags, name) && !hasValue:
+			n = min(2, len(args))
+		case flags.Lookup(name) == nil && len(arg) > 2 && takesValue(flags, arg[1:2]): // -njson: people are used to it
+			args, n = append([]string{arg[:2], arg[2:]}, args[1:]...), 2
+		}
+		if err := flags.Parse(args[:n]); err != nil {
 			return nil, err
 		}
-		rest := flags.Args()
-		if len(rest) == 0 {
-			return words, nil
-		}
-		words, args = append(words, rest[0]), rest[1:]
+		words, args = append(words, flags.Args()...), args[n:]
 	}
+	return words, nil
 }
 
-// detach makes two words of -njson and the like in the first words that are flags: people are
-// used to it.
-func detach(flags *flag.FlagSet, args []string) []string {
-	var out []string
-	for i, arg := range args {
-		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		switch {
-		case !strings.HasPrefix(arg, "-") || arg == "--":
-			return append(out, args[i:]...)
-		case flags.Lookup(name) == nil && len(arg) > 2 && arg[1] != '-' && flags.Lookup(arg[1:2]) != nil && arg[1] != 'A':
-			out = append(out, arg[:2], arg[2:])
-		default:
-			out = append(out, arg)
-			if f := flags.Lookup(name); f != nil && !strings.Contains(arg, "=") && !isBool(f) && i+1 < len(args) {
-				return append(append(out, args[i+1]), detach(flags, args[i+2:])...)
-			}
-		}
+// takesValue reports whether there is a flag of that name, with a value.
+func takesValue(flags *flag.FlagSet, name string) bool {
+	f := flags.Lookup(name)
+	if f == nil {
+		return false
 	}
-	return out
-}
-
-func isBool(f *flag.Flag) bool {
 	b, ok := f.Value.(interface{ IsBoolFlag() bool })
-	return ok && b.IsBoolFlag()
+	return !ok || !b.IsBoolFlag()
 }
 
 // check returns what is wrong with a command line as a whole. The topic of help is moved to

@@ -70,16 +70,12 @@ const completing = "__complete"
 // complete writes what may stand in place of the last word of a command line, one for each
 // line, and a directive.
 func (p *program) complete(ctx context.Context, args []string) int {
-	directive := noFiles
-	var offers []string
-	if len(args) <= 1 {
-		offers = commandNames()
-	} else {
-		offers, directive = p.offers(ctx, args[0], args[1:len(args)-1], args[len(args)-1])
+	offers, directive, last := commandNames(), noFiles, ""
+	if n := len(args); n > 0 {
+		last = args[n-1]
 	}
-	last := ""
-	if len(args) > 0 {
-		last = args[len(args)-1]
+	if n := len(args); n > 1 {
+		offers, directive = p.offers(ctx, args[0], args[1:n-1], last)
 	}
 	for _, o := range offers {
 		if strings.HasPrefix(o, last) {
@@ -97,7 +93,7 @@ func (p *program) offers(ctx context.Context, command string, before []string, l
 	flags := line.flagsOf(command)
 	if n := len(before); n > 0 && strings.HasPrefix(before[n-1], "-") {
 		name := strings.TrimLeft(before[n-1], "-")
-		if f := flags.Lookup(name); f != nil && !isBool(f) {
+		if takesValue(flags, name) {
 			if name == "kubeconfig" {
 				return nil, filesToo
 			}

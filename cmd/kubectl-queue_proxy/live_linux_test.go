@@ -89,7 +89,7 @@ func TestTheScreenFollowsUntilSomebodyQuits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var stderr bytes.Buffer
 		ended := make(chan int, 1)
-		p := &program{stdin: file, stdout: file, stderr: &stderr, environ: []string{"TERM=xterm"}}
+		p := &program{stdin: file, stdout: file, stderr: &stderr, terminal: "xterm"}
 		go func() { ended <- p.run(ctx, []string{"top", "-n", "shop", "--interval=1s"}) }()
 		harness.Until(t, "both rows are there", func() bool {
 			f := w.frame()
@@ -113,7 +113,7 @@ func TestNoColourWhereNobodyWantsAny(t *testing.T) {
 	w, file := openWindow(t, 100, 20)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
-	p := &program{stdin: file, stdout: file, stderr: io.Discard, environ: []string{"TERM=xterm", "NO_COLOR=1"}}
+	p := &program{stdin: file, stdout: file, stderr: io.Discard, terminal: "xterm", plain: true}
 	go func() { ended <- p.run(ctx, []string{"top", "-n", "shop"}) }()
 	harness.Until(t, "a row is there", func() bool { return strings.Contains(w.frame(), "web-1") })
 	cancel()
@@ -126,7 +126,7 @@ func TestNoColourWhereNobodyWantsAny(t *testing.T) {
 func TestADumbTerminalGetsText(t *testing.T) {
 	(&cluster{pods: podItem("shop", "web-1", "")}).install(t, "")
 	w, file := openWindow(t, 100, 20)
-	p := &program{stdin: file, stdout: file, stderr: io.Discard, environ: []string{"TERM=dumb"}}
+	p := &program{stdin: file, stdout: file, stderr: io.Discard, terminal: "dumb"}
 	harness.Equal(t, p.run(t.Context(), []string{"top", "-n", "shop", "--interval=1s"}), 0, "code")
 	harness.Until(t, "a row is there", func() bool { return strings.Contains(w.all(), "web-1") })
 	if strings.Contains(w.all(), "\x1b") {

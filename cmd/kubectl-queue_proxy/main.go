@@ -51,7 +51,8 @@ const inImage = "/ko-app/queue"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ()} //nolint:forbidigo // the plugin's own, read once; pkg/config reads the sidecar's
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	p.terminal, p.plain = os.Getenv("TERM"), os.Getenv("NO_COLOR") != "" //nolint:forbidigo // the plugin's own, read once; pkg/config reads the sidecar's
 	code := p.run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)
@@ -61,7 +62,8 @@ func main() {
 type program struct {
 	stdin          *os.File
 	stdout, stderr io.Writer
-	environ        []string
+	terminal       string // its kind
+	plain          bool   // no colours are wanted
 }
 
 // run does what a command line says and returns the exit code. It ends early when ctx does.
@@ -113,16 +115,6 @@ func (p *program) why(ctx context.Context, line commandLine) (int, error) {
 
 func (p *program) kubectl(line commandLine) kubectl.Command {
 	return kubectl.Command{Flags: line.passed, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
-}
-
-// valueOf is a variable of the environment, "" if it is not there.
-func (p *program) valueOf(name string) string {
-	for _, line := range p.environ {
-		if value, ok := strings.CutPrefix(line, name+"="); ok {
-			return value
-		}
-	}
-	return ""
 }
 
 // isHelp reports whether an error of package flag is a question for help.

@@ -273,6 +273,8 @@ func TestFlagsStandWherePeopleOfKubectlPutThem(t *testing.T) {
 		"why web -ojson --namespace=shop": "[web] shop queue-proxy json []",
 		"why --context test web -c=other": "[web]  other  [--context=test]",
 		"why -n shop -- -web":             "[-web] shop queue-proxy  []",
+		"why namespace -c=a -- -n shop":   "",
+		"why -- -n":                       "[-n]  queue-proxy  []",
 		"top -Alapp=web":                  "",
 		"top -A -lapp=web -o json":        "[]  queue-proxy json []",
 	} {

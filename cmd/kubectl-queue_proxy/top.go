@@ -63,7 +63,7 @@ func (p *program) top(ctx context.Context, line commandLine) error {
 // screen is the standard output if it is a terminal that can show a screen.
 func (p *program) screen() (*os.File, bool) {
 	f, ok := p.stdout.(*os.File)
-	return f, ok && terminal.Is(f) && p.valueOf("TERM") != "dumb"
+	return f, ok && terminal.Is(f) && p.terminal != "dumb"
 }
 
 // list finds the sidecars.
@@ -190,7 +190,7 @@ func (p *program) live(ctx context.Context, line commandLine, c *collector, out 
 			}
 		})
 	})
-	v := &view{line: line, colour: p.valueOf("NO_COLOR") == ""}
+	v := &view{line: line, colour: !p.plain}
 	tick := time.NewTicker(time.Second) // of the clock, and of ages
 	defer tick.Stop()
 	for {
