@@ -175,20 +175,10 @@ func (p *program) live(ctx context.Context, line commandLine, c *collector, out 
 	rounds, keys := make(chan news), make(chan byte)
 	running.Go(func() {
 		defer end()
-		ended = c.follow(ctx, func(n news) {
-			select {
-			case rounds <- n:
-			case <-ctx.Done():
-			}
-		})
+		ended = c.follow(ctx, func(n news) { send(ctx, rounds, n) })
 	})
 	running.Go(func() {
-		screen.Keys(ctx, func(key byte) {
-			select {
-			case keys <- key:
-			case <-ctx.Done():
-			}
-		})
+		screen.Keys(ctx, func(key byte) { send(ctx, keys, key) })
 	})
 	v := &view{line: line, colour: !p.plain}
 	tick := time.NewTicker(time.Second) // of the clock, and of ages
@@ -209,6 +199,14 @@ func (p *program) live(ctx context.Context, line commandLine, c *collector, out 
 		case <-ctx.Done():
 			return nil
 		}
+	}
+}
+
+// send gives something to who receives, unless ctx is done before.
+func send[T any](ctx context.Context, to chan<- T, what T) {
+	select {
+	case to <- what:
+	case <-ctx.Done():
 	}
 }
 

@@ -126,23 +126,18 @@ type table struct {
 
 func newTable(rows []Row, namespaces bool, now time.Time) *table {
 	t := &table{columns: columns(namespaces)}
-	titles := make([]string, len(t.columns))
-	for i, c := range t.columns {
-		titles[i] = c.title
-	}
-	t.lines = append(t.lines, titles)
-	for _, r := range rows {
+	t.widths = make([]int, len(t.columns))
+	add := func(cell func(column) string) {
 		line := make([]string, len(t.columns))
 		for i, c := range t.columns {
-			line[i] = printable(c.cell(r, now))
+			line[i] = cell(c)
+			t.widths[i] = max(t.widths[i], length(line[i]))
 		}
 		t.lines = append(t.lines, line)
 	}
-	t.widths = make([]int, len(t.columns))
-	for _, line := range t.lines {
-		for i, cell := range line {
-			t.widths[i] = max(t.widths[i], length(cell))
-		}
+	add(func(c column) string { return c.title })
+	for _, r := range rows {
+		add(func(c column) string { return printable(c.cell(r, now)) })
 	}
 	return t
 }
@@ -182,12 +177,10 @@ func (t *table) line(n int) string {
 		} else {
 			cell = cutEnd(cell, width)
 		}
-		blanks := strings.Repeat(" ", width-length(cell))
-		if c.right {
-			b.WriteString(blanks + cell)
-		} else {
-			b.WriteString(cell + blanks)
+		if !c.right {
+			width = -width // as fmt has it
 		}
+		fmt.Fprintf(&b, "%*s", width, cell)
 	}
 	return strings.TrimRight(b.String(), " ")
 }
