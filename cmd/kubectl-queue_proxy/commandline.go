@@ -125,7 +125,7 @@ func parse(args []string) (commandLine, error) {
 	flags := line.flagsOf(name)
 	rest, err := positional(flags, args[1:])
 	switch {
-	case isHelp(err):
+	case errors.Is(err, flag.ErrHelp):
 		line.command = "help"
 		return line, nil
 	case err == nil:

@@ -1,6 +1,10 @@
 package main
 
-import "github.com/queue-proxy/queue-proxy/pkg/manual"
+import (
+	"cmp"
+
+	"github.com/queue-proxy/queue-proxy/pkg/manual"
+)
 
 // pages are what the manual pages are made of.
 func pages() manual.Program {
@@ -9,17 +13,10 @@ func pages() manual.Program {
 
 // help is the text about a command, or about all of them.
 func help(command string) string {
-	switch command {
-	case "top":
-		return topHelp
-	case "why":
-		return whyHelp
-	case "version":
-		return versionHelp
-	case "completion":
-		return completionHelp
-	}
-	return overview
+	text := map[string]string{
+		"top": topHelp, "why": whyHelp, "version": versionHelp, "completion": completionHelp,
+	}[command]
+	return cmp.Or(text, overview)
 }
 
 const overview = `kubectl queue-proxy shows the queue-proxy sidecars of a cluster: which are

@@ -15,8 +15,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -116,6 +114,3 @@ func (p *program) why(ctx context.Context, line commandLine) (int, error) {
 func (p *program) kubectl(line commandLine) kubectl.Command {
 	return kubectl.Command{Flags: line.passed, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
 }
-
-// isHelp reports whether an error of package flag is a question for help.
-func isHelp(err error) bool { return errors.Is(err, flag.ErrHelp) }

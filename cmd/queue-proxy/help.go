@@ -1,6 +1,10 @@
 package main
 
-import "github.com/queue-proxy/queue-proxy/pkg/manual"
+import (
+	"cmp"
+
+	"github.com/queue-proxy/queue-proxy/pkg/manual"
+)
 
 // pages are what the manual pages are made of.
 func pages() manual.Program {
@@ -9,19 +13,10 @@ func pages() manual.Program {
 
 // help is the text about a command, or about all of them.
 func help(command string) string {
-	switch command {
-	case "serve":
-		return serveHelp
-	case "why":
-		return whyHelp
-	case "config":
-		return configHelp
-	case "version":
-		return versionHelp
-	case "completion":
-		return completionHelp
-	}
-	return overview
+	text := map[string]string{
+		"serve": serveHelp, "why": whyHelp, "config": configHelp, "version": versionHelp, "completion": completionHelp,
+	}[command]
+	return cmp.Or(text, overview)
 }
 
 const overview = `queue-proxy is a sidecar that stands in front of one app, in the app's pod.

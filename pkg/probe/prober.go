@@ -101,7 +101,7 @@ type target struct {
 type run struct {
 	askers int           // protected by Prober.mu
 	done   chan struct{} // closed when err is set
-	err    *notReady     // nil: ready
+	err    error         // a *notReady; nil: ready
 }
 
 // New returns a Prober for probes that [Probe.validate] has no complaint about. All
@@ -174,10 +174,7 @@ func (p *Prober) Ready(ctx context.Context) error {
 
 	select {
 	case <-r.done:
-		if r.err != nil {
-			return r.err
-		}
-		return nil
+		return r.err
 	case <-ctx.Done():
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -110,19 +110,15 @@ func (s *sidecar) shutDownBoth(ctx context.Context) {
 	<-done
 }
 
-// lastMoment is until when stopping may take that has nothing to do with requests:
+// timeToStop is how long stopping may take that has nothing to do with requests:
 // stopTime at most, but not beyond the deadline, except for a second that everybody
 // gets.
-func (s *sidecar) lastMoment() time.Time {
-	now := time.Now()
-	least, most := now.Add(time.Second), now.Add(stopTime)
-	switch deadline := s.proxy.Drain.DeadlineAt(); {
-	case deadline.IsZero(), deadline.After(most):
-		return most
-	case deadline.After(least):
-		return deadline
+func (s *sidecar) timeToStop() time.Duration {
+	deadline := s.proxy.Drain.DeadlineAt()
+	if deadline.IsZero() {
+		return stopTime
 	}
-	return least
+	return min(max(time.Until(deadline), time.Second), stopTime)
 }
 
 // accompany says how far the drain is, and takes leave of WebSockets shortly

@@ -426,7 +426,7 @@ func (s *sidecar) stop() error {
 	s.running.Wait()
 	s.app.Close()
 	s.appH2.Close()
-	ctx, cancel := context.WithDeadline(context.Background(), s.lastMoment())
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeToStop())
 	defer cancel()
 	err := errors.Join(s.prober.Stop(ctx), s.watcher.Close())
 	if lost := s.telemetry.close(ctx); lost != nil {
