@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -16,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -93,19 +91,6 @@ func (c *cluster) install(t *testing.T, program string) {
 	harness.Kubectl{API: api.URL, Program: program}.Install(t)
 }
 
-// freePorts are ports of the loopback address that nobody has.
-func freePorts(t *testing.T, n int) []string {
-	t.Helper()
-	var all []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		harness.NoError(t, err)
-		defer l.Close()
-		all = append(all, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
-	}
-	return all
-}
-
 // A sidecar is a real one, in front of an app.
 type sidecar struct {
 	serving, metrics, stats, status string // ports
@@ -114,7 +99,7 @@ type sidecar struct {
 // startSidecar starts one.
 func startSidecar(t *testing.T, app string, settings ...string) sidecar {
 	t.Helper()
-	p := freePorts(t, 6)
+	p := harness.FreePorts(t, 6)
 	s := sidecar{serving: p[0], metrics: p[1], stats: p[2], status: p[3]}
 	cmd := exec.Command(queueProxy(t))
 	cmd.Env = append(append(os.Environ(), settings...), "USER_PORT="+app[strings.LastIndex(app, ":")+1:], "QUEUE_SERVING_PORT="+p[0],

