@@ -237,6 +237,13 @@ func TestJSONWithAnyEscapesIsRead(t *testing.T) {
 	}
 }
 
+// What is a boolean without quotes in YAML 1.1 is the name of a port in JSON, and what we write
+// of it has no quotes yet.
+func TestAPortOfAPodInJSONMayBeCalledOn(t *testing.T) {
+	const text = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"web"},"spec":{"containers":[{"name":"web","ports":[{"name":"on","containerPort":8080}]}]}}` + "\n"
+	harness.Contains(t, injectText(t, text), `"name":"on"`)
+}
+
 // An anchor may stand in itself: as a value, and as what << brings in.
 func TestAnAliasOfItselfIsAnErrorAndCostsLittle(t *testing.T) {
 	for _, text := range []string{"a: &a\n  b: [*a]\n", "a:\n  <<: &a [*a]\n", "a: &a\n  <<: *a\n", "a:\n  <<: &a [[*a, *a]]\n"} {

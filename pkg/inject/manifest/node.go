@@ -161,7 +161,7 @@ func decodeScalar(n *yaml.Node) (any, error) {
 		return json.Number(fmt.Sprint(v)), nil
 	}
 	const plain = 0
-	if n.Style == plain && n.Tag == "!!str" {
+	if n.Line > 0 && n.Style == plain && n.Tag == "!!str" { // what is new has no style yet
 		switch n.Value {
 		case "y", "Y", "yes", "Yes", "YES", "on", "On", "ON":
 			return true, nil
