@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
 	"runtime"
 	"slices"
@@ -22,7 +23,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -170,10 +170,15 @@ func splitMarks(text []byte) [][]byte {
 	return chunks
 }
 
-// parse reads the content of one document; nil is an empty one.
+// parse reads the content of one document; nil is an empty one. The YAML library does not
+// know all escapes of JSON: the slash, and letters beyond U+FFFF as pairs of surrogates
+// (RFC 8259 section 7).
 func parse(text []byte) (*yaml.Node, error) {
+	if json.Valid(text) && utf8.Valid(text) {
+		return nodeOfJSON(text)
+	}
 	var doc, more yaml.Node
-	d := yaml.NewDecoder(bytes.NewReader(unescape(text)))
+	d := yaml.NewDecoder(bytes.NewReader(text))
 	switch err := d.Decode(&doc); {
 	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
 		return nil, nil
@@ -184,40 +189,6 @@ func parse(text []byte) (*yaml.Node, error) {
 		return nil, errors.New("something follows the document without --- before it")
 	}
 	return doc.Content[0], nil
-}
-
-// unescape writes out, in JSON, the two escapes that the YAML library does not know: the
-// slash, and letters beyond U+FFFF as pairs of surrogates (RFC 8259 section 7).
-func unescape(text []byte) []byte {
-	if !bytes.ContainsRune(text, '\\') || !json.Valid(text) {
-		return text
-	}
-	unit := func(i int) rune { // the one that is escaped at i
-		if i+6 > len(text) || text[i] != '\\' || text[i+1] != 'u' {
-			return 0
-		}
-		n, _ := strconv.ParseUint(string(text[i+2:i+6]), 16, 16) // it is JSON
-		return rune(n)
-	}
-	var plain []byte
-	for i := 0; i < len(text); {
-		r := utf16.DecodeRune(unit(i), unit(i+6))
-		switch {
-		case r != utf8.RuneError:
-			plain = utf8.AppendRune(plain, r)
-			i += 12
-		case text[i] == '\\' && text[i+1] == '/':
-			plain = append(plain, '/')
-			i += 2
-		case text[i] == '\\': // with what it escapes, which may be another one
-			plain = append(plain, text[i], text[i+1])
-			i += 2
-		default:
-			plain = append(plain, text[i])
-			i++
-		}
-	}
-	return plain
 }
 
 // Text is the file as it is now.
@@ -405,12 +376,9 @@ func list(files []*File) []*Result {
 func (d *document) whereabouts(err error) (line int, text string) {
 	const mark = "line "
 	text = strings.TrimPrefix(err.Error(), "yaml: ")
-	n, rest := 0, ""
-	if at, ok := strings.CutPrefix(text, mark); ok {
-		if _, err := fmt.Sscanf(at, "%d: ", &n); err == nil {
-			_, rest, _ = strings.Cut(at, ": ")
-			return d.line + n - 1, rest
-		}
+	at, rest, _ := strings.Cut(text, ": ")
+	if n, err := strconv.Atoi(strings.TrimPrefix(at, mark)); err == nil {
+		return d.line + n - 1, rest
 	}
 	return d.line, text
 }
@@ -436,10 +404,7 @@ func objects(f *File, d *document, n *yaml.Node, value any, path string) []*Resu
 		}
 	}
 	metadata, _ := object["metadata"].(map[string]any)
-	name := word(metadata["name"])
-	if name == "" {
-		name = word(metadata["generateName"])
-	}
+	name := cmp.Or(word(metadata["name"]), word(metadata["generateName"]))
 	return []*Result{{File: f.Name, Line: line, Kind: word(object["kind"]), Namespace: word(metadata["namespace"]), Name: name,
 		object: object, from: d, path: path}}
 }
@@ -453,9 +418,7 @@ func withType(item any, list map[string]any) any {
 		return item
 	}
 	typed := map[string]any{"kind": kind, "apiVersion": list["apiVersion"]}
-	for key, v := range m {
-		typed[key] = v
-	}
+	maps.Copy(typed, m)
 	return typed
 }
 
@@ -518,21 +481,20 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 		return false, err
 	}
 	isJSON := !isBlockStyle(d.node)
+	doc := &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{d.node}}
 	if !isJSON {
 		if text, err := d.edited(changes); err == nil && means(text, want) == nil {
 			d.text = text
 			return false, nil
 		}
-	}
-	// The nodes may be half changed: begin again.
-	doc := new(yaml.Node)
-	if err := yaml.Unmarshal(unescape(d.text), doc); err != nil {
-		return false, err
+		// The nodes may be half changed: begin again.
+		if err := yaml.Unmarshal(d.text, doc); err != nil {
+			return false, err
+		}
 	}
 	doc = expand(doc)
-	e := &edit{original: map[*yaml.Node][]*yaml.Node{}}
 	for _, c := range changes {
-		if err := e.apply(doc.Content[0], c); err != nil {
+		if err := (edit{}).apply(doc.Content[0], c); err != nil {
 			return false, fmt.Errorf("%s: %w", c.Path, err)
 		}
 	}
@@ -549,7 +511,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 
 // edited is the text with the changes made in place.
 func (d *document) edited(changes []inject.Change) ([]byte, error) {
-	e := &edit{original: map[*yaml.Node][]*yaml.Node{}}
+	e := edit{}
 	for _, c := range changes {
 		if err := e.apply(d.node, c); err != nil {
 			return nil, err
@@ -592,17 +554,9 @@ func indentOf(text []byte) string {
 
 // means returns nil if a text says what it should, else what is wrong with it.
 func means(text []byte, want any) error {
-	root, err := parse(text)
-	if err != nil {
-		return err
-	}
-	other := errors.New("the result would mean something else")
-	if root == nil {
-		return other
-	}
-	got, err := valueOf(root)
+	got, err := valueOfText(text)
 	if err == nil && !reflect.DeepEqual(got, want) {
-		return other
+		return errors.New("the result would mean something else")
 	}
 	return err
 }

@@ -172,65 +172,63 @@ func decodeScalar(n *yaml.Node) (any, error) {
 	return n.Value, nil
 }
 
-// newNode makes nodes of JSON, with its order, to be written in our own style. They
-// have no place in the text: their Line is 0.
-func newNode(text []byte) (*yaml.Node, error) {
+// nodeOfJSON makes nodes of JSON, with its order. They have lines, and no columns.
+func nodeOfJSON(text []byte) (*yaml.Node, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
-	return readNode(d)
-}
-
-func readNode(d *json.Decoder) (*yaml.Node, error) {
-	token, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	scalar := func(tag, value string) (*yaml.Node, error) {
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil
-	}
-	switch v := token.(type) {
-	case nil:
-		return scalar("!!null", "null")
-	case bool:
-		return scalar("!!bool", fmt.Sprint(v))
-	case string:
-		return scalar("!!str", v)
-	case json.Number:
-		return scalar("!!int", v.String())
-	case json.Delim:
-		n := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-		if v == '[' {
-			n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
+	line, counted := 1, 0 // the line of the last token, and how much of the text led there
+	var read func() (*yaml.Node, error)
+	read = func() (*yaml.Node, error) {
+		token, err := d.Token()
+		if err != nil {
+			return nil, err
 		}
-		for d.More() {
-			child, err := readNode(d) // a key, a value or an item
-			if err != nil {
-				return nil, err
+		end := int(d.InputOffset())
+		line += bytes.Count(text[counted:end], []byte("\n"))
+		counted = end
+		n := &yaml.Node{Kind: yaml.ScalarNode, Line: line}
+		switch v := token.(type) {
+		case nil:
+			n.Value = "null"
+		case string:
+			n.Tag, n.Style, n.Value = "!!str", yaml.DoubleQuotedStyle, v
+		case json.Delim:
+			n.Kind, n.Tag, n.Style = yaml.MappingNode, "!!map", yaml.FlowStyle
+			if v == '[' {
+				n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
 			}
-			n.Content = append(n.Content, child)
+			for d.More() {
+				child, err := read() // a key, a value or an item
+				if err != nil {
+					return nil, err
+				}
+				n.Content = append(n.Content, child)
+			}
+			_, err := d.Token() // the end
+			return n, err
+		default: // a boolean or a number
+			n.Value = fmt.Sprint(v)
 		}
-		_, err := d.Token() // the end
-		return n, err
+		return n, nil
 	}
-	return nil, errors.New("not JSON")
+	return read()
 }
 
-// An edit is a document's nodes on their way through some changes. What is new has no
-// Line, and original keeps the Content of what has lost or won something.
-type edit struct {
-	original map[*yaml.Node][]*yaml.Node
-}
+// An edit is a document's nodes on their way through some changes: the Content that each
+// had which has lost or won something. What is new has no Line.
+type edit map[*yaml.Node][]*yaml.Node
 
 var errNowhere = errors.New("a path that leads nowhere")
 
 // apply makes one change below a node, as [inject.Apply] does with values.
-func (e *edit) apply(root *yaml.Node, c inject.Change) error {
+func (e edit) apply(root *yaml.Node, c inject.Change) error {
 	var value *yaml.Node
 	if c.Value != nil {
-		var err error
-		if value, err = newNode(c.Value); err != nil {
+		n, err := nodeOfJSON(c.Value)
+		if err != nil {
 			return err
 		}
+		value = copyOf(n) // to be written in our own style
 	}
 	n := root
 	tokens := inject.Tokens(c.Path)
@@ -241,7 +239,8 @@ func (e *edit) apply(root *yaml.Node, c inject.Change) error {
 			return err
 		}
 		if last {
-			return e.put(n, at, token, c, value)
+			e.put(n, at, token, c, value)
+			return nil
 		}
 		var child *yaml.Node
 		if at >= 0 {
@@ -256,9 +255,7 @@ func (e *edit) apply(root *yaml.Node, c inject.Change) error {
 			if _, list := inject.Missing(token).([]any); list {
 				made = &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"}
 			}
-			if err := e.put(n, at, token, inject.Change{Value: c.Value}, made); err != nil {
-				return err
-			}
+			e.put(n, at, token, inject.Change{Value: c.Value}, made)
 			child = made
 		case child.Kind == yaml.AliasNode: // the change is for this place alone
 			copied := copyOf(child)
@@ -320,38 +317,34 @@ func callsOf(item *yaml.Node) (any, error) {
 }
 
 // put sets, adds or takes away one child of a node.
-func (e *edit) put(n *yaml.Node, at int, token string, c inject.Change, value *yaml.Node) error {
+func (e edit) put(n *yaml.Node, at int, token string, c inject.Change, value *yaml.Node) {
 	var child *yaml.Node
 	if at >= 0 {
 		child = n.Content[at]
 	}
+	if child == nil && c.Value == nil || c.IfEmpty && child != nil && !isNull(child) && (target(child).Kind == yaml.ScalarNode || len(target(child).Content) > 0) {
+		return
+	}
+	e.keep(n)
 	isMap := n.Kind == yaml.MappingNode
 	switch {
-	case c.IfEmpty && child != nil && !isNull(child) && (target(child).Kind == yaml.ScalarNode || len(target(child).Content) > 0):
-	case child == nil && c.Value == nil:
 	case child == nil && isMap:
-		e.keep(n)
 		n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: token}, value)
 	case child == nil:
-		e.keep(n)
 		n.Content = append(n.Content, value)
 	case c.Value != nil:
-		e.keep(n)
 		n.Content[at] = value
 	case isMap:
-		e.keep(n)
 		n.Content = slices.Delete(n.Content, at-1, at+1)
 	default:
-		e.keep(n)
 		n.Content = slices.Delete(n.Content, at, at+1)
 	}
-	return nil
 }
 
 // keep notes a node's Content before it changes.
-func (e *edit) keep(n *yaml.Node) {
-	if _, kept := e.original[n]; !kept && n.Line > 0 {
-		e.original[n] = slices.Clone(n.Content)
+func (e edit) keep(n *yaml.Node) {
+	if _, kept := e[n]; !kept && n.Line > 0 {
+		e[n] = slices.Clone(n.Content)
 	}
 }
 
@@ -360,14 +353,11 @@ func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 // copyOf is a node with everything below it, without aliases, as if it were new.
 func copyOf(n *yaml.Node) *yaml.Node {
 	n = target(n)
-	copied := *n
-	copied.Line, copied.Column, copied.Anchor = 0, 0, ""
-	copied.HeadComment, copied.LineComment, copied.FootComment = "", "", ""
-	copied.Content = nil
+	copied := &yaml.Node{Kind: n.Kind, Tag: n.Tag, Value: n.Value}
 	for _, child := range n.Content {
 		copied.Content = append(copied.Content, copyOf(child))
 	}
-	return &copied
+	return copied
 }
 
 // expand is a node with everything below it, comments too, but without anchors, aliases

@@ -28,12 +28,12 @@ type splicer struct {
 	text     []byte
 	lines    []int // where each line begins
 	style    style
-	original map[*yaml.Node][]*yaml.Node // of edit
+	original edit
 	splices  []splice
 }
 
-func newSplicer(text []byte, root *yaml.Node, e *edit) *splicer {
-	s := &splicer{text: text, lines: []int{0}, original: e.original}
+func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
+	s := &splicer{text: text, lines: []int{0}, original: e}
 	for i, b := range text {
 		if b == '\n' {
 			s.lines = append(s.lines, i+1)
@@ -110,14 +110,6 @@ func (s *splicer) splice(from, to int, text string) {
 	s.splices = append(s.splices, splice{from, to, text})
 }
 
-// before is the Content that a node had.
-func (s *splicer) before(n *yaml.Node) []*yaml.Node {
-	if was, changed := s.original[n]; changed {
-		return was
-	}
-	return n.Content
-}
-
 func (s *splicer) walk(n *yaml.Node) {
 	if n.Line == 0 || n.Kind == yaml.ScalarNode || n.Kind == yaml.AliasNode {
 		return
@@ -125,7 +117,7 @@ func (s *splicer) walk(n *yaml.Node) {
 	was, changed := s.original[n]
 	if changed && (!isBlockStyle(n) || len(n.Content) == 0) {
 		from, to := s.start(n), s.end(n)
-		if !s.isOneLine(from, to) {
+		if bytes.ContainsRune(s.text[from:to], '\n') { // and maybe a comment that would be lost
 			panic(errLayout)
 		}
 		s.splice(from, to, flow(n))
@@ -147,11 +139,6 @@ func (s *splicer) walk(n *yaml.Node) {
 	default:
 		s.sequence(n, was)
 	}
-}
-
-// isOneLine reports whether some text has no line end and no comment that would be lost.
-func (s *splicer) isOneLine(from, to int) bool {
-	return !bytes.ContainsAny(s.text[from:to], "\n")
 }
 
 // mapping splices what has changed in a block map.
@@ -306,7 +293,10 @@ func (s *splicer) end(n *yaml.Node) int {
 	if n.Line == 0 {
 		panic(errLayout)
 	}
-	content := s.before(n)
+	content, changed := s.original[n]
+	if !changed {
+		content = n.Content
+	}
 	if n.Kind != yaml.ScalarNode && n.Kind != yaml.AliasNode && isBlockStyle(n) {
 		switch {
 		case len(content) == 0:

@@ -42,8 +42,8 @@ func Status(files []*File) []Rollout {
 
 func rolloutOf(s *Result, pods []*Result) (Rollout, bool) {
 	r := Rollout{File: s.File, Line: s.Line, Namespace: s.Namespace, Name: s.Name}
-	var found []inject.Pods
-	with, ready := 0, 0
+	var with []inject.Pods // the sidecar
+	all, ready := 0, 0
 	service, ok := inject.ReadService(s.object)
 	if !ok {
 		return r, false
@@ -52,35 +52,28 @@ func rolloutOf(s *Result, pods []*Result) (Rollout, bool) {
 		if !service.Selects(p.Namespace, labelsOf(p.object)) {
 			continue
 		}
-		out := inject.Inject(p.object, nil)
-		found = append(found, inject.Pods{Owner: p.Object(), Namespace: p.Namespace, Labels: labelsOf(p.object), Outcome: out})
-		if out.Reason == inject.AlreadyInjected {
-			with++
+		all++
+		if out := inject.Inject(p.object, nil); out.Reason == inject.AlreadyInjected {
+			with = append(with, inject.Pods{Owner: p.Object(), Namespace: p.Namespace, Labels: labelsOf(p.object), Outcome: out})
 			if isReady(p.object) {
 				ready++
 			}
 		}
 	}
-	if with == 0 {
+	if len(with) == 0 {
 		return r, false
 	}
-	follows, _ := inject.FollowService(s.object, onlyInjected(found), inject.Workloads)
-	pending := follows.Reason == inject.SecondStep
+	follows, _ := inject.FollowService(s.object, with, inject.Workloads)
 	switch {
-	case !pending:
-		r.Text = fmt.Sprintf("%d of %d pods have the sidecar, which it finds", with, len(found))
-	case ready < len(found):
+	case follows.Reason != inject.SecondStep:
+		r.Text = fmt.Sprintf("%d of %d pods have the sidecar, which it finds", len(with), all)
+	case ready < all:
 		r.Wait = true
-		r.Text = fmt.Sprintf("wait: %d of %d pods have the sidecar and are ready", ready, len(found))
+		r.Text = fmt.Sprintf("wait: %d of %d pods have the sidecar and are ready", ready, all)
 	default:
-		r.Text = fmt.Sprintf("all %d pods have the sidecar and are ready: --step=services may come", len(found))
+		r.Text = fmt.Sprintf("all %d pods have the sidecar and are ready: --step=services may come", all)
 	}
 	return r, true
-}
-
-// onlyInjected are the pods that have a sidecar.
-func onlyInjected(all []inject.Pods) []inject.Pods {
-	return slices.DeleteFunc(slices.Clone(all), func(p inject.Pods) bool { return p.Outcome.Reason != inject.AlreadyInjected })
 }
 
 // lives reports whether a pod has not ended.

@@ -69,15 +69,10 @@ func replace(text []byte, hunks []hunk) ([]byte, bool) {
 		if h.Line < done || h.Count < 0 || h.Line > len(lines) || h.Count > len(lines)-h.Line {
 			return nil, false
 		}
-		for _, l := range lines[done:h.Line] {
-			b.WriteString(l)
-		}
-		b.WriteString(h.Text)
+		b.WriteString(strings.Join(lines[done:h.Line], "") + h.Text)
 		done = h.Line + h.Count
 	}
-	for _, l := range lines[done:] {
-		b.WriteString(l)
-	}
+	b.WriteString(strings.Join(lines[done:], ""))
 	return b.Bytes(), true
 }
 
