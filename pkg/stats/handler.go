@@ -75,15 +75,11 @@ type format struct {
 // formats is in the order of our preference. Gauges look the same in both
 // versions of OpenMetrics.
 var formats = [...]format{
-	{inProtobuf, "application/protobuf", "", "application/protobuf", appendProto},
+	{inProtobuf, "application/protobuf", "", "application/protobuf", appendStat},
 	{inPrometheus, "text/plain", "0.0.4", "text/plain; version=0.0.4; charset=utf-8", appendPrometheus},
 	{"", "application/openmetrics-text", "1.0.0", "application/openmetrics-text; version=1.0.0; charset=utf-8", appendOpenMetrics},
 	{"", "application/openmetrics-text", "0.0.1", "application/openmetrics-text; version=0.0.1; charset=utf-8", appendOpenMetrics},
 	{inJSON, "application/json", "", "application/json", appendJSON},
-}
-
-func appendProto(dst []byte, l Labels, r Report) []byte {
-	return appendStat(dst, l.Pod, r)
 }
 
 // byName is the format of that name, nil if there is none.

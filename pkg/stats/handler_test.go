@@ -45,14 +45,14 @@ func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
 		{"a name of more than 127 bytes", strings.Repeat("p", 200), Report{}, "0ac801" + strings.Repeat("70", 200)},
 		{"no name", "", Report{}, ""},
 	} {
-		harness.Equal(t, hex.EncodeToString(appendStat(nil, c.pod, c.report)), c.want, c.name)
+		harness.Equal(t, hex.EncodeToString(appendStat(nil, Labels{Pod: c.pod}, c.report)), c.want, c.name)
 	}
 }
 
 func TestProtobufDecodesToTheReport(t *testing.T) {
 	var pod string
 	doubles := map[uint64]float64{}
-	for b := appendStat(nil, "pod1", busy); len(b) > 0; {
+	for b := appendStat(nil, labels, busy); len(b) > 0; {
 		tag, n := binary.Uvarint(b)
 		b = b[n:]
 		switch tag & 7 {

@@ -20,11 +20,11 @@ const (
 // proto3, fields in ascending order, zeros left out, no length in front. Until
 // a second has passed that is the name of the pod alone. The name must be valid
 // UTF-8, as every name of a pod is.
-func appendStat(dst []byte, pod string, r Report) []byte {
-	if pod != "" {
+func appendStat(dst []byte, l Labels, r Report) []byte {
+	if l.Pod != "" {
 		dst = append(dst, tagPodName)
-		dst = binary.AppendUvarint(dst, uint64(len(pod)))
-		dst = append(dst, pod...)
+		dst = binary.AppendUvarint(dst, uint64(len(l.Pod)))
+		dst = append(dst, l.Pod...)
 	}
 	dst = appendDouble(dst, tagConcurrency, r.Last.Concurrency)
 	dst = appendDouble(dst, tagProxiedConcurrency, r.Last.ProxiedConcurrency)

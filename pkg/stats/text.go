@@ -36,13 +36,10 @@ func (l Labels) list() []label {
 // validUTF8 is l with every byte that is not UTF-8 replaced: no format that is
 // served here can carry one.
 func (l Labels) validUTF8() Labels {
-	const unknown = "\uFFFD"
-	return Labels{
-		Namespace:     strings.ToValidUTF8(l.Namespace, unknown),
-		Configuration: strings.ToValidUTF8(l.Configuration, unknown),
-		Revision:      strings.ToValidUTF8(l.Revision, unknown),
-		Pod:           strings.ToValidUTF8(l.Pod, unknown),
+	for _, value := range []*string{&l.Namespace, &l.Configuration, &l.Revision, &l.Pod} {
+		*value = strings.ToValidUTF8(*value, "\uFFFD")
 	}
+	return l
 }
 
 // gauge is one number of a report with its name, which is the same in every
@@ -82,7 +79,7 @@ func appendPrometheus(dst []byte, l Labels, r Report) []byte {
 	set := l.prometheus()
 	for _, g := range gauges(r) {
 		dst = append(dst, "# HELP "+g.name+" "+g.help+"\n# TYPE "+g.name+" gauge\n"+g.name+set+" "...)
-		dst = append(appendNumber(dst, g.value), '\n')
+		dst = append(strconv.AppendFloat(dst, g.value, 'g', -1, 64), '\n')
 	}
 	return dst
 }
@@ -122,13 +119,8 @@ func appendJSON(dst []byte, l Labels, r Report) []byte {
 	}
 	for _, g := range gauges(r) {
 		dst = append(append(dst, between), `"`+g.name+`":`...)
-		dst = appendNumber(dst, g.value)
+		dst = strconv.AppendFloat(dst, g.value, 'g', -1, 64)
 		between = ','
 	}
 	return append(dst, "}\n"...)
-}
-
-// appendNumber writes v so that it reads back as the same number.
-func appendNumber(dst []byte, v float64) []byte {
-	return strconv.AppendFloat(dst, v, 'g', -1, 64)
 }
