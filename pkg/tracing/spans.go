@@ -91,13 +91,10 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 	if hostport == "" {
 		return ""
 	}
-	host, number, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = strings.Trim(hostport, "[]")
-	}
-	host = export.Text(host)
+	u := url.URL{Host: hostport}
+	host = export.Text(u.Hostname())
 	a.string(address, host)
-	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
 		a.int(port, int64(n))
 	}
 	return host
