@@ -69,7 +69,7 @@ func (r *Result) Advice() []string {
 	if !ok {
 		return nil
 	}
-	return inject.Advise(dig(r.object, path))
+	return inject.Advise(dig(r.object, path...))
 }
 
 // Object is what the result speaks of, as in "Deployment shop/web".
@@ -237,7 +237,7 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	all := make([]inject.Pods, len(f.owners))
 	each(len(f.owners), func(i int) {
 		r, path := f.owners[i], f.templates[i]
-		template := dig(r.object, path)
+		template := dig(r.object, path...)
 		labels := labelsOf(template)
 		var ports []inject.ServicePort
 		for _, s := range f.services {
@@ -321,7 +321,7 @@ func Uninject(files []*File) []*Result {
 		path, ok := inject.Template(r.object)
 		switch {
 		case ok:
-			template := dig(r.object, path)
+			template := dig(r.object, path...)
 			r.kept = inject.TextOf(template)
 			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
@@ -578,8 +578,7 @@ func warnOfLostOptions(r *Result, path []string) {
 	}
 }
 
-func dig(object map[string]any, path []string) any {
-	var v any = object
+func dig(v any, path ...string) any {
 	for _, token := range path {
 		m, _ := v.(map[string]any)
 		v = m[token]
@@ -589,7 +588,7 @@ func dig(object map[string]any, path []string) any {
 
 func labelsOf(template any) map[string]string {
 	labels := map[string]string{}
-	m, _ := dig(map[string]any{"t": template}, []string{"t", "metadata", "labels"}).(map[string]any)
+	m, _ := dig(template, "metadata", "labels").(map[string]any)
 	for key, v := range m {
 		labels[key] = word(v)
 	}
@@ -597,10 +596,7 @@ func labelsOf(template any) map[string]string {
 }
 
 func prefix(path []string) string {
-	if len(path) == 0 {
-		return ""
-	}
-	return "/" + strings.Join(path, "/")
+	return strings.Join(append([]string{""}, path...), "/")
 }
 
 // word is a text that stands somewhere in an object, "" for anything else.

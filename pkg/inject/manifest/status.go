@@ -78,12 +78,12 @@ func rolloutOf(s *Result, pods []*Result) (Rollout, bool) {
 
 // lives reports whether a pod has not ended.
 func lives(pod map[string]any) bool {
-	phase := word(dig(pod, []string{"status", "phase"}))
+	phase := word(dig(pod, "status", "phase"))
 	return phase != "Succeeded" && phase != "Failed"
 }
 
 func isReady(pod map[string]any) bool {
-	conditions, _ := dig(pod, []string{"status", "conditions"}).([]any)
+	conditions, _ := dig(pod, "status", "conditions").([]any)
 	return slices.ContainsFunc(conditions, func(c any) bool {
 		m, _ := c.(map[string]any)
 		return word(m["type"]) == "Ready" && word(m["status"]) == "True"
