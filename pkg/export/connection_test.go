@@ -2,7 +2,6 @@ package export
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -14,13 +13,10 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -28,14 +24,14 @@ import (
 const fine = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 // fineHTTP2 is the answer of a gRPC server that accepts an export.
-func fineHTTP2(f *http2.Framer, stream uint32) error {
-	return writeBlock(f, stream, block(":status", "200", "content-type", "application/grpc", "grpc-status", "0"), true)
+func fineHTTP2(f *harness.Frames, stream uint32) error {
+	return f.WriteHead(stream, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0")
 }
 
 // senderTo returns a sender to a server in plain text, which is released at the end.
-func senderTo(t *testing.T, exporter Protocol, s *server) Sender {
+func senderTo(t *testing.T, exporter Protocol, s *harness.App) Sender {
 	t.Helper()
-	send, release, err := New(Target{Protocol: exporter, Endpoint: "http://" + s.Addr().String(), Signal: Traces})
+	send, release, err := New(Target{Protocol: exporter, Endpoint: "http://" + s.Address(), Signal: Traces})
 	harness.NoError(t, err)
 	t.Cleanup(release)
 	return send
@@ -49,16 +45,16 @@ func mustSend(t *testing.T, send Sender) {
 }
 
 func TestExportsShareAConnection(t *testing.T) {
-	for exporter, serve := range map[Protocol]func(net.Conn){
-		OTLP:     h1(func(w io.Writer) error { _, err := io.WriteString(w, fine); return err }),
+	for exporter, serve := range map[Protocol]func(*harness.AppConn){
+		OTLP:     h1(says(fine)),
 		OTLPGRPC: h2(fineHTTP2),
 	} {
-		s := startServer(t, nil, serve)
+		s := harness.NewApp(t, serve)
 		send := senderTo(t, exporter, s)
 		for range 5 {
 			mustSend(t, send)
 		}
-		harness.Equal(t, s.accepted.Load(), 1, exporter, "connections for 5 exports")
+		harness.Equal(t, s.Connections(), 1, exporter, "connections for 5 exports")
 	}
 }
 
@@ -72,15 +68,14 @@ func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
 		}
 		return nil
 	}
-	for exporter, serve := range map[Protocol]func(net.Conn){
+	for exporter, serve := range map[Protocol]func(*harness.AppConn){
 		OTLP: h1(func(w io.Writer) error {
 			if err := once(); err != nil {
 				return err
 			}
-			_, err := io.WriteString(w, fine)
-			return err
+			return says(fine)(w)
 		}),
-		OTLPGRPC: h2(func(f *http2.Framer, stream uint32) error {
+		OTLPGRPC: h2(func(f *harness.Frames, stream uint32) error {
 			if err := once(); err != nil {
 				return err
 			}
@@ -88,12 +83,12 @@ func TestAKeptConnectionThatFailsIsReplacedAtOnce(t *testing.T) {
 		}),
 	} {
 		answers.Store(0)
-		s := startServer(t, nil, serve)
+		s := harness.NewApp(t, serve)
 		send := senderTo(t, exporter, s)
 		for range 4 {
 			mustSend(t, send)
 		}
-		harness.Equal(t, s.accepted.Load(), 4, exporter, "connections (one failed under each export but the first)")
+		harness.Equal(t, s.Connections(), 4, exporter, "connections (one failed under each export but the first)")
 	}
 }
 
@@ -107,7 +102,7 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 			ours, theirs := net.Pipe()
 			go func() {
 				began := time.Now()
-				h1(func(w io.Writer) error { _, err := io.WriteString(w, fine); return err })(theirs)
+				answerEach(bufio.NewReader(theirs), theirs, says(fine))
 				ended = time.Since(began)
 			}()
 			return ours, nil
@@ -175,11 +170,9 @@ func socketsTo(t *testing.T, port int) (n int) {
 func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
 	for _, exporter := range []Protocol{OTLP, OTLPGRPC} {
 		t.Run(string(exporter), func(t *testing.T) {
-			done := make(chan struct{})
-			s := startServer(t, nil, func(net.Conn) { <-done })
-			defer close(done)
+			s := harness.NewApp(t, (*harness.AppConn).Idle)
 			send, release, err := New(Target{
-				Protocol: exporter, Endpoint: "http://" + s.Addr().String(), Timeout: shortTimeout, Signal: Traces,
+				Protocol: exporter, Endpoint: "http://" + s.Address(), Timeout: shortTimeout, Signal: Traces,
 			})
 			harness.NoError(t, err)
 			defer release()
@@ -188,35 +181,17 @@ func TestAnExportThatFailsLeavesNothingInTheKernel(t *testing.T) {
 					t.Error("got no error from a collector that does not read")
 				}
 			}
-			harness.Until(t, "end of its sockets", func() bool { return socketsTo(t, s.Addr().(*net.TCPAddr).Port) == 0 })
+			harness.Until(t, "end of its sockets", func() bool { return socketsTo(t, s.Port) == 0 })
 		})
 	}
 }
 
-// lockedBuffer is for writers and readers of several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func TestLittleIsLoggedOfAnUnsolicitedAnswer(t *testing.T) {
 	const most = 4*maxUnsolicited + 256 // four letters for a byte, and what net/http adds
-	var logged lockedBuffer
+	var logged harness.Buffer
 	log.SetOutput(&logged)
 	defer log.SetOutput(os.Stderr)
-	s := startServer(t, nil, h1(pieces(fine, "\x01")))
+	s := harness.NewApp(t, h1(pieces(fine, "\x01")))
 	mustSend(t, senderTo(t, OTLP, s))
 	harness.Until(t, "line of net/http", func() bool { return logged.String() != "" })
 	if got := len(logged.String()); got > most {
@@ -228,9 +203,8 @@ func TestExportsGoThroughAProxy(t *testing.T) {
 	collector := httptest.NewTLSServer(http.NotFoundHandler())
 	defer collector.Close()
 	lines := make(chan string, 2)
-	proxy := startServer(t, nil, func(c net.Conn) {
-		r := bufio.NewReader(c)
-		req, err := http.ReadRequest(r)
+	proxy := harness.NewApp(t, func(c *harness.AppConn) {
+		req, err := http.ReadRequest(c.In)
 		if err != nil {
 			return
 		}
@@ -245,7 +219,7 @@ func TestExportsGoThroughAProxy(t *testing.T) {
 		}
 		defer to.Close()
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-		go func() { _, _ = io.Copy(to, r); _ = to.(*net.TCPConn).CloseWrite() }()
+		go func() { _, _ = io.Copy(to, c.In); _ = to.(*net.TCPConn).CloseWrite() }()
 		_, _ = io.Copy(c, to)
 	})
 	for target, want := range map[string]string{
@@ -255,7 +229,7 @@ func TestExportsGoThroughAProxy(t *testing.T) {
 		var protocols http.Protocols
 		protocols.SetHTTP1(true)
 		trust := &tls.Config{RootCAs: collector.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
-		c := newConnection(&url.URL{Scheme: "http", Host: proxy.Addr().String()}, &protocols, trust)
+		c := newConnection(&url.URL{Scheme: "http", Host: proxy.Address()}, &protocols, trust)
 		e := &end{client: &http.Client{Transport: c}, target: target, fields: http.Header{}, timeout: defaultTimeout}
 		_, err := e.post(t.Context(), nil)
 		c.close()

@@ -5,94 +5,49 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// A server serves connections by hand. It takes next to no memory itself, so that what
-// a test measures is the exporter's.
-type server struct {
-	net.Listener
-	serve    func(net.Conn)
-	accepted atomic.Int32
-	open     atomic.Int32 // of them, those that the exporter has not closed
-	mu       sync.Mutex
-	conns    []net.Conn
-	running  sync.WaitGroup
-}
-
-func startServer(t testing.TB, config *tls.Config, serve func(net.Conn)) *server {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
-	s := &server{Listener: l, serve: serve}
-	s.running.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.conns = append(s.conns, c)
-			s.mu.Unlock()
-			s.accepted.Add(1)
-			s.open.Add(1)
-			s.running.Go(func() {
-				defer s.open.Add(-1)
-				defer c.Close()
-				if config != nil {
-					c = tls.Server(c, config)
-				}
-				serve(c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		s.mu.Lock()
-		for _, c := range s.conns {
-			c.Close()
-		}
-		s.mu.Unlock()
-		s.running.Wait()
-	})
-	return s
-}
-
 // silent neither reads nor writes for longer than exports to it may take, and then
 // waits for the end of the connection.
-func silent(c net.Conn) {
+func silent(c *harness.AppConn) {
 	time.Sleep(5 * shortTimeout)
-	_, _ = io.Copy(io.Discard, c)
+	c.Hang()
+}
+
+// says writes a text.
+func says(text string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	}
 }
 
 // h1 reads requests, and answers each by write.
-func h1(write func(io.Writer) error) func(net.Conn) {
-	return func(c net.Conn) {
-		r := bufio.NewReader(c)
-		for {
-			req, err := http.ReadRequest(r)
-			if err != nil {
-				return
-			}
-			if _, err = io.Copy(io.Discard, req.Body); err != nil || write(c) != nil {
-				return
-			}
+func h1(write func(io.Writer) error) func(*harness.AppConn) {
+	return func(c *harness.AppConn) { answerEach(c.In, c, write) }
+}
+
+func answerEach(in *bufio.Reader, out io.Writer, write func(io.Writer) error) {
+	for {
+		req, err := http.ReadRequest(in)
+		if err != nil {
+			return
+		}
+		if _, err = io.Copy(io.Discard, req.Body); err != nil || write(out) != nil {
+			return
 		}
 	}
 }
@@ -115,12 +70,12 @@ func pieces(all ...string) func(io.Writer) error {
 }
 
 // h2 speaks HTTP/2, and answers each request by write. It grants the whole request.
-func h2(write func(f *http2.Framer, stream uint32) error) func(net.Conn) {
-	return func(c net.Conn) {
-		if _, err := io.ReadFull(c, make([]byte, len(http2.ClientPreface))); err != nil {
+func h2(write func(f *harness.Frames, stream uint32) error) func(*harness.AppConn) {
+	return func(c *harness.AppConn) {
+		if _, err := io.ReadFull(c.In, make([]byte, len(http2.ClientPreface))); err != nil {
 			return
 		}
-		f := http2.NewFramer(c, c)
+		f := c.Frames()
 		f.SetReuseFrames()
 		const window = 1 << 30
 		if f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}) != nil || f.WriteWindowUpdate(0, window) != nil {
@@ -146,8 +101,8 @@ func h2(write func(f *http2.Framer, stream uint32) error) func(net.Conn) {
 }
 
 // forever writes a frame again and again.
-func forever(write func(f *http2.Framer, stream uint32) error) func(*http2.Framer, uint32) error {
-	return func(f *http2.Framer, stream uint32) error {
+func forever(write func(f *harness.Frames, stream uint32) error) func(*harness.Frames, uint32) error {
+	return func(f *harness.Frames, stream uint32) error {
 		for {
 			if err := write(f, stream); err != nil {
 				return err
@@ -157,27 +112,7 @@ func forever(write func(f *http2.Framer, stream uint32) error) func(*http2.Frame
 }
 
 // block encodes fields, given as names and values.
-func block(fields ...string) []byte {
-	var b bytes.Buffer
-	e := hpack.NewEncoder(&b)
-	for i := 0; i < len(fields); i += 2 {
-		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}) // to memory
-	}
-	return b.Bytes()
-}
-
-// writeBlock writes a header block in as many frames as it takes.
-func writeBlock(f *http2.Framer, stream uint32, b []byte, end bool) error {
-	const size = 16 << 10
-	first := b[:min(len(b), size)]
-	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndStream: end, EndHeaders: len(first) == len(b)})
-	for b = b[len(first):]; err == nil && len(b) > 0; {
-		piece := b[:min(len(b), size)]
-		b = b[len(piece):]
-		err = f.WriteContinuation(stream, len(b) == 0, piece)
-	}
-	return err
-}
+func block(fields ...string) []byte { return harness.NewFrames(nil).Block(fields...) }
 
 // shortTimeout is that of exports to servers that never answer.
 const shortTimeout = 50 * time.Millisecond
@@ -188,7 +123,7 @@ type hostile struct {
 	exporter Protocol
 	tls      bool
 	mute     bool // it never answers, or never ends its answer
-	serve    func(net.Conn)
+	serve    func(*harness.AppConn)
 }
 
 func hostileHTTP1() []hostile {
@@ -215,14 +150,12 @@ func hostileHTTP1() []hostile {
 		{"a chunk extension without end", OTLP, false, false, h1(pieces(chunked+"1;", "x"))},
 		{"answers without end", OTLP, false, false, h1(pieces("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))},
 		{"redirects to itself", OTLP, false, false, h1(func(w io.Writer) error {
-			if _, err := io.WriteString(w, "HTTP/1.1 307 Temporary Redirect\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"); err != nil {
-				return err
-			}
+			_ = says("HTTP/1.1 307 Temporary Redirect\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")(w)
 			return io.EOF
 		})},
-		{"a reset", OTLP, false, false, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }},
+		{"a reset", OTLP, false, false, func(c *harness.AppConn) { c.Reset() }},
 		{"silence", OTLP, false, true, silent},
-		{"no answer", Zipkin, false, true, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"no answer", Zipkin, false, true, (*harness.AppConn).Hang},
 		{"silence instead of TLS", OTLP, true, true, silent},
 	}
 }
@@ -239,10 +172,10 @@ func hostileHTTP2() []hostile {
 	ok := block(":status", "200", "content-type", "application/grpc")
 	long, short := fieldsOf(1300, strings.Repeat("v", 8000)), fieldsOf(200_000, "v")
 	repeated := slices.Repeat([]string{"x", strings.Repeat("v", 4000)}, 50_000) // a byte each, but for the first
-	blocks := func(end bool, all ...[]byte) func(net.Conn) {
-		return h2(func(f *http2.Framer, stream uint32) error {
+	blocks := func(end bool, all ...[]byte) func(*harness.AppConn) {
+		return h2(func(f *harness.Frames, stream uint32) error {
 			for i, b := range all {
-				if err := writeBlock(f, stream, b, end && i == len(all)-1); err != nil {
+				if err := f.WriteBlock(stream, end && i == len(all)-1, b); err != nil {
 					return err
 				}
 			}
@@ -251,41 +184,41 @@ func hostileHTTP2() []hostile {
 	}
 	withStatus := func(fields []string) []byte { return block(append([]string{":status", "200"}, fields...)...) }
 	early, longBlock, piece := block(":status", "103", "link", strings.Repeat("v", 8000)), block(long...), make([]byte, 16<<10)
-	ping := func(f *http2.Framer, _ uint32) error { return f.WritePing(false, [8]byte{}) }
+	ping := func(f *harness.Frames, _ uint32) error { return f.WritePing(false, [8]byte{}) }
 	return []hostile{
 		{"a head of long fields", OTLPGRPC, false, false, blocks(true, withStatus(long))},
 		{"a head of short fields", OTLPGRPC, false, false, blocks(true, withStatus(short))},
 		{"a head that decodes to much", OTLPGRPC, false, false, blocks(true, withStatus(repeated))},
 		{"trailers of long fields", OTLPGRPC, false, false, blocks(true, ok, longBlock)},
-		{"1xx without end", OTLPGRPC, false, false, h2(forever(func(f *http2.Framer, stream uint32) error { return writeBlock(f, stream, early, false) }))},
-		{"a body without end", OTLPGRPC, false, false, h2(func(f *http2.Framer, stream uint32) error {
-			_ = writeBlock(f, stream, ok, false)
-			return forever(func(f *http2.Framer, stream uint32) error { return f.WriteData(stream, false, piece) })(f, stream)
+		{"1xx without end", OTLPGRPC, false, false, h2(forever(func(f *harness.Frames, stream uint32) error { return f.WriteBlock(stream, false, early) }))},
+		{"a body without end", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
+			_ = f.WriteBlock(stream, false, ok)
+			return forever(func(f *harness.Frames, stream uint32) error { return f.WriteData(stream, false, piece) })(f, stream)
 		})},
-		{"empty frames without end", OTLPGRPC, false, true, h2(func(f *http2.Framer, stream uint32) error {
-			_ = writeBlock(f, stream, ok, false)
-			return forever(func(f *http2.Framer, stream uint32) error { return f.WriteData(stream, false, nil) })(f, stream)
+		{"empty frames without end", OTLPGRPC, false, true, h2(func(f *harness.Frames, stream uint32) error {
+			_ = f.WriteBlock(stream, false, ok)
+			return forever(func(f *harness.Frames, stream uint32) error { return f.WriteData(stream, false, nil) })(f, stream)
 		})},
 		{"pings without end, then no answer", OTLPGRPC, false, true, h2(forever(ping))},
-		{"an answer, then pings without end", OTLPGRPC, false, false, h2(func(f *http2.Framer, stream uint32) error {
-			_ = writeBlock(f, stream, block(":status", "200", "content-type", "application/grpc", "grpc-status", "0"), true)
+		{"an answer, then pings without end", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
+			_ = fineHTTP2(f, stream)
 			return forever(ping)(f, stream)
 		})},
-		{"settings without end", OTLPGRPC, false, true, h2(forever(func(f *http2.Framer, _ uint32) error {
+		{"settings without end", OTLPGRPC, false, true, h2(forever(func(f *harness.Frames, _ uint32) error {
 			return f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		}))},
-		{"GOAWAY at once", OTLPGRPC, false, false, h2(func(f *http2.Framer, _ uint32) error {
+		{"GOAWAY at once", OTLPGRPC, false, false, h2(func(f *harness.Frames, _ uint32) error {
 			_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
 			return io.EOF
 		})},
-		{"streams that are refused", OTLPGRPC, false, false, h2(func(f *http2.Framer, stream uint32) error {
+		{"streams that are refused", OTLPGRPC, false, false, h2(func(f *harness.Frames, stream uint32) error {
 			return f.WriteRSTStream(stream, http2.ErrCodeRefusedStream)
 		})},
 		{"silence", OTLPGRPC, false, true, silent},
-		{"no answer", OTLPGRPC, false, true, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+		{"no answer", OTLPGRPC, false, true, (*harness.AppConn).Hang},
 		{"silence instead of TLS", OTLPGRPC, true, true, silent},
-		{"pings without end from one that does not read", OTLPGRPC, false, true, func(c net.Conn) {
-			f := http2.NewFramer(c, c)
+		{"pings without end from one that does not read", OTLPGRPC, false, true, func(c *harness.AppConn) {
+			f := c.Frames()
 			_ = f.WriteSettings()
 			_ = forever(ping)(f, 0)
 		}},
@@ -299,10 +232,15 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 	for version, all := range map[string][]hostile{"HTTP/1.1": hostileHTTP1(), "HTTP/2": hostileHTTP2()} {
 		for _, h := range all {
 			t.Run(version+", "+h.name, func(t *testing.T) {
-				s := startServer(t, nil, h.serve)
-				o := Target{Protocol: h.exporter, Endpoint: "http://" + s.Addr().String(), Signal: Traces}
+				var open atomic.Int32 // connections that the exporter has not closed
+				s := harness.NewApp(t, func(c *harness.AppConn) {
+					open.Add(1)
+					defer open.Add(-1)
+					h.serve(c)
+				})
+				o := Target{Protocol: h.exporter, Endpoint: "http://" + s.Address(), Signal: Traces}
 				if h.tls {
-					o.Endpoint = "https://" + s.Addr().String()
+					o.Endpoint = "https://" + s.Address()
 				}
 				if h.mute {
 					o.Timeout = shortTimeout
@@ -325,9 +263,9 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 				if h.mute && err == nil {
 					t.Error("got no error from a collector that never answers")
 				}
-				harness.Until(t, "end of connections but one", func() bool { return s.open.Load() <= 1 })
+				harness.Until(t, "end of connections but one", func() bool { return open.Load() <= 1 })
 				release()
-				harness.Until(t, "end of the last connection", func() bool { return s.open.Load() == 0 })
+				harness.Until(t, "end of the last connection", func() bool { return open.Load() == 0 })
 			})
 		}
 	}
@@ -336,17 +274,13 @@ func TestAHostileCollectorCostsLittleMemory(t *testing.T) {
 func TestReportsOfAnyErrorAreShort(t *testing.T) {
 	long := strings.Repeat("\x01", maxHead/2)
 	for name, c := range map[string]hostile{
-		"a line that is no status": {exporter: OTLP, serve: h1(func(w io.Writer) error { _, err := io.WriteString(w, long+"\r\n\r\n"); return err })},
-		"a field without a name": {exporter: Zipkin, serve: h1(func(w io.Writer) error {
-			_, err := io.WriteString(w, "HTTP/1.1 200 OK\r\n:"+long+"\r\n\r\n")
-			return err
-		})},
-		"a message of gRPC": {exporter: OTLPGRPC, serve: h2(func(f *http2.Framer, stream uint32) error {
-			return writeBlock(f, stream, block(":status", "200", "content-type", "application/grpc", "grpc-status", "3", "grpc-message", strings.Repeat("x", maxHead/2)), true)
+		"a line that is no status": {exporter: OTLP, serve: h1(says(long + "\r\n\r\n"))},
+		"a field without a name":   {exporter: Zipkin, serve: h1(says("HTTP/1.1 200 OK\r\n:" + long + "\r\n\r\n"))},
+		"a message of gRPC": {exporter: OTLPGRPC, serve: h2(func(f *harness.Frames, stream uint32) error {
+			return f.WriteHead(stream, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "3", "grpc-message", strings.Repeat("x", maxHead/2))
 		})},
 	} {
-		s := startServer(t, nil, c.serve)
-		_, err := senderTo(t, c.exporter, s)(t.Context(), nil)
+		_, err := senderTo(t, c.exporter, harness.NewApp(t, c.serve))(t.Context(), nil)
 		if err == nil || len(err.Error()) > maxText+64 {
 			t.Errorf("%s: got %.100q... of %d bytes, want an error of about %d at most", name, fmt.Sprint(err), len(fmt.Sprint(err)), maxText)
 		}

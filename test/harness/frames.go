@@ -41,7 +41,7 @@ func (f *Frames) Block(fields ...string) []byte {
 // WriteHead sends a header block of names and values; end: nothing follows on the
 // stream.
 func (f *Frames) WriteHead(id uint32, end bool, fields ...string) error {
-	return f.writeBlock(id, end, f.Block(fields...))
+	return f.WriteBlock(id, end, f.Block(fields...))
 }
 
 // WriteLongHead is WriteHead with fields that no table shortens, so that the block is as
@@ -51,11 +51,12 @@ func (f *Frames) WriteLongHead(id uint32, end bool, fields ...string) error {
 	for i := 0; i < len(fields); i += 2 {
 		_ = f.encoder.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1], Sensitive: true})
 	}
-	return f.writeBlock(id, end, f.block.Bytes())
+	return f.WriteBlock(id, end, f.block.Bytes())
 }
 
-// writeBlock sends a header block, in CONTINUATION where it is longer than a frame.
-func (f *Frames) writeBlock(id uint32, end bool, block []byte) error {
+// WriteBlock sends a header block that is encoded already, in CONTINUATION where it is longer
+// than a frame.
+func (f *Frames) WriteBlock(id uint32, end bool, block []byte) error {
 	const most = 16 << 10 // SETTINGS_MAX_FRAME_SIZE, as it is at first: RFC 9113 section 6.5.2
 	n := min(len(block), most)
 	err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block[:n], EndHeaders: n == len(block), EndStream: end})
