@@ -2,8 +2,6 @@ package tracing
 
 import (
 	"context"
-	"io"
-	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -16,13 +14,13 @@ import (
 // end of the process. What else a collector can do ends within its export's time
 // (package export).
 func TestCloseIsOnTimeWhateverTheCollectorDoes(t *testing.T) {
-	for name, serve := range map[string]func(net.Conn){
-		"no answer": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-		"a reset":   func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) },
+	for name, serve := range map[string]func(*harness.AppConn){
+		"no answer": (*harness.AppConn).Hang,
+		"a reset":   (*harness.AppConn).Reset,
 	} {
 		for _, protocol := range []export.Protocol{export.Zipkin, export.OTLP, export.OTLPJSON, export.OTLPGRPC} {
 			t.Run(string(protocol)+", "+name, func(t *testing.T) {
-				closeOnTime(t, protocol, "http://"+serving(t, serve))
+				closeOnTime(t, protocol, "http://"+harness.NewApp(t, serve).Address())
 			})
 		}
 	}
@@ -39,28 +37,4 @@ func closeOnTime(t *testing.T, protocol export.Protocol, endpoint string) {
 	defer cancel()
 	_ = harness.Within(t, "end of Close", func() error { return tracer.Close(ctx) }) // the spans may be lost
 	harness.Equal(t, len(tracer.export.queue), 0, "spans neither sent nor dropped")
-}
-
-// serving serves each connection to an address, and closes it then.
-func serving(t *testing.T, serve func(net.Conn)) (address string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			serve(c) // the exporter makes one at a time
-			c.Close()
-		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
-	})
-	return l.Addr().String()
 }

@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +21,7 @@ import (
 	"unsafe"
 
 	zipkinmodel "github.com/openzipkin/zipkin-go/model"
+	"go.opencensus.io/trace"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/grpc"
@@ -81,55 +85,40 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.spans = append(c.spans, zipkinSpans(body)...)
 		w.WriteHeader(http.StatusAccepted)
 	case r.Header.Get("Content-Type") == "application/json":
-		var m tracepb.TracesData
-		if err := protojson.Unmarshal(hexToBase64(body), &m); err != nil {
-			panic(err)
-		}
-		c.spans = append(c.spans, otlpSpans(&m)...)
+		c.spans = append(c.spans, otlpSpans(must(ofJSON(body)))...)
 	default:
-		var m tracepb.TracesData
-		if err := proto.Unmarshal(body, &m); err != nil {
-			panic(err)
-		}
-		c.spans = append(c.spans, otlpSpans(&m)...)
+		c.spans = append(c.spans, otlpSpans(must(ofProto(body)))...)
 	}
 }
 
+func ofProto(body []byte) (*tracepb.TracesData, error) {
+	var m tracepb.TracesData
+	return &m, proto.Unmarshal(body, &m)
+}
+
+func ofJSON(body []byte) (*tracepb.TracesData, error) {
+	var m tracepb.TracesData
+	return &m, protojson.Unmarshal(hexToBase64(body), &m)
+}
+
+// idInJSON matches an id of OTLP in JSON.
+var idInJSON = regexp.MustCompile(`"(traceId|spanId|parentSpanId)": *"([0-9a-f]*)"`)
+
 // hexToBase64 turns OTLP's ids, which are hexadecimal, into what protojson wants.
 func hexToBase64(body []byte) []byte {
-	var v any
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		panic(err)
-	}
-	var walk func(any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, e := range v {
-				walk(e)
-			}
-		case map[string]any:
-			for name, e := range v {
-				if s, ok := e.(string); ok && (name == "traceId" || name == "spanId" || name == "parentSpanId") {
-					raw, err := hex.DecodeString(s)
-					if err != nil {
-						panic(err)
-					}
-					v[name] = raw // encoding/json writes base64
-					continue
-				}
-				walk(e)
-			}
-		}
-	}
-	walk(v)
-	out, err := json.Marshal(v)
+	return idInJSON.ReplaceAllFunc(body, func(id []byte) []byte {
+		parts := idInJSON.FindSubmatch(id)
+		raw := must(hex.DecodeString(string(parts[2])))
+		return fmt.Appendf(nil, `"%s":"%s"`, parts[1], base64.StdEncoding.EncodeToString(raw))
+	})
+}
+
+// must returns what a decoder has read, or panics: the server of a test cannot end it.
+func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return out
+	return v
 }
 
 func zipkinSpans(body []byte) (all []span) {
@@ -603,24 +592,32 @@ func TestPathsAreCompleted(t *testing.T) {
 	}
 }
 
+// bothEncodings returns what protobuf and JSON say of spans, which must be the same.
+func bothEncodings(t *testing.T, r *export.Resource, spans []*trace.SpanData) *tracepb.TracesData {
+	t.Helper()
+	encoded, err := otlpProto(r)(spans)
+	harness.NoError(t, err)
+	asJSON, err := otlpJSON(r)(spans)
+	harness.NoError(t, err)
+	a, err := ofProto(encoded)
+	harness.NoError(t, err)
+	b, err := ofJSON(asJSON)
+	harness.NoError(t, err)
+	if !proto.Equal(a, b) {
+		t.Errorf("protobuf and JSON differ:\n%v\n%v", a, b)
+	}
+	return a
+}
+
 func TestTheEncodingsAgree(t *testing.T) {
 	tracer := newTracer(t, always, inW3C)
 	o := get("/")
 	o.Status = 500
 	spans := spansOf(t, tracer, carrying(fields("traceparent: 00-"+tid+"-"+sid+"-01", "tracestate: a=1")), o)
 	id := identity()
-	encoded, err := otlpProto(&id)(spans)
-	harness.NoError(t, err)
-	asJSON, err := otlpJSON(&id)(spans)
-	harness.NoError(t, err)
-	var a, b tracepb.TracesData
-	harness.NoError(t, proto.Unmarshal(encoded, &a))
-	harness.NoError(t, protojson.Unmarshal(hexToBase64(asJSON), &b))
-	if !proto.Equal(&a, &b) {
-		t.Errorf("protobuf and JSON differ:\n%v\n%v", &a, &b)
-	}
+	a := bothEncodings(t, &id, spans)
 	if len(a.ProtoReflect().GetUnknown()) > 0 || a.ResourceSpans[0].ScopeSpans[0].Spans[1].Flags != 0x301 {
-		t.Errorf("got %v, want flags 0x301 and no unknown fields", &a)
+		t.Errorf("got %v, want flags 0x301 and no unknown fields", a)
 	}
 }
 
@@ -686,21 +683,9 @@ func FuzzSpansAlwaysDecode(f *testing.F) {
 		r.Method = method
 		r.Header = http.Header{"User-Agent": {agent}, "X-Forwarded-For": {forwarded}, "Traceparent": {"00-" + tid + "-" + sid + "-01"}, "Tracestate": {state}}
 		spans := spansOf(t, tracer, o.Exchange, o)
-		body, err := otlpProto(&tracer.options.Resource)(spans)
+		bothEncodings(t, &tracer.options.Resource, spans)
+		body, err := zipkinArray(&tracer.options.Resource)(spans)
 		harness.NoError(t, err)
-		var m tracepb.TracesData
-		harness.Equal(t, proto.Unmarshal(body, &m), nil, "protobuf")
-		if body, err = otlpJSON(&tracer.options.Resource)(spans); err != nil {
-			t.Fatal(err)
-		}
-		var n tracepb.TracesData
-		harness.Equal(t, protojson.Unmarshal(hexToBase64(body), &n), nil, "JSON")
-		if !proto.Equal(&m, &n) {
-			t.Errorf("protobuf and JSON differ:\n%v\n%v", &m, &n)
-		}
-		if body, err = zipkinArray(&tracer.options.Resource)(spans); err != nil {
-			t.Fatal(err)
-		}
 		harness.Equal(t, len(zipkinSpans(body)), 3, "zipkin", "spans")
 	})
 }
