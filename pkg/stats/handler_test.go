@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -46,30 +45,6 @@ func TestProtobufIsKnativesStatByteForByte(t *testing.T) {
 		{"no name", "", Report{}, ""},
 	} {
 		harness.Equal(t, hex.EncodeToString(appendStat(nil, Labels{Pod: c.pod}, c.report)), c.want, c.name)
-	}
-}
-
-func TestProtobufDecodesToTheReport(t *testing.T) {
-	var pod string
-	doubles := map[uint64]float64{}
-	for b := appendStat(nil, labels, busy); len(b) > 0; {
-		tag, n := binary.Uvarint(b)
-		b = b[n:]
-		switch tag & 7 {
-		case 1:
-			doubles[tag>>3] = math.Float64frombits(binary.LittleEndian.Uint64(b))
-			b = b[8:]
-		case 2:
-			length, n := binary.Uvarint(b)
-			pod, b = string(b[n:n+int(length)]), b[n+int(length):]
-		default:
-			t.Fatalf("got wire type %d of field %d, want 1 or 2", tag&7, tag>>3)
-		}
-	}
-	harness.Equal(t, pod, "pod1", "pod_name")
-	want := map[uint64]float64{2: 1.5, 3: 0.25, 4: 12, 5: 3, 6: 100}
-	if fmt.Sprint(doubles) != fmt.Sprint(want) {
-		t.Errorf("fields: got %v, want %v", doubles, want)
 	}
 }
 
