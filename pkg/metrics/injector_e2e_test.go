@@ -4,26 +4,23 @@ package metrics
 
 import (
 	"bufio"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // An injector is a process of injector serve.
@@ -36,23 +33,11 @@ type injector struct {
 func startInjector(t *testing.T) injector {
 	t.Helper()
 	dir := t.TempDir()
-	program := filepath.Join(dir, "injector")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/injector").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	roots := writeCertificate(t, dir)
-	p := exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
+	p := exec.Command(build(t, "injector"), "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
 	log, err := p.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = p.Process.Kill()
-		_ = p.Wait()
-	})
+	harness.NoError(t, err)
+	start(t, p)
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {
 		var line struct{ Message, Reviews, Metrics string }
@@ -68,28 +53,15 @@ func startInjector(t *testing.T) injector {
 // writeCertificate writes tls.crt and tls.key for 127.0.0.1, and returns who trusts them.
 func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair, err := harness.NewCertificate(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
+	harness.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	harness.NoError(t, err)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
+	harness.NoError(t, os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600))
+	harness.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 	roots := x509.NewCertPool()
-	for name, block := range map[string]*pem.Block{"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if name == "tls.crt" {
-			roots.AppendCertsFromPEM(pem.EncodeToMemory(block))
-		}
-	}
+	roots.AppendCertsFromPEM(certificate)
 	return roots
 }
 
@@ -97,9 +69,7 @@ func writeCertificate(t *testing.T, dir string) *x509.CertPool {
 func (i injector) ask(t *testing.T, body string) {
 	t.Helper()
 	r, err := i.client.Post("https://"+i.reviews+"/inject", "application/json", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	_, _ = io.Copy(io.Discard, r.Body)
 	r.Body.Close()
 }
@@ -147,14 +117,10 @@ func TestPrometheusScrapesTheInjector(t *testing.T) {
 		eventually(t, api, query, want)
 	}
 	r, err := http.Get("http://" + i.metrics + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	defer r.Body.Close()
 	exposition, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	checkNames(t, string(exposition))
 }
 
@@ -176,9 +142,7 @@ func TestPrometheusAnswersTheDashboard(t *testing.T) {
 	eventually(t, api, `count(up == 1)`, "2")
 	for n := 1; n <= 2; n++ { // the first makes the series, the second is an increase
 		r, err := http.Get("http://" + requests)
-		if err != nil {
-			t.Fatal(err)
-		}
+		harness.NoError(t, err)
 		r.Body.Close()
 		eventually(t, api, `sum(queue_proxy_requests_total)`, fmt.Sprint(n))
 	}
@@ -188,11 +152,11 @@ func TestPrometheusAnswersTheDashboard(t *testing.T) {
 	for _, p := range readDashboard(t).Panels {
 		for _, target := range p.Targets {
 			// There is no pod or namespace without Kubernetes.
-			query := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$pod", ".*").Replace(target.Expr)
-			n, err := ask(api, query)
-			t.Logf("%s: %s: %d series", p.Title, query, n)
-			if err != nil || n == 0 && !empty[p.Title] {
-				t.Errorf("%s: %s: got %d series and %v, want some", p.Title, query, n, err)
+			expr := strings.NewReplacer("$__rate_interval", "1m", "$namespace", ".*", "$pod", ".*").Replace(target.Expr)
+			series, err := query(api, expr)
+			t.Logf("%s: %s: %d series", p.Title, expr, len(series))
+			if err != nil || len(series) == 0 && !empty[p.Title] {
+				t.Errorf("%s: %s: got %d series and %v, want some", p.Title, expr, len(series), err)
 			}
 		}
 	}
@@ -206,9 +170,7 @@ func TestPrometheusAnswersTheAutoscaler(t *testing.T) {
 		t.Fatalf("%s: got no query, want one", name)
 	}
 	quoted, err := json.Marshal(query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, err)
 	test := fmt.Sprintf(`evaluation_interval: 1m
 tests:
   - interval: 1m
@@ -223,30 +185,8 @@ tests:
       - {expr: %[1]s, eval_time: 2h, exp_samples: []}
 `, quoted)
 	file := filepath.Join(t.TempDir(), "test.yaml")
-	if err := os.WriteFile(file, []byte(test), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	harness.NoError(t, os.WriteFile(file, []byte(test), 0o600))
 	if out, err := exec.Command("promtool", "test", "rules", file).CombinedOutput(); err != nil {
 		t.Errorf("got %v and\n%s\nwant no complaint", err, out)
 	}
-}
-
-// ask returns how many series a query has.
-func ask(api, query string) (int, error) {
-	r, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(query))
-	if err != nil {
-		return 0, err
-	}
-	defer r.Body.Close()
-	var answer struct {
-		Status, Error string
-		Data          struct{ Result []any }
-	}
-	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil {
-		return 0, err
-	}
-	if answer.Status != "success" {
-		return 0, fmt.Errorf("%s: %s", answer.Status, answer.Error)
-	}
-	return len(answer.Data.Result), nil
 }

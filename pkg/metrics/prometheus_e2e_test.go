@@ -76,17 +76,39 @@ func TestPrometheusScrapesBothPortsOfTheSidecar(t *testing.T) {
 	}
 }
 
+// build builds one of our programs.
+func build(t *testing.T, name string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/"+name).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// start starts a program until the end of the test. If that fails, what it said is logged.
+func start(t *testing.T, p *exec.Cmd) {
+	t.Helper()
+	var said bytes.Buffer
+	p.Stdout = &said
+	if p.Stderr == nil {
+		p.Stderr = &said
+	}
+	harness.NoError(t, p.Start())
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+		if t.Failed() {
+			t.Logf("%s said\n%s", p.Path, &said)
+		}
+	})
+}
+
 // startSidecar builds the program and starts it in front of a user container. It
 // returns where it serves requests, statistics and metrics, once it is ready.
 func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics string) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "queue-proxy")
-	if out, err := exec.Command("go", "build", "-o", program, "../../cmd/queue-proxy").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	var said bytes.Buffer
-	p := exec.Command(program)
-	p.Stdout, p.Stderr = &said, &said
+	p := exec.Command(build(t, "queue-proxy"))
 	p.Env = append(os.Environ(), fmt.Sprintf("USER_PORT=%d", userPort))
 	var at []string
 	for _, name := range []string{"QUEUE_SERVING_PORT", "AUTOSCALER_PORT", "METRICS_PORT", "QUEUE_SERVING_TLS_PORT", "ADMIN_PORT", "STATUS_PORT"} {
@@ -95,14 +117,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 		p.Env = append(p.Env, name+"="+port)
 		at = append(at, address)
 	}
-	harness.NoError(t, p.Start())
-	t.Cleanup(func() {
-		_ = p.Process.Kill()
-		_ = p.Wait()
-		if t.Failed() {
-			t.Logf("the sidecar said\n%s", &said)
-		}
-	})
+	start(t, p)
 	probe, err := http.NewRequest(http.MethodGet, "http://"+at[0], nil)
 	harness.NoError(t, err)
 	probe.Header.Set("K-Network-Probe", "queue")
@@ -224,44 +239,45 @@ func startPrometheusOn(t *testing.T, targets map[string]string) string {
 	file := filepath.Join(dir, "prometheus.yaml")
 	harness.NoError(t, os.WriteFile(file, []byte(config.String()), 0o644))
 	address := freeAddress(t)
-	var said bytes.Buffer
-	p := exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
-	p.Stdout, p.Stderr = &said, &said
-	harness.NoError(t, p.Start())
-	t.Cleanup(func() {
-		_ = p.Process.Kill()
-		_ = p.Wait()
-		if t.Failed() {
-			t.Logf("prometheus said\n%s", &said)
-		}
-	})
+	start(t, exec.Command("prometheus", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address))
 	return "http://" + address
 }
 
 // eventually asks until the answer is one series of that value; "?" is any.
-func eventually(t *testing.T, api, query, want string) {
+func eventually(t *testing.T, api, expr, want string) {
 	t.Helper()
 	const patience, between = 30 * time.Second, 200 * time.Millisecond
-	var last string
+	var got []string
+	var err error
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(between) {
-		a, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(query))
-		if err != nil {
-			last = err.Error()
-			continue
-		}
-		var answer struct {
-			Data struct {
-				Result []struct {
-					Value [2]any `json:"value"`
-				} `json:"result"`
-			} `json:"data"`
-		}
-		err = json.NewDecoder(a.Body).Decode(&answer)
-		a.Body.Close()
-		last = fmt.Sprint(answer.Data.Result, err)
-		if r := answer.Data.Result; len(r) == 1 && (r[0].Value[1] == want || want == "?") {
+		if got, err = query(api, expr); len(got) == 1 && (got[0] == want || want == "?") {
 			return
 		}
 	}
-	t.Errorf("%s: got %s, want %s", query, last, want)
+	t.Errorf("%s: got %v and %v, want %s", expr, got, err, want)
+}
+
+// query returns the values of the series that an expression has.
+func query(api, expr string) (values []string, err error) {
+	a, err := http.Get(api + "/api/v1/query?query=" + url.QueryEscape(expr))
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          struct {
+			Result []struct{ Value [2]any }
+		}
+	}
+	if err := json.NewDecoder(a.Body).Decode(&answer); err != nil {
+		return nil, err
+	}
+	if answer.Status != "success" {
+		return nil, fmt.Errorf("%s: %s", answer.Status, answer.Error)
+	}
+	for _, series := range answer.Data.Result {
+		values = append(values, fmt.Sprint(series.Value[1]))
+	}
+	return values, nil
 }
