@@ -130,7 +130,7 @@ func TestPrometheusAnswersTheDashboard(t *testing.T) {
 	empty := map[string]bool{
 		"Failures by reason": true, "Why not ready": true, "Readiness lost": true, "Telemetry that was lost": true, "Sidecars that cannot be scraped": true,
 		"Liveness and startup probes through the sidecar": true,
-		"In line now": true, "In the app now": true, "Memory": true, // without limits
+		"In line now": true, "In the app now": true, "Memory": true, "The right limit": true, "Why an adaptive limit is what it is": true, // without limits
 		"The certificate ends in": true, "The caBundle": true, "The caBundle was good": true, // without TLS, and without -self-managed
 		"Events": true,
 	}
