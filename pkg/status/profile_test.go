@@ -29,15 +29,13 @@ func (w *slowReader) Write(p []byte) (int, error) {
 
 // profileOf is a request for a profile, by peer.
 func profileOf(path, peer string) *http.Request {
-	r := httptest.NewRequest("GET", "/debug/pprof/"+path, nil)
-	r.RemoteAddr, r.Host = peer, "localhost"
-	return r
+	return request("/debug/pprof/"+path, peer, "localhost")
 }
 
 // 256 clients at once who ask for all stacks and read slowly each held a buffer of at
 // least 1 MiB.
 func TestManyGoroutineDumpsAtOnceCostTheMemoryOfOne(t *testing.T) {
-	for name, peer := range map[string]string{"a loopback peer": "127.0.0.1:1", "another pod": "10.0.0.9:1"} {
+	for name, peer := range map[string]string{"a loopback peer": near, "another pod": far} {
 		t.Run(name, func(t *testing.T) {
 			const clients, bound = 256, 16 << 20
 			h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), true)
@@ -93,7 +91,6 @@ func hold(h http.Handler, path, peer string) (end func()) {
 }
 
 func TestAProfileIsRefusedOnlyWhileAnotherOfItsKindIsMade(t *testing.T) {
-	const near, far = "127.0.0.1:1", "10.0.0.9:1"
 	for name, v := range map[string]struct {
 		path, peer string
 		want       int
@@ -132,7 +129,7 @@ func TestTwoRecordingsAreMadeAtOnceAndNoMore(t *testing.T) {
 		for range 20 {
 			all.Go(func() {
 				w := httptest.NewRecorder()
-				h.ServeHTTP(w, profileOf("mutex?seconds=30", "127.0.0.1:1"))
+				h.ServeHTTP(w, profileOf("mutex?seconds=30", near))
 				switch w.Code {
 				case http.StatusOK:
 					made.Add(1)

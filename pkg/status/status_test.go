@@ -227,6 +227,15 @@ func TestAFailureIsKeptInBoundedMemory(t *testing.T) {
 	}
 }
 
+// Clients on this host, and elsewhere.
+const near, far = "127.0.0.1:1", "10.0.0.9:1"
+
+func request(path, peer, host string) *http.Request {
+	r := httptest.NewRequest("GET", path, nil)
+	r.RemoteAddr, r.Host = peer, host
+	return r
+}
+
 func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 	level := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "level") })
 	for _, v := range []struct {
@@ -248,8 +257,7 @@ func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 		{"10.0.0.9:1", "localhost", "", "/log-level", true, 404},
 		{"127.0.0.1:1", "localhost", "", "/other", false, 404},
 	} {
-		r := httptest.NewRequest("GET", v.path, nil)
-		r.RemoteAddr, r.Host = v.peer, v.host
+		r := request(v.path, v.peer, v.host)
 		if v.site != "" {
 			r.Header.Set("Sec-Fetch-Site", v.site)
 		}
@@ -261,10 +269,8 @@ func TestThePageIsForPeopleOnThisHostAlone(t *testing.T) {
 
 func TestNoOtherPageMayShowThisOneInAFrame(t *testing.T) {
 	for _, path := range []string{"/", "/status.json", "/debug/pprof/", "/other"} {
-		r := httptest.NewRequest("GET", path, nil)
-		r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost:8008"
 		w := httptest.NewRecorder()
-		board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false).ServeHTTP(w, r)
+		board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
 		for name, want := range map[string]string{
 			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; " +
 				"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -280,10 +286,8 @@ func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
 	b := board(probe.State{Phase: probe.Ready}, Drain{})
 	b.Observe(observation(queue.AppGarbage, time.Second))
 	b.sample()
-	r := httptest.NewRequest("GET", path, nil)
-	r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost:8008"
 	w := httptest.NewRecorder()
-	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, r)
+	b.Handler(http.NotFoundHandler(), false).ServeHTTP(w, request(path, near, "localhost:8008"))
 	for _, want := range []string{
 		`"pod":"hello-1","namespace":"shop"`, `"totals":{"app-garbage":1}`,
 		`"history":[{"running":2,"waiting":3,"requests":1,"failures":1,"p50":0,"p99":0,"queuedP99":0}]`, `"reason":"app-garbage","status":502,`,

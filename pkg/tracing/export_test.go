@@ -330,14 +330,14 @@ func TestSpansArriveWithTheRightParents(t *testing.T) {
 
 // wantTheThreeSpans holds the spans of a request to its trace, to the parent that its
 // client named, and to the one that the user container got.
-func wantTheThreeSpans(t *testing.T, spans []span, trace, parent, told string) {
+func wantTheThreeSpans(t *testing.T, spans []span, id, parent, told string) {
 	t.Helper()
 	if len(spans) != 3 {
 		t.Fatalf("spans: got %+v, want 3", spans)
 	}
 	wait, app, server := spans[0], spans[1], spans[2]
 	for _, s := range spans {
-		harness.Equal(t, s.trace, trace, s.name, "trace")
+		harness.Equal(t, s.trace, id, s.name, "trace")
 	}
 	harness.Equal(t, []string{server.parent, wait.parent, app.parent}, []string{parent, server.id, server.id}, "parents")
 	harness.Equal(t, told, app.id, "the user container's parent")
