@@ -37,7 +37,7 @@ func Read(environ []EnvVar) (*Config, error) {
 	in := newReading(environ)
 	for _, f := range in.fields {
 		for _, o := range f.origins {
-			in.take(o, in.values[o.name])
+			o.text = in.values[o.name]
 		}
 	}
 	return in.finish()
@@ -74,20 +74,15 @@ func newReading(environ []EnvVar) *reading {
 		if text := f.tag.Get("default"); text != "" && f.parse(text) != nil {
 			panic("config: " + f.name + ": a default that is not allowed: " + text)
 		}
-		for _, o := range f.origins {
-			o.in, o.field = in, f
-		}
 	}
 	return in
 }
 
-// take reads one variable. Empty is unset, and of several names for one setting the
-// first that is set counts.
-//
-// It keeps what is wrong and returns no error, because envconfig stops at the first.
-func (in *reading) take(from *origin, text string) {
-	f, name := from.field, from.name
-	o := f.at()
+// take reads one variable, and keeps what is wrong. Empty is unset, and of several names
+// for one setting the first that is set counts.
+func (in *reading) take(f *field, from *origin) {
+	o, name, text := f.at(), from.name, from.text
+	from.text = ""
 	if in.values[name] == "" || o.from != "" || o.bad { // envconfig passes defaults too
 		return
 	}
@@ -115,11 +110,12 @@ func (in *reading) take(from *origin, text string) {
 	}
 }
 
-// finish works out what depends on other settings, and validates the whole.
+// finish reads all variables, works out what depends on other settings, and validates
+// the whole.
 func (in *reading) finish() (*Config, error) {
 	for _, f := range in.fields {
 		for _, o := range f.origins {
-			o.in, o.field = nil, nil
+			in.take(f, o)
 		}
 	}
 	in.warnOfMisspelt()

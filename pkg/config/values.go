@@ -38,19 +38,16 @@ type origin struct {
 	tag  reflect.StructTag
 	from string // the variable that it was read from; "": from none
 	bad  bool   // what was written is not allowed
-
-	// While the environment is read:
-	in    *reading
-	field *field
+	text string // what the environment has, or the default, until it is read
 }
 
 // Name is the variable.
 func (o *origin) Name() string { return o.name }
 
-// Decode is how envconfig passes what the environment has. It never returns an
-// error: see reading.take.
+// Decode is how envconfig passes what the environment has. It returns no error, because
+// envconfig stops at the first: see reading.finish.
 func (o *origin) Decode(text string) error {
-	o.in.take(o, text)
+	o.text = text
 	return nil
 }
 

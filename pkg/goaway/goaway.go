@@ -95,10 +95,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	defer c.mu.Unlock()
 	written := 0
 	for len(p) > 0 {
-		if c.asked && !c.said && c.between() {
-			if err := c.say(); err != nil {
-				return written, err
-			}
+		if err := c.sayWhenDue(); err != nil {
+			return written, err
 		}
 		if c.said && c.final {
 			return written + len(p), nil // nobody listens any more
@@ -115,10 +113,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 			return written, err
 		}
 	}
-	if c.asked && !c.said && c.between() {
-		return written, c.say()
-	}
-	return written, nil
+	return written, c.sayWhenDue()
 }
 
 // GoAway says that the server goes away, as soon as a frame has ended, once. It blocks
@@ -127,13 +122,14 @@ func (c *Conn) GoAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = true
-	if !c.said && c.between() {
-		_ = c.say() // who can't get it notices the end of the connection
-	}
+	_ = c.sayWhenDue() // who can't get it notices the end of the connection
 }
 
-// say writes the last frame.
-func (c *Conn) say() error {
+// sayWhenDue writes the last frame, once it is asked for and a frame has ended.
+func (c *Conn) sayWhenDue() error {
+	if !c.asked || c.said || !c.between() {
+		return nil
+	}
 	c.said = true
 	c.Conn.SetWriteDeadline(time.Now().Add(timeout))
 	_, err := c.Conn.Write([]byte(c.last))

@@ -39,11 +39,7 @@ func New() (*Watcher, error) {
 		gone:  make(map[uint64]func()),
 		fdSet: fd,
 	}
-	raw, err := w.file.SyscallConn()
-	if err != nil {
-		w.file.Close()
-		return nil, err
-	}
+	raw, _ := w.file.SyscallConn() // which every file has that is open
 	go w.run(raw)
 	return w, nil
 }

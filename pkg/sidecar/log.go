@@ -143,12 +143,10 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 	if o.Kind != header.Traffic {
 		fields = append(fields, zap.Stringer("kind", o.Kind))
 	}
-	if o.Err != nil {
-		fields = append(fields, zap.NamedError("error", o.Err))
-	}
+	fields = append(fields, zap.NamedError("error", o.Err)) // nothing, where there is none
+	level := zap.WarnLevel
 	if o.Reason == queue.ClientGone {
-		s.log.Info("request failed", fields...)
-		return
+		level = zap.InfoLevel
 	}
-	s.log.Warn("request failed", fields...)
+	s.log.Log(level, "request failed", fields...)
 }
