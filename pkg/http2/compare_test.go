@@ -43,7 +43,8 @@ import (
 //   - a trailer section that no Trailer field announces, which net/http's server drops;
 //   - the announcement of a trailer section that does not come: a body that is there as a
 //     whole is sent with its length, and can have none;
-//   - fields in it that frame a message, which net/http drops and we refuse;
+//   - fields in it that frame a message, which net/http drops and we refuse, and those that
+//     say something else of it as a whole, such as Content-Type, which we pass on;
 //   - what is malformed (RFC 9113 section 8.1.1) is a reset of the stream here; net/http
 //     answers some of it with 400. No app may get the whole of it from either;
 //   - a Host that is not the authority, and the path "*" with another method than OPTIONS,
@@ -390,6 +391,11 @@ func comparable(s *script) bool {
 		}
 		switch strings.ToLower(f[0]) {
 		case "content-length", "transfer-encoding", "connection", "date", "trailer", "upgrade", "te", "keep-alive", "proxy-connection", "host":
+			return false
+		}
+	}
+	for _, f := range slices.Concat(s.trailer, s.ends) {
+		if !httpguts.ValidTrailerHeader(f[0]) {
 			return false
 		}
 	}
