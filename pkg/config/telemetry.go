@@ -139,17 +139,9 @@ func (h *Headers) header() http.Header {
 
 // isField reports whether net/http would send a field (RFC 9110 5.1, 5.5).
 func isField(name, value string) bool {
-	for i := range len(name) {
-		if c := name[i]; c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
-			return false
-		}
-	}
-	for i := range len(value) {
-		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return name != ""
+	noName := func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c) }
+	noValue := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+	return name != "" && !strings.ContainsFunc(name, noName) && !strings.ContainsFunc(value, noValue)
 }
 
 // Propagators are OpenTelemetry's names of the header fields of traces. Unknown ones

@@ -256,12 +256,10 @@ type list struct{ Value[[]string] }
 
 func (l *list) String() string { return strings.Join(l.V, ",") }
 
-func (l *list) parseIf(text string, ok func(item string) bool) error {
+func (l *list) parseUnless(text string, bad func(item string) bool) error {
 	items := split(text)
-	for _, item := range items {
-		if !ok(item) {
-			return errNotAllowed
-		}
+	if slices.ContainsFunc(items, bad) {
+		return errNotAllowed
 	}
 	l.V = items
 	return nil
@@ -275,8 +273,8 @@ func (*Paths) allowed() string {
 }
 
 func (p *Paths) parse(text string) error {
-	return p.parseIf(text, func(item string) bool {
-		return item[0] == '/' && !strings.Contains(strings.TrimSuffix(item, "*"), "*")
+	return p.parseUnless(text, func(item string) bool {
+		return item[0] != '/' || strings.Contains(strings.TrimSuffix(item, "*"), "*")
 	})
 }
 
@@ -287,7 +285,7 @@ type Prefixes struct{ list }
 func (*Prefixes) allowed() string { return "a comma list of beginnings of User-Agent, without *" }
 
 func (p *Prefixes) parse(text string) error {
-	return p.parseIf(text, func(item string) bool { return !strings.Contains(item, "*") })
+	return p.parseUnless(text, func(item string) bool { return strings.Contains(item, "*") })
 }
 
 // A name is one way of writing a value. Of several names for one value the first is

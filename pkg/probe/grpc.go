@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -138,11 +139,8 @@ func healthVerdict(resp *http.Response, body []byte) error {
 }
 
 func servingName(status int) string {
-	names := []string{"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"}
-	if status >= 0 && status < len(names) {
-		return names[status]
-	}
-	return strconv.Itoa(status)
+	name := map[int]string{0: "UNKNOWN", serving: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}[status]
+	return cmp.Or(name, strconv.Itoa(status))
 }
 
 var errMessage = errors.New("the answer is not a HealthCheckResponse")

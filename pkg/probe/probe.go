@@ -101,25 +101,6 @@ func (p Port) String() string {
 	return strconv.Itoa(int(p.Number))
 }
 
-// kind is the JSON name of the handler: httpGet, tcpSocket, grpc or exec; ""
-// when there is none.
-func (p Probe) kind() string {
-	switch {
-	case p.Exec != nil:
-		return "exec"
-	case p.HTTPGet != nil:
-		return "httpGet"
-	case p.TCPSocket != nil:
-		return "tcpSocket"
-	case p.GRPC != nil:
-		return "grpc"
-	}
-	return ""
-}
-
-// aggressive reports whether periodSeconds is absent or 0 (docs/promises.md 2.2).
-func (p Probe) aggressive() bool { return p.PeriodSeconds == 0 }
-
 // Parse reads one probe, or with array a list of them, from JSON and validates
 // it (docs/promises.md 2.1). Unknown fields are ignored, keys match without
 // regard to case. In a list, null and null elements are containers without a
@@ -296,17 +277,20 @@ type problems struct {
 }
 
 func (l *problems) add(field, text string) {
-	if l.mistyped[field] {
-		return
+	if !l.mistyped[field] {
+		l.errs = append(l.errs, problem(l.path, field, text))
 	}
-	name := l.path
-	if name != "" && field != "" {
-		name += "."
+}
+
+// problem says what is wrong with a field below a path.
+func problem(path, field, text string) error {
+	if path != "" && field != "" {
+		path += "."
 	}
-	if name += field; name != "" {
-		name += ": "
+	if path += field; path != "" {
+		path += ": "
 	}
-	l.errs = append(l.errs, errors.New(name+text))
+	return errors.New(path + text)
 }
 
 func (l *problems) wrongType(field, text string) {
@@ -400,10 +384,8 @@ func scalar(text []byte) bool {
 
 // jsonProblem words an error of encoding/json for somebody who wrote a probe.
 func jsonProblem(err error, path, want string, text []byte) error {
-	l := &problems{path: path}
 	if json.Valid(text) && scalar(text) {
-		l.add("", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
-		return l.errs[0]
+		return problem(path, "", "Invalid value: "+shorten(string(bytes.TrimSpace(text)))+": must be "+want)
 	}
 	var wrong *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
@@ -412,13 +394,11 @@ func jsonProblem(err error, path, want string, text []byte) error {
 		if wrong.Field != "" {
 			want = "an object"
 		}
-		l.add(wrong.Field, "Invalid value: "+shorten(wrong.Value)+": must be "+want)
+		return problem(path, wrong.Field, "Invalid value: "+shorten(wrong.Value)+": must be "+want)
 	case errors.As(err, &syntax):
-		l.add("", fmt.Sprintf("Invalid value: not JSON: %v, at byte %d", err, syntax.Offset))
-	default:
-		l.add("", "Invalid value: not JSON: "+err.Error())
+		return problem(path, "", fmt.Sprintf("Invalid value: not JSON: %v, at byte %d", err, syntax.Offset))
 	}
-	return l.errs[0]
+	return problem(path, "", "Invalid value: not JSON: "+err.Error())
 }
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

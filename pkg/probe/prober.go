@@ -109,14 +109,16 @@ type run struct {
 func New(probes []Probe, o Options) *Prober {
 	var targets []*target
 	for _, p := range probes {
-		t := &target{aggressive: p.aggressive(), threshold: max(1, int(p.SuccessThreshold))}
-		t.known.Kind = p.kind()
+		t := &target{aggressive: p.PeriodSeconds == 0, threshold: max(1, int(p.SuccessThreshold))}
 		switch {
 		case p.HTTPGet != nil:
+			t.known.Kind = "httpGet"
 			t.ask, t.known.Target = askHTTP(p.HTTPGet, o.AutoDetectHTTP2, o.OwnPorts...)
 		case p.TCPSocket != nil:
+			t.known.Kind = "tcpSocket"
 			t.ask, t.known.Target = askTCP(p.TCPSocket)
 		case p.GRPC != nil:
+			t.known.Kind = "grpc"
 			t.ask, t.known.Target = askGRPC(p.GRPC)
 		}
 		if t.tryTime = firstTryTime; !t.aggressive {

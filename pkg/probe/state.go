@@ -31,7 +31,7 @@ type State struct {
 // ProbeState is what is known of one probe.
 type ProbeState struct { //nolint:revive // State is that of all probes
 	Index      int       `json:"index"`  // place among the probes, from 0
-	Kind       string    `json:"kind"`   // httpGet, tcpSocket, grpc or exec
+	Kind       string    `json:"kind"`   // httpGet, tcpSocket or grpc
 	Target     string    `json:"target"` // what is asked, with address and path
 	Aggressive bool      `json:"aggressive"`
 	Phase      Phase     `json:"phase"`

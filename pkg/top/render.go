@@ -41,15 +41,7 @@ func columns(namespaces bool) []column {
 const unknown = "-"
 
 func ready(s State) string {
-	switch s {
-	case Ready:
-		return "yes"
-	case NotReady:
-		return "no"
-	case Draining:
-		return "draining"
-	}
-	return "?"
+	return map[State]string{Ready: "yes", NotReady: "no", Draining: "draining", Unknown: "?"}[s]
 }
 
 func number(n *int) string {
@@ -302,11 +294,5 @@ func (s Screen) head(rows []Row) string {
 }
 
 func colourOf(s State) string {
-	switch s {
-	case NotReady:
-		return red
-	case Unknown, Draining:
-		return yellow
-	}
-	return ""
+	return map[State]string{NotReady: red, Unknown: yellow, Draining: yellow}[s]
 }
