@@ -13,6 +13,7 @@
 // from them by this package's tests (go test ./pkg/config -update).
 //
 //	envconfig  the variable
+//	also       other programs' names for it, which are read in this order where it is unset
 //	default    what an unset variable means, in the words of the variable
 //	derived    the same, for people, where it depends on other settings ([Config.derive])
 //	desc       one sentence for people; 'code' is in single quotes
@@ -22,8 +23,6 @@
 //	hide       all of the value is secret, or what a URL may hold of secrets ("url")
 //	section, note, soft   of a section: its title, a sentence, and whether a bad value
 //	                      falls back to the default
-//
-// Some settings have other programs' names too, each an [Alias] behind its setting.
 package config
 
 // A Config is every setting in force. It is not changed after Load and may be read
@@ -52,30 +51,25 @@ type Config struct {
 
 // Identity says who we are.
 type Identity struct {
-	OnKnative      Bool  `envconfig:"ON_KNATIVE" derived:"true when any 'SERVING_*' variable of this page that has an effect is set" desc:"Whether a Knative control plane started us, which decides some defaults."`
-	Namespace      Text  `envconfig:"SERVING_NAMESPACE" desc:"The namespace, a label of statistics, metrics and logs."`
-	Service        Text  `envconfig:"SERVING_SERVICE" desc:"The Knative Service, a label of metrics and logs."`
-	Configuration  Text  `envconfig:"SERVING_CONFIGURATION" desc:"The Knative Configuration, a label of statistics, metrics and logs."`
-	Revision       Text  `envconfig:"SERVING_REVISION" desc:"The Knative Revision, a label of statistics, metrics and logs."`
-	Pod            Text  `envconfig:"SERVING_POD" desc:"The pod's name, by which the autoscaler tells pods apart."`
-	PodAlias       Alias `envconfig:"POD_NAME"`
-	PodSecondAlias Alias `envconfig:"HOSTNAME"`
-	PodIP          Text  `envconfig:"SERVING_POD_IP" desc:"The pod's address, for the request log and traces."`
+	OnKnative     Bool `envconfig:"ON_KNATIVE" derived:"true when any 'SERVING_*' variable of this page that has an effect is set" desc:"Whether a Knative control plane started us, which decides some defaults."`
+	Namespace     Text `envconfig:"SERVING_NAMESPACE" desc:"The namespace, a label of statistics, metrics and logs."`
+	Service       Text `envconfig:"SERVING_SERVICE" desc:"The Knative Service, a label of metrics and logs."`
+	Configuration Text `envconfig:"SERVING_CONFIGURATION" desc:"The Knative Configuration, a label of statistics, metrics and logs."`
+	Revision      Text `envconfig:"SERVING_REVISION" desc:"The Knative Revision, a label of statistics, metrics and logs."`
+	Pod           Text `envconfig:"SERVING_POD" also:"POD_NAME,HOSTNAME" desc:"The pod's name, by which the autoscaler tells pods apart."`
+	PodIP         Text `envconfig:"SERVING_POD_IP" desc:"The pod's address, for the request log and traces."`
 }
 
 // Ports are those of this process and of the user container. They differ from one
 // another; only TLSPort may be UserPort, and then TLS cannot be served.
 type Ports struct {
-	UserPort         Port  `envconfig:"USER_PORT" default:"8080" desc:"Where the user container listens, on the loopback address."`
-	UserPortAlias    Alias `envconfig:"PORT"`
-	Port             Port  `envconfig:"QUEUE_SERVING_PORT" default:"8012" desc:"Where requests arrive: HTTP/1.1 and HTTP/2 in plain text."`
-	TLSPort          Port  `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Where requests arrive over TLS, once there is a certificate."`
-	AdminPort        Port  `envconfig:"ADMIN_PORT" default:"8022" desc:"Where preStop hooks ask us to drain. Knative's pods expect 8022."`
-	AutoscalerPort   Port  `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Where the autoscaler reads the statistics. Knative's expects 9090."`
-	MetricsPort      Port  `envconfig:"METRICS_PORT" derived:"9091, or that of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' for Prometheus" desc:"Where Prometheus reads the metrics."`
-	MetricsPortAlias Alias `envconfig:"METRICS_PROMETHEUS_PORT"`
-	StatusPort       Port  `envconfig:"STATUS_PORT" default:"8008" desc:"Where the status page is, on the loopback address only, and the profiler, where the control plane asks for it."`
-	StatusPortAlias  Alias `envconfig:"PROFILING_PORT"`
+	UserPort       Port `envconfig:"USER_PORT" also:"PORT" default:"8080" desc:"Where the user container listens, on the loopback address."`
+	Port           Port `envconfig:"QUEUE_SERVING_PORT" default:"8012" desc:"Where requests arrive: HTTP/1.1 and HTTP/2 in plain text."`
+	TLSPort        Port `envconfig:"QUEUE_SERVING_TLS_PORT" default:"8112" desc:"Where requests arrive over TLS, once there is a certificate."`
+	AdminPort      Port `envconfig:"ADMIN_PORT" default:"8022" desc:"Where preStop hooks ask us to drain. Knative's pods expect 8022."`
+	AutoscalerPort Port `envconfig:"AUTOSCALER_PORT" default:"9090" desc:"Where the autoscaler reads the statistics. Knative's expects 9090."`
+	MetricsPort    Port `envconfig:"METRICS_PORT" also:"METRICS_PROMETHEUS_PORT" derived:"9091, or that of 'requestMetrics.endpoint' in 'OBSERVABILITY_CONFIG' for Prometheus" desc:"Where Prometheus reads the metrics."`
+	StatusPort     Port `envconfig:"STATUS_PORT" also:"PROFILING_PORT" default:"8008" desc:"Where the status page is, on the loopback address only, and the profiler, where the control plane asks for it."`
 }
 
 // Queueing bounds the requests in the user container (docs/promises.md 3.1). The
@@ -107,8 +101,7 @@ type Readiness struct {
 
 // Traffic is how requests are handled.
 type Traffic struct {
-	Engine            EngineName     `envconfig:"ENGINE" default:"own" oneof:"own,net/http" desc:"What serves requests: our own engines, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support."`
-	EngineAlias       Alias          `envconfig:"FAST_LANE"`
+	Engine            EngineName     `envconfig:"ENGINE" also:"FAST_LANE" default:"own" oneof:"own,net/http" desc:"What serves requests: our own engines, or the Go standard library's server, which costs several times as much and reads requests less strictly. For support."`
 	FullDuplex        Bool           `envconfig:"ENABLE_HTTP_FULL_DUPLEX" default:"false" desc:"Let an HTTP/1.1 response begin while its request is still being sent."`
 	ServerTiming      Bool           `envconfig:"SERVER_TIMING" default:"false" desc:"Tell clients in a Server-Timing field how long a request waited in the queue and for the app."`
 	ExcludePaths      Paths          `envconfig:"EXCLUDE_PATHS" desc:"Requests for these paths, as they stand in the request line, not decoded, are served and limited, but count neither for scaling nor for metrics nor in the request log."`

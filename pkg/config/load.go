@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/kelseyhightower/envconfig"
@@ -36,9 +37,7 @@ func Load() (*Config, error) {
 func Read(environ []EnvVar) (*Config, error) {
 	in := newReading(environ)
 	for _, f := range in.fields {
-		for _, o := range f.origins {
-			o.text = in.values[o.name]
-		}
+		f.at().text = in.values[f.name]
 	}
 	return in.finish()
 }
@@ -80,9 +79,9 @@ func newReading(environ []EnvVar) *reading {
 
 // take reads one variable, and keeps what is wrong. Empty is unset, and of several names
 // for one setting the first that is set counts.
-func (in *reading) take(f *field, from *origin) {
-	o, name, text := f.at(), from.name, from.text
-	from.text = ""
+func (in *reading) take(f *field, name, text string) {
+	o := f.at()
+	o.text = ""
 	if in.values[name] == "" || o.from != "" || o.bad { // envconfig passes defaults too
 		return
 	}
@@ -114,8 +113,9 @@ func (in *reading) take(f *field, from *origin) {
 // the whole.
 func (in *reading) finish() (*Config, error) {
 	for _, f := range in.fields {
-		for _, o := range f.origins {
-			in.take(f, o)
+		in.take(f, f.name, f.at().text)
+		for _, name := range f.also {
+			in.take(f, name, in.values[name])
 		}
 	}
 	in.warnOfMisspelt()
@@ -164,28 +164,20 @@ type field struct {
 	setting // nil: the variable is accepted and has no effect
 	name    string
 	tag     reflect.StructTag
-	soft    bool      // a bad value falls back to the default with a warning (docs/promises.md 3.9)
-	origins []*origin // the setting's, if there is one, and its aliases', in the order in which they count
+	soft    bool     // a bad value falls back to the default with a warning (docs/promises.md 3.9)
+	also    []string // other names, in the order in which they count
 }
 
 // names are all the names by which the variable is read, the first first.
-func (f *field) names() []string {
-	var all []string
-	for _, o := range f.origins {
-		all = append(all, o.name)
-	}
-	return all
-}
+func (f *field) names() []string { return append([]string{f.name}, f.also...) }
 
 // sections are the settings of c, those without effect too.
 func (c *Config) sections() []section {
 	c.Probes.config, c.ProbeArray.config = c, c
-	all := reflect.ValueOf(c).Elem()
 	var sections []section
-	for i := range all.NumField() {
-		tag := all.Type().Field(i).Tag
-		if title := tag.Get("section"); title != "" {
-			sections = append(sections, section{title, tag.Get("note"), fieldsOf(all.Field(i), tag.Get("soft") == "true")})
+	for t, v := range reflect.ValueOf(c).Elem().Fields() {
+		if title := t.Tag.Get("section"); title != "" {
+			sections = append(sections, section{title, t.Tag.Get("note"), fieldsOf(v, t.Tag.Get("soft") == "true")})
 		}
 	}
 	return sections
@@ -193,27 +185,18 @@ func (c *Config) sections() []section {
 
 func fieldsOf(of reflect.Value, soft bool) []*field {
 	var fields []*field
-	for i := range of.NumField() {
-		t := of.Type().Field(i)
-		name := t.Tag.Get("envconfig")
-		switch {
-		case t.Anonymous:
-			fields = append(fields, fieldsOf(of.Field(i), soft)...)
-			continue
-		case t.Name == "_":
-			fields = append(fields, &field{name: name, tag: t.Tag, origins: []*origin{{name: name}}})
+	for t, v := range of.Fields() {
+		if t.Anonymous {
+			fields = append(fields, fieldsOf(v, soft)...)
 			continue
 		}
-		switch s := of.Field(i).Addr().Interface().(type) {
-		case *Alias:
-			s.name = name
-			last := fields[len(fields)-1]
-			last.origins = append(last.origins, &s.origin)
-		case setting:
-			o := s.at()
-			o.name, o.tag = name, t.Tag
-			fields = append(fields, &field{setting: s, name: name, tag: t.Tag, soft: soft, origins: []*origin{o}})
+		f := &field{name: t.Tag.Get("envconfig"), also: split(t.Tag.Get("also")), tag: t.Tag, soft: soft}
+		if t.Name != "_" {
+			f.setting = v.Addr().Interface().(setting)
+			o := f.at()
+			o.name, o.tag = f.name, f.tag
 		}
+		fields = append(fields, f)
 	}
 	return fields
 }
@@ -224,11 +207,7 @@ func (c *Config) fields() []*field { return effective(c.sections()) }
 func effective(sections []section) []*field {
 	var fields []*field
 	for _, s := range sections {
-		for _, f := range s.fields {
-			if f.setting != nil {
-				fields = append(fields, f)
-			}
-		}
+		fields = append(fields, s.fields...)
 	}
-	return fields
+	return slices.DeleteFunc(fields, func(f *field) bool { return f.setting == nil })
 }

@@ -137,7 +137,7 @@ func (in *reading) validate() {
 		in.warn("%s: true is assumed, because a %s* variable is set, though %s is not; outside Knative, set it to false",
 			c.OnKnative.Name(), servingPrefix, c.Namespace.Name())
 	}
-	if former := c.EngineAlias.Name(); c.Engine.from == former {
+	if former := c.Engine.from; former != "" && former != c.Engine.Name() {
 		in.warn("%s: a former name; set %s=%s instead", former, c.Engine.Name(), c.Engine.V)
 	}
 	in.validatePorts()

@@ -54,10 +54,6 @@ func (o *origin) Decode(text string) error {
 func (o *origin) at() *origin { return o }
 func (o *origin) unset() bool { return o.from == "" }
 
-// An Alias is another program's name for the setting in front of it, which is read
-// where that one is unset.
-type Alias struct{ origin }
-
 // A setting is what all types of values can do.
 type setting interface {
 	at() *origin
