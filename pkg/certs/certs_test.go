@@ -226,7 +226,7 @@ func served(server, client *tls.Config) (string, error) {
 
 func wantServed(t *testing.T, w *Watcher, a *authority, want string) {
 	t.Helper()
-	got, err := served(w.Config(Settings{}), a.client())
+	got, err := served(w.Config(&tls.Config{}), a.client())
 	if got != want || err != nil {
 		t.Errorf("served certificate: got %q, %v; want %q", got, err, want)
 	}
@@ -479,7 +479,7 @@ func TestNoHandshakeFailsWhileTheCertificateIsRenewed(t *testing.T) {
 	exchange := mount(t, dir)
 	exchange(a.issue("pair 0"))
 	w, h := watch(t, dir)
-	config, client := w.Config(Settings{}), a.client()
+	config, client := w.Config(&tls.Config{}), a.client()
 
 	var handshakes atomic.Int64
 	var clients sync.WaitGroup
@@ -519,7 +519,7 @@ func TestAConnectionOutlivesItsCertificate(t *testing.T) {
 	in, out := net.Pipe()
 	defer in.Close()
 	defer out.Close()
-	go io.Copy(io.Discard, tls.Server(in, w.Config(Settings{})))
+	go io.Copy(io.Discard, tls.Server(in, w.Config(&tls.Config{})))
 	c := tls.Client(out, a.client())
 	harness.NoError(t, c.Handshake())
 	a.put(dir, "new")

@@ -5,38 +5,22 @@ import (
 	"sync/atomic"
 )
 
-// Settings of the TLS listener; the zero value is good. The names are those of
-// [tls.Config].
-type Settings struct {
-	MinVersion   uint16        // 0: TLS 1.3
-	MaxVersion   uint16        // 0: the newest
-	CipherSuites []uint16      // up to TLS 1.2; nil: Go's choice
-	Curves       []tls.CurveID // nil: Go's choice
-	HTTP1        bool          // HTTP/1.1 alone is offered
-}
-
-// Config is a server's configuration: the certificate of w at the moment of each
-// handshake, HTTP/2 and HTTP/1.1 by ALPN (but see HTTP1) and, if Options.ClientCA is set, a
-// client certificate verified against the authorities of that moment, and
-// required unless Options.ClientOptional (see [VerifyClients]).
+// Config is a server's configuration: that of base, with the certificate of w at the
+// moment of each handshake and, if Options.ClientCA is set, a client certificate verified
+// against the authorities of that moment, and required unless Options.ClientOptional
+// (see [VerifyClients]). Where base does not say otherwise it offers TLS 1.3 and later,
+// and HTTP/2 and HTTP/1.1 by ALPN.
 //
 // [net/http.Server.ServeTLS] refuses CipherSuites with MinVersion TLS 1.2 that
 // lack HTTP/2's mandatory TLS_ECDHE_*_WITH_AES_128_GCM_SHA256 (RFC 9113, 9.2.2).
-func (w *Watcher) Config(s Settings) *tls.Config {
-	base := &tls.Config{
-		GetCertificate:   w.GetCertificate,
-		MinVersion:       s.MinVersion,
-		MaxVersion:       s.MaxVersion,
-		CipherSuites:     s.CipherSuites,
-		CurvePreferences: s.Curves,
-		NextProtos:       []string{"h2", "http/1.1"},
-
-		// Records of 1,400 bytes at first let a browser far away show the beginning of a
-		// page sooner. In a cluster they are a cost: ten records in place of one.
-		DynamicRecordSizingDisabled: true,
-	}
-	if s.HTTP1 {
-		base.NextProtos = []string{"http/1.1"}
+func (w *Watcher) Config(base *tls.Config) *tls.Config {
+	base = base.Clone()
+	base.GetCertificate = w.GetCertificate
+	// Records of 1,400 bytes at first let a browser far away show the beginning of a
+	// page sooner. In a cluster they are a cost: ten records in place of one.
+	base.DynamicRecordSizingDisabled = true
+	if base.NextProtos == nil {
+		base.NextProtos = []string{"h2", "http/1.1"}
 	}
 	if base.MinVersion == 0 {
 		base.MinVersion = tls.VersionTLS13

@@ -19,16 +19,16 @@ func TestTheSettingsDecideTheVersion(t *testing.T) {
 	w := open(t, dir, Options{})
 	for _, c := range []struct {
 		name           string
-		settings       Settings
+		settings       *tls.Config
 		oldest, newest uint16 // of the client
 		want           uint16 // 0: refused
 	}{
-		{"by default the newest", Settings{}, 0, 0, tls.VersionTLS13},
-		{"by default not 1.2", Settings{}, 0, tls.VersionTLS12, 0},
-		{"1.2 if allowed", Settings{MinVersion: tls.VersionTLS12}, 0, tls.VersionTLS12, tls.VersionTLS12},
-		{"1.3 if 1.2 is allowed and the client can", Settings{MinVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS13},
-		{"1.2 at most", Settings{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS12},
-		{"1.2 at most, a client of 1.3", Settings{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, tls.VersionTLS13, 0, 0},
+		{"by default the newest", &tls.Config{}, 0, 0, tls.VersionTLS13},
+		{"by default not 1.2", &tls.Config{}, 0, tls.VersionTLS12, 0},
+		{"1.2 if allowed", &tls.Config{MinVersion: tls.VersionTLS12}, 0, tls.VersionTLS12, tls.VersionTLS12},
+		{"1.3 if 1.2 is allowed and the client can", &tls.Config{MinVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS13},
+		{"1.2 at most", &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, 0, 0, tls.VersionTLS12},
+		{"1.2 at most, a client of 1.3", &tls.Config{MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12}, tls.VersionTLS13, 0, 0},
 	} {
 		client := a.client()
 		client.MinVersion, client.MaxVersion = c.oldest, c.newest
@@ -46,10 +46,10 @@ func TestTheSettingsDecideSuiteAndCurve(t *testing.T) {
 	a := newAuthority(t, "ca")
 	dir := a.folder("one")
 	w := open(t, dir, Options{})
-	state, err := connect(w.Config(Settings{
+	state, err := connect(w.Config(&tls.Config{
 		MinVersion: tls.VersionTLS12, MaxVersion: tls.VersionTLS12,
-		CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384},
-		Curves:       []tls.CurveID{tls.CurveP384},
+		CipherSuites:     []uint16{tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384},
+		CurvePreferences: []tls.CurveID{tls.CurveP384},
 	}), a.client())
 	if err != nil || state.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 || state.CurveID != tls.CurveP384 {
 		t.Errorf("got %s, %s, %v; want AES-256 and P-384", tls.CipherSuiteName(state.CipherSuite), state.CurveID, err)
@@ -65,17 +65,17 @@ func TestALPNOffersHTTP2AndHTTP1(t *testing.T) {
 		w := open(t, dir, o)
 		for _, c := range []struct {
 			offered []string
-			http1   bool
+			only    []string // of the server
 			want    string
 		}{
-			{[]string{"h2", "http/1.1"}, false, "h2"},
-			{[]string{"h2", "http/1.1"}, true, "http/1.1"},
-			{[]string{"http/1.1"}, false, "http/1.1"},
-			{nil, false, ""},
+			{[]string{"h2", "http/1.1"}, nil, "h2"},
+			{[]string{"h2", "http/1.1"}, []string{"http/1.1"}, "http/1.1"},
+			{[]string{"http/1.1"}, nil, "http/1.1"},
+			{nil, nil, ""},
 		} {
 			client := a.client(a.pair("client"))
 			client.NextProtos = c.offered
-			state, err := connect(w.Config(Settings{HTTP1: c.http1}), client)
+			state, err := connect(w.Config(&tls.Config{NextProtos: c.only}), client)
 			if err != nil || state.NegotiatedProtocol != c.want {
 				t.Errorf("offered %q, client CA %q: got %q, %v; want %q", c.offered, o.ClientCA, state.NegotiatedProtocol, err, c.want)
 			}
@@ -92,7 +92,7 @@ func TestOnlyClientsOfTheAuthorityAreServed(t *testing.T) {
 	o := h.options()
 	o.ClientCA = ca
 	w := open(t, dir, o)
-	config := w.Config(Settings{})
+	config := w.Config(&tls.Config{})
 
 	// Both remember their sessions, as real clients do.
 	sessions := func(c *tls.Config) *tls.Config {
@@ -153,7 +153,7 @@ func TestABadClientCAAtStartIsAnErrorThatNamesTheFile(t *testing.T) {
 		}
 		want(t, "error", []string{err.Error()}, wanted)
 	}
-	if got := open(t, dir, Options{}).Config(Settings{}); got.ClientAuth != tls.NoClientCert || !slices.Equal(got.NextProtos, []string{"h2", "http/1.1"}) {
+	if got := open(t, dir, Options{}).Config(&tls.Config{}); got.ClientAuth != tls.NoClientCert || !slices.Equal(got.NextProtos, []string{"h2", "http/1.1"}) {
 		t.Errorf("without a client CA: got %v, %q; want no client certificate asked", got.ClientAuth, got.NextProtos)
 	}
 }
@@ -167,7 +167,7 @@ func TestNetHTTPServesHTTP2WithIt(t *testing.T) {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, r.Proto)
 		}))
-		server.Config.TLSConfig = open(t, dir, o).Config(Settings{})
+		server.Config.TLSConfig = open(t, dir, o).Config(&tls.Config{})
 		ended := make(chan error, 1)
 		go func() { ended <- server.Config.ServeTLS(server.Listener, "", "") }()
 		for _, c := range []struct {

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -102,12 +103,12 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 		return ln, err
 	}
 	return portlimit.Handshakes{
-		Config: s.metricsPair.Config(certs.Settings{
-			MinVersion:   t.MetricsTLS.MinVersion.V,
-			MaxVersion:   t.MetricsTLS.MaxVersion.V,
-			CipherSuites: t.MetricsTLS.CipherSuites.V,
-			Curves:       t.MetricsTLS.Curves.V,
-			HTTP1:        true, // scrapers need no streams, and each would have to be bounded
+		Config: s.metricsPair.Config(&tls.Config{
+			MinVersion:       t.MetricsTLS.MinVersion.V,
+			MaxVersion:       t.MetricsTLS.MaxVersion.V,
+			CipherSuites:     t.MetricsTLS.CipherSuites.V,
+			CurvePreferences: t.MetricsTLS.Curves.V,
+			NextProtos:       []string{"http/1.1"}, // scrapers need no streams, and each would have to be bounded
 		}),
 		Max:   smallHandshakes,
 		Bytes: smallShake,

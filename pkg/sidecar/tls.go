@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -69,11 +70,10 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		}
 	}
 	c := s.config
-	config := s.pair.Config(certs.Settings{
-		MinVersion:   c.TLSMinVersion.V,
-		MaxVersion:   c.TLSMaxVersion.V,
-		CipherSuites: c.TLSCipherSuites.V,
-		Curves:       c.TLSCurves.V,
-	})
-	return s.serveClients(ln, config)
+	return s.serveClients(ln, s.pair.Config(&tls.Config{
+		MinVersion:       c.TLSMinVersion.V,
+		MaxVersion:       c.TLSMaxVersion.V,
+		CipherSuites:     c.TLSCipherSuites.V,
+		CurvePreferences: c.TLSCurves.V,
+	}))
 }
