@@ -19,6 +19,7 @@
 package manual
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -44,10 +45,7 @@ func (p Program) commands() []string {
 
 // file is the name of a page, without the number of its section.
 func (p Program) file(command string) string {
-	name := p.File
-	if name == "" {
-		name = p.Name
-	}
+	name := cmp.Or(p.File, p.Name)
 	if command != "" {
 		name += "-" + command
 	}

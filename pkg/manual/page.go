@@ -10,61 +10,63 @@ import (
 // Sections of a page, in the order that man-pages(7) gives.
 var sections = []string{"NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"}
 
+// titles are the lines by which a help text begins its sections.
+var titles = map[string]string{
+	"Usage": "SYNOPSIS", "Example": "EXAMPLES", "Examples": "EXAMPLES", "Flags": "OPTIONS", "Options": "OPTIONS", "Exit codes": "EXIT STATUS",
+}
+
 // page is the page of a command, or of the program: "". It is in the macros of man(7).
 func (p Program) page(command string) string {
-	text := map[string]*strings.Builder{}
-	for _, s := range sections {
-		text[s] = new(strings.Builder)
-	}
-	p.fill(text, command)
+	text := p.parts(command)
 	var related []string
 	for _, other := range append([]string{""}, p.commands()...) {
 		if other != command && (command == "" || other == "") {
 			related = append(related, ".BR "+escape(p.file(other))+" (1)")
 		}
 	}
-	text["SEE ALSO"].WriteString(strings.Join(related, ",\n") + "\n")
+	text["SEE ALSO"] = strings.Join(related, ",\n") + "\n"
 	var b strings.Builder
 	fmt.Fprintf(&b, ".TH %s 1 \"\" \"%s\" \"User Commands\"\n", escape(strings.ToUpper(p.file(command))), escape(p.file("")+" "+p.Version))
 	for _, s := range sections {
-		if text[s].Len() > 0 {
-			b.WriteString(".SH " + s + "\n" + text[s].String())
+		if text[s] != "" {
+			b.WriteString(".SH " + s + "\n" + text[s])
 		}
 	}
 	return b.String()
 }
 
-// fill writes the help text of a command into the sections where its parts belong.
-func (p Program) fill(text map[string]*strings.Builder, command string) {
-	called := strings.TrimSpace(p.Name + " " + command)
-	section, first := "DESCRIPTION", true
-	for _, block := range blocks(p.Help(command)) {
-		if first {
-			name := strings.TrimPrefix(strings.TrimPrefix(block, called+" "), "is ")
-			text["NAME"].WriteString(escape(p.file(command)) + " \\- " + escape(summary(name)) + "\n")
-			first = false
+// parts are those of the help text of a command, by the sections where they belong.
+func (p Program) parts(command string) map[string]string {
+	text := map[string]string{}
+	add := func(section, paragraph string) {
+		if text[section] != "" { // the first needs no macro
+			paragraph = ".PP\n" + paragraph
 		}
-		indented := strings.HasPrefix(block, "  ")
-		if !indented {
-			var ends bool
-			if section, block, ends = begin(block); ends {
-				continue
-			}
+		text[section] += paragraph
+	}
+	called := strings.TrimSpace(p.Name + " " + command)
+	section := "DESCRIPTION"
+	for i, block := range blocks(p.Help(command)) {
+		if i == 0 {
+			name := strings.TrimPrefix(strings.TrimPrefix(block, called+" "), "is ")
+			text["NAME"] = escape(p.file(command)) + " \\- " + escape(summary(name)) + "\n"
 		}
 		switch {
 		case strings.HasPrefix(block, "  -"):
-			options(text["OPTIONS"], block)
-		case indented:
-			text[section].WriteString(".PP\n.nf\n" + literal(block) + ".fi\n")
+			text["OPTIONS"] += options(block)
+		case strings.HasPrefix(block, "  "):
+			add(section, ".nf\n"+lines(block, unindented)+".fi\n")
 		default:
-			text[section].WriteString(".PP\n" + lines(block))
+			section = "DESCRIPTION"
+			if title, rest, _ := strings.Cut(block, ":"); titles[title] != "" {
+				section, block = titles[title], strings.TrimSpace(rest)
+			}
+			if block != "" { // else it is a title alone
+				add(section, lines(block, strings.TrimSpace))
+			}
 		}
 	}
-	for _, s := range sections { // a paragraph at the beginning of a section needs no macro
-		rest := strings.TrimPrefix(text[s].String(), ".PP\n")
-		text[s].Reset()
-		text[s].WriteString(rest)
-	}
+	return text
 }
 
 // summary is the beginning of a text, to its first mark: a line in a list of pages.
@@ -76,54 +78,34 @@ func summary(text string) string {
 	return text
 }
 
-// begin says in which section a block stands that is not indented, and what of it stands there.
-// ends is true of a block that is a title alone.
-func begin(block string) (section, rest string, ends bool) {
-	title, rest, _ := strings.Cut(block, ":")
-	switch title {
-	case "Usage":
-		section = "SYNOPSIS"
-	case "Example", "Examples":
-		section = "EXAMPLES"
-	case "Flags", "Options":
-		section = "OPTIONS"
-	case "Exit codes":
-		section = "EXIT STATUS"
-	default:
-		return "DESCRIPTION", block, false
-	}
-	rest = strings.TrimSpace(rest)
-	return section, rest, rest == ""
-}
-
 // blocks are the parts of a text between its empty lines.
 func blocks(text string) []string {
 	all := strings.Split(strings.Trim(text, "\n"), "\n\n")
 	return slices.DeleteFunc(all, func(b string) bool { return strings.TrimSpace(b) == "" })
 }
 
-// options writes a list of flags. A flag's text stands behind it, after two blanks or more, and
+// options is a list of flags. A flag's text stands behind it, after two blanks or more, and
 // goes on in lines that are further indented.
-func options(b *strings.Builder, block string) {
+func options(block string) string {
+	var b strings.Builder
 	for line := range strings.Lines(block) {
-		line = strings.TrimSuffix(line, "\n")
-		if !strings.HasPrefix(line, "  -") {
-			b.WriteString(lines(strings.TrimSpace(line)))
-			continue
+		text := line
+		if strings.HasPrefix(line, "  -") {
+			var name string
+			name, text, _ = strings.Cut(strings.TrimSpace(line), "  ")
+			b.WriteString(".TP\n.B " + escape(name) + "\n")
 		}
-		name, text, _ := strings.Cut(strings.TrimSpace(line), "  ")
-		b.WriteString(".TP\n.B " + escape(name) + "\n")
-		if text = strings.TrimSpace(text); text != "" {
-			b.WriteString(lines(text))
-		}
+		b.WriteString(lines(text, strings.TrimSpace))
 	}
+	return b.String()
 }
 
-// lines are those of a paragraph. A line cannot begin with a dot, which begins a macro.
-func lines(text string) string {
+// lines are those of a text, each without some of its blanks. A line cannot begin with a dot, which
+// begins a macro.
+func lines(text string, trim func(string) string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
-		line = escape(strings.TrimSpace(line))
+		line = escape(trim(line))
 		if strings.HasPrefix(line, ".") {
 			line = `\&` + line
 		}
@@ -132,17 +114,9 @@ func lines(text string) string {
 	return b.String()
 }
 
-// literal are lines with their blanks, without the first two, that all of them have.
-func literal(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		line = escape(strings.TrimRightFunc(strings.TrimPrefix(line, "  "), unicode.IsSpace))
-		if strings.HasPrefix(line, ".") {
-			line = `\&` + line
-		}
-		b.WriteString(line + "\n")
-	}
-	return b.String()
+// unindented is a line without the first two blanks, which all lines have that stand as they are.
+func unindented(line string) string {
+	return strings.TrimRightFunc(strings.TrimPrefix(line, "  "), unicode.IsSpace)
 }
 
 // escape writes the characters that roff takes for others, or for its own: a dash that can be
