@@ -164,7 +164,7 @@ func TestTheWebhookBearsManyPeers(t *testing.T) {
 		api.client.CloseIdleConnections()
 		api.ask() // on a new one
 		kept := p.files(t)
-		t.Logf("%d %s: in %v, at most %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.memory(t, "VmHWM")>>20, api.asked, api.longest)
+		t.Logf("%d %s: in %v, at most %d MB; %d reviews, the longest took %v", len(all), h.name, took, p.peak(t)>>20, api.asked, api.longest)
 		if api.wrong != nil {
 			t.Errorf("%s: an API server got %v", h.name, api.wrong)
 		}
@@ -178,7 +178,7 @@ func TestTheWebhookBearsManyPeers(t *testing.T) {
 		if kept > files+most+10 {
 			t.Errorf("%s: %d files are open, want at most %d more than the %d before", h.name, kept, most+10, files)
 		}
-		if got := p.memory(t, "VmHWM"); got > injectorMemory {
+		if got := p.peak(t); got > injectorMemory {
 			t.Errorf("%s: it took up to %d MB, want at most %d", h.name, got>>20, injectorMemory>>20)
 		}
 		if i+1 < len(groups) && groups[i+1].n == 0 {

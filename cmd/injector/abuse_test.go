@@ -49,13 +49,13 @@ func buildInjector(t *testing.T) (program string) {
 	return program
 }
 
-// startInjector starts one that ends with the test.
-func startInjector(t *testing.T, program string) *served {
+// startInjector starts one that ends with the test. program may be this test: see TestMain.
+func startInjector(t *testing.T, program string, args ...string) *served {
 	t.Helper()
 	dir := t.TempDir()
 	p := &served{roots: writeCertificate(t, dir), logged: make(chan int, 1)}
-	p.cmd = exec.Command(program, "serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir="+dir, "-linger=10ms", "--image=queue-proxy:dev")
-	p.cmd.Env = append(os.Environ(), "GOMEMLIMIT=200MiB") // as in deploy/base
+	p.cmd = exec.Command(program, append([]string{"serve", "-addr=127.0.0.1:0", "-metrics-addr=127.0.0.1:0", "-cert-dir=" + dir, "-linger=10ms", "--image=queue-proxy:dev"}, args...)...)
+	p.cmd.Env = append(os.Environ(), "BE_THE_INJECTOR=1", "GOMEMLIMIT=200MiB") // the limit is that of deploy/base
 	log, err := p.cmd.StderrPipe()
 	harness.NoError(t, err)
 	harness.NoError(t, p.cmd.Start())
@@ -85,12 +85,12 @@ func startInjector(t *testing.T, program string) *served {
 	return p
 }
 
-// memory is one of the injector's numbers in /proc, in bytes.
-func (p *served) memory(t *testing.T, name string) int {
+// peak is the most memory that the injector has had, in bytes.
+func (p *served) peak(t *testing.T) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	harness.NoError(t, err)
-	n, _ := strconv.Atoi(regexp.MustCompile(name + `:\s+(\d+)`).FindStringSubmatch(string(b))[1])
+	n, _ := strconv.Atoi(regexp.MustCompile(`VmHWM:\s+(\d+)`).FindStringSubmatch(string(b))[1])
 	return n << 10
 }
 
@@ -149,7 +149,7 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
 		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
 	}
-	peak := p.memory(t, "VmHWM")
+	peak := p.peak(t)
 	t.Logf("memory: at most %d MB", peak>>20)
 	if peak > injectorMemory {
 		t.Errorf("it took up to %d MB, want at most %d", peak>>20, injectorMemory>>20)

@@ -129,12 +129,12 @@ func TestNoDatabaseAndNoTLSServerIsInjected(t *testing.T) {
 
 func TestTheCorpusIsInjectedOnceAndNothingIsInvalid(t *testing.T) {
 	for _, s := range shapes(t) {
-		out, report, code := injector(t, "inject", []byte(s.text))
+		out, report, code := injector(t, "inject", s.text)
 		if code != done {
 			harness.Contains(t, report, "refused (which-", s.file)
 			continue
 		}
-		again, report, code := injector(t, "inject", []byte(out))
+		again, report, code := injector(t, "inject", out)
 		if again != out || code != done {
 			t.Errorf("%s: got another text or exit code %d the second time (%s), want it left alone:\n%s", s.file, code, report, unified(s.file, []byte(out), []byte(again)))
 		}
@@ -144,12 +144,12 @@ func TestTheCorpusIsInjectedOnceAndNothingIsInvalid(t *testing.T) {
 func TestUninjectRestoresEveryByteOfTheCorpus(t *testing.T) {
 	changed := 0
 	for _, s := range shapes(t) {
-		out, _, code := injector(t, "inject", []byte(s.text))
+		out, _, code := injector(t, "inject", s.text)
 		if code != done || out == s.text {
 			continue
 		}
 		changed++
-		if back, report, _ := injector(t, "uninject", []byte(out)); back != s.text {
+		if back, report, _ := injector(t, "uninject", out); back != s.text {
 			t.Errorf("%s: %s\n%s", s.file, report, unified(s.file, []byte(s.text), []byte(back)))
 		}
 	}

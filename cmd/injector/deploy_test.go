@@ -305,8 +305,8 @@ func TestAKustomizationOnTopSetsBothImages(t *testing.T) {
 func TestThePolicyIsWhatTheInjectorPrints(t *testing.T) {
 	name := filepath.Join(deploy, "overlays/policy/policy.yaml")
 	const image = "--image=queue-proxy@sha256:0000000000000000000000000000000000000000000000000000000000000000"
-	out, report, code := injector(t, "policy", nil, image)
-	if again, _, _ := injector(t, "policy", nil, image); code != done || again != out {
+	out, report, code := injector(t, "policy", "", image)
+	if again, _, _ := injector(t, "policy", "", image); code != done || again != out {
 		t.Fatalf("got exit code %d, want 0 and the same text each time: %s", code, report)
 	}
 	if *update {
@@ -471,7 +471,7 @@ func TestEachPodIsAskedForOnceOrNotAtAll(t *testing.T) {
 
 func TestTheExampleIsWhatTheInjectorMakes(t *testing.T) {
 	before, after := filepath.Join(deploy, "example/before.yaml"), filepath.Join(deploy, "example/after.yaml")
-	out, report, code := injector(t, "inject", []byte(read(t, before)))
+	out, report, code := injector(t, "inject", read(t, before))
 	if *update {
 		write(t, after, out)
 	}

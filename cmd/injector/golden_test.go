@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,7 +23,8 @@ const golden = "../../pkg/inject/testdata/pairs"
 // report, which the injector writes to the standard error; and
 // out.yaml or out.json, unless something is refused.
 type pair struct {
-	name, in, out, report string
+	name, in, out, report string // the folder, and files in it
+	given, made           string // their texts; made is "" where something is refused
 	args                  []string
 }
 
@@ -36,6 +38,10 @@ func pairs(t *testing.T) []pair {
 		p := pair{name: f.Name(), in: filepath.Join(dir, "in.yaml"), out: filepath.Join(dir, "out.yaml"), report: filepath.Join(dir, "report")}
 		if _, err := os.Stat(p.in); err != nil {
 			p.in, p.out = filepath.Join(dir, "in.json"), filepath.Join(dir, "out.json")
+		}
+		p.given = read(t, p.in)
+		if made, err := os.ReadFile(p.out); err == nil {
+			p.made = string(made)
 		}
 		if args, err := os.ReadFile(filepath.Join(dir, "args")); err == nil {
 			p.args = strings.Fields(string(args))
@@ -51,12 +57,23 @@ func pairs(t *testing.T) []pair {
 // chosen is an environment that names an image, as who injects must.
 var chosen = []string{"INJECTOR_IMAGE=queue-proxy:dev"}
 
-// inject runs the command line on some input.
-func injector(t *testing.T, command string, in []byte, args ...string) (out, report string, code int) {
+// injected are the pairs in which nothing is refused.
+func injected(t *testing.T) []pair {
 	t.Helper()
+	return slices.DeleteFunc(pairs(t), func(p pair) bool { return p.made == "" })
+}
+
+// runs runs the command line in an environment, on some input.
+func runs(environ []string, in string, args ...string) (out, report string, code int) {
 	var stdout, stderr bytes.Buffer
-	code = run(append([]string{command}, args...), chosen, bytes.NewReader(in), &stdout, &stderr)
+	code = run(args, environ, strings.NewReader(in), &stdout, &stderr)
 	return stdout.String(), strings.ReplaceAll(stderr.String(), "<stdin>", "in"), code
+}
+
+// injector runs a command with an image that is chosen.
+func injector(t *testing.T, command, in string, args ...string) (out, report string, code int) {
+	t.Helper()
+	return runs(chosen, in, append([]string{command}, args...)...)
 }
 
 func read(t *testing.T, name string) string {
@@ -69,8 +86,7 @@ func read(t *testing.T, name string) string {
 func TestGoldenPairs(t *testing.T) {
 	for _, p := range pairs(t) {
 		t.Run(p.name, func(t *testing.T) {
-			out, report, code := injector(t, "inject", []byte(read(t, p.in)), p.args...)
-			wantCode := done
+			out, report, code := injector(t, "inject", p.given, p.args...)
 			if *update {
 				write(t, p.report, report)
 				_ = os.Remove(p.out)
@@ -79,15 +95,13 @@ func TestGoldenPairs(t *testing.T) {
 				}
 				return
 			}
-			want, err := os.ReadFile(p.out)
-			if err != nil {
+			wantCode := done
+			if p.made == "" {
 				wantCode = notAtAll
 			}
-			if code != wantCode {
-				t.Errorf("got exit code %d, want %d; %s", code, wantCode, report)
-			}
-			if out != string(want) {
-				t.Errorf("%s: got\n%s\nwant\n%s\ndifference:\n%s", p.out, out, want, unified(p.out, want, []byte(out)))
+			harness.Equal(t, code, wantCode, report, "exit code")
+			if out != p.made {
+				t.Errorf("%s: got\n%s\nwant\n%s\ndifference:\n%s", p.out, out, p.made, unified(p.out, []byte(p.made), []byte(out)))
 			}
 			harness.Equal(t, report, read(t, p.report), p.report)
 		})

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
@@ -17,31 +16,26 @@ import (
 )
 
 func TestInjectingOutputsChangesNothing(t *testing.T) {
-	for _, p := range pairs(t) {
-		out, err := os.ReadFile(p.out)
-		if err != nil {
-			continue
-		}
-		again, _, code := injector(t, "inject", out, p.args...)
-		if code != done || again != string(out) {
-			t.Errorf("%s: got exit code %d and\n%s\nwant its own output unchanged\n%s", p.name, code, again, out)
+	for _, p := range injected(t) {
+		again, _, code := injector(t, "inject", p.made, p.args...)
+		if code != done || again != p.made {
+			t.Errorf("%s: got exit code %d and\n%s\nwant its own output unchanged\n%s", p.name, code, again, p.made)
 		}
 	}
 }
 
 func TestUninjectTakesAllOfItBack(t *testing.T) {
-	for _, p := range pairs(t) {
-		out, err := os.ReadFile(p.out)
-		if err != nil || strings.Contains(read(t, p.in), "queue-proxy.dev/status") {
+	for _, p := range injected(t) {
+		if strings.Contains(p.given, "queue-proxy.dev/status") {
 			continue
 		}
-		back, report, code := injector(t, "uninject", out, "-o", "json")
-		want, _, _ := injector(t, "uninject", []byte(read(t, p.in)), "-o", "json")
+		back, report, code := injector(t, "uninject", p.made, "-o", "json")
+		want, _, _ := injector(t, "uninject", p.given, "-o", "json")
 		if code != done {
 			t.Fatalf("%s: got exit code %d, want 0: %s", p.name, code, report)
 		}
 		if got, want := values(t, back), values(t, want); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", p.name, back, read(t, p.in))
+			t.Errorf("%s: got\n%s\nwant\n%s", p.name, back, p.given)
 		}
 	}
 }
@@ -57,33 +51,31 @@ func values(t *testing.T, stream string) []any {
 	return all
 }
 
+// patched is what git makes of the text of a file by a patch.
+func patched(t *testing.T, name, text, patch string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, name), text)
+	cmd := exec.Command("git", "apply", "-p0", "--whitespace=nowarn")
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(patch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git apply: %v\n%s\n%s", err, out, patch)
+	}
+	return read(t, filepath.Join(dir, name))
+}
+
 func TestTheDifferenceIsAPatch(t *testing.T) {
-	for _, p := range pairs(t) {
-		want, err := os.ReadFile(p.out)
-		if err != nil {
-			continue
-		}
-		in := []byte(read(t, p.in))
-		patch, _, code := injector(t, "inject", in, append(p.args, "-o", "diff")...)
-		if bytes.Equal(in, want) {
-			if patch != "" || code != done {
-				t.Errorf("%s: got exit code %d and a difference %q, want 0 and none", p.name, code, patch)
+	for _, p := range injected(t) {
+		t.Run(p.name, func(t *testing.T) {
+			patch, _, code := injector(t, "inject", p.given, append(p.args, "-o", "diff")...)
+			if p.given == p.made {
+				harness.Equal(t, patch, "", "the difference of what is not changed")
+				harness.Equal(t, code, done, "exit code")
+				return
 			}
-			continue
-		}
-		harness.Equal(t, code, differs, p.name, "exit code")
-		dir := t.TempDir()
-		file := filepath.Join(dir, "<stdin>")
-		write(t, file, string(in))
-		cmd := exec.Command("git", "apply", "-p0", "--whitespace=nowarn")
-		cmd.Dir, cmd.Stdin = dir, strings.NewReader(patch)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: git apply: %v\n%s\n%s", p.name, err, out, patch)
-			continue
-		}
-		if got := read(t, file); got != string(want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", p.name, got, want)
-		}
+			harness.Equal(t, code, differs, "exit code")
+			harness.Equal(t, patched(t, "<stdin>", p.given, patch), p.made)
+		})
 	}
 }
 
@@ -91,37 +83,26 @@ func TestTheDifferenceIsAPatch(t *testing.T) {
 // nothing bounds it: 3000 lines that are added to 60 documents would take half a GiB.
 func TestALargeDifferenceCostsLittleAndIsAPatch(t *testing.T) {
 	const most = 100 << 20 // bytes
-	in := []byte(strings.Repeat(read(t, golden+"/deployment/in.yaml")+"---\n", 60))
+	in := strings.Repeat(read(t, golden+"/deployment/in.yaml")+"---\n", 60)
 	want, _, _ := injector(t, "inject", in)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	patch := unified("f", in, []byte(want))
+	patch := unified("f", []byte(in), []byte(want))
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; got > most {
 		t.Errorf("got %d MiB allocated, want at most %d", got>>20, most>>20)
 	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "f")
-	write(t, file, string(in))
-	cmd := exec.Command("git", "apply", "-p0", "--whitespace=nowarn")
-	cmd.Dir, cmd.Stdin = dir, strings.NewReader(patch)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("git apply: %v\n%s", err, out)
-	}
-	if got := read(t, file); got != want {
+	if got := patched(t, "f", in, patch); got != want {
 		t.Errorf("got %d bytes by the patch, want the %d of the output", len(got), len(want))
 	}
 }
 
 func TestJSONSaysWhatYAMLSays(t *testing.T) {
-	for _, p := range pairs(t) {
-		if _, err := os.Stat(p.out); err != nil {
-			continue
-		}
-		got, _, code := injector(t, "inject", []byte(read(t, p.in)), append(p.args, "-o", "json")...)
-		want, _, _ := injector(t, "uninject", []byte(read(t, p.out)), "-o", "json")
+	for _, p := range injected(t) {
+		got, _, code := injector(t, "inject", p.given, append(p.args, "-o", "json")...)
+		want, _, _ := injector(t, "uninject", p.made, "-o", "json")
 		harness.Equal(t, code, done, p.name, "exit code")
-		again, _, _ := injector(t, "uninject", []byte(got), "-o", "json")
+		again, _, _ := injector(t, "uninject", got, "-o", "json")
 		if !reflect.DeepEqual(values(t, again), values(t, want)) {
 			t.Errorf("%s: got\n%s\nwant what %s says", p.name, got, p.out)
 		}
@@ -129,13 +110,11 @@ func TestJSONSaysWhatYAMLSays(t *testing.T) {
 }
 
 func TestExitCodesAndErrors(t *testing.T) {
-	good := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
-	bad := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/what: ""}}`, 1)
-	forged := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/status: '{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"},`+
+	forged := strings.Replace(goodPod, "{name: web}", `{name: web, annotations: {queue-proxy.dev/status: '{"format":1,"undo":[{"path":"/spec/containers/queue-proxy"},`+
 		`{"path":"/metadata/annotations/queue-proxy.dev~1status"},{"path":"/spec/containers/web/securityContext","was":{"privileged":true}}]}'}}`, 1)
-	locked := strings.Replace(good, "{name: web}", `{name: web, annotations: {queue-proxy.dev/image: "other:1"}}`, 1)
+	locked := strings.Replace(goodPod, "{name: web}", `{name: web, annotations: {queue-proxy.dev/image: "other:1"}}`, 1)
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "b.yaml"), good)
+	write(t, filepath.Join(dir, "b.yaml"), goodPod)
 	write(t, filepath.Join(dir, "a.json"), `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"}}`)
 	write(t, filepath.Join(dir, "notes.txt"), "no YAML")
 	for _, c := range []struct {
@@ -158,24 +137,23 @@ func TestExitCodesAndErrors(t *testing.T) {
 		{"an unknown output", "", []string{"inject", "-o", "xml"}, 2, "", "yaml, json or diff"},
 		{"options for uninject", "", []string{"uninject", "-port", "1"}, 2, "", "-port"},
 		{"nothing at all", "", []string{"inject"}, 0, "", ""},
-		{"something refused", good + "---\n" + bad, []string{"inject"}, 2, "", "refused (bad-option)"},
+		{"something refused", goodPod + "---\n" + badPod, []string{"inject"}, 2, "", "refused (bad-option)"},
 		{"explain what is locked", locked, []string{"explain", "--lock", "image,settings"}, 2, "refused (locked): annotation queue-proxy.dev/image", ""},
-		{"explain with locks", good, []string{"explain", "--lock", "image,settings"}, 0, "  - no annotation may say the options image, settings: they are locked\n", ""},
-		{"a lock that is no option", good, []string{"inject", "--lock", "imgae"}, 2, "", `did you mean "image"?`},
+		{"explain with locks", goodPod, []string{"explain", "--lock", "image,settings"}, 0, "  - no annotation may say the options image, settings: they are locked\n", ""},
+		{"a lock that is no option", goodPod, []string{"inject", "--lock", "imgae"}, 2, "", `did you mean "image"?`},
 		{"a status that no injection leaves", forged, []string{"uninject"}, 2, "", "refused (bad-status)"},
 		{"the same as a difference", forged, []string{"uninject", "-o", "diff"}, 2, "", "nothing is changed"},
 		{"a folder", "", []string{"inject", "-f", dir}, 0, "queue-proxy:dev", "b.yaml:1: Pod web: injected"},
-		{"a folder and the input", good, []string{"inject", "-f", dir, "-f", "-"}, 0, "\n---\n", "<stdin>:1: Pod web: injected"},
-		{"explain", good, []string{"explain"}, 0, "  - the container queue-proxy is added last\n", ""},
-		{"explain what is refused", bad, []string{"explain"}, 2, "refused (bad-option)", ""},
+		{"a folder and the input", goodPod, []string{"inject", "-f", dir, "-f", "-"}, 0, "\n---\n", "in:1: Pod web: injected"},
+		{"explain", goodPod, []string{"explain"}, 0, "  - the container queue-proxy is added last\n", ""},
+		{"explain what is refused", badPod, []string{"explain"}, 2, "refused (bad-option)", ""},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := run(c.args, chosen, strings.NewReader(c.in), &stdout, &stderr)
+		out, report, code := runs(chosen, c.in, c.args...)
 		harness.Equal(t, code, c.code, c.fact, "exit code")
-		if !strings.Contains(stdout.String(), c.out) || c.out == "" && stdout.Len() > 0 {
-			t.Errorf("%s: got output %q, want %q", c.fact, stdout.String(), c.out)
+		if !strings.Contains(out, c.out) || c.out == "" && out != "" {
+			t.Errorf("%s: got output %q, want %q", c.fact, out, c.out)
 		}
-		harness.Contains(t, stderr.String(), c.said, c.fact, "on the standard error")
+		harness.Contains(t, report, c.said, c.fact, "on the standard error")
 	}
 }
 
@@ -197,7 +175,7 @@ func TestWhatCannotBeWrittenIsNotDone(t *testing.T) {
 func TestNoObjectWritesIntoTheReport(t *testing.T) {
 	in := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a\u001b[2K\u001b[1A\nb: Pod c: injected\u202e\u009b","annotations":{"queue-proxy.dev/mode":"\u001b]0;x\u0007"}},"spec":{"containers":[{"name":"web"}]}}`
 	for _, command := range []string{"inject", "explain", "uninject"} {
-		out, report, _ := injector(t, command, []byte(in))
+		out, report, _ := injector(t, command, in)
 		if command != "explain" {
 			out = report
 		}
@@ -212,16 +190,13 @@ func TestAFolderComesOutAsOneStream(t *testing.T) {
 	write(t, filepath.Join(dir, "a.yaml"), "kind: ConfigMap") // without an end of line
 	write(t, filepath.Join(dir, "b.yaml"), "kind: Secret\n")
 	write(t, filepath.Join(dir, "c.yaml"), "---\nkind: Role\n")
-	out, _, _ := injector(t, "inject", nil, "-f", dir)
+	out, _, _ := injector(t, "inject", "", "-f", dir)
 	harness.Equal(t, out, "kind: ConfigMap\n---\nkind: Secret\n---\nkind: Role\n")
 }
 
 func TestTheEnvironmentSaysOptions(t *testing.T) {
-	in := "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: web, ports: [{containerPort: 8080}]}]}\n"
-	var stdout, stderr bytes.Buffer
-	code := run([]string{"inject", "--queue-depth=5"}, append([]string{"INJECTOR_CONCURRENCY=3", "INJECTOR_QUEUE_DEPTH=9"}, chosen...), strings.NewReader(in), &stdout, &stderr)
-	got := stdout.String()
+	got, report, code := runs(append([]string{"INJECTOR_CONCURRENCY=3", "INJECTOR_QUEUE_DEPTH=9"}, chosen...), goodPod, "inject", "--queue-depth=5")
 	if code != done || !strings.Contains(got, "name: CONTAINER_CONCURRENCY\n        value: \"3\"") && !strings.Contains(got, `{name: CONTAINER_CONCURRENCY, value: "3"}`) || !strings.Contains(got, `value: "5"`) {
-		t.Errorf("got exit code %d and\n%s%s\nwant 3 from the environment and 5 from the flag", code, got, stderr.String())
+		t.Errorf("got exit code %d and\n%s%s\nwant 3 from the environment and 5 from the flag", code, got, report)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"os"
@@ -22,10 +21,10 @@ const (
 // One refusal must not stop a folder of files, where whoever runs it says so.
 func TestOnRefusalSkipDoesTheRest(t *testing.T) {
 	in := goodPod + "---\n" + badPod
-	if out, _, code := injector(t, "inject", []byte(in)); code != notAtAll || out != "" {
+	if out, _, code := injector(t, "inject", in); code != notAtAll || out != "" {
 		t.Errorf("got exit code %d and %q, want 2 and nothing", code, out)
 	}
-	out, report, code := injector(t, "inject", []byte(in), "-on-refusal=skip")
+	out, report, code := injector(t, "inject", in, "-on-refusal=skip")
 	if code != partly || !strings.Contains(out, "queue-proxy:dev") || !strings.HasSuffix(out, "---\n"+badPod) {
 		t.Errorf("got exit code %d and\n%s\nwant 3, the first pod injected and the second as it was", code, out)
 	}
@@ -35,7 +34,7 @@ func TestOnRefusalSkipDoesTheRest(t *testing.T) {
 }
 
 func TestAQuietReportHasRefusalsAlone(t *testing.T) {
-	_, report, _ := injector(t, "inject", []byte(goodPod+"---\n"+badPod), "-q", "-on-refusal=skip")
+	_, report, _ := injector(t, "inject", goodPod+"---\n"+badPod, "-q", "-on-refusal=skip")
 	if strings.Count(report, "\n") != 1 || !strings.Contains(report, "Pod bad: refused") {
 		t.Errorf("got %q, want one line about what is refused", report)
 	}
@@ -44,14 +43,14 @@ func TestAQuietReportHasRefusalsAlone(t *testing.T) {
 // Most objects of a cluster make no pods; a line about each would hide the others.
 func TestWhatMakesNoPodsIsCountedAndNotReported(t *testing.T) {
 	in := strings.Repeat("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\n", 3) + goodPod
-	_, report, _ := injector(t, "inject", []byte(in))
+	_, report, _ := injector(t, "inject", in)
 	if strings.Contains(report, "ConfigMap") || !strings.Contains(report, "4 objects: 1 injected, 3 skipped (3 no-pods)\n") {
 		t.Errorf("got %q, want the ConfigMaps counted alone", report)
 	}
 }
 
 func TestExplainWritesVerdictsForPrograms(t *testing.T) {
-	out, _, code := injector(t, "explain", []byte(goodPod+"---\n"+badPod), "-o", "json")
+	out, _, code := injector(t, "explain", goodPod+"---\n"+badPod, "-o", "json")
 	var got []map[string]any
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != notAtAll || len(got) != 2 {
 		t.Fatalf("got exit code %d, %v and %s, want 2 and two verdicts", code, err, out)
@@ -73,7 +72,7 @@ func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
 	harness.NoError(t, os.Symlink(web, link))
 	before, err := os.Stat(other)
 	harness.NoError(t, err)
-	out, _, code := injector(t, "inject", nil, "-f", link, "-f", other, "-in-place")
+	out, _, code := injector(t, "inject", "", "-f", link, "-f", other, "-in-place")
 	if code != done || out != "" || !strings.Contains(read(t, web), "queue-proxy:dev") {
 		t.Errorf("got exit code %d, %q and\n%s\nwant the file injected", code, out, read(t, web))
 	}
@@ -83,7 +82,7 @@ func TestInPlaceWritesTheFilesThatChange(t *testing.T) {
 	if after, err := os.Stat(other); err != nil || !os.SameFile(before, after) {
 		t.Errorf("got the other file written (%v), want it left", err)
 	}
-	if _, _, code := injector(t, "uninject", nil, "-f", dir, "-in-place"); code != done || read(t, web) != goodPod {
+	if _, _, code := injector(t, "uninject", "", "-f", dir, "-in-place"); code != done || read(t, web) != goodPod {
 		t.Errorf("got exit code %d and\n%s\nwant what it was", code, read(t, web))
 	}
 	if left, err := filepath.Glob(dir + "/.injector*"); err != nil || len(left) > 0 {
@@ -98,7 +97,7 @@ func TestInPlaceWritesAllFilesOrNone(t *testing.T) {
 	write(t, first, goodPod)
 	write(t, second, goodPod)
 	harness.NoError(t, os.Chmod(second, 0o444))
-	_, report, code := injector(t, "inject", nil, "-f", dir, "-in-place")
+	_, report, code := injector(t, "inject", "", "-f", dir, "-in-place")
 	if want := "injector: " + second + ": it is read-only\n"; code != notAtAll || !strings.HasSuffix(report, want) {
 		t.Errorf("got exit code %d and %q, want 2 and %q", code, report, want)
 	}
@@ -115,14 +114,14 @@ func TestAnOutputFolderHasAllFiles(t *testing.T) {
 	harness.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o777))
 	write(t, filepath.Join(dir, "sub", "web.yaml"), goodPod)
 	write(t, filepath.Join(dir, "c.yaml"), "kind: ConfigMap\n")
-	if _, report, code := injector(t, "inject", nil, "-f", dir, "-output-dir", to); code != done {
+	if _, report, code := injector(t, "inject", "", "-f", dir, "-output-dir", to); code != done {
 		t.Fatalf("got exit code %d: %s", code, report)
 	}
 	harness.Equal(t, read(t, filepath.Join(to, "c.yaml")), "kind: ConfigMap\n", "(the file as it was)")
 	if got := read(t, filepath.Join(to, "sub", "web.yaml")); !strings.Contains(got, "queue-proxy:dev") || read(t, filepath.Join(dir, "sub", "web.yaml")) != goodPod {
 		t.Errorf("got\n%s\nwant it injected there, and left here", got)
 	}
-	if _, _, code := injector(t, "inject", nil, "-f", dir+"/c.yaml", "-f", dir+"/c.yaml", "-output-dir", to); code != notAtAll {
+	if _, _, code := injector(t, "inject", "", "-f", dir+"/c.yaml", "-f", dir+"/c.yaml", "-output-dir", to); code != notAtAll {
 		t.Errorf("got exit code %d, want 2: two files would be written to one", code)
 	}
 }
@@ -145,10 +144,9 @@ func TestAnImageMustBeChosen(t *testing.T) {
 		{[]string{"serve"}, "", notAtAll},
 		{[]string{"serve", "--image", zeros}, "", notAtAll},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := run(c.args, nil, strings.NewReader(c.in), &stdout, &stderr)
-		if code != c.code || code == notAtAll && (!strings.Contains(stderr.String(), "image: which one?") || stdout.Len() > 0) {
-			t.Errorf("%q: got exit code %d, %q and %q, want %d", c.args, code, stdout.String(), stderr.String(), c.code)
+		out, report, code := runs(nil, c.in, c.args...)
+		if code != c.code || code == notAtAll && (!strings.Contains(report, "image: which one?") || out != "") {
+			t.Errorf("%q: got exit code %d, %q and %q, want %d", c.args, code, out, report, c.code)
 		}
 	}
 }
@@ -157,7 +155,7 @@ func TestFlagsThatExcludeOneAnotherAreErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"-in-place"}, {"-f", "-", "-in-place"}, {"-f", "x", "-in-place", "-output-dir", "y"}, {"-f", "x", "-in-place", "-o", "diff"}, {"-on-refusal", "deny"},
 	} {
-		if _, report, code := injector(t, "inject", nil, args...); code != notAtAll || !strings.Contains(report, "-") {
+		if _, report, code := injector(t, "inject", "", args...); code != notAtAll || !strings.Contains(report, "-") {
 			t.Errorf("%q: got exit code %d and %q, want 2 and what is wrong", args, code, report)
 		}
 	}
@@ -165,7 +163,7 @@ func TestFlagsThatExcludeOneAnotherAreErrors(t *testing.T) {
 
 // A real shell is asked: what it would offer behind a beginning.
 func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
-	script, _, code := injector(t, "completion", nil, "bash")
+	script, _, code := injector(t, "completion", "", "bash")
 	if code != done {
 		t.Fatalf("got exit code %d, want 0", code)
 	}
@@ -182,11 +180,11 @@ func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
 		}
 	}
 	for _, shell := range []string{"zsh", "fish"} {
-		if out, _, code := injector(t, "completion", nil, shell); code != done || !strings.Contains(out, "on-refusal") {
+		if out, _, code := injector(t, "completion", "", shell); code != done || !strings.Contains(out, "on-refusal") {
 			t.Errorf("%s: got exit code %d and %q, want the flags", shell, code, out)
 		}
 	}
-	if _, _, code := injector(t, "completion", nil, "csh"); code != notAtAll {
+	if _, _, code := injector(t, "completion", "", "csh"); code != notAtAll {
 		t.Errorf("got exit code %d for an unknown shell, want 2", code)
 	}
 }
@@ -195,7 +193,7 @@ func TestTheShellCompletesCommandsAndFlags(t *testing.T) {
 // it; a page of manual is made of it.
 func TestHelpHasADescriptionEveryFlagAndAnExample(t *testing.T) {
 	dir := t.TempDir()
-	if out, report, code := injector(t, "man", nil, dir); code != done || out != "" || report != "" {
+	if out, report, code := injector(t, "man", "", dir); code != done || out != "" || report != "" {
 		t.Fatalf("man: got exit code %d, %q and %q, want pages alone", code, out, report)
 	}
 	for _, name := range append(commandNames(), "") {
@@ -225,23 +223,22 @@ func TestHelpHasADescriptionEveryFlagAndAnExample(t *testing.T) {
 			t.Errorf("got help without %s", name)
 		}
 	}
-	if _, report, code := injector(t, "man", nil); code != notAtAll || !strings.Contains(report, "which folder?") {
+	if _, report, code := injector(t, "man", ""); code != notAtAll || !strings.Contains(report, "which folder?") {
 		t.Errorf("man without a folder: got exit code %d and %q, want 2", code, report)
 	}
 }
 
 func TestHelpOfACommandIsWhatItSaysBehindTheFlag(t *testing.T) {
 	for _, name := range commandNames() {
-		var help, behind, stderr bytes.Buffer
-		code := run([]string{"help", name}, nil, nil, &help, &stderr)
-		if code != done || help.Len() == 0 || stderr.Len() > 0 {
-			t.Errorf("help %s: got exit code %d, %q and %q, want help", name, code, help.String(), stderr.String())
+		help, report, code := runs(nil, "", "help", name)
+		if code != done || help == "" || report != "" {
+			t.Errorf("help %s: got exit code %d, %q and %q, want help", name, code, help, report)
 		}
-		if run([]string{name, "--help"}, nil, nil, &behind, &stderr) != done || behind.String() != help.String() {
-			t.Errorf("%s --help: got\n%s\nwant what help %s prints:\n%s", name, behind.String(), name, help.String())
-		}
+		behind, _, code := runs(nil, "", name, "--help")
+		harness.Equal(t, code, done, name, "--help: exit code")
+		harness.Equal(t, behind, help, name, "--help", "(what help prints)")
 	}
-	if _, report, code := injector(t, "help", nil, "injetc"); code != notAtAll || !strings.Contains(report, "injetc") {
+	if _, report, code := injector(t, "help", "", "injetc"); code != notAtAll || !strings.Contains(report, "injetc") {
 		t.Errorf("got exit code %d and %q for an unknown command, want 2", code, report)
 	}
 }

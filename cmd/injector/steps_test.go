@@ -36,40 +36,40 @@ spec:
 // Applied at once, a Service that says the sidecar's number loses the pods that run without
 // one. So it stays in the first step, and finds the app of old and new pods.
 func TestTheFirstStepLeavesAServiceThatWouldLoseOldPods(t *testing.T) {
-	first, report, code := injector(t, "inject", []byte(numbered))
+	first, report, code := injector(t, "inject", numbered)
 	if code != done || !strings.Contains(first, "image: queue-proxy:dev") || !strings.Contains(first, "targetPort: 5678") {
 		t.Fatalf("got exit code %d and\n%s\nwant the pods injected and the Service as it was", code, first)
 	}
 	harness.Contains(t, report, "Service web: skipped (second-step): targetPort 5678 finds the app in old and new pods", "the report")
-	second, report, code := injector(t, "inject", []byte(first), "--step=services")
+	second, report, code := injector(t, "inject", first, "--step=services")
 	if code != done || !strings.Contains(second, "targetPort: 8012") || !strings.Contains(report, "Deployment web: skipped (already-injected)") {
 		t.Errorf("got exit code %d,\n%s\nand\n%s\nwant the Service rewritten, and the pods left", code, report, second)
 	}
-	if at, again, _ := injector(t, "inject", []byte(numbered), "--step=services"); !strings.Contains(at, "targetPort: 8012") || !strings.Contains(at, "image: queue-proxy:dev") {
+	if at, again, _ := injector(t, "inject", numbered, "--step=services"); !strings.Contains(at, "targetPort: 8012") || !strings.Contains(at, "image: queue-proxy:dev") {
 		t.Errorf("got\n%s\n%s\nwant both steps of the original at once", at, again)
 	}
-	back, _, _ := injector(t, "uninject", []byte(second))
+	back, _, _ := injector(t, "uninject", second)
 	harness.Equal(t, back, numbered, "(to be what it was)")
 }
 
 // By a name that the app's port has, a Service finds old and new pods: it follows at once.
 func TestAServiceByNameFollowsInTheFirstStep(t *testing.T) {
 	in := strings.Replace(numbered, "- containerPort: 5678", "- {containerPort: 5678, name: web}", 1)
-	if out, report, _ := injector(t, "inject", []byte(in)); !strings.Contains(out, "targetPort: web") {
+	if out, report, _ := injector(t, "inject", in); !strings.Contains(out, "targetPort: web") {
 		t.Errorf("got\n%s\n%s\nwant the Service by the port's name", out, report)
 	}
 }
 
 func TestTheSecondStepKnowsThePortsOfASidecarThatIsThere(t *testing.T) {
-	first, _, _ := injector(t, "inject", []byte(numbered), "--serving-port=9999", "--port=5678")
-	if second, report, _ := injector(t, "inject", []byte(first), "--step=services"); !strings.Contains(second, "targetPort: 9999") {
+	first, _, _ := injector(t, "inject", numbered, "--serving-port=9999", "--port=5678")
+	if second, report, _ := injector(t, "inject", first, "--step=services"); !strings.Contains(second, "targetPort: 9999") {
 		t.Errorf("got\n%s\n%s\nwant the Service to say 9999", second, report)
 	}
 }
 
 func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
 	old := "apiVersion: v1\nkind: Pod\nmetadata: {name: web-old, labels: {app: web}}\nspec: {containers: [{name: web, image: \"web:1\", ports: [{containerPort: 5678}]}]}\n"
-	fresh, _, _ := injector(t, "inject", []byte(strings.Replace(old, "web-old", "web-new", 1)))
+	fresh, _, _ := injector(t, "inject", strings.Replace(old, "web-old", "web-new", 1))
 	state := func(ready string) string {
 		return fmt.Sprintf("status: {phase: Running, conditions: [{type: Ready, status: %q}]}\n", ready)
 	}
@@ -82,7 +82,7 @@ func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
 		{"it is done", fresh + state("True") + "---\n" + strings.Replace(service, "5678", "8012", 1), "Service web: 1 of 1 pods have the sidecar, which it finds\n"},
 		{"nothing is injected", old + "---\n" + service, "no Service finds a pod with a sidecar\n"},
 	} {
-		out, _, code := injector(t, "status", []byte(c.in))
+		out, _, code := injector(t, "status", c.in)
 		want := done
 		if strings.Contains(c.want, "wait") || strings.Contains(c.want, "no Service") {
 			want = differs
