@@ -11,10 +11,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-const (
-	corpus = "../../pkg/inject/testdata/corpus"
-	guide  = "../../docs/injection.md"
-)
+const corpus = "../../pkg/inject/testdata/corpus"
 
 // A shape is one file of the corpus.
 type shape struct {
@@ -82,25 +79,11 @@ func (s shape) row() string {
 
 // The guide shows what becomes of each shape, so that a change of the rules is seen there.
 func TestTheGuideShowsWhatBecomesOfTheCorpus(t *testing.T) {
-	const begin, end = "<!-- corpus -->\n", "<!-- /corpus -->\n"
 	lines := []string{"| shape | verdict | why | its Service |", "|---|---|---|---|"}
 	for _, s := range shapes(t) {
 		lines = append(lines, s.row())
 	}
-	want := "\n" + strings.Join(lines, "\n") + "\n\n"
-	text := read(t, guide)
-	before, rest, ok := strings.Cut(text, begin)
-	got, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("got no %q and %q in %s, want the table between them", begin, end, guide)
-	}
-	if *update {
-		write(t, guide, before+begin+want+end+after)
-		return
-	}
-	if got != want {
-		t.Errorf("got a difference (go test ./cmd/injector -run Corpus -update):\n%s", unified(guide, []byte(got), []byte(want)))
-	}
+	harness.Document(t, "../../docs/injection.md", "corpus", "\n"+strings.Join(lines, "\n")+"\n\n", *update)
 }
 
 // What is not for HTTP is named in the first line of its file.

@@ -183,22 +183,7 @@ func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 var update = flag.Bool("update", false, "rewrite the table of docs/injection.md")
 
 func TestGuideHasTheTable(t *testing.T) {
-	const guide, begin, end = "../../docs/injection.md", "<!-- options -->\n", "<!-- /options -->\n"
-	text, err := os.ReadFile(guide)
-	harness.NoError(t, err)
-	head, rest, ok := strings.Cut(string(text), begin)
-	_, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: got no marks of the table, want %q and %q", guide, begin, end)
-	}
-	want := head + begin + markdown() + end + tail
-	if *update {
-		harness.NoError(t, os.WriteFile(guide, []byte(want), 0o644))
-		return
-	}
-	if string(text) != want {
-		t.Errorf("%s: got another table than the code's; run go test ./pkg/inject -run Guide -update", guide)
-	}
+	harness.Document(t, "../../docs/injection.md", "options", markdown(), *update)
 }
 
 func markdown() string {

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -188,7 +187,6 @@ func TestMetricsTellWhatHappensToTheCABundle(t *testing.T) {
 var update = flag.Bool("update", false, "rewrite the table of the injector's metrics in docs/metrics.md")
 
 func TestTheGuideHasEveryMetricOfTheInjector(t *testing.T) {
-	const guide, begin, end = "../../../docs/metrics.md", "<!-- injector -->\n", "<!-- /injector -->\n"
 	m := NewMetrics("v1", "abc")
 	m.AddCertificate(time.Now)
 	m.AddAuthority().looked(time.Now(), nil)
@@ -206,19 +204,7 @@ func TestTheGuideHasEveryMetricOfTheInjector(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
 	}
-	text, err := os.ReadFile(guide)
-	harness.NoError(t, err)
-	head, rest, ok := strings.Cut(string(text), begin)
-	got, tail, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s: got no marks, want %q and %q", guide, begin, end)
-	}
-	want := table.String() + "\n"
-	if *update {
-		harness.NoError(t, os.WriteFile(guide, []byte(head+begin+want+end+tail), 0o644))
-	} else if got != want {
-		t.Errorf("%s: got\n%s\nwant (go test ./pkg/inject/webhook -update writes it)\n%s", guide, got, want)
-	}
+	harness.Document(t, "../../../docs/metrics.md", "injector", table.String()+"\n", *update)
 }
 
 // errorReader is a body that ends too early.

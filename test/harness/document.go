@@ -1,0 +1,33 @@
+package harness
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// Document fails the test if a file has another text than want between the lines
+// <!-- name --> and <!-- /name -->. With update it writes the text there instead.
+func Document(t testing.TB, file, name, want string, update bool) {
+	t.Helper()
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"
+	text, err := os.ReadFile(file)
+	NoError(t, err)
+	head, rest, ok := strings.Cut(string(text), begin)
+	got, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s: got no text between %q and %q, want one", file, begin, end)
+	}
+	if update {
+		NoError(t, os.WriteFile(file, []byte(head+begin+want+end+tail), 0o644))
+		return
+	}
+	same := 0
+	for same < min(len(got), len(want)) && got[same] == want[same] {
+		same++
+	}
+	if got != want {
+		line := strings.LastIndexByte(got[:same], '\n') + 1
+		t.Errorf("%s, %s: got another text from the line\n%.500s\nwant (go test -update writes it)\n%.500s", file, name, got[line:], want[line:])
+	}
+}
