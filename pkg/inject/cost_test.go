@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Quantities are compared, and Kubernetes' arithmetic brings both to the same exponent: a
@@ -34,9 +36,7 @@ func TestAQuantityThatTakesMinutesToCompareIsRefused(t *testing.T) {
 func TestQuantitiesThatAreNotReadAreLeftAlone(t *testing.T) {
 	pod := parse(t, `{"spec":{"containers":[{"name":"web","ports":[{"containerPort":8080}]}],"overhead":{"cpu":"1234567890123456789012e99999999"},`+
 		`"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1234567890123456789012e99999999"}}]}}`)
-	if out := Inject(pod, nil); out.Verdict != Injected {
-		t.Errorf("got %s (%s) %s, want it injected", out.Verdict, out.Reason, out.Text)
-	}
+	harness.Equal(t, verdictOf(Inject(pod, nil)), "injected")
 }
 
 // An API server asks webhooks before it validates a pod, so all of its texts may be of any
@@ -56,10 +56,10 @@ func TestTextsThatKubernetesOrLinuxRefusesAreNotMultiplied(t *testing.T) {
 		"an annotation of ours":   {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"` + long + `"}},"spec":{` + containers + `}}`, Unreadable},
 		"a variable":              {`{"metadata":{"annotations":{"queue-proxy.dev/exclude-paths":"/` + long[:200_000] + `"}},"spec":{` + containers + `}}`, BadOption},
 	} {
-		pod := parse(t, c.pod)
-		out := Inject(pod, nil)
-		if out.Verdict != Refused || out.Reason != c.reason || len(out.Text) > 1100 {
-			t.Errorf("%s: got %s (%s) %.200s, want it refused (%s)", name, out.Verdict, out.Reason, out.Text, c.reason)
+		out := Inject(parse(t, c.pod), nil)
+		harness.Equal(t, verdictOf(out), "refused "+c.reason, name)
+		if len(out.Text) > 1100 {
+			t.Errorf("%s: got a text of %d bytes, want at most 1100", name, len(out.Text))
 		}
 	}
 }
@@ -73,8 +73,6 @@ func TestPodsAsLongAsKubernetesTakesAreInjected(t *testing.T) {
 		"ports": `{"metadata":{"annotations":{"queue-proxy.dev/port":"8080"}},"spec":{"containers":[{"name":"web","ports":[{"name":"http","containerPort":8080}` +
 			strings.Repeat(`,{"containerPort":9}`, 10_000) + `]}]}}`,
 	} {
-		if out := Inject(parse(t, pod), nil); out.Verdict != Injected {
-			t.Errorf("%s: got %s (%s) %.200s, want it injected", name, out.Verdict, out.Reason, out.Text)
-		}
+		harness.Equal(t, verdictOf(Inject(parse(t, pod), nil)), "injected", name)
 	}
 }

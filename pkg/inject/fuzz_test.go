@@ -2,23 +2,20 @@ package inject
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// FuzzOptions says anything in two annotations of a pod with any time to end. What is
-// not refused makes a sidecar that starts with those very settings, in a pod that
-// gives its drain time, no less than it had before; and what was said of one option is
-// what its variable holds.
 // wantTimeToDrain holds the time that a pod has to end, now and before, to the drain's.
 func wantTimeToDrain(t *testing.T, now *int64, before int64, drain time.Duration) {
 	t.Helper()
@@ -34,6 +31,10 @@ func wantTimeToDrain(t *testing.T, now *int64, before int64, drain time.Duration
 	}
 }
 
+// FuzzOptions says anything in two annotations of a pod with any time to end. What is
+// not refused makes a sidecar that starts with those very settings, in a pod that
+// gives its drain time, no less than it had before; and what was said of one option is
+// what its variable holds.
 func FuzzOptions(f *testing.F) {
 	for _, o := range Table() {
 		f.Add(o.Name, o.Default, "concurrency", "3", int64(30), int64(0))
@@ -47,30 +48,17 @@ func FuzzOptions(f *testing.F) {
 		if !utf8.ValidString(strings.Join([]string{name, value, other, otherValue}, " ")) {
 			return // no API server keeps it
 		}
-		pod := map[string]any{
-			"metadata": map[string]any{"annotations": map[string]any{Prefix + name: value, Prefix + other: otherValue}},
-			"spec": map[string]any{
-				"terminationGracePeriodSeconds": grace,
-				"containers": []any{map[string]any{
-					"name": "web", "ports": []any{map[string]any{"containerPort": 8080}},
-					"lifecycle": map[string]any{"preStop": map[string]any{"sleep": map[string]any{"seconds": sleep}}},
-				}},
-			},
-		}
-		before := parse(t, string(encode(pod)))
+		before := web(t, fmt.Sprintf(`,"ports":[{"containerPort":8080}],"lifecycle":{"preStop":{"sleep":{"seconds":%d}}}`, sleep)).(map[string]any)
+		before["metadata"] = map[string]any{"annotations": map[string]any{Prefix + name: value, Prefix + other: otherValue}}
+		before["spec"].(map[string]any)["terminationGracePeriodSeconds"] = json.Number(strconv.FormatInt(grace, 10))
 		out := Inject(before, nil)
 		harness.Equal(t, strings.ContainsAny(out.Text, "\n\r"), false, "several lines", out.Text)
 		if out.Verdict != Injected {
 			return
 		}
-		after, err := Apply(clone(before), out.Changes)
-		harness.NoError(t, err)
-		var got corev1.PodTemplateSpec
-		harness.NoError(t, json.Unmarshal(encode(after), &got), "of", encode(after))
-		var environ []config.EnvVar
-		for _, e := range findSidecar(t, got.Spec).Env {
-			environ = append(environ, config.EnvVar{Name: e.Name, Value: expand(t, e.Value)})
-		}
+		after := changed(t, before, out.Changes)
+		got := specOf(t, after)
+		environ := environOf(t, findSidecar(t, got))
 		c, err := config.Read(environ)
 		if err != nil {
 			t.Fatalf("got a sidecar that does not start with %v: %v", environ, err)
@@ -78,7 +66,7 @@ func FuzzOptions(f *testing.F) {
 		if again := config.Environ(c); !slices.Equal(again, environ) {
 			t.Errorf("got the settings %v, which are read as %v", environ, again)
 		}
-		wantTimeToDrain(t, got.Spec.TerminationGracePeriodSeconds, grace, c.DrainDeadline.V)
+		wantTimeToDrain(t, got.TerminationGracePeriodSeconds, grace, c.DrainDeadline.V)
 		if option, ok := find(name); ok && option.variable != "" && value != "" && name != other && name != drainMinOption && name != deadlineOption {
 			said := []config.EnvVar{{Name: "DRAIN_DEADLINE", Value: "10000h"}, {Name: option.variable, Value: value}}
 			alone, err := config.Read(said)
@@ -88,19 +76,22 @@ func FuzzOptions(f *testing.F) {
 			harness.Equal(t, setting(t, c, option.variable), setting(t, alone, option.variable), name, "=", value, option.variable, "=")
 		}
 
-		restored, err := Apply(clone(after), Uninject(after).Changes)
-		harness.NoError(t, err)
-		harness.Equal(t, string(encode(restored)), string(encode(before)), "undone")
+		harness.Equal(t, string(encode(changed(t, after, Uninject(after).Changes))), string(encode(before)), "undone")
 	})
 }
 
-// expand reads a value as a kubelet does that knows no other variable: $$ is $.
-func expand(t *testing.T, value string) string {
+// environOf is the environment of a container as a kubelet makes it that knows no other variable: $$
+// is $.
+func environOf(t *testing.T, c corev1.Container) []config.EnvVar {
 	t.Helper()
-	if strings.Contains(strings.ReplaceAll(value, "$$", ""), "$") {
-		t.Errorf("got the value %q, want each $ twice", value)
+	var all []config.EnvVar
+	for _, v := range c.Env {
+		if strings.Contains(strings.ReplaceAll(v.Value, "$$", ""), "$") {
+			t.Errorf("%s: got the value %q, want each $ twice", v.Name, v.Value)
+		}
+		all = append(all, config.EnvVar{Name: v.Name, Value: strings.ReplaceAll(v.Value, "$$", "$")})
 	}
-	return strings.ReplaceAll(value, "$$", "$")
+	return all
 }
 
 func setting(t *testing.T, c *config.Config, name string) string {
@@ -154,15 +145,8 @@ func FuzzUninject(f *testing.F) {
 		if out.Verdict != Uninjected {
 			return
 		}
-		after, err := Apply(clone(object), out.Changes)
-		harness.NoError(t, err, status, "of", was)
-		patch, err := JSONPatch(clone(object), out.Changes)
-		harness.NoError(t, err)
-		operations, err := jsonpatch.DecodePatch(patch)
-		harness.NoError(t, err)
-		patched, err := operations.Apply([]byte(was))
-		harness.NoError(t, err, patch, "of", was)
-		harness.Equal(t, string(encode(parse(t, string(patched)))), string(encode(after)), status, "of", was)
+		after := changed(t, object, out.Changes)
+		harness.Equal(t, string(encode(patched(t, object, out.Changes))), string(encode(after)), status, "of", was)
 		if got, want := string(encode(untouched(after))), string(encode(untouched(object))); got != want {
 			t.Errorf("%s: got changed what no injection changes:\n%s\nwas\n%s", status, got, want)
 		}
@@ -172,57 +156,57 @@ func FuzzUninject(f *testing.F) {
 // untouched is a pod without all that an injection changes, and without the sidecar.
 func untouched(pod any) any {
 	pod = clone(pod)
-	if metadata, ok := at(pod, "metadata").(map[string]any); ok {
-		if annotations, ok := metadata["annotations"].(map[string]any); ok {
-			for _, key := range []string{Prefix + statusKey, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
-				delete(annotations, key)
-			}
-		}
-		dropEmpty(metadata, "annotations")
-		dropEmpty(pod.(map[string]any), "metadata")
+	annotations, _ := at(pod, "metadata", "annotations").(map[string]any)
+	for _, key := range []string{Prefix + statusKey, "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"} {
+		delete(annotations, key)
 	}
+	dropEmpty(at(pod, "metadata"), "annotations")
+	dropEmpty(pod, "metadata")
 	spec, _ := at(pod, "spec").(map[string]any)
 	delete(spec, "terminationGracePeriodSeconds")
 	for _, key := range []string{"containers", "initContainers"} {
 		list, isList := spec[key].([]any)
-		rest := []any{}
-		for i, item := range list {
-			c, _ := item.(map[string]any)
-			if c["name"] == sidecarName && i == Find(list, sidecarName) {
-				continue
-			}
-			if key == "containers" {
-				for _, field := range []string{"readinessProbe", "livenessProbe", "startupProbe"} {
-					if probe, ok := c[field].(map[string]any); field == "readinessProbe" || ok && probe["exec"] == nil {
-						delete(c, field)
-					}
-				}
-				if l, ok := c["lifecycle"].(map[string]any); ok {
-					delete(l, "preStop")
-					delete(l, "postStart")
-				}
-				dropEmpty(c, "lifecycle")
-				ports, _ := c["ports"].([]any)
-				for _, p := range ports {
-					if p, ok := p.(map[string]any); ok {
-						delete(p, "name")
-						delete(p, "hostPort")
-						delete(p, "hostIP")
-					}
-				}
-			}
-			rest = append(rest, item)
+		if !isList {
+			continue
 		}
-		if isList {
-			spec[key] = rest
+		if i := Find(list, sidecarName); i >= 0 && text(list[i], "name") == sidecarName {
+			list = slices.Delete(list, i, i+1)
+		}
+		spec[key] = list
+		if key == "containers" {
+			for _, item := range list {
+				strip(item)
+			}
 		}
 	}
 	dropEmpty(spec, "initContainers")
 	return pod
 }
 
-func dropEmpty(m map[string]any, key string) {
-	if isEmpty(m[key]) {
+// strip takes out of a container what an injection changes.
+func strip(container any) {
+	c, _ := container.(map[string]any)
+	delete(c, "readinessProbe")
+	for _, field := range []string{"livenessProbe", "startupProbe"} {
+		if probe, ok := c[field].(map[string]any); ok && probe["exec"] == nil {
+			delete(c, field)
+		}
+	}
+	lifecycle, _ := c["lifecycle"].(map[string]any)
+	delete(lifecycle, "preStop")
+	delete(lifecycle, "postStart")
+	dropEmpty(c, "lifecycle")
+	ports, _ := c["ports"].([]any)
+	for _, p := range ports {
+		port, _ := p.(map[string]any)
+		for _, field := range []string{"name", "hostPort", "hostIP"} {
+			delete(port, field)
+		}
+	}
+}
+
+func dropEmpty(in any, key string) {
+	if m, _ := in.(map[string]any); isEmpty(m[key]) {
 		delete(m, key)
 	}
 }

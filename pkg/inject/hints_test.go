@@ -73,23 +73,13 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 func TestFlagsAndCertificatesSayWhatAPortSpeaks(t *testing.T) {
 	for _, c := range hinted {
 		pod := `{"metadata":{},"spec":{"volumes":[{"name":"v","secret":{"secretName":"x"}}],"containers":[{"name":"app",` + c.container + `}]}}`
-		out := Inject(parse(t, pod), nil)
-		switch {
-		case c.why == "" && out.Verdict != Injected:
-			t.Errorf("%s: got %s (%s): %s; want it injected", c.fact, out.Verdict, out.Reason, out.Text)
-		case c.why != "" && (out.Reason != NotHTTP || out.Verdict != Skipped || !strings.Contains(out.Text, c.why)):
-			t.Errorf("%s: got %s (%s) %d: %s; want it skipped as not-http: %s", c.fact, out.Verdict, out.Reason, out.AppPort, out.Text, c.why)
-		}
+		wantNotHTTP(t, c.fact, Inject(parse(t, pod), nil), c.why)
 	}
 }
 
 // A certificate that a Service asks for is one with which its pods serve.
 func TestAServiceThatAsksForACertificateSaysTLS(t *testing.T) {
-	s, ok := ReadService(parse(t, `{"kind":"Service","metadata":{"name":"shop","annotations":{"service.beta.openshift.io/serving-cert-secret-name":"x"}},"spec":{"selector":{"app":"web"},"ports":[{"port":8080}]}}`))
-	if !ok {
-		t.Fatal("got no Service")
-	}
-	ports := s.PortsOf("", map[string]string{"app": "web"})
+	ports := portsOf(t, `"name":"shop","annotations":{"service.beta.openshift.io/serving-cert-secret-name":"x"}`, `{"port":8080}`)
 	for container, reason := range map[string]string{`"ports":[{"containerPort":8080}]`: NotHTTP, `"ports":[{"containerPort":8080,"name":"http"}]`: "", `"ports":[{"containerPort":8080},{"containerPort":8443}]`: ""} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"app",`+container+`}]}}`), nil, ports...)
 		harness.Equal(t, out.Reason, reason, container, out.Verdict, out.Text)

@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -35,16 +34,12 @@ func TestNoAnnotationSaysALockedOption(t *testing.T) {
 		}
 		for _, key := range o.annotations() {
 			pod := annotated(t, key, value)
-			if out := Inject(pod, nil); out.Verdict != Injected {
-				t.Fatalf("%s: %s without a lock: got %s (%s) %s, want it injected: the test needs a good value", key, value, out.Verdict, out.Reason, out.Text)
-			}
+			harness.Equal(t, verdictOf(Inject(pod, nil)), "injected", key, value, "without a lock: the test needs a good value")
 			out := Inject(pod, Options{lockOption: o.Name})
-			if out.Verdict != Refused || out.Reason != Locked || !strings.Contains(out.Text, key) || len(out.Changes) > 0 {
+			if verdictOf(out) != "refused locked" || !strings.Contains(out.Text, key) || len(out.Changes) > 0 {
 				t.Errorf("%s: got %s (%s) %s, want it refused (locked)", key, out.Verdict, out.Reason, out.Text)
 			}
-			if out := Inject(annotated(t, key, ""), Options{lockOption: o.Name}); out.Verdict != Injected {
-				t.Errorf("%s: empty: got %s (%s) %s, want it injected: that says nothing", key, out.Verdict, out.Reason, out.Text)
-			}
+			harness.Equal(t, verdictOf(Inject(annotated(t, key, ""), Options{lockOption: o.Name})), "injected", key, "empty, which says nothing")
 		}
 	}
 }
@@ -73,16 +68,11 @@ func TestWhatIsSaidWithALockHolds(t *testing.T) {
 	said := Options{imageOption: "ours:1", lockOption: "image"}
 	pod := annotated(t, "a", "b")
 	out := Inject(pod, said)
-	after, err := Apply(clone(pod), out.Changes)
-	if err != nil || fmt.Sprint(at(sidecarOf(after), "image")) != "ours:1" {
-		t.Errorf("got %s, %v with the image %v, want ours:1", out.Text, err, at(sidecarOf(after), "image"))
-	}
+	harness.Equal(t, text(sidecarOf(changed(t, pod, out.Changes)), "image"), "ours:1", out.Text)
 	if !slices.ContainsFunc(out.Notes, func(n string) bool { return strings.Contains(n, "the options image: they are locked") }) {
 		t.Errorf("got the notes %q, want one about what is locked", out.Notes)
 	}
-	if out := Inject(annotated(t, Prefix+lockOption, ""), said); out.Verdict != Refused || out.Reason != BadOption {
-		t.Errorf("an annotation that would unlock: got %s (%s) %s, want it refused as unknown", out.Verdict, out.Reason, out.Text)
-	}
+	harness.Equal(t, verdictOf(Inject(annotated(t, Prefix+lockOption, ""), said)), "refused bad-option", "an annotation that would unlock")
 }
 
 // A policy reads a few options of a pod; what is locked is none of them, and a pod that says

@@ -1,9 +1,10 @@
 package inject
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 func TestAContainerOfAMeshIsNoApp(t *testing.T) {
@@ -12,21 +13,16 @@ func TestAContainerOfAMeshIsNoApp(t *testing.T) {
 	for _, c := range []struct {
 		fact, containers string
 		said             Options
-		verdict          Verdict
-		reason, app      string
+		verdict, app     string
 	}{
-		{"before the app", proxy + "," + web, nil, Injected, "", "web"},
-		{"behind the app", web + "," + proxy, nil, Injected, "", "web"},
-		{"alone", proxy, nil, Skipped, NoPort, ""},
-		{"named", proxy + "," + web, Options{"container": "linkerd-proxy", "port": "4143"}, Injected, "", "linkerd-proxy"},
+		{"before the app", proxy + "," + web, nil, "injected", "web"},
+		{"behind the app", web + "," + proxy, nil, "injected", "web"},
+		{"alone", proxy, nil, "skipped no-port", ""},
+		{"named", proxy + "," + web, Options{"container": "linkerd-proxy", "port": "4143"}, "injected", "linkerd-proxy"},
 	} {
-		pod, err := Decode(json.RawMessage(fmt.Sprintf(`{"spec":{"containers":[%s]}}`, c.containers)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out := Inject(pod, c.said); out.Verdict != c.verdict || out.Reason != c.reason || out.Container != c.app {
-			t.Errorf("%s: got %s %s of %q (%s), want %s %s of %q", c.fact, out.Verdict, out.Reason, out.Container, out.Text, c.verdict, c.reason, c.app)
-		}
+		out := Inject(parse(t, fmt.Sprintf(`{"spec":{"containers":[%s]}}`, c.containers)), c.said)
+		harness.Equal(t, verdictOf(out), c.verdict, c.fact, out.Text)
+		harness.Equal(t, out.Container, c.app, c.fact)
 	}
 }
 
@@ -45,20 +41,10 @@ func TestANativeSidecarWaitsForNoProbeBeforeAMeshsProxyRuns(t *testing.T) {
 		{"Istio's proxy beside the app", `"containers":[` + web + `,` + fmt.Sprintf(proxy, "istio-proxy", "") + `]`, false},
 		{"a proxy that runs by then", `"initContainers":[` + fmt.Sprintf(proxy, "istio-proxy", `,"restartPolicy":"Always"`) + `],"containers":[` + web + `]`, true},
 	} {
-		pod, err := Decode(json.RawMessage(`{"spec":{` + c.spec + `}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		pod := parse(t, `{"spec":{`+c.spec+`}}`)
 		out := Inject(pod, Options{"mode": "native"})
-		if out.Verdict != Injected {
-			t.Errorf("%s: got %s %s (%s), want it injected", c.fact, out.Verdict, out.Reason, out.Text)
-			continue
-		}
-		object, err := Apply(pod, out.Changes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sidecar := at(object, "spec", "initContainers", sidecarName)
+		harness.Equal(t, verdictOf(out), "injected", c.fact, out.Text)
+		sidecar := at(changed(t, pod, out.Changes), "spec", "initContainers", sidecarName)
 		if got := at(sidecar, "startupProbe") != nil; sidecar == nil || got != c.probed {
 			t.Errorf("%s: got a startup probe: %v, want %v, of %v", c.fact, got, c.probed, sidecar)
 		}

@@ -3,6 +3,8 @@ package inject
 import (
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // asked is the field of a container before what asks it.
@@ -52,37 +54,45 @@ var protocols = []struct{ fact, container, why string }{ // why "": it is inject
 func TestWhatDoesNotSpeakHTTPIsLeftAlone(t *testing.T) {
 	for _, c := range protocols {
 		pod := `{"metadata":{%s},"spec":{"containers":[{"name":"app",` + c.container + `}]}}`
-		out := Inject(parse(t, strings.Replace(pod, "%s", "", 1)), nil)
-		switch {
-		case c.why == "" && out.Verdict != Injected:
-			t.Errorf("%s: got %s (%s): %s; want it injected", c.fact, out.Verdict, out.Reason, out.Text)
-		case c.why != "" && (out.Reason != NotHTTP || out.Verdict != Skipped || !strings.Contains(out.Text, c.why)):
-			t.Errorf("%s: got %s (%s): %s; want it skipped as not-http: %s", c.fact, out.Verdict, out.Reason, out.Text, c.why)
-		}
+		wantNotHTTP(t, c.fact, Inject(parse(t, strings.Replace(pod, "%s", "", 1)), nil), c.why)
 		if c.why == "" || strings.Contains(c.fact, "TLS by a probe") { // which stays refused
 			continue
 		}
 		for _, port := range []string{"6379", "8080", "5432", "8443", "443", "3306", "9092", "7000", "9000"} {
 			if strings.Contains(c.container, `"containerPort":`+port) {
 				named := strings.Replace(pod, "%s", `"annotations":{"queue-proxy.dev/port":"`+port+`"}`, 1)
-				if out := Inject(parse(t, named), nil); out.Verdict != Injected {
-					t.Errorf("%s, named by the option port: got %s (%s): %s; want it injected", c.fact, out.Verdict, out.Reason, out.Text)
-				}
+				out := Inject(parse(t, named), nil)
+				harness.Equal(t, verdictOf(out), "injected", c.fact, "named by the option port", out.Text)
 			}
 		}
 	}
 }
 
+// wantNotHTTP wants a pod to be skipped because its port is not for HTTP, and why, or to be
+// injected: "".
+func wantNotHTTP(t *testing.T, fact string, out Outcome, why string) {
+	t.Helper()
+	want := "injected"
+	if why != "" {
+		want = "skipped not-http"
+	}
+	harness.Equal(t, verdictOf(out), want, fact, out.Text)
+	harness.Contains(t, out.Text, why, fact)
+}
+
+// portsOf are the ports of a Service for pods with the label app=web.
+func portsOf(t *testing.T, metadata, ports string) []ServicePort {
+	t.Helper()
+	s, ok := ReadService(parse(t, `{"kind":"Service","metadata":{`+metadata+`},"spec":{"selector":{"app":"web"},"ports":[`+ports+`]}}`))
+	if !ok {
+		t.Fatalf("got no Service of %s", ports)
+	}
+	return s.PortsOf("", map[string]string{"app": "web", "more": "x"})
+}
+
 // What Services at hand say of the app's port counts: that they find it, what they call it,
 // and appProtocol before everything else.
 func TestServicesSayWhichPortIsForRequests(t *testing.T) {
-	service := func(ports string) []ServicePort {
-		s, ok := ReadService(parse(t, `{"kind":"Service","metadata":{"name":"shop"},"spec":{"selector":{"app":"web"},"ports":[`+ports+`]}}`))
-		if !ok {
-			t.Fatalf("got no Service of %s", ports)
-		}
-		return s.PortsOf("", map[string]string{"app": "web", "more": "x"})
-	}
 	for _, c := range []struct {
 		fact, containers, service string
 		port                      int32 // 0: it is not injected
@@ -110,7 +120,7 @@ func TestServicesSayWhichPortIsForRequests(t *testing.T) {
 		{"443 alone", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
 	} {
 		pod := parse(t, `{"metadata":{},"spec":{"containers":[`+c.containers+`]}}`)
-		out := Inject(pod, nil, service(c.service)...)
+		out := Inject(pod, nil, portsOf(t, `"name":"shop"`, c.service)...)
 		if out.AppPort != c.port || out.Reason != c.reason {
 			t.Errorf("%s: got port %d, %s (%s): %s; want %d (%s)", c.fact, out.AppPort, out.Verdict, out.Reason, out.Text, c.port, c.reason)
 		}
