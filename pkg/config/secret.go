@@ -2,6 +2,7 @@ package config
 
 import (
 	"encoding/json"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -42,6 +43,11 @@ func quote(text string) string {
 	return strconv.Quote(text)
 }
 
+var (
+	jsonString = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"`)
+	schemeless = regexp.MustCompile(`:(?://|\\/\\/)[^" \t\r\n]*`) // a URL behind its scheme; in an escaped text a slash may have a backslash before it
+)
+
 // safe hides what may be a secret in a text: user, password, query and fragment of
 // every URL, and of every endpoint in JSON. The rest stays as it is.
 //
@@ -53,80 +59,40 @@ func safe(text string) string {
 		return text
 	}
 	var shown strings.Builder
-	name := "" // the string before
-	for text != "" {
-		begin := strings.IndexByte(text, '"')
-		end := endOfString(text, begin)
-		if end < 0 {
-			shown.WriteString(safeURLs(text))
-			break
-		}
-		isEndpoint := strings.TrimSpace(text[:begin]) == ":" && strings.EqualFold(name, "endpoint")
-		shown.WriteString(safeURLs(text[:begin]))
-		literal, value := text[begin:end], ""
-		text = text[end:]
+	name, done := "", 0 // the string before, and what has been shown
+	for _, span := range jsonString.FindAllStringIndex(text, -1) {
+		between, literal, value := text[done:span[0]], text[span[0]:span[1]], ""
+		done = span[1]
+		shown.WriteString(safeURLs(between))
 		if json.Unmarshal([]byte(literal), &value) != nil {
 			shown.WriteString(safeURLs(literal))
 			name = ""
 			continue
 		}
 		masked := safeURLs(value)
-		if isEndpoint {
+		if strings.TrimSpace(between) == ":" && strings.EqualFold(name, "endpoint") {
 			masked = safeEndpoint(value)
 		}
-		if masked == value {
-			shown.WriteString(literal)
-		} else {
-			shown.WriteString(encodeJSON(masked))
+		if masked != value {
+			literal = encodeJSON(masked)
 		}
+		shown.WriteString(literal)
 		name = value
 	}
+	shown.WriteString(safeURLs(text[done:]))
 	return shown.String()
 }
 
-// endOfString is where the JSON string ends that begins at a quotation mark; -1 where
-// there is none, or no end.
-func endOfString(text string, begin int) int {
-	if begin < 0 {
-		return -1
-	}
-	for i := begin + 1; i < len(text); i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
-		}
-	}
-	return -1
-}
-
 // safeURLs hides the secrets of the URLs in a text, each of which ends at a blank or a
-// quotation mark. In an escaped text a slash may have a backslash before it.
+// quotation mark.
 func safeURLs(text string) string {
-	var shown strings.Builder
-	for {
-		_, rest, found := strings.Cut(text, ":")
-		if !found {
-			shown.WriteString(text)
-			return shown.String()
+	return schemeless.ReplaceAllStringFunc(text, func(url string) string {
+		slashes := len("://")
+		if url[1] != '/' {
+			slashes = len(`:\/\/`)
 		}
-		address, isURL := strings.CutPrefix(rest, "//")
-		if !isURL {
-			address, isURL = strings.CutPrefix(rest, `\/\/`)
-		}
-		shown.WriteString(text[:len(text)-len(address)])
-		text = address
-		if !isURL {
-			continue
-		}
-		end := strings.IndexAny(text, "\" \t\r\n")
-		if end < 0 {
-			end = len(text)
-		}
-		shown.WriteString(safeAddress(text[:end]))
-		text = text[end:]
-	}
+		return url[:slashes] + safeAddress(url[slashes:])
+	})
 }
 
 // safeEndpoint hides the secrets of a text that is a URL, or host:port.
