@@ -3,6 +3,7 @@
 package connlimit
 
 import (
+	"container/ring"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -22,12 +23,12 @@ type Limit struct {
 	most int
 
 	mu      sync.Mutex
-	open    int // places that are taken
-	unknown int // of these, of connections that were never answered
-	lists   [states]list
-	waiting []*Place    // those in Enter, first come first served
-	wanted  atomic.Bool // there are some
-	timer   *time.Timer // looks whether there is room for them; nil: it was never needed
+	open    int               // places that are taken
+	unknown int               // of these, of connections that were never answered
+	lists   [states]ring.Ring // of places, behind one that has none: the one that has been there for longest first
+	waiting []*Place          // those in Enter, first come first served
+	wanted  atomic.Bool       // there are some
+	timer   *time.Timer       // looks whether there is room for them; nil: it was never needed
 }
 
 // patience is how long a connection may at least wait for its client: a request that
@@ -41,13 +42,13 @@ type Place struct {
 	limit *Limit
 
 	// Guarded by limit.mu.
-	end        func() bool
-	state      state
-	since      time.Time     // when it came into the list of its state
-	known      bool          // the connection has been answered
-	left       bool          // the place is free, because the connection was closed or is about to be
-	turn       chan struct{} // closed when there is room for it
-	prev, next *Place
+	end   func() bool
+	state state
+	since time.Time     // when it came into the list of its state
+	known bool          // the connection has been answered
+	left  bool          // the place is free, because the connection was closed or is about to be
+	turn  chan struct{} // closed when there is room for it
+	ring  ring.Ring     // its element in that list, alone while it is in none
 }
 
 // state is what a connection does, and so the list in which its place stands.
@@ -60,9 +61,6 @@ const (
 	serving               // a request is being served; in no list
 	states   = serving
 )
-
-// list holds places, the one that has been there for longest first.
-type list struct{ first, last *Place }
 
 // New returns a limit of so many connections; 0 or less: none, nil is returned.
 func New(most int) *Limit {
@@ -83,6 +81,7 @@ func (l *Limit) Enter(end func() bool, stop <-chan struct{}) (p *Place, ok bool)
 		return nil, true
 	}
 	p = &Place{limit: l, end: end, turn: make(chan struct{})}
+	p.ring.Value = p
 	l.mu.Lock()
 	l.waiting = append(l.waiting, p)
 	l.admit()
@@ -116,7 +115,7 @@ func (l *Limit) admit() {
 		l.open++
 		l.unknown++
 		p.since = now
-		l.lists[newcomer].push(p)
+		l.push(p)
 		close(p.turn)
 	}
 	if len(l.waiting) > 0 {
@@ -148,7 +147,7 @@ func (l *Limit) next() *Place {
 		order = [...]state{newcomer, idle, reading}
 	}
 	for _, s := range order {
-		if p := l.lists[s].first; p != nil {
+		if p, ok := l.lists[s].Next().Value.(*Place); ok {
 			return p
 		}
 	}
@@ -244,14 +243,15 @@ func (p *Place) move(s state) {
 	if p.left || p.state == s {
 		return
 	}
-	if p.state != serving {
-		p.limit.lists[p.state].remove(p)
-	}
+	p.ring.Prev().Unlink(1)
 	if p.state = s; s != serving {
 		p.since = time.Now()
-		p.limit.lists[s].push(p)
+		p.limit.push(p)
 	}
 }
+
+// push puts a place behind the others of its state. l.mu is held.
+func (l *Limit) push(p *Place) { l.lists[p.state].Prev().Link(&p.ring) }
 
 // free gives the place back, once. limit.mu is held.
 func (p *Place) free() {
@@ -264,28 +264,4 @@ func (p *Place) free() {
 	if !p.known {
 		p.limit.unknown--
 	}
-}
-
-func (l *list) push(p *Place) {
-	p.prev, p.next = l.last, nil
-	if l.last == nil {
-		l.first = p
-	} else {
-		l.last.next = p
-	}
-	l.last = p
-}
-
-func (l *list) remove(p *Place) {
-	if p.prev == nil {
-		l.first = p.next
-	} else {
-		p.prev.next = p.next
-	}
-	if p.next == nil {
-		l.last = p.prev
-	} else {
-		p.next.prev = p.prev
-	}
-	p.prev, p.next = nil, nil
 }
