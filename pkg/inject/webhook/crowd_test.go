@@ -14,8 +14,7 @@ import (
 // Whoever holds connections locks nobody out.
 func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
 	s := (&Server{Log: zap.NewNop()}).server(http.NotFoundHandler(), mostConnections)
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
+	ln := harness.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
 	t.Cleanup(func() {
@@ -30,7 +29,7 @@ func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
 		all = append(all, c)
 	}
 	all[0].SetReadDeadline(time.Now().Add(longestHead - time.Second)) // before its own time is over
-	if n, err := all[0].Read(make([]byte, 1)); err == nil || isTimeout(err) {
+	if n, err := all[0].Read(make([]byte, 1)); err == nil || harness.IsTimeout(err) {
 		t.Errorf("the oldest of %d connections: got %d bytes, %v, want its end", len(all), n, err)
 	}
 	r, err := http.Get("http://" + ln.Addr().String())
@@ -38,9 +37,4 @@ func TestMoreConnectionsThanAreKeptEndTheOldest(t *testing.T) {
 		t.Fatalf("one more: got %v, %v, want 404", r, err)
 	}
 	r.Body.Close()
-}
-
-func isTimeout(err error) bool {
-	t, ok := err.(net.Error)
-	return ok && t.Timeout()
 }

@@ -141,23 +141,19 @@ func TestEventsAreFew(t *testing.T) {
 }
 
 func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
-	f, kube := newFakeKube(t)
-	v := newReviewer(nil)
-	v.Events = NewEvents(kube, "queue-proxy", zap.NewNop(), v.Metrics)
-	now := time.Now()
-	v.Events.now = func() time.Time { return now }
+	e := newEventful(t)
+	f := e.kube
 	ended := make(chan struct{})
 	ctx := t.Context()
-	go func() { defer close(ended); _ = v.Events.Run(ctx) }()
+	go func() { defer close(ended); _ = e.Events.Run(ctx) }()
 	t.Cleanup(func() { <-ended })
-	s := serve(t, v)
+	s := serve(t, e.Reviewer)
 
-	yes := true
-	review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.DryRun = &yes })
+	review(t, s, []byte(onHost), func(q *admissionv1.AdmissionRequest) { q.DryRun = new(true) })
 	review(t, s, []byte(goodPod), nil)
 	review(t, s, []byte(strings.Replace(onHost, "generateName", "name", 1)), nil)
 	review(t, s, []byte(onHost), nil) // the same again: no news
-	now = now.Add(quietTime)
+	e.now = e.now.Add(quietTime)
 	review(t, s, []byte(onHost), nil)
 
 	harness.Until(t, "second event", func() bool {
@@ -166,8 +162,8 @@ func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
 		return len(f.events) >= 2
 	})
 	harness.Equal(t, len(f.events), 2, "events")
-	e := f.events[0]
-	if e.InvolvedObject.Kind != "ReplicaSet" || e.InvolvedObject.Name != "web-1" || e.Namespace != "shop" || e.Reason != "QueueProxySkipped" || !strings.Contains(e.Message, "host-network") {
-		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", e)
+	got := f.events[0]
+	if got.InvolvedObject.Kind != "ReplicaSet" || got.InvolvedObject.Name != "web-1" || got.Namespace != "shop" || got.Reason != "QueueProxySkipped" || !strings.Contains(got.Message, "host-network") {
+		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", got)
 	}
 }

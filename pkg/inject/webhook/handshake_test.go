@@ -1,14 +1,13 @@
 package webhook
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
-	"net"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,69 +16,84 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
+// pairOf is a pair of ours as crypto/tls takes it.
+func pairOf(t *testing.T, p *keyPair) *tls.Certificate {
+	t.Helper()
+	certificate, err := tls.X509KeyPair(p.encode())
+	harness.NoError(t, err)
+	return &certificate
+}
+
 // clientOf makes a client's certificate, signed by an authority.
-func clientOf(t *testing.T, by *keyPair, until time.Time, usage x509.ExtKeyUsage) tls.Certificate {
+func clientOf(t *testing.T, by *keyPair, until time.Time, usage x509.ExtKeyUsage) *tls.Certificate {
 	t.Helper()
 	pair, err := issue(&x509.Certificate{
 		Subject: pkix.Name{CommonName: "kube-apiserver"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}, by)
 	harness.NoError(t, err)
-	certificate, err := tls.X509KeyPair(pair.encode())
-	harness.NoError(t, err)
-	return certificate
+	return pairOf(t, pair)
 }
 
-// authorityOf makes an authority.
-func authorityOf(t *testing.T) *keyPair {
+// authorityOf makes an authority, and a certificate by it for a name.
+func authorityOf(t *testing.T, name string, now time.Time) (*keyPair, *tls.Certificate) {
 	t.Helper()
-	made, err := newAuthority(time.Now())
+	made, err := newAuthority(now)
 	harness.NoError(t, err)
-	return made
+	served, err := made.sign(name, now)
+	harness.NoError(t, err)
+	return made, pairOf(t, served)
+}
+
+// trusting is who trusts an authority.
+func trusting(p *keyPair) *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(p.cert)
+	return pool
+}
+
+// newServer is a Server with a certificate, as far as it speaks TLS.
+func newServer(certificate *tls.Certificate, clients *x509.CertPool, log *zap.Logger) *Server {
+	return &Server{Log: log, Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }, ClientCAs: clients}
+}
+
+// listen has a server answer reviews over TLS until the test ends, and returns its address.
+func listen(t *testing.T, s *Server) string {
+	t.Helper()
+	l := harness.Listen(t)
+	server, done := s.server(newReviewer(nil), mostConnections), make(chan error, 1)
+	go func() { done <- s.serveTLS(server, l) }()
+	t.Cleanup(func() { server.Close(); <-done })
+	return l.Addr().String()
 }
 
 func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
-	ours, clients, others := authorityOf(t), authorityOf(t), authorityOf(t)
-	served, err := ours.sign("127.0.0.1.test", time.Now())
-	harness.NoError(t, err)
-	certificate, err := tls.X509KeyPair(served.encode())
-	harness.NoError(t, err)
-	roots := x509.NewCertPool()
-	roots.AddCert(ours.cert)
+	const name = "127.0.0.1.test"
+	ours, certificate := authorityOf(t, name, time.Now())
+	clients, _ := authorityOf(t, name, time.Now())
+	others, _ := authorityOf(t, name, time.Now())
 	pool, err := ParseAuthorities(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: clients.cert.Raw}))
 	harness.NoError(t, err)
-	s := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }, ClientCAs: pool}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
-	server := s.server(newReviewer(nil), mostConnections)
-	done := make(chan error, 1)
-	go func() { done <- s.serveTLS(server, l) }()
-	defer func() { server.Close(); <-done }()
-
+	address := listen(t, newServer(certificate, pool, zap.NewNop()))
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		for _, c := range []struct {
 			fact string
-			with []tls.Certificate
+			with *tls.Certificate
 			want int
 		}{
-			{"no certificate", nil, 0},
-			{"one of another authority", []tls.Certificate{clientOf(t, others, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth)}, 0},
-			{"one that ran out", []tls.Certificate{clientOf(t, clients, time.Now().Add(-time.Minute), x509.ExtKeyUsageClientAuth)}, 0},
-			{"one for servers", []tls.Certificate{clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth)}, 0},
-			{"one that the server signed", []tls.Certificate{clientOf(t, ours, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth)}, 0},
-			{"a good one", []tls.Certificate{clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth)}, http.StatusOK},
+			{"no certificate", new(tls.Certificate), 0},
+			{"one of another authority", clientOf(t, others, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
+			{"one that ran out", clientOf(t, clients, time.Now().Add(-time.Minute), x509.ExtKeyUsageClientAuth), 0},
+			{"one for servers", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth), 0},
+			{"one that the server signed", clientOf(t, ours, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), 0},
+			{"a good one", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), http.StatusOK},
 		} {
-			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // whatever is asked for
-				if len(c.with) == 0 {
-					return new(tls.Certificate), nil
-				}
-				return &c.with[0], nil
-			}
+			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.with, nil } // whatever is asked for
 			client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
-				RootCAs: roots, ServerName: "127.0.0.1.test", MaxVersion: version, GetClientCertificate: sends}}}
+				RootCAs: trusting(ours), ServerName: name, MaxVersion: version, GetClientCertificate: sends}}}
 			for range 2 { // the second time, a session may be taken up again
 				got := 0
-				if r, err := client.Post("https://"+l.Addr().String()+reviewPath, "application/json", strings.NewReader(string(question([]byte(goodPod), nil)))); err == nil {
+				if r, err := client.Post("https://"+address+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil))); err == nil {
 					_, _ = io.Copy(io.Discard, r.Body)
 					r.Body.Close()
 					got = r.StatusCode
@@ -93,21 +107,11 @@ func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 
 // A client's certificates are part of its handshake, which is bounded.
 func TestAClientsCertificatesAreBounded(t *testing.T) {
-	clients := authorityOf(t)
-	pool := x509.NewCertPool()
-	pool.AddCert(clients.cert)
+	clients, served := authorityOf(t, "a", time.Now())
 	good := clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth)
-	served, err := tls.X509KeyPair(authorityOf(t).encode())
-	harness.NoError(t, err)
-	s := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &served, nil }, ClientCAs: pool}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
-	server := s.server(newReviewer(nil), mostConnections)
-	done := make(chan error, 1)
-	go func() { done <- s.serveTLS(server, l) }()
-	defer func() { server.Close(); <-done }()
+	address := listen(t, newServer(served, trusting(clients), zap.NewNop()))
 	for more, want := range map[int]bool{2: true, 200: false} {
-		shown := good
+		shown := *good
 		for range more {
 			shown.Certificate = append(shown.Certificate, clients.cert.Raw)
 		}
@@ -115,7 +119,7 @@ func TestAClientsCertificatesAreBounded(t *testing.T) {
 			InsecureSkipVerify:   true,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
 		}}}
-		r, err := client.Get("https://" + l.Addr().String() + "/none")
+		r, err := client.Get("https://" + address + "/none")
 		if err == nil {
 			r.Body.Close()
 		}

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"go.uber.org/zap"
@@ -60,15 +60,9 @@ func TestMetricsCountReviews(t *testing.T) {
 
 func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
 	long := []byte(`{"a":"` + strings.Repeat("x", smallBytes) + `"}`)
-	post := func(body string) *http.Request {
-		r := httptest.NewRequest("POST", reviewPath, strings.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		return r
-	}
+	post := func(body string) *http.Request { return asked(strings.NewReader(body)) }
 	declared := post("{}")
 	declared.ContentLength = mostBytes + 1
-	short := httptest.NewRequest("POST", reviewPath, errorReader{})
-	short.Header.Set("Content-Type", "application/json")
 	all := func(b func(*Reviewer) *budget) func(*Reviewer) {
 		return func(v *Reviewer) { b(v).tryTake(netip.Addr{}, b(v).all) }
 	}
@@ -81,7 +75,7 @@ func TestEachHTTPErrorHasItsReasonAndStatus(t *testing.T) {
 		{badMethod, 405, httptest.NewRequest("GET", reviewPath, nil), nil},
 		{badType, 415, httptest.NewRequest("POST", reviewPath, strings.NewReader("{}")), nil},
 		{tooLong, 413, declared, nil},
-		{cutOff, 400, short, nil},
+		{cutOff, 400, asked(iotest.ErrReader(errors.New("reset"))), nil},
 		{noReview, 400, post("{"), nil},
 		{noBody, 503, post(string(long)), all(func(v *Reviewer) *budget { return v.texts })},
 		{noDecision, 503, post(string(question([]byte(goodPod), nil))), all(func(v *Reviewer) *budget { return v.short })},
@@ -115,28 +109,19 @@ func TestAReviewThatPanicsIsCounted(t *testing.T) {
 
 // An API server that does not trust the certificate says so in the handshake, and asks nothing.
 func TestAHandshakeThatAClientRefusesIsCounted(t *testing.T) {
-	served, err := authorityOf(t).sign("injector.test", time.Now())
-	harness.NoError(t, err)
-	certificate, err := tls.X509KeyPair(served.encode())
-	harness.NoError(t, err)
-	m := NewMetrics("", "")
+	_, certificate := authorityOf(t, "injector.test", time.Now())
 	core, log := observer.New(zap.InfoLevel)
-	s := &Server{Log: zap.New(core), Metrics: m, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &certificate, nil }}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
-	server, done := s.server(newReviewer(nil), mostConnections), make(chan error, 1)
-	go func() { done <- s.serveTLS(server, l) }()
+	s := newServer(certificate, nil, zap.New(core))
+	address := listen(t, s)
 	for range 3 {
-		if c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "injector.test"}); err == nil {
+		if c, err := tls.Dial("tcp", address, &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "injector.test"}); err == nil {
 			c.Close()
 			t.Error("got a handshake with an authority that nobody trusts, want none")
 		}
 	}
 	harness.Until(t, "three handshakes that failed are counted", func() bool {
-		return strings.Contains(scraped(m), "\nqueue_proxy_injector_tls_handshake_failures_total 3\n")
+		return strings.Contains(scraped(s.Metrics), "\nqueue_proxy_injector_tls_handshake_failures_total 3\n")
 	})
-	server.Close()
-	<-done
 	lines := log.FilterMessage("TLS handshakes failed").All()
 	if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "bad certificate") {
 		t.Errorf("got the lines %v, want one in a minute, which says that the certificate was refused", lines)
@@ -206,8 +191,3 @@ func TestTheGuideHasEveryMetricOfTheInjector(t *testing.T) {
 	}
 	harness.Document(t, "../../../docs/metrics.md", "injector", table.String()+"\n", *update)
 }
-
-// errorReader is a body that ends too early.
-type errorReader struct{}
-
-func (errorReader) Read([]byte) (int, error) { return 0, errors.New("reset") }

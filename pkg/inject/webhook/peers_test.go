@@ -68,7 +68,7 @@ func peers(t *testing.T, most int, certificate *tls.Certificate) (connect func(t
 
 func startPeers(t *testing.T, v *Reviewer, most int, certificate *tls.Certificate) (s *http.Server, connect func(text string) peer) {
 	t.Helper()
-	server := &Server{Log: zap.NewNop(), Metrics: NewMetrics("", ""), Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return certificate, nil }}
+	server := newServer(certificate, nil, zap.NewNop())
 	s = server.server(v, most)
 	listener := &pipes{conns: make(chan net.Conn)}
 	listener.closed, listener.stop = context.WithCancel(t.Context())
@@ -367,16 +367,8 @@ func TestTLSGarbageEndsTheConnection(t *testing.T) {
 // bubbleCertificate is a certificate for the time that it is in bubbles, and who trusts it.
 func bubbleCertificate(t *testing.T) (*tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	begin := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-	authority, err := newAuthority(begin)
-	harness.NoError(t, err)
-	pair, err := authority.sign("a", begin)
-	harness.NoError(t, err)
-	certificate, err := tls.X509KeyPair(pair.encode())
-	harness.NoError(t, err)
-	roots := x509.NewCertPool()
-	roots.AddCert(authority.cert)
-	return &certificate, roots
+	authority, certificate := authorityOf(t, "a", time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
+	return certificate, trusting(authority)
 }
 
 // longHello is the beginning of a client's hello of 64 KiB.

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -133,24 +132,22 @@ func newSelf(kube *Kube, now func() time.Time) *Self {
 	}
 }
 
-// trusted reports whether an API server that follows the configuration would speak with
-// a replica at a point in time.
-func (f *fakeKube) trusted(t *testing.T, s *Self, now time.Time) error {
+// wantTrusted wants an API server that follows the configuration to speak with replicas at a point in
+// time.
+func (f *fakeKube) wantTrusted(t *testing.T, now time.Time, replicas ...*Self) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	cert, err := s.GetCertificate(nil)
-	if err != nil {
-		return err
-	}
-	for i, w := range f.configuration.Webhooks {
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(w.ClientConfig.CABundle)
-		if _, err := cert.Leaf.Verify(x509.VerifyOptions{DNSName: "injector.qp.svc", Roots: roots, CurrentTime: now}); err != nil {
-			return fmt.Errorf("webhook %d: %w", i, err)
+	for i, s := range replicas {
+		cert, err := s.GetCertificate(nil)
+		harness.NoError(t, err, "replica", i)
+		for _, w := range f.configuration.Webhooks {
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(w.ClientConfig.CABundle)
+			_, err := cert.Leaf.Verify(x509.VerifyOptions{DNSName: "injector.qp.svc", Roots: roots, CurrentTime: now})
+			harness.NoError(t, err, "replica", i, w.ClientConfig, "at", now)
 		}
 	}
-	return nil
 }
 
 func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
@@ -160,9 +157,7 @@ func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
 		t.Error("got a certificate before the first look, want none")
 	}
 	harness.NoError(t, s.sync(t.Context()))
-	if err := f.trusted(t, s, time.Now()); err != nil {
-		t.Error(err)
-	}
+	f.wantTrusted(t, time.Now(), s)
 	writes := f.writes
 	harness.NoError(t, s.sync(t.Context()))
 	if f.writes != writes {
@@ -200,11 +195,7 @@ func TestManyReplicasAgree(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for i, s := range replicas {
-		if err := f.trusted(t, s, time.Now()); err != nil {
-			t.Errorf("replica %d: %v", i, err)
-		}
-	}
+	f.wantTrusted(t, time.Now(), replicas...)
 	harness.Equal(t, len(readCertificates(f.configuration.Webhooks[0].ClientConfig.CABundle)), 1, "authorities published")
 }
 
@@ -215,9 +206,7 @@ func TestAConfigurationThatWasAppliedAnewIsPublishedAgain(t *testing.T) {
 	f.configuration.Webhooks[1].ClientConfig.CABundle = []byte("rubbish")
 	f.touch(&f.configuration.ResourceVersion)
 	harness.NoError(t, s.sync(t.Context()))
-	if err := f.trusted(t, s, time.Now()); err != nil {
-		t.Error(err)
-	}
+	f.wantTrusted(t, time.Now(), s)
 }
 
 // Ten years of two replicas that look each ten days, one of them half as often: at no
@@ -235,9 +224,7 @@ func TestCertificatesRenewThemselvesForTenYears(t *testing.T) {
 		if day%(2*step) == 0 {
 			harness.NoError(t, b.sync(t.Context()), "day", day)
 		}
-		for name, s := range map[string]*Self{"a": a, "b": b} {
-			harness.NoError(t, f.trusted(t, s, now), "day", day, "replica", name)
-		}
+		f.wantTrusted(t, now, a, b)
 		authorities[string(f.secret.Data[authorityCert])] = true
 		certificates[string(f.secret.Data[serverCert])] = true
 	}
@@ -275,11 +262,7 @@ func TestWhoIsBehindTakesNothingAway(t *testing.T) {
 	}
 	f.configuration.Webhooks[0].ClientConfig.CABundle = nil // so that a has something to publish
 	harness.NoError(t, a.sync(t.Context()))
-	for name, s := range map[string]*Self{"a": a, "b": b} {
-		if err := f.trusted(t, s, time.Now()); err != nil {
-			t.Errorf("replica %s: %v", name, err)
-		}
-	}
+	f.wantTrusted(t, time.Now(), a, b)
 }
 
 func TestAnAPIServerThatIsDownChangesNothing(t *testing.T) {

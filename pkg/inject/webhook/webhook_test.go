@@ -56,6 +56,20 @@ func ask(t *testing.T, s *httptest.Server, body []byte) (int, []byte) {
 	return r.StatusCode, text
 }
 
+// asked is a request for a review.
+func asked(body io.Reader) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, reviewPath, body)
+	r.Header.Set("Content-Type", "application/json")
+	return r
+}
+
+// recorded is what a reviewer answers to a body.
+func recorded(v *Reviewer, body []byte) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	v.ServeHTTP(w, asked(bytes.NewReader(body)))
+	return w
+}
+
 // question is a review of a pod's creation.
 func question(pod []byte, change func(*admissionv1.AdmissionRequest)) []byte {
 	q := &admissionv1.AdmissionRequest{
@@ -247,6 +261,8 @@ func TestWhatIsNoReviewGetsTheReason(t *testing.T) {
 		{"no request", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, "without a request"},
 		{"no uid", "POST", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{}}`, 400, "without a uid"},
 		{"too much", "POST", "application/json", strings.Repeat(" ", mostBytes+1), 413, "more than 8388608 bytes"},
+		{"no UTF-8", "POST", "application/json", strings.Replace(string(good), "web:1", "\xff", 1), 400, "UTF-8"},
+		{"a uid that is sent back, each byte as six", "POST", "application/json", strings.Replace(string(good), "705ab4f5", strings.Repeat("<", 1000), 1), 400, "uid"},
 		{"too deep", "POST", "application/json", strings.Repeat("[", 1<<20), 400, "not a review"},
 	} {
 		r, err := http.NewRequest(c.method, s.URL+reviewPath, strings.NewReader(c.body))
@@ -338,18 +354,23 @@ func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
 	all.Wait()
 }
 
-// Whoever sends a question slowly makes nobody else wait: neither many that are
-// short so far, nor as many long ones as may be.
+// stalled is a review of so many bytes, of which some come, and then nothing more.
+func stalled(t *testing.T, s *httptest.Server, d *net.Dialer, length, sent int) *tls.Conn {
+	t.Helper()
+	conn, err := tls.DialWithDialer(d, "tcp", s.Listener.Addr().String(), s.Client().Transport.(*http.Transport).TLSClientConfig)
+	harness.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reviewPath, length, strings.Repeat(" ", sent))
+	return conn
+}
+
 // Long reviews that say how long they are and then do not come hold the memory of long
 // reviews, and not for others to wait in vain.
 func TestStalledLongReviewsLeaveTimeForThoseOfAnotherClient(t *testing.T) {
 	s := serve(t, newReviewer(nil))
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
 	for range 4 * memoryOfTexts / mostBytes {
-		conn, err := tls.DialWithDialer(d, "tcp", s.Listener.Addr().String(), s.Client().Transport.(*http.Transport).TLSClientConfig)
-		harness.NoError(t, err)
-		defer conn.Close()
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reviewPath, mostBytes, strings.Repeat(" ", smallBytes+1000))
+		stalled(t, s, d, mostBytes, smallBytes+1000)
 	}
 	long := strings.Replace(goodPod, "web:1", strings.Repeat("w", smallBytes), 1)
 	if a := review(t, s, []byte(long), nil); a.Patch == nil {
@@ -357,16 +378,14 @@ func TestStalledLongReviewsLeaveTimeForThoseOfAnotherClient(t *testing.T) {
 	}
 }
 
+// Whoever sends a question slowly makes nobody else wait: neither many that are
+// short so far, nor as many long ones as may be.
 func TestSlowQuestionsHoldUpNobody(t *testing.T) {
 	s := serve(t, newReviewer(nil))
 	for name, c := range map[string]struct{ conns, sent int }{"short": {3 * mostShort, 100}, "long": {mostShort, smallBytes + 1000}} {
 		var conn *tls.Conn
 		for range c.conns {
-			var err error
-			conn, err = tls.Dial("tcp", s.Listener.Addr().String(), s.Client().Transport.(*http.Transport).TLSClientConfig)
-			harness.NoError(t, err)
-			defer conn.Close()
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n%s", reviewPath, strings.Repeat(" ", c.sent))
+			conn = stalled(t, s, new(net.Dialer), 1_000_000, c.sent)
 		}
 		if a := review(t, s, []byte(goodPod), nil); a.Patch == nil {
 			t.Errorf("%s: got no patch, want one", name)
@@ -416,16 +435,13 @@ func TestWhatIsSaidOfAQuestionIsBounded(t *testing.T) {
 
 func TestTheServerDrains(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	self := httptest.NewUnstartedServer(nil) // for its certificate
-	self.StartTLS()
-	cert, client := self.TLS.Certificates[0], self.Client()
-	self.Close()
-
+	ours, trusting := harness.TLS(t)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}
 	v := newReviewer(nil)
 	hold, held := make(chan struct{}), make(chan struct{})
 	s := &Server{
 		Reviewer: v, Metrics: v.Metrics, Log: v.Log, Addr: "127.0.0.1:0", MetricsAddr: "127.0.0.1:0", Linger: time.Hour,
-		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &cert, nil },
+		Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &ours.Certificates[0], nil },
 		NotAfter:    func() time.Time { return time.Now().Add(time.Hour) },
 		Beside: []Runner{func(ctx context.Context) error {
 			close(held)
@@ -439,22 +455,22 @@ func TestTheServerDrains(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	type addresses struct{ reviews, metrics net.Addr }
-	listening, ended := make(chan addresses, 1), make(chan error, 1)
+	var reviews, metrics string
+	listening, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- s.Run(ctx, func(reviews, metrics net.Addr) { listening <- addresses{reviews, metrics} })
+		ended <- s.Run(ctx, func(r, m net.Addr) { reviews, metrics = r.String(), m.String(); close(listening) })
 	}()
-	at := <-listening
+	<-listening
 	<-held
 
 	get := func(path string) int {
-		r, err := http.Get("http://" + at.metrics.String() + path)
+		r, err := http.Get("http://" + metrics + path)
 		harness.NoError(t, err)
 		r.Body.Close()
 		return r.StatusCode
 	}
 	post := func() int {
-		r, err := client.Post("https://"+at.reviews.String()+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
+		r, err := client.Post("https://"+reviews+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
 		harness.NoError(t, err)
 		defer r.Body.Close()
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -473,8 +489,7 @@ func TestTheServerDrains(t *testing.T) {
 }
 
 func TestATakenPortIsAnError(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	harness.NoError(t, err)
+	l := harness.Listen(t)
 	defer l.Close()
 	s := &Server{Addr: l.Addr().String(), MetricsAddr: "127.0.0.1:0"}
 	if err := s.Run(t.Context(), func(net.Addr, net.Addr) {}); err == nil || !strings.Contains(err.Error(), "address already in use") {
@@ -494,10 +509,7 @@ func FuzzReview(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1"}}`))
 	v := newReviewer(nil)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		r := httptest.NewRequest("POST", reviewPath, bytes.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		v.ServeHTTP(w, r)
+		w := recorded(v, body)
 		if w.Code == 400 {
 			return
 		}
