@@ -28,6 +28,10 @@ type clockTest struct {
 }
 
 func TestEachClockFiresInItsPhase(t *testing.T) {
+	proxytest.WithEachEngine(t, testEachClockFiresInItsPhase)
+}
+
+func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 	silent := func(conn *harness.AppConn) { conn.Request(); conn.Hang() }
 	begun := func(conn *harness.AppConn) {
 		conn.Request()
@@ -46,11 +50,14 @@ func TestEachClockFiresInItsPhase(t *testing.T) {
 		{"request, in the response", queue.Clocks{Request: soon}, begun, get, queue.RequestTimeout, queue.Streaming, 0, false},
 		{"idle, in the response", queue.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, queue.IdleTimeout, queue.Streaming, 0, false},
 	} {
-		t.Run(v.name, v.run)
+		t.Run(v.name, func(t *testing.T) { v.run(t, start) })
+		if v.text == get {
+			t.Run(v.name+", HTTP/2", func(t *testing.T) { v.runHTTP2(t, start) })
+		}
 	}
 }
 
-func (v clockTest) run(t *testing.T) {
+func (v clockTest) run(t *testing.T, start proxytest.Starter) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /a" {
 			harness.Echo(conn)
@@ -58,7 +65,7 @@ func (v clockTest) run(t *testing.T) {
 		}
 		v.app(conn)
 	})
-	proxy := proxytest.Start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = v.clocks })
+	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = v.clocks })
 	c := proxy.Dial()
 	c.Send(v.text)
 	_, m, err := harness.ReadResponse(c.In, "GET")
@@ -88,14 +95,54 @@ func (v clockTest) run(t *testing.T) {
 	proxy.WantCounts(4, 0)
 }
 
-func TestAHeadThatDoesNotComeInTimeEndsTheConnection(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = 50 * time.Millisecond })
-	c := proxy.Dial()
-	c.Get("/p")
-	time.Sleep(100 * time.Millisecond) // real time, longer than the limit: between two requests nothing has to come
-	c.Get("/p")
-	c.Send("GET /slow HTTP/1.1\r\nHo")
-	c.WantEnd()
+// runHTTP2 is run for a client that speaks HTTP/2.
+func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter) {
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		if b, _ := conn.In.Peek(3); string(b) == "PRI" { // it is asked whether it speaks HTTP/2
+			conn.Send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\r\n")
+			return
+		}
+		v.app(conn)
+	})
+	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = v.clocks })
+	r, err := proxy.Client("HTTP/2").Get("http://" + proxy.Address + "/")
+	harness.NoError(t, err)
+	body, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if v.status == 0 && (err == nil || string(body) != "begun") {
+		t.Errorf("got %q, %v, want a broken response", body, err)
+	}
+	if v.status != 0 && (r.StatusCode != v.status || string(body) != "request timeout" || err != nil) {
+		t.Errorf("got %d %q, %v, want %d", r.StatusCode, body, err, v.status)
+	}
+	if o := proxy.Observed(1)[0]; o.Reason != v.reason || o.Phase != v.phase {
+		t.Errorf("got %v while %v, want %v while %v", o.Reason, o.Phase, v.reason, v.phase)
+	}
+}
+
+// An idle connection may wait for any time, but a head that has begun may not.
+func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
+	proxytest.WithEachEngine(t, testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime)
+}
+
+func testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T, start proxytest.Starter) {
+	const limit = 100 * time.Millisecond
+	proxy := start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
+	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
+		c := proxy.Dial()
+		for range before {
+			c.Get("/p")
+		}
+		if before > 0 {
+			c.SetReadDeadline(time.Now().Add(2 * limit))
+			if _, err := c.In.ReadByte(); !harness.IsTimeout(err) {
+				t.Errorf("%s: got %v on an idle connection, want silence", name, err)
+			}
+			c.SetDeadline(time.Now().Add(harness.Patience))
+		}
+		c.Send("GET / HTTP/1.1\r\nHost:")
+		c.WantEnd()
+	}
 }
 
 // What is given to the client is more than all sockets hold.

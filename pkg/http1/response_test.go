@@ -218,6 +218,10 @@ func TestTheReplayRuleHolds(t *testing.T) {
 // An answer that comes while the request is being sent is not lost, and neither
 // connection is used again.
 func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
+	proxytest.WithEachEngine(t, testAnEarlyAnswerReachesAClientThatStillSends)
+}
+
+func testAnEarlyAnswerReachesAClientThatStillSends(t *testing.T, start proxytest.Starter) {
 	const size = 20 << 20
 	heard := make(chan struct{})
 	a := harness.NewApp(t, func(conn *harness.AppConn) {
@@ -227,7 +231,7 @@ func TestAnEarlyAnswerReachesAClientThatStillSends(t *testing.T) {
 			conn.Hang()
 		}
 	})
-	proxy := proxytest.Start(t, a, nil)
+	proxy := start(t, a, nil)
 	for i := range 40 {
 		c := proxy.Dial()
 		sent := make(chan struct{})

@@ -1,17 +1,15 @@
 package nethttp_test
 
 import (
+	"context"
 	"io"
 	"log"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
@@ -27,55 +25,36 @@ func start(t *testing.T, port int, change func(*queue.Proxy, *proxytest.Options)
 }
 
 // startHandler is start in front of an app that is a handler, in HTTP/1.1.
-func startHandler(t *testing.T, app http.Handler, change func(*queue.Proxy, *proxytest.Options)) *proxytest.Proxy {
+func startHandler(t *testing.T, app http.HandlerFunc, change func(*queue.Proxy, *proxytest.Options)) *proxytest.Proxy {
 	t.Helper()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == "PRI" { // net/http shows the preface of HTTP/2 to its handlers
-			w.WriteHeader(http.StatusHTTPVersionNotSupported)
-			return
-		}
-		app.ServeHTTP(w, r)
-	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.Start()
-	t.Cleanup(server.Close)
-	return start(t, server.Listener.Addr().(*net.TCPAddr).Port, change)
+	return start(t, serve(t, true, false, app), change)
 }
 
-// targets records the request targets that an app sees.
-type targets struct {
-	mu   sync.Mutex
-	list []string
-}
+type connKey struct{}
 
-func (l *targets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	io.Copy(io.Discard, r.Body)
-	l.mu.Lock()
-	l.list = append(l.list, r.RequestURI)
-	l.mu.Unlock()
-	io.WriteString(w, r.RequestURI)
-}
-
-func (l *targets) get() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.list)
-}
-
-// blocking is an app whose requests wait to be freed, and that tells when the
-// client of one has gone.
-type blocking struct {
-	running atomic.Int32
-	gone    atomic.Int32
-	free    chan struct{}
-}
-
-func (b *blocking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	b.running.Add(1)
-	defer b.running.Add(-1)
-	select {
-	case <-b.free:
-	case <-r.Context().Done():
-		b.gone.Add(1)
+// serve starts an app that speaks HTTP/1.1, HTTP/2, or both, and returns its port.
+func serve(t *testing.T, h1, h2 bool, app http.HandlerFunc) int {
+	t.Helper()
+	server := &http.Server{
+		Protocols:   new(http.Protocols),
+		ErrorLog:    log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "PRI" { // net/http shows the preface of HTTP/2 to its handlers
+				w.WriteHeader(http.StatusHTTPVersionNotSupported)
+				return
+			}
+			app(w, r)
+		}),
 	}
+	server.Protocols.SetHTTP1(h1)
+	server.Protocols.SetUnencryptedHTTP2(h2)
+	ln := harness.Listen(t)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(ln) }()
+	t.Cleanup(func() { server.Close(); <-ended })
+	return ln.Addr().(*net.TCPAddr).Port
 }
+
+// breakOff closes the connection on which an app has got a request.
+func breakOff(r *http.Request) { r.Context().Value(connKey{}).(net.Conn).Close() }

@@ -3,27 +3,12 @@ package nethttp_test
 import (
 	"fmt"
 	"io"
-	"log"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
-
-// h2App starts an app that speaks HTTP/2 alone and returns its port.
-func h2App(t *testing.T, app http.HandlerFunc) int {
-	t.Helper()
-	server := httptest.NewUnstartedServer(app)
-	server.Config.Protocols = new(http.Protocols)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.Start()
-	t.Cleanup(func() { server.Config.Close() })
-	return server.Listener.Addr().(*net.TCPAddr).Port
-}
 
 // It has no need of the rest: so does every gRPC server that ends a stream first.
 func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
@@ -48,7 +33,7 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 		"with a reset": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 502, "the app broke the connection off\n", queue.AppReset},
 	} {
 		t.Run(name+", HTTP/1.1", func(t *testing.T) {
-			proxy := start(t, h2App(t, c.app), nil)
+			proxy := start(t, serve(t, false, true, c.app), nil)
 			client := proxy.Dial()
 			client.Send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
 			if m := client.Receive("POST"); m.Status() != c.status || m.Body != c.body || !m.Closes() {
@@ -60,7 +45,7 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 			}
 		})
 		t.Run(name+", HTTP/2", func(t *testing.T) {
-			proxy := start(t, h2App(t, c.app), nil)
+			proxy := start(t, serve(t, false, true, c.app), nil)
 			rest, open := io.Pipe()
 			defer open.Close()
 			go io.WriteString(open, "hello")
@@ -81,8 +66,8 @@ func TestAnAppMayEndAnHTTP2StreamBeforeItsClient(t *testing.T) {
 // The request line is made of it.
 func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 	for _, method := range []string{"GET /hidden HTTP/1.1", "GET /hidden", "GET ", "G\tT", "G:T", "GÉT"} {
-		l := &targets{}
-		proxy := startHandler(t, l, nil)
+		app := harness.NewApp(t, harness.Echo)
+		proxy := start(t, app.Port, nil)
 		c := proxy.Dial()
 		block := ""
 		for _, f := range [][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", "/x"}} {
@@ -93,15 +78,13 @@ func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 		if o := proxy.Observed(1)[0]; o.Reason != queue.BadRequest || o.Status != 400 {
 			t.Errorf("%q: got %v, %d, want %v, 400", method, o.Reason, o.Status, queue.BadRequest)
 		}
-		if got := l.get(); len(got) > 0 {
-			t.Errorf("%q: the app saw %v, want nothing", method, got)
-		}
+		harness.Equal(t, app.Requests(), nil, method, "the app")
 	}
 }
 
 func TestTheStatusOfGRPCIsSeen(t *testing.T) {
 	for status, want := range map[string]bool{"0": false, "14": true} {
-		proxy := start(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
+		proxy := start(t, serve(t, false, true, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/grpc")
 			io.WriteString(w, "ok")
 			w.Header().Set(http.TrailerPrefix+"Grpc-Status", status)
@@ -115,7 +98,7 @@ func TestTheStatusOfGRPCIsSeen(t *testing.T) {
 }
 
 func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
-	proxy := start(t, h2App(t, func(w http.ResponseWriter, _ *http.Request) {
+	proxy := start(t, serve(t, false, true, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Trailer"] = []string{"Proxy-Status, X-Sum"}
 		io.WriteString(w, "ok")
 		http.NewResponseController(w).Flush() // or it has a length, behind which HTTP/1.1 has no trailers

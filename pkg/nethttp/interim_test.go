@@ -41,15 +41,8 @@ func TestAHintThatComesWhenItsRequestIsOverReachesNobody(t *testing.T) {
 		fields[http.CanonicalHeaderKey("X-"+strings.Repeat("a", i+1))] = []string{"x"}
 	}
 	for name, port := range map[string]func(*testing.T) int{
-		"HTTP/1.1": func(t *testing.T) int {
-			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			harness.NoError(t, err)
-			s := http.Server{Handler: hinting(90, fields)}
-			go s.Serve(ln)
-			t.Cleanup(func() { s.Close() })
-			return ln.Addr().(*net.TCPAddr).Port
-		},
-		"HTTP/2": func(t *testing.T) int { return h2App(t, hinting(1000, fields)) },
+		"HTTP/1.1": func(t *testing.T) int { return serve(t, true, false, hinting(90, fields)) },
+		"HTTP/2":   func(t *testing.T) int { return serve(t, false, true, hinting(1000, fields)) },
 	} {
 		t.Run("an app in "+name, func(t *testing.T) {
 			proxy := start(t, port(t), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond })
@@ -85,7 +78,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 		clocks := func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = c.clocks }
 		for protocol, build := range map[string]func(t *testing.T) *proxytest.Proxy{
 			"HTTP/1.1": func(t *testing.T) *proxytest.Proxy { return startHandler(t, hinting(90, many), clocks) },
-			"HTTP/2":   func(t *testing.T) *proxytest.Proxy { return start(t, h2App(t, hinting(90, many)), clocks) },
+			"HTTP/2":   func(t *testing.T) *proxytest.Proxy { return start(t, serve(t, false, true, hinting(90, many)), clocks) },
 		} {
 			t.Run(name+", an app in "+protocol, func(t *testing.T) {
 				proxy := build(t)
@@ -121,7 +114,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 func TestMoreThanAHundredHintsAreGarbage(t *testing.T) {
 	for protocol, build := range map[string]func(hints int) *proxytest.Proxy{
 		"HTTP/1.1": func(hints int) *proxytest.Proxy { return startHandler(t, hinting(hints, nil), nil) },
-		"HTTP/2":   func(hints int) *proxytest.Proxy { return start(t, h2App(t, hinting(hints, nil)), nil) },
+		"HTTP/2":   func(hints int) *proxytest.Proxy { return start(t, serve(t, false, true, hinting(hints, nil)), nil) },
 	} {
 		for hints, want := range map[int]int{100: 200, 101: 502} {
 			proxy := build(hints)

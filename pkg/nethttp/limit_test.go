@@ -9,28 +9,12 @@ import (
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
-	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-func TestTheDrainsDeadlineCutsWhatIsInFlight(t *testing.T) {
-	app := &blocking{free: make(chan struct{})}
-	defer close(app.free)
-	proxy := startHandler(t, app, nil)
-	c := proxy.Dial()
-	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-	harness.Until(t, "running request", func() bool { return app.running.Load() == 1 })
-	proxy.Queue.Drain.Begin(true)
-	proxy.Queue.Drain.Abort()
-	m := c.Receive("GET")
-	if want := `queue-proxy; error=destination_unavailable; details="draining"`; m.Status() != 503 || m.Body != "shutting down\n" || m.Get("proxy-status") != want || !m.Closes() {
-		t.Errorf("got %d %q, Proxy-Status %q, close %v, want 503, %q, close true", m.Status(), m.Body, m.Get("proxy-status"), m.Closes(), want)
-	}
-}
-
 func TestTheSlotIsHeldUntilTheAppIsDone(t *testing.T) {
 	var most, now atomic.Int32
-	proxy := startHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy := startHandler(t, func(w http.ResponseWriter, r *http.Request) {
 		n := now.Add(1)
 		defer now.Add(-1)
 		for {
@@ -41,7 +25,7 @@ func TestTheSlotIsHeldUntilTheAppIsDone(t *testing.T) {
 		}
 		io.Copy(io.Discard, r.Body)
 		io.WriteString(w, strings.Repeat("x", 10_000))
-	}), func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(3, 100) })
+	}, func(p *queue.Proxy, _ *proxytest.Options) { p.Limit = queue.NewLimit(3, 100) })
 	var all sync.WaitGroup
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 		client := proxy.Client(protocol)

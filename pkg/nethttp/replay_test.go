@@ -1,12 +1,7 @@
 package nethttp_test
 
 import (
-	"context"
-	"io"
-	"log"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,21 +10,14 @@ import (
 )
 
 func TestARequestThatIsSentTwiceIsObservedAsReplayed(t *testing.T) {
-	type key struct{}
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2"} {
 		var broken atomic.Bool
-		app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		app := serve(t, protocol == "HTTP/1.1", protocol == "HTTP/2", func(_ http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/it" && !broken.Swap(true) {
-				r.Context().Value(key{}).(net.Conn).Close()
+				breakOff(r)
 			}
-		}))
-		app.Config.Protocols = new(http.Protocols)
-		app.Config.Protocols.SetHTTP1(true)
-		app.Config.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
-		app.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
-		app.Start()
-		t.Cleanup(app.Close)
-		proxy := start(t, app.Listener.Addr().(*net.TCPAddr).Port, nil)
+		})
+		proxy := start(t, app, nil)
 		client := proxy.Client(protocol)
 		for _, path := range []string{"/first", "/it"} {
 			r, err := client.Get("http://" + proxy.Address + path)
@@ -48,20 +36,12 @@ func TestAFirstRequestThatIsSwallowedIsSentInHTTP2ToOneThatSpeaksNothingElse(t *
 	for _, both := range []bool{true, false} {
 		for _, body := range []string{"", "hello"} {
 			var seen atomic.Int32
-			type key struct{}
-			app := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			app := serve(t, both, true, func(_ http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost && seen.Add(1) == 1 && r.ProtoMajor == 1 {
-					r.Context().Value(key{}).(net.Conn).Close()
+					breakOff(r)
 				}
-			}))
-			app.Config.Protocols = new(http.Protocols)
-			app.Config.Protocols.SetHTTP1(both)
-			app.Config.Protocols.SetUnencryptedHTTP2(true)
-			app.Config.ErrorLog = log.New(io.Discard, "", 0)
-			app.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, key{}, c) }
-			app.Start()
-			t.Cleanup(app.Close)
-			proxy := start(t, app.Listener.Addr().(*net.TCPAddr).Port, nil)
+			})
+			proxy := start(t, app, nil)
 			r, err := proxy.Client("HTTP/1.1").Post("http://"+proxy.Address+"/", "", strings.NewReader(body))
 			harness.NoError(t, err)
 			r.Body.Close()

@@ -12,7 +12,7 @@ import (
 
 // Metrics, traces and templates of log lines tell of it.
 func TestARequestOverTLSIsObservedAsSuch(t *testing.T) {
-	proxy := startHandler(t, &targets{}, nil)
+	proxy := start(t, harness.NewApp(t, harness.Echo).Port, nil)
 	with := httptest.NewTLSServer(nil) // for its certificate
 	defer with.Close()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
