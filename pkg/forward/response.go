@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -37,6 +38,16 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 			e.Field(name, value)
 		}
 	}
+}
+
+// AnnouncedLength returns what Content-Length says to the client of a response whose body
+// has so many bytes; -1: it is not said. It is what it would be for GET, or with 200 (RFC 9110
+// section 8.6), where there is no body.
+func AnnouncedLength(head *wire.Response, length int64) int64 {
+	if length < 0 || head.Status == http.StatusNoContent {
+		return -1
+	}
+	return head.ContentLength
 }
 
 // Respond notes that the final response with these fields has begun.

@@ -172,7 +172,7 @@ func (b *body) sent() {
 // stream passes the response on to its end: its head with the first bytes of the
 // body in one write, and the rest as it arrives.
 func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Result) {
-	chunked := x.beginResponse(h.Status, wire.String(h.Reason), h.Fields, r.Length(), h.ContentLength)
+	chunked := x.beginResponse(h, r.Length())
 	for {
 		data, err := r.Next()
 		if err == io.EOF {
@@ -230,30 +230,26 @@ func (x *exchange) pass(data []byte, chunked bool) error {
 
 // beginResponse makes the head of the response to the client, which is written with
 // what comes first of the body. length is that of the body, -1 where only its end tells
-// it, and announced what the user container says of it, which for HEAD is another one.
-// It reports whether the body is to be sent in chunks.
-func (x *exchange) beginResponse(status int, reason string, fields []wire.Field, length, announced int64) (chunked bool) {
+// it. It reports whether the body is to be sent in chunks.
+func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) {
 	chunked = length < 0 && x.request.Minor > 0 // HTTP/1.0 has no chunks (RFC 9112 section 6.1)
 	x.untilClose = length < 0 && !chunked
 	x.endInterim()
 	x.room()
-	x.out = appendStatus(x.out[:0], x.request.Minor, status, reason)
-	forward.EachResponseField(fields, (*forward.Lines)(&x.out))
+	x.out = appendStatus(x.out[:0], x.request.Minor, h.Status, wire.String(h.Reason))
+	forward.EachResponseField(h.Fields, (*forward.Lines)(&x.out))
 	b := x.out
-	if _, ok := wire.Find(fields, "date"); !ok { // RFC 9110 section 6.6.1
+	if _, ok := wire.Find(h.Fields, "date"); !ok { // RFC 9110 section 6.6.1
 		b = wire.AppendField(b, header.Date, x.c.server.date.Now())
 	}
 	if x.c.server.settings.ServerTiming {
 		b = append(forward.AppendTiming(append(b, header.ServerTiming+": "...), &x.state), "\r\n"...)
 	}
-	switch {
-	case chunked:
+	if chunked {
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
-	case x.untilClose:
-	// None with 204 (RFC 9110 section 8.6), where the user container may have said one.
-	case length > 0 || status != http.StatusNoContent && announced >= 0:
+	} else if announced := forward.AnnouncedLength(h, length); announced >= 0 {
 		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, max(length, announced), 10)
+		b = strconv.AppendInt(b, announced, 10)
 		b = append(b, "\r\n"...)
 	}
 	x.last = x.untilClose || x.endsConnection(x.c.server.settings.FullDuplex)

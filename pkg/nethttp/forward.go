@@ -235,13 +235,8 @@ func (x *exchange) settle(result *queue.Result) {
 func (x *exchange) stream(head *wire.Response, r forward.Response, result *queue.Result) {
 	h := x.w.Header()
 	copyFields(h, head.Fields)
-	if n := r.Length(); n >= 0 && (n > 0 || head.ContentLength == 0) {
+	if n := forward.AnnouncedLength(head, r.Length()); n >= 0 && head.Status != http.StatusNotModified { // which net/http does not let say it
 		h[header.ContentLength] = []string{strconv.FormatInt(n, 10)}
-	} else if x.r.Method == http.MethodHead && head.ContentLength >= 0 {
-		h[header.ContentLength] = []string{strconv.FormatInt(head.ContentLength, 10)}
-	}
-	if head.Status == http.StatusNoContent {
-		delete(h, header.ContentLength) // RFC 9110 section 8.6
 	}
 	x.addTiming(h)
 	x.closeIfLast(h, x.server.settings.FullDuplex)
