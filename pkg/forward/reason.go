@@ -44,21 +44,25 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
+// FaultOf returns the fault by which err has come; 0: it is no *Error.
+func FaultOf(err error) Fault {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Fault
+	}
+	return 0
+}
+
 // reasonOf returns the reason for which a request has failed with err. What is no *Error
 // is the user container's fault. Of a body that could not be read only the client can be
 // the origin, unless the body was too long.
 func reasonOf(err error) queue.Reason {
-	var e *Error
-	if !errors.As(err, &e) {
-		return queue.AppReset
-	}
-	switch e.Fault {
+	switch FaultOf(err) {
 	case Unreachable:
 		return queue.AppUnreachable
 	case Garbage:
 		return queue.AppGarbage
 	case Body:
-		return bodyReason(e.Err)
+		return bodyReason(err)
 	}
 	return queue.AppReset
 }
@@ -71,8 +75,7 @@ func Fail(result *queue.Result, killed queue.Reason, err, body error) {
 	if result.Reason = killed; killed != queue.OK {
 		return
 	}
-	var e *Error
-	if body != nil && !errors.As(err, &e) {
+	if body != nil && FaultOf(err) == 0 {
 		err = &Error{Fault: Body, Err: body}
 	}
 	result.Reason, result.Err = reasonOf(err), err
@@ -80,11 +83,10 @@ func Fail(result *queue.Result, killed queue.Reason, err, body error) {
 
 // bodyReason returns the reason for which a request's body could not be read.
 func bodyReason(err error) queue.Reason {
-	var chunk *wire.BadChunk
-	switch {
-	case errors.Is(err, ErrTooLarge):
+	if errors.Is(err, ErrTooLarge) {
 		return queue.TooLarge
-	case errors.As(err, &chunk):
+	}
+	if _, ok := errors.AsType[*wire.BadChunk](err); ok {
 		return queue.BadRequest
 	}
 	return queue.ClientGone

@@ -576,8 +576,8 @@ func (c *Conn) find(id uint32) (s *Stream, idle bool) {
 
 // end tells all that the connection has ended, and closes it.
 func (c *Conn) end(err error) {
-	var wrong *Error
-	polite := errors.As(err, &wrong) || errors.Is(err, errEnded)
+	wrong, isWrong := errors.AsType[*Error](err)
+	polite := isWrong || errors.Is(err, errEnded)
 	c.mu.Lock()
 	c.ending, c.over = true, err
 	if !polite && c.broken == nil {

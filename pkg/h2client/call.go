@@ -177,7 +177,7 @@ func (c *Call) awaitHead() error {
 			c.Client.Info(&infos[i])
 		}
 		switch {
-		case headed && (err == nil || isReset(err)): // what has come is passed on before the error
+		case headed && (err == nil || forward.FaultOf(err) == forward.Reset): // what has come is passed on before the error
 			return nil
 		case err != nil:
 			return err
@@ -198,11 +198,6 @@ func (c *Call) failure() error {
 	return c.err
 }
 
-func isReset(err error) bool {
-	var e *forward.Error
-	return errors.As(err, &e) && e.Fault == forward.Reset
-}
-
 // mayRepeat reports whether a request that has failed with err may be sent again.
 func (c *Call) mayRepeat(err error, reused bool) bool {
 	c.mu.Lock()
@@ -215,11 +210,10 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 // be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). reused: the
 // connection had been used before.
 func MayRepeat(err error, reused bool, q *forward.Request) bool {
-	if !isReset(err) {
+	if forward.FaultOf(err) != forward.Reset {
 		return false
 	}
-	var reset *h2.ResetError
-	if errors.As(err, &reset) {
+	if reset, ok := errors.AsType[*h2.ResetError](err); ok {
 		return reset.Code == h2.RefusedStream
 	}
 	return reused && (errors.Is(err, h2.ErrUnsent) || q.Idempotent())
@@ -482,8 +476,7 @@ func (e *events) Failed(_ *h2.Conn, err error) {
 // Failure returns the error for a stream that has failed with err: garbage where the user
 // container has broken the rules of HTTP/2.
 func Failure(err error) error {
-	var wrong *h2.Error
-	if errors.As(err, &wrong) {
+	if _, ok := errors.AsType[*h2.Error](err); ok {
 		return &forward.Error{Fault: forward.Garbage, Err: err}
 	}
 	return &forward.Error{Fault: forward.Reset, Err: err}

@@ -135,7 +135,7 @@ func TestInformationalResponsesAreBounded(t *testing.T) {
 		}})
 		c, o := newCall("GET")
 		_, _, err := get(newClient(t, a), c)
-		if fault(err) != want || want == 0 && len(o.infos) != n || len(o.infos) > 100 {
+		if forward.FaultOf(err) != want || want == 0 && len(o.infos) != n || len(o.infos) > 100 {
 			t.Errorf("got %v and %d informational responses of %d, want fault %d", err, len(o.infos), n, want)
 		}
 	}
@@ -171,7 +171,7 @@ func TestTheLengthOfABodyIsThatOfTheHead(t *testing.T) {
 			}})
 			call, _ := newCall(c.method)
 			_, body, err := get(newClient(t, a), call)
-			if fault(err) != c.fault || !strings.HasPrefix(c.want, body) || err == nil && body != c.want {
+			if forward.FaultOf(err) != c.fault || !strings.HasPrefix(c.want, body) || err == nil && body != c.want {
 				t.Errorf("got %q, %v, want %q, fault %d", body, err, c.want, c.fault)
 			}
 		})
@@ -187,7 +187,7 @@ func TestNothingBeyondTheLengthIsPassedOn(t *testing.T) {
 	}})
 	c, _ := newCall("GET")
 	_, body, err := get(newClient(t, a), c)
-	if !strings.HasPrefix("hel", body) || fault(err) != forward.Garbage {
+	if !strings.HasPrefix("hel", body) || forward.FaultOf(err) != forward.Garbage {
 		t.Errorf("got %q, %v, want no more than hel, garbage", body, err)
 	}
 }
@@ -206,7 +206,7 @@ func TestAResponseWhoseStreamEndsWithItsHeadIsAsLongAsItSays(t *testing.T) {
 		}})
 		call, _ := newCall(c.method)
 		r, err := call.Do(newClient(t, a))
-		harness.Equal(t, fault(err), c.fault, name, err)
+		harness.Equal(t, forward.FaultOf(err), c.fault, name, err)
 		if err == nil {
 			harness.Equal(t, r.Length(), 0, name, "length")
 			r.Close()
@@ -247,7 +247,7 @@ func TestAMalformedHeadIsGarbage(t *testing.T) {
 			}})
 			client := newClient(t, a)
 			c, _ := newCall("GET")
-			if _, _, err := get(client, c); fault(err) != forward.Garbage {
+			if _, _, err := get(client, c); forward.FaultOf(err) != forward.Garbage {
 				t.Errorf("got %v, want garbage", err)
 			}
 			if body := mustGet(t, client); body != "well" || a.connections() != 1 {
@@ -502,7 +502,7 @@ func (w *wanted) mustReset(t *testing.T) {
 
 func mustAbort(t *testing.T, from <-chan error) {
 	t.Helper()
-	if err := harness.Receive(t, from, "error"); fault(err) != forward.Aborted {
+	if err := harness.Receive(t, from, "error"); forward.FaultOf(err) != forward.Aborted {
 		t.Errorf("got %v, want aborted", err)
 	}
 }
@@ -633,7 +633,7 @@ func TestACallMayBeAbortedAtAnyMoment(t *testing.T) {
 			c.Abort()
 		})
 		_, body, err := get(client, c)
-		if f := fault(err); f != forward.Aborted && (err != nil || len(body) != 100<<10) {
+		if f := forward.FaultOf(err); f != forward.Aborted && (err != nil || len(body) != 100<<10) {
 			t.Errorf("got %d bytes, %v, want all of them, or aborted", len(body), err)
 		}
 		running.Wait()
@@ -648,7 +648,7 @@ func TestABodyThatCannotBeReadEndsTheCall(t *testing.T) {
 	lost := errors.New("lost")
 	c, _ := newUpload("PUT", io.MultiReader(strings.NewReader("begun"), failing{lost}))
 	_, _, err := get(newClient(t, w.app), c)
-	if fault(err) != forward.Body || !errors.Is(err, lost) {
+	if forward.FaultOf(err) != forward.Body || !errors.Is(err, lost) {
 		t.Errorf("got %v, want the body's %v", err, lost)
 	}
 	w.mustReset(t)
@@ -673,7 +673,7 @@ func TestAResponseThatIsCutFailsBehindWhatHasCome(t *testing.T) {
 			client := newClient(t, a)
 			c, o := newCall("GET")
 			status, body, err := get(client, c)
-			if status != 200 || body != "begun" || fault(err) != forward.Reset || o.sends != 1 {
+			if status != 200 || body != "begun" || forward.FaultOf(err) != forward.Reset || o.sends != 1 {
 				t.Errorf("got %d, %q, %v, sent %d times, want 200, begun, a reset, once", status, body, err, o.sends)
 			}
 		})

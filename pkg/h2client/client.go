@@ -167,8 +167,7 @@ func (c *Client) remove(n *conn) {
 // connection that is made from now on, because the others may be as dead as the one that
 // it was sent on, but for one that was refused by a user container that lives.
 func (c *Client) Since(err error) int {
-	var reset *h2.ResetError
-	if errors.As(err, &reset) {
+	if _, ok := errors.AsType[*h2.ResetError](err); ok {
 		return 0
 	}
 	c.mu.Lock()

@@ -263,7 +263,7 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 	}()
 	harness.Receive(t, joined, "second request")
 	close(release)
-	if err := harness.Receive(t, first, "error"); fault(err) != forward.Unreachable {
+	if err := harness.Receive(t, first, "error"); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 	harness.Equal(t, harness.Receive(t, second, "stream"), "", "for who came later")
@@ -293,7 +293,7 @@ func TestWhatIsNotHTTP2IsReported(t *testing.T) {
 			unsettled := make(chan struct{}, 100)
 			client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() { unsettled <- struct{}{} }})
 			c, _ := newCall("GET")
-			if _, err := c.Do(client); fault(err) == 0 {
+			if _, err := c.Do(client); forward.FaultOf(err) == 0 {
 				t.Errorf("got %v, want a fault", err)
 			}
 			harness.Receive(t, unsettled, "report")
@@ -322,7 +322,7 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	mustGet(t, client)
 	client.Close()
 	c, _ := newCall("GET")
-	if _, err := c.Do(client); fault(err) != forward.Unreachable {
+	if _, err := c.Do(client); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 	harness.Equal(t, dials.Load(), 1, "dials")

@@ -227,13 +227,4 @@ func mustGet(t *testing.T, client *h2client.Client) string {
 	return body
 }
 
-// fault returns what a call has failed by; 0: by no fault.
-func fault(err error) forward.Fault {
-	var e *forward.Error
-	if errors.As(err, &e) {
-		return e.Fault
-	}
-	return 0
-}
-
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -63,7 +63,7 @@ func TestARequestWhoseStreamIsResetIsReplayedByTheRule(t *testing.T) {
 				call.Content = []byte("held")
 			}
 			_, _, err := get(client, call)
-			if fault(err) != forward.Reset || seen.Load() != c.sends || int32(o.sends) != c.sends {
+			if forward.FaultOf(err) != forward.Reset || seen.Load() != c.sends || int32(o.sends) != c.sends {
 				t.Errorf("got %v, sent %d times, %d came, want a reset, %d times", err, o.sends, seen.Load(), c.sends)
 			}
 		})
@@ -135,7 +135,7 @@ func TestARequestWhoseConnectionBreaksIsReplayedByTheRule(t *testing.T) {
 			if answered := err == nil; answered != (c.sends == 2) || seen.Load() != c.sends || int32(o.sends) != c.sends {
 				t.Errorf("got an answer %v (%v), %d came, want %v, %d times", answered, err, seen.Load(), c.sends == 2, c.sends)
 			}
-			if err != nil && fault(err) != forward.Reset {
+			if err != nil && forward.FaultOf(err) != forward.Reset {
 				t.Errorf("got %v, want a reset", err)
 			}
 		})
@@ -173,7 +173,7 @@ func TestOnlyWhatAGOAWAYLeavesOutIsSentAgain(t *testing.T) {
 			if body == nil && (got != "above" || err != nil || above.Load() != 2) {
 				t.Errorf("got %q, %v, %d came, want above, sent again", got, err, above.Load())
 			}
-			if body != nil && (fault(err) != forward.Reset || above.Load() != 1) {
+			if body != nil && (forward.FaultOf(err) != forward.Reset || above.Load() != 1) {
 				t.Errorf("got %v, %d came, want a reset, sent once", err, above.Load())
 			}
 			if err := harness.Receive(t, done, "response"); err != nil || below.Load() != 1 {

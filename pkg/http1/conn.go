@@ -229,12 +229,11 @@ func (c *conn) refusal(n, arrived int, err error) (status int) {
 
 // refusalOf is refusal for what the reader of heads finds odd, or worse.
 func (c *conn) refusalOf(err error) (status int) {
-	var refused *wire.Refused
-	var odd *wire.Odd
-	switch {
-	case errors.As(err, &refused):
+	if refused, ok := errors.AsType[*wire.Refused](err); ok {
 		return refused.Status()
-	case !errors.As(err, &odd):
+	}
+	odd, ok := errors.AsType[*wire.Odd](err)
+	if !ok {
 		return http.StatusBadRequest
 	}
 	for _, word := range append([]wire.Word{odd.Word}, odd.More...) {

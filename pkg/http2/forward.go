@@ -134,8 +134,7 @@ func (x *exchange) conclude(result *queue.Result) {
 // resetCode returns the code for a response that is cut: that of the user container, if
 // it has said one.
 func resetCode(err error) h2.Code {
-	var reset *h2.ResetError
-	if errors.As(err, &reset) && reset.Code != h2.NoError {
+	if reset, ok := errors.AsType[*h2.ResetError](err); ok && reset.Code != h2.NoError {
 		return reset.Code
 	}
 	return h2.InternalError
@@ -165,13 +164,8 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 // passOn passes the response of a user container that speaks HTTP/1.1 on, to its end.
 func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 	length := r.Length()
-	// What it would be for GET, or with 200 (RFC 9110 section 8.6).
-	announced := length
-	if x.request.Method == http.MethodHead || r.Head.Status == http.StatusNotModified {
-		announced = r.Head.ContentLength
-	}
 	k := x.server.block()
-	x.beginResponse(k, r.Head.Status, r.Head.Fields, announced)
+	x.beginResponse(k, r.Head.Status, r.Head.Fields, forward.AnnouncedLength(&r.Head, length))
 	err := x.stream.SendHead(k, length == 0)
 	x.server.putBlock(k)
 	for left := length; err == nil && left != 0; {

@@ -21,7 +21,7 @@ func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	got := harness.Within(t, "an aborted call", func() outcome { return k.do(a) })
-	if fault(got.err) != forward.Aborted || k.sends != 0 {
+	if forward.FaultOf(got.err) != forward.Aborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
@@ -37,7 +37,7 @@ func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
 	k.Begin()
 	k.Abort()
 	got := k.do(a)
-	if fault(got.err) != forward.Aborted || k.sends != 1 {
+	if forward.FaultOf(got.err) != forward.Aborted || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want aborted, 1", got.err, k.sends)
 	}
 }
@@ -111,7 +111,7 @@ func TestAbortEndsACallAtEveryStage(t *testing.T) {
 			}()
 			got := harness.Within(t, "an aborted call", func() outcome { return k.do(a) })
 			close(ended)
-			if fault(got.err) != forward.Aborted || idle(a) != 0 || k.sends != 1 {
+			if forward.FaultOf(got.err) != forward.Aborted || idle(a) != 0 || k.sends != 1 {
 				t.Errorf("got %v, %d idle, %d sends, want aborted, 0, 1", got.err, idle(a), k.sends)
 			}
 			harness.Receive(t, closed, "closing the connection")
@@ -130,7 +130,7 @@ func TestAbortEndsADial(t *testing.T) {
 		k.Abort()
 	}()
 	got := harness.Within(t, "an aborted dial", func() outcome { return k.do(a) })
-	if fault(got.err) != forward.Aborted || k.sends != 0 {
+	if forward.FaultOf(got.err) != forward.Aborted || k.sends != 0 {
 		t.Errorf("got %v, %d sends, want aborted, 0", got.err, k.sends)
 	}
 }
@@ -171,7 +171,7 @@ func TestAbortsAtAnyTimeHarmNoOtherRequest(t *testing.T) {
 					t.Errorf("got %q, want %q", got.body, want)
 				case got.err == nil:
 					answered.Add(1)
-				case fault(got.err) != forward.Aborted:
+				case forward.FaultOf(got.err) != forward.Aborted:
 					t.Errorf("got %v, want aborted or an answer", got.err)
 				default:
 					aborted.Add(1)

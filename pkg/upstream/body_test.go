@@ -262,7 +262,7 @@ func TestABodyThatFailsBreaksTheExchangeOff(t *testing.T) {
 					return 0, broken
 				})), length)
 				got := harness.Within(t, "the end", func() outcome { return k.do(a) })
-				if fault(got.err) != forward.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
+				if forward.FaultOf(got.err) != forward.Body || !errors.Is(got.err, broken) || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want the body's fault, 0, 1", got.err, idle(a), k.sends)
 				}
 				if <-whole {
@@ -294,7 +294,7 @@ func TestAConnectionThatBreaksWhileTheBodyWaitsIsAReset(t *testing.T) {
 			if name == "garbage" {
 				want = forward.Garbage
 			}
-			harness.Equal(t, fault(got.err), want, got.err)
+			harness.Equal(t, forward.FaultOf(got.err), want, got.err)
 		})
 	}
 }

@@ -112,7 +112,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 			return nil, err
 		}
 		conn.close()
-		if !again || !c.bodyUntouched() || isAborted(err) {
+		if !again || !c.bodyUntouched() || forward.FaultOf(err) == forward.Aborted {
 			return nil, err
 		}
 	}
@@ -209,9 +209,8 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 		if n == 0 {
 			silent := conn.w == conn.r && infos == 0
 			if err := conn.fill(maxHead); err != nil {
-				var e *forward.Error
-				if errors.As(err, &e) {
-					return nil, false, e
+				if forward.FaultOf(err) != 0 {
+					return nil, false, err
 				}
 				again := silent && conn.reused && (!conn.written || c.Request.Idempotent())
 				return nil, again, &forward.Error{Fault: forward.Reset, Err: err, Silent: silent && !conn.reused && h1 == unknown}
@@ -271,8 +270,8 @@ func (c *Call) bodyUntouched() bool {
 // HTTP/2. If it has closed without a word, it may have read the head and died
 // (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all.
 func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
-	var e *forward.Error
-	if !errors.As(err, &e) || !c.bodyUntouched() {
+	e, ok := errors.AsType[*forward.Error](err)
+	if !ok || !c.bodyUntouched() {
 		return false
 	}
 	if e.Silent {
@@ -294,11 +293,6 @@ func (c *Call) verdict(err error) error {
 		return &forward.Error{Fault: forward.Body, Err: c.upload.err}
 	}
 	return err
-}
-
-func isAborted(err error) bool {
-	var e *forward.Error
-	return errors.As(err, &e) && e.Fault == forward.Aborted
 }
 
 // startUploadIn starts the upload after d, unless something else does before.

@@ -29,7 +29,7 @@ func TestAUserContainerThatSpeaksFirstIsForwarded(t *testing.T) {
 	c := newConn(nc, a.buffers)
 	harness.Until(t, "the greeting", func() bool { return !c.alive() })
 	got := harness.Within(t, "an answer", func() outcome { return newCall("GET", "/").doOn(a, c) })
-	harness.Equal(t, fault(got.err), forward.Garbage, got.err)
+	harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
 }
 
 func TestAHeadThatTheSocketTakesInPartsArrivesWhole(t *testing.T) {

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -160,15 +159,6 @@ func (k *testCall) finish(r *Response) (got outcome) {
 	got.body = body.String()
 	r.Close()
 	return got
-}
-
-// fault returns the fault of err, 0 where it has none.
-func fault(err error) forward.Fault {
-	var e *forward.Error
-	if errors.As(err, &e) {
-		return e.Fault
-	}
-	return 0
 }
 
 // idle returns how many connections wait for a request.

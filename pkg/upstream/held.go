@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"errors"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
@@ -16,8 +15,7 @@ type heldConn struct{ conn *conn }
 // hold keeps conn as what is Held, if the caller wants it and err is not the
 // user container's own doing.
 func (c *Call) hold(conn *conn, err error) bool {
-	var e *forward.Error
-	if !c.Hold || !conn.written || !errors.As(err, &e) || e.Fault != forward.Aborted && e.Fault != forward.Body {
+	if fault := forward.FaultOf(err); !c.Hold || !conn.written || fault != forward.Aborted && fault != forward.Body {
 		return false
 	}
 	c.Held = &heldConn{conn}

@@ -21,7 +21,7 @@ func heldCall(t *testing.T, a *App, k *testCall, arrived <-chan struct{}) queue.
 	harness.Within(t, "the request at the user container", func() struct{} { return <-arrived })
 	k.Abort()
 	got := harness.Within(t, "an aborted call", func() outcome { return <-done })
-	if fault(got.err) != forward.Aborted {
+	if forward.FaultOf(got.err) != forward.Aborted {
 		t.Fatalf("got %v, want aborted", got.err)
 	}
 	return k.Held

@@ -161,7 +161,7 @@ func TestARefusedConnectionIsNotTriedForEver(t *testing.T) {
 		begin := time.Now()
 		k := newCall("GET", "/")
 		got := harness.Within(t, "a dial", func() outcome { return k.do(a) })
-		if fault(got.err) != forward.Unreachable || k.sends != 0 || !k.bodyUntouched() {
+		if forward.FaultOf(got.err) != forward.Unreachable || k.sends != 0 || !k.bodyUntouched() {
 			t.Errorf("got %v, %d sends, want unreachable, 0", got.err, k.sends)
 		}
 		if took := time.Since(begin); took < retry-dialAgain {
@@ -195,7 +195,7 @@ func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 	go func() { got <- k.do(a) }()
 	harness.Until(t, "a dial", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.cancel != nil })
 	k.Abort()
-	if got := harness.Within(t, "an aborted dial", func() outcome { return <-got }); fault(got.err) != forward.Aborted {
+	if got := harness.Within(t, "an aborted dial", func() outcome { return <-got }); forward.FaultOf(got.err) != forward.Aborted {
 		t.Errorf("got %v, want aborted", got.err)
 	}
 }

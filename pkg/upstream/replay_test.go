@@ -87,7 +87,7 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 			if c.replayed {
 				sends, connections = 2, 2
 			}
-			if k.sends != sends || s.Connections() != connections || fault(got.err) != c.fault {
+			if k.sends != sends || s.Connections() != connections || forward.FaultOf(got.err) != c.fault {
 				t.Errorf("got %d sends, %d connections, %v, want %d, %d, fault %d", k.sends, s.Connections(), got.err, sends, connections, c.fault)
 			}
 			if c.replayed && got.status != 200 {
@@ -100,7 +100,7 @@ func TestARequestIsReplayedOnceByTheRule(t *testing.T) {
 func TestARequestOnAFreshConnectionIsNotReplayed(t *testing.T) {
 	a := app(t, func(conn *harness.AppConn) { readHead(conn) })
 	k := newCall("GET", "/")
-	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 1 {
+	if got := k.do(a); forward.FaultOf(got.err) != forward.Reset || k.sends != 1 {
 		t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 	}
 }
@@ -116,7 +116,7 @@ func TestARequestIsReplayedOnce(t *testing.T) {
 	a := unknownApp(t, s.Port)
 	newCall("GET", "/").do(a).want(t, 204, "")
 	k := newCall("GET", "/")
-	if got := k.do(a); fault(got.err) != forward.Reset || k.sends != 2 || s.Connections() != 2 {
+	if got := k.do(a); forward.FaultOf(got.err) != forward.Reset || k.sends != 2 || s.Connections() != 2 {
 		t.Errorf("got %v, %d sends, %d connections, want a reset, 2, 2", got.err, k.sends, s.Connections())
 	}
 }
@@ -141,7 +141,7 @@ func TestAReplayTakesNoOtherUsedConnection(t *testing.T) {
 	s.Listener.Close()
 	k := newCall("GET", "/")
 	got := k.do(a)
-	if fault(got.err) != forward.Unreachable || k.sends != 1 || idle(a) != 2 {
+	if forward.FaultOf(got.err) != forward.Unreachable || k.sends != 1 || idle(a) != 2 {
 		t.Errorf("got %v, %d sends, %d idle, want unreachable, 1, 2", got.err, k.sends, idle(a))
 	}
 }
@@ -178,7 +178,7 @@ func TestARequestOfWhichNothingWasWrittenIsReplayedWhateverTheMethod(t *testing.
 			got := k.do(a)
 			if takes == 0 {
 				got.want(t, 200, "hello")
-			} else if fault(got.err) != forward.Reset || k.sends != 1 {
+			} else if forward.FaultOf(got.err) != forward.Reset || k.sends != 1 {
 				t.Errorf("got %v, %d sends, want a reset, 1", got.err, k.sends)
 			}
 		})

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"errors"
 	"io"
 	"time"
 
@@ -67,11 +66,10 @@ func (r *Response) Next() ([]byte, error) {
 			if err == io.EOF {
 				err = errEndedEarly
 			}
-			var e *forward.Error
-			if !errors.As(err, &e) {
-				e = &forward.Error{Fault: forward.Reset, Err: err}
+			if forward.FaultOf(err) == 0 {
+				err = &forward.Error{Fault: forward.Reset, Err: err}
 			}
-			return nil, r.call.verdict(e)
+			return nil, r.call.verdict(err)
 		}
 	}
 }

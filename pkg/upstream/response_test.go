@@ -135,7 +135,7 @@ func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
 				close(closed)
 			})
 			got := newCall("GET", "/").do(a)
-			harness.Equal(t, fault(got.err), forward.Garbage, got.err)
+			harness.Equal(t, forward.FaultOf(got.err), forward.Garbage, got.err)
 			harness.Receive(t, closed, "closing the connection")
 			harness.Equal(t, idle(a), 0, "idle connections")
 		})
@@ -198,7 +198,7 @@ func TestAResponseThatBreaksOffIsAReset(t *testing.T) {
 				})
 				k := newCall("GET", "/")
 				got := k.do(a)
-				if fault(got.err) != forward.Reset || idle(a) != 0 || k.sends != 1 {
+				if forward.FaultOf(got.err) != forward.Reset || idle(a) != 0 || k.sends != 1 {
 					t.Errorf("got %v, %d idle, %d sends, want a reset, 0, 1", got.err, idle(a), k.sends)
 				}
 			})
@@ -224,7 +224,7 @@ func TestABodyUntilCloseThatIsResetIsBroken(t *testing.T) {
 	for err == nil {
 		_, err = r.Next()
 	}
-	harness.Equal(t, fault(err), forward.Reset, err)
+	harness.Equal(t, forward.FaultOf(err), forward.Reset, err)
 	r.Close()
 }
 

@@ -42,7 +42,7 @@ func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *t
 					return 0, io.EOF
 				}), 5)
 				got := k.do(a)
-				if fault(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
+				if forward.FaultOf(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
 					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
 				}
 				if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
@@ -64,7 +64,7 @@ func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
 	} {
 		a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); conn.Send(say) }).Port)
 		got := newCall("GET", "/").do(a)
-		if h1, h2 := a.speech.heard(); fault(got.err) != forward.Garbage || h1 != unknown || h2 != unknown {
+		if h1, h2 := a.speech.heard(); forward.FaultOf(got.err) != forward.Garbage || h1 != unknown || h2 != unknown {
 			t.Errorf("got %v, %d, %d behind %q, want garbage, nothing learnt", got.err, h1, h2, say)
 		}
 	}
@@ -237,13 +237,13 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	a.SpeaksH2(t.Context())
 	a.speech.learnH1(false)
 	s.Listener.Close()
-	if got := newCall("GET", "/").do(a); fault(got.err) != forward.Unreachable {
+	if got := newCall("GET", "/").do(a); forward.FaultOf(got.err) != forward.Unreachable {
 		t.Fatalf("got %v, want unreachable", got.err)
 	}
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want it forgotten")
 	}
-	if _, err := a.SpeaksH2(t.Context()); fault(err) != forward.Unreachable {
+	if _, err := a.SpeaksH2(t.Context()); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 }
