@@ -259,22 +259,19 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	case id == 0:
 		return fail(ProtocolError, "PRIORITY without a stream")
 	case len(p) != 5:
-		return c.wrongSize(id)
+		return c.endStream(id, FrameSizeError, "PRIORITY of the wrong size")
 	case binary.BigEndian.Uint32(p)&maxStreamID == id:
-		if s, _ := c.find(id); s != nil {
-			return c.streamError(s, ProtocolError, "a stream that depends on itself")
-		}
-		return c.resetStream(id, ProtocolError)
+		return c.endStream(id, ProtocolError, "a stream that depends on itself")
 	}
 	return c.idleFrame()
 }
 
-// wrongSize ends a stream for a frame of the wrong size.
-func (c *Conn) wrongSize(id uint32) error {
+// endStream ends a stream, ours or not, for what the peer has done.
+func (c *Conn) endStream(id uint32, code Code, text string) error {
 	if s, _ := c.find(id); s != nil {
-		return c.streamError(s, FrameSizeError, "a frame of the wrong size")
+		return c.streamError(s, code, text)
 	}
-	return c.resetStream(id, FrameSizeError)
+	return c.resetStream(id, code)
 }
 
 func (c *Conn) resetFrame(id uint32, p []byte) error {
@@ -308,8 +305,7 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 		if err := c.idleFrame(); err != nil {
 			return err
 		}
-	}
-	if !c.settled {
+	} else {
 		defer close(c.agreed)
 	}
 	c.settled = true

@@ -150,11 +150,11 @@ func (b *body) drained(by *h2.Conn) {
 	}
 }
 
-// whole returns the content if all of it has come.
+// whole returns the content; ok: all of it has come, and there is no trailer section.
 func (b *body) whole() (content []byte, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.data, b.end && b.err == nil
+	return b.data, b.end && b.err == nil && len(b.trailer) == 0
 }
 
 // moved returns how many bytes have come.
@@ -244,12 +244,6 @@ func (b *body) passTrailer() {
 	defer b.x.server.putBlock(k)
 	k.Fields(b.trailer)
 	_, _ = b.to.SendTrailer(k) // if the user container has ended the stream, it says so elsewhere
-}
-
-func (b *body) hasTrailer() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.trailer) > 0
 }
 
 // fields returns the trailer section once the body has ended.

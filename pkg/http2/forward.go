@@ -64,9 +64,11 @@ func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	c := &x.call
 	c.Content, c.Body, c.Trailer, c.Expect100 = nil, nil, nil, false
-	if content, whole := x.body.whole(); whole && !x.body.hasTrailer() {
+	if content, whole := x.body.whole(); whole {
 		c.Content = content
-		x.frame(int64(len(content)))
+		if q := &x.request; q.Chunked {
+			q.Chunked, q.Length = false, int64(len(content))
+		}
 	} else {
 		c.Body, c.Trailer = &x.body, x.body.fields
 		c.Expect100 = x.request.Expect100 && len(content) == 0
@@ -106,14 +108,6 @@ func (x *exchange) finish(r *upstream.Response, result *queue.Result) {
 	x.alarm.Abortable(nil) // before Close, after which nothing is there to abort
 	r.Close()
 	x.conclude(result)
-}
-
-// frame says how the body goes to the user container that has come as a whole.
-func (x *exchange) frame(length int64) {
-	q := &x.request
-	if q.Chunked {
-		q.Chunked, q.Length = false, length
-	}
 }
 
 // abortCall breaks a call off.

@@ -75,7 +75,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	y.result = queue.Result{}
 	y.mu.Unlock()
 	content, whole := x.body.whole()
-	end := whole && len(content) == 0 && !x.body.hasTrailer()
+	end := whole && len(content) == 0
 	k := x.server.block()
 	h2client.AppendRequest(k, &x.request)
 	if x.request.Expect100 && !end && len(content) == 0 {

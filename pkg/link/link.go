@@ -202,10 +202,7 @@ func (c *Conn) CloseWrite() error {
 
 // Discard drops what the client still sends, until it ends its side, until the read
 // deadline, or up to limit bytes.
-func (c *Conn) Discard(limit int64) { _, _ = io.CopyN(io.Discard, onlyReader{c.tcp}, limit) }
-
-// onlyReader hides that a connection can do more, which io.Copy would use.
-type onlyReader struct{ io.Reader }
+func (c *Conn) Discard(limit int64) { _, _ = io.CopyN(io.Discard, c.tcp, limit) }
 
 // Close closes the connection; over TLS it says so first, if that can be written at
 // once.

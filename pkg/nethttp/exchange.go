@@ -147,15 +147,6 @@ func (x *exchange) leaveBody() {
 	}
 }
 
-// addTiming says how long the request waited, and for whom (Server-Timing,
-// W3C). The response has just begun.
-func (x *exchange) addTiming(h http.Header) {
-	if !x.server.settings.ServerTiming {
-		return
-	}
-	h.Add(header.ServerTiming, string(forward.AppendTiming(nil, &x.state)))
-}
-
 // Wait implements queue.Exchange.
 func (x *exchange) Wait(state *queue.RequestState) queue.Reason {
 	stop := x.watchContext()

@@ -62,7 +62,8 @@ func (x *exchange) describe(state *queue.RequestState) {
 	x.head = forward.Request{
 		Method: r.Method, Target: r.RequestURI, Host: r.Host, AppHost: x.server.settings.AppHost,
 		Peer: peer, Secure: r.TLS != nil, Fields: fieldsOf(r.Header),
-		Length: r.ContentLength, Chunked: r.ContentLength < 0, Expect100: x.expects(), Crumbs: x.h2, Trace: state.Trace(),
+		Length: r.ContentLength, Chunked: r.ContentLength < 0, Expect100: r.ProtoAtLeast(1, 1) && strings.EqualFold(r.Header.Get(header.Expect), "100-continue"),
+		Crumbs: x.h2, Trace: state.Trace(),
 	}
 	if r.ContentLength == 0 && r.Header[header.ContentLength] == nil {
 		x.head.Length = -1
@@ -238,7 +239,9 @@ func (x *exchange) stream(head *wire.Response, r forward.Response, result *queue
 	if n := forward.AnnouncedLength(head, r.Length()); n >= 0 && head.Status != http.StatusNotModified { // which net/http does not let say it
 		h[header.ContentLength] = []string{strconv.FormatInt(n, 10)}
 	}
-	x.addTiming(h)
+	if x.server.settings.ServerTiming {
+		h.Add(header.ServerTiming, string(forward.AppendTiming(nil, &x.state)))
+	}
 	x.closeIfLast(h, x.server.settings.FullDuplex)
 	x.begun(head.Status, r.Length() < 0)
 
@@ -301,11 +304,6 @@ func (x *exchange) begun(status int, lengthUnknown bool) {
 		x.running.Abort()
 		x.unblock()
 	})
-}
-
-// expects reports whether the request's body waits for "100 Continue".
-func (x *exchange) expects() bool {
-	return x.r.ProtoAtLeast(1, 1) && strings.EqualFold(x.r.Header.Get(header.Expect), "100-continue")
 }
 
 // Info implements forward.Client: it passes an informational response on (RFC 9110 section 15.2).

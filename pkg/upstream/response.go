@@ -34,9 +34,6 @@ func (r *Response) Length() int64 {
 	return -1
 }
 
-// untilClose reports whether the body ends with the connection.
-func (r *Response) untilClose() bool { return r.framing == wire.UntilClose }
-
 // Next returns the next bytes of the body, valid until the next call, and io.EOF
 // after the last. Any other error is a *forward.Error. Client.Waiting is called before it
 // has to wait.
