@@ -208,18 +208,15 @@ func TestADialErrorReachesAllWhoWait(t *testing.T) {
 		<-release
 		return nil, want
 	}})
-	errs := make(chan error, waiters)
+	var waiting []<-chan error
 	for range waiters {
-		go func() {
-			c, _ := newCall("GET")
-			_, err := c.Do(client)
-			errs <- err
-		}()
+		c, _ := newCall("GET")
+		waiting = append(waiting, run(client, c))
 	}
 	harness.Receive(t, dialling, "dial")
 	close(release)
-	for range waiters {
-		if err := harness.Receive(t, errs, "error"); !errors.Is(err, want) {
+	for _, failed := range waiting {
+		if err := harness.Receive(t, failed, "error"); !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)
 		}
 	}
@@ -239,34 +236,23 @@ func TestWhoCameDuringADialThatFailsWaitsForAnother(t *testing.T) {
 		<-release
 		return nil, &forward.Error{Fault: forward.Unreachable}
 	}})
-	first := make(chan error, 1)
-	go func() {
-		c, _ := newCall("GET")
-		_, err := c.Do(client)
-		first <- err
-	}()
+	c, _ := newCall("GET")
+	first := run(client, c)
 	harness.Receive(t, dialling, "dial")
-	second, joined := make(chan string, 1), make(chan struct{})
+	second, joined := make(chan error, 1), make(chan struct{})
 	go func() {
-		k := new(h2.Block)
-		k.Request("GET", "app", "/")
-		r := newReceiver()
 		_, _, err := client.Open(func() (context.Context, context.CancelFunc) {
 			close(joined)
-			return context.WithCancel(context.Background())
-		}, r, k, true, 0)
-		if err != nil {
-			second <- err.Error()
-			return
-		}
-		second <- ""
+			return noContext()
+		}, newReceiver(), newHead(), true, 0)
+		second <- err
 	}()
 	harness.Receive(t, joined, "second request")
 	close(release)
 	if err := harness.Receive(t, first, "error"); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
-	harness.Equal(t, harness.Receive(t, second, "stream"), "", "for who came later")
+	harness.Equal(t, harness.Receive(t, second, "stream"), nil, "for who came later")
 }
 
 // A receiver is an owner of a stream that takes nothing.
@@ -365,12 +351,8 @@ func TestCloseEndsADial(t *testing.T) {
 		close(ended)
 		return nil, context.Cause(ctx)
 	}})
-	failed := make(chan error, 1)
-	go func() {
-		c, _ := newCall("GET")
-		_, err := c.Do(client)
-		failed <- err
-	}()
+	c, _ := newCall("GET")
+	failed := run(client, c)
 	harness.Receive(t, dialling, "dial")
 	client.Close()
 	harness.Receive(t, ended, "end of the dial")

@@ -27,11 +27,7 @@ func TestAnAbortThatComesBeforeDoIsNotLost(t *testing.T) {
 }
 
 func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		}
-	})
+	a := app(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("GET", "/")
 	k.do(a).want(t, 204, "")
 	k.Begin()
@@ -43,11 +39,7 @@ func TestAnAbortThatComesBeforeDoUsesNoIdleConnection(t *testing.T) {
 }
 
 func TestAnAbortThatComesTooLateIsForgotten(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		}
-	})
+	a := app(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("GET", "/")
 	for range 3 {
 		k.Begin()

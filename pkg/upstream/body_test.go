@@ -174,11 +174,7 @@ func TestAnEarlyAnswerIsForwardedWhileTheBodyIsStillComing(t *testing.T) {
 // The user container answered before the last bytes had been sent; both
 // connections can be kept.
 func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		readHead(conn)
-		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		conn.Hang()
-	})
+	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
 	answered := make(chan struct{})
 	k := newCall("POST", "/").with(readerFunc(func(p []byte) (int, error) {
 		<-answered
@@ -197,11 +193,7 @@ func TestABodyWhoseLastBytesAreOnTheirWayIsWaitedFor(t *testing.T) {
 
 // A deadline that stopped the upload is still on the connection.
 func TestAConnectionWhoseUploadWasStoppedIsNotKept(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		readHead(conn)
-		conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		conn.Hang()
-	})
+	a := app(t, answersOnce("HTTP/1.1 204 No Content\r\n\r\n"))
 	k := newCall("POST", "/").with(strings.NewReader("hello"), 5)
 	nc, err := net.Dial("tcp", a.addresses[0])
 	harness.NoError(t, err)
@@ -344,11 +336,7 @@ func TestABodyIsSentWithout100AfterAWhile(t *testing.T) {
 }
 
 func TestABodyThatWaitsFor100IsNeverAskedForBehindAFinalAnswer(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		readHead(conn)
-		conn.Send("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno")
-		conn.Hang()
-	})
+	a := app(t, answersOnce("HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno"))
 	k := newCall("POST", "/")
 	k.Expect100 = true
 	k.with(readerFunc(func([]byte) (int, error) {

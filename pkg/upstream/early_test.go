@@ -32,11 +32,7 @@ func TestABodyThatComesLateForAHEADIsNobodysAnswer(t *testing.T) {
 }
 
 func TestAConnectionThatWasSilentBehindAHEADIsUsedAgain(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
-		}
-	})
+	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"))
 	for range 3 {
 		newCall("HEAD", "/").do(a).want(t, 200, "")
 		if n := idle(a); n != 0 {

@@ -59,6 +59,24 @@ func readHead(conn *harness.AppConn) *http.Request {
 	return r
 }
 
+// answers gives each request the same answer.
+func answers(text string) func(conn *harness.AppConn) {
+	return func(conn *harness.AppConn) {
+		for readHead(conn) != nil {
+			conn.Send(text)
+		}
+	}
+}
+
+// answersOnce answers the first request, and reads nothing more.
+func answersOnce(text string) func(conn *harness.AppConn) {
+	return func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send(text)
+		conn.Hang()
+	}
+}
+
 // testCall is a Call, and the client that it has come from, which remembers what an engine
 // would have been told.
 type testCall struct {

@@ -16,11 +16,7 @@ import (
 )
 
 func TestThePoolKeepsNoMoreThanItMay(t *testing.T) {
-	s := harness.NewApp(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		}
-	})
+	s := harness.NewApp(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	a := New(Settings{Port: s.Port, MaxIdle: 2})
 	defer a.Close()
 	var open []*Response
@@ -88,11 +84,7 @@ func TestAConnectionThatNobodyUsesIsClosed(t *testing.T) {
 }
 
 func TestAnExpiredConnectionIsNotUsed(t *testing.T) {
-	s := harness.NewApp(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		}
-	})
+	s := harness.NewApp(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	a := unknownApp(t, s.Port)
 	newCall("GET", "/").do(a).want(t, 204, "")
 	a.idle[0].expires = time.Now()
@@ -104,11 +96,7 @@ func TestAnExpiredConnectionIsNotUsed(t *testing.T) {
 }
 
 func TestAClosedAppKeepsNothing(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 204 No Content\r\n\r\n")
-		}
-	})
+	a := app(t, answers("HTTP/1.1 204 No Content\r\n\r\n"))
 	r, err := newCall("GET", "/").Do(a)
 	harness.NoError(t, err)
 	newCall("GET", "/").do(a).want(t, 204, "")

@@ -144,11 +144,7 @@ func TestWhatIsNotHTTPIsGarbageAndItsConnectionCloses(t *testing.T) {
 
 func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
 	value := strings.Repeat("v", maxHead-200)
-	a := app(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: " + value + "\r\n\r\nhello")
-		}
-	})
+	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nA: "+value+"\r\n\r\nhello"))
 	for range 2 {
 		k := newCall("GET", "/")
 		r, err := k.Do(a)
@@ -165,11 +161,7 @@ func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
 }
 
 func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
-	a := app(t, func(conn *harness.AppConn) {
-		for readHead(conn) != nil {
-			conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-		}
-	})
+	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
 	newCall("GET", "/").do(a).want(t, 200, "hello")
 	if c := a.idle[0]; c.buf != nil || c.pooled != nil {
 		t.Errorf("got a buffer of %d bytes, want none", len(c.buf))

@@ -98,11 +98,7 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 			readHead(conn)
 			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
 		}, false},
-		{"505, still open", func(conn *harness.AppConn) {
-			readHead(conn)
-			conn.Send("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n")
-			conn.Hang()
-		}, false},
+		{"505, still open", answersOnce("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"), false},
 		{"closes", func(conn *harness.AppConn) {}, false},
 		{"resets", func(conn *harness.AppConn) { readHead(conn); conn.Reset() }, false},
 		{"one byte", func(conn *harness.AppConn) { readHead(conn); conn.Send("\x00") }, false},
@@ -125,7 +121,7 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 }
 
 func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
-	answers := func(h1, h2 func(conn *harness.AppConn)) func(conn *harness.AppConn) {
+	speaking := func(h1, h2 func(conn *harness.AppConn)) func(conn *harness.AppConn) {
 		return func(conn *harness.AppConn) {
 			if r := readHead(conn); r != nil && r.Method == "PRI" {
 				h2(conn)
@@ -152,14 +148,14 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 		h1          answer
 		connections int
 	}{
-		"HTTP/2 alone, which closes":      {answers(closes, yesH2), true, no, 4},
-		"HTTP/2 alone, which resets":      {answers((*harness.AppConn).Reset, yesH2), true, no, 4},
-		"HTTP/2 alone, which says so":     {answers(yesH2, yesH2), true, no, 4},
-		"both":                            {answers(yesH1, yesH2), false, yes, 3},
-		"one that is dying":               {answers(closes, dyingH2), false, unknown, 7},
-		"HTTP/1.1":                        {answers(yesH1, yesH1), false, unknown, 1},
+		"HTTP/2 alone, which closes":      {speaking(closes, yesH2), true, no, 4},
+		"HTTP/2 alone, which resets":      {speaking((*harness.AppConn).Reset, yesH2), true, no, 4},
+		"HTTP/2 alone, which says so":     {speaking(yesH2, yesH2), true, no, 4},
+		"both":                            {speaking(yesH1, yesH2), false, yes, 3},
+		"one that is dying":               {speaking(closes, dyingH2), false, unknown, 7},
+		"HTTP/1.1":                        {speaking(yesH1, yesH1), false, unknown, 1},
 		"neither":                         {closes, false, unknown, 1},
-		"HTTP/2, and too busy for a word": {answers((*harness.AppConn).Hang, yesH2), false, unknown, 5},
+		"HTTP/2, and too busy for a word": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
