@@ -16,14 +16,14 @@ import (
 // send sends on a stream, and flushes.
 func (o *owner) sendHead(p *peer, end bool) {
 	p.Helper()
-	p.must(o.SendHead(head(0), end))
+	harness.NoError(p, o.SendHead(head(0), end))
 	o.Conn().Flush(false)
 }
 
 func (o *owner) sendData(p *peer, n int, end bool) (waits bool) {
 	p.Helper()
 	waits, err := o.SendData(make([]byte, n), end)
-	p.must(err)
+	harness.NoError(p, err)
 	o.Conn().Flush(false)
 	return waits
 }
@@ -40,16 +40,16 @@ func TestAGracefulEndHasTwoSteps(t *testing.T) {
 	p.expect("GOAWAY 3 NO_ERROR")
 
 	// The client has not seen that yet, and opens a stream, all of which is ignored.
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.get("x", "y"), EndHeaders: true}))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.get("x", "y"), EndHeaders: true}))
 	p.expect("RST_STREAM 5 REFUSED_STREAM")
-	p.must(p.WriteWindowUpdate(5, 10))
-	p.must(p.WriteData(5, true, []byte("refused")))
+	harness.NoError(p, p.WriteWindowUpdate(5, 10))
+	harness.NoError(p, p.WriteData(5, true, []byte("refused")))
 	p.expect("RST_STREAM 5 STREAM_CLOSED")
-	p.must(p.WriteRSTStream(5, http2.ErrCodeCancel))
+	harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeCancel))
 	p.alive()
 
 	// The others are served.
-	p.must(p.WriteData(1, true, []byte("served")))
+	harness.NoError(p, p.WriteData(1, true, []byte("served")))
 	one.await(t, 1)
 	one.sendHead(p, true)
 	p.expect("HEADERS 1 end")
@@ -65,7 +65,7 @@ func TestAGracefulEndHasTwoSteps(t *testing.T) {
 func TestAGracefulEndWritesAllThatWaits(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
-	p.must(p.WriteWindowUpdate(0, 1<<30))
+	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
 	one := p.request(1, true)
 	one.sendHead(p, false)
 	const all = 16 << 20 // more than the kernel takes
@@ -137,7 +137,7 @@ func TestResetsBothWays(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 5})
 	one := p.request(1, false)
-	p.must(p.WriteRSTStream(1, http2.ErrCodeCancel))
+	harness.NoError(p, p.WriteRSTStream(1, http2.ErrCodeCancel))
 	one.await(t, 1)
 	var reset *h2.ResetError
 	if !errors.As(one.err, &reset) || reset.Code != h2.Cancel {
@@ -156,21 +156,21 @@ func TestResetsBothWays(t *testing.T) {
 	if three.Waits() || !three.Dropped() || one.Dropped() {
 		t.Errorf("got %v, %v, %v, want that what waited was dropped, and nothing waits", three.Waits(), three.Dropped(), one.Dropped())
 	}
-	p.must(p.WriteWindowUpdate(3, 1000))
+	harness.NoError(p, p.WriteWindowUpdate(3, 1000))
 	p.alive()
 
 	// A response that ends before its request.
 	five := p.request(5, false)
 	five.sendHead(p, true)
 	p.expect("HEADERS 5 end", "RST_STREAM 5 NO_ERROR")
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.Block("late", "trailer"), EndHeaders: true, EndStream: true}))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.Block("late", "trailer"), EndHeaders: true, EndStream: true}))
 	p.expect("RST_STREAM 5 STREAM_CLOSED")
 	harness.Equal(t, p.us.Streams(), 0, "streams")
 	seven := p.request(7, false)
 	seven.BothWays()
 	seven.sendHead(p, true)
 	p.expect("HEADERS 7 end")
-	p.must(p.WriteData(7, true, nil))
+	harness.NoError(p, p.WriteData(7, true, nil))
 	seven.await(t, 1)
 	harness.Equal(t, p.us.Streams(), 0, "streams")
 	p.alive()
@@ -181,8 +181,8 @@ func TestAReleasedOwnerIsNotifiedOfNothing(t *testing.T) {
 	p.greet()
 	one := p.request(1, false)
 	one.Release()
-	p.must(p.WriteData(1, false, []byte("x")))
-	p.must(p.WriteRSTStream(1, http2.ErrCodeCancel))
+	harness.NoError(p, p.WriteData(1, false, []byte("x")))
+	harness.NoError(p, p.WriteRSTStream(1, http2.ErrCodeCancel))
 	p.alive()
 	if len(one.lines) > 0 {
 		t.Errorf("got %q, want nothing", one.lines)
@@ -229,7 +229,7 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			p.greet()
 			p.request(1, false)
 			p.request(3, false)
-			p.must(p.WriteRSTStream(3, http2.ErrCodeCancel))
+			harness.NoError(p, p.WriteRSTStream(3, http2.ErrCodeCancel))
 			go func() {
 				var b []byte
 				for i := range 20_000 {
@@ -257,7 +257,7 @@ func stuck(t *testing.T) *peer {
 	p.host.quiet = true
 	go func() { p.ran <- p.us.Run(nil) }()
 	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
-	p.must(p.WriteWindowUpdate(0, 1<<30))
+	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
 	one := p.request(1, true)
 	one.sendHead(p, false)
 	one.sendData(p, 16<<20, true)
@@ -307,7 +307,7 @@ func TestAPeerThatReadsNothingCannotMakeUsKeepReplies(t *testing.T) {
 // as soon as nothing waits.
 func TestWhatWaitedWhenThePeerEndedItWasDropped(t *testing.T) {
 	for name, end := range map[string]func(p *peer){
-		"the stream":     func(p *peer) { p.must(p.WriteRSTStream(1, http2.ErrCodeCancel)) },
+		"the stream":     func(p *peer) { harness.NoError(p, p.WriteRSTStream(1, http2.ErrCodeCancel)) },
 		"the connection": func(p *peer) { p.Conn.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,7 +35,7 @@ func FuzzBlock(f *testing.F) {
 		p := connect(t, serverConfig())
 		p.greet(initialWindow(1))
 		o := p.request(1, true)
-		p.must(o.SendHead(&k, true))
+		harness.NoError(p, o.SendHead(&k, true))
 		p.us.Flush(false)
 		got := p.readBlock()
 		p.Close()
@@ -65,7 +65,7 @@ func (p *peer) readBlock() (fields []hpack.HeaderField) {
 	d := hpack.NewDecoder(0, func(f hpack.HeaderField) { fields = append(fields, f) })
 	for {
 		f, err := p.ReadFrame()
-		p.must(err)
+		harness.NoError(p, err)
 		var piece []byte
 		switch f := f.(type) {
 		case *http2.HeadersFrame:
@@ -74,9 +74,9 @@ func (p *peer) readBlock() (fields []hpack.HeaderField) {
 			piece = f.HeaderBlockFragment()
 		}
 		_, err = d.Write(piece)
-		p.must(err)
+		harness.NoError(p, err)
 		if f.Header().Flags.Has(http2.FlagHeadersEndHeaders) {
-			p.must(d.Close())
+			harness.NoError(p, d.Close())
 			return fields
 		}
 	}

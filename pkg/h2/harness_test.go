@@ -210,22 +210,15 @@ func dialWith(t testing.TB, config h2.Config, h h2.Handler) *peer {
 func (p *peer) greet(settings ...http2.Setting) {
 	p.Helper()
 	p.send([]byte(wire.Preface))
-	p.must(p.WriteSettings(settings...))
+	harness.NoError(p, p.WriteSettings(settings...))
 	p.expect("SETTINGS", "WINDOW_UPDATE 0 34465", "SETTINGS ack")
-	p.must(p.WriteSettingsAck())
-}
-
-func (p *peer) must(err error) {
-	p.Helper()
-	if err != nil {
-		p.Fatal(err)
-	}
+	harness.NoError(p, p.WriteSettingsAck())
 }
 
 func (p *peer) send(b ...[]byte) {
 	p.Helper()
 	_, err := p.Write(bytes.Join(b, nil))
-	p.must(err)
+	harness.NoError(p, err)
 }
 
 // get is the block of a request, with more fields.
@@ -236,7 +229,7 @@ func (p *peer) get(more ...string) []byte {
 // request opens a stream and returns its owner.
 func (p *peer) request(id uint32, end bool, more ...string) *owner {
 	p.Helper()
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.get(more...), EndHeaders: true, EndStream: end}))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.get(more...), EndHeaders: true, EndStream: end}))
 	return p.accepted()
 }
 
@@ -292,7 +285,7 @@ func (p *peer) expect(want ...string) {
 // alive checks that the connection still answers.
 func (p *peer) alive() {
 	p.Helper()
-	p.must(p.WritePing(false, [8]byte{1}))
+	harness.NoError(p, p.WritePing(false, [8]byte{1}))
 	p.expect("PING ack=true 0100000000000000")
 }
 

@@ -87,7 +87,7 @@ func TestBrokenRulesEndTheStreamOrTheConnection(t *testing.T) {
 			p.request(1, false)
 			p.request(3, true)
 			p.request(5, false)
-			p.must(p.WriteRSTStream(5, http2.ErrCodeCancel))
+			harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeCancel))
 			p.request(9, false)
 			p.send(c.sent)
 			p.expect(c.want)
@@ -109,7 +109,7 @@ func TestFramesThatMeanNothingAreIgnored(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	p.request(5, false)
-	p.must(p.WriteRSTStream(5, http2.ErrCodeCancel))
+	harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeCancel))
 	for _, b := range [][]byte{
 		frame(99, 0xff, 17, 1, 2, 3),                        // an unknown type
 		frame(http2.FrameSettings, 0, 0, 0, 99, 1, 2, 3, 4), // an unknown setting
@@ -215,9 +215,9 @@ func TestALongHeadEndsItsStreamAlone(t *testing.T) {
 		t.Errorf("got %q, want the next request", o.began)
 	}
 	block := p.get("a", strings.Repeat("b", 2*maxHead))
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: block[:10]}))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: block[:10]}))
 	for range 10 {
-		p.must(p.WriteContinuation(5, false, make([]byte, 16384)))
+		harness.NoError(p, p.WriteContinuation(5, false, make([]byte, 16384)))
 	}
 	p.expect("GOAWAY 3 ENHANCE_YOUR_CALM", "end")
 }
@@ -245,7 +245,7 @@ func TestMalformedHeads(t *testing.T) {
 		"upgrade":                             {":method", "GET", "upgrade", "h2c"},
 		"te":                                  {":method", "GET", "te", "gzip"},
 	} {
-		p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
+		harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
 		if o := p.accepted(); o.began != "malformed end=true" {
 			t.Errorf("%s: got %q, want that it is malformed", name, o.began)
 		}
@@ -255,14 +255,14 @@ func TestMalformedHeads(t *testing.T) {
 		"a pseudo field": {":path", "/"}, "upper case": {"Upper", "x"}, "connection": {"connection", "x"},
 	} {
 		o := p.request(id, false)
-		p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
+		harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: true}))
 		if got := o.await(t, 1); got[0] != "head malformed end=true" {
 			t.Errorf("%s in a trailer section: got %q, want that it is malformed", name, got)
 		}
 		id += 2
 	}
 	o := p.request(id, false)
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block("a", "b"), EndHeaders: true}))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block("a", "b"), EndHeaders: true}))
 	if got := o.await(t, 1); got[0] != "head malformed end=false" {
 		t.Errorf("a trailer section that ends nothing: got %q, want that it is malformed", got)
 	}

@@ -37,14 +37,14 @@ func TestWindowsHoldBackContentAndNothingElse(t *testing.T) {
 	}
 	p.expect("HEADERS 1", "HEADERS 3", "DATA 3 0 end")
 	for range 9 {
-		p.must(p.WriteWindowUpdate(1, 1))
+		harness.NoError(p, p.WriteWindowUpdate(1, 1))
 		p.expect("DATA 1 1")
 	}
 	waits, err := one.SendTrailer(head(0))
 	if err != nil || !waits || !one.Waits() || one.Ended() {
 		t.Errorf("got %v, %v, %v, %v, want that the trailer section waits", waits, err, one.Waits(), one.Ended())
 	}
-	p.must(p.WriteWindowUpdate(1, 1))
+	harness.NoError(p, p.WriteWindowUpdate(1, 1))
 	p.expect("DATA 1 1", "HEADERS 1 end")
 	if got := one.await(t, 1); got[0] != "drained" {
 		t.Errorf("got %q, want that it was told once", got)
@@ -58,25 +58,25 @@ func TestSettingsChangeTheWindowsOfOpenStreams(t *testing.T) {
 	one.sendHead(p, false)
 	one.sendData(p, 300, true)
 	p.expect("HEADERS 1", "DATA 1 100")
-	p.must(p.WriteSettings(initialWindow(50))) // the window is -50 now
+	harness.NoError(p, p.WriteSettings(initialWindow(50))) // the window is -50 now
 	p.expect("SETTINGS ack")
-	p.must(p.WriteWindowUpdate(1, 50))
+	harness.NoError(p, p.WriteWindowUpdate(1, 50))
 	p.alive()
-	p.must(p.WriteWindowUpdate(1, 1))
+	harness.NoError(p, p.WriteWindowUpdate(1, 1))
 	p.expect("DATA 1 1")
-	p.must(p.WriteSettings(initialWindow(1), initialWindow(60))) // the last one holds
+	harness.NoError(p, p.WriteSettings(initialWindow(1), initialWindow(60))) // the last one holds
 	p.expect("DATA 1 10", "SETTINGS ack")
-	p.must(p.WriteSettings(initialWindow(1<<31 - 1)))
+	harness.NoError(p, p.WriteSettings(initialWindow(1<<31-1)))
 	p.expect("DATA 1 189 end", "SETTINGS ack")
 	three := p.request(3, true)
 	three.sendHead(p, false)
 	p.expect("HEADERS 3")
-	p.must(p.WriteWindowUpdate(3, 1))
+	harness.NoError(p, p.WriteWindowUpdate(3, 1))
 	p.expect("RST_STREAM 3 FLOW_CONTROL_ERROR")
 	p.request(5, true)
-	p.must(p.WriteSettings(initialWindow(1)))
-	p.must(p.WriteWindowUpdate(5, 1000))
-	p.must(p.WriteSettings(initialWindow(1<<31 - 1)))
+	harness.NoError(p, p.WriteSettings(initialWindow(1)))
+	harness.NoError(p, p.WriteWindowUpdate(5, 1000))
+	harness.NoError(p, p.WriteSettings(initialWindow(1<<31-1)))
 	p.expect("SETTINGS ack", "GOAWAY 5 FLOW_CONTROL_ERROR", "end")
 }
 
@@ -93,7 +93,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 		o.sendData(p, 40_000, true)
 		p.expect(fmt.Sprintf("HEADERS %d", id))
 	}
-	p.must(p.WriteWindowUpdate(0, 1<<20))
+	harness.NoError(p, p.WriteWindowUpdate(0, 1<<20))
 	for _, want := range []string{"16384", "16384", "7232 end"} {
 		p.expect("DATA 3 "+want, "DATA 5 "+want, "DATA 7 "+want)
 	}
@@ -104,11 +104,11 @@ func TestWhatNeedsNoWindowPassesWhatWaitsForTheConnections(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet(initialWindow(1 << 20))
 	one, three := p.request(1, true), p.request(3, true)
-	p.must(one.SendHead(head(0), false))
+	harness.NoError(p, one.SendHead(head(0), false))
 	if waits, err := one.SendData(make([]byte, 80_000), false); !waits || err != nil {
 		t.Fatalf("got %v, %v, want that some waits", waits, err)
 	}
-	p.must(three.SendHead(head(0), true)) // there is no room in the output
+	harness.NoError(p, three.SendHead(head(0), true)) // there is no room in the output
 	p.us.Flush(false)
 	p.expect("HEADERS 1", "DATA 1 16384", "DATA 1 16384", "DATA 1 16384", "DATA 1 16383", "HEADERS 3 end")
 }
@@ -117,8 +117,8 @@ func TestContentIsCreditedAsItIsTaken(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()
 	one := p.request(1, false)
-	p.must(p.WriteDataPadded(1, false, make([]byte, 200), make([]byte, 100)))
-	p.must(p.WriteData(1, false, make([]byte, window-301)))
+	harness.NoError(p, p.WriteDataPadded(1, false, make([]byte, 200), make([]byte, 100)))
+	harness.NoError(p, p.WriteData(1, false, make([]byte, window-301)))
 	one.await(t, 2)
 	if one.Credit(499) {
 		t.Error("got it told, want it told with more")
@@ -128,9 +128,9 @@ func TestContentIsCreditedAsItIsTaken(t *testing.T) {
 	}
 	p.us.Flush(false)
 	p.expect("WINDOW_UPDATE 1 500")
-	p.must(p.WriteData(1, false, make([]byte, 500)))
+	harness.NoError(p, p.WriteData(1, false, make([]byte, 500)))
 	one.await(t, 1)
-	p.must(p.WriteData(1, false, make([]byte, 1)))
+	harness.NoError(p, p.WriteData(1, false, make([]byte, 1)))
 	p.expect("RST_STREAM 1 FLOW_CONTROL_ERROR")
 	if got := one.await(t, 1); !strings.HasPrefix(got[0], "failed") {
 		t.Errorf("got %q, want that it has failed", got)
@@ -146,10 +146,10 @@ func TestTheConnectionsWindowIsCreditedAtOnce(t *testing.T) {
 	credited := 0
 	for id := uint32(1); credited < 3*connWindow; id += 2 { // nobody reads them
 		p.request(id, false)
-		p.must(p.WriteData(id, false, make([]byte, window)))
-		p.must(p.WriteRSTStream(id, http2.ErrCodeCancel))
+		harness.NoError(p, p.WriteData(id, false, make([]byte, window)))
+		harness.NoError(p, p.WriteRSTStream(id, http2.ErrCodeCancel))
 		if id%100 == 99 {
-			p.must(p.WritePing(false, [8]byte{1}))
+			harness.NoError(p, p.WritePing(false, [8]byte{1}))
 			for f := p.next(); !strings.HasPrefix(f, "PING"); f = p.next() {
 				var n int
 				if _, err := fmt.Sscanf(f, "WINDOW_UPDATE 0 %d", &n); err != nil {
@@ -170,10 +170,10 @@ func TestLongHeadsAreContinued(t *testing.T) {
 	id := uint32(1)
 	for _, more := range []int{0, 16_300, 16_384, 16_400, 70_000, 100_000} {
 		o := p.request(id, true)
-		p.must(o.SendHead(head(more), true))
+		harness.NoError(p, o.SendHead(head(more), true))
 		p.us.Flush(false)
 		f, err := p.ReadFrame()
-		p.must(err)
+		harness.NoError(p, err)
 		h, ok := f.(*http2.MetaHeadersFrame)
 		if !ok || h.PseudoValue("status") != "200" || !h.StreamEnded() || more > 0 && len(h.RegularFields()[0].Value) != more {
 			t.Errorf("%d bytes: got %v, want the head", more, f)
@@ -207,7 +207,7 @@ func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
 	first, second := connect(t, serverConfig()), connect(t, serverConfig())
 	first.greet(initialWindow(0))
 	second.greet(initialWindow(1 << 20))
-	second.must(second.WriteWindowUpdate(0, 1<<20))
+	harness.NoError(second, second.WriteWindowUpdate(0, 1<<20))
 	one := first.request(1, true)
 	a := &held{&mu, second.us, make(chan struct{})}
 	one.Reset(h2.Cancel)
@@ -222,7 +222,7 @@ func TestAnOwnerMayFlushWhileItIsNotified(t *testing.T) {
 		t.Fatal("got it taken, want that some waits")
 	}
 	go io.Copy(io.Discard, second)
-	first.must(first.WriteSettings(initialWindow(10)))
+	harness.NoError(first, first.WriteSettings(initialWindow(10)))
 	<-a.told
 	<-b.told
 }
@@ -235,26 +235,26 @@ func TestManySendAtOnce(t *testing.T) {
 	for i := range streams {
 		o := p.request(uint32(2*i+1), true)
 		all.Go(func() {
-			p.must(o.SendHead(head(i*100), false))
+			harness.NoError(p, o.SendHead(head(i*100), false))
 			for sent := 0; sent < size; {
 				n := min(rand.IntN(3000), size-sent)
 				sent += n
 				waits, err := o.SendData(bytes.Repeat([]byte{byte(i)}, n), false)
-				p.must(err)
+				harness.NoError(p, err)
 				p.us.Flush(true)
 				for waits && o.Waits() {
 					<-o.changed
 				}
 			}
 			_, err := o.SendTrailer(head(0))
-			p.must(err)
+			harness.NoError(p, err)
 			p.us.Flush(false)
 		})
 	}
 	got := map[uint32]int{}
 	for ended := 0; ended < streams; {
 		f, err := p.ReadFrame()
-		p.must(err)
+		harness.NoError(p, err)
 		switch f := f.(type) {
 		case *http2.DataFrame:
 			id, n := f.StreamID, len(f.Data())
@@ -262,8 +262,8 @@ func TestManySendAtOnce(t *testing.T) {
 				t.Fatal("got content of another stream")
 			}
 			if n > 0 {
-				p.must(p.WriteWindowUpdate(id, uint32(n)))
-				p.must(p.WriteWindowUpdate(0, uint32(n)))
+				harness.NoError(p, p.WriteWindowUpdate(id, uint32(n)))
+				harness.NoError(p, p.WriteWindowUpdate(0, uint32(n)))
 			}
 		case *http2.HeadersFrame:
 			if f.StreamEnded() {
@@ -282,13 +282,13 @@ func (p *peer) serve(settings ...http2.Setting) {
 	p.Helper()
 	preface := make([]byte, len(http2.ClientPreface))
 	_, err := io.ReadFull(p.Conn, preface)
-	p.must(err)
+	harness.NoError(p, err)
 	if string(preface) != http2.ClientPreface {
 		p.Fatalf("got %q, want the preface", preface)
 	}
-	p.must(p.WriteSettings(settings...))
+	harness.NoError(p, p.WriteSettings(settings...))
 	p.expect("SETTINGS", "WINDOW_UPDATE 0 34465", "SETTINGS ack")
-	p.must(p.WriteSettingsAck())
+	harness.NoError(p, p.WriteSettingsAck())
 	<-p.us.Settled()
 }
 
@@ -300,14 +300,14 @@ func (p *peer) open(end bool) *owner {
 	k.Request("GET", "app", "/")
 	var err error
 	o.Stream, err = p.us.Open(o, &k, end)
-	p.must(err)
+	harness.NoError(p, err)
 	p.us.Flush(false)
 	return o
 }
 
 func (p *peer) respond(id uint32, end bool, fields ...string) {
 	p.Helper()
-	p.must(p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: end}))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: end}))
 }
 
 func TestAClientsStreams(t *testing.T) {
@@ -320,13 +320,13 @@ func TestAClientsStreams(t *testing.T) {
 	}
 	p.respond(1, false, ":status", "103", "link", "x")
 	p.respond(1, false, ":status", "200", "connection", "close", "a", "b")
-	p.must(p.WriteData(1, false, []byte("hi")))
+	harness.NoError(p, p.WriteData(1, false, []byte("hi")))
 	p.respond(1, true, "checksum", "1")
 	want := []string{"head 103 link=x end=false", "head 200 a=b end=false", "data 2 of 2 end=false", "head  checksum=1 end=true"}
 	harness.Equal(t, one.await(t, 4), want)
 	five := p.open(true) // there is room for another one
 	p.expect("HEADERS 5 end")
-	p.must(p.WriteRSTStream(5, http2.ErrCodeRefusedStream))
+	harness.NoError(p, p.WriteRSTStream(5, http2.ErrCodeRefusedStream))
 	five.await(t, 1)
 	p.respond(3, true, ":status", "200") // before the request has ended
 	three.await(t, 1)
@@ -335,7 +335,7 @@ func TestAClientsStreams(t *testing.T) {
 	}
 	p.us.Flush(false)
 	p.expect("RST_STREAM 3 CANCEL")
-	p.must(p.WriteData(3, true, []byte("late")))
+	harness.NoError(p, p.WriteData(3, true, []byte("late")))
 	p.respond(3, true, ":status", "200")
 	p.alive()
 	if one.Abandon() {
@@ -368,7 +368,7 @@ func TestAServersGoAway(t *testing.T) {
 	p.serve()
 	one, three := p.open(true), p.open(true)
 	p.expect("HEADERS 1 end", "HEADERS 3 end")
-	p.must(p.WriteGoAway(1, http2.ErrCodeNo, nil))
+	harness.NoError(p, p.WriteGoAway(1, http2.ErrCodeNo, nil))
 	three.await(t, 1)
 	var reset *h2.ResetError
 	if !errors.As(three.err, &reset) || reset.Code != h2.RefusedStream {

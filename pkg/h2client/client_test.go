@@ -52,7 +52,7 @@ type gate struct {
 func newGate(t *testing.T, streams uint32) *gate {
 	g := &gate{began: make(chan *peer, 100), open: make(chan struct{})}
 	g.app = newApp(t, func(p *peer) {
-		if p.greet(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streams}) != nil {
+		if p.Greet(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: streams}) != nil {
 			return
 		}
 		var mu sync.Mutex

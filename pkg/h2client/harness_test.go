@@ -2,7 +2,6 @@ package h2client_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -71,25 +70,15 @@ type script struct {
 // newPeers is an app that follows a script on each connection.
 func newPeers(t *testing.T, s script) *app {
 	return newApp(t, func(p *peer) {
-		if p.greet(s.settings...) == nil {
+		if p.Greet(s.settings...) == nil {
 			p.follow(s)
 		}
 	})
 }
 
-// greet sends SETTINGS and reads the client's preface.
-func (p *peer) greet(settings ...http2.Setting) error {
-	_, err := io.ReadFull(p, make([]byte, len(wire.Preface)))
-	return errors.Join(err, p.WriteSettings(settings...))
-}
-
 // follow follows a script until the connection ends.
 func (p *peer) follow(s script) {
-	for {
-		f, err := p.ReadFrame()
-		if err != nil {
-			return
-		}
+	p.Follow(func(f http2.Frame) {
 		switch f := f.(type) {
 		case *http2.MetaHeadersFrame:
 			if s.headers != nil {
@@ -100,19 +89,12 @@ func (p *peer) follow(s script) {
 			if s.data != nil {
 				s.data(p, f)
 			}
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				p.WriteSettingsAck()
-			}
-			if s.other != nil {
-				s.other(p, f)
-			}
 		default:
 			if s.other != nil {
 				s.other(p, f)
 			}
 		}
-	}
+	})
 }
 
 // ok answers with status 200 and a body.

@@ -15,7 +15,7 @@ import (
 func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
 	forever := make(chan struct{})
 	a := newApp(t, func(p *peer) {
-		if p.greet() != nil {
+		if p.Greet() != nil {
 			return
 		}
 		if p.index == 0 {

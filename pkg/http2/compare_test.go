@@ -216,16 +216,9 @@ func connect(t testing.TB, proxy *proxytest.Proxy) *client {
 	t.Cleanup(func() { nc.Close() })
 	c := &client{TB: t, Frames: harness.NewFrames(nc), id: 1}
 	_, err := io.WriteString(nc, xhttp2.ClientPreface)
-	c.must(err)
-	c.must(c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 24}))
+	harness.NoError(c, err)
+	harness.NoError(c, c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 24}))
 	return c
-}
-
-func (c *client) must(err error) {
-	c.Helper()
-	if err != nil {
-		c.Fatal(err)
-	}
 }
 
 // flat returns pairs of names and values one after the other.
@@ -268,7 +261,7 @@ func (c *client) receive(id uint32) string {
 		switch f := f.(type) {
 		case *xhttp2.SettingsFrame:
 			if !f.IsAck() {
-				c.must(c.WriteSettingsAck())
+				harness.NoError(c, c.WriteSettingsAck())
 			}
 		case *xhttp2.GoAwayFrame:
 			if f.ErrCode != xhttp2.ErrCodeNo {

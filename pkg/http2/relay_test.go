@@ -2,7 +2,6 @@ package http2_test
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -42,23 +41,12 @@ func newFrameApp(t testing.TB, serve func(s *appStream)) *frameApp {
 }
 
 func serveFrames(conn *harness.AppConn, serve func(s *appStream)) {
-	preface := make([]byte, len(xhttp2.ClientPreface))
-	if _, err := io.ReadFull(conn.In, preface); err != nil || string(preface) != xhttp2.ClientPreface {
+	frames := conn.Frames()
+	if frames.Greet(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 20}) != nil {
 		return
 	}
-	frames := conn.Frames()
-	_ = frames.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 1 << 20})
-	for {
-		f, err := frames.ReadFrame()
-		if err != nil {
-			return
-		}
-		switch f := f.(type) {
-		case *xhttp2.SettingsFrame:
-			if !f.IsAck() {
-				_ = frames.WriteSettingsAck()
-			}
-		case *xhttp2.MetaHeadersFrame:
+	frames.Follow(func(f xhttp2.Frame) {
+		if f, ok := f.(*xhttp2.MetaHeadersFrame); ok {
 			s := &appStream{frames, f, f.StreamID}
 			if f.PseudoValue("path") == "*" { // by which the proxy finds out what the app speaks
 				s.respond(true, ":status", "204")
@@ -66,7 +54,7 @@ func serveFrames(conn *harness.AppConn, serve func(s *appStream)) {
 				serve(s)
 			}
 		}
-	}
+	})
 }
 
 func request(method, path string, more ...[2]string) *script {
@@ -162,31 +150,22 @@ func TestTheStatusOfGRPCIsSeen(t *testing.T) {
 
 func TestExpectReachesTheApp(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {
-		if hasField(s.f, "expect", "100-continue") {
+		if harness.FieldOf(s.f, "expect") == "100-continue" {
 			s.respond(false, ":status", "100")
 		}
 		s.respond(true, ":status", "200")
 	})
 	c := connect(t, a.proxy)
 	id := c.id
-	c.must(c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/", [2]string{"expect", "100-continue"}).fields)...)}))
+	harness.NoError(c, c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/", [2]string{"expect", "100-continue"}).fields)...)}))
 	for {
 		f, err := c.ReadFrame()
-		c.must(err)
+		harness.NoError(c, err)
 		if m, ok := f.(*xhttp2.MetaHeadersFrame); ok {
 			harness.Equal(t, m.PseudoValue("status"), "100", m)
 			return
 		}
 	}
-}
-
-func hasField(f *xhttp2.MetaHeadersFrame, name, value string) bool {
-	for _, h := range f.RegularFields() {
-		if h.Name == name && h.Value == value {
-			return true
-		}
-	}
-	return false
 }
 
 // A client that resets its stream while the response is on its way has gone.
@@ -200,16 +179,16 @@ func TestAClientThatResetsItsStreamHasGone(t *testing.T) {
 			})
 			for range 20 {
 				c := connect(t, a.proxy)
-				c.must(c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 15_000}))
+				harness.NoError(c, c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 15_000}))
 				id := c.send(request("GET", "/"))
 				for got := 0; got < 15_000; {
 					f, err := c.ReadFrame()
-					c.must(err)
+					harness.NoError(c, err)
 					if d, ok := f.(*xhttp2.DataFrame); ok {
 						got += len(d.Data())
 					}
 				}
-				c.must(c.WriteRSTStream(id, xhttp2.ErrCodeCancel))
+				harness.NoError(c, c.WriteRSTStream(id, xhttp2.ErrCodeCancel))
 				if o := harness.Receive(t, a.observations, "observation"); o.Reason != queue.ClientGone {
 					t.Fatalf("got %v, want that the client has gone", o.Reason)
 				}
@@ -233,11 +212,11 @@ func TestBothDirectionsAreHeldBack(t *testing.T) {
 
 // echo sends content and reads it as it comes back, with small windows.
 func echo(c *client, all int) {
-	c.must(c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 3000}))
+	harness.NoError(c, c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: 3000}))
 	id := c.id
 	var mu sync.Mutex
 	window, changed := 65535, make(chan struct{}, 1)
-	c.must(c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/echo").fields)...)}))
+	harness.NoError(c, c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/echo").fields)...)}))
 	go func() {
 		for sent := 0; sent < all; {
 			mu.Lock()
@@ -255,7 +234,7 @@ func echo(c *client, all int) {
 	}()
 	for got := 0; got < all; {
 		f, err := c.ReadFrame()
-		c.must(err)
+		harness.NoError(c, err)
 		mu.Lock()
 		switch f := f.(type) {
 		case *xhttp2.WindowUpdateFrame:

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"io"
 	"net"
 
 	"golang.org/x/net/http2"
@@ -26,6 +27,34 @@ func NewFrames(c net.Conn) *Frames {
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	f.encoder = hpack.NewEncoder(&f.block)
 	return f
+}
+
+// Greet is what a server does first: it reads the client's preface and sends SETTINGS. It
+// returns an error where the client speaks another protocol.
+func (f *Frames) Greet(settings ...http2.Setting) error {
+	preface := make([]byte, len(http2.ClientPreface))
+	if _, err := io.ReadFull(f, preface); err != nil {
+		return err
+	}
+	if string(preface) != http2.ClientPreface {
+		return ErrNotHTTP
+	}
+	return f.WriteSettings(settings...)
+}
+
+// Follow reads frames until the connection ends. It acknowledges SETTINGS, and calls got
+// with each frame.
+func (f *Frames) Follow(got func(http2.Frame)) {
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return
+		}
+		if s, ok := frame.(*http2.SettingsFrame); ok && !s.IsAck() {
+			_ = f.WriteSettingsAck() // the next read tells
+		}
+		got(frame)
+	}
 }
 
 // Block encodes a header block; names and values alternate.
