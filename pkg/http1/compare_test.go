@@ -8,9 +8,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -488,36 +486,6 @@ type seed struct {
 
 const plainAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-var (
-	repeated = regexp.MustCompile(`\\\{(\d+)\*([^}]*)\}`)
-	escaped  = regexp.MustCompile(`\\(r|n|t|0|\\|x[0-9a-fA-F]{2})`)
-)
-
-// unescape reads the escapes of test/conformance/doc.go.
-func unescape(text string) string {
-	text = repeated.ReplaceAllStringFunc(text, func(s string) string {
-		m := repeated.FindStringSubmatch(s)
-		n, _ := strconv.Atoi(m[1])
-		return strings.Repeat(m[2], n)
-	})
-	return escaped.ReplaceAllStringFunc(text, func(s string) string {
-		if i := strings.IndexByte("rnt0\\", s[1]); i >= 0 {
-			return "\r\n\t\x00\\"[i : i+1]
-		}
-		n, _ := strconv.ParseUint(s[2:], 16, 8)
-		return string([]byte{byte(n)})
-	})
-}
-
-// wireLine is the text of a line behind > or |.
-func wireLine(text string) string {
-	text = strings.TrimPrefix(text, " ")
-	if bare, found := strings.CutSuffix(text, `\`); found && !strings.HasSuffix(bare, `\`) {
-		return unescape(bare)
-	}
-	return unescape(text) + "\r\n"
-}
-
 // vectors reads the seeds of the black-box suite.
 func vectors(t testing.TB) (seeds []seed) {
 	t.Helper()
@@ -536,15 +504,15 @@ func vectors(t testing.TB) (seeds []seed) {
 				name, value, isField := strings.Cut(line, ":")
 				switch {
 				case strings.HasPrefix(line, ">"):
-					s.client += wireLine(line[1:])
+					s.client += harness.WireLine(line[1:])
 				case strings.HasPrefix(line, "|"):
-					s.answers += wireLine(line[1:])
+					s.answers += harness.WireLine(line[1:])
 				case file != "classify.txt" || line == "" || line[0] == '#' || strings.HasPrefix(line, "-> ") || strings.HasPrefix(line, "only "):
 				case strings.HasPrefix(line, "body "):
-					body = unescape(line[len("body "):])
+					body = harness.Unescape(line[len("body "):])
 					fields += fmt.Sprintf("Content-Length: %d\r\n", len(body))
 				case isField && !strings.Contains(name, " "):
-					fields += name + ":" + unescape(value) + "\r\n"
+					fields += name + ":" + harness.Unescape(value) + "\r\n"
 				default: // METHOD TARGET
 					head = line + " HTTP/1.1\r\nHost: a.test\r\n"
 				}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/stats"
@@ -159,8 +160,11 @@ func (h *testProxy) of(t *testing.T, f *fake) Observation {
 	return Observation{}
 }
 
-// serve serves f to its end.
-func (h *testProxy) serve(f *fake) { h.Serve(f, &f.state) }
+// serve serves f to its end, and returns it.
+func (h *testProxy) serve(f *fake) *fake {
+	h.Serve(f, &f.state)
+	return f
+}
 
 // start serves f in a goroutine. The channel is closed at its end.
 func (h *testProxy) start(f *fake) <-chan struct{} {
@@ -169,6 +173,13 @@ func (h *testProxy) start(f *fake) <-chan struct{} {
 		defer close(done)
 		h.serve(f)
 	}()
+	return done
+}
+
+// begin is start in a bubble, until f waits.
+func (h *testProxy) begin(f *fake) <-chan struct{} {
+	done := h.start(f)
+	synctest.Wait()
 	return done
 }
 

@@ -73,8 +73,7 @@ func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 				began := h.Drain.arrived
 				time.Sleep(time.Second / 2)
 
-				f := newFake("/any", c.fields...)
-				h.serve(f)
+				f := h.serve(newFake("/any", c.fields...))
 				if got := f.heard(); got != want || f.answers[0].Reason != reason {
 					t.Errorf("%.60q, draining %t: got %.80q, want %.80q, why %v", c.fields, draining, got, want, reason)
 				}
@@ -96,8 +95,7 @@ func TestADrainThatBeginsWhileWeAskForReadinessIsAnswered(t *testing.T) {
 			h.Drain.Begin(true)
 			return ready
 		}
-		f := newFake("/", "K-Network-Probe", "queue")
-		h.serve(f)
+		f := h.serve(newFake("/", "K-Network-Probe", "queue"))
 		harness.Equal(t, f.heard(), "503 shutting down\n", fmt.Sprint("app ", ready))
 	}
 }
@@ -110,8 +108,7 @@ func TestReadinessIsAskedForAsLongAsTheAskerIsThere(t *testing.T) {
 			return ctx.Err()
 		}
 		f := newFake("/", "K-Network-Probe", "queue")
-		done := h.start(f)
-		synctest.Wait()
+		done := h.begin(f)
 		harness.Equal(t, f.heard(), "nothing", "while it asks")
 		f.hangUp()
 		<-done
@@ -126,10 +123,8 @@ func TestTrafficIsForwardedCountedAndObserved(t *testing.T) {
 		start := time.Now()
 		free := make(chan struct{})
 		one, two := newFake("/one").worksUntil(free), newFake("/two", "K-Proxy-Request", "activator").worksUntil(free)
-		done := h.start(one)
-		synctest.Wait()
-		doneToo := h.start(two)
-		synctest.Wait()
+		done := h.begin(one)
+		doneToo := h.begin(two)
 		harness.Equal(t, h.Limit.String(), "1 running, 1 waiting", "limit")
 		n, _ := h.Drain.Flights()
 		harness.Equal(t, n, 2, "in flight")
@@ -169,12 +164,9 @@ func TestAFullQueueIsSaidAtOnce(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		free := make(chan struct{})
-		h.start(newFake("/").worksUntil(free))
-		synctest.Wait()
-		waits := h.start(newFake("/").worksUntil(free))
-		synctest.Wait()
-		full := newFake("/")
-		h.serve(full)
+		h.begin(newFake("/").worksUntil(free))
+		waits := h.begin(newFake("/").worksUntil(free))
+		full := h.serve(newFake("/"))
 		harness.Equal(t, full.heard(), "503 pending request queue full\n", "heard")
 		harness.Equal(t, full.forwarded, 0, "forwarded")
 		o := h.seen[0]
@@ -191,11 +183,9 @@ func TestAClientThatLeavesTheQueueIsLogged499AndGetsNothing(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		free := make(chan struct{})
-		busy := h.start(newFake("/").worksUntil(free))
-		synctest.Wait()
+		busy := h.begin(newFake("/").worksUntil(free))
 		leaver := newFake("/")
-		left := h.start(leaver)
-		synctest.Wait()
+		left := h.begin(leaver)
 		leaver.hangUp()
 		<-left
 		harness.Equal(t, leaver.heard(), "nothing", "heard")
@@ -233,8 +223,7 @@ func TestAClockThatRunsOutBeforeTheResponseIsAnswered(t *testing.T) {
 			}
 			h.Clocks = c.clocks
 			start := time.Now()
-			f := newFake("/").worksUntil(make(chan struct{}))
-			h.serve(f)
+			f := h.serve(newFake("/").worksUntil(make(chan struct{})))
 			o := h.seen[0]
 			what := fmt.Sprintf("%+v, queued %t: ", c.clocks, c.queued)
 			harness.Equal(t, f.heard(), c.want, what+"heard")
@@ -332,8 +321,7 @@ func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 			{newFake("/", "User-Agent", ""), false},
 		} {
 			free := make(chan struct{})
-			done := h.start(c.f.worksUntil(free))
-			synctest.Wait()
+			done := h.begin(c.f.worksUntil(free))
 			what := fmt.Sprint(c.f.request.URL.Path, c.f.fields, ": ")
 			harness.Equal(t, h.Limit.String(), "1 running, 0 waiting", what+"limit")
 			counted := 1
@@ -343,8 +331,7 @@ func TestExcludedRequestsAreLimitedButNotCounted(t *testing.T) {
 			harness.Equal(t, h.Stats.Report(time.Now()).InFlight, counted, what+"counted")
 			n, _ := h.Drain.Flights()
 			harness.Equal(t, n, 1, what+"in flight")
-			turnedAway := newFake(c.f.request.URL.Path, "User-Agent", c.f.fields["User-Agent"])
-			h.serve(turnedAway)
+			turnedAway := h.serve(newFake(c.f.request.URL.Path, "User-Agent", c.f.fields["User-Agent"]))
 			harness.Equal(t, turnedAway.heard(), "503 pending request queue full\n", what+"one more")
 			close(free)
 			<-done
@@ -399,8 +386,7 @@ func TestAPanickingForwardGivesEverythingBack(t *testing.T) {
 			}()
 			synctest.Wait()
 			next := newFake("/")
-			done := h.start(next)
-			synctest.Wait()
+			done := h.begin(next)
 			close(goOn)
 			harness.Equal(t, <-recovered, any("the engine"), "panic")
 			<-done
@@ -415,10 +401,8 @@ func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
 		h := newTestProxy()
 		h.Limit = NewLimit(1, 1)
 		served, waiting := newFake("/").worksUntil(nil), newFake("/")
-		servedDone := h.start(served)
-		synctest.Wait()
-		waitingDone := h.start(waiting)
-		synctest.Wait()
+		servedDone := h.begin(served)
+		waitingDone := h.begin(waiting)
 		h.Drain.Begin(true)
 		harness.Equal(t, h.Drain.Wait(context.Background()), Deadline, "outcome")
 		h.Drain.Abort()
@@ -427,8 +411,7 @@ func TestTheDrainsDeadlineEndsWhoWaitsAndWhoIsServed(t *testing.T) {
 		harness.Equal(t, served.heard(), "503 shutting down\n", "served")
 		harness.Equal(t, waiting.heard(), "503 shutting down\n", "waiting")
 		harness.Equal(t, waiting.forwarded, 0, "waiting, forwarded")
-		late := newFake("/").worksUntil(nil)
-		h.serve(late)
+		late := h.serve(newFake("/").worksUntil(nil))
 		harness.Equal(t, late.heard(), "503 shutting down\n", "late")
 		h.empty(t)
 	})

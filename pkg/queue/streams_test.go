@@ -20,8 +20,7 @@ func (h *testProxy) responding(method, requestType, responseType string, end <-c
 		<-end
 		return Result{Status: 200, Begun: true}
 	}
-	h.start(f)
-	synctest.Wait()
+	h.begin(f)
 	return f
 }
 
@@ -95,8 +94,7 @@ func TestAfterTheQuietPeriodOnlyStreamsGoOn(t *testing.T) {
 		harness.Equal(t, h.of(t, late).Reason, OK, "one that comes in the quiet period")
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 30 * time.Second}, "wait")
 
-		tooLate := newFake("/too-late").worksUntil(nil)
-		h.serve(tooLate)
+		tooLate := h.serve(newFake("/too-late").worksUntil(nil))
 		harness.Equal(t, h.of(t, tooLate).Reason, Draining, "one that comes after it")
 		harness.Equal(t, stream.state.expired(), OK, "the stream")
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, 0}, "wait again: the refused one does not begin a quiet period")
@@ -118,8 +116,7 @@ func TestARestartOfTheAppAloneRefusesNothing(t *testing.T) {
 		h.responding("GET", "", "text/event-stream", end)
 		h.Drain.Begin(false)
 		harness.Equal(t, <-wait(h.Drain), ended{OnlyStreams, time.Second / 2}, "the hook")
-		f := newFake("/")
-		h.serve(f)
+		f := h.serve(newFake("/"))
 		harness.Equal(t, h.of(t, f).Reason, OK, "a request")
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A row is a vector of classify.txt.
@@ -43,9 +45,9 @@ func rows(t *testing.T) []row {
 				if i < 0 {
 					t.Fatalf("classify.txt:%d: no kind %q", v.line, line)
 				}
-				r.kind, r.value = kinds[i], unescape(strings.TrimPrefix(line[len(kinds[i]):], " "))
+				r.kind, r.value = kinds[i], harness.Unescape(strings.TrimPrefix(line[len(kinds[i]):], " "))
 			case strings.HasPrefix(line, "body "):
-				r.body = unescape(line[len("body "):])
+				r.body = harness.Unescape(line[len("body "):])
 			case line == "only HTTP/1.1":
 				r.onlyHTTP11 = true
 			case regexp.MustCompile(`^[A-Z]+ \S+$`).MatchString(line):
@@ -55,7 +57,7 @@ func rows(t *testing.T) []row {
 				if !found {
 					t.Fatalf("classify.txt:%d: %q means nothing", v.line, line)
 				}
-				r.fields = append(r.fields, field{name, unescape(strings.TrimPrefix(value, " "))})
+				r.fields = append(r.fields, field{name, harness.Unescape(strings.TrimPrefix(value, " "))})
 			}
 		}
 		if r.kind == "" {

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Every vector of probes.txt, each with a sidecar of its own.
@@ -53,7 +55,7 @@ func newProbeVector(t *testing.T, v vector) *probeVector {
 		case strings.HasPrefix(line, "asked "):
 			pv.asked = append(pv.asked, line[len("asked "):])
 		case regexp.MustCompile(`^\w+=`).MatchString(line):
-			pv.env = append(pv.env, unescape(line))
+			pv.env = append(pv.env, harness.Unescape(line))
 		default:
 			t.Fatalf("probes.txt:%d: %q means nothing", v.line, line)
 		}
@@ -218,7 +220,7 @@ func (v *probeVector) startApp() *probedApp {
 			next.ServeHTTP(w, r)
 		}), "h1")
 	case "says", "silent", "resets":
-		v.startBareApp(kind, unescape(rest))
+		v.startBareApp(kind, harness.Unescape(rest))
 	case "grpc":
 		s := grpc.NewServer()
 		if rest != "none" {

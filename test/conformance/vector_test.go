@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A vector is one block of a file under testdata.
@@ -51,45 +53,6 @@ func vectors(t *testing.T, file string) []vector {
 	return all
 }
 
-var (
-	repeated = regexp.MustCompile(`\\\{(\d+)\*([^}]*)\}`)
-	escaped  = regexp.MustCompile(`\\(r|n|t|0|\\|x[0-9a-fA-F]{2})`)
-)
-
-// unescape turns the escapes of doc.go into bytes.
-func unescape(text string) string {
-	text = repeated.ReplaceAllStringFunc(text, func(s string) string {
-		m := repeated.FindStringSubmatch(s)
-		n, _ := strconv.Atoi(m[1])
-		return strings.Repeat(m[2], n)
-	})
-	return escaped.ReplaceAllStringFunc(text, func(s string) string {
-		switch s[1] {
-		case 'r':
-			return "\r"
-		case 'n':
-			return "\n"
-		case 't':
-			return "\t"
-		case '0':
-			return "\x00"
-		case '\\':
-			return `\`
-		}
-		n, _ := strconv.ParseUint(s[2:], 16, 8)
-		return string([]byte{byte(n)})
-	})
-}
-
-// wireLine is the text of a > or | line.
-func wireLine(text string) string {
-	text = strings.TrimPrefix(text, " ")
-	if bare, found := strings.CutSuffix(text, `\`); found && !strings.HasSuffix(bare, `\`) {
-		return unescape(bare)
-	}
-	return unescape(text) + "\r\n"
-}
-
 // A play is a vector of the kind that doc.go describes, read.
 type play struct {
 	title        string
@@ -121,7 +84,7 @@ func (s *sight) expect(line string) error {
 		if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
 			return fmt.Errorf("a body stands in quotes: %q", line)
 		}
-		body := unescape(text[1 : len(text)-1])
+		body := harness.Unescape(text[1 : len(text)-1])
 		s.body = &body
 		return nil
 	}
@@ -130,14 +93,14 @@ func (s *sight) expect(line string) error {
 		fields, line = &s.trailers, text
 	}
 	if requestLine.MatchString(line) {
-		s.start = unescape(line)
+		s.start = harness.Unescape(line)
 		return nil
 	}
 	name, value, found := strings.Cut(line, ":")
 	if !found || strings.Contains(name, " ") {
 		return fmt.Errorf("%q is neither a request line nor a field", line)
 	}
-	*fields = append(*fields, field{name, unescape(strings.TrimSpace(value))})
+	*fields = append(*fields, field{name, harness.Unescape(strings.TrimSpace(value))})
 	return nil
 }
 
@@ -147,9 +110,9 @@ func (v vector) play() (*play, error) {
 		var err error
 		switch {
 		case strings.HasPrefix(line, ">"):
-			p.send += wireLine(line[1:])
+			p.send += harness.WireLine(line[1:])
 		case strings.HasPrefix(line, "|"):
-			p.answer += wireLine(line[1:])
+			p.answer += harness.WireLine(line[1:])
 		case line == "app then closes":
 			p.appCloses = true
 		case line == "app sees no request":
@@ -348,7 +311,7 @@ func TestEscapesOfVectorsAreBytes(t *testing.T) {
 		`\{2*\x01}`:   "\x01\x01",
 		`{"a":"\q"}`:  `{"a":"\q"}`,
 	} {
-		if got := unescape(in); got != want {
+		if got := harness.Unescape(in); got != want {
 			t.Errorf("%s: got %q, want %q", in, got, want)
 		}
 	}
