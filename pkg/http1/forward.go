@@ -1,7 +1,6 @@
 package http1
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -76,11 +75,8 @@ func (x *exchange) forwardH2() (result queue.Result) {
 
 // appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
 func (x *exchange) appOnlySpeaksH2(err error) bool {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := x.alarm.Context()
 	defer cancel()
-	if x.alarm.Abortable(cancel) != queue.OK {
-		return false
-	}
 	defer x.alarm.Abortable(nil)
 	return x.call.OnlyH2Behind(ctx, x.c.server.app, err)
 }

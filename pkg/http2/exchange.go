@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
@@ -34,9 +34,7 @@ type exchange struct {
 	woken chan struct{} // holds a sign that the goroutine which serves has to look
 
 	built forward.Built // by Request
-
-	mu   sync.Mutex
-	gone bool // the client has
+	gone  atomic.Bool   // the client has
 }
 
 var _ queue.Exchange = (*exchange)(nil)
@@ -44,7 +42,7 @@ var _ queue.Exchange = (*exchange)(nil)
 func (x *exchange) init(s *Server) {
 	x.server = s
 	x.woken = make(chan struct{}, 1)
-	x.alarm = queue.NewAlarm(x.hasGone)
+	x.alarm = queue.NewAlarm(x.gone.Load)
 	x.body.init(x)
 	x.relay.x = x
 	x.call.Client = (*caller)(x)
@@ -186,9 +184,7 @@ func (x *exchange) end() {
 	x.stream.Release()
 	x.conn.Flush(true)
 	x.conn.leave()
-	x.mu.Lock()
-	x.gone = false
-	x.mu.Unlock()
+	x.gone.Store(false)
 	select {
 	case <-x.woken:
 	default:
@@ -210,7 +206,7 @@ const fieldsKept = 32
 func (x *exchange) awaitAnswer() {
 	timer := time.NewTimer(forward.AnswerTimeout)
 	defer timer.Stop()
-	for late := false; x.stream.Waits() && !x.hasGone() && !late; {
+	for late := false; x.stream.Waits() && !x.gone.Load() && !late; {
 		x.conn.Flush(false)
 		select {
 		case <-x.woken:
@@ -229,13 +225,6 @@ func (x *exchange) wake() {
 	case x.woken <- struct{}{}:
 	default:
 	}
-}
-
-// hasGone reports whether the client has.
-func (x *exchange) hasGone() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.gone
 }
 
 // Header implements queue.Exchange.
@@ -258,7 +247,7 @@ func (x *exchange) Line() queue.Line {
 
 // Request implements queue.Exchange.
 func (x *exchange) Request() *http.Request {
-	return x.built.Get(x.hasGone, func() *http.Request { return forward.Build(x.Line(), x.request.Fields) })
+	return x.built.Get(x.gone.Load, func() *http.Request { return forward.Build(x.Line(), x.request.Fields) })
 }
 
 // Wait implements queue.Exchange.
@@ -316,9 +305,7 @@ func (f *fromClient) Data(by *h2.Conn, p []byte, n int, end bool) {
 // so that whoever wakes finds out why.
 func (f *fromClient) Failed(*h2.Conn, error) {
 	x := (*exchange)(f)
-	x.mu.Lock()
-	x.gone = true
-	x.mu.Unlock()
+	x.gone.Store(true)
 	x.body.fail(errReset)
 	x.alarm.Notify()
 	x.built.Leave()

@@ -1,7 +1,6 @@
 package http2
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -46,11 +45,8 @@ func (x *exchange) appSpeaksH2() (bool, error) {
 	if speaks, known := x.server.app.HeardH2(); known {
 		return speaks, nil
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := x.alarm.Context()
 	defer cancel()
-	if x.alarm.Abortable(cancel) != queue.OK {
-		return false, context.Canceled
-	}
 	return x.server.app.SpeaksH2(ctx)
 }
 
@@ -238,7 +234,7 @@ func (x *exchange) awaitTaken() error {
 
 // tookAll reports, when nothing waits for the client any more, whether that is because it
 // has taken it.
-func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.hasGone() }
+func (x *exchange) tookAll() bool { return !x.stream.Dropped() && !x.gone.Load() }
 
 // caller is an exchange as where a call has come from.
 type caller exchange

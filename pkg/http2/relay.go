@@ -1,7 +1,6 @@
 package http2
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -81,7 +80,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 	if x.request.Expect100 && !end && len(content) == 0 {
 		k.Field(header.Expect, "100-continue")
 	}
-	stream, reused, err := x.server.client.Open(y.dialContext, (*fromApp)(x), k, end, since)
+	stream, reused, err := x.server.client.Open(x.alarm.Context, (*fromApp)(x), k, end, since)
 	x.server.putBlock(k) // before anybody else has his turn: it may be long
 	if err != nil {
 		return false, err
@@ -102,15 +101,6 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 		y.abort() // which was not called, if the connection had come in the moment in which the request was ended
 	}
 	return reused, nil
-}
-
-// dialContext returns a context that ends with the request.
-func (y *relay) dialContext() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	if y.x.alarm.Abortable(cancel) != queue.OK {
-		cancel()
-	}
-	return ctx, cancel
 }
 
 // abort ends the exchange with the user container. It is called by the alarm, and must

@@ -62,7 +62,7 @@ type Server struct {
 func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
 	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers()}
 	server.conns = link.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
-	server.workers.init(server)
+	server.workers.server = server
 	server.blocks.New = func() any { return new(h2.Block) }
 	return server
 }

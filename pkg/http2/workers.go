@@ -28,8 +28,6 @@ type worker struct {
 	exchange exchange
 }
 
-func (w *workers) init(s *Server) { w.server = s }
-
 // get returns a worker whose exchange can be set up for a request. It must be started.
 func (w *workers) get() *worker {
 	if k := w.takeIdle(); k != nil {

@@ -2,7 +2,6 @@ package nethttp
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"maps"
 	"net"
@@ -38,7 +37,9 @@ func (x *exchange) Forward(state *queue.RequestState) queue.Result {
 	}
 	x.alarm.Watch(&x.state)
 	if x.h2 {
-		h2, err := x.ask(x.server.app.SpeaksH2)
+		ctx, cancel := x.alarm.Context()
+		defer cancel()
+		h2, err := x.server.app.SpeaksH2(ctx)
 		if err != nil {
 			var result queue.Result
 			forward.Fail(&result, x.alarm.Abortable(nil), err, x.body.failed())
@@ -168,22 +169,12 @@ func (x *exchange) forwardH2() (result queue.Result) {
 	return result
 }
 
-// ask puts a question to the user container, within the request's clocks. The
-// caller ends the reach of the alarm.
-func (x *exchange) ask(question func(context.Context) (bool, error)) (bool, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if reason := x.alarm.Abortable(cancel); reason != queue.OK {
-		return false, context.Canceled
-	}
-	return question(ctx)
-}
-
 // appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
 func (x *exchange) appOnlySpeaksH2(err error) bool {
-	only, _ := x.ask(func(ctx context.Context) (bool, error) { return x.call.OnlyH2Behind(ctx, x.server.app, err), nil })
-	x.alarm.Abortable(nil)
-	return only
+	ctx, cancel := x.alarm.Context()
+	defer cancel()
+	defer x.alarm.Abortable(nil)
+	return x.call.OnlyH2Behind(ctx, x.server.app, err)
 }
 
 // call is a request to the user container, in whatever HTTP it speaks.

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -113,6 +114,16 @@ func (a *Alarm) Abortable(abort func()) Reason {
 	a.abort = abort
 	a.look()
 	return a.killed
+}
+
+// Context returns a context that ends when the Forward is broken off, until the next
+// Abortable, or by cancel.
+func (a *Alarm) Context() (ctx context.Context, cancel context.CancelFunc) {
+	ctx, cancel = context.WithCancel(context.Background())
+	if a.Abortable(cancel) != OK {
+		cancel()
+	}
+	return ctx, cancel
 }
 
 // Killed returns what has broken the Forward off; OK: nothing has. Any goroutine may call
