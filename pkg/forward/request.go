@@ -43,15 +43,10 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 	switch {
 	case r.Method == "CONNECT": // we are nobody's way out (RFC 9110 section 9.3.6)
 		return queue.BadRequest
-	case !wire.ValidToken(r.Method): // HTTP/2 has room for what no request line can hold
+	case !wire.ValidToken(r.Method), !wire.Visible(r.Target): // HTTP/2 has room for what no request line can hold
 		return queue.BadRequest
 	case maxBody > 0 && r.Length > maxBody:
 		return queue.TooLarge
-	}
-	for i := range len(r.Target) { // nor this
-		if c := r.Target[i]; c <= ' ' || c == 0x7f {
-			return queue.BadRequest
-		}
 	}
 	for i := range r.Fields {
 		if IsAlias(wire.String(r.Fields[i].Name)) {

@@ -150,15 +150,7 @@ func validPath(path, method string) bool {
 	if path == "*" {
 		return method == http.MethodOptions
 	}
-	if path == "" || path[0] != '/' || wire.BadEscape(path) {
-		return false
-	}
-	for i := range len(path) {
-		if path[i] <= ' ' || path[i] == 0x7f {
-			return false
-		}
-	}
-	return true
+	return strings.HasPrefix(path, "/") && wire.Visible(path) && !wire.BadEscape(path)
 }
 
 // serve serves the request that was read, to its end.

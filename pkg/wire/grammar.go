@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"strconv"
 	"unsafe"
 )
 
@@ -150,15 +151,6 @@ func Trim[T text](s T) T {
 
 // decimal reads 1*DIGIT within int64.
 func decimal(s []byte) (n int64, ok bool) {
-	for _, c := range s {
-		if !digit(c) {
-			return 0, false
-		}
-		d := int64(c - '0')
-		if n > (1<<63-1-d)/10 {
-			return 0, false
-		}
-		n = 10*n + d
-	}
-	return n, len(s) > 0
+	u, err := strconv.ParseUint(String(s), 10, 63)
+	return int64(u), err == nil
 }

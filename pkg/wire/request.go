@@ -186,7 +186,7 @@ func (r *Request) line(b []byte) *Refused {
 	}
 	r.Method, r.Target = line[:first], line[first+1:last]
 	version := line[last+1:]
-	if !ValidToken(r.Method) || !visible(r.Target) || len(version) != len("HTTP/1.1") ||
+	if !ValidToken(r.Method) || !Visible(r.Target) || len(version) != len("HTTP/1.1") ||
 		string(version[:5]) != "HTTP/" || !digit(version[5]) || version[6] != '.' || !digit(version[7]) {
 		return &Refused{WordRequestLine}
 	}
@@ -294,11 +294,11 @@ func (r *Request) oddly(word Word, framed bool) {
 	}
 }
 
-// visible reports whether s has neither blanks nor control characters and is
-// not empty. Bytes beyond ASCII are no URI, but they are sent.
-func visible(s []byte) bool {
-	for _, c := range s {
-		if c <= ' ' || c == 0x7f {
+// Visible reports whether s, a request target, has neither blanks nor control characters
+// and is not empty. Bytes beyond ASCII are no URI, but they are sent.
+func Visible[T text](s T) bool {
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c == 0x7f {
 			return false
 		}
 	}
@@ -325,9 +325,7 @@ func BadEscape[T text](s T) bool {
 // (RFC 3986 section 3.2.2, without its escapes being looked at).
 func ValidHost[T text](host T) bool {
 	for i := range len(host) {
-		c := host[i]
-		alphanumeric := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !alphanumeric && strings.IndexByte("!$%&'()*+,-.:;=[]_~", c) < 0 {
+		if c := host[i]; !hostByte(c) && strings.IndexByte("!$%&'()*+,:;=[]", c) < 0 {
 			return false
 		}
 	}
