@@ -147,6 +147,10 @@ func testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T, start pro
 
 // What is given to the client is more than all sockets hold.
 func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
+	proxytest.WithEachEngine(t, testAClientThatTakesNoHintsIsEndedByTheClocks)
+}
+
+func testAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T, start proxytest.Starter) {
 	hint := "HTTP/1.1 103 Early Hints\r\nLink: " + strings.Repeat("x", 200<<10) + "\r\n\r\n"
 	for name, c := range map[string]struct {
 		clocks queue.Clocks
@@ -156,7 +160,7 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocks(t *testing.T) {
 		"send":    {queue.Clocks{Send: time.Second}, queue.IdleTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) {
+			proxy := start(t, harness.NewApp(t, func(conn *harness.AppConn) {
 				conn.Request()
 				for range 90 {
 					conn.Send(hint)

@@ -67,7 +67,11 @@ func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 }
 
 func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{
+	proxytest.WithEachEngine(t, testInterimResponsesPassAndTheFinalStatusStays)
+}
+
+func testInterimResponsesPassAndTheFinalStatusStays(t *testing.T, start proxytest.Starter) {
+	proxy := start(t, harness.NewApp(t, answering(map[string]string{
 		"it": "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\n\r\nno",
 	})), nil)
 	c := proxy.Dial()
@@ -85,6 +89,10 @@ func TestInterimResponsesPassAndTheFinalStatusStays(t *testing.T) {
 }
 
 func TestAnAppThatFailsIsAnswered502(t *testing.T) {
+	proxytest.WithEachEngine(t, testAnAppThatFailsIsAnswered502)
+}
+
+func testAnAppThatFailsIsAnswered502(t *testing.T, start proxytest.Starter) {
 	for name, v := range map[string]struct {
 		answer string
 		reason queue.Reason
@@ -102,7 +110,7 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
+			proxy := start(t, harness.NewApp(t, answering(map[string]string{"it": v.answer})), nil)
 			c := proxy.Dial()
 			c.Send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nX-Answer: it\r\n\r\n")
 			m := c.Receive("POST")
@@ -116,6 +124,10 @@ func TestAnAppThatFailsIsAnswered502(t *testing.T) {
 }
 
 func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
+	proxytest.WithEachEngine(t, testAnAppThatFailsInItsBodyBreaksTheResponse)
+}
+
+func testAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T, start proxytest.Starter) {
 	for name, answer := range map[string]string{
 		"a length":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello<close>",
 		"chunks":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n<close>",
@@ -123,7 +135,7 @@ func TestAnAppThatFailsInItsBodyBreaksTheResponse(t *testing.T) {
 		"bad framing": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			proxy := proxytest.Start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
+			proxy := start(t, harness.NewApp(t, answering(map[string]string{"it": answer})), nil)
 			c := proxy.Dial()
 			c.Send("GET / HTTP/1.1\r\nHost: a\r\nX-Answer: it\r\n\r\nGET /behind HTTP/1.1\r\nHost: a\r\n\r\n")
 			_, m, err := harness.ReadResponse(c.In, "GET")

@@ -32,9 +32,16 @@ func (s *appStream) respond(end bool, fields ...string) { _ = s.WriteHead(s.id, 
 // reads its connection.
 func newFrameApp(t testing.TB, serve func(s *appStream)) *frameApp {
 	t.Helper()
+	return newFrameAppOf(t, false, serve)
+}
+
+// newFrameAppOf is newFrameApp behind this engine or the one on net/http.
+func newFrameAppOf(t testing.TB, netHTTP bool, serve func(s *appStream)) *frameApp {
+	t.Helper()
 	a := &frameApp{observations: make(chan queue.Observation, 1000)}
 	server := harness.NewApp(t, func(conn *harness.AppConn) { serveFrames(conn, serve) })
-	a.proxy = start(t, server.Listener, func(p *queue.Proxy, _ *proxytest.Options) {
+	a.proxy = start(t, server.Listener, func(p *queue.Proxy, o *proxytest.Options) {
+		o.NetHTTP = netHTTP
 		p.Observe = func(o *queue.Observation) { a.observations <- *o }
 	})
 	return a
@@ -141,10 +148,12 @@ func TestTheStatusOfGRPCIsSeen(t *testing.T) {
 			s.respond(true, ":status", "200", "content-type", "text/plain", "grpc-status", "14")
 		}, false},
 	} {
-		a := newFrameApp(t, c.serve)
-		cl := connect(t, a.proxy)
-		cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"})))
-		harness.Equal(t, harness.Receive(t, a.observations, "observation").RPCError, c.want, name)
+		for _, netHTTP := range []bool{false, true} {
+			a := newFrameAppOf(t, netHTTP, c.serve)
+			cl := connect(t, a.proxy)
+			cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"})))
+			harness.Equal(t, harness.Receive(t, a.observations, "observation").RPCError, c.want, name, "net/http", netHTTP)
+		}
 	}
 }
 

@@ -82,21 +82,6 @@ func TestAMethodOverHTTP2ThatIsNoneReachesNoApp(t *testing.T) {
 	}
 }
 
-func TestTheStatusOfGRPCIsSeen(t *testing.T) {
-	for status, want := range map[string]bool{"0": false, "14": true} {
-		proxy := start(t, serve(t, false, true, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/grpc")
-			io.WriteString(w, "ok")
-			w.Header().Set(http.TrailerPrefix+"Grpc-Status", status)
-		}), nil)
-		r, err := proxy.Client("HTTP/2").Get("http://" + proxy.Address + "/")
-		harness.NoError(t, err)
-		io.Copy(io.Discard, r.Body)
-		r.Body.Close()
-		harness.Equal(t, proxy.Observed(1)[0].RPCError, want, status)
-	}
-}
-
 func TestNoHTTP2TrailerSpeaksInOurName(t *testing.T) {
 	proxy := start(t, serve(t, false, true, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Trailer"] = []string{"Proxy-Status, X-Sum"}

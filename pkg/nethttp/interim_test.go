@@ -110,27 +110,3 @@ func TestAClientThatTakesNoHintsIsEndedByTheClocksAndHoldsUpNobody(t *testing.T)
 		}
 	}
 }
-
-func TestMoreThanAHundredHintsAreGarbage(t *testing.T) {
-	for protocol, build := range map[string]func(hints int) *proxytest.Proxy{
-		"HTTP/1.1": func(hints int) *proxytest.Proxy { return startHandler(t, hinting(hints, nil), nil) },
-		"HTTP/2":   func(hints int) *proxytest.Proxy { return start(t, serve(t, false, true, hinting(hints, nil)), nil) },
-	} {
-		for hints, want := range map[int]int{100: 200, 101: 502} {
-			proxy := build(hints)
-			c := proxy.Dial()
-			c.Send("GET /hints HTTP/1.1\r\nHost: a\r\n\r\n")
-			heard, status := 0, 0
-			for status < 200 {
-				r, err := http.ReadResponse(c.In, nil)
-				harness.NoError(t, err)
-				if status = r.StatusCode; status == 103 {
-					heard++
-				}
-			}
-			if status != want || heard > 100 || want == 200 && heard != hints {
-				t.Errorf("%s, %d hints: got %d behind %d hints, want %d", protocol, hints, status, heard, want)
-			}
-		}
-	}
-}
