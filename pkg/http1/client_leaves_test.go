@@ -135,10 +135,5 @@ func TestTheRequestsContextEndsWhenTheClientLeaves(t *testing.T) {
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n")
 	<-asked
 	c.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		proxy.Shutdown()
-	}()
-	harness.Receive(t, done, "end of a probe whose client has gone")
+	harness.Within(t, "end of a probe whose client has gone", func() bool { proxy.Shutdown(); return true })
 }

@@ -3,6 +3,7 @@ package http1_test
 import (
 	"fmt"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -67,11 +68,8 @@ func TestARequestOfHTTP10IsServedDuringShutdown(t *testing.T) {
 	c := proxy.Dial()
 	c.Send("GET /wait HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
 	app.wantRunning(t, 1)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		proxy.Shutdown()
-	}()
+	var shutdown sync.WaitGroup
+	shutdown.Go(proxy.Shutdown)
 	harness.Until(t, "end of accepting", func() bool {
 		c, err := net.Dial("tcp", proxy.Address)
 		if err == nil {
@@ -82,5 +80,5 @@ func TestARequestOfHTTP10IsServedDuringShutdown(t *testing.T) {
 	close(app.free)
 	c.WantBody("/wait")
 	c.WantEnd()
-	<-done
+	shutdown.Wait()
 }

@@ -75,25 +75,23 @@ func TestAnUploadThatAsksFirstIsAnswered(t *testing.T) {
 }
 
 func TestOneOddRequestInAHundredCostsTheOthersNothing(t *testing.T) {
-	for name, v := range map[string]struct {
-		odd string
-	}{
-		"curl asks first":          {curlUpload + "hello"},
-		"HTTP/1.0":                 {"GET /old HTTP/1.0\r\nConnection: keep-alive\r\nHost: a\r\n\r\n"},
-		"Java offers HTTP/2":       {javaOffer},
-		"chunks and trailers":      {goUpload},
-		"a nominated field":        {"GET /n HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\r\n"},
-		"a head of 30 KB":          {"GET /long HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("x", 30<<10) + "\r\n\r\n"},
-		"a target that is no URI":  {"GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n"},
-		"a target in another form": {"GET http://a/p HTTP/1.1\r\nHost: a\r\n\r\n"},
-		"a probe":                  {"GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n"},
+	for name, odd := range map[string]string{
+		"curl asks first":          curlUpload + "hello",
+		"HTTP/1.0":                 "GET /old HTTP/1.0\r\nConnection: keep-alive\r\nHost: a\r\n\r\n",
+		"Java offers HTTP/2":       javaOffer,
+		"chunks and trailers":      goUpload,
+		"a nominated field":        "GET /n HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\r\n",
+		"a head of 30 KB":          "GET /long HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("x", 30<<10) + "\r\n\r\n",
+		"a target that is no URI":  "GET /a%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a target in another form": "GET http://a/p HTTP/1.1\r\nHost: a\r\n\r\n",
+		"a probe":                  "GET / HTTP/1.1\r\nHost: a\r\nK-Network-Probe: queue\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 			c := proxy.Dial()
 			for i := range 300 {
 				if i%100 == 42 {
-					c.Send(v.odd)
+					c.Send(odd)
 					if m := c.Receive("GET"); m.Status() != 200 {
 						t.Fatalf("got %s, want 200", m.Start)
 					}

@@ -28,12 +28,7 @@ func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
 		}
 		harness.Receive(t, begin, "request at the app")
 		a.proxy.Queue.Drain.Begin(true)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			a.proxy.Queue.Drain.Abort()
-		}()
-		harness.Receive(t, ended, "end of Abort")
+		harness.Within(t, "end of Abort", func() bool { a.proxy.Queue.Drain.Abort(); return true })
 		for range requests {
 			if o := harness.Receive(t, a.observations, "observation"); o.Reason != queue.OK && o.Reason != queue.Draining {
 				t.Fatalf("got %v, want %v or %v", o.Reason, queue.OK, queue.Draining)

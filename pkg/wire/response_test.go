@@ -35,20 +35,13 @@ func responseVerdict(r *wire.Response, n int, err error) string {
 	return verdict
 }
 
-func parseResponseBytewise(r *wire.Response, b string) (n int, err error) {
-	for end := 0; end <= len(b) && n == 0 && err == nil; end++ {
-		n, err = r.Parse([]byte(b[:end]))
-	}
-	return n, err
-}
-
 func TestResponseVectorsHaveTheirVerdicts(t *testing.T) {
 	for _, v := range vectors(t, "responses.txt") {
 		t.Run(v.name, func(t *testing.T) {
 			var r wire.Response
 			n, err := r.Parse([]byte(v.bytes))
 			harness.Equal(t, responseVerdict(&r, n, err), v.verdict, v.bytes)
-			n, err = parseResponseBytewise(&r, v.bytes)
+			n, err = parseBytewise(&r, v.bytes)
 			harness.Equal(t, responseVerdict(&r, n, err), v.verdict, v.bytes, "byte by byte")
 		})
 	}
@@ -160,7 +153,7 @@ func TestAResponseServesManyHeads(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nX: y\n\n",
 		"HTTP/1.1 404 No\r\nContent-Length: 5\r\n\r\n",
 	} {
-		n, err := parseResponseBytewise(&r, head)
+		n, err := parseBytewise(&r, head)
 		var fresh wire.Response
 		freshN, freshErr := fresh.Parse([]byte(head))
 		harness.Equal(t, describeResponse(&r, n, err), describeResponse(&fresh, freshN, freshErr), "head", i)
