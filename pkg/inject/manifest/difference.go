@@ -30,18 +30,11 @@ func Compare(a, b []string) []Line {
 		edits = append(edits, Line{' ', a[i], i, i})
 	}
 	for x, y := head, head; x < len(a)-tail || y < len(b)-tail; {
-		piece := shortest(a[x:len(a)-tail], b[y:len(b)-tail])
+		piece, dx, dy := shortest(a[x:len(a)-tail], b[y:len(b)-tail])
 		for _, e := range piece {
 			edits = append(edits, Line{e.Mark, e.Text, e.A + x, e.B + y})
 		}
-		last := piece[len(piece)-1]
-		x, y = x+last.A, y+last.B
-		if last.Mark != '+' {
-			x++
-		}
-		if last.Mark != '-' {
-			y++
-		}
+		x, y = x+dx, y+dy
 	}
 	for i := range tail {
 		at, bt := len(a)-tail+i, len(b)-tail+i
@@ -51,12 +44,12 @@ func Compare(a, b []string) []Line {
 }
 
 // shortest is a shortest way from a to b, one of which has lines, or its first piece:
-// that which comes furthest with mostEdits edits.
-func shortest(a, b []string) []Line {
+// that which comes furthest with mostEdits edits; and how many lines of each it takes.
+func shortest(a, b []string) (way []Line, x, y int) {
 	most := min(len(a)+len(b), mostEdits)
 	reach := make([]int, 2*most+3) // the furthest in a on each diagonal, of which most+1 is the middle one
 	var history [][]int
-	far, x, y, steps := 0, 0, 0, 0 // in both together, in each, and how much of the history led there
+	far, steps := 0, 0 // in both together, and how much of the history led there
 	for d := 0; d <= most && far < len(a)+len(b); d++ {
 		history = append(history, slices.Clone(reach[most-d:most+d+3])) // what this step looks at
 		for k := -d; k <= d; k += 2 {
@@ -75,7 +68,7 @@ func shortest(a, b []string) []Line {
 			}
 		}
 	}
-	return walkBack(a[:x], b[:y], history[:steps])
+	return walkBack(a[:x], b[:y], history[:steps]), x, y
 }
 
 // walkBack follows the furthest reaching ways from the end to the beginning.

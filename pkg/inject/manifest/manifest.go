@@ -219,11 +219,7 @@ func (f *File) JSON() ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
 		}
-		text, err := jsonText(expand(root), "  ")
-		if err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
-		}
-		b.Write(append(text, '\n'))
+		b.Write(append(jsonText(expand(root), "  "), '\n'))
 	}
 	return b.Bytes(), nil
 }
@@ -392,8 +388,7 @@ func objects(f *File, d *document, n *yaml.Node, value any, path string) []*Resu
 			Outcome: inject.Outcome{Verdict: inject.Skipped, Reason: inject.NoPods, Text: "it is no Kubernetes object"}}}
 	}
 	if items, ok := object["items"].([]any); ok && strings.HasSuffix(word(object["kind"]), "List") {
-		at, err := place(target(n), "items")
-		if err == nil && at >= 0 {
+		if at := place(target(n), "items"); at >= 0 {
 			var results []*Result
 			nodes := target(target(n).Content[at]).Content
 			for i, item := range items {
@@ -494,9 +489,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	}
 	doc = expand(doc)
 	for _, c := range changes {
-		if err := (edit{}).apply(doc.Content[0], c); err != nil {
-			return false, fmt.Errorf("%s: %w", c.Path, err)
-		}
+		edit{}.apply(doc.Content[0], c)
 	}
 	text, err := d.written(doc, isJSON)
 	if err != nil {
@@ -513,9 +506,7 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 func (d *document) edited(changes []inject.Change) ([]byte, error) {
 	e := edit{}
 	for _, c := range changes {
-		if err := e.apply(d.node, c); err != nil {
-			return nil, err
-		}
+		e.apply(d.node, c)
 	}
 	return newSplicer(d.text, d.node, e).run(d.node)
 }
@@ -529,8 +520,7 @@ func (d *document) written(doc *yaml.Node, isJSON bool) ([]byte, error) {
 		head = append(slices.Clone(head), '\n')
 	}
 	if isJSON {
-		text, err := jsonText(doc.Content[0], indentOf(d.text))
-		return slices.Concat(head, text, []byte("\n")), err
+		return slices.Concat(head, jsonText(doc.Content[0], indentOf(d.text)), []byte("\n")), nil
 	}
 	var b bytes.Buffer
 	e := yaml.NewEncoder(&b)

@@ -3,7 +3,6 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -218,29 +217,22 @@ func nodeOfJSON(text []byte) (*yaml.Node, error) {
 // had which has lost or won something. What is new has no Line.
 type edit map[*yaml.Node][]*yaml.Node
 
-var errNowhere = errors.New("a path that leads nowhere")
-
-// apply makes one change below a node, as [inject.Apply] does with values.
-func (e edit) apply(root *yaml.Node, c inject.Change) error {
+// apply makes one change below a node, which [inject.Apply] has made with its value: it
+// cannot fail any more. Where nodes lead elsewhere than the value, which a merge can do, the
+// text means something else in the end.
+func (e edit) apply(root *yaml.Node, c inject.Change) {
 	var value *yaml.Node
 	if c.Value != nil {
-		n, err := nodeOfJSON(c.Value)
-		if err != nil {
-			return err
-		}
+		n, _ := nodeOfJSON(c.Value)
 		value = copyOf(n) // to be written in our own style
 	}
 	n := root
 	tokens := inject.Tokens(c.Path)
 	for i, token := range tokens {
-		last := i == len(tokens)-1
-		at, err := place(n, token) // in n.Content, of the value or the item; -1 for none
-		if err != nil {
-			return err
-		}
-		if last {
+		at := place(n, token)
+		if i == len(tokens)-1 {
 			e.put(n, at, token, c, value)
-			return nil
+			return
 		}
 		var child *yaml.Node
 		if at >= 0 {
@@ -249,7 +241,7 @@ func (e edit) apply(root *yaml.Node, c inject.Change) error {
 		switch {
 		case child == nil || isNull(child):
 			if c.Value == nil {
-				return nil
+				return
 			}
 			made := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 			if _, list := inject.Missing(token).([]any); list {
@@ -265,55 +257,49 @@ func (e edit) apply(root *yaml.Node, c inject.Change) error {
 		}
 		n = child
 	}
-	return nil
 }
 
-// place finds what a token means in a node.
-func place(n *yaml.Node, token string) (int, error) {
+// place finds what a token means in a node: where the value or the item is in its Content;
+// -1 for none.
+func place(n *yaml.Node, token string) int {
 	switch n.Kind {
 	case yaml.MappingNode:
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if key := target(n.Content[i]); key.Kind == yaml.ScalarNode && key.Value == token {
-				return i + 1, nil
+				return i + 1
 			}
 		}
-		return -1, nil
 	case yaml.SequenceNode:
 		if i, is := inject.Place(token, len(n.Content)); is {
-			return i, nil
+			return i
 		}
 		called := make([]any, len(n.Content))
 		for i, item := range n.Content {
-			var err error
-			if called[i], err = callsOf(item); err != nil {
-				return 0, err
-			}
+			called[i] = callsOf(item)
 		}
-		return inject.Find(called, token), nil
+		return inject.Find(called, token)
 	}
-	return 0, errNowhere
+	return -1
 }
 
-// callsOf is the part of an item by which [inject.Find] knows it: the rest may be long.
-func callsOf(item *yaml.Node) (any, error) {
+// callsOf is the part of an item by which [inject.Find] knows it: the rest may be long. All
+// of it has been read once without an error.
+func callsOf(item *yaml.Node) any {
 	item = target(item)
 	if item.Kind != yaml.MappingNode {
-		return nil, nil
+		return nil
 	}
 	calls := map[string]any{}
 	for i := 0; i+1 < len(item.Content); i += 2 {
 		switch key := target(item.Content[i]); {
 		case isMerge(key):
-			return valueOf(item)
+			v, _ := valueOf(item)
+			return v
 		case slices.Contains([]string{"name", "protocol", "port", "containerPort"}, key.Value):
-			v, err := valueOf(item.Content[i+1])
-			if err != nil {
-				return nil, err
-			}
-			calls[key.Value] = v
+			calls[key.Value], _ = valueOf(item.Content[i+1])
 		}
 	}
-	return calls, nil
+	return calls
 }
 
 // put sets, adds or takes away one child of a node.

@@ -130,21 +130,19 @@ func quoted(text string) string {
 }
 
 // jsonText writes a node as JSON in its order, with an indentation for each level, or on
-// one line without any.
-func jsonText(n *yaml.Node, indent string) ([]byte, error) {
-	var b bytes.Buffer
-	if err := writeJSON(&b, n); err != nil {
-		return nil, err
-	}
+// one line without any. What a node means must have been read before: the errors are found
+// there.
+func jsonText(n *yaml.Node, indent string) []byte {
+	var b, pretty bytes.Buffer
+	writeJSON(&b, n)
 	if indent == "" {
-		return b.Bytes(), nil
+		return b.Bytes()
 	}
-	var pretty bytes.Buffer
-	err := json.Indent(&pretty, b.Bytes(), "", indent)
-	return pretty.Bytes(), err
+	_ = json.Indent(&pretty, b.Bytes(), "", indent)
+	return pretty.Bytes()
 }
 
-func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
+func writeJSON(b *bytes.Buffer, n *yaml.Node) {
 	n = target(n)
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -153,11 +151,8 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			b.WriteString(quoted(target(n.Content[i]).Value))
-			b.WriteByte(':')
-			if err := writeJSON(b, n.Content[i+1]); err != nil {
-				return err
-			}
+			b.WriteString(quoted(target(n.Content[i]).Value) + ":")
+			writeJSON(b, n.Content[i+1])
 		}
 		b.WriteByte('}')
 	case yaml.SequenceNode:
@@ -166,27 +161,16 @@ func writeJSON(b *bytes.Buffer, n *yaml.Node) error {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			if err := writeJSON(b, item); err != nil {
-				return err
-			}
+			writeJSON(b, item)
 		}
 		b.WriteByte(']')
 	default:
-		return writeScalar(b, n)
+		value, _ := decodeScalar(n)
+		if text, ok := value.(string); ok {
+			b.WriteString(quoted(text))
+			return
+		}
+		text, _ := json.Marshal(value)
+		b.Write(text)
 	}
-	return nil
-}
-
-func writeScalar(b *bytes.Buffer, n *yaml.Node) error {
-	v, err := decodeScalar(n)
-	if err != nil {
-		return err
-	}
-	if text, ok := v.(string); ok {
-		b.WriteString(quoted(text))
-		return nil
-	}
-	text, err := json.Marshal(v)
-	b.Write(text)
-	return err
 }
