@@ -329,56 +329,37 @@ func cutName(s, more string) (name, rest string) {
 // readLabels reads what stands behind an opening brace up to the closing one, and
 // returns it without blanks. No label may be there twice, or be the name.
 func readLabels(s string) (labels, rest string, ok bool) {
-	labels, rest, tidy, ok := scanLabels(s, nil)
-	if ok && !tidy {
-		var fixed strings.Builder
-		scanLabels(s, &fixed)
-		labels = fixed.String()
-	}
-	return labels, rest, ok
-}
-
-// scanLabels does it; tidy says that the labels are as they should be written. If
-// they are not, a builder gets them so.
-func scanLabels(s string, fixed *strings.Builder) (labels, rest string, tidy, ok bool) {
-	start := s
-	tidy = true
+	start, tidy := s, true // as it should be written
 	skipBlanks := func(s string) string {
 		trimmed := strings.TrimLeft(s, blanks)
 		tidy = tidy && len(trimmed) == len(s)
 		return trimmed
 	}
-	for seen := make([]string, 0, 16); ; {
-		if s = skipBlanks(s); strings.HasPrefix(s, "}") {
-			return start[:len(start)-len(s)], s[1:], tidy, true
-		}
-		name, s2 := cutName(s, "")
-		if s2 = skipBlanks(s2); !strings.HasPrefix(s2, "=") {
-			return "", "", false, false
-		}
-		if s2 = skipBlanks(s2[1:]); !strings.HasPrefix(s2, `"`) {
-			return "", "", false, false
-		}
-		value, s2, proper, ended := readQuoted(s2[1:])
-		if !ended || name == "" || name == "__name__" || slices.Contains(seen, name) {
-			return "", "", false, false
+	names, values := make([]string, 0, 16), make([]string, 0, 16)
+	for s = skipBlanks(s); !strings.HasPrefix(s, "}"); s = skipBlanks(s) {
+		name, rest := cutName(s, "")
+		rest, is := strings.CutPrefix(skipBlanks(rest), "=")
+		rest, quoted := strings.CutPrefix(skipBlanks(rest), `"`)
+		value, rest, proper, ended := readQuoted(rest)
+		if !is || !quoted || !ended || name == "" || name == "__name__" || slices.Contains(names, name) {
+			return "", "", false
 		}
 		tidy = tidy && proper
-		if fixed != nil {
-			if len(seen) > 0 {
-				fixed.WriteByte(',')
-			}
-			fixed.WriteString(name + `="` + value + `"`)
-		}
-		seen = append(seen, name)
-
-		if s = skipBlanks(s2); strings.HasPrefix(s, ",") {
+		names, values = append(names, name), append(values, value)
+		if s = skipBlanks(rest); strings.HasPrefix(s, ",") {
 			s = s[1:]
 			tidy = tidy && !strings.HasPrefix(s, "}")
 		} else if !strings.HasPrefix(s, "}") {
-			return "", "", false, false
+			return "", "", false
 		}
 	}
+	if tidy {
+		return start[:len(start)-len(s)], s[1:], true
+	}
+	for i, name := range names {
+		names[i] = name + `="` + values[i] + `"`
+	}
+	return strings.Join(names, ","), s[1:], true
 }
 
 // readQuoted reads up to the closing quote. The backslash of what is no escape is
@@ -415,11 +396,7 @@ func readExemplar(s string) (exemplar string, ok bool) {
 	if !ok || !isNumber(value) || !isTimestamp(timestamp, true) || s != "" {
 		return "", false
 	}
-	exemplar = " # {" + labels + "} " + value
-	if timestamp != "" {
-		exemplar += " " + timestamp
-	}
-	return exemplar, true
+	return strings.TrimSuffix(" # {"+labels+"} "+value+" "+timestamp, " "), true
 }
 
 // isNumber reports whether s is a value. Go reads more than Prometheus does.
