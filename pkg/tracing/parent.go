@@ -79,23 +79,14 @@ func stateOf(x queue.Exchange) string {
 // that is defined to be the same (W3C Trace Context 3.2.2 and 3.3).
 func parseTraceparent(s string) (p parent, ok bool) {
 	const length = len("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
-	if len(s) < length || s[2] != '-' || s[35] != '-' || s[52] != '-' {
-		return p, false
-	}
-	if strings.ContainsAny(s[:length], "ABCDEF") {
-		return p, false
-	}
 	var version, flags [1]byte
-	if !decode(version[:], s[0:2]) || version[0] == 0xff {
-		return p, false
-	}
-	if len(s) > length && (version[0] == 0 || s[length] != '-') {
-		return p, false
-	}
-	if !decode(p.id[:], s[3:35]) || !decode(p.span[:], s[36:52]) || !decode(flags[:], s[53:55]) {
-		return p, false
-	}
-	if p.id == (trace.TraceID{}) || p.span == (trace.SpanID{}) {
+	switch {
+	case len(s) < length || s[2] != '-' || s[35] != '-' || s[52] != '-',
+		strings.ContainsAny(s[:length], "ABCDEF"),
+		!decode(version[:], s[0:2]) || version[0] == 0xff,
+		len(s) > length && (version[0] == 0 || s[length] != '-'),
+		!decode(p.id[:], s[3:35]) || !decode(p.span[:], s[36:52]) || !decode(flags[:], s[53:55]),
+		p.id == trace.TraceID{} || p.span == trace.SpanID{}:
 		return p, false
 	}
 	p.w3c, p.decision = true, no

@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
 	"strings"
@@ -263,8 +264,6 @@ func newSpanID() (id trace.SpanID) {
 	for n == 0 {
 		n = rand.Uint64()
 	}
-	for i := range id {
-		id[i] = byte(n >> (8 * i))
-	}
+	binary.LittleEndian.PutUint64(id[:], n)
 	return id
 }
