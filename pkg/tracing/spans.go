@@ -111,10 +111,14 @@ func serverAttributes(o *queue.Observation, m method) attributes {
 	if o.TLS {
 		scheme = "https"
 	}
+	version := strconv.Itoa(o.Major)
+	if o.Major < 2 {
+		version += "." + strconv.Itoa(o.Minor)
+	}
 	a := make(attributes, 0, 20)
 	a.string("url.path", export.Text(path))
 	a.string("url.scheme", scheme)
-	a.string("network.protocol.version", versionOf(o.Major, o.Minor))
+	a.string("network.protocol.version", version)
 	a.int("http.request.body.size", o.In)
 	a.int("http.response.body.size", o.Out)
 	a.string("queueproxy.reason", o.Reason.String())
@@ -166,13 +170,6 @@ func appAttributes(o *queue.Observation, m method, port int) attributes {
 		a.int("http.response.status_code", int64(o.Status))
 	}
 	return a
-}
-
-func versionOf(major, minor int) string {
-	if major >= 2 {
-		return strconv.Itoa(major)
-	}
-	return strconv.Itoa(major) + "." + strconv.Itoa(minor)
 }
 
 // Bounds of a tracestate in spans.
