@@ -54,20 +54,6 @@ func meaning(t testing.TB, text []byte) []any {
 	return all
 }
 
-func TestUninjectBringsBackWhatTheFilesSay(t *testing.T) {
-	for name, text := range inputs(t) {
-		f := Parse(name, text)
-		if refused(Inject([]*File{f}, nil, inject.Services)) || name == "already-injected" || name == "injected-by-newer" {
-			continue
-		}
-		again := Parse(name, f.Text())
-		Uninject([]*File{again})
-		if got, want := meaning(t, again.Text()), meaning(t, text); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, again.Text(), text)
-		}
-	}
-}
-
 func refused(results []*Result) bool {
 	for _, r := range results {
 		if r.Verdict == inject.Refused {

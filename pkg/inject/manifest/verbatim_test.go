@@ -23,7 +23,7 @@ func injectText(t *testing.T, text string) string {
 func TestUninjectBringsBackEveryByte(t *testing.T) {
 	for name, text := range inputs(t) {
 		f := Parse(name, text)
-		if refused(Inject([]*File{f}, nil, inject.Services)) || bytes.Contains(text, []byte("queue-proxy.dev/status")) {
+		if refused(Inject([]*File{f}, nil, inject.Services)) || name == "already-injected" || name == "injected-by-newer" {
 			continue
 		}
 		if got := takenBack(Parse(name, f.Text())); !bytes.Equal(got, text) {
