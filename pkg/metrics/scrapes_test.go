@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,22 +23,13 @@ func megabytes(n int) string {
 }
 
 // deaf asks a server for its metrics from another address and does not read the answer.
-func deaf(t *testing.T, server *httptest.Server, client string) net.Conn {
+func deaf(t *testing.T, server *httptest.Server, client string) *harness.Client {
 	t.Helper()
-	d := net.Dialer{
-		LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)},
-		Control: func(_, _ string, c syscall.RawConn) (err error) {
-			_ = c.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
-			return err
-		},
-	}
-	c, err := d.Dial("tcp", server.Listener.Addr().String())
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}, Control: harness.Narrow}
+	c := harness.DialBy(t, d, server.Listener.Addr().String())
+	c.Send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
+	_, err := c.Read(make([]byte, 1)) // it is being sent
 	harness.NoError(t, err)
-	t.Cleanup(func() { c.Close() })
-	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\n\r\n", path)
-	if _, err := c.Read(make([]byte, 1)); err != nil { // it is being sent
-		t.Fatal(err)
-	}
 	return c
 }
 
@@ -72,7 +62,6 @@ func TestAPageThatIsGivenUpIsCutOff(t *testing.T) {
 	t.Cleanup(server.Close) // after those that do not read have left
 	first := deaf(t, server, "127.0.0.2")
 	deaf(t, server, "127.0.0.3")
-	_ = first.SetReadDeadline(time.Now().Add(20 * time.Second))
 	r, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("H"), first)), nil)
 	harness.NoError(t, err)
 	if n, err := io.Copy(io.Discard, r.Body); err == nil || n == r.ContentLength {
