@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"encoding/json"
 	"os"
 	"regexp"
 	"strings"
@@ -29,21 +28,9 @@ func TestTheDocumentHasTheFieldsInTheirOrder(t *testing.T) {
 
 	o := get("/")
 	l := &Log{tail: appendTail(nil, &Revision{"rev", "ns", "svc", "cfg", "pod", "ip"})}
-	d := json.NewDecoder(strings.NewReader(string(l.appendJSON(nil, o, "id", "failed"))))
 	var got []string
-	for name := true; ; name = !name { // names and values in turn
-		token, err := d.Token()
-		harness.NoError(t, err)
-		if token == json.Delim('}') {
-			break
-		}
-		if token == json.Delim('{') {
-			name = false
-			continue
-		}
-		if name {
-			got = append(got, token.(string))
-		}
+	for _, m := range regexp.MustCompile(`[{,]"([A-Za-z]+)":`).FindAllSubmatch(l.appendJSON(nil, o, "id", "failed"), -1) {
+		got = append(got, string(m[1]))
 	}
 	harness.Equal(t, got, want, "fields (as docs/request-log.md says)")
 }
