@@ -247,9 +247,7 @@ func TestCloseEndsWithItsContextAndSaysWhatIsLeft(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := l.Close(ctx)
-		if err == nil || !strings.Contains(err.Error(), "2 lines") {
-			t.Errorf("Close: got %v, want an error about 2 lines", err)
-		}
+		harness.Contains(t, fmt.Sprint(err), "2 lines", "Close")
 		close(w.open)
 		mustClose(t, l) // again, to its end
 		harness.Equal(t, strings.Count(w.String(), "\n"), 2, "written", "lines")

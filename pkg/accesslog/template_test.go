@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -89,9 +90,7 @@ func TestABadTemplateIsRefusedAtStart(t *testing.T) {
 		if err == nil {
 			mustClose(t, l)
 		}
-		if err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v, want an error with %q", c.template, err, c.says)
-		}
+		harness.Contains(t, fmt.Sprint(err), c.says, c.template)
 	}
 }
 
@@ -120,9 +119,7 @@ func TestALineThatATemplateSpoilsIsOurs(t *testing.T) {
 			t.Errorf("line %d: got the error %q, want %q", i, v.TemplateError, wantErrors[i])
 		}
 	}
-	if len(reports) != 2 {
-		t.Errorf("reports: got %d, want 2, one for each time it began to fail: %v", len(reports), reports)
-	}
+	harness.Equal(t, len(reports), 2, "reports, one for each time it began to fail", reports)
 }
 
 // What can be counted to is the client's choice.

@@ -39,9 +39,8 @@ func senderTo(t *testing.T, exporter Protocol, s *harness.App) Sender {
 
 func mustSend(t *testing.T, send Sender) {
 	t.Helper()
-	if _, err := send(t.Context(), []byte("spans")); err != nil {
-		t.Errorf("an export: got %v, want no error", err)
-	}
+	_, err := send(t.Context(), []byte("spans"))
+	harness.Equal(t, err, nil, "an export")
 }
 
 func TestExportsShareAConnection(t *testing.T) {
@@ -114,9 +113,7 @@ func TestAnIdleConnectionIsClosed(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if want := 2*maxIdle - time.Second; ended != want {
-			t.Errorf("the connection ended after %v, want %v: %v after its last use", ended, want, maxIdle)
-		}
+		harness.Equal(t, ended, 2*maxIdle-time.Second, "the connection's life")
 	})
 }
 
@@ -233,8 +230,6 @@ func TestExportsGoThroughAProxy(t *testing.T) {
 		e := &end{client: &http.Client{Transport: c}, target: target, fields: http.Header{}, timeout: defaultTimeout}
 		_, err := e.post(t.Context(), nil)
 		c.close()
-		if got := <-lines; got != want {
-			t.Errorf("the proxy got %q, want %q (%v)", got, want, err)
-		}
+		harness.Equal(t, <-lines, want, "at the proxy", err)
 	}
 }

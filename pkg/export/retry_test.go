@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // tries returns when an export was tried, since its first try; answer answers them.
@@ -46,14 +48,11 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 			}
 			return nil
 		})
-		if len(at) != 2 || at[1] != 7*time.Second {
-			t.Errorf("tries: got %v, want a second after 7s", at)
-		}
+		harness.Equal(t, at, []time.Duration{0, 7 * time.Second}, "tries")
 	})
 }
 
 func TestARefusalForGoodIsNotTriedAgain(t *testing.T) {
-	if at := tries(t, func(int) error { return &Refusal{Err: errors.New("bad request")} }); len(at) != 1 {
-		t.Errorf("tries: got %d, want 1", len(at))
-	}
+	at := tries(t, func(int) error { return &Refusal{Err: errors.New("bad request")} })
+	harness.Equal(t, len(at), 1, "tries")
 }

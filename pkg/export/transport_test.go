@@ -22,9 +22,8 @@ func TestEndpointsAreResolved(t *testing.T) {
 		{"http://collector#part", "http://collector"},
 	} {
 		got, err := resolve(c.endpoint)
-		if err != nil || got.String() != c.want {
-			t.Errorf("%q: got %v, %v, want %s", c.endpoint, got, err, c.want)
-		}
+		harness.NoError(t, err, c.endpoint)
+		harness.Equal(t, got.String(), c.want, c.endpoint)
 	}
 	for _, endpoint := range []string{"", "  ", "unix:///x", "http://", "http://host:0", "http://host:70000", "://x", "http://a b/"} {
 		if got, err := resolve(endpoint); err == nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -84,13 +85,10 @@ func TestOneScrapeHasTheAppsMetricsAndOurs(t *testing.T) {
 	got := scrape(t, m.Handler(), text)
 	app, errors := split(t, got)
 	harness.Equal(t, app, "# TYPE jobs_total counter\njobs_total 5\nprocess_cpu_seconds_total 7\n", "of the app")
-	if len(errors) > 0 {
-		t.Errorf("got errors %v, want none", errors)
-	}
+	harness.Equal(t, errors, nil, "errors")
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	if _, err := parser.TextToMetricFamilies(strings.NewReader(got)); err != nil {
-		t.Errorf("got %v, want something that can be read", err)
-	}
+	_, err := parser.TextToMetricFamilies(strings.NewReader(got))
+	harness.NoError(t, err, "Prometheus' own parser")
 	r := <-asked
 	harness.Equal(t, r.RequestURI, "/actuator/prometheus?all=1", "at the app")
 	if got, want := r.Header.Get("Accept"), "text/plain"; !strings.HasPrefix(got, want) {
@@ -110,9 +108,8 @@ func TestAMergedScrapeIsInTheScrapersFormat(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := merged(t, says(c.contentType, c.says)).Handler()
 			app, errors := split(t, scrape(t, h, c.accept))
-			if app != c.want || len(errors) > 0 {
-				t.Errorf("got\n%s\nand errors %v, want\n%s", app, errors, c.want)
-			}
+			harness.Equal(t, app, c.want, "of the app")
+			harness.Equal(t, errors, nil, "errors")
 		})
 	}
 }
@@ -123,9 +120,8 @@ func TestOursKeepTheirNamesInAMergedScrape(t *testing.T) {
 		text:              lines("# TYPE app_queue_proxy_requests_total gauge", "app_queue_proxy_requests_total 1", "# TYPE app_queue_proxy_queue_wait_seconds_count counter", "app_queue_proxy_queue_wait_seconds_count 2"),
 		openMetricsAccept: lines("# TYPE app_queue_proxy_requests_total gauge", "app_queue_proxy_requests_total 1", "# TYPE app_queue_proxy_queue_wait_seconds_count unknown", "app_queue_proxy_queue_wait_seconds_count 2", "# EOF"),
 	} {
-		if app, _ := split(t, scrape(t, m.Handler(), accept)); app != want {
-			t.Errorf("got\n%s\nwant\n%s", app, want)
-		}
+		app, _ := split(t, scrape(t, m.Handler(), accept))
+		harness.Equal(t, app, want, accept)
 	}
 }
 
@@ -222,9 +218,8 @@ func TestOursArriveWithoutTheApp(t *testing.T) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		harness.NoError(t, err)
 		ln.Close()
-		if _, errors := split(t, scrape(t, mergedAt(t, ln.Addr()).Handler(), text)); errors[scrapeUnreachable] != "1" {
-			t.Errorf("got errors %v, want 1 of %s", errors, scrapeUnreachable)
-		}
+		_, errors := split(t, scrape(t, mergedAt(t, ln.Addr()).Handler(), text))
+		harness.Equal(t, errors, map[string]string{scrapeUnreachable: "1"}, "errors")
 	})
 
 	long := strings.Repeat("xxxxx 123\n", 100) // as is allowed
@@ -242,9 +237,8 @@ func TestAnAppOnIPv6AloneIsFound(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	app, errors := split(t, scrape(t, mergedAt(t, ln.Addr()).Handler(), text))
-	if app != "x 1\n" || len(errors) > 0 {
-		t.Errorf("got %q and errors %v, want x 1", app, errors)
-	}
+	harness.Equal(t, app, "x 1\n", "of the app")
+	harness.Equal(t, errors, nil, "errors")
 }
 
 func TestAScraperInAHurryIsAnsweredInTime(t *testing.T) {
@@ -288,9 +282,8 @@ func TestNotMoreThanTwoAppsAnswersAreInMemory(t *testing.T) {
 	}
 	close(leave)
 	for range maxMerges {
-		if app, _ := split(t, <-answers); app != "x 1\n" {
-			t.Errorf("got %q, want x 1", app)
-		}
+		app, _ := split(t, <-answers)
+		harness.Equal(t, app, "x 1\n")
 	}
 }
 
@@ -328,8 +321,7 @@ func TestAPathThatIsNoneIsAnError(t *testing.T) {
 	for _, path := range []string{"metrics", "http://elsewhere/metrics", "/a#b", "/%zz", "/a b\x7f"} {
 		o := options("default")
 		o.Merge = Merge{Port: 8080, Path: path}
-		if _, err := New(o); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) {
-			t.Errorf("%q: got %v, want an error that names it", path, err)
-		}
+		_, err := New(o)
+		harness.Contains(t, fmt.Sprint(err), strconv.Quote(path))
 	}
 }

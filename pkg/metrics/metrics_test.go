@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -286,9 +287,7 @@ func TestProbesAreInNoOtherMetricOfRequests(t *testing.T) {
 	o.Kind = header.KubeletRequest
 	m.Observe(&o)
 	line := `queue_proxy_kubelet_probes_total{code="5xx",reason="ok"} 1` + "\n"
-	if got := strings.Replace(requestLines(t, m), line, "", 1); got != before {
-		t.Errorf("got\n%s\nwant, beside %s,\n%s", got, line, before)
-	}
+	harness.Equal(t, strings.Replace(requestLines(t, m), line, "", 1), before, "beside", line)
 }
 
 func TestKnative118HasItsNamesLabelsAndUnits(t *testing.T) {
@@ -334,9 +333,7 @@ func TestKnative118SaysUnknownForNoService(t *testing.T) {
 	o := options("knative-1.18")
 	o.Service = ""
 	got := scrape(t, newMetrics(t, o).Handler(), text)
-	if want := `service_name="unknown"`; !strings.Contains(got, want) {
-		t.Errorf("got no %s, want one in\n%s", want, got)
-	}
+	harness.Contains(t, got, `service_name="unknown"`)
 }
 
 func TestKnative118NamesAreTheSameForAScraperOfOpenMetrics(t *testing.T) {
@@ -479,9 +476,8 @@ func TestNoSeriesIsThereTwice(t *testing.T) {
 			m.Observe(&obs)
 		}
 	}
-	if _, err := m.gatherer.Gather(); err != nil { // client_golang compares each with all others
-		t.Errorf("got %v, want no error", err)
-	}
+	_, err := m.gatherer.Gather() // client_golang compares each with all others
+	harness.NoError(t, err)
 }
 
 func TestPromlintHasNothingToSayOfOurNames(t *testing.T) {
@@ -545,9 +541,7 @@ func TestNothingIsLostBetweenGoroutines(t *testing.T) {
 		"queue_proxy_readiness_flaps_total":                                                    strconv.Itoa(writers * each),
 	})
 	for series, value := range samples(got, "revision_request_count{") {
-		if value != strconv.Itoa(each) {
-			t.Errorf("%s: got %s, want %d", series, value, each)
-		}
+		harness.Equal(t, value, strconv.Itoa(each), series)
 	}
 }
 
@@ -606,14 +600,12 @@ func TestNamesAreThoseOfTheSetting(t *testing.T) {
 	for word, want := range map[string]names{
 		"": ourNames, "default": ourNames, "knative-1.18": names118, "knative-head": namesHead, "all": allNames, "off": 0,
 	} {
-		if got, err := parseNames(word); got != want || err != nil {
-			t.Errorf("%q: got %v and %v, want %v and no error", word, got, err, want)
-		}
+		got, err := parseNames(word)
+		harness.NoError(t, err, word)
+		harness.Equal(t, got, want, word)
 	}
 	_, err := New(Options{Names: "Default"})
-	if want := `metrics: names "Default": not one of default, knative-1.18, knative-head, all, off`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
+	harness.Equal(t, fmt.Sprint(err), `metrics: names "Default": not one of default, knative-1.18, knative-head, all, off`)
 }
 
 func TestWhatIsPushedIsKnativesHeads(t *testing.T) {

@@ -48,9 +48,7 @@ func TestMetricsArriveOverHTTP(t *testing.T) {
 	o := PushOptions{Target: export.Target{Resource: export.Resource{Service: "svc", Version: "v1"}}}
 	got, path := pushed(t, filled(t, "knative-head"), o)
 	harness.Equal(t, path, "/v1/metrics", "path")
-	if a := attributesOf(got.Resource.Attributes); a["service.name"] != "svc" {
-		t.Errorf("resource: got %v, want service.name svc", a)
-	}
+	harness.Equal(t, attributesOf(got.Resource.Attributes)["service.name"], "svc", "service.name")
 	scope := got.ScopeMetrics[0]
 	if scope.Scope.Name != "github.com/queue-proxy/queue-proxy" || scope.Scope.Version != "v1" || len(scope.Metrics) == 0 {
 		t.Errorf("scope: got %v with %d metrics, want ours with some", scope.Scope, len(scope.Metrics))

@@ -4,10 +4,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -85,9 +83,7 @@ func TestTextHasOneGaugeForEachNumber(t *testing.T) {
 		}
 		got[name] = number
 	}
-	if fmt.Sprint(got) != fmt.Sprint(values) {
-		t.Errorf("got %v\nwant %v", got, values)
-	}
+	harness.Equal(t, got, values)
 	harness.Equal(t, lines[len(lines)-1], "", "last line", "(a line end behind it)")
 	harness.Equal(t, string(appendOpenMetrics(nil, labels, busy)), text+"# EOF\n", "OpenMetrics")
 }
@@ -101,9 +97,7 @@ func TestJSONIsFlatAndHasTheNamesOfTheText(t *testing.T) {
 	for name, value := range values {
 		want[name] = value
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %v\nwant %v", got, want)
-	}
+	harness.Equal(t, got, want)
 }
 
 func TestEmptyLabelsAreLeftOut(t *testing.T) {
@@ -320,19 +314,13 @@ func TestTheHandlerServesTheMomentOfTheScrape(t *testing.T) {
 		s := New(time.Now())
 		h := Handler(s, Labels{Pod: "pod1"}, inProtobuf)
 		s.In(time.Now(), false)
-		scrape := func() []byte { return get(h, "/metrics", nil).Body.Bytes() }
+		scrape := func() string { return get(h, "/metrics", nil).Body.String() }
 
-		if got, want := scrape(), []byte("\n\x04pod1"); !slices.Equal(got, want) {
-			t.Errorf("at once: got %x, want %x", got, want)
-		}
+		harness.Equal(t, scrape(), "\n\x04pod1", "at once")
 		time.Sleep(time.Second)
-		want := []byte("\n\x04pod1\x11\x00\x00\x00\x00\x00\x00\xf0\x3f\x21\x00\x00\x00\x00\x00\x00\xf0\x3f\x31\x00\x00\x00\x00\x00\x00\xf0\x3f")
-		if got := scrape(); !slices.Equal(got, want) {
-			t.Errorf("after a second: got %x, want %x", got, want)
-		}
+		want := "\n\x04pod1\x11\x00\x00\x00\x00\x00\x00\xf0\x3f\x21\x00\x00\x00\x00\x00\x00\xf0\x3f\x31\x00\x00\x00\x00\x00\x00\xf0\x3f"
+		harness.Equal(t, scrape(), want, "after a second")
 		time.Sleep(999 * time.Millisecond)
-		if got := scrape(); !slices.Equal(got, want) {
-			t.Errorf("in the same second: got %x, want %x", got, want)
-		}
+		harness.Equal(t, scrape(), want, "in the same second")
 	})
 }

@@ -163,9 +163,7 @@ func TestWindowsAgreeWithANaiveIntegral(t *testing.T) {
 func compare(t *testing.T, seed uint64, got Report, events []change, now time.Duration) {
 	t.Helper()
 	full := int(now / time.Second)
-	if got.Uptime != time.Duration(full)*time.Second {
-		t.Errorf("seed %d, at %v: uptime: got %v, want %v s", seed, now, got.Uptime, full)
-	}
+	harness.Equal(t, got.Uptime, time.Duration(full)*time.Second, "seed", seed, "at", now, "uptime")
 	for _, c := range []struct {
 		name string
 		got  Window

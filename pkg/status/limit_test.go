@@ -48,9 +48,7 @@ func TestTheRightLimitIsToldWithTheReason(t *testing.T) {
 		"          8        600     10.0 ms     800.0/s\n",
 		"         16        600     20.0 ms     800.0/s\n",
 	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("got %s\nwant in it %s", got, want)
-		}
+		harness.Contains(t, got, want)
 	}
 	var answer struct{ Advice adapt.Advice }
 	harness.NoError(t, json.Unmarshal([]byte(askLimit(t, b, true)), &answer))
@@ -70,9 +68,7 @@ func TestWhatSaysNothingOfTheAppIsNoPartOfTheAdvice(t *testing.T) {
 	} {
 		b := board(probe.State{}, Drain{})
 		observeWorkers(b, change)
-		if got := b.Advice(); len(got.Seen) != 0 {
-			t.Errorf("%s: got %+v, want nothing seen", name, got)
-		}
+		harness.Equal(t, b.Advice().Seen, nil, name, "seen")
 	}
 }
 
@@ -80,9 +76,7 @@ func TestTheAdviceOfAnAdaptiveLimitIsWhatItHasFound(t *testing.T) {
 	b := board(probe.State{}, Drain{})
 	state := adapt.State{Limit: 9, Base: 8, Reason: adapt.Measuring}
 	b.sources.Adaptive = func() (adapt.State, bool) { return state, true }
-	if got := b.Advice(); got.Limit != 0 {
-		t.Errorf("got %+v while it is searching, want no limit", got)
-	}
+	harness.Equal(t, b.Advice().Limit, 0, "while it is searching")
 	state.Found = true
 	if got := b.Advice(); got.Limit != 8 || got.Sure != adapt.High {
 		t.Errorf("got %+v, want 8, sure: high", got)
@@ -93,9 +87,7 @@ func TestTheAdviceOfAnAdaptiveLimitIsWhatItHasFound(t *testing.T) {
 		b.text():              "; the limit is adaptive: app time rose\n",
 		askLimit(t, b, true):  `"reason": "app-time-rose"`,
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("got %s\nwant in it %s", text, want)
-		}
+		harness.Contains(t, text, want)
 	}
 }
 

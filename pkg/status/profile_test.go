@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // A slowReader takes the head of an answer, and its body only once it is released.
@@ -107,14 +108,12 @@ func TestAProfileIsRefusedOnlyWhileAnotherOfItsKindIsMade(t *testing.T) {
 				h := board(probe.State{}, Drain{}).Handler(http.NotFoundHandler(), true)
 				end := hold(h, "goroutine?debug=2", far)
 				w := httptest.NewRecorder()
-				if h.ServeHTTP(w, profileOf(v.path, v.peer)); w.Code != v.want {
-					t.Errorf("while a dump is made: got %d, want %d", w.Code, v.want)
-				}
+				h.ServeHTTP(w, profileOf(v.path, v.peer))
+				harness.Equal(t, w.Code, v.want, "while a dump is made")
 				end()
 				w = httptest.NewRecorder()
-				if h.ServeHTTP(w, profileOf("goroutine?debug=2", far)); w.Code != http.StatusOK {
-					t.Errorf("afterwards: got %d, want 200", w.Code)
-				}
+				h.ServeHTTP(w, profileOf("goroutine?debug=2", far))
+				harness.Equal(t, w.Code, http.StatusOK, "afterwards")
 			})
 		})
 	}

@@ -73,9 +73,7 @@ func TestASampleHasWhatHappenedInItsInterval(t *testing.T) {
 	if s.P50 < 10 || s.P50 > 12 || s.P99 < 1000 || s.P99 > 1200 {
 		t.Errorf("got p50 %v and p99 %v ms, want about 10 and 1000", s.P50, s.P99)
 	}
-	if h[1] != (sample{Running: 2, Waiting: 3}) {
-		t.Errorf("got %+v in an empty interval, want the load alone", h[1])
-	}
+	harness.Equal(t, h[1], sample{Running: 2, Waiting: 3}, "an empty interval: the load alone")
 }
 
 // An overloaded sidecar showed a median of 0.1 ms while the app took a second: it
@@ -322,9 +320,8 @@ func TestWhySaysWhatIsKnown(t *testing.T) {
 		defer server.Close()
 		var text, asJSON bytes.Buffer
 		ready, err := Why(t.Context(), server.Listener.Addr().String(), false, &text)
-		if ready != v.ready || err != nil {
-			t.Errorf("%s: got %v, %v, want %v, nil", name, ready, err, v.ready)
-		}
+		harness.NoError(t, err, name)
+		harness.Equal(t, ready, v.ready, name, "ready")
 		for _, want := range v.want {
 			harness.Contains(t, text.String(), want, name)
 		}
@@ -349,23 +346,18 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	harness.Equal(t, b.snapshot().Problem, "", "before any request")
 	reset, garbage := observation(queue.AppReset, time.Second), observation(queue.AppGarbage, time.Second)
 	b.Observe(reset)
-	if b.FirstNotHTTP(reset) {
-		t.Error("got it said of a connection that broke off")
-	}
+	harness.Equal(t, b.FirstNotHTTP(reset), false, "of a connection that broke off")
 	for i := range 3 {
 		b.Observe(garbage)
 		harness.Equal(t, b.FirstNotHTTP(garbage), i == 0, "request", i)
 	}
 	s := b.snapshot()
-	if s.Problem != NotHTTP || !strings.Contains(s.text(), "problem: the user container does not speak HTTP\n") {
-		t.Errorf("got %q and\n%s\nwant the problem", s.Problem, s.text())
-	}
+	harness.Equal(t, s.Problem, NotHTTP)
+	harness.Contains(t, s.text(), "problem: the user container does not speak HTTP\n")
 	b.Observe(observation(queue.OK, time.Second))
 	harness.Equal(t, b.snapshot().Problem, "", "after an answer in HTTP")
 	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
 	fresh.Observe(observation(queue.OK, time.Second))
 	fresh.Observe(garbage)
-	if fresh.FirstNotHTTP(garbage) {
-		t.Error("got it said of an app that has answered in HTTP")
-	}
+	harness.Equal(t, fresh.FirstNotHTTP(garbage), false, "of an app that has answered in HTTP")
 }

@@ -3,7 +3,7 @@ package tracing
 import (
 	"context"
 	"errors"
-	"strings"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,9 +67,7 @@ func mustClose(t *testing.T, e *exporter) {
 
 func checkCounts(t *testing.T, w *wire, e *exporter, sent, dropped uint64) {
 	t.Helper()
-	if w.sent != sent || e.dropped.Load() != dropped {
-		t.Errorf("got %d sent, %d dropped, want %d, %d", w.sent, e.dropped.Load(), sent, dropped)
-	}
+	harness.Equal(t, []uint64{w.sent, e.dropped.Load()}, []uint64{sent, dropped}, "spans sent and dropped")
 }
 
 func TestSpansOfASecondAreOneBatch(t *testing.T) {
@@ -82,14 +80,10 @@ func TestSpansOfASecondAreOneBatch(t *testing.T) {
 		}
 		time.Sleep(gather)
 		synctest.Wait()
-		if len(w.sizes) != 1 || w.sizes[0] != 30 {
-			t.Errorf("batches: got %v, want one of 30", w.sizes)
-		}
+		harness.Equal(t, w.sizes, []int{30}, "batches")
 		add(e, maxBatch+1)
 		synctest.Wait()
-		if len(w.sizes) != 2 || w.sizes[1] != maxBatch {
-			t.Errorf("batches: got %v, want a full one at once", w.sizes)
-		}
+		harness.Equal(t, w.sizes, []int{30, maxBatch}, "batches, a full one at once")
 		mustClose(t, e)
 		checkCounts(t, w, e, 30+maxBatch+1, 0)
 	})
@@ -235,9 +229,7 @@ func TestCloseCutsWhatRunsAndSaysWhatIsLost(t *testing.T) {
 		began := time.Now()
 		err := e.close(ctx)
 		harness.Equal(t, time.Since(began), 3*time.Second, "close")
-		if err == nil || !strings.Contains(err.Error(), "517 spans") {
-			t.Errorf("close: got %v, want an error about 517 spans", err)
-		}
+		harness.Contains(t, fmt.Sprint(err), "517 spans", "close")
 		checkCounts(t, w, e, 0, maxBatch+5)
 	})
 }

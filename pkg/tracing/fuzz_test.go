@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/export"
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // aMember is a member of a tracestate (W3C Trace Context 3.3.1.2).
@@ -49,9 +50,7 @@ func FuzzState(f *testing.F) {
 		if !good || len(want) > 32 {
 			want = nil
 		}
-		if got := shownState(s); got != strings.Join(want, ",") {
-			t.Errorf("%q: got %q, want %q", s, got, want)
-		}
+		harness.Equal(t, shownState(s), strings.Join(want, ","), s)
 	})
 }
 

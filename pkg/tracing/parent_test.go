@@ -144,9 +144,7 @@ func FuzzParentsAgreeWithOpenCensus(f *testing.F) {
 		for _, f := range r.Fields() {
 			out.Set(f.Name, f.Value)
 		}
-		if got := out.Get("Traceparent"); len(got) != 55 {
-			t.Errorf("traceparent: got %q, want 55 bytes", got)
-		}
+		harness.Equal(t, len(out.Get("Traceparent")), 55, "bytes of traceparent")
 		again := parentOf(carrying(out))
 		if again.id != r.id || again.span != r.next || again.decision >= yes != r.sampled {
 			t.Errorf("%v: got %+v, want trace %v, span %v, sampled %t", out, again, r.id, r.next, r.sampled)
