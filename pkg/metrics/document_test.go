@@ -75,8 +75,6 @@ func shownBy(t *testing.T, names string) (all []shown) {
 }
 
 func TestTheGuideHasEveryMetricWithItsLabels(t *testing.T) {
-	text := contents(t, guide)
-	want := text
 	for _, part := range []struct{ name, table string }{
 		{"default", metricTable(shownBy(t, "default"), true)},
 		{"process", metricTable(shownBy(t, "default"), false)},
@@ -85,15 +83,8 @@ func TestTheGuideHasEveryMetricWithItsLabels(t *testing.T) {
 		{"labels", labelTable()},
 		{"reasons", reasonTable()},
 	} {
-		begin, end := "<!-- "+part.name+" -->\n", "<!-- /"+part.name+" -->\n"
-		head, rest, ok := strings.Cut(want, begin)
-		_, tail, ok2 := strings.Cut(rest, end)
-		if !ok || !ok2 {
-			t.Fatalf("%s: got no marks of %s, want %q and %q", guide, part.name, begin, end)
-		}
-		want = head + begin + "\n" + part.table + "\n" + end + tail
+		harness.Document(t, guide, part.name, "\n"+part.table+"\n", *update)
 	}
-	asWritten(t, guide, text, want)
 }
 
 // metricTable is metrics as the guide shows them: ours, or the others.
@@ -198,16 +189,4 @@ func contents(t testing.TB, name string) string {
 	text, err := os.ReadFile(name)
 	harness.NoError(t, err)
 	return string(text)
-}
-
-// asWritten writes what should be in a file, with -update, or says that it is not.
-func asWritten(t *testing.T, name, got, want string) {
-	t.Helper()
-	switch {
-	case got == want:
-	case *update:
-		harness.NoError(t, os.WriteFile(name, []byte(want), 0o644))
-	default:
-		t.Errorf("%s is not what the code says; go test ./pkg/metrics -update writes it. Got\n%s\nwant\n%s", name, got, want)
-	}
 }
