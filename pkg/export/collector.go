@@ -36,9 +36,6 @@ type Collector struct {
 	Header       http.Header
 }
 
-// IsSet reports whether an endpoint is set.
-func (c *Collector) IsSet() bool { return c.Endpoint != "" || c.BaseEndpoint != "" }
-
 // Choose returns the protocol and the endpoint of a signal: those given, where no variable
 // overrides them. written is the endpoint as somebody wrote it.
 func (c *Collector) Choose(protocol Protocol, endpoint string, s Signal) (_ Protocol, chosen, written string) {

@@ -45,26 +45,19 @@ const (
 func (c PushConfig) Options() (o PushOptions, warnings []string) {
 	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	o.Target = c.Target(export.Metrics)
-	if c.Disabled {
+	protocol := export.Protocol(c.Protocol)
+	switch {
+	case c.Disabled, protocol == export.None, protocol == "prometheus", protocol == "" && c.Collector.Endpoint == "":
 		return o, nil
-	}
-	var protocol export.Protocol
-	var endpoint string
-	switch p := export.Protocol(c.Protocol); p {
-	case export.None, "prometheus":
-		return o, nil
-	case export.OTLP, export.OTLPGRPC:
-		protocol, endpoint, o.Interval = p, c.Endpoint, c.DefaultInterval
-	case "":
-		if c.Collector.Endpoint == "" {
-			return o, nil
-		}
+	case protocol == "":
 		protocol = export.OTLP
+	case protocol == export.OTLP, protocol == export.OTLPGRPC:
+		o.Interval = c.DefaultInterval
 	default:
-		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", p)
+		warn("metrics protocol %q: not one of none, prometheus, grpc, http/protobuf; nothing is pushed", protocol)
 		return o, warnings
 	}
-	protocol, endpoint, written := c.Collector.Choose(protocol, endpoint, export.Metrics)
+	protocol, endpoint, written := c.Collector.Choose(protocol, c.Endpoint, export.Metrics)
 	if protocol == export.OTLPJSON {
 		warn("metrics are not pushed as JSON; they are as http/protobuf")
 		protocol = export.OTLP

@@ -33,12 +33,10 @@ type scrapes struct {
 	handler http.Handler
 	pages   sync.Pool // of *page
 
-	mu        sync.Mutex
-	all       []*turn // that wait, are rendered or sent; the oldest first
-	rendering int
-	bytes     int         // of those that are rendered or sent
-	typical   int         // bytes of the last pages: the next will be like them
-	timer     *time.Timer // calls advance when a page may be given up
+	mu      sync.Mutex
+	all     []*turn     // that wait, are rendered or sent; the oldest first
+	typical int         // bytes of the last pages: the next will be like them
+	timer   *time.Timer // calls advance when a page may be given up
 }
 
 // A turn is a scrape's; guarded by scrapes.mu.
@@ -126,18 +124,28 @@ func (s *scrapes) leave(one *turn) {
 func (s *scrapes) send(one *turn, p *page, cancel func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rendering--
 	s.typical = max(p.size, (s.typical+p.size)/2)
-	s.bytes += p.size - one.bytes
 	one.bytes, one.sent, one.cancel = p.size, time.Now(), cancel
 	s.advance()
 }
 
+// load returns how many pages are being rendered, and the bytes of those and of what is
+// sent. s.mu is held.
+func (s *scrapes) load() (rendering, bytes int) {
+	for _, one := range s.all {
+		bytes += one.bytes
+		if one.begun && one.sent.IsZero() {
+			rendering++
+		}
+	}
+	return rendering, bytes
+}
+
 // advance gives their turn to as many as can have it. s.mu is held.
 func (s *scrapes) advance() {
-	for s.rendering < maxRendered {
+	for {
 		i := slices.IndexFunc(s.all, func(one *turn) bool { return !one.begun })
-		if i < 0 {
+		if rendering, _ := s.load(); i < 0 || rendering == maxRendered {
 			return
 		}
 		one := s.all[i]
@@ -145,8 +153,6 @@ func (s *scrapes) advance() {
 			return
 		}
 		one.begun, one.bytes = true, s.typical
-		s.bytes += one.bytes
-		s.rendering++
 		close(one.come)
 	}
 }
@@ -154,7 +160,10 @@ func (s *scrapes) advance() {
 // makeRoom reports whether there is memory for another page, if need be of one that is
 // given up. Where that may only be in a moment, advance is called then. s.mu is held.
 func (s *scrapes) makeRoom() bool {
-	for s.bytes > 0 && s.bytes+s.typical > maxPageBytes {
+	for {
+		if _, bytes := s.load(); bytes == 0 || bytes+s.typical <= maxPageBytes {
+			return true
+		}
 		held := map[string]int{}
 		for _, one := range s.all {
 			held[one.client] += one.bytes
@@ -175,7 +184,6 @@ func (s *scrapes) makeRoom() bool {
 		}
 		s.end(oldest)
 	}
-	return true
 }
 
 // oldest returns the page of a client that has been sent for longest, nil if none is.
@@ -197,15 +205,7 @@ func (s *scrapes) end(one *turn) {
 
 // remove takes a scrape out, if it still is there. s.mu is held.
 func (s *scrapes) remove(one *turn) {
-	i := slices.Index(s.all, one)
-	if i < 0 {
-		return
-	}
-	s.all = slices.Delete(s.all, i, i+1)
-	s.bytes -= one.bytes
-	if one.begun && one.sent.IsZero() {
-		s.rendering-- // it was not rendered to its end
-	}
+	s.all = slices.DeleteFunc(s.all, func(other *turn) bool { return other == one })
 }
 
 // A page is a response in memory.

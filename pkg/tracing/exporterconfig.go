@@ -47,7 +47,7 @@ func (c ExporterConfig) Options() (o Options, warnings []string) {
 		if c.Debug {
 			o.Sampling = Sampling{Rate: 1}
 		}
-	case c.Collector.IsSet():
+	case c.Collector.Endpoint != "" || c.Collector.BaseEndpoint != "":
 		o.Protocol = export.OTLP
 		o.Sampling = Sampling{Rate: 1, Follow: true} // OpenTelemetry's default
 	}
