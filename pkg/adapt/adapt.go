@@ -234,12 +234,8 @@ func (l *Limiter) pause(now time.Time, why Reason) {
 // endBase ends a window of the base.
 func (l *Limiter) endBase(now time.Time, w *tally) {
 	l.search.finest = min(max(stepOfSpread*w.spread(), finestStep), changeStep)
-	if change := l.watch.note(w); change != same {
-		direction := up
-		if change == slower {
-			direction = down
-		}
-		l.search.begin(changeStep, direction)
+	if changed, where := l.watch.note(w); changed {
+		l.search.begin(changeStep, where)
 		l.trial = trial{}
 		l.watch = watch{expected: w.mean()}
 	} else {

@@ -82,15 +82,6 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// change is how the app time at the base has changed.
-type change int
-
-const (
-	same change = iota
-	slower
-	faster
-)
-
 // A watch notices that the app time at the base is no longer what it was. It sums by how
 // much it is longer, or shorter, than expected, less what may be chance.
 type watch struct {
@@ -98,8 +89,10 @@ type watch struct {
 	longer, shorter float64
 }
 
-// note notes the app time of a window.
-func (w *watch) note(t *tally) change {
+// note notes the app time of a window. It reports whether that has changed, and where the
+// best limit is now: below the base of an app that is slower, above that of one that is
+// faster.
+func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
 		least  = 0.05 // of the logarithm of the app time
 		alarm  = 0.4
@@ -110,18 +103,15 @@ func (w *watch) note(t *tally) change {
 		alarmErrors = 5
 	)
 	if w.expected == 0 {
-		return same
+		return false, up
 	}
 	x, sigma := math.Log(t.mean()/w.expected), math.Sqrt(t.variance())
 	chance, enough := max(least, leastErrors*sigma), max(alarm, alarmErrors*sigma)
 	w.longer = max(0, w.longer+x-chance)
 	w.shorter = max(0, w.shorter-x-chance)
 	w.expected *= math.Exp(follow * x)
-	switch {
-	case w.longer > enough:
-		return slower
-	case w.shorter > enough:
-		return faster
+	if w.longer > enough {
+		return true, down
 	}
-	return same
+	return w.shorter > enough, up
 }

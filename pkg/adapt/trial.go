@@ -68,7 +68,7 @@ func (t *trial) add(w *tally, lasted time.Duration) {
 	t.lasted += lasted
 	if t.candidate.good > 0 {
 		t.watch.expected = t.candidate.mean()
-		if t.watch.note(w) != same {
+		if changed, _ := t.watch.note(w); changed {
 			t.base, t.candidate, t.watch = tally{}, tally{}, watch{}
 		}
 	}

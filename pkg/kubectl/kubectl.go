@@ -19,6 +19,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -38,7 +39,12 @@ const endWait = 3 * time.Second
 
 func (c Command) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, append(args, c.Flags...)...)
-	cmd.Cancel = func() error { return interrupt(cmd.Process) }
+	cmd.Cancel = func() error {
+		if cmd.Process.Signal(syscall.SIGTERM) == nil {
+			return nil
+		}
+		return cmd.Process.Kill() // on systems that have no way to ask
+	}
 	cmd.WaitDelay = endWait
 	return cmd
 }

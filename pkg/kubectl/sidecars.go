@@ -151,12 +151,9 @@ func inTime(err error) error {
 
 // A portError is the error of a port that did not answer with 200.
 type portError struct {
-	text   string
+	error
 	silent bool // the pod answers, and has nothing there: the sidecar may have no metrics
 }
-
-// Error implements error.
-func (e *portError) Error() string { return e.text }
 
 // ask asks a port of a pod through the API server. The body of the answer must be closed.
 func (p *Proxy) ask(ctx context.Context, s top.Sidecar, port int, accept string, query url.Values) (*http.Response, error) {
@@ -169,13 +166,13 @@ func (p *Proxy) ask(ctx context.Context, s top.Sidecar, port int, accept string,
 	_, last, _ := strings.Cut(status.Message, "dial tcp ") // "10.0.0.1:9091: connect: connection refused"
 	switch {
 	case status.Kind == "": // the sidecar's own
-		return nil, &portError{fmt.Sprintf("port %d answered %s", port, res.Status), res.StatusCode == http.StatusNotFound}
+		return nil, &portError{fmt.Errorf("port %d answered %s", port, res.Status), res.StatusCode == http.StatusNotFound}
 	case res.StatusCode == http.StatusForbidden:
 		return nil, errors.New("forbidden: get of pods/proxy is needed")
 	case last != "":
 		parts := strings.Split(last, ": ")
 		reason := parts[len(parts)-1]
-		return nil, &portError{fmt.Sprintf("port %d: %s", port, reason), reason == "connection refused"}
+		return nil, &portError{fmt.Errorf("port %d: %s", port, reason), reason == "connection refused"}
 	}
 	return nil, fmt.Errorf("port %d: %s", port, status.Message)
 }
