@@ -1,9 +1,10 @@
-// Package forward holds the rules of forwarding that all engines share: the head of the
-// request that the user container gets, which fields of its response the client gets, and
-// the reason for which a request has failed.
+// Package forward holds what all engines share of forwarding: the head of the request that
+// the user container gets, what a call to it consists of, which fields of its response the
+// client gets, and the reason for which a request has failed.
 //
-// It works on fields alone and knows no connection. What it is given is not copied:
-// strings and fields may point into the buffers of an engine.
+// It works on fields alone and knows no connection: calls are made by packages upstream and
+// h2client. What it is given is not copied: strings and fields may point into the buffers of
+// an engine.
 package forward
 
 import (
