@@ -41,7 +41,8 @@ func (c *Call) Began(result *queue.Result, status int) {
 // Failed notes in result that there is no response, as [Fail] does, and what is left of the
 // call.
 func (c *Call) Failed(result *queue.Result, killed queue.Reason, err, body error) {
-	result.Replayed, result.Held = c.Sends > 1, c.Held
+	result.Replayed = c.Sends > 1
+	result.Held, c.Held = c.Held, nil // the call is kept for the next request
 	Fail(result, killed, err, body)
 }
 
