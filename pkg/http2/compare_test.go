@@ -33,7 +33,8 @@ import (
 //   - the case of field names at an app that speaks HTTP/1.1, and the order of fields of
 //     different names;
 //   - the date;
-//   - blanks around the value of a cookie, which we do not pass on;
+//   - blanks around the value of a cookie, which we do not pass on, and an empty cookie,
+//     which we do;
 //   - how content is cut into frames and chunks, and whether END_STREAM comes with the
 //     last of it;
 //   - Content-Length of a response that net/http finds out by itself, or leaves out (of a
@@ -399,7 +400,7 @@ func comparable(s *script) bool {
 		}
 	}
 	for _, f := range s.fields {
-		if f[0] == "cookie" && f[1] != strings.Trim(f[1], " \t") {
+		if f[0] == "cookie" && (f[1] == "" || f[1] != strings.Trim(f[1], " \t")) {
 			return false
 		}
 		if f[0] == ":protocol" || strings.HasPrefix(strings.ToLower(f[0]), "k-") || strings.ToLower(f[0]) == "user-agent" || f[0] == "expect" {
