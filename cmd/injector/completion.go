@@ -19,7 +19,7 @@ func commandNames() []string {
 func program() completion.Program {
 	p := completion.Program{Name: "injector"}
 	for _, name := range commandNames() {
-		p.Commands = append(p.Commands, completion.Command{Name: name, Args: argsOf(name), Flags: flagsOf(name), Values: valuesOf(name)})
+		p.Commands = append(p.Commands, completion.Command{Name: name, Flags: flagsOf(name), Values: valuesOf(name)})
 	}
 	return p
 }
@@ -43,17 +43,6 @@ func flagsOf(name string) *flag.FlagSet {
 		optionFlags(flags, inject.Options{})
 	}
 	return flags
-}
-
-// argsOf are the words that a command takes.
-func argsOf(name string) []string {
-	switch name {
-	case "completion":
-		return completion.Shells()
-	case "help":
-		return commandNames()
-	}
-	return nil
 }
 
 // completion prints the script by which a shell completes our commands and flags.

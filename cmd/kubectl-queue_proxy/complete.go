@@ -17,11 +17,8 @@ func shellProgram() completion.Program {
 	p := completion.Program{Name: fileName}
 	for _, name := range commandNames() {
 		c := completion.Command{Name: name, Flags: new(commandLine).flagsOf(name), Values: valuesOf()}
-		switch name {
-		case "completion":
+		if name == "completion" {
 			c.Args = shells()
-		case "help":
-			c.Args = commandNames()
 		}
 		p.Commands = append(p.Commands, c)
 	}

@@ -70,14 +70,7 @@ func program() completion.Program {
 	line := new(commandLine)
 	p := completion.Program{Name: "queue-proxy", Flags: line.flags(new(bool))}
 	for _, name := range commandNames() {
-		c := completion.Command{Name: name, Flags: line.flagsOf(name), Values: map[string][]string{"o": formats()}}
-		switch name {
-		case "completion":
-			c.Args = completion.Shells()
-		case "help":
-			c.Args = commandNames()
-		}
-		p.Commands = append(p.Commands, c)
+		p.Commands = append(p.Commands, completion.Command{Name: name, Flags: line.flagsOf(name), Values: map[string][]string{"o": formats()}})
 	}
 	return p
 }

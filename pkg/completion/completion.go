@@ -12,7 +12,8 @@ import (
 // Shells are those that there are scripts for.
 func Shells() []string { return []string{"bash", "zsh", "fish"} }
 
-// A Program is what a shell is to know of one.
+// A Program is what a shell is to know of one. Commands that say nothing else of themselves
+// take the names of commands, if they are called help, and [Shells], if completion.
 type Program struct {
 	Name     string
 	Flags    *flag.FlagSet // before a command; nil for none
@@ -22,7 +23,7 @@ type Program struct {
 // A Command is the first word behind a program's name, and what may follow it.
 type Command struct {
 	Name   string
-	Args   []string            // words that it takes; none where it takes files, or nothing
+	Args   []string            // words that it takes; none where it takes files, or nothing, but see Program
 	Flags  *flag.FlagSet       // nil for none
 	Values map[string][]string // of flags that take one of a few, by the flag's name
 }
@@ -47,7 +48,14 @@ func (p Program) all() []Command {
 	for _, c := range p.Commands {
 		first.Args = append(first.Args, c.Name)
 	}
-	return append([]Command{first}, p.Commands...)
+	all := append([]Command{first}, p.Commands...)
+	usual := map[string][]string{"help": first.Args, "completion": Shells()}
+	for i, c := range all {
+		if c.Args == nil {
+			all[i].Args = usual[c.Name]
+		}
+	}
+	return all
 }
 
 // bash is the script of bash. bash makes three words of -flag=value, and zsh one. A flag may be
