@@ -172,14 +172,20 @@ func detached(r *http.Request) *http.Request {
 	return c
 }
 
+// behind is what stands behind pointers; invalid: nothing does.
+func behind(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	return v
+}
+
 // index is text/template's, but what is not there is the zero value, never an error:
 // {{index .Request.Header "X" 0}} of a request without X is empty.
 func index(item any, keys ...any) (any, error) {
 	v := reflect.ValueOf(item)
 	for _, key := range keys {
-		for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
-			v = v.Elem()
-		}
+		v = behind(v)
 		k := reflect.ValueOf(key)
 		switch v.Kind() {
 		case reflect.Map:
