@@ -6,6 +6,7 @@ package export
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/binary"
@@ -130,9 +131,7 @@ func New(t Target) (Sender, func(), error) {
 	default:
 		return nil, nil, fmt.Errorf("exporter %q: not one of zipkin, http/protobuf, http/json, grpc, stdout, none", t.Protocol)
 	}
-	if target.Path == "" {
-		target.Path = t.Signal.path
-	}
+	target.Path = cmp.Or(target.Path, t.Signal.path)
 	e.target = target.String()
 	var proxy *url.URL
 	if proxied {

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"compress/flate"
 	"compress/gzip"
 	"context"
@@ -55,7 +56,7 @@ const (
 
 // merge serves our metrics and the user container's.
 type merge struct {
-	url         string
+	url         *url.URL
 	timeout     time.Duration
 	size        int64
 	client      *http.Client
@@ -72,16 +73,16 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 	if o.Port == 0 {
 		return nil, nil
 	}
-	appPath := o.Path
-	if appPath == "" {
-		appPath = path
+	appPath, port := cmp.Or(o.Path, path), strconv.Itoa(o.Port)
+	app, err := url.Parse("http://" + net.JoinHostPort("127.0.0.1", port) + appPath)
+	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
+		return nil, fmt.Errorf("%q is not the path of metrics: it must begin with / and have no fragment", o.Path)
 	}
-	port := strconv.Itoa(o.Port)
 	m := &merge{
 		registry: r,
-		url:      "http://" + net.JoinHostPort("127.0.0.1", port) + appPath,
-		timeout:  o.timeout,
-		size:     o.maxSize,
+		url:      app,
+		timeout:  cmp.Or(o.timeout, mergeTimeout),
+		size:     cmp.Or(o.maxSize, mergeSize),
 		slots:    make(chan struct{}, maxMerges),
 		failed:   r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason"),
 		client: &http.Client{
@@ -94,15 +95,6 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 				MaxResponseHeaderBytes: maxAppHead,
 			},
 		},
-	}
-	if u, err := url.Parse(m.url); err != nil || !strings.HasPrefix(appPath, "/") || u.Fragment != "" {
-		return nil, fmt.Errorf("%q is not the path of metrics: it must begin with / and have no fragment", o.Path)
-	}
-	if m.timeout <= 0 {
-		m.timeout = mergeTimeout
-	}
-	if m.size <= 0 {
-		m.size = mergeSize
 	}
 	for _, reason := range []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy} {
 		m.failed.WithLabelValues(reason) // is there from zero on
@@ -195,17 +187,14 @@ func (m *merge) patience(r *http.Request) time.Duration {
 
 // ask makes the request.
 func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, reason string) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url, nil)
-	if err != nil {
-		return nil, scrapeUnreachable
-	}
-	q.Header.Set("Accept", "text/plain;version=0.0.4,*/*;q=0.1")
+	accept := "text/plain;version=0.0.4,*/*;q=0.1"
 	if openMetrics {
-		q.Header.Set("Accept", "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1")
+		accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 	}
-	q.Header.Set("Accept-Encoding", "identity")
-	q.Header.Set("User-Agent", "queue-proxy")
-	a, err := m.client.Do(q)
+	q := &http.Request{Method: http.MethodGet, URL: m.url, Header: http.Header{
+		"Accept": {accept}, "Accept-Encoding": {"identity"}, "User-Agent": {"queue-proxy"},
+	}}
+	a, err := m.client.Do(q.WithContext(ctx))
 	if err != nil {
 		return nil, scrapeUnreachable
 	}

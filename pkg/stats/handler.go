@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"cmp"
 	"fmt"
 	"mime"
 	"net/http"
@@ -39,10 +40,7 @@ const path = "/metrics"
 // The handler may be called concurrently. It takes the time from time.Now.
 func Handler(s *Stats, l Labels, otherwise Format) http.Handler {
 	l = l.validUTF8()
-	first := byName(otherwise)
-	if first == nil {
-		first = byName(inProtobuf)
-	}
+	first := cmp.Or(byName(otherwise), byName(inProtobuf))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != path {
 			http.NotFound(w, r)

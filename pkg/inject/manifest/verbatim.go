@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -144,11 +145,8 @@ func (d *document) kept() (text []byte, hunks string) {
 // are hunks that stand in the object, "" for none.
 func (d *document) restore(changes []inject.Change, inStatus string) bool {
 	text, comment := d.kept()
-	if comment == "" {
-		comment = inStatus
-	}
 	var hunks []hunk
-	if comment == "" || json.Unmarshal([]byte(comment), &hunks) != nil {
+	if json.Unmarshal([]byte(cmp.Or(comment, inStatus)), &hunks) != nil { // "" is no JSON
 		return false
 	}
 	value, err := valueOf(d.node)
