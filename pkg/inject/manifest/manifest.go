@@ -62,9 +62,6 @@ type Result struct {
 
 // Advice says what people often get wrong in the probes of such pods, a sentence each.
 func (r *Result) Advice() []string {
-	if r.object == nil {
-		return nil
-	}
 	path, ok := inject.Template(r.object)
 	if !ok {
 		return nil
@@ -247,7 +244,6 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 	served := map[*Result]bool{} // by a Service of these files
 	for _, r := range results {
 		switch {
-		case r.object == nil:
 		case isService(r):
 			var selects []bool
 			r.Outcome, selects = inject.FollowService(r.object, all, step)

@@ -24,7 +24,6 @@ func Status(files []*File) []Rollout {
 	var pods, services []*Result
 	for _, r := range list(files) {
 		switch {
-		case r.object == nil:
 		case r.apiVersion() == "v1" && r.Kind == "Pod" && lives(r.object):
 			pods = append(pods, r)
 		case isService(r):
