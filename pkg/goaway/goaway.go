@@ -184,38 +184,26 @@ func (c *Conn) CloseWrite() error {
 // A Set holds connections that are to be notified at the same time. The zero Set is empty,
 // the nil Set stays so. It is safe for concurrent use.
 type Set struct {
-	mu    sync.Mutex
-	conns map[*Conn]struct{}
+	conns sync.Map // of *Conn
 }
 
 // Add puts a connection into the set, and Remove takes it out.
 func (s *Set) Add(c *Conn) {
-	if s == nil {
-		return
+	if s != nil {
+		s.conns.Store(c, nil)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.conns == nil {
-		s.conns = make(map[*Conn]struct{})
-	}
-	s.conns[c] = struct{}{}
 }
 
 // Remove undoes Add.
 func (s *Set) Remove(c *Conn) {
-	if s == nil {
-		return
+	if s != nil {
+		s.conns.Delete(c)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
 }
 
 // GoAway tells all clients. It does not wait for those that do not read.
 func (s *Set) GoAway() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.conns {
-		go c.GoAway()
+	for c := range s.conns.Range {
+		go c.(*Conn).GoAway()
 	}
 }

@@ -202,10 +202,8 @@ func (l *Limit) wake() {
 
 // clientOf returns the address of the client; the zero address where it has none.
 func clientOf(conn net.Conn) netip.Addr {
-	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
+	a, _ := conn.RemoteAddr().(*net.TCPAddr) // of nil it is the zero address
+	return a.AddrPort().Addr().Unmap()
 }
 
 // forget stops counting a connection. l.mu is held.
