@@ -193,8 +193,7 @@ func (s *SamplerArg) parse(text string) error {
 	if err != nil {
 		return fmt.Errorf("%.64q is not a number from 0 to 1; it is left out", text)
 	}
-	s.V = &n
-	return nil
+	return s.set(&n, nil)
 }
 
 // A Collector is where OpenTelemetry's variables send one signal, and how.

@@ -149,8 +149,7 @@ func (d *Duration) parse(text string) error {
 			if n < 0 || n > int64(longest/unit) {
 				return errNotAllowed
 			}
-			d.V = time.Duration(n) * unit
-			return nil
+			return d.set(time.Duration(n)*unit, nil)
 		}
 	}
 	least, _ := time.ParseDuration(d.tag.Get("min")) // 0 where there is none
@@ -158,8 +157,7 @@ func (d *Duration) parse(text string) error {
 	if err != nil || v < least || v > longest {
 		return errNotAllowed
 	}
-	d.V = v
-	return nil
+	return d.set(v, nil)
 }
 
 func (d *Duration) String() string {
@@ -179,8 +177,7 @@ func (b *Bool) parse(text string) error {
 	if err != nil {
 		return errNotAllowed
 	}
-	b.V = v
-	return nil
+	return b.set(v, nil)
 }
 
 // Fraction is a number between 0 and 1.
@@ -213,8 +210,7 @@ func (c *Choice[T]) allowed() string { return "one of " + strings.Join(c.words()
 func (c *Choice[T]) parse(text string) error {
 	for _, word := range c.words() {
 		if strings.EqualFold(word, text) {
-			c.V = T(word)
-			return nil
+			return c.set(T(word), nil)
 		}
 	}
 	return errNotAllowed
@@ -257,8 +253,7 @@ func (l *list) parseUnless(text string, bad func(item string) bool) error {
 	if slices.ContainsFunc(items, bad) {
 		return errNotAllowed
 	}
-	l.V = items
-	return nil
+	return l.set(items, nil)
 }
 
 // Paths are exact, or prefixes that end in *.
@@ -403,8 +398,7 @@ func (p *Probes) parse(text string) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	p.V = found
-	return nil
+	return p.set(found, nil)
 }
 
 func (p *Probes) String() string { return p.encode(p.V) }
