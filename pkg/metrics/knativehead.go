@@ -116,11 +116,7 @@ func newClientSeries(r *registry, tags *routeTags) *tagTable[clientSeries] {
 
 func (k *knativeHead) observe(o *queue.Observation, tag int) {
 	method, version, code := method(o.Method), protocol(o.Major, o.Minor), status(o.Status)
-	scheme := 0
-	if o.TLS {
-		scheme = 1
-	}
-	s := k.server.at(tag, method, scheme, version, code)
+	s := k.server.at(tag, method, place(o.TLS), version, code)
 	s.duration.took(o.End.Sub(o.Start))
 	s.in.size(o.In)
 	s.out.size(o.Out)

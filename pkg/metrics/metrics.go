@@ -191,7 +191,7 @@ func (m *Metrics) Answered(asked time.Time, ready bool) {
 	if ready {
 		m.state.first(firstReady, now)
 	}
-	m.state.answers.at(placeOfReady(ready)).took(now.Sub(asked))
+	m.state.answers.at(place(ready)).took(now.Sub(asked))
 }
 
 // ReadinessChanged records that the user container has become ready or is no longer.

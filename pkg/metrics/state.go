@@ -42,14 +42,6 @@ func (s *state) first(event int, at time.Time) {
 	}
 }
 
-// placeOfReady is the place of a readiness answer in "yes", "no".
-func placeOfReady(ready bool) int {
-	if ready {
-		return 0
-	}
-	return 1
-}
-
 func newState(r *registry, o *Options) *state {
 	s := &state{start: o.Start}
 	addLoad(r, &o.Gauges)
@@ -89,7 +81,7 @@ func addLoad(r *registry, g *Gauges) {
 
 func (s *state) addReadiness(r *registry, o *Options) {
 	r.gauge("queue_proxy_ready", "1 when a readiness probe is answered with success, 0 when with failure.",
-		always(func() float64 { yes, _ := o.Gauges.Ready(); return number(yes) }))
+		always(func() float64 { yes, _ := o.Gauges.Ready(); return float64(place(yes)) }))
 	r.gauge("queue_proxy_not_ready_reason", "1 for the reason why not; absent when ready.", func(add func(float64, ...string)) {
 		yes, word := o.Gauges.Ready()
 		if !slices.Contains(o.NotReadyReasons, word) {
@@ -101,8 +93,8 @@ func (s *state) addReadiness(r *registry, o *Options) {
 	}, "reason")
 	s.flaps = r.counters("queue_proxy_readiness_flaps_total", "How often the user container has become unready after it had been ready.").WithLabelValues()
 	s.answers = histogramsOf(r.histograms("queue_proxy_readiness_answer_seconds", "How long a readiness probe waited for its answer, by the answer.",
-		seconds(), "ready"), dim("yes", "no"))
-	r.gauge("queue_proxy_draining", "1 while the pod is ending, else 0.", always(func() float64 { return number(o.Gauges.Draining()) }))
+		seconds(), "ready"), dim("no", "yes"))
+	r.gauge("queue_proxy_draining", "1 while the pod is ending, else 0.", always(func() float64 { return float64(place(o.Gauges.Draining())) }))
 }
 
 func (s *state) addStartup(r *registry) {
@@ -133,7 +125,8 @@ func addRest(r *registry, o *Options) {
 // one reads 1.
 func one(add func(float64, ...string)) { add(1) }
 
-func number(yes bool) float64 {
+// place is the place of an answer in no, yes, and the number that says it.
+func place(yes bool) int {
 	if yes {
 		return 1
 	}
