@@ -282,8 +282,9 @@ func (x *exchange) StopBody() {
 	http.NewResponseController(x.w).SetReadDeadline(past)
 }
 
-// BodyArrived implements forward.Client: net/http does not say it.
-func (x *exchange) BodyArrived() bool { return false }
+// BodyArrived implements forward.Client. What has come and has not been read, net/http
+// does not say.
+func (x *exchange) BodyArrived() bool { return x.body == nil || x.body.complete() }
 
 // begun sends the head of the final response. From now on an abort also cuts the
 // client's side: it may be what we wait for.
