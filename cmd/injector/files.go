@@ -181,22 +181,15 @@ func writeBeside(name string, text []byte) (string, error) {
 		return "", errors.New("it is read-only")
 	}
 	f, err := os.CreateTemp(filepath.Dir(name), ".injector-*")
-	if path := new(fs.PathError); errors.As(err, &path) {
+	if path, is := errors.AsType[*fs.PathError](err); is {
 		return "", fmt.Errorf("a new file in its folder: %w", path.Err)
 	} else if err != nil {
 		return "", err
 	}
 	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(info.Mode().Perm())
-	}
-	if err == nil {
-		keepOwner(f, info)
-	}
-	if closed := f.Close(); err == nil {
-		err = closed
-	}
-	if err != nil {
+	err = errors.Join(err, f.Chmod(info.Mode().Perm()))
+	keepOwner(f, info)
+	if err = errors.Join(err, f.Close()); err != nil {
 		_ = os.Remove(f.Name())
 		return "", err
 	}

@@ -21,6 +21,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -463,12 +464,7 @@ func printLine(w io.Writer, format string, args ...any) {
 	}, fmt.Sprintf(format, args...)))
 }
 
-func called(r *manifest.Result) string {
-	if r.Object() == "" {
-		return "document"
-	}
-	return r.Object()
-}
+func called(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
 
 // became says what became of an object: "skipped (no-port): ...".
 func became(r *manifest.Result) string {

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -305,8 +306,5 @@ func admits(ports []networkingv1.NetworkPolicyPort, n int32) bool {
 
 // Unserved is the warning for pods of which no Service is at hand.
 func Unserved(out Outcome) string {
-	if out.PortName == "" {
-		return fmt.Sprintf("no Service is at hand: one that says targetPort %d must say %d, or requests pass the sidecar by", out.AppPort, out.ServingPort)
-	}
-	return fmt.Sprintf("no Service is at hand: one that says targetPort %d must say %s, or requests pass the sidecar by", out.AppPort, out.PortName)
+	return fmt.Sprintf("no Service is at hand: one that says targetPort %d must say %s, or requests pass the sidecar by", out.AppPort, cmp.Or(out.PortName, decimal(out.ServingPort)))
 }

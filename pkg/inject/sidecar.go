@@ -29,7 +29,6 @@ const (
 // settled is what the sidecar will be configured with.
 type settled struct {
 	environ  []config.EnvVar
-	config   *config.Config
 	deadline time.Duration // of the drain
 	grace    time.Duration // of the pod
 	holds    bool          // the app's preStop hook is, or becomes, the sidecar's
@@ -48,14 +47,11 @@ func (in *injection) settle() error {
 	if err != nil {
 		return err
 	}
-	s := &in.settled
-	if s.config, err = config.Read(asked); err != nil {
+	if c, err = config.Read(asked); err != nil {
 		return badSettings(err)
 	}
-	for _, w := range s.config.Warnings() {
-		in.warn("%s", w)
-	}
-	s.environ = config.Environ(s.config)
+	in.out.Warnings = append(in.out.Warnings, c.Warnings()...)
+	in.settled.environ = config.Environ(c)
 	return nil
 }
 
@@ -110,10 +106,7 @@ func (in *injection) planEnd(asked []config.EnvVar) ([]config.EnvVar, error) {
 	if least > 0 {
 		asked = append(asked, config.EnvVar{Name: variableOf(drainMinOption), Value: least.String()})
 	}
-	grace := usualGrace
-	if in.pod.TerminationGracePeriodSeconds != nil {
-		grace = secondsOf(*in.pod.TerminationGracePeriodSeconds)
-	}
+	grace := secondsOf(in.graceBefore())
 	s.deadline = max(usualDrain, grace-afterDrain, least+clocks.RequestTimeout.V)
 	if clocks.RequestTimeout.V > 0 {
 		s.deadline = max(s.deadline, longestQuiet+clocks.RequestTimeout.V)
@@ -145,6 +138,11 @@ func checkLengths(asked []config.EnvVar, probes string) error {
 		}
 	}
 	return nil
+}
+
+// graceBefore is the time that the pod has to end so far, in seconds.
+func (in *injection) graceBefore() int64 {
+	return *cmp.Or(in.pod.TerminationGracePeriodSeconds, new(int64(usualGrace/time.Second)))
 }
 
 // secondsOf is a number of seconds that a pod gives, at most longestGrace.
@@ -238,35 +236,29 @@ func (in *injection) holdApp() error {
 
 // lengthenGrace gives the pod time for the drain.
 func (in *injection) lengthenGrace() error {
-	was := in.pod.TerminationGracePeriodSeconds
-	seconds := int64(in.settled.grace / time.Second)
-	if was == nil && in.settled.grace == usualGrace || was != nil && *was >= seconds {
-		return nil
+	was, seconds := in.graceBefore(), int64(in.settled.grace/time.Second)
+	if was < seconds {
+		in.set(seconds, "spec", "terminationGracePeriodSeconds")
+		in.note("terminationGracePeriodSeconds goes from %d to %d: the drain may take %v", was, seconds, in.settled.deadline)
 	}
-	in.set(seconds, "spec", "terminationGracePeriodSeconds")
-	from := int64(usualGrace / time.Second)
-	if was != nil {
-		from = *was
-	}
-	in.note("terminationGracePeriodSeconds goes from %d to %d: the drain may take %v", from, seconds, in.settled.deadline)
 	return nil
 }
 
 // annotateMetrics says where Prometheus finds the sidecar's metrics.
 func (in *injection) annotateMetrics() error {
-	const scrape, port, path = "prometheus.io/scrape", "prometheus.io/port", "prometheus.io/path"
 	if isFalse(in.options.get(metricsOption)) {
 		return nil
 	}
-	for _, key := range []string{scrape, port, path} {
-		if _, has := in.meta.Annotations[key]; has {
+	all := [][2]string{{"prometheus.io/scrape", "true"}, {"prometheus.io/port", decimal(in.ports.metrics)}, {"prometheus.io/path", "/metrics"}}
+	for _, a := range all {
+		if _, has := in.meta.Annotations[a[0]]; has {
 			in.warn("the pod has its own prometheus.io annotations, which are kept: the sidecar's metrics on %d need a scrape of their own", in.ports.metrics)
 			return nil
 		}
 	}
-	in.set("true", "metadata", "annotations", scrape)
-	in.set(decimal(in.ports.metrics), "metadata", "annotations", port)
-	in.set("/metrics", "metadata", "annotations", path)
+	for _, a := range all {
+		in.set(a[1], "metadata", "annotations", a[0])
+	}
 	in.note("annotations say that Prometheus finds the sidecar's metrics on %d", in.ports.metrics)
 	return nil
 }
@@ -274,17 +266,17 @@ func (in *injection) annotateMetrics() error {
 // addSidecar puts the container in: last among the containers, where Knative has it, so
 // that kubectl's first container is still the app; or last among the init containers.
 func (in *injection) addSidecar() error {
-	resources, err := in.resources()
-	if err != nil {
+	in.out.shares = in.shares(corev1.ResourceCPU) || in.shares(corev1.ResourceMemory)
+	var err error
+	if in.out.resources, err = in.resources(); err != nil {
 		return err
 	}
-	in.out.resources, in.out.shares = resources, in.shares(corev1.ResourceCPU) || in.shares(corev1.ResourceMemory)
 	c := corev1.Container{
 		Name:            sidecarName,
 		Image:           in.options.get(imageOption),
 		ImagePullPolicy: corev1.PullPolicy(in.options.get(pullOption)),
 		Ports:           in.containerPorts(),
-		Resources:       resources,
+		Resources:       in.out.resources,
 		ReadinessProbe:  in.queueProbe(),
 		SecurityContext: in.securityContext(),
 	}
@@ -401,7 +393,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 		}
 		r.Requests[name] = limit // the default gives way
 	}
-	if in.isGuaranteed() && !isGuaranteed(r) && !in.shares(corev1.ResourceCPU) && !in.shares(corev1.ResourceMemory) {
+	if in.isGuaranteed() && !isGuaranteed(r) && !in.out.shares {
 		in.warn("the pod is of QoS class Guaranteed and becomes Burstable; set cpu-limit and memory-limit to what cpu-request and memory-request say to keep it")
 	}
 	return r, nil
@@ -411,10 +403,7 @@ func (in *injection) resources() (corev1.ResourceRequirements, error) {
 // together (core/v1 PodSpec.resources, Kubernetes 1.34). What they request may not be
 // more, and the pod's own decide its QoS class.
 func (in *injection) shares(name corev1.ResourceName) bool {
-	all := in.pod.Resources
-	if all == nil {
-		return false
-	}
+	all := cmp.Or(in.pod.Resources, new(corev1.ResourceRequirements))
 	_, requests := all.Requests[name]
 	_, limits := all.Limits[name]
 	return requests || limits

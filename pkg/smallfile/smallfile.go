@@ -41,8 +41,7 @@ func Read(path string, most int64) ([]byte, error) {
 func regular(path string, stat func(string) (fs.FileInfo, error)) error {
 	info, err := stat(path)
 	if err != nil {
-		var named *fs.PathError
-		if errors.As(err, &named) {
+		if named, is := errors.AsType[*fs.PathError](err); is {
 			named.Op = "open" // as who asks for the content knows it
 		}
 		return err
