@@ -542,13 +542,7 @@ func (c *command) listOptions() {
 		if o.Variable() != "" {
 			text += " The sidecar's " + o.Variable() + "."
 		}
-		fmt.Fprintf(c.stdout, "--%s\n    %s", o.Name, o.Env())
-		if o.Annotation() != "" {
-			fmt.Fprintf(c.stdout, ", %s", o.Annotation())
-		}
-		for _, alias := range o.Aliases {
-			fmt.Fprintf(c.stdout, ", %s", alias)
-		}
-		fmt.Fprintf(c.stdout, "\n    %s\n", text)
+		names := append([]string{o.Env()}, o.Annotations()...)
+		fmt.Fprintf(c.stdout, "--%s\n    %s\n    %s\n", o.Name, strings.Join(names, ", "), text)
 	}
 }

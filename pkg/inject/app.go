@@ -41,8 +41,11 @@ func (in *injection) chooseApp() error {
 func (in *injection) eligible() ([]*corev1.Container, error) {
 	name := in.options.get(containerOption)
 	var all []*corev1.Container
+	var names []string
 	for i := range in.pod.Containers {
-		if c := &in.pod.Containers[i]; c.Name == name || name == "" && !isMeshProxy(c) {
+		c := &in.pod.Containers[i]
+		names = append(names, c.Name)
+		if c.Name == name || name == "" && !isMeshProxy(c) {
 			all = append(all, c)
 		}
 	}
@@ -50,7 +53,7 @@ func (in *injection) eligible() ([]*corev1.Container, error) {
 		return nil, skip(NoPort, "the pod has no container but those of a service mesh")
 	}
 	if len(all) == 0 {
-		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(containerNames(in.pod.Containers), ", "))
+		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(names, ", "))
 	}
 	return all, nil
 }
@@ -245,19 +248,12 @@ func whyOnly(w way, all []way) string {
 	return "it is the only one"
 }
 
+// skipNotHTTP names the port that says most about why a pod is left alone.
 func skipNotHTTP(all []way) error {
-	w := slices.MinFunc(all, func(a, b way) int { return rank(a.sign) - rank(b.sign) })
+	others := slices.DeleteFunc(slices.Clone(all), func(w way) bool { return w.sign.takesRequests() })
+	w := slices.MinFunc(others, func(a, b way) int { return int(a.sign.protocol - b.sign.protocol) })
 	does := map[protocol]string{notHTTP: "does not speak HTTP", overTLS: "speaks TLS, and the sidecar plain HTTP", notForRequests: "is not for requests"}[w.sign.protocol]
 	return skip(NotHTTP, "port %s of container %s %s: %s; if that is wrong, say so: %s", describePort(w.port), w.container.Name, does, w.sign.why, cure(portOption, decimal(w.port.ContainerPort)))
-}
-
-// rank puts first what says most about why a pod is left alone.
-func rank(s sign) int {
-	most := []protocol{notHTTP, overTLS, notForRequests}
-	if i := slices.Index(most, s.protocol); i >= 0 {
-		return i
-	}
-	return len(most)
 }
 
 func skipNoPort(containers []*corev1.Container) error {
@@ -467,14 +463,6 @@ var namers = []string{
 
 func (in *injection) removeFromPort(key string) {
 	in.remove("spec", "containers", in.app.Name, "ports", cmp.Or(in.port.Name, decimal(in.port.ContainerPort)), key)
-}
-
-func containerNames(containers []corev1.Container) []string {
-	var all []string
-	for _, c := range containers {
-		all = append(all, c.Name)
-	}
-	return all
 }
 
 func describePort(p corev1.ContainerPort) string {

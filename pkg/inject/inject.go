@@ -157,11 +157,15 @@ func refuse(reason, format string, args ...any) error { return decide(Refused, r
 
 func decide(v Verdict, reason, format string, args []any) error {
 	const longest = 1000 // bytes: what people wrote stands in it
-	text := fmt.Sprintf(format, args...)
-	if len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest], "") + "..."
+	return &decided{Outcome{Verdict: v, Reason: reason, Text: shortened(fmt.Sprintf(format, args...), longest)}}
+}
+
+// shortened is the beginning of a text that is longer than so many bytes.
+func shortened(text string, longest int) string {
+	if len(text) <= longest {
+		return text
 	}
-	return &decided{Outcome{Verdict: v, Reason: reason, Text: text}}
+	return strings.ToValidUTF8(text[:longest], "") + "..."
 }
 
 // Inject says how a queue-proxy gets into a pod. template is a map with a pod's
@@ -431,8 +435,7 @@ func (in *injection) mayHaveSidecar() error {
 }
 
 func hasContainer(pod corev1.PodSpec, name string) bool {
-	called := func(c corev1.Container) bool { return c.Name == name }
-	return slices.ContainsFunc(pod.Containers, called) || slices.ContainsFunc(pod.InitContainers, called)
+	return slices.ContainsFunc(slices.Concat(pod.Containers, pod.InitContainers), func(c corev1.Container) bool { return c.Name == name })
 }
 
 func (in *injection) readOptions(said Options) error {

@@ -32,7 +32,7 @@ func TestNoAnnotationSaysALockedOption(t *testing.T) {
 		default:
 			value = "60"
 		}
-		for _, key := range o.annotations() {
+		for _, key := range o.Annotations() {
 			pod := annotated(t, key, value)
 			harness.Equal(t, verdictOf(Inject(pod, nil)), "injected", key, value, "without a lock: the test needs a good value")
 			out := Inject(pod, Options{lockOption: o.Name})

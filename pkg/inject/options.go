@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -196,7 +197,7 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 		all = Options{}
 	}
 	for _, option := range table {
-		for _, key := range option.annotations() {
+		for _, key := range option.Annotations() {
 			value := annotations[key]
 			if value == "" {
 				continue
@@ -226,8 +227,8 @@ func (o Options) with(annotations map[string]string) (Options, error) {
 	return all, nil
 }
 
-// annotations are the keys of the annotations that say an option, the one that wins first.
-func (o Option) annotations() []string {
+// Annotations are the keys of all annotations that say an option, the one that wins first.
+func (o Option) Annotations() []string {
 	if o.operator {
 		return nil
 	}
@@ -250,7 +251,7 @@ func (o Options) locked() []string {
 func (o Options) overruled(annotations map[string]string) (key, name string, is bool) {
 	for _, name := range o.locked() {
 		option, _ := find(name)
-		for _, key := range option.annotations() {
+		for _, key := range option.Annotations() {
 			if annotations[key] != "" {
 				return key, name, true
 			}
@@ -289,11 +290,8 @@ func lockedBy(text string) (map[string]bool, error) {
 
 // get is what was said of an option, or its default.
 func (o Options) get(name string) string {
-	if o[name] != "" {
-		return o[name]
-	}
 	option, _ := find(name)
-	return option.Default
+	return cmp.Or(o[name], option.Default)
 }
 
 // validate says what is wrong with a text.
@@ -463,7 +461,7 @@ func unknown(what, name string, known []string) error {
 	const mostEdits = 5 // beyond them the nearest is a guess that misleads
 	const longest = 64  // letters: no name of ours comes near
 	if len(name) > longest {
-		return fmt.Errorf("unknown %s %q", what, strings.ToValidUTF8(name[:longest], "")+"...")
+		return fmt.Errorf("unknown %s %q", what, shortened(name, longest))
 	}
 	slices.Sort(known)
 	return spelling.Unknown(what, name, known, func(string) int { return mostEdits })

@@ -23,6 +23,7 @@ type protocol int
 const (
 	unknownProtocol protocol = iota // nothing says that it is not HTTP
 	plainHTTP
+	// Those that take no requests; the first of them says most about a pod: see skipNotHTTP.
 	notHTTP
 	overTLS
 	notForRequests // of whatever protocol: metrics, health, peers
