@@ -69,20 +69,17 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) error {
 	case len(ways) == 0 && (err != nil || n < 1 || n > 65535):
 		return refuse(WhichPort, "container %s has no TCP port called %q", containers[0].Name, wanted)
 	case len(ways) == 0:
-		in.take(way{container: containers[0], port: corev1.ContainerPort{ContainerPort: int32(n)}}, "the option "+portOption+" names it")
-		return nil
+		ways = []way{{container: containers[0], port: corev1.ContainerPort{ContainerPort: int32(n)}}}
 	}
 	ways, err = in.ofOneContainer(ways)
 	if err != nil {
 		return err
 	}
-	i := 0
-	if len(ways) > 1 { // several with the number: only its name tells one from another
-		if i = calledHTTP(ways); i < 0 {
-			return refuseWhichPort(ways)
-		}
+	i := calledHTTP(ways)
+	if len(ways) > 1 && i < 0 { // several with the number: only its name tells one from another
+		return refuseWhichPort(ways)
 	}
-	in.take(ways[i], "the option "+portOption+" names it")
+	in.take(ways[max(i, 0)], "the option "+portOption+" names it")
 	return nil
 }
 
@@ -96,9 +93,8 @@ func (in *injection) chooseAmong(containers []*corev1.Container) error {
 	all := in.declared(containers)
 	usable := requestWays(all)
 	if len(usable) == 0 && !slices.ContainsFunc(all, func(w way) bool { return w.sign.protocol != notForRequests }) {
-		if more := in.undeclared(containers); len(more) > 0 {
-			all, usable = append(all, more...), requestWays(more)
-		}
+		more := in.undeclared(containers)
+		all, usable = append(all, more...), requestWays(more)
 	}
 	if slices.ContainsFunc(all, func(w way) bool { return w.sign.protocol == notHTTP }) {
 		// Beside a database, what says nothing of itself is a helper of it.
@@ -114,19 +110,18 @@ func (in *injection) chooseAmong(containers []*corev1.Container) error {
 	if err != nil {
 		return err
 	}
-	if len(ways) == 1 {
+	named, service := in.namedByServices(ways)
+	switch i := calledHTTP(ways); {
+	case len(ways) == 1:
 		in.take(ways[0], whyOnly(ways[0], all))
-		return nil
-	}
-	if i := calledHTTP(ways); i >= 0 {
+	case i >= 0:
 		in.take(ways[i], "it is called http")
-		return nil
-	}
-	if named, service := in.namedByServices(ways); len(named) == 1 {
+	case len(named) == 1:
 		in.take(named[0], fmt.Sprintf("of its ports, Service %s names this one", service))
-		return nil
+	default:
+		return refuseWhichPort(ways)
 	}
-	return refuseWhichPort(ways)
+	return nil
 }
 
 // take makes a way the one for requests.

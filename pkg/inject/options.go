@@ -192,10 +192,8 @@ func isServiceLink(name, text string) bool {
 // with adds what the annotations of a pod say, which wins. Its errors name the
 // annotation.
 func (o Options) with(annotations map[string]string) (Options, error) {
-	all := maps.Clone(o)
-	if all == nil {
-		all = Options{}
-	}
+	all := Options{}
+	maps.Copy(all, o)
 	for _, option := range table {
 		for _, key := range option.Annotations() {
 			value := annotations[key]

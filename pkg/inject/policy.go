@@ -58,10 +58,8 @@ func (p *policy) perPod() map[string]string {
 }
 
 func newPolicy(said Options) (*policy, error) {
-	p := &policy{said: maps.Clone(said)}
-	if p.said == nil {
-		p.said = Options{}
-	}
+	p := &policy{said: Options{}}
+	maps.Copy(p.said, said)
 	for _, name := range []string{percentOption, "drain-quiet-period"} {
 		if p.said[name] != "" {
 			return nil, fmt.Errorf("option %s: it depends on the pod in a way that a policy cannot work out; use the webhook", name)
@@ -75,9 +73,7 @@ func newPolicy(said Options) (*policy, error) {
 			return nil, err
 		}
 	}
-	if text := p.said[deadlineOption]; text != "" {
-		p.deadline, _ = time.ParseDuration(text) // it was validated
-	}
+	p.deadline, _ = time.ParseDuration(p.said[deadlineOption]) // it was validated, or is not said
 	p.native = p.said.get(modeOption) == modeNative
 	if err := p.holdPortsApart(); err != nil {
 		return nil, err

@@ -363,11 +363,8 @@ func (p *policy) variables() []expression {
 		{"taken", "", "[variables.port].map(port, " + taken + ")[0]"},
 	}
 	for _, u := range usualPorts {
-		cel := p.said[u.option]
-		if cel == "" {
-			cel = fmt.Sprintf("%[1]d in variables.taken ? %[2]d : %[1]d", u.number, u.number+higher)
-		}
-		all = append(all, expression{u.variable(), "", cel})
+		usual := fmt.Sprintf("%[1]d in variables.taken ? %[2]d : %[1]d", u.number, u.number+higher)
+		all = append(all, expression{u.variable(), "", cmp.Or(p.said[u.option], usual)})
 	}
 	drain := fmt.Sprintf(`[%d, variables.grace - %d, variables.least + variables.requestTimeout, variables.requestTimeout > 0 ? %d + variables.requestTimeout : 0].max()`,
 		int(usualDrain.Seconds()), int(afterDrain.Seconds()), int(longestQuiet.Seconds()))
@@ -375,10 +372,6 @@ func (p *policy) variables() []expression {
 	if p.deadline > 0 {
 		drain = fmt.Sprint(int64(p.deadline.Seconds()))
 		longer = fmt.Sprintf(`[variables.grace, %d].max()`, ceilSeconds(p.deadline+afterDrain))
-	}
-	least := p.said[drainMinOption]
-	if least == "" {
-		least = "0"
 	}
 	return append(all, []expression{
 		{"moved", "The containers whose readiness probes move to the sidecar, the app first.",
@@ -407,7 +400,7 @@ func (p *policy) variables() []expression {
 : variables.holds && size(variables.command) > 0
 ? int(variables.command[size(variables.command) - 1].find('[0-9]+s?\\s*$').find('[0-9]+'))
 : 0`},
-		{"least", "How long the drain takes at least, and at most; the pod's grace period before and after.", `[` + least + `, variables.ownPause].max()`},
+		{"least", "How long the drain takes at least, and at most; the pod's grace period before and after.", `[` + cmp.Or(p.said[drainMinOption], "0") + `, variables.ownPause].max()`},
 		{"grace", "", `int(object.spec.?terminationGracePeriodSeconds.orValue(` + fmt.Sprint(int(usualGrace.Seconds())) + `))`},
 		{"drain", "", drain},
 		{"longerGrace", "", longer},

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -77,11 +78,8 @@ func boundsOf(item any) []bound {
 	}
 	var all []bound
 	for _, name := range []string{"cpu", "memory", "ephemeral-storage"} {
-		b := bound{resource: name, least: quantity("min", name), most: quantity("max", name), usual: quantity("default", name)}
-		if b.usual == nil {
-			b.usual = b.most // as Kubernetes fills it in
-		}
-		all = append(all, b)
+		most := quantity("max", name) // which Kubernetes fills in where there is no default
+		all = append(all, bound{resource: name, least: quantity("min", name), most: most, usual: cmp.Or(quantity("default", name), most)})
 	}
 	return all
 }

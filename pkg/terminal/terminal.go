@@ -8,6 +8,7 @@ package terminal
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
@@ -57,10 +58,7 @@ func Open(in, out *os.File) (*Terminal, error) {
 func (t *Terminal) Close() error {
 	signal.Stop(t.resized)
 	_, err := io.WriteString(t.out, leave)
-	if restored := t.restore(); err == nil {
-		err = restored
-	}
-	return err
+	return errors.Join(err, t.restore())
 }
 
 // Resized receives when the window has another size.
