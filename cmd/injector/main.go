@@ -483,11 +483,9 @@ func (c *command) explain(output string, results []*manifest.Result) error {
 		if i > 0 {
 			fmt.Fprintln(c.stdout)
 		}
-		verb := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would follow its pods"}[r.Verdict]
-		if verb == "" {
-			verb = became(r)
-		} else {
-			verb += ": " + r.Text
+		verb := became(r)
+		if would := map[inject.Verdict]string{inject.Injected: "would be injected", inject.Rewritten: "would follow its pods"}[r.Verdict]; would != "" {
+			verb = would + ": " + r.Text
 		}
 		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
 		for _, n := range r.Notes {

@@ -79,10 +79,8 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	raw := at(in.object, "spec", "containers", c.Name)
 	h.readParameters(raw)
 	h.readMounts(raw, secretVolumes(in.object))
-	for _, s := range in.services {
-		if s.Certificate && h.pair.why == "" {
-			h.pair = sign{overTLS, fmt.Sprintf("Service %s asks for a certificate of its pods", s.Service)}
-		}
+	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
+		h.pair = sign{overTLS, fmt.Sprintf("Service %s asks for a certificate of its pods", in.services[i].Service)}
 	}
 	for _, n := range in.candidates(c) {
 		switch in.signBeforeCertificates(c, n, h).protocol {
@@ -101,13 +99,8 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 // that Services and a readiness probe name.
 func (in *injection) candidates(c *corev1.Container) []corev1.ContainerPort {
 	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
-	known := map[int32]bool{}
-	for _, p := range all {
-		known[p.ContainerPort] = true
-	}
 	add := func(n int32) {
-		if n > 0 && !known[n] {
-			known[n] = true
+		if n > 0 && !slices.ContainsFunc(all, func(p corev1.ContainerPort) bool { return p.ContainerPort == n }) {
 			all = append(all, corev1.ContainerPort{ContainerPort: n})
 		}
 	}

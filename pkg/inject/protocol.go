@@ -86,18 +86,13 @@ var tlsPorts = map[int32]string{
 
 // byName is what the name of a port says. what is whose, for people.
 func byName(what, name string) sign {
-	why := fmt.Sprintf("%s is called %s", what, name)
-	switch {
-	case name == "":
-		return sign{}
-	case tlsName.MatchString(name):
-		return sign{overTLS, why}
-	case sideName.MatchString(name):
-		return sign{notForRequests, why}
-	case httpName.MatchString(name):
-		return sign{plainHTTP, why}
-	case rawName.MatchString(name):
-		return sign{notHTTP, why}
+	for _, row := range []struct {
+		name   *regexp.Regexp
+		speaks protocol
+	}{{tlsName, overTLS}, {sideName, notForRequests}, {httpName, plainHTTP}, {rawName, notHTTP}} {
+		if row.name.MatchString(name) {
+			return sign{row.speaks, fmt.Sprintf("%s is called %s", what, name)}
+		}
 	}
 	return sign{}
 }

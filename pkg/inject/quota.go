@@ -92,10 +92,8 @@ func Unadmitted(pods Pods, quotas []Quota) []string {
 	for name := range pods.Outcome.resources.Limits {
 		limited[string(name)] = true
 	}
+	quotas = slices.DeleteFunc(slices.Clone(quotas), func(q Quota) bool { return !near(q.namespace, pods.Namespace) })
 	for _, q := range quotas {
-		if !near(q.namespace, pods.Namespace) {
-			continue
-		}
 		for _, b := range q.bounds {
 			limited[b.resource] = limited[b.resource] || b.usual != nil
 			if why := b.refuses(pods.Outcome.resources); why != "" {
@@ -106,7 +104,7 @@ func Unadmitted(pods Pods, quotas []Quota) []string {
 	for _, q := range quotas {
 		for _, name := range q.wants {
 			// Of a pod that has resources for all of its containers nothing more is wanted.
-			if near(q.namespace, pods.Namespace) && !limited[name] && !pods.Outcome.shares {
+			if !limited[name] && !pods.Outcome.shares {
 				all = append(all, fmt.Sprintf("ResourceQuota %s wants limits.%s of every container, and the sidecar has none, so no pod is admitted: set the option %s-limit, or a default in a LimitRange",
 					q.name, name, name))
 			}

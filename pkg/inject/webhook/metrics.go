@@ -135,26 +135,12 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) { m.handler.
 // AddCertificate adds when the certificate in use ends, which is asked at each scrape; the
 // zero time is none. It is called at most once, before anything is served.
 func (m *Metrics) AddCertificate(notAfter func() time.Time) {
-	m.registry.MustRegister(expiry{
-		prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "When the certificate in use ends, in seconds since 1970; absent without one.", nil, nil),
-		notAfter,
-	})
-}
-
-// expiry is a gauge that is absent where there is no certificate.
-type expiry struct {
-	desc     *prometheus.Desc
-	notAfter func() time.Time
-}
-
-// Describe implements prometheus.Collector.
-func (e expiry) Describe(descs chan<- *prometheus.Desc) { descs <- e.desc }
-
-// Collect implements prometheus.Collector.
-func (e expiry) Collect(series chan<- prometheus.Metric) {
-	if at := e.notAfter(); !at.IsZero() {
-		series <- prometheus.MustNewConstMetric(e.desc, prometheus.GaugeValue, float64(at.Unix()))
-	}
+	desc := prometheus.NewDesc(prefix+"certificate_expiry_timestamp_seconds", "When the certificate in use ends, in seconds since 1970; absent without one.", nil, nil)
+	m.registry.MustRegister(prometheus.CollectorFunc(func(series chan<- prometheus.Metric) {
+		if at := notAfter(); !at.IsZero() {
+			series <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(at.Unix()))
+		}
+	}))
 }
 
 // AuthorityMetrics count what [Self] does to the caBundle of the webhook's configuration.

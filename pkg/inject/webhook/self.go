@@ -225,16 +225,11 @@ func (s *Self) host() string { return s.Service + "." + s.Namespace + ".svc" }
 
 // publish puts our authorities into every caBundle that lacks one of them.
 func (s *Self) publish(ctx context.Context, c *admissionregv1.MutatingWebhookConfiguration, secret *corev1.Secret) error {
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
-	patch := []operation{{"test", "/metadata/resourceVersion", c.ResourceVersion}}
+	patch := []map[string]any{{"op": "test", "path": "/metadata/resourceVersion", "value": c.ResourceVersion}}
 	for i, w := range c.Webhooks {
 		bundle := mergeBundles(s.Now(), secret.Data[authorityCert], secret.Data[nextCert], w.ClientConfig.CABundle)
 		if !bytes.Equal(bundle, w.ClientConfig.CABundle) {
-			patch = append(patch, operation{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+			patch = append(patch, map[string]any{"op": "add", "path": fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), "value": bundle})
 		}
 	}
 	if len(patch) == 1 {

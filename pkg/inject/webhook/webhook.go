@@ -246,8 +246,7 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 		if err != nil {
 			return v.refuse(q, a, pod, refusal(inject.Unreadable, err.Error())), a, nil
 		}
-		kind := admissionv1.PatchTypeJSONPatch
-		a.Patch, a.PatchType = patch, &kind
+		a.Patch, a.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
 		if out.PortName == "" { // by name, the Services that there may be need no edit
 			out.Warnings = append(out.Warnings, inject.Unserved(out))
 		}
