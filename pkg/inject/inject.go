@@ -435,7 +435,8 @@ func (in *injection) mayHaveSidecar() error {
 }
 
 func hasContainer(pod corev1.PodSpec, name string) bool {
-	return slices.ContainsFunc(slices.Concat(pod.Containers, pod.InitContainers), func(c corev1.Container) bool { return c.Name == name })
+	called := func(c corev1.Container) bool { return c.Name == name }
+	return slices.ContainsFunc(pod.Containers, called) || slices.ContainsFunc(pod.InitContainers, called)
 }
 
 func (in *injection) readOptions(said Options) error {

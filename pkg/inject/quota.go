@@ -54,13 +54,7 @@ func wantedLimits(quota any) []string {
 	if slices.Contains(scopes, any("Terminating")) || slices.Contains(scopes, any("BestEffort")) {
 		return nil
 	}
-	var all []string
-	for _, name := range []string{"cpu", "memory"} {
-		if at(quota, "spec", "hard", "limits."+name) != nil {
-			all = append(all, name)
-		}
-	}
-	return all
+	return slices.DeleteFunc([]string{"cpu", "memory"}, func(name string) bool { return at(quota, "spec", "hard", "limits."+name) == nil })
 }
 
 // boundsOf are the bounds of one item of a LimitRange.
