@@ -141,7 +141,7 @@ func (c *conn) giveAway() {
 	early := bytes.Clone(c.buf[c.r:c.w])
 	c.release()
 	c.alarm.Stop()
-	c.server.settings.HTTP2(c.nc, early, c.place)
+	c.server.http2(c.nc, early, c.place)
 }
 
 // what is what the client has sent.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -24,30 +23,14 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
 
-// Settings of the engine.
-type Settings struct {
-	MaxHeaderBytes int              // of a request's head
-	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
-	Connections    *connlimit.Limit // of clients; nil: no limit
-	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
-	FullDuplex     bool             // an answer before the request's end does not cost a client its connection
-	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
-	AppHost        string           // what the Host of a request without one says
-	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
-
-	// HTTP2 serves a connection on which HTTP/2 begins, from now on, and closes it. early
-	// has been read from it; place is the connection's, to be left when it is closed. It
-	// returns at once.
-	HTTP2 func(c *link.Conn, early []byte, place *connlimit.Place)
-}
-
 // bufferSize is what is written from, and the largest buffer that is kept, in
 // bytes. A head that is longer grows its own.
 const bufferSize = 32 << 10
 
 // Server serves clients. Serve may be called for several listeners.
 type Server struct {
-	settings Settings
+	settings forward.Settings
+	http2    func(c *link.Conn, early []byte, place *connlimit.Place)
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client // for an app that speaks HTTP/2 alone
@@ -62,9 +45,13 @@ type Server struct {
 }
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
-// client where the app speaks HTTP/2 alone.
-func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher) *Server {
-	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher}
+// client where the app speaks HTTP/2 alone. http2 serves a connection on which HTTP/2
+// begins, from now on, and closes it: early has been read from it, and place is the
+// connection's, to be left when it is closed. It returns at once.
+func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher,
+	http2 func(c *link.Conn, early []byte, place *connlimit.Place),
+) *Server {
+	l := &Server{settings: s, proxy: proxy, app: app, client: client, watcher: watcher, http2: http2}
 	l.conns, l.listeners = link.NewConns((*conn).retire, (*conn).abandon), link.NewListeners()
 	// A connection reads into a buffer that has room for what came last time, and goes on in
 	// the next larger one when it is full: it holds the head while the request is with the

@@ -8,11 +8,9 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -20,17 +18,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 )
-
-// Settings of the engine.
-type Settings struct {
-	MaxHeaderBytes int           // of a request's head, decoded; more is answered with 431
-	MaxBodyBytes   int64         // of a request's body, more is answered with 413; 0: no limit
-	HeaderTimeout  time.Duration // for a request's head to arrive, once it has begun; 0: none
-	SendTimeout    time.Duration // for a client to take a byte of what is written; the clock of its request comes first
-	ServerTiming   bool          // responses say in Server-Timing how long their requests waited
-	AppHost        string        // what the Host of a request without one says
-	WebSockets     *goaway.Set   // those that are open are in it; nil: nobody wants to know
-}
 
 const (
 	// maxStreams is how many requests a client may have open at once on a connection, as
@@ -45,7 +32,7 @@ const (
 
 // Server serves connections on which clients speak HTTP/2.
 type Server struct {
-	settings Settings
+	settings forward.Settings
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client
@@ -59,7 +46,7 @@ type Server struct {
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
 // client where the app speaks HTTP/2.
-func New(s Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
+func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client) *Server {
 	server := &Server{settings: s, proxy: proxy, app: app, client: client, buffers: h2.NewBuffers()}
 	server.conns = link.NewConns(func(c *conn) { go c.End() }, func(c *conn) { c.Close(errShutdown) })
 	server.workers.server = server

@@ -10,11 +10,8 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"time"
 
-	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
-	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -22,19 +19,6 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/upstream"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
-
-// Settings of the engine.
-type Settings struct {
-	MaxHeaderBytes int              // of a request's head; more is answered with 431
-	MaxBodyBytes   int64            // of a request's body, more is answered with 413; 0: no limit
-	Connections    *connlimit.Limit // of clients; nil: no limit
-	HeaderTimeout  time.Duration    // for a request's head to arrive; 0: none
-	SendTimeout    time.Duration    // for an HTTP/2 client to take a byte of what is written; the clock of its request comes first
-	FullDuplex     bool             // an answer before the request's end does not cost an HTTP/1 client its connection
-	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
-	AppHost        string           // what the Host of a request without one says
-	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
-}
 
 // http2Streams is how many requests an HTTP/2 client may have open at once on a
 // connection, as Knative's queue-proxy has it.
@@ -51,7 +35,7 @@ const http2Window = 64 << 10
 
 // Server serves clients by net/http. Serve may be called for several listeners.
 type Server struct {
-	settings Settings
+	settings forward.Settings
 	proxy    *queue.Proxy
 	app      *upstream.App
 	client   *h2client.Client // for an app that speaks HTTP/2
@@ -66,7 +50,7 @@ type Server struct {
 
 // New returns a server that runs requests through proxy and forwards them to app, or by
 // client where the app speaks HTTP/2. What net/http has to say goes to errors.
-func New(settings Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher, errors *log.Logger) *Server {
+func New(settings forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2client.Client, watcher *hangup.Watcher, errors *log.Logger) *Server {
 	s := &Server{
 		settings: settings,
 		proxy:    proxy,

@@ -22,6 +22,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
@@ -233,42 +234,23 @@ func (s *sidecar) build() (err error) {
 // buildEngines makes what serves requests.
 func (s *sidecar) buildEngines() {
 	c := s.config
-	connections := connlimit.New(c.MaxConnections.V)
-	appHost := net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V))
 	s.appH2 = h2client.New(h2client.Settings{Dial: s.app.Dial, Unsettled: s.app.Forget})
+	settings := forward.Settings{
+		MaxHeaderBytes: c.MaxHeaderBytes.V,
+		MaxBodyBytes:   c.MaxBodyBytes.V,
+		Connections:    connlimit.New(c.MaxConnections.V),
+		HeaderTimeout:  c.HeaderTimeout.V,
+		SendTimeout:    c.SendTimeout.V,
+		FullDuplex:     c.FullDuplex.V,
+		ServerTiming:   c.ServerTiming.V,
+		AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V)),
+		WebSockets:     &s.webSockets,
+	}
 	if c.Engine.V == config.OwnEngine {
-		s.http2 = http2.New(http2.Settings{
-			MaxHeaderBytes: c.MaxHeaderBytes.V,
-			MaxBodyBytes:   c.MaxBodyBytes.V,
-			HeaderTimeout:  c.HeaderTimeout.V,
-			SendTimeout:    c.SendTimeout.V,
-			ServerTiming:   c.ServerTiming.V,
-			AppHost:        appHost,
-			WebSockets:     &s.webSockets,
-		}, s.proxy, s.app, s.appH2)
-		s.http1 = http1.New(http1.Settings{
-			MaxHeaderBytes: c.MaxHeaderBytes.V,
-			MaxBodyBytes:   c.MaxBodyBytes.V,
-			Connections:    connections,
-			HeaderTimeout:  c.HeaderTimeout.V,
-			FullDuplex:     c.FullDuplex.V,
-			ServerTiming:   c.ServerTiming.V,
-			WebSockets:     &s.webSockets,
-			AppHost:        appHost,
-			HTTP2:          s.http2.ServeConn,
-		}, s.proxy, s.app, s.appH2, s.watcher)
+		s.http2 = http2.New(settings, s.proxy, s.app, s.appH2)
+		s.http1 = http1.New(settings, s.proxy, s.app, s.appH2, s.watcher, s.http2.ServeConn)
 	} else {
-		s.nethttp = nethttp.New(nethttp.Settings{
-			MaxHeaderBytes: c.MaxHeaderBytes.V,
-			MaxBodyBytes:   c.MaxBodyBytes.V,
-			Connections:    connections,
-			HeaderTimeout:  c.HeaderTimeout.V,
-			SendTimeout:    c.SendTimeout.V,
-			FullDuplex:     c.FullDuplex.V,
-			ServerTiming:   c.ServerTiming.V,
-			AppHost:        appHost,
-			WebSockets:     &s.webSockets,
-		}, s.proxy, s.app, s.appH2, s.watcher, zap.NewStdLog(s.log))
+		s.nethttp = nethttp.New(settings, s.proxy, s.app, s.appH2, s.watcher, zap.NewStdLog(s.log))
 	}
 }
 

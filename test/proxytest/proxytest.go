@@ -31,7 +31,7 @@ import (
 
 // Options are the settings of a Proxy.
 type Options struct {
-	http1.Settings // the other engines get what they have of it
+	forward.Settings
 
 	NetHTTP    bool // the engine on net/http serves, instead of those of our own
 	TLS        bool // clients come over TLS
@@ -98,7 +98,7 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 		Stats:   stats.New(time.Now()),
 		Observe: p.observe,
 	}
-	o := Options{Settings: http1.Settings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port)}}
+	o := Options{Settings: forward.Settings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port)}}
 	if change != nil {
 		change(p.Queue, &o)
 	}
@@ -130,21 +130,9 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 }
 
 func (p *Proxy) newEngines(o Options, watcher *hangup.Watcher) {
-	p.nethttp = nethttp.New(nethttp.Settings{
-		MaxHeaderBytes: o.MaxHeaderBytes,
-		MaxBodyBytes:   o.MaxBodyBytes,
-		HeaderTimeout:  o.HeaderTimeout,
-		FullDuplex:     o.FullDuplex,
-		AppHost:        o.AppHost,
-	}, p.Queue, p.app, p.h2client, watcher, log.New(&p.log, "", 0))
-	p.HTTP2 = http2.New(http2.Settings{
-		MaxHeaderBytes: o.MaxHeaderBytes,
-		MaxBodyBytes:   o.MaxBodyBytes,
-		HeaderTimeout:  o.HeaderTimeout,
-		AppHost:        o.AppHost,
-	}, p.Queue, p.app, p.h2client)
-	o.HTTP2 = p.HTTP2.ServeConn
-	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher)
+	p.nethttp = nethttp.New(o.Settings, p.Queue, p.app, p.h2client, watcher, log.New(&p.log, "", 0))
+	p.HTTP2 = http2.New(o.Settings, p.Queue, p.app, p.h2client)
+	p.HTTP1 = http1.New(o.Settings, p.Queue, p.app, p.h2client, watcher, p.HTTP2.ServeConn)
 }
 
 // serve begins to serve, and returns where the result comes.

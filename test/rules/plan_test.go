@@ -31,7 +31,7 @@ var plan = []folder{
 
 	{path: "pkg/probe", may: []string{"pkg/header"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
-	{path: "pkg/forward", may: []string{"pkg/queue", "pkg/header", "pkg/wire"}},
+	{path: "pkg/forward", may: []string{"pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2", may: []string{"pkg/link", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2client", may: []string{"pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
