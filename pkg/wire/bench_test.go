@@ -60,6 +60,7 @@ func readChunks(t testing.TB, c *wire.Chunks, b []byte) {
 func TestNothingIsAllocatedForAnOrdinaryMessage(t *testing.T) {
 	request, response, body := []byte(ordinaryRequest), []byte(ordinaryResponse), []byte(chunkedBody)
 	trailed := []byte("5\r\nhello\r\n0\r\nX: y\r\n\r\n")
+	lasting := []byte("GET / HTTP/1.1\r\nHost: a\r\nKeep-Alive: 300, max=x\r\n\r\n")
 	folded := []byte("HTTP/1.1 200 OK\r\nX: y\r\n z\r\nContent-Length: 0\r\n\r\n")
 	out := make([]byte, 0, 1024)
 	var (
@@ -75,6 +76,7 @@ func TestNothingIsAllocatedForAnOrdinaryMessage(t *testing.T) {
 			}
 			parseRequest(t, &r, request)
 		},
+		"a Keep-Alive of old":     func() { parseRequest(t, &r, lasting) },
 		"a request given up":      func() { r.Parse(request[:100]); r.Reset() },
 		"a response":              func() { parseResponse(t, &p, response) },
 		"a folded response":       func() { parseResponse(t, &p, folded) },

@@ -305,7 +305,10 @@ func (h *head) noteKeepAlive(value []byte) {
 		var part []byte
 		part, value, more = bytes.Cut(value, []byte{','})
 		name, number, _ := bytes.Cut(part, []byte{'='})
-		if n, ok := decimal(Trim(number)); ok && n <= 1<<31-1 && EqualFold(Trim(name), "timeout") {
+		if !EqualFold(Trim(name), "timeout") {
+			continue
+		}
+		if n, ok := decimal(Trim(number)); ok && n <= 1<<31-1 {
 			h.timeout = int(n)
 		}
 	}
