@@ -89,6 +89,10 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 		s.mu.Unlock()
 		return h2 == yes, nil
 	}
+	if ctx.Err() != nil {
+		s.mu.Unlock()
+		return false, context.Cause(ctx)
+	}
 	q := s.asking
 	if q == nil {
 		q = &asking{done: make(chan struct{})}

@@ -120,6 +120,22 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 	}
 }
 
+// The user container is at work on the question, and nobody would want the answer.
+func TestForARequestThatIsOverNothingIsAsked(t *testing.T) {
+	a := unknownApp(t, harness.NewApp(t, (*harness.AppConn).Hang).Port)
+	over := errors.New("over")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(over)
+	if _, err := a.SpeaksH2(ctx); !errors.Is(err, over) {
+		t.Errorf("got %v, want %v", err, over)
+	}
+	a.speech.mu.Lock()
+	defer a.speech.mu.Unlock()
+	if a.speech.asking != nil {
+		t.Error("the user container is being asked, want not")
+	}
+}
+
 func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 	speaking := func(h1, h2 func(conn *harness.AppConn)) func(conn *harness.AppConn) {
 		return func(conn *harness.AppConn) {
