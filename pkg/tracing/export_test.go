@@ -413,6 +413,23 @@ func TestSpansSayWhatHappened(t *testing.T) {
 	harness.Equal(t, spans[3].attributes["tracestate"], "", "a bad tracestate", "in the span")
 }
 
+// A client may send any Host that has the bytes of one.
+func TestAnOddHostIsShownWithoutAGuessAtItsPort(t *testing.T) {
+	for hostport, want := range map[string]attributes{
+		"a:81":      {trace.StringAttribute("host", "a"), trace.Int64Attribute("port", 81)},
+		"[::1]:81":  {trace.StringAttribute("host", "::1"), trace.Int64Attribute("port", 81)},
+		"[::1]":     {trace.StringAttribute("host", "::1")},
+		"fe80::1:2": {trace.StringAttribute("host", "fe80::1:2")},
+		"a:http":    {trace.StringAttribute("host", "a")},
+		"a:99999":   {trace.StringAttribute("host", "a")},
+		"":          nil,
+	} {
+		var got attributes
+		got.address("host", "port", hostport)
+		harness.Equal(t, got, want, hostport)
+	}
+}
+
 func TestZipkinKnowsThePodAndTheLengthOfIDs(t *testing.T) {
 	c := &collector{}
 	tracer, err := New(Options{Target: export.Target{Protocol: export.Zipkin, Endpoint: c.serve(t), Resource: identity()}, Sampling: follow})

@@ -91,10 +91,13 @@ func (a *attributes) address(address, port, hostport string) (host string) {
 	if hostport == "" {
 		return ""
 	}
-	u := url.URL{Host: hostport}
-	host = export.Text(u.Hostname())
+	host, number, err := net.SplitHostPort(hostport)
+	if err != nil { // there is no port
+		host = strings.Trim(hostport, "[]")
+	}
+	host = export.Text(host)
 	a.string(address, host)
-	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+	if n, err := strconv.ParseUint(number, 10, 16); err == nil {
 		a.int(port, int64(n))
 	}
 	return host
