@@ -28,18 +28,16 @@ func program() completion.Program {
 func flagsOf(name string) *flag.FlagSet {
 	var flags *flag.FlagSet
 	switch name {
-	case "inject", "uninject", "explain":
+	case "inject", "uninject", "explain", "status":
 		flags = new(filing).flags(name)
 	case "serve":
 		flags = new(serving).flags(nil)
-	case "status":
-		return statusFlags(new([]string))
 	case "policy":
 		flags = newFlags(name)
 	default:
 		return nil
 	}
-	if name != "uninject" {
+	if name != "uninject" && name != "status" {
 		optionFlags(flags, inject.Options{})
 	}
 	return flags

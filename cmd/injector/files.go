@@ -103,13 +103,12 @@ func (c *command) print(output string, inputs []input, files []*manifest.File) (
 			out.Write(text)
 		}
 	}
-	if _, err := c.stdout.Write(out.Bytes()); err != nil {
-		return 0, err
-	}
+	code := done
 	if output == "diff" && out.Len() > 0 {
-		return differs, nil
+		code = differs
 	}
-	return done, nil
+	_, err := c.stdout.Write(out.Bytes())
+	return code, err
 }
 
 // writeFiles writes files back where they differ, or all of them below a folder.

@@ -170,7 +170,7 @@ func (c *command) parseAll(flags *flag.FlagSet, args []string, hint string) erro
 	return err
 }
 
-// filing is what the flags of inject, uninject and explain say.
+// filing is what the flags of inject, uninject, explain and status say.
 type filing struct {
 	from      []string
 	output    string
@@ -181,17 +181,15 @@ type filing struct {
 	step      string
 }
 
-// filesFlag adds the flag by which files are named.
-func filesFlag(flags *flag.FlagSet, from *[]string) {
-	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
-		*from = append(*from, path)
-		return nil
-	})
-}
-
 func (f *filing) flags(name string) *flag.FlagSet {
 	flags := newFlags(name)
-	filesFlag(flags, &f.from)
+	flags.Func("f", "`file` or folder of YAML or JSON, - for the standard input; may be repeated", func(path string) error {
+		f.from = append(f.from, path)
+		return nil
+	})
+	if name == "status" {
+		return flags
+	}
 	if name != "uninject" {
 		flags.StringVar(&f.step, "step", string(inject.Workloads), "how far to go: workloads, and Services that find old and new pods, or services, all of them: when the pods have rolled")
 	}
@@ -294,16 +292,11 @@ func (c *command) finish(f *filing, name string, results []*manifest.Result, inp
 	if code != done {
 		code = partly
 	}
-	written, err := done, error(nil)
 	if f.inPlace || f.outputDir != "" {
-		err = writeFiles(f.outputDir, inputs, files)
-	} else {
-		written, err = c.print(f.output, inputs, files)
+		return code, writeFiles(f.outputDir, inputs, files)
 	}
-	if err != nil {
-		return 0, err
-	}
-	return max(code, written), nil
+	printed, err := c.print(f.output, inputs, files)
+	return max(code, printed), err
 }
 
 // holdImage refuses to put an image into pods that nobody has chosen: they would not start.
@@ -316,22 +309,14 @@ func holdImage(results []*manifest.Result) error {
 	return nil
 }
 
-// statusFlags are those of status.
-func statusFlags(from *[]string) *flag.FlagSet {
-	flags := newFlags("status")
-	filesFlag(flags, from)
-	return flags
-}
-
 // status says which Services may follow their pods, of objects as kubectl get writes them: exit
 // code 0 if all may, 1 if one must wait.
 func (c *command) status(args []string) (int, error) {
-	var from []string
-	flags := statusFlags(&from)
-	if err := c.parseAll(flags, args, "; files are given with -f"); err != nil {
+	f := new(filing)
+	if err := c.parseAll(f.flags("status"), args, "; files are given with -f"); err != nil {
 		return 0, err
 	}
-	_, files, err := c.read(from)
+	_, files, err := c.read(f.from)
 	if err != nil {
 		return 0, err
 	}
