@@ -77,9 +77,4 @@ func sameQuestion(a, b *corev1.Probe, c *corev1.Container) bool {
 	return false
 }
 
-func serviceOf(p *corev1.Probe) string {
-	if p.GRPC.Service == nil {
-		return ""
-	}
-	return *p.GRPC.Service
-}
+func serviceOf(p *corev1.Probe) string { return *cmp.Or(p.GRPC.Service, new(string)) }

@@ -293,6 +293,12 @@ func at(node any, tokens ...string) any {
 	return node
 }
 
+// listAt is the list that stands at a place in an object, nil for none.
+func listAt(node any, tokens ...string) []any {
+	list, _ := at(node, tokens...).([]any)
+	return list
+}
+
 // An editor changes an object and keeps the changes and the way back.
 type editor struct {
 	object  any

@@ -180,9 +180,8 @@ func (h *hints) readParameters(container any) {
 func parametersOf(container any, each func(parameter)) {
 	const longest = 256 // bytes of a flag
 	for _, list := range []string{"command", "args"} {
-		words, _ := at(container, list).([]any)
 		flag := ""
-		for _, word := range words {
+		for _, word := range listAt(container, list) {
 			line, _ := word.(string)
 			for text := range strings.FieldsSeq(line) { // of a shell's, too
 				name, value, whole := strings.Cut(text, "=")
@@ -203,8 +202,7 @@ func parametersOf(container any, each func(parameter)) {
 			}
 		}
 	}
-	variables, _ := at(container, "env").([]any)
-	for _, v := range variables {
+	for _, v := range listAt(container, "env") {
 		name, value := text(v, "name"), text(v, "value")
 		if value != "" && len(name)+len(value) <= longest {
 			each(parameter{name: name, words: wordsOf(name), value: value, variable: true})
@@ -290,8 +288,7 @@ func certifies(s parameter) bool {
 // secretVolumes are the names of the volumes that may hold a private key.
 func secretVolumes(object any) map[string]bool {
 	names := map[string]bool{}
-	volumes, _ := at(object, "spec", "volumes").([]any)
-	for _, v := range volumes {
+	for _, v := range listAt(object, "spec", "volumes") {
 		if at(v, "secret") != nil || at(v, "projected") != nil || at(v, "csi") != nil {
 			names[text(v, "name")] = true
 		}
@@ -301,8 +298,7 @@ func secretVolumes(object any) map[string]bool {
 
 // readMounts looks for certificates among the secrets that a container mounts.
 func (h *hints) readMounts(container any, secrets map[string]bool) {
-	mounts, _ := at(container, "volumeMounts").([]any)
-	for _, m := range mounts {
+	for _, m := range listAt(container, "volumeMounts") {
 		name, path := text(m, "name"), text(m, "mountPath")
 		if len(path) > 256 || !secrets[name] || strings.HasPrefix(path, "/etc/ssl/certs") || strings.HasPrefix(path, "/var/run/secrets/kubernetes.io/") {
 			continue

@@ -335,11 +335,11 @@ func decodeTemplate(template any) (*corev1.PodTemplateSpec, error) {
 	if _, ok := template.(map[string]any); !ok {
 		return nil, errors.New("not a map")
 	}
-	spec := at(template, "spec")
-	if n := lengthOf(at(spec, "containers")) + lengthOf(at(spec, "initContainers")); n > mostContainers {
+	containers := slices.Concat(listAt(template, "spec", "containers"), listAt(template, "spec", "initContainers"))
+	if n := len(containers); n > mostContainers {
 		return nil, fmt.Errorf("%d containers: a pod of at most %d can be injected", n, mostContainers)
 	}
-	if err := checkQuantities(spec); err != nil {
+	if err := checkQuantities(at(template, "spec", "resources"), containers); err != nil {
 		return nil, err
 	}
 	read := pick(template, templateFields)
@@ -374,23 +374,15 @@ func textsOf(node any) int {
 	return n
 }
 
-func lengthOf(node any) int {
-	list, _ := node.([]any)
-	return len(list)
-}
-
-// checkQuantities refuses resources that would take long to read or to compare: to bring
-// 1 and 1e99999999 to the same exponent takes a minute.
-func checkQuantities(spec any) error {
-	if err := checkResources(at(spec, "resources"), "the pod"); err != nil {
+// checkQuantities refuses resources, of a pod and its containers, that would take long to read
+// or to compare: to bring 1 and 1e99999999 to the same exponent takes a minute.
+func checkQuantities(pod any, containers []any) error {
+	if err := checkResources(pod, "the pod"); err != nil {
 		return err
 	}
-	for _, list := range []string{"containers", "initContainers"} {
-		containers, _ := at(spec, list).([]any)
-		for _, c := range containers {
-			if err := checkResources(at(c, "resources"), fmt.Sprintf("container %.64q", text(c, "name"))); err != nil {
-				return err
-			}
+	for _, c := range containers {
+		if err := checkResources(at(c, "resources"), fmt.Sprintf("container %.64q", text(c, "name"))); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -35,8 +35,7 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 		q.wants = wantedLimits(object)
 		return q, true
 	case text(object, "kind") == "LimitRange":
-		limits, _ := at(object, "spec", "limits").([]any)
-		for _, l := range limits {
+		for _, l := range listAt(object, "spec", "limits") {
 			if text(l, "type") == string(corev1.LimitTypeContainer) {
 				q.bounds = append(q.bounds, boundsOf(l)...)
 			}
@@ -50,7 +49,7 @@ func ReadQuota(object any) (_ Quota, ok bool) {
 // that it counts, CPU and memory alone (pkg/quota/v1/evaluator/core of Kubernetes). Quotas for pods
 // that end, or that have no limits at all, are not for those that serve.
 func wantedLimits(quota any) []string {
-	scopes, _ := at(quota, "spec", "scopes").([]any)
+	scopes := listAt(quota, "spec", "scopes")
 	if slices.Contains(scopes, any("Terminating")) || slices.Contains(scopes, any("BestEffort")) {
 		return nil
 	}

@@ -82,11 +82,10 @@ func ReadService(service any) (_ *Service, ok bool) {
 		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
 			continue
 		}
-		port := ServicePort{Service: s.Name, Name: p.Name, Number: p.Port, Target: targetOf(p), Certificate: asksForCertificate(s)}
-		if p.AppProtocol != nil {
-			port.AppProtocol = *p.AppProtocol
-		}
-		read.ports = append(read.ports, port)
+		read.ports = append(read.ports, ServicePort{
+			Service: s.Name, Name: p.Name, Number: p.Port, AppProtocol: *cmp.Or(p.AppProtocol, new(string)),
+			Certificate: asksForCertificate(s), Target: targetOf(p),
+		})
 	}
 	return read, true
 }

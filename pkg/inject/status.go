@@ -97,8 +97,7 @@ func (in *injection) recognize() {
 				*to = int32(n)
 			}
 		}
-		ports, _ := at(sidecar, "ports").([]any)
-		for _, p := range ports {
+		for _, p := range listAt(sidecar, "ports") {
 			if name := text(p, "name"); text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort {
 				o.PortName = name
 			}

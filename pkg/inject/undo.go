@@ -161,8 +161,7 @@ func handlers(p *corev1.Probe) int {
 func wasOfSidecar(field string) func(object, was any) error {
 	return func(object, was any) error {
 		for _, list := range []string{"containers", "initContainers"} {
-			ports, _ := at(object, "spec", list, sidecarName, "ports").([]any)
-			for _, p := range ports {
+			for _, p := range listAt(object, "spec", list, sidecarName, "ports") {
 				if now := at(p, field); now != nil && now == was {
 					return nil
 				}

@@ -21,7 +21,7 @@ func Template(object any) (path []string, ok bool) {
 	case "batch/CronJob":
 		return []string{"spec", "jobTemplate", "spec", "template"}, true
 	}
-	if lengthOf(at(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
+	if len(listAt(object, "spec", "template", "spec", "containers")) > 0 && !strings.HasPrefix(group, "serving.k") {
 		return []string{"spec", "template"}, true
 	}
 	return nil, false
