@@ -152,6 +152,27 @@ func TestOptionsThatAPolicyCannotFollowAreRefused(t *testing.T) {
 	}
 }
 
+func TestAPolicyFollowsItsOptions(t *testing.T) {
+	for _, c := range []struct {
+		said Options
+		want string
+	}{
+		{nil, "- name: goes-on\n"},
+		{Options{"mode": "native"}, "value: Object.spec.initContainers{\n            name: 'queue-proxy',\n            image: variables.image,\n            restartPolicy: 'Always',\n"},
+		{Options{"image-pull-policy": "Never"}, "\n            imagePullPolicy: 'Never',\n            ports: [\n"},
+		{Options{"drain-deadline": "1m30s"}, "- name: drain\n      expression: |-\n        90\n    - name: longerGrace\n      expression: |-\n        [variables.grace, 93].max()\n"},
+		{Options{"drain-min": "5s"}, "[5, variables.ownPause].max()\n"},
+		{Options{"metrics-annotations": "false"}, "- name: scraped\n      expression: |-\n        false\n"},
+		{Options{"metrics-port": "1"}, "- name: metricsPort\n      expression: |-\n        1\n"},
+		{Options{"metrics-port": "1"}, "![1].exists(n, n in taken) && ![8012, 8112, 8022, 9090, 8008].exists("},
+		{Options{"lock": "concurrency,queue-depth,request-timeout"}, "- name: option-values\n      expression: |-\n        true\n"},
+	} {
+		if text, err := Policy(c.said); err != nil || !strings.Contains(text, c.want) {
+			t.Errorf("%v: got %v and\n%s\nwant a policy with\n%s", c.said, err, text, c.want)
+		}
+	}
+}
+
 func TestAdviceNamesWhatPeopleGetWrong(t *testing.T) {
 	const usual = `"timeoutSeconds":1,"failureThreshold":3,"successThreshold":1,"periodSeconds":10`
 	for _, c := range []struct{ fact, probes, want string }{
