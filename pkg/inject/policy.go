@@ -1,8 +1,6 @@
 package inject
 
 import (
-	"cmp"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,16 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/template"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
-
-//go:embed policy.tmpl
-var policyTemplate string
 
 // Policy writes the injection as a MutatingAdmissionPolicy and its bindings
 // (admissionregistration.k8s.io/v1, Kubernetes 1.36), as YAML: the API server then
@@ -28,7 +22,7 @@ var policyTemplate string
 // CEL has no functions of one's own, cannot warn and reads no durations, so a policy
 // takes the plain pods: its conditions leave every other one alone. What is decided
 // when the policy is printed, such as the sidecar's resources, is decided by the code
-// of this package; what depends on the pod is written a second time in policy.tmpl, and
+// of this package; what depends on the pod is written a second time in policy_cel.go, and
 // test/admission holds the two together.
 //
 // The error names an option that a policy cannot follow.
@@ -37,7 +31,7 @@ func Policy(said Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return p.yaml()
+	return p.yaml(), nil
 }
 
 // A policy is what is known when it is printed.
@@ -46,6 +40,21 @@ type policy struct {
 	sidecar  corev1.Container // of a pod that says nothing
 	deadline time.Duration    // of the drain, 0: it depends on the pod
 	native   bool
+}
+
+// perPod are the options that a policy reads from a pod's annotations, with the values
+// that it can read: others, and other options, leave the pod alone. A flag must be
+// whole and decimal as well; its text is made so. A locked option is one of the others.
+func (p *policy) perPod() map[string]string {
+	const whole = `^(0|[1-9][0-9]{0,5})$`
+	all := map[string]string{
+		injectOption: "", containerOption: "", portOption: "", // conditions of their own
+		"concurrency": whole, "queue-depth": whole, timeoutOption: whole,
+	}
+	for _, name := range p.said.locked() {
+		delete(all, name)
+	}
+	return all
 }
 
 func newPolicy(said Options) (*policy, error) {
@@ -131,106 +140,9 @@ func (p *policy) sample() error {
 	return json.Unmarshal(out.Changes[i].Value, &p.sidecar)
 }
 
-// yaml writes the objects. Every value that comes from outside stands in a block.
-func (p *policy) yaml() (string, error) {
-	t := template.Must(template.New("policy").Option("missingkey=error").Funcs(template.FuncMap{
-		"annotation": annotationCEL,
-		"option":     p.option,
-		"quote":      func(text any) string { return quoteCEL(fmt.Sprint(text)) },
-		"join":       strings.Join,
-		"replace":    strings.ReplaceAll,
-	}).Parse(policyTemplate))
-	var b strings.Builder
-	err := t.Execute(&b, p.data())
-	return b.String(), err
-}
-
-// data is what the template reads.
-func (p *policy) data() map[string]any {
-	seconds := func(d time.Duration) int64 { return int64(d.Seconds()) }
-	unlocked := func(names ...string) []string {
-		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(p.said.locked(), name) })
-	}
-	data := map[string]any{
-		"list":            p.list(),
-		"native":          p.native,
-		"sidecar":         p.sidecar,
-		"environ":         p.environ(),
-		"resources":       p.fixed("resources", p.sidecar.Resources),
-		"securityContext": strings.TrimPrefix(p.fixed("securityContext", p.sidecar.SecurityContext), "Object.spec."+p.list()+".securityContext{"),
-		"imageUser":       imageUser,
-		"format":          format,
-		"higher":          higher,
-		"meshProxies":     meshProxies,
-		"announced":       !isFalse(p.said.get(metricsOption)),
-		"usual":           corev1.Probe{TimeoutSeconds: usualTimeout, PeriodSeconds: usualPeriod, SuccessThreshold: usualSuccesses, FailureThreshold: usualFailures},
-
-		// The options that are read from a pod's annotations, by the alphabet. Others leave the pod
-		// alone, and so do other values of some than whole decimal numbers. What is locked is one of
-		// the others.
-		"perPod": unlocked("concurrency", containerOption, injectOption, portOption, "queue-depth", timeoutOption),
-		"whole":  unlocked("concurrency", "queue-depth", timeoutOption),
-		// What they say has these names where there are no variables, and where there are.
-		"conditions": map[string]string{"container": "container", "port": "wanted", "usual": "usual"},
-		"variables":  map[string]string{"container": "variables.containerOption", "port": "variables.portOption", "usual": annotationCEL(defaultContainer)},
-
-		// Seconds.
-		"hasDeadline":   p.deadline > 0,
-		"deadline":      seconds(p.deadline),
-		"deadlineGrace": ceilSeconds(p.deadline + afterDrain),
-		"drainMin":      cmp.Or(p.said[drainMinOption], "0"),
-		"usualDrain":    seconds(usualDrain),
-		"usualGrace":    seconds(usualGrace),
-		"afterDrain":    seconds(afterDrain),
-		"longestQuiet":  seconds(longestQuiet),
-
-		"sideName":      sideName,
-		"tlsName":       tlsName,
-		"httpName":      httpName,
-		"rawName":       rawName,
-		"serverImage":   serverImage,
-		"exporterImage": exporterImage,
-		"clientCommand": clientCommand,
-	}
-	var aliases, others []string
-	for _, o := range table {
-		aliases = append(aliases, o.Aliases...)
-	}
-	for _, n := range slices.Concat(slices.Sorted(maps.Keys(rawPorts)), slices.Sorted(maps.Keys(tlsPorts))) {
-		others = append(others, decimal(n))
-	}
-	namers := slices.Clone(namers)
-	slices.Reverse(namers) // the last change is taken back first
-	data["aliases"], data["otherPorts"], data["namers"] = aliases, others, namers
-	p.addPorts(data)
-	return data
-}
-
-// addPorts adds the ports of the sidecar: those that were asked for and are fixed, those that move where a
-// container has them, and, for no port is moved because of a probe, those that no probe may ask.
-func (p *policy) addPorts(data map[string]any) {
-	var fixed, moving, unasked []string
-	var ports []map[string]string
-	for i, u := range usualPorts {
-		said, usual, moved := p.said[u.option], decimal(u.number), decimal(u.number+higher)
-		if said != "" {
-			fixed = append(fixed, said)
-		} else {
-			moving = append(moving, usual)
-			unasked = append(unasked, moved)
-		}
-		if i >= 2 { // to the first two a probe may be meant to come through the sidecar
-			unasked = append(unasked, cmp.Or(said, usual))
-		}
-		number := cmp.Or(said, fmt.Sprintf("%s in variables.taken ? %s : %s", usual, moved, usual))
-		ports = append(ports, map[string]string{"name": u.variable(), "number": number})
-	}
-	data["fixed"], data["moving"], data["unasked"], data["ports"] = fixed, moving, unasked, ports
-}
-
 // environ is the sidecar's environment as CEL: the constants of the sample, and between
 // them, where config writes them, those that depend on the pod.
-func (p *policy) environ() []string {
+func (p *policy) environ() string {
 	constant := map[string]string{}
 	serving := false // a variable by which config takes a pod for Knative's, in all pods
 	for _, v := range p.sidecar.Env {
@@ -263,42 +175,7 @@ func (p *policy) environ() []string {
 		when = ""
 	}
 	entry(onKnative, when, "'false'")
-	return entries
-}
-
-// environOfPod are the variables of the sidecar that depend on the pod: when they are
-// written, "" for always, and what.
-func environOfPod(fixedDeadline bool) map[string]struct{ when, value string } {
-	type entry = struct{ when, value string }
-	port := func(name string, usual int32) entry {
-		return entry{fmt.Sprintf("variables.%s != %d", name, usual), "string(variables." + name + ")"}
-	}
-	c := config.Default()
-	all := map[string]entry{
-		c.UserPort.Name():       port("port.containerPort", int32(c.UserPort.V)),
-		c.Concurrency.Name():    {"variables.concurrency != 0", "string(variables.concurrency)"},
-		c.QueueDepth.Name():     {"variables.queueDepth != '' && int(variables.queueDepth) != 10 * variables.concurrency", "variables.queueDepth"},
-		c.RequestTimeout.Name(): {"variables.requestTimeout != 0", "string(variables.requestTimeout)"},
-		c.ProbeArray.Name():     {"size(variables.questions) > 1", "'true'"},
-		c.Probes.Name(): {"size(variables.questions) > 0",
-			"(size(variables.questions) > 1 ? '[' + variables.questions.join(',') + ']' : variables.questions[0]).replace('$', '$$')"},
-		c.DrainMin.Name(): {"variables.least > 0", inWords("variables.least")},
-	}
-	for _, u := range usualPorts {
-		all[variableOf(u.option)] = port(u.variable(), u.number)
-	}
-	if !fixedDeadline {
-		all[c.DrainDeadline.Name()] = entry{"variables.drain != 27", inWords("variables.drain")}
-	}
-	return all
-}
-
-// variable is that of the policy which holds the port.
-func (u usualPort) variable() string { return strings.TrimSuffix(u.option, "-port") + "Port" }
-
-// inWords writes seconds as Go writes a duration: 1h0m5s.
-func inWords(seconds string) string {
-	return strings.ReplaceAll(`(s >= 3600 ? string(s / 3600) + 'h' : '') + (s >= 60 ? string(s % 3600 / 60) + 'm' : '') + string(s % 60) + 's'`, "s ", seconds+" ")
+	return strings.Join(entries, "\n+ ")
 }
 
 // list is where the sidecar goes.
@@ -355,17 +232,40 @@ func (p *policy) fixed(field string, value any) string {
 	return literal(decoded, "Object.spec."+p.list()+"."+field)
 }
 
-// option is the text of an option, the empty one for none, as CEL that holds where no variables
+// option is the text of an option, ” for none, as CEL that holds where no variables
 // are: the annotation wins over the flag.
 func (p *policy) option(name string) string {
-	annotation := annotationCEL(Prefix + name)
+	annotation := fmt.Sprintf("object.metadata.?annotations[?'%s%s'].orValue('')", Prefix, name)
 	if p.said[name] == "" {
 		return annotation
 	}
 	return fmt.Sprintf("(%s != '' ? %s : %s)", annotation, annotation, quoteCEL(p.said[name]))
 }
 
-// annotationCEL is the text of an annotation as CEL, the empty one for none.
-func annotationCEL(key string) string {
-	return fmt.Sprintf("object.metadata.?annotations[?'%s'].orValue('')", key)
+// yaml writes the objects. Every value that comes from outside stands in a block.
+func (p *policy) yaml() string {
+	var b strings.Builder
+	b.WriteString(policyHead)
+	block := func(indent int, text string) {
+		for line := range strings.Lines(strings.TrimSpace(text)) {
+			b.WriteString(strings.Repeat(" ", indent) + strings.TrimRight(line, " \n") + "\n")
+		}
+	}
+	named := func(all []expression) {
+		for _, e := range all {
+			for line := range strings.Lines(e.why) {
+				b.WriteString("    # " + strings.TrimRight(line, " \n") + "\n")
+			}
+			fmt.Fprintf(&b, "    - name: %s\n      expression: |-\n", e.name)
+			block(8, e.cel)
+		}
+	}
+	b.WriteString("  # A pod is taken if all of these hold; every other pod stays as it is.\n  matchConditions:\n")
+	named(p.conditions())
+	b.WriteString("  variables:\n")
+	named(p.variables())
+	b.WriteString("  mutations:\n    - patchType: JSONPatch\n      jsonPatch:\n        expression: |-\n")
+	block(10, p.patch())
+	b.WriteString(policyBindings)
+	return b.String()
 }

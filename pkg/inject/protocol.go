@@ -2,6 +2,7 @@ package inject
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -251,4 +252,49 @@ func (p namedProbe) asksBy(how string, speaks protocol) sign {
 func probesOf(c *corev1.Container) []namedProbe {
 	all := []namedProbe{{"readiness", c.ReadinessProbe}, {"liveness", c.LivenessProbe}, {"startup", c.StartupProbe}}
 	return slices.DeleteFunc(all, func(p namedProbe) bool { return p.Probe == nil })
+}
+
+// What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
+// of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
+const (
+	hintWords   = `(tls|ssl|https|secure|cert|crt|metric|prom|telemetry|monitoring|health|probe|liveness|readiness|admin|debug|pprof|profil)`
+	hintFlags   = `(?i)(^|[ \t\n])-[-a-z0-9_.]*` + hintWords + `|(https|wss|tls|ssl)://|(^|[ \t\n])[a-z0-9]+-l(isten)?:[0-9]`
+	hintNames   = `(?i)` + hintWords
+	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
+	tlsCommands = `https://|-tls`
+)
+
+// speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
+// of a port that is asked by HTTP over a name, a number or an image that says otherwise, a policy
+// keeps away.
+func speaksHTTPCEL() string {
+	var numbers []string
+	for _, n := range slices.Concat(slices.Sorted(maps.Keys(rawPorts)), slices.Sorted(maps.Keys(tlsPorts))) {
+		numbers = append(numbers, fmt.Sprint(n))
+	}
+	matches := func(of, expression string) string { return of + ".matches(" + quoteCEL(expression) + ")" }
+	// Matching costs the length of a text times that of the expression, and a pod that exhausts the
+	// budget is denied. So longer lists and texts count as if they matched.
+	tells := func(list, word, of string, most int, expression string) string {
+		return fmt.Sprintf("[%[1]s].exists(all, size(all) > %[2]d || all.exists(%[3]s, size(%[4]s) > 2000 || %[5]s))", list, most, word, of, matches(of, expression))
+	}
+	commands := func(expression string) string {
+		return "[app.?readinessProbe, app.?livenessProbe, app.?startupProbe].exists(r, " + tells("r.?exec.?command.orValue([])", "word", "word", 20, expression) + ")"
+	}
+	return `  [port.?name.orValue('')].all(name,
+    !` + matches("name", sideName.String()) + `
+    && !` + matches("name", tlsName.String()) + `
+    && !` + matches("app.?image.orValue('')", serverImage.String()) + `
+    && !` + matches("app.?image.orValue('')", exporterImage.String()) + `
+    && !` + commands(tlsCommands) + `
+    && (` + matches("name", httpName.String()) + `
+      || !` + matches("name", rawName.String()) + `
+      && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
+      && port.containerPort % 1000 != 443
+      && !` + tells("app.?command.orValue([]) + app.?args.orValue([])", "word", "word", 100, hintFlags) + `
+      && !` + tells("app.?env.orValue([])", "e", "e.name", 500, hintNames) + `
+      && !app.?env.orValue([]).exists(e, ` + matches("e.?value.orValue('')", `(https|wss|tls|ssl)://`) + `)
+      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.name", 500, hintMounts) + `
+      && !` + tells("app.?volumeMounts.orValue([])", "m", "m.mountPath", 500, hintMounts) + `
+      && !` + commands(clientCommand.String()) + `))`
 }
