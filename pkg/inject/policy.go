@@ -42,19 +42,10 @@ type policy struct {
 	native   bool
 }
 
-// perPod are the options that a policy reads from a pod's annotations, with the values
-// that it can read: others, and other options, leave the pod alone. A flag must be
-// whole and decimal as well; its text is made so. A locked option is one of the others.
-func (p *policy) perPod() map[string]string {
-	const whole = `^(0|[1-9][0-9]{0,5})$`
-	all := map[string]string{
-		injectOption: "", containerOption: "", portOption: "", // conditions of their own
-		"concurrency": whole, "queue-depth": whole, timeoutOption: whole,
-	}
-	for _, name := range p.said.locked() {
-		delete(all, name)
-	}
-	return all
+// unlocked are those of some options that no lock names: the ones that a policy reads from a pod's
+// annotations. What a pod says of others leaves it alone.
+func (p *policy) unlocked(names ...string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(p.said.locked(), name) })
 }
 
 func newPolicy(said Options) (*policy, error) {
@@ -232,14 +223,19 @@ func (p *policy) fixed(field string, value any) string {
 	return literal(decoded, "Object.spec."+p.list()+"."+field)
 }
 
-// option is the text of an option, ” for none, as CEL that holds where no variables
+// option is the text of an option, the empty one for none, as CEL that holds where no variables
 // are: the annotation wins over the flag.
 func (p *policy) option(name string) string {
-	annotation := fmt.Sprintf("object.metadata.?annotations[?'%s%s'].orValue('')", Prefix, name)
+	said := annotation(Prefix + name)
 	if p.said[name] == "" {
-		return annotation
+		return said
 	}
-	return fmt.Sprintf("(%s != '' ? %s : %s)", annotation, annotation, quoteCEL(p.said[name]))
+	return fmt.Sprintf("(%[1]s != '' ? %[1]s : %[2]s)", said, quoteCEL(p.said[name]))
+}
+
+// annotation is the text of one of a pod's annotations as CEL, the empty one if it is not there.
+func annotation(key string) string {
+	return fmt.Sprintf("object.metadata.?annotations[?'%s'].orValue('')", key)
 }
 
 // yaml writes the objects. Every value that comes from outside stands in a block.

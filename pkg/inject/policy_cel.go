@@ -3,7 +3,6 @@ package inject
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -116,9 +115,6 @@ const (
   || size(command) == 3 && command[1] == '-c' && command[0].matches('^([^\\n]*/)?(sh|bash|ash)$') && command[2].matches('^\\s*(\\S*/)?sleep\\s+\\S+\\s*$'))`
 	wholeSleep = `(size(command) == 2 && command[1].matches('^[0-9]{1,6}s?$') || size(command) == 3 && command[2].matches('^\\s*([a-z/]*/)?sleep\\s+[0-9]{1,6}s?\\s*$'))`
 
-	// usualContainer is what kubectl takes, '' for none.
-	usualContainer = "object.metadata.?annotations[?'" + defaultContainer + "'].orValue('')"
-
 	maxGrace = "1000000" // seconds, so that no sum of them overflows
 )
 
@@ -138,22 +134,19 @@ func resolvedCEL(a string) string {
 func (p *policy) conditions() []expression {
 	fill := strings.NewReplacer("{container}", "container", "{port}", "wanted", "{default}", "usual").Replace
 	ofOptions := func(cel string) string {
-		return fmt.Sprintf("[%s].all(container, [%s].all(wanted, [%s].all(usual,\n%s)))", p.option(containerOption), p.option(portOption), usualContainer, fill(cel))
+		return fmt.Sprintf("[%s].all(container, [%s].all(wanted, [%s].all(usual,\n%s)))", p.option(containerOption), p.option(portOption), annotation(defaultContainer), fill(cel))
 	}
 	ofApp := func(cel string) string { return ofOptions(apps + ".all(app,\n" + cel + ")") }
 	ofPort := func(cel string) string { return ofApp(portsOfApp + ".all(port,\n" + cel + ")") }
 
-	var known, values, aliases []string
-	for _, name := range slices.Sorted(maps.Keys(p.perPod())) {
-		known = append(known, "'"+Prefix+name+"'")
-		if pattern := p.perPod()[name]; pattern != "" {
-			values = append(values, fmt.Sprintf("object.metadata.?annotations[?'%s%s'].orValue('').matches('%s|^$')", Prefix, name, pattern))
-		}
+	known := p.unlocked("concurrency", containerOption, injectOption, portOption, "queue-depth", timeoutOption)
+	var values, aliases []string
+	// Of these a policy reads whole decimal numbers; a flag is made one: makeWhole.
+	for _, name := range p.unlocked("concurrency", "queue-depth", timeoutOption) {
+		values = append(values, annotation(Prefix+name)+`.matches('^(0|[1-9][0-9]{0,5})$|^$')`)
 	}
 	for _, o := range table {
-		for _, alias := range o.Aliases {
-			aliases = append(aliases, "'"+alias+"'")
-		}
+		aliases = append(aliases, o.Aliases...)
 	}
 
 	all := []expression{
@@ -165,7 +158,7 @@ func (p *policy) conditions() []expression {
 		{"wanted", "", `object.metadata.?labels[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues + `
 && object.metadata.?annotations[?'queue-proxy.dev/inject'].orValue('') in [''] + ` + trues},
 		{"options", "Options of the pod that a policy can follow, and no others.",
-			"object.metadata.?annotations.orValue({}).all(key,\n  !key.startsWith('" + Prefix + "') && !(key in [" + strings.Join(aliases, ",\n    ") + "])\n  || key in [" + strings.Join(known, ", ") + "])\n" +
+			"object.metadata.?annotations.orValue({}).all(key,\n  !key.startsWith('" + Prefix + "') && !(key in ['" + strings.Join(aliases, "',\n    '") + "'])\n  || key in ['" + Prefix + strings.Join(known, "', '"+Prefix) + "'])\n" +
 				"&& object.metadata.?labels.orValue({}).all(key, !key.startsWith('" + Prefix + "') || key == '" + Prefix + injectOption + "')"},
 		{"option-values", "", cmp.Or(strings.Join(values, "\n&& "), "true")},
 		{"network-of-its-own", "", `!object.spec.?hostNetwork.orValue(false)`},
@@ -232,24 +225,21 @@ const taken = `[port.containerPort] + ` + stay + `
 func (p *policy) portsFree() string {
 	var fixed, moving, unasked []string
 	for i, u := range usualPorts {
-		passes := i < 2 // to these a probe may be meant to come through the sidecar
-		if said := p.said[u.option]; said != "" {
+		said, usual := p.said[u.option], decimal(u.number)
+		if said != "" {
 			fixed = append(fixed, said)
-			if !passes {
-				unasked = append(unasked, "'"+said+"'")
-			}
-			continue
+		} else {
+			moving = append(moving, usual)
+			unasked = append(unasked, decimal(u.number+higher))
 		}
-		moving = append(moving, fmt.Sprint(u.number))
-		unasked = append(unasked, fmt.Sprintf("'%d'", u.number+higher))
-		if !passes {
-			unasked = append(unasked, fmt.Sprintf("'%d'", u.number))
+		if i >= 2 { // to the first two a probe may be meant to come through the sidecar
+			unasked = append(unasked, cmp.Or(said, usual))
 		}
 	}
 	return fmt.Sprintf(`[%s].all(taken, ![%s].exists(n, n in taken) && ![%s].exists(n, n in taken && n + %d in taken)
     && !%s.exists(c, [c.?readinessProbe, c.?livenessProbe, c.?startupProbe].exists(r, [r.?httpGet.?port, r.?tcpSocket.?port, r.?grpc.?port].exists(o,
-      string(o.orValue(0)) in [%s] && !(o.value() in taken)))))`,
-		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher, stay, strings.Join(unasked, ", "))
+      string(o.orValue(0)) in ['%s'] && !(o.value() in taken)))))`,
+		taken, strings.Join(fixed, ", "), strings.Join(moving, ", "), higher, stay, strings.Join(unasked, "', '"))
 }
 
 // shortEnough refuses a pause that does not fit in the drain that was asked for.
@@ -344,7 +334,7 @@ func usual(field string, n int) string {
 //
 //nolint:funlen // a table
 func (p *policy) variables() []expression {
-	fill := strings.NewReplacer("{container}", "variables.containerOption", "{port}", "variables.portOption", "{default}", usualContainer).Replace
+	fill := strings.NewReplacer("{container}", "variables.containerOption", "{port}", "variables.portOption", "{default}", annotation(defaultContainer)).Replace
 	whole := func(name string) string { return fmt.Sprintf("[%s].map(n, n == '' ? 0 : int(n))[0]", p.option(name)) }
 
 	all := []expression{
@@ -459,15 +449,15 @@ func (p *policy) undo() string {
 
 // patch makes the changes.
 func (p *policy) patch() string {
-	annotation := func(key, value string) string {
+	annotate := func(key, value string) string {
 		return fmt.Sprintf("JSONPatch{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('%s'), value: %s}", key, value)
 	}
 	hook := "Object.spec.containers.lifecycle.preStop"
 	parts := []string{
 		`(has(object.metadata.annotations) ? [] : [JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}])`,
-		"[" + annotation("queue-proxy.dev/status", "variables.undo") + "]",
-		"(!variables.scraped ? [] : [\n    " + annotation("prometheus.io/scrape", "'true'") + ",\n    " +
-			annotation("prometheus.io/port", "string(variables.metricsPort)") + ",\n    " + annotation("prometheus.io/path", "'/metrics'") + "])",
+		"[" + annotate("queue-proxy.dev/status", "variables.undo") + "]",
+		"(!variables.scraped ? [] : [\n    " + annotate("prometheus.io/scrape", "'true'") + ",\n    " +
+			annotate("prometheus.io/port", "string(variables.metricsPort)") + ",\n    " + annotate("prometheus.io/path", "'/metrics'") + "])",
 		`(variables.portName == '' ? [] : [JSONPatch{op: 'replace', path: variables.portPath + '/name', value: 'user-port'}])`,
 		`variables.renamed.map(place, JSONPatch{op: 'replace', path: variables.appPath + place, value: variables.port.containerPort})`,
 		`(variables.port.?hostPort.orValue(0) == 0 ? [] : [JSONPatch{op: 'remove', path: variables.portPath + '/hostPort'}]
