@@ -34,7 +34,7 @@ type scrapes struct {
 	pages   sync.Pool // of *page
 
 	mu      sync.Mutex
-	all     []*turn     // that wait, are rendered or sent; the oldest first
+	all     []*turn     // that wait, are rendered or sent; each of these in the order in which they began to
 	typical int         // bytes of the last pages: the next will be like them
 	timer   *time.Timer // calls advance when a page may be given up
 }
@@ -94,18 +94,13 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *scrapes) enter(one *turn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := 0
-	for _, other := range s.all {
-		if other.client == one.client {
-			own++
-		}
-	}
-	if own >= maxPerClient {
-		oldest := s.oldest(one.client)
-		if oldest == nil || time.Since(oldest.sent) < takeTime {
+	own := slices.DeleteFunc(slices.Clone(s.all), func(other *turn) bool { return other.client != one.client })
+	if len(own) >= maxPerClient {
+		first := firstToGo(own)
+		if first == nil || time.Since(first.sent) < takeTime {
 			return false
 		}
-		s.end(oldest)
+		s.end(first)
 	}
 	s.all = append(s.all, one)
 	s.advance()
@@ -126,75 +121,58 @@ func (s *scrapes) send(one *turn, p *page, cancel func()) {
 	defer s.mu.Unlock()
 	s.typical = max(p.size, (s.typical+p.size)/2)
 	one.bytes, one.sent, one.cancel = p.size, time.Now(), cancel
+	s.remove(one)
+	s.all = append(s.all, one)
 	s.advance()
 }
 
-// load returns how many pages are being rendered, and the bytes of those and of what is
-// sent. s.mu is held.
-func (s *scrapes) load() (rendering, bytes int) {
-	for _, one := range s.all {
-		bytes += one.bytes
-		if one.begun && one.sent.IsZero() {
-			rendering++
-		}
-	}
-	return rendering, bytes
-}
-
-// advance gives their turn to as many as can have it. s.mu is held.
+// advance gives their turn to as many as can have it, if need be in the memory of pages
+// that are given up. Where one may only be given up in a moment, it is called then. s.mu
+// is held.
 func (s *scrapes) advance() {
 	for {
-		i := slices.IndexFunc(s.all, func(one *turn) bool { return !one.begun })
-		if rendering, _ := s.load(); i < 0 || rendering == maxRendered {
-			return
-		}
-		one := s.all[i]
-		if !s.makeRoom() {
-			return
-		}
-		one.begun, one.bytes = true, s.typical
-		close(one.come)
-	}
-}
-
-// makeRoom reports whether there is memory for another page, if need be of one that is
-// given up. Where that may only be in a moment, advance is called then. s.mu is held.
-func (s *scrapes) makeRoom() bool {
-	for {
-		if _, bytes := s.load(); bytes == 0 || bytes+s.typical <= maxPageBytes {
-			return true
-		}
-		held := map[string]int{}
+		next := slices.IndexFunc(s.all, func(one *turn) bool { return !one.begun })
+		rendering, bytes := 0, 0 // the bytes of those and of what is sent
 		for _, one := range s.all {
-			held[one.client] += one.bytes
-		}
-		greediest := ""
-		for client, n := range held {
-			if n > held[greediest] && s.oldest(client) != nil {
-				greediest = client
+			bytes += one.bytes
+			if one.begun && one.sent.IsZero() {
+				rendering++
 			}
 		}
-		oldest := s.oldest(greediest)
-		if oldest == nil {
-			return false // all are being rendered
+		if next < 0 || rendering == maxRendered {
+			return
 		}
-		if rest := takeTime - time.Since(oldest.sent); rest > 0 {
+		if bytes == 0 || bytes+s.typical <= maxPageBytes {
+			one := s.all[next]
+			one.begun, one.bytes = true, s.typical
+			close(one.come)
+			continue
+		}
+		first := firstToGo(s.all)
+		if first == nil {
+			return // all are being rendered
+		}
+		if rest := takeTime - time.Since(first.sent); rest > 0 {
 			s.timer.Reset(rest)
-			return false
+			return
 		}
-		s.end(oldest)
+		s.end(first)
 	}
 }
 
-// oldest returns the page of a client that has been sent for longest, nil if none is.
-// s.mu is held.
-func (s *scrapes) oldest(client string) (oldest *turn) {
-	for _, one := range s.all {
-		if one.client == client && !one.sent.IsZero() && (oldest == nil || one.sent.Before(oldest.sent)) {
-			oldest = one
+// firstToGo returns the page that is given up first, nil if none is being sent: of the
+// client that holds the most, the one that has been sent for longest.
+func firstToGo(all []*turn) (first *turn) {
+	held := map[string]int{}
+	for _, one := range all {
+		held[one.client] += one.bytes
+	}
+	for _, one := range all {
+		if !one.sent.IsZero() && (first == nil || held[one.client] > held[first.client]) {
+			first = one
 		}
 	}
-	return oldest
+	return first
 }
 
 // end gives up a page that is being sent. s.mu is held.
@@ -211,9 +189,9 @@ func (s *scrapes) remove(one *turn) {
 // A page is a response in memory.
 type page struct {
 	header http.Header
-	status int // 0: 200
-	chunks [][]byte
-	size   int
+	status int      // 0: 200
+	chunks [][]byte // of chunkSize each
+	size   int      // bytes that were written
 }
 
 // Header implements http.ResponseWriter.
@@ -225,21 +203,15 @@ func (p *page) WriteHeader(status int) { p.status = status }
 // Write implements http.ResponseWriter.
 func (p *page) Write(b []byte) (int, error) {
 	for rest := b; len(rest) > 0; {
-		last := p.last()
-		n := min(len(rest), cap(*last)-len(*last))
-		*last = append(*last, rest[:n]...)
+		last, at := p.size/chunkSize, p.size%chunkSize
+		if last == len(p.chunks) {
+			p.chunks = append(p.chunks, make([]byte, chunkSize))
+		}
+		n := copy(p.chunks[last][at:], rest)
+		p.size += n
 		rest = rest[n:]
 	}
-	p.size += len(b)
 	return len(b), nil
-}
-
-// last returns a chunk that is not full.
-func (p *page) last() *[]byte {
-	if n := len(p.chunks); n == 0 || len(p.chunks[n-1]) == cap(p.chunks[n-1]) {
-		p.chunks = append(p.chunks, make([]byte, 0, chunkSize))
-	}
-	return &p.chunks[len(p.chunks)-1]
 }
 
 // send sends it. An error is the scraper's: who hangs up asks again.
@@ -249,8 +221,8 @@ func (p *page) send(w http.ResponseWriter) {
 	if p.status != 0 {
 		w.WriteHeader(p.status)
 	}
-	for _, b := range p.chunks {
-		if _, err := w.Write(b); err != nil {
+	for i, b := range p.chunks {
+		if _, err := w.Write(b[:min(p.size-i*chunkSize, chunkSize)]); err != nil {
 			return
 		}
 	}
@@ -260,9 +232,5 @@ func (p *page) send(w http.ResponseWriter) {
 func (p *page) reset() {
 	clear(p.header)
 	p.status, p.size = 0, 0
-	if len(p.chunks) > 0 {
-		clear(p.chunks[1:])
-		p.chunks = p.chunks[:1]
-		p.chunks[0] = p.chunks[0][:0]
-	}
+	p.chunks = slices.Delete(p.chunks, min(1, len(p.chunks)), len(p.chunks))
 }
