@@ -4,7 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -33,12 +32,10 @@ const (
 	tagPlaces  = firstNamed + maxTags
 )
 
-// routeTags are the names that are label values: the first that requests came with. It
-// is safe for concurrent use; a name that is known takes no lock.
+// routeTags are the names that are label values: the first that requests came with. It is
+// safe for concurrent use and takes no lock.
 type routeTags struct {
 	known atomic.Pointer[map[string]int] // places of the names; replaced, never written
-	mu    sync.Mutex                     // held to replace it
-	names [maxTags]string                // likewise by place; written before known has it
 }
 
 func newRouteTags() *routeTags {
@@ -53,32 +50,18 @@ func (t *routeTags) place(h header.Getter) int {
 	if kind != header.TagNamed {
 		return int(kind)
 	}
-	known := *t.known.Load()
-	if place, ok := known[name]; ok {
-		return place
+	for {
+		known := t.known.Load()
+		if place, ok := (*known)[name]; ok {
+			return place
+		}
+		if len(*known) == maxTags {
+			return tagged
+		}
+		more := maps.Clone(*known)
+		more[strings.Clone(name)] = firstNamed + len(*known) // the request's memory is used again
+		t.known.CompareAndSwap(known, &more)
 	}
-	if len(known) == maxTags {
-		return tagged
-	}
-	return t.learn(name)
-}
-
-func (t *routeTags) learn(name string) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	known := *t.known.Load()
-	if place, ok := known[name]; ok {
-		return place
-	}
-	n := len(known)
-	if n == maxTags {
-		return tagged
-	}
-	t.names[n] = strings.Clone(name) // the request's memory is used again
-	more := maps.Clone(known)
-	more[t.names[n]] = firstNamed + n
-	t.known.Store(&more)
-	return firstNamed + n
 }
 
 // A tagTable is a table with a label for the route tag before the others. Each tag has a
@@ -124,8 +107,11 @@ func (t *tagTable[T]) part(tag int) *table[T] {
 	word := ""
 	if tag < firstNamed {
 		word = t.words[tag]
-	} else {
-		word = t.tags.names[tag-firstNamed]
+	}
+	for name, place := range *t.tags.known.Load() {
+		if place == tag {
+			word = name
+		}
 	}
 	part := newTable(func(values []string) *T {
 		t.made.Add(1)
