@@ -258,13 +258,11 @@ func readLine(s string, openMetrics bool) (l line, ok bool) {
 			return l, false
 		}
 	}
-	if openMetrics {
-		if i := strings.Index(s, " # "); i >= 0 {
-			if l.exemplar, ok = readExemplar(s[i+3:]); !ok {
-				return l, false
-			}
-			s = s[:i]
+	if sample, exemplar, found := strings.Cut(s, " # "); found && openMetrics {
+		if l.exemplar, ok = readExemplar(exemplar); !ok {
+			return l, false
 		}
+		s = sample
 	}
 	l.value, s = cutWord(s)
 	l.timestamp, s = cutWord(s)
@@ -326,6 +324,9 @@ func cutName(s, more string) (name, rest string) {
 	return s[:i], s[i:]
 }
 
+// properEscapes escapes the backslash of what is no escape in the value of a label.
+var properEscapes = strings.NewReplacer(`\\`, `\\`, `\n`, `\n`, `\"`, `\"`, `\`, `\\`)
+
 // readLabels reads what stands behind an opening brace up to the closing one, and
 // returns it without blanks. No label may be there twice, or be the name.
 func readLabels(s string) (labels, rest string, ok bool) {
@@ -340,11 +341,15 @@ func readLabels(s string) (labels, rest string, ok bool) {
 		name, rest := cutName(s, "")
 		rest, is := strings.CutPrefix(skipBlanks(rest), "=")
 		rest, quoted := strings.CutPrefix(skipBlanks(rest), `"`)
-		value, rest, proper, ended := readQuoted(rest)
+		value, rest, ended := cutQuoted(rest)
 		if !is || !quoted || !ended || name == "" || name == "__name__" || slices.Contains(names, name) {
 			return "", "", false
 		}
-		tidy = tidy && proper
+		if strings.Contains(value, `\`) {
+			written := value
+			value = properEscapes.Replace(value)
+			tidy = tidy && value == written
+		}
 		names, values = append(names, name), append(values, value)
 		if s = skipBlanks(rest); strings.HasPrefix(s, ",") {
 			s = s[1:]
@@ -362,27 +367,17 @@ func readLabels(s string) (labels, rest string, ok bool) {
 	return strings.Join(names, ","), s[1:], true
 }
 
-// readQuoted reads up to the closing quote. The backslash of what is no escape is
-// escaped itself; proper says that there was none.
-func readQuoted(s string) (value, rest string, proper, ended bool) {
-	var fixed strings.Builder
-	from := 0
+// cutQuoted cuts off what stands before the closing quote.
+func cutQuoted(s string) (value, rest string, ended bool) {
 	for i := 0; i < len(s); i++ {
 		switch s[i] {
 		case '"':
-			if from == 0 {
-				return s[:i], s[i+1:], true, true
-			}
-			return fixed.String() + s[from:i], s[i+1:], false, true
+			return s[:i], s[i+1:], true
 		case '\\':
 			i++
-			if i < len(s) && s[i] != '\\' && s[i] != 'n' && s[i] != '"' {
-				fixed.WriteString(s[from:i] + `\`)
-				from = i
-			}
 		}
 	}
-	return "", "", false, false
+	return "", "", false
 }
 
 // readExemplar reads what stands behind the mark, and returns it with the mark.

@@ -59,7 +59,7 @@ type merge struct {
 	url         *url.URL
 	timeout     time.Duration
 	size        int64
-	client      *http.Client
+	transport   *http.Transport // which follows no redirects: another place is not the configured one
 	slots       chan struct{}
 	failed      *prometheus.CounterVec // by reason
 	openMetrics bool                   // may be spoken
@@ -67,33 +67,27 @@ type merge struct {
 	gatherer    prometheus.Gatherer
 }
 
-// newMerge returns nil when nothing is to be merged. The caller sets gatherer
-// and openMetrics.
-func newMerge(r *registry, o *Merge) (*merge, error) {
-	if o.Port == 0 {
-		return nil, nil
-	}
-	appPath, port := cmp.Or(o.Path, path), strconv.Itoa(o.Port)
-	app, err := url.Parse("http://" + net.JoinHostPort("127.0.0.1", port) + appPath)
+// newMerge returns a handler that shows what gatherer has, and the user container's.
+func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics bool) (*merge, error) {
+	appPath := cmp.Or(o.Path, path)
+	app, err := url.Parse("http://127.0.0.1:" + strconv.Itoa(o.Port) + appPath)
 	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
 		return nil, fmt.Errorf("%q is not the path of metrics: it must begin with / and have no fragment", o.Path)
 	}
 	m := &merge{
-		registry: r,
-		url:      app,
-		timeout:  cmp.Or(o.timeout, mergeTimeout),
-		size:     cmp.Or(o.maxSize, mergeSize),
-		slots:    make(chan struct{}, maxMerges),
-		failed:   r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason"),
-		client: &http.Client{
-			// Another place is not the configured one.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-			Transport: &http.Transport{
-				DialContext:            dialLoopback(port),
-				DisableKeepAlives:      true, // between two scrapes the app closes it anyway
-				DisableCompression:     true, // nothing is gained on the loopback device
-				MaxResponseHeaderBytes: maxAppHead,
-			},
+		registry:    r,
+		gatherer:    gatherer,
+		openMetrics: openMetrics,
+		url:         app,
+		timeout:     cmp.Or(o.timeout, mergeTimeout),
+		size:        cmp.Or(o.maxSize, mergeSize),
+		slots:       make(chan struct{}, maxMerges),
+		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason"),
+		transport: &http.Transport{
+			DialContext:            dialLoopback,
+			DisableKeepAlives:      true, // between two scrapes the app closes it anyway
+			DisableCompression:     true, // nothing is gained on the loopback device
+			MaxResponseHeaderBytes: maxAppHead,
 		},
 	}
 	for _, reason := range []string{scrapeUnreachable, scrapeTimeout, scrapeStatus, scrapeTooLarge, scrapeGarbage, scrapeBusy} {
@@ -102,19 +96,14 @@ func newMerge(r *registry, o *Merge) (*merge, error) {
 	return m, nil
 }
 
-// dialLoopback connects to the port on 127.0.0.1, and on [::1] when nothing listens
-// there.
-func dialLoopback(port string) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
-		if err != nil {
-			if conn, err6 := d.DialContext(ctx, "tcp", net.JoinHostPort("::1", port)); err6 == nil {
-				return conn, nil
-			}
-		}
-		return conn, err
+// dialLoopback connects to a port on 127.0.0.1, and on [::1] when nothing listens there.
+func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		conn, err = d.DialContext(ctx, network, strings.Replace(address, "127.0.0.1", "[::1]", 1))
 	}
+	return conn, err
 }
 
 // ServeHTTP asks the user container first, so that its failure is counted in this
@@ -194,7 +183,7 @@ func (m *merge) ask(ctx context.Context, openMetrics bool) (app *exposition, rea
 	q := &http.Request{Method: http.MethodGet, URL: m.url, Header: http.Header{
 		"Accept": {accept}, "Accept-Encoding": {"identity"}, "User-Agent": {"queue-proxy"},
 	}}
-	a, err := m.client.Do(q.WithContext(ctx))
+	a, err := m.transport.RoundTrip(q.WithContext(ctx))
 	if err != nil {
 		return nil, scrapeUnreachable
 	}

@@ -107,17 +107,14 @@ func New(o Options) (*Metrics, error) {
 		m.head = newKnativeHead(r, &o, m.tags)
 		m.gatherer = withoutEmpty{r}
 	}
-	merge, err := newMerge(r, &o.Merge)
-	if err != nil {
-		return nil, err
-	}
 
 	// In OpenMetrics the counters that Knative had up to 1.18 would get a _total behind
 	// their names.
 	openMetrics := names&names118 == 0
-	if merge != nil {
-		merge.gatherer, merge.openMetrics = m.gatherer, openMetrics
-		m.handler = merge
+	if o.Merge.Port != 0 {
+		if m.handler, err = newMerge(r, &o.Merge, m.gatherer, openMetrics); err != nil {
+			return nil, err
+		}
 	} else {
 		m.handler = promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{
 			ErrorHandling:      promhttp.ContinueOnError,

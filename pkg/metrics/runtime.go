@@ -13,10 +13,9 @@ import (
 // does not have is absent, and so is math.MaxInt64, which stands for no limit.
 func runtimeNumber(name string, less ...string) func() (float64, bool) {
 	return func() (float64, bool) {
-		samples := make([]rtmetrics.Sample, 1+len(less))
-		samples[0].Name = name
-		for i, name := range less {
-			samples[1+i].Name = name
+		samples := []rtmetrics.Sample{{Name: name}}
+		for _, name := range less {
+			samples = append(samples, rtmetrics.Sample{Name: name})
 		}
 		rtmetrics.Read(samples)
 		v := numberOf(samples[0])
