@@ -43,6 +43,8 @@ type document struct {
 	node  *yaml.Node
 	value any   // of the node
 	err   error // it cannot be read
+
+	inStatus string // of its objects' statuses: how it was written
 }
 
 // A Result is what became of one object.
@@ -57,7 +59,6 @@ type Result struct {
 	object map[string]any // as it was
 	from   *document
 	path   string // of the object in its document
-	kept   string // in its status, of how it was written
 }
 
 // Advice says what people often get wrong in the probes of such pods, a sentence each.
@@ -89,9 +90,7 @@ func Parse(name string, text []byte) *File {
 	}
 	each(len(f.documents), func(i int) {
 		d := f.documents[i]
-		if d.node, d.err = parse(d.text); d.err == nil && d.node != nil {
-			d.value, d.err = valueOf(d.node)
-		}
+		d.node, d.value, d.err = read(d.text)
 	})
 	return f
 }
@@ -101,11 +100,7 @@ func Parse(name string, text []byte) *File {
 func split(text []byte) [][]byte {
 	var chunks [][]byte
 	for _, chunk := range splitMarks(text) {
-		for {
-			n := lengthOfJSON(chunk)
-			if n == 0 {
-				break
-			}
+		for n := lengthOfJSON(chunk); n > 0; n = lengthOfJSON(chunk) {
 			chunks = append(chunks, chunk[:n])
 			chunk = chunk[n:]
 		}
@@ -172,7 +167,7 @@ func splitMarks(text []byte) [][]byte {
 // (RFC 8259 section 7).
 func parse(text []byte) (*yaml.Node, error) {
 	if json.Valid(text) && utf8.Valid(text) {
-		return nodeOfJSON(text)
+		return nodeOfJSON(text), nil
 	}
 	var doc, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -186,6 +181,14 @@ func parse(text []byte) (*yaml.Node, error) {
 		return nil, errors.New("something follows the document without --- before it")
 	}
 	return doc.Content[0], nil
+}
+
+// read is a text's content, and what it means.
+func read(text []byte) (n *yaml.Node, value any, err error) {
+	if n, err = parse(text); err == nil && n != nil {
+		value, err = valueOf(n)
+	}
+	return n, value, err
 }
 
 // Text is the file as it is now.
@@ -206,17 +209,13 @@ func (f *File) Documents() int {
 func (f *File) JSON() ([]byte, error) {
 	var b bytes.Buffer
 	for _, d := range f.documents {
-		root, err := parse(d.text)
-		if err == nil && (root == nil || isNull(root)) {
-			continue
-		}
-		if err == nil {
-			_, err = valueOf(root) // which knows how far aliases may be followed
-		}
+		root, value, err := read(d.text) // which knows how far aliases may be followed
 		if err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", f.Name, d.line, err)
 		}
-		b.Write(append(jsonText(expand(root), "  "), '\n'))
+		if value != nil {
+			b.Write(append(jsonText(expand(root), "  "), '\n'))
+		}
 	}
 	return b.Bytes(), nil
 }
@@ -262,7 +261,7 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 			r.Warnings = append(r.Warnings, inject.Unserved(r.Outcome))
 		}
 	}
-	write(results, func(d *document, changes []inject.Change, _ []*Result) (anew bool, err error) {
+	write(results, func(d *document, changes []inject.Change) (anew bool, err error) {
 		was := d.text
 		if anew, err = d.change(changes); err == nil {
 			d.keep(was, changes)
@@ -314,22 +313,18 @@ func Uninject(files []*File) []*Result {
 		switch {
 		case ok:
 			template := dig(r.object, path...)
-			r.kept = inject.TextOf(template)
+			r.from.inStatus = cmp.Or(r.from.inStatus, inject.TextOf(template))
 			r.Outcome = inject.Uninject(template)
 			r.Changes = inject.Below(prefix(path), r.Changes)
 		case isService(r):
-			r.kept = inject.TextOf(r.object)
+			r.from.inStatus = cmp.Or(r.from.inStatus, inject.TextOf(r.object))
 			r.Outcome = inject.UninjectService(r.object)
 		default:
 			r.Outcome = inject.Leave(r.object)
 		}
 	}
-	write(results, func(d *document, changes []inject.Change, of []*Result) (anew bool, err error) {
-		inStatus := ""
-		for _, r := range of {
-			inStatus = cmp.Or(inStatus, r.kept)
-		}
-		if d.restore(changes, inStatus) {
+	write(results, func(d *document, changes []inject.Change) (anew bool, err error) {
+		if d.restore(changes) {
 			return false, nil
 		}
 		anew, err = d.change(changes)
@@ -354,10 +349,9 @@ func list(files []*File) []*Result {
 					Outcome: inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}})
 				continue
 			}
-			if d.node == nil || isNull(d.node) {
-				continue
+			if d.value != nil {
+				results = append(results, objects(f, d, d.node, d.value, "")...)
 			}
-			results = append(results, objects(f, d, d.node, d.value, "")...)
 		}
 	}
 	return results
@@ -415,25 +409,21 @@ func withType(item any, list map[string]any) any {
 
 // write makes the changes of the results in the text of their documents. change makes those
 // of one document, and reports whether it had to be written anew.
-func write(results []*Result, change func(*document, []inject.Change, []*Result) (anew bool, err error)) {
+func write(results []*Result, change func(*document, []inject.Change) (anew bool, err error)) {
 	changed := map[*document][]*Result{}
-	var order []*document
 	for _, r := range results {
-		if len(r.Changes) == 0 {
-			continue
+		if len(r.Changes) > 0 {
+			changed[r.from] = append(changed[r.from], r)
 		}
-		if changed[r.from] == nil {
-			order = append(order, r.from)
-		}
-		changed[r.from] = append(changed[r.from], r)
 	}
-	each(len(order), func(i int) {
-		d := order[i]
+	documents := slices.Collect(maps.Keys(changed))
+	each(len(documents), func(i int) {
+		d := documents[i]
 		var changes []inject.Change
 		for _, r := range changed[d] {
 			changes = append(changes, inject.Below(r.path, r.Changes)...)
 		}
-		anew, err := change(d, changes, changed[d])
+		anew, err := change(d, changes)
 		for _, r := range changed[d] {
 			switch {
 			case err != nil:
@@ -463,11 +453,7 @@ func each(n int, f func(i int)) {
 // change edits the text of a document, in place if it can, and reports whether it had
 // to be written anew. The nodes are of no use afterwards.
 func (d *document) change(changes []inject.Change) (anew bool, err error) {
-	value, err := valueOf(d.node)
-	if err != nil {
-		return false, err
-	}
-	want, err := inject.Apply(value, changes)
+	want, err := d.after(changes)
 	if err != nil {
 		return false, err
 	}
@@ -478,10 +464,8 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 			d.text = text
 			return false, nil
 		}
-		// The nodes may be half changed: begin again.
-		if err := yaml.Unmarshal(d.text, doc); err != nil {
-			return false, err
-		}
+		// The nodes may be half changed: begin again, with what has been read before.
+		_ = yaml.Unmarshal(d.text, doc)
 	}
 	doc = expand(doc)
 	for _, c := range changes {
@@ -496,6 +480,12 @@ func (d *document) change(changes []inject.Change) (anew bool, err error) {
 	}
 	d.text = text
 	return !isJSON, nil
+}
+
+// after is what a document means after some changes.
+func (d *document) after(changes []inject.Change) (any, error) {
+	value, _ := valueOf(d.node) // once more: it has been read, and changes are made in place
+	return inject.Apply(value, changes)
 }
 
 // edited is the text with the changes made in place.
@@ -540,7 +530,7 @@ func indentOf(text []byte) string {
 
 // means returns nil if a text says what it should, else what is wrong with it.
 func means(text []byte, want any) error {
-	got, err := valueOfText(text)
+	_, got, err := read(text)
 	if err == nil && !reflect.DeepEqual(got, want) {
 		return errors.New("the result would mean something else")
 	}
@@ -552,9 +542,8 @@ func warnOfLostOptions(r *Result, path []string) {
 	if len(path) == 0 {
 		return
 	}
-	metadata, _ := r.object["metadata"].(map[string]any)
 	for _, group := range []string{"annotations", "labels"} {
-		entries, _ := metadata[group].(map[string]any)
+		entries, _ := dig(r.object, "metadata", group).(map[string]any)
 		for key := range entries {
 			if strings.HasPrefix(key, inject.Prefix) {
 				r.Warnings = append(r.Warnings, fmt.Sprintf("%s of the %s are not read: put them under %s/metadata/%s", inject.Prefix+" "+group, r.Kind, strings.Join(path, "/"), group))

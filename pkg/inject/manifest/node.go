@@ -171,17 +171,14 @@ func decodeScalar(n *yaml.Node) (any, error) {
 	return n.Value, nil
 }
 
-// nodeOfJSON makes nodes of JSON, with its order. They have lines, and no columns.
-func nodeOfJSON(text []byte) (*yaml.Node, error) {
+// nodeOfJSON makes nodes of valid JSON, with its order. They have lines, and no columns.
+func nodeOfJSON(text []byte) *yaml.Node {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	line, counted := 1, 0 // the line of the last token, and how much of the text led there
-	var read func() (*yaml.Node, error)
-	read = func() (*yaml.Node, error) {
-		token, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
+	var next func() *yaml.Node
+	next = func() *yaml.Node {
+		token, _ := d.Token()
 		end := int(d.InputOffset())
 		line += bytes.Count(text[counted:end], []byte("\n"))
 		counted = end
@@ -197,20 +194,15 @@ func nodeOfJSON(text []byte) (*yaml.Node, error) {
 				n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
 			}
 			for d.More() {
-				child, err := read() // a key, a value or an item
-				if err != nil {
-					return nil, err
-				}
-				n.Content = append(n.Content, child)
+				n.Content = append(n.Content, next()) // a key, a value or an item
 			}
-			_, err := d.Token() // the end
-			return n, err
+			_, _ = d.Token() // the end
 		default: // a boolean or a number
 			n.Value = fmt.Sprint(v)
 		}
-		return n, nil
+		return n
 	}
-	return read()
+	return next()
 }
 
 // An edit is a document's nodes on their way through some changes: the Content that each
@@ -223,8 +215,7 @@ type edit map[*yaml.Node][]*yaml.Node
 func (e edit) apply(root *yaml.Node, c inject.Change) {
 	var value *yaml.Node
 	if c.Value != nil {
-		n, _ := nodeOfJSON(c.Value)
-		value = copyOf(n) // to be written in our own style
+		value = copyOf(nodeOfJSON(c.Value)) // to be written in our own style
 	}
 	n := root
 	tokens := inject.Tokens(c.Path)

@@ -43,34 +43,29 @@ func newSplicer(text []byte, root *yaml.Node, e edit) *splicer {
 	if bytes.Contains(text, []byte("\r\n")) {
 		s.style.ending = "\r\n"
 	}
-	s.learn(root)
+	s.learn(root, map[yaml.Kind]bool{})
 	return s
 }
 
 // learn sees how far in the document writes its maps and lists: the first of each that
 // stands below a key decides.
-func (s *splicer) learn(root *yaml.Node) {
-	seen := map[yaml.Kind]bool{}
-	var look func(n *yaml.Node)
-	look = func(n *yaml.Node) {
-		for i, child := range n.Content {
-			if n.Kind == yaml.MappingNode && i%2 == 1 && isBlockStyle(n) && isBlockStyle(child) && len(child.Content) > 0 && child.Line > n.Content[i-1].Line && !seen[child.Kind] {
-				in := child.Column - n.Content[i-1].Column
-				switch {
-				case child.Kind == yaml.SequenceNode:
-					s.style.list = in
-				case in > 0:
-					s.style.step = in
-				}
-				seen[child.Kind] = true
+func (s *splicer) learn(n *yaml.Node, seen map[yaml.Kind]bool) {
+	for i, child := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 1 && isBlockStyle(n) && isBlockStyle(child) && len(child.Content) > 0 && child.Line > n.Content[i-1].Line && !seen[child.Kind] {
+			in := child.Column - n.Content[i-1].Column
+			switch {
+			case child.Kind == yaml.SequenceNode:
+				s.style.list = in
+			case in > 0:
+				s.style.step = in
 			}
-			if seen[yaml.MappingNode] && seen[yaml.SequenceNode] {
-				return
-			}
-			look(child)
+			seen[child.Kind] = true
 		}
+		if seen[yaml.MappingNode] && seen[yaml.SequenceNode] {
+			return
+		}
+		s.learn(child, seen)
 	}
-	look(root)
 }
 
 func isBlockStyle(n *yaml.Node) bool { return n.Style&yaml.FlowStyle == 0 }
@@ -123,14 +118,8 @@ func (s *splicer) walk(n *yaml.Node) {
 		s.splice(from, to, flow(n))
 		return
 	}
-	old := map[*yaml.Node]bool{}
-	for _, child := range was {
-		old[child] = true
-	}
 	for _, child := range n.Content {
-		if old[child] || !changed {
-			s.walk(child)
-		}
+		s.walk(child)
 	}
 	switch {
 	case !changed:
@@ -204,18 +193,11 @@ func (s *splicer) replaceValue(key, old, now *yaml.Node) {
 // sequence splices what has changed in a block list: items that went, and items that
 // were added at its end.
 func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
-	stays := map[*yaml.Node]bool{}
-	for _, item := range n.Content {
-		stays[item] = true
-	}
 	kept := 0
 	for _, item := range was {
 		if kept < len(n.Content) && n.Content[kept] == item {
 			kept++
 			continue
-		}
-		if stays[item] {
-			panic(errLayout)
 		}
 		dash, to := s.dash(item), s.nextLine(s.end(item))
 		line := bytes.LastIndexByte(s.text[:dash], '\n') + 1
@@ -226,7 +208,7 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 	}
 	added := ""
 	for _, item := range n.Content[kept:] {
-		if item.Line != 0 {
+		if item.Line != 0 { // it stands behind one that took another's place
 			panic(errLayout)
 		}
 		added += s.style.item(item, n.Column-1)
@@ -239,16 +221,11 @@ func (s *splicer) sequence(n *yaml.Node, was []*yaml.Node) {
 
 // dash is where the dash of an item stands.
 func (s *splicer) dash(item *yaml.Node) int {
-	for i := s.start(item) - 1; i >= 0; i-- {
-		switch s.text[i] {
-		case '-':
-			return i
-		case ' ', '\t', '\n', '\r':
-		default:
-			panic(errLayout)
-		}
+	before := bytes.TrimRight(s.text[:s.start(item)], spaces)
+	if !bytes.HasSuffix(before, []byte("-")) {
+		panic(errLayout)
 	}
-	panic(errLayout)
+	return len(before) - 1
 }
 
 // start is where a node begins. The parser counts letters, not bytes.
@@ -276,16 +253,11 @@ func (s *splicer) endOfEntry(key, value *yaml.Node) int {
 }
 
 func (s *splicer) afterColon(key *yaml.Node) int {
-	for i := s.end(key); i < len(s.text); i++ {
-		switch s.text[i] {
-		case ':':
-			return i + 1
-		case ' ', '\t':
-		default:
-			panic(errLayout)
-		}
+	i := s.skip(s.end(key), " \t")
+	if i == len(s.text) || s.text[i] != ':' {
+		panic(errLayout)
 	}
-	panic(errLayout)
+	return i + 1
 }
 
 // end is where the text of a node ends, as it was before the changes.
@@ -312,10 +284,7 @@ func (s *splicer) end(n *yaml.Node) int {
 	}
 	switch {
 	case n.Kind == yaml.AliasNode:
-		for i < len(s.text) && !bytes.ContainsRune([]byte(" \t\r\n,]}"), rune(s.text[i])) {
-			i++
-		}
-		return i
+		return s.until(i, " \t\r\n,]}")
 	case n.Kind != yaml.ScalarNode:
 		return s.endOfFlow(i)
 	case n.Style&yaml.DoubleQuotedStyle != 0, n.Style&yaml.SingleQuotedStyle != 0:
@@ -329,38 +298,22 @@ func (s *splicer) end(n *yaml.Node) int {
 // skipProperties passes a node's anchor and tag.
 func (s *splicer) skipProperties(i int) int {
 	for i < len(s.text) && (s.text[i] == '&' || s.text[i] == '!') {
-		for i < len(s.text) && !bytes.ContainsRune([]byte(" \t\r\n"), rune(s.text[i])) {
-			i++
-		}
-		for i < len(s.text) && (s.text[i] == ' ' || s.text[i] == '\t') {
-			i++
-		}
+		i = s.skip(s.until(i, spaces), " \t")
 	}
 	return i
 }
 
-// endOfPlain follows the value through the text, where any run of blanks and line ends
-// may stand for one of the value's.
+// endOfPlain follows the words of the value through the text, where any blanks and line
+// ends may stand between them.
 func (s *splicer) endOfPlain(i int, value string) int {
-	for j := 0; j < len(value); {
-		if value[j] == ' ' || value[j] == '\n' || value[j] == '\t' {
-			before := i
-			for i < len(s.text) && isSpace(s.text[i]) {
-				i++
-			}
-			for j < len(value) && isSpace(value[j]) {
-				j++
-			}
-			if i == before {
-				panic(errLayout)
-			}
-			continue
+	for n, word := range strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(spaces, r) }) {
+		if n > 0 {
+			i = s.skip(i, spaces)
 		}
-		if i >= len(s.text) || s.text[i] != value[j] {
+		if !bytes.HasPrefix(s.text[i:], []byte(word)) || n > 0 && !isSpace(s.text[i-1]) {
 			panic(errLayout)
 		}
-		i++
-		j++
+		i += len(word)
 	}
 	return i
 }
@@ -386,14 +339,12 @@ func (s *splicer) endOfQuoted(i int) int {
 // endOfLiteral is the end of a | or > text: the last of the lines that are as far in as
 // its first one, or blank.
 func (s *splicer) endOfLiteral(i int, value string) int {
-	header := i
-	for i < len(s.text) && s.text[i] != '\n' {
-		i++
-	}
-	if bytes.ContainsAny(firstWord(s.text[header:i]), "123456789") {
+	header := s.text[i:s.until(i, " \t#\n")]
+	i = s.until(i, "\n")
+	if bytes.ContainsAny(header, "123456789") {
 		panic(errLayout) // its own indentation: how far in cannot be seen from its lines
 	}
-	keepsBlanks := bytes.Contains(firstWord(s.text[header:i]), []byte("+"))
+	keepsBlanks := bytes.Contains(header, []byte("+"))
 	end := i
 	if strings.Trim(value, "\n") == "" {
 		return end
@@ -401,21 +352,18 @@ func (s *splicer) endOfLiteral(i int, value string) int {
 	indent := -1
 	for i < len(s.text) {
 		line, _, _ := bytes.Cut(s.text[i+1:], []byte("\n"))
+		i += 1 + len(line)
 		switch in := len(line) - len(bytes.TrimLeft(line, " ")); {
 		case isBlank(line):
 			if keepsBlanks {
-				end = i + 1 + len(line)
+				end = i
 			}
-		case indent < 0 || in >= indent:
-			if indent < 0 {
-				indent = in
-			}
-			end = i + 1 + len(line)
+		case indent < 0:
+			indent, end = in, i
+		case in >= indent:
+			end = i
 		default:
 			return end
-		}
-		if i += 1 + len(line); i >= len(s.text) {
-			break
 		}
 	}
 	return min(end, len(s.text))
@@ -433,12 +381,9 @@ func (s *splicer) endOfFlow(i int) int {
 				return i + 1
 			}
 		case c == '"' || c == '\'' && (isSpace(s.text[i-1]) || bytes.ContainsRune([]byte("[{,:"), rune(s.text[i-1]))):
-			end := s.endOfQuoted(i)
-			i = end - 1
+			i = s.endOfQuoted(i) - 1
 		case c == '#' && isSpace(s.text[i-1]):
-			for i+1 < len(s.text) && s.text[i+1] != '\n' {
-				i++
-			}
+			i = s.until(i, "\n")
 		}
 	}
 	panic(errLayout)
@@ -454,13 +399,21 @@ func (s *splicer) nextLine(i int) int {
 	return min(i+len(rest)+1, len(s.text))
 }
 
+const spaces = " \t\r\n"
+
 func isSpace(b byte) bool { return b == ' ' || b == '\t' || b == '\n' || b == '\r' }
 
 func isBlank(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }
 
-func firstWord(line []byte) []byte {
-	if i := bytes.IndexAny(line, " \t#"); i >= 0 {
-		return line[:i]
+// skip is where what stands at i ends, if it is one or more of some letters.
+func (s *splicer) skip(i int, letters string) int {
+	return len(s.text) - len(bytes.TrimLeft(s.text[i:], letters))
+}
+
+// until is where the first of some letters stands from i on, or the end of the text.
+func (s *splicer) until(i int, letters string) int {
+	if n := bytes.IndexAny(s.text[i:], letters); n >= 0 {
+		return i + n
 	}
-	return line
+	return len(s.text)
 }

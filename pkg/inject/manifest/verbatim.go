@@ -88,10 +88,6 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	if err != nil || len(hunks) > mostKept {
 		return
 	}
-	value, err := valueOfText(d.text)
-	if err != nil {
-		return
-	}
 	if json.Valid(d.text) {
 		d.keepInStatus(was, changes, string(hunks))
 		return
@@ -104,6 +100,7 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	if len(body) > 0 && !bytes.HasSuffix(body, []byte("\n")) {
 		line = "\n" + line
 	}
+	_, value, _ := read(d.text) // which has been compared with what it should mean
 	if text := slices.Concat(body, []byte(line), end); means(text, value) == nil {
 		d.text = text
 	}
@@ -121,11 +118,8 @@ func (d *document) keepInStatus(was []byte, changes []inject.Change, hunks strin
 	}
 	with := slices.Clone(changes)
 	with[i] = inject.WithText(with[i], hunks)
-	node, err := parse(was)
-	if err != nil || node == nil {
-		return
-	}
-	again := &document{text: was, node: node}
+	again := &document{text: was}
+	again.node, _ = parse(was) // which has been read before
 	if _, err := again.change(with); err == nil && len(linesOf(again.text)) == len(linesOf(d.text)) {
 		d.text = again.text
 	}
@@ -141,24 +135,16 @@ func (d *document) kept() (text []byte, hunks string) {
 	return slices.Concat(d.text[:i], rest), strings.TrimSpace(string(line[len(keptMark):]))
 }
 
-// restore takes changes back in the text, as it was written, and reports whether it could. inStatus
-// are hunks that stand in the object, "" for none.
-func (d *document) restore(changes []inject.Change, inStatus string) bool {
+// restore takes changes back in the text, as it was written, and reports whether it could.
+func (d *document) restore(changes []inject.Change) bool {
 	text, comment := d.kept()
 	var hunks []hunk
-	if json.Unmarshal([]byte(cmp.Or(comment, inStatus)), &hunks) != nil { // "" is no JSON
+	if json.Unmarshal([]byte(cmp.Or(comment, d.inStatus)), &hunks) != nil { // "" is no JSON
 		return false
 	}
-	value, err := valueOf(d.node)
-	if err != nil {
-		return false
-	}
-	want, err := inject.Apply(value, changes)
-	if err != nil {
-		return false
-	}
+	want, err := d.after(changes)
 	was, ok := replace(text, hunks)
-	if !ok || means(was, want) != nil {
+	if err != nil || !ok || means(was, want) != nil {
 		return false
 	}
 	d.text = was
@@ -169,12 +155,4 @@ func (d *document) restore(changes []inject.Change, inStatus string) bool {
 func takenBack(f *File) []byte {
 	Uninject([]*File{f})
 	return f.Text()
-}
-
-func valueOfText(text []byte) (any, error) {
-	root, err := parse(text)
-	if err != nil || root == nil {
-		return nil, err
-	}
-	return valueOf(root)
 }
