@@ -111,6 +111,9 @@ func (c *ExporterConfig) chooseSampling(o *Options, warn func(string, ...any)) {
 	}
 }
 
+// propagators are OpenTelemetry's names of the formats.
+var propagators = map[string]Formats{"tracecontext": inW3C, "b3multi": inB3, "b3": inB3Single}
+
 // formats applies OpenTelemetry's propagators. Without them W3C and B3 are written, as
 // Knative did before 1.19: from then on B3 was lost.
 func (c *ExporterConfig) formats() (f Formats) {
@@ -118,14 +121,7 @@ func (c *ExporterConfig) formats() (f Formats) {
 		return inW3C | inB3
 	}
 	for _, name := range c.Propagators {
-		switch name {
-		case "tracecontext":
-			f |= inW3C
-		case "b3multi":
-			f |= inB3
-		case "b3":
-			f |= inB3Single
-		}
+		f |= propagators[name]
 	}
 	return f
 }

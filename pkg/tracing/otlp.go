@@ -56,7 +56,7 @@ func tracesData(r *export.Resource, id func([]byte) []byte) func([]*trace.SpanDa
 func otlpSpan(s *trace.SpanData, id func([]byte) []byte) *tracepb.Span {
 	state, _ := s.Attributes[stateAttribute].(string)
 	span := &tracepb.Span{
-		TraceId: id(s.TraceID[:]), SpanId: id(s.SpanID[:]), TraceState: state, Name: s.Name, Kind: otlpKind(s.SpanKind),
+		TraceId: id(s.TraceID[:]), SpanId: id(s.SpanID[:]), TraceState: state, Name: s.Name, Kind: otlpKinds[s.SpanKind],
 		StartTimeUnixNano: uint64(s.StartTime.UnixNano()), EndTimeUnixNano: uint64(s.EndTime.UnixNano()),
 		Attributes: otlpAttributes(s.Attributes),
 		Flags:      uint32(s.TraceOptions) | uint32(tracepb.SpanFlags_SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK),
@@ -76,14 +76,11 @@ func otlpSpan(s *trace.SpanData, id func([]byte) []byte) *tracepb.Span {
 	return span
 }
 
-func otlpKind(kind int) tracepb.Span_SpanKind {
-	switch kind {
-	case trace.SpanKindServer:
-		return tracepb.Span_SPAN_KIND_SERVER
-	case trace.SpanKindClient:
-		return tracepb.Span_SPAN_KIND_CLIENT
-	}
-	return tracepb.Span_SPAN_KIND_INTERNAL
+// otlpKinds are the kinds of OpenCensus as OpenTelemetry knows them.
+var otlpKinds = map[int]tracepb.Span_SpanKind{
+	trace.SpanKindUnspecified: tracepb.Span_SPAN_KIND_INTERNAL,
+	trace.SpanKindServer:      tracepb.Span_SPAN_KIND_SERVER,
+	trace.SpanKindClient:      tracepb.Span_SPAN_KIND_CLIENT,
 }
 
 // timeWithin returns a moment of a span, as OpenCensus does its end: by the monotonic

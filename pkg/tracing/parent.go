@@ -120,11 +120,14 @@ func parseB3(id, span string, d decision) (p parent, ok bool) {
 	return p, ok && p.id != (trace.TraceID{}) && p.span != (trace.SpanID{})
 }
 
+// b3States are the decisions of B3 in one field.
+var b3States = map[string]decision{"0": no, "1": yes, "d": debug}
+
 // parseB3Single reads trace-span, trace-span-state or trace-span-state-parent, or a
 // state alone.
 func parseB3Single(s string) (p parent, ok bool) {
 	if len(s) == 1 {
-		d, ok := b3State(s)
+		d, ok := b3States[s]
 		return parent{decision: d}, ok
 	}
 	id, rest, _ := strings.Cut(s, "-")
@@ -132,7 +135,7 @@ func parseB3Single(s string) (p parent, ok bool) {
 	d := undecided
 	if more {
 		state, grandparent, more := strings.Cut(rest, "-")
-		if d, ok = b3State(state); !ok {
+		if d, ok = b3States[state]; !ok {
 			return p, false
 		}
 		var ignored trace.SpanID
@@ -141,18 +144,6 @@ func parseB3Single(s string) (p parent, ok bool) {
 		}
 	}
 	return parseB3(id, span, d)
-}
-
-func b3State(s string) (d decision, ok bool) {
-	switch s {
-	case "0":
-		return no, true
-	case "1":
-		return yes, true
-	case "d":
-		return debug, true
-	}
-	return undecided, false
 }
 
 // decode fills b from twice as many hexadecimal digits.
