@@ -290,16 +290,10 @@ func refused(res *http.Response) error {
 
 // retryAfter reads a Retry-After (RFC 9110 section 10.2.3).
 func retryAfter(s string) time.Duration {
-	if s == "" {
-		return 0
-	}
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return min(time.Duration(n)*time.Second, maxAfter)
 	}
-	at, err := http.ParseTime(s)
-	if err != nil {
-		return 0
-	}
+	at, _ := http.ParseTime(s) // what is no time is long ago
 	return min(max(time.Until(at), 0), maxAfter)
 }
 

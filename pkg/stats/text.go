@@ -2,6 +2,7 @@ package stats
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,18 +20,12 @@ type Labels struct {
 type label struct{ name, value string }
 
 func (l Labels) list() []label {
-	var set []label
-	for _, one := range []label{
+	return slices.DeleteFunc([]label{
 		{"destination_namespace", l.Namespace},
 		{"destination_configuration", l.Configuration},
 		{"destination_revision", l.Revision},
 		{"destination_pod", l.Pod},
-	} {
-		if one.value != "" {
-			set = append(set, one)
-		}
-	}
-	return set
+	}, func(one label) bool { return one.value == "" })
 }
 
 // validUTF8 is l with every byte that is not UTF-8 replaced: no format that is
