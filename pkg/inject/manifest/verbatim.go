@@ -41,15 +41,12 @@ func (h *hunk) UnmarshalJSON(text []byte) error {
 // hunksOf are those that make one text of another.
 func hunksOf(from, to []byte) []hunk {
 	var all []hunk
-	open := false // the last of them ends where we are
 	for _, l := range Compare(linesOf(from), linesOf(to)) {
 		if l.Mark == ' ' {
-			open = false
 			continue
 		}
-		if !open {
+		if n := len(all); n == 0 || all[n-1].Line+all[n-1].Count < l.A { // lines stay between them
 			all = append(all, hunk{Line: l.A})
-			open = true
 		}
 		last := &all[len(all)-1]
 		if l.Mark == '-' {
