@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // hidden stands where a secret would.
@@ -43,9 +44,12 @@ func quote(text string) string {
 	return strconv.Quote(text)
 }
 
+// A process that shows nothing in which there may be a secret needs neither of them, which
+// take several KB.
 var (
-	jsonString = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"`)
-	schemeless = regexp.MustCompile(`:(?://|\\/\\/)[^" \t\r\n]*`) // a URL behind its scheme; in an escaped text a slash may have a backslash before it
+	jsonString = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"`) })
+	// schemeless is a URL behind its scheme; in an escaped text a slash may have a backslash before it.
+	schemeless = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`:(?://|\\/\\/)[^" \t\r\n]*`) })
 )
 
 // safe hides what may be a secret in a text: user, password, query and fragment of
@@ -60,7 +64,7 @@ func safe(text string) string {
 	}
 	var shown strings.Builder
 	name, done := "", 0 // the string before, and what has been shown
-	for _, span := range jsonString.FindAllStringIndex(text, -1) {
+	for _, span := range jsonString().FindAllStringIndex(text, -1) {
 		between, literal, value := text[done:span[0]], text[span[0]:span[1]], ""
 		done = span[1]
 		shown.WriteString(safeURLs(between))
@@ -86,7 +90,7 @@ func safe(text string) string {
 // safeURLs hides the secrets of the URLs in a text, each of which ends at a blank or a
 // quotation mark.
 func safeURLs(text string) string {
-	return schemeless.ReplaceAllStringFunc(text, func(url string) string {
+	return schemeless().ReplaceAllStringFunc(text, func(url string) string {
 		slashes := len("://")
 		if url[1] != '/' {
 			slashes = len(`:\/\/`)
