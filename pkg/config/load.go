@@ -37,7 +37,7 @@ func Load() (*Config, error) {
 func Read(environ []EnvVar) (*Config, error) {
 	in := newReading(environ)
 	for _, f := range in.fields {
-		f.at().text = in.values[f.name]
+		f.text = in.values[f.name]
 	}
 	return in.finish()
 }
@@ -81,8 +81,7 @@ func newReading(environ []EnvVar) *reading {
 // for one setting the first that is set counts.
 func (in *reading) take(f *field, name, text string) {
 	o := f.at()
-	o.text = ""
-	if in.values[name] == "" || o.from != "" || o.bad { // envconfig passes defaults too
+	if in.values[name] == "" || o.from != "" || f.bad { // envconfig passes defaults too
 		return
 	}
 	if isServing(name) {
@@ -104,7 +103,7 @@ func (in *reading) take(f *field, name, text string) {
 	case f.soft:
 		in.warn("%s: %v", name, err)
 	default:
-		o.bad = true
+		f.bad = true
 		in.problems = append(in.problems, complain(f, name, text, err)...)
 	}
 }
@@ -113,8 +112,9 @@ func (in *reading) take(f *field, name, text string) {
 // the whole.
 func (in *reading) finish() (*Config, error) {
 	for _, f := range in.fields {
-		in.take(f, f.name, f.at().text)
-		for _, name := range f.also {
+		in.take(f, f.name, f.text)
+		f.text = ""
+		for _, name := range split(f.also) {
 			in.take(f, name, in.values[name])
 		}
 	}
@@ -162,39 +162,40 @@ type section struct {
 // A field is a setting of a Config with its tags.
 type field struct {
 	setting // nil: the variable is accepted and has no effect
+	config  *Config
 	name    string
 	tag     reflect.StructTag
-	soft    bool     // a bad value falls back to the default with a warning (docs/promises.md 3.9)
-	also    []string // other names, in the order in which they count
+	also    string // other names, in the order in which they count
+	soft    bool   // a bad value falls back to the default with a warning (docs/promises.md 3.9)
+	bad     bool   // what was written is not allowed
+	text    string // what the environment has, or the default, until it is read
 }
 
 // names are all the names by which the variable is read, the first first.
-func (f *field) names() []string { return append([]string{f.name}, f.also...) }
+func (f *field) names() []string { return append([]string{f.name}, split(f.also)...) }
 
 // sections are the settings of c, those without effect too.
 func (c *Config) sections() []section {
-	c.Probes.config, c.ProbeArray.config = c, c
 	var sections []section
 	for t, v := range reflect.ValueOf(c).Elem().Fields() {
 		if title := t.Tag.Get("section"); title != "" {
-			sections = append(sections, section{title, t.Tag.Get("note"), fieldsOf(v, t.Tag.Get("soft") == "true")})
+			sections = append(sections, section{title, t.Tag.Get("note"), c.fieldsOf(v, t.Tag.Get("soft") == "true")})
 		}
 	}
 	return sections
 }
 
-func fieldsOf(of reflect.Value, soft bool) []*field {
+func (c *Config) fieldsOf(of reflect.Value, soft bool) []*field {
 	var fields []*field
 	for t, v := range of.Fields() {
 		if t.Anonymous {
-			fields = append(fields, fieldsOf(v, soft)...)
+			fields = append(fields, c.fieldsOf(v, soft)...)
 			continue
 		}
-		f := &field{name: t.Tag.Get("envconfig"), also: split(t.Tag.Get("also")), tag: t.Tag, soft: soft}
+		f := &field{config: c, name: t.Tag.Get("envconfig"), also: t.Tag.Get("also"), tag: t.Tag, soft: soft}
 		if t.Name != "_" {
 			f.setting = v.Addr().Interface().(setting)
-			o := f.at()
-			o.name, o.tag = f.name, f.tag
+			f.at().field = f
 		}
 		fields = append(fields, f)
 	}

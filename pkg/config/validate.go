@@ -159,7 +159,7 @@ func (in *reading) validatePorts() {
 	var seen []*Port
 	for _, f := range in.fields {
 		p, ok := f.setting.(*Port)
-		if !ok || p.bad {
+		if !ok || p.bad() {
 			continue
 		}
 		for _, other := range seen {
@@ -191,7 +191,7 @@ func (in *reading) validateConcurrency() {
 	c := in.c
 	least, most := &c.ConcurrencyMin, &c.Concurrency
 	switch {
-	case least.bad || most.bad || c.ConcurrencyMode.bad || least.V == 1:
+	case least.bad() || most.bad() || c.ConcurrencyMode.bad() || least.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
 		in.warn("%s: without effect, because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	case least.V > c.ceiling():
@@ -202,7 +202,7 @@ func (in *reading) validateConcurrency() {
 func (in *reading) validateTLS() {
 	c := in.c
 	least, most := &c.TLSMinVersion, &c.TLSMaxVersion
-	if !least.bad && !most.bad && most.V != 0 && most.V < least.V {
+	if !least.bad() && !most.bad() && most.V != 0 && most.V < least.V {
 		in.problem("%s: %s: at least %s, which is %s", most.Name(), quote(most.String()), least.Name(), least)
 	}
 	if in.ownFiles {
@@ -231,11 +231,11 @@ func (in *reading) warnOfNoCertificate() {
 // warnOfNoEffect names the settings that others make pointless.
 func (in *reading) warnOfNoEffect() {
 	c := in.c
-	if c.ceiling() == 0 && !c.Concurrency.bad && !c.ConcurrencyMode.bad {
-		if !c.QueueDepth.bad && c.QueueDepth.V != 0 {
+	if c.ceiling() == 0 && !c.Concurrency.bad() && !c.ConcurrencyMode.bad() {
+		if !c.QueueDepth.bad() && c.QueueDepth.V != 0 {
 			in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
 		}
-		if !c.QueueTimeout.bad && c.QueueTimeout.V != 0 {
+		if !c.QueueTimeout.bad() && c.QueueTimeout.V != 0 {
 			in.warn("%s: without effect, because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
 		}
 	}
@@ -251,7 +251,7 @@ func (in *reading) warnOfNoEffect() {
 func (in *reading) validateDrain() {
 	c := in.c
 	deadline, quiet := &c.DrainDeadline, &c.DrainQuietPeriod
-	if deadline.bad || c.RequestTimeout.bad {
+	if deadline.bad() || c.RequestTimeout.bad() {
 		return
 	}
 	if c.DrainMin.V > deadline.V {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,21 +32,24 @@ func (v *Value[T]) set(to T, err error) error {
 }
 
 // An origin says where a value comes from.
+//
+// It is small, because envconfig copies each value, and each section of them, several
+// times.
 type origin struct {
-	name string // the variable
-	tag  reflect.StructTag
-	from string // the variable that it was read from; "": from none
-	bad  bool   // what was written is not allowed
-	text string // what the environment has, or the default, until it is read
+	field *field // which of the Config, or of the one that it was copied from; nil: of none yet
+	from  string // the variable that it was read from; "": from none
 }
 
 // Name is the variable.
-func (o *origin) Name() string { return o.name }
+func (o *origin) Name() string { return o.field.name }
+
+// bad reports whether what was written is not allowed.
+func (o *origin) bad() bool { return o.field.bad }
 
 // Decode is how envconfig passes what the environment has. It returns no error, because
 // envconfig stops at the first: see reading.finish.
 func (o *origin) Decode(text string) error {
-	o.text = text
+	o.field.text = text
 	return nil
 }
 
@@ -97,7 +99,7 @@ func (p *Port) parse(text string) error {
 type Number[T int | int64] struct{ Value[T] }
 
 func (n *Number[T]) bound(tag string) T {
-	bound, err := strconv.ParseInt(n.tag.Get(tag), 10, 64)
+	bound, err := strconv.ParseInt(n.field.tag.Get(tag), 10, 64)
 	if err != nil {
 		panic("config: " + n.Name() + ": a bad bound: " + err.Error())
 	}
@@ -129,15 +131,15 @@ type Duration struct{ Value[time.Duration] }
 
 // unit returns 0 where there is none.
 func (d *Duration) unit() time.Duration {
-	return map[string]time.Duration{"seconds": time.Second, "milliseconds": time.Millisecond}[d.tag.Get("unit")]
+	return map[string]time.Duration{"seconds": time.Second, "milliseconds": time.Millisecond}[d.field.tag.Get("unit")]
 }
 
 func (d *Duration) allowed() string {
 	const written = "a duration such as 30s or 250ms"
 	if d.unit() != 0 {
-		return "whole " + d.tag.Get("unit") + ", or " + written + "; 0 is off"
+		return "whole " + d.field.tag.Get("unit") + ", or " + written + "; 0 is off"
 	}
-	if least := d.tag.Get("min"); least != "" {
+	if least := d.field.tag.Get("min"); least != "" {
 		return written + ", " + least + " or more"
 	}
 	return written
@@ -152,7 +154,7 @@ func (d *Duration) parse(text string) error {
 			return d.set(time.Duration(n)*unit, nil)
 		}
 	}
-	least, _ := time.ParseDuration(d.tag.Get("min")) // 0 where there is none
+	least, _ := time.ParseDuration(d.field.tag.Get("min")) // 0 where there is none
 	v, err := time.ParseDuration(text)
 	if err != nil || v < least || v > longest {
 		return errNotAllowed
@@ -204,7 +206,7 @@ func (t *Text) parse(text string) error { return t.set(text, nil) }
 // Choice is one of a few words, without regard to case.
 type Choice[T ~string] struct{ Value[T] }
 
-func (c *Choice[T]) words() []string { return strings.Split(c.tag.Get("oneof"), ",") }
+func (c *Choice[T]) words() []string { return strings.Split(c.field.tag.Get("oneof"), ",") }
 func (c *Choice[T]) allowed() string { return "one of " + strings.Join(c.words(), ", ") }
 
 func (c *Choice[T]) parse(text string) error {
@@ -372,29 +374,23 @@ func (c *Curves) String() string          { return textOf(curves(), c.V...) }
 
 // ProbeArray says whether the text of the probes is an array. It is one too where
 // nothing else can say how many there are.
-type ProbeArray struct {
-	Bool
-	config *Config
-}
+type ProbeArray struct{ Bool }
 
 func (p *ProbeArray) String() string {
-	probes := &p.config.Probes
-	return strconv.FormatBool(p.V || len(probes.V) > 1 || len(probes.V) == 0 && !p.config.OnKnative.V)
+	c := p.field.config
+	return strconv.FormatBool(p.V || len(c.Probes.V) > 1 || len(c.Probes.V) == 0 && !c.OnKnative.V)
 }
 
 // Probes are all those that must pass; none: always ready. Each of its errors names a
 // field of the probe and says itself what is allowed there.
-type Probes struct {
-	Value[[]probe.Probe]
-	config *Config
-}
+type Probes struct{ Value[[]probe.Probe] }
 
 func (p *Probes) allowed() string {
-	return "a Kubernetes core/v1 Probe as JSON; an array of them with " + p.config.ProbeArray.Name() + "=true"
+	return "a Kubernetes core/v1 Probe as JSON; an array of them with " + p.field.config.ProbeArray.Name() + "=true"
 }
 
 func (p *Probes) parse(text string) error {
-	found, errs := probe.Parse(text, p.config.ProbeArray.V)
+	found, errs := probe.Parse(text, p.field.config.ProbeArray.V)
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
@@ -424,7 +420,7 @@ func (p *Probes) shown() string {
 // keys in their fixed order.
 func (p *Probes) encode(all []probe.Probe) string {
 	switch {
-	case p.config.ProbeArray.String() == "true":
+	case p.field.config.ProbeArray.String() == "true":
 		return encodeJSON(append([]probe.Probe{}, all...))
 	case len(all) == 0:
 		return ""
