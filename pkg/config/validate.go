@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -39,42 +40,25 @@ func (c *Config) ceiling() int {
 // derive gives the settings that nobody has set, and that depend on others, their
 // values. Each reads those above it.
 func (c *Config) derive() {
-	if c.OnKnative.unset() {
-		c.OnKnative.V = c.serving
-	}
 	host, port := c.metricsEndpoint()
-	if c.MetricsPort.unset() {
-		if c.MetricsPort.V = port; port == 0 {
-			c.MetricsPort.V = defaultMetricsPort
-		}
+	c.OnKnative.derive(c.serving)
+	c.MetricsPort.derive(cmp.Or(port, defaultMetricsPort))
+	c.QueueDepth.derive(depthPerSlot * c.ceiling())
+	scope := WholeRequest
+	if c.OnKnative.V && !c.Observability.V.sent() {
+		scope = FirstByte
 	}
-	if c.QueueDepth.unset() {
-		c.QueueDepth.V = depthPerSlot * c.ceiling()
+	c.RequestTimeoutScope.derive(scope)
+	var probes []probe.Probe
+	if !c.OnKnative.V {
+		// As soon and as often as an aggressive one asks (docs/promises.md 2.1).
+		probes = []probe.Probe{{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: int32(c.UserPort.V)}}}}
 	}
-	if c.RequestTimeoutScope.unset() {
-		c.RequestTimeoutScope.V = WholeRequest
-		if c.OnKnative.V && !c.Observability.V.sent() {
-			c.RequestTimeoutScope.V = FirstByte
-		}
-	}
-	if c.Probes.unset() {
-		c.Probes.V = nil
-		if !c.OnKnative.V {
-			c.Probes.V = []probe.Probe{tcpProbe(c.UserPort.V)}
-		}
-	}
-	if c.DrainDeadline.unset() {
-		c.DrainDeadline.V = c.defaultDeadline()
-	}
-	if c.DrainQuietPeriod.unset() {
-		c.DrainQuietPeriod.V = min(longestQuiet, c.DrainDeadline.V/2)
-	}
-	if c.MetricsNames.unset() {
-		c.MetricsNames.V = c.metricsNames()
-	}
-	if c.MetricsHost.unset() {
-		c.MetricsHost.V = host
-	}
+	c.Probes.derive(probes)
+	c.DrainDeadline.derive(c.defaultDeadline())
+	c.DrainQuietPeriod.derive(min(longestQuiet, c.DrainDeadline.V/2))
+	c.MetricsNames.derive(c.metricsNames())
+	c.MetricsHost.derive(host)
 }
 
 // defaultDeadline is docs/promises.md 3.5. Knative makes the grace period as long as
@@ -85,12 +69,6 @@ func (c *Config) defaultDeadline() time.Duration {
 		return graceDeadline
 	}
 	return max(timeout-afterDrain, min(timeout/2, time.Second), time.Millisecond)
-}
-
-// tcpProbe asks by connecting to a port, as soon and as often as an aggressive probe
-// does (docs/promises.md 2.1).
-func tcpProbe(port int) probe.Probe {
-	return probe.Probe{TCPSocket: &probe.TCPSocketAction{Port: probe.Port{Number: int32(port)}}}
 }
 
 // metricsNames returns the metrics that are served where nobody names them: those
@@ -129,7 +107,7 @@ func (c *Config) metricsEndpoint() (host string, port int) {
 }
 
 // validate looks at settings that must fit one another. What is known to be bad is not
-// reported a second time.
+// reported a second time. Warnings need no such care: none is seen beside a problem.
 func (in *reading) validate() {
 	c := in.c
 	if c.serving && c.OnKnative.V && c.OnKnative.unset() && c.Namespace.V == "" {
@@ -141,11 +119,10 @@ func (in *reading) validate() {
 		in.warn("%s: a former name; set %s=%s instead", former, c.Engine.Name(), c.Engine.V)
 	}
 	in.validatePorts()
-	if asked := c.Observability.V.RequestMetrics; asked.Protocol == "prometheus" && asked.Endpoint != "" {
-		if _, port := c.metricsEndpoint(); port == 0 {
-			in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used",
-				c.Observability.Name(), quote(asked.Endpoint), leastMetricsPort)
-		}
+	asked := &c.Observability.V.RequestMetrics
+	if _, port := c.metricsEndpoint(); port == 0 && asked.Protocol == "prometheus" && asked.Endpoint != "" {
+		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used",
+			c.Observability.Name(), quote(asked.Endpoint), leastMetricsPort)
 	}
 	in.validateConcurrency()
 	in.validateTLS()
@@ -191,7 +168,7 @@ func (in *reading) validateConcurrency() {
 	c := in.c
 	least, most := &c.ConcurrencyMin, &c.Concurrency
 	switch {
-	case least.bad() || most.bad() || c.ConcurrencyMode.bad() || least.V == 1:
+	case most.bad() || least.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
 		in.warn("%s: without effect, because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
 	case least.V > c.ceiling():
@@ -202,7 +179,7 @@ func (in *reading) validateConcurrency() {
 func (in *reading) validateTLS() {
 	c := in.c
 	least, most := &c.TLSMinVersion, &c.TLSMaxVersion
-	if !least.bad() && !most.bad() && most.V != 0 && most.V < least.V {
+	if !least.bad() && most.V != 0 && most.V < least.V {
 		in.problem("%s: %s: at least %s, which is %s", most.Name(), quote(most.String()), least.Name(), least)
 	}
 	if in.ownFiles {
@@ -231,13 +208,11 @@ func (in *reading) warnOfNoCertificate() {
 // warnOfNoEffect names the settings that others make pointless.
 func (in *reading) warnOfNoEffect() {
 	c := in.c
-	if c.ceiling() == 0 && !c.Concurrency.bad() && !c.ConcurrencyMode.bad() {
-		if !c.QueueDepth.bad() && c.QueueDepth.V != 0 {
-			in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
-		}
-		if !c.QueueTimeout.bad() && c.QueueTimeout.V != 0 {
-			in.warn("%s: without effect, because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
-		}
+	if c.ceiling() == 0 && c.QueueDepth.V != 0 {
+		in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
+	}
+	if c.ceiling() == 0 && c.QueueTimeout.V != 0 {
+		in.warn("%s: without effect, because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
 	}
 	if c.MergePort.V != 0 && c.MetricsNames.V == "off" {
 		in.warn("%s: without effect, because %s is off", c.MergePort.Name(), c.MetricsNames.Name())

@@ -31,6 +31,13 @@ func (v *Value[T]) set(to T, err error) error {
 	return err
 }
 
+// derive takes what follows from other settings, unless this one was set.
+func (v *Value[T]) derive(to T) {
+	if v.unset() {
+		v.V = to
+	}
+}
+
 // An origin says where a value comes from.
 //
 // It is small, because envconfig copies each value, and each section of them, several
