@@ -48,10 +48,8 @@ func (o *Observability) parse(text string) error {
 		o.V = ObservabilityConfig{text: "{}"}
 		return errNotAllowed
 	}
-	read := ObservabilityConfig{text: text}
-	err := json.Unmarshal([]byte(text), &read) // goes on behind a value of another type
-	o.V = read
-	if err != nil {
+	o.V = ObservabilityConfig{text: text}
+	if err := json.Unmarshal([]byte(text), &o.V); err != nil { // it goes on behind a value of another type
 		return remarks{err.Error()}
 	}
 	return nil
@@ -76,10 +74,7 @@ func (p *pairs) read(text string) (err error) {
 // parsePairs reads the list. The error never shows a value, which may be a secret.
 func parsePairs(text string) (map[string]string, error) {
 	all := map[string]string{}
-	for pair := range strings.SplitSeq(text, ",") {
-		if strings.TrimSpace(pair) == "" {
-			continue
-		}
+	for _, pair := range split(text) {
 		name, value, ok := strings.Cut(pair, "=")
 		name = strings.TrimSpace(name)
 		if !ok || name == "" {

@@ -23,12 +23,13 @@ type Value[T any] struct {
 // String is what the variable would hold; "" where only an unset variable means V.
 func (v *Value[T]) String() string { return fmt.Sprint(v.V) }
 
-// set takes what was read, unless it was wrong.
+// set takes what was read, unless that was an error.
 func (v *Value[T]) set(to T, err error) error {
-	if err == nil {
-		v.V = to
+	if err != nil {
+		return errNotAllowed
 	}
-	return err
+	v.V = to
+	return nil
 }
 
 // derive takes what follows from other settings, unless this one was set.
@@ -181,13 +182,7 @@ type Bool struct{ Value[bool] }
 
 func (*Bool) allowed() string { return "true or false" }
 
-func (b *Bool) parse(text string) error {
-	v, err := strconv.ParseBool(text)
-	if err != nil {
-		return errNotAllowed
-	}
-	return b.set(v, nil)
-}
+func (b *Bool) parse(text string) error { return b.set(strconv.ParseBool(text)) }
 
 // Fraction is a number between 0 and 1.
 type Fraction struct{ Value[float64] }
@@ -229,15 +224,10 @@ func (c *Choice[T]) parse(text string) error {
 type EngineName struct{ Choice[Engine] }
 
 func (e *EngineName) parse(text string) error {
-	switch own, err := strconv.ParseBool(text); {
-	case err != nil:
-		return e.Choice.parse(text)
-	case own:
-		e.V = OwnEngine
-	default:
-		e.V = NetHTTP
+	if own, err := strconv.ParseBool(text); err == nil {
+		return e.set(map[bool]Engine{true: OwnEngine, false: NetHTTP}[own], nil)
 	}
-	return nil
+	return e.Choice.parse(text)
 }
 
 // split cuts a comma list into its items, without blanks around them and without
