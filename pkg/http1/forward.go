@@ -45,7 +45,7 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	switch {
 	case err != nil:
 		killed := x.alarm.Abortable(nil)
-		if killed == queue.OK && !x.head.Upgrade && x.appOnlySpeaksH2(err) {
+		if killed == queue.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.c.server.app, err) {
 			return x.forwardH2()
 		}
 		x.failed(&c.Call, &result, killed, err)
@@ -71,14 +71,6 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		x.respond(&c.Call, &r.Head, r, &result)
 	}
 	return result
-}
-
-// appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
-func (x *exchange) appOnlySpeaksH2(err error) bool {
-	ctx, cancel := x.alarm.Context()
-	defer cancel()
-	defer x.alarm.Abortable(nil)
-	return x.call.OnlyH2Behind(ctx, x.c.server.app, err)
 }
 
 // call is a request to the user container, in whatever HTTP it speaks.

@@ -28,7 +28,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
-	speaks, err := x.appSpeaksH2()
+	speaks, err := x.server.app.SpeaksH2(x.alarm)
 	switch {
 	case err != nil:
 		x.blame(&result, x.alarm.Abortable(nil), err)
@@ -37,17 +37,6 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 		return x.relay.forward(state)
 	}
 	return x.forwardH1(state)
-}
-
-// appSpeaksH2 reports whether the user container speaks HTTP/2. Where that is not known
-// it is asked, within the request's clocks.
-func (x *exchange) appSpeaksH2() (bool, error) {
-	if speaks, known := x.server.app.HeardH2(); known {
-		return speaks, nil
-	}
-	ctx, cancel := x.alarm.Context()
-	defer cancel()
-	return x.server.app.SpeaksH2(ctx)
 }
 
 // blame notes what ended a forward. What has broken it off is the cause of whatever error

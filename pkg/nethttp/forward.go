@@ -37,9 +37,7 @@ func (x *exchange) Forward(state *queue.RequestState) queue.Result {
 	}
 	x.alarm.Watch(&x.state)
 	if x.h2 {
-		ctx, cancel := x.alarm.Context()
-		defer cancel()
-		h2, err := x.server.app.SpeaksH2(ctx)
+		h2, err := x.server.app.SpeaksH2(x.alarm)
 		if err != nil {
 			var result queue.Result
 			forward.Fail(&result, x.alarm.Abortable(nil), err, x.body.failed())
@@ -140,7 +138,7 @@ func (x *exchange) forwardH1() (result queue.Result) {
 	switch {
 	case err != nil:
 		killed := x.alarm.Abortable(nil)
-		if killed == queue.OK && !x.head.Upgrade && x.appOnlySpeaksH2(err) {
+		if killed == queue.OK && !x.head.Upgrade && c.OnlyH2Behind(x.alarm, x.server.app, err) {
 			return x.forwardH2()
 		}
 		x.failed(&c.Call, &result, killed, err)
@@ -167,14 +165,6 @@ func (x *exchange) forwardH2() (result queue.Result) {
 		x.respond(&c.Call, &r.Head, r, &result)
 	}
 	return result
-}
-
-// appOnlySpeaksH2 is [upstream.Call.OnlyH2Behind] within the request's clocks.
-func (x *exchange) appOnlySpeaksH2(err error) bool {
-	ctx, cancel := x.alarm.Context()
-	defer cancel()
-	defer x.alarm.Abortable(nil)
-	return x.call.OnlyH2Behind(ctx, x.server.app, err)
 }
 
 // call is a request to the user container, in whatever HTTP it speaks.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
@@ -72,7 +73,7 @@ const (
 func (c *Call) Begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.aborted, c.Held = false, nil
+	c.aborted = false
 	c.upload = upload{turn: c.upload.turn + 1}
 }
 
@@ -268,13 +269,17 @@ func (c *Call) bodyUntouched() bool {
 // in HTTP/2 instead, after a Do that has failed with err: the user container speaks
 // that, and it cannot have acted on what it got. That is so if it has answered in
 // HTTP/2. If it has closed without a word, it may have read the head and died
-// (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all.
-func (c *Call) OnlyH2Behind(ctx context.Context, a *App, err error) bool {
+// (docs/promises.md 3.7): then it must not speak HTTP/1.1 at all, and is asked, until the
+// alarm breaks that off.
+func (c *Call) OnlyH2Behind(alarm *queue.Alarm, a *App, err error) bool {
 	e, ok := errors.AsType[*forward.Error](err)
 	if !ok || !c.bodyUntouched() {
 		return false
 	}
 	if e.Silent {
+		ctx, cancel := alarm.Context()
+		defer cancel()
+		defer alarm.Abortable(nil)
 		only, err := a.speaksOnlyH2(ctx)
 		return err == nil && only
 	}

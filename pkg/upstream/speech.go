@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // speech is what the user container has been heard to speak. It is learnt on
@@ -72,17 +74,22 @@ func (a *App) OnlyH2() bool {
 	return h1 == no
 }
 
-// HeardH2 reports whether the user container speaks HTTP/2, if that is known.
-func (a *App) HeardH2() (speaks, known bool) {
-	_, h2 := a.speech.heard()
-	return h2 == yes, h2 != unknown
+// SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
+// known it is asked, on a connection of its own, until the request is broken off whose
+// alarm this is. Its silence for a second means no, and is remembered only of one that
+// has been heard to speak HTTP/1.1. The error is a *forward.Error where nothing could be
+// dialled, or context.Canceled.
+func (a *App) SpeaksH2(alarm *queue.Alarm) (bool, error) {
+	if _, h2 := a.speech.heard(); h2 != unknown {
+		return h2 == yes, nil
+	}
+	ctx, cancel := alarm.Context()
+	defer cancel()
+	return a.speaksH2(ctx)
 }
 
-// SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
-// known it is asked, on a connection of its own. Its silence for a second means
-// no, and is remembered only of one that has been heard to speak HTTP/1.1. The
-// error is a *forward.Error where nothing could be dialled, or the context's cause.
-func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
+// speaksH2 is SpeaksH2 until a context ends, whose cause is then the error.
+func (a *App) speaksH2(ctx context.Context) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
 	if h2 := s.h2; h2 != unknown {
@@ -114,7 +121,7 @@ func (a *App) SpeaksH2(ctx context.Context) (bool, error) {
 	}
 }
 
-// askH2 is SpeaksH2 where nobody knows yet.
+// askH2 is speaksH2 where nobody knows yet.
 func (a *App) askH2(ctx context.Context) (bool, error) {
 	speaks, silent, err := a.question(ctx, answersPreface)
 	if err != nil {
@@ -134,7 +141,7 @@ func (a *App) askH2(ctx context.Context) (bool, error) {
 // one that dies or takes no more connections swallows the question as well. The
 // error is a *forward.Error where nothing could be dialled, or the context's cause.
 func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
-	if h2, err := a.SpeaksH2(ctx); err != nil || !h2 {
+	if h2, err := a.speaksH2(ctx); err != nil || !h2 {
 		return false, err
 	}
 	if h1, _ := a.speech.heard(); h1 != unknown {

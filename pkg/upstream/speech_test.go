@@ -45,7 +45,7 @@ func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *t
 				if forward.FaultOf(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
 					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
 				}
-				if speaks, err := a.SpeaksH2(t.Context()); !speaks || err != nil {
+				if speaks, err := a.speaksH2(t.Context()); !speaks || err != nil {
 					t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
 				}
 			})
@@ -108,7 +108,7 @@ func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
 			s := harness.NewApp(t, c.serve)
 			a := unknownApp(t, s.Port)
 			for range 2 {
-				if speaks, err := a.SpeaksH2(t.Context()); speaks != c.speaks || err != nil {
+				if speaks, err := a.speaksH2(t.Context()); speaks != c.speaks || err != nil {
 					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
 				}
 			}
@@ -126,7 +126,7 @@ func TestForARequestThatIsOverNothingIsAsked(t *testing.T) {
 	over := errors.New("over")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
-	if _, err := a.SpeaksH2(ctx); !errors.Is(err, over) {
+	if _, err := a.speaksH2(ctx); !errors.Is(err, over) {
 		t.Errorf("got %v, want %v", err, over)
 	}
 	a.speech.mu.Lock()
@@ -233,10 +233,10 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 			if c.h1 {
 				a.speech.learnH1(true)
 			}
-			if speaks, err := a.SpeaksH2(t.Context()); speaks || err != nil {
+			if speaks, err := a.speaksH2(t.Context()); speaks || err != nil {
 				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
 			}
-			if speaks, err := a.SpeaksH2(t.Context()); speaks == c.remember || err != nil {
+			if speaks, err := a.speaksH2(t.Context()); speaks == c.remember || err != nil {
 				t.Errorf("got %v, %v, want it remembered %v", speaks, err, c.remember)
 			}
 		})
@@ -246,7 +246,7 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	s := harness.NewApp(t, func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() })
 	a := unknownApp(t, s.Port)
-	a.SpeaksH2(t.Context())
+	a.speaksH2(t.Context())
 	a.speech.learnH1(false)
 	s.Listener.Close()
 	if got := newCall("GET", "/").do(a); forward.FaultOf(got.err) != forward.Unreachable {
@@ -255,7 +255,7 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want it forgotten")
 	}
-	if _, err := a.SpeaksH2(t.Context()); forward.FaultOf(err) != forward.Unreachable {
+	if _, err := a.speaksH2(t.Context()); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 }
@@ -264,7 +264,7 @@ func TestTheQuestionForHTTP2EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the client has gone")
 	a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); cancel(left); conn.Hang() }).Port)
-	speaks, err := a.SpeaksH2(ctx)
+	speaks, err := a.speaksH2(ctx)
 	if speaks || !errors.Is(err, left) {
 		t.Errorf("got %v, %v, want %v", speaks, err, left)
 	}
