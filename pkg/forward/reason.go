@@ -79,6 +79,15 @@ func Fail(result *queue.Result, killed queue.Reason, err, body error) {
 		err = &Error{Fault: Body, Err: body}
 	}
 	result.Reason, result.Err = reasonOf(err), err
+	if status, ok := errors.AsType[grpcStatus](err); ok {
+		result.GRPC = status.GRPCStatus()
+	}
+}
+
+// grpcStatus is an error of the user container for which gRPC specifies a status.
+type grpcStatus interface {
+	error
+	GRPCStatus() int
 }
 
 // bodyReason returns the reason for which a request's body could not be read.

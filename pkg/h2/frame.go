@@ -62,16 +62,17 @@ type Code uint32
 
 // The codes.
 const (
-	NoError          Code = 0
-	ProtocolError    Code = 1
-	InternalError    Code = 2
-	FlowControlError Code = 3
-	StreamClosed     Code = 5
-	FrameSizeError   Code = 6
-	RefusedStream    Code = 7
-	Cancel           Code = 8
-	CompressionError Code = 9
-	EnhanceYourCalm  Code = 11
+	NoError            Code = 0
+	ProtocolError      Code = 1
+	InternalError      Code = 2
+	FlowControlError   Code = 3
+	StreamClosed       Code = 5
+	FrameSizeError     Code = 6
+	RefusedStream      Code = 7
+	Cancel             Code = 8
+	CompressionError   Code = 9
+	EnhanceYourCalm    Code = 11
+	InadequateSecurity Code = 12
 )
 
 // An Error ends a connection, and is sent to the peer as its code.
@@ -89,6 +90,22 @@ type ResetError struct{ Code Code }
 
 func (e *ResetError) Error() string {
 	return fmt.Sprintf("http2: the stream was reset (code %d)", e.Code)
+}
+
+// GRPCStatus returns the status of a gRPC call whose stream was reset (gRPC's
+// PROTOCOL-HTTP2, section "Errors").
+func (e *ResetError) GRPCStatus() int {
+	switch e.Code {
+	case RefusedStream:
+		return 14 // UNAVAILABLE
+	case Cancel:
+		return 1 // CANCELLED
+	case EnhanceYourCalm:
+		return 8 // RESOURCE_EXHAUSTED
+	case InadequateSecurity:
+		return 7 // PERMISSION_DENIED
+	}
+	return 13 // INTERNAL
 }
 
 // appendFrameHead appends the head of a frame (RFC 9113 section 4.1).

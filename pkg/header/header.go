@@ -64,3 +64,6 @@ const GRPC = "application/grpc"
 // GRPCStatus is the field, nearly always of a trailer section, by which gRPC says how a
 // call has ended.
 const GRPCStatus = "Grpc-Status"
+
+// GRPCTimeout contains the timeout of a gRPC call (gRPC's PROTOCOL-HTTP2, section "Requests").
+const GRPCTimeout = "Grpc-Timeout"

@@ -110,6 +110,15 @@ func (x *exchange) conclude(result *queue.Result) {
 	}
 }
 
+// forwardReset resets the client's stream if the user container has reset its stream before
+// the response began (docs/promises.md 3.12).
+func (x *exchange) forwardReset(result *queue.Result) {
+	if _, ok := errors.AsType[*h2.ResetError](result.Err); ok && result.Reason == queue.AppReset && !result.Begun {
+		result.Reset = true
+		x.stream.Reset(resetCode(result.Err))
+	}
+}
+
 // resetCode returns the code for a response that is cut: that of the user container, if
 // it has said one.
 func resetCode(err error) h2.Code {

@@ -55,6 +55,7 @@ func (y *relay) forward(state *queue.RequestState) queue.Result {
 			continue
 		default:
 			x.blame(&result, killed, err)
+			x.forwardReset(&result)
 		}
 		if result.Begun {
 			x.conclude(&result)

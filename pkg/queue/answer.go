@@ -1,10 +1,12 @@
 package queue
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
@@ -78,18 +80,44 @@ func (a *Answer) Fields(yield func(name, value string)) {
 	}
 }
 
-// answerFor returns what a request is answered that ends for the given reason. A gRPC
-// client does not read HTTP errors: it gets 200 and a grpc-status.
-func answerFor(reason Reason, x Exchange) Answer {
+// answerFor returns the answer to a request that failed. A gRPC client does not read HTTP
+// errors. It gets the status 200 and a grpc-status.
+func answerFor(o *Observation, x Exchange) Answer {
+	reason := o.Reason
 	r := &reasons[reason]
 	if IsGRPC(x.Header(header.ContentType)) {
-		a := Answer{Status: 200, Reason: reason, GRPC: r.grpc}
+		a := Answer{Status: 200, Reason: reason, GRPC: cmp.Or(o.GRPC, r.grpc)}
+		if r.app && grpcExpired(x.Header(header.GRPCTimeout), time.Since(o.Start)) {
+			a.GRPC = grpcDeadlineExceeded
+		}
 		if reason == QueueFull || reason == QueueTimeout {
 			a.Pushback = minPushback + rand.IntN(maxPushback-minPushback+1)
 		}
 		return a
 	}
 	return Answer{Status: r.status, Body: r.body, Reason: reason, GRPC: -1}
+}
+
+// grpcDeadlineExceeded is the gRPC status DEADLINE_EXCEEDED.
+const grpcDeadlineExceeded = 4
+
+// grpcUnits are the units of grpc-timeout (gRPC's PROTOCOL-HTTP2, section "Requests").
+var grpcUnits = map[byte]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second,
+	'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+}
+
+// grpcExpired reports whether a grpc-timeout has expired after the given time. A value that
+// is missing or invalid never expires.
+func grpcExpired(timeout string, elapsed time.Duration) bool {
+	const maxDigits = 8
+	if len(timeout) < 2 || len(timeout) > maxDigits+1 {
+		return false
+	}
+	last := len(timeout) - 1
+	unit, known := grpcUnits[timeout[last]]
+	n, err := strconv.ParseUint(timeout[:last], 10, 32)
+	return known && err == nil && elapsed/unit >= time.Duration(n)
 }
 
 // IsGRPC reports whether a media type is application/grpc or application/grpc+x.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -42,11 +43,11 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		if c.retry {
 			status += "Retry-After: 1\n"
 		}
-		a := answerFor(c.reason, newFake("/", "Content-Type", "text/html"))
+		a := answerFor(&Observation{Result: Result{Reason: c.reason}}, newFake("/", "Content-Type", "text/html"))
 		harness.Equal(t, fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
 		harness.Equal(t, a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
 
-		a = answerFor(c.reason, newFake("/", "Content-Type", "application/grpc"))
+		a = answerFor(&Observation{Result: Result{Reason: c.reason}}, newFake("/", "Content-Type", "application/grpc"))
 		harness.Equal(t, fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`, c.reason.String()+" to gRPC")
 		want := status + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
 		if c.retry {
@@ -62,7 +63,7 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 func TestThePushbackOfAFullQueueIsSpread(t *testing.T) {
 	seen := map[int]bool{}
 	for range 1000 {
-		a := answerFor(QueueFull, newFake("/", "Content-Type", "application/grpc"))
+		a := answerFor(&Observation{Result: Result{Reason: QueueFull}}, newFake("/", "Content-Type", "application/grpc"))
 		if a.Pushback < 500 || a.Pushback > 1500 {
 			t.Fatalf("got %d ms, want 500 to 1500", a.Pushback)
 		}
@@ -128,5 +129,53 @@ func TestGRPCIsTheMediaTypeAndItsSuffixes(t *testing.T) {
 		"application/json;application/grpc": false,
 	} {
 		harness.Equal(t, IsGRPC(media), want, media)
+	}
+}
+
+// gRPC's PROTOCOL-HTTP2, section "Requests".
+func TestGRPCTimeoutExpires(t *testing.T) {
+	for _, c := range []struct {
+		timeout string
+		after   time.Duration
+		want    bool
+	}{
+		{"5m", 5 * time.Millisecond, true},
+		{"5m", 4 * time.Millisecond, false},
+		{"2S", 2 * time.Second, true},
+		{"1M", time.Minute - 1, false},
+		{"1H", time.Hour, true},
+		{"7u", 7 * time.Microsecond, true},
+		{"7n", 7, true},
+		{"0S", 0, true},
+		{"99999999H", 1<<63 - 1, false},
+		{"123456789n", time.Hour, false}, // nine digits
+		{"", time.Hour, false},
+		{"5", time.Hour, false},
+		{"m", time.Hour, false},
+		{"-1m", time.Hour, false},
+		{"5x", time.Hour, false},
+	} {
+		harness.Equal(t, grpcExpired(c.timeout, c.after), c.want, c.timeout, "after", c.after)
+	}
+}
+
+func TestGRPCStatusOfFailedCall(t *testing.T) {
+	for _, c := range []struct {
+		reason  Reason
+		reset   int // status for the code of a reset; 0: there was none
+		timeout string
+		want    int
+	}{
+		{AppReset, 0, "", 14},
+		{AppReset, 1, "", 1},
+		{AppReset, 1, "1n", 4},
+		{AppReset, 1, "1H", 1},
+		{AppReset, 0, "1n", 4},
+		{AppUnreachable, 0, "1n", 4},
+		{QueueFull, 0, "1n", 14}, // the call can be repeated, because the application did not receive it
+	} {
+		o := &Observation{Start: time.Now().Add(-time.Second), Result: Result{Reason: c.reason, GRPC: c.reset}}
+		a := answerFor(o, newFake("/", "Content-Type", "application/grpc", "Grpc-Timeout", c.timeout))
+		harness.Equal(t, a.GRPC, c.want, c.reason, c.reset, c.timeout)
 	}
 }

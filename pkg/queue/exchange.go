@@ -80,9 +80,11 @@ type Result struct {
 	Begun     bool      // the client has seen the status of the user container's final response
 	Upgraded  bool      // the exchange became a tunnel
 	Replayed  bool      // it was sent twice (docs/promises.md 3.7)
+	Reset     bool      // the client's stream was reset, so that no answer can be sent (docs/promises.md 3.12)
 	In, Out   int64     // bytes of content, client to user container and back; of an answer of our own too
 	FirstByte time.Time // of the final response; zero: there was none
 	Err       error     // what the system said, for logs alone; may be nil
+	GRPC      int       // gRPC status of an answer to this failure; 0: the status of Reason
 	Held      Held      // the user container may still be at work on the request; nil: it is not
 }
 

@@ -61,7 +61,7 @@ func FuzzAnswers(f *testing.F) {
 				t.Errorf("probe %q, hash %q, agent %q: got %+v, want %d %q and the hash %q", probe, hash, agent, a, status, body, echo)
 			}
 		}
-		a := answerFor(QueueFull, x)
+		a := answerFor(&Observation{Result: Result{Reason: QueueFull}}, x)
 		if want := grpcMedia.MatchString(media); a.GRPC >= 0 != want || a.Status == 200 != want || a.Body == "" != want {
 			t.Errorf("%q: got %+v, want gRPC %t", media, a, want)
 		}

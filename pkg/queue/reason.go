@@ -30,20 +30,21 @@ const (
 var reasons = [NumReasons]struct {
 	word, errorType, body string
 	status, grpc          int
+	app                   bool // the user container failed
 }{
 	OK:                   {word: "ok", status: 200},
-	QueueFull:            {"queue-full", "connection_limit_reached", "pending request queue full\n", 503, 14},
-	QueueTimeout:         {"queue-timeout", "connection_limit_reached", "pending request queue full\n", 503, 14},
-	NotReady:             {"not-ready", "destination_unavailable", "not ready\n", 503, 14},
-	Draining:             {"draining", "destination_unavailable", "shutting down\n", 503, 14},
-	RequestTimeout:       {"request-timeout", "http_response_timeout", "request timeout", 504, 4},
-	ResponseStartTimeout: {"response-start-timeout", "http_response_timeout", "request timeout", 504, 4},
-	IdleTimeout:          {"idle-timeout", "connection_read_timeout", "request timeout", 504, 4},
-	AppUnreachable:       {"app-unreachable", "connection_refused", "the app cannot be reached\n", 502, 14},
-	AppReset:             {"app-reset", "connection_terminated", "the app broke the connection off\n", 502, 14},
-	AppGarbage:           {"app-garbage", "http_protocol_error", "the app did not answer in HTTP\n", 502, 13},
-	BadRequest:           {"bad-request", "http_request_error", "bad request\n", 400, 3},
-	TooLarge:             {"bad-request", "http_request_error", "request body too large\n", 413, 8},
+	QueueFull:            {"queue-full", "connection_limit_reached", "pending request queue full\n", 503, 14, false},
+	QueueTimeout:         {"queue-timeout", "connection_limit_reached", "pending request queue full\n", 503, 14, false},
+	NotReady:             {"not-ready", "destination_unavailable", "not ready\n", 503, 14, false},
+	Draining:             {"draining", "destination_unavailable", "shutting down\n", 503, 14, false},
+	RequestTimeout:       {"request-timeout", "http_response_timeout", "request timeout", 504, 4, false},
+	ResponseStartTimeout: {"response-start-timeout", "http_response_timeout", "request timeout", 504, 4, false},
+	IdleTimeout:          {"idle-timeout", "connection_read_timeout", "request timeout", 504, 4, false},
+	AppUnreachable:       {"app-unreachable", "connection_refused", "the app cannot be reached\n", 502, 14, true},
+	AppReset:             {"app-reset", "connection_terminated", "the app broke the connection off\n", 502, 14, true},
+	AppGarbage:           {"app-garbage", "http_protocol_error", "the app did not answer in HTTP\n", 502, 13, true},
+	BadRequest:           {"bad-request", "http_request_error", "bad request\n", 400, 3, false},
+	TooLarge:             {"bad-request", "http_request_error", "request body too large\n", 413, 8, false},
 	ClientGone:           {word: "client-gone", status: 499},
 }
 

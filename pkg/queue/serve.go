@@ -111,8 +111,8 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	held = p.forward(limit, inFlight, fresh, x, state, o)
 	if o.Reason != OK && !o.Begun {
 		o.Status = o.Reason.Status()
-		if o.Reason != ClientGone {
-			o.Status, o.Out = answer(x, answerFor(o.Reason, x))
+		if o.Reason != ClientGone && !o.Reset {
+			o.Status, o.Out = answer(x, answerFor(o, x))
 		}
 	}
 	o.End, o.Phase = time.Now(), state.Phase()

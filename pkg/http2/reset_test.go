@@ -1,0 +1,57 @@
+package http2_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	xhttp2 "golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+var resetCodes = []struct {
+	code   xhttp2.ErrCode
+	client xhttp2.ErrCode // code that the client receives
+}{
+	{xhttp2.ErrCodeNo, xhttp2.ErrCodeInternal}, // there is no response that could be complete
+	{xhttp2.ErrCodeProtocol, xhttp2.ErrCodeProtocol},
+	{xhttp2.ErrCodeInternal, xhttp2.ErrCodeInternal},
+	{xhttp2.ErrCodeFlowControl, xhttp2.ErrCodeFlowControl},
+	{xhttp2.ErrCodeRefusedStream, xhttp2.ErrCodeRefusedStream},
+	{xhttp2.ErrCodeCancel, xhttp2.ErrCodeCancel},
+	{xhttp2.ErrCodeCompression, xhttp2.ErrCodeCompression},
+	{xhttp2.ErrCodeConnect, xhttp2.ErrCodeConnect},
+	{xhttp2.ErrCodeEnhanceYourCalm, xhttp2.ErrCodeEnhanceYourCalm},
+	{xhttp2.ErrCodeInadequateSecurity, xhttp2.ErrCodeInadequateSecurity},
+	{xhttp2.ErrCodeHTTP11Required, xhttp2.ErrCodeHTTP11Required},
+}
+
+// docs/promises.md 3.12.
+func TestAppResetIsForwarded(t *testing.T) {
+	for _, c := range resetCodes {
+		for _, contentType := range []string{"text/plain", "application/grpc"} {
+			t.Run(fmt.Sprint(c.code, " ", contentType), func(t *testing.T) {
+				a := newFrameApp(t, func(s *appStream) { _ = s.WriteRSTStream(s.id, c.code) })
+				cl := connect(t, a.proxy)
+				got := cl.receive(cl.send(request("POST", "/", [2]string{"content-type", contentType})))
+				harness.Equal(t, got, fmt.Sprintf("\nbody \"\" reset %v", c.client), "response")
+				o := harness.Receive(t, a.observations, "observation")
+				harness.Equal(t, o.Reason, queue.AppReset, "reason")
+				harness.Equal(t, o.Status, http.StatusBadGateway, "status in the log")
+			})
+		}
+	}
+}
+
+// An informational response does not begin the response (RFC 9110 section 15.2).
+func TestAppResetAfterInterimResponseIsForwarded(t *testing.T) {
+	a := newFrameApp(t, func(s *appStream) {
+		s.respond(false, ":status", "103")
+		_ = s.WriteRSTStream(s.id, xhttp2.ErrCodeRefusedStream)
+	})
+	cl := connect(t, a.proxy)
+	got := cl.receive(cl.send(request("POST", "/")))
+	harness.Equal(t, got, "103 []\nbody \"\" reset REFUSED_STREAM", "response")
+}
