@@ -32,3 +32,9 @@ var names = [NumNames]string{
 
 // String returns the name as it appears in metrics, logs and on the status page.
 func (n Name) String() string { return names[n] }
+
+// A Recorder counts events. A nil Recorder is valid and does nothing.
+type Recorder struct{}
+
+// Hit records that the bound acted on the peer with the given address.
+func (r *Recorder) Hit(Name, string) {}

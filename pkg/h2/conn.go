@@ -6,10 +6,12 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
@@ -20,12 +22,13 @@ type Config struct {
 	Client       bool            // we open the streams
 	Window       int             // bytes of a stream that may come before they are credited
 	ConnWindow   int             // the same for all streams of the connection together; they are credited at once
-	MaxStreams   int             // that the peer may open at once; 0 of a client
+	MaxStreams   int             // maximum number of open streams of the peer, which is advertised; 0 for a client
 	MaxHeadBytes int             // of a header block, decoded as RFC 9113 section 6.5.2 counts, and encoded
 	HeadTimeout  time.Duration   // for the rest of a header block, or of another frame that is no DATA, once it has begun; 0: none
 	SendTimeout  time.Duration   // for the peer to take the next bytes of what is written; 0: none
 	Connect      bool            // extended CONNECT is understood (RFC 8441)
 	Buffers      *socket.Buffers // of NewBuffers
+	Bounds       *bound.Recorder // nil: events are not recorded
 }
 
 // A Handler gets the events of the connection. All methods are called by the
@@ -34,6 +37,10 @@ type Handler interface {
 	// Request says that the peer has opened a stream; end: all of the request is there. It is
 	// never called for a client. The head is valid during the call.
 	Request(id uint32, h *Head, end bool)
+
+	// Full reports whether the handler accepts no request at the moment. The connection then
+	// reads no header block until Resume is called. It is never called for a client.
+	Full() bool
 
 	// Received says that all has been handled that had come; partly: Waiting was called, and
 	// the rest has still not come.
@@ -84,11 +91,6 @@ const (
 	// unknownMost is how many streams a peer may be thought to take that has not said it (RFC
 	// 9113 section 6.5.2).
 	unknownMost = 100
-	// maxIdleFrames is how many frames that move nothing forward are taken in
-	// idleFrameTime: PING, PRIORITY, SETTINGS, empty DATA and CONTINUATION, frames of streams
-	// that have ended.
-	maxIdleFrames = 10_000
-	idleFrameTime = 10 * time.Second
 	// lingerTime is how long a connection that we end still takes what the peer sends, so
 	// that it can read what was written (RFC 9112 section 9.6).
 	lingerTime  = time.Second
@@ -105,53 +107,58 @@ type Conn struct {
 	handler Handler
 
 	// Of the goroutine that reads.
-	decoder   *hpack.Decoder
-	head      Head
-	pooled    *[]byte // what is read into; nil while nothing is there
-	bulk      bool    // much comes
-	n         int     // bytes of it, of the last read,
-	err       error   // or what was wrong
-	reading   func(fd uintptr) (done bool)
-	preface   int    // bytes of it that have not come
-	partial   []byte // of a frame that has come in part
-	owing     bool   // the rest of a frame or of a block has a deadline
-	data      dataFrame
-	block     []byte        // of a header block in several frames
-	blockID   uint32        // 0: there is none
-	blockEnd  bool          // of the stream, with the block
-	selfish   bool          // the stream of HEADERS depends on itself
-	settled   bool          // SETTINGS have come,
-	agreed    chan struct{} // and then it is closed
-	unsaid    int           // bytes that the connection's window has to be widened by
-	touched   []*Conn
-	refusing  error     // what was wrong with a Refuse
-	idleSince time.Time // when idleFrames began to count
-	idle      int
+	decoder  *hpack.Decoder
+	head     Head
+	pooled   *[]byte // what is read into; nil while nothing is there
+	bulk     bool    // much comes
+	n        int     // bytes of it, of the last read,
+	err      error   // or what was wrong
+	reading  func(fd uintptr) (done bool)
+	preface  int    // bytes of it that have not come
+	partial  []byte // of a frame that has come in part
+	owing    bool   // the rest of a frame or of a block has a deadline
+	data     dataFrame
+	block    []byte        // of a header block in several frames
+	blockID  uint32        // 0: there is none
+	blockEnd bool          // of the stream, with the block
+	selfish  bool          // the stream of HEADERS depends on itself
+	settled  bool          // SETTINGS have come,
+	agreed   chan struct{} // and then it is closed
+	unsaid   int           // bytes that the connection's window has to be widened by
+	touched  []*Conn
+	refusing error // what was wrong with a Refuse
+	budget   budget
+
+	received atomic.Uint64 // useful frames that were received; see control
+	resume   chan struct{} // holds a signal from Resume or Close
 
 	mu        sync.Mutex
 	streams   map[uint32]*Stream
-	last      uint32      // the highest id that was opened: by the peer, or by a client itself
-	seen      uint32      // the same, with streams that were refused because the connection is ending
-	broken    error       // why nothing can be sent any more; nil: it can
-	over      error       // why the connection has ended; nil: it has not
-	early     bool        // a stream was ended before the peer had ended its side
-	abandoned []time.Time // when streams were, the oldest first; see Stream.Abandon
-	leaving   bool        // GOAWAY has been sent
-	ending    bool        // no streams are opened any more; the connection ends with the last one
+	last      uint32  // the highest id that was opened: by the peer, or by a client itself
+	seen      uint32  // the same, with streams that were refused because the connection is ending
+	broken    error   // why nothing can be sent any more; nil: it can
+	over      error   // why the connection has ended; nil: it has not
+	early     bool    // a stream was ended before the peer had ended its side
+	lateBytes int     // bytes of DATA that the peer may have sent on such streams
+	barrier   barrier // of a client
+	leaving   bool    // GOAWAY has been sent
+	ending    bool    // no streams are opened any more; the connection ends with the last one
 
 	// Of what is sent, guarded by mu.
-	out      []byte        // waits
-	outOf    *[]byte       // what out was taken from; nil: it has grown, or there is none
-	replies  int           // bytes of out that the peer has caused by frames alone
-	taken    int           // how often out has been taken to be written
-	writable chan struct{} // closed when out has been taken; nil: nobody waits
-	flushing bool          // somebody writes,
-	written  sync.Cond     // until this is signalled
-	window   int           // of the connection
-	initial  int           // window of a new stream
-	most     uint32        // streams that the peer takes at once
-	begun    bool          // a header block has been sent
-	ring     ring          // streams with something that waits for room, or for the connection's window
+	out        []byte        // waits
+	outOf      *[]byte       // what out was taken from; nil: it has grown, or there is none
+	replies    int           // bytes of out that the peer has caused by frames alone
+	sent       uint64        // useful frames that were added to the output; see control
+	taken      int           // how often out has been taken to be written
+	writable   chan struct{} // closed when out has been taken; nil: nobody waits
+	flushing   bool          // somebody writes,
+	written    sync.Cond     // until this is signalled
+	window     int           // of the connection
+	initial    int           // window of a new stream
+	most       uint32        // maximum number of open streams that the peer accepts
+	advertised bool          // the peer has sent most
+	begun      bool          // a header block has been sent
+	ring       ring          // streams with something that waits for room, or for the connection's window
 
 	// Of who writes.
 	left     []byte
@@ -175,8 +182,10 @@ func New(l *link.Conn, config Config, handler Handler) *Conn {
 	c := &Conn{
 		link: l, config: config, handler: handler,
 		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
-		agreed: make(chan struct{}),
+		agreed: make(chan struct{}), resume: make(chan struct{}, 1),
 	}
+	c.budget = budget{left: controlBurst * c.factor(), refilled: time.Now()}
+	c.barrier.unacked = 1
 	c.data.left = -1
 	c.reading, c.writing, c.patient = c.tryRead, c.tryWrite, c.tryWriteAll
 	c.written.L = &c.mu
@@ -279,7 +288,7 @@ func (c *Conn) Run(early []byte) error {
 		c.Flush(false)
 	}
 	c.owe(true)
-	err := c.receive(early)
+	err := c.handle(early)
 	for err == nil {
 		if err = c.link.WaitRead(c.reading); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -288,7 +297,7 @@ func (c *Conn) Run(early []byte) error {
 			continue
 		}
 		if err = c.err; err == nil {
-			err = c.receive((*c.pooled)[:c.n])
+			err = c.handle((*c.pooled)[:c.n])
 			c.bulk = c.n == len(*c.pooled) || c.bulk && c.n > smallSize
 		}
 		c.config.Buffers.Put(c.pooled)
@@ -307,6 +316,18 @@ var errEnded = errors.New("http2: the connection has ended")
 // late decides what a read deadline means: that a frame is late, or that somebody has
 // ended the connection.
 func (c *Conn) late() error {
+	err := c.lateCause()
+	if errors.Is(err, errFrameTimeout) {
+		c.hit(bound.FrameTimeout)
+	}
+	return err
+}
+
+var errFrameTimeout = fail(ProtocolError, "the rest of a frame did not arrive in time")
+
+// lateCause returns the reason for an expired read deadline, or removes a deadline that has
+// none.
+func (c *Conn) lateCause() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -315,9 +336,9 @@ func (c *Conn) late() error {
 	case c.ending && len(c.streams) == 0:
 		return errEnded
 	case c.owing:
-		return fail(ProtocolError, "a frame did not come to its end in time")
+		return errFrameTimeout
 	}
-	c.link.SetReadDeadline(time.Time{}) // somebody has changed his mind
+	c.link.SetReadDeadline(time.Time{}) // under mu, because endIfIdle sets it too
 	return nil
 }
 
@@ -339,9 +360,46 @@ func (c *Conn) tryRead(fd uintptr) (done bool) {
 	return true
 }
 
-// receive handles what has come.
-func (c *Conn) receive(b []byte) error {
-	err := c.frames(b)
+// handle handles input. It pauses while the handler is full.
+func (c *Conn) handle(b []byte) error {
+	for {
+		rest, err := c.receive(b)
+		if err != nil || len(rest) == 0 {
+			return err
+		}
+		if err = c.pause(); err != nil {
+			return err
+		}
+		b = rest
+	}
+}
+
+// pause waits until the handler is no longer full, or the connection is closed.
+func (c *Conn) pause() error {
+	for c.handler.Full() {
+		c.mu.Lock()
+		err := c.broken
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		<-c.resume
+	}
+	return nil
+}
+
+// Resume makes the connection ask the handler again whether it is full.
+func (c *Conn) Resume() {
+	select {
+	case c.resume <- struct{}{}:
+	default:
+	}
+}
+
+// receive handles input up to a frame for which the connection has to pause, and returns
+// the rest.
+func (c *Conn) receive(b []byte) (rest []byte, err error) {
+	rest, err = c.frames(b)
 	c.mu.Lock()
 	if c.unsaid >= c.config.ConnWindow/4 {
 		c.room()
@@ -350,17 +408,18 @@ func (c *Conn) receive(b []byte) error {
 		c.unsaid = 0
 		c.FlushLater(c)
 	}
-	if err == nil && c.replies > maxReplies && c.broken == nil {
-		err = fail(EnhanceYourCalm, "answers to frames are not read")
-	}
+	unread := c.replies > maxReplies && c.broken == nil
 	c.mu.Unlock()
+	if err == nil {
+		err = c.checkReplies(unread)
+	}
 	c.handler.Received(c.owing)
 	for i, d := range c.touched {
 		c.touched[i] = nil
 		d.Flush(d != c)
 	}
 	c.touched = c.touched[:0]
-	return err
+	return rest, err
 }
 
 // caused counts bytes of the output that a peer has caused by frames alone. A user
@@ -388,12 +447,12 @@ func (c *Conn) FlushLater(d *Conn) {
 }
 
 // frames handles the frames in b. What there is of one that is not complete is kept, but
-// for DATA.
-func (c *Conn) frames(b []byte) error {
+// for DATA. It stops before HEADERS if the handler is full, and returns the rest.
+func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	if c.preface > 0 {
 		n := min(c.preface, len(b))
 		if at := len(wire.Preface) - c.preface; string(b[:n]) != wire.Preface[at:at+n] {
-			return errPreface
+			return nil, errPreface
 		}
 		c.preface -= n
 		b = b[n:]
@@ -402,10 +461,12 @@ func (c *Conn) frames(b []byte) error {
 		}
 	}
 	for len(b) > 0 {
-		var err error
 		switch {
 		case c.data.left >= 0:
 			b, err = c.content(b)
+		case !c.config.Client && len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameHeaders && c.handler.Full():
+			c.owe(false)
+			return b, nil
 		case len(c.partial) == 0 && len(b) >= frameHeadSize && b[3] == frameData:
 			err = c.beginData(b[:frameHeadSize])
 			b = b[frameHeadSize:]
@@ -418,11 +479,11 @@ func (c *Conn) frames(b []byte) error {
 			err = c.frame(frame)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
 	c.owe(c.preface > 0 || len(c.partial) > 0 || c.blockID != 0 || !c.settled)
-	return nil
+	return nil, nil
 }
 
 // payload returns the length of the payload of the frame that b begins with.
@@ -511,44 +572,36 @@ func (c *Conn) frame(f []byte) error {
 	case framePushPromise:
 		return fail(ProtocolError, "PUSH_PROMISE")
 	}
-	return c.idleFrame() // of a type that nobody knows (RFC 9113 section 4.1)
-}
-
-// idleFrame counts a frame that moves nothing forward.
-func (c *Conn) idleFrame() error {
-	if c.idle++; c.idle < maxIdleFrames {
-		if c.idle == 1 {
-			c.idleSince = time.Now()
-		}
-		return nil
-	}
-	if time.Since(c.idleSince) < idleFrameTime {
-		return fail(EnhanceYourCalm, "too many frames that do nothing")
-	}
-	c.idle = 0
-	return nil
+	return c.control(1) // unknown types are ignored (RFC 9113 section 4.1)
 }
 
 // reply adds a frame to the output that the peer has caused.
 func (c *Conn) reply(add func(b []byte) []byte) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.broken != nil {
-		return nil
+	unread := false
+	if c.broken == nil {
+		c.room()
+		n := len(c.out)
+		c.out = add(c.out)
+		c.replies += len(c.out) - n
+		unread = c.replies > maxReplies
+		c.FlushLater(c)
 	}
-	c.room()
-	n := len(c.out)
-	c.out = add(c.out)
-	if c.replies += len(c.out) - n; c.replies > maxReplies {
-		return fail(EnhanceYourCalm, "answers to frames are not read")
+	c.mu.Unlock()
+	return c.checkReplies(unread)
+}
+
+// checkReplies returns an error if too many replies are unread.
+func (c *Conn) checkReplies(unread bool) error {
+	if unread {
+		return c.exceeded(bound.UnreadReplies, bound.UnreadReplies, "replies to frames are not read")
 	}
-	c.FlushLater(c)
 	return nil
 }
 
 // resetStream ends a stream of the peer's that is not, or not any more, among ours.
 func (c *Conn) resetStream(id uint32, code Code) error {
-	if err := c.idleFrame(); err != nil {
+	if err := c.control(1); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -646,10 +699,14 @@ func (c *Conn) linger(err error) {
 func (c *Conn) Close(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.over != nil {
+		return
+	}
 	if c.broken == nil {
 		c.broken = err
-		c.link.SetDeadline(past)
 	}
+	c.link.SetDeadline(past) // also after a write error, because the reader may still wait
+	c.Resume()
 }
 
 var past = time.Unix(1, 0)
@@ -671,14 +728,19 @@ func (c *Conn) GoAway() {
 // connection ends with the last of those that are.
 func (c *Conn) End() {
 	c.mu.Lock()
+	c.endStreams()
+	c.mu.Unlock()
+	c.Flush(false)
+}
+
+// endStreams is End without the flush. c.mu is held.
+func (c *Conn) endStreams() {
 	if c.broken == nil && !c.ending {
 		c.ending = true
 		c.room()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), NoError)
 		c.endIfIdle()
 	}
-	c.mu.Unlock()
-	c.Flush(false)
 }
 
 // lastOfPeer is what a GOAWAY says of the peer's streams, of which a server has none. c.mu

@@ -129,6 +129,7 @@ func (h *taking) Request(id uint32, head *h2.Head, end bool) {
 }
 func (h *taking) Received(bool) {}
 func (h *taking) Waiting()      {}
+func (h *taking) Full() bool    { return false }
 func (h *taking) GoingAway()    {}
 
 var answer = head(10)

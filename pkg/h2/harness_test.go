@@ -56,6 +56,7 @@ func (h *host) Request(id uint32, head *h2.Head, end bool) {
 }
 
 func (h *host) Received(bool) {}
+func (h *host) Full() bool    { return false }
 func (h *host) Waiting()      {}
 func (h *host) GoingAway() {
 	select {

@@ -2,6 +2,8 @@ package h2
 
 import (
 	"encoding/binary"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // beginData handles the head of a DATA frame (RFC 9113 section 6.1).
@@ -36,15 +38,28 @@ func (c *Conn) beginData(head []byte) error {
 	switch {
 	case d.stream == nil && s != nil:
 		err = c.refuseData(s)
-	case s == nil && !c.config.Client: // a user container may not have seen our RST_STREAM yet
+	case s == nil && !c.config.Client && !c.isLate(length): // a user container may not have seen our RST_STREAM yet
 		err = c.resetStream(id, StreamClosed)
 	case length == 0 && !d.end:
-		err = c.idleFrame()
+		err = c.control(1)
 	}
 	if err == nil && length == 0 {
 		err = c.deliver(nil, 0)
 	}
 	return err
+}
+
+// isLate reports whether a DATA frame on a closed stream can be one that the client sent
+// before it received our RST_STREAM (RFC 9113 section 5.1). Such frames are ignored.
+func (c *Conn) isLate(length int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := max(length, 1) // END_STREAM needs no window
+	if c.lateBytes < n {
+		return false
+	}
+	c.lateBytes -= n
+	return true
 }
 
 // refuseData ends a stream whose peer has sent more than it may: beyond its window, or
@@ -59,9 +74,9 @@ func (c *Conn) refuseData(s *Stream) error {
 
 // streamError ends one of our streams for what the peer has done.
 func (c *Conn) streamError(s *Stream, code Code, text string) error {
-	// Counted, because the work on a request may go on when its stream has been reset: a peer
-	// that makes us reset would have more work done than its streams allow (CVE-2025-8671).
-	if err := c.idleFrame(); err != nil {
+	// The request earned no credit, because its work may continue after the reset. Otherwise a
+	// peer that causes resets would have more work done than its streams allow (CVE-2025-8671).
+	if err := c.control(1 + controlPerUseful); err != nil {
 		return err
 	}
 	s.Reset(code)
@@ -92,6 +107,9 @@ func (c *Conn) content(b []byte) ([]byte, error) {
 func (c *Conn) deliver(p []byte, extra int) error {
 	d := &c.data
 	s, end := d.stream, d.end && d.left == 0
+	if s != nil && len(p) > 0 {
+		c.received.Add(1)
+	}
 	if d.left == 0 {
 		*d = dataFrame{left: -1}
 	}
@@ -152,12 +170,12 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 		return fail(ProtocolError, "CONTINUATION of nothing")
 	}
 	if len(c.block)+len(p) > c.maxBlock() {
-		return fail(EnhanceYourCalm, "a header block is too long")
+		return c.exceeded(bound.HeaderBlock, bound.AppHeaderBlock, "a header block is too long")
 	}
 	c.block = append(c.block, p...)
 	if flags&flagEndHeaders == 0 {
 		if len(p) == 0 { // it costs work and is not bounded by maxBlock
-			return c.idleFrame()
+			return c.control(1)
 		}
 		return nil
 	}
@@ -209,12 +227,15 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 // request handles a header block that opens a stream.
 func (c *Conn) request(id uint32, end bool) error {
 	c.mu.Lock()
-	ending := c.ending
+	ending, full := c.ending, len(c.streams) >= c.config.MaxStreams
 	if c.seen = id; !ending {
 		c.last = id
 	}
 	c.mu.Unlock()
 	switch {
+	case full:
+		c.hit(bound.ConcurrentStreams)
+		fallthrough
 	case ending:
 		return c.resetStream(id, RefusedStream)
 	case c.selfish:
@@ -243,6 +264,7 @@ func (c *Conn) response(s *Stream, end bool) error {
 }
 
 func (c *Conn) tellHead(s *Stream, end bool) error {
+	c.received.Add(1)
 	if end {
 		s.remoteEnds()
 	}
@@ -263,7 +285,7 @@ func (c *Conn) priorityFrame(id uint32, p []byte) error {
 	case binary.BigEndian.Uint32(p)&maxStreamID == id:
 		return c.endStream(id, ProtocolError, "a stream that depends on itself")
 	}
-	return c.idleFrame()
+	return c.control(1)
 }
 
 // endStream ends a stream, ours or not, for what the peer has done.
@@ -283,7 +305,7 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	case idle:
 		return fail(ProtocolError, "RST_STREAM on a stream that was not opened")
 	case s == nil: // it has crossed the end of the stream (RFC 9113 section 5.1)
-		return c.idleFrame()
+		return c.control(1)
 	}
 	s.drop()
 	s.failed(c, &ResetError{Code(binary.BigEndian.Uint32(p))})
@@ -299,21 +321,25 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 	case flags&flagAck != 0 && !c.settled:
 		return fail(ProtocolError, "no SETTINGS first")
 	case flags&flagAck != 0:
-		return c.idleFrame()
+		c.settingsAcked()
+		return c.control(1)
 	}
 	if c.settled {
-		if err := c.idleFrame(); err != nil {
+		if err := c.control(1); err != nil {
 			return err
 		}
 	} else {
 		defer close(c.agreed)
 	}
 	c.settled = true
-	drained, err := c.apply(p)
+	drained, visited, err := c.apply(p)
 	if err != nil {
 		return err
 	}
 	c.tellDrained(c, drained)
+	if err = c.control(visited / settingsStreams); err != nil {
+		return err
+	}
 	return c.reply(func(b []byte) []byte { return appendFrameHead(b, 0, frameSettings, flagAck, 0) })
 }
 
@@ -321,7 +347,7 @@ func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {
 // value of several: each change visits all streams. The size of the peer's table and of
 // its frames are of no use to us: what we send needs no table, and frames of the least
 // size keep streams fair to each other.
-func (c *Conn) apply(p []byte) (drained []*Stream, err error) {
+func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	initial := c.initial
@@ -330,36 +356,36 @@ func (c *Conn) apply(p []byte) (drained []*Stream, err error) {
 		switch binary.BigEndian.Uint16(p) {
 		case settingEnablePush:
 			if value > 1 || value == 1 && c.config.Client {
-				return nil, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
+				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.most = value
+			c.most, c.advertised = value, true
 		case settingInitialWindow:
 			if value > maxWindow {
-				return nil, fail(FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE")
+				return nil, 0, fail(FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE")
 			}
 			initial = int(value)
 		case settingMaxFrameSize:
 			if value < maxFrameSize || value > 1<<24-1 {
-				return nil, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
+				return nil, 0, fail(ProtocolError, "SETTINGS_MAX_FRAME_SIZE")
 			}
 		case settingConnectProtocol:
 			if value > 1 {
-				return nil, fail(ProtocolError, "SETTINGS_ENABLE_CONNECT_PROTOCOL")
+				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_CONNECT_PROTOCOL")
 			}
 		}
 	}
 	delta := initial - c.initial
 	if c.initial = initial; delta == 0 {
-		return nil, nil
+		return nil, 0, nil
 	}
 	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
 		if s.window += delta; s.window > maxWindow {
-			return nil, fail(FlowControlError, "a stream's window is too large")
+			return nil, 0, fail(FlowControlError, "a stream's window is too large")
 		}
 		c.enqueue(s)
 	}
-	return c.fill(), nil
+	return c.fill(), len(c.streams), nil
 }
 
 func (c *Conn) pingFrame(flags byte, id uint32, p []byte) error {
@@ -369,8 +395,12 @@ func (c *Conn) pingFrame(flags byte, id uint32, p []byte) error {
 	case id != 0:
 		return fail(ProtocolError, "PING on a stream")
 	}
-	if err := c.idleFrame(); err != nil || flags&flagAck != 0 {
+	if err := c.control(1); err != nil {
 		return err
+	}
+	if flags&flagAck != 0 {
+		c.pingAcked(binary.BigEndian.Uint64(p))
+		return nil
 	}
 	return c.reply(func(b []byte) []byte { return append(appendFrameHead(b, 8, framePing, flagAck, 0), p...) })
 }
@@ -386,7 +416,7 @@ func (c *Conn) goAwayFrame(id uint32, p []byte) error {
 		c.forsake(binary.BigEndian.Uint32(p) & maxStreamID)
 	}
 	c.handler.GoingAway()
-	return c.idleFrame()
+	return c.control(1)
 }
 
 // forsake ends the streams above last and opens no more. The peer says that it has not
@@ -415,6 +445,9 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	if len(p) != 4 {
 		return fail(FrameSizeError, "WINDOW_UPDATE of the wrong size")
 	}
+	if err := c.control(1); err != nil {
+		return err
+	}
 	n := int(binary.BigEndian.Uint32(p) & maxWindow)
 	if id == 0 {
 		return c.widen(n)
@@ -423,8 +456,8 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	switch {
 	case idle:
 		return fail(ProtocolError, "WINDOW_UPDATE on a stream that was not opened")
-	case s == nil:
-		return c.idleFrame()
+	case s == nil: // it has crossed the end of the stream
+		return nil
 	case n == 0:
 		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of nothing")
 	}

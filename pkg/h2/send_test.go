@@ -334,7 +334,7 @@ func TestAClientsStreams(t *testing.T) {
 		t.Error("got that the stream had ended, want that it had not")
 	}
 	p.us.Flush(false)
-	p.expect("RST_STREAM 3 CANCEL")
+	p.expect("RST_STREAM 3 CANCEL", "PING ack=false 0000000000000001")
 	harness.NoError(p, p.WriteData(3, true, []byte("late")))
 	p.respond(3, true, ":status", "200")
 	p.alive()

@@ -3,7 +3,6 @@ package h2
 import (
 	"errors"
 	"sync"
-	"time"
 )
 
 // A Stream is one request and its response. Its exported methods may be called by any
@@ -45,18 +44,19 @@ type pending struct {
 // ErrGone says that a stream has ended.
 var ErrGone = errors.New("http2: the stream has ended")
 
-// Accept makes the stream of a request that has come, whose end is there or not. It is
-// called by a Handler's Request.
+// Accept returns the stream of a request. end reports whether the request has no content.
+// It returns nil if nothing can be sent on the connection, and the owner then gets no events.
+// It is called by a Handler's Request.
 func (c *Conn) Accept(id uint32, owner Owner, end bool) *Stream {
 	s := &Stream{conn: c, id: id, owner: owner, room: c.config.Window, remoteEnded: end}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.window = c.initial
 	if c.broken != nil {
-		s.gone = true
-		return s
+		return nil
 	}
+	s.window = c.initial
 	c.streams[id] = s
+	c.received.Add(1)
 	return s
 }
 
@@ -91,7 +91,7 @@ func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 		return nil, errEnding
 	case c.most == 0:
 		return nil, ErrShut
-	case len(c.streams)+c.stillAbandoned() >= int(c.most):
+	case c.full():
 		return nil, ErrFull
 	case len(c.out) >= outSize: // heads can be long
 		return nil, ErrBusy
@@ -154,6 +154,7 @@ func (s *Stream) SendHead(head *Block, end bool) error {
 
 // addHead adds a header block to the output. c.mu is held.
 func (c *Conn) addHead(s *Stream, head *Block, end bool) {
+	c.sent++
 	c.grow(len(head.b) + len([]byte{noTable}) + (len(head.b)/maxFrameSize+2)*frameHeadSize)
 	c.out = appendHeaders(c.out, s.id, c.withTable(head), end)
 }
@@ -242,54 +243,27 @@ func (s *Stream) Reset(code Code) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.gone {
-		return
+	if !s.gone {
+		c.reset(s, code)
 	}
+}
+
+// reset is Reset for a stream that has not ended. c.mu is held.
+func (c *Conn) reset(s *Stream, code Code) {
 	c.room()
 	c.out = appendReset(c.out, s.id, code)
 	c.caused(resetSize)
-	c.early = c.early || !s.remoteEnded
+	c.endEarly(s)
 	c.remove(s)
 }
 
-// Abandon ends a stream of a client that wants no more of it, unless it has ended, and
-// reports whether it had not. The stream counts for abandonTime more as one that the peer
-// has taken.
-func (s *Stream) Abandon() bool {
-	c := s.conn
-	c.mu.Lock()
-	open := !s.gone
-	if open {
-		if len(c.abandoned) == maxAbandoned {
-			c.abandoned = c.abandoned[1:]
-		}
-		c.abandoned = append(c.abandoned, time.Now())
+// endEarly records that frames of a stream may arrive after its end. The peer can have sent
+// as much content as the stream's window allows. c.mu is held.
+func (c *Conn) endEarly(s *Stream) {
+	if !s.remoteEnded {
+		c.early = true
+		c.lateBytes = min(c.lateBytes+s.room, c.config.ConnWindow)
 	}
-	c.mu.Unlock()
-	s.Reset(Cancel)
-	return open
-}
-
-// A peer may be at work on a stream for long after it was reset, and ends the connection of
-// all if more are opened meanwhile than it can bear. RFC 9113 section 5.1.2 counts open
-// streams alone: there is no sign that the work has ended.
-const (
-	abandonTime  = 10 * time.Second
-	maxAbandoned = 1000 // of which the time is kept
-)
-
-// stillAbandoned returns how many streams were abandoned in the last abandonTime. c.mu is
-// held.
-func (c *Conn) stillAbandoned() int {
-	if len(c.abandoned) == 0 {
-		return 0
-	}
-	i, since := 0, time.Now().Add(-abandonTime)
-	for i < len(c.abandoned) && c.abandoned[i].Before(since) {
-		i++
-	}
-	c.abandoned = c.abandoned[i:]
-	return len(c.abandoned)
 }
 
 // Credit lets the peer send n more bytes of content. It reports whether the peer has to be

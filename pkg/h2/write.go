@@ -1,12 +1,13 @@
 package h2
 
 import (
-	"encoding/binary"
 	"errors"
+	"os"
 	"runtime"
 	"syscall"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 )
 
@@ -161,6 +162,7 @@ func (c *Conn) addFrame(s *Stream, p []byte, end bool) int {
 	c.out = append(appendFrameHead(c.out, n, frameData, flags, s.id), p[:n]...)
 	s.window -= n
 	c.window -= n
+	c.sent++
 	if end {
 		c.ended(s)
 	}
@@ -177,7 +179,7 @@ func (c *Conn) ended(s *Stream) {
 	case !c.config.Client && !s.bothWays:
 		c.room()
 		c.out = appendReset(c.out, s.id, NoError)
-		c.early = true
+		c.endEarly(s)
 		c.remove(s)
 	}
 }
@@ -298,7 +300,10 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 // cannotWrite notes that writing has failed. Where the peer has closed the connection, what
 // it had sent before is still read, a response for example, and its end behind that.
 func (c *Conn) cannotWrite(err error) {
-	if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+	if errors.Is(err, os.ErrDeadlineExceeded) && c.Err() == nil {
+		c.hit(bound.SendTimeout)
+	}
+	if !c.config.Client || !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		c.Close(err)
 		return
 	}
@@ -367,15 +372,4 @@ func (c *Conn) writeSome(fd uintptr) (done bool) {
 			return true
 		}
 	}
-}
-
-// Ping asks the peer for a sign of life (RFC 9113 section 6.7).
-func (c *Conn) Ping() {
-	c.mu.Lock()
-	if c.broken == nil {
-		c.room()
-		c.out = binary.BigEndian.AppendUint64(appendFrameHead(c.out, 8, framePing, 0, 0), 0)
-	}
-	c.mu.Unlock()
-	c.Flush(false)
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Clients that come and go must not end the connection that others share: a server that
-// is still at work on streams which were reset bears only so many more.
-func TestStreamsThatAreAbandonedStillCountForAWhile(t *testing.T) {
-	const abandoned = 1600 // net/http takes 250 streams at once, and ends a connection on which 1000 more wait
+// The HTTP/2 server of Go runs 250 handlers at a time. It closes the connection if 1000 more
+// requests wait for a handler, even if their streams were reset.
+func TestCanceledRequestsDoNotCloseTheSharedConnection(t *testing.T) {
+	const abandoned = 1600
 	release := make(chan struct{})
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -46,7 +46,8 @@ func TestStreamsThatAreAbandonedStillCountForAWhile(t *testing.T) {
 	}
 	c.Abort()
 	<-cut
-	if n := a.connections(); n < abandoned/250 || n > abandoned/100 {
-		t.Errorf("got %d connections for %d streams", n, abandoned)
+	// A connection is replaced after 500 streams. Some more take new requests while it is.
+	if n := a.connections(); n < abandoned/500 || n > 2*abandoned/500 {
+		t.Errorf("got %d connections for %d streams, want %d to %d", n, abandoned, abandoned/500, 2*abandoned/500)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -30,6 +31,8 @@ type Settings struct {
 	// container is asked for a sign of life, and how long that may take before the connection
 	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
 	Silence time.Duration
+
+	Bounds *bound.Recorder // nil: events are not recorded
 }
 
 const (
@@ -115,7 +118,7 @@ type conn struct {
 	used   bool // it has taken a stream; guarded by client.mu
 
 	heard atomic.Int64 // when something has come, in nanoseconds since the client was made
-	asked int64        // when a PING was sent, likewise; guarded by client.mu
+	asked int64        // time of the last check of a silent connection, likewise; guarded by client.mu
 
 	idle   *time.Timer // closes it; guarded by client.mu
 	unused int         // how often idle has expired since it took a stream; guarded by client.mu
@@ -123,6 +126,9 @@ type conn struct {
 
 // Request implements h2.Handler; servers send none.
 func (n *conn) Request(uint32, *h2.Head, bool) {}
+
+// Full implements h2.Handler; servers send no requests.
+func (n *conn) Full() bool { return false }
 
 // Received implements h2.Handler.
 func (n *conn) Received(bool) { n.heard.Store(int64(time.Since(n.client.since))) }
@@ -137,7 +143,7 @@ func (n *conn) silent() bool {
 		return false
 	case n.asked <= heard:
 		n.asked = now
-		go n.Ping()
+		go n.Check()
 	}
 	return now-n.asked >= int64(n.client.settings.Silence)
 }
@@ -359,6 +365,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 	n := &conn{client: c}
 	n.Conn = h2.New(l, h2.Config{
 		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: maxHead, Buffers: c.buffers,
+		Bounds: c.settings.Bounds,
 	}, n)
 	n.idle = time.AfterFunc(idleTimeout, n.endIfIdle)
 	return n, nil

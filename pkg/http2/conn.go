@@ -29,6 +29,7 @@ type conn struct {
 	mu      sync.Mutex
 	running int  // requests that are being served
 	evicted bool // it ends, so that another connection can be served
+	full    bool // Full has reported true, and reading has not been resumed
 }
 
 func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
@@ -43,13 +44,22 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	c.Conn = h2.New(l, h2.Config{
 		Window: window, ConnWindow: connWindow, MaxStreams: maxStreams, MaxHeadBytes: s.settings.MaxHeaderBytes,
 		HeadTimeout: s.settings.HeaderTimeout, SendTimeout: send, Connect: true, Buffers: s.buffers,
+		Bounds: s.settings.Bounds,
 	}, c)
 	return c
 }
 
-// Request implements h2.Handler. A stream counts until its request has been served,
-// whatever has become of the stream: else a client that resets its streams could have any
-// number of requests served at the same time (CVE-2023-44487, CVE-2025-8671).
+// Full implements h2.Handler. A request counts until it has been served, even if its stream
+// was reset: otherwise a client that resets its streams could have any number of requests
+// served at the same time (CVE-2023-44487, CVE-2025-8671).
+func (c *conn) Full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.full = c.running >= maxRunning
+	return c.full
+}
+
+// Request implements h2.Handler.
 func (c *conn) Request(id uint32, h *h2.Head, end bool) {
 	if !c.enter() {
 		c.Refuse(id, h2.RefusedStream)
@@ -62,14 +72,22 @@ func (c *conn) Request(id uint32, h *h2.Head, end bool) {
 		x.refuse(http.StatusRequestHeaderFieldsTooLarge, end)
 	} else if !x.read(c, h, end) {
 		c.Refuse(id, h2.ProtocolError)
-		if !c.server.workers.put(w) {
-			w.work <- false
-		}
-		c.leave()
+		c.drop(w)
 		return
 	}
-	x.stream = c.Accept(id, (*fromClient)(x), end)
+	if x.stream = c.Accept(id, (*fromClient)(x), end); x.stream == nil {
+		c.drop(w)
+		return
+	}
 	c.fresh = append(c.fresh, w)
+}
+
+// drop releases a worker whose request is not served.
+func (c *conn) drop(w *worker) {
+	if !c.server.workers.put(w) {
+		w.work <- false
+	}
+	c.leave()
 }
 
 // Received implements h2.Handler. Requests are started only now, so that what has come of
@@ -104,10 +122,10 @@ func (c *conn) busy() bool {
 	return c.running > 0
 }
 
-// enter counts a request in; false: there are as many as there may be.
+// enter counts a request in. It returns false if the connection was evicted.
 func (c *conn) enter() bool {
 	c.mu.Lock()
-	ok := c.running < maxStreams && !c.evicted
+	ok := !c.evicted
 	first := c.running == 0
 	if ok {
 		c.running++
@@ -124,7 +142,14 @@ func (c *conn) leave() {
 	c.mu.Lock()
 	c.running--
 	last := c.running == 0
+	resume := c.full && c.running < maxRunning
+	if resume {
+		c.full = false
+	}
 	c.mu.Unlock()
+	if resume {
+		c.Resume()
+	}
 	if !last {
 		return
 	}

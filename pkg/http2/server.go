@@ -20,9 +20,13 @@ import (
 )
 
 const (
-	// maxStreams is how many requests a client may have open at once on a connection, as
-	// Knative's queue-proxy has it.
+	// maxStreams is the advertised maximum number of open streams of a connection, which is
+	// the same as in Knative's queue-proxy.
 	maxStreams = 250
+	// maxRunning is the maximum number of requests of a connection that are being served,
+	// including those whose streams have ended. At this number, the connection accepts no
+	// more requests until one of them has been served.
+	maxRunning = 2 * maxStreams
 	// window is how much of a request's body is received before it is read, in bytes. The
 	// connection's window has room for all its streams: else bodies of requests that wait
 	// for a slot could fill it, and the one that has the slot would wait for them.

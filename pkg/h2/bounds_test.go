@@ -1,0 +1,247 @@
+package h2_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// TestFloodsEndTheConnection contains the attacks. The heaviest legitimate peer is grpc-go,
+// which sends a PING and two WINDOW_UPDATE frames for each message. This peer sends ten times
+// as many, and more of them than the bound allows without useful work.
+func TestControlFramesForContentPass(t *testing.T) {
+	const messages = 1000
+	p := connect(t, serverConfig())
+	p.host.quiet = true
+	p.greet()
+	one := p.request(1, false)
+	one.Credit(messages) // more than the window, so that no WINDOW_UPDATE is needed
+	p.us.Flush(false)
+	p.expect(fmt.Sprintf("WINDOW_UPDATE 1 %d", messages))
+	control := bytes.Repeat(bytes.Join([][]byte{
+		frame(http2.FramePing, 1, 0, make([]byte, 8)...),
+		frame(http2.FrameWindowUpdate, 0, 0, 0, 0, 0, 1),
+		frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 1),
+	}, nil), 10)
+	p.send(bytes.Repeat(append(control, frame(http2.FrameData, 0, 1, 'x')...), messages))
+	p.alive()
+}
+
+// The same traffic with one byte of content for 1000 control frames is a flood.
+func TestControlFramesForLittleContentEndTheConnection(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.host.quiet = true
+	p.greet()
+	p.request(1, false)
+	control := bytes.Repeat(frame(http2.FramePing, 1, 0, make([]byte, 8)...), 1000)
+	go p.Write(bytes.Repeat(append(control, frame(http2.FrameData, 0, 1, 'x')...), 500))
+	p.expect("GOAWAY 1 ENHANCE_YOUR_CALM")
+}
+
+// A client that receives content in 16 KB frames from a stream that has ended may still send
+// WINDOW_UPDATE frames for it, as the HTTP/2 client of Go does.
+func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
+	const streams, updates = 1000, 40
+	p := connect(t, serverConfig())
+	p.greet()
+	for i := range streams {
+		id := uint32(2*i + 1)
+		o := p.request(id, true)
+		o.sendHead(p, true)
+		p.expect(fmt.Sprintf("HEADERS %d end", id))
+		p.send(bytes.Repeat(frame(http2.FrameWindowUpdate, 0, id, 0, 0, 0, 1), updates))
+	}
+	p.alive()
+}
+
+// RFC 9113 section 5.1.2: streams that have ended in both directions do not count, even if
+// their requests are still being served.
+func TestEndedStreamsDoNotCountAgainstTheLimit(t *testing.T) {
+	config := serverConfig()
+	config.MaxStreams = 2
+	p := connect(t, config)
+	p.greet()
+	one := p.request(1, true)
+	p.request(3, true)
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.get(), EndHeaders: true, EndStream: true}))
+	p.expect("RST_STREAM 5 REFUSED_STREAM")
+	one.sendHead(p, true)
+	p.expect("HEADERS 1 end")
+	p.request(7, true)
+	p.alive()
+}
+
+// A client that has not received RST_STREAM can send content up to the window of the stream.
+func TestLateContentIsIgnored(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	one := p.request(1, false)
+	one.sendHead(p, true)
+	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR")
+	p.send(bytes.Repeat(frame(http2.FrameData, 0, 1, 'x'), window-1), frame(http2.FrameData, 1, 1))
+	p.alive()
+	p.send(frame(http2.FrameData, 0, 1, 'x')) // more than the window
+	p.expect("RST_STREAM 1 STREAM_CLOSED")
+}
+
+// A host that is full as long as busy is true.
+type fullHost struct {
+	host
+	busy atomic.Bool
+}
+
+func (h *fullHost) Full() bool { return h.busy.Load() }
+
+func TestFullHandlerPausesReading(t *testing.T) {
+	h := &fullHost{host: host{streams: make(chan *owner, 10), leaving: make(chan struct{}, 1)}}
+	p := dialWith(t, serverConfig(), h)
+	h.us, p.host = p.us, &h.host
+	go func() { p.ran <- p.us.Run(nil) }()
+	p.greet()
+	one := p.request(1, false)
+	h.busy.Store(true)
+	p.send(frame(http2.FrameData, 0, 1, 'x'),
+		frame(http2.FrameHeaders, 5, 3, p.get()...), frame(http2.FramePing, 0, 0, make([]byte, 8)...))
+	one.await(t, 1) // frames before the request are still handled
+	one.sendHead(p, true)
+	p.expect("HEADERS 1 end", "RST_STREAM 1 NO_ERROR") // and responses are sent
+	harness.Equal(t, len(h.streams), 0, "requests while the handler is full")
+	h.busy.Store(false)
+	p.us.Resume()
+	three := p.accepted()
+	harness.Equal(t, three.id, uint32(3), "stream")
+	p.expect("PING ack=true 0000000000000000")
+}
+
+func TestCloseEndsAPause(t *testing.T) {
+	h := &fullHost{host: host{streams: make(chan *owner, 10), leaving: make(chan struct{}, 1)}}
+	p := dialWith(t, serverConfig(), h)
+	h.us, p.host = p.us, &h.host
+	go func() { p.ran <- p.us.Run(nil) }()
+	p.greet()
+	one := p.request(1, true)
+	h.busy.Store(true)
+	p.send(frame(http2.FrameHeaders, 5, 3, p.get()...))
+	p.us.Close(errTest)
+	harness.Equal(t, p.ended(), errTest, "result of Run")
+	one.await(t, 1)
+	harness.Equal(t, one.err, errTest, "error of the stream")
+}
+
+var errTest = fmt.Errorf("closed by the test")
+
+// abandon opens a stream, waits for its HEADERS and abandons it. want are the frames that
+// follow RST_STREAM.
+func (p *peer) abandon(id int, want ...string) {
+	p.Helper()
+	o := p.open(true)
+	p.expect(fmt.Sprintf("HEADERS %d end", id))
+	if !o.Abandon() {
+		p.Errorf("stream %d: got false from Abandon, want true", id)
+	}
+	p.us.Flush(false)
+	p.expect(append([]string{fmt.Sprintf("RST_STREAM %d CANCEL", id)}, want...)...)
+}
+
+// Servers of gRPC close a connection on which they receive PING frames but send neither
+// HEADERS nor DATA.
+func TestBarrierIsAPingOnlyAfterAResponse(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
+	p.abandon(1, "SETTINGS")
+	harness.NoError(p, p.WriteSettingsAck())
+	three := p.open(true)
+	p.expect("HEADERS 3 end")
+	p.respond(3, true, ":status", "200")
+	three.await(t, 1)
+	p.abandon(5, "PING ack=false 0000000000000001")
+	harness.NoError(p, p.WritePing(true, [8]byte{7: 1}))
+	seven := p.open(true)
+	p.expect("HEADERS 7 end")
+	harness.NoError(p, p.WriteRSTStream(7, http2.ErrCodeRefusedStream)) // not a response
+	seven.await(t, 1)
+	p.us.Check()
+	p.expect("SETTINGS")
+	p.us.Check() // one barrier is outstanding
+	p.open(true)
+	p.expect("HEADERS 9 end")
+}
+
+func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
+	p.abandon(1, "SETTINGS")
+	if _, err := p.us.Open(newOwner(false), head(0), true); err != h2.ErrFull {
+		t.Errorf("before the barrier: got %v, want ErrFull", err)
+	}
+	harness.NoError(p, p.WriteSettingsAck())
+	harness.Until(t, "the stream is released", func() bool {
+		o := newOwner(false)
+		var err error
+		o.Stream, err = p.us.Open(o, head(0), true)
+		return err == nil
+	})
+}
+
+// A server that has not advertised a limit can have any number of abandoned streams.
+func TestAbandonedStreamsDoNotCountWithoutAnAdvertisedLimit(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve()
+	for i := range 300 {
+		p.abandon(2*i + 1)
+	}
+	p.open(true)
+	p.expect("HEADERS 601 end")
+}
+
+// Node closes a connection on which a client resets 1000 streams in a short time.
+func TestConnectionIsReplacedAfterManyResets(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve()
+	kept := p.open(true)
+	p.expect("HEADERS 1 end")
+	n := 0
+	for p.us.Err() == nil && n < 1000 {
+		n++
+		o := p.open(true)
+		o.Abandon()
+		p.us.Flush(false)
+		p.expect(fmt.Sprintf("HEADERS %d end", 2*n+1), fmt.Sprintf("RST_STREAM %d CANCEL", 2*n+1))
+	}
+	if n < 500 || n > 999 {
+		t.Errorf("got %d streams on the connection, want 500 to 999", n)
+	}
+	p.expect("GOAWAY 0 NO_ERROR")
+	p.respond(1, true, ":status", "200")
+	kept.await(t, 1)
+	p.expect("end")
+}
+
+// The HTTP/2 server of Go closes a connection if its handlers run for all streams, and four
+// times as many requests wait.
+func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
+	go func() { // acknowledges each barrier
+		for p.WriteSettingsAck() == nil {
+		}
+	}()
+	n := 0
+	harness.Until(t, "the connection takes no streams", func() bool {
+		o := newOwner(false)
+		var err error
+		if o.Stream, err = p.us.Open(o, head(0), true); err == nil {
+			n++
+			o.Abandon()
+			p.us.Flush(false)
+		}
+		return err != nil && err != h2.ErrFull
+	})
+	harness.Equal(t, n, 4, "streams on the connection")
+}
