@@ -3,6 +3,7 @@ package forward
 import (
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
 )
@@ -17,5 +18,6 @@ type Settings struct {
 	FullDuplex     bool             // an answer before the request's end does not cost an HTTP/1 client its connection
 	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
 	AppHost        string           // what the Host of a request without one says
+	Bounds         *bound.Recorder  // records the bounds that clients exceed; nil: events are not recorded
 	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
 }

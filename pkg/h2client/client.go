@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
@@ -30,6 +31,8 @@ type Settings struct {
 	// container is asked for a sign of life, and how long that may take before the connection
 	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
 	Silence time.Duration
+
+	Bounds *bound.Recorder // nil: events are not recorded
 }
 
 const (
