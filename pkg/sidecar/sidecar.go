@@ -281,6 +281,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Ask:       s.prober.Ready,
 		Load:      s.load,
 		Drain:     s.drainState,
+		Bounds:    s.bounds,
 	}
 }
 
