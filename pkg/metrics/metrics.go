@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -57,6 +58,7 @@ type Gauges struct {
 	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none
 	LogLinesDropped func() uint64                 // of the request log, since the start
 	SpansDropped    func() uint64                 // since the start
+	Bounds          *bound.Recorder               // of bounds on the behavior of peers; nil: all counts are 0
 }
 
 // depth is how many requests run or wait; absent without a limit.

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -159,6 +160,21 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		want["queue_proxy_ready"], want[`queue_proxy_not_ready_reason{reason="other"}`] = "0", "1"
 		wantSamples(t, samples(scrape(t, m.Handler(), text), shown...), want)
 	})
+}
+
+func TestEveryBoundHasASeriesFromZero(t *testing.T) {
+	o := options("default")
+	o.Gauges.Bounds = bound.NewRecorder(nil)
+	m := newMetrics(t, o)
+	want := map[string]string{}
+	for name := range bound.NumNames {
+		want[`queue_proxy_bounds_total{bound="`+name.String()+`"}`] = "0"
+	}
+	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_bounds_total"), want)
+
+	o.Gauges.Bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
+	want[`queue_proxy_bounds_total{bound="h2-control-frames"}`] = "1"
+	wantSamples(t, samples(scrape(t, m.Handler(), text), "queue_proxy_bounds_total"), want)
 }
 
 func TestWhatIsNotThereHasNoMetric(t *testing.T) {
@@ -429,6 +445,9 @@ func FuzzLabelsAreClosed(f *testing.F) {
 		for _, value := range list {
 			allowed[value] = true
 		}
+	}
+	for name := range bound.NumNames {
+		allowed[name.String()] = true
 	}
 	f.Fuzz(func(t *testing.T, method string, major, minor, status int, why uint8, tag, byDefault string, wait, took int64, slot bool) {
 		o := observed(method, major, minor, status, queue.Reason(why))

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // The way to the first answer, in the order in which it is hoped for.
@@ -119,6 +121,12 @@ func addRest(r *registry, o *Options) {
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
 		r.counter("queue_proxy_spans_dropped_total", "Spans that never reached the collector.", always(func() float64 { return float64(dropped()) }))
 	}
+	r.counter("queue_proxy_bounds_total", "Connections, streams and requests that a bound on the behavior of a peer closed, by bound; every bound is there from zero on.",
+		func(add func(float64, ...string)) {
+			for name := range bound.NumNames {
+				add(float64(o.Gauges.Bounds.Count(name)), name.String())
+			}
+		}, "bound")
 	r.with("version", o.Version, "revision", o.Commit, "goversion", runtime.Version()).gauge("queue_proxy_build_info", "1, with what is running.", one)
 }
 

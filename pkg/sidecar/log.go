@@ -7,6 +7,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -149,4 +150,10 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 		level = zap.InfoLevel
 	}
 	s.log.Log(level, "request failed", fields...)
+}
+
+// logBound logs that a bound closed connections, streams or requests of a peer.
+func (s *sidecar) logBound(e bound.Event) {
+	s.log.Warn("a bound closed a "+string(e.Name.Closes()),
+		zap.Stringer("bound", e.Name), zap.String("peer", e.Peer), zap.Uint64("count", e.Count), zap.String("cause", e.Name.Text()))
 }

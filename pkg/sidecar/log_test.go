@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -200,5 +201,25 @@ func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
 	harness.NoError(t, err)
 	if strings.Contains(string(text), "before") || !strings.Contains(string(text), "after") {
 		t.Errorf("got %q, want only the line after the change", text)
+	}
+}
+
+func TestBoundIsLoggedWithPeerAndCount(t *testing.T) {
+	c := config.Default()
+	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
+	lines := logged(t, c, func(log *zap.Logger) {
+		r := bound.NewRecorder((&sidecar{log: log}).logBound)
+		for range 3 {
+			r.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
+		}
+	})
+	if len(lines) != 1 {
+		t.Fatalf("got %d lines, want 1: %v", len(lines), lines)
+	}
+	for key, want := range map[string]any{
+		"severity": "WARNING", "message": "a bound closed a stream",
+		"bound": "h2-concurrent-streams", "peer": "10.0.0.1:1234", "count": 1.0, "cause": bound.ConcurrentStreams.Text(),
+	} {
+		harness.Equal(t, lines[0][key], want, key)
 	}
 }

@@ -43,6 +43,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			Ready:        s.readyReason,
 			Draining:     s.proxy.Drain.Draining,
 			CertExpiry:   s.pair.NotAfter,
+			Bounds:       s.bounds,
 		},
 	}
 	if s.telemetry.log != nil {

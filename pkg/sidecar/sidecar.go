@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/certs"
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
@@ -65,6 +66,7 @@ type sidecar struct {
 	appH2   *h2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
+	bounds  *bound.Recorder // of bounds on the behavior of peers
 
 	webSockets goaway.Set // that are open
 
@@ -93,6 +95,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitGarbage()
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
+	s.bounds = bound.NewRecorder(s.logBound)
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -196,6 +199,7 @@ func (s *sidecar) build() (err error) {
 		Port:         c.UserPort.V,
 		MaxIdle:      c.Concurrency.V,
 		ConnectRetry: c.ConnectRetry.V,
+		Bounds:       s.bounds,
 	})
 	s.proxy = &queue.Proxy{
 		Ready: s.prober.Ready,
@@ -234,7 +238,7 @@ func (s *sidecar) build() (err error) {
 // buildEngines makes what serves requests.
 func (s *sidecar) buildEngines() {
 	c := s.config
-	s.appH2 = h2client.New(h2client.Settings{Dial: s.app.Dial, Unsettled: s.app.Forget})
+	s.appH2 = h2client.New(h2client.Settings{Dial: s.app.Dial, Unsettled: s.app.Forget, Bounds: s.bounds})
 	settings := forward.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		MaxBodyBytes:   c.MaxBodyBytes.V,
@@ -244,6 +248,7 @@ func (s *sidecar) buildEngines() {
 		FullDuplex:     c.FullDuplex.V,
 		ServerTiming:   c.ServerTiming.V,
 		AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V)),
+		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,
 	}
 	if c.Engine.V == config.OwnEngine {
@@ -276,6 +281,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Ask:       s.prober.Ready,
 		Load:      s.load,
 		Drain:     s.drainState,
+		Bounds:    s.bounds,
 	}
 }
 

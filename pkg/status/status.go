@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -47,6 +48,7 @@ type Sources struct {
 	Ask       func(context.Context) error // asks the user container now; the answer is in Readiness
 	Load      func() (running, waiting int)
 	Drain     func() Drain
+	Bounds    *bound.Recorder // of bounds on the behavior of peers; nil: there are no events
 }
 
 // Setting is one setting in force. A secret one has its value hidden already.
@@ -117,6 +119,7 @@ type snapshot struct {
 	Totals    totals       `json:"totals"`
 	History   []sample     `json:"history"`  // the oldest first
 	Failures  []failure    `json:"failures"` // the newest first: the last ones, and the last of each reason
+	Bounds    []boundState `json:"bounds"`   // those that closed something, the most frequent in the last hour first
 	Settings  []Setting    `json:"settings"`
 	Warnings  []string     `json:"warnings"`
 }
@@ -300,6 +303,7 @@ func (b *Board) snapshot() snapshot {
 		Advice:    b.Advice(),
 		Interval:  Interval.Seconds(),
 		Totals:    b.totals(),
+		Bounds:    boundStates(s.Bounds.States(time.Now())),
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
 	}

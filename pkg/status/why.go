@@ -42,7 +42,9 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Running   int    `json:"running"`
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals})
+
+			Bounds []boundState `json:"bounds,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds})
 	}
 	_, err = io.WriteString(w, s.text())
 	return s.Ready, err
@@ -98,6 +100,7 @@ func (s *snapshot) text() string {
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
 	}
+	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
 		if p.Word != "" {

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
@@ -26,6 +27,8 @@ type Settings struct {
 	Port         int           // 1..65535, on 127.0.0.1 and, when nothing listens there, on [::1]
 	MaxIdle      int           // connections kept for the next request; 0: defaultMaxIdle
 	ConnectRetry time.Duration // how long a refused connection is tried again (promises.md 3.7)
+
+	Bounds *bound.Recorder // records the bounds that the user container exceeds; nil: events are not recorded
 }
 
 const (

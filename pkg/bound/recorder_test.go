@@ -1,0 +1,140 @@
+package bound_test
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+const peer = "10.0.0.1:1234"
+
+func TestNamesAreDistinctLabels(t *testing.T) {
+	label := regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
+	seen := map[string]bool{}
+	for name := range bound.NumNames {
+		if got := name.String(); !label.MatchString(got) || seen[got] {
+			t.Errorf("bound %d: got label %q, want a distinct label in kebab case", name, got)
+		}
+		seen[name.String()] = true
+	}
+}
+
+func TestAppBoundsHaveThePrefix(t *testing.T) {
+	for name := range bound.NumNames {
+		app := strings.HasPrefix(name.Text(), "The user container ")
+		if got := strings.HasPrefix(name.String(), "app-"); got != app {
+			t.Errorf("%v: got prefix app-: %v, want %v: %s", name, got, app, name.Text())
+		}
+	}
+}
+
+func TestBoundsHaveAnObjectAndASentence(t *testing.T) {
+	for name := range bound.NumNames {
+		switch name.Closes() {
+		case bound.Connection, bound.Stream, bound.Request:
+		default:
+			t.Errorf("%v: got object %q, want connection, stream or request", name, name.Closes())
+		}
+		if text := name.Text(); strings.Count(text, ". ") == 0 || !strings.HasSuffix(text, ".") {
+			t.Errorf("%v: got text %q, want the cause and what to do", name, text)
+		}
+	}
+}
+
+func TestNilRecorderRecordsNothing(t *testing.T) {
+	var r *bound.Recorder
+	r.Hit(bound.ControlFrames, peer)
+	harness.Equal(t, r.Count(bound.ControlFrames), 0, "count")
+	harness.Equal(t, len(r.States(time.Now())), 0, "states")
+}
+
+func TestReportsAreOnceAMinuteForEachBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []bound.Event
+		r := bound.NewRecorder(func(e bound.Event) { got = append(got, e) })
+		for range 3 {
+			r.Hit(bound.ControlFrames, "a")
+			r.Hit(bound.HeaderBlock, "b")
+		}
+		time.Sleep(time.Minute - 1)
+		r.Hit(bound.ControlFrames, "c")
+		time.Sleep(1)
+		r.Hit(bound.ControlFrames, "d")
+		r.Hit(bound.ControlFrames, "e")
+		harness.Equal(t, got, []bound.Event{
+			{Name: bound.ControlFrames, Peer: "a", Count: 1},
+			{Name: bound.HeaderBlock, Peer: "b", Count: 1},
+			{Name: bound.ControlFrames, Peer: "d", Count: 4},
+		}, "reports")
+	})
+}
+
+func TestStatesContainCountPeerAndTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := bound.NewRecorder(nil)
+		r.Hit(bound.ConcurrentStreams, "a")
+		time.Sleep(time.Second)
+		r.Hit(bound.ConcurrentStreams, "b")
+		last := time.Now()
+		time.Sleep(time.Second)
+		got := r.States(time.Now())
+		harness.Equal(t, got, []bound.State{{
+			Name: bound.ConcurrentStreams, Closes: bound.Stream, Count: 2, Recent: 2, Peer: "b", Last: last,
+		}}, "states")
+	})
+}
+
+func TestRecentEventsAreThoseOfTheLastHour(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := bound.NewRecorder(nil)
+		recent := func() uint64 { return r.States(time.Now())[0].Recent }
+		r.Hit(bound.BodyTimeout, peer)
+		time.Sleep(30 * time.Minute)
+		r.Hit(bound.BodyTimeout, peer)
+		harness.Equal(t, recent(), 2, "after 30 minutes")
+		time.Sleep(30 * time.Minute)
+		harness.Equal(t, recent(), 1, "after an hour")
+		time.Sleep(30 * time.Minute)
+		harness.Equal(t, recent(), 0, "after 90 minutes")
+		time.Sleep(1000 * time.Hour)
+		r.Hit(bound.BodyTimeout, peer)
+		harness.Equal(t, recent(), 1, "after a long pause")
+		harness.Equal(t, r.Count(bound.BodyTimeout), 3, "count")
+	})
+}
+
+func TestConcurrentEventsAreAllCounted(t *testing.T) {
+	const goroutines, each = 8, 1000
+	var mu sync.Mutex
+	reports := 0
+	r := bound.NewRecorder(func(bound.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		reports++
+	})
+	var all sync.WaitGroup
+	for range goroutines {
+		all.Go(func() {
+			for range each {
+				r.Hit(bound.AppControlFrames, peer)
+				r.States(time.Now())
+			}
+		})
+	}
+	all.Wait()
+	harness.Equal(t, r.Count(bound.AppControlFrames), goroutines*each, "count")
+	if reports == 0 {
+		t.Error("got no report, want one")
+	}
+}
+
+func TestHitAllocatesNothing(t *testing.T) {
+	r := bound.NewRecorder(func(bound.Event) {})
+	harness.Equal(t, testing.AllocsPerRun(100, func() { r.Hit(bound.ControlFrames, peer) }), 0, "allocations")
+}

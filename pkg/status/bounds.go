@@ -1,0 +1,56 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+)
+
+// boundState contains the events of a bound that closed something.
+type boundState struct {
+	Bound    string    `json:"bound"`
+	Closes   string    `json:"closes"`   // connection, stream or request
+	Count    uint64    `json:"count"`    // events since the start of the process
+	LastHour uint64    `json:"lastHour"` // events in the last hour
+	Last     time.Time `json:"last"`     // time of the latest event
+	Peer     string    `json:"peer"`     // address of the peer of the latest event
+	Cause    string    `json:"cause"`    // a sentence for people: the cause, and what to do
+}
+
+// boundStates returns the states for the page, the bound with the most events in the last hour
+// first.
+func boundStates(states []bound.State) (all []boundState) {
+	slices.SortStableFunc(states, func(a, b bound.State) int {
+		return cmp.Or(cmp.Compare(b.Recent, a.Recent), cmp.Compare(b.Count, a.Count))
+	})
+	for _, s := range states {
+		all = append(all, boundState{
+			Bound: s.Name.String(), Closes: string(s.Closes), Count: s.Count, LastHour: s.Recent,
+			Last: s.Last, Peer: s.Peer, Cause: s.Name.Text(),
+		})
+	}
+	return all
+}
+
+// boundsText returns a line for each bound that closed something in the last hour, and a line
+// with the cause.
+func (s *snapshot) boundsText() string {
+	var b strings.Builder
+	for _, e := range s.Bounds {
+		if e.LastHour == 0 {
+			continue
+		}
+		plural := ""
+		if e.LastHour > 1 {
+			plural = "s"
+		}
+		ago := max(s.Now.Sub(e.Last), 0).Round(time.Second)
+		fmt.Fprintf(&b, "a bound closed %d %s%s in the last hour: %s, last from %s, %v ago\n  %s\n",
+			e.LastHour, e.Closes, plural, e.Bound, e.Peer, ago, e.Cause)
+	}
+	return b.String()
+}

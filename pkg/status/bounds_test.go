@@ -1,0 +1,82 @@
+package status
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+func boundedBoard(readiness probe.State) (*Board, *bound.Recorder) {
+	b := board(readiness, Drain{})
+	b.sources.Bounds = bound.NewRecorder(nil)
+	return b, b.sources.Bounds
+}
+
+func TestWhyPrintsBoundsOfTheLastHourAfterTheVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, bounds := boundedBoard(probe.State{Phase: probe.Ready, Since: time.Now()})
+		bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
+		time.Sleep(2 * time.Hour)
+		bounds.Hit(bound.ConcurrentStreams, "10.0.0.2:1234")
+		for range 12 {
+			bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
+		}
+		time.Sleep(3 * time.Second)
+		s := b.snapshot()
+		want := "ready for 2h0m3s\n" +
+			"a bound closed 12 connections in the last hour: h2-control-frames, last from 10.0.0.1:1234, 3s ago\n" +
+			"  " + bound.ControlFrames.Text() + "\n" +
+			"a bound closed 1 stream in the last hour: h2-concurrent-streams, last from 10.0.0.2:1234, 3s ago\n" +
+			"  " + bound.ConcurrentStreams.Text() + "\n" +
+			"2 running"
+		if got := s.text(); !strings.HasPrefix(got, want) {
+			t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
+		}
+	})
+}
+
+func TestWhyWithBoundsReturnsTheSameVerdict(t *testing.T) {
+	for _, ready := range []bool{true, false} {
+		phase := probe.Ready
+		if !ready {
+			phase = probe.Starting
+		}
+		b, bounds := boundedBoard(probe.State{Phase: phase})
+		bounds.Hit(bound.ControlFrames, "10.0.0.1:1234")
+		server := httptest.NewServer(b.Handler(http.NotFoundHandler(), false))
+		defer server.Close()
+		var out bytes.Buffer
+		got, err := Why(t.Context(), server.Listener.Addr().String(), true, &out)
+		harness.NoError(t, err)
+		harness.Equal(t, got, ready, "ready")
+		harness.Contains(t, out.String(), `"bound": "h2-control-frames"`)
+	}
+}
+
+func TestStatusJSONContainsBoundsWithCountTimeAndPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, bounds := boundedBoard(probe.State{Phase: probe.Ready})
+		for range 2 {
+			bounds.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
+		}
+		text, err := json.Marshal(b.snapshot().Bounds)
+		harness.NoError(t, err)
+		var got []boundState
+		harness.NoError(t, json.Unmarshal(text, &got))
+		harness.Equal(t, len(got), 1, "bounds")
+		got[0].Last = got[0].Last.Local()
+		harness.Equal(t, got[0], boundState{
+			Bound: "h2-concurrent-streams", Closes: "stream", Count: 2, LastHour: 2,
+			Last: time.Now().Local().Round(0), Peer: "10.0.0.1:1234", Cause: bound.ConcurrentStreams.Text(),
+		}, "state")
+	})
+}
