@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // A Limit bounds how many connections are open at once, over all listeners that
@@ -20,7 +22,8 @@ import (
 //
 // The nil Limit has no bound. It is safe for concurrent use.
 type Limit struct {
-	most int
+	most   int
+	bounds *bound.Recorder
 
 	mu      sync.Mutex
 	open    int               // places that are taken
@@ -40,6 +43,7 @@ const patience = 20 * time.Millisecond
 // without a limit. Its methods may be called concurrently.
 type Place struct {
 	limit *Limit
+	peer  string // address of the client
 
 	// Guarded by limit.mu.
 	end   func() bool
@@ -62,25 +66,26 @@ const (
 	states   = serving
 )
 
-// New returns a limit of so many connections; 0 or less: none, nil is returned.
-func New(most int) *Limit {
+// New returns a limit of so many connections; 0 or less: none, nil is returned. bounds records
+// the connections that are closed for others; nil: they are not recorded.
+func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil
 	}
-	return &Limit{most: most}
+	return &Limit{most: most, bounds: bounds}
 }
 
 // Enter waits for a place for a connection that has been accepted and is idle. It
-// reports false when stop was closed before there was one.
+// reports false when stop was closed before there was one. peer is the client's address.
 //
 // end is how the connection is closed for another one. It must not block nor call
 // the place, and returns false where a request has come in the meantime. After true
 // the connection must not serve another request, and is closed at once.
-func (l *Limit) Enter(end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
+func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
 	if l == nil {
 		return nil, true
 	}
-	p = &Place{limit: l, end: end, turn: make(chan struct{})}
+	p = &Place{limit: l, peer: peer, end: end, turn: make(chan struct{})}
 	p.ring.Value = p
 	l.mu.Lock()
 	l.waiting = append(l.waiting, p)
@@ -132,6 +137,7 @@ func (l *Limit) makeRoom(now time.Time) bool {
 		case p == nil, now.Sub(p.since) < patience:
 			return false
 		case p.end():
+			l.bounds.Hit(bound.MaxConnections, p.peer)
 			p.free()
 		default:
 			p.move(serving)

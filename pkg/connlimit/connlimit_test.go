@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -21,13 +22,15 @@ type member struct {
 
 // members are connections that enter a limit one after the other.
 type members struct {
-	t     *testing.T
-	limit *connlimit.Limit
-	stop  chan struct{}
+	t      *testing.T
+	limit  *connlimit.Limit
+	stop   chan struct{}
+	bounds *bound.Recorder
 }
 
 func newMembers(t *testing.T, most int) *members {
-	return &members{t, connlimit.New(most), make(chan struct{})}
+	bounds := bound.NewRecorder(nil)
+	return &members{t, connlimit.New(most, bounds), make(chan struct{}), bounds}
 }
 
 // enter returns a connection, and when it is in.
@@ -35,7 +38,7 @@ func (m *members) enter() (*member, <-chan bool) {
 	c, in := &member{}, make(chan bool, 1)
 	go func() {
 		var ok bool
-		c.Place, ok = m.limit.Enter(func() bool {
+		c.Place, ok = m.limit.Enter("10.0.0.1:1234", func() bool {
 			c.closed = !c.busy
 			return c.closed
 		}, m.stop)
@@ -199,8 +202,8 @@ func TestAHeadBesideARequestIsNoReasonToClose(t *testing.T) {
 }
 
 func TestNoLimitIsNone(t *testing.T) {
-	l := connlimit.New(0)
-	p, ok := l.Enter(func() bool { t.Error("closed"); return true }, nil)
+	l := connlimit.New(0, nil)
+	p, ok := l.Enter("", func() bool { t.Error("closed"); return true }, nil)
 	harness.Equal(t, ok, true, "in")
 	p.Serving()
 	p.Reading()

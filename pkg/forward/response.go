@@ -10,7 +10,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// MaxInfos bounds the informational responses before a final one.
+// MaxInfos is the number of informational responses to one request that the user container can
+// send at any rate. See [TooManyInfos].
 const MaxInfos = 100
 
 // EachResponseField passes to e the fields of a response, final or informational, that

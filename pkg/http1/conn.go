@@ -57,7 +57,7 @@ type conn struct {
 	writeErr error              //
 	writing  func(uintptr) bool // tryWrite, made once
 	clocked  bool               // the client may take only so long for it
-	offered  bool               // and has been found not to take it at once
+	offered  atomic.Bool        // and has been found not to take it at once
 	gone     atomic.Bool        // the client has closed its side
 
 	exchange
@@ -173,6 +173,7 @@ func (c *conn) next() what {
 		case errors.Is(err, errStalled):
 			c.owe()
 		case err != nil:
+			c.recordLateHead(err)
 			return end
 		}
 	}
@@ -199,6 +200,7 @@ func (c *conn) classify() (w what, known bool) {
 	n, err := c.request.Parse(b)
 	q := &c.request
 	if status := c.refusal(n, len(b), err); status != 0 {
+		c.recordRefusal(status, err)
 		c.refuse(status)
 		return end, true
 	}
@@ -487,8 +489,8 @@ func (c *conn) write(p, q []byte) (n int, err error) {
 	err = c.nc.WaitWrite(c.writing)
 	n = len(p) + len(q) - len(c.left) - len(c.then)
 	c.left, c.then = nil, nil
-	if c.offered {
-		c.offered = false
+	if c.offered.Load() {
+		c.offered.Store(false)
 		c.state.WriteDone()
 	}
 	if err == nil {
@@ -526,8 +528,8 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 
 // offer starts the client's time for what is being written.
 func (c *conn) offer() {
-	if c.clocked && !c.offered {
-		c.offered = true
+	if c.clocked && !c.offered.Load() {
+		c.offered.Store(true)
 		c.alarm.WriteStarted(&c.state)
 	}
 }

@@ -3,13 +3,16 @@ package http1
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -44,8 +47,11 @@ type exchange struct {
 	begun      bool // bytes of the final response have been written
 	stopped    bool // StopBody has been called
 
-	interim interim
-	built   forward.Built // by Request
+	writeErr error // of the last write
+
+	interim  interim
+	blockage blockage
+	built    forward.Built // by Request
 }
 
 func (x *exchange) init(c *conn) {
@@ -57,10 +63,12 @@ func (x *exchange) init(c *conn) {
 	}
 	x.head.AppHost = c.server.settings.AppHost
 	x.abortApp = func() {
+		x.noteBlockage()
 		x.running.Abort()
 		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
 	}
 	x.abortBoth = func() {
+		x.noteBlockage()
 		x.running.Abort()
 		c.nc.SetDeadline(past)
 	}
@@ -192,7 +200,11 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	x.out, x.waiting = b, true
 	x.c.clocked = false
 	x.c.nc.SetWriteDeadline(time.Now().Add(forward.AnswerTimeout))
+	x.writeErr = nil
 	_ = x.flush(nil) // who can't get it has gone
+	if errors.Is(x.writeErr, os.ErrDeadlineExceeded) {
+		x.c.hit(bound.SendTimeout)
+	}
 	x.c.nc.SetWriteDeadline(time.Time{})
 }
 
@@ -227,7 +239,7 @@ func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
 		n, err := x.c.write(x.out, data)
 		x.begun = x.begun || n > 0
-		x.broken = err != nil
+		x.broken, x.writeErr = err != nil, err
 	}
 	x.waiting = false
 	x.out = x.out[:0]
@@ -331,7 +343,9 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	x.state.AwaitBody()
+	x.blockage.reading.Store(true)
 	n, err := b.read(p)
+	x.blockage.reading.Store(false)
 	x.state.GotBody()
 	b.mu.Lock()
 	defer b.mu.Unlock()

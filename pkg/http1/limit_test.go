@@ -88,7 +88,7 @@ func TestAnOldWaitDoesNotHarmTheNextRequest(t *testing.T) {
 
 func TestNoMoreConnectionsThanTheLimit(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2) })
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
 	var clients []*harness.Client
 	for range 2 {
 		c := proxy.Dial()

@@ -77,7 +77,7 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	defer ln.Close()
 	var secure *link.Server
 	if config != nil {
-		secure = link.NewServer(config, l.settings.HeaderTimeout)
+		secure = link.NewServer(config, l.settings.HeaderTimeout, l.settings.Bounds)
 	}
 	var delay time.Duration
 	for {
@@ -110,7 +110,7 @@ func (l *Server) start(nc *net.TCPConn, secure *link.Server) bool {
 	}
 	c := newConn(l, bytes)
 	var ok bool
-	if c.place, ok = l.settings.Connections.Enter(c.evict, l.listeners.Stopping); !ok {
+	if c.place, ok = l.settings.Connections.Enter(c.remote, c.evict, l.listeners.Stopping); !ok {
 		c.close()
 		return false
 	}

@@ -113,7 +113,7 @@ func TestShutdownEndsIdleConnectionsAndServesTheOthers(t *testing.T) {
 
 func TestShutdownsTimeIsItsLimit(t *testing.T) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2) })
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(2, s.Bounds) })
 	defer close(app.free)
 	var clients []*harness.Client
 	for range 2 {

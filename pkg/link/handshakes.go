@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 const (
@@ -24,10 +26,12 @@ const (
 type handshake struct {
 	conn    *Conn
 	allowed int          // bytes that it may still take
+	heard   atomic.Bool  // a byte of it has arrived
 	since   atomic.Int64 // when it began to wait for its client, nanoseconds since 1970; 0: it does not wait
 	waited  atomic.Int64 // before that for the same flight, nanoseconds
 
 	// Of the queue; guarded by handshakes.mu.
+	stalled bool          // its connection was closed because it stalled
 	turn    chan struct{} // closed when it may go on
 	client  *client
 	element *list.Element // of client.waiting; nil: it does not wait for its turn any more
@@ -65,6 +69,8 @@ type handshakes struct {
 	most  int           // that go on
 	stall time.Duration // see stallTime
 
+	bounds *bound.Recorder
+
 	mu      sync.Mutex
 	going   map[*handshake]struct{}
 	turns   list.List // of *client, those who have handshakes that wait, the next one first
@@ -80,8 +86,8 @@ type client struct {
 	element *list.Element
 }
 
-func (s *handshakes) init() {
-	s.most, s.stall = maxHandshakes, stallTime
+func (s *handshakes) init(bounds *bound.Recorder) {
+	s.most, s.stall, s.bounds = maxHandshakes, stallTime, bounds
 	s.going = make(map[*handshake]struct{})
 	s.clients = make(map[netip.Addr]*client)
 }
@@ -167,7 +173,9 @@ func (s *handshakes) endStalled() {
 	}
 	now := time.Now()
 	for h := range s.going {
-		if h.idle(now) >= s.stall {
+		if !h.stalled && h.idle(now) >= s.stall {
+			h.stalled = true
+			s.bounds.Hit(bound.TLSHandshakeStall, h.conn.RemoteAddr().String())
 			_ = h.conn.Cut()
 		}
 	}

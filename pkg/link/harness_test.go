@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -24,7 +25,10 @@ func tcpPair(t testing.TB) (client net.Conn, server *net.TCPConn) {
 var server = sync.OnceValue(newServer)
 
 // newServer returns a server with a certificate of its own.
-func newServer() *link.Server {
+func newServer() *link.Server { return recordingServer(0, nil) }
+
+// recordingServer is newServer with a limit on the time of handshakes, and with a recorder.
+func recordingServer(limit time.Duration, bounds *bound.Recorder) *link.Server {
 	certificate, err := harness.NewCertificate(func(c *x509.Certificate) { c.Subject.CommonName = "test" })
 	if err != nil {
 		panic(err)
@@ -32,7 +36,7 @@ func newServer() *link.Server {
 	return link.NewServer(&tls.Config{
 		Certificates: []tls.Certificate{certificate},
 		NextProtos:   []string{"h2", "http/1.1"}, DynamicRecordSizingDisabled: true,
-	}, 0)
+	}, limit, bounds)
 }
 
 // A holder is a connection whose writes can be held back.

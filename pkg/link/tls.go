@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
@@ -55,14 +57,16 @@ type Server struct {
 	config     *tls.Config
 	timeout    time.Duration // for a handshake
 	buffers    *socket.Buffers
+	bounds     *bound.Recorder
 	handshakes handshakes
 }
 
 // NewServer returns a server that makes handshakes by config. The client gets as long
-// as limit for its part, and no longer than 10 s; 0 is no limit of its own.
-func NewServer(config *tls.Config, limit time.Duration) *Server {
-	s := &Server{config: config, timeout: handshakeTime, buffers: socket.NewBuffers(smallOut, largeOut)}
-	s.handshakes.init()
+// as limit for its part, and no longer than 10 s; 0 is no limit of its own. bounds records
+// the bounds that clients exceed; nil: they are not recorded.
+func NewServer(config *tls.Config, limit time.Duration, bounds *bound.Recorder) *Server {
+	s := &Server{config: config, timeout: handshakeTime, bounds: bounds, buffers: socket.NewBuffers(smallOut, largeOut)}
+	s.handshakes.init(bounds)
 	if limit > 0 {
 		s.timeout = min(limit, handshakeTime)
 	}
@@ -87,6 +91,9 @@ type encryption struct {
 	mu     sync.Mutex
 	pooled *[]byte // what out was taken from; nil: there is none
 	out    []byte  // not sent yet
+
+	writing atomic.Bool // content is being encrypted
+	replied atomic.Bool // out may contain replies to TLS messages
 }
 
 // Handshake makes the connection a server's TLS connection. It blocks, and comes
@@ -98,11 +105,19 @@ func (c *Conn) Handshake(s *Server) error {
 	if s.config.ClientAuth != tls.NoClientCert {
 		h.allowed = chainBytes
 	}
-	late := time.AfterFunc(s.timeout, func() { _ = c.Cut() })
+	var begun atomic.Bool
+	late := time.AfterFunc(s.timeout, func() {
+		s.recordLate(h, begun.Load())
+		_ = c.Cut()
+	})
 	defer late.Stop()
 	if err := s.handshakes.begin(h, s.timeout); err != nil {
+		if late.Stop() {
+			s.recordLate(h, false)
+		}
 		return err
 	}
+	begun.Store(true)
 	defer s.handshakes.end(h)
 	e := &encryption{link: c, server: s, shaking: h}
 	e.conn = tls.Server(e, s.config)
@@ -120,6 +135,22 @@ func (c *Conn) Handshake(s *Server) error {
 	c.tls = e
 	return nil
 }
+
+// recordLate records a handshake that did not end in time. begun is false if it waited for its
+// turn. A client that sent nothing has no part in the time that the handshake took.
+func (s *Server) recordLate(h *handshake, begun bool) {
+	name := bound.TLSHandshakeTimeout
+	switch {
+	case !begun:
+		name = bound.TLSHandshakeQueue
+	case !h.heard.Load():
+		name = bound.SilentConnection
+	}
+	s.bounds.Hit(name, h.conn.RemoteAddr().String())
+}
+
+// hit records that a bound closes the connection.
+func (e *encryption) hit(name bound.Name) { e.server.bounds.Hit(name, e.link.RemoteAddr().String()) }
 
 // sendAll sends what crypto/tls has written in a handshake.
 func (e *encryption) sendAll() error {
@@ -139,6 +170,7 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 		return e.readHandshake(p)
 	}
 	if e.received >= maxUnread {
+		e.hit(bound.TLSNoContent)
 		return 0, errNoContent
 	}
 	n, err = receive(e.fd, p)
@@ -151,6 +183,7 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	h := e.shaking
 	if h.allowed == 0 {
+		e.hit(bound.TLSHandshakeSize)
 		return 0, errLongHandshake
 	}
 	h.await(len(e.out) > 0) // nobody else writes in a handshake
@@ -160,6 +193,9 @@ func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	}
 	n, err = e.link.tcp.Read(p[:min(len(p), h.allowed)])
 	h.allowed -= n
+	if n > 0 {
+		h.heard.Store(true)
+	}
 	e.follow(p[:n])
 	return n, err
 }
@@ -192,10 +228,14 @@ func (e *encryption) Write(p []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.out)+len(p) > maxWaiting {
+		e.hit(bound.TLSUnreadReplies)
 		return 0, errNotRead
 	}
 	if e.pooled == nil {
 		e.take(len(p))
+	}
+	if !e.writing.Load() {
+		e.replied.Store(true)
 	}
 	e.out = append(e.out, p...)
 	return len(p), nil
@@ -234,6 +274,11 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	n, err := e.conn.Read(p)
 	if n > 0 {
 		e.received = 0
+		// A client that sends content without a pause reads the replies meanwhile. An error is
+		// returned by the next write.
+		if e.replied.CompareAndSwap(true, false) && e.send(fd) != nil {
+			e.replied.Store(true)
+		}
 		return n, nil
 	}
 	if answer := e.send(fd); answer != nil && !errors.Is(answer, ErrAgain) { // to a KeyUpdate, say
@@ -262,7 +307,9 @@ func (e *encryption) write(fd uintptr, p, q []byte) (n int, err error) {
 		if len(piece) == 0 {
 			continue
 		}
+		e.writing.Store(true)
 		taken, err := e.conn.Write(piece)
+		e.writing.Store(false)
 		n += taken
 		if err != nil {
 			return n, err

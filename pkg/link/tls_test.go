@@ -241,8 +241,14 @@ func (f *forger) record(kind byte, content []byte) []byte {
 // forged returns a link whose client sends what a forger makes.
 func forged(t *testing.T) (pair, *forger) {
 	t.Helper()
+	return forgedOf(t, server())
+}
+
+// forgedOf is forged with another server.
+func forgedOf(t *testing.T, server *link.Server) (pair, *forger) {
+	t.Helper()
 	var keyLog strings.Builder
-	p := newPair(t, &tls.Config{MinVersion: tls.VersionTLS13, KeyLogWriter: &keyLog})
+	p := newPairOf(t, &tls.Config{MinVersion: tls.VersionTLS13, KeyLogWriter: &keyLog}, server)
 	if suite := p.link.TLS().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
 		t.Fatalf("got cipher suite %x, want AES-128-GCM, which the forger knows", suite)
 	}

@@ -33,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		c := &conn{Conn: bytes, headTime: s.settings.HeaderTimeout, onClose: s.gone, secure: l.secure}
 		c.watch = s.watcher.Add(bytes.TCP(), c.hangup)
 		var ok bool
-		if c.place, ok = s.settings.Connections.Enter(c.evict, s.listeners.Stopping); !ok {
+		if c.place, ok = s.settings.Connections.Enter(nc.RemoteAddr().String(), c.evict, s.listeners.Stopping); !ok {
 			c.Close()
 			l.Listener.Close()
 			return nil, net.ErrClosed

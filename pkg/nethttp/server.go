@@ -107,7 +107,7 @@ func (s *Server) Serve(ln net.Listener, config *tls.Config) error {
 	defer s.listeners.Done()
 	l := &listener{Listener: ln, server: s}
 	if config != nil {
-		l.secure = link.NewServer(config, s.settings.HeaderTimeout)
+		l.secure = link.NewServer(config, s.settings.HeaderTimeout, s.settings.Bounds)
 	}
 	err := s.server.Serve(l)
 	if s.listeners.Stopped() {

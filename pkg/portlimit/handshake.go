@@ -3,11 +3,15 @@ package portlimit
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // Handshakes bound the TLS handshakes on a port. A client that is not known yet decides
@@ -28,6 +32,10 @@ type Handshakes struct {
 	// Time is for a handshake.
 	Time time.Duration
 
+	// Bounds records the connections that are closed because of Max, Bytes or Time; nil:
+	// they are not recorded.
+	Bounds *bound.Recorder
+
 	// Failed, if not nil, gets the error of each handshake of which at least a byte came
 	// and that was not done. It may be called concurrently.
 	Failed func(client net.Addr, err error)
@@ -42,8 +50,8 @@ type Handshakes struct {
 // what is read. It stays between the two when it counts no more, at the cost of one
 // comparison a read.
 func (h Handshakes) Listener(ln net.Listener) net.Listener {
-	unfinished := newLimit(Limits{Connections: h.Max})
-	unfinished.patient = true
+	unfinished := newLimit(Limits{Connections: h.Max, Bounds: h.Bounds})
+	unfinished.patient, unfinished.over = true, bound.PortHandshake
 	closing, end := context.WithCancel(context.Background())
 	return &handshakes{
 		Listener: ln,
@@ -137,6 +145,9 @@ func (l *handshakes) shake(c *countedConn) {
 	}
 	secure := tls.Server(c, l.settings.Config)
 	if err := secure.Handshake(); err != nil {
+		if c.left == 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			l.settings.Bounds.Hit(bound.PortHandshake, peerOf(c))
+		}
 		_ = c.Close()
 		if c.read > 0 && l.settings.Failed != nil {
 			l.settings.Failed(c.RemoteAddr(), err)

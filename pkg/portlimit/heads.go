@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // Listener returns a listener for the server, whose connections count what is read of
@@ -83,12 +85,13 @@ func (l *Limit) came(w *watched, b []byte) bool {
 		return true
 	}
 	if t.lines += bytes.Count(b, []byte("\n")); t.lines > maxLines {
+		l.Bounds.Hit(bound.PortHeaderSection, peerOf(w))
 		return false
 	}
 	t.head += len(b)
 	l.heads += len(b)
 	for l.heads > l.HeadBytes {
-		l.close(l.longestHead())
+		l.close(l.longestHead(), bound.PortHeaderSection)
 	}
 	return true
 }

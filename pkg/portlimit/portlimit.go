@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
 // Limits are the bounds of a server's connections.
@@ -19,6 +21,10 @@ type Limits struct {
 	// HeadBytes may have come on all connections of [Limit.Listener] together, of requests
 	// whose heads are not complete. net/http keeps up to ten times as much of them.
 	HeadBytes int
+
+	// Bounds records the connections that are closed by these limits; nil: they are not
+	// recorded.
+	Bounds *bound.Recorder
 }
 
 // Bound makes a server that does not serve yet keep to the limits.
@@ -52,6 +58,7 @@ func Bound(s *http.Server, b Limits) *Limit {
 func newLimit(b Limits) *Limit {
 	return &Limit{
 		Limits: b,
+		over:   bound.PortConnections,
 		all:    make(map[net.Conn]*tracked),
 		shares: make(map[netip.Addr]int),
 		freed:  make(chan struct{}, 1),
@@ -66,6 +73,7 @@ const grace = time.Second
 // A Limit holds the connections of one server.
 type Limit struct {
 	Limits
+	over    bound.Name // of the number of connections
 	next    http.Handler
 	patient bool // where all are being served none is closed: that is over soon
 
@@ -206,6 +214,14 @@ func clientOf(conn net.Conn) netip.Addr {
 	return a.AddrPort().Addr().Unmap()
 }
 
+// peerOf returns the address and port of the client; "" if it has none.
+func peerOf(conn net.Conn) string {
+	if a := conn.RemoteAddr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
+
 // forget stops counting a connection. l.mu is held.
 func (l *Limit) forget(t *tracked) {
 	if t.closed {
@@ -240,7 +256,7 @@ func (l *Limit) makeRoom(newest *tracked) {
 		now := time.Now()
 		pause := min(grace-now.Sub(t.since), l.pauses.left(now))
 		if pause <= 0 {
-			l.close(t)
+			l.close(t, l.over)
 			continue
 		}
 		l.mu.Unlock()
@@ -253,8 +269,9 @@ func (l *Limit) makeRoom(newest *tracked) {
 	}
 }
 
-// close closes a connection for others. l.mu is held.
-func (l *Limit) close(t *tracked) {
+// close closes a connection for others because of a bound. l.mu is held.
+func (l *Limit) close(t *tracked, name bound.Name) {
+	l.Bounds.Hit(name, peerOf(t.conn))
 	l.forget(t)
 	_ = bare(t.conn).Close() // TLS would say goodbye first, and wait for that
 }

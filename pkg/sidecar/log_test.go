@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 	"os"
@@ -208,10 +209,14 @@ func TestBoundIsLoggedWithPeerAndCount(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(log *zap.Logger) {
-		r := bound.NewRecorder((&sidecar{log: log}).logBound)
+		s := &sidecar{log: log}
+		s.recordBounds()
 		for range 3 {
-			r.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
+			s.bounds.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
 		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		harness.NoError(t, s.logBounds(ended))
 	})
 	if len(lines) != 1 {
 		t.Fatalf("got %d lines, want 1: %v", len(lines), lines)
@@ -222,4 +227,13 @@ func TestBoundIsLoggedWithPeerAndCount(t *testing.T) {
 	} {
 		harness.Equal(t, lines[0][key], want, key)
 	}
+}
+
+func TestBlockedLogDoesNotBlockBounds(t *testing.T) {
+	s := &sidecar{}
+	s.recordBounds()
+	for name := range bound.NumNames {
+		s.bounds.Hit(name, "10.0.0.1:1234")
+	}
+	harness.Equal(t, len(s.reports), int(bound.NumNames), "reports")
 }

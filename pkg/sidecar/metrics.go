@@ -111,9 +111,10 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 			CurvePreferences: t.MetricsTLS.Curves.V,
 			NextProtos:       []string{"http/1.1"}, // scrapers need no streams, and each would have to be bounded
 		}),
-		Max:   smallHandshakes,
-		Bytes: smallShake,
-		Time:  min(s.config.HeaderTimeout.V, smallRequest),
+		Max:    smallHandshakes,
+		Bytes:  smallShake,
+		Time:   min(s.config.HeaderTimeout.V, smallRequest),
+		Bounds: s.bounds,
 		Failed: func(client net.Addr, err error) {
 			if n := s.failedHandshakes.Add(time.Now()); n > 0 {
 				s.log.Warn("metrics: TLS handshakes failed", zap.Int("handshakes", n), zap.Stringer("client", client), zap.String("error", queue.Shown(err.Error())))

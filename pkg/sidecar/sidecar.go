@@ -66,7 +66,8 @@ type sidecar struct {
 	appH2   *h2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
-	bounds  *bound.Recorder // of bounds on the behavior of peers
+	bounds  *bound.Recorder  // of bounds on the behavior of peers
+	reports chan bound.Event // from bounds, for the log
 
 	webSockets goaway.Set // that are open
 
@@ -95,7 +96,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitGarbage()
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
-	s.bounds = bound.NewRecorder(s.logBound)
+	s.recordBounds()
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -242,7 +243,7 @@ func (s *sidecar) buildEngines() {
 	settings := forward.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		MaxBodyBytes:   c.MaxBodyBytes.V,
-		Connections:    connlimit.New(c.MaxConnections.V),
+		Connections:    connlimit.New(c.MaxConnections.V, s.bounds),
 		HeaderTimeout:  c.HeaderTimeout.V,
 		SendTimeout:    c.SendTimeout.V,
 		FullDuplex:     c.FullDuplex.V,
@@ -333,6 +334,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.telemetry.metrics.Listening(time.Now())
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
+	s.start(func() error { return s.logBounds(ctx) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {
 		s.start(func() error { return s.metricsPair.Run(ctx) })
@@ -387,7 +389,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		MaxHeaderBytes:    smallHead,
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
-	limit := portlimit.Bound(server, portlimit.Limits{Connections: smallConnections, HeadBytes: smallHeads})
+	limit := portlimit.Bound(server, portlimit.Limits{Connections: smallConnections, HeadBytes: smallHeads, Bounds: s.bounds})
 	s.servers = append(s.servers, server)
 	s.start(func() error {
 		if err := server.Serve(limit.Listener(ln)); !errors.Is(err, http.ErrServerClosed) {

@@ -149,6 +149,7 @@ func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
 		}
 		c.SetReadDeadline(time.Now().Add(headSilence))
 		if n, _ := c.Read(make([]byte, 1)); n > 0 { // and not its end
+			a.settings.Bounds.Hit(bound.AppHeadBody, c.RemoteAddr().String())
 			a.sendsBodyToHEAD.Store(true)
 		}
 		c.close()

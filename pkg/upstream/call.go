@@ -106,6 +106,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 		if err == nil {
 			return r, nil
 		}
+		a.recordBound(conn, err)
 		err = c.verdict(err) // before the body is stopped, which is an error too
 		c.endUpload(0)
 		c.detach()
@@ -195,6 +196,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	}
 	head := &c.response.Head
 	head.Reset()
+	var firstInfo time.Time
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
 		if err != nil {
@@ -221,7 +223,10 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 		if head.Status >= 200 || head.Status == 101 {
 			return c.final(a, conn, n)
 		}
-		if infos++; infos > forward.MaxInfos {
+		if infos++; infos == 1 {
+			firstInfo = time.Now()
+		}
+		if infos > forward.MaxInfos && forward.TooManyInfos(infos, time.Since(firstInfo)) {
 			return nil, false, &forward.Error{Fault: forward.Garbage, Err: errTooManyInfos}
 		}
 		if head.Status == 100 {

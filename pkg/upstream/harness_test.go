@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
@@ -32,7 +33,7 @@ func app(t testing.TB, serve func(conn *harness.AppConn)) *App {
 // unknownApp returns an App of which nothing is known.
 func unknownApp(t testing.TB, port int) *App {
 	t.Helper()
-	a := New(Settings{Port: port})
+	a := New(Settings{Port: port, Bounds: bound.NewRecorder(nil)})
 	t.Cleanup(a.Close)
 	return a
 }

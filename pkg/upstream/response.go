@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -42,6 +43,7 @@ func (r *Response) Next() ([]byte, error) {
 		data, n, err := r.decode(r.conn.buffered())
 		r.conn.r += n
 		if err != nil && err != io.EOF {
+			r.app.recordBound(r.conn, err)
 			return nil, r.call.verdict(&forward.Error{Fault: forward.Garbage, Err: err})
 		}
 		if len(data) > 0 {
@@ -120,6 +122,9 @@ func (r *Response) Close() {
 	}
 	sent := c.endUpload(lag)
 	aborted := c.detach()
+	if c.Request.Method == "HEAD" && r.ended && r.conn.w != r.conn.r {
+		r.app.settings.Bounds.Hit(bound.AppHeadBody, r.conn.RemoteAddr().String())
+	}
 	keepAlive := time.Duration(r.Head.KeepAliveTimeout) * time.Second
 	switch {
 	case !r.ended || !sent || aborted || r.Head.Close || r.framing == wire.UntilClose || r.conn.w != r.conn.r:

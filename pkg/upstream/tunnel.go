@@ -1,12 +1,15 @@
 package upstream
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -68,7 +71,7 @@ func (r *Response) copyBoth(client net.Conn, early []byte, touch func()) (in, ou
 	behind := append([]byte(nil), app.buffered()...) // what came right behind the 101
 	app.park()
 	r.Head.Reset() // which would keep the buffer
-	t := tunnel{call: r.call, client: client, app: app, touch: touch, webSocket: webSocket}
+	t := tunnel{call: r.call, client: client, app: app, bounds: r.app.settings.Bounds, touch: touch, webSocket: webSocket}
 
 	var both sync.WaitGroup
 	both.Go(func() { in = t.copy(app, client, early) })
@@ -85,6 +88,7 @@ type tunnel struct {
 	call   *Call
 	client net.Conn
 	app    *conn
+	bounds *bound.Recorder
 	touch  func()
 	half   atomic.Bool // one direction has ended
 
@@ -105,6 +109,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			n, err := dst.Write(first)
 			moved += int64(n)
 			if err != nil {
+				t.recordTimeout(err)
 				break
 			}
 		}
@@ -131,6 +136,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			}
 			return moved
 		}
+		t.recordTimeout(err)
 		break
 	}
 	// A tunnel that fails in one direction has failed.
@@ -154,6 +160,19 @@ func (t *tunnel) patience(dst, src net.Conn) {
 		}
 		src.SetReadDeadline(end)
 		dst.SetWriteDeadline(end)
+	}
+}
+
+// recordTimeout records that a direction was idle for halfClosedTimeout if err is the timeout
+// that patience sets.
+func (t *tunnel) recordTimeout(err error) {
+	if !t.half.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	t.call.mu.Lock()
+	defer t.call.mu.Unlock()
+	if !t.call.aborted && t.end.IsZero() {
+		t.bounds.Hit(bound.TunnelTimeout, t.client.RemoteAddr().String())
 	}
 }
 

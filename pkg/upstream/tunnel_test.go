@@ -162,7 +162,13 @@ func TestAbortEndsATunnel(t *testing.T) {
 // held is a tunnel in memory, whose time is the test's. Neither far end is read
 // unless the test does so.
 func held(t *testing.T) (client, app *pipe, ended chan struct{}) {
-	a := New(Settings{Port: 1})
+	t.Helper()
+	return heldBy(t, New(Settings{Port: 1}))
+}
+
+// heldBy is held for an App.
+func heldBy(t *testing.T, a *App) (client, app *pipe, ended chan struct{}) {
+	t.Helper()
 	t.Cleanup(a.Close)
 	inner, client := pipes()
 	near, app := pipes()

@@ -171,7 +171,7 @@ func (c *Chunks) step(b byte) chunkState {
 func (c *Chunks) extension(b byte) chunkState {
 	c.excess++
 	if c.excess > maxExtension {
-		return c.bad(WordChunkExtension)
+		return c.bad(WordLongExtension)
 	}
 	if b == ';' || b == '\r' {
 		switch c.state {

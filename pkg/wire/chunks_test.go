@@ -117,8 +117,8 @@ func TestExtensionsMayExceedTheDataBySoMuch(t *testing.T) {
 		want       string
 	}{
 		{"one", "1" + extension(limit) + "\r\nx\r\n0\r\n\r\n", `ok "x"`},
-		{"one too long", "1" + extension(limit+1) + "\r\nx\r\n0\r\n\r\n", "bad chunk-extension"},
-		{"many without data", strings.Repeat("1;a\r\nx\r\n", wire.MaxExtension) + "0\r\n\r\n", "bad chunk-extension"},
+		{"one too long", "1" + extension(limit+1) + "\r\nx\r\n0\r\n\r\n", "bad long-extension"},
+		{"many without data", strings.Repeat("1;a\r\nx\r\n", wire.MaxExtension) + "0\r\n\r\n", "bad long-extension"},
 		{"a signature on each of many chunks", strings.Repeat("400"+extension(90)+"\r\n"+strings.Repeat("x", 1024)+"\r\n", 100) + "0\r\n\r\n",
 			fmt.Sprintf("ok %q", strings.Repeat("x", 102400))},
 	} {

@@ -97,7 +97,8 @@ const (
 	WordExpect          Word = "expect"            // not exactly 100-continue (RFC 9110 10.1.1)
 	WordTrailerName     Word = "trailer"           // a trailer that may not be one (RFC 9110 6.5.1)
 	WordChunkSize       Word = "chunk-size"        // not 1 to 16 hexadecimal digits within int64 (RFC 9112 7.1)
-	WordChunkExtension  Word = "chunk-extension"   // not the grammar, or too long (RFC 9112 7.1.1)
+	WordChunkExtension  Word = "chunk-extension"   // not the grammar (RFC 9112 7.1.1)
+	WordLongExtension   Word = "long-extension"    // chunk extensions that are longer than the content (RFC 9112 7.1.1)
 	WordChunkEnd        Word = "chunk-end"         // no CRLF where there must be one (RFC 9112 7.1)
 	WordTrailerTooLong  Word = "trailer-too-long"  // more than Chunks.MaxTrailer
 	WordListTooLong     Word = "list-too-long"     // Connection or Trailer lines of more than MaxConnection or MaxTrailer

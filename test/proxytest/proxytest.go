@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
@@ -44,6 +45,7 @@ type Options struct {
 type Proxy struct {
 	T       testing.TB
 	Queue   *queue.Proxy
+	Bounds  *bound.Recorder // of the engines and of the client side
 	HTTP1   *http1.Server
 	HTTP2   *http2.Server
 	Address string
@@ -91,14 +93,14 @@ func WithEachEngine(t *testing.T, test func(t *testing.T, start Starter)) {
 // change sets UnknownApp.
 func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy {
 	t.Helper()
-	p := &Proxy{T: t}
+	p := &Proxy{T: t, Bounds: bound.NewRecorder(nil)}
 	p.Queue = &queue.Proxy{
 		Ready:   func(context.Context) error { return nil },
 		Drain:   queue.NewDrain(queue.DrainSettings{}),
 		Stats:   stats.New(time.Now()),
 		Observe: p.observe,
 	}
-	o := Options{Settings: forward.Settings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port)}}
+	o := Options{Settings: forward.Settings{MaxHeaderBytes: 256 << 10, AppHost: fmt.Sprintf("127.0.0.1:%d", port), Bounds: p.Bounds}}
 	if change != nil {
 		change(p.Queue, &o)
 	}
@@ -107,8 +109,8 @@ func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.app = upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond})
-	p.h2client = h2client.New(h2client.Settings{Dial: p.app.Dial, Unsettled: p.app.Forget})
+	p.app = upstream.New(upstream.Settings{Port: port, ConnectRetry: 50 * time.Millisecond, Bounds: p.Bounds})
+	p.h2client = h2client.New(h2client.Settings{Dial: p.app.Dial, Unsettled: p.app.Forget, Bounds: p.Bounds})
 	p.newEngines(o, watcher)
 	ended := p.serve(o)
 	t.Cleanup(func() {
@@ -253,6 +255,20 @@ func (p *Proxy) WantCounts(served, given uint64) {
 	p.T.Helper()
 	if gotServed, gotGiven := p.HTTP1.Counts(); !p.netHTTP && (gotServed != served || gotGiven != given) {
 		p.T.Errorf("got %d requests served and %d connections given away, want %d and %d", gotServed, gotGiven, served, given)
+	}
+}
+
+// WantBounds waits until the bounds with these names have events, and reports an error if
+// other bounds have events, or if an event has no peer.
+func (p *Proxy) WantBounds(names ...bound.Name) {
+	p.T.Helper()
+	for _, name := range names {
+		harness.Until(p.T, "an event of the bound "+name.String(), func() bool { return p.Bounds.Count(name) > 0 })
+	}
+	for _, s := range p.Bounds.States(time.Now()) {
+		if !slices.Contains(names, s.Name) || s.Peer == "" {
+			p.T.Errorf("got %d events of the bound %v from %q, want bounds %v and a peer", s.Count, s.Name, s.Peer, names)
+		}
 	}
 }
 

@@ -1,0 +1,57 @@
+package forward
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+func TestErrorsReturnTheExceededBound(t *testing.T) {
+	const none = bound.NumNames
+	for _, c := range []struct {
+		err         error
+		client, app bound.Name
+	}{
+		{nil, none, none},
+		{errors.New("another error"), none, none},
+		{&Error{Fault: Body, Err: ErrTooLarge}, bound.BodySize, none},
+		{&wire.Refused{Word: wire.WordTooManyFields}, bound.HeaderSection, bound.AppHeaderSection},
+		{&wire.Refused{Word: wire.WordConnection}, bound.HeaderSection, none},
+		{&wire.Refused{Word: wire.WordHost}, none, none},
+		{&wire.Garbage{Word: wire.WordListTooLong}, bound.HeaderSection, bound.AppHeaderSection},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
+		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
+		{&wire.BadChunk{Word: wire.WordTrailerTooLong}, bound.TrailerSection, bound.AppTrailerSection},
+	} {
+		client, ok := ClientBound(c.err)
+		if !ok {
+			client = none
+		}
+		app, ok := AppBound(c.err)
+		if !ok {
+			app = none
+		}
+		if client != c.client || app != c.app {
+			t.Errorf("%v: got bounds %d and %d, want %d and %d", c.err, client, app, c.client, c.app)
+		}
+	}
+}
+
+func TestInformationalResponsesAreCreditedByTime(t *testing.T) {
+	for _, c := range []struct {
+		n       int
+		elapsed time.Duration
+		want    bool
+	}{
+		{MaxInfos, 0, false},
+		{MaxInfos + 1, 0, true},
+		{MaxInfos + 10, 10 * time.Second, false},
+		{MaxInfos + 11, 10 * time.Second, true},
+	} {
+		harness.Equal(t, TooManyInfos(c.n, c.elapsed), c.want, c.n, c.elapsed)
+	}
+}

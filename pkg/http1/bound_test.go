@@ -1,0 +1,260 @@
+package http1_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+// Each bound has two tests: the attack that it stops, and the heaviest legitimate peer.
+// docs/bounds.md lists them.
+
+// defaults are the default values of the settings that define bounds.
+func defaults(p *queue.Proxy, s *proxytest.Options) {
+	s.MaxHeaderBytes, s.HeaderTimeout, s.SendTimeout = 1<<20, time.Minute, 5*time.Minute
+	p.Clocks.Body, p.Clocks.Send = time.Minute, 5*time.Minute
+}
+
+func TestSilentConnectionIsClosed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
+	proxy.Dial().WantEnd()
+	proxy.WantBounds(bound.SilentConnection)
+}
+
+// A browser opens connections in advance and uses them later.
+func TestConnectionOpenedInAdvanceIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	var early []*harness.Client
+	for range 6 {
+		early = append(early, proxy.Dial())
+	}
+	for range 100 {
+		proxy.Dial().Get("/p")
+	}
+	for _, c := range early {
+		c.Get("/p")
+	}
+	proxy.WantBounds()
+}
+
+func TestHeaderSectionThatDoesNotEndClosesTheConnection(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
+	c := proxy.Dial()
+	c.Get("/first")
+	c.Send("GET / HTTP/1.1\r\nHost:")
+	c.WantEnd()
+	proxy.WantBounds(bound.HeaderTimeout)
+}
+
+// A client on a slow network: a header section of 64 KiB in many packets.
+func TestHeaderSectionInManyPacketsIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := proxy.Dial()
+	text := "GET / HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("c", 64<<10) + "\r\n\r\n"
+	for ; len(text) > 0; text = text[min(500, len(text)):] {
+		c.Send(text[:min(500, len(text))])
+	}
+	harness.Equal(t, c.Receive("GET").Status(), 200, "status")
+	proxy.WantBounds()
+}
+
+func TestHeaderSectionThatIsTooLargeIsRejected(t *testing.T) {
+	for name, c := range map[string]struct {
+		fields string
+		status int
+	}{
+		"a long field":          {"A: " + strings.Repeat("a", 256<<10), 431},
+		"many fields":           {strings.Repeat("A: b\r\n", 1001) + "\r\n", 431},
+		"a long list":           {"Connection: " + strings.Repeat("a", 1100) + "\r\n\r\n", 431},
+		"a long list of names":  {"Trailer: " + strings.Repeat("a", 4100) + "\r\n\r\n", 431},
+		"many connection names": {"Connection: " + strings.Repeat("a,", 65) + "b\r\n\r\n", 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+			client := proxy.Dial()
+			client.Send("GET / HTTP/1.1\r\nHost: a\r\n" + c.fields)
+			harness.Equal(t, client.Receive("GET").Status(), c.status, "status")
+			client.WantEnd()
+			proxy.WantBounds(bound.HeaderSection)
+		})
+	}
+}
+
+// A Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), and the connection
+// options and trailers of an HTTP/1.1 client that offers h2c and gRPC.
+func TestHeaderSectionOfAllKnownClientsIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Negotiate " + strings.Repeat("a", 64<<10) + "\r\n" +
+		"Connection: keep-alive, HTTP2-Settings, TE, X-Request-Id\r\nTE: trailers\r\nTrailer: grpc-status, grpc-message, grpc-status-details-bin\r\n" +
+		strings.Repeat("X-Forwarded-For: 2001:db8:85a3:8d3:1319:8a2e:370:7348\r\n", 95) + "\r\n")
+	harness.Equal(t, c.Receive("GET").Status(), 200, "status")
+	proxy.WantBounds()
+}
+
+func TestRequestBodyThatStopsFailsTheRequest(t *testing.T) {
+	for name, text := range map[string]string{
+		"with a length": "Content-Length: 5\r\n\r\nab",
+		"in chunks":     "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Body: soon} })
+			c := proxy.Dial()
+			c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
+			harness.Equal(t, c.Receive("PUT").Status(), 504, "status")
+			proxy.WantBounds(bound.BodyTimeout)
+		})
+	}
+}
+
+// Each byte of the body starts the timeout again, so only a pause exceeds it.
+func TestRequestBodyInManyPacketsIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := proxy.Dial()
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n")
+	for range 5000 {
+		c.Send("x")
+	}
+	harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
+	proxy.WantBounds()
+}
+
+func TestIdleTimeoutOfTheAppIsNoBound(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) { conn.Request(); conn.Hang() }),
+		func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Idle: soon} })
+	c := proxy.Dial()
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab")
+	harness.Equal(t, c.Receive("PUT").Status(), 504, "status")
+	proxy.WantBounds()
+}
+
+func TestRequestBodyThatIsTooLargeIsRejected(t *testing.T) {
+	for name, text := range map[string]string{
+		"with a length": "Content-Length: 11\r\n\r\n",
+		"in chunks":     "Transfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
+			c := proxy.Dial()
+			c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
+			harness.Equal(t, c.Receive("PUT").Status(), 413, "status")
+			proxy.WantBounds(bound.BodySize)
+		})
+	}
+}
+
+func TestRequestBodyOfTheMaximumSizeIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
+	c := proxy.Dial()
+	for _, text := range []string{"Content-Length: 10\r\n\r\n1234567890", "Transfer-Encoding: chunked\r\n\r\na\r\n1234567890\r\n0\r\n\r\n"} {
+		c.Send("PUT / HTTP/1.1\r\nHost: a\r\n" + text)
+		harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
+	}
+	proxy.WantBounds()
+}
+
+// large responds to each request with a response of the size.
+func large(size int) func(conn *harness.AppConn) {
+	return func(conn *harness.AppConn) {
+		for conn.Request() != nil {
+			conn.Send(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", size))
+			if _, err := io.CopyN(conn, harness.Zeros{}, int64(size)); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func TestClientThatDoesNotReadIsClosed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, large(64<<20)), func(p *queue.Proxy, s *proxytest.Options) {
+		p.Clocks = queue.Clocks{Send: soon}
+		s.Narrow = true
+	})
+	c := harness.DialBy(t, &net.Dialer{Control: harness.Narrow}, proxy.Address)
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	proxy.WantBounds(bound.SendTimeout)
+	harness.Equal(t, proxy.Observed(1)[0].Reason, queue.IdleTimeout, "reason")
+}
+
+// Each piece that the client reads starts the timeout again: a client that reads 1 KiB at a
+// time while the buffers of the kernel are full.
+func TestClientThatReadsInSmallPiecesIsServed(t *testing.T) {
+	const size = 16 << 20
+	proxy := proxytest.Start(t, harness.NewApp(t, large(size)), defaults)
+	c := proxy.Dial()
+	c.Send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	m, err := harness.ReadHead(c.In)
+	harness.NoError(t, err)
+	harness.Equal(t, m.Status(), 200, "status")
+	for range size >> 10 {
+		if _, err := io.CopyN(io.Discard, c.In, 1<<10); err != nil {
+			t.Fatalf("got %v, want the whole response", err)
+		}
+	}
+	proxy.WantBounds()
+}
+
+func TestChunkExtensionsWithoutContentAreRejected(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := proxy.Dial()
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + strings.Repeat("a", 3000))
+	harness.Equal(t, c.Receive("PUT").Status(), 400, "status")
+	proxy.WantBounds(bound.ChunkExtensions)
+}
+
+// A client that signs each chunk of 1 KiB.
+func TestChunkExtensionsWithContentAreServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	signature := ";chunk-signature=" + strings.Repeat("a", 64) + "\r\n"
+	c := proxy.Dial()
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" +
+		strings.Repeat("400"+signature+strings.Repeat("x", 1024)+"\r\n", 100) + "0" + signature + "\r\n")
+	harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
+	proxy.WantBounds()
+}
+
+func TestTrailerSectionThatIsTooLargeIsRejected(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+	c := proxy.Dial()
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("a", 5000))
+	harness.Equal(t, c.Receive("PUT").Status(), 400, "status")
+	proxy.WantBounds(bound.TrailerSection)
+}
+
+// The trailers of an upload to object storage: a checksum and a signature.
+func TestTrailerSectionOfAnUploadIsServed(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	c := proxy.Dial()
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
+		"x-amz-checksum-sha256: " + strings.Repeat("a", 44) + "\r\nx-amz-trailer-signature: " + strings.Repeat("a", 64) + "\r\n\r\n")
+	harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
+	proxy.WantBounds()
+}
+
+func TestIdleConnectionIsClosedForANewOne(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(1, s.Bounds) })
+	first := proxy.Dial()
+	first.Get("/p")
+	proxy.Dial().Get("/p")
+	first.WantEnd()
+	proxy.WantBounds(bound.MaxConnections)
+}
+
+func TestShutdownIsNoBound(t *testing.T) {
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
+	silent, idle := proxy.Dial(), proxy.Dial()
+	idle.Get("/p")
+	proxy.Shutdown()
+	silent.WantEnd()
+	idle.WantEnd()
+	proxy.WantBounds()
+}

@@ -1,0 +1,226 @@
+package link_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// Each bound has two tests: the attack that it stops, and the heaviest legitimate peer.
+// docs/bounds.md lists them.
+
+// soon is a limit on the time of handshakes that expires in a test.
+const soon = 30 * time.Millisecond
+
+// beginning is the beginning of a ClientHello.
+const beginning = "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+
+// wantBounds waits until the bounds with these names have events, and checks that no other
+// bound has events.
+func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
+	t.Helper()
+	for _, name := range names {
+		harness.Until(t, "an event of the bound "+name.String(), func() bool { return bounds.Count(name) > 0 })
+	}
+	harness.Equal(t, len(bounds.States(time.Now())), len(names), "bounds with events")
+}
+
+// wantClosed sends text to a server and checks that the server closes the connection because of
+// a bound.
+func wantClosed(t *testing.T, server *link.Server, bounds *bound.Recorder, text string, name bound.Name) {
+	t.Helper()
+	c, err := newShaker(t, server).dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(harness.Patience))
+	_, _ = io.WriteString(c, text) // the server may close the connection before it has read all
+	if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
+		t.Errorf("got %v, want the connection closed", err)
+	}
+	wantBounds(t, bounds, name)
+}
+
+func TestHandshakeThatDoesNotEndIsClosed(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	wantClosed(t, recordingServer(soon, bounds), bounds, beginning, bound.TLSHandshakeTimeout)
+}
+
+// slow is a connection that sends each byte separately.
+type slow struct{ net.Conn }
+
+func (s slow) Write(b []byte) (n int, err error) {
+	for i := range b {
+		if _, err := s.Conn.Write(b[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(b), nil
+}
+
+// A client on a network with small packets: each byte of its handshake arrives separately.
+func TestHandshakeInManyPacketsCompletes(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	c, err := newShaker(t, recordingServer(0, bounds)).dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(harness.Patience))
+	harness.NoError(t, tls.Client(slow{c}, &tls.Config{InsecureSkipVerify: true}).Handshake())
+	wantBounds(t, bounds)
+}
+
+func TestSilentTLSConnectionIsClosed(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	wantClosed(t, recordingServer(soon, bounds), bounds, "", bound.SilentConnection)
+}
+
+func TestHandshakeThatStallsIsClosedForOthers(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	server := recordingServer(0, bounds)
+	server.SetMaxHandshakes(1)
+	server.SetStallTime(soon)
+	s := newShaker(t, server)
+	stalled, err := s.dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer stalled.Close()
+	io.WriteString(stalled, beginning)
+	other, err := s.dial("127.0.0.1")
+	harness.NoError(t, err)
+	defer other.Close()
+	wantBounds(t, bounds, bound.TLSHandshakeStall)
+}
+
+func TestHandshakeThatGetsNoTurnIsClosed(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	server := recordingServer(soon, bounds)
+	server.SetMaxHandshakes(0)
+	wantClosed(t, server, bounds, beginning, bound.TLSHandshakeQueue)
+}
+
+// All clients of a pod connect again at the same moment, after a restart of a proxy.
+func TestHandshakesOfManyClientsComplete(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	server := recordingServer(0, bounds)
+	server.SetMaxHandshakes(4)
+	server.SetStallTime(harness.Patience) // the clients share the processors of the test
+	var clients sync.WaitGroup
+	for range 40 { // 10 times as many
+		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], server) })
+	}
+	clients.Wait()
+	wantBounds(t, bounds)
+}
+
+func TestHandshakeThatIsTooLongIsClosed(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	hello := "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 9<<10)
+	wantClosed(t, recordingServer(0, bounds), bounds, hello, bound.TLSHandshakeSize)
+}
+
+// The ClientHello of a browser with a post-quantum key share has about 1.8 KiB.
+func TestHandshakeOfABrowserCompletes(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	config := kinds["TLS 1.3"].Clone() // Go sends a post-quantum key share, too
+	config.NextProtos = []string{"http/1.1", strings.Repeat("x", 200), strings.Repeat("y", 200)}
+	newPairOf(t, config, recordingServer(0, bounds))
+	wantBounds(t, bounds)
+}
+
+// recordingForger is forged with a server that has a recorder.
+func recordingForger(t *testing.T) (pair, *forger, *bound.Recorder) {
+	t.Helper()
+	bounds := bound.NewRecorder(nil)
+	p, f := forgedOf(t, recordingServer(0, bounds))
+	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
+	return p, f, bounds
+}
+
+// Types of TLS messages (RFC 8446 section 4), and the argument of KeyUpdate.
+const (
+	handshakeRecord = 22
+	contentRecord   = 23
+	keyUpdate       = 24
+	updateRequested = 1
+)
+
+func TestTLSMessageWithoutEndClosesTheConnection(t *testing.T) {
+	p, f, bounds := recordingForger(t)
+	go func() {
+		message := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 60<<10)...)
+		for part := range 60 {
+			if _, err := p.wire.Write(f.record(handshakeRecord, message[part<<10:(part+1)<<10])); err != nil {
+				return
+			}
+		}
+	}()
+	_, err := p.link.Read(make([]byte, 10))
+	if err == nil || harness.IsTimeout(err) {
+		t.Errorf("got %v after 60 KiB of one message, want the connection closed", err)
+	}
+	wantBounds(t, bounds, bound.TLSNoContent)
+}
+
+// exchangeKeys sends n records of content with updates KeyUpdates before each, and returns the
+// error of reading the content. The client reads the replies.
+func exchangeKeys(t *testing.T, p pair, f *forger, n, updates, size int) {
+	t.Helper()
+	go io.Copy(io.Discard, p.wire)
+	go func() {
+		for range n {
+			var out []byte
+			for range updates {
+				out = append(out, f.record(handshakeRecord, []byte{keyUpdate, 0, 0, 1, updateRequested})...)
+				f.update()
+			}
+			if _, err := p.wire.Write(append(out, f.record(contentRecord, make([]byte, size))...)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	if _, err := io.CopyN(io.Discard, p.link, int64(n*size)); err != nil {
+		t.Errorf("got %v, want %d records of content", err, n)
+	}
+}
+
+// A client that updates its keys before each record of 16 KiB. Libraries update keys after
+// gigabytes.
+func TestKeyUpdatesWithContentAreAccepted(t *testing.T) {
+	p, f, bounds := recordingForger(t)
+	exchangeKeys(t, p, f, 100, 10, 16<<10)
+	wantBounds(t, bounds)
+}
+
+func TestUnreadRepliesToKeyUpdatesCloseTheConnection(t *testing.T) {
+	p, f, bounds := recordingForger(t)
+	_ = p.wire.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+	_ = p.link.TCP().SetWriteBuffer(16 << 10)
+	go func() {
+		for {
+			out := f.record(handshakeRecord, []byte{keyUpdate, 0, 0, 1, updateRequested})
+			f.update()
+			if _, err := p.wire.Write(append(out, f.record(contentRecord, []byte("x"))...)); err != nil {
+				return
+			}
+		}
+	}()
+	if _, err := io.Copy(io.Discard, p.link); err == nil || harness.IsTimeout(err) {
+		t.Errorf("got %v, want the connection closed", err)
+	}
+	p.link.Cut()
+	wantBounds(t, bounds, bound.TLSUnreadReplies)
+}
+
+// A client that requests new keys after each byte, and reads the replies.
+func TestReadRepliesToKeyUpdatesKeepTheConnection(t *testing.T) {
+	p, f, bounds := recordingForger(t)
+	exchangeKeys(t, p, f, 3000, 1, 1)
+	wantBounds(t, bounds)
+}
