@@ -3,6 +3,7 @@ package bound_test
 import (
 	"flag"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -13,10 +14,334 @@ import (
 // go test ./pkg/bound -update writes the tables of docs/bounds.md.
 var update = flag.Bool("update", false, "rewrite the tables of docs/bounds.md")
 
-const page = "../../docs/bounds.md"
+const (
+	root = "../../"
+	page = root + "docs/bounds.md"
+
+	// minMargin is the minimum ratio of a bound to the heaviest legitimate peer.
+	minMargin = 10
+)
+
+// A proof is why a bound is right.
+type proof struct {
+	limit  string // the bound with the default settings
+	attack string // the attack that the bound stops
+	peer   string // the heaviest legitimate peer that we know
+	margin int    // ratio of the bound to this peer; 0: there is no ratio, and reason says why
+	reason string // why the margin is less than minMargin; "" if it is not
+
+	attackTest, peerTest test
+}
+
+// A test is a test function in a file of the repository.
+type test struct{ file, name string }
+
+func (t test) String() string {
+	if t.name == "" {
+		return "none"
+	}
+	return fmt.Sprintf("`%s:%s`", t.file, t.name)
+}
+
+// Files of the tests.
+const (
+	http1Tests     = "pkg/http1/bound_test.go"
+	upstreamTests  = "pkg/upstream/bound_test.go"
+	linkTests      = "pkg/link/bound_test.go"
+	connlimitTests = "pkg/connlimit/bound_test.go"
+	portTests      = "pkg/portlimit/bound_test.go"
+	h2Tests        = "pkg/h2/bounds_test.go"
+)
+
+// untested are the bounds of pkg/h2 that do not have both tests. Remove a bound from this list
+// when the second test exists.
+var untested = map[bound.Name]bool{
+	bound.UnreadReplies: true, bound.HeaderBlock: true, bound.FrameTimeout: true,
+	bound.AppControlFrames: true, bound.AppHeaderBlock: true,
+}
+
+var proofs = [bound.NumNames]proof{
+	bound.ControlFrames: {
+		limit:      "10 000 frames, 1000 more each second, 100 more for each frame with headers or content",
+		attack:     "floods of PING, SETTINGS, PRIORITY, empty frames (CVE-2019-9512, CVE-2019-9515, CVE-2019-9518)",
+		peer:       "grpc-go: 3 control frames for each message",
+		margin:     33,
+		attackTest: test{h2Tests, "TestControlFramesForLittleContentEndTheConnection"},
+		peerTest:   test{h2Tests, "TestControlFramesForContentPass"},
+	},
+	bound.UnreadReplies: {
+		limit:      "64 KiB",
+		attack:     "a flood of PING and SETTINGS without reading the replies (CVE-2019-9512, CVE-2019-9515)",
+		peer:       "grpc-go: replies to 20 PING frames (340 bytes) in flight",
+		margin:     190,
+		attackTest: test{"pkg/h2/end_test.go", "TestAPeerThatReadsNothingCannotMakeUsKeepReplies"},
+	},
+	bound.HeaderBlock: {
+		limit:      "2 MiB and 16 KiB (2 x `MAX_HEADER_BYTES`)",
+		attack:     "a flood of CONTINUATION frames (CVE-2024-27316)",
+		peer:       "a Kerberos token of 64 KiB",
+		margin:     32,
+		attackTest: test{"pkg/h2/receive_test.go", "TestALongHeadEndsItsStreamAlone"},
+	},
+	bound.FrameTimeout: {
+		limit:      "60 s (`HEADER_TIMEOUT`)",
+		attack:     "frames that never end, on many connections",
+		peer:       "a header block of 64 KiB at 100 kbit/s (5 s)",
+		margin:     11,
+		attackTest: test{"test/conformance/abuse_many_test.go", "TestManyConnectionsAreBorne"},
+	},
+	bound.ConcurrentStreams: {
+		limit:      "250, advertised in SETTINGS",
+		attack:     "many streams on one connection, rapid reset (CVE-2023-44487)",
+		peer:       "h2load with 250 streams: clients read the limit",
+		reason:     "Clients read the limit from SETTINGS before they open streams, and use all of it.",
+		attackTest: test{"test/conformance/abuse_h2_test.go", "TestHTTP2FloodsAreBorne"},
+		peerTest:   test{h2Tests, "TestEndedStreamsDoNotCountAgainstTheLimit"},
+	},
+	bound.SendTimeout: {
+		limit:      "300 s for each piece of 64 KiB (`SEND_TIMEOUT`)",
+		attack:     "clients that request much, do not read, and hold slots and memory",
+		peer:       "an outage of a mobile network (30 s)",
+		margin:     10,
+		attackTest: test{http1Tests, "TestClientThatDoesNotReadIsClosed"},
+		peerTest:   test{http1Tests, "TestClientThatReadsInSmallPiecesIsServed"},
+	},
+	bound.SilentConnection: {
+		limit:      "60 s (`HEADER_TIMEOUT`)",
+		attack:     "many connections that send nothing",
+		peer:       "a browser that opens connections in advance and does not use them",
+		reason:     "The client has no request on the connection, so it loses nothing. Browsers keep unused connections for up to 60 s.",
+		attackTest: test{http1Tests, "TestSilentConnectionIsClosed"},
+		peerTest:   test{http1Tests, "TestConnectionOpenedInAdvanceIsServed"},
+	},
+	bound.HeaderTimeout: {
+		limit:      "60 s (`HEADER_TIMEOUT`)",
+		attack:     "Slowloris: header sections that never end, on many connections",
+		peer:       "a header section of 64 KiB at 100 kbit/s (5 s)",
+		margin:     11,
+		attackTest: test{http1Tests, "TestHeaderSectionThatDoesNotEndClosesTheConnection"},
+		peerTest:   test{http1Tests, "TestHeaderSectionInManyPacketsIsServed"},
+	},
+	bound.HeaderSection: {
+		limit:      "1 MiB (`MAX_HEADER_BYTES`), 1000 fields, 64 options and 1 KiB of `Connection`, 4 KiB of `Trailer`",
+		attack:     "header sections that hold memory, lists that cost time",
+		peer:       "a Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), 5 connection options",
+		margin:     10,
+		attackTest: test{http1Tests, "TestHeaderSectionThatIsTooLargeIsRejected"},
+		peerTest:   test{http1Tests, "TestHeaderSectionOfAllKnownClientsIsServed"},
+	},
+	bound.BodyTimeout: {
+		limit:      "60 s without a byte (`BODY_TIMEOUT`)",
+		attack:     "requests that hold a slot because their body does not arrive",
+		peer:       "an upload during the handover of a mobile network (5 s)",
+		margin:     12,
+		attackTest: test{http1Tests, "TestRequestBodyThatStopsFailsTheRequest"},
+		peerTest:   test{http1Tests, "TestRequestBodyInManyPacketsIsServed"},
+	},
+	bound.BodySize: {
+		limit:      "none (`MAX_BODY_BYTES`)",
+		attack:     "bodies that fill the memory of the user container",
+		peer:       "the largest upload of the application",
+		reason:     "The operator chooses the value. There is no default.",
+		attackTest: test{http1Tests, "TestRequestBodyThatIsTooLargeIsRejected"},
+		peerTest:   test{http1Tests, "TestRequestBodyOfTheMaximumSizeIsServed"},
+	},
+	bound.ChunkExtensions: {
+		limit:      "2 KiB more than the content",
+		attack:     "chunk extensions that cost time and carry nothing (CVE-2023-39326)",
+		peer:       "a client that signs each chunk (85 bytes)",
+		margin:     24,
+		attackTest: test{http1Tests, "TestChunkExtensionsWithoutContentAreRejected"},
+		peerTest:   test{http1Tests, "TestChunkExtensionsWithContentAreServed"},
+	},
+	bound.TrailerSection: {
+		limit:      "4 KiB",
+		attack:     "trailers that hold memory",
+		peer:       "an upload to object storage: a checksum and a signature (160 bytes)",
+		margin:     25,
+		attackTest: test{http1Tests, "TestTrailerSectionThatIsTooLargeIsRejected"},
+		peerTest:   test{http1Tests, "TestTrailerSectionOfAnUploadIsServed"},
+	},
+	bound.TunnelTimeout: {
+		limit:      "30 s without a byte after one direction is closed",
+		attack:     "half-closed tunnels that hold slots",
+		peer:       "the output of a command after the end of its input, as in `docker exec`",
+		reason:     "The output of a command can pause for any time. A longer bound lets half-closed tunnels hold slots longer.",
+		attackTest: test{upstreamTests, "TestHalfClosedTunnelWithoutDataIsClosed"},
+		peerTest:   test{upstreamTests, "TestHalfClosedTunnelWithDataStaysOpen"},
+	},
+	bound.MaxConnections: {
+		limit:      "none (`MAX_CONNECTIONS`)",
+		attack:     "connections without requests that fill memory and file descriptors",
+		peer:       "all connections of the clients",
+		reason:     "The operator chooses the value. There is no default.",
+		attackTest: test{connlimitTests, "TestConnectionsWithoutRequestsAreClosedForNewOnes"},
+		peerTest:   test{connlimitTests, "TestConnectionsUpToTheLimitStayOpen"},
+	},
+	bound.TLSHandshakeTimeout: {
+		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",
+		attack:     "handshakes that never end, on many connections",
+		peer:       "two round trips by satellite (1 s)",
+		margin:     10,
+		attackTest: test{linkTests, "TestHandshakeThatDoesNotEndIsClosed"},
+		peerTest:   test{linkTests, "TestHandshakeInManyPacketsCompletes"},
+	},
+	bound.TLSHandshakeStall: {
+		limit:      "1 s for each flight while 256 handshakes are in progress and others wait",
+		attack:     "handshakes that stop and keep others waiting",
+		peer:       "a round trip with a lost packet (0.3 s)",
+		margin:     3,
+		reason:     "The bound acts only during a flood, and a client can connect again. A longer bound makes all clients wait longer.",
+		attackTest: test{linkTests, "TestHandshakeThatStallsIsClosedForOthers"},
+		peerTest:   test{linkTests, "TestHandshakesOfManyClientsComplete"},
+	},
+	bound.TLSHandshakeQueue: {
+		limit:      "10 s, which is the time of 20 000 handshakes",
+		attack:     "more handshakes than the processor can complete",
+		peer:       "2000 connections that are opened again at the same time",
+		margin:     10,
+		attackTest: test{linkTests, "TestHandshakeThatGetsNoTurnIsClosed"},
+		peerTest:   test{linkTests, "TestHandshakesOfManyClientsComplete"},
+	},
+	bound.TLSHandshakeSize: {
+		limit:      "8 KiB, or 32 KiB if client certificates are requested",
+		attack:     "long handshakes that hold memory: crypto/tls holds four times their length",
+		peer:       "a browser with a post-quantum key share (1.8 KiB), or a certificate chain of 10 KiB",
+		margin:     3,
+		reason:     "256 handshakes of this size hold 8 MiB, and a small pod has 64 MiB.",
+		attackTest: test{linkTests, "TestHandshakeThatIsTooLongIsClosed"},
+		peerTest:   test{linkTests, "TestHandshakeOfABrowserCompletes"},
+	},
+	bound.TLSNoContent: {
+		limit:      "20 KiB without a byte of content; crypto/tls ends a connection after 16 such records",
+		attack:     "TLS messages that never end or carry nothing",
+		peer:       "one KeyUpdate between two records",
+		margin:     16,
+		attackTest: test{linkTests, "TestTLSMessageWithoutEndClosesTheConnection"},
+		peerTest:   test{linkTests, "TestKeyUpdatesWithContentAreAccepted"},
+	},
+	bound.TLSUnreadReplies: {
+		limit:      "66 KiB",
+		attack:     "a flood of KeyUpdate without reading the replies",
+		peer:       "one reply to a KeyUpdate (27 bytes) in flight",
+		margin:     2500,
+		attackTest: test{linkTests, "TestUnreadRepliesToKeyUpdatesCloseTheConnection"},
+		peerTest:   test{linkTests, "TestReadRepliesToKeyUpdatesKeepTheConnection"},
+	},
+	bound.PortConnections: {
+		limit:      "256 for each port",
+		attack:     "connections that keep scrapers and the autoscaler out",
+		peer:       "two Prometheus servers, the autoscaler and 20 preStop hooks",
+		margin:     11,
+		attackTest: test{portTests, "TestSilentConnectionsToSmallPortAreClosedForOthers"},
+		peerTest:   test{portTests, "TestScrapersOnSmallPortKeepTheirConnections"},
+	},
+	bound.PortHeaderSection: {
+		limit:      "100 lines, and 256 KiB of all incomplete header sections",
+		attack:     "header sections that never end and hold memory",
+		peer:       "Prometheus: 9 lines in 500 bytes",
+		margin:     11,
+		attackTest: test{portTests, "TestHeaderSectionsWithoutEndOnSmallPortAreClosed"},
+		peerTest:   test{portTests, "TestHeaderSectionsOfScrapersOnSmallPortAreServed"},
+	},
+	bound.PortHandshake: {
+		limit:      "32 KiB and 10 s; 64 incomplete handshakes",
+		attack:     "handshakes that are long or never end and hold memory",
+		peer:       "a scraper with a certificate chain of 10 KiB",
+		margin:     3,
+		reason:     "64 handshakes of this size hold 8 MiB, and a small pod has 64 MiB.",
+		attackTest: test{portTests, "TestHandshakesWithoutEndOnSmallPortAreClosed"},
+		peerTest:   test{portTests, "TestHandshakesOfScrapersOnSmallPortComplete"},
+	},
+	bound.AppControlFrames: {
+		limit:  "10 times the bound of a client",
+		attack: "a user container that floods the sidecar",
+		peer:   "a grpc-go server: 3 control frames for each message",
+		margin: 330,
+	},
+	bound.AppHeaderBlock: {
+		limit:  "528 KiB",
+		attack: "a response header block that never ends",
+		peer:   "16 KiB, which clients such as Node.js accept",
+		margin: 33,
+	},
+	bound.AppInformational: {
+		limit:      "100, and one more each second",
+		attack:     "informational responses without end",
+		peer:       "102 (Processing) every 20 s (RFC 2518 section 10.1)",
+		margin:     20,
+		attackTest: test{upstreamTests, "TestInformationalResponsesWithoutEndFailTheRequest"},
+		peerTest:   test{upstreamTests, "TestInformationalResponsesOfAnHourOfWorkAreForwarded"},
+	},
+	bound.AppHeaderSection: {
+		limit:      "256 KiB, 1000 fields, 1 KiB of `Connection`, 16 KiB of `Trailer`",
+		attack:     "a response header section that never ends",
+		peer:       "16 KiB, which clients such as Node.js accept, and 100 fields",
+		margin:     10,
+		attackTest: test{upstreamTests, "TestHeaderSectionOfAppWithoutEndFailsTheRequest"},
+		peerTest:   test{upstreamTests, "TestHeaderSectionOfAppThatClientsAcceptIsForwarded"},
+	},
+	bound.AppChunkExtensions: {
+		limit:      "2 KiB more than the content",
+		attack:     "chunk extensions that cost time and carry nothing",
+		peer:       "an application that signs each chunk (85 bytes)",
+		margin:     24,
+		attackTest: test{upstreamTests, "TestChunkExtensionsOfAppWithoutContentFailTheRequest"},
+		peerTest:   test{upstreamTests, "TestChunkExtensionsOfAppWithContentAreForwarded"},
+	},
+	bound.AppTrailerSection: {
+		limit:      "16 KiB",
+		attack:     "trailers that hold memory",
+		peer:       "`Server-Timing` with 64 steps (1 KiB)",
+		margin:     16,
+		attackTest: test{upstreamTests, "TestTrailerSectionOfAppWithoutEndFailsTheRequest"},
+		peerTest:   test{upstreamTests, "TestTrailerSectionOfAppWithTimingIsForwarded"},
+	},
+	bound.AppHeadBody: {
+		limit:      "no content",
+		attack:     "content that would be read as the next response",
+		peer:       "an application that responds to HEAD without content (RFC 9110 section 9.3.2)",
+		reason:     "The request succeeds. Only the connection to the user container is not reused.",
+		attackTest: test{upstreamTests, "TestContentAfterHeadResponseClosesTheConnection"},
+		peerTest:   test{upstreamTests, "TestHeadResponsesWithLengthReuseTheConnection"},
+	},
+}
 
 func TestBoundsPageListsEveryBound(t *testing.T) {
-	harness.Document(t, page, "bounds", "\n"+boundTable()+"\n", *update)
+	for name, table := range map[string]string{"bounds": boundTable(), "margins": marginTable(), "narrow": narrowList(), "tests": testTable()} {
+		harness.Document(t, page, name, "\n"+table+"\n", *update)
+	}
+}
+
+func TestBoundsHaveAMarginOrAReason(t *testing.T) {
+	for name, p := range proofs {
+		if p.limit == "" || p.attack == "" || p.peer == "" {
+			t.Errorf("%v: got limit %q, attack %q, peer %q, want all of them", bound.Name(name), p.limit, p.attack, p.peer)
+		}
+		if narrow := p.margin < minMargin; narrow != (p.reason != "") {
+			t.Errorf("%v: got margin %d and reason %q, want a reason only for a margin below %d", bound.Name(name), p.margin, p.reason, minMargin)
+		}
+	}
+}
+
+func TestBoundsHaveTwoTests(t *testing.T) {
+	for i, p := range proofs {
+		name := bound.Name(i)
+		both := p.attackTest.name != "" && p.peerTest.name != ""
+		if both == untested[name] {
+			t.Errorf("%v: got two tests: %v, want %v", name, both, !untested[name])
+		}
+		for _, one := range []test{p.attackTest, p.peerTest} {
+			if one.name == "" {
+				continue
+			}
+			code, err := os.ReadFile(root + one.file)
+			harness.NoError(t, err, name)
+			if !strings.Contains(string(code), "\nfunc "+one.name+"(") {
+				t.Errorf("%v: got no test %s in %s, want it", name, one.name, one.file)
+			}
+		}
+	}
 }
 
 // boundTable lists what each bound closes, and its sentence for the operator.
@@ -25,6 +350,41 @@ func boundTable() string {
 	b.WriteString("| bound | closes | cause, and what to do |\n|---|---|---|\n")
 	for name := range bound.NumNames {
 		fmt.Fprintf(&b, "| `%v` | %s | %s |\n", name, name.Closes(), name.Text())
+	}
+	return b.String()
+}
+
+// marginTable lists the attacks, the legitimate peers and the margins between them.
+func marginTable() string {
+	var b strings.Builder
+	b.WriteString("| bound | limit | attack | heaviest legitimate peer | margin |\n|---|---|---|---|---|\n")
+	for name, p := range proofs {
+		margin := fmt.Sprintf("%d x", p.margin)
+		if p.margin == 0 {
+			margin = "-"
+		}
+		fmt.Fprintf(&b, "| `%v` | %s | %s | %s | %s |\n", bound.Name(name), p.limit, p.attack, p.peer, margin)
+	}
+	return b.String()
+}
+
+// narrowList lists the margins below minMargin with their reasons.
+func narrowList() string {
+	var b strings.Builder
+	for name, p := range proofs {
+		if p.reason != "" {
+			fmt.Fprintf(&b, "* `%v`: %s\n", bound.Name(name), p.reason)
+		}
+	}
+	return b.String()
+}
+
+// testTable lists the two tests of each bound.
+func testTable() string {
+	var b strings.Builder
+	b.WriteString("| bound | attack | legitimate peer |\n|---|---|---|\n")
+	for name, p := range proofs {
+		fmt.Fprintf(&b, "| `%v` | %v | %v |\n", bound.Name(name), p.attackTest, p.peerTest)
 	}
 	return b.String()
 }
