@@ -194,15 +194,7 @@ func (b *batch) audit() {
 		_ = c.tcp.Close()
 	}
 	b.readers.Wait()
-	q := b.proxy.Queue
-	for what, left := range map[string]func() int{
-		"slots":                      func() int { running, _ := q.Limit.Load(); return running },
-		"queued requests":            func() int { _, queued := q.Limit.Load(); return queued },
-		"requests in the statistics": func() int { return q.Stats.Report(time.Now()).InFlight },
-		"requests in flight":         func() int { n, _ := q.Drain.Flights(); return n },
-	} {
-		harness.Until(b.t, "end of all "+what, func() bool { return left() == 0 })
-	}
+	b.proxy.WantReleased(-1) // TestMain counts the goroutines
 	b.proxy.Shutdown()
 	observed := map[string]int{}
 	for _, o := range b.proxy.Observed(len(b.exchanges)) {
