@@ -95,8 +95,12 @@ func (p *grpcPeer) download(ctx context.Context, conn, n int, pause time.Duratio
 	p.count(e, bounded, received*p.reply, wrong)
 }
 
-// runSubscriptions holds conns x streams idle streams, and makes a unary call every
-// 10 s. All streams must be open at the end.
+// callInterval is the time between two calls next to subscriptions. It is longer than the
+// 10 s after which the sidecar checks an idle connection.
+const callInterval = 11 * time.Second
+
+// runSubscriptions holds conns x streams idle streams, and makes a unary call in every
+// callInterval. All streams must be open at the end.
 func runSubscriptions(ctx context.Context, l *load) error {
 	p, err := newGRPCPeer(l)
 	if err != nil {
@@ -123,10 +127,8 @@ func runSubscriptions(ctx context.Context, l *load) error {
 		})
 	}
 	for n := 0; l.more(); n++ {
-		time.Sleep(time.Until(l.started.Add(time.Duration(n) * 10 * time.Second)))
-		if l.more() {
-			unaryCall(p, ctx, n%l.conns, n)
-		}
+		unaryCall(p, ctx, n%l.conns, n)
+		time.Sleep(callInterval)
 	}
 	cancel()
 	ended.Wait()

@@ -138,19 +138,17 @@ func (l *load) repeatAtRate(ctx context.Context, call func(ctx context.Context, 
 
 // callContext returns the context of the n-th call, and whether the call is expected to
 // expire or to be canceled.
-func (l *load) callContext(ctx context.Context, n int) (c context.Context, cancel context.CancelFunc, bounded bool) {
-	switch {
-	case l.cancel > 0:
-		c, cancel = context.WithTimeout(ctx, longestCall)
-		timer := time.AfterFunc(rand.N(2*l.cancel), cancel)
-		return c, func() { timer.Stop(); cancel() }, true
-	case l.deadline > 0 && n%max(1, l.share) == 0:
-		c, cancel = context.WithTimeout(ctx, l.deadline)
-		return c, cancel, true
-	default:
-		c, cancel = context.WithTimeout(ctx, longestCall)
-		return c, cancel, false
+func (l *load) callContext(parent context.Context, n int) (ctx context.Context, stop context.CancelFunc, bounded bool) {
+	if l.cancel == 0 && l.deadline > 0 && n%max(1, l.share) == 0 {
+		ctx, stop = context.WithTimeout(parent, l.deadline)
+		return ctx, stop, true
 	}
+	ctx, cancel := context.WithTimeout(parent, longestCall)
+	if l.cancel == 0 {
+		return ctx, cancel, false
+	}
+	timer := time.AfterFunc(rand.N(2*l.cancel), cancel)
+	return ctx, func() { timer.Stop(); cancel() }, true
 }
 
 // tlsConfig returns the TLS settings of the client, nil for plain text.

@@ -76,7 +76,7 @@ func grpcRows() []row {
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=16", "-deadline=5ms", "-share=3", "-delay=100ms")}},
 		{name: "grpc-go deadlines of 20 ms, handlers of 20 ms", app: app, h2: true, quick: true,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=16", "-deadline=20ms", "-delay=20ms", "-path=ignore")}},
-		{name: "grpc-go subscriptions, a call every 10 s", app: app, h2: true, seconds: 45,
+		{name: "grpc-go subscriptions, a call every 11 s", app: app, h2: true, seconds: 50,
 			loads: []program{goLoad("grpc-subscribe", "-streams=5")}},
 		{name: "grpc-go client, net/http handler panics", app: httpApp(), h2: true,
 			loads: []program{goLoad("grpc-panic", "-streams=4", "-path=retry")}},
@@ -87,7 +87,7 @@ func grpcRows() []row {
 func boundaryRows() []row {
 	return []row{
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true,
-			loads: []program{goLoad("http-get", "-streams=64", "-path=/?size=1000000&seed=SEED")}},
+			loads: []program{goLoad("http-get", "-streams=200", "-path=/?size=1000000&seed=SEED")}},
 		{name: "h2load 1 x 250", app: httpApp(), h2: true, loads: []program{h2load(manyRequests, "/?size=100", "-c1", "-m250")}},
 		{name: "h2load 1 x 250, TLS", app: httpApp(), h2: true, tls: true,
 			loads: []program{h2load(manyRequests, "/?size=100", "-c1", "-m250")}},

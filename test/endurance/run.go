@@ -36,7 +36,11 @@ func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*o
 	if proxy != nil {
 		defer proxy.stop()
 	}
-	highest := countConnections(at.App)
+	application := at.App
+	if v == direct {
+		application = at.Target
+	}
+	highest := countConnections(application)
 	out := &outcome{}
 	err = runLoads(ctx, at, r, &out.result)
 	out.connections = highest()
