@@ -1,0 +1,206 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+)
+
+// Settings are the options of the comparison.
+type settings struct {
+	self    string         // path of this program
+	sidecar string         // path of the sidecar
+	modules string         // folder node_modules
+	page    string         // document with the table
+	seconds int            // duration of a row; 0 is defaultSeconds and the minimum number of requests
+	quick   bool           // short selection for CI, without HAProxy
+	write   bool           // write the table into the document
+	list    bool           // list the rows only
+	only    string         // variants to run, as a regular expression
+	rows    *regexp.Regexp // rows to run
+}
+
+const (
+	defaultSeconds = 20
+	quickSeconds   = 4
+)
+
+func readSettings(args []string) (*settings, error) {
+	s := &settings{}
+	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
+	selection := f.String("run", "", "run the rows whose name matches this regular expression")
+	f.IntVar(&s.seconds, "seconds", 0, "duration of a row; without it 20 s, and 100000 requests for small messages")
+	f.BoolVar(&s.quick, "quick", false, "run a selection for two minutes, without HAProxy")
+	f.BoolVar(&s.write, "write", false, "write the table into the document")
+	f.BoolVar(&s.list, "list", false, "list the rows")
+	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")
+	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")
+	f.StringVar(&s.modules, "modules", "bin/endurance-peers/node_modules", "the folder with the npm packages")
+	f.StringVar(&s.page, "page", "docs/reliability.md", "the document")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("%s: unknown argument", f.Arg(0))
+	}
+	var err error
+	if s.rows, err = regexp.Compile(*selection); err != nil {
+		return nil, fmt.Errorf("-run: %w", err)
+	}
+	if s.write && (*selection != "" || s.quick || s.only != "") {
+		return nil, errors.New("-write: requires all rows and all variants")
+	}
+	for _, path := range []*string{&s.sidecar, &s.modules, &s.page} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return nil, fmt.Errorf("path: %w", err)
+		}
+	}
+	s.self, err = os.Executable()
+	return s, err
+}
+
+// duration returns the duration of a row in seconds.
+func (s *settings) duration(r *row) int {
+	switch {
+	case r.seconds > 0:
+		return r.seconds
+	case s.seconds > 0:
+		return s.seconds
+	case s.quick:
+		return quickSeconds
+	}
+	return defaultSeconds
+}
+
+// minimum returns the minimum number of requests of a row.
+func (s *settings) minimum(r *row) int {
+	if s.seconds > 0 || s.quick {
+		return 0
+	}
+	return r.requests
+}
+
+// selected returns the rows to run. It is an error if there are none.
+func (s *settings) selected(all []row) ([]row, error) {
+	var chosen []row
+	for _, r := range all {
+		if s.rows.MatchString(r.name) && (r.quick || !s.quick) {
+			chosen = append(chosen, r)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("-run %s: matches no row", s.rows)
+	}
+	return chosen, nil
+}
+
+// variants returns the variants of a row.
+func (s *settings) variants(r *row) ([]variant, error) {
+	other := haproxy
+	if r.nginx {
+		other = nginx
+	}
+	all := []variant{direct, sidecar, other}
+	if s.quick {
+		all = all[:2]
+	}
+	if s.only == "" {
+		return all, nil
+	}
+	pattern, err := regexp.Compile(s.only)
+	if err != nil {
+		return nil, fmt.Errorf("-variants: %w", err)
+	}
+	var chosen []variant
+	for _, v := range all {
+		if pattern.MatchString(string(v)) {
+			chosen = append(chosen, v)
+		}
+	}
+	return chosen, nil
+}
+
+// compare runs the selected rows, prints the table, and returns an error if a row fails.
+func compare(ctx context.Context, args []string) error {
+	s, err := readSettings(args)
+	if err != nil {
+		return err
+	}
+	chosen, err := s.selected(rows())
+	if err != nil {
+		return err
+	}
+	if s.list {
+		for _, r := range chosen {
+			fmt.Println(r.name)
+		}
+		return nil
+	}
+	if !inNamespace() {
+		return enterNamespace(ctx)
+	}
+	if err := enableLoopback(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "endurance")
+	if err != nil {
+		return fmt.Errorf("folder: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := errors.Join(writeCertificate(dir), copyFiles(peerFiles, dir)); err != nil {
+		return err
+	}
+	report, err := runRows(ctx, dir, chosen, s)
+	if err != nil {
+		return err
+	}
+	fmt.Println(report.table())
+	if s.write {
+		if err := report.writeTo(s.page); err != nil {
+			return err
+		}
+	}
+	return report.verdict()
+}
+
+// copyFiles copies the embedded files into dir.
+func copyFiles(files embed.FS, dir string) error {
+	if err := os.CopyFS(dir, fs.FS(files)); err != nil {
+		return fmt.Errorf("files of the peers: %w", err)
+	}
+	return nil
+}
+
+// runRows runs the rows one after the other and prints the progress.
+func runRows(ctx context.Context, dir string, chosen []row, s *settings) (*report, error) {
+	rep := &report{}
+	for i := range chosen {
+		r := &chosen[i]
+		line := line{row: r, outcomes: map[variant]*outcome{}}
+		variants, err := s.variants(r)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range variants {
+			begun := time.Now()
+			out, err := runRow(ctx, dir, r, v, s)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", r.name, v, err)
+			}
+			line.outcomes[v] = out
+			out.print(fmt.Sprintf("%s, %s, %.0f s", r.name, v, time.Since(begun).Seconds()))
+		}
+		fmt.Printf("%s: %s\n\n", r.name, line.verdict())
+		rep.lines = append(rep.lines, line)
+	}
+	return rep, nil
+}

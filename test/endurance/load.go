@@ -1,0 +1,192 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+)
+
+// Options are the options of a client load. A load uses a part of them.
+type options struct {
+	target   string        // address of the application or of the proxy
+	ca       string        // PEM file with the certificate of the target; "" is plain text
+	seconds  int           // duration of the load
+	requests int           // minimum number of requests; the load runs longer if necessary
+	conns    int           // number of connections
+	streams  int           // number of concurrent calls on each connection
+	rate     int           // calls per second in total; 0 is as fast as the target responds
+	size     int           // bytes of content of a request message
+	reply    int           // bytes of content of a response message
+	delay    time.Duration // time that the application waits before it responds
+	deadline time.Duration // deadline of a call; 0 is none
+	share    int           // every n-th call has the deadline; 0 and 1 are all calls
+	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 is never
+	path     string        // path and query of an HTTP request
+	count    int           // messages of a stream, or variants of a call
+	gzip     bool          // messages are compressed
+}
+
+func readOptions(name string, args []string) (*options, error) {
+	o := &options{}
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.StringVar(&o.target, "target", "", "address")
+	f.StringVar(&o.ca, "ca", "", "PEM file; plain text if it is empty")
+	f.IntVar(&o.seconds, "seconds", 6, "duration")
+	f.IntVar(&o.requests, "requests", 0, "minimum number of requests")
+	f.IntVar(&o.conns, "conns", 1, "connections")
+	f.IntVar(&o.streams, "streams", 1, "concurrent calls on each connection")
+	f.IntVar(&o.rate, "rate", 0, "calls per second")
+	f.IntVar(&o.size, "size", 100, "bytes of a request message")
+	f.IntVar(&o.reply, "reply", 100, "bytes of a response message")
+	f.DurationVar(&o.delay, "delay", 0, "time that the application waits")
+	f.DurationVar(&o.deadline, "deadline", 0, "deadline of a call")
+	f.IntVar(&o.share, "share", 1, "every n-th call has the deadline")
+	f.DurationVar(&o.cancel, "cancel", 0, "mean time until a call is canceled")
+	f.StringVar(&o.path, "path", "/", "path and query")
+	f.IntVar(&o.count, "count", 1, "messages of a stream")
+	f.BoolVar(&o.gzip, "gzip", false, "compress messages")
+	return o, f.Parse(args)
+}
+
+// A load is a running client load.
+type load struct {
+	options
+	tally   tally
+	started time.Time
+}
+
+// longestCall bounds a call for which the load has no deadline.
+const longestCall = 30 * time.Second
+
+// longestLoad bounds a load that does not reach its minimum number of requests.
+const longestLoad = 2 * time.Minute
+
+// runLoad runs a client load and prints its result.
+func runLoad(ctx context.Context, name string, args []string) error {
+	o, err := readOptions(name, args)
+	if err != nil {
+		return err
+	}
+	run := loads()[name]
+	if run == nil {
+		return fmt.Errorf("client %s: unknown", name)
+	}
+	l := &load{options: *o, started: time.Now()}
+	if err := run(ctx, l); err != nil {
+		return fmt.Errorf("client %s: %w", name, err)
+	}
+	return l.tally.print(os.Stdout)
+}
+
+// more reports whether the load continues.
+func (l *load) more() bool {
+	elapsed := time.Since(l.started)
+	if elapsed < time.Duration(l.seconds)*time.Second {
+		return true
+	}
+	return l.tally.requests() < l.requests && elapsed < longestLoad
+}
+
+// repeat runs the call in a loop in conns x streams goroutines, or with the rate if
+// there is one. A call gets the index of its connection and a sequence number.
+func (l *load) repeat(ctx context.Context, call func(ctx context.Context, conn, n int)) {
+	if l.rate > 0 {
+		l.repeatAtRate(ctx, call)
+		return
+	}
+	var wg sync.WaitGroup
+	for worker := range l.conns * l.streams {
+		wg.Go(func() {
+			for n := worker; l.more() && ctx.Err() == nil; n += l.conns * l.streams {
+				call(ctx, worker%l.conns, n)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// mostConcurrent bounds the concurrent calls of a load with a rate.
+const mostConcurrent = 4000
+
+// repeatAtRate starts the calls that are due every 2 ms. It delays calls if mostConcurrent
+// calls are running.
+func (l *load) repeatAtRate(ctx context.Context, call func(ctx context.Context, conn, n int)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, mostConcurrent)
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for n := 0; l.more() && ctx.Err() == nil; <-ticker.C {
+		for due := int(time.Since(l.started).Seconds() * float64(l.rate)); n < due; n++ {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				call(ctx, n%l.conns, n)
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// callContext returns the context of the n-th call, and whether the call is expected to
+// expire or to be canceled.
+func (l *load) callContext(parent context.Context, n int) (ctx context.Context, stop context.CancelFunc, bounded bool) {
+	if l.cancel == 0 && l.deadline > 0 && n%max(1, l.share) == 0 {
+		ctx, stop = context.WithTimeout(parent, l.deadline)
+		return ctx, stop, true
+	}
+	ctx, cancel := context.WithTimeout(parent, longestCall)
+	if l.cancel == 0 {
+		return ctx, cancel, false
+	}
+	timer := time.AfterFunc(rand.N(2*l.cancel), cancel)
+	return ctx, func() { timer.Stop(); cancel() }, true
+}
+
+// tlsConfig returns the TLS settings of the client, nil for plain text.
+func (l *load) tlsConfig() (*tls.Config, error) {
+	if l.ca == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(l.ca)
+	if err != nil {
+		return nil, fmt.Errorf("CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("CA: %s: no certificate", l.ca)
+	}
+	return &tls.Config{RootCAs: pool}, nil
+}
+
+// A content contains pseudo-random bytes. All peers derive the same bytes from a seed.
+type content []byte
+
+// mostContent is the maximum size of a message in bytes, without the range of seeds.
+const (
+	mostContent = 8 << 20
+	seeds       = 97
+)
+
+func newContent() content {
+	c := make(content, mostContent+seeds)
+	rand.NewChaCha8([32]byte{1}).Read(c)
+	return c
+}
+
+// piece returns size bytes for a seed. The caller must not change them.
+func (c content) piece(seed, size int) []byte {
+	seed %= seeds
+	return c[seed : seed+min(size, mostContent)]
+}
+
+// sum returns the checksum of b in hexadecimal digits.
+func sum(b []byte) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE(b)) }

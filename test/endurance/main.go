@@ -1,0 +1,50 @@
+//go:build linux
+
+// The endurance program runs real clients and real servers at full rate, without a
+// proxy, through the sidecar and through HAProxy, and compares the failures.
+//
+// A row of the table is an application, one or more client loads, and options; rows.go
+// declares all rows. Every application and every client is a separate process, so that
+// a crash affects one row only. The program, its proxies and its peers run in a network
+// namespace of their own.
+//
+// A failure is a status other than the status of the peer, wrong content, or a missing
+// trailer. A row fails if the sidecar has failures that the peer alone does not have.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := command(ctx, os.Args[1:])
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return
+	case !errors.Is(err, errReported):
+		fmt.Fprintln(os.Stderr, "endurance:", err)
+	}
+	os.Exit(1)
+}
+
+// command runs the subcommand in args: "app" and "client" are the peers, and anything
+// else is the comparison.
+func command(ctx context.Context, args []string) error {
+	if len(args) > 1 {
+		switch args[0] {
+		case "app":
+			return serveApplication(ctx, args[1], args[2:])
+		case "client":
+			return runLoad(ctx, args[1], args[2:])
+		}
+	}
+	return compare(ctx, args)
+}

@@ -1,0 +1,163 @@
+//go:build linux
+
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"embed"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+)
+
+// A place contains the addresses and files of one run. The arguments of a program are
+// templates that contain its fields. Addresses are host:port.
+type place struct {
+	Self     string // path of this program
+	Dir      string // folder of the run
+	Peers    string // folder with the scripts and configurations of the peers
+	Modules  string // folder node_modules
+	App      string // address of the application, plain text
+	AppTLS   string // address of the application, TLS
+	Target   string // address to which the clients connect
+	CA       string // file with the certificate of the target; "" for plain text
+	Scheme   string // "http" or "https"
+	Seconds  int    // duration of a load
+	Requests int    // minimum number of requests of a load
+	H2       bool   // the application supports HTTP/2 only
+
+	Plain, TLS, Admin, Autoscaler, Metrics, Status string // addresses of the proxy
+	Cert, Key, Pair                                string // PEM files; Pair contains both
+}
+
+// newPlace returns a place with free addresses and a folder below parent.
+func newPlace(parent string, r *row, v variant, o *settings) (*place, error) {
+	dir, err := os.MkdirTemp(parent, "run")
+	if err != nil {
+		return nil, fmt.Errorf("run: %w", err)
+	}
+	addresses, err := freePorts(8)
+	if err != nil {
+		return nil, err
+	}
+	p := &place{
+		Self: o.self, Dir: dir, Peers: filepath.Join(parent, "peers"), Modules: o.modules,
+		App: addresses[0], AppTLS: addresses[1], Plain: addresses[2], TLS: addresses[3],
+		Admin: addresses[4], Autoscaler: addresses[5], Metrics: addresses[6], Status: addresses[7],
+		Cert: filepath.Join(parent, "tls.crt"), Key: filepath.Join(parent, "tls.key"), Pair: filepath.Join(parent, "pair.pem"),
+		Scheme: "http", Seconds: o.duration(r), Requests: o.minimum(r), H2: r.h2,
+	}
+	switch {
+	case v == direct && r.tls:
+		p.Target = p.AppTLS
+	case v == direct:
+		p.Target = p.App
+	case r.tls:
+		p.Target = p.TLS
+	default:
+		p.Target = p.Plain
+	}
+	if r.tls {
+		p.CA, p.Scheme = p.Cert, "https"
+	}
+	return p, nil
+}
+
+// port returns the port of an address.
+func port(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}
+
+// AppPort returns the port of the application.
+func (p *place) AppPort() string { return port(p.App) }
+
+// TargetPort returns the port to which the clients connect.
+func (p *place) TargetPort() string { return port(p.Target) }
+
+// fill replaces the fields of the place in text.
+func (p *place) fill(text string) (string, error) {
+	t, err := template.New("").Parse(text)
+	if err != nil {
+		return "", fmt.Errorf("template: %w", err)
+	}
+	var b strings.Builder
+	if err := t.Execute(&b, p); err != nil {
+		return "", fmt.Errorf("template: %w", err)
+	}
+	return b.String(), nil
+}
+
+// argv returns the arguments of a program with the path of the program.
+func (p *place) argv(c program) ([]string, error) {
+	argv := make([]string, len(c))
+	for i, text := range c {
+		filled, err := p.fill(text)
+		if err != nil {
+			return nil, err
+		}
+		argv[i] = filled
+	}
+	path, err := findProgram(argv[0])
+	argv[0] = path
+	return argv, err
+}
+
+// peerFiles contains the scripts of the peers, and the configurations of the servers.
+//
+//go:embed peers
+var peerFiles embed.FS
+
+// configure fills a configuration of the folder peers and returns its path.
+func (p *place) configure(name string) (string, error) {
+	text, err := peerFiles.ReadFile("peers/" + name)
+	if err != nil {
+		return "", fmt.Errorf("configuration: %w", err)
+	}
+	filled, err := p.fill(string(text))
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(p.Dir, name)
+	return path, os.WriteFile(path, []byte(filled), 0o600)
+}
+
+// writeCertificate writes a certificate for 127.0.0.1 and its key to dir, with the names
+// that the sidecar expects.
+func writeCertificate(dir string) error {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("certificate: %w", err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "endurance"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, &private.PublicKey, private)
+	if err != nil {
+		return fmt.Errorf("certificate: %w", err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return fmt.Errorf("certificate: %w", err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	for name, text := range map[string][]byte{"tls.crt": cert, "tls.key": key, "pair.pem": append(cert[:len(cert):len(cert)], key...)} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			return fmt.Errorf("certificate: %w", err)
+		}
+	}
+	return nil
+}

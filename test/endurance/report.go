@@ -1,0 +1,141 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// A line contains the outcomes of one row.
+type line struct {
+	row      *row
+	outcomes map[variant]*outcome
+}
+
+// A report contains the outcomes of all rows that ran.
+type report struct{ lines []line }
+
+// The verdicts of a row.
+const (
+	passed   = "ok"
+	rejected = "**FAIL**"
+)
+
+// verdict returns rejected if the sidecar has failures that the peer alone does not have:
+// a kind that does not occur without the sidecar, or more than twice its share.
+func (l *line) verdict() string {
+	out := l.outcomes[sidecar]
+	if out == nil || out.failures() == 0 {
+		return passed
+	}
+	alone := l.outcomes[direct]
+	if alone == nil {
+		return rejected
+	}
+	for kind, n := range out.Failures {
+		share := float64(n) / float64(max(1, out.Requests))
+		if m := alone.Failures[kind]; m == 0 || share > 2*float64(m)/float64(max(1, alone.Requests)) {
+			return rejected
+		}
+	}
+	return passed
+}
+
+// print prints the outcome for a developer, with the failures by kind.
+func (out *outcome) print(name string) {
+	fmt.Printf("%s: %d requests, %s, %d failures, %d connections to the application\n",
+		name, out.Requests, size(out.Bytes), out.failures(), out.connections)
+	for _, kind := range kinds(out.Expected) {
+		fmt.Printf("  expected %7d  %s\n", out.Expected[kind], kind)
+	}
+	for _, kind := range kinds(out.Failures) {
+		fmt.Printf("  FAILED   %7d  %s\n", out.Failures[kind], kind)
+	}
+	if out.failures() > 0 {
+		for _, note := range out.notes {
+			fmt.Printf("    %s\n", note)
+		}
+	}
+}
+
+// size returns a number of bytes in words.
+func size(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.0f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.0f KB", float64(n)/1e3)
+}
+
+// table returns the table in Markdown.
+func (r *report) table() string {
+	var b strings.Builder
+	b.WriteString("| load | requests: direct / sidecar / HAProxy | failures: direct / sidecar / HAProxy |" +
+		" connections to the application | verdict |\n|---|---|---|---|---|\n")
+	failed := 0
+	for _, l := range r.lines {
+		var requests, failures, connections []string
+		name := l.row.name
+		for _, v := range []variant{direct, sidecar, haproxy, nginx} {
+			out := l.outcomes[v]
+			if out == nil && (v == nginx || v == haproxy && l.outcomes[nginx] != nil) {
+				continue
+			}
+			if out == nil {
+				requests, failures, connections = append(requests, "-"), append(failures, "-"), append(connections, "-")
+				continue
+			}
+			requests = append(requests, fmt.Sprint(out.Requests))
+			failures = append(failures, fmt.Sprint(out.failures()))
+			connections = append(connections, fmt.Sprint(out.connections))
+		}
+		if l.outcomes[nginx] != nil {
+			name += " (nginx instead of HAProxy)"
+		}
+		if l.verdict() != passed {
+			failed++
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, strings.Join(requests, " / "),
+			strings.Join(failures, " / "), strings.Join(connections, " / "), l.verdict())
+	}
+	fmt.Fprintf(&b, "| **all: %d rows** | | | | **%d failed** |\n", len(r.lines), failed)
+	return b.String()
+}
+
+// verdict returns an error if a row failed.
+func (r *report) verdict() error {
+	var failed []string
+	for _, l := range r.lines {
+		if l.verdict() != passed {
+			failed = append(failed, l.row.name)
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("%d of %d rows failed: %s", len(failed), len(r.lines), strings.Join(failed, "; "))
+	}
+	return nil
+}
+
+// The markers of the table in the document.
+const (
+	beginMarker = "<!-- endurance -->"
+	endMarker   = "<!-- /endurance -->"
+)
+
+// writeTo replaces the text between the markers of a document by the table.
+func (r *report) writeTo(page string) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return fmt.Errorf("document: %w", err)
+	}
+	before, rest, found := strings.Cut(string(text), beginMarker)
+	_, after, closed := strings.Cut(rest, endMarker)
+	if !found || !closed {
+		return fmt.Errorf("document: %s: no %s", page, beginMarker)
+	}
+	return os.WriteFile(page, []byte(before+beginMarker+"\n\n"+r.table()+"\n"+endMarker+after), 0o644)
+}

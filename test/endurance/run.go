@@ -1,0 +1,135 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// An outcome is the result of a row in one variant.
+type outcome struct {
+	result
+	connections int      // highest number of connections to the application
+	notes       []string // counters and output that help to find the cause of failures
+}
+
+// runRow runs a row in one variant.
+func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*outcome, error) {
+	at, err := newPlace(dir, r, v, o)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(at.Dir)
+	app, err := startApplication(at, r)
+	if err != nil {
+		return nil, err
+	}
+	defer app.stop()
+	proxy, err := startProxy(v, at, r, o)
+	if err != nil {
+		return nil, err
+	}
+	if proxy != nil {
+		defer proxy.stop()
+	}
+	application := at.App
+	if v == direct {
+		application = at.Target
+	}
+	highest := countConnections(application)
+	out := &outcome{}
+	err = runLoads(ctx, at, r, &out.result)
+	out.connections = highest()
+	if err != nil {
+		return nil, err
+	}
+	out.check(ctx, at, v, app, proxy)
+	return out, nil
+}
+
+// check adds the failures that are visible after the load: processes that ended, and
+// statistics of the sidecar that do not return to zero.
+func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy *process) {
+	for _, p := range []*process{app, proxy} {
+		if p != nil && !p.running() {
+			out.fail(p.name+" ended", 1)
+			out.notes = append(out.notes, p.lastOutput(2000))
+		}
+	}
+	if v != sidecar || !proxy.running() {
+		return
+	}
+	if wrong := awaitRest(ctx, at); wrong != "" {
+		out.fail(wrong, 1)
+	}
+	out.notes = append(out.notes, failureCounters(ctx, at)...)
+}
+
+// startApplication starts the application of a row, and waits until it listens.
+func startApplication(at *place, r *row) (*process, error) {
+	argv, err := at.argv(r.app)
+	if err != nil {
+		return nil, err
+	}
+	p, err := startProcess("application", at.Dir, argv, at.environment(), false)
+	if err != nil {
+		return nil, err
+	}
+	if err := awaitListener(at.App, p.done); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("application: %w: %s", err, p.lastOutput(1000))
+	}
+	return p, nil
+}
+
+// environment returns the environment of applications and clients.
+func (p *place) environment() []string {
+	return append(os.Environ(), "NODE_PATH="+p.Modules, "PORT="+p.AppPort(), "TARGET="+p.Target,
+		"CA="+p.CA)
+}
+
+// loadTime bounds a client load beyond its duration. A load can be longer if it has a
+// minimum number of requests.
+const loadTime = longestLoad + longestCall + patience
+
+// runLoads runs all clients of a row at the same time and adds up their results.
+func runLoads(ctx context.Context, at *place, r *row, sum *result) error {
+	var clients []*process
+	defer func() {
+		for _, p := range clients {
+			p.stop()
+		}
+	}()
+	for _, c := range r.loads {
+		argv, err := at.argv(c)
+		if err != nil {
+			return err
+		}
+		p, err := startProcess("client", at.Dir, argv, at.environment(), true)
+		if err != nil {
+			return err
+		}
+		clients = append(clients, p)
+	}
+	late := time.After(time.Duration(at.Seconds)*time.Second + loadTime)
+	for i, p := range clients {
+		select {
+		case <-p.done:
+		case <-late:
+			sum.fail("client did not end: "+filepath.Base(p.cmd.Path), 1)
+			continue
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		part, err := parseResult(p.cmd.Path, p.stdout.String())
+		if err != nil {
+			return fmt.Errorf("client %d of %q: %w: %s", i, r.name, err, p.lastOutput(2000))
+		}
+		sum.add(part)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// parseResult returns the result that a client load printed. The peers of this project
+// print JSON. Other programs have formats of their own.
+func parseResult(program, text string) (*result, error) {
+	r := &result{}
+	switch filepath.Base(program) {
+	case "h2load":
+		parseH2load(r, text)
+	case "wrk":
+		parseWrk(r, text)
+	case "curl":
+		parseCurl(r, text)
+	default:
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), r); err != nil {
+			return nil, fmt.Errorf("result: %w", err)
+		}
+	}
+	if r.Requests == 0 {
+		r.fail("no request completed", 1)
+	}
+	return r, nil
+}
+
+// number returns the first number that a pattern finds in text, 0 for none.
+func number(text, pattern string) int {
+	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(m[1])
+	return n
+}
+
+// parseH2load reads the summary of h2load. Its line of requests contains the number of
+// requests that succeeded, that failed and that had an error.
+func parseH2load(r *result, text string) {
+	r.Requests = number(text, `requests: (\d+) total`)
+	r.Bytes = int64(number(text, `traffic: .* \((\d+)\) total`))
+	for _, kind := range []string{"failed", "errored", "timeout"} {
+		if n := number(text, `requests:.* (\d+) `+kind); n > 0 && kind != "errored" {
+			r.fail("h2load: "+kind, n) // "failed" includes "errored"
+		}
+	}
+	for _, class := range []string{"3xx", "4xx", "5xx"} {
+		if n := number(text, `status codes:.* (\d+) `+class); n > 0 {
+			r.fail("h2load: "+class, n)
+		}
+	}
+	if r.Requests != number(text, `, (\d+) done`) {
+		r.fail("h2load: not done", r.Requests-number(text, `, (\d+) done`))
+	}
+}
+
+// parseWrk reads the summary of wrk, which reports errors only if there are some.
+func parseWrk(r *result, text string) {
+	r.Requests = number(text, `(\d+) requests in`)
+	for _, kind := range []string{"connect", "read", "write", "timeout"} {
+		if n := number(text, `Socket errors:.*`+kind+` (\d+)`); n > 0 {
+			r.fail("wrk: "+kind, n)
+		}
+	}
+	if n := number(text, `Non-2xx or 3xx responses: (\d+)`); n > 0 {
+		r.fail("wrk: status", n)
+	}
+}
+
+// parseCurl reads one line for each transfer: the status, the size in bytes, and the error
+// code of curl.
+func parseCurl(r *result, text string) {
+	for line := range strings.Lines(text) {
+		var status, size, code int
+		if n, _ := fmt.Sscanf(line, "transfer %d %d %d", &status, &size, &code); n != 3 {
+			continue
+		}
+		r.Requests++
+		r.Bytes += int64(size)
+		if status != 200 || code != 0 {
+			r.fail(fmt.Sprintf("curl: status %d, exit code %d", status, code), 1)
+		}
+	}
+}
