@@ -31,7 +31,7 @@ type handshake struct {
 	waited  atomic.Int64 // before that for the same flight, nanoseconds
 
 	// Of the queue; guarded by handshakes.mu.
-	stalled bool          // its connection was closed because it stalled
+	stalled bool          // true after the connection was closed by endStalled
 	turn    chan struct{} // closed when it may go on
 	client  *client
 	element *list.Element // of client.waiting; nil: it does not wait for its turn any more
