@@ -32,7 +32,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build man test conformance fuzzers fuzz admission h2spec interop knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
+.PHONY: help run build man test load conformance fuzzers fuzz admission h2spec interop knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -54,11 +54,25 @@ man: build ## Write the manual pages of every program into bin/man.
 	@rm -rf bin/man
 	for program in $(notdir $(wildcard cmd/*)); do bin/$$program man bin/man || exit 1; done
 
-test: ## Run all tests but the conformance suite, with the race detector.
-	@packages=$$($(GO) list ./...) || exit 1; \
-	$(GO) test -race -timeout 4m $$(echo "$$packages" | grep -v /test/conformance)
-	$(GO) test ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog # what is otherwise with the race detector: raw calls, pools
-	$(GO) test ./test/limits/... # one goroutine, and much to compute
+# A package reaches this timeout only if a test hangs: it is several times harness.Patience.
+TEST_TIMEOUT := 15m
+# Many tests wait for a socket or a process, so twice as many packages as processors keep
+# the processors busy.
+TEST_JOBS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+
+# The third step has tests that the race detector excludes or makes slow without need: raw
+# system calls and pools, the rules of the tree, and the simulation of limits.
+test: ## Run all tests but the conformance suite and the load tests, with the race detector.
+	@echo "== make test, 1 of 3: list the packages"
+	@$(GO) list ./... >/dev/null
+	@echo "== make test, 2 of 3: compile the packages and test them with the race detector; each prints a line when it is done"
+	$(GO) test -race -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
+	@echo "== make test, 3 of 3: test without the race detector"
+	$(GO) test -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT) ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog ./test/rules/... ./test/limits/...
+
+load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
+	$(GO) vet -tags load ./cmd/injector
+	$(GO) test -tags load -count=1 -timeout $(TEST_TIMEOUT) -v -run '^(TestTheHeaviest|TestTheWebhookBearsManyPeers|TestOversized)' ./cmd/injector
 
 # Another queue-proxy has one engine.
 ENGINES = $(or $(ENGINE),own $(if $(QUEUE_PROXY_FIXED_PORTS),,net/http))

@@ -1,3 +1,5 @@
+//go:build load
+
 package main
 
 import (
@@ -7,10 +9,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
 // Connections that the injector keeps for reviews, and for metrics.
@@ -142,6 +147,19 @@ func (a *apiServer) goOn() (stop func()) {
 		}
 	}()
 	return func() { close(end); <-done }
+}
+
+// forgetPeak lets the peak of its memory begin anew.
+func (p *served) forgetPeak(t *testing.T) {
+	t.Helper()
+	harness.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0))
+}
+
+func (p *served) files(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	harness.NoError(t, err)
+	return len(all)
 }
 
 // However many connections there are and whatever they leave undone: as many are kept

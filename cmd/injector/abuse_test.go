@@ -94,39 +94,11 @@ func (p *served) peak(t *testing.T) int {
 	return n << 10
 }
 
-// forgetPeak lets the peak of its memory begin anew.
-func (p *served) forgetPeak(t *testing.T) {
-	t.Helper()
-	harness.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.cmd.Process.Pid), []byte("5"), 0))
-}
-
-func (p *served) files(t *testing.T) int {
-	t.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
-	harness.NoError(t, err)
-	return len(all)
-}
-
-// endless is a body that is sent as long as anybody takes it, and counted.
-type endless struct{ left int }
-
-func (e *endless) Read(b []byte) (int, error) {
-	if e.left == 0 {
-		return 0, io.EOF
-	}
-	n := min(len(b), e.left)
-	for i := range b[:n] {
-		b[i] = ' '
-	}
-	e.left -= n
-	return n, nil
-}
-
 // A poster sends a body to the webhook and returns its answer.
 type poster func(contentType string, body io.Reader) (status int, text string, err error)
 
 func (p *served) poster() poster {
-	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
+	client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}, MaxConnsPerHost: 40, MaxIdleConnsPerHost: 40}}
 	return func(contentType string, body io.Reader) (status int, text string, err error) {
 		r, err := client.Post("https://"+p.reviews+"/inject", contentType, body)
 		if err != nil {
@@ -144,7 +116,11 @@ func TestTheWebhookBearsAbuse(t *testing.T) {
 	p := startInjector(t, buildInjector(t))
 	post := p.poster()
 	postSpoiltReviews(t, post)
-	postTooMuch(t, post)
+	postWrongReviews(t, post, map[string]wrongReview{
+		"a deep pod": {"application/json", strings.Replace(goodReview, `"b"`, strings.Repeat("[", 9000)+strings.Repeat("]", 9000), 1), 200},
+		"text":       {"text/plain", goodReview, 415},
+		"no kind":    {"", goodReview, 415},
+	})
 	sendNoHTTP(t, p)
 	if status, text, err := post("application/json", strings.NewReader(goodReview)); err != nil || status != 200 || !strings.Contains(text, `"patch"`) {
 		t.Errorf("after all that: got %d %.200q, %v, want a patch", status, text, err)
@@ -202,28 +178,21 @@ func postSpoiltReviews(t *testing.T, post poster) {
 	}
 }
 
-// postTooMuch sends what is too long, too deep, or of another type.
-func postTooMuch(t *testing.T, post poster) {
+// A wrongReview is a request that is not a good review, and the status of its response.
+type wrongReview struct {
+	contentType, body string
+	status            int
+}
+
+// postWrongReviews sends each review four times at the same time.
+func postWrongReviews(t *testing.T, post poster, reviews map[string]wrongReview) {
 	t.Helper()
 	var all sync.WaitGroup
-	if status, text, err := post("application/json", &endless{100 << 20}); err == nil && (status != 413 || !strings.Contains(text, "more than 8388608 bytes")) {
-		t.Errorf("100 MB: got %d %q, want 413 or a connection that ends", status, text)
-	}
-	for name, c := range map[string]struct {
-		kind, body string
-		status     int
-	}{
-		"deep arrays":  {"application/json", strings.Repeat("[", 7<<20), 400},
-		"deep objects": {"application/json", strings.Repeat(`{"a":`, 1<<20), 400},
-		"a deep pod":   {"application/json", strings.Replace(goodReview, `"b"`, strings.Repeat("[", 9000)+strings.Repeat("]", 9000), 1), 200},
-		"text":         {"text/plain", goodReview, 415},
-		"no kind":      {"", goodReview, 415},
-		"many fields":  {"application/json", `{"a":[` + strings.Repeat(`{"b":1},`, 900_000) + `{}]}`, 400},
-	} {
+	for name, r := range reviews {
 		for range 4 {
 			all.Go(func() {
-				if status, text, err := post(c.kind, strings.NewReader(c.body)); err != nil || status != c.status || text == "" {
-					t.Errorf("%s: got %d %.100q, %v, want %d and a word", name, status, text, err, c.status)
+				if status, text, err := post(r.contentType, strings.NewReader(r.body)); err != nil || status != r.status || text == "" {
+					t.Errorf("%s: got %d %.100q, %v, want %d and a reason", name, status, text, err, r.status)
 				}
 			})
 		}
@@ -242,7 +211,7 @@ func sendNoHTTP(t *testing.T, p *served) {
 		} {
 			c, err := dial()
 			harness.NoError(t, err)
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(harness.Patience))
 			go func() { _, _ = io.WriteString(c, text) }() // it may be refused before its end
 			answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || answer.StatusCode < 400 || answer.StatusCode > 505 {

@@ -17,6 +17,8 @@ type barrier struct {
 	pinged    uint64 // Conn.received when the last PING was sent
 	unacked   int    // SETTINGS frames that the server has not acknowledged
 
+	recent []time.Time // times of the RST_STREAM frames of the last recentTime, oldest first
+
 	resets float64   // RST_STREAM frames sent, less resetRate per second
 	since  time.Time // time of the last RST_STREAM
 	stuck  uint64    // RST_STREAM frames since the server sent HEADERS or DATA
@@ -34,6 +36,9 @@ const (
 	// no response. The server of Go closes the connection if its handlers still run for all
 	// streams and four times as many requests wait for one of them.
 	stuckFactor = 4
+	// recentTime is the time for which a server may continue to work on a request whose stream
+	// was reset. The server of Go counts such work against its limit.
+	recentTime = 10 * time.Second
 )
 
 // Check sends a frame that the server must acknowledge, unless one is outstanding.
@@ -104,13 +109,27 @@ func (c *Conn) nearlyFull() bool {
 }
 
 // full reports whether the server accepts no more streams at the moment. Abandoned streams
-// count only against a limit that the server has advertised. c.mu is held.
-func (c *Conn) full() bool {
+// count only against a limit that the server has advertised. If careful is true, the server
+// may still work on the streams that were abandoned recently. c.mu is held.
+func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
-	if c.advertised {
+	switch {
+	case c.advertised && careful:
+		n += c.recentResets(time.Now())
+	case c.advertised:
 		n += c.barrier.abandoned
 	}
 	return n >= int(c.most)
+}
+
+// recentResets returns the number of streams that were abandoned in the last recentTime. c.mu
+// is held.
+func (c *Conn) recentResets(now time.Time) int {
+	b := &c.barrier
+	for len(b.recent) > 0 && now.Sub(b.recent[0]) > recentTime {
+		b.recent = b.recent[1:]
+	}
+	return len(b.recent)
 }
 
 // Abandon resets a client's stream with CANCEL, unless it has ended, and reports whether it
@@ -139,6 +158,9 @@ func (c *Conn) exhausted() bool {
 	b, now := &c.barrier, time.Now()
 	b.resets = max(0, b.resets-now.Sub(b.since).Seconds()*resetRate) + 1
 	b.since = now
+	if len(b.recent) < maxResets {
+		b.recent = append(b.recent, now)
+	}
 	if received := c.received.Load(); received != b.heard {
 		b.heard, b.stuck = received, 0
 	}

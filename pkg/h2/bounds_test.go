@@ -177,14 +177,14 @@ func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
 	p.abandon(1, "SETTINGS")
-	if _, err := p.us.Open(newOwner(false), head(0), true); err != h2.ErrFull {
+	if _, err := p.us.Open(newOwner(false), head(0), true, false); err != h2.ErrFull {
 		t.Errorf("before the barrier: got %v, want ErrFull", err)
 	}
 	harness.NoError(p, p.WriteSettingsAck())
 	harness.Until(t, "the stream is released", func() bool {
 		o := newOwner(false)
 		var err error
-		o.Stream, err = p.us.Open(o, head(0), true)
+		o.Stream, err = p.us.Open(o, head(0), true, false)
 		return err == nil
 	})
 }
@@ -236,7 +236,7 @@ func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
 	harness.Until(t, "the connection takes no streams", func() bool {
 		o := newOwner(false)
 		var err error
-		if o.Stream, err = p.us.Open(o, head(0), true); err == nil {
+		if o.Stream, err = p.us.Open(o, head(0), true, false); err == nil {
 			n++
 			o.Abandon()
 			p.us.Flush(false)

@@ -164,7 +164,7 @@ func TestResetsBothWays(t *testing.T) {
 	five.sendHead(p, true)
 	p.expect("HEADERS 5 end", "RST_STREAM 5 NO_ERROR")
 	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 5, BlockFragment: p.Block("late", "trailer"), EndHeaders: true, EndStream: true}))
-	p.expect("RST_STREAM 5 STREAM_CLOSED")
+	p.alive() // the trailer section is ignored
 	harness.Equal(t, p.us.Streams(), 0, "streams")
 	seven := p.request(7, false)
 	seven.BothWays()

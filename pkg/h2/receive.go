@@ -210,8 +210,8 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 		return nil
 	case s == nil && !c.mayComeLate(): // RFC 9113 section 5.1
 		return fail(StreamClosed, "HEADERS on a stream that is closed")
-	case s == nil:
-		return c.resetStream(id, StreamClosed)
+	case s == nil: // trailers that the client sent before it received our RST_STREAM
+		return c.control(1)
 	case s.remoteHasEnded():
 		return c.streamError(s, StreamClosed, "HEADERS behind the end of the stream")
 	}

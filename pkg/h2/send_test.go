@@ -299,7 +299,7 @@ func (p *peer) open(end bool) *owner {
 	var k h2.Block
 	k.Request("GET", "app", "/")
 	var err error
-	o.Stream, err = p.us.Open(o, &k, end)
+	o.Stream, err = p.us.Open(o, &k, end, false)
 	harness.NoError(p, err)
 	p.us.Flush(false)
 	return o
@@ -315,7 +315,7 @@ func TestAClientsStreams(t *testing.T) {
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 2})
 	one, three := p.open(true), p.open(false)
 	p.expect("HEADERS 1 end", "HEADERS 3")
-	if _, err := p.us.Open(newOwner(false), head(0), true); err != h2.ErrFull {
+	if _, err := p.us.Open(newOwner(false), head(0), true, false); err != h2.ErrFull {
 		t.Errorf("got %v, want ErrFull", err)
 	}
 	p.respond(1, false, ":status", "103", "link", "x")
@@ -375,7 +375,7 @@ func TestAServersGoAway(t *testing.T) {
 		t.Errorf("got %v, want that the stream was refused", three.err)
 	}
 	<-p.host.leaving
-	if _, err := p.us.Open(newOwner(false), head(0), true); err != h2.ErrEnding {
+	if _, err := p.us.Open(newOwner(false), head(0), true, false); err != h2.ErrEnding {
 		t.Errorf("got %v, want ErrEnding", err)
 	}
 	p.respond(1, true, ":status", "200")
@@ -403,7 +403,7 @@ func TestAServerThatSpeaksAnotherProtocolIsAnError(t *testing.T) {
 	if p.us.Err() == nil {
 		t.Error("got no error, want one at once")
 	}
-	if _, err := p.us.Open(newOwner(false), head(0), true); err == nil {
+	if _, err := p.us.Open(newOwner(false), head(0), true, false); err == nil {
 		t.Error("got a stream, want an error")
 	}
 	p.Close()

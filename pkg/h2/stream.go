@@ -79,8 +79,9 @@ var ErrUnsent = errors.New("http2: nothing was sent")
 
 // Open opens a stream by sending the head of a request; end: there is nothing else of it.
 // The error is ErrFull, ErrShut, ErrBusy, which Writable is for, ErrEnding, or what has ended
-// the connection. owner owns the stream from before it is sent.
-func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
+// the connection. owner owns the stream from before it is sent. If careful is true, streams
+// that were abandoned recently count against the limit of the server.
+func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +92,7 @@ func (c *Conn) Open(owner Owner, head *Block, end bool) (*Stream, error) {
 		return nil, errEnding
 	case c.most == 0:
 		return nil, ErrShut
-	case c.full():
+	case c.full(careful):
 		return nil, ErrFull
 	case len(c.out) >= outSize: // heads can be long
 		return nil, ErrBusy

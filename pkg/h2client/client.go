@@ -62,6 +62,9 @@ const (
 	// given to handle it, and maxReadPauses how often, before another connection is used.
 	readPause     = time.Millisecond
 	maxReadPauses = 3
+	// carefulConns is the number of connections up to which requests avoid a connection on which
+	// the user container may still work on many canceled requests.
+	carefulConns = 16
 	// silence is Settings.Silence where that is 0.
 	silence = 10 * time.Second
 )
@@ -227,6 +230,16 @@ type refusal struct {
 func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, why refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s, reused, why = c.tryEach(owner, head, end, since, true)
+	if s == nil && why.busy == nil && len(c.conns) >= carefulConns {
+		return c.tryEach(owner, head, end, since, false)
+	}
+	return s, reused, why
+}
+
+// tryEach opens a stream on the first connection that accepts it. careful is that of
+// [h2.Conn.Open]. c.mu is held.
+func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, careful bool) (s *h2.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
 		if n.number <= since && len(c.conns) < maxConns || !c.settle(n) {
@@ -237,7 +250,7 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 			c.remove(n)
 			continue
 		}
-		s, err := n.Open(owner, head, end)
+		s, err := n.Open(owner, head, end, careful)
 		switch {
 		case err == nil:
 			reused, n.used, n.unused = n.used, true, 0

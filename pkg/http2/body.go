@@ -92,8 +92,8 @@ func (b *body) breakOff(err error) {
 // malformed ends the stream of a request that is not as long as it says (RFC 9113 section
 // 8.1.1). b.mu is held.
 func (b *body) malformed(by *h2.Conn) {
+	b.x.stream.Reset(h2.ProtocolError) // before the worker learns of it, which would answer the request
 	b.breakOff(&wire.BadChunk{Word: wire.WordContentLength})
-	b.x.stream.Reset(h2.ProtocolError)
 	by.FlushLater(b.x.conn.Conn)
 }
 

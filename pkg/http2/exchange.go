@@ -278,11 +278,11 @@ func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 		refused = refused || !forward.MayTrail(wire.String(field.Name))
 	}
 	if h.Malformed || refused {
-		x.body.fail(&wire.BadChunk{Word: wire.WordTrailerName})
-		if h.Malformed {
+		if h.Malformed { // before the worker learns of it, which would answer the request
 			x.stream.Reset(h2.ProtocolError)
 			by.FlushLater(x.conn.Conn)
 		}
+		x.body.fail(&wire.BadChunk{Word: wire.WordTrailerName})
 		return
 	}
 	x.body.trail(by, h.Take(nil))

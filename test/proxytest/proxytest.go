@@ -3,6 +3,7 @@
 package proxytest
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -291,6 +293,58 @@ func (p *Proxy) InFlight(n int) {
 		got, _ := p.Queue.Drain.Flights()
 		return got == n
 	})
+}
+
+// WantReleased waits until no request holds a slot, a place in the queue, or concurrency in the
+// statistics. Tests that abuse the proxy call it after their connections are closed.
+// goroutines is a result of [Goroutines] from before the abuse, which must not be exceeded
+// afterwards. If it is negative, goroutines are not counted, because other proxies run in the
+// same process.
+func (p *Proxy) WantReleased(goroutines int) {
+	p.T.Helper()
+	load := func() (running, queued int) {
+		if p.Queue.Limit == nil {
+			return 0, 0
+		}
+		return p.Queue.Limit.Load()
+	}
+	for _, c := range []struct {
+		name string
+		most int
+		load func() int
+	}{
+		{"slots", 0, func() int { running, _ := load(); return running }},
+		{"places in the queue", 0, func() int { _, queued := load(); return queued }},
+		{"requests in the statistics", 0, func() int { return p.Queue.Stats.Report(time.Now()).InFlight }},
+		{"requests in flight", 0, func() int { n, _ := p.Queue.Drain.Flights(); return n }},
+		{"goroutines", goroutines, Goroutines},
+	} {
+		if c.most < 0 {
+			continue
+		}
+		got := c.load()
+		for end := time.Now().Add(harness.Patience); got > c.most && time.Now().Before(end); got = c.load() {
+			time.Sleep(time.Millisecond)
+		}
+		if got > c.most {
+			p.T.Errorf("%s: got %d after all clients left, want at most %d", c.name, got, c.most)
+		}
+	}
+}
+
+// Goroutines returns the number of goroutines that run code of the proxy, without those that
+// serve idle connections to the user container.
+func Goroutines() (n int) {
+	all := make([]byte, 1<<20)
+	for runtime.Stack(all, true) == len(all) {
+		all = make([]byte, 2*len(all))
+	}
+	for stack := range strings.SplitSeq(string(bytes.TrimRight(all, "\x00")), "\n\n") {
+		if strings.Contains(stack, "queue-proxy/pkg/") && !strings.Contains(stack, "queue-proxy/pkg/h2client.(*conn).run") {
+			n++
+		}
+	}
+	return n
 }
 
 // Waiting waits until n requests wait for a slot.

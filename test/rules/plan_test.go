@@ -78,6 +78,7 @@ var plan = []folder{
 	{path: "test/proxytest", may: []string{
 		"pkg/bound", "pkg/queue", "pkg/stats", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/wire", "pkg/hangup", "pkg/nethttp", "pkg/http1", "pkg/http2", "test/harness",
 	}},
+	{path: "test/streams"}, // only tests
 }
 
 // outside lists the folders that meet the programs only from outside, over
