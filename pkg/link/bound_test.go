@@ -120,15 +120,44 @@ func TestConcurrentHandshakesSucceed(t *testing.T) {
 
 func TestLongHandshakeIsClosed(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
-	hello := "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 9<<10)
-	wantClosed(t, recordingServer(0, bounds), bounds, hello, bound.TLSHandshakeSize)
+	wantClosed(t, recordingServer(0, bounds), bounds, longHello(), bound.TLSHandshakeSize)
 }
 
-// The ClientHello of a browser with a post-quantum key share has about 1.8 KiB.
+// longHello returns a ClientHello of 65,280 bytes in records of 16 KiB.
+func longHello() string {
+	record := "\x16\x03\x01\x40\x00"
+	return record + "\x01\x00\xff\x00" + strings.Repeat("x", 16<<10-4) + strings.Repeat(record+strings.Repeat("x", 16<<10), 3)
+}
+
+// The handshakes in progress share the memory for long handshakes.
+func TestLongHandshakesShareExtraBytes(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	server := recordingServer(0, bounds)
+	server.SetExtraBytes(16 << 10)
+	s := newShaker(t, server)
+	for range 2 { // the first one returns its bytes
+		c, err := s.dial("127.0.0.1")
+		harness.NoError(t, err)
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(harness.Patience))
+		_, _ = io.WriteString(c, longHello())
+		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
+			t.Errorf("got %v, want the connection closed", err)
+		}
+	}
+	harness.Until(t, "bytes of both handshakes returned", func() bool { return server.ExtraBytes() == 16<<10 })
+	harness.Equal(t, bounds.Count(bound.TLSHandshakeSize), 2, "events")
+}
+
+// The ClientHello of a browser with a post-quantum key share has about 1.8 KiB. This one is ten
+// times as long.
 func TestBrowserHandshakeSucceeds(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
-	config := kinds["TLS 1.3"].Clone() // Go sends a post-quantum key share, too
-	config.NextProtos = []string{"http/1.1", strings.Repeat("x", 200), strings.Repeat("y", 200)}
+	config := kinds["TLS 1.3"].Clone()
+	for range 75 {
+		config.NextProtos = append(config.NextProtos, strings.Repeat("x", 250))
+	}
+	config.NextProtos = append(config.NextProtos, "http/1.1")
 	newPairOf(t, config, recordingServer(0, bounds))
 	wantBounds(t, bounds)
 }
