@@ -33,6 +33,9 @@ const (
 	encryptAtOnce = 32 << 10
 	// recordOverhead is more than encryption adds to 16 KiB of content, in bytes.
 	recordOverhead = 512
+	// replyBatch is the number of bytes of replies that are sent together while content arrives.
+	// Small segments would fill the receive buffer of the client with their overhead.
+	replyBatch = 4 << 10
 	// recordSize is the content of the longest record, in bytes.
 	recordSize = 16 << 10
 )
@@ -96,8 +99,8 @@ type encryption struct {
 	pooled *[]byte // what out was taken from; nil: there is none
 	out    []byte  // not sent yet
 
-	writing atomic.Bool // content is being encrypted
-	replied atomic.Bool // out may contain replies to TLS messages
+	writing atomic.Bool  // content is being encrypted
+	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
 }
 
 // Handshake makes the connection a server's TLS connection. It blocks, and comes
@@ -239,7 +242,7 @@ func (e *encryption) Write(p []byte) (int, error) {
 		e.take(len(p))
 	}
 	if !e.writing.Load() {
-		e.replied.Store(true)
+		e.replied.Add(int32(len(p)))
 	}
 	e.out = append(e.out, p...)
 	return len(p), nil
@@ -278,10 +281,11 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	n, err := e.conn.Read(p)
 	if n > 0 {
 		e.received = 0
-		// A client that sends content without a pause reads the replies meanwhile. An error is
-		// returned by the next write.
-		if e.replied.CompareAndSwap(true, false) && e.send(fd) != nil {
-			e.replied.Store(true)
+		// The client may read the replies while it sends content without a pause. The next write
+		// returns the error.
+		if e.replied.Load() >= replyBatch {
+			e.replied.Store(0)
+			_ = e.send(fd)
 		}
 		return n, nil
 	}
