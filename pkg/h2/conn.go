@@ -17,167 +17,165 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Config says how a connection behaves.
+// Config contains the settings of a connection.
 type Config struct {
-	Client       bool            // we open the streams
-	Window       int             // bytes of a stream that may come before they are credited
-	ConnWindow   int             // the same for all streams of the connection together; they are credited at once
+	Client       bool            // this side opens the streams
+	Window       int             // initial window of a stream for received content, in bytes
+	ConnWindow   int             // window of the connection for received content, in bytes
 	MaxStreams   int             // maximum number of open streams of the peer, which is advertised; 0 for a client
-	MaxHeadBytes int             // of a header block, decoded as RFC 9113 section 6.5.2 counts, and encoded
-	HeadTimeout  time.Duration   // for the rest of a header block, or of another frame that is no DATA, once it has begun; 0: none
-	SendTimeout  time.Duration   // for the peer to take the next bytes of what is written; 0: none
-	Connect      bool            // extended CONNECT is understood (RFC 8441)
-	Buffers      *socket.Buffers // of NewBuffers
+	MaxHeadBytes int             // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
+	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame except DATA; 0: no limit
+	SendTimeout  time.Duration   // time until the peer reads more of the output; 0: no limit
+	Connect      bool            // enables extended CONNECT (RFC 8441)
+	Buffers      *socket.Buffers // returned by NewBuffers
 	Bounds       *bound.Recorder // nil: events are not recorded
 }
 
-// A Handler gets the events of the connection. All methods are called by the
-// goroutine that runs it and must not block.
+// A Handler receives the events of a connection. All methods are called by the reader, which
+// is the goroutine in [Conn.Run], and must not block.
 type Handler interface {
-	// Request says that the peer has opened a stream; end: all of the request is there. It is
-	// never called for a client. The head is valid during the call.
+	// Request is called when the peer opens a stream. end reports whether the request has no
+	// content. The head is valid during the call. Request is never called for a client.
 	Request(id uint32, h *Head, end bool)
 
 	// Full reports whether the handler accepts no request at the moment. The connection then
 	// reads no header block until Resume is called. It is never called for a client.
 	Full() bool
 
-	// Received says that all has been handled that had come; partly: Waiting was called, and
-	// the rest has still not come.
+	// Received is called after all available input was handled. partly reports whether a frame
+	// or a header block is incomplete.
 	Received(partly bool)
 
-	// Waiting says that a header block, or another frame, is there in part.
+	// Waiting is called when the first part of a frame or a header block was received.
 	Waiting()
 
-	// GoingAway says that the peer wants no more streams. Those of a client that it will not
-	// serve have failed (RFC 9113 section 6.8).
+	// GoingAway is called when the peer has sent GOAWAY. Streams that the peer does not serve
+	// have failed before (RFC 9113 section 6.8).
 	GoingAway()
 }
 
-// An Owner of a stream gets what comes on it, by the goroutine that runs the
-// connection; by is that connection. Its methods must not block, and are not called any
-// more once [Stream.Release] has returned.
+// An Owner of a stream receives its events. All methods are called by the reader of the
+// connection by, except Drained, and must not block. They are not called after
+// [Stream.Release] has returned.
 type Owner interface {
-	// Head is called for a response, an informational one included, and for a trailer
-	// section. The head is valid during the call.
+	// Head is called for an informational or final response and for a trailer section. The head
+	// is valid during the call.
 	Head(by *Conn, h *Head, end bool)
 
-	// Data is called with a piece of the content, valid during the call. The owner gives the
-	// peer room for n more bytes by [Stream.Credit]; n may be greater than len(p), by padding.
+	// Data is called with content, which is valid during the call. The owner must return n bytes
+	// of the window by [Stream.Credit]. n is greater than len(p) if the frame has padding.
 	Data(by *Conn, p []byte, n int, end bool)
 
-	// Failed is called when the stream has ended before its time: with a *[ResetError], or
-	// with what has ended the connection, joined with ErrUnsent. Nothing can be sent on it.
+	// Failed is called if the stream ends early. err is a *[ResetError] or the error that ended
+	// the connection, joined with ErrUnsent if it applies. Nothing can be sent on the stream.
 	Failed(by *Conn, err error)
 
-	// Drained is called when all has been taken of what a Send has left waiting. by is nil
-	// where another goroutine calls it.
+	// Drained is called when all pending output of the stream was added to the output of the
+	// connection. by is nil if the caller is not a reader.
 	Drained(by *Conn)
 }
 
-// Bounds of what a peer may do.
 const (
-	// readSize is how much is read at once, in bytes, behind a read of smallSize that was
-	// full.
+	// readSize is the size of the buffer for a read after a read that filled smallSize.
 	readSize = 32 << 10
-	// smallSize is how much is read, or written, at once on a connection on which little
-	// comes. With a thousand connections some hundred read at a time.
+	// smallSize is the size of the buffer on a connection with little traffic. With a thousand
+	// connections, some hundreds of them read at the same time.
 	smallSize = 4 << 10
-	// outSize is how much is written at once; content waits while so much is waiting.
+	// outSize is the number of output bytes at which content stays pending on its stream.
 	outSize = 64 << 10
-	// maxReplies is how much may wait of what the peer makes us send by its frames alone
-	// (acknowledgements, resets, window updates), in bytes: it does not read them.
+	// maxReplies is the maximum number of unwritten bytes that frames of the peer have caused:
+	// acknowledgments, RST_STREAM and WINDOW_UPDATE.
 	maxReplies = 64 << 10
-	// unknownMost is how many streams a peer may be thought to take that has not said it (RFC
-	// 9113 section 6.5.2).
+	// unknownMost is the maximum number of open streams if the peer has not advertised one. It
+	// is the minimum that RFC 9113 section 6.5.2 recommends to peers.
 	unknownMost = 100
-	// lingerTime is how long a connection that we end still takes what the peer sends, so
-	// that it can read what was written (RFC 9112 section 9.6).
+	// lingerTime and lingerBytes limit the input that is discarded after the last output, so
+	// that the peer can read the output (RFC 9112 section 9.6).
 	lingerTime  = time.Second
 	lingerBytes = 8 << 20
 )
 
-// NewBuffers returns buffers for connections, which may share them.
+// NewBuffers returns buffers that connections can share.
 func NewBuffers() *socket.Buffers { return socket.NewBuffers(smallSize, readSize, largeOut) }
 
-// Conn is a connection. Its exported methods may be called by any goroutine.
+// Conn is an HTTP/2 connection. Its exported methods are safe for concurrent use.
 type Conn struct {
 	link    *link.Conn
 	config  Config
 	handler Handler
 
-	// Of the goroutine that reads.
+	// The following fields are owned by the reader.
 	decoder  *hpack.Decoder
 	head     Head
-	pooled   *[]byte // what is read into; nil while nothing is there
-	bulk     bool    // much comes
-	n        int     // bytes of it, of the last read,
-	err      error   // or what was wrong
+	pooled   *[]byte // input buffer; nil while the reader waits
+	bulk     bool    // the next read uses a buffer of readSize
+	n        int     // result of the last read, in bytes
+	err      error   // error of the last read
 	reading  func(fd uintptr) (done bool)
-	preface  int    // bytes of it that have not come
-	partial  []byte // of a frame that has come in part
-	owing    bool   // the rest of a frame or of a block has a deadline
-	data     dataFrame
-	block    []byte        // of a header block in several frames
-	blockID  uint32        // 0: there is none
-	blockEnd bool          // of the stream, with the block
-	selfish  bool          // the stream of HEADERS depends on itself
-	settled  bool          // SETTINGS have come,
-	agreed   chan struct{} // and then it is closed
-	unsaid   int           // bytes that the connection's window has to be widened by
-	touched  []*Conn
-	refusing error // what was wrong with a Refuse
+	preface  int           // bytes of the client preface that are missing
+	partial  []byte        // an incomplete frame
+	owing    bool          // a frame or a header block is incomplete and has a deadline
+	data     dataFrame     // the DATA frame that is being received
+	block    []byte        // an incomplete header block
+	blockID  uint32        // stream of the incomplete header block; 0 if there is none
+	blockEnd bool          // the header block ends the stream
+	selfish  bool          // the stream of the last HEADERS frame depends on itself
+	settled  bool          // the first SETTINGS frame of the peer was received
+	agreed   chan struct{} // closed when settled is set
+	unsaid   int           // bytes by which the window of the connection must be increased
+	touched  []*Conn       // connections to flush after the input was handled
+	refusing error         // error of Refuse
 	budget   budget
 
-	received atomic.Uint64 // useful frames that were received; see control
+	received atomic.Uint64 // number of useful frames received; see control
 	resume   chan struct{} // holds a signal from Resume or Close
 
 	mu        sync.Mutex
-	streams   map[uint32]*Stream
-	last      uint32  // the highest id that was opened: by the peer, or by a client itself
-	seen      uint32  // the same, with streams that were refused because the connection is ending
-	broken    error   // why nothing can be sent any more; nil: it can
-	over      error   // why the connection has ended; nil: it has not
-	early     bool    // a stream was ended before the peer had ended its side
-	lateBytes int     // bytes of DATA that the peer may have sent on such streams
-	barrier   barrier // of a client
-	leaving   bool    // GOAWAY has been sent
-	ending    bool    // no streams are opened any more; the connection ends with the last one
+	streams   map[uint32]*Stream // open streams
+	last      uint32             // highest ID of a stream that was accepted, or opened by a client
+	seen      uint32             // highest ID of a stream, including refused streams
+	broken    error              // error because of which nothing can be sent; nil if there is none
+	over      error              // error that ended the connection; nil until then
+	early     bool               // a stream was ended before the peer had ended its side
+	lateBytes int                // bytes of DATA that the peer may have sent on such streams
+	barrier   barrier            // state of a client
+	leaving   bool               // GOAWAY was sent
+	ending    bool               // no stream is accepted or opened; the last one ends the connection
 
-	// Of what is sent, guarded by mu.
-	out        []byte        // waits
-	outOf      *[]byte       // what out was taken from; nil: it has grown, or there is none
-	replies    int           // bytes of out that the peer has caused by frames alone
-	sent       uint64        // useful frames that were added to the output; see control
-	taken      int           // how often out has been taken to be written
-	writable   chan struct{} // closed when out has been taken; nil: nobody waits
-	flushing   bool          // somebody writes,
-	written    sync.Cond     // until this is signalled
-	window     int           // of the connection
-	initial    int           // window of a new stream
+	// The following fields belong to the output and are guarded by mu.
+	out        []byte        // bytes that were not passed to the writer
+	outOf      *[]byte       // pooled buffer of out; nil if there is none
+	replies    int           // bytes in out that frames of the peer have caused
+	sent       uint64        // number of useful frames added to out; see control
+	taken      int           // number of times that the writer has taken out
+	writable   chan struct{} // closed when the writer takes out; nil if nothing waits for that
+	flushing   bool          // a writer is active
+	written    sync.Cond     // signals the end of flushing
+	window     int           // window of the connection for content, in bytes; set by the peer
+	initial    int           // initial window of a stream, in bytes; set by the peer
 	most       uint32        // maximum number of open streams that the peer accepts
 	advertised bool          // the peer has sent most
-	begun      bool          // a header block has been sent
-	ring       ring          // streams with something that waits for room, or for the connection's window
+	begun      bool          // a header block was sent
+	ring       ring          // streams that wait for room in out or for the window of the connection
 
-	// Of who writes.
-	left     []byte
-	again    bool
+	// The following fields are owned by the writer.
+	left     []byte // bytes that are not written
+	again    bool   // the socket accepts no more bytes at the moment
 	writeErr error
 	writing  func(fd uintptr) (done bool)
 	patient  func(fd uintptr) (done bool)
 }
 
-// dataFrame is what has to come of a DATA frame. Its content is not collected.
+// dataFrame is a DATA frame that is being received. Its content is not collected.
 type dataFrame struct {
-	stream   *Stream // nil: nobody wants it
-	left     int     // bytes of the payload, -1: no frame is open
-	pad      int     // bytes of padding at the end of them
-	padKnown bool    // pad has come, or there is none
-	end      bool    // of the stream, behind it
+	stream   *Stream // nil if the content is discarded
+	left     int     // bytes of the payload that are missing; -1 between frames
+	pad      int     // length of the padding
+	padKnown bool    // pad was received, or there is no padding
+	end      bool    // the frame ends the stream
 }
 
-// New returns a connection on l. What opens it is sent by the first Flush.
+// New returns a connection on l. The first Flush sends the preface and the SETTINGS.
 func New(l *link.Conn, config Config, handler Handler) *Conn {
 	c := &Conn{
 		link: l, config: config, handler: handler,
