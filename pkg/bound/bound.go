@@ -47,7 +47,7 @@ const (
 	NumNames                        // the number of bounds
 )
 
-// An Object is what a bound closes.
+// An Object is the kind of object that a bound closes.
 type Object string
 
 // The objects.
@@ -57,75 +57,74 @@ const (
 	Request    Object = "request"
 )
 
-// bounds contains the label value of each bound, the object that it closes, and a sentence
-// for the operator: the cause, and what to do.
+// bounds contains the label value, the closed object, and the text of each bound.
 var bounds = [NumNames]struct {
 	label  string
 	closes Object
 	text   string
 }{
 	ControlFrames: {"h2-control-frames", Connection,
-		"The client sent too many HTTP/2 frames without useful work. Check whether it is defective or an attacker."},
+		"The client sent too many HTTP/2 control frames. The client may be defective or malicious."},
 	UnreadReplies: {"h2-unread-replies", Connection,
-		"The client did not read the replies to its HTTP/2 frames. Check whether it is defective or an attacker."},
+		"The client did not read the replies to its HTTP/2 frames. The client may be defective or malicious."},
 	HeaderBlock: {"h2-header-block", Connection,
-		"The client sent an HTTP/2 header block that is too long. Send shorter headers, or raise MAX_HEADER_BYTES."},
+		"The client sent an HTTP/2 header block that is too large. Reduce the headers or increase MAX_HEADER_BYTES."},
 	FrameTimeout: {"h2-frame-timeout", Connection,
-		"The client did not send the rest of an HTTP/2 frame in time. Check the network, or raise HEADER_TIMEOUT."},
+		"The client did not send a complete HTTP/2 frame in time. Check the network or increase HEADER_TIMEOUT."},
 	ConcurrentStreams: {"h2-concurrent-streams", Stream,
-		"The client opened more HTTP/2 streams than the advertised limit. Use more connections, or a client that reads the limit."},
+		"The client opened too many concurrent HTTP/2 streams. Use a client that supports the advertised limit."},
 	SendTimeout: {"send-timeout", Connection,
-		"The client did not read the response in time. Check the client and the network, or raise SEND_TIMEOUT."},
+		"The client did not read the response in time. Check the network or increase SEND_TIMEOUT."},
 	SilentConnection: {"silent-connection", Connection,
-		"The client opened a connection and sent nothing. This is normal for connections that a client opens in advance."},
+		"The client did not send a request on a new connection. This is expected for connections that are not used."},
 	HeaderTimeout: {"header-timeout", Connection,
-		"The client did not send the rest of a header section in time. Check the network, or raise HEADER_TIMEOUT."},
+		"The client did not send a complete header in time. Check the network or increase HEADER_TIMEOUT."},
 	HeaderSection: {"header-section", Request,
-		"The client sent a header section that is too large. Send fewer or shorter headers, or raise MAX_HEADER_BYTES."},
+		"The client sent a header that is too large. Reduce the header or increase MAX_HEADER_BYTES."},
 	BodyTimeout: {"body-timeout", Request,
-		"The client did not send the next byte of a request body in time. Check the client, or raise BODY_TIMEOUT."},
+		"The client did not send the request body in time. Check the network or increase BODY_TIMEOUT."},
 	BodySize: {"body-size", Request,
-		"The client sent a request body that is too large. Send smaller bodies, or raise MAX_BODY_BYTES."},
+		"The client sent a request body that is too large. Reduce the body or increase MAX_BODY_BYTES."},
 	ChunkExtensions: {"chunk-extensions", Request,
-		"The client sent chunk extensions that are longer than the content. Check whether it is defective or an attacker."},
+		"The client sent chunk extensions that are too large. The client may be defective or malicious."},
 	TrailerSection: {"trailer-section", Request,
-		"The client sent a trailer section that is too large. Send fewer or shorter trailers."},
+		"The client sent a trailer that is too large. Reduce the size of the trailer."},
 	TunnelTimeout: {"tunnel-timeout", Connection,
-		"A tunnel was closed in one direction and was idle in the other direction. Close both directions, or send data."},
+		"The tunnel was half-closed and timed out because no data was received. Check the client and the application."},
 	MaxConnections: {"max-connections", Connection,
-		"A connection without a request was closed for a new connection. Raise MAX_CONNECTIONS, or use fewer connections."},
+		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections or increase MAX_CONNECTIONS."},
 	TLSHandshakeTimeout: {"tls-handshake-timeout", Connection,
 		"The client did not complete the TLS handshake in time. Check the client and the network."},
 	TLSHandshakeStall: {"tls-handshake-stall", Connection,
-		"The client stopped in a TLS handshake while other handshakes waited. Check who opens so many connections."},
+		"The TLS handshake timed out because the client did not send the next message. Check the number of new connections."},
 	TLSHandshakeQueue: {"tls-handshake-queue", Connection,
-		"The TLS handshake did not begin in time because too many others were in progress. Check who opens so many connections."},
+		"The TLS handshake timed out because too many handshakes were in progress. Check the number of new connections."},
 	TLSHandshakeSize: {"tls-handshake-size", Connection,
-		"The client sent a TLS handshake that is too long. Use a shorter certificate chain."},
+		"The client sent a TLS handshake that is too large. Reduce the size of the certificate chain."},
 	TLSNoContent: {"tls-no-content", Connection,
-		"The client sent too many TLS messages without content. Check whether it is defective or an attacker."},
+		"The client sent too many TLS messages without content. The client may be defective or malicious."},
 	TLSUnreadReplies: {"tls-unread-replies", Connection,
-		"The client did not read the replies to its TLS messages. Check whether it is defective or an attacker."},
+		"The client did not read the replies to its TLS messages. The client may be defective or malicious."},
 	PortConnections: {"port-connections", Connection,
-		"A connection to a small port was closed for a new connection. Check who opens so many connections to it."},
+		"The number of connections to an internal port exceeded the limit and a connection was closed. Check the number of connections."},
 	PortHeaderSection: {"port-header-section", Connection,
-		"A client of a small port sent a header section that is too large. Check whether it is defective or an attacker."},
+		"The client sent a header to an internal port that is too large. The client may be defective or malicious."},
 	PortHandshake: {"port-handshake", Connection,
-		"A client of a small port sent a TLS handshake that is too long or too slow. Check its certificates and the network."},
+		"The TLS handshake on an internal port timed out or is too large. Check the client and the network."},
 	AppControlFrames: {"app-h2-control-frames", Connection,
-		"The user container sent too many HTTP/2 frames without useful work. Check its HTTP/2 library for a defect."},
+		"The user container sent too many HTTP/2 control frames. The HTTP/2 library of the application is defective."},
 	AppHeaderBlock: {"app-h2-header-block", Connection,
-		"The user container sent an HTTP/2 header block that is too long. Send fewer or shorter headers."},
+		"The user container sent an HTTP/2 header block that is too large. Reduce the size of the headers."},
 	AppInformational: {"app-informational-responses", Request,
-		"The user container sent too many informational responses. Send fewer before the final response."},
+		"The user container sent too many informational responses. Reduce the number of informational responses."},
 	AppHeaderSection: {"app-header-section", Request,
-		"The user container sent a header section that is too large. Send fewer or shorter headers."},
+		"The user container sent a header that is too large. Reduce the size of the header."},
 	AppChunkExtensions: {"app-chunk-extensions", Request,
-		"The user container sent chunk extensions that are longer than the content. Check its HTTP library for a defect."},
+		"The user container sent chunk extensions that are too large. The HTTP library of the application is defective."},
 	AppTrailerSection: {"app-trailer-section", Request,
-		"The user container sent a trailer section that is too large. Send fewer or shorter trailers."},
+		"The user container sent a trailer that is too large. Reduce the size of the trailer."},
 	AppHeadBody: {"app-head-body", Connection,
-		"The user container sent content after a response to HEAD. Connections are not reused after such responses. Fix the application."},
+		"The user container sent a body in response to HEAD. Remove the body from the response."},
 }
 
 // String returns the label value of the bound, which is its name in logs and on the status
@@ -135,5 +134,5 @@ func (n Name) String() string { return bounds[n].label }
 // Closes returns the object that the bound closes.
 func (n Name) Closes() Object { return bounds[n].closes }
 
-// Text returns a sentence for the operator: the cause of an event, and what to do.
+// Text returns the cause of an event and the action that an operator can take.
 func (n Name) Text() string { return bounds[n].text }

@@ -22,13 +22,13 @@ const (
 	minMargin = 10
 )
 
-// A proof is why a bound is right.
+// A proof contains the attack and the legitimate peer of a bound.
 type proof struct {
 	limit  string // the bound with the default settings
 	attack string // the attack that the bound stops
 	peer   string // the heaviest legitimate peer that we know
-	margin int    // ratio of the bound to this peer; 0: there is no ratio, and reason says why
-	reason string // why the margin is less than minMargin; "" if it is not
+	margin int    // ratio of the bound to this peer; 0: none
+	reason string // reason for a margin below minMargin; "" for other margins
 
 	attackTest, peerTest test
 }
@@ -103,88 +103,88 @@ var proofs = [bound.NumNames]proof{
 		attack:     "clients that request much, do not read, and hold slots and memory",
 		peer:       "an outage of a mobile network (30 s)",
 		margin:     10,
-		attackTest: test{http1Tests, "TestClientThatDoesNotReadIsClosed"},
-		peerTest:   test{http1Tests, "TestClientThatReadsInSmallPiecesIsServed"},
+		attackTest: test{http1Tests, "TestUnreadResponseTimesOut"},
+		peerTest:   test{http1Tests, "TestSlowReaderReceivesResponse"},
 	},
 	bound.SilentConnection: {
 		limit:      "60 s (`HEADER_TIMEOUT`)",
 		attack:     "many connections that send nothing",
 		peer:       "a browser that opens connections in advance and does not use them",
 		reason:     "The client has no request on the connection, so it loses nothing. Browsers keep unused connections for up to 60 s.",
-		attackTest: test{http1Tests, "TestSilentConnectionIsClosed"},
-		peerTest:   test{http1Tests, "TestConnectionOpenedInAdvanceIsServed"},
+		attackTest: test{http1Tests, "TestSilentConnectionTimesOut"},
+		peerTest:   test{http1Tests, "TestIdleNewConnectionServesRequest"},
 	},
 	bound.HeaderTimeout: {
 		limit:      "60 s (`HEADER_TIMEOUT`)",
 		attack:     "Slowloris: header sections that never end, on many connections",
 		peer:       "a header section of 64 KiB at 100 kbit/s (5 s)",
 		margin:     11,
-		attackTest: test{http1Tests, "TestHeaderSectionThatDoesNotEndClosesTheConnection"},
-		peerTest:   test{http1Tests, "TestHeaderSectionInManyPacketsIsServed"},
+		attackTest: test{http1Tests, "TestIncompleteHeaderTimesOut"},
+		peerTest:   test{http1Tests, "TestSplitHeaderReturns200"},
 	},
 	bound.HeaderSection: {
 		limit:      "1 MiB (`MAX_HEADER_BYTES`), 1000 fields, 64 options and 1 KiB of `Connection`, 4 KiB of `Trailer`",
 		attack:     "header sections that hold memory, lists that cost time",
 		peer:       "a Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), 5 connection options",
 		margin:     10,
-		attackTest: test{http1Tests, "TestHeaderSectionThatIsTooLargeIsRejected"},
-		peerTest:   test{http1Tests, "TestHeaderSectionOfAllKnownClientsIsServed"},
+		attackTest: test{http1Tests, "TestLargeHeaderReturnsError"},
+		peerTest:   test{http1Tests, "TestKerberosHeaderReturns200"},
 	},
 	bound.BodyTimeout: {
 		limit:      "60 s without a byte (`BODY_TIMEOUT`)",
 		attack:     "requests that hold a slot because their body does not arrive",
 		peer:       "an upload during the handover of a mobile network (5 s)",
 		margin:     12,
-		attackTest: test{http1Tests, "TestRequestBodyThatStopsFailsTheRequest"},
-		peerTest:   test{http1Tests, "TestRequestBodyInManyPacketsIsServed"},
+		attackTest: test{http1Tests, "TestIncompleteBodyReturns504"},
+		peerTest:   test{http1Tests, "TestSplitBodyReturns200"},
 	},
 	bound.BodySize: {
 		limit:      "none (`MAX_BODY_BYTES`)",
 		attack:     "bodies that fill the memory of the user container",
 		peer:       "the largest upload of the application",
 		reason:     "The operator chooses the value. There is no default.",
-		attackTest: test{http1Tests, "TestRequestBodyThatIsTooLargeIsRejected"},
-		peerTest:   test{http1Tests, "TestRequestBodyOfTheMaximumSizeIsServed"},
+		attackTest: test{http1Tests, "TestLargeBodyReturns413"},
+		peerTest:   test{http1Tests, "TestMaxBodyReturns200"},
 	},
 	bound.ChunkExtensions: {
 		limit:      "2 KiB more than the content",
 		attack:     "chunk extensions that cost time and carry nothing (CVE-2023-39326)",
 		peer:       "a client that signs each chunk (85 bytes)",
 		margin:     24,
-		attackTest: test{http1Tests, "TestChunkExtensionsWithoutContentAreRejected"},
-		peerTest:   test{http1Tests, "TestChunkExtensionsWithContentAreServed"},
+		attackTest: test{http1Tests, "TestLongChunkExtensionReturns400"},
+		peerTest:   test{http1Tests, "TestSignedChunksReturn200"},
 	},
 	bound.TrailerSection: {
 		limit:      "4 KiB",
 		attack:     "trailers that hold memory",
 		peer:       "an upload to object storage: a checksum and a signature (160 bytes)",
 		margin:     25,
-		attackTest: test{http1Tests, "TestTrailerSectionThatIsTooLargeIsRejected"},
-		peerTest:   test{http1Tests, "TestTrailerSectionOfAnUploadIsServed"},
+		attackTest: test{http1Tests, "TestLargeTrailerReturns400"},
+		peerTest:   test{http1Tests, "TestChecksumTrailerReturns200"},
 	},
 	bound.TunnelTimeout: {
 		limit:      "30 s without a byte after one direction is closed",
 		attack:     "half-closed tunnels that hold slots",
 		peer:       "the output of a command after the end of its input, as in `docker exec`",
 		reason:     "The output of a command can pause for any time. A longer bound lets half-closed tunnels hold slots longer.",
-		attackTest: test{upstreamTests, "TestHalfClosedTunnelWithoutDataIsClosed"},
-		peerTest:   test{upstreamTests, "TestHalfClosedTunnelWithDataStaysOpen"},
+		attackTest: test{upstreamTests, "TestIdleHalfClosedTunnelTimesOut"},
+		peerTest:   test{upstreamTests, "TestActiveHalfClosedTunnelStaysOpen"},
 	},
 	bound.MaxConnections: {
 		limit:      "none (`MAX_CONNECTIONS`)",
 		attack:     "connections without requests that fill memory and file descriptors",
 		peer:       "all connections of the clients",
 		reason:     "The operator chooses the value. There is no default.",
-		attackTest: test{connlimitTests, "TestConnectionsWithoutRequestsAreClosedForNewOnes"},
-		peerTest:   test{connlimitTests, "TestConnectionsUpToTheLimitStayOpen"},
+		attackTest: test{connlimitTests, "TestMaxConnectionsClosesIdleConnections"},
+		peerTest:   test{connlimitTests, "TestMaxConnectionsKeepsIdleConnections"},
 	},
 	bound.TLSHandshakeTimeout: {
 		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",
 		attack:     "handshakes that never end, on many connections",
 		peer:       "two round trips by satellite (1 s)",
 		margin:     10,
-		attackTest: test{linkTests, "TestHandshakeThatDoesNotEndIsClosed"},
-		peerTest:   test{linkTests, "TestHandshakeInManyPacketsCompletes"},
+		attackTest: test{linkTests, "TestIncompleteHandshakeTimesOut"},
+		peerTest:   test{linkTests, "TestSplitHandshakeSucceeds"},
 	},
 	bound.TLSHandshakeStall: {
 		limit:      "1 s for each flight while 256 handshakes are in progress and others wait",
@@ -192,57 +192,56 @@ var proofs = [bound.NumNames]proof{
 		peer:       "a round trip with a lost packet (0.3 s)",
 		margin:     3,
 		reason:     "The bound acts only during a flood, and a client can connect again. A longer bound makes all clients wait longer.",
-		attackTest: test{linkTests, "TestHandshakeThatStallsIsClosedForOthers"},
-		peerTest:   test{linkTests, "TestHandshakesOfManyClientsComplete"},
+		attackTest: test{linkTests, "TestStalledHandshakeIsClosed"},
+		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeQueue: {
 		limit:      "10 s, which is the time of 20 000 handshakes",
 		attack:     "more handshakes than the processor can complete",
 		peer:       "2000 connections that are opened again at the same time",
 		margin:     10,
-		attackTest: test{linkTests, "TestHandshakeThatGetsNoTurnIsClosed"},
-		peerTest:   test{linkTests, "TestHandshakesOfManyClientsComplete"},
+		attackTest: test{linkTests, "TestQueuedHandshakeTimesOut"},
+		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},
 	bound.TLSHandshakeSize: {
-		limit:      "8 KiB, or 32 KiB if client certificates are requested",
+		limit:      "64 KiB, or 128 KiB if client certificates are requested; 8 or 32 KiB after long handshakes have used 1 MiB together",
 		attack:     "long handshakes that hold memory: crypto/tls holds four times their length",
 		peer:       "a browser with a post-quantum key share (1.8 KiB), or a certificate chain of 10 KiB",
-		margin:     3,
-		reason:     "256 handshakes of this size hold 8 MiB, and a small pod has 64 MiB.",
-		attackTest: test{linkTests, "TestHandshakeThatIsTooLongIsClosed"},
-		peerTest:   test{linkTests, "TestHandshakeOfABrowserCompletes"},
+		margin:     12,
+		attackTest: test{linkTests, "TestLongHandshakeIsClosed"},
+		peerTest:   test{linkTests, "TestBrowserHandshakeSucceeds"},
 	},
 	bound.TLSNoContent: {
 		limit:      "20 KiB without a byte of content; crypto/tls ends a connection after 16 such records",
 		attack:     "TLS messages that never end or carry nothing",
 		peer:       "one KeyUpdate between two records",
 		margin:     16,
-		attackTest: test{linkTests, "TestTLSMessageWithoutEndClosesTheConnection"},
-		peerTest:   test{linkTests, "TestKeyUpdatesWithContentAreAccepted"},
+		attackTest: test{linkTests, "TestEndlessTLSMessageClosesConnection"},
+		peerTest:   test{linkTests, "TestKeyUpdatesBetweenContentSucceed"},
 	},
 	bound.TLSUnreadReplies: {
 		limit:      "66 KiB",
 		attack:     "a flood of KeyUpdate without reading the replies",
 		peer:       "one reply to a KeyUpdate (27 bytes) in flight",
 		margin:     2500,
-		attackTest: test{linkTests, "TestUnreadRepliesToKeyUpdatesCloseTheConnection"},
-		peerTest:   test{linkTests, "TestReadRepliesToKeyUpdatesKeepTheConnection"},
+		attackTest: test{linkTests, "TestUnreadKeyUpdatesCloseConnection"},
+		peerTest:   test{linkTests, "TestReadKeyUpdatesSucceed"},
 	},
 	bound.PortConnections: {
 		limit:      "256 for each port",
 		attack:     "connections that keep scrapers and the autoscaler out",
 		peer:       "two Prometheus servers, the autoscaler and 20 preStop hooks",
 		margin:     11,
-		attackTest: test{portTests, "TestSilentConnectionsToSmallPortAreClosedForOthers"},
-		peerTest:   test{portTests, "TestScrapersOnSmallPortKeepTheirConnections"},
+		attackTest: test{portTests, "TestMaxConnectionsClosesSilentConnection"},
+		peerTest:   test{portTests, "TestScrapersKeepConnections"},
 	},
 	bound.PortHeaderSection: {
 		limit:      "100 lines, and 256 KiB of all incomplete header sections",
 		attack:     "header sections that never end and hold memory",
 		peer:       "Prometheus: 9 lines in 500 bytes",
 		margin:     11,
-		attackTest: test{portTests, "TestHeaderSectionsWithoutEndOnSmallPortAreClosed"},
-		peerTest:   test{portTests, "TestHeaderSectionsOfScrapersOnSmallPortAreServed"},
+		attackTest: test{portTests, "TestIncompleteHeadersAreClosed"},
+		peerTest:   test{portTests, "TestScraperHeaderReturns200"},
 	},
 	bound.PortHandshake: {
 		limit:      "32 KiB and 10 s; 64 incomplete handshakes",
@@ -250,8 +249,8 @@ var proofs = [bound.NumNames]proof{
 		peer:       "a scraper with a certificate chain of 10 KiB",
 		margin:     3,
 		reason:     "64 handshakes of this size hold 8 MiB, and a small pod has 64 MiB.",
-		attackTest: test{portTests, "TestHandshakesWithoutEndOnSmallPortAreClosed"},
-		peerTest:   test{portTests, "TestHandshakesOfScrapersOnSmallPortComplete"},
+		attackTest: test{portTests, "TestIncompleteHandshakeIsClosed"},
+		peerTest:   test{portTests, "TestScraperHandshakeSucceeds"},
 	},
 	bound.AppControlFrames: {
 		limit:  "10 times the bound of a client",
@@ -270,50 +269,50 @@ var proofs = [bound.NumNames]proof{
 		attack:     "informational responses without end",
 		peer:       "102 (Processing) every 20 s (RFC 2518 section 10.1)",
 		margin:     20,
-		attackTest: test{upstreamTests, "TestInformationalResponsesWithoutEndFailTheRequest"},
-		peerTest:   test{upstreamTests, "TestInformationalResponsesOfAnHourOfWorkAreForwarded"},
+		attackTest: test{upstreamTests, "TestManyInformationalResponsesReturnError"},
+		peerTest:   test{upstreamTests, "TestSlowInformationalResponsesAreForwarded"},
 	},
 	bound.AppHeaderSection: {
 		limit:      "256 KiB, 1000 fields, 1 KiB of `Connection`, 16 KiB of `Trailer`",
 		attack:     "a response header section that never ends",
 		peer:       "16 KiB, which clients such as Node.js accept, and 100 fields",
 		margin:     10,
-		attackTest: test{upstreamTests, "TestHeaderSectionOfAppWithoutEndFailsTheRequest"},
-		peerTest:   test{upstreamTests, "TestHeaderSectionOfAppThatClientsAcceptIsForwarded"},
+		attackTest: test{upstreamTests, "TestLargeResponseHeaderReturnsError"},
+		peerTest:   test{upstreamTests, "TestUsualResponseHeaderIsForwarded"},
 	},
 	bound.AppChunkExtensions: {
 		limit:      "2 KiB more than the content",
 		attack:     "chunk extensions that cost time and carry nothing",
 		peer:       "an application that signs each chunk (85 bytes)",
 		margin:     24,
-		attackTest: test{upstreamTests, "TestChunkExtensionsOfAppWithoutContentFailTheRequest"},
-		peerTest:   test{upstreamTests, "TestChunkExtensionsOfAppWithContentAreForwarded"},
+		attackTest: test{upstreamTests, "TestLongResponseChunkExtensionReturnsError"},
+		peerTest:   test{upstreamTests, "TestSignedResponseChunksAreForwarded"},
 	},
 	bound.AppTrailerSection: {
 		limit:      "16 KiB",
 		attack:     "trailers that hold memory",
 		peer:       "`Server-Timing` with 64 steps (1 KiB)",
 		margin:     16,
-		attackTest: test{upstreamTests, "TestTrailerSectionOfAppWithoutEndFailsTheRequest"},
-		peerTest:   test{upstreamTests, "TestTrailerSectionOfAppWithTimingIsForwarded"},
+		attackTest: test{upstreamTests, "TestLargeResponseTrailerReturnsError"},
+		peerTest:   test{upstreamTests, "TestTimingTrailerIsForwarded"},
 	},
 	bound.AppHeadBody: {
 		limit:      "no content",
 		attack:     "content that would be read as the next response",
 		peer:       "an application that responds to HEAD without content (RFC 9110 section 9.3.2)",
 		reason:     "The request succeeds. Only the connection to the user container is not reused.",
-		attackTest: test{upstreamTests, "TestContentAfterHeadResponseClosesTheConnection"},
-		peerTest:   test{upstreamTests, "TestHeadResponsesWithLengthReuseTheConnection"},
+		attackTest: test{upstreamTests, "TestHeadResponseWithBodyClosesConnection"},
+		peerTest:   test{upstreamTests, "TestHeadResponseReusesConnection"},
 	},
 }
 
-func TestBoundsPageListsEveryBound(t *testing.T) {
+func TestBoundsPageIsUpToDate(t *testing.T) {
 	for name, table := range map[string]string{"bounds": boundTable(), "margins": marginTable(), "narrow": narrowList(), "tests": testTable()} {
 		harness.Document(t, page, name, "\n"+table+"\n", *update)
 	}
 }
 
-func TestBoundsHaveAMarginOrAReason(t *testing.T) {
+func TestNarrowMarginsHaveReasons(t *testing.T) {
 	for name, p := range proofs {
 		if p.limit == "" || p.attack == "" || p.peer == "" {
 			t.Errorf("%v: got limit %q, attack %q, peer %q, want all of them", bound.Name(name), p.limit, p.attack, p.peer)

@@ -9,7 +9,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestConnectionsWithoutRequestsAreClosedForNewOnes(t *testing.T) {
+func TestMaxConnectionsClosesIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 10)
 		all := m.in(30)
@@ -19,7 +19,7 @@ func TestConnectionsWithoutRequestsAreClosedForNewOnes(t *testing.T) {
 	})
 }
 
-func TestConnectionsUpToTheLimitStayOpen(t *testing.T) {
+func TestMaxConnectionsKeepsIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 10)
 		all := m.answered(10)

@@ -66,8 +66,8 @@ const (
 	states   = serving
 )
 
-// New returns a limit of so many connections; 0 or less: none, nil is returned. bounds records
-// the connections that are closed for others; nil: they are not recorded.
+// New returns a limit of most connections, or nil if most is 0 or less. bounds records the
+// connections that the limit closes. It may be nil.
 func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// ClientBound returns the bound that a client exceeded if reading its request returned err. ok
-// is false if err has another cause.
+// ClientBound returns the bound that a client exceeded if reading its request returned err. If
+// err is not caused by a bound, ok is false.
 func ClientBound(err error) (name bound.Name, ok bool) {
 	if errors.Is(err, ErrTooLarge) {
 		return bound.BodySize, true
@@ -53,11 +53,11 @@ func wordOf(err error) wire.Word {
 }
 
 // infoInterval is the interval at which the user container can send informational responses
-// for any time. RFC 2518 section 10.1 requires one 102 every 20 s at most.
+// without a limit. In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.
 const infoInterval = time.Second
 
-// TooManyInfos reports whether n informational responses are too many for one request. elapsed
-// is the time since the first one. [MaxInfos] are allowed, and one more for each second.
+// TooManyInfos reports whether n informational responses to one request exceed the limit, which
+// is [MaxInfos] plus one for each second. elapsed is the time since the first response.
 func TooManyInfos(n int, elapsed time.Duration) bool {
 	return n > MaxInfos+int(elapsed/infoInterval)
 }

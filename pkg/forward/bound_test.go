@@ -10,7 +10,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-func TestErrorsReturnTheExceededBound(t *testing.T) {
+func TestErrorReturnsBound(t *testing.T) {
 	const none = bound.NumNames
 	for _, c := range []struct {
 		err         error
@@ -41,7 +41,7 @@ func TestErrorsReturnTheExceededBound(t *testing.T) {
 	}
 }
 
-func TestInformationalResponsesAreCreditedByTime(t *testing.T) {
+func TestTooManyInfosAllowsOnePerSecond(t *testing.T) {
 	for _, c := range []struct {
 		n       int
 		elapsed time.Duration

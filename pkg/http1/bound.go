@@ -15,9 +15,8 @@ import (
 // hit records that a bound acted on the client.
 func (c *conn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
-// recordLateHead records that the client did not send a header section in time if reading it
-// returned err. A connection that is closed for another one, or because the server shuts down,
-// exceeded no bound.
+// recordLateHead records a timeout if reading a header section returned err. It does not record
+// connections that the server closes because of a shutdown or a new connection.
 func (c *conn) recordLateHead(err error) {
 	if !c.owing || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
@@ -34,8 +33,8 @@ func (c *conn) recordLateHead(err error) {
 	}
 }
 
-// recordRefusal records the bound that a header section exceeds which is refused with status.
-// err is the error of the parser.
+// recordRefusal records the bound of a header section that is rejected with the given status.
+// err is the error returned by the parser.
 func (c *conn) recordRefusal(status int, err error) {
 	if status == http.StatusRequestHeaderFieldsTooLarge {
 		c.hit(bound.HeaderSection)
@@ -44,15 +43,14 @@ func (c *conn) recordRefusal(status int, err error) {
 	}
 }
 
-// A blockage is the transfer that was blocked by the client when an exchange was broken off.
-// The clocks of the request return one reason for several timeouts. It is safe for concurrent
-// use.
+// A blockage records which transfer the client blocked when the exchange was aborted, because
+// several timeouts have the same reason. It is safe for concurrent use.
 type blockage struct {
-	reading atomic.Bool  // the next byte of the request body is awaited
-	bound   atomic.Int32 // the bound of the blocked transfer, plus 1; 0: no transfer was blocked
+	reading atomic.Bool  // a read of the request body is in progress
+	bound   atomic.Int32 // the exceeded bound plus 1; 0: none
 }
 
-// noteBlockage records the blocked transfer. The alarm calls it when it breaks the exchange off.
+// noteBlockage records the blocked transfer. It is called when the exchange is aborted.
 func (x *exchange) noteBlockage() {
 	clocks := &x.c.server.proxy.Clocks
 	expires := func(clock time.Duration) bool { return clock > 0 && (clocks.Idle == 0 || clock < clocks.Idle) }

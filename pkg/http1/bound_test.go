@@ -24,14 +24,14 @@ func defaults(p *queue.Proxy, s *proxytest.Options) {
 	p.Clocks.Body, p.Clocks.Send = time.Minute, 5*time.Minute
 }
 
-func TestSilentConnectionIsClosed(t *testing.T) {
+func TestSilentConnectionTimesOut(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
 	proxy.Dial().WantEnd()
 	proxy.WantBounds(bound.SilentConnection)
 }
 
 // A browser opens connections in advance and uses them later.
-func TestConnectionOpenedInAdvanceIsServed(t *testing.T) {
+func TestIdleNewConnectionServesRequest(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	var early []*harness.Client
 	for range 6 {
@@ -46,7 +46,7 @@ func TestConnectionOpenedInAdvanceIsServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestHeaderSectionThatDoesNotEndClosesTheConnection(t *testing.T) {
+func TestIncompleteHeaderTimesOut(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = soon })
 	c := proxy.Dial()
 	c.Get("/first")
@@ -56,7 +56,7 @@ func TestHeaderSectionThatDoesNotEndClosesTheConnection(t *testing.T) {
 }
 
 // A client on a slow network: a header section of 64 KiB in many packets.
-func TestHeaderSectionInManyPacketsIsServed(t *testing.T) {
+func TestSplitHeaderReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	c := proxy.Dial()
 	text := "GET / HTTP/1.1\r\nHost: a\r\nCookie: " + strings.Repeat("c", 64<<10) + "\r\n\r\n"
@@ -67,7 +67,7 @@ func TestHeaderSectionInManyPacketsIsServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestHeaderSectionThatIsTooLargeIsRejected(t *testing.T) {
+func TestLargeHeaderReturnsError(t *testing.T) {
 	for name, c := range map[string]struct {
 		fields string
 		status int
@@ -91,7 +91,7 @@ func TestHeaderSectionThatIsTooLargeIsRejected(t *testing.T) {
 
 // A Kerberos token of 64 KiB, 100 fields (the default limit of Envoy), and the connection
 // options and trailers of an HTTP/1.1 client that offers h2c and gRPC.
-func TestHeaderSectionOfAllKnownClientsIsServed(t *testing.T) {
+func TestKerberosHeaderReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	c := proxy.Dial()
 	c.Send("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Negotiate " + strings.Repeat("a", 64<<10) + "\r\n" +
@@ -101,7 +101,7 @@ func TestHeaderSectionOfAllKnownClientsIsServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestRequestBodyThatStopsFailsTheRequest(t *testing.T) {
+func TestIncompleteBodyReturns504(t *testing.T) {
 	for name, text := range map[string]string{
 		"with a length": "Content-Length: 5\r\n\r\nab",
 		"in chunks":     "Transfer-Encoding: chunked\r\n\r\n5\r\nab",
@@ -117,7 +117,7 @@ func TestRequestBodyThatStopsFailsTheRequest(t *testing.T) {
 }
 
 // Each byte of the body starts the timeout again, so only a pause exceeds it.
-func TestRequestBodyInManyPacketsIsServed(t *testing.T) {
+func TestSplitBodyReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	c := proxy.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\n")
@@ -128,7 +128,7 @@ func TestRequestBodyInManyPacketsIsServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestIdleTimeoutOfTheAppIsNoBound(t *testing.T) {
+func TestAppIdleTimeoutRecordsNoBound(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, func(conn *harness.AppConn) { conn.Request(); conn.Hang() }),
 		func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = queue.Clocks{Idle: soon} })
 	c := proxy.Dial()
@@ -137,7 +137,7 @@ func TestIdleTimeoutOfTheAppIsNoBound(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestRequestBodyThatIsTooLargeIsRejected(t *testing.T) {
+func TestLargeBodyReturns413(t *testing.T) {
 	for name, text := range map[string]string{
 		"with a length": "Content-Length: 11\r\n\r\n",
 		"in chunks":     "Transfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
@@ -152,7 +152,7 @@ func TestRequestBodyThatIsTooLargeIsRejected(t *testing.T) {
 	}
 }
 
-func TestRequestBodyOfTheMaximumSizeIsServed(t *testing.T) {
+func TestMaxBodyReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.MaxBodyBytes = 10 })
 	c := proxy.Dial()
 	for _, text := range []string{"Content-Length: 10\r\n\r\n1234567890", "Transfer-Encoding: chunked\r\n\r\na\r\n1234567890\r\n0\r\n\r\n"} {
@@ -174,7 +174,7 @@ func large(size int) func(conn *harness.AppConn) {
 	}
 }
 
-func TestClientThatDoesNotReadIsClosed(t *testing.T) {
+func TestUnreadResponseTimesOut(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, large(64<<20)), func(p *queue.Proxy, s *proxytest.Options) {
 		p.Clocks = queue.Clocks{Send: soon}
 		s.Narrow = true
@@ -185,9 +185,9 @@ func TestClientThatDoesNotReadIsClosed(t *testing.T) {
 	harness.Equal(t, proxy.Observed(1)[0].Reason, queue.IdleTimeout, "reason")
 }
 
-// Each piece that the client reads starts the timeout again: a client that reads 1 KiB at a
-// time while the buffers of the kernel are full.
-func TestClientThatReadsInSmallPiecesIsServed(t *testing.T) {
+// The client reads 1 KiB at a time while the buffers of the kernel are full. The timeout is reset
+// after each write.
+func TestSlowReaderReceivesResponse(t *testing.T) {
 	const size = 16 << 20
 	proxy := proxytest.Start(t, harness.NewApp(t, large(size)), defaults)
 	c := proxy.Dial()
@@ -203,7 +203,7 @@ func TestClientThatReadsInSmallPiecesIsServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestChunkExtensionsWithoutContentAreRejected(t *testing.T) {
+func TestLongChunkExtensionReturns400(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + strings.Repeat("a", 3000))
@@ -212,7 +212,7 @@ func TestChunkExtensionsWithoutContentAreRejected(t *testing.T) {
 }
 
 // A client that signs each chunk of 1 KiB.
-func TestChunkExtensionsWithContentAreServed(t *testing.T) {
+func TestSignedChunksReturn200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	signature := ";chunk-signature=" + strings.Repeat("a", 64) + "\r\n"
 	c := proxy.Dial()
@@ -222,7 +222,7 @@ func TestChunkExtensionsWithContentAreServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestTrailerSectionThatIsTooLargeIsRejected(t *testing.T) {
+func TestLargeTrailerReturns400(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
 	c := proxy.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("a", 5000))
@@ -231,7 +231,7 @@ func TestTrailerSectionThatIsTooLargeIsRejected(t *testing.T) {
 }
 
 // The trailers of an upload to object storage: a checksum and a signature.
-func TestTrailerSectionOfAnUploadIsServed(t *testing.T) {
+func TestChecksumTrailerReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	c := proxy.Dial()
 	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
@@ -240,7 +240,7 @@ func TestTrailerSectionOfAnUploadIsServed(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestIdleConnectionIsClosedForANewOne(t *testing.T) {
+func TestMaxConnectionsClosesIdleConnection(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.Connections = connlimit.New(1, s.Bounds) })
 	first := proxy.Dial()
 	first.Get("/p")
@@ -249,7 +249,7 @@ func TestIdleConnectionIsClosedForANewOne(t *testing.T) {
 	proxy.WantBounds(bound.MaxConnections)
 }
 
-func TestShutdownIsNoBound(t *testing.T) {
+func TestShutdownRecordsNoBound(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	silent, idle := proxy.Dial(), proxy.Dial()
 	idle.Get("/p")

@@ -48,7 +48,7 @@ func wantClosed(t *testing.T, server *link.Server, bounds *bound.Recorder, text 
 	wantBounds(t, bounds, name)
 }
 
-func TestHandshakeThatDoesNotEndIsClosed(t *testing.T) {
+func TestIncompleteHandshakeTimesOut(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
 	wantClosed(t, recordingServer(soon, bounds), bounds, beginning, bound.TLSHandshakeTimeout)
 }
@@ -66,7 +66,7 @@ func (s slow) Write(b []byte) (n int, err error) {
 }
 
 // A client on a network with small packets: each byte of its handshake arrives separately.
-func TestHandshakeInManyPacketsCompletes(t *testing.T) {
+func TestSplitHandshakeSucceeds(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
 	c, err := newShaker(t, recordingServer(0, bounds)).dial("127.0.0.1")
 	harness.NoError(t, err)
@@ -76,12 +76,12 @@ func TestHandshakeInManyPacketsCompletes(t *testing.T) {
 	wantBounds(t, bounds)
 }
 
-func TestSilentTLSConnectionIsClosed(t *testing.T) {
+func TestSilentTLSConnectionTimesOut(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
 	wantClosed(t, recordingServer(soon, bounds), bounds, "", bound.SilentConnection)
 }
 
-func TestHandshakeThatStallsIsClosedForOthers(t *testing.T) {
+func TestStalledHandshakeIsClosed(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
 	server := recordingServer(0, bounds)
 	server.SetMaxHandshakes(1)
@@ -97,15 +97,15 @@ func TestHandshakeThatStallsIsClosedForOthers(t *testing.T) {
 	wantBounds(t, bounds, bound.TLSHandshakeStall)
 }
 
-func TestHandshakeThatGetsNoTurnIsClosed(t *testing.T) {
+func TestQueuedHandshakeTimesOut(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
 	server := recordingServer(soon, bounds)
 	server.SetMaxHandshakes(0)
 	wantClosed(t, server, bounds, beginning, bound.TLSHandshakeQueue)
 }
 
-// All clients of a pod connect again at the same moment, after a restart of a proxy.
-func TestHandshakesOfManyClientsComplete(t *testing.T) {
+// The clients connect at the same time, for example after a restart of a proxy.
+func TestConcurrentHandshakesSucceed(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
 	server := recordingServer(0, bounds)
 	server.SetMaxHandshakes(4)
@@ -118,17 +118,46 @@ func TestHandshakesOfManyClientsComplete(t *testing.T) {
 	wantBounds(t, bounds)
 }
 
-func TestHandshakeThatIsTooLongIsClosed(t *testing.T) {
+func TestLongHandshakeIsClosed(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
-	hello := "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 9<<10)
-	wantClosed(t, recordingServer(0, bounds), bounds, hello, bound.TLSHandshakeSize)
+	wantClosed(t, recordingServer(0, bounds), bounds, longHello(), bound.TLSHandshakeSize)
 }
 
-// The ClientHello of a browser with a post-quantum key share has about 1.8 KiB.
-func TestHandshakeOfABrowserCompletes(t *testing.T) {
+// longHello returns a ClientHello of 65,280 bytes in records of 16 KiB.
+func longHello() string {
+	record := "\x16\x03\x01\x40\x00"
+	return record + "\x01\x00\xff\x00" + strings.Repeat("x", 16<<10-4) + strings.Repeat(record+strings.Repeat("x", 16<<10), 3)
+}
+
+// The handshakes in progress share the memory for long handshakes.
+func TestLongHandshakesShareExtraBytes(t *testing.T) {
 	bounds := bound.NewRecorder(nil)
-	config := kinds["TLS 1.3"].Clone() // Go sends a post-quantum key share, too
-	config.NextProtos = []string{"http/1.1", strings.Repeat("x", 200), strings.Repeat("y", 200)}
+	server := recordingServer(0, bounds)
+	server.SetExtraBytes(16 << 10)
+	s := newShaker(t, server)
+	for range 2 { // the first one returns its bytes
+		c, err := s.dial("127.0.0.1")
+		harness.NoError(t, err)
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(harness.Patience))
+		_, _ = io.WriteString(c, longHello())
+		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {
+			t.Errorf("got %v, want the connection closed", err)
+		}
+	}
+	harness.Until(t, "bytes of both handshakes returned", func() bool { return server.ExtraBytes() == 16<<10 })
+	harness.Equal(t, bounds.Count(bound.TLSHandshakeSize), 2, "events")
+}
+
+// The ClientHello of a browser with a post-quantum key share has about 1.8 KiB. This one is ten
+// times as long.
+func TestBrowserHandshakeSucceeds(t *testing.T) {
+	bounds := bound.NewRecorder(nil)
+	config := kinds["TLS 1.3"].Clone()
+	for range 75 {
+		config.NextProtos = append(config.NextProtos, strings.Repeat("x", 250))
+	}
+	config.NextProtos = append(config.NextProtos, "http/1.1")
 	newPairOf(t, config, recordingServer(0, bounds))
 	wantBounds(t, bounds)
 }
@@ -150,7 +179,7 @@ const (
 	updateRequested = 1
 )
 
-func TestTLSMessageWithoutEndClosesTheConnection(t *testing.T) {
+func TestEndlessTLSMessageClosesConnection(t *testing.T) {
 	p, f, bounds := recordingForger(t)
 	go func() {
 		message := append([]byte{keyUpdate, 0, 0xff, 0}, make([]byte, 60<<10)...)
@@ -192,13 +221,13 @@ func exchangeKeys(t *testing.T, p pair, f *forger, n, updates, size int) {
 
 // A client that updates its keys before each record of 16 KiB. Libraries update keys after
 // gigabytes.
-func TestKeyUpdatesWithContentAreAccepted(t *testing.T) {
+func TestKeyUpdatesBetweenContentSucceed(t *testing.T) {
 	p, f, bounds := recordingForger(t)
 	exchangeKeys(t, p, f, 100, 10, 16<<10)
 	wantBounds(t, bounds)
 }
 
-func TestUnreadRepliesToKeyUpdatesCloseTheConnection(t *testing.T) {
+func TestUnreadKeyUpdatesCloseConnection(t *testing.T) {
 	p, f, bounds := recordingForger(t)
 	_ = p.wire.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
 	_ = p.link.TCP().SetWriteBuffer(16 << 10)
@@ -219,7 +248,7 @@ func TestUnreadRepliesToKeyUpdatesCloseTheConnection(t *testing.T) {
 }
 
 // A client that requests new keys after each byte, and reads the replies.
-func TestReadRepliesToKeyUpdatesKeepTheConnection(t *testing.T) {
+func TestReadKeyUpdatesSucceed(t *testing.T) {
 	p, f, bounds := recordingForger(t)
 	exchangeKeys(t, p, f, 3000, 1, 1)
 	wantBounds(t, bounds)

@@ -7,3 +7,13 @@ func (s *Server) SetMaxHandshakes(n int) { s.handshakes.most = n }
 
 // SetStallTime sets how long a handshake may wait for its client, before the first one.
 func (s *Server) SetStallTime(d time.Duration) { s.handshakes.stall = d }
+
+// SetExtraBytes sets how many bytes long handshakes share, before the first one.
+func (s *Server) SetExtraBytes(n int) { s.handshakes.extra = n }
+
+// ExtraBytes returns how many of these bytes are left.
+func (s *Server) ExtraBytes() int {
+	s.handshakes.mu.Lock()
+	defer s.handshakes.mu.Unlock()
+	return s.handshakes.extra
+}

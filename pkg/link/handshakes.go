@@ -15,6 +15,11 @@ const (
 	// maxHandshakes is how many handshakes of a listener may go on at once: with what
 	// crypto/tls holds for each, up to 32 KiB, 8 MiB.
 	maxHandshakes = 256
+	// extraBytes is the number of bytes that all handshakes in progress can receive in addition
+	// to helloBytes or chainBytes each. crypto/tls holds up to four times as much.
+	extraBytes = 1 << 20
+	// extension is the number of bytes that a handshake takes from extraBytes at a time.
+	extension = 8 << 10
 	// stallTime is how long a handshake may wait for its client's next flight while another
 	// one waits for its place. There are two or three flights (RFC 8446 section 2).
 	stallTime = time.Second
@@ -25,13 +30,16 @@ const (
 // handshake is one that goes on, or waits for its turn.
 type handshake struct {
 	conn    *Conn
-	allowed int          // bytes that it may still take
-	heard   atomic.Bool  // a byte of it has arrived
-	since   atomic.Int64 // when it began to wait for its client, nanoseconds since 1970; 0: it does not wait
-	waited  atomic.Int64 // before that for the same flight, nanoseconds
+	allowed int         // bytes that it may still take
+	heard   atomic.Bool // a byte of it has arrived
+
+	extendable int          // bytes that it can still take from handshakes.extra
+	extended   int          // bytes that it has taken from there
+	since      atomic.Int64 // when it began to wait for its client, nanoseconds since 1970; 0: it does not wait
+	waited     atomic.Int64 // before that for the same flight, nanoseconds
 
 	// Of the queue; guarded by handshakes.mu.
-	stalled bool          // its connection was closed because it stalled
+	stalled bool          // true after the connection was closed by endStalled
 	turn    chan struct{} // closed when it may go on
 	client  *client
 	element *list.Element // of client.waiting; nil: it does not wait for its turn any more
@@ -76,6 +84,7 @@ type handshakes struct {
 	turns   list.List // of *client, those who have handshakes that wait, the next one first
 	clients map[netip.Addr]*client
 	waiting int
+	extra   int  // bytes that handshakes can still take, see extraBytes
 	looking bool // endStalled will be called
 }
 
@@ -87,7 +96,7 @@ type client struct {
 }
 
 func (s *handshakes) init(bounds *bound.Recorder) {
-	s.most, s.stall, s.bounds = maxHandshakes, stallTime, bounds
+	s.most, s.stall, s.bounds, s.extra = maxHandshakes, stallTime, bounds, extraBytes
 	s.going = make(map[*handshake]struct{})
 	s.clients = make(map[netip.Addr]*client)
 }
@@ -123,6 +132,7 @@ func (s *handshakes) end(h *handshake) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.going, h)
+	s.extra += h.extended
 	for len(s.going) < s.most && s.turns.Len() > 0 {
 		c := s.turns.Front().Value.(*client)
 		next := c.waiting.Front().Value.(*handshake)
@@ -131,6 +141,18 @@ func (s *handshakes) end(h *handshake) {
 		s.going[next] = struct{}{}
 		close(next.turn)
 	}
+}
+
+// extend allows h to receive more bytes. It reports whether it does.
+func (s *handshakes) extend(h *handshake) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(extension, s.extra, h.extendable)
+	s.extra -= n
+	h.extendable -= n
+	h.extended += n
+	h.allowed += n
+	return n > 0
 }
 
 // enqueue makes h wait for its turn. s.mu is held.

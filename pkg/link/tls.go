@@ -15,12 +15,16 @@ import (
 const (
 	// handshakeTime is how long a handshake may take: it is three messages.
 	handshakeTime = 10 * time.Second
-	// helloBytes is how much of a client's handshake is received, in bytes: most send
-	// less than 2 KiB. crypto/tls holds up to four times as much.
+	// helloBytes is the length of a client's handshake that is always received, in bytes. Most
+	// clients send less than 2 KiB. crypto/tls holds up to four times as much.
 	helloBytes = 8 << 10
-	// chainBytes is the same where clients show certificates; a chain of them is rarely
-	// longer than 10 KiB.
+	// chainBytes is helloBytes for servers that request client certificates. A chain of
+	// certificates is rarely longer than 10 KiB.
 	chainBytes = 32 << 10
+	// maxHelloBytes and maxChainBytes are the maximum lengths, in bytes. A handshake that is
+	// longer than helloBytes or chainBytes takes the rest from extraBytes.
+	maxHelloBytes = 64 << 10
+	maxChainBytes = 128 << 10
 	// maxUnread is how many bytes a client may send without a byte of content among
 	// them. A record has 16 KiB and a little more (RFC 8446 section 5.2), a message such
 	// as KeyUpdate some bytes; crypto/tls would collect 64 KiB of one.
@@ -29,6 +33,9 @@ const (
 	encryptAtOnce = 32 << 10
 	// recordOverhead is more than encryption adds to 16 KiB of content, in bytes.
 	recordOverhead = 512
+	// replyBatch is the number of bytes of replies that are sent together while content arrives.
+	// Small segments would fill the receive buffer of the client with their overhead.
+	replyBatch = 4 << 10
 	// recordSize is the content of the longest record, in bytes.
 	recordSize = 16 << 10
 )
@@ -92,18 +99,18 @@ type encryption struct {
 	pooled *[]byte // what out was taken from; nil: there is none
 	out    []byte  // not sent yet
 
-	writing atomic.Bool // content is being encrypted
-	replied atomic.Bool // out may contain replies to TLS messages
+	writing atomic.Bool  // content is being encrypted
+	replied atomic.Int32 // bytes of replies to TLS messages since the last batch
 }
 
 // Handshake makes the connection a server's TLS connection. It blocks, and comes
-// before everything else. The client may take 8 KiB for its part, or 32 KiB where it
-// is asked for a certificate. Deadlines are left to the owner of the connection, who may
+// before everything else. The client can send 8 KiB, or 32 KiB if a certificate is requested,
+// and up to 64 or 128 KiB if few other handshakes are long. Deadlines are left to the owner of the connection, who may
 // end the handshake by them.
 func (c *Conn) Handshake(s *Server) error {
-	h := &handshake{conn: c, allowed: helloBytes}
+	h := &handshake{conn: c, allowed: helloBytes, extendable: maxHelloBytes - helloBytes}
 	if s.config.ClientAuth != tls.NoClientCert {
-		h.allowed = chainBytes
+		h.allowed, h.extendable = chainBytes, maxChainBytes-chainBytes
 	}
 	var begun atomic.Bool
 	late := time.AfterFunc(s.timeout, func() {
@@ -182,7 +189,7 @@ func (e *encryption) Read(p []byte) (n int, err error) {
 // readHandshake is Read during the handshake. It sends what the client waits for.
 func (e *encryption) readHandshake(p []byte) (n int, err error) {
 	h := e.shaking
-	if h.allowed == 0 {
+	if h.allowed == 0 && !e.server.handshakes.extend(h) {
 		e.hit(bound.TLSHandshakeSize)
 		return 0, errLongHandshake
 	}
@@ -235,7 +242,7 @@ func (e *encryption) Write(p []byte) (int, error) {
 		e.take(len(p))
 	}
 	if !e.writing.Load() {
-		e.replied.Store(true)
+		e.replied.Add(int32(len(p)))
 	}
 	e.out = append(e.out, p...)
 	return len(p), nil
@@ -274,10 +281,11 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	n, err := e.conn.Read(p)
 	if n > 0 {
 		e.received = 0
-		// A client that sends content without a pause reads the replies meanwhile. An error is
-		// returned by the next write.
-		if e.replied.CompareAndSwap(true, false) && e.send(fd) != nil {
-			e.replied.Store(true)
+		// The client may read the replies while it sends content without a pause. The next write
+		// returns the error.
+		if e.replied.Load() >= replyBatch {
+			e.replied.Store(0)
+			_ = e.send(fd)
 		}
 		return n, nil
 	}

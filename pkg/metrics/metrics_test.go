@@ -162,7 +162,7 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 	})
 }
 
-func TestEveryBoundHasASeriesFromZero(t *testing.T) {
+func TestBoundsMetricContainsAllNames(t *testing.T) {
 	o := options("default")
 	o.Gauges.Bounds = bound.NewRecorder(nil)
 	m := newMetrics(t, o)

@@ -121,7 +121,7 @@ func addRest(r *registry, o *Options) {
 	if dropped := o.Gauges.SpansDropped; dropped != nil {
 		r.counter("queue_proxy_spans_dropped_total", "Spans that never reached the collector.", always(func() float64 { return float64(dropped()) }))
 	}
-	r.counter("queue_proxy_bounds_total", "Connections, streams and requests that a bound on the behavior of a peer closed, by bound; every bound is there from zero on.",
+	r.counter("queue_proxy_bounds_total", "Number of connections, streams and requests that were closed because a peer exceeded a bound.",
 		func(add func(float64, ...string)) {
 			for name := range bound.NumNames {
 				add(float64(o.Gauges.Bounds.Count(name)), name.String())

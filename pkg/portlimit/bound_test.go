@@ -43,7 +43,7 @@ func wantBounds(t *testing.T, bounds *bound.Recorder, names ...bound.Name) {
 	harness.Equal(t, len(bounds.States(time.Now())), len(names), "bounds with events")
 }
 
-func TestSilentConnectionsToSmallPortAreClosedForOthers(t *testing.T) {
+func TestMaxConnectionsClosesSilentConnection(t *testing.T) {
 	t.Parallel()
 	addr, bounds := recordingServer(t, 2)
 	for range 3 {
@@ -53,7 +53,7 @@ func TestSilentConnectionsToSmallPortAreClosedForOthers(t *testing.T) {
 }
 
 // Two replicas of Prometheus and the autoscaler keep a connection each.
-func TestScrapersOnSmallPortKeepTheirConnections(t *testing.T) {
+func TestScrapersKeepConnections(t *testing.T) {
 	t.Parallel()
 	addr, bounds := recordingServer(t, 3)
 	var scrapers []net.Conn
@@ -68,7 +68,7 @@ func TestScrapersOnSmallPortKeepTheirConnections(t *testing.T) {
 	wantBounds(t, bounds)
 }
 
-func TestHeaderSectionsWithoutEndOnSmallPortAreClosed(t *testing.T) {
+func TestIncompleteHeadersAreClosed(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"long fields": "X: " + strings.Repeat("x", headBytes),
@@ -83,7 +83,7 @@ func TestHeaderSectionsWithoutEndOnSmallPortAreClosed(t *testing.T) {
 }
 
 // Prometheus sends 7 fields in 500 bytes.
-func TestHeaderSectionsOfScrapersOnSmallPortAreServed(t *testing.T) {
+func TestScraperHeaderReturns200(t *testing.T) {
 	t.Parallel()
 	addr, bounds := recordingServer(t, 10)
 	c := dial(t, addr, "")
@@ -94,7 +94,7 @@ func TestHeaderSectionsOfScrapersOnSmallPortAreServed(t *testing.T) {
 	wantBounds(t, bounds)
 }
 
-func TestHandshakesWithoutEndOnSmallPortAreClosed(t *testing.T) {
+func TestIncompleteHandshakeIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		time time.Duration
@@ -114,7 +114,7 @@ func TestHandshakesWithoutEndOnSmallPortAreClosed(t *testing.T) {
 }
 
 // A scraper with a client certificate.
-func TestHandshakesOfScrapersOnSmallPortComplete(t *testing.T) {
+func TestScraperHandshakeSucceeds(t *testing.T) {
 	t.Parallel()
 	bounds := bound.NewRecorder(nil)
 	g := guard(t, func(h *portlimit.Handshakes) { h.Bounds = bounds })

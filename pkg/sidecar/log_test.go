@@ -205,7 +205,7 @@ func TestTheLevelCanBeChangedWhileTheLoggerIsInUse(t *testing.T) {
 	}
 }
 
-func TestBoundIsLoggedWithPeerAndCount(t *testing.T) {
+func TestBoundLogContainsPeerAndCount(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(log *zap.Logger) {
@@ -229,7 +229,7 @@ func TestBoundIsLoggedWithPeerAndCount(t *testing.T) {
 	}
 }
 
-func TestBlockedLogDoesNotBlockBounds(t *testing.T) {
+func TestBlockedLogDoesNotBlockHit(t *testing.T) {
 	s := &sidecar{}
 	s.recordBounds()
 	for name := range bound.NumNames {

@@ -18,7 +18,7 @@ type boundState struct {
 	LastHour uint64    `json:"lastHour"` // events in the last hour
 	Last     time.Time `json:"last"`     // time of the latest event
 	Peer     string    `json:"peer"`     // address of the peer of the latest event
-	Cause    string    `json:"cause"`    // a sentence for people: the cause, and what to do
+	Cause    string    `json:"cause"`    // cause of the events and the action for an operator
 }
 
 // boundStates returns the states for the page, the bound with the most events in the last hour

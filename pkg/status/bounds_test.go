@@ -21,7 +21,7 @@ func boundedBoard(readiness probe.State) (*Board, *bound.Recorder) {
 	return b, b.sources.Bounds
 }
 
-func TestWhyPrintsBoundsOfTheLastHourAfterTheVerdict(t *testing.T) {
+func TestWhyPrintsRecentBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, bounds := boundedBoard(probe.State{Phase: probe.Ready, Since: time.Now()})
 		bounds.Hit(bound.BodyTimeout, "10.0.0.9:1")
@@ -44,7 +44,7 @@ func TestWhyPrintsBoundsOfTheLastHourAfterTheVerdict(t *testing.T) {
 	})
 }
 
-func TestWhyWithBoundsReturnsTheSameVerdict(t *testing.T) {
+func TestWhyWithBoundsReturnsReady(t *testing.T) {
 	for _, ready := range []bool{true, false} {
 		phase := probe.Ready
 		if !ready {
@@ -62,7 +62,7 @@ func TestWhyWithBoundsReturnsTheSameVerdict(t *testing.T) {
 	}
 }
 
-func TestStatusJSONContainsBoundsWithCountTimeAndPeer(t *testing.T) {
+func TestStatusJSONContainsBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, bounds := boundedBoard(probe.State{Phase: probe.Ready})
 		for range 2 {

@@ -119,7 +119,7 @@ type snapshot struct {
 	Totals    totals       `json:"totals"`
 	History   []sample     `json:"history"`  // the oldest first
 	Failures  []failure    `json:"failures"` // the newest first: the last ones, and the last of each reason
-	Bounds    []boundState `json:"bounds"`   // those that closed something, the most frequent in the last hour first
+	Bounds    []boundState `json:"bounds"`   // bounds with events, sorted by the count of the last hour
 	Settings  []Setting    `json:"settings"`
 	Warnings  []string     `json:"warnings"`
 }

@@ -51,12 +51,12 @@ func wantResponse(t *testing.T, text, body string) {
 	wantBounds(t, a)
 }
 
-func TestInformationalResponsesWithoutEndFailTheRequest(t *testing.T) {
+func TestManyInformationalResponsesReturnError(t *testing.T) {
 	wantGarbage(t, strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", forward.MaxInfos+1), bound.AppInformational)
 }
 
-// RFC 2518 section 10.1: a server sends 102 (Processing) every 20 seconds.
-func TestInformationalResponsesOfAnHourOfWorkAreForwarded(t *testing.T) {
+// In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.
+func TestSlowInformationalResponsesAreForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 2 * time.Second // 10 times as often
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder(nil)})
@@ -80,38 +80,38 @@ func TestInformationalResponsesOfAnHourOfWorkAreForwarded(t *testing.T) {
 	})
 }
 
-func TestHeaderSectionOfAppWithoutEndFailsTheRequest(t *testing.T) {
+func TestLargeResponseHeaderReturnsError(t *testing.T) {
 	wantGarbage(t, "HTTP/1.1 200 OK\r\nA: "+strings.Repeat("a", maxHead), bound.AppHeaderSection)
 	wantGarbage(t, "HTTP/1.1 200 OK\r\n"+strings.Repeat("A: b\r\n", 1001)+"\r\n", bound.AppHeaderSection)
 }
 
 // Clients such as Node.js accept 16 KiB of header fields. 100 fields are the default limit of
 // Envoy.
-func TestHeaderSectionOfAppThatClientsAcceptIsForwarded(t *testing.T) {
+func TestUsualResponseHeaderIsForwarded(t *testing.T) {
 	wantResponse(t, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"+strings.Repeat("Set-Cookie: "+strings.Repeat("c", 150)+"\r\n", 100)+"\r\nok", "ok")
 }
 
-func TestChunkExtensionsOfAppWithoutContentFailTheRequest(t *testing.T) {
+func TestLongResponseChunkExtensionReturnsError(t *testing.T) {
 	wantGarbage(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"+strings.Repeat("a", 3000), bound.AppChunkExtensions)
 }
 
-func TestChunkExtensionsOfAppWithContentAreForwarded(t *testing.T) {
+func TestSignedResponseChunksAreForwarded(t *testing.T) {
 	chunk := "400;chunk-signature=" + strings.Repeat("a", 64) + "\r\n" + strings.Repeat("x", 1024) + "\r\n"
 	wantResponse(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"+strings.Repeat(chunk, 100)+
 		"0;chunk-signature="+strings.Repeat("a", 64)+"\r\n\r\n", strings.Repeat("x", 102400))
 }
 
-func TestTrailerSectionOfAppWithoutEndFailsTheRequest(t *testing.T) {
+func TestLargeResponseTrailerReturnsError(t *testing.T) {
 	wantGarbage(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: "+strings.Repeat("a", 16<<10), bound.AppTrailerSection)
 }
 
-// A Server-Timing trailer of an application with many steps has about 1 KiB.
-func TestTrailerSectionOfAppWithTimingIsForwarded(t *testing.T) {
+// The trailer contains Server-Timing with 64 steps, which is about 1 KiB.
+func TestTimingTrailerIsForwarded(t *testing.T) {
 	timing := "Server-Timing: " + strings.Repeat("step;dur=12.5, ", 64) + "total;dur=800"
 	wantResponse(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n"+timing+"\r\n\r\n", "ok")
 }
 
-func TestContentAfterHeadResponseClosesTheConnection(t *testing.T) {
+func TestHeadResponseWithBodyClosesConnection(t *testing.T) {
 	a := app(t, answersOnce("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
 	newCall("HEAD", "/").do(a).want(t, 200, "")
 	harness.Until(t, "event of the bound", func() bool { return a.settings.Bounds.Count(bound.AppHeadBody) > 0 })
@@ -119,7 +119,7 @@ func TestContentAfterHeadResponseClosesTheConnection(t *testing.T) {
 	wantBounds(t, a, bound.AppHeadBody)
 }
 
-func TestHeadResponsesWithLengthReuseTheConnection(t *testing.T) {
+func TestHeadResponseReusesConnection(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"))
 	for range 10 {
 		newCall("HEAD", "/").do(a).want(t, 200, "")
@@ -128,7 +128,7 @@ func TestHeadResponsesWithLengthReuseTheConnection(t *testing.T) {
 	wantBounds(t, a)
 }
 
-func TestHalfClosedTunnelWithoutDataIsClosed(t *testing.T) {
+func TestIdleHalfClosedTunnelTimesOut(t *testing.T) {
 	for name, play := range map[string]func(client, app *pipe){
 		"no data":       func(client, app *pipe) { client.CloseWrite(); io.ReadAll(app) },
 		"data not read": func(client, app *pipe) { client.CloseWrite(); io.ReadAll(app); io.WriteString(app, "data") },
@@ -149,7 +149,7 @@ func TestHalfClosedTunnelWithoutDataIsClosed(t *testing.T) {
 }
 
 // The output of a command after the end of its input, as in docker exec: a byte in each 3 s.
-func TestHalfClosedTunnelWithDataStaysOpen(t *testing.T) {
+func TestActiveHalfClosedTunnelStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := New(Settings{Port: 1, Bounds: bound.NewRecorder(nil)})
 		client, app, ended := heldBy(t, a)
