@@ -279,10 +279,13 @@ func (p *Proxy) InFlight(n int) {
 	})
 }
 
+// fewGoroutines is how many more goroutines than before an abuse may run afterwards: a server
+// starts some of its own after it begins to serve.
+const fewGoroutines = 4
+
 // WantReleased waits until no request holds a slot, a place in the queue, or concurrency in the
 // statistics. Tests that abuse the proxy call it after their connections are closed.
-// goroutines is a result of [Goroutines] from before the abuse, which must not be exceeded
-// afterwards. If it is negative, goroutines are not counted, because other proxies run in the
+// goroutines is a result of [Goroutines] from before the abuse. If it is negative, goroutines are not counted, because other proxies run in the
 // same process.
 func (p *Proxy) WantReleased(goroutines int) {
 	p.T.Helper()
@@ -301,9 +304,9 @@ func (p *Proxy) WantReleased(goroutines int) {
 		{"places in the queue", 0, func() int { _, queued := load(); return queued }},
 		{"requests in the statistics", 0, func() int { return p.Queue.Stats.Report(time.Now()).InFlight }},
 		{"requests in flight", 0, func() int { n, _ := p.Queue.Drain.Flights(); return n }},
-		{"goroutines", goroutines, Goroutines},
+		{"goroutines", goroutines + fewGoroutines, Goroutines},
 	} {
-		if c.most < 0 {
+		if goroutines < 0 && c.name == "goroutines" {
 			continue
 		}
 		got := c.load()
