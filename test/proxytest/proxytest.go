@@ -285,8 +285,8 @@ const fewGoroutines = 4
 
 // WantReleased waits until no request holds a slot, a place in the queue, or concurrency in the
 // statistics. Tests that abuse the proxy call it after their connections are closed.
-// goroutines is a result of [Goroutines] from before the abuse. If it is negative, goroutines are not counted, because other proxies run in the
-// same process.
+// goroutines is a result of [Goroutines] from before the abuse. If it is negative, goroutines
+// are not counted, because other proxies run in the same process.
 func (p *Proxy) WantReleased(goroutines int) {
 	p.T.Helper()
 	load := func() (running, queued int) {
@@ -295,6 +295,7 @@ func (p *Proxy) WantReleased(goroutines int) {
 		}
 		return p.Queue.Limit.Load()
 	}
+	end := time.Now().Add(harness.Patience)
 	for _, c := range []struct {
 		name string
 		most int
@@ -310,7 +311,7 @@ func (p *Proxy) WantReleased(goroutines int) {
 			continue
 		}
 		got := c.load()
-		for end := time.Now().Add(harness.Patience); got > c.most && time.Now().Before(end); got = c.load() {
+		for ; got > c.most && time.Now().Before(end); got = c.load() {
 			time.Sleep(time.Millisecond)
 		}
 		if got > c.most {
