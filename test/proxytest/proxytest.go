@@ -279,8 +279,8 @@ func (p *Proxy) InFlight(n int) {
 	})
 }
 
-// fewGoroutines is how many more goroutines than before an abuse may run afterwards: a server
-// starts some of its own after it begins to serve.
+// fewGoroutines is the number of goroutines that a server may start after the first count, such
+// as its accept loop.
 const fewGoroutines = 4
 
 // WantReleased waits until no request holds a slot, a place in the queue, or concurrency in the
