@@ -48,6 +48,7 @@ func TestForgedHeadersGainWhatThePromisesSay(t *testing.T) {
 	app := &recordingApp{release: make(chan struct{})}
 	p.app(app)
 	p.start(inSmallPod("METRICS_NAMES=all", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")...)
+	p.auditAtEnd()
 	held := p.sendGet("/hold")
 	p.poll("a request holds the only slot", func() error {
 		if _, n := app.got("/hold"); n == 0 {

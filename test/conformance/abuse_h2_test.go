@@ -205,6 +205,7 @@ func newVictim(t *testing.T, limit int, app string, env ...string) *victim {
 	v := &victim{proxy: p, limit: limit, app: &countingApp{limit: limit, running: map[int]bool{}}}
 	p.appSpeaking(v.app, app)
 	p.start(append([]string{"METRICS_NAMES=default", "CONTAINER_CONCURRENCY=" + strconv.Itoa(limit)}, env...)...)
+	v.auditAtEnd()
 	for _, protocol := range []string{"h1", "h2c", "tls-h2"} {
 		v.honest = append(v.honest, newHonest(t, p, protocol))
 	}
@@ -695,7 +696,8 @@ func TestHTTP2BombsAreBorne(t *testing.T) {
 func TestALongHTTP2FrameIsRefusedWhenItIsAnnounced(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
-	p.start()
+	p.start("METRICS_NAMES=default")
+	p.auditAtEnd()
 	for length, want := range map[string]http2.ErrCode{"\x00\x40\x00": http2.ErrCodeNo, "\x01\x00\x01": http2.ErrCodeFrameSize, "\xff\xff\xff": http2.ErrCodeFrameSize} {
 		h := dialH2(t, p.addr())
 		h.open(1, false, "POST", "/sink")

@@ -23,7 +23,8 @@ func TestLongListsOfFieldNamesAreRefused(t *testing.T) {
 	writeCertificate(t, p.dir)
 	app := newLedger()
 	p.app(app)
-	p.start("CONTAINER_CONCURRENCY=1")
+	p.start("METRICS_NAMES=default", "CONTAINER_CONCURRENCY=1")
+	p.auditAtEnd()
 	for _, c := range []struct {
 		name   string
 		size   int
@@ -60,7 +61,8 @@ func TestAnAppsLongConnectionListIsGarbage(t *testing.T) {
 		io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: "+names(100_000)+"\r\nContent-Length: 0\r\n\r\n")
 		return true
 	})
-	p.start()
+	p.start("METRICS_NAMES=default")
+	p.auditAtEnd()
 	if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
 		t.Errorf("got %q with %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
 	}

@@ -86,7 +86,7 @@ const few = 10
 // said nothing but lines of JSON.
 func (p *proxy) unharmed(before footprint) {
 	p.t.Helper()
-	p.givenBack("after that", before, few)
+	p.audit(before, few)
 	peak := p.memory("VmHWM")
 	p.t.Logf("memory: at most %d MB", peak>>20)
 	if peak > smallPod && os.Getenv("QUEUE_PROXY_RACE") == "" {

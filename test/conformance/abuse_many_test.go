@@ -267,7 +267,8 @@ func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
 				p := newProxy(t)
 				writeCertificate(t, p.dir)
 				app := p.sample()
-				p.start("REVISION_TIMEOUT_SECONDS=0", "REVISION_TIMEOUT_SCOPE=request", "DRAIN_DEADLINE=10s", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10", setting)
+				p.start("METRICS_NAMES=default", "REVISION_TIMEOUT_SECONDS=0", "REVISION_TIMEOUT_SCOPE=request", "DRAIN_DEADLINE=10s", "CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=10", setting)
+				p.auditAtEnd()
 				ask(t, p)
 				began := time.Now()
 				p.poll("it is at the app", func() error {
@@ -305,7 +306,8 @@ func TestAClientThatDoesNotReadCannotHoldASlotForEver(t *testing.T) {
 func TestASlowReaderThatReadsOutlivesTheSendClock(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
-	p.start("SEND_TIMEOUT=2s")
+	p.start("METRICS_NAMES=default", "SEND_TIMEOUT=2s")
+	p.auditAtEnd()
 	const size = 12 << 20 // more than the sockets hold
 	w := dial(t, p.addr())
 	w.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
@@ -325,7 +327,8 @@ func TestTLSRenegotiationIsRefused(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.start("QUEUE_PROXY_TLS_MIN_VERSION=1.2")
+	p.start("METRICS_NAMES=default", "QUEUE_PROXY_TLS_MIN_VERSION=1.2")
+	p.auditAtEnd()
 	client := exec.Command("openssl", "s_client", "-tls1_2", "-connect", p.tlsAddr())
 	in, err := client.StdinPipe()
 	if err != nil {
@@ -363,7 +366,8 @@ func TestTLSGarbageEndsTheConnection(t *testing.T) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.sample()
-	p.start()
+	p.start("METRICS_NAMES=default")
+	p.auditAtEnd()
 	hello := func() []byte { // a client's first record
 		var b bytes.Buffer
 		c := tls.Client(&recorder{out: &b}, &tls.Config{InsecureSkipVerify: true})

@@ -278,7 +278,8 @@ func TestNoServerSeesAHiddenRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			seen := newBackend(t, p, name)
-			p.start()
+			p.start("METRICS_NAMES=default")
+			p.auditAtEnd()
 			forms := smuggles()
 			answers := make([]map[string]int, len(forms)) // by what the server said it was asked
 			total := make([]int, len(forms))
@@ -407,7 +408,8 @@ func TestNoServerSeesARequestHiddenInHTTP2(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			seen := newBackend(t, p, name)
-			p.start()
+			p.start("METRICS_NAMES=default")
+			p.auditAtEnd()
 			answers, total := make([]map[string]int, len(forms)), make([]int, len(forms))
 			for i, f := range forms {
 				answers[i], total[i] = f.send(t, p, i)

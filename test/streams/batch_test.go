@@ -18,8 +18,8 @@ import (
 // patience bounds each wait of a batch. Only a defect reaches it.
 var patience = flag.Duration("patience", time.Minute, "bound on each wait")
 
-// A batch runs schedules at the same time, one event of each in turn. After each turn it
-// waits until both peers of each schedule have received the frames that the model predicts.
+// A batch runs a list of schedules concurrently. In each turn, it performs the next event of
+// each schedule. Then it waits for the frames that the model predicts.
 type batch struct {
 	t     *testing.T
 	http1 bool // the application uses HTTP/1.1
@@ -119,8 +119,7 @@ func (b *batch) act(e event) {
 	}
 }
 
-// settle waits until all frames have arrived. Schedules whose frames do not arrive are
-// reported, and are not continued.
+// settle waits until all frames have arrived. It reports and stops the other schedules.
 func (b *batch) settle(step int) {
 	b.t.Helper()
 	for end := time.Now().Add(*patience); ; time.Sleep(200 * time.Microsecond) {
@@ -186,8 +185,8 @@ func (b *batch) matches(pattern, text string) bool {
 	return r.MatchString(text)
 }
 
-// audit closes the connections of the clients, and checks that nothing is left of the
-// requests and that each of them was observed once.
+// audit closes the connections of the clients. It checks that all slots are released and that
+// there is one observation for each request.
 func (b *batch) audit() {
 	b.t.Helper()
 	for _, c := range b.clients {

@@ -36,9 +36,9 @@ const (
 	appTrailers     event = "app trailers"
 	appWindow       event = "app window"
 	appWindow0      event = "app window 0"
-	appGoAway       event = "app goaway"             // NO_ERROR, and no last stream
-	appGoAwayError  event = "app goaway error"       // INTERNAL_ERROR, after the stream of the schedule
-	appGoAwayBefore event = "app goaway unprocessed" // NO_ERROR, and the stream was not processed
+	appGoAway       event = "app goaway"             // the code is NO_ERROR and the last stream is the highest
+	appGoAwayError  event = "app goaway error"       // the code is INTERNAL_ERROR and the last stream is this one
+	appGoAwayBefore event = "app goaway unprocessed" // the code is NO_ERROR and the last stream is 0
 	appFIN          event = "app FIN"
 	appRST          event = "app RST"
 
@@ -81,7 +81,7 @@ func (e event) ofConnection() bool {
 	return false
 }
 
-// A schedule is the events of one stream, in their order.
+// A schedule is a list of events of one stream.
 type schedule []event
 
 func (s schedule) String() string {
@@ -92,8 +92,9 @@ func (s schedule) String() string {
 	return strings.Join(words, ", ")
 }
 
-// enumerate returns all schedules of at most depth events that the model allows, without
-// those that are the beginning of another one. keep selects schedules; nil keeps all.
+// enumerate returns the schedules that the model allows. The maximum number of events is
+// depth. A schedule is omitted if it is a prefix of another schedule. If keep is not nil, a
+// schedule is omitted if keep returns false.
 func enumerate(start model, alphabet []event, depth int, keep func(schedule, model) bool) (all []schedule) {
 	var walk func(m model, s schedule)
 	walk = func(m model, s schedule) {

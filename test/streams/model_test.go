@@ -21,7 +21,7 @@ type half uint8
 
 const (
 	alive    half = iota
-	reset         // the proxy has sent RST_STREAM, or may have
+	reset         // the proxy may have sent RST_STREAM
 	finished      // END_STREAM was sent in both directions
 	gone          // the peer has sent RST_STREAM or has closed its connection
 )
@@ -65,7 +65,7 @@ const (
 	numCounts
 )
 
-// most is how many events of each kind a schedule contains at most.
+// most is the maximum number of events of each kind in a schedule.
 var most = [numCounts]int8{
 	violations: 1, clientLate: 1, appLate: 1, clientWindows: 1, appWindows: 1, clientContent: 2, appContent: 2,
 	connections: 1, actions: 1, tail: 1,

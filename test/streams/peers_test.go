@@ -57,7 +57,7 @@ func (c *conn) ping() {
 	}
 }
 
-// read reads frames until the connection ends. got is called with those of streams.
+// read reads frames until the connection ends. It calls got for each frame of a stream.
 func (c *conn) read(got func(f http2.Frame)) {
 	for {
 		f, err := c.ReadFrame()

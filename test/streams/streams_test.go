@@ -64,7 +64,7 @@ func distinct(e event) bool {
 	return true
 }
 
-// longer returns the schedules of more than n events.
+// longer returns a filter for schedules with more than n events.
 func longer(n int, keep func(schedule, model) bool) func(schedule, model) bool {
 	return func(s schedule, m model) bool { return len(s) > n && (keep == nil || keep(s, m)) }
 }

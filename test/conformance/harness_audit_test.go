@@ -1,0 +1,53 @@
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// audit waits until the sidecar holds nothing for requests that have ended: no slot, no place in
+// the queue, no concurrency in the statistics, and at most extra more goroutines and files than
+// before. Each test that abuses an HTTP engine calls it after its clients have left.
+func (p *proxy) audit(before footprint, extra int) {
+	p.t.Helper()
+	p.poll("slots are released", func() error {
+		var page struct {
+			Drain            struct{ InFlight int }
+			Running, Waiting int
+		}
+		answer, err := http.Get("http://" + local(p.port.status) + "/status.json")
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if err := json.NewDecoder(answer.Body).Decode(&page); err != nil {
+			return err
+		}
+		if n := page.Drain.InFlight + page.Running + page.Waiting; n > 0 {
+			return fmt.Errorf("got %+v, want no request", page)
+		}
+		return nil
+	})
+	p.poll("the statistics return to zero", func() error { // they are those of the last full second
+		s, err := p.tryStat()
+		if err == nil && s.concurrency > 0 {
+			err = fmt.Errorf("got an average of %v concurrent requests, want 0", s.concurrency)
+		}
+		return err
+	})
+	p.givenBack("after all clients left", before, extra)
+}
+
+// auditAtEnd calls audit at the end of the test, after the clients that the test creates later
+// are closed.
+func (p *proxy) auditAtEnd() {
+	p.t.Helper()
+	const extra = 30 // goroutines and files of connections to the user container
+	before := p.footprint()
+	p.t.Cleanup(func() {
+		if !p.ended() {
+			p.audit(before, extra)
+		}
+	})
+}
