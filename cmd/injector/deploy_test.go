@@ -159,20 +159,32 @@ func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 	}
 }
 
+// built contains the output of kustomize for each overlay of deploy that a test has used. No
+// test changes deploy, and a run of kustomize takes a second or more.
+var built = map[string][]byte{}
+
 // build does what kubectl kustomize does.
 func build(t *testing.T, overlay string) []runtime.Object {
 	t.Helper()
-	return buildIn(t, deploy, overlay)
+	if built[overlay] == nil {
+		built[overlay] = kustomize(t, deploy, overlay)
+	}
+	return decode(t, overlay, built[overlay])
 }
 
 func buildIn(t *testing.T, folder, overlay string) []runtime.Object {
+	t.Helper()
+	return decode(t, overlay, kustomize(t, folder, overlay))
+}
+
+func kustomize(t *testing.T, folder, overlay string) []byte {
 	t.Helper()
 	cmd := exec.Command("../../hack/kustomize", "build", filepath.Join(folder, overlay))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
 	harness.NoError(t, err, overlay, stderr.String())
-	return decode(t, overlay, text)
+	return text
 }
 
 func first[T runtime.Object](t *testing.T, objects []runtime.Object) T {

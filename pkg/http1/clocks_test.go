@@ -12,8 +12,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// soon is what the clocks of these tests are set to.
+// soon is the timeout that these tests use, at the first scale of harness.ScaleTime.
 const soon = 30 * time.Millisecond
+
+// scaled returns clocks with all timeouts multiplied by scale.
+func scaled(c queue.Clocks, scale time.Duration) queue.Clocks {
+	for _, timeout := range []*time.Duration{&c.Queue, &c.ResponseStart, &c.Idle, &c.Request, &c.Body, &c.Send} {
+		*timeout *= scale
+	}
+	return c
+}
 
 // A clockTest is a request that takes longer than a clock allows.
 type clockTest struct {
@@ -50,14 +58,20 @@ func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 		{"request, in the response", queue.Clocks{Request: soon}, begun, get, queue.RequestTimeout, queue.Streaming, 0, false},
 		{"idle, in the response", queue.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, queue.IdleTimeout, queue.Streaming, 0, false},
 	} {
-		t.Run(v.name, func(t *testing.T) { v.run(t, start) })
+		t.Run(v.name, func(t *testing.T) {
+			harness.ScaleTime(t, func(scale time.Duration) bool { return v.run(t, start, scale) })
+		})
 		if v.text == get {
-			t.Run(v.name+", HTTP/2", func(t *testing.T) { v.runHTTP2(t, start) })
+			t.Run(v.name+", HTTP/2", func(t *testing.T) {
+				harness.ScaleTime(t, func(scale time.Duration) bool { return v.runHTTP2(t, start, scale) })
+			})
 		}
 	}
 }
 
-func (v clockTest) run(t *testing.T, start proxytest.Starter) {
+// run reports false if the timeout expired before the request reached the phase of the test,
+// or while a later request was served.
+func (v clockTest) run(t *testing.T, start proxytest.Starter, scale time.Duration) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /a" {
 			harness.Echo(conn)
@@ -65,19 +79,23 @@ func (v clockTest) run(t *testing.T, start proxytest.Starter) {
 		}
 		v.app(conn)
 	})
-	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = v.clocks })
+	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
 	c := proxy.Dial()
 	c.Send(v.text)
 	_, m, err := harness.ReadResponse(c.In, "GET")
-	switch {
-	case m == nil:
+	if m == nil {
 		t.Fatalf("got %v, want a response", err)
+	}
+	o := proxy.Observed(1)[0]
+	switch {
+	case v.tooEarly(o, m.Body):
+		return false
 	case v.status == 0 && (err == nil || m.Body != "begun"):
 		t.Errorf("got %q, %v, want a broken response", m.Body, err)
 	case v.status != 0 && (m.Status() != v.status || m.Body != "request timeout" || err != nil):
 		t.Errorf("got %s %q, %v, want %d", m.Start, m.Body, err, v.status)
 	}
-	if o := proxy.Observed(1)[0]; o.Reason != v.reason || o.Phase != v.phase {
+	if o.Reason != v.reason || o.Phase != v.phase {
 		t.Errorf("got %v while %v, want %v while %v", o.Reason, o.Phase, v.reason, v.phase)
 	}
 	if v.stays != (m.Get("connection") == "") && v.status != 0 {
@@ -85,18 +103,31 @@ func (v clockTest) run(t *testing.T, start proxytest.Starter) {
 	}
 	if !v.stays {
 		c.WantEnd()
-		return
+		return true
 	}
 	for range 3 {
 		// Real time: a deadline that the first request has left on the socket would pass.
-		time.Sleep(soon / 3)
-		c.Get("/after")
+		time.Sleep(scale * soon / 3)
+		c.Send("GET /after HTTP/1.1\r\nHost: a\r\n\r\n")
+		m := c.Receive("GET")
+		if m.Status() == v.status {
+			return false
+		}
+		if m.Status() != 200 || m.Body != "/after" {
+			t.Errorf("got %s %q, want 200 /after", m.Start, m.Body)
+		}
 	}
 	proxy.WantCounts(4, 0)
+	return true
+}
+
+// tooEarly reports whether the expected timeout expired before the phase that the test needs.
+func (v clockTest) tooEarly(o queue.Observation, body string) bool {
+	return o.Reason == v.reason && (o.Phase < v.phase || v.phase == queue.Streaming && body == "")
 }
 
 // runHTTP2 is run for a client that speaks HTTP/2.
-func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter) {
+func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale time.Duration) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(3); string(b) == "PRI" { // it is asked whether it speaks HTTP/2
 			conn.Send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\r\n")
@@ -104,20 +135,28 @@ func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter) {
 		}
 		v.app(conn)
 	})
-	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = v.clocks })
+	proxy := start(t, app, func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks = scaled(v.clocks, scale) })
 	r, err := proxy.Client("HTTP/2").Get("http://" + proxy.Address + "/")
-	harness.NoError(t, err)
-	body, err := io.ReadAll(r.Body)
-	r.Body.Close()
-	if v.status == 0 && (err == nil || string(body) != "begun") {
-		t.Errorf("got %q, %v, want a broken response", body, err)
+	var body []byte
+	if err == nil {
+		body, err = io.ReadAll(r.Body)
+		r.Body.Close()
 	}
-	if v.status != 0 && (r.StatusCode != v.status || string(body) != "request timeout" || err != nil) {
+	o := proxy.Observed(1)[0]
+	switch {
+	case v.tooEarly(o, string(body)):
+		return false
+	case r == nil:
+		t.Fatalf("got %v, want a response", err)
+	case v.status == 0 && (err == nil || string(body) != "begun"):
+		t.Errorf("got %q, %v, want a broken response", body, err)
+	case v.status != 0 && (r.StatusCode != v.status || string(body) != "request timeout" || err != nil):
 		t.Errorf("got %d %q, %v, want %d", r.StatusCode, body, err, v.status)
 	}
-	if o := proxy.Observed(1)[0]; o.Reason != v.reason || o.Phase != v.phase {
+	if o.Reason != v.reason || o.Phase != v.phase {
 		t.Errorf("got %v while %v, want %v while %v", o.Reason, o.Phase, v.reason, v.phase)
 	}
+	return true
 }
 
 // An idle connection may wait for any time, but a head that has begun may not.

@@ -45,8 +45,13 @@ func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
 }
 
 func TestAClockLeavesAConnectionOfHTTP10(t *testing.T) {
+	harness.ScaleTime(t, func(scale time.Duration) bool { return timeoutsLeaveConnectionOfHTTP10(t, scale*soon) })
+}
+
+// timeoutsLeaveConnectionOfHTTP10 reports false if the timeout expired while the app answered.
+func timeoutsLeaveConnectionOfHTTP10(t *testing.T, timeout time.Duration) (inTime bool) {
 	app := newBlocking()
-	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = 30 * time.Millisecond })
+	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = timeout })
 	defer close(app.free)
 	c := proxy.Dial()
 	for range 2 {
@@ -55,11 +60,19 @@ func TestAClockLeavesAConnectionOfHTTP10(t *testing.T) {
 			t.Errorf("got %s %q, want 504", m.Start, m.Body)
 		}
 		for range 3 {
-			time.Sleep(15 * time.Millisecond) // real time: a deadline that the request before has left would pass
-			c.Get("/p")
+			time.Sleep(timeout / 2) // real time: a deadline that the request before has left would pass
+			c.Send("GET /p HTTP/1.1\r\nHost: a\r\n\r\n")
+			m := c.Receive("GET")
+			if m.Status() == 504 {
+				return false
+			}
+			if m.Status() != 200 || m.Body != "/p" {
+				t.Errorf("got %s %q, want 200 /p", m.Start, m.Body)
+			}
 		}
 	}
 	proxy.WantCounts(8, 0)
+	return true
 }
 
 func TestARequestOfHTTP10IsServedDuringShutdown(t *testing.T) {

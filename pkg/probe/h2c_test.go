@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,7 +75,7 @@ func TestAutoDetection(t *testing.T) {
 				Path: "/h", Port: Port{Number: app.port}, HTTPHeaders: []HTTPHeader{{"X-a", "1"}},
 			}, v.auto)
 			for range 2 {
-				err := try(t, get, 5*time.Second)
+				err := try(t, get, harness.Patience)
 				if v.word == wordGarbage && !passes(err) { // the app may close before it is understood
 					continue
 				}
@@ -98,14 +99,14 @@ func TestWhatWasLearntIsForgottenWhenATryFails(t *testing.T) {
 	}
 
 	server := serve(l, true)
-	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	_ = server.Close()
 	server = serve(harness.ListenOn(t, address), false) // the app was replaced by one that speaks HTTP/1.1
 	defer server.Close()
-	if err := try(t, get, 5*time.Second); passes(err) {
+	if err := try(t, get, harness.Patience); passes(err) {
 		t.Error("the try that finds out: got a pass, want a failure")
 	}
-	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 }
 
 func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
@@ -118,17 +119,27 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 		_, _ = io.WriteString(c, httpStatus(200))
 	})
 	t.Cleanup(func() { close(over) }) // before the app is waited for
-	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
-	wantOutcome(t, try(t, get, time.Second), "", 0)
-	// What was learnt: the preface is not sent again.
-	wantOutcome(t, try(t, get, time.Second), "", 0)
-	harness.Equal(t, len(app.hits()), 3, "hits")
+	// The first try waits for half of its timeout before it uses HTTP/1.1.
+	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
+		get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
+		before := len(app.hits())
+		for range 2 { // the second try does not send the preface again
+			err := try(t, get, scale*200*time.Millisecond)
+			if failed(err).word == wordTimeout {
+				return false
+			}
+			wantOutcome(t, err, "", 0)
+		}
+		harness.Equal(t, len(app.hits())-before, 3, "hits")
+		return true
+	})
 }
 
 func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
+	var delay atomic.Int64 // nanoseconds: more than half of the try, less than the whole
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select { // longer than half of the try, shorter than the whole
-		case <-time.After(600 * time.Millisecond):
+		select {
+		case <-time.After(time.Duration(delay.Load())):
 		case <-r.Context().Done():
 		}
 	}))
@@ -137,14 +148,23 @@ func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(server.Listener.Addr())}}, true)
-	wantOutcome(t, try(t, get, time.Second), "", 0)
+	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
+		timeout := scale * 500 * time.Millisecond
+		delay.Store(int64(timeout * 6 / 10))
+		err := try(t, get, timeout)
+		if failed(err).word == wordTimeout {
+			return false
+		}
+		wantOutcome(t, err, "", 0)
+		return true
+	})
 }
 
 func TestTheProtocolFieldMeansPriorKnowledge(t *testing.T) {
 	http2 := "HTTP2"
 	app := newWebApp(t, 200, 200)
 	get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}, Protocol: &http2}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+	wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	if got := app.hits(); len(got) != 1 || !strings.HasPrefix(got[0], "HTTP/2.0 ") {
 		t.Errorf("hits: got %q, want one over HTTP/2", got)
 	}

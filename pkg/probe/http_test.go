@@ -118,7 +118,7 @@ func httpStatus(code int, fields ...string) string {
 	return s + "\r\n"
 }
 
-// try asks once, and fails the test when it outlasts its time by far.
+// try asks once. It fails the test if the try goes on long after its timeout.
 func try(t *testing.T, a ask, timeout time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -128,7 +128,7 @@ func try(t *testing.T, a ask, timeout time.Duration) error {
 	select {
 	case err := <-answer:
 		return err
-	case <-time.After(timeout + 10*time.Second):
+	case <-time.After(timeout + harness.Patience):
 		t.Fatal("the try did not end with its context")
 		return nil
 	}
@@ -188,7 +188,7 @@ func TestTheStatusDecides(t *testing.T) {
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(v.answer))
-			wantOutcome(t, try(t, get(app.port), 5*time.Second), v.word, v.code)
+			wantOutcome(t, try(t, get(app.port), harness.Patience), v.word, v.code)
 			harness.Equal(t, len(app.hits()), 1, "hits")
 		})
 	}
@@ -196,7 +196,7 @@ func TestTheStatusDecides(t *testing.T) {
 
 func TestAResetIsNamed(t *testing.T) { // S13
 	app := newRawApp(t, "127.0.0.1:0", func(c *net.TCPConn, _ string) { _ = c.SetLinger(0) })
-	wantOutcome(t, try(t, get(app.port), 5*time.Second), wordReset, 0)
+	wantOutcome(t, try(t, get(app.port), harness.Patience), wordReset, 0)
 }
 
 func TestASilentAppTimesOut(t *testing.T) { // S11, S14
@@ -209,7 +209,15 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 		<-over
 	})
 	t.Cleanup(func() { close(over) }) // before the apps are waited for
-	harness.Equal(t, try(t, get(slow.port), 50*time.Millisecond), nil, "200 and an endless body")
+	// The try reads the body until its timeout.
+	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
+		err := try(t, get(slow.port), scale*50*time.Millisecond)
+		if failed(err).word == wordTimeout {
+			return false
+		}
+		harness.Equal(t, err, nil, "200 and an endless body")
+		return true
+	})
 }
 
 func TestNobodyListens(t *testing.T) { // S17, T03
@@ -221,13 +229,13 @@ func TestNobodyListens(t *testing.T) { // S17, T03
 		"tcp":         first(askTCP(&TCPSocketAction{Port: Port{Number: port}})),
 		"grpc":        first(askGRPC(&GRPCAction{Port: port})),
 	} {
-		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), wordRefused, 0) })
+		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), wordRefused, 0) })
 	}
 }
 
 func TestNoSuchHostIsUnreachable(t *testing.T) {
 	connect, _ := askTCP(&TCPSocketAction{Port: Port{Number: 80}, Host: "no-such-host.invalid"})
-	err := try(t, connect, 5*time.Second)
+	err := try(t, connect, harness.Patience)
 	if w := failed(err).word; w != wordUnreachable && w != wordTimeout { // a resolver may be slow
 		t.Errorf("got %s (%v), want unreachable", w, err)
 	}
@@ -265,7 +273,7 @@ func TestRedirects(t *testing.T) {
 	} {
 		t.Run(v.id, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", paths(v.answers))
-			err := try(t, get(app.port), 5*time.Second)
+			err := try(t, get(app.port), harness.Patience)
 			wantOutcome(t, err, v.word, v.code)
 			harness.Equal(t, passes(err) && err != nil, v.warned, "warning", err)
 			harness.Equal(t, len(app.hits()), v.hits, "hits")
@@ -276,7 +284,7 @@ func TestRedirects(t *testing.T) {
 func TestARedirectMayChangeThePort(t *testing.T) {
 	final := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(302, fmt.Sprintf("Location: http://127.0.0.1:%d/final", final.port))))
-	harness.Equal(t, try(t, get(app.port), 5*time.Second), nil)
+	harness.Equal(t, try(t, get(app.port), harness.Patience), nil)
 	harness.Equal(t, len(final.hits()), 1, "hits at the other port")
 }
 
@@ -293,7 +301,7 @@ func TestARedirectToAPortOfTheSidecarIsNotFollowed(t *testing.T) {
 		app := newRawApp(t, "127.0.0.1:0", paths(map[string]string{"/h": httpStatus(302, "Location: "+location), "*": httpStatus(200)}))
 		for _, detect := range []bool{false, true} {
 			get, _ := askHTTP(&HTTPGetAction{Path: "/h", Port: Port{Number: app.port}}, detect, 80, int(own.port))
-			err := try(t, get, 5*time.Second)
+			err := try(t, get, harness.Patience)
 			wantOutcome(t, err, "", 0)
 			if warned := err != nil; warned == followed {
 				t.Errorf("%s: got a warning %v (%v), want %v", location, warned, err, !followed)
@@ -308,7 +316,7 @@ func TestARedirectToAPortOfTheSidecarIsNotFollowed(t *testing.T) {
 func TestARedirectToHTTPSOnAPlainPortFailsByTLS(t *testing.T) { // R07
 	plain := newWebApp(t, 200, 0)
 	app := newRawApp(t, "127.0.0.1:0", text(httpStatus(301, fmt.Sprintf("Location: https://127.0.0.1:%d/", plain.port))))
-	wantOutcome(t, try(t, get(app.port), 5*time.Second), wordTLS, 0)
+	wantOutcome(t, try(t, get(app.port), harness.Patience), wordTLS, 0)
 }
 
 func TestTheRequestOnTheWire(t *testing.T) {
@@ -339,7 +347,7 @@ func TestTheRequestOnTheWire(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 			v.get.Port.Number = app.port
 			get, _ := askHTTP(&v.get, false)
-			harness.NoError(t, try(t, get, 5*time.Second))
+			harness.NoError(t, try(t, get, harness.Patience))
 			got := strings.Split(strings.TrimSuffix(app.hits()[0], "\r\n"), "\r\n")
 			want := strings.Split(strings.ReplaceAll(strings.Join(v.want, "\n"), "PORT", fmt.Sprint(app.port)), "\n")
 			harness.Equal(t, byName(got), byName(want))
@@ -379,7 +387,7 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 			get, _ := askHTTP(&HTTPGetAction{Path: path, Port: Port{Number: app.port}}, false)
-			harness.NoError(t, try(t, get, 5*time.Second))
+			harness.NoError(t, try(t, get, harness.Patience))
 			line, _, _ := strings.Cut(app.hits()[0], "\r\n")
 			harness.Equal(t, line, "GET "+want+" HTTP/1.1")
 		})
@@ -387,7 +395,7 @@ func TestThePathGoesOutAsItIsWritten(t *testing.T) {
 	t.Run("60000 bytes", func(t *testing.T) { // P33
 		app := newRawApp(t, "127.0.0.1:0", text(httpStatus(200)))
 		get, _ := askHTTP(&HTTPGetAction{Path: "/" + strings.Repeat("x", 60000), Port: Port{Number: app.port}}, false)
-		wantOutcome(t, try(t, get, 5*time.Second), "", 0)
+		wantOutcome(t, try(t, get, harness.Patience), "", 0)
 	})
 }
 
@@ -421,7 +429,7 @@ func TestATryThatTimesOutLeavesNothingBehind(t *testing.T) {
 			wantOutcome(t, try(t, a, 50*time.Millisecond), wordTimeout, 0)
 			c := <-open
 			defer c.Close()
-			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetReadDeadline(time.Now().Add(harness.Patience))
 			if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("the app's end of the connection: got %v, want it closed", err)
 			}
@@ -438,7 +446,7 @@ func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
 		t.Cleanup(app.Close)
 		for _, auto := range []bool{false, true} {
 			get, target := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, auto)
-			harness.Equal(t, try(t, get, 5*time.Second), nil, "HTTP/2", h2)
+			harness.Equal(t, try(t, get, harness.Patience), nil, "HTTP/2", h2)
 			want := "HTTP/1.1"
 			if h2 {
 				want = "HTTP/2.0"
@@ -454,7 +462,7 @@ func TestHTTPSIsNotVerifiedAndMayBeHTTP2(t *testing.T) { // P22, P23
 func TestHTTPSToAPlainPortFailsByTLS(t *testing.T) { // P24
 	plain := newWebApp(t, 200, 0)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: plain.port}, Scheme: "HTTPS"}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
+	wantOutcome(t, try(t, get, harness.Patience), wordTLS, 0)
 }
 
 // newTLSApp starts an app that speaks HTTP inside TLS alone.
@@ -470,13 +478,13 @@ func newTLSApp(t *testing.T, clients tls.ClientAuthType) *httptest.Server {
 
 func TestHTTPToATLSPortFailsByStatus(t *testing.T) { // P25
 	app := newTLSApp(t, tls.NoClientCert)
-	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), 5*time.Second), wordStatus, 400)
+	wantOutcome(t, try(t, get(portOf(app.Listener.Addr())), harness.Patience), wordStatus, 400)
 }
 
 func TestAnAppThatWantsAClientCertificateFailsByTLS(t *testing.T) {
 	app := newTLSApp(t, tls.RequireAnyClientCert)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(app.Listener.Addr())}, Scheme: "HTTPS"}, false)
-	wantOutcome(t, try(t, get, 5*time.Second), wordTLS, 0)
+	wantOutcome(t, try(t, get, harness.Patience), wordTLS, 0)
 }
 
 // The request may be on its way when the alert comes, and fail by that.
@@ -502,7 +510,7 @@ type lateBody chan struct{}
 func (b lateBody) Read(p []byte) (int, error) {
 	select {
 	case <-b:
-	case <-time.After(5 * time.Second):
+	case <-time.After(harness.Patience):
 	}
 	return copy(p, "x"), io.EOF
 }
@@ -530,10 +538,10 @@ func TestIPv6(t *testing.T) { // P15, P16
 		"tcp, named":           first(askTCP(&TCPSocketAction{Port: port, Host: "::1"})),
 		"tcp, nobody on IPv4":  first(askTCP(&TCPSocketAction{Port: port})),
 	} {
-		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, 5*time.Second), "", 0) })
+		t.Run(name, func(t *testing.T) { wantOutcome(t, try(t, a, harness.Patience), "", 0) })
 	}
 	t.Run("a named IPv4 host means IPv4", func(t *testing.T) {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), 5*time.Second), wordRefused, 0)
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: port, Host: "127.0.0.1"})), harness.Patience), wordRefused, 0)
 	})
 	for _, head := range app.hits() {
 		if strings.Contains(head, "[[") {
@@ -552,7 +560,7 @@ func get(port int32) ask {
 func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 	silent := newRawApp(t, "127.0.0.1:0", func(*net.TCPConn, string) {})
 	for range 3 {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: silent.port}})), 5*time.Second), "", 0)
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: silent.port}})), harness.Patience), "", 0)
 	}
 	if got := silent.hits(); len(got) != 0 {
 		t.Errorf("got %q sent to the app, want nothing", got)
@@ -571,7 +579,7 @@ func TestTCPPassesWhenThePortAccepts(t *testing.T) { // T01, T02
 		}
 	}()
 	for range 10 {
-		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: portOf(l.Addr())}})), 5*time.Second), "", 0)
+		wantOutcome(t, try(t, first(askTCP(&TCPSocketAction{Port: Port{Number: portOf(l.Addr())}})), harness.Patience), "", 0)
 	}
 }
 

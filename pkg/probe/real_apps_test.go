@@ -102,7 +102,7 @@ func TestStopEndsARunOnAnAppThatHangs(t *testing.T) {
 	heard := make(chan error, 1)
 	go func() { heard <- p.Ready(context.Background()) }()
 	harness.Until(t, "the app is asked", func() bool { return len(app.hits()) == 1 })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	harness.Equal(t, p.Stop(ctx), nil, "Stop")
 	var e *notReady

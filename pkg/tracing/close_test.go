@@ -36,5 +36,6 @@ func closeOnTime(t *testing.T, protocol export.Protocol, endpoint string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_ = harness.Within(t, "end of Close", func() error { return tracer.Close(ctx) }) // the spans may be lost
-	harness.Equal(t, len(tracer.export.queue), 0, "spans neither sent nor dropped")
+	// Close waits for a second after its context is done, and a busy machine needs more.
+	harness.Until(t, "end of the exporter", func() bool { return len(tracer.export.queue) == 0 })
 }
