@@ -155,7 +155,6 @@ func (m *model) clientEvent(e event) bool {
 func (m *model) clientMessage(e event) bool {
 	switch {
 	case m.client == reset && m.request != ended: // it was sent before RST_STREAM arrived: RFC 9113 section 5.1, "closed"
-		m.tolerate(secondReset, "RST STREAM_CLOSED")
 		return m.count(clientLate)
 	case m.client != alive: // RFC 9113 section 5.1, "closed": a connection error is permitted
 		if !m.alone {
@@ -170,9 +169,7 @@ func (m *model) clientMessage(e event) bool {
 		m.streamError(http2.ErrCodeStreamClosed)
 		return m.count(violations)
 	case e == clientHead: // a trailer section without END_STREAM: RFC 9113 section 8.1
-		before := m.toClient
 		m.streamError(http2.ErrCodeProtocol)
-		m.tolerateInstead(malformedCode, addToken(before, "(RST INTERNAL_ERROR|P400/bad-request END( RST NO_ERROR)?)"))
 		return m.count(violations)
 	}
 	if e == clientTrailers {
@@ -377,7 +374,7 @@ func (m *model) refuse(code string) bool {
 		if code == http2.ErrCodeNo.String() {
 			code = http2.ErrCodeInternal.String()
 		}
-		m.cutOr(translatedReset, code)
+		m.cut(code)
 	case code == http2.ErrCodeNo.String() || code == "":
 		m.cut(strings.Replace(anyError, "(", "(REFUSED_STREAM|", 1))
 	default:
@@ -397,29 +394,6 @@ func (m *model) answerOr(status, other string) {
 	m.toClient = fmt.Sprintf("(%s|%s)", m.toClient, addToken(before, other))
 	m.client = reset
 	m.counts[tail] = most[tail] // the state of the client depends on the answer
-}
-
-// cutOr is cut, unless the defect is tolerated.
-func (m *model) cutOr(d defect, code string) {
-	if *strict {
-		m.cut(code)
-		return
-	}
-	m.answerOr("P502/app-reset", "RST "+code)
-}
-
-// tolerate permits a token that the client receives because of a defect.
-func (m *model) tolerate(d defect, token string) {
-	if !*strict {
-		m.toClient = addOption(m.toClient, token)
-	}
-}
-
-// tolerateInstead permits other frames that the client receives because of a defect.
-func (m *model) tolerateInstead(d defect, pattern string) {
-	if !*strict {
-		m.toClient = fmt.Sprintf("(%s|%s)", m.toClient, pattern)
-	}
 }
 
 // replay sends the request a second time.
