@@ -100,7 +100,8 @@ func (p *grpcPeer) download(ctx context.Context, conn, n int, pause time.Duratio
 const callInterval = 11 * time.Second
 
 // runSubscriptions holds conns x streams idle streams, and makes a unary call in every
-// callInterval. All streams must be open at the end.
+// callInterval. With the option path "silent", the streams get no message, and another
+// stream takes the place of the call. All streams must be open at the end.
 func runSubscriptions(ctx context.Context, l *load) error {
 	p, err := newGRPCPeer(l)
 	if err != nil {
@@ -110,11 +111,11 @@ func runSubscriptions(ctx context.Context, l *load) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var ended sync.WaitGroup
-	for i := range l.conns * l.streams {
-		stream, err := p.subscribe(ctx, i%l.conns)
+	open := func(conn int) {
+		stream, err := p.subscribe(ctx, conn)
 		if err != nil {
 			l.tally.failed("open: " + end(stream, err).kind())
-			continue
+			return
 		}
 		ended.Go(func() {
 			var out []byte
@@ -126,8 +127,15 @@ func runSubscriptions(ctx context.Context, l *load) error {
 			l.tally.failed("subscription ended: " + end(stream, err).kind())
 		})
 	}
+	for i := range l.conns * l.streams {
+		open(i % l.conns)
+	}
 	for n := 0; l.more(); n++ {
-		unaryCall(p, ctx, n%l.conns, n)
+		if l.path == silent {
+			open(n % l.conns)
+		} else {
+			unaryCall(p, ctx, n%l.conns, n)
+		}
 		time.Sleep(callInterval)
 	}
 	cancel()
@@ -135,9 +143,16 @@ func runSubscriptions(ctx context.Context, l *load) error {
 	return nil
 }
 
-// subscribe opens a download that sends one message and then stays open.
+// silent is the option path of subscriptions without messages.
+const silent = "silent"
+
+// subscribe opens a download that sends at most one message and then stays open.
 func (p *grpcPeer) subscribe(ctx context.Context, conn int) (grpc.ClientStream, error) {
-	stream, err := p.stream(instruct(ctx, instructions{count: 1, reply: p.reply, hold: true}), conn, downloadMethod)
+	do := instructions{count: 1, reply: p.reply, hold: true}
+	if p.path == silent {
+		do.count = 0
+	}
+	stream, err := p.stream(instruct(ctx, do), conn, downloadMethod)
 	if err != nil {
 		return nil, err
 	}
@@ -147,6 +162,9 @@ func (p *grpcPeer) subscribe(ctx context.Context, conn int) (grpc.ClientStream, 
 	}
 	if err := stream.CloseSend(); err != nil {
 		return stream, err
+	}
+	if do.count == 0 {
+		return stream, nil
 	}
 	var out []byte
 	return stream, stream.RecvMsg(&out)

@@ -54,6 +54,15 @@ func (r *result) fail(kind string, n int) {
 	r.Failures[kind] += n
 }
 
+// withPrefix returns the counts with a prefix before each kind.
+func withPrefix(prefix string, counts map[string]int) map[string]int {
+	named := map[string]int{}
+	for kind, n := range counts {
+		named[prefix+kind] = n
+	}
+	return named
+}
+
 // kinds returns the kinds of failures, the most frequent kind first.
 func kinds(counts map[string]int) []string {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {

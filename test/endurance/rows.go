@@ -78,6 +78,8 @@ func grpcRows() []row {
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=16", "-deadline=20ms", "-delay=20ms", "-path=ignore")}},
 		{name: "grpc-go subscriptions, a call every 11 s", app: app, h2: true, seconds: 50,
 			loads: []program{goLoad("grpc-subscribe", "-streams=5")}},
+		{name: "grpc-go subscriptions, a new one every 11 s", app: app, h2: true, seconds: 50,
+			loads: []program{goLoad("grpc-subscribe", "-streams=5", "-path=silent")}},
 		{name: "grpc-go client, net/http handler panics", app: httpApp(), h2: true,
 			loads: []program{goLoad("grpc-panic", "-streams=4", "-path=retry")}},
 	}
@@ -105,14 +107,14 @@ func cancellationRows() []row {
 		{name: "grpc-go, 10 streams per connection, 300 cancellations/s", app: goApp("grpc", "-streams=10"), h2: true, quick: true,
 			loads: []program{canceled(300, "5ms"), goLoad("grpc-unary", "-conns=4", "-streams=4", "-delay=2ms")}},
 		{name: "grpc-go, 1000 calls/s, all canceled", app: app, h2: true, loads: []program{canceled(1000, "5ms")}},
-		{name: "net/http handlers ignore 200 cancellations/s", app: httpApp(), h2: true, quick: true,
+		{name: "net/http handlers ignore 200 cancellations/s", app: httpApp(), h2: true, seconds: 25,
 			loads: []program{
-				goLoad("http-get", "-rate=200", "-cancel=5ms", "-path=/?size=10&ignore&delay=2s", "-requests=0"),
+				goLoad("http-get", "-conns=8", "-rate=200", "-cancel=5ms", "-path=/?size=10&ignore&delay=10s", "-requests=0"),
 				goLoad("http-get", "-streams=4", "-path=/?size=1000&seed=SEED"),
 			}},
-		{name: "Node http2 server, 100 cancellations/s", app: node("http2-server.js", "{{.AppPort}}"), h2: true,
+		{name: "Node http2 server, 100 cancellations/s", app: node("http2-server.js", "{{.AppPort}}"), h2: true, seconds: 30,
 			loads: []program{
-				goLoad("http-get", "-rate=100", "-cancel=5ms", "-path=/?size=10&delay=50", "-requests=0"),
+				goLoad("http-get", "-conns=8", "-rate=100", "-cancel=5ms", "-path=/?size=10&delay=50", "-requests=0"),
 				goLoad("http-get", "-streams=4", "-path=/?size=1000&delay=1"),
 			}},
 	}

@@ -127,7 +127,10 @@ func runLoads(ctx context.Context, at *place, r *row, sum *result) error {
 		}
 		part, err := parseResult(p.cmd.Path, p.stdout.String())
 		if err != nil {
-			return fmt.Errorf("client %d of %q: %w: %s", i, r.name, err, p.lastOutput(2000))
+			return fmt.Errorf("client %d of %q: %w: %s", i+1, r.name, err, p.lastOutput(2000))
+		}
+		if len(clients) > 1 {
+			part.Failures = withPrefix(fmt.Sprintf("client %d: ", i+1), part.Failures)
 		}
 		sum.add(part)
 	}

@@ -1,0 +1,114 @@
+//go:build linux
+
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestRowsAreComplete(t *testing.T) {
+	at := &place{Self: "/bin/true", Peers: "peers", App: "127.0.0.1:1", Target: "127.0.0.1:2", Scheme: "http"}
+	names := map[string]bool{}
+	for _, r := range rows() {
+		if names[r.name] {
+			t.Errorf("%s: got two rows, want one", r.name)
+		}
+		names[r.name] = true
+		if len(r.loads) == 0 {
+			t.Errorf("%s: got no client, want at least one", r.name)
+		}
+		for _, c := range append(r.loads, r.app) {
+			for _, text := range c {
+				got, err := at.fill(text)
+				if err != nil {
+					t.Errorf("%s: %q: got %v, want no error", r.name, text, err)
+				}
+				if script := strings.HasPrefix(got, "peers/"); script {
+					if _, err := os.Stat(got); err != nil {
+						t.Errorf("%s: got %v, want a file", r.name, err)
+					}
+				}
+			}
+			if len(c) > 2 && c[1] == "client" && loads()[c[2]] == nil {
+				t.Errorf("%s: got the unknown client %s", r.name, c[2])
+			}
+		}
+	}
+}
+
+func TestSelectionWithoutMatchIsAnError(t *testing.T) {
+	s := &settings{rows: regexp.MustCompile("no such row")}
+	if got, err := s.selected(rows()); err == nil {
+		t.Errorf("got %d rows, want an error", len(got))
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for name, c := range map[string]struct {
+		direct, sidecar map[string]int
+		want            string
+	}{
+		"no failures":                         {nil, nil, passed},
+		"failures of the sidecar only":        {nil, map[string]int{"502": 1}, rejected},
+		"failures of the peer alone":          {map[string]int{"502": 1}, nil, passed},
+		"the same failures":                   {map[string]int{"502": 10}, map[string]int{"502": 15}, passed},
+		"more of the same failures":           {map[string]int{"502": 10}, map[string]int{"502": 25}, rejected},
+		"failures of another kind than alone": {map[string]int{"502": 10}, map[string]int{"504": 1}, rejected},
+	} {
+		l := line{outcomes: map[variant]*outcome{
+			direct:  {result: result{Requests: 1000, Failures: c.direct}},
+			sidecar: {result: result{Requests: 1000, Failures: c.sidecar}},
+		}}
+		if got := l.verdict(); got != c.want {
+			t.Errorf("%s: got %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestResultsOfTools(t *testing.T) {
+	for name, c := range map[string]struct {
+		program, text string
+		requests      int
+		failures      map[string]int
+	}{
+		"h2load": {"/usr/bin/h2load", "requests: 100 total, 100 started, 100 done, 93 succeeded, 7 failed, 7 errored, 0 timeout\n" +
+			"status codes: 93 2xx, 0 3xx, 0 4xx, 0 5xx\ntraffic: 1.80MB (1885000) total", 100, map[string]int{"h2load: failed": 7}},
+		"wrk": {"wrk", "  500 requests in 3.00s, 60.5KB read\n  Socket errors: connect 0, read 2, write 0, timeout 0\n" +
+			"  Non-2xx or 3xx responses: 4\n", 500, map[string]int{"wrk: read": 2, "wrk: status": 4}},
+		"curl":       {"curl", "transfer 200 10 0\ntransfer 502 3 0\n", 2, map[string]int{"curl: status 502, exit code 0": 1}},
+		"own client": {"node", "text\n{\"requests\":3,\"failures\":{\"x\":1}}\n", 3, map[string]int{"x": 1}},
+		"nothing":    {"wrk", "", 0, map[string]int{"no request completed": 1}},
+	} {
+		r, err := parseResult(c.program, c.text)
+		if err != nil {
+			t.Fatalf("%s: got %v, want no error", name, err)
+		}
+		if r.Requests != c.requests || !maps.Equal(r.Failures, c.failures) {
+			t.Errorf("%s: got %d requests and %v, want %d and %v", name, r.Requests, r.Failures, c.requests, c.failures)
+		}
+	}
+}
+
+func TestTableIsWrittenBetweenMarkers(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("before\n"+beginMarker+"\nold\n"+endMarker+"\nafter\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rep := &report{lines: []line{{row: &row{name: "a row"}, outcomes: map[variant]*outcome{}}}}
+	if err := rep.writeTo(page); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(text)
+	if strings.Contains(got, "old") || !strings.Contains(got, "| a row |") || !strings.HasSuffix(got, endMarker+"\nafter\n") {
+		t.Errorf("got %q, want the table between the markers", got)
+	}
+}
