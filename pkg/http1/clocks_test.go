@@ -165,7 +165,7 @@ func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
 }
 
 func testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T, start proxytest.Starter) {
-	const limit = 100 * time.Millisecond
+	const limit = 250 * time.Millisecond
 	proxy := start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
 	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
 		c := proxy.Dial()
