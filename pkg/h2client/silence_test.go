@@ -16,7 +16,7 @@ func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
 	harness.ScaleTime(t, func(scale time.Duration) bool { return silentTakesNoMore(t, scale*50*time.Millisecond) })
 }
 
-// silentTakesNoMore reports false if a connection that is alive was silent for as long.
+// silentTakesNoMore returns false if the timeout expired on a connection that is not silent.
 func silentTakesNoMore(t *testing.T, silence time.Duration) (inTime bool) {
 	forever := make(chan struct{})
 	a := newApp(t, func(p *peer) {
@@ -67,7 +67,7 @@ func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
 	harness.ScaleTime(t, func(scale time.Duration) bool { return answeredPingKeeps(t, scale*20*time.Millisecond) })
 }
 
-// answeredPingKeeps reports false if the other end did not answer a PING in time.
+// answeredPingKeeps returns false if the timeout expired before the PING was acknowledged.
 func answeredPingKeeps(t *testing.T, silence time.Duration) (inTime bool) {
 	pings := make(chan struct{}, 100)
 	a := newPeers(t, script{

@@ -99,7 +99,7 @@ func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		// Nor is the time: it is real, and longer than a handshake may take.
+		// The timeout of the handshake expires while the client writes.
 		for end := time.Now().Add(timeout * 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if _, err := c.Write(make([]byte, 10<<10)); err != nil {
 				t.Fatalf("a connection behind its handshake: %v", err)

@@ -334,8 +334,8 @@ func TestALenientWebhookAdmitsWhatItRefuses(t *testing.T) {
 	}
 }
 
-// The test runs in a bubble because its clock stands still while a goroutine waits for a socket:
-// no review reaches its deadline, however busy the machine is.
+// The test uses synctest because the fake clock does not advance while a goroutine is blocked
+// on a network connection. This means that the deadline of a review does not expire.
 func TestReviewsAtOnceAreAllAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(t, newReviewer(nil))
