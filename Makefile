@@ -54,14 +54,14 @@ man: build ## Write the manual pages of every program into bin/man.
 	@rm -rf bin/man
 	for program in $(notdir $(wildcard cmd/*)); do bin/$$program man bin/man || exit 1; done
 
-# A package reaches this timeout only if a test hangs: it is several times harness.Patience.
+# The timeout for the tests of a package. It is large because it is only for a test that hangs.
 TEST_TIMEOUT := 15m
-# Many tests wait for a socket or a process, so twice as many packages as processors keep
-# the processors busy.
+# The number of packages to test at the same time. It is more than the number of processors
+# because most tests wait for the network or for another process.
 TEST_JOBS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-# The third step has tests that the race detector excludes or makes slow without need: raw
-# system calls and pools, the rules of the tree, and the simulation of limits.
+# The last step runs without the race detector because some of these tests are not compiled
+# with it, and the others do not start a goroutine.
 test: ## Run all tests but the conformance suite and the load tests, with the race detector.
 	@echo "== make test, 1 of 3: list the packages"
 	@$(GO) list ./... >/dev/null

@@ -23,8 +23,8 @@ func (e *endless) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Reviews of 7 MB or more are refused, in the memory of deploy/base. The injector gives a
-// review a few seconds, so a busy machine gets 503 instead.
+// The limit of memory is the same as in deploy/base. The test needs the whole machine because
+// the injector returns 503 if it cannot read and decode a review in a few seconds.
 func TestOversizedReviewsAreRefused(t *testing.T) {
 	p := startInjector(t, buildInjector(t))
 	post := p.poster()

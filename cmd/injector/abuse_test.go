@@ -178,13 +178,13 @@ func postSpoiltReviews(t *testing.T, post poster) {
 	}
 }
 
-// A wrongReview is a request that is not a good review, and the status of its response.
+// A wrongReview is a request and the expected status code of the response.
 type wrongReview struct {
 	contentType, body string
 	status            int
 }
 
-// postWrongReviews sends each review four times at the same time.
+// postWrongReviews sends four copies of each request at the same time.
 func postWrongReviews(t *testing.T, post poster, reviews map[string]wrongReview) {
 	t.Helper()
 	var all sync.WaitGroup

@@ -159,8 +159,8 @@ func TestEveryManifestIsDecodedStrictly(t *testing.T) {
 	}
 }
 
-// built contains the output of kustomize for each overlay of deploy that a test has used. No
-// test changes deploy, and a run of kustomize takes a second or more.
+// built is a cache of the output of kustomize. The key is the name of an overlay. The cache is
+// valid for all tests because the tests do not change the files in deploy.
 var built = map[string][]byte{}
 
 // build does what kubectl kustomize does.

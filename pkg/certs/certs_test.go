@@ -191,8 +191,8 @@ func connect(server, client *tls.Config) (tls.ConnectionState, error) {
 	in, out := net.Pipe()
 	// A pipe has no buffer: a client that refuses and a server that still writes
 	// would wait for each other.
-	in.SetDeadline(time.Now().Add(10 * time.Second))
-	out.SetDeadline(time.Now().Add(10 * time.Second))
+	in.SetDeadline(time.Now().Add(harness.Patience))
+	out.SetDeadline(time.Now().Add(harness.Patience))
 	end := make(chan error, 1)
 	go func() {
 		s := tls.Server(in, server)

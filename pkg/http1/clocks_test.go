@@ -12,10 +12,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// soon is the timeout that these tests use, at the first scale of harness.ScaleTime.
+// soon is the timeout for these tests at a scale of 1. See harness.ScaleTime.
 const soon = 30 * time.Millisecond
 
-// scaled returns clocks with all timeouts multiplied by scale.
+// scaled returns a copy of c with each timeout multiplied by scale.
 func scaled(c queue.Clocks, scale time.Duration) queue.Clocks {
 	for _, timeout := range []*time.Duration{&c.Queue, &c.ResponseStart, &c.Idle, &c.Request, &c.Body, &c.Send} {
 		*timeout *= scale
@@ -69,8 +69,8 @@ func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 	}
 }
 
-// run reports false if the timeout expired before the request reached the phase of the test,
-// or while a later request was served.
+// run returns false if the timeout expired too early. This is the case if the request is not in
+// the expected phase, or if the timeout expired for a later request.
 func (v clockTest) run(t *testing.T, start proxytest.Starter, scale time.Duration) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /a" {
@@ -121,7 +121,7 @@ func (v clockTest) run(t *testing.T, start proxytest.Starter, scale time.Duratio
 	return true
 }
 
-// tooEarly reports whether the expected timeout expired before the phase that the test needs.
+// tooEarly reports whether the timeout expired before the request was in the expected phase.
 func (v clockTest) tooEarly(o queue.Observation, body string) bool {
 	return o.Reason == v.reason && (o.Phase < v.phase || v.phase == queue.Streaming && body == "")
 }
@@ -165,7 +165,7 @@ func TestAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T) {
 }
 
 func testAHeadThatComesTooSlowlyEndsItsConnectionAnyTime(t *testing.T, start proxytest.Starter) {
-	const limit = 100 * time.Millisecond
+	const limit = 250 * time.Millisecond
 	proxy := start(t, harness.NewApp(t, harness.Echo), func(_ *queue.Proxy, s *proxytest.Options) { s.HeaderTimeout = limit })
 	for name, before := range map[string]int{"the first request": 0, "the second": 1, "the fourth": 3} {
 		c := proxy.Dial()

@@ -48,7 +48,7 @@ func TestAClockLeavesAConnectionOfHTTP10(t *testing.T) {
 	harness.ScaleTime(t, func(scale time.Duration) bool { return timeoutsLeaveConnectionOfHTTP10(t, scale*soon) })
 }
 
-// timeoutsLeaveConnectionOfHTTP10 reports false if the timeout expired while the app answered.
+// timeoutsLeaveConnectionOfHTTP10 returns false if the timeout expired for a later request.
 func timeoutsLeaveConnectionOfHTTP10(t *testing.T, timeout time.Duration) (inTime bool) {
 	app := newBlocking()
 	proxy := proxytest.Start(t, harness.NewApp(t, app.serve), func(p *queue.Proxy, _ *proxytest.Options) { p.Clocks.Request = timeout })
@@ -60,7 +60,7 @@ func timeoutsLeaveConnectionOfHTTP10(t *testing.T, timeout time.Duration) (inTim
 			t.Errorf("got %s %q, want 504", m.Start, m.Body)
 		}
 		for range 3 {
-			time.Sleep(timeout / 2) // real time: a deadline that the request before has left would pass
+			time.Sleep(timeout / 2) // If a deadline of the previous request is still set, it expires here.
 			c.Send("GET /p HTTP/1.1\r\nHost: a\r\n\r\n")
 			m := c.Receive("GET")
 			if m.Status() == 504 {

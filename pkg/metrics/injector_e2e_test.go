@@ -43,7 +43,7 @@ func startInjector(t *testing.T) injector {
 		var line struct{ Message, Reviews, Metrics string }
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "listening" {
 			go func() { _, _ = io.Copy(io.Discard, log) }()
-			return injector{line.Reviews, line.Metrics, &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
+			return injector{line.Reviews, line.Metrics, &http.Client{Timeout: harness.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}}
 		}
 	}
 	t.Fatal("got no line that says listening, want one")

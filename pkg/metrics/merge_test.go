@@ -262,7 +262,7 @@ func TestNotMoreThanTwoAppsAnswersAreInMemory(t *testing.T) {
 		inside <- struct{}{}
 		<-leave
 		says(textType, "x 1\n")(w, r)
-	}, func(o *Merge) { o.timeout = 10 * time.Second })
+	}, func(o *Merge) { o.timeout = harness.Patience })
 	h := m.Handler()
 	answers := make(chan string, maxMerges)
 	for range maxMerges {

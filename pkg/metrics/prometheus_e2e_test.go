@@ -121,7 +121,7 @@ func startSidecar(t *testing.T, userPort int) (requests, statistics, metrics str
 	probe, err := http.NewRequest(http.MethodGet, "http://"+at[0], nil)
 	harness.NoError(t, err)
 	probe.Header.Set("K-Network-Probe", "queue")
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(harness.Patience); ; time.Sleep(10 * time.Millisecond) {
 		answer, err := http.DefaultClient.Do(probe)
 		if err == nil {
 			answer.Body.Close()
@@ -246,7 +246,7 @@ func startPrometheusOn(t *testing.T, targets map[string]string) string {
 // eventually asks until the answer is one series of that value; "?" is any.
 func eventually(t *testing.T, api, expr, want string) {
 	t.Helper()
-	const patience, between = 30 * time.Second, 200 * time.Millisecond
+	const patience, between = harness.Patience, 200 * time.Millisecond
 	var got []string
 	var err error
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(between) {

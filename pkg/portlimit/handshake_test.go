@@ -92,15 +92,21 @@ func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 
 func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
-	c, err := g.client(t)
-	harness.NoError(t, err)
-	// Nor is the time: it is real, and longer than a handshake may take.
-	for end := time.Now().Add(1100 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
-			t.Fatalf("a connection behind its handshake: %v", err)
+	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
+		timeout := scale * 200 * time.Millisecond
+		g := guard(t, func(h *portlimit.Handshakes) { h.Time = timeout })
+		c, err := g.client(t)
+		if err != nil {
+			return false
 		}
-	}
+		// The timeout of the handshake expires while the client writes.
+		for end := time.Now().Add(timeout * 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if _, err := c.Write(make([]byte, 10<<10)); err != nil {
+				t.Fatalf("a connection behind its handshake: %v", err)
+			}
+		}
+		return true
+	})
 }
 
 func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
@@ -120,7 +126,7 @@ func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 
 func TestASlowHandshakeIsEnded(t *testing.T) {
 	t.Parallel()
-	g := guard(t, func(h *portlimit.Handshakes) { h.Time = 100 * time.Millisecond })
+	g := guard(t, func(h *portlimit.Handshakes) { h.Time = time.Second })
 	silent, half := dial(t, g.addr, ""), dial(t, g.addr, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
 	for name, c := range map[string]net.Conn{"silent": silent, "half": half} {
 		if _, err := io.Copy(io.Discard, c); harness.IsTimeout(err) {

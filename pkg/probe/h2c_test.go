@@ -119,7 +119,7 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 		_, _ = io.WriteString(c, httpStatus(200))
 	})
 	t.Cleanup(func() { close(over) }) // before the app is waited for
-	// The first try waits for half of its timeout before it uses HTTP/1.1.
+	// The first probe waits for half of the timeout and then uses HTTP/1.1.
 	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
 		get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
 		before := len(app.hits())
@@ -136,7 +136,7 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 }
 
 func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
-	var delay atomic.Int64 // nanoseconds: more than half of the try, less than the whole
+	var delay atomic.Int64 // the time before the response, in nanoseconds
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(time.Duration(delay.Load())):

@@ -118,7 +118,7 @@ func httpStatus(code int, fields ...string) string {
 	return s + "\r\n"
 }
 
-// try asks once. It fails the test if the try goes on long after its timeout.
+// try runs the probe once. It fails the test if the probe does not return after the timeout.
 func try(t *testing.T, a ask, timeout time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

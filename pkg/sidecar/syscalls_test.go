@@ -161,7 +161,7 @@ func counted(t *testing.T, secure bool) (net.Conn, *callCounter) {
 		return err == nil
 	})
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(time.Minute))
+	c.SetDeadline(time.Now().Add(harness.Patience))
 	return c, calls
 }
 

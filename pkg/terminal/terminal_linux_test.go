@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -82,7 +81,7 @@ func TestKeysArriveOneByOneUntilTheEnd(t *testing.T) {
 	screen, err := Open(program, program)
 	harness.NoError(t, err)
 	defer screen.Close()
-	ctx, end := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, end := context.WithTimeout(t.Context(), harness.Patience)
 	defer end()
 	if _, err := io.WriteString(person, "sq"); err != nil {
 		t.Fatal(err)

@@ -172,7 +172,7 @@ func TestAbortEndsADialThatNobodyAnswers(t *testing.T) {
 	a := New(Settings{Port: name.(*syscall.SockaddrInet4).Port})
 	defer a.Close()
 	for { // fill the backlog
-		c, err := net.DialTimeout("tcp", a.addresses[0], 100*time.Millisecond)
+		c, err := net.DialTimeout("tcp", a.addresses[0], time.Second)
 		if err != nil {
 			break
 		}

@@ -20,8 +20,9 @@ import (
 	"unsafe"
 )
 
-// patience bounds every wait for a process. Nothing waits that long when all is well.
-const patience = 20 * time.Second
+// patience is the maximum time to wait for a process. The value is large so that a wait does
+// not fail because the machine is slow.
+const patience = 3 * time.Minute
 
 // A process is a program that was started, and its workers.
 type process struct {

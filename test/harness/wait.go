@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Patience bounds every wait of a test for something that must happen. It detects a hang and
-// measures nothing. A passing test never reaches it, even if the machine has many times more
-// work than processors, and it is well below the timeout that the Makefile gives a package.
+// Patience is the maximum time that a test waits for an event. If the event does not occur in
+// this time, the test fails. The value is large so that a test does not fail because the
+// machine is slow. It must be less than TEST_TIMEOUT in the Makefile.
 const Patience = 3 * time.Minute
 
 // Until waits until condition holds. It fails the test if that takes longer than
@@ -47,15 +47,16 @@ func Within[T any](t testing.TB, what string, f func() T) T {
 	return Receive(t, result, what)
 }
 
-// ScaleTime runs a test of a short timeout of the proxy. try multiplies its times by scale,
-// and returns false if the machine was too slow for them, so that the timeout expired in
-// another place than the test needs. ScaleTime then doubles scale. A defect that does not
-// depend on the machine fails at each scale. It fails the test if scale becomes 1024.
+// ScaleTime runs a test that uses a short timeout. It calls try with a scale of 1. The function
+// try multiplies the timeout by the scale and returns false if the timeout expired too early
+// because the machine is slow. ScaleTime then doubles the scale and calls try again. It fails
+// the test if try returns false at a scale of 512. A test with a defect also fails, because
+// the result of the defect is the same at each scale.
 func ScaleTime(t testing.TB, try func(scale time.Duration) (inTime bool)) {
 	t.Helper()
 	for scale := time.Duration(1); !try(scale); scale *= 2 {
 		if scale == 512 {
-			t.Fatalf("got a timeout that expires too early at each scale up to %d", scale)
+			t.Fatalf("got an early timeout at scale %d, want an event before the timeout", scale)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func TestWithClientAuthoritiesOnlyTheirClientsAreAnswered(t *testing.T) {
 			{"a good one", clientOf(t, clients, time.Now().Add(time.Hour), x509.ExtKeyUsageClientAuth), http.StatusOK},
 		} {
 			sends := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.with, nil } // whatever is asked for
-			client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{
+			client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 				RootCAs: trusting(ours), ServerName: name, MaxVersion: version, GetClientCertificate: sends}}}
 			for range 2 { // the second time, a session may be taken up again
 				got := 0
@@ -115,7 +115,7 @@ func TestAClientsCertificatesAreBounded(t *testing.T) {
 		for range more {
 			shown.Certificate = append(shown.Certificate, clients.cert.Raw)
 		}
-		client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
+		client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 			InsecureSkipVerify:   true,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
 		}}}

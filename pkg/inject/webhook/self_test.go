@@ -176,7 +176,7 @@ func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
 	}()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(f.configuration.Webhooks[0].ClientConfig.CABundle)
-	c, err := tls.DialWithDialer(&net.Dialer{Timeout: 5 * time.Second}, "tcp", l.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "injector.qp.svc"})
+	c, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Patience}, "tcp", l.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "injector.qp.svc"})
 	harness.NoError(t, err, "(a handshake)")
 	c.Close()
 }

@@ -48,7 +48,7 @@ func TestEveryGRPCCallIsAnswered(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	const callers, calls = 64, 50
 	errs := make(chan error, callers*calls)
