@@ -21,6 +21,8 @@ func TestResponsesPassAsTheyWereMeant(t *testing.T) {
 		{"a length", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, "hi", []string{"content-length: 2"}},
 		{"an empty body", "GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200, "", []string{"content-length: 0"}},
 		{"chunks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nh\r\n1\r\ni\r\n0\r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
+		{"chunk sizes with blanks", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2 \r\nhi\r\n0\t\r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
+		{"chunks with empty extensions", "GET", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;\r\nhi\r\n0; \r\n\r\n", 200, "hi", []string{"transfer-encoding: chunked"}},
 		{"until close", "GET", "HTTP/1.1 200 OK\r\n\r\nhi<close>", 200, "hi", []string{"transfer-encoding: chunked", "connection:"}},
 		{"until close, empty", "GET", "HTTP/1.1 200 OK\r\n\r\n<close>", 200, "", []string{"connection:"}},
 		{"HTTP/1.0 until close", "GET", "HTTP/1.0 200 OK\r\n\r\nhi<close>", 200, "hi", []string{"transfer-encoding: chunked", "connection:"}},

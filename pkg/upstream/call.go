@@ -254,6 +254,7 @@ func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
 	r.left, r.framing = r.Head.BodyLength(c.Request.Method)
 	r.ended = false
 	r.chunks.Reset()
+	r.chunks.Lenient = true
 	if c.Expect100 {
 		c.refuseUpload()
 	} else {

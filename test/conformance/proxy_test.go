@@ -27,6 +27,8 @@ func TestTargetsMethodsAndAnswersPassThrough(t *testing.T) { perform(t, "targets
 
 func TestFieldsAndTrailersPassThrough(t *testing.T) { perform(t, "fields.txt") }
 
+func TestResponsesAreForwardedOrRejected(t *testing.T) { perform(t, "responses.txt") }
+
 func TestNoRequestIsSmuggled(t *testing.T) { perform(t, "smuggling.txt") }
 
 // both are the protocols that a client may speak to 8012.
