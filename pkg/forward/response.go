@@ -41,6 +41,20 @@ func EachResponseField(fields []wire.Field, e Encoder) {
 	}
 }
 
+// AppendUpgrade appends the Upgrade fields of a 426 response, which list the protocols that
+// the user container requires (RFC 9110 section 15.5.22), and reports whether there are any. The
+// caller adds Connection: Upgrade. Other final responses offer protocols to which no client of
+// the sidecar can switch.
+func AppendUpgrade(b []byte, head *wire.Response) ([]byte, bool) {
+	begin := len(b)
+	for _, f := range head.Fields {
+		if head.Status == http.StatusUpgradeRequired && len(f.Value) > 0 && wire.EqualFold(f.Name, header.Upgrade) {
+			b = wire.AppendField(b, f.Name, f.Value)
+		}
+	}
+	return b, len(b) > begin
+}
+
 // AnnouncedLength returns what Content-Length says to the client of a response whose body
 // has so many bytes; -1: it is not said. It is what it would be for GET, or with 200 (RFC 9110
 // section 8.6), where there is no body.

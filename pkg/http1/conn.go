@@ -48,6 +48,7 @@ type conn struct {
 	reading func(uintptr) bool // tryRead, made once
 	first   bool               // no request has been served
 	owing   bool               // a head has begun to arrive
+	skipped bool               // an empty line before the next head was skipped
 	agreed  bool               // on HTTP/1.1, by ALPN
 	taking  atomic.Bool        // the reader takes bytes from the socket, or has some that it has not looked at
 
@@ -155,11 +156,13 @@ const (
 
 // next reads what comes next: the head of a request, unless HTTP/2 begins.
 func (c *conn) next() what {
+	c.skipped = false
 	c.owing = c.first // a new connection owes its first head from the beginning
 	if c.owing {
 		c.awaitHead()
 	}
 	for {
+		c.skipEmptyLine()
 		if c.w > c.r {
 			if what, known := c.classify(); known {
 				if c.owing && !c.gotHead() {
@@ -179,6 +182,17 @@ func (c *conn) next() what {
 	}
 }
 
+// skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some
+// clients send it after a body, and it does not begin a request: the connection stays idle.
+func (c *conn) skipEmptyLine() {
+	const crlf = "\r\n"
+	if !c.skipped && c.w-c.r >= len(crlf) && string(c.buf[c.r:c.r+len(crlf)]) == crlf {
+		c.skipped = true
+		c.r += len(crlf)
+		c.request.Reset() // it may have read the CR
+	}
+}
+
 // owe notes that a head has begun to arrive.
 func (c *conn) owe() {
 	if !c.owing {
@@ -192,7 +206,7 @@ func (c *conn) classify() (w what, known bool) {
 	b := c.buf[c.r:c.w]
 	// Only the first bytes of a connection can begin HTTP/2 with prior knowledge (RFC 9113
 	// section 3.3). Who has agreed on HTTP/1.1 by ALPN is held to it.
-	if c.first && !c.agreed {
+	if c.first && !c.agreed && !c.skipped {
 		if is, maybe := wire.HasPreface(b); is || maybe {
 			return http2, is
 		}

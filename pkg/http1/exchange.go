@@ -191,7 +191,7 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 	b = append(b, "Content-Length: "...)
 	b = strconv.AppendInt(b, int64(len(a.Body)), 10)
 	b = append(b, "\r\n"...)
-	b = x.appendConnection(b, minor)
+	b = x.appendConnection(b, minor, false)
 	b = append(b, "\r\n"...)
 	// The head of an answer to HEAD is that of one to GET (RFC 9110 section 9.3.2).
 	if wire.String(x.request.Method) != http.MethodHead {
@@ -209,9 +209,14 @@ func (x *exchange) answer(a *queue.Answer, minor int) {
 }
 
 // appendConnection appends what becomes of the connection, where a client does not
-// expect it: one of HTTP/1.0 expects its end (RFC 9112 section C.2.2).
-func (x *exchange) appendConnection(b []byte, minor int) []byte {
+// expect it: one of HTTP/1.0 expects its end (RFC 9112 section C.2.2). upgrade lists the option
+// of an Upgrade field.
+func (x *exchange) appendConnection(b []byte, minor int, upgrade bool) []byte {
 	switch {
+	case upgrade && x.last:
+		return wire.AppendField(b, header.Connection, "Upgrade, close")
+	case upgrade:
+		return wire.AppendField(b, header.Connection, "Upgrade")
 	case x.last && minor > 0:
 		return wire.AppendField(b, header.Connection, "close")
 	case !x.last && minor == 0:

@@ -247,7 +247,11 @@ func (x *exchange) beginResponse(h *wire.Response, length int64) (chunked bool) 
 		b = append(b, "\r\n"...)
 	}
 	x.last = x.untilClose || x.endsConnection(x.c.server.settings.FullDuplex)
-	b = x.appendConnection(b, x.request.Minor)
+	upgrade := false
+	if x.request.Minor > 0 { // HTTP/1.0 has no Upgrade
+		b, upgrade = forward.AppendUpgrade(b, h)
+	}
+	b = x.appendConnection(b, x.request.Minor, upgrade)
 	x.out = append(b, "\r\n"...)
 	x.waiting, x.begun = true, x.broken // within an informational response no other can begin
 	return chunked

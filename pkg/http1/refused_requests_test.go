@@ -50,7 +50,8 @@ func TestAHeadInDoubtIsRefused(t *testing.T) {
 	for _, text := range []string{
 		"GET /odd HTTP/1.1\r\nHost: a\r\nX-Fold: a\r\n b\r\n\r\n",
 		"GET /odd HTTP/1.1\nHost: a\n\n",
-		"\r\nGET /odd HTTP/1.1\r\nHost: a\r\n\r\n",
+		"\r\n\r\nGET /odd HTTP/1.1\r\nHost: a\r\n\r\n",
+		"\nGET /odd HTTP/1.1\r\nHost: a\r\n\r\n",
 		"POST /odd HTTP/1.1\r\nHost: a\r\nContent-Length: 0, 0\r\n\r\n",
 	} {
 		c := proxy.Dial()
@@ -61,7 +62,7 @@ func TestAHeadInDoubtIsRefused(t *testing.T) {
 		}
 		c.WantEnd()
 	}
-	proxy.WantCounts(4, 0)
+	proxy.WantCounts(5, 0)
 	if got := strings.Join(a.Requests(), "|"); strings.Contains(got, "/behind") || strings.Contains(got, "/odd") {
 		t.Errorf("the app got %s, want nothing from behind", got)
 	}

@@ -17,13 +17,15 @@ const (
 
 func TestAnUnusualRequestKeepsItsConnection(t *testing.T) {
 	for name, text := range map[string]string{
-		"HTTP/1.0 kept alive":    "GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-		"an unusual Host":        "GET /p HTTP/1.1\r\nHost: a!b\r\n\r\n",
-		"Expect and chunks":      "POST /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-		"Expect and no body":     "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
-		"a probe with Expect":    "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nK-Network-Probe: queue\r\n\r\n",
-		"an answer of our own":   "GET /p HTTP/1.0\r\nConnection: keep-alive\r\nK-Network-Probe: other\r\n\r\n",
-		"an absolute odd target": "GET http://user@a/p HTTP/1.1\r\nHost: a\r\n\r\n",
+		"HTTP/1.0 kept alive":      "GET /p HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+		"an unusual Host":          "GET /p HTTP/1.1\r\nHost: a!b\r\n\r\n",
+		"Expect and chunks":        "POST /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+		"Expect and no body":       "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
+		"a probe with Expect":      "GET /p HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nK-Network-Probe: queue\r\n\r\n",
+		"an answer of our own":     "GET /p HTTP/1.0\r\nConnection: keep-alive\r\nK-Network-Probe: other\r\n\r\n",
+		"an empty line":            "\r\nGET /p HTTP/1.1\r\nHost: a\r\n\r\n",
+		"an empty line at the end": "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\r\n",
+		"an absolute odd target":   "GET http://user@a/p HTTP/1.1\r\nHost: a\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)

@@ -118,7 +118,9 @@ func (x *exchange) readFields(h *h2.Head) bool {
 				return false
 			}
 		case header.ExpectRole:
-			q.Expect100 = wire.EqualFold(f.Value, "100-continue")
+			if len(f.Value) > 0 { // as in HTTP/1
+				q.Expect100 = wire.EqualFold(f.Value, "100-continue")
+			}
 		}
 	}
 	return wire.ValidHost(q.Host)

@@ -158,6 +158,13 @@ func TestTheStatusOfGRPCIsSeen(t *testing.T) {
 }
 
 func TestExpectReachesTheApp(t *testing.T) {
+	for _, values := range [][]string{{"100-continue"}, {"100-continue", ""}} {
+		testExpectReachesTheApp(t, values)
+	}
+}
+
+// testExpectReachesTheApp sends a request that has one Expect field for each value.
+func testExpectReachesTheApp(t *testing.T, values []string) {
 	a := newFrameApp(t, func(s *appStream) {
 		if harness.FieldOf(s.f, "expect") == "100-continue" {
 			s.respond(false, ":status", "100")
@@ -166,7 +173,11 @@ func TestExpectReachesTheApp(t *testing.T) {
 	})
 	c := connect(t, a.proxy)
 	id := c.id
-	harness.NoError(c, c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/", [2]string{"expect", "100-continue"}).fields)...)}))
+	var fields [][2]string
+	for _, value := range values {
+		fields = append(fields, [2]string{"expect", value})
+	}
+	harness.NoError(c, c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, EndHeaders: true, BlockFragment: c.Block(flat(request("POST", "/", fields...).fields)...)}))
 	for {
 		f, err := c.ReadFrame()
 		harness.NoError(c, err)

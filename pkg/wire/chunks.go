@@ -12,6 +12,12 @@ import (
 // the size or at the end of its line, because readers disagree about them. A
 // line ends in CRLF and in nothing else.
 type Chunks struct {
+	// Lenient accepts blanks after a chunk size and at the end of its line, and empty
+	// extensions such as "5;". Go, HAProxy and nginx accept them in responses. The end of the
+	// body is the same for every reader that accepts them, and the chunks are written anew for
+	// the client. Reset keeps it.
+	Lenient bool
+
 	// MaxTrailer is the length in bytes of a trailer section; 0: [maxTrailer].
 	// Reset keeps it.
 	MaxTrailer int
@@ -96,7 +102,7 @@ func (c *Chunks) Reset() {
 	if c.trailer != nil {
 		*c.trailer = head{fields: c.trailer.fields[:0]}
 	}
-	*c = Chunks{MaxTrailer: c.MaxTrailer, section: c.section[:0], trailer: c.trailer}
+	*c = Chunks{Lenient: c.Lenient, MaxTrailer: c.MaxTrailer, section: c.section[:0], trailer: c.trailer}
 }
 
 func (c *Chunks) bad(word Word) chunkState {
@@ -119,7 +125,7 @@ func (c *Chunks) step(b byte) chunkState {
 			return sizeDigits
 		case d >= 0 || c.digits == 0:
 			return c.bad(WordChunkSize)
-		case b == ';':
+		case b == ';' || c.Lenient && blank(b):
 			return c.extension(b)
 		case b == '\r':
 			return sizeLF
@@ -165,7 +171,7 @@ func (c *Chunks) step(b byte) chunkState {
 
 // extension takes one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ), the
 // value a token or a quoted string (RFC 9112 7.1.1), of which we take no blank
-// before the first ";" nor behind the last value.
+// before the first ";" nor behind the last value unless c is Lenient.
 //
 //nolint:funlen,gocognit // a table of states and bytes
 func (c *Chunks) extension(b byte) chunkState {
@@ -180,13 +186,18 @@ func (c *Chunks) extension(b byte) chunkState {
 				return sizeLF
 			}
 			return extensionStart
-		case extensionNameEnd, extensionValueEnd:
-			if b == ';' {
+		case extensionNameEnd, extensionValueEnd, extensionStart:
+			switch {
+			case b == ';' && (c.Lenient || c.state != extensionStart):
 				return extensionStart
+			case b == '\r' && c.Lenient:
+				return sizeLF
 			}
 		}
 	}
 	switch c.state {
+	case sizeDigits: // of a Lenient reader, and b is a blank
+		return extensionValueEnd
 	case extensionStart:
 		switch {
 		case blank(b):

@@ -65,6 +65,34 @@ func TestChunksVectorsHaveTheirVerdicts(t *testing.T) {
 	}
 }
 
+func TestLenientChunksAcceptBlanksAndEmptyExtensions(t *testing.T) {
+	for body, want := range map[string]string{
+		"5 \r\nhello\r\n0 \r\n\r\n":           `ok "hello"`,
+		"5 \t \r\nhello\r\n0\t\r\n\r\n":       `ok "hello"`,
+		"5;\r\nhello\r\n0;\r\n\r\n":           `ok "hello"`,
+		"5; \r\nhello\r\n0;;\r\n\r\n":         `ok "hello"`,
+		"5 ; a = b ;\r\nhello\r\n0\r\n\r\n":   `ok "hello"`,
+		"5;a \r\nhello\r\n0;a=\"b\" \r\n\r\n": `ok "hello"`,
+		" 5\r\nhello\r\n0\r\n\r\n":            "bad chunk-size",
+		"5\nhello\r\n0\r\n\r\n":               "bad chunk-size",
+		"5 \nhello\r\n0\r\n\r\n":              "bad chunk-extension",
+		"5 5\r\nhello\r\n0\r\n\r\n":           "bad chunk-extension",
+		"5;\nhello\r\n0\r\n\r\n":              "bad chunk-extension",
+		"5 \rhello\r\n0\r\n\r\n":              "bad chunk-end",
+		"5;a=\r\nhello\r\n0\r\n\r\n":          "bad chunk-extension",
+		"5" + strings.Repeat(" ", 3<<10):      "bad long-extension",
+		"5" + strings.Repeat(";", 3<<10):      "bad long-extension",
+	} {
+		for _, piece := range []int{1, len(body)} {
+			c := wire.Chunks{Lenient: true}
+			data, _, err := decode(&c, body, piece)
+			harness.Equal(t, chunksVerdict(&c, data, err), want, body, "in pieces of", piece)
+			c.Reset()
+			harness.Equal(t, c.Lenient, true, "lenient after Reset")
+		}
+	}
+}
+
 func TestChunksStopsAtTheEndOfTheBody(t *testing.T) {
 	const body = "5\r\nhello\r\n0\r\nX: y\r\n\r\n"
 	var c wire.Chunks

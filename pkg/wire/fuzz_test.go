@@ -254,6 +254,11 @@ func FuzzChunks(f *testing.F) {
 		if !c.Done() {
 			return
 		}
+		lenient := wire.Chunks{Lenient: true}
+		ldata, ltaken, lerr := decode(&lenient, body, len(body)+1)
+		if got := fmt.Sprint(chunksVerdict(&lenient, ldata, lerr), lenient.Trailer()); got != want || ltaken != taken {
+			t.Errorf("lenient: got %s of %d bytes, want %s of %d", got, ltaken, want, taken)
+		}
 
 		br := bufio.NewReader(strings.NewReader(body[:taken]))
 		std, err := io.ReadAll(httputil.NewChunkedReader(br))

@@ -251,8 +251,10 @@ func (h *head) note(k known, value []byte) Word {
 	case upgradeField:
 		h.upgrade = h.upgrade || len(value) > 0
 	case expectField:
-		h.expects++
-		h.expect = value
+		if len(value) > 0 { // a list without a member expects nothing (RFC 9110 sections 5.6.1 and 10.1.1)
+			h.expects++
+			h.expect = value
+		}
 	case trailerField:
 		h.forbidden = h.forbidden || HasToken(value, "content-length") ||
 			HasToken(value, "transfer-encoding") || HasToken(value, "trailer")

@@ -5,7 +5,7 @@ import "bytes"
 // Response is the head of a response, interim or final. The zero value is ready
 // to Parse; one value serves a connection's responses one after the other.
 type Response struct {
-	Minor  int    // of HTTP/1.x: 0 or 1
+	Minor  int    // of HTTP/1.x: 0 or 1; 0 for HTTP/0.9
 	Status int    // 100 to 999
 	Reason []byte // may be empty
 
@@ -24,9 +24,11 @@ type Response struct {
 
 	KeepAliveTimeout int // of Keep-Alive: timeout=, seconds from 0; -1: none
 
-	head    head
-	lineEnd int // index of the LF of the status line; 0: not there yet
-	seen    int // no line that matters ends before: where the next call goes on
+	head      head
+	lineEnd   int  // index of the LF of the status line; 0: not there yet
+	seen      int  // no line that matters ends before: where the next call goes on
+	old       bool // the version is HTTP/0.9
+	continued bool // the last response was a 100
 }
 
 // Parse reads the response head that b begins with. n is its length in bytes,
@@ -43,6 +45,10 @@ type Response struct {
 // request may not have, none of which leaves the end of the message in doubt:
 //
 //   - A reason phrase may be missing, with the blank before it (RFC 9112 4).
+//   - More than one blank may separate the version from the status (RFC 9112 4).
+//   - The version may be HTTP/0.9. The response is then read as one of HTTP/1.0 and
+//     marked Close.
+//   - One empty line may follow a 100 response. Some servers end such a response twice.
 //   - Blanks between a field's name and its colon are dropped (RFC 9112 5.1),
 //     and a continued field is made one line by writing blanks over the line end
 //     within b (RFC 9112 5.2). Not so for the fields that this package reads
@@ -53,7 +59,16 @@ type Response struct {
 //     Garbage. Since a LF may have been smuggled into a value all the same,
 //     nothing may be read behind that response: it is marked Close.
 func (r *Response) Parse(b []byte) (n int, err error) {
-	n, word := r.parse(b)
+	empty := 0
+	if r.continued {
+		if string(b) == crlf[:min(len(b), 1)] {
+			return 0, nil
+		}
+		if len(b) >= len(crlf) && string(b[:len(crlf)]) == crlf {
+			empty = len(crlf)
+		}
+	}
+	n, word := r.parse(b[empty:])
 	switch {
 	case word != "":
 		r.Reset()
@@ -62,14 +77,25 @@ func (r *Response) Parse(b []byte) (n int, err error) {
 		return 0, nil
 	}
 	r.lineEnd, r.seen = 0, 0
-	return n, nil
+	r.continued = r.Status == 100
+	return empty + n, nil
 }
+
+const crlf = "\r\n"
 
 // Reset forgets an unfinished head and releases all bytes that were parsed.
 // The memory for the fields is kept.
 func (r *Response) Reset() {
 	clear(r.head.fields[:cap(r.head.fields)])
 	*r = Response{head: head{fields: r.head.fields[:0]}}
+}
+
+// Release forgets Fields and Reason, and releases all bytes that were parsed. The memory for the
+// fields is kept.
+func (r *Response) Release() {
+	clear(r.head.fields[:cap(r.head.fields)])
+	r.head = head{fields: r.head.fields[:0]}
+	r.Fields, r.Reason = nil, nil
 }
 
 // BodyLength says how the end of the body of the answer to a request with that
@@ -92,7 +118,7 @@ func (r *Response) BodyLength(method string) (length int64, framing Framing) {
 func (r *Response) parse(b []byte) (n int, word Word) {
 	resumed := r.lineEnd > 0
 	if !resumed {
-		if k := min(len(b), len(http1)); string(b[:k]) != http1[:k] {
+		if !beginsLike(b, http1) && !beginsLike(b, http09) {
 			return 0, WordStatusLine // another protocol: the empty line may never come
 		}
 		i := bytes.IndexByte(b[r.seen:], '\n')
@@ -120,23 +146,39 @@ func (r *Response) parse(b []byte) (n int, word Word) {
 	return n, r.validate()
 }
 
-const http1 = "HTTP/1."
+const (
+	http1  = "HTTP/1."
+	http09 = "HTTP/0.9 "
+)
 
-// line reads the status line: HTTP-version SP status-code [ SP reason ]
+// beginsLike reports whether b begins with prefix, as far as both go.
+func beginsLike(b []byte, prefix string) bool {
+	k := min(len(b), len(prefix))
+	return string(b[:k]) == prefix[:k]
+}
+
+// line reads the status line: HTTP-version 1*SP status-code [ SP reason ]
 // (RFC 9112 4).
 func (r *Response) line(b []byte) bool {
 	line := b[:r.lineEnd]
 	if line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
 	}
-	const least = len("HTTP/1.1 200")
-	if len(line) < least || line[7] != '0' && line[7] != '1' || line[8] != ' ' ||
-		line[9] == '0' || !digit(line[9]) || !digit(line[10]) || !digit(line[11]) {
+	const version, code = len(http1 + "1"), len("200")
+	r.old = beginsLike(line, http09)
+	if len(line) <= version || !r.old && line[7] != '0' && line[7] != '1' || line[version] != ' ' {
 		return false
 	}
-	r.Minor = int(line[7] - '0')
-	r.Status = 100*int(line[9]-'0') + 10*int(line[10]-'0') + int(line[11]-'0')
-	r.Reason = line[least:]
+	r.Minor = 0
+	if !r.old {
+		r.Minor = int(line[7] - '0')
+	}
+	line = bytes.TrimLeft(line[version:], " ")
+	if len(line) < code || line[0] == '0' || !digit(line[0]) || !digit(line[1]) || !digit(line[2]) {
+		return false
+	}
+	r.Status = 100*int(line[0]-'0') + 10*int(line[1]-'0') + int(line[2]-'0')
+	r.Reason = line[code:]
 	if len(r.Reason) > 0 {
 		if r.Reason[0] != ' ' {
 			return false
@@ -158,7 +200,7 @@ func (r *Response) validate() Word {
 		return WordTransferCoding // nothing here undoes gzip; and HTTP/1.0 has no codings (RFC 9112 6.1)
 	}
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
-	r.Close = h.close || h.bare || r.Minor == 0 && !h.keepAlive || r.Status == 204 && (h.length > 0 || h.chunked)
+	r.Close = h.close || h.bare || r.old || r.Minor == 0 && !h.keepAlive || r.Status == 204 && (h.length > 0 || h.chunked)
 	r.KeepAliveTimeout = h.timeout
 	return ""
 }

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -167,4 +168,44 @@ func describeResponse(r *wire.Response, n int, err error) string {
 	}
 	return fmt.Sprintf("%d %v %d %d %q %q %d %v %v %d", n, err, r.Minor, r.Status, r.Reason, r.Fields,
 		r.ContentLength, r.Chunked, r.Close, r.KeepAliveTimeout)
+}
+
+func TestEmptyLineIsAcceptedOnceAfter100(t *testing.T) {
+	const interim, final = "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 204 No Content\r\n\r\n"
+	for text, want := range map[string]string{
+		interim + "\r\n" + final:                                "100 204",
+		interim + final:                                         "100 204",
+		interim + "\r\n" + interim + "\r\n" + final:             "100 100 204",
+		interim + "\r\n\r\n" + final:                            "100 malformed response: status-line",
+		interim + "\n" + final:                                  "100 malformed response: status-line",
+		interim + "\r" + final:                                  "100 malformed response: status-line",
+		"HTTP/1.1 103 Early Hints\r\n\r\n" + "\r\n" + final:     "103 malformed response: status-line",
+		interim + "HTTP/1.1 102 Processing\r\n\r\n\r\n" + final: "100 102 malformed response: status-line",
+		final + "\r\n" + final:                                  "204 malformed response: status-line",
+		"\r\n" + final:                                          "malformed response: status-line",
+	} {
+		harness.Equal(t, statuses(text, len(text)), want, text)
+		harness.Equal(t, statuses(text, 1), want, text, "byte by byte")
+	}
+}
+
+// statuses reads the responses in text, which arrives in pieces of the given size.
+func statuses(text string, piece int) string {
+	var r wire.Response
+	var got []string
+	for begin, end := 0, 0; begin < len(text); {
+		n, err := r.Parse([]byte(text[begin:end]))
+		switch {
+		case err != nil:
+			return strings.Join(append(got, err.Error()), " ")
+		case n > 0:
+			got = append(got, strconv.Itoa(r.Status))
+			begin += n
+		case end == len(text):
+			return strings.Join(append(got, "more"), " ")
+		default:
+			end = min(len(text), end+piece)
+		}
+	}
+	return strings.Join(got, " ")
 }

@@ -45,6 +45,21 @@ func TestAClientGetsOne100Alone(t *testing.T) {
 	}
 }
 
+// An empty list contains no expectation (RFC 9110 sections 5.6.1 and 10.1.1).
+func TestEmptyExpectIsIgnored(t *testing.T) {
+	p := newProxy(t)
+	p.start()
+	p.bare(answers(ok))
+	if m := dial(t, p.addr()).ask("/", "Expect:"); m.status() != 200 {
+		t.Errorf("HTTP/1.1: got %q, want 200", m.Start)
+	}
+	c := dialH2(t, p.addr())
+	c.open(1, true, "GET", "/", "Expect: ")
+	if a := c.answer(1); a.status != 200 {
+		t.Errorf("HTTP/2: got %d, want 200", a.status)
+	}
+}
+
 // A client that sends its body without waiting does not wait for a second either.
 func TestABodyThatIsThereDoesNotWaitForA100(t *testing.T) {
 	p := newProxy(t)

@@ -36,3 +36,15 @@ func TestAliasesOfFramingFieldsAreRefusedOverHTTP2(t *testing.T) {
 		}
 	}
 }
+
+// HTTP/2 has no Upgrade field (RFC 9113 section 8.2.2).
+func TestUpgradeIn426IsNotSentOverHTTP2(t *testing.T) {
+	p := newProxy(t)
+	p.start()
+	p.bare(answers("HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n"))
+	c := dialH2(t, p.addr())
+	c.open(1, true, "GET", "/")
+	if a := c.answer(1); a.status != 426 || a.get("upgrade") != "" || a.get("connection") != "" {
+		t.Errorf("got %+v, want 426 without Upgrade and Connection", a)
+	}
+}

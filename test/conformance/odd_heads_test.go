@@ -27,6 +27,49 @@ func TestAnOddTargetHidesNothingElseThatIsOdd(t *testing.T) {
 	}
 }
 
+// Some clients send an empty line after a body (RFC 9112 section 2.2).
+func TestOneEmptyLineBeforeRequestIsIgnored(t *testing.T) {
+	p := newProxy(t)
+	writeCertificate(t, p.dir)
+	p.start()
+	p.bare(answers(ok))
+	const post = "POST / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 5\r\n\r\nhello"
+	for before, want := range map[string]int{"\r\n": 200, "\r\n\r\n": 400, "\n": 400, "\r": 400, "\r\n\n": 400, "\r\n ": 400} {
+		for name, c := range map[string]*client{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
+			c.send(post)
+			c.receive("POST")
+			c.send(before)
+			if m := c.ask("/"); m.status() != want {
+				t.Errorf("%s: got %q after %q, want %d", name, m.Start, before, want)
+			}
+		}
+	}
+	c := dial(t, p.addr())
+	c.send("\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	if m := c.receive("PRI"); m.status() != 505 {
+		t.Errorf("got %q for the HTTP/2 preface after an empty line, want 505", m.Start)
+	}
+}
+
+// An empty line does not begin a request. Otherwise the client would owe the rest of it.
+func TestConnectionStaysIdleAfterEmptyLine(t *testing.T) {
+	p := newProxy(t)
+	p.start("HEADER_TIMEOUT=500ms", "DRAIN_QUIET_PERIOD=0s")
+	p.bare(answers(ok))
+	c := dial(t, p.addr())
+	c.ask("/")
+	c.send("\r\n")
+	p.poll("the header timeout closes another connection", func() error {
+		other := dial(t, p.addr())
+		other.send("GET /")
+		other.closed()
+		return nil
+	})
+	if m := c.ask("/"); m.status() != 200 {
+		t.Errorf("got %q, want 200", m.Start)
+	}
+}
+
 // A client may send what is meant for the tunnel right behind its CONNECT. Where there is
 // none that is no request of its own.
 func TestWhatFollowsARefusedConnectIsNoRequest(t *testing.T) {
