@@ -113,13 +113,19 @@ knative: ## Run the sidecar under Knative's own code, head and 1.18; root; minut
 		QUEUE_PROXY=$(if $(filter-out knative,$(QUEUE_PROXY)),$(abspath $(QUEUE_PROXY)),$(QUEUE_PROXY)) $(GO) test -count=1 -timeout 20m -v ./...) || exit 1; \
 	done
 
+# go test -run reports success for a pattern that matches nothing, so a pattern of the user is
+# checked first: each alternative must match.
+SELECTION = $(GO) run ./test/rules/selection
+
 # What is built, half an hour the first time, is kept in a folder outside the checkout.
 cluster: ## Run both images in a real Kubernetes with Knative Serving; Debian and root; half an hour the first time. CLUSTER=NAME is a part.
+	@$(SELECTION) -tags cluster -run '$(CLUSTER)' ./test/cluster
 	test/cluster/setup
 	$(GO) vet -tags cluster ./test/cluster
 	$(GO) test -tags cluster -count=1 -timeout 25m -parallel 4 -v ./test/cluster $(if $(CLUSTER),-run '$(CLUSTER)')
 
 cluster-full: ## In that cluster: Knative's own image beside ours, its own tests, KEDA and an HPA by our numbers. CLUSTER=NAME is a part; ARGS=-update writes the tables of the documents.
+	@$(SELECTION) -tags cluster,clusterfull -run '$(CLUSTER)' ./test/cluster
 	test/cluster/setup full
 	$(GO) vet -tags cluster,clusterfull ./test/cluster
 	$(GO) test -tags cluster,clusterfull -count=1 -timeout 90m -v ./test/cluster -run '$(or $(CLUSTER),^TestFull)' $(ARGS)
@@ -140,6 +146,7 @@ fuzzers: ## List the fuzzers, each as "package Name".
 # A finding is left in the package's testdata/fuzz, where go test reads it. Making
 # interesting inputs small would take a minute each, all of a short run.
 fuzz: ## Run each fuzzer for FUZZTIME (10s); FUZZ="wire Fuzz" chooses by "package Name".
+	@$(FUZZERS) | $(SELECTION) -lines '$(FUZZ)'
 	@$(FUZZERS) | grep -E '$(FUZZ)' | { \
 	ran=; failed=; while read -r package name; do \
 		ran=1; echo "== $$package $$name"; \

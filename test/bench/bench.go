@@ -137,6 +137,7 @@ func (b *bench) round(ctx context.Context, n int) error {
 		{"starts", []string{"start"}, b.starts},
 		{"memory", []string{"memory"}, b.memory},
 		{"density", []string{"density"}, b.density},
+		{"idle pods", []string{"idle"}, b.idle},
 		{"loads", []string{"plain", "tls", "h2", "telemetry", "latency", "paired"}, b.loads},
 		{"gRPC", []string{"grpc"}, b.calls},
 		{"queue", []string{"queue"}, b.queue},
@@ -308,6 +309,9 @@ func (b *bench) place(in circumstances) (*place, error) {
 	if in.grpc {
 		at.App = in.app.grpc
 	}
+	if in.pod {
+		at.autoscaler, at.metrics = statisticsPort, metricsPort
+	}
 	at.Dir, err = os.MkdirTemp(b.dir, "peer")
 	return at, err
 }
@@ -324,22 +328,30 @@ func (b *bench) starts(ctx context.Context, app *runningApp, n int) error {
 			b.results.note(kind.id, ours, "not measured: "+b.noQuota.Error())
 			continue
 		}
-		took := map[string][]float64{}
-		for i := range b.results.Settings.Starts {
-			for _, p := range rotate(b.peers, n+i) {
-				r, err := b.start(p, circumstances{app: app, limit: concurrency, quota: kind.quota})
-				if err := b.failed(ctx, kind.id, p.name, err); err != nil {
-					return err
-				}
-				if err == nil {
-					took[p.name] = append(took[p.name], milliseconds(r.took))
-					r.stop()
-				}
+		if err := b.startsOf(ctx, app, rotate(b.peers, n), kind.id, kind.quota); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startsOf adds the median of the starts of each peer to a row. A quota of nil means no quota.
+func (b *bench) startsOf(ctx context.Context, app *runningApp, peers []*peer, id string, q *quota) error {
+	took := map[string][]float64{}
+	for i := range b.results.Settings.Starts {
+		for _, p := range rotate(peers, i) {
+			r, err := b.start(p, circumstances{app: app, limit: concurrency, quota: q})
+			if err := b.failed(ctx, id, p.name, err); err != nil {
+				return err
+			}
+			if err == nil {
+				took[p.name] = append(took[p.name], milliseconds(r.took))
+				r.stop()
 			}
 		}
-		for name, values := range took {
-			b.results.add(kind.id, name, median(values))
-		}
+	}
+	for name, values := range took {
+		b.results.add(id, name, median(values))
 	}
 	return nil
 }
@@ -446,23 +458,12 @@ func (b *bench) densityOf(ctx context.Context, p *peer) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		app, err := b.startApp(unix.CLONE_NEWNET)
+		r, stop, err := b.startPod(p)
 		if err != nil {
 			return err
 		}
-		defer app.stop()
-		r, err := b.start(p, circumstances{app: app, limit: concurrency, pod: true})
-		if err != nil {
-			return err
-		}
-		defer r.stop()
+		defer stop()
 		pods = append(pods, r)
-		if err := insideNetwork(app.pid(), func() error {
-			_, err := closedLoop(r.at.Address, "/", 4, 0)
-			return err
-		}); err != nil {
-			return err
-		}
 	}
 	time.Sleep(settle)
 	var shares, privates []float64
@@ -476,6 +477,31 @@ func (b *bench) densityOf(ctx context.Context, p *peer) error {
 	b.results.add("density/share", p.name, median(shares)/1e6)
 	b.results.add("density/private", p.name, median(privates)/1e6)
 	return nil
+}
+
+// startPod starts an app and a sidecar in a network of their own and sends four requests. stop ends both.
+func (b *bench) startPod(p *peer) (r *running, stop func(), err error) {
+	app, err := b.startApp(unix.CLONE_NEWNET)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r, err = b.start(p, circumstances{app: app, limit: concurrency, pod: true}); err != nil {
+		app.stop()
+		return nil, nil, err
+	}
+	stop = func() {
+		r.stop()
+		app.stop()
+	}
+	err = insideNetwork(app.pid(), func() error {
+		_, err := closedLoop(r.at.Address, "/", 4, 0)
+		return err
+	})
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return r, stop, nil
 }
 
 // together starts peers, which cost nothing while they are not asked, and lets

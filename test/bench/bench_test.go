@@ -323,13 +323,15 @@ func TestThroughputIsBetterWhenItIsMore(t *testing.T) {
 }
 
 func TestOnlyWhatIsBetweenTheMarkersIsReplaced(t *testing.T) {
+	resultsBegin, resultsEnd := markers(resultsName)
+	idleBegin, idleEnd := markers("idle")
 	dir := t.TempDir()
 	doc := filepath.Join(dir, "performance.md")
-	if err := os.WriteFile(doc, []byte("before\n"+resultsBegin+"old\n"+resultsEnd+"after\n"), 0o600); err != nil {
+	if err := os.WriteFile(doc, []byte("before\n"+resultsBegin+"old\n"+resultsEnd+"after\n"+idleBegin+idleEnd), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := writeDocument(some(), doc); err != nil {
+		if _, err := writeDocument(some(), doc); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -338,11 +340,11 @@ func TestOnlyWhatIsBetweenTheMarkersIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(got)
-	if !strings.HasPrefix(text, "before\n"+resultsBegin) || !strings.HasSuffix(text, resultsEnd+"after\n") ||
+	if !strings.HasPrefix(text, "before\n"+resultsBegin) || !strings.Contains(text, resultsEnd+"after\n"+idleBegin) ||
 		strings.Contains(text, "old\n") || strings.Count(text, "### All numbers") != 1 {
 		t.Errorf("got\n%s\nwant the results once, between the markers", text)
 	}
-	if _, err := splice([]byte("no markers"), nil); err == nil {
+	if _, err := splice([]byte("no markers"), resultsName, nil); err == nil {
 		t.Errorf("a document without markers: got no error, want one")
 	}
 
@@ -367,8 +369,10 @@ func TestTheDocumentHasTheMarkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := splice(text, nil); err != nil {
-		t.Error(err)
+	for _, name := range []string{resultsName, "idle"} {
+		if _, err := splice(text, name, nil); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -1,22 +1,20 @@
 //go:build linux
 
-// Command bench measures the queue-proxy side by side with Knative's own, a bare
-// httputil.ReverseProxy, HAProxy and nginx, in front of the same small app on the
-// same machine. Rounds are interleaved: each one starts every peer anew and
-// measures them in turn, so that a machine that changes its mind changes it for
-// all. What counts are the ratios of medians.
+// Command bench compares the queue-proxy with Knative's queue-proxy, a bare httputil.ReverseProxy, HAProxy and nginx. All
+// of them run in front of the same app on the same machine. Each round starts every program again and measures the
+// programs in turn, so that a change of the machine's speed affects all of them. Compare the ratios of the medians, not
+// the absolute numbers.
 //
-//	make bench                      installs the peers, builds, measures; an hour
-//	BENCH_QUICK=1 make bench        one short round, for those who work on this program; its numbers are noise
-//	BENCH_ROWS=tls,grpc make bench  only these groups of rows; minutes
-//	BENCH_ROUNDS=9 BENCH_SECONDS=5  how many rounds, and how long each load runs (5 and 3)
-//	bench -from results.json        no measuring: makes the report again
+//	make bench                      install the peers, build and measure all rows (an hour)
+//	BENCH_QUICK=1 make bench        measure one short round, to test this program
+//	BENCH_ROWS=tls,grpc make bench  measure only these groups of rows (minutes)
+//	BENCH_ROUNDS=9 BENCH_SECONDS=5  set the number of rounds and the duration of each load (default 5 and 3)
+//	bench -from results.json        write the report of an earlier run
 //
-// It runs in a network namespace of its own, which needs root. It prints a table and
-// writes bin/bench/results.json. A run of all rows that was not quick
-// also writes docs/performance.md, between its markers, and docs/performance.svg.
-// When something failed, such as an answer that was not 200, it says what, there
-// too, and exits with 1.
+// The program runs in its own network namespace, which requires root. It prints the tables and writes
+// bin/bench/results.json. A complete run writes all tables of docs/performance.md and the plot docs/performance.svg. A run
+// of the group idle writes only the table of idle pods. A quick run does not write to docs. If a measurement fails, such
+// as a response with a status other than 200, the report contains the error and the exit status is 1.
 package main
 
 import (
@@ -55,22 +53,26 @@ type Settings struct {
 	Starts  int      `json:"starts"`         // of each peer in a round, of which the median counts
 	Pods    int      `json:"pods"`           // on one node, each with a sidecar
 	Pairs   int      `json:"pairs"`          // in all rounds together
+	Idle    int      `json:"idle"`           // seconds in which the CPU time of an idle pod is measured
 	Rows    []string `json:"rows,omitempty"` // groups of rows that were selected; empty: all
 }
 
 // groups are the groups of rows that can be selected.
-var groups = []string{"plain", "tls", "h2", "grpc", "latency", "paired", "memory", "density", "start", "queue", "telemetry"}
+var groups = []string{"plain", "tls", "h2", "grpc", "latency", "paired", "memory", "density", "start", "idle", "queue", "telemetry"}
 
 // selects reports whether a group of rows is to be measured.
 func (s *Settings) selects(group string) bool {
 	return len(s.Rows) == 0 || slices.Contains(s.Rows, group)
 }
 
+// defaultRounds is the number of rounds if BENCH_ROUNDS is not set.
+const defaultRounds = 5
+
 // readSettings reads BENCH_*.
 func readSettings() (Settings, error) {
-	s := Settings{Rounds: 5, Seconds: 3, Starts: 5, Pods: 40, Pairs: 15}
+	s := Settings{Rounds: defaultRounds, Seconds: 3, Starts: 5, Pods: 40, Pairs: 15, Idle: 60}
 	if v := os.Getenv("BENCH_QUICK"); v != "" && v != "0" {
-		s = Settings{Rounds: 1, Seconds: 1, Starts: 1, Pods: 4, Pairs: 1, Quick: true}
+		s = Settings{Rounds: 1, Seconds: 1, Starts: 1, Pods: 4, Pairs: 1, Idle: 30, Quick: true}
 	}
 	for name, n := range map[string]*int{"BENCH_ROUNDS": &s.Rounds, "BENCH_SECONDS": &s.Seconds} {
 		v := os.Getenv(name)
@@ -92,6 +94,18 @@ func readSettings() (Settings, error) {
 		s.Rows = append(s.Rows, group)
 	}
 	return s, nil
+}
+
+// command returns the command line that starts a run with these settings.
+func (s *Settings) command() string {
+	words := []string{"make bench"}
+	if len(s.Rows) > 0 {
+		words = append([]string{"BENCH_ROWS=" + strings.Join(s.Rows, ",")}, words...)
+	}
+	if s.Rounds != defaultRounds {
+		words = append([]string{fmt.Sprintf("BENCH_ROUNDS=%d", s.Rounds)}, words...)
+	}
+	return strings.Join(words, " ")
 }
 
 // run measures, or reads what was measured, and reports.
@@ -147,14 +161,11 @@ func run(ctx context.Context, from, bin, doc string) error {
 // error says so when something failed: the document then says what.
 func report(r *Results, doc string) error {
 	printTable(os.Stdout, r)
-	if r.Settings.Quick || len(r.Settings.Rows) > 0 {
-		fmt.Printf("\nNot a whole run: %s was not written.\n", doc)
-	} else {
-		if err := writeDocument(r, doc); err != nil {
-			return err
-		}
-		fmt.Printf("\nWritten: %s\n", doc)
+	written, err := writeDocument(r, doc)
+	if err != nil {
+		return err
 	}
+	fmt.Printf("\n%s: %s\n", doc, written)
 	if failures := r.failures(); len(failures) > 0 {
 		return fmt.Errorf("%d measurements failed; the first: %s", len(failures), failures[0])
 	}

@@ -34,6 +34,8 @@ const (
 	withLog      = "request log"
 	withFewSpans = "tracing, 1 of 100"
 	withSpans    = "tracing, all"
+
+	withDefaultNames = "METRICS_NAMES=default" // the default of a pod that Knative does not manage
 )
 
 // A peer is a proxy that is compared.

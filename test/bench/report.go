@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +21,8 @@ import (
 type section struct {
 	short  string // in lists
 	title  string
-	more   bool // more is better
+	more   bool   // more is better
+	own    string // markers of the section in the document; "": the section is part of the results
 	peers  []string
 	rows   []row
 	ratios []ratio // its last columns
@@ -98,6 +100,13 @@ var sections = []section{
 	{short: "density", title: "Memory of each sidecar when a node runs 40", peers: proxies, ratios: usual, rows: []row{
 		{id: "density/share", title: "its share of the node's memory (Pss), MB", unit: "MB", digits: 2},
 		{id: "density/private", title: "its private memory, MB", unit: "MB", digits: 2},
+	}},
+	{short: "idle pod", title: "An idle pod", own: "idle", peers: []string{ours, withDefaultNames, knative}, ratios: usual[:1], rows: []row{
+		{id: "idle/series", title: "series of a scrape of :9091"},
+		{id: "idle/bytes", title: "bytes of the scrape, KB", unit: "KB", digits: 1},
+		{id: "idle/cpu", title: "CPU time per minute, ms", unit: "ms", digits: 1},
+		{id: "idle/private", title: "private memory, MB", unit: "MB", digits: 2},
+		{id: "idle/start", title: "start, exec to ready, ms", unit: "ms", digits: 1},
 	}},
 	{short: "start", title: "Start and size", peers: proxies, ratios: usual, rows: []row{
 		{id: "start/plain", title: "exec to first answer, ms", unit: "ms", digits: 1},
@@ -387,37 +396,77 @@ func (t table) markdown(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-// The results stand in the document between these two lines.
-const (
-	resultsBegin = "<!-- results -->\n"
-	resultsEnd   = "<!-- /results -->\n"
-)
-
-// writeDocument writes the report into the document, and the plot beside it.
-func writeDocument(r *Results, doc string) error {
-	old, err := os.ReadFile(doc)
-	if err != nil {
-		return err
-	}
-	plotName := strings.TrimSuffix(doc, filepath.Ext(doc)) + ".svg"
-	text, err := splice(old, markdown(r, filepath.Base(plotName)))
-	if err != nil {
-		return fmt.Errorf("%s: %w", doc, err)
-	}
-	if err := os.WriteFile(plotName, plot(r), 0o644); err != nil {
-		return err
-	}
-	return os.WriteFile(doc, text, 0o644)
+// markers returns the lines before and after a generated part of the document.
+func markers(name string) (begin, end string) {
+	return "<!-- " + name + " -->\n", "<!-- /" + name + " -->\n"
 }
 
-// splice replaces what stands between the two markers.
-func splice(doc, results []byte) ([]byte, error) {
-	before, rest, ok := bytes.Cut(doc, []byte(resultsBegin))
-	_, after, ok2 := bytes.Cut(rest, []byte(resultsEnd))
-	if !ok || !ok2 {
-		return nil, errors.New("the lines between which results stand are missing: " + strings.TrimSpace(resultsBegin) + " and " + strings.TrimSpace(resultsEnd))
+// resultsName is the name of the markers around all sections without markers of their own.
+const resultsName = "results"
+
+// writeDocument writes the parts of the report that a run measured completely into the document, and describes them. A
+// quick run writes nothing. A run of all rows also writes the plot.
+func writeDocument(r *Results, doc string) (written string, err error) {
+	parts := map[string][]byte{}
+	plotName := strings.TrimSuffix(doc, filepath.Ext(doc)) + ".svg"
+	whole := len(r.Settings.Rows) == 0
+	if whole {
+		parts[resultsName] = markdown(r, filepath.Base(plotName))
 	}
-	return slices.Concat(before, []byte(resultsBegin), results, []byte(resultsEnd), after), nil
+	for i := range sections {
+		if s := &sections[i]; s.own != "" && len(s.cells(r)) > 1 {
+			parts[s.own] = s.ownMarkdown(r)
+		}
+	}
+	if r.Settings.Quick || len(parts) == 0 {
+		return "not written, because the run is quick or incomplete", nil
+	}
+	text, err := os.ReadFile(doc)
+	if err != nil {
+		return "", err
+	}
+	for name, part := range parts {
+		if text, err = splice(text, name, part); err != nil {
+			return "", fmt.Errorf("%s: %w", doc, err)
+		}
+	}
+	if whole {
+		if err := os.WriteFile(plotName, plot(r), 0o644); err != nil {
+			return "", err
+		}
+	}
+	return "written: " + strings.Join(slices.Sorted(maps.Keys(parts)), ", "), os.WriteFile(doc, text, 0o644)
+}
+
+// ownMarkdown returns the text between the markers of the section.
+func (s *section) ownMarkdown(r *Results) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "\n%s\n\n", r.describeIdle())
+	s.cells(r).markdown(&b)
+	for _, note := range s.notes(r) {
+		fmt.Fprintf(&b, "* %s\n\n", note)
+	}
+	return b.Bytes()
+}
+
+// describeIdle describes the machine and the run of the section of idle pods.
+func (r *Results) describeIdle() string {
+	m := &r.Machine
+	return fmt.Sprintf("%s, commit %s, Knative %s, %s: rounds: %d, seconds of each: %d, pods of each sidecar: %d.\n"+
+		"%s, %d CPUs, %.0f GB, %s, Linux %s, load average before the start %s.\nMade by `%s`. Medians of the rounds and, in parentheses, the minimum and the maximum.",
+		r.Time.Format("2006-01-02"), m.Commit, cmp.Or(m.Versions["knative"], "none"), m.Go, r.Settings.Rounds, r.Settings.Idle, idlePods,
+		m.CPU, m.CPUs, m.MemoryGB, m.System, m.Kernel, m.Load, r.Settings.command())
+}
+
+// splice replaces the text between the markers of a name.
+func splice(doc []byte, name string, results []byte) ([]byte, error) {
+	begin, end := markers(name)
+	before, rest, ok := bytes.Cut(doc, []byte(begin))
+	_, after, ok2 := bytes.Cut(rest, []byte(end))
+	if !ok || !ok2 {
+		return nil, errors.New("missing line " + strings.TrimSpace(begin) + " or " + strings.TrimSpace(end))
+	}
+	return slices.Concat(before, []byte(begin), results, []byte(end), after), nil
 }
 
 // markdown is the report as it stands in the document.
@@ -445,7 +494,7 @@ func markdown(r *Results, plotName string) []byte {
 	for i := range sections {
 		s := &sections[i]
 		t := s.cells(r)
-		if len(t) == 1 {
+		if len(t) == 1 || s.own != "" {
 			continue
 		}
 		fmt.Fprintf(&b, "**%s**\n\n", s.title)
