@@ -156,7 +156,7 @@ func compare(ctx context.Context, args []string) error {
 		return fmt.Errorf("folder: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	if err := errors.Join(writeCertificate(dir), copyFiles(peerFiles, dir)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), writeCertificate(dir), writeFiles(dir), copyFiles(peerFiles, dir)); err != nil {
 		return err
 	}
 	report, err := runRows(ctx, dir, chosen, s)

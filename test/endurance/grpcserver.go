@@ -89,10 +89,14 @@ func serveGRPC(ctx context.Context, args []string) error {
 	streams := f.Int("streams", 0, "maximum number of streams of a connection; 0 is no limit")
 	age := f.Duration("age", 0, "maximum age of a connection; 0 is no limit")
 	restart := f.Duration("restart", 0, "time between graceful restarts; 0 is none")
+	permit := f.Duration("permit", 0, "minimum time between keepalive PINGs of a client; 0 is the default of 5m")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	var settings []grpc.ServerOption
+	if *permit > 0 {
+		settings = append(settings, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: *permit}))
+	}
 	if *streams > 0 {
 		settings = append(settings, grpc.MaxConcurrentStreams(uint32(*streams)))
 	}

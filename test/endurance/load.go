@@ -33,6 +33,7 @@ type options struct {
 	path     string        // path and query of an HTTP request
 	count    int           // messages of a stream, or variants of a call
 	gzip     bool          // messages are compressed
+	pause    time.Duration // mean time between two calls of a worker, with a deviation of 2 %; 0 is none
 }
 
 func readOptions(name string, args []string) (*options, error) {
@@ -54,6 +55,7 @@ func readOptions(name string, args []string) (*options, error) {
 	f.StringVar(&o.path, "path", "/", "path and query")
 	f.IntVar(&o.count, "count", 1, "messages of a stream")
 	f.BoolVar(&o.gzip, "gzip", false, "compress messages")
+	f.DurationVar(&o.pause, "pause", 0, "mean time between two calls")
 	return o, f.Parse(args)
 }
 
@@ -108,10 +110,18 @@ func (l *load) repeat(ctx context.Context, call func(ctx context.Context, conn, 
 		wg.Go(func() {
 			for n := worker; l.more() && ctx.Err() == nil; n += l.conns * l.streams {
 				call(ctx, worker%l.conns, n)
+				l.wait()
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// wait waits between two calls.
+func (l *load) wait() {
+	if l.pause > 0 {
+		time.Sleep(l.pause*98/100 + rand.N(l.pause*4/100))
+	}
 }
 
 // mostConcurrent bounds the concurrent calls of a load with a rate.

@@ -35,10 +35,10 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 	case sidecar:
 		argv, env = []string{o.sidecar}, sidecarSettings(at, r)
 	case haproxy:
-		file, err = at.configure("haproxy.cfg")
+		file, err = at.Configure("haproxy.cfg")
 		argv = []string{"haproxy", "-db", "-q", "-f", file}
 	case nginx:
-		file, err = at.configure("nginx-proxy.conf")
+		file, err = at.Configure("nginx-proxy.conf")
 		argv = []string{"nginx", "-p", at.Dir, "-e", "stderr", "-c", file}
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ type row struct {
 	loads    []program // clients that run at the same time
 	h2       bool      // the application supports HTTP/2 only
 	tls      bool      // the clients use TLS
+	second   bool      // without a proxy, the clients use the second address of the application
 	nginx    bool      // the comparison is with nginx, because HAProxy cannot do it
 	requests int       // minimum number of requests, unless -seconds is given; 0 is none
 	seconds  int       // fixed duration; 0 is the duration of -seconds
@@ -36,8 +37,8 @@ func goLoad(name string, args ...string) program {
 }
 
 // h2load sends requests with HTTP/2 to a path.
-func h2load(requests int, path string, args ...string) program {
-	c := append(program{"h2load", "-t1", fmt.Sprintf("-n%d", requests)}, args...)
+func h2load(path string, args ...string) program {
+	c := append(program{"h2load", "-t1", "-n{{.Count}}"}, args...)
 	return append(c, "{{.Scheme}}://{{.Target}}"+path)
 }
 
@@ -54,7 +55,8 @@ func httpApp(args ...string) program {
 // rows returns the table.
 func rows() []row {
 	var all []row
-	for _, part := range [][]row{grpcRows(), boundaryRows(), cancellationRows()} {
+	for _, part := range [][]row{grpcRows(), boundaryRows(), cancellationRows(),
+		messageRows(), limitRows(), languageRows(), gridRows(), bodyRows(), serverRows(), clientRows()} {
 		all = append(all, part...)
 	}
 	return all
@@ -90,9 +92,10 @@ func boundaryRows() []row {
 	return []row{
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true,
 			loads: []program{goLoad("http-get", "-streams=200", "-path=/?size=1000000&seed=SEED")}},
-		{name: "h2load 1 x 250", app: httpApp(), h2: true, loads: []program{h2load(manyRequests, "/?size=100", "-c1", "-m250")}},
-		{name: "h2load 1 x 250, TLS", app: httpApp(), h2: true, tls: true,
-			loads: []program{h2load(manyRequests, "/?size=100", "-c1", "-m250")}},
+		{name: "h2load 1 x 250", app: httpApp(), h2: true, requests: manyRequests, quick: true,
+			loads: []program{h2load("/?size=100", "-c1", "-m250")}},
+		{name: "h2load 1 x 250, TLS", app: httpApp(), h2: true, tls: true, requests: manyRequests, quick: true,
+			loads: []program{h2load("/?size=100", "-c1", "-m250")}},
 	}
 }
 

@@ -88,8 +88,7 @@ func startApplication(at *place, r *row) (*process, error) {
 
 // environment returns the environment of applications and clients.
 func (p *place) environment() []string {
-	return append(os.Environ(), "NODE_PATH="+p.Modules, "PORT="+p.AppPort(), "TARGET="+p.Target,
-		"CA="+p.CA)
+	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
 // loadTime bounds a client load beyond its duration. A load can be longer if it has a
