@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -81,12 +82,12 @@ func (s *settings) duration(r *row) int {
 	return defaultSeconds
 }
 
-// minimum returns the minimum number of requests of a row.
+// minimum returns the minimum number of requests of a row, 0 for none.
 func (s *settings) minimum(r *row) int {
-	if s.seconds > 0 || s.quick {
+	if s.seconds > 0 || s.quick || r.seconds > 0 {
 		return 0
 	}
-	return r.requests
+	return cmp.Or(r.requests, fewRequests)
 }
 
 // selected returns the rows to run. It is an error if there are none.

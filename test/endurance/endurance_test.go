@@ -70,6 +70,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+func TestVerdictMentionsManyConnections(t *testing.T) {
+	l := line{outcomes: map[variant]*outcome{direct: {connections: 8}, sidecar: {connections: 33}, haproxy: {connections: 2}}}
+	if got := l.verdict(); got != crowded || l.failed() {
+		t.Errorf("got %s, want %s", got, crowded)
+	}
+}
+
 func TestResultsOfTools(t *testing.T) {
 	for name, c := range map[string]struct {
 		program, text string

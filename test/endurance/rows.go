@@ -16,14 +16,20 @@ type row struct {
 	tls      bool      // the clients use TLS
 	second   bool      // without a proxy, the clients use the second address of the application
 	nginx    bool      // the comparison is with nginx, because HAProxy cannot do it
-	requests int       // minimum number of requests, unless -seconds is given; 0 is none
+	requests int       // minimum number of requests, unless -seconds is given; 0 is fewRequests
 	seconds  int       // fixed duration; 0 is the duration of -seconds
 	settings []string  // settings of the sidecar, as NAME=value
 	quick    bool      // the row is part of -quick
 }
 
-// manyRequests is the minimum number of requests of rows with small messages.
-const manyRequests = 100_000
+// manyRequests is the minimum number of requests of rows with small messages, and
+// fewRequests of all other rows without a fixed duration. Messages of 100 MB are an
+// exception, because a row needs only 2 GB.
+const (
+	manyRequests = 100_000
+	fewRequests  = 200
+	hugeRequests = 20
+)
 
 // goApp is an application of this program.
 func goApp(name string, args ...string) program {
@@ -107,8 +113,8 @@ func cancellationRows() []row {
 	}
 	normal := goLoad("grpc-unary", "-conns=2", "-streams=4")
 	all := []row{
-		{name: "grpc-go, 10 streams per connection, 300 cancellations/s", app: goApp("grpc", "-streams=10"), h2: true, quick: true,
-			loads: []program{canceled(300, "5ms"), goLoad("grpc-unary", "-conns=4", "-streams=4", "-delay=2ms")}},
+		{name: "grpc-go, 10 streams per connection, 1000 cancellations/s", app: goApp("grpc", "-streams=10"), h2: true, quick: true,
+			loads: []program{canceled(1000, "5ms"), goLoad("grpc-unary", "-conns=4", "-streams=4", "-delay=2ms")}},
 		{name: "grpc-go, 1000 calls/s, all canceled", app: app, h2: true, loads: []program{canceled(1000, "5ms")}},
 		{name: "net/http handlers ignore 200 cancellations/s", app: httpApp(), h2: true, seconds: 25,
 			loads: []program{
