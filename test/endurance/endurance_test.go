@@ -119,3 +119,24 @@ func TestTableIsWrittenBetweenMarkers(t *testing.T) {
 		t.Errorf("got %q, want the table between the markers", got)
 	}
 }
+
+func TestGrowth(t *testing.T) {
+	flat := []float64{1, 90, 100, 100, 100, 100, 101, 102}
+	for name, c := range map[string]struct {
+		values []float64
+		want   int
+	}{
+		"flat":            {flat, 0},
+		"grows":           {[]float64{1, 1, 100, 120, 140, 160, 180, 200}, 1},
+		"too few samples": {flat[:4], 1},
+	} {
+		s := series{}
+		for _, gauge := range growthGauges() {
+			s[gauge] = flat
+		}
+		s[connectionsGauge] = c.values
+		if got, _ := s.growth(); len(got) != c.want {
+			t.Errorf("%s: got %q, want %d", name, got, c.want)
+		}
+	}
+}

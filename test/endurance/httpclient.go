@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// An httpPeer is a set of net/http clients. Each one uses one connection for HTTP/2, or
-// as many connections as it has concurrent requests for HTTP/1.1.
+// An httpPeer is a set of net/http clients. With HTTP/2, each client uses one
+// connection. With HTTP/1.1, each client uses one connection per concurrent request.
 type httpPeer struct {
 	*load
 	clients []*http.Client

@@ -68,7 +68,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	return listen(ctx, h, *address, *secure, *cert, *key)
 }
 
-// listen runs a server on an address for plain text and, unless it is "", on one for TLS.
+// listen runs a server for plain text. If secure is not "", it also runs the server for TLS.
 func listen(ctx context.Context, h *http.Server, address, secure, cert, key string) error {
 	ended := make(chan error, 2)
 	if secure != "" {

@@ -18,7 +18,8 @@ func nodeLoad(script string, args ...string) program {
 func messageRows() []row {
 	app := goApp("grpc")
 	return []row{
-		{name: "grpc-go unary, 1 x 4", app: app, h2: true, requests: manyRequests, loads: []program{goLoad("grpc-unary", "-streams=4")}},
+		{name: "grpc-go unary, 1 x 4", app: app, h2: true, requests: manyRequests, quick: true,
+			loads: []program{goLoad("grpc-unary", "-streams=4")}},
 		{name: "grpc-go messages of 16 KB", app: app, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=16000", "-reply=16000")}},
 		{name: "grpc-go messages of 4 MB", app: app, h2: true,
@@ -190,4 +191,13 @@ func clientRows() []row {
 		}
 	}
 	return all
+}
+
+// hourRows returns the row of -hour: 2000 calls per second, of which a quarter is canceled.
+func hourRows() []row {
+	return []row{{name: "an hour of grpc-go with cancellations", app: goApp("grpc"), h2: true, hour: true,
+		loads: []program{
+			goLoad("grpc-unary", "-conns=4", "-rate=1500"),
+			goLoad("grpc-unary", "-conns=4", "-rate=500", "-cancel=5ms", "-delay=50ms", "-requests=0"),
+		}}}
 }

@@ -60,8 +60,8 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 	return p, nil
 }
 
-// sidecarSettings returns the environment of the sidecar. The settings of the row come
-// last, so they have priority.
+// sidecarSettings returns the environment of the sidecar. The settings of the row override
+// the other settings.
 func sidecarSettings(at *place, r *row) []string {
 	return append([]string{
 		"ON_KNATIVE=false",
@@ -81,8 +81,8 @@ func sidecarSettings(at *place, r *row) []string {
 // statistics cover the last full second.
 const restTime = 20 * time.Second
 
-// awaitRest waits until the statistics of the sidecar are zero. It returns a description
-// of the statistics that are not, "" for none.
+// awaitRest waits until the statistics of the sidecar are zero. It returns "" if they are,
+// or a description of the error after restTime.
 func awaitRest(ctx context.Context, at *place) string {
 	wrong := ""
 	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {

@@ -34,7 +34,7 @@ func (l *line) verdict() string {
 	if l.failed() {
 		return rejected
 	}
-	most := manyConnections // so that a few connections are never too many
+	most := manyConnections // lower limit, because the others can use a single connection
 	for v, out := range l.outcomes {
 		if v != sidecar {
 			most = max(most, out.connections)
@@ -46,8 +46,8 @@ func (l *line) verdict() string {
 	return passed
 }
 
-// failed reports whether the sidecar has failures that the peer alone does not have:
-// a kind that does not occur without the sidecar, or more than twice its share.
+// failed reports whether the sidecar has failures that the peer alone does not have. A
+// kind of failure that also occurs without the sidecar is allowed up to twice as often.
 func (l *line) failed() bool {
 	out := l.outcomes[sidecar]
 	if out == nil || out.failures() == 0 {

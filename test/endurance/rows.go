@@ -15,16 +15,17 @@ type row struct {
 	h2       bool      // the application supports HTTP/2 only
 	tls      bool      // the clients use TLS
 	second   bool      // without a proxy, the clients use the second address of the application
-	nginx    bool      // the comparison is with nginx, because HAProxy cannot do it
+	nginx    bool      // compare with nginx instead of HAProxy
 	requests int       // minimum number of requests, unless -seconds is given; 0 is fewRequests
 	seconds  int       // fixed duration; 0 is the duration of -seconds
 	settings []string  // settings of the sidecar, as NAME=value
 	quick    bool      // the row is part of -quick
+	hour     bool      // the row is part of -hour only
 }
 
 // manyRequests is the minimum number of requests of rows with small messages, and
-// fewRequests of all other rows without a fixed duration. Messages of 100 MB are an
-// exception, because a row needs only 2 GB.
+// fewRequests of all other rows without a fixed duration. Rows with messages of 100 MB
+// require hugeRequests, which is 2 GB.
 const (
 	manyRequests = 100_000
 	fewRequests  = 200
@@ -62,7 +63,7 @@ func httpApp(args ...string) program {
 func rows() []row {
 	var all []row
 	for _, part := range [][]row{grpcRows(), boundaryRows(), cancellationRows(),
-		messageRows(), limitRows(), languageRows(), gridRows(), bodyRows(), serverRows(), clientRows()} {
+		messageRows(), limitRows(), languageRows(), gridRows(), bodyRows(), serverRows(), clientRows(), hourRows()} {
 		all = append(all, part...)
 	}
 	return all
