@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -23,6 +24,7 @@ type settings struct {
 	page    string         // document with the table
 	seconds int            // duration of a row; 0 is defaultSeconds and the minimum number of requests
 	quick   bool           // short selection for CI, without HAProxy
+	hour    bool           // the row that takes an hour, with the sidecar only
 	write   bool           // write the table into the document
 	list    bool           // list the rows only
 	only    string         // variants to run, as a regular expression
@@ -31,7 +33,7 @@ type settings struct {
 
 const (
 	defaultSeconds = 20
-	quickSeconds   = 4
+	quickSeconds   = 3
 )
 
 func readSettings(args []string) (*settings, error) {
@@ -40,6 +42,7 @@ func readSettings(args []string) (*settings, error) {
 	selection := f.String("run", "", "run the rows whose name matches this regular expression")
 	f.IntVar(&s.seconds, "seconds", 0, "duration of a row; without it 20 s, and 100000 requests for small messages")
 	f.BoolVar(&s.quick, "quick", false, "run a selection for two minutes, without HAProxy")
+	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, with the sidecar only")
 	f.BoolVar(&s.write, "write", false, "write the table into the document")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")
@@ -56,7 +59,7 @@ func readSettings(args []string) (*settings, error) {
 	if s.rows, err = regexp.Compile(*selection); err != nil {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
-	if s.write && (*selection != "" || s.quick || s.only != "") {
+	if s.write && (*selection != "" || s.quick || s.hour || s.only != "") {
 		return nil, errors.New("-write: requires all rows and all variants")
 	}
 	for _, path := range []*string{&s.sidecar, &s.modules, &s.page} {
@@ -77,23 +80,25 @@ func (s *settings) duration(r *row) int {
 		return s.seconds
 	case s.quick:
 		return quickSeconds
+	case r.hour:
+		return 3600
 	}
 	return defaultSeconds
 }
 
-// minimum returns the minimum number of requests of a row.
+// minimum returns the minimum number of requests of a row. 0 is no minimum.
 func (s *settings) minimum(r *row) int {
-	if s.seconds > 0 || s.quick {
+	if s.seconds > 0 || s.quick || r.seconds > 0 {
 		return 0
 	}
-	return r.requests
+	return cmp.Or(r.requests, fewRequests)
 }
 
 // selected returns the rows to run. It is an error if there are none.
 func (s *settings) selected(all []row) ([]row, error) {
 	var chosen []row
 	for _, r := range all {
-		if s.rows.MatchString(r.name) && (r.quick || !s.quick) {
+		if s.rows.MatchString(r.name) && (r.quick || !s.quick) && r.hour == s.hour {
 			chosen = append(chosen, r)
 		}
 	}
@@ -110,8 +115,11 @@ func (s *settings) variants(r *row) ([]variant, error) {
 		other = nginx
 	}
 	all := []variant{direct, sidecar, other}
-	if s.quick {
+	switch {
+	case s.quick:
 		all = all[:2]
+	case s.hour:
+		all = all[1:2]
 	}
 	if s.only == "" {
 		return all, nil
@@ -156,7 +164,7 @@ func compare(ctx context.Context, args []string) error {
 		return fmt.Errorf("folder: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	if err := errors.Join(writeCertificate(dir), copyFiles(peerFiles, dir)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), writeCertificate(dir), writeFiles(dir), copyFiles(peerFiles, dir)); err != nil {
 		return err
 	}
 	report, err := runRows(ctx, dir, chosen, s)

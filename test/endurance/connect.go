@@ -16,7 +16,10 @@ import (
 // serveConnect runs a connect-go server until ctx ends.
 func serveConnect(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("connect", flag.ContinueOnError)
-	address := f.String("listen", "", "address")
+	address := f.String("listen", "", "address for plain text")
+	secure := f.String("tls", "", "address for TLS")
+	cert := f.String("cert", "", "PEM file")
+	key := f.String("key", "", "PEM file")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -26,8 +29,9 @@ func serveConnect(ctx context.Context, args []string) error {
 	mux.Handle(chatMethod, connect.NewBidiStreamHandler(chatMethod, s.connectChat, connect.WithCodec(rawCodec{})))
 	h := &http.Server{Handler: mux, Protocols: &http.Protocols{}, ReadHeaderTimeout: patience}
 	h.Protocols.SetHTTP1(true)
+	h.Protocols.SetHTTP2(true)
 	h.Protocols.SetUnencryptedHTTP2(true)
-	return listen(ctx, h, *address, "", "", "")
+	return listen(ctx, h, *address, *secure, *cert, *key)
 }
 
 func (s *grpcServer) connectUnary(ctx context.Context, r *connect.Request[[]byte]) (*connect.Response[[]byte], error) {

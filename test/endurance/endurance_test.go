@@ -12,7 +12,7 @@ import (
 )
 
 func TestRowsAreComplete(t *testing.T) {
-	at := &place{Self: "/bin/true", Peers: "peers", App: "127.0.0.1:1", Target: "127.0.0.1:2", Scheme: "http"}
+	at := &place{Self: "/bin/true", Dir: t.TempDir(), Peers: "peers", App: "127.0.0.1:1", Target: "127.0.0.1:2", Scheme: "http"}
 	names := map[string]bool{}
 	for _, r := range rows() {
 		if names[r.name] {
@@ -70,6 +70,13 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+func TestVerdictMentionsManyConnections(t *testing.T) {
+	l := line{outcomes: map[variant]*outcome{direct: {connections: 8}, sidecar: {connections: 33}, haproxy: {connections: 2}}}
+	if got := l.verdict(); got != crowded || l.failed() {
+		t.Errorf("got %s, want %s", got, crowded)
+	}
+}
+
 func TestResultsOfTools(t *testing.T) {
 	for name, c := range map[string]struct {
 		program, text string
@@ -110,5 +117,26 @@ func TestTableIsWrittenBetweenMarkers(t *testing.T) {
 	got := string(text)
 	if strings.Contains(got, "old") || !strings.Contains(got, "| a row |") || !strings.HasSuffix(got, endMarker+"\nafter\n") {
 		t.Errorf("got %q, want the table between the markers", got)
+	}
+}
+
+func TestGrowth(t *testing.T) {
+	flat := []float64{1, 90, 100, 100, 100, 100, 101, 102}
+	for name, c := range map[string]struct {
+		values []float64
+		want   int
+	}{
+		"flat":            {flat, 0},
+		"grows":           {[]float64{1, 1, 100, 120, 140, 160, 180, 200}, 1},
+		"too few samples": {flat[:4], 1},
+	} {
+		s := series{}
+		for _, gauge := range growthGauges() {
+			s[gauge] = flat
+		}
+		s[connectionsGauge] = c.values
+		if got, _ := s.growth(); len(got) != c.want {
+			t.Errorf("%s: got %q, want %d", name, got, c.want)
+		}
 	}
 }

@@ -91,7 +91,7 @@ func newGRPCPeer(l *load, more ...grpc.DialOption) (*grpcPeer, error) {
 		settings = append(settings, grpc.WithDefaultCallOptions(grpc.UseCompressor(gzip.Name)))
 	}
 	for range l.conns {
-		// Each connection needs an own balancer, so the passthrough resolver is used.
+		// A client with the passthrough resolver uses exactly one connection.
 		c, err := grpc.NewClient("passthrough:///"+l.target, settings...)
 		if err != nil {
 			p.close()
@@ -137,8 +137,8 @@ func (e ending) kind() string {
 	return kind
 }
 
-// check returns the first difference between the response and the wanted response, ""
-// for none.
+// check returns an error message if the trailer does not contain the checksum, and "" if
+// it does.
 func (e ending) check(wantSum string) string {
 	if got := strings.Join(e.trailer.Get(sumField), ","); got != wantSum {
 		return "missing or wrong trailer: got " + got
@@ -146,8 +146,8 @@ func (e ending) check(wantSum string) string {
 	return ""
 }
 
-// count counts the end of a call with n bytes of content. Wrong describes wrong content,
-// "" for none. Bounded calls can end with an expired deadline or with a cancellation.
+// count counts the end of a call with n bytes of content. The parameter wrong describes
+// an error in the content, and is "" if there is none. Bounded calls can end with an expired deadline or with a cancellation.
 func (p *grpcPeer) count(e ending, bounded bool, n int, wrong string) {
 	code := status.Code(e.err)
 	switch {
@@ -167,8 +167,8 @@ func instruct(ctx context.Context, do instructions) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, instructionField, do.String())
 }
 
-// unaryCall makes one unary call. Only calls with a deadline or a cancellation wait in
-// the application, unless all calls do.
+// unaryCall makes one unary call. If only some calls have a deadline, the
+// application delays only those calls.
 func unaryCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, bounded := p.callContext(ctx, n)
 	defer cancel()
@@ -179,7 +179,11 @@ func unaryCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	in := p.content.piece(n, p.size)
 	e, out := p.invoke(instruct(ctx, do), conn, in)
 	wrong := e.check(sum(in))
-	if string(out) != string(p.content.piece(do.seed+1, p.reply)) {
+	want := in
+	if p.reply >= 0 {
+		want = p.content.piece(do.seed+1, p.reply)
+	}
+	if string(out) != string(want) {
 		wrong = fmt.Sprintf("wrong content: got %d bytes", len(out))
 	}
 	p.count(e, bounded, len(in)+len(out), wrong)
@@ -248,8 +252,8 @@ func chatCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	p.count(e, false, 0, e.check(fmt.Sprintf("%08x", crc.Sum32())))
 }
 
-// earlyEndCall sends messages on a stream until the server ends the stream, which it does
-// after the first message. Every second stream ends with an error status.
+// earlyEndCall sends messages on a stream that the server ends after the first message.
+// Every second stream ends with an error status.
 func earlyEndCall(p *grpcPeer, ctx context.Context, conn, n int) {
 	ctx, cancel, _ := p.callContext(ctx, 1)
 	defer cancel()

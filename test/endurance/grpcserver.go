@@ -48,7 +48,7 @@ type instructions struct {
 	seed    int           // seed of the response content
 	reply   int           // bytes of a response message; -1 is a copy of the request
 	count   int           // messages of a download
-	end     int           // messages after which the server ends the stream; 0 is never
+	end     int           // number of messages until the server ends the stream; 0 is no limit
 	code    codes.Code    // status of the response
 	delay   time.Duration // wait before the response
 	ignore  bool          // the wait ignores cancellation
@@ -89,10 +89,14 @@ func serveGRPC(ctx context.Context, args []string) error {
 	streams := f.Int("streams", 0, "maximum number of streams of a connection; 0 is no limit")
 	age := f.Duration("age", 0, "maximum age of a connection; 0 is no limit")
 	restart := f.Duration("restart", 0, "time between graceful restarts; 0 is none")
+	permit := f.Duration("permit", 0, "minimum time between keepalive PINGs of a client; 0 is the default of 5m")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	var settings []grpc.ServerOption
+	if *permit > 0 {
+		settings = append(settings, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: *permit}))
+	}
 	if *streams > 0 {
 		settings = append(settings, grpc.MaxConcurrentStreams(uint32(*streams)))
 	}
@@ -108,8 +112,8 @@ func serveGRPC(ctx context.Context, args []string) error {
 	return nil
 }
 
-// serve runs one server until ctx ends, or for a time if life is not 0. It then stops
-// gracefully while the next server can already listen.
+// serve runs one server until ctx ends. If life is not 0, the server stops gracefully
+// after that time, and the next server can start immediately.
 func (s *grpcServer) serve(ctx context.Context, address string, life time.Duration, settings []grpc.ServerOption) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -215,7 +219,7 @@ func (s *grpcServer) unary(ctx context.Context, in []byte) ([]byte, error) {
 	return s.content.piece(do.seed+1, do.reply), do.status()
 }
 
-// upload reads all messages and responds with their checksum.
+// upload reads all messages and returns their checksum.
 func (s *grpcServer) upload(_ any, stream grpc.ServerStream) error {
 	do := readInstructions(stream.Context())
 	crc := crc32.NewIEEE()
@@ -265,8 +269,8 @@ func (s *grpcServer) download(_ any, stream grpc.ServerStream) error {
 	return do.status()
 }
 
-// chat returns each message to the client. It ends the stream after do.end messages,
-// while the client can still send.
+// chat returns each message to the client. It ends the stream after do.end messages, even
+// if the client is still sending.
 func (s *grpcServer) chat(_ any, stream grpc.ServerStream) error {
 	do := readInstructions(stream.Context())
 	crc := crc32.NewIEEE()

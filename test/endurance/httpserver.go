@@ -68,7 +68,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	return listen(ctx, h, *address, *secure, *cert, *key)
 }
 
-// listen runs a server on an address for plain text and, unless it is "", on one for TLS.
+// listen runs a server for plain text. If secure is not "", it also runs the server for TLS.
 func listen(ctx context.Context, h *http.Server, address, secure, cert, key string) error {
 	ended := make(chan error, 2)
 	if secure != "" {
@@ -92,7 +92,8 @@ func listen(ctx context.Context, h *http.Server, address, secure, cert, key stri
 }
 
 // get responds with content. With the query field "trailer" it also sends the checksum
-// as a trailer, and with "ignore" it waits also if the client has canceled.
+// as a trailer, with "copies" it sends the content several times, and with "ignore" it waits also if the
+// client has canceled.
 func (s *httpServer) get(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	size, _ := strconv.Atoi(q.Get("size"))
@@ -102,25 +103,32 @@ func (s *httpServer) get(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := s.content.piece(seed, size)
-	w.Header().Set("Content-Type", "application/octet-stream")
-	if !q.Has("trailer") {
-		w.Header().Set("X-Sum", sum(out))
-		w.Header().Set("Content-Length", strconv.Itoa(len(out)))
-	} else {
-		w.Header().Set("Trailer", "X-Sum")
-	}
 	copies, _ := strconv.Atoi(q.Get("copies"))
-	if copies > 1 {
+	copies = max(1, copies)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if q.Has("trailer") {
+		w.Header().Set("Trailer", "X-Sum")
+	} else {
+		w.Header().Set("X-Sum", sumOf(out, copies))
 		w.Header().Set("Content-Length", strconv.Itoa(copies*len(out)))
 	}
-	for range max(1, copies) {
+	for range copies {
 		if _, err := w.Write(out); err != nil {
 			return
 		}
 	}
 	if q.Has("trailer") {
-		w.Header().Set("X-Sum", sum(out))
+		w.Header().Set("X-Sum", sumOf(out, copies))
 	}
+}
+
+// sumOf returns the checksum of copies of b.
+func sumOf(b []byte, copies int) string {
+	crc := crc32.NewIEEE()
+	for range copies {
+		crc.Write(b)
+	}
+	return fmt.Sprintf("%08x", crc.Sum32())
 }
 
 // done waits and reports whether the client still waits for a response.

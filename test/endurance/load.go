@@ -23,16 +23,17 @@ type options struct {
 	requests int           // minimum number of requests; the load runs longer if necessary
 	conns    int           // number of connections
 	streams  int           // number of concurrent calls on each connection
-	rate     int           // calls per second in total; 0 is as fast as the target responds
+	rate     int           // calls per second in total; 0 is no limit
 	size     int           // bytes of content of a request message
 	reply    int           // bytes of content of a response message
 	delay    time.Duration // time that the application waits before it responds
 	deadline time.Duration // deadline of a call; 0 is none
-	share    int           // every n-th call has the deadline; 0 and 1 are all calls
+	share    int           // ratio of all calls to the calls with a deadline; 0 is the same as 1
 	cancel   time.Duration // calls are canceled at a random time between 0 and twice this time; 0 is never
 	path     string        // path and query of an HTTP request
 	count    int           // messages of a stream, or variants of a call
 	gzip     bool          // messages are compressed
+	pause    time.Duration // mean time between two calls of a worker; 0 is no delay
 }
 
 func readOptions(name string, args []string) (*options, error) {
@@ -54,6 +55,7 @@ func readOptions(name string, args []string) (*options, error) {
 	f.StringVar(&o.path, "path", "/", "path and query")
 	f.IntVar(&o.count, "count", 1, "messages of a stream")
 	f.BoolVar(&o.gzip, "gzip", false, "compress messages")
+	f.DurationVar(&o.pause, "pause", 0, "mean time between two calls")
 	return o, f.Parse(args)
 }
 
@@ -108,10 +110,18 @@ func (l *load) repeat(ctx context.Context, call func(ctx context.Context, conn, 
 		wg.Go(func() {
 			for n := worker; l.more() && ctx.Err() == nil; n += l.conns * l.streams {
 				call(ctx, worker%l.conns, n)
+				l.wait()
 			}
 		})
 	}
 	wg.Wait()
+}
+
+// wait waits between two calls, for the pause with a deviation of up to 2 %.
+func (l *load) wait() {
+	if l.pause > 0 {
+		time.Sleep(l.pause*98/100 + rand.N(l.pause*4/100))
+	}
 }
 
 // mostConcurrent bounds the concurrent calls of a load with a rate.

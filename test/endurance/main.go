@@ -5,7 +5,7 @@
 //
 // A row of the table is an application, one or more client loads, and options; rows.go
 // declares all rows. Every application and every client is a separate process, so that
-// a crash affects one row only. The program, its proxies and its peers run in a network
+// a crash affects only one row. The program, its proxies and its peers run in a network
 // namespace of their own.
 //
 // A failure is a status other than the status of the peer, wrong content, or a missing
@@ -35,8 +35,8 @@ func main() {
 	os.Exit(1)
 }
 
-// command runs the subcommand in args: "app" and "client" are the peers, and anything
-// else is the comparison.
+// command runs the subcommand in args: "app" starts an application, "client" starts a
+// client load, and without a subcommand the program runs the comparison.
 func command(ctx context.Context, args []string) error {
 	if len(args) > 1 {
 		switch args[0] {

@@ -27,8 +27,9 @@ type place struct {
 	Dir      string // folder of the run
 	Peers    string // folder with the scripts and configurations of the peers
 	Modules  string // folder node_modules
+	Files    string // folder with the static files "small", "medium" and "large"
 	App      string // address of the application, plain text
-	AppTLS   string // address of the application, TLS
+	AppTLS   string // second address of the application: TLS, or another version of HTTP
 	Target   string // address to which the clients connect
 	CA       string // file with the certificate of the target; "" for plain text
 	Scheme   string // "http" or "https"
@@ -51,14 +52,14 @@ func newPlace(parent string, r *row, v variant, o *settings) (*place, error) {
 		return nil, err
 	}
 	p := &place{
-		Self: o.self, Dir: dir, Peers: filepath.Join(parent, "peers"), Modules: o.modules,
+		Self: o.self, Dir: dir, Peers: filepath.Join(parent, "peers"), Modules: o.modules, Files: filepath.Join(parent, "files"),
 		App: addresses[0], AppTLS: addresses[1], Plain: addresses[2], TLS: addresses[3],
 		Admin: addresses[4], Autoscaler: addresses[5], Metrics: addresses[6], Status: addresses[7],
 		Cert: filepath.Join(parent, "tls.crt"), Key: filepath.Join(parent, "tls.key"), Pair: filepath.Join(parent, "pair.pem"),
 		Scheme: "http", Seconds: o.duration(r), Requests: o.minimum(r), H2: r.h2,
 	}
 	switch {
-	case v == direct && r.tls:
+	case v == direct && (r.tls || r.second):
 		p.Target = p.AppTLS
 	case v == direct:
 		p.Target = p.App
@@ -84,6 +85,15 @@ func (p *place) AppPort() string { return port(p.App) }
 
 // TargetPort returns the port to which the clients connect.
 func (p *place) TargetPort() string { return port(p.Target) }
+
+// Count returns the number of requests of a load whose duration cannot be set.
+func (p *place) Count() int {
+	const perSecond = 3000
+	if p.Requests > 0 {
+		return p.Requests
+	}
+	return p.Seconds * perSecond
+}
 
 // fill replaces the fields of the place in text.
 func (p *place) fill(text string) (string, error) {
@@ -118,8 +128,8 @@ func (p *place) argv(c program) ([]string, error) {
 //go:embed peers
 var peerFiles embed.FS
 
-// configure fills a configuration of the folder peers and returns its path.
-func (p *place) configure(name string) (string, error) {
+// Configure fills a configuration of the folder peers and returns its path.
+func (p *place) Configure(name string) (string, error) {
 	text, err := peerFiles.ReadFile("peers/" + name)
 	if err != nil {
 		return "", fmt.Errorf("configuration: %w", err)
@@ -130,6 +140,21 @@ func (p *place) configure(name string) (string, error) {
 	}
 	path := filepath.Join(p.Dir, name)
 	return path, os.WriteFile(path, []byte(filled), 0o600)
+}
+
+// writeFiles writes the static files of 100 B, 10 KB and 1 MB to the folder "files" in dir.
+func writeFiles(dir string) error {
+	dir = filepath.Join(dir, "files")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("static files: %w", err)
+	}
+	c := newContent()
+	for name, size := range map[string]int{"small": 100, "medium": 10_000, "large": 1_000_000} {
+		if err := os.WriteFile(filepath.Join(dir, name), c.piece(0, size), 0o644); err != nil {
+			return fmt.Errorf("static files: %w", err)
+		}
+	}
+	return nil
 }
 
 // writeCertificate writes a certificate for 127.0.0.1 and its key to dir, with the names

@@ -35,10 +35,10 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 	case sidecar:
 		argv, env = []string{o.sidecar}, sidecarSettings(at, r)
 	case haproxy:
-		file, err = at.configure("haproxy.cfg")
+		file, err = at.Configure("haproxy.cfg")
 		argv = []string{"haproxy", "-db", "-q", "-f", file}
 	case nginx:
-		file, err = at.configure("nginx-proxy.conf")
+		file, err = at.Configure("nginx-proxy.conf")
 		argv = []string{"nginx", "-p", at.Dir, "-e", "stderr", "-c", file}
 	}
 	if err != nil {
@@ -60,8 +60,8 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 	return p, nil
 }
 
-// sidecarSettings returns the environment of the sidecar. The settings of the row come
-// last, so they have priority.
+// sidecarSettings returns the environment of the sidecar. The settings of the row override
+// the other settings.
 func sidecarSettings(at *place, r *row) []string {
 	return append([]string{
 		"ON_KNATIVE=false",
@@ -81,8 +81,8 @@ func sidecarSettings(at *place, r *row) []string {
 // statistics cover the last full second.
 const restTime = 20 * time.Second
 
-// awaitRest waits until the statistics of the sidecar are zero. It returns a description
-// of the statistics that are not, "" for none.
+// awaitRest waits until the statistics of the sidecar are zero. It returns "" if they are,
+// or a description of the error after restTime.
 func awaitRest(ctx context.Context, at *place) string {
 	wrong := ""
 	for end := time.Now().Add(restTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {

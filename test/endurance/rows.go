@@ -14,15 +14,23 @@ type row struct {
 	loads    []program // clients that run at the same time
 	h2       bool      // the application supports HTTP/2 only
 	tls      bool      // the clients use TLS
-	nginx    bool      // the comparison is with nginx, because HAProxy cannot do it
-	requests int       // minimum number of requests, unless -seconds is given; 0 is none
+	second   bool      // without a proxy, the clients use the second address of the application
+	nginx    bool      // compare with nginx instead of HAProxy
+	requests int       // minimum number of requests, unless -seconds is given; 0 is fewRequests
 	seconds  int       // fixed duration; 0 is the duration of -seconds
 	settings []string  // settings of the sidecar, as NAME=value
 	quick    bool      // the row is part of -quick
+	hour     bool      // the row is part of -hour only
 }
 
-// manyRequests is the minimum number of requests of rows with small messages.
-const manyRequests = 100_000
+// manyRequests is the minimum number of requests of rows with small messages, and
+// fewRequests of all other rows without a fixed duration. Rows with messages of 100 MB
+// require hugeRequests, which is 2 GB.
+const (
+	manyRequests = 100_000
+	fewRequests  = 200
+	hugeRequests = 20
+)
 
 // goApp is an application of this program.
 func goApp(name string, args ...string) program {
@@ -36,8 +44,8 @@ func goLoad(name string, args ...string) program {
 }
 
 // h2load sends requests with HTTP/2 to a path.
-func h2load(requests int, path string, args ...string) program {
-	c := append(program{"h2load", "-t1", fmt.Sprintf("-n%d", requests)}, args...)
+func h2load(path string, args ...string) program {
+	c := append(program{"h2load", "-t1", "-n{{.Count}}"}, args...)
 	return append(c, "{{.Scheme}}://{{.Target}}"+path)
 }
 
@@ -54,7 +62,8 @@ func httpApp(args ...string) program {
 // rows returns the table.
 func rows() []row {
 	var all []row
-	for _, part := range [][]row{grpcRows(), boundaryRows(), cancellationRows()} {
+	for _, part := range [][]row{grpcRows(), boundaryRows(), cancellationRows(),
+		messageRows(), limitRows(), languageRows(), gridRows(), bodyRows(), serverRows(), clientRows(), hourRows()} {
 		all = append(all, part...)
 	}
 	return all
@@ -90,9 +99,10 @@ func boundaryRows() []row {
 	return []row{
 		{name: "net/http client, 1 MB responses on one connection", app: httpApp(), h2: true,
 			loads: []program{goLoad("http-get", "-streams=200", "-path=/?size=1000000&seed=SEED")}},
-		{name: "h2load 1 x 250", app: httpApp(), h2: true, loads: []program{h2load(manyRequests, "/?size=100", "-c1", "-m250")}},
-		{name: "h2load 1 x 250, TLS", app: httpApp(), h2: true, tls: true,
-			loads: []program{h2load(manyRequests, "/?size=100", "-c1", "-m250")}},
+		{name: "h2load 1 x 250", app: httpApp(), h2: true, requests: manyRequests, quick: true,
+			loads: []program{h2load("/?size=100", "-c1", "-m250")}},
+		{name: "h2load 1 x 250, TLS", app: httpApp(), h2: true, tls: true, requests: manyRequests, quick: true,
+			loads: []program{h2load("/?size=100", "-c1", "-m250")}},
 	}
 }
 
@@ -104,8 +114,8 @@ func cancellationRows() []row {
 	}
 	normal := goLoad("grpc-unary", "-conns=2", "-streams=4")
 	all := []row{
-		{name: "grpc-go, 10 streams per connection, 300 cancellations/s", app: goApp("grpc", "-streams=10"), h2: true, quick: true,
-			loads: []program{canceled(300, "5ms"), goLoad("grpc-unary", "-conns=4", "-streams=4", "-delay=2ms")}},
+		{name: "grpc-go, 10 streams per connection, 1000 cancellations/s", app: goApp("grpc", "-streams=10"), h2: true, quick: true,
+			loads: []program{canceled(1000, "5ms"), goLoad("grpc-unary", "-conns=4", "-streams=4", "-delay=2ms")}},
 		{name: "grpc-go, 1000 calls/s, all canceled", app: app, h2: true, loads: []program{canceled(1000, "5ms")}},
 		{name: "net/http handlers ignore 200 cancellations/s", app: httpApp(), h2: true, seconds: 25,
 			loads: []program{

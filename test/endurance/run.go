@@ -41,9 +41,16 @@ func runRow(ctx context.Context, dir string, r *row, v variant, o *settings) (*o
 		application = at.Target
 	}
 	highest := countConnections(application)
+	var samples func() series
+	if r.hour {
+		samples = sampleGauges(ctx, at, max(time.Second, time.Duration(at.Seconds)*time.Second/samplesOfHour))
+	}
 	out := &outcome{}
 	err = runLoads(ctx, at, r, &out.result)
 	out.connections = highest()
+	if samples != nil {
+		out.checkGrowth(samples())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +76,18 @@ func (out *outcome) check(ctx context.Context, at *place, v variant, app, proxy 
 	out.notes = append(out.notes, failureCounters(ctx, at)...)
 }
 
+// samplesOfHour is the number of samples of the row of -hour.
+const samplesOfHour = 240
+
+// checkGrowth adds a failure for each gauge that grows.
+func (out *outcome) checkGrowth(samples series) {
+	grown, notes := samples.growth()
+	for _, name := range grown {
+		out.fail(name, 1)
+	}
+	out.notes = append(out.notes, notes...)
+}
+
 // startApplication starts the application of a row, and waits until it listens.
 func startApplication(at *place, r *row) (*process, error) {
 	argv, err := at.argv(r.app)
@@ -88,12 +107,11 @@ func startApplication(at *place, r *row) (*process, error) {
 
 // environment returns the environment of applications and clients.
 func (p *place) environment() []string {
-	return append(os.Environ(), "NODE_PATH="+p.Modules, "PORT="+p.AppPort(), "TARGET="+p.Target,
-		"CA="+p.CA)
+	return append(os.Environ(), "NODE_PATH="+p.Modules, "PYTHONPATH="+p.Peers, "PYTHONDONTWRITEBYTECODE=1")
 }
 
-// loadTime bounds a client load beyond its duration. A load can be longer if it has a
-// minimum number of requests.
+// loadTime is the maximum time that a client load can take in addition to its duration,
+// because of its minimum number of requests.
 const loadTime = longestLoad + longestCall + patience
 
 // runLoads runs all clients of a row at the same time and adds up their results.

@@ -12,7 +12,7 @@ import (
 )
 
 // parseResult returns the result that a client load printed. The peers of this project
-// print JSON. Other programs have formats of their own.
+// print JSON. Each other program has its own format.
 func parseResult(program, text string) (*result, error) {
 	r := &result{}
 	switch filepath.Base(program) {
@@ -34,7 +34,7 @@ func parseResult(program, text string) (*result, error) {
 	return r, nil
 }
 
-// number returns the first number that a pattern finds in text, 0 for none.
+// number returns the first number in text that matches the pattern, or 0 if there is none.
 func number(text, pattern string) int {
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if m == nil {
@@ -44,8 +44,8 @@ func number(text, pattern string) int {
 	return n
 }
 
-// parseH2load reads the summary of h2load. Its line of requests contains the number of
-// requests that succeeded, that failed and that had an error.
+// parseH2load reads the summary of h2load, which contains the number of failed requests
+// and the number of responses for each class of status codes.
 func parseH2load(r *result, text string) {
 	r.Requests = number(text, `requests: (\d+) total`)
 	r.Bytes = int64(number(text, `traffic: .* \((\d+)\) total`))
@@ -64,7 +64,7 @@ func parseH2load(r *result, text string) {
 	}
 }
 
-// parseWrk reads the summary of wrk, which reports errors only if there are some.
+// parseWrk reads the summary of wrk. The lines of errors are optional.
 func parseWrk(r *result, text string) {
 	r.Requests = number(text, `(\d+) requests in`)
 	for _, kind := range []string{"connect", "read", "write", "timeout"} {

@@ -1,0 +1,95 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// growthGauges are the metrics of the sidecar that must not grow in the row of -hour.
+func growthGauges() []string {
+	return []string{
+		"queue_proxy_process_resident_memory_bytes", "queue_proxy_process_open_fds",
+		"queue_proxy_go_goroutines", connectionsGauge,
+	}
+}
+
+// connectionsGauge is the number of connections to the application. It is not a metric of
+// the sidecar.
+const connectionsGauge = "connections to the application"
+
+// A series contains the values of each gauge, one for each sample.
+type series map[string][]float64
+
+// sampleGauges samples the gauges of the sidecar until stop is called. The stop function
+// returns the samples.
+func sampleGauges(ctx context.Context, at *place, every time.Duration) (stop func() series) {
+	ctx, cancel := context.WithCancel(ctx)
+	result := make(chan series)
+	go func() {
+		all := series{}
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				all.add(ctx, at)
+			case <-ctx.Done():
+				result <- all
+				return
+			}
+		}
+	}()
+	return func() series {
+		cancel()
+		return <-result
+	}
+}
+
+// add adds a sample. It adds nothing if the sidecar does not respond.
+func (s series) add(ctx context.Context, at *place) {
+	text, err := fetch(ctx, "http://"+at.Metrics+"/metrics")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if v, err := strconv.ParseFloat(value, 64); err == nil && slices.Contains(growthGauges(), name) {
+			s[name] = append(s[name], v)
+		}
+	}
+	s[connectionsGauge] = append(s[connectionsGauge], float64(connections(port(at.App))))
+}
+
+// Between the second and the last quarter of the samples, the highest value of a gauge can
+// grow by growthShare, or by growthCount connections, file descriptors or goroutines.
+const (
+	growthShare = 0.15
+	growthCount = 20
+)
+
+// growth returns a description of each gauge that grows, and notes about all gauges. The
+// first quarter of the samples is the warm-up.
+func (s series) growth() (grown, notes []string) {
+	const least = 8 // samples
+	for _, name := range growthGauges() {
+		v := s[name]
+		if len(v) < least {
+			grown = append(grown, fmt.Sprintf("%s: only %d samples", name, len(v)))
+			continue
+		}
+		quarter := len(v) / 4
+		before, after := slices.Max(v[quarter:2*quarter]), slices.Max(v[len(v)-quarter:])
+		text := fmt.Sprintf("%s: %.0f in the second quarter, %.0f in the last quarter", name, before, after)
+		notes = append(notes, text)
+		if after > before*(1+growthShare) && after > before+growthCount {
+			grown = append(grown, name+" grows")
+		}
+	}
+	return grown, notes
+}

@@ -1,0 +1,54 @@
+// Helpers of the Node clients: the options of the command line, and the result.
+'use strict'
+
+// options reads arguments of the form --name=value.
+exports.options = () => Object.fromEntries(process.argv.slice(2).map((text) => {
+  const [name, ...value] = text.replace(/^--/, '').split('=')
+  return [name, value.join('=')]
+}))
+
+// Load repeats a call with a number of workers for a number of seconds, and counts the
+// results. The call returns the bytes of content, or throws an error.
+exports.Load = class {
+  constructor (seconds) {
+    this.end = Date.now() + 1000 * seconds
+    this.result = { requests: 0, bytes: 0, failures: {} }
+  }
+
+  more () { return Date.now() < this.end }
+
+  ok (bytes) {
+    this.result.requests++
+    this.result.bytes += bytes
+  }
+
+  failed (kind) {
+    this.result.requests++
+    this.result.failures[kind] = (this.result.failures[kind] ?? 0) + 1
+  }
+
+  async run (workers, call) {
+    const work = async (worker) => {
+      for (let n = worker; this.more(); n += workers) {
+        try {
+          this.ok(await call(n))
+        } catch (error) {
+          this.failed(String(error.message ?? error).replace(/\d{4,}/g, 'N').slice(0, 160))
+        }
+      }
+    }
+    await Promise.all(Array.from({ length: workers }, (_, worker) => work(worker)))
+  }
+
+  print () {
+    console.log(JSON.stringify(this.result))
+    process.exit(0)
+  }
+}
+
+// content returns size bytes that depend on n.
+exports.content = (n, size) => {
+  const b = Buffer.alloc(size)
+  for (let i = 0; i < size; i++) b[i] = (i * 31 + n) & 0xff
+  return b
+}
