@@ -84,9 +84,9 @@ func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	there.Wait()
 }
 
-// waits is the timeout of an honest client for its handshake. It is less than the time that the
-// handshakes of the other client take one after the other: 30 s in two places if each of 60
-// stalls for a second, and 105 s for one that sends a byte each half second.
+// waits is the timeout for the handshake of an honest client. It must be less than the time
+// that the server needs for all handshakes of the other client. This is 30 s for 60 handshakes
+// if two run at the same time and each ends after one second.
 const waits = 20 * time.Second
 
 // honest makes one handshake.
