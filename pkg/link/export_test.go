@@ -17,3 +17,6 @@ func (s *Server) ExtraBytes() int {
 	defer s.handshakes.mu.Unlock()
 	return s.handshakes.extra
 }
+
+// SetTimeout sets the timeout of a handshake, before the first one.
+func (s *Server) SetTimeout(d time.Duration) { s.timeout = d }

@@ -84,9 +84,10 @@ func (s shaker) flood(t *testing.T, n int, each func(net.Conn)) {
 	there.Wait()
 }
 
-// waits is how long an honest client waits for its handshake. Those that wait for their
-// turn are given up after twice as long.
-const waits = 5 * time.Second
+// waits is the timeout for the handshake of an honest client. It must be less than the time
+// that the server needs for all handshakes of the other client. This is 30 s for 60 handshakes
+// if two run at the same time and each ends after one second.
+const waits = 20 * time.Second
 
 // honest makes one handshake.
 func (s shaker) honest(t *testing.T) {
@@ -101,6 +102,7 @@ func (s shaker) honest(t *testing.T) {
 func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2)
+	server.SetTimeout(harness.Patience)
 	s := newShaker(t, server)
 	s.flood(t, 60, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)) })
 	for range 3 {
@@ -112,6 +114,7 @@ func TestManySilentHandshakesKeepNoOtherClientWaiting(t *testing.T) {
 func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 	server := newServer()
 	server.SetMaxHandshakes(2)
+	server.SetTimeout(harness.Patience)
 	s := newShaker(t, server)
 	record := append([]byte{22, 3, 1, 1, 0, 1, 0, 0, 252, 3, 3}, make([]byte, 200)...) // the beginning of a ClientHello
 	s.flood(t, 8, func(c net.Conn) {
@@ -119,7 +122,7 @@ func TestHandshakesThatDripKeepNoOtherClientWaiting(t *testing.T) {
 			if _, err := c.Write([]byte{b}); err != nil {
 				return
 			}
-			c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+			c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
 			var late net.Error
 			if _, err := c.Read(make([]byte, 1)); !errors.As(err, &late) || !late.Timeout() {
 				return

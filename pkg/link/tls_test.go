@@ -135,6 +135,7 @@ func TestAHandshakeThatStallsGivesItsPlaceToOthers(t *testing.T) {
 func TestAStormOfHandshakesIsServedWhole(t *testing.T) {
 	s := newServer()
 	s.SetStallTime(harness.Patience) // a machine that is slow makes clients that are
+	s.SetTimeout(harness.Patience)
 	var clients sync.WaitGroup
 	for range 300 { // more than go on at once
 		clients.Go(func() { newPairOf(t, kinds["TLS 1.3"], s) })

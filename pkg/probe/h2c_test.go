@@ -136,7 +136,7 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 }
 
 func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
-	var delay atomic.Int64 // the time before the response, in nanoseconds
+	var delay atomic.Int64 // the delay of the response in nanoseconds
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(time.Duration(delay.Load())):

@@ -209,7 +209,7 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 		<-over
 	})
 	t.Cleanup(func() { close(over) }) // before the apps are waited for
-	// The try reads the body until its timeout.
+	// The probe reads the body until the timeout expires.
 	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
 		err := try(t, get(slow.port), scale*50*time.Millisecond)
 		if failed(err).word == wordTimeout {

@@ -34,23 +34,41 @@ func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *t
 	} {
 		for _, expects := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				a := unknownApp(t, harness.NewApp(t, serve).Port)
-				k := newCall("POST", "/")
-				k.Expect100 = expects
-				k.with(readerFunc(func([]byte) (int, error) {
-					t.Error("got asked for the body, want not")
-					return 0, io.EOF
-				}), 5)
-				got := k.do(a)
-				if forward.FaultOf(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
-					t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
-				}
-				if speaks, err := a.speaksH2(t.Context()); !speaks || err != nil {
-					t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
-				}
+				harness.ScaleTime(t, func(time.Duration) bool { return onlyH2(t, serve, expects) })
 			})
 		}
 	}
+}
+
+// onlyH2 returns false if the app did not respond before the timeout for sending the body.
+func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTime bool) {
+	a := unknownApp(t, harness.NewApp(t, serve).Port)
+	k := newCall("POST", "/")
+	k.Expect100 = expects
+	timeout := listenTimeout
+	if expects {
+		timeout = forward.ContinueTimeout
+	}
+	begin := time.Now()
+	late := make(chan struct{}, 1)
+	k.with(readerFunc(func([]byte) (int, error) {
+		if took := time.Since(begin); took < timeout {
+			t.Errorf("got a read of the body after %v, want none before %v", took, timeout)
+		}
+		late <- struct{}{}
+		return 0, io.EOF
+	}), 5)
+	got := k.do(a)
+	if len(late) > 0 {
+		return false
+	}
+	if forward.FaultOf(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
+		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
+	}
+	if speaks, err := a.speaksH2(t.Context()); !speaks || err != nil {
+		t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
+	}
+	return true
 }
 
 func TestGarbageThatIsNoSettingsFrameTeachesNothing(t *testing.T) {
