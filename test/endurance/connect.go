@@ -82,6 +82,9 @@ func runConnect(ctx context.Context, l *load) error {
 	default:
 		return fmt.Errorf("protocol %s: unknown", l.path)
 	}
+	if err := h.connect(ctx); err != nil {
+		return err
+	}
 	type client = connect.Client[[]byte, []byte]
 	var unary, chat []*client
 	for _, c := range h.clients {

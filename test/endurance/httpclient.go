@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // An httpPeer is a set of net/http clients. With HTTP/2, each client uses one
@@ -29,6 +30,9 @@ func httpLoad(request func(p *httpPeer, ctx context.Context, conn, n int)) func(
 	return func(ctx context.Context, l *load) error {
 		p, err := newHTTPPeer(l)
 		if err != nil {
+			return err
+		}
+		if err := p.connect(ctx); err != nil {
 			return err
 		}
 		p.repeat(ctx, func(ctx context.Context, conn, n int) { request(p, ctx, conn, n) })
@@ -58,6 +62,19 @@ func newHTTPPeer(l *load) (*httpPeer, error) {
 		p.clients = append(p.clients, &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }})
 	}
 	return p, nil
+}
+
+// connect makes one request with each client. Otherwise a client opens a connection for
+// each of its first concurrent requests, and HTTP/2 uses all of them.
+func (p *httpPeer) connect(ctx context.Context) error {
+	for _, c := range p.clients {
+		ctx, cancel := context.WithTimeout(ctx, longestCall)
+		defer cancel()
+		if _, err, _ := p.get(ctx, c, "/"); err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+	}
+	return nil
 }
 
 // problem describes an unexpected response.
@@ -110,6 +127,7 @@ func (p *httpPeer) get(ctx context.Context, c *http.Client, path string) (size i
 		return 0, err, ""
 	}
 	defer w.Body.Close()
+	time.Sleep(p.late)
 	crc := crc32.NewIEEE()
 	n, err := io.Copy(crc, w.Body)
 	if err != nil {

@@ -33,6 +33,7 @@ type options struct {
 	path     string        // path and query of an HTTP request
 	count    int           // messages of a stream, or variants of a call
 	gzip     bool          // messages are compressed
+	late     time.Duration // time between the header of a response and the first read of its content
 	pause    time.Duration // mean time between two calls of a worker; 0 is no delay
 }
 
@@ -55,6 +56,7 @@ func readOptions(name string, args []string) (*options, error) {
 	f.StringVar(&o.path, "path", "/", "path and query")
 	f.IntVar(&o.count, "count", 1, "messages of a stream")
 	f.BoolVar(&o.gzip, "gzip", false, "compress messages")
+	f.DurationVar(&o.late, "late", 0, "time between the header of a response and the first read of its content")
 	f.DurationVar(&o.pause, "pause", 0, "mean time between two calls")
 	return o, f.Parse(args)
 }

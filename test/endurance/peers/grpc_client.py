@@ -1,7 +1,7 @@
 """grpcio client: unary calls, a short bidirectional stream every tenth call, and a deadline
-of 2 ms every eighth call.
+of DEADLINE seconds every eighth call.
 
-Usage: grpc_client.py TARGET SECONDS WORKERS SIZE
+Usage: grpc_client.py TARGET SECONDS WORKERS SIZE DEADLINE
 """
 
 import collections
@@ -15,6 +15,8 @@ import zlib
 import grpc
 
 target, seconds, workers, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+longest = 30
+deadline = float(sys.argv[5])
 end = time.monotonic() + seconds
 lock = threading.Lock()
 result = {"requests": 0, "bytes": 0, "expected": collections.Counter(), "failures": collections.Counter()}
@@ -38,12 +40,13 @@ def check(call, content):
 def exchange(channel, n):
     content = bytes((i * 31 + n) & 0xFF for i in range(size))
     if n % 10 == 0:
-        call = channel.stream_stream("/endurance.Peer/Chat")(iter([content] * 10), timeout=30)
+        call = channel.stream_stream("/endurance.Peer/Chat")(iter([content] * 10), timeout=longest)
         replies = list(call)
         return "wrong content" if replies != [content] * 10 else check(call, content * 10)
-    short = n % 8 == 1
+    short = n % 8 == 1 and deadline < longest
     try:
-        reply, call = channel.unary_unary("/endurance.Peer/Unary").with_call(content, timeout=0.002 if short else 30)
+        call = channel.unary_unary("/endurance.Peer/Unary")
+        reply, call = call.with_call(content, timeout=deadline if short else longest)
     except grpc.RpcError as error:
         if short and error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
             return "DEADLINE_EXCEEDED"
