@@ -210,8 +210,8 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 	})
 	t.Cleanup(func() { close(over) }) // before the apps are waited for
 	// The try reads the body until its timeout.
-	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
-		err := try(t, get(slow.port), scale*50*time.Millisecond)
+	harness.ScaleTime(t, func(scale int) (inTime bool) {
+		err := try(t, get(slow.port), time.Duration(scale)*50*time.Millisecond)
 		if failed(err).word == wordTimeout {
 			return false
 		}

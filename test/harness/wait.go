@@ -51,9 +51,9 @@ func Within[T any](t testing.TB, what string, f func() T) T {
 // and returns false if the machine was too slow for them, so that the timeout expired in
 // another place than the test needs. ScaleTime then doubles scale. A defect that does not
 // depend on the machine fails at each scale. It fails the test if scale becomes 1024.
-func ScaleTime(t testing.TB, try func(scale time.Duration) (inTime bool)) {
+func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {
 	t.Helper()
-	for scale := time.Duration(1); !try(scale); scale *= 2 {
+	for scale := 1; !try(scale); scale *= 2 {
 		if scale == 512 {
 			t.Fatalf("got a timeout that expires too early at each scale up to %d", scale)
 		}
