@@ -38,6 +38,7 @@ const (
 	PortHeaderSection               // incomplete header sections on a small port
 	PortHandshake                   // time and bytes of a TLS handshake on a small port
 	AppControlFrames                // ControlFrames, from the user container
+	AppUnreadReplies                // UnreadReplies, from the user container
 	AppHeaderBlock                  // HeaderBlock, from the user container
 	AppInformational                // informational responses of the user container to one request
 	AppHeaderSection                // HeaderSection, from the user container
@@ -113,6 +114,8 @@ var bounds = [NumNames]struct {
 		"The TLS handshake on an internal port timed out or is too large. Check the client and the network."},
 	AppControlFrames: {"app-h2-control-frames", Connection,
 		"The user container sent too many HTTP/2 control frames. The HTTP/2 library of the application is defective."},
+	AppUnreadReplies: {"app-h2-unread-replies", Connection,
+		"The user container did not read the replies to its HTTP/2 frames. The HTTP/2 library of the application is defective."},
 	AppHeaderBlock: {"app-h2-header-block", Connection,
 		"The user container sent an HTTP/2 header block that is too large. Reduce the headers or increase MAX_HEADER_BYTES."},
 	AppInformational: {"app-informational-responses", Request,

@@ -51,14 +51,9 @@ const (
 	connlimitTests = "pkg/connlimit/bound_test.go"
 	portTests      = "pkg/portlimit/bound_test.go"
 	h2Tests        = "pkg/h2/bounds_test.go"
+	h2ClientTests  = "pkg/h2/client_bounds_test.go"
+	h2AppTests     = "pkg/h2/app_bounds_test.go"
 )
-
-// untested are the bounds of pkg/h2 that do not have both tests. Remove a bound from this list
-// when the second test exists.
-var untested = map[bound.Name]bool{
-	bound.UnreadReplies: true, bound.HeaderBlock: true, bound.FrameTimeout: true,
-	bound.AppControlFrames: true, bound.AppHeaderBlock: true,
-}
 
 var proofs = [bound.NumNames]proof{
 	bound.ControlFrames: {
@@ -74,21 +69,24 @@ var proofs = [bound.NumNames]proof{
 		attack:     "a flood of PING and SETTINGS without reading the replies (CVE-2019-9512, CVE-2019-9515)",
 		peer:       "grpc-go: replies to 20 PING frames (340 bytes) in flight",
 		margin:     190,
-		attackTest: test{"pkg/h2/end_test.go", "TestAPeerThatReadsNothingCannotMakeUsKeepReplies"},
+		attackTest: test{h2ClientTests, "TestUnreadRepliesCloseConnection"},
+		peerTest:   test{h2ClientTests, "TestUnreadPingsReceiveReplies"},
 	},
 	bound.HeaderBlock: {
 		limit:      "2 MiB and 16 KiB (2 x `MAX_HEADER_BYTES`)",
 		attack:     "a flood of CONTINUATION frames (CVE-2024-27316)",
 		peer:       "a Kerberos token of 64 KiB",
 		margin:     32,
-		attackTest: test{"pkg/h2/receive_test.go", "TestALongHeadEndsItsStreamAlone"},
+		attackTest: test{h2ClientTests, "TestLongHeaderBlockClosesConnection"},
+		peerTest:   test{h2ClientTests, "TestKerberosHeaderBlockIsServed"},
 	},
 	bound.FrameTimeout: {
 		limit:      "60 s (`HEADER_TIMEOUT`)",
 		attack:     "frames that never end, on many connections",
 		peer:       "a header block of 64 KiB at 100 kbit/s (5 s)",
 		margin:     11,
-		attackTest: test{"test/conformance/abuse_many_test.go", "TestManyConnectionsAreBorne"},
+		attackTest: test{h2ClientTests, "TestIncompleteFrameTimesOut"},
+		peerTest:   test{h2ClientTests, "TestSplitHeaderBlockIsServed"},
 	},
 	bound.ConcurrentStreams: {
 		limit:      "250, advertised in SETTINGS",
@@ -253,16 +251,28 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{portTests, "TestScraperHandshakeSucceeds"},
 	},
 	bound.AppControlFrames: {
-		limit:  "10 times the bound of a client",
-		attack: "a user container that floods the sidecar",
-		peer:   "a grpc-go server: 3 control frames for each message",
-		margin: 330,
+		limit:      "10 times the bound of a client",
+		attack:     "a user container that floods the sidecar",
+		peer:       "a grpc-go server: 3 control frames for each message",
+		margin:     330,
+		attackTest: test{h2AppTests, "TestAppControlFramesForLittleContentCloseConnection"},
+		peerTest:   test{h2AppTests, "TestAppControlFramesForContentPass"},
+	},
+	bound.AppUnreadReplies: {
+		limit:      "64 KiB of replies to PING and SETTINGS",
+		attack:     "a flood of PING and SETTINGS without reading the replies",
+		peer:       "a grpc-go server: replies to 20 PING frames (340 bytes) in flight",
+		margin:     190,
+		attackTest: test{h2AppTests, "TestUnreadRepliesToAppCloseConnection"},
+		peerTest:   test{h2AppTests, "TestUnreadPingsOfAppReceiveReplies"},
 	},
 	bound.AppHeaderBlock: {
-		limit:  "2 MiB and 16 KiB (2 x `MAX_HEADER_BYTES`)",
-		attack: "a response header block that never ends",
-		peer:   "16 KiB, which clients such as Node.js accept",
-		margin: 129,
+		limit:      "2 MiB and 16 KiB (2 x `MAX_HEADER_BYTES`)",
+		attack:     "a response header block that never ends",
+		peer:       "16 KiB, which clients such as Node.js accept",
+		margin:     129,
+		attackTest: test{h2AppTests, "TestLongAppHeaderBlockClosesConnection"},
+		peerTest:   test{h2AppTests, "TestLongAppHeaderIsForwarded"},
 	},
 	bound.AppInformational: {
 		limit:      "100, and one more each second",
@@ -326,12 +336,9 @@ func TestNarrowMarginsHaveReasons(t *testing.T) {
 func TestBoundsHaveTwoTests(t *testing.T) {
 	for i, p := range proofs {
 		name := bound.Name(i)
-		both := p.attackTest.name != "" && p.peerTest.name != ""
-		if both == untested[name] {
-			t.Errorf("%v: got two tests: %v, want %v", name, both, !untested[name])
-		}
 		for _, one := range []test{p.attackTest, p.peerTest} {
 			if one.name == "" {
+				t.Errorf("%v: got attack %v and peer %v, want two tests", name, p.attackTest, p.peerTest)
 				continue
 			}
 			code, err := os.ReadFile(root + one.file)

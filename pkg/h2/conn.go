@@ -24,8 +24,8 @@ type Config struct {
 	ConnWindow   int             // window of the connection for received content, in bytes
 	MaxStreams   int             // maximum number of open streams of the peer, which is advertised; 0 for a client
 	MaxHeadBytes int             // maximum size of a header list (RFC 9113 section 6.5.2), in bytes
-	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame except DATA; 0: no limit
-	SendTimeout  time.Duration   // time until the peer reads more of the output; 0: no limit
+	HeadTimeout  time.Duration   // time to receive the rest of a header block or of a frame except DATA; 0: no limit; ignored for a client
+	SendTimeout  time.Duration   // time until the peer reads more of the output; 0: no limit; ignored for a client
 	Connect      bool            // enables extended CONNECT (RFC 8441)
 	Buffers      *socket.Buffers // returned by NewBuffers
 	Bounds       *bound.Recorder // nil: events are not recorded
@@ -177,6 +177,9 @@ type dataFrame struct {
 
 // New returns a connection on l. The first Flush sends the preface and the SETTINGS.
 func New(l *link.Conn, config Config, handler Handler) *Conn {
+	if config.Client { // requests to the user container have their own timeouts
+		config.HeadTimeout, config.SendTimeout = 0, 0
+	}
 	c := &Conn{
 		link: l, config: config, handler: handler,
 		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
@@ -592,7 +595,7 @@ func (c *Conn) reply(add func(b []byte) []byte) error {
 // checkReplies returns an error if too many replies are unread.
 func (c *Conn) checkReplies(unread bool) error {
 	if unread {
-		return c.exceeded(bound.UnreadReplies, bound.UnreadReplies, "replies to frames are not read")
+		return c.exceeded(bound.UnreadReplies, bound.AppUnreadReplies, "replies to frames are not read")
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/net/http2"
 
@@ -246,60 +245,6 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			}
 			p.Close()
 			p.ended()
-		})
-	}
-}
-
-// A peer that takes nothing makes us keep only so much. stuck returns a connection whose
-// peer reads nothing any more.
-func stuck(t *testing.T) *peer {
-	p := dial(t, serverConfig())
-	p.host.quiet = true
-	go func() { p.ran <- p.us.Run(nil) }()
-	p.greet(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})
-	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
-	one := p.request(1, true)
-	one.sendHead(p, false)
-	one.sendData(p, 16<<20, true)
-	// Until the kernel's buffers are full, replies are written and so do not wait.
-	taken, since := 0, time.Now()
-	harness.Until(t, "nothing is written any more", func() bool {
-		if n := p.us.Taken(); n != taken {
-			taken, since = n, time.Now()
-		}
-		return time.Since(since) > time.Second
-	})
-	return p
-}
-
-func TestAPeerThatReadsNothingCannotMakeUsKeepReplies(t *testing.T) {
-	for name, c := range map[string]struct {
-		many  int
-		frame func(i int) []byte
-	}{
-		"PING":     {5000, func(int) []byte { return frame(http2.FramePing, 0, 0, make([]byte, 8)...) }},
-		"SETTINGS": {9000, func(int) []byte { return frame(http2.FrameSettings, 0, 0) }},
-		"streams that break a rule": {6000, func(i int) []byte {
-			id := uint32(2*i + 3)
-			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameWindowUpdate, 0, id, 0, 0, 0, 0)...)
-		}},
-		"streams that are reset for their DATA": {6000, func(i int) []byte {
-			id := uint32(2*i + 3)
-			return append(frame(http2.FrameHeaders, 5, id, 0x82), frame(http2.FrameData, 0, id, 1)...)
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := stuck(t)
-			var b []byte
-			for i := range c.many {
-				b = append(b, c.frame(i)...)
-			}
-			go p.Write(b)
-			var wrong *h2.Error
-			if err := p.ended(); !errors.As(err, &wrong) || wrong.Code != h2.EnhanceYourCalm {
-				t.Errorf("got %v, want that it is too much", err)
-			}
 		})
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // A connection whose other end has stopped to read must not swallow all requests to come.
 func TestAConnectionThatIsSilentTakesNoMoreRequests(t *testing.T) {
-	harness.ScaleTime(t, func(scale time.Duration) bool { return silentTakesNoMore(t, scale*50*time.Millisecond) })
+	harness.ScaleTime(t, func(scale int) bool { return silentTakesNoMore(t, time.Duration(scale)*50*time.Millisecond) })
 }
 
 // silentTakesNoMore returns false if the timeout expired on a connection that is not silent.
@@ -64,7 +64,7 @@ func silentTakesNoMore(t *testing.T, silence time.Duration) (inTime bool) {
 
 // A long call without a word is no silence, as long as the other end answers PING.
 func TestAConnectionThatAnswersPingIsUsed(t *testing.T) {
-	harness.ScaleTime(t, func(scale time.Duration) bool { return answeredPingKeeps(t, scale*20*time.Millisecond) })
+	harness.ScaleTime(t, func(scale int) bool { return answeredPingKeeps(t, time.Duration(scale)*20*time.Millisecond) })
 }
 
 // answeredPingKeeps returns false if the timeout expired before the PING was acknowledged.

@@ -15,10 +15,10 @@ import (
 // soon is the timeout that is used in these tests if the scale is 1.
 const soon = 30 * time.Millisecond
 
-// scaled returns a copy of c with each timeout multiplied by scale.
-func scaled(c queue.Clocks, scale time.Duration) queue.Clocks {
+// scaled returns clocks with all timeouts multiplied by scale.
+func scaled(c queue.Clocks, scale int) queue.Clocks {
 	for _, timeout := range []*time.Duration{&c.Queue, &c.ResponseStart, &c.Idle, &c.Request, &c.Body, &c.Send} {
-		*timeout *= scale
+		*timeout *= time.Duration(scale)
 	}
 	return c
 }
@@ -59,19 +59,19 @@ func testEachClockFiresInItsPhase(t *testing.T, start proxytest.Starter) {
 		{"idle, in the response", queue.Clocks{Idle: soon, ResponseStart: time.Hour}, begun, get, queue.IdleTimeout, queue.Streaming, 0, false},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			harness.ScaleTime(t, func(scale time.Duration) bool { return v.run(t, start, scale) })
+			harness.ScaleTime(t, func(scale int) bool { return v.run(t, start, scale) })
 		})
 		if v.text == get {
 			t.Run(v.name+", HTTP/2", func(t *testing.T) {
-				harness.ScaleTime(t, func(scale time.Duration) bool { return v.runHTTP2(t, start, scale) })
+				harness.ScaleTime(t, func(scale int) bool { return v.runHTTP2(t, start, scale) })
 			})
 		}
 	}
 }
 
-// run returns false if the timeout expired too early. This is the case if the request is not in
-// the expected phase, or if the timeout expired for a later request.
-func (v clockTest) run(t *testing.T, start proxytest.Starter, scale time.Duration) (inTime bool) {
+// run reports false if the timeout expired before the request reached the phase of the test,
+// or while a later request was served.
+func (v clockTest) run(t *testing.T, start proxytest.Starter, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(6); string(b) == "GET /a" {
 			harness.Echo(conn)
@@ -107,7 +107,7 @@ func (v clockTest) run(t *testing.T, start proxytest.Starter, scale time.Duratio
 	}
 	for range 3 {
 		// Real time: a deadline that the first request has left on the socket would pass.
-		time.Sleep(scale * soon / 3)
+		time.Sleep(time.Duration(scale) * soon / 3)
 		c.Send("GET /after HTTP/1.1\r\nHost: a\r\n\r\n")
 		m := c.Receive("GET")
 		if m.Status() == v.status {
@@ -128,7 +128,7 @@ func (v clockTest) tooEarly(o queue.Observation, body string) bool {
 }
 
 // runHTTP2 is run for a client that speaks HTTP/2.
-func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale time.Duration) (inTime bool) {
+func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
 		if b, _ := conn.In.Peek(3); string(b) == "PRI" { // it is asked whether it speaks HTTP/2
 			conn.Send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\r\n")

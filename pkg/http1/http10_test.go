@@ -45,7 +45,7 @@ func TestAClientOfHTTP10ThatLeavesIsNoticed(t *testing.T) {
 }
 
 func TestAClockLeavesAConnectionOfHTTP10(t *testing.T) {
-	harness.ScaleTime(t, func(scale time.Duration) bool { return timeoutsLeaveConnectionOfHTTP10(t, scale*soon) })
+	harness.ScaleTime(t, func(scale int) bool { return timeoutsLeaveConnectionOfHTTP10(t, time.Duration(scale)*soon) })
 }
 
 // timeoutsLeaveConnectionOfHTTP10 returns false if the timeout expired for a later request.

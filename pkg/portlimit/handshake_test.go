@@ -92,8 +92,8 @@ func TestAHandshakeIsEndedAfterSoManyBytes(t *testing.T) {
 
 func TestBytesAreCountedUntilTheHandshakeIsDone(t *testing.T) {
 	t.Parallel()
-	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
-		timeout := scale * 200 * time.Millisecond
+	harness.ScaleTime(t, func(scale int) (inTime bool) {
+		timeout := time.Duration(scale) * 200 * time.Millisecond
 		g := guard(t, func(h *portlimit.Handshakes) { h.Time = timeout })
 		c, err := g.client(t)
 		if err != nil {

@@ -119,12 +119,12 @@ func TestAnAppThatSwallowsThePrefaceIsAskedOverHTTP1(t *testing.T) { // H09
 		_, _ = io.WriteString(c, httpStatus(200))
 	})
 	t.Cleanup(func() { close(over) }) // before the app is waited for
-	// The first probe waits for half of the timeout and then uses HTTP/1.1.
-	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
+	// The first try waits for half of its timeout before it uses HTTP/1.1.
+	harness.ScaleTime(t, func(scale int) (inTime bool) {
 		get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: app.port}}, true)
 		before := len(app.hits())
 		for range 2 { // the second try does not send the preface again
-			err := try(t, get, scale*200*time.Millisecond)
+			err := try(t, get, time.Duration(scale)*200*time.Millisecond)
 			if failed(err).word == wordTimeout {
 				return false
 			}
@@ -148,8 +148,8 @@ func TestASlowH2CAppHasTheWholeTry(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	get, _ := askHTTP(&HTTPGetAction{Port: Port{Number: portOf(server.Listener.Addr())}}, true)
-	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
-		timeout := scale * 500 * time.Millisecond
+	harness.ScaleTime(t, func(scale int) (inTime bool) {
+		timeout := time.Duration(scale) * 500 * time.Millisecond
 		delay.Store(int64(timeout * 6 / 10))
 		err := try(t, get, timeout)
 		if failed(err).word == wordTimeout {

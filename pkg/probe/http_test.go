@@ -209,9 +209,9 @@ func TestASilentAppTimesOut(t *testing.T) { // S11, S14
 		<-over
 	})
 	t.Cleanup(func() { close(over) }) // before the apps are waited for
-	// The probe reads the body until the timeout expires.
-	harness.ScaleTime(t, func(scale time.Duration) (inTime bool) {
-		err := try(t, get(slow.port), scale*50*time.Millisecond)
+	// The try reads the body until its timeout.
+	harness.ScaleTime(t, func(scale int) (inTime bool) {
+		err := try(t, get(slow.port), time.Duration(scale)*50*time.Millisecond)
 		if failed(err).word == wordTimeout {
 			return false
 		}

@@ -110,10 +110,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 
 	held = p.forward(limit, inFlight, fresh, x, state, o)
 	if o.Reason != OK && !o.Begun {
-		o.Status = o.Reason.Status()
-		if o.Reason != ClientGone && !o.Reset {
-			o.Status, o.Out = answer(x, answerFor(o, x))
-		}
+		finish(x, o)
 	}
 	o.End, o.Phase = time.Now(), state.Phase()
 	p.Observe(o)
@@ -134,6 +131,15 @@ func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 		o.Line = x.Line()
 		o.Status, o.Reason, o.Out = a.Status, a.Reason, a.size(o.Method)
 		p.Probed(o)
+	}
+}
+
+// finish sends the response to a request for which the user container has sent none. It sends
+// nothing if the client is gone or if its stream was reset.
+func finish(x Exchange, o *Observation) {
+	o.Status = o.Reason.Status()
+	if o.Reason != ClientGone && !o.Reset {
+		o.Status, o.Out = answer(x, answerFor(o, x))
 	}
 }
 

@@ -34,7 +34,7 @@ func TestAUserContainerThatSpeaksHTTP2AloneIsFoundOutBeforeItsBodyIsTouched(t *t
 	} {
 		for _, expects := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				harness.ScaleTime(t, func(time.Duration) bool { return onlyH2(t, serve, expects) })
+				harness.ScaleTime(t, func(int) bool { return onlyH2(t, serve, expects) })
 			})
 		}
 	}

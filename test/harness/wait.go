@@ -47,14 +47,13 @@ func Within[T any](t testing.TB, what string, f func() T) T {
 	return Receive(t, result, what)
 }
 
-// ScaleTime runs a test that uses a short timeout. It calls try with a scale of 1. The function
-// try multiplies the timeout by the scale and returns false if the timeout expired too early
-// because the machine is slow. ScaleTime then doubles the scale and calls try again. It fails
-// the test if try returns false at a scale of 512. A test with a defect also fails, because
-// the result of the defect is the same at each scale.
-func ScaleTime(t testing.TB, try func(scale time.Duration) (inTime bool)) {
+// ScaleTime runs a test of a short timeout of the proxy. try multiplies its times by scale,
+// and returns false if the machine was too slow for them, so that the timeout expired in
+// another place than the test needs. ScaleTime then doubles scale. A defect that does not
+// depend on the machine fails at each scale. It fails the test if scale becomes 1024.
+func ScaleTime(t testing.TB, try func(scale int) (inTime bool)) {
 	t.Helper()
-	for scale := time.Duration(1); !try(scale); scale *= 2 {
+	for scale := 1; !try(scale); scale *= 2 {
 		if scale == 512 {
 			t.Fatalf("got an early timeout at scale %d, want an event before the timeout", scale)
 		}

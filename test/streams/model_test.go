@@ -314,7 +314,7 @@ func (m *model) appMessage(e event) bool {
 	interim, head := e == appInfo, e == appHead || e == appHeadEnd
 	if m.response == idle && !interim && !head || m.response == begun && (interim || head) {
 		m.garbage(e == appHeadEnd || e == appDataEnd || e == appTrailers)
-		return m.count(violations) && !(m.http1 && m.response == begun)
+		return m.count(violations) && (!m.http1 || m.response != begun)
 	}
 	switch e {
 	case appInfo:
