@@ -245,3 +245,15 @@ func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
 	})
 	harness.Equal(t, n, 4, "streams on the connection")
 }
+
+// The gRPC library for Python (1.51) resets the stream of a call that it has not sent.
+func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet()
+	p.request(1, false)
+	p.send(frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 8))
+	p.alive()
+	p.request(5, true)
+	p.send(frame(http2.FrameRSTStream, 0, 4, 0, 0, 0, 8)) // a stream of a server
+	p.expect("GOAWAY 5 PROTOCOL_ERROR")
+}

@@ -303,7 +303,7 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	}
 	s, idle := c.find(id)
 	switch {
-	case idle:
+	case idle && !c.mayReset(id):
 		return fail(ProtocolError, "RST_STREAM on a stream that was not opened")
 	case s == nil: // it has crossed the end of the stream (RFC 9113 section 5.1)
 		return c.control(1)
@@ -311,6 +311,16 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	s.drop()
 	s.failed(c, &ResetError{Code(binary.BigEndian.Uint32(p))})
 	return nil
+}
+
+// mayReset reports whether RST_STREAM on an idle stream is ignored. It is a connection error
+// (RFC 9113 section 6.4), but grpcio 1.51 sends it for a call whose deadline has expired before
+// its HEADERS were sent, and the error would fail the other calls on the connection. So it is
+// ignored after the first request.
+func (c *Conn) mayReset(id uint32) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.config.Client && id%2 == 1 && c.last > 0
 }
 
 func (c *Conn) settingsFrame(flags byte, id uint32, p []byte) error {

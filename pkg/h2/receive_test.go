@@ -51,7 +51,7 @@ var brokenRules = []struct {
 	{"PRIORITY of the wrong size", frame(http2.FramePriority, 0, 1, 0, 0, 0, 3), "RST_STREAM 1 FRAME_SIZE_ERROR"},
 	{"PRIORITY of a stream that depends on itself", frame(http2.FramePriority, 0, 1, 0, 0, 0, 1, 0), "RST_STREAM 1 PROTOCOL_ERROR"},
 	{"RST_STREAM on the connection", frame(http2.FrameRSTStream, 0, 0, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
-	{"RST_STREAM on an idle stream", frame(http2.FrameRSTStream, 0, 11, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
+	{"RST_STREAM on an idle stream", frame(http2.FrameRSTStream, 0, 12, 0, 0, 0, 8), "GOAWAY 9 PROTOCOL_ERROR"},
 	{"RST_STREAM of the wrong size", frame(http2.FrameRSTStream, 0, 1, 0, 0, 8), "GOAWAY 9 FRAME_SIZE_ERROR"},
 	{"SETTINGS on a stream", frame(http2.FrameSettings, 0, 1), "GOAWAY 9 PROTOCOL_ERROR"},
 	{"SETTINGS of the wrong size", frame(http2.FrameSettings, 0, 0, 0, 1, 0, 0, 0), "GOAWAY 9 FRAME_SIZE_ERROR"},
