@@ -141,7 +141,7 @@ func TestUnreadPingsReceiveReplies(t *testing.T) {
 	config := recorded(serverConfig())
 	p := unreadClient(t, config)
 	p.unreadPings()
-	p.request(3, true) // the frames before it were handled while no reply was read
+	p.request(3, true) // the connection has handled the PING frames
 	p.readPings()
 	wantBounds(t, config.Bounds)
 }
@@ -152,6 +152,16 @@ func TestLongHeaderBlockClosesConnection(t *testing.T) {
 	p.greet()
 	go p.Write(headerFrames(1, p.get("a", long(160<<10))))
 	p.expect("GOAWAY 0 ENHANCE_YOUR_CALM", "end")
+	wantBounds(t, config.Bounds, bound.HeaderBlock)
+}
+
+// The decoder cannot skip a string, so that the state of the compression is lost.
+func TestLongHeaderStringClosesConnection(t *testing.T) {
+	config := recorded(serverConfig())
+	p := connect(t, config)
+	p.greet()
+	go p.Write(headerFrames(1, p.get("a", long(maxHead+1))))
+	p.expect("GOAWAY 0 COMPRESSION_ERROR", "end")
 	wantBounds(t, config.Bounds, bound.HeaderBlock)
 }
 
