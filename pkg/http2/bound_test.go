@@ -10,6 +10,7 @@ import (
 	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
@@ -191,4 +192,18 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 		harness.Equal(t, n, responseSize, "bytes")
 		p.WantBounds()
 	})
+}
+
+func TestManyInformationalResponsesOfAppAreRecorded(t *testing.T) {
+	a := newFrameApp(t, func(s *appStream) {
+		for range 2 * forward.MaxInfos {
+			s.respond(false, ":status", "103")
+		}
+	})
+	c := connect(t, a.proxy)
+	if got := c.receive(c.send(request("GET", "/"))); !strings.Contains(got, "502 ") {
+		t.Errorf("got %q, want 502", got)
+	}
+	a.proxy.WantBounds(bound.AppInformational)
+	harness.Equal(t, a.proxy.Bounds.Count(bound.AppInformational), 1, "events")
 }
