@@ -2,7 +2,6 @@ package h2_test
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -32,7 +31,9 @@ func wantBounds(t testing.TB, r *bound.Recorder, names ...bound.Name) {
 			t.Errorf("%v: got no peer, want one", s.Name)
 		}
 	}
-	harness.Equal(t, fmt.Sprint(got), fmt.Sprint(names), "bounds")
+	if !slices.Equal(got, names) {
+		t.Errorf("got events of the bounds %v, want %v", got, names)
+	}
 }
 
 // headerFrames returns the frames of a header block that ends its stream.
