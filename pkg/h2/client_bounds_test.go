@@ -82,7 +82,7 @@ func unreadClient(t *testing.T, config h2.Config) *peer {
 	return p
 }
 
-// calm checks that the connection ended with ENHANCE_YOUR_CALM.
+// calm waits for the end of the connection and checks its error.
 func (p *peer) calm() {
 	p.Helper()
 	var wrong *h2.Error
@@ -166,7 +166,7 @@ func TestLongHeaderStringClosesConnection(t *testing.T) {
 	wantBounds(t, config.Bounds, bound.HeaderBlock)
 }
 
-// The limit of header blocks is 32 Kerberos tokens of 64 KiB, and 16 of them are served.
+// A Kerberos token has up to 64 KiB. The token of the test is ten times as long.
 func TestKerberosHeaderBlockIsServed(t *testing.T) {
 	config := recorded(serverConfig())
 	config.MaxHeadBytes = 1 << 20 // the default of MAX_HEADER_BYTES

@@ -26,7 +26,7 @@ type Check struct {
 
 	n         int64     // bytes of content that have come
 	firstInfo time.Time // time of the first informational response
-	err       error     // of the header block that was rejected; nil if none was
+	err       error     // error of the first rejected header block; nil: none was rejected
 }
 
 var (
@@ -36,7 +36,7 @@ var (
 
 // Head takes a header block: of an informational response, the final response, or its
 // trailer section, in this order. by is the connection of the stream, which records the bound
-// that the header block exceeds. After an error, all header blocks are rejected with this error.
+// that the header block exceeds. After an error, Head returns the same error for each header block.
 func (k *Check) Head(by *h2.Conn, h *h2.Head, end bool) error {
 	if k.err != nil {
 		return k.err

@@ -37,7 +37,7 @@ func reader(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// withEachApp runs a test in front of an app that speaks HTTP/1.1, and of one that speaks HTTP/2.
+// withEachApp runs a test with an app that supports HTTP/1.1 and with an app that supports HTTP/2.
 func withEachApp(t *testing.T, change func(*queue.Proxy, *proxytest.Options), test func(p *proxytest.Proxy, c *client)) {
 	for name, appH2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {

@@ -133,8 +133,8 @@ func (d *deadlines) expiry() (reason Reason, stall Stall) {
 	return OK, NoStall
 }
 
-// earliest returns the clock that runs out first in the present phase, its stall, and when,
-// counted from start; 0 is never.
+// earliest returns the reason and the stall of the timeout that expires first in the current
+// phase. at is the time of its expiry, relative to start, or 0 if no timeout is set.
 func (d *deadlines) earliest() (reason Reason, stall Stall, at time.Duration) {
 	c, phase := d.clocks, d.Phase()
 	considerStall := func(r Reason, s Stall, d time.Duration, base time.Duration) {
