@@ -2,11 +2,54 @@ package forward
 
 import (
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
+
+// ErrTooManyInfos and ErrHeadTooLarge are errors of responses that exceed a bound.
+var (
+	ErrTooManyInfos = errors.New("too many informational responses")
+	ErrHeadTooLarge = errors.New("response head too large")
+)
+
+// RefusalBound returns the bound that a client exceeded if the header section of its request is
+// rejected with the given status. err is the error of the parser, or nil. If no bound causes the
+// rejection, ok is false.
+func RefusalBound(status int, err error) (name bound.Name, ok bool) {
+	if status == http.StatusRequestHeaderFieldsTooLarge {
+		return bound.HeaderSection, true
+	}
+	return ClientBound(err)
+}
+
+// RequestBound returns the bound that a client exceeded if its request ended with result. stall
+// is the value of [queue.Alarm.Stall]. If no bound ended the request, ok is false.
+func RequestBound(result *queue.Result, stall queue.Stall) (name bound.Name, ok bool) {
+	switch result.Reason {
+	case queue.IdleTimeout:
+		return stallBound(stall)
+	case queue.TooLarge:
+		return bound.BodySize, true
+	case queue.BadRequest:
+		return ClientBound(result.Err)
+	}
+	return 0, false
+}
+
+// stallBound returns the bound on the time of a stall.
+func stallBound(stall queue.Stall) (name bound.Name, ok bool) {
+	switch stall {
+	case queue.BodyStall:
+		return bound.BodyTimeout, true
+	case queue.ResponseStall:
+		return bound.SendTimeout, true
+	}
+	return 0, false
+}
 
 // ClientBound returns the bound that a client exceeded if reading its request returned err. If
 // err is not caused by a bound, ok is false.
@@ -27,6 +70,12 @@ func ClientBound(err error) (name bound.Name, ok bool) {
 
 // AppBound is ClientBound for the response of the user container.
 func AppBound(err error) (name bound.Name, ok bool) {
+	switch {
+	case errors.Is(err, ErrTooManyInfos):
+		return bound.AppInformational, true
+	case errors.Is(err, ErrHeadTooLarge):
+		return bound.AppHeaderSection, true
+	}
 	switch wordOf(err) {
 	case wire.WordTooManyFields, wire.WordListTooLong:
 		return bound.AppHeaderSection, true

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
@@ -25,6 +26,8 @@ func TestErrorReturnsBound(t *testing.T) {
 		{&wire.Garbage{Word: wire.WordListTooLong}, bound.HeaderSection, bound.AppHeaderSection},
 		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordLongExtension}}, bound.ChunkExtensions, bound.AppChunkExtensions},
 		{&Error{Fault: Body, Err: &wire.BadChunk{Word: wire.WordChunkExtension}}, none, none},
+		{&Error{Fault: Garbage, Err: ErrTooManyInfos}, none, bound.AppInformational},
+		{&Error{Fault: Garbage, Err: ErrHeadTooLarge}, none, bound.AppHeaderSection},
 		{&wire.BadChunk{Word: wire.WordTrailerTooLong}, bound.TrailerSection, bound.AppTrailerSection},
 	} {
 		client, ok := ClientBound(c.err)
@@ -37,6 +40,32 @@ func TestErrorReturnsBound(t *testing.T) {
 		}
 		if client != c.client || app != c.app {
 			t.Errorf("%v: got bounds %d and %d, want %d and %d", c.err, client, app, c.client, c.app)
+		}
+	}
+}
+
+func TestResultReturnsBound(t *testing.T) {
+	const none = bound.NumNames
+	for _, c := range []struct {
+		result queue.Result
+		stall  queue.Stall
+		want   bound.Name
+	}{
+		{queue.Result{}, queue.NoStall, none},
+		{queue.Result{Reason: queue.ClientGone}, queue.BodyStall, none},
+		{queue.Result{Reason: queue.IdleTimeout}, queue.NoStall, none},
+		{queue.Result{Reason: queue.IdleTimeout}, queue.BodyStall, bound.BodyTimeout},
+		{queue.Result{Reason: queue.IdleTimeout}, queue.ResponseStall, bound.SendTimeout},
+		{queue.Result{Reason: queue.TooLarge}, queue.NoStall, bound.BodySize},
+		{queue.Result{Reason: queue.BadRequest}, queue.NoStall, none},
+		{queue.Result{Reason: queue.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, queue.NoStall, bound.TrailerSection},
+	} {
+		got, ok := RequestBound(&c.result, c.stall)
+		if !ok {
+			got = none
+		}
+		if got != c.want {
+			t.Errorf("%v, stall %d: got bound %d, want %d", c.result.Reason, c.stall, got, c.want)
 		}
 	}
 }

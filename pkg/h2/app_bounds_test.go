@@ -51,8 +51,8 @@ func TestAppControlFramesForLittleContentCloseConnection(t *testing.T) {
 	wantBounds(t, config.Bounds, bound.AppControlFrames)
 }
 
-// A grpc-go server sends three control frames for each message. This server sends ten times as
-// many, and more of them than the bound permits without content.
+// A grpc-go server sends three control frames for each message. The test sends ten times as many
+// frames for each message, and more than the limit for connections without content.
 func TestAppControlFramesForContentPass(t *testing.T) {
 	const messages = 5000
 	config := recorded(clientConfig())
@@ -88,7 +88,7 @@ func TestUnreadPingsOfAppReceiveReplies(t *testing.T) {
 	p := unreadApp(t, config)
 	p.unreadPings()
 	harness.NoError(p, p.WriteGoAway(1, http2.ErrCodeNo, nil))
-	harness.Receive(p, p.host.leaving, "GOAWAY") // the frames before it were handled while no reply was read
+	harness.Receive(p, p.host.leaving, "GOAWAY") // the connection has handled the PING frames
 	p.readPings()
 	wantBounds(t, config.Bounds)
 }

@@ -66,13 +66,19 @@ func (c *Conn) refill() error {
 // exceeded records that the peer exceeded a bound, under the name for a client or for the
 // user container. It returns the error that closes the connection.
 func (c *Conn) exceeded(client, app bound.Name, text string) error {
-	name := client
-	if c.config.Client {
-		name = app
-	}
-	c.hit(name)
+	c.hitOf(client, app)
 	return fail(EnhanceYourCalm, text)
 }
 
-// hit records that a bound acted on the peer.
-func (c *Conn) hit(name bound.Name) { c.config.Bounds.Hit(name, c.link.RemoteAddr().String()) }
+// hitOf records that a bound acted on the peer, under the name for a client or for the user
+// container.
+func (c *Conn) hitOf(client, app bound.Name) {
+	if c.config.Client {
+		c.Hit(app)
+	} else {
+		c.Hit(client)
+	}
+}
+
+// Hit records that a bound acted on the peer.
+func (c *Conn) Hit(name bound.Name) { c.config.Bounds.Hit(name, c.link.RemoteAddr().String()) }

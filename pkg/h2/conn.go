@@ -319,7 +319,7 @@ var errEnded = errors.New("http2: the connection has ended")
 func (c *Conn) late() error {
 	err := c.lateCause()
 	if errors.Is(err, errFrameTimeout) {
-		c.hit(bound.FrameTimeout)
+		c.Hit(bound.FrameTimeout)
 	}
 	return err
 }

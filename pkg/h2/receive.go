@@ -2,6 +2,9 @@ package h2
 
 import (
 	"encoding/binary"
+	"errors"
+
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
@@ -196,6 +199,9 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	defer h.shrink()
 	h.lenient = c.config.Client
 	if _, err := c.decoder.Write(block); err != nil {
+		if errors.Is(err, hpack.ErrStringLength) {
+			c.hitOf(bound.HeaderBlock, bound.AppHeaderBlock)
+		}
 		return fail(CompressionError, "a header block cannot be decoded")
 	}
 	if err := c.decoder.Close(); err != nil {
@@ -235,7 +241,7 @@ func (c *Conn) request(id uint32, end bool) error {
 	c.mu.Unlock()
 	switch {
 	case full:
-		c.hit(bound.ConcurrentStreams)
+		c.Hit(bound.ConcurrentStreams)
 		fallthrough
 	case ending:
 		return c.resetStream(id, RefusedStream)

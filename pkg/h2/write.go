@@ -301,7 +301,7 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 // it had sent before is still read, a response for example, and its end behind that.
 func (c *Conn) cannotWrite(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && c.Err() == nil {
-		c.hit(bound.SendTimeout)
+		c.Hit(bound.SendTimeout)
 	}
 	if !c.config.Client || !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		c.Close(err)

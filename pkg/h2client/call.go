@@ -381,14 +381,14 @@ func (c *Call) uploadPiece(s *h2.Stream, p []byte, end bool) bool {
 type events Call
 
 // Head implements h2.Owner.
-func (e *events) Head(_ *h2.Conn, h *h2.Head, end bool) {
+func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 	c := (*Call)(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer signal(c.woken)
 	defer signal(c.drained)
 	headed := c.check.Status != 0
-	err := c.check.Head(h, end)
+	err := c.check.Head(by, h, end)
 	switch {
 	case err != nil:
 		c.fail(err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -23,31 +24,57 @@ type Check struct {
 	Status int   // of the final response; 0: it has not come
 	Length int64 // of its content in bytes, as its Content-Length says; -1: that says nothing
 
-	n int64 // bytes of content that have come
+	n         int64     // bytes of content that have come
+	firstInfo time.Time // time of the first informational response
+	err       error     // error of the first rejected header block; nil: none was rejected
 }
 
 var (
 	errHead   = errors.New("malformed head of a response")
-	errInfos  = errors.New("too many informational responses")
 	errLength = errors.New("the body is not as long as the head says")
 )
 
 // Head takes a header block: of an informational response, the final response, or its
-// trailer section, in this order.
-func (k *Check) Head(h *h2.Head, end bool) error {
+// trailer section, in this order. by is the connection of the stream, which records the bound
+// that the header block exceeds. After an error, Head returns the same error for each header block.
+func (k *Check) Head(by *h2.Conn, h *h2.Head, end bool) error {
+	if k.err != nil {
+		return k.err
+	}
+	if k.err = k.head(h, end); k.err != nil {
+		if name, ok := forward.AppBound(k.err); ok {
+			by.Hit(name)
+		}
+	}
+	return k.err
+}
+
+func (k *Check) head(h *h2.Head, end bool) error {
 	switch {
-	case h.Malformed || h.TooLarge:
+	case h.TooLarge && k.Status != 0:
+		return garbage(&wire.Garbage{Word: wire.WordTrailerTooLong})
+	case h.TooLarge:
+		return garbage(forward.ErrHeadTooLarge)
+	case h.Malformed:
 		return garbage(errHead)
 	case k.Status != 0: // the trailer section, to which h2 gives no status
 	case h.Status < 200:
-		if k.Infos++; k.Infos > forward.MaxInfos {
-			return garbage(errInfos)
-		}
-		return nil
+		return k.info()
 	default:
 		k.Status, k.Length = h.Status, contentLength(h.Fields)
 	}
 	return k.Data(0, end)
+}
+
+// info counts an informational response.
+func (k *Check) info() error {
+	if k.Infos++; k.Infos == 1 {
+		k.firstInfo = time.Now()
+	}
+	if forward.TooManyInfos(k.Infos, time.Since(k.firstInfo)) {
+		return garbage(forward.ErrTooManyInfos)
+	}
+	return nil
 }
 
 // Data takes n bytes of content; those of a response that is Bodiless do not count.

@@ -1,8 +1,15 @@
 package h2client_test
 
 import (
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"golang.org/x/net/http2"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
 	"github.com/queue-proxy/queue-proxy/pkg/h2client"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
@@ -14,9 +21,54 @@ func TestAHeadWithoutALengthAllocatesNothing(t *testing.T) {
 	head := &h2.Head{Status: 200, Fields: []wire.Field{{Name: []byte("content-type"), Value: []byte("application/grpc")}}}
 	got := testing.AllocsPerRun(100, func() {
 		var k h2client.Check
-		if err := k.Head(head, false); err != nil || k.Length != -1 {
+		if err := k.Head(nil, head, false); err != nil || k.Length != -1 {
 			t.Errorf("got a length of %d and %v, want -1 and no error", k.Length, err)
 		}
 	})
 	harness.Equal(t, got, 0, "allocations")
+}
+
+// In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.
+func TestSlowInformationalResponsesPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 2 * time.Second // 10 times as often
+		var k h2client.Check
+		for range time.Hour / interval {
+			harness.NoError(t, k.Head(nil, &h2.Head{Status: 102}, false))
+			time.Sleep(interval)
+		}
+		harness.NoError(t, k.Head(nil, &h2.Head{Status: 200}, true))
+	})
+}
+
+// The header blocks are limited to 256 KiB, and a string in them to the same size.
+func TestLargeResponsesAreRecorded(t *testing.T) {
+	large := []string{"a", strings.Repeat("~", 200<<10), "b", strings.Repeat("~", 200<<10)}
+	for name, c := range map[string]struct {
+		respond func(p *peer, id uint32)
+		want    bound.Name
+	}{
+		"many informational responses": {func(p *peer, id uint32) {
+			for range 2 * forward.MaxInfos {
+				_ = p.WriteHead(id, false, ":status", "103")
+			}
+		}, bound.AppInformational},
+		"header": {func(p *peer, id uint32) {
+			_ = p.WriteHead(id, true, append([]string{":status", "200"}, large...)...)
+		}, bound.AppHeaderSection},
+		"trailer": {func(p *peer, id uint32) {
+			_ = p.WriteHead(id, false, ":status", "200")
+			_ = p.WriteHead(id, true, large...)
+		}, bound.AppTrailerSection},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { c.respond(p, f.StreamID) }})
+			bounds := bound.NewRecorder(nil)
+			call, _ := newCall("GET")
+			_, _, err := get(newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Bounds: bounds}), call)
+			harness.Equal(t, forward.FaultOf(err), forward.Garbage, err)
+			harness.Equal(t, bounds.Count(c.want), 1, "events of", c.want)
+			harness.Equal(t, len(bounds.States(time.Now())), 1, "bounds")
+		})
+	}
 }

@@ -49,9 +49,8 @@ type exchange struct {
 
 	writeErr error // of the last write
 
-	interim  interim
-	blockage blockage
-	built    forward.Built // by Request
+	interim interim
+	built   forward.Built // by Request
 }
 
 func (x *exchange) init(c *conn) {
@@ -63,12 +62,10 @@ func (x *exchange) init(c *conn) {
 	}
 	x.head.AppHost = c.server.settings.AppHost
 	x.abortApp = func() {
-		x.noteBlockage()
 		x.running.Abort()
 		c.nc.SetWriteDeadline(past) // of an informational response that nobody takes
 	}
 	x.abortBoth = func() {
-		x.noteBlockage()
 		x.running.Abort()
 		c.nc.SetDeadline(past)
 	}
@@ -348,9 +345,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	x.state.AwaitBody()
-	x.blockage.reading.Store(true)
 	n, err := b.read(p)
-	x.blockage.reading.Store(false)
 	x.state.GotBody()
 	b.mu.Lock()
 	defer b.mu.Unlock()

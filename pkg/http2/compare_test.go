@@ -183,15 +183,21 @@ func (a *app) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func newSetup(t testing.TB, netHTTP, appH2 bool) *setup {
 	t.Helper()
 	s := &setup{app: &app{}}
+	s.proxy = start(t, serveApp(t, s.app, appH2), func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
+	return s
+}
+
+// serveApp starts an app that speaks HTTP/1.1 or HTTP/2, and returns its listener.
+func serveApp(t testing.TB, h http.Handler, appH2 bool) net.Listener {
+	t.Helper()
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(!appH2)
 	protocols.SetUnencryptedHTTP2(appH2)
 	ln := harness.Listen(t)
-	server := &http.Server{Handler: s.app, Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0)}
+	server := &http.Server{Handler: h, Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0)}
 	go server.Serve(ln)
 	t.Cleanup(func() { server.Close() })
-	s.proxy = start(t, ln, func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
-	return s
+	return ln
 }
 
 // start starts a proxy in front of the app that listens on ln.
@@ -237,7 +243,7 @@ func (c *client) send(s *script) uint32 {
 	id := c.id
 	c.id += 2
 	hasBody := len(s.body) > 0 || s.trailer != nil
-	_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.Block(flat(s.fields)...), EndHeaders: true, EndStream: !hasBody})
+	_ = c.WriteHead(id, !hasBody, flat(s.fields)...)
 	if split := min(s.split, len(s.body)); hasBody {
 		if split > 0 {
 			_ = c.WriteData(id, false, s.body[:split])
@@ -245,7 +251,7 @@ func (c *client) send(s *script) uint32 {
 		_ = c.WriteData(id, s.trailer == nil, s.body[split:])
 	}
 	if s.trailer != nil {
-		_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: id, BlockFragment: c.Block(flat(s.trailer)...), EndHeaders: true, EndStream: true})
+		_ = c.WriteHead(id, true, flat(s.trailer)...)
 	}
 	return id
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -48,6 +49,9 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	}, c)
 	return c
 }
+
+// hit records that a bound acted on the client.
+func (c *conn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remote) }
 
 // Full implements h2.Handler. A request counts until it has been served, even if its stream
 // was reset: otherwise a client that resets its streams could have any number of requests

@@ -158,6 +158,9 @@ func validPath(path, method string) bool {
 // serve serves the request that was read, to its end.
 func (x *exchange) serve() {
 	if x.refusal != 0 {
+		if name, ok := forward.RefusalBound(x.refusal, nil); ok {
+			x.conn.hit(name)
+		}
 		text := http.StatusText(x.refusal)
 		x.Answer(&queue.Answer{Status: x.refusal, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1})
 	} else {
@@ -275,19 +278,31 @@ type fromClient exchange
 // Head implements h2.Owner: it is the trailer section of the request.
 func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 	x := (*exchange)(f)
-	refused := h.TooLarge || h.Size() > wire.MaxRequestTrailer
-	for _, field := range h.Fields {
-		refused = refused || !forward.MayTrail(wire.String(field.Name))
+	if h.Malformed { // before the worker learns of it, which would answer the request
+		x.stream.Reset(h2.ProtocolError)
+		by.FlushLater(x.conn.Conn)
 	}
-	if h.Malformed || refused {
-		if h.Malformed { // before the worker learns of it, which would answer the request
-			x.stream.Reset(h2.ProtocolError)
-			by.FlushLater(x.conn.Conn)
-		}
-		x.body.fail(&wire.BadChunk{Word: wire.WordTrailerName})
+	if word := trailerFault(h); word != "" {
+		x.body.fail(&wire.BadChunk{Word: word})
 		return
 	}
 	x.body.trail(by, h.Take(nil))
+}
+
+// trailerFault returns the reason to reject a trailer section, or "".
+func trailerFault(h *h2.Head) wire.Word {
+	switch {
+	case h.Malformed:
+		return wire.WordTrailerName
+	case h.TooLarge || h.Size() > wire.MaxRequestTrailer:
+		return wire.WordTrailerTooLong
+	}
+	for _, field := range h.Fields {
+		if !forward.MayTrail(wire.String(field.Name)) {
+			return wire.WordTrailerName
+		}
+	}
+	return ""
 }
 
 // Data implements h2.Owner.

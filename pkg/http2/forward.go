@@ -14,8 +14,16 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Forward implements queue.Exchange.
-func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+// Forward implements queue.Exchange. It records the bound that the client exceeded.
+func (x *exchange) Forward(state *queue.RequestState) queue.Result {
+	result := x.forward(state)
+	if name, ok := forward.RequestBound(&result, x.alarm.Stall()); ok {
+		x.conn.hit(name)
+	}
+	return result
+}
+
+func (x *exchange) forward(state *queue.RequestState) (result queue.Result) {
 	q := &x.request
 	if x.protocol != "" {
 		return x.connect(state)

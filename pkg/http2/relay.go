@@ -189,7 +189,7 @@ type fromApp exchange
 func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
 	x := (*exchange)(f)
 	y := &x.relay
-	if err := y.check.Head(h, end); err != nil {
+	if err := y.check.Head(by, h, end); err != nil {
 		y.fail(err)
 		return
 	}

@@ -22,6 +22,7 @@ type Alarm struct {
 	armed  time.Time     // when it rings; zero: it does not
 	abort  func()        // breaks a running Forward off; nil: there is none
 	killed Reason        // what did
+	stall  Stall         // the transfer that the client stalled when killed was set
 }
 
 // NewAlarm returns the alarm of an exchange whose client has gone when gone says
@@ -34,7 +35,7 @@ func NewAlarm(gone func() bool) *Alarm {
 func (a *Alarm) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.state, a.killed, a.abort = nil, OK, nil
+	a.state, a.killed, a.stall, a.abort = nil, OK, NoStall, nil
 	select {
 	case <-a.woken:
 	default:
@@ -59,10 +60,15 @@ func (a *Alarm) WriteStarted(state *RequestState) {
 }
 
 func (a *Alarm) expired() Reason {
+	reason, _ := a.expiry()
+	return reason
+}
+
+func (a *Alarm) expiry() (Reason, Stall) {
 	if a.gone() {
-		return ClientGone
+		return ClientGone, NoStall
 	}
-	return a.state.expired()
+	return a.state.expiry()
 }
 
 // Wait watches state and returns after Notify, or at once when the request has expired. It
@@ -98,8 +104,8 @@ func (a *Alarm) look() {
 	if a.abort == nil || a.killed != OK {
 		return
 	}
-	if reason := a.expired(); reason != OK {
-		a.killed = reason
+	if reason, stall := a.expiry(); reason != OK {
+		a.killed, a.stall = reason, stall
 		a.abort()
 	}
 }
@@ -132,6 +138,14 @@ func (a *Alarm) Killed() Reason {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.killed
+}
+
+// Stall returns the transfer that the client stalled when the Forward was broken off. Any
+// goroutine may call it.
+func (a *Alarm) Stall() Stall {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stall
 }
 
 // arm sets the timer.

@@ -17,6 +17,17 @@ type Clocks struct {
 	Queue         time.Duration // until a slot is free
 }
 
+// A Stall is a transfer that a client stalls. Several timeouts have the reason IdleTimeout, and
+// the Stall tells them apart.
+type Stall uint8
+
+// The stalls.
+const (
+	NoStall       Stall = iota
+	BodyStall           // the client does not send the next byte of the request body: Clocks.Body
+	ResponseStall       // the client does not read the response: Clocks.Send
+)
+
 // deadlines decide when a request has taken too long. It has no timer: an [Alarm] asks for
 // the next moment, and costs nothing while no clock is set.
 type deadlines struct {
@@ -97,7 +108,7 @@ func (d *deadlines) end(reason Reason) {
 // never. But for a write that starts the moment can only move away: an engine may leave
 // an alarm alone until it rings.
 func (d *deadlines) nextExpiry() time.Time {
-	_, at := d.earliest()
+	_, _, at := d.earliest()
 	if at == 0 {
 		return time.Time{}
 	}
@@ -107,30 +118,37 @@ func (d *deadlines) nextExpiry() time.Time {
 // expired returns the clock that has run out, OK while none has. A deadline that
 // rings only asks; this decides.
 func (d *deadlines) expired() Reason {
-	if reason := Reason(d.forced.Load()); reason != OK {
-		return reason
-	}
-	if reason, at := d.earliest(); at != 0 && time.Since(d.start) >= at {
-		return reason
-	}
-	return OK
+	reason, _ := d.expiry()
+	return reason
 }
 
-// earliest returns the clock that runs out first in the present phase and when,
-// counted from start; 0 is never.
-func (d *deadlines) earliest() (reason Reason, at time.Duration) {
+// expiry returns the reason of expired, and the stall that caused it.
+func (d *deadlines) expiry() (reason Reason, stall Stall) {
+	if reason := Reason(d.forced.Load()); reason != OK {
+		return reason, NoStall
+	}
+	if reason, stall, at := d.earliest(); at != 0 && time.Since(d.start) >= at {
+		return reason, stall
+	}
+	return OK, NoStall
+}
+
+// earliest returns the reason and the stall of the timeout that expires first in the current
+// phase. at is the time of its expiry, relative to start, or 0 if no timeout is set.
+func (d *deadlines) earliest() (reason Reason, stall Stall, at time.Duration) {
 	c, phase := d.clocks, d.Phase()
-	consider := func(r Reason, d time.Duration, base time.Duration) {
+	considerStall := func(r Reason, s Stall, d time.Duration, base time.Duration) {
 		if d > 0 && (at == 0 || base+d < at) {
-			reason, at = r, base+d
+			reason, stall, at = r, s, base+d
 		}
 	}
+	consider := func(r Reason, d time.Duration, base time.Duration) { considerStall(r, NoStall, d, base) }
 	if phase == Tunnelled {
 		consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
-		return reason, at
+		return reason, stall, at
 	}
 	if offer := d.offer.Load(); offer != 0 {
-		consider(IdleTimeout, c.Send, time.Duration(offer))
+		considerStall(IdleTimeout, ResponseStall, c.Send, time.Duration(offer))
 	}
 	if phase == Queued {
 		consider(QueueTimeout, c.Queue, 0)
@@ -143,12 +161,12 @@ func (d *deadlines) earliest() (reason Reason, at time.Duration) {
 		if since == 0 {
 			since = time.Since(d.start)
 		}
-		consider(IdleTimeout, c.Body, since)
+		considerStall(IdleTimeout, BodyStall, c.Body, since)
 	}
 	if phase < Streaming || !c.FirstByteOnly {
 		consider(RequestTimeout, c.Request, 0)
 	}
 	consider(RequestTimeout, d.most, 0)
 	consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
-	return reason, at
+	return reason, stall, at
 }

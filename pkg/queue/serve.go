@@ -134,8 +134,8 @@ func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 	}
 }
 
-// finish sends the response to a request for which the user container has sent none. It sends
-// nothing if the client is gone or if its stream was reset.
+// finish sends the response to a request for which the user container has sent none. It does
+// not send a response if the client closed the connection or if the stream was reset.
 func finish(x Exchange, o *Observation) {
 	o.Status = o.Reason.Status()
 	if o.Reason != ClientGone && !o.Reset {

@@ -229,8 +229,8 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 		if infos++; infos == 1 {
 			firstInfo = time.Now()
 		}
-		if infos > forward.MaxInfos && forward.TooManyInfos(infos, time.Since(firstInfo)) {
-			return nil, false, &forward.Error{Fault: forward.Garbage, Err: errTooManyInfos}
+		if forward.TooManyInfos(infos, time.Since(firstInfo)) {
+			return nil, false, &forward.Error{Fault: forward.Garbage, Err: forward.ErrTooManyInfos}
 		}
 		if head.Status == 100 {
 			c.startUpload()

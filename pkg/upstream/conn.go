@@ -131,7 +131,7 @@ func (c *conn) fill(limit int) error {
 	}
 	if c.buf != nil && c.w == len(c.buf) {
 		if len(c.buf) >= limit {
-			return &forward.Error{Fault: forward.Garbage, Err: errHeadTooLarge}
+			return &forward.Error{Fault: forward.Garbage, Err: forward.ErrHeadTooLarge}
 		}
 		grown := make([]byte, min(2*len(c.buf), limit))
 		copy(grown, c.buf[:c.w])

@@ -6,14 +6,12 @@ import (
 )
 
 var (
-	errTooManyInfos = errors.New("too many informational responses")
-	errHeadTooLarge = errors.New("response head too large")
-	errNotAsked     = errors.New("switched protocols without being asked")
-	errNoUpgrade    = errors.New("switched protocols without saying to which")
-	errSpeaksH2     = errors.New("answered in HTTP/2")
-	errEndedEarly   = errors.New("the body ended early")
-	errStale        = errors.New("the idle connection had ended")
-	errPartly       = errors.New("the head is written in part") // never shown
+	errNotAsked   = errors.New("switched protocols without being asked")
+	errNoUpgrade  = errors.New("switched protocols without saying to which")
+	errSpeaksH2   = errors.New("answered in HTTP/2")
+	errEndedEarly = errors.New("the body ended early")
+	errStale      = errors.New("the idle connection had ended")
+	errPartly     = errors.New("the head is written in part") // never shown
 )
 
 // refused reports whether nothing listened: the one failure to dial after which
