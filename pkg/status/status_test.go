@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
@@ -295,6 +296,10 @@ func TestTheJSONNamesThePodAndItsTotals(t *testing.T) {
 }
 
 func TestWhySaysWhatIsKnown(t *testing.T) {
+	synctest.Test(t, testWhySaysWhatIsKnown) // the fake clock does not advance while the test runs
+}
+
+func testWhySaysWhatIsKnown(t *testing.T) {
 	now := time.Now()
 	notReady := probe.State{At: now, Phase: probe.Starting, Since: now.Add(-time.Minute), Probes: []probe.ProbeState{{
 		Kind: "tcpSocket", Target: "tcp://127.0.0.1:8080", Phase: probe.Starting, Tries: 7, Word: "refused", Detail: "dial tcp: refused",
