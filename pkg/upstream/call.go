@@ -200,7 +200,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
 		if n > a.settings.MaxHeaderBytes { // the smallest buffers may have room for more
-			err = errHeadTooLarge
+			err = forward.ErrHeadTooLarge
 		}
 		if err != nil {
 			if couldBeSettings(conn.buffered()) && conn.fill(a.settings.MaxHeaderBytes) == nil {
