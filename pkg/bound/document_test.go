@@ -260,10 +260,10 @@ var proofs = [bound.NumNames]proof{
 		margin: 330,
 	},
 	bound.AppHeaderBlock: {
-		limit:  "528 KiB",
+		limit:  "2 MiB and 16 KiB (2 x `MAX_HEADER_BYTES`)",
 		attack: "a response header block that never ends",
 		peer:   "16 KiB, which clients such as Node.js accept",
-		margin: 33,
+		margin: 129,
 	},
 	bound.AppInformational: {
 		limit:      "100, and one more each second",
@@ -274,7 +274,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{upstreamTests, "TestInformationalResponsesOfAnHourOfWorkAreForwarded"},
 	},
 	bound.AppHeaderSection: {
-		limit:      "256 KiB, 1000 fields, 1 KiB of `Connection`, 16 KiB of `Trailer`",
+		limit:      "1 MiB (`MAX_HEADER_BYTES`), 1000 fields, 1 KiB of `Connection`, 16 KiB of `Trailer`",
 		attack:     "a response header section that never ends",
 		peer:       "16 KiB, which clients such as Node.js accept, and 100 fields",
 		margin:     10,

@@ -121,7 +121,7 @@ type Ending struct {
 
 // Limits bound what clients send.
 type Limits struct {
-	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"How long the head of a request may be; a longer one gets 431."`
+	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the head of a request, and of the head of a response of the user container. A longer request gets 431, and a longer response is replaced by 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"How long the body of a request may be; a longer one gets 413. 0 is no limit."`
 	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"How many connections may be open at once, over both ports for requests. One more closes the one that has been idle for longest; where all are served it waits. 0 is no limit, as in Knative, where one of ours would cut some fleet of WebSockets short; set it where anybody reaches the port."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"How long a client may take to send the head of a request."`

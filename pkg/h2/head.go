@@ -36,6 +36,17 @@ func (h *Head) reset() {
 	*h = Head{Fields: h.Fields[:0]}
 }
 
+// largeHead is the size from which a block is released immediately after it was handled, in
+// bytes. A smaller one is kept until the next block, whose fields take its place.
+const largeHead = 16 << 10
+
+// shrink releases a large block. An idle connection does not hold it.
+func (h *Head) shrink() {
+	if h.size > largeHead {
+		h.reset()
+	}
+}
+
 // Take returns the fields for as long as the caller wants them, and leaves spare, of which
 // only the memory matters, in their place.
 func (h *Head) Take(spare []wire.Field) []wire.Field {

@@ -193,6 +193,7 @@ func (c *Conn) maxBlock() int { return 2*c.config.MaxHeadBytes + maxFrameSize }
 func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	h := &c.head
 	h.reset()
+	defer h.shrink()
 	h.lenient = c.config.Client
 	if _, err := c.decoder.Write(block); err != nil {
 		return fail(CompressionError, "a header block cannot be decoded")

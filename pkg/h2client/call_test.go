@@ -260,7 +260,7 @@ func TestAMalformedHeadIsGarbage(t *testing.T) {
 // tooLarge sends a head of a little more than may be.
 func tooLarge(p *peer, id uint32) {
 	fields := []string{":status", "200"}
-	for range 18 {
+	for range 70 {
 		fields = append(fields, "x", strings.Repeat("v", 15<<10))
 	}
 	p.WriteLongHead(id, true, fields...)
@@ -268,7 +268,7 @@ func tooLarge(p *peer, id uint32) {
 
 func TestAHeadIsAsLongAsOneInHTTP11MayBe(t *testing.T) {
 	a := newServer(t, func(w http.ResponseWriter, r *http.Request) {
-		for range 128 {
+		for range 900 {
 			w.Header().Add("X", strings.Repeat("v", 1<<10))
 		}
 	})

@@ -32,6 +32,10 @@ type Settings struct {
 	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
 	Silence time.Duration
 
+	// MaxHeaderBytes is the maximum length in bytes of the head of a response, as RFC 9113 section
+	// 6.5.2 counts; 0: maxHead.
+	MaxHeaderBytes int
+
 	Bounds *bound.Recorder // nil: events are not recorded
 }
 
@@ -44,8 +48,8 @@ const (
 	// connWindow is the same of all responses of a connection together: clients that share
 	// it must not wait for each other.
 	connWindow = 1 << 30
-	// maxHead bounds the head of a response, in bytes.
-	maxHead = 256 << 10
+	// maxHead is Settings.MaxHeaderBytes where that is 0.
+	maxHead = 1 << 20
 	// idleTimeout closes connections that nobody used for so long where there are others:
 	// those that were made for many requests at once, or because clients have left so many.
 	// Abandoned streams count for no longer.
@@ -94,6 +98,7 @@ type dial struct {
 // New returns a client. Nothing is dialled before the first request.
 func New(s Settings) *Client {
 	s.Silence = cmp.Or(s.Silence, silence)
+	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
 	c := &Client{settings: s, since: time.Now(), buffers: h2.NewBuffers()}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
@@ -377,7 +382,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 	}
 	n := &conn{client: c}
 	n.Conn = h2.New(l, h2.Config{
-		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: maxHead, Buffers: c.buffers,
+		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: c.settings.MaxHeaderBytes, Buffers: c.buffers,
 		Bounds: c.settings.Bounds,
 	}, n)
 	n.idle = time.AfterFunc(idleTimeout, n.endIfIdle)

@@ -200,7 +200,9 @@ func (s *sidecar) build() (err error) {
 		Port:         c.UserPort.V,
 		MaxIdle:      c.Concurrency.V,
 		ConnectRetry: c.ConnectRetry.V,
-		Bounds:       s.bounds,
+
+		MaxHeaderBytes: c.MaxHeaderBytes.V,
+		Bounds:         s.bounds,
 	})
 	s.proxy = &queue.Proxy{
 		Ready: s.prober.Ready,
@@ -239,7 +241,9 @@ func (s *sidecar) build() (err error) {
 // buildEngines makes what serves requests.
 func (s *sidecar) buildEngines() {
 	c := s.config
-	s.appH2 = h2client.New(h2client.Settings{Dial: s.app.Dial, Unsettled: s.app.Forget, Bounds: s.bounds})
+	s.appH2 = h2client.New(h2client.Settings{
+		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
+	})
 	settings := forward.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		MaxBodyBytes:   c.MaxBodyBytes.V,

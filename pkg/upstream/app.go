@@ -9,6 +9,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"slices"
@@ -27,6 +28,9 @@ type Settings struct {
 	Port         int           // 1..65535, on 127.0.0.1 and, when nothing listens there, on [::1]
 	MaxIdle      int           // connections kept for the next request; 0: defaultMaxIdle
 	ConnectRetry time.Duration // how long a refused connection is tried again (promises.md 3.7)
+
+	// MaxHeaderBytes is the maximum length in bytes of the head of a response; 0: maxHead.
+	MaxHeaderBytes int
 
 	Bounds *bound.Recorder // records the bounds that the user container exceeds; nil: events are not recorded
 }
@@ -63,6 +67,7 @@ func New(s Settings) *App {
 	if s.MaxIdle <= 0 {
 		s.MaxIdle = defaultMaxIdle
 	}
+	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
 	port := strconv.Itoa(s.Port)
 	return &App{
 		settings:  s,

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxHead bounds a response's head, in bytes.
-	maxHead = 256 << 10
+	// maxHead is Settings.MaxHeaderBytes where that is 0.
+	maxHead = 1 << 20
 	// listenTimeout is how long the first body waits for a sign that the user
 	// container speaks something else than HTTP/1.1, while that is not known: a
 	// body that has been sent can't be sent again.
@@ -110,7 +110,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 		err = c.verdict(err) // before the body is stopped, which is an error too
 		c.endUpload(0)
 		c.detach()
-		if c.hold(conn, err) {
+		if c.hold(a, conn, err) {
 			return nil, err
 		}
 		conn.close()
@@ -199,8 +199,11 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	var firstInfo time.Time
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
+		if n > a.settings.MaxHeaderBytes { // the smallest buffers may have room for more
+			err = errHeadTooLarge
+		}
 		if err != nil {
-			if couldBeSettings(conn.buffered()) && conn.fill(maxHead) == nil {
+			if couldBeSettings(conn.buffered()) && conn.fill(a.settings.MaxHeaderBytes) == nil {
 				continue
 			}
 			if isSettings(conn.buffered()) {
@@ -211,7 +214,7 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 		}
 		if n == 0 {
 			silent := conn.w == conn.r && infos == 0
-			if err := conn.fill(maxHead); err != nil {
+			if err := conn.fill(a.settings.MaxHeaderBytes); err != nil {
 				if forward.FaultOf(err) != 0 {
 					return nil, false, err
 				}

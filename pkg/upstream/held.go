@@ -10,15 +10,18 @@ import (
 // heldConn is the connection of a [Call] that was broken off after the user container had
 // got some of the request and before its response began. The user container may still
 // be at work on it.
-type heldConn struct{ conn *conn }
+type heldConn struct {
+	conn    *conn
+	maxHead int // Settings.MaxHeaderBytes
+}
 
 // hold keeps conn as what is Held, if the caller wants it and err is not the
 // user container's own doing.
-func (c *Call) hold(conn *conn, err error) bool {
+func (c *Call) hold(a *App, conn *conn, err error) bool {
 	if fault := forward.FaultOf(err); !c.Hold || !conn.written || fault != forward.Aborted && fault != forward.Body {
 		return false
 	}
-	c.Held = &heldConn{conn}
+	c.Held = &heldConn{conn, a.settings.MaxHeaderBytes}
 	return true
 }
 
@@ -41,7 +44,7 @@ func (h *heldConn) Wait(most time.Duration) {
 		case n > 0:
 			c.r += n
 			infos++
-		case c.fill(maxHead) != nil:
+		case c.fill(h.maxHead) != nil:
 			return
 		}
 	}

@@ -57,6 +57,7 @@ func (r *Response) Next() ([]byte, error) {
 			continue
 		}
 		r.call.Client.Waiting()
+		r.shrink()
 		if err := r.conn.fill(bufferSize); err != nil {
 			if r.framing == wire.UntilClose && err == io.EOF {
 				r.ended = true
@@ -70,6 +71,15 @@ func (r *Response) Next() ([]byte, error) {
 			}
 			return nil, r.call.verdict(err)
 		}
+	}
+}
+
+// shrink releases the buffer that a long head needed: the body, which may last, is read into a
+// pooled one. All of the head has been copied.
+func (r *Response) shrink() {
+	if c := r.conn; len(c.buf) > bufferSize && c.r == c.w {
+		r.Head.Release()
+		c.park()
 	}
 }
 

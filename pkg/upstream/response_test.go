@@ -160,6 +160,48 @@ func TestAHeadOfMostlyAllowedSizeIsRead(t *testing.T) {
 	}
 }
 
+func TestHeadOfMaxHeaderBytesIsRead(t *testing.T) {
+	const limit = 4 << 20
+	for extra, want := range map[int]forward.Fault{0: 0, 1: forward.Garbage} {
+		const start, end = "HTTP/1.1 204 No Content\r\nA: ", "\r\n\r\n"
+		s := harness.NewApp(t, answers(start+strings.Repeat("a", limit+extra-len(start+end))+end))
+		a := New(Settings{Port: s.Port, MaxHeaderBytes: limit})
+		t.Cleanup(a.Close)
+		if got := newCall("GET", "/").do(a); forward.FaultOf(got.err) != want {
+			t.Errorf("%d bytes more than the limit: got %v, want fault %d", extra, got.err, want)
+		}
+	}
+}
+
+func TestBufferOfLongHeadIsReleasedBeforeBodyEnds(t *testing.T) {
+	more := make(chan struct{})
+	a := app(t, func(conn *harness.AppConn) {
+		readHead(conn)
+		conn.Send("HTTP/1.1 200 OK\r\nContent-Length: 7\r\nA: " + strings.Repeat("a", 900<<10) + "\r\n\r\nhello")
+		<-more
+		conn.Send("me")
+		conn.Hang()
+	})
+	k := newCall("GET", "/")
+	r, err := k.Do(a)
+	harness.NoError(t, err)
+	read := 0
+	k.waiting = func() {
+		if read == len("hello") {
+			close(more)
+		}
+	}
+	for read < len("hellome") {
+		data, err := r.Next()
+		harness.NoError(t, err)
+		read += len(data)
+	}
+	if len(r.conn.buf) > bufferSize || len(r.Head.Fields) > 0 {
+		t.Errorf("got a buffer of %d bytes and %d fields while the body is read, want at most %d and none", len(r.conn.buf), len(r.Head.Fields), bufferSize)
+	}
+	r.Close()
+}
+
 func TestAnIdleConnectionHoldsNoBuffer(t *testing.T) {
 	a := app(t, answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"))
 	newCall("GET", "/").do(a).want(t, 200, "hello")

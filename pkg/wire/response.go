@@ -90,6 +90,14 @@ func (r *Response) Reset() {
 	*r = Response{head: head{fields: r.head.fields[:0]}}
 }
 
+// Release forgets Fields and Reason, and releases all bytes that were parsed. The memory for the
+// fields is kept.
+func (r *Response) Release() {
+	clear(r.head.fields[:cap(r.head.fields)])
+	r.head = head{fields: r.head.fields[:0]}
+	r.Fields, r.Reason = nil, nil
+}
+
 // BodyLength says how the end of the body of the answer to a request with that
 // method is marked, and its length in bytes, which is -1 unless that is known
 // before (RFC 9112 6.3). A 101 has no body: behind it the protocol is another

@@ -410,6 +410,46 @@ func TestTargetsAndFieldsPassOverHTTP2(t *testing.T) {
 	}
 }
 
+// The limit for response headers is MAX_HEADER_BYTES, for each version of the app and of the
+// client.
+func TestLongResponseHeadersAreForwarded(t *testing.T) {
+	const fields, size = 60, 15 << 10 // 900 KiB
+	long := strings.Repeat("x", size)
+	for _, app := range []string{"h1", "h2"} {
+		for _, client := range []string{"h1", "h2c"} {
+			t.Run("app "+app+", client "+client, func(t *testing.T) {
+				p := newProxy(t)
+				p.start()
+				p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					for range fields {
+						w.Header().Add("X-Long", long)
+					}
+					io.WriteString(w, "ok")
+				}), app)
+				resp, body := get(t, httpClient(t, client), p.url("/"))
+				if got := resp.Header["X-Long"]; resp.StatusCode != 200 || len(got) != fields || got[fields-1] != long || body != "ok" {
+					t.Errorf("got %d, %d fields and %q, want 200, %d fields and ok", resp.StatusCode, len(got), body, fields)
+				}
+			})
+		}
+	}
+}
+
+func TestResponseHeadersOverTheLimitGet502(t *testing.T) {
+	for _, app := range []string{"h1", "h2"} {
+		t.Run(app, func(t *testing.T) {
+			p := newProxy(t)
+			p.start("MAX_HEADER_BYTES=16384")
+			p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Long", strings.Repeat("x", 20<<10))
+			}), app)
+			if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-garbage" {
+				t.Errorf("got %q, %q, want 502 app-garbage", m.Start, m.get("Proxy-Status"))
+			}
+		})
+	}
+}
+
 func TestSixtyKilobytesOfFieldsPassOverHTTP2(t *testing.T) {
 	p := newProxy(t)
 	p.start()
