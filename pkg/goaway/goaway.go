@@ -181,6 +181,14 @@ func (c *Conn) CloseWrite() error {
 	return net.ErrClosed
 }
 
+// Reset ends the connection without an orderly end, if the connection supports that.
+func (c *Conn) Reset() error {
+	if r, ok := c.Conn.(interface{ Reset() error }); ok {
+		return r.Reset()
+	}
+	return c.Conn.Close()
+}
+
 // A Set holds connections that are to be notified at the same time. The zero Set is empty,
 // the nil Set stays so. It is safe for concurrent use.
 type Set struct {

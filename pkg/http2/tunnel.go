@@ -180,6 +180,12 @@ func (c *clientConn) Close() error {
 	return nil
 }
 
+// Reset ends the stream by RST_STREAM, as RFC 8441 section 5 defines for a reset.
+func (c *clientConn) Reset() error {
+	c.x.stream.Reset(h2.Cancel)
+	return c.Close()
+}
+
 // SetDeadline implements net.Conn, for both sides: a tunnel sets them together.
 func (c *clientConn) SetDeadline(t time.Time) error {
 	if t.IsZero() {

@@ -261,6 +261,16 @@ func (c *conn) alive() bool {
 	return c.raw.Read(c.peek) == nil && c.silent
 }
 
+// disconnected reports whether a connection has ended in both directions: it has no peer.
+func (c *conn) disconnected() bool {
+	if c.raw == nil {
+		return false
+	}
+	var err error
+	controlErr := c.raw.Control(func(fd uintptr) { _, err = syscall.Getpeername(int(fd)) })
+	return controlErr == nil && errors.Is(err, syscall.ENOTCONN)
+}
+
 // look is what RawConn.Read calls; it never asks it to wait.
 func (c *conn) look(fd uintptr) (done bool) {
 	c.silent = socket.Silent(fd)

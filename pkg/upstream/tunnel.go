@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
@@ -79,9 +80,27 @@ func (r *Response) copyBoth(client net.Conn, early []byte, touch func()) (in, ou
 	both.Wait()
 
 	r.call.detach()
-	client.Close()
+	if t.reset.Load() {
+		resetClient(client)
+	} else {
+		client.Close()
+	}
 	app.close()
 	return in, out
+}
+
+// resetClient ends the connection to the client by a reset: RST, or RST_STREAM over HTTP/2 (RFC
+// 8441 section 5). A FIN would tell the client that nothing is missing.
+func resetClient(client net.Conn) {
+	switch c := client.(type) {
+	case interface{ Reset() error }:
+		_ = c.Reset()
+	case *net.TCPConn:
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	default:
+		_ = c.Close()
+	}
 }
 
 type tunnel struct {
@@ -91,6 +110,9 @@ type tunnel struct {
 	bounds *bound.Recorder
 	touch  func()
 	half   atomic.Bool // one direction has ended
+	reset  atomic.Bool // the user container has reset its connection
+
+	closed bool // closeWrite was called for app; guarded by call.mu
 
 	webSocket bool
 	end       time.Time // of a WebSocket whose client has ended its side; guarded by call.mu
@@ -109,6 +131,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			n, err := dst.Write(first)
 			moved += int64(n)
 			if err != nil {
+				t.recordReset(err, dst)
 				t.recordTimeout(err)
 				break
 			}
@@ -127,7 +150,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		if n > 0 {
 			continue
 		}
-		if err == io.EOF && closeWrite(dst) == nil {
+		if err == io.EOF && !(src == t.app && t.appWasReset()) && t.closeWrite(dst) == nil {
 			if src == t.client && t.webSocket {
 				t.limit()
 			}
@@ -136,6 +159,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 			}
 			return moved
 		}
+		t.recordReset(err, src)
 		t.recordTimeout(err)
 		break
 	}
@@ -161,6 +185,36 @@ func (t *tunnel) patience(dst, src net.Conn) {
 		src.SetReadDeadline(end)
 		dst.SetWriteDeadline(end)
 	}
+}
+
+// recordReset records that the user container has reset its connection, if err is the error of
+// reading from c or of writing to c.
+func (t *tunnel) recordReset(err error, c net.Conn) {
+	if c == t.app && errors.Is(err, syscall.ECONNRESET) {
+		t.reset.Store(true)
+	}
+}
+
+// appWasReset reports whether the end of the input of the user container is a reset. The kernel
+// reports a reset only once. If a write has got the error, a read returns io.EOF.
+func (t *tunnel) appWasReset() bool {
+	t.call.mu.Lock()
+	defer t.call.mu.Unlock()
+	if t.closed || !t.app.disconnected() { // both sides have ended, or only that of the user container
+		return false
+	}
+	t.reset.Store(true)
+	return true
+}
+
+// closeWrite tells the peer of c that no more will come.
+func (t *tunnel) closeWrite(c net.Conn) error {
+	if c == t.app {
+		t.call.mu.Lock()
+		t.closed = true
+		t.call.mu.Unlock()
+	}
+	return closeWrite(c)
 }
 
 // recordTimeout records that a direction was idle for halfClosedTimeout if err is the timeout

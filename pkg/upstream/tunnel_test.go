@@ -2,10 +2,12 @@ package upstream
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,6 +90,52 @@ func TestBytesBehindTheRequestAndBehindThe101AreKept(t *testing.T) {
 	})
 	if got, err := io.ReadAll(h.client); string(got) != "behind early" || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, "behind early")
+	}
+}
+
+func TestResetByAppResetsTheClient(t *testing.T) {
+	for name, end := range map[string]func(*harness.AppConn){
+		"immediately": (*harness.AppConn).Reset,
+		"after the client ended its side": func(conn *harness.AppConn) {
+			io.ReadAll(conn.In)
+			conn.Reset()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := upgrade(t, "", func(conn *harness.AppConn) { conn.Send(switching); end(conn) })
+			h.client.(*net.TCPConn).CloseWrite()
+			if got, err := io.ReadAll(h.client); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("got %q, %v, want %v", got, err, syscall.ECONNRESET)
+			}
+		})
+	}
+}
+
+// The kernel reports a reset only once.
+func TestResetThatAWriteReportedIsRecognized(t *testing.T) {
+	for name, reset := range map[string]bool{"reset": true, "end": false} {
+		t.Run(name, func(t *testing.T) {
+			s := harness.NewApp(t, func(conn *harness.AppConn) {
+				if reset {
+					conn.Reset()
+				} else {
+					conn.CloseWrite()
+					conn.Hang()
+				}
+			})
+			a := unknownApp(t, s.Port)
+			nc, err := a.Dial(t.Context())
+			harness.NoError(t, err)
+			defer nc.Close()
+			_, err = io.WriteString(nc, "GET / HTTP/1.1\r\n\r\n")
+			for reset && err == nil {
+				_, err = nc.Write([]byte("x"))
+			}
+			_, err = nc.Read(make([]byte, 1))
+			harness.Equal(t, err, io.EOF, "reading")
+			tunnel := tunnel{call: &Call{}, app: newConn(nc, a.buffers)}
+			harness.Equal(t, tunnel.appWasReset(), reset)
+		})
 	}
 }
 

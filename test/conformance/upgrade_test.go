@@ -3,12 +3,14 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -132,6 +134,36 @@ func TestTheEndOfAnUpgradedConnectionReachesTheOtherSide(t *testing.T) {
 	c.send(request("GET", "/app-ends", "Connection: Upgrade", "Upgrade: echo"))
 	c.receive("GET")
 	c.closed()
+}
+
+// resetting is a script that accepts an upgrade and resets the connection after the first byte.
+func resetting(c *bareConn, m *message) bool {
+	if m.get("Upgrade") == "websocket" {
+		c.send(switching(m))
+	} else {
+		c.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + m.get("Upgrade") + "\r\n\r\n")
+	}
+	c.r.ReadByte()
+	c.reset()
+	return false
+}
+
+func TestResetOfAppReachesUpgradedClient(t *testing.T) {
+	p := newProxy(t)
+	writeCertificate(t, p.dir)
+	p.start()
+	p.bare(resetting)
+	for _, protocol := range []string{"websocket", "x"} {
+		for name, c := range map[string]*client{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
+			if m := c.ask("/", "Connection: Upgrade", "Upgrade: "+protocol); m.status() != 101 {
+				t.Fatalf("%s, %s: got %q, want 101", name, protocol, m.Start)
+			}
+			c.send("x")
+			if got, err := io.ReadAll(c.r); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s, %s: got %q, %v, want %v", name, protocol, got, err, syscall.ECONNRESET)
+			}
+		}
+	}
 }
 
 // An upgraded connection is in the user container for its whole life.

@@ -136,6 +136,19 @@ func TestAWebSocketOverHTTP2ThatTheAppDoesNotOpen(t *testing.T) {
 	}
 }
 
+// A reset is RST_STREAM with CANCEL (RFC 8441 section 5).
+func TestResetOfAppReachesWebSocketOverHTTP2(t *testing.T) {
+	p := newProxy(t)
+	p.start()
+	p.bare(resetting)
+	c := dialH2(t, p.addr())
+	c.openWebSocket(1, "/")
+	c.data(1, false, "x")
+	if a := c.answer(1); a.status != 200 || !a.cut || a.reset != http2.ErrCodeCancel {
+		t.Errorf("got %+v, want 200 and a reset with %v", a, http2.ErrCodeCancel)
+	}
+}
+
 // The limit holds where a client leaves before its WebSocket is open (docs/promises.md 3.1).
 func TestAWebSocketOverHTTP2WhoseClientLeavesEarlyHoldsItsSlot(t *testing.T) {
 	skipBeyondNetHTTP(t)
