@@ -109,7 +109,7 @@ func testAnAppThatFailsIsAnswered502(t *testing.T, start proxytest.Starter) {
 		"another coding":            {"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", queue.AppGarbage},
 		"101 that nobody asked for": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", queue.AppGarbage},
 		"interim without end":       {strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 200), queue.AppGarbage},
-		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 300<<10), queue.AppGarbage},
+		"a head without end":        {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), queue.AppGarbage},
 		"nothing":                   {"<close>", queue.AppReset},
 		"half a head":               {"HTTP/1.1 200 OK\r\nContent-Le<close>", queue.AppReset},
 		"an interim, then end":      {"HTTP/1.1 102 Processing\r\n\r\n<close>", queue.AppReset},
