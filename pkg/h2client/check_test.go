@@ -65,7 +65,9 @@ func TestLargeResponsesAreRecorded(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { c.respond(p, f.StreamID) }})
 			bounds := bound.NewRecorder(nil)
 			call, _ := newCall("GET")
-			_, _, err := get(newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Bounds: bounds}), call)
+			_, _, err := get(newClientOf(t, h2client.Settings{
+				Dial: dialer(a), Unsettled: func() {}, MaxHeaderBytes: 256 << 10, Bounds: bounds,
+			}), call)
 			harness.Equal(t, forward.FaultOf(err), forward.Garbage, err)
 			harness.Equal(t, bounds.Count(c.want), 1, "events of", c.want)
 			harness.Equal(t, len(bounds.States(time.Now())), 1, "bounds")
