@@ -9,6 +9,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/wire"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -256,4 +257,42 @@ func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
 	p.request(5, true)
 	p.send(frame(http2.FrameRSTStream, 0, 4, 0, 0, 0, 8)) // a stream of a server
 	p.expect("GOAWAY 5 PROTOCOL_ERROR")
+}
+
+// A client may send the frames for received content long after the content was sent: the HTTP/2
+// library for Python sends one or two WINDOW_UPDATE frames for each DATA frame.
+func TestControlFramesAfterAPausePass(t *testing.T) {
+	const pieces = 30_000
+	p := connect(t, serverConfig())
+	p.host.quiet = true
+	p.greet(initialWindow(1<<31 - 1))
+	harness.NoError(p, p.WriteWindowUpdate(0, 1<<30))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	p.expect("HEADERS 1")
+	for range pieces {
+		one.sendData(p, 1, false)
+		p.expect("DATA 1 1")
+	}
+	update := append(frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 1), frame(http2.FrameWindowUpdate, 0, 0, 0, 0, 0, 1)...)
+	p.send(bytes.Repeat(update, pieces))
+	p.alive()
+}
+
+// Padding is no content (CVE-2019-9518).
+func TestPaddingWithoutContentEndsTheConnection(t *testing.T) {
+	config := serverConfig()
+	config.ConnWindow, config.Window = 1<<20, 1<<20
+	p := dial(t, config)
+	p.host.quiet = true
+	go func() { p.ran <- p.us.Run(nil) }()
+	p.send([]byte(wire.Preface), frame(http2.FrameSettings, 0, 0))
+	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.get(), EndHeaders: true}))
+	p.accepted()
+	go p.Write(bytes.Repeat(frame(http2.FrameData, 8, 1, 1, 0), 20_000))
+	got := p.next()
+	for got != "end" && got[:6] != "GOAWAY" {
+		got = p.next()
+	}
+	harness.Equal(t, got, "GOAWAY 1 ENHANCE_YOUR_CALM", "last frame")
 }

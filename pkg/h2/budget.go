@@ -16,6 +16,10 @@ const (
 	controlBurst     = 10_000 // frames
 	controlRate      = 1000   // frames per second
 	controlPerUseful = 100    // frames for each useful frame
+	// maxControl is the maximum credit for useful frames. A peer can send the frames for content
+	// long after it was sent: after a pause, or when all of it has arrived. The window of a
+	// stream contains up to 65,535 frames of one byte by default.
+	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10
 	// settingsStreams is the number of streams whose windows are changed for the cost of one
@@ -54,8 +58,10 @@ func (c *Conn) refill() error {
 	useful := c.received.Load() + c.sent
 	c.mu.Unlock()
 	now, b := time.Now(), &c.budget
-	earned := int(min(useful-b.useful, controlBurst))*controlPerUseful + int(now.Sub(b.refilled).Seconds()*controlRate)
-	b.left = min(b.left+earned*c.factor(), controlBurst*c.factor())
+	factor := c.factor()
+	passed := int(min(now.Sub(b.refilled).Seconds()*controlRate, controlBurst)) * factor
+	earned := int(min(useful-b.useful, maxControl/controlPerUseful)) * controlPerUseful * factor
+	b.left = min(b.left+passed, controlBurst*factor) + earned
 	if b.left <= 0 {
 		return c.exceeded(bound.ControlFrames, bound.AppControlFrames, "too many frames without useful work")
 	}

@@ -191,7 +191,9 @@ func New(l *link.Conn, config Config, handler Handler) *Conn {
 	c.reading, c.writing, c.patient = c.tryRead, c.tryWrite, c.tryWriteAll
 	c.written.L = &c.mu
 	c.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) { c.head.add(f, config.MaxHeadBytes) })
-	c.decoder.SetMaxStringLength(max(config.MaxHeadBytes, 1))
+	// No string of a block is longer than that. A string that is too long for the header list
+	// must not end the connection, which other streams need.
+	c.decoder.SetMaxStringLength(2 * c.maxBlock())
 	if !config.Client {
 		c.preface = len(wire.Preface)
 	}

@@ -2,9 +2,6 @@ package h2
 
 import (
 	"encoding/binary"
-	"errors"
-
-	"golang.org/x/net/http2/hpack"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
@@ -99,6 +96,11 @@ func (c *Conn) content(b []byte) ([]byte, error) {
 			return nil, fail(ProtocolError, "more padding than payload")
 		}
 		extra = d.pad + 1
+		if d.pad == d.left && !d.end { // there is no content
+			if err := c.control(1); err != nil {
+				return nil, err
+			}
+		}
 	}
 	n := min(len(b), d.left)
 	p := b[:min(n, d.left-min(d.pad, d.left))]
@@ -199,9 +201,6 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	defer h.shrink()
 	h.lenient = c.config.Client
 	if _, err := c.decoder.Write(block); err != nil {
-		if errors.Is(err, hpack.ErrStringLength) {
-			c.hitOf(bound.HeaderBlock, bound.AppHeaderBlock)
-		}
 		return fail(CompressionError, "a header block cannot be decoded")
 	}
 	if err := c.decoder.Close(); err != nil {
@@ -244,9 +243,11 @@ func (c *Conn) request(id uint32, end bool) error {
 		c.Hit(bound.ConcurrentStreams)
 		fallthrough
 	case ending:
-		return c.resetStream(id, RefusedStream)
+		c.Refuse(id, RefusedStream)
+		return c.refusing
 	case c.selfish:
-		return c.resetStream(id, ProtocolError)
+		c.Refuse(id, ProtocolError)
+		return c.refusing
 	}
 	if c.head.status != "" {
 		c.head.Malformed = true

@@ -62,6 +62,9 @@ func (c *Conn) Accept(id uint32, owner Owner, end bool) *Stream {
 
 // Refuse ends a stream that was not accepted. It is called by a Handler's Request.
 func (c *Conn) Refuse(id uint32, code Code) {
+	c.mu.Lock()
+	c.lateBytes = min(c.lateBytes+c.config.Window, c.config.ConnWindow)
+	c.mu.Unlock()
 	c.refusing = c.resetStream(id, code)
 }
 

@@ -207,7 +207,7 @@ func (f *fromApp) Head(by *h2.Conn, h *h2.Head, end bool) {
 func (y *relay) info(by *h2.Conn, h *h2.Head) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if !y.killed.Load() {
+	if !y.killed.Load() && !y.finished {
 		y.x.sendInfo(h.Status, h.Fields)
 		by.FlushLater(y.x.conn.Conn)
 	}
@@ -274,7 +274,7 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	}
 	y.mu.Lock()
 	waits, err := false, error(nil)
-	if !y.killed.Load() {
+	if !y.killed.Load() && !y.finished { // finished: the response is cut or answered
 		y.result.Out += int64(len(p))
 		waits, err = x.stream.SendData(p, end)
 		by.FlushLater(x.conn.Conn)

@@ -105,6 +105,13 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 			s.respond(false, ":status", "200")
 			_ = s.WriteRSTStream(s.id, xhttp2.ErrCodeEnhanceYourCalm)
 		}, "200 []\nbody \"\" reset ENHANCE_YOUR_CALM"},
+		"content after many informational responses": {"GET", func(s *appStream) {
+			for range 200 {
+				s.respond(false, ":status", "103")
+			}
+			s.respond(false, ":status", "200")
+			_ = s.WriteData(s.id, true, []byte("abc"))
+		}, strings.Repeat("103 []\n", 100) + "502 "},
 		"many informational responses": {"GET", func(s *appStream) {
 			for range 200 {
 				s.respond(false, ":status", "103")
