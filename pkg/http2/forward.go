@@ -36,7 +36,7 @@ func (x *exchange) forward(state *queue.RequestState) (result queue.Result) {
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
-	speaks, err := x.server.app.SpeaksH2(x.alarm, upstream.NeedsH2(x.Header(header.ContentType)))
+	speaks, err := x.server.app.SpeaksH2(x.alarm)
 	switch {
 	case err != nil:
 		x.blame(&result, x.alarm.Abortable(nil), err)

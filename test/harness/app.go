@@ -91,9 +91,7 @@ func (a *App) serve(tcp *net.TCPConn, serve func(c *AppConn)) {
 	}
 	a.mu.Lock()
 	c.Index = a.used
-	if b, _ := c.In.Peek(1); string(b) != "@" { // a bad request, by which the sidecar detects the protocol
-		a.used++
-	}
+	a.used++
 	a.mu.Unlock()
 	serve(c)
 }
