@@ -183,7 +183,10 @@ func (c *conn) next() what {
 }
 
 // skipEmptyLine skips one empty line before a request line (RFC 9112 section 2.2). Some
-// clients send it after a body, and it does not begin a request: the connection stays idle.
+// clients send it after a body, and it does not begin a request: the connection stays idle. It is
+// not inlined, so that the stack of a connection that waits in next stays small.
+//
+//go:noinline
 func (c *conn) skipEmptyLine() {
 	const crlf = "\r\n"
 	if !c.skipped && c.w-c.r >= len(crlf) && string(c.buf[c.r:c.r+len(crlf)]) == crlf {

@@ -12,19 +12,20 @@ import (
 // the size or at the end of its line, because readers disagree about them. A
 // line ends in CRLF and in nothing else.
 type Chunks struct {
+	// MaxTrailer is the length in bytes of a trailer section; 0: [maxTrailer].
+	// Reset keeps it.
+	MaxTrailer int
+
+	left   int64 // of the chunk's size while its line is read, then of its data
+	digits int   // of the size
+	excess int64 // extension bytes beyond the data so far
+
 	// Lenient accepts blanks after a chunk size and at the end of its line, and empty
 	// extensions such as "5;". Go, HAProxy and nginx accept them in responses. The end of the
 	// body is the same for every reader that accepts them, and the chunks are written anew for
 	// the client. Reset keeps it.
 	Lenient bool
 
-	// MaxTrailer is the length in bytes of a trailer section; 0: [maxTrailer].
-	// Reset keeps it.
-	MaxTrailer int
-
-	left    int64 // of the chunk's size while its line is read, then of its data
-	digits  int   // of the size
-	excess  int64 // extension bytes beyond the data so far
 	state   chunkState
 	err     *BadChunk
 	section []byte // trailer lines as they came

@@ -22,13 +22,14 @@ type Response struct {
 	// says nothing about a body that only the close ends.
 	Close bool
 
-	KeepAliveTimeout int // of Keep-Alive: timeout=, seconds from 0; -1: none
-
-	head      head
-	lineEnd   int  // index of the LF of the status line; 0: not there yet
-	seen      int  // no line that matters ends before: where the next call goes on
 	old       bool // the version is HTTP/0.9
 	continued bool // the last response was a 100
+
+	KeepAliveTimeout int // of Keep-Alive: timeout=, seconds from 0; -1: none
+
+	head    head
+	lineEnd int // index of the LF of the status line; 0: not there yet
+	seen    int // no line that matters ends before: where the next call goes on
 }
 
 // Parse reads the response head that b begins with. n is its length in bytes,
