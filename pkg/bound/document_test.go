@@ -57,7 +57,7 @@ const (
 
 var proofs = [bound.NumNames]proof{
 	bound.ControlFrames: {
-		limit:      "10 000 frames, 1000 more each second, 100 more for each frame with headers or content",
+		limit:      "10 000 frames, 1000 more each second, 100 more (up to 1 000 000) for each frame with headers or content in either direction",
 		attack:     "floods of PING, SETTINGS, PRIORITY, empty frames (CVE-2019-9512, CVE-2019-9515, CVE-2019-9518)",
 		peer:       "grpc-go: 3 control frames for each message",
 		margin:     33,
