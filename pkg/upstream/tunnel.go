@@ -150,7 +150,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		if n > 0 {
 			continue
 		}
-		if err == io.EOF && !(src == t.app && t.appWasReset()) && t.closeWrite(dst) == nil {
+		if err == io.EOF && (src != t.app || !t.appWasReset()) && t.closeWrite(dst) == nil {
 			if src == t.client && t.webSocket {
 				t.limit()
 			}

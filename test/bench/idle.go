@@ -178,7 +178,7 @@ func (b *bench) idle(ctx context.Context, app *runningApp, n int) error {
 	}
 	if b.shared != nil {
 		b.results.note("idle/cpu", ours, "not measured: "+b.shared.Error())
-		return nil //nolint:nilerr // the note reports the error
+		return nil
 	}
 	var pods []*idlePod
 	defer func() {

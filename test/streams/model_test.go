@@ -262,7 +262,7 @@ func (m *model) end() {
 		if m.http1 {
 			m.toApp = addOption(m.toApp, "closed")
 		} else {
-			m.toApp = addOption(m.toApp, "RST (CANCEL|NO_ERROR)")
+			m.toApp = addOption(m.toApp, "RST (CANCEL|NO_ERROR|STREAM_CLOSED)")
 		}
 	}
 }

@@ -100,9 +100,10 @@ func topLevel(pattern string) string {
 	var all []string
 	for _, alternative := range alternatives(pattern) {
 		for i := 0; i < len(alternative); i++ {
-			if alternative[i] == '[' {
+			switch alternative[i] {
+			case '[':
 				i += classLength(alternative[i:]) - 1
-			} else if alternative[i] == '/' {
+			case '/':
 				alternative = alternative[:i]
 			}
 		}
