@@ -14,6 +14,9 @@ func (c *conn) hit(name bound.Name) { c.server.settings.Bounds.Hit(name, c.remot
 
 // recordLateHead records a timeout if reading a header section returned err. It does not record
 // connections that the server closes because of a shutdown or a new connection.
+// It is not inlined, so that the stack of an idle connection stays small.
+//
+//go:noinline
 func (c *conn) recordLateHead(err error) {
 	if !c.owing || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return
@@ -32,6 +35,9 @@ func (c *conn) recordLateHead(err error) {
 
 // recordRefusal records the bound of a header section that is rejected with the given status.
 // err is the error returned by the parser.
+// It is not inlined, so that the stack of an idle connection stays small.
+//
+//go:noinline
 func (c *conn) recordRefusal(status int, err error) {
 	if name, ok := forward.RefusalBound(status, err); ok {
 		c.hit(name)
