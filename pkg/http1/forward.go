@@ -18,13 +18,8 @@ var errBroken = errors.New("the connection has failed")
 // Forward implements queue.Exchange. What breaks it off comes by the alarm: until the
 // response begins it ends the call, so that the client can still be answered, and then the
 // client's connection too, which is how a response is cut visibly.
-func (x *exchange) Forward(state *queue.RequestState) queue.Result {
-	result := x.forward(state)
-	x.recordResult(&result)
-	return result
-}
-
-func (x *exchange) forward(state *queue.RequestState) (result queue.Result) {
+func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
 	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != queue.OK {
 		return queue.Result{Reason: reason}

@@ -15,15 +15,8 @@ import (
 )
 
 // Forward implements queue.Exchange. It records the bound that the client exceeded.
-func (x *exchange) Forward(state *queue.RequestState) queue.Result {
-	result := x.forward(state)
-	if name, ok := forward.RequestBound(&result, x.alarm.Stall()); ok {
-		x.conn.hit(name)
-	}
-	return result
-}
-
-func (x *exchange) forward(state *queue.RequestState) (result queue.Result) {
+func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
+	defer x.recordResult(&result) // a wrapper of Forward would need more stack
 	q := &x.request
 	if x.protocol != "" {
 		return x.connect(state)
@@ -271,4 +264,11 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 	k.Status(status)
 	forward.EachResponseField(fields, k)
 	_ = x.stream.SendHead(k, false) // who sends next learns of an error
+}
+
+// recordResult records the bound that the client exceeded if the exchange ended with result.
+func (x *exchange) recordResult(result *queue.Result) {
+	if name, ok := forward.RequestBound(result, x.alarm.Stall()); ok {
+		x.conn.hit(name)
+	}
 }
