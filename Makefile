@@ -60,15 +60,21 @@ TEST_TIMEOUT := 15m
 # because most tests wait for the network or for another process.
 TEST_JOBS = $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-# The last step runs without the race detector because some of these tests are not compiled
-# with it, and the others do not start a goroutine.
+# make check runs go vet.
+TEST = $(GO) test -vet=off -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT)
+
+# The first step exists because the tests of several packages, which run at the same time, use
+# the programs and kustomize. Without it, each of them would compile the same packages. The
+# last step runs without the race detector because some of these tests are not compiled with
+# it, and the others do not start a goroutine.
 test: ## Run all tests but the conformance suite and the load tests, with the race detector.
-	@echo "== make test, 1 of 3: list the packages"
-	@$(GO) list ./... >/dev/null
+	@echo "== make test, 1 of 3: compile the programs and kustomize"
+	$(GO) build -o /dev/null ./cmd/...
+	hack/kustomize version
 	@echo "== make test, 2 of 3: compile the packages and test them with the race detector; each prints a line when it is done"
-	$(GO) test -race -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT) $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
+	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
-	$(GO) test -p $(TEST_JOBS) -timeout $(TEST_TIMEOUT) ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog ./test/rules/... ./test/limits/...
+	$(TEST) ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog ./test/rules/... ./test/limits/...
 
 load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
 	$(GO) vet -tags load ./cmd/injector
