@@ -203,41 +203,36 @@ func TestSlowReaderReceivesResponse(t *testing.T) {
 	proxy.WantBounds()
 }
 
-func TestLongChunkExtensionReturns400(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
+// wantUpload sends the chunked body to a proxy with these settings. It checks the status and
+// the bounds that were recorded.
+func wantUpload(t *testing.T, settings func(*queue.Proxy, *proxytest.Options), body string, status int, bounds ...bound.Name) {
+	t.Helper()
+	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), settings)
 	c := proxy.Dial()
-	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + strings.Repeat("a", 3000))
-	harness.Equal(t, c.Receive("PUT").Status(), 400, "status")
-	proxy.WantBounds(bound.ChunkExtensions)
+	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+	harness.Equal(t, c.Receive("PUT").Status(), status, "status")
+	proxy.WantBounds(bounds...)
+}
+
+func TestLongChunkExtensionReturns400(t *testing.T) {
+	wantUpload(t, nil, "1;"+strings.Repeat("a", 3000), 400, bound.ChunkExtensions)
 }
 
 // A client that signs each chunk of 1 KiB.
 func TestSignedChunksReturn200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	signature := ";chunk-signature=" + strings.Repeat("a", 64) + "\r\n"
-	c := proxy.Dial()
-	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" +
-		strings.Repeat("400"+signature+strings.Repeat("x", 1024)+"\r\n", 100) + "0" + signature + "\r\n")
-	harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
-	proxy.WantBounds()
+	chunk := "400" + signature + strings.Repeat("x", 1024) + "\r\n"
+	wantUpload(t, defaults, strings.Repeat(chunk, 100)+"0"+signature+"\r\n", 200)
 }
 
 func TestLargeTrailerReturns400(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), nil)
-	c := proxy.Dial()
-	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: " + strings.Repeat("a", 5000))
-	harness.Equal(t, c.Receive("PUT").Status(), 400, "status")
-	proxy.WantBounds(bound.TrailerSection)
+	wantUpload(t, nil, "0\r\nA: "+strings.Repeat("a", 5000), 400, bound.TrailerSection)
 }
 
 // The trailers of an upload to object storage: a checksum and a signature.
 func TestChecksumTrailerReturns200(t *testing.T) {
-	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
-	c := proxy.Dial()
-	c.Send("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n" +
-		"x-amz-checksum-sha256: " + strings.Repeat("a", 44) + "\r\nx-amz-trailer-signature: " + strings.Repeat("a", 64) + "\r\n\r\n")
-	harness.Equal(t, c.Receive("PUT").Status(), 200, "status")
-	proxy.WantBounds()
+	wantUpload(t, defaults, "2\r\nok\r\n0\r\n"+
+		"x-amz-checksum-sha256: "+strings.Repeat("a", 44)+"\r\nx-amz-trailer-signature: "+strings.Repeat("a", 64)+"\r\n\r\n", 200)
 }
 
 func TestMaxConnectionsClosesIdleConnection(t *testing.T) {
