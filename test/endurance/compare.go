@@ -40,7 +40,7 @@ func readSettings(args []string) (*settings, error) {
 	s := &settings{}
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
 	selection := f.String("run", "", "run the rows whose name matches this regular expression")
-	f.IntVar(&s.seconds, "seconds", 0, "duration of a row; without it 20 s, and 100000 requests for small messages")
+	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 is 20 s and at least 100000 requests")
 	f.BoolVar(&s.quick, "quick", false, "run a selection for two minutes, without HAProxy")
 	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, with the sidecar only")
 	f.BoolVar(&s.write, "write", false, "write the table into the document")

@@ -219,9 +219,9 @@ func (s *grpcServer) unary(ctx context.Context, in []byte) ([]byte, error) {
 	return s.content.piece(do.seed+1, do.reply), do.status()
 }
 
-// upload reads all messages and returns their checksum.
-func (s *grpcServer) upload(_ any, stream grpc.ServerStream) error {
-	do := readInstructions(stream.Context())
+// receive calls handle for each message, until the client half-closes the stream or has sent
+// do.end messages. It sets the checksum of the messages as a trailer, and returns it.
+func (do instructions) receive(stream grpc.ServerStream, handle func(message []byte) error) (sum string, err error) {
 	crc := crc32.NewIEEE()
 	for n := 1; ; n++ {
 		var in []byte
@@ -230,15 +230,29 @@ func (s *grpcServer) upload(_ any, stream grpc.ServerStream) error {
 			break
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 		crc.Write(in)
+		if err := handle(in); err != nil {
+			return "", err
+		}
 		if n == do.end {
 			break
 		}
 	}
-	stream.SetTrailer(metadata.Pairs(sumField, fmt.Sprintf("%08x", crc.Sum32())))
-	out := fmt.Appendf(nil, "%08x", crc.Sum32())
+	sum = fmt.Sprintf("%08x", crc.Sum32())
+	stream.SetTrailer(metadata.Pairs(sumField, sum))
+	return sum, nil
+}
+
+// upload reads all messages and returns their checksum.
+func (s *grpcServer) upload(_ any, stream grpc.ServerStream) error {
+	do := readInstructions(stream.Context())
+	sum, err := do.receive(stream, func([]byte) error { return nil })
+	if err != nil {
+		return err
+	}
+	out := []byte(sum)
 	if err := stream.SendMsg(&out); err != nil {
 		return err
 	}
@@ -273,27 +287,14 @@ func (s *grpcServer) download(_ any, stream grpc.ServerStream) error {
 // if the client is still sending.
 func (s *grpcServer) chat(_ any, stream grpc.ServerStream) error {
 	do := readInstructions(stream.Context())
-	crc := crc32.NewIEEE()
-	for n := 1; ; n++ {
-		var in []byte
-		err := stream.RecvMsg(&in)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		crc.Write(in)
+	_, err := do.receive(stream, func(message []byte) error {
 		if err := do.wait(stream.Context()); err != nil {
 			return err
 		}
-		if err := stream.SendMsg(&in); err != nil {
-			return err
-		}
-		if n == do.end {
-			break
-		}
+		return stream.SendMsg(&message)
+	})
+	if err != nil {
+		return err
 	}
-	stream.SetTrailer(metadata.Pairs(sumField, fmt.Sprintf("%08x", crc.Sum32())))
 	return do.status()
 }

@@ -56,7 +56,7 @@ func serveHTTP(ctx context.Context, args []string) error {
 	cert := f.String("cert", "", "PEM file")
 	key := f.String("key", "", "PEM file")
 	http1 := f.Bool("http1", false, "HTTP/1.1 only")
-	idle := f.Duration("idle", 0, "time after which an idle connection is closed; 0 is never")
+	idle := f.Duration("idle", 0, "idle timeout of connections; 0 disables it")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
