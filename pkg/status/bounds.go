@@ -49,8 +49,8 @@ func (s *snapshot) boundsText() string {
 			plural = "s"
 		}
 		ago := max(s.Now.Sub(e.Last), 0).Round(time.Second)
-		fmt.Fprintf(&b, "a bound closed %d %s%s in the last hour: %s, last from %s, %v ago\n  %s\n",
-			e.LastHour, e.Closes, plural, e.Bound, e.Peer, ago, e.Cause)
+		fmt.Fprintf(&b, "%s: closed %d %s%s in the last hour (the last one %v ago, peer %s)\n  %s\n",
+			e.Bound, e.LastHour, e.Closes, plural, ago, e.Peer, e.Cause)
 	}
 	return b.String()
 }

@@ -33,9 +33,9 @@ func TestWhyPrintsRecentBounds(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		s := b.snapshot()
 		want := "ready for 2h0m3s\n" +
-			"a bound closed 12 connections in the last hour: h2-control-frames, last from 10.0.0.1:1234, 3s ago\n" +
+			"h2-control-frames: closed 12 connections in the last hour (the last one 3s ago, peer 10.0.0.1:1234)\n" +
 			"  " + bound.ControlFrames.Text() + "\n" +
-			"a bound closed 1 stream in the last hour: h2-concurrent-streams, last from 10.0.0.2:1234, 3s ago\n" +
+			"h2-concurrent-streams: closed 1 stream in the last hour (the last one 3s ago, peer 10.0.0.2:1234)\n" +
 			"  " + bound.ConcurrentStreams.Text() + "\n" +
 			"2 running"
 		if got := s.text(); !strings.HasPrefix(got, want) {
