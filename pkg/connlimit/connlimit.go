@@ -66,8 +66,9 @@ const (
 	states   = serving
 )
 
-// New returns a limit of most connections, or nil if most is 0 or less. bounds records the
-// connections that the limit closes. It may be nil.
+// New returns a limit of most open connections. If most is not positive, New returns nil,
+// and the number of connections is not limited. If bounds is not nil, it records the
+// connections that the limit closes.
 func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil
@@ -75,8 +76,8 @@ func New(most int, bounds *bound.Recorder) *Limit {
 	return &Limit{most: most, bounds: bounds}
 }
 
-// Enter waits for a place for a connection that has been accepted and is idle. It
-// reports false when stop was closed before there was one. peer is the client's address.
+// Enter waits for a place for an accepted connection that is idle. It returns false if stop
+// is closed before a place is free. peer is the address of the client.
 //
 // end is how the connection is closed for another one. It must not block nor call
 // the place, and returns false where a request has come in the meantime. After true

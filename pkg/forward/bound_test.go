@@ -70,7 +70,7 @@ func TestResultReturnsBound(t *testing.T) {
 	}
 }
 
-func TestTooManyInfosAllowsOnePerSecond(t *testing.T) {
+func TestTooManyInfosLimitsRate(t *testing.T) {
 	for _, c := range []struct {
 		n       int
 		elapsed time.Duration

@@ -191,7 +191,7 @@ func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
 }
 
 // A server that has not advertised a limit can have any number of abandoned streams.
-func TestAbandonedStreamsDoNotCountWithoutAnAdvertisedLimit(t *testing.T) {
+func TestAbandonedStreamsWithoutServerLimit(t *testing.T) {
 	p := connect(t, clientConfig())
 	p.serve()
 	for i := range 300 {

@@ -16,9 +16,9 @@ const (
 	controlBurst     = 10_000 // frames
 	controlRate      = 1000   // frames per second
 	controlPerUseful = 100    // frames for each useful frame
-	// maxControl is the maximum credit for useful frames. A peer can send the frames for content
-	// long after it was sent: after a pause, or when all of it has arrived. The window of a
-	// stream contains up to 65,535 frames of one byte by default.
+	// maxControl is the maximum credit for useful frames. A peer can send the control frames
+	// for content much later, for example after a pause or at the end of the stream. The
+	// default window of a stream allows 65,535 frames of one byte.
 	maxControl = 1_000_000
 	// appFactor multiplies these bounds for the user container, which is in the same pod.
 	appFactor = 10

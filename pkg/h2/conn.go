@@ -134,10 +134,10 @@ type Conn struct {
 	streams   map[uint32]*Stream // open streams
 	last      uint32             // highest ID of a stream that was accepted, or opened by a client
 	seen      uint32             // highest ID of a stream, including refused streams
-	broken    error              // error because of which nothing can be sent; nil if there is none
+	broken    error              // write error; nil while the connection can be written
 	over      error              // error that ended the connection; nil until then
-	early     bool               // a stream was ended before the peer had ended its side
-	lateBytes int                // bytes of DATA that the peer may have sent on such streams
+	early     bool               // a stream was closed before the peer closed its side
+	lateBytes int                // bytes of DATA that the peer can send on these streams
 	barrier   barrier            // state of a client
 	leaving   bool               // GOAWAY was sent
 	ending    bool               // no stream is accepted or opened; the last one ends the connection
@@ -145,7 +145,7 @@ type Conn struct {
 	// The following fields belong to the output and are guarded by mu.
 	out        []byte        // bytes that were not passed to the writer
 	outOf      *[]byte       // pooled buffer of out; nil if there is none
-	replies    int           // bytes in out that frames of the peer have caused
+	replies    int           // bytes in out that reply to frames of the peer
 	sent       uint64        // number of useful frames added to out; see control
 	taken      int           // number of times that the writer has taken out
 	writable   chan struct{} // closed when the writer takes out; nil if nothing waits for that
@@ -341,7 +341,7 @@ func (c *Conn) lateCause() error {
 	case c.owing:
 		return errFrameTimeout
 	}
-	c.link.SetReadDeadline(time.Time{}) // under mu, because endIfIdle sets it too
+	c.link.SetReadDeadline(time.Time{}) // guarded by mu, because endIfIdle also sets the deadline
 	return nil
 }
 
@@ -449,8 +449,9 @@ func (c *Conn) FlushLater(d *Conn) {
 	c.touched = append(c.touched, d)
 }
 
-// frames handles the frames in b. What there is of one that is not complete is kept, but
-// for DATA. It stops before HEADERS if the handler is full, and returns the rest.
+// frames handles the frames in b. It stores an incomplete frame until the next call, except
+// for DATA, which it handles in parts. If the handler is full, frames stops before HEADERS
+// and returns the remaining bytes.
 func (c *Conn) frames(b []byte) (rest []byte, err error) {
 	if c.preface > 0 {
 		n := min(c.preface, len(b))

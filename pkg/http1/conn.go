@@ -57,8 +57,8 @@ type conn struct {
 	then     []byte             // and what comes behind it
 	writeErr error              //
 	writing  func(uintptr) bool // tryWrite, made once
-	clocked  bool               // the client may take only so long for it
-	offered  atomic.Bool        // and has been found not to take it at once
+	clocked  bool               // the write has a deadline
+	offered  atomic.Bool        // a write was incomplete because the socket buffer was full
 	gone     atomic.Bool        // the client has closed its side
 
 	exchange

@@ -74,8 +74,8 @@ func (r *Response) Next() ([]byte, error) {
 	}
 }
 
-// shrink releases the buffer that a long head needed: the body, which may last, is read into a
-// pooled one. All of the head has been copied.
+// shrink releases the buffer of a long head, because reading the body can take a long time.
+// The body is read into a pooled buffer. The fields of the head were copied before.
 func (r *Response) shrink() {
 	if c := r.conn; len(c.buf) > bufferSize && c.r == c.w {
 		r.Head.Release()

@@ -32,33 +32,30 @@ type Response struct {
 	seen    int // no line that matters ends before: where the next call goes on
 }
 
-// Parse reads the response head that b begins with. n is its length in bytes,
-// with the empty line at its end.
+// Parse parses the response head at the start of b. It returns the length of the head in
+// bytes, including the empty line at its end.
 //
-// With n == 0 and a nil error more bytes are needed: call again with the same
-// bytes and more behind them (they may have moved). Until n > 0 the fields mean
-// nothing. To give a head up, use Reset.
+// If Parse returns 0 and a nil error, the head is incomplete. The caller reads more bytes,
+// appends them to b, and calls Parse again. The slice may have moved in memory. The fields
+// of r are not valid until Parse returns n > 0. Call Reset to discard an incomplete head.
 //
-// The error is *[Garbage]. What cannot become a response is reported as soon as the
-// status line shows it.
+// The error is a *[Garbage]. An invalid status line is reported before the rest of the head
+// has arrived.
 //
-// Apps of all ages stand behind a proxy, so Parse bears a few things that a
-// request may not have, none of which leaves the end of the message in doubt:
+// Old applications send responses that are not valid. Parse accepts the following deviations,
+// which it does not accept in a request, because the end of the message is still certain:
 //
-//   - A reason phrase may be missing, with the blank before it (RFC 9112 4).
-//   - More than one blank may separate the version from the status (RFC 9112 4).
-//   - The version may be HTTP/0.9. The response is then read as one of HTTP/1.0 and
-//     marked Close.
-//   - One empty line may follow a 100 response. Some servers end such a response twice.
-//   - Blanks between a field's name and its colon are dropped (RFC 9112 5.1),
-//     and a continued field is made one line by writing blanks over the line end
-//     within b (RFC 9112 5.2). Not so for the fields that this package reads
-//     itself.
-//   - Lines may end in LF alone from some line on to the end of the head (RFC
-//     9112 2.2): so write CGI programs, behind a status line from their server.
-//     A CRLF behind such a line is what response splitting looks like, and
-//     Garbage. Since a LF may have been smuggled into a value all the same,
-//     nothing may be read behind that response: it is marked Close.
+//   - The reason phrase and the blank before it are missing (RFC 9112 section 4).
+//   - The version and the status are separated by more than one blank (RFC 9112 section 4).
+//   - The version is HTTP/0.9. The response is parsed as HTTP/1.0, and Close is set.
+//   - A 100 response is followed by an empty line. Some servers end the response twice.
+//   - The field name is followed by blanks. They are removed (RFC 9112 section 5.1).
+//   - The field is folded. Parse overwrites the line end in b with blanks (RFC 9112 section
+//     5.2). This does not apply to the fields that this package interprets.
+//   - All lines after some line end in LF without CR (RFC 9112 section 2.2). CGI programs
+//     write such lines after the status line of their server. A CRLF after such a line is
+//     an error, because it can be the result of response splitting. Close is set, because
+//     a value can contain a LF from an attacker.
 func (r *Response) Parse(b []byte) (n int, err error) {
 	empty := 0
 	if r.continued {

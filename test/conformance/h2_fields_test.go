@@ -38,7 +38,7 @@ func TestAliasesOfFramingFieldsAreRefusedOverHTTP2(t *testing.T) {
 }
 
 // HTTP/2 has no Upgrade field (RFC 9113 section 8.2.2).
-func TestUpgradeIn426IsNotSentOverHTTP2(t *testing.T) {
+func TestHTTP2ResponseOmitsUpgrade(t *testing.T) {
 	p := newProxy(t)
 	p.start()
 	p.bare(answers("HTTP/1.1 426 Upgrade Required\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n\r\n"))
