@@ -130,7 +130,7 @@ func (v clockTest) tooEarly(o queue.Observation, body string) bool {
 // runHTTP2 is run for a client that speaks HTTP/2.
 func (v clockTest) runHTTP2(t *testing.T, start proxytest.Starter, scale int) (inTime bool) {
 	app := harness.NewApp(t, func(conn *harness.AppConn) {
-		if b, _ := conn.In.Peek(3); string(b) == "PRI" { // it is asked whether it speaks HTTP/2
+		if b, _ := conn.In.Peek(3); string(b) == "PRI" || strings.HasPrefix(string(b), "@") { // the protocol is detected
 			conn.Send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n\r\n")
 			return
 		}

@@ -29,7 +29,7 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 		state.ExpectBody()
 	}
 	x.alarm.Watch(state)
-	speaks, err := x.server.app.SpeaksH2(x.alarm)
+	speaks, err := x.server.app.SpeaksH2(x.alarm, upstream.NeedsH2(x.Header(header.ContentType)))
 	switch {
 	case err != nil:
 		x.blame(&result, x.alarm.Abortable(nil), err)

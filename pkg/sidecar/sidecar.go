@@ -201,6 +201,7 @@ func (s *sidecar) build() (err error) {
 		MaxIdle:      c.Concurrency.V,
 		ConnectRetry: c.ConnectRetry.V,
 
+		H2C:            c.Port.V == knativeH2Port,
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		Bounds:         s.bounds,
 	})
@@ -237,6 +238,9 @@ func (s *sidecar) build() (err error) {
 	}
 	return nil
 }
+
+// knativeH2Port is the serving port of Knative for a user container whose port is named h2c.
+const knativeH2Port = 8013
 
 // buildEngines makes what serves requests.
 func (s *sidecar) buildEngines() {

@@ -29,6 +29,10 @@ type Settings struct {
 	MaxIdle      int           // connections kept for the next request; 0: defaultMaxIdle
 	ConnectRetry time.Duration // how long a refused connection is tried again (promises.md 3.7)
 
+	// H2C reports whether the configuration declares HTTP/2 for the user container. The preface is
+	// then sent even if the user container responds in HTTP/1.1.
+	H2C bool
+
 	// MaxHeaderBytes is the maximum length in bytes of the head of a response; 0: maxHead.
 	MaxHeaderBytes int
 

@@ -2,8 +2,11 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +25,7 @@ type speech struct {
 // asking is a question to the user container, which all share who want to know: an app
 // that knows no HTTP/2 may take it for a request, and work on it.
 type asking struct {
+	needed bool          // the preface may be sent although the user container answers in HTTP/1.1
 	done   chan struct{} // closed when speaks and err are set
 	speaks bool
 	err    error
@@ -33,6 +37,7 @@ const (
 	unknown answer = iota
 	yes
 	no
+	doubtful // no sign of HTTP/2, but only the preface can tell for certain
 )
 
 func (s *speech) forget() {
@@ -53,12 +58,10 @@ func (s *speech) learnH1(speaks bool) {
 	}
 }
 
-func (s *speech) learnH2(speaks bool) {
+func (s *speech) learnH2(h2 answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.h2 = no; speaks {
-		s.h2 = yes
-	}
+	s.h2 = h2
 }
 
 func (s *speech) heard() (h1, h2 answer) {
@@ -74,27 +77,47 @@ func (a *App) OnlyH2() bool {
 	return h1 == no
 }
 
-// SpeaksH2 reports whether the user container speaks HTTP/2. When that is not
-// known it is asked, on a connection of its own, until the request is broken off whose
-// alarm this is. Its silence for a second means no, and is remembered only of one that
-// has been heard to speak HTTP/1.1. The error is a *forward.Error where nothing could be
-// dialled, or context.Canceled.
-func (a *App) SpeaksH2(alarm *queue.Alarm) (bool, error) {
-	if _, h2 := a.speech.heard(); h2 != unknown {
-		return h2 == yes, nil
+// NeedsH2 reports whether a request with this content type needs HTTP/2: gRPC, and the streams of
+// Connect.
+func NeedsH2(contentType string) bool {
+	return queue.IsGRPC(contentType) || strings.HasPrefix(contentType, "application/connect+")
+}
+
+// SpeaksH2 reports whether the user container supports HTTP/2. If this is not known, it is detected
+// on separate connections until the alarm fires. If the user container does not respond within a
+// second, the result is false. This result is stored only if the user container has responded in
+// HTTP/1.1 before. The error is a *forward.Error if no connection can be opened, or
+// context.Canceled.
+//
+// Some HTTP/1 servers, such as net/http, pass the preface of HTTP/2 to their handlers. If the user
+// container responds in HTTP/1.1, the preface is sent only if needed is true because the request
+// requires HTTP/2 (see [NeedsH2]), if Settings.H2C is true, or if the user container recognizes the
+// preface.
+func (a *App) SpeaksH2(alarm *queue.Alarm, needed bool) (bool, error) {
+	needed = needed || a.settings.H2C
+	a.speech.mu.Lock()
+	speaks, known := a.speech.knownH2Locked(needed)
+	a.speech.mu.Unlock()
+	if known {
+		return speaks, nil
 	}
 	ctx, cancel := alarm.Context()
 	defer cancel()
-	return a.speaksH2(ctx)
+	return a.speaksH2(ctx, needed)
+}
+
+// knownH2Locked returns whether the user container supports HTTP/2, and whether this is known.
+func (s *speech) knownH2Locked(needed bool) (supported, known bool) {
+	return s.h2 == yes, s.h2 == yes || s.h2 == no || s.h2 == doubtful && !needed
 }
 
 // speaksH2 is SpeaksH2 until a context ends, whose cause is then the error.
-func (a *App) speaksH2(ctx context.Context) (bool, error) {
+func (a *App) speaksH2(ctx context.Context, needed bool) (bool, error) {
 	s := &a.speech
 	s.mu.Lock()
-	if h2 := s.h2; h2 != unknown {
+	if speaks, known := s.knownH2Locked(needed); known {
 		s.mu.Unlock()
-		return h2 == yes, nil
+		return speaks, nil
 	}
 	if ctx.Err() != nil {
 		s.mu.Unlock()
@@ -102,10 +125,10 @@ func (a *App) speaksH2(ctx context.Context) (bool, error) {
 	}
 	q := s.asking
 	if q == nil {
-		q = &asking{done: make(chan struct{})}
+		q = &asking{needed: needed, done: make(chan struct{})}
 		s.asking = q
 		go func() {
-			q.speaks, q.err = a.askH2(context.WithoutCancel(ctx))
+			q.speaks, q.err = a.askH2(context.WithoutCancel(ctx), needed)
 			s.mu.Lock()
 			s.asking = nil
 			s.mu.Unlock()
@@ -115,6 +138,9 @@ func (a *App) speaksH2(ctx context.Context) (bool, error) {
 	s.mu.Unlock()
 	select {
 	case <-q.done:
+		if needed && !q.needed && !q.speaks && q.err == nil {
+			return a.speaksH2(ctx, needed)
+		}
 		return q.speaks, q.err
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
@@ -122,26 +148,130 @@ func (a *App) speaksH2(ctx context.Context) (bool, error) {
 }
 
 // askH2 is speaksH2 where nobody knows yet.
-func (a *App) askH2(ctx context.Context) (bool, error) {
-	speaks, silent, err := a.question(ctx, answersPreface)
-	if err != nil {
+func (a *App) askH2(ctx context.Context, needed bool) (speaks bool, err error) {
+	reply, silent, err := a.sendBadRequest(ctx)
+	switch {
+	case err != nil:
 		return false, err
+	case reply == inHTTP2:
+		a.speech.learnH1(false)
+		return true, nil
+	case reply == inHTTP1:
+		a.speech.learnH1(true)
+	}
+	if h1, _ := a.speech.heard(); h1 == yes && !silent {
+		if recognizes, err := a.recognizesPreface(ctx); err != nil || !recognizes && !needed {
+			a.speech.learnH2(doubtful)
+			return false, err
+		}
+	}
+	if !silent {
+		speaks, silent, err = a.question(ctx, answersPreface)
+		if err != nil {
+			return false, err
+		}
 	}
 	if h1, _ := a.speech.heard(); silent && h1 != yes {
 		return false, nil // it may be too busy to speak at all: ask again
 	}
-	a.speech.learnH2(speaks)
+	result := no
+	if speaks {
+		result = yes
+	}
+	a.speech.learnH2(result)
 	return speaks, nil
 }
 
-// speaksOnlyH2 reports whether the user container speaks HTTP/2 and not HTTP/1.1:
-// then it can't have acted on what it has heard in HTTP/1.1 and swallowed. Where
-// that is not known it is asked, in both, on connections of its own: in HTTP/1.1
-// while one in HTTP/2 is open and lives on, and before another one is opened, since
-// one that dies or takes no more connections swallows the question as well. The
-// error is a *forward.Error where nothing could be dialled, or the context's cause.
+// badRequest is malformed in every version of HTTP. An HTTP/1 server responds with 400 and does not
+// call a handler. The method is not a token, and the line has more than three words, because
+// http.server of Python checks the number of words before it selects a handler. The request is
+// longer than the preface of HTTP/2, so that a server does not wait for more bytes of the preface.
+const badRequest = "@ @ queue-proxy protocol detection HTTP/1.1\r\n\r\n"
+
+// reply is the protocol of the response to a bad request.
+type reply uint8
+
+const (
+	none    reply = iota // no response
+	inHTTP1              // the response of an HTTP/1 server
+	inHTTP2              // the SETTINGS frame that an HTTP/2 server sends first (RFC 9113 section 3.4)
+)
+
+// sendBadRequest sends badRequest on a separate connection. silent reports whether the response
+// timed out.
+func (a *App) sendBadRequest(ctx context.Context) (r reply, silent bool, err error) {
+	_, silent, err = a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, badRequest); err != nil {
+			return false
+		}
+		var head [9]byte
+		switch n, _ := io.ReadFull(c, head[:]); {
+		case isSettings(head[:n]):
+			r = inHTTP2
+		case n == len(head):
+			r = inHTTP1
+		}
+		return r != none
+	})
+	return r, silent, err
+}
+
+// shortBadRequest is a bad request in fewer bytes than a server needs to recognize the preface.
+const shortBadRequest = "@\r\n\r\n"
+
+// recognizesPreface reports whether a user container that responds in HTTP/1.1 waits for the preface
+// of HTTP/2. A server of net/http with HTTP/2 does not respond to a short bad request, because it
+// waits for 14 bytes. It still responds to longer bad requests on later connections. These responses
+// show that the user container is not too busy to respond to the short one.
+//
+// A server that compares the preface in a handler, such as package h2c, is not recognized.
+func (a *App) recognizesPreface(ctx context.Context) (bool, error) {
+	const laterRequests = 3
+	recognizes, _, err := a.question(ctx, func(c net.Conn) bool {
+		if _, err := io.WriteString(c, shortBadRequest); err != nil {
+			return false
+		}
+		for range laterRequests {
+			if r, _, err := a.sendBadRequest(ctx); err != nil || r != inHTTP1 {
+				return false
+			}
+		}
+		return isSilent(c)
+	})
+	return recognizes, err
+}
+
+// isSilent reports whether the user container neither sends a byte nor closes the connection for
+// 100 ms.
+func isSilent(c net.Conn) bool {
+	const duration = 100 * time.Millisecond
+	_ = c.SetReadDeadline(time.Now().Add(duration))
+	var b [1]byte
+	_, err := c.Read(b[:])
+	return errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// speaksOnlyH2 reports whether the user container supports HTTP/2 and does not support HTTP/1.1. If
+// so, it cannot have processed a request in HTTP/1.1 that it did not respond to. The error is a
+// *forward.Error if no connection can be opened, or the cause of the context.
+//
+// The user container gets a bad request first. If it responds in HTTP/1.1, the preface is not sent.
+// If it responds in HTTP/2, it does not support HTTP/1.1. If it closes the connection, it may also
+// be about to exit. Another bad request is then sent while an HTTP/2 connection is open. This
+// connection must still work after the user container has accepted a further connection.
 func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
-	if h2, err := a.speaksH2(ctx); err != nil || !h2 {
+	if h1, _ := a.speech.heard(); h1 != unknown {
+		return h1 == no, nil
+	}
+	r, silent, err := a.sendBadRequest(ctx)
+	switch {
+	case err != nil || silent:
+		return false, err
+	case r != none:
+		a.speech.learnH1(r == inHTTP1)
+		return r == inHTTP2, nil
+	}
+	if h2, err := a.speaksH2(ctx, false); err != nil || !h2 {
 		return false, err
 	}
 	if h1, _ := a.speech.heard(); h1 != unknown {
@@ -152,10 +282,8 @@ func (a *App) speaksOnlyH2(ctx context.Context) (bool, error) {
 		if !answersPreface(witness) {
 			return false
 		}
-		var silent bool
-		var err error
-		h1, silent, err = a.question(ctx, answersH1)
-		if err != nil || silent || h1 {
+		r, silent, err := a.sendBadRequest(ctx)
+		if h1 = r == inHTTP1; err != nil || silent || h1 {
 			return h1
 		}
 		h2, _, err := a.question(ctx, answersPreface) // the user container does accept
@@ -190,18 +318,6 @@ func (a *App) question(ctx context.Context, answers func(net.Conn) bool) (is, si
 // prefaceTimeout bounds how long a question may take. A server that speaks
 // HTTP/2 answers at once; one that does not may wait for more of the request.
 const prefaceTimeout = time.Second
-
-// answersH1 asks what a server can do (RFC 9110 section 9.3.7) and reports whether
-// it answers in HTTP/1.
-func answersH1(c net.Conn) bool {
-	if _, err := io.WriteString(c, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
-		return false
-	}
-	const version = "HTTP/1."
-	var start [len(version)]byte
-	_, err := io.ReadFull(c, start[:])
-	return err == nil && string(start[:]) == version
-}
 
 // answersPreface sends what opens an HTTP/2 connection and reports whether the
 // server's own preface, a SETTINGS frame, comes back (RFC 9113 section 3.4).

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -65,7 +68,7 @@ func onlyH2(t *testing.T, serve func(conn *harness.AppConn), expects bool) (inTi
 	if forward.FaultOf(got.err) != forward.Garbage || !errors.Is(got.err, errSpeaksH2) || !a.OnlyH2() || !k.bodyUntouched() {
 		t.Errorf("got %v, only HTTP/2 %v, body untouched %v, want %v, true, true", got.err, a.OnlyH2(), k.bodyUntouched(), errSpeaksH2)
 	}
-	if speaks, err := a.speaksH2(t.Context()); !speaks || err != nil {
+	if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
 		t.Errorf("got %v, %v, want HTTP/2 without asking", speaks, err)
 	}
 	return true
@@ -101,40 +104,71 @@ func TestAFreshConnectionThatClosesWithoutAWordMayBeHTTP2(t *testing.T) {
 	}
 }
 
-func TestWhetherItSpeaksHTTP2IsAskedOnce(t *testing.T) {
+func TestHTTP2IsDetectedOnce(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		serve  func(conn *harness.AppConn)
-		speaks bool
+		name     string
+		serve    func(conn *harness.AppConn)
+		speaks   bool
+		only     bool // HTTP/1.1 is known not to be supported
+		prefaces int  // number of connections with the preface of HTTP/2
 	}{
-		{"HTTP/2", func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() }, true},
+		{"HTTP/2 after the preface", func(conn *harness.AppConn) {
+			if r := readHead(conn); r != nil {
+				conn.Send(settings)
+				conn.Hang()
+			}
+		}, true, false, 1},
+		{"HTTP/2", func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() }, true, true, 0},
 		{"HTTP/2 in pieces", func(conn *harness.AppConn) {
 			io.Copy(conn, iotest.OneByteReader(strings.NewReader(settings)))
 			conn.Hang()
-		}, true},
+		}, true, true, 0},
 		{"400", func(conn *harness.AppConn) {
 			readHead(conn)
 			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
-		}, false},
-		{"505, still open", answersOnce("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"), false},
-		{"closes", func(conn *harness.AppConn) {}, false},
-		{"resets", func(conn *harness.AppConn) { readHead(conn); conn.Reset() }, false},
-		{"one byte", func(conn *harness.AppConn) { readHead(conn); conn.Send("\x00") }, false},
+		}, false, false, 0},
+		{"505, still open", answersOnce("HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n"), false, false, 0},
+		{"closes", func(conn *harness.AppConn) {}, false, false, 1},
+		{"resets", func(conn *harness.AppConn) { readHead(conn); conn.Reset() }, false, false, 1},
+		{"one byte", func(conn *harness.AppConn) { readHead(conn); conn.Send("\x00") }, false, false, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := harness.NewApp(t, c.serve)
 			a := unknownApp(t, s.Port)
 			for range 2 {
-				if speaks, err := a.speaksH2(t.Context()); speaks != c.speaks || err != nil {
+				if speaks, err := a.speaksH2(t.Context(), false); speaks != c.speaks || err != nil {
 					t.Errorf("got %v, %v, want %v", speaks, err, c.speaks)
 				}
 			}
-			harness.Equal(t, s.Connections(), 1, "connections")
-			if a.OnlyH2() {
-				t.Error("got only HTTP/2, want not known")
+			harness.Equal(t, a.OnlyH2(), c.only, "only HTTP/2")
+			harness.Equal(t, s.Connections(), c.prefaces, "connections with the preface")
+		})
+	}
+}
+
+// Requests that arrive while the first detection ends use its result.
+func TestDetectionIsNotRepeated(t *testing.T) {
+	for range 100 {
+		s := harness.NewApp(t, func(conn *harness.AppConn) {
+			if r := readHead(conn); r != nil {
+				conn.Send(settings)
+				conn.Hang()
 			}
 		})
+		a := unknownApp(t, s.Port)
+		var all sync.WaitGroup
+		var detected atomic.Bool
+		for !detected.Load() {
+			all.Go(func() {
+				if speaks, err := a.speaksH2(t.Context(), false); !speaks || err != nil {
+					t.Errorf("got %v, %v, want HTTP/2", speaks, err)
+				}
+				detected.Store(true)
+			})
+		}
+		all.Wait()
+		harness.Equal(t, s.Connections(), 1, "connections with the preface")
 	}
 }
 
@@ -144,7 +178,7 @@ func TestForARequestThatIsOverNothingIsAsked(t *testing.T) {
 	over := errors.New("over")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(over)
-	if _, err := a.speaksH2(ctx); !errors.Is(err, over) {
+	if _, err := a.speaksH2(ctx, false); !errors.Is(err, over) {
 		t.Errorf("got %v, want %v", err, over)
 	}
 	a.speech.mu.Lock()
@@ -182,14 +216,14 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 		h1          answer
 		connections int
 	}{
-		"HTTP/2 alone, which closes":      {speaking(closes, yesH2), true, no, 4},
-		"HTTP/2 alone, which resets":      {speaking((*harness.AppConn).Reset, yesH2), true, no, 4},
-		"HTTP/2 alone, which says so":     {speaking(yesH2, yesH2), true, no, 4},
-		"both":                            {speaking(yesH1, yesH2), false, yes, 3},
-		"one that is dying":               {speaking(closes, dyingH2), false, unknown, 7},
-		"HTTP/1.1":                        {speaking(yesH1, yesH1), false, unknown, 1},
+		"HTTP/2 alone, which closes":      {speaking(closes, yesH2), true, no, 3},
+		"HTTP/2 alone, which resets":      {speaking((*harness.AppConn).Reset, yesH2), true, no, 3},
+		"HTTP/2 alone, which says so":     {speaking(yesH2, yesH2), true, no, 0},
+		"both":                            {speaking(yesH1, yesH2), false, yes, 0},
+		"one that is dying":               {speaking(closes, dyingH2), false, unknown, 5},
+		"HTTP/1.1":                        {speaking(yesH1, yesH1), false, yes, 0},
 		"neither":                         {closes, false, unknown, 1},
-		"HTTP/2, and too busy for a word": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 5},
+		"HTTP/2, and too busy for a word": {speaking((*harness.AppConn).Hang, yesH2), false, unknown, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -210,9 +244,12 @@ func TestOnlyOneThatAnswersInHTTP2AloneSpeaksNothingElse(t *testing.T) {
 func TestOneThatClosesConnectionsIsNotTakenForOneThatSpeaksHTTP2Alone(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	harness.NoError(t, err)
+	var others atomic.Int32
 	s := harness.ServeApp(t, ln, func(conn *harness.AppConn) {
 		if r := readHead(conn); r == nil || r.Method != "PRI" {
-			ln.Close()
+			if others.Add(1) == 3 { // while there is a connection in HTTP/2
+				ln.Close()
+			}
 			return
 		}
 		conn.Send(settings)
@@ -241,8 +278,9 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			var asked atomic.Int32
 			s := harness.NewApp(t, func(conn *harness.AppConn) {
-				if conn.Index > 0 {
+				if asked.Add(1) > 1 {
 					conn.Send(settings)
 				}
 				conn.Hang()
@@ -251,10 +289,10 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 			if c.h1 {
 				a.speech.learnH1(true)
 			}
-			if speaks, err := a.speaksH2(t.Context()); speaks || err != nil {
+			if speaks, err := a.speaksH2(t.Context(), false); speaks || err != nil {
 				t.Errorf("got %v, %v, want not HTTP/2", speaks, err)
 			}
-			if speaks, err := a.speaksH2(t.Context()); speaks == c.remember || err != nil {
+			if speaks, err := a.speaksH2(t.Context(), false); speaks == c.remember || err != nil {
 				t.Errorf("got %v, %v, want it remembered %v", speaks, err, c.remember)
 			}
 		})
@@ -264,7 +302,7 @@ func TestSilenceIsAnAnswerOnlyOfOneThatSpeaksHTTP1(t *testing.T) {
 func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	s := harness.NewApp(t, func(conn *harness.AppConn) { conn.Send(settings); conn.Hang() })
 	a := unknownApp(t, s.Port)
-	a.speaksH2(t.Context())
+	a.speaksH2(t.Context(), false)
 	a.speech.learnH1(false)
 	s.Listener.Close()
 	if got := newCall("GET", "/").do(a); forward.FaultOf(got.err) != forward.Unreachable {
@@ -273,7 +311,7 @@ func TestWhatWasLearntIsForgottenWhenADialFails(t *testing.T) {
 	if a.OnlyH2() {
 		t.Error("got only HTTP/2, want it forgotten")
 	}
-	if _, err := a.speaksH2(t.Context()); forward.FaultOf(err) != forward.Unreachable {
+	if _, err := a.speaksH2(t.Context(), false); forward.FaultOf(err) != forward.Unreachable {
 		t.Errorf("got %v, want unreachable", err)
 	}
 }
@@ -282,11 +320,79 @@ func TestTheQuestionForHTTP2EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	left := errors.New("the client has gone")
 	a := unknownApp(t, harness.NewApp(t, func(conn *harness.AppConn) { readHead(conn); cancel(left); conn.Hang() }).Port)
-	speaks, err := a.speaksH2(ctx)
+	speaks, err := a.speaksH2(ctx, false)
 	if speaks || !errors.Is(err, left) {
 		t.Errorf("got %v, %v, want %v", speaks, err, left)
 	}
 	if _, h2 := a.speech.heard(); h2 != unknown {
 		t.Error("got an answer remembered, want none: nobody gave one")
+	}
+}
+
+// netHTTP starts servers of net/http and returns an App for it, and the number of requests that
+// its handler has got.
+func netHTTP(t *testing.T, http1, http2 bool) (*App, *atomic.Int32) {
+	t.Helper()
+	var handled atomic.Int32
+	ln := harness.Listen(t)
+	s := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { handled.Add(1) })}
+	s.Protocols.SetHTTP1(http1)
+	s.Protocols.SetUnencryptedHTTP2(http2)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ln) }()
+	t.Cleanup(func() {
+		s.Close()
+		<-ended
+	})
+	return unknownApp(t, ln.Addr().(*net.TCPAddr).Port), &handled
+}
+
+func TestDetectionReachesNoHandlerOfNetHTTP(t *testing.T) {
+	for name, c := range map[string]struct{ http1, http2, speaks, only bool }{
+		"HTTP/1": {http1: true},
+		"HTTP/2": {http2: true, speaks: true, only: true},
+		"both":   {http1: true, http2: true, speaks: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, handled := netHTTP(t, c.http1, c.http2)
+			only, err := a.speaksOnlyH2(t.Context())
+			harness.NoError(t, err)
+			a.Forget()
+			speaks, err := a.speaksH2(t.Context(), false)
+			harness.NoError(t, err)
+			if n := handled.Load(); speaks != c.speaks || only != c.only || n != 0 {
+				t.Errorf("got HTTP/2 %v, only HTTP/2 %v, %d requests, want %v, %v, 0", speaks, only, n, c.speaks, c.only)
+			}
+		})
+	}
+}
+
+// A server whose handler looks for the preface, such as package h2c, is not recognized.
+func TestPrefaceIsSentIfTheRequestNeedsHTTP2(t *testing.T) {
+	app := func(conn *harness.AppConn) {
+		if r := readHead(conn); r == nil {
+			conn.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+		} else if r.Method == "PRI" {
+			conn.Send(settings)
+			conn.Hang()
+		}
+	}
+	ln := harness.Listen(t)
+	s := harness.ServeApp(t, ln, app)
+	a := unknownApp(t, s.Port)
+	a.speech.learnH1(true)
+	a.speech.learnH2(doubtful)
+	for _, needed := range []bool{false, true, false} {
+		_, h2 := a.speech.heard()
+		want := needed || h2 == yes
+		if speaks, err := a.speaksH2(t.Context(), needed); speaks != want || err != nil {
+			t.Errorf("needed %v: got %v, %v, want %v", needed, speaks, err, want)
+		}
+	}
+	for contentType, want := range map[string]bool{
+		"application/grpc": true, "application/grpc+proto": true, "application/connect+json": true,
+		"application/grpc-web": false, "application/json": false, "": false,
+	} {
+		harness.Equal(t, NeedsH2(contentType), want, contentType)
 	}
 }

@@ -352,6 +352,10 @@ func (a *bareApp) serve(l net.Listener, bodies bool) {
 
 func (a *bareApp) talk(c *bareConn, bodies bool) {
 	for {
+		if b, _ := c.r.Peek(1); string(b) == "@" { // a bad request, by which a sidecar detects the protocol
+			c.send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+			return
+		}
 		m, err := readHead(c.r)
 		if err == nil && m.Start == preface {
 			c.send("HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")

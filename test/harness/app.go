@@ -86,12 +86,16 @@ func (a *App) serve(tcp *net.TCPConn, serve func(c *AppConn)) {
 		a.mu.Unlock()
 	}()
 	c := &AppConn{TCPConn: tcp, In: bufio.NewReader(tcp), app: a}
-	if _, err := c.In.Peek(1); err != nil || c.answerProtocolRequest() {
+	first, err := c.In.Peek(1)
+	detection := string(first) == "@" // a bad request, by which the sidecar detects the protocol
+	if err != nil || !detection && c.answerProtocolRequest() {
 		return
 	}
 	a.mu.Lock()
 	c.Index = a.used
-	a.used++
+	if !detection {
+		a.used++
+	}
 	a.mu.Unlock()
 	serve(c)
 }

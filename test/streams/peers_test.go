@@ -161,7 +161,8 @@ func (b *batch) serveHTTP1(tcp *harness.AppConn) {
 		if m == nil {
 			return
 		}
-		if m.Method() == "PRI" {
+		if m.Method() == "@" || m.Method() == "PRI" { // the sidecar detects the protocol
+			tcp.Send("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
 			return
 		}
 		b.mu.Lock()
