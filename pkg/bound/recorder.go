@@ -1,6 +1,7 @@
 package bound
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -35,8 +36,8 @@ type State struct {
 // A Recorder counts events and reports them. Its size is constant. It is safe for concurrent
 // use. A nil *Recorder is valid and records nothing.
 type Recorder struct {
-	report func(Event)
 	start  time.Time
+	wake   chan struct{} // wakes Run; has room for one value
 	bounds [NumNames]record
 }
 
@@ -52,31 +53,67 @@ type record struct {
 	slot       int           // number of the latest slot, counted from Recorder.start
 }
 
-// NewRecorder returns a Recorder without events. It calls report at most once a minute for
-// each bound: for the first event, and then for the first event after each minute. The
-// goroutine that calls [Recorder.Hit] calls report, which must not block. nil disables reports.
-func NewRecorder(report func(Event)) *Recorder {
-	return &Recorder{report: report, start: time.Now()}
+// NewRecorder returns a Recorder without events.
+func NewRecorder() *Recorder {
+	return &Recorder{start: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // Hit records that a bound acted on a peer. peer is the address of the peer. It is retained,
-// so it must not refer to memory that is reused.
+// so it must not refer to memory that is reused. Hit does not block.
 func (r *Recorder) Hit(name Name, peer string) {
 	if r == nil {
 		return
 	}
 	now := time.Now()
-	if n := r.bounds[name].add(now, r.slotAt(now), peer); n > 0 && r.report != nil {
-		r.report(Event{Name: name, Peer: peer, Count: n})
+	if r.bounds[name].add(now, r.slotAt(now), peer) {
+		select {
+		case r.wake <- struct{}{}:
+		default: // Run has not processed the previous value.
+		}
 	}
+}
+
+// Run calls report for the events until the context ends. It reports the first event of a
+// bound immediately, and the events that follow it at most once a minute. When the context
+// ends, Run reports the remaining events and returns nil. It must be called only once.
+func (r *Recorder) Run(ctx context.Context, report func(Event)) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-r.wake:
+		case <-timer.C:
+		case <-ctx.Done():
+			r.report(time.Time{}, report)
+			return nil
+		}
+		if next := r.report(time.Now(), report); next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// report reports the events that are due and returns the time until the next report, or 0 if
+// no events remain. If now is zero, all events are due.
+func (r *Recorder) report(now time.Time, report func(Event)) (next time.Duration) {
+	for name := range NumNames {
+		e, wait := r.bounds[name].take(now)
+		if e.Count > 0 {
+			e.Name = name
+			report(e)
+		}
+		if wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+	}
+	return next
 }
 
 // slotAt returns the number of the slot that contains now.
 func (r *Recorder) slotAt(now time.Time) int { return int(now.Sub(r.start) / slotTime) }
 
-// add adds an event. It returns the number of unreported events if a report is due, 0
-// otherwise.
-func (b *record) add(now time.Time, slot int, peer string) (report uint64) {
+// add adds an event and reports whether it is the first event since the last report.
+func (b *record) add(now time.Time, slot int, peer string) (first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count++
@@ -84,12 +121,23 @@ func (b *record) add(now time.Time, slot int, peer string) (report uint64) {
 	b.advance(slot)
 	b.slots[slot%slots]++
 	b.unreported++
-	if !b.reported.IsZero() && now.Sub(b.reported) < reportInterval {
-		return 0
+	return b.unreported == 1
+}
+
+// take returns the unreported events if a report is due, and an event with a count of 0
+// otherwise. wait is the time until the next report is due, or 0 if no events remain.
+func (b *record) take(now time.Time) (e Event, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unreported == 0 {
+		return Event{}, 0
 	}
-	report = b.unreported
+	if wait = b.reported.Add(reportInterval).Sub(now); wait > 0 && !now.IsZero() {
+		return Event{}, wait
+	}
+	e = Event{Peer: b.peer, Count: b.unreported}
 	b.unreported, b.reported = 0, now
-	return report
+	return e, 0
 }
 
 // advance clears the slots between the latest slot and slot. b.mu is held.

@@ -1,9 +1,11 @@
 package bound_test
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,30 +56,66 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 	harness.Equal(t, len(r.States(time.Now())), 0, "states")
 }
 
+// runRecorder returns a Recorder that runs until stop is called, and its reports.
+func runRecorder(t *testing.T) (r *bound.Recorder, reports *[]bound.Event, stop func()) {
+	r, reports = bound.NewRecorder(), new([]bound.Event)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		harness.NoError(t, r.Run(ctx, func(e bound.Event) { *reports = append(*reports, e) }))
+	}()
+	synctest.Wait()
+	return r, reports, func() {
+		cancel()
+		synctest.Wait()
+	}
+}
+
 func TestReportsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var got []bound.Event
-		r := bound.NewRecorder(func(e bound.Event) { got = append(got, e) })
-		for range 3 {
-			r.Hit(bound.ControlFrames, "a")
-			r.Hit(bound.HeaderBlock, "b")
-		}
-		time.Sleep(time.Minute - time.Nanosecond)
+		r, got, stop := runRecorder(t)
+		defer stop()
+		r.Hit(bound.ControlFrames, "a")
+		r.Hit(bound.HeaderBlock, "b")
+		synctest.Wait()
+		time.Sleep(20 * time.Second)
 		r.Hit(bound.ControlFrames, "c")
-		time.Sleep(time.Nanosecond)
+		time.Sleep(40*time.Second - time.Nanosecond)
 		r.Hit(bound.ControlFrames, "d")
-		r.Hit(bound.ControlFrames, "e")
-		harness.Equal(t, got, []bound.Event{
+		synctest.Wait()
+		want := []bound.Event{
 			{Name: bound.ControlFrames, Peer: "a", Count: 1},
 			{Name: bound.HeaderBlock, Peer: "b", Count: 1},
-			{Name: bound.ControlFrames, Peer: "d", Count: 4},
+		}
+		harness.Equal(t, *got, want, "reports after 60 s")
+		time.Sleep(2 * time.Nanosecond)
+		synctest.Wait()
+		want = append(want, bound.Event{Name: bound.ControlFrames, Peer: "d", Count: 2})
+		harness.Equal(t, *got, want, "reports after more than 60 s")
+		time.Sleep(time.Hour)
+		r.Hit(bound.ControlFrames, "e")
+		synctest.Wait()
+		want = append(want, bound.Event{Name: bound.ControlFrames, Peer: "e", Count: 1})
+		harness.Equal(t, *got, want, "reports after an hour")
+	})
+}
+
+func TestRemainingEventsAreReportedAtEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, got, stop := runRecorder(t)
+		r.Hit(bound.ControlFrames, "a")
+		synctest.Wait()
+		r.Hit(bound.ControlFrames, "b")
+		stop()
+		harness.Equal(t, *got, []bound.Event{
+			{Name: bound.ControlFrames, Peer: "a", Count: 1},
+			{Name: bound.ControlFrames, Peer: "b", Count: 1},
 		}, "reports")
 	})
 }
 
 func TestStatesReturnCountAndPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := bound.NewRecorder(nil)
+		r := bound.NewRecorder()
 		r.Hit(bound.ConcurrentStreams, "a")
 		time.Sleep(time.Second)
 		r.Hit(bound.ConcurrentStreams, "b")
@@ -92,7 +130,7 @@ func TestStatesReturnCountAndPeer(t *testing.T) {
 
 func TestStatesReturnRecentCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := bound.NewRecorder(nil)
+		r := bound.NewRecorder()
 		recent := func() uint64 { return r.States(time.Now())[0].Recent }
 		r.Hit(bound.BodyTimeout, peer)
 		time.Sleep(30 * time.Minute)
@@ -111,30 +149,29 @@ func TestStatesReturnRecentCount(t *testing.T) {
 
 func TestConcurrentHitsAreCounted(t *testing.T) {
 	const goroutines, each = 8, 1000
-	var mu sync.Mutex
-	reports := 0
-	r := bound.NewRecorder(func(bound.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		reports++
+	r := bound.NewRecorder()
+	var reported atomic.Uint64
+	ctx, stop := context.WithCancel(t.Context())
+	var hits, run sync.WaitGroup
+	run.Go(func() {
+		harness.NoError(t, r.Run(ctx, func(e bound.Event) { reported.Add(e.Count) }))
 	})
-	var all sync.WaitGroup
 	for range goroutines {
-		all.Go(func() {
+		hits.Go(func() {
 			for range each {
 				r.Hit(bound.AppControlFrames, peer)
 				r.States(time.Now())
 			}
 		})
 	}
-	all.Wait()
+	hits.Wait()
+	stop()
+	run.Wait()
 	harness.Equal(t, r.Count(bound.AppControlFrames), goroutines*each, "count")
-	if reports == 0 {
-		t.Error("got no report, want one")
-	}
+	harness.Equal(t, reported.Load(), goroutines*each, "reported events")
 }
 
 func TestHitDoesNotAllocate(t *testing.T) {
-	r := bound.NewRecorder(func(bound.Event) {})
+	r := bound.NewRecorder()
 	harness.Equal(t, testing.AllocsPerRun(100, func() { r.Hit(bound.ControlFrames, peer) }), 0, "allocations")
 }

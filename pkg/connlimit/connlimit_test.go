@@ -29,7 +29,7 @@ type members struct {
 }
 
 func newMembers(t *testing.T, most int) *members {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	return &members{t, connlimit.New(most, bounds), make(chan struct{}), bounds}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // recorded returns config with a recorder.
 func recorded(config h2.Config) h2.Config {
-	config.Bounds = bound.NewRecorder(nil)
+	config.Bounds = bound.NewRecorder()
 	return config
 }
 

@@ -63,7 +63,7 @@ func TestLargeResponsesAreRecorded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newPeers(t, script{headers: func(p *peer, f *http2.MetaHeadersFrame) { c.respond(p, f.StreamID) }})
-			bounds := bound.NewRecorder(nil)
+			bounds := bound.NewRecorder()
 			call, _ := newCall("GET")
 			_, _, err := get(newClientOf(t, h2client.Settings{
 				Dial: dialer(a), Unsettled: func() {}, MaxHeaderBytes: 256 << 10, Bounds: bounds,

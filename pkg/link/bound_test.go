@@ -49,7 +49,7 @@ func wantClosed(t *testing.T, server *link.Server, bounds *bound.Recorder, text 
 }
 
 func TestIncompleteHandshakeTimesOut(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	wantClosed(t, recordingServer(soon, bounds), bounds, beginning, bound.TLSHandshakeTimeout)
 }
 
@@ -67,7 +67,7 @@ func (s slow) Write(b []byte) (n int, err error) {
 
 // A client on a network with small packets: each byte of its handshake arrives separately.
 func TestSplitHandshakeSucceeds(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	c, err := newShaker(t, recordingServer(0, bounds)).dial("127.0.0.1")
 	harness.NoError(t, err)
 	defer c.Close()
@@ -77,12 +77,12 @@ func TestSplitHandshakeSucceeds(t *testing.T) {
 }
 
 func TestSilentTLSConnectionTimesOut(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	wantClosed(t, recordingServer(soon, bounds), bounds, "", bound.SilentConnection)
 }
 
 func TestStalledHandshakeIsClosed(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
 	server.SetMaxHandshakes(1)
 	server.SetStallTime(soon)
@@ -98,7 +98,7 @@ func TestStalledHandshakeIsClosed(t *testing.T) {
 }
 
 func TestQueuedHandshakeTimesOut(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	server := recordingServer(soon, bounds)
 	server.SetMaxHandshakes(0)
 	wantClosed(t, server, bounds, beginning, bound.TLSHandshakeQueue)
@@ -106,7 +106,7 @@ func TestQueuedHandshakeTimesOut(t *testing.T) {
 
 // The clients connect at the same time, for example after a restart of a proxy.
 func TestConcurrentHandshakesSucceed(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
 	server.SetMaxHandshakes(4)
 	server.SetStallTime(harness.Patience) // the clients share the processors of the test
@@ -119,7 +119,7 @@ func TestConcurrentHandshakesSucceed(t *testing.T) {
 }
 
 func TestLongHandshakeIsClosed(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	wantClosed(t, recordingServer(0, bounds), bounds, longHello(), bound.TLSHandshakeSize)
 }
 
@@ -131,7 +131,7 @@ func longHello() string {
 
 // The handshakes in progress share the memory for long handshakes.
 func TestLongHandshakesShareExtraBytes(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	server := recordingServer(0, bounds)
 	server.SetExtraBytes(16 << 10)
 	s := newShaker(t, server)
@@ -152,7 +152,7 @@ func TestLongHandshakesShareExtraBytes(t *testing.T) {
 // The ClientHello of a browser with a post-quantum key share has about 1.8 KiB. This one is ten
 // times as long.
 func TestBrowserHandshakeSucceeds(t *testing.T) {
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	config := kinds["TLS 1.3"].Clone()
 	for range 75 {
 		config.NextProtos = append(config.NextProtos, strings.Repeat("x", 250))
@@ -165,7 +165,7 @@ func TestBrowserHandshakeSucceeds(t *testing.T) {
 // recordingForger is forged with a server that has a recorder.
 func recordingForger(t *testing.T) (pair, *forger, *bound.Recorder) {
 	t.Helper()
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	p, f := forgedOf(t, recordingServer(0, bounds))
 	p.link.SetReadDeadline(time.Now().Add(harness.Patience))
 	return p, f, bounds

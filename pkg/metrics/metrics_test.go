@@ -164,7 +164,7 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 
 func TestBoundsMetricContainsAllNames(t *testing.T) {
 	o := options("default")
-	o.Gauges.Bounds = bound.NewRecorder(nil)
+	o.Gauges.Bounds = bound.NewRecorder()
 	m := newMetrics(t, o)
 	want := map[string]string{}
 	for name := range bound.NumNames {

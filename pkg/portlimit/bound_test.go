@@ -20,7 +20,7 @@ import (
 // recorder.
 func recordingServer(t *testing.T, most int) (addr string, bounds *bound.Recorder) {
 	t.Helper()
-	bounds = bound.NewRecorder(nil)
+	bounds = bound.NewRecorder()
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })}
 	limit := portlimit.Bound(s, portlimit.Limits{Connections: most, HeadBytes: headBytes, Bounds: bounds})
 	ln := harness.Listen(t)
@@ -101,7 +101,7 @@ func TestIncompleteHandshakeIsClosed(t *testing.T) {
 		size int // of the certificate, bytes
 	}{"long": {harness.Patience, 100 << 10}, "slow": {time.Millisecond, 0}} {
 		t.Run(name, func(t *testing.T) {
-			bounds := bound.NewRecorder(nil)
+			bounds := bound.NewRecorder()
 			g := guard(t, func(h *portlimit.Handshakes) { h.Bounds, h.Time = bounds, c.time })
 			if c.size > 0 {
 				_, _ = g.client(t, certificate(t, c.size))
@@ -116,7 +116,7 @@ func TestIncompleteHandshakeIsClosed(t *testing.T) {
 // A scraper with a client certificate.
 func TestScraperHandshakeSucceeds(t *testing.T) {
 	t.Parallel()
-	bounds := bound.NewRecorder(nil)
+	bounds := bound.NewRecorder()
 	g := guard(t, func(h *portlimit.Handshakes) { h.Bounds = bounds })
 	for range 10 {
 		_, err := g.client(t, certificate(t, 2<<10))

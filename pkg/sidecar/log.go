@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 
@@ -151,33 +150,6 @@ func (s *sidecar) sayFailure(o *queue.Observation) {
 		level = zap.InfoLevel
 	}
 	s.log.Log(level, "request failed", fields...)
-}
-
-// recordBounds makes the recorder of bounds. The engines call it with locks held, so its reports
-// go to the log through a channel, which has room for a report of each bound.
-func (s *sidecar) recordBounds() {
-	s.reports = make(chan bound.Event, bound.NumNames)
-	s.bounds = bound.NewRecorder(func(e bound.Event) {
-		select {
-		case s.reports <- e:
-		default: // the log was blocked for a minute
-		}
-	})
-}
-
-// logBounds logs the reports of bounds until the context ends.
-func (s *sidecar) logBounds(ctx context.Context) error {
-	for {
-		select {
-		case e := <-s.reports:
-			s.logBound(e)
-		case <-ctx.Done():
-			for len(s.reports) > 0 {
-				s.logBound(<-s.reports)
-			}
-			return nil
-		}
-	}
 }
 
 // logBound logs that a bound closed connections, streams or requests of a peer.

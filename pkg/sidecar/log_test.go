@@ -209,31 +209,21 @@ func TestBoundLogContainsPeerAndCount(t *testing.T) {
 	c := config.Default()
 	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
 	lines := logged(t, c, func(log *zap.Logger) {
-		s := &sidecar{log: log}
-		s.recordBounds()
+		s := &sidecar{log: log, bounds: bound.NewRecorder()}
 		for range 3 {
 			s.bounds.Hit(bound.ConcurrentStreams, "10.0.0.1:1234")
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
-		harness.NoError(t, s.logBounds(ended))
+		harness.NoError(t, s.bounds.Run(ended, s.logBound))
 	})
 	if len(lines) != 1 {
 		t.Fatalf("got %d lines, want 1: %v", len(lines), lines)
 	}
 	for key, want := range map[string]any{
 		"severity": "WARNING", "message": "a bound closed a stream",
-		"bound": "h2-concurrent-streams", "peer": "10.0.0.1:1234", "count": 1.0, "cause": bound.ConcurrentStreams.Text(),
+		"bound": "h2-concurrent-streams", "peer": "10.0.0.1:1234", "count": 3.0, "cause": bound.ConcurrentStreams.Text(),
 	} {
 		harness.Equal(t, lines[0][key], want, key)
 	}
-}
-
-func TestBlockedLogDoesNotBlockHit(t *testing.T) {
-	s := &sidecar{}
-	s.recordBounds()
-	for name := range bound.NumNames {
-		s.bounds.Hit(name, "10.0.0.1:1234")
-	}
-	harness.Equal(t, len(s.reports), int(bound.NumNames), "reports")
 }

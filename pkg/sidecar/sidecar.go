@@ -66,8 +66,7 @@ type sidecar struct {
 	appH2   *h2client.Client
 	pair    *certs.Watcher
 	board   *status.Board
-	bounds  *bound.Recorder  // of bounds on the behavior of peers
-	reports chan bound.Event // from bounds, for the log
+	bounds  *bound.Recorder // of bounds on the behavior of peers
 
 	webSockets goaway.Set // that are open
 
@@ -96,7 +95,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitGarbage()
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
-	s.recordBounds()
+	s.bounds = bound.NewRecorder()
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -342,7 +341,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.telemetry.metrics.Listening(time.Now())
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
-	s.start(func() error { return s.logBounds(ctx) })
+	s.start(func() error { return s.bounds.Run(ctx, s.logBound) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {
 		s.start(func() error { return s.metricsPair.Run(ctx) })

@@ -17,7 +17,7 @@ import (
 
 func boundedBoard(readiness probe.State) (*Board, *bound.Recorder) {
 	b := board(readiness, Drain{})
-	b.sources.Bounds = bound.NewRecorder(nil)
+	b.sources.Bounds = bound.NewRecorder()
 	return b, b.sources.Bounds
 }
 

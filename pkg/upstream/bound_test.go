@@ -59,7 +59,7 @@ func TestManyInformationalResponsesReturnError(t *testing.T) {
 func TestSlowInformationalResponsesAreForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 2 * time.Second // 10 times as often
-		a := New(Settings{Port: 1, Bounds: bound.NewRecorder(nil)})
+		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
 		a.speech.learnH1(true)
 		defer a.Close()
 		k := newCall("GET", "/")
@@ -136,7 +136,7 @@ func TestIdleHalfClosedTunnelTimesOut(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := New(Settings{Port: 1, Bounds: bound.NewRecorder(nil)})
+				a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
 				client, app, ended := heldBy(t, a)
 				defer client.Close()
 				defer app.Close()
@@ -151,7 +151,7 @@ func TestIdleHalfClosedTunnelTimesOut(t *testing.T) {
 // The output of a command after the end of its input, as in docker exec: a byte in each 3 s.
 func TestActiveHalfClosedTunnelStaysOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := New(Settings{Port: 1, Bounds: bound.NewRecorder(nil)})
+		a := New(Settings{Port: 1, Bounds: bound.NewRecorder()})
 		client, app, ended := heldBy(t, a)
 		client.CloseWrite()
 		io.ReadAll(app)

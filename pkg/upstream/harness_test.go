@@ -33,7 +33,7 @@ func app(t testing.TB, serve func(conn *harness.AppConn)) *App {
 // unknownApp returns an App of which nothing is known.
 func unknownApp(t testing.TB, port int) *App {
 	t.Helper()
-	a := New(Settings{Port: port, Bounds: bound.NewRecorder(nil)})
+	a := New(Settings{Port: port, Bounds: bound.NewRecorder()})
 	t.Cleanup(a.Close)
 	return a
 }

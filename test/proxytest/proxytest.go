@@ -95,7 +95,7 @@ func WithEachEngine(t *testing.T, test func(t *testing.T, start Starter)) {
 // change sets UnknownApp.
 func StartOn(t testing.TB, port int, change func(*queue.Proxy, *Options)) *Proxy {
 	t.Helper()
-	p := &Proxy{T: t, Bounds: bound.NewRecorder(nil)}
+	p := &Proxy{T: t, Bounds: bound.NewRecorder()}
 	p.Queue = &queue.Proxy{
 		Ready:   func(context.Context) error { return nil },
 		Drain:   queue.NewDrain(queue.DrainSettings{}),
