@@ -56,60 +56,56 @@ func TestNilRecorderRecordsNothing(t *testing.T) {
 	harness.Equal(t, len(r.States(time.Now())), 0, "states")
 }
 
-// runRecorder returns a Recorder that runs until stop is called, and its reports.
-func runRecorder(t *testing.T) (r *bound.Recorder, reports *[]bound.Event, stop func()) {
-	r, reports = bound.NewRecorder(), new([]bound.Event)
-	ctx, cancel := context.WithCancel(t.Context())
+// runRecorder returns a Recorder that runs until stop is called. next waits until all
+// goroutines are idle and returns the reports since the last call of next.
+func runRecorder(t *testing.T) (r *bound.Recorder, next func() []bound.Event, stop func()) {
+	r = bound.NewRecorder()
+	reports := make(chan bound.Event, 10)
+	ctx, stop := context.WithCancel(t.Context())
 	go func() {
-		harness.NoError(t, r.Run(ctx, func(e bound.Event) { *reports = append(*reports, e) }))
+		harness.NoError(t, r.Run(ctx, func(e bound.Event) { reports <- e }))
 	}()
-	synctest.Wait()
-	return r, reports, func() {
-		cancel()
+	return r, func() (events []bound.Event) {
 		synctest.Wait()
-	}
+		for len(reports) > 0 {
+			events = append(events, <-reports)
+		}
+		return events
+	}, stop
 }
 
 func TestReportsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, got, stop := runRecorder(t)
+		r, next, stop := runRecorder(t)
 		defer stop()
 		r.Hit(bound.ControlFrames, "a")
 		r.Hit(bound.HeaderBlock, "b")
-		synctest.Wait()
+		harness.Equal(t, next(), []bound.Event{
+			{Name: bound.ControlFrames, Peer: "a", Count: 1},
+			{Name: bound.HeaderBlock, Peer: "b", Count: 1},
+		}, "first reports")
 		time.Sleep(20 * time.Second)
 		r.Hit(bound.ControlFrames, "c")
 		time.Sleep(40*time.Second - time.Nanosecond)
 		r.Hit(bound.ControlFrames, "d")
-		synctest.Wait()
-		want := []bound.Event{
-			{Name: bound.ControlFrames, Peer: "a", Count: 1},
-			{Name: bound.HeaderBlock, Peer: "b", Count: 1},
-		}
-		harness.Equal(t, *got, want, "reports after 60 s")
-		time.Sleep(2 * time.Nanosecond)
-		synctest.Wait()
-		want = append(want, bound.Event{Name: bound.ControlFrames, Peer: "d", Count: 2})
-		harness.Equal(t, *got, want, "reports after more than 60 s")
+		harness.Equal(t, next(), nil, "reports before the minute ends")
+		time.Sleep(time.Nanosecond)
+		harness.Equal(t, next(), []bound.Event{{Name: bound.ControlFrames, Peer: "d", Count: 2}}, "reports after a minute")
 		time.Sleep(time.Hour)
 		r.Hit(bound.ControlFrames, "e")
-		synctest.Wait()
-		want = append(want, bound.Event{Name: bound.ControlFrames, Peer: "e", Count: 1})
-		harness.Equal(t, *got, want, "reports after an hour")
+		harness.Equal(t, next(), []bound.Event{{Name: bound.ControlFrames, Peer: "e", Count: 1}}, "reports after an hour")
 	})
 }
 
 func TestRemainingEventsAreReportedAtEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, got, stop := runRecorder(t)
+		r, next, stop := runRecorder(t)
 		r.Hit(bound.ControlFrames, "a")
-		synctest.Wait()
+		harness.Equal(t, next(), []bound.Event{{Name: bound.ControlFrames, Peer: "a", Count: 1}}, "first report")
 		r.Hit(bound.ControlFrames, "b")
+		harness.Equal(t, next(), nil, "reports before the end")
 		stop()
-		harness.Equal(t, *got, []bound.Event{
-			{Name: bound.ControlFrames, Peer: "a", Count: 1},
-			{Name: bound.ControlFrames, Peer: "b", Count: 1},
-		}, "reports")
+		harness.Equal(t, next(), []bound.Event{{Name: bound.ControlFrames, Peer: "b", Count: 1}}, "reports at the end")
 	})
 }
 

@@ -1,6 +1,7 @@
 package http2_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -106,11 +107,18 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 			_ = s.WriteRSTStream(s.id, xhttp2.ErrCodeEnhanceYourCalm)
 		}, "200 []\nbody \"\" reset ENHANCE_YOUR_CALM"},
 		"content after many informational responses": {"GET", func(s *appStream) {
-			for range 200 {
-				s.respond(false, ":status", "103")
+			// One write, so that the content arrives before the response is rejected.
+			var out bytes.Buffer
+			f := xhttp2.NewFramer(&out, nil)
+			respond := func(status string) {
+				_ = f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: s.id, BlockFragment: s.Block(":status", status), EndHeaders: true})
 			}
-			s.respond(false, ":status", "200")
-			_ = s.WriteData(s.id, true, []byte("abc"))
+			for range 200 {
+				respond("103")
+			}
+			respond("200")
+			_ = f.WriteData(s.id, true, []byte("abc"))
+			_, _ = s.Write(out.Bytes())
 		}, strings.Repeat("103 []\n", 100) + "502 "},
 		"many informational responses": {"GET", func(s *appStream) {
 			for range 200 {
