@@ -36,8 +36,8 @@ const (
 	// no response. The server of Go closes the connection if its handlers still run for all
 	// streams and four times as many requests wait for one of them.
 	stuckFactor = 4
-	// recentTime is the time for which a server may continue to work on a request whose stream
-	// was reset. The server of Go counts such work against its limit.
+	// recentTime is the time for which a server may continue to process a request after its
+	// stream was reset. Go's server counts such requests against its limit.
 	recentTime = 10 * time.Second
 )
 

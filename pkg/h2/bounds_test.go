@@ -15,7 +15,7 @@ import (
 
 // TestFloodsEndTheConnection contains the attacks. The heaviest legitimate peer is grpc-go,
 // which sends a PING and two WINDOW_UPDATE frames for each message. This peer sends ten times
-// as many, and more of them than the bound allows without useful work.
+// as many frames. Without useful work, the bound would close the connection.
 func TestControlFramesForContentPass(t *testing.T) {
 	const messages = 1000
 	p := connect(t, serverConfig())
@@ -61,8 +61,8 @@ func TestWindowUpdatesAfterResponsesPass(t *testing.T) {
 	p.alive()
 }
 
-// RFC 9113 section 5.1.2: streams that have ended in both directions do not count, even if
-// their requests are still being served.
+// A stream that has ended in both directions does not count (RFC 9113 section 5.1.2), even if
+// the request is still being served.
 func TestEndedStreamsDoNotCountAgainstTheLimit(t *testing.T) {
 	config := serverConfig()
 	config.MaxStreams = 2

@@ -27,22 +27,22 @@ const (
 	lookTime = stallTime / 5
 )
 
-// handshake is one that goes on, or waits for its turn.
+// handshake is a TLS handshake in progress or in the queue.
 type handshake struct {
 	conn    *Conn
-	allowed int         // bytes that it may still take
-	heard   atomic.Bool // a byte of it has arrived
+	allowed int         // remaining number of bytes that the handshake can receive
+	heard   atomic.Bool // the first byte was received
 
-	extendable int          // bytes that it can still take from handshakes.extra
-	extended   int          // bytes that it has taken from there
-	since      atomic.Int64 // when it began to wait for its client, nanoseconds since 1970; 0: it does not wait
-	waited     atomic.Int64 // before that for the same flight, nanoseconds
+	extendable int          // remaining number of bytes that the handshake can take from handshakes.extra
+	extended   int          // number of bytes taken from handshakes.extra
+	since      atomic.Int64 // start of the wait for the client, in nanoseconds since 1970; 0 if the handshake is not waiting
+	waited     atomic.Int64 // earlier wait for the same flight, in nanoseconds
 
-	// Of the queue; guarded by handshakes.mu.
-	stalled bool          // true after the connection was closed by endStalled
-	turn    chan struct{} // closed when it may go on
+	// The following fields belong to the queue and are guarded by handshakes.mu.
+	stalled bool          // the connection was closed by endStalled
+	turn    chan struct{} // closed when the handshake can start
 	client  *client
-	element *list.Element // of client.waiting; nil: it does not wait for its turn any more
+	element *list.Element // element of client.waiting; nil if the handshake is not queued
 }
 
 // await notes that the client is waited for; flight: for its next flight, because it

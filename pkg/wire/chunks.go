@@ -16,8 +16,8 @@ type Chunks struct {
 	// Reset keeps it.
 	MaxTrailer int
 
-	left   int64 // of the chunk's size while its line is read, then of its data
-	digits int   // of the size
+	left   int64 // remaining bytes of the chunk, or its size while the size is being parsed
+	digits int   // number of digits of the size
 	excess int64 // extension bytes beyond the data so far
 
 	// Lenient accepts blanks after a chunk size and at the end of its line, and empty
@@ -170,9 +170,9 @@ func (c *Chunks) step(b byte) chunkState {
 	return c.state
 }
 
-// extension takes one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ), the
-// value a token or a quoted string (RFC 9112 7.1.1), of which we take no blank
-// before the first ";" nor behind the last value unless c is Lenient.
+// extension parses one byte of *( BWS ";" BWS name [ BWS "=" BWS value ] ). The value is a
+// token or a quoted string (RFC 9112 section 7.1.1). Unless c is Lenient, a blank before the
+// first ";" or after the last value is an error.
 //
 //nolint:funlen,gocognit // a table of states and bytes
 func (c *Chunks) extension(b byte) chunkState {
