@@ -45,6 +45,29 @@ func TestAppResetIsForwarded(t *testing.T) {
 	}
 }
 
+// A CANCEL after the deadline of the client is not a failure of the user container.
+func TestAppCancelAfterGRPCTimeoutIsClientGone(t *testing.T) {
+	for _, c := range []struct {
+		timeout string
+		code    xhttp2.ErrCode
+		want    queue.Reason
+	}{
+		{"1n", xhttp2.ErrCodeCancel, queue.ClientGone},
+		{"8H", xhttp2.ErrCodeCancel, queue.AppReset},
+		{"1n", xhttp2.ErrCodeInternal, queue.AppReset},
+	} {
+		t.Run(fmt.Sprint(c.timeout, " ", c.code), func(t *testing.T) {
+			a := newFrameApp(t, func(s *appStream) { _ = s.WriteRSTStream(s.id, c.code) })
+			cl := connect(t, a.proxy)
+			got := cl.receive(cl.send(request("POST", "/", [2]string{"content-type", "application/grpc"}, [2]string{"grpc-timeout", c.timeout})))
+			harness.Equal(t, got, fmt.Sprintf("\nbody \"\" reset %v", c.code), "response")
+			o := harness.Receive(t, a.observations, "observation")
+			harness.Equal(t, o.Reason, c.want, "reason")
+			harness.Equal(t, o.Status, c.want.Status(), "status in the log")
+		})
+	}
+}
+
 // An informational response does not begin the response (RFC 9110 section 15.2).
 func TestAppResetAfterInterimResponseIsForwarded(t *testing.T) {
 	a := newFrameApp(t, func(s *appStream) {

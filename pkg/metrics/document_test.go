@@ -133,7 +133,7 @@ var blame = map[string]string{
 	"app-reset":              "The user container's: it broke the connection off. Crash, out of memory, or its own timeout.",
 	"app-garbage":            "The user container's: what it sent is not HTTP.",
 	"bad-request":            "The client's: what it sent is not HTTP, or its body is over the limit.",
-	"client-gone":            "The client's: it hung up before it had its answer. Often because that took too long.",
+	"client-gone":            "The client's: it closed the connection or the stream before the response was complete, or the `grpc-timeout` of its call expired.",
 	"other":                  "A defect of this program: the list of reasons is out of date.",
 }
 

@@ -98,8 +98,19 @@ func answerFor(o *Observation, x Exchange) Answer {
 	return Answer{Status: r.status, Body: r.body, Reason: reason, GRPC: -1}
 }
 
-// grpcDeadlineExceeded is the gRPC status DEADLINE_EXCEEDED.
-const grpcDeadlineExceeded = 4
+// canceledAtDeadline reports whether the user container canceled a gRPC call because the
+// timeout of the client expired. Servers such as grpc-go then reset the stream with CANCEL,
+// often before the RST_STREAM of the client arrives.
+func canceledAtDeadline(o *Observation, x Exchange) bool {
+	return o.GRPC == grpcCancelled && IsGRPC(x.Header(header.ContentType)) &&
+		grpcExpired(x.Header(header.GRPCTimeout), time.Since(o.Start))
+}
+
+// gRPC status codes.
+const (
+	grpcCancelled        = 1
+	grpcDeadlineExceeded = 4
+)
 
 // grpcUnits are the units of grpc-timeout (gRPC's PROTOCOL-HTTP2, section "Requests").
 var grpcUnits = map[byte]time.Duration{

@@ -112,6 +112,12 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if o.Reason != OK && !o.Begun {
 		finish(x, o)
 	}
+	if o.Reason == AppReset && canceledAtDeadline(o, x) {
+		o.Reason = ClientGone
+		if o.Reset && !o.Begun {
+			o.Status = ClientGone.Status()
+		}
+	}
 	o.End, o.Phase = time.Now(), state.Phase()
 	p.Observe(o)
 	if state.trace != nil {
