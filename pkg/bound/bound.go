@@ -77,7 +77,7 @@ var bounds = [NumNames]struct {
 	SendTimeout: {"send-timeout", Connection,
 		"The client did not read the response in time. Check the network or increase SEND_TIMEOUT."},
 	SilentConnection: {"silent-connection", Connection,
-		"The client did not send a request on a new connection. This is expected for connections that are not used."},
+		"The client did not send a byte on a new connection. This is expected for connections that are not used."},
 	HeaderTimeout: {"header-timeout", Connection,
 		"The client did not send a complete header in time. Check the network or increase HEADER_TIMEOUT."},
 	HeaderSection: {"header-section", Request,

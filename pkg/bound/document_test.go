@@ -90,7 +90,7 @@ var proofs = [bound.NumNames]proof{
 	},
 	bound.ConcurrentStreams: {
 		limit:      "250, advertised in SETTINGS",
-		attack:     "many streams on one connection, rapid reset (CVE-2023-44487)",
+		attack:     "many streams on one connection",
 		peer:       "h2load with 250 streams: clients read the limit",
 		reason:     "Clients read the limit from SETTINGS before they open streams, and use all of it.",
 		attackTest: test{"test/conformance/abuse_h2_test.go", "TestHTTP2FloodsAreBorne"},
