@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestRowsAreComplete(t *testing.T) {
@@ -98,6 +99,35 @@ func TestResultsOfTools(t *testing.T) {
 		if r.Requests != c.requests || !maps.Equal(r.Failures, c.failures) {
 			t.Errorf("%s: got %d requests and %v, want %d and %v", name, r.Requests, r.Failures, c.requests, c.failures)
 		}
+	}
+}
+
+func TestToolRunsUntilMinimumOfRequests(t *testing.T) {
+	tool := filepath.Join(t.TempDir(), "h2load")
+	script := "#!/bin/sh\necho 'requests: 100 total, 100 started, 100 done, 93 succeeded, 7 failed, 0 errored, 0 timeout'\nexit 1\n"
+	if err := os.WriteFile(tool, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l := &load{options: options{requests: 250, command: []string{tool}}, started: time.Now()}
+	if err := runTool(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := l.tally.r.Failures["h2load: failed"], 21; l.tally.requests() != 300 || got != want {
+		t.Errorf("got %d requests and %d failures, want 300 and %d", l.tally.requests(), got, want)
+	}
+}
+
+func TestToolWithoutRequestsEndsLoad(t *testing.T) {
+	tool := filepath.Join(t.TempDir(), "wrk")
+	if err := os.WriteFile(tool, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l := &load{options: options{requests: 1, command: []string{tool}}, started: time.Now()}
+	if err := runTool(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.tally.r.failures(); got != 1 {
+		t.Errorf("got %d failures, want 1", got)
 	}
 }
 

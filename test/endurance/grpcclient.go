@@ -38,6 +38,7 @@ func loads() map[string]func(context.Context, *load) error {
 		"http-get":       httpLoad(getRequest),
 		"http-post":      httpLoad(postRequest),
 		"connect":        runConnect,
+		"repeat":         runTool,
 	}
 }
 

@@ -35,6 +35,7 @@ type options struct {
 	gzip     bool          // messages are compressed
 	late     time.Duration // time between the header of a response and the first read of its content
 	pause    time.Duration // mean time between two calls of a worker; 0 is no delay
+	command  []string      // program with arguments that the load "repeat" runs
 }
 
 func readOptions(name string, args []string) (*options, error) {
@@ -58,7 +59,11 @@ func readOptions(name string, args []string) (*options, error) {
 	f.BoolVar(&o.gzip, "gzip", false, "compress messages")
 	f.DurationVar(&o.late, "late", 0, "time between the header of a response and the first read of its content")
 	f.DurationVar(&o.pause, "pause", 0, "mean time between two calls")
-	return o, f.Parse(args)
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	o.command = f.Args()
+	return o, nil
 }
 
 // A load is a running client load.

@@ -102,21 +102,21 @@ func gridRows() []row {
 	var all []row
 	for _, c := range [][2]int{{1, 1}, {1, 10}, {1, 100}, {10, 10}, {100, 10}, {500, 2}} {
 		args := []string{fmt.Sprintf("-c%d", c[0]), fmt.Sprintf("-m%d", c[1])}
-		nginxArgs := args
+		nginxArgs, nginxRequests := args, manyRequests
 		if c == [2]int{1, 1} {
 			// nginx sends the header and the content in two segments, and TCP delays the
 			// second one by 40 ms if the connection is otherwise idle.
-			nginxArgs = append(nginxArgs, "-n300")
+			nginxArgs, nginxRequests = append(nginxArgs, "-n100"), fewRequests
 		}
 		all = append(all,
 			row{name: fmt.Sprintf("h2load %d x %d, net/http with HTTP/2", c[0], c[1]), app: httpApp(), h2: true, requests: manyRequests,
 				loads: []program{h2load("/?size=100", args...)}},
-			row{name: fmt.Sprintf("h2load %d x %d, nginx with HTTP/1.1", c[0], c[1]), app: nginxApp(), second: true, requests: manyRequests,
+			row{name: fmt.Sprintf("h2load %d x %d, nginx with HTTP/1.1", c[0], c[1]), app: nginxApp(), second: true, requests: nginxRequests,
 				loads: []program{h2load("/small", nginxArgs...)}})
 	}
 	return append(all,
 		row{name: "h2load 4 x 16, nginx with HTTP/1.1, 1 MB", app: nginxApp(), second: true,
-			loads: []program{{"h2load", "-t1", "-n2000", "-c4", "-m16", "http://{{.Target}}/large"}}})
+			loads: []program{h2load("/large", "-n2000", "-c4", "-m16")}})
 }
 
 // nginxApp is nginx with static files. Its first address is the address for HTTP/1.1,
@@ -171,8 +171,8 @@ func clientRows() []row {
 	http1Server := func(keepAlive int) program { return node("http1-server.js", "{{.AppPort}}", fmt.Sprint(keepAlive)) }
 	http2Server := node("http2-server.js", "{{.AppPort}}")
 	curl := func(version string) program {
-		return program{"curl", "-s", "-k", "-Z", "--parallel-max", "100", version, "-m", "30", "-o", "/dev/null",
-			"-w", `transfer %{http_code} %{size_download} %{exitcode}\n`, "{{.Scheme}}://{{.Target}}/?size=1000&n=[1-5000]"}
+		return toolLoad("curl", "-s", "-k", "-Z", "--parallel-max", "100", version, "-m", "30", "-o", "/dev/null",
+			"-w", `transfer %{http_code} %{size_download} %{exitcode}\n`, "{{.Scheme}}://{{.Target}}/?size=1000&n=[1-5000]")
 	}
 	all := []row{
 		{name: "Node http on both sides", app: http1Server(5000),
@@ -181,8 +181,8 @@ func clientRows() []row {
 			loads: []program{nodeLoad("http2-client.js", "--workers=32", "--size=10000")}},
 		{name: "Node http2 client that cancels, net/http server", app: httpApp(), h2: true,
 			loads: []program{nodeLoad("http2-client.js", "--workers=16", "--size=100000", "--cancel=4")}},
-		{name: "curl -Z, HTTP/1.1", app: httpApp("-http1"), loads: []program{curl("--http1.1")}},
-		{name: "curl -Z, HTTP/2 over TLS", app: httpApp(), h2: true, tls: true, loads: []program{curl("--http2")}},
+		{name: "curl -Z, HTTP/1.1", app: httpApp("-http1"), requests: manyRequests, loads: []program{curl("--http1.1")}},
+		{name: "curl -Z, HTTP/2 over TLS", app: httpApp(), h2: true, tls: true, requests: manyRequests, loads: []program{curl("--http2")}},
 		{name: "wrk, 64 connections, net/http", app: httpApp("-http1"), requests: manyRequests,
 			loads: []program{{"wrk", "-t1", "-c64", "-d{{.Seconds}}s", "--timeout", "30s", "http://{{.Target}}/?size=1000"}}},
 		{name: "wrk, 64 connections, nginx", app: nginxApp(), requests: manyRequests,

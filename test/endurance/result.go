@@ -106,6 +106,13 @@ func (t *tally) failed(kind string) {
 	t.r.fail(plain(kind), 1)
 }
 
+// add adds the counts of a result.
+func (t *tally) add(part *result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.r.add(part)
+}
+
 func (t *tally) requests() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -43,10 +43,15 @@ func goLoad(name string, args ...string) program {
 		"-seconds={{.Seconds}}", "-requests={{.Requests}}"}, args...)
 }
 
+// toolLoad repeats a load generator that sends a fixed number of requests.
+func toolLoad(command ...string) program {
+	return append(append(goLoad("repeat"), "--"), command...)
+}
+
 // h2load sends requests with HTTP/2 to a path.
 func h2load(path string, args ...string) program {
-	c := append(program{"h2load", "-t1", "-n{{.Count}}"}, args...)
-	return append(c, "{{.Scheme}}://{{.Target}}"+path)
+	c := append([]string{"h2load", "-t1", "-n{{.Count}}"}, args...)
+	return toolLoad(append(c, "{{.Scheme}}://{{.Target}}"+path)...)
 }
 
 // node runs a script of the folder peers.

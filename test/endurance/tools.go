@@ -3,13 +3,50 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 )
+
+// runTool runs a load generator repeatedly until the load ends, and adds up the results. Each
+// run sends a fixed number of requests, so that the number of failed requests is exact.
+func runTool(ctx context.Context, l *load) error {
+	if len(l.command) == 0 {
+		return errors.New("no command")
+	}
+	path, err := findProgram(l.command[0])
+	if err != nil {
+		return err
+	}
+	for l.more() && ctx.Err() == nil {
+		c := exec.CommandContext(ctx, path, l.command[1:]...)
+		c.Stderr = os.Stderr
+		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		// The exit status is an error if any request failed, and the text contains the number.
+		text, err := c.Output()
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			return fmt.Errorf("run %s: %w", path, err)
+		}
+		part, err := parseResult(path, string(text))
+		if err != nil {
+			return err
+		}
+		l.tally.add(part)
+		if part.Requests == 0 {
+			return nil
+		}
+	}
+	return nil
+}
 
 // parseResult returns the result that a client load printed. The peers of this project
 // print JSON. Each other program has its own format.
