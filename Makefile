@@ -104,7 +104,7 @@ interop: ## Run gRPC's interoperability cases through the sidecar, plain, over T
 
 # An hour. -write in ARGS writes the table of docs/reliability.md.
 endurance: ## Run real peers at full rate, alone, through the sidecar and through HAProxy; Debian. ARGS='-run REGEXP -seconds 5', QUEUE_PROXY=path.
-	test/endurance/setup
+	test/endurance/setup $(if $(filter -quick,$(ARGS)),quick)
 	@mkdir -p bin
 	$(if $(QUEUE_PROXY),,$(GO_BUILD) -o bin/ ./cmd/queue-proxy)
 	cd test/endurance && $(GO) vet ./... && $(GO) test ./... && $(GO_BUILD) -o $(CURDIR)/bin/endurance .

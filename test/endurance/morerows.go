@@ -2,7 +2,10 @@
 
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // python runs a script of the folder peers.
 func python(script string, args ...string) program {
@@ -11,7 +14,21 @@ func python(script string, args ...string) program {
 
 // nodeLoad is a client script of the folder peers.
 func nodeLoad(script string, args ...string) program {
-	return node(script, append([]string{"--target={{.Target}}", "--seconds={{.Seconds}}"}, args...)...)
+	return node(script, append([]string{"--target={{.Target}}", "--seconds={{.Seconds}}", "--requests={{.Requests}}"}, args...)...)
+}
+
+// grpcJava runs the client of grpc-java. Java compiles the file when it starts.
+func grpcJava(args ...string) program {
+	var jars []string
+	for _, name := range []string{
+		"grpc-api", "grpc-context", "grpc-core", "grpc-netty", "guava", "perfmark-api", "netty-buffer", "netty-codec",
+		"netty-codec-http", "netty-codec-http2", "netty-codec-socks", "netty-common", "netty-handler", "netty-handler-proxy",
+		"netty-resolver", "netty-transport",
+	} {
+		jars = append(jars, "/usr/share/java/"+name+".jar")
+	}
+	return append(program{"java", "-Xmx1g", "-cp", strings.Join(jars, ":"), "{{.Peers}}/GrpcClient.java",
+		"--target={{.Target}}", "--seconds={{.Seconds}}", "--requests={{.Requests}}"}, args...)
 }
 
 // messageRows returns the rows of grpc-go with all kinds of messages.
@@ -73,7 +90,7 @@ func languageRows() []row {
 		return []program{goLoad("connect", "-path="+protocol, "-conns=4", "-streams=8", "-count=5")}
 	}
 	return []row{
-		{name: "grpc-js on both sides", app: nodeServer, h2: true, quick: true, loads: []program{nodeClient}},
+		{name: "grpc-js on both sides", app: nodeServer, h2: true, loads: []program{nodeClient}},
 		{name: "grpc-js client, grpc-go server", app: goServer, h2: true, loads: []program{nodeClient}},
 		{name: "grpc-go client, grpc-js server", app: nodeServer, h2: true,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},
@@ -87,6 +104,10 @@ func languageRows() []row {
 		{name: "Python grpcio deadlines of 2 ms", app: goServer, h2: true, loads: pythonClient("0.002")},
 		{name: "grpc-go client, Python grpcio server", app: pythonServer, h2: true,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},
+		{name: "grpc-java client, grpc-go server", app: goServer, h2: true, requests: manyRequests,
+			loads: []program{grpcJava("--workers=32", "--size=1000")}},
+		{name: "grpc-java client, messages of 1 MB", app: goServer, h2: true,
+			loads: []program{grpcJava("--workers=4", "--size=1000000")}},
 		{name: "connect-go, gRPC", app: connectApp, h2: true, loads: connect("grpc")},
 		{name: "connect-go, gRPC-Web", app: connectApp, h2: true, loads: connect("grpcweb")},
 		{name: "connect-go, Connect", app: connectApp, h2: true, loads: connect("connect")},
@@ -187,7 +208,7 @@ func clientRows() []row {
 			loads: []program{{"wrk", "-t1", "-c64", "-d{{.Seconds}}s", "--timeout", "30s", "http://{{.Target}}/?size=1000"}}},
 		{name: "wrk, 64 connections, nginx", app: nginxApp(), requests: manyRequests,
 			loads: []program{{"wrk", "-t1", "-c64", "-d{{.Seconds}}s", "--timeout", "30s", "http://{{.Target}}/medium"}}},
-		{name: "WebSockets of the package ws", app: node("websocket-server.js", "{{.AppPort}}"), quick: true,
+		{name: "WebSockets of the package ws", app: node("websocket-server.js", "{{.AppPort}}"),
 			loads: []program{nodeLoad("websocket-client.js", "--workers=16")}},
 	}
 	for _, seconds := range []int{1, 5} {
@@ -197,6 +218,20 @@ func clientRows() []row {
 		}
 	}
 	return all
+}
+
+// chromiumRows returns the rows of Chromium with HTTP/2 over TLS. A proxy connects to the
+// application with HTTP/1.1.
+func chromiumRows() []row {
+	app := node("chromium-server.js", "{{.AppPort}}", "{{.AppTLSPort}}", "{{.Cert}}", "{{.Key}}")
+	load := func(mode string) []program {
+		return []program{nodeLoad("chromium-client.js", "--ca={{.CA}}", "--mode="+mode)}
+	}
+	return []row{
+		{name: "Chromium, pages with 200 files", app: app, tls: true, loads: load("files")},
+		{name: "Chromium, server-sent events", app: app, tls: true, loads: load("events")},
+		{name: "Chromium, WebSockets over HTTP/2", app: app, tls: true, loads: load("websocket")},
+	}
 }
 
 // hourRows returns the row of -hour: 2000 calls per second, of which a quarter is canceled.

@@ -83,8 +83,8 @@ func port(address string) string {
 // AppPort returns the port of the application.
 func (p *place) AppPort() string { return port(p.App) }
 
-// TargetPort returns the port to which the clients connect.
-func (p *place) TargetPort() string { return port(p.Target) }
+// AppTLSPort returns the port of the second address of the application.
+func (p *place) AppTLSPort() string { return port(p.AppTLS) }
 
 // Count returns the number of requests of a load whose duration cannot be set.
 func (p *place) Count() int {

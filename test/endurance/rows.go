@@ -68,7 +68,7 @@ func httpApp(args ...string) program {
 func rows() []row {
 	var all []row
 	for _, part := range [][]row{grpcRows(), boundaryRows(), cancellationRows(),
-		messageRows(), limitRows(), languageRows(), gridRows(), bodyRows(), serverRows(), clientRows(), hourRows()} {
+		messageRows(), limitRows(), languageRows(), gridRows(), bodyRows(), serverRows(), clientRows(), chromiumRows(), hourRows()} {
 		all = append(all, part...)
 	}
 	return all

@@ -1,16 +1,16 @@
 // Client of grpc-js: unary calls, and a short bidirectional stream every tenth call. Every
 // eighth call is canceled.
-// Usage: grpc-client.js --target=HOST:PORT --seconds=N --workers=N --size=BYTES
+// Usage: grpc-client.js --target=HOST:PORT --seconds=N --requests=N --workers=N --size=BYTES
 'use strict'
 const grpc = require('@grpc/grpc-js')
 const { crc32 } = require('./crc.js')
 const { Load, content, options } = require('./tally.js')
 
-const { target, seconds, workers, size } = options()
+const { target, seconds, requests, workers, size } = options()
 const client = new grpc.Client(target, grpc.credentials.createInsecure(), {
   'grpc.max_receive_message_length': 1 << 24, 'grpc.enable_retries': 0
 })
-const load = new Load(Number(seconds))
+const load = new Load(Number(seconds), Number(requests))
 const same = (b) => b
 const deadline = () => ({ deadline: Date.now() + 30000 })
 const wantTrailer = (status, b) => {

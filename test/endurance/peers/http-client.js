@@ -1,13 +1,13 @@
 // HTTP/1.1 client of Node with kept connections. Every second request is a POST.
-// Usage: http-client.js --target=HOST:PORT --seconds=N --workers=N --size=BYTES
+// Usage: http-client.js --target=HOST:PORT --seconds=N --requests=N --workers=N --size=BYTES
 'use strict'
 const http = require('node:http')
 const { crc32 } = require('./crc.js')
 const { Load, content, options } = require('./tally.js')
 
-const { target, seconds, workers, size } = options()
+const { target, seconds, requests, workers, size } = options()
 const agent = new http.Agent({ keepAlive: true, maxSockets: Number(workers) })
-const load = new Load(Number(seconds))
+const load = new Load(Number(seconds), Number(requests))
 
 // send makes one request and returns the status, the field Proxy-Status and the content.
 const send = (method, path, body) => new Promise((resolve, reject) => {

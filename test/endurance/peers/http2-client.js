@@ -1,11 +1,11 @@
 // HTTP/2 client of Node with one connection. Every fourth stream is canceled.
-// Usage: http2-client.js --target=HOST:PORT --seconds=N --workers=N --size=BYTES --cancel=N
+// Usage: http2-client.js --target=HOST:PORT --seconds=N --requests=N --workers=N --size=BYTES --cancel=N
 'use strict'
 const http2 = require('node:http2')
 const { Load, options } = require('./tally.js')
 
-const { target, seconds, workers, size, cancel } = options()
-const load = new Load(Number(seconds))
+const { target, seconds, requests, workers, size, cancel } = options()
+const load = new Load(Number(seconds), Number(requests))
 let session
 
 // connection returns the connection, and opens another one if the last one is closed.

@@ -7,15 +7,21 @@ exports.options = () => Object.fromEntries(process.argv.slice(2).map((text) => {
   return [name, value.join('=')]
 }))
 
-// Load repeats a call with a number of workers for a number of seconds, and counts the
-// results. The call returns the bytes of content, or throws an error.
+// longest bounds a load that does not reach its minimum number of requests, in milliseconds.
+const longest = 120000
+
+// Load repeats a call with a number of workers for a number of seconds, and until it has made
+// the minimum number of requests, and counts the results. The call returns the bytes of
+// content, or throws an error.
 exports.Load = class {
-  constructor (seconds) {
+  constructor (seconds, requests = 0) {
     this.end = Date.now() + 1000 * seconds
+    this.last = Date.now() + longest
+    this.requests = requests
     this.result = { requests: 0, bytes: 0, failures: {} }
   }
 
-  more () { return Date.now() < this.end }
+  more () { return Date.now() < this.end || (this.result.requests < this.requests && Date.now() < this.last) }
 
   ok (bytes) {
     this.result.requests++

@@ -1,13 +1,13 @@
 // WebSocket client of the package ws. Messages are up to 64 KB, partly compressed and
 // partly fragmented. Every connection closes after 100 messages with a status code.
-// Usage: websocket-client.js --target=HOST:PORT --seconds=N --workers=N
+// Usage: websocket-client.js --target=HOST:PORT --seconds=N --requests=N --workers=N
 'use strict'
 const { once } = require('node:events')
 const { WebSocket } = require('ws')
 const { Load, content, options } = require('./tally.js')
 
-const { target, seconds, workers } = options()
-const load = new Load(Number(seconds))
+const { target, seconds, requests, workers } = options()
+const load = new Load(Number(seconds), Number(requests))
 
 // send sends one message, in three fragments if n is odd.
 const send = (socket, body, n) => {

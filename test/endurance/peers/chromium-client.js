@@ -1,0 +1,112 @@
+// Chromium as a client: it loads a page of chromium-server.js again and again over HTTP/2.
+// The modes are "files", "events" and "websocket".
+// Usage: chromium-client.js --target=HOST:PORT --ca=FILE --seconds=N --requests=N --mode=MODE
+'use strict'
+const { spawn } = require('node:child_process')
+const crypto = require('node:crypto')
+const fs = require('node:fs')
+const path = require('node:path')
+const { Load, options } = require('./tally.js')
+
+const { target, ca, seconds, requests, mode } = options()
+const load = new Load(Number(seconds), Number(requests))
+const patience = 30000 // milliseconds until a command or a page fails
+
+// publicKey returns the hash of the public key, which Chromium accepts without a CA.
+const publicKey = () => {
+  const key = crypto.createPublicKey(fs.readFileSync(ca)).export({ type: 'spki', format: 'der' })
+  return crypto.createHash('sha256').update(key).digest('base64')
+}
+
+// A Browser runs Chromium with a pipe for the Chrome DevTools Protocol. Messages are JSON,
+// each one followed by a zero byte.
+class Browser {
+  constructor () {
+    const program = ['/usr/bin/chromium', '/usr/bin/google-chrome'].find((name) => fs.existsSync(name))
+    this.process = spawn(program, ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
+      '--disable-dev-shm-usage', '--disable-background-networking', '--disable-component-update', '--disable-sync',
+      '--user-data-dir=' + path.resolve('chromium'), '--ignore-certificate-errors-spki-list=' + publicKey(),
+      '--remote-debugging-pipe', 'about:blank'], { stdio: ['ignore', 'ignore', 'inherit', 'pipe', 'pipe'] })
+    this.calls = new Map()
+    this.listeners = new Map()
+    let text = ''
+    this.process.stdio[4].setEncoding('utf8').on('data', (piece) => {
+      const messages = (text + piece).split('\0')
+      text = messages.pop()
+      for (const message of messages) this.receive(JSON.parse(message))
+    })
+  }
+
+  receive ({ id, method, params, result, error }) {
+    this.listeners.get(method)?.(params)
+    const call = this.calls.get(id)
+    this.calls.delete(id)
+    if (error) call?.reject(new Error(error.message))
+    else call?.resolve(result)
+  }
+
+  // send sends a command, and returns its result.
+  send (method, params = {}) {
+    const id = (this.last ?? 0) + 1
+    this.last = id
+    this.process.stdio[3].write(JSON.stringify({ id, method, params, sessionId: this.session }) + '\0')
+    return new Promise((resolve, reject) => {
+      this.calls.set(id, { resolve, reject })
+      setTimeout(() => { if (this.calls.has(id)) reject(new Error(`no result of ${method} in ${patience} ms`)) }, patience).unref()
+    })
+  }
+
+  on (method, listener) { this.listeners.set(method, listener) }
+
+  async open () {
+    const { targetInfos } = await this.send('Target.getTargets')
+    const { targetId } = targetInfos.find((t) => t.type === 'page') ?? await this.send('Target.createTarget', { url: 'about:blank' })
+    const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true })
+    this.session = sessionId
+    await this.send('Page.enable')
+    await this.send('Network.enable')
+  }
+}
+
+// connections returns the number of TCP connections to the target (proc_pid_net(5)).
+const connections = () => {
+  const port = Number(target.split(':')[1]).toString(16).toUpperCase().padStart(4, '0')
+  return fs.readFileSync('/proc/self/net/tcp', 'utf8').split('\n')
+    .map((line) => line.trim().split(/\s+/)).filter((fields) => fields[2]?.endsWith(':' + port) && fields[3] === '01').length
+}
+
+const run = async () => {
+  const browser = new Browser()
+  await browser.open()
+  browser.on('Network.responseReceived', ({ response }) => {
+    if (response.protocol !== 'h2') load.failed(`protocol ${response.protocol}`)
+    if (response.status >= 300) load.failed(`status ${response.status} [Proxy-Status: ${response.headers['proxy-status']}]`)
+    load.result.bytes += response.encodedDataLength
+  })
+  browser.on('Network.dataReceived', ({ dataLength }) => { load.result.bytes += dataLength })
+  browser.on('Network.webSocketFrameReceived', ({ response }) => { load.result.bytes += 2 * response.payloadData.length })
+  browser.on('Network.webSocketFrameError', ({ errorMessage }) => load.failed(errorMessage))
+  browser.on('Network.loadingFailed', ({ errorText, canceled }) => { if (!canceled) load.failed(errorText) })
+
+  // With HTTP/2, all streams and WebSockets share one connection. Chromium opens up to two
+  // connections before it selects the protocol.
+  let most = 0
+  const timer = setInterval(() => { most = Math.max(most, connections()) }, 20)
+  await load.run(1, async (n) => {
+    const loaded = new Promise((resolve) => browser.on('Page.loadEventFired', resolve))
+    const { errorText } = await browser.send('Page.navigate', { url: `https://${target}/page?mode=${mode}&n=${n}` })
+    if (errorText) throw new Error(errorText)
+    await loaded
+    const { result } = await browser.send('Runtime.evaluate', { expression: 'result', awaitPromise: true, returnByValue: true })
+    if (!result.value) throw new Error('no result: ' + (result.description ?? result.type))
+    for (const failure of result.value.failures) load.failed(failure)
+    load.result.requests += result.value.requests
+    return 0
+  })
+  clearInterval(timer)
+  if (most > 2) load.failed(`${most} connections, want HTTP/2 with one connection`)
+  browser.process.kill('SIGKILL')
+  load.print()
+}
+
+run().catch((error) => { console.error(error); process.exit(1) })
