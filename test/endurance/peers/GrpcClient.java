@@ -22,6 +22,7 @@ import java.util.TreeMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.zip.CRC32;
 
 public class GrpcClient {
@@ -192,12 +193,12 @@ public class GrpcClient {
     }
     ManagedChannel channel = NettyChannelBuilder.forTarget(options.get("target")).usePlaintext().disableRetry().build();
     Thread[] threads = new Thread[option("workers")];
+    AtomicInteger next = new AtomicInteger();
     for (int i = 0; i < threads.length; i++) {
-      int worker = i;
       threads[i] = new Thread(() -> {
         try {
-          for (int n = worker; more(); n += threads.length) {
-            exchange(channel, n);
+          while (more()) {
+            exchange(channel, next.getAndIncrement());
           }
         } catch (InterruptedException e) {
           Thread.currentThread().interrupt();
