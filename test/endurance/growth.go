@@ -73,9 +73,9 @@ const (
 	growthCount = 20
 )
 
-// growth returns a description of each gauge that grows, and notes about all gauges. The
+// growth returns a description of each gauge that grows, and the values of all gauges. The
 // first quarter of the samples is the warm-up.
-func (s series) growth() (grown, notes []string) {
+func (s series) growth() (grown, values []string) {
 	const least = 8 // samples
 	for _, name := range growthGauges() {
 		v := s[name]
@@ -86,10 +86,10 @@ func (s series) growth() (grown, notes []string) {
 		quarter := len(v) / 4
 		before, after := slices.Max(v[quarter:2*quarter]), slices.Max(v[len(v)-quarter:])
 		text := fmt.Sprintf("%s: %.0f in the second quarter, %.0f in the last quarter", name, before, after)
-		notes = append(notes, text)
+		values = append(values, text)
 		if after > before*(1+growthShare) && after > before+growthCount {
 			grown = append(grown, name+" grows")
 		}
 	}
-	return grown, notes
+	return grown, values
 }

@@ -35,7 +35,7 @@ func grpcJava(args ...string) program {
 func messageRows() []row {
 	app := goApp("grpc")
 	return []row{
-		{name: "grpc-go unary, 1 x 4", app: app, h2: true, requests: manyRequests, quick: true,
+		{name: "grpc-go unary, 1 x 4", app: app, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-streams=4")}},
 		{name: "grpc-go messages of 16 KB", app: app, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=16000", "-reply=16000")}},
@@ -83,35 +83,35 @@ func languageRows() []row {
 	pythonServer := python("grpc_server.py", "{{.AppPort}}")
 	nodeClient := nodeLoad("grpc-client.js", "--workers=32", "--size=1000")
 	pythonClient := func(deadline string) []program {
-		return []program{python("grpc_client.py", "{{.Target}}", "{{.Seconds}}", "16", "1000", deadline)}
+		return []program{python("grpc_client.py", "{{.Target}}", "{{.Seconds}}", "16", "1000", deadline, "{{.Requests}}")}
 	}
 	connectApp := goApp("connect")
 	connect := func(protocol string) []program {
 		return []program{goLoad("connect", "-path="+protocol, "-conns=4", "-streams=8", "-count=5")}
 	}
 	return []row{
-		{name: "grpc-js on both sides", app: nodeServer, h2: true, loads: []program{nodeClient}},
-		{name: "grpc-js client, grpc-go server", app: goServer, h2: true, loads: []program{nodeClient}},
-		{name: "grpc-go client, grpc-js server", app: nodeServer, h2: true,
+		{name: "grpc-js on both sides", app: nodeServer, h2: true, requests: manyRequests, loads: []program{nodeClient}},
+		{name: "grpc-js client, grpc-go server", app: goServer, h2: true, requests: manyRequests, loads: []program{nodeClient}},
+		{name: "grpc-go client, grpc-js server", app: nodeServer, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},
 		{name: "grpc-js messages of 1 MB", app: nodeServer, h2: true,
 			loads: []program{nodeLoad("grpc-client.js", "--workers=4", "--size=1000000")}},
-		{name: "Python grpcio on both sides", app: pythonServer, h2: true, loads: pythonClient("30")},
-		{name: "Python grpcio client, grpc-go server", app: goServer, h2: true, loads: pythonClient("30")},
+		{name: "Python grpcio on both sides", app: pythonServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
+		{name: "Python grpcio client, grpc-go server", app: goServer, h2: true, requests: manyRequests, loads: pythonClient("30")},
 		// If the deadline of a call expires before the client has sent HEADERS, grpcio 1.51
 		// sends RST_STREAM for the idle stream. This is a connection error (RFC 9113 section
 		// 5.1) that grpc-go ignores. HAProxy does not ignore it.
 		{name: "Python grpcio deadlines of 2 ms", app: goServer, h2: true, loads: pythonClient("0.002")},
-		{name: "grpc-go client, Python grpcio server", app: pythonServer, h2: true,
+		{name: "grpc-go client, Python grpcio server", app: pythonServer, h2: true, requests: manyRequests,
 			loads: []program{goLoad("grpc-unary", "-conns=4", "-streams=8", "-size=1000", "-reply=-1")}},
 		{name: "grpc-java client, grpc-go server", app: goServer, h2: true, requests: manyRequests,
 			loads: []program{grpcJava("--workers=32", "--size=1000")}},
 		{name: "grpc-java client, messages of 1 MB", app: goServer, h2: true,
 			loads: []program{grpcJava("--workers=4", "--size=1000000")}},
-		{name: "connect-go, gRPC", app: connectApp, h2: true, loads: connect("grpc")},
-		{name: "connect-go, gRPC-Web", app: connectApp, h2: true, loads: connect("grpcweb")},
-		{name: "connect-go, Connect", app: connectApp, h2: true, loads: connect("connect")},
-		{name: "connect-go, gRPC over TLS", h2: true, tls: true, loads: connect("grpc"),
+		{name: "connect-go, gRPC", app: connectApp, h2: true, requests: manyRequests, loads: connect("grpc")},
+		{name: "connect-go, gRPC-Web", app: connectApp, h2: true, requests: manyRequests, loads: connect("grpcweb")},
+		{name: "connect-go, Connect", app: connectApp, h2: true, requests: manyRequests, loads: connect("connect")},
+		{name: "connect-go, gRPC over TLS", h2: true, tls: true, requests: manyRequests, loads: connect("grpc"),
 			app: goApp("connect", "-tls={{.AppTLS}}", "-cert={{.Cert}}", "-key={{.Key}}")},
 		{name: "connect-go canceled calls", app: connectApp, h2: true,
 			loads: []program{goLoad("connect", "-path=grpc", "-rate=300", "-cancel=5ms", "-delay=50ms", "-requests=0"), connect("grpc")[0]}},
@@ -182,8 +182,10 @@ func serverRows() []row {
 		{name: "Apache with HTTP/2", app: apache, h2: true, requests: manyRequests, loads: []program{static}},
 		{name: "Apache with HTTP/1.1", app: apache, requests: manyRequests,
 			loads: []program{goLoad("http-get", "-streams=32", "-path=http1:/small")}},
-		{name: "hypercorn with HTTP/2", app: hypercorn, h2: true, loads: []program{goLoad("http-get", "-conns=4", "-streams=8", "-path=/?size=1000")}},
-		{name: "hypercorn with HTTP/1.1", app: hypercorn, loads: []program{goLoad("http-get", "-streams=32", "-path=http1:/?size=1000")}},
+		{name: "hypercorn with HTTP/2", app: hypercorn, h2: true, requests: manyRequests,
+			loads: []program{goLoad("http-get", "-conns=4", "-streams=8", "-path=/?size=1000")}},
+		{name: "hypercorn with HTTP/1.1", app: hypercorn, requests: manyRequests,
+			loads: []program{goLoad("http-get", "-streams=32", "-path=http1:/?size=1000")}},
 	}
 }
 
@@ -196,9 +198,9 @@ func clientRows() []row {
 			"-w", `transfer %{http_code} %{size_download} %{exitcode}\n`, "{{.Scheme}}://{{.Target}}/?size=1000&n=[1-5000]")
 	}
 	all := []row{
-		{name: "Node http on both sides", app: http1Server(5000),
+		{name: "Node http on both sides", app: http1Server(5000), requests: manyRequests,
 			loads: []program{nodeLoad("http-client.js", "--workers=32", "--size=10000")}},
-		{name: "Node http2 on both sides", app: http2Server, h2: true,
+		{name: "Node http2 on both sides", app: http2Server, h2: true, requests: manyRequests,
 			loads: []program{nodeLoad("http2-client.js", "--workers=32", "--size=10000")}},
 		{name: "Node http2 client that cancels, net/http server", app: httpApp(), h2: true,
 			loads: []program{nodeLoad("http2-client.js", "--workers=16", "--size=100000", "--cancel=4")}},

@@ -76,6 +76,9 @@ func (out *outcome) print(name string) {
 	for _, kind := range kinds(out.Failures) {
 		fmt.Printf("  FAILED   %7d  %s\n", out.Failures[kind], kind)
 	}
+	for _, text := range out.gauges {
+		fmt.Printf("  %s\n", text)
+	}
 	if out.failures() > 0 {
 		for _, note := range out.notes {
 			fmt.Printf("    %s\n", note)

@@ -14,6 +14,7 @@ import (
 type outcome struct {
 	result
 	connections int      // highest number of connections to the application
+	gauges      []string // growth of each gauge in the row of -hour
 	notes       []string // counters and output that help to find the cause of failures
 }
 
@@ -81,11 +82,11 @@ const samplesOfHour = 240
 
 // checkGrowth adds a failure for each gauge that grows.
 func (out *outcome) checkGrowth(samples series) {
-	grown, notes := samples.growth()
+	grown, gauges := samples.growth()
 	for _, name := range grown {
 		out.fail(name, 1)
 	}
-	out.notes = append(out.notes, notes...)
+	out.gauges = gauges
 }
 
 // startApplication starts the application of a row, and waits until it listens.

@@ -1,7 +1,7 @@
 """grpcio client: unary calls, a short bidirectional stream every tenth call, and a deadline
 of DEADLINE seconds every eighth call.
 
-Usage: grpc_client.py TARGET SECONDS WORKERS SIZE DEADLINE
+Usage: grpc_client.py TARGET SECONDS WORKERS SIZE DEADLINE REQUESTS
 """
 
 import collections
@@ -17,7 +17,9 @@ import grpc
 target, seconds, workers, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 longest = 30
 deadline = float(sys.argv[5])
+minimum = int(sys.argv[6])
 end = time.monotonic() + seconds
+last = time.monotonic() + 120  # a load without the minimum number of requests ends here
 lock = threading.Lock()
 result = {"requests": 0, "bytes": 0, "expected": collections.Counter(), "failures": collections.Counter()}
 
@@ -56,7 +58,7 @@ def exchange(channel, n):
 
 def work(channel, worker):
     n = worker
-    while time.monotonic() < end:
+    while time.monotonic() < end or (result["requests"] < minimum and time.monotonic() < last):
         try:
             kind = exchange(channel, n)
             count(kind, "expected" if kind == "DEADLINE_EXCEEDED" else "failures")
