@@ -22,7 +22,7 @@ const publicKey = () => {
 // each one followed by a zero byte.
 class Browser {
   constructor () {
-    const program = ['/usr/bin/chromium', '/usr/bin/google-chrome'].find((name) => fs.existsSync(name))
+    const program = ['/usr/bin/google-chrome', '/usr/bin/chromium'].find((name) => fs.existsSync(name))
     this.process = spawn(program, ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
       '--disable-dev-shm-usage', '--disable-background-networking', '--disable-component-update', '--disable-sync',
       '--user-data-dir=' + path.resolve('chromium'), '--ignore-certificate-errors-spki-list=' + publicKey(),
