@@ -107,7 +107,7 @@ endurance: ## Run real peers at full rate, alone, through the sidecar and throug
 	test/endurance/setup $(if $(filter -quick,$(ARGS)),quick)
 	@mkdir -p bin
 	$(if $(QUEUE_PROXY),,$(GO_BUILD) -o bin/ ./cmd/queue-proxy)
-	cd test/endurance && $(GO) vet ./... && $(GO) test ./... && $(GO_BUILD) -o $(CURDIR)/bin/endurance .
+	cd test/endurance && export CGO_ENABLED=0 && $(GO) vet -trimpath ./... && $(GO) test -trimpath ./... && $(GO_BUILD) -o $(CURDIR)/bin/endurance .
 	bin/endurance -sidecar $(or $(QUEUE_PROXY),bin/queue-proxy) $(ARGS)
 
 # Knative's ports are fixed: the tests make a network namespace, for root, or where a

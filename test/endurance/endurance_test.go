@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -38,6 +40,14 @@ func TestRowsAreComplete(t *testing.T) {
 			if len(c) > 2 && c[1] == "client" && loads()[c[2]] == nil {
 				t.Errorf("%s: got the unknown client %s", r.name, c[2])
 			}
+		}
+	}
+}
+
+func TestResetConnectionsDoNotEndPeers(t *testing.T) {
+	for args, want := range map[string]bool{"app http -listen=x": false, "client http-get": false, "-quick": true} {
+		if got := slices.Contains(endSignals(strings.Fields(args)), os.Signal(syscall.SIGPIPE)); got != want {
+			t.Errorf("%s: SIGPIPE ends the program: got %t, want %t", args, got, want)
 		}
 	}
 }

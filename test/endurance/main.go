@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals(os.Args[1:])...)
 	defer stop()
 	err := command(ctx, os.Args[1:])
 	switch {
@@ -33,6 +33,17 @@ func main() {
 		fmt.Fprintln(os.Stderr, "endurance:", err)
 	}
 	os.Exit(1)
+}
+
+// endSignals returns the signals that end the program. The comparison ends if its output is
+// closed. An application or a client load does not, because a write to a connection that the
+// peer has reset causes the same signal.
+func endSignals(args []string) []os.Signal {
+	end := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if len(args) > 1 && (args[0] == "app" || args[0] == "client") {
+		return end
+	}
+	return append(end, syscall.SIGPIPE)
 }
 
 // command runs the subcommand in args: "app" starts an application, "client" starts a
