@@ -41,8 +41,8 @@ func runTool(ctx context.Context, l *load) error {
 			return err
 		}
 		l.tally.add(part)
-		if part.Requests == 0 {
-			return nil
+		if part.failures() >= part.Requests {
+			return nil // the target does not respond
 		}
 	}
 	return nil
