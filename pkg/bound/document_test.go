@@ -310,7 +310,7 @@ var proofs = [bound.NumNames]proof{
 		limit:      "no content",
 		attack:     "content that would be read as the next response",
 		peer:       "an application that responds to HEAD without content (RFC 9110 section 9.3.2)",
-		reason:     "The request succeeds. Only the connection to the user container is not reused.",
+		reason:     "The request succeeds, but the connection to the user container is not reused.",
 		attackTest: test{upstreamTests, "TestHeadResponseWithBodyClosesConnection"},
 		peerTest:   test{upstreamTests, "TestHeadResponseReusesConnection"},
 	},

@@ -101,8 +101,9 @@ func wordOf(err error) wire.Word {
 	return ""
 }
 
-// infoInterval is the interval at which the user container can send informational responses
-// without a limit. In RFC 2518 section 10.1, the interval of 102 (Processing) is 20 seconds.
+// infoInterval is the time after which the user container can send another informational
+// response, in addition to MaxInfos. RFC 2518 section 10.1 suggests 102 (Processing) for
+// requests that take longer than 20 seconds.
 const infoInterval = time.Second
 
 // TooManyInfos reports whether n informational responses to one request exceed the limit, which

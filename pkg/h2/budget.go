@@ -69,15 +69,15 @@ func (c *Conn) refill() error {
 	return nil
 }
 
-// exceeded records that the peer exceeded a bound, under the name for a client or for the
-// user container. It returns the error that closes the connection.
+// exceeded is hitOf for a bound that closes the connection. It returns the error that closes
+// the connection.
 func (c *Conn) exceeded(client, app bound.Name, text string) error {
 	c.hitOf(client, app)
 	return fail(EnhanceYourCalm, text)
 }
 
-// hitOf records that a bound acted on the peer, under the name for a client or for the user
-// container.
+// hitOf records that the peer exceeded a bound. client and app are the names of the bound for
+// a client and for the user container.
 func (c *Conn) hitOf(client, app bound.Name) {
 	if c.config.Client {
 		c.Hit(app)

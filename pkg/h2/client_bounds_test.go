@@ -54,8 +54,8 @@ func headerFrames(id uint32, block []byte) (frames []byte) {
 // long returns a value of n bytes, for which HPACK has no shorter code.
 func long(n int) string { return strings.Repeat("~", n) }
 
-// stopReading makes the peer stop reading, and returns when the buffers of the kernel are full.
-// Before, replies are written immediately. o is a stream on which the peer accepts content.
+// stopReading makes the peer stop reading, and returns when the socket buffers are full, so that
+// no reply can be written. The flow-control window of o must allow DATA frames.
 func (p *peer) stopReading(o *owner) {
 	p.Helper()
 	o.sendData(p, 16<<20, true)

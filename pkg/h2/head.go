@@ -40,7 +40,7 @@ func (h *Head) reset() {
 // bytes. A smaller one is kept until the next block, whose fields take its place.
 const largeHead = 16 << 10
 
-// shrink releases a large block. An idle connection does not hold it.
+// shrink releases the memory of a large block, so that an idle connection does not hold it.
 func (h *Head) shrink() {
 	if h.size > largeHead {
 		h.reset()

@@ -320,10 +320,10 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	return nil
 }
 
-// mayReset reports whether RST_STREAM on an idle stream is ignored. It is a connection error
-// (RFC 9113 section 6.4), but grpcio 1.51 sends it for a call whose deadline has expired before
-// its HEADERS were sent, and the error would fail the other calls on the connection. So it is
-// ignored after the first request.
+// mayReset reports whether RST_STREAM on an idle stream is ignored. RFC 9113 section 6.4
+// requires a connection error. But grpcio 1.51 sends the frame if the deadline of a call expires
+// before HEADERS is sent, and a connection error would fail the other calls. So the frame is
+// ignored after the first request on the connection.
 func (c *Conn) mayReset(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

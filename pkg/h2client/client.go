@@ -242,8 +242,8 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 	return s, reused, why
 }
 
-// tryEach opens a stream on the first connection that accepts it. careful is that of
-// [h2.Conn.Open]. c.mu is held.
+// tryEach opens a stream on the first connection that accepts it. careful has the
+// same meaning as for [h2.Conn.Open]. c.mu is held.
 func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, careful bool) (s *h2.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]

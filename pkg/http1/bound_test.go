@@ -15,8 +15,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
-// Each bound has two tests: the attack that it stops, and the heaviest legitimate peer.
-// docs/bounds.md lists them.
+// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
+// docs/bounds.md lists the bounds and their tests.
 
 // defaults are the default values of the settings that define bounds.
 func defaults(p *queue.Proxy, s *proxytest.Options) {

@@ -14,8 +14,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests: the attack that it stops, and the heaviest legitimate peer.
-// docs/bounds.md lists them.
+// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
+// docs/bounds.md lists the bounds and their tests.
 
 // soon is a limit on the time of handshakes that expires in a test.
 const soon = 30 * time.Millisecond

@@ -13,8 +13,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// Each bound has two tests: the attack that it stops, and the heaviest legitimate peer.
-// docs/bounds.md lists them.
+// Each bound has two tests: one sends the attack, the other is the heaviest legitimate peer.
+// docs/bounds.md lists the bounds and their tests.
 
 // wantBounds checks that the bounds with these names have events, and no others.
 func wantBounds(t *testing.T, a *App, names ...bound.Name) {

@@ -39,8 +39,8 @@ func (p *proxy) audit(before footprint, extra int) {
 	p.givenBack("after all clients left", before, extra)
 }
 
-// auditAtEnd calls audit at the end of the test, after the clients that the test creates later
-// are closed.
+// auditAtEnd registers audit as a cleanup function of the test. It must be called before the
+// test creates clients, so that audit runs after they are closed.
 func (p *proxy) auditAtEnd() {
 	p.t.Helper()
 	const extra = 30 // goroutines and files of connections to the user container

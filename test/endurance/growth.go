@@ -23,7 +23,7 @@ func growthGauges() []string {
 // the sidecar.
 const connectionsGauge = "connections to the application"
 
-// A series contains the values of each gauge, one for each sample.
+// A series contains one value per sample for each gauge.
 type series map[string][]float64
 
 // sampleGauges samples the gauges of the sidecar until stop is called. The stop function
@@ -66,8 +66,9 @@ func (s series) add(ctx context.Context, at *place) {
 	s[connectionsGauge] = append(s[connectionsGauge], float64(connections(port(at.App))))
 }
 
-// Between the second and the last quarter of the samples, the highest value of a gauge can
-// grow by growthShare, or by growthCount connections, file descriptors or goroutines.
+// The maximum of a gauge in the last quarter of the samples may exceed the maximum in the
+// second quarter by the fraction growthShare. The number of connections, file descriptors or
+// goroutines may exceed it by growthCount if that is more.
 const (
 	growthShare = 0.15
 	growthCount = 20

@@ -73,7 +73,7 @@ type load struct {
 	started time.Time
 }
 
-// longestCall bounds a call for which the load has no deadline.
+// longestCall is the timeout of calls for which the load sets no deadline.
 const longestCall = 30 * time.Second
 
 // longestLoad bounds a load that does not reach its minimum number of requests.

@@ -23,8 +23,8 @@ const (
 	nginx   variant = "nginx"
 )
 
-// startProxy starts the proxy of a variant, and waits until it listens. It returns nil
-// for a direct connection.
+// startProxy starts the proxy of a variant, and waits until it is listening. It returns nil
+// if the variant has no proxy.
 func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 	var argv, env []string
 	var file string

@@ -82,7 +82,7 @@ type tally struct {
 	r  result
 }
 
-// ok counts a successful request with its bytes of content.
+// ok counts a successful request and its bytes of content.
 func (t *tally) ok(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

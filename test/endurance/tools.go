@@ -101,7 +101,7 @@ func parseH2load(r *result, text string) {
 	}
 }
 
-// parseWrk reads the summary of wrk. The lines of errors are optional.
+// parseWrk reads the summary of wrk. wrk prints the error lines only if there were errors.
 func parseWrk(r *result, text string) {
 	r.Requests = number(text, `(\d+) requests in`)
 	for _, kind := range []string{"connect", "read", "write", "timeout"} {
