@@ -237,7 +237,7 @@ func (t wsTarget) openHTTP2(ctx context.Context, path string, header http.Header
 	r.Header = header
 	r.Header.Set(":protocol", "websocket")
 	r.Header.Set("Sec-WebSocket-Version", "13")
-	client := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
+	client := &http2.Transport{AllowHTTP: true, IdleConnTimeout: time.Second, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, network, address)
 	}}
@@ -246,7 +246,7 @@ func (t wsTarget) openHTTP2(ctx context.Context, path string, header http.Header
 		cancel()
 		return nil, nil, nil, fmt.Errorf("handshake: %w", err)
 	}
-	return w, &streamConnection{Reader: w.Body, input: input, cancel: cancel, client: client}, w.Body, nil
+	return w, &streamConnection{Reader: w.Body, input: input, cancel: cancel}, w.Body, nil
 }
 
 // A streamConnection is a connection over one stream of HTTP/2.
@@ -254,7 +254,6 @@ type streamConnection struct {
 	io.Reader
 	input  *io.PipeWriter
 	cancel context.CancelFunc
-	client *http2.Transport
 }
 
 func (c *streamConnection) Write(b []byte) (int, error) { return c.input.Write(b) }
@@ -265,14 +264,14 @@ func (c *streamConnection) CloseWrite() error { return c.input.Close() }
 // Reset sends RST_STREAM.
 func (c *streamConnection) Reset() error {
 	c.cancel()
-	return nil
+	return c.input.CloseWithError(context.Canceled)
 }
 
-// Close closes the connection of the stream.
+// Close ends the stream in both directions.
 func (c *streamConnection) Close() error {
+	err := c.input.Close()
 	c.cancel()
-	c.client.CloseIdleConnections()
-	return nil
+	return err
 }
 
 // A wsApplication is the application of the WebSocket cases. It has an echo server of a

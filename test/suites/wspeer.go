@@ -101,7 +101,7 @@ type connection interface {
 }
 
 // caseTime bounds the duration of a case.
-const caseTime = 20 * time.Second
+const caseTime = 10 * time.Second
 
 // A peer runs the steps of one end of a WebSocket connection and records a transcript of
 // the frames that it receives.
