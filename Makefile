@@ -32,7 +32,7 @@ FUZZERS = grep -ro --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' pkg | sed -E '
 
 LINT = bin/golangci-lint-$(LINT_VERSION)/golangci-lint
 
-.PHONY: help run build man test load conformance fuzzers fuzz admission h2spec interop endurance knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
+.PHONY: help run build man test load conformance fuzzers fuzz admission h2spec suites endurance knative cluster cluster-shell cluster-full e2e soak reproducible install-yaml chart release release-dry workflows linters lint check limits plots bench image clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -99,9 +99,6 @@ chart: ## Compare the Helm chart with the overlays by Helm's own code; minutes t
 h2spec: ## Run h2spec against HTTP/2 on both ports, and against the standard library's reverse proxy.
 	cd test/h2spec && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
 
-interop: ## Run gRPC's interoperability cases through the sidecar, plain, over TLS and with a limit.
-	cd test/interop && $(GO) vet ./... && $(GO) test -count=1 -timeout 4m -v ./...
-
 # An hour. -write in ARGS writes the table of docs/reliability.md.
 endurance: ## Run real peers at full rate, alone, through the sidecar and through HAProxy; Debian. ARGS='-run REGEXP -seconds 5', QUEUE_PROXY=path.
 	test/endurance/setup $(if $(filter -quick,$(ARGS)),quick)
@@ -109,6 +106,14 @@ endurance: ## Run real peers at full rate, alone, through the sidecar and throug
 	$(if $(QUEUE_PROXY),,$(GO_BUILD) -o bin/ ./cmd/queue-proxy)
 	cd test/endurance && export CGO_ENABLED=0 && $(GO) vet -trimpath ./... && $(GO) test -trimpath ./... && $(GO_BUILD) -o $(CURDIR)/bin/endurance .
 	bin/endurance -sidecar $(or $(QUEUE_PROXY),bin/queue-proxy) $(ARGS)
+
+# -quick does not use HAProxy. -write in ARGS writes the table of docs/reliability.md.
+suites: ## Run connectrpc conformance, gRPC interoperability and WebSocket cases, alone, through the sidecar and HAProxy; Debian. ARGS='-run REGEXP', QUEUE_PROXY=path.
+	$(if $(filter -quick,$(ARGS)),,test/endurance/setup)
+	@mkdir -p bin/suites-programs
+	$(if $(QUEUE_PROXY),,$(GO_BUILD) -o bin/ ./cmd/queue-proxy)
+	cd test/suites && $(GO) vet . && $(GO) test . && $(GO) build -buildvcs=false -o $(CURDIR)/bin/suites . && $(GO) build -buildvcs=false -o $(CURDIR)/bin/suites-programs/ tool
+	bin/suites -sidecar $(or $(QUEUE_PROXY),bin/queue-proxy) $(ARGS)
 
 # Knative's ports are fixed: the tests make a network namespace, for root, or where a
 # user may make a user namespace.
