@@ -54,7 +54,7 @@ func TestNamesAreUnique(t *testing.T) {
 	}
 }
 
-func TestVerdictNamesCasesThatFailWithTheSidecarOnly(t *testing.T) {
+func TestVerdictListsFailuresOfSidecar(t *testing.T) {
 	failing := func(cases int, names ...string) *result {
 		r := &result{cases: cases}
 		for _, name := range names {
@@ -252,7 +252,7 @@ func TestMessagesHaveALengthPrefix(t *testing.T) {
 	}
 }
 
-func TestFramesAreReadAsTheyWereWritten(t *testing.T) {
+func TestFramesSurviveRoundTrip(t *testing.T) {
 	for _, masked := range []bool{false, true} {
 		for _, n := range []int{0, 125, 126, 65535, 65536} {
 			encoded := frame(final|binaryData, content(n), masked)

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -205,10 +206,25 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	}
 	select {
 	case <-ctx.Done():
+		return nil
 	case <-server.done:
 		return errors.New("the reference server ended")
+	case <-orphaned(ctx):
+		return errors.New("the runner ended")
 	}
-	return nil
+}
+
+// orphaned returns a channel that is closed after the parent process ended.
+func orphaned(ctx context.Context) <-chan struct{} {
+	parent := os.Getppid()
+	ended := make(chan struct{})
+	go func() {
+		for os.Getppid() == parent && ctx.Err() == nil {
+			time.Sleep(time.Second)
+		}
+		close(ended)
+	}()
+	return ended
 }
 
 // plainServerRequest returns a request for a server without TLS. It also returns whether
