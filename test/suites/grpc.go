@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,10 +86,11 @@ func (e *environment) interopCases(ctx context.Context, r *result, target string
 		r.fail(target+", "+name, e.interopClient(ctx, append(interopArguments(name), argv...)))
 	}
 	const clients = 4
+	many := append(interopArguments("rpc_soak"), "--soak_iterations=500") // the last value of an option has priority
 	errs := make([]error, clients)
 	var all sync.WaitGroup
 	for i := range clients {
-		all.Go(func() { errs[i] = e.interopClient(ctx, append(interopArguments("rpc_soak"), argv...)) })
+		all.Go(func() { errs[i] = e.interopClient(ctx, slices.Concat(many, argv)) })
 	}
 	all.Wait()
 	r.cases++
