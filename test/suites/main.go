@@ -21,7 +21,8 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+	// SIGPIPE is not part of the signals because a relay can write to a closed connection.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	err := command(ctx, os.Args[1:])
 	if err == nil || errors.Is(err, flag.ErrHelp) {
