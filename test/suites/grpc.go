@@ -86,7 +86,8 @@ func (e *environment) interopCases(ctx context.Context, r *result, target string
 		r.fail(target+", "+name, e.interopClient(ctx, append(interopArguments(name), argv...)))
 	}
 	const clients = 4
-	many := append(interopArguments("rpc_soak"), "--soak_iterations=500") // the last value of an option has priority
+	// The last value of an option has priority. The number is a multiple of the number of threads.
+	many := append(interopArguments("rpc_soak"), "--soak_iterations=480")
 	errs := make([]error, clients)
 	var all sync.WaitGroup
 	for i := range clients {
