@@ -2,8 +2,10 @@ package http2
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
@@ -36,7 +38,7 @@ const dataKept = 1 << 10
 
 var (
 	errStopped = errors.New("nobody reads the body any more")
-	errReset   = errors.New("the client has ended the stream")
+	errReset   = fmt.Errorf("the client has reset the stream: %w", syscall.ECONNRESET)
 )
 
 func (b *body) init(x *exchange) { b.x, b.arrived = x, make(chan struct{}, 1) }

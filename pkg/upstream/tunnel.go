@@ -60,39 +60,56 @@ func (r *Response) Tunnel(client net.Conn, early []byte, alarm *queue.Alarm, sta
 		client.SetDeadline(past)
 	})
 	alarm.Watch(state)
-	result.In, result.Out = r.copyBoth(client, early, state.Touch)
+	t := r.newTunnel(client, state.Touch)
+	result.In, result.Out = t.copyBoth(early)
 	result.Reason = alarm.Abortable(nil)
+	if result.Reason == queue.ClientGone { // RST_STREAM, or the end of the HTTP/2 connection
+		t.clientReset.Store(true)
+	}
+	t.close()
 }
 
-// copyBoth copies bytes both ways. touch is called for each piece that moves, from two
+// newTunnel returns the tunnel of a 101. touch is called for each piece that moves, from two
 // goroutines.
-func (r *Response) copyBoth(client net.Conn, early []byte, touch func()) (in, out int64) {
+func (r *Response) newTunnel(client net.Conn, touch func()) *tunnel {
 	app := r.conn
-	webSocket := r.IsWebSocket()
-	behind := append([]byte(nil), app.buffered()...) // what came right behind the 101
-	app.park()
-	r.Head.Reset() // which would keep the buffer
-	t := tunnel{call: r.call, client: client, app: app, bounds: r.app.settings.Bounds, touch: touch, webSocket: webSocket}
-
-	var both sync.WaitGroup
-	both.Go(func() { in = t.copy(app, client, early) })
-	out = t.copy(client, app, behind)
-	both.Wait()
-
-	r.call.detach()
-	if t.reset.Load() {
-		resetClient(client)
-	} else {
-		client.Close()
+	t := &tunnel{
+		call: r.call, client: client, app: app, bounds: r.app.settings.Bounds, touch: touch,
+		webSocket: r.IsWebSocket(), early: append([]byte(nil), app.buffered()...),
 	}
-	app.close()
+	app.park()
+	r.Head.Reset() // releases its buffer
+	return t
+}
+
+// copyBoth copies bytes in both directions, and returns their numbers. early is the input that the
+// client sent after its request.
+func (t *tunnel) copyBoth(early []byte) (in, out int64) {
+	var both sync.WaitGroup
+	both.Go(func() { in = t.copy(t.app, t.client, early) })
+	out = t.copy(t.client, t.app, t.early)
+	both.Wait()
 	return in, out
 }
 
-// resetClient ends the connection to the client by a reset: RST, or RST_STREAM over HTTP/2 (RFC
-// 8441 section 5). A FIN would tell the client that nothing is missing.
-func resetClient(client net.Conn) {
-	switch c := client.(type) {
+// close closes both connections. If one was reset by its peer, the other is reset as well. A FIN
+// would tell the other peer that nothing is missing.
+func (t *tunnel) close() {
+	t.call.detach()
+	if t.appReset.Load() {
+		reset(t.client)
+	} else {
+		t.client.Close()
+	}
+	if t.clientReset.Load() {
+		reset(t.app.Conn)
+	}
+	t.app.close()
+}
+
+// reset closes a connection by a reset: RST, or RST_STREAM over HTTP/2 (RFC 8441 section 5).
+func reset(conn net.Conn) {
+	switch c := conn.(type) {
 	case interface{ Reset() error }:
 		_ = c.Reset()
 	case *net.TCPConn:
@@ -109,8 +126,11 @@ type tunnel struct {
 	app    *conn
 	bounds *bound.Recorder
 	touch  func()
+	early  []byte      // input that the user container sent after the 101
 	half   atomic.Bool // one direction has ended
-	reset  atomic.Bool // the user container has reset its connection
+
+	appReset    atomic.Bool // the user container has reset its connection
+	clientReset atomic.Bool // the client has reset its connection or stream
 
 	closed bool // closeWrite was called for app; guarded by call.mu
 
@@ -150,7 +170,7 @@ func (t *tunnel) copy(dst, src net.Conn, first []byte) (moved int64) {
 		if n > 0 {
 			continue
 		}
-		if err == io.EOF && (src != t.app || !t.appWasReset()) && t.closeWrite(dst) == nil {
+		if err == io.EOF && !t.wasReset(src) && t.closeWrite(dst) == nil {
 			if src == t.client && t.webSocket {
 				t.limit()
 			}
@@ -187,23 +207,30 @@ func (t *tunnel) patience(dst, src net.Conn) {
 	}
 }
 
-// recordReset records that the user container has reset its connection, if err is the error of
-// reading from c or of writing to c.
+// recordReset records that the peer of c has reset the connection, if err, which is the error of
+// a read or a write, indicates a reset.
 func (t *tunnel) recordReset(err error, c net.Conn) {
-	if c == t.app && errors.Is(err, syscall.ECONNRESET) {
-		t.reset.Store(true)
+	switch {
+	case !errors.Is(err, syscall.ECONNRESET):
+	case c == t.app:
+		t.appReset.Store(true)
+	default:
+		t.clientReset.Store(true)
 	}
 }
 
-// appWasReset reports whether the end of the input of the user container is a reset. The kernel
-// reports a reset only once. If a write has got the error, a read returns io.EOF.
-func (t *tunnel) appWasReset() bool {
+// wasReset reports whether the end of the input of c is a reset. The kernel reports a reset only
+// once. If a write has got the error, a read returns io.EOF.
+func (t *tunnel) wasReset(c net.Conn) bool {
+	if c != t.app {
+		return t.clientReset.Load()
+	}
 	t.call.mu.Lock()
 	defer t.call.mu.Unlock()
 	if t.closed || !t.app.disconnected() { // both sides have ended, or only that of the user container
 		return false
 	}
-	t.reset.Store(true)
+	t.appReset.Store(true)
 	return true
 }
 

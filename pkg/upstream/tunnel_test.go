@@ -51,7 +51,9 @@ func upgrade(t *testing.T, early string, serve func(conn *harness.AppConn)) *pas
 	}
 	go func() {
 		defer close(h.ended)
-		h.in, h.out = r.copyBoth(inner, []byte(early), func() { h.moved.Add(1) })
+		tunnel := r.newTunnel(inner, func() { h.moved.Add(1) })
+		h.in, h.out = tunnel.copyBoth([]byte(early))
+		tunnel.close()
 	}()
 	t.Cleanup(func() {
 		outer.Close()
@@ -134,7 +136,7 @@ func TestResetThatAWriteReportedIsRecognized(t *testing.T) {
 			_, err = nc.Read(make([]byte, 1))
 			harness.Equal(t, err, io.EOF, "reading")
 			tunnel := tunnel{call: &Call{}, app: newConn(nc, a.buffers)}
-			harness.Equal(t, tunnel.appWasReset(), reset)
+			harness.Equal(t, tunnel.wasReset(tunnel.app), reset)
 		})
 	}
 }
@@ -227,7 +229,9 @@ func heldBy(t *testing.T, a *App) (client, app *pipe, ended chan struct{}) {
 	ended = make(chan struct{})
 	go func() {
 		defer close(ended)
-		r.copyBoth(inner, nil, func() {})
+		tunnel := r.newTunnel(inner, func() {})
+		tunnel.copyBoth(nil)
+		tunnel.close()
 	}()
 	return client, app, ended
 }

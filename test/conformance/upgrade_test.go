@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -162,6 +163,39 @@ func TestResetOfAppReachesUpgradedClient(t *testing.T) {
 			if got, err := io.ReadAll(c.r); !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("%s, %s: got %q, %v, want %v", name, protocol, got, err, syscall.ECONNRESET)
 			}
+		}
+	}
+}
+
+// awaitingReset returns a script that accepts an upgrade, sends "hello", and stores the error
+// that ends its input in ended.
+func awaitingReset(ended chan<- error) func(c *bareConn, m *message) bool {
+	return func(c *bareConn, m *message) bool {
+		c.send(switching(m) + "hello")
+		_, err := io.ReadAll(c.r)
+		ended <- err
+		return false
+	}
+}
+
+func TestResetOfUpgradedClientReachesApp(t *testing.T) {
+	p := newProxy(t)
+	writeCertificate(t, p.dir)
+	p.start()
+	ended := make(chan error, 1)
+	p.bare(awaitingReset(ended))
+	for name, c := range map[string]*client{"plain": dial(t, p.addr()), "TLS": dialTLS(t, p.tlsAddr(), "http/1.1")} {
+		if m := c.ask("/", "Connection: Upgrade", "Upgrade: websocket"); m.status() != 101 {
+			t.Fatalf("%s: got %q, want 101", name, m.Start)
+		}
+		tcp, ok := c.Conn.(*net.TCPConn)
+		if !ok {
+			tcp = c.Conn.(*tls.Conn).NetConn().(*net.TCPConn)
+		}
+		tcp.SetLinger(0)
+		tcp.Close()
+		if err := receive(t, "the end of the connection", ended); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: got %v, want %v", name, err, syscall.ECONNRESET)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package conformance
 import (
 	"crypto/sha1"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -146,6 +147,21 @@ func TestResetOfAppReachesWebSocketOverHTTP2(t *testing.T) {
 	c.data(1, false, "x")
 	if a := c.answer(1); a.status != 200 || !a.cut || a.reset != http2.ErrCodeCancel {
 		t.Errorf("got %+v, want 200 and a reset with %v", a, http2.ErrCodeCancel)
+	}
+}
+
+// A RST_STREAM is a reset of the TCP connection (RFC 8441 section 5).
+func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
+	p := newProxy(t)
+	p.start()
+	ended := make(chan error, 1)
+	p.bare(awaitingReset(ended))
+	c := dialH2(t, p.addr())
+	c.openWebSocket(1, "/")
+	c.received(1, "hello")
+	c.reset(1, http2.ErrCodeCancel)
+	if err := receive(t, "the end of the connection", ended); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want %v", err, syscall.ECONNRESET)
 	}
 }
 
