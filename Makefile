@@ -221,11 +221,11 @@ limits: ## Compare limits in front of two real apps; a quarter of an hour on a q
 plots: ## Draw the plots of docs/limits.md: the adaptive limit against simulated apps.
 	$(GO) run ./test/limits/plot docs/limits
 
-bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part.
+bench: ## Measure side by side with Knative's own and others; BENCH_QUICK=1 is short, BENCH_ROWS=tls a part. BENCH_BEFORE=path compares with another build.
 	test/bench/setup
 	@mkdir -p bin/bench
 	$(GO_BUILD) -o bin/bench/ ./cmd/queue-proxy ./test/bench ./test/bench/app ./test/bench/baseline
-	cd test/bench/knative && $(GO_BUILD) -o $(CURDIR)/bin/bench/knative knative.dev/serving/cmd/queue
+	$(if $(BENCH_BEFORE),,cd test/bench/knative && $(GO_BUILD) -o $(CURDIR)/bin/bench/knative knative.dev/serving/cmd/queue)
 	bin/bench/bench
 
 image: ## Build the two container images with docker, podman or buildah, whichever works.

@@ -49,10 +49,16 @@ type bench struct {
 
 // newBench makes ready what a run needs. shared says why the network is that of the
 // machine; it is nil when it is our own.
-func newBench(bin string, r *Results, shared error) (*bench, error) {
+// If before is not empty, the only peers are the two builds of compareBuilds.
+func newBench(bin, before string, r *Results, shared error) (*bench, error) {
 	b := &bench{bin: bin, results: r, shared: shared}
 	var err error
-	if b.peers, b.variants, err = findPeers(bin); err != nil {
+	if before != "" {
+		b.peers, err = findBuilds(bin, before)
+	} else {
+		b.peers, b.variants, err = findPeers(bin)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"wrk", "h2load"} {

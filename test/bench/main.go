@@ -9,6 +9,7 @@
 //	BENCH_QUICK=1 make bench        measure one short round, to test this program
 //	BENCH_ROWS=tls,grpc make bench  measure only these groups of rows (minutes)
 //	BENCH_ROUNDS=9 BENCH_SECONDS=5  set the number of rounds and the duration of each load (default 5 and 3)
+//	BENCH_BEFORE=FILE make bench    compare the build with another build of queue-proxy, in BENCH_ROUNDS pairs
 //	bench -from results.json        write the report of an earlier run
 //
 // The program runs in its own network namespace, which requires root. It prints the tables and writes
@@ -138,11 +139,16 @@ func run(ctx context.Context, from, bin, doc string) error {
 		return err
 	}
 	r := &Results{Time: time.Now().UTC().Truncate(time.Second), Machine: machine, Settings: settings, Cells: map[string]map[string]*Cell{}}
-	b, err := newBench(bin, r, shared)
+	before := os.Getenv("BENCH_BEFORE")
+	b, err := newBench(bin, before, r, shared)
 	if err != nil {
 		return err
 	}
-	err = b.measure(ctx)
+	if before != "" {
+		err = b.compareBuilds(ctx)
+	} else {
+		err = b.measure(ctx)
+	}
 	b.close() // before the report, whose reader may hang up
 	if err != nil {
 		return err
@@ -153,6 +159,10 @@ func run(ctx context.Context, from, bin, doc string) error {
 	}
 	if err := os.WriteFile(filepath.Join(bin, "results.json"), append(text, '\n'), 0o644); err != nil {
 		return err
+	}
+	if before != "" {
+		printBuilds(os.Stdout, r)
+		return r.firstFailure()
 	}
 	return report(r, doc)
 }
@@ -166,10 +176,7 @@ func report(r *Results, doc string) error {
 		return err
 	}
 	fmt.Printf("\n%s: %s\n", doc, written)
-	if failures := r.failures(); len(failures) > 0 {
-		return fmt.Errorf("%d measurements failed; the first: %s", len(failures), failures[0])
-	}
-	return nil
+	return r.firstFailure()
 }
 
 // openFiles is more than any process of the comparison opens.

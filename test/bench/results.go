@@ -80,6 +80,15 @@ func (r *Results) failures() []string {
 	return all
 }
 
+// firstFailure returns an error with the number of measurements that failed and the first of them, or nil.
+func (r *Results) firstFailure() error {
+	failures := r.failures()
+	if len(failures) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d measurements failed; the first: %s", len(failures), failures[0])
+}
+
 // median returns the median of a measure; ok is false when there is none.
 func (r *Results) median(measure, peer string) (v float64, ok bool) {
 	c := r.Cells[measure][peer]
