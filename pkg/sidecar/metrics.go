@@ -3,10 +3,8 @@ package sidecar
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -96,7 +94,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
 	defer cancel()
 	ln, err := listenTCP(ctx, net.JoinHostPort(t.MetricsHost.V, s.config.MetricsPort.String()), smallBuffers)
-	if err != nil && t.MetricsHost.V != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
+	if err != nil && t.MetricsHost.V != "" && !isConfigError(err) {
 		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("%s: %w", s.config.MetricsHost.Name(), err)))
 		return nil, nil
 	}

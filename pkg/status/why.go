@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -64,7 +65,7 @@ func get(ctx context.Context, address, page string) (s snapshot, err error) {
 		return s, err
 	}
 	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(r)
