@@ -74,6 +74,7 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 		`queue_proxy_request_failures_total{reason="response-start-timeout"}`: "0",
 		`queue_proxy_request_failures_total{reason="idle-timeout"}`:           "0",
 		`queue_proxy_request_failures_total{reason="app-unreachable"}`:        "0",
+		`queue_proxy_request_failures_total{reason="local"}`:                  "0",
 		`queue_proxy_request_failures_total{reason="app-garbage"}`:            "0",
 		`queue_proxy_request_failures_total{reason="bad-request"}`:            "0",
 		`queue_proxy_request_failures_total{reason="other"}`:                  "0",

@@ -11,11 +11,13 @@ package upstream
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
@@ -200,8 +202,9 @@ func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	return c, err
 }
 
-// Dial opens a connection to the user container: on IPv4, and when nothing
-// listens there on IPv6; both again and again until ConnectRetry has passed.
+// Dial opens a connection to the user container on IPv4, or on IPv6 if nothing listens on IPv4.
+// If the connection is refused or if the sidecar lacks a local resource, Dial repeats this until
+// ConnectRetry has passed.
 func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 	end := time.Now().Add(a.settings.ConnectRetry)
 	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
@@ -212,7 +215,7 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 			if err == nil {
 				return c, nil
 			}
-			if first == nil {
+			if first == nil || errors.Is(first, syscall.ENETUNREACH) { // there is no 127.0.0.1
 				first = err
 			}
 			if !refused(err) {
@@ -222,9 +225,13 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		a.speech.forget()
-		if !refused(first) || !time.Now().Add(dialAgain).Before(end) {
-			return nil, &forward.Error{Fault: forward.Unreachable, Err: first}
+		fault := forward.Local
+		if !isLocal(first) {
+			fault = forward.Unreachable
+			a.speech.forget()
+		}
+		if fault == forward.Unreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
+			return nil, &forward.Error{Fault: fault, Err: first}
 		}
 		select {
 		case <-ctx.Done():

@@ -23,3 +23,15 @@ func refused(err error) bool {
 		errors.Is(err, syscall.EAFNOSUPPORT) ||
 		errors.Is(err, syscall.ENETUNREACH)
 }
+
+// isLocal reports whether a dial failed because the sidecar lacks a file descriptor, memory for a
+// socket, or a local port. EADDRNOTAVAIL has this meaning for 127.0.0.1, because the error is
+// ENETUNREACH if the host does not have this address.
+func isLocal(err error) bool {
+	for _, target := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
