@@ -127,6 +127,20 @@ func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
 	})
 }
 
+func TestConnectionsAndLimits(t *testing.T) {
+	o := options("default")
+	shown := []string{
+		"queue_proxy_client_connections", "queue_proxy_client_connections_limit", "queue_proxy_client_connections_waiting",
+		"queue_proxy_app_connections", "queue_proxy_app_connections_limit", "queue_proxy_app_connections_waiting",
+	}
+	want := map[string]string{shown[0]: "5", shown[1]: "6", shown[2]: "1", shown[3]: "3", shown[4]: "4", shown[5]: "2"}
+	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
+
+	o.Gauges.Connections = func() (clients, app Pool) { return Pool{Open: 5}, Pool{Open: 3} }
+	want = map[string]string{shown[0]: "5", shown[2]: "0", shown[3]: "3", shown[5]: "0"}
+	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
+}
+
 func TestStateIsAskedForAtTheScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options("default")

@@ -70,6 +70,10 @@ type sidecar struct {
 	board   *status.Board
 	bounds  *bound.Recorder // of bounds on the behavior of peers
 
+	files     descriptors
+	clients   *connlimit.Limit
+	shortages *shortages
+
 	webSockets goaway.Set // that are open
 
 	telemetry   telemetry
@@ -98,6 +102,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	s.bounds = bound.NewRecorder()
+	s.divideFiles()
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -149,7 +154,7 @@ func (s *sidecar) bind() (*listeners, error) {
 	var l listeners
 	var wrong []error
 	traffic := func(port *config.Port) net.Listener {
-		ln, err := listenFirst(port, nil, "")
+		ln, err := s.listenFirst(port, nil, "")
 		if err != nil {
 			wrong = append(wrong, notServed(port, err))
 		}
@@ -166,11 +171,11 @@ func (s *sidecar) bind() (*listeners, error) {
 		return ln
 	}
 	l.main = traffic(&c.Port)
-	ln, err := listenFirst(&c.AdminPort, smallBuffers, "")
+	ln, err := s.listenFirst(&c.AdminPort, smallBuffers, "")
 	l.admin = small(&c.AdminPort, ln, err)
-	ln, err = listenFirst(&c.AutoscalerPort, smallBuffers, "")
+	ln, err = s.listenFirst(&c.AutoscalerPort, smallBuffers, "")
 	l.autoscaler = small(&c.AutoscalerPort, ln, err)
-	ln, err = listenFirst(&c.StatusPort, smallBuffers, s.statusHosts()...)
+	ln, err = s.listenFirst(&c.StatusPort, smallBuffers, s.statusHosts()...)
 	l.status = small(&c.StatusPort, ln, err)
 	ln, err = s.listenMetrics()
 	l.metrics = small(&c.MetricsPort, ln, err)
@@ -196,9 +201,9 @@ func (s *sidecar) statusHosts() []string {
 
 // listenFirst listens on the first of the hosts whose address exists. On an error, the listener is
 // nil.
-func listenFirst(port *config.Port, set control, hosts ...string) (ln net.Listener, err error) {
+func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (ln net.Listener, err error) {
 	for _, host := range hosts {
-		ln, err = listenTCP(context.Background(), net.JoinHostPort(host, port.String()), set)
+		ln, err = s.listen(context.Background(), net.JoinHostPort(host, port.String()), set)
 		if err == nil || !loopback.Missing(err) {
 			break
 		}
@@ -232,7 +237,9 @@ func (s *sidecar) build() (err error) {
 	s.app = upstream.New(upstream.Settings{
 		Port:         c.UserPort.V,
 		MaxIdle:      c.Concurrency.V,
+		MaxConns:     s.files.app,
 		ConnectRetry: c.ConnectRetry.V,
+		OnFull:       s.shortages.requestsWait,
 
 		H2C:            c.Port.V == knativeH2Port,
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
@@ -279,12 +286,12 @@ const knativeH2Port = 8013
 func (s *sidecar) buildEngines() {
 	c := s.config
 	s.appH2 = h2client.New(h2client.Settings{
-		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
+		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxConns: s.files.appH2, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
 	})
 	settings := forward.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		MaxBodyBytes:   c.MaxBodyBytes.V,
-		Connections:    connlimit.New(c.MaxConnections.V, s.bounds),
+		Connections:    s.clients,
 		HeaderTimeout:  c.HeaderTimeout.V,
 		SendTimeout:    c.SendTimeout.V,
 		FullDuplex:     c.FullDuplex.V,
@@ -324,6 +331,8 @@ func (s *sidecar) statusSources() status.Sources {
 		Load:      s.load,
 		Drain:     s.drainState,
 		Bounds:    s.bounds,
+
+		Connections: s.connections,
 	}
 }
 
@@ -433,7 +442,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		MaxHeaderBytes:    smallHead,
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
-	limit := portlimit.Bound(server, portlimit.Limits{Connections: smallConnections, HeadBytes: smallHeads, Bounds: s.bounds})
+	limit := portlimit.Bound(server, portlimit.Limits{Connections: s.files.small, HeadBytes: smallHeads, Bounds: s.bounds})
 	s.servers = append(s.servers, server)
 	s.start(func() error {
 		if err := server.Serve(limit.Listener(ln)); !errors.Is(err, http.ErrServerClosed) {

@@ -45,6 +45,9 @@ func (s *sidecar) tell() {
 // observe is called for every request that has ended.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
+	if o.Reason == queue.Local {
+		s.shortages.lackedResources("connection to the user container", o.Err)
+	}
 	if o.Reason == queue.AppGarbage && s.board.FirstNotHTTP(o) {
 		s.log.Error(status.NotHTTP, zap.Int("port", s.config.UserPort.V), zap.String("hint", "databases and TLS servers need no queue-proxy; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
 	}

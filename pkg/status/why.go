@@ -44,8 +44,9 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
 
-			Bounds []boundState `json:"bounds,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds})
+			Bounds      []boundState `json:"bounds,omitempty"`
+			Connections Connections  `json:"connections"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Connections})
 	}
 	_, err = io.WriteString(w, s.text())
 	return s.Ready, err
@@ -101,6 +102,7 @@ func (s *snapshot) text() string {
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
 	}
+	b.WriteString(s.connectionsText())
 	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)

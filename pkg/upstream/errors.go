@@ -3,6 +3,8 @@ package upstream
 import (
 	"errors"
 	"syscall"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 var (
@@ -28,10 +30,5 @@ func refused(err error) bool {
 // socket, or a local port. EADDRNOTAVAIL has this meaning for 127.0.0.1, because the error is
 // ENETUNREACH if the host does not have this address.
 func isLocal(err error) bool {
-	for _, target := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
+	return socket.Exhausted(err) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }

@@ -31,7 +31,7 @@ var plan = []folder{
 	{path: "pkg/bound"},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
 
-	{path: "pkg/probe", may: []string{"pkg/header"}},
+	{path: "pkg/probe", may: []string{"pkg/header", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
 	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
@@ -55,7 +55,7 @@ var plan = []folder{
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
