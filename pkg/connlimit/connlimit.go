@@ -31,6 +31,7 @@ type Limit struct {
 
 	mu      sync.Mutex
 	open    int               // places that are taken
+	trust   time.Duration     // patience with connections that were never answered
 	closing int               // closed for other connections, and the descriptor is still open
 	reached time.Time         // see State.Reached
 	unknown int               // of these, of connections that were never answered
@@ -40,10 +41,20 @@ type Limit struct {
 	timer   *time.Timer       // looks whether there is room for them; nil: it was never needed
 }
 
-// patience is how long a connection may at least wait for its client: a request that
-// is on its way finds a server. Were it longer, those who open connections all the
-// time could keep others waiting.
-const patience = 20 * time.Millisecond
+// patience is the minimum time between the end of a request and the closing of the connection for
+// another one, so that a request in transit is served. With a longer time, clients that open
+// connections continuously could keep others waiting.
+//
+// The patience with connections that were never answered is between patience and maxPatience. A
+// client may need much longer than patience until its first request, for example for a TLS
+// handshake over a slow network. If 345 clients connect at the same time and all of them send a
+// request, none may be closed. If they are silent, they must not keep others waiting. The patience
+// therefore doubles with each first answer and halves with each connection that is closed.
+const (
+	patience     = 20 * time.Millisecond
+	maxPatience  = 2 * time.Second
+	initPatience = maxPatience / 2
+)
 
 // MaxClosing is the maximum number of open connections that have been closed for other
 // connections and that do not count against the limit. An HTTP/2 connection needs some time to
@@ -103,7 +114,7 @@ func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil
 	}
-	return &Limit{most: most, bounds: bounds}
+	return &Limit{most: most, bounds: bounds, trust: initPatience}
 }
 
 // Enter waits for a place for an accepted connection that is idle. It returns false if stop
@@ -190,10 +201,13 @@ func (l *Limit) makeRoom(now time.Time) bool {
 	for l.open >= l.most {
 		p := l.next()
 		switch {
-		case p == nil, now.Sub(p.since) < patience, l.closing >= MaxClosing:
+		case p == nil, now.Before(l.deadline(p)), l.closing >= MaxClosing:
 			return false
 		case p.end():
 			l.bounds.Hit(bound.MaxConnections, p.peer)
+			if !p.known {
+				l.trust = max(l.trust/2, patience)
+			}
 			p.free()
 			p.slow = true
 			l.closing++
@@ -218,6 +232,14 @@ func (l *Limit) next() *Place {
 	return nil
 }
 
+// deadline returns the time before which p is not closed for another connection. l.mu is held.
+func (l *Limit) deadline(p *Place) time.Time {
+	if p.known {
+		return p.since.Add(patience)
+	}
+	return p.since.Add(l.trust)
+}
+
 // lookAgain sees to it that admit is called when the next connection may be closed.
 // l.mu is held.
 func (l *Limit) lookAgain(now time.Time) {
@@ -225,7 +247,7 @@ func (l *Limit) lookAgain(now time.Time) {
 	if p == nil || l.closing >= MaxClosing {
 		return // Idle, Reading or Leave calls admit
 	}
-	wait := p.since.Add(patience).Sub(now)
+	wait := l.deadline(p).Sub(now)
 	if l.timer != nil {
 		l.timer.Reset(wait)
 		return
@@ -254,9 +276,8 @@ func (p *Place) Handled(end func() bool) { p.locked(func() { p.end = end }) }
 // Idle says that the connection waits for a request; answered, that it has had one.
 func (p *Place) Idle(answered bool) {
 	p.locked(func() {
-		if answered && !p.known && !p.left {
-			p.known = true
-			p.limit.unknown--
+		if answered {
+			p.answered()
 		}
 		if p.known {
 			p.move(idle)
@@ -265,6 +286,19 @@ func (p *Place) Idle(answered bool) {
 		}
 		p.limit.admit()
 	})
+}
+
+// Answered records that a request was answered on the connection.
+func (p *Place) Answered() { p.locked(func() { p.answered() }) }
+
+// answered is Answered. limit.mu is held.
+func (p *Place) answered() {
+	if p.known || p.left {
+		return
+	}
+	p.known = true
+	p.limit.unknown--
+	p.limit.trust = min(2*p.limit.trust, maxPatience)
 }
 
 // Reading says that a part of a request's head is there.

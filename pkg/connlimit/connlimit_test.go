@@ -48,7 +48,7 @@ func (m *members) enter() (*member, <-chan bool) {
 		in <- ok
 	}()
 	synctest.Wait()
-	time.Sleep(20 * time.Millisecond) // so long a connection may at least wait for its client
+	time.Sleep(2 * time.Second) // the maximum time until a connection may be closed for this one
 	synctest.Wait()
 	return c, in
 }
@@ -245,7 +245,7 @@ func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
 					inside = slices.DeleteFunc(inside, func(other *member) bool { return other == c })
 				}
 			}
-			time.Sleep(time.Duration(len(turns)+1) * 20 * time.Millisecond) // one after the other
+			time.Sleep(time.Duration(len(turns)+1) * 2 * time.Second) // one after the other
 			synctest.Wait()
 			for len(turns) > 0 && len(turns[0]) == 1 {
 				inside, waiting, turns = append(inside, waiting[0]), waiting[1:], turns[1:]
