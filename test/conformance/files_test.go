@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A crowd is a number of clients. Each has one connection, which it keeps open.
-type crowd struct {
+// A fleet is a number of clients. Each has one connection, which it keeps open.
+type fleet struct {
 	clients []*http.Client
 	slots   chan struct{} // has room for the requests that are sent at the same time
 	url     string
 	failed  sync.Map // from text to *atomic.Int64
 }
 
-func newCrowd(t *testing.T, p *proxy, protocol string, n int) *crowd {
-	c := &crowd{url: p.url("/"), slots: make(chan struct{}, n)}
+func newFleet(t *testing.T, p *proxy, protocol string, n int) *fleet {
+	c := &fleet{url: p.url("/"), slots: make(chan struct{}, n)}
 	if strings.HasPrefix(protocol, "tls") {
 		c.url = "https://" + p.tlsAddr() + "/"
 		// A client that has too little CPU for more handshakes exceeds tls-handshake-stall.
@@ -41,7 +41,7 @@ func newCrowd(t *testing.T, p *proxy, protocol string, n int) *crowd {
 
 // requests sends one request on each connection and returns the number of
 // responses with status 200.
-func (c *crowd) requests() (ok int64) {
+func (c *fleet) requests() (ok int64) {
 	var good atomic.Int64
 	var all sync.WaitGroup
 	for _, client := range c.clients {
@@ -83,7 +83,7 @@ func fetchOnce(client *http.Client, url string) (status int, err error) {
 	return r.StatusCode, err
 }
 
-func (c *crowd) failures() (s string) {
+func (c *fleet) failures() (s string) {
 	c.failed.Range(func(text, n any) bool {
 		s += fmt.Sprintf("%d times %v\n", n.(*atomic.Int64).Load(), text)
 		return true
@@ -107,8 +107,8 @@ func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
 	}
 }
 
-// testCrowd sends two requests on each of n connections to a sidecar with a limit on open files.
-func testCrowd(t *testing.T, protocol string, files, n int) {
+// testFleet sends two requests on each of n connections to a sidecar with a limit on open files.
+func testFleet(t *testing.T, protocol string, files, n int) {
 	p := newProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -116,7 +116,7 @@ func testCrowd(t *testing.T, protocol string, files, n int) {
 		io.WriteString(w, "ok")
 	}))
 	p.startWithFiles(files, "METRICS_NAMES=default")
-	c := newCrowd(t, p, protocol, n)
+	c := newFleet(t, p, protocol, n)
 	stop, scraped := make(chan struct{}), make(chan struct{})
 	var scrapes, failed int
 	go func() {
@@ -143,9 +143,9 @@ func testCrowd(t *testing.T, protocol string, files, n int) {
 
 func TestFewFilesServeManyConnections(t *testing.T) {
 	for _, protocol := range []string{"h1", "tls", "h2c", "tls-h2"} {
-		t.Run(protocol, func(t *testing.T) { testCrowd(t, protocol, 1024, 1500) })
+		t.Run(protocol, func(t *testing.T) { testFleet(t, protocol, 1024, 1500) })
 	}
-	t.Run("4096 files", func(t *testing.T) { testCrowd(t, "h1", 4096, 5000) })
+	t.Run("4096 files", func(t *testing.T) { testFleet(t, "h1", 4096, 5000) })
 }
 
 // Connections with requests in flight use all descriptors for clients. Idle connections are closed,
@@ -156,7 +156,7 @@ func TestFewFilesWithIdleAndBusyConnections(t *testing.T) {
 	h.free("/")
 	p.startWithFiles(256, "METRICS_NAMES=default")
 	const limit, idle = 41, 30 // the limit is clients in divide
-	idlers := newCrowd(t, p, "h1", idle)
+	idlers := newFleet(t, p, "h1", idle)
 	if ok := idlers.requests(); ok != idle {
 		t.Fatalf("got %d responses with 200, want %d\n%s", ok, idle, idlers.failures())
 	}
