@@ -150,7 +150,7 @@ func TestFewFilesServeManyConnections(t *testing.T) {
 
 // Connections with requests in flight use all descriptors for clients. Idle connections are closed,
 // busy ones are not, and new ones wait.
-func TestFewFilesWithIdleAndBusyConnections(t *testing.T) {
+func TestFewFilesCloseIdleConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
 	h.free("/")
@@ -238,7 +238,7 @@ func (p *proxy) setFiles(soft int) {
 	}
 }
 
-func TestOutOfDescriptorsIsReportedAsLocal(t *testing.T) {
+func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.startWithFiles(256, "CONNECT_RETRY=50ms")
@@ -274,7 +274,7 @@ func TestOutOfDescriptorsIsReportedAsLocal(t *testing.T) {
 	}
 }
 
-func TestOutOfPortsIsReportedAsLocal(t *testing.T) {
+func TestOutOfPortsReturnsLocal(t *testing.T) {
 	if !inNamespace(t, "ip link set lo up; echo 40000 40015 > /proc/sys/net/ipv4/ip_local_port_range") {
 		return
 	}
