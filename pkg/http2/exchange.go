@@ -138,10 +138,8 @@ func refusal(fields []wire.Field) (status int) {
 		if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
 			return http.StatusRequestHeaderFieldsTooLarge
 		}
-		for name := range strings.SplitSeq(wire.String(f.Value), ",") {
-			if !forward.MayTrail(strings.Trim(name, " \t")) {
-				status = http.StatusBadRequest
-			}
+		if wire.ForbidsTrailers(f.Value) {
+			status = http.StatusBadRequest
 		}
 	}
 	return status
@@ -287,7 +285,7 @@ func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 		x.body.fail(&wire.BadChunk{Word: word})
 		return
 	}
-	x.body.trail(by, h.Take(nil))
+	x.body.trail(by, forward.RequestTrailer(h.Take(nil)))
 }
 
 // trailerFault returns the reason to reject a trailer section, or "".
@@ -299,7 +297,7 @@ func trailerFault(h *h2.Head) wire.Word {
 		return wire.WordTrailerTooLong
 	}
 	for _, field := range h.Fields {
-		if !forward.MayTrail(wire.String(field.Name)) {
+		if wire.ForbidsTrailer(field.Name) {
 			return wire.WordTrailerName
 		}
 	}
