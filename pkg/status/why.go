@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -31,7 +32,7 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, writeJSON(w, struct {
+		return s.Ready, printable.JSON(w, struct {
 			Pod       string `json:"pod"`
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
@@ -46,15 +47,8 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Bounds []boundState `json:"bounds,omitempty"`
 		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds})
 	}
-	_, err = io.WriteString(w, s.text())
+	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
-}
-
-// writeJSON writes an answer for programs.
-func writeJSON(w io.Writer, answer any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(answer)
 }
 
 // get asks for what the status page shows.
