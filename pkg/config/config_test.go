@@ -490,6 +490,27 @@ func TestServiceLinksAreNoPorts(t *testing.T) {
 	harness.Equal(t, c.Warnings(), want, "warnings")
 }
 
+// A setting of any type can have the name of a service link.
+func TestServiceLinksAreIgnoredForAllSettings(t *testing.T) {
+	const link = "tcp://10.0.0.1:80"
+	links := 0
+	for i, f := range Default().fields() {
+		for _, name := range f.names() {
+			c, err := Read(env(name, link))
+			want := fmt.Sprintf("%s: %q: a Kubernetes service link, not a setting; it is ignored", name, link)
+			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
+				t.Errorf("%s: got ignored %t, %v, want a warning only for names of links", name, ignored, err)
+			} else if ignored {
+				links++
+				harness.Equal(t, c.fields()[i].String(), f.String(), name)
+			}
+		}
+	}
+	if links < 9 {
+		t.Errorf("got %d names of links, want all ports", links)
+	}
+}
+
 func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 	tests := []struct {
 		vars []EnvVar
