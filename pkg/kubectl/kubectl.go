@@ -52,7 +52,8 @@ func (c Command) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // Exec runs a program in a container of a pod and returns its exit code. The output is written to
-// Stdout and Stderr without characters that a terminal interprets. The error says why it did not run.
+// Stdout and Stderr without characters that a terminal interprets. It returns an error if the program
+// did not run.
 func (c Command) Exec(ctx context.Context, pod, container string, args ...string) (int, error) {
 	all := append([]string{"exec", pod, "--container=" + container}, c.Flags...)
 	cmd := Command{}.command(ctx, append(append(all, "--"), args...)...)

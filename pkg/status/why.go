@@ -44,8 +44,9 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
 
-			Bounds []boundState `json:"bounds,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds})
+			Bounds   []boundState `json:"bounds,omitempty"`
+			Warnings []string     `json:"warnings,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Warnings})
 	}
 	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
@@ -93,6 +94,9 @@ func (s *snapshot) text() string {
 	}
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
+	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {

@@ -68,8 +68,8 @@ func knownField[T ~string | ~[]byte](name T) known {
 	return other
 }
 
-// IsAlias reports whether an application behind a gateway such as CGI, where a dash and an underscore
-// are the same, takes the field for a field that frames a message.
+// IsAlias reports whether the name is equal to that of a framing field if underscores are replaced by
+// dashes. Gateways such as CGI do not distinguish them.
 func IsAlias[T ~string | ~[]byte](name T) bool { return knownField(name) == aliasField }
 
 // ForbidsTrailer reports whether a request is rejected if its trailer section contains or announces
