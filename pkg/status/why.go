@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -31,7 +32,7 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, writeJSON(w, struct {
+		return s.Ready, printable.JSON(w, struct {
 			Pod       string `json:"pod"`
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
@@ -43,18 +44,12 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
 
-			Bounds []boundState `json:"bounds,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds})
+			Bounds   []boundState `json:"bounds,omitempty"`
+			Warnings []string     `json:"warnings,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Warnings})
 	}
-	_, err = io.WriteString(w, s.text())
+	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
-}
-
-// writeJSON writes an answer for programs.
-func writeJSON(w io.Writer, answer any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(answer)
 }
 
 // get asks for what the status page shows.
@@ -99,6 +94,9 @@ func (s *snapshot) text() string {
 	}
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
+	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {
