@@ -273,29 +273,24 @@ func cure(option, value string) string {
 	return fmt.Sprintf("--%s %s, or the annotation %s%s: %q", option, value, Prefix, option, value)
 }
 
-// holdNameFree refuses a port whose name stands again in a container behind the app's:
-// Services take the first container that has it (those that stay among the init
-// containers are behind all others), so that one would get the app's requests. Where one
-// before the app's has it, nobody finds the app by it.
+// holdNameFree returns an error if a container after the app's container has a port with the name of the app's port. A
+// Service resolves the name to the first container that has it. After the injection, this would be the other
+// container, because the sidecar is the last one. If a container before the app's container has the name, no Service
+// reaches the app by the name.
 func (in *injection) holdNameFree() error {
-	in.out.PortName = in.port.Name
 	others := slices.Clone(in.pod.Containers)
-	if in.native { // where the sidecar is the last of these
+	if in.native { // the sidecar is the last of the init containers that stay
 		others = append(others, in.staying()...)
 	}
-	behind := false
-	for _, c := range others {
-		if c.Name == in.app.Name {
-			behind = true
-			continue
-		}
-		if in.port.Name == "" || !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == in.port.Name && overTCP(p) }) {
-			continue
-		}
-		if behind {
-			return refuse(PortTaken, "the name %s is needed for the sidecar's port, but a port of container %s has it as well; give one of them another name", in.port.Name, c.Name)
-		}
-		in.out.PortName = ""
+	i := slices.IndexFunc(others, func(c corev1.Container) bool { return c.Name == in.app.Name })
+	named := func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == in.port.Name && overTCP(p) })
+	}
+	if in.port.Name == "" || slices.ContainsFunc(others[:i], named) {
+		return nil
+	}
+	if later := slices.IndexFunc(others[i+1:], named); later >= 0 {
+		return refuse(PortTaken, "the name %s is needed for the sidecar's port, but a port of container %s has it as well; give one of them another name", in.port.Name, others[i+1+later].Name)
 	}
 	return nil
 }
@@ -356,7 +351,7 @@ const higher = 10000
 // ones, each 10000 higher where a container has it. Whoever comes from outside
 // comes by the port's name or by an annotation, so the number is free.
 func (in *injection) choosePorts() error {
-	taken := map[int32]string{in.port.ContainerPort: in.app.Name}
+	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
 	wants := slices.Clone(usualPorts)
 	for i, want := range wants {
 		if said := in.options.get(want.option); said != "" {
@@ -368,7 +363,7 @@ func (in *injection) choosePorts() error {
 	for _, c := range containers {
 		for _, p := range c.Ports {
 			if overTCP(p) {
-				taken[p.ContainerPort] = c.Name
+				taken[p.ContainerPort] = "container " + c.Name
 			}
 		}
 	}
@@ -377,8 +372,14 @@ func (in *injection) choosePorts() error {
 	for _, c := range containers {
 		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
 			if n := askedBy(p); taken[n] == "" && n != wants[0].number && n != wants[1].number {
-				taken[n] = c.Name
+				taken[n] = "container " + c.Name
 			}
+		}
+	}
+	// A Service reaches the app at the number of its targetPort, whether or not the port is declared.
+	for _, s := range in.services {
+		if n := s.Target.IntVal; taken[n] == "" && n != wants[0].number && n != wants[1].number {
+			taken[n] = "Service " + s.Service
 		}
 	}
 	to := []*int32{&in.ports.serving, &in.ports.tls, &in.ports.admin, &in.ports.autoscaler, &in.ports.metrics, &in.ports.status}
@@ -386,12 +387,12 @@ func (in *injection) choosePorts() error {
 		n := want.number
 		if by, is := taken[n]; is && in.options.get(want.option) == "" {
 			if _, again := taken[n+higher]; !again {
-				in.warn("container %s has the port %d: the sidecar's %s is %d", by, n, want.option, n+higher)
+				in.warn("%s uses port %d, so %s of the sidecar is %d", by, n, want.option, n+higher)
 				n += higher
 			}
 		}
 		if by, is := taken[n]; is {
-			return refuse(PortTaken, "port %d is needed as %s, but %s has it; choose another with the option %s", n, want.option, by, want.option)
+			return refuse(PortTaken, "port %d is needed as %s, but %s uses it; choose another port with the option %s", n, want.option, by, want.option)
 		}
 		taken[n] = "the sidecar's " + want.option
 		*to[i] = n
@@ -426,9 +427,11 @@ func (in *injection) swapPort() error {
 	if old == "" {
 		return nil
 	}
-	others := map[string]bool{}
-	for _, p := range in.app.Ports {
-		others[p.Name] = true
+	others := map[string]bool{} // in any container, because a Service may use one of them
+	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
+		for _, p := range c.Ports {
+			others[p.Name] = true
+		}
 	}
 	renamed := "user-port"
 	for i := 2; others[renamed]; i++ {

@@ -240,7 +240,8 @@ func (in *injection) run(said Options) error {
 	if in.err != nil {
 		return refuse(Unreadable, "a pod that cannot be changed: %v", in.err)
 	}
-	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
+	done := recognize(in.object)
+	in.out.Container, in.out.AppPort, in.out.PortName = in.app.Name, in.port.ContainerPort, done.PortName
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
 	in.out.Placeholder = in.options.IsPlaceholder()
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
@@ -407,7 +408,7 @@ func (in *injection) mayHaveSidecar() error {
 	status, injected := in.meta.Annotations[Prefix+statusKey]
 	switch {
 	case has && injected:
-		in.recognize()
+		in.out.has = recognize(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
 		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, sidecarName)

@@ -173,7 +173,8 @@ func (p *policy) conditions() []expression {
 		{"no-budget", "With resources for the whole pod, the sidecar would ask for less.", `!has(object.spec.resources)`},
 		{"one-app", "It is clear which container serves.", ofOptions(`size(` + apps + `) == 1`)},
 		{"one-port", "It is clear on which port, and its new name is free.", ofApp(`size(` + portsOfApp + `) == 1
-&& !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['user-port', '` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
+&& !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?ports.orValue([]).exists(p, p.?name.orValue('') == 'user-port'))
+&& !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe says that the port speaks TLS.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')

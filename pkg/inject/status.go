@@ -82,12 +82,13 @@ func TextOf(object any) string {
 	return s.Text
 }
 
-// recognize reads back what an earlier injection has chosen: what the sidecar says of itself, with
-// its usual ports where it says nothing.
-func (in *injection) recognize() {
+// recognize returns the choices of the injection of a pod: the values in the sidecar's environment, or the usual
+// ports. It returns nil if the pod has no sidecar. The first and a later injection of a pod both use it, so that a
+// Service is rewritten in the same way.
+func recognize(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {
-		sidecar := at(in.object, "spec", list, sidecarName)
+		sidecar := at(pod, "spec", list, sidecarName)
 		if sidecar == nil {
 			continue
 		}
@@ -98,12 +99,32 @@ func (in *injection) recognize() {
 			}
 		}
 		for _, p := range listAt(sidecar, "ports") {
-			if name := text(p, "name"); text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort {
+			name := text(p, "name")
+			if text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort && containerOfName(pod, name) == sidecarName {
 				o.PortName = name
 			}
 		}
-		in.out.has = o
+		return o
 	}
+	return nil
+}
+
+// containerOfName returns the container that a Service reaches by the name of a TCP port: the first one with the name.
+// Kubernetes searches the containers before the init containers (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
+func containerOfName(pod any, name string) string {
+	for _, list := range []string{"containers", "initContainers"} {
+		for _, c := range listAt(pod, "spec", list) {
+			if list == "initContainers" && at(c, "restartPolicy") == nil {
+				continue
+			}
+			for _, p := range listAt(c, "ports") {
+				if protocol := text(p, "protocol"); name != "" && text(p, "name") == name && (protocol == "" || protocol == "TCP") {
+					return text(c, "name")
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // describeStatus says by whom a pod was injected.
