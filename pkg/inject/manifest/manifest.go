@@ -345,7 +345,8 @@ func list(files []*File) []*Result {
 		for _, d := range f.documents {
 			if d.err != nil {
 				line, text := d.whereabouts(d.err)
-				results = append(results, &Result{File: f.Name, Line: line, from: d,
+				kind, namespace, name := d.identity()
+				results = append(results, &Result{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d,
 					Outcome: inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}})
 				continue
 			}
@@ -355,6 +356,31 @@ func list(files []*File) []*Result {
 		}
 	}
 	return results
+}
+
+// identity returns the kind, namespace and name of a document that has a syntax tree but no value, for example because
+// a key is repeated. The first of several keys wins.
+func (d *document) identity() (kind, namespace, name string) {
+	if d.node == nil || target(d.node).Kind != yaml.MappingNode {
+		return "", "", ""
+	}
+	scalar := func(n *yaml.Node, path ...string) string {
+		for _, key := range path {
+			i := -1
+			if n = target(n); n.Kind == yaml.MappingNode {
+				i = place(n, key)
+			}
+			if i < 0 {
+				return ""
+			}
+			n = n.Content[i]
+		}
+		if n = target(n); n.Kind != yaml.ScalarNode {
+			return ""
+		}
+		return n.Value
+	}
+	return scalar(d.node, "kind"), scalar(d.node, "metadata", "namespace"), scalar(d.node, "metadata", "name")
 }
 
 // whereabouts takes the line from an error of the parser, or of ours, which count from

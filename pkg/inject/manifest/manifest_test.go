@@ -377,3 +377,11 @@ func TestATextThatGrowsTooLargeDoesNotMeanSomethingElse(t *testing.T) {
 		t.Errorf("got %v, want %v", err, errTooLarge)
 	}
 }
+
+func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
+	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\n"
+	results := Inject([]*File{Parse("f", []byte(text))}, nil, inject.Workloads)
+	harness.Equal(t, results[1].Object(), "Deployment shop/web")
+	harness.Equal(t, results[1].Text, `the key "a" is repeated`)
+	harness.Equal(t, results[1].Line, 8)
+}
