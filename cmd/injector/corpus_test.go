@@ -61,10 +61,9 @@ func (s shape) row() string {
 		verdict = "`" + workload.Reason + "`"
 	}
 	if workload.Verdict == inject.Injected {
-		why = strings.TrimPrefix(workload.Notes[0], "requests are for ")
+		why = workload.Notes[0]
 	}
-	why, _, _ = strings.Cut(why, "; if ")
-	why, _, _ = strings.Cut(why, ": --") // the cure
+	why, _, _ = strings.Cut(why, "; if ") // without the flag
 	service := ""
 	for _, text := range services {
 		if _, to, ok := strings.Cut(text, "rewritten: "); ok {

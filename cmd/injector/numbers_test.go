@@ -48,7 +48,7 @@ func (n *numbers) measure(name string, text []byte) {
 			workloads++
 			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), r.Notes[0]))
 			n.verdicts["injected"]++
-			if strings.Contains(r.Text, "nothing declares") {
+			if strings.Contains(r.Text, "no container declares") {
 				n.found++
 			}
 		default:

@@ -18,9 +18,10 @@ const format = 1
 // A status is what the annotation queue-proxy.dev/status holds, as JSON: how to take
 // the injection back, in this order.
 type status struct {
-	Format int      `json:"format"`
-	Undo   []Change `json:"undo"`
-	Text   string   `json:"text,omitempty"` // how a file was written: see [WithText]
+	Format     int        `json:"format"`
+	Confidence Confidence `json:"confidence,omitempty"` // of the port, for people: uninject ignores it
+	Undo       []Change   `json:"undo"`
+	Text       string     `json:"text,omitempty"` // how a file was written: see [WithText]
 }
 
 // beginStatus makes the status annotation first, so that what it takes to have one is
@@ -33,7 +34,7 @@ func (in *injection) beginStatus() error {
 // endStatus writes into it what has been done since.
 func (in *injection) endStatus() error {
 	if in.err == nil {
-		in.changes[0].Value = statusValue(in.back())
+		in.changes[0].Value = statusValue(in.out.Confidence, in.back())
 	}
 	return in.checkAnnotations(in.annotated())
 }
@@ -51,8 +52,8 @@ func (in *injection) annotated() int {
 }
 
 // statusValue is the annotation's value, as JSON.
-func statusValue(back []Change) json.RawMessage {
-	return encode(string(encode(status{Format: format, Undo: back})))
+func statusValue(confidence Confidence, back []Change) json.RawMessage {
+	return encode(string(encode(status{Format: format, Confidence: confidence, Undo: back})))
 }
 
 // IsStatus reports whether a change writes a status annotation.
