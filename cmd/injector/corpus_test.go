@@ -61,7 +61,7 @@ func (s shape) row() string {
 		verdict = "`" + workload.Reason + "`"
 	}
 	if workload.Verdict == inject.Injected {
-		why = workload.Notes[0]
+		why = selected(workload)
 	}
 	why, _, _ = strings.Cut(why, "; if ") // without the flag
 	service := ""
@@ -74,6 +74,16 @@ func (s shape) row() string {
 		}
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s |", s.title(), verdict, why, service)
+}
+
+// selected describes the port that is selected.
+func selected(r *manifest.Result) string {
+	for _, p := range r.Ports {
+		if p.Selected {
+			return "port " + evidence(p)
+		}
+	}
+	return ""
 }
 
 // The guide shows what becomes of each shape, so that a change of the rules is seen there.

@@ -84,11 +84,9 @@ func (in *injection) chooseApp() error {
 	in.describe(all, chosen)
 	in.app, in.port, in.found = chosen.container, chosen.port, chosen.found
 	in.out.Confidence = in.confidence(chosen)
-	why := strings.Join(in.reasons(chosen), "; ")
-	in.note("port %s of container %s is selected (confidence %s): %s", describePort(in.port), in.app.Name, in.out.Confidence, why)
 	if in.out.Confidence == Low && in.options.get(sureOption) == string(High) {
 		return refuse(Unsure, "port %s of container %s is selected with low confidence (%s), and the option %s requires %s; missing: %s; to select it: %s",
-			describePort(in.port), in.app.Name, why, sureOption, High, in.out.Missing, cure(portOption, decimal(in.port.ContainerPort)))
+			describePort(in.port), in.app.Name, strings.Join(in.reasons(chosen), "; "), sureOption, High, in.out.Missing, cure(portOption, decimal(in.port.ContainerPort)))
 	}
 	return nil
 }
@@ -359,9 +357,12 @@ func (in *injection) narrow(all []*candidate) (*candidate, error) {
 	return all[0], nil
 }
 
-// preferences select among ports that may all be for requests.
+// webName matches the names of ports for HTTP that is not gRPC. Many servers have a port for each of the two, and
+// the name grpc does not tell which one the clients use.
+var webName = regexp.MustCompile(`^(http|http1|http2|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
+
+// preferences select among ports that may all be for requests, the strongest first.
 var preferences = []func(*candidate) bool{
-	func(c *candidate) bool { return c.sign.protocol == plainHTTP },
 	isCalledHTTP,
 	func(c *candidate) bool {
 		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Name == "http" })
@@ -369,8 +370,11 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool {
 		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Number == 80 })
 	},
-	func(c *candidate) bool { return c.container != nil && httpName.MatchString(c.port.Name) },
+	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
 	func(c *candidate) bool { return c.container != nil && len(requestProbes(c.container, c.port)) > 0 },
+	func(c *candidate) bool {
+		return c.sign.protocol == plainHTTP && byName("", c.port.Name).protocol != plainHTTP
+	},
 }
 
 // requestProbes returns the paths of the HTTP probes of a port that are not health checks.
@@ -437,11 +441,13 @@ func (in *injection) reasons(c *candidate) []string {
 		return []string{"the option " + portOption + " selects it"}
 	}
 	for _, s := range c.services[:min(len(c.services), 3)] {
-		add("Service %s names it", s.Service)
-		if byAppProtocol("", s.AppProtocol).protocol == plainHTTP {
-			add("Service %s has appProtocol %s", s.Service, s.AppProtocol)
-		} else if byName("", s.Name).protocol == plainHTTP {
-			add("Service %s calls it %s", s.Service, s.Name)
+		switch {
+		case byAppProtocol("", s.AppProtocol).protocol == plainHTTP:
+			add("Service %s names it with appProtocol %s", s.Service, s.AppProtocol)
+		case s.Name != c.port.Name && byName("", s.Name).protocol == plainHTTP:
+			add("Service %s names it as %s", s.Service, s.Name)
+		default:
+			add("Service %s names it", s.Service)
 		}
 	}
 	switch {

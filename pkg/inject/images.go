@@ -74,7 +74,7 @@ func rowOf(c *corev1.Container, p corev1.ContainerPort) *imageRow {
 // sign is what the row states about a port of a container with the image.
 func (r *imageRow) sign(c *corev1.Container) sign {
 	speaks := map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}[r.kind]
-	return sign{speaks, fmt.Sprintf("image %.100s: %s", c.Image, r.reason)}
+	return sign{speaks, fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}
 }
 
 // helperNames are names of containers that support the main container of a pod.
@@ -87,7 +87,7 @@ func helps(c *corev1.Container) string {
 	}
 	for _, r := range images {
 		if r.kind == imageHelper && r.image.MatchString(c.Image) {
-			return fmt.Sprintf("image %.100s of container %s: %s", c.Image, c.Name, r.reason)
+			return fmt.Sprintf("the image of container %s is %.100s (%s)", c.Name, c.Image, r.reason)
 		}
 	}
 	return ""

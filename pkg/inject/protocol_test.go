@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -140,16 +141,34 @@ func TestAReadinessProbeNamesAPortThatNobodyDeclares(t *testing.T) {
 	}
 }
 
-// explain shows the notes.
-func TestANoteSaysWhyAPortIsForRequests(t *testing.T) {
-	for ports, want := range map[string]string{
-		`{"containerPort":8080}`: "port 8080 of container a is selected (confidence low): declared",
-		`{"containerPort":8080},{"containerPort":9102,"name":"metrics"}`:             "port 8080 of container a is selected",
-		`{"containerPort":8080,"name":"http"},{"containerPort":8081,"name":"other"}`: "declared as http",
+// explain prints the ports.
+func TestPortsHaveReasonsAndConfidence(t *testing.T) {
+	get := func(path string) string { return `"readinessProbe":{"httpGet":{"port":8080,"path":"` + path + `"}},` }
+	for _, c := range []struct{ fact, container, service, want string }{
+		{"a number", `"ports":[{"containerPort":8080}]`, "", "8080 low [declared; 8080 is a common port of HTTP]"},
+		{"a request path", get("/") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared; probe GET /]"},
+		{"a health path", get("/healthz") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared]"},
+		{"a name", `"ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 high [declared as http]"},
+		{"a Service by number", `"ports":[{"containerPort":7777}]`, `{"port":81,"targetPort":7777}`, "7777 low [Service shop names it; declared]"},
+		{"a Service by name", `"ports":[{"containerPort":7777,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7777 high [Service shop names it; declared as web]"},
+		{"appProtocol", `"ports":[{"containerPort":7777}]`, `{"port":81,"targetPort":7777,"appProtocol":"h2c"}`, "7777 high [Service shop names it with appProtocol h2c; declared]"},
+		{"an undeclared port", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop names it; Service shop offers it on port 80]"},
+		{"a known image", `"image":"x/shop-operator","ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 low [declared as http; but its image is x/shop-operator (an operator)]"},
 	} {
-		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[`+ports+`]}]}}`), nil)
-		if len(out.Notes) == 0 || !strings.Contains(out.Notes[0], want) {
-			t.Errorf("%s: got %q, want a note: %s", ports, out.Notes, want)
+		var ports []ServicePort
+		if c.service != "" {
+			ports = portsOf(t, `"name":"shop"`, c.service)
+		}
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a",`+c.container+`}]}}`), nil, ports...)
+		got := ""
+		for _, p := range out.Ports {
+			if p.Selected {
+				got = fmt.Sprintf("%d %s [%s]", p.Number, p.Confidence, strings.Join(p.Reasons, "; "))
+			}
+		}
+		harness.Equal(t, got, c.want, c.fact, out.Text)
+		if sure := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a",`+c.container+`}]}}`), Options{sureOption: "high"}, ports...); (sure.Reason == Unsure) != (out.Confidence == Low) {
+			t.Errorf("%s: got %s with sure=high, and confidence %s", c.fact, verdictOf(sure), out.Confidence)
 		}
 	}
 }
