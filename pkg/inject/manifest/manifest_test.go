@@ -385,3 +385,28 @@ func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
 	harness.Equal(t, results[1].Text, `the key "a" is repeated`)
 	harness.Equal(t, results[1].Line, 8)
 }
+
+// A Service in another folder counts, unless a nearer one selects the pods as well.
+func TestNearestServiceSelectsThePort(t *testing.T) {
+	const workload = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: web, image: w, ports: [{containerPort: 7000}, {containerPort: 7001}, {containerPort: 7002}]}]}\n"
+	service := func(port int32) []byte {
+		return fmt.Appendf(nil, "apiVersion: v1\nkind: Service\nmetadata: {name: s%[1]d}\nspec: {selector: {app: web}, ports: [{port: %[1]d}]}\n", port)
+	}
+	for _, c := range []struct {
+		fact  string
+		files map[string]int32 // the Services
+		want  int32
+	}{
+		{"the same folder", map[string]int32{"a/x/s.yaml": 7000, "a/y/s.yaml": 7001}, 7000},
+		{"another folder", map[string]int32{"a/y/s.yaml": 7001}, 7001},
+		{"a nearer folder", map[string]int32{"b/s.yaml": 7000, "a/y/s.yaml": 7001, "a/x/z/s.yaml": 7002}, 7002},
+		{"none", nil, 0},
+	} {
+		files := []*File{Parse("a/x/web.yaml", []byte(workload))}
+		for name, port := range c.files {
+			files = append(files, Parse(name, service(port)))
+		}
+		results := Inject(files, nil, inject.Workloads)
+		harness.Equal(t, results[0].AppPort, c.want, c.fact, results[0].Text)
+	}
+}
