@@ -277,19 +277,23 @@ const (
 // of a port that is asked by HTTP over a name, a number or an image that says otherwise, a policy
 // keeps away.
 func speaksHTTPCEL(high bool) string {
-	var numbers, known, helpers []string
+	var numbers, helpers, known []string
+	ported := "" // rows for some ports, and the option sure
 	for _, r := range images {
 		switch r.kind {
 		case imageException: // the policy is stricter
 		case imageHelper:
 			helpers = append(helpers, r.pattern)
 		default:
-			known = append(known, r.pattern)
+			if r.ports == nil {
+				known = append(known, r.pattern)
+				continue
+			}
+			ported += fmt.Sprintf("    && !(port.containerPort in %s && app.?image.orValue('').matches(%s))\n", strings.ReplaceAll(fmt.Sprint(r.ports), " ", ", "), quoteCEL(r.pattern))
 		}
 	}
-	sure := "true"
 	if high {
-		sure = "name.matches(" + quoteCEL(httpName.String()) + ")"
+		ported += "    && name.matches(" + quoteCEL(httpName.String()) + ")\n"
 	}
 	for _, n := range slices.Concat(slices.Sorted(maps.Keys(rawPorts)), slices.Sorted(maps.Keys(tlsPorts))) {
 		numbers = append(numbers, fmt.Sprint(n))
@@ -309,11 +313,10 @@ func speaksHTTPCEL(high bool) string {
     && !` + matches("app.?image.orValue('')", serverImage.String()) + `
     && !` + matches("app.?image.orValue('')", exporterImage.String()) + `
     && !` + matches("app.?image.orValue('')", strings.Join(known, "|")) + `
-    && (size(object.spec.containers) == 1
+` + ported + `    && (size(object.spec.containers) == 1
       || !` + matches("app.name", helperNames.String()) + `
       && !` + matches("app.?image.orValue('')", strings.Join(helpers, "|")) + `
-      && ` + matches("name", httpName.String()) + `)
-    && ` + sure + `
+      && (size(object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + isTCP + `))) == 1 || ` + matches("name", httpName.String()) + `))
     && !` + commands(tlsCommands) + `
     && (` + matches("name", httpName.String()) + `
       || !` + matches("name", rawName.String()) + `
