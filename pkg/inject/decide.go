@@ -394,7 +394,7 @@ func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	if len(names) == 1 {
 		return all, nil
 	}
-	if usual := in.meta.Annotations[defaultContainer]; slices.Contains(names, usual) {
+	if usual := in.meta.Annotations[defaultContainer]; usual != "" && slices.Contains(names, usual) {
 		return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.container == nil || c.container.Name != usual }), nil
 	}
 	in.out.Missing = "the container that receives the requests"

@@ -255,6 +255,10 @@ func FuzzInject(f *testing.F) {
 		if refused(Inject([]*File{file}, nil, inject.Services)) {
 			return
 		}
+		again := Parse("fuzz", file.Text())
+		if Inject([]*File{again}, nil, inject.Services); !bytes.Equal(again.Text(), file.Text()) {
+			t.Errorf("got\n%s\nafter a second injection of\n%s", again.Text(), file.Text())
+		}
 		after := Parse("fuzz", file.Text())
 		Uninject([]*File{after})
 		if got, want := meaning(t, after.Text()), meaning(t, text); !reflect.DeepEqual(got, want) && !bytes.Contains(text, []byte(inject.Prefix)) {
