@@ -124,10 +124,23 @@ func (in *reading) validate() {
 		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used",
 			c.Observability.Name(), quote(asked.Endpoint), leastMetricsPort)
 	}
+	in.warnOfProbeHosts()
 	in.validateConcurrency()
 	in.validateTLS()
 	in.warnOfNoEffect()
 	in.validateDrain()
+}
+
+// warnOfProbeHosts warns of readiness probes that pass although the user container does not listen
+// on localhost.
+func (in *reading) warnOfProbeHosts() {
+	c := in.c
+	for i := range c.Probes.V {
+		if field, host := c.Probes.V[i].OtherHost(); host != "" {
+			in.warn("%s: %s: %q: the probe checks this address, but requests are sent to 127.0.0.1:%d or [::1]:%d; omit the host",
+				c.Probes.Name(), field, host, c.UserPort.V, c.UserPort.V)
+		}
+	}
 }
 
 // validatePorts holds that two listeners cannot share a port.

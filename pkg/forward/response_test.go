@@ -30,7 +30,7 @@ func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
 
 func TestATrailerSectionSpeaksNotInOurName(t *testing.T) {
 	var got seen
-	for _, f := range TrailerFields(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
+	for _, f := range ResponseTrailer(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
 		got.Field(string(f.Name), string(f.Value))
 	}
 	harness.Equal(t, got.String(), "A: 1\nProxy-Status: cdn\nB: 2\n", &got)

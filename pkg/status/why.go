@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -32,7 +33,7 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, writeJSON(w, struct {
+		return s.Ready, printable.JSON(w, struct {
 			Pod       string `json:"pod"`
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
@@ -46,17 +47,11 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 
 			Bounds      []boundState `json:"bounds,omitempty"`
 			Connections Connections  `json:"connections"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Connections})
+			Warnings    []string     `json:"warnings,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Connections, s.Warnings})
 	}
-	_, err = io.WriteString(w, s.text())
+	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
-}
-
-// writeJSON writes an answer for programs.
-func writeJSON(w io.Writer, answer any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(answer)
 }
 
 // get asks for what the status page shows.
@@ -101,6 +96,9 @@ func (s *snapshot) text() string {
 	}
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
+	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
 	b.WriteString(s.connectionsText())
 	b.WriteString(s.boundsText())

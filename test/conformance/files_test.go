@@ -109,7 +109,7 @@ func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
 
 // testFleet sends two requests on each of n connections to a sidecar with a limit on open files.
 func testFleet(t *testing.T, protocol string, files, n int) {
-	p := newProxy(t)
+	p := newLoneProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(5 * time.Millisecond)

@@ -27,6 +27,7 @@ var plan = []folder{
 	{path: "pkg/completion"},
 	{path: "pkg/manual"},
 	{path: "pkg/terminal"},
+	{path: "pkg/printable"},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
@@ -49,7 +50,7 @@ var plan = []folder{
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
-	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
@@ -60,12 +61,12 @@ var plan = []folder{
 	}},
 
 	// What shows the sidecars of a cluster, from outside of it.
-	{path: "pkg/top", may: []string{"pkg/config"}},
-	{path: "pkg/kubectl", may: []string{"pkg/top"}},
+	{path: "pkg/top", may: []string{"pkg/config", "pkg/printable"}},
+	{path: "pkg/kubectl", may: []string{"pkg/printable", "pkg/top"}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion", "pkg/manual"}},
-	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/manual", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
-	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/spelling", "pkg/completion", "pkg/manual", "pkg/kubectl", "pkg/terminal", "pkg/top"}},
+	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/manual", "pkg/printable", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/spelling", "pkg/completion", "pkg/manual", "pkg/kubectl", "pkg/printable", "pkg/terminal", "pkg/top"}},
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
