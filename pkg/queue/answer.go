@@ -60,7 +60,7 @@ func (a *Answer) Fields(yield func(name, value string)) {
 	if a.Hash != "" {
 		yield(header.Hash, a.Hash)
 	}
-	if a.Reason == QueueFull || a.Reason == QueueTimeout {
+	if a.Reason == QueueFull || a.Reason == QueueTimeout || a.Reason == Overload && a.GRPC < 0 {
 		yield(header.RetryAfter, askersRetryAfter)
 	}
 	if a.GRPC >= 0 {

@@ -29,6 +29,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -67,6 +68,7 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 	bounds  *bound.Recorder // of bounds on the behavior of peers
+	budget  *memory.Budget  // of requests
 
 	webSockets goaway.Set // that are open
 
@@ -229,6 +231,7 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
+	s.budget = newBudget(s.bounds)
 	s.buildEngines()
 	s.board = status.New(s.statusSources())
 	s.tell()
@@ -256,6 +259,7 @@ func (s *sidecar) buildEngines() {
 		FullDuplex:     c.FullDuplex.V,
 		ServerTiming:   c.ServerTiming.V,
 		AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V)),
+		Memory:         s.budget,
 		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,
 	}
@@ -289,6 +293,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Ask:       s.prober.Ready,
 		Load:      s.load,
 		Drain:     s.drainState,
+		Memory:    s.budget.Usage,
 		Bounds:    s.bounds,
 	}
 }
