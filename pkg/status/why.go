@@ -125,6 +125,9 @@ func (s *snapshot) text() string {
 	if s.Adaptive != nil {
 		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.Reason.Words())
 	}
+	if m := s.Memory; m != nil {
+		fmt.Fprintf(&b, "\nmemory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit))
+	}
 	requests, failed := s.Totals.sum()
 	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
 	if s.Pod != "" {
@@ -136,6 +139,9 @@ func (s *snapshot) text() string {
 	}
 	return b.String()
 }
+
+// megabytes formats a number of bytes.
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // reasons lists why requests failed, the most frequent reason first, as in
 // ": 20 queue-full, 1 app-garbage".
