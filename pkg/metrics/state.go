@@ -64,9 +64,9 @@ func addConnections(r *registry, g *Gauges) {
 		r.gauge(name+"_waiting", waiting, always(func() float64 { return float64(get().Waiting) }))
 	}
 	pool("queue_proxy_client_connections", "Number of open connections of clients.",
-		"Number of accepted connections that wait because all connections of clients have requests in flight.", clients)
+		"Number of new connections that wait because no connection is idle.", clients)
 	pool("queue_proxy_app_connections", "Number of open HTTP/1 connections to the user container.",
-		"Number of requests that wait because the number of connections to the user container has reached its maximum.", app)
+		"Number of requests that wait for a connection to the user container.", app)
 }
 
 func addLoad(r *registry, g *Gauges) {

@@ -109,7 +109,7 @@ func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
 
 // testFleet sends two requests on each of n connections to a sidecar with a limit on open files.
 func testFleet(t *testing.T, protocol string, files, n int) {
-	p := newProxy(t)
+	p := newLoneProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(5 * time.Millisecond)
@@ -150,7 +150,7 @@ func TestFewFilesServeManyConnections(t *testing.T) {
 
 // Connections with requests in flight use all descriptors for clients. Idle connections are closed,
 // busy ones are not, and new ones wait.
-func TestFewFilesWithIdleAndBusyConnections(t *testing.T) {
+func TestFewFilesCloseIdleConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
 	h.free("/")
@@ -238,7 +238,7 @@ func (p *proxy) setFiles(soft int) {
 	}
 }
 
-func TestOutOfDescriptorsIsReportedAsLocal(t *testing.T) {
+func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.startWithFiles(256, "CONNECT_RETRY=50ms")
@@ -274,7 +274,7 @@ func TestOutOfDescriptorsIsReportedAsLocal(t *testing.T) {
 	}
 }
 
-func TestOutOfPortsIsReportedAsLocal(t *testing.T) {
+func TestOutOfPortsReturnsLocal(t *testing.T) {
 	if !inNamespace(t, "ip link set lo up; echo 40000 40015 > /proc/sys/net/ipv4/ip_local_port_range") {
 		return
 	}
