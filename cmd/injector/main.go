@@ -22,7 +22,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,10 +31,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // Set by the linker.
@@ -441,12 +440,7 @@ func summary(results []*manifest.Result) string {
 // printLine writes a line of what may be printed: an object's texts can hold the letters by which
 // a terminal gets a command to erase lines, or to write others.
 func printLine(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, fmt.Sprintf(format, args...)))
+	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
 func called(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
@@ -553,10 +547,7 @@ func (c *command) verdicts(results []*manifest.Result) error {
 		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
 			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Notes, r.Warnings, r.Advice()})
 	}
-	e := json.NewEncoder(c.stdout)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(all)
+	return printable.JSON(c.stdout, all)
 }
 
 func (c *command) listOptions() {

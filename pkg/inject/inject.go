@@ -243,6 +243,7 @@ func (in *injection) run(said Options) error {
 		in.chooseApp,
 		in.holdNameFree,
 		in.holdToPlainText,
+		in.warnOfPodAddress,
 		in.choosePorts,
 		in.moveProbes,
 		in.settle,
