@@ -28,6 +28,7 @@ func board(readiness probe.State, drain Drain) *Board {
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
+		Slots:     func() ([]queue.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
 	})
 }
