@@ -401,7 +401,8 @@ func TestRightsAreThoseThatAreUsed(t *testing.T) {
 		got[strings.Join(r.Resources, ",")+" "+strings.Join(r.ResourceNames, ",")] = strings.Join(r.Verbs, ",")
 	}
 	want := map[string]string{
-		"secrets queue-proxy-injector-certificate":           "get,update",
+		"secrets queue-proxy-injector-certificate": "get,update",
+		"secrets ": "create",
 		"mutatingwebhookconfigurations queue-proxy-injector": "get,patch",
 		"namespaces ": "get",
 		"events ":     "create",

@@ -480,6 +480,24 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 	harness.Equal(t, fmt.Sprint(err), `USER_PORT: "nonsense": a port, 1 to 65535`)
 }
 
+func TestProbeOfAnotherAddressIsReported(t *testing.T) {
+	for host, reported := range map[string]bool{
+		"": false, "localhost": false, "127.0.0.1": false, "::1": false, "[::1]": false, "0.0.0.0": false, "10.0.0.5": true, "127.0.0.2": true, "pod.example": true,
+	} {
+		for field, text := range map[string]string{
+			"httpGet":   fmt.Sprintf(`{"httpGet":{"port":8080,"host":%q}}`, host),
+			"tcpSocket": fmt.Sprintf(`{"tcpSocket":{"port":8080,"host":%q}}`, host),
+		} {
+			c := read(t, "SERVING_READINESS_PROBE", text, "SERVING_NAMESPACE", "ns")
+			want := []string{fmt.Sprintf("SERVING_READINESS_PROBE: %s.host: %q: the probe checks this address, but requests are sent to 127.0.0.1:8080 or [::1]:8080; omit the host", field, host)}
+			if !reported {
+				want = nil
+			}
+			harness.Equal(t, c.Warnings(), want, field, host)
+		}
+	}
+}
+
 // A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
 func TestServiceLinksAreNoPorts(t *testing.T) {
 	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
@@ -489,6 +507,27 @@ func TestServiceLinksAreNoPorts(t *testing.T) {
 		`METRICS_PORT: "tcp://10.96.0.1:80": a Kubernetes service link, not a setting; it is ignored`,
 	}
 	harness.Equal(t, c.Warnings(), want, "warnings")
+}
+
+// A setting of any type can have the name of a service link.
+func TestServiceLinksAreIgnoredForAllSettings(t *testing.T) {
+	const link = "tcp://10.0.0.1:80"
+	links := 0
+	for i, f := range Default().fields() {
+		for _, name := range f.names() {
+			c, err := Read(env(name, link))
+			want := fmt.Sprintf("%s: %q: a Kubernetes service link, not a setting; it is ignored", name, link)
+			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
+				t.Errorf("%s: got ignored %t, %v, want a warning only for names of links", name, ignored, err)
+			} else if ignored {
+				links++
+				harness.Equal(t, c.fields()[i].String(), f.String(), name)
+			}
+		}
+	}
+	if links < 9 {
+		t.Errorf("got %d names of links, want all ports", links)
+	}
 }
 
 func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {

@@ -49,27 +49,11 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 		return queue.TooLarge
 	}
 	for i := range r.Fields {
-		if IsAlias(wire.String(r.Fields[i].Name)) {
+		if wire.IsAlias(wire.String(r.Fields[i].Name)) {
 			return queue.BadRequest
 		}
 	}
 	return queue.OK
-}
-
-// IsAlias reports whether an app behind a gateway like CGI would take the field for one
-// that frames a message: there a dash and an underscore are the same.
-func IsAlias(name string) bool {
-	return wire.EqualFold(name, "content_length") || wire.EqualFold(name, "transfer_encoding")
-}
-
-// MayTrail reports whether a field may stand in a trailer section: not one that decides
-// about framing or routing (RFC 9110 section 6.5.1).
-func MayTrail(name string) bool {
-	switch header.RoleOf(name) {
-	case header.LengthRole, header.HostRole:
-		return false
-	}
-	return !IsAlias(name) && !wire.EqualFold(name, header.TransferEncoding)
 }
 
 // Path returns the target in origin form, byte for byte, or "*" (RFC 9112 section 3.2).

@@ -139,7 +139,7 @@ func (x *exchange) Line() queue.Line {
 	q := &x.request
 	return queue.Line{
 		Method: wire.String(q.Method), Target: wire.String(q.Target), Host: wire.String(q.Host), Major: 1, Minor: q.Minor,
-		Remote: x.remote, TLS: x.c.nc.Secure(), Body: q.Chunked || q.ContentLength > 0,
+		Remote: x.remote, TLS: x.c.nc.Secure(), Open: q.Chunked || q.ContentLength > 0,
 	}
 }
 

@@ -140,12 +140,15 @@ func (x *exchange) giveBody(state *queue.RequestState) {
 	} else if !x.body.none() {
 		c.Body = &x.body
 		if x.body.chunked {
-			c.Trailer = x.body.chunks.Trailer
+			c.Trailer = x.body.trailer
 		}
 		state.ExpectBody()
 	}
 	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // one that has sent some of the body does not wait
 }
+
+// trailer returns the trailer section for the user container, once the body has been read.
+func (b *body) trailer() []wire.Field { return forward.RequestTrailer(b.chunks.Trailer()) }
 
 // sent notes that a body that had arrived went out with the head and will not be
 // sent again.
@@ -167,7 +170,7 @@ func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Re
 		if err == io.EOF {
 			if chunked {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, forward.TrailerFields(&x.state, r.Trailer()))
+				x.out = wire.AppendLastChunk(x.out, forward.ResponseTrailer(&x.state, r.Trailer()))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {

@@ -240,8 +240,12 @@ func (b *body) trail(by *h2.Conn, fields []wire.Field) {
 	b.tell()
 }
 
-// passTrailer passes the trailer section on. b.mu is held.
+// passTrailer ends the body with the trailer section, or with DATA if it has no field. b.mu is held.
 func (b *body) passTrailer() {
+	if len(b.trailer) == 0 {
+		_, _ = b.to.SendData(nil, true)
+		return
+	}
 	k := b.x.server.block()
 	defer b.x.server.putBlock(k)
 	k.Fields(b.trailer)

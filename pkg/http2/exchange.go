@@ -21,7 +21,8 @@ type exchange struct {
 	server  *Server
 	conn    *conn
 	stream  *h2.Stream
-	refusal int // the status for a request that is not served; 0: it is
+	refusal int  // the status for a request that is not served; 0: it is
+	open    bool // END_STREAM was not set on the header section of the request
 
 	request  forward.Request
 	protocol string // of an extended CONNECT
@@ -55,7 +56,7 @@ func (x *exchange) init(s *Server) {
 func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	q := &x.request
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
-	q.Upgrade = false
+	q.Upgrade, x.open = false, !end
 	x.protocol = h.Protocol
 	if h.Malformed || h.Method == "" || !wire.ValidToken(h.Method) {
 		return false
@@ -137,10 +138,8 @@ func refusal(fields []wire.Field) (status int) {
 		if announced += len(f.Value) + len(","); announced > wire.MaxRequestTrailer {
 			return http.StatusRequestHeaderFieldsTooLarge
 		}
-		for name := range strings.SplitSeq(wire.String(f.Value), ",") {
-			if !forward.MayTrail(strings.Trim(name, " \t")) {
-				status = http.StatusBadRequest
-			}
+		if wire.ForbidsTrailers(f.Value) {
+			status = http.StatusBadRequest
 		}
 	}
 	return status
@@ -238,7 +237,7 @@ func (x *exchange) Line() queue.Line {
 	q := &x.request
 	return queue.Line{
 		Method: q.Method, Target: q.Target, Host: q.Host, Major: 2,
-		Remote: x.conn.remote, TLS: x.conn.secure, Body: q.Chunked || q.Length > 0,
+		Remote: x.conn.remote, TLS: x.conn.secure, Open: x.open,
 	}
 }
 
@@ -286,7 +285,7 @@ func (f *fromClient) Head(by *h2.Conn, h *h2.Head, _ bool) {
 		x.body.fail(&wire.BadChunk{Word: word})
 		return
 	}
-	x.body.trail(by, h.Take(nil))
+	x.body.trail(by, forward.RequestTrailer(h.Take(nil)))
 }
 
 // trailerFault returns the reason to reject a trailer section, or "".
@@ -298,7 +297,7 @@ func trailerFault(h *h2.Head) wire.Word {
 		return wire.WordTrailerTooLong
 	}
 	for _, field := range h.Fields {
-		if !forward.MayTrail(wire.String(field.Name)) {
+		if wire.ForbidsTrailer(field.Name) {
 			return wire.WordTrailerName
 		}
 	}

@@ -190,7 +190,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 
 // endResponse ends the response, by its trailer section if there is one.
 func (x *exchange) endResponse(trailer []wire.Field) error {
-	trailer = forward.TrailerFields(&x.state, trailer)
+	trailer = forward.ResponseTrailer(&x.state, trailer)
 	if len(trailer) == 0 {
 		return x.send(nil, true)
 	}

@@ -55,7 +55,7 @@ type Line struct {
 	Minor  int    // as in HTTP/1.1
 	Remote string // the client's address and port, or those of the proxy before us
 	TLS    bool   // the client's connection is encrypted
-	Body   bool   // the request has a body, or may have one
+	Open   bool   // the client can send more after the header section: content, a trailer section or the bytes of a tunnel
 }
 
 // Path returns the path of the target without its query, as it came: not decoded.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // adaptive is what an adaptive limit has decided.
@@ -31,7 +32,7 @@ func WhyLimit(ctx context.Context, address string, asJSON bool, w io.Writer) err
 		return err
 	}
 	if asJSON {
-		return writeJSON(w, struct {
+		return printable.JSON(w, struct {
 			Limit    int          `json:"limit"`
 			Depth    int          `json:"depth"`
 			Running  int          `json:"running"`
@@ -40,7 +41,7 @@ func WhyLimit(ctx context.Context, address string, asJSON bool, w io.Writer) err
 			Advice   adapt.Advice `json:"advice"`
 		}{s.Limit, s.Depth, s.Running, s.Waiting, s.Adaptive, s.Advice})
 	}
-	_, err = io.WriteString(w, s.limitText())
+	_, err = io.WriteString(w, printable.Lines(s.limitText()))
 	return err
 }
 

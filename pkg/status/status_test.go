@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +32,8 @@ func board(readiness probe.State, drain Drain) *Board {
 		Load:      func() (int, int) { return 2, 3 },
 		Slots:     func() ([]queue.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
+
+		Connections: func() Connections { return Connections{} },
 	})
 }
 
@@ -352,10 +356,10 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	harness.Equal(t, b.snapshot().Problem, "", "before any request")
 	reset, garbage := observation(queue.AppReset, time.Second), observation(queue.AppGarbage, time.Second)
 	b.Observe(reset)
-	harness.Equal(t, b.FirstNotHTTP(reset), false, "of a connection that broke off")
+	harness.Equal(t, b.FirstProblem(reset), "", "of a connection that broke off")
 	for i := range 3 {
 		b.Observe(garbage)
-		harness.Equal(t, b.FirstNotHTTP(garbage), i == 0, "request", i)
+		harness.Equal(t, b.FirstProblem(garbage), map[bool]string{true: NotHTTP}[i == 0], "request", i)
 	}
 	s := b.snapshot()
 	harness.Equal(t, s.Problem, NotHTTP)
@@ -365,5 +369,30 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
 	fresh.Observe(observation(queue.OK, time.Second))
 	fresh.Observe(garbage)
-	harness.Equal(t, fresh.FirstNotHTTP(garbage), false, "of an app that has answered in HTTP")
+	harness.Equal(t, fresh.FirstProblem(garbage), "", "of an app that has answered in HTTP")
+}
+
+func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
+	refused := observation(queue.AppUnreachable, time.Second)
+	refused.Err = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+	for name, c := range map[string]struct {
+		phase  probe.Phase
+		before *queue.Observation
+		want   string
+	}{
+		"ready":             {probe.Ready, nil, NotListening},
+		"not ready":         {probe.Failing, nil, ""},
+		"a served request":  {probe.Ready, observation(queue.OK, time.Second), ""},
+		"another TCP error": {probe.Ready, observation(queue.AppUnreachable, time.Second), NotListening},
+	} {
+		b := board(probe.State{Phase: c.phase}, Drain{})
+		if c.before != nil {
+			b.Observe(c.before)
+			harness.Equal(t, b.FirstProblem(c.before), "", name)
+		}
+		b.Observe(refused)
+		harness.Equal(t, b.FirstProblem(refused), c.want, name)
+		harness.Equal(t, b.FirstProblem(refused), "", name, "the second request")
+		harness.Equal(t, b.snapshot().Problem, c.want, name)
+	}
 }

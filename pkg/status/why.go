@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -31,7 +33,7 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, writeJSON(w, struct {
+		return s.Ready, printable.JSON(w, struct {
 			Pod       string `json:"pod"`
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
@@ -43,20 +45,15 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
 
-			Slots  []queue.Holder `json:"slots"`
-			Held   int            `json:"held"`
-			Bounds []boundState   `json:"bounds,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Slots, s.Held, s.Bounds})
+			Slots       []queue.Holder `json:"slots"`
+			Held        int            `json:"held"`
+			Bounds      []boundState   `json:"bounds,omitempty"`
+			Connections Connections    `json:"connections"`
+			Warnings    []string       `json:"warnings,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
 	}
-	_, err = io.WriteString(w, s.text())
+	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
-}
-
-// writeJSON writes an answer for programs.
-func writeJSON(w io.Writer, answer any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(answer)
 }
 
 // get asks for what the status page shows.
@@ -66,7 +63,7 @@ func get(ctx context.Context, address, page string) (s snapshot, err error) {
 		return s, err
 	}
 	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(r)
@@ -102,6 +99,10 @@ func (s *snapshot) text() string {
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
 	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
+	}
+	b.WriteString(s.connectionsText())
 	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)

@@ -245,12 +245,18 @@ func TestTheWebhookInjectsIntoARestrictedNamespaceByDeploysCommands(t *testing.T
 	}
 }
 
-func TestTheOverlayHALetsInNoPodWithoutASidecarWhileTheInjectorRolls(t *testing.T) {
-	webhook(t)
-	kubectl(t, "apply", "-k", overlay(t, "ha"))
-	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
-	s := newSpace(t, "ha", restricted, wanted)
-	text, err := json.Marshal(map[string]any{
+// dryRuns creates pods with dryRun=All in the namespace of a space until stop is called.
+type dryRuns struct {
+	pod     []byte // JSON
+	url     string
+	created int
+	images  map[string]int // number of pods for each image of the sidecar; "" if a pod has no sidecar
+	refused []string       // errors and responses other than 201
+}
+
+func newDryRuns(t *testing.T, s *space) *dryRuns {
+	t.Helper()
+	pod, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "try"},
 		"spec": map[string]any{
 			"securityContext": map[string]any{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": map[string]any{"type": "RuntimeDefault"}},
@@ -261,42 +267,89 @@ func TestTheOverlayHALetsInNoPodWithoutASidecarWhileTheInjectorRolls(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
+	return &dryRuns{pod: pod, url: apiServer + "/api/v1/namespaces/" + s.name + "/pods?dryRun=All", images: map[string]int{}}
+}
+
+// create creates one pod.
+func (d *dryRuns) create() {
+	r, err := it.api.client.Post(d.url, "application/json", bytes.NewReader(d.pod))
+	if err != nil {
+		d.refused = append(d.refused, err.Error())
+		return
+	}
+	defer r.Body.Close()
+	body, _ := io.ReadAll(r.Body)
+	var pod object
+	if err := json.Unmarshal(body, &pod); err != nil || r.StatusCode != http.StatusCreated {
+		d.refused = append(d.refused, string(body))
+		return
+	}
+	d.created++
+	d.images[pod.spec(sidecarName).text("image")]++
+}
+
+// start creates a pod every 50 ms until the returned function is called.
+func (d *dryRuns) start() (stop func()) {
 	end := make(chan struct{})
 	var group sync.WaitGroup
-	var asked, bare, refused int
-	var last string
 	group.Go(func() {
 		for {
 			select {
 			case <-end:
 				return
 			case <-time.After(50 * time.Millisecond):
-			}
-			asked++
-			r, err := it.api.client.Post(apiServer+"/api/v1/namespaces/"+s.name+"/pods?dryRun=All", "application/json", bytes.NewReader(text))
-			if err != nil {
-				refused, last = refused+1, err.Error()
-				continue
-			}
-			body, _ := io.ReadAll(r.Body)
-			r.Body.Close()
-			switch {
-			case r.StatusCode != http.StatusCreated:
-				refused, last = refused+1, string(body)
-			case !bytes.Contains(body, []byte(`"name":"queue-proxy"`)):
-				bare++
+				d.create()
 			}
 		}
 	})
+	return func() {
+		close(end)
+		group.Wait()
+	}
+}
+
+func TestTheOverlayHALetsInNoPodWithoutASidecarWhileTheInjectorRolls(t *testing.T) {
+	webhook(t)
+	kubectl(t, "apply", "-k", overlay(t, "ha"))
+	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
+	pods := newDryRuns(t, newSpace(t, "ha", restricted, wanted))
+	stop := pods.start()
 	kubectl(t, "-n", "queue-proxy", "rollout", "restart", "deployment/queue-proxy-injector")
 	kubectl(t, "-n", "queue-proxy", "rollout", "status", "deployment/queue-proxy-injector", "--timeout=120s")
 	(&space{t: t, name: "queue-proxy"}).rolled("queue-proxy-injector")
-	time.Sleep(2 * time.Second)
-	close(end)
-	group.Wait()
-	t.Logf("%d pods asked for while the injector rolled: %d without a sidecar, %d refused", asked, bare, refused)
-	if bare > 0 || refused > 0 || asked == 0 {
-		t.Errorf("got %d without a sidecar and %d refused (%s) of %d, want none", bare, refused, last, asked)
+	stop()
+	t.Logf("created %d pods during the rollout of the injector, refused %d", pods.created, len(pods.refused))
+	if pods.created == 0 || pods.images[""] > 0 || len(pods.refused) > 0 {
+		t.Errorf("got images %v and refusals %v, want pods with a sidecar and no refusal", pods.images, pods.refused)
+	}
+}
+
+func TestNewPodsHaveNewImageAfterInjectorUpgrade(t *testing.T) {
+	webhook(t)
+	s := newSpace(t, "upgrade", restricted, wanted)
+	pods := newDryRuns(t, s)
+	stop := pods.start()
+	const newImage = "registry.example/queue-proxy:2"
+	t.Cleanup(func() {
+		kubectl(t, "apply", "-k", overlay(t, "self-managed"))
+		(&space{t: t, name: "queue-proxy"}).rolled("queue-proxy-injector")
+	})
+	kubectl(t, "-n", "queue-proxy", "set", "env", "deployment/queue-proxy-injector", "INJECTOR_IMAGE="+newImage)
+	for _, line := range commands(t, "../../deploy/README.md", "kubectl rollout status -n queue-proxy deployment/queue-proxy-injector", "kubectl get pods -n queue-proxy -l") {
+		if out, err := exec.Command("bash", "-c", line).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", line, err, out)
+		}
+	}
+	stop()
+	if pods.created == 0 || pods.images[""] > 0 || len(pods.refused) > 0 {
+		t.Errorf("during the upgrade: got images %v and refusals %v, want pods with a sidecar and no refusal", pods.images, pods.refused)
+	}
+	after := newDryRuns(t, s)
+	for range 100 {
+		after.create()
+	}
+	if after.images[newImage] != 100 {
+		t.Errorf("after the wait: got images %v and refusals %v, want 100 pods with %s", after.images, after.refused, newImage)
 	}
 }
 

@@ -170,13 +170,19 @@ func (s *Self) readSecret(ctx context.Context) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// writeSecret writes it if nobody else has since it was read; else the error is 409.
+// writeSecret creates or updates the Secret. The error is 409 if the Secret has changed since it was read. If the Secret
+// does not exist and cannot be created, the error contains the command that creates it.
 func (s *Self) writeSecret(ctx context.Context, secret *corev1.Secret) error {
 	method, path := http.MethodPut, s.secretPath()+"/"+s.Secret
 	if secret.ResourceVersion == "" {
 		method, path = http.MethodPost, s.secretPath()
 	}
-	return s.Kube.do(ctx, method, path, "application/json", secret, nil)
+	err := s.Kube.do(ctx, method, path, "application/json", secret, nil)
+	if method == http.MethodPost && isStatus(err, http.StatusForbidden) {
+		return fmt.Errorf("not found, and the service account is not allowed to create it; "+
+			"run \"kubectl -n %s create secret generic %s\": %w", s.Namespace, s.Secret, err)
+	}
+	return err
 }
 
 func (s *Self) configurationPath() string {

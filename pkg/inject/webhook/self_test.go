@@ -34,6 +34,7 @@ type fakeKube struct {
 	namespaces    map[string]map[string]string // labels
 	writes        int
 	down          bool
+	createDenied  bool                      // the service account is not allowed to create Secrets
 	before        func(method, path string) // called without the lock, before a request is served
 }
 
@@ -86,6 +87,9 @@ func (f *fakeKube) answer(r *http.Request) (status int, answer any) {
 		}
 		return http.StatusOK, f.secret
 	case "POST /api/v1/namespaces/qp/secrets", "PUT /api/v1/namespaces/qp/secrets/cert":
+		if r.Method == http.MethodPost && f.createDenied {
+			return http.StatusForbidden, nil
+		}
 		secret := new(corev1.Secret)
 		if err := json.Unmarshal(body, secret); err != nil {
 			return http.StatusBadRequest, nil
@@ -179,6 +183,33 @@ func TestOneReplicaMakesAndPublishesACertificate(t *testing.T) {
 	c, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Patience}, "tcp", l.Addr().String(), &tls.Config{RootCAs: roots, ServerName: "injector.qp.svc"})
 	harness.NoError(t, err, "(a handshake)")
 	c.Close()
+}
+
+func TestDeletedSecretIsCreatedAgain(t *testing.T) {
+	f, kube := newFakeKube(t)
+	harness.NoError(t, newSelf(kube, time.Now).sync(t.Context()))
+	f.secret = nil
+	restarted := newSelf(kube, time.Now)
+	harness.NoError(t, restarted.sync(t.Context()))
+	if f.secret == nil {
+		t.Fatal("got no Secret, want a new one")
+	}
+	f.wantTrusted(t, time.Now(), restarted)
+}
+
+func TestForbiddenSecretErrorContainsCommand(t *testing.T) {
+	f, kube := newFakeKube(t)
+	f.createDenied = true
+	err := newSelf(kube, time.Now).sync(t.Context())
+	const want = "kubectl -n qp create secret generic cert"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("got error %v, want one that contains %q", err, want)
+	}
+	f.secret = new(corev1.Secret) // the result of that command
+	f.touch(&f.secret.ResourceVersion)
+	s := newSelf(kube, time.Now)
+	harness.NoError(t, s.sync(t.Context()))
+	f.wantTrusted(t, time.Now(), s)
 }
 
 func TestManyReplicasAgree(t *testing.T) {

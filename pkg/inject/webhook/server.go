@@ -75,7 +75,7 @@ func (s *Server) Run(ctx context.Context, listening func(reviews, metrics net.Ad
 	beside.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	beside.HandleFunc("GET /readyz", s.ready)
 
-	mainServer, besideServer := s.server(main, mostConnections), s.server(beside, mostBeside)
+	mainServer, besideServer := s.server(s.closing(main), mostConnections), s.server(s.closing(beside), mostBeside)
 
 	// The others live as long as reviews are answered, and end before we return.
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -141,6 +141,18 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 	}
 	portlimit.Bound(server, portlimit.Limits{Connections: most})
 	return server
+}
+
+// closing returns a handler that closes the connection after each response while the server drains. An API server keeps
+// its connection to the webhook, so it would otherwise send reviews to this replica until the process exits. Idle
+// connections stay open, because a review that is on its way would be lost if its connection were closed.
+func (s *Server) closing(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.draining.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // guarded answers 500 where a review would take the connection with it.

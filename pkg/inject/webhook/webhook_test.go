@@ -474,17 +474,24 @@ func TestTheServerDrains(t *testing.T) {
 		r.Body.Close()
 		return r.StatusCode
 	}
-	post := func() int {
+	post := func() (status int, closing bool) {
 		r, err := client.Post("https://"+reviews+reviewPath, "application/json", bytes.NewReader(question([]byte(goodPod), nil)))
 		harness.NoError(t, err)
 		defer r.Body.Close()
 		_, _ = io.Copy(io.Discard, r.Body)
-		return r.StatusCode
+		return r.StatusCode, r.Close
 	}
-	harness.Equal(t, []int{get("/healthz"), get("/readyz"), get("/metrics"), post()}, []int{200, 200, 200, 200}, "statuses")
+	harness.Equal(t, []int{get("/healthz"), get("/readyz"), get("/metrics")}, []int{200, 200, 200}, "statuses")
+	status, closing := post()
+	harness.Equal(t, status, 200, "before SIGTERM")
+	harness.Equal(t, closing, false, "Connection: close before SIGTERM")
 	cancel()
 	harness.Until(t, "503 of /readyz", func() bool { return get("/readyz") == 503 })
-	harness.Equal(t, post(), 200, "while lingering")
+	for _, connection := range []string{"a kept connection", "a new connection"} {
+		status, closing = post()
+		harness.Equal(t, status, 200, "while lingering, on", connection)
+		harness.Equal(t, closing, true, "Connection: close while lingering, on", connection)
+	}
 	close(hold) // what fails beside the server ends it, also while it lingers
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
 		t.Errorf("got %v, want the error of what failed", err)
