@@ -113,7 +113,7 @@ func labelTable() string {
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}, {"reason of the limit", limitReasons()}, {"sure", []string{string(adapt.Low), string(adapt.Medium), string(adapt.High)}}} {
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}, {"reason of the limit", limitReasons()}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()

@@ -94,11 +94,8 @@ func addLoad(r *registry, g *Gauges) {
 			add(1, string(state.Reason))
 		}
 	}, "reason")
-	r.gauge("queue_proxy_advised_concurrency_limit", "Which limit on concurrency would have been right, by how sure that is; absent where it cannot be told.", func(add func(float64, ...string)) {
-		if a := g.Advice(); a.Limit > 0 {
-			add(float64(a.Limit), string(a.Sure))
-		}
-	}, "sure")
+	r.gauge("queue_proxy_advised_concurrency_limit", "Limit that an adaptive limit has settled on after it was compared with a lower and a higher limit; absent before.",
+		sometimes(func() (float64, bool) { a := g.Advice(); return float64(a.Limit), a.Limit > 0 }))
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {

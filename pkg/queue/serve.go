@@ -185,10 +185,16 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 		o.Reason = reason
 		return false
 	}
-	defer func() { limit.end(&state.ticket, o, held) }()
 	o.Slot = time.Now()
+	state.adaptTo(limit)
+	defer func() {
+		state.adaptTo(nil)
+		if !held {
+			limit.end(&state.ticket, resultOf(o))
+		}
+	}()
 	if limit == nil {
-		state.ticket.limit, state.ticket.inFlight = nil, 0
+		state.ticket.inFlight = 0
 		if o.Kind != header.KubeletRequest { // which is beside those that load the user container
 			state.ticket.inFlight = int32(inFlight)
 		}
@@ -200,7 +206,7 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 	if o.Held == nil {
 		return false
 	}
-	go p.hold(limit, counted, o.Proxied, o.Held)
+	go p.hold(limit, limit.hold(&state.ticket), counted, broken{o.Held, o.Reason, o.Slot, o.Proxied})
 	o.Held = nil
 	return true
 }
@@ -208,12 +214,22 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 // hold keeps the slot of a request that has been broken off, and its place in the
 // statistics, while the user container is at work on it. The drain does not wait: nobody
 // gets the response.
-func (p *Proxy) hold(limit *Limit, counted, proxied bool, held Held) {
-	held.Wait(p.Grace)
-	limit.release()
+func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
+	began := time.Now()
+	answered := broken.held.Wait(p.Grace)
+	now := time.Now()
+	limit.endHeld(t, heldResult(broken.reason, answered, began.Sub(broken.slot), now.Sub(began)))
 	if counted {
-		p.Stats.Out(time.Now(), proxied)
+		p.Stats.Out(now, broken.proxied)
 	}
+}
+
+// broken is an exchange that was broken off while the user container was at work on it.
+type broken struct {
+	held    Held
+	reason  Reason
+	slot    time.Time // the request got its slot
+	proxied bool
 }
 
 // has reports whether the request is one that does not count.

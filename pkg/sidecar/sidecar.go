@@ -333,6 +333,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Readiness: s.prober.State,
 		Ask:       s.prober.Ready,
 		Load:      s.load,
+		Slots:     s.slots,
 		Drain:     s.drainState,
 		Memory:    s.budget.Usage,
 		Bounds:    s.bounds,
@@ -347,9 +348,10 @@ func newLimit(c *config.Config) *queue.Limit {
 		return queue.NewLimit(c.Concurrency.V, c.QueueDepth.V)
 	}
 	return queue.NewAdaptiveLimit(adapt.Settings{
-		Min:  c.ConcurrencyMin.V,
-		Max:  c.Concurrency.V,
-		Seed: rand.Uint64(), // so that the pods of a workload do not measure in step
+		Min:   c.ConcurrencyMin.V,
+		Max:   c.Concurrency.V,
+		Start: c.ConcurrencyStart.V,
+		Seed:  rand.Uint64(), // so that the pods of a workload do not measure in step
 	}, c.QueueDepth.V)
 }
 
@@ -360,6 +362,12 @@ func (s *sidecar) limit() (running, waiting int) {
 		return state.Limit, s.config.QueueDepth.V
 	}
 	return s.config.Concurrency.V, s.config.QueueDepth.V
+}
+
+// slots returns the requests that hold a slot, and the number of slots of disconnected
+// clients.
+func (s *sidecar) slots() (holders []queue.Holder, held int) {
+	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
 
 // load returns how many requests are with the user container and how many wait.
@@ -389,6 +397,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.telemetry.metrics.Listening(time.Now())
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
+	s.start(func() error { return s.logLimit(ctx) })
 	s.start(func() error { return s.bounds.Run(ctx, s.logBound) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {

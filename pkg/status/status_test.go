@@ -30,6 +30,7 @@ func board(readiness probe.State, drain Drain) *Board {
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
+		Slots:     func() ([]queue.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
 		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 
