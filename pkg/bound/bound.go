@@ -93,7 +93,7 @@ var bounds = [NumNames]struct {
 	TunnelTimeout: {"tunnel-timeout", Connection,
 		"A half-closed tunnel did not receive data in time. Check the client and the application."},
 	MaxConnections: {"max-connections", Connection,
-		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections or increase MAX_CONNECTIONS."},
+		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS or the limit on open files."},
 	TLSHandshakeTimeout: {"tls-handshake-timeout", Connection,
 		"The client did not complete the TLS handshake in time. Check the client and the network."},
 	TLSHandshakeStall: {"tls-handshake-stall", Connection,

@@ -140,7 +140,7 @@ var proofs = [bound.NumNames]proof{
 		limit:      "none (`MAX_BODY_BYTES`)",
 		attack:     "bodies that fill the memory of the user container",
 		peer:       "the largest upload of the application",
-		reason:     "The operator chooses the value. There is no default.",
+		reason:     "Each connection with a request needs a descriptor for the user container. A higher default lets connections fail for lack of descriptors.",
 		attackTest: test{http1Tests, "TestLargeBodyReturns413"},
 		peerTest:   test{http1Tests, "TestMaxBodyReturns200"},
 	},
@@ -169,7 +169,7 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{upstreamTests, "TestActiveHalfClosedTunnelStaysOpen"},
 	},
 	bound.MaxConnections: {
-		limit:      "none (`MAX_CONNECTIONS`)",
+		limit:      "about a third of the limit on open files, or `MAX_CONNECTIONS` if it is lower ([reliability](reliability.md#file-descriptors))",
 		attack:     "connections without requests that fill memory and file descriptors",
 		peer:       "all connections of the clients",
 		reason:     "The operator chooses the value. There is no default.",

@@ -110,6 +110,9 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 		case request:
 			c.server.served.Add(1)
 			c.server.proxy.Serve(&c.exchange, &c.state)
+			if c.first {
+				c.place.Answered()
+			}
 			if !c.finish() {
 				c.close()
 				return false

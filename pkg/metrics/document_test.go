@@ -130,6 +130,7 @@ var blame = map[string]string{
 	"response-start-timeout": "The user container's, or the queue's: no first byte in time.",
 	"idle-timeout":           "Either side's: nothing moved for too long.",
 	"app-unreachable":        "The user container's: nothing listens at its port. It crashed or restarts.",
+	"local":                  "The sidecar's: it had no file descriptor or no local port for a connection to the user container. See `queue_proxy_process_open_fds`.",
 	"app-reset":              "The user container's: it broke the connection off. Crash, out of memory, or its own timeout.",
 	"app-garbage":            "The user container's: what it sent is not HTTP.",
 	"bad-request":            "The client's: what it sent is not HTTP, or its body is over the limit.",

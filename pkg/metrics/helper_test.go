@@ -63,6 +63,9 @@ func options(names string) Options {
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },
+			Connections: func() (clients, app Pool) {
+				return Pool{Open: 5, Limit: 6, Waiting: 1}, Pool{Open: 3, Limit: 4, Waiting: 2}
+			},
 		},
 	}
 }

@@ -49,8 +49,24 @@ func newState(r *registry, o *Options) *state {
 	addLoad(r, &o.Gauges)
 	s.addReadiness(r, o)
 	s.addStartup(r)
+	addConnections(r, &o.Gauges)
 	addRest(r, o)
 	return s
+}
+
+func addConnections(r *registry, g *Gauges) {
+	clients := func() Pool { p, _ := g.Connections(); return p }
+	app := func() Pool { _, p := g.Connections(); return p }
+	pool := func(name, open, waiting string, get func() Pool) {
+		r.gauge(name, open, always(func() float64 { return float64(get().Open) }))
+		r.gauge(name+"_limit", "Maximum of "+name+". Absent if there is no limit.",
+			sometimes(func() (float64, bool) { n := get().Limit; return float64(n), n > 0 }))
+		r.gauge(name+"_waiting", waiting, always(func() float64 { return float64(get().Waiting) }))
+	}
+	pool("queue_proxy_client_connections", "Number of open connections of clients.",
+		"Number of accepted connections that wait because all connections of clients have requests in flight.", clients)
+	pool("queue_proxy_app_connections", "Number of open HTTP/1 connections to the user container.",
+		"Number of requests that wait because the number of connections to the user container has reached its maximum.", app)
 }
 
 func addLoad(r *registry, g *Gauges) {

@@ -34,6 +34,7 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		{ResponseStartTimeout, 504, "request timeout", `error=http_response_timeout; details="response-start-timeout"`, false, 4},
 		{IdleTimeout, 504, "request timeout", `error=connection_read_timeout; details="idle-timeout"`, false, 4},
 		{AppUnreachable, 502, "the app cannot be reached\n", `error=connection_refused; details="app-unreachable"`, false, 14},
+		{Local, 500, "no resources for a connection to the app\n", `error=proxy_internal_error; details="local"`, false, 14},
 		{AppReset, 502, "the app broke the connection off\n", `error=connection_terminated; details="app-reset"`, false, 14},
 		{AppGarbage, 502, "the app did not answer in HTTP\n", `error=http_protocol_error; details="app-garbage"`, false, 13},
 		{BadRequest, 400, "bad request\n", `error=http_request_error; details="bad-request"`, false, 3},
@@ -56,7 +57,7 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		harness.Equal(t, a.all(), want, c.reason.String()+" fields to gRPC")
 	}
 	harness.Equal(t, ClientGone.Status(), 499, "the status of a client that has gone")
-	harness.Equal(t, int(NumReasons), 14, "the number of reasons")
+	harness.Equal(t, int(NumReasons), 15, "the number of reasons")
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.

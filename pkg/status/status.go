@@ -51,6 +51,8 @@ type Sources struct {
 	Load      func() (running, waiting int)
 	Drain     func() Drain
 	Bounds    *bound.Recorder // of bounds on the behavior of peers; nil: there are no events
+
+	Connections func() Connections
 }
 
 // Setting is one setting in force. A secret one has its value hidden already.
@@ -124,6 +126,8 @@ type snapshot struct {
 	Bounds    []boundState `json:"bounds"`   // bounds with events, sorted by the count of the last hour
 	Settings  []Setting    `json:"settings"`
 	Warnings  []string     `json:"warnings"`
+
+	Connections Connections `json:"connections"`
 }
 
 // totals are the requests since the start by reason, "ok" among them. What never
@@ -337,7 +341,10 @@ func (b *Board) snapshot() snapshot {
 		Bounds:    boundStates(s.Bounds.States(time.Now())),
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
+
+		Connections: s.Connections(),
 	}
+	snap.Connections.Problems = snap.Connections.problems(snap.Now)
 	snap.Problem = b.problem(snap.Totals, readiness.Ready())
 	if drain.Draining {
 		snap.Reason = "draining: the pod is ending"

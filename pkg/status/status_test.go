@@ -31,6 +31,8 @@ func board(readiness probe.State, drain Drain) *Board {
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
 		Drain:     func() Drain { return drain },
+
+		Connections: func() Connections { return Connections{} },
 	})
 }
 

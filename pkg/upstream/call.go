@@ -122,10 +122,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 
 // connect attaches a connection to the call.
 func (c *Call) connect(a *App, fresh bool) (*conn, error) {
-	var n *conn
-	if !fresh {
-		n = a.take()
-	}
+	n, reserved := a.tryGet(fresh)
 	if n == nil {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)
@@ -135,14 +132,19 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 			cancel(&forward.Error{Fault: forward.Aborted})
 		}
 		c.mu.Unlock()
-		nc, err := a.dialAside(ctx)
+		var err error
+		if !reserved {
+			n, err = a.await(ctx, fresh)
+		}
+		if n == nil && err == nil {
+			n, err = a.openConn(ctx)
+		}
 		c.mu.Lock()
 		c.cancel = nil
 		c.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		n = newConn(nc, a.buffers)
 	}
 	if !c.attach(n) {
 		n.close()
