@@ -72,6 +72,7 @@ var plan = []folder{
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
+	{path: "hack/workloads"},
 
 	// For tests and plots alone.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
@@ -121,7 +122,7 @@ var importers = []importer{
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
-	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart"}},
+	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
 	// Header compression of HTTP/2, and nothing else of that module.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
 	// What package syscall does not have: the number of a system call, and a terminal's modes.
