@@ -40,6 +40,14 @@ type Request struct {
 // bytes: an idle connection is to hold little.
 const chainKept = 512
 
+// Release forgets all strings and fields of the client.
+func (r *Request) Release() {
+	r.Method, r.Target, r.Host, r.Fields, r.Packed = "", "", "", nil, nil
+	if cap(r.chain) > chainKept {
+		r.chain = nil
+	}
+}
+
 // unpack sets Fields for the time of a method if they are packed. The result is for repack.
 func (r *Request) unpack() *[]wire.Field {
 	if r.Packed == nil || len(r.Fields) > 0 {

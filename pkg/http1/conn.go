@@ -592,8 +592,10 @@ func (c *conn) finish() bool {
 	}
 	if c.r == c.w {
 		c.r, c.w = 0, 0
-		if c.pooled == nil {
-			c.release() // one that had grown
+		if c.pooled == nil { // one that had grown
+			c.release()
+			c.request.Reset() // it points into the buffer
+			c.exchange.head.Release()
 		}
 	}
 	c.charge(0)

@@ -99,6 +99,9 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 		q.Fields = h.Take(q.Fields)
 		x.size += h.Size() + len(q.Fields)*fieldBytes
 	}
+	if h.Size() > longHead { // it is copied to send it
+		x.size += h.Size()
+	}
 	x.body.begin(q.Length, end)
 	return true
 }
@@ -107,6 +110,9 @@ const (
 	// requestBytes is the memory of a request in addition to its header section, in bytes: the
 	// worker with its stack, the stream, and the connection to the user container.
 	requestBytes = 12 << 10
+	// longHead is the size of a header section, in bytes, above which the memory for sending it to
+	// the user container is not negligible.
+	longHead = 16 << 10
 	// fewFields is the number of fields up to which they are never packed.
 	fewFields = 64
 	// fieldBytes is the memory of a field that is not packed, in addition to the 32 bytes that the

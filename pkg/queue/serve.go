@@ -134,6 +134,7 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
+	o.Line = Line{} // its strings can point into a buffer of the engine
 }
 
 // serveProbe answers a probe. It and answer are not part of Serve because what

@@ -114,7 +114,7 @@ func (r *Request) Reset() {
 // Shrink releases the memory for the fields if it is for more than n of them.
 func (r *Request) Shrink(n int) {
 	if cap(r.head.fields) > n {
-		r.head.fields, r.Fields = nil, nil
+		*r = Request{}
 	}
 }
 
