@@ -75,11 +75,12 @@ type Ports struct {
 // Queueing bounds the requests in the user container (docs/promises.md 3.1). The
 // bound of QueueDepth is ten times that of Concurrency, and still fits in an int.
 type Queueing struct {
-	Concurrency     Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number. The ceiling of an adaptive limit, for which 0 is 1000."`
-	ConcurrencyMode Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"Whether that many may be there at all times, or as many as the user container can take, at most that many. See [limits](limits.md)."`
-	ConcurrencyMin  Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"How many may be there at least, whatever an adaptive limit finds."`
-	QueueDepth      Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', 10000 without it where the limit is adaptive" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
-	QueueTimeout    Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
+	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number. The ceiling of an adaptive limit, for which 0 is 1000."`
+	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"Whether that many may be there at all times, or as many as the user container can take, at most that many. See [limits](limits.md)."`
+	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"How many may be there at least, whatever an adaptive limit finds."`
+	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"The first limit of CONCURRENCY_MODE=adaptive, for example the limit that earlier pods settled on."`
+	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', 10000 without it where the limit is adaptive" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
+	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
 }
 
 // Clocks bound the time of a request (docs/promises.md 3.2, 3.7).

@@ -53,7 +53,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 	want := map[string]string{
 		"ON_KNATIVE": "false", "USER_PORT": "8080", "QUEUE_SERVING_PORT": "8012", "QUEUE_SERVING_TLS_PORT": "8112", "ADMIN_PORT": "8022",
 		"AUTOSCALER_PORT": "9090", "METRICS_PORT": "9091", "STATUS_PORT": "8008",
-		"CONTAINER_CONCURRENCY": "0", "CONCURRENCY_MODE": "fixed", "CONCURRENCY_MIN": "1", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
+		"CONTAINER_CONCURRENCY": "0", "CONCURRENCY_MODE": "fixed", "CONCURRENCY_MIN": "1", "CONCURRENCY_START": "4", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
 		"REVISION_TIMEOUT_SECONDS": "0", "REVISION_TIMEOUT_SCOPE": "request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS": "0",
 		"REVISION_IDLE_TIMEOUT_SECONDS": "0", "CLIENT_GONE_GRACE": "10s", "CONNECT_RETRY": "500ms",
 		"ENABLE_MULTI_CONTAINER_PROBES": "false", "SERVING_READINESS_PROBE": `{"tcpSocket":{"port":8080}}`, "ENABLE_HTTP2_AUTO_DETECTION": "false",
@@ -155,6 +155,7 @@ var validValues = []struct {
 	{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency.V, c.QueueDepth.V} }, []int{7, 70}},
 	{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency.V }, 8},
 	{"CONCURRENCY_MODE", "adaptive", func(c *Config) any { return []any{c.ConcurrencyMode.V, c.Concurrency.V, c.QueueDepth.V} }, []any{AdaptiveConcurrency, 0, 10000}},
+	{"CONCURRENCY_START", "13", func(c *Config) any { return c.ConcurrencyStart.V }, 13},
 	{"CONCURRENCY_MIN", "3", func(c *Config) any { return c.ConcurrencyMin.V }, 3},
 	{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth.V }, 3},
 	{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout.V }, 30 * time.Second},
@@ -542,6 +543,7 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
+		{env("CONCURRENCY_START", "9"), "CONCURRENCY_START: without effect, because CONCURRENCY_MODE is fixed"},
 		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: without effect, because CONCURRENCY_MODE is fixed"},
 		{env("CONCURRENCY_MIN", "2", "CONCURRENCY_MODE", "adaptive", "QUEUE_DEPTH", "9", "QUEUE_TIMEOUT_SECONDS", "5"), ""},
 	}

@@ -20,6 +20,7 @@ import (
 
 const (
 	depthPerSlot       = 10   // Knative's queue, docs/promises.md 3.1
+	defaultStart       = 4    // of CONCURRENCY_START
 	defaultMetricsPort = 9091 // Knative's for the metrics of a user container
 	leastMetricsPort   = 1024 // Knative takes no less in requestMetrics.endpoint: below are the ports of privileged processes
 
@@ -179,6 +180,9 @@ func (in *reading) validatePorts() {
 // validateConcurrency holds the floor of an adaptive limit below its ceiling.
 func (in *reading) validateConcurrency() {
 	c := in.c
+	if c.ConcurrencyMode.V != AdaptiveConcurrency && c.ConcurrencyStart.V != defaultStart {
+		in.warn("%s: without effect, because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+	}
 	least, most := &c.ConcurrencyMin, &c.Concurrency
 	switch {
 	case most.bad() || least.V == 1:

@@ -68,6 +68,7 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 		`queue_proxy_request_failures_total{reason="client-gone"}`:            "1",
 		`queue_proxy_request_failures_total{reason="app-reset"}`:              "1",
 		`queue_proxy_request_failures_total{reason="queue-timeout"}`:          "0",
+		`queue_proxy_request_failures_total{reason="overload"}`:               "0",
 		`queue_proxy_request_failures_total{reason="not-ready"}`:              "0",
 		`queue_proxy_request_failures_total{reason="draining"}`:               "0",
 		`queue_proxy_request_failures_total{reason="request-timeout"}`:        "0",
@@ -159,7 +160,7 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
 			"queue_proxy_running_requests": "2", "queue_proxy_waiting_requests": "3", "queue_proxy_oldest_waiter_age_seconds": "1.5", "queue_proxy_concurrency_limit": "2", "queue_proxy_queue_limit": "20",
-			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit{sure="medium"}`: "4",
+			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit`: "4",
 			"queue_proxy_ready": "0", `queue_proxy_not_ready_reason{reason="refused"}`: "1", "queue_proxy_draining": "1", "queue_proxy_tls_certificate_expiry_timestamp_seconds": "1.9e+09",
 			"queue_proxy_log_lines_dropped_total": "7", "queue_proxy_spans_dropped_total": "8",
 			`queue_proxy_build_info{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
@@ -453,7 +454,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	allowed := map[string]bool{}
 	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
 		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
-		"listening", "first_probe", "first_ready", "first_request", string(adapt.Steady), string(adapt.Medium),
+		"listening", "first_probe", "first_ready", "first_request", string(adapt.Steady),
 		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
 		scopeHTTP, scopeVersion, scopeKnative, scopeRuntime,
 	}} {

@@ -92,7 +92,8 @@ type Result struct {
 // began. [RequestState.Holds] says whether an engine has to report one.
 type Held interface {
 	// Wait tells the user container, as far as the protocol can, that nobody waits for
-	// the response, and returns when it has answered or closed, or after most. It is
-	// called once, and may be called after Serve.
-	Wait(most time.Duration)
+	// the response, and returns when it has answered or closed, or after most. It reports
+	// whether the user container has answered. It is called once, and may be called after
+	// Serve.
+	Wait(most time.Duration) (answered bool)
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -69,6 +70,7 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 	bounds  *bound.Recorder // of bounds on the behavior of peers
+	budget  *memory.Budget  // of requests
 
 	files     descriptors
 	clients   *connlimit.Limit
@@ -270,6 +272,7 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
+	s.budget = newBudget(s.bounds)
 	s.buildEngines()
 	s.board = status.New(s.statusSources())
 	s.tell()
@@ -297,6 +300,7 @@ func (s *sidecar) buildEngines() {
 		FullDuplex:     c.FullDuplex.V,
 		ServerTiming:   c.ServerTiming.V,
 		AppHost:        net.JoinHostPort(loopback.IPv4, strconv.Itoa(c.UserPort.V)),
+		Memory:         s.budget,
 		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,
 	}
@@ -329,7 +333,9 @@ func (s *sidecar) statusSources() status.Sources {
 		Readiness: s.prober.State,
 		Ask:       s.prober.Ready,
 		Load:      s.load,
+		Slots:     s.slots,
 		Drain:     s.drainState,
+		Memory:    s.budget.Usage,
 		Bounds:    s.bounds,
 
 		Connections: s.connections,
@@ -342,9 +348,10 @@ func newLimit(c *config.Config) *queue.Limit {
 		return queue.NewLimit(c.Concurrency.V, c.QueueDepth.V)
 	}
 	return queue.NewAdaptiveLimit(adapt.Settings{
-		Min:  c.ConcurrencyMin.V,
-		Max:  c.Concurrency.V,
-		Seed: rand.Uint64(), // so that the pods of a workload do not measure in step
+		Min:   c.ConcurrencyMin.V,
+		Max:   c.Concurrency.V,
+		Start: c.ConcurrencyStart.V,
+		Seed:  rand.Uint64(), // so that the pods of a workload do not measure in step
 	}, c.QueueDepth.V)
 }
 
@@ -355,6 +362,12 @@ func (s *sidecar) limit() (running, waiting int) {
 		return state.Limit, s.config.QueueDepth.V
 	}
 	return s.config.Concurrency.V, s.config.QueueDepth.V
+}
+
+// slots returns the requests that hold a slot, and the number of slots of disconnected
+// clients.
+func (s *sidecar) slots() (holders []queue.Holder, held int) {
+	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
 
 // load returns how many requests are with the user container and how many wait.
@@ -384,6 +397,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.telemetry.metrics.Listening(time.Now())
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
+	s.start(func() error { return s.logLimit(ctx) })
 	s.start(func() error { return s.bounds.Run(ctx, s.logBound) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {

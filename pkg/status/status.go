@@ -49,8 +49,10 @@ type Sources struct {
 	Readiness func() probe.State
 	Ask       func(context.Context) error // asks the user container now; the answer is in Readiness
 	Load      func() (running, waiting int)
+	Slots     func() (holders []queue.Holder, held int) // requests that hold a slot, and slots whose clients have disconnected
 	Drain     func() Drain
-	Bounds    *bound.Recorder // of bounds on the behavior of peers; nil: there are no events
+	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit 0: there is no budget
+	Bounds    *bound.Recorder            // of bounds on the behavior of peers; nil: there are no events
 
 	Connections func() Connections
 }
@@ -103,31 +105,40 @@ type failure struct {
 
 // snapshot is all that the page shows.
 type snapshot struct {
-	Now       time.Time    `json:"now"`
-	Version   string       `json:"version"`
-	Pod       string       `json:"pod"`
-	Namespace string       `json:"namespace"`
-	Started   time.Time    `json:"started"`
-	Ready     bool         `json:"ready"` // and not draining
-	Reason    string       `json:"reason,omitempty"`
-	Problem   string       `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
-	Readiness probe.State  `json:"readiness"`
-	Drain     Drain        `json:"drain"`
-	Running   int          `json:"running"`
-	Waiting   int          `json:"waiting"`
-	Limit     int          `json:"limit"`
-	Depth     int          `json:"depth"`
-	Adaptive  *adaptive    `json:"adaptive,omitempty"` // absent: the limit is fixed
-	Advice    adapt.Advice `json:"advice"`
-	Interval  float64      `json:"intervalSeconds"`
-	Totals    totals       `json:"totals"`
-	History   []sample     `json:"history"`  // the oldest first
-	Failures  []failure    `json:"failures"` // the newest first: the last ones, and the last of each reason
-	Bounds    []boundState `json:"bounds"`   // bounds with events, sorted by the count of the last hour
-	Settings  []Setting    `json:"settings"`
-	Warnings  []string     `json:"warnings"`
+	Now       time.Time      `json:"now"`
+	Version   string         `json:"version"`
+	Pod       string         `json:"pod"`
+	Namespace string         `json:"namespace"`
+	Started   time.Time      `json:"started"`
+	Ready     bool           `json:"ready"` // and not draining
+	Reason    string         `json:"reason,omitempty"`
+	Problem   string         `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
+	Readiness probe.State    `json:"readiness"`
+	Drain     Drain          `json:"drain"`
+	Running   int            `json:"running"`
+	Waiting   int            `json:"waiting"`
+	Slots     []queue.Holder `json:"slots"` // the oldest requests that hold a slot
+	Held      int            `json:"held"`  // slots whose clients have disconnected
+	Limit     int            `json:"limit"`
+	Depth     int            `json:"depth"`
+	Memory    *memoryState   `json:"memory,omitempty"`   // absent: there is no budget
+	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent: the limit is fixed
+	Advice    adapt.Advice   `json:"advice"`
+	Interval  float64        `json:"intervalSeconds"`
+	Totals    totals         `json:"totals"`
+	History   []sample       `json:"history"`  // the oldest first
+	Failures  []failure      `json:"failures"` // the newest first: the last ones, and the last of each reason
+	Bounds    []boundState   `json:"bounds"`   // bounds with events, sorted by the count of the last hour
+	Settings  []Setting      `json:"settings"`
+	Warnings  []string       `json:"warnings"`
 
 	Connections Connections `json:"connections"`
+}
+
+// memoryState is the memory of requests that are being read or wait.
+type memoryState struct {
+	Used  int64 `json:"used"`  // bytes
+	Limit int64 `json:"limit"` // bytes of the budget
 }
 
 // totals are the requests since the start by reason, "ok" among them. What never
@@ -350,7 +361,11 @@ func (b *Board) snapshot() snapshot {
 		snap.Reason = "draining: the pod is ending"
 	}
 	snap.Running, snap.Waiting = s.Load()
+	snap.Slots, snap.Held = s.Slots()
 	snap.Limit, snap.Depth = s.Limit()
+	if used, limit := s.Memory(); limit > 0 {
+		snap.Memory = &memoryState{Used: used, Limit: limit}
+	}
 	if state, ok := s.Adaptive(); ok {
 		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason}
 	}

@@ -29,6 +29,8 @@ type settings struct {
 	list    bool           // list the rows only
 	only    string         // variants to run, as a regular expression
 	rows    *regexp.Regexp // rows to run
+
+	sidecarSettings []string // environment of the sidecar
 }
 
 const (
@@ -41,6 +43,10 @@ func readSettings(args []string) (*settings, error) {
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
 	selection := f.String("run", "", "run the rows whose name matches this regular expression")
 	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 is 20 s and at least 100000 requests")
+	f.Func("set", "a setting of the sidecar, such as CONCURRENCY_MODE=adaptive; can be repeated", func(setting string) error {
+		s.sidecarSettings = append(s.sidecarSettings, setting)
+		return nil
+	})
 	f.BoolVar(&s.quick, "quick", false, "run a selection for two minutes, without HAProxy")
 	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, with the sidecar only")
 	f.BoolVar(&s.write, "write", false, "write the lines of the rows into the table of the document")
