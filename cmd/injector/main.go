@@ -467,6 +467,12 @@ func (c *command) explain(output string, results []*manifest.Result) error {
 			verb = would + ": " + r.Text
 		}
 		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
+		for _, p := range r.Ports {
+			printLine(c.stdout, "  port %s", evidence(p))
+		}
+		if r.Missing != "" {
+			printLine(c.stdout, "  missing: %s", r.Missing)
+		}
 		for _, n := range r.Notes {
 			printLine(c.stdout, "  - %s", n)
 		}
@@ -480,29 +486,66 @@ func (c *command) explain(output string, results []*manifest.Result) error {
 	return nil
 }
 
+// evidence describes a port that was considered for the requests.
+func evidence(p inject.Port) string {
+	name := fmt.Sprint(p.Number)
+	if p.Name != "" {
+		name = fmt.Sprintf("%s (%d)", p.Name, p.Number)
+	}
+	if p.Container != "" {
+		name += " of container " + p.Container
+	}
+	reasons := strings.Join(p.Reasons, "; ")
+	switch {
+	case p.Selected:
+		return fmt.Sprintf("%s: selected, confidence %s: %s", name, p.Confidence, reasons)
+	case p.Against != "":
+		return fmt.Sprintf("%s: not used: %s", name, p.Against)
+	}
+	return fmt.Sprintf("%s: possible, confidence %s: %s", name, p.Confidence, reasons)
+}
+
+// A port is what a program reads about a port that was considered for the requests.
+type port struct {
+	Container  string            `json:"container,omitempty"`
+	Name       string            `json:"name,omitempty"`
+	Number     int32             `json:"number"`
+	Selected   bool              `json:"selected"`
+	Confidence inject.Confidence `json:"confidence,omitempty"`
+	Reasons    []string          `json:"reasons,omitempty"`
+	Against    string            `json:"against,omitempty"`
+}
+
 // A verdict is what a program reads about one object. Its fields are a promise: they stay.
 type verdict struct {
-	File        string         `json:"file"`
-	Line        int            `json:"line"`
-	Kind        string         `json:"kind,omitempty"`
-	Namespace   string         `json:"namespace,omitempty"`
-	Name        string         `json:"name,omitempty"`
-	Verdict     inject.Verdict `json:"verdict"`
-	Reason      string         `json:"reason,omitempty"`
-	Text        string         `json:"text"`
-	Container   string         `json:"container,omitempty"`
-	Port        int32          `json:"port,omitempty"`
-	ServingPort int32          `json:"servingPort,omitempty"`
-	Notes       []string       `json:"notes,omitempty"`
-	Warnings    []string       `json:"warnings,omitempty"`
-	Advice      []string       `json:"advice,omitempty"`
+	File        string            `json:"file"`
+	Line        int               `json:"line"`
+	Kind        string            `json:"kind,omitempty"`
+	Namespace   string            `json:"namespace,omitempty"`
+	Name        string            `json:"name,omitempty"`
+	Verdict     inject.Verdict    `json:"verdict"`
+	Reason      string            `json:"reason,omitempty"`
+	Text        string            `json:"text"`
+	Container   string            `json:"container,omitempty"`
+	Port        int32             `json:"port,omitempty"`
+	ServingPort int32             `json:"servingPort,omitempty"`
+	Confidence  inject.Confidence `json:"confidence,omitempty"`
+	Ports       []port            `json:"ports,omitempty"`
+	Missing     string            `json:"missing,omitempty"`
+	Notes       []string          `json:"notes,omitempty"`
+	Warnings    []string          `json:"warnings,omitempty"`
+	Advice      []string          `json:"advice,omitempty"`
 }
 
 func (c *command) verdicts(results []*manifest.Result) error {
 	all := []verdict{}
 	for _, r := range results {
+		var ports []port
+		for _, p := range r.Ports {
+			ports = append(ports, port(p))
+		}
 		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
-			r.Container, r.AppPort, r.ServingPort, r.Notes, r.Warnings, r.Advice()})
+			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Notes, r.Warnings, r.Advice()})
 	}
 	return printable.JSON(c.stdout, all)
 }

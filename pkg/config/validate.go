@@ -28,9 +28,9 @@ const (
 	afterDrain    = 3 * time.Second  // what the end of the process may take after the drain
 )
 
-// ceiling returns how many requests may be in the user container at once, whatever an
-// adaptive limit finds; 0: any number.
-func (c *Config) ceiling() int {
+// Ceiling returns the maximum number of requests in the user container, including the maximum of
+// an adaptive limit. 0 means no limit.
+func (c *Config) Ceiling() int {
 	if c.ConcurrencyMode.V == AdaptiveConcurrency {
 		return adapt.Settings{Max: c.Concurrency.V}.Ceiling()
 	}
@@ -43,7 +43,7 @@ func (c *Config) derive() {
 	host, port := c.metricsEndpoint()
 	c.OnKnative.derive(c.serving)
 	c.MetricsPort.derive(cmp.Or(port, defaultMetricsPort))
-	c.QueueDepth.derive(depthPerSlot * c.ceiling())
+	c.QueueDepth.derive(depthPerSlot * c.Ceiling())
 	scope := WholeRequest
 	if c.OnKnative.V && !c.Observability.V.sent() {
 		scope = FirstByte
@@ -184,8 +184,8 @@ func (in *reading) validateConcurrency() {
 	case most.bad() || least.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
 		in.warn("%s: without effect, because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
-	case least.V > c.ceiling():
-		in.problem("%s: %s: at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.ceiling())
+	case least.V > c.Ceiling():
+		in.problem("%s: %s: at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.Ceiling())
 	}
 }
 
@@ -221,10 +221,10 @@ func (in *reading) warnOfNoCertificate() {
 // warnOfNoEffect names the settings that others make pointless.
 func (in *reading) warnOfNoEffect() {
 	c := in.c
-	if c.ceiling() == 0 && c.QueueDepth.V != 0 {
+	if c.Ceiling() == 0 && c.QueueDepth.V != 0 {
 		in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
 	}
-	if c.ceiling() == 0 && c.QueueTimeout.V != 0 {
+	if c.Ceiling() == 0 && c.QueueTimeout.V != 0 {
 		in.warn("%s: without effect, because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
 	}
 	if c.MergePort.V != 0 && c.MetricsNames.V == "off" {

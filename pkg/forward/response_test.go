@@ -52,6 +52,7 @@ func TestAnErrorHasOneReason(t *testing.T) {
 		{&Error{Fault: Reset, Err: io.EOF}, queue.AppReset},
 		{&Error{Fault: Aborted}, queue.AppReset},
 		{&Error{Fault: Unreachable}, queue.AppUnreachable},
+		{&Error{Fault: Local}, queue.Local},
 		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), queue.AppUnreachable},
 		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, queue.AppGarbage},
 		{&Error{Fault: Body, Err: ErrTooLarge}, queue.TooLarge},

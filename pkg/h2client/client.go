@@ -32,6 +32,9 @@ type Settings struct {
 	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
 	Silence time.Duration
 
+	// MaxConns is the maximum number of connections; 0: maxConns.
+	MaxConns int
+
 	// MaxHeaderBytes is the maximum length in bytes of the head of a response, as RFC 9113 section
 	// 6.5.2 counts; 0: maxHead.
 	MaxHeaderBytes int
@@ -40,8 +43,8 @@ type Settings struct {
 }
 
 const (
-	// maxConns bounds the connections to the user container: one that takes a single stream
-	// on each needs as many as there are requests.
+	// maxConns is Settings.MaxConns where that is 0. An app that takes a single stream on each
+	// connection needs as many as there are requests.
 	maxConns = 1000
 	// window is how much of a response may come before it is taken, in bytes.
 	window = 64 << 10
@@ -99,6 +102,7 @@ type dial struct {
 func New(s Settings) *Client {
 	s.Silence = cmp.Or(s.Silence, silence)
 	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
+	s.MaxConns = cmp.Or(s.MaxConns, maxConns)
 	c := &Client{settings: s, since: time.Now(), buffers: h2.NewBuffers()}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
@@ -247,7 +251,7 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, careful bool) (s *h2.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
-		if n.number <= since && len(c.conns) < maxConns || !c.settle(n) {
+		if n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
 			i++
 			continue
 		}
@@ -310,7 +314,7 @@ func (c *Client) awaitDial(ctx context.Context, shut bool) (whole bool, err erro
 		c.mu.Unlock()
 		return true, errClosed
 	}
-	wait := shut || len(c.conns) >= maxConns
+	wait := shut || len(c.conns) >= c.settings.MaxConns
 	d := c.dial
 	if d == nil && !wait {
 		whole = true

@@ -60,9 +60,13 @@ func options(names string) Options {
 			Advice:          func() adapt.Advice { return adapt.Advice{Limit: 4, Sure: adapt.Medium} },
 			Ready:           func() (bool, string) { return false, "refused" },
 			Draining:        func() bool { return true },
+			Memory:          func() (used, limit int64) { return 1 << 20, 24 << 20 },
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },
+			Connections: func() (clients, app Pool) {
+				return Pool{Open: 5, Limit: 6, Waiting: 1}, Pool{Open: 3, Limit: 4, Waiting: 2}
+			},
 		},
 	}
 }

@@ -68,12 +68,14 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 		`queue_proxy_request_failures_total{reason="client-gone"}`:            "1",
 		`queue_proxy_request_failures_total{reason="app-reset"}`:              "1",
 		`queue_proxy_request_failures_total{reason="queue-timeout"}`:          "0",
+		`queue_proxy_request_failures_total{reason="overload"}`:               "0",
 		`queue_proxy_request_failures_total{reason="not-ready"}`:              "0",
 		`queue_proxy_request_failures_total{reason="draining"}`:               "0",
 		`queue_proxy_request_failures_total{reason="request-timeout"}`:        "0",
 		`queue_proxy_request_failures_total{reason="response-start-timeout"}`: "0",
 		`queue_proxy_request_failures_total{reason="idle-timeout"}`:           "0",
 		`queue_proxy_request_failures_total{reason="app-unreachable"}`:        "0",
+		`queue_proxy_request_failures_total{reason="local"}`:                  "0",
 		`queue_proxy_request_failures_total{reason="app-garbage"}`:            "0",
 		`queue_proxy_request_failures_total{reason="bad-request"}`:            "0",
 		`queue_proxy_request_failures_total{reason="other"}`:                  "0",
@@ -124,6 +126,20 @@ func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="300"}`:    "5",
 		`queue_proxy_app_duration_seconds_bucket{code="2xx",le="+Inf"}`:   "6",
 	})
+}
+
+func TestConnectionsAndLimits(t *testing.T) {
+	o := options("default")
+	shown := []string{
+		"queue_proxy_client_connections", "queue_proxy_client_connections_limit", "queue_proxy_client_connections_waiting",
+		"queue_proxy_app_connections", "queue_proxy_app_connections_limit", "queue_proxy_app_connections_waiting",
+	}
+	want := map[string]string{shown[0]: "5", shown[1]: "6", shown[2]: "1", shown[3]: "3", shown[4]: "4", shown[5]: "2"}
+	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
+
+	o.Gauges.Connections = func() (clients, app Pool) { return Pool{Open: 5}, Pool{Open: 3} }
+	want = map[string]string{shown[0]: "5", shown[2]: "0", shown[3]: "3", shown[5]: "0"}
+	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
 }
 
 func TestStateIsAskedForAtTheScrape(t *testing.T) {

@@ -45,6 +45,9 @@ func (s *sidecar) tell() {
 // observe is called for every request that has ended.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
+	if o.Reason == queue.Local {
+		s.shortages.lackedResources("connection to the user container", o.Err)
+	}
 	if problem := s.board.FirstProblem(o); problem != "" {
 		hint := map[string]string{
 			status.NotHTTP:      "databases and TLS servers need no queue-proxy",

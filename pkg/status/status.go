@@ -50,7 +50,10 @@ type Sources struct {
 	Ask       func(context.Context) error // asks the user container now; the answer is in Readiness
 	Load      func() (running, waiting int)
 	Drain     func() Drain
-	Bounds    *bound.Recorder // of bounds on the behavior of peers; nil: there are no events
+	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit 0: there is no budget
+	Bounds    *bound.Recorder            // of bounds on the behavior of peers; nil: there are no events
+
+	Connections func() Connections
 }
 
 // Setting is one setting in force. A secret one has its value hidden already.
@@ -115,6 +118,7 @@ type snapshot struct {
 	Waiting   int          `json:"waiting"`
 	Limit     int          `json:"limit"`
 	Depth     int          `json:"depth"`
+	Memory    *memoryState `json:"memory,omitempty"`   // absent: there is no budget
 	Adaptive  *adaptive    `json:"adaptive,omitempty"` // absent: the limit is fixed
 	Advice    adapt.Advice `json:"advice"`
 	Interval  float64      `json:"intervalSeconds"`
@@ -124,6 +128,14 @@ type snapshot struct {
 	Bounds    []boundState `json:"bounds"`   // bounds with events, sorted by the count of the last hour
 	Settings  []Setting    `json:"settings"`
 	Warnings  []string     `json:"warnings"`
+
+	Connections Connections `json:"connections"`
+}
+
+// memoryState is the memory of requests that are being read or wait.
+type memoryState struct {
+	Used  int64 `json:"used"`  // bytes
+	Limit int64 `json:"limit"` // bytes of the budget
 }
 
 // totals are the requests since the start by reason, "ok" among them. What never
@@ -337,13 +349,19 @@ func (b *Board) snapshot() snapshot {
 		Bounds:    boundStates(s.Bounds.States(time.Now())),
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
+
+		Connections: s.Connections(),
 	}
+	snap.Connections.Problems = snap.Connections.problems(snap.Now)
 	snap.Problem = b.problem(snap.Totals, readiness.Ready())
 	if drain.Draining {
 		snap.Reason = "draining: the pod is ending"
 	}
 	snap.Running, snap.Waiting = s.Load()
 	snap.Limit, snap.Depth = s.Limit()
+	if used, limit := s.Memory(); limit > 0 {
+		snap.Memory = &memoryState{Used: used, Limit: limit}
+	}
 	if state, ok := s.Adaptive(); ok {
 		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
@@ -44,9 +45,10 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
 
-			Bounds   []boundState `json:"bounds,omitempty"`
-			Warnings []string     `json:"warnings,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Warnings})
+			Bounds      []boundState `json:"bounds,omitempty"`
+			Connections Connections  `json:"connections"`
+			Warnings    []string     `json:"warnings,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds, s.Connections, s.Warnings})
 	}
 	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
@@ -59,7 +61,7 @@ func get(ctx context.Context, address, page string) (s snapshot, err error) {
 		return s, err
 	}
 	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(r)
@@ -98,6 +100,7 @@ func (s *snapshot) text() string {
 	for _, w := range s.Warnings {
 		fmt.Fprintf(&b, "warning: %s\n", w)
 	}
+	b.WriteString(s.connectionsText())
 	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
@@ -122,6 +125,9 @@ func (s *snapshot) text() string {
 	if s.Adaptive != nil {
 		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.Reason.Words())
 	}
+	if m := s.Memory; m != nil {
+		fmt.Fprintf(&b, "\nmemory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit))
+	}
 	requests, failed := s.Totals.sum()
 	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
 	if s.Pod != "" {
@@ -133,6 +139,9 @@ func (s *snapshot) text() string {
 	}
 	return b.String()
 }
+
+// megabytes formats a number of bytes.
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // reasons lists why requests failed, the most frequent reason first, as in
 // ": 20 queue-full, 1 app-garbage".

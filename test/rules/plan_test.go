@@ -22,6 +22,7 @@ var plan = []folder{
 	{path: "pkg/socket"},
 	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
 	{path: "pkg/portlimit", may: []string{"pkg/bound"}},
+	{path: "pkg/loopback"},
 	{path: "pkg/spelling"},
 	{path: "pkg/completion"},
 	{path: "pkg/manual"},
@@ -29,33 +30,35 @@ var plan = []folder{
 	{path: "pkg/printable"},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
+	{path: "pkg/memory", may: []string{"pkg/bound"}},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
 
-	{path: "pkg/probe", may: []string{"pkg/header"}},
+	{path: "pkg/probe", may: []string{"pkg/header", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
-	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
+	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
-	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/link", "pkg/wire", "pkg/socket"}},
+	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
 	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
-	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
-	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/queue", "pkg/header", "pkg/export"}},
+	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
-	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/printable", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
