@@ -14,7 +14,8 @@ import (
 
 // Vulnerabilities of other proxies and of the Go standard library: docs/cves.md.
 
-// CVE-2026-2833. Bytes after an Upgrade request are the next request if the response is not 101.
+// CVE-2026-2833. If the response to an Upgrade request is not 101, the sidecar parses the next bytes as a
+// request.
 func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
 	p := newProxy(t)
 	app := p.bare(answers(ok))
@@ -60,7 +61,7 @@ func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
 	}
 }
 
-// CVE-2025-4366. The rest of a body that nobody reads is not the next request.
+// CVE-2025-4366. The sidecar does not parse the rest of an unread body as a request.
 func TestUnreadBodyIsNotTheNextRequest(t *testing.T) {
 	p := newProxy(t)
 	paths := make(chan string, 100)
