@@ -61,10 +61,9 @@ func (s shape) row() string {
 		verdict = "`" + workload.Reason + "`"
 	}
 	if workload.Verdict == inject.Injected {
-		why = strings.TrimPrefix(workload.Notes[0], "requests are for ")
+		why = selected(workload)
 	}
-	why, _, _ = strings.Cut(why, "; if ")
-	why, _, _ = strings.Cut(why, ": --") // the cure
+	why, _, _ = strings.Cut(why, "; if ") // without the flag
 	service := ""
 	for _, text := range services {
 		if _, to, ok := strings.Cut(text, "rewritten: "); ok {
@@ -75,6 +74,16 @@ func (s shape) row() string {
 		}
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s |", s.title(), verdict, why, service)
+}
+
+// selected describes the port that is selected.
+func selected(r *manifest.Result) string {
+	for _, p := range r.Ports {
+		if p.Selected {
+			return "port " + evidence(p)
+		}
+	}
+	return ""
 }
 
 // The guide shows what becomes of each shape, so that a change of the rules is seen there.

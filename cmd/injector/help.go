@@ -175,8 +175,8 @@ Usage:
 
 It looks for its certificate in a folder, or with -self-managed makes, renews
 and publishes one. Options are what the pods get that say nothing themselves;
---lock names those that no pod may say. SIGTERM ends it when the reviews that
-have come are answered, and a second signal at once.
+--lock names those that no pod may say. SIGTERM, SIGINT and SIGHUP end it when
+the reviews that have come are answered, and a second signal at once.
 
 It listens on these ports:
 

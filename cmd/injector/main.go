@@ -22,7 +22,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,10 +31,10 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/queue-proxy/queue-proxy/pkg/inject"
 	"github.com/queue-proxy/queue-proxy/pkg/inject/manifest"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // Set by the linker.
@@ -441,12 +440,7 @@ func summary(results []*manifest.Result) string {
 // printLine writes a line of what may be printed: an object's texts can hold the letters by which
 // a terminal gets a command to erase lines, or to write others.
 func printLine(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, fmt.Sprintf(format, args...)))
+	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
 func called(r *manifest.Result) string { return cmp.Or(r.Object(), "document") }
@@ -473,6 +467,12 @@ func (c *command) explain(output string, results []*manifest.Result) error {
 			verb = would + ": " + r.Text
 		}
 		printLine(c.stdout, "%s (%s:%d) %s", called(r), r.File, r.Line, verb)
+		for _, p := range r.Ports {
+			printLine(c.stdout, "  port %s", evidence(p))
+		}
+		if r.Missing != "" {
+			printLine(c.stdout, "  missing: %s", r.Missing)
+		}
 		for _, n := range r.Notes {
 			printLine(c.stdout, "  - %s", n)
 		}
@@ -486,34 +486,68 @@ func (c *command) explain(output string, results []*manifest.Result) error {
 	return nil
 }
 
+// evidence describes a port that was considered for the requests.
+func evidence(p inject.Port) string {
+	name := fmt.Sprint(p.Number)
+	if p.Name != "" {
+		name = fmt.Sprintf("%s (%d)", p.Name, p.Number)
+	}
+	if p.Container != "" {
+		name += " of container " + p.Container
+	}
+	reasons := strings.Join(p.Reasons, "; ")
+	switch {
+	case p.Selected:
+		return fmt.Sprintf("%s: selected, confidence %s: %s", name, p.Confidence, reasons)
+	case p.Against != "":
+		return fmt.Sprintf("%s: not used: %s", name, p.Against)
+	}
+	return fmt.Sprintf("%s: possible, confidence %s: %s", name, p.Confidence, reasons)
+}
+
+// A port is the JSON form of an [inject.Port].
+type port struct {
+	Container  string            `json:"container,omitempty"`
+	Name       string            `json:"name,omitempty"`
+	Number     int32             `json:"number"`
+	Selected   bool              `json:"selected"`
+	Confidence inject.Confidence `json:"confidence,omitempty"`
+	Reasons    []string          `json:"reasons,omitempty"`
+	Against    string            `json:"against,omitempty"`
+}
+
 // A verdict is what a program reads about one object. Its fields are a promise: they stay.
 type verdict struct {
-	File        string         `json:"file"`
-	Line        int            `json:"line"`
-	Kind        string         `json:"kind,omitempty"`
-	Namespace   string         `json:"namespace,omitempty"`
-	Name        string         `json:"name,omitempty"`
-	Verdict     inject.Verdict `json:"verdict"`
-	Reason      string         `json:"reason,omitempty"`
-	Text        string         `json:"text"`
-	Container   string         `json:"container,omitempty"`
-	Port        int32          `json:"port,omitempty"`
-	ServingPort int32          `json:"servingPort,omitempty"`
-	Notes       []string       `json:"notes,omitempty"`
-	Warnings    []string       `json:"warnings,omitempty"`
-	Advice      []string       `json:"advice,omitempty"`
+	File        string            `json:"file"`
+	Line        int               `json:"line"`
+	Kind        string            `json:"kind,omitempty"`
+	Namespace   string            `json:"namespace,omitempty"`
+	Name        string            `json:"name,omitempty"`
+	Verdict     inject.Verdict    `json:"verdict"`
+	Reason      string            `json:"reason,omitempty"`
+	Text        string            `json:"text"`
+	Container   string            `json:"container,omitempty"`
+	Port        int32             `json:"port,omitempty"`
+	ServingPort int32             `json:"servingPort,omitempty"`
+	Confidence  inject.Confidence `json:"confidence,omitempty"`
+	Ports       []port            `json:"ports,omitempty"`
+	Missing     string            `json:"missing,omitempty"`
+	Notes       []string          `json:"notes,omitempty"`
+	Warnings    []string          `json:"warnings,omitempty"`
+	Advice      []string          `json:"advice,omitempty"`
 }
 
 func (c *command) verdicts(results []*manifest.Result) error {
 	all := []verdict{}
 	for _, r := range results {
+		var ports []port
+		for _, p := range r.Ports {
+			ports = append(ports, port(p))
+		}
 		all = append(all, verdict{r.File, r.Line, r.Kind, r.Namespace, r.Name, r.Verdict, r.Reason, r.Text,
-			r.Container, r.AppPort, r.ServingPort, r.Notes, r.Warnings, r.Advice()})
+			r.Container, r.AppPort, r.ServingPort, r.Confidence, ports, r.Missing, r.Notes, r.Warnings, r.Advice()})
 	}
-	e := json.NewEncoder(c.stdout)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(all)
+	return printable.JSON(c.stdout, all)
 }
 
 func (c *command) listOptions() {

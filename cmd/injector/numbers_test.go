@@ -46,9 +46,9 @@ func (n *numbers) measure(name string, text []byte) {
 		case r.Reason == inject.Unreadable && r.Name == "": // no YAML: a template
 		case r.Verdict == inject.Injected:
 			workloads++
-			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), r.Notes[0]))
+			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), selected(r)))
 			n.verdicts["injected"]++
-			if strings.Contains(r.Text, "nothing declares") {
+			if strings.Contains(r.Text, "is not declared") {
 				n.found++
 			}
 		default:

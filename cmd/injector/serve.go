@@ -33,8 +33,8 @@ type serving struct {
 	said                                      inject.Options
 }
 
-// serve is the webhook: it runs until SIGTERM or SIGINT, then drains; a second signal
-// ends it at once.
+// serve is the webhook: it runs until SIGTERM, SIGINT or SIGHUP, then drains; a second
+// signal ends it at once.
 func (c *command) serve(args, environ []string) error {
 	s, err := c.readServing(args, environ)
 	if err != nil {
@@ -46,7 +46,11 @@ func (c *command) serve(args, environ []string) error {
 		return err
 	}
 	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more must not end us
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	ending := []os.Signal{syscall.SIGTERM, os.Interrupt}
+	if !signal.Ignored(syscall.SIGHUP) { // as it is under nohup
+		ending = append(ending, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ending...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the next signal has its usual effect
 	err = server.Run(ctx, func(reviews, metrics net.Addr) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -42,6 +43,16 @@ func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 		t.Errorf("got %v %v, want it ready", r, err)
 	}
 	harness.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	<-p.logged
+	harness.NoError(t, p.cmd.Wait(), "(exit code 0)")
+}
+
+func TestServeEndsAtSIGHUP(t *testing.T) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGHUP) // enables it in new processes, although the test may run under nohup
+	defer signal.Stop(c)
+	p := startInjector(t, os.Args[0])
+	harness.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 	<-p.logged
 	harness.NoError(t, p.cmd.Wait(), "(exit code 0)")
 }

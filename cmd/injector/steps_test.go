@@ -92,3 +92,14 @@ func TestStatusSaysWhenTheSecondStepMayCome(t *testing.T) {
 		}
 	}
 }
+
+// The first container of the pod has the name of the app's port as well, and a Service would resolve the name to it.
+func TestSecondStepKeepsContainerOfSharedPortName(t *testing.T) {
+	in := read(t, golden+"/shared-port-name/in.yaml")
+	first, _, _ := injector(t, "inject", in)
+	for _, text := range []string{in, first} {
+		if out, report, _ := injector(t, "inject", text, "--step=services"); !strings.Contains(out, "targetPort: 8012") {
+			t.Errorf("got\n%s\n%s\nwant the Service to use the number of the sidecar", out, report)
+		}
+	}
+}

@@ -23,6 +23,7 @@ import (
 	"syscall"
 
 	"github.com/queue-proxy/queue-proxy/pkg/kubectl"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // Set by the linker.
@@ -91,7 +92,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 	}
 	if err != nil {
 		if ctx.Err() == nil { // else who has ended it knows why
-			fmt.Fprintf(p.stderr, "%s: %v\n", calledAs, err)
+			fmt.Fprintf(p.stderr, "%s: %s\n", calledAs, printable.Lines(err.Error()))
 		}
 		return failed
 	}

@@ -68,9 +68,9 @@ It listens on these ports, which settings can change:
   9090  statistics for the autoscaler
   9091  metrics
 
-SIGTERM and SIGINT start the drain: what has begun is finished, and the exit
-code is 0. A second signal ends the process at once, with exit code 1. If it
-cannot start, that is 1 too; standard error has a line for each thing that is
+SIGTERM, SIGINT and SIGHUP start the drain: what has begun is finished, and the
+exit code is 0. A second signal ends the process at once, with exit code 1. If
+it cannot start, that is 1 too; standard error has a line for each thing that is
 wrong.
 
 Example:

@@ -129,13 +129,23 @@ func serve(c *config.Config) error {
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	if !signal.Ignored(syscall.SIGHUP) { // as it is under nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
-		<-signals
+		log.Info("received a signal", signalName(<-signals))
 		end()
-		<-signals
+		log.Warn("received a second signal, exiting without waiting for requests", signalName(<-signals))
+		_ = log.Sync()
 		os.Exit(1)
 	}()
 	return sidecar.Run(ctx, c, sidecar.Process{Version: version, Commit: commit, Started: started, Log: log, Level: level})
+}
+
+// signalName returns the log field for a signal that ends the sidecar.
+func signalName(s os.Signal) zap.Field {
+	name := map[os.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "SIGINT", syscall.SIGHUP: "SIGHUP"}[s]
+	return zap.String("signal", name)
 }
 
 // lastWords says why the sidecar does not serve where `kubectl describe pod` shows it.

@@ -1,33 +1,35 @@
-// Package adapt finds the concurrency limit of an app while it runs, and tells from what
-// was observed which limit would have been right.
+// Package adapt finds the concurrency limit of an application while it runs.
 //
-// [Limiter] is the first of the two. It compares two limits: the one that it has chosen,
-// the base, and a candidate beside it. They are in force in turns, each for a window, and
-// what decides is the app time of the requests that end meanwhile. By Little's law n
-// requests in flight that take t each are a throughput of n/t, so the app times at two
-// limits say what throughput the larger one gains. The better one is that with the
-// greater power, throughput / time^w: as long as throughput grows with the limit the larger
-// one, and where only the app time does the smaller one.
+// A [Limiter] counts the requests that hold a slot. The adaptive limit applies to requests
+// that are running in the application. Requests that wait for their client, streams, and
+// requests that take long relative to the application time only count for the ceiling.
 //
-// The limit never drops to a few requests to measure how long they take in an app that has
-// nothing else to do. Both sides of a comparison are of the same seconds, so an app
-// that becomes slower or faster by itself moves nothing. A candidate that costs much, in
-// throughput or in app time, is rarely in force.
+// A new limiter doubles the limit as long as the goodput grows with it. Then it compares
+// two limits: the chosen limit, the base, and a candidate. They are in force by turns, each
+// for a window. The goodput of a limit is the number of successful responses per second
+// while the limit is reached. By Little's law, n requests in flight that take t each have a
+// throughput of n/t, so the goodput and the limit give the application time. The better
+// limit has the greater power, goodput / time^w: the larger one as long as the goodput
+// grows with the limit, and the smaller one if only the application time grows.
 //
-// The ideas and where they come from:
+// The limit never drops to a few requests to measure the application time without load.
+// Both sides of a comparison are measured in the same seconds, so an application that
+// becomes slower or faster by itself does not change the limit. A candidate that costs much
+// goodput is rarely in force.
+//
+// The ideas and their sources:
 //
 //   - A limit that follows the gradient of latency over requests in flight: Netflix,
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
 //   - To measure again and again, with jitter, how long requests take with fewer in flight:
 //     the adaptive concurrency filter of Envoy, which by default admits very few meanwhile.
-//   - Power, and its greatest value as the place to be: L. Kleinrock, Power and
-//     deterministic rules of thumb for probabilistic problems in computer communications,
-//     1979.
-//   - Probes above and below, and the product of throughput and least latency as the place
-//     to look: N. Cardwell and others, BBR: congestion-based congestion control, 2016.
-//   - Noticing that something has changed: E. S. Page, Continuous inspection schemes, 1954.
+//   - Power, and its maximum as the operating point: L. Kleinrock, Power and deterministic
+//     rules of thumb for probabilistic problems in computer communications, 1979.
+//   - Probes above and below, and the product of throughput and least latency as the
+//     operating point: N. Cardwell and others, BBR: congestion-based congestion control, 2016.
+//   - The detection of a change: E. S. Page, Continuous inspection schemes, 1954.
 //
-// Nothing here has a clock, a goroutine or a lock: every call brings the time.
+// The package has no clock, goroutine or lock: the time is an argument of each call.
 package adapt
 
 import (
@@ -36,37 +38,44 @@ import (
 	"time"
 )
 
-// MaxLimit is the ceiling of a [Limiter] that is given none.
+// MaxLimit is the ceiling of a [Limiter] if none is set.
 const MaxLimit = 1000
 
-// firstLimit is where the search begins: few enough for any app, and enough for the next
-// limits to be measured soon.
+// firstLimit is the first limit if none is set: it is safe for any application, and large
+// enough to measure the next limits soon.
 const firstLimit = 4
 
 // Bounds of a window.
 const (
 	minWindow  = 250 * time.Millisecond // longer than the pauses of most garbage collectors
 	maxWindow  = 5 * time.Second
-	minTimes   = 2  // app times that a window lasts at least
-	maxTimes   = 20 // and at most, where that is longer than maxWindow
-	settleTime = 3  // app times after a change of the limit that belong to no window
+	minTimes   = 2  // minimum, in application times; half of it at the start
+	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
+	settleTime = 2  // application times after a change of the limit that belong to no window; half of it at the start
 	minSamples = 16
-	enough     = 0.01 // variance of the mean app time, relative to it, with which a window is over
-	patience   = 4    // how much longer a window lasts in which few requests of a busy app have ended
+	enough     = 0.01 // variance of the mean, relative to it, that ends a window
+	patience   = 4    // extends the maximum if the limit is reached and responses are few
 )
 
-// fullShare is the part of requests that must have filled the app up to the limit for a
-// window to say anything of it.
-const fullShare = 0.3
+// fullShare is the share of a window in which the limit must be reached.
+const fullShare = 0.05
+
+// longestFade is the number of ticks in which the recent maximum of the time in the queue
+// decreases to a third.
+const longestFade = 32
+
+// noAnswers is the time after which a limit without a successful response is a problem.
+const noAnswers = time.Second
 
 // Settings are the bounds of a limit.
 type Settings struct {
-	Min  int    // less than 1 is 1
-	Max  int    // the ceiling; 0 is MaxLimit
-	Seed uint64 // of the jitter
+	Min   int    // less than 1 is 1
+	Max   int    // the ceiling; 0 is MaxLimit
+	Start int    // the first limit; 0 is 4
+	Seed  uint64 // of the jitter
 }
 
-// Ceiling returns what the limit never exceeds.
+// Ceiling returns the maximum of the limit.
 func (s Settings) Ceiling() int {
 	if s.Max <= 0 {
 		return MaxLimit
@@ -74,47 +83,42 @@ func (s Settings) Ceiling() int {
 	return s.Max
 }
 
-// A Sample is a request that the app has ended.
-type Sample struct {
-	Took     time.Duration // in the app, without the wait for a slot
-	InFlight int           // in the app when it came, itself included
-	Failed   bool          // the app answered with an error, or not at all
-}
-
-// A Reason is why the limit is what it is: a word as programs have it, with hyphens.
+// A Reason is the reason for a limit: a word for programs, with hyphens.
 type Reason string
 
-// Words returns the reason as people read it.
+// Words returns the reason as shown to users.
 func (r Reason) Words() string { return strings.ReplaceAll(string(r), "-", " ") }
 
 // The reasons.
 const (
-	Starting  Reason = "starting"      // the search has begun
-	Growing   Reason = "growing"       // throughput grew with the limit
-	AppTime   Reason = "app-time-rose" // with the limit, and throughput did not grow
-	Steady    Reason = "steady"        // neither more nor less is better
+	Starting  Reason = "starting"      // the first limits are tried
+	Growing   Reason = "growing"       // the goodput grew with the limit
+	AppTime   Reason = "app-time-rose" // with the limit, and the goodput did not grow
+	Steady    Reason = "steady"        // neither a higher nor a lower limit is better
 	Measuring Reason = "measuring"     // a candidate is in force
-	Errors    Reason = "errors"        // too many requests fail for the limit to grow
-	Ceiling   Reason = "ceiling"       // the limit may not be more
-	Floor     Reason = "floor"         // the limit may not be less
-	Idle      Reason = "idle"          // the limit is not reached, so nothing is learnt of it
+	Errors    Reason = "errors"        // all responses are errors, or a higher limit has more errors
+	NoAnswers Reason = "no-answers"    // requests are queued and no request ends with a response
+	Ceiling   Reason = "ceiling"       // the limit cannot be higher
+	Floor     Reason = "floor"         // the limit cannot be lower
+	Idle      Reason = "idle"          // the limit is not reached
 )
 
-// Reasons returns all of them.
+// Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{Starting, Growing, AppTime, Steady, Measuring, Errors, Ceiling, Floor, Idle}
+	return []Reason{Starting, Growing, AppTime, Steady, Measuring, Errors, NoAnswers, Ceiling, Floor, Idle}
 }
 
-// A State is what is decided at a moment.
+// A State describes the decisions of a [Limiter].
 type State struct {
-	Limit  int // in force
-	Base   int // the best limit so far; the one in force differs while a candidate is
-	Reason Reason
-	Found  bool // more and less than Base were tried and are worse; never at a bound, where one of them cannot be tried
+	Limit   int // in force
+	Base    int // the best limit so far; the limit in force differs while a candidate is measured
+	Reason  Reason
+	Settled int    // Base if it was compared with a lower and a higher limit, which are worse; otherwise 0
+	Missing string // the comparison that is missing if Settled is 0
 }
 
-// A Limiter is a limit that adapts. Its methods must not be called concurrently.
-type Limiter struct {
+// A controller chooses the limit.
+type controller struct {
 	min, max int
 	random   uint64
 
@@ -122,134 +126,281 @@ type Limiter struct {
 	reason      Reason // of base
 
 	since   time.Time // the limit is in force
-	settled bool      // and the requests that end have come under it
-	from    time.Time // the window began
+	settled bool      // the requests that end were admitted with this limit
+	from    time.Time // start of the window
 	stretch float64   // of the window
 	window  tally
-	took    float64 // seconds in the app, average of late
+	took    float64 // mean application time, in seconds; 0: unknown
 
+	counted int           // requests that are counted for the limit
+	at      time.Time     // counted changed
+	waited  time.Duration // of the first queued request; 0: none is queued
+	longest time.Duration // recent maximum of waited
+
+	start  start
 	search search
 	trial  trial
 	watch  watch
 }
 
-// New returns a limit.
-func New(s Settings) *Limiter {
-	// Multiplied, by 2^64 over the golden ratio, so that seeds in a row differ in the high bits.
-	l := &Limiter{max: s.Ceiling(), random: max(s.Seed*0x9e3779b97f4a7c15, 1), reason: Starting}
-	l.min = min(max(s.Min, 1), l.max)
-	l.base = min(max(firstLimit, l.min), l.max)
-	l.search.begin(firstStep, up)
-	l.put(time.Time{}, l.base)
-	return l
+func newController(s Settings) controller {
+	// Multiplied by 2^64 over the golden ratio, so that consecutive seeds differ in the high bits.
+	c := controller{max: s.Ceiling(), random: max(s.Seed*0x9e3779b97f4a7c15, 1), reason: Starting}
+	c.min = min(max(s.Min, 1), c.max)
+	first := firstLimit
+	if s.Start > 0 {
+		first = s.Start
+	}
+	c.base = min(max(first, c.min), c.max)
+	c.start.active = true
+	c.search.begin(changeStep, up)
+	c.put(time.Time{}, c.base)
+	return c
 }
 
-// Limit returns how many requests may be in the app now.
-func (l *Limiter) Limit() int { return l.limit }
-
-// State returns what is decided.
-func (l *Limiter) State() State {
-	s := State{Limit: l.limit, Base: l.base, Reason: l.reason}
-	s.Found = l.search.found && l.reason != Errors && l.base < l.max && (l.base > l.min || l.base == 1)
-	if l.limit != l.base {
+func (c *controller) state() State {
+	s := State{Limit: c.limit, Base: c.base, Reason: c.reason}
+	s.Missing = c.missing()
+	if s.Missing == "" {
+		s.Settled = c.base
+	}
+	if c.limit != c.base && c.reason != NoAnswers {
 		s.Reason = Measuring
 	}
 	return s
 }
 
-// Done notes a request that ended at now. The limit may be another one afterwards.
+// missing returns the comparison that is missing to recommend the base.
+func (c *controller) missing() string {
+	compared := &c.search.compared
+	switch {
+	case c.start.active && c.reason == Idle:
+		return "the limit is not reached, so that no other limit was tried"
+	case c.base >= c.max:
+		return "a higher limit was not tried, because the limit is at the ceiling"
+	case c.base <= c.min && c.base > 1:
+		return "a lower limit was not tried, because the limit is at the minimum"
+	case c.start.active || !compared[up]:
+		return "the limit was not compared with a higher limit"
+	case !compared[down] && c.base > 1:
+		return "the limit was not compared with a lower limit"
+	case c.reason == NoAnswers || c.reason == Errors:
+		return "requests fail"
+	}
+	return ""
+}
+
+// count notes that n requests are counted for the limit.
+func (c *controller) count(now time.Time, n int) {
+	c.advance(now)
+	c.counted = n
+}
+
+// advance adds the time since the last event to the window.
+func (c *controller) advance(now time.Time) {
+	if c.settled && c.counted >= c.limit {
+		c.window.full += now.Sub(c.at).Seconds()
+	}
+	c.at = now
+}
+
+// done notes the end of a request. sampled is false if the request was not counted for the
+// limit. Its application time is used in any case.
 //
-// Streams, which last as long as people like, are no samples. What else takes very
-// long counts as if it took less, so that a few do not outweigh all others.
-func (l *Limiter) Done(now time.Time, s Sample) {
-	took := s.Took.Seconds()
-	if !l.settled {
-		if l.since.IsZero() {
-			l.since, l.took = now, took/maxTimes
-		}
-		if now.Sub(l.since).Seconds() >= settleTime*l.took {
-			l.settled, l.from = true, now
-		}
+// A very long application time is shortened, so that a few requests do not outweigh all
+// others.
+func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
+	c.advance(now)
+	took := d.Seconds()
+	if r == Unfinished {
+		c.window.unfinished++
+		c.check(now)
 		return
 	}
-	l.window.note(min(took, max(maxTimes*l.took, minWindow.Seconds())), s.InFlight >= l.limit, s.Failed)
-	if l.complete(now.Sub(l.from).Seconds()) {
-		l.end(now)
+	if !sampled {
+		c.window.long++
+		return
+	}
+	if c.took == 0 {
+		c.took = took
+	}
+	if c.settle(now) {
+		c.window.note(min(took, max(maxTimes*c.took, minWindow.Seconds())), c.counted >= c.limit, r)
+		c.check(now)
 	}
 }
 
-// complete reports whether the window is over after so many seconds.
-func (l *Limiter) complete(lasted float64) bool {
-	w := &l.window
-	if lasted < l.stretch*max(minWindow.Seconds(), minTimes*l.took) {
+// settle reports whether the requests that end now were admitted with the limit in force.
+func (c *controller) settle(now time.Time) bool {
+	if !c.settled {
+		if c.since.IsZero() {
+			c.since, c.from, c.at = now, now, now
+		}
+		if now.Sub(c.since).Seconds() < settleTime*c.unit() {
+			return false
+		}
+		c.settled, c.from, c.at = true, now, now
+	}
+	return true
+}
+
+// unit returns the application time by which windows are measured. The start is in more of
+// a hurry.
+func (c *controller) unit() float64 {
+	if c.start.active {
+		return c.took / 2
+	}
+	return c.took
+}
+
+// tick notes that the first queued request has waited for this time. It ends windows in
+// which no request ends.
+func (c *controller) tick(now time.Time, waited time.Duration) {
+	c.advance(now)
+	c.waited = waited
+	c.longest = max(waited, c.longest-c.longest/longestFade)
+	if c.settle(now) {
+		c.check(now)
+	}
+}
+
+// pressed reports whether requests wait longer than the application time.
+func (c *controller) pressed() bool { return c.waited.Seconds() > c.took }
+
+// check ends the window if it is complete.
+func (c *controller) check(now time.Time) {
+	if !c.settled {
+		return
+	}
+	c.window.limit, c.window.lasted = c.limit, now.Sub(c.from).Seconds()
+	if c.complete() {
+		c.end(now)
+	}
+}
+
+// complete reports whether the window is complete.
+func (c *controller) complete() bool {
+	w := &c.window
+	if w.lasted < c.stretch*max(minWindow.Seconds(), minTimes*c.unit(), c.turnover()) {
 		return false
 	}
-	if w.good >= minSamples && w.variance() <= enough {
+	if w.samples() >= minSamples && (c.start.active || w.variance() <= enough) {
 		return true
 	}
-	longest := max(maxWindow.Seconds(), maxTimes*l.took)
-	slow := w.good < minSamples && w.failed < minSamples && w.isFull()
-	return lasted >= longest && !slow || lasted >= patience*longest
+	if !w.isValid() || c.silent() || w.failed >= minSamples && w.failed > w.samples() {
+		return true
+	}
+	if c.start.active && w.isFull() && w.samples() >= min(minSamples, 2*float64(c.limit)) {
+		return true
+	}
+	longest := max(maxWindow.Seconds(), maxTimes*c.took)
+	slow := w.samples() < minSamples && w.failed < minSamples && w.isFull()
+	return w.lasted >= longest && !slow || w.lasted >= patience*longest
 }
 
-// put puts a limit in force and begins a window.
-func (l *Limiter) put(now time.Time, limit int) {
-	if limit != l.limit {
-		l.limit, l.since, l.settled = limit, now, false
+// turnover returns the minimum window, in seconds, that contains requests of all queued
+// clients. Clients that send requests in a sequence, such as a fast one after each slow one,
+// can get into step, so that the queue contains many fast ones and then many slow ones.
+func (c *controller) turnover() float64 {
+	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
+}
+
+// silent reports whether requests wait and end, and none ends with a response.
+func (c *controller) silent() bool {
+	w := &c.window
+	return c.waited > 0 && w.responses == 0 && w.unfinished >= float64(c.limit) &&
+		w.lasted >= max(noAnswers.Seconds(), minTimes*c.took)
+}
+
+// put sets the limit in force and begins a window.
+func (c *controller) put(now time.Time, limit int) {
+	if limit != c.limit {
+		c.limit, c.since, c.settled = limit, now, false
 	}
-	l.from, l.window = now, tally{}
-	// Jitter, so as not to keep step with what happens at intervals (xorshift64).
-	l.random ^= l.random << 13
-	l.random ^= l.random >> 7
-	l.random ^= l.random << 17
-	l.stretch = 0.8 + 0.4*float64(l.random>>11)/(1<<53)
+	c.from, c.at, c.window = now, now, tally{}
+	// Jitter avoids measuring in step with periodic events (xorshift64).
+	c.random ^= c.random << 13
+	c.random ^= c.random >> 7
+	c.random ^= c.random << 17
+	c.stretch = 0.8 + 0.4*float64(c.random>>11)/(1<<53)
 }
 
 // end ends a window.
-func (l *Limiter) end(now time.Time) {
-	w := l.window
-	l.took += (w.time/w.all - l.took) / 2
+func (c *controller) end(now time.Time) {
+	w := c.window
+	if w.responses > 0 {
+		c.took += (w.time/w.responses - c.took) / 2
+	}
 	switch {
-	case w.failed >= minSamples && w.good < minSamples:
-		l.pause(now, Errors)
-	case l.limit == l.base && !w.isFull():
-		l.pause(now, Idle)
-	case w.good < minSamples:
-		l.pause(now, l.reason)
-	case l.limit == l.base:
-		l.endBase(now, &w)
+	case !w.isValid():
+		c.trial = trial{}
+		c.put(now, c.base)
+	case c.limit != c.base:
+		c.endCandidate(now, &w)
+	case c.silent():
+		c.reason = NoAnswers
+		c.endBase(now, &w)
+	case !w.isFull():
+		c.pause(now, Idle)
+	case w.samples() == 0 && w.failed >= minSamples:
+		c.reason = Errors
+		c.endBase(now, &w)
+	case w.samples() < 1:
+		c.pause(now, c.reason)
+	case c.start.active:
+		c.endStart(now, &w)
 	default:
-		l.search.lowest.note(now, l.limit, &w)
-		l.trial.add(&w, now.Sub(l.since))
-		l.put(now, l.base)
+		c.endBase(now, &w)
 	}
 }
 
-// pause gives a trial up that cannot go on.
-func (l *Limiter) pause(now time.Time, why Reason) {
-	l.reason, l.trial = why, trial{}
-	l.put(now, l.base)
+// endCandidate ends a window of a candidate.
+func (c *controller) endCandidate(now time.Time, w *tally) {
+	if !w.isFull() && w.samples() < minSamples {
+		c.pause(now, c.reason)
+		return
+	}
+	if w.samples() > 0 {
+		c.search.lowest.note(now, c.limit, w)
+	}
+	c.trial.add(w, now.Sub(c.since))
+	c.put(now, c.base)
+}
+
+// pause ends a trial that cannot be continued.
+func (c *controller) pause(now time.Time, why Reason) {
+	c.reason, c.trial = why, trial{}
+	c.put(now, c.base)
 }
 
 // endBase ends a window of the base.
-func (l *Limiter) endBase(now time.Time, w *tally) {
-	l.search.finest = min(max(stepOfSpread*w.spread(), finestStep), changeStep)
-	if changed, where := l.watch.note(w); changed {
-		l.search.begin(changeStep, where)
-		l.trial = trial{}
-		l.watch = watch{expected: w.mean()}
-	} else {
-		// Not the window that shows a change: with the app time before it, the first candidate
-		// below is as far away as the app has become slower.
-		l.search.lowest.note(now, l.limit, w)
+func (c *controller) endBase(now time.Time, w *tally) {
+	c.search.finest = min(max(stepOfSpread*w.spread(), finestStep), changeStep)
+	if w.samples() > 0 && w.samples() >= w.failed {
+		if changed, where := c.watch.note(w); changed {
+			c.search.begin(changeStep, where)
+			c.trial = trial{}
+			c.watch = watch{expected: w.mean()}
+		} else {
+			// Not the window of a change: with the mean before it, the first candidate below is
+			// as far away as the application became slower.
+			c.search.lowest.note(now, c.limit, w)
+		}
 	}
-	l.trial.base.add(w)
-	if l.trial.candidate.all == 0 || !l.decide(now) {
-		l.next(now)
+	c.trial.addBase(w)
+	if c.trial.turns > 0 {
+		if c.decide(now) {
+			return
+		}
+		if c.trial.isCostly(c.base, now) {
+			c.put(now, c.base)
+			return
+		}
 	}
+	c.next(now)
 }
 
-// bounded returns the whole number next to a limit, between least and most.
+// bounded returns the integer next to a limit, between least and most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

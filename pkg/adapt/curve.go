@@ -1,8 +1,6 @@
 package adapt
 
 import (
-	"fmt"
-	"math"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -73,29 +71,10 @@ func (c *Curve) Age() {
 	}
 }
 
-// What an advice is made of.
-const (
-	fewest      = 100  // requests of a place on the curve
-	nearlyAll   = 0.95 // of the greatest throughput that the limit must bring
-	beyond      = 1.25 // times the limit: requests there say that throughput has stopped growing
-	farBeyond   = 1.5
-	together    = 1.2 // times as many in flight
-	mediumCount = 300 // requests beyond
-	highCount   = 2000
-)
+// fewest is the number of requests of a place on the curve.
+const fewest = 100
 
-// Sureness is how sure an advice is.
-type Sureness string
-
-// The degrees of sureness.
-const (
-	No     Sureness = "no" // there is no advice
-	Low    Sureness = "low"
-	Medium Sureness = "medium"
-	High   Sureness = "high"
-)
-
-// A Seen is what was seen with so many requests in flight.
+// A Seen describes the requests with a number of requests in flight.
 type Seen struct {
 	InFlight   float64 `json:"inFlight"`
 	Requests   uint64  `json:"requests"`   // of late; old ones are forgotten
@@ -103,16 +82,9 @@ type Seen struct {
 	Throughput float64 `json:"throughput"` // requests a second, if so many were in flight all the time
 }
 
-// An Advice says which limit would have been right.
-type Advice struct {
-	Limit  int      `json:"limit"` // 0: it cannot be told
-	Sure   Sureness `json:"sure"`
-	Reason string   `json:"reason"`
-	Seen   []Seen   `json:"seen"` // the fewest first
-}
-
-// seen returns the curve, with levels that few requests came at joined to the next.
-func (c *Curve) seen() (all []Seen) {
+// Seen returns the curve, in ascending order. Levels with few requests are joined to the
+// next.
+func (c *Curve) Seen() (all []Seen) {
 	var requests, micros uint64
 	var inFlight float64
 	for i := range c.levels {
@@ -129,57 +101,27 @@ func (c *Curve) seen() (all []Seen) {
 	return all
 }
 
-// greatest returns the greatest throughput: of places near one another together, because
-// one of many places always looks better than it is.
-func greatest(seen []Seen) (most float64) {
-	for _, middle := range seen {
-		var requests, weighted float64
-		for _, s := range seen {
-			if s.InFlight <= together*middle.InFlight && s.InFlight*together >= middle.InFlight {
-				requests += float64(s.Requests)
-				weighted += float64(s.Requests) * s.Throughput
-			}
-		}
-		most = max(most, weighted/requests*(1-1/math.Sqrt(requests)))
-	}
-	return most
+// An Advice is the limit that an adaptive limit has settled on.
+type Advice struct {
+	Limit  int    `json:"limit"` // 0: unknown
+	Reason string `json:"reason"`
+	Seen   []Seen `json:"seen"` // ascending
 }
 
-// Advice says from what was seen which limit would have been right: the least with which
-// throughput is nearly as great as with any.
-func (c *Curve) Advice() Advice {
-	seen := c.seen()
-	a := Advice{Sure: No, Seen: seen}
-	if len(seen) == 0 {
-		a.Reason = "too few requests were seen"
-		return a
-	}
-	most := greatest(seen)
-	knee := 0
-	for knee < len(seen)-1 && seen[knee].Throughput < nearlyAll*most {
-		knee++
-	}
-	at, top := seen[knee], seen[len(seen)-1]
-	count := uint64(0)
-	for _, s := range seen[knee:] {
-		if s.InFlight >= beyond*at.InFlight {
-			count += s.Requests
-		}
-	}
+// settledReason is the reason for an advice.
+const settledReason = "a lower and a higher limit were tried, and both are worse"
+
+// fixedReason is the reason for which there is no advice if the limit is fixed.
+const fixedReason = "the limit is fixed, so that no other limit was tried"
+
+// Advise returns the limit that the state of an adaptive limit recommends, or the data that
+// is missing. adaptive is false if the limit is fixed.
+func Advise(s State, adaptive bool) Advice {
 	switch {
-	case knee == 0 && at.InFlight > 1:
-		a.Reason = fmt.Sprintf("fewer than %.0f in flight were hardly seen, so throughput may have stopped growing before", at.InFlight)
-	case count == 0:
-		a.Reason = fmt.Sprintf("more than %.0f in flight were hardly seen, so throughput may still grow there", top.InFlight)
-	default:
-		a.Limit, a.Sure = int(math.Round(at.InFlight)), Low
-		if count >= mediumCount {
-			a.Sure = Medium
-		}
-		if count >= highCount && top.InFlight >= farBeyond*at.InFlight {
-			a.Sure = High
-		}
-		a.Reason = fmt.Sprintf("at %d in flight throughput stopped growing", a.Limit)
+	case !adaptive:
+		return Advice{Reason: fixedReason}
+	case s.Settled == 0:
+		return Advice{Reason: s.Missing}
 	}
-	return a
+	return Advice{Limit: s.Settled, Reason: settledReason}
 }

@@ -36,25 +36,29 @@ func curve(workers, from, to, requests int) *Curve {
 	return &c
 }
 
-func TestTheAdviceIsWhereThroughputStopsGrowing(t *testing.T) {
-	for _, c := range []struct {
-		workers, from, to, requests int
-		limit                       int
-		sure                        Sureness
+func TestSeenJoinsLevelsWithFewRequests(t *testing.T) {
+	got := curve(8, 1, 16, 60).Seen()
+	harness.Equal(t, len(got), 8, "places")
+	for _, s := range got {
+		if s.Requests != 120 || s.Throughput < 100 || s.Throughput > 805 {
+			t.Errorf("got %+v, want 120 requests, 100 to 800/s", s)
+		}
+	}
+	harness.Equal(t, len(curve(8, 1, 2, 10).Seen()), 0, "places of few requests")
+}
+
+func TestAdviceNeedsSettledLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		state    State
+		adaptive bool
+		want     Advice
 	}{
-		{8, 1, 16, 1000, 8, High},
-		{1, 1, 4, 2000, 1, High},
-		{8, 1, 16, 150, 8, Medium},
-		{8, 1, 10, 200, 8, Low},
-		{8, 1, 6, 1000, 0, No},
-		{8, 12, 20, 1000, 0, No},
-		{8, 1, 16, 3, 0, No},
-		{200, 1, 400, 100, 200, High},
+		"fixed":     {State{}, false, Advice{Reason: fixedReason}},
+		"searching": {State{Base: 8, Missing: "no comparison"}, true, Advice{Reason: "no comparison"}},
+		"settled":   {State{Base: 8, Settled: 8}, true, Advice{Limit: 8, Reason: settledReason}},
 	} {
-		got := curve(c.workers, c.from, c.to, c.requests).Advice()
-		near := math.Abs(float64(got.Limit-c.limit)) <= 0.07*float64(c.limit)
-		if !near || got.Sure != c.sure || got.Reason == "" {
-			t.Errorf("%+v: got %d, %s: %s", c, got.Limit, got.Sure, got.Reason)
+		if got := Advise(c.state, c.adaptive); got.Limit != c.want.Limit || got.Reason != c.want.Reason {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
 	}
 }
@@ -64,9 +68,7 @@ func TestWhatWasSeenLongAgoIsForgotten(t *testing.T) {
 	for range 2 * time.Hour / AgeInterval {
 		c.Age()
 	}
-	if got := c.Advice(); len(got.Seen) != 0 || got.Sure != No {
-		t.Errorf("got %+v, want nothing", got)
-	}
+	harness.Equal(t, len(c.Seen()), 0, "places after two hours")
 	c = curve(8, 1, 1, 1000)
 	for range 5 * time.Minute / AgeInterval {
 		c.Age()

@@ -5,75 +5,132 @@ import (
 	"time"
 )
 
-// A tally sums what happened while one limit was in force.
+// A tally sums the responses of one or more windows with the same limit. Responses are
+// counted while the limit is reached, because only these depend on the limit.
 type tally struct {
-	all, good, failed, full float64 // requests
-	time                    float64 // seconds that all of them took
-	goodTime, goodSquares   float64 // seconds that those took that succeeded, and their squares
+	limit      int
+	lasted     float64 // seconds
+	full       float64 // seconds with the limit reached
+	good       float64 // successful responses while the limit was reached
+	failed     float64 // errors while the limit was reached
+	late       float64 // responses to disconnected clients while the limit was reached
+	long       float64 // responses to requests that were not counted for the limit
+	unfinished float64 // requests that ended without a response of the application
+
+	// Application times of all responses, in seconds.
+	responses           float64
+	time, timeSquares   float64
+	logTime, logSquares float64
 }
 
-func (t *tally) note(took float64, full, failed bool) {
-	t.all++
+// note adds a response.
+func (t *tally) note(took float64, full bool, r Result) {
+	t.responses++
 	t.time += took
-	if full {
-		t.full++
-	}
-	if failed {
+	t.timeSquares += took * took
+	log := math.Log(max(took, shortestTime))
+	t.logTime += log
+	t.logSquares += log * log
+	switch {
+	case !full:
+	case r == Failed || r == TimedOut:
 		t.failed++
-		return
+	case r == Late:
+		t.late++
+	default:
+		t.good++
 	}
-	t.good++
-	t.goodTime += took
-	t.goodSquares += took * took
 }
+
+// shortestTime is the shortest application time that is distinguished, in seconds.
+const shortestTime = 1e-5
+
+// Weights of responses.
+const (
+	lateWeight = 0.1 // of a response to a disconnected client
+	mostLong   = 0.2 // share of long requests above which a window is discarded
+)
 
 func (t *tally) add(o *tally) {
-	t.all += o.all
+	t.limit = o.limit
+	t.lasted += o.lasted
+	t.full += o.full
 	t.good += o.good
 	t.failed += o.failed
-	t.full += o.full
+	t.late += o.late
+	t.long += o.long
+	t.unfinished += o.unfinished
+	t.responses += o.responses
 	t.time += o.time
-	t.goodTime += o.goodTime
-	t.goodSquares += o.goodSquares
+	t.timeSquares += o.timeSquares
+	t.logTime += o.logTime
+	t.logSquares += o.logSquares
 }
 
-// isFull reports whether the limit was reached.
-func (t *tally) isFull() bool { return t.full >= fullShare*t.all }
+// isFull reports whether the limit was reached often enough to compare it with another.
+func (t *tally) isFull() bool { return t.full >= fullShare*t.lasted }
 
-// mean returns the seconds in the app for each request that succeeded. Those that failed
-// took up the app too.
-func (t *tally) mean() float64 { return t.time / t.good }
+// isValid reports whether nearly all responses were counted for the limit.
+func (t *tally) isValid() bool { return t.long <= mostLong*(t.responses+t.long) }
 
-// spread returns the standard deviation of the app time, relative to its mean.
+// served returns the weighted number of responses. If all clients disconnect before the
+// response, a limit with more responses is still better.
+func (t *tally) served() float64 { return t.good + lateWeight*t.late }
+
+// samples returns the number of responses that the mean is computed of.
+func (t *tally) samples() float64 { return t.good + t.late }
+
+// mean returns the seconds of a slot for each successful response. The goodput of a limit
+// is the limit divided by this time (Little's law).
+func (t *tally) mean() float64 {
+	return float64(t.limit) * max(t.full, shortestTime) / max(t.served(), 0.05)
+}
+
+// success returns the share of successful responses, and the variance of its logarithm.
+func (t *tally) success() (share, variance float64) {
+	good, failed := max(t.samples(), 0.5), t.failed
+	return good / (good + failed), failed / (good + failed) / good
+}
+
+// spread returns the standard deviation of the application time, relative to its mean.
 func (t *tally) spread() float64 {
-	mean := t.goodTime / t.good
-	if mean <= 0 {
+	mean := t.time / t.responses
+	if !(mean > 0) {
 		return 1
 	}
-	return math.Sqrt(max(t.goodSquares/t.good/(mean*mean)-1, 0))
+	return math.Sqrt(max(t.timeSquares/t.responses/(mean*mean)-1, 0))
 }
 
-// variance returns that of the mean, relative to it.
+// leastSpread is the spread that is assumed if the application time seems constant: a few
+// requests do not prove this.
+const leastSpread = 0.1
+
+// variance returns the variance of the mean, relative to it.
 func (t *tally) variance() float64 {
-	const (
-		dependence  = 1.5 // requests of one moment are not independent of one another
-		leastSpread = 0.1 // nothing is so regular that a few requests prove it
-	)
+	const dependence = 1.5 // requests of one moment are not independent of one another
 	spread := max(t.spread(), leastSpread)
-	return dependence * spread * spread / t.good
+	return dependence * spread * spread / max(t.samples(), 0.5)
 }
 
-// lowest is the app time at the lowest limit that was in force of late.
+// typical returns the mean of the logarithm of the application time, and its variance. A
+// few slow requests have less effect on it than on the mean.
+func (t *tally) typical() (log, variance float64) {
+	n := max(t.responses, 1)
+	log = t.logTime / n
+	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
+}
+
+// lowest is the mean at the lowest limit that was in force recently.
 type lowest struct {
-	mean  float64 // seconds; 0: not known
+	mean  float64 // seconds; 0: unknown
 	limit int
 	at    time.Time
 }
 
 func (w *lowest) note(now time.Time, limit int, t *tally) {
 	const (
-		age  = 2 * time.Minute // after which it counts for e times as much
-		near = 1.15            // up to so many times the limit it is measured anew
+		age  = 2 * time.Minute // after which the mean is trusted e times less
+		near = 1.15            // limits up to this multiple replace the mean
 	)
 	mean := t.mean()
 	known := w.mean * math.Exp(now.Sub(w.at).Seconds()/age.Seconds())
@@ -82,21 +139,20 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch notices that the app time at the base is no longer what it was. It sums by how
-// much it is longer, or shorter, than expected, less what may be chance.
+// A watch detects a change of the mean at the base. It sums the deviations from the
+// expected mean in each direction, without the part that is noise (Page, 1954).
 type watch struct {
-	expected        float64 // seconds; 0: nothing is
+	expected        float64 // seconds; 0: unknown
 	longer, shorter float64
 }
 
-// note notes the app time of a window. It reports whether that has changed, and where the
-// best limit is now: below the base of an app that is slower, above that of one that is
-// faster.
+// note adds a window. It reports whether the mean has changed, and the direction of the
+// new limit: down if the application became slower, up if it became faster.
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
-		least  = 0.05 // of the logarithm of the app time
+		least  = 0.05 // of the logarithm of the mean
 		alarm  = 0.4
-		follow = 0.05 // what part of a difference is expected the next time: slow changes need no search
+		follow = 0.05 // share of a deviation that is expected in the next window
 
 		// In standard errors of a window.
 		leastErrors = 0.7
@@ -106,9 +162,9 @@ func (w *watch) note(t *tally) (changed bool, where direction) {
 		return false, up
 	}
 	x, sigma := math.Log(t.mean()/w.expected), math.Sqrt(t.variance())
-	chance, enough := max(least, leastErrors*sigma), max(alarm, alarmErrors*sigma)
-	w.longer = max(0, w.longer+x-chance)
-	w.shorter = max(0, w.shorter-x-chance)
+	noise, enough := max(least, leastErrors*sigma), max(alarm, alarmErrors*sigma)
+	w.longer = max(0, w.longer+x-noise)
+	w.shorter = max(0, w.shorter-x-noise)
 	w.expected *= math.Exp(follow * x)
 	if w.longer > enough {
 		return true, down

@@ -7,47 +7,59 @@ import (
 
 // The steps from a base to a candidate, as the logarithm of their ratio.
 const (
-	firstStep  = math.Ln2
 	changeStep = 0.4 // after a change
-	finestStep = 0.2 // with which the search ends
+	finestStep = 0.2 // at the end of the search
 
-	// stepOfSpread makes the last step larger where app times differ much from one
-	// another: a small gain would take too many requests to be seen.
+	// stepOfSpread makes the last step larger if the application times differ much: a small
+	// gain would need too many requests.
 	stepOfSpread = 0.16
 )
 
-// How a trial is decided.
+// Constants of the decision.
 const (
-	// timeWeight is how much app time counts against throughput. A limit that grows must
-	// bring throughput that grows by about this part of it, in logarithms.
-	timeWeight = 0.12
+	// timeWeight is the weight of the application time against the goodput. A higher limit
+	// must have a goodput that grows by about this part of it, in logarithms.
+	timeWeight = 0.08
 
-	// errorWeight is how much the part of requests that succeed counts.
-	errorWeight = 5
+	// errorWeight is the weight of the share of successful responses.
+	errorWeight = 2
 
-	// maxErrors is the part of requests that fail from which on the limit does not grow.
-	maxErrors = 0.1
+	// errorDrop is the decrease of the logarithm of that share that is caused by the limit.
+	errorDrop = 0.05
 
-	certain   = 2.5  // standard errors by which a trial is decided early
-	precision = 0.12 // of the elasticity of throughput, with which it is decided anyway
-	doubt     = 0.5  // standard errors by which a higher limit must be better: the lower one, if in doubt
-	maxTurns  = 40   // for each of the two limits
+	certainUp   = 2.5  // standard errors that end a trial of a higher limit early
+	certainDown = 3.0  // the same of a lower limit
+	precision   = 0.12 // standard error of the elasticity of the goodput that ends a trial
+	doubt       = 0.25 // standard errors by which the candidate must be better
+	maxTurns    = 40   // for each of the two limits
+	minTurns    = 4    // windows that are needed to estimate the variance between windows
 
-	straight = 0.8 // elasticity from which on throughput grows as the limit does
+	// headroom is the ratio of the base to the limit at which the goodput stops growing. A
+	// limit that is too low by a small part costs goodput. A limit that is too high only
+	// moves requests from the queue to the application.
+	headroom = 1.15
+
+	straight = 0.8 // elasticity above which the goodput grows with the limit
 	flat     = 0.1 // elasticity below which it does not grow
+
+	fewGood = 3 // successful responses that distinguish a limit from one without any
 )
 
-// How long nothing is tried in a direction once a limit is found there to be worse.
+// Pauses between the trials in one direction, once the limit is found.
 const (
 	firstRest   = 5 * time.Second // doubles each time
 	maxRest     = 80 * time.Second
 	longestRest = 4 * time.Minute // for candidates that cost much
 
-	// maxLoss is the part of throughput that may be lost to candidates below.
+	// maxLoss is the share of the goodput that pauses between trials limit the cost to.
 	maxLoss = 0.01
 
-	// Candidates above with which requests take harm times as long are in force for less
-	// than one part in rareness of the time: the 99th percentile does not see them.
+	// maxTrialLoss is the share of the goodput that a trial may cost while it lasts.
+	maxTrialLoss = 0.02
+
+	// Candidates above with application times that are harm times as long are in force for
+	// less than one part in rareness of the time, so that they do not affect the 99th
+	// percentile. This does not apply if requests wait longer than the application time.
 	harm     = 1.22
 	rareness = 120
 )
@@ -57,25 +69,53 @@ type trial struct {
 	limit           int // the candidate; 0: it is not chosen yet
 	base, candidate tally
 	turns           int
+	began           time.Time     // first window of the candidate
 	lasted          time.Duration // with the candidate in force
-	watch           watch         // of the app time with the candidate
+	watch           watch         // of the mean with the candidate
+
+	// Differences of the logarithms of the means, between consecutive windows.
+	lastBase              tally
+	pairs, diffs, squares float64
 }
 
-// add adds a window of the candidate. A trial compares what is of the same seconds: once
-// the app time with the candidate is no longer what it was, what was seen before says
-// nothing of now, whether or not the app time at the base has changed, too.
+func (t *trial) addBase(w *tally) {
+	t.lastBase = *w
+	t.base.add(w)
+}
+
+// add adds a window of the candidate. A trial compares windows of the same seconds: once
+// the mean with the candidate has changed, the earlier windows are discarded.
 func (t *trial) add(w *tally, lasted time.Duration) {
 	t.lasted += lasted
-	if t.candidate.good > 0 {
+	if t.candidate.samples() > 0 {
 		t.watch.expected = t.candidate.mean()
 		if changed, _ := t.watch.note(w); changed {
 			t.base, t.candidate, t.watch = tally{}, tally{}, watch{}
+			t.pairs, t.diffs, t.squares = 0, 0, 0
 		}
 	}
 	t.candidate.add(w)
+	if t.lastBase.samples() > 0 && w.samples() > 0 {
+		d := math.Log(w.mean() / t.lastBase.mean())
+		t.pairs++
+		t.diffs += d
+		t.squares += d * d
+	}
 }
 
-// direction is where a candidate is.
+// variance returns the variance of the difference of the logarithms of the means. Windows
+// of an application whose requests depend on one another differ more than their requests
+// suggest.
+func (t *trial) variance() float64 {
+	v := t.base.variance() + t.candidate.variance()
+	if t.pairs >= minTurns {
+		mean := t.diffs / t.pairs
+		v = max(v, (t.squares/t.pairs-mean*mean)/(t.pairs-1))
+	}
+	return v
+}
+
+// direction is the direction of a candidate.
 type direction int
 
 const (
@@ -83,85 +123,118 @@ const (
 	up
 )
 
-// A search says where the next candidate is.
+// A search chooses the candidates.
 type search struct {
 	direction direction
 	step      float64
 	finest    float64
-	far       bool // the next candidate below may be as far away as the app time says
-	rejected  int  // candidates in a row, with the finest step
-	found     bool // neither neighbour is better
+	far       bool    // the next candidate below may be as far away as the mean suggests
+	rejected  int     // consecutive candidates, with the finest step
+	found     bool    // neither neighbor is better
+	compared  [2]bool // by direction: a candidate was rejected since the base changed
 	lowest    lowest
 
-	// By direction, once it is found.
-	rest  [2]time.Duration
-	until [2]time.Time
+	// By direction, once the limit is found.
+	rest    [2]time.Duration
+	until   [2]time.Time
+	pressed time.Time // end of the pause of candidates above if requests wait for a long time
 }
 
 // begin begins a search.
 func (s *search) begin(step float64, d direction) {
 	s.step, s.direction, s.far = step, d, true
+	s.finest = max(s.finest, finestStep)
 	s.found, s.rejected = false, 0
-	s.wake()
+	s.moved()
 }
 
-// wake ends all rests.
-func (s *search) wake() { s.rest, s.until = [2]time.Duration{firstRest, firstRest}, [2]time.Time{} }
+// moved ends all pauses and discards the comparisons, because the base has changed.
+func (s *search) moved() {
+	s.rest, s.until = [2]time.Duration{firstRest, firstRest}, [2]time.Time{}
+	s.pressed, s.compared = time.Time{}, [2]bool{}
+}
 
-// next puts the limit in force that the base is to be compared with, or the base for
-// another window.
-func (l *Limiter) next(now time.Time) {
-	s, t := &l.search, &l.trial
+// pauses reports whether no candidate is tried in the current direction.
+func (c *controller) pauses(now time.Time) bool {
+	s := &c.search
+	if !s.found || !now.Before(s.until[s.direction]) {
+		return false
+	}
+	return s.direction == down || !c.pressed() || now.Before(s.pressed)
+}
+
+// next puts the limit in force that is compared with the base, or the base for another
+// window.
+func (c *controller) next(now time.Time) {
+	s, t := &c.search, &c.trial
+	if t.limit == 0 && t.base.samples() == 0 {
+		t.limit = c.further(c.base)
+	}
 	for tries := 0; t.limit == 0 && tries < 2; tries++ {
-		if s.found && now.Before(s.until[s.direction]) {
+		if c.pauses(now) {
 			s.direction = 1 - s.direction
 			continue
 		}
-		candidate := l.candidate()
-		switch {
-		case s.direction == up && t.base.failed > maxErrors*t.base.all:
-			l.reason = Errors
-		case candidate != l.base:
+		if candidate := c.candidate(); candidate != c.base {
 			t.limit = candidate
 			continue
-		case s.direction == up:
-			l.reason = Ceiling
-		default:
-			l.reason = Floor
 		}
-		s.reject(now, 0)
+		if c.reason != Errors {
+			c.reason = Floor
+			if s.direction == up {
+				c.reason = Ceiling
+			}
+		}
+		s.reject(now, 0, 0)
 	}
-	if t.limit == 0 {
+	if t.limit == 0 || t.limit == c.base {
 		*t = trial{}
-		l.put(now, l.base)
+		c.put(now, c.base)
 		return
 	}
+	if t.turns == 0 {
+		t.began = now
+	}
 	t.turns++
-	l.put(now, t.limit)
+	c.put(now, t.limit)
 }
 
-// candidate returns the limit to compare the base with in the search's direction; the base
-// itself: there is none.
-func (l *Limiter) candidate() int {
-	base, s := float64(l.base), &l.search
+// further returns the next candidate if neither the base nor limit has successful
+// responses: a higher one if requests do not end, a lower one if all responses are errors.
+func (c *controller) further(limit int) int {
+	if c.reason == NoAnswers {
+		return min(2*limit, c.max)
+	}
+	return max(limit/2, c.min)
+}
+
+// candidate returns the next limit in the direction of the search, or the base if there is
+// none.
+func (c *controller) candidate() int {
+	base, s := float64(c.base), &c.search
 	if s.direction == up {
-		return bounded(base*math.Exp(s.step), l.base+1, l.max)
+		return bounded(base*math.Exp(s.step), c.base+1, c.max)
 	}
 	step := s.finest
 	if s.far && !s.found && s.lowest.mean > 0 {
-		// The throughput of now with the app time of then is that of so many requests. It is
-		// gone to in steps: the app may become faster again, which is seen late from below.
-		step = min(max(math.Log(l.trial.base.mean()/s.lowest.mean), s.finest), s.step)
+		// The goodput of now with the mean of then needs this number of requests. It is
+		// approached in steps: if the application becomes faster again, a limit that is too
+		// low notices it late.
+		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
-	return max(bounded(base*math.Exp(-step), l.min, l.base-1), l.min)
+	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
 }
 
-// reject notes that the base is better than the candidate, and that nothing is to be tried
-// in its direction for at least so long.
-func (s *search) reject(now time.Time, rest time.Duration) {
+// reject notes that the candidate is worse than the base, and pauses the candidates of this
+// direction for at least rest, or for at least pressed while requests wait for a long time.
+func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
+	s.compared[d] = true
 	s.until[d] = now.Add(max(s.rest[d], rest))
+	if d == up {
+		s.pressed = now.Add(max(firstRest, pressed))
+	}
 	if s.found {
 		s.rest[d] = min(2*s.rest[d], maxRest)
 		return
@@ -179,116 +252,159 @@ func (s *search) reject(now time.Time, rest time.Duration) {
 	s.found = s.rejected >= 2
 }
 
-// An outcome is what a trial has shown.
+// An outcome is the result of a trial.
 type outcome struct {
 	decided    bool
 	better     bool    // the candidate
-	elasticity float64 // growth of throughput over growth of the limit, in logarithms
+	elasticity float64 // growth of the goodput over growth of the limit, in logarithms
+	errors     float64 // difference of the logarithms of the shares of successful responses
+	silent     bool    // neither limit has a successful response
 }
 
 // outcome compares the candidate with the base.
 func (t *trial) outcome(base int) (o outcome) {
+	b, a := &t.base, &t.candidate
 	growth := math.Log(float64(t.limit) / float64(base))
-	throughput := growth - math.Log(t.candidate.mean()/t.base.mean())
-	o.elasticity = throughput / growth
+	goodput := growth - math.Log(a.mean()/b.mean())
+	o.elasticity = goodput / growth
+	shareBase, varianceBase := b.success()
+	shareThere, varianceThere := a.success()
+	o.errors = math.Log(shareThere / shareBase)
+	if b.samples() == 0 || a.samples() == 0 {
+		o.silent = b.samples() == 0 && a.samples() == 0
+		o.decided = o.silent || b.samples()+a.samples() >= fewGood
+		o.better = a.samples() > 0
+		return o
+	}
 
-	success := func(y *tally) (share, variance float64) { return y.good / y.all, y.failed / y.all / y.good }
-	successBase, varianceBase := success(&t.base)
-	successThere, varianceThere := success(&t.candidate)
-	power := throughput - timeWeight*growth + errorWeight*math.Log(successThere/successBase)
-	sigma := math.Sqrt(t.base.variance() + t.candidate.variance() + errorWeight*errorWeight*(varianceBase+varianceThere))
-
-	o.better = power > 0 && growth < 0 || power > doubt*sigma
+	power := goodput - timeWeight*growth + errorWeight*o.errors
+	sigma := math.Sqrt(t.variance() + errorWeight*errorWeight*(varianceBase+varianceThere))
+	o.better = power > doubt*sigma
+	certain := certainUp
+	if growth < 0 {
+		certain = certainDown
+	}
 	o.decided = math.Abs(power) > certain*sigma || sigma <= precision*math.Abs(growth)
 	if !o.decided && t.turns >= maxTurns {
-		o.decided, o.better = true, o.better && growth < 0
+		o.decided, o.better = true, false
 	}
 	return o
 }
 
-// decide ends the trial if it has shown enough, and reports whether it did.
-func (l *Limiter) decide(now time.Time) bool {
-	o := l.trial.outcome(l.base)
+// decide ends the trial if it is decided, and reports whether it did.
+func (c *controller) decide(now time.Time) bool {
+	o := c.trial.outcome(c.base)
 	if !o.decided {
 		return false
 	}
-	t, was := l.trial, l.base
-	l.trial = trial{}
-	// Where throughput stops growing all at once, it does so here.
+	t, was := c.trial, c.base
+	c.trial = trial{}
+	// If the goodput stops growing suddenly, it does so at this limit.
 	least, most := float64(min(t.limit, was)), float64(max(t.limit, was))
 	knee := least * math.Pow(most/least, min(max(o.elasticity, 0), 1))
+	if o.elasticity > flat {
+		knee *= headroom
+	}
 	switch {
-	case !o.better:
-		if math.Log(most/least) > changeStep {
-			l.base = bounded(knee, l.min, l.max)
+	case o.silent && c.further(t.limit) != t.limit:
+		c.trial.limit = c.further(t.limit) // the base stays in force by turns
+		c.trial.turns++
+		c.put(now, c.trial.limit)
+		return true
+	case o.silent:
+		c.search.reject(now, 0, 0)
+	case !o.better || t.limit < was && knee >= float64(was):
+		if math.Log(most/least) > changeStep && o.errors > -errorDrop {
+			c.base = bounded(min(knee, most), c.min, c.max)
 		}
-		l.search.reject(now, t.rest(was, o.elasticity))
-		if l.search.found && l.base == was {
-			l.reason = l.settledReason()
+		rest, pressed := t.rest(was, &o)
+		c.search.reject(now, rest, pressed)
+		switch {
+		case o.errors < -errorDrop && t.limit > was:
+			c.reason = Errors
+		case c.search.found && c.base == was:
+			c.reason = c.settledReason()
 		}
 	case t.limit > was:
-		l.rise(t.limit, knee, o.elasticity)
+		c.rise(t.limit, knee, o.elasticity)
 	default:
-		l.fall(knee, o.elasticity)
+		c.fall(t.limit, knee, &o)
 	}
-	if l.base != was || l.watch.expected == 0 {
-		l.watch = watch{expected: t.base.mean()}
+	if c.base != was || c.watch.expected == 0 {
+		if c.base != was {
+			c.search.compared = [2]bool{}
+		}
+		c.watch = watch{expected: t.base.mean()}
 	}
-	l.put(now, l.base)
+	c.put(now, c.base)
 	return true
 }
 
-// settledReason is why a base is kept to whose neighbours are worse.
-func (l *Limiter) settledReason() Reason {
-	switch l.base {
-	case l.max:
+// settledReason returns the reason for a base whose neighbors are worse.
+func (c *controller) settledReason() Reason {
+	switch c.base {
+	case c.max:
 		return Ceiling
-	case l.min:
+	case c.min:
 		return Floor
 	}
 	return Steady
 }
 
-// rise moves the base up towards a candidate that is better.
-func (l *Limiter) rise(candidate int, knee, elasticity float64) {
-	s := &l.search
-	l.reason, l.base = Growing, bounded(knee, l.base+1, candidate)
+// rise moves the base up towards a better candidate.
+func (c *controller) rise(candidate int, knee, elasticity float64) {
+	s := &c.search
+	c.reason, c.base = Growing, bounded(knee, c.base+1, candidate)
 	s.rejected = 0
-	s.wake()
+	s.moved()
 	switch {
 	case elasticity <= straight:
 		s.step = max(s.step/2, s.finest)
 	case s.found:
-		l.base = candidate
+		c.base = candidate
 		s.begin(changeStep, up)
 	default:
-		l.base = candidate
-		// Larger again after small steps, but a second one like the first might go far beyond
-		// what the app can take.
+		c.base = candidate
+		// Larger steps after small ones, but a second step like the first might exceed the
+		// capacity by far.
 		s.step = min(2*s.step, changeStep)
 	}
 }
 
-// fall moves the base down to where throughput is as great.
-func (l *Limiter) fall(knee, elasticity float64) {
-	s := &l.search
-	l.reason, l.base = AppTime, bounded(knee, l.min, l.base-1)
+// fall moves the base down to the limit with the same goodput.
+func (c *controller) fall(candidate int, knee float64, o *outcome) {
+	s := &c.search
+	c.reason = AppTime
+	if o.errors > errorDrop {
+		c.reason, knee = Errors, float64(candidate)
+	}
+	c.base = bounded(knee, c.min, c.base-1)
 	s.rejected = 0
-	s.wake()
-	if s.found && elasticity < flat {
+	s.moved()
+	if s.found && o.elasticity < flat {
 		s.begin(changeStep, down)
 	}
 }
 
-// rest returns for how long a candidate that was worse is not to be tried again, for what
-// it costs.
-func (t *trial) rest(base int, elasticity float64) time.Duration {
-	if t.limit < base {
-		loss := 1 - math.Pow(float64(t.limit)/float64(base), elasticity)
-		return min(time.Duration(float64(t.lasted)*loss/maxLoss), longestRest)
+// rest returns the pause after a worse candidate, for its cost. pressed is the pause while
+// requests wait longer than the application time.
+func (t *trial) rest(base int, o *outcome) (rest, pressed time.Duration) {
+	loss := o.loss(t.limit, base)
+	pressed = min(time.Duration(float64(t.lasted)*loss/maxLoss), longestRest)
+	if t.limit > base && t.candidate.mean() > harm*t.base.mean() {
+		return min(rareness*t.lasted, longestRest), pressed
 	}
-	if t.candidate.mean() > harm*t.base.mean() {
-		return min(rareness*t.lasted, longestRest)
-	}
-	return 0
+	return pressed, pressed
+}
+
+// loss returns the share of the goodput that the candidate costs.
+func (o *outcome) loss(limit, base int) float64 {
+	growth := math.Log(float64(limit) / float64(base))
+	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
+}
+
+// isCostly reports whether the candidate has been in force for too much of the trial.
+func (t *trial) isCostly(base int, now time.Time) bool {
+	o := t.outcome(base)
+	return t.lasted.Seconds()*o.loss(t.limit, base) > maxTrialLoss*now.Sub(t.began).Seconds()
 }

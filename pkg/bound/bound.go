@@ -28,6 +28,7 @@ const (
 	TrailerSection                  // size of a trailer section
 	TunnelTimeout                   // time until the next byte of a tunnel that is closed in one direction
 	MaxConnections                  // open connections of clients
+	Memory                          // memory of all requests
 	TLSHandshakeTimeout             // time to complete a TLS handshake
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
 	TLSHandshakeQueue               // time until a TLS handshake begins while others are in progress
@@ -94,7 +95,9 @@ var bounds = [NumNames]struct {
 	TunnelTimeout: {"tunnel-timeout", Connection,
 		"A half-closed tunnel did not receive data in time. Check the client and the application."},
 	MaxConnections: {"max-connections", Connection,
-		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections or increase MAX_CONNECTIONS."},
+		"The number of connections exceeded the limit and an idle connection was closed. Reduce the number of connections, or increase MAX_CONNECTIONS or the limit on open files."},
+	Memory: {"memory", Connection,
+		"The memory budget for requests is exhausted and the connection with the most memory was closed. Check the client or increase the memory limit."},
 	TLSHandshakeTimeout: {"tls-handshake-timeout", Connection,
 		"The client did not complete the TLS handshake in time. Check the client and the network."},
 	TLSHandshakeStall: {"tls-handshake-stall", Connection,

@@ -170,12 +170,20 @@ var proofs = [bound.NumNames]proof{
 		peerTest:   test{upstreamTests, "TestActiveHalfClosedTunnelStaysOpen"},
 	},
 	bound.MaxConnections: {
-		limit:      "none (`MAX_CONNECTIONS`)",
+		limit:      "about a third of the limit on open files, or `MAX_CONNECTIONS` if it is lower ([reliability](reliability.md#file-descriptors))",
 		attack:     "connections without requests that fill memory and file descriptors",
 		peer:       "all connections of the clients",
-		reason:     "The operator chooses the value. There is no default.",
+		reason:     "Each connection with a request needs a descriptor for the user container. A higher default lets connections fail for lack of descriptors.",
 		attackTest: test{connlimitTests, "TestMaxConnectionsClosesIdleConnections"},
 		peerTest:   test{connlimitTests, "TestMaxConnectionsKeepsIdleConnections"},
+	},
+	bound.Memory: {
+		limit:      "half of the memory limit of the process (`GOMEMLIMIT`), or 1 GiB",
+		attack:     "many requests with small or long fields, bodies, and responses that are not read (CVE-2026-47774, CVE-2026-49975)",
+		peer:       "4 connections with 250 requests that wait (16 MB), in a container of 64 MiB",
+		reason:     "The memory of a small pod is small. Requests are rejected before a connection is closed.",
+		attackTest: test{"pkg/memory/memory_test.go", "TestExhaustedBudgetClosesLargestConnection"},
+		peerTest:   test{"pkg/memory/memory_test.go", "TestSmallConnectionStaysOpenBelowTheLimit"},
 	},
 	bound.TLSHandshakeTimeout: {
 		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",

@@ -75,11 +75,12 @@ type Ports struct {
 // Queueing bounds the requests in the user container (docs/promises.md 3.1). The
 // bound of QueueDepth is ten times that of Concurrency, and still fits in an int.
 type Queueing struct {
-	Concurrency     Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number. The ceiling of an adaptive limit, for which 0 is 1000."`
-	ConcurrencyMode Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"Whether that many may be there at all times, or as many as the user container can take, at most that many. See [limits](limits.md)."`
-	ConcurrencyMin  Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"How many may be there at least, whatever an adaptive limit finds."`
-	QueueDepth      Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', 10000 without it where the limit is adaptive" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
-	QueueTimeout    Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
+	Concurrency      Number[int]             `envconfig:"CONTAINER_CONCURRENCY" default:"0" min:"0" max:"1000000" desc:"How many requests may be in the user container at once; 0 is any number. The ceiling of an adaptive limit, for which 0 is 1000."`
+	ConcurrencyMode  Choice[ConcurrencyMode] `envconfig:"CONCURRENCY_MODE" default:"fixed" oneof:"fixed,adaptive" desc:"Whether that many may be there at all times, or as many as the user container can take, at most that many. See [limits](limits.md)."`
+	ConcurrencyMin   Number[int]             `envconfig:"CONCURRENCY_MIN" default:"1" min:"1" max:"1000000" desc:"How many may be there at least, whatever an adaptive limit finds."`
+	ConcurrencyStart Number[int]             `envconfig:"CONCURRENCY_START" default:"4" min:"1" max:"1000000" desc:"The first limit of CONCURRENCY_MODE=adaptive, for example the limit that earlier pods settled on."`
+	QueueDepth       Number[int]             `envconfig:"QUEUE_DEPTH" derived:"10 × 'CONTAINER_CONCURRENCY', 10000 without it where the limit is adaptive" min:"0" max:"10000000" desc:"How many more may wait, first come first served; one beyond them gets 503. 0 is nobody."`
+	QueueTimeout     Duration                `envconfig:"QUEUE_TIMEOUT_SECONDS" default:"0" unit:"seconds" desc:"How long one may wait before it gets 503."`
 }
 
 // Clocks bound the time of a request (docs/promises.md 3.2, 3.7).
@@ -123,7 +124,7 @@ type Ending struct {
 type Limits struct {
 	MaxHeaderBytes Number[int]   `envconfig:"MAX_HEADER_BYTES" default:"1048576" min:"4096" max:"67108864" desc:"Maximum length in bytes of the head of a request, and of the head of a response of the user container. A longer request gets 431, and a longer response is replaced by 502."`
 	MaxBodyBytes   Number[int64] `envconfig:"MAX_BODY_BYTES" default:"0" min:"0" max:"9223372036854775807" desc:"How long the body of a request may be; a longer one gets 413. 0 is no limit."`
-	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"How many connections may be open at once, over both ports for requests. One more closes the one that has been idle for longest; where all are served it waits. 0 is no limit, as in Knative, where one of ours would cut some fleet of WebSockets short; set it where anybody reaches the port."`
+	MaxConnections Number[int]   `envconfig:"MAX_CONNECTIONS" default:"0" min:"0" max:"2147483647" desc:"Maximum number of open connections of clients on both ports for requests. If it is reached, a new connection closes the connection that has been idle for the longest time, or waits if no connection is idle. 0 uses the limit on open files only. See [file descriptors](reliability.md#file-descriptors)."`
 	HeaderTimeout  Duration      `envconfig:"HEADER_TIMEOUT" default:"60s" min:"1ms" desc:"How long a client may take to send the head of a request, or the rest of a TLS record (at most 60 s)."`
 	BodyTimeout    Duration      `envconfig:"BODY_TIMEOUT" default:"60s" desc:"How long a client may leave the user container waiting for the next byte of a request's body before the response has begun: a slow sender must not hold a slot for ever. gRPC over HTTP/2 is exempt. 0 is no limit."`
 	SendTimeout    Duration      `envconfig:"SEND_TIMEOUT" default:"300s" min:"1ms" desc:"How long a client may leave a piece of a response untaken, of 64 KiB at most, that is there for it: one that does not read must not hold a slot for ever. Upgraded connections are exempt."`

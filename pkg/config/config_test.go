@@ -53,7 +53,7 @@ func TestAnEmptyEnvironmentIsUseful(t *testing.T) {
 	want := map[string]string{
 		"ON_KNATIVE": "false", "USER_PORT": "8080", "QUEUE_SERVING_PORT": "8012", "QUEUE_SERVING_TLS_PORT": "8112", "ADMIN_PORT": "8022",
 		"AUTOSCALER_PORT": "9090", "METRICS_PORT": "9091", "STATUS_PORT": "8008",
-		"CONTAINER_CONCURRENCY": "0", "CONCURRENCY_MODE": "fixed", "CONCURRENCY_MIN": "1", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
+		"CONTAINER_CONCURRENCY": "0", "CONCURRENCY_MODE": "fixed", "CONCURRENCY_MIN": "1", "CONCURRENCY_START": "4", "QUEUE_DEPTH": "0", "QUEUE_TIMEOUT_SECONDS": "0",
 		"REVISION_TIMEOUT_SECONDS": "0", "REVISION_TIMEOUT_SCOPE": "request", "REVISION_RESPONSE_START_TIMEOUT_SECONDS": "0",
 		"REVISION_IDLE_TIMEOUT_SECONDS": "0", "CLIENT_GONE_GRACE": "10s", "CONNECT_RETRY": "500ms",
 		"ENABLE_MULTI_CONTAINER_PROBES": "false", "SERVING_READINESS_PROBE": `{"tcpSocket":{"port":8080}}`, "ENABLE_HTTP2_AUTO_DETECTION": "false",
@@ -155,6 +155,7 @@ var validValues = []struct {
 	{"CONTAINER_CONCURRENCY", "7", func(c *Config) any { return []int{c.Concurrency.V, c.QueueDepth.V} }, []int{7, 70}},
 	{"CONTAINER_CONCURRENCY", "010", func(c *Config) any { return c.Concurrency.V }, 8},
 	{"CONCURRENCY_MODE", "adaptive", func(c *Config) any { return []any{c.ConcurrencyMode.V, c.Concurrency.V, c.QueueDepth.V} }, []any{AdaptiveConcurrency, 0, 10000}},
+	{"CONCURRENCY_START", "13", func(c *Config) any { return c.ConcurrencyStart.V }, 13},
 	{"CONCURRENCY_MIN", "3", func(c *Config) any { return c.ConcurrencyMin.V }, 3},
 	{"QUEUE_DEPTH", "3", func(c *Config) any { return c.QueueDepth.V }, 3},
 	{"QUEUE_TIMEOUT_SECONDS", "30", func(c *Config) any { return c.QueueTimeout.V }, 30 * time.Second},
@@ -479,6 +480,24 @@ func TestTheOwnNameWinsOverOthers(t *testing.T) {
 	harness.Equal(t, fmt.Sprint(err), `USER_PORT: "nonsense": a port, 1 to 65535`)
 }
 
+func TestProbeOfAnotherAddressIsReported(t *testing.T) {
+	for host, reported := range map[string]bool{
+		"": false, "localhost": false, "127.0.0.1": false, "::1": false, "[::1]": false, "0.0.0.0": false, "10.0.0.5": true, "127.0.0.2": true, "pod.example": true,
+	} {
+		for field, text := range map[string]string{
+			"httpGet":   fmt.Sprintf(`{"httpGet":{"port":8080,"host":%q}}`, host),
+			"tcpSocket": fmt.Sprintf(`{"tcpSocket":{"port":8080,"host":%q}}`, host),
+		} {
+			c := read(t, "SERVING_READINESS_PROBE", text, "SERVING_NAMESPACE", "ns")
+			want := []string{fmt.Sprintf("SERVING_READINESS_PROBE: %s.host: %q: the probe checks this address, but requests are sent to 127.0.0.1:8080 or [::1]:8080; omit the host", field, host)}
+			if !reported {
+				want = nil
+			}
+			harness.Equal(t, c.Warnings(), want, field, host)
+		}
+	}
+}
+
 // A Service called "metrics" sets METRICS_PORT in every pod of its namespace.
 func TestServiceLinksAreNoPorts(t *testing.T) {
 	c := read(t, "METRICS_PORT", "tcp://10.96.0.1:80", "USER_PORT", "udp://10.96.0.1:53", "PORT", "3000")
@@ -488,6 +507,27 @@ func TestServiceLinksAreNoPorts(t *testing.T) {
 		`METRICS_PORT: "tcp://10.96.0.1:80": a Kubernetes service link, not a setting; it is ignored`,
 	}
 	harness.Equal(t, c.Warnings(), want, "warnings")
+}
+
+// A setting of any type can have the name of a service link.
+func TestServiceLinksAreIgnoredForAllSettings(t *testing.T) {
+	const link = "tcp://10.0.0.1:80"
+	links := 0
+	for i, f := range Default().fields() {
+		for _, name := range f.names() {
+			c, err := Read(env(name, link))
+			want := fmt.Sprintf("%s: %q: a Kubernetes service link, not a setting; it is ignored", name, link)
+			if ignored := err == nil && slices.Contains(c.Warnings(), want); ignored != strings.HasSuffix(name, "PORT") {
+				t.Errorf("%s: got ignored %t, %v, want a warning only for names of links", name, ignored, err)
+			} else if ignored {
+				links++
+				harness.Equal(t, c.fields()[i].String(), f.String(), name)
+			}
+		}
+	}
+	if links < 9 {
+		t.Errorf("got %d names of links, want all ports", links)
+	}
 }
 
 func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
@@ -503,6 +543,7 @@ func TestSettingsWithoutEffectAreWarnedOf(t *testing.T) {
 		{env("METRICS_MERGE_PORT", "8081", "METRICS_NAMES", "off"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("METRICS_MERGE_PORT", "8081", "SERVING_NAMESPACE", "n"), "METRICS_MERGE_PORT: without effect, because METRICS_NAMES is off"},
 		{env("QUEUE_DEPTH", "0", "CONTAINER_CONCURRENCY", "1"), ""},
+		{env("CONCURRENCY_START", "9"), "CONCURRENCY_START: without effect, because CONCURRENCY_MODE is fixed"},
 		{env("CONCURRENCY_MIN", "2"), "CONCURRENCY_MIN: without effect, because CONCURRENCY_MODE is fixed"},
 		{env("CONCURRENCY_MIN", "2", "CONCURRENCY_MODE", "adaptive", "QUEUE_DEPTH", "9", "QUEUE_TIMEOUT_SECONDS", "5"), ""},
 	}

@@ -87,12 +87,14 @@ func (in *reading) take(f *field, name, text string) {
 	if isServing(name) {
 		in.c.serving = true
 	}
+	if isDockerLink(name, text) {
+		in.warn("%s: %s: a Kubernetes service link, not a setting; it is ignored", name, quote(text))
+		return
+	}
 	var several remarks
 	switch err := f.parse(text); {
 	case err == nil:
 		o.from = name
-	case errors.Is(err, errServiceLink):
-		in.warn("%s: %s: %v, not a setting; it is ignored", name, quote(text), err)
 	case f.soft && errors.As(err, &several):
 		o.from = name
 		for _, r := range several {

@@ -79,15 +79,17 @@ func areSlips(name, ours string) bool {
 // FOO_PORT=tcp://..., FOO_PORT_80_TCP, FOO_PORT_80_TCP_ADDR and so on (Kubernetes,
 // Service, environment variables).
 func isServiceLink(name, value string) bool {
-	if isLinkValue(value) || strings.HasSuffix(name, "_SERVICE_HOST") || strings.HasSuffix(name, "_SERVICE_PORT") || strings.Contains(name, "_SERVICE_PORT_") {
+	if isDockerLink(name, value) || strings.HasSuffix(name, "_SERVICE_HOST") || strings.HasSuffix(name, "_SERVICE_PORT") || strings.Contains(name, "_SERVICE_PORT_") {
 		return true
 	}
 	_, number, found := strings.Cut(name, "_PORT_")
 	return found && number != "" && number[0] >= '0' && number[0] <= '9'
 }
 
-// isLinkValue reports whether a value is that of a docker link, such as
-// tcp://10.0.0.1:80.
-func isLinkValue(value string) bool {
-	return strings.HasPrefix(value, "tcp://") || strings.HasPrefix(value, "udp://") || strings.HasPrefix(value, "sctp://")
+// isDockerLink reports whether the kubelet has set a variable to an address such as
+// tcp://10.0.0.1:80. A Service with the name metrics-merge sets METRICS_MERGE_PORT in each pod that
+// starts later.
+func isDockerLink(name, value string) bool {
+	return strings.HasSuffix(name, "PORT") &&
+		(strings.HasPrefix(value, "tcp://") || strings.HasPrefix(value, "udp://") || strings.HasPrefix(value, "sctp://"))
 }

@@ -20,6 +20,7 @@ import (
 
 const (
 	depthPerSlot       = 10   // Knative's queue, docs/promises.md 3.1
+	defaultStart       = 4    // of CONCURRENCY_START
 	defaultMetricsPort = 9091 // Knative's for the metrics of a user container
 	leastMetricsPort   = 1024 // Knative takes no less in requestMetrics.endpoint: below are the ports of privileged processes
 
@@ -28,9 +29,9 @@ const (
 	afterDrain    = 3 * time.Second  // what the end of the process may take after the drain
 )
 
-// ceiling returns how many requests may be in the user container at once, whatever an
-// adaptive limit finds; 0: any number.
-func (c *Config) ceiling() int {
+// Ceiling returns the maximum number of requests in the user container, including the maximum of
+// an adaptive limit. 0 means no limit.
+func (c *Config) Ceiling() int {
 	if c.ConcurrencyMode.V == AdaptiveConcurrency {
 		return adapt.Settings{Max: c.Concurrency.V}.Ceiling()
 	}
@@ -43,7 +44,7 @@ func (c *Config) derive() {
 	host, port := c.metricsEndpoint()
 	c.OnKnative.derive(c.serving)
 	c.MetricsPort.derive(cmp.Or(port, defaultMetricsPort))
-	c.QueueDepth.derive(depthPerSlot * c.ceiling())
+	c.QueueDepth.derive(depthPerSlot * c.Ceiling())
 	scope := WholeRequest
 	if c.OnKnative.V && !c.Observability.V.sent() {
 		scope = FirstByte
@@ -124,10 +125,23 @@ func (in *reading) validate() {
 		in.warn("%s: requestMetrics.endpoint: %s: not host:port with a free port from %d to 65535; the default is used",
 			c.Observability.Name(), quote(asked.Endpoint), leastMetricsPort)
 	}
+	in.warnOfProbeHosts()
 	in.validateConcurrency()
 	in.validateTLS()
 	in.warnOfNoEffect()
 	in.validateDrain()
+}
+
+// warnOfProbeHosts warns of readiness probes that pass although the user container does not listen
+// on localhost.
+func (in *reading) warnOfProbeHosts() {
+	c := in.c
+	for i := range c.Probes.V {
+		if field, host := c.Probes.V[i].OtherHost(); host != "" {
+			in.warn("%s: %s: %q: the probe checks this address, but requests are sent to 127.0.0.1:%d or [::1]:%d; omit the host",
+				c.Probes.Name(), field, host, c.UserPort.V, c.UserPort.V)
+		}
+	}
 }
 
 // validatePorts holds that two listeners cannot share a port.
@@ -166,13 +180,16 @@ func (in *reading) validatePorts() {
 // validateConcurrency holds the floor of an adaptive limit below its ceiling.
 func (in *reading) validateConcurrency() {
 	c := in.c
+	if c.ConcurrencyMode.V != AdaptiveConcurrency && c.ConcurrencyStart.V != defaultStart {
+		in.warn("%s: without effect, because %s is %s", c.ConcurrencyStart.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
+	}
 	least, most := &c.ConcurrencyMin, &c.Concurrency
 	switch {
 	case most.bad() || least.V == 1:
 	case c.ConcurrencyMode.V != AdaptiveConcurrency:
 		in.warn("%s: without effect, because %s is %s", least.Name(), c.ConcurrencyMode.Name(), c.ConcurrencyMode.V)
-	case least.V > c.ceiling():
-		in.problem("%s: %s: at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.ceiling())
+	case least.V > c.Ceiling():
+		in.problem("%s: %s: at most %s, which is %d", least.Name(), quote(least.String()), most.Name(), c.Ceiling())
 	}
 }
 
@@ -208,10 +225,10 @@ func (in *reading) warnOfNoCertificate() {
 // warnOfNoEffect names the settings that others make pointless.
 func (in *reading) warnOfNoEffect() {
 	c := in.c
-	if c.ceiling() == 0 && c.QueueDepth.V != 0 {
+	if c.Ceiling() == 0 && c.QueueDepth.V != 0 {
 		in.warn("%s: without effect, because %s is 0", c.QueueDepth.Name(), c.Concurrency.Name())
 	}
-	if c.ceiling() == 0 && c.QueueTimeout.V != 0 {
+	if c.Ceiling() == 0 && c.QueueTimeout.V != 0 {
 		in.warn("%s: without effect, because %s is 0", c.QueueTimeout.Name(), c.Concurrency.Name())
 	}
 	if c.MergePort.V != 0 && c.MetricsNames.V == "off" {

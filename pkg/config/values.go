@@ -76,11 +76,6 @@ type setting interface {
 // errNotAllowed says that a text is not what its type allows.
 var errNotAllowed = errors.New("not allowed")
 
-// errServiceLink says that a text was written by the kubelet for a Service of that
-// name (a Service called "metrics" sets METRICS_PORT in every pod that starts after
-// it) and was never meant for us.
-var errServiceLink = errors.New("a Kubernetes service link")
-
 // remarks say what is left out of a value that is used all the same.
 type remarks []string
 
@@ -96,9 +91,6 @@ type Port struct{ Value[int] }
 func (*Port) allowed() string { return "a port, 1 to 65535" }
 
 func (p *Port) parse(text string) error {
-	if isLinkValue(text) {
-		return errServiceLink
-	}
 	return p.set(parseNumber(text, 1, math.MaxUint16))
 }
 

@@ -22,11 +22,18 @@ import (
 //
 // The nil Limit has no bound. It is safe for concurrent use.
 type Limit struct {
+	// OnFull is called if a new connection waits because each open connection has a request in
+	// flight. It must not block. It may be nil, and must be set before the first Enter.
+	OnFull func()
+
 	most   int
 	bounds *bound.Recorder
 
 	mu      sync.Mutex
 	open    int               // places that are taken
+	trust   time.Duration     // patience with connections that were never answered
+	closing int               // closed for other connections, and the descriptor is still open
+	reached time.Time         // see State.Reached
 	unknown int               // of these, of connections that were never answered
 	lists   [states]ring.Ring // of places, behind one that has none: the one that has been there for longest first
 	waiting []*Place          // those in Enter, first come first served
@@ -34,10 +41,43 @@ type Limit struct {
 	timer   *time.Timer       // looks whether there is room for them; nil: it was never needed
 }
 
-// patience is how long a connection may at least wait for its client: a request that
-// is on its way finds a server. Were it longer, those who open connections all the
-// time could keep others waiting.
-const patience = 20 * time.Millisecond
+// patience is the minimum time between the end of a request and the closing of the connection for
+// another one, so that a request in transit is served. With a longer time, clients that open
+// connections continuously could keep others waiting.
+//
+// The patience with connections that were never answered is between patience and maxPatience. A
+// client may need much longer than patience until its first request, for example for a TLS
+// handshake over a slow network. If 345 clients connect at the same time and all of them send a
+// request, none may be closed. If they are silent, they must not keep others waiting. The patience
+// therefore doubles with each first answer and halves with each connection that is closed.
+const (
+	patience     = 20 * time.Millisecond
+	maxPatience  = 2 * time.Second
+	initPatience = maxPatience / 2
+)
+
+// MaxClosing is the maximum number of open connections that have been closed for other
+// connections and that do not count against the limit. An HTTP/2 connection needs some time to
+// send GOAWAY.
+const MaxClosing = 64
+
+// A State describes the connections of a Limit.
+type State struct {
+	Open    int       // open connections, including those that are being closed
+	Max     int       // the limit; 0 means no limit
+	Waiting int       // accepted connections that wait for a place
+	Reached time.Time // time of the latest connection that did not find a free place; zero if there was none
+}
+
+// State returns the state of the connections.
+func (l *Limit) State() State {
+	if l == nil {
+		return State{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return State{Open: l.open + l.closing, Max: l.most, Waiting: len(l.waiting), Reached: l.reached}
+}
 
 // A Place is one connection's part of a Limit. The nil Place is that of a connection
 // without a limit. Its methods may be called concurrently.
@@ -51,7 +91,8 @@ type Place struct {
 	since time.Time     // when it came into the list of its state
 	known bool          // the connection has been answered
 	left  bool          // the place is free, because the connection was closed or is about to be
-	turn  chan struct{} // closed when there is room for it
+	slow  bool          // the connection was closed for another one, and Leave was not called
+	turn  chan struct{} // closed when there is room for it; nil if it did not wait
 	ring  ring.Ring     // its element in that list, alone while it is in none
 }
 
@@ -73,7 +114,7 @@ func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil
 	}
-	return &Limit{most: most, bounds: bounds}
+	return &Limit{most: most, bounds: bounds, trust: initPatience}
 }
 
 // Enter waits for a place for an accepted connection that is idle. It returns false if stop
@@ -86,12 +127,13 @@ func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Pl
 	if l == nil {
 		return nil, true
 	}
-	p = &Place{limit: l, peer: peer, end: end, turn: make(chan struct{})}
+	p = &Place{limit: l, peer: peer, end: end}
 	p.ring.Value = p
-	l.mu.Lock()
-	l.waiting = append(l.waiting, p)
-	l.admit()
-	l.mu.Unlock()
+	if admitted, full := l.tryEnter(p); admitted {
+		return p, true
+	} else if full && l.OnFull != nil {
+		l.OnFull()
+	}
 	select {
 	case <-p.turn:
 		return p, true
@@ -108,6 +150,33 @@ func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Pl
 	return nil, false
 }
 
+// tryEnter admits p, or adds p to the waiting connections. full reports whether no connection can
+// be closed for p.
+func (l *Limit) tryEnter(p *Place) (admitted, full bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.open >= l.most {
+		l.reached = now
+	}
+	if len(l.waiting) == 0 && l.makeRoom(now) {
+		l.take(p, now)
+		return true, false
+	}
+	p.turn = make(chan struct{})
+	l.waiting = append(l.waiting, p)
+	l.admit()
+	return false, l.next() == nil
+}
+
+// take gives p a free place. l.mu is held.
+func (l *Limit) take(p *Place, now time.Time) {
+	l.open++
+	l.unknown++
+	p.since = now
+	l.push(p)
+}
+
 // admit lets those in for whom there is room. l.mu is held.
 func (l *Limit) admit() {
 	if len(l.waiting) == 0 {
@@ -118,10 +187,7 @@ func (l *Limit) admit() {
 	for len(l.waiting) > 0 && l.makeRoom(now) {
 		p := l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
-		l.open++
-		l.unknown++
-		p.since = now
-		l.push(p)
+		l.take(p, now)
 		close(p.turn)
 	}
 	if len(l.waiting) > 0 {
@@ -135,11 +201,16 @@ func (l *Limit) makeRoom(now time.Time) bool {
 	for l.open >= l.most {
 		p := l.next()
 		switch {
-		case p == nil, now.Sub(p.since) < patience:
+		case p == nil, now.Before(l.deadline(p)), l.closing >= MaxClosing:
 			return false
 		case p.end():
 			l.bounds.Hit(bound.MaxConnections, p.peer)
+			if !p.known {
+				l.trust = max(l.trust/2, patience)
+			}
 			p.free()
+			p.slow = true
+			l.closing++
 		default:
 			p.move(serving)
 		}
@@ -161,14 +232,22 @@ func (l *Limit) next() *Place {
 	return nil
 }
 
+// deadline returns the time before which p is not closed for another connection. l.mu is held.
+func (l *Limit) deadline(p *Place) time.Time {
+	if p.known {
+		return p.since.Add(patience)
+	}
+	return p.since.Add(l.trust)
+}
+
 // lookAgain sees to it that admit is called when the next connection may be closed.
 // l.mu is held.
 func (l *Limit) lookAgain(now time.Time) {
 	p := l.next()
-	if p == nil {
-		return // whoever becomes idle calls it
+	if p == nil || l.closing >= MaxClosing {
+		return // Idle, Reading or Leave calls admit
 	}
-	wait := p.since.Add(patience).Sub(now)
+	wait := l.deadline(p).Sub(now)
 	if l.timer != nil {
 		l.timer.Reset(wait)
 		return
@@ -197,9 +276,8 @@ func (p *Place) Handled(end func() bool) { p.locked(func() { p.end = end }) }
 // Idle says that the connection waits for a request; answered, that it has had one.
 func (p *Place) Idle(answered bool) {
 	p.locked(func() {
-		if answered && !p.known && !p.left {
-			p.known = true
-			p.limit.unknown--
+		if answered {
+			p.answered()
 		}
 		if p.known {
 			p.move(idle)
@@ -208,6 +286,19 @@ func (p *Place) Idle(answered bool) {
 		}
 		p.limit.admit()
 	})
+}
+
+// Answered records that a request was answered on the connection.
+func (p *Place) Answered() { p.locked(func() { p.answered() }) }
+
+// answered is Answered. limit.mu is held.
+func (p *Place) answered() {
+	if p.known || p.left {
+		return
+	}
+	p.known = true
+	p.limit.unknown--
+	p.limit.trust = min(2*p.limit.trust, maxPatience)
 }
 
 // Reading says that a part of a request's head is there.
@@ -241,6 +332,10 @@ func (p *Place) Wanted() bool { return p != nil && p.limit.wanted.Load() }
 func (p *Place) Leave() {
 	p.locked(func() {
 		p.free()
+		if p.slow {
+			p.slow = false
+			p.limit.closing--
+		}
 		p.limit.admit()
 	})
 }

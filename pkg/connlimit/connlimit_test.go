@@ -18,6 +18,7 @@ type member struct {
 	*connlimit.Place
 	closed bool
 	busy   bool // a request has just come
+	slow   bool // the test calls Leave after the connection was closed
 }
 
 // members are connections that enter a limit one after the other.
@@ -39,13 +40,15 @@ func (m *members) enter() (*member, <-chan bool) {
 	go func() {
 		var ok bool
 		c.Place, ok = m.limit.Enter("10.0.0.1:1234", func() bool {
-			c.closed = !c.busy
+			if c.closed = !c.busy; c.closed && !c.slow {
+				go c.Leave()
+			}
 			return c.closed
 		}, m.stop)
 		in <- ok
 	}()
 	synctest.Wait()
-	time.Sleep(20 * time.Millisecond) // so long a connection may at least wait for its client
+	time.Sleep(2 * time.Second) // the maximum time until a connection may be closed for this one
 	synctest.Wait()
 	return c, in
 }
@@ -242,7 +245,7 @@ func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
 					inside = slices.DeleteFunc(inside, func(other *member) bool { return other == c })
 				}
 			}
-			time.Sleep(time.Duration(len(turns)+1) * 20 * time.Millisecond) // one after the other
+			time.Sleep(time.Duration(len(turns)+1) * 2 * time.Second) // one after the other
 			synctest.Wait()
 			for len(turns) > 0 && len(turns[0]) == 1 {
 				inside, waiting, turns = append(inside, waiting[0]), waiting[1:], turns[1:]
@@ -253,6 +256,50 @@ func TestALimitHoldsWhateverConnectionsDo(t *testing.T) {
 				t.Fatalf("step %d: %d are open and %d wait; one of them could be closed: %t", step, len(inside), len(turns), room)
 			}
 		}
+		close(m.stop)
+	})
+}
+
+func TestClosingConnectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 2 * connlimit.MaxClosing
+		m := newMembers(t, most)
+		all := m.answered(most)
+		for _, c := range all {
+			c.slow = true
+		}
+		m.in(connlimit.MaxClosing)
+		_, in := m.enter()
+		harness.Equal(t, len(in), 0, "connections beyond the bound")
+		harness.Equal(t, m.limit.State().Open, most+connlimit.MaxClosing, "open connections")
+		harness.Equal(t, m.limit.State().Waiting, 1, "waiting connections")
+		all[0].Leave()
+		harness.Equal(t, <-in, true, "connection after Leave")
+		all[0].Leave() // has no effect
+		harness.Equal(t, m.limit.State().Open, most+connlimit.MaxClosing, "open connections after Leave")
+	})
+}
+
+func TestFullLimitCallsOnFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 2)
+		full := 0
+		m.limit.OnFull = func() { full++ }
+		all := m.in(2)
+		harness.Equal(t, m.limit.State(), connlimit.State{Open: 2, Max: 2}, "state")
+		all[0].Serving()
+		m.in(1)
+		harness.Equal(t, full, 0, "calls while a connection is idle")
+		harness.Equal(t, m.limit.State().Reached.IsZero(), false, "Reached is zero")
+		all[0].Leave()
+		for _, c := range m.in(1) {
+			c.Serving()
+		}
+		for _, c := range m.in(1) {
+			c.Serving()
+		}
+		m.enter()
+		harness.Equal(t, full, 1, "calls while all connections are busy")
 		close(m.stop)
 	})
 }

@@ -16,6 +16,7 @@ type Fault uint8
 // The faults.
 const (
 	Unreachable Fault = iota + 1 // no connection
+	Local                        // no connection, because the sidecar lacks a file descriptor or a local port
 	Reset                        // the connection broke, or ended too early
 	Garbage                      // what came is not HTTP
 	Body                         // the request's own body could not be read
@@ -35,7 +36,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	name := [...]string{Unreachable: "unreachable", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted"}[e.Fault]
+	name := [...]string{Unreachable: "unreachable", Local: "no local resources", Reset: "reset", Garbage: "garbage", Body: "request body", Aborted: "aborted"}[e.Fault]
 	if e.Err == nil {
 		return "user container: " + name
 	}
@@ -59,6 +60,8 @@ func reasonOf(err error) queue.Reason {
 	switch FaultOf(err) {
 	case Unreachable:
 		return queue.AppUnreachable
+	case Local:
+		return queue.Local
 	case Garbage:
 		return queue.AppGarbage
 	case Body:

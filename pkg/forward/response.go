@@ -81,23 +81,6 @@ func noteRPC(state *queue.RequestState, fields []wire.Field) {
 	}
 }
 
-// TrailerFields returns the fields of a response's trailer section that the client gets:
-// Proxy-Status may stand there, too (RFC 9209 section 2). The slice is that of fields. How
-// a gRPC call has ended is noted.
-func TrailerFields(state *queue.RequestState, fields []wire.Field) []wire.Field {
-	noteRPC(state, fields)
-	kept := fields[:0]
-	for _, f := range fields {
-		if header.RoleOf(f.Name) == header.ProxyStatusRole {
-			if f.Value = []byte(header.WithoutOurs(string(f.Value))); len(f.Value) == 0 {
-				continue
-			}
-		}
-		kept = append(kept, f)
-	}
-	return kept
-}
-
 // AppendTiming appends the value of a Server-Timing field (W3C Server Timing): how long a
 // request whose response begins now has waited for its slot, and then for the user
 // container.

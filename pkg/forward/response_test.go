@@ -30,7 +30,7 @@ func TestAResponseIsPassedOnWithoutWhatIsForUs(t *testing.T) {
 
 func TestATrailerSectionSpeaksNotInOurName(t *testing.T) {
 	var got seen
-	for _, f := range TrailerFields(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
+	for _, f := range ResponseTrailer(new(queue.RequestState), fields("A: 1\nProxy-Status: queue-proxy; error=x\nProxy-Status: cdn, queue-proxy\nB: 2\n")) {
 		got.Field(string(f.Name), string(f.Value))
 	}
 	harness.Equal(t, got.String(), "A: 1\nProxy-Status: cdn\nB: 2\n", &got)
@@ -52,6 +52,7 @@ func TestAnErrorHasOneReason(t *testing.T) {
 		{&Error{Fault: Reset, Err: io.EOF}, queue.AppReset},
 		{&Error{Fault: Aborted}, queue.AppReset},
 		{&Error{Fault: Unreachable}, queue.AppUnreachable},
+		{&Error{Fault: Local}, queue.Local},
 		{fmt.Errorf("dial: %w", &Error{Fault: Unreachable}), queue.AppUnreachable},
 		{&Error{Fault: Garbage, Err: &wire.Garbage{Word: wire.WordHost}}, queue.AppGarbage},
 		{&Error{Fault: Body, Err: ErrTooLarge}, queue.TooLarge},

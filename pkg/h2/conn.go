@@ -13,6 +13,7 @@ import (
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/socket"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -28,6 +29,7 @@ type Config struct {
 	SendTimeout  time.Duration   // time until the peer reads more of the output; 0: no limit; ignored for a client
 	Connect      bool            // enables extended CONNECT (RFC 8441)
 	Buffers      *socket.Buffers // returned by NewBuffers
+	Memory       *memory.Account // of the connection; nil: no limit
 	Bounds       *bound.Recorder // nil: events are not recorded
 
 	// Room gets a value, without blocking, each time when Open may succeed after it has returned
@@ -97,6 +99,12 @@ const (
 	// that the peer can read the output (RFC 9112 section 9.6).
 	lingerTime  = time.Second
 	lingerBytes = 8 << 20
+	// lingerErrorBytes is lingerBytes after an error of the peer. The peer has lingerTime to read
+	// the GOAWAY. It needs no more input to be read, and a flood would cost processor time.
+	lingerErrorBytes = 64 << 10
+	// throttleTime is the time between two reads from a connection that holds more than its share
+	// of the memory budget.
+	throttleTime = 100 * time.Millisecond
 )
 
 // NewBuffers returns buffers that connections can share.
@@ -109,27 +117,28 @@ type Conn struct {
 	handler Handler
 
 	// The following fields are owned by the reader.
-	decoder  *hpack.Decoder
-	head     Head
-	pooled   *[]byte // input buffer; nil while the reader waits
-	bulk     bool    // the next read uses a buffer of readSize
-	n        int     // result of the last read, in bytes
-	err      error   // error of the last read
-	reading  func(fd uintptr) (done bool)
-	preface  int           // bytes of the client preface that are missing
-	partial  []byte        // an incomplete frame
-	owing    bool          // a frame or a header block is incomplete and has a deadline
-	data     dataFrame     // the DATA frame that is being received
-	block    []byte        // an incomplete header block
-	blockID  uint32        // stream of the incomplete header block; 0 if there is none
-	blockEnd bool          // the header block ends the stream
-	selfish  bool          // the stream of the last HEADERS frame depends on itself
-	settled  bool          // the first SETTINGS frame of the peer was received
-	agreed   chan struct{} // closed when settled is set
-	unsaid   int           // bytes by which the window of the connection must be increased
-	touched  []*Conn       // connections to flush after the input was handled
-	refusing error         // error of Refuse
-	budget   budget
+	decoder    *hpack.Decoder
+	head       Head
+	pooled     *[]byte // input buffer; nil while the reader waits
+	bulk       bool    // the next read uses a buffer of readSize
+	n          int     // result of the last read, in bytes
+	err        error   // error of the last read
+	reading    func(fd uintptr) (done bool)
+	preface    int           // bytes of the client preface that are missing
+	partial    []byte        // an incomplete frame
+	owing      bool          // a frame or a header block is incomplete and has a deadline
+	data       dataFrame     // the DATA frame that is being received
+	block      []byte        // an incomplete header block
+	blockID    uint32        // stream of the incomplete header block; 0 if there is none
+	blockEnd   bool          // the header block ends the stream
+	selfish    bool          // the stream of the last HEADERS frame depends on itself
+	settled    bool          // the first SETTINGS frame of the peer was received
+	agreed     chan struct{} // closed when settled is set
+	unsaid     int           // bytes by which the window of the connection must be increased
+	touched    []*Conn       // connections to flush after the input was handled
+	refusing   error         // error of Refuse
+	budget     budget
+	inputBytes int // bytes of incomplete input in config.Memory
 
 	crowded  atomic.Bool   // Open returns ErrFull until a value is sent to Config.Room
 	received atomic.Uint64 // number of useful frames received; see control
@@ -148,20 +157,21 @@ type Conn struct {
 	ending    bool               // no stream is accepted or opened; the last one ends the connection
 
 	// The following fields belong to the output and are guarded by mu.
-	out        []byte    // bytes that were not passed to the writer
-	outOf      *[]byte   // pooled buffer of out; nil if there is none
-	replies    int       // bytes in out that reply to frames of the peer
-	sent       uint64    // number of useful frames added to out; see control
-	taken      int       // number of times that the writer has taken out
-	busy       bool      // Open has returned ErrBusy since the writer has taken out
-	flushing   bool      // a writer is active
-	written    sync.Cond // signals the end of flushing
-	window     int       // window of the connection for content, in bytes; set by the peer
-	initial    int       // initial window of a stream, in bytes; set by the peer
-	most       uint32    // maximum number of open streams that the peer accepts
-	advertised bool      // the peer has sent most
-	begun      bool      // a header block was sent
-	ring       ring      // streams that wait for room in out or for the window of the connection
+	out          []byte    // bytes that were not passed to the writer
+	outOf        *[]byte   // pooled buffer of out; nil if there is none
+	replies      int       // bytes in out that reply to frames of the peer
+	sent         uint64    // number of useful frames added to out; see control
+	taken        int       // number of times that the writer has taken out
+	busy         bool      // Open has returned ErrBusy since the writer has taken out
+	flushing     bool      // a writer is active
+	written      sync.Cond // signals the end of flushing
+	window       int       // window of the connection for content, in bytes; set by the peer
+	initial      int       // initial window of a stream, in bytes; set by the peer
+	most         uint32    // maximum number of open streams that the peer accepts
+	advertised   bool      // the peer has sent most
+	begun        bool      // a header block was sent
+	ring         ring      // streams that wait for room in out or for the window of the connection
+	pendingBytes int       // bytes that are pending on streams, which are in config.Memory
 
 	// The following fields are owned by the writer.
 	left     []byte // bytes that are not written
@@ -297,9 +307,42 @@ func (c *Conn) Run(early []byte) error {
 		}
 		c.config.Buffers.Put(c.pooled)
 		c.pooled = nil
+		c.throttle()
 	}
 	c.end(err)
 	return err
+}
+
+// throttle delays the next read if the connection holds more than its share of the memory
+// budget. It does not wait until memory is released, because the input can be required for
+// that: WINDOW_UPDATE, or the rest of a body.
+func (c *Conn) throttle() {
+	if !c.config.Memory.Over() {
+		return
+	}
+	timer := time.NewTimer(throttleTime)
+	defer timer.Stop()
+	select {
+	case <-c.resume:
+	case <-timer.C:
+	}
+}
+
+// chargeInput updates the bytes of an incomplete frame, an incomplete header block, and the
+// fields of a long one in the memory budget.
+func (c *Conn) chargeInput() {
+	n := cap(c.partial) + cap(c.block)
+	if fields := cap(c.head.Fields); fields > manyFields {
+		n += fields * fieldSize
+	}
+	if n != c.inputBytes {
+		c.inputBytes = c.config.Memory.Set(c.inputBytes, n)
+	}
+}
+
+// hold adds n bytes, which may be negative, to the bytes that are pending. c.mu is held.
+func (c *Conn) hold(n int) {
+	c.pendingBytes = c.config.Memory.Set(c.pendingBytes, c.pendingBytes+n)
 }
 
 // errPreface says that the peer speaks another protocol (RFC 9113 section 3.4).
@@ -408,6 +451,7 @@ func (c *Conn) receive(b []byte) (rest []byte, err error) {
 	if err == nil {
 		err = c.checkReplies(unread)
 	}
+	c.chargeInput()
 	c.handler.Received(c.owing)
 	for i, d := range c.touched {
 		c.touched[i] = nil
@@ -637,7 +681,9 @@ func (c *Conn) end(err error) {
 	c.streams, c.ring = nil, ring{}
 	for _, s := range streams {
 		s.gone, s.dropped = true, s.pending.any
+		s.pending = pending{}
 	}
+	c.hold(-c.pendingBytes)
 	if wrong != nil {
 		c.room()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), wrong.Code)
@@ -659,6 +705,8 @@ func (c *Conn) end(err error) {
 		c.touched[i] = nil
 		d.Flush(false)
 	}
+	c.partial, c.block, c.head.Fields = nil, nil, nil
+	c.chargeInput()
 	if polite {
 		c.linger(err)
 	}
@@ -684,9 +732,17 @@ func (c *Conn) linger(err error) {
 	c.broken = err
 	c.signalRoom()
 	c.mu.Unlock()
-	c.link.SetDeadline(time.Now().Add(lingerTime))
-	if !failed && c.link.CloseWrite() == nil {
+	end := time.Now().Add(lingerTime)
+	c.link.SetDeadline(end)
+	if failed || c.link.CloseWrite() != nil {
+		return
+	}
+	if errors.Is(err, errEnded) {
 		c.link.Discard(lingerBytes)
+		return
+	}
+	if c.link.Discard(lingerErrorBytes) == lingerErrorBytes {
+		time.Sleep(time.Until(end)) // a close now would reset the connection before the peer can read
 	}
 }
 

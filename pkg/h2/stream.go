@@ -41,6 +41,9 @@ type pending struct {
 	any   bool   // there is something
 }
 
+// size returns the number of bytes that are pending.
+func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
+
 // ErrGone says that a stream has ended.
 var ErrGone = errors.New("http2: the stream has ended")
 
@@ -66,6 +69,13 @@ func (c *Conn) Refuse(id uint32, code Code) {
 	c.lateBytes = min(c.lateBytes+c.config.Window, c.config.ConnWindow)
 	c.mu.Unlock()
 	c.refusing = c.resetStream(id, code)
+}
+
+// Reject is Refuse with REFUSED_STREAM for a valid request that cannot be served at the moment. A
+// client that sends many of them has not sent frames without useful work.
+func (c *Conn) Reject(id uint32) {
+	c.received.Add(1)
+	c.Refuse(id, RefusedStream)
 }
 
 // Errors of Open: the request has not been sent.
@@ -146,8 +156,10 @@ func (s *Stream) SendHead(head *Block, end bool) error {
 	case s.gone || s.localEnded:
 		return ErrGone
 	case s.pending.any || len(c.out) >= outSize:
+		before := len(s.pending.heads)
 		s.pending.heads = appendHeaders(s.pending.heads, s.id, c.withTable(head), end)
 		s.pending.ends = end
+		c.hold(len(s.pending.heads) - before)
 		s.wait()
 		return nil
 	}
@@ -192,6 +204,7 @@ func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	}
 	s.pending.data = append(s.pending.data, p...)
 	s.pending.end = s.pending.end || end
+	c.hold(len(p))
 	s.wait()
 	return true, nil
 }
@@ -208,6 +221,7 @@ func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	case s.pending.any:
 		s.pending.tail = appendHeaders(nil, s.id, c.withTable(trailer), true)
 		s.pending.end = true
+		c.hold(len(s.pending.tail))
 		return true, nil
 	}
 	c.addHead(s, trailer, true)
@@ -339,6 +353,7 @@ func (s *Stream) failed(by *Conn, err error) {
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
 		s.gone, s.dropped = true, s.pending.any
+		c.hold(-s.pending.size())
 		s.pending = pending{}
 		delete(c.streams, s.id)
 		c.signalRoom()

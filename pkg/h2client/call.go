@@ -64,6 +64,21 @@ func (c *Call) Begin() {
 	c.reset()
 }
 
+// Buffered returns the number of bytes of the response that are received and not read.
+func (c *Call) Buffered() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.held != nil {
+		n = len(c.held)
+	}
+	for i := range c.infos {
+		for _, f := range c.infos[i].Fields {
+			n += len(f.Name) + len(f.Value)
+		}
+	}
+	return n
+}
+
 // reset makes c ready to send the request. c.mu is held.
 func (c *Call) reset() {
 	c.stream, c.left, c.asked, c.bodyErr, c.check, c.infos = nil, false, false, nil, Check{Method: c.Request.Method}, nil

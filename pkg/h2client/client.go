@@ -32,6 +32,9 @@ type Settings struct {
 	// takes no more requests; 0: 10 s. Those that it has are bounded by their own clocks.
 	Silence time.Duration
 
+	// MaxConns is the maximum number of connections; 0: maxConns.
+	MaxConns int
+
 	// MaxHeaderBytes is the maximum length in bytes of the head of a response, as RFC 9113 section
 	// 6.5.2 counts; 0: maxHead.
 	MaxHeaderBytes int
@@ -40,8 +43,8 @@ type Settings struct {
 }
 
 const (
-	// maxConns bounds the connections to the user container: one that takes a single stream
-	// on each needs as many as there are requests.
+	// maxConns is Settings.MaxConns where that is 0. An app that takes a single stream on each
+	// connection needs as many as there are requests.
 	maxConns = 1000
 	// window is how much of a response may come before it is taken, in bytes.
 	window = 64 << 10
@@ -76,7 +79,6 @@ const (
 // Client holds the connections to the user container. It is safe for concurrent use.
 type Client struct {
 	settings Settings
-	maxConns int // maxConns, except in tests
 	buffers  *socket.Buffers
 	room     chan struct{}   // holds a value if the first request of the queue can be sent now
 	bodies   sync.Pool       // of *[window]byte, for responses that wait to be read
@@ -97,7 +99,8 @@ type Client struct {
 func New(s Settings) *Client {
 	s.Silence = cmp.Or(s.Silence, silence)
 	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
-	c := &Client{settings: s, maxConns: maxConns, since: time.Now(), buffers: h2.NewBuffers(), room: make(chan struct{}, 1)}
+	s.MaxConns = cmp.Or(s.MaxConns, maxConns)
+	c := &Client{settings: s, since: time.Now(), buffers: h2.NewBuffers(), room: make(chan struct{}, 1)}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
 	return c
@@ -261,7 +264,7 @@ func (c *Client) openOrDial(owner h2.Owner, head *h2.Block, end bool, since int)
 	case s != nil:
 	case c.running.Err() != nil:
 		return nil, false, errClosed
-	case why == refusal{} && !c.dialing && len(c.conns) < c.maxConns:
+	case why == refusal{} && !c.dialing && len(c.conns) < c.settings.MaxConns:
 		c.dialing = true
 		c.dials++
 		go c.add()
@@ -299,7 +302,7 @@ type refusal struct {
 // but not during settle.
 func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, why refusal) {
 	s, reused, why = c.tryEach(owner, head, end, since, true)
-	if s == nil && !why.busy && len(c.conns) >= min(carefulConns, c.maxConns) {
+	if s == nil && !why.busy && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
 		return c.tryEach(owner, head, end, since, false)
 	}
 	return s, reused, why
@@ -310,7 +313,7 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, careful bool) (s *h2.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
-		if n.Crowded() || n.number <= since && len(c.conns) < c.maxConns || !c.settle(n) {
+		if n.Crowded() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
 			i++
 			continue
 		}

@@ -4,9 +4,6 @@ import "slices"
 
 const LastIdleTimeouts = lastIdleTimeouts
 
-// SetMaxConns sets the maximum number of connections. It is called before the first request.
-func (c *Client) SetMaxConns(n int) { c.maxConns = n }
-
 // Queued returns the number of requests that wait for a stream.
 func (c *Client) Queued() int {
 	c.mu.Lock()

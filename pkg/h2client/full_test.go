@@ -22,9 +22,7 @@ import (
 // connections, so only events wake its requests.
 func newFullClient(t *testing.T, a *app, n int) *h2client.Client {
 	t.Helper()
-	client := newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Silence: time.Hour})
-	client.SetMaxConns(n)
-	return client
+	return newClientOf(t, h2client.Settings{Dial: dialer(a), Unsettled: func() {}, Silence: time.Hour, MaxConns: n})
 }
 
 // queueUp adds a request to the queue of the client.

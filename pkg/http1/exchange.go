@@ -139,7 +139,7 @@ func (x *exchange) Line() queue.Line {
 	q := &x.request
 	return queue.Line{
 		Method: wire.String(q.Method), Target: wire.String(q.Target), Host: wire.String(q.Host), Major: 1, Minor: q.Minor,
-		Remote: x.remote, TLS: x.c.nc.Secure(), Body: q.Chunked || q.ContentLength > 0,
+		Remote: x.remote, TLS: x.c.nc.Secure(), Open: q.Chunked || q.ContentLength > 0,
 	}
 }
 
@@ -239,7 +239,9 @@ func (x *exchange) leaveRoom() {
 // flush writes what waits in out, and data behind it. Once it has failed it fails.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
+		x.c.counted = true
 		n, err := x.c.write(x.out, data)
+		x.c.counted = false
 		x.begun = x.begun || n > 0
 		x.broken, x.writeErr = err != nil, err
 	}

@@ -26,6 +26,12 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	}
 	c := &x.call
 	x.giveBody(state)
+	if c.Body != nil {
+		if !x.c.memory.Admit(uploadBytes) {
+			return queue.Result{Reason: queue.Overload}
+		}
+		defer x.c.memory.Sub(uploadBytes)
+	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
 	x.alarm.Watch(state)
@@ -78,6 +84,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 type call interface {
 	Begin()
 	Abort()
+	Buffered() int
 }
 
 // beginCall begins a call that the alarm can break off, and returns the reason for which it
@@ -140,12 +147,15 @@ func (x *exchange) giveBody(state *queue.RequestState) {
 	} else if !x.body.none() {
 		c.Body = &x.body
 		if x.body.chunked {
-			c.Trailer = x.body.chunks.Trailer
+			c.Trailer = x.body.trailer
 		}
 		state.ExpectBody()
 	}
 	c.Expect100 = x.head.Expect100 && c.Body != nil && x.c.w == x.at // one that has sent some of the body does not wait
 }
+
+// trailer returns the trailer section for the user container, once the body has been read.
+func (b *body) trailer() []wire.Field { return forward.RequestTrailer(b.chunks.Trailer()) }
 
 // sent notes that a body that had arrived went out with the head and will not be
 // sent again.
@@ -167,7 +177,7 @@ func (x *exchange) stream(h *wire.Response, r forward.Response, result *queue.Re
 		if err == io.EOF {
 			if chunked {
 				x.room()
-				x.out = wire.AppendLastChunk(x.out, forward.TrailerFields(&x.state, r.Trailer()))
+				x.out = wire.AppendLastChunk(x.out, forward.ResponseTrailer(&x.state, r.Trailer()))
 				x.waiting = true
 			}
 			if x.flush(nil) != nil {

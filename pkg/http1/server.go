@@ -11,7 +11,6 @@ import (
 	"crypto/tls"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
@@ -79,21 +78,14 @@ func (l *Server) Serve(ln net.Listener, config *tls.Config) error {
 	if config != nil {
 		secure = link.NewServer(config, l.settings.HeaderTimeout, l.settings.Bounds)
 	}
-	var delay time.Duration
 	for {
 		nc, err := ln.Accept()
 		if err != nil {
 			if l.listeners.Stopped() {
 				return nil
 			}
-			if t, ok := err.(interface{ Temporary() bool }); ok && t.Temporary() { // no descriptors left, say
-				delay = min(max(2*delay, 5*time.Millisecond), time.Second)
-				time.Sleep(delay)
-				continue
-			}
 			return err
 		}
-		delay = 0
 		if !l.start(nc.(*net.TCPConn), secure) {
 			return nil
 		}

@@ -401,7 +401,7 @@ func comparable(s *script) bool {
 		}
 	}
 	for _, f := range s.trailer {
-		if !slices.ContainsFunc(s.fields, func(h [2]string) bool { return h[0] == "trailer" && h[1] == f[0] }) || !forward.MayTrail(f[0]) {
+		if !slices.ContainsFunc(s.fields, func(h [2]string) bool { return h[0] == "trailer" && h[1] == f[0] }) || len(forward.RequestTrailer([]wire.Field{{Name: []byte(f[0])}})) == 0 {
 			return false
 		}
 	}

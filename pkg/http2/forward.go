@@ -46,6 +46,10 @@ func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
+// uploadBytes is the memory for sending a body that has not arrived as a whole, in bytes: a
+// goroutine and its buffer.
+const uploadBytes = 36 << 10
+
 // forwardH1 forwards the request to a user container that speaks HTTP/1.1.
 func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	c := &x.call
@@ -59,6 +63,12 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 		c.Body, c.Trailer = &x.body, x.body.fields
 		c.Expect100 = x.request.Expect100 && len(content) == 0
 		x.request.Expect100 = c.Expect100
+	}
+	if c.Body != nil {
+		if !x.conn.memory.Admit(uploadBytes) {
+			return queue.Result{Reason: queue.Overload}
+		}
+		defer x.conn.memory.Sub(uploadBytes)
 	}
 	r := x.do(state, &result)
 	if r == nil {
@@ -190,7 +200,7 @@ func (x *exchange) passOn(r *upstream.Response, result *queue.Result) {
 
 // endResponse ends the response, by its trailer section if there is one.
 func (x *exchange) endResponse(trailer []wire.Field) error {
-	trailer = forward.TrailerFields(&x.state, trailer)
+	trailer = forward.ResponseTrailer(&x.state, trailer)
 	if len(trailer) == 0 {
 		return x.send(nil, true)
 	}
@@ -218,6 +228,9 @@ func (x *exchange) send(p []byte, end bool) error {
 func (x *exchange) awaitTaken() error {
 	x.alarm.WriteStarted(&x.state)
 	defer x.state.WriteDone()
+	held := x.call.Buffered()
+	x.conn.memory.Add(held)
+	defer x.conn.memory.Sub(held)
 	x.conn.Flush(false)
 	for x.stream.Waits() {
 		<-x.woken
@@ -241,11 +254,15 @@ type caller exchange
 // Sending implements forward.Client.
 func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
 
-// Info implements forward.Client: it passes an informational response on.
+// Info implements forward.Client: it passes an informational response on. If the client does not
+// read, it waits, so that the memory for responses of this kind is limited to one.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)
 	x.conn.Flush(false)
+	if x.stream.Waits() {
+		_ = x.awaitTaken() // the next send returns the error
+	}
 }
 
 // Waiting implements forward.Client.

@@ -245,7 +245,7 @@ func (y *relay) trailer(by *h2.Conn, h *h2.Head) {
 	y.mu.Lock()
 	waits, err := false, error(nil)
 	if !y.killed.Load() && !y.finished {
-		k.Fields(forward.TrailerFields(&x.state, h.Fields))
+		k.Fields(forward.ResponseTrailer(&x.state, h.Fields))
 		waits, err = x.stream.SendTrailer(k)
 		by.FlushLater(x.conn.Conn)
 	}

@@ -43,6 +43,7 @@ type Server struct {
 	buffers  *socket.Buffers
 	workers  workers
 	blocks   sync.Pool // of *h2.Block
+	unpacked sync.Pool // of *[]wire.Field; see forward.Request.Unpacked
 	date     forward.Date
 
 	conns *link.Conns[*conn]
@@ -67,6 +68,7 @@ func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	place.Idle(false)
 	s.conns.Serve(c, func() {
 		_ = c.Run(early) // all who had a part in it have been notified
+		c.over()
 		place.Leave()
 	})
 	if s.closing() { // only now: GoAway finds the connection, or it is seen here that it was called

@@ -25,6 +25,12 @@ type hints struct {
 	pair     sign           // a certificate is named: a port of which nothing is said speaks TLS
 	mounted  sign           // one is mounted: the same, but for a usual port of HTTP
 
+	rows   []*imageRow // of images.txt that match the image, up to an exception
+	helper string      // the reason to take the container for a helper of another one, or ""
+
+	requests map[int32][]string // paths of HTTP probes that are not health checks, by port
+	health   map[int32]bool     // ports with HTTP probes that are health checks
+
 	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
 	hasTLS    bool    // another port is known to speak TLS
 }
@@ -74,15 +80,17 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		return h
 	}
 	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]bool{}}
+	h.rows, h.helper = rowsOf(c), helps(c)
+	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
 	raw := at(in.object, "spec", "containers", c.Name)
 	h.readParameters(raw)
 	h.readMounts(raw, secretVolumes(in.object))
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
-		h.pair = sign{overTLS, fmt.Sprintf("Service %s asks for a certificate of its pods", in.services[i].Service)}
+		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
-	for _, n := range in.candidates(c) {
+	for _, n := range in.possiblePorts(c) {
 		switch in.signBeforeCertificates(c, n, h).protocol {
 		case overTLS:
 			h.hasTLS = true
@@ -95,9 +103,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	return h
 }
 
-// candidates are the ports that a container may serve on: those that it declares, and the numbers
+// possiblePorts are the ports that a container may serve on: those that it declares, and the numbers
 // that Services and a readiness probe name.
-func (in *injection) candidates(c *corev1.Container) []corev1.ContainerPort {
+func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
 	add := func(n int32) {
 		if n > 0 && !slices.ContainsFunc(all, func(p corev1.ContainerPort) bool { return p.ContainerPort == n }) {
@@ -118,6 +126,14 @@ func (in *injection) candidates(c *corev1.Container) []corev1.ContainerPort {
 // readProbes finds the ports of the pod that commands of probes ask.
 func (h *hints) readProbes(c *corev1.Container) {
 	for _, probe := range probesOf(c) {
+		if get := probe.HTTPGet; get != nil && get.Host == "" && get.Scheme != corev1.URISchemeHTTPS {
+			n, _ := resolve(get.Port, c) // 0 if the name is unknown
+			if path := cmp.Or(get.Path, "/"); healthPath.MatchString(path) {
+				h.health[n] = true
+			} else if !slices.Contains(h.requests[n], path) {
+				h.requests[n] = append(h.requests[n], path)
+			}
+		}
 		if probe.Exec == nil {
 			continue
 		}
@@ -171,8 +187,26 @@ func (h *hints) readParameters(container any) {
 		}
 	})
 	if cert != "" && key != "" {
-		h.pair = sign{overTLS, fmt.Sprintf("its container is given %.60s, and nothing else is said of the port", cert)}
+		h.pair = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no other evidence for the port", cert)}
 	}
+}
+
+// mentions reports whether a flag or variable of a container contains an address with the number of a port.
+func mentions(container any, n int32) bool {
+	found := false
+	parametersOf(container, func(s parameter) {
+		for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
+			m := local.FindStringSubmatch(part)
+			if m == nil {
+				if m = listenURL.FindStringSubmatch(part); m == nil {
+					continue
+				}
+				m = m[1:]
+			}
+			found = found || m[1] == decimal(n)
+		}
+	})
+	return found
 }
 
 // parametersOf calls a function with each flag of a container's command line and each variable of
@@ -243,12 +277,12 @@ func allOf(words, these []string) bool {
 // --listen https://0.0.0.0:8443.
 func (h *hints) readListener(s parameter) {
 	if len(s.words) == 0 { // not by a name: socat's way
-		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("its container is given %.60s", s.name)})
+		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
 		return
 	}
 	last := s.words[len(s.words)-1]
 	for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
-		why := fmt.Sprintf("its container is given %.60s=%.60s", s.name, part)
+		why := fmt.Sprintf("%.60s=%.60s names it", s.name, part)
 		if m := listenURL.FindStringSubmatch(part); m != nil {
 			switch m[1] {
 			case "https", "wss", "tls", "ssl":
@@ -305,7 +339,7 @@ func (h *hints) readMounts(container any, secrets map[string]bool) {
 		}
 		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(path, "/", "-"))...)
 		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
-			h.mounted = sign{overTLS, fmt.Sprintf("its container has a certificate at %.60s, and nothing else is said of the port", path)}
+			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", path)}
 		}
 	}
 }
@@ -316,7 +350,7 @@ func (h *hints) byCertificate(p corev1.ContainerPort) sign {
 	if h.hasTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
 		return sign{}
 	}
-	if h.pair.why == "" && byUsualNumber(p).protocol == unknownProtocol {
+	if h.pair.why == "" && httpPorts[p.ContainerPort] != "HTTP" {
 		return h.mounted
 	}
 	return h.pair

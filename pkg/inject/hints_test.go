@@ -29,14 +29,14 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"a flag for HTTP on a database's number", `"args":["--http-port=6379"],"ports":[{"containerPort":6379}]`, ""},
 	{"a name before a flag", `"args":["--https-port=8080"],"ports":[{"containerPort":8080,"name":"http"}]`, ""},
 	{"a flag that is no port", `"args":["--https-timeout=8080","--tls-max=8080"],"ports":[{"containerPort":8080}]`, ""},
-	{"a flag for metrics", `"args":["--metrics-bind-address=:8080"],"ports":[{"containerPort":8080}]`, "is not for requests: its container is given --metrics-bind-address=:8080"},
+	{"a flag for metrics", `"args":["--metrics-bind-address=:8080"],"ports":[{"containerPort":8080}]`, "is not for requests: --metrics-bind-address=:8080 names it"},
 	{"a flag for health, which a probe asks", `"args":["--health-probe-bind-address=:8081"],"ports":[{"containerPort":8081}],"readinessProbe":{"httpGet":{"port":8081}}`, "is not for requests"},
 	{"health on the port that serves", `"args":["--port=8080"],"env":[{"name":"HEALTH_PORT","value":"8080"}],"ports":[{"containerPort":8080}]`, ""},
 	{"metrics on a port called http", `"args":["--metrics-addr=:8080"],"ports":[{"containerPort":8080,"name":"http"}]`, ""},
-	{"a relay of bytes", `"args":["tcp-listen:10000,fork","unix-connect:/x"],"ports":[{"containerPort":10000}]`, "is given tcp-listen:10000"},
+	{"a relay of bytes", `"args":["tcp-listen:10000,fork","unix-connect:/x"],"ports":[{"containerPort":10000}]`, "tcp-listen:10000 names it"},
 
-	{"a certificate and its key", pairOfFlags + `,"ports":[{"containerPort":8001,"name":"xds"},{"containerPort":8000,"name":"metrics"}]`, "port xds (8001) of container app speaks TLS, and the sidecar plain HTTP: its container is given --tls-cert-file"},
-	{"the same on a usual port", pairOfFlags + `,"ports":[{"containerPort":8080}]`, "speaks TLS"},
+	{"a certificate and its key", pairOfFlags + `,"ports":[{"containerPort":8001,"name":"xds"},{"containerPort":8000,"name":"metrics"}]`, "port xds (8001) of container app is for TLS: --tls-cert-file configures TLS"},
+	{"the same on a usual port", pairOfFlags + `,"ports":[{"containerPort":8080}]`, "is for TLS"},
 	{"the same beside the port of HTTPS", pairOfFlags + `,"ports":[{"containerPort":8443},{"containerPort":8080}]`, ""},
 	{"the same beside a port by name", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"web-tls"},{"containerPort":7001}]`, ""},
 	{"the same where a probe asks by HTTP", pairOfFlags + `,"ports":[{"containerPort":8080}],"livenessProbe":{"httpGet":{"port":8080}}`, ""},
@@ -50,7 +50,7 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"TLS that a variable turns off", `"env":[{"name":"SERVER_SSL_ENABLED","value":"false"}],"ports":[{"containerPort":8080}]`, ""},
 	{"TLS of a database that is turned on", `"env":[{"name":"MYSQL_SSL_ENABLED","value":"true"}],"ports":[{"containerPort":8080}]`, ""},
 
-	{"a certificate that is mounted", mounted("/etc/app/tls") + `,"ports":[{"containerPort":50051}]`, "its container has a certificate at /etc/app/tls"},
+	{"a certificate that is mounted", mounted("/etc/app/tls") + `,"ports":[{"containerPort":50051}]`, "the container mounts a certificate at /etc/app/tls"},
 	{"the same on a usual port", mounted("/etc/app/tls") + `,"ports":[{"containerPort":8080}]`, ""},
 	{"the same beside the port of HTTPS", mounted("/etc/nginx/ssl") + `,"ports":[{"containerPort":50051},{"containerPort":443}]`, ""},
 	{"one of two ports", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000},{"containerPort":7001,"name":"http"}]`, ""},
@@ -58,15 +58,15 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"a database's", mounted("/etc/mysql/tls") + `,"ports":[{"containerPort":7000}]`, ""},
 	{"other secrets", mounted("/etc/app/tokens") + `,"ports":[{"containerPort":7000}]`, ""},
 
-	{"a command that asks by HTTPS", `"readinessProbe":{"exec":{"command":["curl","-k","https://localhost:9200/"]}},"ports":[{"containerPort":9200}]`, "its readiness probe asks it by HTTPS"},
+	{"a command that asks by HTTPS", `"readinessProbe":{"exec":{"command":["curl","-k","https://localhost:9200/"]}},"ports":[{"containerPort":9200}]`, "the readiness probe uses HTTPS"},
 	{"a command that asks by HTTP", `"livenessProbe":{"exec":{"command":["sh","-c","wget -qO- http://127.0.0.1:6379/up"]}},"ports":[{"containerPort":6379}]`, ""},
 	{"a command that asks another host", `"readinessProbe":{"exec":{"command":["curl","https://shop:7000/"]}},"ports":[{"containerPort":7000}]`, ""},
 	{"gRPC's health probe", `"readinessProbe":{"exec":{"command":["/bin/grpc_health_probe","-addr=:9092"]}},"ports":[{"containerPort":9092}]`, ""},
-	{"the same over TLS", `"readinessProbe":{"exec":{"command":["/bin/grpc_health_probe","-addr=:7000","-tls"]}},"ports":[{"containerPort":7000}]`, "by gRPC over TLS"},
+	{"the same over TLS", `"readinessProbe":{"exec":{"command":["/bin/grpc_health_probe","-addr=:7000","-tls"]}},"ports":[{"containerPort":7000}]`, "gRPC over TLS"},
 
 	{"a number that ends with 443", `"ports":[{"containerPort":10443}]`, "10443 is a port of HTTPS"},
 	{"such a number for HTTP", `"ports":[{"containerPort":10443,"name":"http"}]`, ""},
-	{"a webhook's name", `"ports":[{"containerPort":9876,"name":"webhook-server"}]`, "it is called webhook-server"},
+	{"a webhook's name", `"ports":[{"containerPort":9876,"name":"webhook-server"}]`, "its name is webhook-server"},
 }
 
 // What a port speaks is often said by a flag, a variable, a probe's command or a certificate.
@@ -92,6 +92,7 @@ func TestManyPortsAndLongCommandsAreReadOnce(t *testing.T) {
 	harness.NoError(t, err)
 	pod := `{"metadata":{},"spec":{"containers":[{"name":"app","args":[` + string(long) + `],"readinessProbe":{"exec":{"command":[` + string(long) + `]}},"ports":[{"containerPort":8080,"name":"http"}` +
 		strings.Repeat(`,{"containerPort":9}`, 10_000) + `]}]}}`
+	pod = strings.Replace(pod, `"name":"app",`, `"name":"app","image":`+string(long)+`,"livenessProbe":{"httpGet":{"port":"http","path":`+string(long)+`}},`, 1)
 	if out := Inject(parse(t, pod), nil); out.Verdict != Injected && out.Verdict != Refused {
 		t.Errorf("got %s (%s): %.200s; want a verdict", out.Verdict, out.Reason, out.Text)
 	}

@@ -78,6 +78,7 @@ const (
 	BadProbe       = "bad-probe"
 	SpeaksTLS      = "speaks-tls"
 	BadStatus      = "bad-status"
+	Unsure         = "unsure"    // the option sure requires more evidence
 	TooLarge       = "too-large" // of the webhook
 )
 
@@ -107,6 +108,7 @@ var reasonTexts = map[string]string{
 	BadProbe:       "a readiness probe is one that Kubernetes would not take.",
 	SpeaksTLS:      "the app speaks TLS on its port, and the sidecar speaks plain HTTP to it.",
 	BadStatus:      "the annotation queue-proxy.dev/status is not what an injection leaves.",
+	Unsure:         "the evidence for the port is weaker than the option sure requires; name the port http, or set the option port.",
 	TooLarge:       "the pod is too large to look at.",
 }
 
@@ -133,6 +135,10 @@ type Outcome struct {
 
 	resources corev1.ResourceRequirements // the sidecar's
 	shares    bool                        // the pod has resources for all of its containers
+
+	Ports      []Port     // ports that Inject considered, at most 50
+	Confidence Confidence // of the port, if Verdict is Injected
+	Missing    string     // information that would increase the confidence or resolve the error; may be empty
 
 	has *Outcome // of pods that have a sidecar already: those four and native
 }
@@ -175,19 +181,32 @@ func shortened(text string, longest int) string {
 //
 // Its Changes are made by [Apply].
 func Inject(template any, said Options, services ...ServicePort) Outcome {
-	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, services: services, hints: map[string]*hints{}}
+	in := &injection{editor: editor{object: runtime.DeepCopyJSONValue(template)}, hints: map[string]*hints{}}
+	in.readServices(services)
 	err := in.read(template)
 	if err == nil {
 		err = in.run(said)
 	}
 	if d, is := errors.AsType[*decided](err); is {
 		d.Warnings = in.out.Warnings
-		d.has = in.out.has
+		d.has, d.Ports, d.Missing = in.out.has, in.out.Ports, in.out.Missing
 		return d.Outcome
 	}
 	in.out.Verdict = Injected
 	in.out.Changes = in.changes
 	return in.out
+}
+
+// readServices stores the TCP ports of the Services.
+func (in *injection) readServices(all []ServicePort) {
+	for _, s := range all {
+		if s.Protocol == "" || s.Protocol == corev1.ProtocolTCP {
+			in.services = append(in.services, s)
+		}
+	}
+	if len(in.services) == 0 && len(all) > 0 {
+		in.noTCP, in.noTCPProtocol = all[0].Service, string(all[0].Protocol)
+	}
 }
 
 // An injection is one pod on its way.
@@ -196,14 +215,17 @@ type injection struct {
 	meta metav1.ObjectMeta // as they were
 	pod  corev1.PodSpec
 
-	services []ServicePort     // that find it
-	hints    map[string]*hints // of its containers, by their names: see hintsOf
+	services             []ServicePort           // TCP ports of the Services of the pod
+	noTCP, noTCPProtocol string                  // name and protocol of a Service, if no Service has a TCP port
+	routes               map[route][]ServicePort // Service ports by the container and the port that they reach
+	unrouted             []ServicePort           // Service ports with an unknown container
+	hints                map[string]*hints       // by container name: see hintsOf
 
 	options Options
 	native  bool
 	app     *corev1.Container
 	port    corev1.ContainerPort // the app's; Name is "" for none
-	found   string               // who names the port, where no container declares it
+	found   string               // the source of a port that no container declares, or ""
 	ports   ports                // the sidecar's
 	probes  []probe.Probe        // that the sidecar runs
 	timings corev1.Probe         // of those who ask it
@@ -221,6 +243,7 @@ func (in *injection) run(said Options) error {
 		in.chooseApp,
 		in.holdNameFree,
 		in.holdToPlainText,
+		in.warnOfPodAddress,
 		in.choosePorts,
 		in.moveProbes,
 		in.settle,
@@ -240,12 +263,13 @@ func (in *injection) run(said Options) error {
 	if in.err != nil {
 		return refuse(Unreadable, "a pod that cannot be changed: %v", in.err)
 	}
-	in.out.Container, in.out.AppPort = in.app.Name, in.port.ContainerPort
+	done := recognize(in.object)
+	in.out.Container, in.out.AppPort, in.out.PortName = in.app.Name, in.port.ContainerPort, done.PortName
 	in.out.ServingPort, in.out.native = in.ports.serving, in.native
 	in.out.Placeholder = in.options.IsPlaceholder()
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	if in.found != "" {
-		in.out.Text += fmt.Sprintf("; nothing declares %d, but %s", in.out.AppPort, in.found)
+		in.out.Text += fmt.Sprintf("; port %d is not declared, but %s", in.out.AppPort, in.found)
 	}
 	return nil
 }
@@ -407,7 +431,7 @@ func (in *injection) mayHaveSidecar() error {
 	status, injected := in.meta.Annotations[Prefix+statusKey]
 	switch {
 	case has && injected:
-		in.recognize()
+		in.out.has = recognize(in.object)
 		return skip(AlreadyInjected, "%s", describeStatus(status))
 	case injected:
 		return refuse(BadStatus, "the annotation %s%s is there, but no container %s; take the annotation out", Prefix, statusKey, sidecarName)

@@ -18,7 +18,7 @@ func TestNoAnnotationSaysALockedOption(t *testing.T) {
 	values := map[string]string{
 		containerOption: "web", portOption: "http", modeOption: "native", imageOption: "other:1", pullOption: "Never", "full-duplex": "Enabled", "log-level": "debug",
 		"exclude-paths": "/a", "exclude-user-agents": "a", settingsOption: "CONNECT_RETRY=1s", metricsOption: "false", percentOption: "10",
-		deadlineOption: "60s", "drain-streams": "wait", drainMinOption: "5s", "drain-quiet-period": "5s",
+		deadlineOption: "60s", "drain-streams": "wait", sureOption: "any", drainMinOption: "5s", "drain-quiet-period": "5s",
 	}
 	for _, o := range Table() {
 		if o.Name == injectOption || o.operator {

@@ -55,6 +55,7 @@ const (
 	injectOption    = "inject"
 	containerOption = "container"
 	portOption      = "port"
+	sureOption      = "sure"
 	modeOption      = "mode"
 	imageOption     = "image"
 	pullOption      = "image-pull-policy"
@@ -69,6 +70,9 @@ const (
 
 	statusKey = "status" // with Prefix: the annotation by which an injection is taken back
 )
+
+// anyConfidence is the value of the option sure that accepts a port with low confidence.
+const anyConfidence = "any"
 
 // The two modes.
 const (
@@ -93,6 +97,8 @@ func allOptions() []Option {
 			Text: "The container that serves; needed where several have ports for requests."},
 		{Name: portOption,
 			Text: "Its port for requests, by name or number; needed where several could be meant, or where it does not look like one for HTTP."},
+		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
+			Text: "The required confidence of the port. With `high`, a pod is refused if the confidence is low; with `any`, it is injected."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
 			Text: "`sidecar` is a container beside the app's; `native` an init container that stays (Kubernetes 1.29; 1.33 if a Service finds its port by name), which jobs need."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,

@@ -173,12 +173,13 @@ func (p *policy) conditions() []expression {
 		{"no-budget", "With resources for the whole pod, the sidecar would ask for less.", `!has(object.spec.resources)`},
 		{"one-app", "It is clear which container serves.", ofOptions(`size(` + apps + `) == 1`)},
 		{"one-port", "It is clear on which port, and its new name is free.", ofApp(`size(` + portsOfApp + `) == 1
-&& !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['user-port', '` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
+&& !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?ports.orValue([]).exists(p, p.?name.orValue('') == 'user-port'))
+&& !app.?ports.orValue([]).exists(p, p.?name.orValue('') in ['` + config.AutoscalerPortName + `', '` + config.MetricsPortName + `'])`)},
 		{"plain-text", "No probe says that the port speaks TLS.", ofPort(`  [app.?readinessProbe, app.?livenessProbe, app.?startupProbe].all(r,
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "Nothing says that it is not for HTTP, or an option says that it is: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL())},
+		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.said.get(sureOption) == string(High)))},
 		{"name-free", "No other container has a port of the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "The sidecar's usual ports, or those 10000 higher.", ofPort("  " + p.portsFree())},
@@ -349,6 +350,7 @@ func (p *policy) variables() []expression {
 		{"appPath", "", `'/spec/containers/' + string(object.spec.containers.map(c, c.name).indexOf(variables.app.name))`},
 		{"port", "Its port for requests; without a name if it has none.", fill("[variables.app].map(app, " + portsOfApp + ")[0][0]")},
 		{"portName", "", `variables.port.?name.orValue('')`},
+		{"confidence", "Of the port.", "variables.portOption != '' || variables.portName.matches(" + quoteCEL(httpName.String()) + ") ? '" + string(High) + "' : '" + string(Low) + "'"},
 		{"portPath", "", `variables.appPath + '/ports/' + string(variables.app.?ports.orValue([]).map(p, p == variables.port).indexOf(true))`},
 		{"taken", "", "[variables.port].map(port, " + taken + ")[0]"},
 	}
@@ -444,7 +446,7 @@ func (p *policy) undo() string {
 		`(variables.scraped ? ['path', 'port', 'scrape'].map(key, '{"path":"/metadata/annotations/prometheus.io~1' + key + '"}') : [])`,
 		`['{"path":"/metadata/annotations/queue-proxy.dev~1status"}']`,
 		`(has(object.metadata.annotations) ? [] : ['{"path":"/metadata/annotations","ifEmpty":true}'])`)
-	return fmt.Sprintf(`'{"format":%d,"undo":[' + (`, format) + strings.Join(parts, "\n + ") + `).join(',') + ']}'`
+	return fmt.Sprintf(`'{"format":%d,"confidence":"' + variables.confidence + '","undo":[' + (`, format) + strings.Join(parts, "\n + ") + `).join(',') + ']}'`
 }
 
 // patch makes the changes.

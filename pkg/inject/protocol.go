@@ -43,11 +43,11 @@ func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.p
 // policy of the API server has the same expressions.
 var (
 	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
-		`health|healthz|healthcheck|liveness|readiness|probe|probes|debug|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
+		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
 	tlsName  = regexp.MustCompile(`(^|-)(https|https2|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
 	httpName = regexp.MustCompile(`^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
 	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
-		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
+		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
 		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`)
 )
 
@@ -74,7 +74,7 @@ var rawPorts = map[int32]string{
 	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd",
 	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
 	5701: "Hazelcast", 5900: "VNC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6650: "Pulsar", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
-	9160: "Cassandra", 9300: "Elasticsearch's transport", 11211: "memcached", 16379: "Redis", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
+	9083: "Hive's metastore", 9160: "Cassandra", 9300: "Elasticsearch's transport", 11211: "memcached", 16379: "Redis", 20880: "Dubbo", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
 	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
 }
 
@@ -84,14 +84,14 @@ var tlsPorts = map[int32]string{
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
 }
 
-// byName is what the name of a port says. what is whose, for people.
+// byName returns the sign of the name of a port. what names the port in the text of the sign.
 func byName(what, name string) sign {
 	for _, row := range []struct {
 		name   *regexp.Regexp
 		speaks protocol
 	}{{tlsName, overTLS}, {sideName, notForRequests}, {httpName, plainHTTP}, {rawName, notHTTP}} {
 		if row.name.MatchString(name) {
-			return sign{row.speaks, fmt.Sprintf("%s is called %s", what, name)}
+			return sign{row.speaks, fmt.Sprintf("%s is %s", what, name)}
 		}
 	}
 	return sign{}
@@ -100,7 +100,7 @@ func byName(what, name string) sign {
 // byAppProtocol is what a Service's appProtocol says: the names of IANA, Kubernetes' own with
 // its prefix (KEP-3726), and Istio's. Others with a prefix say nothing to us.
 func byAppProtocol(service, name string) sign {
-	why := fmt.Sprintf("Service %s says appProtocol %s", service, name)
+	why := fmt.Sprintf("Service %s has appProtocol %s", service, name)
 	switch plain := strings.ToLower(strings.TrimPrefix(name, "kubernetes.io/")); {
 	case plain == "":
 		return sign{}
@@ -127,18 +127,16 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
 	var services []ServicePort
 	var protocols, names []sign
-	for _, s := range in.services {
-		if s.finds(p) {
-			services = append(services, s)
-			protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
-			names = append(names, byName("the port of Service "+s.Service, s.Name))
-		}
+	for _, s := range in.servicesOf(c, p) {
+		services = append(services, s)
+		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
+		names = append(names, byName("its name in Service "+s.Service, s.Name))
 	}
 	probes := []sign{h.probed[p.ContainerPort]}
 	for _, probe := range probesOf(c) {
 		probes = append(probes, byProbe(probe, c, p))
 	}
-	own, named, flag, aside := byName("it", p.Name), agree(names), h.flags[p.ContainerPort], sign{}
+	own, named, flag, aside := byName("its name", p.Name), agree(names), h.flags[p.ContainerPort], sign{}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] || named.protocol == plainHTTP) {
 		flag = sign{}
 	}
@@ -148,7 +146,7 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	} else if flag.protocol == notForRequests && own.protocol != plainHTTP {
 		aside = flag
 	}
-	return firstOf(agree(protocols), h.image, aside, agree(probes), own, named, flag, byNumber(p, services), h.commands)
+	return firstOf(agree(protocols), h.image, aside, agree(probes), own, named, flag, byNumber(p, services, h), h.commands)
 }
 
 // firstOf is the first sign that says anything.
@@ -186,18 +184,24 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 	return sign{}
 }
 
-func byNumber(p corev1.ContainerPort, services []ServicePort) sign {
+// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is no
+// evidence if a flag names the port, and no flag, variable or volume has a certificate.
+func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
 	}
-	if of := tlsPorts[p.ContainerPort]; of != "" {
-		return sign{overTLS, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
+	of, isTLS := tlsPorts[p.ContainerPort]
+	if !isTLS && p.ContainerPort%1000 == 443 {
+		of, isTLS = "HTTPS", true
 	}
-	if p.ContainerPort%1000 == 443 {
-		return sign{overTLS, fmt.Sprintf("%d is a port of HTTPS, as its last digits say", p.ContainerPort)}
+	if isTLS && !(h.serves[p.ContainerPort] && h.pair.why == "" && h.mounted.why == "") {
+		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, of)}
 	}
 	if len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
-		return sign{overTLS, fmt.Sprintf("Service %s offers it as 443, the port of HTTPS", services[len(services)-1].Service)}
+		return sign{overTLS, fmt.Sprintf("Service %s offers it on port 443, the port of HTTPS", services[len(services)-1].Service)}
+	}
+	if i := slices.IndexFunc(services, func(s ServicePort) bool { return s.Number == 80 }); i >= 0 {
+		return sign{plainHTTP, fmt.Sprintf("Service %s offers it on port 80", services[i].Service)}
 	}
 	return sign{}
 }
@@ -210,7 +214,7 @@ func byCommands(c *corev1.Container) sign {
 		}
 		for _, word := range probe.Exec.Command {
 			if found := clientCommand.FindStringSubmatch(word); found != nil {
-				return sign{notHTTP, fmt.Sprintf("its %s probe runs %s", probe.name, found[2])}
+				return sign{notHTTP, fmt.Sprintf("the %s probe runs %s", probe.name, found[2])}
 			}
 		}
 	}
@@ -228,11 +232,16 @@ func byImage(c *corev1.Container) sign {
 	return sign{}
 }
 
-// byUsualNumber is asked last: it tells a web server beside a database from the database's
-// helper.
+// httpPorts are common numbers of HTTP servers, and of gRPC.
+var httpPorts = map[int32]string{
+	80: "HTTP", 81: "HTTP", 3000: "HTTP", 4000: "HTTP", 5000: "HTTP", 8000: "HTTP", 8001: "HTTP", 8008: "HTTP", 8080: "HTTP", 8081: "HTTP", 8082: "HTTP", 8083: "HTTP", 8084: "HTTP",
+	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC",
+}
+
+// byUsualNumber is the last evidence: it tells a web server next to a database from a helper of the database.
 func byUsualNumber(p corev1.ContainerPort) sign {
-	if slices.Contains([]int32{80, 3000, 5000, 8000, 8080, 8081}, p.ContainerPort) {
-		return sign{plainHTTP, fmt.Sprintf("%d is a usual port of HTTP", p.ContainerPort)}
+	if of := httpPorts[p.ContainerPort]; of != "" {
+		return sign{plainHTTP, fmt.Sprintf("%d is a common port of %s", p.ContainerPort, of)}
 	}
 	return sign{}
 }
@@ -245,7 +254,7 @@ type namedProbe struct {
 
 // asksBy is the sign of a port that the probe asks.
 func (p namedProbe) asksBy(how string, speaks protocol) sign {
-	return sign{speaks, fmt.Sprintf("its %s probe asks it by %s", p.name, how)}
+	return sign{speaks, fmt.Sprintf("the %s probe uses %s", p.name, how)}
 }
 
 // probesOf are the probes that a container has.
@@ -267,8 +276,25 @@ const (
 // speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
 // of a port that is asked by HTTP over a name, a number or an image that says otherwise, a policy
 // keeps away.
-func speaksHTTPCEL() string {
-	var numbers []string
+func speaksHTTPCEL(high bool) string {
+	var numbers, helpers, known []string
+	ported := "" // rows for some ports, and the option sure
+	for _, r := range images {
+		switch r.kind {
+		case imageException: // the policy is stricter
+		case imageHelper:
+			helpers = append(helpers, r.pattern)
+		default:
+			if r.ports == nil {
+				known = append(known, r.pattern)
+				continue
+			}
+			ported += fmt.Sprintf("    && !(port.containerPort in %s && app.?image.orValue('').matches(%s))\n", strings.ReplaceAll(fmt.Sprint(r.ports), " ", ", "), quoteCEL(r.pattern))
+		}
+	}
+	if high {
+		ported += "    && name.matches(" + quoteCEL(httpName.String()) + ")\n"
+	}
 	for _, n := range slices.Concat(slices.Sorted(maps.Keys(rawPorts)), slices.Sorted(maps.Keys(tlsPorts))) {
 		numbers = append(numbers, fmt.Sprint(n))
 	}
@@ -286,6 +312,11 @@ func speaksHTTPCEL() string {
     && !` + matches("name", tlsName.String()) + `
     && !` + matches("app.?image.orValue('')", serverImage.String()) + `
     && !` + matches("app.?image.orValue('')", exporterImage.String()) + `
+    && !` + matches("app.?image.orValue('')", strings.Join(known, "|")) + `
+` + ported + `    && (size(object.spec.containers) == 1
+      || !` + matches("app.name", helperNames.String()) + `
+      && !` + matches("app.?image.orValue('')", strings.Join(helpers, "|")) + `
+      && (size(object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + isTCP + `))) == 1 || ` + matches("name", httpName.String()) + `))
     && !` + commands(tlsCommands) + `
     && (` + matches("name", httpName.String()) + `
       || !` + matches("name", rawName.String()) + `

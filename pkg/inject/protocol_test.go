@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -18,19 +19,19 @@ var protocols = []struct{ fact, container, why string }{ // why "": it is inject
 	{"one that is asked by gRPC", `"ports":[{"containerPort":9092}]` + asked + `{"grpc":{"port":9092}}`, ""},
 	{"one whose other port is asked", `"ports":[{"containerPort":6379}]` + asked + `{"httpGet":{"port":8080}}`, "6379"},
 	{"one that is asked by TCP", `"ports":[{"containerPort":5432}]` + asked + `{"tcpSocket":{"port":5432}}`, "5432 is the port of PostgreSQL"},
-	{"a name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "it is called mysql"},
-	{"a name that ends so", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "it is called client-mqtt"},
-	{"Istio's name for bytes", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "it is called tcp-web"},
+	{"a name", `"ports":[{"containerPort":8080,"name":"mysql"}]`, "its name is mysql"},
+	{"a name that ends so", `"ports":[{"containerPort":8080,"name":"client-mqtt"}]`, "its name is client-mqtt"},
+	{"Istio's name for bytes", `"ports":[{"containerPort":8080,"name":"tcp-web"}]`, "its name is tcp-web"},
 	{"Istio's name for HTTP", `"ports":[{"containerPort":3306,"name":"http-mysql"}]`, ""},
 	{"gRPC", `"ports":[{"containerPort":50051,"name":"grpc"}]`, ""},
 	{"a word within a word", `"ports":[{"containerPort":8080,"name":"webdb2"}]`, ""},
-	{"TLS by its name", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "speaks TLS, and the sidecar plain HTTP: it is called web-https"},
-	{"TLS by its number", `"ports":[{"containerPort":8443}]`, "8443 is the port of HTTPS"},
-	{"TLS by a probe", `"ports":[{"containerPort":8080}]` + asked + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "its readiness probe asks it by HTTPS"},
-	{"a probe of another host", `"ports":[{"containerPort":443}]` + asked + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is the port of HTTPS"},
-	{"metrics alone", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "it is called metrics"},
-	{"metrics alone, which a probe asks", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + asked + `{"httpGet":{"port":8080}}`, "it is called envoy-prom"},
-	{"health alone", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: it is called health"},
+	{"TLS by its name", `"ports":[{"containerPort":8080,"name":"web-https"}]`, "is for TLS: its name is web-https"},
+	{"TLS by its number", `"ports":[{"containerPort":8443}]`, "8443 is a port of HTTPS"},
+	{"TLS by a probe", `"ports":[{"containerPort":8080}]` + asked + `{"httpGet":{"port":8080,"scheme":"HTTPS"}}`, "the readiness probe uses HTTPS"},
+	{"a probe of another host", `"ports":[{"containerPort":443}]` + asked + `{"httpGet":{"port":443,"host":"example.com"}}`, "443 is a port of HTTPS"},
+	{"metrics alone", `"ports":[{"containerPort":8080,"name":"metrics"}]`, "its name is metrics"},
+	{"metrics alone, which a probe asks", `"ports":[{"containerPort":8080,"name":"envoy-prom"}]` + asked + `{"httpGet":{"port":8080}}`, "its name is envoy-prom"},
+	{"health alone", `"ports":[{"containerPort":8080,"name":"health"}]`, "is not for requests: its name is health"},
 	{"metrics beside the web", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":8080,"name":"web"}]`, ""},
 	{"a database beside its metrics", `"ports":[{"containerPort":9090,"name":"metrics"},{"containerPort":3306,"name":"mysql"}]`, "port mysql (3306)"},
 	{"the web beside a database's port", `"ports":[{"containerPort":5672,"name":"amqp"},{"containerPort":15672,"name":"web"}]`, ""},
@@ -101,16 +102,17 @@ func TestServicesSayWhichPortIsForRequests(t *testing.T) {
 		{"a port that nobody declares", `{"name":"a"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
 		{"the same without a targetPort", `{"name":"a"}`, `{"port":8000}`, 8000, ""},
 		{"of two, the one for requests", `{"name":"a"}`, `{"port":80,"targetPort":5000},{"name":"metrics","port":9102}`, 5000, ""},
-		{"two of them", `{"name":"a"}`, `{"port":80,"targetPort":5000},{"port":81,"targetPort":5001}`, 0, WhichPort},
+		{"two of them", `{"name":"a"}`, `{"port":82,"targetPort":5000},{"port":81,"targetPort":3000}`, 0, WhichPort},
+		{"two of them, one offered as 80", `{"name":"a"}`, `{"port":81,"targetPort":5000},{"port":80,"targetPort":3000}`, 3000, ""},
 		{"a name that nobody declares", `{"name":"a"}`, `{"port":80,"targetPort":"web"}`, 0, NoPort},
-		{"UDP", `{"name":"a"}`, `{"port":80,"targetPort":5000,"protocol":"UDP"}`, 0, NoPort},
+		{"UDP", `{"name":"a"}`, `{"port":80,"targetPort":5000,"protocol":"UDP"}`, 0, NotHTTP},
 		{"before a readiness probe", `{"name":"a","readinessProbe":{"tcpSocket":{"port":7000}}}`, `{"port":80,"targetPort":5000}`, 5000, ""},
 		{"beside metrics that are declared", `{"name":"a","ports":[{"name":"metrics","containerPort":9102}]}`, `{"port":80,"targetPort":5000}`, 5000, ""},
 		{"a database that nobody declares", `{"name":"a","image":"mysql:8"}`, `{"port":3306}`, 0, NotHTTP},
 		{"one of two containers, which a probe asks", `{"name":"a","livenessProbe":{"tcpSocket":{"port":5000}}},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 5000, ""},
 		{"any of two containers", `{"name":"a"},{"name":"b"}`, `{"port":80,"targetPort":5000}`, 0, NoPort},
 		{"one of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":80,"targetPort":1001}`, 1001, ""},
-		{"both of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":80,"targetPort":1001},{"port":81,"targetPort":1000}`, 0, WhichPort},
+		{"both of two ports", `{"name":"a","ports":[{"containerPort":1000},{"containerPort":1001}]}`, `{"port":82,"targetPort":1001},{"port":81,"targetPort":1000}`, 0, WhichPort},
 		{"one of two containers' ports", `{"name":"a","ports":[{"containerPort":1000}]},{"name":"b","ports":[{"containerPort":1001,"name":"web"}]}`, `{"port":80,"targetPort":"web"}`, 1001, ""},
 		{"appProtocol for a name", `{"name":"a","ports":[{"containerPort":1000,"name":"tcp"}]}`, `{"port":80,"targetPort":1000,"appProtocol":"kubernetes.io/h2c"}`, 1000, ""},
 		{"appProtocol against a name", `{"name":"a","ports":[{"containerPort":1000,"name":"http"}]}`, `{"port":80,"targetPort":"http","appProtocol":"https"}`, 0, NotHTTP},
@@ -133,22 +135,40 @@ func TestAReadinessProbeNamesAPortThatNobodyDeclares(t *testing.T) {
 		`{"httpGet":{"port":5000,"host":"other"}}`: 0, `{"exec":{"command":["x"]}}`: 0, `{"tcpSocket":{"port":6379}}`: 0, `{"httpGet":{"port":5000,"scheme":"HTTPS"}}`: 0,
 	} {
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","readinessProbe":`+text+`}]}}`), nil)
-		if out.AppPort != want || want > 0 && !strings.Contains(out.Text, "but the readiness probe asks it") {
+		if out.AppPort != want || want > 0 && !strings.Contains(out.Text, "but the readiness probe uses it") {
 			t.Errorf("%s: got port %d, %s (%s): %s; want %d", text, out.AppPort, out.Verdict, out.Reason, out.Text, want)
 		}
 	}
 }
 
-// explain shows the notes.
-func TestANoteSaysWhyAPortIsForRequests(t *testing.T) {
-	for ports, want := range map[string]string{
-		`{"containerPort":8080}`: "requests are for port 8080 of container a: it is the only one",
-		`{"containerPort":8080},{"containerPort":9102,"name":"metrics"}`:             "metrics (9102) is not for requests, because it is called metrics",
-		`{"containerPort":8080,"name":"http"},{"containerPort":8081,"name":"other"}`: "it is called http",
+// explain prints the ports.
+func TestPortsHaveReasonsAndConfidence(t *testing.T) {
+	get := func(path string) string { return `"readinessProbe":{"httpGet":{"port":8080,"path":"` + path + `"}},` }
+	for _, c := range []struct{ fact, container, service, want string }{
+		{"a number", `"ports":[{"containerPort":8080}]`, "", "8080 low [declared; 8080 is a common port of HTTP]"},
+		{"a request path", get("/") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared; probe GET /]"},
+		{"a health path", get("/healthz") + `"ports":[{"containerPort":8080}]`, "", "8080 low [declared]"},
+		{"a name", `"ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 high [declared as http]"},
+		{"a Service by number", `"ports":[{"containerPort":7777}]`, `{"port":81,"targetPort":7777}`, "7777 low [Service shop names it; declared]"},
+		{"a Service by name", `"ports":[{"containerPort":7777,"name":"web"}]`, `{"port":81,"targetPort":"web"}`, "7777 high [Service shop names it; declared as web]"},
+		{"appProtocol", `"ports":[{"containerPort":7777}]`, `{"port":81,"targetPort":7777,"appProtocol":"h2c"}`, "7777 high [Service shop names it with appProtocol h2c; declared]"},
+		{"an undeclared port", `"image":"x"`, `{"port":80,"targetPort":5000}`, "5000 high [Service shop names it; Service shop offers it on port 80]"},
+		{"a known image", `"image":"x/shop-operator","ports":[{"containerPort":9000,"name":"http"}]`, "", "9000 low [declared as http; but its image is x/shop-operator (an operator)]"},
 	} {
-		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[`+ports+`]}]}}`), nil)
-		if len(out.Notes) == 0 || !strings.Contains(out.Notes[0], want) {
-			t.Errorf("%s: got %q, want a note: %s", ports, out.Notes, want)
+		var ports []ServicePort
+		if c.service != "" {
+			ports = portsOf(t, `"name":"shop"`, c.service)
+		}
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a",`+c.container+`}]}}`), nil, ports...)
+		got := ""
+		for _, p := range out.Ports {
+			if p.Selected {
+				got = fmt.Sprintf("%d %s [%s]", p.Number, p.Confidence, strings.Join(p.Reasons, "; "))
+			}
+		}
+		harness.Equal(t, got, c.want, c.fact, out.Text)
+		if sure := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a",`+c.container+`}]}}`), Options{sureOption: "high"}, ports...); (sure.Reason == Unsure) != (out.Confidence == Low) {
+			t.Errorf("%s: got %s with sure=high, and confidence %s", c.fact, verdictOf(sure), out.Confidence)
 		}
 	}
 }

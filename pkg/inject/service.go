@@ -49,14 +49,7 @@ type ServicePort struct {
 	AppProtocol string // "" for none
 	Certificate bool   // the Service asks for a certificate with which its pods serve
 	Target      intstr.IntOrString
-}
-
-// finds reports whether requests for the Service's port come to a port of a container.
-func (s ServicePort) finds(p corev1.ContainerPort) bool {
-	if s.Target.StrVal != "" {
-		return s.Target.StrVal == p.Name
-	}
-	return s.Target.IntVal == p.ContainerPort
+	Protocol    corev1.Protocol // "" means TCP
 }
 
 // A Service is the part of one that says which pods it selects, and on which of their app's
@@ -79,12 +72,9 @@ func ReadService(service any) (_ *Service, ok bool) {
 		return read, true
 	}
 	for _, p := range s.Spec.Ports {
-		if p.Protocol != "" && p.Protocol != corev1.ProtocolTCP {
-			continue
-		}
 		read.ports = append(read.ports, ServicePort{
 			Service: s.Name, Name: p.Name, Number: p.Port, AppProtocol: *cmp.Or(p.AppProtocol, new(string)),
-			Certificate: asksForCertificate(s), Target: targetOf(p),
+			Certificate: asksForCertificate(s), Target: targetOf(p), Protocol: p.Protocol,
 		})
 	}
 	return read, true
@@ -173,7 +163,7 @@ func FollowService(service any, all []Pods, step Step) (_ Outcome, selects []boo
 		if to.Type == intstr.Int {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("pods without a sidecar have nothing on %d: apply it when all have rolled, as injector status says", like.ServingPort))
 		}
-		e.changes[0].Value = statusValue(e.back())
+		e.changes[0].Value = statusValue("", e.back())
 		if n := len(e.changes[0].Value); n > mostAnnotations {
 			return Outcome{Verdict: Refused, Reason: Unreadable, Text: fmt.Sprintf("%d ports to rewrite: what takes that back is longer than annotations may be", len(e.changes)-1)}, selects
 		}

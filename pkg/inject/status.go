@@ -18,9 +18,10 @@ const format = 1
 // A status is what the annotation queue-proxy.dev/status holds, as JSON: how to take
 // the injection back, in this order.
 type status struct {
-	Format int      `json:"format"`
-	Undo   []Change `json:"undo"`
-	Text   string   `json:"text,omitempty"` // how a file was written: see [WithText]
+	Format     int        `json:"format"`
+	Confidence Confidence `json:"confidence,omitempty"` // of the port; uninject ignores it
+	Undo       []Change   `json:"undo"`
+	Text       string     `json:"text,omitempty"` // how a file was written: see [WithText]
 }
 
 // beginStatus makes the status annotation first, so that what it takes to have one is
@@ -33,7 +34,7 @@ func (in *injection) beginStatus() error {
 // endStatus writes into it what has been done since.
 func (in *injection) endStatus() error {
 	if in.err == nil {
-		in.changes[0].Value = statusValue(in.back())
+		in.changes[0].Value = statusValue(in.out.Confidence, in.back())
 	}
 	return in.checkAnnotations(in.annotated())
 }
@@ -51,8 +52,8 @@ func (in *injection) annotated() int {
 }
 
 // statusValue is the annotation's value, as JSON.
-func statusValue(back []Change) json.RawMessage {
-	return encode(string(encode(status{Format: format, Undo: back})))
+func statusValue(confidence Confidence, back []Change) json.RawMessage {
+	return encode(string(encode(status{Format: format, Confidence: confidence, Undo: back})))
 }
 
 // IsStatus reports whether a change writes a status annotation.
@@ -82,12 +83,13 @@ func TextOf(object any) string {
 	return s.Text
 }
 
-// recognize reads back what an earlier injection has chosen: what the sidecar says of itself, with
-// its usual ports where it says nothing.
-func (in *injection) recognize() {
+// recognize returns the choices of the injection of a pod: the values in the sidecar's environment, or the usual
+// ports. It returns nil if the pod has no sidecar. Each injection uses it for the rewrite of the Services, so that a second
+// injection makes the same changes.
+func recognize(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {
-		sidecar := at(in.object, "spec", list, sidecarName)
+		sidecar := at(pod, "spec", list, sidecarName)
 		if sidecar == nil {
 			continue
 		}
@@ -98,12 +100,32 @@ func (in *injection) recognize() {
 			}
 		}
 		for _, p := range listAt(sidecar, "ports") {
-			if name := text(p, "name"); text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort {
+			name := text(p, "name")
+			if text(p, "containerPort") == decimal(o.ServingPort) && name != unnamedPort && containerOfName(pod, name) == sidecarName {
 				o.PortName = name
 			}
 		}
-		in.out.has = o
+		return o
 	}
+	return nil
+}
+
+// containerOfName returns the container that a Service reaches by the name of a TCP port: the first one with the name.
+// Kubernetes searches the containers before the init containers (FindPort of k8s.io/kubernetes/pkg/api/v1/pod).
+func containerOfName(pod any, name string) string {
+	for _, list := range []string{"containers", "initContainers"} {
+		for _, c := range listAt(pod, "spec", list) {
+			if list == "initContainers" && at(c, "restartPolicy") == nil {
+				continue
+			}
+			for _, p := range listAt(c, "ports") {
+				if protocol := text(p, "protocol"); name != "" && text(p, "name") == name && (protocol == "" || protocol == "TCP") {
+					return text(c, "name")
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // describeStatus says by whom a pod was injected.

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A Command is how kubectl is called.
@@ -49,12 +51,13 @@ func (c Command) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Exec runs a program in a container of a pod, with our standard output and error, and
-// returns its exit code. The error says why it did not run.
+// Exec runs a program in a container of a pod and returns its exit code. The output is written to
+// Stdout and Stderr without characters that a terminal interprets. It returns an error if the program
+// did not run.
 func (c Command) Exec(ctx context.Context, pod, container string, args ...string) (int, error) {
 	all := append([]string{"exec", pod, "--container=" + container}, c.Flags...)
 	cmd := Command{}.command(ctx, append(append(all, "--"), args...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, c.Stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, &printable.Writer{W: c.Stdout}, &printable.Writer{W: c.Stderr}
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {

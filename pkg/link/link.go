@@ -210,8 +210,11 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Discard drops what the client still sends, until it ends its side, until the read
-// deadline, or up to limit bytes.
-func (c *Conn) Discard(limit int64) { _, _ = io.CopyN(io.Discard, c.tcp, limit) }
+// deadline, or up to limit bytes. It returns the number of bytes.
+func (c *Conn) Discard(limit int64) int64 {
+	n, _ := io.CopyN(io.Discard, c.tcp, limit)
+	return n
+}
 
 // Close closes the connection; over TLS it says so first, if that can be written at
 // once.

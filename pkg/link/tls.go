@@ -46,9 +46,9 @@ const (
 	recordSize = 16 << 10
 )
 
-// maxWaiting is how much may wait to be sent, in bytes: content that was taken, and
-// answers to messages of a client that reads none.
-const maxWaiting = 2 * largeOut
+// MaxUnsent is the maximum number of encrypted bytes that are not sent: content, and replies to
+// messages of a client that does not read.
+const MaxUnsent = 2 * largeOut
 
 var (
 	errManyHandshakes = errors.New("tls: too many handshakes at once")
@@ -277,7 +277,7 @@ func (e *encryption) closeLate() {
 func (e *encryption) Write(p []byte) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.out)+len(p) > maxWaiting {
+	if len(e.out)+len(p) > MaxUnsent {
 		e.hit(bound.TLSUnreadReplies)
 		return 0, errNotRead
 	}

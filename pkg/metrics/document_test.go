@@ -113,7 +113,7 @@ func labelTable() string {
 	for _, l := range []struct {
 		name   string
 		values []string
-	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}, {"reason of the limit", limitReasons()}, {"sure", []string{string(adapt.Low), string(adapt.Medium), string(adapt.High)}}} {
+	}{{"code", classes}, {"method", methods}, {"protocol", protocols}, {"reason", reasons}, {"reason of the limit", limitReasons()}} {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", l.name, code(l.values))
 	}
 	return b.String()
@@ -124,12 +124,14 @@ var blame = map[string]string{
 	"ok":                     "Nobody's: what the client got is what the user container said. With `code=\"5xx\"` it is the application's own error.",
 	"queue-full":             "Capacity: more requests at once than may run and wait. Scale out, or raise the limits.",
 	"queue-timeout":          "Capacity: no slot became free in time.",
+	"overload":               "Capacity, or an attack: the memory budget for requests is exhausted. See `queue_proxy_request_memory_bytes`.",
 	"not-ready":              "The user container's: see `queue_proxy_not_ready_reason`.",
 	"draining":               "The pod's end: the drain's deadline cut it. The deadline or the request is too long.",
 	"request-timeout":        "The user container's, or the queue's: the whole took too long. Compare queue wait with app duration.",
 	"response-start-timeout": "The user container's, or the queue's: no first byte in time.",
 	"idle-timeout":           "Either side's: nothing moved for too long.",
 	"app-unreachable":        "The user container's: nothing listens at its port. It crashed or restarts.",
+	"local":                  "The sidecar's: it had no file descriptor or no local port for a connection to the user container. See `queue_proxy_process_open_fds`.",
 	"app-reset":              "The user container's: it broke the connection off. Crash, out of memory, or its own timeout.",
 	"app-garbage":            "The user container's: what it sent is not HTTP.",
 	"bad-request":            "The client's: what it sent is not HTTP, or its body is over the limit.",

@@ -57,12 +57,16 @@ func options(names string) Options {
 			OldestWaiter:    func() time.Time { return time.Now().Add(-time.Minute) },
 			Limit:           func() (int, int) { return 2, 20 },
 			Adaptive:        func() (adapt.State, bool) { return adapt.State{Limit: 2, Base: 2, Reason: adapt.Steady}, true },
-			Advice:          func() adapt.Advice { return adapt.Advice{Limit: 4, Sure: adapt.Medium} },
+			Advice:          func() adapt.Advice { return adapt.Advice{Limit: 4} },
 			Ready:           func() (bool, string) { return false, "refused" },
 			Draining:        func() bool { return true },
+			Memory:          func() (used, limit int64) { return 1 << 20, 24 << 20 },
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },
+			Connections: func() (clients, app Pool) {
+				return Pool{Open: 5, Limit: 6, Waiting: 1}, Pool{Open: 3, Limit: 4, Waiting: 2}
+			},
 		},
 	}
 }

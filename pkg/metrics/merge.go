@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 )
 
 // Merge says where the user container's own metrics are, to be shown behind ours:
@@ -70,7 +72,7 @@ type merge struct {
 // newMerge returns a handler that shows what gatherer has, and the user container's.
 func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics bool) (*merge, error) {
 	appPath := cmp.Or(o.Path, path)
-	app, err := url.Parse("http://127.0.0.1:" + strconv.Itoa(o.Port) + appPath)
+	app, err := url.Parse("http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(o.Port)) + appPath)
 	if err != nil || !strings.HasPrefix(appPath, "/") || app.Fragment != "" {
 		return nil, fmt.Errorf("%q is not the path of metrics: it must begin with / and have no fragment", o.Path)
 	}
@@ -84,7 +86,7 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		slots:       make(chan struct{}, maxMerges),
 		failed:      r.counters("queue_proxy_app_scrape_errors_total", "Scrapes that had to do without the user container's own metrics, by reason.", "reason"),
 		transport: &http.Transport{
-			DialContext:            dialLoopback,
+			DialContext:            loopback.DialContext,
 			DisableKeepAlives:      true, // between two scrapes the app closes it anyway
 			DisableCompression:     true, // nothing is gained on the loopback device
 			MaxResponseHeaderBytes: maxAppHead,
@@ -94,16 +96,6 @@ func newMerge(r *registry, o *Merge, gatherer prometheus.Gatherer, openMetrics b
 		m.failed.WithLabelValues(reason) // is there from zero on
 	}
 	return m, nil
-}
-
-// dialLoopback connects to a port on 127.0.0.1, and on [::1] when nothing listens there.
-func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, address)
-	if err != nil {
-		conn, err = d.DialContext(ctx, network, strings.Replace(address, "127.0.0.1", "[::1]", 1))
-	}
-	return conn, err
 }
 
 // ServeHTTP asks the user container first, so that its failure is counted in this

@@ -52,13 +52,24 @@ type Gauges struct {
 	OldestWaiter    func() time.Time              // when the first in line came; zero: nobody waits
 	Limit           func() (running, waiting int) // how many of each may be; 0 running: no limit, and then waiting says nothing
 	Adaptive        func() (adapt.State, bool)    // what an adaptive limit has decided; false: it is fixed
-	Advice          func() adapt.Advice           // which limit would have been right
+	Advice          func() adapt.Advice           // the limit that an adaptive limit has settled on
 	Ready           func() (bool, string)         // what a queue probe would be answered, and if not ready one of NotReadyReasons
 	Draining        func() bool                   // the pod is ending
 	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none
 	LogLinesDropped func() uint64                 // of the request log, since the start
 	SpansDropped    func() uint64                 // since the start
+	Memory          func() (used, limit int64)    // memory of requests and its budget, in bytes; limit 0: there is no budget
 	Bounds          *bound.Recorder               // of bounds on the behavior of peers; nil: all counts are 0
+
+	// Connections returns the connections of clients, and the HTTP/1 connections to the user container.
+	Connections func() (clients, app Pool)
+}
+
+// Pool describes connections to the same peers.
+type Pool struct {
+	Open    int
+	Limit   int // maximum of Open; 0 means no limit
+	Waiting int // connections or requests that wait because of Limit
 }
 
 // depth is how many requests run or wait; absent without a limit.

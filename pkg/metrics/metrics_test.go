@@ -68,12 +68,14 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 		`queue_proxy_request_failures_total{reason="client-gone"}`:            "1",
 		`queue_proxy_request_failures_total{reason="app-reset"}`:              "1",
 		`queue_proxy_request_failures_total{reason="queue-timeout"}`:          "0",
+		`queue_proxy_request_failures_total{reason="overload"}`:               "0",
 		`queue_proxy_request_failures_total{reason="not-ready"}`:              "0",
 		`queue_proxy_request_failures_total{reason="draining"}`:               "0",
 		`queue_proxy_request_failures_total{reason="request-timeout"}`:        "0",
 		`queue_proxy_request_failures_total{reason="response-start-timeout"}`: "0",
 		`queue_proxy_request_failures_total{reason="idle-timeout"}`:           "0",
 		`queue_proxy_request_failures_total{reason="app-unreachable"}`:        "0",
+		`queue_proxy_request_failures_total{reason="local"}`:                  "0",
 		`queue_proxy_request_failures_total{reason="app-garbage"}`:            "0",
 		`queue_proxy_request_failures_total{reason="bad-request"}`:            "0",
 		`queue_proxy_request_failures_total{reason="other"}`:                  "0",
@@ -126,6 +128,20 @@ func TestABucketHoldsWhatIsNotAboveItsBound(t *testing.T) {
 	})
 }
 
+func TestConnectionsAndLimits(t *testing.T) {
+	o := options("default")
+	shown := []string{
+		"queue_proxy_client_connections", "queue_proxy_client_connections_limit", "queue_proxy_client_connections_waiting",
+		"queue_proxy_app_connections", "queue_proxy_app_connections_limit", "queue_proxy_app_connections_waiting",
+	}
+	want := map[string]string{shown[0]: "5", shown[1]: "6", shown[2]: "1", shown[3]: "3", shown[4]: "4", shown[5]: "2"}
+	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
+
+	o.Gauges.Connections = func() (clients, app Pool) { return Pool{Open: 5}, Pool{Open: 3} }
+	want = map[string]string{shown[0]: "5", shown[2]: "0", shown[3]: "3", shown[5]: "0"}
+	wantSamples(t, samples(scrape(t, newMetrics(t, o).Handler(), text), shown...), want)
+}
+
 func TestStateIsAskedForAtTheScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options("default")
@@ -144,7 +160,7 @@ func TestStateIsAskedForAtTheScrape(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		want := map[string]string{
 			"queue_proxy_running_requests": "2", "queue_proxy_waiting_requests": "3", "queue_proxy_oldest_waiter_age_seconds": "1.5", "queue_proxy_concurrency_limit": "2", "queue_proxy_queue_limit": "20",
-			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit{sure="medium"}`: "4",
+			`queue_proxy_concurrency_limit_reason{reason="steady"}`: "1", `queue_proxy_advised_concurrency_limit`: "4",
 			"queue_proxy_ready": "0", `queue_proxy_not_ready_reason{reason="refused"}`: "1", "queue_proxy_draining": "1", "queue_proxy_tls_certificate_expiry_timestamp_seconds": "1.9e+09",
 			"queue_proxy_log_lines_dropped_total": "7", "queue_proxy_spans_dropped_total": "8",
 			`queue_proxy_build_info{goversion="` + runtime.Version() + `",revision="abcdef",version="v1.2.3"}`: "1",
@@ -438,7 +454,7 @@ func FuzzLabelsAreClosed(f *testing.F) {
 	allowed := map[string]bool{}
 	for _, list := range [][]string{classes, methods, otelMethods, protocols, otelVersions, reasons, statuses, {
 		"http", "https", "127.0.0.1", "8080", "yes", "no", "stack", "other", "refused",
-		"listening", "first_probe", "first_ready", "first_request", string(adapt.Steady), string(adapt.Medium),
+		"listening", "first_probe", "first_ready", "first_request", string(adapt.Steady),
 		"queue-proxy", "ns", "svc", "cfg", "rev", "pod-0", "v1.2.3", "abcdef", runtime.Version(),
 		scopeHTTP, scopeVersion, scopeKnative, scopeRuntime,
 	}} {

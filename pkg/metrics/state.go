@@ -49,8 +49,24 @@ func newState(r *registry, o *Options) *state {
 	addLoad(r, &o.Gauges)
 	s.addReadiness(r, o)
 	s.addStartup(r)
+	addConnections(r, &o.Gauges)
 	addRest(r, o)
 	return s
+}
+
+func addConnections(r *registry, g *Gauges) {
+	clients := func() Pool { p, _ := g.Connections(); return p }
+	app := func() Pool { _, p := g.Connections(); return p }
+	pool := func(name, open, waiting string, get func() Pool) {
+		r.gauge(name, open, always(func() float64 { return float64(get().Open) }))
+		r.gauge(name+"_limit", "Maximum of "+name+". Absent if there is no limit.",
+			sometimes(func() (float64, bool) { n := get().Limit; return float64(n), n > 0 }))
+		r.gauge(name+"_waiting", waiting, always(func() float64 { return float64(get().Waiting) }))
+	}
+	pool("queue_proxy_client_connections", "Number of open connections of clients.",
+		"Number of new connections that wait because no connection is idle.", clients)
+	pool("queue_proxy_app_connections", "Number of open HTTP/1 connections to the user container.",
+		"Number of requests that wait for a connection to the user container.", app)
 }
 
 func addLoad(r *registry, g *Gauges) {
@@ -69,16 +85,17 @@ func addLoad(r *registry, g *Gauges) {
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
 	r.gauge("queue_proxy_queue_limit", "How many requests may wait for a slot; absent without a limit on concurrency.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
+	r.gauge("queue_proxy_request_memory_bytes", "Memory of the requests that are being read or wait; absent without a budget.",
+		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
+	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests; absent without a budget.",
+		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
 	r.gauge("queue_proxy_concurrency_limit_reason", "1 for the reason why an adaptive limit is what it is; absent where the limit is fixed.", func(add func(float64, ...string)) {
 		if state, adaptive := g.Adaptive(); adaptive {
 			add(1, string(state.Reason))
 		}
 	}, "reason")
-	r.gauge("queue_proxy_advised_concurrency_limit", "Which limit on concurrency would have been right, by how sure that is; absent where it cannot be told.", func(add func(float64, ...string)) {
-		if a := g.Advice(); a.Limit > 0 {
-			add(float64(a.Limit), string(a.Sure))
-		}
-	}, "sure")
+	r.gauge("queue_proxy_advised_concurrency_limit", "Limit that an adaptive limit has settled on after it was compared with a lower and a higher limit; absent before.",
+		sometimes(func() (float64, bool) { a := g.Advice(); return float64(a.Limit), a.Limit > 0 }))
 }
 
 func (s *state) addReadiness(r *registry, o *Options) {

@@ -79,8 +79,14 @@ func (x *exchange) Line() queue.Line {
 	r := x.r
 	return queue.Line{
 		Method: r.Method, Target: r.RequestURI, Host: r.Host, Major: r.ProtoMajor, Minor: r.ProtoMinor,
-		Remote: r.RemoteAddr, TLS: r.TLS != nil, Body: r.ContentLength != 0,
+		Remote: r.RemoteAddr, TLS: r.TLS != nil, Open: x.mayBeOpen(),
 	}
+}
+
+// mayBeOpen implements Open of [queue.Line]. Over HTTP/2, net/http does not report whether a stream
+// with "Content-Length: 0" has ended.
+func (x *exchange) mayBeOpen() bool {
+	return x.r.ContentLength != 0 || x.h2 && x.r.Header[header.ContentLength] != nil
 }
 
 // Request implements queue.Exchange.

@@ -93,7 +93,7 @@ func (x *exchange) refuse() queue.Reason {
 		return reason
 	}
 	for name := range x.r.Trailer {
-		if forward.IsAlias(name) {
+		if wire.ForbidsTrailer(name) {
 			return queue.BadRequest
 		}
 	}
@@ -326,9 +326,9 @@ func (x *exchange) tunnel(r *upstream.Response, result *queue.Result) {
 	r.Tunnel(conn, bytes.Clone(early), x.alarm, &x.state, result)
 }
 
-// trailer returns the request's trailer fields, which net/http has put into place at the
-// end of the body.
-func (x *exchange) trailer() []wire.Field { return fieldsOf(x.r.Trailer) }
+// trailer returns the request's trailer fields for the user container. net/http sets them at the end
+// of the body.
+func (x *exchange) trailer() []wire.Field { return forward.RequestTrailer(fieldsOf(x.r.Trailer)) }
 
 // maxAnnounced is how long a response's list of announced trailers may be, in bytes, so
 // that it is passed on: net/http compares each name with all others. The trailers are
@@ -365,7 +365,7 @@ func copyFields(h http.Header, fields []wire.Field) {
 // twice, and a field of the head that has such a name.
 func (x *exchange) setTrailer(h http.Header, fields []wire.Field) {
 	clear(h) // the head has been sent
-	for _, f := range forward.TrailerFields(&x.state, fields) {
+	for _, f := range forward.ResponseTrailer(&x.state, fields) {
 		name := http.TrailerPrefix + textproto.CanonicalMIMEHeaderKey(string(f.Name))
 		h[name] = append(h[name], string(f.Value))
 	}

@@ -162,7 +162,9 @@ func (s *Server) gone(c *conn) {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn)
-	c.answered.Store(true)
+	if !c.answered.Swap(true) {
+		c.place.Answered()
+	}
 	x := s.idle.Get().(*exchange)
 	x.begin(w, r, c)
 	if announcesTooMuch(r.Trailer) {

@@ -62,6 +62,22 @@ type TCPSocketAction struct {
 	Host string `json:"host,omitempty"` // "": 127.0.0.1, then [::1]
 }
 
+// OtherHost returns the host that the probe names, and the path of the field, if a connection to this
+// host is not a connection to localhost. Otherwise it returns "".
+func (p *Probe) OtherHost() (field, host string) {
+	switch {
+	case p.HTTPGet != nil:
+		field, host = "httpGet.host", p.HTTPGet.Host
+	case p.TCPSocket != nil:
+		field, host = "tcpSocket.host", p.TCPSocket.Host
+	}
+	switch bare(host) {
+	case "", "localhost", loopback, loopback6, "0.0.0.0", "::":
+		return "", ""
+	}
+	return field, host
+}
+
 // GRPCAction asks grpc.health.v1.Health/Check on the loopback address.
 type GRPCAction struct {
 	Port    int32   `json:"port"`           // required

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"syscall"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 // A Word says in one word why the user container is not ready. The words are a
@@ -93,7 +95,7 @@ func wordOf(err error) Word {
 	switch {
 	case is(context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return wordTimeout
-	case is(syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS):
+	case socket.Exhausted(err):
 		return wordLocal
 	case is(syscall.ECONNREFUSED):
 		return wordRefused

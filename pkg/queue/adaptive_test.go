@@ -66,7 +66,7 @@ func TestAnAdaptiveLimitFindsWhatTheAppCanTake(t *testing.T) {
 	}
 }
 
-func TestStreamsTakeNoneOfTheSlotsThatAnAdaptiveLimitGives(t *testing.T) {
+func TestStreamsDoNotUseAdaptiveSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewAdaptiveLimit(adapt.Settings{Max: 6}, 10)
 		var ww []*waiter
@@ -74,24 +74,104 @@ func TestStreamsTakeNoneOfTheSlotsThatAnAdaptiveLimitGives(t *testing.T) {
 			ww = append(ww, queueUp(m, &Clocks{}))
 		}
 		harness.Equal(t, m.String(), "4 running, 4 waiting", "at first")
-		ww[0].state.Enter(Tunnelled)
-		ww[0].state.Enter(Tunnelled)
-		harness.Equal(t, m.String(), "5 running, 3 waiting", "with a WebSocket")
-		ww[1].state.Enter(Tunnelled)
-		ww[2].state.Enter(Tunnelled)
-		harness.Equal(t, m.String(), "6 running, 2 waiting", "with three, under the ceiling")
-		for i := range 3 {
-			m.end(&ww[i].state.ticket, &ww[i].state.seen, false)
+		for i, want := range []string{"5 running, 3 waiting", "6 running, 2 waiting", "6 running, 2 waiting"} {
+			state := &ww[i].state
+			state.adaptTo(m)
+			state.Enter(Tunnelled)
+			state.Enter(Tunnelled)
+			harness.Equal(t, m.String(), want, i+1, "streams")
 		}
-		harness.Equal(t, m.String(), "4 running, 1 waiting", "when they have ended")
-		for range 5 {
-			m.release()
+		for i := range 3 {
+			m.end(&ww[i].state.ticket, adapt.Answered)
+		}
+		harness.Equal(t, m.String(), "4 running, 1 waiting", "after the streams")
+		for i := 3; i < 8; i++ {
+			synctest.Wait()
+			m.end(&ww[i].state.ticket, adapt.Answered)
 		}
 		harness.Equal(t, m.String(), "0 running, 0 waiting", "at the end")
 	})
 }
 
-func TestTheRequestAfterAStreamIsNone(t *testing.T) {
+func TestOpenRequestsDoNotStopAdaptiveLimit(t *testing.T) {
+	for name, wait := range map[string]func(state *RequestState){
+		"long polls":   func(*RequestState) {},
+		"uploads":      (*RequestState).AwaitBody,
+		"slow readers": (*RequestState).writeStarted,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newTestProxy()
+			p.Observe = func(*Observation) {}
+			p.Limit = NewAdaptiveLimit(adapt.Settings{Max: 30}, 100)
+			ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
+			defer stop()
+			var all sync.WaitGroup
+			for range 12 {
+				f := newFake("/poll")
+				f.app = func(state *RequestState) Result {
+					state.Enter(Waiting)
+					wait(state)
+					<-ctx.Done()
+					state.GotBody()
+					state.WriteDone()
+					return Result{Status: 200, Begun: true}
+				}
+				all.Go(func() { p.Serve(f, &f.state) })
+			}
+			app := &workers{slots: make(chan struct{}, 8), took: 10 * time.Millisecond}
+			served := 0
+			for range 10 {
+				all.Go(func() {
+					f := newFake("/")
+					f.app = app.serve
+					for ctx.Err() == nil {
+						p.Serve(f, &f.state)
+						app.mu.Lock()
+						served++
+						app.mu.Unlock()
+					}
+				})
+			}
+			all.Wait()
+			if served < 8000 {
+				t.Errorf("%s: got %d short requests in 20 s, want most of 16000", name, served)
+			}
+			harness.Equal(t, p.Limit.String(), "0 running, 0 waiting", name, "at the end")
+		})
+	}
+}
+
+func TestHoldersDescribeRequestsWithSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestProxy()
+		p.Limit = NewAdaptiveLimit(adapt.Settings{Max: 3}, 10)
+		done := make(chan struct{})
+		var all sync.WaitGroup
+		for _, path := range []string{"/a", "/b", "/c", "/queued"} {
+			f := newFake(path)
+			f.app = func(state *RequestState) Result {
+				state.Enter(Waiting)
+				if path == "/b" {
+					state.AwaitBody()
+				}
+				<-done
+				return Result{Status: 200, Begun: true}
+			}
+			all.Go(func() { p.Serve(f, &f.state) })
+			synctest.Wait()
+		}
+		got := ""
+		for _, h := range p.Holders() {
+			got += h.Method + " " + h.Path + " " + h.Phase + " " + h.Counted + "\n"
+		}
+		harness.Equal(t, got, "GET /a waiting counted\nGET /b waiting waits for the client\nGET /c waiting counted\n")
+		close(done)
+		all.Wait()
+		harness.Equal(t, len(p.Holders()), 0, "holders at the end")
+	})
+}
+
+func TestRequestAfterStreamIsNoStream(t *testing.T) {
 	p := newTestProxy()
 	p.Limit = NewAdaptiveLimit(adapt.Settings{}, 0)
 	f := newFake("/")
@@ -100,43 +180,58 @@ func TestTheRequestAfterAStreamIsNone(t *testing.T) {
 		state.Enter(Tunnelled)
 		return Result{Status: 101, Begun: true}
 	}
-	p.serve(f) // with the memory that serves the next one too
+	p.serve(f) // with the memory of the next request
 	f.app = func(state *RequestState) Result {
-		harness.Equal(t, p.Limit.streams, 0, "streams while it is served")
+		harness.Equal(t, p.Limit.exemption(&state.ticket), "counted")
 		return answered(state)
 	}
 	p.serve(f)
-	harness.Equal(t, p.Limit.streams, 0, "streams at the end")
 	harness.Equal(t, p.of(t, f).Stream, true, "the first is a stream")
 	harness.Equal(t, p.seen[1].Stream, false, "the second is a stream")
 }
 
-func TestOnlyWhatSaysSomethingOfTheAppIsASample(t *testing.T) {
-	slot := time.Unix(100, 0)
+func TestResultOfExchange(t *testing.T) {
 	for name, c := range map[string]struct {
-		o          Observation
-		ok, failed bool
+		o    Observation
+		want adapt.Result
 	}{
-		"answered":           {Observation{Result: Result{Status: 200}}, true, false},
-		"not found":          {Observation{Result: Result{Status: 404}}, true, false},
-		"broken":             {Observation{Result: Result{Status: 500}}, true, true},
-		"broken, in gRPC":    {Observation{RPCError: true, Result: Result{Status: 200}}, true, true},
-		"reset":              {Observation{Result: Result{Reason: AppReset}}, true, true},
-		"too slow":           {Observation{Result: Result{Reason: RequestTimeout}}, true, true},
-		"the client left":    {Observation{Result: Result{Reason: ClientGone}}, false, false},
-		"a client's bytes":   {Observation{Result: Result{Reason: IdleTimeout}}, false, false},
-		"a WebSocket":        {Observation{Stream: true, Result: Result{Status: 101}}, false, false},
-		"a health check":     {Observation{Excluded: true, Result: Result{Status: 200}}, false, false},
-		"a kubelet's probe":  {Observation{Kind: header.KubeletRequest, Result: Result{Status: 200}}, false, false},
-		"the pod was ending": {Observation{Result: Result{Reason: Draining}}, false, false},
+		"answered":           {Observation{Result: Result{Status: 200}}, adapt.Answered},
+		"not found":          {Observation{Result: Result{Status: 404}}, adapt.Answered},
+		"error":              {Observation{Result: Result{Status: 500}}, adapt.Failed},
+		"unavailable":        {Observation{Result: Result{Status: 503}}, adapt.Failed},
+		"too many requests":  {Observation{Result: Result{Status: 429}}, adapt.Failed},
+		"not implemented":    {Observation{Result: Result{Status: 501}}, adapt.Answered},
+		"gRPC error":         {Observation{RPCError: true, Result: Result{Status: 200}}, adapt.Failed},
+		"reset":              {Observation{Result: Result{Reason: AppReset}}, adapt.Failed},
+		"timeout":            {Observation{Result: Result{Reason: RequestTimeout}}, adapt.TimedOut},
+		"client disconnects": {Observation{Result: Result{Reason: ClientGone}}, adapt.Unfinished},
+		"client stalls":      {Observation{Result: Result{Reason: IdleTimeout}}, adapt.Unknown},
+		"health check":       {Observation{Excluded: true, Result: Result{Status: 200}}, adapt.Unknown},
+		"kubelet probe":      {Observation{Kind: header.KubeletRequest, Result: Result{Status: 200}}, adapt.Unknown},
+		"draining":           {Observation{Result: Result{Reason: Draining}}, adapt.Unknown},
 	} {
-		if c.o.Slot = slot; c.o.Kind == 0 {
+		if c.o.Kind == 0 {
 			c.o.Kind = header.Traffic
 		}
-		s, ok := sample(&ticket{inFlight: 3}, &c.o, slot.Add(time.Second))
-		if ok != c.ok || ok && (s != adapt.Sample{Took: time.Second, InFlight: 3, Failed: c.failed}) {
-			t.Errorf("%s: got %+v, %v, want %v, failed %v", name, s, ok, c.ok, c.failed)
-		}
+		harness.Equal(t, resultOf(&c.o), c.want, name)
+	}
+}
+
+func TestResultOfHeldExchange(t *testing.T) {
+	for name, c := range map[string]struct {
+		reason     Reason
+		answered   bool
+		took, held time.Duration
+		want       adapt.Result
+	}{
+		"response to a disconnected client":         {ClientGone, true, time.Second, time.Second, adapt.Late},
+		"response because the client disconnected":  {ClientGone, true, time.Second, 10 * time.Millisecond, adapt.Unfinished},
+		"no response to a disconnected client":      {ClientGone, false, time.Second, time.Second, adapt.Unfinished},
+		"response after the timeout":                {RequestTimeout, true, time.Second, time.Second, adapt.TimedOut},
+		"response after a timeout of its beginning": {ResponseStartTimeout, false, time.Second, time.Second, adapt.TimedOut},
+		"drain": {Draining, true, time.Second, time.Second, adapt.Unknown},
+	} {
+		harness.Equal(t, heldResult(c.reason, c.answered, c.took, c.held), c.want, name)
 	}
 }
 

@@ -33,7 +33,7 @@ const (
 type deadlines struct {
 	clocks *Clocks
 	start  time.Time
-	most   time.Duration // for the whole request, whatever clocks says; 0: no such bound
+	most   time.Duration // maximum duration of the request, including a tunnel; 0 means that only clocks applies
 	active atomic.Int64  // the last byte, nanoseconds after start
 
 	phase  atomic.Uint32 // a Phase, which decides what clocks run
@@ -143,8 +143,9 @@ func (d *deadlines) earliest() (reason Reason, stall Stall, at time.Duration) {
 		}
 	}
 	consider := func(r Reason, d time.Duration, base time.Duration) { considerStall(r, NoStall, d, base) }
+	consider(RequestTimeout, d.most, 0)
+	consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
 	if phase == Tunnelled {
-		consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
 		return reason, stall, at
 	}
 	if offer := d.offer.Load(); offer != 0 {
@@ -166,7 +167,5 @@ func (d *deadlines) earliest() (reason Reason, stall Stall, at time.Duration) {
 	if phase < Streaming || !c.FirstByteOnly {
 		consider(RequestTimeout, c.Request, 0)
 	}
-	consider(RequestTimeout, d.most, 0)
-	consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
 	return reason, stall, at
 }

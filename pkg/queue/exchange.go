@@ -55,7 +55,7 @@ type Line struct {
 	Minor  int    // as in HTTP/1.1
 	Remote string // the client's address and port, or those of the proxy before us
 	TLS    bool   // the client's connection is encrypted
-	Body   bool   // the request has a body, or may have one
+	Open   bool   // the client can send more after the header section: content, a trailer section or the bytes of a tunnel
 }
 
 // Path returns the path of the target without its query, as it came: not decoded.
@@ -92,7 +92,8 @@ type Result struct {
 // began. [RequestState.Holds] says whether an engine has to report one.
 type Held interface {
 	// Wait tells the user container, as far as the protocol can, that nobody waits for
-	// the response, and returns when it has answered or closed, or after most. It is
-	// called once, and may be called after Serve.
-	Wait(most time.Duration)
+	// the response, and returns when it has answered or closed, or after most. It reports
+	// whether the user container has answered. It is called once, and may be called after
+	// Serve.
+	Wait(most time.Duration) (answered bool)
 }

@@ -24,7 +24,7 @@ type fake struct {
 	woken   chan struct{}
 	hangUp  context.CancelFunc
 	remote  string // the client's address and port
-	body    bool   // the request has one
+	open    bool   // the client can send more after the header section
 
 	repeated string // the field of which it has two lines, the first of them empty
 
@@ -52,7 +52,7 @@ func (f *fake) Request() *http.Request    { return f.request }
 func (f *fake) Line() Line {
 	return Line{
 		Method: f.request.Method, Target: f.request.URL.RequestURI(), Major: 1, Minor: 1,
-		Remote: f.remote, Body: f.body,
+		Remote: f.remote, Open: f.open,
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// kubeletTime is how long a kubelet probe may take beside the limit: as long as the
-// longest sensible timeoutSeconds, so that nobody holds a place for ever.
+// kubeletTime is the timeout of a kubelet probe that runs outside the limit, in every phase of
+// the request. It is the longest sensible value of timeoutSeconds.
 const kubeletTime = 60 * time.Second
 
 // kubeletPlaces are the places beside the limit for requests that look like a
@@ -59,12 +59,13 @@ func (k *kubeletPlaces) leave(peer netip.Addr) {
 // Upgrade say that the request has come through a proxy.
 var notOfKubelets = [...]string{header.Upgrade, header.XForwardedFor, header.Forwarded, header.ProxyRequest}
 
-// kubeletPeer returns the client address of a request that may run beside the
-// limit; false: it is traffic, whatever its user agent. A field counts even if its
-// first line is empty: a proxy may have added its own behind a client's.
-func kubeletPeer(x Exchange) (netip.Addr, bool) {
+// kubeletPeer returns the client address of a request that can run outside the limit. ok is
+// false if the request is handled as traffic. It is the only function that makes this
+// decision. Each engine reports in [Line].Open whether the client can send more on the same
+// request. A field counts even if its first line is empty, because a proxy can add a second line.
+func kubeletPeer(x Exchange) (peer netip.Addr, ok bool) {
 	line := x.Line()
-	if line.Body {
+	if line.Open {
 		return netip.Addr{}, false
 	}
 	for _, name := range notOfKubelets {
@@ -72,6 +73,6 @@ func kubeletPeer(x Exchange) (netip.Addr, bool) {
 			return netip.Addr{}, false
 		}
 	}
-	peer, err := netip.ParseAddrPort(line.Remote)
-	return peer.Addr(), err == nil
+	remote, err := netip.ParseAddrPort(line.Remote)
+	return remote.Addr(), err == nil
 }

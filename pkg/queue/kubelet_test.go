@@ -77,10 +77,10 @@ func TestAClientAddressHasOneKubeletProbeBesideTheLimit(t *testing.T) {
 
 func TestWhatNoKubeletSendsIsTraffic(t *testing.T) {
 	for _, draining := range []bool{false, true} {
-		bodied, doubled := kubeletProbe("10.0.0.1:1"), kubeletProbe("10.0.0.1:1")
-		bodied.body, doubled.repeated = true, "X-Forwarded-For"
+		unfinished, doubled := kubeletProbe("10.0.0.1:1"), kubeletProbe("10.0.0.1:1")
+		unfinished.open, doubled.repeated = true, "X-Forwarded-For"
 		for name, f := range map[string]*fake{
-			"a body":          bodied,
+			"open":            unfinished,
 			"Upgrade":         kubeletProbe("10.0.0.1:1", "Upgrade", "websocket"),
 			"X-Forwarded-For": kubeletProbe("10.0.0.1:1", "X-Forwarded-For", "10.1.1.1"),
 			"Forwarded":       kubeletProbe("10.0.0.1:1", "Forwarded", "for=10.1.1.1"),
@@ -104,29 +104,30 @@ func TestWhatNoKubeletSendsIsTraffic(t *testing.T) {
 func TestAKubeletProbeBesideTheLimitEndsAfterAMinute(t *testing.T) {
 	for _, c := range []struct {
 		clocks Clocks
-		begun  bool
+		phase  Phase // that does not end
 		want   string
 		after  time.Duration
 	}{
-		{Clocks{}, false, "504 request timeout", time.Minute},
-		{Clocks{Request: time.Hour}, false, "504 request timeout", time.Minute},
-		{Clocks{Request: time.Second}, false, "504 request timeout", time.Second},
-		{Clocks{Request: time.Hour, FirstByteOnly: true}, true, "nothing", time.Minute},
+		{Clocks{}, Waiting, "504 request timeout", time.Minute},
+		{Clocks{Request: time.Hour}, Waiting, "504 request timeout", time.Minute},
+		{Clocks{Request: time.Second}, Waiting, "504 request timeout", time.Second},
+		{Clocks{Request: time.Hour, FirstByteOnly: true}, Streaming, "nothing", time.Minute},
+		{Clocks{Request: time.Hour}, Tunnelled, "nothing", time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTestProxy()
 			h.Clocks = c.clocks
 			start := time.Now()
 			f := kubeletProbe("10.0.0.1:1").worksUntil(make(chan struct{}))
-			if c.begun {
+			if c.phase > Waiting {
 				f.app = func(state *RequestState) Result {
-					state.Enter(Streaming)
+					state.Enter(c.phase)
 					_, reason := f.sleepUntil(state, make(chan struct{}))
 					return Result{Status: 200, Begun: true, Reason: reason}
 				}
 			}
 			h.serve(f)
-			o, what := h.seen[0], fmt.Sprintf("%+v, begun %t: ", c.clocks, c.begun)
+			o, what := h.seen[0], fmt.Sprintf("%+v, %d: ", c.clocks, c.phase)
 			harness.Equal(t, f.heard(), c.want, what+"heard")
 			harness.Equal(t, time.Since(start), c.after, what+"took")
 			harness.Equal(t, fmt.Sprint(o.Kind, " ", o.Reason), "kubelet probe request-timeout", what+"observed")

@@ -16,18 +16,19 @@ import (
 // first in line under the lock. So nobody can overtake, and running is at its
 // maximum whenever the line is not empty.
 //
-// An adaptive limit is never above maxRunning. Streams hold a slot, but not one of those
-// that the adaptive limit gives: they last as long as people like, and most of the time
-// the user container does nothing for them.
+// An adaptive limit applies to the requests that are running in the user container. The
+// others only count for maxRunning (docs/promises.md 3.1).
 type Limit struct {
 	maxRunning, maxWaiting int
 
 	mu          sync.Mutex
-	running     int
+	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
 	waiting     int
+	held        int            // slots of requests whose exchange was broken off: see Proxy.hold
 	first, last *ticket        // the line
 	adaptive    *adapt.Limiter // nil: the limit is maxRunning
-	streams     int            // of the running ones, where the limit is adaptive
+	timer       *time.Timer    // updates an adaptive limit while requests are queued
+	ticking     bool           // the timer is running
 }
 
 // ticket is a request's place in the line, and its slot. All but holds is guarded by
@@ -36,12 +37,15 @@ type ticket struct {
 	exchange   Exchange
 	since      time.Time // when the request came
 	granted    bool
-	holds      bool   // see [RequestState.Holds]; of the goroutine that serves
-	stream     bool   // in Limit.streams
-	inFlight   int32  // how many held a slot when it got its own, itself included
-	limit      *Limit // whose slot it has; nil: none. Of the goroutine that serves
+	holds      bool       // see [RequestState.Holds]; of the goroutine that serves
+	slot       adapt.Slot // of an adaptive limit
+	inFlight   int32      // how many held a slot when it got its own, itself included
 	prev, next *ticket
 }
+
+// tickInterval is the interval at which an adaptive limit is updated while requests are
+// queued.
+const tickInterval = 100 * time.Millisecond
 
 // NewLimit returns a limit of running requests in the user container (0 or less:
 // none, nil is returned) and of waiting ones behind them (0: nobody waits).
@@ -78,7 +82,22 @@ func (m *Limit) Load() (running, waiting int) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.adaptive != nil {
+		running, _ = m.adaptive.Load()
+		return running, m.waiting
+	}
 	return m.running, m.waiting
+}
+
+// Held returns the number of slots that are held for a user container that is at work on
+// requests whose clients get no response.
+func (m *Limit) Held() int {
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held
 }
 
 // OldestWaiter returns when the first in line came, the zero time when nobody
@@ -104,9 +123,7 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 	t := &state.ticket
 	m.mu.Lock()
 	if m.free() {
-		// Only what counts for whoever was never in the line: this is the way of nearly all.
-		t.stream = false
-		m.admit(t)
+		m.admit(t, state.start)
 		m.mu.Unlock()
 		return OK
 	}
@@ -116,6 +133,7 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 	}
 	*t = ticket{exchange: x, since: state.start}
 	m.push(t)
+	m.startTicks()
 	m.mu.Unlock()
 
 	for {
@@ -128,7 +146,7 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 		m.mu.Unlock()
 		switch {
 		case granted && reason != OK: // the slot came in the moment of giving up
-			m.release()
+			m.end(t, adapt.Unknown)
 			return reason
 		case granted || reason != OK:
 			return reason
@@ -138,17 +156,25 @@ func (m *Limit) acquire(x Exchange, state *RequestState) Reason {
 
 // free reports whether one more request may run.
 func (m *Limit) free() bool {
-	return m.running < m.maxRunning && (m.adaptive == nil || m.running-m.streams < m.adaptive.Limit())
+	if m.adaptive != nil {
+		return m.adaptive.Free()
+	}
+	return m.running < m.maxRunning
 }
 
 // admit gives a slot to a request.
-func (m *Limit) admit(t *ticket) {
+func (m *Limit) admit(t *ticket, now time.Time) {
+	if m.adaptive != nil {
+		m.adaptive.Admit(now, &t.slot)
+		_, counted := m.adaptive.Load()
+		t.inFlight = int32(counted)
+		return
+	}
 	m.running++
-	t.inFlight = int32(m.running - m.streams)
-	t.limit = m
+	t.inFlight = int32(m.running)
 }
 
-// release gives the slot to the first in line, or back.
+// release gives a slot of a fixed limit to the first in line, or back.
 func (m *Limit) release() {
 	if m == nil {
 		return
@@ -157,76 +183,134 @@ func (m *Limit) release() {
 	defer m.mu.Unlock()
 	m.running--
 	if m.first != nil {
-		m.grant()
+		m.grant(time.Time{})
 	}
 }
 
 // grant lets in those first in line, as many as may.
-func (m *Limit) grant() {
+func (m *Limit) grant(now time.Time) {
 	for m.first != nil && m.free() {
 		t := m.first
 		m.remove(t)
-		m.admit(t)
+		m.admit(t, now)
 		t.granted = true
 		// Under the lock: afterwards the ticket may already serve another request.
 		t.exchange.Notify()
 	}
 }
 
-// end releases the slot of a request whose exchange with the user container has ended, or
-// leaves it held. An adaptive limit takes note of how that went.
-func (m *Limit) end(t *ticket, o *Observation, held bool) {
+// end releases the slot of a request whose exchange with the user container has ended with
+// this result.
+func (m *Limit) end(t *ticket, r adapt.Result) {
+	if m != nil && m.adaptive == nil {
+		m.release()
+		return
+	}
+	m.adapt(func(now time.Time) { m.adaptive.End(now, &t.slot, r) })
+}
+
+// adapt calls update, which may free slots of an adaptive limit. If the limit is fixed, it
+// does nothing.
+func (m *Limit) adapt(update func(now time.Time)) {
 	if m == nil || m.adaptive == nil {
-		if !held {
-			m.release()
-		}
 		return
 	}
 	now := time.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t.stream {
-		m.streams--
-	}
-	if !held {
-		m.running--
-	}
-	if s, ok := sample(t, o, now); ok {
-		m.adaptive.Done(now, s)
-	}
-	m.grant()
+	update(now)
+	m.grant(now)
 }
 
-// noteStream notes that a request that holds a slot has become a stream.
-func (m *Limit) noteStream(t *ticket) {
-	if m == nil || m.adaptive == nil {
-		return
+// hold keeps the slot of a request whose memory is used again, and returns the ticket that
+// has the slot now.
+func (m *Limit) hold(t *ticket) *ticket {
+	if m == nil {
+		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !t.stream {
-		t.stream = true
-		m.streams++
-		m.grant()
+	m.held++
+	held := &ticket{}
+	if m.adaptive != nil {
+		m.adaptive.Move(&t.slot, &held.slot)
+	}
+	return held
+}
+
+// endHeld releases the slot of a held ticket.
+func (m *Limit) endHeld(t *ticket, r adapt.Result) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	m.held--
+	m.mu.Unlock()
+	m.end(t, r)
+}
+
+// startTicks updates an adaptive limit at intervals until the queue is empty.
+func (m *Limit) startTicks() {
+	if m.adaptive == nil || m.ticking {
+		return
+	}
+	m.ticking = true
+	if m.timer == nil {
+		m.timer = time.AfterFunc(tickInterval, m.tick)
+	} else {
+		m.timer.Reset(tickInterval)
 	}
 }
 
-// sample returns what an ended exchange says of the user container; false: nothing, as one
-// that the client has ended.
-func sample(t *ticket, o *Observation, now time.Time) (s adapt.Sample, ok bool) {
-	if o.Stream || o.Excluded || o.Kind != header.Traffic {
-		return s, false
+func (m *Limit) tick() {
+	now := time.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ticking = m.first != nil; m.ticking {
+		m.adaptive.Tick(now, now.Sub(m.first.since))
+		m.grant(now)
+		m.timer.Reset(tickInterval)
 	}
-	s = adapt.Sample{Took: now.Sub(o.Slot), InFlight: int(t.inFlight)}
+}
+
+// resultOf returns the meaning of an ended exchange for an adaptive limit.
+func resultOf(o *Observation) adapt.Result {
+	if o.Excluded || o.Kind != header.Traffic {
+		return adapt.Unknown
+	}
 	switch o.Reason {
 	case OK:
-		s.Failed = o.AppFailed()
-	case RequestTimeout, ResponseStartTimeout, AppUnreachable, AppReset, AppGarbage:
-		s.Failed = true
+		if o.loadFailed() {
+			return adapt.Failed
+		}
+		return adapt.Answered
+	case ClientGone:
+		return adapt.Unfinished
+	case RequestTimeout, ResponseStartTimeout:
+		return adapt.TimedOut
+	case AppUnreachable, AppReset, AppGarbage:
+		return adapt.Failed
 	default:
-		return s, false
+		return adapt.Unknown
 	}
-	return s, true
+}
+
+// abortTime is the part of the application time within which a response after the
+// disconnect of the client is attributed to the disconnect.
+const abortTime = 8
+
+// heldResult returns the meaning of a held exchange, which began to be held for the given
+// reason after took and ended after held.
+func heldResult(reason Reason, answered bool, took, held time.Duration) adapt.Result {
+	switch {
+	case reason == RequestTimeout || reason == ResponseStartTimeout:
+		return adapt.TimedOut
+	case reason != ClientGone:
+		return adapt.Unknown
+	case answered && held > took/abortTime:
+		return adapt.Late
+	}
+	return adapt.Unfinished
 }
 
 func (m *Limit) push(t *ticket) {

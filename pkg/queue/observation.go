@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"net/http"
 	"strings"
 	"time"
 	"unicode"
@@ -55,6 +56,18 @@ func Shown(s string) string {
 // AppFailed reports whether the user container's response says that it has failed, by its
 // status or by that of gRPC.
 func (o *Observation) AppFailed() bool { return o.Status >= 500 || o.RPCError }
+
+// loadFailed reports whether the response is an error that load can cause. A rejection for
+// overload is one. A method that is not implemented is not.
+func (o *Observation) loadFailed() bool {
+	switch o.Status {
+	case http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return false
+	case http.StatusTooManyRequests:
+		return true
+	}
+	return o.AppFailed()
+}
 
 // Queued returns how long the request waited for a slot.
 func (o *Observation) Queued() time.Duration {

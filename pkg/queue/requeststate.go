@@ -3,6 +3,7 @@ package queue
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
@@ -30,10 +31,15 @@ func (p Phase) String() string {
 type RequestState struct {
 	deadlines // how far it is, and which limit on its time runs out next
 
+	adaptive atomic.Pointer[Limit] // the adaptive limit that the request has a slot of; nil: none
+
 	ticket ticket      // its place in the line for a slot
 	flight drainEntry  // its place among the requests in flight
 	trace  Trace       // nil: not traced
 	seen   Observation // what is recorded of it at its end
+
+	rejected Reason // reason to reject the request; OK: it is served
+	reset    bool   // the engine resets the stream of a rejected request
 }
 
 // Holds reports whether the engine has to say in Result.Held what is left of an exchange
@@ -63,10 +69,59 @@ func (state *RequestState) Enter(p Phase) {
 	}
 }
 
+// adaptTo records the limit that the request has a slot of, if it is adaptive.
+func (state *RequestState) adaptTo(m *Limit) {
+	if m != nil && m.adaptive == nil {
+		return
+	}
+	if m != nil || state.adaptive.Load() != nil {
+		state.adaptive.Store(m)
+	}
+}
+
+// AwaitBody notes that the next byte of the request's body is waited for, until GotBody.
+func (state *RequestState) AwaitBody() {
+	state.deadlines.AwaitBody()
+	state.awaitClient()
+}
+
+// GotBody notes that bytes of the request's body have come, or its end.
+func (state *RequestState) GotBody() {
+	state.deadlines.GotBody()
+	state.clientReady()
+}
+
+// writeStarted notes that a piece of the response waits for the client to take it, until
+// WriteDone.
+func (state *RequestState) writeStarted() {
+	state.deadlines.writeStarted()
+	state.awaitClient()
+}
+
+// WriteDone notes that the client has taken the piece, or never will.
+func (state *RequestState) WriteDone() {
+	state.deadlines.WriteDone()
+	state.clientReady()
+}
+
+func (state *RequestState) awaitClient() {
+	if m := state.adaptive.Load(); m != nil {
+		m.adapt(func(now time.Time) { m.adaptive.AwaitClient(now, &state.ticket.slot) })
+	}
+}
+
+func (state *RequestState) clientReady() {
+	if m := state.adaptive.Load(); m != nil {
+		m.adapt(func(now time.Time) { m.adaptive.ClientReady(now, &state.ticket.slot) })
+	}
+}
+
 // becomeStream notes that the request lasts as long as people like.
 func (state *RequestState) becomeStream() {
 	state.seen.Stream = true
-	state.ticket.limit.noteStream(&state.ticket)
+	if m := state.adaptive.Load(); m != nil {
+		m.adapt(func(now time.Time) { m.adaptive.Stream(now, &state.ticket.slot) })
+	}
 	if state.flight.drain != nil {
 		state.flight.drain.noteStream(state, openStream)
 	}
@@ -94,7 +149,6 @@ var rpcErrors = map[string]bool{
 	"2":  true, // UNKNOWN
 	"4":  true, // DEADLINE_EXCEEDED
 	"8":  true, // RESOURCE_EXHAUSTED
-	"12": true, // UNIMPLEMENTED
 	"13": true, // INTERNAL
 	"14": true, // UNAVAILABLE
 	"15": true, // DATA_LOSS

@@ -56,6 +56,14 @@ type Trace interface {
 // Field is a field of a request.
 type Field struct{ Name, Value string }
 
+// Reject is Serve for a request that is rejected with the reason [Overload]. It does not wait.
+// If reset is true, the engine resets the stream of the client, and no response is sent.
+func (p *Proxy) Reject(x Exchange, state *RequestState, reset bool) {
+	state.rejected, state.reset = Overload, reset
+	p.Serve(x, state)
+	state.rejected, state.reset = OK, false
+}
+
 // Serve serves one request. state is memory of the engine; the two must not
 // be used for another request before Serve has returned.
 func (p *Proxy) Serve(x Exchange, state *RequestState) {
@@ -66,7 +74,10 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	}
 
 	limit, fresh := p.Limit, true
-	if kind == header.KubeletRequest {
+	switch {
+	case kind == header.KubeletRequest && state.rejected != OK:
+		kind = header.Traffic
+	case kind == header.KubeletRequest:
 		peer, may := kubeletPeer(x)
 		if may && p.Drain.Draining() {
 			answer(x, plain(Draining))
@@ -123,14 +134,20 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
+	o.Line = Line{} // its strings can point into a buffer of the engine
 }
 
 // serveProbe answers a probe. It and answer are not part of Serve because what
 // they need on the stack would be held by every request that waits.
 func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 	start := time.Now()
-	a := p.answerProbe(kind, x)
-	x.Answer(&a)
+	a := plain(state.rejected)
+	if state.rejected == OK {
+		a = p.answerProbe(kind, x)
+	}
+	if !state.reset {
+		x.Answer(&a)
+	}
 	if p.Probed != nil {
 		o := &state.seen
 		*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
@@ -161,14 +178,24 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 // container has ended. It reports whether it has left that to hold. inFlight is how many
 // requests there are, of which all are in the user container where there is no limit.
 func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
+	if state.rejected != OK {
+		o.Reason, o.Reset = state.rejected, state.reset
+		return false
+	}
 	if reason := limit.acquire(x, state); reason != OK {
 		o.Reason = reason
 		return false
 	}
-	defer func() { limit.end(&state.ticket, o, held) }()
 	o.Slot = time.Now()
+	state.adaptTo(limit)
+	defer func() {
+		state.adaptTo(nil)
+		if !held {
+			limit.end(&state.ticket, resultOf(o))
+		}
+	}()
 	if limit == nil {
-		state.ticket.limit, state.ticket.inFlight = nil, 0
+		state.ticket.inFlight = 0
 		if o.Kind != header.KubeletRequest { // which is beside those that load the user container
 			state.ticket.inFlight = int32(inFlight)
 		}
@@ -180,7 +207,7 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 	if o.Held == nil {
 		return false
 	}
-	go p.hold(limit, counted, o.Proxied, o.Held)
+	go p.hold(limit, limit.hold(&state.ticket), counted, broken{o.Held, o.Reason, o.Slot, o.Proxied})
 	o.Held = nil
 	return true
 }
@@ -188,12 +215,22 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 // hold keeps the slot of a request that has been broken off, and its place in the
 // statistics, while the user container is at work on it. The drain does not wait: nobody
 // gets the response.
-func (p *Proxy) hold(limit *Limit, counted, proxied bool, held Held) {
-	held.Wait(p.Grace)
-	limit.release()
+func (p *Proxy) hold(limit *Limit, t *ticket, counted bool, broken broken) {
+	began := time.Now()
+	answered := broken.held.Wait(p.Grace)
+	now := time.Now()
+	limit.endHeld(t, heldResult(broken.reason, answered, began.Sub(broken.slot), now.Sub(began)))
 	if counted {
-		p.Stats.Out(time.Now(), proxied)
+		p.Stats.Out(now, broken.proxied)
 	}
+}
+
+// broken is an exchange that was broken off while the user container was at work on it.
+type broken struct {
+	held    Held
+	reason  Reason
+	slot    time.Time // the request got its slot
+	proxied bool
 }
 
 // has reports whether the request is one that does not count.

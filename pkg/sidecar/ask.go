@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
 	"github.com/queue-proxy/queue-proxy/pkg/status"
 )
 
@@ -32,10 +33,10 @@ const (
 // sidecar is shutting down.
 func AwaitReady(ctx context.Context, port int) error {
 	client := &http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxAskHead},
+		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxAskHead},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	url := "http://" + net.JoinHostPort(loopback.IPv4, strconv.Itoa(port))
 	last := errors.New("no answer")
 	for {
 		answer, err := ask(ctx, client, url)
@@ -61,7 +62,7 @@ func AwaitReady(ctx context.Context, port int) error {
 // Why writes why the sidecar whose status port is given is not ready, as text or
 // as JSON, and reports whether it is.
 func Why(ctx context.Context, statusPort int, asJSON bool, w io.Writer) (ready bool, err error) {
-	return status.Why(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(statusPort)), asJSON, w)
+	return status.Why(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(statusPort)), asJSON, w)
 }
 
 // ask asks once and returns the answer's first bytes.
@@ -83,5 +84,5 @@ func ask(ctx context.Context, client *http.Client, url string) (string, error) {
 
 // WhyLimit asks the sidecar of this host which limit on concurrency would have been right.
 func WhyLimit(ctx context.Context, statusPort int, asJSON bool, w io.Writer) error {
-	return status.WhyLimit(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(statusPort)), asJSON, w)
+	return status.WhyLimit(ctx, net.JoinHostPort(loopback.IPv4, strconv.Itoa(statusPort)), asJSON, w)
 }

@@ -18,6 +18,7 @@ func built(t testing.TB, change func(c *config.Config)) *sidecar {
 	c.Probes.V = nil
 	change(c)
 	s := &sidecar{process: Process{Log: zap.NewNop(), Started: time.Now()}, config: c, log: zap.NewNop()}
+	s.divideFiles()
 	harness.NoError(t, s.build())
 	t.Cleanup(func() {
 		s.proxy.Drain.Abort()

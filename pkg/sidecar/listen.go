@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"syscall"
 )
 
@@ -14,10 +15,37 @@ type control = func(network, address string, c syscall.RawConn) error
 //
 // Multipath TCP, which package net would listen for, is off: nobody speaks it to a pod,
 // and its sockets cost the kernel more, at start and for each connection.
+//
+// If host is empty, the socket accepts IPv6 and IPv4. Package net uses IPv4 only if there is no
+// 127.0.0.1 (see the function favoriteAddrFamily of the package), which is the family that an
+// IPv6-only pod does not have.
 func listenTCP(ctx context.Context, address string, set control) (net.Listener, error) {
 	how := net.ListenConfig{Control: set}
 	how.SetMultipathTCP(false)
+	if strings.HasPrefix(address, ":") {
+		both := how
+		both.Control = acceptBoth(set)
+		ln, err := both.Listen(ctx, "tcp6", address)
+		if err == nil || isConfigError(err) {
+			return ln, err
+		}
+	}
 	return how.Listen(ctx, "tcp", address)
+}
+
+// acceptBoth returns a control that makes an IPv6 socket accept IPv4 and that then calls set, if
+// set is not nil.
+func acceptBoth(set control) control {
+	return func(network, address string, c syscall.RawConn) error {
+		var option error
+		err := c.Control(func(fd uintptr) {
+			option = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0)
+		})
+		if err = errors.Join(err, option); err != nil || set == nil {
+			return err
+		}
+		return set(network, address, c)
+	}
 }
 
 // smallBuffers bounds what the kernel keeps for the connections of a listener, which it

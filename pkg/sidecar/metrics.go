@@ -3,10 +3,8 @@ package sidecar
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -43,7 +41,9 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			Ready:        s.readyReason,
 			Draining:     s.proxy.Drain.Draining,
 			CertExpiry:   s.pair.NotAfter,
+			Memory:       s.budget.Usage,
 			Bounds:       s.bounds,
+			Connections:  s.connectionGauges,
 		},
 	}
 	if s.telemetry.log != nil {
@@ -95,8 +95,8 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
 	defer cancel()
-	ln, err := listenTCP(ctx, net.JoinHostPort(t.MetricsHost.V, s.config.MetricsPort.String()), smallBuffers)
-	if err != nil && t.MetricsHost.V != "" && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EACCES) { // those are the port's
+	ln, err := s.listen(ctx, net.JoinHostPort(t.MetricsHost.V, s.config.MetricsPort.String()), smallBuffers)
+	if err != nil && t.MetricsHost.V != "" && !isConfigError(err) {
 		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("%s: %w", s.config.MetricsHost.Name(), err)))
 		return nil, nil
 	}
@@ -111,7 +111,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 			CurvePreferences: t.MetricsTLS.Curves.V,
 			NextProtos:       []string{"http/1.1"}, // scrapers need no streams, and each would have to be bounded
 		}),
-		Max:    smallHandshakes,
+		Max:    s.files.handshakes,
 		Bytes:  smallShake,
 		Time:   min(s.config.HeaderTimeout.V, smallRequest),
 		Bounds: s.bounds,

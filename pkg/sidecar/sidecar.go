@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -29,6 +30,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -67,6 +70,11 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 	bounds  *bound.Recorder // of bounds on the behavior of peers
+	budget  *memory.Budget  // of requests
+
+	files     descriptors
+	clients   *connlimit.Limit
+	shortages *shortages
 
 	webSockets goaway.Set // that are open
 
@@ -96,6 +104,7 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	limitThreads(cgroup)
 	s := &sidecar{process: p, config: c, log: p.Log, ending: make(chan struct{}), failed: make(chan error, 1)}
 	s.bounds = bound.NewRecorder()
+	s.divideFiles()
 	listeners, err := s.bind()
 	if err != nil {
 		return err
@@ -125,11 +134,11 @@ func Run(ctx context.Context, c *config.Config, p Process) (err error) {
 	return errors.Join(err, s.stop())
 }
 
-// listeners are the ports that are served from the start on.
+// listeners are the ports that are served from the start on. Only main is never nil.
 type listeners struct {
 	main, admin, autoscaler, status net.Listener
-	metrics                         net.Listener // nil: off
-	tls                             net.Listener // nil: no certificate yet
+	metrics                         net.Listener
+	tls                             net.Listener
 }
 
 func (l *listeners) close() {
@@ -146,36 +155,68 @@ func (s *sidecar) bind() (*listeners, error) {
 	c := s.config
 	var l listeners
 	var wrong []error
-	listen := func(set control, host string, port *config.Port) net.Listener {
-		ln, err := listenTCP(context.Background(), net.JoinHostPort(host, port.String()), set)
+	traffic := func(port *config.Port) net.Listener {
+		ln, err := s.listenFirst(port, nil, "")
 		if err != nil {
 			wrong = append(wrong, notServed(port, err))
-			return nil
 		}
 		return ln
 	}
-	l.main = listen(nil, "", &c.Port)
-	l.admin = listen(smallBuffers, "", &c.AdminPort)
-	l.autoscaler = listen(smallBuffers, "", &c.AutoscalerPort)
-	statusHost := "127.0.0.1"
-	if c.Profiling.V {
-		statusHost = "" // the profiler alone is served to others
+	small := func(port *config.Port, ln net.Listener, err error) net.Listener {
+		switch {
+		case err == nil:
+		case isConfigError(err):
+			wrong = append(wrong, notServed(port, err))
+		default: // requests can be served without this port
+			s.log.Warn("port is not served", zap.Error(notServed(port, err)))
+		}
+		return ln
 	}
-	l.status = listen(smallBuffers, statusHost, &c.StatusPort)
-	var err error
-	if l.metrics, err = s.listenMetrics(); err != nil {
-		wrong = append(wrong, notServed(&c.MetricsPort, err))
-	}
+	l.main = traffic(&c.Port)
+	ln, err := s.listenFirst(&c.AdminPort, smallBuffers, "")
+	l.admin = small(&c.AdminPort, ln, err)
+	ln, err = s.listenFirst(&c.AutoscalerPort, smallBuffers, "")
+	l.autoscaler = small(&c.AutoscalerPort, ln, err)
+	ln, err = s.listenFirst(&c.StatusPort, smallBuffers, s.statusHosts()...)
+	l.status = small(&c.StatusPort, ln, err)
+	ln, err = s.listenMetrics()
+	l.metrics = small(&c.MetricsPort, ln, err)
 	if s.pair, err = s.openCertificates(); err != nil {
 		wrong = append(wrong, err)
 	} else if !s.pair.NotAfter().IsZero() {
-		l.tls = listen(nil, "", &c.TLSPort)
+		l.tls = traffic(&c.TLSPort)
 	}
 	if len(wrong) > 0 {
 		l.close()
 		return nil, errors.Join(wrong...)
 	}
 	return &l, nil
+}
+
+// statusHosts returns the hosts of the status page, in the order in which they are tried.
+func (s *sidecar) statusHosts() []string {
+	if s.config.Profiling.V {
+		return []string{""} // the profiler is served to other hosts
+	}
+	return []string{loopback.IPv4, loopback.IPv6}
+}
+
+// listenFirst listens on the first of the hosts whose address exists. On an error, the listener is
+// nil.
+func (s *sidecar) listenFirst(port *config.Port, set control, hosts ...string) (ln net.Listener, err error) {
+	for _, host := range hosts {
+		ln, err = s.listen(context.Background(), net.JoinHostPort(host, port.String()), set)
+		if err == nil || !loopback.Missing(err) {
+			break
+		}
+	}
+	return ln, err
+}
+
+// isConfigError reports whether a port cannot be served because of the configuration
+// (docs/promises.md 3.9): it is in use, or the process lacks the permission.
+func isConfigError(err error) bool {
+	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)
 }
 
 // notServed names the setting of a port that cannot be had.
@@ -198,7 +239,9 @@ func (s *sidecar) build() (err error) {
 	s.app = upstream.New(upstream.Settings{
 		Port:         c.UserPort.V,
 		MaxIdle:      c.Concurrency.V,
+		MaxConns:     s.files.app,
 		ConnectRetry: c.ConnectRetry.V,
+		OnFull:       s.shortages.requestsWait,
 
 		H2C:            c.Port.V == knativeH2Port,
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
@@ -229,6 +272,7 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
+	s.budget = newBudget(s.bounds)
 	s.buildEngines()
 	s.board = status.New(s.statusSources())
 	s.tell()
@@ -245,17 +289,18 @@ const knativeH2Port = 8013
 func (s *sidecar) buildEngines() {
 	c := s.config
 	s.appH2 = h2client.New(h2client.Settings{
-		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
+		Dial: s.app.Dial, Unsettled: s.app.Forget, MaxConns: s.files.appH2, MaxHeaderBytes: c.MaxHeaderBytes.V, Bounds: s.bounds,
 	})
 	settings := forward.Settings{
 		MaxHeaderBytes: c.MaxHeaderBytes.V,
 		MaxBodyBytes:   c.MaxBodyBytes.V,
-		Connections:    connlimit.New(c.MaxConnections.V, s.bounds),
+		Connections:    s.clients,
 		HeaderTimeout:  c.HeaderTimeout.V,
 		SendTimeout:    c.SendTimeout.V,
 		FullDuplex:     c.FullDuplex.V,
 		ServerTiming:   c.ServerTiming.V,
-		AppHost:        net.JoinHostPort("127.0.0.1", strconv.Itoa(c.UserPort.V)),
+		AppHost:        net.JoinHostPort(loopback.IPv4, strconv.Itoa(c.UserPort.V)),
+		Memory:         s.budget,
 		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,
 	}
@@ -288,8 +333,12 @@ func (s *sidecar) statusSources() status.Sources {
 		Readiness: s.prober.State,
 		Ask:       s.prober.Ready,
 		Load:      s.load,
+		Slots:     s.slots,
 		Drain:     s.drainState,
+		Memory:    s.budget.Usage,
 		Bounds:    s.bounds,
+
+		Connections: s.connections,
 	}
 }
 
@@ -299,9 +348,10 @@ func newLimit(c *config.Config) *queue.Limit {
 		return queue.NewLimit(c.Concurrency.V, c.QueueDepth.V)
 	}
 	return queue.NewAdaptiveLimit(adapt.Settings{
-		Min:  c.ConcurrencyMin.V,
-		Max:  c.Concurrency.V,
-		Seed: rand.Uint64(), // so that the pods of a workload do not measure in step
+		Min:   c.ConcurrencyMin.V,
+		Max:   c.Concurrency.V,
+		Start: c.ConcurrencyStart.V,
+		Seed:  rand.Uint64(), // so that the pods of a workload do not measure in step
 	}, c.QueueDepth.V)
 }
 
@@ -312,6 +362,12 @@ func (s *sidecar) limit() (running, waiting int) {
 		return state.Limit, s.config.QueueDepth.V
 	}
 	return s.config.Concurrency.V, s.config.QueueDepth.V
+}
+
+// slots returns the requests that hold a slot, and the number of slots of disconnected
+// clients.
+func (s *sidecar) slots() (holders []queue.Holder, held int) {
+	return s.proxy.Holders(), s.proxy.Limit.Held()
 }
 
 // load returns how many requests are with the user container and how many wait.
@@ -341,6 +397,7 @@ func (s *sidecar) serve(ctx context.Context, l *listeners) {
 	s.telemetry.metrics.Listening(time.Now())
 	s.startServer(l.status, s.board.Handler(s.process.Level, c.Profiling.V))
 	s.start(func() error { return s.board.Run(ctx) })
+	s.start(func() error { return s.logLimit(ctx) })
 	s.start(func() error { return s.bounds.Run(ctx, s.logBound) })
 	s.start(func() error { return s.pair.Run(ctx) })
 	if s.metricsPair != nil {
@@ -385,8 +442,11 @@ const (
 	smallIdle        = 3 * time.Minute  // longer than scrapers wait
 )
 
-// startServer serves a small port.
+// startServer serves a small port. If ln is nil, the port is not served.
 func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
+	if ln == nil {
+		return
+	}
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: min(s.config.HeaderTimeout.V, smallRequest),
@@ -396,7 +456,7 @@ func (s *sidecar) startServer(ln net.Listener, h http.Handler) {
 		MaxHeaderBytes:    smallHead,
 		ErrorLog:          zap.NewStdLog(s.log),
 	}
-	limit := portlimit.Bound(server, portlimit.Limits{Connections: smallConnections, HeadBytes: smallHeads, Bounds: s.bounds})
+	limit := portlimit.Bound(server, portlimit.Limits{Connections: s.files.small, HeadBytes: smallHeads, Bounds: s.bounds})
 	s.servers = append(s.servers, server)
 	s.start(func() error {
 		if err := server.Serve(limit.Listener(ln)); !errors.Is(err, http.ErrServerClosed) {

@@ -45,8 +45,15 @@ func (s *sidecar) tell() {
 // observe is called for every request that has ended.
 func (s *sidecar) observe(o *queue.Observation) {
 	s.board.Observe(o)
-	if o.Reason == queue.AppGarbage && s.board.FirstNotHTTP(o) {
-		s.log.Error(status.NotHTTP, zap.Int("port", s.config.UserPort.V), zap.String("hint", "databases and TLS servers need no queue-proxy; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
+	if o.Reason == queue.Local {
+		s.shortages.lackedResources("connection to the user container", o.Err)
+	}
+	if problem := s.board.FirstProblem(o); problem != "" {
+		hint := map[string]string{
+			status.NotHTTP:      "databases and TLS servers need no queue-proxy",
+			status.NotListening: "the user container must listen on 127.0.0.1, [::1] or all addresses",
+		}[problem]
+		s.log.Error(problem, zap.Int("port", s.config.UserPort.V), zap.String("hint", hint+"; "+s.config.UserPort.Name()+" names the port"), zap.NamedError("error", o.Err))
 	}
 	s.telemetry.metrics.Observe(o)
 	if s.telemetry.log != nil {

@@ -62,7 +62,7 @@ func (s *sidecar) serveTLS(ctx context.Context, ln net.Listener) error {
 		case <-s.pair.First():
 		}
 		var err error
-		if ln, err = listenTCP(ctx, ":"+s.config.TLSPort.String(), nil); err != nil {
+		if ln, err = s.listen(ctx, ":"+s.config.TLSPort.String(), nil); err != nil {
 			// Plain requests are still served: a certificate that comes late must not
 			// take them down.
 			s.log.Error("TLS is not served", zap.Error(fmt.Errorf("%s: %w", s.config.TLSPort.Name(), err)))

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // adaptive is what an adaptive limit has decided.
@@ -15,21 +16,15 @@ type adaptive struct {
 	Reason adapt.Reason `json:"reason"`
 }
 
-// Advice returns which limit would have been right: the one that an adaptive limit has
-// found, or else what the requests of late say.
+// Advice returns the limit that an adaptive limit has settled on, or the data that is missing.
 func (b *Board) Advice() adapt.Advice {
-	a := b.curve.Advice()
-	state, ok := b.sources.Adaptive()
-	if !ok || !state.Found {
-		return a
-	}
-	a.Limit, a.Sure = state.Base, adapt.High
-	a.Reason = "the adaptive limit has tried more and less, and both are worse"
+	a := adapt.Advise(b.sources.Adaptive())
+	a.Seen = b.curve.Seen()
 	return a
 }
 
 // WhyLimit asks the sidecar whose status page is at address (host:port) which limit on
-// concurrency is in force, and which would have been right. The answer is written to w,
+// concurrency is in force, and which limit it has settled on. The answer is written to w,
 // as text for people or as JSON.
 func WhyLimit(ctx context.Context, address string, asJSON bool, w io.Writer) error {
 	s, err := get(ctx, address, path)
@@ -37,7 +32,7 @@ func WhyLimit(ctx context.Context, address string, asJSON bool, w io.Writer) err
 		return err
 	}
 	if asJSON {
-		return writeJSON(w, struct {
+		return printable.JSON(w, struct {
 			Limit    int          `json:"limit"`
 			Depth    int          `json:"depth"`
 			Running  int          `json:"running"`
@@ -46,7 +41,7 @@ func WhyLimit(ctx context.Context, address string, asJSON bool, w io.Writer) err
 			Advice   adapt.Advice `json:"advice"`
 		}{s.Limit, s.Depth, s.Running, s.Waiting, s.Adaptive, s.Advice})
 	}
-	_, err = io.WriteString(w, s.limitText())
+	_, err = io.WriteString(w, printable.Lines(s.limitText()))
 	return err
 }
 
@@ -62,9 +57,9 @@ func (s *snapshot) limitText() string {
 		b.WriteString("limit in force: none\n")
 	}
 	if s.Advice.Limit > 0 {
-		fmt.Fprintf(&b, "would have been right: %d, sure: %s\n", s.Advice.Limit, s.Advice.Sure)
+		fmt.Fprintf(&b, "settled limit: %d\n", s.Advice.Limit)
 	} else {
-		b.WriteString("would have been right: it cannot be told\n")
+		b.WriteString("settled limit: unknown\n")
 	}
 	fmt.Fprintf(&b, "  %s\n", s.Advice.Reason)
 	if seen := fewer(s.Advice); len(seen) > 0 {

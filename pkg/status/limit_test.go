@@ -37,13 +37,13 @@ func askLimit(t *testing.T, b *Board, asJSON bool) string {
 	return out.String()
 }
 
-func TestTheRightLimitIsToldWithTheReason(t *testing.T) {
+func TestFixedLimitHasNoAdvice(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	harness.Equal(t, askLimit(t, b, false), "limit in force: 2\nwould have been right: it cannot be told\n  too few requests were seen\n", "at first")
+	harness.Equal(t, askLimit(t, b, false), "limit in force: 2\nsettled limit: unknown\n  the limit is fixed, so that no other limit was tried\n", "at first")
 	observeWorkers(b, func(*queue.Observation) {})
 	got := askLimit(t, b, false)
 	for _, want := range []string{
-		"would have been right: 8, sure: high\n  at 8 in flight throughput stopped growing\n",
+		"settled limit: unknown\n",
 		"          1        600     10.0 ms     100.0/s\n",
 		"          8        600     10.0 ms     800.0/s\n",
 		"         16        600     20.0 ms     800.0/s\n",
@@ -52,8 +52,8 @@ func TestTheRightLimitIsToldWithTheReason(t *testing.T) {
 	}
 	var answer struct{ Advice adapt.Advice }
 	harness.NoError(t, json.Unmarshal([]byte(askLimit(t, b, true)), &answer))
-	if got := answer.Advice; got.Limit != 8 || got.Sure != adapt.High || len(got.Seen) != 16 {
-		t.Errorf("got %+v, want 8, sure: high, and 16 places", got)
+	if got := answer.Advice; got.Limit != 0 || got.Reason == "" || len(got.Seen) != 16 {
+		t.Errorf("got %+v, want no limit, and 16 places", got)
 	}
 }
 
@@ -72,23 +72,31 @@ func TestWhatSaysNothingOfTheAppIsNoPartOfTheAdvice(t *testing.T) {
 	}
 }
 
-func TestTheAdviceOfAnAdaptiveLimitIsWhatItHasFound(t *testing.T) {
+func TestAdviceIsSettledLimit(t *testing.T) {
 	b := board(probe.State{}, Drain{})
-	state := adapt.State{Limit: 9, Base: 8, Reason: adapt.Measuring}
+	state := adapt.State{Limit: 9, Base: 8, Reason: adapt.Measuring, Missing: "a comparison"}
 	b.sources.Adaptive = func() (adapt.State, bool) { return state, true }
-	harness.Equal(t, b.Advice().Limit, 0, "while it is searching")
-	state.Found = true
-	if got := b.Advice(); got.Limit != 8 || got.Sure != adapt.High {
-		t.Errorf("got %+v, want 8, sure: high", got)
-	}
-	state.Reason = adapt.AppTime // a word for programs, and words for people
+	harness.Contains(t, askLimit(t, b, false), "settled limit: unknown\n  a comparison\n")
+	state.Settled = 8
+	harness.Contains(t, askLimit(t, b, false), "settled limit: 8\n  a lower and a higher limit were tried, and both are worse\n")
+	state.Reason = adapt.NoAnswers // a word for programs, and words for people
 	for text, want := range map[string]string{
-		askLimit(t, b, false): "adaptive: app time rose\n",
-		b.text():              "; the limit is adaptive: app time rose\n",
-		askLimit(t, b, true):  `"reason": "app-time-rose"`,
+		askLimit(t, b, false): "adaptive: no answers\n",
+		b.text():              "; the limit is adaptive: no answers\n",
+		askLimit(t, b, true):  `"reason": "no-answers"`,
 	} {
 		harness.Contains(t, text, want)
 	}
+}
+
+func TestWhyListsRequestsWithSlots(t *testing.T) {
+	b := board(probe.State{}, Drain{})
+	b.sources.Adaptive = func() (adapt.State, bool) { return adapt.State{}, true }
+	b.sources.Load = func() (int, int) { return 5, 0 }
+	b.sources.Slots = func() ([]queue.Holder, int) {
+		return []queue.Holder{{Method: "GET", Path: "/poll", Phase: "waiting", Since: time.Now().Add(time.Hour), Counted: "long"}}, 1
+	}
+	harness.Contains(t, b.text(), "\n  GET /poll: waiting for 0s, long\n  3 more requests\n  1 slots of disconnected clients, whose requests the application still processes\n")
 }
 
 // text is what `queue-proxy why` prints.

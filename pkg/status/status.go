@@ -7,10 +7,12 @@ package status
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
@@ -47,8 +49,12 @@ type Sources struct {
 	Readiness func() probe.State
 	Ask       func(context.Context) error // asks the user container now; the answer is in Readiness
 	Load      func() (running, waiting int)
+	Slots     func() (holders []queue.Holder, held int) // requests that hold a slot, and slots whose clients have disconnected
 	Drain     func() Drain
-	Bounds    *bound.Recorder // of bounds on the behavior of peers; nil: there are no events
+	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit 0: there is no budget
+	Bounds    *bound.Recorder            // of bounds on the behavior of peers; nil: there are no events
+
+	Connections func() Connections
 }
 
 // Setting is one setting in force. A secret one has its value hidden already.
@@ -99,38 +105,58 @@ type failure struct {
 
 // snapshot is all that the page shows.
 type snapshot struct {
-	Now       time.Time    `json:"now"`
-	Version   string       `json:"version"`
-	Pod       string       `json:"pod"`
-	Namespace string       `json:"namespace"`
-	Started   time.Time    `json:"started"`
-	Ready     bool         `json:"ready"` // and not draining
-	Reason    string       `json:"reason,omitempty"`
-	Problem   string       `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
-	Readiness probe.State  `json:"readiness"`
-	Drain     Drain        `json:"drain"`
-	Running   int          `json:"running"`
-	Waiting   int          `json:"waiting"`
-	Limit     int          `json:"limit"`
-	Depth     int          `json:"depth"`
-	Adaptive  *adaptive    `json:"adaptive,omitempty"` // absent: the limit is fixed
-	Advice    adapt.Advice `json:"advice"`
-	Interval  float64      `json:"intervalSeconds"`
-	Totals    totals       `json:"totals"`
-	History   []sample     `json:"history"`  // the oldest first
-	Failures  []failure    `json:"failures"` // the newest first: the last ones, and the last of each reason
-	Bounds    []boundState `json:"bounds"`   // bounds with events, sorted by the count of the last hour
-	Settings  []Setting    `json:"settings"`
-	Warnings  []string     `json:"warnings"`
+	Now       time.Time      `json:"now"`
+	Version   string         `json:"version"`
+	Pod       string         `json:"pod"`
+	Namespace string         `json:"namespace"`
+	Started   time.Time      `json:"started"`
+	Ready     bool           `json:"ready"` // and not draining
+	Reason    string         `json:"reason,omitempty"`
+	Problem   string         `json:"problem,omitempty"` // of a pod that is ready, and serves nobody
+	Readiness probe.State    `json:"readiness"`
+	Drain     Drain          `json:"drain"`
+	Running   int            `json:"running"`
+	Waiting   int            `json:"waiting"`
+	Slots     []queue.Holder `json:"slots"` // the oldest requests that hold a slot
+	Held      int            `json:"held"`  // slots whose clients have disconnected
+	Limit     int            `json:"limit"`
+	Depth     int            `json:"depth"`
+	Memory    *memoryState   `json:"memory,omitempty"`   // absent: there is no budget
+	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent: the limit is fixed
+	Advice    adapt.Advice   `json:"advice"`
+	Interval  float64        `json:"intervalSeconds"`
+	Totals    totals         `json:"totals"`
+	History   []sample       `json:"history"`  // the oldest first
+	Failures  []failure      `json:"failures"` // the newest first: the last ones, and the last of each reason
+	Bounds    []boundState   `json:"bounds"`   // bounds with events, sorted by the count of the last hour
+	Settings  []Setting      `json:"settings"`
+	Warnings  []string       `json:"warnings"`
+
+	Connections Connections `json:"connections"`
+}
+
+// memoryState is the memory of requests that are being read or wait.
+type memoryState struct {
+	Used  int64 `json:"used"`  // bytes
+	Limit int64 `json:"limit"` // bytes of the budget
 }
 
 // totals are the requests since the start by reason, "ok" among them. What never
 // happened is absent.
 type totals map[string]uint64
 
-// NotHTTP says why nobody is served: a port that is open and speaks something else passes a
-// TCP probe, so its pod is ready.
-const NotHTTP = "the user container does not speak HTTP"
+// The problems of a pod that is ready although all requests fail.
+const (
+	// NotHTTP is the problem of a port that passes a TCP probe and does not support HTTP.
+	NotHTTP = "the user container does not speak HTTP"
+
+	// NotListening is the problem of a probe that passes at another address or port, although
+	// connections to localhost are refused.
+	NotListening = "the user container does not listen on localhost, where requests are sent"
+)
+
+// problems lists all problems.
+var problems = [...]string{NotHTTP, NotListening}
 
 // Board keeps what the page shows. Its methods may be called concurrently.
 type Board struct {
@@ -139,7 +165,8 @@ type Board struct {
 	took    histogram                       // by the app
 	queued  histogram                       // before that
 	curve   adapt.Curve                     // the same by how many were in flight
-	noHTTP  atomic.Bool                     // the first answer of the app was none of HTTP, and it was logged
+	refused atomic.Bool                     // a connection to the app was refused
+	logged  [len(problems)]atomic.Bool      // problems that FirstProblem has returned
 
 	mu       sync.Mutex // protects what follows
 	history  [samples]sample
@@ -161,6 +188,9 @@ func (b *Board) Observe(o *queue.Observation) {
 		return
 	}
 	b.ended[o.Reason].Add(1)
+	if o.Reason == queue.AppUnreachable && errors.Is(o.Err, syscall.ECONNREFUSED) {
+		b.refused.Store(true)
+	}
 	if o.Begun && !o.Slot.IsZero() && !o.Upgraded {
 		b.took.add(o.End.Sub(o.Slot))
 		b.queued.add(o.Queued())
@@ -173,15 +203,31 @@ func (b *Board) Observe(o *queue.Observation) {
 	}
 }
 
-// FirstNotHTTP reports whether a request that has been observed is the one by which we see that
-// the user container does not speak HTTP: the first of all that were answered, and not in HTTP.
-func (b *Board) FirstNotHTTP(o *queue.Observation) bool {
-	return o.Reason == queue.AppGarbage && !o.Excluded && b.totals().notHTTP() && b.noHTTP.CompareAndSwap(false, true)
+// FirstProblem returns the problem of the pod, or "" if there is none or if it was returned before. It
+// must be called after Observe.
+func (b *Board) FirstProblem(o *queue.Observation) string {
+	if o.Excluded || o.Reason != queue.AppGarbage && o.Reason != queue.AppUnreachable {
+		return ""
+	}
+	readiness := b.sources.Readiness()
+	problem := b.problem(b.totals(), readiness.Ready())
+	if i := slices.Index(problems[:], problem); i < 0 || !b.logged[i].CompareAndSwap(false, true) {
+		return ""
+	}
+	return problem
 }
 
-// notHTTP reports whether the user container has answered, and never in HTTP.
-func (t totals) notHTTP() bool {
-	return t[queue.AppGarbage.String()] > 0 && t[queue.OK.String()] == 0
+// problem returns the problem of a pod, or "". A request that succeeded excludes all problems.
+func (b *Board) problem(t totals, ready bool) string {
+	switch {
+	case t[queue.OK.String()] > 0:
+		return ""
+	case t[queue.AppGarbage.String()] > 0:
+		return NotHTTP
+	case ready && b.refused.Load():
+		return NotListening
+	}
+	return ""
 }
 
 // note keeps a failure.
@@ -306,15 +352,20 @@ func (b *Board) snapshot() snapshot {
 		Bounds:    boundStates(s.Bounds.States(time.Now())),
 		Settings:  s.Settings(),
 		Warnings:  s.Warnings,
+
+		Connections: s.Connections(),
 	}
-	if snap.Totals.notHTTP() {
-		snap.Problem = NotHTTP
-	}
+	snap.Connections.Problems = snap.Connections.problems(snap.Now)
+	snap.Problem = b.problem(snap.Totals, readiness.Ready())
 	if drain.Draining {
 		snap.Reason = "draining: the pod is ending"
 	}
 	snap.Running, snap.Waiting = s.Load()
+	snap.Slots, snap.Held = s.Slots()
 	snap.Limit, snap.Depth = s.Limit()
+	if used, limit := s.Memory(); limit > 0 {
+		snap.Memory = &memoryState{Used: used, Limit: limit}
+	}
 	if state, ok := s.Adaptive(); ok {
 		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason}
 	}

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,7 +30,11 @@ func board(readiness probe.State, drain Drain) *Board {
 		Readiness: func() probe.State { return readiness },
 		Ask:       func(context.Context) error { return nil },
 		Load:      func() (int, int) { return 2, 3 },
+		Slots:     func() ([]queue.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
+		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
+
+		Connections: func() Connections { return Connections{} },
 	})
 }
 
@@ -316,7 +322,7 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 		ready bool
 		want  []string
 	}{
-		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)"}},
+		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
 		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: &deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is ending; 4 in flight, what is left is cut in 20s"}},
@@ -351,10 +357,10 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	harness.Equal(t, b.snapshot().Problem, "", "before any request")
 	reset, garbage := observation(queue.AppReset, time.Second), observation(queue.AppGarbage, time.Second)
 	b.Observe(reset)
-	harness.Equal(t, b.FirstNotHTTP(reset), false, "of a connection that broke off")
+	harness.Equal(t, b.FirstProblem(reset), "", "of a connection that broke off")
 	for i := range 3 {
 		b.Observe(garbage)
-		harness.Equal(t, b.FirstNotHTTP(garbage), i == 0, "request", i)
+		harness.Equal(t, b.FirstProblem(garbage), map[bool]string{true: NotHTTP}[i == 0], "request", i)
 	}
 	s := b.snapshot()
 	harness.Equal(t, s.Problem, NotHTTP)
@@ -364,5 +370,30 @@ func TestAnAppWhoseAnswersWereNeverHTTPIsAProblem(t *testing.T) {
 	fresh := board(probe.State{Phase: probe.Ready}, Drain{})
 	fresh.Observe(observation(queue.OK, time.Second))
 	fresh.Observe(garbage)
-	harness.Equal(t, fresh.FirstNotHTTP(garbage), false, "of an app that has answered in HTTP")
+	harness.Equal(t, fresh.FirstProblem(garbage), "", "of an app that has answered in HTTP")
+}
+
+func TestRefusedConnectionsOfReadyPodAreProblem(t *testing.T) {
+	refused := observation(queue.AppUnreachable, time.Second)
+	refused.Err = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+	for name, c := range map[string]struct {
+		phase  probe.Phase
+		before *queue.Observation
+		want   string
+	}{
+		"ready":             {probe.Ready, nil, NotListening},
+		"not ready":         {probe.Failing, nil, ""},
+		"a served request":  {probe.Ready, observation(queue.OK, time.Second), ""},
+		"another TCP error": {probe.Ready, observation(queue.AppUnreachable, time.Second), NotListening},
+	} {
+		b := board(probe.State{Phase: c.phase}, Drain{})
+		if c.before != nil {
+			b.Observe(c.before)
+			harness.Equal(t, b.FirstProblem(c.before), "", name)
+		}
+		b.Observe(refused)
+		harness.Equal(t, b.FirstProblem(refused), c.want, name)
+		harness.Equal(t, b.FirstProblem(refused), "", name, "the second request")
+		harness.Equal(t, b.snapshot().Problem, c.want, name)
+	}
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
@@ -31,7 +33,7 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 		return false, err
 	}
 	if asJSON {
-		return s.Ready, writeJSON(w, struct {
+		return s.Ready, printable.JSON(w, struct {
 			Pod       string `json:"pod"`
 			Namespace string `json:"namespace"`
 			Ready     bool   `json:"ready"`
@@ -43,18 +45,15 @@ func Why(ctx context.Context, address string, asJSON bool, w io.Writer) (ready b
 			Waiting   int    `json:"waiting"`
 			Totals    totals `json:"totals"`
 
-			Bounds []boundState `json:"bounds,omitempty"`
-		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Bounds})
+			Slots       []queue.Holder `json:"slots"`
+			Held        int            `json:"held"`
+			Bounds      []boundState   `json:"bounds,omitempty"`
+			Connections Connections    `json:"connections"`
+			Warnings    []string       `json:"warnings,omitempty"`
+		}{s.Pod, s.Namespace, s.Ready, s.Reason, s.Problem, s.Readiness, s.Drain, s.Running, s.Waiting, s.Totals, s.Slots, s.Held, s.Bounds, s.Connections, s.Warnings})
 	}
-	_, err = io.WriteString(w, s.text())
+	_, err = io.WriteString(w, printable.Lines(s.text()))
 	return s.Ready, err
-}
-
-// writeJSON writes an answer for programs.
-func writeJSON(w io.Writer, answer any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	return out.Encode(answer)
 }
 
 // get asks for what the status page shows.
@@ -64,7 +63,7 @@ func get(ctx context.Context, address, page string) (s snapshot, err error) {
 		return s, err
 	}
 	client := http.Client{
-		Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
+		Transport:     &http.Transport{DialContext: loopback.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: maxHead},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(r)
@@ -100,6 +99,10 @@ func (s *snapshot) text() string {
 	if s.Problem != "" {
 		fmt.Fprintf(&b, "problem: %s\n", s.Problem)
 	}
+	for _, w := range s.Warnings {
+		fmt.Fprintf(&b, "warning: %s\n", w)
+	}
+	b.WriteString(s.connectionsText())
 	b.WriteString(s.boundsText())
 	for _, p := range s.Readiness.Probes {
 		fmt.Fprintf(&b, "  probe %d  %s %s: %s", p.Index, p.Kind, p.Target, p.Phase)
@@ -124,6 +127,10 @@ func (s *snapshot) text() string {
 	if s.Adaptive != nil {
 		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.Reason.Words())
 	}
+	b.WriteString(s.slotsText())
+	if m := s.Memory; m != nil {
+		fmt.Fprintf(&b, "\nmemory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit))
+	}
 	requests, failed := s.Totals.sum()
 	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
 	if s.Pod != "" {
@@ -132,6 +139,27 @@ func (s *snapshot) text() string {
 			fmt.Fprintf(&b, ", namespace %s", s.Namespace)
 		}
 		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// megabytes formats a number of bytes.
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// slotsText lists the requests that hold a slot, the oldest first.
+func (s *snapshot) slotsText() string {
+	var b strings.Builder
+	for _, h := range s.Slots {
+		fmt.Fprintf(&b, "\n  %s %s: %s for %v", h.Method, h.Path, h.Phase, max(s.Now.Sub(h.Since), 0).Round(time.Millisecond))
+		if s.Adaptive != nil {
+			fmt.Fprintf(&b, ", %s", h.Counted)
+		}
+	}
+	if more := s.Running - len(s.Slots) - s.Held; more > 0 && len(s.Slots) > 0 {
+		fmt.Fprintf(&b, "\n  %d more requests", more)
+	}
+	if s.Held > 0 {
+		fmt.Fprintf(&b, "\n  %d slots of disconnected clients, whose requests the application still processes", s.Held)
 	}
 	return b.String()
 }

@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 )
 
 // An answer without end, and one that leads elsewhere, end `queue-proxy why` with an
@@ -49,6 +51,23 @@ func TestWhyTakesABoundedAnswer(t *testing.T) {
 		}
 		if got := after.TotalAlloc - before.TotalAlloc; got > most {
 			t.Errorf("%s: got %d KiB of garbage, want %d at most", name, got>>10, most>>10)
+		}
+	}
+}
+
+// Before the sidecar starts, the user container can listen on the port of the status page.
+func TestWhyHasNoHiddenCharacters(t *testing.T) {
+	const answer = `{"ready":false,"reason":"a\u001b[2J\u009b31m\u202eb","problem":"c\u200b\r\nd"}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))
+	defer server.Close()
+	for _, asJSON := range []bool{false, true} {
+		var out bytes.Buffer
+		if _, err := Why(t.Context(), server.Listener.Addr().String(), asJSON, &out); err != nil {
+			t.Fatal(err)
+		}
+		hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+		if got := out.String(); strings.ContainsFunc(got, hidden) || !strings.Contains(got, "31m") {
+			t.Errorf("JSON %t: got %q, want the reason without hidden characters", asJSON, got)
 		}
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A column is one of the table.
@@ -129,7 +130,7 @@ func newTable(rows []Row, namespaces bool, now time.Time) *table {
 	}
 	add(func(c column) string { return c.title })
 	for _, r := range rows {
-		add(func(c column) string { return printable(c.cell(r, now)) })
+		add(func(c column) string { return printable.Text(c.cell(r, now)) })
 	}
 	return t
 }
@@ -203,16 +204,6 @@ func cutMiddle(s string, width int) string {
 	return string(all[:head]) + ellipsis + string(all[len(all)-tail:])
 }
 
-// printable is a text without what a terminal would take for a command: pods choose it.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, s)
-}
-
 // Text is the table as plain text, with every name in full.
 func Text(rows []Row, namespaces bool, now time.Time) string {
 	t := newTable(rows, namespaces, now)
@@ -256,7 +247,7 @@ func (s Screen) Lines(rows []Row) []string {
 	t.fit(s.Width)
 	lines := []string{s.head(rows), ""}
 	if s.Problem != "" {
-		lines[1] = s.paint(red, cutEnd(printable(s.Problem), s.Width))
+		lines[1] = s.paint(red, cutEnd(printable.Text(s.Problem), s.Width))
 	}
 	lines = append(lines, s.paint(bold, cutEnd(t.line(0), s.Width)))
 	room := max(0, s.Height-len(lines))
@@ -285,7 +276,7 @@ func (s Screen) head(rows []Row) string {
 			left += fmt.Sprintf(", %d %s", counts[state], strings.ReplaceAll(string(state), "-", " "))
 		}
 	}
-	left, right := printable(left), s.Keys+"   "+s.Now.Format(time.TimeOnly)
+	left, right := printable.Text(left), s.Keys+"   "+s.Now.Format(time.TimeOnly)
 	blanks := s.Width - length(left) - length(right)
 	if blanks < len(gap) {
 		return s.paint(bold, cutEnd(left, s.Width))

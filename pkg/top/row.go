@@ -2,10 +2,11 @@ package top
 
 import (
 	"cmp"
-	"encoding/json"
 	"io"
 	"slices"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/printable"
 )
 
 // A State is what a sidecar can be.
@@ -97,10 +98,7 @@ func WriteJSON(w io.Writer, rows []Row, at time.Time) error {
 	if rows == nil {
 		rows = []Row{}
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(struct {
+	return printable.JSON(w, struct {
 		At       time.Time `json:"at"`
 		Sidecars []Row     `json:"sidecars"`
 	}{at.UTC().Truncate(time.Millisecond), rows})

@@ -148,8 +148,8 @@ func (h *history) row(window time.Duration) Row {
 		r.P99 = quantile(percentile, oldest.Buckets, s.Buckets)
 	}
 	for reason, n := range s.Failures {
-		if n > 0 {
-			r.Failures[reason] = int(n)
+		if n := whole(&n); n != nil && *n > 0 {
+			r.Failures[reason] = *n
 		}
 	}
 	r.Rate, r.P99 = rounded(r.Rate), rounded(r.P99)
@@ -181,18 +181,25 @@ func (h *history) state(s *Sample) (_ State, why string) {
 	return NotReady, ""
 }
 
-// rounded is a number with six digits behind the point, which is microseconds. It is nil for
-// what JSON does not have: what a pod says may be anything.
+// maxNumber is the maximum absolute value of a number in a row. A larger number from a pod is not
+// shown, because it would fill the table, or its conversion would overflow.
+const maxNumber = math.MaxInt32
+
+// shown reports whether n is a number that a row can contain. It is false for NaN and infinities.
+func shown(n *float64) bool { return n != nil && math.Abs(*n) <= maxNumber }
+
+// rounded returns n with six decimal places, which are microseconds, or nil if n is not shown.
 func rounded(n *float64) *float64 {
-	if n == nil || math.IsNaN(*n) || math.IsInf(*n, 0) {
+	if !shown(n) {
 		return nil
 	}
 	r := math.Round(*n*1e6) / 1e6
 	return &r
 }
 
+// whole returns n as an integer, or nil if n is not shown.
 func whole(n *float64) *int {
-	if n == nil || math.Abs(*n) > math.MaxInt32 || math.IsNaN(*n) {
+	if !shown(n) {
 		return nil
 	}
 	i := int(math.Round(*n))

@@ -10,12 +10,15 @@ package upstream
 
 import (
 	"cmp"
+	"container/list"
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
@@ -27,6 +30,7 @@ import (
 type Settings struct {
 	Port         int           // 1..65535, on 127.0.0.1 and, when nothing listens there, on [::1]
 	MaxIdle      int           // connections kept for the next request; 0: defaultMaxIdle
+	MaxConns     int           // maximum number of open HTTP/1 connections; 0 means no limit
 	ConnectRetry time.Duration // how long a refused connection is tried again (promises.md 3.7)
 
 	// H2C reports whether the configuration declares HTTP/2 for the user container. The preface is
@@ -35,6 +39,10 @@ type Settings struct {
 
 	// MaxHeaderBytes is the maximum length in bytes of the head of a response; 0: maxHead.
 	MaxHeaderBytes int
+
+	// OnFull is called if a request waits because MaxConns is reached. It must not block. It may
+	// be nil.
+	OnFull func()
 
 	Bounds *bound.Recorder // records the bounds that the user container exceeds; nil: events are not recorded
 }
@@ -56,10 +64,13 @@ type App struct {
 	addresses [2]string
 	buffers   *socket.Buffers
 
-	mu     sync.Mutex
-	idle   []*conn // the most recently used one last
-	sweep  *time.Timer
-	closed bool
+	mu      sync.Mutex
+	idle    []*conn // the most recently used one last
+	sweep   *time.Timer
+	closed  bool
+	open    int       // slots in use
+	waiters list.List // of *waiter, the oldest first
+	full    time.Time // see ConnState.Full
 
 	speech speech
 
@@ -83,14 +94,15 @@ func New(s Settings) *App {
 // Close closes the idle connections; those in use are closed after their use.
 func (a *App) Close() {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.closed = true
-	for _, c := range a.idle {
-		c.close()
-	}
+	idle := a.idle
 	a.idle = nil
 	if a.sweep != nil {
 		a.sweep.Stop()
+	}
+	a.mu.Unlock()
+	for _, c := range idle {
+		c.close()
 	}
 }
 
@@ -124,11 +136,24 @@ func (a *App) put(c *conn, keepAlive time.Duration) {
 	}
 	c.park()
 	c.expires = time.Now().Add(life)
+	if !a.keep(c, life > 0) {
+		c.close()
+	}
+}
+
+// keep passes a connection to a waiter or adds it to the pool. It returns false if the connection
+// must be closed.
+func (a *App) keep(c *conn, usable bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || life <= 0 || len(a.idle) >= a.settings.MaxIdle {
-		c.close()
-		return
+	if a.closed || !usable {
+		return false
+	}
+	if a.passLocked(c) {
+		return true
+	}
+	if a.waiters.Len() > 0 || len(a.idle) >= a.settings.MaxIdle {
+		return false
 	}
 	a.idle = append(a.idle, c)
 	if a.sweep == nil {
@@ -136,6 +161,7 @@ func (a *App) put(c *conn, keepAlive time.Duration) {
 	} else if len(a.idle) == 1 {
 		a.sweep.Reset(idleTimeout)
 	}
+	return true
 }
 
 // headSilence is how long a connection is watched behind a response to HEAD that has
@@ -167,18 +193,22 @@ func (a *App) putWhenSilent(c *conn, keepAlive time.Duration) {
 
 // expire closes what has been idle for too long.
 func (a *App) expire() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	var expired []*conn
 	now := time.Now()
+	a.mu.Lock()
 	a.idle = slices.DeleteFunc(a.idle, func(c *conn) bool {
-		expired := !now.Before(c.expires)
-		if expired {
-			c.close()
+		if now.Before(c.expires) {
+			return false
 		}
-		return expired
+		expired = append(expired, c)
+		return true
 	})
 	if len(a.idle) > 0 {
 		a.sweep.Reset(idleTimeout / 2)
+	}
+	a.mu.Unlock()
+	for _, c := range expired {
+		c.close()
 	}
 }
 
@@ -200,8 +230,9 @@ func (a *App) dialAside(ctx context.Context) (c net.Conn, err error) {
 	return c, err
 }
 
-// Dial opens a connection to the user container: on IPv4, and when nothing
-// listens there on IPv6; both again and again until ConnectRetry has passed.
+// Dial opens a connection to the user container on IPv4, or on IPv6 if nothing listens on IPv4.
+// If the connection is refused or if the sidecar lacks a local resource, Dial repeats this until
+// ConnectRetry has passed.
 func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 	end := time.Now().Add(a.settings.ConnectRetry)
 	d := net.Dialer{Timeout: dialTimeout, KeepAlive: -1}
@@ -212,7 +243,7 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 			if err == nil {
 				return c, nil
 			}
-			if first == nil {
+			if first == nil || errors.Is(first, syscall.ENETUNREACH) { // there is no 127.0.0.1
 				first = err
 			}
 			if !refused(err) {
@@ -222,9 +253,13 @@ func (a *App) Dial(ctx context.Context) (net.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		a.speech.forget()
-		if !refused(first) || !time.Now().Add(dialAgain).Before(end) {
-			return nil, &forward.Error{Fault: forward.Unreachable, Err: first}
+		fault := forward.Local
+		if !isLocal(first) {
+			fault = forward.Unreachable
+			a.speech.forget()
+		}
+		if fault == forward.Unreachable && !refused(first) || !time.Now().Add(dialAgain).Before(end) {
+			return nil, &forward.Error{Fault: fault, Err: first}
 		}
 		select {
 		case <-ctx.Done():

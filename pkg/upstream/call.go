@@ -91,6 +91,17 @@ func (c *Call) Abort() {
 	}
 }
 
+// Buffered returns the number of bytes that are buffered for a response which is not read.
+// It is called by the goroutine that makes the call.
+func (c *Call) Buffered() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil {
+		return 0
+	}
+	return len(c.conn.buf)
+}
+
 // Do sends the request and returns its final response when the head has been
 // read. The request is sent a second time, on a fresh connection, only if the
 // connection was one that had been used before, not a byte of a response came,
@@ -122,10 +133,7 @@ func (c *Call) Do(a *App) (*Response, error) {
 
 // connect attaches a connection to the call.
 func (c *Call) connect(a *App, fresh bool) (*conn, error) {
-	var n *conn
-	if !fresh {
-		n = a.take()
-	}
+	n, reserved := a.tryGet(fresh)
 	if n == nil {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		defer cancel(nil)
@@ -135,14 +143,19 @@ func (c *Call) connect(a *App, fresh bool) (*conn, error) {
 			cancel(&forward.Error{Fault: forward.Aborted})
 		}
 		c.mu.Unlock()
-		nc, err := a.dialAside(ctx)
+		var err error
+		if !reserved {
+			n, err = a.await(ctx, fresh)
+		}
+		if n == nil && err == nil {
+			n, err = a.openConn(ctx)
+		}
 		c.mu.Lock()
 		c.cancel = nil
 		c.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		n = newConn(nc, a.buffers)
 	}
 	if !c.attach(n) {
 		n.close()

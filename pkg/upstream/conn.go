@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,6 +38,8 @@ type conn struct {
 	reused  bool            // it has served an exchange before
 	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
+
+	slot atomic.Pointer[App] // whose slot the connection has; nil if it has none
 
 	// Of the request that is being written.
 	room          *[]byte // from buffers; where head is
@@ -249,6 +252,9 @@ func (c *conn) park() {
 func (c *conn) close() {
 	c.Conn.Close()
 	c.park()
+	if a := c.slot.Swap(nil); a != nil {
+		a.release()
+	}
 }
 
 // alive peeks whether an idle connection is still open and silent. A FIN, a

@@ -3,6 +3,8 @@ package upstream
 import (
 	"errors"
 	"syscall"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
 )
 
 var (
@@ -22,4 +24,11 @@ func refused(err error) bool {
 		errors.Is(err, syscall.EADDRNOTAVAIL) ||
 		errors.Is(err, syscall.EAFNOSUPPORT) ||
 		errors.Is(err, syscall.ENETUNREACH)
+}
+
+// isLocal reports whether a dial failed because the sidecar lacks a file descriptor, memory for a
+// socket, or a local port. EADDRNOTAVAIL has this meaning for 127.0.0.1, because the error is
+// ENETUNREACH if the host does not have this address.
+func isLocal(err error) bool {
+	return socket.Exhausted(err) || errors.Is(err, syscall.EADDRNOTAVAIL)
 }

@@ -27,25 +27,28 @@ func (c *Call) hold(a *App, conn *conn, err error) bool {
 
 // Wait ends our side of the connection, so that a user container that looks can stop,
 // and returns when its final response begins, when it closes the connection, or after
-// most. Then the connection is closed.
-func (h *heldConn) Wait(most time.Duration) {
+// most. Then the connection is closed. Wait reports whether a final response began.
+func (h *heldConn) Wait(most time.Duration) (answered bool) {
 	c := h.conn
 	defer c.close()
 	c.SetDeadline(time.Now().Add(most))
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
-		return
+		return false
 	}
 	var head wire.Response
 	for infos := 0; infos <= forward.MaxInfos; {
 		n, err := head.Parse(c.buffered())
 		switch {
-		case err != nil || n > 0 && (head.Status >= 200 || head.Status == 101):
-			return
+		case err != nil:
+			return false
+		case n > 0 && (head.Status >= 200 || head.Status == 101):
+			return true
 		case n > 0:
 			c.r += n
 			infos++
 		case c.fill(h.maxHead) != nil:
-			return
+			return false
 		}
 	}
+	return false
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"cmp"
+	"slices"
 )
 
 // Chunks reads the chunked coding (RFC 9112 7.1) as it comes. The zero value is
@@ -23,7 +24,8 @@ type Chunks struct {
 	// Lenient accepts blanks after a chunk size and at the end of its line, and empty
 	// extensions such as "5;". Go, HAProxy and nginx accept them in responses. The end of the
 	// body is the same for every reader that accepts them, and the chunks are written anew for
-	// the client. Reset keeps it.
+	// the client. Lenient also accepts fields that [ForbidsTrailer], which the caller removes.
+	// Reset keeps it.
 	Lenient bool
 
 	state   chunkState
@@ -267,8 +269,7 @@ func (c *Chunks) line(b []byte) (n int) {
 	return n
 }
 
-// end validates the trailer section as strictly as a request's field lines. What
-// decides about framing or routing has no place there (RFC 9110 6.5.1).
+// end validates the trailer section as strictly as a request's field lines.
 func (c *Chunks) end() chunkState {
 	if len(c.section) == 0 {
 		return chunksDone
@@ -277,7 +278,7 @@ func (c *Chunks) end() chunkState {
 		c.trailer = new(head)
 	}
 	h := c.trailer
-	word := h.read(c.section, 0, len(c.section), false, strictly)
+	word := h.read(c.section, 0, len(c.section), false, trailing)
 	switch {
 	case word != "":
 		return c.bad(word)
@@ -285,7 +286,7 @@ func (c *Chunks) end() chunkState {
 		return c.bad(WordLineEnd)
 	case h.folded:
 		return c.bad(WordFold)
-	case h.length >= 0 || h.codings > 0 || h.hosts > 0 || h.alias:
+	case !c.Lenient && slices.ContainsFunc(h.fields, func(f Field) bool { return ForbidsTrailer(f.Name) }):
 		return c.bad(WordTrailerName)
 	}
 	return chunksDone

@@ -57,7 +57,7 @@ var knownFields = [18][]struct {
 	17: {{"transfer-encoding", codingField}, {"transfer_encoding", aliasField}},
 }
 
-func knownField(name []byte) known {
+func knownField[T ~string | ~[]byte](name T) known {
 	if len(name) < len(knownFields) {
 		for _, f := range knownFields[len(name)] {
 			if EqualFold(name, f.name) {
@@ -66,6 +66,27 @@ func knownField(name []byte) known {
 		}
 	}
 	return other
+}
+
+// IsAlias reports whether the name is equal to that of a framing field if underscores are replaced by
+// dashes. Gateways such as CGI do not distinguish them.
+func IsAlias[T ~string | ~[]byte](name T) bool { return knownField(name) == aliasField }
+
+// ForbidsTrailer reports whether a request is rejected if its trailer section contains or announces
+// the field: it frames or routes a message, or announces trailers (RFC 9110 section 6.5.1).
+func ForbidsTrailer[T ~string | ~[]byte](name T) bool {
+	k := knownField(name)
+	return k.framing() || k == aliasField || k == trailerField
+}
+
+// ForbidsTrailers reports whether a Trailer field announces a field that [ForbidsTrailer].
+func ForbidsTrailers(value []byte) bool {
+	for name := range bytes.SplitSeq(value, []byte{','}) {
+		if ForbidsTrailer(Trim(name)) {
+			return true
+		}
+	}
+	return false
 }
 
 // head is what the field lines of a message say, whichever way it goes. The
@@ -91,7 +112,7 @@ type head struct {
 	upgrade   bool // there is an Upgrade field
 	expects   int
 	expect    []byte
-	forbidden bool // Trailer announces a field that may not be a trailer
+	forbidden bool // Trailer announces a field that ForbidsTrailer
 	timeout   int  // of Keep-Alive, seconds; -1: none
 
 	bare    bool // a line ended in LF alone
@@ -108,6 +129,7 @@ type reading uint8
 const (
 	strictly reading = iota
 	gently           // trim blanks behind names and unfold lines, in place, as RFC 9112 5.1 and 5.2 ask a proxy to do with responses
+	trailing         // strictly, and the fields do not frame the message
 )
 
 // read takes the field lines b[pos:end] apart; the last of them is the empty
@@ -157,8 +179,10 @@ func (h *head) read(b []byte, pos, end int, bareBefore bool, how reading) Word {
 			f := &h.fields[len(h.fields)-1]
 			last = knownField(f.Name)
 			h.count(last, f.Value)
-			if word := h.note(last, f.Value); word != "" {
-				return word
+			if how != trailing {
+				if word := h.note(last, f.Value); word != "" {
+					return word
+				}
 			}
 			h.touched = h.touched || last.framing() && (bare || bareBefore)
 			lastValue = pos + colon + 1
@@ -202,7 +226,7 @@ func (h *head) line(line []byte, how reading) (colon int, word Word) {
 		return 0, WordFieldLine
 	}
 	if colon > len(name) {
-		if how == strictly || knownField(name) != other {
+		if how != gently || knownField(name) != other {
 			return 0, WordBlankName
 		}
 	}
@@ -256,8 +280,7 @@ func (h *head) note(k known, value []byte) Word {
 			h.expect = value
 		}
 	case trailerField:
-		h.forbidden = h.forbidden || HasToken(value, "content-length") ||
-			HasToken(value, "transfer-encoding") || HasToken(value, "trailer")
+		h.forbidden = h.forbidden || ForbidsTrailers(value)
 	case keepAliveField:
 		h.noteKeepAlive(value)
 	case aliasField:

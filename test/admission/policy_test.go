@@ -162,7 +162,7 @@ func TestThePolicyTakesRandomPodsAsTheCommandLineOrLeavesThem(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, args := range [][]string{nil, {"--mode=native", "--concurrency=0x10", "--request-timeout=10m", "--drain-min=7s", "--metrics-port=9191", "--image-pull-policy=Always", "--log-level=it's \"x\"", "--cpu-limit=1"},
 		{"--drain-deadline=1500ms", "--metrics-annotations=false", "--queue-depth=10", "--port=http", "--ephemeral-storage-limit=1Gi", "--exclude-paths=/a,/b*"},
-		{"--lock=concurrency,queue-depth,request-timeout", "--concurrency=4"}} {
+		{"--lock=concurrency,queue-depth,request-timeout", "--concurrency=4"}, {"--sure=high"}} {
 		c, report := withPolicy(t, args)
 		if c == nil {
 			t.Fatal(report)
@@ -235,7 +235,7 @@ func (m podMaker) handler() corev1.ProbeHandler {
 			return corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{m.word("true", "redis-cli", "x; /bin/pg_isready -q", "redis-clip", "curl https://localhost:8080/", "curl http://localhost:5000/", "grpc_health_probe -addr=:80 -tls")}}}
 		}
 	}
-	get := &corev1.HTTPGetAction{Path: m.word("", "/", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: m.port("metrics"), Scheme: corev1.URIScheme(m.word("", "HTTP", "HTTP", "HTTPS"))}
+	get := &corev1.HTTPGetAction{Path: m.word("", "/", "/healthz", `/a?b=$(c)&d="<e>"\`, "/\u2028", "/ü", "/\x01"), Port: m.port("metrics"), Scheme: corev1.URIScheme(m.word("", "HTTP", "HTTP", "HTTPS"))}
 	if m.maybe(30) {
 		get.HTTPHeaders = []corev1.HTTPHeader{{Name: m.word("X-A", "Host", "x_b"), Value: m.word("", "$x", `q"`, "a.b:80")}, {Name: "Accept", Value: "*/*"}}
 	}
@@ -289,7 +289,11 @@ func (m podMaker) ports(first bool) (all []corev1.ContainerPort) {
 func (m podMaker) containers(n int, prefix string) []corev1.Container {
 	var all []corev1.Container
 	for i := range n {
-		c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: m.word("x", "x", "x", "x", "x", "x", "x", "x", "x", "x", "redis:7", "shop/redis-exporter"), ReadinessProbe: m.probe(60), LivenessProbe: m.probe(30), StartupProbe: m.probe(20)}
+		image := "x"
+		if m.maybe(12) {
+			image = m.word("redis:7", "shop/redis-exporter", "shop/order-operator:1", "git-sync:4", "ingress-nginx/controller:1")
+		}
+		c := corev1.Container{Name: fmt.Sprintf("%s%d", prefix, i), Image: image, ReadinessProbe: m.probe(60), LivenessProbe: m.probe(30), StartupProbe: m.probe(20)}
 		if i == 0 || m.maybe(30) {
 			c.Ports = m.ports(i == 0)
 		}

@@ -42,6 +42,13 @@ func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	skipBeyondNetHTTP(t)
 	alongside(t)
+	return newLoneProxy(t)
+}
+
+// newLoneProxy is newProxy for a test that needs the processors, and that is not parallel.
+func newLoneProxy(t *testing.T) *proxy {
+	t.Helper()
+	skipBeyondNetHTTP(t)
 	p := &proxy{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
 	if fixedPorts {
@@ -101,6 +108,19 @@ func (p *proxy) launch(env ...string) {
 func (p *proxy) start(env ...string) {
 	p.t.Helper()
 	p.launch(env...)
+	p.awaitServing()
+}
+
+// startWithFiles is start with a limit on open files.
+func (p *proxy) startWithFiles(files int, env ...string) {
+	p.t.Helper()
+	p.process = runWith(p.t, merge(p.environment(), env), "sh", "-c", "ulimit -n "+strconv.Itoa(files)+`; exec "$0"`, queueProxy)
+	p.awaitServing()
+}
+
+// awaitServing returns when a network probe is answered.
+func (p *proxy) awaitServing() {
+	p.t.Helper()
 	p.poll("the sidecar serves", func() error {
 		if p.ended() {
 			p.t.Fatalf("the sidecar ended with code %d before it served", p.code())
@@ -195,8 +215,14 @@ type process struct {
 // run starts the binary with exactly this environment.
 func run(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	return runWith(t, env, append([]string{queueProxy}, args...)...)
+}
+
+// runWith starts a command that becomes the binary.
+func runWith(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, out: &output{}, done: make(chan struct{})}
-	p.cmd = exec.Command(queueProxy, args...)
+	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env = env
 	p.cmd.Dir = t.TempDir()
 	p.cmd.Stdout, p.cmd.Stderr = &wholeLines{to: p.out}, &wholeLines{to: p.out}

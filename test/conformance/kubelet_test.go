@@ -87,10 +87,27 @@ func TestWhoCouldHoldAKubeletsPlaceIsTraffic(t *testing.T) {
 			t.Errorf("%s: got %q, want to be turned away as traffic", what, m.Start)
 		}
 	}
+}
+
+// An HTTP/2 stream that is open can stay open, so that the request is traffic.
+func TestOpenStreamIsNotKubeletProbe(t *testing.T) {
+	p := newProxy(t)
+	p.start("CONTAINER_CONCURRENCY=1", "QUEUE_DEPTH=0")
+	h := p.holder()
+	p.sendGet("/traffic")
+	h.wait(t, "/traffic")
 	c := dialH2(t, p.addr())
-	c.open(1, false, "GET", "/no", kubeletAgent) // a body without a length
-	if a := c.answer(1); a.status != 503 {
-		t.Errorf("an HTTP/2 stream that stays open: got %d, want 503", a.status)
+	c.open(1, false, "GET", "/no", kubeletAgent)
+	c.open(3, false, "GET", "/no", kubeletAgent, "Content-Length: 0")
+	streams := []uint32{1, 3}
+	if engine != "net/http" { // which does not support extended CONNECT
+		c.openWebSocket(5, "/no", field{"user-agent", "kube-probe/1.31"}, field{"content-length", "0"})
+		streams = append(streams, 5)
+	}
+	for _, stream := range streams {
+		if a := c.answer(stream); a.status != 503 {
+			t.Errorf("stream %d: got %d, want 503", stream, a.status)
+		}
 	}
 }
 

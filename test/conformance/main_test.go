@@ -20,7 +20,7 @@ var (
 )
 
 // tools are the real clients without which the suite proves too little.
-var tools = []string{"curl", "h2load", "openssl"}
+var tools = []string{"curl", "h2load", "ip", "openssl"}
 
 func TestMain(m *testing.M) {
 	flag.Parse()

@@ -1,12 +1,54 @@
 package conformance
 
 import (
+	"fmt"
 	"io"
+	"net"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
+
+// An app that listens only on the address of the pod is ready if its probe names this address. The log
+// at startup, the log at the first request and "why" contain the cause.
+func TestAppThatDoesNotListenOnLocalhostIsReported(t *testing.T) {
+	p := newProxy(t)
+	const podIP = "127.0.0.2"
+	l, err := net.Listen("tcp", net.JoinHostPort(podIP, strconv.Itoa(p.port.user)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&bareApp{t: t, script: answers(ok)}).serve(l, true)
+	p.start("CONNECT_RETRY=10ms", fmt.Sprintf(`SERVING_READINESS_PROBE={"tcpSocket":{"port":%d,"host":%q}}`, p.port.user, podIP))
+	p.poll("the pod is ready", func() error {
+		if m := dial(t, p.addr()).ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			return fmt.Errorf("got %q", m.Start)
+		}
+		return nil
+	})
+	warning := fmt.Sprintf("SERVING_READINESS_PROBE: tcpSocket.host: %q: the probe checks this address", podIP)
+	if log := strings.ReplaceAll(p.out.String(), `\"`, `"`); !strings.Contains(log, warning) {
+		t.Errorf("got the log %s, want %s", log, warning)
+	}
+	const problem = "the user container does not listen on localhost, where requests are sent"
+	for range 3 {
+		if m := dial(t, p.addr()).ask("/"); m.status() != 502 || word(m.get("Proxy-Status")) != "app-unreachable" {
+			t.Errorf("got %q with %q, want 502 app-unreachable", m.Start, m.get("Proxy-Status"))
+		}
+	}
+	lines := func() int { return strings.Count(p.out.String(), `"`+problem+`"`) }
+	harness.Until(t, "line about the app", func() bool { return lines() > 0 })
+	if got := lines(); got != 1 {
+		t.Errorf("got %d lines, want 1", got)
+	}
+	why := run(t, append(os.Environ(), fmt.Sprint("STATUS_PORT=", p.port.status)), "why")
+	if why.code() != 0 || !strings.Contains(why.out.String(), "problem: "+problem+"\n") || !strings.Contains(why.out.String(), "warning: "+warning) {
+		t.Errorf("got %s, want the problem and the warning", why.out.String())
+	}
+}
 
 // A Redis behind the sidecar passes a TCP probe: the pod is ready and serves nobody. The log
 // says why, once.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -256,9 +257,17 @@ func TestTrafficIsServedOnWhileDraining(t *testing.T) {
 	}
 }
 
+// enableHangup enables SIGHUP in new processes, although the test may run under nohup.
+func enableHangup(t *testing.T) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(c) })
+}
+
 func TestAnIdleSidecarEndsWithZero(t *testing.T) {
 	alongside(t)
-	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT} {
+	enableHangup(t)
+	for name, s := range map[string]syscall.Signal{"SIGTERM": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "SIGHUP": syscall.SIGHUP} {
 		t.Run(name, func(t *testing.T) {
 			p := newProxy(t)
 			p.start("DRAIN_QUIET_PERIOD=100ms")
@@ -268,11 +277,15 @@ func TestAnIdleSidecarEndsWithZero(t *testing.T) {
 			if got := p.code(); got != 0 {
 				t.Errorf("got exit code %d, want 0", got)
 			}
+			if log := p.out.String(); !strings.Contains(log, `"message":"received a signal"`) || !strings.Contains(log, `"signal":"`+name+`"`) {
+				t.Errorf("got the log %s, want a line with the name of the signal", log)
+			}
 		})
 	}
 }
 
 func TestASecondSignalEndsItAtOnce(t *testing.T) {
+	enableHangup(t)
 	p := newProxy(t)
 	p.start()
 	h := p.holder()
@@ -285,9 +298,12 @@ func TestASecondSignalEndsItAtOnce(t *testing.T) {
 		}
 		return nil
 	})
-	p.signal(syscall.SIGTERM)
+	p.signal(syscall.SIGHUP)
 	if got := p.code(); got != 1 {
 		t.Errorf("got exit code %d, want 1", got)
+	}
+	if log := p.out.String(); !strings.Contains(log, `"signal":"SIGHUP"`) {
+		t.Errorf("got the log %s, want the name of the second signal", log)
 	}
 }
 

@@ -96,3 +96,65 @@ func TestTrailersOfAnHTTP2RequestThatNobodyAnnouncedReachTheApp(t *testing.T) {
 		t.Errorf("the app has got %v with the trailers X-Sum %q, and broken ones %v; want one, 1", heard, sum, broken)
 	}
 }
+
+// RFC 9110 section 6.5.1. The field names in this test are announced, and net/http accepts them.
+func TestRequestTrailersAreFilteredForAllProtocols(t *testing.T) {
+	p := newProxy(t)
+	app := p.bare(answers(ok))
+	p.start()
+	c := dial(t, p.addr())
+	c.send("POST /h1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: Expires, X-Forwarded-For, X-Sum\r\n\r\n" +
+		"5\r\nhello\r\n0\r\nExpires: 0\r\nX-Forwarded-For: 1.2.3.4\r\nX-Sum: 1\r\n\r\n")
+	if m := c.receive("POST"); m.status() != 200 {
+		t.Fatalf("got %q, want 200", m.Start)
+	}
+	h := dialH2(t, p.addr())
+	h.open(1, false, "POST", "/h2", "Trailer: Expires, X-Forwarded-For, X-Sum")
+	h.data(1, false, "hello")
+	if err := h.raw(1, true, []field{{"expires", "0"}, {"x-forwarded-for", "1.2.3.4"}, {"x-sum", "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if a := h.answer(1); a.status != 200 {
+		t.Fatalf("got %+v, want 200", a)
+	}
+	received, broken := app.requests()
+	if len(received) != 2 || len(broken) > 0 {
+		t.Fatalf("the app got %d requests and %v broken ones, want 2 and none", len(received), broken)
+	}
+	for _, m := range received {
+		if len(m.Trailers) != 1 || !slices.Equal(values(m.Trailers, "X-Sum"), []string{"1"}) {
+			t.Errorf("%s: got the trailers %v, want only X-Sum", m.Start, m.Trailers)
+		}
+	}
+}
+
+// A field that frames a message is rejected in a trailer section, and in its announcement.
+func TestRequestTrailerThatFramesReturns400(t *testing.T) {
+	skipBeyondNetHTTP(t)
+	p := newProxy(t)
+	p.bare(answers(ok))
+	p.start()
+	for _, name := range []string{"content-length", "transfer-encoding", "host", "trailer", "content_length", "transfer_encoding"} {
+		for where, text := range map[string]string{
+			"announced": "Trailer: x, " + name + "\r\n\r\n0\r\n\r\n",
+			"sent":      "\r\n0\r\n" + name + ": 1\r\n\r\n",
+		} {
+			c := dial(t, p.addr())
+			c.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n" + text)
+			if m := c.receive("POST"); m.status() != 400 {
+				t.Errorf("%s, %s: got %q, want 400", name, where, m.Start)
+			}
+		}
+		h := dialH2(t, p.addr())
+		h.open(1, true, "POST", "/", "Trailer: x, "+name)
+		h.open(3, false, "POST", "/")
+		if err := h.raw(3, true, []field{{name, "1"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, stream := range []uint32{1, 3} {
+			if a := h.answer(stream); a.status != 400 && !a.cut {
+				t.Errorf("%s, stream %d: got %+v, want 400 or a reset", name, stream, a)
+			}
+		}
+	}
+}

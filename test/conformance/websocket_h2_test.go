@@ -16,13 +16,13 @@ import (
 
 // WebSockets over HTTP/2 (RFC 8441), which the app gets as WebSockets over HTTP/1.1.
 
-// openWebSocket sends an extended CONNECT.
-func (p *h2Peer) openWebSocket(stream uint32, target string) {
+// openWebSocket sends an extended CONNECT with additional fields.
+func (p *h2Peer) openWebSocket(stream uint32, target string, more ...field) {
 	p.t.Helper()
-	err := p.raw(stream, false, []field{
+	err := p.raw(stream, false, append([]field{
 		{":method", "CONNECT"}, {":protocol", "websocket"}, {":scheme", "https"}, {":authority", "a.test"}, {":path", target},
 		{"sec-websocket-version", "13"}, {"sec-websocket-protocol", "chat"}, {"origin", "https://a.test"},
-	})
+	}, more...))
 	if err != nil {
 		p.t.Fatalf("stream %d: sending: %v", stream, err)
 	}

@@ -156,9 +156,12 @@ var faults = []fault{
 
 	// Addresses.
 	{
-		name: "an IPv6-only pod", what: "no 127.0.0.1 at all", must: "^by the app [^\n]*\n$",
+		name: "an IPv6-only pod", what: "no 127.0.0.1 when the sidecar starts", must: "^by the app [^\n]*\n$",
 		prepare: func(s *stage) {
 			s.inside("ip", "address", "del", "127.0.0.1/8", "dev", "lo")
+			s.signal(sidecarName, syscall.SIGKILL)
+			s.ended(sidecarName, patience)
+			s.start(sidecarName)
 			s.host, s.address = "::1", "[::1]:8012"
 		},
 	},

@@ -25,10 +25,12 @@ type settings struct {
 	seconds int            // duration of a row; 0 is defaultSeconds and the minimum number of requests
 	quick   bool           // short selection for CI, without HAProxy
 	hour    bool           // the row that takes an hour, with the sidecar only
-	write   bool           // write the table into the document
+	write   bool           // write the lines of the rows into the table of the document
 	list    bool           // list the rows only
 	only    string         // variants to run, as a regular expression
 	rows    *regexp.Regexp // rows to run
+
+	sidecarSettings []string // environment of the sidecar
 }
 
 const (
@@ -41,9 +43,13 @@ func readSettings(args []string) (*settings, error) {
 	f := flag.NewFlagSet("endurance", flag.ContinueOnError)
 	selection := f.String("run", "", "run the rows whose name matches this regular expression")
 	f.IntVar(&s.seconds, "seconds", 0, "duration of each row in seconds; 0 is 20 s and at least 100000 requests")
+	f.Func("set", "a setting of the sidecar, such as CONCURRENCY_MODE=adaptive; can be repeated", func(setting string) error {
+		s.sidecarSettings = append(s.sidecarSettings, setting)
+		return nil
+	})
 	f.BoolVar(&s.quick, "quick", false, "run a selection for two minutes, without HAProxy")
 	f.BoolVar(&s.hour, "hour", false, "run the row that takes an hour, with the sidecar only")
-	f.BoolVar(&s.write, "write", false, "write the table into the document")
+	f.BoolVar(&s.write, "write", false, "write the lines of the rows into the table of the document")
 	f.BoolVar(&s.list, "list", false, "list the rows")
 	f.StringVar(&s.only, "variants", "", "run the variants that match this regular expression: direct, sidecar, HAProxy, nginx")
 	f.StringVar(&s.sidecar, "sidecar", "bin/queue-proxy", "the program queue-proxy")
@@ -59,8 +65,8 @@ func readSettings(args []string) (*settings, error) {
 	if s.rows, err = regexp.Compile(*selection); err != nil {
 		return nil, fmt.Errorf("-run: %w", err)
 	}
-	if s.write && (*selection != "" || s.quick || s.hour || s.only != "") {
-		return nil, errors.New("-write: requires all rows and all variants")
+	if s.write && (s.quick || s.hour || s.only != "") {
+		return nil, errors.New("-write: requires all variants of the rows")
 	}
 	for _, path := range []*string{&s.sidecar, &s.modules, &s.page} {
 		if *path, err = filepath.Abs(*path); err != nil {
@@ -171,12 +177,7 @@ func compare(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(report.table())
-	if s.write {
-		if err := report.writeTo(s.page); err != nil {
-			return err
-		}
-	}
+	fmt.Println(report.table(""))
 	return report.verdict()
 }
 
@@ -209,6 +210,11 @@ func runRows(ctx context.Context, dir string, chosen []row, s *settings) (*repor
 		}
 		fmt.Printf("%s: %s\n\n", r.name, line.verdict())
 		rep.lines = append(rep.lines, line)
+		if s.write { // now, so that a run that is interrupted keeps its results
+			if err := rep.writeTo(s.page); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return rep, nil
 }

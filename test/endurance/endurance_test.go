@@ -160,6 +160,33 @@ func TestTableIsWrittenBetweenMarkers(t *testing.T) {
 	}
 }
 
+func TestTableKeepsLinesOfOtherRows(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte(beginMarker+"\n"+endMarker+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all := rows()
+	result := func(r *row, requests, failures int) report {
+		out := &outcome{}
+		out.Requests, out.Failures = requests, map[string]int{"a failure": failures}
+		return report{lines: []line{{row: r, outcomes: map[variant]*outcome{direct: {}, sidecar: out}}}}
+	}
+	for _, r := range []report{result(&all[2], 30, 1), result(&all[0], 10, 0), result(&all[2], 20, 0)} {
+		if err := r.writeTo(page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(text)
+	first, last := strings.Index(got, "| "+all[0].name+" | 0 / 10 /"), strings.Index(got, "| "+all[2].name+" | 0 / 20 /")
+	if first < 0 || last < first || strings.Contains(got, "0 / 30 /") || !strings.Contains(got, "all: 2 rows** | | | | **0 failed") {
+		t.Errorf("got %q, want the latest line of each row in the order of the rows", got)
+	}
+}
+
 func TestGrowth(t *testing.T) {
 	flat := []float64{1, 90, 100, 100, 100, 100, 101, 102}
 	for name, c := range map[string]struct {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -33,7 +34,7 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 	case direct:
 		return nil, nil
 	case sidecar:
-		argv, env = []string{o.sidecar}, sidecarSettings(at, r)
+		argv, env = []string{o.sidecar}, sidecarSettings(at, r, o.sidecarSettings)
 	case haproxy:
 		file, err = at.Configure("haproxy.cfg")
 		argv = []string{"haproxy", "-db", "-q", "-f", file}
@@ -61,9 +62,9 @@ func startProxy(v variant, at *place, r *row, o *settings) (*process, error) {
 }
 
 // sidecarSettings returns the environment of the sidecar. The settings of the row override
-// the other settings.
-func sidecarSettings(at *place, r *row) []string {
-	return append([]string{
+// the other settings, which include those of the command line.
+func sidecarSettings(at *place, r *row, all []string) []string {
+	return slices.Concat([]string{
 		"ON_KNATIVE=false",
 		"USER_PORT=" + port(at.App),
 		"QUEUE_SERVING_PORT=" + port(at.Plain),
@@ -73,7 +74,7 @@ func sidecarSettings(at *place, r *row) []string {
 		"METRICS_PORT=" + port(at.Metrics),
 		"STATUS_PORT=" + port(at.Status),
 		"TLS_CERT_DIR=" + filepath.Dir(at.Cert),
-	}, r.settings...)
+	}, all, r.settings)
 }
 
 // restTime bounds the wait for the statistics of the sidecar to return to zero. Requests

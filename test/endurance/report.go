@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -97,38 +98,66 @@ func size(n int64) string {
 	return fmt.Sprintf("%.0f KB", float64(n)/1e3)
 }
 
-// table returns the table in Markdown.
-func (r *report) table() string {
+// markdown returns the line of the table in Markdown.
+func (l *line) markdown() string {
+	var requests, failures, connections []string
+	for _, v := range []variant{direct, sidecar, haproxy, nginx} {
+		out := l.outcomes[v]
+		if out == nil && (v == nginx || v == haproxy && l.outcomes[nginx] != nil) {
+			continue
+		}
+		if out == nil {
+			requests, failures, connections = append(requests, "-"), append(failures, "-"), append(connections, "-")
+			continue
+		}
+		requests = append(requests, fmt.Sprint(out.Requests))
+		failures = append(failures, fmt.Sprint(out.failures()))
+		connections = append(connections, fmt.Sprint(out.connections))
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s |", l.row.title(), strings.Join(requests, " / "),
+		strings.Join(failures, " / "), strings.Join(connections, " / "), l.verdict())
+}
+
+// title returns the name of the row in the table.
+func (r *row) title() string {
+	if r.nginx {
+		return r.name + " (nginx instead of HAProxy)"
+	}
+	return r.name
+}
+
+// table returns the table in Markdown. It contains the lines of r and, for rows that did not run, the lines of an
+// earlier table.
+func (r *report) table(earlier string) string {
+	lines := map[string]string{} // by the title of the row
+	for text := range strings.Lines(earlier) {
+		if cells := strings.Split(text, " | "); len(cells) == 5 {
+			lines[strings.TrimPrefix(cells[0], "| ")] = strings.TrimSpace(text)
+		}
+	}
+	all := rows()
+	for _, l := range r.lines {
+		lines[l.row.title()] = l.markdown()
+		if !slices.ContainsFunc(all, func(o row) bool { return o.name == l.row.name }) {
+			all = append(all, *l.row)
+		}
+	}
 	var b strings.Builder
 	b.WriteString("| load | requests: direct / sidecar / HAProxy | failures: direct / sidecar / HAProxy |" +
 		" connections to the application | verdict |\n|---|---|---|---|---|\n")
-	failed := 0
-	for _, l := range r.lines {
-		var requests, failures, connections []string
-		name := l.row.name
-		for _, v := range []variant{direct, sidecar, haproxy, nginx} {
-			out := l.outcomes[v]
-			if out == nil && (v == nginx || v == haproxy && l.outcomes[nginx] != nil) {
-				continue
-			}
-			if out == nil {
-				requests, failures, connections = append(requests, "-"), append(failures, "-"), append(connections, "-")
-				continue
-			}
-			requests = append(requests, fmt.Sprint(out.Requests))
-			failures = append(failures, fmt.Sprint(out.failures()))
-			connections = append(connections, fmt.Sprint(out.connections))
+	count, failed := 0, 0
+	for i := range all {
+		text, ok := lines[all[i].title()]
+		if !ok {
+			continue
 		}
-		if l.outcomes[nginx] != nil {
-			name += " (nginx instead of HAProxy)"
-		}
-		if l.failed() {
+		count++
+		if strings.Contains(text, rejected) {
 			failed++
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, strings.Join(requests, " / "),
-			strings.Join(failures, " / "), strings.Join(connections, " / "), l.verdict())
+		b.WriteString(text + "\n")
 	}
-	fmt.Fprintf(&b, "| **all: %d rows** | | | | **%d failed** |\n", len(r.lines), failed)
+	fmt.Fprintf(&b, "| **all: %d rows** | | | | **%d failed** |\n", count, failed)
 	return b.String()
 }
 
@@ -152,16 +181,16 @@ const (
 	endMarker   = "<!-- /endurance -->"
 )
 
-// writeTo replaces the text between the markers of a document by the table.
+// writeTo writes the lines of r into the table between the markers of a document. The lines of other rows stay.
 func (r *report) writeTo(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return fmt.Errorf("document: %w", err)
 	}
 	before, rest, found := strings.Cut(string(text), beginMarker)
-	_, after, closed := strings.Cut(rest, endMarker)
+	earlier, after, closed := strings.Cut(rest, endMarker)
 	if !found || !closed {
 		return fmt.Errorf("document: %s: no %s", page, beginMarker)
 	}
-	return os.WriteFile(page, []byte(before+beginMarker+"\n\n"+r.table()+"\n"+endMarker+after), 0o644)
+	return os.WriteFile(page, []byte(before+beginMarker+"\n\n"+r.table(earlier)+"\n"+endMarker+after), 0o644)
 }

@@ -37,6 +37,7 @@ func (f *Frames) Greet(settings ...http2.Setting) error {
 		return err
 	}
 	if string(preface) != http2.ClientPreface {
+		_ = f.WriteSettings() // as nghttp2 does, so that the client can detect HTTP/2
 		return ErrNotHTTP
 	}
 	return f.WriteSettings(settings...)

@@ -22,52 +22,57 @@ var plan = []folder{
 	{path: "pkg/socket"},
 	{path: "pkg/connlimit", may: []string{"pkg/bound"}},
 	{path: "pkg/portlimit", may: []string{"pkg/bound"}},
+	{path: "pkg/loopback"},
 	{path: "pkg/spelling"},
 	{path: "pkg/completion"},
 	{path: "pkg/manual"},
 	{path: "pkg/terminal"},
+	{path: "pkg/printable"},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
+	{path: "pkg/memory", may: []string{"pkg/bound"}},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
 
-	{path: "pkg/probe", may: []string{"pkg/header"}},
+	{path: "pkg/probe", may: []string{"pkg/header", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
-	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
+	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
-	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/link", "pkg/wire", "pkg/socket"}},
+	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
 	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
-	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
-	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/queue", "pkg/header", "pkg/export"}},
+	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/tracing", may: []string{"pkg/queue", "pkg/header", "pkg/export"}},
 	{path: "pkg/accesslog", may: []string{"pkg/queue", "pkg/header", "pkg/socket"}},
 
-	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/probe", "pkg/queue"}},
+	{path: "pkg/status", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/printable", "pkg/probe", "pkg/queue"}},
 	{path: "pkg/config", may: []string{"pkg/adapt", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject", may: []string{"pkg/config", "pkg/probe", "pkg/header", "pkg/spelling"}},
 	{path: "pkg/inject/manifest", may: []string{"pkg/inject"}},
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
-		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
 	// What shows the sidecars of a cluster, from outside of it.
-	{path: "pkg/top", may: []string{"pkg/config"}},
-	{path: "pkg/kubectl", may: []string{"pkg/top"}},
+	{path: "pkg/top", may: []string{"pkg/config", "pkg/printable"}},
+	{path: "pkg/kubectl", may: []string{"pkg/printable", "pkg/top"}},
 
 	{path: "cmd/queue-proxy", may: []string{"pkg/config", "pkg/sidecar", "pkg/spelling", "pkg/completion", "pkg/manual"}},
-	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/manual", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
-	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/spelling", "pkg/completion", "pkg/manual", "pkg/kubectl", "pkg/terminal", "pkg/top"}},
+	{path: "cmd/injector", may: []string{"pkg/completion", "pkg/manual", "pkg/printable", "pkg/inject", "pkg/inject/manifest", "pkg/inject/webhook"}},
+	{path: "cmd/kubectl-queue_proxy", may: []string{"pkg/spelling", "pkg/completion", "pkg/manual", "pkg/kubectl", "pkg/printable", "pkg/terminal", "pkg/top"}},
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
+	{path: "hack/workloads"},
 
 	// For tests and plots alone.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
@@ -117,7 +122,7 @@ var importers = []importer{
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
-	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart"}},
+	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
 	// Header compression of HTTP/2, and nothing else of that module.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
 	// What package syscall does not have: the number of a system call, and a terminal's modes.

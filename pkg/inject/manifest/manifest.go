@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -231,11 +233,7 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 		r, path := f.owners[i], f.templates[i]
 		template := dig(r.object, path...)
 		labels := labelsOf(template)
-		var ports []inject.ServicePort
-		for _, s := range f.services {
-			ports = append(ports, s.PortsOf(r.Namespace, labels)...)
-		}
-		r.Outcome = inject.Inject(template, said, ports...)
+		r.Outcome = inject.Inject(template, said, f.portsFor(r, labels)...)
 		warnOfLostOptions(r, path)
 		all[i] = inject.Pods{Owner: r.Object(), Namespace: r.Namespace, Labels: labels, Outcome: r.Outcome}
 		r.Changes = inject.Below(prefix(path), r.Changes)
@@ -275,8 +273,43 @@ func Inject(files []*File, said inject.Options, step inject.Step) []*Result {
 type found struct {
 	owners    []*Result  // of pods
 	templates [][]string // where the owners have those
-	services  []*inject.Service
+	services  []service
 	quotas    []inject.Quota
+}
+
+// A service is a Service and the folder of its file.
+type service struct {
+	*inject.Service
+
+	folder string
+}
+
+// portsFor returns the ports of the Services that select the pods of a workload. If there are Services in several
+// folders, only those of the nearest folder are used: examples in one repository often have the same labels.
+func (f *found) portsFor(r *Result, labels map[string]string) []inject.ServicePort {
+	var ports []inject.ServicePort
+	nearest := math.MaxInt
+	for _, s := range f.services {
+		more := s.PortsOf(r.Namespace, labels)
+		switch n := distance(filepath.Dir(r.File), s.folder); {
+		case len(more) == 0 || n > nearest:
+		case n < nearest:
+			ports, nearest = slices.Clone(more), n
+		default:
+			ports = append(ports, more...)
+		}
+	}
+	return ports
+}
+
+// distance returns the number of steps between two folders.
+func distance(a, b string) int {
+	from, to := strings.Split(a, string(filepath.Separator)), strings.Split(b, string(filepath.Separator))
+	same := 0
+	for same < len(from) && same < len(to) && from[same] == to[same] {
+		same++
+	}
+	return len(from) + len(to) - 2*same
 }
 
 // lookAround finds them, and leaves what makes no pods.
@@ -287,7 +320,7 @@ func lookAround(results []*Result) (f found) {
 		}
 		if isService(r) {
 			if s, ok := inject.ReadService(r.object); ok {
-				f.services = append(f.services, s)
+				f.services = append(f.services, service{s, filepath.Dir(r.File)})
 			}
 		}
 		if q, ok := inject.ReadQuota(r.object); ok {
@@ -345,7 +378,8 @@ func list(files []*File) []*Result {
 		for _, d := range f.documents {
 			if d.err != nil {
 				line, text := d.whereabouts(d.err)
-				results = append(results, &Result{File: f.Name, Line: line, from: d,
+				kind, namespace, name := d.identity()
+				results = append(results, &Result{File: f.Name, Line: line, Kind: kind, Namespace: namespace, Name: name, from: d,
 					Outcome: inject.Outcome{Verdict: inject.Refused, Reason: inject.Unreadable, Text: text}})
 				continue
 			}
@@ -355,6 +389,31 @@ func list(files []*File) []*Result {
 		}
 	}
 	return results
+}
+
+// identity returns the kind, namespace and name of a document that has a syntax tree but no value, for example because
+// a key is repeated. The first of several keys wins.
+func (d *document) identity() (kind, namespace, name string) {
+	if d.node == nil || target(d.node).Kind != yaml.MappingNode {
+		return "", "", ""
+	}
+	scalar := func(n *yaml.Node, path ...string) string {
+		for _, key := range path {
+			i := -1
+			if n = target(n); n.Kind == yaml.MappingNode {
+				i = place(n, key)
+			}
+			if i < 0 {
+				return ""
+			}
+			n = n.Content[i]
+		}
+		if n = target(n); n.Kind != yaml.ScalarNode {
+			return ""
+		}
+		return n.Value
+	}
+	return scalar(d.node, "kind"), scalar(d.node, "metadata", "namespace"), scalar(d.node, "metadata", "name")
 }
 
 // whereabouts takes the line from an error of the parser, or of ours, which count from

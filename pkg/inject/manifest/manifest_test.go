@@ -255,6 +255,10 @@ func FuzzInject(f *testing.F) {
 		if refused(Inject([]*File{file}, nil, inject.Services)) {
 			return
 		}
+		again := Parse("fuzz", file.Text())
+		if Inject([]*File{again}, nil, inject.Services); !bytes.Equal(again.Text(), file.Text()) {
+			t.Errorf("got\n%s\nafter a second injection of\n%s", again.Text(), file.Text())
+		}
 		after := Parse("fuzz", file.Text())
 		Uninject([]*File{after})
 		if got, want := meaning(t, after.Text()), meaning(t, text); !reflect.DeepEqual(got, want) && !bytes.Contains(text, []byte(inject.Prefix)) {
@@ -375,5 +379,38 @@ func BenchmarkInject1000Documents(b *testing.B) {
 func TestATextThatGrowsTooLargeDoesNotMeanSomethingElse(t *testing.T) {
 	if err := means([]byte("a: &a\n  b: [*a]\n"), nil); !errors.Is(err, errTooLarge) {
 		t.Errorf("got %v, want %v", err, errTooLarge)
+	}
+}
+
+func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
+	text := "kind: Pod\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\n  labels: {a: b, a: c}\n"
+	results := Inject([]*File{Parse("f", []byte(text))}, nil, inject.Workloads)
+	harness.Equal(t, results[1].Object(), "Deployment shop/web")
+	harness.Equal(t, results[1].Text, `the key "a" is repeated`)
+	harness.Equal(t, results[1].Line, 8)
+}
+
+// A Service in another folder is used if no nearer Service selects the pods.
+func TestNearestServiceSelectsThePort(t *testing.T) {
+	const workload = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: web, image: w, ports: [{containerPort: 7000}, {containerPort: 7001}, {containerPort: 7002}]}]}\n"
+	service := func(port int32) []byte {
+		return fmt.Appendf(nil, "apiVersion: v1\nkind: Service\nmetadata: {name: s%[1]d}\nspec: {selector: {app: web}, ports: [{port: %[1]d}]}\n", port)
+	}
+	for _, c := range []struct {
+		fact  string
+		files map[string]int32 // the Services
+		want  int32
+	}{
+		{"the same folder", map[string]int32{"a/x/s.yaml": 7000, "a/y/s.yaml": 7001}, 7000},
+		{"another folder", map[string]int32{"a/y/s.yaml": 7001}, 7001},
+		{"a nearer folder", map[string]int32{"b/s.yaml": 7000, "a/y/s.yaml": 7001, "a/x/z/s.yaml": 7002}, 7002},
+		{"none", nil, 0},
+	} {
+		files := []*File{Parse("a/x/web.yaml", []byte(workload))}
+		for name, port := range c.files {
+			files = append(files, Parse(name, service(port)))
+		}
+		results := Inject(files, nil, inject.Workloads)
+		harness.Equal(t, results[0].AppPort, c.want, c.fact, results[0].Text)
 	}
 }

@@ -78,7 +78,7 @@ func (d *decoder) decode(n *yaml.Node) (any, error) {
 			return nil, fmt.Errorf("line %d: a key that is no text", key.Line)
 		}
 		if _, twice := m[key.Value]; twice {
-			return nil, fmt.Errorf("line %d: the key %q stands there twice", key.Line, key.Value)
+			return nil, fmt.Errorf("line %d: the key %q is repeated", key.Line, key.Value)
 		}
 		v, err := d.decode(n.Content[i+1])
 		if err != nil {

@@ -81,7 +81,12 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 	if again := Parse("", d.text); bytes.Equal(was, takenBack(again)) {
 		return
 	}
-	hunks, err := json.Marshal(hunksOf(d.text, was))
+	// A comment needs a line of its own, so the hunks apply to a text that ends with a newline.
+	ended := d.text
+	if !json.Valid(d.text) && !bytes.HasSuffix(ended, []byte("\n")) {
+		ended = append(slices.Clone(ended), '\n')
+	}
+	hunks, err := json.Marshal(hunksOf(ended, was))
 	if err != nil || len(hunks) > mostKept {
 		return
 	}
@@ -89,14 +94,11 @@ func (d *document) keep(was []byte, changes []inject.Change) {
 		d.keepInStatus(was, changes, string(hunks))
 		return
 	}
-	body, end := d.text, []byte(nil) // a line of ... ends it
+	body, end := ended, []byte(nil) // a line of ... ends it
 	if n := len(bytes.TrimRight(body, "\r\n")); n >= 3 && string(body[n-3:n]) == "..." && (n == 3 || body[n-4] == '\n') {
 		body, end = body[:n-3], body[n-3:]
 	}
 	line := keptMark + string(hunks) + "\n"
-	if len(body) > 0 && !bytes.HasSuffix(body, []byte("\n")) {
-		line = "\n" + line
-	}
 	_, value, _ := read(d.text) // which has been compared with what it should mean
 	if text := slices.Concat(body, []byte(line), end); means(text, value) == nil {
 		d.text = text

@@ -32,6 +32,17 @@ func TestUninjectBringsBackEveryByte(t *testing.T) {
 	}
 }
 
+func TestUninjectRestoresMissingFinalNewline(t *testing.T) {
+	for _, end := range []string{"", "\n", "\n\n", "\r\n", "\n...", "\n...\n", "\n# last", "\n---\n# empty"} {
+		text := strings.TrimSuffix(commented, "\n") + end
+		in := injectText(t, text)
+		if !strings.Contains(in, keptMark) {
+			t.Errorf("%q: got no comment with the original text, want one", end)
+		}
+		harness.Equal(t, string(takenBack(Parse("f", []byte(in)))), text, "end", end)
+	}
+}
+
 const commented = `apiVersion: v1
 kind: Pod
 metadata:

@@ -27,11 +27,14 @@ const (
 	longestPost   = 5 * time.Second
 )
 
+// lowConfidence is the message of the event for pods that are injected with low confidence.
+const lowConfidence = "its pods get a queue-proxy, but the confidence of the port is low, because the webhook cannot read Services and the name of the port is not that of HTTP; " +
+	"name the port http, or set the annotation " + inject.Prefix + "port"
+
 // chosen is the label of namespaces whose pods are injected.
 const chosen = inject.Prefix + "inject"
 
-// Events writes an event about each workload whose pods are not injected, for those who
-// ask kubectl why. It may be used concurrently; Run writes.
+// Events writes an event for each workload whose pods are not injected, or are injected with low confidence. It may be used concurrently; Run writes.
 //
 // Reviews may be forged by whoever reaches the webhook, and an event is read by people who
 // trust its sender. So there are few of them, in namespaces with our label alone, and of
@@ -93,8 +96,8 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	e.metrics.event(eventWritten)
 }
 
-// about notes an event about the owner of a pod, which has no name yet. A pod without an
-// owner was made by somebody who sees the answer.
+// about queues an event for the owner of a pod, which has no name yet: for a pod that is not injected, and for one that
+// is injected with low confidence. A pod without an owner was created by a user who reads the response.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := ownerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {
@@ -108,14 +111,18 @@ func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 		return
 	}
 	kind, reason := corev1.EventTypeNormal, "QueueProxySkipped"
-	if out.Verdict == inject.Refused {
+	message := "its pods get no queue-proxy (" + out.Reason + "): " + inject.ReasonText(out.Reason)
+	switch out.Verdict {
+	case inject.Refused:
 		kind, reason = corev1.EventTypeWarning, "QueueProxyRefused"
+	case inject.Injected:
+		reason, message = "QueueProxyInjected", lowConfidence
 	}
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: owner.Name + ".", Namespace: namespace},
 		InvolvedObject: corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Name: owner.Name, UID: owner.UID, Namespace: namespace},
 		Reason:         reason,
-		Message:        "its pods get no queue-proxy (" + out.Reason + "): " + inject.ReasonText(out.Reason),
+		Message:        message,
 		Type:           kind,
 		Source:         corev1.EventSource{Component: "queue-proxy-injector"},
 		FirstTimestamp: metav1.NewTime(now),

@@ -167,3 +167,21 @@ func TestSkippedPodsLeaveAnEventWithTheirOwner(t *testing.T) {
 		t.Errorf("got %+v, want it about the ReplicaSet, with the reason", got)
 	}
 }
+
+func TestLowConfidenceWritesAnEvent(t *testing.T) {
+	for name, want := range map[string]int{"http": 0, "frontend": 1} {
+		e := newEventful(t)
+		e.kube.namespaces["shop"] = map[string]string{"queue-proxy.dev/inject": "true"}
+		for range 3 { // the pods of a ReplicaSet
+			e.ask(t, "shop", `"hostNetwork":true,`, "", `"name":"http"`, `"name":"`+name+`"`)
+		}
+		all := e.written(t)
+		if len(all) != want {
+			t.Fatalf("port %q: got %d events, want %d", name, len(all), want)
+		}
+		for _, event := range all {
+			harness.Equal(t, event.Reason+" "+event.Type, "QueueProxyInjected Normal")
+			harness.Equal(t, event.Message, lowConfidence)
+		}
+	}
+}

@@ -68,7 +68,7 @@ var (
 	}
 	refusalReasons = []string{
 		inject.Unreadable, inject.BadOption, inject.Locked, inject.WhichContainer, inject.WhichPort, inject.PortTaken,
-		inject.BadProbe, inject.SpeaksTLS, inject.BadStatus, inject.TooLarge,
+		inject.BadProbe, inject.SpeaksTLS, inject.BadStatus, inject.Unsure, inject.TooLarge,
 	}
 	eventResults = []string{eventWritten, eventFailed, eventDropped, eventNotChosen}
 )

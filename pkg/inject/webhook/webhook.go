@@ -252,6 +252,9 @@ func (v *Reviewer) answer(ctx context.Context, q *admissionRequest, values int) 
 		}
 		a.Warnings = warnings(out.Warnings)
 		v.log(q, pod, out)
+		if out.Confidence == inject.Low && v.Events != nil && !q.DryRun {
+			v.Events.about(q.Namespace, pod, out)
+		}
 	}
 	a.AuditAnnotations = audit(out)
 	return out, a, nil
@@ -288,7 +291,7 @@ func (v *Reviewer) tell(q *admissionRequest, pod any, out inject.Outcome) {
 
 func (v *Reviewer) log(q *admissionRequest, pod any, out inject.Outcome) {
 	v.Log.Info("reviewed", zap.String("namespace", brief(q.Namespace, longestName)), zap.String("pod", brief(nameOf(pod), longestName)), zap.String("uid", brief(string(q.UID), longestName)),
-		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("text", brief(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
+		zap.String("verdict", string(out.Verdict)), zap.String("reason", out.Reason), zap.String("confidence", string(out.Confidence)), zap.String("text", brief(out.Text, longestText)), zap.Strings("warnings", warnings(out.Warnings)))
 }
 
 // nameOf is a pod's name, or how it will begin.
@@ -304,6 +307,9 @@ func audit(out inject.Outcome) map[string]string {
 	notes := map[string]string{"verdict": string(out.Verdict)}
 	if out.Reason != "" {
 		notes["reason"] = out.Reason
+	}
+	if out.Confidence != "" {
+		notes["confidence"] = string(out.Confidence)
 	}
 	return notes
 }

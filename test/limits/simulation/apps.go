@@ -20,6 +20,7 @@ const (
 	local         // the part of a request before the pool is over
 	batch         // the device has finished its batch
 	gather        // the device waits no longer for its batch to fill
+	grown         // the pool has more workers
 )
 
 // A station is a pool of workers, each of which serves one request at a time; those that
@@ -64,12 +65,22 @@ type Pool struct {
 	Hits    func(served int) float64                          // the part of requests that need no worker, after so many; nil: none
 	Errors  func(at time.Duration, inApp int) (share float64) // of requests that fail at once; nil: none
 
+	// More workers are added at MoreAt. All workers stop at Stop for StopFor; 0: never.
+	More          int
+	MoreAt        time.Duration
+	Stop, StopFor time.Duration
+
 	station station
 	inApp   int
 	served  int
 }
 
-func (p *Pool) begin(*world) { p.station.workers = p.Workers }
+func (p *Pool) begin(w *world) {
+	p.station.workers = p.Workers
+	if p.More > 0 {
+		w.after(p.MoreAt, nil, grown)
+	}
+}
 
 func (p *Pool) start(w *world, j *job) {
 	p.inApp++
@@ -104,10 +115,24 @@ func (p *Pool) time(w *world, j *job) time.Duration {
 	if p.Factor != nil {
 		t *= p.Factor(time.Duration(w.now))
 	}
-	return time.Duration(t * (1 + p.Convoy*float64(len(p.station.line))))
+	t *= 1 + p.Convoy*float64(len(p.station.line))
+	if now := time.Duration(w.now); p.StopFor > 0 && now+time.Duration(t) > p.Stop && now < p.Stop+p.StopFor {
+		t += float64(p.StopFor - max(now-p.Stop, 0))
+	}
+	return time.Duration(t)
 }
 
 func (p *Pool) event(w *world, j *job, what int) {
+	if what == grown {
+		p.station.workers += p.More
+		for range min(p.More, len(p.station.line)) {
+			next := p.station.line[0]
+			p.station.line = p.station.line[1:]
+			p.station.busy++
+			w.after(p.time(w, next), next, served)
+		}
+		return
+	}
 	if what == local && !j.failed && !j.hit {
 		p.queue(w, j)
 		return

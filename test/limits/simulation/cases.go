@@ -28,7 +28,6 @@ const (
 
 // Cases returns the synthetic apps.
 func Cases() []Case {
-	const ms = time.Millisecond
 	return []Case{
 		{"fixed pool", "13 workers, 20 ms each",
 			func() App { return &Pool{Workers: 13, Time: 20 * ms, Spread: 1} }, usual},
@@ -82,7 +81,7 @@ func (c *Case) run(requests uint64) Run {
 // Fixed runs the case with a fixed limit.
 func (c *Case) Fixed(limit int, requests uint64) Result {
 	r := c.run(requests)
-	r.Limiter = Fixed(limit)
+	r.Gate = Fixed(limit)
 	return r.Do()
 }
 
@@ -117,7 +116,7 @@ func (c *Case) Adaptive(requests, jitter uint64) (Result, []Point) {
 // follow runs with an adaptive limit and notes each change of it.
 func follow(r *Run, l *adapt.Limiter) (Result, []Point) {
 	var points []Point
-	r.Limiter = l
+	r.Gate = l
 	r.Trace = func(at time.Duration) { points = append(points, Point{at, l.State()}) }
 	return r.Do(), points
 }

@@ -12,52 +12,57 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/adapt"
 )
 
-// A Limiter says how many requests may be in the app at once.
-type Limiter interface {
-	Limit() int
-
-	Done(now time.Time, s adapt.Sample)
-}
-
-// Fixed is a limit that stays.
-type Fixed int
-
-// Limit returns it.
-func (f Fixed) Limit() int { return int(f) }
-
-// Done does nothing.
-func (Fixed) Done(time.Time, adapt.Sample) {}
-
-// Load is what clients do. With Clients they are so many, and each sends its next request
-// as soon as it has the answer to the last; otherwise Rate requests a second arrive
-// independently of one another.
+// Load is the clients. A number of Clients sends a request as soon as the previous one is
+// complete. With Rate, requests arrive independently of one another instead.
 type Load struct {
 	Clients int
 	Rate    func(at time.Duration) float64
-	Depth   int // how many may wait; the rest are turned away
+	Depth   int                            // maximum number of queued requests; 0: no maximum
+	Kind    func(client, number int) *Kind // of the next request of a client; may be nil or return nil
 }
+
+// A Kind describes requests that differ from the others. The zero value describes usual
+// requests.
+type Kind struct {
+	Upload   time.Duration // the client sends the request body for this time
+	Read     time.Duration // the client reads the response for this time
+	Hold     time.Duration // the application responds after this time and does nothing until then; 0: the request is processed
+	Fails    bool          // the response is an error
+	Scale    float64       // of the time in the application; 0 is 1
+	Stream   bool          // upgraded connections
+	Patience time.Duration // the client disconnects after this time; 0: never
+	Aside    bool          // not included in the result: requests of other clients are measured
+}
+
+var usualKind Kind
+
+// grace is the time for which a request holds its slot after its client has disconnected.
+const grace = 10 * time.Second
+
+// tickInterval is the interval of [adapt.Limiter.Tick].
+const tickInterval = 100 * time.Millisecond
 
 // Run is one simulation.
 type Run struct {
-	App     App
-	Load    Load
-	Limiter Limiter
-	For     time.Duration
-	From    time.Duration // what is measured begins here
-	Seed    uint64
-	Trace   func(at time.Duration) // called when the limit in force has changed; may be nil
+	App   App
+	Load  Load
+	Gate  Gate
+	For   time.Duration
+	From  time.Duration // start of the measurement
+	Seed  uint64
+	Trace func(at time.Duration) // called when the limit in force has changed; may be nil
 }
 
-// Result is what was measured from Run.From on.
+// Result is the measurement from Run.From on.
 type Result struct {
-	Throughput float64 // requests a second that succeeded
-	P99        float64 // seconds, of those, with the wait for a slot
-	AppP50     float64 // seconds that the app took
+	Throughput float64 // successful requests per second
+	P99        float64 // seconds, of successful requests, including the time in the queue
+	AppP50     float64 // seconds in the application
 	AppP99     float64
 	Failed     int
-	Refused    int     // that found the line full
-	MaxRunning int     // in the app at once, of the whole run
-	InApp      float64 // requests, on average
+	Refused    int     // the queue was full
+	MaxRunning int     // greatest number of requests in the application, of the whole run
+	InApp      float64 // mean number of requests in the application
 }
 
 // epoch is when every simulation begins.
@@ -66,12 +71,17 @@ var epoch = time.Unix(0, 0)
 // job is a request.
 type job struct {
 	came, started int64 // ns
+	slot          *adapt.Slot
 	inFlight      int
 	failed, hit   bool
+	kind          *Kind
+	client        int
+	queued, gone  bool // in the queue; the client has disconnected
+	ended         bool // the application has responded
 
-	// Drawn when it comes, so that with any limit the requests are the same.
+	// Drawn on arrival, so that the requests are the same with any limit.
 	luck        float64 // uniform
-	first, last float64 // exponential, mean 1: how much it is of the app's mean
+	first, last float64 // exponential, mean 1: relative to the mean of the application
 	next        *job
 }
 
@@ -95,6 +105,7 @@ type world struct {
 	first   *job
 	last    *job
 	free    *job
+	sent    []int // requests, by client
 	total   []float64
 	app     []float64
 	result  Result
@@ -105,12 +116,15 @@ func (r *Run) Do() Result {
 	w := &world{run: r, rng: rand.New(rand.NewPCG(r.Seed, 21)), limit: -1}
 	r.App.begin(w)
 	if r.Load.Clients > 0 {
-		for range r.Load.Clients {
-			w.arrive()
+		w.sent = make([]int, r.Load.Clients)
+		for client := range r.Load.Clients {
+			w.arrive(client)
 		}
 	} else {
+		w.sent = make([]int, 1)
 		w.nextArrival()
 	}
+	w.after(tickInterval, nil, tick)
 	end := int64(r.For)
 	for len(w.events) > 0 {
 		e := w.events.pop()
@@ -118,17 +132,53 @@ func (r *Run) Do() Result {
 			break
 		}
 		w.now = e.at
-		if e.what == arrival {
-			w.arrive()
-			w.nextArrival()
-		} else {
-			r.App.event(w, e.job, e.what)
-		}
+		w.handle(e)
 	}
 	return w.measure()
 }
 
-const arrival = -1
+// The events that are not events of the application.
+const (
+	arrival  = -1 - iota
+	tick     // of the gate
+	uploaded // the request body is complete
+	held     // the time of a request that holds its slot is over
+	read     // the client has read the response
+	leaves   // the client disconnects
+	released // the slot of a disconnected client is released
+)
+
+func (w *world) handle(e event) {
+	switch e.what {
+	case arrival:
+		w.arrive(0)
+		w.nextArrival()
+	case tick:
+		if w.waiting > 0 {
+			w.run.Gate.Tick(w.time(), time.Duration(w.now-w.oldest()))
+			w.admit()
+		}
+		w.after(tickInterval, nil, tick)
+	case uploaded:
+		if e.job.slot != nil {
+			w.run.Gate.ClientReady(w.time(), e.job.slot)
+		}
+		w.start(e.job)
+	case held:
+		w.done(e.job)
+	case read:
+		w.run.Gate.ClientReady(w.time(), e.job.slot)
+		w.finish(e.job)
+	case leaves:
+		w.leave(e.job)
+	case released:
+		w.release(e.job, adapt.Unfinished)
+	default:
+		w.run.App.event(w, e.job, e.what)
+	}
+}
+
+func (w *world) time() time.Time { return epoch.Add(time.Duration(w.now)) }
 
 func (w *world) nextArrival() {
 	rate := w.run.Load.Rate(time.Duration(w.now))
@@ -142,14 +192,23 @@ func (w *world) after(d time.Duration, j *job, what int) {
 }
 
 // arrive makes a request.
-func (w *world) arrive() {
+func (w *world) arrive(client int) {
 	j := w.free
 	if j == nil {
 		j = &job{}
 	} else {
 		w.free = j.next
 	}
-	*j = job{came: w.now, luck: w.rng.Float64(), first: w.rng.ExpFloat64(), last: w.rng.ExpFloat64()}
+	*j = job{came: w.now, luck: w.rng.Float64(), first: w.rng.ExpFloat64(), last: w.rng.ExpFloat64(), client: client, kind: &usualKind}
+	if f := w.run.Load.Kind; f != nil {
+		if k := f(client, w.sent[client]); k != nil {
+			j.kind = k
+		}
+		if k := j.kind; k.Scale > 0 {
+			j.first, j.last = j.first*k.Scale, j.last*k.Scale
+		}
+	}
+	w.sent[client]++
 	if depth := w.run.Load.Depth; depth > 0 && w.waiting >= depth {
 		if w.measured() {
 			w.result.Refused++
@@ -163,39 +222,130 @@ func (w *world) arrive() {
 		w.last.next = j
 	}
 	w.last = j
+	j.queued = true
 	w.waiting++
+	if p := j.kind.Patience; p > 0 {
+		w.after(p, j, leaves)
+	}
 	w.admit()
 }
 
-// admit lets in who may.
+// oldest returns the arrival of the first queued request.
+func (w *world) oldest() int64 {
+	w.skip()
+	if w.first == nil {
+		return w.now
+	}
+	return w.first.came
+}
+
+// skip removes requests from the front of the queue whose clients have disconnected.
+func (w *world) skip() {
+	for w.first != nil && w.first.gone {
+		w.pop()
+	}
+}
+
+func (w *world) pop() *job {
+	j := w.first
+	if w.first = j.next; w.first == nil {
+		w.last = nil
+	}
+	j.next = nil
+	return j
+}
+
+// admit gives slots to queued requests.
 func (w *world) admit() {
-	if l := w.run.Limiter.Limit(); l != w.limit {
+	if l := w.run.Gate.Limit(); l != w.limit {
 		w.limit = l
 		if w.run.Trace != nil {
 			w.run.Trace(time.Duration(w.now))
 		}
 	}
-	for w.first != nil && w.running < w.limit {
-		j := w.first
-		if w.first = j.next; w.first == nil {
-			w.last = nil
-		}
-		j.next = nil
+	for w.skip(); w.first != nil && w.run.Gate.Free(); w.skip() {
+		j := w.pop()
+		j.queued = false
 		w.waiting--
 		w.running++
 		w.result.MaxRunning = max(w.result.MaxRunning, w.running)
 		j.started, j.inFlight = w.now, w.running
-		w.run.App.start(w, j)
+		j.slot = &adapt.Slot{}
+		w.run.Gate.Admit(w.time(), j.slot)
+		switch k := j.kind; {
+		case k.Stream:
+			w.run.Gate.Stream(w.time(), j.slot)
+			w.start(j)
+		case k.Upload > 0:
+			w.run.Gate.AwaitClient(w.time(), j.slot)
+			w.after(k.Upload, j, uploaded)
+		default:
+			w.start(j)
+		}
 	}
 }
 
-// done ends a request.
-func (w *world) done(j *job) {
+// start passes a request to the application.
+func (w *world) start(j *job) {
+	if j.kind.Hold > 0 {
+		w.after(j.kind.Hold, j, held)
+		return
+	}
+	w.run.App.start(w, j)
+}
+
+// leave disconnects a client, which immediately sends its next request.
+func (w *world) leave(j *job) {
+	if j.ended {
+		return
+	}
+	j.gone = true
+	if w.measured() && !j.kind.Aside {
+		w.result.Failed++
+	}
+	if j.queued {
+		w.waiting--
+		j.queued = false
+	} else {
+		w.after(grace, j, released)
+	}
+	if w.run.Load.Clients > 0 {
+		w.arrive(j.client)
+	}
+}
+
+// release ends the exchange with the application.
+func (w *world) release(j *job, r adapt.Result) {
+	if j.slot == nil {
+		return
+	}
 	w.running--
+	w.run.Gate.End(w.time(), j.slot, r)
+	j.slot = nil
+	w.admit()
+}
+
+// done notes that the application has responded.
+func (w *world) done(j *job) {
+	if j.ended {
+		return
+	}
+	j.ended = true
+	if !j.gone && j.kind.Read > 0 {
+		w.run.Gate.AwaitClient(w.time(), j.slot)
+		w.admit()
+		w.after(j.kind.Read, j, read)
+		return
+	}
+	w.finish(j)
+}
+
+// finish ends a request.
+func (w *world) finish(j *job) {
 	took := time.Duration(w.now - j.started)
-	w.run.Limiter.Done(epoch.Add(time.Duration(w.now)), adapt.Sample{Took: took, InFlight: j.inFlight, Failed: j.failed})
+	j.failed = j.failed || j.kind.Fails
 	switch {
-	case !w.measured():
+	case !w.measured() || j.kind.Aside || j.gone:
 	case j.failed:
 		w.result.Failed++
 	default:
@@ -203,11 +353,19 @@ func (w *world) done(j *job) {
 		w.total = append(w.total, time.Duration(w.now-j.came).Seconds())
 		w.result.InApp += took.Seconds()
 	}
-	j.next = w.free
-	w.free = j
-	w.admit()
-	if w.run.Load.Clients > 0 {
-		w.arrive()
+	result := adapt.Answered
+	switch {
+	case j.failed:
+		result = adapt.Failed
+	case j.gone:
+		result = adapt.Late
+	}
+	w.release(j, result)
+	if w.run.Load.Clients > 0 && !j.gone {
+		w.arrive(j.client)
+	}
+	if j.kind.Patience == 0 { // otherwise an event may refer to it
+		j.next, w.free = w.free, j
 	}
 }
 

@@ -1,0 +1,265 @@
+package adapt
+
+import (
+	"math"
+	"time"
+)
+
+// Times after which a request is long.
+const (
+	shortestLong = 200 * time.Millisecond
+	longTimes    = 10 // multiple of the mean application time
+)
+
+// A Result is the end of a request.
+type Result uint8
+
+// The results.
+const (
+	Answered   Result = iota // the application responded
+	Failed                   // the application responded with an error of its own or a rejection for overload
+	TimedOut                 // there was no response in time; if the request waits for its client, this is Unknown
+	Late                     // the application responded after the client had disconnected
+	Unfinished               // the request ended before the application responded: its application time is at least this long
+	Unknown                  // the end of the request says nothing about the application
+)
+
+// A Slot is the part of a request that a [Limiter] keeps. The zero value is ready to use,
+// and a Slot can be reused after [Limiter.End].
+type Slot struct {
+	active     bool          // from Admit to End
+	since      time.Time     // the request got the slot
+	client     time.Duration // time that the request has waited for its client
+	waiting    time.Time     // since when the request waits for its client; zero: it does not
+	exempt     Exemption     // Stream or Long; others follow from waiting
+	counted    bool          // for the adaptive limit
+	prev, next *Slot         // in Limiter.oldest, while exempt is 0
+}
+
+// An Exemption is the reason for which a request is only counted for the ceiling.
+type Exemption uint8
+
+// The exemptions.
+const (
+	Counted Exemption = iota // the request is counted for the adaptive limit
+	Stream                   // an upgraded connection or an event stream
+	Long                     // in the application for a long time, relative to the application time
+	Client                   // waits for its client to send the request body or to read the response
+)
+
+// String returns the exemption as shown to users.
+func (e Exemption) String() string {
+	return [...]string{"counted", "stream", "long", "waits for the client"}[e]
+}
+
+// Exemption returns the reason for which the request is not counted for the adaptive limit.
+func (s *Slot) Exemption() Exemption {
+	if s.exempt == Counted && !s.waiting.IsZero() {
+		return Client
+	}
+	return s.exempt
+}
+
+// A Limiter is a concurrency limit that adapts to the application. It counts the requests
+// that hold a slot, and limits the number of those that are running in the application.
+// All requests are counted for the ceiling.
+//
+// Its methods must not be called concurrently.
+type Limiter struct {
+	controller controller
+	running    int // requests that hold a slot
+	counted    int // requests that are counted for the adaptive limit
+
+	oldest, newest *Slot // requests that are neither streams nor long
+	longAfter      time.Duration
+	responded      bool      // since longAfter was last increased
+	typical        float64   // median of the application time of all requests but streams, in seconds
+	increased      time.Time // typical was increased
+}
+
+// New returns a limiter.
+func New(s Settings) *Limiter {
+	return &Limiter{controller: newController(s), longAfter: shortestLong, typical: shortestLong.Seconds() / longTimes}
+}
+
+// Limit returns the number of requests that may run in the application now.
+func (l *Limiter) Limit() int { return l.controller.limit }
+
+// State returns the decisions so far.
+func (l *Limiter) State() State { return l.controller.state() }
+
+// Load returns the number of requests that hold a slot, and the number of those that are
+// counted for the adaptive limit.
+func (l *Limiter) Load() (running, counted int) { return l.running, l.counted }
+
+// Free reports whether another request may have a slot.
+func (l *Limiter) Free() bool {
+	return l.running < l.controller.max && l.counted < l.controller.limit
+}
+
+// Admit gives a slot to a request.
+func (l *Limiter) Admit(now time.Time, s *Slot) {
+	*s = Slot{active: true, since: now, prev: l.newest}
+	if l.newest == nil {
+		l.oldest = s
+	} else {
+		l.newest.next = s
+	}
+	l.newest = s
+	l.running++
+	l.count(now, s)
+}
+
+// End takes the slot back.
+func (l *Limiter) End(now time.Time, s *Slot, r Result) {
+	if s.endWait(now) && r == TimedOut {
+		r = Unknown
+	}
+	took := now.Sub(s.since) - s.client
+	if s.exempt != Stream && r != Unknown {
+		l.note(now, took.Seconds(), r)
+		l.controller.done(now, took, r, s.exempt == Counted)
+	}
+	l.uncount(now, s)
+	if s.exempt == Counted {
+		l.remove(s)
+	}
+	l.running--
+	s.active = false
+	if l.responded {
+		l.longAfter = max(shortestLong, time.Duration(longTimes*l.typical*float64(time.Second)))
+	}
+}
+
+// note adjusts the typical application time. A step that does not depend on the size of the
+// difference follows the median, on which few long requests have no effect. Long requests
+// that end at the same moment, because they began at the same moment, are one step.
+func (l *Limiter) note(now time.Time, took float64, r Result) {
+	const (
+		step = 0.05 // of the logarithm
+		rate = 0.5  // maximum increase per second
+		most = 0.2  // maximum increase
+	)
+	took = max(took, shortestTime)
+	switch {
+	case took <= l.typical && r == Unfinished: // at least this long
+	case took <= l.typical:
+		l.typical = max(l.typical*(1-step), took)
+	default:
+		l.typical = min(l.typical*math.Exp(min(rate*now.Sub(l.increased).Seconds(), most)), took)
+		l.increased = now
+	}
+	l.responded = l.responded || r != Unfinished
+}
+
+// AwaitClient notes that the request waits for its client, until ClientReady. The two have
+// no effect after End.
+func (l *Limiter) AwaitClient(now time.Time, s *Slot) {
+	if s.active && s.waiting.IsZero() {
+		s.waiting = now
+		l.uncount(now, s)
+	}
+}
+
+// ClientReady notes that the client has sent or read data.
+func (l *Limiter) ClientReady(now time.Time, s *Slot) {
+	if s.active && s.endWait(now) && s.exempt == Counted {
+		l.count(now, s)
+	}
+}
+
+func (s *Slot) endWait(now time.Time) bool {
+	if s.waiting.IsZero() {
+		return false
+	}
+	s.client += now.Sub(s.waiting)
+	s.waiting = time.Time{}
+	return true
+}
+
+// Stream notes that the request has become a stream.
+func (l *Limiter) Stream(now time.Time, s *Slot) { l.exempt(now, s, Stream) }
+
+// Tick updates the limiter at regular intervals while requests are queued. waited is the
+// time that the first queued request has waited.
+func (l *Limiter) Tick(now time.Time, waited time.Duration) {
+	any := false
+	for s := l.oldest; s != nil && now.Sub(s.since) >= l.longAfter; {
+		next := s.next
+		if now.Sub(s.since)-s.client >= l.longAfter && s.waiting.IsZero() {
+			l.exempt(now, s, Long)
+			any = true
+		}
+		s = next
+	}
+	if any {
+		// The number of requests in an application that does not respond at all grows more
+		// slowly each time.
+		if !l.responded {
+			l.longAfter += l.longAfter / 2
+		}
+		l.responded = false
+	}
+	l.controller.tick(now, waited)
+}
+
+// Move gives the slot of one request to another, which continues it. from can be reused
+// afterwards.
+func (l *Limiter) Move(from, to *Slot) {
+	*to = *from
+	from.active = false
+	if from.exempt != Counted {
+		return
+	}
+	if to.prev == nil {
+		l.oldest = to
+	} else {
+		to.prev.next = to
+	}
+	if to.next == nil {
+		l.newest = to
+	} else {
+		to.next.prev = to
+	}
+}
+
+func (l *Limiter) exempt(now time.Time, s *Slot, e Exemption) {
+	if !s.active {
+		return
+	}
+	if s.exempt == Counted {
+		l.remove(s)
+	}
+	l.uncount(now, s)
+	s.exempt = e
+}
+
+func (l *Limiter) count(now time.Time, s *Slot) {
+	if !s.counted && s.exempt == Counted {
+		s.counted = true
+		l.counted++
+		l.controller.count(now, l.counted)
+	}
+}
+
+func (l *Limiter) uncount(now time.Time, s *Slot) {
+	if s.counted {
+		s.counted = false
+		l.counted--
+		l.controller.count(now, l.counted)
+	}
+}
+
+func (l *Limiter) remove(s *Slot) {
+	if s.prev == nil {
+		l.oldest = s.next
+	} else {
+		s.prev.next = s.next
+	}
+	if s.next == nil {
+		l.newest = s.prev
+	} else {
+		s.next.prev = s.prev
+	}
+	s.prev, s.next = nil, nil
+}

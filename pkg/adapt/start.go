@@ -1,0 +1,103 @@
+package adapt
+
+import (
+	"math"
+	"time"
+)
+
+// Bounds of the elasticity at the start: the growth of the goodput relative to the growth
+// of the limit, in logarithms.
+const (
+	startGrows   = 0.5 // the limit is doubled again
+	startErrors  = 0.7 // ratio of the shares of successful responses that ends the start
+	startCertain = 2   // standard errors of the elasticity below 1 that end the start
+	startTurns   = 4   // maximum number of windows of a limit
+)
+
+// A start doubles the limit until the goodput stops growing. Each decision uses the windows
+// of the last two limits, which are not in force by turns: an application that warms up at
+// the same time can only make the limit too high, and the search corrects that.
+type start struct {
+	active  bool
+	before  tally // of the previous limit
+	current tally
+	turns   int
+}
+
+// endStart ends a window of the start.
+func (c *controller) endStart(now time.Time, w *tally) {
+	s := &c.start
+	s.current.add(w)
+	s.turns++
+	if s.before.limit == 0 {
+		c.double(now)
+		return
+	}
+	o := s.elasticity()
+	switch {
+	case o.errors:
+		c.endSearchStart(now, s.before.limit, Errors)
+	case o.value >= startGrows:
+		c.double(now)
+	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
+		growth := float64(s.current.limit) / float64(s.before.limit)
+		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma/2, 0), 1)), c.min, c.max), Growing)
+	case s.turns >= startTurns: // there is no evidence against a higher limit
+		c.double(now)
+	default:
+		c.put(now, c.base)
+	}
+}
+
+// double puts twice the limit in force, or ends the start at the ceiling.
+func (c *controller) double(now time.Time) {
+	s := &c.start
+	if c.base >= c.max {
+		c.endSearchStart(now, c.base, Ceiling)
+		return
+	}
+	s.before, s.current, s.turns = s.current, tally{}, 0
+	c.reason, c.base = Starting, min(2*c.base, c.max)
+	c.put(now, c.base)
+}
+
+// endSearchStart continues with trials from a limit.
+func (c *controller) endSearchStart(now time.Time, limit int, why Reason) {
+	c.start = start{}
+	c.base, c.reason = limit, why
+	direction := up
+	if c.base >= c.max {
+		direction = down
+	}
+	c.search.begin(changeStep, direction)
+	c.trial, c.watch = trial{}, watch{}
+	c.put(now, c.base)
+}
+
+// A startOutcome compares the last two limits of the start.
+type startOutcome struct {
+	value, sigma float64 // elasticity of the goodput, and its standard error
+	errors       bool    // the share of failed responses grew with the limit
+}
+
+// elasticity estimates the elasticity in two ways and weights them by their variance: by the
+// goodput, and by the typical application time. The latter is more precise if a few requests
+// take much longer than the others.
+func (s *start) elasticity() (o startOutcome) {
+	b, a := &s.before, &s.current
+	growth := math.Log(float64(a.limit) / float64(b.limit))
+	byGoodput := 1 - math.Log(a.mean()/b.mean())/growth
+	goodputVariance := (a.variance() + b.variance()) / (growth * growth)
+	logAfter, varianceAfter := a.typical()
+	logBefore, varianceBefore := b.typical()
+	byTime := 1 - (logAfter-logBefore)/growth
+	timeVariance := (varianceAfter + varianceBefore) / (growth * growth)
+
+	weight := timeVariance / (goodputVariance + timeVariance)
+	o.value = weight*byGoodput + (1-weight)*byTime
+	o.sigma = math.Sqrt(goodputVariance * timeVariance / (goodputVariance + timeVariance))
+	before, _ := b.success()
+	after, _ := a.success()
+	o.errors = after < startErrors*before
+	return o
+}

@@ -1,0 +1,72 @@
+package http2_test
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
+)
+
+// removedTrailers are fields that a trailer section must not contain (RFC 9110 section 6.5.1).
+var removedTrailers = []string{
+	"content-length", "content_length", "transfer_encoding", "host", "authorization", "set-cookie", "cache-control", "date",
+	"expires", "content-type", "x-forwarded-for", "knative-serving-revision",
+}
+
+// trailerApp starts an app that sends removedTrailers and grpc-status after a response.
+func trailerApp(t *testing.T, appH2, netHTTP bool) *proxytest.Proxy {
+	t.Helper()
+	var fields []string
+	for _, name := range append(removedTrailers, "grpc-status") {
+		fields = append(fields, name, "5")
+	}
+	if appH2 {
+		return newFrameAppOf(t, netHTTP, func(s *appStream) {
+			s.respond(false, ":status", "200")
+			_ = s.WriteData(s.id, false, []byte("hello"))
+			s.respond(true, fields...)
+		}).proxy
+	}
+	app := harness.NewApp(t, func(conn *harness.AppConn) {
+		for {
+			if _, err := http.ReadRequest(conn.In); err != nil {
+				return
+			}
+			var trailer strings.Builder
+			for pair := range slices.Chunk(fields, 2) {
+				fmt.Fprintf(&trailer, "%s: %s\r\n", pair[0], pair[1])
+			}
+			conn.Send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n" + trailer.String() + "\r\n")
+		}
+	})
+	return start(t, app.Listener, func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
+}
+
+func TestResponseTrailersAreFilteredForAllProtocols(t *testing.T) {
+	for i := range 8 {
+		appH2, clientH2, netHTTP := i&1 > 0, i&2 > 0, i&4 > 0
+		t.Run(fmt.Sprintf("app HTTP2 %t, client HTTP2 %t, net/http %t", appH2, clientH2, netHTTP), func(t *testing.T) {
+			p := trailerApp(t, appH2, netHTTP)
+			transport := &http.Transport{Protocols: new(http.Protocols)}
+			transport.Protocols.SetHTTP1(!clientH2)
+			transport.Protocols.SetUnencryptedHTTP2(clientH2)
+			defer transport.CloseIdleConnections()
+			response, err := (&http.Client{Transport: transport}).Get("http://" + p.Address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			harness.NoError(t, err)
+			harness.Equal(t, string(body), "hello", "body")
+			harness.Equal(t, fmt.Sprint(slices.Sorted(maps.Keys(response.Trailer))), "[Grpc-Status]", "trailers")
+		})
+	}
+}

@@ -1,0 +1,62 @@
+package inject
+
+import (
+	"regexp"
+)
+
+var (
+	reference   = regexp.MustCompile(`\$\(([A-Za-z0-9_.-]+)\)`)
+	ofPeers     = regexp.MustCompile(`(?i)advertise|announce`) // settings for the address that an application sends to its peers
+	podIPFields = map[string]bool{"status.podIP": true, "status.podIPs": true}
+)
+
+// warnOfPodAddress adds a warning if the command line or the environment of the application contains
+// the address of the pod. An application that listens only on this address is not reachable for the
+// sidecar, which connects to localhost.
+func (in *injection) warnOfPodAddress() error {
+	app := at(in.object, "spec", "containers", in.app.Name)
+	addresses := map[string]bool{} // names of the variables that contain the address
+	for _, v := range listAt(app, "env") {
+		if podIPFields[text(at(v, "valueFrom", "fieldRef"), "fieldPath")] {
+			addresses[text(v, "name")] = true
+		}
+	}
+	if len(addresses) == 0 {
+		return nil
+	}
+	if where, name := referenceTo(app, addresses); where != "" {
+		in.warn("container %s: %s contains $(%s), the address of the pod; requests are sent to 127.0.0.1 or [::1], so the application must listen there too",
+			in.app.Name, where, name)
+	}
+	return nil
+}
+
+// referenceTo returns the first field of a container that refers to one of the variables, and the name
+// of the variable. where is "" if there is none.
+func referenceTo(container any, variables map[string]bool) (where, name string) {
+	find := func(text string) string {
+		if ofPeers.MatchString(text) {
+			return ""
+		}
+		for _, m := range reference.FindAllStringSubmatch(text, -1) {
+			if variables[m[1]] {
+				return m[1]
+			}
+		}
+		return ""
+	}
+	for _, list := range []string{"command", "args"} {
+		for _, word := range listAt(container, list) {
+			line, _ := word.(string)
+			if name := find(line); name != "" {
+				return list, name
+			}
+		}
+	}
+	for _, v := range listAt(container, "env") {
+		if name := find(text(v, "name") + "=" + text(v, "value")); name != "" {
+			return "env " + text(v, "name"), name
+		}
+	}
+	return "", ""
+}

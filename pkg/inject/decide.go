@@ -1,0 +1,618 @@
+package inject
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// This file selects the port for requests. No other file selects a port or a container. The table in docs/injection.md
+// has the order of the evidence: the option port, the Services in the input, and the ports of the containers. Names,
+// probes and numbers only select one of the remaining ports.
+
+// defaultContainer is the annotation by which kubectl finds a pod's main container.
+const defaultContainer = "kubectl.kubernetes.io/default-container"
+
+// A Confidence states how well the evidence supports the selected port.
+type Confidence string
+
+// The levels of confidence.
+const (
+	High Confidence = "high" // the option port, a Service and evidence for HTTP, or the name of the port
+	Low  Confidence = "low"
+)
+
+// A Port is a TCP port that Inject considered for the requests.
+type Port struct {
+	Container  string // "" if no container declares the port
+	Name       string // "" for none
+	Number     int32
+	Selected   bool
+	Confidence Confidence // "" if Against is set
+	Reasons    []string   // the evidence for the port
+	Against    string     // the reason not to use the port, or ""
+}
+
+// A candidate is a Port with what the decision reads.
+type candidate struct {
+	container *corev1.Container // nil if only a Service names the port
+	port      corev1.ContainerPort
+	found     string        // the source of a port that no container declares, or ""
+	services  []ServicePort // that reach the port
+	sign      sign
+	requests  []string  // paths of its HTTP probes that are not health checks
+	row       *imageRow // of images.txt, if it contradicts the name of the port
+	helper    string    // the reason to take the container for a helper, or ""
+}
+
+// healthPath matches the paths of health checks.
+var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
+
+// chooseApp selects the container and its port for requests.
+func (in *injection) chooseApp() error {
+	containers, err := in.eligible()
+	if err != nil {
+		return err
+	}
+	in.readRoutes(containers)
+	var all []*candidate
+	var chosen *candidate
+	if in.options.get(portOption) != "" {
+		chosen, err = in.chooseNamedPort(containers)
+		all = []*candidate{chosen}
+	} else {
+		all = in.candidates(containers)
+		chosen, err = in.chooseAmong(all, containers)
+	}
+	if err != nil {
+		in.describe(all, nil)
+		return err
+	}
+	in.describe(all, chosen)
+	in.app, in.port, in.found = chosen.container, chosen.port, chosen.found
+	in.out.Confidence = in.confidence(chosen)
+	if in.out.Confidence == Low && in.options.get(sureOption) == string(High) {
+		return refuse(Unsure, "port %s of container %s is selected with low confidence (%s), and the option %s requires %s; missing: %s; to select it: %s",
+			describePort(in.port), in.app.Name, strings.Join(in.reasons(chosen), "; "), sureOption, High, in.out.Missing, cure(portOption, decimal(in.port.ContainerPort)))
+	}
+	return nil
+}
+
+// eligible returns the container of the option, or all containers except those of service meshes.
+func (in *injection) eligible() ([]*corev1.Container, error) {
+	name := in.options.get(containerOption)
+	var all []*corev1.Container
+	var names []string
+	for i := range in.pod.Containers {
+		c := &in.pod.Containers[i]
+		names = append(names, c.Name)
+		if c.Name == name || name == "" && !isMeshProxy(c) {
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 && name == "" {
+		return nil, skip(NoPort, "all containers of the pod belong to a service mesh")
+	}
+	if len(all) == 0 {
+		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(names, ", "))
+	}
+	return all, nil
+}
+
+// chooseNamedPort returns the port of the option. The protocol of the port is not examined.
+func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate, error) {
+	wanted := in.options.get(portOption)
+	all := slices.DeleteFunc(in.declared(containers), func(c *candidate) bool { return c.port.Name != wanted && decimal(c.port.ContainerPort) != wanted })
+	n, err := strconv.Atoi(wanted)
+	switch {
+	case len(all) == 0 && len(containers) > 1:
+		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, cure(containerOption, containers[0].Name))
+	case len(all) == 0 && (err != nil || n < 1 || n > 65535):
+		return nil, refuse(WhichPort, "container %s has no TCP port called %q", containers[0].Name, wanted)
+	case len(all) == 0:
+		return &candidate{container: containers[0], port: corev1.ContainerPort{ContainerPort: int32(n)}}, nil
+	}
+	if all, err = in.ofOneContainer(all); err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(all, isCalledHTTP); i >= 0 {
+		return all[i], nil
+	}
+	if len(all) > 1 { // several ports with the number: only the name tells them apart
+		return nil, in.refuseWhichPort(all)
+	}
+	return all[0], nil
+}
+
+func isCalledHTTP(c *candidate) bool { return c.port.Name == "http" }
+
+// A route is the end of a Service port in the pod.
+type route struct {
+	container string
+	number    int32
+}
+
+// readRoutes resolves the ports of the Services. A name resolves to the first container with the name, as in Kubernetes. A
+// number resolves to the container that declares it. If no container declares it, mentioning returns the container.
+// The numbers of the sidecar are ignored, because a Service can use them before the injection.
+func (in *injection) readRoutes(containers []*corev1.Container) {
+	in.routes, in.unrouted = map[route][]ServicePort{}, nil
+	ours := map[int32]bool{}
+	for _, u := range usualPorts[:2] {
+		n, _ := strconv.Atoi(cmp.Or(in.options.get(u.option), decimal(u.number))) // the option was validated
+		ours[int32(n)] = true
+	}
+	byName, byNumber := map[string]route{}, map[int32]route{}
+	for _, c := range in.pod.Containers {
+		for _, p := range c.Ports {
+			r := route{c.Name, p.ContainerPort}
+			if _, taken := byName[p.Name]; overTCP(p) && !taken {
+				byName[p.Name] = r
+			}
+			if _, taken := byNumber[p.ContainerPort]; overTCP(p) && !taken {
+				byNumber[p.ContainerPort] = r
+			}
+		}
+	}
+	for _, s := range in.services {
+		r, known := byName[s.Target.StrVal]
+		if n := s.Target.IntVal; s.Target.StrVal == "" {
+			if r, known = byNumber[n]; !known && !ours[n] && n > 0 && n < 1<<16 {
+				r, known = route{in.mentioning(containers, n), n}, true
+			}
+		}
+		switch {
+		case !known:
+		case r.container == "":
+			in.unrouted = append(in.unrouted, s)
+		default:
+			in.routes[r] = append(in.routes[r], s)
+		}
+	}
+}
+
+// mentioning returns the name of the container that uses a port in a probe, a flag or a variable. If the pod has one
+// container, it returns the name of this container. If no container or several containers use the port, it returns "".
+func (in *injection) mentioning(containers []*corev1.Container, n int32) string {
+	if len(containers) == 1 {
+		return containers[0].Name
+	}
+	var all []string
+	for _, c := range containers {
+		if slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n) {
+			all = append(all, c.Name)
+		}
+	}
+	if len(all) != 1 {
+		return ""
+	}
+	return all[0]
+}
+
+// servicesOf returns the Service ports that reach a port of a container.
+func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []ServicePort {
+	return in.routes[route{c.Name, p.ContainerPort}]
+}
+
+// candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
+// readiness probes that are not health checks.
+func (in *injection) candidates(containers []*corev1.Container) []*candidate {
+	all := in.declared(containers)
+	add := func(c *corev1.Container, n int32, found string) {
+		known := func(o *candidate) bool { return o.container == c && o.port.ContainerPort == n }
+		if n > 0 && n < 1<<16 && !slices.ContainsFunc(all, known) {
+			all = append(all, in.candidate(c, corev1.ContainerPort{ContainerPort: n}, found))
+		}
+	}
+	for _, s := range in.services {
+		for _, c := range containers {
+			n := s.Target.IntVal
+			if reaches := in.routes[route{c.Name, n}]; s.Target.StrVal == "" && len(reaches) > 0 {
+				add(c, n, "Service "+s.Service+" names it")
+			}
+		}
+	}
+	for _, s := range in.unrouted {
+		add(nil, s.Target.IntVal, "Service "+s.Service+" names it")
+	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, c := range containers {
+		if p := c.ReadinessProbe; p != nil && (p.HTTPGet == nil || !healthPath.MatchString(p.HTTPGet.Path)) {
+			add(c, askedBy(p), "the readiness probe uses it")
+		}
+	}
+	return all
+}
+
+// declared returns the TCP ports that containers declare.
+func (in *injection) declared(containers []*corev1.Container) []*candidate {
+	var all []*candidate
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if overTCP(p) {
+				all = append(all, in.candidate(c, p, ""))
+			}
+		}
+	}
+	return all
+}
+
+func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
+	o := &candidate{container: c, port: p, found: found}
+	if c == nil {
+		for _, s := range in.unrouted {
+			if s.Target.IntVal == p.ContainerPort {
+				o.services = append(o.services, s)
+			}
+		}
+		return o
+	}
+	h := in.hintsOf(c)
+	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
+	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
+		o.helper = h.helper
+	}
+	i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(p.ContainerPort) })
+	if i < 0 {
+		return o
+	}
+	o.row = h.rows[i]
+	// A row for all ports of an image applies only if no Service names the port. It rejects a port with a name of HTTP
+	// only if all probes of the port are health checks.
+	contradicts := o.row.ports != nil
+	if !contradicts && len(o.services) == 0 {
+		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
+	}
+	if contradicts && o.sign.takesRequests() && !slices.ContainsFunc(o.services, func(s ServicePort) bool { return byAppProtocol("", s.AppProtocol).protocol == plainHTTP }) {
+		o.sign = o.row.sign(c)
+	}
+	return o
+}
+
+// chooseAmong selects one of the candidates, or returns an error that lists them.
+func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Container) (*candidate, error) {
+	named := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return len(c.services) == 0 })
+	pool := all
+	switch {
+	case len(named) > 0:
+		pool = named
+		for _, c := range all {
+			if len(c.services) == 0 && c.sign.takesRequests() {
+				c.sign = sign{notForRequests, "Service " + named[0].services[0].Service + " names another port"}
+			}
+		}
+	case in.noTCP != "":
+		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no Service has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.cureOf(all))
+	case len(all) == 0:
+		return nil, in.skipNoPort(containers)
+	}
+	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
+	if slices.ContainsFunc(all, func(c *candidate) bool { return c.sign.protocol == notHTTP }) {
+		// Next to a database, a port without evidence belongs to a helper of the database.
+		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return c.sign.protocol == unknownProtocol && c.container != nil })
+	}
+	if len(usable) == 0 {
+		return nil, in.skipNotHTTP(pool)
+	}
+	main := slices.DeleteFunc(slices.Clone(usable), func(c *candidate) bool { return c.helper != "" })
+	if len(main) == 0 {
+		return nil, skip(NoPort, "%s, and no other container has a port for requests; to select a container and a port: %s", usable[0].helper, in.flagsOf(usable))
+	}
+	if len(named) == 0 {
+		var err error
+		if main, err = in.ofOneContainer(main); err != nil {
+			return nil, err
+		}
+	}
+	return in.narrow(main)
+}
+
+// narrow applies the evidence that selects one of several ports, the strongest first.
+func (in *injection) narrow(all []*candidate) (*candidate, error) {
+	for _, prefer := range preferences {
+		if better := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !prefer(c) }); len(better) > 0 {
+			all = better
+		}
+	}
+	if len(namesOf(all)) > 1 {
+		var err error
+		if all, err = in.ofOneContainer(all); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case len(all) > 1:
+		return nil, in.refuseWhichPort(all)
+	case all[0].container == nil:
+		return nil, skip(NoPort, "%s, but no container declares port %d; select a container: %s", all[0].found, all[0].port.ContainerPort,
+			cure(containerOption, in.pod.Containers[0].Name))
+	}
+	return all[0], nil
+}
+
+// webName matches the names of HTTP ports except gRPC. Many servers have a port for HTTP and a port for gRPC, and the
+// clients can use either of them.
+var webName = regexp.MustCompile(`^(http|http1|http2|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
+
+// preferences select one of several possible ports. The first preference is the strongest.
+var preferences = []func(*candidate) bool{
+	isCalledHTTP,
+	func(c *candidate) bool {
+		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Name == "http" })
+	},
+	func(c *candidate) bool {
+		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Number == 80 })
+	},
+	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
+	func(c *candidate) bool { return len(c.requests) > 0 },
+	func(c *candidate) bool {
+		return c.sign.protocol == plainHTTP && byName("", c.port.Name).protocol != plainHTTP
+	},
+}
+
+// ofOneContainer returns the ports of the only container, or of the container in the annotation of kubectl. It returns an
+// error if there are several containers and no annotation.
+func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
+	names := namesOf(all)
+	if len(names) == 1 {
+		return all, nil
+	}
+	if usual := in.meta.Annotations[defaultContainer]; usual != "" && slices.Contains(names, usual) {
+		return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.container == nil || c.container.Name != usual }), nil
+	}
+	in.out.Missing = "the container that receives the requests"
+	return nil, refuse(WhichContainer, "containers %s have ports for requests; select one: %s", strings.Join(names, " and "), in.flagsOf(all))
+}
+
+// namesOf returns the names of the containers without duplicates. An unknown container has the name "".
+func namesOf(all []*candidate) []string {
+	var names []string
+	for _, c := range all {
+		name := ""
+		if c.container != nil {
+			name = c.container.Name
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// confidence returns the confidence of a port.
+func (in *injection) confidence(c *candidate) Confidence {
+	switch {
+	case in.options.get(portOption) != "":
+		return High
+	case c.row != nil:
+		return Low
+	case len(c.services) > 0 && c.sign.protocol == plainHTTP, byName("", c.port.Name).protocol == plainHTTP:
+		return High
+	}
+	return Low
+}
+
+// reasons returns the evidence for a port, the strongest first.
+func (in *injection) reasons(c *candidate) []string {
+	var all []string
+	add := func(format string, args ...any) {
+		if reason := printable(fmt.Sprintf(format, args...)); !slices.Contains(all, reason) {
+			all = append(all, reason)
+		}
+	}
+	if in.options.get(portOption) != "" {
+		return []string{"the option " + portOption + " selects it"}
+	}
+	for _, s := range c.services[:min(len(c.services), 3)] {
+		switch {
+		case byAppProtocol("", s.AppProtocol).protocol == plainHTTP:
+			add("Service %s names it with appProtocol %s", s.Service, s.AppProtocol)
+		case s.Name != c.port.Name && byName("", s.Name).protocol == plainHTTP:
+			add("Service %s names it as %s", s.Service, s.Name)
+		default:
+			add("Service %s names it", s.Service)
+		}
+	}
+	switch {
+	case c.port.Name != "":
+		add("declared as %s", c.port.Name)
+	case c.found == "":
+		add("declared")
+	}
+	if c.container == nil {
+		return all
+	}
+	for _, path := range c.requests {
+		add("probe GET %.60s", path)
+	}
+	for _, probe := range probesOf(c.container) {
+		if probe.GRPC != nil && probe.GRPC.Port == c.port.ContainerPort {
+			add("gRPC probe")
+		} else if probe.HTTPGet == nil && askedBy(probe.Probe) == c.port.ContainerPort && c.found != "" {
+			add("TCP probe")
+		}
+	}
+	h := in.hintsOf(c.container)
+	for _, s := range []sign{h.probed[c.port.ContainerPort], h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byUsualNumber(c.port)} {
+		if s.protocol == plainHTTP && s == c.sign { // the strongest evidence for HTTP
+			add("%s", s.why)
+		}
+	}
+	if c.row != nil && c.sign.takesRequests() {
+		add("but %s", c.row.sign(c.container).why)
+	}
+	return all
+}
+
+// printable replaces characters that are not printable, because a path or a flag may contain them.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}
+
+// describe records the ports that were considered, and the information that is missing.
+func (in *injection) describe(all []*candidate, chosen *candidate) {
+	const most = 50 // ports; a pod may have thousands
+	for _, c := range all[:min(len(all), most)] {
+		if c == nil {
+			continue
+		}
+		p := Port{Name: c.port.Name, Number: c.port.ContainerPort, Selected: c == chosen, Reasons: in.reasons(c)}
+		if c.container != nil {
+			p.Container = c.container.Name
+		}
+		switch {
+		case c == chosen || c.sign.takesRequests() && c.helper == "":
+			p.Confidence = in.confidence(c)
+		default:
+			p.Against = cmp.Or(c.helper, c.sign.why)
+		}
+		in.out.Ports = append(in.out.Ports, p)
+	}
+	if chosen == nil || in.confidence(chosen) == High {
+		return
+	}
+	var missing []string
+	if len(chosen.services) == 0 {
+		missing = append(missing, "a Service that names the port")
+	}
+	if chosen.sign.protocol != plainHTTP || len(chosen.services) == 0 {
+		missing = append(missing, "a port name such as http")
+	}
+	if chosen.row != nil {
+		missing = []string{"the option " + portOption}
+	}
+	in.out.Missing = strings.Join(missing, " or ")
+}
+
+// flagsOf lists the flags for some candidates, the most likely first, with the reasons.
+func (in *injection) flagsOf(all []*candidate) string {
+	const most = 4
+	several := len(in.pod.Containers) > 1
+	var flags []string
+	for _, c := range byLikelihood(all)[:min(len(all), most)] {
+		flag := fmt.Sprintf("--%s %d", portOption, c.port.ContainerPort)
+		if several && c.container != nil {
+			flag = fmt.Sprintf("--%s %s ", containerOption, c.container.Name) + flag
+		}
+		flags = append(flags, fmt.Sprintf("%s (%s)", flag, strings.Join(in.reasons(c), ", ")))
+	}
+	text := strings.Join(flags, " or ")
+	if len(all) > most {
+		text += fmt.Sprintf(" or one of %d other ports", len(all)-most)
+	}
+	annotations := "the annotation " + Prefix + portOption + " does"
+	if several {
+		annotations = "the annotations " + Prefix + containerOption + " and " + Prefix + portOption + " do"
+	}
+	return text + "; " + annotations + " the same"
+}
+
+// byLikelihood sorts candidates by their evidence, the most likely one first. Ports for metrics and health are last.
+func byLikelihood(all []*candidate) []*candidate {
+	scores := map[*candidate]int{}
+	for _, c := range all {
+		for i, prefer := range preferences {
+			if prefer(c) {
+				scores[c] += 1 << (len(preferences) - i)
+			}
+		}
+		if len(c.services) > 0 {
+			scores[c] += 1 << 10
+		}
+		if c.sign.takesRequests() {
+			scores[c] += 1 << 9
+		}
+		if c.sign.protocol == notForRequests {
+			scores[c] -= 1 << 11
+		}
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b *candidate) int { return scores[b] - scores[a] })
+	return sorted
+}
+
+// cureOf returns the flag for the most likely of some candidates.
+func (in *injection) cureOf(all []*candidate) string {
+	if len(all) == 0 {
+		return fmt.Sprintf("set the flag --%s or the annotation %s%s", portOption, Prefix, portOption)
+	}
+	c := byLikelihood(all)[0]
+	text := cure(portOption, decimal(c.port.ContainerPort))
+	if len(in.pod.Containers) > 1 && c.container != nil {
+		text = fmt.Sprintf("--%s %s ", containerOption, c.container.Name) + text
+	}
+	return text
+}
+
+// skipNotHTTP returns the error for a pod without a port for HTTP requests. It lists the ports.
+func (in *injection) skipNotHTTP(all []*candidate) error {
+	const most = 4
+	for _, c := range all {
+		if c.sign.takesRequests() {
+			c.sign = sign{notHTTP, "there is no evidence for HTTP, and another port of the pod is not for HTTP"}
+		}
+	}
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b *candidate) int { return int(a.sign.protocol - b.sign.protocol) })
+	var texts []string
+	for _, c := range sorted[:min(len(sorted), most)] {
+		is := map[protocol]string{notHTTP: "is not for HTTP", overTLS: "is for TLS", notForRequests: "is not for requests"}[c.sign.protocol]
+		texts = append(texts, fmt.Sprintf("port %s of container %s %s: %s", describePort(c.port), c.container.Name, is, c.sign.why))
+	}
+	in.out.Missing = "a port for plain HTTP requests"
+	return skip(NotHTTP, "%s; if a port serves plain HTTP requests: %s", strings.Join(texts, "; "), in.cureOf(sorted))
+}
+
+// skipNoPort reports that nothing in the input names a port.
+func (in *injection) skipNoPort(containers []*corev1.Container) error {
+	in.out.Missing = "a declared port, or a Service that names a port"
+	for _, c := range containers {
+		p := c.ReadinessProbe
+		n := askedBy(p)
+		if p == nil || p.HTTPGet == nil || n == 0 || !healthPath.MatchString(p.HTTPGet.Path) {
+			continue
+		}
+		flag := cure(portOption, decimal(n))
+		if len(containers) > 1 {
+			flag = fmt.Sprintf("--%s %s ", containerOption, c.Name) + flag
+		}
+		return skip(NoPort, "no container declares a TCP port, and no Service names one; the readiness probe of container %s only checks the health on port %d (GET %s); if the port serves requests: %s",
+			c.Name, n, printable(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
+	}
+	if len(containers) > 1 {
+		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe names one; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",
+			containerOption, portOption, Prefix)
+	}
+	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.cureOf(nil))
+}
+
+func (in *injection) refuseWhichPort(all []*candidate) error {
+	in.out.Missing = "the port that receives the requests"
+	var names []string
+	for _, c := range all {
+		names = append(names, describePort(c.port))
+	}
+	which := "no container declares"
+	if all[0].container != nil {
+		which = "container " + all[0].container.Name + " has"
+	}
+	return refuse(WhichPort, "%s the ports %s for requests; select one: %s", which, strings.Join(names, " and "), in.flagsOf(all))
+}
+
+// cure is the flag and the annotation that set an option.
+func cure(option, value string) string {
+	return fmt.Sprintf("--%s %s, or the annotation %s%s: %q", option, value, Prefix, option, value)
+}

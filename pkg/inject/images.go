@@ -1,0 +1,98 @@
+package inject
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+//go:embed images.txt
+var imagesText string
+
+// images are the rows of images.txt, which documents the format.
+var images = parseImages(imagesText)
+
+// imageHelper is the kind of a container that is not the main one of its pod.
+const imageHelper = "helper"
+
+// An imageRow is a row of images.txt.
+type imageRow struct {
+	pattern string // for the whole name of an image
+	image   *regexp.Regexp
+	ports   []int32 // nil means all ports, if no Service names them
+	kind    string
+	reason  string
+	source  string
+}
+
+func parseImages(text string) []imageRow {
+	var all []imageRow
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		// An expression contains the separator without blanks around it.
+		fields := strings.Split(line, " | ")
+		if len(fields) != 5 {
+			panic("inject: images.txt: got " + strconv.Itoa(len(fields)) + " fields, want 5: " + line)
+		}
+		r := imageRow{pattern: "(^|/)(" + fields[0] + ")([:@]|$)", kind: fields[2], reason: fields[3], source: fields[4]}
+		r.image = regexp.MustCompile(r.pattern)
+		for port := range strings.SplitSeq(fields[1], ",") {
+			if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+				r.ports = append(r.ports, int32(n))
+			}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// imageException is the kind of an image to which no later row applies.
+const imageException = "none"
+
+// rowsOf returns the rows of images.txt that match the image of a container, up to an exception.
+func rowsOf(c *corev1.Container) []*imageRow {
+	var all []*imageRow
+	for i, r := range images {
+		if r.kind == imageHelper || !r.image.MatchString(c.Image) {
+			continue
+		}
+		if r.kind == imageException {
+			break
+		}
+		all = append(all, &images[i])
+	}
+	return all
+}
+
+// applies reports whether the row is about a port.
+func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
+
+// sign returns the sign of a port of a container with the image.
+func (r *imageRow) sign(c *corev1.Container) sign {
+	speaks := map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}[r.kind]
+	return sign{speaks, fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}
+}
+
+// helperNames are names of containers that support the main container of a pod.
+var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sidecar|exporter|reloader|reload|agent|sync|syncer|watcher|logger|logging|fluentbit|fluentd|promtail|filebeat|cloudsql|adc)(-|$)`)
+
+// helps returns the reason to take a container for a helper of another one, or "".
+func helps(c *corev1.Container) string {
+	if helperNames.MatchString(c.Name) {
+		return "the name of container " + c.Name + " is that of a helper"
+	}
+	for _, r := range images {
+		if r.kind == imageHelper && r.image.MatchString(c.Image) {
+			return fmt.Sprintf("the image of container %s is %.100s (%s)", c.Name, c.Image, r.reason)
+		}
+	}
+	return ""
+}

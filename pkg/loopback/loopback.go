@@ -1,0 +1,41 @@
+// Package loopback connects to ports of this host.
+package loopback
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+)
+
+// The loopback addresses, in the order in which they are used.
+const (
+	IPv4 = "127.0.0.1"
+	IPv6 = "::1"
+)
+
+// DialContext connects to the port of address on 127.0.0.1. If that fails, it connects to the
+// port on [::1]. The host of address is ignored. The signature is that of
+// [net.Dialer.DialContext], so that an [net/http.Transport] can use it.
+func DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, network, net.JoinHostPort(IPv4, port))
+	if err == nil {
+		return conn, nil
+	}
+	conn6, err6 := d.DialContext(ctx, network, net.JoinHostPort(IPv6, port))
+	if err6 != nil && !Missing(err) {
+		return nil, err
+	}
+	return conn6, err6
+}
+
+// Missing reports whether err is the error of a dial or a listen because the host does not have
+// the address.
+func Missing(err error) bool {
+	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)
+}

@@ -1,0 +1,90 @@
+// Package printable removes characters from text that a terminal interprets or does not show. It is
+// used for output that contains text from pods, because an application can choose this text.
+package printable
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// isPrintable reports whether a terminal shows r. Control characters (C0 and C1), line separators and
+// format characters such as bidirectional overrides and zero-width spaces are not printable.
+func isPrintable(r rune) bool {
+	return unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r)
+}
+
+// Text replaces each character of s that is not printable, including line feeds, with U+FFFD.
+func Text(s string) string { return replace(s, "") }
+
+// Lines is like Text, but it keeps line feeds and tabs.
+func Lines(s string) string { return replace(s, "\n\t") }
+
+func replace(s, kept string) string {
+	return strings.Map(func(r rune) rune {
+		if isPrintable(r) || strings.ContainsRune(kept, r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, s)
+}
+
+// JSON writes v as indented JSON. Characters that are not printable are escaped, so that a program
+// that reads the JSON gets the original text.
+func JSON(w io.Writer, v any) error {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, escape(b.String()))
+	return err
+}
+
+// escape escapes the characters of a JSON text that are not printable. All of them are in strings,
+// except for the line feeds between the values.
+func escape(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if isPrintable(r) || r == '\n' {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
+}
+
+// A Writer writes text to W in the form of [Lines]. It keeps an incomplete character until the next
+// call. It must not be used concurrently.
+type Writer struct {
+	W io.Writer
+
+	partial []byte // start of a character, at most utf8.UTFMax-1 bytes
+}
+
+// Write implements io.Writer. It returns len(p) unless W returns an error.
+func (w *Writer) Write(p []byte) (int, error) {
+	text := append(w.partial, p...)
+	n := len(text)
+	for i := max(0, n-utf8.UTFMax+1); i < n; i++ {
+		if utf8.RuneStart(text[i]) && !utf8.FullRune(text[i:]) {
+			n = i
+			break
+		}
+	}
+	_, err := io.WriteString(w.W, Lines(string(text[:n])))
+	w.partial = append([]byte(nil), text[n:]...)
+	if err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

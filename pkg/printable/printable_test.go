@@ -1,0 +1,46 @@
+package printable
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// hidden contains an example of each kind of character that is not printable.
+const hidden = "\x00\x1b\r\x7f\u0085\u009b\u00ad\u034f\u061c\u115f\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2060\u2066\u2069\u3164\ufeff\U000e0041"
+
+func TestCharactersThatATerminalInterpretsAreReplaced(t *testing.T) {
+	const shown = "a b é 日本 … | \u0301"
+	harness.Equal(t, Text(shown), shown)
+	harness.Equal(t, Text(hidden+"\n\t"), strings.Repeat("\ufffd", utf8.RuneCountInString(hidden)+2))
+	harness.Equal(t, Lines("a\n\tb"+"\u202e"), "a\n\tb\ufffd")
+}
+
+func TestJSONEscapesHiddenCharacters(t *testing.T) {
+	var b bytes.Buffer
+	harness.NoError(t, JSON(&b, map[string]string{"a": hidden + "<é>"}))
+	if text := strings.TrimRight(b.String(), "\n"); Lines(text) != text || !strings.Contains(text, `\u009b`) || !strings.Contains(text, `\udb40\udc41<é>`) {
+		t.Errorf("got %q, want escapes only for characters that are not printable", text)
+	}
+	var got map[string]string
+	harness.NoError(t, json.Unmarshal(b.Bytes(), &got))
+	harness.Equal(t, got["a"], hidden+"<é>")
+}
+
+func TestWriterReplacesCharactersThatAreSplit(t *testing.T) {
+	const text = "é\u202e日\x1b[2J\n"
+	for size := 1; size < 8; size++ {
+		var b bytes.Buffer
+		w := Writer{W: &b}
+		for rest := []byte(text); len(rest) > 0; rest = rest[min(size, len(rest)):] {
+			n := min(size, len(rest))
+			got, err := w.Write(rest[:n])
+			harness.Equal(t, got, n, err)
+		}
+		harness.Equal(t, b.String(), "é\ufffd日\ufffd[2J\n", size)
+	}
+}

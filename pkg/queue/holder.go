@@ -1,0 +1,49 @@
+package queue
+
+import "time"
+
+// maxHolders is the maximum number of requests that [Proxy.Holders] returns.
+const maxHolders = 20
+
+// A Holder describes a request that holds a slot.
+type Holder struct {
+	Method  string    `json:"method"` // shortened for display, as Path
+	Path    string    `json:"path"`
+	Phase   string    `json:"phase"`
+	Since   time.Time `json:"since"`   // the request arrived
+	Counted string    `json:"counted"` // "counted", or the reason for which only the ceiling applies
+}
+
+// Holders returns the oldest requests that hold a slot, at most 20. Held slots, whose
+// clients have disconnected, are not included: see [Limit.Held].
+func (p *Proxy) Holders() []Holder {
+	d := p.Drain
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all []Holder
+	for state := d.head; state != nil && len(all) < maxHolders; state = state.flight.next {
+		phase := state.Phase()
+		if phase == Queued {
+			continue
+		}
+		line := &state.seen.Line // set before the request was added to the list
+		all = append(all, Holder{
+			Method:  Shown(line.Method),
+			Path:    Shown(line.Path()),
+			Phase:   phase.String(),
+			Since:   state.start,
+			Counted: p.Limit.exemption(&state.ticket),
+		})
+	}
+	return all
+}
+
+// exemption returns whether the adaptive limit applies to a request.
+func (m *Limit) exemption(t *ticket) string {
+	if m == nil || m.adaptive == nil {
+		return "counted"
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return t.slot.Exemption().String()
+}

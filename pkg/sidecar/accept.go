@@ -1,0 +1,72 @@
+package sidecar
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/socket"
+)
+
+// The delay after a failed accept doubles from minAcceptDelay to maxAcceptDelay.
+const (
+	minAcceptDelay = 5 * time.Millisecond
+	maxAcceptDelay = time.Second
+)
+
+// A retryListener repeats Accept if the process or the host has no file descriptor or no memory for
+// the connection. The connection remains in the backlog of the kernel.
+type retryListener struct {
+	net.Listener
+	failed func(error) // called for each failed accept; must not block
+
+	stop    sync.Once
+	stopped chan struct{} // closed by Close and SetDeadline
+}
+
+func newRetryListener(ln net.Listener, failed func(error)) *retryListener {
+	return &retryListener{Listener: ln, failed: failed, stopped: make(chan struct{})}
+}
+
+// listen is listenTCP with a listener that repeats Accept.
+func (s *sidecar) listen(ctx context.Context, address string, set control) (net.Listener, error) {
+	ln, err := listenTCP(ctx, address, set)
+	if err != nil {
+		return nil, err
+	}
+	operation := "accept on " + ln.Addr().String()
+	return newRetryListener(ln, func(err error) { s.shortages.lackedResources(operation, err) }), nil
+}
+
+// Accept implements net.Listener.
+func (l *retryListener) Accept() (net.Conn, error) {
+	delay := minAcceptDelay
+	for {
+		c, err := l.Listener.Accept()
+		if err == nil || !socket.Exhausted(err) {
+			return c, err
+		}
+		l.failed(err)
+		select {
+		case <-time.After(delay):
+		case <-l.stopped:
+			return nil, err
+		}
+		delay = min(2*delay, maxAcceptDelay)
+	}
+}
+
+// Close implements net.Listener.
+func (l *retryListener) Close() error {
+	l.interrupt()
+	return l.Listener.Close()
+}
+
+// SetDeadline sets the deadline of Accept. It ends the delay after a failed accept.
+func (l *retryListener) SetDeadline(t time.Time) error {
+	l.interrupt()
+	return l.Listener.(*net.TCPListener).SetDeadline(t)
+}
+
+func (l *retryListener) interrupt() { l.stop.Do(func() { close(l.stopped) }) }

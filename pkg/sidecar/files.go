@@ -1,0 +1,161 @@
+package sidecar
+
+import (
+	"math"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/metrics"
+	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
+	"github.com/queue-proxy/queue-proxy/pkg/status"
+)
+
+// The descriptors that are reserved before the rest is divided between clients and the user
+// container.
+const (
+	// otherFiles is for standard input and output, listeners, epoll, certificates, probes,
+	// telemetry, scrapes of the user container, and the detection of its protocol.
+	otherFiles = 64
+	// appH2Files is for HTTP/2 connections to the user container, which usually needs one.
+	appH2Files = 1000
+	// moreAppConns is for connections to the user container that do not hold a slot of
+	// CONTAINER_CONCURRENCY: kubelet probes, and connections after a response to HEAD.
+	moreAppConns = 16
+	// smallPorts is the number of ports for hooks, statistics, metrics and status.
+	smallPorts = 4
+)
+
+// descriptors is the division of the file descriptors of the process. Each connection uses one
+// descriptor.
+type descriptors struct {
+	limit      int // limit of the process; 0 means no limit
+	clients    int // maximum number of connections of clients; 0 means no limit
+	app        int // maximum number of HTTP/1 connections to the user container; 0 means no limit
+	appH2      int // maximum number of HTTP/2 connections to the user container
+	small      int // maximum number of connections of each small port
+	handshakes int // maximum number of TLS handshakes of the metrics port
+}
+
+// divide divides the descriptors. limit is the limit of the process, maxClients is MAX_CONNECTIONS,
+// and concurrency is the maximum number of requests in the user container. 0 means no limit.
+//
+// A request over HTTP/1.1 needs a connection of the client and one to the user container. Without a
+// limit on concurrency, both sides therefore get the same number, so that no such request waits for
+// a connection to the user container. With a limit on concurrency, the user container gets as many
+// as it can use, but at most half, and clients get the rest.
+func divide(limit, maxClients, concurrency int) descriptors {
+	d := descriptors{limit: limit, clients: maxClients, appH2: appH2Files, small: smallConnections, handshakes: smallHandshakes}
+	if limit == 0 {
+		return d
+	}
+	d.small = min(smallConnections, max(limit/32, 1))
+	d.handshakes = min(smallHandshakes, d.small)
+	rest := limit - otherFiles - connlimit.MaxClosing - smallPorts*d.small - d.handshakes
+	rest = max(rest, limit/4)
+	d.appH2 = min(appH2Files, max(rest/16, 1))
+	rest = max(rest-d.appH2, 2)
+	d.app = (rest + 1) / 2
+	if concurrency > 0 && concurrency < d.app-moreAppConns {
+		d.app = concurrency + moreAppConns
+	}
+	d.clients = rest - d.app
+	if maxClients > 0 && maxClients < d.clients {
+		d.clients = maxClients
+		d.app = rest - d.clients
+	}
+	return d
+}
+
+// fileLimit returns the limit on open files of the process, or 0 if there is no limit. It is the
+// soft limit, which the kernel enforces. The Go runtime has set the soft limit to the hard limit.
+func fileLimit() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur >= math.MaxInt32 {
+		return 0
+	}
+	return int(l.Cur)
+}
+
+// divideFiles divides the descriptors of the process.
+func (s *sidecar) divideFiles() {
+	s.files = divide(fileLimit(), s.config.MaxConnections.V, s.config.Ceiling())
+	s.shortages = &shortages{log: s.log, files: s.files}
+	if s.clients = connlimit.New(s.files.clients, s.bounds); s.clients != nil {
+		s.clients.OnFull = s.shortages.clientsWait
+	}
+}
+
+// shortages records that connections wait or fail because a limit of the process was reached. It
+// logs each kind of event at most once a minute. It is safe for concurrent use.
+type shortages struct {
+	log   *zap.Logger
+	files descriptors
+
+	exhausted, clients, app portlimit.PerMinute
+
+	mu   sync.Mutex
+	last status.Shortage
+}
+
+// lackedResources records that an operation failed because the process has no file descriptor, no
+// memory for a socket, or no local port.
+func (s *shortages) lackedResources(operation string, err error) {
+	now := time.Now()
+	s.mu.Lock()
+	s.last = status.Shortage{Count: s.last.Count + 1, Time: &now, Operation: operation, Error: err.Error()}
+	s.mu.Unlock()
+	if n := s.exhausted.Add(now); n > 0 {
+		s.log.Warn("no resources for connections", zap.String("operation", operation), zap.Error(err), zap.Int("count", n),
+			zap.Int("openFilesLimit", s.files.limit), zap.String("cause", "The limit on open files, the local ports or the memory for sockets are exhausted."))
+	}
+}
+
+// clientsWait records that a new connection of a client waits.
+func (s *shortages) clientsWait() {
+	if n := s.clients.Add(time.Now()); n > 0 {
+		s.log.Warn("new connections wait because no connection is idle", zap.Int("count", n),
+			zap.Int("limit", s.files.clients), zap.Int("openFilesLimit", s.files.limit))
+	}
+}
+
+// requestsWait records that a request waits for a connection to the user container.
+func (s *shortages) requestsWait() {
+	if n := s.app.Add(time.Now()); n > 0 {
+		s.log.Warn("requests wait for a connection to the user container, because the limit is reached", zap.Int("count", n),
+			zap.Int("limit", s.files.app), zap.Int("openFilesLimit", s.files.limit))
+	}
+}
+
+// connections returns the state of the connections for the status page.
+func (s *sidecar) connections() status.Connections {
+	clients, app := s.clients.State(), s.app.ConnState()
+	s.shortages.mu.Lock()
+	defer s.shortages.mu.Unlock()
+	return status.Connections{
+		OpenFilesLimit: s.files.limit,
+		Clients:        status.Pool{Open: clients.Open, Limit: clients.Max, Waiting: clients.Waiting, Reached: timeOrNil(clients.Reached)},
+		App:            status.Pool{Open: app.Open, Limit: app.Max, Waiting: app.Waiting, Reached: timeOrNil(app.Full)},
+		Shortage:       s.shortages.last,
+	}
+}
+
+// connectionGauges returns the state of the connections for the metrics.
+func (s *sidecar) connectionGauges() (clients, app metrics.Pool) {
+	c := s.connections()
+	pool := func(p status.Pool) metrics.Pool {
+		return metrics.Pool{Open: p.Open, Limit: p.Limit, Waiting: p.Waiting}
+	}
+	return pool(c.Clients), pool(c.App)
+}
+
+// timeOrNil returns nil for the zero time.
+func timeOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}

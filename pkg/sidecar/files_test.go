@@ -1,0 +1,49 @@
+package sidecar
+
+import (
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+func TestDivideFiles(t *testing.T) {
+	for _, row := range []struct {
+		limit, maxClients, concurrency int
+		want                           descriptors
+	}{
+		{0, 0, 0, descriptors{clients: 0, app: 0, appH2: 1000, small: 256, handshakes: 64}},
+		{0, 7, 0, descriptors{clients: 7, app: 0, appH2: 1000, small: 256, handshakes: 64}},
+		{1024, 0, 0, descriptors{clients: 345, app: 345, appH2: 46, small: 32, handshakes: 32}},
+		{1024, 0, 4, descriptors{clients: 670, app: 20, appH2: 46, small: 32, handshakes: 32}},
+		{1024, 0, 1000, descriptors{clients: 345, app: 345, appH2: 46, small: 32, handshakes: 32}},
+		{1024, 100, 0, descriptors{clients: 100, app: 590, appH2: 46, small: 32, handshakes: 32}},
+		{1024, 5000, 0, descriptors{clients: 345, app: 345, appH2: 46, small: 32, handshakes: 32}},
+		{4096, 0, 0, descriptors{clients: 1590, app: 1590, appH2: 212, small: 128, handshakes: 64}},
+		{1 << 20, 0, 0, descriptors{clients: 523180, app: 523180, appH2: 1000, small: 256, handshakes: 64}},
+	} {
+		row.want.limit = row.limit
+		harness.Equal(t, divide(row.limit, row.maxClients, row.concurrency), row.want, "division")
+	}
+}
+
+// The sum of all reservations is at most the limit, and an HTTP/1.1 request of each client has a
+// connection to the user container.
+func TestDivideFilesFitsLimit(t *testing.T) {
+	for limit := 256; limit < 20000; limit += 7 {
+		for _, concurrency := range []int{0, 1, 10, 100, 1000} {
+			for _, maxClients := range []int{0, 1, 300, 100000} {
+				d := divide(limit, maxClients, concurrency)
+				sum := d.clients + connlimit.MaxClosing + d.app + d.appH2 + smallPorts*d.small + d.handshakes + otherFiles
+				if sum > limit || d.clients < 1 || d.app < 1 || concurrency == 0 && d.app < d.clients {
+					t.Fatalf("limit %d, concurrency %d, MAX_CONNECTIONS %d: got %+v with a sum of %d", limit, concurrency, maxClients, d, sum)
+				}
+			}
+		}
+	}
+	for limit := 1; limit < 256; limit++ { // too small for the reservations
+		if d := divide(limit, 0, 0); d.clients < 1 || d.app < 1 || d.appH2 < 1 || d.small < 1 {
+			t.Fatalf("limit %d: got %+v, want at least 1 of each", limit, d)
+		}
+	}
+}

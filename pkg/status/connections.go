@@ -1,0 +1,74 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// recently is how long the status page and why report that a limit was reached.
+const recently = time.Hour
+
+// Connections describes the connections of the process and their limits.
+type Connections struct {
+	OpenFilesLimit int      `json:"openFilesLimit"` // 0 means no limit
+	Clients        Pool     `json:"clients"`
+	App            Pool     `json:"app"` // HTTP/1 connections to the user container
+	Shortage       Shortage `json:"shortage"`
+	Problems       []string `json:"problems,omitempty"` // limits that were reached recently; set by the page
+}
+
+// Pool describes connections to the same peers.
+type Pool struct {
+	Open    int        `json:"open"`
+	Limit   int        `json:"limit"`             // 0 means no limit
+	Waiting int        `json:"waiting"`           // connections or requests that wait because of Limit
+	Reached *time.Time `json:"reached,omitempty"` // time when Limit was last reached; nil if it never was
+}
+
+// Shortage describes failures because the process had no file descriptor, no memory for a socket,
+// or no local port.
+type Shortage struct {
+	Count     uint64     `json:"count"`          // since the start of the process
+	Time      *time.Time `json:"time,omitempty"` // time of the latest failure; nil if there was none
+	Operation string     `json:"operation,omitempty"`
+	Error     string     `json:"error,omitempty"`
+}
+
+// problems describes the limits that were reached and the failures since now - recently. Each
+// description ends with the action that an operator can take.
+func (c *Connections) problems(now time.Time) (all []string) {
+	ago := func(t *time.Time) (since string, recent bool) {
+		if t == nil {
+			return "", false
+		}
+		d := max(now.Sub(*t), 0)
+		return d.Round(time.Second).String() + " ago", d < recently
+	}
+	files := "no limit on open files"
+	if c.OpenFilesLimit > 0 {
+		files = fmt.Sprintf("limit on open files: %d", c.OpenFilesLimit)
+	}
+	if since, recent := ago(c.Shortage.Time); recent {
+		all = append(all, fmt.Sprintf("no resources for connections: %d times since the start, last %s (%s: %s; %s). Raise the limit on open files or the range of local ports.",
+			c.Shortage.Count, since, c.Shortage.Operation, c.Shortage.Error, files))
+	}
+	if since, recent := ago(c.Clients.Reached); recent {
+		all = append(all, fmt.Sprintf("client connections: limit of %d reached %s, %d open, %d waiting (%s). Idle connections are closed. Raise MAX_CONNECTIONS or the limit on open files.",
+			c.Clients.Limit, since, c.Clients.Open, c.Clients.Waiting, files))
+	}
+	if since, recent := ago(c.App.Reached); recent {
+		all = append(all, fmt.Sprintf("connections to the user container: limit of %d reached %s, %d open, %d requests waiting (%s). Raise the limit on open files.",
+			c.App.Limit, since, c.App.Open, c.App.Waiting, files))
+	}
+	return all
+}
+
+// connectionsText returns a line for each problem.
+func (s *snapshot) connectionsText() string {
+	var b strings.Builder
+	for _, problem := range s.Connections.Problems {
+		b.WriteString(problem + "\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,48 @@
+package status
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/probe"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// limited returns a board whose limits were reached the given time ago.
+func limited(ago time.Duration) *Board {
+	b := board(probe.State{Phase: probe.Ready}, Drain{})
+	at := time.Now().Add(-ago)
+	b.sources.Connections = func() Connections {
+		return Connections{
+			OpenFilesLimit: 1024,
+			Clients:        Pool{Open: 345, Limit: 345, Waiting: 1, Reached: &at},
+			App:            Pool{Open: 300, Limit: 345, Waiting: 7, Reached: &at},
+			Shortage:       Shortage{Count: 3, Time: &at, Operation: "accept on :8012", Error: "too many open files"},
+		}
+	}
+	return b
+}
+
+func TestWhyPrintsReachedLimits(t *testing.T) {
+	s := limited(5 * time.Second).snapshot()
+	for _, want := range []string{
+		"no resources for connections: 3 times since the start, last 5s ago (accept on :8012: too many open files; limit on open files: 1024).",
+		"client connections: limit of 345 reached 5s ago, 345 open, 1 waiting (limit on open files: 1024).",
+		"connections to the user container: limit of 345 reached 5s ago, 300 open, 7 requests waiting (limit on open files: 1024).",
+	} {
+		if got := s.text(); !strings.Contains(got, want) {
+			t.Errorf("got\n%swant a line with %q", got, want)
+		}
+	}
+	harness.Equal(t, s.Ready, true, "ready")
+}
+
+func TestWhyOmitsOldLimits(t *testing.T) {
+	s := limited(2 * time.Hour).snapshot()
+	harness.Equal(t, len(s.Connections.Problems), 0, "problems")
+	text, err := json.Marshal(s.Connections.Clients)
+	harness.NoError(t, err)
+	harness.Equal(t, strings.HasPrefix(string(text), `{"open":345,"limit":345,"waiting":1,"reached":"`), true, string(text))
+}

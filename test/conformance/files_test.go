@@ -1,0 +1,315 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A fleet is a number of clients. Each has one connection, which it keeps open.
+type fleet struct {
+	clients []*http.Client
+	slots   chan struct{} // has room for the requests that are sent at the same time
+	url     string
+	failed  sync.Map // from text to *atomic.Int64
+}
+
+func newFleet(t *testing.T, p *proxy, protocol string, n int) *fleet {
+	c := &fleet{url: p.url("/"), slots: make(chan struct{}, n)}
+	if strings.HasPrefix(protocol, "tls") {
+		c.url = "https://" + p.tlsAddr() + "/"
+		// A client that has too little CPU for more handshakes exceeds tls-handshake-stall.
+		c.slots = make(chan struct{}, 40)
+	}
+	for range n {
+		client := httpClient(t, protocol)
+		client.Timeout = 2 * patience
+		c.clients = append(c.clients, client)
+	}
+	return c
+}
+
+// requests sends one request on each connection and returns the number of
+// responses with status 200.
+func (c *fleet) requests() (ok int64) {
+	var good atomic.Int64
+	var all sync.WaitGroup
+	for _, client := range c.clients {
+		all.Go(func() {
+			c.slots <- struct{}{}
+			status, err := fetch(client, c.url)
+			<-c.slots
+			if err == nil && status == http.StatusOK {
+				good.Add(1)
+				return
+			}
+			n, _ := c.failed.LoadOrStore(fmt.Sprint(status, " ", errors.Unwrap(err)), new(atomic.Int64))
+			n.(*atomic.Int64).Add(1)
+		})
+	}
+	all.Wait()
+	return good.Load()
+}
+
+// fetch sends a GET request. If the connection is closed without a response, fetch repeats the
+// request: a server can close an idle connection, or one without a request, at any time (RFC 9112
+// section 9.3.1).
+func fetch(client *http.Client, url string) (status int, err error) {
+	for range 5 {
+		if status, err = fetchOnce(client, url); err == nil {
+			break
+		}
+	}
+	return status, err
+}
+
+func fetchOnce(client *http.Client, url string) (status int, err error) {
+	r, err := client.Get(url)
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	_, err = io.Copy(io.Discard, r.Body)
+	return r.StatusCode, err
+}
+
+func (c *fleet) failures() (s string) {
+	c.failed.Range(func(text, n any) bool {
+		s += fmt.Sprintf("%d times %v\n", n.(*atomic.Int64).Load(), text)
+		return true
+	})
+	return s
+}
+
+// scrapeDuring scrapes the metrics until stop is closed. It returns the number of scrapes.
+func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	for {
+		status, err := fetchOnce(client, "http://"+local(p.port.metrics)+"/metrics")
+		if scrapes++; err != nil || status != http.StatusOK {
+			failed++
+		}
+		select {
+		case <-stop:
+			return scrapes, failed
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// testFleet sends two requests on each of n connections to a sidecar with a limit on open files.
+func testFleet(t *testing.T, protocol string, files, n int) {
+	p := newLoneProxy(t)
+	writeCertificate(t, p.dir)
+	p.app(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(5 * time.Millisecond)
+		io.WriteString(w, "ok")
+	}))
+	p.startWithFiles(files, "METRICS_NAMES=default")
+	c := newFleet(t, p, protocol, n)
+	stop, scraped := make(chan struct{}), make(chan struct{})
+	var scrapes, failed int
+	go func() {
+		defer close(scraped)
+		scrapes, failed = p.scrapeDuring(stop)
+	}()
+	ok := c.requests() + c.requests()
+	close(stop)
+	<-scraped
+	if ok != int64(2*n) {
+		t.Errorf("got %d responses with 200, want %d\n%s", ok, 2*n, c.failures())
+	}
+	if failed > 0 {
+		t.Errorf("%d of %d scrapes failed, want none", failed, scrapes)
+	}
+	if p.out.says("no resources for connections") {
+		t.Error("the sidecar lacked file descriptors")
+	}
+	out, code := command(t, p.environment(), "why")
+	if code != 0 || !strings.Contains(out, "client connections: limit of ") {
+		t.Errorf("why: got code %d and\n%swant 0 and a line about client connections", code, out)
+	}
+}
+
+func TestFewFilesServeManyConnections(t *testing.T) {
+	for _, protocol := range []string{"h1", "tls", "h2c", "tls-h2"} {
+		t.Run(protocol, func(t *testing.T) { testFleet(t, protocol, 1024, 1500) })
+	}
+	t.Run("4096 files", func(t *testing.T) { testFleet(t, "h1", 4096, 5000) })
+}
+
+// Connections with requests in flight use all descriptors for clients. Idle connections are closed,
+// busy ones are not, and new ones wait.
+func TestFewFilesCloseIdleConnections(t *testing.T) {
+	p := newProxy(t)
+	h := p.holder()
+	h.free("/")
+	p.startWithFiles(256, "METRICS_NAMES=default")
+	const limit, idle = 41, 30 // the limit is clients in divide
+	idlers := newFleet(t, p, "h1", idle)
+	if ok := idlers.requests(); ok != idle {
+		t.Fatalf("got %d responses with 200, want %d\n%s", ok, idle, idlers.failures())
+	}
+	var busy []*client
+	for i := range limit {
+		busy = append(busy, p.sendGet(fmt.Sprint("/busy/", i)))
+		h.wait(t, fmt.Sprint("/busy/", i))
+	}
+	waits := p.sendGet("/")
+	p.poll("the connection waits", func() error { return p.hasMetric("queue_proxy_client_connections_waiting 1") })
+	if !p.out.says("new connections wait") {
+		t.Error("the log does not contain that connections wait")
+	}
+	for i, w := range busy {
+		h.free(fmt.Sprint("/busy/", i))
+		if m := w.receive("GET"); m.status() != 200 {
+			t.Errorf("busy connection %d: got %q, want 200", i, m.Start)
+		}
+	}
+	if m := waits.receive("GET"); m.status() != 200 {
+		t.Errorf("the connection that waited: got %q, want 200", m.Start)
+	}
+	if ok := idlers.requests(); ok != idle {
+		t.Errorf("closed idle connections: got %d responses with 200, want %d\n%s", ok, idle, idlers.failures())
+	}
+}
+
+// hasMetric returns an error if the metrics do not contain the line.
+func (p *proxy) hasMetric(line string) error {
+	_, body := get(p.t, httpClient(p.t, "h1"), "http://"+local(p.port.metrics)+"/metrics")
+	if !strings.Contains(body, "\n"+line+"\n") {
+		return errNotYet
+	}
+	return nil
+}
+
+// One HTTP/2 connection can have more requests than there are connections to the user container.
+func TestFewFilesQueueHTTP2Requests(t *testing.T) {
+	p := newProxy(t)
+	h := &holder{gates: map[string]chan struct{}{}}
+	p.appSpeaking(h, "h1")
+	p.startWithFiles(256, "METRICS_NAMES=default")
+	const limit, streams = 42, 100 // the limit is app in divide
+	multi := dialH2(t, p.addr())
+	for i := range uint32(streams) {
+		multi.open(2*i+1, true, "GET", "/")
+	}
+	p.poll("requests wait for a connection", func() error {
+		return p.hasMetric(fmt.Sprint("queue_proxy_app_connections_waiting ", streams-limit))
+	})
+	if !p.out.says("requests wait for a connection") {
+		t.Error("the log does not contain that requests wait")
+	}
+	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.Contains(out, "connections to the user container: limit of 42") {
+		t.Errorf("why: got code %d and\n%swant 0 and the limit", code, out)
+	}
+	h.free("/")
+	for i := range uint32(streams) {
+		if a := multi.answer(2*i + 1); a.status != 200 {
+			t.Errorf("stream %d: got %+v, want 200", 2*i+1, a)
+		}
+	}
+	if h.max != limit {
+		t.Errorf("got %d requests in the app, want %d", h.max, limit)
+	}
+}
+
+// setFiles changes the soft limit on open files of the sidecar.
+func (p *proxy) setFiles(soft int) {
+	p.t.Helper()
+	pid := p.cmd.Process.Pid
+	var l unix.Rlimit
+	err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &l)
+	if l.Cur = uint64(soft); err == nil {
+		err = unix.Prlimit(pid, unix.RLIMIT_NOFILE, &l, nil)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
+	p := newProxy(t)
+	p.sample()
+	p.startWithFiles(256, "CONNECT_RETRY=50ms")
+	plain, grpc := dial(t, p.addr()), dial(t, p.addr())
+	for _, w := range []*client{plain, grpc} {
+		if m := w.ask("/", "K-Network-Probe: queue"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	}
+	p.setFiles(5) // fewer than are open
+	checkOurs(t, p, plain.ask("/bytes/5"), 500, "proxy_internal_error", "local")
+	grpc.send("POST /s/m HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nContent-Length: 0\r\n\r\n")
+	if m := grpc.receive("POST"); m.status() != 200 || m.get("Grpc-Status") != "14" {
+		t.Errorf("gRPC: got %q with status %q, want 200 and 14", m.Start, m.get("Grpc-Status"))
+	}
+	late := p.sendGet("/bytes/5")
+	p.poll("the log contains the accept error", func() error {
+		if !p.out.says("WARNING", "no resources for connections", "too many open files") {
+			return errNotYet
+		}
+		return nil
+	})
+	p.setFiles(256)
+	if m := late.receive("GET"); m.status() != 200 {
+		t.Errorf("the connection in the backlog: got %q, want 200", m.Start)
+	}
+	out, code := command(t, p.environment(), "why")
+	if code != 0 || !strings.Contains(out, "no resources for connections: ") || !strings.Contains(out, "2 local") {
+		t.Errorf("why: got code %d and\n%swant 0, the shortage and 2 failures", code, out)
+	}
+	if n := strings.Count(p.out.String(), "no resources for connections"); n != 1 {
+		t.Errorf("got %d log lines about resources within a minute, want 1", n)
+	}
+}
+
+func TestOutOfPortsReturnsLocal(t *testing.T) {
+	if !inNamespace(t, "ip link set lo up; echo 40000 40015 > /proc/sys/net/ipv4/ip_local_port_range") {
+		return
+	}
+	p := newProxy(t)
+	h := p.holder()
+	p.start("CONNECT_RETRY=50ms")
+	var busy []*client
+	from := func(last byte) *client { // each client has its own address, and so its own ports
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, last)}}
+		c, err := d.Dial("tcp", p.addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newClient(t, c)
+	}
+	for !p.out.says("no resources for connections", "cannot assign requested address") {
+		if len(busy) > 16 {
+			t.Fatal("got more requests in the app than ports")
+		}
+		w, path := from(byte(len(busy)+1)), fmt.Sprint("/busy/", len(busy))
+		w.send(request("GET", path))
+		busy = append(busy, w)
+		p.poll("the request is in the app or fails", func() error {
+			if !slices.Contains(h.order(), path) && !p.out.says("request failed", path) {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	last := len(busy) - 1
+	checkOurs(t, p, busy[last].receive("GET"), 500, "proxy_internal_error", "local")
+	for i, w := range busy[:last] {
+		h.free(fmt.Sprint("/busy/", i))
+		if m := w.receive("GET"); m.status() != 200 {
+			t.Errorf("request %d: got %q, want 200", i, m.Start)
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package simulation
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+)
+
+// A Row is an application and its clients. The table in docs/limits.md contains one line for
+// each row.
+type Row struct {
+	Name  string
+	What  string
+	App   func() App
+	Load  Load
+	Sweep []int         // fixed limits, one of which is about the best; the ceiling is added
+	Warm  time.Duration // end of the warm-up; 0: 30 s
+	For   time.Duration // total time; 0: 90 s
+	Avoid string        // the reason not to use the adaptive limit here; empty: the row meets the criteria
+}
+
+const ms = time.Millisecond
+
+// often returns kind for one request in n.
+func often(n int, kind *Kind) func(client, number int) *Kind {
+	return func(client, number int) *Kind {
+		if (number*7+client*3)%n == 0 {
+			return kind
+		}
+		return nil
+	}
+}
+
+// firsts returns kind for the requests of the first n clients.
+func firsts(n int, kind *Kind) func(client, number int) *Kind {
+	return func(client, _ int) *Kind {
+		if client < n {
+			return kind
+		}
+		return nil
+	}
+}
+
+// alternating returns kinds for clients that alternate between fast and slow calls.
+func alternating(number int) *Kind {
+	if number%2 == 0 {
+		return &Kind{Scale: 0.1}
+	}
+	return &Kind{Scale: 1.9}
+}
+
+func poolOf(workers int, mean time.Duration) func() App {
+	return func() App { return &Pool{Workers: workers, Time: mean, Spread: 1} }
+}
+
+// rejecting returns an application that immediately fails requests beyond a number that it
+// processes.
+func rejecting(limit func(at time.Duration) int) func() App {
+	return func() App {
+		return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Errors: func(at time.Duration, inApp int) float64 {
+			if inApp > limit(at) {
+				return 1
+			}
+			return 0
+		}}
+	}
+}
+
+// after returns a function that returns one value before a moment and another afterwards.
+func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
+	return func(at time.Duration) T {
+		if at < moment {
+			return before
+		}
+		return later
+	}
+}
+
+// Rows returns the rows of the problems in which the adaptive limit was worse than a fixed
+// limit, and of applications without problems.
+func Rows() []Row {
+	return append(problemRows(), usualRows()...)
+}
+
+func problemRows() []Row {
+	twenty := poolOf(8, 20*ms)
+	return []Row{
+		{Name: "F1a gRPC streams", What: "6 streams and 20 clients with short calls", App: twenty, Sweep: []int{14, 20},
+			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Hold: time.Hour, Aside: true})}},
+		{Name: "F1b long polls", What: "30 polls of 30 s and 20 clients with short calls", App: twenty, Sweep: []int{38, 50},
+			Load: Load{Clients: 50, Kind: firsts(30, &Kind{Hold: 30 * time.Second, Aside: true})}},
+		{Name: "F1c slow clients", What: "12 clients with uploads or reads of 20 s after 30 s, and 20 others", App: twenty, Sweep: []int{20, 32},
+			Load: Load{Clients: 32, Kind: func(client, number int) *Kind {
+				if client >= 12 || number < 200 {
+					return nil
+				}
+				if client%2 == 0 {
+					return &Kind{Upload: 20 * time.Second, Aside: true}
+				}
+				return &Kind{Read: 20 * time.Second, Aside: true}
+			}}},
+		{Name: "F1d canceled requests", What: "3.3 requests per second that are canceled after 400 ms, and 20 clients", App: twenty, Sweep: []int{30, 50},
+			Load: Load{Clients: 24, Kind: func(client, number int) *Kind {
+				if client < 4 && number%3 == 0 {
+					return &Kind{Hold: 20 * time.Second, Patience: 400 * ms, Aside: true}
+				}
+				if client < 4 {
+					return &Kind{Hold: 400 * ms, Patience: 400 * ms, Aside: true}
+				}
+				return nil
+			}}},
+		{Name: "F1e upload timeouts", What: "6 uploads that reach the timeout of 10 s, and 20 clients", App: twenty, Sweep: []int{14, 26},
+			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Upload: 10 * time.Second, Fails: true, Aside: true})}},
+		{Name: "F2 impatient clients", What: "500 ms, 16 at once, 60 clients that disconnect after 2 s",
+			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
+			Avoid: "goodput 0.8 to 0.95 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
+			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
+		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
+			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
+		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: twenty, Sweep: []int{8, 12, 16},
+			Load: Load{Clients: 28, Kind: firsts(8, &Kind{Hold: ms, Aside: true})}},
+		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, 20 that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
+			Load: Load{Clients: 40, Kind: func(client, number int) *Kind {
+				if client < 8 {
+					return &Kind{Hold: 2 * ms, Fails: true, Aside: true}
+				}
+				return alternating(number)
+			}}},
+		{Name: "F4a 503 above 13", What: "13 at once, more get 503 immediately", Sweep: []int{12, 13},
+			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
+		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, more get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
+		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
+			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
+		{Name: "F6b 30 s", What: "30 s per request, 32 at once", App: func() App { return &Pool{Workers: 32, Time: 30 * time.Second, Spread: 0.3} },
+			Sweep: []int{32}, Warm: 600 * time.Second, For: time.Hour, Load: Load{Clients: 60}},
+		{Name: "F7 more workers", What: "4 workers, 16 after 40 s", Sweep: []int{16}, Warm: 60 * time.Second, For: 150 * time.Second,
+			App: func() App { return &Pool{Workers: 4, More: 12, MoreAt: 40 * time.Second, Time: 20 * ms, Spread: 1} }, Load: Load{Clients: 40}},
+		{Name: "F8 alternating calls", What: "40 clients that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{14, 16, 20},
+			Load: Load{Clients: 40, Kind: func(_, number int) *Kind { return alternating(number) }}},
+	}
+}
+
+func usualRows() []Row {
+	rows := []Row{
+		{Name: "pool of 8", What: "8 workers, 20 ms", App: poolOf(8, 20*ms), Sweep: []int{8, 10}, Load: Load{Clients: 40}},
+		{Name: "pool of 64", What: "64 workers, 40 ms", App: poolOf(64, 40*ms), Sweep: []int{64, 72}, Load: Load{Clients: 100}},
+		{Name: "pool of 1", What: "1 worker, 10 ms", App: poolOf(1, 10*ms), Sweep: []int{1, 2}, Load: Load{Clients: 20}},
+		{Name: "garbage collection", What: "13 workers, 20 ms, stopped for 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
+			App: func() App {
+				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
+					if at%(2*time.Second) < 80*ms {
+						return 5
+					}
+					return 1
+				}}
+			}},
+		{Name: "bursts", What: "64 workers, 20 ms, bursts of 1500/s for 200 ms each second, else 50/s", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
+			Load: Load{Rate: func(at time.Duration) float64 {
+				if at%time.Second < 200*ms {
+					return 1500
+				}
+				return 50
+			}}},
+		{Name: "idle times", What: "13 workers, 20 ms, no load for half of each 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
+				if at%(20*time.Second) < 10*time.Second {
+					return 1000
+				}
+				return 1
+			}}},
+		{Name: "slow readers", What: "one of 4 responses is read in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
+			Load: Load{Clients: 100, Kind: often(4, &Kind{Read: 2 * time.Second})}},
+		{Name: "database pool", What: "10 connections, 25 ms; half of the requests need none", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
+			App: func() App {
+				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(int) float64 { return 0.5 }}
+			}},
+		{Name: "faster", What: "13 workers, 40 ms, 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+			App: func() App {
+				return &Pool{Workers: 13, Time: 40 * ms, Spread: 1, Factor: after(40*time.Second, 1, 0.25)}
+			}},
+		{Name: "slower", What: "13 workers, 10 ms, 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+			App: func() App {
+				return &Pool{Workers: 13, Time: 10 * ms, Spread: 1, Factor: after(40*time.Second, 1, 6.0)}
+			}},
+		{Name: "WebSockets", What: "30 WebSockets, 40 clients with short calls", App: poolOf(13, 20*ms), Sweep: []int{43, 60},
+			Load: Load{Clients: 70, Kind: firsts(30, &Kind{Hold: time.Hour, Stream: true, Aside: true})}},
+		{Name: "400 ms", What: "13 workers, 400 ms", App: poolOf(13, 400*ms), Sweep: []int{13, 16}, For: 150 * time.Second, Load: Load{Clients: 60}},
+		{Name: "2 s", What: "13 workers, 2 s", App: poolOf(13, 2*time.Second), Sweep: []int{13, 16}, Warm: 40 * time.Second, For: 400 * time.Second, Load: Load{Clients: 40}},
+		{Name: "hang", What: "13 workers, 20 ms, no response for 5 s after 40 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
+			App: func() App {
+				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Stop: 40 * time.Second, StopFor: 5 * time.Second}
+			}},
+		{Name: "lock and hang", What: "a lock, and no response for 5 s after 40 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
+			App: func() App {
+				return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005, Stop: 40 * time.Second, StopFor: 5 * time.Second}
+			}},
+	}
+	for _, c := range Cases() {
+		rows = append(rows, Row{Name: c.Name, What: c.What, App: c.App, Sweep: []int{8, 10, 13, 16, 20}, For: c.For, Load: Load{Clients: clients}})
+	}
+	return rows
+}
+
+// AdviceRows returns applications that are not full most of the time. The limit that is
+// reported for them must not cost goodput as a fixed limit.
+func AdviceRows() []Row {
+	slowPhases := func(at time.Duration) float64 {
+		if at%(20*time.Second) < 10*time.Second {
+			return 1
+		}
+		return 15
+	}
+	wave := func(most float64) Load { // a day in two minutes
+		return Load{Rate: func(at time.Duration) float64 { return most * (0.55 - 0.45*math.Cos(2*math.Pi*at.Seconds()/120)) }}
+	}
+	rows := []Row{{
+		Name: "64 workers", What: "64 workers, alternates between 10 ms and 150 ms, 190 requests per second", Load: Load{Rate: steadily(190)},
+		App: func() App { return &Pool{Workers: 64, Time: 10 * ms, Spread: 1, Factor: slowPhases} },
+	}}
+	for _, c := range Cases() {
+		rows = append(rows, Row{Name: c.Name, What: c.What, App: c.App, Load: wave(loads[c.Name])})
+	}
+	for i := range rows {
+		rows[i].For = 4 * time.Minute
+	}
+	return rows
+}
+
+// loads are about 0.7 of the capacity of each case, in requests per second.
+var loads = map[string]float64{
+	"fixed pool": 450, "CPU-bound": 550, "lock-bound": 420, "GPU batch": 140,
+	"slow start": 450, "noisy neighbour": 400, "leak": 300, "cold cache": 1000,
+}
+
+func steadily(rate float64) func(time.Duration) float64 {
+	return func(time.Duration) float64 { return rate }
+}
+
+// hostile are 8 of 40 clients.
+const (
+	hostile = 8
+	victims = 32
+)
+
+// HostileRows returns rows in which 8 of 40 clients are attackers. Only the requests of the
+// other clients are measured.
+func HostileRows() []Row {
+	app := poolOf(13, 20*ms)
+	var rows []Row
+	for _, a := range []struct {
+		what string
+		kind Kind
+	}{
+		{"requests without work", Kind{Hold: ms}},
+		{"errors without work", Kind{Hold: ms, Fails: true}},
+		{"requests of 900 ms", Kind{Hold: 900 * ms}},
+		{"requests of 5 s", Kind{Hold: 5 * time.Second}},
+		{"errors after 900 ms", Kind{Hold: 900 * ms, Fails: true}},
+		{"uploads of 5 s", Kind{Upload: 5 * time.Second}},
+		{"reads of 5 s", Kind{Read: 5 * time.Second}},
+		{"canceled after 50 ms", Kind{Hold: 900 * ms, Patience: 50 * ms}},
+		{"WebSockets", Kind{Hold: time.Hour, Stream: true}},
+	} {
+		a.kind.Aside = true
+		avoid := ""
+		if a.kind.Patience > 0 {
+			avoid = "costs up to 30 %: the attackers disconnect from a long queue, so that a limit that is too low seems better"
+		}
+		rows = append(rows, Row{Avoid: avoid, Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{13, 16, 20, 24, 32}, Load: Load{Clients: hostile + victims, Kind: firsts(hostile, &a.kind)}})
+	}
+	return rows
+}
+
+func (r *Row) run(g Gate) Run {
+	run := Run{App: r.App(), Load: r.Load, Gate: g, From: r.Warm, For: r.For, Seed: Requests}
+	if run.From == 0 {
+		run.From = Settled
+	}
+	if run.For == 0 {
+		run.For = usual
+	}
+	return run
+}
+
+// Compare runs the row with a limit.
+func (r *Row) Compare(g Gate) Result {
+	run := r.run(g)
+	return run.Do()
+}
+
+// Best returns the best fixed limit: of those with at least 0.99 of the greatest goodput,
+// the limit with the shortest 99th percentile.
+func (r *Row) Best() (limit int, best Result) {
+	limits := append(append([]int(nil), r.Sweep...), Ceiling)
+	results := make([]Result, len(limits))
+	most := 0.0
+	for i, n := range limits {
+		results[i] = r.Compare(Fixed(n))
+		most = max(most, results[i].Throughput)
+	}
+	best.P99 = math.Inf(1)
+	for i, n := range limits {
+		if results[i].Throughput >= 0.99*most && results[i].P99 < 0.98*best.P99 {
+			limit, best = n, results[i]
+		}
+	}
+	return limit, best
+}
+
+// The criteria of each row, as ratios.
+const (
+	LeastOfBest    = 0.85 // of the goodput with the best fixed limit
+	MostP99        = 1.5  // of the 99th percentile with the best fixed limit
+	LeastOfCeiling = 0.97 // of the goodput with the ceiling as a fixed limit
+)
+
+// Criteria returns the criteria that a result does not meet.
+func Criteria(got, best, ceiling *Result) string {
+	var missed []string
+	note := func(ok bool, format string, args ...any) {
+		if !ok {
+			missed = append(missed, fmt.Sprintf(format, args...))
+		}
+	}
+	note(got.Throughput > 0, "no goodput")
+	note(got.Throughput >= LeastOfBest*best.Throughput, "goodput %.2f of the best", got.Throughput/best.Throughput)
+	note(got.P99 <= MostP99*best.P99, "p99 %.2f of the best", got.P99/best.P99)
+	note(got.Throughput >= LeastOfCeiling*ceiling.Throughput, "goodput %.2f of the ceiling", got.Throughput/ceiling.Throughput)
+	return strings.Join(missed, "; ")
+}
+
+// Adaptive runs the row with the adaptive limit and returns the course of the limit.
+func (r *Row) Adaptive(jitter uint64) (Result, []Point) {
+	run := r.run(nil)
+	return follow(&run, adapt.New(adapt.Settings{Max: Ceiling, Seed: jitter}))
+}

@@ -1,0 +1,122 @@
+//go:build !race
+
+package simulation
+
+import (
+	"flag"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/queue-proxy/queue-proxy/pkg/adapt"
+)
+
+// jitters is the number of adaptive limits for each row.
+var jitters = flag.Int("jitters", 3, "how many adaptive limits for each row")
+
+// outage is the share of the goodput with the best fixed limit below which a row is an
+// outage, whatever the other seeds show.
+const outage = 0.5
+
+// noise is the standard error of the goodput of a row with few seeds.
+const noise = 0.01
+
+// median returns the result with the median goodput.
+func median(results []Result) Result {
+	slices.SortFunc(results, func(a, b Result) int {
+		switch {
+		case a.Throughput < b.Throughput:
+			return -1
+		case a.Throughput > b.Throughput:
+			return 1
+		}
+		return 0
+	})
+	return results[len(results)/2]
+}
+
+// adaptive runs the row with several adaptive limits and returns the median.
+func (r *Row) adaptive(t *testing.T, best *Result) Result {
+	t.Helper()
+	var results []Result
+	for jitter := range uint64(*jitters) {
+		got, points := r.Adaptive(jitter)
+		if got.Throughput < outage*best.Throughput {
+			t.Errorf("seed %d: got %.1f/s, want more than half of %.1f/s\n%v", jitter, got.Throughput, best.Throughput, points)
+		}
+		results = append(results, got)
+	}
+	return median(results)
+}
+
+func TestAdaptiveLimitMeetsCriteriaInEachRow(t *testing.T) {
+	for _, r := range Rows() {
+		t.Run(r.Name, func(t *testing.T) {
+			t.Parallel()
+			limit, best := r.Best()
+			ceiling := r.Compare(Fixed(Ceiling))
+			got := r.adaptive(t, &best)
+			ceiling.Throughput *= 1 - noise
+			missed := Criteria(&got, &best, &ceiling)
+			t.Logf("fixed %d: %.1f/s, %.3f s; adaptive: %.1f/s, %.3f s; %s", limit, best.Throughput, best.P99, got.Throughput, got.P99, missed)
+			if missed != "" && r.Avoid == "" {
+				t.Error(missed)
+			}
+		})
+	}
+}
+
+func TestHostileClientsCostOthersAtMost15Percent(t *testing.T) {
+	for _, r := range HostileRows() {
+		t.Run(r.Name, func(t *testing.T) {
+			t.Parallel()
+			_, best := r.Best()
+			got := r.adaptive(t, &best)
+			share := got.Throughput / best.Throughput
+			t.Logf("got %.2f of the best fixed limit", share)
+			if share < LeastOfBest && r.Avoid == "" {
+				t.Errorf("got %.2f of the best fixed limit, want %v", share, LeastOfBest)
+			}
+		})
+	}
+}
+
+func TestSettledLimitAsFixedLimitCostsAtMost5Percent(t *testing.T) {
+	for _, r := range AdviceRows() {
+		t.Run(r.Name, func(t *testing.T) {
+			t.Parallel()
+			none := r.Compare(Fixed(Ceiling))
+			run := r.run(nil)
+			l := adapt.New(adapt.Settings{Max: Ceiling})
+			follow(&run, l)
+			state := l.State()
+			if state.Settled == 0 {
+				t.Logf("unknown: %s", state.Missing)
+				if state.Missing == "" {
+					t.Error("got no reason, want the missing data")
+				}
+				return
+			}
+			got := r.Compare(Fixed(state.Settled))
+			t.Logf("settled %d: %.1f/s, %.1f/s without it", state.Settled, got.Throughput, none.Throughput)
+			if got.Throughput < 0.95*none.Throughput {
+				t.Errorf("settled %d: got %.1f/s, want 0.95 of %.1f/s", state.Settled, got.Throughput, none.Throughput)
+			}
+		})
+	}
+}
+
+func TestGoodputWithin30SecondsOfStart(t *testing.T) {
+	for name, app := range map[string]func() App{
+		"5 ms":   poolOf(16, 5*time.Millisecond),
+		"100 ms": poolOf(32, 100*time.Millisecond),
+		"400 ms": poolOf(16, 400*time.Millisecond),
+	} {
+		r := Row{App: app, Load: Load{Clients: 100}, Warm: 25 * time.Second, For: 40 * time.Second}
+		best := r.Compare(Fixed(Ceiling))
+		got := r.adaptive(t, &best)
+		if got.Throughput < 0.8*best.Throughput {
+			t.Errorf("%s: got %.1f/s, want 0.8 of %.1f/s", name, got.Throughput, best.Throughput)
+		}
+	}
+}
