@@ -33,6 +33,7 @@ const (
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
 	TLSHandshakeQueue               // time until a TLS handshake begins while others are in progress
 	TLSHandshakeSize                // bytes that a client sends in a TLS handshake
+	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
 	TLSNoContent                    // bytes of TLS records and messages without content
 	TLSUnreadReplies                // replies to TLS messages that the client does not read
 	PortConnections                 // open connections to a small port
@@ -105,6 +106,8 @@ var bounds = [NumNames]struct {
 		"A TLS handshake timed out in the queue of handshakes. Reduce the rate of new connections."},
 	TLSHandshakeSize: {"tls-handshake-size", Connection,
 		"The client sent a TLS handshake that is too large. Reduce the size of the certificate chain."},
+	TLSRecordTimeout: {"tls-record-timeout", Connection,
+		"The client did not send a complete TLS record in time. Check the network or increase HEADER_TIMEOUT."},
 	TLSNoContent: {"tls-no-content", Connection,
 		"The client sent too many TLS messages without content. The client may be defective or malicious."},
 	TLSUnreadReplies: {"tls-unread-replies", Connection,

@@ -378,6 +378,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 			}
 		case settingMaxStreams:
 			c.most, c.advertised = value, true
+			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
 				return nil, 0, fail(FlowControlError, "SETTINGS_INITIAL_WINDOW_SIZE")
@@ -452,6 +453,7 @@ func (c *Conn) forsake(last uint32) {
 	for _, s := range untouched {
 		c.remove(s)
 	}
+	c.signalRoom()
 	c.endIfIdle()
 	c.mu.Unlock()
 	for _, s := range untouched {
