@@ -105,6 +105,12 @@ const (
 	// throttleTime is the time between two reads from a connection that holds more than its share
 	// of the memory budget.
 	throttleTime = 100 * time.Millisecond
+	// pauseTime is the time for which a long header block waits for memory.
+	pauseTime = time.Second
+	// longBlock is the length of a header block, in bytes, from which the memory to decode it is
+	// part of the budget. decodeFactor is the ratio of this memory to the length.
+	longBlock    = 32 << 10
+	decodeFactor = 2
 )
 
 // NewBuffers returns buffers that connections can share.
@@ -317,15 +323,42 @@ func (c *Conn) Run(early []byte) error {
 // budget. It does not wait until memory is released, because the input can be required for
 // that: WINDOW_UPDATE, or the rest of a body.
 func (c *Conn) throttle() {
-	if !c.config.Memory.Over() {
-		return
+	if c.config.Memory.Over() {
+		c.rest(throttleTime)
 	}
-	timer := time.NewTimer(throttleTime)
+}
+
+// rest waits for d, or until Resume or Close is called.
+func (c *Conn) rest(d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-c.resume:
 	case <-timer.C:
 	}
+}
+
+// awaitMemory adds n bytes to the memory budget before they are used. If the connection would hold
+// more than its share, it waits for up to pauseTime and reads nothing. It returns an error that
+// closes the connection if the memory is not available then.
+func (c *Conn) awaitMemory(n int) error {
+	if c.config.Memory.Admit(n) {
+		return nil
+	}
+	for end := time.Now().Add(pauseTime); time.Now().Before(end) && !c.isBroken(); {
+		c.rest(pauseTime / 20)
+		if c.config.Memory.Admit(n) {
+			return nil
+		}
+	}
+	return c.exceeded(bound.Memory, bound.Memory, "no memory for a long header block")
+}
+
+// isBroken reports whether the connection is being closed.
+func (c *Conn) isBroken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken != nil
 }
 
 // chargeInput updates the bytes of an incomplete frame, an incomplete header block, and the
