@@ -210,7 +210,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if !isTLS && p.ContainerPort%1000 == 443 {
 		of, isTLS = "HTTPS", true
 	}
-	if isTLS && !(h.serves[p.ContainerPort] && h.pair.why == "" && h.mounted.why == "") {
+	if isTLS && (!h.serves[p.ContainerPort] || h.pair.why != "" || h.mounted.why != "") {
 		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, of)}
 	}
 	if len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
