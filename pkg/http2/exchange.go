@@ -36,6 +36,10 @@ type exchange struct {
 
 	woken chan struct{} // holds a sign that the goroutine which serves has to look
 
+	// due is the announced content that was not sent yet, in bytes; negative if the end of the
+	// response is unknown.
+	due int64
+
 	built forward.Built // by Request
 	gone  atomic.Bool   // the client has
 }
