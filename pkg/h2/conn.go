@@ -137,6 +137,7 @@ type Conn struct {
 	block      []byte        // an incomplete header block
 	blockID    uint32        // stream of the incomplete header block; 0 if there is none
 	blockEnd   bool          // the header block ends the stream
+	refusals   int           // REFUSED_STREAM before a response, since the last response
 	selfish    bool          // the stream of the last HEADERS frame depends on itself
 	settled    bool          // the first SETTINGS frame of the peer was received
 	agreed     chan struct{} // closed when settled is set
@@ -147,6 +148,7 @@ type Conn struct {
 	inputBytes int // bytes of incomplete input in config.Memory
 
 	crowded  atomic.Bool   // Open returns ErrFull until a value is sent to Config.Room
+	begin    time.Time     // time of New
 	received atomic.Uint64 // number of useful frames received; see control
 	resume   chan struct{} // holds a signal from Resume or Close
 
@@ -202,7 +204,7 @@ func New(l *link.Conn, config Config, handler Handler) *Conn {
 		config.HeadTimeout, config.SendTimeout = 0, 0
 	}
 	c := &Conn{
-		link: l, config: config, handler: handler,
+		link: l, config: config, handler: handler, begin: time.Now(),
 		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
 		agreed: make(chan struct{}), resume: make(chan struct{}, 1),
 	}

@@ -295,6 +295,7 @@ func (c *Conn) response(s *Stream, end bool) error {
 		h.Malformed = true
 	}
 	s.answered = !interim
+	c.refusals = 0
 	return c.tellHead(s, end)
 }
 
@@ -342,8 +343,10 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	case s == nil: // it has crossed the end of the stream (RFC 9113 section 5.1)
 		return c.control(1)
 	}
+	code := Code(binary.BigEndian.Uint32(p))
+	ending := c.refused(s, code)
 	s.drop()
-	s.failed(c, &ResetError{Code(binary.BigEndian.Uint32(p))})
+	s.failed(c, &ResetError{Code: code, Ending: ending})
 	return nil
 }
 
@@ -484,7 +487,7 @@ func (c *Conn) forsake(last uint32) {
 	c.endIfIdle()
 	c.mu.Unlock()
 	for _, s := range untouched {
-		s.failed(c, &ResetError{RefusedStream})
+		s.failed(c, &ResetError{Code: RefusedStream, Ending: true})
 	}
 }
 

@@ -222,14 +222,16 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 }
 
 // MayRepeat reports whether a request without an answer, whose body is there as a whole, may
-// be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). reused: the
+// be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). A stream that was reset
+// with ENHANCE_YOUR_CALM is only repeated if its connection is replaced. reused: the
 // connection had been used before.
 func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	if forward.FaultOf(err) != forward.Reset {
 		return false
 	}
 	if reset, ok := errors.AsType[*h2.ResetError](err); ok {
-		return reset.Code == h2.RefusedStream
+		calm := reset.Code == h2.EnhanceYourCalm && reset.Ending && reused && q.Idempotent()
+		return reset.Code == h2.RefusedStream || calm
 	}
 	return reused && (errors.Is(err, h2.ErrUnsent) || q.Idempotent())
 }
