@@ -505,7 +505,7 @@ func evidence(p inject.Port) string {
 	return fmt.Sprintf("%s: possible, confidence %s: %s", name, p.Confidence, reasons)
 }
 
-// A port is what a program reads about a port that was considered for the requests.
+// A port is the JSON form of an [inject.Port].
 type port struct {
 	Container  string            `json:"container,omitempty"`
 	Name       string            `json:"name,omitempty"`

@@ -48,7 +48,7 @@ func (n *numbers) measure(name string, text []byte) {
 			workloads++
 			n.picks = append(n.picks, fmt.Sprintf("%s:%d: %s: %s", name, r.Line, called(r), selected(r)))
 			n.verdicts["injected"]++
-			if strings.Contains(r.Text, "no container declares") {
+			if strings.Contains(r.Text, "is not declared") {
 				n.found++
 			}
 		default:

@@ -79,9 +79,8 @@ func objectsOf(t *testing.T, text string) []decoded {
 	}
 }
 
-// routes returns the container that each TCP port of each Service reaches, directly or through the sidecar of the
-// container, or "undeclared" and the number of a port that no container declares. A name that no container has is
-// missing.
+// routes returns the container of each TCP port of each Service, reached directly or through the sidecar of the
+// container. If no container declares the port, the value is "undeclared" and the number. Unknown names are omitted.
 func routes(t *testing.T, text string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -106,7 +105,7 @@ func routes(t *testing.T, text string) map[string]string {
 	return all
 }
 
-// reached resolves a targetPort as Kubernetes does: a name is that of the first container that has it.
+// reached resolves a targetPort as Kubernetes does: a name resolves to the first container with the name.
 func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	containers := pod.Containers
 	for _, c := range pod.InitContainers {

@@ -47,6 +47,7 @@ func (t test) String() string {
 const (
 	http1Tests     = "pkg/http1/bound_test.go"
 	upstreamTests  = "pkg/upstream/bound_test.go"
+	recordTests    = "pkg/link/record_test.go"
 	linkTests      = "pkg/link/bound_test.go"
 	connlimitTests = "pkg/connlimit/bound_test.go"
 	portTests      = "pkg/portlimit/bound_test.go"
@@ -140,7 +141,7 @@ var proofs = [bound.NumNames]proof{
 		limit:      "none (`MAX_BODY_BYTES`)",
 		attack:     "bodies that fill the memory of the user container",
 		peer:       "the largest upload of the application",
-		reason:     "Each connection with a request needs a descriptor for the user container. A higher default lets connections fail for lack of descriptors.",
+		reason:     "The operator chooses the value. There is no default.",
 		attackTest: test{http1Tests, "TestLargeBodyReturns413"},
 		peerTest:   test{http1Tests, "TestMaxBodyReturns200"},
 	},
@@ -172,9 +173,17 @@ var proofs = [bound.NumNames]proof{
 		limit:      "about a third of the limit on open files, or `MAX_CONNECTIONS` if it is lower ([reliability](reliability.md#file-descriptors))",
 		attack:     "connections without requests that fill memory and file descriptors",
 		peer:       "all connections of the clients",
-		reason:     "The operator chooses the value. There is no default.",
+		reason:     "Each connection with a request needs a descriptor for the user container. A higher default lets connections fail for lack of descriptors.",
 		attackTest: test{connlimitTests, "TestMaxConnectionsClosesIdleConnections"},
 		peerTest:   test{connlimitTests, "TestMaxConnectionsKeepsIdleConnections"},
+	},
+	bound.Memory: {
+		limit:      "half of the memory limit of the process (`GOMEMLIMIT`), or 1 GiB",
+		attack:     "many requests with small or long fields, bodies, and responses that are not read (CVE-2026-47774, CVE-2026-49975)",
+		peer:       "4 connections with 250 requests that wait (16 MB), in a container of 64 MiB",
+		reason:     "The memory of a small pod is small. Requests are rejected before a connection is closed.",
+		attackTest: test{"pkg/memory/memory_test.go", "TestExhaustedBudgetClosesLargestConnection"},
+		peerTest:   test{"test/conformance/abuse_memory_test.go", "TestManyWaitingRequestsAreServed"},
 	},
 	bound.TLSHandshakeTimeout: {
 		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",
@@ -208,6 +217,14 @@ var proofs = [bound.NumNames]proof{
 		margin:     12,
 		attackTest: test{linkTests, "TestLongHandshakeIsClosed"},
 		peerTest:   test{linkTests, "TestBrowserHandshakeSucceeds"},
+	},
+	bound.TLSRecordTimeout: {
+		limit:      "60 s of waiting for the rest, or `HEADER_TIMEOUT` if it is shorter",
+		attack:     "TLS records that never end and hold 16 KiB each, on many connections",
+		peer:       "an upload in records of 16 KiB at 100 kbit/s (1.4 s)",
+		margin:     40,
+		attackTest: test{recordTests, "TestIncompleteRecordTimesOut"},
+		peerTest:   test{recordTests, "TestSlowRecordsSucceed"},
 	},
 	bound.TLSNoContent: {
 		limit:      "20 KiB without a byte of content; crypto/tls ends a connection after 16 such records",

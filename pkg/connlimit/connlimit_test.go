@@ -280,7 +280,7 @@ func TestClosingConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-func TestOnFullIsCalledIfNoConnectionIsIdle(t *testing.T) {
+func TestFullLimitCallsOnFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)
 		full := 0

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
@@ -22,6 +23,8 @@ type Request struct {
 	Peer           string       // the client's address, for X-Forwarded-For
 	Secure         bool         // it came over our own TLS
 	Fields         []wire.Field // all of them, in their order
+	Packed         wire.Packed  // the same in place of Fields; nil: Fields is set
+	Unpacked       *sync.Pool   // of *[]wire.Field, for Packed; nil if Packed is never set
 	Length         int64        // of the body in bytes, as Content-Length says it; -1: it says nothing
 	Chunked        bool         // there is a body, whose length is not known
 	Expect100      bool         // the client has sent "Expect: 100-continue"
@@ -37,6 +40,37 @@ type Request struct {
 // bytes: an idle connection is to hold little.
 const chainKept = 512
 
+// Release forgets all strings and fields of the client.
+func (r *Request) Release() {
+	r.Method, r.Target, r.Host, r.Fields, r.Packed = "", "", "", nil, nil
+	if cap(r.chain) > chainKept {
+		r.chain = nil
+	}
+}
+
+// unpack sets Fields for the time of a method if they are packed. The result is for repack.
+func (r *Request) unpack() *[]wire.Field {
+	if r.Packed == nil || len(r.Fields) > 0 {
+		return nil
+	}
+	room, ok := r.Unpacked.Get().(*[]wire.Field)
+	if !ok {
+		room = new([]wire.Field)
+	}
+	*room = r.Packed.Unpack((*room)[:0])
+	r.Fields = *room
+	return room
+}
+
+// repack undoes unpack.
+func (r *Request) repack(room *[]wire.Field) {
+	if room != nil {
+		clear(*room)
+		r.Unpacked.Put(room)
+		r.Fields = nil
+	}
+}
+
 // Refuse returns what is wrong with a request that must not reach the user container; OK:
 // nothing. maxBody is the length in bytes that a body may have; 0: any.
 func (r *Request) Refuse(maxBody int64) queue.Reason {
@@ -48,6 +82,7 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 	case maxBody > 0 && r.Length > maxBody:
 		return queue.TooLarge
 	}
+	defer r.repack(r.unpack())
 	for i := range r.Fields {
 		if wire.IsAlias(wire.String(r.Fields[i].Name)) {
 			return queue.BadRequest
@@ -80,6 +115,7 @@ func (r *Request) Path() string {
 
 // Authority returns the host that the user container is asked for.
 func (r *Request) Authority() string {
+	defer r.repack(r.unpack())
 	if original, _ := wire.Find(r.Fields, header.OriginalHost); len(original) > 0 {
 		return wire.String(original)
 	}
@@ -100,6 +136,7 @@ func (r *Request) Idempotent() bool {
 
 // WantsTrailers reports whether the client has sent "TE: trailers".
 func (r *Request) WantsTrailers() bool {
+	defer r.repack(r.unpack())
 	for _, f := range r.Fields {
 		if header.RoleOf(f.Name) == header.TERole && wire.HasToken(f.Value, "trailers") {
 			return true
@@ -151,6 +188,7 @@ const (
 
 // Size returns about how long the head is that the user container gets, in bytes.
 func (r *Request) Size() int {
+	defer r.repack(r.unpack())
 	size := len(r.Method) + len(r.Target) + usualSize
 	for i := range r.Fields {
 		size += len(r.Fields[i].Name) + len(r.Fields[i].Value) + fieldFraming
@@ -161,6 +199,7 @@ func (r *Request) Size() int {
 // AppendHTTP1 appends the head of the request to a user container that speaks HTTP/1.1:
 // the request line, all fields, those that frame the body included, and the empty line.
 func (r *Request) AppendHTTP1(b []byte) []byte {
+	defer r.repack(r.unpack())
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
 	b = slices.Grow(b, r.Size()) // so that a long head is made without being copied
@@ -226,6 +265,7 @@ func (r *Request) appendCookies(b []byte) []byte {
 // those that the client has sent for it, and those that a proxy adds. Host, Content-Length
 // and TE are not among them; Trailer is, for a body whose length is not known.
 func (r *Request) EachField(e Encoder) {
+	defer r.repack(r.unpack())
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
 	r.each(e, &said, named, false)

@@ -6,6 +6,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/goaway"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 )
 
 // Settings are those of the engines.
@@ -18,6 +19,7 @@ type Settings struct {
 	FullDuplex     bool             // an answer before the request's end does not cost an HTTP/1 client its connection
 	ServerTiming   bool             // responses say in Server-Timing how long their requests waited
 	AppHost        string           // what the Host of a request without one says
+	Memory         *memory.Budget   // of all requests; nil: no limit
 	Bounds         *bound.Recorder  // records the bounds that clients exceed; nil: events are not recorded
 	WebSockets     *goaway.Set      // those that are open are in it; nil: nobody wants to know
 }

@@ -27,14 +27,22 @@ type Head struct {
 	lenient bool // fields of HTTP/1.1's connections are left out, and not held against who sends them
 }
 
-// fieldOverhead is what counts for a field beyond its name and its value (RFC 9113
+// FieldOverhead is what counts for a field beyond its name and its value (RFC 9113
 // section 6.5.2), in bytes.
-const fieldOverhead = 32
+const FieldOverhead = 32
 
 func (h *Head) reset() {
 	clear(h.Fields) // they keep their strings
 	*h = Head{Fields: h.Fields[:0]}
 }
+
+// manyFields is the number of fields from which the memory for them is in the memory budget, and
+// is released when the next block of the connection has fewer fields. fieldSize is the memory for
+// a field in addition to its name and its value, in bytes.
+const (
+	manyFields = 64
+	fieldSize  = 48
+)
 
 // largeHead is the size from which a block is released immediately after it was handled, in
 // bytes. A smaller one is kept until the next block, whose fields take its place.
@@ -42,8 +50,12 @@ const largeHead = 16 << 10
 
 // shrink releases the memory of a large block, so that an idle connection does not hold it.
 func (h *Head) shrink() {
+	few := len(h.Fields) <= manyFields
 	if h.size > largeHead {
 		h.reset()
+	}
+	if few && cap(h.Fields) > 4*manyFields {
+		h.Fields = nil
 	}
 }
 
@@ -60,7 +72,7 @@ func (h *Head) Size() int { return h.size }
 
 // add takes a field as the decoder has it.
 func (h *Head) add(f hpack.HeaderField, most int) {
-	h.size += len(f.Name) + len(f.Value) + fieldOverhead
+	h.size += len(f.Name) + len(f.Value) + FieldOverhead
 	if h.size > most || len(h.Fields) >= wire.MaxFields {
 		h.TooLarge = true
 		return

@@ -41,6 +41,9 @@ type pending struct {
 	any   bool   // there is something
 }
 
+// size returns the number of bytes that are pending.
+func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
+
 // ErrGone says that a stream has ended.
 var ErrGone = errors.New("http2: the stream has ended")
 
@@ -68,6 +71,13 @@ func (c *Conn) Refuse(id uint32, code Code) {
 	c.refusing = c.resetStream(id, code)
 }
 
+// Reject is Refuse with REFUSED_STREAM for a valid request that cannot be served at the moment. A
+// client that sends many of them has not sent frames without useful work.
+func (c *Conn) Reject(id uint32) {
+	c.received.Add(1)
+	c.Refuse(id, RefusedStream)
+}
+
 // Errors of Open: the request has not been sent.
 var (
 	ErrFull   = errors.New("http2: the peer takes no more streams at the moment")
@@ -81,8 +91,8 @@ var (
 var ErrUnsent = errors.New("http2: nothing was sent")
 
 // Open opens a stream by sending the head of a request; end: there is nothing else of it.
-// The error is ErrFull, ErrShut, ErrBusy, which Writable is for, ErrEnding, or what has ended
-// the connection. owner owns the stream from before it is sent. If careful is true, streams
+// The error is ErrFull, ErrShut, ErrBusy, ErrEnding, or the error that ended the connection.
+// [Config].Room reports when Open may succeed. owner owns the stream from before it is sent. If careful is true, streams
 // that were abandoned recently count against the limit of the server.
 func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
@@ -96,8 +106,10 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	case c.most == 0:
 		return nil, ErrShut
 	case c.full(careful):
+		c.crowded.Store(c.full(false))
 		return nil, ErrFull
 	case len(c.out) >= outSize: // heads can be long
+		c.busy = true
 		return nil, ErrBusy
 	}
 	if c.last == 0 {
@@ -144,8 +156,10 @@ func (s *Stream) SendHead(head *Block, end bool) error {
 	case s.gone || s.localEnded:
 		return ErrGone
 	case s.pending.any || len(c.out) >= outSize:
+		before := len(s.pending.heads)
 		s.pending.heads = appendHeaders(s.pending.heads, s.id, c.withTable(head), end)
 		s.pending.ends = end
+		c.hold(len(s.pending.heads) - before)
 		s.wait()
 		return nil
 	}
@@ -190,6 +204,7 @@ func (s *Stream) SendData(p []byte, end bool) (waits bool, err error) {
 	}
 	s.pending.data = append(s.pending.data, p...)
 	s.pending.end = s.pending.end || end
+	c.hold(len(p))
 	s.wait()
 	return true, nil
 }
@@ -206,6 +221,7 @@ func (s *Stream) SendTrailer(trailer *Block) (waits bool, err error) {
 	case s.pending.any:
 		s.pending.tail = appendHeaders(nil, s.id, c.withTable(trailer), true)
 		s.pending.end = true
+		c.hold(len(s.pending.tail))
 		return true, nil
 	}
 	c.addHead(s, trailer, true)
@@ -337,8 +353,10 @@ func (s *Stream) failed(by *Conn, err error) {
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
 		s.gone, s.dropped = true, s.pending.any
+		c.hold(-s.pending.size())
 		s.pending = pending{}
 		delete(c.streams, s.id)
+		c.signalRoom()
 		c.endIfIdle()
 	}
 }

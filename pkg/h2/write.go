@@ -97,6 +97,7 @@ func (c *Conn) addPending(s *Stream) {
 	if len(p.heads) > 0 {
 		c.grow(len(p.heads))
 		c.out = append(c.out, p.heads...)
+		c.hold(-len(p.heads))
 		p.heads = nil
 		if p.ends {
 			p.any = false
@@ -106,11 +107,16 @@ func (c *Conn) addPending(s *Stream) {
 	}
 	if len(p.data) > 0 {
 		n := c.addFrame(s, p.data, p.end && p.tail == nil)
+		if s.gone { // the bytes that are pending were released
+			return
+		}
+		c.hold(-n)
+		p.data = p.data[n:]
 		if s.localEnded {
 			p.any = false
 			return
 		}
-		if p.data = p.data[n:]; len(p.data) > 0 {
+		if len(p.data) > 0 {
 			return
 		}
 		p.data = nil
@@ -120,6 +126,8 @@ func (c *Conn) addPending(s *Stream) {
 	case p.tail != nil:
 		c.grow(len(p.tail))
 		c.out = append(c.out, p.tail...)
+		c.hold(-len(p.tail))
+		p.tail = nil
 		c.ended(s)
 	case p.end:
 		c.grow(frameHeadSize)
@@ -291,7 +299,10 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	c.left, of = c.out, c.outOf
 	c.out, c.outOf, c.replies = nil, nil, 0
 	c.taken++
-	c.tellWritable()
+	if c.busy {
+		c.busy = false
+		c.signalRoom()
+	}
 	c.mu.Unlock()
 	c.tellDrained(nil, drained)
 	return of, true
@@ -311,14 +322,20 @@ func (c *Conn) cannotWrite(err error) {
 	defer c.mu.Unlock()
 	if c.broken == nil {
 		c.broken = err
-		c.tellWritable()
+		c.signalRoom()
 	}
 }
 
 // writeSlowly writes what the peer has not taken at once, and goes on.
 func (c *Conn) writeSlowly(of *[]byte) {
 	c.limitWrite()
+	unread := cap(c.left) + outSize // the output, and what can be added to it in the meantime
+	if c.link.Secure() {
+		unread += link.MaxUnsent
+	}
+	c.config.Memory.Add(unread)
 	err := c.link.WaitWrite(c.patient)
+	c.config.Memory.Sub(unread)
 	if err == nil {
 		err = c.writeErr
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/hangup"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -37,6 +38,8 @@ type conn struct {
 	nc     *link.Conn
 	watch  *hangup.Watch
 	place  *connlimit.Place
+	memory *memory.Account
+	held   int // bytes of the reader in memory
 
 	// Of the reader. buf[r:w] has been read and not consumed. An idle connection
 	// has no buffer.
@@ -58,6 +61,8 @@ type conn struct {
 	writeErr error              //
 	writing  func(uintptr) bool // tryWrite, made once
 	clocked  bool               // the write has a deadline
+	counted  bool               // the write is part of the memory budget if the client does not read
+	unread   int                // bytes in memory that the client does not read
 	offered  atomic.Bool        // a write was incomplete because the socket buffer was full
 	gone     atomic.Bool        // the client has closed its side
 
@@ -75,6 +80,7 @@ func newConn(l *Server, nc *link.Conn) *conn {
 	c := &conn{server: l, nc: nc, owed: true} // its handshake, and its first head
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
+	c.memory = l.settings.Memory.Open(c.remote, c.abandon)
 	if l.watcher != nil {
 		c.watch = l.watcher.Add(nc.TCP(), c.hangup)
 	}
@@ -96,6 +102,7 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 		case err != nil:
 			c.watch.Stop()
 			c.nc.Cut()
+			c.memory.Close()
 			return false
 		case protocol == "h2":
 			c.giveAway()
@@ -109,7 +116,11 @@ func (c *conn) serve(secure *link.Server) (given bool) {
 		switch what {
 		case request:
 			c.server.served.Add(1)
-			c.server.proxy.Serve(&c.exchange, &c.state)
+			if c.admit() {
+				c.server.proxy.Serve(&c.exchange, &c.state)
+			} else {
+				c.server.proxy.Reject(&c.exchange, &c.state, false)
+			}
 			if c.first {
 				c.place.Answered()
 			}
@@ -144,6 +155,8 @@ func (c *conn) giveAway() {
 	c.watch.Stop()
 	early := bytes.Clone(c.buf[c.r:c.w])
 	c.release()
+	c.charge(0)
+	c.memory.Close()
 	c.alarm.Stop()
 	c.server.http2(c.nc, early, c.place)
 }
@@ -174,11 +187,11 @@ func (c *conn) next() what {
 				return what
 			}
 			c.owe()
+			if !c.growHead() {
+				return end
+			}
 		}
-		switch err := c.wait(); {
-		case errors.Is(err, errStalled):
-			c.owe()
-		case err != nil:
+		if err := c.wait(); err != nil {
 			c.recordLateHead(err)
 			return end
 		}
@@ -295,12 +308,15 @@ func (c *conn) refusalOfWord(word wire.Word) (status int) {
 // refuse answers a head that is not served. Where its request ends, and another one could
 // begin, nobody knows: so it is the last of its connection.
 func (c *conn) refuse(status int) {
-	text := http.StatusText(status)
+	c.answerLast(&queue.Answer{Status: status, Body: http.StatusText(status) + "\n", Reason: queue.BadRequest, GRPC: -1})
+}
+
+// answerLast sends the last response of the connection, to a request without a valid head.
+func (c *conn) answerLast(a *queue.Answer) {
 	c.exchange.begin(0)
 	c.request.Reset()
-	a := queue.Answer{Status: status, Body: text + "\n", Reason: queue.BadRequest, GRPC: -1}
 	c.last = true
-	c.exchange.answer(&a, 1)
+	c.exchange.answer(a, 1)
 }
 
 // wait reads more bytes behind those that are there. A connection that retires
@@ -465,10 +481,6 @@ func (c *conn) read() error {
 	return c.err
 }
 
-// errStalled says that nothing can be read until the client sends the rest of what it
-// has begun.
-var errStalled = errors.New("a part of a TLS record has come")
-
 // tryRead reads what is there. It gives the buffer back before it has to wait
 // without a byte in it.
 func (c *conn) tryRead(fd uintptr) (done bool) {
@@ -481,8 +493,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 		if c.w == 0 {
 			c.release()
 		}
-		c.err = errStalled
-		return !c.owing && c.nc.Stalled()
+		return false
 	case err != nil:
 		c.err = err
 		return true
@@ -507,6 +518,10 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 func (c *conn) write(p, q []byte) (n int, err error) {
 	c.left, c.then, c.writeErr = p, q, nil
 	err = c.nc.WaitWrite(c.writing)
+	if c.unread != 0 {
+		c.memory.Sub(c.unread)
+		c.unread = 0
+	}
 	n = len(p) + len(q) - len(c.left) - len(c.then)
 	c.left, c.then = nil, nil
 	if c.offered.Load() {
@@ -526,6 +541,7 @@ func (c *conn) tryWrite(fd uintptr) (done bool) {
 		switch {
 		case errors.Is(err, link.ErrAgain):
 			c.offer()
+			c.chargeUnread()
 			return false
 		case err != nil:
 			c.writeErr = err
@@ -568,10 +584,14 @@ func (c *conn) finish() bool {
 	}
 	if c.r == c.w {
 		c.r, c.w = 0, 0
-		if c.pooled == nil {
-			c.release() // one that had grown
+		if c.pooled == nil { // one that had grown
+			c.release()
+			c.request.Reset() // it points into the buffer
+			c.exchange.head.Release()
 		}
 	}
+	c.charge(0)
+	c.request.Shrink(manyFields)
 	return true
 }
 
@@ -591,5 +611,7 @@ func (c *conn) close() {
 		c.nc.Close()
 	}
 	c.release()
+	c.charge(0)
+	c.memory.Close()
 	c.alarm.Stop()
 }

@@ -239,7 +239,9 @@ func (x *exchange) leaveRoom() {
 // flush writes what waits in out, and data behind it. Once it has failed it fails.
 func (x *exchange) flush(data []byte) error {
 	if x.waiting && !x.broken {
+		x.c.counted = true
 		n, err := x.c.write(x.out, data)
+		x.c.counted = false
 		x.begun = x.begun || n > 0
 		x.broken, x.writeErr = err != nil, err
 	}

@@ -26,6 +26,12 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	}
 	c := &x.call
 	x.giveBody(state)
+	if c.Body != nil {
+		if !x.c.memory.Admit(uploadBytes) {
+			return queue.Result{Reason: queue.Overload}
+		}
+		defer x.c.memory.Sub(uploadBytes)
+	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true
 	x.alarm.Watch(state)
@@ -78,6 +84,7 @@ func (x *exchange) forwardH2() (result queue.Result) {
 type call interface {
 	Begin()
 	Abort()
+	Buffered() int
 }
 
 // beginCall begins a call that the alarm can break off, and returns the reason for which it

@@ -31,6 +31,7 @@ type body struct {
 	to      *h2.Stream // of the user container, where it is passed on; nil: it is not
 	held    int        // bytes that are with it and not credited
 	kept    bool       // data has all of the body, though it was passed on
+	charged int        // bytes in the memory budget
 }
 
 // dataKept is how much memory for content is kept for the next request, in bytes.
@@ -58,6 +59,30 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
+// charge updates the memory of data in the budget. dataKept bytes are part of requestBytes. b.mu is
+// held.
+func (b *body) charge() {
+	n := cap(b.data)
+	if n <= dataKept {
+		n = 0
+	}
+	if n != b.charged {
+		b.charged = b.x.conn.memory.Set(b.charged, n)
+	}
+}
+
+// release releases the memory of the body. The owner receives no more events.
+func (b *body) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopped = true
+	if cap(b.data) > dataKept {
+		b.data = nil
+	}
+	b.trailer = nil
+	b.charge()
+}
+
 // come takes a piece that has come; n bytes are to be credited for it.
 func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 	b.mu.Lock()
@@ -79,6 +104,7 @@ func (b *body) come(by *h2.Conn, p []byte, n int, end bool) {
 	default:
 		b.data = append(b.data, p...)
 		b.owed += n
+		b.charge()
 	}
 	b.tell()
 }
@@ -212,6 +238,7 @@ func (b *body) take(p []byte) (n, owed int, err error) {
 	if b.data = b.data[n:]; len(b.data) == 0 {
 		owed, b.owed = b.owed, 0
 		b.data = nil
+		b.charge()
 	}
 	switch {
 	case n > 0:
@@ -273,6 +300,7 @@ func (b *body) passTo(stream *h2.Stream) {
 	b.owed = 0
 	if !b.end {
 		b.data = nil
+		b.charge()
 	}
 	b.kept = b.end
 	if len(data) > 0 || b.end && len(b.trailer) == 0 {

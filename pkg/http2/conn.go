@@ -11,7 +11,10 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/connlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/forward"
 	"github.com/queue-proxy/queue-proxy/pkg/h2"
+	"github.com/queue-proxy/queue-proxy/pkg/header"
 	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
 )
 
 // conn is a client's connection, and what it tells (h2.Handler).
@@ -22,13 +25,18 @@ type conn struct {
 	remote string // the client's address and port
 	peer   string // the address, as X-Forwarded-For has it
 	secure bool
+	late   bool // accepted during the drain
+	memory *memory.Account
 
 	// Of the goroutine that reads.
 	fresh   []*worker // whose requests have come and are not started
 	stirred bool      // a frame has begun to come
 
+	leaving sync.Once // starts the timer of goAway
+
 	mu      sync.Mutex
 	running int  // requests that are being served
+	ended   bool // nothing is read any more
 	evicted bool // it ends, so that another connection can be served
 	full    bool // Full has reported true, and reading has not been resumed
 }
@@ -38,6 +46,7 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	if a, err := netip.ParseAddrPort(c.remote); err == nil {
 		c.peer = a.Addr().String()
 	}
+	c.memory = s.settings.Memory.Open(c.remote, func() { c.Close(errMemory) })
 	send := s.settings.SendTimeout
 	if send > 0 {
 		send += forward.AnswerTimeout
@@ -45,9 +54,40 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 	c.Conn = h2.New(l, h2.Config{
 		Window: window, ConnWindow: connWindow, MaxStreams: maxStreams, MaxHeadBytes: s.settings.MaxHeaderBytes,
 		HeadTimeout: s.settings.HeaderTimeout, SendTimeout: send, Connect: true, Buffers: s.buffers,
-		Bounds: s.settings.Bounds,
+		Memory: c.memory, Bounds: s.settings.Bounds,
 	}, c)
 	return c
+}
+
+var errMemory = errors.New("http2: closed because the memory budget is exhausted")
+
+// lateTime is the time for which a connection that was accepted during the drain can be used after its first response
+// has begun.
+const lateTime = time.Second
+
+// goAway is called when a response begins during the drain. GOAWAY corresponds to Connection: close in HTTP/1.1, which
+// HTTP/2 does not allow (RFC 9113 section 8.2.2).
+//
+// A client whose pod has no other address connects again immediately. gRPC libraries discard a connection that begins
+// with GOAWAY, and repeat this thousands of times per second. A connection that was accepted during the drain is
+// therefore used for lateTime first.
+func (c *conn) goAway() {
+	if !c.late {
+		c.GoAway()
+		return
+	}
+	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
+}
+
+// over is called when nothing is read any more. The memory of the connection is released with
+// its last request.
+func (c *conn) over() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.running == 0 {
+		c.memory.Close()
+	}
 }
 
 // hit records that a bound acted on the client.
@@ -79,6 +119,12 @@ func (c *conn) Request(id uint32, h *h2.Head, end bool) {
 		c.drop(w)
 		return
 	}
+	if !c.memory.Admit(x.size) {
+		c.reject(id, x, end)
+		c.drop(w)
+		return
+	}
+	x.charged = x.size
 	if x.stream = c.Accept(id, (*fromClient)(x), end); x.stream == nil {
 		c.drop(w)
 		return
@@ -86,8 +132,26 @@ func (c *conn) Request(id uint32, h *h2.Head, end bool) {
 	c.fresh = append(c.fresh, w)
 }
 
+// reject rejects a request because of the memory budget (docs/promises.md 3.12). It does not
+// wait, because it is called by the reader.
+func (c *conn) reject(id uint32, x *exchange, end bool) {
+	grpc := queue.IsGRPC(x.Header(header.ContentType))
+	if grpc {
+		x.stream = c.Accept(id, nil, end)
+		grpc = x.stream != nil
+	}
+	c.server.proxy.Reject(x, &x.state, !grpc)
+	x.alarm.Reset()
+	x.built.Reset()
+	if !grpc {
+		c.Conn.Reject(id)
+	}
+	c.FlushLater(c.Conn)
+}
+
 // drop releases a worker whose request is not served.
 func (c *conn) drop(w *worker) {
+	w.exchange.release()
 	if !c.server.workers.put(w) {
 		w.work <- false
 	}
@@ -146,6 +210,9 @@ func (c *conn) leave() {
 	c.mu.Lock()
 	c.running--
 	last := c.running == 0
+	if last && c.ended {
+		c.memory.Close()
+	}
 	resume := c.full && c.running < maxRunning
 	if resume {
 		c.full = false

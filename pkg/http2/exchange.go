@@ -23,6 +23,8 @@ type exchange struct {
 	stream  *h2.Stream
 	refusal int  // the status for a request that is not served; 0: it is
 	open    bool // END_STREAM was not set on the header section of the request
+	size    int  // memory of the request without its body, in bytes
+	charged int  // the part of size that is in the memory budget
 
 	request  forward.Request
 	protocol string // of an extended CONNECT
@@ -33,6 +35,10 @@ type exchange struct {
 	relay    relay         // to one that speaks HTTP/2
 
 	woken chan struct{} // holds a sign that the goroutine which serves has to look
+
+	// due is the announced content that was not sent yet, in bytes; negative if the end of the
+	// response is unknown.
+	due int64
 
 	built forward.Built // by Request
 	gone  atomic.Bool   // the client has
@@ -49,6 +55,7 @@ func (x *exchange) init(s *Server) {
 	x.call.Client = (*caller)(x)
 	x.request.AppHost = s.settings.AppHost
 	x.request.Crumbs = true
+	x.request.Unpacked = &s.unpacked
 }
 
 // read takes the head of a request; false: it is malformed (RFC 9113 section 8.3.1), and
@@ -57,6 +64,7 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	q := &x.request
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
 	q.Upgrade, x.open = false, !end
+	x.due = -1
 	x.protocol = h.Protocol
 	if h.Malformed || h.Method == "" || !wire.ValidToken(h.Method) {
 		return false
@@ -89,14 +97,51 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	case !end && q.Length < 0:
 		q.Chunked = true
 	}
-	q.Fields = h.Take(q.Fields)
+	x.size = requestBytes + len(q.Target) + len(q.Host)
+	if q.Packed = pack(h); q.Packed != nil {
+		x.size += len(q.Packed)
+	} else {
+		q.Fields = h.Take(q.Fields)
+		x.size += h.Size() + len(q.Fields)*fieldBytes
+	}
+	if h.Size() > longHead { // it is copied to send it
+		x.size += h.Size()
+	}
 	x.body.begin(q.Length, end)
 	return true
 }
 
+const (
+	// requestBytes is the memory of a request in addition to its header section, in bytes: the
+	// worker with its stack, the stream, and the connection to the user container.
+	requestBytes = 12 << 10
+	// longHead is the size of a header section, in bytes, above which the memory for sending it to
+	// the user container is not negligible.
+	longHead = 16 << 10
+	// fewFields is the number of fields up to which they are never packed.
+	fewFields = 64
+	// fieldBytes is the memory of a field that is not packed, in addition to the 32 bytes that the
+	// size of a header section contains for it.
+	fieldBytes = 16
+)
+
+// pack returns the fields of h in their compact form if that takes less than half of the memory,
+// and nil otherwise. The fields of an extended CONNECT are never packed, because fields are added
+// to them.
+func pack(h *h2.Head) wire.Packed {
+	if len(h.Fields) <= fewFields || h.Protocol != "" {
+		return nil
+	}
+	size := wire.PackedSize(h.Fields)
+	if 2*size > len(h.Fields)*(fieldBytes+h2.FieldOverhead) {
+		return nil
+	}
+	return make(wire.Packed, 0, size).Pack(h.Fields)
+}
+
 // refuse makes the request one that is answered with a status, and not served.
 func (x *exchange) refuse(status int, end bool) {
-	x.request.Method, x.request.Fields = "", x.request.Fields[:0]
+	x.request.Method, x.request.Fields, x.size = "", x.request.Fields[:0], requestBytes
 	x.refusal = status
 	x.body.begin(-1, end)
 }
@@ -179,7 +224,16 @@ func (x *exchange) end() {
 	x.stream.Reset(h2.NoError) // a tunnel whose client has not ended its side
 	x.stream.Release()
 	x.conn.Flush(true)
-	x.conn.leave()
+	c := x.conn
+	x.release()
+	c.leave()
+}
+
+// release releases the memory of a request that ended or is not served.
+func (x *exchange) release() {
+	x.body.release()
+	x.conn.memory.Sub(x.charged)
+	x.charged = 0
 	x.gone.Store(false)
 	select {
 	case <-x.woken:
@@ -190,6 +244,7 @@ func (x *exchange) end() {
 	if cap(x.request.Fields) > fieldsKept {
 		x.request.Fields = nil
 	}
+	x.request.Packed = nil
 	x.request.Method, x.request.Target, x.request.Host, x.request.Trace = "", "", "", nil
 	x.conn, x.stream = nil, nil
 }
@@ -225,12 +280,17 @@ func (x *exchange) wake() {
 
 // Header implements queue.Exchange.
 func (x *exchange) Header(name string) string {
-	v, _ := wire.Find(x.request.Fields, name)
+	v, ok := wire.Find(x.request.Fields, name)
+	if !ok {
+		v, _ = x.request.Packed.Find(name)
+	}
 	return wire.String(v)
 }
 
 // Repeats implements queue.Exchange.
-func (x *exchange) Repeats(name string) bool { return wire.Repeats(x.request.Fields, name) }
+func (x *exchange) Repeats(name string) bool {
+	return wire.Repeats(x.request.Fields, name) || x.request.Packed.Repeats(name)
+}
 
 // Line implements queue.Exchange.
 func (x *exchange) Line() queue.Line {
@@ -243,7 +303,9 @@ func (x *exchange) Line() queue.Line {
 
 // Request implements queue.Exchange.
 func (x *exchange) Request() *http.Request {
-	return x.built.Get(x.gone.Load, func() *http.Request { return forward.Build(x.Line(), x.request.Fields) })
+	return x.built.Get(x.gone.Load, func() *http.Request {
+		return forward.Build(x.Line(), x.request.Packed.Unpack(x.request.Fields))
+	})
 }
 
 // Wait implements queue.Exchange.

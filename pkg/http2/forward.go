@@ -46,6 +46,10 @@ func (x *exchange) blame(result *queue.Result, killed queue.Reason, err error) {
 	forward.Fail(result, killed, err, x.body.failed())
 }
 
+// uploadBytes is the memory for sending a body that has not arrived as a whole, in bytes: a
+// goroutine and its buffer.
+const uploadBytes = 36 << 10
+
 // forwardH1 forwards the request to a user container that speaks HTTP/1.1.
 func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 	c := &x.call
@@ -59,6 +63,12 @@ func (x *exchange) forwardH1(state *queue.RequestState) (result queue.Result) {
 		c.Body, c.Trailer = &x.body, x.body.fields
 		c.Expect100 = x.request.Expect100 && len(content) == 0
 		x.request.Expect100 = c.Expect100
+	}
+	if c.Body != nil {
+		if !x.conn.memory.Admit(uploadBytes) {
+			return queue.Result{Reason: queue.Overload}
+		}
+		defer x.conn.memory.Sub(uploadBytes)
 	}
 	r := x.do(state, &result)
 	if r == nil {
@@ -106,10 +116,17 @@ func (x *exchange) abortCall() {
 // say that nothing is missing: one that is cut is reset.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
+	if result.Reason == queue.ClientGone && x.delivered() {
+		result.Reason, result.Err = queue.OK, nil
+	}
 	if result.Reason != queue.OK && !x.stream.Ended() {
 		x.stream.Reset(resetCode(result.Err))
 	}
 }
+
+// delivered reports whether the client received the announced content before it reset the
+// stream. The HTTP/2 client of Go does not wait for END_STREAM after the last byte.
+func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Dropped() }
 
 // forwardReset resets the client's stream if the user container has reset its stream before
 // the response began (docs/promises.md 3.12).
@@ -132,6 +149,12 @@ func resetCode(err error) h2.Code {
 // beginResponse makes the head of the response to the client. length is that of the body;
 // -1: it is not said.
 func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, length int64) {
+	x.due = length
+	if _, ok := wire.Find(fields, header.Trailer); ok {
+		x.due = -1
+	} else if x.request.Method == http.MethodHead || status == http.StatusNoContent || status == http.StatusNotModified {
+		x.due = 0
+	}
 	k.Status(status)
 	forward.EachResponseField(fields, k)
 	if _, ok := wire.Find(fields, "date"); !ok {
@@ -143,10 +166,8 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 	if length >= 0 && status != http.StatusNoContent {
 		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
 	}
-	// GOAWAY is what Connection: close is in HTTP/1.1, which HTTP/2 forbids (RFC 9113 section
-	// 8.2.2).
 	if x.server.closing() {
-		x.conn.GoAway()
+		x.conn.goAway()
 	}
 }
 
@@ -206,11 +227,20 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 
 // send sends content, and waits until the client has room for all of it.
 func (x *exchange) send(p []byte, end bool) error {
-	waits, err := x.stream.SendData(p, end)
+	waits, err := x.sendContent(p, end)
 	if err == nil && waits {
 		err = x.awaitTaken()
 	}
 	return err
+}
+
+// sendContent sends content of the response. waits is as for [h2.Stream.SendData].
+func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
+	waits, err = x.stream.SendData(p, end)
+	if err == nil {
+		x.due -= int64(len(p))
+	}
+	return waits, err
 }
 
 // awaitTaken waits until the client has taken what was sent; it may take only so long for
@@ -218,6 +248,9 @@ func (x *exchange) send(p []byte, end bool) error {
 func (x *exchange) awaitTaken() error {
 	x.alarm.WriteStarted(&x.state)
 	defer x.state.WriteDone()
+	held := x.call.Buffered()
+	x.conn.memory.Add(held)
+	defer x.conn.memory.Sub(held)
 	x.conn.Flush(false)
 	for x.stream.Waits() {
 		<-x.woken
@@ -241,11 +274,15 @@ type caller exchange
 // Sending implements forward.Client.
 func (c *caller) Sending() { c.state.Enter(queue.Waiting) }
 
-// Info implements forward.Client: it passes an informational response on.
+// Info implements forward.Client: it passes an informational response on. If the client does not
+// read, it waits, so that the memory for responses of this kind is limited to one.
 func (c *caller) Info(head *wire.Response) {
 	x := (*exchange)(c)
 	x.sendInfo(head.Status, head.Fields)
 	x.conn.Flush(false)
+	if x.stream.Waits() {
+		_ = x.awaitTaken() // the next send returns the error
+	}
 }
 
 // Waiting implements forward.Client.

@@ -43,6 +43,7 @@ type Server struct {
 	buffers  *socket.Buffers
 	workers  workers
 	blocks   sync.Pool // of *h2.Block
+	unpacked sync.Pool // of *[]wire.Field; see forward.Request.Unpacked
 	date     forward.Date
 
 	conns *link.Conns[*conn]
@@ -63,13 +64,15 @@ func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2cl
 // left when it has been closed.
 func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	c := newConn(s, l, place)
+	c.late = s.closing()
 	place.Handled(c.evict)
 	place.Idle(false)
 	s.conns.Serve(c, func() {
 		_ = c.Run(early) // all who had a part in it have been notified
+		c.over()
 		place.Leave()
 	})
-	if s.closing() { // only now: GoAway finds the connection, or it is seen here that it was called
+	if !c.late && s.closing() { // the drain began, and GoAway may not have found the connection
 		c.GoAway()
 	}
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/config"
 )
 
-// holdNameFree returns an error if a container after the app's container has a port with the name of the app's port. A
-// Service resolves the name to the first container that has it. After the injection, this would be the other
-// container, because the sidecar is the last one. If a container before the app's container has the name, no Service
-// reaches the app by the name.
+// holdNameFree returns an error if a later container has a port with the name of the app's port. Kubernetes resolves a
+// name to the first container with the name, and the sidecar is the last container. After the injection, a Service would
+// reach the other container. If an earlier container has the name, no Service reaches the app by the name.
 func (in *injection) holdNameFree() error {
 	others := slices.Clone(in.pod.Containers)
 	if in.native { // the sidecar is the last of the init containers that stay
@@ -29,7 +28,7 @@ func (in *injection) holdNameFree() error {
 		return nil
 	}
 	if later := slices.IndexFunc(others[i+1:], named); later >= 0 {
-		return refuse(PortTaken, "the name %s is needed for the sidecar's port, but a port of container %s has it as well; give one of them another name", in.port.Name, others[i+1+later].Name)
+		return refuse(PortTaken, "port name %s: the sidecar needs the name, but a port of container %s has it as well; rename one of the ports", in.port.Name, others[i+1+later].Name)
 	}
 	return nil
 }
@@ -131,7 +130,7 @@ func (in *injection) choosePorts() error {
 			}
 		}
 		if by, is := taken[n]; is {
-			return refuse(PortTaken, "port %d is needed as %s, but %s uses it; choose another port with the option %s", n, want.option, by, want.option)
+			return refuse(PortTaken, "port %d is used by %s; set the option %s to another port", n, by, want.option)
 		}
 		taken[n] = "the sidecar's " + want.option
 		*to[i] = n
@@ -166,7 +165,7 @@ func (in *injection) swapPort() error {
 	if old == "" {
 		return nil
 	}
-	others := map[string]bool{} // in any container, because a Service may use one of them
+	others := map[string]bool{} // names in all containers, because Services use them
 	for _, c := range slices.Concat(in.pod.Containers, in.pod.InitContainers) {
 		for _, p := range c.Ports {
 			others[p.Name] = true

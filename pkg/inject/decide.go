@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// This file selects the port for requests. The order of the evidence is the table of docs/injection.md: the option
-// port, then the Services in the input, then the ports of the containers. Names, probes and numbers select one of the
-// ports that remain. Nothing else of this package selects a port or a container.
+// This file selects the port for requests. No other file selects a port or a container. The table in docs/injection.md
+// has the order of the evidence: the option port, the Services in the input, and the ports of the containers. Names,
+// probes and numbers only select one of the remaining ports.
 
 // defaultContainer is the annotation by which kubectl finds a pod's main container.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
@@ -41,25 +41,18 @@ type Port struct {
 
 // A candidate is a Port with what the decision reads.
 type candidate struct {
-	container *corev1.Container // nil if the port is that of a Service and no container has it
+	container *corev1.Container // nil if only a Service names the port
 	port      corev1.ContainerPort
 	found     string        // the source of a port that no container declares, or ""
 	services  []ServicePort // that reach the port
 	sign      sign
+	requests  []string  // paths of its HTTP probes that are not health checks
 	row       *imageRow // of images.txt, if it contradicts the name of the port
 	helper    string    // the reason to take the container for a helper, or ""
 }
 
 // healthPath matches the paths of health checks.
 var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
-
-// requestPath returns the path of an HTTP probe that is not a health check. ok is false for other probes.
-func requestPath(p *corev1.Probe) (path string, ok bool) {
-	if p == nil || p.HTTPGet == nil || healthPath.MatchString(p.HTTPGet.Path) {
-		return "", false
-	}
-	return cmp.Or(p.HTTPGet.Path, "/"), true
-}
 
 // chooseApp selects the container and its port for requests.
 func (in *injection) chooseApp() error {
@@ -91,8 +84,7 @@ func (in *injection) chooseApp() error {
 	return nil
 }
 
-// eligible returns the containers that may be the app: the one that the option selects, or all except those of service
-// meshes.
+// eligible returns the container of the option, or all containers except those of service meshes.
 func (in *injection) eligible() ([]*corev1.Container, error) {
 	name := in.options.get(containerOption)
 	var all []*corev1.Container
@@ -105,7 +97,7 @@ func (in *injection) eligible() ([]*corev1.Container, error) {
 		}
 	}
 	if len(all) == 0 && name == "" {
-		return nil, skip(NoPort, "all containers of the pod are those of a service mesh")
+		return nil, skip(NoPort, "all containers of the pod belong to a service mesh")
 	}
 	if len(all) == 0 {
 		return nil, refuse(WhichContainer, "no container is called %q; there are %s", name, strings.Join(names, ", "))
@@ -120,7 +112,7 @@ func (in *injection) chooseNamedPort(containers []*corev1.Container) (*candidate
 	n, err := strconv.Atoi(wanted)
 	switch {
 	case len(all) == 0 && len(containers) > 1:
-		return nil, skip(NoPort, "no container declares the TCP port %s; if a container serves on it, select the container: %s", wanted, cure(containerOption, containers[0].Name))
+		return nil, skip(NoPort, "no container declares TCP port %s; to select a container: %s", wanted, cure(containerOption, containers[0].Name))
 	case len(all) == 0 && (err != nil || n < 1 || n > 65535):
 		return nil, refuse(WhichPort, "container %s has no TCP port called %q", containers[0].Name, wanted)
 	case len(all) == 0:
@@ -146,9 +138,9 @@ type route struct {
 	number    int32
 }
 
-// readRoutes resolves the ports of the Services once: names to the first container that has them, numbers to the
-// container that declares them. A number that no container declares is that of the only container, or of the only one
-// that mentions it. A number of the sidecar is ignored, because a Service may name it before the injection.
+// readRoutes resolves the ports of the Services. A name resolves to the first container with the name, as in Kubernetes. A
+// number resolves to the container that declares it. If no container declares it, mentioning returns the container.
+// The numbers of the sidecar are ignored, because a Service can use them before the injection.
 func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted = map[route][]ServicePort{}, nil
 	ours := map[int32]bool{}
@@ -185,8 +177,8 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	}
 }
 
-// mentioning returns the name of the only container, or of the only one with a probe, flag or variable that contains the
-// number of a port. It returns "" if there is no such container.
+// mentioning returns the name of the container that uses a port in a probe, a flag or a variable. If the pod has one
+// container, it returns the name of this container. If no container or several containers use the port, it returns "".
 func (in *injection) mentioning(containers []*corev1.Container, n int32) string {
 	if len(containers) == 1 {
 		return containers[0].Name
@@ -208,8 +200,8 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 	return in.routes[route{c.Name, p.ContainerPort}]
 }
 
-// candidates returns the ports that may receive the requests: those that containers declare, those that Services name,
-// and, if there are none, the port of a readiness probe that is not a health check.
+// candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
+// readiness probes that are not health checks.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -263,37 +255,26 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		}
 		return o
 	}
-	o.services, o.sign = in.servicesOf(c, p), in.signOf(c, p)
+	h := in.hintsOf(c)
+	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
-		o.helper = helps(c)
+		o.helper = h.helper
 	}
-	if o.row = rowOf(c, p); o.row == nil {
+	i := slices.IndexFunc(h.rows, func(r *imageRow) bool { return r.applies(p.ContainerPort) })
+	if i < 0 {
 		return o
 	}
-	// A row for all ports of an image needs support: no Service names the port, and nothing but health checks uses it.
+	o.row = h.rows[i]
+	// A row for all ports of an image applies only if no Service names the port. It rejects a port with a name of HTTP
+	// only if all probes of the port are health checks.
 	contradicts := o.row.ports != nil
 	if !contradicts && len(o.services) == 0 {
-		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || checksHealthOnly(c, p)
+		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
 	}
 	if contradicts && o.sign.takesRequests() && !slices.ContainsFunc(o.services, func(s ServicePort) bool { return byAppProtocol("", s.AppProtocol).protocol == plainHTTP }) {
 		o.sign = o.row.sign(c)
 	}
 	return o
-}
-
-// checksHealthOnly reports whether HTTP probes use a port, and all of them are health checks.
-func checksHealthOnly(c *corev1.Container, p corev1.ContainerPort) bool {
-	checks := false
-	for _, probe := range probesOf(c) {
-		if byProbe(probe, c, p).protocol != plainHTTP {
-			continue
-		}
-		if _, ok := requestPath(probe.Probe); ok {
-			return false
-		}
-		checks = true
-	}
-	return checks
 }
 
 // chooseAmong selects one of the candidates, or returns an error that lists them.
@@ -305,17 +286,17 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		pool = named
 		for _, c := range all {
 			if len(c.services) == 0 && c.sign.takesRequests() {
-				c.sign = sign{notForRequests, "no Service names it, and Service " + named[0].services[0].Service + " names another port"}
+				c.sign = sign{notForRequests, "Service " + named[0].services[0].Service + " names another port"}
 			}
 		}
 	case in.noTCP != "":
-		return nil, skip(NotHTTP, "Service %s uses %s only, and no Service names a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.cureOf(all))
+		return nil, skip(NotHTTP, "Service %s only has ports for %s, and no Service has a TCP port; if the pod serves HTTP requests: %s", in.noTCP, in.noTCPProtocol, in.cureOf(all))
 	case len(all) == 0:
 		return nil, in.skipNoPort(containers)
 	}
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
 	if slices.ContainsFunc(all, func(c *candidate) bool { return c.sign.protocol == notHTTP }) {
-		// A port without evidence next to a database is that of a helper of the database.
+		// Next to a database, a port without evidence belongs to a helper of the database.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return c.sign.protocol == unknownProtocol && c.container != nil })
 	}
 	if len(usable) == 0 {
@@ -323,7 +304,7 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	}
 	main := slices.DeleteFunc(slices.Clone(usable), func(c *candidate) bool { return c.helper != "" })
 	if len(main) == 0 {
-		return nil, skip(NoPort, "%s, and no other container has a port for requests; if a container serves requests, select it and its port: %s", usable[0].helper, in.flagsOf(usable))
+		return nil, skip(NoPort, "%s, and no other container has a port for requests; to select a container and a port: %s", usable[0].helper, in.flagsOf(usable))
 	}
 	if len(named) == 0 {
 		var err error
@@ -351,17 +332,17 @@ func (in *injection) narrow(all []*candidate) (*candidate, error) {
 	case len(all) > 1:
 		return nil, in.refuseWhichPort(all)
 	case all[0].container == nil:
-		return nil, skip(NoPort, "%s, but no container declares port %d; select the container that serves it: %s", all[0].found, all[0].port.ContainerPort,
+		return nil, skip(NoPort, "%s, but no container declares port %d; select a container: %s", all[0].found, all[0].port.ContainerPort,
 			cure(containerOption, in.pod.Containers[0].Name))
 	}
 	return all[0], nil
 }
 
-// webName matches the names of ports for HTTP that is not gRPC. Many servers have a port for each of the two, and
-// the name grpc does not tell which one the clients use.
+// webName matches the names of HTTP ports except gRPC. Many servers have a port for HTTP and a port for gRPC, and the
+// clients can use either of them.
 var webName = regexp.MustCompile(`^(http|http1|http2|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
 
-// preferences select among ports that may all be for requests, the strongest first.
+// preferences select one of several possible ports. The first preference is the strongest.
 var preferences = []func(*candidate) bool{
 	isCalledHTTP,
 	func(c *candidate) bool {
@@ -371,24 +352,14 @@ var preferences = []func(*candidate) bool{
 		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Number == 80 })
 	},
 	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
-	func(c *candidate) bool { return c.container != nil && len(requestProbes(c.container, c.port)) > 0 },
+	func(c *candidate) bool { return len(c.requests) > 0 },
 	func(c *candidate) bool {
 		return c.sign.protocol == plainHTTP && byName("", c.port.Name).protocol != plainHTTP
 	},
 }
 
-// requestProbes returns the paths of the HTTP probes of a port that are not health checks.
-func requestProbes(c *corev1.Container, p corev1.ContainerPort) []string {
-	var all []string
-	for _, probe := range probesOf(c) {
-		if path, ok := requestPath(probe.Probe); ok && byProbe(probe, c, p).protocol == plainHTTP && !slices.Contains(all, path) {
-			all = append(all, path)
-		}
-	}
-	return all
-}
-
-// ofOneContainer keeps the ports of one container: the only one, or the one of kubectl's annotation.
+// ofOneContainer returns the ports of the only container, or of the container in the annotation of kubectl. It returns an
+// error if there are several containers and no annotation.
 func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	names := namesOf(all)
 	if len(names) == 1 {
@@ -398,10 +369,10 @@ func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 		return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.container == nil || c.container.Name != usual }), nil
 	}
 	in.out.Missing = "the container that receives the requests"
-	return nil, refuse(WhichContainer, "the containers %s all have ports for requests; select one: %s", strings.Join(names, " and "), in.flagsOf(all))
+	return nil, refuse(WhichContainer, "containers %s have ports for requests; select one: %s", strings.Join(names, " and "), in.flagsOf(all))
 }
 
-// namesOf returns the names of the containers of some candidates, each once; "" stands for an unknown container.
+// namesOf returns the names of the containers without duplicates. An unknown container has the name "".
 func namesOf(all []*candidate) []string {
 	var names []string
 	for _, c := range all {
@@ -416,7 +387,7 @@ func namesOf(all []*candidate) []string {
 	return names
 }
 
-// confidence is that of a port that is selected.
+// confidence returns the confidence of a port.
 func (in *injection) confidence(c *candidate) Confidence {
 	switch {
 	case in.options.get(portOption) != "":
@@ -459,7 +430,7 @@ func (in *injection) reasons(c *candidate) []string {
 	if c.container == nil {
 		return all
 	}
-	for _, path := range requestProbes(c.container, c.port) {
+	for _, path := range c.requests {
 		add("probe GET %.60s", path)
 	}
 	for _, probe := range probesOf(c.container) {
@@ -549,35 +520,34 @@ func (in *injection) flagsOf(all []*candidate) string {
 	return text + "; " + annotations + " the same"
 }
 
-// byLikelihood sorts candidates: the more evidence, the earlier. Ports for metrics and health are the last ones.
+// byLikelihood sorts candidates by their evidence, the most likely one first. Ports for metrics and health are last.
 func byLikelihood(all []*candidate) []*candidate {
-	score := func(c *candidate) int {
-		n := 0
+	scores := map[*candidate]int{}
+	for _, c := range all {
 		for i, prefer := range preferences {
 			if prefer(c) {
-				n += 1 << (len(preferences) - i)
+				scores[c] += 1 << (len(preferences) - i)
 			}
 		}
 		if len(c.services) > 0 {
-			n += 1 << 10
+			scores[c] += 1 << 10
 		}
 		if c.sign.takesRequests() {
-			n += 1 << 9
+			scores[c] += 1 << 9
 		}
 		if c.sign.protocol == notForRequests {
-			n -= 1 << 11
+			scores[c] -= 1 << 11
 		}
-		return n
 	}
 	sorted := slices.Clone(all)
-	slices.SortStableFunc(sorted, func(a, b *candidate) int { return score(b) - score(a) })
+	slices.SortStableFunc(sorted, func(a, b *candidate) int { return scores[b] - scores[a] })
 	return sorted
 }
 
 // cureOf returns the flag for the most likely of some candidates.
 func (in *injection) cureOf(all []*candidate) string {
 	if len(all) == 0 {
-		return fmt.Sprintf("select its port with --%s, or with the annotation %s%s", portOption, Prefix, portOption)
+		return fmt.Sprintf("set the flag --%s or the annotation %s%s", portOption, Prefix, portOption)
 	}
 	c := byLikelihood(all)[0]
 	text := cure(portOption, decimal(c.port.ContainerPort))
@@ -587,12 +557,12 @@ func (in *injection) cureOf(all []*candidate) string {
 	return text
 }
 
-// skipNotHTTP names the port that is the best explanation, and the other ones.
+// skipNotHTTP returns the error for a pod without a port for HTTP requests. It lists the ports.
 func (in *injection) skipNotHTTP(all []*candidate) error {
 	const most = 4
 	for _, c := range all {
 		if c.sign.takesRequests() {
-			c.sign = sign{notHTTP, "nothing states that it is for HTTP, and another port of the pod is not"}
+			c.sign = sign{notHTTP, "there is no evidence for HTTP, and another port of the pod is not for HTTP"}
 		}
 	}
 	sorted := slices.Clone(all)
@@ -608,7 +578,7 @@ func (in *injection) skipNotHTTP(all []*candidate) error {
 
 // skipNoPort reports that nothing in the input names a port.
 func (in *injection) skipNoPort(containers []*corev1.Container) error {
-	in.out.Missing = "a port: a Service that names it, or a declaration"
+	in.out.Missing = "a declared port, or a Service that names a port"
 	for _, c := range containers {
 		p := c.ReadinessProbe
 		n := askedBy(p)
@@ -619,15 +589,14 @@ func (in *injection) skipNoPort(containers []*corev1.Container) error {
 		if len(containers) > 1 {
 			flag = fmt.Sprintf("--%s %s ", containerOption, c.Name) + flag
 		}
-		return skip(NoPort, "no container declares a TCP port, and no Service in the input names one; the readiness probe of container %s only checks the health of port %d (GET %s); if the port serves requests: %s",
+		return skip(NoPort, "no container declares a TCP port, and no Service names one; the readiness probe of container %s only checks the health on port %d (GET %s); if the port serves requests: %s",
 			c.Name, n, printable(fmt.Sprintf("%.60s", p.HTTPGet.Path)), flag)
 	}
-	which := "container " + containers[0].Name + " declares"
 	if len(containers) > 1 {
-		which = "no container declares"
-		return skip(NoPort, "%s a TCP port, and no Service in the input or readiness probe names one; if the pod serves requests, use --%s and --%s, or the annotations %[4]s%[2]s and %[4]s%[3]s", which, containerOption, portOption, Prefix)
+		return skip(NoPort, "no container declares a TCP port, and no Service or readiness probe names one; if the pod serves requests, set the flags --%[1]s and --%[2]s or the annotations %[3]s%[1]s and %[3]s%[2]s",
+			containerOption, portOption, Prefix)
 	}
-	return skip(NoPort, "%s no TCP port, and no Service in the input or readiness probe names one; if it serves requests, %s", which, in.cureOf(nil))
+	return skip(NoPort, "container %s declares no TCP port, and no Service or readiness probe names one; if it serves requests, %s", containers[0].Name, in.cureOf(nil))
 }
 
 func (in *injection) refuseWhichPort(all []*candidate) error {

@@ -25,6 +25,12 @@ type hints struct {
 	pair     sign           // a certificate is named: a port of which nothing is said speaks TLS
 	mounted  sign           // one is mounted: the same, but for a usual port of HTTP
 
+	rows   []*imageRow // of images.txt that match the image, up to an exception
+	helper string      // the reason to take the container for a helper of another one, or ""
+
+	requests map[int32][]string // paths of HTTP probes that are not health checks, by port
+	health   map[int32]bool     // ports with HTTP probes that are health checks
+
 	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
 	hasTLS    bool    // another port is known to speak TLS
 }
@@ -74,6 +80,8 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 		return h
 	}
 	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]bool{}}
+	h.rows, h.helper = rowsOf(c), helps(c)
+	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
 	raw := at(in.object, "spec", "containers", c.Name)
@@ -118,6 +126,14 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 // readProbes finds the ports of the pod that commands of probes ask.
 func (h *hints) readProbes(c *corev1.Container) {
 	for _, probe := range probesOf(c) {
+		if get := probe.HTTPGet; get != nil && get.Host == "" && get.Scheme != corev1.URISchemeHTTPS {
+			n, _ := resolve(get.Port, c) // 0 if the name is unknown
+			if path := cmp.Or(get.Path, "/"); healthPath.MatchString(path) {
+				h.health[n] = true
+			} else if !slices.Contains(h.requests[n], path) {
+				h.requests[n] = append(h.requests[n], path)
+			}
+		}
 		if probe.Exec == nil {
 			continue
 		}
@@ -323,7 +339,7 @@ func (h *hints) readMounts(container any, secrets map[string]bool) {
 		}
 		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(path, "/", "-"))...)
 		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
-			h.mounted = sign{overTLS, fmt.Sprintf("its container has a certificate at %.60s, and there is no other evidence for the port", path)}
+			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", path)}
 		}
 	}
 }

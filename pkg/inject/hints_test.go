@@ -50,7 +50,7 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"TLS that a variable turns off", `"env":[{"name":"SERVER_SSL_ENABLED","value":"false"}],"ports":[{"containerPort":8080}]`, ""},
 	{"TLS of a database that is turned on", `"env":[{"name":"MYSQL_SSL_ENABLED","value":"true"}],"ports":[{"containerPort":8080}]`, ""},
 
-	{"a certificate that is mounted", mounted("/etc/app/tls") + `,"ports":[{"containerPort":50051}]`, "its container has a certificate at /etc/app/tls"},
+	{"a certificate that is mounted", mounted("/etc/app/tls") + `,"ports":[{"containerPort":50051}]`, "the container mounts a certificate at /etc/app/tls"},
 	{"the same on a usual port", mounted("/etc/app/tls") + `,"ports":[{"containerPort":8080}]`, ""},
 	{"the same beside the port of HTTPS", mounted("/etc/nginx/ssl") + `,"ports":[{"containerPort":50051},{"containerPort":443}]`, ""},
 	{"one of two ports", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000},{"containerPort":7001,"name":"http"}]`, ""},
@@ -92,6 +92,7 @@ func TestManyPortsAndLongCommandsAreReadOnce(t *testing.T) {
 	harness.NoError(t, err)
 	pod := `{"metadata":{},"spec":{"containers":[{"name":"app","args":[` + string(long) + `],"readinessProbe":{"exec":{"command":[` + string(long) + `]}},"ports":[{"containerPort":8080,"name":"http"}` +
 		strings.Repeat(`,{"containerPort":9}`, 10_000) + `]}]}}`
+	pod = strings.Replace(pod, `"name":"app",`, `"name":"app","image":`+string(long)+`,"livenessProbe":{"httpGet":{"port":"http","path":`+string(long)+`}},`, 1)
 	if out := Inject(parse(t, pod), nil); out.Verdict != Injected && out.Verdict != Refused {
 		t.Errorf("got %s (%s): %.200s; want a verdict", out.Verdict, out.Reason, out.Text)
 	}

@@ -57,21 +57,25 @@ func parseImages(text string) []imageRow {
 // imageException is the kind of an image to which no later row applies.
 const imageException = "none"
 
-// rowOf returns the row of images.txt for a port: the first one that matches the image, or nil.
-func rowOf(c *corev1.Container, p corev1.ContainerPort) *imageRow {
+// rowsOf returns the rows of images.txt that match the image of a container, up to an exception.
+func rowsOf(c *corev1.Container) []*imageRow {
+	var all []*imageRow
 	for i, r := range images {
-		switch {
-		case r.kind == imageHelper || r.ports != nil && !slices.Contains(r.ports, p.ContainerPort) || !r.image.MatchString(c.Image):
-		case r.kind == imageException:
-			return nil
-		default:
-			return &images[i]
+		if r.kind == imageHelper || !r.image.MatchString(c.Image) {
+			continue
 		}
+		if r.kind == imageException {
+			break
+		}
+		all = append(all, &images[i])
 	}
-	return nil
+	return all
 }
 
-// sign is what the row states about a port of a container with the image.
+// applies reports whether the row is about a port.
+func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
+
+// sign returns the sign of a port of a container with the image.
 func (r *imageRow) sign(c *corev1.Container) sign {
 	speaks := map[string]protocol{"side": notForRequests, "raw": notHTTP, "tls": overTLS}[r.kind]
 	return sign{speaks, fmt.Sprintf("its image is %.100s (%s)", c.Image, r.reason)}

@@ -136,9 +136,9 @@ type Outcome struct {
 	resources corev1.ResourceRequirements // the sidecar's
 	shares    bool                        // the pod has resources for all of its containers
 
-	Ports      []Port     // that were considered for the requests, at most 50
+	Ports      []Port     // ports that Inject considered, at most 50
 	Confidence Confidence // of the port, if Verdict is Injected
-	Missing    string     // the information that would raise the confidence or resolve the error, or ""
+	Missing    string     // information that would increase the confidence or resolve the error; may be empty
 
 	has *Outcome // of pods that have a sidecar already: those four and native
 }
@@ -197,7 +197,7 @@ func Inject(template any, said Options, services ...ServicePort) Outcome {
 	return in.out
 }
 
-// readServices keeps the ports over TCP.
+// readServices stores the TCP ports of the Services.
 func (in *injection) readServices(all []ServicePort) {
 	for _, s := range all {
 		if s.Protocol == "" || s.Protocol == corev1.ProtocolTCP {
@@ -215,17 +215,17 @@ type injection struct {
 	meta metav1.ObjectMeta // as they were
 	pod  corev1.PodSpec
 
-	services             []ServicePort           // over TCP that select it
-	noTCP, noTCPProtocol string                  // a Service that selects it, and its protocol, if no Service has a TCP port
-	routes               map[route][]ServicePort // the ends of the Services in the pod
-	unrouted             []ServicePort           // with a number that no container has
-	hints                map[string]*hints       // of its containers, by their names: see hintsOf
+	services             []ServicePort           // TCP ports of the Services of the pod
+	noTCP, noTCPProtocol string                  // name and protocol of a Service, if no Service has a TCP port
+	routes               map[route][]ServicePort // Service ports by the container and the port that they reach
+	unrouted             []ServicePort           // Service ports with an unknown container
+	hints                map[string]*hints       // by container name: see hintsOf
 
 	options Options
 	native  bool
 	app     *corev1.Container
 	port    corev1.ContainerPort // the app's; Name is "" for none
-	found   string               // who names the port, where no container declares it
+	found   string               // the source of a port that no container declares, or ""
 	ports   ports                // the sidecar's
 	probes  []probe.Probe        // that the sidecar runs
 	timings corev1.Probe         // of those who ask it
@@ -269,7 +269,7 @@ func (in *injection) run(said Options) error {
 	in.out.Placeholder = in.options.IsPlaceholder()
 	in.out.Text = fmt.Sprintf("requests for %s on %d now pass the sidecar on %d", in.app.Name, in.out.AppPort, in.out.ServingPort)
 	if in.found != "" {
-		in.out.Text += fmt.Sprintf("; no container declares %d, but %s", in.out.AppPort, in.found)
+		in.out.Text += fmt.Sprintf("; port %d is not declared, but %s", in.out.AppPort, in.found)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func allOptions() []Option {
 		{Name: portOption,
 			Text: "Its port for requests, by name or number; needed where several could be meant, or where it does not look like one for HTTP."},
 		{Name: sureOption, Default: anyConfidence, check: isOneOf(string(High), anyConfidence),
-			Text: "The confidence that the port must have: `high` refuses a pod if neither the option `port`, a Service nor the name of the port is evidence for HTTP; `any` injects it."},
+			Text: "The required confidence of the port. With `high`, a pod is refused if the confidence is low; with `any`, it is injected."},
 		{Name: modeOption, Default: modeSidecar, check: isOneOf(modeSidecar, modeNative),
 			Text: "`sidecar` is a container beside the app's; `native` an init container that stays (Kubernetes 1.29; 1.33 if a Service finds its port by name), which jobs need."},
 		{Name: imageOption, Default: "queue-proxy:dev", check: isImage,

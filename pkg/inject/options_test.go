@@ -117,8 +117,8 @@ func TestSettingsThatDoNotFitOneAnotherAreRefused(t *testing.T) {
 	}{
 		{Options{"drain-min": "60s", "drain-deadline": "10s"}, "option drain-min"},
 		{Options{"cpu-request": "2", "cpu-limit": "1"}, "cpu-request 2 is above cpu-limit 1"},
-		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is needed as metrics-port"},
-		{Options{"serving-port": "8080"}, "port 8080 is needed as serving-port"},
+		{Options{"admin-port": "7000", "metrics-port": "7000"}, "port 7000 is used by the sidecar's admin-port"},
+		{Options{"serving-port": "8080"}, "port 8080 is used by container web"},
 	} {
 		out := Inject(template, c.said)
 		if out.Verdict != Refused || !strings.Contains(out.Text, c.want) {

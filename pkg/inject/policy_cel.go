@@ -179,7 +179,7 @@ func (p *policy) conditions() []expression {
     r.?httpGet.?scheme.orValue('') != 'HTTPS'
     || !([r.?httpGet.?port.orValue(0)].exists(n, n == port.containerPort || n == port.?name.orValue('-')
       || type(n) == string && (string(n) == string(port.containerPort) || app.?ports.orValue([]).exists(p, p.?name.orValue('') == n && p.containerPort == port.containerPort)))))`)},
-		{"speaks-http", "Nothing says that it is not for HTTP, or an option says that it is: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.said.get(sureOption) == string(High)))},
+		{"speaks-http", "An option selects the port, or there is no evidence against HTTP: signOf.", ofPort("  wanted != '' ||\n" + speaksHTTPCEL(p.said.get(sureOption) == string(High)))},
 		{"name-free", "No other container has a port of the same name.", ofPort(`  ` + stay + `.all(c, c.name == app.name
     || c.?ports.orValue([]).all(p, p.?name.orValue('') != port.?name.orValue('-')))`)},
 		{"ports-free", "The sidecar's usual ports, or those 10000 higher.", ofPort("  " + p.portsFree())},

@@ -19,7 +19,7 @@ const format = 1
 // the injection back, in this order.
 type status struct {
 	Format     int        `json:"format"`
-	Confidence Confidence `json:"confidence,omitempty"` // of the port, for people: uninject ignores it
+	Confidence Confidence `json:"confidence,omitempty"` // of the port; uninject ignores it
 	Undo       []Change   `json:"undo"`
 	Text       string     `json:"text,omitempty"` // how a file was written: see [WithText]
 }
@@ -84,8 +84,8 @@ func TextOf(object any) string {
 }
 
 // recognize returns the choices of the injection of a pod: the values in the sidecar's environment, or the usual
-// ports. It returns nil if the pod has no sidecar. The first and a later injection of a pod both use it, so that a
-// Service is rewritten in the same way.
+// ports. It returns nil if the pod has no sidecar. Each injection uses it for the rewrite of the Services, so that a second
+// injection makes the same changes.
 func recognize(pod any) *Outcome {
 	usual := config.Default()
 	for _, list := range []string{"containers", "initContainers"} {

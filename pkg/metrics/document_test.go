@@ -124,6 +124,7 @@ var blame = map[string]string{
 	"ok":                     "Nobody's: what the client got is what the user container said. With `code=\"5xx\"` it is the application's own error.",
 	"queue-full":             "Capacity: more requests at once than may run and wait. Scale out, or raise the limits.",
 	"queue-timeout":          "Capacity: no slot became free in time.",
+	"overload":               "Capacity, or an attack: the memory budget for requests is exhausted. See `queue_proxy_request_memory_bytes`.",
 	"not-ready":              "The user container's: see `queue_proxy_not_ready_reason`.",
 	"draining":               "The pod's end: the drain's deadline cut it. The deadline or the request is too long.",
 	"request-timeout":        "The user container's, or the queue's: the whole took too long. Compare queue wait with app duration.",

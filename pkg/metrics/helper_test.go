@@ -60,6 +60,7 @@ func options(names string) Options {
 			Advice:          func() adapt.Advice { return adapt.Advice{Limit: 4} },
 			Ready:           func() (bool, string) { return false, "refused" },
 			Draining:        func() bool { return true },
+			Memory:          func() (used, limit int64) { return 1 << 20, 24 << 20 },
 			CertExpiry:      func() time.Time { return zero.Add(time.Hour) },
 			LogLinesDropped: func() uint64 { return 7 },
 			SpansDropped:    func() uint64 { return 8 },

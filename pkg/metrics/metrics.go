@@ -58,6 +58,7 @@ type Gauges struct {
 	CertExpiry      func() time.Time              // of the certificate that is served; zero: there is none
 	LogLinesDropped func() uint64                 // of the request log, since the start
 	SpansDropped    func() uint64                 // since the start
+	Memory          func() (used, limit int64)    // memory of requests and its budget, in bytes; limit 0: there is no budget
 	Bounds          *bound.Recorder               // of bounds on the behavior of peers; nil: all counts are 0
 
 	// Connections returns the connections of clients, and the HTTP/1 connections to the user container.

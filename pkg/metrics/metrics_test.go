@@ -68,6 +68,7 @@ func TestEveryRequestIsCountedOnceWithItsLabels(t *testing.T) {
 		`queue_proxy_request_failures_total{reason="client-gone"}`:            "1",
 		`queue_proxy_request_failures_total{reason="app-reset"}`:              "1",
 		`queue_proxy_request_failures_total{reason="queue-timeout"}`:          "0",
+		`queue_proxy_request_failures_total{reason="overload"}`:               "0",
 		`queue_proxy_request_failures_total{reason="not-ready"}`:              "0",
 		`queue_proxy_request_failures_total{reason="draining"}`:               "0",
 		`queue_proxy_request_failures_total{reason="request-timeout"}`:        "0",

@@ -64,9 +64,9 @@ func addConnections(r *registry, g *Gauges) {
 		r.gauge(name+"_waiting", waiting, always(func() float64 { return float64(get().Waiting) }))
 	}
 	pool("queue_proxy_client_connections", "Number of open connections of clients.",
-		"Number of accepted connections that wait because all connections of clients have requests in flight.", clients)
+		"Number of new connections that wait because no connection is idle.", clients)
 	pool("queue_proxy_app_connections", "Number of open HTTP/1 connections to the user container.",
-		"Number of requests that wait because the number of connections to the user container has reached its maximum.", app)
+		"Number of requests that wait for a connection to the user container.", app)
 }
 
 func addLoad(r *registry, g *Gauges) {
@@ -85,6 +85,10 @@ func addLoad(r *registry, g *Gauges) {
 		always(func() float64 { running, _ := g.Limit(); return float64(running) }))
 	r.gauge("queue_proxy_queue_limit", "How many requests may wait for a slot; absent without a limit on concurrency.",
 		sometimes(func() (float64, bool) { running, waiting := g.Limit(); return float64(waiting), running > 0 }))
+	r.gauge("queue_proxy_request_memory_bytes", "Memory of the requests that are being read or wait; absent without a budget.",
+		sometimes(func() (float64, bool) { used, limit := g.Memory(); return float64(used), limit > 0 }))
+	r.gauge("queue_proxy_request_memory_limit_bytes", "Memory budget for requests; absent without a budget.",
+		sometimes(func() (float64, bool) { _, limit := g.Memory(); return float64(limit), limit > 0 }))
 	r.gauge("queue_proxy_concurrency_limit_reason", "1 for the reason why an adaptive limit is what it is; absent where the limit is fixed.", func(add func(float64, ...string)) {
 		if state, adaptive := g.Adaptive(); adaptive {
 			add(1, string(state.Reason))

@@ -60,7 +60,7 @@ func (a *Answer) Fields(yield func(name, value string)) {
 	if a.Hash != "" {
 		yield(header.Hash, a.Hash)
 	}
-	if a.Reason == QueueFull || a.Reason == QueueTimeout {
+	if a.Reason == QueueFull || a.Reason == QueueTimeout || a.Reason == Overload && a.GRPC < 0 {
 		yield(header.RetryAfter, askersRetryAfter)
 	}
 	if a.GRPC >= 0 {
@@ -170,6 +170,10 @@ func (p *Proxy) answerProbe(kind header.Kind, x Exchange) Answer {
 		return badProbe("unexpected probe header value: " + value[:min(len(value), maxEchoValue)] + "\n")
 	}
 }
+
+// Overloaded returns the answer to a request that is rejected before its header section is
+// complete, because the memory budget is exhausted.
+func Overloaded() Answer { return plain(Overload) }
 
 // plain is answerFor for probes, which get HTTP whatever they sent.
 func plain(reason Reason) Answer {

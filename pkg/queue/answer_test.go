@@ -24,9 +24,10 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		body   string
 		proxy  string // Proxy-Status behind the name
 		retry  bool   // Retry-After: 1, and a pushback for gRPC
-		grpc   int
+		grpc   int    // no pushback if it is 8
 	}{
 		{QueueFull, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-full"`, true, 14},
+		{Overload, 503, "out of memory for requests\n", `error=connection_limit_reached; details="overload"`, true, 8},
 		{QueueTimeout, 503, "pending request queue full\n", `error=connection_limit_reached; details="queue-timeout"`, true, 14},
 		{NotReady, 503, "not ready\n", `error=destination_unavailable; details="not-ready"`, false, 14},
 		{Draining, 503, "shutting down\n", `error=destination_unavailable; details="draining"`, false, 14},
@@ -44,20 +45,24 @@ func TestEveryReasonHasItsAnswer(t *testing.T) {
 		if c.retry {
 			status += "Retry-After: 1\n"
 		}
+		grpc := strings.TrimSuffix(status, "Retry-After: 1\n")
+		if pushback := c.grpc != 8; pushback {
+			grpc = status
+		}
 		a := answerFor(&Observation{Result: Result{Reason: c.reason}}, newFake("/", "Content-Type", "text/html"))
 		harness.Equal(t, fmt.Sprintf("%d %s", a.Status, a.Body), fmt.Sprintf("%d %s", c.status, c.body), c.reason.String())
 		harness.Equal(t, a.all(), status+"Content-Type: text/plain; charset=utf-8\nX-Content-Type-Options: nosniff\n", c.reason.String()+" fields")
 
 		a = answerFor(&Observation{Result: Result{Reason: c.reason}}, newFake("/", "Content-Type", "application/grpc"))
 		harness.Equal(t, fmt.Sprintf("%d %q", a.Status, a.Body), `200 ""`, c.reason.String()+" to gRPC")
-		want := status + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
-		if c.retry {
+		want := grpc + fmt.Sprintf("Content-Type: application/grpc\nGrpc-Status: %d\nGrpc-Message: %v\n", c.grpc, c.reason)
+		if c.retry && c.grpc != 8 {
 			want += fmt.Sprintf("Grpc-Retry-Pushback-Ms: %d\n", a.Pushback)
 		}
 		harness.Equal(t, a.all(), want, c.reason.String()+" fields to gRPC")
 	}
 	harness.Equal(t, ClientGone.Status(), 499, "the status of a client that has gone")
-	harness.Equal(t, int(NumReasons), 15, "the number of reasons")
+	harness.Equal(t, int(NumReasons), 16, "the number of reasons")
 }
 
 // docs/promises.md 3.2: from 500 to 1500 ms, and not the same for all.

@@ -10,6 +10,7 @@ const (
 	OK                   Reason = iota
 	QueueFull                   // no place in the queue
 	QueueTimeout                // waited too long for a slot
+	Overload                    // the memory budget for requests is exhausted
 	NotReady                    // the user container is not ready (probes only)
 	Draining                    // the pod is ending
 	RequestTimeout              // the clock of the whole request ran out
@@ -36,6 +37,7 @@ var reasons = [NumReasons]struct {
 	OK:                   {word: "ok", status: 200},
 	QueueFull:            {"queue-full", "connection_limit_reached", "pending request queue full\n", 503, 14, false},
 	QueueTimeout:         {"queue-timeout", "connection_limit_reached", "pending request queue full\n", 503, 14, false},
+	Overload:             {"overload", "connection_limit_reached", "out of memory for requests\n", 503, 8, false},
 	NotReady:             {"not-ready", "destination_unavailable", "not ready\n", 503, 14, false},
 	Draining:             {"draining", "destination_unavailable", "shutting down\n", 503, 14, false},
 	RequestTimeout:       {"request-timeout", "http_response_timeout", "request timeout", 504, 4, false},

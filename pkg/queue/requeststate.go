@@ -37,6 +37,9 @@ type RequestState struct {
 	flight drainEntry  // its place among the requests in flight
 	trace  Trace       // nil: not traced
 	seen   Observation // what is recorded of it at its end
+
+	rejected Reason // reason to reject the request; OK: it is served
+	reset    bool   // the engine resets the stream of a rejected request
 }
 
 // Holds reports whether the engine has to say in Result.Held what is left of an exchange

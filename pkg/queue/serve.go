@@ -56,6 +56,14 @@ type Trace interface {
 // Field is a field of a request.
 type Field struct{ Name, Value string }
 
+// Reject is Serve for a request that is rejected with the reason [Overload]. It does not wait.
+// If reset is true, the engine resets the stream of the client, and no response is sent.
+func (p *Proxy) Reject(x Exchange, state *RequestState, reset bool) {
+	state.rejected, state.reset = Overload, reset
+	p.Serve(x, state)
+	state.rejected, state.reset = OK, false
+}
+
 // Serve serves one request. state is memory of the engine; the two must not
 // be used for another request before Serve has returned.
 func (p *Proxy) Serve(x Exchange, state *RequestState) {
@@ -66,7 +74,10 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	}
 
 	limit, fresh := p.Limit, true
-	if kind == header.KubeletRequest {
+	switch {
+	case kind == header.KubeletRequest && state.rejected != OK:
+		kind = header.Traffic
+	case kind == header.KubeletRequest:
 		peer, may := kubeletPeer(x)
 		if may && p.Drain.Draining() {
 			answer(x, plain(Draining))
@@ -123,14 +134,20 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if state.trace != nil {
 		state.trace.End(o)
 	}
+	o.Line = Line{} // its strings can point into a buffer of the engine
 }
 
 // serveProbe answers a probe. It and answer are not part of Serve because what
 // they need on the stack would be held by every request that waits.
 func (p *Proxy) serveProbe(kind header.Kind, x Exchange, state *RequestState) {
 	start := time.Now()
-	a := p.answerProbe(kind, x)
-	x.Answer(&a)
+	a := plain(state.rejected)
+	if state.rejected == OK {
+		a = p.answerProbe(kind, x)
+	}
+	if !state.reset {
+		x.Answer(&a)
+	}
 	if p.Probed != nil {
 		o := &state.seen
 		*o = Observation{Exchange: x, Kind: kind, Start: start, End: time.Now()}
@@ -161,6 +178,10 @@ func answer(x Exchange, a Answer) (status int, size int64) {
 // container has ended. It reports whether it has left that to hold. inFlight is how many
 // requests there are, of which all are in the user container where there is no limit.
 func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, state *RequestState, o *Observation) (held bool) {
+	if state.rejected != OK {
+		o.Reason, o.Reset = state.rejected, state.reset
+		return false
+	}
 	if reason := limit.acquire(x, state); reason != OK {
 		o.Reason = reason
 		return false

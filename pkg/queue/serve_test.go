@@ -36,6 +36,42 @@ func (f *fake) heard() string {
 
 const noHash = "400 a probe request must contain a non-empty \"K-Network-Hash\" header\n"
 
+func TestRejectReportsOverload(t *testing.T) {
+	for _, c := range []struct {
+		fields []string
+		reset  bool
+		want   string
+		status int // of the observation; 0: none
+	}{
+		{nil, false, "503 out of memory for requests\n", 503},
+		{[]string{"Content-Type", "application/grpc"}, false, "200 grpc-status 8", 200},
+		{nil, true, "nothing", 503},
+		{[]string{"User-Agent", "kube-probe/1.30"}, false, "503 out of memory for requests\n", 503},
+		{[]string{"User-Agent", "kube-probe/1.30"}, true, "nothing", 503},
+		{[]string{"K-Network-Probe", "queue"}, false, "503 out of memory for requests\n", 0},
+		{[]string{"K-Network-Probe", "probe", "K-Network-Hash", "h"}, true, "nothing", 0},
+	} {
+		h := newTestProxy()
+		h.Limit = NewLimit(1, 0)
+		h.Drain.Begin(true)
+		f := newFake("/", c.fields...)
+		h.Reject(f, &f.state, c.reset)
+		harness.Equal(t, f.heard(), c.want, c.fields)
+		harness.Equal(t, f.forwarded, 0, "forwarded requests")
+		switch {
+		case c.status == 0:
+			harness.Equal(t, len(h.seen), 0, "observations")
+		case len(h.seen) != 1:
+			t.Errorf("%q: got %d observations, want 1", c.fields, len(h.seen))
+		default:
+			harness.Equal(t, h.seen[0].Reason, Overload, "reason")
+			harness.Equal(t, h.seen[0].Status, c.status, "status")
+		}
+		running, _ := h.Limit.Load()
+		harness.Equal(t, running, 0, "slots in use")
+	}
+}
+
 func TestProbesAreAnsweredHereAndNowhereElse(t *testing.T) {
 	hash := strings.Repeat("h", 4096)
 	for _, c := range []struct {

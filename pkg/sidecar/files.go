@@ -117,7 +117,7 @@ func (s *shortages) lackedResources(operation string, err error) {
 // clientsWait records that a new connection of a client waits.
 func (s *shortages) clientsWait() {
 	if n := s.clients.Add(time.Now()); n > 0 {
-		s.log.Warn("new connections wait, because all connections have requests in flight", zap.Int("count", n),
+		s.log.Warn("new connections wait because no connection is idle", zap.Int("count", n),
 			zap.Int("limit", s.files.clients), zap.Int("openFilesLimit", s.files.limit))
 	}
 }

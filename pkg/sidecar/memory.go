@@ -7,6 +7,9 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 )
 
 // garbage is how large the heap grows between two collections, in percent of what
@@ -31,6 +34,15 @@ func limitMemory(cgroup fs.FS) {
 	if limit := containerMemory(cgroup); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(limit / 5 * 4)
 	}
+}
+
+// newBudget returns the budget for requests: a fraction of the memory limit of the Go runtime.
+func newBudget(bounds *bound.Recorder) *memory.Budget {
+	limit := debug.SetMemoryLimit(-1)
+	if limit == math.MaxInt64 {
+		limit = 0
+	}
+	return memory.New(limit/memory.Fraction, bounds)
 }
 
 // containerMemory returns the memory limit of the container in bytes; 0: there is

@@ -41,6 +41,7 @@ func (s *sidecar) makeMetrics(pushed bool) *metrics.Metrics {
 			Ready:        s.readyReason,
 			Draining:     s.proxy.Drain.Draining,
 			CertExpiry:   s.pair.NotAfter,
+			Memory:       s.budget.Usage,
 			Bounds:       s.bounds,
 			Connections:  s.connectionGauges,
 		},

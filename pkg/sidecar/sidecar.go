@@ -31,6 +31,7 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/http1"
 	"github.com/queue-proxy/queue-proxy/pkg/http2"
 	"github.com/queue-proxy/queue-proxy/pkg/loopback"
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/nethttp"
 	"github.com/queue-proxy/queue-proxy/pkg/portlimit"
 	"github.com/queue-proxy/queue-proxy/pkg/probe"
@@ -69,6 +70,7 @@ type sidecar struct {
 	pair    *certs.Watcher
 	board   *status.Board
 	bounds  *bound.Recorder // of bounds on the behavior of peers
+	budget  *memory.Budget  // of requests
 
 	files     descriptors
 	clients   *connlimit.Limit
@@ -270,6 +272,7 @@ func (s *sidecar) build() (err error) {
 		Probed:  s.probed,
 		Exclude: queue.Exclude{Paths: c.ExcludePaths.V, UserAgents: c.ExcludeUserAgents.V},
 	}
+	s.budget = newBudget(s.bounds)
 	s.buildEngines()
 	s.board = status.New(s.statusSources())
 	s.tell()
@@ -297,6 +300,7 @@ func (s *sidecar) buildEngines() {
 		FullDuplex:     c.FullDuplex.V,
 		ServerTiming:   c.ServerTiming.V,
 		AppHost:        net.JoinHostPort(loopback.IPv4, strconv.Itoa(c.UserPort.V)),
+		Memory:         s.budget,
 		Bounds:         s.bounds,
 		WebSockets:     &s.webSockets,
 	}
@@ -331,6 +335,7 @@ func (s *sidecar) statusSources() status.Sources {
 		Load:      s.load,
 		Slots:     s.slots,
 		Drain:     s.drainState,
+		Memory:    s.budget.Usage,
 		Bounds:    s.bounds,
 
 		Connections: s.connections,

@@ -51,7 +51,8 @@ type Sources struct {
 	Load      func() (running, waiting int)
 	Slots     func() (holders []queue.Holder, held int) // requests that hold a slot, and slots whose clients have disconnected
 	Drain     func() Drain
-	Bounds    *bound.Recorder // of bounds on the behavior of peers; nil: there are no events
+	Memory    func() (used, limit int64) // memory of requests and its budget, in bytes; limit 0: there is no budget
+	Bounds    *bound.Recorder            // of bounds on the behavior of peers; nil: there are no events
 
 	Connections func() Connections
 }
@@ -120,6 +121,7 @@ type snapshot struct {
 	Held      int            `json:"held"`  // slots whose clients have disconnected
 	Limit     int            `json:"limit"`
 	Depth     int            `json:"depth"`
+	Memory    *memoryState   `json:"memory,omitempty"`   // absent: there is no budget
 	Adaptive  *adaptive      `json:"adaptive,omitempty"` // absent: the limit is fixed
 	Advice    adapt.Advice   `json:"advice"`
 	Interval  float64        `json:"intervalSeconds"`
@@ -131,6 +133,12 @@ type snapshot struct {
 	Warnings  []string       `json:"warnings"`
 
 	Connections Connections `json:"connections"`
+}
+
+// memoryState is the memory of requests that are being read or wait.
+type memoryState struct {
+	Used  int64 `json:"used"`  // bytes
+	Limit int64 `json:"limit"` // bytes of the budget
 }
 
 // totals are the requests since the start by reason, "ok" among them. What never
@@ -355,6 +363,9 @@ func (b *Board) snapshot() snapshot {
 	snap.Running, snap.Waiting = s.Load()
 	snap.Slots, snap.Held = s.Slots()
 	snap.Limit, snap.Depth = s.Limit()
+	if used, limit := s.Memory(); limit > 0 {
+		snap.Memory = &memoryState{Used: used, Limit: limit}
+	}
 	if state, ok := s.Adaptive(); ok {
 		snap.Adaptive = &adaptive{Base: state.Base, Reason: state.Reason}
 	}

@@ -32,6 +32,7 @@ func board(readiness probe.State, drain Drain) *Board {
 		Load:      func() (int, int) { return 2, 3 },
 		Slots:     func() ([]queue.Holder, int) { return nil, 0 },
 		Drain:     func() Drain { return drain },
+		Memory:    func() (int64, int64) { return 3 << 19, 24 << 20 },
 
 		Connections: func() Connections { return Connections{} },
 	})
@@ -321,7 +322,7 @@ func testWhySaysWhatIsKnown(t *testing.T) {
 		ready bool
 		want  []string
 	}{
-		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)"}},
+		"refused":  {board(notReady, Drain{}), false, []string{"not ready: probe 0 (tcpSocket) starting: refused", "for 1m0s", "asked 7 times", "dial tcp: refused", "2 running, 3 waiting (at most 2 and 20)", "memory of requests: 1.5 MiB of 24.0 MiB"}},
 		"ready":    {board(probe.State{Phase: probe.Ready, Since: now.Add(-time.Hour)}, Drain{}), true, []string{"ready for 1h0m0s", "pod hello-1, namespace shop\n"}},
 		"failures": {failing, true, []string{"since the start 0s ago: 26 requests, 25 failed: 20 queue-full, 3 app-garbage, 1 app-reset, 1 draining\n"}},
 		"draining": {board(probe.State{Phase: probe.Ready}, Drain{Draining: true, Deadline: &deadline, InFlight: 4}), false, []string{"not ready: draining, the pod is ending; 4 in flight, what is left is cut in 20s"}},

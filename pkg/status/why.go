@@ -128,6 +128,9 @@ func (s *snapshot) text() string {
 		fmt.Fprintf(&b, "; the limit is adaptive: %s", s.Adaptive.Reason.Words())
 	}
 	b.WriteString(s.slotsText())
+	if m := s.Memory; m != nil {
+		fmt.Fprintf(&b, "\nmemory of requests: %s of %s", megabytes(m.Used), megabytes(m.Limit))
+	}
 	requests, failed := s.Totals.sum()
 	fmt.Fprintf(&b, "\nsince the start %v ago: %d requests, %d failed%s\n", since(s.Started), requests, failed, s.Totals.reasons())
 	if s.Pod != "" {
@@ -139,6 +142,9 @@ func (s *snapshot) text() string {
 	}
 	return b.String()
 }
+
+// megabytes formats a number of bytes.
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // slotsText lists the requests that hold a slot, the oldest first.
 func (s *snapshot) slotsText() string {

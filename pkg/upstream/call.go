@@ -91,6 +91,17 @@ func (c *Call) Abort() {
 	}
 }
 
+// Buffered returns the number of bytes that are buffered for a response which is not read.
+// It is called by the goroutine that makes the call.
+func (c *Call) Buffered() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil {
+		return 0
+	}
+	return len(c.conn.buf)
+}
+
 // Do sends the request and returns its final response when the head has been
 // read. The request is sent a second time, on a fresh connection, only if the
 // connection was one that had been used before, not a byte of a response came,

@@ -111,6 +111,13 @@ func (r *Request) Reset() {
 	*r = Request{head: head{fields: r.head.fields[:0]}}
 }
 
+// Shrink releases the memory for the fields if it is for more than n of them.
+func (r *Request) Shrink(n int) {
+	if cap(r.head.fields) > n {
+		*r = Request{}
+	}
+}
+
 func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	resumed := r.lineEnd > 0
 	if !resumed {

@@ -70,7 +70,7 @@ func TestSeriesAreBounded(t *testing.T) {
 		fresh int // series of a sidecar that has served nothing
 		most  int // after all that
 	}{
-		"default":      {100, 400},
+		"default":      {120, 400},
 		"knative-1.18": {50, 7000},
 		"knative-head": {100, 20000},
 		"all":          {200, 27000},

@@ -109,7 +109,7 @@ func (p *proxy) scrapeDuring(stop <-chan struct{}) (scrapes, failed int) {
 
 // testFleet sends two requests on each of n connections to a sidecar with a limit on open files.
 func testFleet(t *testing.T, protocol string, files, n int) {
-	p := newProxy(t)
+	p := newLoneProxy(t)
 	writeCertificate(t, p.dir)
 	p.app(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(5 * time.Millisecond)
@@ -150,7 +150,7 @@ func TestFewFilesServeManyConnections(t *testing.T) {
 
 // Connections with requests in flight use all descriptors for clients. Idle connections are closed,
 // busy ones are not, and new ones wait.
-func TestFewFilesWithIdleAndBusyConnections(t *testing.T) {
+func TestFewFilesCloseIdleConnections(t *testing.T) {
 	p := newProxy(t)
 	h := p.holder()
 	h.free("/")
@@ -167,9 +167,7 @@ func TestFewFilesWithIdleAndBusyConnections(t *testing.T) {
 	}
 	waits := p.sendGet("/")
 	p.poll("the connection waits", func() error { return p.hasMetric("queue_proxy_client_connections_waiting 1") })
-	if !p.out.says("new connections wait") {
-		t.Error("the log does not contain that connections wait")
-	}
+	p.awaitLog("new connections wait")
 	for i, w := range busy {
 		h.free(fmt.Sprint("/busy/", i))
 		if m := w.receive("GET"); m.status() != 200 {
@@ -207,9 +205,7 @@ func TestFewFilesQueueHTTP2Requests(t *testing.T) {
 	p.poll("requests wait for a connection", func() error {
 		return p.hasMetric(fmt.Sprint("queue_proxy_app_connections_waiting ", streams-limit))
 	})
-	if !p.out.says("requests wait for a connection") {
-		t.Error("the log does not contain that requests wait")
-	}
+	p.awaitLog("requests wait for a connection")
 	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.Contains(out, "connections to the user container: limit of 42") {
 		t.Errorf("why: got code %d and\n%swant 0 and the limit", code, out)
 	}
@@ -238,7 +234,7 @@ func (p *proxy) setFiles(soft int) {
 	}
 }
 
-func TestOutOfDescriptorsIsReportedAsLocal(t *testing.T) {
+func TestOutOfDescriptorsReturnsLocal(t *testing.T) {
 	p := newProxy(t)
 	p.sample()
 	p.startWithFiles(256, "CONNECT_RETRY=50ms")
@@ -274,7 +270,7 @@ func TestOutOfDescriptorsIsReportedAsLocal(t *testing.T) {
 	}
 }
 
-func TestOutOfPortsIsReportedAsLocal(t *testing.T) {
+func TestOutOfPortsReturnsLocal(t *testing.T) {
 	if !inNamespace(t, "ip link set lo up; echo 40000 40015 > /proc/sys/net/ipv4/ip_local_port_range") {
 		return
 	}

@@ -42,6 +42,13 @@ func newProxy(t *testing.T) *proxy {
 	t.Helper()
 	skipBeyondNetHTTP(t)
 	alongside(t)
+	return newLoneProxy(t)
+}
+
+// newLoneProxy is newProxy for a test that needs the processors, and that is not parallel.
+func newLoneProxy(t *testing.T) *proxy {
+	t.Helper()
+	skipBeyondNetHTTP(t)
 	p := &proxy{t: t, dir: t.TempDir()}
 	p.port.serving, p.port.tls, p.port.user = freePort(t), freePort(t), freePort(t)
 	if fixedPorts {

@@ -30,20 +30,21 @@ var plan = []folder{
 	{path: "pkg/printable"},
 	{path: "pkg/adapt"},
 	{path: "pkg/bound"},
+	{path: "pkg/memory", may: []string{"pkg/bound"}},
 	{path: "pkg/link", may: []string{"pkg/bound", "pkg/socket"}},
 
 	{path: "pkg/probe", may: []string{"pkg/header", "pkg/socket"}},
 	{path: "pkg/queue", may: []string{"pkg/adapt", "pkg/header", "pkg/stats"}},
-	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
+	{path: "pkg/forward", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/connlimit"}},
 	{path: "pkg/upstream", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/header", "pkg/wire", "pkg/socket"}},
-	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/link", "pkg/wire", "pkg/socket"}},
+	{path: "pkg/h2", may: []string{"pkg/bound", "pkg/memory", "pkg/link", "pkg/wire", "pkg/socket"}},
 	{path: "pkg/h2client", may: []string{"pkg/bound", "pkg/h2", "pkg/forward", "pkg/header", "pkg/wire", "pkg/link", "pkg/socket"}},
 
 	// The engines do not know each other: http1 gives HTTP/2 connections away
 	// through a func.
 	{path: "pkg/nethttp", may: []string{"pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit"}},
-	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
-	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http1", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
+	{path: "pkg/http2", may: []string{"pkg/bound", "pkg/memory", "pkg/queue", "pkg/forward", "pkg/upstream", "pkg/h2", "pkg/h2client", "pkg/header", "pkg/wire", "pkg/goaway", "pkg/link", "pkg/socket", "pkg/connlimit"}},
 
 	{path: "pkg/export", may: []string{"pkg/header"}},
 	{path: "pkg/metrics", may: []string{"pkg/adapt", "pkg/bound", "pkg/loopback", "pkg/queue", "pkg/header", "pkg/export"}},
@@ -57,6 +58,7 @@ var plan = []folder{
 	{path: "pkg/inject/webhook", may: []string{"pkg/inject", "pkg/certs", "pkg/portlimit"}},
 	{path: "pkg/sidecar", may: []string{
 		"pkg/adapt", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/loopback", "pkg/socket", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
+		"pkg/adapt", "pkg/memory", "pkg/bound", "pkg/header", "pkg/stats", "pkg/certs", "pkg/wire", "pkg/hangup", "pkg/goaway", "pkg/link", "pkg/connlimit", "pkg/portlimit", "pkg/probe", "pkg/queue", "pkg/forward", "pkg/upstream",
 		"pkg/h2client", "pkg/nethttp", "pkg/http1", "pkg/http2", "pkg/export", "pkg/metrics", "pkg/tracing", "pkg/accesslog", "pkg/status", "pkg/config",
 	}},
 
@@ -70,6 +72,7 @@ var plan = []folder{
 	{path: "hack/sbom"},
 	{path: "hack/release"},
 	{path: "hack/chart"},
+	{path: "hack/workloads"},
 
 	// For tests and plots alone.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
@@ -119,7 +122,7 @@ var importers = []importer{
 	{prefix: "k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	{prefix: "sigs.k8s.io/", folders: []string{"pkg/inject", "pkg/inject/webhook"}},
 	// The one library that tells where in the text each node stands.
-	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart"}},
+	{prefix: "go.yaml.in/yaml/v3", folders: []string{"pkg/inject/manifest", "hack/chart", "hack/workloads"}},
 	// Header compression of HTTP/2, and nothing else of that module.
 	{prefix: "golang.org/x/net/http2/hpack", folders: []string{"pkg/h2"}},
 	// What package syscall does not have: the number of a system call, and a terminal's modes.

@@ -390,7 +390,7 @@ func TestRepeatedKeyErrorNamesTheObject(t *testing.T) {
 	harness.Equal(t, results[1].Line, 8)
 }
 
-// A Service in another folder counts, unless a nearer one selects the pods as well.
+// A Service in another folder is used if no nearer Service selects the pods.
 func TestNearestServiceSelectsThePort(t *testing.T) {
 	const workload = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {app: web}}\nspec: {containers: [{name: web, image: w, ports: [{containerPort: 7000}, {containerPort: 7001}, {containerPort: 7002}]}]}\n"
 	service := func(port int32) []byte {

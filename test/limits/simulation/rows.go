@@ -140,7 +140,7 @@ func problemRows() []Row {
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
 		{Name: "F4c 429 above 13", What: "13 at once, more get 429 after 0.3 ms", Sweep: []int{12, 13},
 			Avoid: "0.93 of the ceiling, with which more than nine of ten responses are errors; with the adaptive limit, one of ten is",
-			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
+			App:   func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
 		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, more get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},

@@ -1,0 +1,89 @@
+// Command workloads prints facts about Kubernetes workloads of public repositories, one JSON object per line.
+//
+//	go run ./hack/workloads -list FILE -git DIRECTORY
+//
+// Each line of the list contains a repository and a commit: "github.com/owner/name 0123...". The directory contains a
+// bare or normal clone of each repository as owner/name. The command does not use the network.
+//
+// The command selects at most -max workloads per repository. The order of the candidates depends only on -seed, the
+// repository, the path and the name of the object, so that the same list always has the same result. -half prints the
+// repositories of one half of the corpus. The half of a repository depends only on -seed and its name.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+func main() {
+	list := flag.String("list", "", "file with a repository and a commit on each line")
+	clones := flag.String("git", ".", "directory with a clone of each repository as owner/name")
+	seed := flag.String("seed", "workloads", "seed of the selection")
+	most := flag.Int("max", 7, "maximum number of workloads per repository")
+	half := flag.String("half", "", "only the repositories of this half: development or held; empty for both")
+	flag.Parse()
+	if err := run(os.Stdout, *list, *clones, selection{seed: *seed, max: *most}, *half); err != nil {
+		fmt.Fprintln(os.Stderr, "workloads:", err)
+		os.Exit(1)
+	}
+}
+
+// run prints the facts of the repositories in a list.
+func run(w io.Writer, list, clones string, s selection, half string) error {
+	repositories, err := readList(list)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(w)
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	for _, r := range repositories {
+		if half != "" && half != s.half(r.name) {
+			continue
+		}
+		objects, err := r.objects(clones)
+		if err != nil {
+			return err
+		}
+		candidates, services := sortObjects(objects)
+		selected := s.choose(r, candidates)
+		fmt.Fprintf(os.Stderr, "%s: %d of %d workloads\n", r.name, len(selected), len(candidates))
+		for _, o := range selected {
+			if err := encoder.Encode(factsOf(r, o, services)); err != nil {
+				return err
+			}
+		}
+	}
+	return out.Flush()
+}
+
+// A repository is one line of the list.
+type repository struct {
+	name   string // with the host: github.com/owner/name
+	commit string // 40 hexadecimal digits
+}
+
+// readList reads a list. It ignores empty lines and comments, which start with #.
+func readList(name string) ([]repository, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var all []repository
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) != 2 || strings.Count(fields[0], "/") != 2 {
+			return nil, fmt.Errorf("%s: line %q: want host/owner/name and a commit", name, strings.TrimSpace(line))
+		}
+		all = append(all, repository{fields[0], fields[1]})
+	}
+	return all, nil
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"slices"
+)
+
+// A selection draws workloads at random, and always the same ones.
+type selection struct {
+	seed string
+	max  int // number of workloads per repository
+}
+
+// hash returns a random number for a text.
+func (s selection) hash(text string) string {
+	sum := sha256.Sum256([]byte(s.seed + "\n" + text))
+	return string(sum[:])
+}
+
+// half returns the half of the corpus that contains a repository.
+func (s selection) half(name string) string {
+	if s.hash(name)[0]%2 == 0 {
+		return "development"
+	}
+	return "held"
+}
+
+// choose draws at most max workloads of a repository. If several workloads have the same shape, it draws only one of them.
+func (s selection) choose(r repository, all []*workload) []*workload {
+	hashes := map[*workload]string{}
+	for _, w := range all {
+		hashes[w] = s.hash(r.name + "\n" + w.id())
+	}
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b *workload) int { return cmp.Compare(hashes[a], hashes[b]) })
+	var chosen []*workload
+	drawn := map[string]bool{}
+	for _, w := range all {
+		if len(chosen) == s.max {
+			break
+		}
+		if drawn[w.shape()] || drawn[w.id()] {
+			continue
+		}
+		drawn[w.shape()], drawn[w.id()] = true, true
+		chosen = append(chosen, w)
+	}
+	return chosen
+}

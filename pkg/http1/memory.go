@@ -1,0 +1,78 @@
+package http1
+
+import (
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/pkg/link"
+	"github.com/queue-proxy/queue-proxy/pkg/queue"
+)
+
+// The memory of a request in the memory budget, in addition to the buffer with its header section,
+// in bytes.
+const (
+	requestBytes = 8 << 10  // the stack while it is served, and the connection to the user container
+	uploadBytes  = 36 << 10 // a goroutine and its buffer, for a body that has not arrived as a whole
+	fieldBytes   = 48       // a parsed field
+	manyFields   = 64       // number of fields for which an idle connection keeps memory
+)
+
+// charge sets the number of bytes that the reader holds.
+func (c *conn) charge(n int) {
+	if n != c.held {
+		c.held = c.memory.Set(c.held, n)
+	}
+}
+
+// admit reports whether the budget has memory for the request that was read.
+func (c *conn) admit() bool {
+	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
+	if c.size > bufferSize { // it is copied to send it
+		n += c.size
+	}
+	if !c.memory.Admit(n - c.held) {
+		return false
+	}
+	c.held = n
+	return true
+}
+
+// growHead charges an incomplete header section, and the larger buffer that the next read requires.
+// If the budget has no memory for a long one, it sends the response and returns false. It is not
+// inlined, so that the stack of an idle connection stays small.
+//
+//go:noinline
+func (c *conn) growHead() bool {
+	n := len(c.buf)
+	if c.w-c.r == n { // see makeRoom
+		n = max(bufferSize, 2*n)
+	}
+	if n <= bufferSize {
+		c.charge(n)
+		return true
+	}
+	if n > c.held {
+		if !c.memory.Admit(n - c.held) {
+			c.hit(bound.Memory)
+			a := queue.Overloaded()
+			c.answerLast(&a)
+			return false
+		}
+		c.held = n
+	}
+	return true
+}
+
+// chargeUnread charges the output that the client does not read, and the buffers behind it, until
+// the write ends.
+func (c *conn) chargeUnread() {
+	if !c.counted || c.unread != 0 {
+		return
+	}
+	c.unread = max(cap(c.left), bufferSize)
+	if c.running != nil {
+		c.unread += c.running.Buffered()
+	}
+	if c.nc.Secure() {
+		c.unread += link.MaxUnsent
+	}
+	c.memory.Add(c.unread)
+}

@@ -1,0 +1,202 @@
+// Package memory limits the memory of requests that are being read or wait, over all
+// connections of clients.
+//
+// Each connection has an [Account]. The engines add the bytes that a request holds and
+// subtract them when the request releases them. The package does not allocate or free
+// memory. The following steps keep the sum below the limit of the [Budget]:
+//
+//   - [Account.Admit] returns false if the connection holds more than its share. The engine
+//     then rejects the request with the reason overload.
+//   - [Account.Over] reports true for such a connection. The engine then reads more slowly.
+//   - If the sum is close to the limit, the connection with the most memory is closed.
+//
+// The share of a connection is the memory that is free. A single connection can therefore hold
+// half of the budget. A connection that holds little is not limited by its share. If it needs
+// memory and the budget is exhausted, a connection that holds more is closed. A client with few
+// requests is therefore served while other clients use all of the budget.
+package memory
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+)
+
+const (
+	// Fraction is the part of the memory limit that is the budget, as its denominator. The rest
+	// is for the process itself, idle connections, buffers and garbage.
+	Fraction = 2
+	// Unlimited is the budget in bytes of a process without a memory limit.
+	Unlimited = 1 << 30
+	// small is the number of bytes up to which a connection is not limited by its share.
+	small = 64 << 10
+)
+
+// A Budget is the memory of all requests. It is safe for concurrent use. The nil Budget has no
+// limit.
+type Budget struct {
+	limit  int64
+	soft   int64 // sum at which the share of a connection is 0; the rest is for small connections
+	hard   int64 // sum at which connections are closed
+	bounds *bound.Recorder
+
+	used    atomic.Int64
+	trigger atomic.Int64 // sum at which reclaim is called: hard, and the bytes of ending accounts
+
+	mu       sync.Mutex
+	accounts map[*Account]struct{}
+}
+
+// An Account is the memory of one connection. The nil Account has no limit. It is safe for
+// concurrent use.
+type Account struct {
+	budget *Budget
+	peer   string
+	end    func()
+	used   atomic.Int64
+	ending bool // end was called; guarded by budget.mu
+}
+
+// New returns a budget of limit bytes. If limit is not positive, the budget is [Unlimited]. If
+// bounds is not nil, it records the connections that are closed.
+func New(limit int64, bounds *bound.Recorder) *Budget {
+	if limit <= 0 {
+		limit = Unlimited
+	}
+	b := &Budget{limit: limit, soft: limit - limit/8, hard: limit - limit/16, bounds: bounds}
+	b.accounts = make(map[*Account]struct{})
+	b.trigger.Store(b.hard)
+	return b
+}
+
+// Usage returns the number of bytes that requests hold, and the limit in bytes.
+func (b *Budget) Usage() (used, limit int64) {
+	if b == nil {
+		return 0, 0
+	}
+	return b.used.Load(), b.limit
+}
+
+// Open returns the account of a connection. peer is the address of the peer. end closes the
+// connection. It is called at most once, on a separate goroutine. If b is nil, Open returns nil.
+func (b *Budget) Open(peer string, end func()) *Account {
+	if b == nil {
+		return nil
+	}
+	a := &Account{budget: b, peer: peer, end: end}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.accounts[a] = struct{}{}
+	return a
+}
+
+// Close removes the account. All bytes must have been subtracted.
+func (a *Account) Close() {
+	if a == nil {
+		return
+	}
+	b := a.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.accounts, a)
+	if a.ending {
+		b.trigger.Store(b.hard + b.endingBytes())
+	}
+}
+
+// Admit adds n bytes and returns true if the connection can hold them. Otherwise, it adds
+// nothing and returns false.
+func (a *Account) Admit(n int) bool {
+	if a == nil {
+		return true
+	}
+	if !a.budget.admits(a.used.Load()+int64(n), a.budget.used.Load()+int64(n)) {
+		return false
+	}
+	a.Add(n)
+	return true
+}
+
+// admits reports whether a connection can hold used bytes if all connections hold total bytes.
+func (b *Budget) admits(used, total int64) bool {
+	if used <= b.soft-total {
+		return true
+	}
+	ending := b.trigger.Load() - b.hard
+	return used <= small && total-ending <= b.limit
+}
+
+// Over reports whether the connection holds more than its share.
+func (a *Account) Over() bool {
+	return a != nil && !a.budget.admits(a.used.Load(), a.budget.used.Load())
+}
+
+// Add adds n bytes that the connection must hold. If the budget is exhausted, the connection
+// with the most memory is closed.
+func (a *Account) Add(n int) {
+	if a == nil || n == 0 {
+		return
+	}
+	a.used.Add(int64(n))
+	if b := a.budget; b.used.Add(int64(n)) > b.trigger.Load() {
+		b.reclaim()
+	}
+}
+
+// Sub subtracts n bytes that were added.
+func (a *Account) Sub(n int) {
+	if a == nil || n == 0 {
+		return
+	}
+	a.used.Add(-int64(n))
+	a.budget.used.Add(-int64(n))
+}
+
+// Set changes the number of bytes of one object from held to n, and returns n.
+func (a *Account) Set(held, n int) int {
+	if n > held {
+		a.Add(n - held)
+	} else {
+		a.Sub(held - n)
+	}
+	return n
+}
+
+// reclaim ends the connections with the most memory until the others hold less than hard.
+func (b *Budget) reclaim() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ending := b.endingBytes()
+	for b.used.Load()-ending > b.hard {
+		a := b.largest()
+		if a == nil || a.used.Load() <= small && b.used.Load() <= b.limit {
+			break
+		}
+		a.ending = true
+		ending += a.used.Load()
+		b.bounds.Hit(bound.Memory, a.peer)
+		go a.end()
+	}
+	b.trigger.Store(b.hard + ending)
+}
+
+// endingBytes returns the bytes of the connections that are being closed. b.mu is held.
+func (b *Budget) endingBytes() (n int64) {
+	for a := range b.accounts {
+		if a.ending {
+			n += a.used.Load()
+		}
+	}
+	return n
+}
+
+// largest returns the account with the most bytes that is not ending, or nil. b.mu is held.
+func (b *Budget) largest() (largest *Account) {
+	for a := range b.accounts {
+		if !a.ending && (largest == nil || a.used.Load() > largest.used.Load()) {
+			largest = a
+		}
+	}
+	return largest
+}

@@ -1,0 +1,158 @@
+package memory
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/queue-proxy/queue-proxy/pkg/bound"
+	"github.com/queue-proxy/queue-proxy/test/harness"
+)
+
+// fill admits requests of size bytes until the account rejects one, and returns the bytes.
+func fill(a *Account, size int) (admitted int) {
+	for a.Admit(size) {
+		admitted += size
+	}
+	return admitted
+}
+
+func TestSingleConnectionHoldsHalf(t *testing.T) {
+	const limit = 24 << 20
+	a := New(limit, nil).Open("", nil)
+	got, want := fill(a, 1<<10), limit*7/8/2
+	if got > want || got < want-2<<10 {
+		t.Errorf("got %d bytes, want %d", got, want)
+	}
+	harness.Equal(t, a.Over(), false, "Over before Add")
+	a.Add(4 << 10)
+	harness.Equal(t, a.Over(), true, "Over after Add")
+}
+
+func TestSmallConnectionIsAdmittedUnderAttack(t *testing.T) {
+	const request = 16 << 10
+	for _, attackers := range []int{1, 4, 16, 64, 300} {
+		b := New(24<<20, nil)
+		for range attackers {
+			var a *Account
+			a = b.Open("", func() { a.Sub(int(a.used.Load())); a.Close() })
+			fill(a, request)
+		}
+		for range 100 {
+			a := b.Open("", nil)
+			if got := fill(a, request); got < small {
+				t.Fatalf("%d attackers: another connection can hold %d bytes, want %d", attackers, got, small)
+			}
+			a.Sub(int(a.used.Load()))
+			a.Close()
+		}
+	}
+}
+
+func TestSmallConnectionsShareTheLimit(t *testing.T) {
+	const limit = 1 << 20
+	b, admitted := New(limit, nil), 0
+	for range 100 {
+		if b.Open("", nil).Admit(small / 2) {
+			admitted += small / 2
+		}
+	}
+	harness.Equal(t, admitted, limit, "bytes of all connections")
+}
+
+// closers opens accounts that record their end.
+func closers(b *Budget, n int) (accounts []*Account, closed func(int) bool) {
+	var mu sync.Mutex
+	ended := make([]bool, n)
+	for i := range n {
+		accounts = append(accounts, b.Open("peer", func() {
+			mu.Lock()
+			defer mu.Unlock()
+			ended[i] = true
+		}))
+	}
+	return accounts, func(i int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return ended[i]
+	}
+}
+
+func TestExhaustedBudgetClosesLargestConnection(t *testing.T) {
+	bounds := bound.NewRecorder()
+	b := New(16<<20, bounds)
+	all, closed := closers(b, 3)
+	all[0].Add(4 << 20)
+	all[1].Add(8 << 20)
+	all[2].Add(4 << 20)
+	harness.Until(t, "the largest connection is closed", func() bool { return closed(1) })
+	harness.Equal(t, bounds.Count(bound.Memory), 1, "events")
+
+	all[2].Add(7 << 20) // 15 MiB without the connection that is being closed
+	harness.Equal(t, closed(0) || closed(2), false, "another connection is closed")
+	all[2].Add(1 << 20)
+	harness.Until(t, "the next connection is closed", func() bool { return closed(2) })
+	harness.Equal(t, closed(0), false, "smallest connection is closed")
+}
+
+func TestClosedConnectionFreesBudget(t *testing.T) {
+	b := New(16<<20, nil)
+	all, closed := closers(b, 2)
+	all[0].Add(16 << 20)
+	harness.Until(t, "the connection is closed", func() bool { return closed(0) })
+	all[0].Sub(16 << 20)
+	all[0].Close()
+	used, limit := b.Usage()
+	harness.Equal(t, used, 0, "used bytes")
+	harness.Equal(t, limit, 16<<20, "limit")
+	all[1].Add(14 << 20)
+	harness.Equal(t, closed(1), false, "connection within the budget is closed")
+	all[1].Add(2 << 20)
+	harness.Until(t, "the connection is closed", func() bool { return closed(1) })
+}
+
+func TestSmallConnectionStaysOpenBelowTheLimit(t *testing.T) {
+	const limit = 1 << 20
+	b := New(limit, nil)
+	all, closed := closers(b, limit/small)
+	for _, a := range all {
+		a.Add(small)
+	}
+	for i := range all {
+		harness.Equal(t, closed(i), false, "connection is closed")
+	}
+	all[0].Add(1)
+	harness.Until(t, "the largest connection is closed", func() bool { return closed(0) })
+}
+
+func TestNilBudgetHasNoLimit(t *testing.T) {
+	var b *Budget
+	a := b.Open("", nil)
+	a.Add(1 << 40)
+	harness.Equal(t, a.Admit(1<<40) && !a.Over(), true, "admitted")
+	harness.Equal(t, a.Set(0, 5), 5, "bytes")
+	a.Sub(1 << 40)
+	a.Close()
+	used, limit := b.Usage()
+	harness.Equal(t, used+limit, 0, "usage")
+}
+
+func TestConcurrentUseKeepsTheSum(t *testing.T) {
+	b := New(0, nil)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			a := b.Open("", nil)
+			defer a.Close()
+			for range 1000 {
+				if a.Admit(100) {
+					a.Sub(100)
+				}
+				a.Sub(a.Set(a.Set(0, 700), 300))
+			}
+		})
+	}
+	all.Wait()
+	used, limit := b.Usage()
+	harness.Equal(t, used, 0, "used bytes")
+	harness.Equal(t, limit, Unlimited, "limit")
+}
