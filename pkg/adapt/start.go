@@ -41,7 +41,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 		c.double(now)
 	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
 		growth := float64(s.current.limit) / float64(s.before.limit)
-		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma/2, 0), 1)), c.min, c.max), Growing)
+		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), Growing)
 	case s.turns >= startTurns: // there is no evidence against a higher limit
 		c.double(now)
 	default:
@@ -98,6 +98,8 @@ func (s *start) elasticity() (o startOutcome) {
 	o.sigma = math.Sqrt(goodputVariance * timeVariance / (goodputVariance + timeVariance))
 	before, _ := b.success()
 	after, _ := a.success()
-	o.errors = after < startErrors*before
+	// If the goodput grows with the limit, the errors are those of other requests, whose
+	// clients send more of them when the queue is shorter.
+	o.errors = after < startErrors*before && byGoodput < startGrows
 	return o
 }

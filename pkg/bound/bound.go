@@ -33,6 +33,7 @@ const (
 	TLSHandshakeStall               // time until the next flight of a TLS handshake while others wait
 	TLSHandshakeQueue               // time until a TLS handshake begins while others are in progress
 	TLSHandshakeSize                // bytes that a client sends in a TLS handshake
+	TLSRecordTimeout                // time to wait for the rest of a TLS record or message
 	TLSNoContent                    // bytes of TLS records and messages without content
 	TLSUnreadReplies                // replies to TLS messages that the client does not read
 	PortConnections                 // open connections to a small port
@@ -82,7 +83,7 @@ var bounds = [NumNames]struct {
 	HeaderTimeout: {"header-timeout", Connection,
 		"The client did not send a complete header in time. Check the network or increase HEADER_TIMEOUT."},
 	HeaderSection: {"header-section", Request,
-		"The client sent a header that is too large. Reduce the header or increase MAX_HEADER_BYTES."},
+		"The client sent a header that is too large or has more than 1000 fields. Reduce the header or increase MAX_HEADER_BYTES."},
 	BodyTimeout: {"body-timeout", Request,
 		"The client did not send the request body in time. Check the network or increase BODY_TIMEOUT."},
 	BodySize: {"body-size", Request,
@@ -105,6 +106,8 @@ var bounds = [NumNames]struct {
 		"A TLS handshake timed out in the queue of handshakes. Reduce the rate of new connections."},
 	TLSHandshakeSize: {"tls-handshake-size", Connection,
 		"The client sent a TLS handshake that is too large. Reduce the size of the certificate chain."},
+	TLSRecordTimeout: {"tls-record-timeout", Connection,
+		"The client did not send a complete TLS record in time. Check the network or increase HEADER_TIMEOUT."},
 	TLSNoContent: {"tls-no-content", Connection,
 		"The client sent too many TLS messages without content. The client may be defective or malicious."},
 	TLSUnreadReplies: {"tls-unread-replies", Connection,
@@ -124,7 +127,7 @@ var bounds = [NumNames]struct {
 	AppInformational: {"app-informational-responses", Request,
 		"The user container sent too many informational responses. Reduce the number of informational responses."},
 	AppHeaderSection: {"app-header-section", Request,
-		"The user container sent an HTTP/2 header block that is too large. Reduce the headers or increase MAX_HEADER_BYTES."},
+		"The user container sent a header that is too large or has more than 1000 fields. Reduce the header or increase MAX_HEADER_BYTES."},
 	AppChunkExtensions: {"app-chunk-extensions", Request,
 		"The user container sent chunk extensions that are too large. The HTTP library of the application is defective."},
 	AppTrailerSection: {"app-trailer-section", Request,

@@ -47,6 +47,7 @@ func (t test) String() string {
 const (
 	http1Tests     = "pkg/http1/bound_test.go"
 	upstreamTests  = "pkg/upstream/bound_test.go"
+	recordTests    = "pkg/link/record_test.go"
 	linkTests      = "pkg/link/bound_test.go"
 	connlimitTests = "pkg/connlimit/bound_test.go"
 	portTests      = "pkg/portlimit/bound_test.go"
@@ -182,7 +183,7 @@ var proofs = [bound.NumNames]proof{
 		peer:       "4 connections with 250 requests that wait (16 MB), in a container of 64 MiB",
 		reason:     "The memory of a small pod is small. Requests are rejected before a connection is closed.",
 		attackTest: test{"pkg/memory/memory_test.go", "TestExhaustedBudgetClosesLargestConnection"},
-		peerTest:   test{"pkg/memory/memory_test.go", "TestSmallConnectionStaysOpenBelowTheLimit"},
+		peerTest:   test{"test/conformance/abuse_memory_test.go", "TestManyWaitingRequestsAreServed"},
 	},
 	bound.TLSHandshakeTimeout: {
 		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",
@@ -216,6 +217,14 @@ var proofs = [bound.NumNames]proof{
 		margin:     12,
 		attackTest: test{linkTests, "TestLongHandshakeIsClosed"},
 		peerTest:   test{linkTests, "TestBrowserHandshakeSucceeds"},
+	},
+	bound.TLSRecordTimeout: {
+		limit:      "60 s of waiting for the rest, or `HEADER_TIMEOUT` if it is shorter",
+		attack:     "TLS records that never end and hold 16 KiB each, on many connections",
+		peer:       "an upload in records of 16 KiB at 100 kbit/s (1.4 s)",
+		margin:     40,
+		attackTest: test{recordTests, "TestIncompleteRecordTimesOut"},
+		peerTest:   test{recordTests, "TestSlowRecordsSucceed"},
 	},
 	bound.TLSNoContent: {
 		limit:      "20 KiB without a byte of content; crypto/tls ends a connection after 16 such records",

@@ -123,6 +123,7 @@ func (c *Conn) passBarrier() {
 	b := &c.barrier
 	b.active = false
 	b.abandoned -= b.covered
+	c.signalRoom()
 	if c.nearlyFull() {
 		c.addBarrier()
 		c.FlushLater(c)

@@ -175,19 +175,21 @@ func TestBarrierIsAPingOnlyAfterAResponse(t *testing.T) {
 }
 
 func TestAbandonedStreamsCountUntilTheBarrier(t *testing.T) {
-	p := connect(t, clientConfig())
+	config, room := clientConfig(), make(chan struct{}, 1)
+	config.Room = room
+	p := connect(t, config)
 	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
+	harness.Receive(t, room, "signal of the settings")
 	p.abandon(1, "SETTINGS")
+	harness.Receive(t, room, "signal of the end of the stream")
 	if _, err := p.us.Open(newOwner(false), head(0), true, false); err != h2.ErrFull {
 		t.Errorf("before the barrier: got %v, want ErrFull", err)
 	}
+	harness.Equal(t, p.us.Crowded(), true, "crowded before the barrier")
 	harness.NoError(p, p.WriteSettingsAck())
-	harness.Until(t, "the stream is released", func() bool {
-		o := newOwner(false)
-		var err error
-		o.Stream, err = p.us.Open(o, head(0), true, false)
-		return err == nil
-	})
+	harness.Receive(t, room, "signal of the barrier")
+	harness.Equal(t, p.us.Crowded(), false, "crowded after the barrier")
+	p.open(true)
 }
 
 // A server that has not advertised a limit can have any number of abandoned streams.

@@ -31,6 +31,10 @@ type Config struct {
 	Buffers      *socket.Buffers // returned by NewBuffers
 	Memory       *memory.Account // of the connection; nil: no limit
 	Bounds       *bound.Recorder // nil: events are not recorded
+
+	// Room gets a value, without blocking, each time when Open may succeed after it has returned
+	// an error, or after the connection has ended. It is for a client and needs a buffer.
+	Room chan<- struct{}
 }
 
 // A Handler receives the events of a connection. All methods are called by the reader, which
@@ -101,6 +105,12 @@ const (
 	// throttleTime is the time between two reads from a connection that holds more than its share
 	// of the memory budget.
 	throttleTime = 100 * time.Millisecond
+	// pauseTime is the time for which a long header block waits for memory.
+	pauseTime = time.Second
+	// longBlock is the length of a header block, in bytes, from which the memory to decode it is
+	// part of the budget. decodeFactor is the ratio of this memory to the length.
+	longBlock    = 32 << 10
+	decodeFactor = 2
 )
 
 // NewBuffers returns buffers that connections can share.
@@ -138,6 +148,7 @@ type Conn struct {
 	inputBytes int // bytes of incomplete input in config.Memory
 
 	begin    time.Time     // time of New
+	crowded  atomic.Bool   // Open returns ErrFull until a value is sent to Config.Room
 	received atomic.Uint64 // number of useful frames received; see control
 	resume   chan struct{} // holds a signal from Resume or Close
 
@@ -154,21 +165,21 @@ type Conn struct {
 	ending    bool               // no stream is accepted or opened; the last one ends the connection
 
 	// The following fields belong to the output and are guarded by mu.
-	out          []byte        // bytes that were not passed to the writer
-	outOf        *[]byte       // pooled buffer of out; nil if there is none
-	replies      int           // bytes in out that reply to frames of the peer
-	sent         uint64        // number of useful frames added to out; see control
-	taken        int           // number of times that the writer has taken out
-	writable     chan struct{} // closed when the writer takes out; nil if nothing waits for that
-	flushing     bool          // a writer is active
-	written      sync.Cond     // signals the end of flushing
-	window       int           // window of the connection for content, in bytes; set by the peer
-	initial      int           // initial window of a stream, in bytes; set by the peer
-	most         uint32        // maximum number of open streams that the peer accepts
-	advertised   bool          // the peer has sent most
-	begun        bool          // a header block was sent
-	ring         ring          // streams that wait for room in out or for the window of the connection
-	pendingBytes int           // bytes that are pending on streams, which are in config.Memory
+	out          []byte    // bytes that were not passed to the writer
+	outOf        *[]byte   // pooled buffer of out; nil if there is none
+	replies      int       // bytes in out that reply to frames of the peer
+	sent         uint64    // number of useful frames added to out; see control
+	taken        int       // number of times that the writer has taken out
+	busy         bool      // Open has returned ErrBusy since the writer has taken out
+	flushing     bool      // a writer is active
+	written      sync.Cond // signals the end of flushing
+	window       int       // window of the connection for content, in bytes; set by the peer
+	initial      int       // initial window of a stream, in bytes; set by the peer
+	most         uint32    // maximum number of open streams that the peer accepts
+	advertised   bool      // the peer has sent most
+	begun        bool      // a header block was sent
+	ring         ring      // streams that wait for room in out or for the window of the connection
+	pendingBytes int       // bytes that are pending on streams, which are in config.Memory
 
 	// The following fields are owned by the writer.
 	left     []byte // bytes that are not written
@@ -241,30 +252,17 @@ func (c *Conn) appendSettings(b []byte) []byte {
 // sign that it speaks HTTP/2, or when the connection has ended.
 func (c *Conn) Settled() <-chan struct{} { return c.agreed }
 
-// Writable returns a channel that is closed when there may be room for another request,
-// or the connection has ended.
-func (c *Conn) Writable() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.writable == nil {
-		c.writable = make(chan struct{})
+// signalRoom reports that Open may succeed. c.mu is held.
+func (c *Conn) signalRoom() {
+	c.crowded.Store(false)
+	select {
+	case c.config.Room <- struct{}{}:
+	default: // the last value was not received, or nothing waits for one
 	}
-	if c.broken != nil || len(c.out) < outSize {
-		c.tellWritable()
-		closed := make(chan struct{})
-		close(closed)
-		return closed
-	}
-	return c.writable
 }
 
-// tellWritable tells those who wait for Writable. c.mu is held.
-func (c *Conn) tellWritable() {
-	if c.writable != nil {
-		close(c.writable)
-		c.writable = nil
-	}
-}
+// Crowded reports whether Open returns ErrFull in any case. It is cheaper than Open.
+func (c *Conn) Crowded() bool { return c.crowded.Load() }
 
 // Spoke reports whether the peer has sent its SETTINGS. It is for who has called Run, when
 // it has returned.
@@ -327,15 +325,42 @@ func (c *Conn) Run(early []byte) error {
 // budget. It does not wait until memory is released, because the input can be required for
 // that: WINDOW_UPDATE, or the rest of a body.
 func (c *Conn) throttle() {
-	if !c.config.Memory.Over() {
-		return
+	if c.config.Memory.Over() {
+		c.rest(throttleTime)
 	}
-	timer := time.NewTimer(throttleTime)
+}
+
+// rest waits for d, or until Resume or Close is called.
+func (c *Conn) rest(d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-c.resume:
 	case <-timer.C:
 	}
+}
+
+// awaitMemory adds n bytes to the memory budget before they are used. If the connection would hold
+// more than its share, it waits for up to pauseTime and reads nothing. It returns an error that
+// closes the connection if the memory is not available then.
+func (c *Conn) awaitMemory(n int) error {
+	if c.config.Memory.Admit(n) {
+		return nil
+	}
+	for end := time.Now().Add(pauseTime); time.Now().Before(end) && !c.isBroken(); {
+		c.rest(pauseTime / 20)
+		if c.config.Memory.Admit(n) {
+			return nil
+		}
+	}
+	return c.exceeded(bound.Memory, bound.Memory, "no memory for a long header block")
+}
+
+// isBroken reports whether the connection is being closed.
+func (c *Conn) isBroken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken != nil
 }
 
 // chargeInput updates the bytes of an incomplete frame, an incomplete header block, and the
@@ -686,7 +711,7 @@ func (c *Conn) end(err error) {
 	if !polite && c.broken == nil {
 		c.broken = err
 	}
-	c.tellWritable()
+	c.signalRoom()
 	streams := c.streams
 	c.streams, c.ring = nil, ring{}
 	for _, s := range streams {
@@ -740,7 +765,7 @@ func (c *Conn) linger(err error) {
 	}
 	failed := c.broken != nil && !errors.Is(c.broken, err)
 	c.broken = err
-	c.tellWritable()
+	c.signalRoom()
 	c.mu.Unlock()
 	end := time.Now().Add(lingerTime)
 	c.link.SetDeadline(end)
@@ -766,6 +791,7 @@ func (c *Conn) Close(err error) {
 	}
 	if c.broken == nil {
 		c.broken = err
+		c.signalRoom()
 	}
 	c.link.SetDeadline(past) // also after a write error, because the reader may still wait
 	c.Resume()
@@ -799,6 +825,7 @@ func (c *Conn) End() {
 func (c *Conn) endStreams() {
 	if c.broken == nil && !c.ending {
 		c.ending = true
+		c.signalRoom()
 		c.room()
 		c.out = appendGoAway(c.out, c.lastOfPeer(), NoError)
 		c.endIfIdle()

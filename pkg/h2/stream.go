@@ -91,8 +91,8 @@ var (
 var ErrUnsent = errors.New("http2: nothing was sent")
 
 // Open opens a stream by sending the head of a request; end: there is nothing else of it.
-// The error is ErrFull, ErrShut, ErrBusy, which Writable is for, ErrEnding, or what has ended
-// the connection. owner owns the stream from before it is sent. If careful is true, streams
+// The error is ErrFull, ErrShut, ErrBusy, ErrEnding, or the error that ended the connection.
+// [Config].Room reports when Open may succeed. owner owns the stream from before it is sent. If careful is true, streams
 // that were abandoned recently count against the limit of the server.
 func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error) {
 	s := &Stream{conn: c, owner: owner, room: c.config.Window, localEnded: end}
@@ -106,8 +106,10 @@ func (c *Conn) Open(owner Owner, head *Block, end, careful bool) (*Stream, error
 	case c.most == 0:
 		return nil, ErrShut
 	case c.full(careful):
+		c.crowded.Store(c.full(false))
 		return nil, ErrFull
 	case len(c.out) >= outSize: // heads can be long
+		c.busy = true
 		return nil, ErrBusy
 	}
 	if c.last == 0 {
@@ -354,6 +356,7 @@ func (c *Conn) remove(s *Stream) {
 		c.hold(-s.pending.size())
 		s.pending = pending{}
 		delete(c.streams, s.id)
+		c.signalRoom()
 		c.endIfIdle()
 	}
 }

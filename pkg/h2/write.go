@@ -299,7 +299,10 @@ func (c *Conn) takeOut() (of *[]byte, some bool) {
 	c.left, of = c.out, c.outOf
 	c.out, c.outOf, c.replies = nil, nil, 0
 	c.taken++
-	c.tellWritable()
+	if c.busy {
+		c.busy = false
+		c.signalRoom()
+	}
 	c.mu.Unlock()
 	c.tellDrained(nil, drained)
 	return of, true
@@ -319,7 +322,7 @@ func (c *Conn) cannotWrite(err error) {
 	defer c.mu.Unlock()
 	if c.broken == nil {
 		c.broken = err
-		c.tellWritable()
+		c.signalRoom()
 	}
 }
 

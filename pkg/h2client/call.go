@@ -414,7 +414,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 		c.ended = true
 	case h.Status < 200:
 		c.asked = c.asked || h.Status == http.StatusContinue
-		c.infos = append(c.infos, newHead(h.Status, h.Take(nil)))
+		c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
 	default:
 		c.begin(h.Status, h.Take(nil), end)
 	}
@@ -423,7 +423,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 // begin begins the final response. c.mu is held.
 func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	r := &c.response
-	*r = Response{Head: newHead(status, fields), call: c}
+	*r = Response{Head: newHead(status, fields, c.check.Length), call: c}
 	_, announced := wire.Find(fields, header.Trailer)
 	switch {
 	case c.check.Bodiless():
@@ -438,10 +438,8 @@ func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	c.ended = end
 }
 
-func newHead(status int, fields []wire.Field) wire.Response {
-	return wire.Response{
-		Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: contentLength(fields),
-	}
+func newHead(status int, fields []wire.Field, length int64) wire.Response {
+	return wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: length}
 }
 
 // fail notes that the response will not come to its end. c.mu is held.

@@ -62,9 +62,9 @@ const (
 	// settleTimeout is how long a new connection is not used because its SETTINGS, which say
 	// how many streams it takes, have not come.
 	settleTimeout = time.Second
-	// fullPause is how long a request waits before it looks again for a connection that
-	// takes it, where there are as many as there may be.
-	fullPause = 5 * time.Millisecond
+	// silenceChecks is the number of times in Settings.Silence that the first request of the
+	// queue checks whether a connection is silent.
+	silenceChecks = 10
 	// readPause is how long the reader of an idle connection on which something has come is
 	// given to handle it, and maxReadPauses how often, before another connection is used.
 	readPause     = time.Millisecond
@@ -80,22 +80,19 @@ const (
 type Client struct {
 	settings Settings
 	buffers  *socket.Buffers
+	room     chan struct{}   // holds a value if the first request of the queue can be sent now
 	bodies   sync.Pool       // of *[window]byte, for responses that wait to be read
 	running  context.Context // until Close
 	stop     context.CancelFunc
 
 	since time.Time // when it was made
 
-	mu    sync.Mutex
-	conns []*conn // that take streams, the oldest first
-	made  int     // how many there have been
-	dial  *dial   // that is going on; nil: none
-}
-
-// A dial is shared by all who need a connection.
-type dial struct {
-	done chan struct{} // closed when err is set
-	err  error
+	mu      sync.Mutex
+	conns   []*conn // that take streams, the oldest first
+	made    int     // how many there have been
+	dials   int     // number of dials that were started
+	dialing bool    // the last of them is in progress
+	queue   queue
 }
 
 // New returns a client. Nothing is dialled before the first request.
@@ -103,7 +100,7 @@ func New(s Settings) *Client {
 	s.Silence = cmp.Or(s.Silence, silence)
 	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, maxHead)
 	s.MaxConns = cmp.Or(s.MaxConns, maxConns)
-	c := &Client{settings: s, since: time.Now(), buffers: h2.NewBuffers()}
+	c := &Client{settings: s, since: time.Now(), buffers: h2.NewBuffers(), room: make(chan struct{}, 1)}
 	c.running, c.stop = context.WithCancel(context.Background())
 	c.bodies.New = func() any { return new([window]byte) }
 	return c
@@ -116,6 +113,7 @@ func (c *Client) Close() {
 	conns := c.conns
 	c.conns = nil
 	c.stop()
+	c.queue.fail(errClosed, func(*waiter) bool { return true })
 	c.mu.Unlock()
 	for _, n := range conns {
 		n.End()
@@ -181,6 +179,14 @@ func (c *Client) remove(n *conn) {
 	}
 }
 
+// signalRoom wakes the first request of the queue.
+func (c *Client) signalRoom() {
+	select {
+	case c.room <- struct{}{}:
+	default: // it has not received the last value yet
+	}
+}
+
 // Since returns what Open needs to send a request again that has failed with err: on a
 // connection that is made from now on, because the others may be as dead as the one that
 // it was sent on, but for one that was refused by a user container that lives.
@@ -193,54 +199,110 @@ func (c *Client) Since(err error) int {
 	return c.made
 }
 
-// Open opens a stream of owner by sending the head of a request; end: it has nothing else.
-// since is 0, or what Since has returned. reused says that the connection has been used
-// before. Where a connection has to be made, the context may end the waiting for it; the
-// error is then its cause, or that of Dial, or a *[forward.Error].
+// Open opens a stream of owner by sending the head of a request. end reports whether the
+// request has no content. If since is not 0, it is a value returned by Since. reused reports
+// whether the connection has been used before. If no connection accepts a stream, Open waits in a FIFO
+// queue, and the context of waiting can end the wait. The error is the cause of the context, an
+// error of Dial, or a *[forward.Error].
 func (c *Client) Open(waiting func() (context.Context, context.CancelFunc), owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
-	s, reused, why := c.tryOpen(owner, head, end, since)
-	if s != nil {
-		return s, reused, nil
+	c.mu.Lock()
+	if c.queue.empty() {
+		if s, reused, _ = c.tryOpen(owner, head, end, since); s != nil {
+			c.mu.Unlock()
+			return s, reused, nil
+		}
 	}
+	w := c.queue.push(c.dialInProgress())
+	c.mu.Unlock()
+	defer c.leave(w)
 	ctx, cancel := waiting()
 	defer cancel()
-	for s == nil {
-		if why.busy != nil {
-			err = awaitRoom(ctx, why.busy)
-		} else {
-			err = c.connect(ctx, why.shut)
+	select {
+	case <-w.first:
+	case <-w.failed:
+		return nil, false, w.err
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+	check := time.NewTicker(max(c.settings.Silence/silenceChecks, 1))
+	defer check.Stop()
+	for {
+		s, reused, err = c.openOrDial(owner, head, end, since)
+		if s != nil || err != nil {
+			return s, reused, err
 		}
-		if err != nil {
-			return nil, false, err
+		select {
+		case <-c.room:
+		case <-check.C:
+			c.removeSilent()
+		case <-w.failed:
+			return nil, false, w.err
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
 		}
-		s, reused, why = c.tryOpen(owner, head, end, since)
+	}
+}
+
+// leave removes a waiter from the queue. A request that has failed may have received a value
+// from c.room that was for the next one.
+func (c *Client) leave(w *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.err != nil {
+		c.signalRoom()
+	}
+	c.queue.remove(w)
+}
+
+// openOrDial opens a stream for the first request of the queue. If a new connection is useful
+// and none is being opened, it starts to open one. s is nil if the request has to wait.
+func (c *Client) openOrDial(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, reused, why := c.tryOpen(owner, head, end, since)
+	switch {
+	case s != nil:
+	case c.running.Err() != nil:
+		return nil, false, errClosed
+	case why == refusal{} && !c.dialing && len(c.conns) < c.settings.MaxConns:
+		c.dialing = true
+		c.dials++
+		go c.add()
 	}
 	return s, reused, nil
 }
 
-// awaitRoom waits until busy is closed.
-func awaitRoom(ctx context.Context, busy <-chan struct{}) error {
-	select {
-	case <-busy:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// dialInProgress returns the number of the dial that is in progress, or 0. c.mu is held.
+func (c *Client) dialInProgress() int {
+	if c.dialing {
+		return c.dials
+	}
+	return 0
+}
+
+// removeSilent removes the connections that the user container no longer reads.
+func (c *Client) removeSilent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range slices.Clone(c.conns) {
+		if n.silent() {
+			c.remove(n)
+		}
 	}
 }
 
-// refusal says why another connection is of no use where none takes a stream. The zero
-// value: it is.
+// refusal is the reason why another connection is not useful if no connection accepts a
+// stream. The zero value means that it is useful.
 type refusal struct {
-	busy <-chan struct{} // closed when what was sent has been taken
-	shut bool            // the user container takes no streams at all at the moment
+	busy bool // a connection can be used after its output was written
+	shut bool // the user container accepts no streams at the moment
 }
 
-// tryOpen opens a stream on one of the connections; nil: none takes it.
+// tryOpen opens a stream on one of the connections. s is nil if none accepts it. c.mu is held,
+// but not during settle.
 func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s *h2.Stream, reused bool, why refusal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	s, reused, why = c.tryEach(owner, head, end, since, true)
-	if s == nil && why.busy == nil && len(c.conns) >= carefulConns {
+	if s == nil && !why.busy && len(c.conns) >= min(carefulConns, c.settings.MaxConns) {
 		return c.tryEach(owner, head, end, since, false)
 	}
 	return s, reused, why
@@ -251,7 +313,7 @@ func (c *Client) tryOpen(owner h2.Owner, head *h2.Block, end bool, since int) (s
 func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, careful bool) (s *h2.Stream, reused bool, why refusal) {
 	for i := 0; i < len(c.conns); {
 		n := c.conns[i]
-		if n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
+		if n.Crowded() || n.number <= since && len(c.conns) < c.settings.MaxConns || !c.settle(n) {
 			i++
 			continue
 		}
@@ -266,7 +328,7 @@ func (c *Client) tryEach(owner h2.Owner, head *h2.Block, end bool, since int, ca
 			n.idle.Reset(idleTimeout)
 			return s, reused, refusal{}
 		case errors.Is(err, h2.ErrBusy):
-			return nil, false, refusal{busy: n.Writable()}
+			return nil, false, refusal{busy: true}
 		case errors.Is(err, h2.ErrFull):
 			i++
 		case errors.Is(err, h2.ErrShut):
@@ -294,53 +356,10 @@ func (c *Client) settle(n *conn) bool {
 	return false
 }
 
-// connect returns when there is a new connection, or when it is worth while to look
-// again.
-func (c *Client) connect(ctx context.Context, shut bool) error {
-	whole, err := c.awaitDial(ctx, shut)
-	if err != nil && !whole && ctx.Err() == nil { // a dial may take long, and is owed to everybody
-		_, err = c.awaitDial(ctx, shut)
-	}
-	return err
-}
-
 var errClosed = &forward.Error{Fault: forward.Unreachable, Err: errors.New("the client is closed")}
 
-// awaitDial waits for a dial, or for a moment where none is of use. whole says that it was
-// there from its beginning.
-func (c *Client) awaitDial(ctx context.Context, shut bool) (whole bool, err error) {
-	c.mu.Lock()
-	if c.running.Err() != nil {
-		c.mu.Unlock()
-		return true, errClosed
-	}
-	wait := shut || len(c.conns) >= c.settings.MaxConns
-	d := c.dial
-	if d == nil && !wait {
-		whole = true
-		d = &dial{done: make(chan struct{})}
-		c.dial = d
-		go c.add(d)
-	}
-	c.mu.Unlock()
-	if wait {
-		select {
-		case <-time.After(fullPause):
-			return true, nil
-		case <-ctx.Done():
-			return true, context.Cause(ctx)
-		}
-	}
-	select {
-	case <-d.done:
-		return whole, d.err
-	case <-ctx.Done():
-		return true, context.Cause(ctx)
-	}
-}
-
-// add makes a connection, for all who wait for d.
-func (c *Client) add(d *dial) {
+// add opens a connection.
+func (c *Client) add() {
 	n, err := c.newConn(c.running)
 	if err == nil {
 		go n.run()
@@ -356,22 +375,21 @@ func (c *Client) add(d *dial) {
 		}
 	}
 	c.mu.Lock()
-	c.dial = nil
+	defer c.mu.Unlock()
+	c.dialing = false
 	switch {
-	case c.running.Err() != nil:
-		d.err = errClosed
+	case c.running.Err() != nil: // Close has ended the wait of all requests
 		if n != nil {
-			defer n.End()
+			go n.End()
 		}
-	case err != nil:
-		d.err = err
+	case err != nil: // a dial can take long, so requests that came during this one wait for the next one
+		c.queue.fail(err, func(w *waiter) bool { return w.dial != c.dials })
 	default:
 		c.made++
 		n.number = c.made
 		c.conns = append(c.conns, n)
 	}
-	c.mu.Unlock()
-	close(d.done)
+	c.signalRoom()
 }
 
 func (c *Client) newConn(ctx context.Context) (*conn, error) {
@@ -387,7 +405,7 @@ func (c *Client) newConn(ctx context.Context) (*conn, error) {
 	n := &conn{client: c}
 	n.Conn = h2.New(l, h2.Config{
 		Client: true, Window: window, ConnWindow: connWindow, MaxHeadBytes: c.settings.MaxHeaderBytes, Buffers: c.buffers,
-		Bounds: c.settings.Bounds,
+		Bounds: c.settings.Bounds, Room: c.room,
 	}, n)
 	n.idle = time.AfterFunc(idleTimeout, n.endIfIdle)
 	return n, nil

@@ -4,6 +4,13 @@ import "slices"
 
 const LastIdleTimeouts = lastIdleTimeouts
 
+// Queued returns the number of requests that wait for a stream.
+func (c *Client) Queued() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queue.waiters.Len()
+}
+
 // ExpireIdle does what happens after idleTimeout, and returns how many connections are left.
 func (c *Client) ExpireIdle() int {
 	c.mu.Lock()

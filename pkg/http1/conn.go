@@ -191,10 +191,7 @@ func (c *conn) next() what {
 				return end
 			}
 		}
-		switch err := c.wait(); {
-		case errors.Is(err, errStalled):
-			c.owe()
-		case err != nil:
+		if err := c.wait(); err != nil {
 			c.recordLateHead(err)
 			return end
 		}
@@ -484,10 +481,6 @@ func (c *conn) read() error {
 	return c.err
 }
 
-// errStalled says that nothing can be read until the client sends the rest of what it
-// has begun.
-var errStalled = errors.New("a part of a TLS record has come")
-
 // tryRead reads what is there. It gives the buffer back before it has to wait
 // without a byte in it.
 func (c *conn) tryRead(fd uintptr) (done bool) {
@@ -500,8 +493,7 @@ func (c *conn) tryRead(fd uintptr) (done bool) {
 		if c.w == 0 {
 			c.release()
 		}
-		c.err = errStalled
-		return !c.owing && c.nc.Stalled()
+		return false
 	case err != nil:
 		c.err = err
 		return true

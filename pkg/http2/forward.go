@@ -166,10 +166,8 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 	if length >= 0 && status != http.StatusNoContent {
 		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
 	}
-	// GOAWAY is what Connection: close is in HTTP/1.1, which HTTP/2 forbids (RFC 9113 section
-	// 8.2.2).
 	if x.server.closing() {
-		x.conn.GoAway()
+		x.conn.goAway()
 	}
 }
 

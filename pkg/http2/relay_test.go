@@ -293,3 +293,35 @@ func echo(c *client, all int) {
 		}
 	}
 }
+
+// CVE-2026-33814. A frame size of 0 is a connection error (RFC 9113 section 6.5.2), and the header of a
+// request is not divided into frames of this size.
+func TestAppWithFrameSizeZeroReturns502(t *testing.T) {
+	for _, netHTTP := range []bool{false, true} {
+		app := harness.NewApp(t, func(conn *harness.AppConn) {
+			frames := conn.Frames()
+			if frames.Greet(xhttp2.Setting{ID: xhttp2.SettingMaxFrameSize, Val: 0}) == nil {
+				frames.Follow(func(xhttp2.Frame) {})
+			}
+		})
+		p := start(t, app.Listener, func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
+		c := connect(t, p)
+		c.wantStatus(request("POST", "/", [2]string{"content-type", "application/grpc+x"}), "200")
+		c.wantStatus(request("GET", "/"), "502")
+	}
+}
+
+// CVE-2026-78660. A Content-Length that is not a number, or is ambiguous, is a protocol error.
+func TestInvalidLengthOfAppReturns502(t *testing.T) {
+	for _, lengths := range [][]string{{"abc"}, {"-1"}, {"+3"}, {""}, {"3", "4"}, {"3, 3"}, {"18446744073709551619"}} {
+		a := newFrameApp(t, func(s *appStream) {
+			fields := []string{":status", "200"}
+			for _, n := range lengths {
+				fields = append(fields, "content-length", n)
+			}
+			s.respond(false, fields...)
+			_ = s.WriteData(s.id, true, []byte("abc"))
+		})
+		connect(t, a.proxy).wantStatus(request("GET", "/"), "502")
+	}
+}

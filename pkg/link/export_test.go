@@ -20,3 +20,10 @@ func (s *Server) ExtraBytes() int {
 
 // SetTimeout sets the timeout of a handshake, before the first one.
 func (s *Server) SetTimeout(d time.Duration) { s.timeout = d }
+
+// SetRecordTime sets the time to receive the rest of a record. It is called before the first
+// handshake.
+func (s *Server) SetRecordTime(d time.Duration) { s.recordTime = d }
+
+// HasTimer reports whether the connection has a timer for the rest of a record.
+func (c *Conn) HasTimer() bool { return c.late.Load() != nil }

@@ -33,41 +33,15 @@ type handshake struct {
 	allowed int         // remaining number of bytes that the handshake can receive
 	heard   atomic.Bool // the first byte was received
 
-	extendable int          // remaining number of bytes that the handshake can take from handshakes.extra
-	extended   int          // number of bytes taken from handshakes.extra
-	since      atomic.Int64 // start of the wait for the client, in nanoseconds since 1970; 0 if the handshake is not waiting
-	waited     atomic.Int64 // earlier wait for the same flight, in nanoseconds
+	extendable int  // remaining number of bytes that the handshake can take from handshakes.extra
+	extended   int  // number of bytes taken from handshakes.extra
+	wait       wait // for the next flight of the client
 
 	// The following fields belong to the queue and are guarded by handshakes.mu.
 	stalled bool          // the connection was closed by endStalled
 	turn    chan struct{} // closed when the handshake can start
 	client  *client
 	element *list.Element // element of client.waiting; nil if the handshake is not queued
-}
-
-// await notes that the client is waited for; flight: for its next flight, because it
-// has got something.
-func (h *handshake) await(flight bool) {
-	if flight {
-		h.waited.Store(0)
-	}
-	h.since.Store(time.Now().UnixNano())
-}
-
-// got undoes await.
-func (h *handshake) got() {
-	since := h.since.Swap(0)
-	h.waited.Add(time.Now().UnixNano() - since)
-}
-
-// idle returns how long the client's flight has been waited for; 0: it is not waited
-// for now. A client that sends a byte now and then gains nothing.
-func (h *handshake) idle(now time.Time) time.Duration {
-	since := h.since.Load()
-	if since == 0 {
-		return 0
-	}
-	return time.Duration(h.waited.Load() + now.UnixNano() - since)
 }
 
 // handshakes bound how many go on at once. Those that wait for their turn get it client
@@ -195,7 +169,7 @@ func (s *handshakes) endStalled() {
 	}
 	now := time.Now()
 	for h := range s.going {
-		if !h.stalled && h.idle(now) >= s.stall {
+		if !h.stalled && h.wait.time(now) >= s.stall {
 			h.stalled = true
 			s.bounds.Hit(bound.TLSHandshakeStall, h.conn.RemoteAddr().String())
 			_ = h.conn.Cut()

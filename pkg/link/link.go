@@ -16,6 +16,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,8 @@ type Conn struct {
 	raw syscall.RawConn
 	tls *encryption // nil: bare
 
+	late atomic.Pointer[time.Timer] // runs encryption.closeLate; nil if there is no timer
+
 	reading, writing *blocking // nil: there was none yet
 }
 
@@ -60,9 +63,15 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 }
 
 // WaitRead calls try, and calls it again each time when bytes may have come, until it
-// returns true. The error is that of the waiting: a read deadline, or that the
-// connection was closed.
-func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error { return c.raw.Read(try) }
+// returns true. It returns an error if the read deadline expires or the connection is closed.
+// The connection is also closed if the rest of a TLS record does not arrive in time.
+func (c *Conn) WaitRead(try func(fd uintptr) (done bool)) error {
+	err := c.raw.Read(try)
+	if c.tls != nil {
+		c.tls.rest.end()
+	}
+	return err
+}
 
 // TryRead reads what has come: n > 0, or an error: ErrAgain where nothing has, io.EOF
 // after the client's last byte. It is to be called inside WaitRead, with its fd.
@@ -111,8 +120,8 @@ func (c *Conn) TryWrite(fd uintptr, p, q []byte) (n int, err error) {
 	return n, asAgain(err)
 }
 
-// Stalled reports whether the client has sent a part of something that cannot be read
-// yet: of a TLS record, or of a message of TLS itself. It owes the rest.
+// Stalled reports whether a TLS record or a message of TLS is incomplete. It is called by the
+// reader.
 func (c *Conn) Stalled() bool { return c.tls != nil && c.tls.stalled() }
 
 // Silent reports whether nothing has come that has not been read, not even the end. Any
@@ -211,17 +220,22 @@ func (c *Conn) Discard(limit int64) int64 {
 // once.
 func (c *Conn) Close() error {
 	c.sayGoodbye()
-	return c.tcp.Close()
+	return c.Cut()
 }
 
 // Cut closes the connection without a word: over TLS the client can tell that
 // something is missing.
-func (c *Conn) Cut() error { return c.tcp.Close() }
+func (c *Conn) Cut() error {
+	if late := c.late.Swap(nil); late != nil {
+		late.Stop()
+	}
+	return c.tcp.Close()
+}
 
 // Reset is Cut that drops what has not been sent, and tells the client by a reset.
 func (c *Conn) Reset() error {
 	_ = c.tcp.SetLinger(0)
-	return c.tcp.Close()
+	return c.Cut()
 }
 
 // LocalAddr implements net.Conn.

@@ -25,6 +25,12 @@ const (
 	// longer than helloBytes or chainBytes takes the rest from extraBytes.
 	maxHelloBytes = 64 << 10
 	maxChainBytes = 128 << 10
+	// recordTime is the maximum time to wait for the rest of a TLS record or of a message of TLS.
+	// A record has at most 16 KiB.
+	recordTime = time.Minute
+	// idleBytes is the maximum number of bytes without content that an idle connection can have
+	// received. A KeyUpdate has 27 bytes.
+	idleBytes = 512
 	// maxUnread is how many bytes a client may send without a byte of content among
 	// them. A record has 16 KiB and a little more (RFC 8446 section 5.2), a message such
 	// as KeyUpdate some bytes; crypto/tls would collect 64 KiB of one.
@@ -63,19 +69,21 @@ const (
 type Server struct {
 	config     *tls.Config
 	timeout    time.Duration // for a handshake
+	recordTime time.Duration // maximum time to wait for the rest of a record or message
 	buffers    *socket.Buffers
 	bounds     *bound.Recorder
 	handshakes handshakes
 }
 
-// NewServer returns a server that makes handshakes by config. The client gets as long
-// as limit for its part, and no longer than 10 s; 0 is no limit of its own. bounds records
-// the bounds that clients exceed; nil: they are not recorded.
+// NewServer returns a server that makes handshakes by config. limit is the maximum time to
+// receive a message of the client, or 0. A handshake takes at most 10 s, and the rest of a TLS
+// record at most a minute. bounds records the bounds that clients exceed; nil: they are not
+// recorded.
 func NewServer(config *tls.Config, limit time.Duration, bounds *bound.Recorder) *Server {
-	s := &Server{config: config, timeout: handshakeTime, bounds: bounds, buffers: socket.NewBuffers(smallOut, largeOut)}
+	s := &Server{config: config, timeout: handshakeTime, recordTime: recordTime, bounds: bounds, buffers: socket.NewBuffers(smallOut, largeOut)}
 	s.handshakes.init(bounds)
 	if limit > 0 {
-		s.timeout = min(limit, handshakeTime)
+		s.timeout, s.recordTime = min(limit, handshakeTime), min(limit, recordTime)
 	}
 	return s
 }
@@ -93,6 +101,8 @@ type encryption struct {
 	header     [5]byte    // of a record, as much of it as has come
 	headerLen  int
 	recordLeft int // bytes of the record behind its header
+
+	rest wait // for the rest of a record or message
 
 	// What crypto/tls has written, by the reader and by the writer.
 	mu     sync.Mutex
@@ -193,8 +203,8 @@ func (e *encryption) readHandshake(p []byte) (n int, err error) {
 		e.hit(bound.TLSHandshakeSize)
 		return 0, errLongHandshake
 	}
-	h.await(len(e.out) > 0) // nobody else writes in a handshake
-	defer h.got()
+	h.wait.begin(len(e.out) > 0) // nobody else writes in a handshake
+	defer h.wait.end()
 	if err := e.sendAll(); err != nil {
 		return 0, err
 	}
@@ -225,9 +235,42 @@ func (e *encryption) follow(p []byte) {
 	}
 }
 
-// stalled reports whether a part of a record, or of a message, has come.
+// stalled reports whether a record is incomplete, or a message of TLS can be.
 func (e *encryption) stalled() bool {
-	return e.received > 0 || e.recordLeft > 0 || e.headerLen > 0
+	return e.received > idleBytes || e.recordLeft > 0 || e.headerLen > 0
+}
+
+// awaitRest starts the timeout if a record or message is incomplete. The timer is not stopped
+// when the rest arrives, because the input of a busy connection often ends within a record. It
+// expires once and is not started again while the connection is idle.
+func (e *encryption) awaitRest() {
+	if !e.stalled() {
+		e.rest.earlier.Store(0)
+		return
+	}
+	e.rest.begin(false)
+	if e.link.late.Load() == nil {
+		e.checkLate(e.server.recordTime)
+	}
+}
+
+// checkLate calls closeLate after d.
+func (e *encryption) checkLate(d time.Duration) {
+	e.link.late.Store(time.AfterFunc(d, e.closeLate))
+}
+
+// closeLate closes the connection if the rest of a record or message is late.
+func (e *encryption) closeLate() {
+	e.link.late.Store(nil)
+	waited := e.rest.time(time.Now())
+	switch {
+	case waited == 0:
+	case waited < e.server.recordTime:
+		e.checkLate(e.server.recordTime - waited)
+	default:
+		e.hit(bound.TLSRecordTimeout)
+		_ = e.link.Cut()
+	}
 }
 
 // Write is what crypto/tls writes encrypted bytes by. They wait until they are sent.
@@ -278,9 +321,11 @@ func (e *encryption) send(fd uintptr) error {
 // read is Conn.TryRead.
 func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	e.fd = fd
+	e.rest.end()
 	n, err := e.conn.Read(p)
 	if n > 0 {
 		e.received = 0
+		e.rest.earlier.Store(0)
 		// The client may read the replies while it sends content without a pause. The next write
 		// returns the error.
 		if e.replied.Load() >= replyBatch {
@@ -294,6 +339,9 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	}
 	if err == nil { // a record without content
 		err = ErrAgain
+	}
+	if errors.Is(err, ErrAgain) {
+		e.awaitRest()
 	}
 	return 0, err
 }

@@ -91,6 +91,19 @@ func sends(text string) func(net.Conn) error {
 	}
 }
 
+// sendsRecord completes a TLS handshake with the protocol of ALPN, sends a first request or the
+// preface, and then the beginning of a record.
+func sendsRecord(protocol, first string) func(net.Conn) error {
+	return func(c net.Conn) error {
+		c.SetDeadline(time.Now().Add(patience))
+		encrypted := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
+		if err := awaitAnswer(first)(encrypted); err != nil {
+			return err
+		}
+		return sends("\x17\x03\x03\x40\x00" + strings.Repeat("x", 100))(c)
+	}
+}
+
 // awaitAnswer sends and waits for the beginning of an answer.
 func awaitAnswer(text string) func(net.Conn) error {
 	return func(c net.Conn) error {
@@ -120,6 +133,8 @@ var hordes = []struct {
 	{"of HTTP/2 in the midst of a head", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
 	{"to TLS that say nothing", true, 8000, 24 << 10, sends(""), false, 2},
 	{"in the midst of a TLS handshake", true, 2000, 32 << 10, sends("\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), false, 2},
+	{"in the midst of a TLS record", true, 2000, 48 << 10, sendsRecord("http/1.1", request("GET", "/now")), false, 2},
+	{"of HTTP/2 in the midst of a TLS record", true, 2000, 64 << 10, sendsRecord("h2", http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), false, 2},
 	{"that send TLS garbage", true, 2000, 24 << 10, sends("GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"), false, 1},
 }
 
