@@ -336,7 +336,22 @@ func TestRealWorkloadsMatchLabels(t *testing.T) {
 func TestInjectionOfRealWorkloadsIsStable(t *testing.T) {
 	changed, all := 0, readWorkloads(t, "development")
 	for _, w := range all {
-		if wantStable(t, w.Repository+" "+w.id(), w.file(t)) {
+		text := w.file(t)
+		injected := func(from string) *manifest.File {
+			file := manifest.Parse(w.id(), []byte(from))
+			manifest.Inject([]*manifest.File{file}, nil, inject.Services)
+			return file
+		}
+		once := string(injected(text).Text())
+		twice := injected(once)
+		if got := string(twice.Text()); got != once {
+			t.Errorf("%s %s: a second injection changes the file:\n%s", w.Repository, w.id(), unified(w.id(), []byte(once), []byte(got)))
+		}
+		manifest.Uninject([]*manifest.File{twice})
+		if got := string(twice.Text()); got != text {
+			t.Errorf("%s %s: uninject does not restore the file:\n%s", w.Repository, w.id(), unified(w.id(), []byte(text), []byte(got)))
+		}
+		if once != text {
 			changed++
 		}
 	}

@@ -147,8 +147,8 @@ type Conn struct {
 	budget     budget
 	inputBytes int // bytes of incomplete input in config.Memory
 
-	begin    time.Time     // time of New
 	crowded  atomic.Bool   // Open returns ErrFull until a value is sent to Config.Room
+	begin    time.Time     // time of New
 	received atomic.Uint64 // number of useful frames received; see control
 	resume   chan struct{} // holds a signal from Resume or Close
 
