@@ -3,6 +3,7 @@ package simulation
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,10 +83,11 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 // Rows returns the rows of the problems in which the adaptive limit was worse than a fixed
 // limit, and of applications without problems.
 func Rows() []Row {
-	return append(problemRows(), usualRows()...)
+	return slices.Concat(openRequestRows(), errorRows(), usualRows())
 }
 
-func problemRows() []Row {
+// openRequestRows contains the rows in which requests stay open or clients disconnect.
+func openRequestRows() []Row {
 	twenty := poolOf(8, 20*ms)
 	return []Row{
 		{Name: "F1a gRPC streams", What: "6 streams and 20 clients with short calls", App: twenty, Sweep: []int{14, 20},
@@ -118,6 +120,13 @@ func problemRows() []Row {
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
 			Avoid: "goodput down to 0.75 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
+	}
+}
+
+// errorRows contains the rows in which requests fail, or the application changes or is slow.
+func errorRows() []Row {
+	twenty := poolOf(8, 20*ms)
+	return []Row{
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
 		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: twenty, Sweep: []int{8, 12, 16},
