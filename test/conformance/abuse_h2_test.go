@@ -143,6 +143,7 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for range 99 {
 			w.WriteHeader(http.StatusEarlyHints)
 		}
+		panic(http.ErrAbortHandler) // the connection is not reused
 	case strings.HasPrefix(r.URL.Path, "/stream/"):
 		n, _ := strconv.Atoi(r.URL.Path[len("/stream/"):])
 		io.CopyN(w, zero{}, int64(n))
