@@ -201,16 +201,16 @@ func (l *Limiter) Stream(now time.Time, s *Slot) { l.exempt(now, s, Stream) }
 // Tick updates the limiter at regular intervals while requests are queued. waited is the
 // time that the first queued request has waited.
 func (l *Limiter) Tick(now time.Time, waited time.Duration) {
-	any := false
+	exempted := false
 	for s := l.oldest; s != nil && now.Sub(s.since) >= l.longAfter; {
 		next := s.next
 		if now.Sub(s.since)-s.client >= l.longAfter && s.waiting.IsZero() {
 			l.exempt(now, s, Long)
-			any = true
+			exempted = true
 		}
 		s = next
 	}
-	if any {
+	if exempted {
 		// The number of requests in an application that does not respond at all grows more
 		// slowly each time.
 		if !l.responded {

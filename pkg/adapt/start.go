@@ -9,7 +9,6 @@ import (
 // of the limit, in logarithms.
 const (
 	startGrows   = 0.5 // the limit is doubled again
-	startErrors  = 0.7 // ratio of the shares of successful responses that ends the start
 	startCertain = 2   // standard errors of the elasticity below 1 that end the start
 	startTurns   = 4   // maximum number of windows of a limit
 )
@@ -98,8 +97,9 @@ func (s *start) elasticity() (o startOutcome) {
 	o.sigma = math.Sqrt(goodputVariance * timeVariance / (goodputVariance + timeVariance))
 	before, _ := b.success()
 	after, _ := a.success()
-	// If the goodput grows with the limit, the errors are those of other requests, whose
-	// clients send more of them when the queue is shorter.
-	o.errors = after < startErrors*before && byGoodput < startGrows
+	// See outcome: errors do not matter if the goodput grows with the limit.
+	flatness := 1 - min(max(byGoodput+math.Sqrt(goodputVariance), 0), 1)
+	errors := flatness * math.Log(after/before)
+	o.errors = errors < -errorDrop && byGoodput*growth+errorWeight*errors < 0
 	return o
 }

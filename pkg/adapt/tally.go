@@ -88,6 +88,9 @@ func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 // samples returns the number of responses that the mean is computed of.
 func (t *tally) samples() float64 { return t.good + t.late }
 
+// mostFailed reports whether more than half of the responses are errors.
+func (t *tally) mostFailed() bool { return t.failed > t.samples() }
+
 // mean returns the seconds of a slot for each successful response. The goodput of a limit
 // is the limit divided by this time (Little's law).
 func (t *tally) mean() float64 {

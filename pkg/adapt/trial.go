@@ -7,8 +7,9 @@ import (
 
 // The steps from a base to a candidate, as the logarithm of their ratio.
 const (
-	changeStep = 0.4 // after a change
-	finestStep = 0.2 // at the end of the search
+	changeStep = 0.4      // after a change
+	finestStep = 0.2      // at the end of the search
+	failedStep = math.Ln2 // down, if most responses are errors
 
 	// stepOfSpread makes the last step larger if the application times differ much: a small
 	// gain would need too many requests.
@@ -162,7 +163,7 @@ func (s *search) moved() {
 // pauses reports whether no candidate is tried in the current direction.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
-	if s.direction == up && now.Before(s.failingUntil) && c.candidate() >= s.failing {
+	if s.direction == up && now.Before(s.failingUntil) && c.base+1 >= s.failing {
 		return true
 	}
 	if !s.found || !now.Before(s.until[s.direction]) {
@@ -177,6 +178,9 @@ func (c *controller) next(now time.Time) {
 	s, t := &c.search, &c.trial
 	if t.limit == 0 && t.base.samples() == 0 {
 		t.limit = c.further(c.base)
+	}
+	if t.limit == 0 && t.base.mostFailed() && !s.compared[down] {
+		s.direction = down
 	}
 	for tries := 0; t.limit == 0 && tries < 2; tries++ {
 		if c.pauses(now) {
@@ -221,10 +225,17 @@ func (c *controller) further(limit int) int {
 func (c *controller) candidate() int {
 	base, s := float64(c.base), &c.search
 	if s.direction == up {
-		return bounded(base*math.Exp(s.step), c.base+1, c.max)
+		limit := bounded(base*math.Exp(s.step), c.base+1, c.max)
+		if c.at.Before(s.failingUntil) && limit >= s.failing {
+			limit = max((c.base+s.failing)/2, c.base)
+		}
+		return limit
 	}
 	step := s.finest
-	if s.far && !s.found && s.lowest.mean > 0 {
+	if c.trial.base.mostFailed() {
+		// The share of errors may be the same at limits that are near one another.
+		step = failedStep
+	} else if s.far && !s.found && s.lowest.mean > 0 {
 		// The goodput of now with the mean of then needs this number of requests. It is
 		// approached in steps: if the application becomes faster again, a limit that is too
 		// low notices it late.

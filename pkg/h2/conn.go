@@ -715,7 +715,7 @@ func (c *Conn) end(err error) {
 	streams := c.streams
 	c.streams, c.ring = nil, ring{}
 	for _, s := range streams {
-		s.gone, s.dropped = true, s.pending.any
+		s.end()
 		s.pending = pending{}
 	}
 	c.hold(-c.pendingBytes)

@@ -126,7 +126,7 @@ func (x *exchange) conclude(result *queue.Result) {
 
 // delivered reports whether the client received the announced content before it reset the
 // stream. The HTTP/2 client of Go does not wait for END_STREAM after the last byte.
-func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Dropped() }
+func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
 // forwardReset resets the client's stream if the user container has reset its stream before
 // the response began (docs/promises.md 3.12).

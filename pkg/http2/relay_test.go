@@ -69,6 +69,22 @@ func request(method, path string, more ...[2]string) *script {
 	return &script{fields: append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", path}}, more...)}
 }
 
+// manyInfos sends 200 informational responses, a response and its content in one write, so that the content arrives
+// before the response is rejected.
+func manyInfos(s *appStream) {
+	var out bytes.Buffer
+	f := xhttp2.NewFramer(&out, nil)
+	respond := func(status string) {
+		_ = f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: s.id, BlockFragment: s.Block(":status", status), EndHeaders: true})
+	}
+	for range 200 {
+		respond("103")
+	}
+	respond("200")
+	_ = f.WriteData(s.id, true, []byte("abc"))
+	_, _ = s.Write(out.Bytes())
+}
+
 // What a user container may not send does not reach the client.
 func TestWhatAnAppSendsWrongly(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -106,20 +122,7 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 			s.respond(false, ":status", "200")
 			_ = s.WriteRSTStream(s.id, xhttp2.ErrCodeEnhanceYourCalm)
 		}, "200 []\nbody \"\" reset ENHANCE_YOUR_CALM"},
-		"content after many informational responses": {"GET", func(s *appStream) {
-			// One write, so that the content arrives before the response is rejected.
-			var out bytes.Buffer
-			f := xhttp2.NewFramer(&out, nil)
-			respond := func(status string) {
-				_ = f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: s.id, BlockFragment: s.Block(":status", status), EndHeaders: true})
-			}
-			for range 200 {
-				respond("103")
-			}
-			respond("200")
-			_ = f.WriteData(s.id, true, []byte("abc"))
-			_, _ = s.Write(out.Bytes())
-		}, strings.Repeat("103 []\n", 100) + "502 "},
+		"content after many informational responses": {"GET", manyInfos, strings.Repeat("103 []\n", 100) + "502 "},
 		"many informational responses": {"GET", func(s *appStream) {
 			for range 200 {
 				s.respond(false, ":status", "103")

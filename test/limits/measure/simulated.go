@@ -67,6 +67,9 @@ func simulatedLine(r *simulation.Row, criteria bool) string {
 		missed = "pass"
 	} else {
 		missed = "**do not use it there**: " + missed
+		if r.Avoid != "" {
+			missed += " (" + r.Avoid + ")"
+		}
 	}
 	gradient, vegas := r.Compare(simulation.Gradient2(simulation.Ceiling)), r.Compare(simulation.Vegas(simulation.Ceiling))
 	return fmt.Sprintf("| %s: %s | %d | %.1f/s | %s | %s | %.0f ms | %.0f ms | %s | %s | %s |\n", r.Name, r.What, limit, best.Throughput,
