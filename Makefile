@@ -217,9 +217,9 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 	$(GO) test -count=1 ./test/rules/...
 	@$(MAKE) --no-print-directory lint
 
-limits: ## Compare limits in front of two real apps; a quarter of an hour on a quiet machine.
+limits: ## Compare the adaptive limit with fixed limits, simulated and real, and write docs/limits.md; an hour. ARGS='-run F1'.
 	$(GO_BUILD) -o bin/ ./cmd/queue-proxy
-	$(GO) run ./test/limits/measure
+	$(GO) run ./test/limits/measure $(or $(ARGS),-write docs/limits.md)
 
 plots: ## Draw the plots of docs/limits.md: the adaptive limit against simulated apps.
 	$(GO) run ./test/limits/plot docs/limits

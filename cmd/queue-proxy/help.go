@@ -86,8 +86,8 @@ Usage:
 
   queue-proxy why [--limit] [-o text|json]
 
-  --limit       ask instead which limit on concurrency is in force, and which
-                would have been right for the requests of the last minutes
+  --limit       print the concurrency limit in force, and the limit on which an
+                adaptive limit has settled
   -o text|json  what to print; text is the default
 
 It asks on the STATUS_PORT (8008) of its environment, which is the sidecar's.
@@ -101,7 +101,7 @@ Examples:
   kubectl exec POD -c queue-proxy -- /ko-app/queue why
   kubectl exec POD -c queue-proxy -- /ko-app/queue why -o json | jq .reason
 
-  A number for CONTAINER_CONCURRENCY:
+  The limit on which CONCURRENCY_MODE=adaptive has settled:
     kubectl exec POD -c queue-proxy -- /ko-app/queue why --limit
 `
 

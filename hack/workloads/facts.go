@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// The types below have the field names of the Kubernetes API, because the test builds a manifest from them. They
-// contain only the fields from which a reader can decide on the port that serves requests.
+// The types below have the field names of the Kubernetes API, because the test builds a manifest from them. Other
+// fields do not help to select a port.
 
-// facts are one line of the output.
+// facts describes a workload. The output contains one JSON object per workload.
 type facts struct {
 	Repository string    `json:"repository"`
 	Commit     string    `json:"commit"`
@@ -42,9 +42,9 @@ type podSpec struct {
 	HostNetwork    bool           `json:"hostNetwork,omitempty"`
 	RestartPolicy  string         `json:"restartPolicy,omitempty"`
 	NodeSelector   map[string]any `json:"nodeSelector,omitempty"`
-	InitContainers []container    `json:"initContainers,omitempty"` // only those with restartPolicy Always
+	InitContainers []container    `json:"initContainers,omitempty"` // init containers with restartPolicy Always
 	Containers     []container    `json:"containers"`
-	Volumes        []volume       `json:"volumes,omitempty"` // only those that can contain a certificate
+	Volumes        []volume       `json:"volumes,omitempty"` // secrets and other volumes that can contain a certificate
 }
 
 type container struct {
@@ -192,8 +192,8 @@ func (w *workload) complete() bool {
 		!slices.ContainsFunc(pod.Containers, func(c container) bool { return c.Name == "" || c.Image == "" })
 }
 
-// servicesOf returns the Services that select the pods of a workload: those in the same file, or else in the same
-// directory, or else in the parent directory and its subdirectories.
+// servicesOf returns the Services that select the pods of a workload. It searches the same file, then the same directory,
+// and then the parent directory with its subdirectories. It returns the Services of the first place that contains any.
 func servicesOf(w *workload, all []service) []service {
 	dir := path.Dir(w.path)
 	parent := path.Dir(dir) + "/"

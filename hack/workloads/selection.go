@@ -26,7 +26,7 @@ func (s selection) half(name string) string {
 	return "held"
 }
 
-// choose draws at most max workloads of a repository. Of equal workloads it draws only one.
+// choose draws at most max workloads of a repository. If several workloads have the same shape, it draws only one of them.
 func (s selection) choose(r repository, all []*workload) []*workload {
 	hashes := map[*workload]string{}
 	for _, w := range all {

@@ -328,8 +328,8 @@ func (c *controller) put(now time.Time, limit int) {
 // end ends a window.
 func (c *controller) end(now time.Time) {
 	w := c.window
-	if w.responses > 0 {
-		c.took += (w.time/w.responses - c.took) / 2
+	if w.timed > 0 {
+		c.took += (w.time/w.timed - c.took) / 2
 	}
 	switch {
 	case !w.isValid():

@@ -75,6 +75,7 @@ type Limiter struct {
 	responded      bool      // since longAfter was last increased
 	typical        float64   // median of the application time of all requests but streams, in seconds
 	increased      time.Time // typical was increased
+	credit         float64   // by which typical may increase, in logarithms
 }
 
 // New returns a limiter.
@@ -85,8 +86,18 @@ func New(s Settings) *Limiter {
 // Limit returns the number of requests that may run in the application now.
 func (l *Limiter) Limit() int { return l.controller.limit }
 
+// mostExempt is the ratio of the requests that only count for the ceiling to the limit above
+// which the limit is not reported as settled. A fixed limit counts these requests.
+const mostExempt = 0.1
+
 // State returns the decisions so far.
-func (l *Limiter) State() State { return l.controller.state() }
+func (l *Limiter) State() State {
+	s := l.controller.state()
+	if float64(l.running-l.counted) > mostExempt*float64(s.Base) && s.Settled > 0 {
+		s.Settled, s.Missing = 0, "a fixed limit also counts streams, long requests and requests that wait for their client"
+	}
+	return s
+}
 
 // Load returns the number of requests that hold a slot, and the number of those that are
 // counted for the adaptive limit.
@@ -132,21 +143,28 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 }
 
 // note adjusts the typical application time. A step that does not depend on the size of the
-// difference follows the median, on which few long requests have no effect. Long requests
-// that end at the same moment, because they began at the same moment, are one step.
+// difference follows the median, on which few long requests have no effect. The increase is
+// bounded by the number of short requests and by the time: long requests that end at the
+// same moment, because they began at the same moment, have little effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
-		step = 0.05 // of the logarithm
-		rate = 0.5  // maximum increase per second
-		most = 0.2  // maximum increase
+		step   = 0.05 // of the logarithm
+		rate   = 0.5  // increase per second without short requests
+		single = 0.2  // maximum increase by one request
+		most   = 0.5  // maximum of credit
 	)
 	took = max(took, shortestTime)
 	switch {
 	case took <= l.typical && r == Unfinished: // at least this long
 	case took <= l.typical:
-		l.typical = max(l.typical*(1-step), took)
+		l.typical = max(l.typical*math.Exp(-step), took)
+		l.credit = min(l.credit+step, most)
 	default:
-		l.typical = min(l.typical*math.Exp(min(rate*now.Sub(l.increased).Seconds(), most)), took)
+		gain := min(rate*now.Sub(l.increased).Seconds(), single)
+		l.credit = min(l.credit+gain, most)
+		up := min(l.credit, max(step, gain))
+		l.credit -= up
+		l.typical = min(l.typical*math.Exp(up), took)
 		l.increased = now
 	}
 	l.responded = l.responded || r != Unfinished
@@ -183,16 +201,16 @@ func (l *Limiter) Stream(now time.Time, s *Slot) { l.exempt(now, s, Stream) }
 // Tick updates the limiter at regular intervals while requests are queued. waited is the
 // time that the first queued request has waited.
 func (l *Limiter) Tick(now time.Time, waited time.Duration) {
-	any := false
+	exempted := false
 	for s := l.oldest; s != nil && now.Sub(s.since) >= l.longAfter; {
 		next := s.next
 		if now.Sub(s.since)-s.client >= l.longAfter && s.waiting.IsZero() {
 			l.exempt(now, s, Long)
-			any = true
+			exempted = true
 		}
 		s = next
 	}
-	if any {
+	if exempted {
 		// The number of requests in an application that does not respond at all grows more
 		// slowly each time.
 		if !l.responded {

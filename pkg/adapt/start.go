@@ -9,7 +9,6 @@ import (
 // of the limit, in logarithms.
 const (
 	startGrows   = 0.5 // the limit is doubled again
-	startErrors  = 0.7 // ratio of the shares of successful responses that ends the start
 	startCertain = 2   // standard errors of the elasticity below 1 that end the start
 	startTurns   = 4   // maximum number of windows of a limit
 )
@@ -41,7 +40,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 		c.double(now)
 	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
 		growth := float64(s.current.limit) / float64(s.before.limit)
-		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma/2, 0), 1)), c.min, c.max), Growing)
+		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), Growing)
 	case s.turns >= startTurns: // there is no evidence against a higher limit
 		c.double(now)
 	default:
@@ -98,6 +97,9 @@ func (s *start) elasticity() (o startOutcome) {
 	o.sigma = math.Sqrt(goodputVariance * timeVariance / (goodputVariance + timeVariance))
 	before, _ := b.success()
 	after, _ := a.success()
-	o.errors = after < startErrors*before
+	// See outcome: errors do not matter if the goodput grows with the limit.
+	flatness := 1 - min(max(byGoodput+math.Sqrt(goodputVariance), 0), 1)
+	errors := flatness * math.Log(after/before)
+	o.errors = errors < -errorDrop && byGoodput*growth+errorWeight*errors < 0
 	return o
 }

@@ -17,8 +17,10 @@ type tally struct {
 	long       float64 // responses to requests that were not counted for the limit
 	unfinished float64 // requests that ended without a response of the application
 
-	// Application times of all responses, in seconds.
-	responses           float64
+	responses float64 // of all kinds
+
+	// Application times of the responses that are not errors, in seconds.
+	timed               float64 // number of responses
 	time, timeSquares   float64
 	logTime, logSquares float64
 }
@@ -26,6 +28,13 @@ type tally struct {
 // note adds a response.
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
+	if r == Failed || r == TimedOut {
+		if full {
+			t.failed++
+		}
+		return
+	}
+	t.timed++
 	t.time += took
 	t.timeSquares += took * took
 	log := math.Log(max(took, shortestTime))
@@ -33,8 +42,6 @@ func (t *tally) note(took float64, full bool, r Result) {
 	t.logSquares += log * log
 	switch {
 	case !full:
-	case r == Failed || r == TimedOut:
-		t.failed++
 	case r == Late:
 		t.late++
 	default:
@@ -61,6 +68,7 @@ func (t *tally) add(o *tally) {
 	t.long += o.long
 	t.unfinished += o.unfinished
 	t.responses += o.responses
+	t.timed += o.timed
 	t.time += o.time
 	t.timeSquares += o.timeSquares
 	t.logTime += o.logTime
@@ -80,6 +88,9 @@ func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 // samples returns the number of responses that the mean is computed of.
 func (t *tally) samples() float64 { return t.good + t.late }
 
+// mostFailed reports whether more than half of the responses are errors.
+func (t *tally) mostFailed() bool { return t.failed > t.samples() }
+
 // mean returns the seconds of a slot for each successful response. The goodput of a limit
 // is the limit divided by this time (Little's law).
 func (t *tally) mean() float64 {
@@ -94,11 +105,11 @@ func (t *tally) success() (share, variance float64) {
 
 // spread returns the standard deviation of the application time, relative to its mean.
 func (t *tally) spread() float64 {
-	mean := t.time / t.responses
+	mean := t.time / t.timed
 	if !(mean > 0) {
 		return 1
 	}
-	return math.Sqrt(max(t.timeSquares/t.responses/(mean*mean)-1, 0))
+	return math.Sqrt(max(t.timeSquares/t.timed/(mean*mean)-1, 0))
 }
 
 // leastSpread is the spread that is assumed if the application time seems constant: a few
@@ -115,7 +126,7 @@ func (t *tally) variance() float64 {
 // typical returns the mean of the logarithm of the application time, and its variance. A
 // few slow requests have less effect on it than on the mean.
 func (t *tally) typical() (log, variance float64) {
-	n := max(t.responses, 1)
+	n := max(t.timed, 1)
 	log = t.logTime / n
 	return log, max(t.logSquares/n-log*log, leastSpread*leastSpread) / n
 }

@@ -7,8 +7,9 @@ import (
 
 // The steps from a base to a candidate, as the logarithm of their ratio.
 const (
-	changeStep = 0.4 // after a change
-	finestStep = 0.2 // at the end of the search
+	changeStep = 0.4      // after a change
+	finestStep = 0.2      // at the end of the search
+	failedStep = math.Ln2 // down, if most responses are errors
 
 	// stepOfSpread makes the last step larger if the application times differ much: a small
 	// gain would need too many requests.
@@ -55,7 +56,7 @@ const (
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that a trial may cost while it lasts.
-	maxTrialLoss = 0.02
+	maxTrialLoss = 0.015
 
 	// Candidates above with application times that are harm times as long are in force for
 	// less than one part in rareness of the time, so that they do not affect the 99th
@@ -138,13 +139,18 @@ type search struct {
 	rest    [2]time.Duration
 	until   [2]time.Time
 	pressed time.Time // end of the pause of candidates above if requests wait for a long time
+
+	// Candidates of this limit and above are paused because their requests failed, also before
+	// the limit is found.
+	failing      int
+	failingUntil time.Time
 }
 
 // begin begins a search.
 func (s *search) begin(step float64, d direction) {
 	s.step, s.direction, s.far = step, d, true
 	s.finest = max(s.finest, finestStep)
-	s.found, s.rejected = false, 0
+	s.found, s.rejected, s.failingUntil = false, 0, time.Time{}
 	s.moved()
 }
 
@@ -157,6 +163,9 @@ func (s *search) moved() {
 // pauses reports whether no candidate is tried in the current direction.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
+	if s.direction == up && now.Before(s.failingUntil) && c.base+1 >= s.failing {
+		return true
+	}
 	if !s.found || !now.Before(s.until[s.direction]) {
 		return false
 	}
@@ -169,6 +178,9 @@ func (c *controller) next(now time.Time) {
 	s, t := &c.search, &c.trial
 	if t.limit == 0 && t.base.samples() == 0 {
 		t.limit = c.further(c.base)
+	}
+	if t.limit == 0 && t.base.mostFailed() && !s.compared[down] {
+		s.direction = down
 	}
 	for tries := 0; t.limit == 0 && tries < 2; tries++ {
 		if c.pauses(now) {
@@ -213,10 +225,17 @@ func (c *controller) further(limit int) int {
 func (c *controller) candidate() int {
 	base, s := float64(c.base), &c.search
 	if s.direction == up {
-		return bounded(base*math.Exp(s.step), c.base+1, c.max)
+		limit := bounded(base*math.Exp(s.step), c.base+1, c.max)
+		if c.at.Before(s.failingUntil) && limit >= s.failing {
+			limit = max((c.base+s.failing)/2, c.base)
+		}
+		return limit
 	}
 	step := s.finest
-	if s.far && !s.found && s.lowest.mean > 0 {
+	if c.trial.base.mostFailed() {
+		// The share of errors may be the same at limits that are near one another.
+		step = failedStep
+	} else if s.far && !s.found && s.lowest.mean > 0 {
 		// The goodput of now with the mean of then needs this number of requests. It is
 		// approached in steps: if the application becomes faster again, a limit that is too
 		// low notices it late.
@@ -257,7 +276,7 @@ type outcome struct {
 	decided    bool
 	better     bool    // the candidate
 	elasticity float64 // growth of the goodput over growth of the limit, in logarithms
-	errors     float64 // difference of the logarithms of the shares of successful responses
+	errors     float64 // difference of the logarithms of the shares of successful responses, as far as the limit causes it
 	silent     bool    // neither limit has a successful response
 }
 
@@ -269,7 +288,10 @@ func (t *trial) outcome(base int) (o outcome) {
 	o.elasticity = goodput / growth
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
-	o.errors = math.Log(shareThere / shareBase)
+	// If the goodput grows with the limit, the errors are those of other requests, whose
+	// clients send more of them when the queue is shorter.
+	flatness := 1 - min(max(o.elasticity, 0), 1)
+	o.errors = flatness * math.Log(shareThere/shareBase)
 	if b.samples() == 0 || a.samples() == 0 {
 		o.silent = b.samples() == 0 && a.samples() == 0
 		o.decided = o.silent || b.samples()+a.samples() >= fewGood
@@ -278,7 +300,7 @@ func (t *trial) outcome(base int) (o outcome) {
 	}
 
 	power := goodput - timeWeight*growth + errorWeight*o.errors
-	sigma := math.Sqrt(t.variance() + errorWeight*errorWeight*(varianceBase+varianceThere))
+	sigma := math.Sqrt(t.variance() + flatness*flatness*errorWeight*errorWeight*(varianceBase+varianceThere))
 	o.better = power > doubt*sigma
 	certain := certainUp
 	if growth < 0 {
@@ -321,7 +343,7 @@ func (c *controller) decide(now time.Time) bool {
 		c.search.reject(now, rest, pressed)
 		switch {
 		case o.errors < -errorDrop && t.limit > was:
-			c.reason = Errors
+			c.reason, c.search.failing, c.search.failingUntil = Errors, t.limit, now.Add(pressed)
 		case c.search.found && c.base == was:
 			c.reason = c.settledReason()
 		}

@@ -183,7 +183,7 @@ var proofs = [bound.NumNames]proof{
 		peer:       "4 connections with 250 requests that wait (16 MB), in a container of 64 MiB",
 		reason:     "The memory of a small pod is small. Requests are rejected before a connection is closed.",
 		attackTest: test{"pkg/memory/memory_test.go", "TestExhaustedBudgetClosesLargestConnection"},
-		peerTest:   test{"pkg/memory/memory_test.go", "TestSmallConnectionStaysOpenBelowTheLimit"},
+		peerTest:   test{"test/conformance/abuse_memory_test.go", "TestManyWaitingRequestsAreServed"},
 	},
 	bound.TLSHandshakeTimeout: {
 		limit:      "10 s, or `HEADER_TIMEOUT` if it is shorter",

@@ -39,7 +39,34 @@ const (
 	// recentTime is the time for which a server may continue to process a request after its
 	// stream was reset. Go's server counts such requests against its limit.
 	recentTime = 10 * time.Second
+	// maxRefusals is the number of consecutive streams that the server refuses, although the
+	// client respects its limit, before the connection is replaced.
+	maxRefusals = 10
+	// replaceTime is the minimum age of a connection that is replaced and on which no response was
+	// received. It limits the rate of new connections to a server that rejects all streams.
+	replaceTime = time.Second
 )
+
+// refused handles the reset of a client's stream by the server. If the server rejects new
+// streams because of earlier streams, the connection is replaced. Node rejects them with
+// ENHANCE_YOUR_CALM after 10 MB of canceled responses, until the connection is closed. refused
+// reports whether the connection accepts no more streams.
+func (c *Conn) refused(s *Stream, code Code) (ending bool) {
+	if !c.config.Client {
+		return false
+	}
+	if !s.answered && code == RefusedStream {
+		c.refusals++
+	}
+	rejects := !s.answered && code == EnhanceYourCalm || c.refusals >= maxRefusals
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rejects && (c.received.Load() > 0 || time.Since(c.begin) >= replaceTime) {
+		c.endStreams()
+		c.FlushLater(c)
+	}
+	return c.ending
+}
 
 // Check sends a frame that the server must acknowledge, unless one is outstanding.
 func (c *Conn) Check() {

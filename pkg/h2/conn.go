@@ -105,6 +105,12 @@ const (
 	// throttleTime is the time between two reads from a connection that holds more than its share
 	// of the memory budget.
 	throttleTime = 100 * time.Millisecond
+	// pauseTime is the time for which a long header block waits for memory.
+	pauseTime = time.Second
+	// longBlock is the length of a header block, in bytes, from which the memory to decode it is
+	// part of the budget. decodeFactor is the ratio of this memory to the length.
+	longBlock    = 32 << 10
+	decodeFactor = 2
 )
 
 // NewBuffers returns buffers that connections can share.
@@ -131,6 +137,7 @@ type Conn struct {
 	block      []byte        // an incomplete header block
 	blockID    uint32        // stream of the incomplete header block; 0 if there is none
 	blockEnd   bool          // the header block ends the stream
+	refusals   int           // REFUSED_STREAM before a response, since the last response
 	selfish    bool          // the stream of the last HEADERS frame depends on itself
 	settled    bool          // the first SETTINGS frame of the peer was received
 	agreed     chan struct{} // closed when settled is set
@@ -141,6 +148,7 @@ type Conn struct {
 	inputBytes int // bytes of incomplete input in config.Memory
 
 	crowded  atomic.Bool   // Open returns ErrFull until a value is sent to Config.Room
+	begin    time.Time     // time of New
 	received atomic.Uint64 // number of useful frames received; see control
 	resume   chan struct{} // holds a signal from Resume or Close
 
@@ -196,7 +204,7 @@ func New(l *link.Conn, config Config, handler Handler) *Conn {
 		config.HeadTimeout, config.SendTimeout = 0, 0
 	}
 	c := &Conn{
-		link: l, config: config, handler: handler,
+		link: l, config: config, handler: handler, begin: time.Now(),
 		streams: make(map[uint32]*Stream), window: defaultWindow, initial: defaultWindow, most: unknownMost,
 		agreed: make(chan struct{}), resume: make(chan struct{}, 1),
 	}
@@ -317,15 +325,42 @@ func (c *Conn) Run(early []byte) error {
 // budget. It does not wait until memory is released, because the input can be required for
 // that: WINDOW_UPDATE, or the rest of a body.
 func (c *Conn) throttle() {
-	if !c.config.Memory.Over() {
-		return
+	if c.config.Memory.Over() {
+		c.rest(throttleTime)
 	}
-	timer := time.NewTimer(throttleTime)
+}
+
+// rest waits for d, or until Resume or Close is called.
+func (c *Conn) rest(d time.Duration) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-c.resume:
 	case <-timer.C:
 	}
+}
+
+// awaitMemory adds n bytes to the memory budget before they are used. If the connection would hold
+// more than its share, it waits for up to pauseTime and reads nothing. It returns an error that
+// closes the connection if the memory is not available then.
+func (c *Conn) awaitMemory(n int) error {
+	if c.config.Memory.Admit(n) {
+		return nil
+	}
+	for end := time.Now().Add(pauseTime); time.Now().Before(end) && !c.isBroken(); {
+		c.rest(pauseTime / 20)
+		if c.config.Memory.Admit(n) {
+			return nil
+		}
+	}
+	return c.exceeded(bound.Memory, bound.Memory, "no memory for a long header block")
+}
+
+// isBroken reports whether the connection is being closed.
+func (c *Conn) isBroken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken != nil
 }
 
 // chargeInput updates the bytes of an incomplete frame, an incomplete header block, and the
@@ -680,7 +715,7 @@ func (c *Conn) end(err error) {
 	streams := c.streams
 	c.streams, c.ring = nil, ring{}
 	for _, s := range streams {
-		s.gone, s.dropped = true, s.pending.any
+		s.end()
 		s.pending = pending{}
 	}
 	c.hold(-c.pendingBytes)

@@ -270,6 +270,20 @@ func TestWhatWaitedWhenThePeerEndedItWasDropped(t *testing.T) {
 			if one.Waits() || !one.Dropped() {
 				t.Errorf("got %v, %v, want that nothing waits and something was dropped", one.Waits(), one.Dropped())
 			}
+			harness.Equal(t, one.Cut(), true, "cut")
 		})
 	}
+}
+
+func TestCompletePendingResponseIsNotDropped(t *testing.T) {
+	p := connect(t, serverConfig())
+	p.greet(initialWindow(5))
+	one := p.request(1, true)
+	one.sendHead(p, false)
+	one.sendData(p, 10, true)
+	p.expect("HEADERS 1", "DATA 1 5")
+	harness.NoError(p, p.WriteWindowUpdate(1, 5))
+	p.expect("DATA 1 5 end")
+	harness.Equal(t, one.Dropped(), false, "dropped")
+	harness.Equal(t, one.Cut(), false, "cut")
 }

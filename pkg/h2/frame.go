@@ -86,7 +86,10 @@ func (e *Error) Error() string { return fmt.Sprintf("http2: %s (code %d)", e.Tex
 func fail(code Code, text string) error { return &Error{code, text} }
 
 // A ResetError says that the peer has ended a stream by RST_STREAM.
-type ResetError struct{ Code Code }
+type ResetError struct {
+	Code   Code
+	Ending bool // the connection accepts no more streams
+}
 
 func (e *ResetError) Error() string {
 	return fmt.Sprintf("http2: the stream was reset (code %d)", e.Code)

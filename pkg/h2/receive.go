@@ -177,6 +177,9 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	if len(c.block)+len(p) > c.maxBlock() {
 		return c.exceeded(bound.HeaderBlock, bound.AppHeaderBlock, "a header block is too long")
 	}
+	if err := c.growBlock(len(p)); err != nil {
+		return err
+	}
 	c.block = append(c.block, p...)
 	if flags&flagEndHeaders == 0 {
 		if len(p) == 0 { // it costs work and is not bounded by maxBlock
@@ -187,6 +190,23 @@ func (c *Conn) continuationFrame(flags byte, id uint32, p []byte) error {
 	block := c.block
 	c.block, c.blockID = nil, 0
 	return c.headers(id, block, c.blockEnd)
+}
+
+// growBlock makes room for n more bytes of the header block.
+func (c *Conn) growBlock(n int) error {
+	n += len(c.block)
+	held := cap(c.block)
+	if n <= held {
+		return nil
+	}
+	n = max(n, min(2*held, c.maxBlock()))
+	if err := c.awaitMemory(n); err != nil {
+		return err
+	}
+	c.block = append(make([]byte, 0, n), c.block...)
+	c.config.Memory.Sub(held)
+	c.inputBytes += n - held
+	return nil
 }
 
 // maxBlock is how long a header block may be, encoded: more than what is taken of it, so
@@ -200,6 +220,13 @@ func (c *Conn) headers(id uint32, block []byte, end bool) error {
 	h.reset()
 	defer h.shrink()
 	h.lenient = c.config.Client
+	if len(block) > longBlock {
+		n := decodeFactor * len(block)
+		if err := c.awaitMemory(n); err != nil {
+			return err
+		}
+		defer c.config.Memory.Sub(n)
+	}
 	if _, err := c.decoder.Write(block); err != nil {
 		return fail(CompressionError, "a header block cannot be decoded")
 	}
@@ -268,6 +295,7 @@ func (c *Conn) response(s *Stream, end bool) error {
 		h.Malformed = true
 	}
 	s.answered = !interim
+	c.refusals = 0
 	return c.tellHead(s, end)
 }
 
@@ -315,8 +343,10 @@ func (c *Conn) resetFrame(id uint32, p []byte) error {
 	case s == nil: // it has crossed the end of the stream (RFC 9113 section 5.1)
 		return c.control(1)
 	}
+	code := Code(binary.BigEndian.Uint32(p))
+	ending := c.refused(s, code)
 	s.drop()
-	s.failed(c, &ResetError{Code(binary.BigEndian.Uint32(p))})
+	s.failed(c, &ResetError{Code: code, Ending: ending})
 	return nil
 }
 
@@ -457,7 +487,7 @@ func (c *Conn) forsake(last uint32) {
 	c.endIfIdle()
 	c.mu.Unlock()
 	for _, s := range untouched {
-		s.failed(c, &ResetError{RefusedStream})
+		s.failed(c, &ResetError{Code: RefusedStream, Ending: true})
 	}
 }
 

@@ -28,6 +28,7 @@ type Stream struct {
 	remoteEnded bool // or has come
 	gone        bool // it is not in conn.streams any more
 	dropped     bool // something was pending when it went
+	cut         bool // bytes were pending when it went
 	bothWays    bool // see BothWays
 }
 
@@ -251,6 +252,14 @@ func (s *Stream) Dropped() bool {
 	return s.dropped
 }
 
+// Cut is Dropped without END_STREAM: it reports whether the stream ended before all header blocks
+// and all content could be added to the output.
+func (s *Stream) Cut() bool {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.cut
+}
+
 // Ended reports whether all has been sent, and the end.
 func (s *Stream) Ended() bool {
 	s.conn.mu.Lock()
@@ -349,10 +358,18 @@ func (s *Stream) failed(by *Conn, err error) {
 	}
 }
 
+// end marks the stream as gone. After END_STREAM nothing is dropped, although the last frame may
+// still be in pending. conn.mu is held.
+func (s *Stream) end() {
+	s.gone = true
+	s.dropped = s.pending.any && !s.localEnded
+	s.cut = s.dropped && s.pending.size() > 0
+}
+
 // remove forgets a stream. c.mu is held.
 func (c *Conn) remove(s *Stream) {
 	if !s.gone {
-		s.gone, s.dropped = true, s.pending.any
+		s.end()
 		c.hold(-s.pending.size())
 		s.pending = pending{}
 		delete(c.streams, s.id)

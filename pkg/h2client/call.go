@@ -222,14 +222,16 @@ func (c *Call) mayRepeat(err error, reused bool) bool {
 }
 
 // MayRepeat reports whether a request without an answer, whose body is there as a whole, may
-// be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). reused: the
+// be sent again after err (docs/promises.md 3.7; RFC 9110 section 9.2.2). A stream that was reset
+// with ENHANCE_YOUR_CALM is only repeated if its connection is replaced. reused: the
 // connection had been used before.
 func MayRepeat(err error, reused bool, q *forward.Request) bool {
 	if forward.FaultOf(err) != forward.Reset {
 		return false
 	}
 	if reset, ok := errors.AsType[*h2.ResetError](err); ok {
-		return reset.Code == h2.RefusedStream
+		calm := reset.Code == h2.EnhanceYourCalm && reset.Ending && reused && q.Idempotent()
+		return reset.Code == h2.RefusedStream || calm
 	}
 	return reused && (errors.Is(err, h2.ErrUnsent) || q.Idempotent())
 }
@@ -412,7 +414,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 		c.ended = true
 	case h.Status < 200:
 		c.asked = c.asked || h.Status == http.StatusContinue
-		c.infos = append(c.infos, newHead(h.Status, h.Take(nil)))
+		c.infos = append(c.infos, newHead(h.Status, h.Take(nil), -1))
 	default:
 		c.begin(h.Status, h.Take(nil), end)
 	}
@@ -421,7 +423,7 @@ func (e *events) Head(by *h2.Conn, h *h2.Head, end bool) {
 // begin begins the final response. c.mu is held.
 func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	r := &c.response
-	*r = Response{Head: newHead(status, fields), call: c}
+	*r = Response{Head: newHead(status, fields, c.check.Length), call: c}
 	_, announced := wire.Find(fields, header.Trailer)
 	switch {
 	case c.check.Bodiless():
@@ -436,10 +438,8 @@ func (c *Call) begin(status int, fields []wire.Field, end bool) {
 	c.ended = end
 }
 
-func newHead(status int, fields []wire.Field) wire.Response {
-	return wire.Response{
-		Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: contentLength(fields),
-	}
+func newHead(status int, fields []wire.Field, length int64) wire.Response {
+	return wire.Response{Status: status, Reason: []byte(http.StatusText(status)), Fields: fields, ContentLength: length}
 }
 
 // fail notes that the response will not come to its end. c.mu is held.

@@ -30,8 +30,9 @@ type Check struct {
 }
 
 var (
-	errHead   = errors.New("malformed head of a response")
-	errLength = errors.New("the body is not as long as the head says")
+	errHead      = errors.New("malformed head of a response")
+	errLength    = errors.New("the body is not as long as the head says")
+	errBadLength = errors.New("invalid content-length")
 )
 
 // Head takes a header block: of an informational response, the final response, or its
@@ -61,7 +62,11 @@ func (k *Check) head(h *h2.Head, end bool) error {
 	case h.Status < 200:
 		return k.info()
 	default:
-		k.Status, k.Length = h.Status, contentLength(h.Fields)
+		length, ok := contentLength(h.Fields)
+		if !ok {
+			return garbage(errBadLength)
+		}
+		k.Status, k.Length = h.Status, length
 	}
 	return k.Data(0, end)
 }
@@ -103,15 +108,19 @@ func (k *Check) Answered() bool { return k.Infos > 0 || k.Status != 0 }
 
 func garbage(err error) error { return &forward.Error{Fault: forward.Garbage, Err: err} }
 
-// contentLength returns what the fields of a response say of the length of its body; -1:
-// nothing.
-func contentLength(fields []wire.Field) int64 {
-	value, ok := wire.Find(fields, header.ContentLength)
-	if !ok { // gRPC never says it, and an error of strconv is allocated
-		return -1
+// contentLength returns the Content-Length of a response in bytes, or -1 if there is none. ok is false
+// if it is not a number, or if several lines differ (RFC 9110 section 8.6).
+func contentLength(fields []wire.Field) (length int64, ok bool) {
+	length = -1
+	for _, f := range fields {
+		if header.RoleOf(f.Name) != header.LengthRole {
+			continue
+		}
+		n, err := strconv.ParseUint(wire.String(f.Value), 10, 63)
+		if err != nil || length >= 0 && length != int64(n) {
+			return -1, false
+		}
+		length = int64(n)
 	}
-	if n, err := strconv.ParseUint(wire.String(value), 10, 63); err == nil {
-		return int64(n)
-	}
-	return -1
+	return length, true
 }

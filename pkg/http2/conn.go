@@ -25,11 +25,14 @@ type conn struct {
 	remote string // the client's address and port
 	peer   string // the address, as X-Forwarded-For has it
 	secure bool
+	late   bool // accepted during the drain
 	memory *memory.Account
 
 	// Of the goroutine that reads.
 	fresh   []*worker // whose requests have come and are not started
 	stirred bool      // a frame has begun to come
+
+	leaving sync.Once // starts the timer of goAway
 
 	mu      sync.Mutex
 	running int  // requests that are being served
@@ -57,6 +60,24 @@ func newConn(s *Server, l *link.Conn, place *connlimit.Place) *conn {
 }
 
 var errMemory = errors.New("http2: closed because the memory budget is exhausted")
+
+// lateTime is the time for which a connection that was accepted during the drain can be used after its first response
+// has begun.
+const lateTime = time.Second
+
+// goAway is called when a response begins during the drain. GOAWAY corresponds to Connection: close in HTTP/1.1, which
+// HTTP/2 does not allow (RFC 9113 section 8.2.2).
+//
+// A client whose pod has no other address connects again immediately. gRPC libraries discard a connection that begins
+// with GOAWAY, and repeat this thousands of times per second. A connection that was accepted during the drain is
+// therefore used for lateTime first.
+func (c *conn) goAway() {
+	if !c.late {
+		c.GoAway()
+		return
+	}
+	c.leaving.Do(func() { time.AfterFunc(lateTime, c.GoAway) })
+}
 
 // over is called when nothing is read any more. The memory of the connection is released with
 // its last request.

@@ -1,10 +1,14 @@
 package http2_test
 
 import (
+	"fmt"
 	"testing"
+
+	xhttp2 "golang.org/x/net/http2"
 
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/test/harness"
+	"github.com/queue-proxy/queue-proxy/test/proxytest"
 )
 
 // The deadline finds a request at any place, also where its response begins at that
@@ -36,4 +40,29 @@ func TestARequestWhoseResponseBeginsAtTheDeadlineEnds(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// gRPC libraries discard a connection that begins with GOAWAY, and connect again.
+func TestConnectionDuringDrainGetsGOAWAYAfterResponse(t *testing.T) {
+	withEachApp(t, nil, func(p *proxytest.Proxy, open *client) {
+		harness.Equal(t, open.receive(open.send(request("GET", "/")))[:3], "200", "status before the drain")
+		p.Queue.Drain.Begin(true)
+		late := connect(t, p)
+		late.send(request("GET", "/"))
+		var got []string
+		for len(got) < 2 {
+			f, err := late.ReadFrame()
+			harness.NoError(t, err)
+			switch f := f.(type) {
+			case *xhttp2.MetaHeadersFrame:
+				got = append(got, "status "+f.PseudoValue("status"))
+			case *xhttp2.GoAwayFrame:
+				got = append(got, fmt.Sprint("GOAWAY ", f.LastStreamID))
+			}
+		}
+		harness.Equal(t, got, []string{"status 200", "GOAWAY 2147483647"}, "frames")
+
+		// A connection from before the drain receives GOAWAY with its next response.
+		harness.Equal(t, open.receive(open.send(request("GET", "/")))[:3], "200", "status during the drain")
+	})
 }

@@ -36,6 +36,10 @@ type exchange struct {
 
 	woken chan struct{} // holds a sign that the goroutine which serves has to look
 
+	// due is the announced content that was not sent yet, in bytes; negative if the end of the
+	// response is unknown.
+	due int64
+
 	built forward.Built // by Request
 	gone  atomic.Bool   // the client has
 }
@@ -60,6 +64,7 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	q := &x.request
 	q.Method, q.Target, q.Host, q.Peer, q.Secure = h.Method, h.Path, h.Authority, c.peer, c.secure
 	q.Upgrade, x.open = false, !end
+	x.due = -1
 	x.protocol = h.Protocol
 	if h.Malformed || h.Method == "" || !wire.ValidToken(h.Method) {
 		return false

@@ -116,10 +116,17 @@ func (x *exchange) abortCall() {
 // say that nothing is missing: one that is cut is reset.
 func (x *exchange) conclude(result *queue.Result) {
 	result.In = x.body.moved()
+	if result.Reason == queue.ClientGone && x.delivered() {
+		result.Reason, result.Err = queue.OK, nil
+	}
 	if result.Reason != queue.OK && !x.stream.Ended() {
 		x.stream.Reset(resetCode(result.Err))
 	}
 }
+
+// delivered reports whether the client received the announced content before it reset the
+// stream. The HTTP/2 client of Go does not wait for END_STREAM after the last byte.
+func (x *exchange) delivered() bool { return x.due == 0 && !x.stream.Cut() }
 
 // forwardReset resets the client's stream if the user container has reset its stream before
 // the response began (docs/promises.md 3.12).
@@ -142,6 +149,12 @@ func resetCode(err error) h2.Code {
 // beginResponse makes the head of the response to the client. length is that of the body;
 // -1: it is not said.
 func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, length int64) {
+	x.due = length
+	if _, ok := wire.Find(fields, header.Trailer); ok {
+		x.due = -1
+	} else if x.request.Method == http.MethodHead || status == http.StatusNoContent || status == http.StatusNotModified {
+		x.due = 0
+	}
 	k.Status(status)
 	forward.EachResponseField(fields, k)
 	if _, ok := wire.Find(fields, "date"); !ok {
@@ -153,10 +166,8 @@ func (x *exchange) beginResponse(k *h2.Block, status int, fields []wire.Field, l
 	if length >= 0 && status != http.StatusNoContent {
 		k.Field(header.ContentLength, strconv.FormatInt(length, 10))
 	}
-	// GOAWAY is what Connection: close is in HTTP/1.1, which HTTP/2 forbids (RFC 9113 section
-	// 8.2.2).
 	if x.server.closing() {
-		x.conn.GoAway()
+		x.conn.goAway()
 	}
 }
 
@@ -216,11 +227,20 @@ func (x *exchange) endResponse(trailer []wire.Field) error {
 
 // send sends content, and waits until the client has room for all of it.
 func (x *exchange) send(p []byte, end bool) error {
-	waits, err := x.stream.SendData(p, end)
+	waits, err := x.sendContent(p, end)
 	if err == nil && waits {
 		err = x.awaitTaken()
 	}
 	return err
+}
+
+// sendContent sends content of the response. waits is as for [h2.Stream.SendData].
+func (x *exchange) sendContent(p []byte, end bool) (waits bool, err error) {
+	waits, err = x.stream.SendData(p, end)
+	if err == nil {
+		x.due -= int64(len(p))
+	}
+	return waits, err
 }
 
 // awaitTaken waits until the client has taken what was sent; it may take only so long for

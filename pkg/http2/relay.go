@@ -276,7 +276,7 @@ func (f *fromApp) Data(by *h2.Conn, p []byte, n int, end bool) {
 	waits, err := false, error(nil)
 	if !y.killed.Load() && !y.finished { // finished: the response is cut or answered
 		y.result.Out += int64(len(p))
-		waits, err = x.stream.SendData(p, end)
+		waits, err = x.sendContent(p, end)
 		by.FlushLater(x.conn.Conn)
 	}
 	// Before open has noted the stream its frames may be here already: what they hold is

@@ -69,6 +69,22 @@ func request(method, path string, more ...[2]string) *script {
 	return &script{fields: append([][2]string{{":method", method}, {":scheme", "http"}, {":authority", "a"}, {":path", path}}, more...)}
 }
 
+// manyInfos sends 200 informational responses, a response and its content in one write, so that the content arrives
+// before the response is rejected.
+func manyInfos(s *appStream) {
+	var out bytes.Buffer
+	f := xhttp2.NewFramer(&out, nil)
+	respond := func(status string) {
+		_ = f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: s.id, BlockFragment: s.Block(":status", status), EndHeaders: true})
+	}
+	for range 200 {
+		respond("103")
+	}
+	respond("200")
+	_ = f.WriteData(s.id, true, []byte("abc"))
+	_, _ = s.Write(out.Bytes())
+}
+
 // What a user container may not send does not reach the client.
 func TestWhatAnAppSendsWrongly(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -106,20 +122,7 @@ func TestWhatAnAppSendsWrongly(t *testing.T) {
 			s.respond(false, ":status", "200")
 			_ = s.WriteRSTStream(s.id, xhttp2.ErrCodeEnhanceYourCalm)
 		}, "200 []\nbody \"\" reset ENHANCE_YOUR_CALM"},
-		"content after many informational responses": {"GET", func(s *appStream) {
-			// One write, so that the content arrives before the response is rejected.
-			var out bytes.Buffer
-			f := xhttp2.NewFramer(&out, nil)
-			respond := func(status string) {
-				_ = f.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: s.id, BlockFragment: s.Block(":status", status), EndHeaders: true})
-			}
-			for range 200 {
-				respond("103")
-			}
-			respond("200")
-			_ = f.WriteData(s.id, true, []byte("abc"))
-			_, _ = s.Write(out.Bytes())
-		}, strings.Repeat("103 []\n", 100) + "502 "},
+		"content after many informational responses": {"GET", manyInfos, strings.Repeat("103 []\n", 100) + "502 "},
 		"many informational responses": {"GET", func(s *appStream) {
 			for range 200 {
 				s.respond(false, ":status", "103")
@@ -291,5 +294,37 @@ func echo(c *client, all int) {
 		case changed <- struct{}{}:
 		default:
 		}
+	}
+}
+
+// CVE-2026-33814. A frame size of 0 is a connection error (RFC 9113 section 6.5.2), and the header of a
+// request is not divided into frames of this size.
+func TestAppWithFrameSizeZeroReturns502(t *testing.T) {
+	for _, netHTTP := range []bool{false, true} {
+		app := harness.NewApp(t, func(conn *harness.AppConn) {
+			frames := conn.Frames()
+			if frames.Greet(xhttp2.Setting{ID: xhttp2.SettingMaxFrameSize, Val: 0}) == nil {
+				frames.Follow(func(xhttp2.Frame) {})
+			}
+		})
+		p := start(t, app.Listener, func(_ *queue.Proxy, o *proxytest.Options) { o.NetHTTP = netHTTP })
+		c := connect(t, p)
+		c.wantStatus(request("POST", "/", [2]string{"content-type", "application/grpc+x"}), "200")
+		c.wantStatus(request("GET", "/"), "502")
+	}
+}
+
+// CVE-2026-78660. A Content-Length that is not a number, or is ambiguous, is a protocol error.
+func TestInvalidLengthOfAppReturns502(t *testing.T) {
+	for _, lengths := range [][]string{{"abc"}, {"-1"}, {"+3"}, {""}, {"3", "4"}, {"3, 3"}, {"18446744073709551619"}} {
+		a := newFrameApp(t, func(s *appStream) {
+			fields := []string{":status", "200"}
+			for _, n := range lengths {
+				fields = append(fields, "content-length", n)
+			}
+			s.respond(false, fields...)
+			_ = s.WriteData(s.id, true, []byte("abc"))
+		})
+		connect(t, a.proxy).wantStatus(request("GET", "/"), "502")
 	}
 }

@@ -64,6 +64,7 @@ func New(s forward.Settings, proxy *queue.Proxy, app *upstream.App, client *h2cl
 // left when it has been closed.
 func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 	c := newConn(s, l, place)
+	c.late = s.closing()
 	place.Handled(c.evict)
 	place.Idle(false)
 	s.conns.Serve(c, func() {
@@ -71,7 +72,7 @@ func (s *Server) ServeConn(l *link.Conn, early []byte, place *connlimit.Place) {
 		c.over()
 		place.Leave()
 	})
-	if s.closing() { // only now: GoAway finds the connection, or it is seen here that it was called
+	if !c.late && s.closing() { // the drain began, and GoAway may not have found the connection
 		c.GoAway()
 	}
 }

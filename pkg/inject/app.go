@@ -89,7 +89,6 @@ const higher = 10000
 // ones, each 10000 higher where a container has it. Whoever comes from outside
 // comes by the port's name or by an annotation, so the number is free.
 func (in *injection) choosePorts() error {
-	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
 	wants := slices.Clone(usualPorts)
 	for i, want := range wants {
 		if said := in.options.get(want.option); said != "" {
@@ -97,29 +96,7 @@ func (in *injection) choosePorts() error {
 			wants[i].number = int32(number)
 		}
 	}
-	containers := slices.Concat(in.pod.Containers, in.staying())
-	for _, c := range containers {
-		for _, p := range c.Ports {
-			if overTCP(p) {
-				taken[p.ContainerPort] = "container " + c.Name
-			}
-		}
-	}
-	// An app listens where a probe asks it, whether or not that is declared. To the
-	// first two, a probe may be meant to come through the sidecar.
-	for _, c := range containers {
-		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
-			if n := askedBy(p); taken[n] == "" && n != wants[0].number && n != wants[1].number {
-				taken[n] = "container " + c.Name
-			}
-		}
-	}
-	// A Service reaches the app at the number of its targetPort, whether or not the port is declared.
-	for _, s := range in.services {
-		if n := s.Target.IntVal; taken[n] == "" && n != wants[0].number && n != wants[1].number {
-			taken[n] = "Service " + s.Service
-		}
-	}
+	taken := in.takenPorts(wants[:2])
 	to := []*int32{&in.ports.serving, &in.ports.tls, &in.ports.admin, &in.ports.autoscaler, &in.ports.metrics, &in.ports.status}
 	for i, want := range wants {
 		n := want.number
@@ -136,6 +113,35 @@ func (in *injection) choosePorts() error {
 		*to[i] = n
 	}
 	return nil
+}
+
+// takenPorts returns the ports that the sidecar must not use, and their users. A probe or a Service may use the ports of
+// except to reach the sidecar.
+func (in *injection) takenPorts(except []usualPort) map[int32]string {
+	taken := map[int32]string{in.port.ContainerPort: "container " + in.app.Name}
+	containers := slices.Concat(in.pod.Containers, in.staying())
+	for _, c := range containers {
+		for _, p := range c.Ports {
+			if overTCP(p) {
+				taken[p.ContainerPort] = "container " + c.Name
+			}
+		}
+	}
+	add := func(n int32, user string) {
+		if taken[n] == "" && !slices.ContainsFunc(except, func(u usualPort) bool { return u.number == n }) {
+			taken[n] = user
+		}
+	}
+	// The app listens on a port that a probe or a Service uses, whether or not the port is declared.
+	for _, c := range containers {
+		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+			add(askedBy(p), "container "+c.Name)
+		}
+	}
+	for _, s := range in.services {
+		add(s.Target.IntVal, "Service "+s.Service)
+	}
+	return taken
 }
 
 // askedBy is the port of this pod that a probe asks by its number, 0 for none.

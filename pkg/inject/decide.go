@@ -43,6 +43,7 @@ type Port struct {
 type candidate struct {
 	container *corev1.Container // nil if only a Service names the port
 	port      corev1.ContainerPort
+	used      bool          // a container declares the port, a probe or a flag uses it, or the container is unknown
 	found     string        // the source of a port that no container declares, or ""
 	services  []ServicePort // that reach the port
 	sign      sign
@@ -246,7 +247,7 @@ func (in *injection) declared(containers []*corev1.Container) []*candidate {
 }
 
 func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
-	o := &candidate{container: c, port: p, found: found}
+	o := &candidate{container: c, port: p, found: found, used: found == "" || c == nil}
 	if c == nil {
 		for _, s := range in.unrouted {
 			if s.Target.IntVal == p.ContainerPort {
@@ -256,6 +257,7 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		return o
 	}
 	h := in.hintsOf(c)
+	o.used = o.used || h.serves[p.ContainerPort] || slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return askedBy(probe.Probe) == p.ContainerPort })
 	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
@@ -265,9 +267,9 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		return o
 	}
 	o.row = h.rows[i]
-	// A row for all ports of an image applies only if no Service names the port. It rejects a port with a name of HTTP
-	// only if all probes of the port are health checks.
-	contradicts := o.row.ports != nil
+	// A row for all ports of an image applies only if there is no other evidence for the protocol, or if no Service names
+	// the port. The name grpc is no evidence against TLS. The row rejects a port with a name of HTTP only if all probes of the port are health checks.
+	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || o.row.kind == "tls" && o.isGRPC()
 	if !contradicts && len(o.services) == 0 {
 		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
 	}
@@ -295,9 +297,12 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		return nil, in.skipNoPort(containers)
 	}
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
-	if slices.ContainsFunc(all, func(c *candidate) bool { return c.sign.protocol == notHTTP }) {
-		// Next to a database, a port without evidence belongs to a helper of the database.
-		usable = slices.DeleteFunc(usable, func(c *candidate) bool { return c.sign.protocol == unknownProtocol && c.container != nil })
+	if slices.ContainsFunc(pool, func(c *candidate) bool { return c.sign.protocol == notHTTP }) {
+		// Next to a database, a port without evidence belongs to a helper of the database. If the Service of the database
+		// names the port, a common number is no evidence.
+		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
+			return c.container != nil && (c.sign.protocol == unknownProtocol || len(c.services) > 0 && c.sign == byUsualNumber(c.port))
+		})
 	}
 	if len(usable) == 0 {
 		return nil, in.skipNotHTTP(pool)
@@ -344,6 +349,7 @@ var webName = regexp.MustCompile(`^(http|http1|http2|h2c|web|www|rest|graphql|ws
 
 // preferences select one of several possible ports. The first preference is the strongest.
 var preferences = []func(*candidate) bool{
+	func(c *candidate) bool { return c.used },
 	isCalledHTTP,
 	func(c *candidate) bool {
 		return slices.ContainsFunc(c.services, func(s ServicePort) bool { return s.Name == "http" })
@@ -354,8 +360,15 @@ var preferences = []func(*candidate) bool{
 	func(c *candidate) bool { return webName.MatchString(c.port.Name) },
 	func(c *candidate) bool { return len(c.requests) > 0 },
 	func(c *candidate) bool {
-		return c.sign.protocol == plainHTTP && byName("", c.port.Name).protocol != plainHTTP
+		return c.sign.protocol == plainHTTP && !c.isGRPC() && (len(c.services) == 0 || c.sign != byUsualNumber(c.port))
 	},
+}
+
+// isGRPC reports whether the name of the port, or the name or the appProtocol in a Service, is that of gRPC.
+func (c *candidate) isGRPC() bool {
+	return strings.HasPrefix(c.port.Name, "grpc") || slices.ContainsFunc(c.services, func(s ServicePort) bool {
+		return strings.HasPrefix(s.Name, "grpc") || strings.HasSuffix(s.AppProtocol, "grpc")
+	})
 }
 
 // ofOneContainer returns the ports of the only container, or of the container in the annotation of kubectl. It returns an
@@ -499,7 +512,7 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 
 // flagsOf lists the flags for some candidates, the most likely first, with the reasons.
 func (in *injection) flagsOf(all []*candidate) string {
-	const most = 4
+	const most = 6
 	several := len(in.pod.Containers) > 1
 	var flags []string
 	for _, c := range byLikelihood(all)[:min(len(all), most)] {

@@ -33,6 +33,7 @@ type hints struct {
 
 	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
 	hasTLS    bool    // another port is known to speak TLS
+	namesTLS  bool    // the name or the number of a declared port is that of TLS
 }
 
 // A parameter is a flag or a variable: the words of its name in small letters, and its value.
@@ -65,7 +66,7 @@ var (
 // What commands of probes ask of their own pod: a URL, and what gRPC's health probe dials; where
 // a command line says that it listens.
 var (
-	localURL  = regexp.MustCompile(`(https?)://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])(?::([0-9]{1,5}))?(?:[/?"' )]|$)`)
+	localURL  = regexp.MustCompile(`(https?)://(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])(?::([0-9]{1,5}))?(/[^ "')]*|[?"' )]|$)`)
 	grpcProbe = regexp.MustCompile(`(?:^|[/ \t\n;&|])grpc[_-]health[_-]probe(?:[-_.a-z0-9]*)(?:$|[ \t\n])`)
 	dialed    = regexp.MustCompile(`(?:^|[ \t\n])--?addr[= \t](?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1?\])?:([0-9]{1,5})(?:$|[ \t\n])`)
 	dialedTLS = regexp.MustCompile(`(?:^|[ \t\n])--?tls(?:$|[ \t\n=])`)
@@ -90,6 +91,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
 		h.pair = sign{overTLS, fmt.Sprintf("Service %s requests a certificate for its pods", in.services[i].Service)}
 	}
+	for _, p := range c.Ports {
+		h.namesTLS = h.namesTLS || overTCP(p) && (tlsName.MatchString(p.Name) || tlsPorts[p.ContainerPort] != "" || p.ContainerPort%1000 == 443)
+	}
 	for _, n := range in.possiblePorts(c) {
 		switch in.signBeforeCertificates(c, n, h).protocol {
 		case overTLS:
@@ -112,10 +116,13 @@ func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 			all = append(all, corev1.ContainerPort{ContainerPort: n})
 		}
 	}
-	if len(in.pod.Containers) == 1 {
-		for _, s := range in.services {
-			add(s.Target.IntVal)
+	for r := range in.routes {
+		if r.container == c.Name {
+			add(r.number)
 		}
+	}
+	if slices.ContainsFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) > 0 }) { // the others are ignored
+		all = slices.DeleteFunc(all, func(p corev1.ContainerPort) bool { return len(in.servicesOf(c, p)) == 0 })
 	}
 	if len(all) == 0 {
 		add(askedBy(c.ReadinessProbe))
@@ -128,11 +135,7 @@ func (h *hints) readProbes(c *corev1.Container) {
 	for _, probe := range probesOf(c) {
 		if get := probe.HTTPGet; get != nil && get.Host == "" && get.Scheme != corev1.URISchemeHTTPS {
 			n, _ := resolve(get.Port, c) // 0 if the name is unknown
-			if path := cmp.Or(get.Path, "/"); healthPath.MatchString(path) {
-				h.health[n] = true
-			} else if !slices.Contains(h.requests[n], path) {
-				h.requests[n] = append(h.requests[n], path)
-			}
+			h.addPath(n, cmp.Or(get.Path, "/"))
 		}
 		if probe.Exec == nil {
 			continue
@@ -143,6 +146,9 @@ func (h *hints) readProbes(c *corev1.Container) {
 				add(h.probed, cmp.Or(m[2], "443"), probe.asksBy("HTTPS", overTLS))
 			} else {
 				add(h.probed, cmp.Or(m[2], "80"), probe.asksBy("HTTP", plainHTTP))
+				if n, err := strconv.ParseUint(cmp.Or(m[2], "80"), 10, 16); err == nil {
+					h.addPath(int32(n), m[3])
+				}
 			}
 		}
 		switch m := dialed.FindStringSubmatch(text); {
@@ -152,6 +158,15 @@ func (h *hints) readProbes(c *corev1.Container) {
 		default:
 			add(h.probed, m[1], probe.asksBy("gRPC", plainHTTP))
 		}
+	}
+}
+
+// addPath records the path of a request that a probe sends to a port.
+func (h *hints) addPath(n int32, path string) {
+	if healthPath.MatchString(path) {
+		h.health[n] = true
+	} else if path = cmp.Or(path, "/"); !slices.Contains(h.requests[n], path) {
+		h.requests[n] = append(h.requests[n], path)
 	}
 }
 
@@ -344,10 +359,19 @@ func (h *hints) readMounts(container any, secrets map[string]bool) {
 	}
 }
 
+// encrypted returns s, the sign of the name of a port. The name grpc is no evidence for plain text: if the container has a
+// certificate and no port for TLS, the result is the sign of the certificate.
+func (h *hints) encrypted(name string, s sign) sign {
+	if !strings.HasPrefix(name, "grpc") || s.protocol != plainHTTP || h.namesTLS {
+		return s
+	}
+	return firstOf(h.pair, h.mounted, s)
+}
+
 // byCertificate is what a certificate says of a port, where it is the only one of its container of
 // which nothing else is said.
 func (h *hints) byCertificate(p corev1.ContainerPort) sign {
-	if h.hasTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
+	if h.hasTLS || h.namesTLS || slices.ContainsFunc(h.undecided, func(n int32) bool { return n != p.ContainerPort }) {
 		return sign{}
 	}
 	if h.pair.why == "" && httpPorts[p.ContainerPort] != "HTTP" {

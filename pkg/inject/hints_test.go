@@ -50,6 +50,11 @@ var hinted = []struct{ fact, container, why string }{ // why "": it is injected
 	{"TLS that a variable turns off", `"env":[{"name":"SERVER_SSL_ENABLED","value":"false"}],"ports":[{"containerPort":8080}]`, ""},
 	{"TLS of a database that is turned on", `"env":[{"name":"MYSQL_SSL_ENABLED","value":"true"}],"ports":[{"containerPort":8080}]`, ""},
 
+	{"gRPC by its name and a certificate", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "--tls-cert-file configures TLS"},
+	{"gRPC by its name and a mounted certificate", mounted("/etc/app/tls") + `,"ports":[{"containerPort":7000,"name":"grpc"}]`, "mounts a certificate"},
+	{"gRPC next to a port for TLS", pairOfFlags + `,"ports":[{"containerPort":7000,"name":"grpc"},{"containerPort":8443}]`, ""},
+	{"a number of TLS in a flag without a certificate", `"args":["--address=:9443"],"ports":[{"containerPort":9443}]`, ""},
+	{"the same with a certificate", `"args":["--address=:9443","--tls-cert-file=/c/x","--tls-key-file=/c/y"],"ports":[{"containerPort":9443}]`, "9443 is a port of HTTPS"},
 	{"a certificate that is mounted", mounted("/etc/app/tls") + `,"ports":[{"containerPort":50051}]`, "the container mounts a certificate at /etc/app/tls"},
 	{"the same on a usual port", mounted("/etc/app/tls") + `,"ports":[{"containerPort":8080}]`, ""},
 	{"the same beside the port of HTTPS", mounted("/etc/nginx/ssl") + `,"ports":[{"containerPort":50051},{"containerPort":443}]`, ""},

@@ -43,11 +43,11 @@ func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.p
 // policy of the API server has the same expressions.
 var (
 	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
-		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
+		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|delve|dlv|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
 	tlsName  = regexp.MustCompile(`(^|-)(https|https2|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
 	httpName = regexp.MustCompile(`^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
 	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
-		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
+		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|remoting|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
 		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`)
 )
 
@@ -71,9 +71,9 @@ var (
 // otherwise). Numbers that HTTP servers often have as well, such as 9000 and 7001, are none.
 var rawPorts = map[int32]string{
 	21: "FTP", 22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 111: "portmap", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP", 514: "syslog", 587: "SMTP",
-	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd",
+	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd", 2551: "Akka remoting",
 	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
-	5701: "Hazelcast", 5900: "VNC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6650: "Pulsar", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
+	5701: "Hazelcast", 5900: "VNC", 6123: "Flink's RPC", 6124: "Flink's RPC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6650: "Pulsar", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
 	9083: "Hive's metastore", 9160: "Cassandra", 9300: "Elasticsearch's transport", 11211: "memcached", 16379: "Redis", 20880: "Dubbo", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
 	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
 }
@@ -95,6 +95,22 @@ func byName(what, name string) sign {
 		}
 	}
 	return sign{}
+}
+
+// metricsService matches the names of Services for metrics.
+var metricsService = regexp.MustCompile(`(^|-)metrics(-|$)`)
+
+// nameInService returns the sign of the name that a Service gives to a port. A Service for metrics calls its port http
+// as well.
+func nameInService(s ServicePort, p corev1.ContainerPort) sign {
+	if metricsService.MatchString(s.Service) {
+		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
+	}
+	name := s.Name
+	if rest, is := strings.CutPrefix(name, "tcp"); is && (rest == "" || rest[0] == '-') && httpPorts[p.ContainerPort] == "HTTP" {
+		name = strings.TrimPrefix(rest, "-") // tools generate the name tcp for any protocol
+	}
+	return byName("its name in Service "+s.Service, name)
 }
 
 // byAppProtocol is what a Service's appProtocol says: the names of IANA, Kubernetes' own with
@@ -130,13 +146,13 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	for _, s := range in.servicesOf(c, p) {
 		services = append(services, s)
 		protocols = append(protocols, byAppProtocol(s.Service, s.AppProtocol))
-		names = append(names, byName("its name in Service "+s.Service, s.Name))
+		names = append(names, h.encrypted(s.Name, nameInService(s, p)))
 	}
 	probes := []sign{h.probed[p.ContainerPort]}
 	for _, probe := range probesOf(c) {
 		probes = append(probes, byProbe(probe, c, p))
 	}
-	own, named, flag, aside := byName("its name", p.Name), agree(names), h.flags[p.ContainerPort], sign{}
+	own, named, flag, aside := h.encrypted(p.Name, byName("its name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] || named.protocol == plainHTTP) {
 		flag = sign{}
 	}
@@ -194,7 +210,7 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if !isTLS && p.ContainerPort%1000 == 443 {
 		of, isTLS = "HTTPS", true
 	}
-	if isTLS && !(h.serves[p.ContainerPort] && h.pair.why == "" && h.mounted.why == "") {
+	if isTLS && (!h.serves[p.ContainerPort] || h.pair.why != "" || h.mounted.why != "") {
 		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, of)}
 	}
 	if len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
@@ -318,7 +334,7 @@ func speaksHTTPCEL(high bool) string {
       && !` + matches("app.?image.orValue('')", strings.Join(helpers, "|")) + `
       && (size(object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + isTCP + `))) == 1 || ` + matches("name", httpName.String()) + `))
     && !` + commands(tlsCommands) + `
-    && (` + matches("name", httpName.String()) + `
+    && (` + matches("name", httpName.String()) + ` && !name.startsWith('grpc')
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
       && port.containerPort % 1000 != 443

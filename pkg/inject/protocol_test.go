@@ -119,6 +119,12 @@ func TestServicesSayWhichPortIsForRequests(t *testing.T) {
 		{"somebody else's appProtocol", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":80,"targetPort":1000,"appProtocol":"example.com/own"}`, 1000, ""},
 		{"the name of its port", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"redis","port":80,"targetPort":1000}`, 0, NotHTTP},
 		{"one of its names is http", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"https","port":443,"targetPort":1000},{"name":"http","port":80,"targetPort":1000}`, 1000, ""},
+		{"a port that a probe uses", `{"name":"a","livenessProbe":{"tcpSocket":{"port":7000}}}`, `{"port":7000},{"name":"http","port":7001}`, 7000, ""},
+		{"a port next to that of a database", `{"name":"a","ports":[{"containerPort":5672},{"containerPort":8080}]}`, `{"port":5672},{"port":8080}`, 0, NotHTTP},
+		{"a port next to another container with a database", `{"name":"a","ports":[{"containerPort":5000}]},{"name":"b","ports":[{"containerPort":6379}]}`, `{"port":5000}`, 5000, ""},
+		{"two protocols", `{"name":"a","ports":[{"containerPort":1000,"name":"grpc"},{"containerPort":1001}]}`, `{"port":1000},{"port":1001}`, 0, WhichPort},
+		{"the name tcp and a common number", `{"name":"a","ports":[{"containerPort":8080}]}`, `{"name":"tcp-service","port":8080}`, 8080, ""},
+		{"the name tcp and another number", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"name":"tcp-service","port":1000}`, 0, NotHTTP},
 		{"443 alone", `{"name":"a","ports":[{"containerPort":1000}]}`, `{"port":443,"targetPort":1000}`, 0, NotHTTP},
 	} {
 		pod := parse(t, `{"metadata":{},"spec":{"containers":[`+c.containers+`]}}`)
@@ -171,4 +177,11 @@ func TestPortsHaveReasonsAndConfidence(t *testing.T) {
 			t.Errorf("%s: got %s with sure=high, and confidence %s", c.fact, verdictOf(sure), out.Confidence)
 		}
 	}
+}
+
+func TestServiceForMetricsNamesNoRequestPort(t *testing.T) {
+	ports := portsOf(t, `"name":"shop-metrics"`, `{"name":"http","port":8080}`)
+	out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a"}]}}`), nil, ports...)
+	harness.Equal(t, verdictOf(out), "skipped not-http", out.Text)
+	harness.Contains(t, out.Text, "its Service is shop-metrics")
 }

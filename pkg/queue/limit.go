@@ -45,7 +45,7 @@ type ticket struct {
 
 // tickInterval is the interval at which an adaptive limit is updated while requests are
 // queued.
-const tickInterval = 100 * time.Millisecond
+const tickInterval = 50 * time.Millisecond
 
 // NewLimit returns a limit of running requests in the user container (0 or less:
 // none, nil is returned) and of waiting ones behind them (0: nobody waits).

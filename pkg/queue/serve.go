@@ -74,11 +74,9 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	}
 
 	limit, fresh := p.Limit, true
-	switch {
-	case kind == header.KubeletRequest && state.rejected != OK:
-		kind = header.Traffic
-	case kind == header.KubeletRequest:
+	if kind == header.KubeletRequest {
 		peer, may := kubeletPeer(x)
+		may = may && state.rejected == OK
 		if may && p.Drain.Draining() {
 			answer(x, plain(Draining))
 			return
@@ -123,18 +121,24 @@ func (p *Proxy) Serve(x Exchange, state *RequestState) {
 	if o.Reason != OK && !o.Begun {
 		finish(x, o)
 	}
-	if o.Reason == AppReset && canceledAtDeadline(o, x) {
-		o.Reason = ClientGone
-		if o.Reset && !o.Begun {
-			o.Status = ClientGone.Status()
-		}
-	}
+	blameDeadline(o, x)
 	o.End, o.Phase = time.Now(), state.Phase()
 	p.Observe(o)
 	if state.trace != nil {
 		state.trace.End(o)
 	}
 	o.Line = Line{} // its strings can point into a buffer of the engine
+}
+
+// blameDeadline changes the reason of a call that the user container canceled because the timeout of the client expired.
+func blameDeadline(o *Observation, x Exchange) {
+	if o.Reason != AppReset || !canceledAtDeadline(o, x) {
+		return
+	}
+	o.Reason = ClientGone
+	if o.Reset && !o.Begun {
+		o.Status = ClientGone.Status()
+	}
 }
 
 // serveProbe answers a probe. It and answer are not part of Serve because what

@@ -104,8 +104,8 @@ type victim struct {
 	honest []*honest
 }
 
-// countingApp answers GET /hold after a moment, or when its client has gone, POST
-// when the body has come, and everything else at once. It knows when it has more
+// countingApp answers GET /hold after a moment, or when its client has gone, /wait when its
+// client has gone, /informational after 99 long informational responses, POST when the body has come, and everything else at once. It knows when it has more
 // requests than the limit.
 type countingApp struct {
 	limit int
@@ -135,6 +135,13 @@ func (a *countingApp) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 		case <-time.After(10 * time.Millisecond):
+		}
+	case r.URL.Path == "/wait":
+		<-r.Context().Done()
+	case r.URL.Path == "/informational":
+		w.Header().Set("Link", strings.Repeat("x", 27000))
+		for range 99 {
+			w.WriteHeader(http.StatusEarlyHints)
 		}
 	case strings.HasPrefix(r.URL.Path, "/stream/"):
 		n, _ := strconv.Atoi(r.URL.Path[len("/stream/"):])

@@ -114,7 +114,8 @@ func awaitAnswer(text string) func(net.Conn) error {
 	}
 }
 
-// hordes are 10 000 connections each, or 2000 that cost as much time.
+// hordes are 8000 connections each, or 2000 that cost as much time. The sidecar derives its limit
+// on connections of clients from the limit on open files, which must be 20,000 or more.
 var hordes = []struct {
 	name   string
 	tls    bool
@@ -124,13 +125,13 @@ var hordes = []struct {
 	stays  bool // no clock ends it: it is idle
 	deaths int  // 0, or after how many times HEADER_TIMEOUT at most all are gone
 }{
-	{"that say nothing", false, 10000, 8 << 10, sends(""), false, 2},
-	{"in the midst of a head", false, 10000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
-	{"between two requests", false, 5000 /* less than half of the files, see divide */, 8 << 10, awaitAnswer(request("GET", "/now")), true, 0},
+	{"that say nothing", false, 8000, 8 << 10, sends(""), false, 2},
+	{"in the midst of a head", false, 8000, 10 << 10, sends("GET / HTTP/1.1\r\nHost: a.te"), false, 2},
+	{"between two requests", false, 8000, 8 << 10, awaitAnswer(request("GET", "/now")), true, 0},
 	{"in the midst of the HTTP/2 preface", false, 2000, 10 << 10, sends("PRI * HTTP/2.0\r\n\r"), false, 2},
 	{"of HTTP/2 without a stream", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"), true, 0},
 	{"of HTTP/2 in the midst of a head", false, 2000, 48 << 10, sends(http2.ClientPreface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x40\x00\x01\x01\x00\x00\x00\x01\x82"), false, 2},
-	{"to TLS that say nothing", true, 10000, 24 << 10, sends(""), false, 2},
+	{"to TLS that say nothing", true, 8000, 24 << 10, sends(""), false, 2},
 	{"in the midst of a TLS handshake", true, 2000, 32 << 10, sends("\x16\x03\x01\x02\x00\x01\x00\x01\xfc"), false, 2},
 	{"in the midst of a TLS record", true, 2000, 48 << 10, sendsRecord("http/1.1", request("GET", "/now")), false, 2},
 	{"of HTTP/2 in the midst of a TLS record", true, 2000, 64 << 10, sendsRecord("h2", http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"), false, 2},

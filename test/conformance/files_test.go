@@ -167,9 +167,7 @@ func TestFewFilesCloseIdleConnections(t *testing.T) {
 	}
 	waits := p.sendGet("/")
 	p.poll("the connection waits", func() error { return p.hasMetric("queue_proxy_client_connections_waiting 1") })
-	if !p.out.says("new connections wait") {
-		t.Error("the log does not contain that connections wait")
-	}
+	p.awaitLog("new connections wait")
 	for i, w := range busy {
 		h.free(fmt.Sprint("/busy/", i))
 		if m := w.receive("GET"); m.status() != 200 {
@@ -207,9 +205,7 @@ func TestFewFilesQueueHTTP2Requests(t *testing.T) {
 	p.poll("requests wait for a connection", func() error {
 		return p.hasMetric(fmt.Sprint("queue_proxy_app_connections_waiting ", streams-limit))
 	})
-	if !p.out.says("requests wait for a connection") {
-		t.Error("the log does not contain that requests wait")
-	}
+	p.awaitLog("requests wait for a connection")
 	if out, code := command(t, p.environment(), "why"); code != 0 || !strings.Contains(out, "connections to the user container: limit of 42") {
 		t.Errorf("why: got code %d and\n%swant 0 and the limit", code, out)
 	}

@@ -35,6 +35,7 @@ type h2Event struct {
 	fields []field       // of HEADERS
 	data   string        // of DATA
 	end    bool          // END_STREAM
+	credit int           // increment of WINDOW_UPDATE
 
 	connects bool // SETTINGS_ENABLE_CONNECT_PROTOCOL is 1
 }
@@ -113,6 +114,8 @@ func (p *h2Peer) read() {
 			if !f.IsAck() {
 				p.framer.WriteSettingsAck()
 			}
+		case *http2.WindowUpdateFrame:
+			e.credit = int(f.Increment)
 		case *http2.PingFrame:
 			if !f.IsAck() {
 				p.framer.WritePing(true, f.Data)
@@ -150,6 +153,16 @@ func (p *h2Peer) open(stream uint32, end bool, method, target string, fields ...
 	}
 	if err := p.raw(stream, end, all); err != nil {
 		p.t.Fatalf("stream %d: sending: %v", stream, err)
+	}
+}
+
+// control writes other frames.
+func (p *h2Peer) control(write func(*http2.Framer) error) {
+	p.t.Helper()
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	if err := write(p.framer); err != nil {
+		p.t.Fatal(err)
 	}
 }
 

@@ -438,8 +438,8 @@ func TestHTTP2ConnectionsGetGOAWAYAndLoseNoStream(t *testing.T) {
 	}
 }
 
-// A connection that is opened while we drain gets GOAWAY with its first answer.
-func TestANewHTTP2ConnectionGetsGOAWAYWithItsFirstAnswer(t *testing.T) {
+// A connection that is opened during the drain can be used before it receives GOAWAY.
+func TestNewHTTP2ConnectionGetsGOAWAYAfterResponse(t *testing.T) {
 	p := newProxy(t)
 	p.start("DRAIN_QUIET_PERIOD=300ms")
 	h := p.holder()
@@ -455,6 +455,10 @@ func TestANewHTTP2ConnectionGetsGOAWAYWithItsFirstAnswer(t *testing.T) {
 	}
 	if e := c.goAway(); e.last != endlessID {
 		t.Errorf("got %v, want a GOAWAY that refuses nothing", e)
+	}
+	c.open(3, true, "GET", "/short")
+	if a := c.answer(3); a.status != 200 {
+		t.Errorf("got %+v after GOAWAY, want 200", a)
 	}
 	h.free("/held")
 	held.receive("GET")

@@ -139,8 +139,8 @@ func TestEveryMakeTargetInADocumentExists(t *testing.T) {
 	}
 }
 
-// proof matches a test that a document names, spelt `path_test.go:TestName`.
-var proof = regexp.MustCompile("`([\\w./-]+_test\\.go):(Test\\w+)`")
+// proof matches a test or fuzz test that a document names, spelt `path_test.go:TestName`.
+var proof = regexp.MustCompile("`([\\w./-]+_test\\.go):((?:Test|Fuzz)\\w+)`")
 
 func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 	named := 0
@@ -155,6 +155,25 @@ func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 	}
 	if named == 0 {
 		t.Error("got no test named in a document, want some; has their spelling changed?")
+	}
+}
+
+// vulnerability matches a row of a table in docs/cves.md.
+var vulnerability = regexp.MustCompile(`(?m)^\| .*\|$`)
+
+func TestEachVulnerabilityHasTest(t *testing.T) {
+	rows := 0
+	for _, row := range vulnerability.FindAllString(documents(t)[filepath.Join(root, "docs", "cves.md")], -1) {
+		if strings.HasSuffix(row, "| test |") { // the first row of a table
+			continue
+		}
+		rows++
+		if !proof.MatchString(row) {
+			t.Errorf("docs/cves.md: got %q, want a row with a test", row)
+		}
+	}
+	if rows == 0 {
+		t.Error("docs/cves.md: got no row")
 	}
 }
 

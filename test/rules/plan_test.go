@@ -76,7 +76,7 @@ var plan = []folder{
 
 	// For tests and plots alone.
 	{path: "test/limits/simulation", may: []string{"pkg/adapt"}},
-	{path: "test/limits/measure"},
+	{path: "test/limits/measure", may: []string{"test/limits/simulation"}},
 	{path: "test/limits/plot", may: []string{"test/limits/simulation"}},
 
 	// For tests alone. What all of them share is test/harness, which imports nothing of ours.

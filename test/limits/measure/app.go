@@ -1,79 +1,123 @@
 package main
 
 import (
-	"compress/gzip"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"runtime"
+	"sync/atomic"
 	"time"
 )
 
-// The apps.
-const (
-	cpuBound = "CPU-bound"
-	pooled   = "pooled"
-)
-
-// The pooled app: as many use a database over so many connections. Who waits for one for
-// too long fails, as in the connection pools of most languages.
-const (
-	connections = 8
-	query       = 20 * time.Millisecond // mean; it is half to one and a half of that
-	poolTimeout = 250 * time.Millisecond
-)
-
-// The app that is bound by CPU: on one core it first waits for something else, and then
-// compresses a document.
-const (
-	lookup   = 10 * time.Millisecond
-	document = 64 << 10 // bytes
-)
-
-// serve is the app.
-func serve(app, address string) error {
-	handler := http.HandlerFunc(newPool().serve)
-	if app == cpuBound {
-		runtime.GOMAXPROCS(1)
-		handler = compress(text())
-	}
-	return (&http.Server{Addr: address, Handler: handler}).ListenAndServe()
+// An app is a user container. Requests to / are processed by a number of workers.
+type app struct {
+	workers int
+	took    time.Duration                  // mean of a worker; it is half to one and a half of that
+	reject  int                            // requests in the application above which the status is rejectStatus; 0: none
+	status  int                            // of rejected requests
+	pause   time.Duration                  // garbage collection every 2 s; 0: none
+	warm    time.Duration                  // in which requests take up to six times as long
+	changed func(at time.Duration) float64 // factor of took; nil: 1
 }
 
-type pool struct{ free chan struct{} }
+// A handler is a running application.
+type handler struct {
+	app
 
-func newPool() *pool { return &pool{make(chan struct{}, connections)} }
-
-func (p *pool) serve(w http.ResponseWriter, _ *http.Request) {
-	late := time.NewTimer(poolTimeout)
-	defer late.Stop()
-	select {
-	case p.free <- struct{}{}:
-		time.Sleep(query/2 + rand.N(query))
-		<-p.free
-		fmt.Fprintln(w, "a row")
-	case <-late.C:
-		http.Error(w, "no connection to the database is free", http.StatusInternalServerError)
-	}
+	began   time.Time
+	free    chan struct{} // workers in use
+	running atomic.Int64  // requests to /
 }
 
-// text returns a document that compresses as text does: words of a small vocabulary.
-func text() []byte {
-	rng := rand.New(rand.NewPCG(1, 2))
-	var b []byte
-	for len(b) < document {
-		b = fmt.Appendf(b, "word%d ", int(rng.ExpFloat64()*200))
+// serve runs the application of a row.
+func serve(row, address string) error {
+	for _, r := range realRows() {
+		if r.name == row {
+			server := &http.Server{Addr: address, Handler: r.app.handler()}
+			server.Protocols = new(http.Protocols)
+			server.Protocols.SetHTTP1(true)
+			server.Protocols.SetUnencryptedHTTP2(true)
+			return server.ListenAndServe()
+		}
 	}
-	return b
+	return fmt.Errorf("%s: no such row", row)
 }
 
-func compress(document []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(lookup)
-		z := gzip.NewWriter(io.Discard)
-		_, _ = z.Write(document) // to memory that nobody reads: it does not fail
-		_ = z.Close()
-		fmt.Fprintln(w, "compressed")
+func (a app) handler() http.Handler {
+	h := &handler{app: a, began: time.Now(), free: make(chan struct{}, a.workers)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", h.work)
+	mux.HandleFunc("/hold", hold)
+	mux.HandleFunc("/error", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "bug", http.StatusInternalServerError)
+	})
+	mux.HandleFunc("/unknown", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Grpc-Status", "12")
+	})
+	mux.HandleFunc("/upload", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the client may disconnect
+	})
+	mux.HandleFunc("/socket", socket)
+	mux.HandleFunc("/large", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, 4<<20)) // the client may disconnect
+	})
+	return mux
+}
+
+// socket accepts an upgrade and keeps the connection open.
+func socket(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
+	defer conn.Close()
+	fmt.Fprint(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, _ = io.Copy(io.Discard, conn) // until the client closes the connection
+}
+
+// hold responds after the time in the query. A stream begins its response immediately. An
+// application that continues after the disconnect of its client ignores the context.
+func hold(w http.ResponseWriter, r *http.Request) {
+	took, err := time.ParseDuration(r.URL.Query().Get("for"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if r.URL.Query().Has("stream") {
+		w.Header().Set("Content-Type", "application/grpc")
+		_ = http.NewResponseController(w).Flush() // the client may disconnect
+	}
+	time.Sleep(took)
+	fmt.Fprintln(w, "done")
+}
+
+func (a *handler) work(w http.ResponseWriter, r *http.Request) {
+	if n := a.running.Add(1); a.reject > 0 && n > int64(a.reject) {
+		a.running.Add(-1)
+		http.Error(w, "overload", a.status)
+		return
+	}
+	defer a.running.Add(-1)
+	a.free <- struct{}{}
+	defer func() { <-a.free }()
+	took := a.took/2 + rand.N(a.took)
+	if r.URL.Query().Has("fast") {
+		took /= 10
+	} else if r.URL.Query().Has("slow") {
+		took *= 2
+	}
+	age := time.Since(a.began)
+	if a.warm > 0 && age < a.warm {
+		took = time.Duration(float64(took) * (1 + 5*(1-age.Seconds()/a.warm.Seconds())))
+	}
+	if a.changed != nil {
+		took = time.Duration(float64(took) * a.changed(age))
+	}
+	if a.pause > 0 && age%(2*time.Second) < a.pause {
+		took += a.pause - age%(2*time.Second)
+	}
+	time.Sleep(took)
+	fmt.Fprintln(w, "done")
 }

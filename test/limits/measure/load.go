@@ -1,99 +1,68 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
 	"io"
-	"math"
-	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 )
 
-const (
-	clients  = 24          // of the closed loop: each sends its next request when it has the answer to the last
-	overload = 1.5         // times the app's capacity, the rate of the open loop
-	deadline = time.Second // after which a client goes away
-)
-
-// A load is clients, or requests that come at a rate, whatever becomes of those before.
-type load struct {
-	clients int
-	rate    float64 // a second; 0: a closed loop
+// A result is the measurement of the requests that are not aside.
+type result struct {
+	goodput float64 // responses with 200 per second
+	p99     float64 // seconds, of these responses
+	failed  float64 // share of other responses, without those of canceled requests
 }
 
-// seen is what came of a load.
-type seen struct {
-	throughput float64 // answers with 200 a second
-	p50, p99   float64 // seconds, of those
-	refused    float64 // part of all requests: 503
-	failed     float64 // and those that the app failed or that were too late
-}
-
-// recorder notes what becomes of each request.
+// recorder counts the responses of the measured clients.
 type recorder struct {
-	client  *http.Client
-	address string
-
-	mu                   sync.Mutex
-	times                []float64
-	all, refused, failed int
+	mu     sync.Mutex
+	from   time.Time
+	times  []float64
+	failed int
 }
 
-func (r *recorder) request(ctx context.Context) {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, deadline)
-	defer cancel()
-	status, err := get(ctx, r.client, r.address)
+func (r *recorder) note(began time.Time, ok bool) {
 	took := time.Since(began).Seconds()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all++
 	switch {
-	case err == nil && status == http.StatusOK:
+	case time.Now().Before(r.from):
+	case ok:
 		r.times = append(r.times, took)
-	case status == http.StatusServiceUnavailable:
-		r.refused++
 	default:
 		r.failed++
 	}
 }
 
-// do drives the load for so long, waits for the last answers, and returns what came of it.
-func (l *load) do(ctx context.Context, address string, lasts time.Duration) seen {
-	t := &http.Transport{MaxIdleConnsPerHost: 1000, MaxIdleConns: 1000}
-	defer t.CloseIdleConnections()
-	r := &recorder{client: &http.Client{Transport: t}, address: address}
+// load runs the clients of a row against an address. It measures for the time lasts after
+// the time warm.
+func load(ctx context.Context, groups []group, address string, warm, lasts time.Duration) result {
 	began := time.Now()
-	end := began.Add(lasts)
+	ctx, cancel := context.WithDeadline(ctx, began.Add(warm+lasts))
+	defer cancel()
+	r := &recorder{from: began.Add(warm)}
 	var all sync.WaitGroup
-	for range l.clients {
-		all.Go(func() {
-			for time.Now().Before(end) && ctx.Err() == nil {
-				r.request(ctx)
-			}
-		})
-	}
-	if l.rate > 0 {
-		rng := rand.New(rand.NewPCG(1, 2))
-		for at := began; at.Before(end) && ctx.Err() == nil; at = at.Add(time.Duration(rng.ExpFloat64() / l.rate * float64(time.Second))) {
-			time.Sleep(time.Until(at))
-			all.Go(func() { r.request(ctx) })
+	for _, g := range groups {
+		for i := range g.n {
+			all.Go(func() {
+				g.pause(ctx, min(g.after, warm/2))
+				g.client(ctx, r, address, i)
+			})
 		}
 	}
 	all.Wait()
-	return r.seen(lasts)
-}
-
-func (r *recorder) seen(lasts time.Duration) seen {
 	slices.Sort(r.times)
-	return seen{
-		throughput: float64(len(r.times)) / lasts.Seconds(),
-		p50:        quantile(r.times, 0.5),
-		p99:        quantile(r.times, 0.99),
-		refused:    float64(r.refused) / float64(max(r.all, 1)),
-		failed:     float64(r.failed) / float64(max(r.all, 1)),
+	return result{
+		goodput: float64(len(r.times)) / lasts.Seconds(),
+		p99:     quantile(r.times, 0.99),
+		failed:  float64(r.failed) / float64(max(r.failed+len(r.times), 1)),
 	}
 }
 
@@ -102,20 +71,111 @@ func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
 	}
-	return sorted[max(int(math.Ceil(q*float64(len(sorted))))-1, 0)]
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-// get asks and returns the status, 0 if there was none.
-func get(ctx context.Context, client *http.Client, address string) (int, error) {
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
-	if err != nil {
-		return 0, err
+func (g *group) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
-	r, err := client.Do(q)
-	if err != nil {
-		return 0, err
+}
+
+// client sends requests until the context ends.
+func (g *group) client(ctx context.Context, r *recorder, address string, number int) {
+	t := &http.Transport{DisableCompression: true}
+	if g.h2 {
+		t.Protocols = new(http.Protocols)
+		t.Protocols.SetUnencryptedHTTP2(true)
 	}
-	defer r.Body.Close()
-	_, err = io.Copy(io.Discard, r.Body)
-	return r.StatusCode, err
+	defer t.CloseIdleConnections()
+	for i := number; ctx.Err() == nil; i++ {
+		if g.burst > 0 {
+			if at := time.Duration(time.Now().UnixNano()) % g.burst; at > g.burst/5 {
+				g.pause(ctx, g.burst-at)
+				continue
+			}
+		}
+		began := time.Now()
+		ok, err := g.request(ctx, &http.Client{Transport: t}, "http://"+address+g.paths[i%len(g.paths)])
+		if ctx.Err() == nil && !g.aside {
+			r.note(began, ok && err == nil)
+		}
+		if err != nil {
+			g.pause(ctx, 10*time.Millisecond)
+		}
+	}
+}
+
+// request sends a request and reports whether the response has the status 200.
+func (g *group) request(ctx context.Context, client *http.Client, url string) (ok bool, err error) {
+	if g.cancel > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, g.cancel)
+		defer cancel()
+	}
+	if g.socket {
+		return false, openSocket(ctx, url)
+	}
+	method, body := http.MethodGet, io.Reader(nil)
+	if g.upload > 0 {
+		method, body = http.MethodPost, &slowBody{ctx: ctx, left: int(g.upload / time.Second)}
+	}
+	q, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return false, err
+	}
+	if g.h2 {
+		q.Header.Set("Content-Type", "application/grpc")
+	}
+	res, err := client.Do(q)
+	if err != nil {
+		return false, err
+	}
+	defer res.Body.Close()
+	g.pause(ctx, g.read)
+	_, err = io.Copy(io.Discard, res.Body)
+	return res.StatusCode == http.StatusOK, err
+}
+
+// slowBody is a request body of one byte per second.
+type slowBody struct {
+	ctx  context.Context
+	left int
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.left--; b.left < 0 {
+		return 0, io.EOF
+	}
+	select {
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	case <-time.After(time.Second):
+		return copy(p, "x"), nil
+	}
+}
+
+// openSocket opens a WebSocket and keeps it until the context ends.
+func openSocket(ctx context.Context, url string) error {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", q.URL.Host)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	fmt.Fprintf(conn, "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	res, err := http.ReadResponse(bufio.NewReader(conn), q)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		return errors.New(res.Status)
+	}
+	_, err = conn.Read(make([]byte, 1))
+	return err
 }

@@ -1,12 +1,10 @@
-// The command measure compares limits in front of two real apps, the sidecar and all: an
-// app with a pool of connections, and one that is bound by CPU. It starts app and sidecar
-// anew for each, drives load in a closed and in an open loop, and prints a table of the
-// medians over the rounds, in Markdown.
+// The command measure compares the adaptive limit with fixed limits and writes the tables
+// into a document.
 //
 //	make limits
 //
-// The limits are measured in turns, round for round, so that what else the machine does
-// harms all alike.
+// The first table is simulated. For the second one, the command starts an application, the
+// sidecar and clients for each limit. It prints the total time.
 package main
 
 import (
@@ -15,8 +13,9 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime"
-	"strconv"
+	"strings"
 	"time"
 )
 
@@ -25,19 +24,24 @@ func main() {
 		exit(serve(os.Args[2], os.Args[3]))
 	}
 	var s settings
-	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "the sidecar")
-	flag.IntVar(&s.rounds, "rounds", 3, "how often each limit is measured")
-	flag.DurationVar(&s.lasts, "time", 5*time.Second, "how long each load is measured")
-	flag.DurationVar(&s.search, "search", time.Minute, "how long the adaptive limit has before that")
-	app := flag.String("app", "", "only this one, "+cpuBound+" or "+pooled)
+	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "the program queue-proxy")
+	flag.DurationVar(&s.lasts, "time", 30*time.Second, "duration of a measurement")
+	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time before the measurement of the adaptive limit")
+	flag.StringVar(&s.page, "write", "", "the document into which the tables are written")
+	rows := flag.String("run", "", "run the rows whose name matches this regular expression")
+	only := flag.String("only", "", "simulated or real: only this table")
 	flag.Parse()
-	s.apps = []string{cpuBound, pooled}
-	if *app != "" {
-		s.apps = []string{*app}
+	var err error
+	if s.rows, err = regexp.Compile(*rows); err != nil {
+		exit(fmt.Errorf("-run: %w", err))
+	}
+	s.simulated, s.real = *only != "real", *only != "simulated"
+	if s.page != "" && (*rows != "" || *only != "") {
+		exit(fmt.Errorf("-write: requires all rows and both tables"))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	exit(compare(ctx, &s))
+	exit(run(ctx, &s))
 }
 
 func exit(err error) {
@@ -49,90 +53,50 @@ func exit(err error) {
 }
 
 type settings struct {
-	proxy         string
-	apps          []string
-	rounds        int
-	lasts, search time.Duration
+	proxy, page     string
+	rows            *regexp.Regexp
+	lasts, warm     time.Duration
+	simulated, real bool
 }
 
-// A limit is what the sidecar is started with.
-type limit struct {
-	name     string
-	env      []string
-	adaptive bool
-}
-
-// limits returns those that are compared.
-func limits() []limit {
-	all := []limit{{name: "none"}}
-	for _, n := range []int{2, 4, 8, 16} {
-		all = append(all, limit{name: "fixed, " + strconv.Itoa(n), env: []string{"CONTAINER_CONCURRENCY=" + strconv.Itoa(n)}})
+// run makes the tables.
+func run(ctx context.Context, s *settings) error {
+	began := time.Now()
+	var b strings.Builder
+	if s.simulated {
+		b.WriteString(simulatedTables(s.rows))
 	}
-	return append(all, limit{name: "adaptive, ceiling 64", env: []string{"CONCURRENCY_MODE=adaptive", "CONTAINER_CONCURRENCY=64"}, adaptive: true})
-}
-
-// compare measures all limits before all apps and prints the tables.
-func compare(ctx context.Context, s *settings) error {
-	fmt.Printf("%d CPUs, %s, %s/%s\n", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	for _, app := range s.apps {
-		capacity, err := capacityOf(ctx, app)
+	if s.real {
+		table, err := realTable(ctx, s)
+		b.WriteString(table)
 		if err != nil {
 			return err
 		}
-		rate := overload * capacity
-		all := make([]results, len(limits()))
-		for round := range s.rounds {
-			for i, l := range limits() {
-				if err := all[i].measure(ctx, s, app, &l, rate); err != nil {
-					return fmt.Errorf("%s, %s: %w", app, l.name, err)
-				}
-				fmt.Fprintf(os.Stderr, "%s, round %d of %d, %s: %s\n", app, round+1, s.rounds, l.name, all[i].last())
-			}
-		}
-		fmt.Print(table(app, rate, all))
 	}
-	return nil
+	fmt.Fprintf(&b, "\nTotal time: %v, %d CPUs, %s, %s/%s.\n", time.Since(began).Round(time.Second), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	fmt.Print(b.String())
+	if s.page == "" {
+		return nil
+	}
+	return write(s.page, b.String())
 }
 
-// measure starts app and sidecar with the limit, and adds what both loads bring.
-func (r *results) measure(ctx context.Context, s *settings, app string, l *limit, rate float64) error {
-	a, err := startApp(ctx, app)
-	if err != nil {
-		return err
-	}
-	defer a.stop()
-	p, err := startSidecar(ctx, s.proxy, l.env)
-	if err != nil {
-		return err
-	}
-	defer p.stop()
-	warmUp := time.Second
-	if l.adaptive {
-		warmUp = s.search
-	}
-	for i, load := range []load{{clients: clients}, {rate: rate}} {
-		load.do(ctx, sidecarAddress, warmUp)
-		seen := load.do(ctx, sidecarAddress, s.lasts)
-		r.loads[i] = append(r.loads[i], seen)
-		warmUp = time.Second
-	}
-	if r.name = l.name; l.adaptive {
-		found, err := limitFound(ctx)
-		r.found = append(r.found, found)
-		return err
-	}
-	return ctx.Err()
-}
+// Marks of the part of the document that is written.
+const (
+	beginMark = "<!-- begin: make limits -->\n"
+	endMark   = "<!-- end: make limits -->\n"
+)
 
-// capacityOf returns how many requests a second the app serves, asked for by few clients.
-func capacityOf(ctx context.Context, app string) (float64, error) {
-	a, err := startApp(ctx, app)
+// write replaces the part of the document between the marks.
+func write(page, tables string) error {
+	text, err := os.ReadFile(page)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer a.stop()
-	l := load{clients: 8}
-	l.do(ctx, appAddress, time.Second)
-	seen := l.do(ctx, appAddress, 5*time.Second)
-	return seen.throughput, ctx.Err()
+	before, rest, ok := strings.Cut(string(text), beginMark)
+	_, after, ok2 := strings.Cut(rest, endMark)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s: no marks of make limits", page)
+	}
+	return os.WriteFile(page, []byte(before+beginMark+tables+endMark+after), 0o644)
 }

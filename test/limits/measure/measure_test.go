@@ -1,62 +1,78 @@
 package main
 
 import (
-	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 )
 
-func TestALoadTellsWhatBecameOfItsRequests(t *testing.T) {
-	for status, want := range map[int]seen{
-		http.StatusOK:                  {},
-		http.StatusServiceUnavailable:  {refused: 1},
-		http.StatusInternalServerError: {failed: 1},
-	} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-		defer server.Close()
-		for _, l := range []load{{clients: 3}, {rate: 1000}} {
-			got := l.do(t.Context(), server.Listener.Addr().String(), 50*time.Millisecond)
-			if ok := status == http.StatusOK; (got.throughput > 0) != ok || (got.p99 > 0) != ok {
-				t.Errorf("%d, %+v: got %+v, want times of 200 alone", status, l, got)
+func TestLoadCountsResponsesByStatus(t *testing.T) {
+	a := app{workers: 4, took: time.Millisecond}
+	server := httptest.NewServer(a.handler())
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	for path, want := range map[string]bool{"/": true, "/error": false, "/hold?for=1ms": true, "/hold?for=x": false} {
+		got := load(t.Context(), []group{{n: 2, paths: []string{path}}}, address, 0, 100*time.Millisecond)
+		if ok := got.goodput > 0 && got.failed < 0.5; ok != want {
+			t.Errorf("%s: got %+v, want success %v", path, got, want)
+		}
+	}
+	got := load(t.Context(), []group{{n: 2, paths: []string{"/"}, aside: true}}, address, 0, 20*time.Millisecond)
+	if got.goodput != 0 || got.failed != 0 {
+		t.Errorf("got %+v of clients that are not measured", got)
+	}
+}
+
+func TestClientsOfEachRowReachTheirApplication(t *testing.T) {
+	for _, r := range realRows() {
+		for _, g := range r.clients {
+			for _, path := range g.paths {
+				w := httptest.NewRecorder()
+				if path = strings.Split(path, "?for")[0]; path != "/hold" {
+					r.app.handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+				}
+				if w.Code == 404 {
+					t.Errorf("%s: got no handler for %s", r.name, path)
+				}
 			}
-			if got.refused != want.refused || got.failed != want.failed {
-				t.Errorf("%d, %+v: got %+v, want %+v", status, l, got, want)
-			}
 		}
 	}
 }
 
-func TestATableHasTheMediansOfAllRounds(t *testing.T) {
-	closed := []seen{{throughput: 30, p50: 0.001, p99: 0.004}, {throughput: 10, p50: 0.003, p99: 0.005}, {throughput: 20, p50: 0.002, p99: 0.006}}
-	open := []seen{{refused: 0.1}, {refused: 0.3, failed: 0.5}, {refused: 0.2}}
-	got := table("pooled", 600, []results{{name: "adaptive", loads: [2][]seen{closed, open}, found: []int{7, 8, 9}}})
-	for _, want := range []string{"pooled", "600 requests a second", "| adaptive: found 7 8 9 | 20 (10 to 30) | 2 ms | 5 ms | 0 (0 to 0) | 0 ms | 0 ms | 20 % | 0 % |\n"} {
-		if !strings.Contains(got, want) {
-			t.Errorf("got %s\nwant in it %q", got, want)
-		}
+func TestRejectionsHaveStatusOfRow(t *testing.T) {
+	a := app{workers: 4, took: time.Millisecond, reject: 1, status: 429}
+	server := httptest.NewServer(a.handler())
+	defer server.Close()
+	got := load(t.Context(), []group{short(8)}, server.Listener.Addr().String(), 0, 200*time.Millisecond)
+	if got.failed == 0 || got.goodput == 0 {
+		t.Errorf("got %+v, want successes and rejections", got)
 	}
 }
 
-func TestBothAppsAnswer(t *testing.T) {
-	for name, handler := range map[string]http.HandlerFunc{pooled: newPool().serve, cpuBound: compress(text())} {
-		w := httptest.NewRecorder()
-		handler(w, httptest.NewRequest(http.MethodGet, "/", nil))
-		if w.Code != http.StatusOK || w.Body.Len() == 0 {
-			t.Errorf("%s: got %d, %q, want 200 and an answer", name, w.Code, w.Body)
-		}
+func TestTablesAreWrittenBetweenMarks(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("a\n"+beginMark+"old\n"+endMark+"b\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(page, "new\n"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(page)
+	if want := "a\n" + beginMark + "new\n" + endMark + "b\n"; err != nil || string(got) != want {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if err := write(filepath.Join(t.TempDir(), "missing"), ""); err == nil {
+		t.Error("got no error of a missing document")
 	}
 }
 
-func TestWhoWaitsTooLongForAConnectionFails(t *testing.T) {
-	p := newPool()
-	for range connections {
-		p.free <- struct{}{} // in use
-	}
-	w := httptest.NewRecorder()
-	p.serve(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	if w.Code != http.StatusInternalServerError {
-		t.Errorf("got %d, want 500", w.Code)
+func TestSimulatedTableHasLineForEachRow(t *testing.T) {
+	got := simulatedTables(regexp.MustCompile("^pool of 1$"))
+	if n := strings.Count(got, "| pool of 1: 1 worker, 10 ms | 1 | "); n != 1 {
+		t.Errorf("got %d lines of the row, want 1\n%s", n, got)
 	}
 }

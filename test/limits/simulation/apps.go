@@ -65,6 +65,8 @@ type Pool struct {
 	Hits    func(served int) float64                          // the part of requests that need no worker, after so many; nil: none
 	Errors  func(at time.Duration, inApp int) (share float64) // of requests that fail at once; nil: none
 
+	Reject int // number of requests that are processed, beyond which requests fail immediately; 0: no limit
+
 	// More workers are added at MoreAt. All workers stop at Stop for StopFor; 0: never.
 	More          int
 	MoreAt        time.Duration
@@ -89,6 +91,11 @@ func (p *Pool) start(w *world, j *job) {
 		w.after(fast, j, local)
 		return
 	}
+	if p.Reject > 0 && p.station.busy >= p.Reject {
+		j.failed = true
+		w.after(rejection, j, local)
+		return
+	}
 	if p.Hits != nil && j.luck < p.Hits(p.served) {
 		j.hit = true
 		w.after(time.Duration(float64(fast)*j.first), j, local)
@@ -103,6 +110,9 @@ func (p *Pool) start(w *world, j *job) {
 
 // fast is how long an answer from a cache takes, or a failure.
 const fast = 2 * time.Millisecond
+
+// rejection is the time of a rejected request.
+const rejection = 300 * time.Microsecond
 
 func (p *Pool) queue(w *world, j *job) {
 	if p.station.enter(j) {

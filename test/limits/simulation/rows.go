@@ -3,6 +3,7 @@ package simulation
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,10 +83,11 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 // Rows returns the rows of the problems in which the adaptive limit was worse than a fixed
 // limit, and of applications without problems.
 func Rows() []Row {
-	return append(problemRows(), usualRows()...)
+	return slices.Concat(openRequestRows(), errorRows(), usualRows())
 }
 
-func problemRows() []Row {
+// openRequestRows contains the rows in which requests stay open or clients disconnect.
+func openRequestRows() []Row {
 	twenty := poolOf(8, 20*ms)
 	return []Row{
 		{Name: "F1a gRPC streams", What: "6 streams and 20 clients with short calls", App: twenty, Sweep: []int{14, 20},
@@ -116,8 +118,15 @@ func problemRows() []Row {
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Upload: 10 * time.Second, Fails: true, Aside: true})}},
 		{Name: "F2 impatient clients", What: "500 ms, 16 at once, 60 clients that disconnect after 2 s",
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
-			Avoid: "goodput 0.8 to 0.95 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
+			Avoid: "goodput down to 0.75 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
+	}
+}
+
+// errorRows contains the rows in which requests fail, or the application changes or is slow.
+func errorRows() []Row {
+	twenty := poolOf(8, 20*ms)
+	return []Row{
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
 		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: twenty, Sweep: []int{8, 12, 16},
@@ -129,8 +138,18 @@ func problemRows() []Row {
 				}
 				return alternating(number)
 			}}},
+		{Name: "F3c errors and a short queue", What: "8 clients with errors after 0.5 ms, 20 that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
+			Load: Load{Clients: 28, Kind: func(client, number int) *Kind {
+				if client < 8 {
+					return &Kind{Hold: ms / 2, Fails: true, Aside: true}
+				}
+				return alternating(number + client)
+			}}},
 		{Name: "F4a 503 above 13", What: "13 at once, more get 503 immediately", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
+		{Name: "F4c 429 above 13", What: "13 at once, more get 429 after 0.3 ms", Sweep: []int{12, 13},
+			Avoid: "0.93 of the ceiling, with which more than nine of ten responses are errors; with the adaptive limit, one of ten is",
+			App:   func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
 		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, more get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
@@ -266,11 +285,7 @@ func HostileRows() []Row {
 		{"WebSockets", Kind{Hold: time.Hour, Stream: true}},
 	} {
 		a.kind.Aside = true
-		avoid := ""
-		if a.kind.Patience > 0 {
-			avoid = "costs up to 30 %: the attackers disconnect from a long queue, so that a limit that is too low seems better"
-		}
-		rows = append(rows, Row{Avoid: avoid, Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{13, 16, 20, 24, 32}, Load: Load{Clients: hostile + victims, Kind: firsts(hostile, &a.kind)}})
+		rows = append(rows, Row{Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{13, 16, 20, 24, 32}, Load: Load{Clients: hostile + victims, Kind: firsts(hostile, &a.kind)}})
 	}
 	return rows
 }
@@ -292,19 +307,30 @@ func (r *Row) Compare(g Gate) Result {
 	return run.Do()
 }
 
-// Best returns the best fixed limit: of those with at least 0.99 of the greatest goodput,
-// the limit with the shortest 99th percentile.
+// moreErrors is the difference of the shares of errors above which a limit is not the best.
+const moreErrors = 0.2
+
+// ErrorShare returns the share of responses that are errors.
+func (r *Row) ErrorShare(got *Result) float64 {
+	run := r.run(nil)
+	failed := float64(got.Failed)
+	return failed / max(failed+got.Throughput*(run.For-run.From).Seconds(), 1)
+}
+
+// Best returns the best fixed limit: of those with at least 0.99 of the greatest goodput and
+// without many errors, the limit with the shortest 99th percentile.
 func (r *Row) Best() (limit int, best Result) {
 	limits := append(append([]int(nil), r.Sweep...), Ceiling)
 	results := make([]Result, len(limits))
-	most := 0.0
+	most, least := 0.0, 1.0
 	for i, n := range limits {
 		results[i] = r.Compare(Fixed(n))
 		most = max(most, results[i].Throughput)
+		least = min(least, r.ErrorShare(&results[i]))
 	}
 	best.P99 = math.Inf(1)
 	for i, n := range limits {
-		if results[i].Throughput >= 0.99*most && results[i].P99 < 0.98*best.P99 {
+		if r.ErrorShare(&results[i]) <= least+moreErrors && results[i].Throughput >= 0.99*most && results[i].P99 < 0.98*best.P99 {
 			limit, best = n, results[i]
 		}
 	}
@@ -331,6 +357,13 @@ func Criteria(got, best, ceiling *Result) string {
 	note(got.P99 <= MostP99*best.P99, "p99 %.2f of the best", got.P99/best.P99)
 	note(got.Throughput >= LeastOfCeiling*ceiling.Throughput, "goodput %.2f of the ceiling", got.Throughput/ceiling.Throughput)
 	return strings.Join(missed, "; ")
+}
+
+// State runs the row with the adaptive limit and returns the state at the end.
+func (r *Row) State() adapt.State {
+	l := adapt.New(adapt.Settings{Max: Ceiling})
+	r.Compare(l)
+	return l.State()
 }
 
 // Adaptive runs the row with the adaptive limit and returns the course of the limit.

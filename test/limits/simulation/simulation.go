@@ -40,7 +40,7 @@ var usualKind Kind
 const grace = 10 * time.Second
 
 // tickInterval is the interval of [adapt.Limiter.Tick].
-const tickInterval = 100 * time.Millisecond
+const tickInterval = 50 * time.Millisecond
 
 // Run is one simulation.
 type Run struct {

@@ -1,0 +1,187 @@
+package conformance
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/net/http2"
+)
+
+// Vulnerabilities of other proxies and of the Go standard library: docs/cves.md.
+
+// CVE-2026-2833. If the response to an Upgrade request is not 101, the sidecar parses the next bytes as a
+// request.
+func TestBytesAfterRejectedUpgradeAreARequest(t *testing.T) {
+	p := newProxy(t)
+	app := p.bare(answers(ok))
+	p.start()
+	c := dial(t, p.addr())
+	c.send(request("GET", "/first", "Connection: Upgrade", "Upgrade: other") + request("GET", "/second", "K-Proxy-Request: forged"))
+	for range 2 {
+		if m := c.receive("GET"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	}
+	received, broken := app.requests()
+	if len(received) != 2 || len(broken) > 0 {
+		t.Fatalf("the app got %d requests and %v, want 2", len(received), broken)
+	}
+	if m := received[1]; m.get("X-Forwarded-For") == "" || m.get("K-Proxy-Request") != "" {
+		t.Errorf("the app got the second request with %v, want the header of the proxy", m.Fields)
+	}
+}
+
+// CVE-2026-2835, CVE-2025-22871 and CVE-2023-29406. No part of these requests reaches the app.
+func TestAmbiguousRequestsOfAdvisoriesReturn400(t *testing.T) {
+	skipBeyondNetHTTP(t)
+	p := newProxy(t)
+	app := p.bare(answers(ok))
+	p.start()
+	for name, text := range map[string]string{
+		"HTTP/1.0 with Transfer-Encoding": "POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
+		"both lengths in HTTP/1.0":        "POST / HTTP/1.0\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
+		"several codings":                 "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity, chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n" + request("GET", "/hidden"),
+		"a Host with a blank":             "GET / HTTP/1.1\r\nHost: a b\r\n\r\n" + request("GET", "/hidden"),
+		"two Hosts":                       "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n" + request("GET", "/hidden"),
+	} {
+		c := dial(t, p.addr())
+		c.send(text)
+		if m := c.receive("GET"); m.status() != 400 {
+			t.Errorf("%s: got %q, want 400", name, m.Start)
+		}
+		c.closed()
+	}
+	if received, broken := app.requests(); len(received)+len(broken) > 0 {
+		t.Errorf("the app got %v and %v, want nothing", received, broken)
+	}
+}
+
+// CVE-2025-4366. The sidecar does not parse the rest of an unread body as a request.
+func TestUnreadBodyIsNotTheNextRequest(t *testing.T) {
+	p := newProxy(t)
+	paths := make(chan string, 100)
+	p.appSpeaking(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		paths <- r.URL.Path
+		http.NewResponseController(w).EnableFullDuplex() // do not read the body before the response
+	}), "h1")
+	p.start("DRAIN_QUIET_PERIOD=100ms")
+	hidden := request("GET", "/hidden")
+	for _, fields := range [][]string{nil, {"K-Network-Probe: unknown"}, {"K-Network-Probe: queue"}} {
+		c := dial(t, p.addr())
+		c.send(request("POST", "/body", append(fields, fmt.Sprintf("Content-Length: %d", len(hidden)+1))...))
+		c.receive("POST")
+		_, _ = io.WriteString(c.Conn, hidden) // fails if the sidecar has closed the connection
+		if m := dial(t, p.addr()).ask("/next"); m.status() != 200 {
+			t.Fatalf("got %q, want 200", m.Start)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	p.code()
+	close(paths)
+	for path := range paths {
+		if path == "/hidden" {
+			t.Error("the app got /hidden, want only /body and /next")
+		}
+	}
+}
+
+// CVE-2026-26311 and CVE-2026-78663. DATA in the packet of the RST_STREAM is ignored, and is refunded
+// to the window of the connection once.
+func TestDataAfterResetIsIgnored(t *testing.T) {
+	p := newProxy(t)
+	p.start()
+	p.holder()
+	c := dialH2(t, p.addr())
+	initial := c.await("the window of the connection", func(e h2Event) bool { return e.credit > 0 }).credit
+	content := strings.Repeat("x", 1000)
+	const streams = 50
+	for id := uint32(1); id < 2*streams; id += 2 {
+		c.open(id, false, "POST", "/held")
+		c.data(id, false, content)
+		c.reset(id, http2.ErrCodeCancel)
+		c.data(id, false, content)
+	}
+	c.open(2*streams+1, true, "GET", "/", "K-Network-Probe: queue")
+	if a := c.answer(2*streams + 1); a.status != 200 {
+		t.Errorf("got %+v, want 200", a)
+	}
+	events, _ := c.seen()
+	refunded := 0
+	for _, e := range events {
+		if e.frame == http2.FrameWindowUpdate && e.stream == 0 {
+			refunded += e.credit
+		}
+	}
+	if sent := 2 * streams * len(content); refunded > initial+sent {
+		t.Errorf("got %d bytes for the window of the connection, want at most %d", refunded, initial+sent)
+	}
+}
+
+// CVE-2026-27141. Frames of unknown types are ignored.
+func TestUnknownFrameTypesAreIgnored(t *testing.T) {
+	p := newProxy(t)
+	p.start()
+	c := dialH2(t, p.addr())
+	for kind := http2.FrameType(0x0a); kind <= 0x20; kind++ {
+		c.control(func(f *http2.Framer) error { return f.WriteRawFrame(kind, 0, 0, []byte("x")) })
+	}
+	c.open(1, true, "GET", "/", "K-Network-Probe: queue")
+	if a := c.answer(1); a.status != 200 && a.status != 503 {
+		t.Errorf("got %+v, want a response", a)
+	}
+}
+
+// CVE-2026-97032. The size of the HPACK table changes while responses are encoded.
+func TestHeaderTableSizeChangesDuringResponses(t *testing.T) {
+	p := newProxy(t)
+	p.bare(answers(ok))
+	p.start()
+	c := dialH2(t, p.addr())
+	const requests = 200
+	for i := range uint32(requests) {
+		c.open(2*i+1, true, "GET", "/")
+		c.control(func(f *http2.Framer) error {
+			return f.WriteSettings(http2.Setting{ID: http2.SettingHeaderTableSize, Val: i % 3 * 4096})
+		})
+	}
+	for i := range uint32(requests) {
+		if a := c.answer(2*i + 1); a.status != 200 {
+			t.Fatalf("stream %d: got %+v, want 200", 2*i+1, a)
+		}
+	}
+}
+
+// CVE-2026-56853. The timeout of a header applies to the preface of HTTP/2.
+func TestIncompletePrefaceTimesOut(t *testing.T) {
+	p := newProxy(t)
+	p.start("HEADER_TIMEOUT=200ms")
+	for _, text := range []string{"P", "PRI * HTTP/2.0\r\n", http2.ClientPreface[:len(http2.ClientPreface)-1]} {
+		c := dial(t, p.addr())
+		c.send(text)
+		c.closed()
+	}
+}
+
+// CVE-2025-58189. A protocol name of ALPN does not write to the log.
+func TestALPNDoesNotWriteIntoTheLog(t *testing.T) {
+	p := newProxy(t)
+	p.sample()
+	p.start(p.secured()...)
+	for _, addr := range []string{local(p.port.metrics), p.tlsAddr()} {
+		c, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"\r\nforged line \x1b[2J\u009b"}})
+		if err == nil {
+			c.Close()
+			t.Errorf("%s: got no error, want one", addr)
+		}
+	}
+	for _, line := range p.logIsJSON() {
+		if line["message"] == "forged line" {
+			t.Errorf("got the line %v", line)
+		}
+	}
+}

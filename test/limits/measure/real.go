@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The addresses of the application and the sidecar.
+const (
+	appAddress     = "127.0.0.1:18480"
+	sidecarAddress = "127.0.0.1:18412"
+	statusAddress  = "127.0.0.1:18408"
+)
+
+// ceiling is the ceiling of the adaptive limit.
+const ceiling = 100
+
+// fixedWarm is the time before the measurement of a fixed limit.
+const fixedWarm = 5 * time.Second
+
+// realTable measures the rows with real programs and returns the table.
+func realTable(ctx context.Context, s *settings) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n#### Real rows\n\nEach measurement takes %v.\n\n", s.lasts)
+	b.WriteString("| row | best fixed | goodput | ceiling | adaptive | found | p99 of best | p99 of adaptive | errors of adaptive | result |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range realRows() {
+		if !s.rows.MatchString(r.name) {
+			continue
+		}
+		line, err := s.line(ctx, &r)
+		if err != nil {
+			return b.String(), fmt.Errorf("%s: %w", r.name, err)
+		}
+		fmt.Fprint(os.Stderr, line)
+		b.WriteString(line)
+	}
+	return b.String(), ctx.Err()
+}
+
+// line measures a row with each limit.
+func (s *settings) line(ctx context.Context, r *row) (string, error) {
+	limit, best, top := 0, result{p99: math.Inf(1)}, result{}
+	for _, n := range append(append([]int(nil), r.sweep...), ceiling) {
+		got, _, err := s.measure(ctx, r, "CONCURRENCY_MODE=fixed", n, s.fixedWarm(r))
+		if err != nil {
+			return "", err
+		}
+		if got.goodput > 1.01*best.goodput || got.goodput >= 0.99*best.goodput && got.p99 < 0.98*best.p99 {
+			limit, best = n, got
+		}
+		top = got
+	}
+	got, found, err := s.measure(ctx, r, "CONCURRENCY_MODE=adaptive", ceiling, s.warm)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("| %v | %d | %.1f/s | %.2f | %.2f | %d | %.0f ms | %.0f ms | %.1f %% | %s |\n", r, limit, best.goodput,
+		top.goodput/best.goodput, got.goodput/best.goodput, found, 1000*best.p99, 1000*got.p99, 100*got.failed, verdict(&got, &best, &top)), nil
+}
+
+// fixedWarm returns the time before the measurement of a fixed limit. The measurements of
+// an application that changes begin at the same time.
+func (s *settings) fixedWarm(r *row) time.Duration {
+	if r.app.warm > 0 || r.app.changed != nil {
+		return s.warm
+	}
+	return fixedWarm
+}
+
+// verdict returns the criteria that the adaptive limit does not meet.
+func verdict(got, best, top *result) string {
+	var missed []string
+	if got.goodput < 0.85*best.goodput || got.goodput == 0 {
+		missed = append(missed, "goodput of the best")
+	}
+	if got.p99 > 1.5*best.p99 {
+		missed = append(missed, "p99")
+	}
+	if got.goodput < 0.97*top.goodput {
+		missed = append(missed, "goodput of the ceiling")
+	}
+	if len(missed) == 0 {
+		return "pass"
+	}
+	return "**do not use it there**: " + strings.Join(missed, ", ")
+}
+
+// measure starts the application and the sidecar with a limit and measures the load. found
+// is the limit at the end.
+func (s *settings) measure(ctx context.Context, r *row, mode string, limit int, warm time.Duration) (got result, found int, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return got, 0, err
+	}
+	app, err := start(ctx, exec.Command(self, "app", r.name, appAddress), appAddress)
+	if err != nil {
+		return got, 0, err
+	}
+	defer app.stop()
+	c := exec.Command(s.proxy)
+	c.Env = append(os.Environ(), "ON_KNATIVE=false", "USER_PORT=18480", "QUEUE_SERVING_PORT=18412", "QUEUE_SERVING_TLS_PORT=18413",
+		"ADMIN_PORT=18422", "AUTOSCALER_PORT=18490", "METRICS_PORT=18491", "STATUS_PORT=18408", "DRAIN_QUIET_PERIOD=0s",
+		"QUEUE_DEPTH=1000", mode, "CONTAINER_CONCURRENCY="+strconv.Itoa(limit))
+	c.Env = append(c.Env, r.settings...)
+	p, err := start(ctx, c, sidecarAddress)
+	if err != nil {
+		return got, 0, err
+	}
+	defer p.stop()
+	got = load(ctx, r.clients, sidecarAddress, warm, s.lasts)
+	if found, err = limitFound(ctx); found == 0 {
+		found = limit
+	}
+	return got, found, err
+}
+
+// A process is the application or the sidecar.
+type process struct{ *exec.Cmd }
+
+// startTime bounds the start of a process.
+const startTime = 10 * time.Second
+
+// start starts a process and waits until it responds.
+func start(ctx context.Context, c *exec.Cmd, address string) (*process, error) {
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{c}
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		if got, err := get(ctx, "http://"+address+"/hold?for=0s"); err == nil && got.StatusCode == http.StatusOK {
+			got.Body.Close()
+			return p, nil
+		}
+		select {
+		case <-ctx.Done():
+			p.stop()
+			return nil, fmt.Errorf("%s: no response at %s: %w", c.Path, address, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends the process and waits for it.
+func (p *process) stop() {
+	_ = p.Process.Signal(syscall.SIGKILL)
+	_ = p.Wait()
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func get(ctx context.Context, url string) (*http.Response, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return http.DefaultClient.Do(q)
+}
+
+// limitFound returns the limit of the sidecar if it is adaptive, or 0.
+func limitFound(ctx context.Context) (int, error) {
+	res, err := get(ctx, "http://"+statusAddress+"/status.json")
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	var s struct{ Adaptive struct{ Base int } }
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return 0, err
+	}
+	return s.Adaptive.Base, nil
+}
