@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/queue-proxy/queue-proxy/pkg/memory"
 	"github.com/queue-proxy/queue-proxy/pkg/queue"
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
@@ -27,9 +28,46 @@ type Call struct {
 	Trailer   func() []wire.Field // the trailer fields once Body has ended; nil: none
 	Expect100 bool                // Body waits for "100 Continue"
 	Client    Client
+	Memory    *memory.Account // of the connection of the client; nil: no limit
+
+	reserved int // bytes in Memory for sending the head
 
 	Sends int        // how often the request has been sent, or begun to be
 	Held  queue.Held // what is left of a call that was broken off; nil: nothing. The caller waits for it
+}
+
+// longHead is the length of a head, in bytes, from which the memory for sending it is part of the
+// budget. A shorter one is sent from a pooled buffer.
+const longHead = 32 << 10
+
+// reserveTime is the maximum time in which Reserve waits for memory. Other heads are usually sent
+// within milliseconds.
+const reserveTime = time.Second
+
+// Reserve adds the memory for sending a head of about n bytes to the budget, until Unreserve. It
+// waits up to a second for the memory, and returns false if the budget is still exhausted. The head
+// can be much longer than the memory of its fields, because fields that are repeated by an index of
+// HPACK share a string.
+func (c *Call) Reserve(n int) bool {
+	if n <= longHead {
+		return true
+	}
+	for wait := reserveTime / 64; !c.Memory.Admit(n); wait *= 2 {
+		if wait >= reserveTime {
+			return false
+		}
+		time.Sleep(wait)
+	}
+	c.reserved = n
+	return true
+}
+
+// Unreserve subtracts the memory that Reserve added. It can be called more than once.
+func (c *Call) Unreserve() {
+	if c.reserved > 0 {
+		c.Memory.Sub(c.reserved)
+		c.reserved = 0
+	}
 }
 
 // Began notes in result that the final response has begun.

@@ -3,6 +3,7 @@ package h2
 import (
 	"net/http"
 	"strconv"
+	"unsafe"
 
 	"golang.org/x/net/http2/hpack"
 
@@ -22,14 +23,16 @@ type Head struct {
 
 	status  string
 	size    int
-	empty   bool // there was an Authority without a byte
-	began   bool // with fields that are no pseudo-header fields
-	lenient bool // fields of HTTP/1.1's connections are left out, and not held against who sends them
+	empty   bool      // there was an Authority without a byte
+	began   bool      // with fields that are no pseudo-header fields
+	shared  int       // bytes of values that repeat the string of another value
+	longs   [4]string // the last different long values
+	lenient bool      // fields of HTTP/1.1's connections are left out, and not held against who sends them
 }
 
-// FieldOverhead is what counts for a field beyond its name and its value (RFC 9113
+// fieldOverhead is what counts for a field beyond its name and its value (RFC 9113
 // section 6.5.2), in bytes.
-const FieldOverhead = 32
+const fieldOverhead = 32
 
 func (h *Head) reset() {
 	clear(h.Fields) // they keep their strings
@@ -67,12 +70,31 @@ func (h *Head) Take(spare []wire.Field) []wire.Field {
 	return fields
 }
 
+// Stored returns the memory for the strings of the fields and the pseudo-header fields, in bytes. A
+// long value that is repeated by an index of the HPACK table is stored once.
+func (h *Head) Stored() int { return h.size - h.shared - fieldOverhead*len(h.Fields) }
+
+// longValue is the length in bytes from which a value is looked up in longs. The dynamic table of
+// 4 KiB can contain few values of this length.
+const longValue = 512
+
+// repeats reports whether value is the string of another value of the block. Such a value was
+// validated before.
+func (h *Head) repeats(value string) bool {
+	for _, v := range h.longs {
+		if len(v) == len(value) && unsafe.StringData(v) == unsafe.StringData(value) {
+			return true
+		}
+	}
+	return false
+}
+
 // Size returns the length of the block as RFC 9113 section 6.5.2 counts, in bytes.
 func (h *Head) Size() int { return h.size }
 
 // add takes a field as the decoder has it.
 func (h *Head) add(f hpack.HeaderField, most int) {
-	h.size += len(f.Name) + len(f.Value) + FieldOverhead
+	h.size += len(f.Name) + len(f.Value) + fieldOverhead
 	if h.size > most || len(h.Fields) >= wire.MaxFields {
 		h.TooLarge = true
 		return
@@ -82,6 +104,11 @@ func (h *Head) add(f hpack.HeaderField, most int) {
 		return
 	}
 	h.began = true
+	if len(f.Value) >= longValue && h.repeats(f.Value) && validName(f.Name) && !connectionSpecific(f.Name, "") {
+		h.shared += len(f.Value)
+		h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(f.Value)})
+		return
+	}
 	value := wire.Trim(f.Value)
 	specific := connectionSpecific(f.Name, value)
 	if !validName(f.Name) || !wire.ValidValue(value) || specific && !h.lenient {
@@ -90,6 +117,10 @@ func (h *Head) add(f hpack.HeaderField, most int) {
 	}
 	if specific {
 		return
+	}
+	if len(value) >= longValue && len(value) == len(f.Value) {
+		copy(h.longs[1:], h.longs[:])
+		h.longs[0] = value
 	}
 	h.Fields = append(h.Fields, wire.Field{Name: wire.Bytes(f.Name), Value: wire.Bytes(value)})
 }

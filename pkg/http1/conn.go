@@ -81,6 +81,7 @@ func newConn(l *Server, nc *link.Conn) *conn {
 	c.reading, c.writing = c.tryRead, c.tryWrite
 	c.exchange.init(c)
 	c.memory = l.settings.Memory.Open(c.remote, c.abandon)
+	c.call.Memory = c.memory
 	if l.watcher != nil {
 		c.watch = l.watcher.Add(nc.TCP(), c.hangup)
 	}

@@ -26,6 +26,10 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	}
 	c := &x.call
 	x.giveBody(state)
+	if !c.Reserve(x.size) {
+		return queue.Result{Reason: queue.Overload}
+	}
+	defer c.Unreserve()
 	if c.Body != nil {
 		if !x.c.memory.Admit(uploadBytes) {
 			return queue.Result{Reason: queue.Overload}

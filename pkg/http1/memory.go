@@ -25,9 +25,6 @@ func (c *conn) charge(n int) {
 // admit reports whether the budget has memory for the request that was read.
 func (c *conn) admit() bool {
 	n := requestBytes + len(c.buf) + fieldBytes*len(c.request.Fields)
-	if c.size > bufferSize { // it is copied to send it
-		n += c.size
-	}
 	if !c.memory.Admit(n - c.held) {
 		return false
 	}

@@ -59,13 +59,14 @@ func (b *body) begin(length int64, end bool) {
 	}
 }
 
-// charge updates the memory of data in the budget. dataKept bytes are part of requestBytes. b.mu is
-// held.
+// charge updates the memory of data in the budget, and of the content that waits for the user
+// container. dataKept bytes are part of requestBytes. b.mu is held.
 func (b *body) charge() {
 	n := cap(b.data)
 	if n <= dataKept {
 		n = 0
 	}
+	n += b.held
 	if n != b.charged {
 		b.charged = b.x.conn.memory.Set(b.charged, n)
 	}
@@ -79,7 +80,7 @@ func (b *body) release() {
 	if cap(b.data) > dataKept {
 		b.data = nil
 	}
-	b.trailer = nil
+	b.trailer, b.held = nil, 0
 	b.charge()
 }
 
@@ -151,6 +152,7 @@ func (b *body) pass(by *h2.Conn, p []byte, n int, end bool) {
 	case err != nil: // the user container has ended the stream, and says so elsewhere
 	case waits:
 		b.held += n
+		b.charge()
 	default:
 		b.credit(by, n)
 	}
@@ -175,6 +177,7 @@ func (b *body) drained(by *h2.Conn) {
 	if b.held > 0 && b.to != nil && !b.to.Waits() {
 		b.credit(by, b.held)
 		b.held = 0
+		b.charge()
 	}
 }
 
@@ -300,7 +303,6 @@ func (b *body) passTo(stream *h2.Stream) {
 	b.owed = 0
 	if !b.end {
 		b.data = nil
-		b.charge()
 	}
 	b.kept = b.end
 	if len(data) > 0 || b.end && len(b.trailer) == 0 {
@@ -310,6 +312,7 @@ func (b *body) passTo(stream *h2.Stream) {
 			b.credit(nil, owed)
 		}
 	}
+	b.charge()
 	if len(b.trailer) > 0 {
 		b.passTrailer()
 	}

@@ -18,13 +18,14 @@ import (
 // exchange is a request as the lifecycle sees it (queue.Exchange). It is a worker's, and
 // used for one request after the other.
 type exchange struct {
-	server  *Server
-	conn    *conn
-	stream  *h2.Stream
-	refusal int  // the status for a request that is not served; 0: it is
-	open    bool // END_STREAM was not set on the header section of the request
-	size    int  // memory of the request without its body, in bytes
-	charged int  // the part of size that is in the memory budget
+	server   *Server
+	conn     *conn
+	stream   *h2.Stream
+	refusal  int  // the status for a request that is not served; 0: it is
+	open     bool // END_STREAM was not set on the header section of the request
+	headSize int  // size of the header section (RFC 9113 section 6.5.2), in bytes
+	size     int  // memory of the request without its body, in bytes
+	charged  int  // the part of size that is in the memory budget
 
 	request  forward.Request
 	protocol string // of an extended CONNECT
@@ -97,15 +98,13 @@ func (x *exchange) read(c *conn, h *h2.Head, end bool) bool {
 	case !end && q.Length < 0:
 		q.Chunked = true
 	}
+	x.headSize = h.Size()
 	x.size = requestBytes + len(q.Target) + len(q.Host)
 	if q.Packed = pack(h); q.Packed != nil {
 		x.size += len(q.Packed)
 	} else {
+		x.size += h.Stored() + len(h.Fields)*fieldBytes
 		q.Fields = h.Take(q.Fields)
-		x.size += h.Size() + len(q.Fields)*fieldBytes
-	}
-	if h.Size() > longHead { // it is copied to send it
-		x.size += h.Size()
 	}
 	x.body.begin(q.Length, end)
 	return true
@@ -115,14 +114,10 @@ const (
 	// requestBytes is the memory of a request in addition to its header section, in bytes: the
 	// worker with its stack, the stream, and the connection to the user container.
 	requestBytes = 12 << 10
-	// longHead is the size of a header section, in bytes, above which the memory for sending it to
-	// the user container is not negligible.
-	longHead = 16 << 10
 	// fewFields is the number of fields up to which they are never packed.
 	fewFields = 64
-	// fieldBytes is the memory of a field that is not packed, in addition to the 32 bytes that the
-	// size of a header section contains for it.
-	fieldBytes = 16
+	// fieldBytes is the memory of a field that is not packed, in addition to its name and value.
+	fieldBytes = 48
 )
 
 // pack returns the fields of h in their compact form if that takes less than half of the memory,
@@ -133,7 +128,7 @@ func pack(h *h2.Head) wire.Packed {
 		return nil
 	}
 	size := wire.PackedSize(h.Fields)
-	if 2*size > len(h.Fields)*(fieldBytes+h2.FieldOverhead) {
+	if 2*size > len(h.Fields)*fieldBytes {
 		return nil
 	}
 	return make(wire.Packed, 0, size).Pack(h.Fields)
@@ -233,7 +228,7 @@ func (x *exchange) end() {
 func (x *exchange) release() {
 	x.body.release()
 	x.conn.memory.Sub(x.charged)
-	x.charged = 0
+	x.charged, x.call.Memory = 0, nil
 	x.gone.Store(false)
 	select {
 	case <-x.woken:

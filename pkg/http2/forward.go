@@ -24,6 +24,11 @@ func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
 	if reason := q.Refuse(x.server.settings.MaxBodyBytes); reason != queue.OK {
 		return queue.Result{Reason: reason}
 	}
+	x.call.Memory = x.conn.memory
+	if !x.call.Reserve(x.headSize) {
+		return queue.Result{Reason: queue.Overload}
+	}
+	defer x.call.Unreserve()
 	q.Trace = state.Trace()
 	if !x.body.complete() && !queue.IsGRPC(x.Header(header.ContentType)) { // a stream of gRPC may be silent for long
 		state.ExpectBody()

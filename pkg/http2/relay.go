@@ -82,6 +82,7 @@ func (y *relay) open(state *queue.RequestState, since int) (reused bool, err err
 		k.Field(header.Expect, "100-continue")
 	}
 	stream, reused, err := x.server.client.Open(x.alarm.Context, (*fromApp)(x), k, end, since)
+	x.call.Unreserve()
 	x.server.putBlock(k) // before anybody else has his turn: it may be long
 	if err != nil {
 		return false, err

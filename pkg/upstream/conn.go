@@ -44,6 +44,7 @@ type conn struct {
 	// Of the request that is being written.
 	room          *[]byte // from buffers; where head is
 	head, content []byte  // what fits behind the head is there
+	call          *Call   // whose head is reserved in the memory budget
 
 	// Of the raw calls, here so that they allocate nothing.
 	peek   func(fd uintptr) bool // look
@@ -74,6 +75,7 @@ func (c *conn) begin(k *Call) {
 	k.Client.Sending()
 	c.room = c.buffers.Get(pieceSize)
 	c.head, c.content = k.Request.AppendHTTP1((*c.room)[:0]), k.Content
+	c.call = k
 	if len(c.head)+len(c.content) <= cap(c.head) {
 		c.head, c.content = append(c.head, c.content...), nil
 	}
@@ -99,6 +101,10 @@ func (c *conn) finish(n int) error {
 func (c *conn) sent() {
 	c.buffers.Put(c.room)
 	c.room, c.head, c.content = nil, nil, nil
+	if c.call != nil {
+		c.call.Unreserve()
+		c.call = nil
+	}
 }
 
 // send writes the head of k, and Content, having looked whether a connection that was used
@@ -251,6 +257,7 @@ func (c *conn) park() {
 
 func (c *conn) close() {
 	c.Conn.Close()
+	c.sent()
 	c.park()
 	if a := c.slot.Swap(nil); a != nil {
 		a.release()

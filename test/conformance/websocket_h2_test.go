@@ -152,6 +152,7 @@ func TestResetOfAppReachesWebSocketOverHTTP2(t *testing.T) {
 
 // A RST_STREAM is a reset of the TCP connection (RFC 8441 section 5).
 func TestResetOfWebSocketOverHTTP2ReachesApp(t *testing.T) {
+	skipBeyondNetHTTP(t)
 	p := newProxy(t)
 	p.start()
 	ended := make(chan error, 1)

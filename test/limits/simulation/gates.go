@@ -61,9 +61,9 @@ func (f fixed) limit() int                             { return int(f) }
 func (fixed) done(time.Time, time.Duration, int, bool) {}
 
 // Gradient2 returns the limit of the same name of Netflix' concurrency-limits, with its
-// defaults: windows of a second, a long average of 600 windows, and 20 to ceiling requests.
-func Gradient2(ceiling int) Gate {
-	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(ceiling)), max: float64(ceiling)}}
+// defaults: windows of a second, a long average of 600 windows, and 20 to most requests.
+func Gradient2(most int) Gate {
+	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &gradient2{estimate: min(20, float64(most)), max: float64(most)}}
 }
 
 type gradient2 struct {
@@ -110,8 +110,8 @@ func (g *gradient2) update(short float64, inFlight int) {
 }
 
 // Vegas returns the limit of the same name of Netflix' concurrency-limits.
-func Vegas(ceiling int) Gate {
-	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(ceiling)), max: float64(ceiling)}}
+func Vegas(most int) Gate {
+	return &plain{since: map[*adapt.Slot]plainSlot{}, limit: &vegas{estimate: min(20, float64(most)), max: float64(most)}}
 }
 
 type vegas struct {

@@ -3,7 +3,6 @@ package simulation
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -83,11 +82,11 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 // Rows returns the rows of the problems in which the adaptive limit was worse than a fixed
 // limit, and of applications without problems.
 func Rows() []Row {
-	return slices.Concat(openRequestRows(), errorRows(), usualRows())
+	return append(append(openRows(), problemRows()...), usualRows()...)
 }
 
-// openRequestRows contains the rows in which requests stay open or clients disconnect.
-func openRequestRows() []Row {
+// openRows returns rows with requests that hold a slot for a long time.
+func openRows() []Row {
 	twenty := poolOf(8, 20*ms)
 	return []Row{
 		{Name: "F1a gRPC streams", What: "6 streams and 20 clients with short calls", App: twenty, Sweep: []int{14, 20},
@@ -116,20 +115,18 @@ func openRequestRows() []Row {
 			}}},
 		{Name: "F1e upload timeouts", What: "6 uploads that reach the timeout of 10 s, and 20 clients", App: twenty, Sweep: []int{14, 26},
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Upload: 10 * time.Second, Fails: true, Aside: true})}},
+	}
+}
+
+func problemRows() []Row {
+	return []Row{
 		{Name: "F2 impatient clients", What: "500 ms, 16 at once, 60 clients that disconnect after 2 s",
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
 			Avoid: "goodput down to 0.75 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
-	}
-}
-
-// errorRows contains the rows in which requests fail, or the application changes or is slow.
-func errorRows() []Row {
-	twenty := poolOf(8, 20*ms)
-	return []Row{
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
-		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: twenty, Sweep: []int{8, 12, 16},
+		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
 			Load: Load{Clients: 28, Kind: firsts(8, &Kind{Hold: ms, Aside: true})}},
 		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, 20 that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
 			Load: Load{Clients: 40, Kind: func(client, number int) *Kind {

@@ -1,0 +1,235 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// Clients that use a small number of bytes, or do not read, and hold much memory: SECURITY.md,
+// "Memory budget".
+
+const (
+	// attackers is the number of connections of an attack.
+	attackers = 64
+	// mostHeld is the maximum growth of the memory in a container of 64 MiB, in bytes.
+	mostHeld = 50 << 20
+)
+
+// A memoryAttack is the input of a single connection.
+type memoryAttack struct {
+	name string
+	http int  // version, 1 or 2
+	deaf bool // the client does not read
+	make func(a *attacker)
+}
+
+var memoryAttacks = []memoryAttack{
+	{"990 indexed fields in each of 250 requests", 2, false, func(a *attacker) {
+		a.requests(250, "/wait", slices.Repeat([]string{"a: b"}, 990)...)
+	}},
+	{"250 requests with a long indexed field", 2, false, func(a *attacker) {
+		a.requests(250, "/wait", slices.Repeat([]string{"c: " + strings.Repeat("v", 3900)}, 220)...)
+	}},
+	{"long fields", 2, false, func(a *attacker) {
+		for range 4 {
+			a.longHead(true)
+		}
+	}},
+	{"a long header block that does not end", 2, false, func(a *attacker) { a.longHead(false) }},
+	{"250 bodies that are not read", 2, false, func(a *attacker) {
+		for range 250 {
+			a.open(false, asks("POST", "/wait")...)
+			for range 4 {
+				a.framer.WriteData(a.stream, false, make([]byte, 16000))
+			}
+		}
+	}},
+	{"20 responses that are not read", 2, true, func(a *attacker) { a.requests(20, "/stream/10000000") }},
+	{"99 informational responses that are not read", 2, true, func(a *attacker) { a.requests(1, "/informational") }},
+	{"990 fields", 1, false, func(a *attacker) { a.lines("/wait", strings.Repeat("a: b\r\n", 990)+"\r\n") }},
+	{"long fields", 1, false, func(a *attacker) { a.lines("/wait", longLines+"\r\n") }},
+	{"a long header section that does not end", 1, false, func(a *attacker) { a.lines("/wait", longLines) }},
+	{"a response that is not read", 1, true, func(a *attacker) { a.lines("/stream/10000000", "\r\n") }},
+	{"99 informational responses that are not read", 1, true, func(a *attacker) { a.lines("/informational", "\r\n") }},
+}
+
+// longLines are fields of 900 KB.
+var longLines = strings.Repeat("x-long: "+strings.Repeat("y", 1000)+"\r\n", 900)
+
+func (a *attacker) lines(path, rest string) {
+	io.WriteString(a.out, "GET "+path+" HTTP/1.1\r\nHost: a.test\r\n"+rest)
+}
+
+func (a *attacker) requests(n int, path string, fields ...string) {
+	for range n {
+		a.open(true, asks("GET", path, fields...)...)
+	}
+}
+
+// longHead adds a header block of 900 KB.
+func (a *attacker) longHead(end bool) {
+	a.stream = max(a.stream+2, 3)
+	a.encode(asks("GET", "/wait")...)
+	for range 75 {
+		a.block.Write(literal("x-long", 12000))
+	}
+	a.raw(http2.FrameHeaders, http2.FlagHeadersEndStream, a.stream, a.block.Next(16000))
+	for a.block.Len() > 0 {
+		part := a.block.Next(16000)
+		var flags http2.Flags
+		if end && a.block.Len() == 0 {
+			flags = http2.FlagContinuationEndHeaders
+		}
+		a.raw(http2.FrameContinuation, flags, a.stream, part)
+	}
+}
+
+// input returns the bytes that a connection sends.
+func (m *memoryAttack) input() []byte {
+	var b bytes.Buffer
+	a := &attacker{out: bufio.NewWriter(&b)}
+	a.framer = http2.NewFramer(a.out, nil)
+	a.framer.AllowIllegalWrites = true
+	a.encoder = hpack.NewEncoder(&a.block)
+	if m.http == 2 {
+		io.WriteString(a.out, http2.ClientPreface)
+		a.framer.WriteSettings()
+	}
+	m.make(a)
+	a.out.Flush()
+	return b.Bytes()
+}
+
+// attackMany sends the attack on many connections at the same time, and closes them after the
+// honest clients got more responses. The sidecar can close the connections before.
+func (v *victim) attackMany(secure bool, m *memoryAttack) {
+	const more = 20
+	input := m.input()
+	for range attackers {
+		c, err := net.Dial("tcp", v.addr())
+		if secure {
+			protocol := map[int]string{1: "http/1.1", 2: "h2"}[m.http]
+			c, err = tls.Dial("tcp", v.tlsAddr(), unverified(func(c *tls.Config) { c.NextProtos = []string{protocol} }))
+		}
+		if err != nil {
+			v.t.Errorf("%s: %v", m.name, err)
+			continue
+		}
+		defer c.Close()
+		go func() {
+			_, _ = c.Write(input)
+			if !m.deaf {
+				_, _ = io.Copy(io.Discard, c)
+			}
+		}()
+	}
+	for _, h := range v.honest {
+		n := h.count()
+		poll(v.t, m.name+": clients are served", func() error {
+			if got := h.count() - n; got < more {
+				return fmt.Errorf("%s: got %d responses, want %d", h.protocol, got, more)
+			}
+			return nil
+		})
+	}
+}
+
+func (h *honest) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.answered
+}
+
+var requestMemory = regexp.MustCompile(`(?m)^queue_proxy_request_memory_bytes (\S+)$`)
+
+// releases waits until requests hold no more memory than those of the honest clients.
+func (v *victim) releases(name string) {
+	v.t.Helper()
+	poll(v.t, name+": memory is released", func() error {
+		c := dial(v.t, local(v.port.metrics))
+		defer c.Close()
+		m := requestMemory.FindStringSubmatch(c.ask("/metrics", "Connection: close").Body)
+		if m == nil {
+			return fmt.Errorf("no metric")
+		}
+		if n, err := strconv.ParseFloat(m[1], 64); err != nil || n > 256<<10 {
+			return fmt.Errorf("requests hold %s bytes", m[1])
+		}
+		return nil
+	})
+}
+
+func TestMemoryAttacksLeaveOtherClientsServed(t *testing.T) {
+	for app, secure := range map[string]bool{"h1": false, "both": true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+			v := newVictim(t, 0, app, "GOMEMLIMIT="+strconv.Itoa(smallPod/5*4))
+			for i := range memoryAttacks {
+				m := &memoryAttacks[i]
+				name := fmt.Sprintf("HTTP/%d, %s", m.http, m.name)
+				v.bear(name, mostHeld, false, func() { v.attackMany(secure, m) })
+				v.releases(name)
+			}
+		})
+	}
+}
+
+// A gate holds requests until it has a number of them.
+type gate struct {
+	most    int64
+	waiting atomic.Int64
+	open    chan struct{}
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	if g.waiting.Add(1) == g.most {
+		close(g.open)
+	}
+	<-g.open
+	io.WriteString(w, "ok")
+}
+
+// 1000 requests at the same time are the heaviest legitimate load of a small pod.
+func TestManyWaitingRequestsAreServed(t *testing.T) {
+	const clients, streams = 4, 250
+	p := newProxy(t)
+	p.appSpeaking(&gate{most: clients * streams, open: make(chan struct{})}, "h1")
+	p.start(inSmallPod("REQUEST_LOG=false")...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var all sync.WaitGroup
+	for range clients {
+		c := httpClient(t, "h2c")
+		c.Transport.(*http.Transport).MaxConnsPerHost = 1
+		for range streams {
+			all.Go(func() {
+				r, _ := http.NewRequestWithContext(ctx, "GET", p.url("/"), nil)
+				answer, err := c.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer answer.Body.Close()
+				if answer.StatusCode != 200 {
+					t.Errorf("got %s, want 200", answer.Status)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
