@@ -75,7 +75,7 @@ test: ## Run all tests but the conformance suite and the load tests, with the ra
 	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
 	$(TEST) ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog ./test/rules/... ./test/limits/...
-	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/socket ./pkg/memory ./pkg/wire ./pkg/config)
+	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/socket ./pkg/memory ./pkg/wire ./pkg/config ./pkg/tracing)
 
 load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
 	$(GO) vet -tags load ./cmd/injector
