@@ -75,6 +75,7 @@ test: ## Run all tests but the conformance suite and the load tests, with the ra
 	$(TEST) -race $$($(GO) list ./... | grep -Ev '/test/(conformance|rules)')
 	@echo "== make test, 3 of 3: test without the race detector"
 	$(TEST) ./pkg/socket ./pkg/link ./pkg/sidecar ./pkg/accesslog ./test/rules/... ./test/limits/...
+	$(if $(filter amd64,$(shell $(GO) env GOHOSTARCH)),GOARCH=386 CGO_ENABLED=0 $(TEST) ./pkg/socket ./pkg/memory ./pkg/wire ./pkg/config ./pkg/tracing)
 
 load: ## Run the injector under the heaviest load that it accepts; needs the whole machine for a minute.
 	$(GO) vet -tags load ./cmd/injector
@@ -210,6 +211,8 @@ check: ## Check format, vet, go.mod, the rules of the tree, documents and lint.
 	@unformatted=$$(gofmt -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then printf 'not formatted by gofmt:\n%s\n' "$$unformatted" >&2; exit 1; fi
 	$(GO) vet ./...
+	GOARCH=386 CGO_ENABLED=0 $(GO) vet ./pkg/... ./cmd/... ./test/conformance
+	GOARCH=arm GOARM=7 CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/...
 	$(GO) mod tidy -diff
 	$(GO) test -count=1 ./test/rules/...
 	@$(MAKE) --no-print-directory lint

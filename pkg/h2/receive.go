@@ -407,7 +407,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_PUSH")
 			}
 		case settingMaxStreams:
-			c.most, c.advertised = value, true
+			c.most, c.advertised = min(value, maxStreamID), true // within int on 32-bit platforms
 			c.signalRoom()
 		case settingInitialWindow:
 			if value > maxWindow {
@@ -429,7 +429,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 		return nil, 0, nil
 	}
 	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
-		if s.window += delta; s.window > maxWindow {
+		if !widen(&s.window, delta) {
 			return nil, 0, fail(FlowControlError, "a stream's window is too large")
 		}
 		c.enqueue(s)
@@ -512,8 +512,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 		return c.streamError(s, ProtocolError, "WINDOW_UPDATE of nothing")
 	}
 	c.mu.Lock()
-	s.window += n
-	tooLarge := s.window > maxWindow
+	tooLarge := !widen(&s.window, n)
 	var drained []*Stream
 	if !tooLarge && c.enqueue(s) {
 		drained = c.fill()
@@ -527,11 +526,21 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	return nil
 }
 
+// widen adds n to a window. It reports false, and does not change the window, if the sum is more
+// than maxWindow. A window can be negative (RFC 9113 section 6.9.2).
+func widen(window *int, n int) bool {
+	sum := int64(*window) + int64(n)
+	if sum > maxWindow {
+		return false
+	}
+	*window = int(sum)
+	return true
+}
+
 // widen adds to the window of the connection.
 func (c *Conn) widen(n int) error {
 	c.mu.Lock()
-	c.window += n
-	tooLarge := c.window > maxWindow
+	tooLarge := !widen(&c.window, n)
 	var drained []*Stream
 	if !tooLarge && !c.ring.empty() {
 		drained = c.fill()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -308,6 +309,14 @@ func (p *peer) open(end bool) *owner {
 func (p *peer) respond(id uint32, end bool, fields ...string) {
 	p.Helper()
 	harness.NoError(p, p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.Block(fields...), EndHeaders: true, EndStream: end}))
+}
+
+// Node.js advertises the largest value, which is not an int on a 32-bit platform.
+func TestLargestStreamLimitAcceptsStreams(t *testing.T) {
+	p := connect(t, clientConfig())
+	p.serve(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: math.MaxUint32})
+	p.open(true)
+	p.expect("HEADERS 1 end")
 }
 
 func TestAClientsStreams(t *testing.T) {

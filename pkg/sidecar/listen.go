@@ -6,6 +6,8 @@ import (
 	"net"
 	"strings"
 	"syscall"
+
+	"go.uber.org/zap"
 )
 
 // A control sets options of a socket before it is bound, as [net.ListenConfig] has it.
@@ -48,13 +50,17 @@ func acceptBoth(set control) control {
 	}
 }
 
-// smallBuffers bounds what the kernel keeps for the connections of a listener, which it
-// charges the container with: it would be up to 4 MiB for each that does not read.
-func smallBuffers(_, _ string, c syscall.RawConn) error {
+// smallBuffers limits the memory that the kernel uses for each connection of a listener. Without
+// the limit, a connection that does not read uses up to 4 MiB, which counts as memory of the
+// container. Some platforms do not support the options, so an error is only logged, once.
+func (s *sidecar) smallBuffers(_, _ string, c syscall.RawConn) error {
 	var in, out error
 	err := c.Control(func(fd uintptr) {
 		in = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, smallUnread)
 		out = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, smallUnsent)
 	})
-	return errors.Join(err, in, out)
+	if unsupported := errors.Join(in, out); unsupported != nil {
+		s.noBuffers.Do(func() { s.log.Warn("socket buffers are not limited", zap.Error(unsupported)) })
+	}
+	return err
 }

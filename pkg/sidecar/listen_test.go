@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/queue-proxy/queue-proxy/pkg/config"
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
@@ -32,7 +35,8 @@ func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
 			return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, bytes) })
 		}
 	}
-	ln, err := listenTCP(t.Context(), "127.0.0.1:0", smallBuffers)
+	s := &sidecar{log: zap.NewNop()}
+	ln, err := listenTCP(t.Context(), "127.0.0.1:0", s.smallBuffers)
 	harness.NoError(t, err)
 	defer ln.Close()
 	d := net.Dialer{Control: small(4096)}
@@ -50,6 +54,26 @@ func TestTheKernelKeepsLittleOfASmallPort(t *testing.T) {
 	if got := stuff(t, client); got > most {
 		t.Errorf("got %d bytes of a request taken that nobody reads, want at most %d", got, most)
 	}
+}
+
+// noOptions is a socket that supports no options.
+type noOptions struct{ syscall.RawConn }
+
+func (noOptions) Control(f func(fd uintptr)) error {
+	f(^uintptr(0))
+	return nil
+}
+
+func TestUnsupportedBufferOptionsAreLoggedOnce(t *testing.T) {
+	c := config.Default()
+	c.LoggingConfig.V = `{"outputPaths":["OUT"]}`
+	lines := logged(t, c, func(l *zap.Logger) {
+		s := &sidecar{log: l}
+		for range 3 { // listeners
+			harness.NoError(t, s.smallBuffers("", "", noOptions{}))
+		}
+	})
+	harness.Equal(t, len(lines), 1, "warnings")
 }
 
 func TestListenersAreOfPlainTCP(t *testing.T) {

@@ -95,7 +95,7 @@ func (s *sidecar) listenMetrics() (net.Listener, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTime)
 	defer cancel()
-	ln, err := s.listen(ctx, net.JoinHostPort(t.MetricsHost.V, s.config.MetricsPort.String()), smallBuffers)
+	ln, err := s.listen(ctx, net.JoinHostPort(t.MetricsHost.V, s.config.MetricsPort.String()), s.smallBuffers)
 	if err != nil && t.MetricsHost.V != "" && !isConfigError(err) {
 		s.log.Warn("metrics are not served", zap.Error(fmt.Errorf("%s: %w", s.config.MetricsHost.Name(), err)))
 		return nil, nil

@@ -88,6 +88,7 @@ type sidecar struct {
 	hooks        hooks         // of the user container, that wait
 	refusedHooks portlimit.PerMinute
 
+	noBuffers        sync.Once           // logs that socket buffers are not limited
 	failedHandshakes portlimit.PerMinute // with scrapers
 
 	running sync.WaitGroup
@@ -173,11 +174,11 @@ func (s *sidecar) bind() (*listeners, error) {
 		return ln
 	}
 	l.main = traffic(&c.Port)
-	ln, err := s.listenFirst(&c.AdminPort, smallBuffers, "")
+	ln, err := s.listenFirst(&c.AdminPort, s.smallBuffers, "")
 	l.admin = small(&c.AdminPort, ln, err)
-	ln, err = s.listenFirst(&c.AutoscalerPort, smallBuffers, "")
+	ln, err = s.listenFirst(&c.AutoscalerPort, s.smallBuffers, "")
 	l.autoscaler = small(&c.AutoscalerPort, ln, err)
-	ln, err = s.listenFirst(&c.StatusPort, smallBuffers, s.statusHosts()...)
+	ln, err = s.listenFirst(&c.StatusPort, s.smallBuffers, s.statusHosts()...)
 	l.status = small(&c.StatusPort, ln, err)
 	ln, err = s.listenMetrics()
 	l.metrics = small(&c.MetricsPort, ln, err)

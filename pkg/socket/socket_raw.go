@@ -12,27 +12,28 @@ import (
 
 // Read reads what has come: n > 0, or an error, or n == 0 for the end.
 func Read(fd uintptr, p []byte) (n int, err error) {
-	return call(syscall.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_DONTWAIT, 0, 0)
+	return call(unix.SYS_RECVFROM, fd, pointer(p), uintptr(len(p)), syscall.MSG_DONTWAIT, 0, 0)
 }
 
 // Write writes what the socket takes at once, which may be less than all.
 func Write(fd uintptr, p []byte) (n int, err error) {
-	return call(syscall.SYS_SENDTO, fd, pointer(p), uintptr(len(p)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0)
+	return call(unix.SYS_SENDTO, fd, pointer(p), uintptr(len(p)), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0)
 }
 
 // WriteTwo writes what the socket takes of p and q, one behind the other, at once.
 func WriteTwo(fd uintptr, p, q []byte) (n int, err error) {
-	pieces := [2]syscall.Iovec{{Base: unsafe.SliceData(p)}, {Base: unsafe.SliceData(q)}}
+	pieces := [2]unix.Iovec{{Base: unsafe.SliceData(p)}, {Base: unsafe.SliceData(q)}}
 	pieces[0].SetLen(len(p))
 	pieces[1].SetLen(len(q))
-	message := syscall.Msghdr{Iov: &pieces[0], Iovlen: uint64(len(pieces))}
-	return call(syscall.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0, 0)
+	message := unix.Msghdr{Iov: &pieces[0]}
+	message.SetIovlen(len(pieces))
+	return call(unix.SYS_SENDMSG, fd, unsafe.Pointer(&message), syscall.MSG_NOSIGNAL|syscall.MSG_DONTWAIT, 0, 0, 0)
 }
 
 // WriteNow writes what a pipe or file takes without waiting, though it is one that
 // blocks. It returns 0 where that is not known, and for every error.
 func WriteNow(fd uintptr, p []byte) int {
-	piece := syscall.Iovec{Base: unsafe.SliceData(p)}
+	piece := unix.Iovec{Base: unsafe.SliceData(p)}
 	piece.SetLen(len(p))
 	const here = ^uintptr(0) // where the file is
 	n, _ := call(unix.SYS_PWRITEV2, fd, unsafe.Pointer(&piece), 1, here, here, unix.RWF_NOWAIT)
@@ -42,7 +43,7 @@ func WriteNow(fd uintptr, p []byte) int {
 // Silent reports whether nothing has come, not even the end.
 func Silent(fd uintptr) bool {
 	var one [1]byte
-	_, err := call(syscall.SYS_RECVFROM, fd, unsafe.Pointer(&one), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
+	_, err := call(unix.SYS_RECVFROM, fd, unsafe.Pointer(&one), 1, syscall.MSG_PEEK|syscall.MSG_DONTWAIT, 0, 0)
 	return errors.Is(err, syscall.EAGAIN)
 }
 

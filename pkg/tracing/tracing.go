@@ -85,8 +85,16 @@ func New(o Options) (*Tracer, error) {
 	return t, nil
 }
 
+// idGenerator replaces the generator of OpenCensus, which panics on 32-bit platforms because of an
+// unaligned atomic operation.
+type idGenerator struct{}
+
+func (idGenerator) NewTraceID() [16]byte { return newTraceID() }
+func (idGenerator) NewSpanID() [8]byte   { return newSpanID() }
+
 // unstarted returns a tracer that exports nothing yet.
 func unstarted(o Options) *Tracer {
+	trace.ApplyConfig(trace.Config{IDGenerator: idGenerator{}})
 	t := &Tracer{
 		options: o,
 		sampler: trace.ProbabilitySampler(o.Sampling.Rate),
