@@ -64,36 +64,54 @@ func (b *batch) run(schedules []schedule) {
 		o.UnknownApp = !b.http1
 	})
 	var shared *conn
-	longest := 0
-	for i, s := range schedules {
-		x := &exchange{batch: b, path: "/" + strconv.Itoa(i), events: s, conn: shared, want: model{http1: b.http1, alone: b.alone}}
-		if shared == nil || b.alone {
-			shared = b.dial()
-			x.conn = shared
+	if !b.alone {
+		// The application answers one request first. So the shared connection is known to work.
+		shared = b.dial()
+		b.add(schedule{clientHeadEnd, appHeadEnd}, shared)
+		b.play()
+		b.exchanges[0].want.toConn = ".*" // depends on the other schedules
+	}
+	for _, s := range schedules {
+		c := shared
+		if b.alone {
+			c = b.dial()
 		}
-		b.exchanges = append(b.exchanges, x)
-		longest = max(longest, len(s))
+		b.add(s, c)
 	}
-	for step := range longest {
-		b.turn(step)
-		b.settle(step)
-	}
+	b.play()
 	b.audit()
 }
 
-// turn performs one event of each schedule.
-func (b *batch) turn(step int) {
+// add adds an exchange. Its client uses the connection c.
+func (b *batch) add(s schedule, c *conn) {
+	x := &exchange{batch: b, path: "/" + strconv.Itoa(len(b.exchanges)), events: s, conn: c, want: model{http1: b.http1, alone: b.alone}}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.exchanges = append(b.exchanges, x)
+}
+
+// play performs all events that were not performed yet.
+func (b *batch) play() {
+	for b.turn() {
+		b.settle()
+	}
+}
+
+// turn performs the next event of each schedule. more is false if there was none.
+func (b *batch) turn() (more bool) {
 	acted := false
 	for _, x := range b.exchanges {
-		if step >= len(x.events) || x.failed {
+		if x.performed == len(x.events) || x.failed {
 			continue
 		}
-		e := x.events[step]
+		more = true
+		e, content := x.events[x.performed], contentOf(x.performed)
 		b.mu.Lock()
 		x.want, _ = x.want.after(e)
+		x.performed++
 		b.mu.Unlock()
 		if !e.byProxy() {
-			x.perform(e, contentOf(step))
+			x.perform(e, content)
 			continue
 		}
 		if !acted {
@@ -108,6 +126,7 @@ func (b *batch) turn(step int) {
 	for _, c := range conns {
 		c.ping()
 	}
+	return more
 }
 
 // act performs an action of the proxy, in the order of pkg/sidecar.
@@ -120,22 +139,22 @@ func (b *batch) act(e event) {
 }
 
 // settle waits until all frames have arrived. It reports and stops the other schedules.
-func (b *batch) settle(step int) {
+func (b *batch) settle() {
 	b.t.Helper()
 	for end := time.Now().Add(*patience); ; time.Sleep(200 * time.Microsecond) {
 		late := time.Now().After(end)
-		if b.settled(step, late) {
+		if b.settled(late) {
 			return
 		}
 		if late {
-			b.t.Errorf("event %d of a batch: not all frames arrived within %v", step+1, *patience)
+			b.t.Errorf("not all frames arrived within %v", *patience)
 			return
 		}
 	}
 }
 
 // settled reports whether all frames have arrived. report reports the frames that have not.
-func (b *batch) settled(step int, report bool) bool {
+func (b *batch) settled(report bool) bool {
 	b.t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +172,7 @@ func (b *batch) settled(step int, report bool) bool {
 				continue
 			}
 			b.t.Errorf("%v: after event %d: got %q at the client, %q at the application and %q for the connection, want %q, %q and %q",
-				x.events, min(step+1, len(x.events)), x.client, x.app, x.conn.trace, x.want.toClient, x.want.toApp, x.want.toConn)
+				x.events, x.performed, x.client, x.app, x.conn.trace, x.want.toClient, x.want.toApp, x.want.toConn)
 		}
 	}
 	for _, v := range b.violations {

@@ -36,6 +36,7 @@ type model struct {
 	request, response phase
 	client, app       half
 	content           bool // the request has content
+	post              bool // the method is not idempotent
 	trailers          bool // the request has a trailer section
 	informed          bool // the application has sent a 1xx response
 	replayed          bool // the request was sent a second time
@@ -106,7 +107,7 @@ func (m model) after(e event) (next model, ok bool) {
 }
 
 func (m *model) open(end bool) {
-	m.request = begun
+	m.request, m.post = begun, !end
 	m.toApp = "HEAD"
 	if end {
 		m.request = ended
@@ -365,8 +366,9 @@ func (m *model) refuse(code string) bool {
 		return true
 	}
 	refused := code == "" || code == http2.ErrCodeRefusedStream.String()
+	calm := code == http2.ErrCodeEnhanceYourCalm.String() && !m.post && !m.alone // a shared connection is replaced
 	switch {
-	case m.response == idle && refused && !m.informed && m.request == ended && !m.content && !m.replayed:
+	case m.response == idle && (refused || calm) && !m.informed && m.request == ended && !m.content && !m.replayed:
 		m.replay()
 	case m.response == idle && code == "":
 		m.unprocessed()

@@ -230,8 +230,9 @@ type exchange struct {
 	path   string
 	events schedule
 
-	want   model
-	failed bool
+	performed int // number of events
+	want      model
+	failed    bool
 
 	conn        *conn
 	stream      uint32
