@@ -53,6 +53,14 @@ func (r *Request) unpack() *[]wire.Field {
 	if r.Packed == nil || len(r.Fields) > 0 {
 		return nil
 	}
+	return r.unpackFields()
+}
+
+// unpackFields is not inlined, so that a request in HTTP/1.1, whose fields are not packed, needs
+// less stack.
+//
+//go:noinline
+func (r *Request) unpackFields() *[]wire.Field {
 	room, ok := r.Unpacked.Get().(*[]wire.Field)
 	if !ok {
 		room = new([]wire.Field)

@@ -44,8 +44,14 @@ func (c *conn) recordRefusal(status int, err error) {
 	}
 }
 
-// recordResult records the bound that the client exceeded if the exchange ended with result.
-func (x *exchange) recordResult(result *queue.Result) {
+// endForward ends Forward. It releases the memory that reserve added, and records the bound that
+// the client exceeded if the exchange ended with result.
+func (x *exchange) endForward(result *queue.Result) {
+	x.call.Unreserve()
+	if x.uploading {
+		x.uploading = false
+		x.c.memory.Sub(uploadBytes)
+	}
 	if name, ok := forward.RequestBound(result, x.alarm.Stall()); ok {
 		x.c.hit(name)
 	}

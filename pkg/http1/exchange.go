@@ -46,6 +46,7 @@ type exchange struct {
 	broken     bool // not all of what the response's head has promised was written
 	begun      bool // bytes of the final response have been written
 	stopped    bool // StopBody has been called
+	uploading  bool // uploadBytes are part of the memory budget
 
 	writeErr error // of the last write
 

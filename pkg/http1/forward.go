@@ -19,22 +19,15 @@ var errBroken = errors.New("the connection has failed")
 // response begins it ends the call, so that the client can still be answered, and then the
 // client's connection too, which is how a response is cut visibly.
 func (x *exchange) Forward(state *queue.RequestState) (result queue.Result) {
-	defer x.recordResult(&result) // a wrapper of Forward would need more stack
+	defer x.endForward(&result) // a wrapper of Forward would need more stack
 	x.describe(state)
 	if reason := x.head.Refuse(x.c.server.settings.MaxBodyBytes); reason != queue.OK {
 		return queue.Result{Reason: reason}
 	}
 	c := &x.call
 	x.giveBody(state)
-	if !c.Reserve(x.size) {
+	if !x.reserve() {
 		return queue.Result{Reason: queue.Overload}
-	}
-	defer c.Unreserve()
-	if c.Body != nil {
-		if !x.c.memory.Admit(uploadBytes) {
-			return queue.Result{Reason: queue.Overload}
-		}
-		defer x.c.memory.Sub(uploadBytes)
 	}
 	x.interim.begin(c.Expect100)
 	x.c.clocked = true

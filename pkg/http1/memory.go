@@ -32,6 +32,18 @@ func (c *conn) admit() bool {
 	return true
 }
 
+// reserve reports whether the budget has memory to forward the request. endForward releases this
+// memory. It is not inlined, so that the stack of a request stays small.
+//
+//go:noinline
+func (x *exchange) reserve() bool {
+	if !x.call.Reserve(x.size) {
+		return false
+	}
+	x.uploading = x.call.Body != nil && x.c.memory.Admit(uploadBytes)
+	return x.uploading || x.call.Body == nil
+}
+
 // growHead charges an incomplete header section, and the larger buffer that the next read requires.
 // If the budget has no memory for a long one, it sends the response and returns false. It is not
 // inlined, so that the stack of an idle connection stays small.

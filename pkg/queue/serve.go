@@ -208,12 +208,20 @@ func (p *Proxy) forward(limit *Limit, inFlight int, counted bool, x Exchange, st
 	state.ticket.holds = limit != nil && p.Grace > 0
 	state.Enter(Dialling)
 	o.Result = x.Forward(state)
-	if o.Held == nil {
-		return false
+	if o.Held != nil {
+		p.startHold(limit, counted, state, o)
+		return true
 	}
+	return false
+}
+
+// startHold starts hold for the exchange that was broken off. It is not inlined, so that the stack
+// of a request stays small.
+//
+//go:noinline
+func (p *Proxy) startHold(limit *Limit, counted bool, state *RequestState, o *Observation) {
 	go p.hold(limit, limit.hold(&state.ticket), counted, broken{o.Held, o.Reason, o.Slot, o.Proxied})
 	o.Held = nil
-	return true
 }
 
 // hold keeps the slot of a request that has been broken off, and its place in the

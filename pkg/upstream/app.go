@@ -63,6 +63,7 @@ type App struct {
 	settings  Settings
 	addresses [2]string
 	buffers   *socket.Buffers
+	responses sync.Pool // of *Response, empty
 
 	mu      sync.Mutex
 	idle    []*conn // the most recently used one last

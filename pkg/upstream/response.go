@@ -12,7 +12,7 @@ import (
 // Response is the final response to a [Call]. It belongs to the call.
 type Response struct {
 	// Head points into the connection's buffer: what is needed of it must be copied
-	// before the first Next. It is empty after Close.
+	// before the first Next.
 	Head wire.Response
 
 	call    *Call
@@ -120,7 +120,7 @@ func (r *Response) Trailer() []wire.Field {
 }
 
 // Close ends the exchange, wherever it is. The connection is kept for the next request
-// if both messages came to their end on it.
+// if both messages came to their end on it. The response must not be used after Close.
 func (r *Response) Close() {
 	c := r.call
 	lag := time.Duration(0)
@@ -144,6 +144,5 @@ func (r *Response) Close() {
 	default:
 		r.app.put(r.conn, keepAlive)
 	}
-	r.conn = nil
-	r.Head.Reset() // which would keep the buffer
+	c.releaseResponse(r.app)
 }
