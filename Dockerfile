@@ -5,7 +5,7 @@
 # Only its Go and its CA certificates matter. A release that must be the same
 # to the byte for ever names it by digest: --build-arg BUILDER=docker.io/library/golang@sha256:...
 # The name is whole, because podman does not guess the registry of a short one.
-ARG BUILDER=docker.io/library/golang:1.26.8-bookworm
+ARG BUILDER=docker.io/library/golang:1.26.9-bookworm
 
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS source
 WORKDIR /src
