@@ -7,7 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -26,11 +28,13 @@ const workloadsDir = "../../pkg/inject/testdata/workloads/"
 
 var held = flag.Bool("held", false, "measure the held half of the real workloads instead; at most two runs, each noted in its README")
 
+var clones = flag.String("clones", "", "directory with a clone of each repository of the real workloads as owner/name; TestInjectionOfRealFilesIsStable reads the files from it")
+
 // A workload contains the facts and the label of a real workload.
 type workload struct {
-	Repository, Path, APIVersion, Kind, Namespace, Name string
-	Template                                            map[string]any
-	Services                                            []map[string]any
+	Repository, Commit, Path, APIVersion, Kind, Namespace, Name string
+	Template                                                    map[string]any
+	Services                                                    []map[string]any
 
 	label  string  // http, grpc, ambiguous, none or unclear
 	ports  []int32 // of the label
@@ -358,6 +362,32 @@ func TestInjectionOfRealWorkloadsIsStable(t *testing.T) {
 	if want := len(all) / 4; changed < want {
 		t.Errorf("got %d files that change, want at least %d", changed, want)
 	}
+}
+
+// The repository does not contain the files. Without -clones, the test only checks the list of the files.
+func TestInjectionOfRealFilesIsStable(t *testing.T) {
+	files, changed := map[string]*workload{}, 0
+	for _, half := range []string{"development", "held"} {
+		for _, w := range readWorkloads(t, half) {
+			if files[w.Repository+"/"+w.Path] = w; len(w.Commit) != 40 {
+				t.Errorf("%s %s: got commit %q, want 40 digits", w.Repository, w.Path, w.Commit)
+			}
+		}
+	}
+	if *clones == "" {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		w := files[name]
+		dir := filepath.Join(*clones, strings.TrimPrefix(w.Repository, "github.com/"))
+		text, err := exec.Command("git", "-C", dir, "cat-file", "blob", w.Commit+":"+w.Path).Output()
+		if err != nil {
+			t.Errorf("%s: cannot read the file: %v", name, err)
+		} else if wantStable(t, name, string(text)) {
+			changed++
+		}
+	}
+	t.Logf("injected and restored %d of %d files", changed, len(files))
 }
 
 func TestWorkloadsAreFromManyRepositories(t *testing.T) {

@@ -3,6 +3,7 @@ package inject
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,8 +44,9 @@ type Port struct {
 type candidate struct {
 	container *corev1.Container // nil if only a Service names the port
 	port      corev1.ContainerPort
-	used      bool          // a container declares the port, a probe or a flag uses it, or the container is unknown
+	used      bool          // a container declares the port, a probe or a flag uses it, or the pod has several containers
 	found     string        // the source of a port that no container declares, or ""
+	uncertain bool          // only a Service names the port, and the pod declares other ports or has several containers
 	services  []ServicePort // that reach the port
 	sign      sign
 	requests  []string  // paths of its HTTP probes that are not health checks
@@ -140,7 +142,7 @@ type route struct {
 }
 
 // readRoutes resolves the ports of the Services. A name resolves to the first container with the name, as in Kubernetes. A
-// number resolves to the container that declares it. If no container declares it, mentioning returns the container.
+// number resolves to the container that declares it. If no container declares it, listening returns the container.
 // The numbers of the sidecar are ignored, because a Service can use them before the injection.
 func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted = map[route][]ServicePort{}, nil
@@ -165,7 +167,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 		r, known := byName[s.Target.StrVal]
 		if n := s.Target.IntVal; s.Target.StrVal == "" {
 			if r, known = byNumber[n]; !known && !ours[n] && n > 0 && n < 1<<16 {
-				r, known = route{in.mentioning(containers, n), n}, true
+				r, known = route{in.listening(containers, n), n}, true
 			}
 		}
 		switch {
@@ -178,22 +180,33 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	}
 }
 
-// mentioning returns the name of the container that uses a port in a probe, a flag or a variable. If the pod has one
-// container, it returns the name of this container. If no container or several containers use the port, it returns "".
-func (in *injection) mentioning(containers []*corev1.Container, n int32) string {
-	if len(containers) == 1 {
-		return containers[0].Name
+// listening returns the name of the container that listens on a port that no container declares. It is the only container
+// of the pod, the only one with a probe, a flag or a variable for the port, or the only one that can have an undeclared
+// port (see namesOtherPort). If no container or several containers remain, it returns "".
+func (in *injection) listening(containers []*corev1.Container, n int32) string {
+	uses := func(c *corev1.Container) bool {
+		return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n)
 	}
-	var all []string
-	for _, c := range containers {
-		if slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n) {
-			all = append(all, c.Name)
+	canListen := func(c *corev1.Container) bool { return helps(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
+	for _, remains := range []func(*corev1.Container) bool{
+		func(*corev1.Container) bool { return len(containers) == 1 }, uses, canListen,
+	} {
+		all := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return !remains(c) })
+		if len(all) == 1 {
+			return all[0].Name
+		} else if len(all) > 1 {
+			break
 		}
 	}
-	if len(all) != 1 {
-		return ""
-	}
-	return all[0]
+	return ""
+}
+
+// namesOtherPort reports whether a container declares a TCP port for requests, or has a flag or a variable with the
+// address on which it listens. Such a container declares or configures all of its ports.
+func (in *injection) namesOtherPort(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+		return overTCP(p) && byName("", p.Name).protocol != notForRequests
+	}) || listens(at(in.object, "spec", "containers", c.Name))
 }
 
 // servicesOf returns the Service ports that reach a port of a container.
@@ -202,7 +215,8 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 }
 
 // candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
-// readiness probes that are not health checks.
+// readiness probes that are not health checks. If there are none, it returns the only port of the other probes, the
+// flags and the variables.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -230,6 +244,26 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 			add(c, askedBy(p), "the readiness probe uses it")
 		}
 	}
+	if len(all) > 0 {
+		return all
+	}
+	for _, c := range containers {
+		h := in.hintsOf(c)
+		for _, n := range slices.Sorted(maps.Keys(h.requests)) {
+			add(c, n, "a probe sends a request to it")
+		}
+		for _, n := range slices.Sorted(maps.Keys(h.serves)) {
+			add(c, n, h.serves[n])
+		}
+		for _, n := range slices.Sorted(maps.Keys(h.flags)) {
+			if h.flags[n].protocol == plainHTTP {
+				add(c, n, h.flags[n].why)
+			}
+		}
+	}
+	if len(all) > 1 { // flags and variables often contain the ports of other servers
+		return nil
+	}
 	return all
 }
 
@@ -247,8 +281,9 @@ func (in *injection) declared(containers []*corev1.Container) []*candidate {
 }
 
 func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
-	o := &candidate{container: c, port: p, found: found, used: found == "" || c == nil}
+	o := &candidate{container: c, port: p, found: found}
 	if c == nil {
+		o.used = true
 		for _, s := range in.unrouted {
 			if s.Target.IntVal == p.ContainerPort {
 				o.services = append(o.services, s)
@@ -256,8 +291,10 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		}
 		return o
 	}
-	h := in.hintsOf(c)
-	o.used = o.used || h.serves[p.ContainerPort] || slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return askedBy(probe.Probe) == p.ContainerPort })
+	h, n := in.hintsOf(c), p.ContainerPort
+	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return askedBy(probe.Probe) == n })
+	o.used = named || len(in.pod.Containers) > 1
+	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c))
 	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
@@ -345,7 +382,7 @@ func (in *injection) narrow(all []*candidate) (*candidate, error) {
 
 // webName matches the names of HTTP ports except gRPC. Many servers have a port for HTTP and a port for gRPC, and the
 // clients can use either of them.
-var webName = regexp.MustCompile(`^(http|http1|http2|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
+var webName = regexp.MustCompile(`^(http[0-9]*|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
 
 // preferences select one of several possible ports. The first preference is the strongest.
 var preferences = []func(*candidate) bool{
@@ -405,7 +442,7 @@ func (in *injection) confidence(c *candidate) Confidence {
 	switch {
 	case in.options.get(portOption) != "":
 		return High
-	case c.row != nil:
+	case c.row != nil || c.uncertain:
 		return Low
 	case len(c.services) > 0 && c.sign.protocol == plainHTTP, byName("", c.port.Name).protocol == plainHTTP:
 		return High
@@ -454,10 +491,16 @@ func (in *injection) reasons(c *candidate) []string {
 		}
 	}
 	h := in.hintsOf(c.container)
+	if text := h.serves[c.port.ContainerPort]; text != "" && text == c.found {
+		add("%s", text)
+	}
 	for _, s := range []sign{h.probed[c.port.ContainerPort], h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byUsualNumber(c.port)} {
 		if s.protocol == plainHTTP && s == c.sign { // the strongest evidence for HTTP
 			add("%s", s.why)
 		}
+	}
+	if c.uncertain {
+		add("but container %s does not declare it", c.container.Name)
 	}
 	if c.row != nil && c.sign.takesRequests() {
 		add("but %s", c.row.sign(c.container).why)
@@ -503,6 +546,9 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	}
 	if chosen.sign.protocol != plainHTTP || len(chosen.services) == 0 {
 		missing = append(missing, "a port name such as http")
+	}
+	if chosen.uncertain {
+		missing = []string{"a container that declares the port"}
 	}
 	if chosen.row != nil {
 		missing = []string{"the option " + portOption}

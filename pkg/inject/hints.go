@@ -17,13 +17,14 @@ import (
 
 // hints are what a container says of its ports.
 type hints struct {
-	image    sign           // of all of them
-	commands sign           // of all of them: the clients that its probes run
-	probed   map[int32]sign // those that commands of probes ask
-	flags    map[int32]sign // those that flags and variables name
-	serves   map[int32]bool // those that flags name without saying what for
-	pair     sign           // a certificate is named: a port of which nothing is said speaks TLS
-	mounted  sign           // one is mounted: the same, but for a usual port of HTTP
+	image    sign             // of all of them
+	commands sign             // of all of them: the clients that its probes run
+	probed   map[int32]sign   // those that commands of probes ask
+	flags    map[int32]sign   // those that flags and variables name
+	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
+	pair     sign             // a certificate is named: a port of which nothing is said speaks TLS
+	private  map[int32]sign   // ports that a flag binds to the loopback address
+	mounted  sign             // one is mounted: the same, but for a usual port of HTTP
 
 	rows   []*imageRow // of images.txt that match the image, up to an exception
 	helper string      // the reason to take the container for a helper of another one, or ""
@@ -72,6 +73,7 @@ var (
 	dialedTLS = regexp.MustCompile(`(?:^|[ \t\n])--?tls(?:$|[ \t\n=])`)
 	relays    = regexp.MustCompile(`(?i)^(?:tcp[46]?|udp[46]?|sctp|openssl|ssl)-l(?:isten)?:([0-9]{1,5})`)
 	listenURL = regexp.MustCompile(`^([a-z0-9]+)://(?:0\.0\.0\.0|\*|\+|\[::\])?:([0-9]{1,5})/?$`)
+	loopback  = regexp.MustCompile(`^(127\.0\.0\.1|localhost|\[::1\]):`)
 	local     = regexp.MustCompile(`^(?:(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\*|\+|\[::1?\]|::)?:)?([0-9]{1,5})$`)
 )
 
@@ -80,8 +82,8 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if h := in.hints[c.Name]; h != nil {
 		return h
 	}
-	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]bool{}}
-	h.rows, h.helper = rowsOf(c), helps(c)
+	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]string{}, private: map[int32]sign{}}
+	h.rows, h.helper = rowsOf(c), helps(c, in.meta.Labels)
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
@@ -224,6 +226,18 @@ func mentions(container any, n int32) bool {
 	return found
 }
 
+// listens reports whether a flag or variable of a container contains the address on which it listens.
+func listens(container any) bool {
+	found := false
+	parametersOf(container, func(s parameter) {
+		if len(s.words) == 0 || !slices.Contains(listenWords, s.words[len(s.words)-1]) || s.variable && !allOf(s.words, serveWords) {
+			return
+		}
+		found = found || !anyOf(s.words, sideWords) && (local.MatchString(s.value) || listenURL.MatchString(s.value))
+	})
+	return found
+}
+
 // parametersOf calls a function with each flag of a container's command line and each variable of
 // its environment.
 func parametersOf(container any, each func(parameter)) {
@@ -311,12 +325,17 @@ func (h *hints) readListener(s parameter) {
 		if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
 			continue
 		}
+		own := allOf(s.words, serveWords)
 		switch {
-		case allOf(s.words, serveWords):
-			if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
-				h.serves[int32(n)] = true
+		case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
+			if !s.variable { // a variable can also contain the address of another container
+				add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 			}
-		case anyOf(s.words, sideWords):
+		case own:
+			if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
+				h.serves[int32(n)] = why
+			}
+		case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // the second is a flag of CSI drivers
 			add(h.flags, m[1], sign{notForRequests, why})
 		case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
 			add(h.flags, m[1], sign{overTLS, why})

@@ -84,8 +84,15 @@ func (r *imageRow) sign(c *corev1.Container) sign {
 // helperNames are names of containers that support the main container of a pod.
 var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sidecar|exporter|reloader|reload|agent|sync|syncer|watcher|logger|logging|fluentbit|fluentd|promtail|filebeat|cloudsql|adc)(-|$)`)
 
-// helps returns the reason to take a container for a helper of another one, or "".
-func helps(c *corev1.Container) string {
+// nameLabels are the labels of a pod that usually contain the name of its main container.
+var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
+
+// helps returns the reason to take a container for a helper of another one, or "". A container with the name of the
+// application in the labels of the pod is no helper.
+func helps(c *corev1.Container, labels map[string]string) string {
+	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
+		return ""
+	}
 	if helperNames.MatchString(c.Name) {
 		return "the name of container " + c.Name + " is that of a helper"
 	}
