@@ -54,8 +54,8 @@ type candidate struct {
 	helper    string    // the reason to take the container for a helper, or ""
 }
 
-// healthPath matches the paths of health checks.
-var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
+// healthPath matches the paths of health checks and metrics.
+var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(metrics|health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
 
 // chooseApp selects the container and its port for requests.
 func (in *injection) chooseApp() error {
@@ -216,7 +216,7 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 
 // candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
 // readiness probes that are not health checks. If there are none, it returns the only port of the other probes, the
-// flags and the variables.
+// flags and the variables of the only container that is not a helper.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -247,7 +247,11 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	if len(all) > 0 {
 		return all
 	}
-	for _, c := range containers {
+	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return in.hintsOf(c).helper != "" })
+	if len(mains) > 1 {
+		return nil
+	}
+	for _, c := range mains {
 		h := in.hintsOf(c)
 		for _, n := range slices.Sorted(maps.Keys(h.requests)) {
 			add(c, n, "a probe sends a request to it")
@@ -334,7 +338,8 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		return nil, in.skipNoPort(containers)
 	}
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
-	if slices.ContainsFunc(pool, func(c *candidate) bool { return c.sign.protocol == notHTTP }) {
+	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
+	if slices.ContainsFunc(pool, isStore) {
 		// Next to a database, a port without evidence belongs to a helper of the database. If the Service of the database
 		// names the port, a common number is no evidence.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
@@ -355,6 +360,17 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		}
 	}
 	return in.narrow(main)
+}
+
+// isStore reports whether the number of a port, the image or a command of a probe is that of a database or a broker. Git
+// servers and collectors of logs often serve HTTP on another port.
+func (in *injection) isStore(c *candidate) bool {
+	of := rawPorts[c.port.ContainerPort]
+	if of == "SSH" || of == "Fluentd" || of == "syslog" {
+		of = ""
+	}
+	h := in.hintsOf(c.container)
+	return of != "" || h.image.protocol == notHTTP || h.commands.protocol == notHTTP
 }
 
 // narrow applies the evidence that selects one of several ports, the strongest first.

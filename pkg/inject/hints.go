@@ -186,8 +186,9 @@ func add(all map[int32]sign, port string, s sign) {
 // readParameters reads the command line and the environment.
 func (h *hints) readParameters(container any) {
 	var cert, key string
+	name := wordsOf(text(container, "name"))
 	parametersOf(container, func(s parameter) {
-		h.readListener(s)
+		h.readListener(s, name)
 		if len(s.words) == 0 || !certifies(s) {
 			return
 		}
@@ -304,7 +305,9 @@ func allOf(words, these []string) bool {
 
 // readListener reads a parameter that names ports, as --https-port=8443, HTTP_ADDR=:8080 and
 // --listen https://0.0.0.0:8443.
-func (h *hints) readListener(s parameter) {
+//
+// A variable such as ADMIN_PORT is that of the port for requests in a container called admin.
+func (h *hints) readListener(s parameter, container []string) {
 	if len(s.words) == 0 { // not by a name: socat's way
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
 		return
@@ -325,7 +328,7 @@ func (h *hints) readListener(s parameter) {
 		if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
 			continue
 		}
-		own := allOf(s.words, serveWords)
+		own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
 		switch {
 		case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
 			if !s.variable { // a variable can also contain the address of another container

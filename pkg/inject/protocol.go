@@ -115,6 +115,9 @@ func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
 	}
 	name := s.Name
+	if name == "tcp-"+p.Name { // charts generate such names for any protocol
+		name = p.Name
+	}
 	if rest, is := strings.CutPrefix(name, "tcp"); is && (rest == "" || rest[0] == '-') && httpPorts[p.ContainerPort] == "HTTP" {
 		name = strings.TrimPrefix(rest, "-") // tools generate the name tcp for any protocol
 	}
@@ -299,6 +302,8 @@ const (
 	hintNames   = `(?i)` + hintWords
 	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
 	tlsCommands = `https://|-tls`
+	// A flag that binds a port to the loopback address. Longer words are not flags.
+	hintLoopback = `(^|[= \t\n])(127\.0\.0\.1|localhost|\[::1\]):[0-9]`
 )
 
 // speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
@@ -346,6 +351,7 @@ func speaksHTTPCEL(high bool) string {
       && !` + matches("app.?image.orValue('')", strings.Join(helpers, "|")) + `
       && (size(object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + isTCP + `))) == 1 || ` + matches("name", httpName.String()) + `))
     && !` + commands(tlsCommands) + `
+    && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) <= 100 && all.exists(word, size(word) <= 256 && ` + matches("word", hintLoopback) + `))
     && (` + matches("name", httpName.String()) + ` && !name.startsWith('grpc')
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])
