@@ -358,8 +358,19 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		if main, err = in.ofOneContainer(main); err != nil {
 			return nil, err
 		}
+	} else if all := rivals(main); len(all) > 1 {
+		return nil, in.refuseWhichPort(all)
 	}
 	return in.narrow(main)
+}
+
+// rivals returns the ports with evidence for HTTP. If Services name several of them, clients use each of them, and the
+// sidecar can forward requests to one port only.
+func rivals(all []*candidate) []*candidate {
+	if used := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.used }); len(used) > 0 {
+		all = used
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.sign.protocol != plainHTTP })
 }
 
 // isStore reports whether the number of a port, the image or a command of a probe is that of a database or a broker. Git

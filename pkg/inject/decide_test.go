@@ -106,6 +106,9 @@ func TestChoiceForTypicalPods(t *testing.T) {
 		{"kube-state-metrics with a port called http", "", `"containers":[{"name":"a","image":"x/kube-state-metrics:v2","ports":[{"name":"http","containerPort":8080}]}]`, `{"name":"http","port":8080}`, NotHTTP},
 		{"a readiness probe for metrics", "", `"containers":[{"name":"a","readinessProbe":{"httpGet":{"port":9102,"path":"/metrics"}}}]`, "", NoPort},
 		{"a collector of OpenTelemetry with a probe", "", `"containers":[{"name":"a","image":"x/opentelemetry-collector-k8s:1","readinessProbe":{"httpGet":{"port":13133,"path":"/"}}}]`, "", NotHTTP},
+		{"a health check of the port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":8084}],"readinessProbe":{"httpGet":{"port":8084,"path":"/healthz"}}}]`, `{"name":"server","port":8081},{"name":"metrics","port":8084}`, "a:8081"},
+		{"a health check of the only port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8082}],"readinessProbe":{"httpGet":{"port":8082,"path":"/healthz"}}}]`, `{"name":"metrics","port":8082}`, NotHTTP},
+		{"a port for requests and metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8000}],"readinessProbe":{"httpGet":{"port":8000,"path":"/healthz"}}}]`, `{"name":"serve","port":80,"targetPort":8000},{"name":"metrics","port":8000}`, "a:8000"},
 		{"a debug port", "", `"containers":[{"name":"a","ports":[{"containerPort":3009},{"name":"debug","containerPort":5005}]}]`, "", "a:3009"},
 		{"a management port with the probe", "", `"containers":[{"name":"a","ports":[{"name":"app","containerPort":8080},{"name":"management","containerPort":8081}],"readinessProbe":{"httpGet":{"port":"management","path":"/actuator/health"}}}]`, "", "a:8080"},
 	})
@@ -132,6 +135,42 @@ func TestPortOfProbeFlagOrVariableIsLastResort(t *testing.T) {
 		{"a declared port and a flag", "", `"containers":[{"name":"a","args":["--port=3000"],"ports":[{"containerPort":3001}]}]`, "", "a:3001"},
 		{"the image of an operator", "", `"containers":[{"name":"a","image":"x/shop-operator","args":["--port=3000"]}]`, "", NotHTTP},
 	})
+}
+
+// Each of the ports receives requests.
+func TestServicesWithTwoHTTPPortsReturnWhichPort(t *testing.T) {
+	const pod = `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080},{"name":"grpc","containerPort":9000},{"name":"ui","containerPort":7777}]}]`
+	wantChoices(t, []choice{
+		{"HTTP and gRPC", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"grpc","port":9000}`, WhichPort},
+		{"HTTP only", "", pod, `{"name":"http","port":80,"targetPort":"http"}`, "a:8080"},
+		{"gRPC only", "", pod, `{"name":"grpc","port":9000}`, "a:9000"},
+		{"HTTP and a port without evidence", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"ui","port":7777}`, "a:8080"},
+		{"HTTP and metrics with appProtocol", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"http-metrics","port":7777}`, "a:8080"},
+		{"no Service", "", pod, "", "a:8080"},
+	})
+	wantChoices(t, []choice{{"metrics with appProtocol", "", `"containers":[{"name":"a","ports":[{"name":"api-port","containerPort":20001},{"name":"http-metrics","containerPort":9090}]}]`,
+		`{"name":"http","port":20001,"appProtocol":"http"},{"name":"http-metrics","port":9090,"appProtocol":"http"}`, "a:20001"}})
+}
+
+func TestSleepingContainerIsNotSelected(t *testing.T) {
+	for command, sleeps := range map[string]bool{
+		`["/bin/sleep","infinity"]`: true, `["tail","-f","/dev/null"]`: true, `["/bin/sh","-c","sleep 3650d"]`: true,
+		`["sh","-c","while true; do echo alive; sleep 60; done"]`:             true,
+		`["sh","-ec","touch /tmp/healthy; sleep 30; rm /tmp/healthy & wait"]`: true,
+		`["bash","-c","--","while true; do sleep 30; done"]`:                  true,
+		`["sh","-c","sleep 5; exec /app"]`:                                    false,
+		`["sh","-c","echo $(date) > /x; nginx"]`:                              false,
+		`["sh","-c","while true; do nc -l -p 8080 < /x; sleep 1; done"]`:      false,
+		`["sh","/entrypoint.sh"]`:                                             false,
+		`["python","-c","import time; time.sleep(1)"]`:                        false,
+		`["sh","-c","echo started"]`:                                          false,
+	} {
+		want := "a:80"
+		if sleeps {
+			want = NotHTTP
+		}
+		wantChoices(t, []choice{{command, "", `"containers":[{"name":"a","command":` + command + `}]`, `{"name":"http","port":80}`, want}})
+	}
 }
 
 // The sidecar would make the port reachable from other pods.

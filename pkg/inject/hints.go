@@ -3,6 +3,7 @@ package inject
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,6 +19,7 @@ import (
 // hints are what a container says of its ports.
 type hints struct {
 	image    sign             // of all of them
+	sleeps   sign             // of all of them: the command of the container starts no server
 	commands sign             // of all of them: the clients that its probes run
 	probed   map[int32]sign   // those that commands of probes ask
 	flags    map[int32]sign   // those that flags and variables name
@@ -88,6 +90,9 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	in.hints[c.Name] = h
 	h.readProbes(c)
 	raw := at(in.object, "spec", "containers", c.Name)
+	if onlySleeps(raw) {
+		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
+	}
 	h.readParameters(raw)
 	h.readMounts(raw, secretVolumes(in.object))
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
@@ -207,6 +212,53 @@ func (h *hints) readParameters(container any) {
 	if cert != "" && key != "" {
 		h.pair = sign{overTLS, fmt.Sprintf("%.60s configures TLS, and there is no other evidence for the port", cert)}
 	}
+}
+
+// idleCommands are shell commands that start no server.
+var idleCommands = []string{
+	"while", "until", "for", "do", "done", "if", "then", "else", "fi", "[", "test", "true", ":", "{", "}", "set", "export", "cd", "trap", "exit",
+	"sleep", "wait", "tail", "echo", "printf", "date", "touch", "rm", "mkdir", "cat",
+}
+
+// onlySleeps reports whether the command line of a container is sleep, tail, or a script that consists of idleCommands
+// and contains one of these two. Examples and debug containers have such a command next to a declared port.
+func onlySleeps(container any) bool {
+	const longest = 2000 // bytes of a script
+	var words []string
+	for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
+		line, _ := word.(string)
+		words = append(words, line)
+	}
+	if len(words) == 0 {
+		return false
+	}
+	program := path.Base(words[0])
+	if program == "sleep" || program == "tail" {
+		return true
+	}
+	i := slices.IndexFunc(words, func(w string) bool { return len(w) < 6 && strings.HasPrefix(w, "-") && strings.HasSuffix(w, "c") })
+	if i >= 0 && i+1 < len(words) && words[i+1] == "--" {
+		i++
+	}
+	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, program) || i < 0 || i > 3 || i+1 >= len(words) || len(words[i+1]) > longest {
+		return false
+	}
+	sleeps := false
+	for line := range strings.FieldsFuncSeq(words[i+1], func(r rune) bool { return strings.ContainsRune(";&|\n", r) }) {
+		fields := strings.Fields(line)
+		for len(fields) > 1 && slices.Contains([]string{"do", "then", "else", "{", "while", "if"}, fields[0]) {
+			fields = fields[1:]
+		}
+		if len(fields) == 0 {
+			continue
+		}
+		program := path.Base(fields[0])
+		if !slices.Contains(idleCommands, program) {
+			return false
+		}
+		sleeps = sleeps || program == "sleep" || program == "tail"
+	}
+	return sleeps
 }
 
 // mentions reports whether a flag or variable of a container contains an address with the number of a port.

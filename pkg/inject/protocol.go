@@ -73,7 +73,7 @@ var rawPorts = map[int32]string{
 	21: "FTP", 22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 111: "portmap", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP", 514: "syslog", 587: "SMTP",
 	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1099: "Java RMI", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 1935: "RTMP", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd", 2551: "Akka remoting",
 	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 4730: "Gearman", 5222: "XMPP", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
-	5701: "Hazelcast", 5900: "VNC", 6123: "Flink's RPC", 6124: "Flink's RPC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6650: "Pulsar", 7199: "JMX", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
+	5701: "Hazelcast", 5900: "VNC", 6123: "Flink's RPC", 6124: "Flink's RPC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6627: "Storm", 6650: "Pulsar", 7077: "Spark", 7199: "JMX", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
 	9083: "Hive's metastore", 9160: "Cassandra", 9300: "Elasticsearch's transport", 9418: "Git", 11211: "memcached", 16379: "Redis", 20880: "Dubbo", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
 	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
 }
@@ -152,6 +152,9 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 
 // signBeforeCertificates is signOf without what is asked last.
 func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
+	if h.sleeps.why != "" {
+		return h.sleeps
+	}
 	var services []ServicePort
 	var protocols, names []sign
 	for _, s := range in.servicesOf(c, p) {
@@ -170,11 +173,18 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
 		flag = sign{}
 	}
-	// What is there for metrics or health may be asked by a probe, or found by a Service, for that.
-	if own.protocol == notForRequests {
+	// A probe and a Service can use a port for metrics or health checks.
+	switch {
+	case own.protocol == notForRequests:
 		aside = own
-	} else if flag.protocol == notForRequests && own.protocol != plainHTTP {
+	case own.protocol == plainHTTP:
+	case flag.protocol == notForRequests:
 		aside = flag
+	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return s.protocol != notForRequests }) && len(h.requests[p.ContainerPort]) == 0:
+		aside = named
+	}
+	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
+		return aside
 	}
 	return firstOf(agree(protocols), h.image, aside, agree(probes), own, named, flag, byNumber(p, services, h), h.commands)
 }
@@ -302,6 +312,9 @@ const (
 	hintNames   = `(?i)` + hintWords
 	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
 	tlsCommands = `https://|-tls`
+	// The command line of a container that only sleeps; onlySleeps decides the same.
+	hintSleeps = `^([a-z/]*/)?(sleep|tail)( |$)|^([a-z/]*/)?(sh|bash|ash|dash) -[a-z]{0,3}c (-- )?` +
+		`([;&|\s]*((do|then|else|while|until|if|\{)\s+)*(for|done|fi|\[|test|true|:|\}|set|export|cd|trap|exit|sleep|wait|tail|echo|printf|date|touch|rm|mkdir|cat)\b[^;&|\n]*)+[;&|\s]*$`
 	// A flag that binds a port to the loopback address. Longer words are not flags.
 	hintLoopback = `(^|[= \t\n])(127\.0\.0\.1|localhost|\[::1\]):[0-9]`
 )
@@ -351,6 +364,7 @@ func speaksHTTPCEL(high bool) string {
       && !` + matches("app.?image.orValue('')", strings.Join(helpers, "|")) + `
       && (size(object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + isTCP + `))) == 1 || ` + matches("name", httpName.String()) + `))
     && !` + commands(tlsCommands) + `
+    && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) > 0 && size(all) <= 5 && all.all(word, size(word) <= 2000) && ` + matches("all.join(' ')", hintSleeps) + `)
     && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) <= 100 && all.exists(word, size(word) <= 256 && ` + matches("word", hintLoopback) + `))
     && (` + matches("name", httpName.String()) + ` && !name.startsWith('grpc')
       || !` + matches("name", rawName.String()) + `
