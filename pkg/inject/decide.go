@@ -361,7 +361,38 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 	} else if all := rivals(main); len(all) > 1 {
 		return nil, in.refuseWhichPort(all)
 	}
-	return in.narrow(main)
+	chosen, err := in.narrow(main)
+	if err != nil || len(named) > 0 {
+		return chosen, err
+	}
+	if other := in.probedOther(chosen); other != nil {
+		return nil, in.refuseWhichPort([]*candidate{chosen, other})
+	}
+	return chosen, nil
+}
+
+// probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port does not declare, or
+// nil. A probe checks a port that is open. If the declared port has no name of HTTP and no probe, it can be closed, and the
+// pod would never be ready.
+func (in *injection) probedOther(selected *candidate) *candidate {
+	c, n := selected.container, selected.port.ContainerPort
+	if selected.found != "" || byName("", selected.port.Name).protocol == plainHTTP || slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
+		asked := askedBy(p.Probe)
+		if p.HTTPGet != nil {
+			asked, _ = resolve(p.HTTPGet.Port, c) // 0 if the name is unknown
+		}
+		return asked == n
+	}) {
+		return nil
+	}
+	for _, p := range probesOf(c) {
+		other := askedBy(p.Probe)
+		declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == other })
+		if p.HTTPGet == nil && other != 0 && !declares {
+			return in.candidate(c, corev1.ContainerPort{ContainerPort: other}, "the "+p.name+" probe uses it")
+		}
+	}
+	return nil
 }
 
 // rivals returns the ports with evidence for HTTP. If Services name several of them, clients use each of them, and the

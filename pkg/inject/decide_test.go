@@ -109,6 +109,10 @@ func TestChoiceForTypicalPods(t *testing.T) {
 		{"a health check of the port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":8084}],"readinessProbe":{"httpGet":{"port":8084,"path":"/healthz"}}}]`, `{"name":"server","port":8081},{"name":"metrics","port":8084}`, "a:8081"},
 		{"a health check of the only port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8082}],"readinessProbe":{"httpGet":{"port":8082,"path":"/healthz"}}}]`, `{"name":"metrics","port":8082}`, NotHTTP},
 		{"a port for requests and metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8000}],"readinessProbe":{"httpGet":{"port":8000,"path":"/healthz"}}}]`, `{"name":"serve","port":80,"targetPort":8000},{"name":"metrics","port":8000}`, "a:8000"},
+		{"a port called like its container", "", `"containers":[{"name":"store-admin","ports":[{"name":"store-admin","containerPort":3009}]}]`, "", "store-admin:3009"},
+		{"a port for metrics called like its container", "", `"containers":[{"name":"store-metrics","ports":[{"name":"store-metrics","containerPort":3009}]}]`, "", NotHTTP},
+		{"a certificate below the home directory", "", `"volumes":[{"name":"shop-certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"containerPort":9000}],"volumeMounts":[{"name":"shop-certificates","mountPath":"/root/certs"}]}]`, `{"port":9000}`, NotHTTP},
+		{"an agent with a debug page", "", `"containers":[{"name":"a","image":"grafana/alloy","ports":[{"containerPort":12345}]}]`, "", NotHTTP},
 		{"a debug port", "", `"containers":[{"name":"a","ports":[{"containerPort":3009},{"name":"debug","containerPort":5005}]}]`, "", "a:3009"},
 		{"a management port with the probe", "", `"containers":[{"name":"a","ports":[{"name":"app","containerPort":8080},{"name":"management","containerPort":8081}],"readinessProbe":{"httpGet":{"port":"management","path":"/actuator/health"}}}]`, "", "a:8080"},
 	})
@@ -134,6 +138,19 @@ func TestPortOfProbeFlagOrVariableIsLastResort(t *testing.T) {
 		{"a liveness probe for the health", "", `"containers":[{"name":"a"` + liveness + `"/healthz"}}}]`, "", NoPort},
 		{"a declared port and a flag", "", `"containers":[{"name":"a","args":["--port=3000"],"ports":[{"containerPort":3001}]}]`, "", "a:3001"},
 		{"the image of an operator", "", `"containers":[{"name":"a","image":"x/shop-operator","args":["--port=3000"]}]`, "", NotHTTP},
+	})
+}
+
+// The declared port can be closed.
+func TestUndeclaredPortOfTCPProbeReturnsWhichPort(t *testing.T) {
+	const probe = `"livenessProbe":{"tcpSocket":{"port":20003}}`
+	wantChoices(t, []choice{
+		{"another declared port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],` + probe + `}]`, "", WhichPort},
+		{"a port called http", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}],` + probe + `}]`, "", "a:8080"},
+		{"both ports are declared", "", `"containers":[{"name":"a","ports":[{"containerPort":8080},{"containerPort":20003}],` + probe + `}]`, "", "a:8080"},
+		{"a probe of the declared port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],"readinessProbe":{"tcpSocket":{"port":8080}},` + probe + `}]`, "", "a:8080"},
+		{"a Service", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],` + probe + `}]`, `{"port":8080}`, "a:8080"},
+		{"an HTTP probe for the health", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],"livenessProbe":{"httpGet":{"port":8081,"path":"/healthz"}}}]`, "", "a:8080"},
 	})
 }
 
@@ -185,9 +202,9 @@ func TestLoopbackPortIsNotSelected(t *testing.T) {
 }
 
 func TestServiceNameMarksMetricsOnlyAfterPrefix(t *testing.T) {
-	for service, want := range map[string]string{"shop-metrics": NotHTTP, "shop-metrics-service": NotHTTP, "metrics-browser": "a:8080"} {
+	for service, want := range map[string]string{"shop-metrics": NotHTTP, "shop-monitor-metrics-service": NotHTTP, "shop-metrics-service": NotHTTP, "metrics-browser": "a:8080"} {
 		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"http","port":8080}`)
-		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a"}]}}`), nil, ports...)
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil, ports...)
 		got := out.Reason
 		if out.Verdict == Injected {
 			got = fmt.Sprintf("%s:%d", out.Container, out.AppPort)

@@ -426,7 +426,7 @@ func (h *hints) readMounts(container any, secrets map[string]bool) {
 		if len(path) > 256 || !secrets[name] || strings.HasPrefix(path, "/etc/ssl/certs") || strings.HasPrefix(path, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}
-		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(path, "/", "-"))...)
+		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(path, "/root/"), "/", "-"))...)
 		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
 			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", path)}
 		}

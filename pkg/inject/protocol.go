@@ -84,6 +84,9 @@ var tlsPorts = map[int32]string{
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
 }
 
+// metricsName matches the names of ports for metrics and health checks only.
+var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
+
 // generatedName matches names that tools generate from the number of a port, such as 8080-tcp (oc new-app). They are no
 // evidence for the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
@@ -169,19 +172,24 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	if private := h.private[p.ContainerPort]; len(services) == 0 && private.why != "" {
 		return private // the sidecar would make the port reachable from other pods
 	}
+	// A port called like its container has the name of the application, such as store-admin.
+	isAppName := p.Name == c.Name && strings.ContainsRune(p.Name, '-') && !metricsName.MatchString(p.Name)
 	own, named, flag, aside := h.encrypted(p.Name, byName("its name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
+	if isAppName && own.protocol == notForRequests {
+		own = sign{}
+	}
 	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
 		flag = sign{}
 	}
 	// A probe and a Service can use a port for metrics or health checks.
+	isSide := func(s sign) bool { return s.protocol == notForRequests }
 	switch {
-	case own.protocol == notForRequests:
+	case isSide(own):
 		aside = own
-	case own.protocol == plainHTTP:
-	case flag.protocol == notForRequests:
+	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return !isSide(s) }) && len(h.requests[p.ContainerPort]) == 0:
+		aside = agree(names) // a declared name does not override the Services
+	case own.protocol != plainHTTP && isSide(flag):
 		aside = flag
-	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return s.protocol != notForRequests }) && len(h.requests[p.ContainerPort]) == 0:
-		aside = named
 	}
 	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
 		return aside
