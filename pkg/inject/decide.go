@@ -37,21 +37,21 @@ type Port struct {
 	Selected   bool
 	Confidence Confidence // "" if Against is set
 	Reasons    []string   // the evidence for the port
-	Against    string     // the reason not to use the port, or ""
+	Against    string     // the reason why the port is not used, or ""
 }
 
 // A candidate is a Port with what the decision reads.
 type candidate struct {
-	container *corev1.Container // nil if only a Service names the port
+	container *corev1.Container // nil if the container is unknown
 	port      corev1.ContainerPort
-	used      bool          // a container declares the port, a probe or a flag uses it, or the pod has several containers
-	found     string        // the source of a port that no container declares, or ""
-	uncertain bool          // only a Service names the port, and the pod declares other ports or has several containers
+	used      bool          // the port is declared or used by a probe or a flag, or the pod has several containers
+	found     string        // the source of an undeclared port, or ""
+	uncertain bool          // the only evidence is a Service, and the pod has other ports or several containers
 	services  []ServicePort // that reach the port
 	sign      sign
-	requests  []string  // paths of its HTTP probes that are not health checks
-	row       *imageRow // of images.txt, if it contradicts the name of the port
-	helper    string    // the reason to take the container for a helper, or ""
+	requests  []string  // paths of the HTTP probes, without health checks
+	row       *imageRow // row of images.txt that contradicts the name of the port, or nil
+	helper    string    // the reason why the container is a helper, or ""
 }
 
 // healthPath matches the paths of health checks and metrics.
@@ -180,9 +180,9 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	}
 }
 
-// listening returns the name of the container that listens on a port that no container declares. It is the only container
-// of the pod, the only one with a probe, a flag or a variable for the port, or the only one that can have an undeclared
-// port (see namesOtherPort). If no container or several containers remain, it returns "".
+// listening returns the name of the container that listens on an undeclared port. If the pod has several containers, this
+// is the only container with a probe, a flag or a variable for the port. If there is no such container, this is the only
+// container for which namesOtherPort returns false. If several containers remain, the result is "".
 func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
 		return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n)
@@ -215,8 +215,8 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 }
 
 // candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
-// readiness probes that are not health checks. If there are none, it returns the only port of the other probes, the
-// flags and the variables of the only container that is not a helper.
+// readiness probes that are not health checks. If there are none, it returns the port of another probe, a flag or a
+// variable, if the pod has one main container and the container has one such port.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -308,8 +308,9 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		return o
 	}
 	o.row = h.rows[i]
-	// A row for all ports of an image applies only if there is no other evidence for the protocol, or if no Service names
-	// the port. The name grpc is no evidence against TLS. The row rejects a port with a name of HTTP only if all probes of the port are health checks.
+	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains the port. A row for TLS
+	// is also used if the port is called grpc. A port with a name of HTTP is only rejected if all of its probes are health
+	// checks.
 	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || o.row.kind == "tls" && o.isGRPC()
 	if !contradicts && len(o.services) == 0 {
 		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
@@ -395,8 +396,8 @@ func (in *injection) probedOther(selected *candidate) *candidate {
 	return nil
 }
 
-// rivals returns the ports with evidence for HTTP. If Services name several of them, clients use each of them, and the
-// sidecar can forward requests to one port only.
+// rivals returns the ports with evidence for HTTP. If the Services contain several of these ports, the clients can use each
+// port, but the sidecar forwards the requests to one port only.
 func rivals(all []*candidate) []*candidate {
 	if used := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.used }); len(used) > 0 {
 		all = used
@@ -438,8 +439,7 @@ func (in *injection) narrow(all []*candidate) (*candidate, error) {
 	return all[0], nil
 }
 
-// webName matches the names of HTTP ports except gRPC. Many servers have a port for HTTP and a port for gRPC, and the
-// clients can use either of them.
+// webName matches the names of ports for HTTP, except the names for gRPC. Many servers have a second port for gRPC.
 var webName = regexp.MustCompile(`^(http[0-9]*|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
 
 // preferences select one of several possible ports. The first preference is the strongest.
@@ -466,7 +466,8 @@ func (c *candidate) isGRPC() bool {
 	})
 }
 
-// ofOneContainer returns the ports of the only container, or of the container in the annotation of kubectl. It returns an
+// ofOneContainer returns the ports if all of them belong to one container. Otherwise, it returns the ports of the container
+// in the annotation of kubectl. It returns an
 // error if there are several containers and no annotation.
 func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	names := namesOf(all)
@@ -614,7 +615,7 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	in.out.Missing = strings.Join(missing, " or ")
 }
 
-// flagsOf lists the flags for some candidates, the most likely first, with the reasons.
+// flagsOf returns the flags and the reasons for some candidates, in the order of byLikelihood.
 func (in *injection) flagsOf(all []*candidate) string {
 	const most = 6
 	several := len(in.pod.Containers) > 1
@@ -637,7 +638,8 @@ func (in *injection) flagsOf(all []*candidate) string {
 	return text + "; " + annotations + " the same"
 }
 
-// byLikelihood sorts candidates by their evidence, the most likely one first. Ports for metrics and health are last.
+// byLikelihood returns the candidates in the order of their evidence. The candidate with the most evidence is the first
+// one. Ports for metrics and for health checks are at the end.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {
@@ -661,7 +663,7 @@ func byLikelihood(all []*candidate) []*candidate {
 	return sorted
 }
 
-// cureOf returns the flag for the most likely of some candidates.
+// cureOf returns the flag for the first candidate in the order of byLikelihood.
 func (in *injection) cureOf(all []*candidate) string {
 	if len(all) == 0 {
 		return fmt.Sprintf("set the flag --%s or the annotation %s%s", portOption, Prefix, portOption)

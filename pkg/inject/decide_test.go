@@ -118,7 +118,7 @@ func TestChoiceForTypicalPods(t *testing.T) {
 	})
 }
 
-func TestPortOfProbeFlagOrVariableIsLastResort(t *testing.T) {
+func TestPortOfFlagIsUsedIfNoPortIsDeclared(t *testing.T) {
 	const liveness = `,"livenessProbe":{"httpGet":{"port":3000,"path":`
 	wantChoices(t, []choice{
 		{"a flag", "", `"containers":[{"name":"a","args":["--port","3000"]}]`, "", "a:3000"},
@@ -142,7 +142,7 @@ func TestPortOfProbeFlagOrVariableIsLastResort(t *testing.T) {
 }
 
 // The declared port can be closed.
-func TestUndeclaredPortOfTCPProbeReturnsWhichPort(t *testing.T) {
+func TestUndeclaredProbePortReturnsWhichPort(t *testing.T) {
 	const probe = `"livenessProbe":{"tcpSocket":{"port":20003}}`
 	wantChoices(t, []choice{
 		{"another declared port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],` + probe + `}]`, "", WhichPort},
@@ -155,7 +155,7 @@ func TestUndeclaredPortOfTCPProbeReturnsWhichPort(t *testing.T) {
 }
 
 // Each of the ports receives requests.
-func TestServicesWithTwoHTTPPortsReturnWhichPort(t *testing.T) {
+func TestTwoServicePortsReturnWhichPort(t *testing.T) {
 	const pod = `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080},{"name":"grpc","containerPort":9000},{"name":"ui","containerPort":7777}]}]`
 	wantChoices(t, []choice{
 		{"HTTP and gRPC", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"grpc","port":9000}`, WhichPort},

@@ -19,24 +19,24 @@ import (
 // hints are what a container says of its ports.
 type hints struct {
 	image    sign             // of all of them
-	sleeps   sign             // of all of them: the command of the container starts no server
+	sleeps   sign             // is set if the command of the container starts no server
 	commands sign             // of all of them: the clients that its probes run
 	probed   map[int32]sign   // those that commands of probes ask
 	flags    map[int32]sign   // those that flags and variables name
 	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
-	pair     sign             // a certificate is named: a port of which nothing is said speaks TLS
+	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
 	private  map[int32]sign   // ports that a flag binds to the loopback address
-	mounted  sign             // one is mounted: the same, but for a usual port of HTTP
+	mounted  sign             // the same for a mounted certificate, except for the common numbers of HTTP
 
-	rows   []*imageRow // of images.txt that match the image, up to an exception
-	helper string      // the reason to take the container for a helper of another one, or ""
+	rows   []*imageRow // rows of images.txt that match the image, up to the first exception
+	helper string      // the reason why the container is a helper, or ""
 
-	requests map[int32][]string // paths of HTTP probes that are not health checks, by port
-	health   map[int32]bool     // ports with HTTP probes that are health checks
+	requests map[int32][]string // paths of the HTTP probes by port, without health checks
+	health   map[int32]bool     // ports with a health check
 
 	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
 	hasTLS    bool    // another port is known to speak TLS
-	namesTLS  bool    // the name or the number of a declared port is that of TLS
+	namesTLS  bool    // a declared port has a name or a number of TLS
 }
 
 // A parameter is a flag or a variable: the words of its name in small letters, and its value.
@@ -114,8 +114,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	return h
 }
 
-// possiblePorts are the ports that a container may serve on: those that it declares, and the numbers
-// that Services and a readiness probe name.
+// possiblePorts returns the declared ports of a container, and the ports of the Services and the readiness probe.
 func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
 	add := func(n int32) {
@@ -221,7 +220,7 @@ var idleCommands = []string{
 }
 
 // onlySleeps reports whether the command line of a container is sleep, tail, or a script that consists of idleCommands
-// and contains one of these two. Examples and debug containers have such a command next to a declared port.
+// and contains one of these two. Examples and debug containers often have such a command and declare a port.
 func onlySleeps(container any) bool {
 	const longest = 2000 // bytes of a script
 	var words []string
@@ -358,7 +357,7 @@ func allOf(words, these []string) bool {
 // readListener reads a parameter that names ports, as --https-port=8443, HTTP_ADDR=:8080 and
 // --listen https://0.0.0.0:8443.
 //
-// A variable such as ADMIN_PORT is that of the port for requests in a container called admin.
+// If the container is called admin, the variable ADMIN_PORT contains the port for requests.
 func (h *hints) readListener(s parameter, container []string) {
 	if len(s.words) == 0 { // not by a name: socat's way
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})

@@ -24,7 +24,7 @@ const imageHelper = "helper"
 type imageRow struct {
 	pattern string // for the whole name of an image
 	image   *regexp.Regexp
-	ports   []int32 // nil means all ports, if no Service names them
+	ports   []int32 // nil means all ports that are not in a Service
 	kind    string
 	reason  string
 	source  string
@@ -72,7 +72,7 @@ func rowsOf(c *corev1.Container) []*imageRow {
 	return all
 }
 
-// applies reports whether the row is about a port.
+// applies reports whether the row contains a port.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
 // sign returns the sign of a port of a container with the image.
@@ -87,8 +87,8 @@ var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sideca
 // nameLabels are the labels of a pod that usually contain the name of its main container.
 var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
 
-// helps returns the reason to take a container for a helper of another one, or "". A container with the name of the
-// application in the labels of the pod is no helper.
+// helps returns the reason why a container is a helper of another container, or "". If a label of the pod contains the name
+// of the container, the container is not a helper.
 func helps(c *corev1.Container, labels map[string]string) string {
 	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
 		return ""

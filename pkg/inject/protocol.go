@@ -87,8 +87,8 @@ var tlsPorts = map[int32]string{
 // metricsName matches the names of ports for metrics and health checks only.
 var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
 
-// generatedName matches names that tools generate from the number of a port, such as 8080-tcp (oc new-app). They are no
-// evidence for the protocol.
+// generatedName matches names that a tool generates from the number of a port, such as 8080-tcp. Such a name does not
+// describe the protocol.
 var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
 
 // byName returns the sign of the name of a port. what names the port in the text of the sign.
@@ -107,18 +107,17 @@ func byName(what, name string) sign {
 	return sign{}
 }
 
-// metricsService matches the names of Services for the metrics of another server. A name that begins with metrics is that
-// of an application.
+// metricsService matches the names of Services for metrics, such as web-metrics. It does not match metrics-browser, because
+// this can be the name of an application.
 var metricsService = regexp.MustCompile(`-metrics(-|$)`)
 
-// nameInService returns the sign of the name that a Service gives to a port. A Service for metrics calls its port http
-// as well.
+// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also call a port http.
 func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 	if metricsService.MatchString(s.Service) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
 	}
 	name := s.Name
-	if name == "tcp-"+p.Name { // charts generate such names for any protocol
+	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
 		name = p.Name
 	}
 	if rest, is := strings.CutPrefix(name, "tcp"); is && (rest == "" || rest[0] == '-') && httpPorts[p.ContainerPort] == "HTTP" {
@@ -232,8 +231,8 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 	return sign{}
 }
 
-// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is no
-// evidence if a flag names the port, and no flag, variable or volume has a certificate. If a Service offers port 80 on port
+// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is not
+// used if a flag contains the number, and the container has no certificate. If a Service offers port 80 on port
 // 443 only, a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" {
@@ -281,7 +280,7 @@ func byImage(c *corev1.Container) sign {
 	return sign{}
 }
 
-// httpPorts are common numbers of HTTP servers, and of gRPC.
+// httpPorts contains the common numbers of HTTP servers and gRPC servers.
 var httpPorts = map[int32]string{
 	80: "HTTP", 81: "HTTP", 3000: "HTTP", 4000: "HTTP", 5000: "HTTP", 8000: "HTTP", 8001: "HTTP", 8008: "HTTP", 8080: "HTTP", 8081: "HTTP", 8082: "HTTP", 8083: "HTTP", 8084: "HTTP",
 	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC",
@@ -320,10 +319,10 @@ const (
 	hintNames   = `(?i)` + hintWords
 	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
 	tlsCommands = `https://|-tls`
-	// The command line of a container that only sleeps; onlySleeps decides the same.
+	// hintSleeps matches the command line of a container that only sleeps. See onlySleeps.
 	hintSleeps = `^([a-z/]*/)?(sleep|tail)( |$)|^([a-z/]*/)?(sh|bash|ash|dash) -[a-z]{0,3}c (-- )?` +
 		`([;&|\s]*((do|then|else|while|until|if|\{)\s+)*(for|done|fi|\[|test|true|:|\}|set|export|cd|trap|exit|sleep|wait|tail|echo|printf|date|touch|rm|mkdir|cat)\b[^;&|\n]*)+[;&|\s]*$`
-	// A flag that binds a port to the loopback address. Longer words are not flags.
+	// hintLoopback matches a flag that binds a port to the loopback address.
 	hintLoopback = `(^|[= \t\n])(127\.0\.0\.1|localhost|\[::1\]):[0-9]`
 )
 
