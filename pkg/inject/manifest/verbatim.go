@@ -78,7 +78,7 @@ func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(
 
 // keep notes in a document, which has just been injected by some changes, how it was written.
 func (d *document) keep(was []byte, changes []inject.Change) {
-	isJSON, original, ended := json.Valid(d.text), was, d.text
+	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
 	if !isJSON && bytes.Contains(was, []byte(inject.Prefix+"status")) {
 		original = takenBack(Parse("", was)) // an earlier step changed another object of the document
 	}
