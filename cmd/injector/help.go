@@ -175,8 +175,8 @@ Usage:
 
 It looks for its certificate in a folder, or with -self-managed makes, renews
 and publishes one. Options are what the pods get that say nothing themselves;
---lock names those that no pod may say. SIGTERM, SIGINT and SIGHUP end it when
-the reviews that have come are answered, and a second signal at once.
+A pod must not set the options in --lock. After SIGTERM, SIGINT or SIGHUP, it
+completes the open reviews and exits. A second signal stops it immediately.
 
 It listens on these ports:
 

@@ -105,7 +105,7 @@ func routes(t *testing.T, text string) map[string]string {
 	return all
 }
 
-// reached resolves a targetPort as Kubernetes does: a name resolves to the first container with the name.
+// reached returns the container of a targetPort. As in Kubernetes, a name is resolved to the first container with the name.
 func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	containers := pod.Containers
 	for _, c := range pod.InitContainers {
@@ -143,8 +143,8 @@ func reached(pod corev1.PodSpec, target intstr.IntOrString) string {
 	return "undeclared " + target.String()
 }
 
-// wantStable injects a file in both steps, twice each, and takes it back. No second injection changes it, each Service
-// port reaches the same container as before, and uninject restores each byte.
+// wantStable injects a file twice in each step and restores it. It reports an error if the second injection changes the
+// file, if a port of a Service uses another container than before, or if a byte is not restored.
 func wantStable(t *testing.T, name, text string, args ...string) (changed bool) {
 	t.Helper()
 	before := routes(t, text)

@@ -33,8 +33,8 @@ type serving struct {
 	said                                      inject.Options
 }
 
-// serve is the webhook: it runs until SIGTERM, SIGINT or SIGHUP, then drains; a second
-// signal ends it at once.
+// serve runs the webhook until it receives SIGTERM, SIGINT or SIGHUP. It then completes the open reviews. It returns
+// immediately if it receives a second signal.
 func (c *command) serve(args, environ []string) error {
 	s, err := c.readServing(args, environ)
 	if err != nil {

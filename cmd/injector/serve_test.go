@@ -49,7 +49,7 @@ func TestServeAnswersAndEndsAtASignal(t *testing.T) {
 
 func TestServeEndsAtSIGHUP(t *testing.T) {
 	c := make(chan os.Signal, 1)
-	signal.Notify(c, syscall.SIGHUP) // enables it in new processes, although the test may run under nohup
+	signal.Notify(c, syscall.SIGHUP) // enables the signal in new processes, because the test can run under nohup
 	defer signal.Stop(c)
 	p := startInjector(t, os.Args[0])
 	harness.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))

@@ -103,3 +103,21 @@ func TestSecondStepKeepsContainerOfSharedPortName(t *testing.T) {
 		}
 	}
 }
+
+// Both steps change the same document.
+func TestUninjectRestoresListAfterBothSteps(t *testing.T) {
+	workload, service, _ := strings.Cut(numbered, "---\n")
+	in := "apiVersion: v1\nkind: List\nitems:\n"
+	for _, object := range []string{workload, service} {
+		in += "- " + strings.ReplaceAll(strings.TrimSpace(object), "\n", "\n  ") + "\n"
+	}
+	for _, text := range []string{in, strings.TrimSpace(in)} {
+		first, _, _ := injector(t, "inject", text)
+		second, report, _ := injector(t, "inject", first, "--step=services")
+		if !strings.Contains(second, "targetPort: 8012") {
+			t.Fatalf("got\n%s\n%s\nwant the Service rewritten", second, report)
+		}
+		back, _, _ := injector(t, "uninject", second)
+		harness.Equal(t, back, text, "(the original text)")
+	}
+}

@@ -44,7 +44,7 @@ type podSpec struct {
 	NodeSelector   map[string]any `json:"nodeSelector,omitempty"`
 	InitContainers []container    `json:"initContainers,omitempty"` // init containers with restartPolicy Always
 	Containers     []container    `json:"containers"`
-	Volumes        []volume       `json:"volumes,omitempty"` // secrets and other volumes that can contain a certificate
+	Volumes        []volume       `json:"volumes,omitempty"` // volumes that can contain a certificate
 }
 
 type container struct {
@@ -145,8 +145,8 @@ type workload struct {
 // id identifies the workload in its repository.
 func (w *workload) id() string { return w.path + " " + w.kind + "/" + w.metadata.Name }
 
-// shape is equal for copies of a workload in the same repository, such as overlays and versions: it contains the images
-// without their tags, and the ports.
+// shape returns the images without their tags, and the ports. The result is equal for copies of a workload in the same
+// repository, such as overlays and versions.
 func (w *workload) shape() string {
 	var all []string
 	for _, c := range w.template.Spec.Containers {

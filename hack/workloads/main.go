@@ -68,7 +68,7 @@ type repository struct {
 	commit string // 40 hexadecimal digits
 }
 
-// readList reads a list. It ignores empty lines and comments, which start with #.
+// readList reads a list. It ignores empty lines and lines that start with #.
 func readList(name string) ([]repository, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // holdNameFree returns an error if a later container has a port with the name of the app's port. Kubernetes resolves a
-// name to the first container with the name, and the sidecar is the last container. After the injection, a Service would
-// reach the other container. If an earlier container has the name, no Service reaches the app by the name.
+// name to the first container with the name, and the sidecar is the last container. Therefore, the Service would use the
+// other container after the injection. If an earlier container has the name, no Service uses the app by the name.
 func (in *injection) holdNameFree() error {
 	others := slices.Clone(in.pod.Containers)
 	if in.native { // the sidecar is the last of the init containers that stay

@@ -3,6 +3,7 @@ package inject
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -36,24 +37,25 @@ type Port struct {
 	Selected   bool
 	Confidence Confidence // "" if Against is set
 	Reasons    []string   // the evidence for the port
-	Against    string     // the reason not to use the port, or ""
+	Against    string     // the reason why the port is not used, or ""
 }
 
 // A candidate is a Port with what the decision reads.
 type candidate struct {
-	container *corev1.Container // nil if only a Service names the port
+	container *corev1.Container // nil if the container is unknown
 	port      corev1.ContainerPort
-	used      bool          // a container declares the port, a probe or a flag uses it, or the container is unknown
-	found     string        // the source of a port that no container declares, or ""
+	used      bool          // the port is declared or used by a probe or a flag, or the pod has several containers
+	found     string        // the source of an undeclared port, or ""
+	uncertain bool          // the only evidence is a Service, and the pod has other ports or several containers
 	services  []ServicePort // that reach the port
 	sign      sign
-	requests  []string  // paths of its HTTP probes that are not health checks
-	row       *imageRow // of images.txt, if it contradicts the name of the port
-	helper    string    // the reason to take the container for a helper, or ""
+	requests  []string  // paths of the HTTP probes, without health checks
+	row       *imageRow // row of images.txt that contradicts the name of the port, or nil
+	helper    string    // the reason why the container is a helper, or ""
 }
 
-// healthPath matches the paths of health checks.
-var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
+// healthPath matches the paths of health checks and metrics.
+var healthPath = regexp.MustCompile(`(?i)(^|[/_-])(metrics|health[a-z]*([_-]?check)?|ready[a-z]*|readiness|live|livez|livecheck|liveness|alive|ping|startup|startupz|heartbeat)([/?_-]|$)`)
 
 // chooseApp selects the container and its port for requests.
 func (in *injection) chooseApp() error {
@@ -140,7 +142,7 @@ type route struct {
 }
 
 // readRoutes resolves the ports of the Services. A name resolves to the first container with the name, as in Kubernetes. A
-// number resolves to the container that declares it. If no container declares it, mentioning returns the container.
+// number resolves to the container that declares it. If no container declares it, listening returns the container.
 // The numbers of the sidecar are ignored, because a Service can use them before the injection.
 func (in *injection) readRoutes(containers []*corev1.Container) {
 	in.routes, in.unrouted = map[route][]ServicePort{}, nil
@@ -165,7 +167,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 		r, known := byName[s.Target.StrVal]
 		if n := s.Target.IntVal; s.Target.StrVal == "" {
 			if r, known = byNumber[n]; !known && !ours[n] && n > 0 && n < 1<<16 {
-				r, known = route{in.mentioning(containers, n), n}, true
+				r, known = route{in.listening(containers, n), n}, true
 			}
 		}
 		switch {
@@ -178,22 +180,33 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 	}
 }
 
-// mentioning returns the name of the container that uses a port in a probe, a flag or a variable. If the pod has one
-// container, it returns the name of this container. If no container or several containers use the port, it returns "".
-func (in *injection) mentioning(containers []*corev1.Container, n int32) string {
-	if len(containers) == 1 {
-		return containers[0].Name
+// listening returns the name of the container that listens on an undeclared port. If the pod has several containers, this
+// is the only container with a probe, a flag or a variable for the port. If there is no such container, this is the only
+// container for which namesOtherPort returns false. If several containers remain, the result is "".
+func (in *injection) listening(containers []*corev1.Container, n int32) string {
+	uses := func(c *corev1.Container) bool {
+		return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n)
 	}
-	var all []string
-	for _, c := range containers {
-		if slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n) {
-			all = append(all, c.Name)
+	canListen := func(c *corev1.Container) bool { return helps(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
+	for _, remains := range []func(*corev1.Container) bool{
+		func(*corev1.Container) bool { return len(containers) == 1 }, uses, canListen,
+	} {
+		all := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return !remains(c) })
+		if len(all) == 1 {
+			return all[0].Name
+		} else if len(all) > 1 {
+			break
 		}
 	}
-	if len(all) != 1 {
-		return ""
-	}
-	return all[0]
+	return ""
+}
+
+// namesOtherPort reports whether a container declares a TCP port for requests, or has a flag or a variable with the
+// address on which it listens. Such a container declares or configures all of its ports.
+func (in *injection) namesOtherPort(c *corev1.Container) bool {
+	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+		return overTCP(p) && byName("", p.Name).protocol != notForRequests
+	}) || listens(at(in.object, "spec", "containers", c.Name))
 }
 
 // servicesOf returns the Service ports that reach a port of a container.
@@ -202,7 +215,8 @@ func (in *injection) servicesOf(c *corev1.Container, p corev1.ContainerPort) []S
 }
 
 // candidates returns the declared ports and the ports of the Services. If there are none, it returns the ports of the
-// readiness probes that are not health checks.
+// readiness probes that are not health checks. If there are none, it returns the port of another probe, a flag or a
+// variable, if the pod has one main container and the container has one such port.
 func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	all := in.declared(containers)
 	add := func(c *corev1.Container, n int32, found string) {
@@ -230,6 +244,30 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 			add(c, askedBy(p), "the readiness probe uses it")
 		}
 	}
+	if len(all) > 0 {
+		return all
+	}
+	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return in.hintsOf(c).helper != "" })
+	if len(mains) > 1 {
+		return nil
+	}
+	for _, c := range mains {
+		h := in.hintsOf(c)
+		for _, n := range slices.Sorted(maps.Keys(h.requests)) {
+			add(c, n, "a probe sends a request to it")
+		}
+		for _, n := range slices.Sorted(maps.Keys(h.serves)) {
+			add(c, n, h.serves[n])
+		}
+		for _, n := range slices.Sorted(maps.Keys(h.flags)) {
+			if h.flags[n].protocol == plainHTTP {
+				add(c, n, h.flags[n].why)
+			}
+		}
+	}
+	if len(all) > 1 { // flags and variables often contain the ports of other servers
+		return nil
+	}
 	return all
 }
 
@@ -247,8 +285,9 @@ func (in *injection) declared(containers []*corev1.Container) []*candidate {
 }
 
 func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, found string) *candidate {
-	o := &candidate{container: c, port: p, found: found, used: found == "" || c == nil}
+	o := &candidate{container: c, port: p, found: found}
 	if c == nil {
+		o.used = true
 		for _, s := range in.unrouted {
 			if s.Target.IntVal == p.ContainerPort {
 				o.services = append(o.services, s)
@@ -256,8 +295,10 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		}
 		return o
 	}
-	h := in.hintsOf(c)
-	o.used = o.used || h.serves[p.ContainerPort] || slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return askedBy(probe.Probe) == p.ContainerPort })
+	h, n := in.hintsOf(c), p.ContainerPort
+	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return askedBy(probe.Probe) == n })
+	o.used = named || len(in.pod.Containers) > 1
+	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c))
 	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]
 	if len(in.pod.Containers) > 1 && len(o.services) == 0 {
 		o.helper = h.helper
@@ -267,8 +308,9 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		return o
 	}
 	o.row = h.rows[i]
-	// A row for all ports of an image applies only if there is no other evidence for the protocol, or if no Service names
-	// the port. The name grpc is no evidence against TLS. The row rejects a port with a name of HTTP only if all probes of the port are health checks.
+	// A row for all ports of an image is used if the protocol is unknown, or if no Service contains the port. A row for TLS
+	// is also used if the port is called grpc. A port with a name of HTTP is only rejected if all of its probes are health
+	// checks.
 	contradicts := o.row.ports != nil || o.sign.protocol == unknownProtocol || o.row.kind == "tls" && o.isGRPC()
 	if !contradicts && len(o.services) == 0 {
 		contradicts = o.sign.protocol != plainHTTP || byName("", p.Name).protocol != plainHTTP || h.health[p.ContainerPort] && len(o.requests) == 0
@@ -297,7 +339,8 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		return nil, in.skipNoPort(containers)
 	}
 	usable := slices.DeleteFunc(slices.Clone(pool), func(c *candidate) bool { return !c.sign.takesRequests() })
-	if slices.ContainsFunc(pool, func(c *candidate) bool { return c.sign.protocol == notHTTP }) {
+	isStore := func(c *candidate) bool { return c.sign.protocol == notHTTP && (len(named) == 0 || in.isStore(c)) }
+	if slices.ContainsFunc(pool, isStore) {
 		// Next to a database, a port without evidence belongs to a helper of the database. If the Service of the database
 		// names the port, a common number is no evidence.
 		usable = slices.DeleteFunc(usable, func(c *candidate) bool {
@@ -316,8 +359,61 @@ func (in *injection) chooseAmong(all []*candidate, containers []*corev1.Containe
 		if main, err = in.ofOneContainer(main); err != nil {
 			return nil, err
 		}
+	} else if all := rivals(main); len(all) > 1 {
+		return nil, in.refuseWhichPort(all)
 	}
-	return in.narrow(main)
+	chosen, err := in.narrow(main)
+	if err != nil || len(named) > 0 {
+		return chosen, err
+	}
+	if other := in.probedOther(chosen); other != nil {
+		return nil, in.refuseWhichPort([]*candidate{chosen, other})
+	}
+	return chosen, nil
+}
+
+// probedOther returns the port of a TCP probe or a gRPC probe that the container of a selected port does not declare, or
+// nil. A probe checks a port that is open. If the declared port has no name of HTTP and no probe, it can be closed, and the
+// pod would never be ready.
+func (in *injection) probedOther(selected *candidate) *candidate {
+	c, n := selected.container, selected.port.ContainerPort
+	if selected.found != "" || byName("", selected.port.Name).protocol == plainHTTP || slices.ContainsFunc(probesOf(c), func(p namedProbe) bool {
+		asked := askedBy(p.Probe)
+		if p.HTTPGet != nil {
+			asked, _ = resolve(p.HTTPGet.Port, c) // 0 if the name is unknown
+		}
+		return asked == n
+	}) {
+		return nil
+	}
+	for _, p := range probesOf(c) {
+		other := askedBy(p.Probe)
+		declares := slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.ContainerPort == other })
+		if p.HTTPGet == nil && other != 0 && !declares {
+			return in.candidate(c, corev1.ContainerPort{ContainerPort: other}, "the "+p.name+" probe uses it")
+		}
+	}
+	return nil
+}
+
+// rivals returns the ports with evidence for HTTP. If the Services contain several of these ports, the clients can use each
+// port, but the sidecar forwards the requests to one port only.
+func rivals(all []*candidate) []*candidate {
+	if used := slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return !c.used }); len(used) > 0 {
+		all = used
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c *candidate) bool { return c.sign.protocol != plainHTTP })
+}
+
+// isStore reports whether the number of a port, the image or a command of a probe is that of a database or a broker. Git
+// servers and collectors of logs often serve HTTP on another port.
+func (in *injection) isStore(c *candidate) bool {
+	of := rawPorts[c.port.ContainerPort]
+	if of == "SSH" || of == "Fluentd" || of == "syslog" {
+		of = ""
+	}
+	h := in.hintsOf(c.container)
+	return of != "" || h.image.protocol == notHTTP || h.commands.protocol == notHTTP
 }
 
 // narrow applies the evidence that selects one of several ports, the strongest first.
@@ -343,9 +439,8 @@ func (in *injection) narrow(all []*candidate) (*candidate, error) {
 	return all[0], nil
 }
 
-// webName matches the names of HTTP ports except gRPC. Many servers have a port for HTTP and a port for gRPC, and the
-// clients can use either of them.
-var webName = regexp.MustCompile(`^(http|http1|http2|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
+// webName matches the names of ports for HTTP, except the names for gRPC. Many servers have a second port for gRPC.
+var webName = regexp.MustCompile(`^(http[0-9]*|h2c|web|www|rest|graphql|ws|websocket)(-|$)`)
 
 // preferences select one of several possible ports. The first preference is the strongest.
 var preferences = []func(*candidate) bool{
@@ -371,7 +466,8 @@ func (c *candidate) isGRPC() bool {
 	})
 }
 
-// ofOneContainer returns the ports of the only container, or of the container in the annotation of kubectl. It returns an
+// ofOneContainer returns the ports if all of them belong to one container. Otherwise, it returns the ports of the container
+// in the annotation of kubectl. It returns an
 // error if there are several containers and no annotation.
 func (in *injection) ofOneContainer(all []*candidate) ([]*candidate, error) {
 	names := namesOf(all)
@@ -405,7 +501,7 @@ func (in *injection) confidence(c *candidate) Confidence {
 	switch {
 	case in.options.get(portOption) != "":
 		return High
-	case c.row != nil:
+	case c.row != nil || c.uncertain:
 		return Low
 	case len(c.services) > 0 && c.sign.protocol == plainHTTP, byName("", c.port.Name).protocol == plainHTTP:
 		return High
@@ -454,10 +550,16 @@ func (in *injection) reasons(c *candidate) []string {
 		}
 	}
 	h := in.hintsOf(c.container)
+	if text := h.serves[c.port.ContainerPort]; text != "" && text == c.found {
+		add("%s", text)
+	}
 	for _, s := range []sign{h.probed[c.port.ContainerPort], h.flags[c.port.ContainerPort], byNumber(c.port, c.services, h), byUsualNumber(c.port)} {
 		if s.protocol == plainHTTP && s == c.sign { // the strongest evidence for HTTP
 			add("%s", s.why)
 		}
+	}
+	if c.uncertain {
+		add("but container %s does not declare it", c.container.Name)
 	}
 	if c.row != nil && c.sign.takesRequests() {
 		add("but %s", c.row.sign(c.container).why)
@@ -504,13 +606,16 @@ func (in *injection) describe(all []*candidate, chosen *candidate) {
 	if chosen.sign.protocol != plainHTTP || len(chosen.services) == 0 {
 		missing = append(missing, "a port name such as http")
 	}
+	if chosen.uncertain {
+		missing = []string{"a container that declares the port"}
+	}
 	if chosen.row != nil {
 		missing = []string{"the option " + portOption}
 	}
 	in.out.Missing = strings.Join(missing, " or ")
 }
 
-// flagsOf lists the flags for some candidates, the most likely first, with the reasons.
+// flagsOf returns the flags and the reasons for some candidates, in the order of byLikelihood.
 func (in *injection) flagsOf(all []*candidate) string {
 	const most = 6
 	several := len(in.pod.Containers) > 1
@@ -533,7 +638,8 @@ func (in *injection) flagsOf(all []*candidate) string {
 	return text + "; " + annotations + " the same"
 }
 
-// byLikelihood sorts candidates by their evidence, the most likely one first. Ports for metrics and health are last.
+// byLikelihood returns the candidates in the order of their evidence. The candidate with the most evidence is the first
+// one. Ports for metrics and for health checks are at the end.
 func byLikelihood(all []*candidate) []*candidate {
 	scores := map[*candidate]int{}
 	for _, c := range all {
@@ -557,7 +663,7 @@ func byLikelihood(all []*candidate) []*candidate {
 	return sorted
 }
 
-// cureOf returns the flag for the most likely of some candidates.
+// cureOf returns the flag for the first candidate in the order of byLikelihood.
 func (in *injection) cureOf(all []*candidate) string {
 	if len(all) == 0 {
 		return fmt.Sprintf("set the flag --%s or the annotation %s%s", portOption, Prefix, portOption)

@@ -3,6 +3,7 @@ package inject
 import (
 	"cmp"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,23 +18,25 @@ import (
 
 // hints are what a container says of its ports.
 type hints struct {
-	image    sign           // of all of them
-	commands sign           // of all of them: the clients that its probes run
-	probed   map[int32]sign // those that commands of probes ask
-	flags    map[int32]sign // those that flags and variables name
-	serves   map[int32]bool // those that flags name without saying what for
-	pair     sign           // a certificate is named: a port of which nothing is said speaks TLS
-	mounted  sign           // one is mounted: the same, but for a usual port of HTTP
+	image    sign             // of all of them
+	sleeps   sign             // is set if the command of the container starts no server
+	commands sign             // of all of them: the clients that its probes run
+	probed   map[int32]sign   // those that commands of probes ask
+	flags    map[int32]sign   // those that flags and variables name
+	serves   map[int32]string // flags and variables that contain the number of a port and state no protocol
+	pair     sign             // a flag contains a certificate, so a port without other evidence uses TLS
+	private  map[int32]sign   // ports that a flag binds to the loopback address
+	mounted  sign             // the same for a mounted certificate, except for the common numbers of HTTP
 
-	rows   []*imageRow // of images.txt that match the image, up to an exception
-	helper string      // the reason to take the container for a helper of another one, or ""
+	rows   []*imageRow // rows of images.txt that match the image, up to the first exception
+	helper string      // the reason why the container is a helper, or ""
 
-	requests map[int32][]string // paths of HTTP probes that are not health checks, by port
-	health   map[int32]bool     // ports with HTTP probes that are health checks
+	requests map[int32][]string // paths of the HTTP probes by port, without health checks
+	health   map[int32]bool     // ports with a health check
 
 	undecided []int32 // ports of which nothing but a certificate says anything; two are enough
 	hasTLS    bool    // another port is known to speak TLS
-	namesTLS  bool    // the name or the number of a declared port is that of TLS
+	namesTLS  bool    // a declared port has a name or a number of TLS
 }
 
 // A parameter is a flag or a variable: the words of its name in small letters, and its value.
@@ -72,6 +75,7 @@ var (
 	dialedTLS = regexp.MustCompile(`(?:^|[ \t\n])--?tls(?:$|[ \t\n=])`)
 	relays    = regexp.MustCompile(`(?i)^(?:tcp[46]?|udp[46]?|sctp|openssl|ssl)-l(?:isten)?:([0-9]{1,5})`)
 	listenURL = regexp.MustCompile(`^([a-z0-9]+)://(?:0\.0\.0\.0|\*|\+|\[::\])?:([0-9]{1,5})/?$`)
+	loopback  = regexp.MustCompile(`^(127\.0\.0\.1|localhost|\[::1\]):`)
 	local     = regexp.MustCompile(`^(?:(?:0\.0\.0\.0|127\.0\.0\.1|localhost|\*|\+|\[::1?\]|::)?:)?([0-9]{1,5})$`)
 )
 
@@ -80,12 +84,15 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	if h := in.hints[c.Name]; h != nil {
 		return h
 	}
-	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]bool{}}
-	h.rows, h.helper = rowsOf(c), helps(c)
+	h := &hints{image: byImage(c), commands: byCommands(c), probed: map[int32]sign{}, flags: map[int32]sign{}, serves: map[int32]string{}, private: map[int32]sign{}}
+	h.rows, h.helper = rowsOf(c), helps(c, in.meta.Labels)
 	h.requests, h.health = map[int32][]string{}, map[int32]bool{}
 	in.hints[c.Name] = h
 	h.readProbes(c)
 	raw := at(in.object, "spec", "containers", c.Name)
+	if onlySleeps(raw) {
+		h.sleeps = sign{notForRequests, "the command of container " + c.Name + " only sleeps"}
+	}
 	h.readParameters(raw)
 	h.readMounts(raw, secretVolumes(in.object))
 	if i := slices.IndexFunc(in.services, func(s ServicePort) bool { return s.Certificate }); i >= 0 && h.pair.why == "" {
@@ -107,8 +114,7 @@ func (in *injection) hintsOf(c *corev1.Container) *hints {
 	return h
 }
 
-// possiblePorts are the ports that a container may serve on: those that it declares, and the numbers
-// that Services and a readiness probe name.
+// possiblePorts returns the declared ports of a container, and the ports of the Services and the readiness probe.
 func (in *injection) possiblePorts(c *corev1.Container) []corev1.ContainerPort {
 	all := slices.DeleteFunc(slices.Clone(c.Ports), func(p corev1.ContainerPort) bool { return !overTCP(p) })
 	add := func(n int32) {
@@ -184,8 +190,9 @@ func add(all map[int32]sign, port string, s sign) {
 // readParameters reads the command line and the environment.
 func (h *hints) readParameters(container any) {
 	var cert, key string
+	name := wordsOf(text(container, "name"))
 	parametersOf(container, func(s parameter) {
-		h.readListener(s)
+		h.readListener(s, name)
 		if len(s.words) == 0 || !certifies(s) {
 			return
 		}
@@ -206,6 +213,53 @@ func (h *hints) readParameters(container any) {
 	}
 }
 
+// idleCommands are shell commands that start no server.
+var idleCommands = []string{
+	"while", "until", "for", "do", "done", "if", "then", "else", "fi", "[", "test", "true", ":", "{", "}", "set", "export", "cd", "trap", "exit",
+	"sleep", "wait", "tail", "echo", "printf", "date", "touch", "rm", "mkdir", "cat",
+}
+
+// onlySleeps reports whether the command line of a container is sleep, tail, or a script that consists of idleCommands
+// and contains one of these two. Examples and debug containers often have such a command and declare a port.
+func onlySleeps(container any) bool {
+	const longest = 2000 // bytes of a script
+	var words []string
+	for _, word := range slices.Concat(listAt(container, "command"), listAt(container, "args")) {
+		line, _ := word.(string)
+		words = append(words, line)
+	}
+	if len(words) == 0 {
+		return false
+	}
+	program := path.Base(words[0])
+	if program == "sleep" || program == "tail" {
+		return true
+	}
+	i := slices.IndexFunc(words, func(w string) bool { return len(w) < 6 && strings.HasPrefix(w, "-") && strings.HasSuffix(w, "c") })
+	if i >= 0 && i+1 < len(words) && words[i+1] == "--" {
+		i++
+	}
+	if !slices.Contains([]string{"sh", "bash", "ash", "dash"}, program) || i < 0 || i > 3 || i+1 >= len(words) || len(words[i+1]) > longest {
+		return false
+	}
+	sleeps := false
+	for line := range strings.FieldsFuncSeq(words[i+1], func(r rune) bool { return strings.ContainsRune(";&|\n", r) }) {
+		fields := strings.Fields(line)
+		for len(fields) > 1 && slices.Contains([]string{"do", "then", "else", "{", "while", "if"}, fields[0]) {
+			fields = fields[1:]
+		}
+		if len(fields) == 0 {
+			continue
+		}
+		program := path.Base(fields[0])
+		if !slices.Contains(idleCommands, program) {
+			return false
+		}
+		sleeps = sleeps || program == "sleep" || program == "tail"
+	}
+	return sleeps
+}
+
 // mentions reports whether a flag or variable of a container contains an address with the number of a port.
 func mentions(container any, n int32) bool {
 	found := false
@@ -220,6 +274,18 @@ func mentions(container any, n int32) bool {
 			}
 			found = found || m[1] == decimal(n)
 		}
+	})
+	return found
+}
+
+// listens reports whether a flag or variable of a container contains the address on which it listens.
+func listens(container any) bool {
+	found := false
+	parametersOf(container, func(s parameter) {
+		if len(s.words) == 0 || !slices.Contains(listenWords, s.words[len(s.words)-1]) || s.variable && !allOf(s.words, serveWords) {
+			return
+		}
+		found = found || !anyOf(s.words, sideWords) && (local.MatchString(s.value) || listenURL.MatchString(s.value))
 	})
 	return found
 }
@@ -290,7 +356,9 @@ func allOf(words, these []string) bool {
 
 // readListener reads a parameter that names ports, as --https-port=8443, HTTP_ADDR=:8080 and
 // --listen https://0.0.0.0:8443.
-func (h *hints) readListener(s parameter) {
+//
+// If the container is called admin, the variable ADMIN_PORT contains the port for requests.
+func (h *hints) readListener(s parameter, container []string) {
 	if len(s.words) == 0 { // not by a name: socat's way
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
 		return
@@ -311,12 +379,17 @@ func (h *hints) readListener(s parameter) {
 		if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
 			continue
 		}
+		own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
 		switch {
-		case allOf(s.words, serveWords):
-			if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
-				h.serves[int32(n)] = true
+		case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
+			if !s.variable { // a variable can also contain the address of another container
+				add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 			}
-		case anyOf(s.words, sideWords):
+		case own:
+			if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
+				h.serves[int32(n)] = why
+			}
+		case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // the second is a flag of CSI drivers
 			add(h.flags, m[1], sign{notForRequests, why})
 		case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
 			add(h.flags, m[1], sign{overTLS, why})
@@ -352,7 +425,7 @@ func (h *hints) readMounts(container any, secrets map[string]bool) {
 		if len(path) > 256 || !secrets[name] || strings.HasPrefix(path, "/etc/ssl/certs") || strings.HasPrefix(path, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}
-		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(path, "/", "-"))...)
+		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(path, "/root/"), "/", "-"))...)
 		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
 			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", path)}
 		}

@@ -24,7 +24,7 @@ const imageHelper = "helper"
 type imageRow struct {
 	pattern string // for the whole name of an image
 	image   *regexp.Regexp
-	ports   []int32 // nil means all ports, if no Service names them
+	ports   []int32 // nil means all ports that are not in a Service
 	kind    string
 	reason  string
 	source  string
@@ -72,7 +72,7 @@ func rowsOf(c *corev1.Container) []*imageRow {
 	return all
 }
 
-// applies reports whether the row is about a port.
+// applies reports whether the row contains a port.
 func (r *imageRow) applies(n int32) bool { return r.ports == nil || slices.Contains(r.ports, n) }
 
 // sign returns the sign of a port of a container with the image.
@@ -84,8 +84,15 @@ func (r *imageRow) sign(c *corev1.Container) sign {
 // helperNames are names of containers that support the main container of a pod.
 var helperNames = regexp.MustCompile(`(^|-)(auth|oauth|oauth2|rbac|helper|sidecar|exporter|reloader|reload|agent|sync|syncer|watcher|logger|logging|fluentbit|fluentd|promtail|filebeat|cloudsql|adc)(-|$)`)
 
-// helps returns the reason to take a container for a helper of another one, or "".
-func helps(c *corev1.Container) string {
+// nameLabels are the labels of a pod that usually contain the name of its main container.
+var nameLabels = []string{"app", "name", "k8s-app", "component", "app.kubernetes.io/name", "app.kubernetes.io/component"}
+
+// helps returns the reason why a container is a helper of another container, or "". If a label of the pod contains the name
+// of the container, the container is not a helper.
+func helps(c *corev1.Container, labels map[string]string) string {
+	if slices.ContainsFunc(nameLabels, func(key string) bool { return labels[key] == c.Name }) {
+		return ""
+	}
 	if helperNames.MatchString(c.Name) {
 		return "the name of container " + c.Name + " is that of a helper"
 	}

@@ -136,7 +136,7 @@ type Outcome struct {
 	resources corev1.ResourceRequirements // the sidecar's
 	shares    bool                        // the pod has resources for all of its containers
 
-	Ports      []Port     // ports that Inject considered, at most 50
+	Ports      []Port     // the ports of the decision, at most 50
 	Confidence Confidence // of the port, if Verdict is Injected
 	Missing    string     // information that would increase the confidence or resolve the error; may be empty
 
@@ -225,7 +225,7 @@ type injection struct {
 	native  bool
 	app     *corev1.Container
 	port    corev1.ContainerPort // the app's; Name is "" for none
-	found   string               // the source of a port that no container declares, or ""
+	found   string               // the source of an undeclared port, or ""
 	ports   ports                // the sidecar's
 	probes  []probe.Probe        // that the sidecar runs
 	timings corev1.Probe         // of those who ask it

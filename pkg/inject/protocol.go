@@ -44,8 +44,8 @@ func (s sign) takesRequests() bool { return s.protocol == unknownProtocol || s.p
 var (
 	sideName = regexp.MustCompile(`(^|-)(metrics?|prom|prometheus|telemetry|monitor|monitoring|stats|statsd|exporter|jmx|jolokia|admin|mgmt|mgt|management|actuator|` +
 		`health|healthz|healthy|healthcheck|healthprobe|livez|liveness|readyz|readiness|probe|probes|status|debug|delve|dlv|pprof|profiling|profiler|http-endpoint|gossip|memberlist|raft|peer|peers|cluster|clustering)(-|$)`)
-	tlsName  = regexp.MustCompile(`(^|-)(https|https2|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
-	httpName = regexp.MustCompile(`^(http|http1|http2|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
+	tlsName  = regexp.MustCompile(`(^|-)(https[0-9]*|tls|ssl|mtls|wss|secure|websecure|webhook-server|hbone)(-|$)`)
+	httpName = regexp.MustCompile(`^(http[0-9]*|h2c|grpc|grpc-web|web|www|rest|graphql|ws|websocket)(-|$)`)
 	rawName  = regexp.MustCompile(`(^|-)(tcp|udp|redis|valkey|sentinel|mysql|mariadb|mysqlx|postgres|postgresql|pgsql|postgre|pg|pgbouncer|mongo|mongodb|mongos|kafka|plaintext|broker|` +
 		`zookeeper|zk|leader-election|election|etcd|cassandra|cql|thrift|dubbo|hessian|rmi|remoting|capnproto|memcache|memcached|amqp|amqps|mqtt|mqtts|nats|stomp|ldap|ldaps|smtp|smtps|imap|pop3|` +
 		`ftp|sftp|ssh|dns|dns-tcp|nfs|mssql|tds|oracle|sql|db|database|syslog|fluent|forward|beats|graphite|openwire|epmd|bolt|aerospike|socat|fastcgi|fpm|php-fpm|rtmp|rtsp|sip|vnc|rdp|socks|socks5)(-|$)`)
@@ -71,10 +71,10 @@ var (
 // otherwise). Numbers that HTTP servers often have as well, such as 9000 and 7001, are none.
 var rawPorts = map[int32]string{
 	21: "FTP", 22: "SSH", 23: "Telnet", 25: "SMTP", 53: "DNS", 110: "POP3", 111: "portmap", 143: "IMAP", 389: "LDAP", 445: "SMB", 465: "SMTP", 514: "syslog", 587: "SMTP",
-	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd", 2551: "Akka remoting",
-	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
-	5701: "Hazelcast", 5900: "VNC", 6123: "Flink's RPC", 6124: "Flink's RPC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6650: "Pulsar", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
-	9083: "Hive's metastore", 9160: "Cassandra", 9300: "Elasticsearch's transport", 11211: "memcached", 16379: "Redis", 20880: "Dubbo", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
+	636: "LDAP", 873: "rsync", 993: "IMAP", 995: "POP3", 1099: "Java RMI", 1433: "SQL Server", 1521: "Oracle", 1883: "MQTT", 1935: "RTMP", 2049: "NFS", 2181: "ZooKeeper", 2379: "etcd", 2380: "etcd", 2551: "Akka remoting",
+	2888: "ZooKeeper", 3260: "iSCSI", 3306: "MySQL", 3389: "RDP", 3888: "ZooKeeper", 4222: "NATS", 4369: "Erlang", 4730: "Gearman", 5222: "XMPP", 5432: "PostgreSQL", 5433: "PostgreSQL", 5671: "AMQP", 5672: "AMQP",
+	5701: "Hazelcast", 5900: "VNC", 6123: "Flink's RPC", 6124: "Flink's RPC", 6222: "NATS", 6379: "Redis", 6380: "Redis", 6432: "PgBouncer", 6627: "Storm", 6650: "Pulsar", 7077: "Spark", 7199: "JMX", 7687: "Bolt", 8883: "MQTT", 9042: "Cassandra", 9092: "Kafka", 9094: "Kafka",
+	9083: "Hive's metastore", 9160: "Cassandra", 9300: "Elasticsearch's transport", 9418: "Git", 11211: "memcached", 16379: "Redis", 20880: "Dubbo", 24224: "Fluentd", 25672: "RabbitMQ", 26257: "CockroachDB", 26379: "Redis Sentinel",
 	27017: "MongoDB", 27018: "MongoDB", 27019: "MongoDB", 28015: "RethinkDB", 29015: "RethinkDB", 33060: "MySQL", 50000: "Db2", 61616: "ActiveMQ",
 }
 
@@ -84,8 +84,18 @@ var tlsPorts = map[int32]string{
 	10250: "the kubelet's HTTPS", 10257: "Kubernetes' HTTPS", 10259: "Kubernetes' HTTPS", 15012: "Istio's TLS", 15017: "Istio's webhook",
 }
 
+// metricsName matches the names of ports for metrics and health checks only.
+var metricsName = regexp.MustCompile(`(^|-)(metrics?|exporter|health[a-z]*|probes?)(-|$)`)
+
+// generatedName matches names that a tool generates from the number of a port, such as 8080-tcp. Such a name does not
+// describe the protocol.
+var generatedName = regexp.MustCompile(`^[0-9]+-tcp$`)
+
 // byName returns the sign of the name of a port. what names the port in the text of the sign.
 func byName(what, name string) sign {
+	if generatedName.MatchString(name) {
+		return sign{}
+	}
 	for _, row := range []struct {
 		name   *regexp.Regexp
 		speaks protocol
@@ -97,16 +107,19 @@ func byName(what, name string) sign {
 	return sign{}
 }
 
-// metricsService matches the names of Services for metrics.
-var metricsService = regexp.MustCompile(`(^|-)metrics(-|$)`)
+// metricsService matches the names of Services for metrics, such as web-metrics. It does not match metrics-browser, because
+// this can be the name of an application.
+var metricsService = regexp.MustCompile(`-metrics(-|$)`)
 
-// nameInService returns the sign of the name that a Service gives to a port. A Service for metrics calls its port http
-// as well.
+// nameInService returns the sign of the name of a port in a Service. A Service for metrics can also call a port http.
 func nameInService(s ServicePort, p corev1.ContainerPort) sign {
 	if metricsService.MatchString(s.Service) {
 		return sign{notForRequests, fmt.Sprintf("its Service is %s", s.Service)}
 	}
 	name := s.Name
+	if name == "tcp-"+p.Name { // some charts generate this name for each protocol
+		name = p.Name
+	}
 	if rest, is := strings.CutPrefix(name, "tcp"); is && (rest == "" || rest[0] == '-') && httpPorts[p.ContainerPort] == "HTTP" {
 		name = strings.TrimPrefix(rest, "-") // tools generate the name tcp for any protocol
 	}
@@ -141,6 +154,9 @@ func (in *injection) signOf(c *corev1.Container, p corev1.ContainerPort) sign {
 
 // signBeforeCertificates is signOf without what is asked last.
 func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.ContainerPort, h *hints) sign {
+	if h.sleeps.why != "" {
+		return h.sleeps
+	}
 	var services []ServicePort
 	var protocols, names []sign
 	for _, s := range in.servicesOf(c, p) {
@@ -152,15 +168,30 @@ func (in *injection) signBeforeCertificates(c *corev1.Container, p corev1.Contai
 	for _, probe := range probesOf(c) {
 		probes = append(probes, byProbe(probe, c, p))
 	}
+	if private := h.private[p.ContainerPort]; len(services) == 0 && private.why != "" {
+		return private // the sidecar would make the port reachable from other pods
+	}
+	// A port called like its container has the name of the application, such as store-admin.
+	isAppName := p.Name == c.Name && strings.ContainsRune(p.Name, '-') && !metricsName.MatchString(p.Name)
 	own, named, flag, aside := h.encrypted(p.Name, byName("its name", p.Name)), agree(names), h.flags[p.ContainerPort], sign{}
-	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] || named.protocol == plainHTTP) {
+	if isAppName && own.protocol == notForRequests {
+		own = sign{}
+	}
+	if flag.protocol == notForRequests && (h.serves[p.ContainerPort] != "" || named.protocol == plainHTTP) {
 		flag = sign{}
 	}
-	// What is there for metrics or health may be asked by a probe, or found by a Service, for that.
-	if own.protocol == notForRequests {
+	// A probe and a Service can use a port for metrics or health checks.
+	isSide := func(s sign) bool { return s.protocol == notForRequests }
+	switch {
+	case isSide(own):
 		aside = own
-	} else if flag.protocol == notForRequests && own.protocol != plainHTTP {
+	case len(names) > 0 && !slices.ContainsFunc(names, func(s sign) bool { return !isSide(s) }) && len(h.requests[p.ContainerPort]) == 0:
+		aside = agree(names) // a declared name does not override the Services
+	case own.protocol != plainHTTP && isSide(flag):
 		aside = flag
+	}
+	if aside.why != "" && agree(protocols).protocol == plainHTTP { // metrics use HTTP as well
+		return aside
 	}
 	return firstOf(agree(protocols), h.image, aside, agree(probes), own, named, flag, byNumber(p, services, h), h.commands)
 }
@@ -200,8 +231,9 @@ func byProbe(probe namedProbe, c *corev1.Container, p corev1.ContainerPort) sign
 	return sign{}
 }
 
-// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is no
-// evidence if a flag names the port, and no flag, variable or volume has a certificate.
+// byNumber returns the sign of the number of a port, and of the numbers by which Services offer it. A number of HTTPS is not
+// used if a flag contains the number, and the container has no certificate. If a Service offers port 80 on port
+// 443 only, a load balancer terminates TLS.
 func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if of := rawPorts[p.ContainerPort]; of != "" {
 		return sign{notHTTP, fmt.Sprintf("%d is the port of %s", p.ContainerPort, of)}
@@ -210,10 +242,10 @@ func byNumber(p corev1.ContainerPort, services []ServicePort, h *hints) sign {
 	if !isTLS && p.ContainerPort%1000 == 443 {
 		of, isTLS = "HTTPS", true
 	}
-	if isTLS && (!h.serves[p.ContainerPort] || h.pair.why != "" || h.mounted.why != "") {
+	if isTLS && (h.serves[p.ContainerPort] == "" || h.pair.why != "" || h.mounted.why != "") {
 		return sign{overTLS, fmt.Sprintf("%d is a port of %s", p.ContainerPort, of)}
 	}
-	if len(services) > 0 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
+	if len(services) > 0 && p.ContainerPort != 80 && !slices.ContainsFunc(services, func(s ServicePort) bool { return s.Number != 443 }) {
 		return sign{overTLS, fmt.Sprintf("Service %s offers it on port 443, the port of HTTPS", services[len(services)-1].Service)}
 	}
 	if i := slices.IndexFunc(services, func(s ServicePort) bool { return s.Number == 80 }); i >= 0 {
@@ -248,7 +280,7 @@ func byImage(c *corev1.Container) sign {
 	return sign{}
 }
 
-// httpPorts are common numbers of HTTP servers, and of gRPC.
+// httpPorts contains the common numbers of HTTP servers and gRPC servers.
 var httpPorts = map[int32]string{
 	80: "HTTP", 81: "HTTP", 3000: "HTTP", 4000: "HTTP", 5000: "HTTP", 8000: "HTTP", 8001: "HTTP", 8008: "HTTP", 8080: "HTTP", 8081: "HTTP", 8082: "HTTP", 8083: "HTTP", 8084: "HTTP",
 	8085: "HTTP", 8086: "HTTP", 8088: "HTTP", 8090: "HTTP", 8888: "HTTP", 50051: "gRPC",
@@ -287,6 +319,11 @@ const (
 	hintNames   = `(?i)` + hintWords
 	hintMounts  = `(?i)(tls|ssl|https|pki|cert)`
 	tlsCommands = `https://|-tls`
+	// hintSleeps matches the command line of a container that only sleeps. See onlySleeps.
+	hintSleeps = `^([a-z/]*/)?(sleep|tail)( |$)|^([a-z/]*/)?(sh|bash|ash|dash) -[a-z]{0,3}c (-- )?` +
+		`([;&|\s]*((do|then|else|while|until|if|\{)\s+)*(for|done|fi|\[|test|true|:|\}|set|export|cd|trap|exit|sleep|wait|tail|echo|printf|date|touch|rm|mkdir|cat)\b[^;&|\n]*)+[;&|\s]*$`
+	// hintLoopback matches a flag that binds a port to the loopback address.
+	hintLoopback = `(^|[= \t\n])(127\.0\.0\.1|localhost|\[::1\]):[0-9]`
 )
 
 // speaksHTTPCEL is signOf of the pod alone, in CEL, of a port of a container app. It is stricter:
@@ -334,6 +371,8 @@ func speaksHTTPCEL(high bool) string {
       && !` + matches("app.?image.orValue('')", strings.Join(helpers, "|")) + `
       && (size(object.spec.containers.filter(c, c.?ports.orValue([]).exists(p, ` + isTCP + `))) == 1 || ` + matches("name", httpName.String()) + `))
     && !` + commands(tlsCommands) + `
+    && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) > 0 && size(all) <= 5 && all.all(word, size(word) <= 2000) && ` + matches("all.join(' ')", hintSleeps) + `)
+    && ![app.?command.orValue([]) + app.?args.orValue([])].exists(all, size(all) <= 100 && all.exists(word, size(word) <= 256 && ` + matches("word", hintLoopback) + `))
     && (` + matches("name", httpName.String()) + ` && !name.startsWith('grpc')
       || !` + matches("name", rawName.String()) + `
       && !(port.containerPort in [` + strings.Join(numbers, ", ") + `])

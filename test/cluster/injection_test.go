@@ -245,7 +245,7 @@ func TestTheWebhookInjectsIntoARestrictedNamespaceByDeploysCommands(t *testing.T
 	}
 }
 
-// dryRuns creates pods with dryRun=All in the namespace of a space until stop is called.
+// dryRuns creates pods with dryRun=All in a namespace until stop is called.
 type dryRuns struct {
 	pod     []byte // JSON
 	url     string
@@ -288,7 +288,7 @@ func (d *dryRuns) create() {
 	d.images[pod.spec(sidecarName).text("image")]++
 }
 
-// start creates a pod every 50 ms until the returned function is called.
+// start creates pods at an interval of 50 ms. The returned function stops it.
 func (d *dryRuns) start() (stop func()) {
 	end := make(chan struct{})
 	var group sync.WaitGroup

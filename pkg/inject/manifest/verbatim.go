@@ -78,19 +78,25 @@ func linesOf(text []byte) []string { return slices.Collect(strings.Lines(string(
 
 // keep notes in a document, which has just been injected by some changes, how it was written.
 func (d *document) keep(was []byte, changes []inject.Change) {
-	if again := Parse("", d.text); bytes.Equal(was, takenBack(again)) {
+	isJSON, original, ended := json.Valid(was), was, d.text // YAML can become JSON
+	if !isJSON && bytes.Contains(was, []byte(inject.Prefix+"status")) {
+		original = takenBack(Parse("", was)) // an earlier step changed another object of the document
+	}
+	if again := Parse("", d.text); bytes.Equal(original, takenBack(again)) {
 		return
 	}
-	// A comment needs a line of its own, so the hunks apply to a text that ends with a newline.
-	ended := d.text
-	if !json.Valid(d.text) && !bytes.HasSuffix(ended, []byte("\n")) {
-		ended = append(slices.Clone(ended), '\n')
+	if !isJSON {
+		ended, _ = d.kept()
+		// A comment needs a separate line, so the hunks apply to a text that ends with a newline.
+		if !bytes.HasSuffix(ended, []byte("\n")) {
+			ended = append(slices.Clone(ended), '\n')
+		}
 	}
-	hunks, err := json.Marshal(hunksOf(ended, was))
+	hunks, err := json.Marshal(hunksOf(ended, original))
 	if err != nil || len(hunks) > mostKept {
 		return
 	}
-	if json.Valid(d.text) {
+	if isJSON {
 		d.keepInStatus(was, changes, string(hunks))
 		return
 	}

@@ -28,17 +28,18 @@ const (
 )
 
 // lowConfidence is the message of the event for pods that are injected with low confidence.
-const lowConfidence = "its pods get a queue-proxy, but the confidence of the port is low, because the webhook cannot read Services and the name of the port is not that of HTTP; " +
+const lowConfidence = "queue-proxy is injected with low confidence of the port, because the webhook cannot read Services and the port has no name of HTTP; " +
 	"name the port http, or set the annotation " + inject.Prefix + "port"
 
 // chosen is the label of namespaces whose pods are injected.
 const chosen = inject.Prefix + "inject"
 
-// Events writes an event for each workload whose pods are not injected, or are injected with low confidence. It may be used concurrently; Run writes.
+// Events writes an event for each workload if its pods are not injected, or are injected with low confidence. It is safe
+// for concurrent use. Run writes the events.
 //
-// Reviews may be forged by whoever reaches the webhook, and an event is read by people who
-// trust its sender. So there are few of them, in namespaces with our label alone, and of
-// the pod nothing stands in them but the name of its owner and a reason of a closed list.
+// Every client that can connect to the webhook can send a forged review. Therefore, the number of events is limited, and
+// events are only written in namespaces with the label of the injector. An event contains the name of the owner of the pod
+// and a reason from a fixed list, but no other text of the pod.
 type Events struct {
 	kube    *Kube
 	own     string // the injector's namespace
@@ -96,8 +97,8 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	e.metrics.event(eventWritten)
 }
 
-// about queues an event for the owner of a pod, which has no name yet: for a pod that is not injected, and for one that
-// is injected with low confidence. A pod without an owner was created by a user who reads the response.
+// about queues an event for the owner of a pod, because the pod has no name yet. The pod is not injected, or is injected
+// with low confidence. If the pod has no owner, a user created the pod and receives the response.
 func (e *Events) about(namespace string, pod any, out inject.Outcome) {
 	owner := ownerOf(pod)
 	if owner == nil || !isOwner(owner) || len(validation.IsDNS1123Label(namespace)) > 0 {

@@ -145,7 +145,7 @@ func (s *Server) server(h http.Handler, most int) *http.Server {
 
 // closing returns a handler that closes the connection after each response while the server drains. An API server keeps
 // its connection to the webhook, so it would otherwise send reviews to this replica until the process exits. Idle
-// connections stay open, because a review that is on its way would be lost if its connection were closed.
+// connections are not closed, because the API server may already have sent the next review.
 func (s *Server) closing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.draining.Load() {

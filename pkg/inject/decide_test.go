@@ -1,0 +1,216 @@
+package inject
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A choice is a pod with its Services, and the port that the injector must select.
+type choice struct {
+	name, metadata, spec, services string
+	want                           string // container:port, or the reason
+}
+
+// choose injects the pod of a choice and returns its result in the form of want.
+func (c choice) choose(t *testing.T) (string, Outcome) {
+	t.Helper()
+	var ports []ServicePort
+	if c.services != "" {
+		ports = portsOf(t, `"name":"shop"`, c.services)
+	}
+	out := Inject(parse(t, `{"metadata":{`+c.metadata+`},"spec":{`+c.spec+`}}`), nil, ports...)
+	if out.Verdict == Injected {
+		return fmt.Sprintf("%s:%d", out.Container, out.AppPort), out
+	}
+	return out.Reason, out
+}
+
+func wantChoices(t *testing.T, all []choice) {
+	t.Helper()
+	for _, c := range all {
+		if got, out := c.choose(t); got != c.want {
+			t.Errorf("%s: got %s (%s), want %s", c.name, got, out.Text, c.want)
+		}
+	}
+}
+
+func TestUndeclaredServicePortSelectsContainer(t *testing.T) {
+	const service = `{"name":"http","port":80}`
+	wantChoices(t, []choice{
+		{"the only container", "", `"containers":[{"name":"a"}]`, service, "a:80"},
+		{"a container declares another port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}]},{"name":"b"}]`, service, "b:80"},
+		{"a container declares a port for metrics", "", `"containers":[{"name":"a","ports":[{"name":"metrics","containerPort":9102}]},{"name":"b"}]`, service, NoPort},
+		{"a flag contains another address", "", `"containers":[{"name":"a","args":["--listen","127.0.0.1:53"]},{"name":"b"}]`, service, "b:80"},
+		{"a flag for metrics contains another address", "", `"containers":[{"name":"a","args":["--metrics-addr=:9102"]},{"name":"b"}]`, service, NoPort},
+		{"a variable contains another port", "", `"containers":[{"name":"a","env":[{"name":"PORT","value":"3000"}]},{"name":"b"}]`, service, "b:80"},
+		{"a variable contains the port of a database", "", `"containers":[{"name":"a","env":[{"name":"DB_PORT","value":"3000"}]},{"name":"b"}]`, service, NoPort},
+		{"a helper", "", `"containers":[{"name":"a"},{"name":"log-agent"}]`, service, "a:80"},
+		{"a variable contains the port", "", `"containers":[{"name":"a"},{"name":"log-agent","env":[{"name":"PORT","value":"80"}]}]`, service, "log-agent:80"},
+		{"two containers remain", "", `"containers":[{"name":"a"},{"name":"b"},{"name":"c","ports":[{"containerPort":8080}]}]`, service, NoPort},
+		{"all containers declare other ports", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}]},{"name":"b","ports":[{"containerPort":8081}]}]`, service, NoPort},
+	})
+}
+
+func TestUndeclaredServicePortHasLowConfidence(t *testing.T) {
+	for _, c := range []struct {
+		name, containers string
+		want             Confidence
+	}{
+		{"no other port", `{"name":"a"}`, High},
+		{"a port for metrics", `{"name":"a","ports":[{"name":"metrics","containerPort":9102}]}`, High},
+		{"a probe of the port", `{"name":"a","ports":[{"containerPort":9000}],"livenessProbe":{"tcpSocket":{"port":80}}}`, High},
+		{"another declared port", `{"name":"a","ports":[{"containerPort":8080}]}`, Low},
+		{"another container", `{"name":"a"},{"name":"b","ports":[{"containerPort":8080}]}`, Low},
+	} {
+		_, out := choice{spec: `"containers":[` + c.containers + `]`, services: `{"port":80}`}.choose(t)
+		if out.Confidence != c.want {
+			t.Errorf("%s: got confidence %q (%s), want %s", c.name, out.Confidence, out.Text, c.want)
+		}
+	}
+}
+
+// The rows are kinds of pods that charts and tools generate.
+func TestChoiceForTypicalPods(t *testing.T) {
+	wantChoices(t, []choice{
+		{"a web server with an exporter", "", `"containers":[{"name":"web","ports":[{"containerPort":3009}]},{"name":"exporter","image":"x/nginx-exporter","ports":[{"containerPort":9113}]}]`, "", "web:3009"},
+		{"an authentication proxy with a Service", "", `"containers":[{"name":"web","ports":[{"containerPort":3009}]},{"name":"proxy","image":"x/oauth2-proxy:v7","ports":[{"containerPort":4180}]}]`, `{"port":80,"targetPort":4180}`, "proxy:4180"},
+		{"an application called auth", `"labels":{"app":"auth"}`, `"containers":[{"name":"auth","ports":[{"containerPort":3009}]},{"name":"cloud-sql-proxy","image":"x/cloud-sql-proxy:2"}]`, "", "auth:3009"},
+		{"a helper called auth", `"labels":{"app":"web"}`, `"containers":[{"name":"web","ports":[{"containerPort":3009}]},{"name":"auth","ports":[{"containerPort":4180}]}]`, "", "web:3009"},
+		{"a targetPort with a name of the second container", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]},{"name":"b","ports":[{"name":"web","containerPort":80}]}]`, `{"port":80,"targetPort":"web"}`, "b:80"},
+		{"a targetPort with a name that no container has", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, `{"port":80,"targetPort":"web"}`, "a:8080"},
+		{"UDP and TCP", "", `"containers":[{"name":"a","ports":[{"containerPort":53,"protocol":"UDP"},{"containerPort":8080}]}]`, `{"name":"dns","port":53,"protocol":"UDP"},{"port":8080}`, "a:8080"},
+		{"the same number for UDP and TCP", "", `"containers":[{"name":"a","ports":[{"containerPort":8080,"protocol":"UDP"},{"containerPort":8080}]}]`, `{"port":8080}`, "a:8080"},
+		{"UDP only", "", `"containers":[{"name":"a","ports":[{"containerPort":8080,"protocol":"UDP"}]}]`, "", NoPort},
+		{"ports 80 and 443", "", `"containers":[{"name":"a","ports":[{"containerPort":80},{"containerPort":443}]}]`, `{"name":"http","port":80},{"name":"https","port":443}`, "a:80"},
+		{"port 80 behind a load balancer with TLS", "", `"containers":[{"name":"a","ports":[{"containerPort":80}]}]`, `{"port":443,"targetPort":80}`, "a:80"},
+		{"a port called https8443", "", `"containers":[{"name":"a","ports":[{"name":"https8443","containerPort":9001},{"name":"http8080","containerPort":9000}]}]`, "", "a:9000"},
+		{"gRPC with metrics over HTTP", "", `"containers":[{"name":"a","ports":[{"name":"grpc","containerPort":9555},{"name":"http-metrics","containerPort":8080}]}]`, `{"name":"grpc","port":9555},{"name":"http-metrics","port":8080}`, "a:9555"},
+		{"gRPC without a name", "", `"containers":[{"name":"a","ports":[{"containerPort":9555}],"readinessProbe":{"grpc":{"port":9555}}}]`, "", "a:9555"},
+		{"names generated from numbers", "", `"containers":[{"name":"a","ports":[{"containerPort":8443},{"containerPort":8080}]}]`, `{"name":"8443-tcp","port":8443},{"name":"8080-tcp","port":8080}`, "a:8080"},
+		{"a name generated from the number of a database", "", `"containers":[{"name":"a","ports":[{"containerPort":5432}]}]`, `{"name":"5432-tcp","port":5432}`, NotHTTP},
+		{"appProtocol tcp", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}]}]`, `{"port":8080,"appProtocol":"tcp"}`, NotHTTP},
+		{"appProtocol with a prefix", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}]}]`, `{"port":8080,"appProtocol":"kubernetes.io/wss"}`, NotHTTP},
+		{"a DaemonSet in the network of the host", "", `"hostNetwork":true,"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, "", HostNetwork},
+		{"a job", "", `"restartPolicy":"OnFailure","containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]`, "", Ends},
+		{"a database with the protocol of MySQL on 4000", "", `"containers":[{"name":"a","image":"pingcap/tidb:v8","ports":[{"containerPort":4000}]}]`, `{"port":4000}`, NotHTTP},
+		{"a broker with a protocol of its own", "", `"containers":[{"name":"a","image":"apache/rocketmq:5","ports":[{"containerPort":10911}]}]`, "", NotHTTP},
+		{"annotations of Prometheus", `"annotations":{"prometheus.io/scrape":"true","prometheus.io/port":"9102"}`, `"containers":[{"name":"a","ports":[{"containerPort":3009},{"containerPort":9102}]}]`, "", WhichPort},
+		{"a native sidecar with a port", "", `"initContainers":[{"name":"proxy","restartPolicy":"Always","ports":[{"containerPort":9000}]}],"containers":[{"name":"a","ports":[{"containerPort":3009}]}]`, "", "a:3009"},
+		{"a generated name with the name of the port", "", `"containers":[{"name":"a","ports":[{"name":"service","containerPort":7860}]}]`, `{"name":"tcp-service","port":7860}`, "a:7860"},
+		{"a variable with the name of the container", "", `"containers":[{"name":"telemetry-docs","env":[{"name":"TELEMETRY_DOCS_PORT","value":"8000"}],"ports":[{"containerPort":8000}]}]`, "", "telemetry-docs:8000"},
+		{"a variable with the name of a helper", "", `"containers":[{"name":"docs","env":[{"name":"TELEMETRY_PORT","value":"8000"}],"ports":[{"containerPort":8000}]}]`, "", NotHTTP},
+		{"a Git server", "", `"containers":[{"name":"a","ports":[{"containerPort":22},{"containerPort":3000}]}]`, `{"name":"git","port":22},{"name":"page","port":3000}`, "a:3000"},
+		{"a collector of logs", "", `"containers":[{"name":"a","ports":[{"containerPort":24224},{"containerPort":8282}]}]`, `{"name":"in","port":24224},{"name":"api","port":8282}`, "a:8282"},
+		{"a collector of spans", "", `"containers":[{"name":"a","ports":[{"containerPort":14250},{"name":"thrift","containerPort":14268},{"name":"otlp","containerPort":4317}]}]`, `{"port":14250},{"name":"x","port":14268},{"name":"y","port":4317,"appProtocol":"grpc"}`, WhichPort},
+		{"a broker with a console", "", `"containers":[{"name":"a","ports":[{"containerPort":5672},{"containerPort":15672}]}]`, `{"name":"in","port":5672},{"name":"page","port":15672}`, NotHTTP},
+		{"kube-state-metrics with a port called http", "", `"containers":[{"name":"a","image":"x/kube-state-metrics:v2","ports":[{"name":"http","containerPort":8080}]}]`, `{"name":"http","port":8080}`, NotHTTP},
+		{"a readiness probe for metrics", "", `"containers":[{"name":"a","readinessProbe":{"httpGet":{"port":9102,"path":"/metrics"}}}]`, "", NoPort},
+		{"a collector of OpenTelemetry with a probe", "", `"containers":[{"name":"a","image":"x/opentelemetry-collector-k8s:1","readinessProbe":{"httpGet":{"port":13133,"path":"/"}}}]`, "", NotHTTP},
+		{"a health check of the port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8081},{"containerPort":8084}],"readinessProbe":{"httpGet":{"port":8084,"path":"/healthz"}}}]`, `{"name":"server","port":8081},{"name":"metrics","port":8084}`, "a:8081"},
+		{"a health check of the only port for metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8082}],"readinessProbe":{"httpGet":{"port":8082,"path":"/healthz"}}}]`, `{"name":"metrics","port":8082}`, NotHTTP},
+		{"a port for requests and metrics", "", `"containers":[{"name":"a","ports":[{"containerPort":8000}],"readinessProbe":{"httpGet":{"port":8000,"path":"/healthz"}}}]`, `{"name":"serve","port":80,"targetPort":8000},{"name":"metrics","port":8000}`, "a:8000"},
+		{"a port called like its container", "", `"containers":[{"name":"store-admin","ports":[{"name":"store-admin","containerPort":3009}]}]`, "", "store-admin:3009"},
+		{"a port for metrics called like its container", "", `"containers":[{"name":"store-metrics","ports":[{"name":"store-metrics","containerPort":3009}]}]`, "", NotHTTP},
+		{"a certificate below the home directory", "", `"volumes":[{"name":"shop-certificates","secret":{"secretName":"x"}}],"containers":[{"name":"a","ports":[{"containerPort":9000}],"volumeMounts":[{"name":"shop-certificates","mountPath":"/root/certs"}]}]`, `{"port":9000}`, NotHTTP},
+		{"an agent with a debug page", "", `"containers":[{"name":"a","image":"grafana/alloy","ports":[{"containerPort":12345}]}]`, "", NotHTTP},
+		{"a debug port", "", `"containers":[{"name":"a","ports":[{"containerPort":3009},{"name":"debug","containerPort":5005}]}]`, "", "a:3009"},
+		{"a management port with the probe", "", `"containers":[{"name":"a","ports":[{"name":"app","containerPort":8080},{"name":"management","containerPort":8081}],"readinessProbe":{"httpGet":{"port":"management","path":"/actuator/health"}}}]`, "", "a:8080"},
+	})
+}
+
+func TestPortOfFlagIsUsedIfNoPortIsDeclared(t *testing.T) {
+	const liveness = `,"livenessProbe":{"httpGet":{"port":3000,"path":`
+	wantChoices(t, []choice{
+		{"a flag", "", `"containers":[{"name":"a","args":["--port","3000"]}]`, "", "a:3000"},
+		{"a flag for HTTP", "", `"containers":[{"name":"a","args":["--http-addr=:3000"]}]`, "", "a:3000"},
+		{"a variable", "", `"containers":[{"name":"a","env":[{"name":"PORT","value":"3000"}]}]`, "", "a:3000"},
+		{"a variable for a client", "", `"containers":[{"name":"a","env":[{"name":"REDIS_PORT","value":"3000"}]}]`, "", NoPort},
+		{"a URL of another server", "", `"containers":[{"name":"a","env":[{"name":"API_URL","value":"http://api:3000"}]}]`, "", NoPort},
+		{"a flag with a loopback address", "", `"containers":[{"name":"a","args":["--addr=localhost:3000"]}]`, "", NoPort},
+		{"a flag for metrics", "", `"containers":[{"name":"a","args":["--metrics-addr=:3000"]}]`, "", NoPort},
+		{"a flag of a CSI driver", "", `"containers":[{"name":"a","args":["--http-endpoint=:3000"]}]`, "", NoPort},
+		{"another container", "", `"containers":[{"name":"a","args":["--port=3000"]},{"name":"b"}]`, "", NoPort},
+		{"a helper", "", `"containers":[{"name":"a","args":["--port=3000"]},{"name":"log-agent"}]`, "", "a:3000"},
+		{"two flags", "", `"containers":[{"name":"a","args":["--port=3000","--grpc-port=3001"]}]`, "", NoPort},
+		{"a flag and a certificate", "", `"containers":[{"name":"a","args":["--port=3000","--tls-cert=/x/tls.crt","--tls-key=/x/tls.key"]}]`, "", NotHTTP},
+		{"a flag with the port of a database", "", `"containers":[{"name":"a","args":["--port=6379"]}]`, "", NotHTTP},
+		{"a liveness probe for a page", "", `"containers":[{"name":"a"` + liveness + `"/index.html"}}}]`, "", "a:3000"},
+		{"a liveness probe for the health", "", `"containers":[{"name":"a"` + liveness + `"/healthz"}}}]`, "", NoPort},
+		{"a declared port and a flag", "", `"containers":[{"name":"a","args":["--port=3000"],"ports":[{"containerPort":3001}]}]`, "", "a:3001"},
+		{"the image of an operator", "", `"containers":[{"name":"a","image":"x/shop-operator","args":["--port=3000"]}]`, "", NotHTTP},
+	})
+}
+
+// The declared port can be closed.
+func TestUndeclaredProbePortReturnsWhichPort(t *testing.T) {
+	const probe = `"livenessProbe":{"tcpSocket":{"port":20003}}`
+	wantChoices(t, []choice{
+		{"another declared port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],` + probe + `}]`, "", WhichPort},
+		{"a port called http", "", `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}],` + probe + `}]`, "", "a:8080"},
+		{"both ports are declared", "", `"containers":[{"name":"a","ports":[{"containerPort":8080},{"containerPort":20003}],` + probe + `}]`, "", "a:8080"},
+		{"a probe of the declared port", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],"readinessProbe":{"tcpSocket":{"port":8080}},` + probe + `}]`, "", "a:8080"},
+		{"a Service", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],` + probe + `}]`, `{"port":8080}`, "a:8080"},
+		{"an HTTP probe for the health", "", `"containers":[{"name":"a","ports":[{"containerPort":8080}],"livenessProbe":{"httpGet":{"port":8081,"path":"/healthz"}}}]`, "", "a:8080"},
+	})
+}
+
+// Each of the ports receives requests.
+func TestTwoServicePortsReturnWhichPort(t *testing.T) {
+	const pod = `"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080},{"name":"grpc","containerPort":9000},{"name":"ui","containerPort":7777}]}]`
+	wantChoices(t, []choice{
+		{"HTTP and gRPC", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"grpc","port":9000}`, WhichPort},
+		{"HTTP only", "", pod, `{"name":"http","port":80,"targetPort":"http"}`, "a:8080"},
+		{"gRPC only", "", pod, `{"name":"grpc","port":9000}`, "a:9000"},
+		{"HTTP and a port without evidence", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"ui","port":7777}`, "a:8080"},
+		{"HTTP and metrics with appProtocol", "", pod, `{"name":"http","port":80,"targetPort":"http"},{"name":"http-metrics","port":7777}`, "a:8080"},
+		{"no Service", "", pod, "", "a:8080"},
+	})
+	wantChoices(t, []choice{{"metrics with appProtocol", "", `"containers":[{"name":"a","ports":[{"name":"api-port","containerPort":20001},{"name":"http-metrics","containerPort":9090}]}]`,
+		`{"name":"http","port":20001,"appProtocol":"http"},{"name":"http-metrics","port":9090,"appProtocol":"http"}`, "a:20001"}})
+}
+
+func TestSleepingContainerIsNotSelected(t *testing.T) {
+	for command, sleeps := range map[string]bool{
+		`["/bin/sleep","infinity"]`: true, `["tail","-f","/dev/null"]`: true, `["/bin/sh","-c","sleep 3650d"]`: true,
+		`["sh","-c","while true; do echo alive; sleep 60; done"]`:             true,
+		`["sh","-ec","touch /tmp/healthy; sleep 30; rm /tmp/healthy & wait"]`: true,
+		`["bash","-c","--","while true; do sleep 30; done"]`:                  true,
+		`["sh","-c","sleep 5; exec /app"]`:                                    false,
+		`["sh","-c","echo $(date) > /x; nginx"]`:                              false,
+		`["sh","-c","while true; do nc -l -p 8080 < /x; sleep 1; done"]`:      false,
+		`["sh","/entrypoint.sh"]`:                                             false,
+		`["python","-c","import time; time.sleep(1)"]`:                        false,
+		`["sh","-c","echo started"]`:                                          false,
+	} {
+		want := "a:80"
+		if sleeps {
+			want = NotHTTP
+		}
+		wantChoices(t, []choice{{command, "", `"containers":[{"name":"a","command":` + command + `}]`, `{"name":"http","port":80}`, want}})
+	}
+}
+
+// The sidecar would make the port reachable from other pods.
+func TestLoopbackPortIsNotSelected(t *testing.T) {
+	const pod = `"containers":[{"name":"a","args":["--listen","127.0.0.1:3000"],"ports":[{"name":"http","containerPort":3000}]}`
+	wantChoices(t, []choice{
+		{"a declared port", "", pod + `]`, "", NotHTTP},
+		{"next to a proxy", "", pod + `,{"name":"b","args":["--listen=:4180"],"ports":[{"containerPort":4180}]}]`, "", "b:4180"},
+		{"a Service names the port", "", pod + `]`, `{"port":80,"targetPort":3000}`, "a:3000"},
+		{"a variable", "", `"containers":[{"name":"a","env":[{"name":"API_ADDR","value":"localhost:3000"}],"ports":[{"containerPort":3000}]}]`, "", "a:3000"},
+	})
+}
+
+func TestServiceNameMarksMetricsOnlyAfterPrefix(t *testing.T) {
+	for service, want := range map[string]string{"shop-metrics": NotHTTP, "shop-monitor-metrics-service": NotHTTP, "shop-metrics-service": NotHTTP, "metrics-browser": "a:8080"} {
+		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"http","port":8080}`)
+		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil, ports...)
+		got := out.Reason
+		if out.Verdict == Injected {
+			got = fmt.Sprintf("%s:%d", out.Container, out.AppPort)
+		}
+		if got != want {
+			t.Errorf("Service %s: got %s (%s), want %s", service, got, out.Text, want)
+		}
+	}
+}
