@@ -53,26 +53,56 @@ func TestRejectionsHaveStatusOfRow(t *testing.T) {
 	}
 }
 
-func TestTablesAreWrittenBetweenMarks(t *testing.T) {
+func TestDocumentKeepsEarlierLinesOfOtherRows(t *testing.T) {
+	const head = "\n#### T\n\n| row | result |\n|---|---|\n"
 	page := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(page, []byte("a\n"+beginMark+"old\n"+endMark+"b\n"), 0o600); err != nil {
+	if err := os.WriteFile(page, []byte("a\n"+beginMark+head+"| x | old |\n| y | old |\n| removed | old |\n"+endMark+"b\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(page, "new\n"); err != nil {
+	tables := []table{{title: "T", header: "| row | result |", lines: []line{{cell: "x"}, {cell: "y"}}}}
+	d, err := newDocument(page, tables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.set(&tables[0], &tables[0].lines[1], "new"); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(page)
-	if want := "a\n" + beginMark + "new\n" + endMark + "b\n"; err != nil || string(got) != want {
+	if want := "a\n" + beginMark + head + "| x | old |\n| y | new |\n\n" + endMark + "b\n"; err != nil || string(got) != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
-	if err := write(filepath.Join(t.TempDir(), "missing"), ""); err == nil {
-		t.Error("got no error of a missing document")
+}
+
+func TestDocumentWithoutMarksIsRejected(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("a\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newDocument(page, nil); err == nil {
+		t.Error("got no error")
 	}
 }
 
 func TestSimulatedTableHasLineForEachRow(t *testing.T) {
-	got := simulatedTables(regexp.MustCompile("^pool of 1$"))
-	if n := strings.Count(got, "| pool of 1: 1 worker, 10 ms | 1 | "); n != 1 {
-		t.Errorf("got %d lines of the row, want 1\n%s", n, got)
+	s := settings{rows: regexp.MustCompile("^pool of 1$"), simulated: true}
+	for _, table := range simulatedTables() {
+		for _, l := range table.lines {
+			if !s.rows.MatchString(l.name) {
+				continue
+			}
+			if got, _ := l.measure(); !strings.HasPrefix(got, "1 | ") || strings.Count(got, " | ") != 8 {
+				t.Errorf("got cells %q, want 9 cells with the limit 1", got)
+			}
+		}
+	}
+}
+
+func TestBatchesCompleteAllRequests(t *testing.T) {
+	a := app{workers: 1, took: time.Millisecond, batch: 4}
+	server := httptest.NewServer(a.handler())
+	defer server.Close()
+	got := load(t.Context(), []group{short(10)}, server.Listener.Addr().String(), 0, 200*time.Millisecond)
+	if got.goodput == 0 || got.failed != 0 {
+		t.Errorf("got %+v, want successes only", got)
 	}
 }
