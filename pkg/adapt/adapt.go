@@ -379,6 +379,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	if w.samples() > 0 && w.samples() >= w.failed {
 		if changed, where := c.watch.note(w); changed {
 			c.search.begin(changeStep, where)
+			c.search.failing = 0
 			c.trial = trial{}
 			c.watch = watch{expected: w.mean()}
 		} else {

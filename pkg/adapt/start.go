@@ -35,6 +35,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	o := s.elasticity()
 	switch {
 	case o.errors:
+		c.search.failing = s.current.limit
 		c.endSearchStart(now, s.before.limit, Errors)
 	case o.value >= startGrows:
 		c.double(now)

@@ -140,8 +140,9 @@ type search struct {
 	until   [2]time.Time
 	pressed time.Time // end of the pause of candidates above if requests wait for a long time
 
-	// Candidates of this limit and above are paused because their requests failed, also before
-	// the limit is found.
+	// The lowest candidate above the base with errors that the limit causes; 0: unknown. The
+	// next candidates are between the base and this limit. If there are none, this limit is
+	// tried again after a pause, also before the limit is found.
 	failing      int
 	failingUntil time.Time
 }
@@ -150,7 +151,7 @@ type search struct {
 func (s *search) begin(step float64, d direction) {
 	s.step, s.direction, s.far = step, d, true
 	s.finest = max(s.finest, finestStep)
-	s.found, s.rejected, s.failingUntil = false, 0, time.Time{}
+	s.found, s.rejected = false, 0
 	s.moved()
 }
 
@@ -163,7 +164,7 @@ func (s *search) moved() {
 // pauses reports whether no candidate is tried in the current direction.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
-	if s.direction == up && now.Before(s.failingUntil) && c.base+1 >= s.failing {
+	if s.direction == up && c.base+1 == s.failing && now.Before(s.failingUntil) {
 		return true
 	}
 	if !s.found || !now.Before(s.until[s.direction]) {
@@ -226,8 +227,8 @@ func (c *controller) candidate() int {
 	base, s := float64(c.base), &c.search
 	if s.direction == up {
 		limit := bounded(base*math.Exp(s.step), c.base+1, c.max)
-		if c.at.Before(s.failingUntil) && limit >= s.failing {
-			limit = max((c.base+s.failing)/2, c.base)
+		if s.failing > 0 && limit >= s.failing {
+			limit = max((c.base+s.failing)/2, c.base+1)
 		}
 		return limit
 	}
@@ -269,6 +270,13 @@ func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	}
 	s.rejected++
 	s.found = s.rejected >= 2
+}
+
+// fail notes that a candidate above has errors that the limit causes. The pause only applies
+// to this candidate, because candidates below it may have no errors.
+func (s *search) fail(candidate int, until time.Time) {
+	s.failing, s.failingUntil = candidate, until
+	s.until[up], s.pressed = time.Time{}, time.Time{}
 }
 
 // An outcome is the result of a trial.
@@ -343,7 +351,8 @@ func (c *controller) decide(now time.Time) bool {
 		c.search.reject(now, rest, pressed)
 		switch {
 		case o.errors < -errorDrop && t.limit > was:
-			c.reason, c.search.failing, c.search.failingUntil = Errors, t.limit, now.Add(pressed)
+			c.reason = Errors
+			c.search.fail(t.limit, now.Add(pressed))
 		case c.search.found && c.base == was:
 			c.reason = c.settledReason()
 		}
@@ -377,6 +386,9 @@ func (c *controller) settledReason() Reason {
 func (c *controller) rise(candidate int, knee, elasticity float64) {
 	s := &c.search
 	c.reason, c.base = Growing, bounded(knee, c.base+1, candidate)
+	if candidate >= s.failing {
+		s.failing = 0
+	}
 	s.rejected = 0
 	s.moved()
 	switch {
