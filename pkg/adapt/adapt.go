@@ -381,7 +381,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 			c.search.begin(changeStep, where)
 			c.search.failing = 0
 			c.trial = trial{}
-			c.watch = watch{expected: w.mean()}
+			c.watch = watch{expected: w.work()}
 		} else {
 			// Not the window of a change: with the mean before it, the first candidate below is
 			// as far away as the application became slower.

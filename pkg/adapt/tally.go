@@ -97,6 +97,12 @@ func (t *tally) mean() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.served(), 0.05)
 }
 
+// work returns the seconds of a slot for each response, including those to disconnected
+// clients. Unlike mean, it does not depend on the time in the queue.
+func (t *tally) work() float64 {
+	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
+}
+
 // success returns the share of successful responses, and the variance of its logarithm.
 func (t *tally) success() (share, variance float64) {
 	good, failed := max(t.samples(), 0.5), t.failed
@@ -172,7 +178,7 @@ func (w *watch) note(t *tally) (changed bool, where direction) {
 	if w.expected == 0 {
 		return false, up
 	}
-	x, sigma := math.Log(t.mean()/w.expected), math.Sqrt(t.variance())
+	x, sigma := math.Log(t.work()/w.expected), math.Sqrt(t.variance())
 	noise, enough := max(least, leastErrors*sigma), max(alarm, alarmErrors*sigma)
 	w.longer = max(0, w.longer+x-noise)
 	w.shorter = max(0, w.shorter-x-noise)

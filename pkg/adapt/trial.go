@@ -89,7 +89,7 @@ func (t *trial) addBase(w *tally) {
 func (t *trial) add(w *tally, lasted time.Duration) {
 	t.lasted += lasted
 	if t.candidate.samples() > 0 {
-		t.watch.expected = t.candidate.mean()
+		t.watch.expected = t.candidate.work()
 		if changed, _ := t.watch.note(w); changed {
 			t.base, t.candidate, t.watch = tally{}, tally{}, watch{}
 			t.pairs, t.diffs, t.squares = 0, 0, 0
@@ -365,7 +365,7 @@ func (c *controller) decide(now time.Time) bool {
 		if c.base != was {
 			c.search.compared = [2]bool{}
 		}
-		c.watch = watch{expected: t.base.mean()}
+		c.watch = watch{expected: t.base.work()}
 	}
 	c.put(now, c.base)
 	return true
