@@ -198,8 +198,12 @@ func (c *controller) count(now time.Time, n int) {
 
 // advance adds the time since the last event to the window.
 func (c *controller) advance(now time.Time) {
-	if c.settled && c.counted >= c.limit {
-		c.window.full += now.Sub(c.at).Seconds()
+	if c.settled {
+		lasted := now.Sub(c.at).Seconds()
+		c.window.slots += float64(c.counted) * lasted
+		if c.counted >= c.limit {
+			c.window.full += lasted
+		}
 	}
 	c.at = now
 }
@@ -340,6 +344,8 @@ func (c *controller) end(now time.Time) {
 	case c.silent():
 		c.reason = NoAnswers
 		c.endBase(now, &w)
+	case !w.isFull() && w.mostRejected():
+		c.lowerUnreached(now, &w)
 	case !w.isFull():
 		c.pause(now, Idle)
 	case w.samples() == 0 && w.failed >= minSamples:
@@ -365,6 +371,18 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 	}
 	c.trial.add(w, now.Sub(c.since))
 	c.put(now, c.base)
+}
+
+// lowerUnreached moves the base to the number of requests in the application, because most of
+// them fail and a higher limit has no effect. Then the limit is reached, and lower limits can
+// be tried. Requests can fail for another reason, so a base that is at most firstLimit remains.
+func (c *controller) lowerUnreached(now time.Time, w *tally) {
+	limit := max(int(w.slots/w.lasted)+1, firstLimit, c.min)
+	if limit >= c.base {
+		c.pause(now, Errors)
+		return
+	}
+	c.endSearchStart(now, limit, Errors)
 }
 
 // pause ends a trial that cannot be continued.

@@ -243,6 +243,45 @@ func TestTimeoutOfUploadIsUnknown(t *testing.T) {
 	harness.Equal(t, l.State().Base, firstLimit, "limit")
 }
 
+func TestTimeoutAfterSlowUploadIsUnknown(t *testing.T) {
+	for upload, want := range map[time.Duration]bool{8 * time.Second: false, 2 * time.Second: true} {
+		l, now := New(Settings{}), time.Unix(0, 0)
+		s := &Slot{}
+		l.Admit(now, s)
+		l.AwaitClient(now, s)
+		l.ClientReady(now.Add(upload), s)
+		l.End(now.Add(10*time.Second), s, TimedOut)
+		harness.Equal(t, l.responded, want, "the timeout is counted after an upload of", upload)
+	}
+}
+
+func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		requests int
+		result   Result
+		want     State
+	}{
+		"errors":               {10, Failed, State{Base: 11, Reason: Errors}},
+		"errors, few requests": {1, Failed, State{Base: firstLimit, Reason: Errors}},
+		"successes":            {10, Answered, State{Base: 50, Reason: Idle}},
+	} {
+		l, now := New(Settings{Max: 100, Start: 50}), time.Unix(0, 0)
+		slots := make([]Slot, c.requests)
+		for range 650 {
+			for i := range slots {
+				l.Admit(now, &slots[i])
+			}
+			now = now.Add(10 * time.Millisecond)
+			for i := range slots {
+				l.End(now, &slots[i], c.result)
+			}
+		}
+		if got := l.State(); got.Base != c.want.Base || got.Reason != c.want.Reason {
+			t.Errorf("%s: got %+v, want the limit %d, %s", name, got, c.want.Base, c.want.Reason)
+		}
+	}
+}
+
 func TestEachRequestCostsNoMemory(t *testing.T) {
 	l, now, c, s := New(Settings{}), time.Unix(0, 0), &Curve{}, &Slot{}
 	got := testing.AllocsPerRun(10000, func() {

@@ -123,10 +123,11 @@ func (l *Limiter) Admit(now time.Time, s *Slot) {
 
 // End takes the slot back.
 func (l *Limiter) End(now time.Time, s *Slot, r Result) {
-	if s.endWait(now) && r == TimedOut {
+	waiting := s.endWait(now)
+	took := now.Sub(s.since) - s.client
+	if r == TimedOut && (waiting || s.client > took) { // the client caused most of the time
 		r = Unknown
 	}
-	took := now.Sub(s.since) - s.client
 	if s.exempt != Stream && r != Unknown {
 		l.note(now, took.Seconds(), r)
 		l.controller.done(now, took, r, s.exempt == Counted)

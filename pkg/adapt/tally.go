@@ -18,6 +18,8 @@ type tally struct {
 	unfinished float64 // requests that ended without a response of the application
 
 	responses float64 // of all kinds
+	rejected  float64 // errors, also while the limit was not reached
+	slots     float64 // requests in the application, multiplied by seconds
 
 	// Application times of the responses that are not errors, in seconds.
 	timed               float64 // number of responses
@@ -29,6 +31,7 @@ type tally struct {
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	if r == Failed || r == TimedOut {
+		t.rejected++
 		if full {
 			t.failed++
 		}
@@ -68,6 +71,8 @@ func (t *tally) add(o *tally) {
 	t.long += o.long
 	t.unfinished += o.unfinished
 	t.responses += o.responses
+	t.rejected += o.rejected
+	t.slots += o.slots
 	t.timed += o.timed
 	t.time += o.time
 	t.timeSquares += o.timeSquares
@@ -90,6 +95,12 @@ func (t *tally) samples() float64 { return t.good + t.late }
 
 // mostFailed reports whether more than half of the responses are errors.
 func (t *tally) mostFailed() bool { return t.failed > t.samples() }
+
+// mostRejected reports whether more than half of the responses are errors, also while the
+// limit is not reached.
+func (t *tally) mostRejected() bool {
+	return t.rejected >= minSamples && t.rejected > t.responses/2
+}
 
 // mean returns the seconds of a slot for each successful response. The goodput of a limit
 // is the limit divided by this time (Little's law).
