@@ -43,8 +43,7 @@ func relative(r, best *simulation.Result) string {
 // simulatedLine returns the cells of a row after the first one. criteria is false if only the goodput relative to
 // the best fixed limit matters.
 func simulatedLine(r *simulation.Row, criteria bool) string {
-	limit, best := r.Best()
-	ceiling := r.Compare(simulation.Fixed(simulation.Ceiling))
+	limit, best, ceiling := r.Best()
 	var all []simulation.Result
 	for jitter := range uint64(seeds) {
 		got, _ := r.Adaptive(jitter)

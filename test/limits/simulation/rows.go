@@ -268,21 +268,36 @@ func HostileRows() []Row {
 	app := poolOf(13, 20*ms)
 	var rows []Row
 	for _, a := range []struct {
-		what string
-		kind Kind
+		what   string
+		kind   Kind
+		others Kind // of every second group
+		group  int  // number of requests of the same kind; 0: all requests are of the first kind
 	}{
-		{"requests without work", Kind{Hold: ms}},
-		{"errors without work", Kind{Hold: ms, Fails: true}},
-		{"requests of 900 ms", Kind{Hold: 900 * ms}},
-		{"requests of 5 s", Kind{Hold: 5 * time.Second}},
-		{"errors after 900 ms", Kind{Hold: 900 * ms, Fails: true}},
-		{"uploads of 5 s", Kind{Upload: 5 * time.Second}},
-		{"reads of 5 s", Kind{Read: 5 * time.Second}},
-		{"canceled after 50 ms", Kind{Hold: 900 * ms, Patience: 50 * ms}},
-		{"WebSockets", Kind{Hold: time.Hour, Stream: true}},
+		{what: "requests without work", kind: Kind{Hold: ms}},
+		{what: "errors without work", kind: Kind{Hold: ms, Fails: true}},
+		{what: "requests of 900 ms", kind: Kind{Hold: 900 * ms}},
+		{what: "requests of 5 s", kind: Kind{Hold: 5 * time.Second}},
+		{what: "errors after 900 ms", kind: Kind{Hold: 900 * ms, Fails: true}},
+		{what: "uploads of 5 s", kind: Kind{Upload: 5 * time.Second}},
+		{what: "reads of 5 s", kind: Kind{Read: 5 * time.Second}},
+		{what: "canceled after 50 ms", kind: Kind{Hold: 900 * ms, Patience: 50 * ms}},
+		{what: "WebSockets", kind: Kind{Hold: time.Hour, Stream: true}},
+		{what: "requests of 190 ms", kind: Kind{Hold: 190 * ms}},
+		{what: "requests of 1 ms and 190 ms", kind: Kind{Hold: ms}, others: Kind{Hold: 190 * ms}, group: 1},
+		{what: "errors and 900 ms, in groups of 20", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: 900 * ms}, group: 20},
+		{what: "errors and successes, in groups of 2000", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: ms}, group: 2000},
 	} {
-		a.kind.Aside = true
-		rows = append(rows, Row{Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{13, 16, 20, 24, 32}, Load: Load{Clients: hostile + victims, Kind: firsts(hostile, &a.kind)}})
+		a.kind.Aside, a.others.Aside = true, true
+		kind := func(client, number int) *Kind {
+			switch {
+			case client >= hostile:
+				return nil
+			case a.group > 0 && number/a.group%2 == 1:
+				return &a.others
+			}
+			return &a.kind
+		}
+		rows = append(rows, Row{Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{16, 24}, Load: Load{Clients: hostile + victims, Kind: kind}})
 	}
 	return rows
 }
@@ -315,8 +330,9 @@ func (r *Row) ErrorShare(got *Result) float64 {
 }
 
 // Best returns the best fixed limit: of those with at least 0.99 of the greatest goodput and
-// without many errors, the limit with the shortest 99th percentile.
-func (r *Row) Best() (limit int, best Result) {
+// without many errors, the limit with the shortest 99th percentile. It also returns the
+// result with the ceiling.
+func (r *Row) Best() (limit int, best, ceiling Result) {
 	limits := append(append([]int(nil), r.Sweep...), Ceiling)
 	results := make([]Result, len(limits))
 	most, least := 0.0, 1.0
@@ -331,7 +347,7 @@ func (r *Row) Best() (limit int, best Result) {
 			limit, best = n, results[i]
 		}
 	}
-	return limit, best
+	return limit, best, results[len(limits)-1]
 }
 
 // The criteria of each row, as ratios.
