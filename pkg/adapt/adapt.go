@@ -373,12 +373,13 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 	c.put(now, c.base)
 }
 
-// lowerUnreached moves the base to the number of requests in the application, because most of
-// them fail and a higher limit has no effect. Then the limit is reached, and lower limits can
-// be tried. Requests can fail for another reason, so a base that is at most firstLimit remains.
+// lowerUnreached moves the base to the number of requests in the application if most of these
+// fail, because a higher limit has no effect. Then the limit is reached, and lower limits can
+// be tried. A base that is at most firstLimit remains, because requests also fail for other
+// reasons. It also remains if the errors are fast, so that successful requests hold the slots.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
-	limit := max(int(w.slots/w.lasted)+1, firstLimit, c.min)
-	if limit >= c.base {
+	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
+	if limit >= c.base || w.rejectedTime < w.slots/2 {
 		c.pause(now, Errors)
 		return
 	}

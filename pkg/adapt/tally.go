@@ -18,8 +18,11 @@ type tally struct {
 	unfinished float64 // requests that ended without a response of the application
 
 	responses float64 // of all kinds
-	rejected  float64 // errors, also while the limit was not reached
 	slots     float64 // requests in the application, multiplied by seconds
+
+	// Errors, also while the limit was not reached.
+	rejected     float64 // number
+	rejectedTime float64 // seconds in the application
 
 	// Application times of the responses that are not errors, in seconds.
 	timed               float64 // number of responses
@@ -32,6 +35,7 @@ func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	if r == Failed || r == TimedOut {
 		t.rejected++
+		t.rejectedTime += took
 		if full {
 			t.failed++
 		}
@@ -72,6 +76,7 @@ func (t *tally) add(o *tally) {
 	t.unfinished += o.unfinished
 	t.responses += o.responses
 	t.rejected += o.rejected
+	t.rejectedTime += o.rejectedTime
 	t.slots += o.slots
 	t.timed += o.timed
 	t.time += o.time

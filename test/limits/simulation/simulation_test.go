@@ -138,13 +138,11 @@ func TestErrorsThatAreFastRaiseNoLimit(t *testing.T) {
 }
 
 func TestFirstLimitWithRejectionsIsLowered(t *testing.T) {
-	for name, load := range map[string]Load{"60 clients": {Clients: 60}, "2000 requests per second": {Rate: steadily(2000), Depth: 100}} {
-		l := adapt.New(adapt.Settings{Max: Ceiling, Start: Ceiling})
-		r := Run{App: rejecting(after(0, 13, 13))(), Load: load, For: 60 * time.Second, From: Settled, Seed: 2}
-		got, points := follow(&r, l)
-		if state := l.State(); got.Throughput < 0.85*650 || state.Base > 16 {
-			t.Errorf("%s: got %.1f/s, %+v, want 0.85 of 650/s\n%v", name, got.Throughput, state, points)
-		}
+	l := adapt.New(adapt.Settings{Max: Ceiling, Start: Ceiling})
+	r := Run{App: rejecting(after(0, 13, 13))(), Load: Load{Clients: 60}, For: 60 * time.Second, From: Settled, Seed: 2}
+	got, points := follow(&r, l)
+	if state := l.State(); got.Throughput < 0.85*650 || state.Base > 16 {
+		t.Errorf("got %.1f/s, %+v, want 0.85 of 650/s\n%v", got.Throughput, state, points)
 	}
 }
 
