@@ -5,24 +5,24 @@
 // requests that take long relative to the application time only count for the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with it. Then it compares
-// two limits: the chosen limit, the base, and a candidate. They are in force by turns, each
-// for a window. The goodput of a limit is the number of successful responses per second
+// two limits: the chosen limit, which is called the base, and a candidate. Each limit is in
+// force for a window, and then the other limit is in force. The goodput of a limit is the number of successful responses per second
 // while the limit is reached. By Little's law, n requests in flight that take t each have a
 // throughput of n/t, so the goodput and the limit give the application time. The better
 // limit has the greater power, goodput / time^w: the larger one as long as the goodput
 // grows with the limit, and the smaller one if only the application time grows.
 //
 // The limit never drops to a few requests to measure the application time without load.
-// Both sides of a comparison are measured in the same seconds, so an application that
-// becomes slower or faster by itself does not change the limit. A candidate that costs much
-// goodput is rarely in force.
+// Both limits are measured at nearly the same time, so an application that becomes slower or
+// faster does not change the limit. A candidate that reduces the goodput by a large share is
+// rarely used.
 //
 // The ideas and their sources:
 //
 //   - A limit that follows the gradient of latency over requests in flight: Netflix,
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
-//   - To measure again and again, with jitter, how long requests take with fewer in flight:
-//     the adaptive concurrency filter of Envoy, which by default admits very few meanwhile.
+//   - Repeated measurements of the latency with a lower limit, with jitter: the adaptive
+//     concurrency filter of Envoy, which by default measures with a limit of 3.
 //   - Power, and its maximum as the operating point: L. Kleinrock, Power and deterministic
 //     rules of thumb for probabilistic problems in computer communications, 1979.
 //   - Probes above and below, and the product of throughput and least latency as the
@@ -54,7 +54,7 @@ const (
 	settleTime = 2  // application times after a change of the limit that belong to no window; half of it at the start
 	minSamples = 16
 	enough     = 0.01 // variance of the mean, relative to it, that ends a window
-	patience   = 4    // extends the maximum if the limit is reached and responses are few
+	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
 )
 
 // fullShare is the share of a window in which the limit must be reached.
@@ -93,7 +93,7 @@ func (r Reason) Words() string { return strings.ReplaceAll(string(r), "-", " ") 
 const (
 	Starting  Reason = "starting"      // the first limits are tried
 	Growing   Reason = "growing"       // the goodput grew with the limit
-	AppTime   Reason = "app-time-rose" // with the limit, and the goodput did not grow
+	AppTime   Reason = "app-time-rose" // the application time grew with the limit, and the goodput did not
 	Steady    Reason = "steady"        // neither a higher nor a lower limit is better
 	Measuring Reason = "measuring"     // a candidate is in force
 	Errors    Reason = "errors"        // all responses are errors, or a higher limit has more errors
@@ -114,7 +114,7 @@ type State struct {
 	Base    int // the best limit so far; the limit in force differs while a candidate is measured
 	Reason  Reason
 	Settled int    // Base if it was compared with a lower and a higher limit, which are worse; otherwise 0
-	Missing string // the comparison that is missing if Settled is 0
+	Missing string // if Settled is 0, the comparison that is missing
 }
 
 // A controller chooses the limit.
@@ -211,8 +211,8 @@ func (c *controller) advance(now time.Time) {
 // done notes the end of a request. sampled is false if the request was not counted for the
 // limit. Its application time is used in any case.
 //
-// A very long application time is shortened, so that a few requests do not outweigh all
-// others.
+// A very long application time is replaced by a maximum, so that a few requests do not
+// determine the result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
 	took := d.Seconds()
@@ -248,8 +248,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the application time by which windows are measured. The start is in more of
-// a hurry.
+// unit returns the application time that determines the length of windows. At the start, it
+// is halved to find the limit soon.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2
@@ -303,8 +303,8 @@ func (c *controller) complete() bool {
 }
 
 // turnover returns the minimum window, in seconds, that contains requests of all queued
-// clients. Clients that send requests in a sequence, such as a fast one after each slow one,
-// can get into step, so that the queue contains many fast ones and then many slow ones.
+// clients. If each client alternates between fast and slow requests, the clients can become
+// synchronized. The queue then contains many fast requests, followed by many slow requests.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }
@@ -402,8 +402,8 @@ func (c *controller) endBase(now time.Time, w *tally) {
 			c.trial = trial{}
 			c.watch = watch{expected: w.work()}
 		} else {
-			// Not the window of a change: with the mean before it, the first candidate below is
-			// as far away as the application became slower.
+			// The window of a change is not used. The first lower candidate is computed from the
+			// mean before the change.
 			c.search.lowest.note(now, c.limit, w)
 		}
 	}
@@ -420,7 +420,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded returns the integer next to a limit, between least and most.
+// bounded rounds a limit to an integer from least to most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

@@ -121,7 +121,7 @@ func TestLimitReturnsAfterAllRequestsFailed(t *testing.T) {
 	}
 }
 
-func TestLimitWithoutCeilingIsAtMostMaxLimit(t *testing.T) {
+func TestLimitWithoutCeilingStopsAtMaxLimit(t *testing.T) {
 	l := New(Settings{})
 	serve(l, time.Unix(0, 0), 20*time.Second, 5000, false)
 	if got := l.State(); got.Base != MaxLimit || got.Reason != Ceiling && got.Reason != Measuring {
@@ -186,7 +186,7 @@ func actOnLimiter(l *Limiter, now time.Time, rng *rand.Rand, running *[]*Slot) {
 	}
 }
 
-func TestFewHourLongRequestsDoNotChangeLimit(t *testing.T) {
+func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	l := New(Settings{Max: 50})
 	now := serve(l, time.Unix(0, 0), time.Minute, 10, false)
 	want := l.State().Base
@@ -202,7 +202,7 @@ func TestFewHourLongRequestsDoNotChangeLimit(t *testing.T) {
 }
 
 // A limiter whose slots are all held by requests that do not end.
-func TestOpenRequestsAreNotCountedAfterSomeTime(t *testing.T) {
+func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
 	for name, hold := range map[string]func(l *Limiter, now time.Time, s *Slot){
 		"long":   func(*Limiter, time.Time, *Slot) {},
 		"stream": (*Limiter).Stream,

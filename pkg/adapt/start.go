@@ -42,7 +42,7 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
 		growth := float64(s.current.limit) / float64(s.before.limit)
 		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), Growing)
-	case s.turns >= startTurns: // there is no evidence against a higher limit
+	case s.turns >= startTurns: // the windows do not show that a higher limit is worse
 		c.double(now)
 	default:
 		c.put(now, c.base)
@@ -81,8 +81,8 @@ type startOutcome struct {
 }
 
 // elasticity estimates the elasticity in two ways and weights them by their variance: by the
-// goodput, and by the typical application time. The latter is more precise if a few requests
-// take much longer than the others.
+// goodput, and by the typical application time. If a few requests are very slow, the typical
+// application time is more precise.
 func (s *start) elasticity() (o startOutcome) {
 	b, a := &s.before, &s.current
 	growth := math.Log(float64(a.limit) / float64(b.limit))

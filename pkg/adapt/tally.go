@@ -20,9 +20,9 @@ type tally struct {
 	responses float64 // of all kinds
 	slots     float64 // requests in the application, multiplied by seconds
 
-	// Errors, also while the limit was not reached.
-	rejected     float64 // number
-	rejectedTime float64 // seconds in the application
+	// The following fields include errors while the limit was not reached.
+	rejected     float64 // number of errors
+	rejectedTime float64 // time of the errors in the application, in seconds
 
 	// Application times of the responses that are not errors, in seconds.
 	timed               float64 // number of responses
@@ -134,19 +134,19 @@ func (t *tally) spread() float64 {
 	return math.Sqrt(max(t.timeSquares/t.timed/(mean*mean)-1, 0))
 }
 
-// leastSpread is the spread that is assumed if the application time seems constant: a few
-// requests do not prove this.
+// leastSpread is the minimum spread. The application time of a few requests can be constant
+// by chance.
 const leastSpread = 0.1
 
 // variance returns the variance of the mean, relative to it.
 func (t *tally) variance() float64 {
-	const dependence = 1.5 // requests of one moment are not independent of one another
+	const dependence = 1.5 // factor for requests that depend on one another
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }
 
-// typical returns the mean of the logarithm of the application time, and its variance. A
-// few slow requests have less effect on it than on the mean.
+// typical returns the mean of the logarithm of the application time, and its variance. Slow
+// requests have less effect on this mean than on the mean of the application time.
 func (t *tally) typical() (log, variance float64) {
 	n := max(t.timed, 1)
 	log = t.logTime / n
@@ -162,7 +162,7 @@ type lowest struct {
 
 func (w *lowest) note(now time.Time, limit int, t *tally) {
 	const (
-		age  = 2 * time.Minute // after which the mean is trusted e times less
+		age  = 2 * time.Minute // time in which the mean increases by the factor e
 		near = 1.15            // limits up to this multiple replace the mean
 	)
 	mean := t.mean()
@@ -172,15 +172,15 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch detects a change of the mean at the base. It sums the deviations from the
-// expected mean in each direction, without the part that is noise (Page, 1954).
+// A watch detects a change of the mean at the base. For each direction, it adds the
+// differences to the expected mean that are larger than the noise (Page, 1954).
 type watch struct {
 	expected        float64 // seconds; 0: unknown
 	longer, shorter float64
 }
 
-// note adds a window. It reports whether the mean has changed, and the direction of the
-// new limit: down if the application became slower, up if it became faster.
+// note adds a window. It reports whether the mean has changed, and the direction of the next
+// candidate. If the application became slower, the direction is down.
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
 		least  = 0.05 // of the logarithm of the mean

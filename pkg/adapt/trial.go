@@ -9,17 +9,17 @@ import (
 const (
 	changeStep = 0.4      // after a change
 	finestStep = 0.2      // at the end of the search
-	failedStep = math.Ln2 // down, if most responses are errors
+	failedStep = math.Ln2 // to a lower limit if most responses are errors
 
-	// stepOfSpread makes the last step larger if the application times differ much: a small
-	// gain would need too many requests.
+	// stepOfSpread is the ratio of the finest step to the spread of the application times. If
+	// the spread is large, the comparison of two limits that are close needs many requests.
 	stepOfSpread = 0.16
 )
 
 // Constants of the decision.
 const (
-	// timeWeight is the weight of the application time against the goodput. A higher limit
-	// must have a goodput that grows by about this part of it, in logarithms.
+	// timeWeight is the weight of the application time relative to the goodput. A higher limit
+	// is better if the growth of the goodput is at least this part of the growth of the limit.
 	timeWeight = 0.08
 
 	// errorWeight is the weight of the share of successful responses.
@@ -36,14 +36,14 @@ const (
 	minTurns    = 4    // windows that are needed to estimate the variance between windows
 
 	// headroom is the ratio of the base to the limit at which the goodput stops growing. A
-	// limit that is too low by a small part costs goodput. A limit that is too high only
+	// limit that is slightly too low reduces the goodput. A limit that is slightly too high only
 	// moves requests from the queue to the application.
 	headroom = 1.15
 
 	straight = 0.8 // elasticity above which the goodput grows with the limit
 	flat     = 0.1 // elasticity below which it does not grow
 
-	fewGood = 3 // successful responses that distinguish a limit from one without any
+	fewGood = 3 // successful responses that decide a trial if the other limit has no successful response
 )
 
 // Pauses between the trials in one direction, once the limit is found.
@@ -52,7 +52,7 @@ const (
 	maxRest     = 80 * time.Second
 	longestRest = 4 * time.Minute // for candidates that cost much
 
-	// maxLoss is the share of the goodput that pauses between trials limit the cost to.
+	// maxLoss is the maximum share of the goodput that all trials may cost.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that a trial may cost while it lasts.
@@ -104,9 +104,9 @@ func (t *trial) add(w *tally, lasted time.Duration) {
 	}
 }
 
-// variance returns the variance of the difference of the logarithms of the means. Windows
-// of an application whose requests depend on one another differ more than their requests
-// suggest.
+// variance returns the variance of the difference of the logarithms of the means. If the
+// requests depend on one another, the variance of the windows is larger than the variance of
+// the requests.
 func (t *trial) variance() float64 {
 	v := t.base.variance() + t.candidate.variance()
 	if t.pairs >= minTurns {
@@ -129,7 +129,7 @@ type search struct {
 	direction direction
 	step      float64
 	finest    float64
-	far       bool    // the next candidate below may be as far away as the mean suggests
+	far       bool    // the next lower candidate is computed from the mean
 	rejected  int     // consecutive candidates, with the finest step
 	found     bool    // neither neighbor is better
 	compared  [2]bool // by direction: a candidate was rejected since the base changed
@@ -140,9 +140,9 @@ type search struct {
 	until   [2]time.Time
 	pressed time.Time // end of the pause of candidates above if requests wait for a long time
 
-	// The lowest candidate above the base with errors that the limit causes; 0: unknown. The
-	// next candidates are between the base and this limit. If there are none, this limit is
-	// tried again after a pause, also before the limit is found.
+	// failing is the lowest candidate above the base that causes errors; 0 if there is none.
+	// The next candidates are lower. If the base is the next lower limit, this candidate is
+	// tried again after failingUntil.
 	failing      int
 	failingUntil time.Time
 }
@@ -213,7 +213,8 @@ func (c *controller) next(now time.Time) {
 }
 
 // further returns the next candidate if neither the base nor limit has successful
-// responses: a higher one if requests do not end, a lower one if all responses are errors.
+// responses. If requests do not end, the next candidate is higher. If all responses are
+// errors, it is lower.
 func (c *controller) further(limit int) int {
 	if c.reason == NoAnswers {
 		return min(2*limit, c.max)
@@ -234,19 +235,19 @@ func (c *controller) candidate() int {
 	}
 	step := s.finest
 	if c.trial.base.mostFailed() {
-		// The share of errors may be the same at limits that are near one another.
+		// A small step may not change the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// The goodput of now with the mean of then needs this number of requests. It is
-		// approached in steps: if the application becomes faster again, a limit that is too
-		// low notices it late.
+		// If the mean were the lowest mean, this limit would have the goodput of the base. The
+		// base moves there in several steps, because a limit that is too low detects a faster
+		// application late.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
 }
 
-// reject notes that the candidate is worse than the base, and pauses the candidates of this
-// direction for at least rest, or for at least pressed while requests wait for a long time.
+// reject records that the candidate is worse than the base. The candidates of this direction
+// are paused for at least rest, or for at least pressed if requests wait for a long time.
 func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
@@ -272,8 +273,8 @@ func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	s.found = s.rejected >= 2
 }
 
-// fail notes that a candidate above has errors that the limit causes. The pause only applies
-// to this candidate, because candidates below it may have no errors.
+// fail records that a higher candidate causes errors. The pause does not apply to lower
+// candidates, because they may not cause errors.
 func (s *search) fail(candidate int, until time.Time) {
 	s.failing, s.failingUntil = candidate, until
 	s.until[up], s.pressed = time.Time{}, time.Time{}
@@ -296,8 +297,8 @@ func (t *trial) outcome(base int) (o outcome) {
 	o.elasticity = goodput / growth
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
-	// If the goodput grows with the limit, the errors are those of other requests, whose
-	// clients send more of them when the queue is shorter.
+	// If the goodput grows with the limit, load does not cause the errors. The clients of the
+	// failed requests send more requests because the queue is shorter.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
 	o.errors = flatness * math.Log(shareThere/shareBase)
 	if b.samples() == 0 || a.samples() == 0 {
@@ -329,7 +330,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	t, was := c.trial, c.base
 	c.trial = trial{}
-	// If the goodput stops growing suddenly, it does so at this limit.
+	// knee is the limit at which the goodput stops growing, if it grows linearly below.
 	least, most := float64(min(t.limit, was)), float64(max(t.limit, was))
 	knee := least * math.Pow(most/least, min(max(o.elasticity, 0), 1))
 	if o.elasticity > flat {
@@ -399,8 +400,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 		s.begin(changeStep, up)
 	default:
 		c.base = candidate
-		// Larger steps after small ones, but a second step like the first might exceed the
-		// capacity by far.
+		// A step is doubled after a smaller step. It is not larger than the first step, because
+		// the limit could then be much higher than the capacity.
 		s.step = min(2*s.step, changeStep)
 	}
 }

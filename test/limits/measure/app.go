@@ -12,13 +12,13 @@ import (
 // An app is a user container. Requests to / are processed by a number of workers.
 type app struct {
 	workers int
-	took    time.Duration                  // mean of a worker; it is half to one and a half of that
+	took    time.Duration                  // mean time of a worker; the time is 0.5 to 1.5 times the mean
 	reject  int                            // requests in the application above which the status is rejectStatus; 0: none
 	status  int                            // of rejected requests
 	batch   int                            // maximum number of requests that a worker processes together; 0: one, without gathering
 	each    time.Duration                  // added to took for each request of a batch
 	pause   time.Duration                  // garbage collection every 2 s; 0: none
-	warm    time.Duration                  // in which requests take up to six times as long
+	warm    time.Duration                  // duration of the warm-up, in which requests take up to six times as long
 	changed func(at time.Duration) float64 // factor of took; nil: 1
 }
 

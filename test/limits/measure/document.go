@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A table is a table of the document. Its lines are measured one after the other.
+// A table is a table of the document. The lines are measured in order.
 type table struct {
 	title, intro, header string
 	lines                []line
@@ -19,11 +19,11 @@ type line struct {
 	measure func() (string, error) // returns the other cells
 }
 
-// A document contains the tables between its marks.
+// A document is a Markdown file that contains the tables between beginMark and endMark.
 type document struct {
 	page     string // path; empty: the tables are only printed
 	tables   []table
-	measured map[string]string // complete lines, by title and first cell
+	measured map[string]string // complete lines; the key is the title of the table and the first cell
 }
 
 // Marks of the part of the document that is written.
@@ -50,7 +50,7 @@ func newDocument(page string, tables []table) (*document, error) {
 	return d, err
 }
 
-// split returns the parts of the document before, between and after the marks.
+// split returns the text of the document before, between and after the marks.
 func (d *document) split() (before, tables, after string, err error) {
 	text, err := os.ReadFile(d.page)
 	if err != nil {

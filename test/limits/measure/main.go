@@ -27,8 +27,8 @@ func main() {
 	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "the program queue-proxy")
 	flag.DurationVar(&s.lasts, "time", 30*time.Second, "duration of a measurement")
 	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time before the measurement of the adaptive limit")
-	flag.StringVar(&s.page, "write", "", "the document into which the tables are written")
-	rows := flag.String("run", "", "run the rows whose name matches this regular expression")
+	flag.StringVar(&s.page, "write", "", "write the tables into this document")
+	rows := flag.String("run", "", "run the rows that match this regular expression")
 	only := flag.String("only", "", "simulated or real: only this table")
 	flag.Parse()
 	var err error

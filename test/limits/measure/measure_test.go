@@ -27,7 +27,7 @@ func TestLoadCountsResponsesByStatus(t *testing.T) {
 	}
 }
 
-func TestClientsOfEachRowReachTheirApplication(t *testing.T) {
+func TestEachRowHasHandlersForItsPaths(t *testing.T) {
 	for _, r := range realRows() {
 		for _, g := range r.clients {
 			for _, path := range g.paths {
@@ -83,7 +83,7 @@ func TestDocumentWithoutMarksIsRejected(t *testing.T) {
 	}
 }
 
-func TestSimulatedTableHasLineForEachRow(t *testing.T) {
+func TestSimulatedTableContainsEachRow(t *testing.T) {
 	s := settings{rows: regexp.MustCompile("^pool of 1$"), simulated: true}
 	for _, table := range simulatedTables() {
 		for _, l := range table.lines {

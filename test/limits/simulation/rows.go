@@ -69,7 +69,7 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns one value before a moment and another afterwards.
+// after returns a function that returns before until the given time, and later afterwards.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -122,7 +122,7 @@ func problemRows() []Row {
 	return []Row{
 		{Name: "F2 impatient clients", What: "500 ms, 16 at once, 60 clients that disconnect after 2 s",
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
-			Avoid: "goodput down to 0.75 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
+			Avoid: "the goodput is between 0.8 and 1.0 of the ceiling, because each trial of a lower limit increases the number of clients that disconnect",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
@@ -142,11 +142,11 @@ func problemRows() []Row {
 				}
 				return alternating(number + client)
 			}}},
-		{Name: "F4a 503 above 13", What: "13 at once, more get 503 immediately", Sweep: []int{12, 13},
+		{Name: "F4a 503 above 13", What: "13 at once, other requests get 503 immediately", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "13 at once, more get 429 after 0.3 ms", Sweep: []int{12, 13},
+		{Name: "F4c 429 above 13", What: "13 at once, other requests get 429 after 0.3 ms", Sweep: []int{12, 13},
 			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, more get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, other requests get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
@@ -245,7 +245,7 @@ func AdviceRows() []Row {
 	return rows
 }
 
-// loads are about 0.7 of the capacity of each case, in requests per second.
+// loads contains the load of each case in requests per second, about 0.7 of its capacity.
 var loads = map[string]float64{
 	"fixed pool": 450, "CPU-bound": 550, "lock-bound": 420, "GPU batch": 140,
 	"slow start": 450, "noisy neighbour": 400, "leak": 300, "cold cache": 1000,
@@ -261,8 +261,8 @@ const (
 	victims = 32
 )
 
-// HostileRows returns rows in which 8 of 40 clients are attackers. Only the requests of the
-// other clients are measured.
+// HostileRows returns the rows with attackers. Of the 40 clients, 8 are attackers, and the
+// requests of the other clients are measured.
 func HostileRows() []Row {
 	app := poolOf(13, 20*ms)
 	var rows []Row
@@ -270,7 +270,7 @@ func HostileRows() []Row {
 		what   string
 		kind   Kind
 		others Kind // of every second group
-		group  int  // number of requests of the same kind; 0: all requests are of the first kind
+		group  int  // number of consecutive requests of the same kind; 0 if others is not used
 	}{
 		{what: "requests without work", kind: Kind{Hold: ms}},
 		{what: "errors without work", kind: Kind{Hold: ms, Fails: true}},
@@ -328,9 +328,8 @@ func (r *Row) ErrorShare(got *Result) float64 {
 	return failed / max(failed+got.Throughput*(run.For-run.From).Seconds(), 1)
 }
 
-// Best returns the best fixed limit: of those with at least 0.99 of the greatest goodput and
-// without many errors, the limit with the shortest 99th percentile. It also returns the
-// result with the ceiling.
+// Best returns the best fixed limit and the result with the ceiling. The best limit has at
+// least 0.99 of the greatest goodput, few errors, and the shortest 99th percentile.
 func (r *Row) Best() (limit int, best, ceiling Result) {
 	limits := append(append([]int(nil), r.Sweep...), Ceiling)
 	results := make([]Result, len(limits))

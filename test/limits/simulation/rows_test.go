@@ -63,7 +63,7 @@ func TestAdaptiveLimitMeetsCriteriaInEachRow(t *testing.T) {
 	}
 }
 
-func TestHostileClientsCostOthersAtMost15Percent(t *testing.T) {
+func TestHostileClientsDoNotReduceGoodput(t *testing.T) {
 	for _, r := range HostileRows() {
 		t.Run(r.Name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +78,7 @@ func TestHostileClientsCostOthersAtMost15Percent(t *testing.T) {
 	}
 }
 
-func TestSettledLimitAsFixedLimitCostsAtMost5Percent(t *testing.T) {
+func TestSettledLimitDoesNotReduceGoodput(t *testing.T) {
 	settled := false
 	for _, r := range append(AdviceRows(), usualRows()...) {
 		t.Run(r.Name, func(t *testing.T) {
