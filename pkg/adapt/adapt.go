@@ -5,12 +5,12 @@
 // requests that take long relative to the application time only count for the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with it. Then it compares
-// two limits: the chosen limit, which is called the base, and a candidate. Each limit is in
-// force for a window, and then the other limit is in force. The goodput of a limit is the number of successful responses per second
+// two limits: the chosen limit, which is called the base, and a candidate. The limit in force
+// changes between the two limits after each window. The goodput of a limit is the number of successful responses per second
 // while the limit is reached. By Little's law, n requests in flight that take t each have a
-// throughput of n/t, so the goodput and the limit give the application time. The better
-// limit has the greater power, goodput / time^w: the larger one as long as the goodput
-// grows with the limit, and the smaller one if only the application time grows.
+// throughput of n/t, so the application time follows from the goodput and the limit. The
+// better limit has the greater power, goodput / time^w. If the goodput grows with the limit,
+// the larger limit is better. If only the application time grows, the smaller limit is better.
 //
 // The limit never drops to a few requests to measure the application time without load.
 // Both limits are measured at nearly the same time, so an application that becomes slower or
@@ -25,8 +25,8 @@
 //     concurrency filter of Envoy, which by default measures with a limit of 3.
 //   - Power, and its maximum as the operating point: L. Kleinrock, Power and deterministic
 //     rules of thumb for probabilistic problems in computer communications, 1979.
-//   - Probes above and below, and the product of throughput and least latency as the
-//     operating point: N. Cardwell and others, BBR: congestion-based congestion control, 2016.
+//   - Measurements with a higher and a lower value, and the product of the throughput and the
+//     minimum latency as the operating point: N. Cardwell and others, BBR: congestion-based congestion control, 2016.
 //   - The detection of a change: E. S. Page, Continuous inspection schemes, 1954.
 //
 // The package has no clock, goroutine or lock: the time is an argument of each call.
@@ -41,7 +41,7 @@ import (
 // MaxLimit is the ceiling of a [Limiter] if none is set.
 const MaxLimit = 1000
 
-// firstLimit is the first limit if none is set: it is safe for any application, and large
+// firstLimit is the default of the first limit. It is safe for any application, and large
 // enough to measure the next limits soon.
 const firstLimit = 4
 
@@ -51,9 +51,9 @@ const (
 	maxWindow  = 5 * time.Second
 	minTimes   = 2  // minimum, in application times; half of it at the start
 	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
-	settleTime = 2  // application times after a change of the limit that belong to no window; half of it at the start
+	settleTime = 2  // time between a change of the limit and the next window, in application times; half of it at the start
 	minSamples = 16
-	enough     = 0.01 // variance of the mean, relative to it, that ends a window
+	enough     = 0.01 // variance of the mean, relative to the mean, that ends a window
 	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
 )
 
@@ -83,7 +83,7 @@ func (s Settings) Ceiling() int {
 	return s.Max
 }
 
-// A Reason is the reason for a limit: a word for programs, with hyphens.
+// A Reason is the reason for a limit. It is a word with hyphens, for programs.
 type Reason string
 
 // Words returns the reason as shown to users.
@@ -96,7 +96,7 @@ const (
 	AppTime   Reason = "app-time-rose" // the application time grew with the limit, and the goodput did not
 	Steady    Reason = "steady"        // neither a higher nor a lower limit is better
 	Measuring Reason = "measuring"     // a candidate is in force
-	Errors    Reason = "errors"        // all responses are errors, or a higher limit has more errors
+	Errors    Reason = "errors"        // most responses are errors, or a higher limit causes errors
 	NoAnswers Reason = "no-answers"    // requests are queued and no request ends with a response
 	Ceiling   Reason = "ceiling"       // the limit cannot be higher
 	Floor     Reason = "floor"         // the limit cannot be lower
@@ -211,8 +211,8 @@ func (c *controller) advance(now time.Time) {
 // done notes the end of a request. sampled is false if the request was not counted for the
 // limit. Its application time is used in any case.
 //
-// A very long application time is replaced by a maximum, so that a few requests do not
-// determine the result.
+// The application time of a sample has a maximum, so that a few requests do not determine the
+// result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
 	took := d.Seconds()
@@ -304,7 +304,8 @@ func (c *controller) complete() bool {
 
 // turnover returns the minimum window, in seconds, that contains requests of all queued
 // clients. If each client alternates between fast and slow requests, the clients can become
-// synchronized. The queue then contains many fast requests, followed by many slow requests.
+// synchronized. Then the queue contains only fast requests for some time, and then only slow
+// requests.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }
@@ -373,10 +374,10 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 	c.put(now, c.base)
 }
 
-// lowerUnreached moves the base to the number of requests in the application if most of these
-// fail, because a higher limit has no effect. Then the limit is reached, and lower limits can
-// be tried. A base that is at most firstLimit remains, because requests also fail for other
-// reasons. It also remains if the errors are fast, so that successful requests hold the slots.
+// lowerUnreached sets the base to the number of requests in the application. It is called if
+// most requests fail and the limit is not reached. The new limit is reached, so that lower
+// limits can be tried. The base does not change if it is at most firstLimit, because requests
+// also fail for other reasons. It does not change if successful requests hold most slots.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
 	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
 	if limit >= c.base || w.rejectedTime < w.slots/2 {
@@ -420,7 +421,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded rounds a limit to an integer from least to most.
+// bounded rounds a limit and returns a value between least and most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

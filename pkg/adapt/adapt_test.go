@@ -121,7 +121,7 @@ func TestLimitReturnsAfterAllRequestsFailed(t *testing.T) {
 	}
 }
 
-func TestLimitWithoutCeilingStopsAtMaxLimit(t *testing.T) {
+func TestLimitDoesNotExceedMaxLimit(t *testing.T) {
 	l := New(Settings{})
 	serve(l, time.Unix(0, 0), 20*time.Second, 5000, false)
 	if got := l.State(); got.Base != MaxLimit || got.Reason != Ceiling && got.Reason != Measuring {
@@ -201,7 +201,7 @@ func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	}
 }
 
-// A limiter whose slots are all held by requests that do not end.
+// All slots of the limiter are held by requests that do not end.
 func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
 	for name, hold := range map[string]func(l *Limiter, now time.Time, s *Slot){
 		"long":   func(*Limiter, time.Time, *Slot) {},

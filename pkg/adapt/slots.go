@@ -17,7 +17,7 @@ type Result uint8
 // The results.
 const (
 	Answered   Result = iota // the application responded
-	Failed                   // the response is an error or a rejection because of overload
+	Failed                   // the application responded with an error that load can cause
 	TimedOut                 // there was no response in time; if the request waits for its client, this is Unknown
 	Late                     // the application responded after the client disconnected
 	Unfinished               // the request ended before the application responded, so its application time is longer
@@ -73,7 +73,7 @@ type Limiter struct {
 	oldest, newest *Slot // list of the requests that are not streams and not long
 	longAfter      time.Duration
 	responded      bool      // since longAfter was last increased
-	typical        float64   // median of the application time of all requests but streams, in seconds
+	typical        float64   // median of the application time, in seconds; excludes streams
 	increased      time.Time // typical was increased
 	credit         float64   // maximum increase of the logarithm of typical
 }
@@ -143,8 +143,8 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	}
 }
 
-// note adjusts the typical application time. All steps have the same size, so the value
-// follows the median, and few long requests have no effect. The increase is limited by the
+// note adjusts the typical application time. The size of a step does not depend on the
+// application time, so the value is close to the median. The increase is limited by the
 // number of short requests and by the time. Many long requests that end at the same time
 // therefore have little effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
@@ -171,8 +171,8 @@ func (l *Limiter) note(now time.Time, took float64, r Result) {
 	l.responded = l.responded || r != Unfinished
 }
 
-// AwaitClient records that the request waits for its client until ClientReady is called. Both
-// methods have no effect after End.
+// AwaitClient records that the request waits for its client until ClientReady is called. It
+// does nothing after End.
 func (l *Limiter) AwaitClient(now time.Time, s *Slot) {
 	if s.active && s.waiting.IsZero() {
 		s.waiting = now
@@ -222,8 +222,7 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	l.controller.tick(now, waited)
 }
 
-// Move gives the slot of one request to another, which continues it. from can be reused
-// afterwards.
+// Move moves the state of a slot to another Slot. from can be reused afterwards.
 func (l *Limiter) Move(from, to *Slot) {
 	*to = *from
 	from.active = false

@@ -14,8 +14,8 @@ const (
 )
 
 // A start doubles the limit until the goodput stops growing. Each decision uses the windows
-// of the last two limits, which are not in force by turns: an application that warms up at
-// the same time can only make the limit too high, and the search corrects that.
+// of the last two limits. If the application becomes faster between these windows, the limit
+// can be too high. The search corrects this.
 type start struct {
 	active  bool
 	before  tally // of the previous limit
@@ -80,9 +80,9 @@ type startOutcome struct {
 	errors       bool    // the share of failed responses grew with the limit
 }
 
-// elasticity estimates the elasticity in two ways and weights them by their variance: by the
-// goodput, and by the typical application time. If a few requests are very slow, the typical
-// application time is more precise.
+// elasticity returns the weighted mean of two estimates: one uses the goodput, and the other
+// uses the typical application time. The weight depends on the variance. The second estimate is
+// more precise if a few requests are very slow.
 func (s *start) elasticity() (o startOutcome) {
 	b, a := &s.before, &s.current
 	growth := math.Log(float64(a.limit) / float64(b.limit))

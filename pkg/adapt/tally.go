@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A tally sums the responses of one or more windows with the same limit. Responses are
-// counted while the limit is reached, because only these depend on the limit.
+// A tally contains the sums of one or more windows with the same limit. Most fields only
+// include the responses while the limit is reached, because other responses do not depend on
+// the limit.
 type tally struct {
 	limit      int
 	lasted     float64 // seconds
@@ -61,7 +62,7 @@ const shortestTime = 1e-5
 
 // Weights of responses.
 const (
-	lateWeight = 0.1 // of a response to a disconnected client
+	lateWeight = 0.1 // weight of a response to a disconnected client
 	mostLong   = 0.2 // share of long requests above which a window is discarded
 )
 
@@ -91,8 +92,8 @@ func (t *tally) isFull() bool { return t.full >= fullShare*t.lasted }
 // isValid reports whether nearly all responses were counted for the limit.
 func (t *tally) isValid() bool { return t.long <= mostLong*(t.responses+t.long) }
 
-// served returns the weighted number of responses. If all clients disconnect before the
-// response, a limit with more responses is still better.
+// served returns the weighted number of responses. It includes late responses, because a limit
+// with more responses is better even if all clients disconnect.
 func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 
 // samples returns the number of responses that the mean is computed of.
@@ -140,13 +141,13 @@ const leastSpread = 0.1
 
 // variance returns the variance of the mean, relative to it.
 func (t *tally) variance() float64 {
-	const dependence = 1.5 // factor for requests that depend on one another
+	const dependence = 1.5 // increase of the variance if requests depend on one another
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }
 
-// typical returns the mean of the logarithm of the application time, and its variance. Slow
-// requests have less effect on this mean than on the mean of the application time.
+// typical returns the mean of the logarithm of the application time, and its variance. The
+// effect of slow requests is small.
 func (t *tally) typical() (log, variance float64) {
 	n := max(t.timed, 1)
 	log = t.logTime / n

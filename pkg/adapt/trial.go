@@ -9,7 +9,7 @@ import (
 const (
 	changeStep = 0.4      // after a change
 	finestStep = 0.2      // at the end of the search
-	failedStep = math.Ln2 // to a lower limit if most responses are errors
+	failedStep = math.Ln2 // used if most responses are errors; the candidate is lower
 
 	// stepOfSpread is the ratio of the finest step to the spread of the application times. If
 	// the spread is large, the comparison of two limits that are close needs many requests.
@@ -43,7 +43,7 @@ const (
 	straight = 0.8 // elasticity above which the goodput grows with the limit
 	flat     = 0.1 // elasticity below which it does not grow
 
-	fewGood = 3 // successful responses that decide a trial if the other limit has no successful response
+	fewGood = 3 // minimum number of successful responses if the other limit has none
 )
 
 // Pauses between the trials in one direction, once the limit is found.
@@ -213,8 +213,8 @@ func (c *controller) next(now time.Time) {
 }
 
 // further returns the next candidate if neither the base nor limit has successful
-// responses. If requests do not end, the next candidate is higher. If all responses are
-// errors, it is lower.
+// responses. The next candidate is higher if requests do not end, and lower if all responses
+// are errors.
 func (c *controller) further(limit int) int {
 	if c.reason == NoAnswers {
 		return min(2*limit, c.max)
@@ -246,8 +246,8 @@ func (c *controller) candidate() int {
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
 }
 
-// reject records that the candidate is worse than the base. The candidates of this direction
-// are paused for at least rest, or for at least pressed if requests wait for a long time.
+// reject records that the candidate is worse than the base. No candidate of this direction is
+// tried for the time rest. If requests wait for a long time, the time is pressed.
 func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
@@ -284,7 +284,7 @@ func (s *search) fail(candidate int, until time.Time) {
 type outcome struct {
 	decided    bool
 	better     bool    // the candidate
-	elasticity float64 // growth of the goodput over growth of the limit, in logarithms
+	elasticity float64 // ratio of the logarithms of the growth of the goodput and the limit
 	errors     float64 // difference of the logarithms of the shares of successful responses, as far as the limit causes it
 	silent     bool    // neither limit has a successful response
 }
@@ -322,7 +322,7 @@ func (t *trial) outcome(base int) (o outcome) {
 	return o
 }
 
-// decide ends the trial if it is decided, and reports whether it did.
+// decide ends the trial if its result is clear. It reports whether the trial ended.
 func (c *controller) decide(now time.Time) bool {
 	o := c.trial.outcome(c.base)
 	if !o.decided {
@@ -400,8 +400,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 		s.begin(changeStep, up)
 	default:
 		c.base = candidate
-		// A step is doubled after a smaller step. It is not larger than the first step, because
-		// the limit could then be much higher than the capacity.
+		// The step is doubled, but it is not larger than the first step. Otherwise the limit
+		// could exceed the capacity.
 		s.step = min(2*s.step, changeStep)
 	}
 }
@@ -438,7 +438,7 @@ func (o *outcome) loss(limit, base int) float64 {
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate has been in force for too much of the trial.
+// isCostly reports whether the candidate was in force for a too large part of the trial.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)
 	return t.lasted.Seconds()*o.loss(t.limit, base) > maxTrialLoss*now.Sub(t.began).Seconds()

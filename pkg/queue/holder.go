@@ -11,7 +11,7 @@ type Holder struct {
 	Path    string    `json:"path"`
 	Phase   string    `json:"phase"`
 	Since   time.Time `json:"since"`   // the request arrived
-	Counted string    `json:"counted"` // "counted", or the reason why only the ceiling applies
+	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
 // Holders returns the oldest 20 requests that hold a slot. It does not include the slots of

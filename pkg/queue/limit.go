@@ -24,7 +24,7 @@ type Limit struct {
 	mu          sync.Mutex
 	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
 	waiting     int
-	held        int            // slots of requests whose exchange was broken off: see Proxy.hold
+	held        int            // number of slots of canceled requests: see Proxy.hold
 	first, last *ticket        // the line
 	adaptive    *adapt.Limiter // nil: the limit is maxRunning
 	timer       *time.Timer    // updates an adaptive limit while requests are queued
@@ -39,12 +39,11 @@ type ticket struct {
 	granted    bool
 	holds      bool       // see [RequestState.Holds]; of the goroutine that serves
 	slot       adapt.Slot // of an adaptive limit
-	inFlight   int32      // number of requests with a slot when this request got its slot, including this request
+	inFlight   int32      // number of requests with a slot, including this request, when it got its slot
 	prev, next *ticket
 }
 
-// tickInterval is the interval at which an adaptive limit is updated while requests are
-// queued.
+// tickInterval is the interval between updates of an adaptive limit while requests are queued.
 const tickInterval = 50 * time.Millisecond
 
 // NewLimit returns a limit of running requests in the user container (0 or less:

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// An app is a user container. Requests to / are processed by a number of workers.
+// An app is an application. Its workers process the requests to /.
 type app struct {
 	workers int
 	took    time.Duration                  // mean time of a worker; the time is 0.5 to 1.5 times the mean
@@ -137,8 +137,8 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 // gatherTime is the time in which a batch is gathered.
 const gatherTime = 2 * time.Millisecond
 
-// processBatches returns when the batch with a request is complete. A request that gets a
-// worker processes batches until its own batch is complete.
+// processBatches waits until the batch of a request is complete. If the request gets a worker,
+// it processes batches until its own batch is complete.
 func (a *handler) processBatches() {
 	complete := make(chan struct{})
 	a.queued <- complete

@@ -50,7 +50,7 @@ func newDocument(page string, tables []table) (*document, error) {
 	return d, err
 }
 
-// split returns the text of the document before, between and after the marks.
+// split returns the text before beginMark, the text between the marks, and the rest.
 func (d *document) split() (before, tables, after string, err error) {
 	text, err := os.ReadFile(d.page)
 	if err != nil {

@@ -3,9 +3,9 @@
 //
 //	make limits
 //
-// The first tables are simulated. For the last one, the command starts an application, the
-// sidecar and clients for each limit. It prints the total time. If only some rows are run,
-// the document keeps the earlier lines of the other rows.
+// The command first simulates the rows. Then it starts a real application, the sidecar and
+// clients for each row and limit. It prints the total time. With -run, the document keeps the
+// lines of the other rows.
 package main
 
 import (

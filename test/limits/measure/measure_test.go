@@ -8,18 +8,32 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/harness"
 )
+
+// loadUntil runs the clients for longer and longer until the result is ok, because the first
+// run can be too short on a busy machine.
+func loadUntil(t *testing.T, address string, clients group, ok func(result) bool) {
+	t.Helper()
+	var got result
+	for lasts := 100 * time.Millisecond; lasts < harness.Patience; lasts *= 2 {
+		if got = load(t.Context(), []group{clients}, address, 0, lasts); ok(got) {
+			return
+		}
+	}
+	t.Errorf("%v: got %+v", clients.paths, got)
+}
 
 func TestLoadCountsResponsesByStatus(t *testing.T) {
 	a := app{workers: 4, took: time.Millisecond}
 	server := httptest.NewServer(a.handler())
 	defer server.Close()
 	address := server.Listener.Addr().String()
-	for path, want := range map[string]bool{"/": true, "/error": false, "/hold?for=1ms": true, "/hold?for=x": false} {
-		got := load(t.Context(), []group{{n: 2, paths: []string{path}}}, address, 0, 100*time.Millisecond)
-		if ok := got.goodput > 0 && got.failed < 0.5; ok != want {
-			t.Errorf("%s: got %+v, want success %v", path, got, want)
-		}
+	for path, share := range map[string]float64{"/": 0, "/error": 1, "/hold?for=1ms": 0, "/hold?for=x": 1} {
+		loadUntil(t, address, group{n: 2, paths: []string{path}}, func(got result) bool {
+			return got.failed == share && (got.goodput > 0) == (share == 0)
+		})
 	}
 	got := load(t.Context(), []group{{n: 2, paths: []string{"/"}, aside: true}}, address, 0, 20*time.Millisecond)
 	if got.goodput != 0 || got.failed != 0 {
@@ -27,7 +41,7 @@ func TestLoadCountsResponsesByStatus(t *testing.T) {
 	}
 }
 
-func TestEachRowHasHandlersForItsPaths(t *testing.T) {
+func TestAppServesPathsOfEachRow(t *testing.T) {
 	for _, r := range realRows() {
 		for _, g := range r.clients {
 			for _, path := range g.paths {
@@ -47,13 +61,12 @@ func TestRejectionsHaveStatusOfRow(t *testing.T) {
 	a := app{workers: 4, took: time.Millisecond, reject: 1, status: 429}
 	server := httptest.NewServer(a.handler())
 	defer server.Close()
-	got := load(t.Context(), []group{short(8)}, server.Listener.Addr().String(), 0, 200*time.Millisecond)
-	if got.failed == 0 || got.goodput == 0 {
-		t.Errorf("got %+v, want successes and rejections", got)
-	}
+	loadUntil(t, server.Listener.Addr().String(), short(8), func(got result) bool {
+		return got.failed > 0 && got.goodput > 0
+	})
 }
 
-func TestDocumentKeepsEarlierLinesOfOtherRows(t *testing.T) {
+func TestDocumentKeepsLinesOfOtherRows(t *testing.T) {
 	const head = "\n#### T\n\n| row | result |\n|---|---|\n"
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("a\n"+beginMark+head+"| x | old |\n| y | old |\n| removed | old |\n"+endMark+"b\n"), 0o600); err != nil {
@@ -101,8 +114,7 @@ func TestBatchesCompleteAllRequests(t *testing.T) {
 	a := app{workers: 1, took: time.Millisecond, batch: 4}
 	server := httptest.NewServer(a.handler())
 	defer server.Close()
-	got := load(t.Context(), []group{short(10)}, server.Listener.Addr().String(), 0, 200*time.Millisecond)
-	if got.goodput == 0 || got.failed != 0 {
-		t.Errorf("got %+v, want successes only", got)
-	}
+	loadUntil(t, server.Listener.Addr().String(), short(10), func(got result) bool {
+		return got.failed == 0 && got.goodput > 0
+	})
 }

@@ -16,7 +16,7 @@ type Row struct {
 	What  string
 	App   func() App
 	Load  Load
-	Sweep []int         // fixed limits, one of which is about the best; the ceiling is added
+	Sweep []int         // fixed limits near the best limit; the ceiling is added
 	Warm  time.Duration // end of the warm-up; 0: 30 s
 	For   time.Duration // total time; 0: 90 s
 	Avoid string        // the reason not to use the adaptive limit here; empty: the row meets the criteria
@@ -56,8 +56,8 @@ func poolOf(workers int, mean time.Duration) func() App {
 	return func() App { return &Pool{Workers: workers, Time: mean, Spread: 1} }
 }
 
-// rejecting returns an application that immediately fails requests beyond a number that it
-// processes.
+// rejecting returns an application that processes a number of requests and immediately
+// rejects the other requests.
 func rejecting(limit func(at time.Duration) int) func() App {
 	return func() App {
 		return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Errors: func(at time.Duration, inApp int) float64 {
@@ -69,7 +69,8 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns before until the given time, and later afterwards.
+// after returns a function that returns the value before until a moment, and the value later
+// after this moment.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -79,8 +80,8 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	}
 }
 
-// Rows returns the rows of the problems in which the adaptive limit was worse than a fixed
-// limit, and of applications without problems.
+// Rows returns the rows of the applications for which an earlier adaptive limit was worse
+// than a fixed limit, and the rows of other applications.
 func Rows() []Row {
 	return append(append(openRows(), problemRows()...), usualRows()...)
 }
@@ -93,7 +94,7 @@ func openRows() []Row {
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Hold: time.Hour, Aside: true})}},
 		{Name: "F1b long polls", What: "30 polls of 30 s and 20 clients with short calls", App: twenty, Sweep: []int{38, 50},
 			Load: Load{Clients: 50, Kind: firsts(30, &Kind{Hold: 30 * time.Second, Aside: true})}},
-		{Name: "F1c slow clients", What: "12 clients with uploads or reads of 20 s after 30 s, and 20 others", App: twenty, Sweep: []int{20, 32},
+		{Name: "F1c slow clients", What: "12 clients that send or read slowly for 20 s, and 20 other clients", App: twenty, Sweep: []int{20, 32},
 			Load: Load{Clients: 32, Kind: func(client, number int) *Kind {
 				if client >= 12 || number < 200 {
 					return nil
@@ -103,7 +104,7 @@ func openRows() []Row {
 				}
 				return &Kind{Read: 20 * time.Second, Aside: true}
 			}}},
-		{Name: "F1d canceled requests", What: "3.3 requests per second that are canceled after 400 ms, and 20 clients", App: twenty, Sweep: []int{30, 50},
+		{Name: "F1d canceled requests", What: "3.3 requests per second that are canceled after 400 ms, and 20 other clients", App: twenty, Sweep: []int{30, 50},
 			Load: Load{Clients: 24, Kind: func(client, number int) *Kind {
 				if client < 4 && number%3 == 0 {
 					return &Kind{Hold: 20 * time.Second, Patience: 400 * ms, Aside: true}
@@ -120,33 +121,33 @@ func openRows() []Row {
 
 func problemRows() []Row {
 	return []Row{
-		{Name: "F2 impatient clients", What: "500 ms, 16 at once, 60 clients that disconnect after 2 s",
+		{Name: "F2 impatient clients", What: "16 workers, 500 ms, and 60 clients that disconnect after 2 s",
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
-			Avoid: "the goodput is between 0.8 and 1.0 of the ceiling, because each trial of a lower limit increases the number of clients that disconnect",
+			Avoid: "a trial of a lower limit increases the number of clients that disconnect",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
-		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
+		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 other clients", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
 			Load: Load{Clients: 28, Kind: firsts(8, &Kind{Hold: ms, Aside: true})}},
-		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, 20 that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
+		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
 			Load: Load{Clients: 40, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: 2 * ms, Fails: true, Aside: true}
 				}
 				return alternating(number)
 			}}},
-		{Name: "F3c errors and a short queue", What: "8 clients with errors after 0.5 ms, 20 that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
+		{Name: "F3c errors and a short queue", What: "8 clients with errors after 0.5 ms, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
 			Load: Load{Clients: 28, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: ms / 2, Fails: true, Aside: true}
 				}
 				return alternating(number + client)
 			}}},
-		{Name: "F4a 503 above 13", What: "13 at once, other requests get 503 immediately", Sweep: []int{12, 13},
+		{Name: "F4a 503 above 13", What: "the application rejects requests above 13 with 503", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "13 at once, other requests get 429 after 0.3 ms", Sweep: []int{12, 13},
+		{Name: "F4c 429 above 13", What: "the application rejects requests above 13 with 429 after 0.3 ms", Sweep: []int{12, 13},
 			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, other requests get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4b 503, from 13 to 5", What: "the application rejects requests above 13 with 503, and requests above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
@@ -164,7 +165,7 @@ func usualRows() []Row {
 		{Name: "pool of 8", What: "8 workers, 20 ms", App: poolOf(8, 20*ms), Sweep: []int{8, 10}, Load: Load{Clients: 40}},
 		{Name: "pool of 64", What: "64 workers, 40 ms", App: poolOf(64, 40*ms), Sweep: []int{64, 72}, Load: Load{Clients: 100}},
 		{Name: "pool of 1", What: "1 worker, 10 ms", App: poolOf(1, 10*ms), Sweep: []int{1, 2}, Load: Load{Clients: 20}},
-		{Name: "garbage collection", What: "13 workers, 20 ms, stopped for 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
+		{Name: "garbage collection", What: "13 workers, 20 ms, and a pause of 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					if at%(2*time.Second) < 80*ms {
@@ -173,31 +174,31 @@ func usualRows() []Row {
 					return 1
 				}}
 			}},
-		{Name: "bursts", What: "64 workers, 20 ms, bursts of 1500/s for 200 ms each second, else 50/s", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
+		{Name: "bursts", What: "64 workers, 20 ms, and 1500 requests per second for 200 ms of each second", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
 			Load: Load{Rate: func(at time.Duration) float64 {
 				if at%time.Second < 200*ms {
 					return 1500
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, no load for half of each 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, and no requests for 10 s of every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000
 				}
 				return 1
 			}}},
-		{Name: "slow readers", What: "one of 4 responses is read in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
+		{Name: "slow readers", What: "clients read one of four responses in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(4, &Kind{Read: 2 * time.Second})}},
 		{Name: "database pool", What: "10 connections, 25 ms; half of the requests need none", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(int) float64 { return 0.5 }}
 			}},
-		{Name: "faster", What: "13 workers, 40 ms, 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+		{Name: "faster", What: "13 workers, 40 ms, and 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 40 * ms, Spread: 1, Factor: after(40*time.Second, 1, 0.25)}
 			}},
-		{Name: "slower", What: "13 workers, 10 ms, 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+		{Name: "slower", What: "13 workers, 10 ms, and 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 10 * ms, Spread: 1, Factor: after(40*time.Second, 1, 6.0)}
 			}},
@@ -205,11 +206,11 @@ func usualRows() []Row {
 			Load: Load{Clients: 70, Kind: firsts(30, &Kind{Hold: time.Hour, Stream: true, Aside: true})}},
 		{Name: "400 ms", What: "13 workers, 400 ms", App: poolOf(13, 400*ms), Sweep: []int{13, 16}, For: 150 * time.Second, Load: Load{Clients: 60}},
 		{Name: "2 s", What: "13 workers, 2 s", App: poolOf(13, 2*time.Second), Sweep: []int{13, 16}, Warm: 40 * time.Second, For: 400 * time.Second, Load: Load{Clients: 40}},
-		{Name: "hang", What: "13 workers, 20 ms, no response for 5 s after 40 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
+		{Name: "hang", What: "13 workers, 20 ms, and the application does not respond for 5 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Stop: 40 * time.Second, StopFor: 5 * time.Second}
 			}},
-		{Name: "lock and hang", What: "a lock, and no response for 5 s after 40 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
+		{Name: "lock and hang", What: "requests use a lock, and the application does not respond for 5 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
 			App: func() App {
 				return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005, Stop: 40 * time.Second, StopFor: 5 * time.Second}
 			}},
@@ -220,8 +221,8 @@ func usualRows() []Row {
 	return rows
 }
 
-// AdviceRows returns applications that are not full most of the time. The limit that is
-// reported for them must not cost goodput as a fixed limit.
+// AdviceRows returns the rows of applications that are not full most of the time. If the
+// reported limit is used as a fixed limit, it must not reduce the goodput.
 func AdviceRows() []Row {
 	slowPhases := func(at time.Duration) float64 {
 		if at%(20*time.Second) < 10*time.Second {
@@ -245,7 +246,8 @@ func AdviceRows() []Row {
 	return rows
 }
 
-// loads contains the load of each case in requests per second, about 0.7 of its capacity.
+// loads contains the number of requests per second for each case. It is about 0.7 of the
+// capacity.
 var loads = map[string]float64{
 	"fixed pool": 450, "CPU-bound": 550, "lock-bound": 420, "GPU batch": 140,
 	"slow start": 450, "noisy neighbour": 400, "leak": 300, "cold cache": 1000,
@@ -283,8 +285,8 @@ func HostileRows() []Row {
 		{what: "WebSockets", kind: Kind{Hold: time.Hour, Stream: true}},
 		{what: "requests of 190 ms", kind: Kind{Hold: 190 * ms}},
 		{what: "requests of 1 ms and 190 ms", kind: Kind{Hold: ms}, others: Kind{Hold: 190 * ms}, group: 1},
-		{what: "errors and 900 ms, in groups of 20", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: 900 * ms}, group: 20},
-		{what: "errors and successes, in groups of 2000", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: ms}, group: 2000},
+		{what: "20 errors, followed by 20 requests of 900 ms", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: 900 * ms}, group: 20},
+		{what: "2000 errors, followed by 2000 successful requests", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: ms}, group: 2000},
 	} {
 		a.kind.Aside, a.others.Aside = true, true
 		kind := func(client, number int) *Kind {

@@ -28,7 +28,7 @@ type Kind struct {
 	Read     time.Duration // the client reads the response for this time
 	Hold     time.Duration // the application responds after this time without using a worker; 0 if the request uses a worker
 	Fails    bool          // the response is an error
-	Scale    float64       // of the time in the application; 0 is 1
+	Scale    float64       // factor of the time in the application; 0 means 1
 	Stream   bool          // upgraded connections
 	Patience time.Duration // the client disconnects after this time; 0: never
 	Aside    bool          // not included in the result: requests of other clients are measured
@@ -53,7 +53,7 @@ type Run struct {
 	Trace func(at time.Duration) // called after the limit in force changed; may be nil
 }
 
-// A Result contains the measurements after Run.From.
+// A Result contains the results of the measurement, which starts at Run.From.
 type Result struct {
 	Throughput float64 // successful requests per second
 	P99        float64 // seconds, of successful requests, including the time in the queue
@@ -79,7 +79,7 @@ type job struct {
 	queued, gone  bool // in the queue; the client has disconnected
 	ended         bool // the application has responded
 
-	// Drawn on arrival, so that the requests are the same with any limit.
+	// The random values are chosen on arrival, so that the requests do not depend on the limit.
 	luck        float64 // uniform
 	first, last float64 // exponential, mean 1: relative to the mean of the application
 	next        *job
@@ -142,7 +142,7 @@ const (
 	arrival  = -1 - iota
 	tick     // of the gate
 	uploaded // the request body is complete
-	held     // the time of a request that holds its slot is over
+	held     // Kind.Hold has elapsed
 	read     // the client has read the response
 	leaves   // the client disconnects
 	released // the slot of a disconnected client is released
