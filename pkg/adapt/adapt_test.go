@@ -71,6 +71,33 @@ func TestTrialDiscardsWindowsBeforeChange(t *testing.T) {
 	harness.Equal(t, c.lasted, 20*time.Second, "time with the candidate in force")
 }
 
+func TestSmallGainDoesNotOutweighManyErrors(t *testing.T) {
+	window := func(limit, good, failed int) tally {
+		w := tally{limit: limit, lasted: 1, full: 1}
+		for range good {
+			w.note(0.02, true, Answered)
+		}
+		for range failed {
+			w.note(0.0003, true, Failed)
+		}
+		return w
+	}
+	for name, c := range map[string]struct {
+		base, candidate tally
+		better          bool
+	}{
+		"higher with rejections":      {window(13, 580, 0), window(14, 625, 3000), false},
+		"lower without rejections":    {window(14, 625, 3000), window(13, 580, 0), true},
+		"higher with unrelated error": {window(13, 600, 100), window(15, 692, 120), true},
+		"much higher goodput":         {window(8, 400, 3000), window(16, 800, 12000), true},
+	} {
+		trial := trial{limit: c.candidate.limit, base: c.base, candidate: c.candidate}
+		if got := trial.outcome(c.base.limit); got.better != c.better {
+			t.Errorf("%s: got %+v, want better %v", name, got, c.better)
+		}
+	}
+}
+
 func TestAReasonIsOneWordForPrograms(t *testing.T) {
 	for _, r := range Reasons() {
 		if word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`); !word.MatchString(string(r)) || strings.Contains(r.Words(), "-") {

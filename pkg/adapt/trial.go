@@ -28,6 +28,10 @@ const (
 	// errorDrop is the decrease of the logarithm of that share that is caused by the limit.
 	errorDrop = 0.05
 
+	// fullGain is the change of the goodput, as a logarithm, from which errors do not matter if
+	// the goodput grows with the limit.
+	fullGain = 0.3
+
 	certainUp   = 2.5  // standard errors that end a trial of a higher limit early
 	certainDown = 3.0  // the same of a lower limit
 	precision   = 0.12 // standard error of the elasticity of the goodput that ends a trial
@@ -298,9 +302,12 @@ func (t *trial) outcome(base int) (o outcome) {
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
 	// If the goodput grows with the limit, load does not cause the errors. The clients of the
-	// failed requests send more requests because the queue is shorter.
+	// failed requests send more requests because the queue is shorter. A large increase of the
+	// errors still matters if the goodput grows only a little: some applications reject requests
+	// above a number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
-	o.errors = flatness * math.Log(shareThere/shareBase)
+	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))
+	o.errors = flatness*math.Log(shareThere/shareBase) + small*(shareThere-shareBase)
 	if b.samples() == 0 || a.samples() == 0 {
 		o.silent = b.samples() == 0 && a.samples() == 0
 		o.decided = o.silent || b.samples()+a.samples() >= fewGood
@@ -309,7 +316,8 @@ func (t *trial) outcome(base int) (o outcome) {
 	}
 
 	power := goodput - timeWeight*growth + errorWeight*o.errors
-	sigma := math.Sqrt(t.variance() + flatness*flatness*errorWeight*errorWeight*(varianceBase+varianceThere))
+	weightBase, weightThere := errorWeight*(flatness+small*shareBase), errorWeight*(flatness+small*shareThere)
+	sigma := math.Sqrt(t.variance() + weightBase*weightBase*varianceBase + weightThere*weightThere*varianceThere)
 	o.better = power > doubt*sigma
 	certain := certainUp
 	if growth < 0 {
@@ -344,7 +352,7 @@ func (c *controller) decide(now time.Time) bool {
 		return true
 	case o.silent:
 		c.search.reject(now, 0, 0)
-	case !o.better || t.limit < was && knee >= float64(was):
+	case !o.better || t.limit < was && knee >= float64(was) && o.errors <= errorDrop:
 		if math.Log(most/least) > changeStep && o.errors > -errorDrop {
 			c.base = bounded(min(knee, most), c.min, c.max)
 		}
