@@ -63,7 +63,7 @@ func TestAdaptiveLimitMeetsCriteriaInEachRow(t *testing.T) {
 	}
 }
 
-func TestHostileClientsDoNotReduceGoodput(t *testing.T) {
+func TestHostileClientsHaveLittleEffect(t *testing.T) {
 	for _, r := range HostileRows() {
 		t.Run(r.Name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +78,7 @@ func TestHostileClientsDoNotReduceGoodput(t *testing.T) {
 	}
 }
 
-func TestSettledLimitDoesNotReduceGoodput(t *testing.T) {
+func TestSettledLimitKeepsGoodput(t *testing.T) {
 	settled := false
 	for _, r := range append(AdviceRows(), usualRows()...) {
 		t.Run(r.Name, func(t *testing.T) {
