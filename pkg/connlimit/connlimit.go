@@ -1,9 +1,8 @@
-// Package connlimit bounds how many connections of clients an engine serves at once, over all
-// its listeners.
+// Package connlimit limits the number of client connections of an engine, over all listeners.
 package connlimit
 
 import (
-	"container/ring"
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,37 +11,44 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/bound"
 )
 
-// A Limit bounds how many connections are open at once, over all listeners that
-// share it. When it is reached, a new connection takes the place of the one that has
-// been idle for longest. Of those that were never answered only half as many are kept
-// while there are others to close, so that connections that say nothing close none
-// that is in use. One in the midst of a request's head is closed only where none is
-// idle. One whose request is being served never is: where all are, new ones wait. They
-// also wait until the one that is to be closed has waited for its client for a moment.
+// A Limit limits the number of open connections, over all listeners that share it. If the limit
+// is reached, a new connection replaces the connection that has been idle for the longest time:
 //
-// The nil Limit has no bound. It is safe for concurrent use.
+//   - If more than half of the connections were never answered, those are replaced first.
+//     Otherwise, they are replaced last. So silent connections do not replace connections in use.
+//   - A connection on which a part of a header section has arrived is replaced only if no
+//     connection is idle.
+//   - A connection with a request in flight is never replaced. If each connection has a request in
+//     flight, new connections wait.
+//   - A connection is replaced only after a short time without a request. See patience.
+//
+// A request on an open connection takes no lock, because each request of each connection changes
+// the state of a [Place]. The connections are sorted only when one must be replaced.
+//
+// The nil Limit has no limit. It is safe for concurrent use.
 type Limit struct {
 	// OnFull is called if a new connection waits because each open connection has a request in
 	// flight. It must not block. It may be nil, and must be set before the first Enter.
 	OnFull func()
 
 	most   int
+	begin  time.Time // the times of places count from here
 	bounds *bound.Recorder
+	wanted atomic.Bool // waiting is not empty
 
 	mu      sync.Mutex
-	open    int               // places that are taken
-	trust   time.Duration     // patience with connections that were never answered
-	closing int               // closed for other connections, and the descriptor is still open
-	reached time.Time         // see State.Reached
-	unknown int               // of these, of connections that were never answered
-	lists   [states]ring.Ring // of places, behind one that has none: the one that has been there for longest first
-	waiting []*Place          // those in Enter, first come first served
-	wanted  atomic.Bool       // there are some
-	timer   *time.Timer       // looks whether there is room for them; nil: it was never needed
+	places  []*Place      // the places of the open connections, not sorted
+	trust   time.Duration // patience with connections that were never answered
+	closing int           // connections that were replaced and whose descriptor is still open
+	reached time.Time     // see State.Reached
+	unknown int           // number of places of connections that were never answered
+	scan    scan
+	waiting []*Place    // in Enter, the oldest first
+	timer   *time.Timer // calls admit; nil before the first use
 }
 
-// patience is the minimum time between the end of a request and the closing of the connection for
-// another one, so that a request in transit is served. With a longer time, clients that open
+// patience is the minimum time between the end of a request and the replacement of the
+// connection, so that a request in transit is served. With a longer time, clients that open
 // connections continuously could keep others waiting.
 //
 // The patience with connections that were never answered is between patience and maxPatience. A
@@ -76,35 +82,43 @@ func (l *Limit) State() State {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return State{Open: l.open + l.closing, Max: l.most, Waiting: len(l.waiting), Reached: l.reached}
+	return State{Open: len(l.places) + l.closing, Max: l.most, Waiting: len(l.waiting), Reached: l.reached}
 }
 
-// A Place is one connection's part of a Limit. The nil Place is that of a connection
-// without a limit. Its methods may be called concurrently.
+// A Place is the part of a Limit that belongs to one connection. The nil Place belongs to a
+// connection without a limit. Its methods may be called concurrently.
 type Place struct {
 	limit *Limit
-	peer  string // address of the client
+	peer  string       // address of the client
+	since atomic.Int64 // a [moment]
+	known atomic.Bool  // a request was answered on the connection
 
 	// Guarded by limit.mu.
 	end   func() bool
-	state state
-	since time.Time     // when it came into the list of its state
-	known bool          // the connection has been answered
-	left  bool          // the place is free, because the connection was closed or is about to be
-	slow  bool          // the connection was closed for another one, and Leave was not called
-	turn  chan struct{} // closed when there is room for it; nil if it did not wait
-	ring  ring.Ring     // its element in that list, alone while it is in none
+	index int           // in limit.places
+	left  bool          // the connection was closed, or is about to be
+	slow  bool          // the connection was replaced, and Leave was not called
+	turn  chan struct{} // closed when the place is free; nil if the connection did not wait
 }
 
-// state is what a connection does, and so the list in which its place stands.
+// A moment is a state of a connection and the time at which it began, in nanoseconds since
+// Limit.begin.
+type moment int64
+
+const stateBits = 2
+
+func (m moment) state() state        { return state(m & (1<<stateBits - 1)) }
+func (m moment) time() time.Duration { return time.Duration(m >> stateBits) }
+
+// A state of a connection.
 type state uint8
 
 const (
-	newcomer state = iota // idle, and never answered
-	idle                  // between two requests
-	reading               // in the midst of a head
-	serving               // a request is being served; in no list
-	states   = serving
+	newcomer state     = iota // idle, and never answered
+	idle                      // between two requests
+	reading                   // a part of a header section has arrived
+	serving                   // a request is in flight
+	states   = serving        // number of states in which a connection can be replaced
 )
 
 // New returns a limit of most open connections. If most is not positive, New returns nil,
@@ -114,21 +128,20 @@ func New(most int, bounds *bound.Recorder) *Limit {
 	if most <= 0 {
 		return nil
 	}
-	return &Limit{most: most, bounds: bounds, trust: initPatience}
+	return &Limit{most: most, bounds: bounds, trust: initPatience, begin: time.Now()}
 }
 
 // Enter waits for a place for an accepted connection that is idle. It returns false if stop
 // is closed before a place is free. peer is the address of the client.
 //
-// end is how the connection is closed for another one. It must not block nor call
-// the place, and returns false where a request has come in the meantime. After true
-// the connection must not serve another request, and is closed at once.
+// end closes the connection for another one. It must not block, and must not call a method of
+// the place. It returns false if a request has arrived in the meantime. After it has returned
+// true, the connection must be closed immediately without serving another request.
 func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Place, ok bool) {
 	if l == nil {
 		return nil, true
 	}
 	p = &Place{limit: l, peer: peer, end: end}
-	p.ring.Value = p
 	if admitted, full := l.tryEnter(p); admitted {
 		return p, true
 	} else if full && l.OnFull != nil {
@@ -142,7 +155,7 @@ func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Pl
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := slices.Index(l.waiting, p)
-	if i < 0 { // its turn came in the same moment
+	if i < 0 { // admitted at the same time
 		return p, true
 	}
 	l.waiting = slices.Delete(l.waiting, i, i+1)
@@ -155,99 +168,152 @@ func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Pl
 func (l *Limit) tryEnter(p *Place) (admitted, full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	if l.open >= l.most {
-		l.reached = now
+	if len(l.places) >= l.most {
+		l.reached = time.Now()
 	}
-	if len(l.waiting) == 0 && l.makeRoom(now) {
-		l.take(p, now)
+	if len(l.waiting) == 0 && l.makeRoom(l.now()) {
+		l.take(p)
 		return true, false
 	}
 	p.turn = make(chan struct{})
 	l.waiting = append(l.waiting, p)
+	l.wanted.Store(true)
 	l.admit()
-	return false, l.next() == nil
+	return false, l.scan.found == 0
 }
 
-// take gives p a free place. l.mu is held.
-func (l *Limit) take(p *Place, now time.Time) {
-	l.open++
+func (l *Limit) now() time.Duration { return time.Since(l.begin) }
+
+// take gives p a free place. l.mu must be held.
+func (l *Limit) take(p *Place) {
+	p.index = len(l.places)
+	l.places = append(l.places, p)
 	l.unknown++
-	p.since = now
-	l.push(p)
+	p.since.Store(int64(l.moment(newcomer)))
 }
 
-// admit lets those in for whom there is room. l.mu is held.
+// admit admits waiting connections while there is room. l.mu must be held.
 func (l *Limit) admit() {
 	if len(l.waiting) == 0 {
 		return
 	}
-	defer func() { l.wanted.Store(len(l.waiting) > 0) }()
-	now := time.Now()
+	now := l.now()
 	for len(l.waiting) > 0 && l.makeRoom(now) {
 		p := l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
-		l.take(p, now)
+		l.take(p)
 		close(p.turn)
 	}
-	if len(l.waiting) > 0 {
-		l.lookAgain(now)
+	l.wanted.Store(len(l.waiting) > 0)
+	if len(l.waiting) > 0 && l.closing < MaxClosing { // otherwise Leave calls admit
+		l.admitLater(now)
 	}
 }
 
-// makeRoom sees to it that a place is free, and reports whether there is one. l.mu
-// is held.
-func (l *Limit) makeRoom(now time.Time) bool {
-	for l.open >= l.most {
-		p := l.next()
-		switch {
-		case p == nil, now.Before(l.deadline(p)), l.closing >= MaxClosing:
+// makeRoom closes a connection if no place is free. It reports whether a place is free. l.mu must
+// be held.
+func (l *Limit) makeRoom(now time.Duration) bool {
+	for len(l.places) >= l.most {
+		c := l.next(now)
+		if c == nil || now < l.deadline(c) || l.closing >= MaxClosing {
 			return false
-		case p.end():
-			l.bounds.Hit(bound.MaxConnections, p.peer)
-			if !p.known {
-				l.trust = max(l.trust/2, patience)
-			}
-			p.free()
-			p.slow = true
-			l.closing++
-		default:
-			p.move(serving)
 		}
+		p := c.place
+		c.place = nil
+		if !p.end() { // a request has arrived
+			continue
+		}
+		l.bounds.Hit(bound.MaxConnections, p.peer)
+		if !p.known.Load() {
+			l.trust = max(l.trust/2, patience)
+		}
+		p.free()
+		p.slow = true
+		l.closing++
 	}
 	return true
 }
 
-// next returns the connection to be closed next, nil: all are served. l.mu is held.
-func (l *Limit) next() *Place {
+// A candidate is a connection that can be closed for another one. If the since field of the place
+// has changed, the candidate is not valid anymore.
+type candidate struct {
+	place *Place // nil after it was used
+	since moment
+}
+
+// A scan contains the connections that could be closed at the time of the scan.
+type scan struct {
+	expires time.Duration       // before this time, the other connections cannot be closed
+	found   int                 // number of connections at the time of the scan
+	lists   [states][]candidate // the oldest first
+}
+
+// next returns the connection to be closed next, or nil if there is none. It scans all places if
+// the last scan has no more candidate of the preferred state, but at most once per patience. The
+// scan stays correct until then: a connection that became idle later is younger. l.mu must be held.
+func (l *Limit) next(now time.Duration) *candidate {
 	order := [...]state{idle, newcomer, reading}
 	if l.unknown > l.most/2 {
 		order = [...]state{newcomer, idle, reading}
 	}
 	for _, s := range order {
-		if p, ok := l.lists[s].Next().Value.(*Place); ok {
-			return p
+		c := l.scan.first(s)
+		if c == nil && now >= l.scan.expires {
+			l.scanPlaces(now)
+			c = l.scan.first(s)
+		}
+		if c != nil {
+			return c
 		}
 	}
 	return nil
 }
 
-// deadline returns the time before which p is not closed for another connection. l.mu is held.
-func (l *Limit) deadline(p *Place) time.Time {
-	if p.known {
-		return p.since.Add(patience)
+// first returns the oldest candidate of a state, or nil.
+func (s *scan) first(of state) *candidate {
+	for list := s.lists[of]; len(list) > 0; list = list[1:] {
+		c := &list[0]
+		if p := c.place; p != nil && !p.left && moment(p.since.Load()) == c.since {
+			s.lists[of] = list
+			return c
+		}
+		c.place = nil
 	}
-	return p.since.Add(l.trust)
+	s.lists[of] = nil
+	return nil
 }
 
-// lookAgain sees to it that admit is called when the next connection may be closed.
-// l.mu is held.
-func (l *Limit) lookAgain(now time.Time) {
-	p := l.next()
-	if p == nil || l.closing >= MaxClosing {
-		return // Idle, Reading or Leave calls admit
+// scanPlaces replaces the scan. l.mu must be held.
+func (l *Limit) scanPlaces(now time.Duration) {
+	l.scan = scan{expires: now + patience}
+	for _, p := range l.places {
+		m := moment(p.since.Load())
+		if s := m.state(); s != serving {
+			l.scan.lists[s] = append(l.scan.lists[s], candidate{p, m})
+			l.scan.found++
+		}
 	}
-	wait := l.deadline(p).Sub(now)
+	for _, list := range l.scan.lists {
+		slices.SortFunc(list, func(a, b candidate) int { return cmp.Compare(a.since, b.since) })
+	}
+}
+
+// deadline returns the time before which c is not closed for another connection. l.mu must be
+// held.
+func (l *Limit) deadline(c *candidate) time.Duration {
+	if c.place.known.Load() {
+		return c.since.time() + patience
+	}
+	return c.since.time() + l.trust
+}
+
+// admitLater calls admit when the next connection may be closed. l.mu must be held.
+func (l *Limit) admitLater(now time.Duration) {
+	at := l.scan.expires
+	if c := l.next(now); c != nil {
+		at = l.deadline(c)
+	}
+	wait := max(at-now, time.Millisecond)
 	if l.timer != nil {
 		l.timer.Reset(wait)
 		return
@@ -259,111 +325,124 @@ func (l *Limit) lookAgain(now time.Time) {
 	})
 }
 
-// locked runs f with the limit locked, unless there is none.
-func (p *Place) locked(f func()) {
+// Handled replaces the function that closes the connection for another one. The connection must
+// not be idle.
+func (p *Place) Handled(end func() bool) {
 	if p == nil {
 		return
 	}
 	p.limit.mu.Lock()
 	defer p.limit.mu.Unlock()
-	f()
+	p.end = end
 }
 
-// Handled replaces how the connection is closed for another one, because somebody
-// else serves it now. The connection must not be idle.
-func (p *Place) Handled(end func() bool) { p.locked(func() { p.end = end }) }
-
-// Idle says that the connection waits for a request; answered, that it has had one.
+// Idle records that the connection waits for a request. answered reports whether a request was
+// answered on it.
 func (p *Place) Idle(answered bool) {
-	p.locked(func() {
-		if answered {
-			p.answered()
-		}
-		if p.known {
-			p.move(idle)
-		} else {
-			p.move(newcomer)
-		}
-		p.limit.admit()
-	})
+	if p == nil {
+		return
+	}
+	if answered {
+		p.Answered()
+	}
+	if p.known.Load() {
+		p.move(idle)
+	} else {
+		p.move(newcomer)
+	}
 }
 
 // Answered records that a request was answered on the connection.
-func (p *Place) Answered() { p.locked(func() { p.answered() }) }
-
-// answered is Answered. limit.mu is held.
-func (p *Place) answered() {
-	if p.known || p.left {
+func (p *Place) Answered() {
+	if p == nil || p.known.Load() {
 		return
 	}
-	p.known = true
-	p.limit.unknown--
-	p.limit.trust = min(2*p.limit.trust, maxPatience)
+	l := p.limit
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.left || p.known.Swap(true) {
+		return
+	}
+	l.unknown--
+	l.trust = min(2*l.trust, maxPatience)
 }
 
-// Reading says that a part of a request's head is there.
+// Reading records that a part of a header section has arrived.
 func (p *Place) Reading() {
-	p.locked(func() {
+	if p != nil {
 		p.move(reading)
-		p.limit.admit()
-	})
+	}
 }
 
-// Stir is Reading for a connection that may serve other requests at the same time:
-// these go on.
+// Stir is Reading for a connection on which other requests may be in flight. In this case, it has
+// no effect.
 func (p *Place) Stir() {
-	p.locked(func() {
-		if p.state != serving {
-			p.move(reading)
+	if p == nil {
+		return
+	}
+	for {
+		old := p.since.Load()
+		if s := moment(old).state(); s == serving || s == reading || p.since.CompareAndSwap(old, int64(p.limit.moment(reading))) {
+			return
 		}
-	})
+	}
 }
 
-// Serving says that the connection is not to be closed for another one, until Idle
-// or Reading.
-func (p *Place) Serving() { p.locked(func() { p.move(serving) }) }
+// Serving records that the connection must not be closed for another one, until Idle or Reading.
+func (p *Place) Serving() {
+	if p != nil {
+		p.since.Store(int64(serving))
+	}
+}
 
-// Wanted reports whether another connection waits for a place: then this one had
-// better end with its response. Else those that send one request right behind the
-// other would keep their places for ever.
+// move begins a state in which the connection can be closed for another one. It does not admit a
+// waiting connection, because the connection is not closed before patience has elapsed.
+func (p *Place) move(s state) {
+	if moment(p.since.Load()).state() != s {
+		p.since.Store(int64(p.limit.moment(s)))
+	}
+}
+
+// moment returns the moment at which a state begins now.
+func (l *Limit) moment(s state) moment { return moment(l.now()<<stateBits) | moment(s) }
+
+// Wanted reports whether another connection waits for a place. If it returns true, the connection
+// should be closed after the current response. Otherwise, a client that sends requests without a
+// pause would keep its place forever.
 func (p *Place) Wanted() bool { return p != nil && p.limit.wanted.Load() }
 
-// Leave says that the connection has been closed.
+// Leave records that the connection was closed.
 func (p *Place) Leave() {
-	p.locked(func() {
-		p.free()
-		if p.slow {
-			p.slow = false
-			p.limit.closing--
-		}
-		p.limit.admit()
-	})
-}
-
-// move puts the place into the list of its new state. limit.mu is held.
-func (p *Place) move(s state) {
-	if p.left || p.state == s {
+	if p == nil {
 		return
 	}
-	p.ring.Prev().Unlink(1)
-	if p.state = s; s != serving {
-		p.since = time.Now()
-		p.limit.push(p)
+	l := p.limit
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.free()
+	if p.slow {
+		p.slow = false
+		l.closing--
+	}
+	l.admit()
+	if len(l.places) < l.most-l.most/8 {
+		l.scan = scan{} // releases the connections in it
 	}
 }
 
-// push puts a place behind the others of its state. l.mu is held.
-func (l *Limit) push(p *Place) { l.lists[p.state].Prev().Link(&p.ring) }
-
-// free gives the place back, once. limit.mu is held.
+// free releases the place, once. limit.mu must be held.
 func (p *Place) free() {
 	if p.left {
 		return
 	}
-	p.move(serving)
 	p.left = true
-	p.limit.open--
-	if !p.known {
-		p.limit.unknown--
+	l := p.limit
+	last := len(l.places) - 1
+	l.places[p.index] = l.places[last]
+	l.places[p.index].index = p.index
+	l.places[last] = nil
+	l.places = l.places[:last]
+	if !p.known.Load() {
+		l.unknown--
 	}
 }

@@ -72,10 +72,16 @@ func (m *members) answered(n int) []*member {
 	m.t.Helper()
 	all := m.in(n)
 	for _, c := range all {
-		c.Serving()
-		c.Idle(true)
+		c.serve()
 	}
 	return all
+}
+
+// serve serves a request of 1 ms.
+func (c *member) serve() {
+	c.Serving()
+	time.Sleep(time.Millisecond)
+	c.Idle(true)
 }
 
 func closed(all []*member) (s string) {
@@ -91,8 +97,7 @@ func TestTheConnectionThatIsIdleForLongestMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 3)
 		all := m.answered(3)
-		all[0].Serving()
-		all[0].Idle(true)
+		all[0].serve()
 		all = append(all, m.answered(1)...)
 		harness.Equal(t, closed(all), "1", "closed")
 		all[2].Serving()

@@ -87,7 +87,7 @@ func AppBound(err error) (name bound.Name, ok bool) {
 	return 0, false
 }
 
-// wordOf returns the word of an error of package wire, "" if err is another error.
+// wordOf returns the word that identifies an error of package wire. It returns "" for other errors.
 func wordOf(err error) wire.Word {
 	if e, ok := errors.AsType[*wire.Refused](err); ok {
 		return e.Word

@@ -48,19 +48,11 @@ func (r *Request) Release() {
 	}
 }
 
-// unpack sets Fields for the time of a method if they are packed. The result is for repack.
-func (r *Request) unpack() *[]wire.Field {
-	if r.Packed == nil || len(r.Fields) > 0 {
-		return nil
-	}
-	return r.unpackFields()
-}
+// packed reports whether a method must unpack the fields. It is false for HTTP/1.1.
+func (r *Request) packed() bool { return r.Packed != nil && len(r.Fields) == 0 }
 
-// unpackFields is not inlined, so that a request in HTTP/1.1, whose fields are not packed, needs
-// less stack.
-//
-//go:noinline
-func (r *Request) unpackFields() *[]wire.Field {
+// unpack sets Fields for the time of a method. The result is for repack.
+func (r *Request) unpack() *[]wire.Field {
 	room, ok := r.Unpacked.Get().(*[]wire.Field)
 	if !ok {
 		room = new([]wire.Field)
@@ -72,11 +64,9 @@ func (r *Request) unpackFields() *[]wire.Field {
 
 // repack undoes unpack.
 func (r *Request) repack(room *[]wire.Field) {
-	if room != nil {
-		clear(*room)
-		r.Unpacked.Put(room)
-		r.Fields = nil
-	}
+	clear(*room)
+	r.Unpacked.Put(room)
+	r.Fields = nil
 }
 
 // Refuse returns what is wrong with a request that must not reach the user container; OK:
@@ -90,7 +80,9 @@ func (r *Request) Refuse(maxBody int64) queue.Reason {
 	case maxBody > 0 && r.Length > maxBody:
 		return queue.TooLarge
 	}
-	defer r.repack(r.unpack())
+	if r.packed() {
+		defer r.repack(r.unpack())
+	}
 	for i := range r.Fields {
 		if wire.IsAlias(wire.String(r.Fields[i].Name)) {
 			return queue.BadRequest
@@ -123,7 +115,9 @@ func (r *Request) Path() string {
 
 // Authority returns the host that the user container is asked for.
 func (r *Request) Authority() string {
-	defer r.repack(r.unpack())
+	if r.packed() {
+		defer r.repack(r.unpack())
+	}
 	if original, _ := wire.Find(r.Fields, header.OriginalHost); len(original) > 0 {
 		return wire.String(original)
 	}
@@ -144,7 +138,9 @@ func (r *Request) Idempotent() bool {
 
 // WantsTrailers reports whether the client has sent "TE: trailers".
 func (r *Request) WantsTrailers() bool {
-	defer r.repack(r.unpack())
+	if r.packed() {
+		defer r.repack(r.unpack())
+	}
 	for _, f := range r.Fields {
 		if header.RoleOf(f.Name) == header.TERole && wire.HasToken(f.Value, "trailers") {
 			return true
@@ -196,7 +192,9 @@ const (
 
 // Size returns about how long the head is that the user container gets, in bytes.
 func (r *Request) Size() int {
-	defer r.repack(r.unpack())
+	if r.packed() {
+		defer r.repack(r.unpack())
+	}
 	size := len(r.Method) + len(r.Target) + usualSize
 	for i := range r.Fields {
 		size += len(r.Fields[i].Name) + len(r.Fields[i].Value) + fieldFraming
@@ -207,7 +205,9 @@ func (r *Request) Size() int {
 // AppendHTTP1 appends the head of the request to a user container that speaks HTTP/1.1:
 // the request line, all fields, those that frame the body included, and the empty line.
 func (r *Request) AppendHTTP1(b []byte) []byte {
-	defer r.repack(r.unpack())
+	if r.packed() {
+		defer r.repack(r.unpack())
+	}
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
 	b = slices.Grow(b, r.Size()) // so that a long head is made without being copied
@@ -273,7 +273,9 @@ func (r *Request) appendCookies(b []byte) []byte {
 // those that the client has sent for it, and those that a proxy adds. Host, Content-Length
 // and TE are not among them; Trailer is, for a body whose length is not known.
 func (r *Request) EachField(e Encoder) {
-	defer r.repack(r.unpack())
+	if r.packed() {
+		defer r.repack(r.unpack())
+	}
 	var room [namesRoom]string
 	said, named := r.read(room[:0])
 	r.each(e, &said, named, false)

@@ -120,7 +120,7 @@ func TestLongAppHeaderIsForwarded(t *testing.T) {
 	wantBounds(t, config.Bounds)
 }
 
-// An expired timeout would close the connection before the first frame.
+// The timeouts are so short that they would close the connection before the first frame.
 func TestClientIgnoresTimeouts(t *testing.T) {
 	config := recorded(clientConfig())
 	config.HeadTimeout, config.SendTimeout = 1, 1

@@ -79,7 +79,7 @@ func (c *Conn) Check() {
 // addBarrier adds a frame to the output that the server must acknowledge, unless one is
 // outstanding. The frame is a PING only if HEADERS or DATA was received since the last PING,
 // because servers of gRPC close a connection on which they receive more (gRPC proposal A8).
-// Otherwise it is an empty SETTINGS frame. c.mu is held.
+// Otherwise it is an empty SETTINGS frame. c.mu must be held.
 func (c *Conn) addBarrier() {
 	b := &c.barrier
 	if b.active || c.broken != nil {
@@ -118,7 +118,7 @@ func (c *Conn) settingsAcked() {
 	}
 }
 
-// passBarrier releases the streams that were reset before the barrier. c.mu is held.
+// passBarrier releases the streams that were reset before the barrier. c.mu must be held.
 func (c *Conn) passBarrier() {
 	b := &c.barrier
 	b.active = false
@@ -131,14 +131,14 @@ func (c *Conn) passBarrier() {
 }
 
 // nearlyFull reports whether abandoned streams may soon prevent the client from opening
-// streams. c.mu is held.
+// streams. c.mu must be held.
 func (c *Conn) nearlyFull() bool {
 	return c.advertised && c.barrier.abandoned > 0 && 2*(len(c.streams)+c.barrier.abandoned) >= int(c.most)
 }
 
 // full reports whether the server accepts no more streams at the moment. Abandoned streams
 // count only against a limit that the server has advertised. If careful is true, the server
-// may still work on the streams that were abandoned recently. c.mu is held.
+// may still work on the streams that were abandoned recently. c.mu must be held.
 func (c *Conn) full(careful bool) bool {
 	n := len(c.streams)
 	switch {
@@ -181,7 +181,7 @@ func (s *Stream) Abandon() bool {
 }
 
 // exhausted counts an RST_STREAM frame, and reports whether the connection should be
-// replaced before the server closes it. c.mu is held.
+// replaced before the server closes it. c.mu must be held.
 func (c *Conn) exhausted() bool {
 	b, now := &c.barrier, time.Now()
 	b.resets = max(0, b.resets-now.Sub(b.since).Seconds()*resetRate) + 1

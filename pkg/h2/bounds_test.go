@@ -249,7 +249,7 @@ func TestConnectionIsReplacedIfNoRequestIsAnswered(t *testing.T) {
 	harness.Equal(t, n, 4, "streams on the connection")
 }
 
-// The gRPC library for Python (1.51) resets the stream of a call that it has not sent.
+// grpcio 1.51 (Python) sends RST_STREAM for a call if its deadline expires before HEADERS is sent.
 func TestResetOfIdleStreamIsIgnoredAfterARequest(t *testing.T) {
 	p := connect(t, serverConfig())
 	p.greet()

@@ -51,7 +51,7 @@ func headerFrames(id uint32, block []byte) (frames []byte) {
 	return frames
 }
 
-// long returns a value of n bytes, for which HPACK has no shorter code.
+// long returns a header value of n bytes that the Huffman code of HPACK does not shorten.
 func long(n int) string { return strings.Repeat("~", n) }
 
 // stopReading makes the peer stop reading, and returns when the socket buffers are full, so that

@@ -37,8 +37,8 @@ type Config struct {
 	Room chan<- struct{}
 }
 
-// A Handler receives the events of a connection. All methods are called by the reader, which
-// is the goroutine in [Conn.Run], and must not block.
+// A Handler receives the events of a connection. Its methods are called by the reader,
+// which is the goroutine that runs [Conn.Run]. They must not block.
 type Handler interface {
 	// Request is called when the peer opens a stream. end reports whether the request has no
 	// content. The head is valid during the call. Request is never called for a client.
@@ -60,8 +60,8 @@ type Handler interface {
 	GoingAway()
 }
 
-// An Owner of a stream receives its events. All methods are called by the reader of the
-// connection by, except Drained, and must not block. They are not called after
+// An Owner of a stream receives its events. Its methods, except Drained, are called by the
+// reader of the connection. They must not block, and they are not called after
 // [Stream.Release] has returned.
 type Owner interface {
 	// Head is called for an informational or final response and for a trailer section. The head

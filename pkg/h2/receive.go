@@ -420,7 +420,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 			}
 		case settingConnectProtocol:
 			if value > 1 {
-				return nil, 0, fail(ProtocolError, "SETTINGS_ENABLE_CONNECT_PROTOCOL")
+				return nil, 0, fail(ProtocolError, "invalid value of SETTINGS_ENABLE_CONNECT_PROTOCOL")
 			}
 		}
 	}
@@ -430,7 +430,7 @@ func (c *Conn) apply(p []byte) (drained []*Stream, visited int, err error) {
 	}
 	for _, s := range c.streams { // windows may become negative (RFC 9113 section 6.9.2)
 		if !widen(&s.window, delta) {
-			return nil, 0, fail(FlowControlError, "a stream's window is too large")
+			return nil, 0, fail(FlowControlError, "the window of a stream exceeds 2^31-1")
 		}
 		c.enqueue(s)
 	}
@@ -520,7 +520,7 @@ func (c *Conn) windowFrame(id uint32, p []byte) error {
 	}
 	c.mu.Unlock()
 	if tooLarge {
-		return c.streamError(s, FlowControlError, "a stream's window is too large")
+		return c.streamError(s, FlowControlError, "the window of a stream exceeds 2^31-1")
 	}
 	c.tellDrained(c, drained)
 	return nil
@@ -551,7 +551,7 @@ func (c *Conn) widen(n int) error {
 	case n == 0:
 		return fail(ProtocolError, "WINDOW_UPDATE of nothing")
 	case tooLarge:
-		return fail(FlowControlError, "the connection's window is too large")
+		return fail(FlowControlError, "the window of the connection exceeds 2^31-1")
 	}
 	c.tellDrained(c, drained)
 	return nil

@@ -46,7 +46,7 @@ type pending struct {
 func (p *pending) size() int { return len(p.heads) + len(p.data) + len(p.tail) }
 
 // ErrGone says that a stream has ended.
-var ErrGone = errors.New("http2: the stream has ended")
+var ErrGone = errors.New("http2: stream closed")
 
 // Accept returns the stream of a request. end reports whether the request has no content.
 // It returns nil if nothing can be sent on the connection, and the owner then gets no events.

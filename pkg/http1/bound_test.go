@@ -116,7 +116,7 @@ func TestIncompleteBodyReturns504(t *testing.T) {
 	}
 }
 
-// Each byte of the body starts the timeout again, so only a pause exceeds it.
+// Each byte of the body resets the timeout, so that only a stalled body exceeds it.
 func TestSplitBodyReturns200(t *testing.T) {
 	proxy := proxytest.Start(t, harness.NewApp(t, harness.Echo), defaults)
 	c := proxy.Dial()

@@ -326,8 +326,8 @@ func (e *encryption) read(fd uintptr, p []byte) (int, error) {
 	if n > 0 {
 		e.received = 0
 		e.rest.earlier.Store(0)
-		// The client may read the replies while it sends content without a pause. The next write
-		// returns the error.
+		// A client that sends content without a pause can read the replies at the same time. If
+		// the send fails, the next write returns the error.
 		if e.replied.Load() >= replyBatch {
 			e.replied.Store(0)
 			_ = e.send(fd)

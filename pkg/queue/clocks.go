@@ -108,11 +108,11 @@ func (d *deadlines) end(reason Reason) {
 // never. But for a write that starts the moment can only move away: an engine may leave
 // an alarm alone until it rings.
 func (d *deadlines) nextExpiry() time.Time {
-	_, _, at := d.earliest()
-	if at == 0 {
+	e := d.earliest()
+	if e.at == 0 {
 		return time.Time{}
 	}
-	return d.start.Add(at)
+	return d.start.Add(e.at)
 }
 
 // expired returns the clock that has run out, OK while none has. A deadline that
@@ -127,45 +127,54 @@ func (d *deadlines) expiry() (reason Reason, stall Stall) {
 	if reason := Reason(d.forced.Load()); reason != OK {
 		return reason, NoStall
 	}
-	if reason, stall, at := d.earliest(); at != 0 && time.Since(d.start) >= at {
-		return reason, stall
+	if e := d.earliest(); e.at != 0 && time.Since(d.start) >= e.at {
+		return e.reason, e.stall
 	}
 	return OK, NoStall
 }
 
-// earliest returns the reason and the stall of the timeout that expires first in the current
-// phase. at is the time of its expiry, relative to start, or 0 if no timeout is set.
-func (d *deadlines) earliest() (reason Reason, stall Stall, at time.Duration) {
-	c, phase := d.clocks, d.Phase()
-	considerStall := func(r Reason, s Stall, d time.Duration, base time.Duration) {
-		if d > 0 && (at == 0 || base+d < at) {
-			reason, stall, at = r, s, base+d
-		}
+// An expiry is the expiry of a timeout.
+type expiry struct {
+	reason Reason
+	stall  Stall
+	at     time.Duration // since the start of the request; 0 if no timeout is set
+}
+
+// consider replaces e if the timeout d, which begins at base, expires earlier. If d is 0, there is
+// no timeout.
+func (e *expiry) consider(r Reason, s Stall, d, base time.Duration) {
+	if d > 0 && (e.at == 0 || base+d < e.at) {
+		*e = expiry{r, s, base + d}
 	}
-	consider := func(r Reason, d time.Duration, base time.Duration) { considerStall(r, NoStall, d, base) }
-	consider(RequestTimeout, d.most, 0)
-	consider(IdleTimeout, c.Idle, time.Duration(d.active.Load()))
+}
+
+// earliest returns the timeout that expires first in the current phase. It is called several times
+// for each request.
+func (d *deadlines) earliest() (e expiry) {
+	c, phase := d.clocks, d.Phase()
+	e.consider(RequestTimeout, NoStall, d.most, 0)
+	e.consider(IdleTimeout, NoStall, c.Idle, time.Duration(d.active.Load()))
 	if phase == Tunnelled {
-		return reason, stall, at
+		return e
 	}
 	if offer := d.offer.Load(); offer != 0 {
-		considerStall(IdleTimeout, ResponseStall, c.Send, time.Duration(offer))
+		e.consider(IdleTimeout, ResponseStall, c.Send, time.Duration(offer))
 	}
 	if phase == Queued {
-		consider(QueueTimeout, c.Queue, 0)
+		e.consider(QueueTimeout, NoStall, c.Queue, 0)
 	}
 	if phase < Streaming {
-		consider(ResponseStartTimeout, c.ResponseStart, 0)
+		e.consider(ResponseStartTimeout, NoStall, c.ResponseStart, 0)
 	}
 	if phase < Streaming && d.owing.Load() {
 		since := time.Duration(d.owed.Load())
 		if since == 0 {
 			since = time.Since(d.start)
 		}
-		considerStall(IdleTimeout, BodyStall, c.Body, since)
+		e.consider(IdleTimeout, BodyStall, c.Body, since)
 	}
 	if phase < Streaming || !c.FirstByteOnly {
-		consider(RequestTimeout, c.Request, 0)
+		e.consider(RequestTimeout, NoStall, c.Request, 0)
 	}
-	return reason, stall, at
+	return e
 }

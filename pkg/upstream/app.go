@@ -63,7 +63,6 @@ type App struct {
 	settings  Settings
 	addresses [2]string
 	buffers   *socket.Buffers
-	responses sync.Pool // of *Response, empty
 
 	mu      sync.Mutex
 	idle    []*conn // the most recently used one last

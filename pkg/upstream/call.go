@@ -39,8 +39,6 @@ type Call struct {
 	Hold bool // a Do that is broken off leaves its connection to Held
 	Many bool // the client has others like it: the response is read in pieces of 32 KB, not 64
 
-	response *Response // nil unless a response is being read
-
 	mu      sync.Mutex
 	conn    *conn
 	cancel  context.CancelCauseFunc // of a running dial
@@ -121,7 +119,6 @@ func (c *Call) Do(a *App) (*Response, error) {
 		err = c.verdict(err) // before the body is stopped, which is an error too
 		c.endUpload(0)
 		c.detach()
-		c.releaseResponse(a)
 		if c.hold(a, conn, err) {
 			return nil, err
 		}
@@ -208,7 +205,8 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	default:
 		c.startUpload()
 	}
-	head := &c.acquireResponse(a).Head
+	head := &conn.response.Head
+	head.Reset()
 	var firstInfo time.Time
 	for infos := 0; ; {
 		n, err := head.Parse(conn.buffered())
@@ -253,30 +251,9 @@ func (c *Call) exchange(a *App, conn *conn) (r *Response, again bool, err error)
 	}
 }
 
-// acquireResponse returns an empty response. An idle connection of a client has no response,
-// because a response is a large part of the memory of a [Call].
-func (c *Call) acquireResponse(a *App) *Response {
-	c.releaseResponse(a) // of a request that became a tunnel
-	var ok bool
-	if c.response, ok = a.responses.Get().(*Response); !ok {
-		c.response = new(Response)
-	}
-	return c.response
-}
-
-// releaseResponse releases the response, if there is one. It must not be used afterward.
-func (c *Call) releaseResponse(a *App) {
-	if r := c.response; r != nil {
-		r.call, r.app, r.conn = nil, nil, nil
-		r.Head.Reset() // drops references to the buffer
-		a.responses.Put(r)
-		c.response = nil
-	}
-}
-
 // final makes the response whose head takes the first n buffered bytes.
 func (c *Call) final(a *App, conn *conn, n int) (*Response, bool, error) {
-	r := c.response
+	r := &conn.response
 	if r.Head.Status == 101 && !c.Request.Upgrade {
 		return nil, false, &forward.Error{Fault: forward.Garbage, Err: errNotAsked}
 	}

@@ -39,6 +39,10 @@ type conn struct {
 	written bool            // a byte of the request has been written
 	expires time.Time       // while idle
 
+	// The response to the current request. It is not part of Call, because each connection of a
+	// client has a Call.
+	response Response
+
 	slot atomic.Pointer[App] // whose slot the connection has; nil if it has none
 
 	// Of the request that is being written.

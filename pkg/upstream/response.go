@@ -132,17 +132,21 @@ func (r *Response) Close() {
 	}
 	sent := c.endUpload(lag)
 	aborted := c.detach()
-	if c.Request.Method == "HEAD" && r.ended && r.conn.w != r.conn.r {
-		r.app.settings.Bounds.Hit(bound.AppHeadBody, r.conn.RemoteAddr().String())
+	conn := r.conn
+	if c.Request.Method == "HEAD" && r.ended && conn.w != conn.r {
+		r.app.settings.Bounds.Hit(bound.AppHeadBody, conn.RemoteAddr().String())
 	}
 	keepAlive := time.Duration(r.Head.KeepAliveTimeout) * time.Second
+	keep := r.ended && sent && !aborted && !r.Head.Close && r.framing != wire.UntilClose && conn.w == conn.r
+	suspect := c.Request.Method == "HEAD" && r.Head.ContentLength > 0
+	r.call = nil
+	r.Head.Reset() // releases the buffer; after put, another request uses the response
 	switch {
-	case !r.ended || !sent || aborted || r.Head.Close || r.framing == wire.UntilClose || r.conn.w != r.conn.r:
-		r.conn.close()
-	case c.Request.Method == "HEAD" && r.Head.ContentLength > 0:
-		r.app.putWhenSilent(r.conn, keepAlive)
+	case !keep:
+		conn.close()
+	case suspect:
+		r.app.putWhenSilent(conn, keepAlive)
 	default:
-		r.app.put(r.conn, keepAlive)
+		r.app.put(conn, keepAlive)
 	}
-	c.releaseResponse(r.app)
 }

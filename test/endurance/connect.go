@@ -65,8 +65,8 @@ func (s *grpcServer) connectChat(_ context.Context, stream *connect.BidiStream[[
 	return nil
 }
 
-// runConnect makes unary calls and short bidirectional streams with connect-go. The option
-// path selects the protocol: "grpc", "grpcweb" or "connect".
+// runConnect makes unary calls and opens short bidirectional streams with connect-go. The option
+// "path" selects the protocol: "grpc", "grpcweb" or "connect".
 func runConnect(ctx context.Context, l *load) error {
 	h, err := newHTTPPeer(l)
 	if err != nil {

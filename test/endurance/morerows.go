@@ -125,8 +125,9 @@ func gridRows() []row {
 		args := []string{fmt.Sprintf("-c%d", c[0]), fmt.Sprintf("-m%d", c[1])}
 		nginxArgs, nginxRequests := args, manyRequests
 		if c == [2]int{1, 1} {
-			// nginx sends the header and the content in two segments, and TCP delays the
-			// second one by 40 ms if the connection is otherwise idle.
+			// nginx sends the header and the body in two segments. If the connection is
+			// otherwise idle, Nagle's algorithm and the delayed acknowledgment hold back
+			// the second segment for 40 ms.
 			nginxArgs, nginxRequests = append(nginxArgs, "-n100"), fewRequests
 		}
 		all = append(all,

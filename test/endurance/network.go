@@ -88,7 +88,7 @@ func freePorts(n int) ([]string, error) {
 		addresses = append(addresses, address)
 	}
 	if len(addresses) < n {
-		return nil, fmt.Errorf("free ports: fewer than %d in %d..%d", n, firstPort, lastPort)
+		return nil, fmt.Errorf("fewer than %d free ports in %d..%d", n, firstPort, lastPort)
 	}
 	return addresses, nil
 }

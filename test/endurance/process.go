@@ -84,5 +84,5 @@ func findProgram(name string) (string, error) {
 			return filepath.Abs(path)
 		}
 	}
-	return "", fmt.Errorf("%s: not found; test/endurance/setup installs it", name)
+	return "", fmt.Errorf("%s: not found; run test/endurance/setup to install it", name)
 }

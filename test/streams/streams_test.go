@@ -33,7 +33,7 @@ func alphabet(accept func(event) bool) (all []event) {
 
 func ofStreams(e event) bool { return !e.ofConnection() && !e.byProxy() }
 
-// applications are the protocols of the application: true for HTTP/1.1.
+// applications contains the protocols of the application. The value is true for HTTP/1.1.
 var applications = map[string]bool{"http2": false, "http1": true}
 
 // runAll runs schedules in batches.

@@ -112,7 +112,7 @@ func (e *environment) haproxy(p *proxy, application string, http2 bool) ([]strin
 		path, err = exec.LookPath("/usr/sbin/haproxy")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w; test/endurance/setup installs it", err)
+		return nil, fmt.Errorf("%w; run test/endurance/setup to install it", err)
 	}
 	t, err := template.New("").Parse(haproxyConfiguration)
 	if err != nil {

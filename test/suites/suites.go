@@ -112,7 +112,7 @@ func readSettings(args []string) (*settings, error) {
 	return s, nil
 }
 
-// selected returns the suites to run. It is an error if there are none.
+// selected returns the suites to run. It returns an error if no suite is selected.
 func (s *settings) selected(all []suite) ([]suite, error) {
 	var chosen []suite
 	for _, u := range all {

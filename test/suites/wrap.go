@@ -187,11 +187,11 @@ func serveUnderTest(ctx context.Context, args []string) error {
 	}
 	response, err := readMessage(stdout)
 	if err != nil {
-		return fmt.Errorf("response of the reference server: %w", err)
+		return fmt.Errorf("read the response of the reference server: %w", err)
 	}
 	values, _, err := parseFields(response)
 	if err != nil {
-		return fmt.Errorf("response of the reference server: %w", err)
+		return fmt.Errorf("read the response of the reference server: %w", err)
 	}
 	p, err := startProxy(e, v, values.address(serverResponseHost, serverResponsePort), http2)
 	if err != nil {
