@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/limits/simulation"
 )
 
 // The addresses of the application and the sidecar.
@@ -44,18 +45,20 @@ func realTable(ctx context.Context, s *settings) table {
 // line measures a row with each limit. It returns the cells after the first one.
 func (s *settings) line(ctx context.Context, r *row) (string, error) {
 	began := time.Now()
-	limit, best, top := 0, result{p99: math.Inf(1)}, result{}
-	for _, n := range append(append([]int(nil), r.sweep...), ceiling) {
+	limits := append(append([]int(nil), r.sweep...), ceiling)
+	var results []result
+	var measured []simulation.Measurement
+	for _, n := range limits {
 		got, _, err := s.measure(ctx, r, "CONCURRENCY_MODE=fixed", n, s.fixedWarm(r))
 		if err != nil {
 			return "", err
 		}
 		fmt.Fprintf(os.Stderr, "%s, limit %d: %.1f/s, p99 %.0f ms, %.1f %% errors\n", r.name, n, got.goodput, 1000*got.p99, 100*got.failed)
-		if got.goodput > 1.01*best.goodput || got.goodput >= 0.99*best.goodput && got.p99 < 0.98*best.p99 {
-			limit, best = n, got
-		}
-		top = got
+		results = append(results, got)
+		measured = append(measured, simulation.Measurement{Goodput: got.goodput, P99: got.p99, Errors: got.failed})
 	}
+	i := simulation.Choose(measured)
+	limit, best, top := limits[i], results[i], results[len(results)-1]
 	got, found, err := s.measure(ctx, r, "CONCURRENCY_MODE=adaptive", ceiling, s.warm)
 	if err != nil {
 		return "", err

@@ -330,24 +330,45 @@ func (r *Row) ErrorShare(got *Result) float64 {
 	return failed / max(failed+got.Throughput*(run.For-run.From).Seconds(), 1)
 }
 
-// Best returns the best fixed limit and the result with the ceiling. The best limit has at
-// least 0.99 of the greatest goodput, few errors, and the shortest 99th percentile.
-func (r *Row) Best() (limit int, best, ceiling Result) {
-	limits := append(append([]int(nil), r.Sweep...), Ceiling)
-	results := make([]Result, len(limits))
+// A Measurement is the result of a limit.
+type Measurement struct {
+	Goodput float64 // successful requests per second
+	P99     float64 // seconds
+	Errors  float64 // share of the responses that are errors
+}
+
+// Choose returns the index of the best measurement. The best measurement has the shortest 99th
+// percentile of the measurements with few errors and at least 0.99 of the greatest goodput.
+func Choose(all []Measurement) (best int) {
 	most, least := 0.0, 1.0
-	for i, n := range limits {
-		results[i] = r.Compare(Fixed(n))
-		most = max(most, results[i].Throughput)
-		least = min(least, r.ErrorShare(&results[i]))
+	for _, m := range all {
+		least = min(least, m.Errors)
 	}
-	best.P99 = math.Inf(1)
-	for i, n := range limits {
-		if r.ErrorShare(&results[i]) <= least+moreErrors && results[i].Throughput >= 0.99*most && results[i].P99 < 0.98*best.P99 {
-			limit, best = n, results[i]
+	few := func(m Measurement) bool { return m.Errors <= least+moreErrors }
+	for _, m := range all {
+		if few(m) {
+			most = max(most, m.Goodput)
 		}
 	}
-	return limit, best, results[len(limits)-1]
+	p99 := math.Inf(1)
+	for i, m := range all {
+		if few(m) && m.Goodput >= 0.99*most && m.P99 < 0.98*p99 {
+			best, p99 = i, m.P99
+		}
+	}
+	return best
+}
+
+// Best returns the best fixed limit and the result with the ceiling.
+func (r *Row) Best() (limit int, best, ceiling Result) {
+	limits := append(append([]int(nil), r.Sweep...), Ceiling)
+	results, measured := make([]Result, len(limits)), make([]Measurement, len(limits))
+	for i, n := range limits {
+		results[i] = r.Compare(Fixed(n))
+		measured[i] = Measurement{results[i].Throughput, results[i].P99, r.ErrorShare(&results[i])}
+	}
+	i := Choose(measured)
+	return limits[i], results[i], results[len(limits)-1]
 }
 
 // The criteria of each row, as ratios.

@@ -63,6 +63,22 @@ func TestAdaptiveLimitMeetsCriteriaInEachRow(t *testing.T) {
 	}
 }
 
+func TestBestLimitHasFewErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		all  []Measurement
+		want int
+	}{
+		"greatest goodput":         {[]Measurement{{500, 0.1, 0}, {600, 0.2, 0}}, 1},
+		"shortest 99th percentile": {[]Measurement{{600, 0.2, 0}, {599, 0.1, 0}}, 1},
+		"many errors":              {[]Measurement{{600, 0.2, 0}, {615, 0.1, 0.97}}, 0},
+		"errors with all limits":   {[]Measurement{{600, 0.2, 0.12}, {615, 0.1, 0.13}}, 1},
+	} {
+		if got := Choose(c.all); got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+	}
+}
+
 func TestHostileClientsHaveLittleEffect(t *testing.T) {
 	for _, r := range HostileRows() {
 		t.Run(r.Name, func(t *testing.T) {
