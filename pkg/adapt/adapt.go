@@ -5,12 +5,12 @@
 // requests that take long relative to the application time only count for the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with it. Then it compares
-// two limits: the chosen limit, which is called the base, and a candidate. The limit in force
-// changes between the two limits after each window. The goodput of a limit is the number of successful responses per second
-// while the limit is reached. By Little's law, n requests in flight that take t each have a
-// throughput of n/t, so the application time follows from the goodput and the limit. The
-// better limit has the greater power, goodput / time^w. If the goodput grows with the limit,
-// the larger limit is better. If only the application time grows, the smaller limit is better.
+// two limits: the chosen limit, which is called the base, and a candidate. The two limits
+// alternate: each window uses one of them. The goodput of a limit is the number of successful
+// responses per second while the limit is reached. By Little's law, the application time is the
+// limit divided by the goodput. The better limit has the greater power, goodput / time^w. If the
+// goodput grows with the limit, the larger limit is better. If only the application time grows,
+// the smaller limit is better.
 //
 // The limit never drops to a few requests to measure the application time without load.
 // Both limits are measured at nearly the same time, so an application that becomes slower or
@@ -23,10 +23,11 @@
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
 //   - Repeated measurements of the latency with a lower limit, with jitter: the adaptive
 //     concurrency filter of Envoy, which by default measures with a limit of 3.
-//   - Power, and its maximum as the operating point: L. Kleinrock, Power and deterministic
+//   - The maximum of the power as the operating point: L. Kleinrock, Power and deterministic
 //     rules of thumb for probabilistic problems in computer communications, 1979.
 //   - Measurements with a higher and a lower value, and the product of the throughput and the
-//     minimum latency as the operating point: N. Cardwell and others, BBR: congestion-based congestion control, 2016.
+//     minimum latency as the operating point: N. Cardwell and others, BBR: congestion-based
+//     congestion control, 2016.
 //   - The detection of a change: E. S. Page, Continuous inspection schemes, 1954.
 //
 // The package has no clock, goroutine or lock: the time is an argument of each call.
@@ -97,7 +98,7 @@ const (
 	Steady    Reason = "steady"        // neither a higher nor a lower limit is better
 	Measuring Reason = "measuring"     // a candidate is in force
 	Errors    Reason = "errors"        // most responses are errors, or a higher limit causes errors
-	NoAnswers Reason = "no-answers"    // requests are queued and no request ends with a response
+	NoAnswers Reason = "no-answers"    // requests are queued, and the application does not respond
 	Ceiling   Reason = "ceiling"       // the limit cannot be higher
 	Floor     Reason = "floor"         // the limit cannot be lower
 	Idle      Reason = "idle"          // the limit is not reached
@@ -375,7 +376,7 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 }
 
 // lowerUnreached sets the base to the number of requests in the application. It is called if
-// most requests fail and the limit is not reached. The new limit is reached, so that lower
+// most requests fail and the limit is not reached. The new limit will be reached, so that lower
 // limits can be tried. The base does not change if it is at most firstLimit, because requests
 // also fail for other reasons. It does not change if successful requests hold most slots.
 func (c *controller) lowerUnreached(now time.Time, w *tally) {
@@ -421,7 +422,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded rounds a limit and returns a value between least and most.
+// bounded rounds a limit to the nearest integer between least and most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

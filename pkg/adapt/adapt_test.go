@@ -71,7 +71,7 @@ func TestTrialDiscardsWindowsBeforeChange(t *testing.T) {
 	harness.Equal(t, c.lasted, 20*time.Second, "time with the candidate in force")
 }
 
-func TestLimitDoesNotGrowWithManyErrors(t *testing.T) {
+func TestManyErrorsPreventHigherLimit(t *testing.T) {
 	window := func(limit, good, failed int) tally {
 		w := tally{limit: limit, lasted: 1, full: 1}
 		for range good {

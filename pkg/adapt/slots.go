@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Times after which a request is long.
+// A request is long after longTimes the mean application time, and after shortestLong.
 const (
 	shortestLong = 200 * time.Millisecond
 	longTimes    = 10 // multiple of the mean application time
@@ -21,7 +21,7 @@ const (
 	TimedOut                 // there was no response in time; if the request waits for its client, this is Unknown
 	Late                     // the application responded after the client disconnected
 	Unfinished               // the request ended before the application responded, so its application time is longer
-	Unknown                  // the end of the request says nothing about the application
+	Unknown                  // the end of the request does not depend on the application
 )
 
 // A Slot is the part of a request that a [Limiter] keeps. The zero value is ready to use,
@@ -29,7 +29,7 @@ const (
 type Slot struct {
 	active     bool          // from Admit to End
 	since      time.Time     // the request got the slot
-	client     time.Duration // time that the request has waited for its client
+	client     time.Duration // total time that the request waited for its client
 	waiting    time.Time     // start of the wait for the client; zero if the request does not wait
 	exempt     Exemption     // Stream or Long; others follow from waiting
 	counted    bool          // for the adaptive limit
@@ -70,7 +70,7 @@ type Limiter struct {
 	running    int // requests that hold a slot
 	counted    int // requests that are counted for the adaptive limit
 
-	oldest, newest *Slot // list of the requests that are not streams and not long
+	oldest, newest *Slot // list of all requests except streams and long requests
 	longAfter      time.Duration
 	responded      bool      // since longAfter was last increased
 	typical        float64   // median of the application time, in seconds; excludes streams

@@ -13,8 +13,8 @@ const (
 	startTurns   = 4   // maximum number of windows of a limit
 )
 
-// A start doubles the limit until the goodput stops growing. Each decision uses the windows
-// of the last two limits. If the application becomes faster between these windows, the limit
+// A start doubles the limit until the goodput stops growing. It compares the windows of the
+// last two limits. If the application becomes faster between these windows, the limit
 // can be too high. The search corrects this.
 type start struct {
 	active  bool
@@ -80,9 +80,9 @@ type startOutcome struct {
 	errors       bool    // the share of failed responses grew with the limit
 }
 
-// elasticity returns the weighted mean of two estimates: one uses the goodput, and the other
-// uses the typical application time. The weight depends on the variance. The second estimate is
-// more precise if a few requests are very slow.
+// elasticity returns the mean of two estimates. The first estimate uses the goodput. The second
+// estimate uses the typical application time, and is better if a few requests are very slow. The
+// weights depend on the variances.
 func (s *start) elasticity() (o startOutcome) {
 	b, a := &s.before, &s.current
 	growth := math.Log(float64(a.limit) / float64(b.limit))

@@ -15,7 +15,7 @@ type tally struct {
 	good       float64 // successful responses while the limit was reached
 	failed     float64 // errors while the limit was reached
 	late       float64 // responses to disconnected clients while the limit was reached
-	long       float64 // responses to requests that were not counted for the limit
+	long       float64 // responses to requests that the adaptive limit does not count
 	unfinished float64 // requests that ended without a response of the application
 
 	responses float64 // of all kinds
@@ -63,7 +63,7 @@ const shortestTime = 1e-5
 // Weights of responses.
 const (
 	lateWeight = 0.1 // weight of a response to a disconnected client
-	mostLong   = 0.2 // share of long requests above which a window is discarded
+	mostLong   = 0.2 // maximum share of long requests in a window
 )
 
 func (t *tally) add(o *tally) {
@@ -141,7 +141,7 @@ const leastSpread = 0.1
 
 // variance returns the variance of the mean, relative to it.
 func (t *tally) variance() float64 {
-	const dependence = 1.5 // increase of the variance if requests depend on one another
+	const dependence = 1.5 // correction of the variance for requests that depend on one another
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }

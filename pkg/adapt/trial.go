@@ -9,7 +9,7 @@ import (
 const (
 	changeStep = 0.4      // after a change
 	finestStep = 0.2      // at the end of the search
-	failedStep = math.Ln2 // used if most responses are errors; the candidate is lower
+	failedStep = math.Ln2 // if most responses are errors
 
 	// stepOfSpread is the ratio of the finest step to the spread of the application times. If
 	// the spread is large, the comparison of two limits that are close needs many requests.
@@ -47,10 +47,10 @@ const (
 	straight = 0.8 // elasticity above which the goodput grows with the limit
 	flat     = 0.1 // elasticity below which it does not grow
 
-	fewGood = 3 // minimum number of successful responses if the other limit has none
+	fewGood = 3 // number of successful responses that ends the trial if the other limit has no successful response
 )
 
-// Pauses between the trials in one direction, once the limit is found.
+// The pauses between the trials in one direction after the limit is found.
 const (
 	firstRest   = 5 * time.Second // doubles each time
 	maxRest     = 80 * time.Second
@@ -62,9 +62,9 @@ const (
 	// maxTrialLoss is the share of the goodput that a trial may cost while it lasts.
 	maxTrialLoss = 0.015
 
-	// Candidates above with application times that are harm times as long are in force for
-	// less than one part in rareness of the time, so that they do not affect the 99th
-	// percentile. This does not apply if requests wait longer than the application time.
+	// If a higher candidate multiplies the application time by harm, the share of the time with
+	// this candidate is at most 1/rareness, so that it does not affect the 99th percentile. If
+	// requests wait longer than the application time, this limit does not apply.
 	harm     = 1.22
 	rareness = 120
 )
@@ -78,7 +78,8 @@ type trial struct {
 	lasted          time.Duration // with the candidate in force
 	watch           watch         // of the mean with the candidate
 
-	// Differences of the logarithms of the means, between consecutive windows.
+	// The following fields contain sums for pairs of consecutive windows. The difference is the
+	// difference of the logarithms of the means.
 	lastBase              tally
 	pairs, diffs, squares float64
 }
@@ -136,7 +137,7 @@ type search struct {
 	far       bool    // the next lower candidate is computed from the mean
 	rejected  int     // consecutive candidates, with the finest step
 	found     bool    // neither neighbor is better
-	compared  [2]bool // by direction: a candidate was rejected since the base changed
+	compared  [2]bool // by direction; a candidate was rejected after the last change of the base
 	lowest    lowest
 
 	// By direction, once the limit is found.
@@ -446,7 +447,8 @@ func (o *outcome) loss(limit, base int) float64 {
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate was in force for a too large part of the trial.
+// isCostly reports whether the candidate reduces the goodput of the trial by more than
+// maxTrialLoss.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)
 	return t.lasted.Seconds()*o.loss(t.limit, base) > maxTrialLoss*now.Sub(t.began).Seconds()

@@ -14,7 +14,7 @@ import (
 //
 // When a request releases its slot and the queue is not empty, the slot passes directly to
 // the first queued request. A new request therefore cannot get it, and running is at its
-// maximum while the queue is not empty.
+// maximum as long as the queue is not empty.
 //
 // An adaptive limit applies to the requests that are running in the user container. The
 // others only count for maxRunning (docs/promises.md 3.1).
@@ -27,7 +27,7 @@ type Limit struct {
 	held        int            // number of slots of canceled requests: see Proxy.hold
 	first, last *ticket        // the line
 	adaptive    *adapt.Limiter // nil: the limit is maxRunning
-	timer       *time.Timer    // updates an adaptive limit while requests are queued
+	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
 	ticking     bool           // the timer is running
 }
 

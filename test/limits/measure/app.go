@@ -18,7 +18,7 @@ type app struct {
 	batch   int                            // maximum number of requests that a worker processes together; 0: one, without gathering
 	each    time.Duration                  // added to took for each request of a batch
 	pause   time.Duration                  // garbage collection every 2 s; 0: none
-	warm    time.Duration                  // duration of the warm-up, in which requests take up to six times as long
+	warm    time.Duration                  // duration of the warm-up; the first requests take six times as long
 	changed func(at time.Duration) float64 // factor of took; nil: 1
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/queue-proxy/queue-proxy/test/harness"
 )
 
-// loadUntil runs the clients for longer and longer until the result is ok, because the first
-// run can be too short on a busy machine.
+// loadUntil runs the clients until the result is ok. On a busy machine, the first run can be too
+// short, so the next run is longer.
 func loadUntil(t *testing.T, address string, clients group, ok func(result) bool) {
 	t.Helper()
 	var got result

@@ -26,7 +26,7 @@ type group struct {
 	read   time.Duration // pause before the response is read
 	socket bool          // WebSockets
 	burst  time.Duration // the client sends requests for a fifth of this interval; 0: all the time
-	after  time.Duration // delay of the first request, at most half of the warm-up
+	after  time.Duration // time before the first request; at most half of the warm-up
 }
 
 const ms = time.Millisecond

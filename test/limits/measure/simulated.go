@@ -19,12 +19,12 @@ func simulatedTables() []table {
 	for _, r := range simulation.Rows() {
 		all.lines = append(all.lines, line{r.Name, cell(&r), func() (string, error) { return simulatedLine(&r, true), nil }})
 	}
-	hostile := table{title: "8 of 40 clients are attackers (simulated)", header: "| attack" + simulatedCells}
+	hostile := table{title: "Simulated rows with attackers", header: "| attack" + simulatedCells}
 	for _, r := range simulation.HostileRows() {
 		hostile.lines = append(hostile.lines, line{r.Name, cell(&r), func() (string, error) { return simulatedLine(&r, false), nil }})
 	}
 	advice := table{
-		title:  "Settled limits of applications that are not full (simulated)",
+		title:  "Settled limits of simulated applications that are not full",
 		header: "| application | settled | goodput with it as a fixed limit | missing data |",
 	}
 	for _, r := range simulation.AdviceRows() {

@@ -69,8 +69,7 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns the value before until a moment, and the value later
-// after this moment.
+// after returns a function of the time that returns before until a moment, and later afterwards.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -94,7 +93,7 @@ func openRows() []Row {
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Hold: time.Hour, Aside: true})}},
 		{Name: "F1b long polls", What: "30 polls of 30 s and 20 clients with short calls", App: twenty, Sweep: []int{38, 50},
 			Load: Load{Clients: 50, Kind: firsts(30, &Kind{Hold: 30 * time.Second, Aside: true})}},
-		{Name: "F1c slow clients", What: "12 clients that send or read slowly for 20 s, and 20 other clients", App: twenty, Sweep: []int{20, 32},
+		{Name: "F1c slow clients", What: "12 clients with slow uploads or downloads, and 20 other clients", App: twenty, Sweep: []int{20, 32},
 			Load: Load{Clients: 32, Kind: func(client, number int) *Kind {
 				if client >= 12 || number < 200 {
 					return nil
@@ -104,7 +103,7 @@ func openRows() []Row {
 				}
 				return &Kind{Read: 20 * time.Second, Aside: true}
 			}}},
-		{Name: "F1d canceled requests", What: "3.3 requests per second that are canceled after 400 ms, and 20 other clients", App: twenty, Sweep: []int{30, 50},
+		{Name: "F1d canceled requests", What: "4 clients that cancel requests after 400 ms, and 20 other clients", App: twenty, Sweep: []int{30, 50},
 			Load: Load{Clients: 24, Kind: func(client, number int) *Kind {
 				if client < 4 && number%3 == 0 {
 					return &Kind{Hold: 20 * time.Second, Patience: 400 * ms, Aside: true}
@@ -136,7 +135,7 @@ func problemRows() []Row {
 				}
 				return alternating(number)
 			}}},
-		{Name: "F3c errors and a short queue", What: "8 clients with errors after 0.5 ms, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
+		{Name: "F3c errors and a short queue", What: "8 clients with very fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
 			Load: Load{Clients: 28, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: ms / 2, Fails: true, Aside: true}
@@ -145,9 +144,9 @@ func problemRows() []Row {
 			}}},
 		{Name: "F4a 503 above 13", What: "the application rejects requests above 13 with 503", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "the application rejects requests above 13 with 429 after 0.3 ms", Sweep: []int{12, 13},
+		{Name: "F4c 429 above 13", What: "the application rejects requests above 13 with 429", Sweep: []int{12, 13},
 			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "the application rejects requests above 13 with 503, and requests above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4b 503, from 13 to 5", What: "the application rejects requests above 13 with 503, and above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
@@ -181,7 +180,7 @@ func usualRows() []Row {
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, and no requests for 10 s of every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, and the clients stop for 10 s every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000
@@ -285,8 +284,8 @@ func HostileRows() []Row {
 		{what: "WebSockets", kind: Kind{Hold: time.Hour, Stream: true}},
 		{what: "requests of 190 ms", kind: Kind{Hold: 190 * ms}},
 		{what: "requests of 1 ms and 190 ms", kind: Kind{Hold: ms}, others: Kind{Hold: 190 * ms}, group: 1},
-		{what: "20 errors, followed by 20 requests of 900 ms", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: 900 * ms}, group: 20},
-		{what: "2000 errors, followed by 2000 successful requests", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: ms}, group: 2000},
+		{what: "20 errors alternate with 20 requests of 900 ms", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: 900 * ms}, group: 20},
+		{what: "2000 errors alternate with 2000 successful requests", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: ms}, group: 2000},
 	} {
 		a.kind.Aside, a.others.Aside = true, true
 		kind := func(client, number int) *Kind {
@@ -337,8 +336,8 @@ type Measurement struct {
 	Errors  float64 // share of the responses that are errors
 }
 
-// Choose returns the index of the best measurement. The best measurement has the shortest 99th
-// percentile of the measurements with few errors and at least 0.99 of the greatest goodput.
+// Choose returns the index of the best measurement. It ignores measurements with many errors. If
+// the goodput differs by less than 1 %, the shortest 99th percentile is best.
 func Choose(all []Measurement) (best int) {
 	most, least := 0.0, 1.0
 	for _, m := range all {

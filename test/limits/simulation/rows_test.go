@@ -12,8 +12,8 @@ import (
 // jitters is the number of adaptive limits for each row.
 var jitters = flag.Int("jitters", 3, "how many adaptive limits for each row")
 
-// outage is the share of the goodput with the best fixed limit below which a row is an
-// outage, whatever the other seeds show.
+// outage is the minimum goodput for each seed, relative to the goodput with the best fixed
+// limit.
 const outage = 0.5
 
 // noise is the standard error of the goodput of a row with few seeds.
