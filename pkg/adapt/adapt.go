@@ -5,28 +5,29 @@
 // requests that take long relative to the application time only count for the ceiling.
 //
 // A new limiter doubles the limit as long as the goodput grows with it. Then it compares
-// two limits: the chosen limit, the base, and a candidate. They are in force by turns, each
-// for a window. The goodput of a limit is the number of successful responses per second
-// while the limit is reached. By Little's law, n requests in flight that take t each have a
-// throughput of n/t, so the goodput and the limit give the application time. The better
-// limit has the greater power, goodput / time^w: the larger one as long as the goodput
-// grows with the limit, and the smaller one if only the application time grows.
+// two limits: the chosen limit, which is called the base, and a candidate. The two limits
+// alternate: each window uses one of them. The goodput of a limit is the number of successful
+// responses per second while the limit is reached. By Little's law, the application time is the
+// limit divided by the goodput. The better limit has the greater power, goodput / time^w. If the
+// goodput grows with the limit, the larger limit is better. If only the application time grows,
+// the smaller limit is better.
 //
 // The limit never drops to a few requests to measure the application time without load.
-// Both sides of a comparison are measured in the same seconds, so an application that
-// becomes slower or faster by itself does not change the limit. A candidate that costs much
-// goodput is rarely in force.
+// Both limits are measured at nearly the same time, so an application that becomes slower or
+// faster does not change the limit. A candidate that reduces the goodput by a large share is
+// rarely used.
 //
 // The ideas and their sources:
 //
 //   - A limit that follows the gradient of latency over requests in flight: Netflix,
 //     concurrency-limits (Vegas, Gradient2), https://github.com/Netflix/concurrency-limits.
-//   - To measure again and again, with jitter, how long requests take with fewer in flight:
-//     the adaptive concurrency filter of Envoy, which by default admits very few meanwhile.
-//   - Power, and its maximum as the operating point: L. Kleinrock, Power and deterministic
+//   - Repeated measurements of the latency with a lower limit, with jitter: the adaptive
+//     concurrency filter of Envoy, which by default measures with a limit of 3.
+//   - The maximum of the power as the operating point: L. Kleinrock, Power and deterministic
 //     rules of thumb for probabilistic problems in computer communications, 1979.
-//   - Probes above and below, and the product of throughput and least latency as the
-//     operating point: N. Cardwell and others, BBR: congestion-based congestion control, 2016.
+//   - Measurements with a higher and a lower value, and the product of the throughput and the
+//     minimum latency as the operating point: N. Cardwell and others, BBR: congestion-based
+//     congestion control, 2016.
 //   - The detection of a change: E. S. Page, Continuous inspection schemes, 1954.
 //
 // The package has no clock, goroutine or lock: the time is an argument of each call.
@@ -41,7 +42,7 @@ import (
 // MaxLimit is the ceiling of a [Limiter] if none is set.
 const MaxLimit = 1000
 
-// firstLimit is the first limit if none is set: it is safe for any application, and large
+// firstLimit is the default of the first limit. It is safe for any application, and large
 // enough to measure the next limits soon.
 const firstLimit = 4
 
@@ -51,10 +52,10 @@ const (
 	maxWindow  = 5 * time.Second
 	minTimes   = 2  // minimum, in application times; half of it at the start
 	maxTimes   = 20 // maximum, in application times, if that is longer than maxWindow
-	settleTime = 2  // application times after a change of the limit that belong to no window; half of it at the start
+	settleTime = 2  // time between a change of the limit and the next window, in application times; half of it at the start
 	minSamples = 16
-	enough     = 0.01 // variance of the mean, relative to it, that ends a window
-	patience   = 4    // extends the maximum if the limit is reached and responses are few
+	enough     = 0.01 // variance of the mean, relative to the mean, that ends a window
+	patience   = 4    // multiple of the maximum if the limit is reached and there are few responses
 )
 
 // fullShare is the share of a window in which the limit must be reached.
@@ -83,7 +84,7 @@ func (s Settings) Ceiling() int {
 	return s.Max
 }
 
-// A Reason is the reason for a limit: a word for programs, with hyphens.
+// A Reason is the reason for a limit. It is a word with hyphens, for programs.
 type Reason string
 
 // Words returns the reason as shown to users.
@@ -93,11 +94,11 @@ func (r Reason) Words() string { return strings.ReplaceAll(string(r), "-", " ") 
 const (
 	Starting  Reason = "starting"      // the first limits are tried
 	Growing   Reason = "growing"       // the goodput grew with the limit
-	AppTime   Reason = "app-time-rose" // with the limit, and the goodput did not grow
+	AppTime   Reason = "app-time-rose" // the application time grew with the limit, and the goodput did not
 	Steady    Reason = "steady"        // neither a higher nor a lower limit is better
 	Measuring Reason = "measuring"     // a candidate is in force
-	Errors    Reason = "errors"        // all responses are errors, or a higher limit has more errors
-	NoAnswers Reason = "no-answers"    // requests are queued and no request ends with a response
+	Errors    Reason = "errors"        // most responses are errors, or a higher limit causes errors
+	NoAnswers Reason = "no-answers"    // requests are queued, and the application does not respond
 	Ceiling   Reason = "ceiling"       // the limit cannot be higher
 	Floor     Reason = "floor"         // the limit cannot be lower
 	Idle      Reason = "idle"          // the limit is not reached
@@ -114,7 +115,7 @@ type State struct {
 	Base    int // the best limit so far; the limit in force differs while a candidate is measured
 	Reason  Reason
 	Settled int    // Base if it was compared with a lower and a higher limit, which are worse; otherwise 0
-	Missing string // the comparison that is missing if Settled is 0
+	Missing string // if Settled is 0, the comparison that is missing
 }
 
 // A controller chooses the limit.
@@ -198,8 +199,12 @@ func (c *controller) count(now time.Time, n int) {
 
 // advance adds the time since the last event to the window.
 func (c *controller) advance(now time.Time) {
-	if c.settled && c.counted >= c.limit {
-		c.window.full += now.Sub(c.at).Seconds()
+	if c.settled {
+		lasted := now.Sub(c.at).Seconds()
+		c.window.slots += float64(c.counted) * lasted
+		if c.counted >= c.limit {
+			c.window.full += lasted
+		}
 	}
 	c.at = now
 }
@@ -207,8 +212,8 @@ func (c *controller) advance(now time.Time) {
 // done notes the end of a request. sampled is false if the request was not counted for the
 // limit. Its application time is used in any case.
 //
-// A very long application time is shortened, so that a few requests do not outweigh all
-// others.
+// The application time of a sample has a maximum, so that a few requests do not determine the
+// result.
 func (c *controller) done(now time.Time, d time.Duration, r Result, sampled bool) {
 	c.advance(now)
 	took := d.Seconds()
@@ -244,8 +249,8 @@ func (c *controller) settle(now time.Time) bool {
 	return true
 }
 
-// unit returns the application time by which windows are measured. The start is in more of
-// a hurry.
+// unit returns the application time that determines the length of windows. At the start, it
+// is halved to find the limit soon.
 func (c *controller) unit() float64 {
 	if c.start.active {
 		return c.took / 2
@@ -299,8 +304,9 @@ func (c *controller) complete() bool {
 }
 
 // turnover returns the minimum window, in seconds, that contains requests of all queued
-// clients. Clients that send requests in a sequence, such as a fast one after each slow one,
-// can get into step, so that the queue contains many fast ones and then many slow ones.
+// clients. If each client alternates between fast and slow requests, the clients can become
+// synchronized. Then the queue contains only fast requests for some time, and then only slow
+// requests.
 func (c *controller) turnover() float64 {
 	return min(2*c.longest.Seconds(), max(2, minTimes*c.unit()))
 }
@@ -340,6 +346,8 @@ func (c *controller) end(now time.Time) {
 	case c.silent():
 		c.reason = NoAnswers
 		c.endBase(now, &w)
+	case !w.isFull() && w.mostRejected():
+		c.lowerUnreached(now, &w)
 	case !w.isFull():
 		c.pause(now, Idle)
 	case w.samples() == 0 && w.failed >= minSamples:
@@ -367,6 +375,19 @@ func (c *controller) endCandidate(now time.Time, w *tally) {
 	c.put(now, c.base)
 }
 
+// lowerUnreached sets the base to the number of requests in the application. It is called if
+// most requests fail and the limit is not reached. The new limit will be reached, so that lower
+// limits can be tried. The base does not change if it is at most firstLimit, because requests
+// also fail for other reasons. It does not change if successful requests hold most slots.
+func (c *controller) lowerUnreached(now time.Time, w *tally) {
+	limit := max(int(w.slots/w.lasted), firstLimit, c.min)
+	if limit >= c.base || w.rejectedTime < w.slots/2 {
+		c.pause(now, Errors)
+		return
+	}
+	c.endSearchStart(now, limit, Errors)
+}
+
 // pause ends a trial that cannot be continued.
 func (c *controller) pause(now time.Time, why Reason) {
 	c.reason, c.trial = why, trial{}
@@ -379,11 +400,12 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	if w.samples() > 0 && w.samples() >= w.failed {
 		if changed, where := c.watch.note(w); changed {
 			c.search.begin(changeStep, where)
+			c.search.failing = 0
 			c.trial = trial{}
-			c.watch = watch{expected: w.mean()}
+			c.watch = watch{expected: w.work()}
 		} else {
-			// Not the window of a change: with the mean before it, the first candidate below is
-			// as far away as the application became slower.
+			// The window of a change is not used. The first lower candidate is computed from the
+			// mean before the change.
 			c.search.lowest.note(now, c.limit, w)
 		}
 	}
@@ -400,7 +422,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded returns the integer next to a limit, between least and most.
+// bounded rounds a limit to the nearest integer between least and most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

@@ -71,6 +71,33 @@ func TestTrialDiscardsWindowsBeforeChange(t *testing.T) {
 	harness.Equal(t, c.lasted, 20*time.Second, "time with the candidate in force")
 }
 
+func TestManyErrorsPreventHigherLimit(t *testing.T) {
+	window := func(limit, good, failed int) tally {
+		w := tally{limit: limit, lasted: 1, full: 1}
+		for range good {
+			w.note(0.02, true, Answered)
+		}
+		for range failed {
+			w.note(0.0003, true, Failed)
+		}
+		return w
+	}
+	for name, c := range map[string]struct {
+		base, candidate tally
+		better          bool
+	}{
+		"higher with rejections":      {window(13, 580, 0), window(14, 625, 3000), false},
+		"lower without rejections":    {window(14, 625, 3000), window(13, 580, 0), true},
+		"higher with unrelated error": {window(13, 600, 100), window(15, 692, 120), true},
+		"much higher goodput":         {window(8, 400, 3000), window(16, 800, 12000), true},
+	} {
+		trial := trial{limit: c.candidate.limit, base: c.base, candidate: c.candidate}
+		if got := trial.outcome(c.base.limit); got.better != c.better {
+			t.Errorf("%s: got %+v, want better %v", name, got, c.better)
+		}
+	}
+}
+
 func TestAReasonIsOneWordForPrograms(t *testing.T) {
 	for _, r := range Reasons() {
 		if word := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`); !word.MatchString(string(r)) || strings.Contains(r.Words(), "-") {
@@ -121,7 +148,7 @@ func TestLimitReturnsAfterAllRequestsFailed(t *testing.T) {
 	}
 }
 
-func TestLimitWithoutCeilingIsAtMostMaxLimit(t *testing.T) {
+func TestLimitDoesNotExceedMaxLimit(t *testing.T) {
 	l := New(Settings{})
 	serve(l, time.Unix(0, 0), 20*time.Second, 5000, false)
 	if got := l.State(); got.Base != MaxLimit || got.Reason != Ceiling && got.Reason != Measuring {
@@ -186,7 +213,7 @@ func actOnLimiter(l *Limiter, now time.Time, rng *rand.Rand, running *[]*Slot) {
 	}
 }
 
-func TestFewHourLongRequestsDoNotChangeLimit(t *testing.T) {
+func TestLongRequestsDoNotChangeLimit(t *testing.T) {
 	l := New(Settings{Max: 50})
 	now := serve(l, time.Unix(0, 0), time.Minute, 10, false)
 	want := l.State().Base
@@ -201,8 +228,8 @@ func TestFewHourLongRequestsDoNotChangeLimit(t *testing.T) {
 	}
 }
 
-// A limiter whose slots are all held by requests that do not end.
-func TestOpenRequestsAreNotCountedAfterSomeTime(t *testing.T) {
+// All slots of the limiter are held by requests that do not end.
+func TestOpenRequestsDoNotCountForAdaptiveLimit(t *testing.T) {
 	for name, hold := range map[string]func(l *Limiter, now time.Time, s *Slot){
 		"long":   func(*Limiter, time.Time, *Slot) {},
 		"stream": (*Limiter).Stream,
@@ -241,6 +268,45 @@ func TestTimeoutOfUploadIsUnknown(t *testing.T) {
 	}
 	harness.Equal(t, l.controller.window.failed, 0, "failures")
 	harness.Equal(t, l.State().Base, firstLimit, "limit")
+}
+
+func TestTimeoutAfterSlowUploadIsUnknown(t *testing.T) {
+	for upload, want := range map[time.Duration]bool{8 * time.Second: false, 2 * time.Second: true} {
+		l, now := New(Settings{}), time.Unix(0, 0)
+		s := &Slot{}
+		l.Admit(now, s)
+		l.AwaitClient(now, s)
+		l.ClientReady(now.Add(upload), s)
+		l.End(now.Add(10*time.Second), s, TimedOut)
+		harness.Equal(t, l.responded, want, "the timeout is counted after an upload of", upload)
+	}
+}
+
+func TestErrorsBelowLimitLowerUnreachedLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		requests int
+		result   Result
+		want     State
+	}{
+		"errors":               {10, Failed, State{Base: 10, Reason: Errors}},
+		"errors, few requests": {1, Failed, State{Base: firstLimit, Reason: Errors}},
+		"successes":            {10, Answered, State{Base: 50, Reason: Idle}},
+	} {
+		l, now := New(Settings{Max: 100, Start: 50}), time.Unix(0, 0)
+		slots := make([]Slot, c.requests)
+		for range 650 {
+			for i := range slots {
+				l.Admit(now, &slots[i])
+			}
+			now = now.Add(10 * time.Millisecond)
+			for i := range slots {
+				l.End(now, &slots[i], c.result)
+			}
+		}
+		if got := l.State(); got.Base != c.want.Base || got.Reason != c.want.Reason && got.Reason != Measuring {
+			t.Errorf("%s: got %+v, want the limit %d, %s", name, got, c.want.Base, c.want.Reason)
+		}
+	}
 }
 
 func TestEachRequestCostsNoMemory(t *testing.T) {

@@ -101,7 +101,7 @@ func (c *Curve) Seen() (all []Seen) {
 	return all
 }
 
-// An Advice is the limit that an adaptive limit has settled on.
+// An Advice contains the settled limit.
 type Advice struct {
 	Limit  int    `json:"limit"` // 0: unknown
 	Reason string `json:"reason"`

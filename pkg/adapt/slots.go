@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Times after which a request is long.
+// A request is long after longTimes the mean application time, and after shortestLong.
 const (
 	shortestLong = 200 * time.Millisecond
 	longTimes    = 10 // multiple of the mean application time
@@ -17,11 +17,11 @@ type Result uint8
 // The results.
 const (
 	Answered   Result = iota // the application responded
-	Failed                   // the application responded with an error of its own or a rejection for overload
+	Failed                   // the application responded with an error that load can cause
 	TimedOut                 // there was no response in time; if the request waits for its client, this is Unknown
-	Late                     // the application responded after the client had disconnected
-	Unfinished               // the request ended before the application responded: its application time is at least this long
-	Unknown                  // the end of the request says nothing about the application
+	Late                     // the application responded after the client disconnected
+	Unfinished               // the request ended before the application responded, so its application time is longer
+	Unknown                  // the end of the request does not depend on the application
 )
 
 // A Slot is the part of a request that a [Limiter] keeps. The zero value is ready to use,
@@ -29,11 +29,11 @@ const (
 type Slot struct {
 	active     bool          // from Admit to End
 	since      time.Time     // the request got the slot
-	client     time.Duration // time that the request has waited for its client
-	waiting    time.Time     // since when the request waits for its client; zero: it does not
+	client     time.Duration // total time that the request waited for its client
+	waiting    time.Time     // start of the wait for the client; zero if the request does not wait
 	exempt     Exemption     // Stream or Long; others follow from waiting
 	counted    bool          // for the adaptive limit
-	prev, next *Slot         // in Limiter.oldest, while exempt is 0
+	prev, next *Slot         // links of the list of [Limiter]; used if exempt is Counted
 }
 
 // An Exemption is the reason for which a request is only counted for the ceiling.
@@ -70,12 +70,12 @@ type Limiter struct {
 	running    int // requests that hold a slot
 	counted    int // requests that are counted for the adaptive limit
 
-	oldest, newest *Slot // requests that are neither streams nor long
+	oldest, newest *Slot // list of all requests except streams and long requests
 	longAfter      time.Duration
 	responded      bool      // since longAfter was last increased
-	typical        float64   // median of the application time of all requests but streams, in seconds
+	typical        float64   // median of the application time, in seconds; excludes streams
 	increased      time.Time // typical was increased
-	credit         float64   // by which typical may increase, in logarithms
+	credit         float64   // maximum increase of the logarithm of typical
 }
 
 // New returns a limiter.
@@ -123,10 +123,11 @@ func (l *Limiter) Admit(now time.Time, s *Slot) {
 
 // End takes the slot back.
 func (l *Limiter) End(now time.Time, s *Slot, r Result) {
-	if s.endWait(now) && r == TimedOut {
+	waiting := s.endWait(now)
+	took := now.Sub(s.since) - s.client
+	if r == TimedOut && (waiting || s.client > took) { // the client caused most of the time
 		r = Unknown
 	}
-	took := now.Sub(s.since) - s.client
 	if s.exempt != Stream && r != Unknown {
 		l.note(now, took.Seconds(), r)
 		l.controller.done(now, took, r, s.exempt == Counted)
@@ -142,10 +143,10 @@ func (l *Limiter) End(now time.Time, s *Slot, r Result) {
 	}
 }
 
-// note adjusts the typical application time. A step that does not depend on the size of the
-// difference follows the median, on which few long requests have no effect. The increase is
-// bounded by the number of short requests and by the time: long requests that end at the
-// same moment, because they began at the same moment, have little effect.
+// note adjusts the typical application time. The size of a step does not depend on the
+// application time, so the value is close to the median. The increase is limited by the
+// number of short requests and by the time. Many long requests that end at the same time
+// therefore have little effect.
 func (l *Limiter) note(now time.Time, took float64, r Result) {
 	const (
 		step   = 0.05 // of the logarithm
@@ -170,8 +171,8 @@ func (l *Limiter) note(now time.Time, took float64, r Result) {
 	l.responded = l.responded || r != Unfinished
 }
 
-// AwaitClient notes that the request waits for its client, until ClientReady. The two have
-// no effect after End.
+// AwaitClient records that the request waits for its client until ClientReady is called. It
+// does nothing after End.
 func (l *Limiter) AwaitClient(now time.Time, s *Slot) {
 	if s.active && s.waiting.IsZero() {
 		s.waiting = now
@@ -211,8 +212,8 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 		s = next
 	}
 	if exempted {
-		// The number of requests in an application that does not respond at all grows more
-		// slowly each time.
+		// If the application does not respond, the interval is increased, so that the number of
+		// requests in the application grows slowly.
 		if !l.responded {
 			l.longAfter += l.longAfter / 2
 		}
@@ -221,8 +222,7 @@ func (l *Limiter) Tick(now time.Time, waited time.Duration) {
 	l.controller.tick(now, waited)
 }
 
-// Move gives the slot of one request to another, which continues it. from can be reused
-// afterwards.
+// Move moves the state of a slot to another Slot. from can be reused afterwards.
 func (l *Limiter) Move(from, to *Slot) {
 	*to = *from
 	from.active = false

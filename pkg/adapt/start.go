@@ -13,9 +13,9 @@ const (
 	startTurns   = 4   // maximum number of windows of a limit
 )
 
-// A start doubles the limit until the goodput stops growing. Each decision uses the windows
-// of the last two limits, which are not in force by turns: an application that warms up at
-// the same time can only make the limit too high, and the search corrects that.
+// A start doubles the limit until the goodput stops growing. It compares the windows of the
+// last two limits. If the application becomes faster between these windows, the limit
+// can be too high. The search corrects this.
 type start struct {
 	active  bool
 	before  tally // of the previous limit
@@ -35,13 +35,14 @@ func (c *controller) endStart(now time.Time, w *tally) {
 	o := s.elasticity()
 	switch {
 	case o.errors:
+		c.search.failing = s.current.limit
 		c.endSearchStart(now, s.before.limit, Errors)
 	case o.value >= startGrows:
 		c.double(now)
 	case o.value+startCertain*o.sigma < 1 || c.base >= c.max:
 		growth := float64(s.current.limit) / float64(s.before.limit)
 		c.endSearchStart(now, bounded(headroom*float64(s.before.limit)*math.Pow(growth, min(max(o.value+o.sigma, 0), 1)), c.min, c.max), Growing)
-	case s.turns >= startTurns: // there is no evidence against a higher limit
+	case s.turns >= startTurns: // the windows do not show that a higher limit is worse
 		c.double(now)
 	default:
 		c.put(now, c.base)
@@ -79,9 +80,9 @@ type startOutcome struct {
 	errors       bool    // the share of failed responses grew with the limit
 }
 
-// elasticity estimates the elasticity in two ways and weights them by their variance: by the
-// goodput, and by the typical application time. The latter is more precise if a few requests
-// take much longer than the others.
+// elasticity returns the mean of two estimates. The first estimate uses the goodput. The second
+// estimate uses the typical application time, and is better if a few requests are very slow. The
+// weights depend on the variances.
 func (s *start) elasticity() (o startOutcome) {
 	b, a := &s.before, &s.current
 	growth := math.Log(float64(a.limit) / float64(b.limit))

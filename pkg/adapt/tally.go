@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A tally sums the responses of one or more windows with the same limit. Responses are
-// counted while the limit is reached, because only these depend on the limit.
+// A tally contains the sums of one or more windows with the same limit. Most fields only
+// include the responses while the limit is reached, because other responses do not depend on
+// the limit.
 type tally struct {
 	limit      int
 	lasted     float64 // seconds
@@ -14,10 +15,15 @@ type tally struct {
 	good       float64 // successful responses while the limit was reached
 	failed     float64 // errors while the limit was reached
 	late       float64 // responses to disconnected clients while the limit was reached
-	long       float64 // responses to requests that were not counted for the limit
+	long       float64 // responses to requests that the adaptive limit does not count
 	unfinished float64 // requests that ended without a response of the application
 
 	responses float64 // of all kinds
+	slots     float64 // requests in the application, multiplied by seconds
+
+	// The following fields include errors while the limit was not reached.
+	rejected     float64 // number of errors
+	rejectedTime float64 // time of the errors in the application, in seconds
 
 	// Application times of the responses that are not errors, in seconds.
 	timed               float64 // number of responses
@@ -29,6 +35,8 @@ type tally struct {
 func (t *tally) note(took float64, full bool, r Result) {
 	t.responses++
 	if r == Failed || r == TimedOut {
+		t.rejected++
+		t.rejectedTime += took
 		if full {
 			t.failed++
 		}
@@ -54,8 +62,8 @@ const shortestTime = 1e-5
 
 // Weights of responses.
 const (
-	lateWeight = 0.1 // of a response to a disconnected client
-	mostLong   = 0.2 // share of long requests above which a window is discarded
+	lateWeight = 0.1 // weight of a response to a disconnected client
+	mostLong   = 0.2 // maximum share of long requests in a window
 )
 
 func (t *tally) add(o *tally) {
@@ -68,6 +76,9 @@ func (t *tally) add(o *tally) {
 	t.long += o.long
 	t.unfinished += o.unfinished
 	t.responses += o.responses
+	t.rejected += o.rejected
+	t.rejectedTime += o.rejectedTime
+	t.slots += o.slots
 	t.timed += o.timed
 	t.time += o.time
 	t.timeSquares += o.timeSquares
@@ -81,8 +92,8 @@ func (t *tally) isFull() bool { return t.full >= fullShare*t.lasted }
 // isValid reports whether nearly all responses were counted for the limit.
 func (t *tally) isValid() bool { return t.long <= mostLong*(t.responses+t.long) }
 
-// served returns the weighted number of responses. If all clients disconnect before the
-// response, a limit with more responses is still better.
+// served returns the weighted number of responses. It includes late responses, because a limit
+// with more responses is better even if all clients disconnect.
 func (t *tally) served() float64 { return t.good + lateWeight*t.late }
 
 // samples returns the number of responses that the mean is computed of.
@@ -91,10 +102,22 @@ func (t *tally) samples() float64 { return t.good + t.late }
 // mostFailed reports whether more than half of the responses are errors.
 func (t *tally) mostFailed() bool { return t.failed > t.samples() }
 
+// mostRejected reports whether more than half of the responses are errors, also while the
+// limit is not reached.
+func (t *tally) mostRejected() bool {
+	return t.rejected >= minSamples && t.rejected > t.responses/2
+}
+
 // mean returns the seconds of a slot for each successful response. The goodput of a limit
 // is the limit divided by this time (Little's law).
 func (t *tally) mean() float64 {
 	return float64(t.limit) * max(t.full, shortestTime) / max(t.served(), 0.05)
+}
+
+// work returns the seconds of a slot for each response, including those to disconnected
+// clients. Unlike mean, it does not depend on the time in the queue.
+func (t *tally) work() float64 {
+	return float64(t.limit) * max(t.full, shortestTime) / max(t.samples(), 0.5)
 }
 
 // success returns the share of successful responses, and the variance of its logarithm.
@@ -112,19 +135,19 @@ func (t *tally) spread() float64 {
 	return math.Sqrt(max(t.timeSquares/t.timed/(mean*mean)-1, 0))
 }
 
-// leastSpread is the spread that is assumed if the application time seems constant: a few
-// requests do not prove this.
+// leastSpread is the minimum spread. The application time of a few requests can be constant
+// by chance.
 const leastSpread = 0.1
 
 // variance returns the variance of the mean, relative to it.
 func (t *tally) variance() float64 {
-	const dependence = 1.5 // requests of one moment are not independent of one another
+	const dependence = 1.5 // correction of the variance for requests that depend on one another
 	spread := max(t.spread(), leastSpread)
 	return dependence * spread * spread / max(t.samples(), 0.5)
 }
 
-// typical returns the mean of the logarithm of the application time, and its variance. A
-// few slow requests have less effect on it than on the mean.
+// typical returns the mean of the logarithm of the application time, and its variance. The
+// effect of slow requests is small.
 func (t *tally) typical() (log, variance float64) {
 	n := max(t.timed, 1)
 	log = t.logTime / n
@@ -140,7 +163,7 @@ type lowest struct {
 
 func (w *lowest) note(now time.Time, limit int, t *tally) {
 	const (
-		age  = 2 * time.Minute // after which the mean is trusted e times less
+		age  = 2 * time.Minute // time in which the mean increases by the factor e
 		near = 1.15            // limits up to this multiple replace the mean
 	)
 	mean := t.mean()
@@ -150,15 +173,15 @@ func (w *lowest) note(now time.Time, limit int, t *tally) {
 	}
 }
 
-// A watch detects a change of the mean at the base. It sums the deviations from the
-// expected mean in each direction, without the part that is noise (Page, 1954).
+// A watch detects a change of the mean at the base. For each direction, it adds the
+// differences to the expected mean that are larger than the noise (Page, 1954).
 type watch struct {
 	expected        float64 // seconds; 0: unknown
 	longer, shorter float64
 }
 
-// note adds a window. It reports whether the mean has changed, and the direction of the
-// new limit: down if the application became slower, up if it became faster.
+// note adds a window. It reports whether the mean has changed, and the direction of the next
+// candidate. If the application became slower, the direction is down.
 func (w *watch) note(t *tally) (changed bool, where direction) {
 	const (
 		least  = 0.05 // of the logarithm of the mean
@@ -172,7 +195,7 @@ func (w *watch) note(t *tally) (changed bool, where direction) {
 	if w.expected == 0 {
 		return false, up
 	}
-	x, sigma := math.Log(t.mean()/w.expected), math.Sqrt(t.variance())
+	x, sigma := math.Log(t.work()/w.expected), math.Sqrt(t.variance())
 	noise, enough := max(least, leastErrors*sigma), max(alarm, alarmErrors*sigma)
 	w.longer = max(0, w.longer+x-noise)
 	w.shorter = max(0, w.shorter-x-noise)

@@ -9,17 +9,17 @@ import (
 const (
 	changeStep = 0.4      // after a change
 	finestStep = 0.2      // at the end of the search
-	failedStep = math.Ln2 // down, if most responses are errors
+	failedStep = math.Ln2 // if most responses are errors
 
-	// stepOfSpread makes the last step larger if the application times differ much: a small
-	// gain would need too many requests.
+	// stepOfSpread is the ratio of the finest step to the spread of the application times. If
+	// the spread is large, the comparison of two limits that are close needs many requests.
 	stepOfSpread = 0.16
 )
 
 // Constants of the decision.
 const (
-	// timeWeight is the weight of the application time against the goodput. A higher limit
-	// must have a goodput that grows by about this part of it, in logarithms.
+	// timeWeight is the weight of the application time relative to the goodput. A higher limit
+	// is better if the growth of the goodput is at least this part of the growth of the limit.
 	timeWeight = 0.08
 
 	// errorWeight is the weight of the share of successful responses.
@@ -27,6 +27,10 @@ const (
 
 	// errorDrop is the decrease of the logarithm of that share that is caused by the limit.
 	errorDrop = 0.05
+
+	// fullGain is the change of the goodput, as a logarithm, from which errors do not matter if
+	// the goodput grows with the limit.
+	fullGain = 0.3
 
 	certainUp   = 2.5  // standard errors that end a trial of a higher limit early
 	certainDown = 3.0  // the same of a lower limit
@@ -36,31 +40,31 @@ const (
 	minTurns    = 4    // windows that are needed to estimate the variance between windows
 
 	// headroom is the ratio of the base to the limit at which the goodput stops growing. A
-	// limit that is too low by a small part costs goodput. A limit that is too high only
+	// limit that is slightly too low reduces the goodput. A limit that is slightly too high only
 	// moves requests from the queue to the application.
 	headroom = 1.15
 
 	straight = 0.8 // elasticity above which the goodput grows with the limit
 	flat     = 0.1 // elasticity below which it does not grow
 
-	fewGood = 3 // successful responses that distinguish a limit from one without any
+	fewGood = 3 // number of successful responses that ends the trial if the other limit has no successful response
 )
 
-// Pauses between the trials in one direction, once the limit is found.
+// The pauses between the trials in one direction after the limit is found.
 const (
 	firstRest   = 5 * time.Second // doubles each time
 	maxRest     = 80 * time.Second
 	longestRest = 4 * time.Minute // for candidates that cost much
 
-	// maxLoss is the share of the goodput that pauses between trials limit the cost to.
+	// maxLoss is the maximum share of the goodput that all trials may cost.
 	maxLoss = 0.01
 
 	// maxTrialLoss is the share of the goodput that a trial may cost while it lasts.
 	maxTrialLoss = 0.015
 
-	// Candidates above with application times that are harm times as long are in force for
-	// less than one part in rareness of the time, so that they do not affect the 99th
-	// percentile. This does not apply if requests wait longer than the application time.
+	// If a higher candidate multiplies the application time by harm, the share of the time with
+	// this candidate is at most 1/rareness, so that it does not affect the 99th percentile. If
+	// requests wait longer than the application time, this limit does not apply.
 	harm     = 1.22
 	rareness = 120
 )
@@ -74,7 +78,8 @@ type trial struct {
 	lasted          time.Duration // with the candidate in force
 	watch           watch         // of the mean with the candidate
 
-	// Differences of the logarithms of the means, between consecutive windows.
+	// The following fields contain sums for pairs of consecutive windows. The difference is the
+	// difference of the logarithms of the means.
 	lastBase              tally
 	pairs, diffs, squares float64
 }
@@ -89,7 +94,7 @@ func (t *trial) addBase(w *tally) {
 func (t *trial) add(w *tally, lasted time.Duration) {
 	t.lasted += lasted
 	if t.candidate.samples() > 0 {
-		t.watch.expected = t.candidate.mean()
+		t.watch.expected = t.candidate.work()
 		if changed, _ := t.watch.note(w); changed {
 			t.base, t.candidate, t.watch = tally{}, tally{}, watch{}
 			t.pairs, t.diffs, t.squares = 0, 0, 0
@@ -104,9 +109,9 @@ func (t *trial) add(w *tally, lasted time.Duration) {
 	}
 }
 
-// variance returns the variance of the difference of the logarithms of the means. Windows
-// of an application whose requests depend on one another differ more than their requests
-// suggest.
+// variance returns the variance of the difference of the logarithms of the means. If the
+// requests depend on one another, the variance of the windows is larger than the variance of
+// the requests.
 func (t *trial) variance() float64 {
 	v := t.base.variance() + t.candidate.variance()
 	if t.pairs >= minTurns {
@@ -129,10 +134,10 @@ type search struct {
 	direction direction
 	step      float64
 	finest    float64
-	far       bool    // the next candidate below may be as far away as the mean suggests
+	far       bool    // the next lower candidate is computed from the mean
 	rejected  int     // consecutive candidates, with the finest step
 	found     bool    // neither neighbor is better
-	compared  [2]bool // by direction: a candidate was rejected since the base changed
+	compared  [2]bool // by direction; a candidate was rejected after the last change of the base
 	lowest    lowest
 
 	// By direction, once the limit is found.
@@ -140,8 +145,9 @@ type search struct {
 	until   [2]time.Time
 	pressed time.Time // end of the pause of candidates above if requests wait for a long time
 
-	// Candidates of this limit and above are paused because their requests failed, also before
-	// the limit is found.
+	// failing is the lowest candidate above the base that causes errors; 0 if there is none.
+	// The next candidates are lower. If the base is the next lower limit, this candidate is
+	// tried again after failingUntil.
 	failing      int
 	failingUntil time.Time
 }
@@ -150,7 +156,7 @@ type search struct {
 func (s *search) begin(step float64, d direction) {
 	s.step, s.direction, s.far = step, d, true
 	s.finest = max(s.finest, finestStep)
-	s.found, s.rejected, s.failingUntil = false, 0, time.Time{}
+	s.found, s.rejected = false, 0
 	s.moved()
 }
 
@@ -163,7 +169,7 @@ func (s *search) moved() {
 // pauses reports whether no candidate is tried in the current direction.
 func (c *controller) pauses(now time.Time) bool {
 	s := &c.search
-	if s.direction == up && now.Before(s.failingUntil) && c.base+1 >= s.failing {
+	if s.direction == up && c.base+1 == s.failing && now.Before(s.failingUntil) {
 		return true
 	}
 	if !s.found || !now.Before(s.until[s.direction]) {
@@ -212,7 +218,8 @@ func (c *controller) next(now time.Time) {
 }
 
 // further returns the next candidate if neither the base nor limit has successful
-// responses: a higher one if requests do not end, a lower one if all responses are errors.
+// responses. The next candidate is higher if requests do not end, and lower if all responses
+// are errors.
 func (c *controller) further(limit int) int {
 	if c.reason == NoAnswers {
 		return min(2*limit, c.max)
@@ -226,26 +233,26 @@ func (c *controller) candidate() int {
 	base, s := float64(c.base), &c.search
 	if s.direction == up {
 		limit := bounded(base*math.Exp(s.step), c.base+1, c.max)
-		if c.at.Before(s.failingUntil) && limit >= s.failing {
-			limit = max((c.base+s.failing)/2, c.base)
+		if s.failing > 0 && limit >= s.failing {
+			limit = max((c.base+s.failing)/2, c.base+1)
 		}
 		return limit
 	}
 	step := s.finest
 	if c.trial.base.mostFailed() {
-		// The share of errors may be the same at limits that are near one another.
+		// A small step may not change the share of errors.
 		step = failedStep
 	} else if s.far && !s.found && s.lowest.mean > 0 {
-		// The goodput of now with the mean of then needs this number of requests. It is
-		// approached in steps: if the application becomes faster again, a limit that is too
-		// low notices it late.
+		// If the mean were the lowest mean, this limit would have the goodput of the base. The
+		// base moves there in several steps, because a limit that is too low detects a faster
+		// application late.
 		step = min(max(math.Log(c.trial.base.mean()/s.lowest.mean), s.finest), s.step)
 	}
 	return max(bounded(base*math.Exp(-step), c.min, c.base-1), c.min)
 }
 
-// reject notes that the candidate is worse than the base, and pauses the candidates of this
-// direction for at least rest, or for at least pressed while requests wait for a long time.
+// reject records that the candidate is worse than the base. No candidate of this direction is
+// tried for the time rest. If requests wait for a long time, the time is pressed.
 func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	d := s.direction
 	s.direction = 1 - d
@@ -271,11 +278,18 @@ func (s *search) reject(now time.Time, rest, pressed time.Duration) {
 	s.found = s.rejected >= 2
 }
 
+// fail records that a higher candidate causes errors. The pause does not apply to lower
+// candidates, because they may not cause errors.
+func (s *search) fail(candidate int, until time.Time) {
+	s.failing, s.failingUntil = candidate, until
+	s.until[up], s.pressed = time.Time{}, time.Time{}
+}
+
 // An outcome is the result of a trial.
 type outcome struct {
 	decided    bool
 	better     bool    // the candidate
-	elasticity float64 // growth of the goodput over growth of the limit, in logarithms
+	elasticity float64 // ratio of the logarithms of the growth of the goodput and the limit
 	errors     float64 // difference of the logarithms of the shares of successful responses, as far as the limit causes it
 	silent     bool    // neither limit has a successful response
 }
@@ -288,10 +302,13 @@ func (t *trial) outcome(base int) (o outcome) {
 	o.elasticity = goodput / growth
 	shareBase, varianceBase := b.success()
 	shareThere, varianceThere := a.success()
-	// If the goodput grows with the limit, the errors are those of other requests, whose
-	// clients send more of them when the queue is shorter.
+	// If the goodput grows with the limit, load does not cause the errors. The clients of the
+	// failed requests send more requests because the queue is shorter. A large increase of the
+	// errors still matters if the goodput grows only a little: some applications reject requests
+	// above a number.
 	flatness := 1 - min(max(o.elasticity, 0), 1)
-	o.errors = flatness * math.Log(shareThere/shareBase)
+	small := (1 - flatness) * (1 - min(math.Abs(goodput)/fullGain, 1))
+	o.errors = flatness*math.Log(shareThere/shareBase) + small*(shareThere-shareBase)
 	if b.samples() == 0 || a.samples() == 0 {
 		o.silent = b.samples() == 0 && a.samples() == 0
 		o.decided = o.silent || b.samples()+a.samples() >= fewGood
@@ -300,7 +317,8 @@ func (t *trial) outcome(base int) (o outcome) {
 	}
 
 	power := goodput - timeWeight*growth + errorWeight*o.errors
-	sigma := math.Sqrt(t.variance() + flatness*flatness*errorWeight*errorWeight*(varianceBase+varianceThere))
+	weightBase, weightThere := errorWeight*(flatness+small*shareBase), errorWeight*(flatness+small*shareThere)
+	sigma := math.Sqrt(t.variance() + weightBase*weightBase*varianceBase + weightThere*weightThere*varianceThere)
 	o.better = power > doubt*sigma
 	certain := certainUp
 	if growth < 0 {
@@ -313,7 +331,7 @@ func (t *trial) outcome(base int) (o outcome) {
 	return o
 }
 
-// decide ends the trial if it is decided, and reports whether it did.
+// decide ends the trial if its result is clear. It reports whether the trial ended.
 func (c *controller) decide(now time.Time) bool {
 	o := c.trial.outcome(c.base)
 	if !o.decided {
@@ -321,7 +339,7 @@ func (c *controller) decide(now time.Time) bool {
 	}
 	t, was := c.trial, c.base
 	c.trial = trial{}
-	// If the goodput stops growing suddenly, it does so at this limit.
+	// knee is the limit at which the goodput stops growing, if it grows linearly below.
 	least, most := float64(min(t.limit, was)), float64(max(t.limit, was))
 	knee := least * math.Pow(most/least, min(max(o.elasticity, 0), 1))
 	if o.elasticity > flat {
@@ -335,7 +353,7 @@ func (c *controller) decide(now time.Time) bool {
 		return true
 	case o.silent:
 		c.search.reject(now, 0, 0)
-	case !o.better || t.limit < was && knee >= float64(was):
+	case !o.better || t.limit < was && knee >= float64(was) && o.errors <= errorDrop:
 		if math.Log(most/least) > changeStep && o.errors > -errorDrop {
 			c.base = bounded(min(knee, most), c.min, c.max)
 		}
@@ -343,7 +361,8 @@ func (c *controller) decide(now time.Time) bool {
 		c.search.reject(now, rest, pressed)
 		switch {
 		case o.errors < -errorDrop && t.limit > was:
-			c.reason, c.search.failing, c.search.failingUntil = Errors, t.limit, now.Add(pressed)
+			c.reason = Errors
+			c.search.fail(t.limit, now.Add(pressed))
 		case c.search.found && c.base == was:
 			c.reason = c.settledReason()
 		}
@@ -356,7 +375,7 @@ func (c *controller) decide(now time.Time) bool {
 		if c.base != was {
 			c.search.compared = [2]bool{}
 		}
-		c.watch = watch{expected: t.base.mean()}
+		c.watch = watch{expected: t.base.work()}
 	}
 	c.put(now, c.base)
 	return true
@@ -377,6 +396,9 @@ func (c *controller) settledReason() Reason {
 func (c *controller) rise(candidate int, knee, elasticity float64) {
 	s := &c.search
 	c.reason, c.base = Growing, bounded(knee, c.base+1, candidate)
+	if candidate >= s.failing {
+		s.failing = 0
+	}
 	s.rejected = 0
 	s.moved()
 	switch {
@@ -387,8 +409,8 @@ func (c *controller) rise(candidate int, knee, elasticity float64) {
 		s.begin(changeStep, up)
 	default:
 		c.base = candidate
-		// Larger steps after small ones, but a second step like the first might exceed the
-		// capacity by far.
+		// The step is doubled, but it is not larger than the first step. Otherwise the limit
+		// could exceed the capacity.
 		s.step = min(2*s.step, changeStep)
 	}
 }
@@ -425,7 +447,8 @@ func (o *outcome) loss(limit, base int) float64 {
 	return max(1-math.Exp(o.elasticity*growth), 1-math.Exp(o.errors), 0)
 }
 
-// isCostly reports whether the candidate has been in force for too much of the trial.
+// isCostly reports whether the candidate reduces the goodput of the trial by more than
+// maxTrialLoss.
 func (t *trial) isCostly(base int, now time.Time) bool {
 	o := t.outcome(base)
 	return t.lasted.Seconds()*o.loss(t.limit, base) > maxTrialLoss*now.Sub(t.began).Seconds()

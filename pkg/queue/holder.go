@@ -11,11 +11,11 @@ type Holder struct {
 	Path    string    `json:"path"`
 	Phase   string    `json:"phase"`
 	Since   time.Time `json:"since"`   // the request arrived
-	Counted string    `json:"counted"` // "counted", or the reason for which only the ceiling applies
+	Counted string    `json:"counted"` // "counted", or the reason for the exemption from the adaptive limit
 }
 
-// Holders returns the oldest requests that hold a slot, at most 20. Held slots, whose
-// clients have disconnected, are not included: see [Limit.Held].
+// Holders returns the oldest 20 requests that hold a slot. It does not include the slots of
+// clients that disconnected. [Limit.Held] returns their number.
 func (p *Proxy) Holders() []Holder {
 	d := p.Drain
 	d.mu.Lock()

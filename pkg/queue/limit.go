@@ -8,13 +8,13 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/header"
 )
 
-// A Limit lets at most so many requests run at once and lets at most so many
-// wait, strictly first come first served (docs/promises.md 3.1). The nil Limit has no
-// limit. It is safe for concurrent use.
+// A Limit is a maximum number of running requests and a queue with a maximum length. Queued
+// requests get slots in the order of their arrival (docs/promises.md 3.1). A nil Limit admits
+// all requests. Methods may be called concurrently.
 //
-// A slot that becomes free while somebody waits is never free: it passes to the
-// first in line under the lock. So nobody can overtake, and running is at its
-// maximum whenever the line is not empty.
+// When a request releases its slot and the queue is not empty, the slot passes directly to
+// the first queued request. A new request therefore cannot get it, and running is at its
+// maximum as long as the queue is not empty.
 //
 // An adaptive limit applies to the requests that are running in the user container. The
 // others only count for maxRunning (docs/promises.md 3.1).
@@ -24,10 +24,10 @@ type Limit struct {
 	mu          sync.Mutex
 	running     int // requests with a slot; 0 if the limit is adaptive, which counts them itself
 	waiting     int
-	held        int            // slots of requests whose exchange was broken off: see Proxy.hold
+	held        int            // number of slots of canceled requests: see Proxy.hold
 	first, last *ticket        // the line
 	adaptive    *adapt.Limiter // nil: the limit is maxRunning
-	timer       *time.Timer    // updates an adaptive limit while requests are queued
+	timer       *time.Timer    // calls tick while requests are queued; nil if the limit is fixed
 	ticking     bool           // the timer is running
 }
 
@@ -39,12 +39,11 @@ type ticket struct {
 	granted    bool
 	holds      bool       // see [RequestState.Holds]; of the goroutine that serves
 	slot       adapt.Slot // of an adaptive limit
-	inFlight   int32      // how many held a slot when it got its own, itself included
+	inFlight   int32      // number of requests with a slot, including this request, when it got its slot
 	prev, next *ticket
 }
 
-// tickInterval is the interval at which an adaptive limit is updated while requests are
-// queued.
+// tickInterval is the interval between updates of an adaptive limit while requests are queued.
 const tickInterval = 50 * time.Millisecond
 
 // NewLimit returns a limit of running requests in the user container (0 or less:

@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// An app is a user container. Requests to / are processed by a number of workers.
+// An app is an application. Its workers process the requests to /.
 type app struct {
 	workers int
-	took    time.Duration                  // mean of a worker; it is half to one and a half of that
+	took    time.Duration                  // mean time of a worker; the time is 0.5 to 1.5 times the mean
 	reject  int                            // requests in the application above which the status is rejectStatus; 0: none
 	status  int                            // of rejected requests
+	batch   int                            // maximum number of requests that a worker processes together; 0: one, without gathering
+	each    time.Duration                  // added to took for each request of a batch
 	pause   time.Duration                  // garbage collection every 2 s; 0: none
-	warm    time.Duration                  // in which requests take up to six times as long
+	warm    time.Duration                  // duration of the warm-up; the first requests take six times as long
 	changed func(at time.Duration) float64 // factor of took; nil: 1
 }
 
@@ -25,8 +27,9 @@ type handler struct {
 	app
 
 	began   time.Time
-	free    chan struct{} // workers in use
-	running atomic.Int64  // requests to /
+	free    chan struct{}      // workers in use
+	running atomic.Int64       // requests to /
+	queued  chan chan struct{} // requests that wait for a batch; a channel is closed when its request is complete
 }
 
 // serve runs the application of a row.
@@ -44,7 +47,7 @@ func serve(row, address string) error {
 }
 
 func (a app) handler() http.Handler {
-	h := &handler{app: a, began: time.Now(), free: make(chan struct{}, a.workers)}
+	h := &handler{app: a, began: time.Now(), free: make(chan struct{}, a.workers), queued: make(chan chan struct{}, 1000)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", h.work)
 	mux.HandleFunc("/hold", hold)
@@ -59,6 +62,10 @@ func (a app) handler() http.Handler {
 		_, _ = io.Copy(io.Discard, r.Body) // the client may disconnect
 	})
 	mux.HandleFunc("/socket", socket)
+	mux.HandleFunc("/cached", func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(time.Millisecond)
+		fmt.Fprintln(w, "done")
+	})
 	mux.HandleFunc("/large", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(make([]byte, 4<<20)) // the client may disconnect
 	})
@@ -100,6 +107,11 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer a.running.Add(-1)
+	if a.batch > 0 {
+		a.processBatches()
+		fmt.Fprintln(w, "done")
+		return
+	}
 	a.free <- struct{}{}
 	defer func() { <-a.free }()
 	took := a.took/2 + rand.N(a.took)
@@ -120,4 +132,36 @@ func (a *handler) work(w http.ResponseWriter, r *http.Request) {
 	}
 	time.Sleep(took)
 	fmt.Fprintln(w, "done")
+}
+
+// gatherTime is the time in which a batch is gathered.
+const gatherTime = 2 * time.Millisecond
+
+// processBatches waits until the batch of a request is complete. If the request gets a worker,
+// it processes batches until its own batch is complete.
+func (a *handler) processBatches() {
+	complete := make(chan struct{})
+	a.queued <- complete
+	select {
+	case <-complete:
+		return
+	case a.free <- struct{}{}:
+	}
+	defer func() { <-a.free }()
+	for {
+		select {
+		case <-complete:
+			return
+		default:
+		}
+		time.Sleep(gatherTime)
+		var requests []chan struct{}
+		for len(requests) < a.batch && len(a.queued) > 0 {
+			requests = append(requests, <-a.queued)
+		}
+		time.Sleep(a.took + time.Duration(len(requests))*a.each)
+		for _, c := range requests {
+			close(c)
+		}
+	}
 }

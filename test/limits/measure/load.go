@@ -17,7 +17,7 @@ import (
 type result struct {
 	goodput float64 // responses with 200 per second
 	p99     float64 // seconds, of these responses
-	failed  float64 // share of other responses, without those of canceled requests
+	failed  float64 // share of the responses that are not successful; excludes canceled requests
 }
 
 // recorder counts the responses of the measured clients.

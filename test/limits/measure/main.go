@@ -3,8 +3,9 @@
 //
 //	make limits
 //
-// The first table is simulated. For the second one, the command starts an application, the
-// sidecar and clients for each limit. It prints the total time.
+// The command first simulates the rows. Then it starts a real application, the sidecar and
+// clients for each row and limit. It prints the total time. With -run, the document keeps the
+// lines of the other rows.
 package main
 
 import (
@@ -15,7 +16,6 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
-	"strings"
 	"time"
 )
 
@@ -27,8 +27,8 @@ func main() {
 	flag.StringVar(&s.proxy, "proxy", "bin/queue-proxy", "the program queue-proxy")
 	flag.DurationVar(&s.lasts, "time", 30*time.Second, "duration of a measurement")
 	flag.DurationVar(&s.warm, "warm", 30*time.Second, "time before the measurement of the adaptive limit")
-	flag.StringVar(&s.page, "write", "", "the document into which the tables are written")
-	rows := flag.String("run", "", "run the rows whose name matches this regular expression")
+	flag.StringVar(&s.page, "write", "", "write the tables into this document")
+	rows := flag.String("run", "", "run the rows that match this regular expression")
 	only := flag.String("only", "", "simulated or real: only this table")
 	flag.Parse()
 	var err error
@@ -36,9 +36,6 @@ func main() {
 		exit(fmt.Errorf("-run: %w", err))
 	}
 	s.simulated, s.real = *only != "real", *only != "simulated"
-	if s.page != "" && (*rows != "" || *only != "") {
-		exit(fmt.Errorf("-write: requires all rows and both tables"))
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	exit(run(ctx, &s))
@@ -59,44 +56,34 @@ type settings struct {
 	simulated, real bool
 }
 
-// run makes the tables.
+// run measures the selected rows. The document is written after each row, so that an
+// interrupted run keeps its results.
 func run(ctx context.Context, s *settings) error {
 	began := time.Now()
-	var b strings.Builder
-	if s.simulated {
-		b.WriteString(simulatedTables(s.rows))
-	}
-	if s.real {
-		table, err := realTable(ctx, s)
-		b.WriteString(table)
-		if err != nil {
-			return err
-		}
-	}
-	fmt.Fprintf(&b, "\nTotal time: %v, %d CPUs, %s, %s/%s.\n", time.Since(began).Round(time.Second), runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	fmt.Print(b.String())
-	if s.page == "" {
-		return nil
-	}
-	return write(s.page, b.String())
-}
-
-// Marks of the part of the document that is written.
-const (
-	beginMark = "<!-- begin: make limits -->\n"
-	endMark   = "<!-- end: make limits -->\n"
-)
-
-// write replaces the part of the document between the marks.
-func write(page, tables string) error {
-	text, err := os.ReadFile(page)
+	simulated := simulatedTables()
+	doc, err := newDocument(s.page, append(simulated, realTable(ctx, s)))
 	if err != nil {
 		return err
 	}
-	before, rest, ok := strings.Cut(string(text), beginMark)
-	_, after, ok2 := strings.Cut(rest, endMark)
-	if !ok || !ok2 {
-		return fmt.Errorf("%s: no marks of make limits", page)
+	for i, t := range doc.tables {
+		selected := s.simulated
+		if i >= len(simulated) {
+			selected = s.real
+		}
+		for _, l := range t.lines {
+			if !selected || !s.rows.MatchString(l.name) {
+				continue
+			}
+			cells, err := l.measure()
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+			if err := doc.set(&t, &l, cells); err != nil {
+				return err
+			}
+		}
 	}
-	return os.WriteFile(page, []byte(before+beginMark+tables+endMark+after), 0o644)
+	fmt.Printf("Total time: %v, %d CPUs, %s, %s/%s.\n", time.Since(began).Round(time.Second),
+		runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/queue-proxy/queue-proxy/test/limits/simulation"
 )
 
 // The addresses of the application and the sidecar.
@@ -28,44 +29,46 @@ const ceiling = 100
 // fixedWarm is the time before the measurement of a fixed limit.
 const fixedWarm = 5 * time.Second
 
-// realTable measures the rows with real programs and returns the table.
-func realTable(ctx context.Context, s *settings) (string, error) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "\n#### Real rows\n\nEach measurement takes %v.\n\n", s.lasts)
-	b.WriteString("| row | best fixed | goodput | ceiling | adaptive | found | p99 of best | p99 of adaptive | errors of adaptive | result |\n|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, r := range realRows() {
-		if !s.rows.MatchString(r.name) {
-			continue
-		}
-		line, err := s.line(ctx, &r)
-		if err != nil {
-			return b.String(), fmt.Errorf("%s: %w", r.name, err)
-		}
-		fmt.Fprint(os.Stderr, line)
-		b.WriteString(line)
+// realTable returns the table of the rows that are measured with real programs.
+func realTable(ctx context.Context, s *settings) table {
+	t := table{
+		title:  "Real rows",
+		intro:  "The last column contains the start of the measurement, in UTC.",
+		header: "| row | best fixed | goodput | ceiling | adaptive | found | p99 of best | p99 of adaptive | errors of adaptive | result | measured |",
 	}
-	return b.String(), ctx.Err()
+	for _, r := range realRows() {
+		t.lines = append(t.lines, line{r.name, r.String(), func() (string, error) { return s.line(ctx, &r) }})
+	}
+	return t
 }
 
-// line measures a row with each limit.
+// line measures a row with each limit. It returns the cells after the first one.
 func (s *settings) line(ctx context.Context, r *row) (string, error) {
-	limit, best, top := 0, result{p99: math.Inf(1)}, result{}
-	for _, n := range append(append([]int(nil), r.sweep...), ceiling) {
+	began := time.Now()
+	limits := append(append([]int(nil), r.sweep...), ceiling)
+	var results []result
+	var measured []simulation.Measurement
+	for _, n := range limits {
 		got, _, err := s.measure(ctx, r, "CONCURRENCY_MODE=fixed", n, s.fixedWarm(r))
 		if err != nil {
 			return "", err
 		}
-		if got.goodput > 1.01*best.goodput || got.goodput >= 0.99*best.goodput && got.p99 < 0.98*best.p99 {
-			limit, best = n, got
-		}
-		top = got
+		fmt.Fprintf(os.Stderr, "%s, limit %d: %.1f/s, p99 %.0f ms, %.1f %% errors\n", r.name, n, got.goodput, 1000*got.p99, 100*got.failed)
+		results = append(results, got)
+		measured = append(measured, simulation.Measurement{Goodput: got.goodput, P99: got.p99, Errors: got.failed})
 	}
+	i := simulation.Choose(measured)
+	limit, best, top := limits[i], results[i], results[len(results)-1]
 	got, found, err := s.measure(ctx, r, "CONCURRENCY_MODE=adaptive", ceiling, s.warm)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("| %v | %d | %.1f/s | %.2f | %.2f | %d | %.0f ms | %.0f ms | %.1f %% | %s |\n", r, limit, best.goodput,
-		top.goodput/best.goodput, got.goodput/best.goodput, found, 1000*best.p99, 1000*got.p99, 100*got.failed, verdict(&got, &best, &top)), nil
+	if ctx.Err() != nil {
+		return "", ctx.Err()
+	}
+	return fmt.Sprintf("%d | %.1f/s | %.2f | %.2f | %d | %.0f ms | %.0f ms | %.1f %% | %s | %s", limit, best.goodput,
+		top.goodput/best.goodput, got.goodput/best.goodput, found, 1000*best.p99, 1000*got.p99, 100*got.failed,
+		verdict(&got, &best, &top), began.UTC().Format("2006-01-02 15:04")), nil
 }
 
 // fixedWarm returns the time before the measurement of a fixed limit. The measurements of

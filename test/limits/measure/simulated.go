@@ -2,9 +2,7 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/queue-proxy/queue-proxy/test/limits/simulation"
 )
@@ -13,42 +11,39 @@ import (
 // median.
 const seeds = 3
 
+const simulatedCells = " | best fixed | goodput | ceiling | adaptive | p99 of best | p99 of adaptive | Gradient2 | Vegas | result |"
+
 // simulatedTables returns the tables of the simulation.
-func simulatedTables(rows *regexp.Regexp) string {
-	var b strings.Builder
-	b.WriteString("\n#### Simulated rows\n\n")
-	b.WriteString("| row | best fixed | goodput | ceiling | adaptive | p99 of best | p99 of adaptive | Gradient2 | Vegas | result |\n|---|---|---|---|---|---|---|---|---|---|\n")
+func simulatedTables() []table {
+	all := table{title: "Simulated rows", header: "| row" + simulatedCells}
 	for _, r := range simulation.Rows() {
-		if rows.MatchString(r.Name) {
-			b.WriteString(simulatedLine(&r, true))
-		}
+		all.lines = append(all.lines, line{r.Name, cell(&r), func() (string, error) { return simulatedLine(&r, true), nil }})
 	}
-	b.WriteString("\n#### 8 of 40 clients are attackers (simulated)\n\n")
-	b.WriteString("| attack | best fixed | goodput | ceiling | adaptive | p99 of best | p99 of adaptive | Gradient2 | Vegas | result |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	hostile := table{title: "Simulated rows with attackers", header: "| attack" + simulatedCells}
 	for _, r := range simulation.HostileRows() {
-		if rows.MatchString(r.Name) {
-			b.WriteString(simulatedLine(&r, false))
-		}
+		hostile.lines = append(hostile.lines, line{r.Name, cell(&r), func() (string, error) { return simulatedLine(&r, false), nil }})
 	}
-	b.WriteString("\n#### Settled limits of applications that are not full (simulated)\n\n| application | settled | goodput with it as a fixed limit | missing data |\n|---|---|---|---|\n")
+	advice := table{
+		title:  "Settled limits of simulated applications that are not full",
+		header: "| application | settled | goodput with it as a fixed limit | missing data |",
+	}
 	for _, r := range simulation.AdviceRows() {
-		if rows.MatchString(r.Name) {
-			b.WriteString(adviceLine(&r))
-		}
+		advice.lines = append(advice.lines, line{r.Name, cell(&r), func() (string, error) { return adviceLine(&r), nil }})
 	}
-	return b.String()
+	return []table{all, hostile, advice}
 }
+
+func cell(r *simulation.Row) string { return r.Name + ": " + r.What }
 
 // relative returns a goodput relative to the best one.
 func relative(r, best *simulation.Result) string {
 	return fmt.Sprintf("%.2f", r.Throughput/best.Throughput)
 }
 
-// simulatedLine returns the line of a row. criteria is false if only the goodput relative to
+// simulatedLine returns the cells of a row after the first one. criteria is false if only the goodput relative to
 // the best fixed limit matters.
 func simulatedLine(r *simulation.Row, criteria bool) string {
-	limit, best := r.Best()
-	ceiling := r.Compare(simulation.Fixed(simulation.Ceiling))
+	limit, best, ceiling := r.Best()
 	var all []simulation.Result
 	for jitter := range uint64(seeds) {
 		got, _ := r.Adaptive(jitter)
@@ -72,16 +67,17 @@ func simulatedLine(r *simulation.Row, criteria bool) string {
 		}
 	}
 	gradient, vegas := r.Compare(simulation.Gradient2(simulation.Ceiling)), r.Compare(simulation.Vegas(simulation.Ceiling))
-	return fmt.Sprintf("| %s: %s | %d | %.1f/s | %s | %s | %.0f ms | %.0f ms | %s | %s | %s |\n", r.Name, r.What, limit, best.Throughput,
+	return fmt.Sprintf("%d | %.1f/s | %s | %s | %.0f ms | %.0f ms | %s | %s | %s", limit, best.Throughput,
 		relative(&ceiling, &best), relative(&got, &best), 1000*best.P99, 1000*got.P99, relative(&gradient, &best), relative(&vegas, &best), missed)
 }
 
+// adviceLine returns the cells of a row after the first one.
 func adviceLine(r *simulation.Row) string {
 	none := r.Compare(simulation.Fixed(simulation.Ceiling))
 	state := r.State()
 	if state.Settled == 0 {
-		return fmt.Sprintf("| %s: %s | unknown | | %s |\n", r.Name, r.What, state.Missing)
+		return fmt.Sprintf("unknown | | %s", state.Missing)
 	}
 	got := r.Compare(simulation.Fixed(state.Settled))
-	return fmt.Sprintf("| %s: %s | %d | %s | |\n", r.Name, r.What, state.Settled, relative(&got, &none))
+	return fmt.Sprintf("%d | %s |", state.Settled, relative(&got, &none))
 }

@@ -65,7 +65,7 @@ type Pool struct {
 	Hits    func(served int) float64                          // the part of requests that need no worker, after so many; nil: none
 	Errors  func(at time.Duration, inApp int) (share float64) // of requests that fail at once; nil: none
 
-	Reject int // number of requests that are processed, beyond which requests fail immediately; 0: no limit
+	Reject int // maximum number of requests in process; other requests fail immediately; 0: no limit
 
 	// More workers are added at MoreAt. All workers stop at Stop for StopFor; 0: never.
 	More          int

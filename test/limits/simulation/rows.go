@@ -16,7 +16,7 @@ type Row struct {
 	What  string
 	App   func() App
 	Load  Load
-	Sweep []int         // fixed limits, one of which is about the best; the ceiling is added
+	Sweep []int         // fixed limits near the best limit; the ceiling is added
 	Warm  time.Duration // end of the warm-up; 0: 30 s
 	For   time.Duration // total time; 0: 90 s
 	Avoid string        // the reason not to use the adaptive limit here; empty: the row meets the criteria
@@ -56,8 +56,8 @@ func poolOf(workers int, mean time.Duration) func() App {
 	return func() App { return &Pool{Workers: workers, Time: mean, Spread: 1} }
 }
 
-// rejecting returns an application that immediately fails requests beyond a number that it
-// processes.
+// rejecting returns an application that processes a number of requests and immediately
+// rejects the other requests.
 func rejecting(limit func(at time.Duration) int) func() App {
 	return func() App {
 		return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Errors: func(at time.Duration, inApp int) float64 {
@@ -69,7 +69,7 @@ func rejecting(limit func(at time.Duration) int) func() App {
 	}
 }
 
-// after returns a function that returns one value before a moment and another afterwards.
+// after returns a function of the time that returns before until a moment, and later afterwards.
 func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	return func(at time.Duration) T {
 		if at < moment {
@@ -79,8 +79,8 @@ func after[T any](moment time.Duration, before, later T) func(time.Duration) T {
 	}
 }
 
-// Rows returns the rows of the problems in which the adaptive limit was worse than a fixed
-// limit, and of applications without problems.
+// Rows returns the rows of the applications for which an earlier adaptive limit was worse
+// than a fixed limit, and the rows of other applications.
 func Rows() []Row {
 	return append(append(openRows(), problemRows()...), usualRows()...)
 }
@@ -93,7 +93,7 @@ func openRows() []Row {
 			Load: Load{Clients: 26, Kind: firsts(6, &Kind{Hold: time.Hour, Aside: true})}},
 		{Name: "F1b long polls", What: "30 polls of 30 s and 20 clients with short calls", App: twenty, Sweep: []int{38, 50},
 			Load: Load{Clients: 50, Kind: firsts(30, &Kind{Hold: 30 * time.Second, Aside: true})}},
-		{Name: "F1c slow clients", What: "12 clients with uploads or reads of 20 s after 30 s, and 20 others", App: twenty, Sweep: []int{20, 32},
+		{Name: "F1c slow clients", What: "12 clients with slow uploads or downloads, and 20 other clients", App: twenty, Sweep: []int{20, 32},
 			Load: Load{Clients: 32, Kind: func(client, number int) *Kind {
 				if client >= 12 || number < 200 {
 					return nil
@@ -103,7 +103,7 @@ func openRows() []Row {
 				}
 				return &Kind{Read: 20 * time.Second, Aside: true}
 			}}},
-		{Name: "F1d canceled requests", What: "3.3 requests per second that are canceled after 400 ms, and 20 clients", App: twenty, Sweep: []int{30, 50},
+		{Name: "F1d canceled requests", What: "4 clients that cancel requests after 400 ms, and 20 other clients", App: twenty, Sweep: []int{30, 50},
 			Load: Load{Clients: 24, Kind: func(client, number int) *Kind {
 				if client < 4 && number%3 == 0 {
 					return &Kind{Hold: 20 * time.Second, Patience: 400 * ms, Aside: true}
@@ -120,34 +120,33 @@ func openRows() []Row {
 
 func problemRows() []Row {
 	return []Row{
-		{Name: "F2 impatient clients", What: "500 ms, 16 at once, 60 clients that disconnect after 2 s",
+		{Name: "F2 impatient clients", What: "16 workers, 500 ms, and 60 clients that disconnect after 2 s",
 			App: func() App { return &Pool{Workers: 16, Time: 500 * ms, Spread: 0.2} }, Sweep: []int{12, 16, 20, 32}, For: 150 * time.Second,
-			Avoid: "goodput down to 0.75 of the ceiling: clients that wait almost until they disconnect amplify each trial of a lower limit",
+			Avoid: "a trial of a lower limit increases the number of clients that disconnect",
 			Load:  Load{Clients: 60, Kind: func(int, int) *Kind { return &Kind{Patience: 2 * time.Second} }}},
 		{Name: "F3a fast errors", What: "one of 8 requests fails after 2 ms", App: poolOf(8, 25*ms), Sweep: []int{8, 10},
 			Load: Load{Clients: 40, Kind: often(8, &Kind{Hold: 2 * ms, Fails: true})}},
-		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 others", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
+		{Name: "F3b unknown methods", What: "8 clients that call a method that does not exist, and 20 other clients", App: poolOf(8, 20*ms), Sweep: []int{8, 12, 16},
 			Load: Load{Clients: 28, Kind: firsts(8, &Kind{Hold: ms, Aside: true})}},
-		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, 20 that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
+		{Name: "F3c errors and alternating calls", What: "8 clients with fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 60*ms), Sweep: []int{16, 20},
 			Load: Load{Clients: 40, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: 2 * ms, Fails: true, Aside: true}
 				}
 				return alternating(number)
 			}}},
-		{Name: "F3c errors and a short queue", What: "8 clients with errors after 0.5 ms, 20 that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
+		{Name: "F3c errors and a short queue", What: "8 clients with very fast errors, and 20 clients that alternate between fast and slow calls", App: poolOf(16, 50*ms), Sweep: []int{16, 20, 24},
 			Load: Load{Clients: 28, Kind: func(client, number int) *Kind {
 				if client < 8 {
 					return &Kind{Hold: ms / 2, Fails: true, Aside: true}
 				}
 				return alternating(number + client)
 			}}},
-		{Name: "F4a 503 above 13", What: "13 at once, more get 503 immediately", Sweep: []int{12, 13},
+		{Name: "F4a 503 above 13", What: "the application rejects requests above 13 with 503", Sweep: []int{12, 13},
 			App: rejecting(after(0, 13, 13)), Load: Load{Clients: 100}},
-		{Name: "F4c 429 above 13", What: "13 at once, more get 429 after 0.3 ms", Sweep: []int{12, 13},
-			Avoid: "0.93 of the ceiling, with which more than nine of ten responses are errors; with the adaptive limit, one of ten is",
-			App:   func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
-		{Name: "F4b 503, from 13 to 5", What: "13 at once, 5 after 40 s, more get 503 immediately", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
+		{Name: "F4c 429 above 13", What: "the application rejects requests above 13 with 429", Sweep: []int{12, 13},
+			App: func() App { return &Pool{Workers: 100, Time: 20 * ms, Spread: 1, Reject: 13} }, Load: Load{Clients: 60}},
+		{Name: "F4b 503, from 13 to 5", What: "the application rejects requests above 13 with 503, and above 5 after 40 s", Sweep: []int{5}, Warm: 70 * time.Second, For: 150 * time.Second,
 			App: rejecting(after(40*time.Second, 13, 5)), Load: Load{Clients: 100}},
 		{Name: "F6a 5 ms and 2 s", What: "95 % take 5 ms, 5 % take 2 s, 100 clients", App: poolOf(1000, 5*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(20, &Kind{Hold: 2 * time.Second})}},
@@ -165,7 +164,7 @@ func usualRows() []Row {
 		{Name: "pool of 8", What: "8 workers, 20 ms", App: poolOf(8, 20*ms), Sweep: []int{8, 10}, Load: Load{Clients: 40}},
 		{Name: "pool of 64", What: "64 workers, 40 ms", App: poolOf(64, 40*ms), Sweep: []int{64, 72}, Load: Load{Clients: 100}},
 		{Name: "pool of 1", What: "1 worker, 10 ms", App: poolOf(1, 10*ms), Sweep: []int{1, 2}, Load: Load{Clients: 20}},
-		{Name: "garbage collection", What: "13 workers, 20 ms, stopped for 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
+		{Name: "garbage collection", What: "13 workers, 20 ms, and a pause of 80 ms every 2 s", Sweep: []int{13, 16}, Load: Load{Clients: 100},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Factor: func(at time.Duration) float64 {
 					if at%(2*time.Second) < 80*ms {
@@ -174,31 +173,31 @@ func usualRows() []Row {
 					return 1
 				}}
 			}},
-		{Name: "bursts", What: "64 workers, 20 ms, bursts of 1500/s for 200 ms each second, else 50/s", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
+		{Name: "bursts", What: "64 workers, 20 ms, and 1500 requests per second for 200 ms of each second", App: poolOf(64, 20*ms), Sweep: []int{32, 64},
 			Load: Load{Rate: func(at time.Duration) float64 {
 				if at%time.Second < 200*ms {
 					return 1500
 				}
 				return 50
 			}}},
-		{Name: "idle times", What: "13 workers, 20 ms, no load for half of each 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
+		{Name: "idle times", What: "13 workers, 20 ms, and the clients stop for 10 s every 20 s", App: poolOf(13, 20*ms), Sweep: []int{13, 16},
 			Load: Load{Depth: 100, Rate: func(at time.Duration) float64 {
 				if at%(20*time.Second) < 10*time.Second {
 					return 1000
 				}
 				return 1
 			}}},
-		{Name: "slow readers", What: "one of 4 responses is read in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
+		{Name: "slow readers", What: "clients read one of four responses in 2 s", App: poolOf(13, 20*ms), Sweep: []int{100},
 			Load: Load{Clients: 100, Kind: often(4, &Kind{Read: 2 * time.Second})}},
 		{Name: "database pool", What: "10 connections, 25 ms; half of the requests need none", Sweep: []int{10, 12, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 10, Time: 25 * ms, Spread: 1, Hits: func(int) float64 { return 0.5 }}
 			}},
-		{Name: "faster", What: "13 workers, 40 ms, 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+		{Name: "faster", What: "13 workers, 40 ms, and 10 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 40 * ms, Spread: 1, Factor: after(40*time.Second, 1, 0.25)}
 			}},
-		{Name: "slower", What: "13 workers, 10 ms, 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
+		{Name: "slower", What: "13 workers, 10 ms, and 60 ms after 40 s", Sweep: []int{13, 16}, Warm: 50 * time.Second, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 10 * ms, Spread: 1, Factor: after(40*time.Second, 1, 6.0)}
 			}},
@@ -206,11 +205,11 @@ func usualRows() []Row {
 			Load: Load{Clients: 70, Kind: firsts(30, &Kind{Hold: time.Hour, Stream: true, Aside: true})}},
 		{Name: "400 ms", What: "13 workers, 400 ms", App: poolOf(13, 400*ms), Sweep: []int{13, 16}, For: 150 * time.Second, Load: Load{Clients: 60}},
 		{Name: "2 s", What: "13 workers, 2 s", App: poolOf(13, 2*time.Second), Sweep: []int{13, 16}, Warm: 40 * time.Second, For: 400 * time.Second, Load: Load{Clients: 40}},
-		{Name: "hang", What: "13 workers, 20 ms, no response for 5 s after 40 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
+		{Name: "hang", What: "13 workers, 20 ms, and the application does not respond for 5 s", Sweep: []int{13, 16}, Load: Load{Clients: 60},
 			App: func() App {
 				return &Pool{Workers: 13, Time: 20 * ms, Spread: 1, Stop: 40 * time.Second, StopFor: 5 * time.Second}
 			}},
-		{Name: "lock and hang", What: "a lock, and no response for 5 s after 40 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
+		{Name: "lock and hang", What: "requests use a lock, and the application does not respond for 5 s", Sweep: []int{12, 16}, Load: Load{Clients: 100},
 			App: func() App {
 				return &Pool{Workers: 1, Time: 3 * ms / 2, Spread: 0.5, Local: 20 * ms, Convoy: 0.005, Stop: 40 * time.Second, StopFor: 5 * time.Second}
 			}},
@@ -221,8 +220,8 @@ func usualRows() []Row {
 	return rows
 }
 
-// AdviceRows returns applications that are not full most of the time. The limit that is
-// reported for them must not cost goodput as a fixed limit.
+// AdviceRows returns the rows of applications that are not full most of the time. If the
+// reported limit is used as a fixed limit, it must not reduce the goodput.
 func AdviceRows() []Row {
 	slowPhases := func(at time.Duration) float64 {
 		if at%(20*time.Second) < 10*time.Second {
@@ -246,7 +245,8 @@ func AdviceRows() []Row {
 	return rows
 }
 
-// loads are about 0.7 of the capacity of each case, in requests per second.
+// loads contains the number of requests per second for each case. It is about 0.7 of the
+// capacity.
 var loads = map[string]float64{
 	"fixed pool": 450, "CPU-bound": 550, "lock-bound": 420, "GPU batch": 140,
 	"slow start": 450, "noisy neighbour": 400, "leak": 300, "cold cache": 1000,
@@ -262,27 +262,42 @@ const (
 	victims = 32
 )
 
-// HostileRows returns rows in which 8 of 40 clients are attackers. Only the requests of the
-// other clients are measured.
+// HostileRows returns the rows with attackers. Of the 40 clients, 8 are attackers, and the
+// requests of the other clients are measured.
 func HostileRows() []Row {
 	app := poolOf(13, 20*ms)
 	var rows []Row
 	for _, a := range []struct {
-		what string
-		kind Kind
+		what   string
+		kind   Kind
+		others Kind // of every second group
+		group  int  // number of consecutive requests of the same kind; 0 if others is not used
 	}{
-		{"requests without work", Kind{Hold: ms}},
-		{"errors without work", Kind{Hold: ms, Fails: true}},
-		{"requests of 900 ms", Kind{Hold: 900 * ms}},
-		{"requests of 5 s", Kind{Hold: 5 * time.Second}},
-		{"errors after 900 ms", Kind{Hold: 900 * ms, Fails: true}},
-		{"uploads of 5 s", Kind{Upload: 5 * time.Second}},
-		{"reads of 5 s", Kind{Read: 5 * time.Second}},
-		{"canceled after 50 ms", Kind{Hold: 900 * ms, Patience: 50 * ms}},
-		{"WebSockets", Kind{Hold: time.Hour, Stream: true}},
+		{what: "requests without work", kind: Kind{Hold: ms}},
+		{what: "errors without work", kind: Kind{Hold: ms, Fails: true}},
+		{what: "requests of 900 ms", kind: Kind{Hold: 900 * ms}},
+		{what: "requests of 5 s", kind: Kind{Hold: 5 * time.Second}},
+		{what: "errors after 900 ms", kind: Kind{Hold: 900 * ms, Fails: true}},
+		{what: "uploads of 5 s", kind: Kind{Upload: 5 * time.Second}},
+		{what: "reads of 5 s", kind: Kind{Read: 5 * time.Second}},
+		{what: "canceled after 50 ms", kind: Kind{Hold: 900 * ms, Patience: 50 * ms}},
+		{what: "WebSockets", kind: Kind{Hold: time.Hour, Stream: true}},
+		{what: "requests of 190 ms", kind: Kind{Hold: 190 * ms}},
+		{what: "requests of 1 ms and 190 ms", kind: Kind{Hold: ms}, others: Kind{Hold: 190 * ms}, group: 1},
+		{what: "20 errors alternate with 20 requests of 900 ms", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: 900 * ms}, group: 20},
+		{what: "2000 errors alternate with 2000 successful requests", kind: Kind{Hold: ms, Fails: true}, others: Kind{Hold: ms}, group: 2000},
 	} {
-		a.kind.Aside = true
-		rows = append(rows, Row{Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{13, 16, 20, 24, 32}, Load: Load{Clients: hostile + victims, Kind: firsts(hostile, &a.kind)}})
+		a.kind.Aside, a.others.Aside = true, true
+		kind := func(client, number int) *Kind {
+			switch {
+			case client >= hostile:
+				return nil
+			case a.group > 0 && number/a.group%2 == 1:
+				return &a.others
+			}
+			return &a.kind
+		}
+		rows = append(rows, Row{Name: a.what, What: "8 of 40 clients", App: app, Sweep: []int{16, 24}, Load: Load{Clients: hostile + victims, Kind: kind}})
 	}
 	return rows
 }
@@ -314,24 +329,45 @@ func (r *Row) ErrorShare(got *Result) float64 {
 	return failed / max(failed+got.Throughput*(run.For-run.From).Seconds(), 1)
 }
 
-// Best returns the best fixed limit: of those with at least 0.99 of the greatest goodput and
-// without many errors, the limit with the shortest 99th percentile.
-func (r *Row) Best() (limit int, best Result) {
-	limits := append(append([]int(nil), r.Sweep...), Ceiling)
-	results := make([]Result, len(limits))
+// A Measurement is the result of a limit.
+type Measurement struct {
+	Goodput float64 // successful requests per second
+	P99     float64 // seconds
+	Errors  float64 // share of the responses that are errors
+}
+
+// Choose returns the index of the best measurement. It ignores measurements with many errors. If
+// the goodput differs by less than 1 %, the shortest 99th percentile is best.
+func Choose(all []Measurement) (best int) {
 	most, least := 0.0, 1.0
-	for i, n := range limits {
-		results[i] = r.Compare(Fixed(n))
-		most = max(most, results[i].Throughput)
-		least = min(least, r.ErrorShare(&results[i]))
+	for _, m := range all {
+		least = min(least, m.Errors)
 	}
-	best.P99 = math.Inf(1)
-	for i, n := range limits {
-		if r.ErrorShare(&results[i]) <= least+moreErrors && results[i].Throughput >= 0.99*most && results[i].P99 < 0.98*best.P99 {
-			limit, best = n, results[i]
+	few := func(m Measurement) bool { return m.Errors <= least+moreErrors }
+	for _, m := range all {
+		if few(m) {
+			most = max(most, m.Goodput)
 		}
 	}
-	return limit, best
+	p99 := math.Inf(1)
+	for i, m := range all {
+		if few(m) && m.Goodput >= 0.99*most && m.P99 < 0.98*p99 {
+			best, p99 = i, m.P99
+		}
+	}
+	return best
+}
+
+// Best returns the best fixed limit and the result with the ceiling.
+func (r *Row) Best() (limit int, best, ceiling Result) {
+	limits := append(append([]int(nil), r.Sweep...), Ceiling)
+	results, measured := make([]Result, len(limits)), make([]Measurement, len(limits))
+	for i, n := range limits {
+		results[i] = r.Compare(Fixed(n))
+		measured[i] = Measurement{results[i].Throughput, results[i].P99, r.ErrorShare(&results[i])}
+	}
+	i := Choose(measured)
+	return limits[i], results[i], results[len(limits)-1]
 }
 
 // The criteria of each row, as ratios.

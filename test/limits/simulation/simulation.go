@@ -18,7 +18,7 @@ type Load struct {
 	Clients int
 	Rate    func(at time.Duration) float64
 	Depth   int                            // maximum number of queued requests; 0: no maximum
-	Kind    func(client, number int) *Kind // of the next request of a client; may be nil or return nil
+	Kind    func(client, number int) *Kind // returns the kind of the next request of a client; may be nil or return nil
 }
 
 // A Kind describes requests that differ from the others. The zero value describes usual
@@ -26,9 +26,9 @@ type Load struct {
 type Kind struct {
 	Upload   time.Duration // the client sends the request body for this time
 	Read     time.Duration // the client reads the response for this time
-	Hold     time.Duration // the application responds after this time and does nothing until then; 0: the request is processed
+	Hold     time.Duration // the application responds after this time without using a worker; 0 if the request uses a worker
 	Fails    bool          // the response is an error
-	Scale    float64       // of the time in the application; 0 is 1
+	Scale    float64       // factor of the time in the application; 0 means 1
 	Stream   bool          // upgraded connections
 	Patience time.Duration // the client disconnects after this time; 0: never
 	Aside    bool          // not included in the result: requests of other clients are measured
@@ -36,7 +36,7 @@ type Kind struct {
 
 var usualKind Kind
 
-// grace is the time for which a request holds its slot after its client has disconnected.
+// grace is the time that a request holds its slot after its client disconnected.
 const grace = 10 * time.Second
 
 // tickInterval is the interval of [adapt.Limiter.Tick].
@@ -50,10 +50,10 @@ type Run struct {
 	For   time.Duration
 	From  time.Duration // start of the measurement
 	Seed  uint64
-	Trace func(at time.Duration) // called when the limit in force has changed; may be nil
+	Trace func(at time.Duration) // called after the limit in force changed; may be nil
 }
 
-// Result is the measurement from Run.From on.
+// A Result contains the results of the measurement, which starts at Run.From.
 type Result struct {
 	Throughput float64 // successful requests per second
 	P99        float64 // seconds, of successful requests, including the time in the queue
@@ -79,7 +79,7 @@ type job struct {
 	queued, gone  bool // in the queue; the client has disconnected
 	ended         bool // the application has responded
 
-	// Drawn on arrival, so that the requests are the same with any limit.
+	// The random values are chosen on arrival, so that the requests do not depend on the limit.
 	luck        float64 // uniform
 	first, last float64 // exponential, mean 1: relative to the mean of the application
 	next        *job
@@ -142,7 +142,7 @@ const (
 	arrival  = -1 - iota
 	tick     // of the gate
 	uploaded // the request body is complete
-	held     // the time of a request that holds its slot is over
+	held     // Kind.Hold has elapsed
 	read     // the client has read the response
 	leaves   // the client disconnects
 	released // the slot of a disconnected client is released
@@ -325,7 +325,7 @@ func (w *world) release(j *job, r adapt.Result) {
 	w.admit()
 }
 
-// done notes that the application has responded.
+// done records the response of the application.
 func (w *world) done(j *job) {
 	if j.ended {
 		return
@@ -364,7 +364,7 @@ func (w *world) finish(j *job) {
 	if w.run.Load.Clients > 0 && !j.gone {
 		w.arrive(j.client)
 	}
-	if j.kind.Patience == 0 { // otherwise an event may refer to it
+	if j.kind.Patience == 0 { // a pending event can refer to other jobs
 		j.next, w.free = w.free, j
 	}
 }

@@ -137,6 +137,15 @@ func TestErrorsThatAreFastRaiseNoLimit(t *testing.T) {
 	}
 }
 
+func TestFirstLimitWithRejectionsIsLowered(t *testing.T) {
+	l := adapt.New(adapt.Settings{Max: Ceiling, Start: Ceiling})
+	r := Run{App: rejecting(after(0, 13, 13))(), Load: Load{Clients: 60}, For: 60 * time.Second, From: Settled, Seed: 2}
+	got, points := follow(&r, l)
+	if state := l.State(); got.Throughput < 0.85*650 || state.Base > 16 {
+		t.Errorf("got %.1f/s, %+v, want 0.85 of 650/s\n%v", got.Throughput, state, points)
+	}
+}
+
 func TestTheLimitStaysWithinItsBounds(t *testing.T) {
 	for _, s := range []adapt.Settings{{Min: 1, Max: 1}, {Min: 3, Max: 3}, {Min: 2, Max: 6}, {Min: 20, Max: 40}} {
 		l := adapt.New(s)
