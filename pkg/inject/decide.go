@@ -247,28 +247,32 @@ func (in *injection) candidates(containers []*corev1.Container) []*candidate {
 	if len(all) > 0 {
 		return all
 	}
-	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return in.hintsOf(c).helper != "" })
-	if len(mains) > 1 {
-		return nil
-	}
-	for _, c := range mains {
-		h := in.hintsOf(c)
-		for _, n := range slices.Sorted(maps.Keys(h.requests)) {
-			add(c, n, "a probe sends a request to it")
-		}
-		for _, n := range slices.Sorted(maps.Keys(h.serves)) {
-			add(c, n, h.serves[n])
-		}
-		for _, n := range slices.Sorted(maps.Keys(h.flags)) {
-			if h.flags[n].protocol == plainHTTP {
-				add(c, n, h.flags[n].why)
-			}
-		}
-	}
+	in.addHints(containers, add)
 	if len(all) > 1 { // flags and variables often contain the ports of other servers
 		return nil
 	}
 	return all
+}
+
+// addHints calls add for each port that a probe, a flag or a variable names, if the pod has one main container.
+func (in *injection) addHints(containers []*corev1.Container, add func(c *corev1.Container, n int32, found string)) {
+	mains := slices.DeleteFunc(slices.Clone(containers), func(c *corev1.Container) bool { return in.hintsOf(c).helper != "" })
+	if len(mains) != 1 {
+		return
+	}
+	c := mains[0]
+	h := in.hintsOf(c)
+	for _, n := range slices.Sorted(maps.Keys(h.requests)) {
+		add(c, n, "a probe sends a request to it")
+	}
+	for _, n := range slices.Sorted(maps.Keys(h.serves)) {
+		add(c, n, h.serves[n])
+	}
+	for _, n := range slices.Sorted(maps.Keys(h.flags)) {
+		if h.flags[n].protocol == plainHTTP {
+			add(c, n, h.flags[n].why)
+		}
+	}
 }
 
 // declared returns the TCP ports that containers declare.

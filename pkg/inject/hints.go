@@ -168,11 +168,11 @@ func (h *hints) readProbes(c *corev1.Container) {
 }
 
 // addPath records the path of a request that a probe sends to a port.
-func (h *hints) addPath(n int32, path string) {
-	if healthPath.MatchString(path) {
+func (h *hints) addPath(n int32, target string) {
+	if healthPath.MatchString(target) {
 		h.health[n] = true
-	} else if path = cmp.Or(path, "/"); !slices.Contains(h.requests[n], path) {
-		h.requests[n] = append(h.requests[n], path)
+	} else if target = cmp.Or(target, "/"); !slices.Contains(h.requests[n], target) {
+		h.requests[n] = append(h.requests[n], target)
 	}
 }
 
@@ -196,10 +196,10 @@ func (h *hints) readParameters(container any) {
 		if len(s.words) == 0 || !certifies(s) {
 			return
 		}
-		switch path := strings.ContainsRune(s.value, '/') || strings.HasSuffix(s.value, ".pem"); {
-		case path && anyOf(s.words, keyWords):
+		switch isFile := strings.ContainsRune(s.value, '/') || strings.HasSuffix(s.value, ".pem"); {
+		case isFile && anyOf(s.words, keyWords):
 			key = s.name
-		case path && anyOf(s.words, certWords):
+		case isFile && anyOf(s.words, certWords):
 			cert = s.name
 			if last := s.words[len(s.words)-1]; (last == "dir" || last == "path") && !strings.ContainsRune(s.value[strings.LastIndexByte(s.value, '/'):], '.') {
 				key = s.name // a folder has both
@@ -363,39 +363,49 @@ func (h *hints) readListener(s parameter, container []string) {
 		add(h.flags, s.value, sign{notHTTP, fmt.Sprintf("%.60s names it", s.name)})
 		return
 	}
-	last := s.words[len(s.words)-1]
 	for part := range strings.FieldsFuncSeq(s.value, func(r rune) bool { return r == ',' || r == ';' }) {
-		why := fmt.Sprintf("%.60s=%.60s names it", s.name, part)
 		if m := listenURL.FindStringSubmatch(part); m != nil {
-			switch m[1] {
-			case "https", "wss", "tls", "ssl":
-				add(h.flags, m[2], sign{overTLS, why})
-			case "http", "ws", "h2c", "grpc":
-				add(h.flags, m[2], sign{plainHTTP, why})
-			}
-			continue
+			h.readURL(m[1], m[2], fmt.Sprintf("%.60s=%.60s names it", s.name, part))
+		} else {
+			h.readAddress(s, part, container)
 		}
-		m := local.FindStringSubmatch(part)
-		if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
-			continue
+	}
+}
+
+// readURL reads the scheme and the port of a URL that a parameter contains.
+func (h *hints) readURL(scheme, port, why string) {
+	switch scheme {
+	case "https", "wss", "tls", "ssl":
+		add(h.flags, port, sign{overTLS, why})
+	case "http", "ws", "h2c", "grpc":
+		add(h.flags, port, sign{plainHTTP, why})
+	}
+}
+
+// readAddress reads a part of the value of a parameter that is a port or an address with a port.
+func (h *hints) readAddress(s parameter, part string, container []string) {
+	last := s.words[len(s.words)-1]
+	m := local.FindStringSubmatch(part)
+	if m == nil || !slices.Contains(listenWords, last) && (len(s.words) > 1 || !anyOf(s.words, plainWords) && !anyOf(s.words, tlsWords)) {
+		return
+	}
+	why := fmt.Sprintf("%.60s=%.60s names it", s.name, part)
+	own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
+	switch {
+	case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
+		if !s.variable { // a variable can also contain the address of another container
+			add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
 		}
-		own := allOf(s.words, serveWords) || s.variable && slices.Equal(s.words[:len(s.words)-1], container)
-		switch {
-		case (own || anyOf(s.words, plainWords)) && loopback.MatchString(part):
-			if !s.variable { // a variable can also contain the address of another container
-				add(h.private, m[1], sign{notForRequests, fmt.Sprintf("%.60s=%.60s listens on the loopback address only", s.name, part)})
-			}
-		case own:
-			if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
-				h.serves[int32(n)] = why
-			}
-		case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // the second is a flag of CSI drivers
-			add(h.flags, m[1], sign{notForRequests, why})
-		case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
-			add(h.flags, m[1], sign{overTLS, why})
-		case anyOf(s.words, plainWords):
-			add(h.flags, m[1], sign{plainHTTP, why})
+	case own:
+		if n, err := strconv.ParseUint(m[1], 10, 16); err == nil {
+			h.serves[int32(n)] = why
 		}
+	case anyOf(s.words, sideWords) || slices.Equal(s.words, []string{"http", "endpoint"}): // the second is a flag of CSI drivers
+		add(h.flags, m[1], sign{notForRequests, why})
+	case anyOf(s.words, tlsWords) && !slices.Contains(s.words, "insecure"):
+		add(h.flags, m[1], sign{overTLS, why})
+	case anyOf(s.words, plainWords):
+		add(h.flags, m[1], sign{plainHTTP, why})
 	}
 }
 
@@ -421,13 +431,13 @@ func secretVolumes(object any) map[string]bool {
 // readMounts looks for certificates among the secrets that a container mounts.
 func (h *hints) readMounts(container any, secrets map[string]bool) {
 	for _, m := range listAt(container, "volumeMounts") {
-		name, path := text(m, "name"), text(m, "mountPath")
-		if len(path) > 256 || !secrets[name] || strings.HasPrefix(path, "/etc/ssl/certs") || strings.HasPrefix(path, "/var/run/secrets/kubernetes.io/") {
+		name, folder := text(m, "name"), text(m, "mountPath")
+		if len(folder) > 256 || !secrets[name] || strings.HasPrefix(folder, "/etc/ssl/certs") || strings.HasPrefix(folder, "/var/run/secrets/kubernetes.io/") {
 			continue
 		}
-		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(path, "/root/"), "/", "-"))...)
+		words := append(wordsOf(name), wordsOf(strings.ReplaceAll(strings.TrimPrefix(folder, "/root/"), "/", "-"))...)
 		if anyOf(words, mountWords) && !anyOf(words, otherCerts) {
-			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", path)}
+			h.mounted = sign{overTLS, fmt.Sprintf("the container mounts a certificate at %.60s, and there is no other evidence for the port", folder)}
 		}
 	}
 }
