@@ -27,8 +27,9 @@ import (
 //
 // The nil Limit has no limit. It is safe for concurrent use.
 type Limit struct {
-	// OnFull is called if a new connection waits because each open connection has a request in
-	// flight. It must not block. It may be nil, and must be set before the first Enter.
+	// OnFull is called if new connections wait because each open connection has a request in flight.
+	// It is called again only after no connection has been waiting. It must not block. It may be
+	// nil, and must be set before the first Enter.
 	OnFull func()
 
 	most   int
@@ -44,6 +45,7 @@ type Limit struct {
 	unknown int           // number of places of connections that were never answered
 	scan    scan
 	waiting []*Place    // in Enter, the oldest first
+	full    bool        // OnFull was called, and connections are still waiting
 	timer   *time.Timer // calls admit; nil before the first use
 }
 
@@ -142,10 +144,8 @@ func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Pl
 		return nil, true
 	}
 	p = &Place{limit: l, peer: peer, end: end}
-	if admitted, full := l.tryEnter(p); admitted {
+	if l.tryEnter(p) {
 		return p, true
-	} else if full && l.OnFull != nil {
-		l.OnFull()
 	}
 	select {
 	case <-p.turn:
@@ -163,9 +163,8 @@ func (l *Limit) Enter(peer string, end func() bool, stop <-chan struct{}) (p *Pl
 	return nil, false
 }
 
-// tryEnter admits p, or adds p to the waiting connections. full reports whether no connection can
-// be closed for p.
-func (l *Limit) tryEnter(p *Place) (admitted, full bool) {
+// tryEnter admits p and returns true, or adds p to the waiting connections.
+func (l *Limit) tryEnter(p *Place) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.places) >= l.most {
@@ -173,13 +172,13 @@ func (l *Limit) tryEnter(p *Place) (admitted, full bool) {
 	}
 	if len(l.waiting) == 0 && l.makeRoom(l.now()) {
 		l.take(p)
-		return true, false
+		return true
 	}
 	p.turn = make(chan struct{})
 	l.waiting = append(l.waiting, p)
 	l.wanted.Store(true)
 	l.admit()
-	return false, l.scan.found == 0
+	return false
 }
 
 func (l *Limit) now() time.Duration { return time.Since(l.begin) }
@@ -205,8 +204,18 @@ func (l *Limit) admit() {
 		close(p.turn)
 	}
 	l.wanted.Store(len(l.waiting) > 0)
-	if len(l.waiting) > 0 && l.closing < MaxClosing { // otherwise Leave calls admit
+	if len(l.waiting) == 0 {
+		l.full = false
+		return
+	}
+	if l.closing < MaxClosing { // otherwise Leave calls admit
 		l.admitLater(now)
+	}
+	if l.scan.found == 0 && !l.full {
+		l.full = true
+		if l.OnFull != nil {
+			l.OnFull()
+		}
 	}
 }
 

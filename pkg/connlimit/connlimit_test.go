@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,6 +306,27 @@ func TestFullLimitCallsOnFull(t *testing.T) {
 		}
 		m.enter()
 		harness.Equal(t, full, 1, "calls while all connections are busy")
+		close(m.stop)
+	})
+}
+
+// The last scan has found an idle connection, which was replaced.
+func TestOnFullIsCalledAfterIdleConnectionIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 2)
+		var full atomic.Int32
+		m.limit.OnFull = func() { full.Add(1) }
+		all := m.answered(2)
+		time.Sleep(time.Second)
+		all[1].Serving()
+		p, ok := m.limit.Enter("10.0.0.1:1234", func() bool { return false }, m.stop)
+		harness.Equal(t, ok, true, "connection that replaces the idle one")
+		p.Serving()
+		for range 2 {
+			go m.limit.Enter("10.0.0.1:1234", func() bool { return false }, m.stop)
+		}
+		time.Sleep(time.Second)
+		harness.Equal(t, full.Load(), 1, "calls while two connections wait")
 		close(m.stop)
 	})
 }
