@@ -28,8 +28,8 @@ import (
 // The nil Limit has no limit. It is safe for concurrent use.
 type Limit struct {
 	// OnFull is called if new connections wait because each open connection has a request in flight.
-	// It is called again only after no connection has been waiting. It must not block. It may be
-	// nil, and must be set before the first Enter.
+	// While connections continue to wait, it is not called again. It must not block. It may be nil,
+	// and must be set before the first Enter.
 	OnFull func()
 
 	most   int
@@ -54,7 +54,7 @@ type Limit struct {
 // connections continuously could keep others waiting.
 //
 // The patience with connections that were never answered is between patience and maxPatience. A
-// client may need much longer than patience until its first request, for example for a TLS
+// client can take longer than patience to send its first request, for example because of a TLS
 // handshake over a slow network. If 345 clients connect at the same time and all of them send a
 // request, none may be closed. If they are silent, they must not keep others waiting. The patience
 // therefore doubles with each first answer and halves with each connection that is closed.
@@ -174,6 +174,9 @@ func (l *Limit) tryEnter(p *Place) bool {
 		l.take(p)
 		return true
 	}
+	if len(l.waiting) == 0 {
+		l.full = false
+	}
 	p.turn = make(chan struct{})
 	l.waiting = append(l.waiting, p)
 	l.wanted.Store(true)
@@ -188,6 +191,7 @@ func (l *Limit) take(p *Place) {
 	p.index = len(l.places)
 	l.places = append(l.places, p)
 	l.unknown++
+	l.scan.found[newcomer] = true
 	p.since.Store(int64(l.moment(newcomer)))
 }
 
@@ -205,13 +209,12 @@ func (l *Limit) admit() {
 	}
 	l.wanted.Store(len(l.waiting) > 0)
 	if len(l.waiting) == 0 {
-		l.full = false
 		return
 	}
 	if l.closing < MaxClosing { // otherwise Leave calls admit
 		l.admitLater(now)
 	}
-	if l.scan.found == 0 && !l.full {
+	if !l.full && l.scan.found == [states]bool{} {
 		l.full = true
 		if l.OnFull != nil {
 			l.OnFull()
@@ -253,13 +256,15 @@ type candidate struct {
 // A scan contains the connections that could be closed at the time of the scan.
 type scan struct {
 	expires time.Duration       // before this time, the other connections cannot be closed
-	found   int                 // number of connections at the time of the scan
 	lists   [states][]candidate // the oldest first
+	found   [states]bool        // the state had candidates, or a connection has entered it by Enter
 }
 
 // next returns the connection to be closed next, or nil if there is none. It scans all places if
-// the last scan has no more candidate of the preferred state, but at most once per patience. The
-// scan stays correct until then: a connection that became idle later is younger. l.mu must be held.
+// the last scan has no more candidate of the preferred state, but at most once per patience. Until
+// then, a connection of a less preferred state is returned only if the scan found no connection of
+// the preferred state. Other connections of the preferred state are too young to be closed. l.mu
+// must be held.
 func (l *Limit) next(now time.Duration) *candidate {
 	order := [...]state{idle, newcomer, reading}
 	if l.unknown > l.most/2 {
@@ -271,7 +276,7 @@ func (l *Limit) next(now time.Duration) *candidate {
 			l.scanPlaces(now)
 			c = l.scan.first(s)
 		}
-		if c != nil {
+		if c != nil || l.scan.found[s] {
 			return c
 		}
 	}
@@ -299,7 +304,7 @@ func (l *Limit) scanPlaces(now time.Duration) {
 		m := moment(p.since.Load())
 		if s := m.state(); s != serving {
 			l.scan.lists[s] = append(l.scan.lists[s], candidate{p, m})
-			l.scan.found++
+			l.scan.found[s] = true
 		}
 	}
 	for _, list := range l.scan.lists {

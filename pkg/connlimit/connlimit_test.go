@@ -311,7 +311,7 @@ func TestFullLimitCallsOnFull(t *testing.T) {
 }
 
 // The last scan has found an idle connection, which was replaced.
-func TestOnFullIsCalledAfterIdleConnectionIsReplaced(t *testing.T) {
+func TestFullLimitCallsOnFullAfterReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMembers(t, 2)
 		var full atomic.Int32
@@ -328,5 +328,38 @@ func TestOnFullIsCalledAfterIdleConnectionIsReplaced(t *testing.T) {
 		time.Sleep(time.Second)
 		harness.Equal(t, full.Load(), 1, "calls while two connections wait")
 		close(m.stop)
+	})
+}
+
+// More than half of the connections were never answered, so the others are not replaced. The new
+// connections arrive faster than patience.
+func TestManyNewConnectionsDoNotReplaceUsedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 4)
+		all := append(m.answered(1), m.in(3)...)
+		for range 6 {
+			go m.limit.Enter("10.0.0.1:1234", func() bool { return true }, m.stop)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		harness.Equal(t, closed(all), "123", "closed")
+		close(m.stop)
+	})
+}
+
+func TestFullLimitCallsOnFullForEachWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMembers(t, 1)
+		full := 0
+		m.limit.OnFull = func() { full++ }
+		m.in(1)[0].Serving()
+		for want := 1; want <= 2; want++ {
+			stop := make(chan struct{})
+			go m.limit.Enter("10.0.0.1:1234", nil, stop)
+			synctest.Wait()
+			harness.Equal(t, full, want, "calls")
+			close(stop)
+			synctest.Wait()
+		}
 	})
 }
