@@ -27,11 +27,12 @@ func RefusalBound(status int, err error) (name bound.Name, ok bool) {
 }
 
 // RequestBound returns the bound that a client exceeded if its request ended with result. stall
-// is the value of [queue.Alarm.Stall]. If no bound ended the request, ok is false.
-func RequestBound(result *queue.Result, stall queue.Stall) (name bound.Name, ok bool) {
+// is [queue.Alarm.Stall]. It is only called if a timeout ended the request. If no bound ended the
+// request, ok is false.
+func RequestBound(result *queue.Result, stall func() queue.Stall) (name bound.Name, ok bool) {
 	switch result.Reason {
 	case queue.IdleTimeout:
-		return stallBound(stall)
+		return stallBound(stall())
 	case queue.TooLarge:
 		return bound.BodySize, true
 	case queue.BadRequest:

@@ -60,7 +60,7 @@ func TestResultReturnsBound(t *testing.T) {
 		{queue.Result{Reason: queue.BadRequest}, queue.NoStall, none},
 		{queue.Result{Reason: queue.BadRequest, Err: &wire.BadChunk{Word: wire.WordTrailerTooLong}}, queue.NoStall, bound.TrailerSection},
 	} {
-		got, ok := RequestBound(&c.result, c.stall)
+		got, ok := RequestBound(&c.result, func() queue.Stall { return c.stall })
 		if !ok {
 			got = none
 		}

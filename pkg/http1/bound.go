@@ -52,10 +52,7 @@ func (x *exchange) endForward(result *queue.Result) {
 		x.uploading = false
 		x.c.memory.Sub(uploadBytes)
 	}
-	if result.Reason == queue.OK {
-		return
-	}
-	if name, ok := forward.RequestBound(result, x.alarm.Stall()); ok {
+	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {
 		x.c.hit(name)
 	}
 }

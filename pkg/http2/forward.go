@@ -310,10 +310,7 @@ func (x *exchange) sendInfo(status int, fields []wire.Field) {
 
 // recordResult records the bound that the client exceeded if the exchange ended with result.
 func (x *exchange) recordResult(result *queue.Result) {
-	if result.Reason == queue.OK {
-		return
-	}
-	if name, ok := forward.RequestBound(result, x.alarm.Stall()); ok {
+	if name, ok := forward.RequestBound(result, x.alarm.Stall); ok {
 		x.conn.hit(name)
 	}
 }
