@@ -185,7 +185,7 @@ func (in *injection) readRoutes(containers []*corev1.Container) {
 // container for which namesOtherPort returns false. If several containers remain, the result is "".
 func (in *injection) listening(containers []*corev1.Container, n int32) string {
 	uses := func(c *corev1.Container) bool {
-		return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == n }) || mentions(at(in.object, "spec", "containers", c.Name), n)
+		return isProbed(c, n) || mentions(at(in.object, "spec", "containers", c.Name), n)
 	}
 	canListen := func(c *corev1.Container) bool { return helps(c, in.meta.Labels) == "" && !in.namesOtherPort(c) }
 	for _, remains := range []func(*corev1.Container) bool{
@@ -300,7 +300,7 @@ func (in *injection) candidate(c *corev1.Container, p corev1.ContainerPort, foun
 		return o
 	}
 	h, n := in.hintsOf(c), p.ContainerPort
-	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || slices.ContainsFunc(probesOf(c), func(probe namedProbe) bool { return askedBy(probe.Probe) == n })
+	named := found == "" || h.serves[n] != "" || h.flags[n].why != "" || isProbed(c, n)
 	o.used = named || len(in.pod.Containers) > 1
 	o.uncertain = !named && (len(in.pod.Containers) > 1 || in.namesOtherPort(c))
 	o.services, o.sign, o.requests = in.servicesOf(c, p), in.signOf(c, p), h.requests[p.ContainerPort]

@@ -311,6 +311,11 @@ func probesOf(c *corev1.Container) []namedProbe {
 	return slices.DeleteFunc(all, func(p namedProbe) bool { return p.Probe == nil })
 }
 
+// isProbed reports whether a probe of a container uses a port.
+func isProbed(c *corev1.Container, port int32) bool {
+	return slices.ContainsFunc(probesOf(c), func(p namedProbe) bool { return askedBy(p.Probe) == port })
+}
+
 // What the policy looks for where signOf reads flags, variables, mounts and commands: words that one
 // of its signs needs, whatever port it is about. Beside them it takes a port that is called HTTP alone.
 const (
