@@ -422,7 +422,7 @@ func (c *controller) endBase(now time.Time, w *tally) {
 	c.next(now)
 }
 
-// bounded rounds a limit to the nearest integer between least and most.
+// bounded rounds a limit to an integer and limits the result to the range from least to most.
 func bounded(limit float64, least, most int) int {
 	return min(max(int(math.Round(limit)), least), most)
 }

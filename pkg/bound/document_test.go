@@ -198,7 +198,7 @@ var proofs = [bound.NumNames]proof{
 		attack:     "handshakes that stop and keep others waiting",
 		peer:       "a round trip with a lost packet (0.3 s)",
 		margin:     3,
-		reason:     "The timeout applies only while 256 handshakes are in progress, and the client can connect again. With a longer timeout, stalled handshakes delay all clients longer.",
+		reason:     "The timeout applies only if 256 handshakes are in progress. A client can connect again. With a longer timeout, stalled handshakes delay all clients longer.",
 		attackTest: test{linkTests, "TestStalledHandshakeIsClosed"},
 		peerTest:   test{linkTests, "TestConcurrentHandshakesSucceed"},
 	},

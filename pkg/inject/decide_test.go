@@ -201,7 +201,7 @@ func TestLoopbackPortIsNotSelected(t *testing.T) {
 	})
 }
 
-func TestServiceNameMarksMetricsOnlyAfterPrefix(t *testing.T) {
+func TestServiceForMetricsIsIgnored(t *testing.T) {
 	for service, want := range map[string]string{"shop-metrics": NotHTTP, "shop-monitor-metrics-service": NotHTTP, "shop-metrics-service": NotHTTP, "metrics-browser": "a:8080"} {
 		ports := portsOf(t, `"name":"`+service+`"`, `{"name":"http","port":8080}`)
 		out := Inject(parse(t, `{"metadata":{},"spec":{"containers":[{"name":"a","ports":[{"name":"http","containerPort":8080}]}]}}`), nil, ports...)

@@ -9,10 +9,11 @@ import (
 	"github.com/queue-proxy/queue-proxy/pkg/wire"
 )
 
-// Response is the final response to a [Call]. It belongs to the call.
+// Response is the final response to a [Call]. It is a part of the connection to the user
+// container.
 type Response struct {
-	// Head points into the connection's buffer: what is needed of it must be copied
-	// before the first Next.
+	// Head points into the buffer of the connection. The caller must copy the values that it
+	// needs before it calls Next.
 	Head wire.Response
 
 	call    *Call

@@ -65,11 +65,12 @@ func (b *batch) run(schedules []schedule) {
 	})
 	var shared *conn
 	if !b.alone {
-		// The application answers one request first. So the shared connection is known to work.
+		// The application answers one request first. A GET request is only repeated after
+		// ENHANCE_YOUR_CALM if its connection has received a response.
 		shared = b.dial()
 		b.add(schedule{clientHeadEnd, appHeadEnd}, shared)
 		b.play()
-		b.exchanges[0].want.toConn = ".*" // depends on the other schedules
+		b.exchanges[0].want.toConn = ".*" // GOAWAY depends on the other schedules
 	}
 	for _, s := range schedules {
 		c := shared
@@ -97,7 +98,7 @@ func (b *batch) play() {
 	}
 }
 
-// turn performs the next event of each schedule. more is false if there was none.
+// turn performs the next event of each schedule. It returns false if all events were performed.
 func (b *batch) turn() (more bool) {
 	acted := false
 	for _, x := range b.exchanges {

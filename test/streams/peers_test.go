@@ -230,7 +230,7 @@ type exchange struct {
 	path   string
 	events schedule
 
-	performed int // number of events
+	performed int // number of events that were performed
 	want      model
 	failed    bool
 

@@ -67,7 +67,7 @@ func realRows() []row {
 		{"slower", "10 ms, 40 ms after 35 s", app{workers: 13, took: 10 * ms, changed: change(4)}, []group{short(40)}, []int{13, 16}, nil},
 		{"faster", "40 ms, 20 ms after 35 s", app{workers: 13, took: 40 * ms, changed: change(0.5)}, []group{short(40)}, []int{13, 16}, nil},
 		{"WebSockets", "20 WebSockets, 20 short", eight, []group{{n: 20, paths: []string{"/"}, aside: true, socket: true}, short(20)}, []int{28, 40}, nil},
-		{"batches", "batches of up to 8 requests, 24 ms and 2 ms for each request in them", app{workers: 1, took: 24 * ms, batch: 8, each: 2 * ms}, []group{short(40)}, []int{8, 10, 16}, nil},
+		{"batches", "batches of up to 8 requests; a batch takes 24 ms, and 2 ms for each request", app{workers: 1, took: 24 * ms, batch: 8, each: 2 * ms}, []group{short(40)}, []int{8, 10, 16}, nil},
 		{"database pool", "10 connections, 25 ms; half of the requests need none", app{workers: 10, took: 25 * ms}, []group{{n: 40, paths: []string{"/", "/cached"}}}, []int{10, 12, 20}, nil},
 		{"mixed requests", "8 workers, fast and slow calls", eight, []group{{n: 40, paths: []string{"/?fast", "/?fast", "/", "/?slow"}}}, []int{8, 12}, nil},
 	}
