@@ -256,54 +256,14 @@ func (c *conn) refusal(n, arrived int, err error) (status int) {
 	switch {
 	// A head that is too long is that first of all, whatever else it is (RFC 6585 section 5).
 	case err != nil && n <= limit:
-		return c.refusalOf(err)
+		if refused, ok := errors.AsType[*wire.Refused](err); ok {
+			return refused.Status
+		}
+		return http.StatusBadRequest
 	case n > limit, n == 0 && arrived >= limit:
 		return http.StatusRequestHeaderFieldsTooLarge
 	}
 	return 0
-}
-
-// refusalOf is refusal for what the reader of heads finds odd, or worse.
-func (c *conn) refusalOf(err error) (status int) {
-	if refused, ok := errors.AsType[*wire.Refused](err); ok {
-		return refused.Status()
-	}
-	odd, ok := errors.AsType[*wire.Odd](err)
-	if !ok {
-		return http.StatusBadRequest
-	}
-	for _, word := range append([]wire.Word{odd.Word}, odd.More...) {
-		if status := c.refusalOfWord(word); status != 0 {
-			return status
-		}
-	}
-	return 0
-}
-
-// refusalOfWord is refusal for one thing that is odd.
-func (c *conn) refusalOfWord(word wire.Word) (status int) {
-	q := &c.request
-	switch word {
-	case wire.WordHost: // RFC 9112 section 3.2
-		if wire.ValidHost(q.Host) {
-			return 0
-		}
-	case wire.WordTarget: // an authority is refused like all that is meant for somebody else
-		if q.Form == wire.Authority || string(q.Target) == "*" || wire.HasScheme(q.Target) {
-			return 0
-		}
-	case wire.WordConnection:
-		q.Close = true // for all that is known
-		return 0
-	case wire.WordExpect:
-		if q.Minor > 0 { // RFC 9110 section 10.1.1
-			return http.StatusExpectationFailed
-		}
-		return 0
-	case wire.WordTransferCoding: // RFC 9112 section 6.1
-		return http.StatusNotImplemented
-	}
-	return http.StatusBadRequest
 }
 
 // refuse answers a head that is not served. Where its request ends, and another one could

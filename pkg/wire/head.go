@@ -89,8 +89,8 @@ func ForbidsTrailers(value []byte) bool {
 	return false
 }
 
-// head is what the field lines of a message say, whichever way it goes. The
-// oddities are only noted: whether they are borne is for the caller to decide.
+// head is the contents of the field lines of a request or a response. The caller decides
+// whether an unusual line is accepted.
 type head struct {
 	fields []Field
 

@@ -37,7 +37,7 @@ type Request struct {
 	Method []byte
 	Target []byte // byte for byte; no blanks or control characters, perhaps bytes beyond ASCII
 	Form   Form
-	Minor  int // of HTTP/1.x: 1, or 0 if the head is Odd
+	Minor  int // of HTTP/1.x
 
 	// Host is where the request goes: the authority of the target if it has one,
 	// the Host field otherwise (RFC 9112 3.2.2). Forward this one, not the field.
@@ -50,12 +50,11 @@ type Request struct {
 
 	ContentLength int64 // -1: none. "5" said twice is 5
 	Chunked       bool  // never beside a ContentLength
-	Close         bool  // Connection has close, or it is HTTP/1.0 without keep-alive
+	Close         bool  // Connection contains close or is not a list of tokens, or it is HTTP/1.0 without keep-alive
 	Upgrade       bool  // Connection lists upgrade, and an Upgrade field has a value
 	Expect100     bool  // the client waits for 100 (Continue) with its body
 
 	head    head
-	odd     *Odd
 	begin   int // bytes of empty lines before the request line
 	lineEnd int // index of the LF of the request line; 0: not there yet
 	seen    int // no line that matters ends before: where the next call goes on
@@ -80,27 +79,21 @@ func (r *Request) BodyLength() (length int64, framing Framing) {
 // bytes and more behind them (they may have moved). What was seen is not looked
 // at again. Until n > 0 the fields mean nothing. To give a head up, use Reset.
 //
-// The error is *[Refused], with n == 0, or *[Odd], with n > 0. A bad request
-// line is reported as soon as it is there; all else waits for the whole head.
+// The error is a *[Refused]. If n > 0, the length of the head is certain. A bad request line is
+// reported as soon as it is there; all else waits for the whole head.
 //
-// Whatever Parse takes without an error, net/http takes with the same meaning,
-// but for a target with a [BadEscape].
+// If Parse accepts a head, net/http accepts it with the same meaning. The exceptions are targets
+// with a [BadEscape], unusual hosts, and Connection fields that are not lists of tokens.
 func (r *Request) Parse(b []byte) (n int, err error) {
 	n, refused := r.parse(b)
 	switch {
 	case refused != nil:
 		r.Reset()
-		return 0, refused
+		return n, refused
 	case n == 0:
 		return 0, nil
 	}
 	r.begin, r.lineEnd, r.seen = 0, 0, 0
-	if r.odd != nil {
-		if !r.odd.Framed {
-			r.Fields = r.Fields[:0]
-		}
-		return n, r.odd
-	}
 	return n, nil
 }
 
@@ -123,7 +116,7 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	if !resumed {
 		if !r.findLine(b) {
 			if r.begin < len(b) && b[r.begin] != '\r' && !tchar[b[r.begin]] {
-				return 0, &Refused{WordRequestLine} // a TLS hello, say: no line end may ever come
+				return 0, refuse(WordRequestLine) // a TLS hello, say: no line end may ever come
 			}
 			return 0, nil
 		}
@@ -140,9 +133,12 @@ func (r *Request) parse(b []byte) (n int, refused *Refused) {
 	}
 	bare := b[r.lineEnd-1] != '\r'
 	if word := r.head.read(b, r.lineEnd+1, n, bare, strictly); word != "" {
-		return 0, &Refused{word}
+		return 0, refuse(word)
 	}
-	return n, r.validate()
+	if refused := r.validate(); refused != nil {
+		return 0, refused
+	}
+	return n, r.unsupported()
 }
 
 // findLine looks for the end of the first line that is not empty. Empty ones
@@ -182,33 +178,30 @@ func skipEmpty(b []byte, from int) int {
 // line reads the request line: method SP request-target SP HTTP-version
 // (RFC 9112 3). net/http takes no other blanks either.
 func (r *Request) line(b []byte) *Refused {
-	r.odd = nil
 	line := b[r.begin:r.lineEnd]
 	if line[len(line)-1] == '\r' {
 		line = line[:len(line)-1]
 	}
 	first, last := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ' ')
 	if first < 0 || first == last {
-		return &Refused{WordRequestLine}
+		return refuse(WordRequestLine)
 	}
 	r.Method, r.Target = line[:first], line[first+1:last]
 	version := line[last+1:]
 	if !ValidToken(r.Method) || !Visible(r.Target) || len(version) != len("HTTP/1.1") ||
 		string(version[:5]) != "HTTP/" || !digit(version[5]) || version[6] != '.' || !digit(version[7]) {
-		return &Refused{WordRequestLine}
+		return refuse(WordRequestLine)
 	}
 	if version[5] != '1' {
-		return &Refused{WordVersion} // net/http shows a handler the first half of HTTP/2's preface as a request
-	}
-	if r.begin > 0 {
-		r.oddly(WordLeadingLine, false)
+		return refuse(WordVersion) // net/http shows a handler the first half of HTTP/2's preface as a request
 	}
 	r.Minor = int(version[7] - '0')
 	r.target()
 	return nil
 }
 
-// target tells the forms apart (RFC 9112 3.2).
+// target sets the form and the host of the target (RFC 9112 section 3.2). If the host is not
+// plain, Host is nil, and the Host field is used.
 func (r *Request) target() {
 	t := r.Target
 	r.Form, r.Host = Origin, nil
@@ -217,33 +210,29 @@ func (r *Request) target() {
 	case string(t) == "*" && string(r.Method) == "OPTIONS":
 		r.Form = Asterisk
 	case string(r.Method) == "CONNECT":
-		r.Form, r.Host = Authority, t
-		if port := plainHost(t); port <= 0 || port == len(t) {
-			r.oddTarget()
+		r.Form = Authority
+		if port := plainHost(t); port > 0 && port < len(t) {
+			r.Host = t
 		}
 	default:
 		r.Form = Absolute
 		scheme := schemeLength(t)
-		r.Host = t[scheme:]
-		if end := bytes.IndexAny(r.Host, "/?"); end >= 0 {
-			r.Host = r.Host[:end]
+		host := t[scheme:]
+		if end := bytes.IndexAny(host, "/?"); end >= 0 {
+			host = host[:end]
 		}
-		if scheme == 0 || plainHost(r.Host) < 0 {
-			r.oddTarget()
+		if scheme > 0 && plainHost(host) >= 0 {
+			r.Host = host
 		}
 	}
 }
 
-func (r *Request) oddTarget() {
-	r.Host = nil // the field's
-	r.oddly(WordTarget, true)
-}
-
-// validate weighs what the field lines said.
+// validate applies the field lines. It returns an error if readers may disagree about the end or the
+// meaning of the head.
 func (r *Request) validate() *Refused {
 	h := &r.head
 	r.Fields, r.ContentLength, r.Chunked = h.fields, h.length, h.chunked
-	r.Close = h.close || r.Minor == 0 && !h.keepAlive
+	r.Close = h.close || h.unlisted || r.Minor == 0 && !h.keepAlive
 	r.Upgrade = h.upgrades && h.upgrade
 	r.Expect100 = r.Minor > 0 && h.expects == 1 && EqualFold(h.expect, "100-continue")
 	if r.Host == nil {
@@ -253,52 +242,45 @@ func (r *Request) validate() *Refused {
 	http10 := r.Minor == 0
 	switch {
 	case h.options > maxOptions:
-		return &Refused{WordConnection}
+		return refuse(WordConnection)
 	case h.listed > maxConnection, h.announced > MaxRequestTrailer:
-		return &Refused{WordListTooLong}
+		return refuse(WordListTooLong)
 	case h.alias:
-		return &Refused{WordAlias}
+		return refuse(WordAlias)
 	case h.touched && h.bare && h.crlf:
-		return &Refused{WordLineEnd} // to a reader of CRLF alone it is another head
+		return refuse(WordLineEnd) // to a reader of CRLF alone it is another head
 	case h.codings > 0 && http10:
-		return &Refused{WordTransferCoding}
+		return refuse(WordTransferCoding)
 	case h.hosts > 1, h.hosts == 0 && !http10:
-		return &Refused{WordHost}
-	}
-
-	switch {
-	case h.bare:
-		r.oddly(WordLineEnd, false)
-	case h.folded:
-		r.oddly(WordFold, false)
-	case h.codings > 1:
-		r.oddly(WordTransferCoding, false)
-	case h.lengthList:
-		r.oddly(WordContentLength, false)
-	case h.chunked && h.forbidden:
-		r.oddly(WordTrailerName, false)
-	}
-	if h.hosts > 0 && plainHost(h.host) < 0 {
-		r.oddly(WordHost, true)
-	}
-	if h.unlisted { // net/http finds a close between blanks as well
-		r.oddly(WordConnection, true)
-	}
-	if h.expects > 0 && !r.Expect100 {
-		r.oddly(WordExpect, true)
+		return refuse(WordHost)
 	}
 	return nil
 }
 
-// oddly notes what is odd. The first word comes first, but for one after which the
-// framing is in doubt.
-func (r *Request) oddly(word Word, framed bool) {
+// unsupported returns an error if the head is complete and the request is not served.
+func (r *Request) unsupported() *Refused {
+	h := &r.head
 	switch {
-	case r.odd == nil || r.odd.Framed && !framed:
-		r.odd = &Odd{Word: word, Framed: framed}
-	case r.odd.Framed:
-		r.odd.More = append(r.odd.More, word)
+	case r.begin > 0:
+		return refuse(WordLeadingLine)
+	case h.bare:
+		return refuse(WordLineEnd)
+	case h.folded:
+		return refuse(WordFold)
+	case h.codings > 1: // RFC 9112 section 6.1
+		return &Refused{Word: WordTransferCoding, Status: 501}
+	case h.lengthList:
+		return refuse(WordContentLength)
+	case h.chunked && h.forbidden:
+		return refuse(WordTrailerName)
+	case r.Form == Absolute && string(r.Target) != "*" && schemeLength(r.Target) == 0:
+		return refuse(WordTarget)
+	case h.hosts > 0 && plainHost(h.host) < 0 && !ValidHost(r.Host): // RFC 9112 section 3.2
+		return refuse(WordHost)
+	case h.expects > 0 && !r.Expect100 && r.Minor > 0:
+		return refuse(WordExpect)
 	}
+	return nil
 }
 
 // Visible reports whether s, a request target, has neither blanks nor control characters
@@ -338,9 +320,6 @@ func ValidHost[T text](host T) bool {
 	}
 	return true
 }
-
-// HasScheme reports whether a target begins like that of an HTTP request in absolute form.
-func HasScheme(target []byte) bool { return schemeLength(target) > 0 }
 
 // schemeLength is the length of "http://" or "https://", 0 for others.
 func schemeLength(t []byte) int {

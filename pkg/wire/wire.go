@@ -7,16 +7,10 @@
 // the bytes that it was given, so nothing is allocated once a value's slices
 // have grown; who changes those bytes changes the result.
 //
-// A request head has three verdicts, because two proxies that read the same
-// bytes differently are how requests are smuggled:
+// A request head is valid, or it is [Refused]: two proxies that read the same bytes differently
+// are how requests are smuggled.
 //
-//   - strict: it is exactly what the RFCs allow, and every careful reader agrees
-//     on its meaning and on where it ends;
-//   - [Odd]: somebody might read it otherwise, or it is outside of what this
-//     package knows; the standard library may classify it, alone on its connection;
-//   - [Refused]: it has no honest meaning. Answer it, and close.
-//
-// A response has two: it is well formed, or it is [Garbage].
+// A response is valid, or it is [Garbage].
 //
 // No value may be used by two goroutines at once.
 package wire
@@ -75,7 +69,7 @@ func (f Framing) String() string {
 // can be a metric label; no word holds anything that the sender wrote.
 type Word string
 
-// The words of [Refused], [Odd], [Garbage] and [BadChunk].
+// The words of [Refused], [Garbage] and [BadChunk].
 const (
 	WordRequestLine     Word = "request-line"      // not "method SP target SP version" (RFC 9112 3)
 	WordStatusLine      Word = "status-line"       // not "version SP status SP reason" (RFC 9112 4)
@@ -104,40 +98,28 @@ const (
 	WordListTooLong     Word = "list-too-long"     // Connection or Trailer lines of more than MaxConnection or MaxTrailer
 )
 
-// Refused says that a request head is an attack or is no request at all.
-// Answer it with Status and close the connection: what follows the head is not
-// to be trusted as a request.
-type Refused struct{ Word Word }
+// Refused reports that the head of a request is not served. The caller responds with Status and
+// closes the connection, because the bytes after the head may not be a request.
+type Refused struct {
+	Word   Word
+	Status int // status code of the response: 400, 417, 431, 501 or 505
+}
 
 func (e *Refused) Error() string { return "request refused: " + string(e.Word) }
 
-// Status is the status code of the answer: 431 (RFC 6585 5) for too many
-// fields or names of fields, 505 (RFC 9110 15.6.6) for another version than HTTP/1.x, 400 for all
-// else.
-func (e *Refused) Status() int {
-	switch e.Word {
+// refuse returns the error for a word.
+func refuse(word Word) *Refused {
+	status := 400
+	switch word {
 	case WordTooManyFields, WordListTooLong:
-		return 431
+		status = 431 // RFC 6585 section 5
 	case WordVersion:
-		return 505
+		status = 505 // RFC 9110 section 15.6.6
+	case WordExpect:
+		status = 417 // RFC 9110 section 10.1.1
 	}
-	return 400
+	return &Refused{Word: word, Status: status}
 }
-
-// Odd says that the caller has to classify a request head. It holds nothing that
-// would be refused. Serve nothing behind it on its connection, unless Framed.
-type Odd struct {
-	Word Word
-	More []Word // what else is odd, where Framed
-
-	// Framed says that every line of the head is strict and that the framing of
-	// the body is certain; only what the request means is in question (HTTP/1.0,
-	// an unusual target, Host or Expect). The Request is then filled as for a
-	// strict head. Otherwise its Fields are empty.
-	Framed bool
-}
-
-func (e *Odd) Error() string { return "odd request: " + string(e.Word) }
 
 // Garbage says that what came is not a response whose meaning and end are
 // certain. Its connection cannot be used again.
